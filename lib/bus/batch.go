@@ -1,0 +1,97 @@
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nuid"
+)
+
+// MaxBatch is the most messages of one atomic batch (JetStream, ADR-50).
+const MaxBatch = 1000
+
+// ErrHeadMoved: the stream's last sequence is not the one that the batch was decided on. Nothing was stored.
+var ErrHeadMoved = errors.New("the head of the stream has moved")
+
+// Headers of atomic batches (JetStream, ADR-50).
+const (
+	headerBatchID     = "Nats-Batch-Id"
+	headerBatchSeq    = "Nats-Batch-Sequence"
+	headerBatchCommit = "Nats-Batch-Commit"
+)
+
+// commitTimeout bounds the wait for a commit's acknowledgement where the context has no deadline.
+const commitTimeout = 10 * time.Second
+
+// PublishBatch stores all messages in their stream, or none, in one commit (and, with sync always, one fsync). If expect is not nil,
+// the commit goes through only if the stream's last sequence is *expect; otherwise the error wraps [ErrHeadMoved]. It gives the
+// sequence of the last message; those before it have the sequences before. The messages' headers are changed. All must belong to
+// one stream that allows atomic publishing; at least one and at most [MaxBatch].
+//
+// After any other error (a timeout, a lost connection) the batch may or may not have been stored: read the stream before going on.
+func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64) (last uint64, err error) {
+	if len(msgs) == 0 || len(msgs) > MaxBatch {
+		return 0, fmt.Errorf("publish batch: %d messages, want 1 to %d", len(msgs), MaxBatch)
+	}
+	id := nuid.Next()
+	for i, m := range msgs {
+		if m.Header == nil {
+			m.Header = nats.Header{}
+		}
+		m.Header.Set(headerBatchID, id)
+		m.Header.Set(headerBatchSeq, strconv.Itoa(i+1))
+		if i == 0 && expect != nil {
+			m.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(*expect, 10))
+		}
+		if i < len(msgs)-1 {
+			// The server sends the messages' acknowledgements to nobody: only the commit's counts.
+			if err := b.Conn.PublishMsg(m); err != nil {
+				return 0, fmt.Errorf("publish batch: message %d: %w", i+1, err)
+			}
+		}
+	}
+	commit := msgs[len(msgs)-1]
+	commit.Header.Set(headerBatchCommit, "1")
+	if _, ok := ctx.Deadline(); !ok {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, commitTimeout)
+		defer cancel()
+	}
+	reply, err := b.Conn.RequestMsgWithContext(ctx, commit)
+	if err != nil {
+		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), err)
+	}
+	var ack struct {
+		Error *jetstream.APIError `json:"error"`
+		Seq   uint64              `json:"seq"`
+		Count int                 `json:"count"`
+	}
+	if err := json.Unmarshal(reply.Data, &ack); err != nil {
+		return 0, fmt.Errorf("commit batch of %d: read the acknowledgement: %w", len(msgs), err)
+	}
+	if ack.Error != nil {
+		if ack.Error.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+			return 0, fmt.Errorf("commit batch of %d: %w: %w", len(msgs), ErrHeadMoved, ack.Error)
+		}
+		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), ack.Error)
+	}
+	if ack.Count != len(msgs) {
+		return 0, fmt.Errorf("commit batch of %d: %d were stored", len(msgs), ack.Count)
+	}
+	return ack.Seq, nil
+}
+
+// LastSeq is the stream's last sequence as its leader knows it now.
+func (b *Bus) LastSeq(ctx context.Context, stream string) (uint64, error) {
+	s, err := b.JS.Stream(ctx, stream)
+	if err != nil {
+		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	return s.CachedInfo().State.LastSeq, nil
+}

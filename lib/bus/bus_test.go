@@ -1,0 +1,146 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
+)
+
+const author = "79be667ef9dcbbac55a06295ce870b07029bfcdb2dce28d959f2815b16f81798"
+
+func open(t *testing.T, o bus.Options) *bus.Bus {
+	t.Helper()
+	if o.Sizing == (proto.Sizing{}) {
+		o.Sizing = proto.DefaultSizing()
+	}
+	b, err := bus.Open(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+func event(slot string) *nats.Msg {
+	return &nats.Msg{Subject: "grasp.event.1." + author + "." + slot, Data: []byte(`{}`)}
+}
+
+func TestBatchIsAtomicAndFenced(t *testing.T) {
+	t.Parallel()
+	b := open(t, bus.Options{Dir: t.TempDir()})
+	ctx := t.Context()
+
+	head := uint64(0)
+	last, err := b.PublishBatch(ctx, []*nats.Msg{event("a"), event("b"), event("c")}, &head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last != 3 {
+		t.Fatalf("last sequence %d, want 3", last)
+	}
+	_, err = b.PublishBatch(ctx, []*nats.Msg{event("d"), event("e")}, &head)
+	if !errors.Is(err, bus.ErrHeadMoved) {
+		t.Fatalf("a batch on an old head: %v, want ErrHeadMoved", err)
+	}
+	if got, err := b.LastSeq(ctx, proto.StreamEvents); err != nil || got != 3 {
+		t.Fatalf("after the refusal the head is %d, %v; want 3", got, err)
+	}
+	if last, err = b.PublishBatch(ctx, []*nats.Msg{event("d")}, &last); err != nil || last != 4 {
+		t.Fatalf("a batch of one on the head: %d, %v", last, err)
+	}
+}
+
+func TestBatchIntoBucketIsSeenByItsWatchersAndTold(t *testing.T) {
+	t.Parallel()
+	b := open(t, bus.Options{Dir: t.TempDir()})
+	ctx := t.Context()
+	kv, err := b.Bucket(ctx, proto.BucketHeld)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, err := b.Conn.SubscribeSync("grasp.held.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	key, err := proto.HeldKey{Identifier: "my.repo", Kind: 30617, ShortID: strings.Repeat("a", proto.ShortIDLength)}.Key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.PublishBatch(ctx, []*nats.Msg{{Subject: proto.KVSubject(proto.BucketHeld, key), Data: []byte(`{"phase":"waiting"}`)}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	entry, err := kv.Get(ctx, key)
+	if err != nil || string(entry.Value()) != `{"phase":"waiting"}` {
+		t.Fatalf("get: %v, %v", entry, err)
+	}
+	msg, err := told.NextMsgWithContext(ctx)
+	if err != nil || msg.Subject != "grasp.held."+key {
+		t.Fatalf("told: %v, %v", msg, err)
+	}
+}
+
+func TestProvisionIsIdempotentAndSurvivesRestart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	b := open(t, bus.Options{Dir: dir})
+	if _, err := b.PublishBatch(t.Context(), []*nats.Msg{event("a")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	again := open(t, bus.Options{Dir: dir, Listen: "127.0.0.1:0"})
+	if got, err := again.LastSeq(t.Context(), proto.StreamEvents); err != nil || got != 1 {
+		t.Fatalf("after the restart the head is %d, %v; want 1", got, err)
+	}
+	remote := open(t, bus.Options{URL: again.ClientURL()})
+	turn, err := remote.JS.Stream(t.Context(), proto.StreamWriter)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := turn.CachedInfo().State.Msgs; n != 1 {
+		t.Fatalf("%d turn messages, want exactly 1", n)
+	}
+}
+
+func TestFullCandidateQueuePushesBack(t *testing.T) {
+	t.Parallel()
+	sizing := proto.DefaultSizing()
+	sizing.CandidateBytes = 4 << 10
+	b := open(t, bus.Options{Dir: t.TempDir(), Sizing: sizing})
+	payload := make([]byte, 1<<10)
+	var err error
+	for range 8 {
+		if _, err = b.JS.Publish(t.Context(), proto.LaneUser.Subject(), payload); err != nil {
+			break
+		}
+	}
+	var api *jetstream.APIError
+	if !errors.As(err, &api) || !strings.Contains(api.Description, "maximum bytes") {
+		t.Fatalf("a full queue answers %v, want maximum bytes exceeded", err)
+	}
+}
+
+func TestListenErrorsAreSentences(t *testing.T) {
+	t.Parallel()
+	first := open(t, bus.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0"})
+	taken := strings.TrimPrefix(first.ClientURL(), "nats://")
+	for _, tc := range []struct{ listen, want string }{
+		{taken, "address already in use"},
+		{"localhost", "want host:port"},
+		{"127.0.0.1:99999", "up to 65535"},
+	} {
+		_, err := bus.Open(context.Background(), bus.Options{Dir: t.TempDir(), Listen: tc.listen, Sizing: proto.DefaultSizing()})
+		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "NGIT_NATS_LISTEN") {
+			t.Errorf("listen on %q: %v, want %q", tc.listen, err, tc.want)
+		}
+	}
+}

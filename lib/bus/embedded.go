@@ -1,0 +1,90 @@
+package bus
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// startServer starts the embedded NATS server. JetStream syncs every write: durable before done (design.md, fifth idea).
+func startServer(o Options) (*server.Server, error) {
+	dir := o.Dir
+	if dir == "" {
+		temp, err := os.MkdirTemp("", "tendril-bus-")
+		if err != nil {
+			return nil, fmt.Errorf("make a folder for the embedded NATS: %w", err)
+		}
+		dir = temp
+	} else if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the folder of the embedded NATS: %w", err)
+	}
+	opts := &server.Options{
+		ServerName: "tendril",
+		JetStream:  true,
+		StoreDir:   dir,
+		SyncAlways: true,
+		DontListen: true,
+		NoSigs:     true,
+		MaxPayload: 1 << 20,
+	}
+	if o.Listen != "" && o.Listen != "none" {
+		host, port, err := net.SplitHostPort(o.Listen)
+		if err != nil {
+			return nil, fmt.Errorf("NGIT_NATS_LISTEN is %q: want host:port, or none: %w", o.Listen, err)
+		}
+		n, err := strconv.Atoi(port)
+		if err != nil || n < 0 || n > 65535 {
+			return nil, fmt.Errorf("NGIT_NATS_LISTEN is %q: port must be a number up to 65535", o.Listen)
+		}
+		if n == 0 {
+			n = server.RANDOM_PORT
+		}
+		// The server itself would try for a while and then end the process; a look beforehand gives a sentence instead.
+		if n > 0 {
+			l, err := net.Listen("tcp", o.Listen)
+			if err != nil {
+				return nil, fmt.Errorf("NGIT_NATS_LISTEN is %q: %w; choose another address, or none", o.Listen, err)
+			}
+			l.Close()
+		}
+		opts.DontListen, opts.Host, opts.Port = false, host, n
+	}
+	srv, err := server.NewServer(opts)
+	if err != nil {
+		return nil, fmt.Errorf("configure the embedded NATS: %w", err)
+	}
+	srv.SetLoggerV2(serverLog{o.Log}, false, false, false)
+	go srv.Start()
+	if !srv.ReadyForConnections(30 * time.Second) {
+		srv.Shutdown()
+		return nil, errors.New("start the embedded NATS: not ready after 30 seconds")
+	}
+	if !srv.JetStreamEnabled() {
+		srv.Shutdown()
+		return nil, fmt.Errorf("start the embedded NATS: JetStream could not use the folder %s", dir)
+	}
+	return srv, nil
+}
+
+// serverLog passes the server's own log on; its notices about itself are debug to us.
+type serverLog struct{ log *slog.Logger }
+
+func (l serverLog) Noticef(format string, v ...any) {
+	l.log.Debug("nats: " + fmt.Sprintf(format, v...))
+}
+func (l serverLog) Warnf(format string, v ...any)  { l.log.Warn("nats: " + fmt.Sprintf(format, v...)) }
+func (l serverLog) Errorf(format string, v ...any) { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
+func (l serverLog) Fatalf(format string, v ...any) { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
+func (l serverLog) Debugf(format string, v ...any) { l.trace(format, v...) }
+func (l serverLog) Tracef(format string, v ...any) { l.trace(format, v...) }
+
+func (l serverLog) trace(format string, v ...any) {
+	l.log.Debug("nats: " + strings.TrimSpace(fmt.Sprintf(format, v...)))
+}

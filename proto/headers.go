@@ -1,0 +1,55 @@
+package proto
+
+// Headers carry facts about a message; its payload stays what a person wants to read.
+const (
+	// HeaderSource says where an event came from; see [Source].
+	HeaderSource = "Grasp-Source"
+	// HeaderRelay is the normalised URL of the relay that a synced event came from.
+	HeaderRelay = "Grasp-Relay"
+	// HeaderReply is the subject for the verdict, always one of [VerdictSubject]. JetStream itself uses the reply subject
+	// of a published message for its acknowledgement, so ours rides in a header.
+	HeaderReply = "Grasp-Reply"
+	// HeaderRef is a token of the sender's own, repeated in the verdict.
+	HeaderRef = "Grasp-Ref"
+	// HeaderAction says what purgatory asks for on the release lane; see [Action].
+	HeaderAction = "Grasp-Action"
+	// HeaderReason is the sentence that goes with an action or a rejection.
+	HeaderReason = "Grasp-Reason"
+	// HeaderAcceptedAt is the time of the commit, RFC 3339 with nanoseconds, on events of the log.
+	HeaderAcceptedAt = "Grasp-Accepted-At"
+
+	// HeaderTraceParent is W3C trace context.
+	HeaderTraceParent = "traceparent"
+)
+
+// Source says how an event reached us.
+type Source string
+
+// The sources of events; operations.md counts `ngit_sync_events_total` by them.
+const (
+	SourceUser      Source = "direct"    // submitted by a client of our own relay
+	SourceLive      Source = "live"      // a live subscription
+	SourceStartup   Source = "startup"   // historic sync of a fresh start
+	SourceReconnect Source = "reconnect" // historic sync of a quick reconnect
+	SourceDaily     Source = "daily"     // historic sync of the daily fresh start
+	SourceRelease   Source = "release"   // purgatory: its git data is there
+)
+
+// Synced reports whether the event came from another relay.
+func (s Source) Synced() bool {
+	switch s {
+	case SourceLive, SourceStartup, SourceReconnect, SourceDaily:
+		return true
+	}
+	return false
+}
+
+// Action is what purgatory asks ingest to do with a held event.
+type Action string
+
+// The actions of the release lane.
+const (
+	ActionRelease Action = "release" // its git data is there: decide again and accept
+	ActionExpire  Action = "expire"  // its time is over
+	ActionExtend  Action = "extend"  // its clock starts anew
+)

@@ -1,0 +1,156 @@
+package proto
+
+import (
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// Outcome is how a candidate ended.
+type Outcome string
+
+// The outcomes. They map to NIP-01 OK messages as policy.md says: all but Rejected are OK true.
+const (
+	Accepted  Outcome = "accepted"  // in the log
+	HeldBack  Outcome = "held"      // in purgatory
+	Duplicate Outcome = "duplicate" // known already, or older than what replaced it
+	Rejected  Outcome = "rejected"
+	Done      Outcome = "done" // an expire or extend action was carried out
+)
+
+// Messages of OK that spec/policy.md fixes.
+const (
+	// MessagePurgatory answers an event that waits for git data.
+	MessagePurgatory = "purgatory: won't be served until git data arrives"
+)
+
+// Verdict is how one candidate ended. It is sent only after the commit that holds the event.
+type Verdict struct {
+	ID      string  `json:"id"`   // event id
+	Kind    int     `json:"kind"` // event kind
+	Outcome Outcome `json:"outcome"`
+	Message string  `json:"message,omitempty"` // what an OK carries, with NIP-01's prefix
+	Seq     uint64  `json:"seq,omitempty"`     // sequence in GRASP_EVENTS, if accepted
+	Ref     string  `json:"ref,omitempty"`     // the candidate's HeaderRef
+}
+
+// OK reports what the OK message to a user says.
+func (v Verdict) OK() bool { return v.Outcome != Rejected }
+
+// Verdicts is the payload on a verdict subject: all that one commit decided for this sender.
+type Verdicts struct {
+	Verdicts []Verdict `json:"verdicts"`
+}
+
+// Phase is where a held event stands (purgatory.md).
+type Phase string
+
+// The phases of a held event.
+const (
+	PhaseWaiting Phase = "waiting" // the hunt is on
+	PhaseSilent  Phase = "silent"  // an announcement whose 30 minutes are over: kept for 24 hours, its repository deleted
+)
+
+// Held is a value of the bucket grasp-held.
+type Held struct {
+	Event      *nostr.Event `json:"event"`
+	Identifier string       `json:"identifier"`
+	Source     Source       `json:"source"`
+	Relay      string       `json:"relay,omitempty"`
+	Phase      Phase        `json:"phase"`
+	HeldAt     time.Time    `json:"held_at"`
+	ExpiresAt  time.Time    `json:"expires_at"` // of this phase
+}
+
+// RejectedEvent is a message of GRASP_REJECTED: enough to not fetch or judge the event again.
+type RejectedEvent struct {
+	ID        string          `json:"id"`
+	Kind      int             `json:"kind"`
+	PubKey    string          `json:"pubkey"`
+	CreatedAt nostr.Timestamp `json:"created_at"`
+	Reason    string          `json:"reason"`
+	Missing   []string        `json:"missing,omitempty"` // what would heal it: event ids, addresses, "d:<identifier>" for an announcement
+	Relay     string          `json:"relay,omitempty"`
+}
+
+// Level is how much of a repository is wanted (sync.md).
+type Level string
+
+// The levels of a repository.
+const (
+	LevelFull      Level = "full"  // an accepted announcement: all that tags it
+	LevelStateOnly Level = "state" // a held announcement: only its state events
+)
+
+// TargetChange is a message of GRASP_TARGETS: what to ask one relay for, as a change to what its earlier messages said. A message
+// with the header Nats-Rollup is a snapshot's first part and replaces all earlier ones.
+type TargetChange struct {
+	URL       string       `json:"url"` // normalised, to connect to
+	Bootstrap bool         `json:"bootstrap,omitempty"`
+	Snapshot  bool         `json:"snapshot,omitempty"` // forget everything said before
+	Gone      bool         `json:"gone,omitempty"`     // no target any more: close the connection
+	Repos     []RepoChange `json:"repos,omitempty"`
+}
+
+// RepoChange changes what is wanted of one repository from one relay.
+type RepoChange struct {
+	Ref     string   `json:"ref"` // 30617:<pubkey>:<identifier>
+	Gone    bool     `json:"gone,omitempty"`
+	Level   Level    `json:"level,omitempty"`   // empty: as it was
+	Authors []string `json:"authors,omitempty"` // StateOnly: the maintainers known; replaces the list if not empty
+	Roots   []string `json:"roots,omitempty"`   // ids of root events added
+}
+
+// RelayState is a value of the bucket grasp-relays: how the connection to a relay stands, so that a successor goes on there.
+type RelayState struct {
+	URL            string    `json:"url"`
+	Worker         string    `json:"worker"`
+	Connection     int       `json:"connection"` // sync.md: 0 disconnected … 4 connected_historic_sync_failures
+	Health         int       `json:"health"`     // sync.md: 1 healthy … 5 rate_limited
+	Failures       int       `json:"failures,omitempty"`
+	LastError      string    `json:"last_error,omitempty"`
+	LastConnected  time.Time `json:"last_connected,omitzero"`
+	DisconnectedAt time.Time `json:"disconnected_at,omitzero"`
+	NextAttempt    time.Time `json:"next_attempt,omitzero"`
+	FailingSince   time.Time `json:"failing_since,omitzero"`
+	// ConfirmedRevision is the sequence in GRASP_TARGETS up to which everything that was asked for is confirmed.
+	ConfirmedRevision uint64 `json:"confirmed_revision,omitempty"`
+	Repos             int    `json:"repos,omitempty"`         // confirmed repositories
+	Roots             int    `json:"roots,omitempty"`         // confirmed root events
+	Subscriptions     int    `json:"subscriptions,omitempty"` // open on the connection
+}
+
+// Worker is a value of the bucket grasp-workers. Its key expires unless the worker keeps beating.
+type Worker struct {
+	Name        string    `json:"name"`
+	Group       string    `json:"group"`
+	Incarnation string    `json:"incarnation"`       // differs for every start
+	Address     string    `json:"address,omitempty"` // host:port of its internal HTTP, if others must reach it
+	Started     time.Time `json:"started"`
+}
+
+// Claim is a value of the bucket grasp-claims; its revision fences the holder.
+type Claim struct {
+	Worker      string    `json:"worker"`
+	Incarnation string    `json:"incarnation"`
+	Since       time.Time `json:"since"`
+}
+
+// GitNotice is what purgatory tells on `grasp.git.<identifier>.<verb>`, for people who watch.
+type GitNotice struct {
+	Identifier string   `json:"identifier"`
+	Owner      string   `json:"owner,omitempty"` // npub of the repository
+	URL        string   `json:"url,omitempty"`
+	Event      string   `json:"event,omitempty"` // id
+	Kind       int      `json:"kind,omitempty"`
+	Objects    []string `json:"objects,omitempty"` // at most a few of them
+	Bytes      int64    `json:"bytes,omitempty"`
+	Millis     int64    `json:"ms,omitempty"`
+	Reason     string   `json:"reason,omitempty"`
+}
+
+// WriterMark is what a new writer appends to both heads on taking over.
+type WriterMark struct {
+	Writer string    `json:"writer"`
+	At     time.Time `json:"at"`
+}

@@ -1,0 +1,184 @@
+package proto
+
+import (
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// Streams.
+const (
+	StreamCandidates = "GRASP_CANDIDATES"
+	StreamEvents     = "GRASP_EVENTS"
+	StreamRejected   = "GRASP_REJECTED"
+	StreamTargets    = "GRASP_TARGETS"
+	StreamWriter     = "GRASP_WRITER"
+)
+
+// Buckets.
+const (
+	BucketHeld    = "grasp-held"
+	BucketRelays  = "grasp-relays"
+	BucketClaims  = "grasp-claims"
+	BucketWorkers = "grasp-workers"
+)
+
+// Worker groups: the first token of a claim or worker key.
+const (
+	GroupRelays = "relayconn"
+	GroupShards = "purgatory"
+)
+
+// Durable consumers of the ingest writer.
+const (
+	ConsumerTurn    = "ingest-turn"    // of GRASP_WRITER, pinned: who holds it writes
+	ConsumerUser    = "ingest-user"    // lanes of GRASP_CANDIDATES, in order of service
+	ConsumerRelease = "ingest-release" //
+	ConsumerSync    = "ingest-sync"    //
+
+	// WriterGroup is the priority group of [ConsumerTurn].
+	WriterGroup = "writer"
+)
+
+// Sizing is what differs between deployments.
+type Sizing struct {
+	Replicas       int           // of every stream and bucket: 1 or 3
+	CandidateBytes int64         // bound of GRASP_CANDIDATES; a full queue pushes back
+	RejectedMaxAge time.Duration // how long rejected ids are remembered (policy.md: 7 days)
+	WorkerTTL      time.Duration // a worker that does not beat for so long is dead
+	ClaimWait      time.Duration // how long a candidate may be in the writer's hands before it is handed out again
+	TurnTTL        time.Duration // how long a silent writer keeps its turn
+	MemoryOnly     bool          // nothing outlives the process (NGIT_DATABASE_BACKEND=memory)
+}
+
+// DefaultSizing is what a laptop needs.
+func DefaultSizing() Sizing {
+	return Sizing{
+		Replicas:       1,
+		CandidateBytes: 64 << 20,
+		RejectedMaxAge: 7 * 24 * time.Hour,
+		WorkerTTL:      10 * time.Second,
+		ClaimWait:      10 * time.Second,
+		TurnTTL:        5 * time.Second,
+	}
+}
+
+// Streams gives every stream of the contract, buckets included: a bucket is a stream, and ours are declared as such because
+// ingest writes grasp-held in atomic batches and because their changes are republished where people listen.
+func Streams(s Sizing) []jetstream.StreamConfig {
+	file := jetstream.FileStorage
+	if s.MemoryOnly {
+		file = jetstream.MemoryStorage
+	}
+	configs := []jetstream.StreamConfig{
+		{
+			Name:        StreamCandidates,
+			Description: "events that wait for ingest's decision",
+			Subjects:    []string{prefixCandidate + ">"},
+			Retention:   jetstream.WorkQueuePolicy,
+			Storage:     jetstream.MemoryStorage,
+			MaxBytes:    s.CandidateBytes,
+			Discard:     jetstream.DiscardNew,
+		},
+		{
+			Name:               StreamEvents,
+			Description:        "the log: every accepted event",
+			Subjects:           []string{prefixEvent + ">", SubjectEventsMark},
+			Storage:            file,
+			MaxMsgsPerSubject:  1,
+			AllowAtomicPublish: true,
+			AllowDirect:        true,
+			Compression:        jetstream.NoCompression,
+		},
+		{
+			Name:               StreamRejected,
+			Description:        "ids of rejected events and why",
+			Subjects:           []string{prefixRejected + ">"},
+			Storage:            file,
+			MaxMsgsPerSubject:  1,
+			MaxAge:             s.RejectedMaxAge,
+			AllowAtomicPublish: true,
+			AllowDirect:        true,
+		},
+		{
+			Name:               StreamTargets,
+			Description:        "which relay should be asked for what",
+			Subjects:           []string{prefixTarget + ">"},
+			Storage:            file,
+			AllowRollup:        true,
+			AllowAtomicPublish: true,
+			AllowDirect:        true,
+		},
+		{
+			Name:              StreamWriter,
+			Description:       "whose turn it is to write the log",
+			Subjects:          []string{SubjectWriterTurn},
+			Storage:           jetstream.MemoryStorage,
+			MaxMsgsPerSubject: 1,
+		},
+		bucket(BucketHeld, "events that wait for git data", file, "grasp.held"),
+		bucket(BucketRelays, "how every relay's connection stands", file, "grasp.relay"),
+		// Claims and workers are facts about processes that run now; on disk they would only outlive their truth.
+		bucket(BucketClaims, "who works on what", jetstream.MemoryStorage, "grasp.claim"),
+		bucket(BucketWorkers, "who is there to work", jetstream.MemoryStorage, ""),
+	}
+	for i := range configs {
+		configs[i].Replicas = s.Replicas
+		if configs[i].Name == KVStream(BucketHeld) {
+			configs[i].AllowAtomicPublish = true
+		}
+		if configs[i].Name == KVStream(BucketWorkers) {
+			configs[i].MaxAge = s.WorkerTTL
+			configs[i].SubjectDeleteMarkerTTL = s.WorkerTTL // watchers learn of a death by the marker
+		}
+	}
+	return configs
+}
+
+// Consumers gives the durable consumers of the ingest writer, by stream.
+func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
+	lane := func(name string, filters ...string) jetstream.ConsumerConfig {
+		return jetstream.ConsumerConfig{
+			Durable: name, FilterSubjects: filters, AckPolicy: jetstream.AckExplicitPolicy,
+			AckWait: s.ClaimWait, MaxAckPending: 4096, Replicas: s.Replicas, MemoryStorage: true,
+		}
+	}
+	return map[string][]jetstream.ConsumerConfig{
+		StreamCandidates: {
+			lane(ConsumerUser, LaneUser.Subject()),
+			lane(ConsumerRelease, LaneRelease.Subject()),
+			lane(ConsumerSync, prefixCandidate+"sync.>"),
+		},
+		StreamWriter: {{
+			Durable: ConsumerTurn, AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.TurnTTL,
+			PriorityPolicy: jetstream.PriorityPolicyPinned, PriorityGroups: []string{WriterGroup}, PinnedTTL: s.TurnTTL,
+			Replicas: s.Replicas, MemoryStorage: true,
+		}},
+	}
+}
+
+// KVStream is the name of the stream behind a bucket.
+func KVStream(bucket string) string { return "KV_" + bucket }
+
+// KVSubject is the subject of a key of a bucket, for writers that batch.
+func KVSubject(bucket, key string) string { return "$KV." + bucket + "." + key }
+
+// bucket declares a KV bucket as nats.go's CreateKeyValue would, with its changes republished below told (empty: nowhere).
+func bucket(name, description string, storage jetstream.StorageType, told string) jetstream.StreamConfig {
+	c := jetstream.StreamConfig{
+		Name:              KVStream(name),
+		Description:       description,
+		Subjects:          []string{KVSubject(name, ">")},
+		Storage:           storage,
+		MaxMsgsPerSubject: 1,
+		Discard:           jetstream.DiscardNew,
+		AllowRollup:       true,
+		DenyDelete:        true,
+		AllowDirect:       true,
+		AllowMsgTTL:       true,
+	}
+	if told != "" {
+		c.RePublish = &jetstream.RePublish{Source: KVSubject(name, ">"), Destination: told + ".>"}
+	}
+	return c
+}

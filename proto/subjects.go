@@ -1,0 +1,305 @@
+package proto
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"strconv"
+	"strings"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// ErrSubject is wrapped by every error of a subject or key parser.
+var ErrSubject = errors.New("not a subject of this form")
+
+// ShortIDLength is how many hex digits of an event id (or of a hash of a `d` tag) stand in a subject: 128 bits, so that nobody
+// can make two events meet on one subject, where the log would keep only one of them.
+const ShortIDLength = 32
+
+// Subject prefixes. What follows a prefix is said at its builder.
+const (
+	prefixEvent     = "grasp.event."
+	prefixCandidate = "grasp.candidate."
+	prefixRejected  = "grasp.rejected."
+	prefixTarget    = "grasp.target."
+	prefixVerdict   = "grasp.verdict."
+	prefixGit       = "grasp.git."
+
+	// SubjectEventsMark is where a new writer marks the log GRASP_EVENTS; the mark moves the head, which fences every older writer.
+	SubjectEventsMark = "grasp.mark.events"
+	// SubjectWriterTurn carries the one message that JetStream hands to the pinned writer.
+	SubjectWriterTurn = "grasp.writer.turn"
+	// SubjectQueryIDs is the micro service that answers with the ids (known, held, rejected) for a filter.
+	SubjectQueryIDs = "grasp.query.ids"
+
+	// HeldMarkKey is the key in the bucket grasp-held that a new writer marks, for the same reason. Keys of held events begin
+	// with a shard number and never meet it.
+	HeldMarkKey = "mark"
+)
+
+// Lane is a queue within GRASP_CANDIDATES. User and release lanes are served before the sync lanes.
+type Lane string
+
+// The lanes of GRASP_CANDIDATES.
+const (
+	LaneUser         Lane = "user"
+	LaneRelease      Lane = "release"
+	LaneSyncLive     Lane = "sync.live"
+	LaneSyncHistoric Lane = "sync.historic"
+	LaneSyncDaily    Lane = "sync.daily"
+)
+
+// Subject is where candidates of the lane are published.
+func (l Lane) Subject() string { return prefixCandidate + string(l) }
+
+// ParseLane reads the lane from a candidate's subject.
+func ParseLane(subject string) (Lane, error) {
+	rest, ok := strings.CutPrefix(subject, prefixCandidate)
+	switch l := Lane(rest); {
+	case !ok:
+	case l == LaneUser, l == LaneRelease, l == LaneSyncLive, l == LaneSyncHistoric, l == LaneSyncDaily:
+		return l, nil
+	}
+	return "", fmt.Errorf("parse candidate subject %q: %w", subject, ErrSubject)
+}
+
+// EventSubject is a subject of GRASP_EVENTS, `grasp.event.<kind>.<pubkey>.<slot>`: the identity of an event, or, where newer
+// events replace older ones, of the place that they replace each other in.
+type EventSubject struct {
+	Kind   int
+	PubKey string // 64 hex digits
+	Slot   string // short id of a regular event, "_" of a replaceable one, short hash of `d` of an addressable one
+}
+
+// EventSubjectOf names the place of an event in the log. Its id and pubkey must be valid lower-case hex of 64 digits.
+func EventSubjectOf(ev *nostr.Event) EventSubject {
+	s := EventSubject{Kind: ev.Kind, PubKey: ev.PubKey}
+	switch {
+	case nostr.IsReplaceableKind(ev.Kind):
+		s.Slot = "_"
+	case nostr.IsAddressableKind(ev.Kind):
+		sum := sha256.Sum256([]byte(ev.Tags.GetD()))
+		s.Slot = hex.EncodeToString(sum[:])[:ShortIDLength]
+	default:
+		s.Slot = ShortID(ev.ID)
+	}
+	return s
+}
+
+// String is the subject itself.
+func (s EventSubject) String() string {
+	return prefixEvent + strconv.Itoa(s.Kind) + "." + s.PubKey + "." + s.Slot
+}
+
+// ParseEventSubject is the inverse of [EventSubject.String].
+func ParseEventSubject(subject string) (EventSubject, error) {
+	fail := func() (EventSubject, error) {
+		return EventSubject{}, fmt.Errorf("parse event subject %q: %w", subject, ErrSubject)
+	}
+	rest, ok := strings.CutPrefix(subject, prefixEvent)
+	parts := strings.Split(rest, ".")
+	if !ok || len(parts) != 3 {
+		return fail()
+	}
+	kind, ok := parseKind(parts[0])
+	if !ok || !isHex(parts[1], 64) {
+		return fail()
+	}
+	if slot := parts[2]; slot != "_" && !isHex(slot, ShortIDLength) {
+		return fail()
+	}
+	return EventSubject{Kind: kind, PubKey: parts[1], Slot: parts[2]}, nil
+}
+
+// RejectedSubject is a subject of GRASP_REJECTED, `grasp.rejected.<kind>.<short id>`.
+type RejectedSubject struct {
+	Kind    int
+	ShortID string
+}
+
+// String is the subject itself.
+func (s RejectedSubject) String() string {
+	return prefixRejected + strconv.Itoa(s.Kind) + "." + s.ShortID
+}
+
+// ParseRejectedSubject is the inverse of [RejectedSubject.String].
+func ParseRejectedSubject(subject string) (RejectedSubject, error) {
+	rest, ok := strings.CutPrefix(subject, prefixRejected)
+	k, id, two := strings.Cut(rest, ".")
+	kind, valid := parseKind(k)
+	if !ok || !two || !valid || !isHex(id, ShortIDLength) {
+		return RejectedSubject{}, fmt.Errorf("parse rejected subject %q: %w", subject, ErrSubject)
+	}
+	return RejectedSubject{Kind: kind, ShortID: id}, nil
+}
+
+// TargetSubject is where the target of a relay is told, `grasp.target.<relay>`. key is the relay's identity, "host[:port][/path]".
+func TargetSubject(key string) (string, error) {
+	name, err := EncodeRelay(key)
+	return prefixTarget + name, err
+}
+
+// ParseTargetSubject gives the relay's identity back.
+func ParseTargetSubject(subject string) (string, error) {
+	name, ok := strings.CutPrefix(subject, prefixTarget)
+	if !ok {
+		return "", fmt.Errorf("parse target subject %q: %w", subject, ErrSubject)
+	}
+	return DecodeRelay(name)
+}
+
+// VerdictSubject is where verdicts for one sender of candidates go, `grasp.verdict.<inbox>`. It stands under `grasp.` rather
+// than `_INBOX.` so that `nats sub 'grasp.>'` shows how every candidate ended. inbox must be a token of letters and digits.
+func VerdictSubject(inbox string) string { return prefixVerdict + inbox }
+
+// ParseVerdictSubject gives the inbox back. Ingest answers to nothing else, whatever a candidate asks for.
+func ParseVerdictSubject(subject string) (string, error) {
+	inbox, ok := strings.CutPrefix(subject, prefixVerdict)
+	if !ok || inbox == "" || len(inbox) > 64 {
+		return "", fmt.Errorf("parse verdict subject %q: %w", subject, ErrSubject)
+	}
+	for i := range len(inbox) {
+		if !isPlain(inbox[i]) {
+			return "", fmt.Errorf("parse verdict subject %q: %w", subject, ErrSubject)
+		}
+	}
+	return inbox, nil
+}
+
+// GitVerb says what happened with the git data of an identifier.
+type GitVerb string
+
+// The git happenings that purgatory tells on `grasp.git.<identifier>.<verb>`.
+const (
+	GitFetched  GitVerb = "fetched"  // a hunt brought objects
+	GitFailed   GitVerb = "failed"   // a git server did not
+	GitPushed   GitVerb = "pushed"   // a push was accepted
+	GitRefused  GitVerb = "refused"  // a push was refused
+	GitReleased GitVerb = "released" // an event left purgatory and is served
+	GitExpired  GitVerb = "expired"  // an event left purgatory unserved
+)
+
+// GitSubject is where a happening with the git data of an identifier is told.
+func GitSubject(identifier string, verb GitVerb) (string, error) {
+	token, err := EncodeIdentifier(identifier)
+	return prefixGit + token + "." + string(verb), err
+}
+
+// ParseGitSubject is the inverse of [GitSubject].
+func ParseGitSubject(subject string) (identifier string, verb GitVerb, err error) {
+	rest, ok := strings.CutPrefix(subject, prefixGit)
+	token, v, two := strings.Cut(rest, ".")
+	if !ok || !two {
+		return "", "", fmt.Errorf("parse git subject %q: %w", subject, ErrSubject)
+	}
+	switch verb = GitVerb(v); verb {
+	case GitFetched, GitFailed, GitPushed, GitRefused, GitReleased, GitExpired:
+	default:
+		return "", "", fmt.Errorf("parse git subject %q: %w", subject, ErrSubject)
+	}
+	identifier, err = DecodeIdentifier(token)
+	return identifier, verb, err
+}
+
+// Shards is the number of virtual shards that identifiers fall into (design.md, Failure and scale).
+const Shards = 64
+
+// ShardOf is the shard of an identifier: purgatory's unit of work and of writing to git repositories.
+func ShardOf(identifier string) int {
+	h := fnv.New32a()
+	h.Write([]byte(identifier))
+	return int(h.Sum32() % Shards)
+}
+
+// ShardName is how a shard is written in keys and claims: two digits.
+func ShardName(shard int) string { return fmt.Sprintf("%02d", shard) }
+
+// ParseShardName is the inverse of [ShardName].
+func ParseShardName(name string) (int, error) {
+	n, err := strconv.Atoi(name)
+	if err != nil || len(name) != 2 || n < 0 || n >= Shards {
+		return 0, fmt.Errorf("parse shard %q: %w", name, ErrSubject)
+	}
+	return n, nil
+}
+
+// HeldKey is a key of the bucket grasp-held: `<shard>.<identifier>.<kind>.<short id>`. A PR update that names no repository
+// has the identifier of its PR.
+type HeldKey struct {
+	Identifier string
+	Kind       int
+	ShortID    string
+}
+
+// HeldKeyOf is the key of an event that waits for the git data of identifier.
+func HeldKeyOf(identifier string, ev *nostr.Event) HeldKey {
+	return HeldKey{Identifier: identifier, Kind: ev.Kind, ShortID: ShortID(ev.ID)}
+}
+
+// Key is the bucket key itself.
+func (k HeldKey) Key() (string, error) {
+	token, err := EncodeIdentifier(k.Identifier)
+	if err != nil {
+		return "", err
+	}
+	return ShardName(ShardOf(k.Identifier)) + "." + token + "." + strconv.Itoa(k.Kind) + "." + k.ShortID, nil
+}
+
+// ParseHeldKey is the inverse of [HeldKey.Key].
+func ParseHeldKey(key string) (HeldKey, error) {
+	fail := func() (HeldKey, error) { return HeldKey{}, fmt.Errorf("parse held key %q: %w", key, ErrSubject) }
+	parts := strings.Split(key, ".")
+	if len(parts) != 4 {
+		return fail()
+	}
+	identifier, err := DecodeIdentifier(parts[1])
+	if err != nil {
+		return HeldKey{}, fmt.Errorf("parse held key %q: %w", key, err)
+	}
+	kind, ok := parseKind(parts[2])
+	if !ok || parts[0] != ShardName(ShardOf(identifier)) || !isHex(parts[3], ShortIDLength) {
+		return fail()
+	}
+	return HeldKey{Identifier: identifier, Kind: kind, ShortID: parts[3]}, nil
+}
+
+// ClaimKey is a key of grasp-claims, `<group>.<name>`: group is a service, name an encoded relay or a shard.
+func ClaimKey(group, name string) string { return group + "." + name }
+
+// ParseClaimKey is the inverse of [ClaimKey].
+func ParseClaimKey(key string) (group, name string, err error) {
+	group, name, ok := strings.Cut(key, ".")
+	if !ok || group == "" || name == "" {
+		return "", "", fmt.Errorf("parse claim key %q: %w", key, ErrSubject)
+	}
+	return group, name, nil
+}
+
+// ShortID is the part of an event id that stands in subjects and keys.
+func ShortID(id string) string {
+	if len(id) < ShortIDLength {
+		return id
+	}
+	return id[:ShortIDLength]
+}
+
+func parseKind(s string) (int, bool) {
+	kind, err := strconv.ParseUint(s, 10, 16)
+	// Only the canonical spelling: "+1" and "01" would give one event two subjects.
+	return int(kind), err == nil && strconv.FormatUint(kind, 10) == s
+}
+
+func isHex(s string, length int) bool {
+	if len(s) != length {
+		return false
+	}
+	for i := range len(s) {
+		if c := s[i]; !(c >= '0' && c <= '9' || c >= 'a' && c <= 'f') {
+			return false
+		}
+	}
+	return true
+}
