@@ -1,0 +1,219 @@
+package nip34
+
+import (
+	"errors"
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+)
+
+// serviceDomain is a GRASP service as it is named in settings and in announcements: a host, and a port if it is served at another
+// than the scheme's own.
+type serviceDomain struct{ host, port string }
+
+func parseDomain(domain string) (serviceDomain, error) {
+	host, port := domain, ""
+	if hasPort(domain) {
+		colon := strings.LastIndexByte(domain, ':')
+		host, port = domain[:colon], domain[colon+1:]
+		n, err := strconv.ParseUint(port, 10, 16)
+		if err != nil || n == 0 {
+			return serviceDomain{}, fmt.Errorf("the port of %q is not a number from 1 to 65535", domain)
+		}
+		port = strconv.FormatUint(n, 10)
+	}
+	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
+		host = host[1 : len(host)-1]
+	}
+	host, err := normalizeHost(host)
+	if err != nil {
+		return serviceDomain{}, fmt.Errorf("domain %q: %w", domain, err)
+	}
+	return serviceDomain{host: host, port: port}, nil
+}
+
+// NormalizeDomain brings the domain of a GRASP service, "host" or "host:port", to its one spelling, or says why it is none.
+func NormalizeDomain(domain string) (string, error) {
+	d, err := parseDomain(domain)
+	if err != nil {
+		return "", err
+	}
+	if d.port == "" {
+		return d.host, nil
+	}
+	return d.host + ":" + d.port, nil
+}
+
+// OnDomain says whether a URL (relay or clone) leads to the host of a service. The domain may carry a port; without one, the
+// scheme's own port is meant. Anything that is not a URL leads nowhere.
+func OnDomain(rawURL, domain string) bool {
+	d, err := parseDomain(domain)
+	if err != nil {
+		return false
+	}
+	u, err := parseURL(rawURL, maxCloneURL)
+	return err == nil && u.on(d)
+}
+
+// ListsService says whether the announcement lists the service at that domain: in `clone` and in `relays` (spec/policy.md,
+// 30617; GRASP-01).
+func (a *Announcement) ListsService(domain string) bool {
+	return a.ListsServiceRelay(domain) && a.ListsServiceClone(domain)
+}
+
+// ListsServiceRelay says whether one of the relays is at the domain of the service.
+func (a *Announcement) ListsServiceRelay(domain string) bool {
+	d, err := parseDomain(domain)
+	if err != nil {
+		return false
+	}
+	for _, given := range a.Relays {
+		given = strings.Trim(given, " ")
+		if !strings.Contains(given, "://") {
+			given = "wss://" + given
+		}
+		if !mayBeOn(given, d) {
+			continue
+		}
+		if u, err := parseURL(given, maxRelayURL); err == nil && defaultPort(u.Scheme) != "" && u.on(d) {
+			return true
+		}
+	}
+	return false
+}
+
+// ListsServiceClone says whether one of the clone URLs is `http(s)://<domain>/<npub of the owner>/<identifier>.git`. The identifier
+// may be percent-encoded in it, in any legal way.
+func (a *Announcement) ListsServiceClone(domain string) bool {
+	d, err := parseDomain(domain)
+	if err != nil {
+		return false
+	}
+	want := ""
+	for _, given := range a.Clone {
+		u, ok := serviceCloneURL(given, d)
+		if !ok {
+			continue
+		}
+		if want == "" {
+			npub, err := nip19.EncodePublicKey(a.Ref.PubKey)
+			if err != nil {
+				return false
+			}
+			want = "/" + npub + "/" + a.Ref.Identifier + ".git"
+		}
+		if u.Path == want {
+			return true
+		}
+	}
+	return false
+}
+
+// ListsPRService says whether the pull request names `http(s)://<domain>/prs/<npub of its author>/<identifier>.git` in `clone`,
+// with the identifier of one of the repositories that it is meant for, which it returns (GRASP-06).
+func (p *PullRequest) ListsPRService(domain string) (identifier string, ok bool) {
+	d, err := parseDomain(domain)
+	if err != nil {
+		return "", false
+	}
+	for _, given := range p.Clone {
+		u, ok := serviceCloneURL(given, d)
+		if !ok {
+			continue
+		}
+		npub, err := nip19.EncodePublicKey(p.Event.PubKey)
+		if err != nil {
+			return "", false
+		}
+		for _, repo := range p.Repos {
+			if u.Path == "/prs/"+npub+"/"+repo.Identifier+".git" {
+				return repo.Identifier, true
+			}
+		}
+	}
+	return "", false
+}
+
+// serviceCloneURL reads a clone URL if it leads to the service.
+func serviceCloneURL(given string, d serviceDomain) (hostedURL, bool) {
+	given = strings.Trim(given, " ")
+	if !mayBeOn(given, d) {
+		return hostedURL{}, false
+	}
+	u, err := parseURL(given, maxCloneURL)
+	ok := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.RawQuery == "" && u.Fragment == "" && u.on(d)
+	return u, ok
+}
+
+// mayBeOn is a cheap look at a URL before it is parsed: most URLs of an announcement lead elsewhere. It never turns away a URL
+// whose host is written in ASCII and belongs to the domain.
+func mayBeOn(rawURL string, d serviceDomain) bool {
+	_, rest, found := strings.Cut(rawURL, "://")
+	if !found {
+		return false
+	}
+	if d.host[0] == '[' || !isASCII(rest) || strings.Contains(rest, "%") {
+		return true
+	}
+	return len(rest) >= len(d.host) && strings.EqualFold(rest[:len(d.host)], d.host)
+}
+
+// RepositoryURLPath is where a service serves a repository: "/<npub>/<identifier>.git", the identifier percent-encoded (GRASP-01).
+func RepositoryURLPath(npub, identifier string) string {
+	return "/" + npub + "/" + EncodeIdentifier(identifier) + ".git"
+}
+
+// PRsURLPath is where a service takes contributors' pull requests: "/prs/<npub>/<identifier>.git" (GRASP-06).
+func PRsURLPath(npub, identifier string) string { return "/prs" + RepositoryURLPath(npub, identifier) }
+
+// RepositoryPath is the path of a request that concerns a repository.
+type RepositoryPath struct {
+	PubKey     string // 64 hex digits
+	Identifier string
+	PRs        bool   // below /prs (GRASP-06)
+	Service    string // what git asks for: "", "HEAD", "info/refs", "git-upload-pack" or "git-receive-pack"
+}
+
+var gitServices = []string{"HEAD", "info/refs", "git-upload-pack", "git-receive-pack"}
+
+// ParseRepositoryPath reads the path of a request (url.URL.EscapedPath) as that of a repository or of one of git's services below
+// it. The identifier may be percent-encoded in any legal way; a slash at the end is ignored.
+func ParseRepositoryPath(escapedPath string) (RepositoryPath, error) {
+	rest := strings.TrimSuffix(escapedPath, "/")
+	var p RepositoryPath
+	rest, p.PRs = strings.CutPrefix(rest, "/prs/")
+	if !p.PRs {
+		rest = strings.TrimPrefix(rest, "/")
+	}
+	npub, rest, found := strings.Cut(rest, "/")
+	if !found || !strings.HasPrefix(npub, "npub1") {
+		return RepositoryPath{}, errors.New("the path does not start with an npub")
+	}
+	for _, service := range gitServices {
+		if repository, ok := strings.CutSuffix(rest, ".git/"+service); ok {
+			rest, p.Service = repository+".git", service
+			break
+		}
+	}
+	encoded, found := strings.CutSuffix(rest, ".git")
+	if !found {
+		return RepositoryPath{}, errors.New("the path does not name a repository: <npub>/<identifier>.git")
+	}
+	identifier, err := url.PathUnescape(encoded)
+	if err != nil {
+		return RepositoryPath{}, errors.New("the identifier in the path is not percent-encoded as it should be")
+	}
+	if err := CheckIdentifier(identifier); err != nil {
+		return RepositoryPath{}, err
+	}
+	p.Identifier = identifier
+	prefix, key, err := nip19.Decode(npub)
+	if err != nil || prefix != "npub" {
+		return RepositoryPath{}, errors.New("the path does not start with a legal npub")
+	}
+	p.PubKey = key.(string)
+	return p, nil
+}

@@ -1,0 +1,145 @@
+package nip34
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+const (
+	headsPrefix    = "refs/heads/"
+	tagsPrefix     = "refs/tags/"
+	peeledSuffix   = "^{}"
+	symbolicPrefix = "ref: "
+)
+
+// State is a repository state (NIP-34, kind 30618): what the branches and tags of a repository are.
+type State struct {
+	Event      *nostr.Event
+	Identifier string
+
+	// Refs maps refs/heads/* and refs/tags/* to the object that each names (40 or 64 hex digits). Symbolic references and the
+	// peeled entries of annotated tags (`…^{}`) are not among them.
+	Refs map[string]string
+
+	// Symbolic maps references whose value is `ref: refs/heads/…` to the branch that they follow (its full name).
+	Symbolic map[string]string
+
+	// Head is the branch that HEAD follows (its full name), or "" where the state does not say.
+	Head string
+}
+
+// ParseState reads a state (spec/policy.md, 30618). Names under refs/heads/ and refs/tags/ must be legal and able to stand
+// side by side in one repository, values must be object ids or `ref: refs/heads/…`, and no name may have two values. Tags of other
+// names are no concern of ours, nor are the ancestors that may follow a value.
+func ParseState(ev *nostr.Event) (*State, error) {
+	if ev.Kind != KindState {
+		return nil, fmt.Errorf("kind %d is not a repository state", ev.Kind)
+	}
+	if !IsHex64(ev.PubKey) {
+		return nil, errors.New("the author is not a public key of 64 lower-case hex digits")
+	}
+	s := &State{Event: ev, Identifier: ev.Tags.GetD(), Refs: map[string]string{}, Symbolic: map[string]string{}}
+	if err := CheckIdentifier(s.Identifier); err != nil {
+		return nil, err
+	}
+	seen := make(map[string]string)
+	for _, tag := range ev.Tags {
+		if len(tag) == 0 || !isStateName(tag[0]) {
+			continue
+		}
+		if len(tag) < 2 {
+			return nil, fmt.Errorf("%q has no value", tag[0])
+		}
+		name, value := tag[0], tag[1]
+		if had, again := seen[name]; again {
+			if had != value {
+				return nil, fmt.Errorf("%q has two values", name)
+			}
+			continue
+		}
+		if len(seen) == MaxRefs {
+			return nil, fmt.Errorf("the state names more than %d references", MaxRefs)
+		}
+		seen[name] = value
+		if err := s.set(name, value); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.checkSideBySide()
+}
+
+func isStateName(name string) bool {
+	return name == "HEAD" || strings.HasPrefix(name, headsPrefix) || strings.HasPrefix(name, tagsPrefix)
+}
+
+// set takes one entry of the event into the state, or says what is wrong with it.
+func (s *State) set(name, value string) error {
+	bare, peeled := name, false
+	if strings.HasPrefix(name, tagsPrefix) {
+		bare, peeled = strings.CutSuffix(name, peeledSuffix)
+	}
+	if name != "HEAD" {
+		if err := CheckRefName(bare); err != nil {
+			return err
+		}
+	}
+	if IsObjectID(value) {
+		// A HEAD that names a commit follows no branch, and a peeled entry only repeats what its tag's object says.
+		if name != "HEAD" && !peeled {
+			s.Refs[name] = value
+		}
+		return nil
+	}
+	branch, symbolic := strings.CutPrefix(value, symbolicPrefix)
+	if peeled || !symbolic || !strings.HasPrefix(branch, headsPrefix) {
+		return fmt.Errorf("the value of %q is neither an object id (40 or 64 lower-case hex digits) nor \"ref: refs/heads/…\"", name)
+	}
+	if err := CheckRefName(branch); err != nil {
+		return err
+	}
+	if name == "HEAD" {
+		s.Head = branch
+	} else {
+		s.Symbolic[name] = branch
+	}
+	return nil
+}
+
+// checkSideBySide refuses a state that no repository can have: a reference is a file to git, so none can be the folder of another.
+func (s *State) checkSideBySide() error {
+	for _, names := range []map[string]string{s.Refs, s.Symbolic} {
+		for name := range names {
+			for folder := name; ; {
+				end := strings.LastIndexByte(folder, '/')
+				folder = folder[:end]
+				if len(folder) < len(tagsPrefix) {
+					break
+				}
+				if s.names(folder) {
+					return fmt.Errorf("%q and %q cannot stand in one repository", folder, name)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (s *State) names(ref string) bool {
+	_, direct := s.Refs[ref]
+	_, symbolic := s.Symbolic[ref]
+	return direct || symbolic
+}
+
+// Objects are the objects that must be there before the state can be served, each once, in order of their ids.
+func (s *State) Objects() []string {
+	ids := make([]string, 0, len(s.Refs))
+	for _, id := range s.Refs {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids)
+}
