@@ -1,0 +1,51 @@
+package netguard
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	"github.com/coder/websocket"
+)
+
+// DialWebSocket opens a WebSocket through the guard; whatever HTTPClient the options name is replaced by the guard's. ctx bounds the
+// opening only. An answer that refuses the upgrade is a *HandshakeStatusError, for Classify a breach of protocol unless its status
+// says that it may pass (429, 5xx and the like).
+//
+// For its limits on messages see websocket.Conn.SetReadLimit: the caller knows what it expects.
+func (g *Guard) DialWebSocket(ctx context.Context, url string, options *websocket.DialOptions) (*websocket.Conn, error) {
+	var o websocket.DialOptions
+	if options != nil {
+		o = *options
+	}
+	o.HTTPClient = g.HTTPClient()
+	conn, response, err := websocket.Dial(ctx, url, &o)
+	if err == nil {
+		return conn, nil
+	}
+	if response == nil {
+		return nil, fmt.Errorf("open WebSocket to %s: %w", url, err)
+	}
+	return nil, fmt.Errorf("open WebSocket to %s: %w", url, &HandshakeStatusError{Status: response.StatusCode, Err: err})
+}
+
+// HandshakeStatusError is an HTTP answer that was not, or not rightly, the upgrade to a WebSocket.
+type HandshakeStatusError struct {
+	Status int // HTTP status code
+	Err    error
+}
+
+// Error says what the WebSocket library found wrong.
+func (e *HandshakeStatusError) Error() string { return e.Err.Error() }
+
+// Unwrap gives what the WebSocket library found wrong.
+func (e *HandshakeStatusError) Unwrap() error { return e.Err }
+
+// passing says whether the status is one of a server that is there and speaks HTTP, but not now.
+func (e *HandshakeStatusError) passing() bool {
+	switch e.Status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
+		return true
+	}
+	return e.Status >= 500 && e.Status != http.StatusNotImplemented
+}
