@@ -69,7 +69,10 @@ func ParseState(ev *nostr.Event) (*State, error) {
 			return nil, err
 		}
 	}
-	return s, s.checkSideBySide()
+	if err := s.checkSideBySide(); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 func isStateName(name string) bool {

@@ -1,0 +1,167 @@
+package nip34
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+func TestParseRepoRef(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		s    string
+		want RepoRef
+	}{
+		{"30617:" + alice + ":tendril", RepoRef{alice, "tendril"}},
+		{"30617:" + alice + ":a:b:c", RepoRef{alice, "a:b:c"}},
+		{"30617:" + alice + "::", RepoRef{alice, ":"}},
+	} {
+		got, err := ParseRepoRef(c.s)
+		if err != nil || got != c.want {
+			t.Errorf("ParseRepoRef(%q) = %v, %v", c.s, got, err)
+		}
+		if got.String() != c.s {
+			t.Errorf("%q was written as %q", c.s, got)
+		}
+	}
+	for _, s := range []string{
+		"", ":", "30617", "30617:", "30617:" + alice, "30617:" + alice + ":", "30618:" + alice + ":x", "030617:" + alice + ":x",
+		"30617:" + strings.ToUpper(alice) + ":x", "30617:" + alice[1:] + ":x", "30617::x", "30617:" + alice + ":a\nb",
+		"30617:" + alice + ":" + strings.Repeat("x", 201), " 30617:" + alice + ":x",
+	} {
+		if got, err := ParseRepoRef(s); err == nil {
+			t.Errorf("ParseRepoRef(%q) = %v, want an error", s, got)
+		}
+	}
+}
+
+func TestParseAddress(t *testing.T) {
+	t.Parallel()
+	for _, want := range []Address{
+		{30617, alice, "a:b"}, {10317, alice, ""}, {0, alice, ""}, {65535, alice, "x"},
+	} {
+		if got, err := ParseAddress(want.String()); err != nil || got != want {
+			t.Errorf("ParseAddress(%q) = %v, %v", want, got, err)
+		}
+	}
+	for _, s := range []string{
+		"", "30617", "30617:" + alice, ":" + alice + ":x", "+1:" + alice + ":x", "01:" + alice + ":x", "65536:" + alice + ":x",
+		"-1:" + alice + ":x", "999999999999999999999:" + alice + ":x", "1:" + alice[:63] + ":x", "1e3:" + alice + ":x",
+	} {
+		if got, err := ParseAddress(s); err == nil {
+			t.Errorf("ParseAddress(%q) = %v, want an error", s, got)
+		}
+	}
+}
+
+func TestAddressOf(t *testing.T) {
+	t.Parallel()
+	d := nostr.Tag{"d", "x"}
+	for _, c := range []struct {
+		kind int
+		want Address
+		ok   bool
+	}{
+		{KindAnnouncement, Address{KindAnnouncement, alice, "x"}, true},
+		{KindUserGraspList, Address{KindUserGraspList, alice, ""}, true},
+		{0, Address{0, alice, ""}, true},
+		{KindPatch, Address{}, false},
+		{20001, Address{}, false},
+	} {
+		if got, ok := AddressOf(event(c.kind, alice, d)); got != c.want || ok != c.ok {
+			t.Errorf("AddressOf(kind %d) = %v, %v", c.kind, got, ok)
+		}
+	}
+	if ref, ok := (Address{KindState, alice, "x"}).Repo(); ok {
+		t.Errorf("a state's address names the repository %v", ref)
+	}
+	if ref := (RepoRef{alice, "x"}); ref.Address().String() != ref.String() {
+		t.Errorf("the address of %s is %s", ref, ref.Address())
+	}
+}
+
+func TestRootRefs(t *testing.T) {
+	t.Parallel()
+	a, b := RepoRef{alice, "x"}, RepoRef{bob, "x:y"}
+	got := RootRefs(event(KindIssue, carol,
+		nostr.Tag{"a", a.String()}, nostr.Tag{"a", b.String(), "wss://relay.example"}, nostr.Tag{"a", a.String()},
+		nostr.Tag{"a", "30618:" + alice + ":x"}, nostr.Tag{"A", RepoRef{dave, "x"}.String()}, nostr.Tag{"a"}, nostr.Tag{}, nostr.Tag{"a", "rubbish"}))
+	if want := []RepoRef{a, b}; !reflect.DeepEqual(got, want) {
+		t.Errorf("RootRefs = %v, want %v", got, want)
+	}
+}
+
+func TestReferencesOf(t *testing.T) {
+	t.Parallel()
+	address := Address{KindAnnouncement, alice, "x"}
+	list := Address{KindUserGraspList, bob, ""}
+	got := ReferencesOf(event(KindComment, carol,
+		nostr.Tag{"e", key('1')}, nostr.Tag{"E", key('2')}, nostr.Tag{"q", key('3')}, nostr.Tag{"e", key('2')},
+		nostr.Tag{"a", address.String()}, nostr.Tag{"A", list.String()}, nostr.Tag{"q", Address{KindState, alice, "x"}.String()},
+		nostr.Tag{"p", key('4')}, nostr.Tag{"e", "short"}, nostr.Tag{"e", strings.ToUpper(alice)}, nostr.Tag{"a", key('5')},
+		nostr.Tag{"e", address.String()}, nostr.Tag{"ee", key('6')}, nostr.Tag{"e"}, nostr.Tag{}))
+	want := References{
+		IDs:       []string{key('1'), key('2'), key('3')},
+		Addresses: []Address{address, list, {KindState, alice, "x"}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("ReferencesOf = %v, want %v", got, want)
+	}
+}
+
+// manyReferences is an event with n references, each of them twice.
+func manyReferences(n int) *nostr.Event {
+	ev := event(KindComment, carol)
+	for i := range 2 * n {
+		ev.Tags = append(ev.Tags, nostr.Tag{"e", fmt.Sprintf("%064x", i%n)}, nostr.Tag{"a", RepoRef{alice, fmt.Sprint(i % n)}.String()})
+	}
+	return ev
+}
+
+func TestReferencesOfManyTags(t *testing.T) {
+	t.Parallel()
+	got := ReferencesOf(manyReferences(3000))
+	if len(got.IDs) != 3000 || len(got.Addresses) != 3000 {
+		t.Errorf("%d ids and %d addresses, want 3000 each", len(got.IDs), len(got.Addresses))
+	}
+}
+
+func FuzzParseRepoRef(f *testing.F) {
+	for _, seed := range []string{"", "30617:", "30617:" + alice + ":x", "30617:" + alice + ":a:b", "10317:" + alice + ":", "00:" + alice + ":"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if ref, err := ParseRepoRef(s); err == nil {
+			if ref.String() != s || !IsHex64(ref.PubKey) || CheckIdentifier(ref.Identifier) != nil {
+				t.Fatalf("ParseRepoRef(%q) = %#v", s, ref)
+			}
+			if address, err := ParseAddress(s); err != nil || address != ref.Address() {
+				t.Fatalf("ParseAddress(%q) = %v, %v", s, address, err)
+			}
+		}
+		if address, err := ParseAddress(s); err == nil && address.String() != s {
+			t.Fatalf("ParseAddress(%q) = %#v", s, address)
+		}
+	})
+}
+
+func BenchmarkReferencesOf(b *testing.B) {
+	comment := event(KindComment, carol,
+		nostr.Tag{"E", key('1'), "wss://relay.example", bob}, nostr.Tag{"K", "1621"}, nostr.Tag{"P", bob},
+		nostr.Tag{"e", key('1'), "wss://relay.example", bob}, nostr.Tag{"k", "1621"}, nostr.Tag{"p", bob},
+		nostr.Tag{"a", RepoRef{alice, "tendril"}.String()})
+	for _, c := range []struct {
+		name string
+		ev   *nostr.Event
+	}{{"comment", comment}, {"hostile", manyReferences(1000)}} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				ReferencesOf(c.ev)
+			}
+		})
+	}
+}

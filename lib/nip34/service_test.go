@@ -1,0 +1,220 @@
+package nip34
+
+import (
+	"net/url"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+func TestListsService(t *testing.T) {
+	t.Parallel()
+	npub, other := npubOf(t, alice), npubOf(t, bob)
+	at := func(prefix string) string { return prefix + "/" + npub + "/x.git" }
+	for _, c := range []struct {
+		name, domain, identifier string
+		clone, relay             string
+		inClone, inRelays        bool
+	}{
+		{"plain", "grasp.example", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
+		{"over http", "grasp.example", "x", at("http://grasp.example"), "ws://grasp.example", true, true},
+		{"host in capitals", "grasp.example", "x", at("HTTPS://Grasp.Example"), "WSS://GRASP.example/", true, true},
+		{"domain in capitals", "Grasp.Example", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
+		{"spaces around", "grasp.example", "x", " " + at("https://grasp.example") + " ", " wss://grasp.example ", true, true},
+		{"relay without a scheme", "grasp.example", "x", at("https://grasp.example"), "grasp.example", true, true},
+		{"default port written", "grasp.example", "x", at("https://grasp.example:443"), "wss://grasp.example:443", true, true},
+		{"a dot at the end", "grasp.example", "x", at("https://grasp.example."), "wss://grasp.example.", true, true},
+		{"domain with a port", "grasp.example:7000", "x", at("http://grasp.example:7000"), "ws://grasp.example:7000", true, true},
+		{"domain with the default port", "grasp.example:443", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
+		{"IPv6", "[::1]:7000", "x", at("http://[0:0::1]:7000"), "ws://[::1]:7000", true, true},
+		{"another port", "grasp.example", "x", at("https://grasp.example:7000"), "wss://grasp.example:7000", false, false},
+		{"no port", "grasp.example:7000", "x", at("https://grasp.example"), "wss://grasp.example", false, false},
+		{"a domain that ends alike", "grasp.example", "x", at("https://not-grasp.example"), "wss://not-grasp.example", false, false},
+		{"a domain that starts alike", "grasp.example", "x", at("https://grasp.example.evil"), "wss://grasp.example.evil", false, false},
+		{"credentials", "grasp.example", "x", at("https://grasp.example@evil.example"), "wss://grasp.example@evil.example", false, false},
+		{"our name as user", "grasp.example", "x", at("https://u@grasp.example"), "wss://u@grasp.example", false, false},
+		{"wrong schemes", "grasp.example", "x", at("ssh://grasp.example"), "nostr://grasp.example", false, false},
+		{"someone else's npub", "grasp.example", "x", "https://grasp.example/" + other + "/x.git", "wss://grasp.example", false, true},
+		{"another identifier", "grasp.example", "y", at("https://grasp.example"), "wss://grasp.example", false, true},
+		{"identifier in capitals", "grasp.example", "X", at("https://grasp.example"), "wss://grasp.example", false, true},
+		{"no .git", "grasp.example", "x", "https://grasp.example/" + npub + "/x", "wss://grasp.example", false, true},
+		{"below a folder", "grasp.example", "x", at("https://grasp.example/git"), "wss://grasp.example", false, true},
+		{"with a query", "grasp.example", "x", at("https://grasp.example") + "?a", "wss://grasp.example", false, true},
+		{"encoded", "grasp.example", "a b/c", "https://grasp.example/" + npub + "/a%20b%2Fc.git", "wss://grasp.example", true, true},
+		{"encoded in another way", "grasp.example", "x", "https://grasp.example/" + npub + "/%78%2egit", "wss://grasp.example", true, true},
+		{"not encoded", "grasp.example", "a/c", "https://grasp.example/" + npub + "/a/c.git", "wss://grasp.example", true, true},
+		{"percent in the identifier", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%2520b.git", "wss://grasp.example", true, true},
+		{"not its own encoding", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%20b.git", "wss://grasp.example", false, true},
+		{"no domain", "", "x", at("https://"), "wss://", false, false},
+		{"a domain that is none", "grasp.example:port", "x", at("https://grasp.example"), "wss://grasp.example", false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			a := announce(t, alice, c.identifier,
+				nostr.Tag{"clone", "https://elsewhere.example/x.git", c.clone}, nostr.Tag{"relays", "wss://elsewhere.example", c.relay})
+			if got := a.ListsServiceClone(c.domain); got != c.inClone {
+				t.Errorf("ListsServiceClone = %v", got)
+			}
+			if got := a.ListsServiceRelay(c.domain); got != c.inRelays {
+				t.Errorf("ListsServiceRelay = %v", got)
+			}
+			if got := a.ListsService(c.domain); got != (c.inClone && c.inRelays) {
+				t.Errorf("ListsService = %v", got)
+			}
+		})
+	}
+}
+
+func TestEncodedPathListsService(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"x", "a b", "a/b", "..", "%", "ä", "x.git", "-", "info/refs", "a?b#c"} {
+		path := RepositoryURLPath(npubOf(t, alice), id)
+		a := announce(t, alice, id, nostr.Tag{"clone", "https://grasp.example" + path}, nostr.Tag{"relays", "wss://grasp.example"})
+		if !a.ListsService("grasp.example") {
+			t.Errorf("%q at %s is not listed", id, path)
+		}
+	}
+}
+
+func TestListsPRService(t *testing.T) {
+	t.Parallel()
+	npub := npubOf(t, bob)
+	ref := nostr.Tag{"a", RepoRef{alice, "a b"}.String()}
+	for clone, want := range map[string]bool{
+		"https://grasp.example" + PRsURLPath(npub, "a b"):                true,
+		"https://grasp.example" + PRsURLPath(npub, "other"):              false,
+		"https://grasp.example" + PRsURLPath(npubOf(t, alice), "a b"):    false,
+		"https://grasp.example" + RepositoryURLPath(npub, "a b"):         false,
+		"https://other.example" + PRsURLPath(npub, "a b"):                false,
+		"ssh://grasp.example" + PRsURLPath(npub, "a b"):                  false,
+		"https://grasp.example:443/prs/" + npub + "/%61%20b.git":         true,
+		"https://grasp.example/prs/../prs/" + npub + "/a%20b.git":        false,
+		"https://grasp.example" + PRsURLPath(npub, "a b") + "?x=y":       false,
+		"https://evil.example/?https://grasp.example/prs/" + npub + "/a": false,
+		"https://grasp.example@evil.example" + PRsURLPath(npub, "a b"):   false,
+		"https://grasp.example.evil.example" + PRsURLPath(npub, "a b"):   false,
+		"https://grasp.example:8443" + PRsURLPath(npub, "a b"):           false,
+		"http://grasp.example" + PRsURLPath(npub, "a b"):                 true,
+	} {
+		pr, err := ParsePullRequest(event(KindPR, bob, ref, nostr.Tag{"c", commit1}, nostr.Tag{"clone", clone}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		identifier, got := pr.ListsPRService("grasp.example")
+		if got != want || (got && identifier != "a b") {
+			t.Errorf("%s: %q, %v", clone, identifier, got)
+		}
+	}
+}
+
+func TestOnDomain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		url, domain string
+		want        bool
+	}{
+		{"wss://us.example", "us.example", true},
+		{"wss://us.example/any/path", "us.example", true},
+		{"ws://us.example:7000", "us.example:7000", true},
+		{"https://us.example:443/x.git", "US.example", true},
+		{"https://them.example/us.example", "us.example", false},
+		{"us.example", "us.example", false},
+		{"", "", false},
+	} {
+		if got := OnDomain(c.url, c.domain); got != c.want {
+			t.Errorf("OnDomain(%q, %q) = %v", c.url, c.domain, got)
+		}
+	}
+	if !RelayURL("wss://us.example/x").OnDomain("us.example") {
+		t.Error("a path made our relay another's")
+	}
+}
+
+func TestNormalizeDomain(t *testing.T) {
+	t.Parallel()
+	for domain, want := range map[string]string{
+		"Us.Example": "us.example", "us.example:07000": "us.example:7000", "127.0.0.1:80": "127.0.0.1:80", "[::1]:80": "[::1]:80",
+		"[0::1]": "[::1]", "localhost": "localhost",
+	} {
+		if got, err := NormalizeDomain(domain); err != nil || got != want {
+			t.Errorf("NormalizeDomain(%q) = %q, %v", domain, got, err)
+		}
+	}
+	for _, domain := range []string{"", "https://us.example", "us.example/", "us.example:0", "us.example:x", "us .example", "us.example:", "[::1", "a@b"} {
+		if got, err := NormalizeDomain(domain); err == nil {
+			t.Errorf("NormalizeDomain(%q) = %q, want an error", domain, got)
+		}
+	}
+}
+
+func TestParseRepositoryPath(t *testing.T) {
+	t.Parallel()
+	npub := npubOf(t, alice)
+	for _, c := range []struct {
+		path string
+		want RepositoryPath
+	}{
+		{"/" + npub + "/x.git", RepositoryPath{alice, "x", false, ""}},
+		{"/" + npub + "/x.git/", RepositoryPath{alice, "x", false, ""}},
+		{"/" + npub + "/x.git/info/refs", RepositoryPath{alice, "x", false, "info/refs"}},
+		{"/" + npub + "/x.git/git-upload-pack", RepositoryPath{alice, "x", false, "git-upload-pack"}},
+		{"/" + npub + "/x.git/git-receive-pack", RepositoryPath{alice, "x", false, "git-receive-pack"}},
+		{"/" + npub + "/x.git/HEAD", RepositoryPath{alice, "x", false, "HEAD"}},
+		{"/prs/" + npub + "/x.git/info/refs", RepositoryPath{alice, "x", true, "info/refs"}},
+		{"/" + npub + "/a%2Fb.git", RepositoryPath{alice, "a/b", false, ""}},
+		{"/" + npub + "/a/b.git", RepositoryPath{alice, "a/b", false, ""}},
+		{"/" + npub + "/x.git.git/info/refs", RepositoryPath{alice, "x.git", false, "info/refs"}},
+		{"/" + npub + "/%2E%2E.git", RepositoryPath{alice, "..", false, ""}},
+	} {
+		if got, err := ParseRepositoryPath(c.path); err != nil || got != c.want {
+			t.Errorf("ParseRepositoryPath(%q) = %+v, %v", c.path, got, err)
+		}
+	}
+	for _, path := range []string{
+		"", "/", "/x.git", "/" + npub, "/" + npub + "/", "/" + npub + "/.git", "/" + npub + "/x", "/" + npub + "/x.git/objects/info",
+		"/" + npub + "/a%00b.git", "/" + npub + "/a%zz.git", "/" + npub[:20] + "/x.git", "/prs/x.git", "/NPUB1/x.git", "//" + npub + "/x.git",
+		"/other/" + npub + "/x.git", "/" + npub + "q/x.git",
+	} {
+		if got, err := ParseRepositoryPath(path); err == nil {
+			t.Errorf("ParseRepositoryPath(%q) = %+v, want an error", path, got)
+		}
+	}
+}
+
+func FuzzRepositoryPath(f *testing.F) {
+	for _, id := range []string{"x", "..", "a/b.git/info/refs", "%2F", "ä", "HEAD"} {
+		f.Add(id)
+	}
+	npub := npubOf(f, alice)
+	f.Fuzz(func(t *testing.T, id string) {
+		if CheckIdentifier(id) != nil {
+			return
+		}
+		u, err := url.Parse("https://grasp.example" + RepositoryURLPath(npub, id) + "/git-upload-pack")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := ParseRepositoryPath(u.EscapedPath())
+		if want := (RepositoryPath{alice, id, false, "git-upload-pack"}); err != nil || got != want {
+			t.Fatalf("%q came back as %+v, %v", id, got, err)
+		}
+		if got, err := ParseRepositoryPath("/" + npub + "/" + id); err == nil && CheckIdentifier(got.Identifier) != nil {
+			t.Fatalf("the path of %q names %q", id, got.Identifier)
+		}
+	})
+}
+
+func BenchmarkListsService(b *testing.B) {
+	a := announce(b, alice, "tendril",
+		nostr.Tag{"clone", "https://github.com/someone/tendril.git", "https://relay.other.example/" + npubOf(b, alice) + "/tendril.git",
+			"https://grasp.example/" + npubOf(b, alice) + "/tendril.git"},
+		nostr.Tag{"relays", "wss://nos.lol", "wss://relay.damus.io", "wss://grasp.example"})
+	for _, domain := range []string{"grasp.example", "absent.example"} {
+		b.Run(domain, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				a.ListsService(domain)
+			}
+		})
+	}
+}
