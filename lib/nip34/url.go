@@ -131,6 +131,9 @@ func parseURL(s string, longest int) (hostedURL, error) {
 	if u.User != nil {
 		return hostedURL{}, errors.New("it carries credentials")
 	}
+	if strings.HasSuffix(u.Host, ":") {
+		return hostedURL{}, errors.New("its port is empty") // as in wss://wss://relay.example
+	}
 	host, err := normalizeHost(u.Hostname())
 	if err != nil {
 		return hostedURL{}, err
