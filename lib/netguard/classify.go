@@ -53,6 +53,8 @@ func Classify(err error) Cause {
 		return CauseRefused
 	case isTimeout(err):
 		return CauseTimeout
+	case errors.Is(err, context.Canceled):
+		return CauseOther
 	case as[*net.DNSError](err):
 		return classifyResolution(err)
 	case isTLS(err):
@@ -94,7 +96,12 @@ func classifyStatus(err error) Cause {
 	return CauseProtocol
 }
 
+// isTLS says whether the handshake failed by what the other side said. One that was cut off is a broken connection: a server that
+// restarts looks like this.
 func isTLS(err error) bool {
+	if isBroken(err) {
+		return false
+	}
 	if as[*HandshakeError](err) || as[*tls.CertificateVerificationError](err) || as[tls.RecordHeaderError](err) {
 		return true
 	}
@@ -116,6 +123,10 @@ func isProtocol(err error) bool {
 }
 
 func isConnect(err error) bool {
-	return as[*net.OpError](err) || as[syscall.Errno](err) || errors.Is(err, net.ErrClosed) ||
-		errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return isBroken(err) || as[*net.OpError](err) || errors.Is(err, net.ErrClosed)
+}
+
+// isBroken says whether the connection ended, or was refused, below what we speak over it.
+func isBroken(err error) bool {
+	return as[syscall.Errno](err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

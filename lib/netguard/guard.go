@@ -55,6 +55,7 @@ type Resolver interface {
 // Guard makes outgoing connections. It is safe for use by many goroutines; one for a whole process is enough.
 type Guard struct {
 	options   Options
+	judge     func(netip.Addr) string // why an address is refused, or ""
 	transport *http.Transport
 }
 
@@ -76,7 +77,10 @@ func New(o Options) *Guard {
 	if o.Resolver == nil {
 		o.Resolver = net.DefaultResolver
 	}
-	g := &Guard{options: o}
+	g := &Guard{options: o, judge: refusal}
+	if o.AllowPrivate {
+		g.judge = func(netip.Addr) string { return "" }
+	}
 	g.transport = g.newTransport()
 	return g
 }
@@ -128,7 +132,9 @@ func (g *Guard) DialContext(ctx context.Context, network, addr string) (net.Conn
 	if err != nil {
 		return nil, err
 	}
-	return g.race(ctx, network, allowed, port)
+	return race(ctx, allowed, func(ctx context.Context, at netip.Addr) (net.Conn, error) {
+		return g.connect(ctx, network, netip.AddrPortFrom(at, port))
+	})
 }
 
 func splitAddress(network, addr string) (host string, port uint16, err error) {
@@ -184,10 +190,7 @@ func (g *Guard) admit(host string, addresses []netip.Addr) ([]netip.Addr, error)
 }
 
 func (g *Guard) check(host string, address netip.Addr) *RefusedError {
-	if g.options.AllowPrivate {
-		return nil
-	}
-	if why := refusal(address); why != "" {
+	if why := g.judge(address); why != "" {
 		return &RefusedError{Host: host, Addr: address, Reason: why}
 	}
 	return nil
@@ -199,17 +202,17 @@ type attempt struct {
 }
 
 // race connects to the addresses in order, each some time after the one before or as soon as that has failed, and keeps the first
-// connection that stands.
-func (g *Guard) race(ctx context.Context, network string, addresses []netip.Addr, port uint16) (net.Conn, error) {
+// connection that stands. If none does, the error is that of the first that failed.
+func race(ctx context.Context, addresses []netip.Addr, connect func(context.Context, netip.Addr) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results := make(chan attempt, len(addresses))
 	started, ended := 0, 0
 	start := func() {
-		target := netip.AddrPortFrom(addresses[started], port)
+		address := addresses[started]
 		started++
 		go func() {
-			conn, err := g.connect(ctx, network, target)
+			conn, err := connect(ctx, address)
 			results <- attempt{conn, err}
 		}()
 	}
