@@ -1,0 +1,80 @@
+package netguard
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"syscall"
+	"testing"
+)
+
+func TestClassify(t *testing.T) {
+	t.Parallel()
+	dial := func(err error) error { return &net.OpError{Op: "dial", Net: "tcp", Err: err} }
+	for _, c := range []struct {
+		name string
+		err  error
+		want Cause
+	}{
+		{"nothing", nil, CauseNone},
+		{"refusal", &RefusedError{Host: "x", Reason: "a loopback address"}, CauseRefused},
+		{"refusal of the socket", dial(&RefusedError{Host: "x"}), CauseRefused},
+		{"no such name", &net.DNSError{Err: "no such host", IsNotFound: true}, CauseDNS},
+		{"silent resolver", &net.DNSError{Err: "i/o timeout", IsTimeout: true}, CauseTimeout},
+		{"resolver that is away", &net.DNSError{Err: "connection refused"}, CauseConnect},
+		{"resolver that fails", &net.DNSError{Err: "server misbehaving", IsTemporary: true}, CauseConnect},
+		{"connection refused", dial(os.NewSyscallError("connect", syscall.ECONNREFUSED)), CauseConnect},
+		{"unreachable", dial(os.NewSyscallError("connect", syscall.ENETUNREACH)), CauseConnect},
+		{"connect time-out", dial(os.NewSyscallError("connect", syscall.ETIMEDOUT)), CauseTimeout},
+		{"reset", &net.OpError{Op: "read", Err: os.NewSyscallError("read", syscall.ECONNRESET)}, CauseConnect},
+		{"end of file", io.EOF, CauseConnect},
+		{"deadline", context.DeadlineExceeded, CauseTimeout},
+		{"read deadline", os.ErrDeadlineExceeded, CauseTimeout},
+		{"cancelled", &net.DNSError{Err: "cancelled", UnwrapErr: context.Canceled}, CauseOther},
+		{"handshake", &HandshakeError{Host: "x", Err: errors.New("no common version")}, CauseTLS},
+		{"handshake cut off", &HandshakeError{Host: "x", Err: io.EOF}, CauseConnect},
+		{"handshake reset", &HandshakeError{Host: "x", Err: os.NewSyscallError("read", syscall.ECONNRESET)}, CauseConnect},
+		{"handshake timed out", &HandshakeError{Host: "x", Err: context.DeadlineExceeded}, CauseTimeout},
+		{"alert", &net.OpError{Op: "remote error", Err: errors.New("tls: handshake failure")}, CauseTLS},
+		{"certificate", &tls.CertificateVerificationError{Err: x509.UnknownAuthorityError{}}, CauseTLS},
+		{"host name", x509.HostnameError{Certificate: &x509.Certificate{}, Host: "x"}, CauseTLS},
+		{"expired", x509.CertificateInvalidError{Reason: x509.Expired}, CauseTLS},
+		{"not TLS", tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}, CauseTLS},
+		{"marked", &ProtocolError{Err: errors.New("message is not JSON")}, CauseProtocol},
+		{"not HTTP", errors.New(`net/http: HTTP/1.x transport connection broken: malformed HTTP response "SSH"`), CauseProtocol},
+		{"HTTP", http.ErrMissingBoundary, CauseProtocol},
+		{"anything", errors.New("anything"), CauseOther},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if got := Classify(c.err); got != c.want {
+				t.Errorf("%v is %q, want %q", c.err, got, c.want)
+			}
+			if c.err == nil {
+				return
+			}
+			wrapped := fmt.Errorf("connect to relay: %w", &url.Error{Op: "Get", URL: "https://x", Err: c.err})
+			if got := Classify(wrapped); got != c.want {
+				t.Errorf("%v is %q, want %q", wrapped, got, c.want)
+			}
+		})
+	}
+}
+
+func TestLasting(t *testing.T) {
+	t.Parallel()
+	for cause, want := range map[Cause]bool{
+		CauseDNS: true, CauseTLS: true, CauseProtocol: true,
+		CauseNone: false, CauseRefused: false, CauseTimeout: false, CauseConnect: false, CauseOther: false,
+	} {
+		if cause.Lasting() != want {
+			t.Errorf("%q lasts: %v", cause, cause.Lasting())
+		}
+	}
+}

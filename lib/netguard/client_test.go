@@ -1,0 +1,308 @@
+package netguard
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/iotest"
+	"time"
+)
+
+// serve runs an HTTP server on loopback; its port is part of the URL.
+func serve(t *testing.T, handler http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server
+}
+
+func portOf(t *testing.T, server *httptest.Server) string {
+	t.Helper()
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return port
+}
+
+func get(t *testing.T, client *http.Client, url string) (*http.Response, string, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(LimitBody(resp.Body, 1<<20))
+	return resp, string(body), err
+}
+
+// guardOf is a guard to which 127.0.0.1 is the public internet; every other loopback address is what it is.
+func guardOf(t *testing.T, o Options) *Guard {
+	t.Helper()
+	g := New(o)
+	g.judge = func(a netip.Addr) string {
+		if a == netip.MustParseAddr("127.0.0.1") {
+			return ""
+		}
+		return refusal(a)
+	}
+	t.Cleanup(g.CloseIdleConnections)
+	return g
+}
+
+func TestHTTPClientGoesThroughTheGuard(t *testing.T) {
+	t.Parallel()
+	var hits atomic.Int64
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		hits.Add(1)
+		fmt.Fprintf(w, "%s %s", r.Host, r.UserAgent())
+	})
+	lookup := resolver(map[string]string{"git.example": "127.0.0.1"})
+	target := "http://git.example:" + portOf(t, server)
+
+	if _, _, err := get(t, New(Options{Resolver: lookup}).HTTPClient(), target); Classify(err) != CauseRefused {
+		t.Errorf("error %v, want a refusal", err)
+	}
+	if hits.Load() != 0 {
+		t.Error("the request came through")
+	}
+	// The environment names a proxy (TestMain) and this host is not a local name: a client that heeds it would ask the proxy.
+	_, body, err := get(t, New(Options{Resolver: lookup, AllowPrivate: true, UserAgent: "test/1"}).HTTPClient(), target)
+	if want := "git.example:" + portOf(t, server) + " test/1"; err != nil || body != want {
+		t.Errorf("got %q, %v, want %q", body, err, want)
+	}
+	if proxied.Load() != 0 {
+		t.Error("the request went to the proxy")
+	}
+	if _, _, err := get(t, New(Options{}).HTTPClient(), "file:///etc/hostname"); err == nil {
+		t.Error("a file was opened")
+	}
+}
+
+func TestHTTPClientKeepsNoCookiesAndAGivenUserAgent(t *testing.T) {
+	t.Parallel()
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		http.SetCookie(w, &http.Cookie{Name: "track", Value: "me"})
+		fmt.Fprint(w, r.Header.Get("Cookie"), r.UserAgent())
+	})
+	client := guardOf(t, Options{}).HTTPClient()
+	for range 2 {
+		if _, body, err := get(t, client, server.URL); err != nil || body != "Tendril" {
+			t.Errorf("got %q, %v", body, err)
+		}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("User-Agent", "git/2.0")
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if body, _ := io.ReadAll(resp.Body); string(body) != "git/2.0" {
+		t.Errorf("got %q", body)
+	}
+}
+
+func TestRedirects(t *testing.T) {
+	t.Parallel()
+	var inner atomic.Int64
+	l, err := net.Listen("tcp", "127.0.0.2:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hidden := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { inner.Add(1) })}}
+	hidden.Start()
+	t.Cleanup(hidden.Close)
+
+	var server *httptest.Server
+	server = serve(t, func(w http.ResponseWriter, r *http.Request) {
+		var n int
+		switch _, err := fmt.Sscanf(r.URL.Path, "/hops/%d", &n); {
+		case r.URL.Path == "/to":
+			http.Redirect(w, r, r.URL.Query().Get("url"), http.StatusFound)
+		case err == nil && n > 0:
+			http.Redirect(w, r, fmt.Sprintf("/hops/%d", n-1), http.StatusFound)
+		default:
+			fmt.Fprint(w, "arrived")
+		}
+	})
+	to := func(target string) string { return server.URL + "/to?url=" + url.QueryEscape(target) }
+	lookup := resolver(map[string]string{"inner.example": "127.0.0.2", "git.example": "127.0.0.1"})
+	client := guardOf(t, Options{Resolver: lookup, MaxRedirects: 3}).HTTPClient()
+
+	for _, c := range []struct {
+		name, url, reason string // an empty reason: arrives
+	}{
+		{"none", server.URL, ""},
+		{"as many as may be", server.URL + "/hops/3", ""},
+		{"one too many", server.URL + "/hops/4", "after 3 redirects"},
+		{"to a public host", to("http://git.example:" + portOf(t, server)), ""},
+		{"to a loopback address", to(hidden.URL), "loopback"},
+		{"to a name of a loopback address", to("http://inner.example:" + portOf(t, hidden)), "loopback"},
+		{"to the metadata service", to("http://169.254.169.254/latest"), "link-local"},
+		{"to a file", to("file:///etc/passwd"), "scheme file"},
+		{"to gopher", to("gopher://127.0.0.1:6379/x"), "scheme gopher"},
+		{"with credentials", to("http://u:p@git.example:" + portOf(t, server)), "credentials"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, body, err := get(t, client, c.url)
+			if c.reason == "" {
+				if err != nil || body != "arrived" {
+					t.Fatalf("got %q, %v", body, err)
+				}
+				return
+			}
+			if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), c.reason) || Classify(err) != CauseRefused {
+				t.Fatalf("error %v, want a refusal that says %q", err, c.reason)
+			}
+		})
+	}
+	if n := inner.Load(); n != 0 {
+		t.Errorf("%d requests reached the hidden server", n)
+	}
+	t.Run("not followed at all", func(t *testing.T) {
+		if _, _, err := get(t, guardOf(t, Options{MaxRedirects: -1}).HTTPClient(), server.URL+"/hops/1"); !errors.Is(err, ErrRefused) {
+			t.Errorf("MaxRedirects -1: %v", err)
+		}
+		resp, _, err := get(t, guardOf(t, Options{}).HTTPClient(WithoutRedirects()), server.URL+"/hops/1")
+		if err != nil || resp.StatusCode != http.StatusFound {
+			t.Errorf("WithoutRedirects: %v, %v", resp, err)
+		}
+	})
+}
+
+// serveTLS runs an HTTPS server; its certificate is for example.com, which the pool vouches for.
+func serveTLS(t *testing.T, handler http.HandlerFunc) (*httptest.Server, *x509.CertPool) {
+	t.Helper()
+	server := httptest.NewUnstartedServer(handler)
+	server.EnableHTTP2 = true
+	server.Config.ErrorLog = quiet
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	pool := x509.NewCertPool()
+	pool.AddCert(server.Certificate())
+	return server, pool
+}
+
+func TestHTTPS(t *testing.T) {
+	t.Parallel()
+	plain := serve(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "plain") })
+	server, pool := serveTLS(t, func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/down" {
+			http.Redirect(w, r, plain.URL, http.StatusFound)
+			return
+		}
+		fmt.Fprint(w, r.Proto)
+	})
+	lookup := resolver(map[string]string{"example.com": "127.0.0.1", "other.test": "127.0.0.1"})
+	client := guardOf(t, Options{Resolver: lookup, RootCAs: pool}).HTTPClient()
+	secure := "https://example.com:" + portOf(t, server)
+
+	if resp, body, err := get(t, client, secure); err != nil || body != "HTTP/1.1" || resp.TLS == nil {
+		t.Errorf("got %q, %v", body, err)
+	}
+	if _, _, err := get(t, client, secure+"/down"); Classify(err) != CauseRefused || !strings.Contains(err.Error(), "https to http") {
+		t.Errorf("redirect to http: %v", err)
+	}
+	if _, _, err := get(t, client, "https://other.test:"+portOf(t, server)); Classify(err) != CauseTLS {
+		t.Errorf("wrong name: %v is %s", err, Classify(err))
+	}
+	if _, _, err := get(t, guardOf(t, Options{Resolver: lookup}).HTTPClient(), secure); Classify(err) != CauseTLS {
+		t.Errorf("unknown authority: %v is %s", err, Classify(err))
+	}
+	if _, _, err := get(t, client, "https://example.com:"+portOf(t, plain)); Classify(err) != CauseTLS {
+		t.Errorf("no TLS there: %v is %s", err, Classify(err))
+	}
+}
+
+func TestHTTPClientBounds(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/header":
+			w.Header().Set("X-Large", strings.Repeat("x", 8<<10))
+		case "/silent":
+			<-release
+		case "/endless":
+			for w.(http.Flusher).Flush(); r.Context().Err() == nil; {
+				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
+					return
+				}
+			}
+		case "/stuck":
+			w.(http.Flusher).Flush()
+			<-release
+		}
+	})
+	t.Cleanup(func() { close(release) })
+	guard := guardOf(t, Options{MaxHeaderBytes: 4 << 10, HeaderTimeout: 50 * time.Millisecond})
+
+	if _, _, err := get(t, guard.HTTPClient(), server.URL+"/header"); Classify(err) != CauseProtocol {
+		t.Errorf("large header: %v is %s", err, Classify(err))
+	}
+	if _, _, err := get(t, guard.HTTPClient(), server.URL+"/silent"); Classify(err) != CauseTimeout {
+		t.Errorf("no answer: %v is %s", err, Classify(err))
+	}
+	if _, _, err := get(t, guard.HTTPClient(WithTimeout(100*time.Millisecond)), server.URL+"/stuck"); Classify(err) != CauseTimeout {
+		t.Errorf("no body: %v is %s", err, Classify(err))
+	}
+	if _, body, err := get(t, guard.HTTPClient(), server.URL+"/endless"); !errors.Is(err, ErrTooLarge) || len(body) != 1<<20 {
+		t.Errorf("endless body: %d bytes, %v", len(body), err)
+	}
+}
+
+func TestLimitBody(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		size, limit int
+		tooLarge    bool
+	}{{0, 0, false}, {1, 0, true}, {9, 10, false}, {10, 10, false}, {11, 10, true}, {100_000, 99_999, true}, {100_000, 100_000, false}} {
+		content := bytes.Repeat([]byte("x"), c.size)
+		for name, r := range map[string]io.Reader{
+			"whole":     bytes.NewReader(content),
+			"bytewise":  iotest.OneByteReader(bytes.NewReader(content)),
+			"early EOF": iotest.DataErrReader(bytes.NewReader(content)),
+		} {
+			got, err := io.ReadAll(LimitBody(r, int64(c.limit)))
+			if errors.Is(err, ErrTooLarge) != c.tooLarge || (err != nil) != c.tooLarge || len(got) != min(c.size, c.limit) {
+				t.Errorf("%s: %d of %d bytes gave %d bytes, %v", name, c.size, c.limit, len(got), err)
+			}
+		}
+	}
+	broken := errors.New("broken")
+	if _, err := io.ReadAll(LimitBody(iotest.ErrReader(broken), 10)); err != broken {
+		t.Errorf("error %v, want that of the reader", err)
+	}
+	closer := &closeCounter{Reader: strings.NewReader("x")}
+	if err := LimitBody(closer, 1).Close(); err != nil || closer.closed != 1 {
+		t.Errorf("closed %d times, %v", closer.closed, err)
+	}
+	if err := LimitBody(strings.NewReader("x"), 1).Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+type closeCounter struct {
+	io.Reader
+	closed int
+}
+
+func (c *closeCounter) Close() error { c.closed++; return nil }

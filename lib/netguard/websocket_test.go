@@ -1,0 +1,180 @@
+package netguard
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+)
+
+// quiet takes the log of servers whose clients misbehave on purpose.
+var quiet = log.New(io.Discard, "", 0)
+
+// relay upgrades, waits, and then echoes.
+func relay(wait time.Duration) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		conn, err := websocket.Accept(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer conn.CloseNow()
+		select {
+		case <-time.After(wait):
+		case <-r.Context().Done():
+			return
+		}
+		for {
+			kind, message, err := conn.Read(r.Context())
+			if err != nil {
+				return
+			}
+			if err := conn.Write(r.Context(), kind, message); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// TestWebSocketOutlivesEveryTimeOut opens a WebSocket under short time-outs and a context that ends with the opening, and uses it
+// when all of them are long over.
+func TestWebSocketOutlivesEveryTimeOut(t *testing.T) {
+	t.Parallel()
+	const short = 250 * time.Millisecond
+	handler := relay(2 * short)
+	plain := serve(t, handler)
+	secure, pool := serveTLS(t, handler)
+	guard := guardOf(t, Options{
+		Resolver: resolver(map[string]string{"example.com": "127.0.0.1"}), RootCAs: pool,
+		DialTimeout: short, TLSTimeout: short, HeaderTimeout: short,
+	})
+	for name, url := range map[string]string{
+		"ws": "ws://example.com:" + portOf(t, plain), "wss": "wss://example.com:" + portOf(t, secure),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			opening, opened := context.WithTimeout(t.Context(), 10*time.Second)
+			conn, err := guard.DialWebSocket(opening, url, nil)
+			opened()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.CloseNow()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			if err := conn.Write(ctx, websocket.MessageText, []byte("REQ")); err != nil {
+				t.Fatal(err)
+			}
+			if _, message, err := conn.Read(ctx); err != nil || string(message) != "REQ" {
+				t.Fatalf("got %q, %v", message, err)
+			}
+			if err := conn.Close(websocket.StatusNormalClosure, ""); err != nil {
+				t.Logf("close: %v", err)
+			}
+		})
+	}
+}
+
+// TestWebSocketByHTTPClient opens one as a caller does that has only the HTTP client.
+func TestWebSocketByHTTPClient(t *testing.T) {
+	t.Parallel()
+	server := serve(t, relay(0))
+	conn, resp, err := websocket.Dial(t.Context(), server.URL, &websocket.DialOptions{HTTPClient: guardOf(t, Options{}).HTTPClient()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.CloseNow()
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Errorf("status %d", resp.StatusCode)
+	}
+	_, _, err = websocket.Dial(t.Context(), server.URL, &websocket.DialOptions{HTTPClient: New(Options{}).HTTPClient()})
+	if Classify(err) != CauseRefused {
+		t.Errorf("error %v, want a refusal", err)
+	}
+}
+
+func TestDialWebSocketCauses(t *testing.T) {
+	t.Parallel()
+	status := func(code int) string {
+		return serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }).URL
+	}
+	redirect := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "ws://169.254.169.254/", http.StatusFound)
+	})
+	halfway := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Connection", "Upgrade")
+		w.Header().Set("Upgrade", "websocket")
+		w.WriteHeader(http.StatusSwitchingProtocols)
+	})
+	closedPort, _ := listen(t, "127.0.0.1")
+	secure, _ := serveTLS(t, relay(0))
+	guard := guardOf(t, Options{Resolver: resolver(nil), TLSTimeout: 100 * time.Millisecond})
+	for _, c := range []struct {
+		name, url string
+		want      Cause
+	}{
+		{"a web page", status(200), CauseProtocol},
+		{"not found", status(404), CauseProtocol},
+		{"not implemented", status(501), CauseProtocol},
+		{"too many requests", status(429), CauseOther},
+		{"a gateway without its relay", status(502), CauseOther},
+		{"half an upgrade", halfway.URL, CauseProtocol},
+		{"redirect into our network", redirect.URL, CauseRefused},
+		{"no such name", "wss://nowhere.example", CauseDNS},
+		{"one who hangs up", "ws://127.0.0.1:" + closedPort, CauseConnect},
+		{"one who hangs up on TLS", "wss://127.0.0.1:" + closedPort, CauseConnect},
+		{"unknown authority", strings.Replace(secure.URL, "https", "wss", 1), CauseTLS},
+		{"SSH", "ws://" + speak(t, "SSH-2.0-OpenSSH_9.2\r\n"), CauseProtocol},
+		{"SSH to TLS", "wss://" + speak(t, "SSH-2.0-OpenSSH_9.2\r\n"), CauseTLS},
+		{"silence to TLS", "wss://" + speak(t, ""), CauseTimeout},
+		{"this machine", "ws://127.0.0.3:80", CauseRefused},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			defer cancel()
+			conn, err := guard.DialWebSocket(ctx, c.url, nil)
+			if err == nil {
+				conn.CloseNow()
+				t.Fatal("no error")
+			}
+			if got := Classify(err); got != c.want {
+				t.Errorf("%v is %q, want %q", err, got, c.want)
+			}
+		})
+	}
+	var failure *HandshakeStatusError
+	if _, err := guard.DialWebSocket(t.Context(), status(418), nil); !errors.As(err, &failure) || failure.Status != 418 {
+		t.Errorf("error %v does not tell the status", err)
+	}
+}
+
+// speak is a server that greets everyone in the same words, reads what comes, and keeps the line open.
+func speak(t *testing.T, greeting string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer conn.Close()
+				io.WriteString(conn, greeting)
+				io.Copy(io.Discard, conn)
+			}()
+		}
+	}()
+	return l.Addr().String()
+}
