@@ -219,11 +219,11 @@ func ShardName(shard int) string { return fmt.Sprintf("%02d", shard) }
 
 // ParseShardName is the inverse of [ShardName].
 func ParseShardName(name string) (int, error) {
-	n, err := strconv.Atoi(name)
-	if err != nil || len(name) != 2 || n < 0 || n >= Shards {
+	n, err := strconv.ParseUint(name, 10, 8)
+	if err != nil || len(name) != 2 || n >= Shards {
 		return 0, fmt.Errorf("parse shard %q: %w", name, ErrSubject)
 	}
-	return n, nil
+	return int(n), nil
 }
 
 // HeldKey is a key of the bucket grasp-held: `<shard>.<identifier>.<kind>.<short id>`. A PR update that names no repository

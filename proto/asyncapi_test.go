@@ -1,0 +1,206 @@
+package proto
+
+import (
+	"maps"
+	"os"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+	"gopkg.in/yaml.v3"
+)
+
+// document is as much of asyncapi.yaml as the code must agree with.
+type document struct {
+	Channels map[string]struct {
+		Address    string
+		Parameters map[string]struct{ Enum []string }
+		Messages   map[string]ref
+		Stream     string `yaml:"x-stream"`
+		Told       string `yaml:"x-republished"`
+	}
+	Components struct {
+		Messages map[string]struct {
+			Headers struct{ Properties map[string]any }
+			Payload map[string]any
+		}
+		Schemas map[string]struct {
+			Properties map[string]struct{ Enum []string }
+		}
+	}
+}
+
+type ref struct {
+	Ref string `yaml:"$ref"`
+}
+
+func readDocument(t *testing.T) document {
+	t.Helper()
+	text, err := os.ReadFile("asyncapi.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc document
+	if err := yaml.Unmarshal(text, &doc); err != nil {
+		t.Fatal(err)
+	}
+	return doc
+}
+
+func TestAsyncAPIHasEveryStreamAndItsSubjects(t *testing.T) {
+	t.Parallel()
+	doc := readDocument(t)
+	described := map[string][]string{} // stream → subjects, as far as their first parameter
+	told := map[string]string{}
+	for name, c := range doc.Channels {
+		if c.Stream == "" {
+			continue
+		}
+		subject, _, parameters := strings.Cut(c.Address, "{")
+		if parameters {
+			subject += ">"
+		}
+		described[c.Stream] = append(described[c.Stream], subject)
+		if c.Told != "" {
+			told[c.Stream] = c.Told
+		}
+		if len(c.Messages) != 1 {
+			t.Errorf("channel %s has %d messages, want 1", name, len(c.Messages))
+		}
+	}
+	for _, cfg := range Streams(DefaultSizing()) {
+		want, got := slices.Sorted(slices.Values(cfg.Subjects)), slices.Sorted(slices.Values(described[cfg.Name]))
+		if !slices.Equal(want, got) {
+			t.Errorf("stream %s: the code has %q, asyncapi.yaml %q", cfg.Name, want, got)
+		}
+		republished := ""
+		if cfg.RePublish != nil {
+			republished = cfg.RePublish.Destination
+		}
+		if republished != told[cfg.Name] {
+			t.Errorf("stream %s is republished on %q, asyncapi.yaml says %q", cfg.Name, republished, told[cfg.Name])
+		}
+		delete(described, cfg.Name)
+	}
+	for stream := range described {
+		t.Errorf("asyncapi.yaml has the stream %s, the code has not", stream)
+	}
+}
+
+func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
+	t.Parallel()
+	doc := readDocument(t)
+	ev := &nostr.Event{ID: someID, PubKey: somebody, Kind: 1621}
+	short := ShortID(someID)
+	target, _ := TargetSubject("r.example.com")
+	git, _ := GitSubject("repo", GitFetched)
+	held, _ := HeldKeyOf("repo", ev).Key()
+	values := map[string]map[string]string{
+		"candidate":  {"": LaneUser.Subject(), "lane": "user"},
+		"event":      {"": EventSubjectOf(ev).String(), "kind": "1621", "pubkey": somebody, "slot": short},
+		"eventsMark": {"": SubjectEventsMark},
+		"rejected":   {"": RejectedSubject{1621, short}.String(), "kind": "1621", "shortId": short},
+		"target":     {"": target, "relay": "r.example.com"},
+		"writerTurn": {"": SubjectWriterTurn},
+		"verdict":    {"": VerdictSubject("in"), "inbox": "in"},
+		"git":        {"": git, "identifier": "repo", "verb": "fetched"},
+		"held":       {"": KVSubject(BucketHeld, held), "shard": ShardName(ShardOf("repo")), "identifier": "repo", "kind": "1621", "shortId": short},
+		"relay":      {"": KVSubject(BucketRelays, "r.example.com"), "relay": "r.example.com"},
+		"claim":      {"": KVSubject(BucketClaims, ClaimKey("g", "n")), "group": "g", "name": "n"},
+		"worker":     {"": KVSubject(BucketWorkers, ClaimKey("g", "w")), "group": "g", "worker": "w"},
+		"queryIds":   {"": SubjectQueryIDs},
+	}
+	if a, b := slices.Sorted(maps.Keys(values)), slices.Sorted(maps.Keys(doc.Channels)); !slices.Equal(a, b) {
+		t.Fatalf("channels: the code has %q, asyncapi.yaml %q", a, b)
+	}
+	for name, params := range values {
+		address := doc.Channels[name].Address
+		for p, v := range params {
+			if p != "" {
+				address = strings.ReplaceAll(address, "{"+p+"}", v)
+			}
+		}
+		if address != params[""] {
+			t.Errorf("channel %s: the code says %q, asyncapi.yaml %q", name, params[""], address)
+		}
+	}
+}
+
+func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
+	t.Parallel()
+	doc := readDocument(t)
+	types := map[string]any{
+		"Event": nostr.Event{}, "Verdict": Verdict{}, "Verdicts": Verdicts{}, "Held": Held{}, "RejectedEvent": RejectedEvent{},
+		"TargetChange": TargetChange{}, "RepoChange": RepoChange{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
+		"GitNotice": GitNotice{}, "WriterMark": WriterMark{},
+	}
+	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {
+		t.Fatalf("schemas: the code has %q, asyncapi.yaml %q", a, b)
+	}
+	for name, v := range types {
+		got := slices.Sorted(maps.Keys(doc.Components.Schemas[name].Properties))
+		if want := jsonFields(reflect.TypeOf(v)); !slices.Equal(want, got) {
+			t.Errorf("%s: the code has the fields %q, asyncapi.yaml %q", name, want, got)
+		}
+	}
+}
+
+func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
+	t.Parallel()
+	doc := readDocument(t)
+	headers := map[string]bool{}
+	for _, m := range doc.Components.Messages {
+		for h := range m.Headers.Properties {
+			headers[h] = true
+		}
+	}
+	want := []string{HeaderSource, HeaderRelay, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderTraceParent}
+	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(slices.Sorted(slices.Values(want)), got) {
+		t.Errorf("headers: the code has %q, asyncapi.yaml %q", want, got)
+	}
+	candidate := doc.Components.Messages["Candidate"].Headers.Properties
+	for name, e := range map[string]struct{ want, got []string }{
+		"lane":    {[]string{string(LaneUser), string(LaneRelease), string(LaneSyncLive), string(LaneSyncHistoric), string(LaneSyncDaily)}, doc.Channels["candidate"].Parameters["lane"].Enum},
+		"verb":    {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired)}, doc.Channels["git"].Parameters["verb"].Enum},
+		"outcome": {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
+		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
+		"level":   {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["RepoChange"].Properties["level"].Enum},
+		"source":  {[]string{string(SourceUser), string(SourceLive), string(SourceStartup), string(SourceReconnect), string(SourceDaily), string(SourceRelease)}, enumOf(candidate[HeaderSource])},
+		"action":  {[]string{string(ActionRelease), string(ActionExpire), string(ActionExtend)}, enumOf(candidate[HeaderAction])},
+	} {
+		if !slices.Equal(e.want, e.got) {
+			t.Errorf("%s: the code has %q, asyncapi.yaml %q", name, e.want, e.got)
+		}
+	}
+}
+
+func enumOf(property any) []string {
+	m, _ := property.(map[string]any)
+	values, _ := m["enum"].([]any)
+	var out []string
+	for _, v := range values {
+		out = append(out, v.(string))
+	}
+	return out
+}
+
+func jsonFields(t reflect.Type) []string {
+	var fields []string
+	for f := range t.Fields() {
+		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+		switch {
+		case name == "" && f.IsExported():
+			name = strings.ToLower(f.Name) // nostr.Event encodes itself
+			if f.Name == "CreatedAt" {
+				name = "created_at"
+			}
+			fallthrough
+		case name != "" && name != "-":
+			fields = append(fields, name)
+		}
+	}
+	slices.Sort(fields)
+	return fields
+}

@@ -1,0 +1,164 @@
+package proto
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+var (
+	somebody = strings.Repeat("ab", 32)
+	someID   = strings.Repeat("0123456789abcdef", 4)
+)
+
+func TestEventSubjectIsIdentity(t *testing.T) {
+	t.Parallel()
+	other := strings.Repeat("f", 64)
+	d := func(v string) nostr.Tags { return nostr.Tags{{"d", v}} }
+	same := func(a, b nostr.Event) bool { return EventSubjectOf(&a) == EventSubjectOf(&b) }
+	for _, tc := range []struct {
+		name string
+		a, b nostr.Event
+		same bool
+	}{
+		{"regular events by id", nostr.Event{ID: someID, Kind: 1621, PubKey: somebody}, nostr.Event{ID: other, Kind: 1621, PubKey: somebody}, false},
+		{"replaceable events of one author", nostr.Event{ID: someID, Kind: 10317, PubKey: somebody}, nostr.Event{ID: other, Kind: 10317, PubKey: somebody}, true},
+		{"metadata is replaceable", nostr.Event{ID: someID, Kind: 0, PubKey: somebody}, nostr.Event{ID: other, Kind: 0, PubKey: somebody}, true},
+		{"replaceable events of two authors", nostr.Event{ID: someID, Kind: 10317, PubKey: somebody}, nostr.Event{ID: other, Kind: 10317, PubKey: other}, false},
+		{"addressable events of one d", nostr.Event{ID: someID, Kind: 30617, PubKey: somebody, Tags: d("x")}, nostr.Event{ID: other, Kind: 30617, PubKey: somebody, Tags: d("x")}, true},
+		{"addressable events of two d", nostr.Event{ID: someID, Kind: 30617, PubKey: somebody, Tags: d("x")}, nostr.Event{ID: other, Kind: 30617, PubKey: somebody, Tags: d("y")}, false},
+		{"addressable events of two kinds", nostr.Event{ID: someID, Kind: 30617, PubKey: somebody, Tags: d("x")}, nostr.Event{ID: other, Kind: 30618, PubKey: somebody, Tags: d("x")}, false},
+	} {
+		if got := same(tc.a, tc.b); got != tc.same {
+			t.Errorf("%s: same subject %v, want %v", tc.name, got, tc.same)
+		}
+		s := EventSubjectOf(&tc.a)
+		if !validSubject(s.String()) {
+			t.Errorf("%s: %q is no subject", tc.name, s)
+		}
+		if back, err := ParseEventSubject(s.String()); err != nil || back != s {
+			t.Errorf("%s: %q parses to %v, %v", tc.name, s, back, err)
+		}
+	}
+}
+
+func TestParsersRefuse(t *testing.T) {
+	t.Parallel()
+	short := someID[:ShortIDLength]
+	for parser, subjects := range map[string]struct {
+		parse func(string) error
+		bad   []string
+	}{
+		"event": {func(s string) error { _, err := ParseEventSubject(s); return err }, []string{
+			"", SubjectEventsMark, "grasp.event.1." + somebody, "grasp.event.01." + somebody + "._", "grasp.event.+1." + somebody + "._",
+			"grasp.event.70000." + somebody + "._", "grasp.event.1." + strings.ToUpper(somebody) + "._", "grasp.event.1." + somebody + ".xyz",
+			"grasp.event.1." + somebody + "._._"}},
+		"lane":     {func(s string) error { _, err := ParseLane(s); return err }, []string{"", "grasp.candidate.", "grasp.candidate.sync", "grasp.candidate.sync.weekly", "x.user"}},
+		"rejected": {func(s string) error { _, err := ParseRejectedSubject(s); return err }, []string{"", "grasp.rejected.1", "grasp.rejected.1.x", "grasp.rejected.x." + short}},
+		"target":   {func(s string) error { _, err := ParseTargetSubject(s); return err }, []string{"", "grasp.target.", "grasp.target.a b"}},
+		"verdict":  {func(s string) error { _, err := ParseVerdictSubject(s); return err }, []string{"", "grasp.verdict.", "grasp.verdict.a.b", "grasp.verdict.>", "grasp.event.1", "grasp.verdict." + strings.Repeat("a", 65)}},
+		"git":      {func(s string) error { _, _, err := ParseGitSubject(s); return err }, []string{"", "grasp.git.x", "grasp.git.x.exploded", "grasp.git..fetched"}},
+		"shard":    {func(s string) error { _, err := ParseShardName(s); return err }, []string{"", "1", "64", "-1", "001", "+1"}},
+		"held": {func(s string) error { _, err := ParseHeldKey(s); return err }, []string{
+			"", HeldMarkKey, "00.x.1." + short + ".y", ShardName((ShardOf("x")+1)%Shards) + ".x.1." + short, ShardName(ShardOf("x")) + ".x.1." + somebody}},
+		"claim": {func(s string) error { _, _, err := ParseClaimKey(s); return err }, []string{"", "x", ".x", "x."}},
+	} {
+		for _, s := range subjects.bad {
+			if subjects.parse(s) == nil {
+				t.Errorf("the %s parser took %q", parser, s)
+			}
+		}
+	}
+}
+
+func TestRoundTrips(t *testing.T) {
+	t.Parallel()
+	for _, l := range []Lane{LaneUser, LaneRelease, LaneSyncLive, LaneSyncHistoric, LaneSyncDaily} {
+		if back, err := ParseLane(l.Subject()); err != nil || back != l {
+			t.Errorf("lane %s: %v, %v", l, back, err)
+		}
+	}
+	r := RejectedSubject{Kind: 30618, ShortID: someID[:ShortIDLength]}
+	if back, err := ParseRejectedSubject(r.String()); err != nil || back != r {
+		t.Errorf("rejected: %v, %v", back, err)
+	}
+	target, err := TargetSubject("relay.example.com:81/a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := ParseTargetSubject(target); err != nil || back != "relay.example.com:81/a" {
+		t.Errorf("target: %v, %v", back, err)
+	}
+	if back, err := ParseVerdictSubject(VerdictSubject("aZ09")); err != nil || back != "aZ09" {
+		t.Errorf("verdict: %v, %v", back, err)
+	}
+	for shard := range Shards {
+		if back, err := ParseShardName(ShardName(shard)); err != nil || back != shard {
+			t.Errorf("shard %d: %v, %v", shard, back, err)
+		}
+	}
+}
+
+func FuzzParseEventSubject(f *testing.F) {
+	f.Add("grasp.event.30617." + somebody + "._")
+	f.Add("grasp.event.1." + somebody + "." + someID[:ShortIDLength])
+	f.Fuzz(func(t *testing.T, subject string) {
+		if s, err := ParseEventSubject(subject); err == nil && s.String() != subject {
+			t.Fatalf("%q parses to %v, which is %q", subject, s, s)
+		}
+	})
+}
+
+func FuzzHeldKey(f *testing.F) {
+	f.Add("tendril", 30617)
+	f.Add("../..", 1)
+	f.Add("", 65535)
+	f.Fuzz(func(t *testing.T, identifier string, kind int) {
+		if kind < 0 || kind > 65535 {
+			return
+		}
+		k := HeldKey{Identifier: identifier, Kind: kind, ShortID: someID[:ShortIDLength]}
+		key, err := k.Key()
+		if err != nil {
+			return
+		}
+		if !validKey(key) {
+			t.Fatalf("%q is no key", key)
+		}
+		if back, err := ParseHeldKey(key); err != nil || back != k {
+			t.Fatalf("%q parses to %v, %v; want %v", key, back, err, k)
+		}
+	})
+}
+
+func FuzzParseHeldKey(f *testing.F) {
+	f.Add(ShardName(ShardOf("x")) + ".x.30617." + someID[:ShortIDLength])
+	f.Fuzz(func(t *testing.T, key string) {
+		k, err := ParseHeldKey(key)
+		if err != nil {
+			return
+		}
+		if again, err := k.Key(); err != nil || again != key {
+			t.Fatalf("%q parses to %v, whose key is %q, %v", key, k, again, err)
+		}
+	})
+}
+
+func FuzzGitSubject(f *testing.F) {
+	f.Add("tendril", "fetched")
+	f.Add("a.b", "pushed")
+	f.Fuzz(func(t *testing.T, identifier, verb string) {
+		subject, err := GitSubject(identifier, GitVerb(verb))
+		if err != nil {
+			return
+		}
+		id, v, err := ParseGitSubject(subject)
+		if err != nil {
+			return // a verb that is none
+		}
+		if id != identifier || v != GitVerb(verb) || !validSubject(subject) {
+			t.Fatalf("%q, %q → %q → %q, %q", identifier, verb, subject, id, v)
+		}
+	})
+}
