@@ -1,0 +1,310 @@
+// Package draft is what will be accepted, held and rejected if the batch at hand is committed: the projections as they are, and over
+// them the decisions of the batch so far. An event that the batch has accepted counts for the next one at once, so that a batch of
+// five hundred decides as five hundred batches of one would.
+package draft
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/held"
+	"tendril.dev/services/ingest/policy"
+	"tendril.dev/services/ingest/rejections"
+)
+
+// Log is the log's projection as of one sequence; [eventdb.View] is one.
+type Log interface {
+	Event(id string) (*nostr.Event, error)
+	Replaceable(kind int, pubkey, d string) (*nostr.Event, error)
+	Deleted(ev *nostr.Event) (bool, error)
+	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
+}
+
+// Base is what a draft stands on. It does not change while the draft is in use.
+type Base struct {
+	Log      Log
+	Held     *held.Set
+	Rejected *rejections.Index
+	// KeepDeleted: deletion requests do not touch what is accepted.
+	KeepDeleted bool
+	Now         time.Time
+}
+
+// Draft is a batch in the making. It is not safe for concurrent use.
+type Draft struct {
+	ctx  context.Context
+	base Base
+
+	added  map[string]*nostr.Event        // accepted by the batch
+	gone   map[string]bool                // accepted before, or by the batch, and replaced or deleted since
+	at     map[nip34.Address]*nostr.Event // nil: nothing is there (any more)
+	named  map[string][]*nostr.Event      // accepted by the batch, by the ids and addresses that they name
+	unsent deletions
+
+	announcements map[string][]*nip34.Announcement // accepted, by identifier; a cache
+
+	held     heldChanges
+	rejected rejectedChanges
+}
+
+// New begins a draft. ctx bounds the reads from the base.
+func New(ctx context.Context, base Base) *Draft {
+	return &Draft{
+		ctx: ctx, base: base,
+		added: map[string]*nostr.Event{}, gone: map[string]bool{}, at: map[nip34.Address]*nostr.Event{},
+		named: map[string][]*nostr.Event{}, unsent: newDeletions(),
+		announcements: map[string][]*nip34.Announcement{},
+		held:          newHeldChanges(), rejected: newRejectedChanges(),
+	}
+}
+
+var _ policy.Knowledge = (*Draft)(nil)
+
+// Accepted gives the accepted event of that id, or nil.
+func (d *Draft) Accepted(id string) (*nostr.Event, error) {
+	if ev := d.added[id]; ev != nil {
+		return ev, nil
+	}
+	if d.gone[id] {
+		return nil, nil
+	}
+	return found(d.base.Log.Event(id))
+}
+
+// AcceptedAt gives the accepted event at an address, or nil.
+func (d *Draft) AcceptedAt(address nip34.Address) (*nostr.Event, error) {
+	if ev, known := d.at[address]; known {
+		return ev, nil
+	}
+	// Only these kinds have addresses; what else a stranger writes as one is at none.
+	if !nostr.IsReplaceableKind(address.Kind) && !nostr.IsAddressableKind(address.Kind) {
+		return nil, nil
+	}
+	ev, err := found(d.base.Log.Replaceable(address.Kind, address.PubKey, address.Identifier))
+	if err != nil {
+		return nil, err
+	}
+	if ev != nil && d.gone[ev.ID] {
+		ev = nil
+	}
+	d.at[address] = ev
+	return ev, nil
+}
+
+// AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.
+func (d *Draft) AcceptedAnnouncements(identifier string) ([]*nip34.Announcement, error) {
+	if known, ok := d.announcements[identifier]; ok {
+		return known, nil
+	}
+	all := []*nip34.Announcement{}
+	take := func(ev *nostr.Event) {
+		// What was accepted once may not be by today's rules; then it stands for nothing.
+		if a, err := nip34.ParseAnnouncement(ev); err == nil && a.Ref.Identifier == identifier {
+			all = append(all, a)
+		}
+	}
+	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
+	for ev, err := range d.base.Log.Query(d.ctx, filter) {
+		if err != nil {
+			return nil, err
+		}
+		if !d.gone[ev.ID] && d.added[ev.ID] == nil {
+			take(ev)
+		}
+	}
+	for _, ev := range d.added {
+		if ev.Kind == nip34.KindAnnouncement && ev.Tags.GetD() == identifier {
+			take(ev)
+		}
+	}
+	d.announcements[identifier] = all
+	return all, nil
+}
+
+// Deleted says whether an accepted deletion request of its author names the event.
+func (d *Draft) Deleted(ev *nostr.Event) (bool, error) {
+	if !d.base.KeepDeleted && d.unsent.name(ev) {
+		return true, nil
+	}
+	return d.base.Log.Deleted(ev)
+}
+
+// Vouched says whether an accepted event names this one.
+func (d *Draft) Vouched(ev *nostr.Event) (bool, error) {
+	address, hasAddress := nip34.AddressOf(ev)
+	names := []string{ev.ID}
+	filters := tagFilters([]string{"e", "E", "q"}, ev.ID)
+	if hasAddress {
+		names = append(names, address.String())
+		filters = append(filters, tagFilters([]string{"a", "A", "q"}, address.String())...)
+	}
+	for _, name := range names {
+		if len(d.named[name]) > 0 {
+			return true, nil
+		}
+	}
+	for _, f := range filters {
+		for other, err := range d.base.Log.Query(d.ctx, f) {
+			if err != nil {
+				return false, err
+			}
+			if policy.Vouches(other.Kind) && !d.gone[other.ID] {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+func tagFilters(tags []string, value string) []nostr.Filter {
+	filters := make([]nostr.Filter, len(tags))
+	for i, tag := range tags {
+		filters[i] = nostr.Filter{Tags: nostr.TagMap{tag: {value}}}
+	}
+	return filters
+}
+
+// Accept takes an event into the draft's log.
+func (d *Draft) Accept(ev *nostr.Event) error {
+	if address, ok := nip34.AddressOf(ev); ok {
+		before, err := d.AcceptedAt(address)
+		if err != nil {
+			return err
+		}
+		if before != nil {
+			d.leave(before)
+		}
+		d.at[address] = ev
+	}
+	d.added[ev.ID] = ev
+	delete(d.gone, ev.ID)
+	for _, name := range namesOf(ev) {
+		d.named[name] = append(d.named[name], ev)
+	}
+	if ev.Kind == nip34.KindAnnouncement {
+		delete(d.announcements, ev.Tags.GetD())
+	}
+	if ev.Kind == nip34.KindDeletion {
+		d.unsent.add(ev)
+		if !d.base.KeepDeleted {
+			return d.delete(ev)
+		}
+	}
+	return nil
+}
+
+// delete removes what a deletion request names from the draft's log.
+func (d *Draft) delete(request *nostr.Event) error {
+	for _, tag := range request.Tags {
+		if len(tag) < 2 {
+			continue
+		}
+		var ev *nostr.Event
+		var err error
+		switch tag[0] {
+		case "e":
+			ev, err = d.Accepted(tag[1])
+		case "a":
+			address, parseErr := nip34.ParseAddress(tag[1])
+			if parseErr != nil {
+				continue
+			}
+			ev, err = d.AcceptedAt(address)
+			if ev != nil && ev.CreatedAt > request.CreatedAt {
+				continue
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if ev == nil || ev.PubKey != request.PubKey || ev.Kind == nip34.KindDeletion {
+			continue
+		}
+		d.leave(ev)
+		if address, ok := nip34.AddressOf(ev); ok {
+			d.at[address] = nil
+		}
+	}
+	return nil
+}
+
+// leave removes an event from the draft's log.
+func (d *Draft) leave(ev *nostr.Event) {
+	d.gone[ev.ID] = true
+	delete(d.added, ev.ID)
+	for _, name := range namesOf(ev) {
+		rest := d.named[name][:0]
+		for _, other := range d.named[name] {
+			if other.ID != ev.ID {
+				rest = append(rest, other)
+			}
+		}
+		d.named[name] = rest
+	}
+	if ev.Kind == nip34.KindAnnouncement {
+		delete(d.announcements, ev.Tags.GetD())
+	}
+}
+
+// namesOf gives the ids and addresses that an event speaks for by naming them.
+func namesOf(ev *nostr.Event) []string {
+	if !policy.Vouches(ev.Kind) {
+		return nil
+	}
+	refs := nip34.ReferencesOf(ev)
+	names := make([]string, 0, len(refs.IDs)+len(refs.Addresses))
+	names = append(names, refs.IDs...)
+	for _, address := range refs.Addresses {
+		names = append(names, address.String())
+	}
+	return names
+}
+
+// found makes "not there" nil.
+func found(ev *nostr.Event, err error) (*nostr.Event, error) {
+	if errors.Is(err, eventdb.ErrNotFound) {
+		return nil, nil
+	}
+	return ev, err
+}
+
+// Held gives the held event of that id, or nil.
+func (d *Draft) Held(id string) *held.Entry { return d.held.byID(d.base.Held, id) }
+
+// HeldOf gives the held events of an identifier, in order of their keys.
+func (d *Draft) HeldOf(identifier string) []*held.Entry { return d.held.of(d.base.Held, identifier) }
+
+// Hold writes an entry to the draft's held events.
+func (d *Draft) Hold(e *held.Entry) { d.held.put(e) }
+
+// Drop deletes an entry from the draft's held events.
+func (d *Draft) Drop(e *held.Entry) { d.held.drop(e) }
+
+// HeldChanges gives what the batch changes of the held events, in order of their keys: each key once, an entry or nil.
+func (d *Draft) HeldChanges() []held.Change { return d.held.changes(d.base.Held) }
+
+// RejectedBefore gives the answer that an event got when it was rejected.
+func (d *Draft) RejectedBefore(id string) (string, bool) {
+	return d.rejected.answer(d.base.Rejected, id, d.base.Now)
+}
+
+// Reject remembers a rejection.
+func (d *Draft) Reject(r proto.RejectedEvent) { d.rejected.add(r) }
+
+// Forget forgets that an event was rejected, if it was.
+func (d *Draft) Forget(id string) { d.rejected.forget(d.base.Rejected, id) }
+
+// Arrived forgets the rejections of everything that missed one of these keys.
+func (d *Draft) Arrived(keys []string) { d.rejected.arrived(d.base.Rejected, keys) }
+
+// Rejections gives what the batch adds to the rejected ids, in order, and which of them it takes back.
+func (d *Draft) Rejections() (added []proto.RejectedEvent, taken []rejections.Rejected) {
+	return d.rejected.changes()
+}

@@ -1,0 +1,110 @@
+// Package ingest is the service that decides what is accepted: it reads candidates, and writes the log, the held events and the
+// rejected ids. Any number of replicas may run; one of them writes, the others stand by with their projections warm.
+package ingest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
+
+	"tendril.dev/lib/node"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/follow"
+	"tendril.dev/services/ingest/held"
+	"tendril.dev/services/ingest/idquery"
+	"tendril.dev/services/ingest/policy"
+	"tendril.dev/services/ingest/rejections"
+	"tendril.dev/services/ingest/writer"
+)
+
+// Run runs one replica until ctx ends. The node follows the log into its index.
+func Run(ctx context.Context, n *node.Node) error {
+	s := n.Settings
+	rules, err := policy.New(s, time.Now)
+	if err != nil {
+		return err
+	}
+	metrics, err := writer.NewMetrics(n.Metrics)
+	if err != nil {
+		return err
+	}
+	set := held.NewSet()
+	index := rejections.NewIndex(time.Duration(s.RejectedColdSeconds) * time.Second)
+	w, err := writer.New(ctx, writer.Options{
+		Name: n.Worker, Bus: n.Bus, Index: n.Index, Held: set, Rejected: index,
+		Park:   rejections.NewPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),
+		Policy: rules, Metrics: metrics, Log: n.Log,
+		BatchSize: s.BatchSize, KeepDeleted: s.IgnoreDeletions,
+	})
+	if err != nil {
+		return err
+	}
+
+	// A standby is ready too: ready means that it could write.
+	var caughtUp sync.Map
+	for _, stream := range []string{proto.KVStream(proto.BucketHeld), proto.StreamRejected} {
+		n.Ready.Add(stream, func() error {
+			if _, ok := caughtUp.Load(stream); !ok {
+				return fmt.Errorf("reading %s", stream)
+			}
+			return nil
+		})
+	}
+
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		return follow.Stream(ctx, n.Bus.JS, proto.KVStream(proto.BucketHeld), n.Log, func(m follow.Message) {
+			if err := set.Read(m); err != nil {
+				n.Log.Error("a held event cannot be read", "error", err)
+			}
+		})
+	})
+	group.Go(func() error {
+		return follow.Stream(ctx, n.Bus.JS, proto.StreamRejected, n.Log, func(m follow.Message) {
+			if err := index.Read(m); err != nil {
+				n.Log.Error("a rejection cannot be read", "error", err)
+			}
+		})
+	})
+	group.Go(func() error {
+		return idquery.Serve(ctx, n.Bus.Conn, idquery.Known{Index: n.Index, Held: set, Rejected: index}, n.Log)
+	})
+	group.Go(func() error {
+		// What expired in purgatory must not come in again because a new writer has not read yet that it did.
+		for stream, reach := range map[string]func(context.Context, uint64) error{
+			proto.KVStream(proto.BucketHeld): set.WaitFor, proto.StreamRejected: index.WaitFor,
+		} {
+			if err := catchUp(ctx, n.Bus.JS, stream, reach); err != nil {
+				return err
+			}
+			caughtUp.Store(stream, true)
+		}
+		return w.Run(ctx)
+	})
+	return group.Wait()
+}
+
+// catchUp waits until a projection has read what its stream held at the start. The wait is looked over from time to time, because the
+// messages that it waits for may grow too old and go.
+func catchUp(ctx context.Context, js jetstream.JetStream, name string, reach func(context.Context, uint64) error) error {
+	for {
+		stream, err := js.Stream(ctx, name)
+		if err != nil {
+			return fmt.Errorf("look at stream %s: %w", name, err)
+		}
+		state := stream.CachedInfo().State
+		if state.Msgs == 0 {
+			return nil
+		}
+		wait, cancel := context.WithTimeout(ctx, time.Second)
+		err = reach(wait, state.LastSeq)
+		cancel()
+		if err == nil || ctx.Err() != nil {
+			return ctx.Err()
+		}
+	}
+}

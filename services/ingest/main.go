@@ -1,0 +1,11 @@
+// Command ingest decides what is accepted and writes the log (design.md, The parts).
+package main
+
+import (
+	"tendril.dev/lib/node"
+	"tendril.dev/services/ingest/ingest"
+)
+
+func main() {
+	node.Main(node.Service{Name: "ingest", Run: ingest.Run})
+}

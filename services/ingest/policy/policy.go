@@ -1,0 +1,259 @@
+// Package policy decides which events are accepted, which are held for their git data, and which are rejected (spec/policy.md).
+//
+// A decision is a value: it says what should happen to the log and to the held events, and what the sender is told. Nothing here
+// writes anything. What is known at the moment of the decision is asked of [Knowledge], which answers for the log, for the held
+// events, and for the earlier decisions of the same batch alike.
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/held"
+)
+
+// Knowledge is what decisions are made on. Errors are of reading, never "not there".
+type Knowledge interface {
+	// Accepted gives the accepted event of that id, or nil.
+	Accepted(id string) (*nostr.Event, error)
+	// AcceptedAt gives the accepted event at an address, or nil.
+	AcceptedAt(nip34.Address) (*nostr.Event, error)
+	// AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.
+	AcceptedAnnouncements(identifier string) ([]*nip34.Announcement, error)
+	// Deleted says whether an accepted deletion request of its author names the event.
+	Deleted(*nostr.Event) (bool, error)
+	// Vouched says whether an accepted event names this one, by id, or by address where it has one.
+	Vouched(*nostr.Event) (bool, error)
+	// Held gives the held event of that id, or nil.
+	Held(id string) *held.Entry
+	// HeldOf gives the held events of an identifier, in order of their keys.
+	HeldOf(identifier string) []*held.Entry
+	// RejectedBefore gives the answer that the event got within the last days; false if it was not rejected.
+	RejectedBefore(id string) (message string, before bool)
+}
+
+// Policy is the configured part of the rules.
+type Policy struct {
+	domain       string
+	blacklist    map[string]bool // public keys
+	hosted       RepositoryList  // empty: all
+	refused      RepositoryList
+	keepDeleted  bool // deletion requests do not touch what is accepted
+	maxFuture    time.Duration
+	hold, silent time.Duration
+	now          func() time.Time
+}
+
+// New reads the rules from settings. An error is one sentence that names the setting and what would be right. now is the clock.
+func New(s config.Settings, now func() time.Time) (*Policy, error) {
+	domain, err := nip34.NormalizeDomain(s.Domain)
+	if err != nil {
+		return nil, fmt.Errorf("NGIT_DOMAIN is %q: %w; want the public host name, like git.example.com", s.Domain, err)
+	}
+	p := &Policy{
+		domain: domain, now: now,
+		maxFuture: time.Duration(s.MaxFutureSeconds) * time.Second,
+		hold:      s.HoldDuration, silent: s.SilentDuration,
+		keepDeleted: s.IgnoreDeletions,
+		blacklist:   map[string]bool{},
+	}
+	for _, npub := range s.EventBlacklist {
+		pubkey, err := parseNpub(npub)
+		if err != nil {
+			return nil, fmt.Errorf("NGIT_EVENT_BLACKLIST names %q: want npubs, comma-separated", npub)
+		}
+		p.blacklist[pubkey] = true
+	}
+	if p.hosted, err = ParseRepositoryList(s.RepositoryWhitelist); err != nil {
+		return nil, fmt.Errorf("NGIT_REPOSITORY_WHITELIST: %w", err)
+	}
+	if p.refused, err = ParseRepositoryList(s.RepositoryBlacklist); err != nil {
+		return nil, fmt.Errorf("NGIT_REPOSITORY_BLACKLIST: %w", err)
+	}
+	if p.hold <= 0 || p.silent <= 0 {
+		return nil, errors.New("NGIT_PURGATORY_HOLD and NGIT_PURGATORY_SILENT must be longer than nothing, like 30m and 24h")
+	}
+	return p, nil
+}
+
+// Decision is what one candidate comes to.
+type Decision struct {
+	Outcome proto.Outcome
+	Message string // of the OK, with its NIP-01 prefix
+
+	// Set where Outcome is Rejected.
+	Reason   Reason
+	Missing  []string // keys that would heal the rejection, see [Arrivals]
+	Remember bool     // keep its id, so that it is not fetched again
+	Park     bool     // keep it whole for a while: what it misses may be about to come
+
+	// Changes of the held events; an entry is never in both.
+	Hold []*held.Entry // to be written
+	Drop []Dropped     // to be deleted
+}
+
+// Dropped is a held event that goes.
+type Dropped struct {
+	Entry    *held.Entry
+	Remember string // reason to remember it by, so that it is not fetched again; "": forgotten
+}
+
+// Decide decides one candidate. It is pure but for the clock, which it reads for expirations and for the times in held entries.
+// An error is one of reading; nothing was decided then.
+func (p *Policy) Decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
+	d, err := p.decide(k, c)
+	if err != nil {
+		return Decision{}, fmt.Errorf("decide event %s of kind %d: %w", c.Event.ID, c.Event.Kind, err)
+	}
+	return d, nil
+}
+
+func (p *Policy) decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
+	switch c.Action {
+	case proto.ActionRelease:
+		return p.release(k, c)
+	case proto.ActionExpire:
+		return p.expire(k, c)
+	case proto.ActionExtend:
+		return p.extend(k, c), nil
+	}
+	if p.blacklist[c.Event.PubKey] {
+		return rejected(ReasonBlacklisted, messageUnwelcome), nil
+	}
+	if d, known, err := p.known(k, c); known || err != nil {
+		return d, err
+	}
+	if d, refused := p.refuse(c); refused {
+		return d, nil
+	}
+	return p.byKind(k, c)
+}
+
+// known answers for events that were here before (policy.md, third check).
+func (p *Policy) known(k Knowledge, c *candidate.Candidate) (Decision, bool, error) {
+	have, err := k.Accepted(c.Event.ID)
+	if err != nil {
+		return Decision{}, false, err
+	}
+	entry := k.Held(c.Event.ID)
+	if have != nil {
+		d := duplicate(messageKnown)
+		if entry != nil {
+			// A crash between the two commits of a release left the entry behind.
+			d.drop("", entry)
+		}
+		return d, true, nil
+	}
+	if entry != nil {
+		d := duplicate(proto.MessagePurgatory)
+		if entry.Phase == proto.PhaseSilent && c.Lane == proto.LaneUser {
+			// Its time was over; submitted again it gets a new chance.
+			d.Hold = []*held.Entry{p.revived(entry)}
+		}
+		return d, true, nil
+	}
+	deleted, err := k.Deleted(c.Event)
+	if err != nil {
+		return Decision{}, false, err
+	}
+	if deleted {
+		return rejected(ReasonDeleted, messageDeleted), true, nil
+	}
+	if c.Source.Synced() {
+		if message, before := k.RejectedBefore(c.Event.ID); before {
+			return Decision{Outcome: proto.Rejected, Message: message, Reason: ReasonRejectedBefore}, true, nil
+		}
+	}
+	return Decision{}, false, nil
+}
+
+// refuse answers for events that can be refused by looking at nothing else.
+func (p *Policy) refuse(c *candidate.Candidate) (Decision, bool) {
+	if p.hasExpired(c) {
+		return rejected(ReasonExpired, messageExpired), true
+	}
+	if nostr.IsEphemeralKind(c.Event.Kind) {
+		return forgotten(ReasonEphemeral, "invalid: ephemeral events are not stored"), true
+	}
+	if c.Lane == proto.LaneUser && c.Event.CreatedAt.Time().After(p.now().Add(p.maxFuture)) {
+		return forgotten(ReasonFuture, "invalid: created_at is too far in the future"), true
+	}
+	return Decision{}, false
+}
+
+func (p *Policy) byKind(k Knowledge, c *candidate.Candidate) (Decision, error) {
+	switch c.Event.Kind {
+	case nip34.KindAnnouncement:
+		return p.announcement(k, c)
+	case nip34.KindState:
+		return p.state(k, c)
+	case nip34.KindPR, nip34.KindPRUpdate:
+		return p.pullRequest(k, c)
+	case nip34.KindDeletion:
+		return p.deletion(k, c)
+	case nip34.KindUserGraspList:
+		return p.replaceable(k, c, func() (Decision, error) { return accepted(), nil })
+	}
+	return p.replaceable(k, c, func() (Decision, error) { return p.referenced(k, c) })
+}
+
+// replaceable lets only the newest event of an address pass on to otherwise (policy.md, Replaceables).
+func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func() (Decision, error)) (Decision, error) {
+	superseded, err := isSuperseded(k, c.Event)
+	if err != nil {
+		return Decision{}, err
+	}
+	if superseded {
+		return duplicate(messageNewer), nil
+	}
+	return otherwise()
+}
+
+// isSuperseded says whether the log holds an event that takes the place of this one.
+func isSuperseded(k Knowledge, ev *nostr.Event) (bool, error) {
+	address, ok := nip34.AddressOf(ev)
+	if !ok {
+		return false, nil
+	}
+	have, err := k.AcceptedAt(address)
+	return have != nil && !nip34.Replaces(ev, have), err
+}
+
+// Messages that more than one rule gives.
+const (
+	messageKnown     = "duplicate: this event is here already"
+	messageNewer     = "duplicate: a newer event has taken its place"
+	messageUnwelcome = "blocked: this author is not welcome here"
+	messageDeleted   = "blocked: its author has asked for its deletion"
+	messageExpired   = "invalid: the event has expired"
+)
+
+func accepted() Decision { return Decision{Outcome: proto.Accepted} }
+
+func duplicate(message string) Decision { return Decision{Outcome: proto.Duplicate, Message: message} }
+
+// rejected is for good: the event is remembered.
+func rejected(reason Reason, message string) Decision {
+	return Decision{Outcome: proto.Rejected, Reason: reason, Message: message, Remember: true}
+}
+
+// forgotten rejects what may be right another time, or what no relay keeps.
+func forgotten(reason Reason, message string) Decision {
+	return Decision{Outcome: proto.Rejected, Reason: reason, Message: message}
+}
+
+// healable rejects an event whose reason may go away when one of the missing keys arrives.
+func healable(reason Reason, message string, missing []string) Decision {
+	d := rejected(reason, message)
+	d.Missing, d.Park = missing, true
+	return d
+}
+
+func invalid(err error) Decision { return rejected(ReasonInvalid, "invalid: "+err.Error()) }

@@ -1,0 +1,67 @@
+package policy
+
+import (
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/held"
+)
+
+// pullRequest decides kinds 1618 and 1619: they wait for their commit, under the identifier of the first of their repositories that
+// is accepted.
+func (p *Policy) pullRequest(k Knowledge, c *candidate.Candidate) (Decision, error) {
+	pr, err := nip34.ParsePullRequest(c.Event)
+	if err != nil {
+		return invalid(err), nil
+	}
+	identifier, missing, err := identifierOf(k, pr)
+	if err != nil {
+		return Decision{}, err
+	}
+	if identifier == "" {
+		return orphan(c, missing), nil
+	}
+	return p.holdNew(c, identifier)
+}
+
+// identifierOf finds where a pull request, or an update of one, belongs. An update that names no accepted repository belongs where
+// its pull request does. An identifier of "" means nowhere; missing says what would change that.
+func identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier string, missing []string, err error) {
+	repos := pr.Repos
+	if pr.Update {
+		root, err := k.Accepted(pr.Root)
+		if err != nil {
+			return "", nil, err
+		}
+		if root == nil || root.Kind != nip34.KindPR {
+			return "", []string{pr.Root}, nil
+		}
+		repos = append(repos, nip34.RootRefs(root)...)
+	}
+	for _, ref := range repos {
+		have, err := k.AcceptedAt(ref.Address())
+		if err != nil {
+			return "", nil, err
+		}
+		if have != nil {
+			return ref.Identifier, nil, nil
+		}
+		missing = append(missing, ref.String())
+	}
+	return "", missing, nil
+}
+
+// releasePullRequest decides a held pull request or update whose commit is there.
+func (p *Policy) releasePullRequest(k Knowledge, c *candidate.Candidate, entry *held.Entry) (Decision, error) {
+	pr, err := nip34.ParsePullRequest(entry.Event)
+	if err != nil {
+		return invalid(err), nil
+	}
+	identifier, missing, err := identifierOf(k, pr)
+	if err != nil {
+		return Decision{}, err
+	}
+	if identifier == "" {
+		return orphan(c, missing), nil
+	}
+	return accepted(), nil
+}

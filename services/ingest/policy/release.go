@@ -1,0 +1,144 @@
+package policy
+
+import (
+	"time"
+
+	"github.com/nbd-wtf/go-nostr/nip40"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/held"
+)
+
+// Reasons that held events are remembered by.
+const (
+	rememberExpired    = "previously expired"
+	rememberSuperseded = "superseded"
+	rememberDeleted    = "deleted by its author"
+)
+
+// release decides a held event again, now that its git data is there. Whatever comes out, the entry goes.
+func (p *Policy) release(k Knowledge, c *candidate.Candidate) (Decision, error) {
+	entry := k.Held(c.Event.ID)
+	have, err := k.Accepted(c.Event.ID)
+	if err != nil {
+		return Decision{}, err
+	}
+	if have != nil || entry == nil {
+		return releasedBefore(have != nil, entry), nil
+	}
+	deleted, err := k.Deleted(c.Event)
+	if err != nil {
+		return Decision{}, err
+	}
+	superseded, err := isSuperseded(k, c.Event)
+	if err != nil {
+		return Decision{}, err
+	}
+	var d Decision
+	switch {
+	case p.blacklist[c.Event.PubKey]:
+		d = rejected(ReasonBlacklisted, messageUnwelcome)
+	case deleted:
+		d = rejected(ReasonDeleted, messageDeleted)
+	case p.hasExpired(c):
+		d = rejected(ReasonExpired, messageExpired)
+	case superseded:
+		d = duplicate(messageNewer)
+		d.drop(rememberSuperseded, entry)
+	default:
+		if d, err = p.releaseByKind(k, c, entry); err != nil {
+			return Decision{}, err
+		}
+	}
+	d.drop("", entry) // a rejection is remembered by itself
+	return d, nil
+}
+
+// releasedBefore answers where there is nothing to release: the event is accepted, or gone. Asked twice is answered twice.
+func releasedBefore(isAccepted bool, entry *held.Entry) Decision {
+	if !isAccepted {
+		return forgotten(ReasonNotHeld, "invalid: the event is not held any more")
+	}
+	d := duplicate(messageKnown)
+	if entry != nil {
+		// A crash between the commits of the log and of the held events left the entry behind.
+		d.drop("", entry)
+	}
+	return d
+}
+
+func (p *Policy) releaseByKind(k Knowledge, c *candidate.Candidate, entry *held.Entry) (Decision, error) {
+	switch entry.Event.Kind {
+	case nip34.KindAnnouncement:
+		return p.releaseAnnouncement(k, entry)
+	case nip34.KindState:
+		return p.releaseState(k, entry)
+	}
+	return p.releasePullRequest(k, c, entry)
+}
+
+func (p *Policy) hasExpired(c *candidate.Candidate) bool {
+	at := nip40.GetExpiration(c.Event.Tags)
+	return at >= 0 && !p.now().Before(at.Time())
+}
+
+// expire ends the time of a held event: a waiting announcement falls silent, everything else goes. Purgatory may give a reason to
+// end it early; without one, an entry whose clock was started anew in the meantime stays.
+func (p *Policy) expire(k Knowledge, c *candidate.Candidate) (Decision, error) {
+	d := Decision{Outcome: proto.Done}
+	entry := k.Held(c.Event.ID)
+	if entry == nil {
+		return d, nil
+	}
+	now := p.now().UTC()
+	if c.Reason == "" && now.Add(p.tolerance()).Before(entry.ExpiresAt) {
+		return d, nil
+	}
+	if entry.Announcement != nil && entry.Phase == proto.PhaseWaiting {
+		silent := *entry
+		silent.Phase, silent.ExpiresAt = proto.PhaseSilent, now.Add(p.silent)
+		d.Hold = []*held.Entry{&silent}
+		return d, nil
+	}
+	reason := rememberExpired
+	if c.Reason != "" {
+		reason = c.Reason
+	}
+	d.drop(reason, entry)
+	if entry.Announcement != nil {
+		known, err := announcements(k, entry.Identifier)
+		if err != nil {
+			return Decision{}, err
+		}
+		d.drop(rememberExpired, statesWithout(k, known, entry.Identifier, map[string]bool{entry.Event.ID: true})...)
+	}
+	return d, nil
+}
+
+// tolerance is how far the clocks of purgatory and ingest may differ without an expiry being asked for in vain.
+func (p *Policy) tolerance() time.Duration { return min(p.hold/10, 5*time.Second) }
+
+// extend starts the clock of a held event anew.
+func (p *Policy) extend(k Knowledge, c *candidate.Candidate) Decision {
+	d := Decision{Outcome: proto.Done}
+	if entry := k.Held(c.Event.ID); entry != nil {
+		d.Hold = []*held.Entry{p.revived(entry)}
+	}
+	return d
+}
+
+// Over says whether a held event is left over: accepted by now, superseded by what is, or deleted. Only a crash between two commits
+// leaves such entries behind.
+func Over(k Knowledge, entry *held.Entry) (bool, error) {
+	have, err := k.Accepted(entry.Event.ID)
+	if have != nil || err != nil {
+		return have != nil, err
+	}
+	superseded, err := isSuperseded(k, entry.Event)
+	if superseded || err != nil {
+		return superseded, err
+	}
+	return k.Deleted(entry.Event)
+}

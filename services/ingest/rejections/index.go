@@ -1,0 +1,315 @@
+// Package rejections remembers what was rejected: for seven days the ids, so that nobody fetches them again, and for two minutes the
+// events themselves, where what they missed may be about to come (spec/policy.md, Rejections that may heal).
+package rejections
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"iter"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/follow"
+	"tendril.dev/services/ingest/progress"
+)
+
+// maxReason bounds the answer that is kept for every id, in bytes.
+const maxReason = 200
+
+// Index is the rejected ids of the last days, as of a sequence of GRASP_REJECTED. It is safe for concurrent use.
+//
+// It may grow to millions of entries, so that an entry holds bytes instead of hex, its missing keys as hashes (two keys that share one
+// cost a second decision, nothing else), and its answer, which is nearly always one of a few, shared with the others.
+type Index struct {
+	maxAge time.Duration
+	seed   maphash.Seed
+
+	progress progress.Progress
+
+	mu      sync.RWMutex
+	entries map[key]*entry
+	waiting map[uint64]*waitList // by hash of what is missing
+	reasons map[string]string
+	queue   []queued // in order of time
+}
+
+type key [16]byte // the first half of an id
+
+type entry struct {
+	id        [32]byte
+	pubkey    [32]byte
+	createdAt nostr.Timestamp
+	at        time.Time
+	kind      uint16
+	reason    string
+	missing   []uint64
+}
+
+type queued struct {
+	key key
+	at  time.Time
+}
+
+// NewIndex makes an empty index whose entries are forgotten after maxAge.
+func NewIndex(maxAge time.Duration) *Index {
+	return &Index{
+		maxAge: maxAge, seed: maphash.MakeSeed(),
+		entries: map[key]*entry{}, waiting: map[uint64]*waitList{}, reasons: map[string]string{},
+	}
+}
+
+// Encode writes the message of GRASP_REJECTED that remembers a rejection.
+func Encode(r proto.RejectedEvent) ([]byte, error) {
+	r.Reason = truncated(r.Reason)
+	data, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("write rejection of %s: %w", r.ID, err)
+	}
+	return data, nil
+}
+
+// Read takes one message of GRASP_REJECTED in. A message without payload takes back what its subject said before. Messages that are
+// not after the index's sequence are known already. After an error the index has moved on all the same.
+func (x *Index) Read(m follow.Message) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.progress.Advance(m.Seq) {
+		return nil
+	}
+	s, err := proto.ParseRejectedSubject(m.Subject)
+	if err != nil {
+		return err
+	}
+	if len(m.Data) == 0 {
+		k, err := shortKey(s.ShortID)
+		if err == nil {
+			x.remove(k)
+		}
+		return err
+	}
+	var r proto.RejectedEvent
+	if err := json.Unmarshal(m.Data, &r); err != nil {
+		return fmt.Errorf("read rejection %s: %w", m.Subject, err)
+	}
+	if proto.ShortID(r.ID) != s.ShortID {
+		return fmt.Errorf("read rejection %s: it speaks of another event", m.Subject)
+	}
+	return x.add(r, m.Time)
+}
+
+func (x *Index) add(r proto.RejectedEvent, at time.Time) error {
+	e := &entry{createdAt: r.CreatedAt, at: at, kind: uint16(r.Kind), reason: x.shared(truncated(r.Reason))}
+	if len(r.ID) != 64 || len(r.PubKey) != 64 {
+		return errors.New("read rejection: id and public key are not 64 hex digits")
+	}
+	if _, err := hex.Decode(e.id[:], []byte(r.ID)); err != nil {
+		return fmt.Errorf("read rejection: id: %w", err)
+	}
+	if _, err := hex.Decode(e.pubkey[:], []byte(r.PubKey)); err != nil {
+		return fmt.Errorf("read rejection: public key: %w", err)
+	}
+	k := key(e.id[:16])
+	x.remove(k)
+	for _, missing := range r.Missing {
+		h := maphash.String(x.seed, missing)
+		e.missing = append(e.missing, h)
+		l := x.waiting[h]
+		if l == nil {
+			l = &waitList{}
+			x.waiting[h] = l
+		}
+		l.keys = append(l.keys, k)
+	}
+	x.entries[k] = e
+	x.queue = append(x.queue, queued{key: k, at: at})
+	return nil
+}
+
+func (x *Index) remove(k key) {
+	e := x.entries[k]
+	if e == nil {
+		return
+	}
+	delete(x.entries, k)
+	for _, h := range e.missing {
+		// A key of the list is stale now. Thousands may leave one list one after the other, so that it is tidied only when
+		// half of it is stale.
+		l := x.waiting[h]
+		if l.stale++; 2*l.stale < len(l.keys) {
+			continue
+		}
+		if l.keys, l.stale = x.current(h, l.keys), 0; len(l.keys) == 0 {
+			delete(x.waiting, h)
+		}
+	}
+}
+
+// waitList is what waits for one key: some of it may be gone already.
+type waitList struct {
+	keys  []key
+	stale int
+}
+
+// current gives those of keys, each once, whose entries still wait for h.
+func (x *Index) current(h uint64, keys []key) []key {
+	some := make([]key, 0, len(keys))
+	for _, k := range keys {
+		if e := x.entries[k]; e != nil && slices.Contains(e.missing, h) {
+			some = append(some, k)
+		}
+	}
+	slices.SortFunc(some, func(a, b key) int { return bytes.Compare(a[:], b[:]) })
+	return slices.Compact(some)
+}
+
+// shared gives one copy of each reason. Reasons that name what is wrong with an event are many; those are not worth sharing.
+func (x *Index) shared(reason string) string {
+	const most = 1024
+	if have, ok := x.reasons[reason]; ok {
+		return have
+	}
+	if len(x.reasons) < most {
+		x.reasons[reason] = reason
+	}
+	return reason
+}
+
+// Answer gives the answer that an event got; false if it was not rejected, or so long ago that it is forgotten.
+func (x *Index) Answer(id string, now time.Time) (reason string, found bool) {
+	k, err := shortKey(proto.ShortID(id))
+	if err != nil {
+		return "", false
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	e := x.entries[k]
+	if e == nil || now.Sub(e.at) >= x.maxAge {
+		return "", false
+	}
+	return e.reason, true
+}
+
+// Rejected names a rejected event.
+type Rejected struct {
+	ID        string
+	Kind      int
+	CreatedAt nostr.Timestamp
+}
+
+// Waiting gives what was rejected because it missed this key.
+func (x *Index) Waiting(missing string) []Rejected {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	h := maphash.String(x.seed, missing)
+	l := x.waiting[h]
+	if l == nil {
+		return nil
+	}
+	keys := x.current(h, l.keys)
+	all := make([]Rejected, 0, len(keys))
+	for _, k := range keys {
+		e := x.entries[k]
+		all = append(all, Rejected{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt})
+	}
+	return all
+}
+
+// Find gives a rejected event by id.
+func (x *Index) Find(id string) (Rejected, bool) {
+	k, err := shortKey(proto.ShortID(id))
+	if err != nil {
+		return Rejected{}, false
+	}
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	e := x.entries[k]
+	if e == nil {
+		return Rejected{}, false
+	}
+	return Rejected{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt}, true
+}
+
+// Matching gives the rejected events that match the filter as far as is known of them: by id, kind, author and time. Tags are not
+// kept, so that a filter by tags matches every one of them: for reconciliation, one id too many is one fetch less.
+func (x *Index) Matching(f nostr.Filter, now time.Time) iter.Seq[Rejected] {
+	f.Tags = nil
+	return func(yield func(Rejected) bool) {
+		for _, e := range x.snapshot(f, now) {
+			r := Rejected{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt}
+			if f.Matches(&nostr.Event{ID: r.ID, Kind: r.Kind, PubKey: hex.EncodeToString(e.pubkey[:]), CreatedAt: r.CreatedAt}) && !yield(r) {
+				return
+			}
+		}
+	}
+}
+
+// snapshot narrows down by what costs nothing to compare. Entries never change once they are in.
+func (x *Index) snapshot(f nostr.Filter, now time.Time) []*entry {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	var some []*entry
+	for _, e := range x.entries {
+		switch {
+		case f.Since != nil && e.createdAt < *f.Since, f.Until != nil && e.createdAt > *f.Until:
+		case f.Kinds != nil && !slices.Contains(f.Kinds, int(e.kind)):
+		case now.Sub(e.at) >= x.maxAge:
+		default:
+			some = append(some, e)
+		}
+	}
+	return some
+}
+
+// Expire lets go of what is too old.
+func (x *Index) Expire(now time.Time) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	n := 0
+	for n < len(x.queue) && now.Sub(x.queue[n].at) >= x.maxAge {
+		if e := x.entries[x.queue[n].key]; e != nil && e.at.Equal(x.queue[n].at) {
+			x.remove(x.queue[n].key)
+		}
+		n++
+	}
+	if n > 0 {
+		x.queue = slices.Clone(x.queue[n:])
+	}
+}
+
+// Seq is the sequence of GRASP_REJECTED up to which messages are in.
+func (x *Index) Seq() uint64 { return x.progress.Seq() }
+
+// WaitFor waits until the index has reached seq, or ctx ends.
+func (x *Index) WaitFor(ctx context.Context, seq uint64) error { return x.progress.WaitFor(ctx, seq) }
+
+// Len is how many ids are remembered.
+func (x *Index) Len() int {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return len(x.entries)
+}
+
+func shortKey(shortID string) (key, error) {
+	var k key
+	if len(shortID) != proto.ShortIDLength {
+		return k, fmt.Errorf("short id %q: %w", shortID, proto.ErrSubject)
+	}
+	_, err := hex.Decode(k[:], []byte(shortID))
+	return k, err
+}
+
+func truncated(s string) string {
+	if len(s) > maxReason {
+		return s[:maxReason]
+	}
+	return s
+}

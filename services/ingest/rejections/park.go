@@ -1,0 +1,128 @@
+package rejections
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"tendril.dev/services/ingest/candidate"
+)
+
+// maxPerKey bounds how many events wait for one key, so that one arrival is never more than a moment's work.
+const maxPerKey = 1024
+
+// Park keeps rejected events whole for a short time, by what they miss. It is safe for concurrent use.
+type Park struct {
+	duration time.Duration
+	most     int
+
+	mu     sync.Mutex
+	next   uint64
+	byID   map[string]*parked
+	byKey  map[string]map[*parked]struct{}
+	oldest []*parked // in order of their end; those taken are still among them
+}
+
+type parked struct {
+	candidate *candidate.Candidate
+	missing   []string
+	number    uint64 // in order of coming
+	until     time.Time
+	gone      bool
+}
+
+// NewPark makes a park that keeps at most so many events, each for at most that time.
+func NewPark(duration time.Duration, most int) *Park {
+	return &Park{duration: duration, most: most, byID: map[string]*parked{}, byKey: map[string]map[*parked]struct{}{}}
+}
+
+// Add parks an event by what it misses. An event that is parked already stays as it is, its time too. A full park lets its oldest go.
+func (p *Park) Add(c *candidate.Candidate, missing []string, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expire(now)
+	if p.byID[c.Event.ID] != nil || p.most <= 0 || len(missing) == 0 {
+		return
+	}
+	for _, key := range missing {
+		if len(p.byKey[key]) >= maxPerKey {
+			return
+		}
+	}
+	for len(p.byID) >= p.most {
+		p.removeOldest()
+	}
+	p.next++
+	e := &parked{candidate: c, missing: missing, number: p.next, until: now.Add(p.duration)}
+	p.byID[c.Event.ID] = e
+	p.oldest = append(p.oldest, e)
+	for _, key := range missing {
+		if p.byKey[key] == nil {
+			p.byKey[key] = map[*parked]struct{}{}
+		}
+		p.byKey[key][e] = struct{}{}
+	}
+}
+
+// Take removes and gives the events that wait for any of these keys, in the order in which they came.
+func (p *Park) Take(keys []string, now time.Time) []*candidate.Candidate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expire(now)
+	var taken []*parked
+	for _, key := range keys {
+		for e := range p.byKey[key] {
+			if !e.gone {
+				p.remove(e)
+				taken = append(taken, e)
+			}
+		}
+	}
+	slices.SortFunc(taken, func(a, b *parked) int { return cmp.Compare(a.number, b.number) })
+	candidates := make([]*candidate.Candidate, len(taken))
+	for i, e := range taken {
+		candidates[i] = e.candidate
+	}
+	return candidates
+}
+
+// Expire lets go of those whose time is over.
+func (p *Park) Expire(now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.expire(now)
+}
+
+// Len is how many events are parked.
+func (p *Park) Len() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.byID)
+}
+
+func (p *Park) expire(now time.Time) {
+	for len(p.oldest) > 0 && (p.oldest[0].gone || !now.Before(p.oldest[0].until)) {
+		p.removeOldest()
+	}
+}
+
+func (p *Park) removeOldest() {
+	e := p.oldest[0]
+	p.oldest[0] = nil
+	p.oldest = p.oldest[1:]
+	if !e.gone {
+		p.remove(e)
+	}
+}
+
+func (p *Park) remove(e *parked) {
+	e.gone = true
+	delete(p.byID, e.candidate.Event.ID)
+	for _, key := range e.missing {
+		delete(p.byKey[key], e)
+		if len(p.byKey[key]) == 0 {
+			delete(p.byKey, key)
+		}
+	}
+}

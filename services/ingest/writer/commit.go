@@ -1,0 +1,201 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/draft"
+	"tendril.dev/services/ingest/follow"
+	"tendril.dev/services/ingest/held"
+	"tendril.dev/services/ingest/policy"
+	"tendril.dev/services/ingest/rejections"
+)
+
+// commit writes the batch to the streams and takes it into the projections.
+//
+// The log comes first, then the held events, then the rejected ids; each is atomic, the three together are not. A crash in between
+// loses nothing, because no candidate was acknowledged: all of them come back and are decided on what is there now. An event that
+// the log has is a duplicate then, and its held entry, which the crash left behind, is dropped with that answer, or at the latest when
+// the next writer begins (see heal). An event that was to be held is held now. The other way round, an entry deleted before its event is
+// in the log, a crash would lose an event whose git data is there.
+func (w *Writer) commit(ctx context.Context, b *batch) error {
+	start := time.Now()
+	if err := w.commitEvents(ctx, b); err != nil {
+		return err
+	}
+	w.afterEvents()
+	if err := w.commitHeld(ctx, b.held, b.draft.HeldChanges()); err != nil {
+		return err
+	}
+	if err := w.commitRejections(ctx, b.draft); err != nil {
+		return err
+	}
+	w.Metrics.commits(len(b.decided), time.Since(start))
+	return nil
+}
+
+// commitEvents appends the accepted events, if the log's head is still the one that they were decided on.
+func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
+	if len(b.accepted) == 0 {
+		return nil
+	}
+	at := time.Now().UTC().Format(time.RFC3339Nano)
+	msgs := make([]*nats.Msg, len(b.accepted))
+	for i, n := range b.accepted {
+		msgs[i] = logged(&b.decided[n], at)
+	}
+	last, err := w.Bus.PublishBatch(ctx, msgs, &b.head)
+	if err != nil {
+		return fmt.Errorf("commit %d events on head %d: %w", len(msgs), b.head, err)
+	}
+	records := make([]eventdb.Record, len(b.accepted))
+	first := last - uint64(len(msgs)) + 1
+	for i, n := range b.accepted {
+		x := &b.decided[n]
+		x.seq = first + uint64(i)
+		records[i] = eventdb.Record{Seq: x.seq, Event: x.candidate.Event, Raw: x.candidate.Raw}
+	}
+	if err := w.Index.Apply(records); err != nil {
+		return fmt.Errorf("take %d committed events into the index: %w", len(records), err)
+	}
+	return nil
+}
+
+// logged is the message of an accepted event.
+func logged(x *decided, at string) *nats.Msg {
+	c := x.candidate
+	header := nats.Header{}
+	header.Set(proto.HeaderSource, string(c.Source))
+	header.Set(proto.HeaderAcceptedAt, at)
+	if c.Relay != "" {
+		header.Set(proto.HeaderRelay, c.Relay)
+	}
+	if c.Trace != "" {
+		header.Set(proto.HeaderTraceParent, c.Trace)
+	}
+	return &nats.Msg{Subject: proto.EventSubjectOf(c.Event).String(), Header: header, Data: c.Raw}
+}
+
+// commitHeld changes the held events, if their head is still the one that the changes were decided on. More changes than one atomic
+// batch can carry go in several, each on the head of the one before.
+func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Change) error {
+	for part := range slices.Chunk(changes, bus.MaxBatch) {
+		msgs := make([]*nats.Msg, len(part))
+		for i, change := range part {
+			m := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, change.Key), Header: nats.Header{}}
+			if change.Entry == nil {
+				m.Header.Set(held.HeaderOperation, held.OperationDelete)
+			} else {
+				var err error
+				if m.Data, err = change.Entry.Encode(); err != nil {
+					return err
+				}
+			}
+			msgs[i] = m
+		}
+		last, err := w.Bus.PublishBatch(ctx, msgs, &head)
+		if err != nil {
+			return fmt.Errorf("commit %d changes of held events on head %d: %w", len(msgs), head, err)
+		}
+		for i := range part {
+			part[i].Seq = last - uint64(len(part)-1-i)
+		}
+		w.Held.Apply(part...)
+		head = last
+	}
+	return nil
+}
+
+// commitRejections remembers what was rejected, and takes back what may heal. No head is expected: a rejection that a stale writer
+// remembers is no more than a fetch less.
+func (w *Writer) commitRejections(ctx context.Context, d *draft.Draft) error {
+	added, taken := d.Rejections()
+	w.Metrics.invalidated.Add(float64(len(taken)))
+	msgs := make([]*nats.Msg, 0, len(added)+len(taken))
+	for _, r := range taken {
+		msgs = append(msgs, &nats.Msg{Subject: proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(r.ID)}.String()})
+	}
+	for _, r := range added {
+		data, err := rejections.Encode(r)
+		if err != nil {
+			return err
+		}
+		msgs = append(msgs, &nats.Msg{Subject: proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(r.ID)}.String(), Data: data})
+	}
+	for part := range slices.Chunk(msgs, bus.MaxBatch) {
+		last, err := w.Bus.PublishBatch(ctx, part, nil)
+		if err != nil {
+			return fmt.Errorf("remember %d rejections: %w", len(part), err)
+		}
+		now := time.Now()
+		for i, m := range part {
+			message := follow.Message{Seq: last - uint64(len(part)-1-i), Subject: m.Subject, Data: m.Data, Time: now}
+			if err := w.Rejected.Read(message); err != nil {
+				w.Log.Error("a rejection cannot be read again", "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+// refused deals with a batch that the server refuses whatever the head: something in it cannot be stored. The candidates are decided
+// again one by one, and the one that is refused alone is done with, so that it never stands in the way of the others. It gives false
+// for every other error.
+func (w *Writer) refused(b *batch, err error) bool {
+	var api *jetstream.APIError
+	if errors.Is(err, bus.ErrHeadMoved) || !errors.As(err, &api) || api.Code >= 500 {
+		return false
+	}
+	if len(b.decided) > 1 {
+		w.careful = len(b.decided)
+		return false
+	}
+	for _, x := range b.decided {
+		w.Log.Error("an event cannot be stored", "event", x.candidate.Event.ID, "kind", x.candidate.Event.Kind, "error", err)
+		w.Metrics.rejected(x.candidate.Event.Kind, policy.ReasonInvalid)
+		if x.msg == nil {
+			continue
+		}
+		if err := x.msg.TermWithReason("cannot be stored"); err != nil {
+			w.Log.Debug("ending a candidate", "error", err)
+		}
+		w.tell(x.candidate.Reply, []proto.Verdict{{
+			ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind, Ref: x.candidate.Ref,
+			Outcome: proto.Rejected, Message: "error: the event cannot be stored",
+		}})
+	}
+	return true
+}
+
+// heal deletes held events that a crash between two commits left behind: the log has them, or something newer in their place, or a
+// deletion request for them.
+func (w *Writer) heal(ctx context.Context) error {
+	b, err := w.newBatch(ctx, w.BatchSize, time.Now())
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	for _, e := range w.Held.All() {
+		over, err := policy.Over(b.draft, e)
+		if err != nil {
+			return fmt.Errorf("look after held event %s: %w", e.Event.ID, err)
+		}
+		if over {
+			b.draft.Drop(e)
+		}
+	}
+	changes := b.draft.HeldChanges()
+	if len(changes) > 0 {
+		w.Log.Info("held events that are over are dropped", "count", len(changes))
+	}
+	return w.commitHeld(ctx, b.held, changes)
+}

@@ -1,0 +1,354 @@
+package writer
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/follow"
+	"tendril.dev/services/ingest/held"
+	"tendril.dev/services/ingest/policy"
+	"tendril.dev/services/ingest/rejections"
+)
+
+const domain = "git.example.com"
+
+// patience is how long a test waits for what should happen soon.
+const patience = 30 * time.Second
+
+func testSettings() config.Settings {
+	var s config.Settings
+	s.Domain = domain
+	s.HoldDuration, s.SilentDuration = 30*time.Minute, 24*time.Hour
+	s.MaxFutureSeconds = 900
+	return s
+}
+
+func openBus(t testing.TB, dir string) *bus.Bus {
+	t.Helper()
+	sizing := proto.DefaultSizing()
+	sizing.TurnTTL, sizing.ClaimWait = time.Second, 2*time.Second
+	b, err := bus.Open(context.Background(), bus.Options{Dir: dir, Sizing: sizing, Name: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// replica is one ingest in a test: writer and projections.
+type replica struct {
+	*Writer
+	stop func() // gracefully; idempotent
+}
+
+// start runs a replica. prepare may set its hooks before anything happens.
+func start(t testing.TB, b *bus.Bus, name string, prepare func(*Writer)) *replica {
+	t.Helper()
+	return startWith(t, b, name, 500, prepare)
+}
+
+func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Writer)) *replica {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	rules, err := policy.New(testSettings(), time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := eventdb.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, cold := held.NewSet(), rejections.NewIndex(7*24*time.Hour)
+	log := slog.New(slog.DiscardHandler).With("replica", name)
+	w, err := New(ctx, Options{
+		Name: name, Bus: b, Index: index, Held: set, Rejected: cold,
+		Park: rejections.NewPark(2*time.Minute, 20_000), Policy: rules, Metrics: metrics, Log: log, BatchSize: batch,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if prepare != nil {
+		prepare(w)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := eventdb.Follow(ctx, b.JS, index, log); err != nil && ctx.Err() == nil {
+			t.Errorf("%s: follow the log: %v", name, err)
+		}
+	})
+	for stream, read := range map[string]func(follow.Message) error{
+		proto.KVStream(proto.BucketHeld): set.Read, proto.StreamRejected: cold.Read,
+	} {
+		running.Go(func() {
+			err := follow.Stream(ctx, b.JS, stream, log, func(m follow.Message) {
+				if err := read(m); err != nil {
+					t.Errorf("%s: read %s: %v", name, stream, err)
+				}
+			})
+			if err != nil && ctx.Err() == nil {
+				t.Errorf("%s: follow %s: %v", name, stream, err)
+			}
+		})
+	}
+	running.Go(func() { _ = w.Run(ctx) })
+	r := &replica{Writer: w}
+	r.stop = sync.OnceFunc(func() {
+		cancel()
+		running.Wait()
+		if err := index.Close(); err != nil {
+			t.Errorf("%s: close the index: %v", name, err)
+		}
+	})
+	t.Cleanup(r.stop)
+	return r
+}
+
+// eventually waits until what holds, or fails the test.
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// person is an author. Signatures are the edge's business: ingest never looks at one.
+type person string
+
+func newPerson(n int) person { return person(fmt.Sprintf("%064x", n+1)) }
+
+func (p person) npub() string {
+	npub, err := nip19.EncodePublicKey(string(p))
+	if err != nil {
+		panic(err)
+	}
+	return npub
+}
+
+func (p person) event(kind int, at int64, content string, tags ...nostr.Tag) *nostr.Event {
+	ev := &nostr.Event{
+		PubKey: string(p), Kind: kind, CreatedAt: nostr.Timestamp(at), Tags: tags, Content: content, Sig: strings.Repeat("0", 128),
+	}
+	if ev.Tags == nil {
+		ev.Tags = nostr.Tags{}
+	}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+func (p person) announcement(identifier string, at int64, maintainers ...person) *nostr.Event {
+	tags := nostr.Tags{
+		{"d", identifier},
+		{"clone", "https://" + domain + "/" + p.npub() + "/" + identifier + ".git"},
+		{"relays", "wss://" + domain},
+	}
+	for _, m := range maintainers {
+		tags = append(tags, nostr.Tag{"maintainers", string(m)})
+	}
+	return p.event(30617, at, "", tags...)
+}
+
+func (p person) state(identifier string, at int64) *nostr.Event {
+	return p.event(30618, at, "", nostr.Tag{"d", identifier}, nostr.Tag{"refs/heads/main", strings.Repeat("a", 40)}, nostr.Tag{"HEAD", "ref: refs/heads/main"})
+}
+
+func (p person) issue(owner person, identifier string, n int) *nostr.Event {
+	return p.event(1621, int64(1000+n), fmt.Sprintf("issue %d", n), nostr.Tag{"a", "30617:" + string(owner) + ":" + identifier})
+}
+
+func (p person) grasps(n int) *nostr.Event {
+	return p.event(10317, int64(1000+n), "", nostr.Tag{"g", "wss://" + domain})
+}
+
+// sender publishes candidates and gathers their verdicts.
+type sender struct {
+	t   testing.TB
+	b   *bus.Bus
+	sub *nats.Subscription
+
+	verdicts []proto.Verdict // gathered so far
+}
+
+func newSender(t testing.TB, b *bus.Bus, inbox string) *sender {
+	t.Helper()
+	sub, err := b.Conn.SubscribeSync(proto.VerdictSubject(inbox))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return &sender{t: t, b: b, sub: sub}
+}
+
+func (s *sender) message(lane proto.Lane, data []byte, headers ...string) *nats.Msg {
+	m := &nats.Msg{Subject: lane.Subject(), Data: data, Header: nats.Header{}}
+	m.Header.Set(proto.HeaderReply, s.sub.Subject)
+	switch lane {
+	case proto.LaneSyncLive:
+		m.Header.Set(proto.HeaderSource, string(proto.SourceLive))
+	case proto.LaneSyncHistoric:
+		m.Header.Set(proto.HeaderSource, string(proto.SourceStartup))
+	case proto.LaneSyncDaily:
+		m.Header.Set(proto.HeaderSource, string(proto.SourceDaily))
+	}
+	for i := 0; i+1 < len(headers); i += 2 {
+		m.Header.Set(headers[i], headers[i+1])
+	}
+	return m
+}
+
+func (s *sender) raw(lane proto.Lane, data []byte, headers ...string) {
+	s.t.Helper()
+	if _, err := s.b.JS.PublishMsg(context.Background(), s.message(lane, data, headers...)); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *sender) send(lane proto.Lane, ev *nostr.Event, headers ...string) {
+	s.t.Helper()
+	s.raw(lane, encode(s.t, ev), headers...)
+}
+
+func (s *sender) act(action proto.Action, ev *nostr.Event) {
+	s.t.Helper()
+	s.send(proto.LaneRelease, ev, proto.HeaderAction, string(action))
+}
+
+// sendAll publishes many candidates without waiting for one after the other.
+func (s *sender) sendAll(lane proto.Lane, events []*nostr.Event) {
+	s.t.Helper()
+	var acks []jetstream.PubAckFuture
+	for _, ev := range events {
+		ack, err := s.b.JS.PublishMsgAsync(s.message(lane, encode(s.t, ev)))
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		acks = append(acks, ack)
+	}
+	for _, ack := range acks {
+		select {
+		case <-ack.Ok():
+		case err := <-ack.Err():
+			s.t.Fatal(err)
+		case <-time.After(patience):
+			s.t.Fatal("a candidate was not stored in time")
+		}
+	}
+}
+
+// wait gathers verdicts until there are n in all, and gives them.
+func (s *sender) wait(n int) []proto.Verdict {
+	s.t.Helper()
+	deadline, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	for len(s.verdicts) < n {
+		m, err := s.sub.NextMsgWithContext(deadline)
+		if err != nil {
+			s.t.Fatalf("%d of %d verdicts: %v", len(s.verdicts), n, err)
+		}
+		var v proto.Verdicts
+		if err := json.Unmarshal(m.Data, &v); err != nil {
+			s.t.Fatal(err)
+		}
+		s.verdicts = append(s.verdicts, v.Verdicts...)
+	}
+	return s.verdicts
+}
+
+// ask sends one candidate and gives its verdict.
+func (s *sender) ask(lane proto.Lane, ev *nostr.Event, headers ...string) proto.Verdict {
+	s.t.Helper()
+	n := len(s.verdicts)
+	s.send(lane, ev, headers...)
+	v := s.wait(n + 1)[n]
+	if v.ID != ev.ID {
+		s.t.Fatalf("a verdict for %s, want %s", v.ID, ev.ID)
+	}
+	return v
+}
+
+func (s *sender) release(ev *nostr.Event) proto.Verdict {
+	s.t.Helper()
+	return s.ask(proto.LaneRelease, ev, proto.HeaderAction, string(proto.ActionRelease))
+}
+
+func encode(t testing.TB, ev *nostr.Event) []byte {
+	t.Helper()
+	data, err := ev.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
+}
+
+// logIDs reads the log from its start: the ids in order.
+func logIDs(t testing.TB, b *bus.Bus) []string {
+	t.Helper()
+	var ids []string
+	for _, m := range readStream(t, b, proto.StreamEvents) {
+		if m.Subject == proto.SubjectEventsMark {
+			continue
+		}
+		var ev nostr.Event
+		if err := ev.UnmarshalJSON(m.Data); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, ev.ID)
+	}
+	return ids
+}
+
+// readStream gives all messages of a stream.
+func readStream(t testing.TB, b *bus.Bus, name string) []follow.Message {
+	t.Helper()
+	stream, err := b.JS.Stream(context.Background(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	state := stream.CachedInfo().State
+	if state.Msgs == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var msgs []follow.Message
+	err = follow.Stream(ctx, b.JS, name, slog.New(slog.DiscardHandler), func(m follow.Message) {
+		if m.Seq <= state.LastSeq {
+			msgs = append(msgs, m)
+		}
+		if m.Seq >= state.LastSeq {
+			cancel()
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return msgs
+}

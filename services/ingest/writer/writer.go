@@ -1,0 +1,201 @@
+// Package writer is the one writer of the log: it takes candidates, decides them in order, commits what was decided in atomic
+// batches that name the head they were decided on, and tells the senders (design.md, One writer, fenced by the log).
+package writer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/held"
+	"tendril.dev/services/ingest/policy"
+	"tendril.dev/services/ingest/rejections"
+)
+
+// Options is what a writer works with. Index, Held and Rejected are followed from their streams by others; the writer applies its own
+// commits to them at once.
+type Options struct {
+	Name     string // in the marks that it leaves
+	Bus      *bus.Bus
+	Index    *eventdb.DB
+	Held     *held.Set
+	Rejected *rejections.Index
+	Park     *rejections.Park
+	Policy   *policy.Policy
+	Metrics  *Metrics
+	Log      *slog.Logger
+
+	BatchSize   int  // most candidates decided in one commit
+	KeepDeleted bool // deletion requests do not touch what is accepted
+}
+
+// Writer is one replica of the writer: it writes while it has the turn, and stands by otherwise.
+type Writer struct {
+	Options
+	writing atomic.Bool
+
+	// Only the term that runs touches these.
+	lanes   *lanes
+	fetched []jetstream.Msg        // taken from the lanes, not decided yet
+	healed  []*candidate.Candidate // parked events that are decided again, before anything else
+	careful int                    // so many candidates are decided one by one, because a batch was refused
+
+	turn         *turn
+	beforeCommit func() // for tests: a pause here is a writer that stands still between decision and commit
+	afterEvents  func() // for tests: between the commits of the log and of the held events
+}
+
+// New makes a writer.
+func New(ctx context.Context, o Options) (*Writer, error) {
+	if o.BatchSize < 1 || o.BatchSize > bus.MaxBatch {
+		return nil, fmt.Errorf("NGIT_COMMIT_BATCH is %d: want 1 to %d", o.BatchSize, bus.MaxBatch)
+	}
+	t, err := openTurn(ctx, o.Bus, o.Log)
+	if err != nil {
+		return nil, err
+	}
+	return &Writer{Options: o, turn: t, beforeCommit: func() {}, afterEvents: func() {}}, nil
+}
+
+// Run stands in line for the writer's turn and writes while it has it, until ctx ends. A commit that has begun is finished.
+func (w *Writer) Run(ctx context.Context) error {
+	w.turn.run(ctx, w.serve)
+	return nil
+}
+
+// Writing says whether this replica is the writer now, as far as it knows.
+func (w *Writer) Writing() bool { return w.writing.Load() }
+
+// idle is how often a writer without candidates looks after what it keeps in memory.
+const idle = 5 * time.Second
+
+// serve is one term as the writer. It returns when ctx ends, or when a commit failed: then nothing is certain but what the streams
+// say, and the next term begins by reading them.
+func (w *Writer) serve(ctx context.Context) {
+	if err := w.begin(ctx); err != nil {
+		if ctx.Err() == nil {
+			w.Log.Error("the writer cannot begin", "error", err)
+		}
+		return
+	}
+	w.writing.Store(true)
+	w.Metrics.writer.Set(1)
+	w.Log.Info("writing the log", "head", w.Index.Seq(), "held", w.Held.Len())
+	defer func() {
+		w.giveBackFetched()
+		w.lanes.close()
+		w.writing.Store(false)
+		w.Metrics.writer.Set(0)
+		w.Log.Info("standing by")
+	}()
+	for ctx.Err() == nil {
+		if err := w.step(ctx); err != nil {
+			w.stepDown(err)
+			return
+		}
+	}
+}
+
+// step decides and commits one batch.
+func (w *Writer) step(ctx context.Context) error {
+	size := w.BatchSize
+	if w.careful > 0 {
+		size = 1
+	}
+	if len(w.fetched) == 0 && len(w.healed) == 0 {
+		timer := time.NewTimer(idle)
+		w.fetched = w.lanes.next(ctx, size, timer.C)
+		timer.Stop()
+	}
+	now := time.Now()
+	if len(w.fetched) == 0 && len(w.healed) == 0 {
+		w.Rejected.Expire(now)
+		w.Park.Expire(now)
+		w.Metrics.observeMemory(w.Park.Len(), w.Rejected.Len())
+		return nil
+	}
+	b, err := w.newBatch(ctx, size, now)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	if err := w.fill(b); err != nil {
+		b.giveBack(w)
+		return err
+	}
+	w.beforeCommit()
+	// A commit that has begun is finished, turn or no turn: the log's head decides whether it may.
+	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if err := w.commit(commit, b); err != nil {
+		if w.refused(b, err) {
+			return nil
+		}
+		b.giveBack(w)
+		return err
+	}
+	w.careful = max(0, w.careful-len(b.decided))
+	w.finish(b)
+	return nil
+}
+
+// commitTimeout bounds the commits of one batch.
+const commitTimeout = 15 * time.Second
+
+// begin makes this replica the only one that can commit, and brings its projections to the heads. The marks move both heads: a commit
+// that was decided on an earlier one, by a writer that was paused or cut off, is refused from now on, whatever that writer believes.
+func (w *Writer) begin(ctx context.Context) error {
+	mark, err := json.Marshal(proto.WriterMark{Writer: w.Name, At: time.Now().UTC()})
+	if err != nil {
+		return fmt.Errorf("write the writer's mark: %w", err)
+	}
+	events, err := w.Bus.JS.Publish(ctx, proto.SubjectEventsMark, mark)
+	if err != nil {
+		return fmt.Errorf("mark the log: %w", err)
+	}
+	entries, err := w.Bus.JS.Publish(ctx, proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), mark)
+	if err != nil {
+		return fmt.Errorf("mark the held events: %w", err)
+	}
+	if err := w.Index.WaitFor(ctx, events.Sequence); err != nil {
+		return fmt.Errorf("catch up with the log: %w", err)
+	}
+	if err := w.Held.WaitFor(ctx, entries.Sequence); err != nil {
+		return fmt.Errorf("catch up with the held events: %w", err)
+	}
+	if w.lanes, err = openLanes(ctx, w.Bus.JS, w.BatchSize, w.Log); err != nil {
+		return err
+	}
+	if err := w.heal(ctx); err != nil {
+		w.lanes.close()
+		return err
+	}
+	return nil
+}
+
+// stepDown says why a term ends before its time.
+func (w *Writer) stepDown(err error) {
+	if errors.Is(err, bus.ErrHeadMoved) {
+		w.Metrics.fenced.Inc()
+		w.Log.Warn("another writer has moved the head: the batch was refused and is decided again", "error", err)
+		return
+	}
+	w.Log.Error("the writer begins again", "error", err)
+}
+
+func (w *Writer) giveBackFetched() {
+	for _, m := range w.fetched {
+		giveBack(m)
+	}
+	w.fetched = nil
+}

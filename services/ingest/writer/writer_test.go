@@ -1,0 +1,429 @@
+package writer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
+)
+
+func TestStoryOfARepository(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	r := start(t, b, "one", nil)
+	s := newSender(t, b, "story")
+	alice, bob := newPerson(1), newPerson(2)
+
+	announcement, state, issue := alice.announcement("tree", 100), alice.state("tree", 200), bob.issue(alice, "tree", 1)
+	if v := s.ask(proto.LaneUser, announcement); v.Outcome != proto.HeldBack || v.Message != proto.MessagePurgatory {
+		t.Fatalf("a new announcement: %+v", v)
+	}
+	if v := s.ask(proto.LaneUser, state); v.Outcome != proto.HeldBack {
+		t.Fatalf("its state: %+v", v)
+	}
+	if v := s.ask(proto.LaneUser, issue); v.Outcome != proto.Rejected {
+		t.Fatalf("an issue for a held announcement: %+v", v)
+	}
+	if r.Held.Len() != 2 {
+		t.Fatalf("%d held, want 2", r.Held.Len())
+	}
+	// Purgatory releases both; they come together and in order.
+	s.act(proto.ActionRelease, announcement)
+	s.act(proto.ActionRelease, state)
+	vs := s.wait(5)[3:]
+	if vs[0].Outcome != proto.Accepted || vs[1].Outcome != proto.Accepted || vs[1].Seq != vs[0].Seq+1 {
+		t.Fatalf("releases: %+v", vs)
+	}
+	if v := s.ask(proto.LaneUser, issue, proto.HeaderRef, "r1", proto.HeaderTraceParent, "00-abc"); v.Outcome != proto.Accepted || v.Ref != "r1" {
+		t.Fatalf("the issue, submitted again: %+v", v)
+	}
+	if v := s.release(state); v.Outcome != proto.Duplicate {
+		t.Fatalf("a release that was carried out already: %+v", v)
+	}
+	if r.Held.Len() != 0 {
+		t.Fatalf("%d still held", r.Held.Len())
+	}
+	if got, want := logIDs(t, b), []string{announcement.ID, state.ID, issue.ID}; !slices.Equal(got, want) {
+		t.Fatalf("the log is %v, want %v", got, want)
+	}
+	msgs := readStream(t, b, proto.StreamEvents)
+	last := msgs[len(msgs)-1]
+	if last.Header.Get(proto.HeaderSource) != string(proto.SourceUser) || last.Header.Get(proto.HeaderTraceParent) != "00-abc" {
+		t.Errorf("headers of the issue: %v", last.Header)
+	}
+	if _, err := time.Parse(time.RFC3339Nano, last.Header.Get(proto.HeaderAcceptedAt)); err != nil {
+		t.Errorf("accepted at: %v", err)
+	}
+	if last.Subject != proto.EventSubjectOf(issue).String() {
+		t.Errorf("subject %s", last.Subject)
+	}
+}
+
+// The fencing test: a writer stands still between its decision and its commit, another takes over, and the first goes on.
+func TestPausedWriterCannotCommit(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	pause, paused := make(chan struct{}), make(chan struct{})
+	var once atomic.Bool
+	first := start(t, b, "first", func(w *Writer) {
+		w.beforeCommit = func() {
+			if once.CompareAndSwap(false, true) {
+				close(paused)
+				<-pause
+			}
+		}
+		w.turn.beforePull = func() { // the whole replica stands still, as under SIGSTOP
+			if once.Load() {
+				<-pause
+			}
+		}
+	})
+	eventually(t, "the first replica writes", first.Writing)
+	s := newSender(t, b, "fence")
+	alice := newPerson(1)
+	var events []*nostr.Event
+	for i := range 40 {
+		events = append(events, newPerson(100+i).grasps(i))
+	}
+	events = append(events, alice.announcement("tree", 100)) // to be held: the held events are fenced too
+	s.sendAll(proto.LaneUser, events)
+	<-paused
+
+	second := start(t, b, "second", nil)
+	eventually(t, "the standby takes over", second.Writing)
+	// The candidates in the first one's hands come back when their time for an answer is over; the second decides them.
+	s.wait(len(events))
+	head, err := b.LastSeq(t.Context(), proto.StreamEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !first.Writing() {
+		t.Fatal("the first replica does not believe any more that it writes: the test proves nothing")
+	}
+
+	close(pause)
+	eventually(t, "the first one's commit is refused", func() bool { return testutil.ToFloat64(first.Metrics.fenced) == 1 })
+	eventually(t, "the first replica stands by", func() bool { return !first.Writing() })
+	// Two marks and each event once: the log would hide a second copy of an event, its sequence does not.
+	if want := uint64(2 + 40); head != want {
+		t.Errorf("the second writer left the head at %d, want %d", head, want)
+	}
+	if after, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil || after != head {
+		t.Errorf("the head moved from %d to %d, %v: the stale commit was stored", head, after, err)
+	}
+	if got := logIDs(t, b); !sameIDs(got, events[:40]) {
+		t.Errorf("the log has %d events, want exactly the 40 that were sent", len(got))
+	}
+	if second.Held.Len() != 1 || second.Held.ByID(events[40].ID) == nil {
+		t.Errorf("%d held, want the announcement", second.Held.Len())
+	}
+	if n := testutil.ToFloat64(second.Metrics.fenced); n != 0 {
+		t.Errorf("the new writer was refused %v times", n)
+	}
+}
+
+func sameIDs(ids []string, events []*nostr.Event) bool {
+	want := make([]string, len(events))
+	for i, ev := range events {
+		want[i] = ev.ID
+	}
+	slices.Sort(want)
+	return slices.Equal(slices.Sorted(slices.Values(ids)), want)
+}
+
+// A crash between the commit of the log and that of the held events: the entry that is left behind goes with the next answer, or when
+// the next writer begins.
+func TestCrashBetweenCommitsHeals(t *testing.T) {
+	t.Parallel()
+	for _, again := range []bool{true, false} {
+		t.Run(fmt.Sprintf("release comes again: %v", again), func(t *testing.T) {
+			t.Parallel()
+			b := openBus(t, t.TempDir())
+			crashed, dead := make(chan struct{}), make(chan struct{})
+			var armed atomic.Bool
+			first := start(t, b, "first", func(w *Writer) {
+				w.afterEvents = func() {
+					if armed.Load() {
+						close(crashed)
+						<-dead
+					}
+				}
+				w.turn.beforePull = func() {
+					if armed.Load() {
+						<-dead
+					}
+				}
+			})
+			s := newSender(t, b, "crash")
+			announcement := newPerson(1).announcement("tree", 100)
+			if v := s.ask(proto.LaneUser, announcement); v.Outcome != proto.HeldBack {
+				t.Fatalf("a new announcement: %+v", v)
+			}
+			armed.Store(true)
+			s.act(proto.ActionRelease, announcement)
+			<-crashed
+			// The first replica never goes on: its commit of the held events is fenced off by the second one's mark.
+			if !again {
+				purge(t, b, proto.StreamCandidates)
+			}
+			second := start(t, b, "second", nil)
+			eventually(t, "the standby takes over", second.Writing)
+			if again {
+				if v := s.wait(2)[1]; v.Outcome != proto.Duplicate {
+					t.Errorf("the release, decided again: %+v", v)
+				}
+			}
+			eventually(t, "the entry is dropped", func() bool { return second.Held.Len() == 0 })
+			if got := logIDs(t, b); !slices.Equal(got, []string{announcement.ID}) {
+				t.Errorf("the log is %v", got)
+			}
+			armed.Store(false)
+			close(dead)
+			first.stop()
+		})
+	}
+}
+
+func TestVerdictComesAfterTheCommit(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	proceed := make(chan struct{})
+	reached := make(chan struct{}, 1)
+	start(t, b, "one", func(w *Writer) {
+		w.beforeCommit = func() {
+			reached <- struct{}{}
+			<-proceed
+		}
+	})
+	s := newSender(t, b, "after")
+	ev := newPerson(1).grasps(1)
+	s.send(proto.LaneUser, ev)
+	<-reached
+	if m, err := s.sub.NextMsg(200 * time.Millisecond); err == nil {
+		t.Fatalf("a verdict before the commit: %s", m.Data)
+	}
+	close(proceed)
+	v := s.wait(1)[0]
+	if v.Outcome != proto.Accepted {
+		t.Fatalf("verdict: %+v", v)
+	}
+	// When the verdict is there, the event is in the log, at the sequence that it names.
+	stream, err := b.JS.Stream(t.Context(), proto.StreamEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := stream.GetMsg(t.Context(), v.Seq)
+	if err != nil || m.Subject != proto.EventSubjectOf(ev).String() {
+		t.Fatalf("at %d: %v, %v", v.Seq, m, err)
+	}
+}
+
+func TestUserOvertakesASync(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	backlog := make([]*nostr.Event, 20_000)
+	for i := range backlog {
+		backlog[i] = newPerson(1000 + i).grasps(i)
+	}
+	sync := newSender(t, b, "sync")
+	for part := range slices.Chunk(backlog, 2000) {
+		sync.sendAll(proto.LaneSyncHistoric, part)
+	}
+	start(t, b, "one", nil)
+	sync.wait(1) // the writer is at work
+	user := newSender(t, b, "user")
+	if v := user.ask(proto.LaneUser, newPerson(1).grasps(1)); v.Outcome != proto.Accepted {
+		t.Fatalf("the user's event: %+v", v)
+	}
+	pending, err := b.JS.Consumer(t.Context(), proto.StreamCandidates, proto.ConsumerSync)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := pending.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.NumPending < 5_000 {
+		t.Errorf("only %d synced candidates were left when the user's event was accepted", info.NumPending)
+	}
+	for _, v := range sync.wait(len(backlog)) {
+		if v.Outcome != proto.Accepted {
+			t.Fatalf("a synced event: %+v", v)
+		}
+	}
+}
+
+func TestMalformedCandidatesDoNotStandInTheWay(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	start(t, b, "one", nil)
+	s := newSender(t, b, "malformed")
+	good := newPerson(1).grasps(1)
+	forged := *good
+	forged.Content = "something else"
+	huge := newPerson(2).event(1, 100, strings.Repeat("x", 1<<20-32<<10))
+	for i, data := range [][]byte{nil, []byte("{"), []byte("null"), []byte(`{"kind":-1}`), []byte("\xff\xfe"), encode(t, &forged), encode(t, huge)} {
+		s.raw(proto.LaneUser, data, proto.HeaderRef, fmt.Sprint(i))
+	}
+	s.raw(proto.LaneSyncLive, encode(t, good), proto.HeaderSource, "hearsay", proto.HeaderRef, "7")
+	s.raw(proto.LaneRelease, encode(t, good), proto.HeaderAction, "explode", proto.HeaderRef, "8")
+	s.raw(proto.LaneUser, encode(t, good), proto.HeaderReply, "grasp.event.1.x.y") // nobody may be made to hear verdicts there
+	for _, v := range s.wait(9) {
+		if v.Outcome != proto.Rejected || !strings.HasPrefix(v.Message, "invalid: ") || v.Ref == "" {
+			t.Errorf("malformed: %+v", v)
+		}
+	}
+	if v := s.ask(proto.LaneUser, good); v.Outcome != proto.Duplicate {
+		t.Fatalf("the good one, sent again: %+v", v)
+	}
+	eventually(t, "the queue is empty", func() bool { return messages(t, b, proto.StreamCandidates) == 0 })
+}
+
+func TestRestartGoesOn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	b := openBus(t, dir)
+	r := start(t, b, "before", nil)
+	s := newSender(t, b, "before")
+	alice, bob := newPerson(1), newPerson(2)
+	announcement := alice.announcement("tree", 100)
+	orphan := bob.state("tree", 100)
+	s.ask(proto.LaneUser, announcement)
+	if v := s.ask(proto.LaneSyncLive, orphan); v.Outcome != proto.Rejected || v.Message != "invalid: author not authorized for this repository" {
+		t.Fatalf("a stranger's state: %+v", v)
+	}
+	s.ask(proto.LaneUser, bob.grasps(1))
+	r.stop()
+	b.Close()
+
+	b = openBus(t, dir)
+	r = start(t, b, "after", nil)
+	s = newSender(t, b, "after")
+	if v := s.ask(proto.LaneUser, announcement); v.Outcome != proto.Duplicate || v.Message != proto.MessagePurgatory {
+		t.Errorf("the held announcement: %+v", v)
+	}
+	if v := s.ask(proto.LaneUser, bob.grasps(1)); v.Outcome != proto.Duplicate {
+		t.Errorf("the accepted event: %+v", v)
+	}
+	before := messages(t, b, proto.StreamRejected)
+	if v := s.ask(proto.LaneSyncLive, orphan); v.Outcome != proto.Rejected || before != 1 {
+		t.Errorf("the rejected event: %+v; %d remembered", v, before)
+	}
+	if v := s.release(announcement); v.Outcome != proto.Accepted {
+		t.Errorf("the release: %+v", v)
+	}
+}
+
+// What an arrival heals is decided again at once, and forgotten by the index of rejected ids.
+func TestArrivalHeals(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	r := start(t, b, "one", nil)
+	s := newSender(t, b, "heal")
+	alice, bob := newPerson(1), newPerson(2)
+	announcement, state, issue := alice.announcement("tree", 100), alice.state("tree", 200), bob.issue(alice, "tree", 1)
+	comment := bob.event(1111, 300, "a comment", nostr.Tag{"E", issue.ID})
+	for _, ev := range []*nostr.Event{comment, issue, state} {
+		if v := s.ask(proto.LaneSyncLive, ev); v.Outcome != proto.Rejected {
+			t.Fatalf("kind %d before what it belongs to: %+v", ev.Kind, v)
+		}
+	}
+	if r.Park.Len() != 3 || r.Rejected.Len() != 3 {
+		t.Fatalf("%d parked, %d remembered, want 3 and 3", r.Park.Len(), r.Rejected.Len())
+	}
+	s.ask(proto.LaneUser, announcement)
+	eventually(t, "the state is held", func() bool { return r.Held.ByID(state.ID) != nil })
+	s.act(proto.ActionRelease, announcement)
+	s.act(proto.ActionRelease, state)
+	s.wait(6)
+	eventually(t, "issue and comment are accepted", func() bool {
+		v := r.Index.View()
+		defer v.Close()
+		_, err := v.Event(comment.ID)
+		return err == nil
+	})
+	if r.Park.Len() != 0 || r.Rejected.Len() != 0 {
+		t.Errorf("%d parked, %d remembered, want none", r.Park.Len(), r.Rejected.Len())
+	}
+	if got, want := logIDs(t, b), []string{announcement.ID, issue.ID, comment.ID, state.ID}; !slices.Equal(got, want) && !sameIDs(got, []*nostr.Event{announcement, state, issue, comment}) {
+		t.Errorf("the log is %v, want %v", got, want)
+	}
+}
+
+func TestIdleWritesNothing(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	r := start(t, b, "one", nil)
+	eventually(t, "the replica writes", r.Writing)
+	streams := []string{proto.StreamEvents, proto.StreamRejected, proto.KVStream(proto.BucketHeld)}
+	var before [3]uint64
+	for i, name := range streams {
+		before[i], _ = b.LastSeq(t.Context(), name)
+	}
+	select { // longer than a few confirmations of the turn
+	case <-time.After(2 * time.Second):
+	case <-t.Context().Done():
+	}
+	if !r.Writing() {
+		t.Error("the turn was lost while idle")
+	}
+	for i, name := range streams {
+		if after, _ := b.LastSeq(t.Context(), name); after != before[i] {
+			t.Errorf("%s grew from %d to %d", name, before[i], after)
+		}
+	}
+}
+
+// A graceful stop hands the turn on without waiting for the pin to lapse, and nothing is lost or done twice on the way.
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	first := start(t, b, "first", nil)
+	eventually(t, "the first replica writes", first.Writing)
+	second := start(t, b, "second", nil)
+	s := newSender(t, b, "hand")
+	var events []*nostr.Event
+	for i := range 2000 {
+		events = append(events, newPerson(100+i).grasps(i))
+	}
+	s.sendAll(proto.LaneSyncLive, events[:1000])
+	if second.Writing() {
+		t.Fatal("two replicas write")
+	}
+	go first.stop()
+	s.sendAll(proto.LaneSyncLive, events[1000:])
+	s.wait(len(events))
+	first.stop()
+	eventually(t, "the second replica writes", second.Writing)
+	if got := logIDs(t, b); !sameIDs(got, events) {
+		t.Errorf("the log has %d events, want %d", len(got), len(events))
+	}
+}
+
+func messages(t *testing.T, b *bus.Bus, name string) uint64 {
+	t.Helper()
+	stream, err := b.JS.Stream(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream.CachedInfo().State.Msgs
+}
+
+func purge(t *testing.T, b *bus.Bus, name string) {
+	t.Helper()
+	stream, err := b.JS.Stream(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
