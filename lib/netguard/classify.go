@@ -7,7 +7,6 @@ import (
 	"errors"
 	"io"
 	"net"
-	"net/http"
 	"net/textproto"
 	"os"
 	"strings"
@@ -114,7 +113,7 @@ func isTLS(err error) bool {
 }
 
 func isProtocol(err error) bool {
-	if as[*ProtocolError](err) || as[*http.ProtocolError](err) || as[textproto.ProtocolError](err) {
+	if as[*ProtocolError](err) || as[textproto.ProtocolError](err) {
 		return true
 	}
 	// net/http has no exported type for an answer that is not HTTP, nor for a header beyond its bound.

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
+	"net/textproto"
 	"net/url"
 	"os"
 	"syscall"
@@ -49,7 +49,7 @@ func TestClassify(t *testing.T) {
 		{"not TLS", tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}, CauseTLS},
 		{"marked", &ProtocolError{Err: errors.New("message is not JSON")}, CauseProtocol},
 		{"not HTTP", errors.New(`net/http: HTTP/1.x transport connection broken: malformed HTTP response "SSH"`), CauseProtocol},
-		{"HTTP", http.ErrMissingBoundary, CauseProtocol},
+		{"header", textproto.ProtocolError("malformed MIME header"), CauseProtocol},
 		{"anything", errors.New("anything"), CauseOther},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -2,6 +2,7 @@ package netguard
 
 import (
 	"bytes"
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -35,9 +36,13 @@ func portOf(t *testing.T, server *httptest.Server) string {
 	return port
 }
 
+// get fetches a page. What takes longer than its time is an error of the test's own, which no cause stands for.
 func get(t *testing.T, client *http.Client, url string) (*http.Response, string, error) {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	defer time.AfterFunc(10*time.Second, cancel).Stop()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +136,7 @@ func TestRedirects(t *testing.T) {
 	hidden.Start()
 	t.Cleanup(hidden.Close)
 
-	var server *httptest.Server
-	server = serve(t, func(w http.ResponseWriter, r *http.Request) {
+	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		var n int
 		switch _, err := fmt.Sscanf(r.URL.Path, "/hops/%d", &n); {
 		case r.URL.Path == "/to":

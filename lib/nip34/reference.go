@@ -16,7 +16,7 @@ type RepoRef struct{ PubKey, Identifier string }
 func ParseRepoRef(s string) (RepoRef, error) {
 	rest, found := strings.CutPrefix(s, "30617:")
 	if !found {
-		return RepoRef{}, errors.New("a repository reference starts with 30617:")
+		return RepoRef{}, errors.New("a repository reference starts with kind 30617 and a colon")
 	}
 	pubkey, identifier, found := strings.Cut(rest, ":")
 	if !found || !IsHex64(pubkey) {
