@@ -154,3 +154,10 @@ type WriterMark struct {
 	Writer string    `json:"writer"`
 	At     time.Time `json:"at"`
 }
+
+// KnownID is an event that need not be fetched: it is accepted, held, or was rejected lately. An answer of grasp.query.ids is a stream
+// of messages, each a JSON array of these; an empty array ends it.
+type KnownID struct {
+	ID        string          `json:"id"`
+	CreatedAt nostr.Timestamp `json:"created_at"`
+}
