@@ -113,16 +113,32 @@ func isTLS(err error) bool {
 }
 
 func isProtocol(err error) bool {
-	if as[*ProtocolError](err) || as[textproto.ProtocolError](err) {
-		return true
-	}
-	// net/http has no exported type for an answer that is not HTTP, nor for a header beyond its bound.
+	return as[*ProtocolError](err) || as[textproto.ProtocolError](err) || saidByHTTP(err, CauseProtocol)
+}
+
+// untyped are failures for which net/http has words but no exported type.
+var untyped = []struct {
+	words string
+	cause Cause
+}{
+	{"malformed HTTP", CauseProtocol},                     // an answer that is not HTTP
+	{"server response headers exceeded", CauseProtocol},   // a header beyond its bound
+	{"readLoopPeekFailLocked: %!w(<nil>)", CauseProtocol}, // the server spoke before it was asked
+	{"server closed idle connection", CauseConnect},       // it hung up before it was asked
+}
+
+func saidByHTTP(err error, cause Cause) bool {
 	message := err.Error()
-	return strings.Contains(message, "malformed HTTP") || strings.Contains(message, "server response headers exceeded")
+	for _, u := range untyped {
+		if u.cause == cause && strings.Contains(message, u.words) {
+			return true
+		}
+	}
+	return false
 }
 
 func isConnect(err error) bool {
-	return isBroken(err) || as[*net.OpError](err) || errors.Is(err, net.ErrClosed)
+	return isBroken(err) || as[*net.OpError](err) || errors.Is(err, net.ErrClosed) || saidByHTTP(err, CauseConnect)
 }
 
 // isBroken says whether the connection ended, or was refused, below what we speak over it.

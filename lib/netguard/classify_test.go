@@ -49,6 +49,8 @@ func TestClassify(t *testing.T) {
 		{"not TLS", tls.RecordHeaderError{Msg: "first record does not look like a TLS handshake"}, CauseTLS},
 		{"marked", &ProtocolError{Err: errors.New("message is not JSON")}, CauseProtocol},
 		{"not HTTP", errors.New(`net/http: HTTP/1.x transport connection broken: malformed HTTP response "SSH"`), CauseProtocol},
+		{"spoken too early", errors.New("readLoopPeekFailLocked: %!w(<nil>)"), CauseProtocol},
+		{"hung up too early", errors.New("http: server closed idle connection"), CauseConnect},
 		{"header", textproto.ProtocolError("malformed MIME header"), CauseProtocol},
 		{"anything", errors.New("anything"), CauseOther},
 	} {
