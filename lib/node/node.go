@@ -86,6 +86,9 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		n.Bus.Close()
 		return nil, fmt.Errorf("open the event index: %w", err)
 	}
+	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, log); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
 	n.Ready.Add("bus", func() error {
 		if !n.Bus.Conn.IsConnected() {
 			return errors.New("not connected to NATS")

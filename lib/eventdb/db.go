@@ -1,0 +1,225 @@
+// Package eventdb is the projection of the log GRASP_EVENTS: a Pebble index that answers nostr filters and id scans
+// (design.md, first and third idea; NIP-01, NIP-09, NIP-40).
+//
+// The log is the truth and the index can be rebuilt from it at any time. So nothing here is synced to disk write by write: the
+// index runs without a write-ahead log and keeps the sequence that it has reached in the same atomic batch as what it applied. After a
+// crash it holds the state of some earlier sequence, whole, and follows the log on from there.
+package eventdb
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// ErrNotFound: the index has no such event.
+var ErrNotFound = errors.New("no such event")
+
+// Record is one event of the log.
+type Record struct {
+	Seq   uint64 // its sequence in the log
+	Event *nostr.Event
+	Raw   []byte // its JSON as logged; nil: made from Event
+}
+
+// DB is the index. It is safe for concurrent use.
+type DB struct {
+	pebble      *pebble.DB
+	cache       *pebble.Cache
+	now         func() nostr.Timestamp
+	keepDeleted bool
+	mu          sync.Mutex // one writer: Apply, Advance, reset
+	stateMu     sync.Mutex // guards what follows
+	seq         uint64
+	count       uint64
+	moved       chan struct{} // closed and replaced whenever seq changes
+	subscribers []*subscriber
+}
+
+type subscriber struct{ fn func([]Record) }
+
+// Option sets something other than its default.
+type Option func(*options)
+
+type options struct {
+	cacheBytes  int64
+	keepDeleted bool
+	now         func() nostr.Timestamp
+}
+
+// WithCache sets the size of Pebble's block cache, in bytes. Default 64 MiB.
+func WithCache(bytes int64) Option { return func(o *options) { o.cacheBytes = bytes } }
+
+// WithDeletionsDisrespected keeps the events that deletion requests name (policy.md, kind 5). The requests are stored as any event.
+func WithDeletionsDisrespected(on bool) Option { return func(o *options) { o.keepDeleted = on } }
+
+// WithClock sets the clock that decides which events have expired (NIP-40).
+func WithClock(now func() nostr.Timestamp) Option { return func(o *options) { o.now = now } }
+
+// Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory.
+func Open(dir string, opts ...Option) (*DB, error) {
+	o := options{cacheBytes: 64 << 20, now: nostr.Now}
+	for _, set := range opts {
+		set(&o)
+	}
+	fs := vfs.Default
+	if dir == "" {
+		fs = vfs.NewMem()
+	}
+	cache := pebble.NewCache(o.cacheBytes)
+	po := &pebble.Options{
+		FS:                 fs,
+		Cache:              cache,
+		DisableWAL:         true,
+		MemTableSize:       32 << 20,
+		FormatMajorVersion: pebble.FormatNewest,
+		Logger:             quiet{},
+		// Most of what is asked is asked by full prefix; blooms let a look-up of an unknown id touch no block.
+		Levels: [7]pebble.LevelOptions{},
+	}
+	for i := range po.Levels {
+		po.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
+	}
+	p, err := pebble.Open(dir, po)
+	if err != nil {
+		cache.Unref()
+		return nil, fmt.Errorf("open index in %q: %w", dir, err)
+	}
+	db := &DB{pebble: p, cache: cache, now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{})}
+	if db.seq, err = readUint(p, metaSeq); err == nil {
+		db.count, err = readUint(p, metaCount)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open index in %q: %w", dir, err), db.Close())
+	}
+	return db, nil
+}
+
+// Close writes out what is in memory and closes the index. No View may be open.
+func (db *DB) Close() error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	err := errors.Join(db.pebble.Flush(), db.pebble.Close())
+	db.cache.Unref()
+	if err != nil {
+		return fmt.Errorf("close index: %w", err)
+	}
+	return nil
+}
+
+// Seq is the last log sequence applied.
+func (db *DB) Seq() uint64 {
+	db.stateMu.Lock()
+	defer db.stateMu.Unlock()
+	return db.seq
+}
+
+// WaitFor waits until the index has applied the log up to seq.
+func (db *DB) WaitFor(ctx context.Context, seq uint64) error {
+	for {
+		db.stateMu.Lock()
+		reached, moved := db.seq, db.moved
+		db.stateMu.Unlock()
+		if reached >= seq {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the index to reach %d, it is at %d: %w", seq, reached, ctx.Err())
+		}
+	}
+}
+
+// Subscribe calls fn with the events that each Apply stored, in log order, after they are visible to a new View. Events that were passed over
+// (known, replaced by newer ones, deleted, ephemeral) are not among them. fn is called by the applying goroutine: it must not block or apply.
+// After cancel has returned, a call that had already begun may still be running.
+func (db *DB) Subscribe(fn func(recs []Record)) (cancel func()) {
+	s := &subscriber{fn}
+	db.stateMu.Lock()
+	defer db.stateMu.Unlock()
+	db.subscribers = append(slices.Clone(db.subscribers), s)
+	return func() {
+		db.stateMu.Lock()
+		defer db.stateMu.Unlock()
+		db.subscribers = slices.DeleteFunc(slices.Clone(db.subscribers), func(o *subscriber) bool { return o == s })
+	}
+}
+
+// publish makes a new sequence known and tells the subscribers.
+func (db *DB) publish(seq, count uint64, stored []Record) {
+	db.stateMu.Lock()
+	db.seq, db.count = seq, count
+	close(db.moved)
+	db.moved = make(chan struct{})
+	subscribers := db.subscribers
+	db.stateMu.Unlock()
+	if len(stored) == 0 {
+		return
+	}
+	for _, s := range subscribers {
+		s.fn(stored)
+	}
+}
+
+// reset forgets everything, for a log that is not the one that was read.
+func (db *DB) reset(log string) error {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	b := db.pebble.NewBatch()
+	defer b.Close()
+	if err := b.DeleteRange([]byte{0}, []byte{0xff}, nil); err != nil {
+		return fmt.Errorf("reset index: %w", err)
+	}
+	if err := b.Set(metaLog, []byte(log), nil); err != nil {
+		return fmt.Errorf("reset index: %w", err)
+	}
+	if err := b.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("reset index: %w", err)
+	}
+	db.publish(0, 0, nil)
+	return nil
+}
+
+// logIdentity is which log the index was made from; empty: none yet.
+func (db *DB) logIdentity() (string, error) {
+	v, closer, err := db.pebble.Get(metaLog)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the index's log identity: %w", err)
+	}
+	defer closer.Close()
+	return string(v), nil
+}
+
+func readUint(r pebble.Reader, key []byte) (uint64, error) {
+	v, closer, err := r.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer closer.Close()
+	if len(v) != 8 {
+		return 0, fmt.Errorf("key %q holds %d bytes, want 8", key, len(v))
+	}
+	return binary.BigEndian.Uint64(v), nil
+}
+
+// quiet: Pebble's notes on flushes and compactions are nobody's news. What fails comes back as an error.
+type quiet struct{}
+
+func (quiet) Infof(string, ...any)              {}
+func (quiet) Errorf(string, ...any)             {}
+func (quiet) Fatalf(format string, args ...any) { panic(fmt.Sprintf("pebble: "+format, args...)) }

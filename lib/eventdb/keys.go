@@ -1,0 +1,208 @@
+package eventdb
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"math"
+	"strconv"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// The tables. A key begins with its table's byte.
+//
+//	e <seq>                              → the event's JSON, as logged
+//	i <id>                               → posting
+//	t <place>                            → posting      every event
+//	a <pubkey> <place>                   → posting      by author
+//	k <kind> <place>                     → posting      by kind
+//	p <pubkey> <kind> <place>            → posting      by author and kind
+//	g <letter> <hash of value> <place>   → posting      by single-letter tag
+//	r <kind> <pubkey> <hash of d>        → <place> <seq>: who holds the coordinate
+//	d <pubkey> <id>                      → nothing      deletion request by id
+//	c <kind> <pubkey> <hash of d>        → <created_at> deletion request by coordinate, up to this time
+//	z <expiration> <id>                  → nothing      when events expire
+//	m <name>                             → what the index knows of itself
+//
+// A place is the inverted created_at and the id, 40 bytes, so that bytewise order is NIP-01's: newest first, and the lower id
+// first among equals. A posting is <seq> <kind> and, of an event that expires, <expiration>: enough to pass over an event of
+// the wrong kind, or one that is over, without loading it.
+const (
+	tableEvent      = 'e'
+	tableID         = 'i'
+	tableTime       = 't'
+	tableAuthor     = 'a'
+	tableKind       = 'k'
+	tableAuthorKind = 'p'
+	tableTag        = 'g'
+	tableHolder     = 'r'
+	tableDeletedID  = 'd'
+	tableDeletedTo  = 'c'
+	tableExpiry     = 'z'
+	tableMeta       = 'm'
+)
+
+const (
+	idLen    = 32
+	timeLen  = 8
+	placeLen = timeLen + idLen
+	// hashLen is how much of SHA-256 stands for a tag's value: 128 bits, so that nobody can make two values meet, and nothing
+	// has to be loaded to tell them apart. It also bounds the key, however long the value is.
+	hashLen = 16
+)
+
+var (
+	metaSeq   = []byte{tableMeta, 's'}
+	metaLog   = []byte{tableMeta, 'l'}
+	metaCount = []byte{tableMeta, 'n'}
+)
+
+type id [idLen]byte
+
+func parseID(s string) (id, error) {
+	var out id
+	if len(s) != 2*idLen {
+		return out, fmt.Errorf("id or pubkey %.80q: want %d hex digits", s, 2*idLen)
+	}
+	if _, err := hex.Decode(out[:], []byte(s)); err != nil {
+		return out, fmt.Errorf("id or pubkey %.80q: %w", s, err)
+	}
+	return out, nil
+}
+
+// invertTime makes bytewise order newest first, over all of int64.
+func invertTime(t nostr.Timestamp) uint64 { return ^(uint64(t) ^ 1<<63) }
+
+func revertTime(v uint64) nostr.Timestamp { return nostr.Timestamp(^v ^ 1<<63) }
+
+func appendPlace(b []byte, t nostr.Timestamp, eid id) []byte {
+	b = binary.BigEndian.AppendUint64(b, invertTime(t))
+	return append(b, eid[:]...)
+}
+
+// placeOf reads the last 40 bytes of an index key.
+func placeOf(key []byte) Entry {
+	p := key[len(key)-placeLen:]
+	var e Entry
+	e.CreatedAt = revertTime(binary.BigEndian.Uint64(p))
+	copy(e.ID[:], p[timeLen:])
+	return e
+}
+
+// posting is the value of an index entry.
+type posting struct {
+	seq    uint64
+	kind   uint16
+	expiry nostr.Timestamp // 0: never
+}
+
+func (p posting) append(b []byte) []byte {
+	b = binary.BigEndian.AppendUint64(b, p.seq)
+	b = binary.BigEndian.AppendUint16(b, p.kind)
+	if p.expiry != 0 {
+		b = binary.BigEndian.AppendUint64(b, uint64(p.expiry))
+	}
+	return b
+}
+
+func parsePosting(b []byte) (posting, error) {
+	if len(b) != 10 && len(b) != 18 {
+		return posting{}, fmt.Errorf("index posting of %d bytes", len(b))
+	}
+	p := posting{seq: binary.BigEndian.Uint64(b), kind: binary.BigEndian.Uint16(b[8:])}
+	if len(b) == 18 {
+		p.expiry = nostr.Timestamp(binary.BigEndian.Uint64(b[10:]))
+	}
+	return p, nil
+}
+
+func keyEvent(seq uint64) []byte {
+	return binary.BigEndian.AppendUint64([]byte{tableEvent}, seq)
+}
+
+func keyID(eid id) []byte { return append([]byte{tableID}, eid[:]...) }
+
+func prefixAuthor(author id) []byte { return append([]byte{tableAuthor}, author[:]...) }
+
+func prefixKind(kind uint16) []byte {
+	return binary.BigEndian.AppendUint16([]byte{tableKind}, kind)
+}
+
+func prefixAuthorKind(author id, kind uint16) []byte {
+	return binary.BigEndian.AppendUint16(append([]byte{tableAuthorKind}, author[:]...), kind)
+}
+
+func prefixTag(letter byte, value string) []byte {
+	h := hashOf(value)
+	return append([]byte{tableTag, letter}, h[:]...)
+}
+
+func hashOf(value string) [hashLen]byte {
+	sum := sha256.Sum256([]byte(value))
+	return [hashLen]byte(sum[:hashLen])
+}
+
+// coordinate names the place that replaceable and addressable events replace each other in.
+type coordinate struct {
+	kind   uint16
+	author id
+	d      [hashLen]byte
+}
+
+// coordinateOf gives the coordinate of an event of a replaceable or addressable kind. A replaceable kind has no d.
+func coordinateOf(kind int, author id, d string) (coordinate, bool) {
+	switch {
+	case nostr.IsReplaceableKind(kind):
+		return coordinate{kind: uint16(kind), author: author, d: hashOf("")}, true
+	case nostr.IsAddressableKind(kind):
+		return coordinate{kind: uint16(kind), author: author, d: hashOf(d)}, true
+	}
+	return coordinate{}, false
+}
+
+func (c coordinate) key(table byte) []byte {
+	b := make([]byte, 0, 1+2+idLen+hashLen)
+	b = binary.BigEndian.AppendUint16(append(b, table), c.kind)
+	b = append(b, c.author[:]...)
+	return append(b, c.d[:]...)
+}
+
+func keyDeletedID(author, target id) []byte {
+	return append(append([]byte{tableDeletedID}, author[:]...), target[:]...)
+}
+
+func keyExpiry(at nostr.Timestamp, eid id) []byte {
+	return append(binary.BigEndian.AppendUint64([]byte{tableExpiry}, uint64(at)), eid[:]...)
+}
+
+// successor is the smallest key after every key with the prefix.
+func successor(prefix []byte) []byte {
+	end := append([]byte(nil), prefix...)
+	for i := len(end) - 1; i >= 0; i-- {
+		if end[i]++; end[i] != 0 {
+			return end[:i+1]
+		}
+	}
+	return nil
+}
+
+// isIndexedTag: NIP-01 indexes tags whose name is one letter.
+func isIndexedTag(name string) bool {
+	return len(name) == 1 && (name[0] >= 'a' && name[0] <= 'z' || name[0] >= 'A' && name[0] <= 'Z')
+}
+
+// expiryOf reads NIP-40's tag; 0 if there is none or it is no time.
+func expiryOf(ev *nostr.Event) nostr.Timestamp {
+	for _, tag := range ev.Tags {
+		if len(tag) >= 2 && tag[0] == "expiration" {
+			at, err := strconv.ParseInt(tag[1], 10, 64)
+			if err != nil || at <= 0 || at == math.MaxInt64 {
+				return 0
+			}
+			return nostr.Timestamp(at)
+		}
+	}
+	return 0
+}
