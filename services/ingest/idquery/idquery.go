@@ -6,8 +6,10 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -20,40 +22,164 @@ import (
 	"tendril.dev/services/ingest/rejections"
 )
 
-// Bounds of a query.
+// Bounds of queries and answers.
 const (
-	maxRequest = 512 << 10        // bytes of the filter
-	chunkSize  = 2000             // entries a message
-	maxEntries = 5_000_000        // entries an answer
-	timeout    = 60 * time.Second // for the whole answer
-	atOnce     = 4                // queries; more wait their turn in the subscription
-	maxWaiting = 256              // queries that wait; more are dropped by NATS
+	maxRequest = 512 << 10        // bytes of a filter
+	chunkSize  = 2000             // entries of a message, about 200 KiB
+	maxEntries = 10_000_000       // of an answer
+	maxTime    = 60 * time.Second // for an answer
+	atOnce     = 4                // answers; further queries wait in the subscription
+	maxWaiting = 256              // queries that wait there; NATS drops what is more
+	flushEvery = 16               // chunks, so that no more than a few MiB wait in this process
 )
 
-// Known is where the ids come from.
+var errTooMany = fmt.Errorf("the filter matches more than %d events", maxEntries)
+
+// Known is where ids come from.
 type Known struct {
 	Index    *eventdb.DB
 	Held     *held.Set
 	Rejected *rejections.Index
 }
 
-// Entry is one id of an answer, with the time that reconciliation sorts by.
-type Entry struct {
-	ID        string          `json:"id"`
-	CreatedAt nostr.Timestamp `json:"created_at"`
-}
-
 // Serve answers queries until ctx ends. Every replica does; NATS gives each query to one of them.
 //
-// The request is a nostr filter as JSON. The answer is a stream of messages to its reply subject, each a JSON array of entries, in no
-// particular order and each id once in most cases; an empty array ends it. An answer that breaks off ends with an error of the micro
-// protocol instead.
+// A query is a nostr filter as JSON; its limit is not looked at, for reconciliation needs all. The answer is a stream of messages, each
+// a JSON array of [proto.KnownID] in no particular order, each event once; an empty array is the end. A message with the
+// micro service protocol's error headers is the end too, of an answer that is not whole.
 func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) error {
-	return nil
+	service, err := micro.AddService(conn, micro.Config{
+		Name: "grasp-query", Version: "1.0.0",
+		Description: "ids of events that need not be fetched: accepted, held, rejected",
+	})
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", proto.SubjectQueryIDs, err)
+	}
+	var answering sync.WaitGroup
+	turns := make(chan struct{}, atOnce)
+	handle := func(r micro.Request) {
+		select {
+		case turns <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		answering.Go(func() {
+			defer func() { <-turns }()
+			ctx, cancel := context.WithTimeout(ctx, maxTime)
+			defer cancel()
+			if err := known.answer(ctx, conn, r); err != nil {
+				log.Warn("a query for ids was not answered whole", "error", err)
+				code := "500"
+				if errors.Is(err, errQuery) {
+					code = "400"
+				}
+				if err := r.Error(code, err.Error(), nil); err != nil {
+					log.Debug("telling so", "error", err)
+				}
+			}
+		})
+	}
+	err = service.AddEndpoint("ids", micro.HandlerFunc(handle),
+		micro.WithEndpointSubject(proto.SubjectQueryIDs), micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxRequest))
+	if err == nil {
+		<-ctx.Done()
+	} else {
+		err = fmt.Errorf("serve %s: %w", proto.SubjectQueryIDs, err)
+	}
+	if stopErr := service.Stop(); stopErr != nil {
+		log.Debug("stopping the service of ids", "error", stopErr)
+	}
+	answering.Wait()
+	return err
 }
 
-var _ = fmt.Sprint
-var _ = hex.EncodeToString
-var _ = json.Marshal
-var _ = micro.AddService
-var _ = proto.SubjectQueryIDs
+var errQuery = errors.New("not a filter")
+
+func (k Known) answer(ctx context.Context, conn *nats.Conn, r micro.Request) error {
+	if len(r.Data()) > maxRequest {
+		return fmt.Errorf("%w: larger than %d bytes", errQuery, maxRequest)
+	}
+	var f nostr.Filter
+	if err := json.Unmarshal(r.Data(), &f); err != nil {
+		return fmt.Errorf("%w: %w", errQuery, err)
+	}
+	f.Limit, f.LimitZero = 0, false
+	chunk := make([]proto.KnownID, 0, chunkSize)
+	total, chunks := 0, 0
+	send := func() error {
+		data, err := json.Marshal(chunk)
+		if err != nil {
+			return fmt.Errorf("write ids: %w", err)
+		}
+		if err := r.Respond(data); err != nil {
+			return fmt.Errorf("send ids: %w", err)
+		}
+		chunk = chunk[:0]
+		if chunks++; chunks%flushEvery == 0 {
+			return conn.FlushWithContext(ctx)
+		}
+		return nil
+	}
+	err := k.each(ctx, f, func(id string, at nostr.Timestamp) error {
+		if total++; total > maxEntries {
+			return errTooMany
+		}
+		if chunk = append(chunk, proto.KnownID{ID: id, CreatedAt: at}); len(chunk) == chunkSize {
+			return send()
+		}
+		return nil
+	})
+	if err == nil && len(chunk) > 0 {
+		err = send()
+	}
+	if err != nil {
+		return err
+	}
+	return send() // empty: the end
+}
+
+// each gives every id once: accepted events first, then held ones, then rejected ones that are neither.
+func (k Known) each(ctx context.Context, f nostr.Filter, give func(id string, at nostr.Timestamp) error) error {
+	// What moves from held to accepted in the meantime must be in one of both: held is read first.
+	waiting := k.Held.All()
+	view := k.Index.View()
+	defer view.Close()
+	for e, err := range view.IDs(ctx, f) {
+		if err != nil {
+			return fmt.Errorf("read the index: %w", err)
+		}
+		if err := give(hex.EncodeToString(e.ID[:]), e.CreatedAt); err != nil {
+			return err
+		}
+	}
+	given := map[string]bool{}
+	for _, e := range waiting {
+		accepted, err := view.Has(e.Event.ID)
+		if err != nil {
+			return fmt.Errorf("read the index: %w", err)
+		}
+		if accepted || !f.Matches(e.Event) {
+			continue
+		}
+		given[e.Event.ID] = true
+		if err := give(e.Event.ID, e.Event.CreatedAt); err != nil {
+			return err
+		}
+	}
+	for r := range k.Rejected.Matching(f, time.Now()) {
+		accepted, err := view.Has(r.ID)
+		if err != nil {
+			return fmt.Errorf("read the index: %w", err)
+		}
+		if accepted || given[r.ID] {
+			continue
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if err := give(r.ID, r.CreatedAt); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,292 @@
+package policy_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/held"
+	"tendril.dev/services/ingest/policy"
+)
+
+const domain = "git.example.com"
+
+var (
+	now = time.Unix(1_800_000_000, 0).UTC()
+
+	alice, bob, carol, dave = person(1), person(2), person(3), person(4)
+)
+
+func person(n int) string { return fmt.Sprintf("%064x", n) }
+
+func npub(pubkey string) string {
+	s, err := nip19.EncodePublicKey(pubkey)
+	if err != nil {
+		panic(err)
+	}
+	return s
+}
+
+func event(author string, kind int, at int64, tags ...nostr.Tag) *nostr.Event {
+	ev := &nostr.Event{PubKey: author, Kind: kind, CreatedAt: nostr.Timestamp(at), Tags: tags, Sig: strings.Repeat("0", 128)}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+// announce lists us; extra tags come on top.
+func announce(author, identifier string, at int64, extra ...nostr.Tag) *nostr.Event {
+	return event(author, 30617, at, append([]nostr.Tag{
+		{"d", identifier}, {"clone", "https://" + domain + "/" + npub(author) + "/" + identifier + ".git"}, {"relays", "wss://" + domain},
+	}, extra...)...)
+}
+
+// announceElsewhere does not list us.
+func announceElsewhere(author, identifier string, at int64, extra ...nostr.Tag) *nostr.Event {
+	return event(author, 30617, at, append([]nostr.Tag{
+		{"d", identifier}, {"clone", "https://other.example.org/x.git"}, {"relays", "wss://other.example.org"},
+	}, extra...)...)
+}
+
+func state(author, identifier string, at int64) *nostr.Event {
+	return event(author, 30618, at, nostr.Tag{"d", identifier}, nostr.Tag{"refs/heads/main", strings.Repeat("a", 40)})
+}
+
+func tag(values ...string) nostr.Tag { return values }
+
+func repo(owner, identifier string) string { return "30617:" + owner + ":" + identifier }
+
+// world is what is known, as plain lists. It answers by looking through them, so that it shares nothing with what it stands for.
+type world struct {
+	accepted []*nostr.Event
+	held     []*held.Entry
+	rejected map[string]string
+}
+
+func (w *world) accept(evs ...*nostr.Event) *world { w.accepted = append(w.accepted, evs...); return w }
+
+func (w *world) hold(evs ...*nostr.Event) *world {
+	for _, ev := range evs {
+		w.holdAs(proto.PhaseWaiting, now.Add(time.Minute), ev.Tags.GetD(), ev)
+	}
+	return w
+}
+
+func (w *world) holdAs(phase proto.Phase, expires time.Time, identifier string, ev *nostr.Event) *world {
+	e, err := held.NewEntry(proto.Held{Event: ev, Identifier: identifier, Source: proto.SourceUser, Phase: phase, HeldAt: now.Add(-time.Hour), ExpiresAt: expires})
+	if err != nil {
+		panic(err)
+	}
+	w.held = append(w.held, e)
+	return w
+}
+
+func (w *world) Accepted(id string) (*nostr.Event, error) {
+	for _, ev := range w.accepted {
+		if ev.ID == id {
+			return ev, nil
+		}
+	}
+	return nil, nil
+}
+
+func (w *world) AcceptedAt(a nip34.Address) (*nostr.Event, error) {
+	for _, ev := range w.accepted {
+		if at, ok := nip34.AddressOf(ev); ok && at == a {
+			return ev, nil
+		}
+	}
+	return nil, nil
+}
+
+func (w *world) AcceptedAnnouncements(identifier string) ([]*nip34.Announcement, error) {
+	var all []*nip34.Announcement
+	for _, ev := range w.accepted {
+		if ev.Kind == 30617 && ev.Tags.GetD() == identifier {
+			a, err := nip34.ParseAnnouncement(ev)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, a)
+		}
+	}
+	return all, nil
+}
+
+func (w *world) Deleted(ev *nostr.Event) (bool, error) {
+	for _, request := range w.accepted {
+		if request.Kind == 5 && request.PubKey == ev.PubKey && request.Tags.ContainsAny("e", []string{ev.ID}) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+func (w *world) Vouched(ev *nostr.Event) (bool, error) {
+	names := []string{ev.ID}
+	if a, ok := nip34.AddressOf(ev); ok {
+		names = append(names, a.String())
+	}
+	for _, other := range w.accepted {
+		for _, t := range other.Tags {
+			if policy.Vouches(other.Kind) && len(t) > 1 && slices.Contains(names, t[1]) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+func (w *world) Held(id string) *held.Entry {
+	for _, e := range w.held {
+		if e.Event.ID == id {
+			return e
+		}
+	}
+	return nil
+}
+
+func (w *world) HeldOf(identifier string) []*held.Entry {
+	var of []*held.Entry
+	for _, e := range w.held {
+		if e.Identifier == identifier {
+			of = append(of, e)
+		}
+	}
+	held.SortByKey(of)
+	return of
+}
+
+func (w *world) RejectedBefore(id string) (string, bool) { m, ok := w.rejected[id]; return m, ok }
+
+func settings() config.Settings {
+	var s config.Settings
+	s.Domain = domain
+	s.HoldDuration, s.SilentDuration, s.MaxFutureSeconds = 30*time.Minute, 24*time.Hour, 900
+	return s
+}
+
+func user(ev *nostr.Event) *candidate.Candidate {
+	return &candidate.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser}
+}
+
+func synced(ev *nostr.Event) *candidate.Candidate {
+	return &candidate.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: "wss://other.example.org"}
+}
+
+func action(a proto.Action, ev *nostr.Event) *candidate.Candidate {
+	return &candidate.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: a}
+}
+
+// want is what a decision should be. Empty fields of it must be empty in the decision too, but for the message, whose beginning it is.
+type want struct {
+	outcome  proto.Outcome
+	message  string
+	reason   policy.Reason
+	park     bool
+	remember bool
+	missing  []string
+	hold     []string // "<short id> <phase> <time until it expires>"
+	drop     []string // "<short id> <what it is remembered by>"
+}
+
+type row struct {
+	name      string
+	world     *world
+	candidate *candidate.Candidate
+	settings  func(*config.Settings)
+	want      want
+}
+
+func run(t *testing.T, rows []row) {
+	t.Helper()
+	for _, r := range rows {
+		t.Run(r.name, func(t *testing.T) {
+			t.Parallel()
+			s := settings()
+			if r.settings != nil {
+				r.settings(&s)
+			}
+			p, err := policy.New(s, func() time.Time { return now })
+			if err != nil {
+				t.Fatal(err)
+			}
+			w := r.world
+			if w == nil {
+				w = &world{}
+			}
+			d, err := p.Decide(w, r.candidate)
+			if err != nil {
+				t.Fatal(err)
+			}
+			check(t, d, r.want)
+		})
+	}
+}
+
+func check(t *testing.T, d policy.Decision, w want) {
+	t.Helper()
+	if d.Outcome != w.outcome || d.Reason != w.reason || !strings.HasPrefix(d.Message, w.message) || w.message == "" && d.Message != "" {
+		t.Errorf("%s, %q, reason %q; want %s, %q, reason %q", d.Outcome, d.Message, d.Reason, w.outcome, w.message, w.reason)
+	}
+	if d.Park != w.park || d.Remember != w.remember {
+		t.Errorf("park %v, remember %v; want %v, %v", d.Park, d.Remember, w.park, w.remember)
+	}
+	if w.missing != nil && !slices.Equal(d.Missing, w.missing) {
+		t.Errorf("missing %q, want %q", d.Missing, w.missing)
+	}
+	var hold, drop []string
+	for _, e := range d.Hold {
+		hold = append(hold, fmt.Sprintf("%s %s %s", e.Event.ID[:8], e.Phase, e.ExpiresAt.Sub(now)))
+	}
+	for _, x := range d.Drop {
+		drop = append(drop, strings.TrimSpace(x.Entry.Event.ID[:8]+" "+x.Remember))
+	}
+	for _, list := range [][]string{hold, drop, w.hold, w.drop} {
+		slices.Sort(list)
+	}
+	if !slices.Equal(hold, w.hold) {
+		t.Errorf("hold %q, want %q", hold, w.hold)
+	}
+	if !slices.Equal(drop, w.drop) {
+		t.Errorf("drop %q, want %q", drop, w.drop)
+	}
+}
+
+func waiting(ev *nostr.Event) string { return ev.ID[:8] + " waiting 30m0s" }
+
+func dropped(ev *nostr.Event, remember ...string) string {
+	return strings.TrimSpace(ev.ID[:8] + " " + strings.Join(remember, ""))
+}
+
+func isHeld(evs ...*nostr.Event) want {
+	w := want{outcome: proto.HeldBack, message: proto.MessagePurgatory}
+	for _, ev := range evs {
+		w.hold = append(w.hold, waiting(ev))
+	}
+	return w
+}
+
+func isAccepted(drops ...string) want { return want{outcome: proto.Accepted, drop: drops} }
+
+func isDuplicate(drops ...string) want {
+	return want{outcome: proto.Duplicate, message: "duplicate: ", drop: drops}
+}
+
+func isRejected(reason policy.Reason, message string) want {
+	return want{outcome: proto.Rejected, reason: reason, message: message, remember: true}
+}
+
+func isParked(reason policy.Reason, message string, missing ...string) want {
+	w := isRejected(reason, message)
+	w.park, w.missing = true, missing
+	return w
+}

@@ -1,0 +1,273 @@
+package policy_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/policy"
+)
+
+// The tables follow spec/policy.md from top to bottom.
+
+func TestKnown(t *testing.T) {
+	t.Parallel()
+	list := event(alice, 10317, 100)
+	a := announce(alice, "tree", 100)
+	note := event(bob, 1, 100, tag("a", repo(alice, "tree")))
+	ephemeral := event(bob, 20001, 100, tag("a", repo(alice, "tree")))
+	expired := event(bob, 1, 100, tag("a", repo(alice, "tree")), tag("expiration", "1799999999"))
+	expiring := event(bob, 1, 100, tag("a", repo(alice, "tree")), tag("expiration", "1800000001"))
+	request := event(bob, 5, 200, tag("e", note.ID))
+	foreign := event(carol, 5, 200, tag("e", note.ID))
+	ahead := event(bob, 1, now.Unix()+901, tag("a", repo(alice, "tree")))
+	justAhead := event(bob, 1, now.Unix()+900, tag("a", repo(alice, "tree")))
+	blacklisted := func(s *config.Settings) { s.EventBlacklist = []string{npub(alice)} }
+	run(t, []row{
+		{"blacklisted author, whatever it is", nil, user(list), blacklisted,
+			isRejected(policy.ReasonBlacklisted, "blocked: ")},
+		{"blacklisted before known", (&world{}).accept(list), user(list), blacklisted,
+			isRejected(policy.ReasonBlacklisted, "blocked: ")},
+		{"another author is not", nil, user(event(bob, 10317, 100)), blacklisted, isAccepted()},
+		{"accepted", (&world{}).accept(list), user(list), nil, isDuplicate()},
+		{"accepted, and left behind as held", (&world{}).accept(a).hold(a), user(a), nil, isDuplicate(dropped(a))},
+		{"held", (&world{}).hold(a), user(a), nil, want{outcome: proto.Duplicate, message: proto.MessagePurgatory}},
+		{"silent, from sync", (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), synced(a), nil,
+			want{outcome: proto.Duplicate, message: proto.MessagePurgatory}},
+		{"silent, submitted again: a new chance", (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), user(a), nil,
+			want{outcome: proto.Duplicate, message: proto.MessagePurgatory, hold: []string{waiting(a)}}},
+		{"deleted by its author", (&world{}).accept(a, request), user(note), nil, isRejected(policy.ReasonDeleted, "blocked: ")},
+		{"deletion by another is nothing", (&world{}).accept(a, foreign), user(note), nil, isAccepted()},
+		{"rejected before, from sync", &world{rejected: map[string]string{list.ID: "previously expired"}}, synced(list), nil,
+			want{outcome: proto.Rejected, reason: policy.ReasonRejectedBefore, message: "previously expired"}},
+		{"rejected before, by a user: decided anew", &world{rejected: map[string]string{list.ID: "previously expired"}}, user(list), nil,
+			isAccepted()},
+		{"expired", (&world{}).accept(a), user(expired), nil, isRejected(policy.ReasonExpired, "invalid: ")},
+		{"not expired yet", (&world{}).accept(a), user(expiring), nil, isAccepted()},
+		{"ephemeral", (&world{}).accept(a), user(ephemeral), nil,
+			want{outcome: proto.Rejected, reason: policy.ReasonEphemeral, message: "invalid: "}},
+		{"too far ahead", (&world{}).accept(a), user(ahead), nil,
+			want{outcome: proto.Rejected, reason: policy.ReasonFuture, message: "invalid: "}},
+		{"just not too far ahead", (&world{}).accept(a), user(justAhead), nil, isAccepted()},
+		{"ahead, from sync: other relays have it", (&world{}).accept(a), synced(ahead), nil, isAccepted()},
+	})
+}
+
+func TestAnnouncement(t *testing.T) {
+	t.Parallel()
+	a, newer, older := announce(alice, "tree", 100), announce(alice, "tree", 200), announce(alice, "tree", 50)
+	gone := announceElsewhere(alice, "tree", 200)
+	bobs := announceElsewhere(bob, "tree", 100)
+	naming := announce(alice, "tree", 100, tag("maintainers", bob))
+	s, other := state(alice, "tree", 150), announce(carol, "tree", 100)
+	cloneOnly := event(alice, 30617, 100, tag("d", "tree"), tag("clone", "https://"+domain+"/"+npub(alice)+"/tree.git"), tag("relays", "wss://x.org"))
+	relayOnly := event(alice, 30617, 100, tag("d", "tree"), tag("clone", "https://x.org/tree.git"), tag("relays", "wss://"+domain))
+	wrongOwner := event(alice, 30617, 100, tag("d", "tree"), tag("clone", "https://"+domain+"/"+npub(bob)+"/tree.git"), tag("relays", "wss://"+domain))
+	list := func(white, black string) func(*config.Settings) {
+		return func(s *config.Settings) {
+			if white != "" {
+				s.RepositoryWhitelist = []string{white}
+			}
+			if black != "" {
+				s.RepositoryBlacklist = []string{black}
+			}
+		}
+	}
+	blocked, unlisted := isRejected(policy.ReasonBlacklisted, "blocked: "), isRejected(policy.ReasonNotWhitelisted, "blocked: ")
+	notListed := isParked(policy.ReasonNotListed, "invalid: ", "d:tree")
+	run(t, []row{
+		{"without d", nil, user(event(alice, 30617, 100)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"new and listing us", nil, user(a), nil, isHeld(a)},
+		{"listing us only to clone", nil, user(cloneOnly), nil, notListed},
+		{"listing us only as relay", nil, user(relayOnly), nil, notListed},
+		{"listing another owner's repository", nil, user(wrongOwner), nil, notListed},
+		{"repository blacklisted by owner", nil, user(a), list("", npub(alice)), blocked},
+		{"by identifier", nil, user(a), list("", "tree"), blocked},
+		{"by both", nil, user(a), list("", npub(alice)+"/tree"), blocked},
+		{"another identifier is not", nil, user(a), list("", npub(alice)+"/bush"), isHeld(a)},
+		{"blacklist before whitelist", nil, user(a), list("tree", npub(alice)), blocked},
+		{"a maintainer's is blacklisted too", (&world{}).accept(naming), user(bobs), list("", npub(bob)), blocked},
+		{"whitelisted by owner", nil, user(a), list(npub(alice), ""), isHeld(a)},
+		{"by identifier, whitelisted", nil, user(a), list("tree", ""), isHeld(a)},
+		{"by both, whitelisted", nil, user(a), list(npub(alice)+"/tree", ""), isHeld(a)},
+		{"not whitelisted", nil, user(a), list(npub(bob), ""), unlisted},
+		{"replaces an accepted one", (&world{}).accept(a), user(newer), nil, isAccepted()},
+		{"another author's is not replaced", (&world{}).accept(other), user(a), nil, isHeld(a)},
+		{"another identifier's is not replaced", (&world{}).accept(announce(alice, "bush", 100)), user(a), nil, isHeld(a)},
+		{"older than the accepted one", (&world{}).accept(a), user(older), nil, isDuplicate()},
+		{"replaces a held one", (&world{}).hold(a), user(newer), nil,
+			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(newer)}, drop: []string{dropped(a)}}},
+		{"older than the held one", (&world{}).hold(a), user(older), nil, isDuplicate()},
+		{"replaces a silent one", (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a), user(newer), nil,
+			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(newer)}, drop: []string{dropped(a)}}},
+		{"not listing us, and of nobody's", nil, user(bobs), nil, notListed},
+		{"a maintainer's, named by an accepted one", (&world{}).accept(naming), user(bobs), nil, isAccepted()},
+		{"a maintainer's, named by a held one", (&world{}).hold(naming), user(bobs), nil, isAccepted()},
+		{"named for another identifier", (&world{}).accept(announce(alice, "bush", 100, tag("maintainers", bob))), user(bobs), nil, notListed},
+		{"drops us after it was accepted: hosting ends", (&world{}).accept(a).hold(s), user(gone), nil, isAccepted(dropped(s))},
+		{"drops us while held: hosting ends", (&world{}).hold(a, s), user(gone), nil, isAccepted(dropped(a), dropped(s))},
+		{"states stay while another owner's announcement does", (&world{}).hold(a, s, other), user(gone), nil, isAccepted(dropped(a))},
+		{"drops us, but older than what is held", (&world{}).hold(newer, s), user(announceElsewhere(alice, "tree", 100)), nil, isDuplicate()},
+	})
+}
+
+func TestState(t *testing.T) {
+	t.Parallel()
+	a := announce(alice, "tree", 100)
+	naming := announce(alice, "tree", 100, tag("maintainers", bob))
+	bobNamesCarol := announceElsewhere(bob, "tree", 100, tag("maintainers", carol))
+	carolNamesAlice := announceElsewhere(carol, "tree", 100, tag("maintainers", alice))
+	s, older := state(alice, "tree", 200), state(alice, "tree", 150)
+	carols := state(carol, "tree", 200)
+	bad := event(alice, 30618, 100, tag("d", "tree"), tag("refs/heads/..", strings.Repeat("a", 40)))
+	worse := event(alice, 30618, 100, tag("d", "tree"), tag("refs/heads/main", "zzz"))
+	none := isParked(policy.ReasonNoAnnouncement, "invalid: no announcement exists for this repository", "d:tree")
+	stranger := isParked(policy.ReasonUnauthorized, "invalid: author not authorized for this repository", "d:tree")
+	silent := (&world{}).holdAs(proto.PhaseSilent, now.Add(time.Hour), "tree", a)
+	run(t, []row{
+		{"without d", nil, user(event(alice, 30618, 100)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"illegal name", (&world{}).accept(a), user(bad), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"illegal value", (&world{}).accept(a), user(worse), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"no announcement", nil, user(s), nil, none},
+		{"no announcement of this identifier", (&world{}).accept(announce(alice, "bush", 100)), synced(s), nil, none},
+		{"owner's, accepted announcement", (&world{}).accept(a), user(s), nil, isHeld(s)},
+		{"owner's, held announcement: its clock starts anew", (&world{}).hold(a), user(s), nil, isHeld(s, a)},
+		{"owner's, silent announcement: revived", silent, user(s), nil, isHeld(s, a)},
+		{"stranger's", (&world{}).accept(a), user(carols), nil, stranger},
+		{"maintainer's", (&world{}).accept(naming), user(state(bob, "tree", 200)), nil, isHeld(state(bob, "tree", 200))},
+		{"maintainer's maintainer's, through accepted and held", (&world{}).hold(naming).accept(bobNamesCarol), user(carols), nil,
+			isHeld(carols, naming)},
+		{"a loop of maintainers ends", (&world{}).accept(naming, bobNamesCarol, carolNamesAlice), user(state(dave, "tree", 200)), nil, stranger},
+		{"another's held announcement keeps its clock", (&world{}).accept(a).hold(announce(bob, "tree", 100)), user(s), nil, isHeld(s)},
+		{"older than the accepted state", (&world{}).accept(a, s), user(older), nil,
+			isRejected(policy.ReasonSuperseded, "invalid: superseded")},
+		{"older than a held state: it may be the one whose data comes", (&world{}).accept(a).hold(s), user(older), nil, isHeld(older)},
+		{"newer than the accepted state", (&world{}).accept(a, older), user(s), nil, isHeld(s)},
+	})
+}
+
+func TestPullRequest(t *testing.T) {
+	t.Parallel()
+	a := announce(alice, "tree", 100)
+	commit := tag("c", strings.Repeat("b", 40))
+	pr := event(bob, 1618, 100, commit, tag("a", repo(alice, "tree")))
+	two := event(bob, 1618, 100, commit, tag("a", repo(alice, "bush")), tag("a", repo(alice, "tree")))
+	update := event(bob, 1619, 200, commit, tag("E", pr.ID))
+	lower := event(bob, 1619, 200, commit, tag("e", pr.ID))
+	issue := event(bob, 1621, 100, tag("a", repo(alice, "tree")))
+	prs := &world{}
+	run(t, []row{
+		{"without c", (&world{}).accept(a), user(event(bob, 1618, 100, tag("a", repo(alice, "tree")))), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"c is no commit", (&world{}).accept(a), user(event(bob, 1618, 100, tag("c", "main"), tag("a", repo(alice, "tree")))), nil,
+			isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"without a", (&world{}).accept(a), user(event(bob, 1618, 100, commit)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"accepted repository", (&world{}).accept(a), user(pr), nil, isHeld(pr)},
+		{"held repository does not count", (&world{}).hold(a), user(pr), nil, isRejected(policy.ReasonOrphan, "invalid: ")},
+		{"unknown repository, from sync", prs, synced(pr), nil, isParked(policy.ReasonOrphan, "invalid: ", repo(alice, "tree"))},
+		{"the same name of another owner", (&world{}).accept(announce(carol, "tree", 100)), user(pr), nil, isRejected(policy.ReasonOrphan, "invalid: ")},
+		{"one of two repositories", (&world{}).accept(a), user(two), nil, isHeld(two)},
+		{"update of an accepted one", (&world{}).accept(a, pr), user(update), nil, isHeld(update)},
+		{"update by e", (&world{}).accept(a, pr), user(lower), nil, isHeld(lower)},
+		{"update of a held one", (&world{}).accept(a).holdAs(proto.PhaseWaiting, now, "tree", pr), synced(update), nil,
+			isParked(policy.ReasonOrphan, "invalid: ", pr.ID)},
+		{"update of no pull request", (&world{}).accept(a, issue), user(event(bob, 1619, 200, commit, tag("E", issue.ID))), nil,
+			isRejected(policy.ReasonOrphan, "invalid: ")},
+		{"update without its pull request", (&world{}).accept(a), user(event(bob, 1619, 200, commit)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+	})
+	p, err := policy.New(settings(), func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ev := range []*nostr.Event{two, update} {
+		d, err := p.Decide((&world{}).accept(a, pr), user(ev))
+		if err != nil || len(d.Hold) != 1 || d.Hold[0].Identifier != "tree" {
+			t.Errorf("kind %d belongs to %+v, %v; want tree", ev.Kind, d.Hold, err)
+		}
+	}
+}
+
+func TestDeletion(t *testing.T) {
+	t.Parallel()
+	a, s, other := announce(alice, "tree", 100), state(alice, "tree", 150), announce(carol, "tree", 100)
+	pr := event(bob, 1618, 100, tag("c", strings.Repeat("b", 40)), tag("a", repo(alice, "tree")))
+	byID := event(alice, 5, 200, tag("e", a.ID))
+	byAddress := event(alice, 5, 200, tag("a", repo(alice, "tree")))
+	early := event(alice, 5, 99, tag("a", repo(alice, "tree")))
+	keep := func(s *config.Settings) { s.IgnoreDeletions = true }
+	const by = "deleted by its author"
+	run(t, []row{
+		{"of nothing known: stored", nil, user(byID), nil, isAccepted()},
+		{"held, by id", (&world{}).hold(a), user(byID), nil, isAccepted(dropped(a, by))},
+		{"held, by address", (&world{}).hold(a), user(byAddress), nil, isAccepted(dropped(a, by))},
+		{"held and silent", (&world{}).holdAs(proto.PhaseSilent, now, "tree", a), user(byAddress), nil, isAccepted(dropped(a, by))},
+		{"held, by address of an earlier time", (&world{}).hold(a), user(early), nil, isAccepted()},
+		{"held, by another author", (&world{}).hold(a), user(event(bob, 5, 200, tag("e", a.ID), tag("a", repo(alice, "tree")))), nil, isAccepted()},
+		{"a held pull request", (&world{}).holdAs(proto.PhaseWaiting, now, "tree", pr), user(event(bob, 5, 200, tag("e", pr.ID))), nil,
+			isAccepted(dropped(pr, by))},
+		{"with it go the states", (&world{}).hold(a, s), user(byID), nil, isAccepted(dropped(a, by), dropped(s))},
+		{"states stay while another owner's announcement does", (&world{}).hold(a, s, other), user(byID), nil, isAccepted(dropped(a, by))},
+		{"states of a deleted accepted announcement go", (&world{}).accept(a).hold(s), user(byAddress), nil, isAccepted(dropped(s))},
+		{"unless deletions are disrespected", (&world{}).accept(a).hold(s), user(byAddress), keep, isAccepted()},
+		{"which held ones are not protected by", (&world{}).hold(a), user(byID), keep, isAccepted(dropped(a, by))},
+		{"a held state by address", (&world{}).accept(a).hold(s), user(event(alice, 5, 200, tag("a", "30618:"+alice+":tree"))), nil,
+			isAccepted(dropped(s, by))},
+	})
+}
+
+func TestEverythingElse(t *testing.T) {
+	t.Parallel()
+	a := announce(alice, "tree", 100)
+	patch := event(bob, 1617, 100, tag("a", repo(alice, "tree")))
+	note := event(carol, 1, 100)
+	profile, metadata := event(carol, 0, 100), event(carol, 30023, 100, tag("d", "post"))
+	request, grasps := event(dave, 5, 100, tag("e", note.ID)), event(dave, 10317, 100, tag("e", note.ID))
+	orphan := isRejected(policy.ReasonOrphan, "invalid: ")
+	base := func() *world { return (&world{}).accept(a, patch) }
+	rows := []row{
+		{"names nothing", base(), user(note), nil, orphan},
+		{"names nothing, from sync", base(), synced(note), nil, isParked(policy.ReasonOrphan, "invalid: ", "named:"+note.ID)},
+		{"names what is not there, from sync", base(), synced(event(carol, 1, 100, tag("e", note.ID), tag("a", repo(bob, "bush")))), nil,
+			want{outcome: proto.Rejected, reason: policy.ReasonOrphan, message: "invalid: ", remember: true, park: true}},
+		{"held announcements do not count", (&world{}).hold(a), user(patch), nil, orphan},
+		{"identifier must match", base(), user(event(bob, 1621, 100, tag("a", repo(alice, "bush")))), nil, orphan},
+		{"author must match", base(), user(event(bob, 1621, 100, tag("a", repo(bob, "tree")))), nil, orphan},
+		{"kind must match", base(), user(event(bob, 1621, 100, tag("a", "30618:"+alice+":tree"))), nil, orphan},
+		{"named by an accepted event", base().accept(event(bob, 1111, 100, tag("q", note.ID))), user(note), nil, isAccepted()},
+		{"replaceable, named by address", base().accept(event(bob, 1111, 100, tag("a", "0:"+carol+":"))), user(profile), nil, isAccepted()},
+		{"addressable, named by address", base().accept(event(bob, 1111, 100, tag("A", "30023:"+carol+":post"))), user(metadata), nil, isAccepted()},
+		{"a deletion request vouches for nothing", base().accept(request), user(note), nil, orphan},
+		{"nor does a grasp list", base().accept(grasps), user(note), nil, orphan},
+		{"nor does naming one", base().accept(request, grasps), user(event(dave, 1, 100, tag("e", request.ID), tag("a", "10317:"+dave+":"))), nil, orphan},
+		{"replaceable, newest", base().accept(event(carol, 0, 50), event(bob, 1111, 100, tag("a", "0:"+carol+":"))), user(profile), nil, isAccepted()},
+		{"replaceable, older", base().accept(event(carol, 0, 150), event(bob, 1111, 100, tag("a", "0:"+carol+":"))), user(profile), nil, isDuplicate()},
+		{"user grasp list, from anyone", nil, user(event(dave, 10317, 100)), nil, isAccepted()},
+		{"older user grasp list", (&world{}).accept(event(dave, 10317, 200)), user(event(dave, 10317, 100)), nil, isDuplicate()},
+	}
+	for _, name := range []string{"a", "A", "q"} {
+		rows = append(rows, row{"names an accepted address by " + name, base(), user(event(carol, 1, 100, tag(name, repo(alice, "tree")))), nil, isAccepted()})
+	}
+	for _, name := range []string{"e", "E", "q"} {
+		rows = append(rows, row{"names an accepted id by " + name, base(), user(event(carol, 1, 100, tag(name, patch.ID))), nil, isAccepted()})
+	}
+	for _, kind := range []int{1, 7, 1111, 1617, 1621, 1630, 1633} {
+		rows = append(rows, row{"of any kind", base(), user(event(carol, kind, 100, tag("a", repo(alice, "tree")))), nil, isAccepted()})
+	}
+	run(t, rows)
+}
+
+// At equal time the lower id wins.
+func TestEqualTime(t *testing.T) {
+	t.Parallel()
+	low, high := event(dave, 10317, 100, tag("g", "1")), event(dave, 10317, 100, tag("g", "2"))
+	if low.ID > high.ID {
+		low, high = high, low
+	}
+	run(t, []row{
+		{"higher id after lower", (&world{}).accept(low), user(high), nil, isDuplicate()},
+		{"lower id after higher", (&world{}).accept(high), user(low), nil, isAccepted()},
+	})
+}
