@@ -1,0 +1,100 @@
+package target_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"tendril.dev/lib/target"
+	"tendril.dev/proto"
+)
+
+func id(n uint64) target.ID {
+	var out target.ID
+	for i := range 8 {
+		out[31-i] = byte(n >> (8 * i))
+	}
+	return out
+}
+
+func randomTarget(rnd *rand.Rand) target.Target {
+	if rnd.IntN(10) == 0 {
+		return target.Target{}
+	}
+	t := target.Target{URL: fmt.Sprintf("wss://r%d.example.com", rnd.IntN(2)), Bootstrap: rnd.IntN(4) == 0, Repos: map[string]target.Repo{}}
+	for range rnd.IntN(8) {
+		r := target.Repo{Level: proto.LevelFull}
+		if rnd.IntN(3) == 0 {
+			r = target.Repo{Level: proto.LevelStateOnly, Authors: []string{"a", fmt.Sprint("b", rnd.IntN(3))}}
+		}
+		most := 20
+		if rnd.IntN(20) == 0 {
+			most = 10_000
+		}
+		var ids []target.ID
+		for range rnd.IntN(most) {
+			ids = append(ids, id(rnd.Uint64N(uint64(most))))
+		}
+		r.Roots = target.SortIDs(ids)
+		t.Repos[fmt.Sprint("30617:a:r:", rnd.IntN(10))] = r
+	}
+	return t
+}
+
+func equal(a, b target.Target) bool {
+	return a.URL == b.URL && a.Bootstrap == b.Bootstrap && maps.EqualFunc(a.Repos, b.Repos, func(x, y target.Repo) bool {
+		return x.Level == y.Level && slices.Equal(x.Authors, y.Authors) && slices.Equal(x.Roots, y.Roots)
+	})
+}
+
+// TestChangesLeadThere: folding a diff into where it starts gives where it leads, over the wire and in bounded messages; a diff between
+// equals is nothing; a snapshot leads there from anywhere.
+func TestChangesLeadThere(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 300 {
+		from, to := randomTarget(rnd), randomTarget(rnd)
+		fold := func(at target.Target, changes []proto.TargetChange) target.Target {
+			for _, c := range changes {
+				text, err := json.Marshal(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(text) > 512<<10 {
+					t.Fatalf("a change of %d bytes", len(text))
+				}
+				var read proto.TargetChange
+				if err := json.Unmarshal(text, &read); err != nil {
+					t.Fatal(err)
+				}
+				at = at.Apply(read)
+			}
+			return at
+		}
+		if got := fold(from, target.Diff(from, to)); !equal(got, to) {
+			t.Fatalf("from %v to %v leads to %v", from, to, got)
+		}
+		if got := fold(from, target.Snapshot(to)); to.Exists() && !equal(got, to) {
+			t.Fatalf("the snapshot of %v leads to %v", to, got)
+		}
+		if again := target.Diff(to, to); len(again) != 0 {
+			t.Fatalf("from %v to itself: %v", to, again)
+		}
+	}
+}
+
+func TestPromotionForgetsTheAuthors(t *testing.T) {
+	t.Parallel()
+	held := target.Target{URL: "wss://r", Repos: map[string]target.Repo{"30617:a:x": {Level: proto.LevelStateOnly, Authors: []string{"a"}}}}
+	full := target.Target{URL: "wss://r", Repos: map[string]target.Repo{"30617:a:x": {Level: proto.LevelFull}}}
+	changes := target.Diff(held, full)
+	if len(changes) != 1 || len(changes[0].Repos) != 1 || changes[0].Repos[0].Level != proto.LevelFull {
+		t.Fatalf("changes %v", changes)
+	}
+	if got := held.Apply(changes[0]); !equal(got, full) {
+		t.Fatalf("got %v", got)
+	}
+}
