@@ -1,0 +1,155 @@
+package candidate_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
+)
+
+func event() *nostr.Event {
+	ev := &nostr.Event{
+		PubKey: strings.Repeat("a", 64), Kind: 1, CreatedAt: 1000, Content: `a <b> & "c"` + "\n\u2028",
+		Tags: nostr.Tags{{"e", strings.Repeat("b", 64)}, {}}, Sig: strings.Repeat("c", 128),
+	}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+func encode(t testing.TB, ev *nostr.Event) string {
+	t.Helper()
+	data, err := ev.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func header(pairs ...string) nats.Header {
+	h := nats.Header{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		h.Set(pairs[i], pairs[i+1])
+	}
+	return h
+}
+
+func TestParse(t *testing.T) {
+	t.Parallel()
+	data := encode(t, event())
+	c, err := candidate.Parse("grasp.candidate.sync.daily", header(
+		proto.HeaderSource, "daily", proto.HeaderRelay, "wss://r.example.org", proto.HeaderReply, "grasp.verdict.Inbox1",
+		proto.HeaderRef, "7", proto.HeaderTraceParent, "00-11", proto.HeaderAction, "release",
+	), []byte(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Lane != proto.LaneSyncDaily || c.Source != proto.SourceDaily || c.Relay != "wss://r.example.org" || c.Reply != "grasp.verdict.Inbox1" ||
+		c.Ref != "7" || c.Trace != "00-11" || c.Event.ID != event().ID || string(c.Raw) != data {
+		t.Errorf("%+v", c)
+	}
+	if c.Action != "" {
+		t.Error("an action outside of the release lane")
+	}
+	// No header makes a user's event a synced one.
+	if c, err = candidate.Parse("grasp.candidate.user", header(proto.HeaderSource, "daily"), []byte(data)); err != nil || c.Source != proto.SourceUser {
+		t.Errorf("on the user lane: source %q, %v", c.Source, err)
+	}
+	// What is not the event does not reach the log.
+	padded := " " + strings.Replace(data, `{"kind"`, `{ "content":"of another","kind"`, 1)
+	if c, err = candidate.Parse("grasp.candidate.user", nil, []byte(padded)); err != nil || string(c.Raw) != data {
+		t.Errorf("raw %s, %v", c.Raw, err)
+	}
+}
+
+func TestParseRefuses(t *testing.T) {
+	t.Parallel()
+	with := func(change func(*nostr.Event)) string {
+		ev := event()
+		change(ev)
+		ev.ID = ev.GetID()
+		return encode(t, ev)
+	}
+	good := encode(t, event())
+	forged := event()
+	forged.Content = "another"
+	for _, tc := range []struct {
+		name, subject string
+		header        nats.Header
+		data          string
+	}{
+		{"unknown lane", "grasp.candidate.vip", nil, good},
+		{"foreign subject", "grasp.event.1", nil, good},
+		{"sync without source", "grasp.candidate.sync.live", nil, good},
+		{"sync of a user", "grasp.candidate.sync.live", header(proto.HeaderSource, "direct"), good},
+		{"release without action", "grasp.candidate.release", nil, good},
+		{"unknown action", "grasp.candidate.release", header(proto.HeaderAction, "burn"), good},
+		{"nothing", "grasp.candidate.user", nil, ""},
+		{"null", "grasp.candidate.user", nil, "null"},
+		{"not JSON", "grasp.candidate.user", nil, "{"},
+		{"an array", "grasp.candidate.user", nil, "[]"},
+		{"trailing bytes", "grasp.candidate.user", nil, good + "x"},
+		{"not UTF-8", "grasp.candidate.user", nil, strings.Replace(good, "a <b>", "a \xff", 1)},
+		{"another content", "grasp.candidate.user", nil, encode(t, forged)},
+		{"short key", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.PubKey = "ab" })},
+		{"upper-case key", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.PubKey = strings.Repeat("A", 64) })},
+		{"no signature", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.Sig = "" })},
+		{"negative kind", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.Kind = -1 })},
+		{"large kind", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.Kind = 65536 })},
+		{"negative time", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.CreatedAt = -1 })},
+		{"endless time", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.CreatedAt = 1 << 40 })},
+		{"too large", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.Content = strings.Repeat("x", candidate.MaxEventBytes) })},
+	} {
+		h := tc.header
+		if h == nil {
+			h = nats.Header{}
+		}
+		h.Set(proto.HeaderReply, "grasp.verdict.me")
+		h.Set(proto.HeaderRef, "ref")
+		c, err := candidate.Parse(tc.subject, h, []byte(tc.data))
+		if !errors.Is(err, candidate.ErrMalformed) {
+			t.Errorf("%s: %v, want malformed", tc.name, err)
+		}
+		if c.Reply != "grasp.verdict.me" || c.Ref != "ref" {
+			t.Errorf("%s: the sender is not told", tc.name)
+		}
+	}
+}
+
+func TestHeadersAreBounded(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("x", 1000)
+	c, err := candidate.Parse("grasp.candidate.user", header(
+		proto.HeaderRelay, long, proto.HeaderRef, long, proto.HeaderReason, long, proto.HeaderTraceParent, long, proto.HeaderReply, "_INBOX.x",
+	), []byte(encode(t, event())))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Relay != "" || c.Ref != "" || c.Reason != "" || c.Trace != "" || c.Reply != "" {
+		t.Errorf("%+v", c)
+	}
+}
+
+// Whatever comes in, what comes out is an event whose id is right and whose JSON says the same again.
+func FuzzParse(f *testing.F) {
+	f.Add("grasp.candidate.user", "direct", "", "grasp.verdict.a", []byte(encode(f, event())))
+	f.Add("grasp.candidate.release", "release", "expire", "x", []byte(`{"id":"","kind":1,"tags":[["e",null],null]}`))
+	f.Fuzz(func(t *testing.T, subject, source, action, reply string, data []byte) {
+		c, err := candidate.Parse(subject, header(proto.HeaderSource, source, proto.HeaderAction, action, proto.HeaderReply, reply), data)
+		if err != nil {
+			return
+		}
+		if !c.Event.CheckID() || len(c.Raw) > candidate.MaxEventBytes {
+			t.Fatalf("accepted %s", c.Raw)
+		}
+		again, err := candidate.Parse(subject, header(proto.HeaderSource, source, proto.HeaderAction, action), c.Raw)
+		if err != nil || string(again.Raw) != string(c.Raw) || !again.Event.CheckID() {
+			t.Fatalf("read again: %v\n%s\n%s", err, c.Raw, again.Raw)
+		}
+		proto.EventSubjectOf(c.Event)
+	})
+}

@@ -1,0 +1,150 @@
+package held_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/follow"
+	"tendril.dev/services/ingest/held"
+)
+
+func entry(t testing.TB, identifier string, kind int, content string) *held.Entry {
+	t.Helper()
+	ev := &nostr.Event{PubKey: strings.Repeat("a", 64), Kind: kind, CreatedAt: 100, Content: content, Tags: nostr.Tags{{"d", identifier}}, Sig: strings.Repeat("0", 128)}
+	ev.ID = ev.GetID()
+	e, err := held.NewEntry(proto.Held{
+		Event: ev, Identifier: identifier, Source: proto.SourceUser, Phase: proto.PhaseWaiting,
+		HeldAt: time.Unix(100, 0).UTC(), ExpiresAt: time.Unix(200, 0).UTC(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func put(t testing.TB, seq uint64, e *held.Entry) follow.Message {
+	t.Helper()
+	data, err := e.Encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return follow.Message{Seq: seq, Subject: proto.KVSubject(proto.BucketHeld, e.Key), Data: data}
+}
+
+func TestSetFollowsItsBucket(t *testing.T) {
+	t.Parallel()
+	s := held.NewSet()
+	announcement, state, other := entry(t, "a.b/ü <&>", 30617, ""), entry(t, "a.b/ü <&>", 30618, "<b>"), entry(t, "bush", 30618, "")
+	read := func(m follow.Message) {
+		t.Helper()
+		if err := s.Read(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read(put(t, 1, announcement))
+	read(follow.Message{Seq: 2, Subject: proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), Data: []byte(`{}`)})
+	s.Apply(held.Change{Seq: 3, Key: state.Key, Entry: state}, held.Change{Seq: 4, Key: other.Key, Entry: other})
+	read(put(t, 3, entry(t, "stale", 30618, ""))) // the follower reads what the writer has applied already
+	if s.Len() != 3 || s.Seq() != 4 || s.ByID(state.Event.ID) != state {
+		t.Fatalf("%d entries at %d", s.Len(), s.Seq())
+	}
+	of := s.OfIdentifier("a.b/ü <&>")
+	if len(of) != 2 || of[0].Key > of[1].Key {
+		t.Fatalf("%d of the identifier", len(of))
+	}
+	for _, e := range of {
+		if (e.Event.Kind == 30617) != (e.Announcement != nil) {
+			t.Errorf("kind %d: announcement %v", e.Event.Kind, e.Announcement)
+		}
+	}
+	gone := follow.Message{Seq: 5, Subject: proto.KVSubject(proto.BucketHeld, announcement.Key), Header: nats.Header{}}
+	gone.Header.Set(held.HeaderOperation, held.OperationDelete)
+	read(gone)
+	if s.Len() != 2 || s.ByID(announcement.Event.ID) != nil || s.ByKey(announcement.Key) != nil || len(s.OfIdentifier("a.b/ü <&>")) != 1 {
+		t.Errorf("a deleted entry is still there")
+	}
+}
+
+func TestUnreadableEntriesAreNotHeld(t *testing.T) {
+	t.Parallel()
+	s := held.NewSet()
+	good := entry(t, "tree", 30618, "")
+	elsewhere := put(t, 3, good)
+	elsewhere.Subject = proto.KVSubject(proto.BucketHeld, entry(t, "bush", 30618, "").Key)
+	for i, m := range []follow.Message{
+		{Subject: proto.KVSubject(proto.BucketHeld, good.Key), Data: []byte("{")},
+		{Subject: proto.KVSubject(proto.BucketHeld, good.Key), Data: []byte("{}")},
+		elsewhere,
+		put(t, 0, &held.Entry{Held: proto.Held{Event: entry(t, "tree", 1, "").Event, Identifier: "tree"}, Key: good.Key}),
+	} {
+		m.Seq = uint64(i + 1)
+		if err := s.Read(m); err == nil {
+			t.Errorf("message %d was read", i)
+		}
+	}
+	if s.Len() != 0 || s.Seq() != 4 {
+		t.Errorf("%d entries at %d, want none at 4", s.Len(), s.Seq())
+	}
+}
+
+func TestEntrySurvivesItsEncoding(t *testing.T) {
+	t.Parallel()
+	e := entry(t, "tree", 30618, `<script>&"`)
+	data, err := e.Encode()
+	if err != nil || !strings.Contains(string(data), "<script>&") {
+		t.Fatalf("%s, %v", data, err)
+	}
+	again, err := held.Decode(e.Key, data)
+	if err != nil || again.Event.ID != e.Event.ID || !again.Event.CheckID() || !again.ExpiresAt.Equal(e.ExpiresAt) {
+		t.Errorf("%+v, %v", again, err)
+	}
+}
+
+func TestWaitFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := held.NewSet()
+		go func() {
+			time.Sleep(time.Hour)
+			e := entry(t, "tree", 30618, "")
+			s.Apply(held.Change{Seq: 7, Key: e.Key, Entry: e})
+		}()
+		short, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := s.WaitFor(short, 7); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("before its time: %v", err)
+		}
+		if err := s.WaitFor(t.Context(), 7); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func FuzzDecode(f *testing.F) {
+	e := entry(f, "tree", 30617, "")
+	data, err := e.Encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(e.Key, data)
+	f.Fuzz(func(t *testing.T, key string, data []byte) {
+		e, err := held.Decode(key, data)
+		if err != nil {
+			return
+		}
+		if e.Key != key || e.Event == nil {
+			t.Fatalf("%q gives %+v", key, e)
+		}
+		if _, err := e.Encode(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,255 @@
+package rejections_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/follow"
+	"tendril.dev/services/ingest/rejections"
+)
+
+const week = 7 * 24 * time.Hour
+
+var start = time.Unix(1_800_000_000, 0)
+
+func id(n int) string { return fmt.Sprintf("%032x%032x", n, n) }
+
+func record(n int, missing ...string) proto.RejectedEvent {
+	return proto.RejectedEvent{ID: id(n), Kind: n % 3, PubKey: id(100 + n%2), CreatedAt: nostr.Timestamp(n), Reason: "invalid: because", Missing: missing}
+}
+
+// log writes messages as the writer does and reads them as a follower does.
+type log struct {
+	t   *testing.T
+	x   *rejections.Index
+	seq uint64
+}
+
+func (l *log) add(at time.Time, records ...proto.RejectedEvent) {
+	l.t.Helper()
+	for _, r := range records {
+		data, err := rejections.Encode(r)
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		l.read(r, data, at)
+	}
+}
+
+func (l *log) takeBack(at time.Time, n int) { l.t.Helper(); l.read(record(n), nil, at) }
+
+func (l *log) read(r proto.RejectedEvent, data []byte, at time.Time) {
+	l.t.Helper()
+	l.seq++
+	subject := proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(r.ID)}.String()
+	if err := l.x.Read(follow.Message{Seq: l.seq, Subject: subject, Data: data, Time: at}); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+func waiting(x *rejections.Index, key string) []string {
+	var ids []string
+	for _, r := range x.Waiting(key) {
+		ids = append(ids, r.ID)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+func TestIndexRemembersForAWeek(t *testing.T) {
+	t.Parallel()
+	x := rejections.NewIndex(week)
+	l := &log{t: t, x: x}
+	l.add(start, record(1))
+	l.add(start.Add(time.Hour), record(2))
+	if answer, ok := x.Answer(id(1), start.Add(week-1)); !ok || answer != "invalid: because" {
+		t.Errorf("%q, %v", answer, ok)
+	}
+	if _, ok := x.Answer(id(1), start.Add(week)); ok {
+		t.Error("remembered for longer than a week")
+	}
+	if _, ok := x.Answer(id(3), start); ok {
+		t.Error("an event that was never rejected")
+	}
+	x.Expire(start.Add(week))
+	if x.Len() != 1 {
+		t.Errorf("%d are left, want 1", x.Len())
+	}
+	// Rejected again, its time begins anew.
+	l.add(start.Add(2*time.Hour), record(2))
+	x.Expire(start.Add(week + time.Hour))
+	if _, ok := x.Answer(id(2), start.Add(week+time.Hour)); !ok {
+		t.Error("forgotten by its first time")
+	}
+	x.Expire(start.Add(week + 2*time.Hour))
+	if x.Len() != 0 {
+		t.Errorf("%d are left, want none", x.Len())
+	}
+}
+
+func TestIndexKnowsWhatIsMissing(t *testing.T) {
+	t.Parallel()
+	x := rejections.NewIndex(week)
+	l := &log{t: t, x: x}
+	l.add(start, record(1, "d:tree", id(9)), record(2, "d:tree"), record(3, "d:bush"))
+	if got := waiting(x, "d:tree"); !slices.Equal(got, []string{id(1), id(2)}) {
+		t.Errorf("waiting for the tree: %v", got)
+	}
+	l.takeBack(start, 1)
+	if got := waiting(x, "d:tree"); !slices.Equal(got, []string{id(2)}) {
+		t.Errorf("after one was taken back: %v", got)
+	}
+	if waiting(x, id(9)) != nil {
+		t.Error("an id that nobody waits for any more")
+	}
+	l.add(start, record(1, "d:tree"), record(1, "d:tree")) // again and again
+	if got := waiting(x, "d:tree"); !slices.Equal(got, []string{id(1), id(2)}) {
+		t.Errorf("after one was rejected again: %v", got)
+	}
+	if _, ok := x.Find(id(3)); !ok || x.Len() != 3 || x.Seq() != l.seq {
+		t.Errorf("%d at %d", x.Len(), x.Seq())
+	}
+	// Thousands that leave one list keep it right.
+	for n := 10; n < 3000; n++ {
+		l.add(start, record(n, "d:forest"))
+	}
+	for n := 10; n < 2990; n++ {
+		l.takeBack(start, n)
+	}
+	if got := waiting(x, "d:forest"); len(got) != 10 {
+		t.Errorf("%d wait, want 10", len(got))
+	}
+}
+
+func TestIndexReadsOnceAndStrictly(t *testing.T) {
+	t.Parallel()
+	x := rejections.NewIndex(week)
+	l := &log{t: t, x: x}
+	l.add(start, record(1))
+	l.takeBack(start, 1)
+	l.seq = 0
+	l.add(start, record(1)) // the follower reads what the writer has applied already
+	if x.Len() != 0 {
+		t.Error("an old message was read again")
+	}
+	good, err := rejections.Encode(record(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := proto.RejectedSubject{Kind: 1, ShortID: proto.ShortID(id(1))}.String()
+	other := proto.RejectedSubject{Kind: 1, ShortID: proto.ShortID(id(2))}.String()
+	for i, m := range []follow.Message{
+		{Subject: "grasp.rejected.x", Data: good}, {Subject: subject, Data: []byte("{")}, {Subject: subject, Data: []byte("{}")},
+		{Subject: other, Data: good}, {Subject: subject, Data: []byte(strings.Replace(string(good), record(1).PubKey, "zz", 1))},
+	} {
+		m.Seq = uint64(10 + i)
+		if err := x.Read(m); err == nil {
+			t.Errorf("message %d was read", i)
+		}
+	}
+	if x.Len() != 0 || x.Seq() != 14 {
+		t.Errorf("%d entries at %d", x.Len(), x.Seq())
+	}
+}
+
+func TestIndexMatching(t *testing.T) {
+	t.Parallel()
+	x := rejections.NewIndex(week)
+	l := &log{t: t, x: x}
+	for n := range 12 {
+		l.add(start, record(n))
+	}
+	since, until := nostr.Timestamp(3), nostr.Timestamp(8)
+	for _, tc := range []struct {
+		f    nostr.Filter
+		want int
+	}{
+		{nostr.Filter{}, 12},
+		{nostr.Filter{Kinds: []int{1}}, 4},
+		{nostr.Filter{Authors: []string{id(100)}}, 6},
+		{nostr.Filter{Since: &since, Until: &until}, 6},
+		{nostr.Filter{IDs: []string{id(5), id(50)}}, 1},
+		{nostr.Filter{Tags: nostr.TagMap{"a": {"whatever"}}}, 12},
+		{nostr.Filter{Kinds: []int{1}, Since: &since, Tags: nostr.TagMap{"a": {"whatever"}}}, 3},
+	} {
+		n := 0
+		for r := range x.Matching(tc.f, start) {
+			if r.ID != id(int(r.CreatedAt)) {
+				t.Errorf("%+v", r)
+			}
+			n++
+		}
+		if n != tc.want {
+			t.Errorf("%s: %d, want %d", tc.f, n, tc.want)
+		}
+	}
+	for range x.Matching(nostr.Filter{}, start.Add(week)) {
+		t.Fatal("too old")
+	}
+}
+
+func parked(n int) *candidate.Candidate { return &candidate.Candidate{Event: &nostr.Event{ID: id(n)}} }
+
+func take(p *rejections.Park, at time.Time, keys ...string) []string {
+	var ids []string
+	for _, c := range p.Take(keys, at) {
+		ids = append(ids, c.Event.ID)
+	}
+	return ids
+}
+
+func TestPark(t *testing.T) {
+	t.Parallel()
+	p := rejections.NewPark(2*time.Minute, 3)
+	p.Add(parked(2), []string{"a", "b"}, start)
+	p.Add(parked(1), []string{"b"}, start.Add(time.Second))
+	p.Add(parked(2), []string{"c"}, start.Add(time.Minute)) // it stays as it is
+	p.Add(parked(4), nil, start)                            // nothing could heal it
+	if p.Len() != 2 || take(p, start, "c") != nil {
+		t.Fatalf("%d parked", p.Len())
+	}
+	if got := take(p, start, "b", "a"); !slices.Equal(got, []string{id(2), id(1)}) {
+		t.Errorf("taken: %v, want both in the order of coming", got)
+	}
+	if p.Len() != 0 || take(p, start, "a", "b") != nil {
+		t.Error("taken twice")
+	}
+	p.Add(parked(1), []string{"a"}, start)
+	if got := take(p, start.Add(2*time.Minute-1), "a"); len(got) != 1 {
+		t.Error("gone before its time")
+	}
+	p.Add(parked(1), []string{"a"}, start)
+	if got := take(p, start.Add(2*time.Minute), "a"); got != nil || p.Len() != 0 {
+		t.Errorf("after its time: %v", got)
+	}
+	for n := range 5 {
+		p.Add(parked(n), []string{"x"}, start)
+	}
+	if got := take(p, start, "x"); !slices.Equal(got, []string{id(2), id(3), id(4)}) {
+		t.Errorf("a full park kept %v, want the newest", got)
+	}
+	p.Add(parked(1), []string{"a"}, start)
+	p.Expire(start.Add(time.Hour))
+	if p.Len() != 0 {
+		t.Error("expired and still there")
+	}
+}
+
+// However many wait for one key, what its arrival sets off is bounded.
+func TestParkIsBoundedByKey(t *testing.T) {
+	t.Parallel()
+	p := rejections.NewPark(time.Minute, 100_000)
+	for n := range 5000 {
+		p.Add(parked(n), []string{"d:busy"}, start)
+	}
+	if got := len(take(p, start, "d:busy")); got != 1024 {
+		t.Errorf("%d taken, want 1024", got)
+	}
+}
