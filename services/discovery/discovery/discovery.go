@@ -1,0 +1,276 @@
+// Package discovery is the service that decides which relay should be asked for what: it reads accepted announcements and root events from
+// the log and held announcements from purgatory, and publishes a target for every relay that they list.
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/node"
+	"tendril.dev/proto"
+	"tendril.dev/services/discovery/publish"
+	"tendril.dev/services/discovery/repos"
+	"tendril.dev/services/discovery/window"
+)
+
+// rereadEvery is how often the book is made anew from the index, for what changes without an event: announcements that expire (NIP-40).
+const rereadEvery = time.Hour
+
+// Run runs one replica until ctx ends. Any number may run; each works out the same targets and the first to publish a change wins.
+func Run(ctx context.Context, n *node.Node) error {
+	bootstrap, err := bootstrapRelays(n.Settings.BootstrapRelays)
+	if err != nil {
+		return err
+	}
+	d := &discovery{
+		index:     n.Index,
+		log:       n.Log,
+		book:      repos.NewBook(n.Settings.Domain, bootstrap),
+		publisher: publish.New(n.Bus.JS, n.Log),
+		changed:   make(chan struct{}, 1),
+		stale:     true,
+		metrics:   newMetrics(n.Metrics, n.Index),
+	}
+	n.Ready.Add("discovery", d.ready)
+	// Subscribed before the first look, so that nothing falls in between.
+	defer n.Index.Subscribe(d.hear)()
+
+	held, err := n.Bus.Bucket(ctx, proto.BucketHeld)
+	if err != nil {
+		return err
+	}
+	head, err := n.Bus.LastSeq(ctx, proto.StreamTargets)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return d.publisher.Follow(ctx) })
+	heldRead := make(chan struct{})
+	group.Go(func() error { return d.followHeld(ctx, held, heldRead) })
+	group.Go(func() error {
+		if err := d.start(ctx, n, head, heldRead); err != nil || ctx.Err() != nil {
+			return err
+		}
+		length := time.Duration(n.Settings.BatchWindowMillis) * time.Millisecond
+		return window.Run(ctx, length, d.changed, d.publish)
+	})
+	group.Go(func() error { return d.rereadNowAndThen(ctx) })
+	return group.Wait()
+}
+
+type discovery struct {
+	index     *eventdb.DB
+	log       *slog.Logger
+	publisher *publish.Publisher
+	changed   chan struct{}
+	metrics   *metrics
+
+	mu    sync.Mutex
+	book  *repos.Book
+	stale bool // the book must be made anew from the index
+	at    uint64
+	up    bool
+}
+
+// start waits until the index, purgatory and the targets were read as they stood, and publishes what that makes.
+func (d *discovery) start(ctx context.Context, n *node.Node, targets uint64, heldRead <-chan struct{}) error {
+	log, err := n.Bus.LastSeq(ctx, proto.StreamEvents)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(d.index.WaitFor(ctx, log), d.publisher.WaitFor(ctx, targets)); err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	select {
+	case <-heldRead:
+	case <-ctx.Done():
+		return nil
+	}
+	if err := d.publish(ctx); err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.up = true
+	d.mu.Unlock()
+	return nil
+}
+
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (d *discovery) ready() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.up {
+		return errors.New("reading repositories and targets")
+	}
+	return nil
+}
+
+func (d *discovery) signal() {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// hear folds newly accepted events in. It runs in the index's goroutine, so it only does what is quick. A deletion request may take away
+// anything, so the book is made anew after one.
+func (d *discovery) hear(recs []eventdb.Record) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	changed := false
+	for _, r := range recs {
+		switch {
+		case d.stale || r.Seq <= d.at:
+			// The next look at the index sees it, or the last one did.
+			changed = changed || d.stale
+		case r.Event.Kind == nip34.KindDeletion:
+			d.stale, changed = true, true
+		default:
+			changed = d.book.Accept(r.Event) || changed
+		}
+	}
+	if changed {
+		d.signal()
+	}
+}
+
+// followHeld keeps the book's held announcements. It closes read when it has seen what was there at the start.
+func (d *discovery) followHeld(ctx context.Context, held jetstream.KeyValue, read chan<- struct{}) error {
+	watcher, err := held.WatchAll(ctx)
+	if err != nil {
+		return fmt.Errorf("watch held events: %w", err)
+	}
+	defer watcher.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case entry, open := <-watcher.Updates():
+			switch {
+			case !open:
+				return ignoreEnd(ctx, errors.New("the watch of held events ended"))
+			case entry == nil:
+				close(read)
+			case entry.Key() != proto.HeldMarkKey:
+				d.hold(entry)
+			}
+		}
+	}
+}
+
+func (d *discovery) hold(entry jetstream.KeyValueEntry) {
+	var h *proto.Held
+	if entry.Operation() == jetstream.KeyValuePut {
+		h = new(proto.Held)
+		if err := json.Unmarshal(entry.Value(), h); err != nil {
+			d.log.Error("a held event cannot be read", "key", entry.Key(), "error", err)
+			return
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.book.Hold(entry.Key(), h) {
+		d.signal()
+	}
+}
+
+func (d *discovery) rereadNowAndThen(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(rereadEvery):
+			d.mu.Lock()
+			d.stale = true
+			d.mu.Unlock()
+			d.signal()
+		}
+	}
+}
+
+// publish brings the targets in line with the book.
+func (d *discovery) publish(ctx context.Context) error {
+	d.mu.Lock()
+	err := d.reread(ctx)
+	wanted := d.book.Targets()
+	accepted, held, roots := d.book.Counts()
+	d.mu.Unlock()
+	if err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	sent, err := d.publisher.Publish(ctx, wanted)
+	if err != nil {
+		return ignoreEnd(ctx, err)
+	}
+	d.metrics.repositories.Set(float64(accepted))
+	d.metrics.targets.Set(float64(len(wanted)))
+	if sent > 0 {
+		d.log.Info("targets published", "relays", len(wanted), "changes", sent, "repositories", accepted, "held", held, "roots", roots)
+	}
+	return nil
+}
+
+// reread makes the book anew from the index if it is stale; d.mu is held, which keeps newer events out until it is done.
+func (d *discovery) reread(ctx context.Context) (err error) {
+	if !d.stale {
+		return nil
+	}
+	view := d.index.View()
+	defer func() { err = errors.Join(err, view.Close()) }()
+	d.book.ForgetAccepted()
+	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement, nip34.KindPatch, nip34.KindPR, nip34.KindIssue}}
+	for ev, err := range view.Query(ctx, filter) {
+		if err != nil {
+			return fmt.Errorf("read repositories from the index: %w", err)
+		}
+		d.book.Accept(ev)
+	}
+	d.at, d.stale = view.Seq(), false
+	return nil
+}
+
+// bootstrapRelays reads NGIT_SYNC_BOOTSTRAP_RELAY_URL.
+func bootstrapRelays(list []string) ([]nip34.RelayURL, error) {
+	var urls []nip34.RelayURL
+	for _, s := range list {
+		url, err := nip34.NormalizeRelayURL(s)
+		if err != nil {
+			return nil, fmt.Errorf("NGIT_SYNC_BOOTSTRAP_RELAY_URL is %q: %w", s, err)
+		}
+		urls = append(urls, url)
+	}
+	return urls, nil
+}
+
+type metrics struct {
+	repositories, targets prometheus.Gauge
+}
+
+func newMetrics(reg prometheus.Registerer, index *eventdb.DB) *metrics {
+	m := &metrics{
+		repositories: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ngit_repositories_total", Help: "Repositories whose announcement is served."}),
+		targets:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_targets", Help: "Relays that should be asked for something."}),
+	}
+	reg.MustRegister(m.repositories, m.targets, prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that the event index has applied."},
+		func() float64 { return float64(index.Seq()) }))
+	return m
+}

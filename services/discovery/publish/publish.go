@@ -1,0 +1,235 @@
+// Package publish keeps GRASP_TARGETS in line with what is wanted. It folds the stream into what is published, and writes only the
+// difference, on the condition that nobody wrote to the relay's subject since: of several replicas one wins, and the others find nothing left to do.
+package publish
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/target"
+	"tendril.dev/proto"
+)
+
+// snapshotAfter is how many messages a relay's subject may hold before one snapshot replaces them.
+const snapshotAfter = 64
+
+// attempts is how often a change that met another writer's is worked out anew before it is left to the next window.
+const attempts = 5
+
+// Publisher follows GRASP_TARGETS and writes to it.
+type Publisher struct {
+	js  jetstream.JetStream
+	log *slog.Logger
+
+	mu        sync.Mutex
+	published map[string]relay // by identity
+	seq       uint64           // of the stream, folded in
+	moved     chan struct{}
+}
+
+// relay is what is published for one relay.
+type relay struct {
+	target   target.Target
+	last     uint64 // sequence of its last message
+	messages int    // since the last snapshot
+}
+
+// New makes a publisher that has read nothing yet.
+func New(js jetstream.JetStream, log *slog.Logger) *Publisher {
+	return &Publisher{js: js, log: log, published: map[string]relay{}, moved: make(chan struct{})}
+}
+
+// Follow folds the stream in until ctx ends.
+func (p *Publisher) Follow(ctx context.Context) error {
+	consumer, err := p.js.OrderedConsumer(ctx, proto.StreamTargets, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
+	if err != nil {
+		return fmt.Errorf("open targets consumer: %w", err)
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return fmt.Errorf("open targets consumer: %w", err)
+	}
+	defer messages.Stop()
+	for {
+		msg, err := messages.Next(jetstream.NextContext(ctx))
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("read targets: %w", err)
+		}
+		if err := p.fold(msg); err != nil {
+			p.log.Error("a message of targets cannot be read", "subject", msg.Subject(), "error", err)
+		}
+	}
+}
+
+func (p *Publisher) fold(msg jetstream.Msg) error {
+	meta, err := msg.Metadata()
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	defer p.moveTo(meta.Sequence.Stream)
+	key, err := proto.ParseTargetSubject(msg.Subject())
+	if err != nil {
+		return err
+	}
+	var change proto.TargetChange
+	if err := json.Unmarshal(msg.Data(), &change); err != nil {
+		return fmt.Errorf("decode change: %w", err)
+	}
+	r := p.published[key]
+	r.target, r.last, r.messages = r.target.Apply(change), meta.Sequence.Stream, r.messages+1
+	if change.Snapshot {
+		r.messages = 1
+	}
+	p.published[key] = r
+	return nil
+}
+
+// moveTo notes how far the stream was read; p.mu is held.
+func (p *Publisher) moveTo(seq uint64) {
+	p.seq = seq
+	close(p.moved)
+	p.moved = make(chan struct{})
+}
+
+// WaitFor waits until the stream has been folded in up to seq.
+func (p *Publisher) WaitFor(ctx context.Context, seq uint64) error {
+	for {
+		p.mu.Lock()
+		reached, moved := p.seq, p.moved
+		p.mu.Unlock()
+		if reached >= seq {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for targets to be read up to %d: %w", seq, ctx.Err())
+		}
+	}
+}
+
+// Publish brings the stream in line with wanted and returns how many messages that took. Targets that it finds published and that are
+// not wanted are withdrawn.
+func (p *Publisher) Publish(ctx context.Context, wanted map[string]target.Target) (sent int, err error) {
+	keys := map[string]bool{}
+	p.mu.Lock()
+	for key, r := range p.published {
+		keys[key] = r.target.Exists()
+	}
+	p.mu.Unlock()
+	for key := range wanted {
+		keys[key] = true
+	}
+	for _, key := range slices.Sorted(maps.Keys(keys)) {
+		if !keys[key] {
+			continue
+		}
+		n, err := p.bring(ctx, key, wanted[key])
+		sent += n
+		if err != nil {
+			return sent, fmt.Errorf("publish target of %s: %w", key, err)
+		}
+	}
+	return sent, nil
+}
+
+// bring publishes one relay's changes. If another replica was first, its message is folded in and what is left is worked out anew.
+func (p *Publisher) bring(ctx context.Context, key string, want target.Target) (sent int, err error) {
+	subject, err := proto.TargetSubject(key)
+	if err != nil {
+		p.log.Warn("a relay is passed over, its name does not fit", "relay", key, "error", err)
+		return 0, nil
+	}
+	for range attempts {
+		p.mu.Lock()
+		r := p.published[key]
+		p.mu.Unlock()
+		changes := target.Diff(r.target, want)
+		if len(changes) == 0 {
+			p.share(key, want)
+			return sent, nil
+		}
+		replace := !want.Exists()
+		if want.Exists() && r.messages+len(changes) > snapshotAfter {
+			changes, replace = target.Snapshot(want), true
+		}
+		n, err := p.send(ctx, subject, r.last, changes, replace)
+		sent += n
+		if err == nil || errors.Is(err, errOvertaken) {
+			continue // look again: the stream has been read up to where it was written
+		}
+		return sent, err
+	}
+	p.log.Warn("the target of a relay keeps changing under us, leaving it to the next window", "relay", key)
+	return sent, nil
+}
+
+var errOvertaken = errors.New("another replica was first")
+
+// send writes the changes one after the other, each on the condition that the one before is the last of its subject.
+func (p *Publisher) send(ctx context.Context, subject string, last uint64, changes []proto.TargetChange, replace bool) (sent int, err error) {
+	for i, c := range changes {
+		payload, err := json.Marshal(c)
+		if err != nil {
+			return sent, fmt.Errorf("encode change: %w", err)
+		}
+		msg := &nats.Msg{Subject: subject, Data: payload, Header: nats.Header{}}
+		if replace && i == 0 {
+			msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
+		}
+		ack, err := p.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last))
+		var api *jetstream.APIError
+		if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+			return sent, errors.Join(p.catchUp(ctx, subject), errOvertaken)
+		}
+		if err != nil {
+			return sent, fmt.Errorf("write change: %w", err)
+		}
+		last = ack.Sequence
+		sent++
+	}
+	return sent, p.WaitFor(ctx, last)
+}
+
+// catchUp reads on to the last message of the subject.
+func (p *Publisher) catchUp(ctx context.Context, subject string) error {
+	stream, err := p.js.Stream(ctx, proto.StreamTargets)
+	if err != nil {
+		return fmt.Errorf("look at targets: %w", err)
+	}
+	msg, err := stream.GetLastMsgForSubject(ctx, subject)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("look at targets: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return p.WaitFor(ctx, msg.Sequence)
+}
+
+// share lets the published target use the wanted one's lists where they are equal, so that the ids are in memory once and the next comparison
+// costs nothing.
+func (p *Publisher) share(key string, want target.Target) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.published[key]
+	r.target = want
+	p.published[key] = r
+}
