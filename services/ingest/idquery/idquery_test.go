@@ -1,0 +1,158 @@
+package idquery_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/follow"
+	"tendril.dev/services/ingest/held"
+	"tendril.dev/services/ingest/idquery"
+	"tendril.dev/services/ingest/rejections"
+)
+
+func event(kind, n int) *nostr.Event {
+	ev := &nostr.Event{PubKey: strings.Repeat("a", 64), Kind: kind, CreatedAt: nostr.Timestamp(n), Tags: nostr.Tags{{"d", fmt.Sprint(n)}}, Sig: strings.Repeat("0", 128)}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+// serve serves 4500 accepted issues, 2 held states and 3 rejected events, one of each of the latter accepted too.
+func serve(t *testing.T) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := eventdb.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	known := idquery.Known{Index: index, Held: held.NewSet(), Rejected: rejections.NewIndex(time.Hour)}
+	var records []eventdb.Record
+	for n := range 4500 {
+		records = append(records, eventdb.Record{Seq: uint64(n + 1), Event: event(1621, n)})
+	}
+	records = append(records, eventdb.Record{Seq: 5000, Event: event(30618, 1)}, eventdb.Record{Seq: 5001, Event: event(7, 1)})
+	if err := index.Apply(records); err != nil {
+		t.Fatal(err)
+	}
+	for n := range 2 {
+		e, err := held.NewEntry(proto.Held{Event: event(30618, n+1), Identifier: fmt.Sprint(n + 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		known.Held.Apply(held.Change{Seq: uint64(n + 1), Key: e.Key, Entry: e})
+	}
+	for n := range 3 {
+		ev := event(7, n+1)
+		data, err := rejections.Encode(proto.RejectedEvent{ID: ev.ID, Kind: ev.Kind, PubKey: ev.PubKey, CreatedAt: ev.CreatedAt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		subject := proto.RejectedSubject{Kind: ev.Kind, ShortID: proto.ShortID(ev.ID)}.String()
+		if err := known.Rejected.Read(follow.Message{Seq: uint64(n + 1), Subject: subject, Data: data, Time: time.Now()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- idquery.Serve(ctx, b.Conn, known, slog.New(slog.DiscardHandler)) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if err := index.Close(); err != nil {
+			t.Error(err)
+		}
+		b.Close()
+	})
+	// The service is there once it answers; until then NATS says that nobody listens.
+	for {
+		_, err := b.Conn.Request(proto.SubjectQueryIDs, []byte(`{"ids":[]}`), time.Second)
+		if err == nil {
+			return b
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// query gathers an answer: the ids, and how many messages they came in.
+func query(t *testing.T, b *bus.Bus, filter string) (ids []string, chunks int, failure string) {
+	t.Helper()
+	inbox := nats.NewInbox()
+	sub, err := b.Conn.SubscribeSync(inbox)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sub.Unsubscribe()
+	if err := b.Conn.PublishRequest(proto.SubjectQueryIDs, inbox, []byte(filter)); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		m, err := sub.NextMsg(10 * time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if failure := m.Header.Get("Nats-Service-Error"); failure != "" {
+			return ids, chunks, failure
+		}
+		var entries []proto.KnownID
+		if err := json.Unmarshal(m.Data, &entries); err != nil {
+			t.Fatal(err)
+		}
+		if len(entries) == 0 {
+			return ids, chunks, ""
+		}
+		chunks++
+		for _, e := range entries {
+			ids = append(ids, e.ID)
+		}
+	}
+}
+
+func TestQuery(t *testing.T) {
+	t.Parallel()
+	b := serve(t)
+	for _, tc := range []struct {
+		filter       string
+		want, chunks int
+	}{
+		{`{}`, 4500 + 2 + 3, 3},
+		{`{"kinds":[1621],"limit":10}`, 4500, 3}, // all of them: a limit would make reconciliation fetch the rest
+		{`{"kinds":[30618]}`, 2, 1},
+		{`{"kinds":[7]}`, 3, 1},
+		{`{"kinds":[1621],"since":100,"until":109}`, 10, 1},
+		{`{"kinds":[30618],"#d":["2"]}`, 1, 1},
+		{`{"kinds":[42]}`, 0, 0},
+		{`{"ids":["` + event(30618, 2).ID + `"]}`, 1, 1},
+	} {
+		ids, chunks, failure := query(t, b, tc.filter)
+		if failure != "" || len(ids) != tc.want || chunks != tc.chunks {
+			t.Errorf("%s: %d ids in %d messages, %s; want %d in %d", tc.filter, len(ids), chunks, failure, tc.want, tc.chunks)
+		}
+		slices.Sort(ids)
+		if n := len(slices.Compact(ids)); n != tc.want {
+			t.Errorf("%s: only %d different ids", tc.filter, n)
+		}
+	}
+	for _, bad := range []string{"", "[", `{"kinds":"x"}`, `{"ids":["` + strings.Repeat("x", 600<<10) + `"]}`} {
+		if _, _, failure := query(t, b, bad); !strings.Contains(failure, "not a filter") {
+			t.Errorf("%.20q: %q", bad, failure)
+		}
+	}
+}
