@@ -152,7 +152,8 @@ func (w *Writer) commitRejections(ctx context.Context, d *draft.Draft) error {
 // for every other error.
 func (w *Writer) refused(b *batch, err error) bool {
 	var api *jetstream.APIError
-	if errors.Is(err, bus.ErrHeadMoved) || !errors.As(err, &api) || api.Code >= 500 {
+	unstorable := errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &api) && api.Code < 500
+	if errors.Is(err, bus.ErrHeadMoved) || !unstorable {
 		return false
 	}
 	if len(b.decided) > 1 {

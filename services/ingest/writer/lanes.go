@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/proto"
 )
@@ -18,49 +19,38 @@ const (
 )
 
 // lanes are the candidates that were fetched and wait for their decision, by lane. Fetching goes on while a batch is decided and
-// committed, so that the next one is there when it ends; the bound of each lane bounds that, and pushes back into the stream.
+// committed, so that the next one is there when it ends; the bounds of each lane bound that, and push back into the stream.
 type lanes struct {
-	user, release, sync chan jetstream.Msg
-	close               func() // stops fetching and gives back what was fetched
+	user, release, sync *lane
+	consuming           []jetstream.ConsumeContext
+	cancel              context.CancelFunc
 }
 
-// openLanes begins to fetch. At most ahead messages of each lane are in our hands beside those in its channel.
+// lane is one of them: bounded in messages by its channel and in bytes by its room.
+type lane struct {
+	fetched chan jetstream.Msg
+	room    *semaphore.Weighted
+}
+
+func newLane(ahead int) *lane {
+	return &lane{fetched: make(chan jetstream.Msg, ahead), room: semaphore.NewWeighted(laneBytes)}
+}
+
+// openLanes begins to fetch. At most ahead messages of each lane are in its channel, and as many again on their way there.
 func openLanes(ctx context.Context, js jetstream.JetStream, ahead int, log *slog.Logger) (*lanes, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &lanes{
-		user:    make(chan jetstream.Msg, ahead),
-		release: make(chan jetstream.Msg, ahead),
-		sync:    make(chan jetstream.Msg, ahead),
-	}
-	var consuming []jetstream.ConsumeContext
-	l.close = func() {
-		cancel() // from here on what arrives is given back
-		for _, c := range consuming {
-			c.Drain()
-			<-c.Closed()
-		}
-		for _, lane := range []chan jetstream.Msg{l.user, l.release, l.sync} {
-			for len(lane) > 0 {
-				giveBack(<-lane)
-			}
-		}
-	}
+	l := &lanes{user: newLane(ahead), release: newLane(ahead), sync: newLane(ahead), cancel: cancel}
 	for _, lane := range []struct {
 		consumer string
-		into     chan jetstream.Msg
+		*lane
 	}{{proto.ConsumerUser, l.user}, {proto.ConsumerRelease, l.release}, {proto.ConsumerSync, l.sync}} {
 		consumer, err := js.Consumer(ctx, proto.StreamCandidates, lane.consumer)
 		if err != nil {
 			l.close()
 			return nil, fmt.Errorf("open lane %s: %w", lane.consumer, err)
 		}
-		consume, err := consumer.Consume(func(m jetstream.Msg) {
-			select {
-			case lane.into <- m:
-			case <-ctx.Done():
-				giveBack(m)
-			}
-		}, jetstream.PullMaxMessagesWithBytesLimit(ahead, laneBytes),
+		consume, err := consumer.Consume(func(m jetstream.Msg) { lane.put(ctx, m) },
+			jetstream.PullMaxMessagesWithBytesLimit(ahead, laneBytes),
 			jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 				log.Debug("fetching candidates", "consumer", lane.consumer, "error", err)
 			}))
@@ -68,9 +58,36 @@ func openLanes(ctx context.Context, js jetstream.JetStream, ahead int, log *slog
 			l.close()
 			return nil, fmt.Errorf("fetch from lane %s: %w", lane.consumer, err)
 		}
-		consuming = append(consuming, consume)
+		l.consuming = append(l.consuming, consume)
 	}
 	return l, nil
+}
+
+// close stops fetching and gives back what was fetched.
+func (l *lanes) close() {
+	l.cancel() // from here on what arrives is given back
+	for _, c := range l.consuming {
+		c.Drain()
+		<-c.Closed()
+	}
+	for _, lane := range []*lane{l.user, l.release, l.sync} {
+		for len(lane.fetched) > 0 {
+			giveBack(<-lane.fetched)
+		}
+	}
+}
+
+// put waits until there is room.
+func (l *lane) put(ctx context.Context, m jetstream.Msg) {
+	if l.room.Acquire(ctx, int64(len(m.Data()))) != nil {
+		giveBack(m)
+		return
+	}
+	select {
+	case l.fetched <- m:
+	case <-ctx.Done():
+		giveBack(m)
+	}
 }
 
 // giveBack lets a candidate be delivered again at once. If that fails, it comes back when its time for an answer is over.
@@ -82,42 +99,45 @@ func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) [
 	t := taken{most: most}
 	if l.waiting() == 0 {
 		select {
-		case m := <-l.user:
-			t.add(m)
-		case m := <-l.release:
-			t.add(m)
-		case m := <-l.sync:
-			t.add(m)
+		case m := <-l.user.fetched:
+			t.add(l.user, m)
+		case m := <-l.release.fetched:
+			t.add(l.release, m)
+		case m := <-l.sync.fetched:
+			t.add(l.sync, m)
 		case <-deadline:
 			return nil
 		case <-ctx.Done():
 			return nil
 		}
 	}
-	share := min(len(l.sync), most/8)
+	share := min(len(l.sync.fetched), most/8)
 	t.from(l.user, most-share)
 	t.from(l.release, most-share)
 	t.from(l.sync, most)
 	return t.msgs
 }
 
-func (l *lanes) waiting() int { return len(l.user) + len(l.release) + len(l.sync) }
+func (l *lanes) waiting() int {
+	return len(l.user.fetched) + len(l.release.fetched) + len(l.sync.fetched)
+}
 
 type taken struct {
 	most, bytes int
 	msgs        []jetstream.Msg
 }
 
-func (t *taken) add(m jetstream.Msg) {
+func (t *taken) add(l *lane, m jetstream.Msg) {
+	l.room.Release(int64(len(m.Data())))
 	t.msgs = append(t.msgs, m)
 	t.bytes += len(m.Data())
 }
 
-func (t *taken) from(lane <-chan jetstream.Msg, most int) {
+func (t *taken) from(l *lane, most int) {
 	for len(t.msgs) < most && t.bytes < maxBatchBytes {
 		select {
-		case m := <-lane:
-			t.add(m)
+		case m := <-l.fetched:
+			t.add(l, m)
 		default:
 			return
 		}

@@ -100,7 +100,9 @@ func (w *Writer) serve(ctx context.Context) {
 	}()
 	for ctx.Err() == nil {
 		if err := w.step(ctx); err != nil {
-			w.stepDown(err)
+			if ctx.Err() == nil || errors.Is(err, bus.ErrHeadMoved) {
+				w.stepDown(err)
+			}
 			return
 		}
 	}

@@ -1,7 +1,9 @@
 package writer
 
 import (
+	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -405,6 +407,96 @@ func TestHandOver(t *testing.T) {
 	eventually(t, "the second replica writes", second.Writing)
 	if got := logIDs(t, b); !sameIDs(got, events) {
 		t.Errorf("the log has %d events, want %d", len(got), len(events))
+	}
+}
+
+// One event that the log refuses to store does not keep the others out.
+func TestUnstorableEventIsLeftOut(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	for _, cfg := range proto.Streams(b.Sizing()) {
+		if cfg.Name == proto.StreamEvents {
+			cfg.MaxMsgSize = 4000
+			if _, err := b.JS.UpdateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	s := newSender(t, b, "large")
+	var events []*nostr.Event
+	for i := range 30 {
+		events = append(events, newPerson(100+i).grasps(i))
+	}
+	large := newPerson(1).event(10317, 100, strings.Repeat("x", 8000))
+	s.sendAll(proto.LaneUser, slices.Insert(slices.Clone(events), 15, large))
+	start(t, b, "one", nil)
+	outcomes := map[proto.Outcome]int{}
+	for _, v := range s.wait(31) {
+		outcomes[v.Outcome]++
+		if v.ID == large.ID && (v.Outcome != proto.Rejected || !strings.HasPrefix(v.Message, "error: ")) {
+			t.Errorf("the large one: %+v", v)
+		}
+	}
+	if outcomes[proto.Accepted] != 30 || outcomes[proto.Rejected] != 1 {
+		t.Errorf("%v", outcomes)
+	}
+	if got := logIDs(t, b); !sameIDs(got, events) {
+		t.Errorf("the log has %d events", len(got))
+	}
+	eventually(t, "the queue is empty", func() bool { return messages(t, b, proto.StreamCandidates) == 0 })
+}
+
+// A lane in flood leaves a share to a sync.
+func TestLanesAreServedInOrder(t *testing.T) {
+	t.Parallel()
+	l := &lanes{user: newLane(100), release: newLane(100), sync: newLane(100)}
+	for i := range 100 {
+		for name, lane := range map[string]*lane{"user": l.user, "release": l.release, "sync": l.sync} {
+			lane.put(t.Context(), &message{subject: name, data: make([]byte, i)})
+		}
+	}
+	next := func(most int) map[string]int {
+		counts := map[string]int{}
+		for _, m := range l.next(t.Context(), most, nil) {
+			counts[m.Subject()]++
+		}
+		return counts
+	}
+	for i, want := range []map[string]int{
+		{"user": 70, "sync": 10}, {"user": 30, "release": 40, "sync": 10}, {"release": 60, "sync": 20}, {"sync": 60},
+	} {
+		if got := next(80); !maps.Equal(got, want) {
+			t.Errorf("batch %d: %v, want %v", i, got, want)
+		}
+	}
+	if len(l.next(t.Context(), 80, time.After(0))) != 0 {
+		t.Error("more than was there")
+	}
+	if !l.user.room.TryAcquire(laneBytes) {
+		t.Error("room is not given back")
+	}
+}
+
+// Large candidates fill a lane before many of them do.
+func TestLaneIsBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	l := newLane(1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	filled := make(chan *message)
+	go func() {
+		for {
+			m := &message{data: make([]byte, 1<<20)}
+			l.put(ctx, m)
+			if m.ended != "" {
+				filled <- m
+				return
+			}
+		}
+	}()
+	eventually(t, "the lane is full", func() bool { return len(l.fetched) == laneBytes>>20 })
+	cancel()
+	if m := <-filled; m.ended != "nak" {
+		t.Errorf("what found no room was %s", m.ended)
 	}
 }
 
