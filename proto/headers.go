@@ -17,6 +17,8 @@ const (
 	HeaderReason = "Grasp-Reason"
 	// HeaderAcceptedAt is the time of the commit, RFC 3339 with nanoseconds, on events of the log.
 	HeaderAcceptedAt = "Grasp-Accepted-At"
+	// HeaderGone is "true" on a change of a target that withdraws it, for readers that take the headers only.
+	HeaderGone = "Grasp-Gone"
 
 	// HeaderTraceParent is W3C trace context.
 	HeaderTraceParent = "traceparent"

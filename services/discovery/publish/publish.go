@@ -192,6 +192,9 @@ func (p *Publisher) send(ctx context.Context, subject string, last uint64, chang
 		if replace && i == 0 {
 			msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 		}
+		if c.Gone {
+			msg.Header.Set(proto.HeaderGone, "true")
+		}
 		ack, err := p.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last))
 		var api *jetstream.APIError
 		if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
