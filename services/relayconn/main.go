@@ -1,0 +1,9 @@
+// Command relayconn is the service that keeps connections to other relays. It needs a NATS server that the other services share.
+package main
+
+import (
+	"tendril.dev/lib/node"
+	"tendril.dev/services/relayconn/relayconn"
+)
+
+func main() { node.Main(node.Service{Name: "relayconn", Run: relayconn.Run}) }
