@@ -1,0 +1,35 @@
+// Package claim lets workers of a group share out keys (relays, shards) among them. Who is there is told by heartbeats, who should work on what by
+// rendezvous hashing, and who does by claims, each taken with a compare-and-set whose revision fences the holder (design.md, fourth idea).
+//
+// No worker trusts its clock against another's: a dead worker's record expires in the bucket, and with it goes the right to its claims. A worker
+// that cannot renew its own record in time stops its work before that happens.
+package claim
+
+import (
+	"cmp"
+	"errors"
+	"log/slog"
+	"time"
+)
+
+// ErrNameTaken: another process that lives calls itself by this worker's name.
+var ErrNameTaken = errors.New("another live worker has this name; NGIT_WORKER_NAME must differ")
+
+// Options say who joins what.
+type Options struct {
+	Group       string        // of workers that share the same keys: proto.GroupRelays, proto.GroupShards
+	Worker      string        // name, differs between processes
+	Incarnation string        // differs between starts of one process
+	Address     string        // host:port of the worker's internal HTTP, if others must reach it
+	TTL         time.Duration // how long a silent worker is believed to live: proto.Sizing.WorkerTTL of the bus
+	Max         int           // most keys that this worker claims; 0: any number
+	Log         *slog.Logger
+}
+
+func (o Options) withDefaults() Options {
+	o.TTL = cmp.Or(o.TTL, 10*time.Second)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}

@@ -1,0 +1,193 @@
+package claim_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/claim"
+	"tendril.dev/proto"
+)
+
+// ttl is as short as the server's expiry allows.
+const ttl = 2 * time.Second
+
+func serve(t *testing.T) (url string) {
+	t.Helper()
+	sizing := proto.DefaultSizing()
+	sizing.WorkerTTL = ttl
+	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Sizing: sizing})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b.ClientURL()
+}
+
+func connect(t *testing.T, url string) *bus.Bus {
+	t.Helper()
+	sizing := proto.DefaultSizing()
+	sizing.WorkerTTL = ttl
+	b, err := bus.Open(t.Context(), bus.Options{URL: url, Sizing: sizing})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// board sees who works on what, and fails the test if two do at once.
+type board struct {
+	t  *testing.T
+	mu sync.Mutex
+	on map[string]string
+}
+
+func (b *board) work(worker string) func(context.Context, string) error {
+	return func(ctx context.Context, key string) error {
+		b.mu.Lock()
+		if other := b.on[key]; other != "" {
+			b.t.Errorf("%s works on %s while %s does", worker, key, other)
+		}
+		b.on[key] = worker
+		b.mu.Unlock()
+		<-ctx.Done()
+		b.mu.Lock()
+		delete(b.on, key)
+		b.mu.Unlock()
+		return nil
+	}
+}
+
+func (b *board) share() map[string]int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	n := map[string]int{}
+	for _, w := range b.on {
+		n[w]++
+	}
+	return n
+}
+
+func (b *board) await(what string, ok func(share map[string]int) bool) {
+	b.t.Helper()
+	deadline := time.Now().Add(30 * time.Second)
+	for !ok(b.share()) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("%s: still %v", what, b.share())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// start lets a worker join and work; the returned function stops it gracefully.
+func start(t *testing.T, b *bus.Bus, name string, keys []string, do func(context.Context, string) error) (stop func()) {
+	t.Helper()
+	m, err := claim.Join(t.Context(), b, claim.Options{Group: "test", Worker: name, Incarnation: name + "-1", Address: name + ":1", TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	wanted := make(chan []string, 1)
+	wanted <- keys
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := m.Work(ctx, wanted, do); err != nil && b.Conn.IsConnected() {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := m.Leave(context.Background()); err != nil && b.Conn.IsConnected() {
+			t.Errorf("%s leaves: %v", name, err)
+		}
+	}()
+	var once sync.Once
+	stop = func() { once.Do(func() { cancel(); <-done }) }
+	t.Cleanup(stop)
+	return stop
+}
+
+func keys(n int) []string {
+	var list []string
+	for i := range n {
+		list = append(list, fmt.Sprintf("relay%d.example.com", i))
+	}
+	return list
+}
+
+// TestWorkersShareAndHandOver: one worker has everything, a second gets its share without any key being worked on twice, and when either goes
+// the other has everything again. The directory tells all along who holds what.
+func TestWorkersShareAndHandOver(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	seen := &board{t: t, on: map[string]string{}}
+	all := keys(40)
+	stopA := start(t, connect(t, url), "a", all, seen.work("a"))
+	seen.await("a alone", func(s map[string]int) bool { return s["a"] == 40 })
+
+	start(t, connect(t, url), "b", all, seen.work("b"))
+	seen.await("shared", func(s map[string]int) bool { return s["a"] >= 10 && s["b"] >= 10 && s["a"]+s["b"] == 40 })
+
+	d, err := claim.Watch(t.Context(), connect(t, url), "test", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range all {
+		if w, ok := d.Holder(k); !ok || w.Address != w.Name+":1" {
+			t.Errorf("holder of %s: %+v, %v", k, w, ok)
+		}
+	}
+	began := time.Now()
+	stopA()
+	seen.await("b alone", func(s map[string]int) bool { return s["b"] == 40 })
+	if took := time.Since(began); took > ttl {
+		t.Errorf("a graceful hand-over took %v, longer than a death is noticed in", took)
+	}
+}
+
+// TestDeadWorkersClaimsPassOn: a worker that loses the bus stops its work before anyone else begins it.
+func TestDeadWorkersClaimsPassOn(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	seen := &board{t: t, on: map[string]string{}}
+	all := keys(20)
+	dying := connect(t, url)
+	start(t, dying, "dying", all, seen.work("dying"))
+	seen.await("one alone", func(s map[string]int) bool { return s["dying"] == 20 })
+	start(t, connect(t, url), "heir", all, seen.work("heir"))
+	seen.await("shared", func(s map[string]int) bool { return s["heir"] > 0 && s["dying"]+s["heir"] == 20 })
+	dying.Conn.Close()
+	seen.await("the heir has it all", func(s map[string]int) bool { return s["heir"] == 20 })
+}
+
+func TestNameTaken(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	b := connect(t, url)
+	start(t, b, "a", nil, nil)
+	_, err := claim.Join(t.Context(), b, claim.Options{Group: "test", Worker: "a", Incarnation: "other", TTL: ttl})
+	if !errors.Is(err, claim.ErrNameTaken) {
+		t.Fatalf("a second worker of that name: %v, want ErrNameTaken", err)
+	}
+}
+
+// TestWorkThatEndsBeginsAgain: a claim is held by someone who works on it.
+func TestWorkThatEndsBeginsAgain(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	begun := make(chan struct{}, 10)
+	start(t, connect(t, url), "a", keys(1), func(ctx context.Context, _ string) error {
+		begun <- struct{}{}
+		return errors.New("ended by itself")
+	})
+	for range 2 {
+		select {
+		case <-begun:
+		case <-time.After(20 * time.Second):
+			t.Fatal("not begun again")
+		}
+	}
+}
