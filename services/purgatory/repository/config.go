@@ -1,0 +1,88 @@
+package repository
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Git older than this cannot be configured by its environment (GIT_CONFIG_COUNT).
+const leastMajor, leastMinor = 2, 31
+
+// setting is one value of git's configuration.
+type setting struct{ key, value string }
+
+// configuration rules every git command. It comes by the environment, so that the commands that git starts have it too.
+var configuration = []setting{
+	{"safe.directory", "*"}, // the volume may belong to another user
+	{"core.hooksPath", "/dev/null"},
+	{"core.attributesFile", "/dev/null"},
+	{"core.alternateRefsCommand", "true"},
+	{"core.logAllRefUpdates", "false"},
+	{"core.fsync", "committed,loose-object"}, // durable before done
+	{"gc.auto", "0"},
+	{"maintenance.auto", "false"},
+	{"protocol.allow", "never"},
+	{"advice.detachedHead", "false"},
+	{"init.defaultBranch", "main"},
+	{"pack.threads", "2"},
+	{"pack.windowMemory", "256m"},
+}
+
+// forgiven are faults that old versions of git wrote into many an honest history. Every other fault that git fsck knows refuses the
+// pack, those that it only warns of too.
+var forgiven = []string{
+	"badTimezone",
+	"missingSpaceBeforeDate",
+	"zeroPaddedFilemode",
+	"missingTaggerEntry",
+	"nullSha1",
+}
+
+// StrictPush is the configuration with which receive-pack checks a push as strictly as StorePack checks a pack.
+func StrictPush() map[string]string {
+	config := map[string]string{
+		"transfer.fsckObjects": "true",
+		"receive.fsckObjects":  "true",
+		"receive.unpackLimit":  "1", // always a pack, never thousands of loose files
+	}
+	for _, fault := range forgiven {
+		config["receive.fsck."+fault] = "ignore"
+	}
+	return config
+}
+
+// strictOption is the same for index-pack.
+func strictOption() string {
+	faults := make([]string, len(forgiven))
+	for i, fault := range forgiven {
+		faults[i] = strings.ToLower(fault) + "=ignore"
+	}
+	return "--strict=" + strings.Join(faults, ",")
+}
+
+// checkVersion runs git once.
+func checkVersion(git string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, git, "version")
+	cmd.Env = environment(nil)
+	cmd.WaitDelay = afterExit
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("want a git program that can be run (%w)", err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(out.String(), "git version %d.%d", &major, &minor); err != nil {
+		return errors.New("want a git program, but it does not say which version of git it is")
+	}
+	if major < leastMajor || (major == leastMajor && minor < leastMinor) {
+		return fmt.Errorf("want git %d.%d or newer, but it is %d.%d", leastMajor, leastMinor, major, minor)
+	}
+	return nil
+}

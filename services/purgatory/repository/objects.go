@@ -1,0 +1,115 @@
+package repository
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"tendril.dev/lib/nip34"
+)
+
+// idLength is the length of an object id in hex digits (SHA-1).
+const idLength = 40
+
+func isID(id string) bool { return len(id) == idLength && nip34.IsObjectID(id) }
+
+// HasData says whether there is any object in the repository.
+func (r *Repo) HasData(context.Context) (bool, error) {
+	folders, err := os.ReadDir(r.in("objects"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for objects: %w", err)
+	}
+	for _, folder := range folders {
+		name := folder.Name()
+		if name != "pack" && len(name) != 2 {
+			continue
+		}
+		files, err := os.ReadDir(r.in("objects", name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("look for objects: %w", err)
+		}
+		for _, file := range files {
+			loose := name != "pack" && len(file.Name()) == idLength-2
+			if loose || strings.HasSuffix(file.Name(), ".idx") {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// Missing gives those of the object ids that are not in the repository, each once, in the order given. What is no object id is
+// refused.
+func (r *Repo) Missing(ctx context.Context, ids []string) ([]string, error) {
+	types, err := r.Types(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	var missing []string
+	seen := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		if types[id] == "" && !seen[id] {
+			missing = append(missing, id)
+		}
+		seen[id] = true
+	}
+	return missing, nil
+}
+
+// Types gives the type ("commit", "tree", "blob", "tag") of those of the objects that are in the repository.
+func (r *Repo) Types(ctx context.Context, ids []string) (map[string]string, error) {
+	var ask bytes.Buffer
+	for _, id := range ids {
+		if !nip34.IsObjectID(id) {
+			return nil, fmt.Errorf("look up objects: %q is not an object id", id)
+		}
+		// Git would take an id of another length for the name of a branch.
+		if isID(id) {
+			ask.WriteString(id + "\n")
+		}
+	}
+	types := make(map[string]string)
+	if ask.Len() == 0 || !r.Exists() {
+		return types, nil
+	}
+	out, err := r.run(ctx, ask.String(), "cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype)")
+	if err != nil {
+		return nil, fmt.Errorf("look up objects: %w", err)
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		id, kind, _ := strings.Cut(lines.Text(), " ")
+		if isID(id) && kind != "missing" {
+			types[id] = kind
+		}
+	}
+	return types, nil
+}
+
+// Size is the number of bytes of all files of the repository. Files that go while it counts are not counted.
+func (r *Repo) Size() (bytes int64, err error) {
+	err = filepath.WalkDir(r.path, func(_ string, entry fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
+			bytes += info.Size()
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("measure repository: %w", err)
+	}
+	return bytes, nil
+}

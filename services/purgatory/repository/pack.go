@@ -1,0 +1,266 @@
+package repository
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	// quarantinePrefix begins the names of folders below objects/ that hold a pack until it is checked. It is git's own for the same
+	// purpose, so that git's tools pass over them too.
+	quarantinePrefix = "tmp_objdir-"
+
+	packHeader = 12
+	// maxObjects bounds the objects that a pack may claim to have: index-pack reserves memory for all of them when it has read the
+	// header. The largest histories that people keep in git have half as many.
+	maxObjects = 20_000_000
+)
+
+// ErrBadPack is a stream that is no pack, or a pack that git refused: damaged, with faulty objects, or with links to objects that
+// are nowhere.
+var ErrBadPack = errors.New("the pack is not acceptable")
+
+// PackObjects reads how many objects a pack claims to have, from its first 12 bytes.
+func PackObjects(header []byte) (int, error) {
+	if len(header) < packHeader || string(header[:4]) != "PACK" {
+		return 0, fmt.Errorf("%w: it does not begin as a pack does", ErrBadPack)
+	}
+	if version := binary.BigEndian.Uint32(header[4:]); version != 2 && version != 3 {
+		return 0, fmt.Errorf("%w: it is of version %d", ErrBadPack, version)
+	}
+	n := binary.BigEndian.Uint32(header[8:])
+	if n > maxObjects {
+		return 0, fmt.Errorf("%w: it claims to have %d objects, more than %d", ErrBadPack, n, maxObjects)
+	}
+	return int(n), nil
+}
+
+// StorePack takes a pack, which may be thin, into the repository. It is indexed and checked in quarantine, where nobody sees it:
+// every object must be sound, and every link of every object must lead to an object that is in the pack or in the repository.
+// Then it appears at once, durably. A pack without objects changes nothing. bytes is what was read of the stream.
+//
+// The error is ErrBadPack where the pack is at fault; one that came from reading is in the chain too.
+func (r *Repo) StorePack(ctx context.Context, pack io.Reader) (bytes int64, objects int, err error) {
+	return r.storePack(ctx, pack, false)
+}
+
+func (r *Repo) storePack(ctx context.Context, pack io.Reader, slotHeld bool) (int64, int, error) {
+	counted := &countingReader{from: pack}
+	header := make([]byte, packHeader)
+	if _, err := io.ReadFull(counted, header); err != nil {
+		return counted.n, 0, fmt.Errorf("store pack: %w: read its header: %w", ErrBadPack, err)
+	}
+	objects, err := PackObjects(header)
+	if err != nil {
+		return counted.n, 0, fmt.Errorf("store pack: %w", err)
+	}
+	if objects == 0 {
+		return counted.n, 0, nil
+	}
+	quarantine, err := os.MkdirTemp(r.in("objects"), quarantinePrefix+"pack-")
+	if err != nil {
+		return counted.n, 0, fmt.Errorf("store pack: make quarantine: %w", err)
+	}
+	defer os.RemoveAll(quarantine)
+	if err := r.indexPack(ctx, quarantine, io.MultiReader(bytes.NewReader(header), counted), slotHeld); err != nil {
+		return counted.n, 0, fmt.Errorf("store pack: %w", err)
+	}
+	if err := r.release(filepath.Join(quarantine, "pack")); err != nil {
+		return counted.n, 0, fmt.Errorf("store pack: take it out of quarantine: %w", err)
+	}
+	return counted.n, objects, nil
+}
+
+func (r *Repo) indexPack(ctx context.Context, quarantine string, pack io.Reader, slotHeld bool) error {
+	if err := os.Mkdir(filepath.Join(quarantine, "pack"), 0o755); err != nil {
+		return fmt.Errorf("make quarantine: %w", err)
+	}
+	c := r.Command("index-pack", "--stdin", "--fix-thin", strictOption(), "--threads=2")
+	c.held = slotHeld
+	c.Setenv("GIT_OBJECT_DIRECTORY", quarantine)
+	c.Setenv("GIT_ALTERNATE_OBJECT_DIRECTORIES", quotePath(r.in("objects")))
+	c.Setenv("GIT_QUARANTINE_PATH", quarantine)
+	c.Stdin = pack
+	err := c.Run(ctx)
+	if failure, ok := errors.AsType[*Error](err); ok && isExit(failure.Err) {
+		return fmt.Errorf("%w: %w", ErrBadPack, err)
+	}
+	return err
+}
+
+// release moves a checked pack into the repository, its index last: git sees a pack by its index.
+func (r *Repo) release(from string) error {
+	files, err := os.ReadDir(from)
+	if err != nil {
+		return err
+	}
+	names := make([]string, 0, len(files))
+	for _, file := range files {
+		names = append(names, file.Name())
+	}
+	slices.SortFunc(names, func(a, b string) int { return releaseOrder(a) - releaseOrder(b) })
+	to := r.in("objects", "pack")
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	for _, name := range names {
+		if releaseOrder(name) < 0 {
+			continue
+		}
+		if err := os.Rename(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
+			return err
+		}
+	}
+	return syncFolders(to, r.in("objects"))
+}
+
+// releaseOrder is the place of a file in the order of release, or -1 for what stays behind.
+func releaseOrder(name string) int {
+	switch {
+	case !strings.HasPrefix(name, "pack-"):
+		return -1
+	case strings.HasSuffix(name, ".pack"):
+		return 0
+	case strings.HasSuffix(name, ".rev"):
+		return 1
+	case strings.HasSuffix(name, ".idx"):
+		return 2
+	}
+	return -1
+}
+
+// CopyFrom brings the objects that are reachable from tips, and that r lacks, from another repository of the same store. Nothing
+// is copied if all tips are there already.
+func (r *Repo) CopyFrom(ctx context.Context, from *Repo, tips []string) error {
+	missing, err := r.Missing(ctx, tips)
+	if err != nil {
+		return fmt.Errorf("copy objects: %w", err)
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	if gone, err := from.Missing(ctx, missing); err != nil || len(gone) > 0 {
+		return errors.Join(err, absent(gone))
+	}
+	common, err := r.commonTips(ctx, from)
+	if err != nil {
+		return fmt.Errorf("copy objects: %w", err)
+	}
+	release, err := r.store.acquire(ctx, false, 2) // for both ends of the pipe
+	if err != nil {
+		return fmt.Errorf("copy objects: %w", err)
+	}
+	defer release()
+
+	pipe, packed := io.Pipe()
+	pack := from.Command("pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q")
+	pack.held = true
+	pack.Stdin = strings.NewReader(strings.Join(missing, "\n") + "\n--not\n" + strings.Join(common, "\n") + "\n")
+	pack.Stdout = packed
+	both, ctx := errgroup.WithContext(ctx)
+	both.Go(func() error {
+		err := pack.Run(ctx)
+		packed.CloseWithError(err)
+		return err
+	})
+	both.Go(func() error {
+		_, _, err := r.storePack(ctx, pipe, true)
+		pipe.CloseWithError(errors.Join(err, io.ErrClosedPipe))
+		return err
+	})
+	if err := both.Wait(); err != nil {
+		return fmt.Errorf("copy objects: %w", err)
+	}
+	return nil
+}
+
+func absent(ids []string) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	return fmt.Errorf("copy objects: %d of them are not in the repository to copy from, %s first", len(ids), ids[0])
+}
+
+// commonTips are objects that r's references name and that the other repository has.
+func (r *Repo) commonTips(ctx context.Context, other *Repo) ([]string, error) {
+	tips, err := r.Tips(ctx, maxCommonTips)
+	if err != nil {
+		return nil, err
+	}
+	types, err := other.Types(ctx, tips)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(tips, func(id string) bool { return types[id] == "" }), nil
+}
+
+const maxCommonTips = 1000
+
+// Tips are the objects that references name, branches first, each once, at most max of them.
+func (r *Repo) Tips(ctx context.Context, max int) ([]string, error) {
+	refs, err := r.Refs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return refs.tips(max), nil
+}
+
+func (r Refs) tips(max int) []string {
+	names := make([]string, 0, len(r.ByName))
+	for name := range r.ByName {
+		names = append(names, name)
+	}
+	rank := func(name string) int {
+		switch {
+		case name == r.Head:
+			return 0
+		case strings.HasPrefix(name, headsPrefix):
+			return 1
+		case strings.HasPrefix(name, tagsPrefix):
+			return 2
+		}
+		return 3
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		if d := rank(a) - rank(b); d != 0 {
+			return d
+		}
+		return strings.Compare(a, b)
+	})
+	var tips []string
+	seen := map[string]bool{}
+	for _, name := range names {
+		if id := r.ByName[name]; !seen[id] && len(tips) < max {
+			tips = append(tips, id)
+			seen[id] = true
+		}
+	}
+	return tips
+}
+
+// quotePath writes a path as git reads it in a list of alternates: one that begins with a quote is taken as a C string.
+func quotePath(path string) string {
+	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
+}
+
+type countingReader struct {
+	from io.Reader
+	n    int64
+}
+
+// Read counts what it reads.
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	c.n += int64(n)
+	return n, err
+}

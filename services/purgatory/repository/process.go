@@ -1,0 +1,277 @@
+package repository
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unicode"
+)
+
+const (
+	// afterTerm is how long a git process may tidy up (remove its lock files) after its context has ended.
+	afterTerm = 2 * time.Second
+	// afterExit is how long output and input of an ended process may take to be closed.
+	afterExit = 3 * time.Second
+	// maxMessages bounds what is kept of git's standard error: its last bytes, where the reason stands.
+	maxMessages = 4 << 10
+	// allocLimit is the largest piece of memory that a git process may ask for at once. A pack can claim any size for its objects.
+	allocLimit = "2g"
+)
+
+// Command is one git command on one repository. It runs with nothing of our environment but PATH, and with no configuration but
+// that of this package.
+type Command struct {
+	// Stdin is read to its end, if it is set. It is not read any more when Run has returned.
+	Stdin io.Reader
+	// Stdout gets what git prints, if it is set.
+	Stdout io.Writer
+	// Serving marks a process that waits for a client's network. Of those so few are let in at once that some of all slots stay
+	// free for our own work.
+	Serving bool
+
+	repo     *Repo
+	args     []string
+	env      []string
+	config   []setting
+	held     bool // the caller holds the slot
+	messages tail
+}
+
+// Command prepares `git <args>` in the repository. Arguments are never taken from a request as they are.
+func (r *Repo) Command(args ...string) *Command {
+	return &Command{repo: r, args: args}
+}
+
+// Setenv adds a variable to git's environment.
+func (c *Command) Setenv(name, value string) { c.env = append(c.env, name+"="+value) }
+
+// Config adds a configuration value, as `git -c key=value` does.
+func (c *Command) Config(key, value string) { c.config = append(c.config, setting{key, value}) }
+
+// Messages are the last lines that git wrote to its standard error, without the repository's path and control characters. Call it
+// after Run.
+func (c *Command) Messages() string { return c.messages.text(c.repo.path) }
+
+// Error is a git command that failed.
+type Error struct {
+	Command  string // the subcommand: "index-pack"
+	Messages string // what git said, bounded
+	Err      error  // its exit status, what ended it, or what was wrong with its input
+}
+
+// Error is one line: the command, how it ended, what it said.
+func (e *Error) Error() string {
+	if e.Messages == "" {
+		return fmt.Sprintf("git %s: %v", e.Command, e.Err)
+	}
+	return fmt.Sprintf("git %s: %v: %s", e.Command, e.Err, strings.ReplaceAll(e.Messages, "\n", "; "))
+}
+
+// Unwrap gives the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Run waits for a slot, runs the command and waits for its end. When ctx ends, the process and all that it started are asked to
+// end, and killed soon after. A failure is an *Error; one that came from reading Stdin has that error in its chain.
+func (c *Command) Run(ctx context.Context) error {
+	if !c.held {
+		release, err := c.repo.store.acquire(ctx, c.Serving, 1)
+		if err != nil {
+			return c.failed(err)
+		}
+		defer release()
+	}
+	cmd := exec.CommandContext(ctx, c.repo.store.git, c.args...)
+	cmd.Dir = c.repo.path
+	cmd.Env = append(environment(c.config), "GIT_DIR="+c.repo.path)
+	cmd.Env = append(cmd.Env, c.env...)
+	cmd.Stdout = c.Stdout
+	cmd.Stderr = &c.messages
+	var input *watchedReader
+	if c.Stdin != nil {
+		input = &watchedReader{from: c.Stdin}
+		cmd.Stdin = input
+		defer input.detach()
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.WaitDelay = afterTerm + afterExit
+	var killer atomic.Pointer[time.Timer]
+	cmd.Cancel = func() error {
+		group := -cmd.Process.Pid
+		killer.Store(time.AfterFunc(afterTerm, func() { syscall.Kill(group, syscall.SIGKILL) }))
+		return syscall.Kill(group, syscall.SIGTERM)
+	}
+	err := cmd.Run()
+	if timer := killer.Load(); timer != nil && timer.Stop() && cmd.Process != nil {
+		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started may still be there
+	}
+	if input != nil {
+		// A broken input explains the failure of git better than git does.
+		if broken := input.failure(); broken != nil && err != nil {
+			return c.failed(fmt.Errorf("read its input: %w", broken))
+		}
+	}
+	if err != nil && ctx.Err() != nil {
+		return c.failed(context.Cause(ctx))
+	}
+	if err != nil {
+		return c.failed(err)
+	}
+	return nil
+}
+
+func (c *Command) failed(err error) error {
+	return &Error{Command: c.args[0], Messages: c.Messages(), Err: err}
+}
+
+// acquire waits for n slots. Waiting for all of them at once keeps two pipelines from each holding half of what both need.
+func (s *Store) acquire(ctx context.Context, serving bool, n int64) (release func(), err error) {
+	if serving {
+		if err := s.serving.Acquire(ctx, n); err != nil {
+			return nil, fmt.Errorf("wait for one of %d git processes to end: %w", s.processes, err)
+		}
+	}
+	if err := s.slots.Acquire(ctx, n); err != nil {
+		if serving {
+			s.serving.Release(n)
+		}
+		return nil, fmt.Errorf("wait for one of %d git processes to end: %w", s.processes, err)
+	}
+	return func() {
+		s.slots.Release(n)
+		if serving {
+			s.serving.Release(n)
+		}
+	}, nil
+}
+
+// run is for commands with small input and output: it gives what git printed.
+func (r *Repo) run(ctx context.Context, stdin string, args ...string) ([]byte, error) {
+	c := r.Command(args...)
+	if stdin != "" {
+		c.Stdin = strings.NewReader(stdin)
+	}
+	var out bytes.Buffer
+	c.Stdout = &out
+	if err := c.Run(ctx); err != nil {
+		return nil, err
+	}
+	return out.Bytes(), nil
+}
+
+// watchedReader remembers how reading failed, and can be taken away from a goroutine that still reads it.
+type watchedReader struct {
+	mu   sync.Mutex
+	from io.Reader
+	err  error
+	gone atomic.Bool
+}
+
+// Read reads from the source until it was taken away.
+func (w *watchedReader) Read(p []byte) (int, error) {
+	if w.gone.Load() {
+		return 0, io.ErrClosedPipe
+	}
+	n, err := w.from.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		w.mu.Lock()
+		w.err = err
+		w.mu.Unlock()
+	}
+	return n, err
+}
+
+// WriteTo hides nothing: it is absent, so that the copying goes through Read.
+
+func (w *watchedReader) detach() { w.gone.Store(true) }
+
+func (w *watchedReader) failure() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+// tail keeps the last bytes written to it.
+type tail struct {
+	mu   sync.Mutex
+	kept []byte
+	cut  bool
+}
+
+// Write never fails and never grows beyond its bound.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := len(p)
+	if len(p) > maxMessages {
+		p, t.cut = p[len(p)-maxMessages:], true
+	}
+	if over := len(t.kept) + len(p) - maxMessages; over > 0 {
+		t.kept, t.cut = append(t.kept[:0], t.kept[over:]...), true
+	}
+	t.kept = append(t.kept, p...)
+	return n, nil
+}
+
+// text gives whole lines, without the path that nobody but the operator should see.
+func (t *tail) text(path string) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	kept := t.kept
+	if t.cut {
+		if end := bytes.IndexByte(kept, '\n'); end >= 0 {
+			kept = kept[end+1:]
+		}
+	}
+	s := strings.ReplaceAll(strings.ToValidUTF8(string(kept), "?"), path, ".")
+	return strings.TrimSpace(strings.Map(func(c rune) rune {
+		switch {
+		case c == '\n' || c == '\r':
+			return '\n'
+		case unicode.IsControl(c):
+			return -1
+		}
+		return c
+	}, s))
+}
+
+// environment is all that git gets to see of ours, with the configuration that rules every command.
+func environment(more []setting) []string {
+	env := []string{
+		"PATH=" + os.Getenv("PATH"),
+		"HOME=/nonexistent",
+		"LC_ALL=C",
+		"GIT_CONFIG_NOSYSTEM=1",
+		"GIT_CONFIG_GLOBAL=/dev/null",
+		"GIT_ATTR_NOSYSTEM=1",
+		"GIT_TERMINAL_PROMPT=0",
+		"GIT_ALLOW_PROTOCOL=none",
+		"GIT_NO_REPLACE_OBJECTS=1",
+		"GIT_NO_LAZY_FETCH=1",
+		"GIT_OPTIONAL_LOCKS=0",
+		"GIT_ADVICE=0",
+		"GIT_ALLOC_LIMIT=" + allocLimit,
+	}
+	count := 0
+	for _, settings := range [][]setting{configuration, more} {
+		for _, s := range settings {
+			env = append(env, fmt.Sprintf("GIT_CONFIG_KEY_%d=%s", count, s.key), fmt.Sprintf("GIT_CONFIG_VALUE_%d=%s", count, s.value))
+			count++
+		}
+	}
+	return append(env, fmt.Sprintf("GIT_CONFIG_COUNT=%d", count))
+}
+
+// isExit says whether git itself ended with a failure, and was not ended by us or for want of input.
+func isExit(err error) bool {
+	exit, ok := errors.AsType[*exec.ExitError](err)
+	return ok && exit.Exited()
+}

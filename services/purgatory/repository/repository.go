@@ -1,0 +1,205 @@
+// Package repository is git on disk: bare repositories, one for each owner and identifier, that a real git works on in a clean
+// environment (spec/purgatory.md, Git over HTTP). It keeps two promises that everything above relies on:
+//
+//   - what is in a repository is whole: an object is there only if every object that it links to is there too, because a pack is
+//     checked in quarantine before any of it becomes visible, so that "the commit is there" means "its history is there";
+//   - no name that a stranger chose leaves the root folder or reaches a command line as an option.
+//
+// Repositories are of git's SHA-1 object format; an object id of 64 digits is never there.
+package repository
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+	"golang.org/x/sync/semaphore"
+
+	"tendril.dev/lib/nip34"
+)
+
+// Options say where repositories lie and which git works on them.
+type Options struct {
+	// Root is the folder of all repositories (NGIT_GIT_DATA_PATH). It is made if it is not there.
+	Root string
+
+	// Git is the git program, a name or a path (NGIT_GIT_BINARY). Default "git".
+	Git string
+
+	// Processes is how many git processes may run at once; more wait (NGIT_GIT_PROCESSES). Default 32, at least 4.
+	Processes int
+
+	// Log gets what went wrong where nobody waits for an answer. Default: nothing.
+	Log *slog.Logger
+}
+
+const (
+	defaultProcesses = 32
+	leastProcesses   = 4
+
+	// Folders of the root that are no repositories. An npub never starts with a dot.
+	newFolder   = ".new"
+	trashFolder = ".trash"
+
+	suffix = ".git"
+)
+
+// Store is all repositories below one root. It is safe for use by many goroutines.
+type Store struct {
+	root      string
+	git       string
+	processes int
+	slots     *semaphore.Weighted // of every git process
+	serving   *semaphore.Weighted // of those among them that wait for a client
+	log       *slog.Logger
+}
+
+// NewStore opens the root, checks that git runs and is not too old, and sweeps up what processes left behind that were killed. Its
+// errors name the setting that has to change.
+func NewStore(o Options) (*Store, error) {
+	if o.Git == "" {
+		o.Git = "git"
+	}
+	if o.Processes == 0 {
+		o.Processes = defaultProcesses
+	}
+	o.Processes = max(o.Processes, leastProcesses)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	git, err := exec.LookPath(o.Git)
+	if err != nil {
+		return nil, fmt.Errorf("NGIT_GIT_BINARY is %q: want a git program that can be run (%w)", o.Git, err)
+	}
+	if git, err = filepath.Abs(git); err != nil {
+		return nil, fmt.Errorf("find git: %w", err)
+	}
+	if err := checkVersion(git); err != nil {
+		return nil, fmt.Errorf("NGIT_GIT_BINARY is %q: %w", o.Git, err)
+	}
+	root, err := openRoot(o.Root)
+	if err != nil {
+		return nil, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", o.Root, err)
+	}
+	s := &Store{
+		root: root, git: git, processes: o.Processes, log: o.Log,
+		slots:   semaphore.NewWeighted(int64(o.Processes)),
+		serving: semaphore.NewWeighted(int64(o.Processes - o.Processes/4)),
+	}
+	s.sweepRoot()
+	return s, nil
+}
+
+// openRoot makes the root and proves that it can be written to.
+func openRoot(given string) (string, error) {
+	if given == "" {
+		return "", errors.New("it is empty")
+	}
+	root, err := filepath.Abs(given)
+	if err != nil {
+		return "", err
+	}
+	for _, folder := range []string{newFolder, trashFolder} {
+		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {
+			return "", err
+		}
+	}
+	probe, err := os.MkdirTemp(filepath.Join(root, newFolder), "probe-")
+	if err != nil {
+		return "", err
+	}
+	return root, os.Remove(probe)
+}
+
+// Repo is one repository, which may or may not be on disk yet.
+type Repo struct {
+	store *Store
+	ref   nip34.RepoRef
+	path  string
+}
+
+// Repo names a repository: <root>/<npub>/<encoded identifier>.git. It does no I/O; the error is that of an illegal reference.
+func (s *Store) Repo(ref nip34.RepoRef) (*Repo, error) {
+	if !nip34.IsHex64(ref.PubKey) {
+		return nil, errors.New("name a repository: the owner is not a public key of 64 lower-case hex digits")
+	}
+	if err := nip34.CheckIdentifier(ref.Identifier); err != nil {
+		return nil, fmt.Errorf("name a repository: %w", err)
+	}
+	npub, err := nip19.EncodePublicKey(ref.PubKey)
+	if err != nil {
+		return nil, fmt.Errorf("name a repository: %w", err)
+	}
+	path := filepath.Join(s.root, npub, nip34.EncodeIdentifier(ref.Identifier)+suffix)
+	return &Repo{store: s, ref: ref, path: path}, nil
+}
+
+// All gives what lies on disk, in the order of the folders' names. Folders that are no repositories of ours are passed over. An
+// error ends it.
+func (s *Store) All(ctx context.Context) iter.Seq2[nip34.RepoRef, error] {
+	return func(yield func(nip34.RepoRef, error) bool) {
+		owners, err := os.ReadDir(s.root)
+		if err != nil {
+			yield(nip34.RepoRef{}, fmt.Errorf("list repositories: %w", err))
+			return
+		}
+		for _, owner := range owners {
+			key, ok := decodeOwner(owner.Name())
+			if !ok {
+				continue
+			}
+			folders, err := os.ReadDir(filepath.Join(s.root, owner.Name()))
+			if err != nil && !errors.Is(err, os.ErrNotExist) {
+				yield(nip34.RepoRef{}, fmt.Errorf("list repositories: %w", err))
+				return
+			}
+			for _, folder := range folders {
+				if ctx.Err() != nil {
+					yield(nip34.RepoRef{}, ctx.Err())
+					return
+				}
+				encoded, ok := strings.CutSuffix(folder.Name(), suffix)
+				if !ok || !folder.IsDir() {
+					continue
+				}
+				identifier, err := nip34.DecodeIdentifier(encoded)
+				if err != nil || nip34.CheckIdentifier(identifier) != nil {
+					continue
+				}
+				if !yield(nip34.RepoRef{PubKey: key, Identifier: identifier}, nil) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func decodeOwner(name string) (key string, ok bool) {
+	if !strings.HasPrefix(name, "npub1") {
+		return "", false
+	}
+	prefix, value, err := nip19.Decode(name)
+	if err != nil || prefix != "npub" {
+		return "", false
+	}
+	key, ok = value.(string)
+	return key, ok
+}
+
+// Ref says whose repository it is, and which.
+func (r *Repo) Ref() nip34.RepoRef { return r.ref }
+
+// Path is the folder of the bare repository.
+func (r *Repo) Path() string { return r.path }
+
+// in gives a path within the repository.
+func (r *Repo) in(elements ...string) string {
+	return filepath.Join(append([]string{r.path}, elements...)...)
+}
