@@ -3,9 +3,14 @@
 //
 // One declaration serves every service: an operator gives the same environment to each Deployment, and each takes what it
 // needs. The groups are topics, not services.
+//
+// Tags of a setting: env (its name), name (its flag), default, help, as kong has them; min and max (the range that [Settings.Check]
+// allows, in the setting's own unit) and secret (never printed) are ours.
 package config
 
 import "time"
+
+//go:generate go run ./internal/reference ../../docs/configuration.md ../../.env.example
 
 // Settings is all that can be set. A name NGIT_X means what it means to other GRASP servers, so their `.env` works here.
 type Settings struct {
@@ -17,6 +22,9 @@ type Settings struct {
 	Git     `embed:"" group:"Git data"`
 	Front   `embed:"" group:"Front door"`
 	Observe `embed:"" group:"Observation"`
+
+	// Warnings are what the operator should know about where the settings came from, like a name that is none of ours.
+	Warnings []string `kong:"-"`
 }
 
 // Service says who we are and where we listen.
@@ -25,9 +33,10 @@ type Service struct {
 	BindAddress      string `env:"NGIT_BIND_ADDRESS" name:"bind-address" default:"127.0.0.1:7334" help:"Where the front door listens: relay, git and web pages on one port."`
 	RelayName        string `env:"NGIT_RELAY_NAME" name:"relay-name" default:"Tendril" help:"Name in the relay information document (NIP-11)."`
 	RelayDescription string `env:"NGIT_RELAY_DESCRIPTION" name:"relay-description" default:"Git repositories with nostr announcements: a GRASP server." help:"Description in the relay information document."`
-	RelayOwnerNsec   string `env:"NGIT_RELAY_OWNER_NSEC" name:"relay-owner-nsec" help:"Secret key (nsec) of the operator; its public key is named in the relay information document. Empty: a key file is generated in the relay data folder."`
+	RelayOwnerNsec   string `env:"NGIT_RELAY_OWNER_NSEC" name:"relay-owner-nsec" secret:"" placeholder:"NSEC" help:"Secret key (nsec) of the operator; its public key is named in the relay information document. Empty: a key file is generated in the relay data folder."`
 	WorkerName       string `env:"NGIT_WORKER_NAME" name:"worker-name" help:"Name of this process in claims; must differ between processes. Empty: the host's name and a random part."`
 	AllowPrivate     bool   `env:"NGIT_ALLOW_PRIVATE_NETWORKS" name:"allow-private-networks" help:"Allow connections to loopback, private and link-local addresses. For tests and closed networks."`
+	EnvFile          string `env:"NGIT_ENV_FILE" name:"env-file" placeholder:"FILE" help:"File of settings, NAME=value a line; flags and the environment come before it. Empty: .env in the working directory, if there is one."`
 }
 
 // Storage says where data lies.
@@ -35,7 +44,7 @@ type Storage struct {
 	GitDataPath     string `env:"NGIT_GIT_DATA_PATH" name:"git-data-path" default:"./data/git" help:"Folder of the git repositories."`
 	RelayDataPath   string `env:"NGIT_RELAY_DATA_PATH" name:"relay-data-path" default:"./data/relay" help:"Folder of the event log and its index."`
 	DatabaseBackend string `env:"NGIT_DATABASE_BACKEND" name:"database-backend" default:"file" help:"'memory': nothing outlives the process. Any other value: the folders."`
-	IndexCacheBytes int64  `env:"NGIT_INDEX_CACHE_BYTES" name:"index-cache-bytes" default:"67108864" help:"Cache of the event index, in bytes."`
+	IndexCacheBytes int64  `env:"NGIT_INDEX_CACHE_BYTES" name:"index-cache-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Cache of the event index, in bytes."`
 }
 
 // Bus says which NATS to use.
@@ -44,11 +53,11 @@ type Bus struct {
 	NATSCreds      string        `env:"NGIT_NATS_CREDS" name:"nats-creds" help:"Credentials file for NATS."`
 	NATSReplicas   int           `env:"NGIT_NATS_REPLICAS" name:"nats-replicas" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen     string        `env:"NGIT_NATS_LISTEN" name:"nats-listen" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
-	CandidateBytes int64         `env:"NGIT_CANDIDATE_QUEUE_BYTES" name:"candidate-queue-bytes" default:"67108864" help:"Bound of the queue of undecided events, in bytes. A full queue slows the senders down."`
-	WorkerTTL      time.Duration `env:"NGIT_WORKER_TTL" name:"worker-ttl" default:"10s" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
-	WriterTTL      time.Duration `env:"NGIT_WRITER_TTL" name:"writer-ttl" default:"5s" help:"A writer that is silent for so long hands over to the standby."`
-	CandidateWait  time.Duration `env:"NGIT_CANDIDATE_ACK_WAIT" name:"candidate-ack-wait" default:"10s" help:"A candidate that a writer took and did not decide is handed out again after this."`
-	BatchSize      int           `env:"NGIT_COMMIT_BATCH" name:"commit-batch" default:"500" help:"Most events in one commit (at most 1000)."`
+	CandidateBytes int64         `env:"NGIT_CANDIDATE_QUEUE_BYTES" name:"candidate-queue-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Bound of the queue of undecided events, in bytes. A full queue slows the senders down."`
+	WorkerTTL      time.Duration `env:"NGIT_WORKER_TTL" name:"worker-ttl" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
+	WriterTTL      time.Duration `env:"NGIT_WRITER_TTL" name:"writer-ttl" default:"5s" min:"100ms" max:"1h" help:"A writer that is silent for so long hands over to the standby."`
+	CandidateWait  time.Duration `env:"NGIT_CANDIDATE_ACK_WAIT" name:"candidate-ack-wait" default:"10s" min:"100ms" max:"1h" help:"A candidate that a writer took and did not decide is handed out again after this."`
+	BatchSize      int           `env:"NGIT_COMMIT_BATCH" name:"commit-batch" default:"500" min:"1" max:"1000" help:"Most events in one commit."`
 }
 
 // Policy says what is accepted (spec/policy.md).
@@ -57,36 +66,43 @@ type Policy struct {
 	RepositoryBlacklist []string      `env:"NGIT_REPOSITORY_BLACKLIST" name:"repository-blacklist" help:"Never host these: npub, npub/identifier or identifier, comma-separated."`
 	EventBlacklist      []string      `env:"NGIT_EVENT_BLACKLIST" name:"event-blacklist" help:"Accept nothing signed by these npubs, comma-separated."`
 	IgnoreDeletions     bool          `env:"NGIT_DELETION_REQUEST_DISRESPECTOR" name:"ignore-deletions" help:"Store deletion requests but keep the accepted events that they name."`
-	RejectedHotSeconds  int           `env:"NGIT_REJECTED_HOT_CACHE_DURATION_SECS" name:"rejected-hot-seconds" default:"120" help:"How long a rejected event that may heal is kept whole, in seconds."`
-	RejectedColdSeconds int           `env:"NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS" name:"rejected-cold-seconds" default:"604800" help:"How long the id of a rejected event is remembered, in seconds."`
-	RejectedHotEvents   int           `env:"NGIT_REJECTED_HOT_CACHE_EVENTS" name:"rejected-hot-events" default:"20000" help:"Most rejected events kept whole at once."`
-	HoldDuration        time.Duration `env:"NGIT_PURGATORY_HOLD" name:"purgatory-hold" default:"30m" help:"How long an event waits in purgatory for its git data."`
-	SilentDuration      time.Duration `env:"NGIT_PURGATORY_SILENT" name:"purgatory-silent" default:"24h" help:"How long an announcement whose wait is over is kept, silent, for a state event that revives it."`
-	MaxFutureSeconds    int           `env:"NGIT_MAX_FUTURE_SECS" name:"max-future-seconds" default:"900" help:"How far in the future an event's created_at may lie, in seconds."`
+	RejectedHotSeconds  int           `env:"NGIT_REJECTED_HOT_CACHE_DURATION_SECS" name:"rejected-hot-seconds" default:"120" min:"0" max:"315360000" help:"How long a rejected event that may heal is kept whole, in seconds."`
+	RejectedColdSeconds int           `env:"NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS" name:"rejected-cold-seconds" default:"604800" min:"1" max:"315360000" help:"How long the id of a rejected event is remembered, in seconds."`
+	RejectedHotEvents   int           `env:"NGIT_REJECTED_HOT_CACHE_EVENTS" name:"rejected-hot-events" default:"20000" min:"0" max:"10000000" help:"Most rejected events kept whole at once."`
+	HoldDuration        time.Duration `env:"NGIT_PURGATORY_HOLD" name:"purgatory-hold" default:"30m" min:"1ms" max:"8760h" help:"How long an event waits in purgatory for its git data."`
+	SilentDuration      time.Duration `env:"NGIT_PURGATORY_SILENT" name:"purgatory-silent" default:"24h" min:"1ms" max:"8760h" help:"How long an announcement whose wait is over is kept, silent, for a state event that revives it."`
+	ArchiveAll          bool          `env:"NGIT_ARCHIVE_ALL" name:"archive-all" help:"Archive every repository that is seen (GRASP-05). Not supported yet: the start stops."`
+	ArchiveWhitelist    []string      `env:"NGIT_ARCHIVE_WHITELIST" name:"archive-whitelist" help:"Archive these (GRASP-05): npub, npub/identifier or identifier, comma-separated. Not supported yet: the start stops."`
+	ArchiveServices     []string      `env:"NGIT_ARCHIVE_GRASP_SERVICES" name:"archive-grasp-services" help:"Archive what these GRASP services host (GRASP-05): domains, comma-separated. Not supported yet: the start stops."`
+	ArchiveReadOnly     bool          `env:"NGIT_ARCHIVE_READ_ONLY" name:"archive-read-only" help:"Refuse pushes to archived repositories (GRASP-05). Not supported yet: the start stops."`
+	ContributorPRs      bool          `env:"NGIT_GRASP06_ENABLE" name:"grasp06" help:"Take the pull requests of contributors at /prs/ (GRASP-06). Not supported yet: the start stops."`
+	MaxFutureSeconds    int           `env:"NGIT_MAX_FUTURE_SECS" name:"max-future-seconds" default:"900" min:"0" max:"315360000" help:"How far in the future an event's created_at may lie, in seconds."`
 }
 
 // Sync says how other relays are followed (spec/sync.md).
 type Sync struct {
 	BootstrapRelays     []string      `env:"NGIT_SYNC_BOOTSTRAP_RELAY_URL" name:"bootstrap-relay-url" help:"Relays to sync from at the start, comma-separated; wss is assumed without a scheme."`
-	BaseBackoffSeconds  int           `env:"NGIT_SYNC_BASE_BACKOFF_SECS" name:"sync-base-backoff-seconds" default:"5" help:"First wait after a failed connection, and the connect timeout, in seconds."`
-	MaxBackoffSeconds   int           `env:"NGIT_SYNC_MAX_BACKOFF_SECS" name:"sync-max-backoff-seconds" default:"3600" help:"Longest wait after failed connections, in seconds."`
+	BaseBackoffSeconds  int           `env:"NGIT_SYNC_BASE_BACKOFF_SECS" name:"sync-base-backoff-seconds" default:"5" min:"1" max:"86400" help:"First wait after a failed connection, and the connect timeout, in seconds."`
+	MaxBackoffSeconds   int           `env:"NGIT_SYNC_MAX_BACKOFF_SECS" name:"sync-max-backoff-seconds" default:"3600" min:"1" max:"604800" help:"Longest wait after failed connections, in seconds."`
 	DisableNegentropy   bool          `env:"NGIT_SYNC_DISABLE_NEGENTROPY" name:"sync-disable-negentropy" help:"Never reconcile with NIP-77; always REQ."`
-	BatchWindowMillis   int           `env:"NGIT_SYNC_BATCH_WINDOW_MS" name:"sync-batch-window-ms" default:"5000" help:"How long changes are collected before they become one change of targets, in milliseconds."`
-	CheckSeconds        int           `env:"NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS" name:"sync-check-seconds" default:"2" help:"How often a worker looks after its relays, in seconds."`
-	NaughtyHours        int           `env:"NGIT_NAUGHTY_LIST_EXPIRATION_HOURS" name:"sync-naughty-hours" default:"12" help:"How long a relay with DNS, TLS or protocol errors of its own is left alone, in hours."`
-	StartupJitterMillis int           `env:"NGIT_SYNC_STARTUP_JITTER_MS" name:"sync-startup-jitter-ms" default:"10000" help:"Connections of a start are spread over this time, in milliseconds."`
-	StartupDelaySeconds int           `env:"NGIT_SYNC_STARTUP_DELAY_SECS" name:"sync-startup-delay-seconds" default:"0" help:"Holds back the first historic sync, in seconds."`
-	ReconnectWindow     time.Duration `env:"NGIT_SYNC_RECONNECT_WINDOW" name:"sync-reconnect-window" default:"15m" help:"A relay that was away for no longer than this gets a quick reconnect instead of a fresh start."`
-	DailyMin            time.Duration `env:"NGIT_SYNC_DAILY_MIN" name:"sync-daily-min" default:"23h" help:"Shortest time between two daily fresh starts."`
-	DailyMax            time.Duration `env:"NGIT_SYNC_DAILY_MAX" name:"sync-daily-max" default:"25h" help:"Longest time between two daily fresh starts."`
-	StableAfter         time.Duration `env:"NGIT_SYNC_STABLE_AFTER" name:"sync-stable-after" default:"5m" help:"A connection that has held for this long is healthy."`
-	DeadAfter           time.Duration `env:"NGIT_SYNC_DEAD_AFTER" name:"sync-dead-after" default:"24h" help:"A relay that failed for so long is dead, and is tried once in that time."`
-	RateLimitCooldown   time.Duration `env:"NGIT_SYNC_RATE_LIMIT_COOLDOWN" name:"sync-rate-limit-cooldown" default:"65s" help:"How long a relay that said we are rate limited is left in peace."`
-	PageSize            int           `env:"NGIT_SYNC_PAGE_LIMIT" name:"sync-page-limit" default:"500" help:"limit of one page of a historic REQ."`
-	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" name:"sync-filters-at-once" default:"4" help:"Historic subscriptions open at once on a connection."`
-	MaxFilters          int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" default:"70" help:"More live filters than this on a connection are consolidated."`
-	MaxEventBytes       int64         `env:"NGIT_SYNC_MAX_MESSAGE_BYTES" name:"sync-max-message-bytes" default:"1048576" help:"Largest message taken from another relay, in bytes."`
-	MaxRelaysPerWorker  int           `env:"NGIT_SYNC_MAX_RELAYS" name:"sync-max-relays" default:"10000" help:"Most relays that one worker claims."`
+	BatchWindowMillis   int           `env:"NGIT_SYNC_BATCH_WINDOW_MS" name:"sync-batch-window-ms" default:"5000" min:"0" max:"3600000" help:"How long changes are collected before they become one change of targets, in milliseconds."`
+	CheckSeconds        int           `env:"NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS" name:"sync-check-seconds" default:"2" min:"1" max:"3600" help:"How often a worker looks after its relays, in seconds."`
+	NaughtyHours        int           `env:"NGIT_NAUGHTY_LIST_EXPIRATION_HOURS" name:"sync-naughty-hours" default:"12" min:"1" max:"8760" help:"How long a relay with DNS, TLS or protocol errors of its own is left alone, in hours."`
+	StartupJitterMillis int           `env:"NGIT_SYNC_STARTUP_JITTER_MS" name:"sync-startup-jitter-ms" default:"10000" min:"0" max:"3600000" help:"Connections of a start are spread over this time, in milliseconds."`
+	StartupDelaySeconds int           `env:"NGIT_SYNC_STARTUP_DELAY_SECS" name:"sync-startup-delay-seconds" default:"0" min:"0" max:"86400" help:"Holds back the first historic sync, in seconds."`
+	ReconnectWindow     time.Duration `env:"NGIT_SYNC_RECONNECT_WINDOW" name:"sync-reconnect-window" default:"15m" min:"0s" max:"8760h" help:"A relay that was away for no longer than this gets a quick reconnect instead of a fresh start."`
+	DailyMin            time.Duration `env:"NGIT_SYNC_DAILY_MIN" name:"sync-daily-min" default:"23h" min:"1ms" max:"8760h" help:"Shortest time between two daily fresh starts."`
+	DailyMax            time.Duration `env:"NGIT_SYNC_DAILY_MAX" name:"sync-daily-max" default:"25h" min:"1ms" max:"8760h" help:"Longest time between two daily fresh starts."`
+	StableAfter         time.Duration `env:"NGIT_SYNC_STABLE_AFTER" name:"sync-stable-after" default:"5m" min:"1ms" max:"8760h" help:"A connection that has held for this long is healthy."`
+	DeadAfter           time.Duration `env:"NGIT_SYNC_DEAD_AFTER" name:"sync-dead-after" default:"24h" min:"1ms" max:"8760h" help:"A relay that failed for so long is dead, and is tried once in that time."`
+	RateLimitCooldown   time.Duration `env:"NGIT_SYNC_RATE_LIMIT_COOLDOWN" name:"sync-rate-limit-cooldown" default:"65s" min:"1ms" max:"24h" help:"How long a relay that said we are rate limited is left in peace."`
+	PageSize            int           `env:"NGIT_SYNC_PAGE_LIMIT" name:"sync-page-limit" default:"500" min:"1" max:"10000" help:"limit of one page of a historic REQ."`
+	SilenceTimeout      time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" name:"sync-req-timeout" default:"60s" min:"1ms" max:"24h" help:"A relay that says nothing on a historic subscription for so long has failed it."`
+	ConsolidateWait     time.Duration `env:"NGIT_SYNC_CONSOLIDATE_WAIT" name:"sync-consolidate-wait" default:"60s" min:"0s" max:"24h" help:"How long consolidation waits for historic sync to end."`
+	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" name:"sync-filters-at-once" default:"4" min:"1" max:"1000" help:"Historic subscriptions open at once on a connection."`
+	MaxFilters          int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" default:"70" min:"1" max:"10000" help:"More live filters than this on a connection are consolidated."`
+	MaxEventBytes       int64         `env:"NGIT_SYNC_MAX_MESSAGE_BYTES" name:"sync-max-message-bytes" default:"1048576" min:"1024" max:"1048576" help:"Largest message taken from another relay, in bytes."`
+	MaxRelaysPerWorker  int           `env:"NGIT_SYNC_MAX_RELAYS" name:"sync-max-relays" default:"10000" min:"1" max:"1000000" help:"Most relays that one worker claims."`
 }
 
 // Git says how git data is kept, hunted and served (spec/purgatory.md).
@@ -94,34 +110,34 @@ type Git struct {
 	GitBinary        string        `env:"NGIT_GIT_BINARY" name:"git-binary" default:"git" help:"The git program."`
 	GitListen        string        `env:"NGIT_GIT_LISTEN" name:"git-listen" default:"127.0.0.1:0" help:"Where a purgatory worker serves git to the front doors. Port 0: any."`
 	GitAdvertise     string        `env:"NGIT_GIT_ADVERTISE" name:"git-advertise" help:"host:port under which front doors reach this purgatory worker. Empty: what it listens on."`
-	HuntUserDelay    time.Duration `env:"NGIT_HUNT_USER_DELAY" name:"hunt-user-delay" default:"3m" help:"How long the hunt for the data of a submitted event waits for a push."`
-	HuntSyncDelay    time.Duration `env:"NGIT_HUNT_SYNC_DELAY" name:"hunt-sync-delay" default:"500ms" help:"How long the hunt for the data of a synced event waits for more of its kind."`
-	HuntInterval     time.Duration `env:"NGIT_HUNT_INTERVAL" name:"hunt-interval" default:"1s" help:"How often due hunts are looked for."`
-	HuntBackoffBase  time.Duration `env:"NGIT_HUNT_BACKOFF_BASE" name:"hunt-backoff-base" default:"20s" help:"Wait after the first unsuccessful hunt; doubles each time."`
-	HuntBackoffMax   time.Duration `env:"NGIT_HUNT_BACKOFF_MAX" name:"hunt-backoff-max" default:"2m" help:"Longest wait between hunts."`
-	HuntsAtOnce      int           `env:"NGIT_HUNTS_AT_ONCE" name:"hunts-at-once" default:"16" help:"Most identifiers hunted at once by a worker."`
-	DomainConcurrent int           `env:"NGIT_SYNC_DOMAIN_CONCURRENT" name:"domain-concurrent" default:"5" help:"Most requests at once to one git server."`
-	DomainRateLimit  int           `env:"NGIT_SYNC_DOMAIN_RATE_LIMIT" name:"domain-rate-limit" default:"30" help:"Most requests to one git server in any 60 seconds."`
+	HuntUserDelay    time.Duration `env:"NGIT_HUNT_USER_DELAY" name:"hunt-user-delay" default:"3m" min:"0s" max:"24h" help:"How long the hunt for the data of a submitted event waits for a push."`
+	HuntSyncDelay    time.Duration `env:"NGIT_HUNT_SYNC_DELAY" name:"hunt-sync-delay" default:"500ms" min:"0s" max:"24h" help:"How long the hunt for the data of a synced event waits for more of its kind."`
+	HuntInterval     time.Duration `env:"NGIT_HUNT_INTERVAL" name:"hunt-interval" default:"1s" min:"1ms" max:"1h" help:"How often due hunts are looked for."`
+	HuntBackoffBase  time.Duration `env:"NGIT_HUNT_BACKOFF_BASE" name:"hunt-backoff-base" default:"20s" min:"1ms" max:"24h" help:"Wait after the first unsuccessful hunt; doubles each time."`
+	HuntBackoffMax   time.Duration `env:"NGIT_HUNT_BACKOFF_MAX" name:"hunt-backoff-max" default:"2m" min:"1ms" max:"24h" help:"Longest wait between hunts."`
+	HuntsAtOnce      int           `env:"NGIT_HUNTS_AT_ONCE" name:"hunts-at-once" default:"16" min:"1" max:"10000" help:"Most identifiers hunted at once by a worker."`
+	DomainConcurrent int           `env:"NGIT_SYNC_DOMAIN_CONCURRENT" name:"domain-concurrent" default:"5" min:"1" max:"10000" help:"Most requests at once to one git server."`
+	DomainRateLimit  int           `env:"NGIT_SYNC_DOMAIN_RATE_LIMIT" name:"domain-rate-limit" default:"30" min:"1" max:"1000000" help:"Most requests to one git server in any 60 seconds."`
 	DomainLimits     []string      `env:"NGIT_SYNC_DOMAIN_LIMITS" name:"domain-limits" help:"Limits of single git servers, domain:concurrent:rate, comma-separated."`
-	FetchTimeout     time.Duration `env:"NGIT_FETCH_TIMEOUT" name:"fetch-timeout" default:"5m" help:"Longest time for one fetch."`
-	MaxFetchBytes    int64         `env:"NGIT_MAX_FETCH_BYTES" name:"max-fetch-bytes" default:"2147483648" help:"Largest pack fetched, in bytes."`
-	MaxPushBytes     int64         `env:"NGIT_MAX_PUSH_BYTES" name:"max-push-bytes" default:"2147483648" help:"Largest push taken, in bytes."`
-	GitProcesses     int           `env:"NGIT_GIT_PROCESSES" name:"git-processes" default:"32" help:"Most git processes at once in a worker; more wait."`
+	FetchTimeout     time.Duration `env:"NGIT_FETCH_TIMEOUT" name:"fetch-timeout" default:"5m" min:"1ms" max:"24h" help:"Longest time for one fetch."`
+	MaxFetchBytes    int64         `env:"NGIT_MAX_FETCH_BYTES" name:"max-fetch-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest pack fetched, in bytes."`
+	MaxPushBytes     int64         `env:"NGIT_MAX_PUSH_BYTES" name:"max-push-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest push taken, in bytes."`
+	GitProcesses     int           `env:"NGIT_GIT_PROCESSES" name:"git-processes" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker; more wait."`
 }
 
 // Front says how clients are treated at the front door (spec/grasp.md, Limits).
 type Front struct {
-	MaxConnections      int           `env:"NGIT_MAX_CONNECTIONS" name:"max-connections" default:"4096" help:"Most WebSocket connections at once."`
-	MaxConnectionsPerIP int           `env:"NGIT_MAX_CONNECTIONS_PER_IP" name:"max-connections-per-ip" default:"64" help:"Most WebSocket connections at once from one address."`
-	MaxSubscriptions    int           `env:"NGIT_MAX_SUBSCRIPTIONS" name:"max-subscriptions" default:"500" help:"Most subscriptions of a connection."`
-	MaxFilters          int           `env:"NGIT_MAX_FILTERS" name:"max-filters" default:"20" help:"Most filters of a REQ."`
-	MaxFilterValues     int           `env:"NGIT_MAX_FILTER_VALUES" name:"max-filter-values" default:"2000" help:"Most values in one filter."`
-	MaxMessageBytes     int64         `env:"NGIT_MAX_MESSAGE_BYTES" name:"max-message-bytes" default:"524288" help:"Largest message of a client, in bytes."`
-	MaxLimit            int           `env:"NGIT_MAX_LIMIT" name:"max-limit" default:"5000" help:"Largest limit of a filter."`
-	DefaultLimit        int           `env:"NGIT_DEFAULT_LIMIT" name:"default-limit" default:"500" help:"limit of a filter that names none."`
-	EventsPerMinute     int           `env:"NGIT_EVENTS_PER_MINUTE" name:"events-per-minute" default:"60" help:"Most events a minute that one connection may send."`
-	SendQueue           int           `env:"NGIT_SEND_QUEUE" name:"send-queue" default:"1024" help:"Messages that may wait for a slow reader before it is disconnected."`
-	EventTimeout        time.Duration `env:"NGIT_EVENT_TIMEOUT" name:"event-timeout" default:"10s" help:"How long a client's event waits for its verdict."`
+	MaxConnections      int           `env:"NGIT_MAX_CONNECTIONS" name:"max-connections" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once."`
+	MaxConnectionsPerIP int           `env:"NGIT_MAX_CONNECTIONS_PER_IP" name:"max-connections-per-ip" default:"64" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
+	MaxSubscriptions    int           `env:"NGIT_MAX_SUBSCRIPTIONS" name:"max-subscriptions" default:"500" min:"1" max:"1000000" help:"Most subscriptions of a connection."`
+	MaxFilters          int           `env:"NGIT_MAX_FILTERS" name:"max-filters" default:"20" min:"1" max:"10000" help:"Most filters of a REQ."`
+	MaxFilterValues     int           `env:"NGIT_MAX_FILTER_VALUES" name:"max-filter-values" default:"2000" min:"1" max:"1000000" help:"Most values in one filter."`
+	MaxMessageBytes     int64         `env:"NGIT_MAX_MESSAGE_BYTES" name:"max-message-bytes" default:"524288" min:"1024" max:"1048576" help:"Largest message of a client, in bytes."`
+	MaxLimit            int           `env:"NGIT_MAX_LIMIT" name:"max-limit" default:"5000" min:"1" max:"1000000" help:"Largest limit of a filter."`
+	DefaultLimit        int           `env:"NGIT_DEFAULT_LIMIT" name:"default-limit" default:"500" min:"1" max:"1000000" help:"limit of a filter that names none."`
+	EventsPerMinute     int           `env:"NGIT_EVENTS_PER_MINUTE" name:"events-per-minute" default:"60" min:"1" max:"10000000" help:"Most events a minute that one connection may send."`
+	SendQueue           int           `env:"NGIT_SEND_QUEUE" name:"send-queue" default:"1024" min:"1" max:"1000000" help:"Messages that may wait for a slow reader before it is disconnected."`
+	EventTimeout        time.Duration `env:"NGIT_EVENT_TIMEOUT" name:"event-timeout" default:"10s" min:"1ms" max:"10m" help:"How long a client's event waits for its verdict."`
 	TrustForwardedFor   bool          `env:"NGIT_TRUST_FORWARDED_FOR" name:"trust-forwarded-for" help:"Take a client's address from X-Forwarded-For. Only behind a proxy of yours."`
 }
 
@@ -130,6 +146,8 @@ type Observe struct {
 	LogLevel       string        `env:"NGIT_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error."`
 	LogFormat      string        `env:"NGIT_LOG_FORMAT" name:"log-format" default:"text" help:"text or json."`
 	MetricsEnabled bool          `env:"NGIT_METRICS_ENABLED" name:"metrics" default:"true" negatable:"" help:"Serve /metrics."`
+	AbuseThreshold int           `env:"NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD" name:"metrics-abuse-threshold" default:"10" min:"1" max:"1000000" help:"An address with more WebSocket connections than this counts as an abuser in the metrics."`
+	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" name:"metrics-top-repos" default:"10" min:"0" max:"100" help:"How many of the largest repositories the metrics tell the size of."`
 	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" name:"observe-address" default:"127.0.0.1:7335" help:"Where a service that runs alone serves /metrics, /healthz and /readyz."`
-	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" name:"shutdown-wait" default:"20s" help:"How long a graceful stop may take."`
+	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" name:"shutdown-wait" default:"20s" min:"0s" max:"1h" help:"How long a graceful stop may take."`
 }

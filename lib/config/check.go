@@ -1,0 +1,286 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/nip34"
+)
+
+// Check says what is wrong with the settings: the first wrong one, in one sentence with what would be right. It looks at nothing but
+// them; folders and ports are tried by who opens them.
+func (s Settings) Check() error {
+	for f := range s.fields() {
+		if err := f.inRange(); err != nil {
+			return err
+		}
+	}
+	for _, check := range []func() error{s.unsupported, s.Service.check, s.Storage.check, s.Bus.check, s.Policy.check, s.Sync.check, s.Git.check, s.Front.check, s.Observe.check} {
+		if err := check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inRange holds a number or a time to the range that its tags declare.
+func (f field) inRange() error {
+	least, most := f.Tag.Get("min"), f.Tag.Get("max")
+	if least == "" {
+		return nil
+	}
+	read, show := decodeInt, func(n int64) string { return strconv.FormatInt(n, 10) }
+	if f.value.Type() == reflect.TypeFor[time.Duration]() {
+		read, show = decodeDuration, func(n int64) string { return time.Duration(n).String() }
+	}
+	bound := reflect.New(f.value.Type()).Elem()
+	if err := read(least, bound); err != nil {
+		return fmt.Errorf("%s: its declared minimum: %w", f.name(), err)
+	}
+	tooSmall := f.value.Int() < bound.Int()
+	if err := read(most, bound); err != nil {
+		return fmt.Errorf("%s: its declared maximum: %w", f.name(), err)
+	}
+	if tooSmall || f.value.Int() > bound.Int() {
+		return &Error{f.name(), show(f.value.Int()), "want " + rangeOf(f.Tag.Get)}
+	}
+	return nil
+}
+
+// unsupported refuses what is declared, so that an existing environment is understood, and not carried out yet. To start all the same
+// would lose what the operator relies on.
+func (s Settings) unsupported() error {
+	const reason = "is set, but %s not supported yet; unset it"
+	archive := fmt.Sprintf(reason, "archives (GRASP-05) are")
+	for _, setting := range []struct {
+		name, reason string
+		on           bool
+	}{
+		{"NGIT_ARCHIVE_ALL", archive, s.ArchiveAll},
+		{"NGIT_ARCHIVE_WHITELIST", archive, len(s.ArchiveWhitelist) > 0},
+		{"NGIT_ARCHIVE_GRASP_SERVICES", archive, len(s.ArchiveServices) > 0},
+		{"NGIT_ARCHIVE_READ_ONLY", archive, s.ArchiveReadOnly},
+		{"NGIT_GRASP06_ENABLE", fmt.Sprintf(reason, "contributors' pull requests (GRASP-06) are"), s.ContributorPRs},
+	} {
+		if setting.on {
+			return &Error{Setting: setting.name, Reason: setting.reason}
+		}
+	}
+	return nil
+}
+
+// workerName is what fits into one token of a bucket's key.
+var workerName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)
+
+func (s Service) check() error {
+	if s.Domain == "" {
+		return &Error{"NGIT_DOMAIN", "", "is not set: want the public host name of this server, like git.example.com"}
+	}
+	if _, err := nip34.NormalizeDomain(s.Domain); err != nil {
+		return &Error{"NGIT_DOMAIN", s.Domain, "want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443"}
+	}
+	if err := checkAddress("NGIT_BIND_ADDRESS", s.BindAddress); err != nil {
+		return err
+	}
+	if s.RelayOwnerNsec != "" {
+		if kind, _, err := nip19.Decode(s.RelayOwnerNsec); err != nil || kind != "nsec" {
+			return &Error{"NGIT_RELAY_OWNER_NSEC", "", "is not a secret key (its value is not shown): want nsec1…, or nothing for a generated key"}
+		}
+	}
+	if s.WorkerName != "" && !workerName.MatchString(s.WorkerName) {
+		return &Error{"NGIT_WORKER_NAME", s.WorkerName, "want up to 64 letters, digits, - and _"}
+	}
+	return nil
+}
+
+func (s Storage) check() error {
+	if s.GitDataPath == "" {
+		return &Error{"NGIT_GIT_DATA_PATH", "", "is empty: want a folder, like ./data/git"}
+	}
+	if s.RelayDataPath == "" {
+		return &Error{"NGIT_RELAY_DATA_PATH", "", "is empty: want a folder, like ./data/relay"}
+	}
+	return nil
+}
+
+func (b Bus) check() error {
+	replicas := strconv.Itoa(b.NATSReplicas)
+	if !slices.Contains([]int{1, 3, 5}, b.NATSReplicas) {
+		return &Error{"NGIT_NATS_REPLICAS", replicas, "want 1, 3 or 5"}
+	}
+	if b.NATSURL == "" {
+		if b.NATSReplicas != 1 {
+			return &Error{"NGIT_NATS_REPLICAS", replicas, "want 1 without NGIT_NATS_URL, for the embedded NATS is a single server"}
+		}
+		if b.NATSListen == "none" {
+			return nil
+		}
+		return checkAddress("NGIT_NATS_LISTEN", b.NATSListen)
+	}
+	for given := range strings.SplitSeq(b.NATSURL, ",") {
+		given = strings.TrimSpace(given)
+		if !strings.Contains(given, "://") {
+			given = "nats://" + given
+		}
+		u, err := url.Parse(given)
+		if err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
+			// The value may carry a password, and one that cannot be parsed cannot be stripped of it.
+			return &Error{"NGIT_NATS_URL", "", "is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated"}
+		}
+	}
+	return nil
+}
+
+func (p Policy) check() error {
+	for _, npub := range p.EventBlacklist {
+		if checkNpub(npub) != nil {
+			return &Error{"NGIT_EVENT_BLACKLIST", npub, "want npubs, comma-separated"}
+		}
+	}
+	if err := checkRepositories("NGIT_REPOSITORY_WHITELIST", p.RepositoryWhitelist); err != nil {
+		return err
+	}
+	return checkRepositories("NGIT_REPOSITORY_BLACKLIST", p.RepositoryBlacklist)
+}
+
+func (s Sync) check() error {
+	for _, given := range s.BootstrapRelays {
+		if _, err := nip34.NormalizeRelayURL(given); err != nil {
+			return &Error{"NGIT_SYNC_BOOTSTRAP_RELAY_URL", given, err.Error() + "; want relays like wss://relay.example.com, comma-separated"}
+		}
+	}
+	if err := ordered("NGIT_SYNC_BASE_BACKOFF_SECS", s.BaseBackoffSeconds, "NGIT_SYNC_MAX_BACKOFF_SECS", s.MaxBackoffSeconds); err != nil {
+		return err
+	}
+	return ordered("NGIT_SYNC_DAILY_MIN", s.DailyMin, "NGIT_SYNC_DAILY_MAX", s.DailyMax)
+}
+
+func (g Git) check() error {
+	if g.GitBinary == "" {
+		return &Error{"NGIT_GIT_BINARY", "", "is empty: want the git program, like git or /usr/bin/git"}
+	}
+	if err := checkAddress("NGIT_GIT_LISTEN", g.GitListen); err != nil {
+		return err
+	}
+	if g.GitAdvertise != "" {
+		host, port, err := net.SplitHostPort(g.GitAdvertise)
+		if err != nil || host == "" || port == "0" || checkPort(port) != nil {
+			return &Error{"NGIT_GIT_ADVERTISE", g.GitAdvertise, "want host:port under which front doors reach this worker, like 10.0.0.7:7336"}
+		}
+	}
+	if _, err := g.ServerLimits(); err != nil {
+		return err
+	}
+	return ordered("NGIT_HUNT_BACKOFF_BASE", g.HuntBackoffBase, "NGIT_HUNT_BACKOFF_MAX", g.HuntBackoffMax)
+}
+
+func (f Front) check() error {
+	return ordered("NGIT_DEFAULT_LIMIT", f.DefaultLimit, "NGIT_MAX_LIMIT", f.MaxLimit)
+}
+
+func (o Observe) check() error {
+	if !slices.Contains([]string{"debug", "info", "warn", "error"}, strings.ToLower(o.LogLevel)) {
+		return &Error{"NGIT_LOG_LEVEL", o.LogLevel, "want debug, info, warn or error"}
+	}
+	if !slices.Contains([]string{"text", "json"}, strings.ToLower(o.LogFormat)) {
+		return &Error{"NGIT_LOG_FORMAT", o.LogFormat, "want text or json"}
+	}
+	return checkAddress("NGIT_OBSERVE_ADDRESS", o.ObserveAddress)
+}
+
+// ServerLimit bounds requests to one git server.
+type ServerLimit struct {
+	Domain     string // normalised: host, or host:port
+	Concurrent int    // most requests at once
+	Rate       int    // most requests in any 60 seconds
+}
+
+// ServerLimits reads NGIT_SYNC_DOMAIN_LIMITS: domain:concurrent:rate (spec/purgatory.md).
+func (g Git) ServerLimits() ([]ServerLimit, error) {
+	var limits []ServerLimit
+	for _, given := range g.DomainLimits {
+		wrong := &Error{"NGIT_SYNC_DOMAIN_LIMITS", given, "want domain:concurrent:rate, like github.com:10:60, comma-separated"}
+		rest, rate, ok := cutNumber(given)
+		if !ok {
+			return nil, wrong
+		}
+		name, concurrent, ok := cutNumber(rest)
+		if !ok {
+			return nil, wrong
+		}
+		domain, err := nip34.NormalizeDomain(name)
+		if err != nil {
+			return nil, wrong
+		}
+		limits = append(limits, ServerLimit{Domain: domain, Concurrent: concurrent, Rate: rate})
+	}
+	return limits, nil
+}
+
+// cutNumber cuts ":n" off the end, n from 1 to 1000000.
+func cutNumber(s string) (before string, n int, ok bool) {
+	colon := strings.LastIndexByte(s, ':')
+	if colon < 0 {
+		return "", 0, false
+	}
+	n, err := strconv.Atoi(s[colon+1:])
+	return s[:colon], n, err == nil && n >= 1 && n <= 1_000_000
+}
+
+// ordered says that the first setting is at most the second.
+func ordered[T int | time.Duration](lessName string, less T, moreName string, more T) error {
+	if less <= more {
+		return nil
+	}
+	return &Error{lessName, fmt.Sprint(less), fmt.Sprintf("want at most %s, which is %v", moreName, more)}
+}
+
+func checkAddress(name, value string) error {
+	_, port, err := net.SplitHostPort(value)
+	if err != nil || checkPort(port) != nil {
+		return &Error{name, value, "want host:port, like 127.0.0.1:7334"}
+	}
+	return nil
+}
+
+func checkPort(port string) error {
+	_, err := strconv.ParseUint(port, 10, 16)
+	return err
+}
+
+func checkNpub(s string) error {
+	if kind, _, err := nip19.Decode(s); err != nil || kind != "npub" {
+		return errors.New("not a legal npub")
+	}
+	return nil
+}
+
+func checkRepositories(name string, entries []string) error {
+	for _, entry := range entries {
+		if err := checkRepository(entry); err != nil {
+			return &Error{name, entry, err.Error() + "; want npub, npub/identifier or identifier, comma-separated"}
+		}
+	}
+	return nil
+}
+
+func checkRepository(entry string) error {
+	if !strings.HasPrefix(entry, "npub1") {
+		return nip34.CheckIdentifier(entry)
+	}
+	npub, identifier, both := strings.Cut(entry, "/")
+	if err := checkNpub(npub); err != nil || !both {
+		return err
+	}
+	return nip34.CheckIdentifier(identifier)
+}

@@ -1,0 +1,323 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alecthomas/kong"
+)
+
+const (
+	npub = "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6"
+	nsec = "nsec1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5"
+)
+
+// parse reads settings from a given environment and `.env`, not from the process's.
+func parse(t *testing.T, args, environ []string, dotenv string) (Settings, error) {
+	t.Helper()
+	src := &Source{Environ: environ, Dir: t.TempDir()}
+	if dotenv != "" {
+		if err := os.WriteFile(filepath.Join(src.Dir, ".env"), []byte(dotenv), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var grammar struct {
+		Settings `embed:""`
+	}
+	parser, err := NewParser(&grammar, src, kong.Name("test"), kong.Exit(func(int) { t.Error("parsing ended the process") }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := parser.Parse(args); err != nil {
+		return Settings{}, Sentence(err)
+	}
+	return grammar.Complete(src)
+}
+
+func TestFlagsOverEnvironmentOverFileOverDefaults(t *testing.T) {
+	t.Parallel()
+	dotenv := "NGIT_DOMAIN=file.example\nNGIT_RELAY_NAME=file\nNGIT_BIND_ADDRESS=127.0.0.1:1\n# a comment\nexport NGIT_LOG_LEVEL=debug\n"
+	s, err := parse(t, []string{"--relay-name=flag"}, []string{"NGIT_RELAY_NAME=env", "NGIT_BIND_ADDRESS=127.0.0.1:2", "NGIT_LOG_LEVEL="}, dotenv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, got := range map[string][2]string{
+		"flag over environment": {s.RelayName, "flag"},
+		"environment over file": {s.BindAddress, "127.0.0.1:2"},
+		"file":                  {s.Domain, "file.example"},
+		"empty is unset":        {s.LogLevel, "debug"},
+		"default":               {s.GitDataPath, "./data/git"},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s: %q, want %q", what, got[0], got[1])
+		}
+	}
+	if s.WorkerTTL != 10*time.Second || s.BatchSize != 500 || !s.MetricsEnabled || s.ArchiveReadOnly {
+		t.Errorf("defaults: %+v", s)
+	}
+}
+
+func TestEnvironmentOfAnotherGRASPServerWorksUnchanged(t *testing.T) {
+	t.Parallel()
+	s, err := parse(t, nil, nil, `
+NGIT_DOMAIN=Git.Example.com
+NGIT_BIND_ADDRESS=0.0.0.0:8080
+NGIT_RELAY_NAME="A relay"
+NGIT_RELAY_DESCRIPTION='Of git'
+NGIT_RELAY_OWNER_NSEC=`+nsec+`
+NGIT_GIT_DATA_PATH=/srv/git
+NGIT_RELAY_DATA_PATH=/srv/relay
+NGIT_DATABASE_BACKEND=lmdb
+NGIT_LOG_LEVEL=INFO
+NGIT_MAX_CONNECTIONS=20
+NGIT_REPOSITORY_WHITELIST=`+npub+`, `+npub+`/tree ,bush
+NGIT_REPOSITORY_BLACKLIST=
+NGIT_EVENT_BLACKLIST=`+npub+`
+NGIT_ARCHIVE_ALL=false
+NGIT_ARCHIVE_WHITELIST=
+NGIT_ARCHIVE_GRASP_SERVICES=
+NGIT_ARCHIVE_READ_ONLY=false
+NGIT_GRASP06_ENABLE=false
+NGIT_SYNC_BOOTSTRAP_RELAY_URL=relay.example.com
+NGIT_SYNC_BASE_BACKOFF_SECS=5
+NGIT_SYNC_MAX_BACKOFF_SECS=3600
+NGIT_SYNC_DISABLE_NEGENTROPY=true
+NGIT_SYNC_BATCH_WINDOW_MS=5000
+NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS=2
+NGIT_SYNC_DOMAIN_LIMITS=github.com:10:60,[::1]:8080:1:2
+NGIT_NAUGHTY_LIST_EXPIRATION_HOURS=12
+NGIT_REJECTED_HOT_CACHE_DURATION_SECS=120
+NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS=604800
+NGIT_METRICS_ENABLED=false
+NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD=5
+NGIT_METRICS_TOP_N_REPOS=20
+`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Domain != "git.example.com" || s.MetricsEnabled || !s.DisableNegentropy || s.MaxConnections != 20 || s.TopRepos != 20 || s.AbuseThreshold != 5 {
+		t.Errorf("settings: %+v", s)
+	}
+	if want := []string{npub, npub + "/tree", "bush"}; !reflect.DeepEqual(s.RepositoryWhitelist, want) {
+		t.Errorf("whitelist: %q", s.RepositoryWhitelist)
+	}
+	limits, err := s.ServerLimits()
+	if want := []ServerLimit{{"github.com", 10, 60}, {"[::1]:8080", 1, 2}}; err != nil || !reflect.DeepEqual(limits, want) {
+		t.Errorf("limits: %v, %v", limits, err)
+	}
+	if len(s.Warnings) > 0 {
+		t.Errorf("warnings: %q", s.Warnings)
+	}
+}
+
+func TestListFlagsAddUp(t *testing.T) {
+	t.Parallel()
+	s, err := parse(t, []string{"--domain=a.example", "--bootstrap-relay-url=wss://a.example,b.example", "--bootstrap-relay-url", "c.example"}, nil, "")
+	if want := []string{"wss://a.example", "b.example", "c.example"}; err != nil || !reflect.DeepEqual(s.BootstrapRelays, want) {
+		t.Errorf("%q, %v", s.BootstrapRelays, err)
+	}
+}
+
+func TestSwitches(t *testing.T) {
+	t.Parallel()
+	for arg, want := range map[string]bool{"--metrics": true, "--no-metrics": false, "--metrics=false": false, "--metrics=yes": true} {
+		if s, err := parse(t, []string{"--domain=a.example", arg}, nil, ""); err != nil || s.MetricsEnabled != want {
+			t.Errorf("%s: %v, %v", arg, s.MetricsEnabled, err)
+		}
+	}
+	for value, want := range map[string]bool{"TRUE": true, "1": true, "0": false, "off": false} {
+		if s, err := parse(t, []string{"--domain=a.example"}, []string{"NGIT_ALLOW_PRIVATE_NETWORKS=" + value}, ""); err != nil || s.AllowPrivate != want {
+			t.Errorf("%s: %v, %v", value, s.AllowPrivate, err)
+		}
+	}
+}
+
+func TestEnvFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "settings")
+	if err := os.WriteFile(file, []byte("NGIT_DOMAIN=named.example\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, given := range map[string][2][]string{
+		"flag":        {{"--env-file=" + file}, {"NGIT_ENV_FILE=/nowhere"}},
+		"flag apart":  {{"--env-file", file}, nil},
+		"environment": {nil, {"NGIT_ENV_FILE=" + file}},
+	} {
+		if s, err := parse(t, given[0], given[1], "NGIT_DOMAIN=default.example\n"); err != nil || s.Domain != "named.example" {
+			t.Errorf("%s: %q, %v", name, s.Domain, err)
+		}
+	}
+	_, err := parse(t, []string{"--env-file=/nowhere/settings", "--domain=a.example"}, nil, "")
+	if err == nil || !strings.HasPrefix(err.Error(), `NGIT_ENV_FILE is "/nowhere/settings": cannot be read`) {
+		t.Errorf("a named file that is not there: %v", err)
+	}
+	_, err = parse(t, nil, nil, "NGIT_RELAY_OWNER_NSEC "+nsec+"\n")
+	if err == nil || strings.Contains(err.Error(), "nsec1") {
+		t.Errorf("a file that cannot be read: %v", err)
+	}
+}
+
+func TestUnknownNamesAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	s, err := parse(t, nil, []string{"NGIT_DOMAIN=a.example", "NGIT_RELAY_NMAE=x", "NGIT_SOMETHING_QUITE_ELSE=1", "OTHER=1"}, "NGIT_BIND_ADRESS=x\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"NGIT_BIND_ADRESS is set, but there is no such setting; NGIT_BIND_ADDRESS is meant?",
+		"NGIT_RELAY_NMAE is set, but there is no such setting; NGIT_RELAY_NAME is meant?",
+		"NGIT_SOMETHING_QUITE_ELSE is set, but there is no such setting",
+	}
+	if !reflect.DeepEqual(s.Warnings, want) {
+		t.Errorf("%q", s.Warnings)
+	}
+}
+
+func TestWrongValuesGiveOneSentence(t *testing.T) {
+	t.Parallel()
+	for set, want := range map[string]string{
+		"NGIT_DOMAIN=https://a.example":                   `NGIT_DOMAIN is "https://a.example": want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443`,
+		"NGIT_BIND_ADDRESS=7334":                          `NGIT_BIND_ADDRESS is "7334": want host:port, like 127.0.0.1:7334`,
+		"NGIT_BIND_ADDRESS=a:99999":                       `NGIT_BIND_ADDRESS is "a:99999": want host:port, like 127.0.0.1:7334`,
+		"NGIT_WORKER_NAME=a.b":                            `NGIT_WORKER_NAME is "a.b": want up to 64 letters, digits, - and _`,
+		"NGIT_NATS_REPLICAS=2":                            `NGIT_NATS_REPLICAS is "2": want 1, 3 or 5`,
+		"NGIT_NATS_REPLICAS=3":                            `NGIT_NATS_REPLICAS is "3": want 1 without NGIT_NATS_URL, for the embedded NATS is a single server`,
+		"NGIT_NATS_LISTEN=4222":                           `NGIT_NATS_LISTEN is "4222": want host:port, like 127.0.0.1:7334`,
+		"NGIT_COMMIT_BATCH=1001":                          `NGIT_COMMIT_BATCH is "1001": want 1 to 1000`,
+		"NGIT_COMMIT_BATCH=many":                          `NGIT_COMMIT_BATCH is "many": want a whole number`,
+		"NGIT_SYNC_BASE_BACKOFF_SECS=0":                   `NGIT_SYNC_BASE_BACKOFF_SECS is "0": want 1 to 86400 seconds`,
+		"NGIT_SYNC_BASE_BACKOFF_SECS=7200":                `NGIT_SYNC_BASE_BACKOFF_SECS is "7200": want at most NGIT_SYNC_MAX_BACKOFF_SECS, which is 3600`,
+		"NGIT_SYNC_DAILY_MIN=26h":                         `NGIT_SYNC_DAILY_MIN is "26h0m0s": want at most NGIT_SYNC_DAILY_MAX, which is 25h0m0s`,
+		"NGIT_HUNT_BACKOFF_BASE=3m":                       `NGIT_HUNT_BACKOFF_BASE is "3m0s": want at most NGIT_HUNT_BACKOFF_MAX, which is 2m0s`,
+		"NGIT_DEFAULT_LIMIT=6000":                         `NGIT_DEFAULT_LIMIT is "6000": want at most NGIT_MAX_LIMIT, which is 5000`,
+		"NGIT_WORKER_TTL=10":                              `NGIT_WORKER_TTL is "10": want a time with its unit, like 500ms, 30s, 5m or 24h`,
+		"NGIT_WORKER_TTL=10ms":                            `NGIT_WORKER_TTL is "10ms": want 1s to 1h`,
+		"NGIT_METRICS_ENABLED=perhaps":                    `NGIT_METRICS_ENABLED is "perhaps": want true or false`,
+		"NGIT_LOG_LEVEL=loud":                             `NGIT_LOG_LEVEL is "loud": want debug, info, warn or error`,
+		"NGIT_LOG_FORMAT=xml":                             `NGIT_LOG_FORMAT is "xml": want text or json`,
+		"NGIT_OBSERVE_ADDRESS=x":                          `NGIT_OBSERVE_ADDRESS is "x": want host:port, like 127.0.0.1:7334`,
+		"NGIT_GIT_ADVERTISE=:80":                          `NGIT_GIT_ADVERTISE is ":80": want host:port under which front doors reach this worker, like 10.0.0.7:7336`,
+		"NGIT_SYNC_BOOTSTRAP_RELAY_URL=ftp://a.example":   `NGIT_SYNC_BOOTSTRAP_RELAY_URL is "ftp://a.example": relay URL: the scheme is not ws or wss; want relays like wss://relay.example.com, comma-separated`,
+		"NGIT_SYNC_DOMAIN_LIMITS=github.com:10":           `NGIT_SYNC_DOMAIN_LIMITS is "github.com:10": want domain:concurrent:rate, like github.com:10:60, comma-separated`,
+		"NGIT_SYNC_DOMAIN_LIMITS=github.com:0:60":         `NGIT_SYNC_DOMAIN_LIMITS is "github.com:0:60": want domain:concurrent:rate, like github.com:10:60, comma-separated`,
+		"NGIT_EVENT_BLACKLIST=alice":                      `NGIT_EVENT_BLACKLIST is "alice": want npubs, comma-separated`,
+		"NGIT_REPOSITORY_WHITELIST=npub1x":                `NGIT_REPOSITORY_WHITELIST is "npub1x": not a legal npub; want npub, npub/identifier or identifier, comma-separated`,
+		"NGIT_REPOSITORY_BLACKLIST=" + npub + "/":         `NGIT_REPOSITORY_BLACKLIST is "` + npub + `/": the identifier (d tag) is missing or empty; want npub, npub/identifier or identifier, comma-separated`,
+		"NGIT_RELAY_OWNER_NSEC=nsec1secret":               `NGIT_RELAY_OWNER_NSEC is not a secret key (its value is not shown): want nsec1…, or nothing for a generated key`,
+		"NGIT_NATS_URL=http://user:password@host.example": `NGIT_NATS_URL is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated`,
+		"NGIT_ARCHIVE_ALL=true":                           `NGIT_ARCHIVE_ALL is set, but archives (GRASP-05) are not supported yet; unset it`,
+		"NGIT_ARCHIVE_WHITELIST=tree":                     `NGIT_ARCHIVE_WHITELIST is set, but archives (GRASP-05) are not supported yet; unset it`,
+		"NGIT_ARCHIVE_GRASP_SERVICES=a.example":           `NGIT_ARCHIVE_GRASP_SERVICES is set, but archives (GRASP-05) are not supported yet; unset it`,
+		"NGIT_ARCHIVE_READ_ONLY=true":                     `NGIT_ARCHIVE_READ_ONLY is set, but archives (GRASP-05) are not supported yet; unset it`,
+		"NGIT_GRASP06_ENABLE=true":                        `NGIT_GRASP06_ENABLE is set, but contributors' pull requests (GRASP-06) are not supported yet; unset it`,
+	} {
+		_, err := parse(t, nil, []string{set}, "NGIT_DOMAIN=git.example.com\n")
+		if err == nil || err.Error() != want {
+			t.Errorf("%s:\n got %v\nwant %s", set, err, want)
+		}
+		var wrong *Error
+		if !errors.As(err, &wrong) {
+			t.Errorf("%s: %T is no *Error", set, err)
+		}
+	}
+	if _, err := parse(t, nil, nil, ""); err == nil || !strings.HasPrefix(err.Error(), "NGIT_DOMAIN is not set: want the public host name") {
+		t.Errorf("no domain: %v", err)
+	}
+	if _, err := parse(t, []string{"--nats-url=nats://a:4222, b", "--nats-replicas=3", "--domain=a.example"}, nil, ""); err != nil {
+		t.Errorf("a cluster: %v", err)
+	}
+	if _, err := parse(t, []string{"--domian=a.example"}, nil, ""); err == nil || !strings.Contains(err.Error(), "--domain") {
+		t.Errorf("a misspelt flag: %v", err)
+	}
+	if _, err := parse(t, []string{"--commit-batch=x"}, nil, ""); err == nil || err.Error() != `NGIT_COMMIT_BATCH is "x": want a whole number` {
+		t.Errorf("a wrong flag: %v", err)
+	}
+}
+
+// TestDeclaration holds every setting to what the rest of this package takes for granted.
+func TestDeclaration(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for f := range (Settings{}).fields() {
+		name := f.name()
+		if !strings.HasPrefix(name, prefix) || seen[name] || f.Tag.Get("name") == "" || !strings.HasSuffix(f.Tag.Get("help"), ".") {
+			t.Errorf("%s: wants an NGIT_ name of its own, a flag and help that is a sentence", name)
+		}
+		seen[name] = true
+		known := false
+		for _, g := range groups {
+			known = known || g.Key == f.group
+		}
+		if !known {
+			t.Errorf("%s: group %q is not described", name, f.group)
+		}
+		if k := f.Type.Kind(); (k == reflect.Int || k == reflect.Int64) && (f.Tag.Get("min") == "" || f.Tag.Get("max") == "") && name != "NGIT_NATS_REPLICAS" {
+			t.Errorf("%s: has no range", name)
+		}
+	}
+}
+
+func TestReferenceIsUpToDate(t *testing.T) {
+	t.Parallel()
+	for path, want := range map[string]string{"../../docs/configuration.md": Markdown(), "../../.env.example": DotEnv()} {
+		got, err := os.ReadFile(path)
+		if err != nil {
+			t.Error(err)
+		} else if string(got) != want {
+			t.Errorf("%s differs from the declaration; run `make docs`", path)
+		}
+	}
+}
+
+func TestExampleEnvironmentIsLegal(t *testing.T) {
+	t.Parallel()
+	if _, err := parse(t, nil, nil, DotEnv()); err != nil {
+		t.Error(err)
+	}
+	// Every line that is a comment must be legal too when it is taken in, but for what has no value.
+	s, err := parse(t, nil, nil, strings.ReplaceAll(DotEnv(), "\n#NGIT_", "\nNGIT_"))
+	if err != nil || len(s.Warnings) > 0 {
+		t.Error(err, s.Warnings)
+	}
+}
+
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	var grammar struct {
+		Settings `embed:""`
+	}
+	parser, err := NewParser(&grammar, &Source{}, kong.Name("test"), kong.Writers(&out, &out), kong.Exit(func(int) {}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	parser.Parse([]string{"--help"})
+	for _, want := range []string{"\nFront door\n", "How clients are treated.", "--domain=HOST", "[NGIT_DOMAIN]", "--[no-]metrics"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("the help does not say %q:\n%s", want, out.String())
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add("NGIT_DOMAIN=a.example\nNGIT_SYNC_DOMAIN_LIMITS=a:1:2\n")
+	f.Add("NGIT_DOMAIN=\"${NGIT_DOMAIN}\"\nexport NGIT_REPOSITORY_WHITELIST='npub1/ x'\n")
+	f.Add("NGIT_WORKER_TTL=9999999999h\nNGIT_NATS_URL=nats://%zz")
+	f.Fuzz(func(t *testing.T, dotenv string) {
+		s, err := parse(t, nil, []string{"NGIT_RELAY_OWNER_NSEC="}, dotenv)
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Errorf("more than one sentence: %v", err)
+			}
+			return
+		}
+		if err := s.Check(); err != nil {
+			t.Errorf("checked settings are wrong: %v", err)
+		}
+	})
+}
