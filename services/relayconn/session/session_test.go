@@ -1,0 +1,494 @@
+package session_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/target"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/items"
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+const key = "0000000000000000000000000000000000000000000000000000000000000001"
+
+// play is a relay, an ingest and an observer, as one session sees them.
+type play struct {
+	t        *testing.T
+	messages chan wire.Message
+	wanted   chan session.Wanted
+	daily    chan time.Time
+	session  *session.Session
+	end      context.CancelFunc
+	done     chan error
+
+	mu       sync.Mutex
+	asked    map[string][]nostr.Filter // open at the relay
+	log      []string
+	offered  []candidates.Candidate
+	hold     bool // verdicts are held back
+	held     []func()
+	fail     error
+	statuses []session.Status
+	judged   []proto.Source
+	stored   []*nostr.Event // what the relay has
+	mute     bool           // the relay answers no historic request
+	accepted map[string]bool
+}
+
+// with changes or looks at the play.
+func (p *play) with(fn func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fn()
+}
+
+func (p *play) count() (asked, offered int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.log), len(p.offered)
+}
+
+func (p *play) offer(i int) candidates.Candidate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.offered[i]
+}
+
+func (p *play) Req(_ context.Context, sub string, filters []nostr.Filter) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked[sub] = filters
+	p.log = append(p.log, "REQ "+sub)
+	if filters[0].LimitZero || p.mute {
+		return nil
+	}
+	var answer []wire.Message
+	for _, ev := range p.stored {
+		if filters[0].Matches(ev) && len(answer) < filters[0].Limit {
+			answer = append(answer, wire.Message{Kind: wire.Event, Sub: sub, Event: ev})
+		}
+	}
+	answer = append(answer, wire.Message{Kind: wire.EOSE, Sub: sub})
+	go func() {
+		for _, m := range answer {
+			p.messages <- m
+		}
+	}()
+	return nil
+}
+
+func (p *play) Unsubscribe(_ context.Context, sub string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.asked, sub)
+	return nil
+}
+
+func (p *play) Offer(_ context.Context, c candidates.Candidate) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.offered = append(p.offered, c)
+	err := p.fail
+	answer := func() {
+		p.with(func() { p.accepted[c.Event.ID] = err == nil })
+		c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Accepted}, err)
+	}
+	if p.hold {
+		p.held = append(p.held, answer)
+	} else {
+		go answer()
+	}
+	return nil
+}
+
+func (p *play) Status(s session.Status) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.statuses = append(p.statuses, s)
+}
+
+func (p *play) Judged(_ *nostr.Event, source proto.Source, _ proto.Verdict) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.judged = append(p.judged, source)
+}
+
+func (p *play) status() session.Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.statuses[len(p.statuses)-1]
+}
+
+// open gives the filters of live (limit 0) or historic subscriptions that are open.
+func (p *play) open(live bool) []nostr.Filter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []nostr.Filter
+	for _, filters := range p.asked {
+		if filters[0].LimitZero == live {
+			out = append(out, filters...)
+		}
+	}
+	return out
+}
+
+var rules = session.Rules{PageLimit: 3, AtOnce: 4, MaxFilters: 12, Settle: 6 * time.Second, Silence: time.Minute, ConsolidateWait: time.Minute, Cooldown: 65 * time.Second}
+
+func newPlay(t *testing.T) *play {
+	p := &play{t: t, messages: make(chan wire.Message), wanted: make(chan session.Wanted), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, done: make(chan error, 1)}
+	p.session = session.New(session.Options{
+		Relay: "wss://r.example.com", Rules: rules, Asker: p, Offerer: p, Observer: p, Log: slog.New(slog.DiscardHandler),
+		Known: func(id string) (known bool) { p.with(func() { known = p.accepted[id] }); return known },
+	})
+	return p
+}
+
+func (p *play) run(start session.Start) {
+	ctx, end := context.WithCancel(p.t.Context())
+	p.end = end
+	go func() { p.done <- p.session.Run(ctx, start, p.messages, p.wanted, p.daily) }()
+	synctest.Wait()
+}
+
+func (p *play) stop() {
+	p.end()
+	if err := <-p.done; err != nil {
+		p.t.Errorf("the session ends with %v", err)
+	}
+}
+
+func event(t *testing.T, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
+	t.Helper()
+	ev := &nostr.Event{Kind: kind, CreatedAt: at, Tags: tags, Content: fmt.Sprint(at)}
+	if err := ev.Sign(key); err != nil {
+		t.Fatal(err)
+	}
+	return ev
+}
+
+func repos(refs ...string) items.Set {
+	t := target.Target{Repos: map[string]target.Repo{}}
+	for _, ref := range refs {
+		t.Repos[ref] = target.Repo{Level: proto.LevelFull}
+	}
+	return items.Of(t)
+}
+
+func manyRepos(from, to int) items.Set {
+	var refs []string
+	for i := from; i < to; i++ {
+		refs = append(refs, fmt.Sprintf("30617:aa:%03d", i))
+	}
+	return repos(refs...)
+}
+
+// TestFreshStart: layer 1 live before its past, the past in pages, then what is wanted, live and historic; connected when nothing was pending
+// for the settling time; everything of a batch needs its verdict.
+func TestFreshStart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		for i := range 7 {
+			p.stored = append(p.stored, event(t, 30617, nostr.Timestamp(1000-i)))
+		}
+		p.stored = append(p.stored, event(t, 1621, 900, nostr.Tag{"a", "30617:aa:x"}))
+		p.run(session.Start{})
+		p.with(func() {
+			if p.log[0] != "REQ l1" || p.log[1] != "REQ h2" {
+				t.Errorf("asked in order %v, want live before historic", p.log)
+			}
+		})
+		if _, n := p.count(); n != 7 {
+			t.Fatalf("layer 1 brought %d events, want 7", n)
+		}
+		p.with(func() { p.hold = true })
+		p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Revision: 9}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Syncing || st.Repos != 0 {
+			t.Fatalf("without a verdict: %+v", st)
+		}
+		if n := len(p.open(true)); n != 1+3 {
+			t.Fatalf("%d live filters, want layer 1 and #a #A #q", n)
+		}
+		p.mu.Lock()
+		held := p.held
+		p.mu.Unlock()
+		if len(held) != 1 {
+			t.Fatalf("%d candidates wait, want the issue", len(held))
+		}
+		held[0]()
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Syncing || st.Repos != 1 || st.Confirmed != 9 {
+			t.Fatalf("with the verdict, not settled: %+v", st)
+		}
+		time.Sleep(rules.Settle)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected {
+			t.Fatalf("settled: %+v", st)
+		}
+		if c := p.offer(7); c.Source != proto.SourceStartup || c.Lane != proto.LaneSyncHistoric || c.Relay != "wss://r.example.com" {
+			t.Fatalf("offered as %+v", c)
+		}
+		p.stop()
+	})
+}
+
+func TestQuickReconnectAsksFromSince(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.stored = []*nostr.Event{event(t, 30617, 100), event(t, 30617, 300), event(t, 1621, 100, nostr.Tag{"a", "30617:aa:x"}), event(t, 1621, 300, nostr.Tag{"a", "30617:aa:x"}),
+			event(t, 1621, 90, nostr.Tag{"a", "30617:aa:new"})}
+		since := nostr.Timestamp(200)
+		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:x")})
+		if _, n := p.count(); n != 2 || p.offer(0).Source != proto.SourceReconnect {
+			t.Fatalf("%d events offered, want the two since then", n)
+		}
+		p.wanted <- session.Wanted{Items: repos("30617:aa:x", "30617:aa:new"), Revision: 3}
+		synctest.Wait()
+		if _, n := p.count(); n != 3 {
+			t.Fatalf("%d events offered, want the old issue of the new repository too", n)
+		}
+		p.stop()
+		if got := p.session.Confirmed(); len(got.Full) != 2 {
+			t.Fatalf("confirmed %v", got)
+		}
+	})
+}
+
+// TestFailedBatchStaysUnconfirmed: a closed or silent subscription, or a lost verdict, leaves the items unconfirmed, and they are not asked for again
+// until the next start.
+func TestFailedBatchStaysUnconfirmed(t *testing.T) {
+	t.Parallel()
+	for name, spoil := range map[string]func(p *play){
+		"silence": func(*play) { time.Sleep(rules.Silence + time.Second) },
+		"closed": func(p *play) {
+			p.mu.Lock()
+			var subs []string
+			for sub, f := range p.asked {
+				if !f[0].LimitZero {
+					subs = append(subs, sub)
+				}
+			}
+			p.mu.Unlock()
+			for _, sub := range subs {
+				p.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: "error: no"}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.run(session.Start{})
+				p.with(func() { p.mute = true })
+				p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Revision: 9}
+				synctest.Wait()
+				spoil(p)
+				synctest.Wait()
+				time.Sleep(rules.Settle)
+				synctest.Wait()
+				if st := p.status(); st.Connection != session.Incomplete || st.Repos != 0 || st.Confirmed != 0 {
+					t.Fatalf("%+v", st)
+				}
+				asked, _ := p.count()
+				p.wanted <- session.Wanted{Items: repos("30617:aa:x"), Revision: 10}
+				synctest.Wait()
+				if n, _ := p.count(); n != asked {
+					t.Fatal("failed items were asked for again")
+				}
+				p.with(func() { p.mute = false })
+				p.daily <- time.Now()
+				synctest.Wait()
+				time.Sleep(rules.Settle)
+				synctest.Wait()
+				if st := p.status(); st.Connection != session.Connected || st.Repos != 1 {
+					t.Fatalf("after the daily start: %+v", st)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+func TestLostVerdictFailsTheBatch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.fail = candidates.ErrNoVerdict
+		p.stored = []*nostr.Event{event(t, 30617, 100)}
+		p.run(session.Start{})
+		time.Sleep(rules.Settle)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Incomplete {
+			t.Fatalf("%+v", st)
+		}
+		p.stop()
+	})
+}
+
+// TestQuiet: a relay that is rate limiting gets its pause, and then the page again.
+func TestQuiet(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.with(func() { p.mute = true })
+		p.run(session.Start{})
+		p.messages <- wire.Message{Kind: wire.Closed, Sub: "h2", Reason: "rate-limited: slow down"}
+		synctest.Wait()
+		if st := p.status(); !st.Limited.Equal(time.Now().Add(rules.Cooldown)) {
+			t.Fatalf("%+v", st)
+		}
+		p.with(func() { p.mute = false })
+		asked, _ := p.count()
+		p.wanted <- session.Wanted{Items: repos("30617:aa:x")}
+		time.Sleep(rules.Cooldown - time.Second)
+		synctest.Wait()
+		if n, _ := p.count(); n != asked+1 {
+			t.Fatalf("%d requests during the pause, want the live one only", n-asked)
+		}
+		time.Sleep(time.Second + rules.Settle)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected || st.Repos != 1 {
+			t.Fatalf("after the pause: %+v", st)
+		}
+		p.stop()
+	})
+}
+
+// TestConsolidation: many small additions become few full live filters, without asking for the past again.
+func TestConsolidation(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		for n := 1; n <= 5; n++ {
+			p.wanted <- session.Wanted{Items: manyRepos(0, n), Revision: uint64(n)}
+			synctest.Wait()
+		}
+		// 4 additions of 3 filters reach the bound of 12; the fifth made them 3 and added its own 3.
+		if n := len(p.open(true)); n != 1+3+3 {
+			t.Fatalf("%d live filters", n)
+		}
+		var historic []string
+		p.with(func() {
+			historic = slices.DeleteFunc(slices.Clone(p.log), func(s string) bool { return s[:5] != "REQ h" })
+		})
+		if len(historic) != 1+5*3 {
+			t.Fatalf("%d historic requests, want layer 1 and 3 for each addition", len(historic))
+		}
+		if st := p.status(); st.Repos != 5 || st.Confirmed != 5 {
+			t.Fatalf("%+v", st)
+		}
+		p.stop()
+	})
+}
+
+func TestConsolidationWaitsForBatchesButNotForEver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		for n := 1; n <= 3; n++ {
+			p.wanted <- session.Wanted{Items: manyRepos(0, n)}
+			synctest.Wait()
+		}
+		p.with(func() {
+			p.hold = true
+			p.stored = []*nostr.Event{event(t, 1621, 5, nostr.Tag{"a", "30617:aa:100"})}
+		})
+		p.wanted <- session.Wanted{Items: items.Union(manyRepos(0, 3), repos("30617:aa:100"))}
+		synctest.Wait()
+		p.wanted <- session.Wanted{Items: items.Union(manyRepos(0, 3), repos("30617:aa:100", "30617:aa:101"))}
+		time.Sleep(rules.ConsolidateWait - time.Second)
+		synctest.Wait()
+		if n := len(p.open(true)); n != 1+12 {
+			t.Fatalf("%d live filters while a batch is pending", n)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if n := len(p.open(true)); n != 1+3+3 {
+			t.Fatalf("%d live filters after the wait", n)
+		}
+		p.stop()
+	})
+}
+
+// TestHostileRelay: what was not asked for, has another id or a wrong signature is not offered; too much of it ends the connection.
+func TestHostileRelay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		unasked := event(t, 1, 5)
+		other := event(t, 30617, 5)
+		other.Content = "changed"
+		forged := event(t, 30617, 6)
+		forged.Sig = event(t, 30617, 7).Sig
+		for _, ev := range []*nostr.Event{unasked, other, forged} {
+			p.messages <- wire.Message{Kind: wire.Event, Sub: "l1", Event: ev}
+		}
+		synctest.Wait()
+		if _, n := p.count(); n != 0 {
+			t.Fatalf("%d events offered", n)
+		}
+		good := event(t, 30617, 8)
+		p.messages <- wire.Message{Kind: wire.Event, Sub: "l1", Event: good}
+		p.messages <- wire.Message{Kind: wire.Event, Sub: "nobody", Event: good}
+		synctest.Wait()
+		if _, n := p.count(); n != 1 || p.offer(0).Source != proto.SourceLive || p.offer(0).Lane != proto.LaneSyncLive {
+			t.Fatalf("%d events offered, want the good one as live", n)
+		}
+		var err error
+		for i := 0; i < 1000 && err == nil; i++ {
+			select {
+			case p.messages <- wire.Message{Kind: wire.Event, Sub: "l1", Event: unasked}:
+			case err = <-p.done:
+			}
+		}
+		if err == nil {
+			t.Fatal("a relay may send what it likes")
+		}
+		p.end()
+	})
+}
+
+// TestClosedLiveSubscriptionIsOpenedAgain after a pause, but not for ever.
+func TestClosedLiveSubscriptionIsOpenedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		reqs := func() (n int) {
+			p.with(func() {
+				for _, l := range p.log {
+					if l == "REQ l1" {
+						n++
+					}
+				}
+			})
+			return n
+		}
+		for i := range 8 {
+			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error: shutting down"}
+			time.Sleep(rules.Cooldown + time.Second)
+			synctest.Wait()
+			if want := min(i+2, 6); reqs() != want {
+				t.Fatalf("after %d closes it was opened %d times, want %d", i+1, reqs(), want)
+			}
+		}
+		p.stop()
+	})
+}
