@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 
@@ -11,8 +12,9 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// swept stands for the sequence of a holder that expired and was swept out. It goes on holding its coordinate against older events: what
-// the index accepts must follow from the log alone, and not from when it happened to sweep.
+// swept stands for the sequence of a holder that is gone because of its expiration: swept out, or deleted by id, which must end the same way
+// whether it came before the sweep or after. It goes on holding its coordinate against older events: what the index accepts must follow from the
+// log alone, and not from when it happened to sweep.
 const swept = 0
 
 // expiredPerApply bounds how many expired events one Apply sweeps out; they are passed over by queries long before.
@@ -30,8 +32,11 @@ func (db *DB) Apply(recs []Record) error {
 	if len(recs) == 0 {
 		return nil
 	}
+	if err := db.widenSieve(); err != nil {
+		return err
+	}
 	c := newChange(db)
-	defer c.batch.Close()
+	defer c.close()
 	var stored []Record
 	for _, r := range recs {
 		if r.Seq <= done {
@@ -60,22 +65,54 @@ func (db *DB) Advance(seq uint64) error {
 		return nil
 	}
 	c := newChange(db)
-	defer c.batch.Close()
+	defer c.close()
 	return c.commit(seq, nil)
 }
 
-// change is what one Apply writes. Its batch is indexed: records see those before them in the same change.
+// widenSieve makes the sieve anew when it has become too full to be of use.
+func (db *DB) widenSieve() (err error) {
+	if db.sieve.keys <= db.sieve.room {
+		return nil
+	}
+	db.sieve, err = readSieve(db.pebble, db.sieve.keys)
+	return err
+}
+
+// change is what one Apply writes.
 type change struct {
-	db    *DB
-	batch *pebble.Batch
-	count uint64
+	db *DB
+	// batch is indexed: records see those before them in the same change. What no record looks at, which is most, goes to postings;
+	// both are committed as one.
+	batch    *pebble.Batch
+	postings *pebble.Batch
+	count    uint64
 	// dropped are events stored earlier in this change and removed later in it; subscribers never hear of them.
 	dropped map[uint64]bool
 	buf     []byte
 }
 
 func newChange(db *DB) *change {
-	return &change{db: db, batch: db.pebble.NewIndexedBatch(), count: db.count, dropped: map[uint64]bool{}}
+	return &change{db: db, batch: db.pebble.NewIndexedBatch(), postings: db.pebble.NewBatch(), count: db.count, dropped: map[uint64]bool{}}
+}
+
+func (c *change) close() {
+	c.batch.Close()
+	c.postings.Close()
+}
+
+// Get reads the index as this change leaves it; postings cannot be read.
+func (c *change) Get(key []byte) ([]byte, io.Closer, error) {
+	if isSieved(key) && !c.db.sieve.mayHold(key) {
+		return nil, nil, pebble.ErrNotFound
+	}
+	return c.batch.Get(key)
+}
+
+func (c *change) set(key, value []byte) error {
+	if isSieved(key) {
+		c.db.sieve.add(key)
+	}
+	return c.batch.Set(key, value, nil)
 }
 
 func (c *change) commit(seq uint64, stored []Record) error {
@@ -85,7 +122,10 @@ func (c *change) commit(seq uint64, stored []Record) error {
 	if err := c.batch.Set(metaCount, binary.BigEndian.AppendUint64(nil, c.count), nil); err != nil {
 		return fmt.Errorf("apply: %w", err)
 	}
-	if err := c.batch.Commit(pebble.NoSync); err != nil {
+	if err := c.postings.Apply(c.batch, nil); err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	if err := c.postings.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("apply: %w", err)
 	}
 	if len(c.dropped) > 0 {
@@ -140,7 +180,7 @@ func (c *change) add(r Record) (bool, error) {
 	if known, err := c.has(keyID(eid)); err != nil || known {
 		return false, err
 	}
-	if deleted, err := isDeleted(c.batch, c.db.keepDeleted, ev, eid, author); err != nil || deleted {
+	if deleted, err := isDeleted(c, c.db.keepDeleted, ev, eid, author); err != nil || deleted {
 		return false, err
 	}
 	if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
@@ -161,7 +201,7 @@ func (c *change) add(r Record) (bool, error) {
 }
 
 func (c *change) has(key []byte) (bool, error) {
-	_, closer, err := c.batch.Get(key)
+	_, closer, err := c.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return false, nil
 	}
@@ -174,7 +214,7 @@ func (c *change) has(key []byte) (bool, error) {
 // takeCoordinate decides between the holder of a coordinate and a newcomer: the newer wins, at equal time the lower id (NIP-01).
 func (c *change) takeCoordinate(at coordinate, created nostr.Timestamp, eid id, seq uint64) (won bool, err error) {
 	place := appendPlace(make([]byte, 0, placeLen+8), created, eid)
-	holder, closer, err := c.batch.Get(at.key(tableHolder))
+	holder, closer, err := c.Get(at.key(tableHolder))
 	switch {
 	case errors.Is(err, pebble.ErrNotFound):
 	case err != nil:
@@ -195,30 +235,33 @@ func (c *change) takeCoordinate(at coordinate, created nostr.Timestamp, eid id, 
 			}
 		}
 	}
-	return true, c.batch.Set(at.key(tableHolder), binary.BigEndian.AppendUint64(place, seq), nil)
+	return true, c.set(at.key(tableHolder), binary.BigEndian.AppendUint64(place, seq))
 }
 
 // store writes the event and its index entries.
 func (c *change) store(r Record, eid, author id) error {
-	if err := c.batch.Set(keyEvent(r.Seq), r.Raw, nil); err != nil {
+	if err := c.set(keyEvent(r.Seq), r.Raw); err != nil {
 		return err
 	}
 	p := posting{seq: r.Seq, kind: uint16(r.Event.Kind), expiry: expiryOf(r.Event)}
 	c.buf = p.append(c.buf[:0])
 	if p.expiry != 0 {
-		if err := c.batch.Set(keyExpiry(p.expiry, eid), nil, nil); err != nil {
+		if err := c.set(keyExpiry(p.expiry, eid), nil); err != nil {
 			return err
 		}
 	}
 	c.count++
 	return indexKeys(r.Event, eid, author, func(key []byte) error {
-		return c.batch.Set(key, c.buf, nil)
+		if key[0] == tableID {
+			return c.set(key, c.buf)
+		}
+		return c.postings.Set(key, c.buf, nil)
 	})
 }
 
 // removeStored takes the event at seq and all its index entries away. The holder of its coordinate is the caller's business.
 func (c *change) removeStored(seq uint64) error {
-	raw, closer, err := c.batch.Get(keyEvent(seq))
+	raw, closer, err := c.Get(keyEvent(seq))
 	if err != nil {
 		return fmt.Errorf("load event at %d: %w", seq, err)
 	}
@@ -245,13 +288,25 @@ func (c *change) removeStored(seq uint64) error {
 	}
 	c.count--
 	c.dropped[seq] = true
-	return indexKeys(&ev, eid, author, func(key []byte) error { return c.batch.Delete(key, nil) })
+	return indexKeys(&ev, eid, author, func(key []byte) error {
+		if key[0] == tableID {
+			return c.batch.Delete(key, nil)
+		}
+		return c.postings.Delete(key, nil)
+	})
 }
 
-// remove is removeStored for an event that leaves its coordinate empty.
-func (c *change) remove(p posting, ev *nostr.Event, author id) error {
+// remove is removeStored for an event that leaves its coordinate: empty, or, if it has an expiration, held by what was swept.
+func (c *change) remove(p posting, ev *nostr.Event, eid, author id) error {
 	if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
-		if err := c.batch.Delete(at.key(tableHolder), nil); err != nil {
+		var err error
+		if p.expiry == 0 {
+			err = c.batch.Delete(at.key(tableHolder), nil)
+		} else {
+			place := appendPlace(make([]byte, 0, placeLen+8), ev.CreatedAt, eid)
+			err = c.set(at.key(tableHolder), binary.BigEndian.AppendUint64(place, swept))
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -317,10 +372,10 @@ func (c *change) deleteByID(target string, author id) error {
 	if err != nil {
 		return nil // a tag that names nothing
 	}
-	if err := c.batch.Set(keyDeletedID(author, eid), nil, nil); err != nil {
+	if err := c.set(keyDeletedID(author, eid), nil); err != nil {
 		return err
 	}
-	p, ev, err := load(c.batch, eid)
+	p, ev, err := load(c, eid)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
@@ -330,7 +385,7 @@ func (c *change) deleteByID(target string, author id) error {
 	if owner, err := parseID(ev.PubKey); err != nil || owner != author || ev.Kind == nostr.KindDeletion {
 		return err
 	}
-	return c.remove(p, ev, author)
+	return c.remove(p, ev, eid, author)
 }
 
 func (c *change) deleteByAddress(address string, author id, until nostr.Timestamp) error {
@@ -338,15 +393,16 @@ func (c *change) deleteByAddress(address string, author id, until nostr.Timestam
 	if !ok {
 		return nil
 	}
-	key := at.key(tableDeletedTo)
-	if earlier, err := readUint(c.batch, key); err != nil {
+	earlier, known, err := deletedTo(c, at)
+	if err != nil {
 		return err
-	} else if until > nostr.Timestamp(earlier) {
-		if err := c.batch.Set(key, binary.BigEndian.AppendUint64(nil, uint64(until)), nil); err != nil {
+	}
+	if !known || until > earlier {
+		if err := c.set(at.key(tableDeletedTo), binary.BigEndian.AppendUint64(nil, uint64(until))); err != nil {
 			return err
 		}
 	}
-	holder, closer, err := c.batch.Get(at.key(tableHolder))
+	holder, closer, err := c.Get(at.key(tableHolder))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil
 	}
@@ -385,7 +441,7 @@ func parseAddress(s string, author id) (coordinate, bool) {
 }
 
 // isDeleted reports whether a stored deletion request covers the event.
-func isDeleted(r pebble.Reader, disrespected bool, ev *nostr.Event, eid, author id) (bool, error) {
+func isDeleted(r getter, disrespected bool, ev *nostr.Event, eid, author id) (bool, error) {
 	if disrespected || ev.Kind == nostr.KindDeletion {
 		return false, nil
 	}
@@ -400,15 +456,25 @@ func isDeleted(r pebble.Reader, disrespected bool, ev *nostr.Event, eid, author 
 	if !ok {
 		return false, nil
 	}
+	until, known, err := deletedTo(r, at)
+	return known && ev.CreatedAt <= until, err
+}
+
+// getter is what look-ups need: a snapshot of the index, or a change that is being made.
+type getter interface {
+	Get(key []byte) ([]byte, io.Closer, error)
+}
+
+// deletedTo is the latest time up to which a deletion request covers a coordinate, if one does.
+func deletedTo(r getter, at coordinate) (until nostr.Timestamp, known bool, err error) {
 	v, closer, err := r.Get(at.key(tableDeletedTo))
 	if errors.Is(err, pebble.ErrNotFound) {
-		return false, nil
+		return 0, false, nil
 	}
 	if err != nil {
-		return false, err
+		return 0, false, err
 	}
-	until := nostr.Timestamp(binary.BigEndian.Uint64(v))
-	return ev.CreatedAt <= until, closer.Close()
+	return nostr.Timestamp(binary.BigEndian.Uint64(v)), true, closer.Close()
 }
 
 // sweepExpired removes some of the events whose time is over.
@@ -428,7 +494,7 @@ func (c *change) sweepExpired() error {
 		return err
 	}
 	for _, eid := range over {
-		p, ev, err := load(c.batch, eid)
+		p, ev, err := load(c, eid)
 		if err != nil {
 			return err
 		}
@@ -436,13 +502,7 @@ func (c *change) sweepExpired() error {
 		if err != nil {
 			return err
 		}
-		if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
-			place := appendPlace(nil, ev.CreatedAt, eid)
-			if err := c.batch.Set(at.key(tableHolder), binary.BigEndian.AppendUint64(place, swept), nil); err != nil {
-				return err
-			}
-		}
-		if err := c.removeStored(p.seq); err != nil {
+		if err := c.remove(p, ev, eid, author); err != nil {
 			return err
 		}
 	}
@@ -450,7 +510,7 @@ func (c *change) sweepExpired() error {
 }
 
 // load finds an event by id.
-func load(r pebble.Reader, eid id) (posting, *nostr.Event, error) {
+func load(r getter, eid id) (posting, *nostr.Event, error) {
 	v, closer, err := r.Get(keyID(eid))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return posting{}, nil, ErrNotFound
@@ -467,7 +527,7 @@ func load(r pebble.Reader, eid id) (posting, *nostr.Event, error) {
 }
 
 // loadAt reads the event that the log has at seq.
-func loadAt(r pebble.Reader, seq uint64) (*nostr.Event, error) {
+func loadAt(r getter, seq uint64) (*nostr.Event, error) {
 	raw, closer, err := r.Get(keyEvent(seq))
 	if err != nil {
 		return nil, fmt.Errorf("load event at %d: %w", seq, err)

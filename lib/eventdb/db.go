@@ -37,6 +37,7 @@ type DB struct {
 	now         func() nostr.Timestamp
 	keepDeleted bool
 	mu          sync.Mutex // one writer: Apply, Advance, reset
+	sieve       *sieve     // guarded by mu
 	stateMu     sync.Mutex // guards what follows
 	seq         uint64
 	count       uint64
@@ -96,6 +97,9 @@ func Open(dir string, opts ...Option) (*DB, error) {
 	db := &DB{pebble: p, cache: cache, now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{})}
 	if db.seq, err = readUint(p, metaSeq); err == nil {
 		db.count, err = readUint(p, metaCount)
+	}
+	if err == nil {
+		db.sieve, err = readSieve(p, int(db.count))
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open index in %q: %w", dir, err), db.Close())
@@ -185,6 +189,7 @@ func (db *DB) reset(log string) error {
 	if err := b.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("reset index: %w", err)
 	}
+	db.sieve = newSieve(0)
 	db.publish(0, 0, nil)
 	return nil
 }
@@ -202,7 +207,7 @@ func (db *DB) logIdentity() (string, error) {
 	return string(v), nil
 }
 
-func readUint(r pebble.Reader, key []byte) (uint64, error) {
+func readUint(r getter, key []byte) (uint64, error) {
 	v, closer, err := r.Get(key)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return 0, nil

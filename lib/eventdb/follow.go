@@ -13,36 +13,57 @@ import (
 	"tendril.dev/proto"
 )
 
-// followBatch is the most messages of the log that are applied at once.
-const followBatch = 500
+const (
+	// followBatch and followBytes are the most that is applied at once, in messages and in bytes (a last message may go beyond).
+	followBatch = 500
+	followBytes = 4 << 20
+	// followAhead and followAheadBytes are the most that the server sends ahead.
+	followAhead      = 2 * followBatch
+	followAheadBytes = 8 << 20
+	// retryFollow is the pause before a broken follow is taken up again.
+	retryFollow = time.Second
+)
 
-// retryFollow is the pause before a broken follow is taken up again.
-const retryFollow = time.Second
+// layout names how the index is laid out and what it means. Change it with either, and every index is made anew from the log.
+const layout = "1"
 
-// Bind makes sure that the index belongs to the log that js has now: an index of another log, or of a later state of this one, is dropped
-// and starts from nothing. Call it before the index is used.
+// ErrOtherLog: the log is not the one that the index was made from. Opened and bound again, the index is made anew.
+var ErrOtherLog = errors.New("the log is not the one that the index was made from")
+
+// Bind makes sure that the index belongs to the log that js has now: an index of another log, of a later state of this one, or made under other
+// rules is dropped and starts from nothing. Call it before the index is used: subscribers are not told.
 func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
-	stream, err := js.Stream(ctx, proto.StreamEvents)
-	if err != nil {
-		return fmt.Errorf("look at the log: %w", err)
-	}
-	info := stream.CachedInfo()
-	identity := info.Created.UTC().Format(time.RFC3339Nano)
 	known, err := db.logIdentity()
 	if err != nil {
 		return err
 	}
-	if known == identity && db.Seq() <= info.State.LastSeq {
+	identity, head, err := lookAtLog(ctx, js, db)
+	if err != nil {
+		return err
+	}
+	if known == identity && db.Seq() <= head {
 		return nil
 	}
 	if known != "" {
-		log.Warn("the event index is of another log and is made anew", "index_seq", db.Seq(), "log_seq", info.State.LastSeq)
+		log.Warn("the event index is of another log and is made anew", "index_seq", db.Seq(), "log_seq", head)
 	}
 	return db.reset(identity)
 }
 
-// Follow applies the log from where the index stands, and then follows it until ctx ends. A broken connection to the bus is taken up
-// again; other errors end it.
+// lookAtLog gives what ties an index to the log, and the log's head. A stream that was deleted and made again has another time of creation.
+func lookAtLog(ctx context.Context, js jetstream.JetStream, db *DB) (identity string, head uint64, err error) {
+	stream, err := js.Stream(ctx, proto.StreamEvents)
+	if err != nil {
+		return "", 0, fmt.Errorf("look at the log: %w", err)
+	}
+	info := stream.CachedInfo()
+	return fmt.Sprintf("layout %s, deletions disrespected %t, log of %s", layout, db.keepDeleted, info.Created.UTC().Format(time.RFC3339Nano)),
+		info.State.LastSeq, nil
+}
+
+// Follow binds the index to the log, applies the log from where the index stands, and then follows it until ctx ends. A broken connection
+// to the bus is taken up again; other errors end it, and so does a log that was replaced meanwhile ([ErrOtherLog]): what was told to subscribers
+// cannot be taken back.
 func Follow(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
 	if err := Bind(ctx, js, db, log); err != nil {
 		return err
@@ -72,18 +93,34 @@ func (e *indexError) Error() string { return e.err.Error() }
 func (e *indexError) Unwrap() error { return e.err }
 
 func followOnce(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
+	known, err := db.logIdentity()
+	if err != nil {
+		return &indexError{err}
+	}
+	seq := db.Seq() // before the log's head is asked for: a writer in this process moves both
+	identity, head, err := lookAtLog(ctx, js, db)
+	if err != nil {
+		return err
+	}
+	if identity != known || head < seq {
+		return &indexError{ErrOtherLog}
+	}
 	consumer, err := js.OrderedConsumer(ctx, proto.StreamEvents, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:   db.Seq() + 1,
+		// A consumer that is lost for good is given up soon, so that the log is looked at again.
+		MaxResetAttempts: 3,
 	})
 	if err != nil {
 		return fmt.Errorf("open log consumer: %w", err)
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessages(2 * followBatch))
+	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(followAhead, followAheadBytes))
 	if err != nil {
 		return fmt.Errorf("open log consumer: %w", err)
 	}
 	defer messages.Stop()
+	// Only Stop ends the wait for a server that is away; the context of Next does not.
+	defer context.AfterFunc(ctx, messages.Stop)()
 	for {
 		recs, head, err := nextBatch(ctx, messages, log)
 		if err != nil {
@@ -98,9 +135,9 @@ func followOnce(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.L
 	}
 }
 
-// nextBatch waits for a message and takes with it what the server has ready, up to followBatch.
+// nextBatch waits for a message and takes with it what the server has ready, up to followBatch or followBytes.
 func nextBatch(ctx context.Context, messages jetstream.MessagesContext, log *slog.Logger) (recs []Record, head uint64, err error) {
-	for pending := uint64(1); pending > 0 && len(recs) < followBatch; {
+	for pending, size := uint64(1), 0; pending > 0 && len(recs) < followBatch && size < followBytes; {
 		msg, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
 			return nil, 0, fmt.Errorf("read the log: %w", err)
@@ -113,13 +150,24 @@ func nextBatch(ctx context.Context, messages jetstream.MessagesContext, log *slo
 		if _, err := proto.ParseEventSubject(msg.Subject()); err != nil {
 			continue // a writer's mark
 		}
-		ev := new(nostr.Event)
-		if err := ev.UnmarshalJSON(msg.Data()); err != nil {
+		ev, err := decode(msg.Data())
+		if err != nil {
 			// Ingest wrote it, so this is a bug somewhere; but one bad message must not stop every index there is.
 			log.Error("the log holds a message that is no event", "seq", head, "subject", msg.Subject(), "error", err)
 			continue
 		}
-		recs = append(recs, Record{Seq: head, Event: ev, Raw: msg.Data()})
+		recs, size = append(recs, Record{Seq: head, Event: ev, Raw: msg.Data()}), size+len(msg.Data())
 	}
 	return recs, head, nil
+}
+
+// decode reads an event that Apply will take.
+func decode(data []byte) (*nostr.Event, error) {
+	ev := new(nostr.Event)
+	if err := ev.UnmarshalJSON(data); err != nil {
+		return nil, err
+	}
+	_, badID := parseID(ev.ID)
+	_, badAuthor := parseID(ev.PubKey)
+	return ev, errors.Join(badID, badAuthor)
 }

@@ -2,6 +2,7 @@ package eventdb_test
 
 import (
 	"encoding/hex"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -14,6 +15,7 @@ import (
 type model struct {
 	events []*nostr.Event
 	gone   []*nostr.Event // every deletion request ever applied
+	past   []*nostr.Event // had an expiration and were deleted by id: they go on holding their coordinates against older events
 	now    nostr.Timestamp
 }
 
@@ -33,10 +35,21 @@ func (m *model) apply(ev *nostr.Event) (stored bool) {
 			break
 		}
 	}
+	if slices.ContainsFunc(m.past, func(old *nostr.Event) bool { return sameCoordinate(old, ev) && !newer(ev, old) }) {
+		return false
+	}
 	m.events = append(m.events, ev)
 	if ev.Kind == nostr.KindDeletion {
 		m.gone = append(m.gone, ev)
-		m.events = slices.DeleteFunc(m.events, func(old *nostr.Event) bool { return m.deleted(old) })
+		m.events = slices.DeleteFunc(m.events, func(old *nostr.Event) bool {
+			if !m.deleted(old) {
+				return false
+			}
+			if expired(old, math.MaxInt64) {
+				m.past = append(m.past, old)
+			}
+			return true
+		})
 	}
 	return true
 }

@@ -1,0 +1,274 @@
+package eventdb_test
+
+import (
+	"encoding/hex"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/eventdb"
+)
+
+// The benchmarks ask an index of a million events. Making it takes a minute, so TENDRIL_BENCH_DIR may name a folder that keeps it from run
+// to run (about 1 GB); without it, it is made in a temporary folder and removed.
+const (
+	benchEvents  = 1_000_000
+	benchAuthors = 20_000
+	benchRepos   = 1_000
+	benchBatch   = 500
+	// benchTopic is a tag's value that every hundredth event carries: 10,000 of them.
+	benchTopic = "hundredth"
+)
+
+var bench struct {
+	once sync.Once
+	dir  string
+	temp string
+	db   *eventdb.DB
+	err  error
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if bench.db != nil {
+		bench.db.Close()
+	}
+	if bench.temp != "" {
+		os.RemoveAll(bench.temp)
+	}
+	os.Exit(code)
+}
+
+// million opens the index of a million events, and makes it if need be.
+func million(b *testing.B) *eventdb.DB {
+	b.Helper()
+	bench.once.Do(func() {
+		if bench.dir = os.Getenv("TENDRIL_BENCH_DIR"); bench.dir == "" {
+			if bench.temp, bench.err = os.MkdirTemp("", "eventdb-bench-"); bench.err != nil {
+				return
+			}
+			bench.dir = bench.temp
+		}
+		if bench.db, bench.err = eventdb.Open(filepath.Join(bench.dir, "index")); bench.err != nil {
+			return
+		}
+		for seq := bench.db.Seq(); seq < benchEvents && bench.err == nil; seq = bench.db.Seq() {
+			bench.err = bench.db.Apply(benchRecords(seq+1, benchBatch))
+		}
+	})
+	if bench.err != nil {
+		b.Fatal(bench.err)
+	}
+	return bench.db
+}
+
+// benchRecords makes the records of n sequences; they depend on nothing else.
+func benchRecords(from uint64, n int) []eventdb.Record {
+	recs := make([]eventdb.Record, n)
+	for i := range recs {
+		seq := from + uint64(i)
+		ev := benchEvent(seq)
+		raw, err := ev.MarshalJSON()
+		if err != nil {
+			panic(err)
+		}
+		recs[i] = eventdb.Record{Seq: seq, Event: ev, Raw: raw}
+	}
+	return recs
+}
+
+// benchID is a well mixed id that follows from a number.
+func benchID(what, n uint64) string {
+	rnd := rand.New(rand.NewPCG(what, n))
+	var b [32]byte
+	for i := range b {
+		b[i] = byte(rnd.Uint32())
+	}
+	return hex.EncodeToString(b[:])
+}
+
+const (
+	ofEvent = iota
+	ofAuthor
+)
+
+// benchEvent makes an event as a git relay has them: of few prolific and many rare authors, about few busy and many quiet repositories, 500
+// to 900 bytes of JSON.
+func benchEvent(seq uint64) *nostr.Event {
+	rnd := rand.New(rand.NewPCG(seq, 3))
+	skewed := func(n int) uint64 { f := rnd.Float64(); return uint64(f * f * float64(n)) }
+	repo := skewed(benchRepos)
+	owner := benchID(ofAuthor, repo)
+	ev := &nostr.Event{
+		ID: benchID(ofEvent, seq), PubKey: benchID(ofAuthor, skewed(benchAuthors)), CreatedAt: nostr.Timestamp(1_700_000_000 + seq/3),
+		Sig: strings.Repeat("ab", 64), Content: strings.Repeat("as said before, ", 4+rnd.IntN(20)),
+		Tags: nostr.Tags{{"a", fmt.Sprintf("30617:%s:project-%d", owner, repo)}, {"p", owner}},
+	}
+	switch n := rnd.IntN(100); {
+	case n < 2:
+		ev.Kind, ev.Tags = 30618, nostr.Tags{{"d", fmt.Sprintf("project-%d", repo)}, {"refs/heads/main", strings.Repeat("c", 40)}, {"HEAD", "ref: refs/heads/main"}}
+	case n < 20:
+		ev.Kind = 1617
+		ev.Tags = append(ev.Tags, nostr.Tag{"t", "root"}, nostr.Tag{"r", strings.Repeat("e", 40)})
+	case n < 35:
+		ev.Kind = 1621
+		ev.Tags = append(ev.Tags, nostr.Tag{"subject", "it does not work"}, nostr.Tag{"t", fmt.Sprintf("topic-%d", rnd.IntN(50))})
+	case n < 75:
+		ev.Kind = 1111
+		root := benchID(ofEvent, 1+seq/2)
+		ev.Tags = append(ev.Tags, nostr.Tag{"E", root}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", root}, nostr.Tag{"k", "1621"})
+	default:
+		ev.Kind = 7
+		ev.Tags = append(ev.Tags, nostr.Tag{"e", benchID(ofEvent, 1+seq/2)}, nostr.Tag{"k", "1111"})
+	}
+	if seq%100 == 0 {
+		ev.Tags = append(ev.Tags, nostr.Tag{"t", benchTopic})
+	}
+	return ev
+}
+
+// BenchmarkApply applies events, a batch of the log at a time, on top of a million. Run it with GOMAXPROCS=1 to see what one core does,
+// flushes and compactions included.
+func BenchmarkApply(b *testing.B) {
+	db := copyOf(b, million(b))
+	batches := make([][]eventdb.Record, b.N)
+	bytes, next := 0, db.Seq()+1
+	for i := range batches {
+		batches[i] = benchRecords(next, benchBatch)
+		next += benchBatch
+		for _, r := range batches[i] {
+			bytes += len(r.Raw)
+		}
+	}
+	b.ReportAllocs()
+	b.ResetTimer()
+	for _, recs := range batches {
+		if err := db.Apply(recs); err != nil {
+			b.Fatal(err)
+		}
+	}
+	events := float64(b.N * benchBatch)
+	b.ReportMetric(events/b.Elapsed().Seconds(), "events/s")
+	b.ReportMetric(float64(bytes)/events, "B/event")
+}
+
+func copyOf(b *testing.B, db *eventdb.DB) *eventdb.DB {
+	b.Helper()
+	dir := filepath.Join(bench.dir, "copy")
+	if err := os.RemoveAll(dir); err != nil {
+		b.Fatal(err)
+	}
+	if err := db.Checkpoint(dir); err != nil {
+		b.Fatal(err)
+	}
+	again := open(b, dir)
+	b.Cleanup(func() {
+		closeDB(b, again)
+		os.RemoveAll(dir)
+	})
+	return again
+}
+
+// BenchmarkIDsByTag is what reconciliation asks: all ids with a tag, 10,000 of a million.
+func BenchmarkIDsByTag(b *testing.B) {
+	v := million(b).View()
+	defer v.Close()
+	f := nostr.Filter{Tags: nostr.TagMap{"t": {benchTopic}}}
+	b.ReportAllocs()
+	for b.Loop() {
+		n := 0
+		for _, err := range v.IDs(b.Context(), f) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			n++
+		}
+		// States replace each other, and with them goes a tag now and then.
+		if n < 9_700 || n > 10_000 {
+			b.Fatalf("%d ids", n)
+		}
+	}
+}
+
+// The filters that clients send; each asks for 500 events.
+var benchFilters = []struct {
+	name   string
+	filter nostr.Filter
+}{
+	{"Kind", nostr.Filter{Kinds: []int{1621}, Limit: 500}},
+	{"Kinds", nostr.Filter{Kinds: []int{1617, 1618, 1621, 30617, 30618}, Limit: 500}},
+	{"Tag", nostr.Filter{Tags: nostr.TagMap{"a": {"30617:" + benchID(ofAuthor, 3) + ":project-3"}}, Limit: 500}},
+	{"TagAndKind", nostr.Filter{Kinds: []int{1621}, Tags: nostr.TagMap{"a": {"30617:" + benchID(ofAuthor, 3) + ":project-3"}}, Limit: 500}},
+	{"TagAndAuthor", nostr.Filter{Authors: []string{benchID(ofAuthor, 0)}, Tags: nostr.TagMap{"k": {"1621", "1111"}}, Limit: 500}},
+	{"RareTagAndRareAuthor", nostr.Filter{Authors: []string{benchID(ofAuthor, benchAuthors-1)}, Tags: nostr.TagMap{"k": {"1621"}}, Limit: 500}},
+	{"Authors2000", nostr.Filter{Authors: benchIDs(ofAuthor, 2000), Limit: 500}},
+	{"Authors2000AndKind", nostr.Filter{Authors: benchIDs(ofAuthor, 2000), Kinds: []int{1621}, Limit: 500}},
+	{"Authors1000AndKinds1000", nostr.Filter{Authors: benchIDs(ofAuthor, 1000), Kinds: manyKinds(1000), Limit: 500}},
+	{"IDs2000", nostr.Filter{IDs: benchIDs(ofEvent, 2000), Limit: 500}},
+	{"TagsE2000", nostr.Filter{Tags: nostr.TagMap{"e": benchIDs(ofEvent, 2000)}, Limit: 500}},
+	{"Nothing", nostr.Filter{Tags: nostr.TagMap{"x": {"nobody said this"}}, Limit: 500}},
+	{"All", nostr.Filter{Limit: 500}},
+}
+
+func benchIDs(what, n uint64) []string {
+	var list []string
+	for i := range n {
+		list = append(list, benchID(what, i))
+	}
+	return list
+}
+
+func manyKinds(n int) []int {
+	kinds := []int{1621}
+	for k := 2000; len(kinds) < n; k++ {
+		kinds = append(kinds, k)
+	}
+	return kinds
+}
+
+// BenchmarkQueryBy asks as the front door does, for JSON as logged.
+func BenchmarkQueryBy(b *testing.B) {
+	v := million(b).View()
+	defer v.Close()
+	for _, q := range benchFilters {
+		b.Run(q.name, func(b *testing.B) {
+			b.ReportAllocs()
+			n := 0
+			for b.Loop() {
+				n = 0
+				for _, err := range v.QueryRaw(b.Context(), q.filter) {
+					if err != nil {
+						b.Fatal(err)
+					}
+					n++
+				}
+			}
+			b.ReportMetric(float64(n), "events")
+		})
+	}
+}
+
+// BenchmarkQueryByKind asks for 500 decoded events.
+func BenchmarkQueryByKind(b *testing.B) {
+	v := million(b).View()
+	defer v.Close()
+	b.ReportAllocs()
+	for b.Loop() {
+		n := 0
+		for _, err := range v.Query(b.Context(), nostr.Filter{Kinds: []int{1621}, Limit: 500}) {
+			if err != nil {
+				b.Fatal(err)
+			}
+			n++
+		}
+		if n != 500 {
+			b.Fatalf("%d events", n)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package eventdb
+
+import (
+	"fmt"
+	"hash/maphash"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// sieve is a Bloom filter over the keys that Apply looks up for every record: known ids, coordinates and deletion requests. Nearly all of
+// these look-ups find nothing, and the sieve says so in tens of nanoseconds, where the many files of an index that is being
+// written take many microseconds. It is made from the index when that is opened.
+type sieve struct {
+	bits []uint64
+	mask uint64
+	keys int // added
+	room int // how many may be added before the answers get worse
+	seed maphash.Seed
+}
+
+// sieveTables are the tables whose keys are in the sieve.
+var sieveTables = []byte{tableID, tableHolder, tableDeletedID, tableDeletedTo}
+
+func isSieved(key []byte) bool {
+	switch key[0] {
+	case tableID, tableHolder, tableDeletedID, tableDeletedTo:
+		return true
+	}
+	return false
+}
+
+const (
+	// sieveProbes and sieveBits make at most two look-ups in a hundred vain.
+	sieveProbes = 5
+	sieveBits   = 10
+	sieveLeast  = 1 << 20 // bits
+)
+
+// newSieve makes an empty sieve with room for so many keys or more.
+func newSieve(keys int) *sieve {
+	bits := sieveLeast
+	for bits < keys*sieveBits {
+		bits *= 2
+	}
+	return &sieve{bits: make([]uint64, bits/64), mask: uint64(bits - 1), room: bits / sieveBits, seed: maphash.MakeSeed()}
+}
+
+// readSieve makes a sieve of what the index holds, with room for as many again.
+func readSieve(r pebble.Reader, keys int) (*sieve, error) {
+	s := newSieve(2 * keys)
+	for _, table := range sieveTables {
+		if err := s.read(r, table); err != nil {
+			return nil, fmt.Errorf("read keys of the index: %w", err)
+		}
+	}
+	return s, nil
+}
+
+func (s *sieve) read(r pebble.Reader, table byte) error {
+	it, err := r.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
+	if err != nil {
+		return err
+	}
+	for valid := it.First(); valid; valid = it.Next() {
+		s.add(it.Key())
+	}
+	return it.Close()
+}
+
+func (s *sieve) add(key []byte) {
+	h := maphash.Bytes(s.seed, key)
+	for step, i := h>>32|1, 0; i < sieveProbes; h, i = h+step, i+1 {
+		at := h & s.mask
+		s.bits[at/64] |= 1 << (at % 64)
+	}
+	s.keys++
+}
+
+// mayHold is false only for a key that was never added.
+func (s *sieve) mayHold(key []byte) bool {
+	h := maphash.Bytes(s.seed, key)
+	for step, i := h>>32|1, 0; i < sieveProbes; h, i = h+step, i+1 {
+		at := h & s.mask
+		if s.bits[at/64]&(1<<(at%64)) == 0 {
+			return false
+		}
+	}
+	return true
+}
