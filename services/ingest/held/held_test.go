@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/follow"
 	"tendril.dev/services/ingest/held"
 )
 
@@ -30,27 +30,27 @@ func entry(t testing.TB, identifier string, kind int, content string) *held.Entr
 	return e
 }
 
-func put(t testing.TB, seq uint64, e *held.Entry) follow.Message {
+func put(t testing.TB, seq uint64, e *held.Entry) bus.Message {
 	t.Helper()
 	data, err := e.Encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return follow.Message{Seq: seq, Subject: proto.KVSubject(proto.BucketHeld, e.Key), Data: data}
+	return bus.Message{Seq: seq, Subject: proto.KVSubject(proto.BucketHeld, e.Key), Data: data}
 }
 
 func TestSetFollowsItsBucket(t *testing.T) {
 	t.Parallel()
 	s := held.NewSet()
 	announcement, state, other := entry(t, "a.b/ü <&>", 30617, ""), entry(t, "a.b/ü <&>", 30618, "<b>"), entry(t, "bush", 30618, "")
-	read := func(m follow.Message) {
+	read := func(m bus.Message) {
 		t.Helper()
 		if err := s.Read(m); err != nil {
 			t.Fatal(err)
 		}
 	}
 	read(put(t, 1, announcement))
-	read(follow.Message{Seq: 2, Subject: proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), Data: []byte(`{}`)})
+	read(bus.Message{Seq: 2, Subject: proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), Data: []byte(`{}`)})
 	s.Apply(held.Change{Seq: 3, Key: state.Key, Entry: state}, held.Change{Seq: 4, Key: other.Key, Entry: other})
 	read(put(t, 3, entry(t, "stale", 30618, ""))) // the follower reads what the writer has applied already
 	if s.Len() != 3 || s.Seq() != 4 || s.ByID(state.Event.ID) != state {
@@ -65,7 +65,7 @@ func TestSetFollowsItsBucket(t *testing.T) {
 			t.Errorf("kind %d: announcement %v", e.Event.Kind, e.Announcement)
 		}
 	}
-	gone := follow.Message{Seq: 5, Subject: proto.KVSubject(proto.BucketHeld, announcement.Key), Header: nats.Header{}}
+	gone := bus.Message{Seq: 5, Subject: proto.KVSubject(proto.BucketHeld, announcement.Key), Header: nats.Header{}}
 	gone.Header.Set(held.HeaderOperation, held.OperationDelete)
 	read(gone)
 	if s.Len() != 2 || s.ByID(announcement.Event.ID) != nil || s.ByKey(announcement.Key) != nil || len(s.OfIdentifier("a.b/ü <&>")) != 1 {
@@ -79,7 +79,7 @@ func TestUnreadableEntriesAreNotHeld(t *testing.T) {
 	good := entry(t, "tree", 30618, "")
 	elsewhere := put(t, 3, good)
 	elsewhere.Subject = proto.KVSubject(proto.BucketHeld, entry(t, "bush", 30618, "").Key)
-	for i, m := range []follow.Message{
+	for i, m := range []bus.Message{
 		{Subject: proto.KVSubject(proto.BucketHeld, good.Key), Data: []byte("{")},
 		{Subject: proto.KVSubject(proto.BucketHeld, good.Key), Data: []byte("{}")},
 		elsewhere,

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/follow"
 	"tendril.dev/services/ingest/progress"
 )
 
@@ -51,7 +51,7 @@ func (s *Set) Apply(changes ...Change) {
 }
 
 // Read takes a message of the bucket's stream in. After an error the set has moved on all the same: what cannot be read is not held.
-func (s *Set) Read(m follow.Message) error {
+func (s *Set) Read(m bus.Message) error {
 	key, ok := strings.CutPrefix(m.Subject, proto.KVSubject(proto.BucketHeld, ""))
 	if !ok || key == proto.HeldMarkKey {
 		s.progress.Advance(m.Seq)

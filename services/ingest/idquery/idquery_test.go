@@ -16,7 +16,6 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/follow"
 	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/idquery"
 	"tendril.dev/services/ingest/rejections"
@@ -62,7 +61,7 @@ func serve(t *testing.T) *bus.Bus {
 			t.Fatal(err)
 		}
 		subject := proto.RejectedSubject{Kind: ev.Kind, ShortID: proto.ShortID(ev.ID)}.String()
-		if err := known.Rejected.Read(follow.Message{Seq: uint64(n + 1), Subject: subject, Data: data, Time: time.Now()}); err != nil {
+		if err := known.Rejected.Read(bus.Message{Seq: uint64(n + 1), Subject: subject, Data: data, Time: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}

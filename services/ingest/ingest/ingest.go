@@ -11,9 +11,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/follow"
 	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/idquery"
 	"tendril.dev/services/ingest/policy"
@@ -57,14 +57,14 @@ func Run(ctx context.Context, n *node.Node) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return follow.Stream(ctx, n.Bus.JS, proto.KVStream(proto.BucketHeld), n.Log, func(m follow.Message) {
+		return bus.Follow(ctx, n.Bus.JS, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, n.Log, func(m bus.Message) {
 			if err := set.Read(m); err != nil {
 				n.Log.Error("a held event cannot be read", "error", err)
 			}
 		})
 	})
 	group.Go(func() error {
-		return follow.Stream(ctx, n.Bus.JS, proto.StreamRejected, n.Log, func(m follow.Message) {
+		return bus.Follow(ctx, n.Bus.JS, bus.Reading{Stream: proto.StreamRejected}, n.Log, func(m bus.Message) {
 			if err := index.Read(m); err != nil {
 				n.Log.Error("a rejection cannot be read", "error", err)
 			}

@@ -17,8 +17,8 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/follow"
 	"tendril.dev/services/ingest/progress"
 )
 
@@ -79,7 +79,7 @@ func Encode(r proto.RejectedEvent) ([]byte, error) {
 
 // Read takes one message of GRASP_REJECTED in. A message without payload takes back what its subject said before. Messages that are
 // not after the index's sequence are known already. After an error the index has moved on all the same.
-func (x *Index) Read(m follow.Message) error {
+func (x *Index) Read(m bus.Message) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.progress.Advance(m.Seq) {

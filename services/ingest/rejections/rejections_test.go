@@ -9,9 +9,9 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/follow"
 	"tendril.dev/services/ingest/rejections"
 )
 
@@ -49,7 +49,7 @@ func (l *log) read(r proto.RejectedEvent, data []byte, at time.Time) {
 	l.t.Helper()
 	l.seq++
 	subject := proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(r.ID)}.String()
-	if err := l.x.Read(follow.Message{Seq: l.seq, Subject: subject, Data: data, Time: at}); err != nil {
+	if err := l.x.Read(bus.Message{Seq: l.seq, Subject: subject, Data: data, Time: at}); err != nil {
 		l.t.Fatal(err)
 	}
 }
@@ -145,7 +145,7 @@ func TestIndexReadsOnceAndStrictly(t *testing.T) {
 	}
 	subject := proto.RejectedSubject{Kind: 1, ShortID: proto.ShortID(id(1))}.String()
 	other := proto.RejectedSubject{Kind: 1, ShortID: proto.ShortID(id(2))}.String()
-	for i, m := range []follow.Message{
+	for i, m := range []bus.Message{
 		{Subject: "grasp.rejected.x", Data: good}, {Subject: subject, Data: []byte("{")}, {Subject: subject, Data: []byte("{}")},
 		{Subject: other, Data: good}, {Subject: subject, Data: []byte(strings.Replace(string(good), record(1).PubKey, "zz", 1))},
 	} {

@@ -14,7 +14,6 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/draft"
-	"tendril.dev/services/ingest/follow"
 	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
@@ -138,7 +137,7 @@ func (w *Writer) commitRejections(ctx context.Context, d *draft.Draft) error {
 		}
 		now := time.Now()
 		for i, m := range part {
-			message := follow.Message{Seq: last - uint64(len(part)-1-i), Subject: m.Subject, Data: m.Data, Time: now}
+			message := bus.Message{Seq: last - uint64(len(part)-1-i), Subject: m.Subject, Data: m.Data, Time: now}
 			if err := w.Rejected.Read(message); err != nil {
 				w.Log.Error("a rejection cannot be read again", "error", err)
 			}

@@ -20,7 +20,6 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/follow"
 	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
@@ -96,11 +95,11 @@ func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*W
 			t.Errorf("%s: follow the log: %v", name, err)
 		}
 	})
-	for stream, read := range map[string]func(follow.Message) error{
+	for stream, read := range map[string]func(bus.Message) error{
 		proto.KVStream(proto.BucketHeld): set.Read, proto.StreamRejected: cold.Read,
 	} {
 		running.Go(func() {
-			err := follow.Stream(ctx, b.JS, stream, log, func(m follow.Message) {
+			err := bus.Follow(ctx, b.JS, bus.Reading{Stream: stream}, log, func(m bus.Message) {
 				if err := read(m); err != nil {
 					t.Errorf("%s: read %s: %v", name, stream, err)
 				}
@@ -326,7 +325,7 @@ func logIDs(t testing.TB, b *bus.Bus) []string {
 }
 
 // readStream gives all messages of a stream.
-func readStream(t testing.TB, b *bus.Bus, name string) []follow.Message {
+func readStream(t testing.TB, b *bus.Bus, name string) []bus.Message {
 	t.Helper()
 	stream, err := b.JS.Stream(context.Background(), name)
 	if err != nil {
@@ -338,8 +337,8 @@ func readStream(t testing.TB, b *bus.Bus, name string) []follow.Message {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var msgs []follow.Message
-	err = follow.Stream(ctx, b.JS, name, slog.New(slog.DiscardHandler), func(m follow.Message) {
+	var msgs []bus.Message
+	err = bus.Follow(ctx, b.JS, bus.Reading{Stream: name}, slog.New(slog.DiscardHandler), func(m bus.Message) {
 		if m.Seq <= state.LastSeq {
 			msgs = append(msgs, m)
 		}
