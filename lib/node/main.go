@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"os/signal"
@@ -30,31 +31,64 @@ func runAlone(s Service) error {
 		return err
 	}
 	if settings.NATSURL == "" {
-		return errors.New("NGIT_NATS_URL is empty: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)")
+		return &config.Error{Setting: "NGIT_NATS_URL", Reason: "is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)"}
 	}
-	log, err := obs.NewLogger(os.Stderr, settings.LogLevel, settings.LogFormat)
+	return Serve(s.Name, settings, Observation, s)
+}
+
+// Serve opens a node and runs the services in it until SIGINT or SIGTERM, which stop them gracefully; a second signal ends the process at
+// once. name says what the process is ("ingest", "up").
+func Serve(name string, s config.Settings, services ...Service) error {
+	log, err := obs.NewLogger(os.Stderr, s.LogLevel, s.LogFormat)
 	if err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	n, err := Open(ctx, s.Name, settings, log)
+	ctx, release := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer release()
+	context.AfterFunc(ctx, release) // the next signal finds its default: the end
+	n, err := Open(ctx, name, s, log)
 	if err != nil {
-		return err
-	}
-	observation := &http.Server{Addr: settings.ObserveAddress, Handler: n.Observation, ReadHeaderTimeout: 10 * time.Second}
-	failed := make(chan error, 1)
-	go func() { failed <- observation.ListenAndServe() }()
-	ctx, cancel := context.WithCancelCause(ctx)
-	go func() {
-		if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-			cancel(fmt.Errorf("NGIT_OBSERVE_ADDRESS is %q: %w", settings.ObserveAddress, err))
+		if ctx.Err() != nil {
+			return nil // stopped before it began
 		}
-	}()
-	err = n.Run(ctx, s)
-	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
-		err = errors.Join(cause, err)
+		return err
 	}
-	observation.Close()
-	return errors.Join(err, n.Close())
+	err = n.Run(ctx, services...)
+	if closeErr := n.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// Observation serves /metrics, /healthz and /readyz of a service that runs alone; in one process the front door does.
+var Observation = Service{Name: "observation", Run: func(ctx context.Context, n *Node) error {
+	listener, err := net.Listen("tcp", n.Settings.ObserveAddress)
+	if err != nil {
+		return ListenError("NGIT_OBSERVE_ADDRESS", n.Settings.ObserveAddress, err)
+	}
+	n.Announce("observation", "http://"+listener.Addr().String())
+	n.Log.Info("listening", "address", listener.Addr().String())
+	server := &http.Server{Handler: n.Observation, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve observation: %w", err)
+	}
+	return nil
+}}
+
+// ListenError is why the address of a setting cannot be listened on, in a sentence for the operator.
+func ListenError(setting, address string, err error) error {
+	reason := err.Error()
+	var sys *os.SyscallError
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		reason = "address already in use; stop what listens there, or choose another"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		reason = "this machine has no such address; choose another"
+	case errors.Is(err, syscall.EACCES):
+		reason = "permission denied; choose a port above 1023"
+	case errors.As(err, &sys):
+		reason = sys.Err.Error() + "; choose another"
+	}
+	return &config.Error{Setting: setting, Value: address, Reason: reason}
 }

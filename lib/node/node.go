@@ -7,10 +7,14 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,6 +40,9 @@ type Node struct {
 	Observation *http.ServeMux
 	// Worker is this process's name in claims; Incarnation differs for every start.
 	Worker, Incarnation string
+
+	addresses *addresses
+	overdue   *atomic.Bool // a service still runs although the graceful stop is over
 }
 
 // Service is one service: its name and what runs it until ctx ends. Run returns nil after a graceful stop.
@@ -54,6 +61,11 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		Observation: http.NewServeMux(),
 		Worker:      s.WorkerName,
 		Incarnation: rand.Text(),
+		addresses:   &addresses{},
+		overdue:     &atomic.Bool{},
+	}
+	for _, warning := range s.Warnings {
+		log.Warn(warning)
 	}
 	if n.Worker == "" {
 		host, err := os.Hostname()
@@ -62,7 +74,7 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		}
 		n.Worker = workerName(host) + "-" + n.Incarnation[:6]
 	}
-	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), obs.BuildInfo())
 	var gatherer prometheus.Gatherer
 	if s.MetricsEnabled {
 		gatherer = n.Metrics
@@ -73,18 +85,17 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 	if s.DatabaseBackend == "memory" {
 		busDir, indexDir = "", ""
 	}
+	// The index first: its lock keeps a second process off the folder, which the embedded NATS would share with disaster.
 	var err error
+	if n.Index, err = openIndex(s, indexDir); err != nil {
+		return nil, err
+	}
 	n.Bus, err = bus.Open(ctx, bus.Options{
 		URL: s.NATSURL, Creds: s.NATSCreds, Name: "tendril " + name + " " + n.Worker,
 		Dir: busDir, Listen: s.NATSListen, Sizing: Sizing(s), Log: log,
 	})
 	if err != nil {
-		return nil, err
-	}
-	n.Index, err = eventdb.Open(indexDir, eventdb.WithCache(s.IndexCacheBytes), eventdb.WithDeletionsDisrespected(s.IgnoreDeletions))
-	if err != nil {
-		n.Bus.Close()
-		return nil, fmt.Errorf("open the event index: %w", err)
+		return nil, errors.Join(err, n.Index.Close())
 	}
 	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, log); err != nil {
 		return nil, errors.Join(err, n.Close())
@@ -98,9 +109,43 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 	return n, nil
 }
 
-// Close closes the index and the bus.
+// openIndex opens the event index in dir (empty: in memory) and says in a sentence what an operator can do about a folder that is not to be had.
+func openIndex(s config.Settings, dir string) (*eventdb.DB, error) {
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, storageError(s, err)
+		}
+	}
+	index, err := eventdb.Open(dir, eventdb.WithCache(s.IndexCacheBytes), eventdb.WithDeletionsDisrespected(s.IgnoreDeletions))
+	if err != nil {
+		return nil, storageError(s, err)
+	}
+	return index, nil
+}
+
+func storageError(s config.Settings, err error) error {
+	var reason string
+	var path *fs.PathError
+	switch {
+	case errors.Is(err, syscall.EAGAIN) || strings.Contains(err.Error(), "lock held by current process"):
+		reason = "another process works in this folder; stop it, or give each a folder of its own"
+	case errors.Is(err, fs.ErrPermission):
+		reason = "permission denied; want a folder that this user may write to"
+	case errors.As(err, &path):
+		reason = path.Err.Error() + "; want a folder that this user may write to"
+	default:
+		return fmt.Errorf("NGIT_RELAY_DATA_PATH is %q: %w", s.RelayDataPath, err)
+	}
+	return &config.Error{Setting: "NGIT_RELAY_DATA_PATH", Value: s.RelayDataPath, Reason: reason}
+}
+
+// Close closes the index and the bus. After a stop that took too long the index stays open, because a service may still read from it;
+// the end of the process closes it, and what it then lacks it reads from the log again.
 func (n *Node) Close() error {
-	err := n.Index.Close()
+	var err error
+	if !n.overdue.Load() {
+		err = n.Index.Close()
+	}
 	n.Bus.Close()
 	return err
 }
@@ -115,78 +160,6 @@ func Sizing(s config.Settings) proto.Sizing {
 		ClaimWait:      s.CandidateWait,
 		TurnTTL:        s.WriterTTL,
 		MemoryOnly:     s.DatabaseBackend == "memory",
-	}
-}
-
-// Run follows the log into the index and runs the services until ctx ends or one fails, then stops them in reverse order, each
-// given what is left of NGIT_SHUTDOWN_WAIT: put those first that others need to finish their work.
-func (n *Node) Run(ctx context.Context, services ...Service) error {
-	head, err := n.Bus.LastSeq(ctx, proto.StreamEvents)
-	if err != nil {
-		return err
-	}
-	n.Ready.Add("index", func() error {
-		if seq := n.Index.Seq(); seq < head {
-			return fmt.Errorf("reading the log: at %d of %d", seq, head)
-		}
-		return nil
-	})
-	services = append([]Service{{Name: "index", Run: func(ctx context.Context, n *Node) error {
-		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log.With("part", "index"))
-	}}}, services...)
-
-	failed := make(chan error, len(services))
-	var running []*running
-	for _, s := range services {
-		running = append(running, start(ctx, n, s, failed))
-	}
-	select {
-	case <-ctx.Done():
-		err = nil
-	case err = <-failed:
-	}
-	deadline := time.Now().Add(n.Settings.ShutdownWait)
-	for i := len(running) - 1; i >= 0; i-- {
-		if stopErr := running[i].stop(deadline); stopErr != nil {
-			n.Log.Warn("service did not stop well", "service", running[i].name, "error", stopErr)
-			err = errors.Join(err, stopErr)
-		}
-	}
-	return err
-}
-
-// running is a service that was started.
-type running struct {
-	name   string
-	cancel context.CancelFunc
-	done   chan struct{}
-}
-
-// start runs s in a context of its own, so that a stop reaches the services one after the other and not all at once.
-func start(ctx context.Context, n *Node, s Service, failed chan<- error) *running {
-	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := &running{name: s.Name, cancel: cancel, done: make(chan struct{})}
-	log := n.Log.With("service", s.Name)
-	scoped := *n
-	scoped.Log = log
-	go func() {
-		defer close(r.done)
-		if err := s.Run(own, &scoped); err != nil && !errors.Is(err, context.Canceled) {
-			failed <- fmt.Errorf("%s: %w", s.Name, err)
-		} else if own.Err() == nil {
-			failed <- fmt.Errorf("%s: ended by itself", s.Name)
-		}
-	}()
-	return r
-}
-
-func (r *running) stop(deadline time.Time) error {
-	r.cancel()
-	select {
-	case <-r.done:
-		return nil
-	case <-time.After(time.Until(deadline)):
-		return fmt.Errorf("%s: still running at the end of the graceful stop", r.name)
 	}
 }
 

@@ -1,8 +1,11 @@
 package obs
 
 import (
+	"runtime"
 	"runtime/debug"
 	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // Version says what was built: the module's version where it has one, else the revision, as the Go linker wrote them down.
@@ -31,4 +34,12 @@ func versionOf(info *debug.BuildInfo) string {
 		}
 	}
 	return strings.TrimSpace(version + changed)
+}
+
+// BuildInfo is the metric ngit_build_info: always 1, with what was built as labels.
+func BuildInfo() prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "ngit_build_info", Help: "What was built: always 1.",
+		ConstLabels: prometheus.Labels{"version": Version(), "goversion": runtime.Version()},
+	}, func() float64 { return 1 })
 }

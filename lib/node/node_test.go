@@ -1,0 +1,367 @@
+package node_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/node"
+	"tendril.dev/proto"
+)
+
+func settings(t *testing.T, args ...string) config.Settings {
+	t.Helper()
+	s, err := config.Parse("test", append([]string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none"}, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func open(t *testing.T, s config.Settings) *node.Node {
+	t.Helper()
+	n, err := node.Open(t.Context(), "test", s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// untilStopped is a service that notes its start and its end.
+func untilStopped(name string, note func(string)) node.Service {
+	return node.Service{Name: name, Run: func(ctx context.Context, _ *node.Node) error {
+		note(name + " starts")
+		<-ctx.Done()
+		note(name + " stops")
+		return ctx.Err()
+	}}
+}
+
+// notes are what services noted, in order.
+type notes struct {
+	mu    sync.Mutex
+	lines []string
+	more  chan struct{}
+}
+
+func newNotes() *notes { return &notes{more: make(chan struct{}, 100)} }
+
+func (n *notes) add(line string) {
+	n.mu.Lock()
+	n.lines = append(n.lines, line)
+	n.mu.Unlock()
+	n.more <- struct{}{}
+}
+
+func (n *notes) with(part string) (found []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, line := range n.lines {
+		if strings.Contains(line, part) {
+			found = append(found, line)
+		}
+	}
+	return found
+}
+
+func (n *notes) await(t *testing.T, part string, count int) {
+	t.Helper()
+	for deadline := time.After(20 * time.Second); len(n.with(part)) < count; {
+		select {
+		case <-n.more:
+		case <-deadline:
+			t.Fatalf("%d of %q wanted, have %q", count, part, n.lines)
+		}
+	}
+}
+
+func TestServicesStopOneAfterTheOtherInReverse(t *testing.T) {
+	t.Parallel()
+	n := open(t, settings(t))
+	seen := newNotes()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- n.Run(ctx, untilStopped("a", seen.add), untilStopped("b", seen.add), untilStopped("c", seen.add))
+	}()
+	seen.await(t, "starts", 3)
+	cancel()
+	if err := errors.Join(<-done, n.Close()); err != nil {
+		t.Error(err)
+	}
+	if got, want := seen.with("stops"), []string{"c stops", "b stops", "a stops"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestFailingServiceStopsTheOthers(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("the disk is on fire")
+	for name, c := range map[string]struct {
+		run  func(context.Context, *node.Node) error
+		want string
+	}{
+		"an error":    {func(context.Context, *node.Node) error { return broken }, "bad: the disk is on fire"},
+		"no error":    {func(context.Context, *node.Node) error { return nil }, "bad: ended by itself"},
+		"a cancelled": {func(context.Context, *node.Node) error { return context.Canceled }, "bad: context canceled"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := open(t, settings(t))
+			seen := newNotes()
+			err := n.Run(t.Context(), untilStopped("good", seen.add), node.Service{Name: "bad", Run: c.run})
+			if err == nil || err.Error() != c.want {
+				t.Errorf("%v, want %s", err, c.want)
+			}
+			if got := seen.with("good stops"); len(got) != 1 {
+				t.Errorf("the other service: %q", got)
+			}
+			if err := n.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestFirstErrorIsTheReason(t *testing.T) {
+	t.Parallel()
+	n := open(t, settings(t))
+	err := n.Run(t.Context(),
+		node.Service{Name: "consequence", Run: func(ctx context.Context, _ *node.Node) error {
+			<-ctx.Done()
+			return errors.New("lost what it needs")
+		}},
+		node.Service{Name: "cause", Run: func(context.Context, *node.Node) error { return errors.New("broke") }})
+	if err == nil || err.Error() != "cause: broke" {
+		t.Errorf("%v", err)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestErrorWhileStoppingIsTold(t *testing.T) {
+	t.Parallel()
+	n := open(t, settings(t))
+	seen := newNotes()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- n.Run(ctx, node.Service{Name: "sloppy", Run: func(ctx context.Context, _ *node.Node) error {
+			seen.add("starts")
+			<-ctx.Done()
+			return errors.New("could not finish")
+		}})
+	}()
+	seen.await(t, "starts", 1)
+	cancel()
+	if err := <-done; err == nil || err.Error() != "sloppy: could not finish" {
+		t.Errorf("%v", err)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServiceThatDoesNotStopIsLeftBehind(t *testing.T) {
+	t.Parallel()
+	n := open(t, settings(t, "--shutdown-wait=50ms"))
+	seen := newNotes()
+	ctx, cancel := context.WithCancel(t.Context())
+	release, ended := make(chan struct{}), make(chan struct{})
+	done := make(chan error, 1)
+	go func() {
+		done <- n.Run(ctx, node.Service{Name: "stubborn", Run: func(_ context.Context, n *node.Node) error {
+			defer close(ended)
+			seen.add("starts")
+			<-release
+			// The index must still be there for it.
+			view := n.Index.View()
+			_, err := view.Len()
+			return errors.Join(err, view.Close())
+		}})
+	}()
+	seen.await(t, "starts", 1)
+	cancel()
+	if err := <-done; err == nil || err.Error() != "stubborn: still running at the end of the graceful stop" {
+		t.Errorf("%v", err)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	close(release)
+	<-ended
+	if err := n.Index.Close(); err != nil { // the end of the process in real life
+		t.Error(err)
+	}
+}
+
+func announcement(t *testing.T) (*nostr.Event, []byte) {
+	t.Helper()
+	ev := &nostr.Event{Kind: 30617, CreatedAt: 1000, Tags: nostr.Tags{{"d", "tree"}}, Sig: strings.Repeat("0", 128), PubKey: strings.Repeat("a", 64)}
+	ev.ID = ev.GetID()
+	raw, err := ev.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ev, raw
+}
+
+func TestNodesShareABusAndSurviveARestart(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first := open(t, settings(t, "--database-backend=file", "--relay-data-path="+filepath.Join(dir, "first"), "--nats-listen=127.0.0.1:0"))
+	second := open(t, settings(t, "--database-backend=file", "--relay-data-path="+filepath.Join(dir, "second"), "--nats-url="+first.Bus.ClientURL()))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 2)
+	for _, n := range []*node.Node{second, first} {
+		go func() { done <- n.Run(ctx) }()
+	}
+	ev, raw := announcement(t)
+	ack, err := second.Bus.JS.Publish(ctx, proto.EventSubjectOf(ev).String(), raw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait, stop := context.WithTimeout(ctx, 20*time.Second)
+	defer stop()
+	for _, n := range []*node.Node{first, second} {
+		if err := n.Index.WaitFor(wait, ack.Sequence); err != nil {
+			t.Fatal(err)
+		}
+		if failing := n.Ready.Failing(); len(failing) > 0 {
+			t.Errorf("not ready: %v", failing)
+		}
+	}
+	cancel()
+	if err := errors.Join(<-done, <-done, second.Close(), first.Close()); err != nil {
+		t.Error(err)
+	}
+	if second.Ready.Failing()["bus"] == "" {
+		t.Error("without a bus it is ready")
+	}
+
+	again := open(t, settings(t, "--database-backend=file", "--relay-data-path="+filepath.Join(dir, "first")))
+	view := again.Index.View()
+	_, err = view.Event(ev.ID)
+	if err := errors.Join(err, view.Close(), again.Close()); err != nil {
+		t.Errorf("after a restart: %v", err)
+	}
+}
+
+func TestFolderThatIsNotToBeHad(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	held := open(t, settings(t, "--database-backend=file", "--relay-data-path="+dir))
+	defer held.Close()
+	for path, want := range map[string]string{
+		file: "not a directory; want a folder that this user may write to",
+		dir:  "another process works in this folder; stop it, or give each a folder of its own",
+	} {
+		_, err := node.Open(t.Context(), "test", settings(t, "--database-backend=file", "--relay-data-path="+path), slog.New(slog.DiscardHandler))
+		if want = `NGIT_RELAY_DATA_PATH is "` + path + `": ` + want; err == nil || err.Error() != want {
+			t.Errorf("got %v\nwant %s", err, want)
+		}
+	}
+}
+
+func TestObservation(t *testing.T) {
+	t.Parallel()
+	n := open(t, settings(t, "--observe-address=127.0.0.1:0"))
+	working := errors.New("warming up")
+	var mu sync.Mutex
+	n.Ready.Add("work", func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		return working
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx, node.Observation) }()
+	deadline := time.Now().Add(20 * time.Second)
+	for n.Announced("observation") == "" && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	get := func(path string) (int, string) {
+		t.Helper()
+		res, err := http.Get(n.Announced("observation") + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, string(body)
+	}
+	if code, body := get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"work":"warming up"`) {
+		t.Errorf("/readyz before: %d %s", code, body)
+	}
+	mu.Lock()
+	working = nil
+	mu.Unlock()
+	if code, body := get("/readyz"); code != http.StatusOK || !strings.Contains(body, `"ready":true`) {
+		t.Errorf("/readyz after: %d %s", code, body)
+	}
+	if code, _ := get("/healthz"); code != http.StatusOK {
+		t.Errorf("/healthz: %d", code)
+	}
+	if code, body := get("/metrics"); code != http.StatusOK || !strings.Contains(body, "ngit_build_info{") {
+		t.Errorf("/metrics: %d %s", code, body)
+	}
+	cancel()
+	if err := errors.Join(<-done, n.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestObservationOnAPortInUse(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	n := open(t, settings(t, "--observe-address="+l.Addr().String()))
+	want := `observation: NGIT_OBSERVE_ADDRESS is "` + l.Addr().String() + `": address already in use; stop what listens there, or choose another`
+	if err := n.Run(t.Context(), node.Observation); err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNodeTellsOfDoubtfulSettings(t *testing.T) {
+	t.Parallel()
+	s := settings(t)
+	s.Warnings = []string{"NGIT_DOMIAN is set, but there is no such setting"}
+	var out strings.Builder
+	n, err := node.Open(t.Context(), "test", s, slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	if !strings.Contains(out.String(), "NGIT_DOMIAN") {
+		t.Errorf("the log: %s", out.String())
+	}
+}

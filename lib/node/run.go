@@ -1,0 +1,110 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/proto"
+)
+
+// Run follows the log into the index and runs the services until ctx ends or one fails, then stops them in reverse order, each
+// given what is left of NGIT_SHUTDOWN_WAIT: put those first that others need to finish their work. The error is the first: why a service
+// failed, or else what went wrong as they stopped; those that follow from it are logged.
+func (n *Node) Run(ctx context.Context, services ...Service) error {
+	head, err := n.Bus.LastSeq(ctx, proto.StreamEvents)
+	if err != nil {
+		return err
+	}
+	n.Ready.Add("index", func() error { return caughtUp(n.Index.Seq(), head) })
+	services = append([]Service{{Name: "index", Run: func(ctx context.Context, n *Node) error {
+		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
+	}}}, services...)
+
+	failed := make(chan *running, len(services))
+	var started []*running
+	for _, s := range services {
+		started = append(started, n.start(ctx, s, failed))
+	}
+	select {
+	case <-ctx.Done():
+	case r := <-failed:
+		err = r.err
+	}
+	deadline := time.Now().Add(n.Settings.ShutdownWait)
+	for i := len(started) - 1; i >= 0; i-- {
+		stopErr := started[i].stop(deadline)
+		switch {
+		case stopErr == nil || stopErr == err:
+		case err == nil:
+			err = stopErr
+		default:
+			n.Log.Warn("service did not stop well", "service", started[i].name, "error", stopErr)
+		}
+		if errors.Is(stopErr, errOverdue) {
+			n.overdue.Store(true)
+		}
+	}
+	return err
+}
+
+// caughtUp says whether the index has read what the log held at the start.
+func caughtUp(seq, head uint64) error {
+	if seq < head {
+		return fmt.Errorf("reading the log: at %d of %d", seq, head)
+	}
+	return nil
+}
+
+var errOverdue = errors.New("still running at the end of the graceful stop")
+
+// running is a service that was started.
+type running struct {
+	name   string
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // valid once done is closed
+}
+
+// start runs s in a context of its own, so that a stop reaches the services one after the other and not all at once.
+func (n *Node) start(ctx context.Context, s Service, failed chan<- *running) *running {
+	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	r := &running{name: s.Name, cancel: cancel, done: make(chan struct{})}
+	scoped := *n
+	scoped.Log = n.Log.With("service", s.Name)
+	go func() {
+		err := s.Run(own, &scoped)
+		asked := own.Err() != nil
+		switch {
+		case err != nil && !(asked && errors.Is(err, context.Canceled)):
+			r.err = fmt.Errorf("%s: %w", s.Name, err)
+		case !asked:
+			r.err = fmt.Errorf("%s: ended by itself", s.Name)
+		}
+		close(r.done)
+		if !asked {
+			failed <- r
+		}
+	}()
+	return r
+}
+
+// stop ends the service and waits for it until the deadline. It gives what went wrong in the service, then or before.
+func (r *running) stop(deadline time.Time) error {
+	r.cancel()
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case <-r.done:
+		return r.err
+	default:
+	}
+	select {
+	case <-r.done:
+		return r.err
+	case <-timer.C:
+		return fmt.Errorf("%s: %w", r.name, errOverdue)
+	}
+}

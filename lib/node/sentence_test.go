@@ -1,0 +1,71 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+
+	"tendril.dev/lib/config"
+)
+
+func TestCaughtUp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		seq, head uint64
+		ready     bool
+	}{{0, 0, true}, {0, 1, false}, {41, 42, false}, {42, 42, true}, {43, 42, true}} {
+		if err := caughtUp(c.seq, c.head); (err == nil) != c.ready {
+			t.Errorf("at %d of %d: %v", c.seq, c.head, err)
+		}
+	}
+}
+
+func TestListenError(t *testing.T) {
+	t.Parallel()
+	op := func(errno syscall.Errno) error {
+		return &net.OpError{Op: "listen", Net: "tcp", Err: os.NewSyscallError("bind", errno)}
+	}
+	for want, err := range map[string]error{
+		"address already in use; stop what listens there, or choose another": op(syscall.EADDRINUSE),
+		"this machine has no such address; choose another":                   op(syscall.EADDRNOTAVAIL),
+		"permission denied; choose a port above 1023":                        op(syscall.EACCES),
+		"operation not supported; choose another":                            op(syscall.ENOTSUP),
+		"lookup nowhere: no such host":                                       errors.New("lookup nowhere: no such host"),
+	} {
+		if got := ListenError("NGIT_X", "nowhere:80", err).Error(); got != `NGIT_X is "nowhere:80": `+want {
+			t.Errorf("%v: %s", err, got)
+		}
+	}
+}
+
+func TestStorageError(t *testing.T) {
+	t.Parallel()
+	var s config.Settings
+	s.RelayDataPath = "/srv/relay"
+	open := func(err error) error {
+		return fmt.Errorf("open index: %w", &fs.PathError{Op: "open", Path: "x", Err: err})
+	}
+	for want, err := range map[string]error{
+		"another process works in this folder; stop it, or give each a folder of its own": fmt.Errorf("open index: %w", syscall.EAGAIN),
+		"permission denied; want a folder that this user may write to":                    open(syscall.EACCES),
+		"read-only file system; want a folder that this user may write to":                open(syscall.EROFS),
+		"open index: corrupt": errors.New("open index: corrupt"),
+	} {
+		if got := storageError(s, err).Error(); got != `NGIT_RELAY_DATA_PATH is "/srv/relay": `+want {
+			t.Errorf("%v: %s", err, got)
+		}
+	}
+}
+
+func TestWorkerName(t *testing.T) {
+	t.Parallel()
+	for host, want := range map[string]string{"laptop": "laptop", "node-1.example.com": "node-1-example-com", "häuser*>": "h--user--"} {
+		if got := workerName(host); got != want {
+			t.Errorf("%s: %s, want %s", host, got, want)
+		}
+	}
+}

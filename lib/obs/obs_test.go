@@ -1,0 +1,124 @@
+package obs
+
+import (
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+)
+
+func TestLogger(t *testing.T) {
+	t.Parallel()
+	for level, want := range map[string]int{"debug": 4, "INFO": 3, "warn": 2, "error": 1} {
+		var out strings.Builder
+		log, err := NewLogger(&out, level, "json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range []slog.Level{slog.LevelDebug, slog.LevelInfo, slog.LevelWarn, slog.LevelError} {
+			log.Log(t.Context(), l, "said", "relay", "a.example")
+		}
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		if len(lines) != want {
+			t.Errorf("%s: %d lines, want %d", level, len(lines), want)
+		}
+		var line struct{ Level, Msg, Relay string }
+		if err := json.Unmarshal([]byte(lines[0]), &line); err != nil || line.Msg != "said" || line.Relay != "a.example" {
+			t.Errorf("%s: %s, %v", level, lines[0], err)
+		}
+	}
+	var out strings.Builder
+	log, err := NewLogger(&out, "info", "TEXT")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if log.Info("said", "relay", "a.example"); !strings.Contains(out.String(), "level=INFO msg=said relay=a.example") {
+		t.Errorf("text: %s", out.String())
+	}
+	for want, given := range map[string][2]string{
+		`NGIT_LOG_LEVEL is "loud": want debug, info, warn or error`: {"loud", "text"},
+		`NGIT_LOG_FORMAT is "xml": want text or json`:               {"info", "xml"},
+	} {
+		if _, err := NewLogger(&out, given[0], given[1]); err == nil || err.Error() != want {
+			t.Errorf("%v: %v", given, err)
+		}
+	}
+}
+
+func TestReadinessIsAllOfItsChecks(t *testing.T) {
+	t.Parallel()
+	var r Readiness
+	if failing := r.Failing(); len(failing) > 0 {
+		t.Errorf("the zero value: %v", failing)
+	}
+	var broken error
+	r.Add("bus", func() error { return broken })
+	r.Add("index", func() error { return nil })
+	if failing := r.Failing(); len(failing) > 0 {
+		t.Errorf("all hold: %v", failing)
+	}
+	broken = errors.New("not connected")
+	if failing := r.Failing(); len(failing) != 1 || failing["bus"] != "not connected" {
+		t.Errorf("one fails: %v", failing)
+	}
+	r.Add("bus", func() error { return nil }) // a service that starts again says anew how it stands
+	if failing := r.Failing(); len(failing) > 0 {
+		t.Errorf("replaced: %v", failing)
+	}
+}
+
+func TestMount(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(BuildInfo())
+	for name, c := range map[string]struct {
+		gatherer prometheus.Gatherer
+		failing  bool
+		want     map[string]int
+	}{
+		"ready":           {registry, false, map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 200}},
+		"not ready":       {registry, true, map[string]int{"/healthz": 200, "/readyz": 503, "/metrics": 200}},
+		"without metrics": {nil, false, map[string]int{"/healthz": 200, "/readyz": 200, "/metrics": 404}},
+	} {
+		var ready Readiness
+		if c.failing {
+			ready.Add("bus", func() error { return errors.New("gone") })
+		}
+		mux := http.NewServeMux()
+		Mount(mux, &ready, c.gatherer)
+		for path, want := range c.want {
+			res := httptest.NewRecorder()
+			mux.ServeHTTP(res, httptest.NewRequest(http.MethodGet, path, nil))
+			if res.Code != want {
+				t.Errorf("%s, %s: %d, want %d", name, path, res.Code, want)
+			}
+		}
+	}
+	if n, err := testutil.GatherAndCount(registry, "ngit_build_info"); err != nil || n != 1 {
+		t.Errorf("ngit_build_info: %d, %v", n, err)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	vcs := func(modified string) []debug.BuildSetting {
+		return []debug.BuildSetting{{Key: "vcs.revision", Value: "0123456789abcdef0123"}, {Key: "vcs.modified", Value: modified}}
+	}
+	for want, info := range map[string]*debug.BuildInfo{
+		"v1.2.3":              {Main: debug.Module{Version: "v1.2.3"}, Settings: vcs("false")},
+		"devel 0123456789ab":  {Main: debug.Module{Version: "(devel)"}, Settings: vcs("false")},
+		"devel 0123456789ab+": {Settings: vcs("true")},
+		"devel":               {},
+	} {
+		if got := versionOf(info); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
