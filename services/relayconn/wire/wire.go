@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -44,7 +45,8 @@ const (
 
 // Conn is a connection to a relay. One goroutine may read while others write.
 type Conn struct {
-	ws *websocket.Conn
+	ws   *websocket.Conn
+	busy atomic.Bool // a message is being handled, so nothing is read, a pong neither
 }
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
@@ -54,7 +56,7 @@ func Dial(ctx context.Context, guard *netguard.Guard, url string, maxMessage int
 		return nil, err
 	}
 	ws.SetReadLimit(maxMessage)
-	return &Conn{ws}, nil
+	return &Conn{ws: ws}, nil
 }
 
 // Close says goodbye and closes.
@@ -80,7 +82,10 @@ func (c *Conn) Read(ctx context.Context, fn func(Message) error) error {
 		if m.Kind == "" {
 			continue // a verb that is none of our business
 		}
-		if err := fn(m); err != nil {
+		c.busy.Store(true)
+		err = fn(m)
+		c.busy.Store(false)
+		if err != nil {
 			return err
 		}
 	}
@@ -181,7 +186,7 @@ func (c *Conn) KeepAlive(ctx context.Context) error {
 		ping, cancel := context.WithTimeout(ctx, pingEvery)
 		err := c.ws.Ping(ping)
 		cancel()
-		if err != nil && ctx.Err() == nil {
+		if err != nil && ctx.Err() == nil && !c.busy.Load() {
 			return fmt.Errorf("ping relay: %w", err)
 		}
 	}

@@ -1,0 +1,104 @@
+package relay
+
+import (
+	"fmt"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/session"
+)
+
+// Metrics are the metrics of a worker's relays (spec/operations.md). A relay is a label only while this worker has it, so that labels are bounded
+// by the relays that a worker may claim.
+type Metrics struct {
+	attempts, gaps *prometheus.CounterVec
+	synced         prometheus.Counter
+
+	mu     sync.Mutex
+	relays map[string]snapshot
+}
+
+// snapshot is how a relay stands.
+type snapshot struct {
+	connection session.Connection
+	health     health.State
+	failures   int
+	naughty    bool
+}
+
+var (
+	connectedDesc = prometheus.NewDesc("ngit_sync_relay_connected", "0 disconnected, 1 connecting, 2 syncing, 3 connected, 4 connected with failures of historic sync.", []string{"relay"}, nil)
+	statusDesc    = prometheus.NewDesc("ngit_sync_relay_status", "1 healthy, 2 disconnected, 3 degraded, 4 dead, 5 rate limited.", []string{"relay"}, nil)
+	failuresDesc  = prometheus.NewDesc("ngit_sync_relay_failures", "Failed connections in a row.", []string{"relay"}, nil)
+	trackedDesc   = prometheus.NewDesc("ngit_sync_relays_tracked_total", "Relays that this worker keeps.", nil, nil)
+	totalDesc     = prometheus.NewDesc("ngit_sync_relays_connected_total", "Relays that are connected.", nil, nil)
+	deadDesc      = prometheus.NewDesc("ngit_sync_relays_dead_total", "Relays that have been failing for a day.", nil, nil)
+	naughtyDesc   = prometheus.NewDesc("ngit_sync_naughty_relays_total", "Relays with name, TLS or protocol errors of their own.", nil, nil)
+)
+
+// NewMetrics makes and registers the metrics.
+func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_sync_connection_attempts_total", Help: "Attempts to connect to relays."}, []string{"relay", "result"}),
+		gaps:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_sync_gap_events_total", Help: "Events that should have come live but were found later."}, []string{"relay"}),
+		synced:   prometheus.NewCounter(prometheus.CounterOpts{Name: "ngit_sync_events_synced_total", Help: "Events from relays that were new to us."}),
+		relays:   map[string]snapshot{},
+	}
+	for _, c := range []prometheus.Collector{m.attempts, m.gaps, m.synced, m} {
+		if err := reg.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+func (m *Metrics) set(name string, s snapshot) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.relays[name] = s
+}
+
+func (m *Metrics) forget(name string) {
+	m.mu.Lock()
+	delete(m.relays, name)
+	m.mu.Unlock()
+	m.attempts.DeletePartialMatch(prometheus.Labels{"relay": name})
+	m.gaps.DeletePartialMatch(prometheus.Labels{"relay": name})
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{connectedDesc, statusDesc, failuresDesc, trackedDesc, totalDesc, deadDesc, naughtyDesc} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	gauge := func(d *prometheus.Desc, v int, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
+	}
+	connected, dead, naughty := 0, 0, 0
+	for name, s := range m.relays {
+		gauge(connectedDesc, int(s.connection), name)
+		gauge(statusDesc, int(s.health), name)
+		gauge(failuresDesc, s.failures, name)
+		if s.connection >= session.Syncing {
+			connected++
+		}
+		if s.health == health.Dead {
+			dead++
+		}
+		if s.naughty {
+			naughty++
+		}
+	}
+	gauge(trackedDesc, len(m.relays))
+	gauge(totalDesc, connected)
+	gauge(deadDesc, dead)
+	gauge(naughtyDesc, naughty)
+}

@@ -1,0 +1,110 @@
+// Package relayconn is the service that keeps connections to other relays: it claims its share of the relays that discovery names, and syncs from
+// each of them.
+package relayconn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/claim"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/node"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/relay"
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/targets"
+)
+
+// leaveTimeout bounds the last words to the bus.
+const leaveTimeout = 3 * time.Second
+
+// Run runs one worker until ctx ends; its claims are handed over then.
+func Run(ctx context.Context, n *node.Node) error {
+	metrics, err := relay.NewMetrics(n.Metrics)
+	if err != nil {
+		return err
+	}
+	sender, err := candidates.New(n.Bus.Conn, n.Log)
+	if err != nil {
+		return err
+	}
+	states, err := n.Bus.Bucket(ctx, proto.BucketRelays)
+	if err != nil {
+		return err
+	}
+	rules := rulesOf(n.Settings.Sync)
+	guard := netguard.New(netguard.Options{AllowPrivate: n.Settings.AllowPrivate, DialTimeout: rules.ConnectTimeout})
+	defer guard.CloseIdleConnections()
+	env := &relay.Env{
+		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
+		Guard: guard, Offerer: sender, Known: known(n.Index), Metrics: metrics, Log: n.Log,
+	}
+	member, err := claim.Join(ctx, n.Bus, claim.Options{
+		Group: proto.GroupRelays, Worker: n.Worker, Incarnation: n.Incarnation,
+		TTL: n.Settings.WorkerTTL, Max: n.Settings.MaxRelaysPerWorker, Log: n.Log,
+	})
+	if err != nil {
+		return fmt.Errorf("join the relay workers: %w", err)
+	}
+	var working atomic.Bool
+	n.Ready.Add("relayconn", func() error {
+		if !working.Load() {
+			return errors.New("not claiming relays yet")
+		}
+		return nil
+	})
+
+	names := make(chan []string, 1)
+	// The sender outlives the sessions, so that verdicts still come while they end.
+	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return sender.Run(sending) })
+	group.Go(func() error { return targets.Relays(ctx, n.Bus.JS, n.Log, names) })
+	group.Go(func() error {
+		defer stopSending()
+		working.Store(true)
+		defer working.Store(false)
+		return member.Work(ctx, names, env.Run)
+	})
+	err = group.Wait()
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	return errors.Join(err, member.Leave(leave))
+}
+
+// known says whether an event is in the log already, so that it need not be verified and offered.
+func known(index *eventdb.DB) func(id string) bool {
+	return func(id string) bool {
+		view := index.View()
+		defer view.Close()
+		has, err := view.Has(id)
+		return has && err == nil
+	}
+}
+
+// rulesOf turns settings into the numbers of spec/sync.md.
+func rulesOf(s config.Sync) relay.Rules {
+	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
+	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	return relay.Rules{
+		Session: session.Rules{
+			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Settle: millis(s.BatchWindowMillis) + time.Second,
+			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown,
+		},
+		Health: health.Rules{
+			Base: seconds(s.BaseBackoffSeconds), Max: seconds(s.MaxBackoffSeconds), Stable: s.StableAfter, Dead: s.DeadAfter,
+			Naughty: time.Duration(s.NaughtyHours) * time.Hour, RateLimited: s.RateLimitCooldown,
+		},
+		ConnectTimeout: seconds(s.BaseBackoffSeconds), ReconnectWindow: s.ReconnectWindow, DailyMin: s.DailyMin, DailyMax: s.DailyMax,
+		StartupJitter: millis(s.StartupJitterMillis), StartupDelay: seconds(s.StartupDelaySeconds), CheckEvery: seconds(s.CheckSeconds), MaxMessage: s.MaxEventBytes,
+	}
+}
