@@ -1,9 +1,12 @@
-// Package fetch brings git objects from servers of strangers, by id, over smart HTTP.
+// Package fetch brings git objects from servers of strangers, by id, over smart HTTP (spec/purgatory.md, The hunt). It speaks the
+// protocol itself, through the network guard: no git of ours ever connects to a URL that a stranger wrote. What comes is
+// streamed into the quarantine of the repository and nowhere else, so that memory stays flat whatever a server sends.
 package fetch
 
 import (
 	"context"
-	"fmt"
+	"errors"
+	"net/http"
 	"time"
 
 	"tendril.dev/lib/netguard"
@@ -12,52 +15,122 @@ import (
 
 // Limits bound one fetch.
 type Limits struct {
-	Timeout  time.Duration
-	MaxBytes int64
+	Timeout  time.Duration // of all requests together (NGIT_FETCH_TIMEOUT); zero: only the context's
+	MaxBytes int64         // of the packs (NGIT_MAX_FETCH_BYTES); zero: 2 GiB
 }
 
 // Result is what a fetch brought.
 type Result struct {
-	Bytes   int64
-	Objects int
-	Got     []string // those of the wanted ids that are there now
+	Bytes   int64    // of packs
+	Objects int      // in packs
+	Got     []string // those of the wanted ids that are there now, in the order of want
 }
 
-// Cause is why a fetch failed: a bounded label for metrics.
-type Cause string
-
-// Causes.
 const (
-	CauseNotFound     Cause = "not_found"      // 404, 410
-	CauseForbidden    Cause = "forbidden"      // 401, 403
-	CauseRateLimited  Cause = "rate_limited"   // 429
-	CauseServer       Cause = "server"         // any other status
-	CauseNotGit       Cause = "not_git"        // what answers is no git server
-	CauseNoSuchObject Cause = "no_such_object" // it has, or gives, none of what is wanted
-	CauseBadPack      Cause = "bad_pack"
-	CauseTooLarge     Cause = "too_large"
-	CauseTimeout      Cause = "timeout"
-	CauseCanceled     Cause = "canceled" // by us
-	CauseConnect      Cause = "connect"
-	CauseDNS          Cause = "dns"
-	CauseTLS          Cause = "tls"
-	CauseRefused      Cause = "refused" // by the network guard
-	CauseOurs         Cause = "ours"    // our own disk or git
+	defaultMaxBytes = 2 << 30
+	// maxHaves bounds how many of our tips a server is told, so that it sends only what is new.
+	maxHaves = 256
+	// maxRefusals is how many wanted objects a server may refuse, one by one, before it is only asked for what it advertises.
+	maxRefusals = 5
 )
 
-// Error is a fetch that brought nothing.
-type Error struct {
-	Cause Cause
-	Err   error
+// Fetch asks the git server at url for the wanted objects that are not there yet, and stores what it sends, with all that these
+// objects link to. A server that has a part of them brings that part: the error is nil if anything that was wanted came, or
+// nothing was missing. Else it is an *Error that says why nothing came.
+func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Repo, want []string, l Limits) (Result, error) {
+	if l.MaxBytes == 0 {
+		l.MaxBytes = defaultMaxBytes
+	}
+	if l.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, l.Timeout)
+		defer cancel()
+	}
+	f := &fetching{client: guard.HTTPClient(), into: into, left: l.MaxBytes}
+	missing, err := into.Missing(ctx, want)
+	if err != nil {
+		return Result{}, failed(url, ours(err))
+	}
+	if len(missing) > 0 {
+		err = f.run(ctx, url, missing)
+	}
+	still, lookup := into.Missing(context.WithoutCancel(ctx), want)
+	if lookup != nil {
+		return f.result, failed(url, ours(errors.Join(lookup, err)))
+	}
+	f.result.Got = without(want, still)
+	if err != nil && len(still) == len(missing) {
+		return f.result, failed(url, err)
+	}
+	return f.result, nil
 }
 
-// Error is a sentence for the log.
-func (e *Error) Error() string { return fmt.Sprintf("fetch: %v", e.Err) }
+// without gives those of the ids that are not among the others, each once.
+func without(ids, others []string) []string {
+	passed := make(map[string]bool, len(ids))
+	for _, id := range others {
+		passed[id] = true
+	}
+	var left []string
+	for _, id := range ids {
+		if !passed[id] {
+			left = append(left, id)
+			passed[id] = true
+		}
+	}
+	return left
+}
 
-// Unwrap gives the cause.
-func (e *Error) Unwrap() error { return e.Err }
+// fetching is one fetch from one server.
+type fetching struct {
+	client *http.Client
+	into   *repository.Repo
+	left   int64 // bytes of packs that may still come
+	result Result
+}
 
-// Fetch brings the wanted objects, or part of them. The error, if any, is an *Error.
-func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Repo, want []string, l Limits) (Result, error) {
-	return Result{}, &Error{Cause: CauseOurs, Err: context.Canceled}
+// run asks for the advertisement, then for what of the missing objects the server may have. An object that the server refuses
+// spoils the whole request, so the others are asked for again without it.
+func (f *fetching) run(ctx context.Context, url string, missing []string) error {
+	server, err := f.discover(ctx, url, missing)
+	if err != nil {
+		return err
+	}
+	haves, err := f.into.Tips(ctx, maxHaves)
+	if err != nil {
+		return ours(err)
+	}
+	ask := sha1Only(missing)
+	if !server.byID {
+		ask = server.offered(ask)
+	}
+	for refusals := 0; ; refusals++ {
+		if len(ask) == 0 {
+			return &Error{Cause: CauseNoSuchObject, Err: errors.New("the server gives none of the wanted objects")}
+		}
+		err := f.request(ctx, server, ask, haves)
+		refusal, refused := errors.AsType[*refusedWant](err)
+		if !refused {
+			return err
+		}
+		fewer := without(ask, []string{refusal.id})
+		if refusals == maxRefusals || len(fewer) == len(ask) {
+			fewer = server.offered(ask)
+		}
+		if len(fewer) == len(ask) {
+			return &Error{Cause: CauseNoSuchObject, Err: err}
+		}
+		ask = fewer
+	}
+}
+
+// sha1Only leaves out ids that no repository of ours can have.
+func sha1Only(ids []string) []string {
+	var kept []string
+	for _, id := range ids {
+		if len(id) == 40 {
+			kept = append(kept, id)
+		}
+	}
+	return kept
 }

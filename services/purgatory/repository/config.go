@@ -43,17 +43,36 @@ var forgiven = []string{
 	"nullSha1",
 }
 
-// StrictPush is the configuration with which receive-pack checks a push as strictly as StorePack checks a pack.
-func StrictPush() map[string]string {
-	config := map[string]string{
-		"transfer.fsckObjects": "true",
-		"receive.fsckObjects":  "true",
-		"receive.unpackLimit":  "1", // always a pack, never thousands of loose files
+// receiveConfiguration makes receive-pack check a push as strictly as StorePack checks a pack.
+func receiveConfiguration() []setting {
+	settings := []setting{
+		{"transfer.fsckObjects", "true"},
+		{"receive.fsckObjects", "true"},
+		{"receive.unpackLimit", "1"}, // always a pack, never thousands of loose files
+		{"receive.autogc", "false"},
+		{"receive.denyDeletes", "false"},
+		{"receive.denyNonFastForwards", "false"},
+		{"receive.denyCurrentBranch", "ignore"},
+		{"receive.denyDeleteCurrent", "ignore"},
+		{"receive.advertisePushOptions", "false"},
+		{"receive.updateServerInfo", "false"},
 	}
 	for _, fault := range forgiven {
-		config["receive.fsck."+fault] = "ignore"
+		settings = append(settings, setting{"receive.fsck." + fault, "ignore"})
 	}
-	return config
+	return settings
+}
+
+// uploadConfiguration lets upload-pack serve what GRASP-01 asks for.
+func uploadConfiguration() []setting {
+	return []setting{
+		{"uploadpack.allowTipSHA1InWant", "true"},
+		{"uploadpack.allowReachableSHA1InWant", "true"},
+		{"uploadpack.allowAnySHA1InWant", "false"},
+		{"uploadpack.allowFilter", "true"},
+		{"uploadpackfilter.sparse:oid.allow", "false"}, // costs us much and nobody uses it
+		{"lsrefs.unborn", "advertise"},
+	}
 }
 
 // strictOption is the same for index-pack.

@@ -89,7 +89,6 @@ func (r *Repo) indexPack(ctx context.Context, quarantine string, pack io.Reader,
 	c.held = slotHeld
 	c.Setenv("GIT_OBJECT_DIRECTORY", quarantine)
 	c.Setenv("GIT_ALTERNATE_OBJECT_DIRECTORIES", quotePath(r.in("objects")))
-	c.Setenv("GIT_QUARANTINE_PATH", quarantine)
 	c.Stdin = pack
 	err := c.Run(ctx)
 	if failure, ok := errors.AsType[*Error](err); ok && isExit(failure.Err) {

@@ -37,6 +37,8 @@ type Command struct {
 	// Serving marks a process that waits for a client's network. Of those so few are let in at once that some of all slots stay
 	// free for our own work.
 	Serving bool
+	// Patience is how long to wait for a slot before it is ErrBusy. Zero: as long as the context lets.
+	Patience time.Duration
 
 	repo     *Repo
 	args     []string
@@ -83,7 +85,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // end, and killed soon after. A failure is an *Error; one that came from reading Stdin has that error in its chain.
 func (c *Command) Run(ctx context.Context) error {
 	if !c.held {
-		release, err := c.repo.store.acquire(ctx, c.Serving, 1)
+		release, err := c.repo.store.acquireWithin(ctx, c.Patience, c.Serving)
 		if err != nil {
 			return c.failed(err)
 		}
@@ -99,7 +101,6 @@ func (c *Command) Run(ctx context.Context) error {
 	if c.Stdin != nil {
 		input = &watchedReader{from: c.Stdin}
 		cmd.Stdin = input
-		defer input.detach()
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = afterTerm + afterExit
@@ -115,7 +116,7 @@ func (c *Command) Run(ctx context.Context) error {
 	}
 	if input != nil {
 		// A broken input explains the failure of git better than git does.
-		if broken := input.failure(); broken != nil && err != nil {
+		if broken := input.detach(); broken != nil && err != nil {
 			return c.failed(fmt.Errorf("read its input: %w", broken))
 		}
 	}
@@ -130,6 +131,23 @@ func (c *Command) Run(ctx context.Context) error {
 
 func (c *Command) failed(err error) error {
 	return &Error{Command: c.args[0], Messages: c.Messages(), Err: err}
+}
+
+// ErrBusy is a command that found no slot in time.
+var ErrBusy = errors.New("too many git processes at once")
+
+// acquireWithin waits for one slot, but not longer than patience, if that is not zero.
+func (s *Store) acquireWithin(ctx context.Context, patience time.Duration, serving bool) (release func(), err error) {
+	if patience == 0 {
+		return s.acquire(ctx, serving, 1)
+	}
+	waiting, cancel := context.WithTimeoutCause(ctx, patience, ErrBusy)
+	defer cancel()
+	release, err = s.acquire(waiting, serving, 1)
+	if err != nil && context.Cause(waiting) == ErrBusy {
+		return nil, ErrBusy
+	}
+	return release, err
 }
 
 // acquire waits for n slots. Waiting for all of them at once keeps two pipelines from each holding half of what both need.
@@ -169,33 +187,31 @@ func (r *Repo) run(ctx context.Context, stdin string, args ...string) ([]byte, e
 
 // watchedReader remembers how reading failed, and can be taken away from a goroutine that still reads it.
 type watchedReader struct {
-	mu   sync.Mutex
-	from io.Reader
-	err  error
-	gone atomic.Bool
+	reading sync.Mutex // held while the source is read
+	from    io.Reader
+	gone    bool
+	err     error
 }
 
 // Read reads from the source until it was taken away.
 func (w *watchedReader) Read(p []byte) (int, error) {
-	if w.gone.Load() {
+	w.reading.Lock()
+	defer w.reading.Unlock()
+	if w.gone {
 		return 0, io.ErrClosedPipe
 	}
 	n, err := w.from.Read(p)
 	if err != nil && !errors.Is(err, io.EOF) {
-		w.mu.Lock()
 		w.err = err
-		w.mu.Unlock()
 	}
 	return n, err
 }
 
-// WriteTo hides nothing: it is absent, so that the copying goes through Read.
-
-func (w *watchedReader) detach() { w.gone.Store(true) }
-
-func (w *watchedReader) failure() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+// detach waits for a read that is under way, and lets no other begin. It says how reading failed, if it did.
+func (w *watchedReader) detach() error {
+	w.reading.Lock()
+	defer w.reading.Unlock()
+	w.gone = true
 	return w.err
 }
 

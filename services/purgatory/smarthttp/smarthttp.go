@@ -1,13 +1,14 @@
-// Package smarthttp serves repositories to git clients.
+// Package smarthttp serves repositories to git clients over smart HTTP (spec/purgatory.md, Git over HTTP; GRASP-01): fetches by
+// git upload-pack, pushes by git receive-pack after an Authority has allowed them. CORS is the front door's business.
 package smarthttp
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/nip34"
 	"tendril.dev/services/purgatory/repository"
@@ -15,19 +16,19 @@ import (
 
 // Authority decides what is served and which pushes are taken.
 type Authority interface {
-	// Repository finds the repository of a request. ok=false is answered by 404. prs says that it was asked for below /prs (GRASP-06).
-	Repository(ctx context.Context, ref nip34.RepoRef, prs bool) (repo *repository.Repo, ok bool)
+	// Repository finds the repository of a request. ok=false is answered by 404.
+	Repository(ctx context.Context, ref nip34.RepoRef) (repo *repository.Repo, ok bool)
 
-	// Push runs under the identifier's lock: it authorises the commands, calls receive (at most once; it runs receive-pack and gives nil
-	// if every command was applied), then releases. A *Refusal is told to the user's terminal as it is; of any other error only
-	// that there was one.
-	Push(ctx context.Context, ref nip34.RepoRef, prs bool, commands []Command, receive func(ctx context.Context) error) error
+	// Push runs under the identifier's lock: it authorises the commands, calls receive (at most once; it runs receive-pack, and gives
+	// nil if every command was applied, else none was), then releases. A *Refusal is told to the user's terminal as it is; of any
+	// other error that does not come from receive the user only learns that there was one.
+	Push(ctx context.Context, ref nip34.RepoRef, commands []Command, receive func(ctx context.Context) error) error
 }
 
-// Command is one reference that a push changes. Old or New are 40 zeros where the reference is created or deleted.
+// Command is one reference that a push changes. Old or New is ZeroID where the reference is created or deleted.
 type Command struct{ Name, Old, New string }
 
-// Create says whether the reference was not there before.
+// Create says whether the reference is new to the client.
 func (c Command) Create() bool { return c.Old == ZeroID }
 
 // Delete says whether the reference is to go.
@@ -42,15 +43,174 @@ type Refusal struct{ Reason string }
 // Error is the reason.
 func (r *Refusal) Error() string { return r.Reason }
 
-// Options of the handler.
+// Options of the handler. The zero value works.
 type Options struct {
+	// PRs decides for paths below /prs (GRASP-06). nil: there are none.
+	PRs Authority
+
+	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES). Default 2 GiB.
 	MaxPushBytes int64
-	StallTimeout time.Duration
-	Log          *slog.Logger
-	Metrics      prometheus.Registerer
+
+	// Stall is how long a client may neither take nor send a byte before it is cut off. Default 2 min.
+	Stall time.Duration
+
+	// Patience is how long a request waits for a free git process before it is answered by 503. Default 30 s.
+	Patience time.Duration
+
+	// KeepAlive is how often a client that has sent its push and waits is told that we still work. Default 5 s.
+	KeepAlive time.Duration
+
+	Log     *slog.Logger // default: nothing is logged
+	Metrics *Metrics     // default: nothing is counted
 }
 
-// New makes the handler of all git requests.
-func New(a Authority, o Options) (http.Handler, error) {
-	return http.NotFoundHandler(), nil
+// handler serves all repositories.
+type handler struct {
+	authority Authority
+	options   Options
+	log       *slog.Logger
+	metrics   *Metrics
+}
+
+// New makes the handler for every path that nip34.ParseRepositoryPath reads.
+func New(a Authority, o Options) http.Handler {
+	if o.MaxPushBytes == 0 {
+		o.MaxPushBytes = 2 << 30
+	}
+	if o.Stall == 0 {
+		o.Stall = 2 * time.Minute
+	}
+	if o.Patience == 0 {
+		o.Patience = 30 * time.Second
+	}
+	if o.KeepAlive == 0 {
+		o.KeepAlive = 5 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = newMetrics()
+	}
+	return &handler{authority: a, options: o, log: o.Log, metrics: o.Metrics}
+}
+
+// exchange is one request and what it is about.
+type exchange struct {
+	*handler
+	w         http.ResponseWriter
+	r         *http.Request
+	control   *http.ResponseController
+	authority Authority
+	ref       nip34.RepoRef
+	repo      *repository.Repo
+	log       *slog.Logger
+}
+
+// ServeHTTP finds the repository and the service that is asked for.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
+	header.Set("Expires", "Fri, 01 Jan 1980 00:00:00 GMT")
+	header.Set("Pragma", "no-cache")
+	header.Set("X-Content-Type-Options", "nosniff")
+
+	path, err := nip34.ParseRepositoryPath(r.URL.EscapedPath())
+	if err != nil {
+		http.Error(w, "not found: "+err.Error(), http.StatusNotFound)
+		return
+	}
+	x := &exchange{
+		handler: h, w: w, r: r, control: http.NewResponseController(w), authority: h.authority,
+		ref: nip34.RepoRef{PubKey: path.PubKey, Identifier: path.Identifier},
+	}
+	if path.PRs {
+		x.authority = h.options.PRs
+	}
+	found := false
+	if x.authority != nil {
+		x.repo, found = x.authority.Repository(r.Context(), x.ref)
+	}
+	if !found || !x.repo.Exists() {
+		http.Error(w, "repository not found: no announcement of it is served or held here", http.StatusNotFound)
+		return
+	}
+	x.log = h.log.With("repository", x.ref.String())
+	defer x.clearDeadlines()
+	x.serve(path.Service)
+}
+
+func (x *exchange) serve(service string) {
+	switch service {
+	case "HEAD":
+		if x.allowed(http.MethodGet, http.MethodHead) {
+			x.serveHead()
+		}
+	case "info/refs":
+		if x.allowed(http.MethodGet, http.MethodHead) {
+			x.advertise(x.r.URL.Query().Get("service"))
+		}
+	case uploadPack:
+		if x.allowed(http.MethodPost) && x.speaks(uploadPack) {
+			x.fetch()
+		}
+	case receivePack:
+		if x.allowed(http.MethodPost) && x.speaks(receivePack) {
+			x.push()
+		}
+	default:
+		http.Error(x.w, "this address is for git: git clone <this address>", http.StatusNotFound)
+	}
+}
+
+// allowed answers requests of other methods.
+func (x *exchange) allowed(methods ...string) bool {
+	for _, method := range methods {
+		if x.r.Method == method {
+			return true
+		}
+	}
+	for _, method := range methods {
+		x.w.Header().Add("Allow", method)
+	}
+	http.Error(x.w, "method not allowed", http.StatusMethodNotAllowed)
+	return false
+}
+
+// speaks answers requests whose body is not what the service reads.
+func (x *exchange) speaks(service string) bool {
+	want := "application/x-" + service + "-request"
+	if x.r.Header.Get("Content-Type") == want {
+		return true
+	}
+	http.Error(x.w, "the Content-Type is not "+want, http.StatusUnsupportedMediaType)
+	return false
+}
+
+// result is what became of a git command, as a label and as an answer where none was begun.
+func (x *exchange) result(err error) string {
+	switch {
+	case err == nil:
+		return resultOK
+	case errors.Is(err, repository.ErrBusy):
+		return resultBusy
+	case x.r.Context().Err() != nil:
+		return resultGone
+	}
+	return resultError
+}
+
+// fail answers a request to which nothing was answered yet.
+func (x *exchange) fail(err error) {
+	switch {
+	case errors.Is(err, repository.ErrBusy):
+		x.w.Header().Set("Retry-After", "10")
+		http.Error(x.w, "too many git requests at once, try again later", http.StatusServiceUnavailable)
+	case isTooLarge(err):
+		http.Error(x.w, "the request is too large", http.StatusRequestEntityTooLarge)
+	case isMalformed(err):
+		http.Error(x.w, fmt.Sprintf("bad request: %v", err), http.StatusBadRequest)
+	default:
+		http.Error(x.w, "git failed on this server", http.StatusInternalServerError)
+	}
 }

@@ -1,0 +1,216 @@
+package fetch
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing"
+	"github.com/go-git/go-git/v5/plumbing/format/pktline"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
+
+	"tendril.dev/lib/netguard"
+)
+
+// maxAnswers bounds the lines before a pack: one ACK or NAK, which some servers repeat.
+const maxAnswers = 64
+
+// refusedWant is a server's word that it does not give an object.
+type refusedWant struct {
+	id   string // "" where it did not say which
+	told string
+}
+
+func (e *refusedWant) Error() string { return "it says: " + e.told }
+
+// request asks for objects and stores the pack that comes.
+func (f *fetching) request(ctx context.Context, s *server, want, have []string) error {
+	ctx, cancel := context.WithCancel(ctx) // nothing is read of the body once this returns
+	defer cancel()
+	body, band, err := encodeRequest(s.capabilities, want, have)
+	if err != nil {
+		return ours(err)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+"/git-upload-pack", bytes.NewReader(body))
+	if err != nil {
+		return notGit("its URL cannot be asked: %w", err)
+	}
+	request.Header.Set("Content-Type", requestType)
+	request.Header.Set("Accept", resultType)
+	response, err := f.client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	if err := checkResponse(response, resultType); err != nil {
+		return err
+	}
+	from := &recordingReader{from: netguard.LimitBody(response.Body, f.left)}
+	pack, err := openPack(bufio.NewReaderSize(from, 64<<10), band)
+	if err != nil {
+		return err
+	}
+	bytes, objects, err := f.into.StorePack(ctx, pack)
+	f.left -= from.n
+	f.result.Bytes += bytes
+	if err != nil {
+		return explain(ctx, from, pack, err)
+	}
+	f.result.Objects += objects
+	return nil
+}
+
+// explain finds the first cause where git only knows that its input ended.
+func explain(ctx context.Context, from *recordingReader, pack *packReader, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	case from.err != nil:
+		return fmt.Errorf("%w: %w", from.err, err)
+	case pack.err != nil:
+		return pack.err
+	}
+	return err
+}
+
+// encodeRequest writes wants, haves and "done" in one message. band is how the pack will come.
+func encodeRequest(offered *capability.List, want, have []string) (body []byte, band bands, err error) {
+	r := packp.NewUploadRequest()
+	capabilities := []capability.Capability{capability.OFSDelta, capability.ThinPack, capability.NoProgress}
+	switch {
+	case offered.Supports(capability.Sideband64k):
+		band, capabilities = band64k, append(capabilities, capability.Sideband64k)
+	case offered.Supports(capability.Sideband):
+		band, capabilities = bandSmall, append(capabilities, capability.Sideband)
+	}
+	for _, c := range capabilities {
+		if offered.Supports(c) {
+			if err := r.Capabilities.Set(c); err != nil {
+				return nil, 0, fmt.Errorf("ask for objects: %w", err)
+			}
+		}
+	}
+	r.Wants = hashes(want)
+	haves := packp.UploadHaves{Haves: hashes(have)}
+	var b bytes.Buffer
+	if err := errors.Join(r.Encode(&b), haves.Encode(&b, false), pktline.NewEncoder(&b).EncodeString("done\n")); err != nil {
+		return nil, 0, fmt.Errorf("ask for objects: %w", err)
+	}
+	return b.Bytes(), band, nil
+}
+
+func hashes(ids []string) []plumbing.Hash {
+	h := make([]plumbing.Hash, len(ids))
+	for i, id := range ids {
+		h[i] = plumbing.NewHash(id)
+	}
+	return h
+}
+
+// bands says how a pack is wrapped.
+type bands int
+
+const (
+	bandNone bands = iota
+	bandSmall
+	band64k
+)
+
+// openPack reads the server's ACK or NAK and gives the pack behind it.
+func openPack(r *bufio.Reader, band bands) (*packReader, error) {
+	for range maxAnswers {
+		head, err := r.Peek(8)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		if len(head) == 8 && !isAnswer(head[4:]) {
+			return newPackReader(r, band), nil
+		}
+		lines := pktline.NewScanner(r)
+		if !lines.Scan() || len(lines.Bytes()) == 0 {
+			return nil, refusal(lines.Err())
+		}
+		if !isAnswer(lines.Bytes()) {
+			return nil, notGit("its answer to what is wanted is no ACK or NAK")
+		}
+	}
+	return nil, notGit("it sends ACK and NAK without end")
+}
+
+func isAnswer(line []byte) bool {
+	return bytes.HasPrefix(line, []byte("NAK")) || bytes.HasPrefix(line, []byte("ACK")) || bytes.HasPrefix(line, []byte("ERR "))
+}
+
+var notOurs = regexp.MustCompile(`not our ref ([0-9a-f]{40})\b`)
+
+// refusal understands a server that ended the conversation. What it says, or hangs up over, is most often an object that it does
+// not give.
+func refusal(err error) error {
+	spoken, ok := errors.AsType[*pktline.ErrorLine](err)
+	if !ok {
+		if err == nil {
+			return &refusedWant{told: "nothing"}
+		}
+		return badLines(err, "")
+	}
+	words := told(spoken.Text)
+	if found := notOurs.FindStringSubmatch(words); found != nil {
+		return &refusedWant{id: found[1], told: words}
+	}
+	if strings.Contains(words, "not our ref") || strings.Contains(words, "not a valid") || strings.Contains(words, "unadvertised") {
+		return &refusedWant{told: words}
+	}
+	return badLines(err, "")
+}
+
+// packReader is a pack without its wrapping.
+type packReader struct {
+	from io.Reader
+	err  error // what was wrong with the wrapping
+}
+
+func newPackReader(r io.Reader, band bands) *packReader {
+	switch band {
+	case band64k:
+		return &packReader{from: sideband.NewDemuxer(sideband.Sideband64k, r)}
+	case bandSmall:
+		return &packReader{from: sideband.NewDemuxer(sideband.Sideband, r)}
+	}
+	return &packReader{from: r}
+}
+
+// Read reads some of the pack.
+func (p *packReader) Read(b []byte) (int, error) {
+	n, err := p.from.Read(b)
+	if err != nil && !errors.Is(err, io.EOF) {
+		// The demuxer gives a server's last words, of any length, as an error without a type.
+		p.err = &Error{Cause: CauseServer, Err: errors.New("the pack breaks off: " + told(err.Error()))}
+		err = p.err
+	}
+	return n, err
+}
+
+// recordingReader counts, and remembers how reading failed.
+type recordingReader struct {
+	from io.Reader
+	n    int64
+	err  error
+}
+
+// Read reads from the source.
+func (r *recordingReader) Read(p []byte) (int, error) {
+	n, err := r.from.Read(p)
+	r.n += int64(n)
+	if err != nil && !errors.Is(err, io.EOF) {
+		r.err = err
+	}
+	return n, err
+}

@@ -1,0 +1,197 @@
+package smarthttp
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/go-git/go-git/v5/plumbing/format/pktline"
+
+	"tendril.dev/lib/nip34"
+)
+
+// Bounds of what stands before the pack of a push.
+const (
+	maxCommands     = 10_000
+	maxCommandBytes = 4 << 20
+)
+
+// pushRequest is what a push asks for, before its pack.
+type pushRequest struct {
+	commands []Command
+	report   bool // the client reads a report
+	sideband bool // it reads side-band-64k
+	options  bool // push options follow the commands
+}
+
+// malformedError is a request that breaks the protocol.
+type malformedError struct{ reason string }
+
+func (e *malformedError) Error() string { return e.reason }
+
+func malformed(format string, args ...any) error {
+	return &malformedError{fmt.Sprintf(format, args...)}
+}
+
+func isMalformed(err error) bool {
+	_, ok := errors.AsType[*malformedError](err)
+	return ok
+}
+
+// readPush reads the commands of a push (gitprotocol-pack, "Reference Update Request") and leaves the reader at the pack. A lone
+// flush, by which git asks whether it may push, is a push without commands.
+//
+// The shallow lines of a client that has only a part of the history are read and forgotten: what it sends must stand on what is
+// here, shallow or not, and git must check it so.
+func readPush(r io.Reader) (*pushRequest, error) {
+	lines := &lineReader{lines: pktline.NewScanner(r)}
+	p := &pushRequest{}
+	seen := map[string]bool{}
+	for {
+		line, err := lines.next()
+		if err != nil {
+			return nil, err
+		}
+		if len(line) == 0 {
+			break
+		}
+		text := strings.TrimSuffix(string(line), "\n")
+		if id, shallow := strings.CutPrefix(text, "shallow "); shallow && len(p.commands) == 0 {
+			if !isHex40(id) {
+				return nil, malformed("a shallow line names no object")
+			}
+			continue
+		}
+		if strings.HasPrefix(text, "push-cert") {
+			return nil, malformed("signed pushes are not taken")
+		}
+		if len(p.commands) == 0 {
+			var capabilities string
+			text, capabilities, _ = strings.Cut(text, "\x00")
+			if err := p.take(capabilities); err != nil {
+				return nil, err
+			}
+		}
+		command, err := parseCommand(text)
+		if err != nil {
+			return nil, err
+		}
+		if seen[command.Name] {
+			return nil, malformed("the reference %q is named twice", command.Name)
+		}
+		seen[command.Name] = true
+		if len(p.commands) == maxCommands {
+			return nil, malformed("more than %d references in one push", maxCommands)
+		}
+		p.commands = append(p.commands, command)
+	}
+	if p.options {
+		return p, lines.skipSection()
+	}
+	return p, nil
+}
+
+// take reads the client's capabilities. Those that are not named here change nothing.
+func (p *pushRequest) take(capabilities string) error {
+	for capability := range strings.FieldsSeq(capabilities) {
+		switch name, value, _ := strings.Cut(capability, "="); name {
+		case "report-status", "report-status-v2":
+			p.report = true
+		case "side-band-64k":
+			p.sideband = true
+		case "push-options":
+			p.options = true
+		case "object-format":
+			if value != "sha1" {
+				return malformed("the object format %q is not taken, only sha1", value)
+			}
+		}
+	}
+	return nil
+}
+
+// parseCommand reads "<old> <new> <name>".
+func parseCommand(line string) (Command, error) {
+	before, rest, _ := strings.Cut(line, " ")
+	after, name, found := strings.Cut(rest, " ")
+	if !found || !isHex40(before) || !isHex40(after) {
+		return Command{}, malformed("a command is not \"<old id> <new id> <reference>\"")
+	}
+	if before == ZeroID && after == ZeroID {
+		return Command{}, malformed("a command changes nothing")
+	}
+	if !strings.HasPrefix(name, "refs/") {
+		return Command{}, malformed("the reference %q is not below refs/", name)
+	}
+	if err := nip34.CheckRefName(name); err != nil {
+		return Command{}, malformed("%v", err)
+	}
+	return Command{Name: name, Old: before, New: after}, nil
+}
+
+func isHex40(s string) bool {
+	return s == ZeroID || (len(s) == len(ZeroID) && nip34.IsObjectID(s))
+}
+
+// encode writes the commands as receive-pack is to read them. The capabilities are ours and not the client's: all or nothing, and a
+// plain report, from which we make the answer.
+func (p *pushRequest) encode() []byte {
+	var b bytes.Buffer
+	for i, c := range p.commands {
+		line := c.Old + " " + c.New + " " + c.Name
+		if i == 0 {
+			line += "\x00 report-status atomic quiet"
+		}
+		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
+	}
+	b.WriteString("0000")
+	return b.Bytes()
+}
+
+// sendsPack says whether a pack follows the commands.
+func (p *pushRequest) sendsPack() bool {
+	for _, c := range p.commands {
+		if !c.Delete() {
+			return true
+		}
+	}
+	return false
+}
+
+// lineReader reads pkt-lines up to a bound.
+type lineReader struct {
+	lines *pktline.Scanner
+	bytes int
+}
+
+// next gives the payload of the next line, valid until the one after; a flush is empty.
+func (l *lineReader) next() ([]byte, error) {
+	if !l.lines.Scan() {
+		err := l.lines.Err()
+		_, spoken := errors.AsType[*pktline.ErrorLine](err)
+		switch {
+		case err == nil, errors.Is(err, io.ErrUnexpectedEOF):
+			return nil, malformed("the commands end too soon")
+		case errors.Is(err, pktline.ErrInvalidPktLen), spoken:
+			return nil, malformed("the commands are not pkt-lines")
+		}
+		return nil, fmt.Errorf("read commands: %w", err)
+	}
+	line := l.lines.Bytes()
+	if l.bytes += len(line) + 4; l.bytes > maxCommandBytes {
+		return nil, malformed("the commands are longer than %d bytes", maxCommandBytes)
+	}
+	return line, nil
+}
+
+// skipSection reads up to the next flush.
+func (l *lineReader) skipSection() error {
+	for {
+		line, err := l.next()
+		if err != nil || len(line) == 0 {
+			return err
+		}
+	}
+}

@@ -1,0 +1,93 @@
+package smarthttp
+
+import (
+	"compress/gzip"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"tendril.dev/lib/netguard"
+)
+
+// requestBody reads what a client sends, unpacked, and counts it. A client that stops sending is cut off, one that sends more than
+// max bytes, packed or unpacked, gets an error that is netguard.ErrTooLarge.
+func (x *exchange) requestBody(max int64) (io.Reader, error) {
+	raw := netguard.LimitBody(&timedBody{x: x}, max)
+	switch encoding := strings.ToLower(x.r.Header.Get("Content-Encoding")); encoding {
+	case "", "identity":
+		return raw, nil
+	case "gzip", "x-gzip":
+		unpacked, err := gzip.NewReader(raw)
+		if err != nil {
+			return nil, malformed("the body is not gzip: %v", err)
+		}
+		return netguard.LimitBody(unpacked, max), nil
+	default:
+		return nil, malformed("the Content-Encoding %q is not known", encoding)
+	}
+}
+
+// timedBody is the body of a request, each read of which may take only so long.
+type timedBody struct{ x *exchange }
+
+// Read reads some of the body.
+func (b *timedBody) Read(p []byte) (int, error) {
+	// The deadline goes when the read is over: it must not strike while the server watches an idle connection for its end.
+	b.x.control.SetReadDeadline(time.Now().Add(b.x.options.Stall))
+	defer b.x.control.SetReadDeadline(time.Time{})
+	n, err := b.x.r.Body.Read(p)
+	b.x.metrics.bytes.WithLabelValues(received).Add(float64(n))
+	return n, err
+}
+
+// responseStream passes on what git prints as it comes. Its header is sent with the first byte, so that a git that fails at once
+// is still answered by a status.
+type responseStream struct {
+	x           *exchange
+	contentType string
+	preamble    string // goes before the first byte
+	begun       bool
+}
+
+// Write sends what it is given and flushes. A client that stops taking is cut off.
+func (s *responseStream) Write(p []byte) (int, error) {
+	s.x.control.SetWriteDeadline(time.Now().Add(s.x.options.Stall))
+	if err := s.begin(); err != nil {
+		return 0, err
+	}
+	n, err := s.x.w.Write(p)
+	s.x.metrics.bytes.WithLabelValues(sent).Add(float64(n))
+	if err != nil {
+		return n, err
+	}
+	return n, s.flush()
+}
+
+func (s *responseStream) begin() error {
+	if s.begun {
+		return nil
+	}
+	s.begun = true
+	s.x.w.Header().Set("Content-Type", s.contentType)
+	s.x.w.WriteHeader(http.StatusOK)
+	n, err := io.WriteString(s.x.w, s.preamble)
+	s.x.metrics.bytes.WithLabelValues(sent).Add(float64(n))
+	return err
+}
+
+func (s *responseStream) flush() error {
+	if err := s.x.control.Flush(); err != nil && !errors.Is(err, http.ErrNotSupported) {
+		return err
+	}
+	return nil
+}
+
+// clearDeadlines gives the connection back as it came.
+func (x *exchange) clearDeadlines() {
+	x.control.SetReadDeadline(time.Time{})
+	x.control.SetWriteDeadline(time.Time{})
+}
+
+func isTooLarge(err error) bool { return errors.Is(err, netguard.ErrTooLarge) }

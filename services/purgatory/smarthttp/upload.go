@@ -1,0 +1,115 @@
+package smarthttp
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"tendril.dev/services/purgatory/repository"
+)
+
+const (
+	uploadPack  = "git-upload-pack"
+	receivePack = "git-receive-pack"
+
+	// maxNegotiation bounds the wants and haves of one request of a fetch.
+	maxNegotiation = 32 << 20
+)
+
+// serveHead answers with the HEAD file, which some clients read to know that there is a repository.
+func (x *exchange) serveHead() {
+	branch, err := x.repo.Head()
+	if err != nil || branch == "" {
+		x.log.Warn("HEAD cannot be read", "error", err)
+		http.Error(x.w, "HEAD cannot be read", http.StatusInternalServerError)
+		return
+	}
+	x.w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	fmt.Fprintf(x.w, "ref: %s\n", branch)
+}
+
+// advertise answers GET info/refs: what there is to fetch, or to push to.
+func (x *exchange) advertise(service string) {
+	var c *repository.Command
+	preamble := ""
+	switch service {
+	case uploadPack:
+		protocol := gitProtocol(x.r.Header.Get("Git-Protocol"))
+		c = x.repo.UploadPack(true, protocol)
+		if protocol != "version=2" {
+			preamble = serviceLine(service)
+		}
+	case receivePack: // knows no version 2
+		c = x.repo.ReceivePack(true, x.options.MaxPushBytes)
+		preamble = serviceLine(service)
+	case "":
+		http.Error(x.w, "the dumb HTTP protocol is not served: use a git client that speaks smart HTTP", http.StatusForbidden)
+		return
+	default:
+		http.Error(x.w, "this service is not served: ask for git-upload-pack or git-receive-pack", http.StatusForbidden)
+		return
+	}
+	contentType := "application/x-" + service + "-advertisement"
+	if x.r.Method == http.MethodHead {
+		x.w.Header().Set("Content-Type", contentType)
+		return
+	}
+	x.stream(operationRefs, c, &responseStream{x: x, contentType: contentType, preamble: preamble})
+}
+
+// fetch answers POST git-upload-pack.
+func (x *exchange) fetch() {
+	body, err := x.requestBody(maxNegotiation)
+	if err != nil {
+		x.fail(err)
+		return
+	}
+	c := x.repo.UploadPack(false, gitProtocol(x.r.Header.Get("Git-Protocol")))
+	c.Stdin = body
+	x.stream(operationFetch, c, &responseStream{x: x, contentType: "application/x-" + uploadPack + "-result"})
+}
+
+// stream runs a git command whose output is the answer.
+func (x *exchange) stream(operation string, c *repository.Command, out *responseStream) {
+	began := time.Now()
+	c.Stdout = out
+	c.Patience = x.options.Patience
+	err := c.Run(x.r.Context())
+	if err == nil {
+		err = out.begin() // git may have nothing to say
+	} else if !out.begun {
+		x.fail(err)
+	}
+	result := x.result(err)
+	x.metrics.operations.WithLabelValues(operation, result).Inc()
+	x.metrics.duration.WithLabelValues(operation).Observe(time.Since(began).Seconds())
+	if err != nil {
+		x.log.Debug("git request failed", "operation", operation, "result", result, "error", err)
+	}
+}
+
+// serviceLine is what stands before an advertisement of protocol versions 0 and 1 (gitprotocol-http).
+func serviceLine(service string) string {
+	line := "# service=" + service + "\n"
+	return fmt.Sprintf("%04x%s0000", len(line)+4, line)
+}
+
+// gitProtocol reads the Git-Protocol header, "version=2" for example, and gives what of it git is to know. Whatever else stands
+// there, a list of keys that we do not know, is left out.
+func gitProtocol(header string) string {
+	for part := range strings.SplitSeq(header, ":") {
+		switch part {
+		case "version=1", "version=2":
+			return part
+		}
+	}
+	return ""
+}
+
+// drain reads what the client still sends, so that it comes to read our answer. It says whether that came to an end.
+func drain(body io.Reader) bool {
+	_, err := io.Copy(io.Discard, body)
+	return err == nil
+}
