@@ -1,0 +1,153 @@
+// Package gateway is the front door: one port where clients find a nostr relay, git repositories and web pages (spec/grasp.md). Any number
+// of replicas may run; each answers from its own projection of the log.
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/claim"
+	"tendril.dev/lib/node"
+	"tendril.dev/proto"
+	"tendril.dev/services/gateway/git"
+	"tendril.dev/services/gateway/info"
+	"tendril.dev/services/gateway/live"
+	"tendril.dev/services/gateway/relay"
+	"tendril.dev/services/gateway/visitors"
+	"tendril.dev/services/gateway/web"
+)
+
+// stopShare is the part of the graceful stop's time (NGIT_SHUTDOWN_WAIT) that events and requests in flight have to end by themselves.
+const stopShare = 2
+
+// Run serves until ctx ends, and then stops gracefully: nothing new comes in, events in flight have their verdicts, sockets are closed with
+// 1001 and HTTP requests are finished.
+func Run(ctx context.Context, n *node.Node) error {
+	if err := check(n.Settings); err != nil {
+		return err
+	}
+	shards, err := claim.Watch(ctx, n.Bus, proto.GroupShards, n.Log)
+	if err != nil {
+		return err
+	}
+	return serve(ctx, n, shards)
+}
+
+func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
+	registered := visitors.NewRegister(n.Settings.MaxConnections, n.Settings.MaxConnectionsPerIP)
+	metrics, err := relay.NewMetrics(n.Metrics, registered)
+	if err != nil {
+		return err
+	}
+	ingest, err := candidates.New(n.Bus.Conn, n.Log)
+	if err != nil {
+		return err
+	}
+	hub := live.NewHub(n.Log)
+	door, err := newDoor(n, shards)
+	if err != nil {
+		return err
+	}
+	door.relay = relay.New(relay.Options{
+		Limits: n.Settings.Front, Future: time.Duration(n.Settings.MaxFutureSeconds) * time.Second,
+		Index: n.Index, Hub: hub, Ingest: ingest, Visitors: registered, Metrics: metrics, Log: n.Log,
+	})
+
+	listener, err := listen(n.Settings.BindAddress)
+	if err != nil {
+		return err
+	}
+	// What the connections stand on outlives ctx: they are served until the last of them is closed.
+	lasting, release := context.WithCancel(context.WithoutCancel(ctx))
+	defer release()
+	defer n.Index.Subscribe(hub.Feed)()
+	go hub.Run(lasting)
+	failed := make(chan error, 2)
+	go func() { failed <- ingest.Run(lasting) }()
+
+	server := &http.Server{
+		Handler:           door.handler(),
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(n.Log.Handler(), slog.LevelDebug),
+	}
+	go func() { failed <- server.Serve(listener) }()
+	var listening atomic.Bool
+	listening.Store(true)
+	n.Ready.Add("gateway", func() error {
+		if !listening.Load() {
+			return errors.New("not listening")
+		}
+		return nil
+	})
+	n.Log.Info("listening", "address", listener.Addr().String(), "domain", n.Settings.Domain)
+
+	select {
+	case <-ctx.Done():
+		err = nil
+	case err = <-failed:
+	}
+	listening.Store(false)
+	return errors.Join(err, stop(server, door, n.Settings.ShutdownWait/stopShare))
+}
+
+// stop ends relay connections and HTTP requests side by side.
+func stop(server *http.Server, door *door, within time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		door.relay.Stop(ctx)
+	}()
+	err := server.Shutdown(ctx)
+	<-ended
+	if err != nil {
+		err = errors.Join(fmt.Errorf("finish the requests that are under way: %w", err), server.Close())
+	}
+	door.git.Close()
+	return err
+}
+
+// listen opens the front door's port, or says in a sentence why it cannot.
+func listen(address string) (net.Listener, error) {
+	l, err := net.Listen("tcp", address)
+	switch {
+	case err == nil:
+		return l, nil
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("NGIT_BIND_ADDRESS is %q: %w; stop the program that listens there or choose another port", address, syscall.EADDRINUSE)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("NGIT_BIND_ADDRESS is %q: %w; ports below 1024 are the system's, choose a higher one", address, syscall.EACCES)
+	}
+	return nil, fmt.Errorf("NGIT_BIND_ADDRESS is %q: %w; want host:port", address, err)
+}
+
+// newDoor puts together what needs no connections.
+func newDoor(n *node.Node, shards git.Shards) (*door, error) {
+	owner, err := info.Owner(n.Settings)
+	if err != nil {
+		return nil, err
+	}
+	document := info.New(n.Settings, owner)
+	documents, err := info.Handler(document)
+	if err != nil {
+		return nil, err
+	}
+	pages, err := web.New(n.Settings, document.RepoAcceptanceCriteria, n.Index, n.Log)
+	if err != nil {
+		return nil, err
+	}
+	d := &door{info: documents, pages: pages, observation: n.Observation, trustForwarded: n.Settings.TrustForwardedFor}
+	d.git = git.New(shards, d.from, n.Log)
+	return d, nil
+}

@@ -1,0 +1,143 @@
+// Package info is what the relay says about itself: the relay information document (NIP-11, with GRASP-01's additions).
+package info
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/services/gateway/message"
+)
+
+// ContentType of the document; a request that accepts it wants the document.
+const ContentType = "application/nostr+json"
+
+// Document is the relay information document. It has no `curation`: nothing is curated beyond spam prevention (GRASP-01).
+type Document struct {
+	Name                   string     `json:"name"`
+	Description            string     `json:"description"`
+	PubKey                 string     `json:"pubkey"`
+	SupportedNIPs          []int      `json:"supported_nips"`
+	SupportedGrasps        []string   `json:"supported_grasps"`
+	RepoAcceptanceCriteria string     `json:"repo_acceptance_criteria"`
+	Software               string     `json:"software"`
+	Version                string     `json:"version"`
+	Limitation             Limitation `json:"limitation"`
+}
+
+// Limitation names every limit of the front door. Those that NIP-11 has no name for come last.
+type Limitation struct {
+	MaxMessageLength    int64 `json:"max_message_length"`
+	MaxSubscriptions    int   `json:"max_subscriptions"`
+	MaxLimit            int   `json:"max_limit"`
+	DefaultLimit        int   `json:"default_limit"`
+	MaxSubidLength      int   `json:"max_subid_length"`
+	MaxEventTags        int   `json:"max_event_tags"`
+	CreatedAtUpperLimit int   `json:"created_at_upper_limit"`
+	AuthRequired        bool  `json:"auth_required"`
+	PaymentRequired     bool  `json:"payment_required"`
+	RestrictedWrites    bool  `json:"restricted_writes"`
+
+	MaxFilters             int `json:"max_filters"`
+	MaxFilterValues        int `json:"max_filter_values"`
+	MaxEventsPerMinute     int `json:"max_events_per_minute"`
+	MaxConnections         int `json:"max_connections"`
+	MaxConnectionsPerIP    int `json:"max_connections_per_ip"`
+	MaxWaitingLiveMessages int `json:"max_waiting_live_messages"`
+}
+
+const software = "https://tendril.dev"
+
+// New makes the document from the settings. owner is the operator's public key, 64 hex digits.
+func New(s config.Settings, owner string) Document {
+	return Document{
+		Name: s.RelayName, Description: s.RelayDescription, PubKey: owner,
+		SupportedNIPs:          []int{1, 9, 11, 34, 40, 45, 70},
+		SupportedGrasps:        []string{"GRASP-01", "GRASP-02"},
+		RepoAcceptanceCriteria: criteria(s),
+		Software:               software,
+		Version:                version(),
+		Limitation: Limitation{
+			MaxMessageLength: s.MaxMessageBytes, MaxSubscriptions: s.MaxSubscriptions,
+			MaxLimit: s.MaxLimit, DefaultLimit: s.DefaultLimit, MaxSubidLength: message.MaxSubscriptionID,
+			MaxEventTags: message.MaxEventTags, CreatedAtUpperLimit: s.MaxFutureSeconds,
+			// Events must concern a repository that is hosted here.
+			RestrictedWrites: true,
+			MaxFilters:       s.Front.MaxFilters, MaxFilterValues: s.MaxFilterValues, MaxEventsPerMinute: s.EventsPerMinute,
+			MaxConnections: s.MaxConnections, MaxConnectionsPerIP: s.MaxConnectionsPerIP, MaxWaitingLiveMessages: s.SendQueue,
+		},
+	}
+}
+
+// criteria says in a sentence which repositories are hosted.
+func criteria(s config.Settings) string {
+	who := "Any repository is hosted"
+	if len(s.RepositoryWhitelist) > 0 {
+		who = "Repositories that the operator has put on a list are hosted"
+	}
+	return fmt.Sprintf("%s whose announcement names %s in its clone and relays tags and whose git data arrives within %s%s.",
+		who, s.Domain, minutes(s.HoldDuration), except(s))
+}
+
+func except(s config.Settings) string {
+	if len(s.RepositoryBlacklist) > 0 || len(s.EventBlacklist) > 0 {
+		return ", unless the operator has excluded it or its author"
+	}
+	return ""
+}
+
+func minutes(d time.Duration) string {
+	if d%time.Minute == 0 {
+		return fmt.Sprintf("%d minutes", d/time.Minute)
+	}
+	return d.String()
+}
+
+// version is what the program was built from.
+func version() string {
+	build, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	v := build.Main.Version
+	for _, s := range build.Settings {
+		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
+			return s.Value
+		}
+	}
+	if v == "" {
+		return "unknown"
+	}
+	return v
+}
+
+// Handler serves the document.
+func Handler(d Document) (http.Handler, error) {
+	body, err := json.MarshalIndent(d, "", "  ")
+	if err != nil {
+		return nil, fmt.Errorf("encode the relay information document: %w", err)
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", ContentType)
+		if r.Method != http.MethodHead {
+			w.Write(body)
+		}
+	}), nil
+}
+
+// Wanted says whether a request asks for the document.
+func Wanted(r *http.Request) bool {
+	for _, accept := range r.Header.Values("Accept") {
+		for part := range strings.SplitSeq(accept, ",") {
+			kind, _, _ := strings.Cut(part, ";")
+			if strings.EqualFold(strings.TrimSpace(kind), ContentType) {
+				return true
+			}
+		}
+	}
+	return false
+}

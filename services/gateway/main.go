@@ -1,0 +1,11 @@
+// Command gateway is the front door: nostr relay, git smart HTTP and web pages on one port (design.md, The parts).
+package main
+
+import (
+	"tendril.dev/lib/node"
+	"tendril.dev/services/gateway/gateway"
+)
+
+func main() {
+	node.Main(node.Service{Name: "gateway", Run: gateway.Run})
+}

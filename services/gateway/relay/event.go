@@ -1,0 +1,110 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip70"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/proto"
+	"tendril.dev/services/gateway/message"
+)
+
+// offer takes an event to ingest. Events of a connection are handed on in the order in which they came, because a state may follow its
+// announcement; it returns when there is room for the next one. The answer comes when ingest has decided.
+func (c *connection) offer(ev *nostr.Event) {
+	c.relay.Metrics.event(ev.Kind)
+	if !c.rate.Allow() {
+		c.say(message.OK(ev.ID, false, fmt.Sprintf("rate-limited: at most %d events a minute", c.relay.Limits.EventsPerMinute)))
+		return
+	}
+	if refusal := Check(ev, time.Now(), c.relay.Future); refusal != "" {
+		c.say(message.OK(ev.ID, false, refusal))
+		return
+	}
+	select {
+	case c.inFlight <- struct{}{}:
+	case <-c.ctx.Done():
+		return
+	}
+	ctx, cancel := context.WithTimeout(c.ctx, c.relay.Limits.EventTimeout)
+	decided := make(chan decision, 1)
+	err := c.relay.Ingest.Offer(ctx, candidates.Candidate{
+		Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser,
+		Done: func(v proto.Verdict, err error) { decided <- decision{v, err} },
+	})
+	if err != nil {
+		decided <- decision{err: err}
+	}
+	c.work.Go(func() {
+		defer func() { cancel(); <-c.inFlight }()
+		ok, text := c.relay.await(ctx, decided)
+		c.say(message.OK(ev.ID, ok, text))
+	})
+}
+
+// decision is what became of an event: its verdict, or why there is none.
+type decision struct {
+	verdict proto.Verdict
+	err     error
+}
+
+// await gives what an OK message says about an event that was offered.
+func (r *Relay) await(ctx context.Context, decided <-chan decision) (ok bool, text string) {
+	select {
+	case d := <-decided:
+		if d.err != nil {
+			return false, undecided
+		}
+		if d.verdict.Seq > 0 {
+			// Who was told OK may ask for the event at once. If our index is far behind, the OK is true all the same.
+			if err := r.Index.WaitFor(ctx, d.verdict.Seq); err != nil {
+				r.Log.Debug("the index is behind a verdict", "error", err)
+			}
+		}
+		return d.verdict.OK(), d.verdict.Message
+	case <-ctx.Done():
+		return false, undecided
+	}
+}
+
+const undecided = "error: no decision in time; the event may still be accepted, and may be sent again"
+
+// Check is what the edge checks of an event whose fields have the right form: what needs no knowledge of other events. It gives the
+// reason for a refusal with NIP-01's prefix, or "". future is how far ahead of now an event may be.
+func Check(ev *nostr.Event, now time.Time, future time.Duration) (refusal string) {
+	if nostr.IsEphemeralKind(ev.Kind) {
+		return "invalid: ephemeral events are not stored"
+	}
+	if int64(ev.CreatedAt) > now.Add(future).Unix() {
+		return fmt.Sprintf("invalid: created_at is more than %s in the future", future)
+	}
+	if expired(ev.Tags, now) {
+		return "invalid: the event has expired"
+	}
+	if nip70.IsProtected(*ev) || nip70.HasEmbeddedProtected(*ev) {
+		return "blocked: protected events (NIP-70) are not taken here, because authors cannot authenticate"
+	}
+	if !ev.CheckID() {
+		return "invalid: the id does not fit the event"
+	}
+	if ok, err := ev.CheckSignature(); err != nil || !ok {
+		return "invalid: the signature does not fit the event"
+	}
+	return ""
+}
+
+// expired: the second of the expiration is still alive (NIP-40). A tag that holds no time says nothing.
+func expired(tags nostr.Tags, now time.Time) bool {
+	for _, tag := range tags {
+		if len(tag) >= 2 && tag[0] == "expiration" {
+			at, err := strconv.ParseInt(tag[1], 10, 64)
+			return err == nil && at < now.Unix()
+		}
+	}
+	return false
+}

@@ -1,0 +1,70 @@
+package relay
+
+import (
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/gateway/visitors"
+)
+
+// Metrics are what the relay counts (spec/operations.md). Strangers choose the kinds of events, so that only known ones are labels.
+type Metrics struct {
+	total, messagesIn, messagesOut, slow prometheus.Counter
+	duration                             prometheus.Histogram
+	events                               *prometheus.CounterVec
+}
+
+// NewMetrics makes and registers the metrics. Connections are as v counts them.
+func NewMetrics(r prometheus.Registerer, v *visitors.Register) (*Metrics, error) {
+	counter := func(name, help string) prometheus.Counter {
+		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	gauge := func(name, help string, pick func(total, addresses, atLimit int) int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(pick(v.Counts())) })
+	}
+	m := &Metrics{
+		total:       counter("ngit_websocket_connections_total", "WebSocket connections since the start."),
+		messagesIn:  counter("ngit_websocket_messages_received_total", "Messages of clients."),
+		messagesOut: counter("ngit_websocket_messages_sent_total", "Messages to clients."),
+		slow:        counter("ngit_websocket_slow_readers_total", "Connections closed because more events waited than are kept."),
+		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ngit_websocket_connection_duration_seconds",
+			Help: "How long connections lasted.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10)}),
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_events_received_total", Help: "Events that clients sent."}, []string{"kind"}),
+	}
+	for _, c := range []prometheus.Collector{m.total, m.messagesIn, m.messagesOut, m.slow, m.duration, m.events,
+		gauge("ngit_websocket_connections_active", "WebSocket connections now.", func(total, _, _ int) int { return total }),
+		gauge("ngit_websocket_unique_ips", "Addresses with a WebSocket connection now.", func(_, addresses, _ int) int { return addresses }),
+		gauge("ngit_websocket_flagged_abusers", "Addresses with as many WebSocket connections as one may have.", func(_, _, atLimit int) int { return atLimit }),
+	} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// connected counts a connection; what it gives back is to be called at the end of it.
+func (m *Metrics) connected() (ended func()) {
+	m.total.Inc()
+	start := time.Now()
+	return func() { m.duration.Observe(time.Since(start).Seconds()) }
+}
+
+func (m *Metrics) received()      { m.messagesIn.Inc() }
+func (m *Metrics) sent()          { m.messagesOut.Inc() }
+func (m *Metrics) slowReader()    { m.slow.Inc() }
+func (m *Metrics) event(kind int) { m.events.WithLabelValues(kindLabel(kind)).Inc() }
+
+// kindLabel names the kinds that a git relay knows; every other is one label.
+func kindLabel(kind int) string {
+	switch kind {
+	case 0, 1, nip34.KindDeletion, 6, 7, nip34.KindComment, nip34.KindPatch, nip34.KindPR, nip34.KindPRUpdate, nip34.KindIssue,
+		1630, 1631, 1632, 1633, 9734, 9735, nip34.KindUserGraspList, nip34.KindAnnouncement, nip34.KindState:
+		return strconv.Itoa(kind)
+	}
+	return "other"
+}

@@ -1,0 +1,244 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"tendril.dev/services/gateway/live"
+	"tendril.dev/services/gateway/message"
+	"tendril.dev/services/gateway/stored"
+)
+
+// subscription is one REQ. It is in the hub before the index is looked at, and the look is at one sequence of the log: what is stored up to
+// there comes from the index, what comes after it from the hub. So nothing is lost between the two and nothing comes twice.
+type subscription struct {
+	conn   *connection
+	id     string
+	size   int
+	head   []byte // of its EVENT messages
+	cancel context.CancelFunc
+	ended  atomic.Bool // set before anything else is sent under this id
+
+	mu      sync.Mutex // guards what follows
+	place   *live.Subscription
+	live    bool       // the stored part has been sent
+	after   uint64     // it reached up to this sequence
+	waiting []delivery // live events that came before its end
+}
+
+// subscribe starts a subscription, in place of one with the same id if there is one (NIP-01).
+func (c *connection) subscribe(m message.Request) {
+	c.unsubscribe(m.ID)
+	s := &subscription{conn: c, id: m.ID, size: m.Size, head: message.EventHead(m.ID)}
+	ctx, cancel := context.WithCancel(c.ctx)
+	s.cancel = cancel
+	if refusal := c.keep(s); refusal != "" {
+		cancel()
+		c.say(message.Closed(m.ID, refusal))
+		return
+	}
+	c.work.Go(func() { s.run(ctx, m) })
+}
+
+// keep notes a new subscription, or says why there is no room for it.
+func (c *connection) keep(s *subscription) (refusal string) {
+	limits := c.relay.Limits
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.subscriptions) >= limits.MaxSubscriptions {
+		return fmt.Sprintf("error: %d subscriptions are open, and no more are allowed on one connection", len(c.subscriptions))
+	}
+	if int64(c.kept+s.size) > keptMessages*limits.MaxMessageBytes {
+		return fmt.Sprintf("error: the filters of all open subscriptions take more than %d bytes", keptMessages*limits.MaxMessageBytes)
+	}
+	c.subscriptions[s.id] = s
+	c.kept += s.size
+	return ""
+}
+
+// unsubscribe ends the subscription with this id, if there is one.
+func (c *connection) unsubscribe(id string) {
+	c.mu.Lock()
+	s := c.subscriptions[id]
+	c.mu.Unlock()
+	if s != nil {
+		c.drop(s)
+	}
+}
+
+// drop ends a subscription. It reports false if another did it before.
+func (c *connection) drop(s *subscription) bool {
+	c.mu.Lock()
+	if s.ended.Swap(true) {
+		c.mu.Unlock()
+		return false
+	}
+	delete(c.subscriptions, s.id)
+	c.kept -= s.size
+	c.mu.Unlock()
+	s.cancel()
+	s.leave()
+	return true
+}
+
+func (c *connection) closeAll() {
+	c.mu.Lock()
+	var all []*subscription
+	for _, s := range c.subscriptions {
+		all = append(all, s)
+	}
+	c.mu.Unlock()
+	for _, s := range all {
+		c.drop(s)
+	}
+}
+
+// refuse ends a subscription with a CLOSED, which comes before anything that is sent for a later one with the same id.
+func (c *connection) refuse(s *subscription, why string) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if c.drop(s) {
+		c.write(message.Closed(s.id, why))
+	}
+}
+
+// lose ends a subscription that has missed events: the client asks again and gets them from the index.
+func (c *connection) lose(s *subscription) {
+	c.refuse(s, "error: events came faster than they could be sent; subscribe again")
+}
+
+// run answers a subscription up to where it is live.
+func (s *subscription) run(ctx context.Context, m message.Request) {
+	c := s.conn
+	select {
+	case c.scans <- struct{}{}:
+		defer func() { <-c.scans }()
+	case <-ctx.Done():
+		return
+	}
+	s.join(c.relay.Hub.Subscribe(m.Filters, s))
+	switch err := s.sendStored(ctx, m); {
+	case err == nil || ctx.Err() != nil || errors.Is(err, errClosed):
+	case errors.Is(err, context.DeadlineExceeded):
+		c.refuse(s, "error: the stored events could not be sent in time")
+	default:
+		c.relay.Log.Warn("a subscription could not be answered", "error", err)
+		c.refuse(s, "error: the stored events could not be read")
+	}
+}
+
+// join keeps the place in the hub until the subscription ends, which it may have done already.
+func (s *subscription) join(place *live.Subscription) {
+	s.mu.Lock()
+	s.place = place
+	s.mu.Unlock()
+	if s.ended.Load() {
+		s.leave()
+	}
+}
+
+// leave gives the place in the hub back. When the last call has returned, the hub has nothing more to deliver.
+func (s *subscription) leave() {
+	s.mu.Lock()
+	place := s.place
+	s.place = nil
+	s.conn.backlog.Add(-int64(len(s.waiting)))
+	s.waiting = nil
+	s.mu.Unlock()
+	if place != nil {
+		place.Cancel()
+	}
+}
+
+// sendStored sends the stored events and EOSE, each as soon as the client takes it, and then lets live events through.
+func (s *subscription) sendStored(ctx context.Context, m message.Request) error {
+	scan, cancel := context.WithTimeout(ctx, s.conn.relay.timing.scan)
+	defer cancel()
+	view := s.conn.relay.Index.View()
+	defer view.Close()
+	for json, err := range stored.Events(scan, view, m.Filters) {
+		if err != nil {
+			return err
+		}
+		if err := s.conn.writeEvent(s, json); err != nil {
+			return err
+		}
+	}
+	if err := scan.Err(); err != nil {
+		return err
+	}
+	if err := s.conn.writeFor(s, message.EOSE(s.id)); err != nil {
+		return err
+	}
+	s.goLive(view.Seq())
+	return nil
+}
+
+// goLive queues what has come since the view was taken, and everything from now on. All of it has its place reserved.
+func (s *subscription) goLive(after uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.live, s.after = true, after
+	for _, d := range s.waiting {
+		s.pass(d)
+	}
+	s.waiting = nil
+}
+
+// pass queues a delivery for which there is a place, unless the stored part had it already.
+func (s *subscription) pass(d delivery) {
+	if d.event != nil && d.event.Seq <= s.after {
+		s.conn.backlog.Add(-1)
+		return
+	}
+	s.conn.queue <- d
+}
+
+// Deliver and Lost are called by the hub.
+
+func (s *subscription) Deliver(e *live.Event) { s.take(delivery{to: s, event: e}) }
+func (s *subscription) Lost()                 { s.take(delivery{to: s}) }
+
+func (s *subscription) take(d delivery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.ended.Load() || d.event != nil && s.live && d.event.Seq <= s.after || !s.conn.reserve():
+	case s.live:
+		s.pass(d)
+	default:
+		s.waiting = append(s.waiting, d)
+	}
+}
+
+// count answers a COUNT (NIP-45).
+func (c *connection) count(m message.Count) {
+	select {
+	case c.counts <- struct{}{}:
+	default:
+		c.say(message.Closed(m.ID, fmt.Sprintf("rate-limited: %d counts are under way on this connection", countsInFlight)))
+		return
+	}
+	c.work.Go(func() {
+		defer func() { <-c.counts }()
+		select {
+		case c.scans <- struct{}{}:
+			defer func() { <-c.scans }()
+		case <-c.ctx.Done():
+			return
+		}
+		ctx, cancel := context.WithTimeout(c.ctx, c.relay.timing.count)
+		defer cancel()
+		view := c.relay.Index.View()
+		n, approximate, err := stored.Count(ctx, view, m.Filters, mostCounted)
+		view.Close()
+		if err != nil {
+			c.say(message.Closed(m.ID, "error: the events could not be counted in time"))
+			return
+		}
+		c.say(message.Counted(m.ID, n, approximate))
+	})
+}

@@ -1,0 +1,154 @@
+// Package stored answers filters from the index: several filters become one sequence, newest first, each event once (NIP-01).
+package stored
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"iter"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/eventdb"
+)
+
+// Events gives the JSON of every event that matches one of the filters, up to each filter's own limit, newest first and by id among
+// equals. The bytes are valid until the next step.
+func Events(ctx context.Context, v *eventdb.View, filters []nostr.Filter) iter.Seq2[[]byte, error] {
+	if len(filters) == 1 {
+		return v.QueryRaw(ctx, filters[0])
+	}
+	return func(yield func([]byte, error) bool) {
+		streams := make([]iter.Seq2[placed, error], 0, len(filters))
+		for _, f := range filters {
+			streams = append(streams, withPlaces(v.QueryRaw(ctx, f)))
+		}
+		for p, err := range merge(streams, func(p placed) eventdb.Entry { return p.at }) {
+			if !yield(p.json, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Count is how many events match, but no more than most: then there are at least so many. The filters' limits are passed over, because
+// they bound what is sent (NIP-01), and a count sends nothing.
+func Count(ctx context.Context, v *eventdb.View, filters []nostr.Filter, most int) (n int, approximate bool, err error) {
+	streams := make([]iter.Seq2[eventdb.Entry, error], 0, len(filters))
+	for _, f := range filters {
+		f.Limit, f.LimitZero = 0, false
+		streams = append(streams, v.IDs(ctx, f))
+	}
+	for _, err := range merge(streams, func(e eventdb.Entry) eventdb.Entry { return e }) {
+		if err != nil {
+			return 0, false, err
+		}
+		if n == most {
+			return n, true, nil
+		}
+		n++
+	}
+	return n, false, nil
+}
+
+// placed is an event and where it stands in time.
+type placed struct {
+	at   eventdb.Entry
+	json []byte
+}
+
+func withPlaces(events iter.Seq2[[]byte, error]) iter.Seq2[placed, error] {
+	return func(yield func(placed, error) bool) {
+		for raw, err := range events {
+			p := placed{json: raw}
+			if err == nil {
+				p.at, err = placeOf(raw)
+			}
+			if !yield(p, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+func placeOf(raw []byte) (eventdb.Entry, error) {
+	var ev nostr.Event
+	if err := ev.UnmarshalJSON(raw); err != nil {
+		return eventdb.Entry{}, fmt.Errorf("read a stored event: %w", err)
+	}
+	e := eventdb.Entry{CreatedAt: ev.CreatedAt}
+	id, err := hex.DecodeString(ev.ID)
+	if err != nil || len(id) != len(e.ID) {
+		return eventdb.Entry{}, fmt.Errorf("read a stored event: %q is no id", ev.ID)
+	}
+	copy(e.ID[:], id)
+	return e, nil
+}
+
+// merge makes one sequence of several that are sorted. What stands in more than one comes once. An error ends it.
+func merge[T any](streams []iter.Seq2[T, error], at func(T) eventdb.Entry) iter.Seq2[T, error] {
+	if len(streams) == 1 {
+		return streams[0]
+	}
+	return func(yield func(T, error) bool) {
+		heads := make([]*head[T], 0, len(streams))
+		for _, s := range streams {
+			h := &head[T]{}
+			var stop func()
+			h.next, stop = iter.Pull2(s)
+			defer stop()
+			heads = append(heads, h)
+		}
+		var last eventdb.Entry
+		for first := true; ; first = false {
+			best, err := newest(heads, last, first, at)
+			if err != nil {
+				var none T
+				yield(none, err)
+				return
+			}
+			if best == nil {
+				return
+			}
+			last = at(best.value)
+			if !yield(best.value, nil) {
+				return
+			}
+		}
+	}
+}
+
+// head is where one of the merged sequences stands.
+type head[T any] struct {
+	next   func() (T, error, bool)
+	value  T
+	loaded bool
+	ended  bool
+}
+
+// newest moves every head past what was given last and picks the one that comes next; nil at the end. A head is moved only here, so that
+// its value stays valid until the next step.
+func newest[T any](heads []*head[T], last eventdb.Entry, first bool, at func(T) eventdb.Entry) (*head[T], error) {
+	var best *head[T]
+	for _, h := range heads {
+		for !h.ended && (!h.loaded || !first && at(h.value) == last) {
+			value, err, ok := h.next()
+			if err != nil {
+				return nil, err
+			}
+			h.value, h.loaded, h.ended = value, true, !ok
+		}
+		if !h.ended && (best == nil || before(at(h.value), at(best.value))) {
+			best = h
+		}
+	}
+	return best, nil
+}
+
+func before(a, b eventdb.Entry) bool {
+	if a.CreatedAt != b.CreatedAt {
+		return a.CreatedAt > b.CreatedAt
+	}
+	return bytes.Compare(a.ID[:], b.ID[:]) < 0
+}

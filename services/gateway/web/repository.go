@@ -1,0 +1,189 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nip34"
+)
+
+// Bounds of what a page shows or looks at. Strangers write all of it.
+const (
+	maxListed        = 100
+	maxLookedAt      = 1000
+	maxRefs          = 200
+	maxAnnouncements = 500
+	maxLinks         = 10
+	maxName          = 120
+	maxText          = 2000
+)
+
+// errNotHosted: no accepted announcement names us for this repository.
+var errNotHosted = errors.New("not hosted")
+
+// listed is a repository on the front page.
+type listed struct {
+	Name, Description, Path, Owner string
+}
+
+// repository is what a repository's page shows.
+type repository struct {
+	Name, Description, Identifier string
+	Owner                         string // npub
+	Path                          string // of the page and the git data
+	Naddr                         string
+	Maintainers                   []string // npubs, the owner's not among them
+	Web                           []string
+	Head                          string
+	Branches, Tags                []reference
+	More                          int // references that are not shown
+}
+
+type reference struct{ Name, Commit string }
+
+// hosted lists the repositories that were announced last.
+func (p *Pages) hosted(ctx context.Context, v *eventdb.View) ([]listed, error) {
+	var list []listed
+	for ev, err := range v.Query(ctx, nostr.Filter{Kinds: []int{nip34.KindAnnouncement}, Limit: maxLookedAt}) {
+		if err != nil {
+			return nil, fmt.Errorf("list repositories: %w", err)
+		}
+		a, err := nip34.ParseAnnouncement(ev)
+		if err != nil || !a.ListsService(p.domain) {
+			continue
+		}
+		owner, err := nip19.EncodePublicKey(a.Ref.PubKey)
+		if err != nil {
+			continue
+		}
+		list = append(list, listed{
+			Name: nameOf(a), Description: clip(a.Description, maxName), Owner: owner,
+			Path: nip34.RepositoryURLPath(owner, a.Ref.Identifier),
+		})
+		if len(list) == maxListed {
+			break
+		}
+	}
+	return list, nil
+}
+
+// repository gathers what is accepted about a repository. The error is errNotHosted if nothing is.
+func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identifier string) (*repository, error) {
+	ev, err := v.Replaceable(nip34.KindAnnouncement, pubkey, identifier)
+	if errors.Is(err, eventdb.ErrNotFound) {
+		return nil, errNotHosted
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look up announcement: %w", err)
+	}
+	a, err := nip34.ParseAnnouncement(ev)
+	if err != nil || !a.ListsService(p.domain) {
+		return nil, errNotHosted
+	}
+	owner, err := nip19.EncodePublicKey(pubkey)
+	if err != nil {
+		return nil, errNotHosted
+	}
+	r := &repository{
+		Name: nameOf(a), Description: clip(a.Description, maxText), Identifier: identifier,
+		Owner: owner, Path: nip34.RepositoryURLPath(owner, identifier),
+	}
+	var relays []string
+	for _, u := range a.RelayURLs()[:min(len(a.RelayURLs()), 3)] {
+		relays = append(relays, string(u))
+	}
+	if r.Naddr, err = nip19.EncodeEntity(pubkey, nip34.KindAnnouncement, identifier, relays); err != nil {
+		return nil, fmt.Errorf("encode address: %w", err)
+	}
+	for _, link := range a.Web {
+		if (strings.HasPrefix(link, "https://") || strings.HasPrefix(link, "http://")) && len(link) <= maxText && len(r.Web) < maxLinks {
+			r.Web = append(r.Web, link)
+		}
+	}
+	maintainers, err := maintainersOf(ctx, v, a)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range maintainers {
+		if npub, err := nip19.EncodePublicKey(m); err == nil && m != pubkey && len(r.Maintainers) < maxListed {
+			r.Maintainers = append(r.Maintainers, npub)
+		}
+	}
+	return r, r.addState(ctx, v, maintainers)
+}
+
+// maintainersOf is the recursive maintainer set, sorted, from what is accepted.
+func maintainersOf(ctx context.Context, v *eventdb.View, a *nip34.Announcement) ([]string, error) {
+	all := []*nip34.Announcement{a}
+	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement}, Tags: nostr.TagMap{"d": {a.Ref.Identifier}}, Limit: maxAnnouncements}
+	for ev, err := range v.Query(ctx, filter) {
+		if err != nil {
+			return nil, fmt.Errorf("look up maintainers: %w", err)
+		}
+		if other, err := nip34.ParseAnnouncement(ev); err == nil && other.Ref != a.Ref {
+			all = append(all, other)
+		}
+	}
+	var set []string
+	for m := range nip34.MaintainerSet(a.Ref.PubKey, all) {
+		set = append(set, m)
+	}
+	slices.Sort(set)
+	return set, nil
+}
+
+// addState adds the references of the newest accepted state of any maintainer.
+func (r *repository) addState(ctx context.Context, v *eventdb.View, maintainers []string) error {
+	filter := nostr.Filter{Kinds: []int{nip34.KindState}, Authors: maintainers, Tags: nostr.TagMap{"d": {r.Identifier}}, Limit: 1}
+	for ev, err := range v.Query(ctx, filter) {
+		if err != nil {
+			return fmt.Errorf("look up state: %w", err)
+		}
+		state, err := nip34.ParseState(ev)
+		if err != nil {
+			return nil // ingest accepts none that cannot be read
+		}
+		r.Head = strings.TrimPrefix(state.Head, "refs/heads/")
+		names := make([]string, 0, len(state.Refs))
+		for name := range state.Refs {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		if len(names) > maxRefs {
+			r.More = len(names) - maxRefs
+			names = names[:maxRefs]
+		}
+		for _, name := range names {
+			if branch, ok := strings.CutPrefix(name, "refs/heads/"); ok {
+				r.Branches = append(r.Branches, reference{branch, state.Refs[name]})
+			} else {
+				r.Tags = append(r.Tags, reference{strings.TrimPrefix(name, "refs/tags/"), state.Refs[name]})
+			}
+		}
+	}
+	return nil
+}
+
+func nameOf(a *nip34.Announcement) string {
+	if name := clip(strings.TrimSpace(a.Name), maxName); name != "" {
+		return name
+	}
+	return a.Ref.Identifier
+}
+
+func clip(s string, most int) string {
+	runes := 0
+	for i := range s {
+		if runes++; runes > most {
+			return s[:i] + "…"
+		}
+	}
+	return s
+}
