@@ -1,26 +1,30 @@
 package eventdb
 
 import (
+	"bytes"
+	"cmp"
 	"slices"
 
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// plan says how a filter is answered: which ranges of one index are merged, and what of the filter they leave to be checked.
+// plan says how a filter is answered: which parts of the index are walked, and what of the filter they leave to be checked.
 type plan struct {
-	empty    bool
-	ids      []id     // look these up; prefixes is not used
-	prefixes [][]byte // ranges, each sorted by place; disjoint in events unless overlap is set
-	overlap  bool     // one event may stand in several of the ranges
-	kinds    []uint16 // check the posting's kind, if not nil
-	load     bool     // the rest of the filter needs the event itself
+	empty bool
+	ids   []id // look these up; conditions is not used
+	// conditions must all hold. Each is a list of ranges, sorted by place, of which one must have the event. If the first has more than
+	// maxMerged ranges it is the only one, otherwise all together have no more than that.
+	conditions [][][]byte
+	kinds      []uint16 // check the posting's kind, if not nil
+	load       bool     // the rest of the filter needs the event itself
 }
 
-// maxPairs bounds the author × kind combinations that are looked up one by one; more are cheaper to check than to seek.
-const maxPairs = 512
+// maxPairs bounds the author × kind combinations that are looked up one by one, some microseconds each. It also bounds what
+// they cost, where walking through all events of the authors depends on what these have written.
+const maxPairs = 1 << 14
 
-// planOf picks the index for a filter. Events carry far fewer tags of one value than an author has events, and an author far fewer than
-// there are of a kind, so that is the order of choice.
+// planOf picks what to walk. Tags and authors are walked together, each leaping over what the others do not have; kinds are
+// walked only if there is nothing else, because every posting tells its kind.
 func planOf(f nostr.Filter) plan {
 	if f.LimitZero || f.Search != "" || f.Limit < 0 || namesNothing(f) {
 		return plan{empty: true}
@@ -34,34 +38,79 @@ func planOf(f nostr.Filter) plan {
 	if ids != nil {
 		return plan{ids: ids, kinds: kinds, load: authors != nil || len(f.Tags) > 0}
 	}
-	if name, ok := bestTag(f.Tags); ok {
-		p := plan{overlap: true, kinds: kinds, load: authors != nil || len(f.Tags) > 1}
-		for _, value := range distinct(f.Tags[name]) {
-			p.prefixes = append(p.prefixes, prefixTag(name[0], value))
+	p := plan{kinds: kinds}
+	var all [][][]byte
+	for name, values := range f.Tags {
+		switch {
+		case values == nil:
+		case isIndexedTag(name):
+			all = append(all, tagRanges(name[0], values))
+		default:
+			p.load = true
 		}
-		return p
 	}
-	p := plan{load: len(f.Tags) > 0}
 	switch {
-	case authors != nil && kinds != nil && len(authors)*len(kinds) <= maxPairs:
-		for _, a := range authors {
-			for _, k := range kinds {
-				p.prefixes = append(p.prefixes, prefixAuthorKind(a, k))
-			}
-		}
+	case authors != nil && kinds != nil && len(authors)*len(kinds) <= maxPairs && (len(all) == 0 || len(authors)*len(kinds) <= maxMerged):
+		all, p.kinds = append(all, authorKindRanges(authors, kinds)), nil
 	case authors != nil:
-		p.kinds = kinds
-		for _, a := range authors {
-			p.prefixes = append(p.prefixes, prefixAuthor(a))
-		}
+		all = append(all, authorRanges(authors))
+	case len(all) > 0:
 	case kinds != nil:
-		for _, k := range kinds {
-			p.prefixes = append(p.prefixes, prefixKind(k))
-		}
+		all, p.kinds = append(all, kindRanges(kinds)), nil
 	default:
-		p.prefixes = [][]byte{{tableTime}}
+		all = append(all, [][]byte{{tableTime}})
 	}
+	p.choose(all)
 	return p
+}
+
+// choose takes the conditions with the fewest ranges, as many as may be open at once, and leaves the others to be checked.
+func (p *plan) choose(all [][][]byte) {
+	slices.SortFunc(all, func(a, b [][]byte) int {
+		return cmp.Or(cmp.Compare(len(a), len(b)), bytes.Compare(a[0], b[0]))
+	})
+	open := 0
+	for i, c := range all {
+		if open += len(c); i > 0 && open > maxMerged {
+			p.load = true
+			return
+		}
+		p.conditions = append(p.conditions, c)
+	}
+}
+
+func tagRanges(letter byte, values []string) [][]byte {
+	out := make([][]byte, 0, len(values))
+	for _, value := range distinct(values) {
+		out = append(out, prefixTag(letter, value))
+	}
+	return out
+}
+
+func authorRanges(authors []id) [][]byte {
+	out := make([][]byte, 0, len(authors))
+	for _, a := range authors {
+		out = append(out, prefixAuthor(a))
+	}
+	return out
+}
+
+func authorKindRanges(authors []id, kinds []uint16) [][]byte {
+	out := make([][]byte, 0, len(authors)*len(kinds))
+	for _, a := range authors {
+		for _, k := range kinds {
+			out = append(out, prefixAuthorKind(a, k))
+		}
+	}
+	return out
+}
+
+func kindRanges(kinds []uint16) [][]byte {
+	out := make([][]byte, 0, len(kinds))
+	for _, k := range kinds {
+		out = append(out, prefixKind(k))
+	}
+	return out
 }
 
 // namesNothing: a condition that is present and lists no value matches no event.
@@ -75,20 +124,6 @@ func namesNothing(f nostr.Filter) bool {
 		}
 	}
 	return f.Since != nil && f.Until != nil && *f.Since > *f.Until
-}
-
-// bestTag is the indexed tag condition with the fewest values.
-func bestTag(tags nostr.TagMap) (string, bool) {
-	best := ""
-	for name, values := range tags {
-		if !isIndexedTag(name) || values == nil {
-			continue
-		}
-		if best == "" || len(values) < len(tags[best]) || len(values) == len(tags[best]) && name < best {
-			best = name
-		}
-	}
-	return best, best != ""
 }
 
 // validIDs gives the distinct ids that can exist; nil for nil.

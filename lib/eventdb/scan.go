@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"container/heap"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -21,8 +22,15 @@ type match struct {
 // maxMerged bounds the Pebble iterators that are open at once for one filter. A filter with more values is gathered range by range.
 const maxMerged = 64
 
-// checkEvery is how many index entries are passed over between two looks at the context.
-const checkEvery = 256
+const (
+	// checkEvery is how many steps are taken between two looks at the context.
+	checkEvery = 256
+	// loadSteps is what loading an event to check it counts, in steps from one index entry to the next.
+	loadSteps = 8
+)
+
+// ErrTooBroad: a query of a view made by [View.Within] took more steps than that allows.
+var ErrTooBroad = errors.New("the filter is too broad")
 
 // scan gives every match of the filter to fn, newest first, until fn says stop or the limit is reached.
 func (v *View) scan(ctx context.Context, f nostr.Filter, fn func(match) (more bool, err error)) error {
@@ -38,10 +46,10 @@ func (v *View) scan(ctx context.Context, f nostr.Filter, fn func(match) (more bo
 	switch {
 	case p.ids != nil:
 		err = s.lookUp(fn)
-	case len(p.prefixes) > maxMerged:
+	case len(p.conditions[0]) > maxMerged:
 		err = s.gather(fn)
 	default:
-		err = s.merge(fn)
+		err = s.intersect(fn)
 	}
 	if err != nil {
 		return fmt.Errorf("query: %w", err)
@@ -54,13 +62,18 @@ type scanner struct {
 	ctx    context.Context
 	filter nostr.Filter
 	plan   plan
-	seen   int
+	steps  int // taken so far
+	check  int // look at the context at this step
 }
 
-// tick looks at the context now and then.
-func (s *scanner) tick() error {
-	s.seen++
-	if s.seen%checkEvery == 1 {
+// tick counts steps and looks at the context now and then.
+func (s *scanner) tick(steps int) error {
+	s.steps += steps
+	if s.view.within > 0 && s.steps > s.view.within {
+		return ErrTooBroad
+	}
+	if s.steps >= s.check {
+		s.check = s.steps + checkEvery
 		return s.ctx.Err()
 	}
 	return nil
@@ -79,9 +92,14 @@ func (s *scanner) accept(m *match) (bool, error) {
 	if !s.plan.load {
 		return true, nil
 	}
-	var err error
-	if m.event, err = loadAt(s.view.snap, m.posting.seq); err != nil {
-		return false, err
+	if m.event == nil {
+		err := s.tick(loadSteps)
+		if err != nil {
+			return false, err
+		}
+		if m.event, err = loadAt(s.view.snap, m.posting.seq); err != nil {
+			return false, err
+		}
 	}
 	return s.filter.Matches(m.event), nil
 }
@@ -124,7 +142,7 @@ func matchAt(it *pebble.Iterator) (match, error) {
 func (s *scanner) lookUp(fn func(match) (bool, error)) error {
 	var found []match
 	for _, eid := range s.plan.ids {
-		if err := s.tick(); err != nil {
+		if err := s.tick(loadSteps); err != nil {
 			return err
 		}
 		p, ok, err := s.view.posting(eid)
@@ -164,97 +182,103 @@ func (s *scanner) emit(found []match, fn func(match) (bool, error)) error {
 	return nil
 }
 
-// merge walks all ranges at once, newest first, and stops as soon as enough was found.
-func (s *scanner) merge(fn func(match) (bool, error)) (err error) {
-	var heads ranges
+// intersect walks all conditions of the plan at once, newest first, and stops as soon as enough was found.
+func (s *scanner) intersect(fn func(match) (bool, error)) (err error) {
+	var unions []*union
 	defer func() {
-		for _, it := range heads {
-			if cerr := it.Close(); err == nil {
-				err = cerr
-			}
+		for _, u := range unions {
+			err = errors.Join(err, u.close())
 		}
 	}()
-	for _, prefix := range s.plan.prefixes {
-		it, err := s.open(prefix)
-		if err != nil {
-			return err
-		}
-		if !it.First() {
-			if err := it.Close(); err != nil {
-				return err
-			}
-			continue
-		}
-		heads = append(heads, it)
-	}
-	heap.Init(&heads)
-	var last Entry
-	for n := 0; len(heads) > 0; {
-		if err := s.tick(); err != nil {
-			return err
-		}
-		m, err := matchAt(heads[0])
-		if err != nil {
-			return err
-		}
-		repeated := s.plan.overlap && s.seen > 1 && m.entry == last
-		last = m.entry
-		if !repeated {
-			ok, err := s.accept(&m)
+	for _, c := range s.plan.conditions {
+		u := &union{}
+		unions = append(unions, u)
+		for _, prefix := range c {
+			it, err := s.open(prefix)
 			if err != nil {
 				return err
 			}
-			if ok {
-				if more, err := fn(m); err != nil || !more {
-					return err
-				}
-				if n++; n == s.filter.Limit {
-					return nil
-				}
+			if err := u.add(prefix, it); err != nil {
+				return err
 			}
 		}
-		if err := heads.step(); err != nil {
+	}
+	for n := 0; ; {
+		met, err := s.meet(unions)
+		if err != nil || !met {
+			return err
+		}
+		m, err := unions[0].match()
+		if err != nil {
+			return err
+		}
+		ok, err := s.accept(&m)
+		if err != nil {
+			return err
+		}
+		if ok {
+			if more, err := fn(m); err != nil || !more {
+				return err
+			}
+			if n++; n == s.filter.Limit {
+				return nil
+			}
+		}
+		if err := unions[0].next(); err != nil {
 			return err
 		}
 	}
-	return nil
 }
 
-// ranges is a heap of iterators, the one at the best place first.
-type ranges []*pebble.Iterator
-
-func (r ranges) Len() int { return len(r) }
-func (r ranges) Less(i, j int) bool {
-	a, b := r[i].Key(), r[j].Key()
-	return bytes.Compare(a[len(a)-placeLen:], b[len(b)-placeLen:]) < 0
-}
-func (r ranges) Swap(i, j int) { r[i], r[j] = r[j], r[i] }
-func (r *ranges) Push(x any)   { *r = append(*r, x.(*pebble.Iterator)) }
-func (r *ranges) Pop() any {
-	old := *r
-	last := old[len(old)-1]
-	*r = old[:len(old)-1]
-	return last
-}
-
-// step moves the best iterator on and closes it at its end.
-func (r *ranges) step() error {
-	if (*r)[0].Next() {
-		if len(*r) > 1 {
-			heap.Fix(r, 0)
+// meet moves the unions on to the next place where all of them stand. It is false at the end of one of them. None is walked step by step:
+// each leaps to where another stands, so that this takes about as many steps as the smallest of them has entries.
+func (s *scanner) meet(unions []*union) (bool, error) {
+	lead := unions[0]
+next:
+	for {
+		if err := s.tick(1); err != nil {
+			return false, err
 		}
-		return nil
+		place := lead.place()
+		if place == nil {
+			return false, nil
+		}
+		for _, u := range unions[1:] {
+			if err := u.seek(place); err != nil {
+				return false, err
+			}
+			at := u.place()
+			if at == nil {
+				return false, nil
+			}
+			if !bytes.Equal(at, place) {
+				if err := lead.seek(at); err != nil {
+					return false, err
+				}
+				continue next
+			}
+		}
+		return true, nil
 	}
-	return heap.Pop(r).(*pebble.Iterator).Close()
 }
 
 // gather answers a filter with very many values: range by range with one iterator, keeping the best matches so far. With a limit it keeps
 // no more than that many, and leaves a range where it gets worse than all of them.
-func (s *scanner) gather(fn func(match) (bool, error)) error {
+func (s *scanner) gather(fn func(match) (bool, error)) (err error) {
+	ranges := s.plan.conditions[0]
+	it, err := s.open(ranges[0])
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, it.Close()) }()
 	best := &worstFirst{}
 	known := map[[32]byte]bool{}
-	for _, prefix := range s.plan.prefixes {
-		if err := s.gatherRange(prefix, best, known); err != nil {
+	for _, prefix := range ranges {
+		if err := s.tick(1); err != nil {
+			return err
+		}
+		it.SetBounds(s.bounds(prefix))
+		if err := s.gatherRange(it, best, known); err != nil {
 			return err
 		}
 	}
@@ -263,18 +287,9 @@ func (s *scanner) gather(fn func(match) (bool, error)) error {
 	return s.emit(found, fn)
 }
 
-func (s *scanner) gatherRange(prefix []byte, best *worstFirst, known map[[32]byte]bool) (err error) {
-	it, err := s.open(prefix)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if cerr := it.Close(); err == nil {
-			err = cerr
-		}
-	}()
+func (s *scanner) gatherRange(it *pebble.Iterator, best *worstFirst, known map[[32]byte]bool) error {
 	for valid := it.First(); valid; valid = it.Next() {
-		if err := s.tick(); err != nil {
+		if err := s.tick(1); err != nil {
 			return err
 		}
 		m, err := matchAt(it)

@@ -17,6 +17,7 @@ type View struct {
 	seq, count  uint64
 	now         nostr.Timestamp
 	keepDeleted bool
+	within      int // steps that a query may take; 0: no bound
 	err         error
 }
 
@@ -34,6 +35,15 @@ func (db *DB) View() *View {
 		v.count, v.err = readUint(v.snap, metaCount)
 	}
 	return v
+}
+
+// Within gives the same view with a bound on what one query may cost: after so many steps over index entries it ends with [ErrTooBroad]; an
+// event that must be loaded to be checked counts as eight. What was found before is given. Strangers' filters are answered so, because some match
+// next to nothing and still have to be compared with everything. Only the view that this was made from is to be closed.
+func (v *View) Within(steps int) *View {
+	bounded := *v
+	bounded.within = steps
+	return &bounded
 }
 
 // Close releases the snapshot.

@@ -1,0 +1,94 @@
+package eventdb
+
+import (
+	"bytes"
+	"container/heap"
+	"errors"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// union walks several ranges at once, newest first, each place once.
+type union struct{ spans spans }
+
+// span is one range and where its iterator stands in it.
+type span struct {
+	prefix []byte
+	it     *pebble.Iterator
+}
+
+// place is where the span stands: the last part of every index key.
+func (s span) place() []byte { k := s.it.Key(); return k[len(k)-placeLen:] }
+
+// add takes an iterator over the range of a prefix in. It belongs to the union from now on.
+func (u *union) add(prefix []byte, it *pebble.Iterator) error {
+	if !it.First() {
+		return it.Close()
+	}
+	heap.Push(&u.spans, span{prefix, it})
+	return nil
+}
+
+// place is where the union stands; nil at its end. It is valid until the union moves.
+func (u *union) place() []byte {
+	if len(u.spans) == 0 {
+		return nil
+	}
+	return u.spans[0].place()
+}
+
+// match reads the entry that the union stands at.
+func (u *union) match() (match, error) { return matchAt(u.spans[0].it) }
+
+// next leaves the place that the union stands at, in every range that has it.
+func (u *union) next() error {
+	left := [placeLen]byte(u.place())
+	for len(u.spans) > 0 && bytes.Equal(u.place(), left[:]) {
+		if err := u.settle(u.spans[0].it.Next()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seek moves on to the first place at or after the given one.
+func (u *union) seek(place []byte) error {
+	for len(u.spans) > 0 && bytes.Compare(u.place(), place) < 0 {
+		first := u.spans[0]
+		key := append(first.prefix[:len(first.prefix):len(first.prefix)], place...)
+		if err := u.settle(first.it.SeekGE(key)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle puts the first span, which has moved, where it belongs now, or closes it at its end.
+func (u *union) settle(valid bool) error {
+	if valid {
+		heap.Fix(&u.spans, 0)
+		return nil
+	}
+	return heap.Pop(&u.spans).(span).it.Close()
+}
+
+func (u *union) close() (err error) {
+	for _, s := range u.spans {
+		err = errors.Join(err, s.it.Close())
+	}
+	return err
+}
+
+// spans is a heap, the one at the best place first.
+type spans []span
+
+func (s spans) Len() int           { return len(s) }
+func (s spans) Less(i, j int) bool { return bytes.Compare(s[i].place(), s[j].place()) < 0 }
+func (s spans) Swap(i, j int)      { s[i], s[j] = s[j], s[i] }
+func (s *spans) Push(x any)        { *s = append(*s, x.(span)) }
+func (s *spans) Pop() any {
+	old := *s
+	last := old[len(old)-1]
+	*s = old[:len(old)-1]
+	return last
+}
