@@ -1,0 +1,90 @@
+# Tendril. Needs Go, a C compiler, git and make; everything else comes by go.mod. "make help" lists the targets.
+
+MODULES  := proto lib $(sort $(wildcard services/*)) cmd/tendril
+PACKAGES := $(MODULES:%=./%/...)
+PROGRAMS := ./cmd/tendril $(addprefix ./,$(sort $(wildcard services/*)))
+
+# Event signatures are checked four times as fast by libsecp256k1, by cgo. Without the tag everything builds in pure Go.
+TAGS := -tags libsecp256k1
+TEST := go test $(TAGS)
+
+FUZZTIME ?= 10s
+BENCH    ?= .
+
+.DEFAULT_GOAL := help
+.PHONY: help run build test lint vet staticcheck format purego alone unit e2e bench fuzz docs tidy nats clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+
+run: bin/tendril ## run everything in one process; NGIT_DOMAIN is 127.0.0.1:7334 unless it is set
+	@if [ -z "$$NGIT_DOMAIN" ] && ! grep -Eqs '^ *(export +)?NGIT_DOMAIN *=' "$${NGIT_ENV_FILE:-.env}"; then \
+		export NGIT_DOMAIN=127.0.0.1:7334; \
+	fi; \
+	exec bin/tendril up
+
+build: ## build bin/tendril and every service
+	@mkdir -p bin
+	go build $(TAGS) -o bin/ $(PROGRAMS)
+
+.PHONY: bin/tendril
+bin/tendril:
+	@mkdir -p bin
+	go build $(TAGS) -o bin/ ./cmd/tendril
+
+test: lint purego alone unit e2e ## everything that CI runs
+
+lint: format vet staticcheck ## gofmt, go vet, staticcheck
+
+format:
+	@unformatted=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard -- '*.go')); \
+	if [ -n "$$unformatted" ]; then echo "not gofmt-ed:"; echo "$$unformatted"; exit 1; fi
+
+vet:
+	go vet $(TAGS) $(PACKAGES) ./test/...
+
+staticcheck: bin/staticcheck
+	bin/staticcheck $(TAGS) $(PACKAGES) ./test/...
+
+purego: ## every program builds without cgo
+	CGO_ENABLED=0 go build $(PROGRAMS)
+
+alone: ## every module builds without its workspace
+	@for m in $(MODULES); do echo "cd $$m && GOWORK=off go build ./..."; (cd $$m && GOWORK=off go build $(TAGS) ./...) || exit 1; done
+
+unit: ## the tests of every module, under the race detector
+	$(TEST) -race $(PACKAGES)
+
+e2e: ## tests of the whole system against real NATS, relays and git
+	$(TEST) ./test/...
+
+bench: ## benchmarks; BENCH selects them
+	$(TEST) -run '^$$' -bench '$(BENCH)' -benchmem $(PACKAGES) ./test/...
+
+fuzz: ## every fuzz target for FUZZTIME (10s)
+	@grep -rl --include='*_test.go' '^func Fuzz' $(MODULES) | sort | while read -r file; do \
+		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\).*/\1/p' "$$file"); do \
+			$(TEST) -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) "./$$(dirname "$$file")" || exit 1; \
+		done; \
+	done
+
+docs: ## write docs/configuration.md and .env.example from the declaration of the settings
+	cd lib/config && go generate .
+
+tidy: ## go mod tidy in every module
+	@for m in $(MODULES) test tools; do echo "cd $$m && go mod tidy"; (cd $$m && GOWORK=off go mod tidy) || exit 1; done
+
+nats: bin/nats ## the nats program: make nats ARGS="sub 'grasp.>'"
+	@bin/nats $(ARGS)
+
+clean: ## remove what was built
+	rm -rf bin
+
+# The tools have a module of their own, outside the workspace: what they need is no concern of the services.
+bin/nats: tools/go.mod
+	@mkdir -p bin
+	cd tools && GOWORK=off go build -o ../bin/nats github.com/nats-io/natscli/nats
+
+bin/staticcheck: tools/go.mod
+	@mkdir -p bin
+	cd tools && GOWORK=off go build -o ../bin/staticcheck honnef.co/go/tools/cmd/staticcheck

@@ -1,0 +1,62 @@
+// Command tendril is a GRASP server in one process: `tendril up` runs every service over an embedded NATS (design.md, In one process).
+package main
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/alecthomas/kong"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/node"
+	"tendril.dev/lib/obs"
+)
+
+type grammar struct {
+	Up      up      `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
+	Version version `cmd:"" help:"Print the version."`
+
+	VersionFlag kong.VersionFlag `name:"version" help:"Print the version and exit."`
+}
+
+func main() {
+	if err := run(os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "tendril: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string) error {
+	src := config.Process()
+	parser, err := config.NewParser(&grammar{}, src, kong.Name("tendril"), kong.Bind(src),
+		kong.Description("Tendril, a GRASP server: hosts git repositories whose owners speak through signed nostr events."))
+	if err != nil {
+		return err
+	}
+	command, err := parser.Parse(args)
+	if err != nil {
+		return config.Sentence(err)
+	}
+	return command.Run()
+}
+
+type up struct {
+	config.Settings `embed:""`
+}
+
+// Run implements the command.
+func (u *up) Run(src *config.Source) error {
+	settings, err := u.Complete(src)
+	if err != nil {
+		return err
+	}
+	return node.Serve("up", settings, append(services(), greeting(os.Stdout))...)
+}
+
+type version struct{}
+
+// Run implements the command.
+func (version) Run() error {
+	fmt.Println("tendril " + obs.Version())
+	return nil
+}
