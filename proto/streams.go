@@ -157,6 +157,12 @@ func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
 	}
 }
 
+// KVOperation is the header by which a message of a bucket's stream says that it deletes its key; a value has none. KVDelete is what we write.
+const (
+	KVOperation = "KV-Operation"
+	KVDelete    = "DEL"
+)
+
 // KVStream is the name of the stream behind a bucket.
 func KVStream(bucket string) string { return "KV_" + bucket }
 

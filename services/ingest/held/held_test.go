@@ -66,7 +66,7 @@ func TestSetFollowsItsBucket(t *testing.T) {
 		}
 	}
 	gone := bus.Message{Seq: 5, Subject: proto.KVSubject(proto.BucketHeld, announcement.Key), Header: nats.Header{}}
-	gone.Header.Set(held.HeaderOperation, held.OperationDelete)
+	gone.Header.Set(proto.KVOperation, proto.KVDelete)
 	read(gone)
 	if s.Len() != 2 || s.ByID(announcement.Event.ID) != nil || s.ByKey(announcement.Key) != nil || len(s.OfIdentifier("a.b/ü <&>")) != 1 {
 		t.Errorf("a deleted entry is still there")

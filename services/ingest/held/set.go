@@ -59,18 +59,12 @@ func (s *Set) Read(m bus.Message) error {
 	}
 	change := Change{Seq: m.Seq, Key: key}
 	var err error
-	if m.Header.Get(HeaderOperation) == "" {
+	if m.Header.Get(proto.KVOperation) == "" {
 		change.Entry, err = Decode(key, m.Data)
 	}
 	s.Apply(change)
 	return err
 }
-
-// HeaderOperation marks messages of a bucket that are no values; see [OperationDelete].
-const HeaderOperation = "KV-Operation"
-
-// OperationDelete is the value of [HeaderOperation] that deletes a key.
-const OperationDelete = "DEL"
 
 func (s *Set) add(e *Entry) {
 	s.byKey[e.Key], s.byID[e.Event.ID] = e, e

@@ -92,7 +92,7 @@ func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Cha
 		for i, change := range part {
 			m := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, change.Key), Header: nats.Header{}}
 			if change.Entry == nil {
-				m.Header.Set(held.HeaderOperation, held.OperationDelete)
+				m.Header.Set(proto.KVOperation, proto.KVDelete)
 			} else {
 				var err error
 				if m.Data, err = change.Entry.Encode(); err != nil {

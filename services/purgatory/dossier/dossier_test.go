@@ -1,0 +1,182 @@
+package dossier_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/dossier"
+)
+
+const (
+	owner  = "1111111111111111111111111111111111111111111111111111111111111111"
+	friend = "2222222222222222222222222222222222222222222222222222222222222222"
+	other  = "3333333333333333333333333333333333333333333333333333333333333333"
+	c1     = "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	c2     = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"
+	domain = "grasp.example.com"
+)
+
+func event(kind int, pubkey string, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
+	ev := &nostr.Event{Kind: kind, PubKey: pubkey, CreatedAt: at, Tags: tags}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+func announcement(t *testing.T, pubkey string, at nostr.Timestamp, maintainers ...string) *nostr.Event {
+	t.Helper()
+	npub, err := nip19.EncodePublicKey(pubkey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return event(nip34.KindAnnouncement, pubkey, at, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
+		nostr.Tag{"clone", "https://" + domain + "/" + npub + "/x.git", "https://git.example.org/" + pubkey[:1] + ".git", "ssh://git@example.org/x"},
+		nostr.Tag{"relays", "wss://" + domain})
+}
+
+func state(pubkey string, at nostr.Timestamp, refs ...string) *nostr.Event {
+	tags := nostr.Tags{{"d", "x"}, {"HEAD", "ref: refs/heads/main"}}
+	for i := 0; i < len(refs); i += 2 {
+		tags = append(tags, nostr.Tag{refs[i], refs[i+1]})
+	}
+	return event(nip34.KindState, pubkey, at, tags...)
+}
+
+func held(events ...*nostr.Event) []proto.Held {
+	var list []proto.Held
+	for _, ev := range events {
+		list = append(list, proto.Held{Event: ev, Identifier: "x", Phase: proto.PhaseWaiting})
+	}
+	return list
+}
+
+func TestHostedAndMaintainers(t *testing.T) {
+	t.Parallel()
+	elsewhere := event(nip34.KindAnnouncement, other, 5, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/3.git"})
+	silent := held(announcement(t, other, 4))
+	silent[0].Phase = proto.PhaseSilent
+	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend)}, append(held(announcement(t, friend, 2)), silent...))
+	if got := d.Hosted(); !slices.Equal(got, []string{owner, friend}) {
+		t.Errorf("hosted %v", got)
+	}
+	if got := d.OwnersFor(friend); !slices.Equal(got, []string{owner, friend}) {
+		t.Errorf("the friend speaks for %v", got)
+	}
+	if got := d.OwnersFor(owner); !slices.Equal(got, []string{owner}) {
+		t.Errorf("the owner speaks for %v", got)
+	}
+	left := dossier.New("x", domain, []*nostr.Event{announcement(t, other, 1), elsewhere}, nil)
+	if left.Hosts(other) {
+		t.Error("a newer announcement that does not list us, and it is still hosted")
+	}
+	if got := d.CloneURLs(); !slices.Equal(got, []string{"https://git.example.org/1.git", "https://git.example.org/2.git", "https://git.example.org/3.git"}) {
+		t.Errorf("clone URLs %v", got)
+	}
+}
+
+func TestWants(t *testing.T) {
+	t.Parallel()
+	pr := event(nip34.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2}, nostr.Tag{"clone", "https://fork.example.org/x.git"})
+	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend), state(owner, 3, "refs/heads/main", c2)},
+		held(announcement(t, friend, 2), state(friend, 4, "refs/heads/main", c1), pr))
+	wants := d.Wants()
+	if len(wants) != 2 || wants[0].Owner != owner || !slices.Equal(wants[0].Objects, []string{c2}) || wants[1].Owner != friend || !slices.Equal(wants[1].Objects, []string{c1}) {
+		t.Errorf("wants %+v: the state's object in its author's repository, the pull request's in the one it is for", wants)
+	}
+	if !slices.Contains(d.CloneURLs(), "https://fork.example.org/x.git") {
+		t.Errorf("clone URLs %v", d.CloneURLs())
+	}
+	if !d.Waits() || dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1)}, nil).Waits() {
+		t.Error("what waits")
+	}
+}
+
+func TestStateForAndSuperseded(t *testing.T) {
+	t.Parallel()
+	old, mid, young := state(owner, 3, "refs/heads/main", c1), state(friend, 4, "refs/heads/main", c2), state(owner, 5, "refs/heads/main", c1)
+	stranger := state(other, 9, "refs/heads/main", c1)
+	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend)}, held(old, mid, young, stranger))
+	for _, tc := range []struct {
+		name     string
+		complete map[string]bool
+		want     string
+		lost     []string
+	}{
+		{"nothing is there", nil, "", nil},
+		{"the newest is", map[string]bool{old.ID: true, mid.ID: true, young.ID: true, stranger.ID: true}, young.ID, []string{mid.ID, old.ID}},
+		{"one in the middle", map[string]bool{mid.ID: true, old.ID: true}, mid.ID, []string{old.ID}},
+	} {
+		s, ok := d.StateFor(owner, func(s dossier.State) bool { return tc.complete[s.Event.ID] })
+		if ok != (tc.want != "") || ok && s.Event.ID != tc.want {
+			t.Errorf("%s: %v", tc.name, s)
+		}
+		applied := map[string]dossier.State{}
+		if ok {
+			applied[owner] = s
+		}
+		var lost []string
+		for _, s := range d.Superseded(applied) {
+			lost = append(lost, s.Event.ID)
+		}
+		if !slices.Equal(lost, tc.lost) {
+			t.Errorf("%s: superseded %v, want %v", tc.name, lost, tc.lost)
+		}
+	}
+}
+
+func TestAuthorise(t *testing.T) {
+	t.Parallel()
+	prID := strings.Repeat("ab", 32)
+	accepted := state(owner, 3, "refs/heads/main", c1)
+	waiting := state(friend, 5, "refs/heads/main", c2, "refs/tags/v1", c1)
+	before := state(friend, 2, "refs/heads/main", c2)
+	stranger := state(other, 9, "refs/heads/evil", c2)
+	full := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend), accepted}, held(waiting, before, stranger))
+	bare := dossier.New("x", domain, nil, held(announcement(t, owner, 1)))
+	strangers := dossier.New("x", domain, nil, held(announcement(t, owner, 1), stranger))
+	main := map[string]string{"refs/heads/main": c1}
+	for _, tc := range []struct {
+		name    string
+		d       dossier.Dossier
+		refs    map[string]string
+		changes []dossier.Change
+		state   string
+		refusal string
+	}{
+		{"exactly the newest", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}}, waiting.ID, ""},
+		{"only a part of it", full, main, []dossier.Change{{"refs/heads/main", c2}}, "", "differs in refs/tags/v1"},
+		{"more than it names", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}, {"refs/heads/b", c1}}, "", "differs in refs/heads/b"},
+		{"back to the accepted one", full, map[string]string{"refs/heads/main": c2}, []dossier.Change{{"refs/heads/main", c1}}, accepted.ID, ""},
+		{"one older than the accepted", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", ""}}, "", "no state event names exactly"},
+		{"a stranger's", full, nil, []dossier.Change{{"refs/heads/evil", c2}}, "", "no state event names exactly"},
+		{"deleting what is gone in the state", full, map[string]string{"refs/heads/main": c1, "refs/heads/old": c1}, []dossier.Change{{"refs/heads/old", ""}}, accepted.ID, ""},
+		{"no state at all", bare, nil, []dossier.Change{{"refs/heads/main", c1}}, "", "no state event for this repository"},
+		{"only a stranger's", strangers, nil, []dossier.Change{{"refs/heads/evil", c2}}, "", "by others"},
+		{"another namespace", full, main, []dossier.Change{{"refs/notes/x", c1}}, "", "only refs/heads/"},
+		{"the tip of an unknown event", bare, nil, []dossier.Change{{"refs/nostr/" + strings.Repeat("cd", 32), c1}}, "", ""},
+		{"the tip of a known event", bare, nil, []dossier.Change{{"refs/nostr/" + prID, c1}}, "", ""},
+		{"another tip of a known event", bare, nil, []dossier.Change{{"refs/nostr/" + prID, c2}}, "", "names commit " + c1},
+		{"a name that is no id", bare, nil, []dossier.Change{{"refs/nostr/main", c1}}, "", "64 hex"},
+		{"deleting a tip", bare, nil, []dossier.Change{{"refs/nostr/" + prID, ""}}, "", "cannot be deleted"},
+		{"good branches with a bad tip", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}, {"refs/nostr/x", c1}}, "", "64 hex"},
+	} {
+		s, err := tc.d.Authorise(dossier.Push{Owner: owner, Refs: tc.refs, Changes: tc.changes, Commit: func(id string) (string, bool) { return c1, id == prID }})
+		var refused *dossier.Refused
+		switch {
+		case tc.refusal != "":
+			if !errors.As(err, &refused) || !strings.Contains(refused.Reason, tc.refusal) || !strings.HasPrefix(refused.Reason, "authorisation failed: ") {
+				t.Errorf("%s: %v, want a refusal with %q", tc.name, err, tc.refusal)
+			}
+		case err != nil:
+			t.Errorf("%s: %v", tc.name, err)
+		case tc.state == "" && s != nil || tc.state != "" && (s == nil || s.Event.ID != tc.state):
+			t.Errorf("%s: allowed by %v, want %v", tc.name, s, tc.state)
+		}
+	}
+}

@@ -1,0 +1,210 @@
+// Package throttle keeps us polite: so many requests at once and so many in any minute to one git server, and a queue of identifiers for each server
+// that is busy, served round-robin (spec/purgatory.md, Path 2). It is driven by triggers — a request ends, an identifier joins, the minute moves on
+// — and never polls.
+package throttle
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+// window is the time that rate limits speak of.
+const window = time.Minute
+
+// Limit is what one server is asked at most.
+type Limit struct {
+	Concurrent int // requests at once
+	Rate       int // requests in any 60 seconds
+}
+
+// Limits are the limits of all servers.
+type Limits struct {
+	Default Limit
+	Domains map[string]Limit // overrides
+}
+
+// ParseLimits reads overrides of the form domain:concurrent:rate (NGIT_SYNC_DOMAIN_LIMITS). A domain may carry a port.
+func ParseLimits(def Limit, overrides []string) (Limits, error) {
+	l := Limits{Default: def, Domains: map[string]Limit{}}
+	for _, s := range overrides {
+		parts := strings.Split(strings.TrimSpace(s), ":")
+		if len(parts) < 3 {
+			return l, fmt.Errorf("NGIT_SYNC_DOMAIN_LIMITS has %q: want domain:concurrent:rate", s)
+		}
+		concurrent, err1 := strconv.Atoi(parts[len(parts)-2])
+		rate, err2 := strconv.Atoi(parts[len(parts)-1])
+		if err1 != nil || err2 != nil || concurrent < 1 || rate < 1 {
+			return l, fmt.Errorf("NGIT_SYNC_DOMAIN_LIMITS has %q: concurrent and rate must be numbers from 1 on", s)
+		}
+		l.Domains[strings.ToLower(strings.Join(parts[:len(parts)-2], ":"))] = Limit{concurrent, rate}
+	}
+	return l, nil
+}
+
+// Domain is the server behind a URL: its host, with the port if the URL has one.
+func Domain(rawURL string) string {
+	u, err := url.Parse(rawURL)
+	if err != nil {
+		return ""
+	}
+	return strings.ToLower(u.Host)
+}
+
+// Throttle admits requests. It is safe for concurrent use.
+type Throttle struct {
+	limits Limits
+	// share is among how many workers the limits are divided, so that they hold for the whole deployment.
+	share func() int
+
+	mu      sync.Mutex
+	domains map[string]*domain
+	closed  bool
+}
+
+// domain is one server. It is forgotten when nothing of the last minute concerns it.
+type domain struct {
+	inFlight int
+	recent   []time.Time // requests begun within the window, oldest first
+	queue    []string    // identifiers, next first
+	serve    map[string]func(release func())
+	timer    *time.Timer
+}
+
+// New makes a throttle. share tells how many workers there are.
+func New(l Limits, share func() int) *Throttle {
+	return &Throttle{limits: l, share: share, domains: map[string]*domain{}}
+}
+
+// Close stops serving queues.
+func (t *Throttle) Close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for _, d := range t.domains {
+		d.queue, d.serve = nil, nil
+		if d.timer != nil {
+			d.timer.Stop()
+		}
+	}
+}
+
+// Try admits a request to a server if it may be made now and nobody waits for it. release must be called when the request has ended.
+func (t *Throttle) Try(name string) (release func(), ok bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	d := t.domain(name)
+	now := time.Now()
+	if len(d.queue) > 0 || !t.free(name, d, now) {
+		return nil, false
+	}
+	return t.admit(name, d, now), true
+}
+
+// Join puts an identifier into a server's queue; serve is called once, in a goroutine of its own, when its turn has come. One that is queued already
+// keeps its place.
+func (t *Throttle) Join(name, identifier string, serve func(release func())) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	d := t.domain(name)
+	if d.serve == nil {
+		d.serve = map[string]func(func()){}
+	}
+	if _, queued := d.serve[identifier]; !queued {
+		d.queue = append(d.queue, identifier)
+	}
+	d.serve[identifier] = serve
+	t.advance(name, d)
+}
+
+// InFlight tells the requests under way, by server.
+func (t *Throttle) InFlight() map[string]int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := map[string]int{}
+	for name, d := range t.domains {
+		if d.inFlight > 0 {
+			n[name] = d.inFlight
+		}
+	}
+	return n
+}
+
+func (t *Throttle) domain(name string) *domain {
+	d := t.domains[name]
+	if d == nil {
+		d = &domain{}
+		t.domains[name] = d
+	}
+	return d
+}
+
+// limit is this worker's part of a server's limit, at least one.
+func (t *Throttle) limit(name string) Limit {
+	l, ok := t.limits.Domains[name]
+	if !ok {
+		l = t.limits.Default
+	}
+	n := max(1, t.share())
+	return Limit{max(1, l.Concurrent/n), max(1, l.Rate/n)}
+}
+
+func (t *Throttle) free(name string, d *domain, now time.Time) bool {
+	for len(d.recent) > 0 && now.Sub(d.recent[0]) >= window {
+		d.recent = d.recent[1:]
+	}
+	l := t.limit(name)
+	return d.inFlight < l.Concurrent && len(d.recent) < l.Rate
+}
+
+// admit counts a request that begins. t.mu is held.
+func (t *Throttle) admit(name string, d *domain, now time.Time) (release func()) {
+	d.inFlight++
+	d.recent = append(d.recent, now)
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			d.inFlight--
+			t.advance(name, d)
+		})
+	}
+}
+
+// advance serves the queue as far as the limits let, and sees to it that somebody comes back when the window moves on. t.mu is held.
+func (t *Throttle) advance(name string, d *domain) {
+	now := time.Now()
+	for len(d.queue) > 0 && t.free(name, d, now) {
+		identifier := d.queue[0]
+		d.queue = d.queue[1:]
+		serve := d.serve[identifier]
+		delete(d.serve, identifier)
+		go serve(t.admit(name, d, now))
+	}
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	if len(d.recent) > 0 && !t.closed {
+		// Also with an empty queue: to forget the server when its last request is a minute old.
+		d.timer = time.AfterFunc(d.recent[0].Add(window).Sub(now), func() {
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			t.free(name, d, time.Now())
+			if len(d.recent) == 0 && d.inFlight == 0 && len(d.queue) == 0 {
+				if t.domains[name] == d {
+					delete(t.domains, name)
+				}
+				return
+			}
+			t.advance(name, d)
+		})
+	}
+}

@@ -1,0 +1,144 @@
+package throttle_test
+
+import (
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"tendril.dev/services/purgatory/throttle"
+)
+
+func alone() int { return 1 }
+
+func newThrottle(concurrent, rate int) *throttle.Throttle {
+	return throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: concurrent, Rate: rate}}, alone)
+}
+
+func TestConcurrency(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		th := newThrottle(2, 100)
+		defer th.Close()
+		a, ok1 := th.Try("h")
+		_, ok2 := th.Try("h")
+		if _, ok3 := th.Try("h"); !ok1 || !ok2 || ok3 {
+			t.Fatalf("%v %v %v", ok1, ok2, ok3)
+		}
+		if _, ok := th.Try("other"); !ok {
+			t.Fatal("another server is not concerned")
+		}
+		a()
+		a() // twice is once
+		if _, ok := th.Try("h"); !ok {
+			t.Fatal("a released place is free")
+		}
+		if _, ok := th.Try("h"); ok {
+			t.Fatal("releasing twice freed two places")
+		}
+	})
+}
+
+// TestRateInAnyMinute: whenever one looks, the last 60 seconds have no more requests than the limit.
+func TestRateInAnyMinute(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		th := newThrottle(100, 30)
+		defer th.Close()
+		var admitted []time.Time
+		for range 400 {
+			if release, ok := th.Try("h"); ok {
+				admitted = append(admitted, time.Now())
+				release()
+			}
+			time.Sleep(700 * time.Millisecond)
+		}
+		for i := 30; i < len(admitted); i++ {
+			if gap := admitted[i].Sub(admitted[i-30]); gap < time.Minute {
+				t.Fatalf("31 requests within %v", gap)
+			}
+		}
+		if len(admitted) < 120 {
+			t.Fatalf("only %d requests in 280 s", len(admitted))
+		}
+	})
+}
+
+// TestQueueIsRoundRobin: an identifier that joins again stands behind the others, and the queue moves by itself.
+func TestQueueIsRoundRobin(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		th := newThrottle(1, 4)
+		defer th.Close()
+		busy, _ := th.Try("h")
+		var mu sync.Mutex
+		var order []string
+		var join func(id string, times int)
+		join = func(id string, times int) {
+			th.Join("h", id, func(release func()) {
+				mu.Lock()
+				order = append(order, id)
+				mu.Unlock()
+				time.Sleep(time.Second)
+				if times > 1 {
+					join(id, times-1)
+				}
+				release()
+			})
+		}
+		join("a", 3)
+		join("b", 2)
+		join("c", 1)
+		join("c", 1) // queued already
+		if _, ok := th.Try("h"); ok {
+			t.Fatal("a request went before those that wait")
+		}
+		busy()
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		mu.Lock()
+		if !slices.Equal(order, []string{"a", "b", "c"}) {
+			t.Errorf("served %v: three and the first make four in a minute", order)
+		}
+		mu.Unlock()
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Equal(order, []string{"a", "b", "c", "a", "b", "a"}) {
+			t.Errorf("served %v", order)
+		}
+	})
+}
+
+func TestLimitsAreSharedAmongWorkers(t *testing.T) {
+	t.Parallel()
+	th := throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 6, Rate: 30}}, func() int { return 3 })
+	defer th.Close()
+	n := 0
+	for range 10 {
+		if _, ok := th.Try("h"); ok {
+			n++
+		}
+	}
+	if n != 2 {
+		t.Fatalf("%d of 6 places for one of three workers", n)
+	}
+}
+
+func TestParseLimits(t *testing.T) {
+	t.Parallel()
+	l, err := throttle.ParseLimits(throttle.Limit{Concurrent: 5, Rate: 30}, []string{"GitHub.com:10:60", "git.example.org:8443:1:2"})
+	if err != nil || l.Domains["github.com"] != (throttle.Limit{Concurrent: 10, Rate: 60}) || l.Domains["git.example.org:8443"] != (throttle.Limit{Concurrent: 1, Rate: 2}) {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	for _, bad := range []string{"", "github.com", "github.com:1", "github.com:0:5", "github.com:a:5"} {
+		if _, err := throttle.ParseLimits(throttle.Limit{}, []string{bad}); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+	if got := throttle.Domain("https://Git.Example.org:8443/x.git"); got != "git.example.org:8443" {
+		t.Errorf("domain %q", got)
+	}
+}
