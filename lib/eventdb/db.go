@@ -23,6 +23,9 @@ import (
 // ErrNotFound: the index has no such event.
 var ErrNotFound = errors.New("no such event")
 
+// ErrClosed: the index was closed.
+var ErrClosed = errors.New("the index is closed")
+
 // Record is one event of the log.
 type Record struct {
 	Seq   uint64 // its sequence in the log
@@ -43,6 +46,8 @@ type DB struct {
 	count       uint64
 	moved       chan struct{} // closed and replaced whenever seq changes
 	subscribers []*subscriber
+	views       int // open
+	closed      bool
 }
 
 type subscriber struct{ fn func([]Record) }
@@ -54,6 +59,7 @@ type options struct {
 	cacheBytes  int64
 	keepDeleted bool
 	now         func() nostr.Timestamp
+	fs          vfs.FS // nil: the real one, or memory if there is no folder
 }
 
 // WithCache sets the size of Pebble's block cache, in bytes. Default 64 MiB.
@@ -71,13 +77,16 @@ func Open(dir string, opts ...Option) (*DB, error) {
 	for _, set := range opts {
 		set(&o)
 	}
-	fs := vfs.Default
-	if dir == "" {
-		fs = vfs.NewMem()
+	switch {
+	case o.fs != nil:
+	case dir == "":
+		o.fs = vfs.NewMem()
+	default:
+		o.fs = vfs.Default
 	}
 	cache := pebble.NewCache(o.cacheBytes)
 	po := &pebble.Options{
-		FS:                 fs,
+		FS:                 o.fs,
 		Cache:              cache,
 		DisableWAL:         true,
 		MemTableSize:       32 << 20,
@@ -102,19 +111,63 @@ func Open(dir string, opts ...Option) (*DB, error) {
 		db.sieve, err = readSieve(p, int(db.count))
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open index in %q: %w", dir, err), db.Close())
+		return nil, errors.Join(fmt.Errorf("open index in %q: %w", dir, err), db.closeFiles())
 	}
 	return db, nil
 }
 
-// Close writes out what is in memory and closes the index. No View may be open.
+// Close writes out what is in memory and closes the index. From then on the index takes no records and new views answer [ErrClosed]. Views
+// that are still open go on, and the last of them closes the files.
 func (db *DB) Close() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	err := errors.Join(db.pebble.Flush(), db.pebble.Close())
-	db.cache.Unref()
+	if db.isClosed() {
+		return ErrClosed
+	}
+	err := db.pebble.Flush()
+	db.stateMu.Lock()
+	db.closed = true
+	last := db.views == 0
+	db.stateMu.Unlock()
+	if last {
+		err = errors.Join(err, db.closeFiles())
+	}
 	if err != nil {
 		return fmt.Errorf("close index: %w", err)
+	}
+	return nil
+}
+
+func (db *DB) isClosed() bool {
+	db.stateMu.Lock()
+	defer db.stateMu.Unlock()
+	return db.closed
+}
+
+func (db *DB) closeFiles() error {
+	defer db.cache.Unref()
+	return db.pebble.Close()
+}
+
+// enter counts a view; false if the index is closed.
+func (db *DB) enter() bool {
+	db.stateMu.Lock()
+	defer db.stateMu.Unlock()
+	if db.closed {
+		return false
+	}
+	db.views++
+	return true
+}
+
+// leave is called by a view that has closed its snapshot.
+func (db *DB) leave() error {
+	db.stateMu.Lock()
+	db.views--
+	last := db.closed && db.views == 0
+	db.stateMu.Unlock()
+	if last {
+		return db.closeFiles()
 	}
 	return nil
 }
@@ -178,6 +231,9 @@ func (db *DB) publish(seq, count uint64, stored []Record) {
 func (db *DB) reset(log string) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
+	if db.isClosed() {
+		return ErrClosed
+	}
 	b := db.pebble.NewBatch()
 	defer b.Close()
 	if err := b.DeleteRange([]byte{0}, []byte{0xff}, nil); err != nil {

@@ -108,8 +108,8 @@ func followOnce(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.L
 	consumer, err := js.OrderedConsumer(ctx, proto.StreamEvents, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:   db.Seq() + 1,
-		// A consumer that is lost for good is given up soon, so that the log is looked at again.
-		MaxResetAttempts: 3,
+		// A lost consumer is given up and not taken up again in there: first the log is looked at again.
+		MaxResetAttempts: 1,
 	})
 	if err != nil {
 		return fmt.Errorf("open log consumer: %w", err)

@@ -97,7 +97,7 @@ func (s *scanner) accept(m *match) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if m.event, err = loadAt(s.view.snap, m.posting.seq); err != nil {
+		if m.event, err = loadAt(s.view.reads, m.posting.seq); err != nil {
 			return false, err
 		}
 	}
@@ -153,7 +153,7 @@ func (s *scanner) lookUp(fn func(match) (bool, error)) error {
 			continue
 		}
 		m := match{posting: p, entry: Entry{ID: eid}}
-		if m.event, err = loadAt(s.view.snap, p.seq); err != nil {
+		if m.event, err = loadAt(s.view.reads, p.seq); err != nil {
 			return err
 		}
 		m.entry.CreatedAt = m.event.CreatedAt

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -13,7 +14,9 @@ import (
 // View is a consistent snapshot of the index: it stays at one sequence of the log however the index moves on. It is safe for concurrent use,
 // and must be closed.
 type View struct {
-	snap        *pebble.Snapshot
+	db          *DB
+	snap        *pebble.Snapshot // nil: the index is closed
+	reads       getter           // snap, or what answers in its place
 	seq, count  uint64
 	now         nostr.Timestamp
 	keepDeleted bool
@@ -27,18 +30,27 @@ type Entry struct {
 	ID        [32]byte
 }
 
-// View takes a snapshot.
+// View takes a snapshot. It never fails: a view of a closed index answers everything with [ErrClosed].
 func (db *DB) View() *View {
-	v := &View{snap: db.pebble.NewSnapshot(), now: db.now(), keepDeleted: db.keepDeleted}
+	if !db.enter() {
+		return &View{reads: nothing{}, err: ErrClosed}
+	}
+	snap := db.pebble.NewSnapshot()
+	v := &View{db: db, snap: snap, reads: snap, now: db.now(), keepDeleted: db.keepDeleted}
 	// The sequence is read from the snapshot itself, so that the two cannot differ.
-	if v.seq, v.err = readUint(v.snap, metaSeq); v.err == nil {
-		v.count, v.err = readUint(v.snap, metaCount)
+	if v.seq, v.err = readUint(snap, metaSeq); v.err == nil {
+		v.count, v.err = readUint(snap, metaCount)
 	}
 	return v
 }
 
+// nothing is what a view of a closed index reads.
+type nothing struct{}
+
+func (nothing) Get([]byte) ([]byte, io.Closer, error) { return nil, nil, ErrClosed }
+
 // Within gives the same view with a bound on what one query may cost: after so many steps over index entries it ends with [ErrTooBroad]; an
-// event that must be loaded to be checked counts as eight. What was found before is given. Strangers' filters are answered so, because some match
+// event that must be loaded to be checked counts as eight. What was given until then stands. Strangers' filters are answered so, because some match
 // next to nothing and still have to be compared with everything. Only the view that this was made from is to be closed.
 func (v *View) Within(steps int) *View {
 	bounded := *v
@@ -47,7 +59,16 @@ func (v *View) Within(steps int) *View {
 }
 
 // Close releases the snapshot.
-func (v *View) Close() error { return v.snap.Close() }
+func (v *View) Close() error {
+	if v.snap == nil {
+		return nil
+	}
+	err := errors.Join(v.snap.Close(), v.db.leave())
+	if err != nil {
+		return fmt.Errorf("close view: %w", err)
+	}
+	return nil
+}
 
 // Seq is the log sequence that the view shows.
 func (v *View) Seq() uint64 { return v.seq }
@@ -61,7 +82,7 @@ func (v *View) Event(eventID string) (*nostr.Event, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, ev, err := load(v.snap, eid)
+	p, ev, err := load(v.reads, eid)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +113,7 @@ func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	if !ok {
 		return nil, ErrNotFound
 	}
-	holder, closer, err := v.snap.Get(at.key(tableHolder))
+	holder, closer, err := v.reads.Get(at.key(tableHolder))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return nil, ErrNotFound
 	}
@@ -103,7 +124,7 @@ func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	if err := closer.Close(); err != nil {
 		return nil, fmt.Errorf("look up coordinate: %w", err)
 	}
-	p, ev, err := load(v.snap, eid)
+	p, ev, err := load(v.reads, eid)
 	if err == nil && v.expired(p) {
 		return nil, ErrNotFound
 	}
@@ -121,51 +142,55 @@ func (v *View) Deleted(ev *nostr.Event) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return isDeleted(v.snap, v.keepDeleted, ev, eid, author)
+	return isDeleted(v.reads, v.keepDeleted, ev, eid, author)
 }
 
 // Query gives the events that match, newest first and by id among equals, at most f.Limit of them if that is not 0 (none if f.LimitZero).
 // They are loaded one by one as they are asked for. f.Search matches nothing: there is no text index.
 func (v *View) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
-	return func(yield func(*nostr.Event, error) bool) {
-		err := v.scan(ctx, f, func(m match) (bool, error) {
-			ev := m.event
-			if ev == nil {
-				var err error
-				if ev, err = loadAt(v.snap, m.posting.seq); err != nil {
-					return false, err
-				}
+	return answers(func(give func(*nostr.Event) bool) error {
+		return v.scan(ctx, f, func(m match) (bool, error) {
+			if m.event != nil {
+				return give(m.event), nil
 			}
-			return yield(ev, nil), nil
+			ev, err := loadAt(v.reads, m.posting.seq)
+			return err == nil && give(ev), err
 		})
-		if err != nil {
-			yield(nil, err)
-		}
-	}
+	})
 }
 
 // QueryRaw is Query with the JSON as logged, for those who pass it on. The bytes are valid until the next step.
 func (v *View) QueryRaw(ctx context.Context, f nostr.Filter) iter.Seq2[[]byte, error] {
-	return func(yield func([]byte, error) bool) {
-		err := v.scan(ctx, f, func(m match) (bool, error) {
-			raw, closer, err := v.snap.Get(keyEvent(m.posting.seq))
+	return answers(func(give func([]byte) bool) error {
+		return v.scan(ctx, f, func(m match) (bool, error) {
+			raw, closer, err := v.reads.Get(keyEvent(m.posting.seq))
 			if err != nil {
 				return false, fmt.Errorf("load event at %d: %w", m.posting.seq, err)
 			}
-			more := yield(raw, nil)
+			more := give(raw)
 			return more, closer.Close()
 		})
-		if err != nil {
-			yield(nil, err)
-		}
-	}
+	})
 }
 
 // IDs is Query without the events: where an index alone answers the filter, it loads none.
 func (v *View) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[Entry, error] {
-	return func(yield func(Entry, error) bool) {
-		if err := v.scan(ctx, f, func(m match) (bool, error) { return yield(m.entry, nil), nil }); err != nil {
-			yield(Entry{}, err)
+	return answers(func(give func(Entry) bool) error {
+		return v.scan(ctx, f, func(m match) (bool, error) { return give(m.entry), nil })
+	})
+}
+
+// answers makes an iterator of a scan that gives its answers one by one. An error is the last answer, unless nobody listens any more.
+func answers[T any](scan func(give func(T) bool) error) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		stopped := false
+		err := scan(func(answer T) bool {
+			stopped = !yield(answer, nil)
+			return !stopped
+		})
+		if err != nil && !stopped {
+			var none T
+			yield(none, err)
 		}
 	}
 }
@@ -178,7 +203,7 @@ func (v *View) Count(ctx context.Context, f nostr.Filter) (int, error) {
 }
 
 func (v *View) posting(eid id) (posting, bool, error) {
-	value, closer, err := v.snap.Get(keyID(eid))
+	value, closer, err := v.reads.Get(keyID(eid))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return posting{}, false, nil
 	}

@@ -1,0 +1,137 @@
+package eventdb
+
+import (
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// carryOut does what a deletion request asks, now and for events that come later (NIP-09): only events of its own author, and no
+// deletion requests.
+func (c *change) carryOut(request *nostr.Event, author id) error {
+	for _, tag := range request.Tags {
+		if len(tag) < 2 {
+			continue
+		}
+		var err error
+		switch tag[0] {
+		case "e":
+			err = c.deleteByID(tag[1], author)
+		case "a":
+			err = c.deleteByAddress(tag[1], author, request.CreatedAt)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *change) deleteByID(target string, author id) error {
+	eid, err := parseID(target)
+	if err != nil {
+		return nil // a tag that names nothing
+	}
+	if err := c.set(keyDeletedID(author, eid), nil); err != nil {
+		return err
+	}
+	p, ev, err := load(c, eid)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if owner, err := parseID(ev.PubKey); err != nil || owner != author || ev.Kind == nostr.KindDeletion {
+		return err
+	}
+	return c.remove(p, ev, eid, author)
+}
+
+func (c *change) deleteByAddress(address string, author id, until nostr.Timestamp) error {
+	at, ok := parseAddress(address, author)
+	if !ok {
+		return nil
+	}
+	earlier, known, err := deletedTo(c, at)
+	if err != nil {
+		return err
+	}
+	if !known || until > earlier {
+		if err := c.set(at.key(tableDeletedTo), binary.BigEndian.AppendUint64(nil, uint64(until))); err != nil {
+			return err
+		}
+	}
+	holder, closer, err := c.Get(at.key(tableHolder))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	created, seq := placeOf(holder[:placeLen]).CreatedAt, binary.BigEndian.Uint64(holder[placeLen:])
+	if err := closer.Close(); err != nil {
+		return err
+	}
+	if created > until {
+		return nil
+	}
+	if err := c.batch.Delete(at.key(tableHolder), nil); err != nil || seq == swept {
+		return err
+	}
+	return c.removeStored(seq)
+}
+
+// parseAddress reads `<kind>:<pubkey>:<d>` if it is one of author's.
+func parseAddress(s string, author id) (coordinate, bool) {
+	k, rest, ok := strings.Cut(s, ":")
+	if !ok {
+		return coordinate{}, false
+	}
+	pubkey, d, _ := strings.Cut(rest, ":")
+	kind, err := strconv.ParseUint(k, 10, 16)
+	if err != nil {
+		return coordinate{}, false
+	}
+	owner, err := parseID(pubkey)
+	if err != nil || owner != author || nostr.IsReplaceableKind(int(kind)) && d != "" {
+		return coordinate{}, false
+	}
+	return coordinateOf(int(kind), author, d)
+}
+
+// isDeleted reports whether a stored deletion request covers the event.
+func isDeleted(r getter, disrespected bool, ev *nostr.Event, eid, author id) (bool, error) {
+	if disrespected || ev.Kind == nostr.KindDeletion {
+		return false, nil
+	}
+	_, closer, err := r.Get(keyDeletedID(author, eid))
+	if err == nil {
+		return true, closer.Close()
+	}
+	if !errors.Is(err, pebble.ErrNotFound) {
+		return false, err
+	}
+	at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD())
+	if !ok {
+		return false, nil
+	}
+	until, known, err := deletedTo(r, at)
+	return known && ev.CreatedAt <= until, err
+}
+
+// deletedTo is the latest time up to which a deletion request covers a coordinate, if one does.
+func deletedTo(r getter, at coordinate) (until nostr.Timestamp, known bool, err error) {
+	v, closer, err := r.Get(at.key(tableDeletedTo))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return 0, false, nil
+	}
+	if err != nil {
+		return 0, false, err
+	}
+	return nostr.Timestamp(binary.BigEndian.Uint64(v)), true, closer.Close()
+}

@@ -1,0 +1,483 @@
+package eventdb_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/proto"
+)
+
+// patience is how long a test waits for what should happen soon.
+const patience = 30 * time.Second
+
+func openBus(t *testing.T) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// note is a small event; n makes it a different one.
+func note(n int) *nostr.Event {
+	ev := &nostr.Event{PubKey: strings.Repeat("ab", 32), Kind: 1, CreatedAt: nostr.Timestamp(1000 + n), Content: "note", Sig: strings.Repeat("00", 64)}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+func project(d string, created nostr.Timestamp) *nostr.Event {
+	ev := &nostr.Event{PubKey: strings.Repeat("ab", 32), Kind: 30617, CreatedAt: created, Tags: nostr.Tags{{"d", d}}, Sig: strings.Repeat("00", 64)}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+// write appends events to the log as ingest does, and gives the log's head.
+func write(t *testing.T, b *bus.Bus, events ...*nostr.Event) uint64 {
+	t.Helper()
+	var last uint64
+	for chunk := range slices.Chunk(events, bus.MaxBatch) {
+		var msgs []*nats.Msg
+		for _, ev := range chunk {
+			raw, err := ev.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: raw})
+		}
+		var err error
+		if last, err = b.PublishBatch(t.Context(), msgs, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return last
+}
+
+func writeRaw(t *testing.T, b *bus.Bus, subject string, data []byte) uint64 {
+	t.Helper()
+	ack, err := b.JS.Publish(t.Context(), subject, data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ack.Sequence
+}
+
+// follow follows the log until stop is called.
+func follow(t *testing.T, b *bus.Bus, db *eventdb.DB, log *slog.Logger) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- eventdb.Follow(ctx, b.JS, db, log) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("follow: %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("follow did not end with its context")
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+func waitFor(t *testing.T, db *eventdb.DB, seq uint64) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := db.WaitFor(ctx, seq); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// applied counts the records that an index stores from now on.
+func applied(db *eventdb.DB) func() int {
+	var mu sync.Mutex
+	n := 0
+	db.Subscribe(func(recs []eventdb.Record) {
+		mu.Lock()
+		defer mu.Unlock()
+		n += len(recs)
+	})
+	return func() int {
+		mu.Lock()
+		defer mu.Unlock()
+		return n
+	}
+}
+
+// holds checks that the index has exactly these events.
+func holds(t *testing.T, db *eventdb.DB, events ...*nostr.Event) {
+	t.Helper()
+	v := db.View()
+	defer v.Close()
+	var want, got []string
+	for _, ev := range events {
+		want = append(want, ev.ID)
+	}
+	for ev, err := range v.Query(t.Context(), nostr.Filter{}) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, ev.ID)
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(want, got) {
+		missing := slices.DeleteFunc(slices.Clone(want), func(id string) bool { return slices.Contains(got, id) })
+		t.Fatalf("the index has %d events, want %d; missing: %.200q", len(got), len(want), missing)
+	}
+}
+
+func notes(from, to int) []*nostr.Event {
+	var out []*nostr.Event
+	for n := from; n < to; n++ {
+		out = append(out, note(n))
+	}
+	return out
+}
+
+func TestFollowAppliesWhatIsThereAndWhatComes(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	head := write(t, b, notes(0, 1700)...)
+	db := open(t, "")
+	defer closeDB(t, db)
+	stop := follow(t, b, db, slog.New(slog.DiscardHandler))
+	defer stop()
+	waitFor(t, db, head)
+	holds(t, db, notes(0, 1700)...)
+	for n := 1700; n < 1720; n++ {
+		waitFor(t, db, write(t, b, note(n)))
+	}
+	holds(t, db, notes(0, 1720)...)
+}
+
+func TestAReopenedIndexGoesOnWhereItWas(t *testing.T) {
+	t.Parallel()
+	b, dir := openBus(t), t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	db := open(t, dir)
+	stop := follow(t, b, db, log)
+	waitFor(t, db, write(t, b, notes(0, 300)...))
+	stop()
+	closeDB(t, db)
+
+	head := write(t, b, notes(300, 310)...)
+	db = open(t, dir)
+	defer closeDB(t, db)
+	if db.Seq() != 300 {
+		t.Fatalf("reopened at %d, want 300", db.Seq())
+	}
+	count := applied(db)
+	defer follow(t, b, db, log)()
+	waitFor(t, db, head)
+	if n := count(); n != 10 {
+		t.Fatalf("%d records applied after the reopening, want only the 10 new ones", n)
+	}
+	holds(t, db, notes(0, 310)...)
+}
+
+func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
+	t.Parallel()
+	log := slog.New(slog.DiscardHandler)
+	for name, tc := range map[string]struct {
+		change func(t *testing.T, b *bus.Bus, db *eventdb.DB)
+		opts   []eventdb.Option // of the second opening
+	}{
+		"the stream was deleted and made again": {change: func(t *testing.T, b *bus.Bus, _ *eventdb.DB) { remake(t, b) }},
+		"the index is ahead": {change: func(t *testing.T, _ *bus.Bus, db *eventdb.DB) {
+			if err := db.Apply([]eventdb.Record{{Seq: 1000, Event: note(999)}}); err != nil {
+				t.Fatal(err)
+			}
+		}},
+		"it was made under other rules": {
+			change: func(*testing.T, *bus.Bus, *eventdb.DB) {},
+			opts:   []eventdb.Option{eventdb.WithDeletionsDisrespected(true)},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, dir := openBus(t), t.TempDir()
+			db := open(t, dir)
+			stop := follow(t, b, db, log)
+			waitFor(t, db, write(t, b, notes(0, 20)...))
+			stop()
+			tc.change(t, b, db)
+			closeDB(t, db)
+			head := write(t, b, notes(5, 30)...)
+
+			db = open(t, dir, tc.opts...)
+			defer closeDB(t, db)
+			if err := eventdb.Bind(t.Context(), b.JS, db, log); err != nil {
+				t.Fatal(err)
+			}
+			if db.Seq() != 0 {
+				t.Fatalf("bound at %d, want an empty index", db.Seq())
+			}
+			holds(t, db)
+			defer follow(t, b, db, log)()
+			waitFor(t, db, head)
+			v := db.View()
+			defer v.Close()
+			for _, ev := range notes(5, 30) {
+				if has, err := v.Has(ev.ID); err != nil || !has {
+					t.Fatalf("after the rebuilding an event is missing: %v", err)
+				}
+			}
+			if has, err := v.Has(note(999).ID); err != nil || has {
+				t.Fatalf("an event of the other log is left: %v", err)
+			}
+		})
+	}
+}
+
+// remake deletes the log and makes an empty one.
+func remake(t *testing.T, b *bus.Bus) {
+	t.Helper()
+	stream, err := b.JS.Stream(t.Context(), proto.StreamEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
+	if err := b.JS.DeleteStream(t.Context(), proto.StreamEvents); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.JS.CreateStream(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBindKeepsAnIndexOfThisLog(t *testing.T) {
+	t.Parallel()
+	b, log := openBus(t), slog.New(slog.DiscardHandler)
+	db := open(t, "")
+	defer closeDB(t, db)
+	stop := follow(t, b, db, log)
+	waitFor(t, db, write(t, b, notes(0, 20)...))
+	stop()
+	if err := eventdb.Bind(t.Context(), b.JS, db, log); err != nil || db.Seq() != 20 {
+		t.Fatalf("bound again at %d, %v; want 20", db.Seq(), err)
+	}
+}
+
+func TestMarksAndReplacedMessagesMoveTheSequence(t *testing.T) {
+	t.Parallel()
+	b, log := openBus(t), slog.New(slog.DiscardHandler)
+	write(t, b, project("x", 1), project("x", 2), note(1)) // the first is gone from the log: a gap at its start
+	head := writeRaw(t, b, proto.SubjectEventsMark, []byte(`{}`))
+	db := open(t, "")
+	defer closeDB(t, db)
+	defer follow(t, b, db, log)()
+	waitFor(t, db, head) // the log ends with a mark
+	holds(t, db, project("x", 2), note(1))
+	// Live now: a replacement of what the index has, then only a mark.
+	write(t, b, project("x", 3))
+	waitFor(t, db, writeRaw(t, b, proto.SubjectEventsMark, []byte(`{}`)))
+	holds(t, db, project("x", 3), note(1))
+	if last, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil || db.Seq() != last {
+		t.Fatalf("index at %d, log at %d, %v", db.Seq(), last, err)
+	}
+}
+
+func TestAMalformedMessageDoesNotStopTheFollower(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	slot := func(n string) string {
+		return "grasp.event.1." + strings.Repeat("ab", 32) + "." + strings.Repeat(n, 32)
+	}
+	writeRaw(t, b, slot("1"), []byte(`{"id":`))
+	writeRaw(t, b, slot("2"), []byte(`{}`))
+	writeRaw(t, b, slot("3"), []byte(`{"id":"ff","pubkey":"`+strings.Repeat("ab", 32)+`","kind":1,"created_at":1,"tags":[],"content":"","sig":""}`))
+	writeRaw(t, b, slot("4"), []byte{0xff, 0})
+	writeRaw(t, b, "grasp.event.no.such.subject", []byte(`{}`))
+	head := write(t, b, note(1))
+	var out syncBuffer
+	db := open(t, "")
+	defer closeDB(t, db)
+	defer follow(t, b, db, slog.New(slog.NewJSONHandler(&out, nil)))()
+	waitFor(t, db, head)
+	holds(t, db, note(1))
+	var told []float64
+	for line := range strings.Lines(out.String()) {
+		var said map[string]any
+		if err := json.Unmarshal([]byte(line), &said); err != nil {
+			t.Fatal(err)
+		}
+		if said["level"] == "ERROR" {
+			told = append(told, said["seq"].(float64))
+		}
+	}
+	if !slices.Equal(told, []float64{1, 2, 3, 4}) {
+		t.Fatalf("told of the sequences %v, want 1 to 4", told)
+	}
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// TestAWriterMayApplyBesideTheFollower: ingest applies its own commits, and what the follower reads again is passed over.
+func TestAWriterMayApplyBesideTheFollower(t *testing.T) {
+	t.Parallel()
+	b, log := openBus(t), slog.New(slog.DiscardHandler)
+	db := open(t, "")
+	defer closeDB(t, db)
+	if err := eventdb.Bind(t.Context(), b.JS, db, log); err != nil {
+		t.Fatal(err)
+	}
+	defer follow(t, b, db, log)()
+	count := applied(db)
+	for n := range 200 {
+		last := write(t, b, note(n))
+		if err := db.Apply([]eventdb.Record{{Seq: last, Event: note(n)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, db, 200)
+	if n := count(); n != 200 {
+		t.Fatalf("%d records stored, want each of 200 once", n)
+	}
+	holds(t, db, notes(0, 200)...)
+}
+
+// TestACopyOfARunningIndexIsWhole: what lies on disk while the index runs is the whole state of some earlier sequence.
+func TestACopyOfARunningIndexIsWhole(t *testing.T) {
+	t.Parallel()
+	b, dir, log := openBus(t), t.TempDir(), slog.New(slog.DiscardHandler)
+	db := open(t, dir)
+	defer closeDB(t, db)
+	defer follow(t, b, db, log)()
+	var events []*nostr.Event
+	for n := range 1000 {
+		ev := note(n)
+		ev.Content = strings.Repeat("long ", 10_000) // so that some of it is written out, and some is not
+		ev.ID = ev.GetID()
+		events = append(events, ev)
+	}
+	waitFor(t, db, write(t, b, events...))
+	copied := t.TempDir()
+	if err := copyWhenStill(dir, copied); err != nil {
+		t.Fatal(err)
+	}
+	again := open(t, copied)
+	defer closeDB(t, again)
+	reached := again.Seq()
+	if reached == 0 || reached >= db.Seq() {
+		t.Fatalf("the copy is at %d of %d: the test needs one in between", reached, db.Seq())
+	}
+	holds(t, again, events[:reached]...)
+	count := applied(again)
+	head := write(t, b, note(5000))
+	defer follow(t, b, again, log)()
+	waitFor(t, again, head)
+	if n := count(); n != int(head-reached) {
+		t.Fatalf("%d records applied, want %d", n, head-reached)
+	}
+	holds(t, again, append(slices.Clip(events), note(5000))...)
+}
+
+// copyWhenStill copies a folder, once no file in it comes or goes meanwhile: Pebble's background work ends soon after the last write.
+func copyWhenStill(from, to string) error {
+	deadline := time.Now().Add(patience)
+	for {
+		before, err := os.ReadDir(from)
+		if err != nil {
+			return err
+		}
+		if err := os.RemoveAll(to); err != nil {
+			return err
+		}
+		err = os.CopyFS(to, os.DirFS(from))
+		after, lerr := os.ReadDir(from)
+		if lerr != nil {
+			return lerr
+		}
+		names := func(list []os.DirEntry) (out []string) {
+			for _, e := range list {
+				out = append(out, e.Name())
+			}
+			return out
+		}
+		if err == nil && slices.Equal(names(before), names(after)) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
+// TestFollowEndsWhenTheBusIsAway: a follower that waits for a server must still hear that it is to end.
+func TestFollowEndsWhenTheBusIsAway(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	db := open(t, "")
+	defer closeDB(t, db)
+	stop := follow(t, b, db, slog.New(slog.DiscardHandler))
+	waitFor(t, db, write(t, b, note(1)))
+	b.Close()
+	begun := time.Now()
+	stop()
+	if took := time.Since(begun); took > 10*time.Second {
+		t.Fatalf("it took %v to end", took)
+	}
+}
+
+// TestFollowRefusesAReplacedLog: what subscribers were told cannot be taken back, so the process is to begin anew.
+func TestFollowRefusesAReplacedLog(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	db := open(t, "")
+	defer closeDB(t, db)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- eventdb.Follow(ctx, b.JS, db, slog.New(slog.DiscardHandler)) }()
+	waitFor(t, db, write(t, b, note(1)))
+	stream, err := b.JS.Stream(ctx, proto.StreamEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
+	if err := b.JS.DeleteStream(ctx, proto.StreamEvents); err != nil {
+		t.Fatal(err)
+	}
+	// While there is none, the follower looks for it in vain and lets go of its consumer.
+	time.AfterFunc(time.Second, func() {
+		if _, err := b.JS.CreateStream(ctx, config); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
+			t.Error(err)
+		}
+	})
+	if err := <-done; !errors.Is(err, eventdb.ErrOtherLog) {
+		t.Fatalf("follow ended with %v, want ErrOtherLog", err)
+	}
+}
