@@ -43,9 +43,8 @@ func Serve(name string, s config.Settings, services ...Service) error {
 	if err != nil {
 		return err
 	}
-	ctx, release := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, release := untilSignal(context.Background())
 	defer release()
-	context.AfterFunc(ctx, release) // the next signal finds its default: the end
 	n, err := Open(ctx, name, s, log)
 	if err != nil {
 		if ctx.Err() != nil {
@@ -58,6 +57,23 @@ func Serve(name string, s config.Settings, services ...Service) error {
 		err = closeErr
 	}
 	return err
+}
+
+// untilSignal gives a context that ends with the first SIGINT or SIGTERM. By then signals have their default back, so that the next one ends
+// the process; signal.NotifyContext gives it back only later.
+func untilSignal(parent context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case <-signals:
+		case <-ctx.Done():
+		}
+		signal.Stop(signals)
+		cancel()
+	}()
+	return ctx, cancel
 }
 
 // Observation serves /metrics, /healthz and /readyz of a service that runs alone; in one process the front door does.

@@ -1,0 +1,129 @@
+package node_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/node"
+)
+
+// childEnv makes the test binary be a program under test: a node with one service, which says what happens on stdout.
+const childEnv = "TENDRIL_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	behaviour := os.Getenv(childEnv)
+	if behaviour == "" {
+		os.Exit(m.Run())
+	}
+	s, err := config.Parse("child", os.Args[1:])
+	if err == nil {
+		err = node.Serve("child", s, child(behaviour))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func child(behaviour string) node.Service {
+	return node.Service{Name: behaviour, Run: func(ctx context.Context, _ *node.Node) error {
+		fmt.Println("up")
+		if behaviour == "broken" {
+			return errors.New("it broke")
+		}
+		<-ctx.Done()
+		fmt.Println("stopping")
+		if behaviour == "stubborn" {
+			select {}
+		}
+		return nil
+	}}
+}
+
+// program is a child process.
+type program struct {
+	*exec.Cmd
+	out    *bufio.Scanner
+	stderr strings.Builder
+}
+
+func run(t *testing.T, behaviour string, args ...string) *program {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(cancel)
+	args = append([]string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none"}, args...)
+	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], args...)}
+	p.Env = append(os.Environ(), childEnv+"="+behaviour)
+	p.Stderr = &p.stderr
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.out = bufio.NewScanner(out)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Process.Kill() })
+	return p
+}
+
+func (p *program) expect(t *testing.T, line string) {
+	t.Helper()
+	for p.out.Scan() {
+		if p.out.Text() == line {
+			return
+		}
+	}
+	t.Fatalf("it never said %q; %v; stderr: %s", line, p.Wait(), p.stderr.String())
+}
+
+func (p *program) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	if err := p.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSignalsStopGracefully(t *testing.T) {
+	t.Parallel()
+	for _, s := range []os.Signal{syscall.SIGTERM, os.Interrupt} {
+		p := run(t, "good")
+		p.expect(t, "up")
+		p.signal(t, s)
+		p.expect(t, "stopping")
+		if err := p.Wait(); err != nil {
+			t.Errorf("%v: %v; stderr: %s", s, err, p.stderr.String())
+		}
+	}
+}
+
+func TestSecondSignalEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	p := run(t, "stubborn", "--shutdown-wait=1h")
+	p.expect(t, "up")
+	p.signal(t, syscall.SIGTERM)
+	p.expect(t, "stopping")
+	p.signal(t, syscall.SIGTERM)
+	var exit *exec.ExitError
+	if err := p.Wait(); !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != syscall.SIGTERM {
+		t.Errorf("%v; stderr: %s", err, p.stderr.String())
+	}
+}
+
+func TestFailureIsOneSentenceAndExitCodeOne(t *testing.T) {
+	t.Parallel()
+	p := run(t, "broken", "--log-level=error")
+	var exit *exec.ExitError
+	if err := p.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 || p.stderr.String() != "broken: it broke\n" {
+		t.Errorf("%v; stderr: %s", err, p.stderr.String())
+	}
+}
