@@ -89,6 +89,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		}
 		return nil
 	})
+	n.Announce(node.FrontDoor, "http://"+listener.Addr().String())
 	n.Log.Info("listening", "address", listener.Addr().String(), "domain", n.Settings.Domain)
 
 	select {
