@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// programEnv makes the test binary be the program itself.
+const programEnv = "TENDRIL_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(programEnv) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// program is `tendril` in a process and a folder of its own.
+type program struct {
+	*exec.Cmd
+	dir    string
+	lines  *bufio.Scanner
+	stderr bytes.Buffer
+}
+
+// start starts `tendril args`. The environment holds no setting but env; every port is any port.
+func start(t *testing.T, dir string, env []string, args ...string) *program {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	t.Cleanup(cancel)
+	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], args...), dir: dir}
+	p.Dir = dir
+	for _, set := range os.Environ() {
+		if !strings.HasPrefix(set, "NGIT_") {
+			p.Env = append(p.Env, set)
+		}
+	}
+	p.Env = append(p.Env, programEnv+"=1", "NGIT_BIND_ADDRESS=127.0.0.1:0", "NGIT_NATS_LISTEN=127.0.0.1:0")
+	p.Env = append(p.Env, env...)
+	p.Stderr = &p.stderr
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.lines = bufio.NewScanner(out)
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Process.Kill() })
+	return p
+}
+
+// line gives the next line with this prefix, without it.
+func (p *program) line(t *testing.T, prefix string) string {
+	t.Helper()
+	for p.lines.Scan() {
+		if rest, ok := strings.CutPrefix(p.lines.Text(), prefix); ok {
+			return rest
+		}
+	}
+	t.Fatalf("it never said %q: %v; stderr:\n%s", prefix, p.Wait(), p.stderr.String())
+	return ""
+}
+
+// fails waits for the end with exit code 1 and gives the last line of stderr: what the operator is told.
+func (p *program) fails(t *testing.T) string {
+	t.Helper()
+	out := new(strings.Builder)
+	for p.lines.Scan() {
+		fmt.Fprintln(out, p.lines.Text())
+	}
+	var exit *exec.ExitError
+	if err := p.Wait(); !errors.As(err, &exit) || exit.ExitCode() != 1 {
+		t.Fatalf("%v, want exit code 1; stdout:\n%s\nstderr:\n%s", err, out, p.stderr.String())
+	}
+	lines := strings.Split(strings.TrimSpace(p.stderr.String()), "\n")
+	return lines[len(lines)-1]
+}
+
+var domain = []string{"NGIT_DOMAIN=git.example.com"}
+
+func TestUpFromStartToStop(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"file", "memory"} {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, t.TempDir(), append(domain, "NGIT_DATABASE_BACKEND="+backend, "NGIT_DOMIAN=x"), "up")
+			door := p.line(t, "listening on ")
+			if relay := p.line(t, "  relay    "); relay != "ws"+strings.TrimPrefix(door, "http")+" (announced as git.example.com)" {
+				t.Errorf("relay: %s", relay)
+			}
+			if bus := p.line(t, "  NATS     "); !strings.HasPrefix(bus, "nats://127.0.0.1:") {
+				t.Errorf("NATS: %s", bus)
+			}
+			for _, path := range []string{"/healthz", "/readyz", "/metrics"} {
+				res, err := http.Get(door + path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				body, err := io.ReadAll(res.Body)
+				res.Body.Close()
+				if err != nil || res.StatusCode != http.StatusOK {
+					t.Errorf("%s: %d %s, %v", path, res.StatusCode, body, err)
+				}
+			}
+			if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			p.line(t, "stopping")
+			if err := p.Wait(); err != nil {
+				t.Errorf("after SIGTERM: %v; stderr:\n%s", err, p.stderr.String())
+			}
+			if !strings.Contains(p.stderr.String(), "NGIT_DOMAIN is meant?") {
+				t.Errorf("a misspelt setting is not warned of:\n%s", p.stderr.String())
+			}
+			if _, err := os.Stat(filepath.Join(p.dir, "data", "relay")); (err == nil) != (backend == "file") {
+				t.Errorf("the relay data folder: %v", err)
+			}
+		})
+	}
+}
+
+func TestSecondInstanceOnTheSameFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	first := start(t, dir, domain, "up")
+	first.line(t, "listening on ")
+	second := start(t, dir, domain, "up")
+	want := `tendril: NGIT_RELAY_DATA_PATH is "./data/relay": another process works in this folder; stop it, or give each a folder of its own`
+	if got := second.fails(t); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, setting := range []string{"NGIT_BIND_ADDRESS", "NGIT_NATS_LISTEN"} {
+		p := start(t, t.TempDir(), append(slices.Clone(domain), setting+"="+l.Addr().String()), "up")
+		got := p.fails(t)
+		if !strings.Contains(got, fmt.Sprintf("%s is %q", setting, l.Addr())) || !strings.Contains(got, "address already in use") {
+			t.Errorf("%s: %s", setting, got)
+		}
+	}
+}
+
+func TestWrongUseIsOneSentence(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		env, args []string
+		want      string
+	}{
+		"no domain":        {nil, []string{"up"}, "tendril: NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com"},
+		"wrong value":      {domain, []string{"up", "--commit-batch=0"}, `tendril: NGIT_COMMIT_BATCH is "0": want 1 to 1000`},
+		"not supported":    {append([]string{"NGIT_ARCHIVE_ALL=true"}, domain...), []string{"up"}, "tendril: NGIT_ARCHIVE_ALL is set, but archives (GRASP-05) are not supported yet; unset it"},
+		"no command":       {domain, nil, `tendril: expected one of "up", "version"`},
+		"wrong flag":       {domain, []string{"up", "--domian=x"}, "tendril: unknown flag --domian, did you mean \"--domain\"?"},
+		"folder is a file": {domain, []string{"up", "--relay-data-path=" + file}, `tendril: NGIT_RELAY_DATA_PATH is "` + file + `": not a directory; want a folder that this user may write to`},
+		"no NATS there":    {domain, []string{"up", "--nats-url=nats://127.0.0.1:1"}, "tendril: connect to NATS nats://127.0.0.1:1: nats: no servers available for connection"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, t.TempDir(), c.env, c.args...)
+			if got := p.fails(t); got != c.want || strings.Count(p.stderr.String(), "\n") != 1 {
+				t.Errorf("got %s\nwant %s", p.stderr.String(), c.want)
+			}
+		})
+	}
+}
+
+func TestVersionAndHelp(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"version"}, {"--version"}} {
+		p := start(t, t.TempDir(), nil, args...)
+		p.line(t, "tendril ")
+		if err := p.Wait(); err != nil {
+			t.Errorf("%v: %v", args, err)
+		}
+	}
+	p := start(t, t.TempDir(), nil, "up", "--help")
+	p.line(t, "Front door")
+	p.line(t, "  How clients are treated.")
+	for p.lines.Scan() {
+	}
+	if err := p.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestPasswordsAreNotShown(t *testing.T) {
+	t.Parallel()
+	if got := withoutPassword("nats://u:secret@a:4222, nats://b"); got != "nats://u:xxxxx@a:4222, nats://b" {
+		t.Errorf("%s", got)
+	}
+}
