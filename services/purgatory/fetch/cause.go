@@ -81,6 +81,9 @@ func classify(err error) Cause {
 	if ok && known.Cause != "" {
 		return known.Cause
 	}
+	if errors.Is(err, repository.ErrBadPack) {
+		return CauseBadPack
+	}
 	switch netguard.Classify(err) {
 	case netguard.CauseDNS:
 		return CauseDNS
@@ -94,9 +97,6 @@ func classify(err error) Cause {
 		return CauseNotGit
 	case netguard.CauseConnect:
 		return CauseConnect
-	}
-	if errors.Is(err, repository.ErrBadPack) {
-		return CauseBadPack
 	}
 	return CauseOurs
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 
 	"tendril.dev/lib/netguard"
+	"tendril.dev/services/purgatory/repository"
 )
 
 // maxAnswers bounds the lines before a pack: one ACK or NAK, which some servers repeat.
@@ -74,11 +75,13 @@ func explain(ctx context.Context, from *recordingReader, pack *packReader, err e
 	case ctx.Err() != nil:
 		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	case from.err != nil:
-		return fmt.Errorf("%w: %w", from.err, err)
+		return &Error{Cause: classify(from.err), Err: fmt.Errorf("%w: %w", from.err, err)}
 	case pack.err != nil:
 		return pack.err
+	case errors.Is(err, repository.ErrBadPack):
+		return err
 	}
-	return err
+	return ours(err)
 }
 
 // encodeRequest writes wants, haves and "done" in one message. band is how the pack will come.

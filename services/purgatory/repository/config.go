@@ -66,9 +66,9 @@ func receiveConfiguration() []setting {
 // uploadConfiguration lets upload-pack serve what GRASP-01 asks for.
 func uploadConfiguration() []setting {
 	return []setting{
+		{"uploadpack.allowAnySHA1InWant", "false"}, // first: it sets and clears the next two as well
 		{"uploadpack.allowTipSHA1InWant", "true"},
 		{"uploadpack.allowReachableSHA1InWant", "true"},
-		{"uploadpack.allowAnySHA1InWant", "false"},
 		{"uploadpack.allowFilter", "true"},
 		{"uploadpackfilter.sparse:oid.allow", "false"}, // costs us much and nobody uses it
 		{"lsrefs.unborn", "advertise"},

@@ -47,12 +47,33 @@ func (b *timedBody) Read(p []byte) (int, error) {
 type responseStream struct {
 	x           *exchange
 	contentType string
-	preamble    string // goes before the first byte
+	preamble    string            // goes before the first byte
+	instead     map[string]string // what to send where git says only this
+	held        []byte            // the beginning, as long as it may be one of these
 	begun       bool
 }
 
 // Write sends what it is given and flushes. A client that stops taking is cut off.
 func (s *responseStream) Write(p []byte) (int, error) {
+	if s.instead != nil && len(s.held)+len(p) <= maxHeld {
+		s.held = append(s.held, p...)
+		return len(p), nil
+	}
+	s.instead = nil
+	if len(s.held) > 0 {
+		held := s.held
+		s.held = nil
+		if _, err := s.send(held); err != nil {
+			return 0, err
+		}
+	}
+	return s.send(p)
+}
+
+// maxHeld is the length of the longest beginning that something else may stand for.
+const maxHeld = 18
+
+func (s *responseStream) send(p []byte) (int, error) {
 	s.x.control.SetWriteDeadline(time.Now().Add(s.x.options.Stall))
 	if err := s.begin(); err != nil {
 		return 0, err
@@ -63,6 +84,19 @@ func (s *responseStream) Write(p []byte) (int, error) {
 		return n, err
 	}
 	return n, s.flush()
+}
+
+// finish sends what is held, and the header if git had nothing to say.
+func (s *responseStream) finish() error {
+	if len(s.held) == 0 {
+		return s.begin()
+	}
+	whole := string(s.held)
+	if other, ok := s.instead[whole]; ok {
+		whole = other
+	}
+	_, err := s.send([]byte(whole))
+	return err
 }
 
 func (s *responseStream) begin() error {

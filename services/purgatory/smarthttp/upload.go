@@ -56,8 +56,26 @@ func (x *exchange) advertise(service string) {
 		x.w.Header().Set("Content-Type", contentType)
 		return
 	}
-	x.stream(operationRefs, c, &responseStream{x: x, contentType: contentType, preamble: preamble})
+	out := &responseStream{x: x, contentType: contentType, preamble: preamble}
+	if service == uploadPack {
+		out.instead = emptyAdvertisements
+	}
+	x.stream(operationRefs, c, out)
 }
+
+// noRefs is how newer versions of git advertise what they can do where there is no reference yet. Before 2.41, upload-pack only
+// sends a flush, from which a client cannot learn that it may ask for objects by id.
+const noRefs = ZeroID + " capabilities^{}\x00multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not " +
+	"deepen-relative no-progress include-tag multi_ack_detailed allow-tip-sha1-in-want allow-reachable-sha1-in-want no-done filter " +
+	"object-format=sha1 agent=git/tendril\n"
+
+// emptyAdvertisements are what stands in place of an advertisement without a line, in protocol versions 0 and 1.
+var emptyAdvertisements = map[string]string{
+	"0000":                     pktLine(noRefs) + "0000",
+	"000eversion 1\n" + "0000": "000eversion 1\n" + pktLine(noRefs) + "0000",
+}
+
+func pktLine(payload string) string { return fmt.Sprintf("%04x%s", len(payload)+4, payload) }
 
 // fetch answers POST git-upload-pack.
 func (x *exchange) fetch() {
@@ -78,7 +96,7 @@ func (x *exchange) stream(operation string, c *repository.Command, out *response
 	c.Patience = x.options.Patience
 	err := c.Run(x.r.Context())
 	if err == nil {
-		err = out.begin() // git may have nothing to say
+		err = out.finish()
 	} else if !out.begun {
 		x.fail(err)
 	}
@@ -92,8 +110,7 @@ func (x *exchange) stream(operation string, c *repository.Command, out *response
 
 // serviceLine is what stands before an advertisement of protocol versions 0 and 1 (gitprotocol-http).
 func serviceLine(service string) string {
-	line := "# service=" + service + "\n"
-	return fmt.Sprintf("%04x%s0000", len(line)+4, line)
+	return pktLine("# service="+service+"\n") + "0000"
 }
 
 // gitProtocol reads the Git-Protocol header, "version=2" for example, and gives what of it git is to know. Whatever else stands

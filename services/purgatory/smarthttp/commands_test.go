@@ -1,0 +1,134 @@
+package smarthttp
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+)
+
+func pkt(lines ...string) string {
+	var b strings.Builder
+	for _, line := range lines {
+		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
+	}
+	return b.String() + "0000"
+}
+
+func TestReadPush(t *testing.T) {
+	t.Parallel()
+	a, b := strings.Repeat("a", 40), strings.Repeat("b", 40)
+	for name, tc := range map[string]struct {
+		in       string
+		commands int
+		want     string // the error, or ""
+		report   bool
+		sideband bool
+		rest     string
+	}{
+		"probe":             {in: "0000"},
+		"one":               {in: pkt(ZeroID+" "+a+" refs/heads/x\x00 report-status side-band-64k\n") + "PACK", commands: 1, report: true, sideband: true, rest: "PACK"},
+		"version 2 report":  {in: pkt(a + " " + b + " refs/heads/x\x00report-status-v2 object-format=sha1 quiet agent=git/2"), commands: 1, report: true},
+		"two":               {in: pkt(a+" "+b+" refs/heads/x\x00", a+" "+ZeroID+" refs/tags/y\n"), commands: 2},
+		"no capabilities":   {in: pkt(a + " " + b + " refs/heads/x"), commands: 1},
+		"shallow":           {in: pkt("shallow "+a, "shallow "+b, a+" "+b+" refs/heads/x\x00"), commands: 1},
+		"push options":      {in: pkt(a+" "+b+" refs/heads/x\x00push-options") + pkt("ci.skip") + "PACK", commands: 1, rest: "PACK"},
+		"nothing":           {in: "", want: "end too soon"},
+		"no flush":          {in: strings.TrimSuffix(pkt(a+" "+b+" refs/heads/x\x00"), "0000"), want: "end too soon"},
+		"half a line":       {in: "0080" + a, want: "end too soon"},
+		"half a length":     {in: "00", want: "not pkt-lines"},
+		"no length":         {in: "wxyz", want: "not pkt-lines"},
+		"length 1":          {in: "0001", want: "not pkt-lines"},
+		"an error":          {in: pkt("ERR no"), want: "not pkt-lines"},
+		"no options":        {in: pkt(a + " " + b + " refs/heads/x\x00push-options"), want: "end too soon"},
+		"shallow later":     {in: pkt(a+" "+b+" refs/heads/x\x00", "shallow "+a), want: "a command is not"},
+		"shallow nothing":   {in: pkt("shallow x"), want: "names no object"},
+		"certificate":       {in: pkt("push-cert\x00report-status"), want: "signed pushes"},
+		"sha256":            {in: pkt(a + " " + b + " refs/heads/x\x00object-format=sha256"), want: "object format"},
+		"long ids":          {in: pkt(strings.Repeat("a", 64) + " " + strings.Repeat("b", 64) + " refs/heads/x\x00"), want: "a command is not"},
+		"upper case":        {in: pkt(strings.ToUpper(a) + " " + b + " refs/heads/x\x00"), want: "a command is not"},
+		"nothing to do":     {in: pkt(ZeroID + " " + ZeroID + " refs/heads/x\x00"), want: "changes nothing"},
+		"HEAD":              {in: pkt(a + " " + b + " HEAD\x00"), want: "not below refs/"},
+		"elsewhere":         {in: pkt(a + " " + b + " x/refs/heads/x\x00"), want: "not below refs/"},
+		"climbing":          {in: pkt(a + " " + b + " refs/heads/../../config\x00"), want: `contains ".."`},
+		"a space":           {in: pkt(a + " " + b + " refs/heads/x y\x00"), want: "contains"},
+		"a line within":     {in: pkt(a + " " + b + " refs/heads/x\ny\x00"), want: "control character"},
+		"later NUL":         {in: pkt(a+" "+b+" refs/heads/x\x00", a+" "+b+" refs/heads/y\x00atomic"), want: "control character"},
+		"twice":             {in: pkt(a+" "+b+" refs/heads/x\x00", b+" "+a+" refs/heads/x"), want: "named twice"},
+		"too many commands": {in: manyCommands(maxCommands + 1), want: "more than 10000"},
+		"as many as can be": {in: manyCommands(maxCommands), commands: maxCommands},
+		"too many bytes":    {in: strings.Repeat(pkt("shallow " + a)[:52], maxCommandBytes/52+1), want: "longer than"},
+	} {
+		r := strings.NewReader(tc.in)
+		p, err := readPush(r)
+		if tc.want != "" {
+			if !isMalformed(err) || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%s: error %v, want %q", name, err, tc.want)
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		rest, _ := io.ReadAll(r)
+		if len(p.commands) != tc.commands || p.report != tc.report || p.sideband != tc.sideband || string(rest) != tc.rest {
+			t.Errorf("%s: %d commands, report %v, side-band %v, rest %q", name, len(p.commands), p.report, p.sideband, rest)
+		}
+	}
+}
+
+func manyCommands(n int) string {
+	lines := make([]string, n)
+	for i := range lines {
+		lines[i] = fmt.Sprintf("%s %s refs/heads/%d", ZeroID, strings.Repeat("a", 40), i)
+	}
+	lines[0] += "\x00"
+	return pkt(lines...)
+}
+
+func FuzzReadPush(f *testing.F) {
+	a, b := strings.Repeat("a", 40), strings.Repeat("b", 40)
+	for _, seed := range []string{
+		"0000", "", pkt(ZeroID + " " + a + " refs/heads/x\x00 report-status side-band-64k\n"),
+		pkt("shallow "+a, a+" "+b+" refs/heads/x\x00push-options", b+" "+ZeroID+" refs/tags/y") + pkt("o") + "PACK",
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		p, err := readPush(bytes.NewReader(in))
+		if err != nil {
+			if !isMalformed(err) {
+				t.Fatalf("an error of another kind: %v", err)
+			}
+			return
+		}
+		for _, c := range p.commands {
+			if !strings.HasPrefix(c.Name, "refs/") || strings.ContainsAny(c.Name, "\x00\n ") || len(c.Old) != 40 || len(c.New) != 40 {
+				t.Fatalf("command %+v", c)
+			}
+		}
+		if len(p.commands) == 0 {
+			return
+		}
+		// What git is given says the same again.
+		again, err := readPush(bytes.NewReader(p.encode()))
+		if err != nil || fmt.Sprint(again.commands) != fmt.Sprint(p.commands) {
+			t.Fatalf("%+v became %+v, %v", p.commands, again, err)
+		}
+	})
+}
+
+func FuzzGitProtocol(f *testing.F) {
+	for _, seed := range []string{"version=2", "version=1:foo", "", "version=2\x00", "foo=bar:version=2"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, header string) {
+		switch got := gitProtocol(header); got {
+		case "", "version=1", "version=2":
+		default:
+			t.Fatalf("%q lets %q through", header, got)
+		}
+	})
+}

@@ -1,0 +1,421 @@
+package smarthttp_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/services/purgatory/smarthttp"
+)
+
+const receiveType = "application/x-git-receive-pack-request"
+
+func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	r := h.repo("push")
+	var asked []smarthttp.Command
+	released := false
+	h.authority.push = func(ctx context.Context, commands []smarthttp.Command, receive func(context.Context) error) error {
+		asked = commands
+		err := receive(ctx)
+		released = err == nil && h.refs(r)["refs/heads/main"] == commands[0].New
+		return err
+	}
+	w := gittest.NewWork(t)
+	first := w.Commit("a", "a")
+	w.Git("push", h.at("push"), "main")
+	if want := (smarthttp.Command{Name: "refs/heads/main", Old: smarthttp.ZeroID, New: first}); len(asked) != 1 || asked[0] != want || !want.Create() {
+		t.Errorf("asked for %+v", asked)
+	}
+	if !released {
+		t.Error("the references were not there when receive returned")
+	}
+	second := w.Commit("b", "b")
+	w.Git("tag", "--annotate", "--message", "v1", "v1")
+	w.Git("push", h.at("push"), "main", "v1")
+	w.Git("push", "--force", h.at("push"), first+":refs/heads/main", second+":refs/heads/dev", ":refs/tags/v1")
+	want := map[string]string{"refs/heads/main": first, "refs/heads/dev": second}
+	if got := h.refs(r); !maps.Equal(got, want) {
+		t.Errorf("references %v, want %v", got, want)
+	}
+	w.Git("push", h.at("push"), ":refs/heads/main") // the branch that HEAD follows
+	if got := h.refs(r); len(got) != 1 {
+		t.Errorf("references %v", got)
+	}
+	if n := h.counted("ngit_git_push_authorization_total", "authorized"); n != 4 {
+		t.Errorf("%v pushes counted as authorised", n)
+	}
+	if n := h.counted("ngit_git_operations_total", "receive_pack", "ok"); n != 4 {
+		t.Errorf("%v pushes counted", n)
+	}
+}
+
+func TestRefusalStandsOnTheTerminal(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	r := h.repo("refused")
+	reason := "authorisation failed: no state event authorises these references"
+	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+		return fmt.Errorf("push: %w", &smarthttp.Refusal{Reason: reason})
+	}
+	w := gittest.NewWork(t)
+	w.Commit("a", "a")
+	w.Git("branch", "dev")
+	big := filepath.Join(w.Dir, "big")
+	noise := make([]byte, 8<<20) // beyond http.postBuffer: sent in chunks, after a probe
+	rand.Read(noise)
+	if err := os.WriteFile(big, noise, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.Commit("b", "b")
+	out, err := gittest.Try(t, w.Dir, "push", h.at("refused"), "main", "dev")
+	if err == nil {
+		t.Fatal("the push succeeded")
+	}
+	for _, want := range []string{"remote: " + reason, "[remote rejected] main -> main (" + reason + ")", "[remote rejected] dev -> dev"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not on the terminal:\n%s", want, out)
+		}
+	}
+	for _, bad := range []string{"RPC failed", "unexpected disconnect", "hung up", "HTTP 4", "HTTP 5"} {
+		if strings.Contains(out, bad) {
+			t.Errorf("%q is on the terminal:\n%s", bad, out)
+		}
+	}
+	if data, err := r.HasData(t.Context()); err != nil || data || len(h.refs(r)) != 0 {
+		t.Errorf("something came into the repository: %v, %v", h.refs(r), err)
+	}
+	if h.counted("ngit_git_push_authorization_total", "refused") != 1 || h.counted("ngit_git_operations_total", "receive_pack", "refused") != 1 {
+		t.Error("the refusal was not counted")
+	}
+}
+
+func TestOtherFailuresOfTheAuthorityTellNothing(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	h.repo("failing")
+	w := gittest.NewWork(t)
+	w.Commit("a", "a")
+	for name, push := range map[string]func(context.Context, []smarthttp.Command, func(context.Context) error) error{
+		"before": func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+			return errors.New("secret-host: no responders")
+		},
+		"after": func(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
+			return errors.Join(receive(ctx), errors.New("secret-host: not committed"))
+		},
+		"never received": func(context.Context, []smarthttp.Command, func(context.Context) error) error { return nil },
+	} {
+		h.authority.push = push
+		out, err := gittest.Try(t, w.Dir, "push", h.at("failing"), "main:refs/heads/"+strings.ReplaceAll(name, " ", "-"))
+		if err == nil || !strings.Contains(out, "[remote rejected]") || strings.Contains(out, "secret") {
+			t.Errorf("%s: %v\n%s", name, err, out)
+		}
+	}
+}
+
+func TestWhatGitRefusesIsRefusedWhole(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	r := h.repo("stale")
+	var received error
+	h.authority.push = func(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
+		received = receive(ctx)
+		return received
+	}
+	w := gittest.NewWork(t)
+	first := w.Commit("a", "a")
+	w.Git("push", h.at("stale"), "main")
+	second := w.Commit("b", "b")
+
+	// One command is right, the other expects main where it is not.
+	body := pkt(smarthttp.ZeroID+" "+second+" refs/heads/dev\x00 report-status side-band-64k", second+" "+second+" refs/heads/main") +
+		string(w.Pack("main"))
+	status, _, answer := h.send("POST", h.at("stale")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, strings.NewReader(body))
+	if status != 200 || !strings.Contains(answer, "ng refs/heads/main") || !strings.Contains(answer, "ng refs/heads/dev") {
+		t.Errorf("answer %d %q", status, answer)
+	}
+	if received == nil {
+		t.Error("the authority was told that all was applied")
+	}
+	if got := h.refs(r); len(got) != 1 || got["refs/heads/main"] != first {
+		t.Errorf("references %v", got)
+	}
+}
+
+func TestPushOfBadPacksIsRefused(t *testing.T) {
+	t.Parallel()
+	w := gittest.NewWork(t)
+	w.Commit("a", "a")
+	commit := w.Commit("b", "b")
+	whole := w.Pack("main")
+	damaged := bytes.Clone(whole)
+	damaged[len(damaged)/2] ^= 0x40
+	for name, pack := range map[string][]byte{
+		"damaged":      damaged,
+		"missing link": w.PackOf(commit, w.Git("rev-parse", "main^{tree}")),
+		"truncated":    whole[:len(whole)/2],
+		"none":         nil,
+		"no pack":      []byte("a story about something else"),
+		"too many":     []byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := serve(t, smarthttp.Options{})
+			r := h.repo("bad")
+			for _, shallow := range []string{"", "shallow " + commit} {
+				lines := []string{smarthttp.ZeroID + " " + commit + " refs/heads/main\x00 report-status side-band-64k agent=x"}
+				if shallow != "" {
+					lines = append([]string{shallow}, lines...)
+				}
+				status, _, answer := h.send("POST", h.at("bad")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
+					strings.NewReader(pkt(lines...)+string(pack)))
+				if status != 200 || !strings.Contains(answer, "ng refs/heads/main") || strings.Contains(answer, r.Path()) {
+					t.Errorf("answer %d %q", status, answer)
+				}
+				if data, err := r.HasData(t.Context()); err != nil || data || len(h.refs(r)) != 0 {
+					t.Errorf("something came into the repository: %v, %v", h.refs(r), err)
+				}
+			}
+		})
+	}
+}
+
+func TestPushFromAShallowCloneStandsOnWhatIsHere(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	r := h.repo("shallow")
+	h.repo("other")
+	w := gittest.NewWork(t)
+	w.Commit("a", "a")
+	w.Commit("b", "b")
+	w.Git("push", h.at("shallow"), "main")
+	clone := &gittest.Work{TB: t, Dir: filepath.Join(t.TempDir(), "clone")}
+	gittest.Git(t, t.TempDir(), "clone", "--quiet", "--depth=1", h.at("shallow"), clone.Dir)
+	id := clone.Commit("c", "c")
+	clone.Git("push", h.at("shallow"), "main")
+	if got := h.refs(r)["refs/heads/main"]; got != id {
+		t.Errorf("main is at %s, want %s", got, id)
+	}
+	if out, err := gittest.Try(t, clone.Dir, "push", h.at("other"), "main"); err == nil {
+		t.Errorf("a history without its beginning was taken:\n%s", out)
+	}
+	gittest.Git(t, r.Path(), "fsck", "--full")
+}
+
+// pkt writes lines as a section of pkt-lines.
+func pkt(lines ...string) string {
+	var b strings.Builder
+	for _, line := range lines {
+		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
+	}
+	return b.String() + "0000"
+}
+
+func TestPushIsBounded(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{MaxPushBytes: 1 << 20})
+	r := h.repo("big")
+	w := gittest.NewWork(t)
+	noise := make([]byte, 3<<20)
+	rand.Read(noise)
+	w.Commit("noise", string(noise))
+	out, err := gittest.Try(t, w.Dir, "push", h.at("big"), "main")
+	if err == nil || !strings.Contains(out, "remote: the push is larger than 1048576 bytes") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if data, err := r.HasData(t.Context()); err != nil || data {
+		t.Errorf("has data: %v, %v", data, err)
+	}
+	entries, err := os.ReadDir(filepath.Join(r.Path(), "objects"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range entries {
+		if strings.HasPrefix(entry.Name(), "tmp_") {
+			t.Errorf("left behind: %s", entry.Name())
+		}
+	}
+}
+
+func TestMalformedPushesAreBadRequests(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	h.repo("malformed")
+	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+		t.Error("the authority was asked")
+		return nil
+	}
+	for _, body := range []string{"", "000", "0003", "zzzz", "0008abcd", pkt("hello"), "00ff" + smarthttp.ZeroID, pkt("push-cert\x00x")} {
+		status, _, answer := h.send("POST", h.at("malformed")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, strings.NewReader(body))
+		if status != 400 || !strings.HasPrefix(answer, "bad request: ") {
+			t.Errorf("%q: %d %q", body, status, answer)
+		}
+	}
+	if status, _, answer := h.send("POST", h.at("malformed")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
+		strings.NewReader("0000")); status != 200 || answer != "" {
+		t.Errorf("a probe: %d %q", status, answer)
+	}
+}
+
+func TestReportInTheFormTheClientAskedFor(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	h.repo("forms")
+	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+		return &smarthttp.Refusal{Reason: "no\nand  no"}
+	}
+	id := strings.Repeat("7", 40)
+	report := "000eunpack ok\n" + "001eng refs/heads/x no and no\n"
+	for capabilities, want := range map[string]string{
+		"":                            "",
+		"report-status":               report + "0000",
+		"report-status-v2":            report + "0000",
+		"side-band-64k":               "0010\x02no\nand  no\n0000",
+		"side-band-64k report-status": "0010\x02no\nand  no\n",
+	} {
+		status, _, answer := h.send("POST", h.at("forms")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
+			strings.NewReader(pkt(smarthttp.ZeroID+" "+id+" refs/heads/x\x00"+capabilities)))
+		if status != 200 || !strings.HasPrefix(answer, want) || (want == "" && answer != "") {
+			t.Errorf("%q: %d %q, want %q", capabilities, status, answer, want)
+		}
+	}
+}
+
+func TestGzipIsUnpackedAndBounded(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	r := h.repo("gzip")
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "a")
+	zipped := func(content io.Reader) *bytes.Buffer {
+		var b bytes.Buffer
+		z := gzip.NewWriter(&b)
+		if _, err := io.Copy(z, content); err != nil {
+			t.Fatal(err)
+		}
+		if err := z.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return &b
+	}
+	body := zipped(strings.NewReader(pkt(smarthttp.ZeroID+" "+id+" refs/heads/main\x00report-status") + string(w.Pack("main"))))
+	header := map[string]string{"Content-Type": receiveType, "Content-Encoding": "gzip"}
+	status, _, answer := h.send("POST", h.at("gzip")+"/git-receive-pack", header, body)
+	if status != 200 || !strings.Contains(answer, "ok refs/heads/main") || h.refs(r)["refs/heads/main"] != id {
+		t.Errorf("a push: %d %q", status, answer)
+	}
+	header["Content-Type"] = "application/x-git-upload-pack-request"
+	fetch := fmt.Sprintf("%s0009done\n", pkt("want "+id+" ofs-delta\n"))
+	if status, _, answer := h.send("POST", h.at("gzip")+"/git-upload-pack", header, zipped(strings.NewReader(fetch))); status != 200 ||
+		!strings.HasPrefix(answer, "0008NAK\nPACK") {
+		t.Errorf("a fetch: %d %q", status, answer)
+	}
+	// 200 MB of haves in 200 kB.
+	bomb := zipped(io.MultiReader(strings.NewReader(pkt("want "+id+" ofs-delta\n")),
+		io.LimitReader(&endless{line: "0032have " + strings.Repeat("8", 40) + "\n"}, 50*4_000_000)))
+	if status, _, answer := h.send("POST", h.at("gzip")+"/git-upload-pack", header, bomb); status != 413 {
+		t.Errorf("a bomb: %d %.100q", status, answer)
+	}
+}
+
+type endless struct {
+	line string
+	at   int
+}
+
+func (e *endless) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = e.line[e.at%len(e.line)]
+		e.at++
+	}
+	return len(p), nil
+}
+
+func TestClientThatWaitsIsKeptAlive(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{KeepAlive: 10 * time.Millisecond})
+	h.repo("slow")
+	proceed := make(chan struct{})
+	h.authority.push = func(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
+		err := receive(ctx)
+		<-proceed
+		return err
+	}
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "a")
+	read, write := io.Pipe()
+	go func() {
+		io.WriteString(write, pkt(smarthttp.ZeroID+" "+id+" refs/heads/main\x00report-status side-band-64k")+string(w.Pack("main")))
+		write.Close()
+	}()
+	request, err := http.NewRequestWithContext(t.Context(), "POST", h.at("slow")+"/git-receive-pack", read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", receiveType)
+	response, err := h.Client().Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	alive := make([]byte, 5)
+	if _, err := io.ReadFull(response.Body, alive); err != nil || string(alive) != "0005\x01" {
+		t.Errorf("%q comes first, %v", alive, err)
+	}
+	close(proceed)
+	if answer, err := io.ReadAll(response.Body); err != nil || !strings.Contains(string(answer), "ok refs/heads/main") {
+		t.Errorf("answer %q, %v", answer, err)
+	}
+	out, err := gittest.Try(t, w.Dir, "push", h.at("slow"), "main:refs/heads/dev")
+	if err != nil {
+		t.Errorf("git does not understand it: %v\n%s", err, out)
+	}
+}
+
+func TestClientThatStallsIsCutOff(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{Stall: 50 * time.Millisecond})
+	h.repo("stalled")
+	ended := make(chan error, 1)
+	h.authority.push = func(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
+		err := receive(ctx)
+		ended <- err
+		return err
+	}
+	read, write := io.Pipe()
+	t.Cleanup(func() { write.Close() })
+	go func() {
+		io.WriteString(write, pkt(smarthttp.ZeroID+" "+strings.Repeat("9", 40)+" refs/heads/main\x00report-status"))
+	}()
+	request, err := http.NewRequestWithContext(t.Context(), "POST", h.at("stalled")+"/git-receive-pack", read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Content-Type", receiveType)
+	go func() {
+		if response, err := h.Client().Do(request); err == nil {
+			response.Body.Close()
+		}
+	}()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the push holds on for ever")
+	}
+}

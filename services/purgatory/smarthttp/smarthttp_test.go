@@ -1,0 +1,378 @@
+package smarthttp_test
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/services/purgatory/smarthttp"
+)
+
+// authority serves the repositories that it was given and takes pushes as its function says.
+type authority struct {
+	store *repository.Store
+	mu    sync.Mutex
+	known map[string]bool
+	push  func(ctx context.Context, commands []smarthttp.Command, receive func(context.Context) error) error
+}
+
+func (a *authority) Repository(_ context.Context, ref nip34.RepoRef) (*repository.Repo, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r, err := a.store.Repo(ref)
+	return r, err == nil && a.known[ref.Identifier]
+}
+
+func (a *authority) Push(ctx context.Context, _ nip34.RepoRef, commands []smarthttp.Command, receive func(context.Context) error) error {
+	return a.push(ctx, commands, receive)
+}
+
+// takeAll is an authority's word for pushes that it allows.
+func takeAll(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
+	return receive(ctx)
+}
+
+// house is a server of repositories and what a test asks of it.
+type house struct {
+	testing.TB
+	*httptest.Server
+	authority *authority
+	registry  *prometheus.Registry
+}
+
+func serve(t testing.TB, o smarthttp.Options) *house {
+	t.Helper()
+	registry := prometheus.NewPedanticRegistry()
+	metrics, err := smarthttp.NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.Metrics = metrics
+	a := &authority{store: gittest.Store(t), known: map[string]bool{}, push: takeAll}
+	server := httptest.NewServer(smarthttp.New(a, o))
+	t.Cleanup(server.Close)
+	return &house{TB: t, Server: server, authority: a, registry: registry}
+}
+
+// repo makes a repository that is served.
+func (h *house) repo(identifier string) *repository.Repo {
+	h.Helper()
+	r := gittest.Repo(h, h.authority.store, identifier)
+	h.authority.mu.Lock()
+	defer h.authority.mu.Unlock()
+	h.authority.known[identifier] = true
+	return r
+}
+
+// at is where a repository is served.
+func (h *house) at(identifier string) string {
+	npub, err := nip19.EncodePublicKey(gittest.Owner)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return h.URL + nip34.RepositoryURLPath(npub, identifier)
+}
+
+func (h *house) refs(r *repository.Repo) map[string]string {
+	h.Helper()
+	refs, err := r.Refs(h.Context())
+	if err != nil {
+		h.Fatal(err)
+	}
+	return refs.ByName
+}
+
+// counted gives one count of ngit_git_operations_total and the like, by the labels in the order of their names.
+func (h *house) counted(metric string, labels ...string) float64 {
+	h.Helper()
+	families, err := h.registry.Gather()
+	if err != nil {
+		h.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() != metric {
+			continue
+		}
+		for _, m := range family.GetMetric() {
+			var values []string
+			for _, label := range m.GetLabel() {
+				values = append(values, label.GetValue())
+			}
+			if strings.Join(values, " ") == strings.Join(labels, " ") {
+				return m.GetCounter().GetValue()
+			}
+		}
+	}
+	return 0
+}
+
+func TestCloneOfEveryKindOfIdentifier(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "a")
+	for _, identifier := range []string{"plain", "a/b", "..", "🌱 seed", "-x", "a.git", "100%", "a?b#c"} {
+		h.repo(identifier)
+		if out, err := gittest.Try(t, w.Dir, "push", h.at(identifier), "main"); err != nil {
+			t.Errorf("push to %q: %v\n%s", identifier, err, out)
+			continue
+		}
+		clone := filepath.Join(t.TempDir(), "clone")
+		if out, err := gittest.Try(t, t.TempDir(), "clone", h.at(identifier), clone); err != nil {
+			t.Errorf("clone of %q: %v\n%s", identifier, err, out)
+		} else if got := gittest.Git(t, clone, "rev-parse", "HEAD"); got != id {
+			t.Errorf("clone of %q is at %s", identifier, got)
+		}
+	}
+	if h.counted("ngit_git_operations_total", "upload_pack", "ok") == 0 || h.counted("ngit_git_bytes_total", "sent") == 0 {
+		t.Error("nothing was counted")
+	}
+	if problems, err := testutil.GatherAndLint(h.registry); err != nil || len(problems) > 0 {
+		t.Errorf("metrics: %v, %v", problems, err)
+	}
+}
+
+func TestClonesInEveryProtocolVersionAndShape(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	r := h.repo("shapes")
+	w := gittest.NewWork(t)
+	first := w.Commit("a", strings.Repeat("a", 100))
+	w.Commit("a", strings.Repeat("b", 100))
+	last := w.Commit("a", strings.Repeat("c", 100))
+	w.Git("push", h.at("shapes"), "main")
+	for _, version := range []string{"0", "1", "2"} {
+		git := func(dir string, args ...string) string {
+			t.Helper()
+			return gittest.Git(t, dir, append([]string{"-c", "protocol.version=" + version}, args...)...)
+		}
+		root := t.TempDir()
+		git(root, "clone", "--quiet", h.at("shapes"), "full")
+		git(root, "clone", "--quiet", "--depth=1", h.at("shapes"), "shallow")
+		git(root, "clone", "--quiet", "--filter=blob:none", "--no-checkout", h.at("shapes"), "partial")
+		full, shallow, partial := filepath.Join(root, "full"), filepath.Join(root, "shallow"), filepath.Join(root, "partial")
+		if n := git(full, "rev-list", "--count", "HEAD"); n != "3" {
+			t.Errorf("version %s: full clone has %s commits", version, n)
+		}
+		if n := git(shallow, "rev-list", "--count", "HEAD"); n != "1" {
+			t.Errorf("version %s: shallow clone has %s commits", version, n)
+		}
+		git(shallow, "fetch", "--quiet", "--unshallow")
+		if n := git(shallow, "rev-list", "--count", "HEAD"); n != "3" {
+			t.Errorf("version %s: unshallowed clone has %s commits", version, n)
+		}
+		if missing := git(partial, "rev-list", "--objects", "--missing=print", "HEAD"); strings.Count(missing, "?") != 3 {
+			t.Errorf("version %s: of a partial clone these are missing: %s", version, missing)
+		}
+		git(partial, "checkout", "--quiet", "HEAD") // brings a blob by its id
+
+		empty := filepath.Join(root, "empty")
+		git(root, "init", "--quiet", empty)
+		git(empty, "fetch", "--quiet", "--depth=1", h.at("shapes"), first) // reachable, no tip
+		git(empty, "fetch", "--quiet", h.at("shapes"), last)
+	}
+	if _, err := r.SetRefs(t.Context(), map[string]string{"refs/heads/main": first}, nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	empty := t.TempDir()
+	gittest.Git(t, empty, "init", "--quiet")
+	if out, err := gittest.Try(t, empty, "-c", "protocol.version=0", "fetch", h.at("shapes"), last); err == nil || !strings.Contains(out, "not our ref") {
+		t.Errorf("an unreachable object was served: %v\n%s", err, out)
+	}
+}
+
+func TestEmptyRepositoryShowsItsBranch(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	r := h.repo("empty")
+	if _, err := r.SetRefs(t.Context(), nil, nil, "refs/heads/trunk"); err != nil {
+		t.Fatal(err)
+	}
+	clone := filepath.Join(t.TempDir(), "clone")
+	gittest.Git(t, t.TempDir(), "clone", h.at("empty"), clone)
+	if branch := gittest.Git(t, clone, "symbolic-ref", "HEAD"); branch != "refs/heads/trunk" {
+		t.Errorf("the clone is on %s", branch)
+	}
+	status, _, body := h.get("GET", h.at("empty")+"/HEAD", nil)
+	if status != 200 || body != "ref: refs/heads/trunk\n" {
+		t.Errorf("HEAD: %d %q", status, body)
+	}
+}
+
+// get sends a request and gives status, header and body of the answer.
+func (h *house) get(method, url string, header map[string]string) (int, http.Header, string) {
+	h.Helper()
+	return h.send(method, url, header, nil)
+}
+
+func (h *house) send(method, url string, header map[string]string, body io.Reader) (int, http.Header, string) {
+	h.Helper()
+	request, err := http.NewRequestWithContext(h.Context(), method, url, body)
+	if err != nil {
+		h.Fatal(err)
+	}
+	for name, value := range header {
+		request.Header.Set(name, value)
+	}
+	response, err := h.Client().Do(request)
+	if err != nil {
+		h.Fatal(err)
+	}
+	defer response.Body.Close()
+	content, err := io.ReadAll(response.Body)
+	if err != nil {
+		h.Fatal(err)
+	}
+	return response.StatusCode, response.Header, string(content)
+}
+
+func TestAnswersToRequestsOfEveryKind(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	h.repo("kinds")
+	base := h.at("kinds")
+	other := strings.Replace(base, "kinds.git", "unknown.git", 1)
+	upload := "application/x-git-upload-pack-request"
+	for name, tc := range map[string]struct {
+		method, url string
+		header      map[string]string
+		status      int
+		contentType string
+		body        string
+	}{
+		"refs":              {"GET", base + "/info/refs?service=git-upload-pack", nil, 200, "application/x-git-upload-pack-advertisement", "001e# service=git-upload-pack\n0000"},
+		"allow by id":       {"GET", base + "/info/refs?service=git-upload-pack", nil, 200, "application/x-git-upload-pack-advertisement", "allow-tip-sha1-in-want allow-reachable-sha1-in-want"},
+		"filter":            {"GET", base + "/info/refs?service=git-upload-pack", nil, 200, "application/x-git-upload-pack-advertisement", " filter "},
+		"version 2":         {"GET", base + "/info/refs?service=git-upload-pack", map[string]string{"Git-Protocol": "version=2"}, 200, "application/x-git-upload-pack-advertisement", "000eversion 2\n"},
+		"odd version":       {"GET", base + "/info/refs?service=git-upload-pack", map[string]string{"Git-Protocol": "version=2;touch x"}, 200, "application/x-git-upload-pack-advertisement", "001e# service=git-upload-pack\n0000"},
+		"refs for pushing":  {"GET", base + "/info/refs?service=git-receive-pack", map[string]string{"Git-Protocol": "version=2"}, 200, "application/x-git-receive-pack-advertisement", "001f# service=git-receive-pack\n0000"},
+		"no tip to push":    {"GET", base + "/info/refs?service=git-receive-pack", nil, 200, "application/x-git-receive-pack-advertisement", "capabilities^{}"},
+		"HEAD of refs":      {"HEAD", base + "/info/refs?service=git-upload-pack", nil, 200, "application/x-git-upload-pack-advertisement", ""},
+		"HEAD of HEAD":      {"HEAD", base + "/HEAD", nil, 200, "text/plain; charset=utf-8", ""},
+		"dumb":              {"GET", base + "/info/refs", nil, 403, "", "dumb HTTP protocol is not served"},
+		"archive":           {"GET", base + "/info/refs?service=git-upload-archive", nil, 403, "", "not served"},
+		"objects":           {"GET", base + "/objects/info/packs", nil, 404, "", "not found"},
+		"config":            {"GET", base + "/config", nil, 404, "", "not found"},
+		"the address":       {"GET", base, nil, 404, "", "git clone"},
+		"unknown":           {"GET", other + "/info/refs?service=git-upload-pack", nil, 404, "", "repository not found"},
+		"unknown push":      {"POST", other + "/git-receive-pack", nil, 404, "", "repository not found"},
+		"PRs":               {"GET", strings.Replace(base, "/npub1", "/prs/npub1", 1) + "/HEAD", nil, 404, "", "repository not found"},
+		"no npub":           {"GET", h.URL + "/etc/passwd.git/HEAD", nil, 404, "", "not found"},
+		"traversal":         {"GET", strings.Replace(base, "kinds.git", "..%2Fkinds.git", 1) + "/HEAD", nil, 404, "", "repository not found"},
+		"NUL":               {"GET", strings.Replace(base, "kinds.git", "a%00b.git", 1) + "/HEAD", nil, 404, "", "not found"},
+		"POST to refs":      {"POST", base + "/info/refs?service=git-upload-pack", nil, 405, "", "method"},
+		"GET of a service":  {"GET", base + "/git-upload-pack", nil, 405, "", "method"},
+		"no type":           {"POST", base + "/git-upload-pack", nil, 415, "", "Content-Type"},
+		"type of another":   {"POST", base + "/git-receive-pack", map[string]string{"Content-Type": upload}, 415, "", "Content-Type"},
+		"odd encoding":      {"POST", base + "/git-upload-pack", map[string]string{"Content-Type": upload, "Content-Encoding": "br"}, 400, "", "Content-Encoding"},
+		"gzip that is none": {"POST", base + "/git-upload-pack", map[string]string{"Content-Type": upload, "Content-Encoding": "gzip"}, 400, "", "gzip"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			status, header, body := h.get(tc.method, tc.url, tc.header)
+			if status != tc.status || !strings.Contains(body, tc.body) {
+				t.Errorf("answer %d %q, want %d and %q in it", status, body, tc.status, tc.body)
+			}
+			if got := header.Get("Content-Type"); tc.contentType != "" && got != tc.contentType {
+				t.Errorf("Content-Type %q", got)
+			}
+			if got := header.Get("Cache-Control"); status == 200 && !strings.Contains(got, "no-cache") {
+				t.Errorf("Cache-Control %q", got)
+			}
+			if strings.Contains(body, os.TempDir()) {
+				t.Errorf("the answer tells where repositories lie: %q", body)
+			}
+		})
+	}
+}
+
+func TestRepositoryThatIsNotOnDiskIsNotFound(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	if err := h.repo("gone").Remove(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status, _, body := h.get("GET", h.at("gone")+"/info/refs?service=git-upload-pack", nil); status != 404 {
+		t.Errorf("%d %q", status, body)
+	}
+}
+
+func TestPullRequestsHaveAnAuthorityOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	prs := &authority{store: gittest.Store(t), known: map[string]bool{"x": true}}
+	gittest.Repo(t, prs.store, "x")
+	h := serve(t, smarthttp.Options{PRs: prs})
+	at, err := url.Parse(h.at("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status, _, _ := h.get("GET", h.URL+"/prs"+at.EscapedPath()+"/HEAD", nil); status != 200 {
+		t.Errorf("/prs answers %d", status)
+	}
+	if status, _, _ := h.get("GET", h.at("x")+"/HEAD", nil); status != 404 {
+		t.Errorf("beside /prs it answers %d", status)
+	}
+}
+
+func TestFullHouseAsksToComeBack(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	hang := filepath.Join(t.TempDir(), "git")
+	script := "#!/bin/sh\ncase \"$1\" in version) echo git version 2.39.0;; init) exec git \"$@\";; *) exec sleep 60;; esac\n"
+	if err := os.WriteFile(hang, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s, err := repository.NewStore(repository.Options{Root: root, Git: hang, Processes: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &authority{store: s, known: map[string]bool{"full": true}}
+	gittest.Repo(t, s, "full")
+	server := httptest.NewServer(smarthttp.New(a, smarthttp.Options{Patience: 50 * time.Millisecond}))
+	t.Cleanup(server.Close)
+	h := &house{TB: t, Server: server, authority: a}
+	ctx, cancel := context.WithCancel(t.Context())
+	ask := func() (full bool) {
+		request, err := http.NewRequestWithContext(ctx, "GET", h.at("full")+"/info/refs?service=git-upload-pack", nil)
+		if err != nil {
+			t.Error(err)
+			return false
+		}
+		response, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return false
+		}
+		response.Body.Close()
+		return response.StatusCode == http.StatusServiceUnavailable && response.Header.Get("Retry-After") != ""
+	}
+	answers := make(chan bool, 4)
+	for range 4 { // three are let in, and hang
+		go func() { answers <- ask() }()
+	}
+	select {
+	case full := <-answers:
+		if !full {
+			t.Error("the fourth was not asked to come back")
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("the house does not get full")
+	}
+	cancel()
+	for range 3 {
+		<-answers
+	}
+}
