@@ -64,7 +64,7 @@ func Run(ctx context.Context, n *node.Node) error {
 			return err
 		}
 		length := time.Duration(n.Settings.BatchWindowMillis) * time.Millisecond
-		return window.Run(ctx, length, d.changed, d.publish)
+		return window.Run(ctx, length, d.changed, d.tryPublish)
 	})
 	group.Go(func() error { return d.rereadNowAndThen(ctx) })
 	return group.Wait()
@@ -79,10 +79,18 @@ type discovery struct {
 
 	mu    sync.Mutex
 	book  *repos.Book
-	stale bool // the book must be made anew from the index
-	at    uint64
+	stale bool   // the book must be made anew from the index
+	at    uint64 // sequence of the index when the book was made from it
 	up    bool
+
+	// What the index tells is only noted, because its writer must not wait: mu may be held for as long as a book takes to be made.
+	heardMu sync.Mutex
+	heard   []eventdb.Record
+	missed  bool // more than maxHeard: the book must be made anew
 }
+
+// maxHeard bounds the events that wait for the next window.
+const maxHeard = 10_000
 
 // start waits until the index, purgatory and the targets were read as they stood, and publishes what that makes.
 func (d *discovery) start(ctx context.Context, n *node.Node, targets uint64, heldRead <-chan struct{}) error {
@@ -98,7 +106,7 @@ func (d *discovery) start(ctx context.Context, n *node.Node, targets uint64, hel
 	case <-ctx.Done():
 		return nil
 	}
-	if err := d.publish(ctx); err != nil {
+	if err := d.tryPublish(ctx); err != nil {
 		return err
 	}
 	d.mu.Lock()
@@ -130,25 +138,41 @@ func (d *discovery) signal() {
 	}
 }
 
-// hear folds newly accepted events in. It runs in the index's goroutine, so it only does what is quick. A deletion request may take away
-// anything, so the book is made anew after one.
+// hear notes newly accepted events. It runs in the index's goroutine.
 func (d *discovery) hear(recs []eventdb.Record) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	changed := false
+	d.heardMu.Lock()
+	defer d.heardMu.Unlock()
+	concerned := false
 	for _, r := range recs {
+		if r.Event.Kind == nip34.KindAnnouncement || r.Event.Kind == nip34.KindDeletion || nip34.IsRootKind(r.Event.Kind) {
+			d.heard, concerned = append(d.heard, r), true
+		}
+	}
+	if len(d.heard) > maxHeard {
+		d.heard, d.missed = nil, true
+	}
+	if concerned {
+		d.signal()
+	}
+}
+
+// foldHeard folds what was heard into the book; d.mu is held. A deletion request may take away anything, so the book is made anew after
+// one.
+func (d *discovery) foldHeard() {
+	d.heardMu.Lock()
+	heard, missed := d.heard, d.missed
+	d.heard, d.missed = nil, false
+	d.heardMu.Unlock()
+	d.stale = d.stale || missed
+	for _, r := range heard {
 		switch {
 		case d.stale || r.Seq <= d.at:
 			// The next look at the index sees it, or the last one did.
-			changed = changed || d.stale
 		case r.Event.Kind == nip34.KindDeletion:
-			d.stale, changed = true, true
+			d.stale = true
 		default:
-			changed = d.book.Accept(r.Event) || changed
+			d.book.Accept(r.Event)
 		}
-	}
-	if changed {
-		d.signal()
 	}
 }
 
@@ -206,9 +230,23 @@ func (d *discovery) rereadNowAndThen(ctx context.Context) error {
 	}
 }
 
+// tryPublish publishes, and has another try in the next window if the bus does not take it.
+func (d *discovery) tryPublish(ctx context.Context) error {
+	err := d.publish(ctx)
+	if errors.Is(err, errPublish) {
+		d.log.Warn("targets could not be published, trying again", "error", err)
+		d.signal()
+		return nil
+	}
+	return err
+}
+
+var errPublish = errors.New("publish targets")
+
 // publish brings the targets in line with the book.
 func (d *discovery) publish(ctx context.Context) error {
 	d.mu.Lock()
+	d.foldHeard()
 	err := d.reread(ctx)
 	wanted := d.book.Targets()
 	accepted, held, roots := d.book.Counts()
@@ -218,7 +256,7 @@ func (d *discovery) publish(ctx context.Context) error {
 	}
 	sent, err := d.publisher.Publish(ctx, wanted)
 	if err != nil {
-		return ignoreEnd(ctx, err)
+		return ignoreEnd(ctx, fmt.Errorf("%w: %w", errPublish, err))
 	}
 	d.metrics.repositories.Set(float64(accepted))
 	d.metrics.targets.Set(float64(len(wanted)))
@@ -228,7 +266,7 @@ func (d *discovery) publish(ctx context.Context) error {
 	return nil
 }
 
-// reread makes the book anew from the index if it is stale; d.mu is held, which keeps newer events out until it is done.
+// reread makes the book anew from the index if it is stale; d.mu is held.
 func (d *discovery) reread(ctx context.Context) (err error) {
 	if !d.stale {
 		return nil

@@ -60,6 +60,8 @@ func (p *Publisher) Follow(ctx context.Context) error {
 		return fmt.Errorf("open targets consumer: %w", err)
 	}
 	defer messages.Stop()
+	// Only Stop ends the wait for a server that is away; the context of Next does not.
+	defer context.AfterFunc(ctx, messages.Stop)()
 	for {
 		msg, err := messages.Next(jetstream.NextContext(ctx))
 		if ctx.Err() != nil {
@@ -161,7 +163,7 @@ func (p *Publisher) bring(ctx context.Context, key string, want target.Target) (
 		p.mu.Unlock()
 		changes := target.Diff(r.target, want)
 		if len(changes) == 0 {
-			p.share(key, want)
+			p.share(key, r.last, want)
 			return sent, nil
 		}
 		replace := !want.Exists()
@@ -228,11 +230,12 @@ func (p *Publisher) catchUp(ctx context.Context, subject string) error {
 }
 
 // share lets the published target use the wanted one's lists where they are equal, so that the ids are in memory once and the next comparison
-// costs nothing.
-func (p *Publisher) share(key string, want target.Target) {
+// costs nothing. A target that another message has changed since last is left alone.
+func (p *Publisher) share(key string, last uint64, want target.Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.published[key]
-	r.target = want
-	p.published[key] = r
+	if r := p.published[key]; r.last == last {
+		r.target = want
+		p.published[key] = r
+	}
 }

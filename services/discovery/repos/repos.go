@@ -3,7 +3,6 @@
 package repos
 
 import (
-	"cmp"
 	"maps"
 	"slices"
 
@@ -18,10 +17,17 @@ import (
 type Book struct {
 	domain    string // our own: never a target
 	bootstrap []nip34.RelayURL
-	accepted  map[nip34.RepoRef]*nip34.Announcement
+	accepted  map[nip34.RepoRef]accepted
 	held      map[string]*nip34.Announcement // by key of grasp-held; only those whose wait is not over
 	roots     map[nip34.RepoRef]*rootSet
 	rootCount int
+}
+
+// accepted is an announcement of the log, and whether it lists our service. One that does not may be a maintainer's, which counts, or tell
+// where a repository went, which does not.
+type accepted struct {
+	*nip34.Announcement
+	hosted bool
 }
 
 // rootSet collects the root events of a repository. Its sorted list is made when it is asked for and then shared by every target, until an
@@ -40,7 +46,7 @@ func NewBook(domain string, bootstrap []nip34.RelayURL) *Book {
 
 // ForgetAccepted drops what came from the log, to be read anew. What is held stays.
 func (b *Book) ForgetAccepted() {
-	b.accepted = map[nip34.RepoRef]*nip34.Announcement{}
+	b.accepted = map[nip34.RepoRef]accepted{}
 	b.roots = map[nip34.RepoRef]*rootSet{}
 	b.rootCount = 0
 }
@@ -53,10 +59,10 @@ func (b *Book) Accept(ev *nostr.Event) (changed bool) {
 		if err != nil {
 			return false // ingest refuses those
 		}
-		if old := b.accepted[a.Ref]; old != nil && !nip34.Replaces(ev, old.Event) {
+		if old, known := b.accepted[a.Ref]; known && !nip34.Replaces(ev, old.Event) {
 			return false
 		}
-		b.accepted[a.Ref] = a
+		b.accepted[a.Ref] = accepted{a, a.ListsService(b.domain)}
 		return true
 	case nip34.IsRootKind(ev.Kind):
 		id, ok := target.ParseID(ev.ID)
@@ -114,17 +120,16 @@ func (b *Book) Targets() map[string]target.Target {
 			out[url.Key()] = target.Target{URL: string(url), Bootstrap: true, Repos: map[string]target.Repo{}}
 		}
 	}
+	byIdentifier := b.byIdentifier()
 	for ref, a := range b.accepted {
-		b.want(out, a, target.Repo{Level: proto.LevelFull, Roots: b.roots[ref].list()})
+		if a.hosted || b.isMaintainers(a.Announcement, byIdentifier[ref.Identifier]) {
+			b.want(out, a.Announcement, target.Repo{Level: proto.LevelFull, Roots: b.roots[ref].list()})
+		}
 	}
-	var byIdentifier map[string][]*nip34.Announcement
 	for _, key := range slices.Sorted(maps.Keys(b.held)) {
 		a := b.held[key]
 		if _, served := b.accepted[a.Ref]; served {
 			continue
-		}
-		if byIdentifier == nil {
-			byIdentifier = b.byIdentifier()
 		}
 		authors := slices.Sorted(maps.Keys(nip34.MaintainerSet(a.Ref.PubKey, byIdentifier[a.Ref.Identifier])))
 		b.want(out, a, target.Repo{Level: proto.LevelStateOnly, Authors: authors})
@@ -132,15 +137,29 @@ func (b *Book) Targets() map[string]target.Target {
 	return out
 }
 
-// byIdentifier groups the announcements of those identifiers that something is held for.
+// isMaintainers says whether the announcement is of a maintainer of a repository that we keep, one that lists our service. group holds the
+// announcements of its identifier.
+func (b *Book) isMaintainers(a *nip34.Announcement, group []*nip34.Announcement) bool {
+	return slices.ContainsFunc(group, func(other *nip34.Announcement) bool {
+		return other.Ref != a.Ref && other.ListsService(b.domain) && nip34.MaintainerSet(other.Ref.PubKey, group)[a.Ref.PubKey]
+	})
+}
+
+// byIdentifier groups the announcements of those identifiers whose maintainers matter: something is held for them, or one of
+// their announcements does not list us.
 func (b *Book) byIdentifier() map[string][]*nip34.Announcement {
 	out := map[string][]*nip34.Announcement{}
 	for _, a := range b.held {
 		out[a.Ref.Identifier] = append(out[a.Ref.Identifier], a)
 	}
 	for ref, a := range b.accepted {
-		if _, wanted := out[ref.Identifier]; wanted {
-			out[ref.Identifier] = append(out[ref.Identifier], a)
+		if !a.hosted && out[ref.Identifier] == nil {
+			out[ref.Identifier] = []*nip34.Announcement{}
+		}
+	}
+	for ref, a := range b.accepted {
+		if group, wanted := out[ref.Identifier]; wanted {
+			out[ref.Identifier] = append(group, a.Announcement)
 		}
 	}
 	return out
@@ -154,8 +173,8 @@ func (b *Book) want(out map[string]target.Target, a *nip34.Announcement, r targe
 		t, ok := out[url.Key()]
 		if !ok {
 			t = target.Target{URL: string(url), Repos: map[string]target.Repo{}}
-		} else if !t.Bootstrap && cmp.Less(t.URL, string(url)) {
-			t.URL = string(url) // wss rather than ws, whichever repository came first
+		} else if !t.Bootstrap && url.Secure() {
+			t.URL = string(url) // rather than ws, whichever repository came first; the operator's word stands
 		}
 		t.Repos[a.Ref.String()] = r
 		out[url.Key()] = t
