@@ -5,6 +5,7 @@ import (
 	"tendril.dev/services/discovery/discovery"
 	"tendril.dev/services/gateway/gateway"
 	"tendril.dev/services/ingest/ingest"
+	"tendril.dev/services/purgatory/purgatory"
 	"tendril.dev/services/relayconn/relayconn"
 )
 
@@ -13,6 +14,7 @@ import (
 func services() []node.Service {
 	return []node.Service{
 		{Name: "ingest", Run: ingest.Run},
+		{Name: "purgatory", Run: purgatory.Run},
 		{Name: "discovery", Run: discovery.Run},
 		{Name: "relayconn", Run: relayconn.Run},
 		{Name: "gateway", Run: gateway.Run},

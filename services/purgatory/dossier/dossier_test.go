@@ -166,7 +166,7 @@ func TestAuthorise(t *testing.T) {
 		{"deleting a tip", bare, nil, []dossier.Change{{"refs/nostr/" + prID, ""}}, "", "cannot be deleted"},
 		{"good branches with a bad tip", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}, {"refs/nostr/x", c1}}, "", "64 hex"},
 	} {
-		s, err := tc.d.Authorise(dossier.Push{Owner: owner, Refs: tc.refs, Changes: tc.changes, Commit: func(id string) (string, bool) { return c1, id == prID }})
+		s, err := tc.d.Authorise(dossier.Push{Owner: owner, Refs: tc.refs, Changes: tc.changes, Commit: func(id string) (string, bool, error) { return c1, id == prID, nil }})
 		var refused *dossier.Refused
 		switch {
 		case tc.refusal != "":

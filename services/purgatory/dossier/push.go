@@ -20,8 +20,8 @@ type Push struct {
 	Owner   string
 	Refs    map[string]string // of the repository before the push, refs/heads and refs/tags
 	Changes []Change
-	// Commit says which commit a known pull request or update names; ok is false for an event that is not known.
-	Commit func(eventID string) (commit string, ok bool)
+	// Commit says which commit a known event names; ok is false for one that is not known.
+	Commit func(eventID string) (commit string, ok bool, err error)
 }
 
 // Refused is why a push is not allowed, in words for the user's terminal.
@@ -72,7 +72,11 @@ func (p Push) checkNostr(c Change) error {
 	if c.New == "" {
 		return refused("%s cannot be deleted", c.Name)
 	}
-	if commit, known := p.Commit(id); known && commit != c.New {
+	commit, known, err := p.Commit(id)
+	if err != nil {
+		return err
+	}
+	if known && commit != c.New {
 		return refused("event %s names commit %s, not %s", id, commit, c.New)
 	}
 	return nil

@@ -59,10 +59,13 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 		return f.result, failed(url, ours(errors.Join(lookup, err)))
 	}
 	f.result.Got = without(want, still)
-	if err != nil && len(still) == len(missing) {
-		return f.result, failed(url, err)
+	if len(still) < len(missing) || len(missing) == 0 {
+		return f.result, nil
 	}
-	return f.result, nil
+	if err == nil {
+		err = &Error{Cause: CauseNoSuchObject, Err: errors.New("the pack has none of the wanted objects")}
+	}
+	return f.result, failed(url, err)
 }
 
 // without gives those of the ids that are not among the others, each once.

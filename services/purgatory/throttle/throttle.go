@@ -63,6 +63,7 @@ type Throttle struct {
 	mu      sync.Mutex
 	domains map[string]*domain
 	closed  bool
+	serving sync.WaitGroup
 }
 
 // domain is one server. It is forgotten when nothing of the last minute concerns it.
@@ -79,8 +80,9 @@ func New(l Limits, share func() int) *Throttle {
 	return &Throttle{limits: l, share: share, domains: map[string]*domain{}}
 }
 
-// Close stops serving queues.
+// Close stops serving queues, and waits for those whose turn it is.
 func (t *Throttle) Close() {
+	defer t.serving.Wait()
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
@@ -181,12 +183,13 @@ func (t *Throttle) admit(name string, d *domain, now time.Time) (release func())
 // advance serves the queue as far as the limits let, and sees to it that somebody comes back when the window moves on. t.mu is held.
 func (t *Throttle) advance(name string, d *domain) {
 	now := time.Now()
-	for len(d.queue) > 0 && t.free(name, d, now) {
+	for len(d.queue) > 0 && !t.closed && t.free(name, d, now) {
 		identifier := d.queue[0]
 		d.queue = d.queue[1:]
 		serve := d.serve[identifier]
 		delete(d.serve, identifier)
-		go serve(t.admit(name, d, now))
+		release := t.admit(name, d, now)
+		t.serving.Go(func() { serve(release) })
 	}
 	if d.timer != nil {
 		d.timer.Stop()

@@ -1,0 +1,425 @@
+package fetch_test
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tendril.dev/lib/netguard"
+	"tendril.dev/services/purgatory/fetch"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+var limits = fetch.Limits{Timeout: time.Minute, MaxBytes: 64 << 20}
+
+func guard() *netguard.Guard { return netguard.New(netguard.Options{AllowPrivate: true}) }
+
+// cause is that of an error, or "".
+func cause(t testing.TB, err error) fetch.Cause {
+	t.Helper()
+	if err == nil {
+		return ""
+	}
+	failure, ok := errors.AsType[*fetch.Error](err)
+	if !ok {
+		t.Fatalf("an error of another kind: %v", err)
+	}
+	if len(err.Error()) > 8000 {
+		t.Errorf("an error of %d bytes", len(err.Error()))
+	}
+	return failure.Cause
+}
+
+func missing(t testing.TB, r *repository.Repo, ids ...string) []string {
+	t.Helper()
+	missing, err := r.Missing(t.Context(), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return missing
+}
+
+func TestFetchByID(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	w := gittest.NewWork(t)
+	first := w.Commit("a", strings.Repeat("line\n", 500))
+	second := w.Commit("a", strings.Repeat("line\n", 500)+"more\n")
+	w.Git("tag", "--annotate", "--message", "v1", "v1")
+	tag := w.Git("rev-parse", "v1")
+	third := w.Commit("b", "b")
+	none := strings.Repeat("1", 40)
+	w.Publish(root, "generous.git", "uploadpack.allowReachableSHA1InWant", "true", "uploadpack.allowTipSHA1InWant", "true")
+	w.Publish(root, "plain.git")
+	server := gittest.Backend(t, root)
+	for name, tc := range map[string]struct {
+		path  string
+		has   []string // what is there before
+		want  []string
+		got   []string
+		cause fetch.Cause
+	}{
+		"a tip":                        {"generous.git", nil, []string{third}, []string{third}, ""},
+		"a commit below the tip":       {"generous.git", nil, []string{first}, []string{first}, ""},
+		"a tag and what is known":      {"generous.git", []string{first}, []string{tag, first, tag}, []string{tag, first}, ""},
+		"one of two":                   {"generous.git", nil, []string{none, second}, []string{second}, ""},
+		"nothing is missing":           {"nowhere.git", []string{first}, []string{first}, []string{first}, ""},
+		"what it does not have":        {"generous.git", nil, []string{none}, nil, fetch.CauseNoSuchObject},
+		"sha256":                       {"generous.git", nil, []string{strings.Repeat("a", 64)}, nil, fetch.CauseNoSuchObject},
+		"plain: tips":                  {"plain.git", nil, []string{third, tag}, []string{third, tag}, ""},
+		"plain: peeled":                {"plain.git", nil, []string{second}, []string{second}, ""},
+		"plain: below the tip":         {"plain.git", nil, []string{first}, nil, fetch.CauseNoSuchObject},
+		"plain: one it does not offer": {"plain.git", nil, []string{first, none, tag}, []string{first, tag}, ""}, // first comes along with tag
+		"no such repository":           {"nowhere.git", nil, []string{first}, nil, fetch.CauseNotFound},
+		"many it does not have":        {"generous.git", nil, append(ids(20), third), []string{third}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := gittest.Repo(t, gittest.Store(t), "into")
+			for i, id := range tc.has {
+				if _, _, err := r.StorePack(t.Context(), bytes.NewReader(w.Pack(id))); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.SetRef(t.Context(), fmt.Sprintf("refs/heads/b%d", i), id); err != nil {
+					t.Fatal(err)
+				}
+			}
+			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/"+tc.path, r, tc.want, limits)
+			if got := cause(t, err); got != tc.cause {
+				t.Fatalf("cause %q, want %q: %v", got, tc.cause, err)
+			}
+			if !slices.Equal(result.Got, tc.got) {
+				t.Errorf("got %q, want %q", result.Got, tc.got)
+			}
+			if still := missing(t, r, tc.got...); len(still) > 0 {
+				t.Errorf("still missing %q", still)
+			}
+			if brought := len(tc.got) > len(tc.has); brought != (result.Objects > 0 && result.Bytes > 0) {
+				t.Errorf("%d objects in %d bytes", result.Objects, result.Bytes)
+			}
+			gittest.Git(t, r.Path(), "fsck", "--full", "--strict")
+		})
+	}
+}
+
+func ids(n int) []string {
+	made := make([]string, n)
+	for i := range made {
+		made[i] = fmt.Sprintf("%040x", i+1)
+	}
+	return made
+}
+
+func TestUpdatesAreSmall(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	w := gittest.NewWork(t)
+	var content strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&content, "%x\n", uint64(i+1)*0x9E3779B97F4A7C15) // does not compress well
+	}
+	first := w.Commit("a", content.String())
+	second := w.Commit("a", content.String()+"more\n")
+	w.Publish(root, "a.git", "uploadpack.allowReachableSHA1InWant", "true")
+	server := gittest.Backend(t, root)
+	r := gittest.Repo(t, gittest.Store(t), "into")
+	whole, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{first}, limits)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetRef(t.Context(), "refs/heads/main", first); err != nil {
+		t.Fatal(err)
+	}
+	update, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{second}, limits)
+	if err != nil || update.Bytes > whole.Bytes/20 {
+		t.Errorf("%d bytes after %d, %v", update.Bytes, whole.Bytes, err)
+	}
+}
+
+func TestSeveralServersEachBringAPart(t *testing.T) {
+	t.Parallel()
+	r := gittest.Repo(t, gittest.Store(t), "into")
+	var want []string
+	var servers []*httptest.Server
+	for i := range 2 {
+		w := gittest.NewWork(t)
+		want = append(want, w.Commit("file", strings.Repeat("x", i+1)))
+		root := t.TempDir()
+		w.Publish(root, "a.git")
+		servers = append(servers, gittest.Backend(t, root))
+	}
+	for i, server := range servers {
+		result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, want, limits)
+		if err != nil || len(result.Got) != i+1 {
+			t.Fatalf("server %d: %+v, %v", i, result, err)
+		}
+	}
+	if still := missing(t, r, want...); len(still) > 0 {
+		t.Errorf("still missing %q", still)
+	}
+}
+
+func TestRedirectsAreFollowedForAllRequests(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "a")
+	w.Publish(root, "real.git")
+	backend := gittest.Backend(t, root)
+	front := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.Method != http.MethodGet:
+			http.Error(rw, "only the first request comes here", http.StatusTeapot)
+		case strings.HasPrefix(r.URL.Path, "/moved"):
+			http.Redirect(rw, r, backend.URL+"/real.git/info/refs?"+r.URL.RawQuery, http.StatusMovedPermanently)
+		default:
+			http.Redirect(rw, r, backend.URL+"/real.git/HEAD", http.StatusFound)
+		}
+	}))
+	t.Cleanup(front.Close)
+	r := gittest.Repo(t, gittest.Store(t), "into")
+	if _, err := fetch.Fetch(t.Context(), guard(), front.URL+"/elsewhere", r, []string{id}, limits); cause(t, err) != fetch.CauseNotGit {
+		t.Errorf("a redirect to something else: %v", err)
+	}
+	if _, err := fetch.Fetch(t.Context(), guard(), front.URL+"/moved.git", r, []string{id}, limits); err != nil {
+		t.Error(err)
+	}
+}
+
+// advertisement is what a server says first, of one reference.
+func advertisement(id, capabilities string) string {
+	return pkt("# service=git-upload-pack\n") + pkt(id+" refs/heads/main\x00"+capabilities+"\n")
+}
+
+func pkt(lines ...string) string {
+	var b strings.Builder
+	for _, line := range lines {
+		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
+	}
+	return b.String() + "0000"
+}
+
+func band(channel byte, content string) string {
+	return fmt.Sprintf("%04x%c%s", len(content)+5, channel, content)
+}
+
+// hostile is a server that says what it is told to say.
+type hostile struct {
+	refs, pack             string
+	refsType, packType     string
+	refsStatus, packStatus int
+	stall                  bool // after the pack, until the client goes
+	endless                string
+}
+
+func (h hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	content, kind, status := h.refs, h.refsType, h.refsStatus
+	if r.Method == http.MethodPost {
+		content, kind, status = h.pack, h.packType, h.packStatus
+		if kind == "" {
+			kind = "application/x-git-upload-pack-result"
+		}
+	} else if kind == "" {
+		kind = "application/x-git-upload-pack-advertisement"
+	}
+	w.Header().Set("Content-Type", kind)
+	if status != 0 {
+		w.WriteHeader(status)
+	}
+	io.Copy(io.Discard, r.Body)
+	io.WriteString(w, content)
+	if r.Method != http.MethodPost {
+		return
+	}
+	for h.endless != "" && r.Context().Err() == nil {
+		if _, err := io.WriteString(w, h.endless); err != nil {
+			return
+		}
+	}
+	if h.stall {
+		w.(http.Flusher).Flush()
+		<-r.Context().Done()
+	}
+}
+
+func TestHostileServers(t *testing.T) {
+	t.Parallel()
+	w := gittest.NewWork(t)
+	w.Commit("a", "a")
+	id := w.Commit("b", "b")
+	pack := string(w.Pack("main"))
+	hole := string(w.PackOf(id, w.Git("rev-parse", "main^{tree}")))
+	adv := advertisement(id, "side-band-64k ofs-delta allow-reachable-sha1-in-want")
+	small := limits
+	small.MaxBytes = 100_000
+	short := limits
+	short.Timeout = 300 * time.Millisecond
+	type row struct {
+		server hostile
+		limits fetch.Limits
+		cause  fetch.Cause
+	}
+	rows := map[string]row{
+		"HTML":                    {hostile{refs: "<html>", refsType: "text/html"}, limits, fetch.CauseNotGit},
+		"HTML as git":             {hostile{refs: "<html>"}, limits, fetch.CauseNotGit},
+		"nothing":                 {hostile{}, limits, fetch.CauseNotGit},
+		"gone":                    {hostile{refsStatus: 410}, limits, fetch.CauseNotFound},
+		"forbidden":               {hostile{refsStatus: 403}, limits, fetch.CauseForbidden},
+		"asks who we are":         {hostile{refsStatus: 401}, limits, fetch.CauseForbidden},
+		"rate limit":              {hostile{refsStatus: 429}, limits, fetch.CauseRateLimited},
+		"rate limit of the pack":  {hostile{refs: adv, packStatus: 429}, limits, fetch.CauseRateLimited},
+		"broken":                  {hostile{refsStatus: 502}, limits, fetch.CauseServer},
+		"an error line":           {hostile{refs: pkt("# service=git-upload-pack\n") + pkt("ERR go\x1b[31m away\n")}, limits, fetch.CauseServer},
+		"dumb":                    {hostile{refs: id + "\trefs/heads/main\n", refsType: "text/plain"}, limits, fetch.CauseNotGit},
+		"half an advertisement":   {hostile{refs: strings.TrimSuffix(adv, "0000")}, limits, fetch.CauseNotGit},
+		"other service":           {hostile{refs: pkt("# service=git-receive-pack\n") + "0000"}, limits, fetch.CauseNotGit},
+		"a line without a space":  {hostile{refs: pkt("# service=git-upload-pack\n") + pkt("hello")}, limits, fetch.CauseNotGit},
+		"empty repository":        {hostile{refs: pkt("# service=git-upload-pack\n") + "0000"}, limits, fetch.CauseNoSuchObject},
+		"no answer to wants":      {hostile{refs: adv}, limits, fetch.CauseNoSuchObject},
+		"refuses":                 {hostile{refs: adv, pack: pkt("ERR upload-pack: not our ref " + id)}, limits, fetch.CauseNoSuchObject},
+		"refuses without a name":  {hostile{refs: adv, pack: pkt("ERR want is not a valid object")}, limits, fetch.CauseNoSuchObject},
+		"refuses another":         {hostile{refs: adv, pack: pkt("ERR not our ref " + strings.Repeat("9", 40))}, limits, fetch.CauseNoSuchObject},
+		"says no":                 {hostile{refs: adv, pack: pkt("ERR busy")}, limits, fetch.CauseServer},
+		"HTML for a pack":         {hostile{refs: adv, pack: "<html>", packType: "text/html"}, limits, fetch.CauseNotGit},
+		"only NAK":                {hostile{refs: adv, pack: "0008NAK\n"}, limits, fetch.CauseNoSuchObject},
+		"NAK without end":         {hostile{refs: adv, endless: "0008NAK\n"}, limits, fetch.CauseNotGit},
+		"channel 3":               {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:20]) + band(3, "out of "+strings.Repeat("memory", 5000))}, limits, fetch.CauseServer},
+		"a channel that is none":  {hostile{refs: adv, pack: "0008NAK\n" + band(7, pack)}, limits, fetch.CauseServer},
+		"no pack":                 {hostile{refs: adv, pack: "0008NAK\n" + band(1, "what?"+strings.Repeat("!", 50)) + "0000"}, limits, fetch.CauseBadPack},
+		"half a pack":             {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:len(pack)/2]) + "0000"}, limits, fetch.CauseBadPack},
+		"a hole in the history":   {hostile{refs: adv, pack: "0008NAK\n" + band(1, hole) + "0000"}, limits, fetch.CauseBadPack},
+		"a pack without our wish": {hostile{refs: adv, pack: "0008NAK\n" + band(1, string(w.Pack("main^"))) + "0000"}, limits, fetch.CauseNoSuchObject},
+		"words without end":       {hostile{refs: adv, pack: "0008NAK\n", endless: band(2, strings.Repeat("progress", 1000))}, small, fetch.CauseTooLarge},
+		"a pack without end":      {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), endless: band(1, strings.Repeat("x", 60_000))}, limits, fetch.CauseBadPack},
+		"stalls":                  {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, short, fetch.CauseTimeout},
+		"stalls before it begins": {hostile{refs: adv, stall: true}, short, fetch.CauseTimeout},
+		"without bands, damaged":  {hostile{refs: advertisement(id, ""), pack: "0008NAK\n" + pack[:len(pack)-1] + "!"}, limits, fetch.CauseBadPack},
+
+		"without bands":     {hostile{refs: advertisement(id, ""), pack: "0008NAK\n" + pack}, limits, ""},
+		"small bands":       {hostile{refs: advertisement(id, "side-band"), pack: "0008NAK\n" + band(2, "hello") + band(1, pack[:30]) + band(1, pack[30:]) + "0000"}, limits, ""},
+		"ACK and NAK twice": {hostile{refs: adv, pack: "0038ACK " + id + " common\n" + "0008NAK\n" + band(1, pack) + "0000"}, limits, ""},
+		"no flush":          {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack)}, limits, ""},
+		"version 1":         {hostile{refs: pkt("# service=git-upload-pack\n") + "000eversion 1\n" + strings.TrimPrefix(adv, pkt("# service=git-upload-pack\n")), pack: "0008NAK\n" + band(1, pack) + "0000"}, limits, ""},
+	}
+	for name, tc := range rows {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(tc.server)
+			t.Cleanup(server.Close)
+			r := gittest.Repo(t, gittest.Store(t), "into")
+			result, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{id}, tc.limits)
+			if got := cause(t, err); got != tc.cause {
+				t.Fatalf("cause %q, want %q: %v", got, tc.cause, err)
+			}
+			if err != nil && (strings.ContainsAny(err.Error(), "\x1b\x07") || !strings.Contains(err.Error(), server.URL)) {
+				t.Errorf("error %q", err)
+			}
+			if (tc.cause == "") != (len(result.Got) == 1) {
+				t.Errorf("got %q", result.Got)
+			}
+			if still := missing(t, r, id); (tc.cause == "") != (len(still) == 0) {
+				t.Errorf("still missing %q", still)
+			}
+		})
+	}
+}
+
+func TestServersThatCannotBeReached(t *testing.T) {
+	t.Parallel()
+	closed := httptest.NewServer(nil)
+	closed.Close()
+	secure := httptest.NewTLSServer(hostile{})
+	t.Cleanup(secure.Close)
+	r := gittest.Repo(t, gittest.Store(t), "into")
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, tc := range map[string]struct {
+		ctx   context.Context
+		guard *netguard.Guard
+		url   string
+		cause fetch.Cause
+	}{
+		"nobody listens":  {t.Context(), guard(), closed.URL, fetch.CauseConnect},
+		"no certificate":  {t.Context(), guard(), secure.URL, fetch.CauseTLS},
+		"private address": {t.Context(), netguard.New(netguard.Options{}), closed.URL, fetch.CauseRefused},
+		"other scheme":    {t.Context(), guard(), "ftp://example.com/a.git", fetch.CauseOurs},
+		"we gave up":      {canceled, guard(), closed.URL, fetch.CauseCanceled},
+	} {
+		_, err := fetch.Fetch(tc.ctx, tc.guard, tc.url+"/a.git", r, ids(1), limits)
+		if got := cause(t, err); got != tc.cause {
+			t.Errorf("%s: cause %q, want %q: %v", name, got, tc.cause, err)
+		}
+	}
+}
+
+func TestUnpackedBytesAreBounded(t *testing.T) {
+	t.Parallel()
+	// The transport unpacks gzip by itself: what counts is what comes out.
+	var sent atomic.Int64
+	id := ids(1)[0]
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodGet {
+			hostile{refs: advertisement(id, "side-band-64k")}.ServeHTTP(w, r)
+			return
+		}
+		w.Header().Set("Content-Type", "application/x-git-upload-pack-result")
+		w.Header().Set("Content-Encoding", "gzip")
+		z := gzip.NewWriter(w)
+		io.WriteString(z, "0008NAK\n")
+		for range 1000 {
+			line := band(2, strings.Repeat(" ", 60_000))
+			if _, err := io.WriteString(z, line); err != nil {
+				return
+			}
+			sent.Add(int64(len(line)))
+		}
+		z.Close()
+	}))
+	t.Cleanup(server.Close)
+	r := gittest.Repo(t, gittest.Store(t), "into")
+	small := limits
+	small.MaxBytes = 1 << 20
+	_, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{id}, small)
+	if cause(t, err) != fetch.CauseTooLarge {
+		t.Errorf("after %d bytes: %v", sent.Load(), err)
+	}
+}
+
+// BenchmarkFetch shows that the memory of a fetch does not grow with the pack: bytes per operation stay the same.
+func BenchmarkFetch(b *testing.B) {
+	for _, size := range []int{1 << 20, 32 << 20} {
+		b.Run(fmt.Sprintf("%dMiB", size>>20), func(b *testing.B) {
+			w := gittest.NewWork(b)
+			noise := make([]byte, size)
+			x := uint64(1)
+			for i := range noise {
+				x = x*6364136223846793005 + 1442695040888963407
+				noise[i] = byte(x >> 56)
+			}
+			id := w.Commit("noise", string(noise))
+			root := b.TempDir()
+			w.Publish(root, "a.git")
+			server := gittest.Backend(b, root)
+			s := gittest.Store(b)
+			b.SetBytes(int64(size))
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				r := gittest.Repo(b, s, fmt.Sprintf("into-%d", i))
+				if _, err := fetch.Fetch(b.Context(), guard(), server.URL+"/a.git", r, []string{id}, limits); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

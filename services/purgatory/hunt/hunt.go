@@ -1,0 +1,146 @@
+// Package hunt looks for the git data that held events promise: identifier by identifier, at every clone URL that they name, politely, until
+// nothing is missing (spec/purgatory.md, The hunt).
+package hunt
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"tendril.dev/services/purgatory/throttle"
+)
+
+// Want is what one repository of an identifier misses.
+type Want struct {
+	Owner   string
+	Objects []string
+}
+
+// Prospect is what is missing for an identifier, and where it may be.
+type Prospect struct {
+	Wants []Want
+	URLs  []string
+}
+
+// Ground is where the hunt takes place.
+type Ground interface {
+	// Look releases what is complete and tells what is still missing.
+	Look(ctx context.Context, identifier string) (Prospect, error)
+	// Fetch asks one server for what one repository misses. brought says whether anything came.
+	Fetch(ctx context.Context, identifier, url string, want Want) (brought bool)
+}
+
+// Hunter hunts what its queue says.
+type Hunter struct {
+	Queue    *Queue
+	Throttle *throttle.Throttle
+	Ground   Ground
+	Rules    Rules
+	Log      *slog.Logger
+
+	running sync.WaitGroup
+}
+
+// Run hunts until ctx ends; fetches under way are ended with it.
+func (h *Hunter) Run(ctx context.Context) error {
+	defer h.running.Wait()
+	defer h.Throttle.Close()
+	room := make(chan struct{}, h.Rules.AtOnce)
+	tick := time.NewTicker(h.Rules.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		for _, identifier := range h.Queue.Due(time.Now(), cap(room)-len(room)) {
+			room <- struct{}{}
+			h.running.Go(func() {
+				defer func() { <-room }()
+				missing := h.attempt(ctx, identifier)
+				h.Queue.Finished(identifier, time.Now(), missing)
+			})
+		}
+	}
+}
+
+// attempt tries every URL whose server is not busy, one after the other, until nothing is missing (Path 1), and leaves the others to their servers'
+// queues (Path 2). It says whether something is still missing.
+func (h *Hunter) attempt(ctx context.Context, identifier string) (missing bool) {
+	p, ok := h.look(ctx, identifier)
+	busy := map[string][]string{}
+	var order []string
+	for _, url := range p.URLs {
+		if len(p.Wants) == 0 || ctx.Err() != nil {
+			break
+		}
+		domain := throttle.Domain(url)
+		release, free := h.Throttle.Try(domain)
+		if !free {
+			if busy[domain] == nil {
+				order = append(order, domain)
+			}
+			busy[domain] = append(busy[domain], url)
+			continue
+		}
+		brought := h.fetch(ctx, identifier, url, p.Wants)
+		release()
+		if brought {
+			if next, looked := h.look(ctx, identifier); looked {
+				p.Wants = next.Wants
+			}
+		}
+	}
+	if ok && len(p.Wants) == 0 {
+		return false
+	}
+	for _, domain := range order {
+		h.join(ctx, domain, identifier, busy[domain])
+	}
+	return true
+}
+
+// join waits in a busy server's queue with the URLs that were not tried yet; after each turn it stands at the end again.
+func (h *Hunter) join(ctx context.Context, domain, identifier string, urls []string) {
+	h.Throttle.Join(domain, identifier, func(release func()) {
+		defer release()
+		if ctx.Err() != nil {
+			return
+		}
+		p, ok := h.look(ctx, identifier)
+		if !ok || len(p.Wants) == 0 {
+			return
+		}
+		if h.fetch(ctx, identifier, urls[0], p.Wants) {
+			if p, ok = h.look(ctx, identifier); ok && len(p.Wants) == 0 {
+				h.Queue.Drop(identifier)
+				return
+			}
+		}
+		if len(urls) > 1 {
+			h.join(ctx, domain, identifier, urls[1:])
+		}
+	})
+}
+
+func (h *Hunter) fetch(ctx context.Context, identifier, url string, wants []Want) (brought bool) {
+	for _, w := range wants {
+		if ctx.Err() == nil && h.Ground.Fetch(ctx, identifier, url, w) {
+			brought = true
+		}
+	}
+	return brought
+}
+
+func (h *Hunter) look(ctx context.Context, identifier string) (Prospect, bool) {
+	p, err := h.Ground.Look(ctx, identifier)
+	if err != nil {
+		if ctx.Err() == nil {
+			h.Log.Error("what waits for git data could not be settled", "identifier", identifier, "error", err)
+		}
+		return Prospect{}, false
+	}
+	return p, true
+}

@@ -1,0 +1,204 @@
+package hunt_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"tendril.dev/services/purgatory/hunt"
+	"tendril.dev/services/purgatory/throttle"
+)
+
+var rules = hunt.Rules{Base: 20 * time.Second, Max: 2 * time.Minute, Interval: time.Second, AtOnce: 4}
+
+func TestQueue(t *testing.T) {
+	t.Parallel()
+	at := func(seconds float64) time.Time { return time.Unix(0, int64(seconds*1e9)) }
+	q := hunt.NewQueue(rules)
+	due := func(seconds float64, want ...string) {
+		t.Helper()
+		if got := q.Due(at(seconds), 10); !slices.Equal(got, want) {
+			t.Fatalf("at %v s due %v, want %v", seconds, got, want)
+		}
+	}
+	q.Add("x", at(0), 3*time.Minute) // by a user
+	due(1)
+	q.Add("x", at(1), 500*time.Millisecond) // and by sync: sooner
+	q.Add("x", at(1.2), 3*time.Minute)      // never later
+	due(1.5, "x")
+	due(2) // in progress
+	q.Finished("x", at(2), true)
+	due(21.9)
+	due(22, "x")
+	q.Finished("x", at(22), true)
+	due(61.9)
+	due(62, "x")
+	q.Finished("x", at(62), true)
+	due(142, "x")
+	for n := range 3 { // 120 s each from here
+		now := 142 + 120*float64(n)
+		q.Finished("x", at(now), true)
+		due(now + 119.9)
+		due(now+120, "x")
+	}
+	// A new event while the hunt is on: at its own time, with the attempts counted anew.
+	q.Add("x", at(510), 500*time.Millisecond)
+	q.Finished("x", at(511), true)
+	due(511, "x")
+	q.Finished("x", at(511), true)
+	due(531, "x")
+	q.Finished("x", at(531), false)
+	due(10_000)
+	if q.Len() != 0 {
+		t.Fatalf("%d entries are left", q.Len())
+	}
+}
+
+// ground is a world of servers, each with some objects.
+type ground struct {
+	mu      sync.Mutex
+	missing map[string][]string // identifier → objects
+	urls    map[string][]string
+	has     map[string][]string // url → objects
+	asked   []string
+	broken  bool
+}
+
+func (g *ground) Look(_ context.Context, identifier string) (hunt.Prospect, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.broken {
+		return hunt.Prospect{}, errors.New("broken")
+	}
+	if len(g.missing[identifier]) == 0 {
+		return hunt.Prospect{}, nil
+	}
+	return hunt.Prospect{Wants: []hunt.Want{{Owner: "o", Objects: slices.Clone(g.missing[identifier])}}, URLs: g.urls[identifier]}, nil
+}
+
+func (g *ground) Fetch(_ context.Context, identifier, url string, want hunt.Want) bool {
+	time.Sleep(100 * time.Millisecond)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.asked = append(g.asked, identifier+" "+url)
+	before := len(g.missing[identifier])
+	g.missing[identifier] = slices.DeleteFunc(g.missing[identifier], func(id string) bool { return slices.Contains(g.has[url], id) })
+	return len(g.missing[identifier]) < before
+}
+
+func (g *ground) requests() []string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.asked)
+}
+
+func (g *ground) count() int { return len(g.requests()) }
+
+func run(t *testing.T, g *ground, limit throttle.Limit) (*hunt.Queue, func()) {
+	q := hunt.NewQueue(rules)
+	h := &hunt.Hunter{
+		Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
+		Throttle: throttle.New(throttle.Limits{Default: limit}, func() int { return 1 }),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.Run(ctx) }()
+	return q, func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestSeveralServersEachBringAPart, and no more are asked than needed.
+func TestSeveralServersEachBringAPart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &ground{
+			missing: map[string][]string{"x": {"1", "2", "3"}},
+			urls:    map[string][]string{"x": {"http://a/x", "http://b/x", "http://c/x", "http://d/x"}},
+			has:     map[string][]string{"http://a/x": {"1"}, "http://c/x": {"2", "3"}, "http://d/x": {"1", "2", "3"}},
+		}
+		q, stop := run(t, g, throttle.Limit{Concurrent: 5, Rate: 30})
+		q.Add("x", time.Now(), 500*time.Millisecond)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if want := []string{"x http://a/x", "x http://b/x", "x http://c/x"}; !slices.Equal(g.requests(), want) {
+			t.Errorf("asked %v, want %v", g.requests(), want)
+		}
+		if q.Len() != 0 {
+			t.Error("the hunt goes on though nothing is missing")
+		}
+		stop()
+	})
+}
+
+// TestBackoffUntilSomebodyHasIt: attempts at 0, 20, 60, 140, 260 s and so on; when the objects turn up the hunt ends.
+func TestBackoffUntilSomebodyHasIt(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &ground{missing: map[string][]string{"x": {"1"}}, urls: map[string][]string{"x": {"http://a/x"}}, has: map[string][]string{}}
+		q, stop := run(t, g, throttle.Limit{Concurrent: 5, Rate: 30})
+		q.Add("x", time.Now(), 0)
+		time.Sleep(270 * time.Second)
+		if g.count() != 5 {
+			t.Errorf("%d attempts in 270 s, want 5", g.count())
+		}
+		g.mu.Lock()
+		g.has["http://a/x"] = []string{"1"}
+		g.mu.Unlock()
+		time.Sleep(125 * time.Second)
+		if q.Len() != 0 || g.count() != 6 {
+			t.Errorf("%d in the queue after %d attempts", q.Len(), g.count())
+		}
+		stop()
+	})
+}
+
+// TestBusyServersQueueServesEverybody: with one request at once, twenty identifiers of one server all come through, none of them by waiting for a
+// back-off.
+func TestBusyServersQueueServesEverybody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &ground{missing: map[string][]string{}, urls: map[string][]string{}, has: map[string][]string{}}
+		q, stop := run(t, g, throttle.Limit{Concurrent: 1, Rate: 1000})
+		for i := range 20 {
+			id := fmt.Sprint("id", i)
+			url := "http://busy/" + id
+			g.mu.Lock()
+			g.missing[id], g.urls[id], g.has[url] = []string{"1"}, []string{"http://busy/none", url}, []string{"1"}
+			g.mu.Unlock()
+			q.Add(id, time.Now(), 0)
+		}
+		time.Sleep(15 * time.Second)
+		if q.Len() != 0 {
+			t.Errorf("%d identifiers are left after %d requests", q.Len(), g.count())
+		}
+		stop()
+	})
+}
+
+func TestBrokenGroundIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &ground{missing: map[string][]string{"x": {"1"}}, urls: map[string][]string{"x": {"http://a/x"}}, has: map[string][]string{"http://a/x": {"1"}}, broken: true}
+		q, stop := run(t, g, throttle.Limit{Concurrent: 1, Rate: 1000})
+		q.Add("x", time.Now(), 0)
+		time.Sleep(10 * time.Second)
+		g.mu.Lock()
+		g.broken = false
+		g.mu.Unlock()
+		time.Sleep(30 * time.Second)
+		if q.Len() != 0 {
+			t.Error("the hunt was given up")
+		}
+		stop()
+	})
+}

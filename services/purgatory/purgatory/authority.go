@@ -1,0 +1,169 @@
+package purgatory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/release"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/shards"
+	"tendril.dev/services/purgatory/smarthttp"
+)
+
+// afterPush is how long releasing what a push satisfied may take; the client may have gone meanwhile, the data has not.
+const afterPush = time.Minute
+
+// Repository implements smarthttp.Authority: a repository is here if its announcement is served or waits. What this worker has read so far mostly
+// tells; a client that was told of its announcement a moment ago may be ahead of it.
+func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, bool) {
+	d, err := w.known(ctx, ref.Identifier, w.holdings.Of(ref.Identifier))
+	if err == nil && !d.Hosts(ref.PubKey) {
+		d, _, err = w.dossier(ctx, ref.Identifier)
+	}
+	if err != nil {
+		w.log.Error("repository", "repository", ref, "error", err)
+		return nil, false
+	}
+	if !d.Hosts(ref.PubKey) {
+		return nil, false
+	}
+	repo, err := w.store.Repo(ref)
+	if err == nil && !repo.Exists() {
+		err = w.makeRepository(ctx, repo)
+	}
+	if err != nil {
+		w.log.Error("repository", "repository", ref, "error", err)
+		return nil, false
+	}
+	return repo, true
+}
+
+// makeRepository makes a repository that is announced but not on disk yet: a client was quicker than we, or the disk is a new one.
+func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
+	unlock, err := w.shards.Write(ctx, repo.Ref().Identifier)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return repo.Ensure(ctx)
+}
+
+// Push implements smarthttp.Authority: it authorises, starts the clocks of what the push uses anew, receives, and releases what is complete then.
+// It returns when that is served.
+func (w *worker) Push(ctx context.Context, ref nip34.RepoRef, commands []smarthttp.Command, receive func(ctx context.Context) error) error {
+	unlock, err := w.shards.Write(ctx, ref.Identifier)
+	if errors.Is(err, shards.ErrElsewhere) {
+		return &smarthttp.Refusal{Reason: "the repository is moving to another worker; push again in a moment"}
+	}
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	d, _, err := w.dossier(ctx, ref.Identifier)
+	if err != nil {
+		return err
+	}
+	state, err := w.authorise(ctx, d, ref, commands)
+	if err != nil {
+		var refused *dossier.Refused
+		if errors.As(err, &refused) {
+			w.tell(ref.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(ref.PubKey), Reason: refused.Reason})
+			w.log.Info("push refused", "repository", ref, "reason", refused.Reason)
+			return &smarthttp.Refusal{Reason: refused.Reason}
+		}
+		return err
+	}
+	if err := w.extend(ctx, d, ref, state); err != nil {
+		return fmt.Errorf("keep what the push uses from expiring: %w", err)
+	}
+	if err := receive(ctx); err != nil {
+		return err
+	}
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterPush)
+	defer cancel()
+	if _, err := w.settle(after, ref.Identifier); err != nil {
+		w.due.addAt(ref.Identifier, time.Now().Add(w.node.Settings.HuntInterval))
+		return fmt.Errorf("release what was pushed: %w", err)
+	}
+	if state != nil && state.Held {
+		served, err := w.accepted(state.Event.ID)
+		if err != nil {
+			return err
+		}
+		if served == nil {
+			return &smarthttp.Refusal{Reason: "the state event that allowed this push was refused meanwhile"}
+		}
+	}
+	w.tell(ref.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(ref.PubKey), Objects: some(newIDs(commands))})
+	w.log.Info("pushed", "repository", ref, "references", len(commands))
+	return nil
+}
+
+func (w *worker) authorise(ctx context.Context, d dossier.Dossier, ref nip34.RepoRef, commands []smarthttp.Command) (*dossier.State, error) {
+	if !d.Hosts(ref.PubKey) {
+		return nil, &dossier.Refused{Reason: "authorisation failed: the repository is not hosted here any more"}
+	}
+	repo, err := w.store.Repo(ref)
+	if err != nil {
+		return nil, err
+	}
+	refs, err := repo.Refs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	push := dossier.Push{
+		Owner: ref.PubKey, Refs: branchesAndTags(refs.ByName),
+		Commit: func(id string) (string, bool, error) { return release.CommitOf(d, w.accepted, id) },
+	}
+	for _, c := range commands {
+		change := dossier.Change{Name: c.Name, New: c.New}
+		if c.Delete() {
+			change.New = ""
+		}
+		push.Changes = append(push.Changes, change)
+	}
+	return d.Authorise(push)
+}
+
+// extend starts the clocks anew of the owner's held announcement and of the held state that a push uses.
+func (w *worker) extend(ctx context.Context, d dossier.Dossier, ref nip34.RepoRef, state *dossier.State) error {
+	var asks []candidates.Candidate
+	ask := candidates.Candidate{Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionExtend}
+	for _, a := range d.Announcements {
+		if a.Held && a.Ref.PubKey == ref.PubKey {
+			ask.Event = a.Event
+			asks = append(asks, ask)
+		}
+	}
+	if state != nil && state.Held {
+		ask.Event = state.Event
+		asks = append(asks, ask)
+	}
+	_, err := release.Ask(ctx, w.releaser.Offerer, asks)
+	return err
+}
+
+func branchesAndTags(refs map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, id := range refs {
+		if hasAnyPrefix(name, "refs/heads/", "refs/tags/") {
+			out[name] = id
+		}
+	}
+	return out
+}
+
+func newIDs(commands []smarthttp.Command) (ids []string) {
+	for _, c := range commands {
+		if !c.Delete() {
+			ids = append(ids, c.New)
+		}
+	}
+	return ids
+}

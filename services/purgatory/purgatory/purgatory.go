@@ -1,0 +1,180 @@
+// Package purgatory is the service that holds the git repositories: it shares the shards of identifiers with its other replicas, keeps what waits
+// for git data, hunts that data, takes pushes, and serves git to the front doors.
+package purgatory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/claim"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/node"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/fetch"
+	"tendril.dev/services/purgatory/holdings"
+	"tendril.dev/services/purgatory/hunt"
+	"tendril.dev/services/purgatory/release"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/shards"
+	"tendril.dev/services/purgatory/throttle"
+)
+
+// leaveTimeout bounds the last words to the bus.
+const leaveTimeout = 3 * time.Second
+
+// worker is one replica.
+type worker struct {
+	node     *node.Node
+	log      *slog.Logger
+	index    *eventdb.DB
+	store    *repository.Store
+	guard    *netguard.Guard
+	holdings *holdings.Holdings
+	shards   *shards.Held
+	queue    *hunt.Queue
+	due      *dirty
+	orphans  *orphans
+	releaser *release.Releaser
+	metrics  *metrics
+	limits   fetch.Limits
+}
+
+// Run runs one worker until ctx ends; its shards are handed over then.
+func Run(ctx context.Context, n *node.Node) error {
+	s := n.Settings
+	limits, err := throttle.ParseLimits(throttle.Limit{Concurrent: s.DomainConcurrent, Rate: s.DomainRateLimit}, s.DomainLimits)
+	if err != nil {
+		return err
+	}
+	store, err := repository.NewStore(repository.Options{Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Log: n.Log})
+	if err != nil {
+		return err
+	}
+	sender, err := candidates.New(n.Bus.Conn, n.Log)
+	if err != nil {
+		return err
+	}
+	rules := hunt.Rules{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Interval: s.HuntInterval, AtOnce: s.HuntsAtOnce}
+	w := &worker{
+		node: n, log: n.Log, index: n.Index, store: store, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
+		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(rules), due: newDirty(), orphans: newOrphans(),
+		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
+	}
+	defer w.guard.CloseIdleConnections()
+	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, Hold: s.HoldDuration, Log: n.Log}
+
+	server, err := w.listen()
+	if err != nil {
+		return err
+	}
+	defer server.Close()
+	member, err := claim.Join(ctx, n.Bus, claim.Options{
+		Group: proto.GroupShards, Worker: n.Worker, Incarnation: n.Incarnation, Address: server.address, TTL: s.WorkerTTL, Log: n.Log,
+	})
+	if err != nil {
+		return fmt.Errorf("join the purgatory workers: %w", err)
+	}
+	directory, err := claim.Watch(ctx, n.Bus, proto.GroupShards, n.Log)
+	if err != nil {
+		return err
+	}
+	share := func() int { return len(directory.Workers()) }
+	hunter := &hunt.Hunter{Queue: w.queue, Throttle: throttle.New(limits, share), Ground: w, Rules: rules, Log: n.Log}
+	if w.metrics, err = newMetrics(n.Metrics, w, hunter.Throttle); err != nil {
+		return err
+	}
+	if err := server.serve(w); err != nil {
+		return err
+	}
+	var working atomic.Bool
+	n.Ready.Add("purgatory", func() error {
+		if !working.Load() {
+			return errors.New("reading what waits for git data")
+		}
+		return nil
+	})
+	err = w.work(ctx, member, sender, hunter, &working)
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	return errors.Join(err, server.Shutdown(leave), member.Leave(leave))
+}
+
+// work runs the parts of the worker. The sender outlives the rest, so that what is being released gets its verdicts.
+func (w *worker) work(ctx context.Context, member *claim.Member, sender *candidates.Sender, hunter *hunt.Hunter, working *atomic.Bool) error {
+	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopSending()
+	var sent sync.WaitGroup
+	sent.Go(func() {
+		if err := sender.Run(sending); err != nil {
+			w.log.Error("candidates can no longer be sent", "error", err)
+		}
+	})
+	defer sent.Wait()
+	defer stopSending()
+
+	heldHead, err := w.node.Bus.LastSeq(ctx, proto.KVStream(proto.BucketHeld))
+	if err != nil {
+		return err
+	}
+	defer w.index.Subscribe(w.heard)()
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return w.holdings.Follow(ctx, w.node.Bus.JS, w.changed) })
+	group.Go(func() error { return hunter.Run(ctx) })
+	group.Go(func() error { return w.settleDirty(ctx) })
+	group.Go(func() error { return w.watchClocks(ctx) })
+	group.Go(func() error {
+		if err := w.holdings.WaitFor(ctx, heldHead); err != nil {
+			return nil
+		}
+		if err := w.findOrphans(ctx); err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		wanted := make(chan []string, 1)
+		var names []string
+		for n := range proto.Shards {
+			names = append(names, proto.ShardName(n))
+		}
+		wanted <- names
+		working.Store(true)
+		defer working.Store(false)
+		return member.Work(ctx, wanted, w.hold)
+	})
+	return group.Wait()
+}
+
+// hold keeps one shard until ctx ends.
+func (w *worker) hold(ctx context.Context, name string) error {
+	n, err := proto.ParseShardName(name)
+	if err != nil {
+		return err
+	}
+	w.shards.Open(n)
+	for _, identifier := range w.holdings.Identifiers() {
+		if proto.ShardOf(identifier) == n {
+			w.queue.Add(identifier, time.Now(), w.node.Settings.HuntSyncDelay)
+			w.due.add(identifier)
+		}
+	}
+	for _, identifier := range w.orphans.of(n) {
+		w.due.add(identifier)
+	}
+	<-ctx.Done()
+	w.shards.Close(n)
+	return nil
+}
+
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,67 @@
+package purgatory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/smarthttp"
+)
+
+// server serves git to the front doors.
+type server struct {
+	http.Server
+	listener net.Listener
+	address  string // that others reach it by
+}
+
+// listen opens the port, so that its address can be told before anything is served.
+func (w *worker) listen() (*server, error) {
+	s := w.node.Settings
+	listener, err := net.Listen("tcp", s.GitListen)
+	if err != nil {
+		return nil, fmt.Errorf("NGIT_GIT_LISTEN is %q: %w; choose another address, or port 0 for any", s.GitListen, err)
+	}
+	sv := &server{listener: listener, address: s.GitAdvertise}
+	if sv.address == "" {
+		sv.address = listener.Addr().String()
+	}
+	return sv, nil
+}
+
+// serve begins to answer.
+func (s *server) serve(w *worker) error {
+	metrics, err := smarthttp.NewMetrics(w.node.Metrics)
+	if err != nil {
+		return err
+	}
+	git := smarthttp.New(w, smarthttp.Options{MaxPushBytes: w.node.Settings.MaxPushBytes, Log: w.log, Metrics: metrics})
+	s.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		if p, err := nip34.ParseRepositoryPath(r.URL.EscapedPath()); err == nil && !w.shards.Holds(p.Identifier) {
+			// The front door's view of who holds the shard is a moment old.
+			rw.Header().Set("Retry-After", "1")
+			http.Error(rw, "the repository is moving to another worker, try again in a moment", http.StatusServiceUnavailable)
+			return
+		}
+		git.ServeHTTP(rw, r)
+	})
+	s.ReadHeaderTimeout = 10 * time.Second
+	go func() {
+		if err := s.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+			w.log.Error("git can no longer be served", "error", err)
+		}
+	}()
+	return nil
+}
+
+// Shutdown lets requests finish until ctx ends.
+func (s *server) Shutdown(ctx context.Context) error {
+	if err := s.Server.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("stop serving git: %w", err)
+	}
+	return nil
+}

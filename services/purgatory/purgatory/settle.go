@@ -1,0 +1,223 @@
+package purgatory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/fetch"
+	"tendril.dev/services/purgatory/holdings"
+	"tendril.dev/services/purgatory/hunt"
+	"tendril.dev/services/purgatory/release"
+	"tendril.dev/services/purgatory/shards"
+)
+
+// changed hears of every change among the held events. It must be quick.
+func (w *worker) changed(c holdings.Change) {
+	if !w.shards.Holds(c.Identifier) {
+		return
+	}
+	if c.Now != nil && c.Now.Phase == proto.PhaseWaiting {
+		delay := w.node.Settings.HuntSyncDelay
+		if c.Now.Source == proto.SourceUser {
+			delay = w.node.Settings.HuntUserDelay
+		}
+		w.queue.Add(c.Identifier, time.Now(), delay)
+	}
+	if c.Before != nil && c.Before.Event.Kind == nip34.KindAnnouncement && (c.Now == nil || c.Now.Phase == proto.PhaseSilent) {
+		w.orphans.add(nip34.RepoRef{PubKey: c.Before.Event.PubKey, Identifier: c.Identifier})
+	}
+	w.due.add(c.Identifier)
+}
+
+// heard hears of newly accepted events: an announcement may let others' states count.
+func (w *worker) heard(recs []eventdb.Record) {
+	for _, r := range recs {
+		if r.Event.Kind != nip34.KindAnnouncement {
+			continue
+		}
+		if identifier := r.Event.Tags.GetD(); w.shards.Holds(identifier) {
+			w.due.add(identifier)
+		}
+	}
+}
+
+// dossier gathers what is known of an identifier at this moment. What is held is brought up to date and read before what is accepted: an event
+// that leaves purgatory while we look is seen in at least one of the two.
+func (w *worker) dossier(ctx context.Context, identifier string) (dossier.Dossier, []holdings.Entry, error) {
+	head, err := w.node.Bus.LastSeq(ctx, proto.KVStream(proto.BucketHeld))
+	if err != nil {
+		return dossier.Dossier{}, nil, err
+	}
+	if err := w.holdings.WaitFor(ctx, head); err != nil {
+		return dossier.Dossier{}, nil, fmt.Errorf("read what is held: %w", err)
+	}
+	entries := w.holdings.Of(identifier)
+	if head, err = w.node.Bus.LastSeq(ctx, proto.StreamEvents); err != nil {
+		return dossier.Dossier{}, nil, err
+	}
+	if err := w.index.WaitFor(ctx, head); err != nil {
+		return dossier.Dossier{}, nil, fmt.Errorf("read what is accepted: %w", err)
+	}
+	d, err := w.known(ctx, identifier, entries)
+	return d, entries, err
+}
+
+// known is the dossier from what this worker has read so far.
+func (w *worker) known(ctx context.Context, identifier string, entries []holdings.Entry) (dossier.Dossier, error) {
+	held := make([]proto.Held, len(entries))
+	for i, e := range entries {
+		held[i] = e.Held
+	}
+	view := w.index.View()
+	defer view.Close()
+	var accepted []*nostr.Event
+	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement, nip34.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
+	for ev, err := range view.Query(ctx, filter) {
+		if err != nil {
+			return dossier.Dossier{}, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
+		}
+		accepted = append(accepted, ev)
+	}
+	return dossier.New(identifier, w.node.Settings.Domain, accepted, held), nil
+}
+
+// accepted gives an accepted event, or nil.
+func (w *worker) accepted(id string) (*nostr.Event, error) {
+	view := w.index.View()
+	defer view.Close()
+	ev, err := view.Event(id)
+	if errors.Is(err, eventdb.ErrNotFound) {
+		return nil, nil
+	}
+	return ev, err
+}
+
+// Look implements hunt.Ground: it settles an identifier and says what is still missing and where that may be.
+func (w *worker) Look(ctx context.Context, identifier string) (hunt.Prospect, error) {
+	unlock, err := w.shards.Write(ctx, identifier)
+	if errors.Is(err, shards.ErrElsewhere) {
+		return hunt.Prospect{}, nil
+	}
+	if err != nil {
+		return hunt.Prospect{}, err
+	}
+	defer unlock()
+	d, err := w.settle(ctx, identifier)
+	if err != nil {
+		return hunt.Prospect{}, err
+	}
+	if !d.Waits() {
+		w.queue.Drop(identifier)
+		return hunt.Prospect{}, nil
+	}
+	p := hunt.Prospect{URLs: d.CloneURLs()}
+	for _, want := range d.Wants() {
+		repo, err := w.store.Repo(nip34.RepoRef{PubKey: want.Owner, Identifier: identifier})
+		if err != nil {
+			return p, err
+		}
+		missing, err := repo.Missing(ctx, want.Objects)
+		if err != nil {
+			return p, fmt.Errorf("look for missing objects: %w", err)
+		}
+		if len(missing) > 0 {
+			p.Wants = append(p.Wants, hunt.Want{Owner: want.Owner, Objects: missing})
+		}
+	}
+	return p, nil
+}
+
+// settle releases what is complete, waits until that is served, tells about it, and clears away repositories that are nobody's. It gives the dossier
+// without what was released. The caller has the identifier's lock.
+func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier, error) {
+	d, entries, err := w.dossier(ctx, identifier)
+	if err != nil {
+		return d, err
+	}
+	settled, err := w.releaser.Settle(ctx, d)
+	if err != nil {
+		return d, err
+	}
+	if err := w.index.WaitFor(ctx, settled.Seq); err != nil {
+		return d, err
+	}
+	since := map[string]time.Time{}
+	for _, e := range entries {
+		since[e.Event.ID] = e.HeldAt
+	}
+	for _, ev := range settled.Released {
+		d = d.Without(ev.ID)
+		w.metrics.left(ev.Kind, "released", since[ev.ID])
+		w.tell(identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})
+		w.log.Info("released", "identifier", identifier, "kind", ev.Kind, "event", ev.ID, "waited", time.Since(since[ev.ID]).Round(time.Millisecond))
+	}
+	for _, ev := range settled.Expired {
+		d = d.Without(ev.ID)
+		w.metrics.left(ev.Kind, release.Superseded, since[ev.ID])
+		w.tell(identifier, proto.GitExpired, proto.GitNotice{Event: ev.ID, Kind: ev.Kind, Reason: release.Superseded})
+	}
+	if !settled.Again.IsZero() {
+		w.due.addAt(identifier, settled.Again)
+	}
+	return d, w.clear(ctx, d)
+}
+
+// clear removes repositories that no announcement speaks for any more and that never got any data: those of held announcements that fell silent,
+// expired, were deleted, or no longer list us. A repository with data is never removed.
+func (w *worker) clear(ctx context.Context, d dossier.Dossier) error {
+	for _, ref := range w.orphans.take(d.Identifier) {
+		if d.Hosts(ref.PubKey) {
+			continue
+		}
+		repo, err := w.store.Repo(ref)
+		if err != nil {
+			return err
+		}
+		if !repo.Exists() {
+			continue
+		}
+		has, err := repo.HasData(ctx)
+		if err != nil {
+			return err
+		}
+		if has {
+			continue
+		}
+		if err := repo.Remove(ctx); err != nil {
+			return fmt.Errorf("remove the empty repository of %s: %w", ref, err)
+		}
+		w.log.Info("an empty repository is removed", "repository", ref)
+	}
+	return nil
+}
+
+// Fetch implements hunt.Ground: it asks one git server for what one repository misses.
+func (w *worker) Fetch(ctx context.Context, identifier, url string, want hunt.Want) (brought bool) {
+	repo, err := w.store.Repo(nip34.RepoRef{PubKey: want.Owner, Identifier: identifier})
+	if err != nil {
+		w.log.Error("fetch", "identifier", identifier, "error", err)
+		return false
+	}
+	began := time.Now()
+	result, err := fetch.Fetch(ctx, w.guard, url, repo, want.Objects, w.limits)
+	took := time.Since(began)
+	w.metrics.fetched(url, result, err)
+	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: took.Milliseconds(), Objects: some(result.Got)}
+	if err != nil {
+		notice.Reason, notice.Objects = err.Error(), some(want.Objects)
+		w.tell(identifier, proto.GitFailed, notice)
+		w.log.Info("fetch failed", "identifier", identifier, "url", url, "error", err)
+		return false
+	}
+	w.tell(identifier, proto.GitFetched, notice)
+	w.log.Info("fetched", "identifier", identifier, "url", url, "objects", result.Objects, "bytes", result.Bytes, "took", took.Round(time.Millisecond))
+	return len(result.Got) > 0 || result.Objects > 0
+}

@@ -1,0 +1,49 @@
+package purgatory
+
+import (
+	"encoding/json"
+	"strings"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/proto"
+)
+
+// someObjects is how many object ids a notice names: it is for people.
+const someObjects = 5
+
+// tell publishes what happened to the git data of an identifier, for whoever watches. Nobody may be listening.
+func (w *worker) tell(identifier string, verb proto.GitVerb, n proto.GitNotice) {
+	n.Identifier = identifier
+	subject, err := proto.GitSubject(identifier, verb)
+	if err != nil {
+		return
+	}
+	data, err := json.Marshal(n)
+	if err != nil {
+		return
+	}
+	if err := w.node.Bus.Conn.Publish(subject, data); err != nil {
+		w.log.Debug("notice not published", "subject", subject, "error", err)
+	}
+}
+
+func some(ids []string) []string { return ids[:min(len(ids), someObjects)] }
+
+// npub is how people read a public key.
+func npub(pubkey string) string {
+	s, err := nip19.EncodePublicKey(pubkey)
+	if err != nil {
+		return pubkey
+	}
+	return s
+}
+
+func hasAnyPrefix(s string, prefixes ...string) bool {
+	for _, p := range prefixes {
+		if strings.HasPrefix(s, p) {
+			return true
+		}
+	}
+	return false
+}

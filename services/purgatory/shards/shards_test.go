@@ -1,0 +1,67 @@
+package shards_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/shards"
+)
+
+// TestOneWriterAndHandOver: writers of one identifier come one after the other, those of others do not wait, and a shard is let go only when nobody
+// writes any more.
+func TestOneWriterAndHandOver(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := shards.New()
+		if _, err := h.Write(t.Context(), "x"); !errors.Is(err, shards.ErrElsewhere) {
+			t.Fatalf("writing in a shard that is not held: %v", err)
+		}
+		for n := range proto.Shards {
+			h.Open(n)
+		}
+		var writers, most atomic.Int32
+		var all sync.WaitGroup
+		for range 5 {
+			all.Go(func() {
+				unlock, err := h.Write(t.Context(), "x")
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				most.Store(max(most.Load(), writers.Add(1)))
+				time.Sleep(time.Second)
+				writers.Add(-1)
+				unlock()
+			})
+		}
+		synctest.Wait()
+		if unlock, err := h.Write(t.Context(), "y"); err != nil {
+			t.Errorf("another identifier waits: %v", err)
+		} else {
+			unlock()
+		}
+		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		if _, err := h.Write(impatient, "x"); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a writer that gives up: %v", err)
+		}
+		began := time.Now()
+		h.Close(proto.ShardOf("x"))
+		if took := time.Since(began); took < 4*time.Second || writers.Load() != 0 {
+			t.Errorf("let go after %v with %d writers", took, writers.Load())
+		}
+		all.Wait()
+		if most.Load() != 1 {
+			t.Errorf("%d writers at once", most.Load())
+		}
+		if h.Holds("x") || h.Count() != proto.Shards-1 {
+			t.Error("the shard is still held")
+		}
+	})
+}
