@@ -146,7 +146,7 @@ func badLines(err error, otherwise string) error {
 	switch spoken, ok := errors.AsType[*pktline.ErrorLine](err); {
 	case ok:
 		return &Error{Cause: CauseServer, Err: errors.New("it says: " + told(spoken.Text))}
-	case err == nil:
+	case err == nil, errors.Is(err, io.EOF):
 		return notGit("%s", otherwise)
 	case errors.Is(err, pktline.ErrInvalidPktLen):
 		return notGit("it sends no pkt-lines")

@@ -272,6 +272,7 @@ func TestHostileServers(t *testing.T) {
 	}
 	rows := map[string]row{
 		"HTML":                    {hostile{refs: "<html>", refsType: "text/html"}, limits, fetch.CauseNotGit},
+		"only a length":           {hostile{refs: pkt("# service=git-upload-pack\n") + "1000"}, limits, fetch.CauseNotGit},
 		"HTML as git":             {hostile{refs: "<html>"}, limits, fetch.CauseNotGit},
 		"nothing":                 {hostile{}, limits, fetch.CauseNotGit},
 		"gone":                    {hostile{refsStatus: 410}, limits, fetch.CauseNotFound},

@@ -162,7 +162,7 @@ func refusal(err error) error {
 		if err == nil {
 			return &refusedWant{told: "nothing"}
 		}
-		return badLines(err, "")
+		return badLines(err, "its answer to what is wanted ends too soon")
 	}
 	words := told(spoken.Text)
 	if found := notOurs.FindStringSubmatch(words); found != nil {
@@ -171,7 +171,7 @@ func refusal(err error) error {
 	if strings.Contains(words, "not our ref") || strings.Contains(words, "not a valid") || strings.Contains(words, "unadvertised") {
 		return &refusedWant{told: words}
 	}
-	return badLines(err, "")
+	return badLines(err, "its answer to what is wanted ends too soon")
 }
 
 // packReader is a pack without its wrapping.

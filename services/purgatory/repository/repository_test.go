@@ -73,8 +73,8 @@ func TestIllegalReferencesAreRefused(t *testing.T) {
 	}
 }
 
+// Not parallel: a program that is being written cannot be run, and a fork elsewhere holds its file open.
 func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
-	t.Parallel()
 	script := func(prints string) string {
 		path := filepath.Join(t.TempDir(), "git")
 		if err := os.WriteFile(path, []byte("#!/bin/sh\necho '"+prints+"'\n"), 0o755); err != nil {

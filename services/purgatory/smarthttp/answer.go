@@ -19,7 +19,6 @@ const maxReason = 300
 // answer is what a client that pushes gets: a report on each reference and words for the terminal, in the form that it asked for.
 type answer struct {
 	request *pushRequest
-	mu      sync.Mutex
 	out     *responseStream
 }
 

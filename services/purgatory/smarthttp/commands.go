@@ -172,7 +172,7 @@ func (l *lineReader) next() ([]byte, error) {
 		err := l.lines.Err()
 		_, spoken := errors.AsType[*pktline.ErrorLine](err)
 		switch {
-		case err == nil, errors.Is(err, io.ErrUnexpectedEOF):
+		case err == nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 			return nil, malformed("the commands end too soon")
 		case errors.Is(err, pktline.ErrInvalidPktLen), spoken:
 			return nil, malformed("the commands are not pkt-lines")

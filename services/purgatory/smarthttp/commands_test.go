@@ -37,6 +37,7 @@ func TestReadPush(t *testing.T) {
 		"nothing":           {in: "", want: "end too soon"},
 		"no flush":          {in: strings.TrimSuffix(pkt(a+" "+b+" refs/heads/x\x00"), "0000"), want: "end too soon"},
 		"half a line":       {in: "0080" + a, want: "end too soon"},
+		"only a length":     {in: "1000", want: "end too soon"},
 		"half a length":     {in: "00", want: "not pkt-lines"},
 		"no length":         {in: "wxyz", want: "not pkt-lines"},
 		"length 1":          {in: "0001", want: "not pkt-lines"},

@@ -328,8 +328,8 @@ func TestPullRequestsHaveAnAuthorityOfTheirOwn(t *testing.T) {
 	}
 }
 
+// Not parallel: a program that is being written cannot be run, and a fork elsewhere holds its file open.
 func TestFullHouseAsksToComeBack(t *testing.T) {
-	t.Parallel()
 	root := t.TempDir()
 	hang := filepath.Join(t.TempDir(), "git")
 	script := "#!/bin/sh\ncase \"$1\" in version) echo git version 2.39.0;; init) exec git \"$@\";; *) exec sleep 60;; esac\n"
