@@ -88,17 +88,20 @@ func (p *Publisher) fold(msg jetstream.Msg) error {
 	if err != nil {
 		return err
 	}
-	var change proto.TargetChange
-	if err := json.Unmarshal(msg.Data(), &change); err != nil {
-		return fmt.Errorf("decode change: %w", err)
-	}
 	r := p.published[key]
-	r.target, r.last, r.messages = r.target.Apply(change), meta.Sequence.Stream, r.messages+1
+	r.last, r.messages = meta.Sequence.Stream, r.messages+1
+	var change proto.TargetChange
+	// A message that cannot be read is there all the same: whoever writes next must expect it.
+	if err = json.Unmarshal(msg.Data(), &change); err != nil {
+		err = fmt.Errorf("decode change: %w", err)
+	} else {
+		r.target = r.target.Apply(change)
+	}
 	if change.Snapshot {
 		r.messages = 1
 	}
 	p.published[key] = r
-	return nil
+	return err
 }
 
 // moveTo notes how far the stream was read; p.mu is held.

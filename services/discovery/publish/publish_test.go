@@ -1,0 +1,297 @@
+package publish_test
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/target"
+	"tendril.dev/proto"
+	"tendril.dev/services/discovery/publish"
+)
+
+const patience = 30 * time.Second
+
+func openBus(t *testing.T) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// start makes a publisher that has read what there is.
+func start(t *testing.T, b *bus.Bus) (p *publish.Publisher, stop func()) {
+	t.Helper()
+	p = publish.New(b.JS, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- p.Follow(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Errorf("follow: %v", err)
+			}
+		case <-time.After(patience):
+			t.Error("follow did not end with its context")
+		}
+	})
+	t.Cleanup(stop)
+	head, err := b.LastSeq(t.Context(), proto.StreamTargets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait, cancelWait := context.WithTimeout(t.Context(), patience)
+	defer cancelWait()
+	if err := p.WaitFor(wait, head); err != nil {
+		t.Fatal(err)
+	}
+	return p, stop
+}
+
+func send(t *testing.T, p *publish.Publisher, wanted map[string]target.Target) int {
+	t.Helper()
+	n, err := p.Publish(t.Context(), wanted)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// folded reads the stream as a relay worker does: from what it holds, to targets. It also gives the number of messages there.
+func folded(t *testing.T, b *bus.Bus) (map[string]target.Target, int) {
+	t.Helper()
+	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info := stream.CachedInfo().State
+	out, n := map[string]target.Target{}, 0
+	for seq := info.FirstSeq; seq <= info.LastSeq; seq++ {
+		msg, err := stream.GetMsg(t.Context(), seq)
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		n++
+		key, err := proto.ParseTargetSubject(msg.Subject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c proto.TargetChange
+		if err := json.Unmarshal(msg.Data, &c); err != nil {
+			t.Fatal(err)
+		}
+		if gone := msg.Header.Get(proto.HeaderGone) != ""; gone != c.Gone {
+			t.Fatalf("message %d: header says gone %v, payload %v", seq, gone, c.Gone)
+		}
+		if out[key] = out[key].Apply(c); !out[key].Exists() {
+			delete(out, key)
+		}
+	}
+	return out, n
+}
+
+func same(t *testing.T, b *bus.Bus, want map[string]target.Target) {
+	t.Helper()
+	if got, _ := folded(t, b); !reflect.DeepEqual(got, want) {
+		t.Fatalf("published %+v\nwant %+v", got, want)
+	}
+}
+
+func ids(from, to int) (list []target.ID) {
+	for n := from; n < to; n++ {
+		var id target.ID
+		binary.BigEndian.PutUint64(id[:], uint64(n))
+		list = append(list, id)
+	}
+	return list
+}
+
+// relays makes targets of so many relays with one repository each.
+func relays(n int, roots ...target.ID) map[string]target.Target {
+	out := map[string]target.Target{}
+	for i := range n {
+		key := fmt.Sprintf("r%d.example", i)
+		out[key] = target.Target{URL: "wss://" + key, Repos: map[string]target.Repo{"30617:aa:x": {Level: proto.LevelFull, Roots: roots}}}
+	}
+	return out
+}
+
+func TestOnlyTheDifferenceIsWritten(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, _ := start(t, b)
+	for _, tc := range []struct {
+		name   string
+		wanted map[string]target.Target
+		sent   int
+	}{
+		{"at first", relays(3), 3},
+		{"the same again", relays(3), 0},
+		{"a root event for all", relays(3, ids(0, 1)...), 3},
+		{"one relay goes", relays(2, ids(0, 1)...), 1},
+		{"the same again, without it", relays(2, ids(0, 1)...), 0},
+		{"it comes back", relays(3, ids(0, 1)...), 1},
+		{"more ids than a message holds", relays(1, ids(0, 9000)...), 3 + 2},
+		{"all go", nil, 1},
+	} {
+		if n := send(t, p, tc.wanted); n != tc.sent {
+			t.Fatalf("%s: %d messages, want %d", tc.name, n, tc.sent)
+		}
+		want := tc.wanted
+		if want == nil {
+			want = map[string]target.Target{}
+		}
+		same(t, b, want)
+	}
+}
+
+func TestARestartWritesNothing(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, stop := start(t, b)
+	send(t, p, relays(5, ids(0, 5000)...))
+	stop()
+	again, _ := start(t, b)
+	if n := send(t, again, relays(5, ids(0, 5000)...)); n != 0 {
+		t.Fatalf("%d messages after a restart", n)
+	}
+	if n := send(t, again, relays(4, ids(0, 5000)...)); n != 1 {
+		t.Fatalf("%d messages for a target that goes, want 1", n)
+	}
+}
+
+func TestASnapshotReplacesManyMessages(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, _ := start(t, b)
+	for n := range 200 {
+		send(t, p, relays(1, ids(0, n)...))
+	}
+	same(t, b, relays(1, ids(0, 199)...))
+	if _, n := folded(t, b); n > 64 {
+		t.Fatalf("the stream holds %d messages for one relay", n)
+	}
+	again, _ := start(t, b)
+	if n := send(t, again, relays(1, ids(0, 199)...)); n != 0 {
+		t.Fatalf("%d messages after reading a snapshot", n)
+	}
+}
+
+// TestReplicasPublishEachChangeOnce: all replicas find the same change at once.
+func TestReplicasPublishEachChangeOnce(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	var replicas []*publish.Publisher
+	for range 3 {
+		p, _ := start(t, b)
+		replicas = append(replicas, p)
+	}
+	for round := 1; round <= 20; round++ {
+		wanted := relays(6, ids(0, round)...)
+		sent := make([]int, len(replicas))
+		var wg sync.WaitGroup
+		for i, p := range replicas {
+			wg.Go(func() {
+				n, err := p.Publish(t.Context(), wanted)
+				if err != nil {
+					t.Error(err)
+				}
+				sent[i] = n
+			})
+		}
+		wg.Wait()
+		total := 0
+		for _, n := range sent {
+			total += n
+		}
+		if total != 6 {
+			t.Fatalf("round %d: %v messages, want 6 in all", round, sent)
+		}
+		same(t, b, wanted)
+	}
+}
+
+// TestReplicasThatDisagreedEndAsOne: while one is behind, each writes what it knows, over the other; when both know the same, so does the stream.
+func TestReplicasThatDisagreedEndAsOne(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, _ := start(t, b)
+	q, _ := start(t, b)
+	var wg sync.WaitGroup
+	for n := range 30 {
+		wg.Go(func() { send(t, p, relays(2, ids(n, n+10)...)) })
+		wg.Go(func() { send(t, q, relays(3, ids(n+5, n+7)...)) })
+		wg.Wait()
+		// The one that was behind comes to want the same.
+		want := relays(2, ids(n, n+10)...)
+		send(t, p, want)
+		send(t, q, want)
+		same(t, b, want)
+	}
+}
+
+func TestARelayWhoseNameDoesNotFitIsPassedOver(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, _ := start(t, b)
+	wanted := relays(2)
+	good := relays(2)
+	wanted[""] = target.Target{URL: "wss://"}
+	if n := send(t, p, wanted); n != 2 {
+		t.Fatalf("%d messages, want those of the two relays that have names", n)
+	}
+	same(t, b, good)
+}
+
+func TestAMalformedMessageDoesNotStopTheReader(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	subject, err := proto.TargetSubject("r0.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, payload := range []string{"{", `{"url":5}`, ""} {
+		if _, err := b.JS.Publish(t.Context(), subject, []byte(payload)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p, _ := start(t, b)
+	// What cannot be read was written by nobody of us; it is in the way of the expected sequence, and must not stay there.
+	if n := send(t, p, relays(1)); n != 1 {
+		t.Fatalf("%d messages, want 1", n)
+	}
+	if head, err := b.LastSeq(t.Context(), proto.StreamTargets); err != nil || head != 4 {
+		t.Fatalf("the stream ends at %d, %v; want 4", head, err)
+	}
+}
+
+func TestChangesStayBelowTheBusLimit(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, _ := start(t, b)
+	wanted := relays(1, ids(0, 20_000)...)
+	for n := range 3000 {
+		wanted["r0.example"].Repos[fmt.Sprintf("30617:%064d:%0200d", n, n)] = target.Repo{Level: proto.LevelStateOnly, Authors: slices.Repeat([]string{fmt.Sprintf("%064d", n)}, 1)}
+	}
+	send(t, p, wanted)
+	same(t, b, wanted)
+}
