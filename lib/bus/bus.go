@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -33,6 +34,8 @@ type Bus struct {
 	JS     jetstream.JetStream
 	sizing proto.Sizing
 	server *server.Server // nil: remote
+
+	temporary string // the embedded server's folder, if it goes with the server
 }
 
 // Open connects (starting the embedded server if there is no URL) and makes or updates every stream, bucket and consumer of
@@ -63,12 +66,11 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 	}
 	url := o.URL
 	if url == "" {
-		srv, err := startServer(o)
-		if err != nil {
+		if err := b.startEmbedded(o); err != nil {
+			b.Close()
 			return nil, err
 		}
-		b.server = srv
-		conn = append(conn, nats.InProcessServer(srv))
+		conn = append(conn, nats.InProcessServer(b.server))
 	} else if o.Creds != "" {
 		conn = append(conn, nats.UserCredentials(o.Creds))
 	}
@@ -96,6 +98,9 @@ func (b *Bus) Close() {
 	if b.server != nil {
 		b.server.Shutdown()
 		b.server.WaitForShutdown()
+	}
+	if b.temporary != "" {
+		os.RemoveAll(b.temporary)
 	}
 }
 

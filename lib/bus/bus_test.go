@@ -3,8 +3,10 @@ package bus_test
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -142,5 +144,20 @@ func TestListenErrorsAreSentences(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "NGIT_NATS_LISTEN") {
 			t.Errorf("listen on %q: %v, want %q", tc.listen, err, tc.want)
 		}
+	}
+}
+
+func TestTemporaryFolderGoesWithTheServer(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	b, err := bus.Open(t.Context(), bus.Options{Sizing: proto.Sizing{Replicas: 1, MemoryOnly: true, CandidateBytes: 1 << 20, WorkerTTL: time.Second, TurnTTL: time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if made, err := os.ReadDir(os.TempDir()); err != nil || len(made) != 1 {
+		t.Fatalf("while it runs: %v, %v", made, err)
+	}
+	b.Close()
+	if left, err := os.ReadDir(os.TempDir()); err != nil || len(left) != 0 {
+		t.Errorf("after it: %v, %v", left, err)
 	}
 }

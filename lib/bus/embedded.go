@@ -13,22 +13,28 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// startServer starts the embedded NATS server. JetStream syncs every write: durable before done (design.md, fifth idea).
-func startServer(o Options) (*server.Server, error) {
-	dir := o.Dir
-	if dir == "" {
+// startEmbedded starts the embedded server in its folder, which is one to be thrown away if none is given.
+func (b *Bus) startEmbedded(o Options) error {
+	if o.Dir == "" {
 		temp, err := os.MkdirTemp("", "tendril-bus-")
 		if err != nil {
-			return nil, fmt.Errorf("make a folder for the embedded NATS: %w", err)
+			return fmt.Errorf("make a folder for the embedded NATS: %w", err)
 		}
-		dir = temp
-	} else if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make the folder of the embedded NATS: %w", err)
+		o.Dir, b.temporary = temp, temp
+	} else if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		return fmt.Errorf("make the folder of the embedded NATS: %w", err)
 	}
+	var err error
+	b.server, err = startServer(o)
+	return err
+}
+
+// startServer starts the embedded NATS server in o.Dir. JetStream syncs every write: durable before done (design.md, fifth idea).
+func startServer(o Options) (*server.Server, error) {
 	opts := &server.Options{
 		ServerName: "tendril",
 		JetStream:  true,
-		StoreDir:   dir,
+		StoreDir:   o.Dir,
 		SyncAlways: true,
 		DontListen: true,
 		NoSigs:     true,
@@ -68,7 +74,7 @@ func startServer(o Options) (*server.Server, error) {
 	}
 	if !srv.JetStreamEnabled() {
 		srv.Shutdown()
-		return nil, fmt.Errorf("start the embedded NATS: JetStream could not use the folder %s", dir)
+		return nil, fmt.Errorf("start the embedded NATS: JetStream could not use the folder %s", o.Dir)
 	}
 	return srv, nil
 }
