@@ -163,6 +163,19 @@ func TestPortInUse(t *testing.T) {
 	}
 }
 
+func TestGitFolderThatIsNotToBeHad(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, dir, append(slices.Clone(domain), "NGIT_GIT_DATA_PATH="+file), "up")
+	if got := p.fails(t); !strings.HasPrefix(got, "tendril: purgatory: NGIT_GIT_DATA_PATH is \""+file+"\"") {
+		t.Error(got)
+	}
+}
+
 func TestWrongUseIsOneSentence(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
