@@ -31,9 +31,6 @@ const stopShare = 2
 // Run serves until ctx ends, and then stops gracefully: nothing new comes in, events in flight have their verdicts, sockets are closed with
 // 1001 and HTTP requests are finished.
 func Run(ctx context.Context, n *node.Node) error {
-	if err := check(n.Settings); err != nil {
-		return err
-	}
 	shards, err := claim.Watch(ctx, n.Bus, proto.GroupShards, n.Log)
 	if err != nil {
 		return err

@@ -69,6 +69,8 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nip34.Repositor
 		unavailable(w, "the git data of this repository is moving to another worker; try again in a few seconds")
 		return
 	}
+	// An answer may begin before the request has ended. Where that cannot be had (HTTP/2 has it anyway), it comes afterwards.
+	_ = http.NewResponseController(w).EnableFullDuplex()
 	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), toKey{}, worker.Address)))
 }
 

@@ -1,0 +1,232 @@
+package git_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/gateway/cors"
+	"tendril.dev/services/gateway/git"
+)
+
+const npub = "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6"
+
+// shards sends every shard to one address, and remembers what it was asked.
+type shards struct {
+	address string
+	asked   chan string
+}
+
+func (s *shards) Holder(key string) (proto.Worker, bool) {
+	s.asked <- key
+	return proto.Worker{Name: "w", Address: s.address}, s.address != ""
+}
+
+// front serves a proxy to the worker, and gives its address.
+func front(t *testing.T, worker http.Handler) (string, *shards) {
+	t.Helper()
+	s := &shards{asked: make(chan string, 100)}
+	if worker != nil {
+		backend := httptest.NewServer(worker)
+		t.Cleanup(backend.Close)
+		s.address = backend.Listener.Addr().String()
+	}
+	p := git.New(s, func(*http.Request) netip.Addr { return netip.MustParseAddr("192.0.2.7") }, slog.New(slog.DiscardHandler))
+	t.Cleanup(p.Close)
+	server := httptest.NewServer(cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		at, err := nip34.ParseRepositoryPath(r.URL.EscapedPath())
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusTeapot)
+			return
+		}
+		p.Serve(w, r, at)
+	})))
+	t.Cleanup(server.Close)
+	return server.Listener.Addr().String(), s
+}
+
+// raw sends one request byte for byte.
+func raw(t *testing.T, addr, request string) (*http.Response, string) {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(20 * time.Second))
+	fmt.Fprint(c, request)
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+func TestPathsAndQueriesStayAsTheyAre(t *testing.T) {
+	t.Parallel()
+	addr, s := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.RequestURI) }))
+	for target, identifier := range map[string]string{
+		"repo.git/info/refs?service=git-upload-pack": "repo",
+		"a%2Fb.git/git-upload-pack":                  "a/b",
+		"a%2fb.git/HEAD":                             "a/b",
+		"%2e%2e%2F%2e%2e.git/info/refs":              "../..",
+		"%2E%2E.git/info/refs":                       "..",
+		"%F0%9F%8C%B1.git/info/refs?x=%zz&y=;":       "🌱",
+		"a%25b%3Fc%23.git/git-receive-pack?":         "a%b?c#",
+		"a:b@c+d.git/info/refs":                      "a:b@c+d",
+		"%61bc.git/info/refs":                        "abc",
+	} {
+		target = "/" + npub + "/" + target
+		resp, body := raw(t, addr, "GET "+target+" HTTP/1.1\r\nHost: git.example.com\r\nConnection: close\r\n\r\n")
+		if resp.StatusCode != http.StatusOK || body != target {
+			t.Errorf("sent %s\n got %s (%s)", target, body, resp.Status)
+		}
+		if asked, want := <-s.asked, proto.ShardName(proto.ShardOf(identifier)); asked != want {
+			t.Errorf("%s: shard %s, want %s of %q", target, asked, want, identifier)
+		}
+	}
+}
+
+func TestHeaders(t *testing.T) {
+	t.Parallel()
+	got := make(chan http.Header, 1)
+	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Set("Host", r.Host)
+		got <- r.Header
+		w.Header().Set("Access-Control-Allow-Origin", "https://elsewhere.example")
+		w.Header().Set("Cache-Control", "no-cache")
+		w.WriteHeader(http.StatusNotFound)
+	}))
+	resp, _ := raw(t, addr, "GET /"+npub+"/r.git/info/refs HTTP/1.1\r\nHost: git.example.com\r\nX-Forwarded-For: 10.0.0.1\r\nGit-Protocol: version=2\r\n"+
+		"Connection: close, X-Hop\r\nX-Hop: 1\r\nTe: gzip\r\n\r\n")
+	h := <-got
+	if h.Get("Host") != "git.example.com" || h.Get("X-Forwarded-For") != "192.0.2.7" || h.Get("Git-Protocol") != "version=2" {
+		t.Errorf("the worker got %v", h)
+	}
+	for _, gone := range []string{"X-Hop", "Te", "User-Agent", "Accept-Encoding"} {
+		if h.Get(gone) != "" {
+			t.Errorf("the worker got %s: %s", gone, h.Get(gone))
+		}
+	}
+	if origins := resp.Header.Values("Access-Control-Allow-Origin"); len(origins) != 1 || origins[0] != "*" || resp.StatusCode != 404 {
+		t.Errorf("%s, origins %v", resp.Status, origins)
+	}
+	if resp.Header.Get("Cache-Control") != "no-cache" {
+		t.Error("the worker's headers are lost")
+	}
+}
+
+func TestNothingIsBuffered(t *testing.T) {
+	t.Parallel()
+	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := http.NewResponseController(w)
+		c.EnableFullDuplex()
+		lines := bufio.NewReader(r.Body)
+		for {
+			line, err := lines.ReadString('\n')
+			if err != nil {
+				return
+			}
+			io.WriteString(w, "heard "+line)
+			c.Flush()
+		}
+	}))
+	in, out := io.Pipe()
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+addr+"/"+npub+"/r.git/git-receive-pack", in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer := make(chan *http.Response, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Error(err)
+			close(answer)
+			return
+		}
+		answer <- resp
+	}()
+	fmt.Fprintln(out, "one")
+	resp := <-answer
+	if resp == nil {
+		return
+	}
+	defer resp.Body.Close()
+	lines := bufio.NewReader(resp.Body)
+	if line, err := lines.ReadString('\n'); line != "heard one\n" {
+		t.Fatalf("%q, %v", line, err)
+	}
+	out.Close()
+}
+
+func TestExpectContinue(t *testing.T) {
+	t.Parallel()
+	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.URL.Path, "refused") {
+			w.WriteHeader(http.StatusForbidden) // without a look at the body, so that it is never sent
+			return
+		}
+		body, _ := io.ReadAll(r.Body)
+		fmt.Fprintf(w, "%d bytes", len(body))
+	}))
+	ask := func(repo string) (*bufio.Reader, net.Conn) {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		c.SetDeadline(time.Now().Add(20 * time.Second))
+		fmt.Fprintf(c, "POST /%s/%s.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n", npub, repo)
+		return bufio.NewReader(c), c
+	}
+	r, c := ask("taken")
+	if resp, err := http.ReadResponse(r, nil); err != nil || resp.StatusCode != http.StatusContinue {
+		t.Fatalf("%v, %v", resp, err)
+	}
+	fmt.Fprint(c, "hello")
+	resp, err := http.ReadResponse(r, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if body, _ := io.ReadAll(resp.Body); string(body) != "5 bytes" {
+		t.Errorf("body %q", body)
+	}
+	r, _ = ask("refused")
+	if line, err := r.ReadString('\n'); !strings.HasPrefix(line, "HTTP/1.1 403") {
+		t.Errorf("%q, %v", line, err)
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	t.Parallel()
+	nobody, _ := front(t, nil)
+	dead, s := front(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.address = l.Addr().String()
+	l.Close()
+	for _, addr := range []string{nobody, dead} {
+		resp, body := raw(t, addr, "GET /"+npub+"/r.git/info/refs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || len(body) < 20 ||
+			resp.Header.Get("Access-Control-Allow-Origin") != "*" {
+			t.Errorf("%s %v %q", resp.Status, resp.Header, body)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package info_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"net/http/httptest"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip11"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/services/gateway/info"
+)
+
+func settings(t *testing.T, args ...string) config.Settings {
+	t.Helper()
+	s, err := config.Parse("gateway", append([]string{"--domain=git.example.com", "--relay-data-path=" + t.TempDir()}, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestDocument(t *testing.T) {
+	t.Parallel()
+	s := settings(t, "--relay-name=Example", "--max-limit=777")
+	body, err := json.Marshal(info.New(s, strings.Repeat("a", 64)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var read nip11.RelayInformationDocument
+	if err := json.Unmarshal(body, &read); err != nil {
+		t.Fatalf("a nostr client cannot read it: %v", err)
+	}
+	if read.Name != "Example" || read.PubKey != strings.Repeat("a", 64) || read.Limitation.MaxLimit != 777 || read.Limitation.MaxSubidLength != 250 ||
+		read.Limitation.MaxMessageLength != 524288 || read.Limitation.CreatedAtUpperLimit != 900 || read.Version == "" {
+		t.Errorf("document: %s", body)
+	}
+	var raw map[string]any
+	if err := json.Unmarshal(body, &raw); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := raw["curation"]; ok {
+		t.Error("curation is there, but nothing is curated")
+	}
+	if nips, _ := json.Marshal(raw["supported_nips"]); string(nips) != "[1,9,11,34,40,45,70]" {
+		t.Errorf("supported_nips: %s", nips)
+	}
+	if grasps, _ := json.Marshal(raw["supported_grasps"]); string(grasps) != `["GRASP-01","GRASP-02"]` {
+		t.Errorf("supported_grasps: %s", grasps)
+	}
+	for _, limit := range []string{"max_subscriptions", "default_limit", "max_filters", "max_filter_values", "max_events_per_minute",
+		"max_connections", "max_connections_per_ip", "max_event_tags"} {
+		if n, _ := raw["limitation"].(map[string]any)[limit].(float64); n <= 0 {
+			t.Errorf("limitation %s is %v", limit, n)
+		}
+	}
+}
+
+func TestCriteriaFollowTheSettings(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{nil, "Any repository is hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 30 minutes."},
+		{[]string{"--repository-whitelist=x", "--purgatory-hold=90s"}, "Repositories that the operator has put on a list are hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 1m30s."},
+		{[]string{"--repository-blacklist=x"}, "Any repository is hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 30 minutes, unless the operator has excluded it or its author."},
+	} {
+		if got := info.New(settings(t, c.args...), "").RepoAcceptanceCriteria; got != c.want {
+			t.Errorf("%v:\n got %s\nwant %s", c.args, got, c.want)
+		}
+	}
+}
+
+func TestWanted(t *testing.T) {
+	t.Parallel()
+	for accept, want := range map[string]bool{
+		"application/nostr+json":                  true,
+		"text/html, Application/Nostr+JSON;q=0.9": true,
+		"text/html,*/*":                           false,
+		"application/nostr+jsonx":                 false,
+		"":                                        false,
+	} {
+		r := httptest.NewRequest("GET", "/", nil)
+		r.Header.Set("Accept", accept)
+		if info.Wanted(r) != want {
+			t.Errorf("%q: %v", accept, !want)
+		}
+	}
+}
+
+func TestOwnerOfSettings(t *testing.T) {
+	t.Parallel()
+	secret := nostr.GeneratePrivateKey()
+	nsec, err := nip19.EncodePrivateKey(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := nostr.GetPublicKey(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := info.Owner(settings(t, "--relay-owner-nsec="+nsec)); err != nil || got != want {
+		t.Errorf("got %s, %v", got, err)
+	}
+	for _, wrong := range []string{"x", nsec[:20], strings.Repeat("a", 64)} {
+		s := settings(t)
+		s.RelayOwnerNsec = wrong
+		_, err := info.Owner(s)
+		if err == nil || !strings.Contains(err.Error(), "NGIT_RELAY_OWNER_NSEC") || strings.Contains(err.Error(), wrong) && wrong != "x" {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+}
+
+func TestOwnerIsGeneratedOnce(t *testing.T) {
+	t.Parallel()
+	s := settings(t)
+	s.RelayDataPath = filepath.Join(s.RelayDataPath, "new")
+	var all sync.Map
+	var starts sync.WaitGroup
+	for range 8 {
+		starts.Go(func() {
+			key, err := info.Owner(s)
+			if err != nil {
+				t.Error(err)
+			}
+			all.Store(key, true)
+		})
+	}
+	starts.Wait()
+	keys := 0
+	all.Range(func(key, _ any) bool { keys++; return len(key.(string)) == 64 })
+	if keys != 1 {
+		t.Errorf("%d keys, want one", keys)
+	}
+	entries, err := os.ReadDir(s.RelayDataPath)
+	if err != nil || len(entries) != 1 {
+		t.Fatalf("files: %v, %v", entries, err)
+	}
+	if stat, err := entries[0].Info(); err != nil || stat.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", stat.Mode(), err)
+	}
+
+	s.DatabaseBackend = "memory"
+	s.RelayDataPath = filepath.Join(t.TempDir(), "none")
+	if key, err := info.Owner(s); err != nil || !nostr.IsValid32ByteHex(key) {
+		t.Errorf("in memory: %q, %v", key, err)
+	}
+	if _, err := os.Stat(s.RelayDataPath); err == nil {
+		t.Error("in memory, but something was written")
+	}
+}
+
+func TestBrokenKeyFile(t *testing.T) {
+	t.Parallel()
+	s := settings(t)
+	path := filepath.Join(s.RelayDataPath, info.OwnerFile)
+	if err := os.WriteFile(path, []byte("nsec1half"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := info.Owner(s); err == nil || !strings.Contains(err.Error(), path) {
+		t.Errorf("%v", err)
+	}
+}

@@ -1,0 +1,158 @@
+package stored_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/services/gateway/stored"
+)
+
+func hex(n int) string { return fmt.Sprintf("%064x", n) }
+
+// filled opens an index with events made at random from few values, many of them of the same second.
+func filled(t *testing.T, r *rand.Rand, n int) (*eventdb.View, []*nostr.Event) {
+	t.Helper()
+	db, err := eventdb.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recs []eventdb.Record
+	var all []*nostr.Event
+	for i := range n {
+		ev := &nostr.Event{ID: hex(r.IntN(1 << 40)), PubKey: hex(r.IntN(5)), Kind: 1621 + r.IntN(4), CreatedAt: nostr.Timestamp(r.IntN(50)),
+			Tags: nostr.Tags{{"e", hex(r.IntN(5))}}, Sig: hex(0) + hex(0)}
+		recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: ev})
+		all = append(all, ev)
+	}
+	if err := db.Apply(recs); err != nil {
+		t.Fatal(err)
+	}
+	v := db.View()
+	t.Cleanup(func() {
+		if err := errors.Join(v.Close(), db.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	slices.SortFunc(all, func(a, b *nostr.Event) int {
+		if a.CreatedAt != b.CreatedAt {
+			return int(b.CreatedAt - a.CreatedAt)
+		}
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return v, all
+}
+
+// naive answers filters by looking at every event.
+func naive(all []*nostr.Event, filters []nostr.Filter) (ids []string) {
+	left := make([]int, len(filters))
+	for i, f := range filters {
+		left[i] = f.Limit
+	}
+	for _, ev := range all {
+		given := false
+		for i, f := range filters {
+			if left[i] > 0 && f.Matches(ev) {
+				left[i]--
+				given = true
+			}
+		}
+		if given {
+			ids = append(ids, ev.ID)
+		}
+	}
+	return ids
+}
+
+func TestFiltersBecomeOneSequence(t *testing.T) {
+	t.Parallel()
+	r := rand.New(rand.NewPCG(3, 4))
+	v, all := filled(t, r, 500)
+	for range 300 {
+		var filters []nostr.Filter
+		for range 1 + r.IntN(5) {
+			f := nostr.Filter{Limit: r.IntN(60)}
+			f.LimitZero = f.Limit == 0
+			if r.IntN(2) == 0 {
+				f.Kinds = []int{1620 + r.IntN(5), 1620 + r.IntN(5)}
+			}
+			if r.IntN(2) == 0 {
+				f.Authors = []string{hex(r.IntN(6)), hex(r.IntN(6))}
+			}
+			if r.IntN(2) == 0 {
+				f.Tags = nostr.TagMap{"e": {hex(r.IntN(6)), hex(r.IntN(6))}}
+			}
+			filters = append(filters, f)
+		}
+		var got []string
+		for raw, err := range stored.Events(t.Context(), v, filters) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ev nostr.Event
+			if err := ev.UnmarshalJSON(raw); err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, ev.ID)
+		}
+		if want := naive(all, filters); !slices.Equal(got, want) {
+			t.Fatalf("%v: got %d events, want %d in their order", filters, len(got), len(want))
+		}
+		unlimited := slices.Clone(filters)
+		for i := range unlimited {
+			unlimited[i].Limit = len(all)
+		}
+		n, approximate, err := stored.Count(t.Context(), v, filters, 1000)
+		if want := len(naive(all, unlimited)); err != nil || n != want || approximate {
+			t.Fatalf("%v: counted %d (%v, %v), want %d", filters, n, approximate, err, want)
+		}
+	}
+}
+
+func TestCountStops(t *testing.T) {
+	t.Parallel()
+	v, _ := filled(t, rand.New(rand.NewPCG(5, 6)), 50)
+	if n, approximate, err := stored.Count(t.Context(), v, []nostr.Filter{{}, {Kinds: []int{1621}}}, 10); n != 10 || !approximate || err != nil {
+		t.Errorf("more than ten: %d, %v, %v", n, approximate, err)
+	}
+	if n, approximate, err := stored.Count(t.Context(), v, []nostr.Filter{{}}, 50); n != 50 || approximate || err != nil {
+		t.Errorf("exactly as many: %d, %v, %v", n, approximate, err)
+	}
+}
+
+func TestEndedContextEndsTheSequence(t *testing.T) {
+	t.Parallel()
+	v, _ := filled(t, rand.New(rand.NewPCG(7, 8)), 50)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for _, filters := range [][]nostr.Filter{{{Limit: 9}}, {{Limit: 9}, {Limit: 9}}} {
+		var last error
+		for _, err := range stored.Events(ctx, v, filters) {
+			last = err
+		}
+		if !errors.Is(last, context.Canceled) {
+			t.Errorf("%d filters: %v", len(filters), last)
+		}
+	}
+}
+
+func TestReaderMayStop(t *testing.T) {
+	t.Parallel()
+	v, _ := filled(t, rand.New(rand.NewPCG(9, 10)), 50)
+	n := 0
+	for range stored.Events(t.Context(), v, []nostr.Filter{{Limit: 40}, {Kinds: []int{1621}, Limit: 40}}) {
+		if n++; n == 3 {
+			break
+		}
+	}
+	// The index is closed at the end, which fails if an iterator is left open.
+}
