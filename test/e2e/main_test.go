@@ -1,0 +1,16 @@
+// Package e2e is the story of Tendril, told by the outside world: a foreign relay, git servers, people with git and nostr clients, and someone who
+// listens on the bus. Everything runs against the built program.
+package e2e
+
+import (
+	"os"
+	"testing"
+
+	"tendril.dev/test/world"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	world.Clean()
+	os.Exit(code)
+}

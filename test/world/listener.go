@@ -1,0 +1,81 @@
+package world
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Listener is someone who runs `nats sub 'grasp.>'`.
+type Listener struct {
+	Conn *nats.Conn
+	mu   sync.Mutex
+	said []Said
+}
+
+// Said is one message on the bus.
+type Said struct {
+	Subject string
+	Header  nats.Header
+	Data    string
+}
+
+// Listen subscribes to everything.
+func Listen(t testing.TB, url string) *Listener {
+	t.Helper()
+	conn, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	l := &Listener{Conn: conn}
+	if _, err := conn.Subscribe("grasp.>", func(m *nats.Msg) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.said = append(l.said, Said{m.Subject, m.Header, string(m.Data)})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// Said is everything that was said so far.
+func (l *Listener) Said() []Said {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return append([]Said(nil), l.said...)
+}
+
+// Heard reports whether a message on a subject that begins so has been heard that contains a text.
+func (l *Listener) Heard(subject, text string) bool {
+	for _, s := range l.Said() {
+		if strings.HasPrefix(s.Subject, subject) && strings.Contains(s.Data, text) {
+			return true
+		}
+	}
+	return false
+}
+
+// Transcript is what concerns one of the texts, a line each, as a person would read it.
+func (l *Listener) Transcript(texts ...string) string {
+	var b strings.Builder
+	for _, s := range l.Said() {
+		for _, text := range texts {
+			if strings.Contains(s.Data, text) || strings.Contains(s.Subject, text) {
+				data := s.Data
+				if len(data) > 160 {
+					data = data[:160] + "…"
+				}
+				fmt.Fprintf(&b, "%s %s\n", s.Subject, data)
+				break
+			}
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,77 @@
+package world
+
+import (
+	"context"
+	"io"
+	"log"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/fiatjaf/eventstore/slicestore"
+	"github.com/fiatjaf/khatru"
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// Relay is a foreign relay: khatru, which no one here wrote.
+type Relay struct {
+	URL    string
+	relay  *khatru.Relay
+	server *httptest.Server
+	t      testing.TB
+
+	mu    sync.Mutex
+	asked []nostr.Filter
+}
+
+// NewRelay starts a relay that holds events.
+func NewRelay(t testing.TB, events ...*nostr.Event) *Relay {
+	t.Helper()
+	store := &slicestore.SliceStore{}
+	if err := store.Init(); err != nil {
+		t.Fatal(err)
+	}
+	r := &Relay{relay: khatru.NewRelay(), t: t}
+	r.relay.Log = log.New(io.Discard, "", 0)
+	r.relay.StoreEvent = append(r.relay.StoreEvent, store.SaveEvent)
+	r.relay.ReplaceEvent = append(r.relay.ReplaceEvent, store.ReplaceEvent)
+	r.relay.QueryEvents = append(r.relay.QueryEvents, func(ctx context.Context, f nostr.Filter) (chan *nostr.Event, error) {
+		r.mu.Lock()
+		r.asked = append(r.asked, f)
+		r.mu.Unlock()
+		return store.QueryEvents(ctx, f)
+	})
+	r.server = httptest.NewServer(r.relay)
+	t.Cleanup(r.server.Close)
+	r.URL = "ws" + strings.TrimPrefix(r.server.URL, "http")
+	r.Publish(events...)
+	return r
+}
+
+// Publish gives events to the relay, which tells them to its subscribers.
+func (r *Relay) Publish(events ...*nostr.Event) {
+	r.t.Helper()
+	for _, ev := range events {
+		skip, err := r.relay.AddEvent(context.Background(), ev)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if !skip {
+			r.relay.BroadcastEvent(ev)
+		}
+	}
+}
+
+// Asked is every filter that the relay was asked for stored events.
+func (r *Relay) Asked() []nostr.Filter {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]nostr.Filter(nil), r.asked...)
+}
+
+// Listening is how many live filters clients have open.
+func (r *Relay) Listening() int { return len(r.relay.GetListeningFilters()) }
+
+// HangUp closes all connections.
+func (r *Relay) HangUp() { r.server.CloseClientConnections() }
