@@ -1,6 +1,11 @@
 package repository
 
-import "strconv"
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+)
 
 // UploadPack is `git upload-pack --stateless-rpc`: it answers a fetch, or, with advertise, says what there is to fetch. protocol is the
 // value of a Git-Protocol header, which the caller has checked, or "".
@@ -14,9 +19,10 @@ func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 }
 
 // ReceivePack is `git receive-pack --stateless-rpc`: it takes a push, checked as strictly as StorePack checks, of a pack of at most
-// maxBytes; or, with advertise, says what there is now.
+// maxBytes; or, with advertise, says what there is now. A push is to be read from disk or memory, not from the network.
 func (r *Repo) ReceivePack(advertise bool, maxBytes int64) *Command {
 	c := r.serve("receive-pack", advertise)
+	c.Serving = advertise
 	c.config = append(receiveConfiguration(), setting{"receive.maxInputSize", strconv.FormatInt(maxBytes, 10)})
 	return c
 }
@@ -29,4 +35,17 @@ func (r *Repo) serve(service string, advertise bool) *Command {
 	c := r.Command(append(args, ".")...)
 	c.Serving = true
 	return c
+}
+
+// Scratch opens a file on the volume of the repositories that nobody else sees, and that is gone when it is closed or the process ends.
+func (r *Repo) Scratch() (*os.File, error) {
+	f, err := os.CreateTemp(filepath.Join(r.store.root, newFolder), "scratch-")
+	if err != nil {
+		return nil, fmt.Errorf("open a scratch file: %w", err)
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("open a scratch file: %w", err)
+	}
+	return f, nil
 }

@@ -29,20 +29,15 @@ func newAnswer(request *pushRequest, out *responseStream) *answer {
 // emptyPacket is what git itself sends to keep a connection alive: a side-band packet without content.
 const emptyPacket = "0005\x01"
 
-// keepAlive sends an empty packet from time to time once the client has sent everything and only waits. Sooner would be wrong: an
-// answer that begins before the request has ended makes many clients and proxies stop sending.
-func (a *answer) keepAlive(ended <-chan struct{}, every time.Duration) (stop func()) {
+// keepAlive sends an empty packet from time to time until it is stopped. It is for a client that has sent everything and only
+// waits: an answer that begins before the request has ended makes many clients and proxies stop sending.
+func (a *answer) keepAlive(every time.Duration) (stop func()) {
 	if !a.request.sideband || !a.request.report {
 		return func() {}
 	}
 	done := make(chan struct{})
 	var running sync.WaitGroup
 	running.Go(func() {
-		select {
-		case <-ended:
-		case <-done:
-			return
-		}
 		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {

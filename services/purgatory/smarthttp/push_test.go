@@ -10,6 +10,9 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -376,33 +379,70 @@ func TestClientThatStallsIsCutOff(t *testing.T) {
 	t.Parallel()
 	h := serve(t, smarthttp.Options{Stall: 50 * time.Millisecond})
 	h.repo("stalled")
-	ended := make(chan error, 1)
-	h.authority.push = func(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
-		err := receive(ctx)
-		ended <- err
-		return err
+	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+		t.Error("the authority was asked to lock for a client that does not send")
+		return nil
 	}
 	read, write := io.Pipe()
 	t.Cleanup(func() { write.Close() })
-	go func() {
-		io.WriteString(write, pkt(smarthttp.ZeroID+" "+strings.Repeat("9", 40)+" refs/heads/main\x00report-status"))
-	}()
-	request, err := http.NewRequestWithContext(t.Context(), "POST", h.at("stalled")+"/git-receive-pack", read)
+	go io.WriteString(write, pkt(smarthttp.ZeroID+" "+strings.Repeat("9", 40)+" refs/heads/main\x00report-status"))
+	status, _, answer := h.send("POST", h.at("stalled")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, read)
+	if status != 200 || !strings.Contains(answer, "ng refs/heads/main the connection was lost") {
+		t.Errorf("answer %d %q", status, answer)
+	}
+	if h.counted("ngit_git_operations_total", "receive_pack", "gone") != 1 {
+		t.Error("it was not counted")
+	}
+}
+
+func TestLargePacksAreAskedAboutBeforeTheyAreRead(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	r := h.repo("large")
+	var asked, took int
+	h.authority.push = func(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
+		asked++
+		err := receive(ctx)
+		if err == nil {
+			took++
+		}
+		return err
+	}
+	w := gittest.NewWork(t)
+	noise := make([]byte, 3<<20)
+	rand.Read(noise)
+	id := w.Commit("noise", string(noise))
+	front := httptest.NewServer(proxyTo(t, h.URL)) // as the front door does
+	t.Cleanup(front.Close)
+	w.Git("push", strings.Replace(h.at("large"), h.URL, front.URL, 1), "main")
+	if got := h.refs(r)["refs/heads/main"]; asked != 2 || took != 1 || got != id {
+		t.Errorf("asked %d times, taken %d times, main is at %q", asked, took, got)
+	}
+	if h.counted("ngit_git_push_authorization_total", "authorized") != 1 {
+		t.Error("counted more than once")
+	}
+	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+		return &smarthttp.Refusal{Reason: "not you"}
+	}
+	rand.Read(noise)
+	w.Commit("noise", string(noise))
+	out, err := gittest.Try(t, w.Dir, "push", strings.Replace(h.at("large"), h.URL, front.URL, 1), "main:refs/heads/other")
+	if err == nil || !strings.Contains(out, "remote: not you") || strings.Contains(out, "RPC failed") {
+		t.Errorf("through a proxy: %v\n%s", err, out)
+	}
+	left, err := os.ReadDir(filepath.Join(r.Path(), "..", "..", ".new"))
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+func proxyTo(t *testing.T, target string) http.Handler {
+	to, err := url.Parse(target)
 	if err != nil {
 		t.Fatal(err)
 	}
-	request.Header.Set("Content-Type", receiveType)
-	go func() {
-		if response, err := h.Client().Do(request); err == nil {
-			response.Body.Close()
-		}
-	}()
-	select {
-	case err := <-ended:
-		if !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("ended with %v", err)
-		}
-	case <-time.After(20 * time.Second):
-		t.Fatal("the push holds on for ever")
+	return &httputil.ReverseProxy{
+		Rewrite:       func(r *httputil.ProxyRequest) { r.SetURL(to) },
+		FlushInterval: -1,
 	}
 }

@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
-	"sync/atomic"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 
-	"tendril.dev/lib/netguard"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -39,8 +36,8 @@ func (x *exchange) takePush() (result string) {
 		x.fail(err)
 		return resultRefused
 	}
-	body := &endingReader{from: bufio.NewReaderSize(unpacked, 32<<10), ended: make(chan struct{})}
-	request, err := readPush(body.from)
+	body := bufio.NewReaderSize(unpacked, 32<<10)
+	request, err := readPush(body)
 	if err != nil {
 		x.fail(err)
 		return resultRefused
@@ -50,13 +47,10 @@ func (x *exchange) takePush() (result string) {
 		drain(body)
 		return x.result(stream.begin())
 	}
-	p := &receiving{x: x, request: request, body: body}
 	answer := newAnswer(request, stream)
-	stop := answer.keepAlive(body.ended, x.options.KeepAlive)
-	err = x.authority.Push(x.r.Context(), x.ref, request.commands, p.receive)
-	whole := drain(body)
-	stop()
-	if !whole {
+	p := &receiving{x: x, request: request}
+	err = p.carryOut(body, answer)
+	if !drain(body) {
 		x.w.Header().Set("Connection", "close")
 	}
 	x.countAuthorization(p, err)
@@ -73,9 +67,9 @@ func (x *exchange) takePush() (result string) {
 
 func (x *exchange) countAuthorization(p *receiving, err error) {
 	label := authorError
-	if _, refused := errors.AsType[*Refusal](err); refused && !p.called {
+	if _, refused := errors.AsType[*Refusal](err); refused && !p.allowed {
 		label = authorRefused
-	} else if p.called {
+	} else if p.allowed {
 		label = authorized
 	}
 	x.metrics.pushes.WithLabelValues(label).Inc()
@@ -85,10 +79,37 @@ func (x *exchange) countAuthorization(p *receiving, err error) {
 type receiving struct {
 	x       *exchange
 	request *pushRequest
-	body    *endingReader
-	called  bool
+	pack    io.Reader
+	allowed bool                // the Authority wants it received
+	called  bool                // it has been received, or that has failed
 	report  *packp.ReportStatus // nil until receive-pack has spoken
 	said    string              // what git said beside its report
+}
+
+// errAsked ends a push that was only asked about.
+var errAsked = errors.New("the pack has not been read yet")
+
+// carryOut reads the pack and lets the Authority decide. While the client waits it is kept alive: it has sent everything, unless
+// its pack was too large.
+func (p *receiving) carryOut(body io.Reader, answer *answer) error {
+	ctx := p.x.r.Context()
+	pack, err := p.x.spool(body, p.x.options.MaxPushBytes, func() error {
+		err := p.x.authority.Push(ctx, p.x.ref, p.request.commands, func(context.Context) error {
+			p.allowed = true
+			return errAsked
+		})
+		if errors.Is(err, errAsked) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	defer pack.Close()
+	p.pack = pack
+	defer answer.keepAlive(p.x.options.KeepAlive)()
+	return p.x.authority.Push(ctx, p.x.ref, p.request.commands, p.receive)
 }
 
 // notApplied is a push that git did not take; its report says why.
@@ -101,17 +122,18 @@ func (p *receiving) receive(ctx context.Context) error {
 	if p.called {
 		return errors.New("receive a push: it was received before")
 	}
-	p.called = true
+	p.allowed, p.called = true, true
 	if err := p.x.repo.Sweep(); err != nil {
 		return fmt.Errorf("receive a push: %w", err)
 	}
-	if err := p.checkPack(); err != nil {
+	pack := bufio.NewReader(p.pack)
+	if err := p.checkPack(pack); err != nil {
 		return err
 	}
 	out := &boundedBuffer{max: maxReport}
 	c := p.x.repo.ReceivePack(false, p.x.options.MaxPushBytes)
 	c.Patience = p.x.options.Patience
-	c.Stdin = io.MultiReader(bytes.NewReader(p.request.encode()), netguard.LimitBody(p.body, p.x.options.MaxPushBytes))
+	c.Stdin = io.MultiReader(bytes.NewReader(p.request.encode()), pack)
 	c.Stdout = out
 	err := c.Run(ctx)
 	p.said = c.Messages()
@@ -127,11 +149,11 @@ func (p *receiving) receive(ctx context.Context) error {
 }
 
 // checkPack looks at the head of the pack: git reserves memory for as many objects as it claims to have.
-func (p *receiving) checkPack() error {
+func (p *receiving) checkPack(pack *bufio.Reader) error {
 	if !p.request.sendsPack() {
 		return nil
 	}
-	header, err := p.body.from.Peek(12)
+	header, err := pack.Peek(12)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("receive a push: read its pack: %w", err)
 	}
@@ -170,6 +192,7 @@ type outcome struct {
 func (p *receiving) outcome(err error) outcome {
 	refusal, refused := errors.AsType[*Refusal](err)
 	_, unapplied := errors.AsType[*notApplied](err)
+	_, cut := errors.AsType[*unreadable](err)
 	switch {
 	case err == nil && p.report == nil:
 		return p.refused("the server did not carry out the push", "", resultError, errors.New("the push was neither refused nor received"))
@@ -184,7 +207,7 @@ func (p *receiving) outcome(err error) outcome {
 		return p.refused(reason, reason, resultRefused, nil)
 	case errors.Is(err, repository.ErrBusy):
 		return p.refused("too many git requests at once, try again later", "", resultBusy, nil)
-	case p.x.r.Context().Err() != nil:
+	case cut, p.x.r.Context().Err() != nil:
 		return p.refused("the connection was lost", "", resultGone, nil)
 	}
 	return p.refused("the server could not take the push, try again later", "", resultError, err)
@@ -193,22 +216,6 @@ func (p *receiving) outcome(err error) outcome {
 // refused makes a report in which every command fails for one reason.
 func (p *receiving) refused(reason, message, result string, log error) outcome {
 	return outcome{report: refusalReport(p.request.commands, reason), message: message, result: result, log: log}
-}
-
-// endingReader tells when its source has come to its end.
-type endingReader struct {
-	from  *bufio.Reader
-	ended chan struct{}
-	over  atomic.Bool
-}
-
-// Read reads from the source.
-func (e *endingReader) Read(p []byte) (int, error) {
-	n, err := e.from.Read(p)
-	if errors.Is(err, io.EOF) && e.over.CompareAndSwap(false, true) {
-		close(e.ended)
-	}
-	return n, err
 }
 
 // boundedBuffer keeps what is written to it, up to a bound.
@@ -224,5 +231,3 @@ func (b *boundedBuffer) Write(p []byte) (int, error) {
 	}
 	return b.Buffer.Write(p)
 }
-
-var _ http.Handler = (*handler)(nil)

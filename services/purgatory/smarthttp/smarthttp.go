@@ -22,6 +22,8 @@ type Authority interface {
 	// Push runs under the identifier's lock: it authorises the commands, calls receive (at most once; it runs receive-pack, and gives
 	// nil if every command was applied, else none was), then releases. A *Refusal is told to the user's terminal as it is; of any
 	// other error that does not come from receive the user only learns that there was one.
+	//
+	// A push with a large pack is asked about before the pack is read: Push is called twice, and the first time receive only fails.
 	Push(ctx context.Context, ref nip34.RepoRef, commands []Command, receive func(ctx context.Context) error) error
 }
 
@@ -57,6 +59,9 @@ type Options struct {
 	// Patience is how long a request waits for a free git process before it is answered by 503. Default 30 s.
 	Patience time.Duration
 
+	// Spools is how many packs too large for memory may be on their way in at once; more wait. Default 32.
+	Spools int
+
 	// KeepAlive is how often a client that has sent its push and waits is told that we still work. Default 5 s.
 	KeepAlive time.Duration
 
@@ -70,6 +75,7 @@ type handler struct {
 	options   Options
 	log       *slog.Logger
 	metrics   *Metrics
+	spools    chan struct{} // one for each pack on its way in
 }
 
 // New makes the handler for every path that nip34.ParseRepositoryPath reads.
@@ -83,6 +89,9 @@ func New(a Authority, o Options) http.Handler {
 	if o.Patience == 0 {
 		o.Patience = 30 * time.Second
 	}
+	if o.Spools == 0 {
+		o.Spools = 32
+	}
 	if o.KeepAlive == 0 {
 		o.KeepAlive = 5 * time.Second
 	}
@@ -92,7 +101,7 @@ func New(a Authority, o Options) http.Handler {
 	if o.Metrics == nil {
 		o.Metrics = newMetrics()
 	}
-	return &handler{authority: a, options: o, log: o.Log, metrics: o.Metrics}
+	return &handler{authority: a, options: o, log: o.Log, metrics: o.Metrics, spools: make(chan struct{}, o.Spools)}
 }
 
 // exchange is one request and what it is about.
