@@ -41,9 +41,9 @@ func Run(ctx context.Context, n *node.Node) error {
 		publisher: publish.New(n.Bus.JS, n.Log),
 		changed:   make(chan struct{}, 1),
 		stale:     true,
-		metrics:   newMetrics(n.Metrics, n.Index),
 	}
 	n.Ready.Add("discovery", d.ready)
+	d.metrics = newMetrics(n.Metrics, n.Index)
 	// Subscribed before the first look, so that nothing falls in between.
 	defer n.Index.Subscribe(d.hear)()
 

@@ -82,7 +82,7 @@ func folded(t *testing.T, b *bus.Bus) (map[string]target.Target, int) {
 	}
 	info := stream.CachedInfo().State
 	out, n := map[string]target.Target{}, 0
-	for seq := info.FirstSeq; seq <= info.LastSeq; seq++ {
+	for seq := max(1, info.FirstSeq); seq <= info.LastSeq; seq++ {
 		msg, err := stream.GetMsg(t.Context(), seq)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			continue
