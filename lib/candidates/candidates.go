@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -21,6 +22,7 @@ import (
 	"tendril.dev/proto"
 )
 
+// Limits and times of a Sender. Tests shorten them.
 const (
 	// window is how many candidates may be without a verdict; more wait, and with them the socket they came from.
 	window = 2048
@@ -34,6 +36,9 @@ const (
 
 // ErrNoVerdict: ingest did not decide, however often it was asked.
 var ErrNoVerdict = errors.New("no verdict")
+
+// ErrEnded: the sender's Run has ended. A candidate that was without a verdict then may have been decided or not.
+var ErrEnded = errors.New("the sender of candidates has ended")
 
 // Candidate is an event to offer.
 type Candidate struct {
@@ -55,48 +60,71 @@ type Sender struct {
 	inbox string
 	room  chan struct{}
 
+	verdicts *nats.Subscription
+
+	resendAfter, busyPause, lookEvery time.Duration
+	maxTries                          int
+
 	mu      sync.Mutex
 	next    uint64
 	waiting map[string]*waiting // by ref
+	ended   chan struct{}       // closed when Run ends
 }
 
 type waiting struct {
-	msg   *nats.Msg
+	msg   *nats.Msg // its data and header are never written to once it is here
 	done  func(proto.Verdict, error)
-	tries int
+	tries int       // sends that the queue did not refuse
 	at    time.Time // when to send again
 }
 
-// New makes a sender with an inbox of its own.
+// New makes a sender with an inbox of its own, which it listens to from now on; Run does the rest.
 func New(conn *nats.Conn, log *slog.Logger) (*Sender, error) {
-	s := &Sender{conn: conn, log: log, inbox: proto.VerdictSubject(nuid.Next()), room: make(chan struct{}, window), waiting: map[string]*waiting{}}
+	s := &Sender{
+		conn: conn, log: log, inbox: proto.VerdictSubject(nuid.Next()), room: make(chan struct{}, window), waiting: map[string]*waiting{},
+		resendAfter: resendAfter, busyPause: busyPause, lookEvery: lookEvery, maxTries: maxTries, ended: make(chan struct{}),
+	}
 	var err error
-	if s.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(window), jetstream.WithPublishAsyncErrHandler(s.refused)); err != nil {
+	// Room for a second try beside a first whose acknowledgement is still out; an acknowledgement that was lost is given up in time.
+	if s.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(2*window), jetstream.WithPublishAsyncTimeout(resendAfter),
+		jetstream.WithPublishAsyncErrHandler(s.refused)); err != nil {
 		return nil, fmt.Errorf("open JetStream: %w", err)
+	}
+	// Before anything is offered, so that no verdict can come too early.
+	if s.verdicts, err = conn.Subscribe(s.inbox, s.judged); err != nil {
+		return nil, fmt.Errorf("subscribe to verdicts: %w", err)
 	}
 	return s, nil
 }
 
-// Run takes verdicts in and sends again what has none, until ctx ends.
+// Run sends again what has no verdict, until ctx ends. Then whatever is still without one ends with [ErrEnded], and nothing more can be offered.
+// It runs once.
 func (s *Sender) Run(ctx context.Context) error {
-	sub, err := s.conn.Subscribe(s.inbox, s.judged)
-	if err != nil {
-		return fmt.Errorf("subscribe to verdicts: %w", err)
-	}
-	defer sub.Unsubscribe()
-	tick := time.NewTicker(lookEvery)
+	defer s.endAll()
+	defer s.verdicts.Unsubscribe()
+	tick := time.NewTicker(s.lookEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			s.resend(now)
+			s.resend(ctx, now)
 		}
 	}
 }
 
-// Offer sends a candidate. It blocks while too many are without a verdict, until ctx ends.
+func (s *Sender) endAll() {
+	s.mu.Lock()
+	refs := slices.Collect(maps.Keys(s.waiting))
+	close(s.ended)
+	s.mu.Unlock()
+	for _, ref := range refs {
+		s.end(ref, proto.Verdict{}, ErrEnded)
+	}
+}
+
+// Offer sends a candidate. It blocks while too many are without a verdict, until ctx ends. After an error Done is not called.
 func (s *Sender) Offer(ctx context.Context, c Candidate) error {
 	payload, err := c.Event.MarshalJSON()
 	if err != nil {
@@ -104,14 +132,23 @@ func (s *Sender) Offer(ctx context.Context, c Candidate) error {
 	}
 	select {
 	case s.room <- struct{}{}:
+	case <-s.ended:
+		return ErrEnded
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 	s.mu.Lock()
+	select {
+	case <-s.ended:
+		s.mu.Unlock()
+		<-s.room
+		return ErrEnded
+	default:
+	}
 	s.next++
 	ref := strconv.FormatUint(s.next, 36)
 	msg := &nats.Msg{Subject: c.Lane.Subject(), Data: payload, Header: c.header(s.inbox, ref)}
-	s.waiting[ref] = &waiting{msg: msg, done: c.Done, tries: 1, at: time.Now().Add(resendAfter)}
+	s.waiting[ref] = &waiting{msg: msg, done: c.Done, tries: 1, at: time.Now().Add(s.resendAfter)}
 	s.mu.Unlock()
 	s.publish(ref, msg)
 	return nil
@@ -133,7 +170,12 @@ func (c Candidate) header(inbox, ref string) nats.Header {
 func (s *Sender) publish(ref string, msg *nats.Msg) {
 	// A copy, because the client writes its own reply subject into what it sends.
 	again := &nats.Msg{Subject: msg.Subject, Data: msg.Data, Header: maps.Clone(msg.Header)}
-	if _, err := s.js.PublishMsgAsync(again); err != nil {
+	_, err := s.js.PublishMsgAsync(again)
+	switch {
+	case err == nil:
+	case errors.Is(err, nats.ErrMaxPayload):
+		s.end(ref, proto.Verdict{}, fmt.Errorf("send candidate of %d bytes: %w", len(msg.Data), err)) // it will not get smaller
+	default:
 		s.postpone(ref)
 	}
 }
@@ -149,21 +191,21 @@ func (s *Sender) postpone(ref string) {
 	defer s.mu.Unlock()
 	if w := s.waiting[ref]; w != nil {
 		w.tries-- // it was not heard, so it does not count
-		w.at = time.Now().Add(busyPause)
+		w.at = time.Now().Add(s.busyPause)
 	}
 }
 
-func (s *Sender) resend(now time.Time) {
+func (s *Sender) resend(ctx context.Context, now time.Time) {
 	var again, lost []string
 	s.mu.Lock()
 	for ref, w := range s.waiting {
 		switch {
 		case now.Before(w.at):
-		case w.tries >= maxTries:
+		case w.tries >= s.maxTries:
 			lost = append(lost, ref)
 		default:
 			w.tries++
-			w.at = now.Add(resendAfter)
+			w.at = now.Add(s.resendAfter)
 			again = append(again, ref)
 		}
 	}
@@ -175,7 +217,8 @@ func (s *Sender) resend(now time.Time) {
 		s.mu.Lock()
 		w := s.waiting[ref]
 		s.mu.Unlock()
-		if w != nil {
+		// A verdict may come before it is sent all the same: then it is decided twice, as a duplicate, which nobody waits for.
+		if w != nil && ctx.Err() == nil {
 			s.publish(ref, w.msg)
 		}
 	}

@@ -1,0 +1,378 @@
+package candidates
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
+)
+
+// patience is how long a test waits for what should happen soon.
+const patience = 30 * time.Second
+
+func openBus(t *testing.T, queueBytes int64) *bus.Bus {
+	t.Helper()
+	sizing := proto.DefaultSizing()
+	sizing.CandidateBytes = queueBytes
+	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: sizing, Name: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// start makes a sender with short times. Nobody decides anything until a test does.
+func start(t *testing.T, b *bus.Bus, change func(*Sender)) (s *Sender, stop func()) {
+	t.Helper()
+	s, err := New(b.Conn, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.resendAfter, s.busyPause, s.lookEvery = 200*time.Millisecond, 10*time.Millisecond, 5*time.Millisecond
+	s.maxTries = 1000
+	if change != nil {
+		change(s)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return s, stop
+}
+
+// ending is how a candidate ended.
+type ending struct {
+	verdict proto.Verdict
+	err     error
+}
+
+func event(n int) *nostr.Event {
+	ev := &nostr.Event{PubKey: strings.Repeat("ab", 32), Kind: 1, CreatedAt: nostr.Timestamp(n), Content: strings.Repeat("x", 200), Sig: strings.Repeat("0", 128)}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+// offer offers one candidate and gives the channel that its end comes on. A second end would block for ever and fail the test.
+func offer(t *testing.T, s *Sender, n int) <-chan ending {
+	t.Helper()
+	ends := make(chan ending, 1)
+	err := s.Offer(t.Context(), Candidate{Event: event(n), Lane: proto.LaneSyncLive, Source: proto.SourceLive, Relay: "wss://r.example", Done: func(v proto.Verdict, err error) {
+		select {
+		case ends <- ending{v, err}:
+		default:
+			t.Errorf("candidate %d ended twice", n)
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ends
+}
+
+func ended(t *testing.T, ends <-chan ending) ending {
+	t.Helper()
+	select {
+	case e := <-ends:
+		return e
+	case <-time.After(patience):
+		t.Fatal("no end in time")
+		return ending{}
+	}
+}
+
+func eventually(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// ingest takes candidates from the queue and answers those that decide says yes to. It returns how many it has taken.
+func ingest(t *testing.T, b *bus.Bus, decide func(m jetstream.Msg) bool) (taken *atomic.Int64) {
+	t.Helper()
+	consumer, err := b.JS.Consumer(t.Context(), proto.StreamCandidates, proto.ConsumerSync)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken = new(atomic.Int64)
+	running, err := consumer.Consume(func(m jetstream.Msg) {
+		taken.Add(1)
+		if err := m.Ack(); err != nil {
+			t.Error(err)
+		}
+		if !decide(m) {
+			return
+		}
+		if err := answer(b.Conn, m); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(running.Stop)
+	return taken
+}
+
+func answer(conn *nats.Conn, m jetstream.Msg) error {
+	var ev nostr.Event
+	if err := ev.UnmarshalJSON(m.Data()); err != nil {
+		return err
+	}
+	payload, err := json.Marshal(proto.Verdicts{Verdicts: []proto.Verdict{
+		{ID: "another", Ref: "nobody's"}, {ID: ev.ID, Outcome: proto.Accepted, Ref: m.Headers().Get(proto.HeaderRef)},
+	}})
+	if err != nil {
+		return err
+	}
+	return conn.Publish(m.Headers().Get(proto.HeaderReply), payload)
+}
+
+func always(jetstream.Msg) bool { return true }
+
+func TestVerdictReachesDone(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 1<<20)
+	s, _ := start(t, b, nil)
+	var header atomic.Pointer[nats.Header]
+	taken := ingest(t, b, func(m jetstream.Msg) bool {
+		h := m.Headers()
+		header.Store(&h)
+		return true
+	})
+	e := ended(t, offer(t, s, 1))
+	if e.err != nil || e.verdict.ID != event(1).ID || e.verdict.Outcome != proto.Accepted {
+		t.Fatalf("ended as %+v", e)
+	}
+	if h := *header.Load(); h.Get(proto.HeaderSource) != "live" || h.Get(proto.HeaderRelay) != "wss://r.example" || h.Get(proto.HeaderAction) != "" {
+		t.Errorf("sent with %v", h)
+	}
+	if s.Waiting() != 0 || len(s.room) != 0 || taken.Load() != 1 {
+		t.Errorf("%d wait, %d in the room, %d sent", s.Waiting(), len(s.room), taken.Load())
+	}
+}
+
+// TestVerdictsAreHeardBeforeRun: what is offered before Run has begun has its verdict without being sent twice.
+func TestVerdictsAreHeardBeforeRun(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 1<<20)
+	s, err := New(b.Conn, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ingest(t, b, always)
+	if e := ended(t, offer(t, s, 1)); e.err != nil {
+		t.Fatal(e.err)
+	}
+}
+
+func TestWithoutVerdictItIsSentAgain(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 1<<20)
+	s, _ := start(t, b, nil)
+	var seen sync.Map
+	taken := ingest(t, b, func(m jetstream.Msg) bool {
+		n, _ := seen.LoadOrStore(m.Headers().Get(proto.HeaderRef), new(atomic.Int64))
+		return n.(*atomic.Int64).Add(1) == 3 // only the third is answered
+	})
+	a, c := offer(t, s, 1), offer(t, s, 2)
+	for _, ends := range []<-chan ending{a, c} {
+		if e := ended(t, ends); e.err != nil || e.verdict.Outcome != proto.Accepted {
+			t.Fatalf("ended as %+v", e)
+		}
+	}
+	if n := taken.Load(); n != 6 {
+		t.Fatalf("sent %d times, want each of two three times", n)
+	}
+}
+
+func TestItIsGivenUpAfterManyTries(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 1<<20)
+	s, _ := start(t, b, func(s *Sender) { s.maxTries, s.resendAfter = 3, 20*time.Millisecond })
+	taken := ingest(t, b, func(jetstream.Msg) bool { return false })
+	if e := ended(t, offer(t, s, 1)); !errors.Is(e.err, ErrNoVerdict) {
+		t.Fatalf("ended as %+v, want ErrNoVerdict", e)
+	}
+	eventually(t, "all tries arrive", func() bool { return taken.Load() == 3 })
+	if s.Waiting() != 0 || len(s.room) != 0 {
+		t.Fatalf("%d wait, %d in the room", s.Waiting(), len(s.room))
+	}
+}
+
+// TestAFullQueueLosesNothing: the queue holds some twenty candidates, and nobody takes any until all that fit are in.
+func TestAFullQueueLosesNothing(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 16<<10)
+	// One try is enough: a refused one does not count.
+	s, _ := start(t, b, func(s *Sender) { s.maxTries, s.resendAfter = 1, patience })
+	const n = 300
+	var ends []<-chan ending
+	for i := range n {
+		ends = append(ends, offer(t, s, i))
+	}
+	stream, err := b.JS.Stream(t.Context(), proto.StreamCandidates)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var full uint64
+	eventually(t, "the queue is full", func() bool {
+		info, err := stream.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		full = info.State.Msgs
+		return full > 5
+	})
+	if full > n/2 {
+		t.Fatalf("the queue took %d of %d: the test needs a smaller one", full, n)
+	}
+	ingest(t, b, always)
+	for i, e := range ends {
+		if e := ended(t, e); e.err != nil || e.verdict.ID != event(i).ID {
+			t.Fatalf("candidate %d ended as %+v", i, e)
+		}
+	}
+	if s.Waiting() != 0 || len(s.room) != 0 {
+		t.Fatalf("%d wait, %d in the room", s.Waiting(), len(s.room))
+	}
+}
+
+func TestTheWindowPushesBack(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 64<<20)
+	s, _ := start(t, b, func(s *Sender) { s.resendAfter = patience })
+	var first <-chan ending
+	for i := range window {
+		if ends := offer(t, s, i); i == 0 {
+			first = ends
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	err := s.Offer(ctx, Candidate{Event: event(-1), Lane: proto.LaneSyncLive, Done: func(proto.Verdict, error) { t.Error("what was not taken ended") }})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("one more than the window: %v, want it to wait", err)
+	}
+	if s.Waiting() != window {
+		t.Fatalf("%d wait, want %d", s.Waiting(), window)
+	}
+	// One verdict makes room for one.
+	s.judged(&nats.Msg{Data: []byte(`{"verdicts":[{"ref":"1"},{"ref":"1"}]}`)})
+	ended(t, first)
+	offer(t, s, window)
+	if len(s.room) != window {
+		t.Fatalf("%d in the room, want %d", len(s.room), window)
+	}
+}
+
+func TestRunEndsWhatWaits(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 1<<20)
+	s, stop := start(t, b, nil)
+	ends := offer(t, s, 1)
+	stop()
+	if e := ended(t, ends); !errors.Is(e.err, ErrEnded) {
+		t.Fatalf("ended as %+v, want ErrEnded", e)
+	}
+	err := s.Offer(t.Context(), Candidate{Event: event(2), Lane: proto.LaneUser, Done: func(proto.Verdict, error) { t.Error("what was refused ended") }})
+	if !errors.Is(err, ErrEnded) || len(s.room) != 0 {
+		t.Fatalf("offered after the end: %v, %d in the room", err, len(s.room))
+	}
+}
+
+func TestWhatIsTooLargeEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 64<<20)
+	s, _ := start(t, b, nil)
+	large := event(1)
+	large.Content = strings.Repeat("x", 2<<20)
+	ends := make(chan ending, 1)
+	if err := s.Offer(t.Context(), Candidate{Event: large, Lane: proto.LaneUser, Done: func(v proto.Verdict, err error) { ends <- ending{v, err} }}); err != nil {
+		t.Fatal(err)
+	}
+	if e := ended(t, ends); !errors.Is(e.err, nats.ErrMaxPayload) || len(s.room) != 0 {
+		t.Fatalf("ended as %+v, %d in the room", e, len(s.room))
+	}
+}
+
+// TestEveryCandidateEndsOnce races verdicts, resends, refusals and many senders.
+func TestEveryCandidateEndsOnce(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 32<<10)
+	s, _ := start(t, b, func(s *Sender) {
+		s.resendAfter, s.busyPause, s.lookEvery = 3*time.Millisecond, time.Millisecond, time.Millisecond
+	})
+	var n atomic.Int64
+	ingest(t, b, func(m jetstream.Msg) bool {
+		switch n.Add(1) % 3 {
+		case 0:
+			return false
+		case 1:
+			if err := answer(b.Conn, m); err != nil { // and once more
+				t.Error(err)
+			}
+		}
+		return true
+	})
+	var senders sync.WaitGroup
+	var mu sync.Mutex
+	all := map[string]<-chan ending{}
+	for sender := range 8 {
+		senders.Go(func() {
+			for i := range 50 {
+				ends := offer(t, s, 1000*sender+i)
+				mu.Lock()
+				all[fmt.Sprint(sender, i)] = ends
+				mu.Unlock()
+			}
+		})
+	}
+	senders.Wait()
+	for name, ends := range all {
+		if e := ended(t, ends); e.err != nil {
+			t.Fatalf("candidate %s: %v", name, e.err)
+		}
+	}
+	eventually(t, "nothing waits", func() bool { return s.Waiting() == 0 && len(s.room) == 0 })
+}
+
+func TestUnreadableVerdictsArePassedOver(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 1<<20)
+	s, _ := start(t, b, nil)
+	ends := offer(t, s, 1)
+	for _, payload := range []string{"", "{", `{"verdicts":[{"ref":5}]}`, `{"verdicts":null}`} {
+		if err := b.Conn.Publish(s.inbox, []byte(payload)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ingest(t, b, always)
+	if e := ended(t, ends); e.err != nil {
+		t.Fatal(e.err)
+	}
+}
