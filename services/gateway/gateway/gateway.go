@@ -40,7 +40,7 @@ func Run(ctx context.Context, n *node.Node) error {
 
 func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	registered := visitors.NewRegister(n.Settings.MaxConnections, n.Settings.MaxConnectionsPerIP)
-	metrics, err := relay.NewMetrics(n.Metrics, registered)
+	metrics, err := relay.NewMetrics(n.Metrics, registered, n.Settings.AbuseThreshold)
 	if err != nil {
 		return err
 	}

@@ -18,13 +18,13 @@ type Metrics struct {
 	events                               *prometheus.CounterVec
 }
 
-// NewMetrics makes and registers the metrics. Connections are as v counts them.
-func NewMetrics(r prometheus.Registerer, v *visitors.Register) (*Metrics, error) {
+// NewMetrics makes and registers the metrics. Connections are as v counts them; an address with more than abuse of them is flagged.
+func NewMetrics(r prometheus.Registerer, v *visitors.Register, abuse int) (*Metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
-	gauge := func(name, help string, pick func(total, addresses, atLimit int) int) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(pick(v.Counts())) })
+	gauge := func(name, help string, pick func(total, addresses, abusers int) int) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(pick(v.Counts(abuse))) })
 	}
 	m := &Metrics{
 		total:       counter("ngit_websocket_connections_total", "WebSocket connections since the start."),
@@ -38,7 +38,7 @@ func NewMetrics(r prometheus.Registerer, v *visitors.Register) (*Metrics, error)
 	for _, c := range []prometheus.Collector{m.total, m.messagesIn, m.messagesOut, m.slow, m.duration, m.events,
 		gauge("ngit_websocket_connections_active", "WebSocket connections now.", func(total, _, _ int) int { return total }),
 		gauge("ngit_websocket_unique_ips", "Addresses with a WebSocket connection now.", func(_, addresses, _ int) int { return addresses }),
-		gauge("ngit_websocket_flagged_abusers", "Addresses with as many WebSocket connections as one may have.", func(_, _, atLimit int) int { return atLimit }),
+		gauge("ngit_websocket_flagged_abusers", "Addresses with suspiciously many WebSocket connections now.", func(_, _, abusers int) int { return abusers }),
 	} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)

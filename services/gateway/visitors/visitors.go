@@ -54,16 +54,16 @@ func (r *Register) Enter(addr netip.Addr) (leave func(), err error) {
 	}), nil
 }
 
-// Counts gives how many connections there are, from how many addresses, and how many of these have as many as they may.
-func (r *Register) Counts() (total, addresses, atLimit int) {
+// Counts gives how many connections there are, from how many addresses, and how many of these have more than threshold.
+func (r *Register) Counts(threshold int) (total, addresses, over int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, n := range r.from {
-		if n >= r.mostEach {
-			atLimit++
+		if n > threshold {
+			over++
 		}
 	}
-	return r.total, len(r.from), atLimit
+	return r.total, len(r.from), over
 }
 
 // visitor is what counts as one address: in IPv6 the /64 that one customer has for himself.

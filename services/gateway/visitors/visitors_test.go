@@ -30,8 +30,8 @@ func TestLimits(t *testing.T) {
 	if _, err := enter("2001:db8:1:3::1"); err != visitors.ErrFull {
 		t.Errorf("fifth in all: %v", err)
 	}
-	if total, addresses, atLimit := r.Counts(); total != 4 || addresses != 2 || atLimit != 2 {
-		t.Errorf("counts: %d, %d, %d", total, addresses, atLimit)
+	if total, addresses, over := r.Counts(1); total != 4 || addresses != 2 || over != 2 {
+		t.Errorf("counts: %d, %d, %d", total, addresses, over)
 	}
 	first()
 	first() // twice changes nothing
@@ -39,7 +39,7 @@ func TestLimits(t *testing.T) {
 		t.Errorf("third of a /64: %v", err)
 	}
 	must("192.0.2.1")
-	if total, addresses, _ := r.Counts(); total != 4 || addresses != 2 {
+	if total, addresses, over := r.Counts(2); total != 4 || addresses != 2 || over != 0 {
 		t.Errorf("counts: %d, %d", total, addresses)
 	}
 	if _, err := visitors.NewRegister(1, 1).Enter(netip.Addr{}); err != nil {

@@ -1,0 +1,281 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/node"
+	"tendril.dev/proto"
+)
+
+const patience = 20 * time.Second
+
+// system is a gateway in a node of its own, with a writer that accepts what it is offered.
+type system struct {
+	*node.Node
+	addr   string
+	shards *holders
+	ended  chan error
+	stop   context.CancelFunc
+}
+
+// holders sends every shard to one worker.
+type holders struct {
+	mu      sync.Mutex
+	address string
+}
+
+func (h *holders) Holder(string) (proto.Worker, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return proto.Worker{Address: h.address}, h.address != ""
+}
+
+// heard is a log handler that finds out where the gateway listens.
+type heard struct {
+	slog.Handler
+	address chan string
+}
+
+func (h heard) Enabled(context.Context, slog.Level) bool { return true }
+func (h heard) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h heard) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == "listening" && r.Level == slog.LevelInfo {
+		r.Attrs(func(a slog.Attr) bool {
+			if a.Key == "address" {
+				h.address <- a.Value.String()
+			}
+			return true
+		})
+	}
+	return nil
+}
+
+// decide is what the writer of the tests does with a candidate; nil: it accepts.
+type decide func(ev *nostr.Event) *proto.Verdict
+
+// start runs a gateway; change may change its settings.
+func start(t testing.TB, judge decide, args ...string) *system {
+	t.Helper()
+	s, err := config.Parse("gateway", append([]string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none",
+		"--database-backend=memory", "--events-per-minute=1000000"}, args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := heard{slog.DiscardHandler, make(chan string, 1)}
+	n, err := node.Open(context.Background(), "gateway", s, slog.New(h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sys := &system{Node: n, shards: &holders{}, ended: make(chan error, 1)}
+	ctx, cancel := context.WithCancel(context.Background())
+	gatewayCtx, stop := context.WithCancel(ctx)
+	sys.stop = stop
+	var others sync.WaitGroup
+	done := make(chan error, 1)
+	go func() {
+		done <- n.Run(ctx, node.Service{Name: "gateway", Run: func(ctx context.Context, n *node.Node) error {
+			context.AfterFunc(ctx, stop)
+			sys.ended <- serve(gatewayCtx, n, sys.shards)
+			<-ctx.Done()
+			return nil
+		}})
+	}()
+	others.Go(func() { sys.write(t, ctx, judge) })
+	t.Cleanup(func() {
+		cancel()
+		others.Wait()
+		if err := errors.Join(<-done, n.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case sys.addr = <-h.address:
+	case err := <-sys.ended:
+		t.Fatalf("the gateway did not start: %v", err)
+	case <-time.After(patience):
+		t.Fatal("the gateway does not listen")
+	}
+	return sys
+}
+
+// write stands in for ingest: it appends candidates to the log, one after the other, and tells.
+func (sys *system) write(t testing.TB, ctx context.Context, judge decide) {
+	consumer, err := sys.Bus.JS.Consumer(ctx, proto.StreamCandidates, proto.ConsumerUser)
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	for ctx.Err() == nil {
+		batch, err := consumer.Fetch(100, jetstream.FetchMaxWait(200*time.Millisecond))
+		if err != nil {
+			return
+		}
+		for msg := range batch.Messages() {
+			var ev nostr.Event
+			if err := ev.UnmarshalJSON(msg.Data()); err != nil {
+				t.Error(err)
+			}
+			v := &proto.Verdict{Outcome: proto.Accepted}
+			if judge != nil {
+				if v = judge(&ev); v == nil {
+					msg.Ack()
+					continue
+				}
+			}
+			if v.Outcome == proto.Accepted {
+				ack, err := sys.Bus.JS.Publish(ctx, proto.EventSubjectOf(&ev).String(), msg.Data())
+				if err != nil {
+					return
+				}
+				v.Seq = ack.Sequence
+			}
+			v.ID, v.Kind, v.Ref = ev.ID, ev.Kind, msg.Headers().Get(proto.HeaderRef)
+			data, _ := json.Marshal(proto.Verdicts{Verdicts: []proto.Verdict{*v}})
+			sys.Bus.Conn.Publish(msg.Headers().Get(proto.HeaderReply), data)
+			msg.Ack()
+		}
+	}
+}
+
+// store appends events to the log in batches, as ingest does, and waits until the index has them.
+func (sys *system) store(t testing.TB, events ...*nostr.Event) {
+	t.Helper()
+	for len(events) > 0 {
+		n := min(len(events), 500)
+		var msgs []*nats.Msg
+		for _, ev := range events[:n] {
+			data, err := ev.MarshalJSON()
+			if err != nil {
+				t.Fatal(err)
+			}
+			msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: data})
+		}
+		last, err := sys.Bus.PublishBatch(t.Context(), msgs, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := sys.Index.WaitFor(t.Context(), last); err != nil {
+			t.Fatal(err)
+		}
+		events = events[n:]
+	}
+}
+
+// fake is an event that no one has signed; only the log's readers ever see it.
+func fake(n, kind int, tags ...nostr.Tag) *nostr.Event {
+	ev := &nostr.Event{PubKey: strings.Repeat("a", 64), Kind: kind, CreatedAt: nostr.Timestamp(1_700_000_000 + n), Tags: tags,
+		Content: fmt.Sprintf("event %d", n), Sig: strings.Repeat("0", 128)}
+	if ev.Tags == nil {
+		ev.Tags = nostr.Tags{}
+	}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+func signed(t testing.TB, ev nostr.Event) *nostr.Event {
+	t.Helper()
+	if ev.CreatedAt == 0 {
+		ev.CreatedAt = nostr.Now()
+	}
+	if err := ev.Sign(nostr.GeneratePrivateKey()); err != nil {
+		t.Fatal(err)
+	}
+	return &ev
+}
+
+// client is a WebSocket that says and hears JSON.
+type client struct {
+	t  testing.TB
+	ws *websocket.Conn
+}
+
+func (sys *system) dial(t testing.TB) *client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, "ws://"+sys.addr, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws.SetReadLimit(-1)
+	t.Cleanup(func() { ws.CloseNow() })
+	return &client{t, ws}
+}
+
+func (c *client) say(format string, args ...any) {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := c.ws.Write(ctx, websocket.MessageText, fmt.Appendf(nil, format, args...)); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+func (c *client) hear() (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_, data, err := c.ws.Read(ctx)
+	return string(data), err
+}
+
+// want hears one message that begins so.
+func (c *client) want(prefix string) string {
+	c.t.Helper()
+	got, err := c.hear()
+	if err != nil || !strings.HasPrefix(got, prefix) {
+		c.t.Fatalf("heard %.300s, %v\nwant %s…", got, err, prefix)
+	}
+	return got
+}
+
+// events hears events of a subscription until EOSE, and gives their contents.
+func (c *client) events(id string) (contents []string) {
+	c.t.Helper()
+	for {
+		got, err := c.hear()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if strings.HasPrefix(got, `["EOSE","`+id+`"]`) {
+			return contents
+		}
+		contents = append(contents, c.content(id, got))
+	}
+}
+
+func (c *client) content(id, got string) string {
+	c.t.Helper()
+	env, ok := nostr.ParseMessage(got).(*nostr.EventEnvelope)
+	if !ok || env.SubscriptionID == nil || *env.SubscriptionID != id {
+		c.t.Fatalf("heard %.300s, want an event for %s", got, id)
+	}
+	return env.Event.Content
+}
+
+// closed hears until the connection is closed and gives the code.
+func (c *client) closed() websocket.StatusCode {
+	c.t.Helper()
+	for {
+		if _, err := c.hear(); err != nil {
+			if errors.Is(err, context.DeadlineExceeded) {
+				c.t.Fatal("the connection is not closed")
+			}
+			return websocket.CloseStatus(err)
+		}
+	}
+}
+

@@ -1,0 +1,445 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+)
+
+func TestStoredEvents(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--default-limit=3", "--max-limit=5", "--max-filters=3")
+	for i := range 10 {
+		sys.store(t, fake(i, 1621+i%2, nostr.Tag{"t", fmt.Sprint(i % 3)}))
+	}
+	numbers := func(ns ...int) (contents []string) {
+		for _, n := range ns {
+			contents = append(contents, fmt.Sprintf("event %d", n))
+		}
+		return contents
+	}
+	c := sys.dial(t)
+	for filters, want := range map[string][]string{
+		`{}`:                                     numbers(9, 8, 7),
+		`{"limit":1}`:                            numbers(9),
+		`{"limit":100}`:                          numbers(9, 8, 7, 6, 5),
+		`{"limit":0}`:                            nil,
+		`{"kinds":[1621],"limit":2}`:             numbers(8, 6),
+		`{"kinds":[1621],"limit":2},{"limit":3}`: numbers(9, 8, 7, 6),
+		`{"#t":["0"],"until":1700000005}`:        numbers(3, 0),
+		`{"since":1700000009},{"#t":["1"]}`:      numbers(9, 7, 4, 1),
+		`{"ids":["` + fake(4, 1621, nostr.Tag{"t", "1"}).ID + `"]}`: numbers(4),
+		`{"ids":[]}`:              nil,
+		`{"limit":0},{"limit":0}`: nil,
+	} {
+		c.say(`["REQ","s",%s]`, filters)
+		if got := c.events("s"); !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", filters, got, want)
+		}
+	}
+	for filters, want := range map[string]string{
+		`{}`:                            `["COUNT","c",{"count":10}]`,
+		`{"kinds":[1621],"limit":1}`:    `["COUNT","c",{"count":5}]`,
+		`{"kinds":[1621]},{"#t":["0"]}`: `["COUNT","c",{"count":7}]`,
+	} {
+		c.say(`["COUNT","c",%s]`, filters)
+		c.want(want)
+	}
+}
+
+// TestNothingIsLostOrDoubled opens subscriptions while events are being committed: each event comes once, in the stored part or live.
+func TestNothingIsLostOrDoubled(t *testing.T) {
+	t.Parallel()
+	const events, clients, subscriptions = 3000, 4, 5
+	sys := start(t, nil, "--max-limit=100000", "--default-limit=100000", "--send-queue=100000")
+	var all []*nostr.Event
+	for i := range events {
+		all = append(all, fake(i%97, 1621, nostr.Tag{"n", fmt.Sprint(i)}))
+	}
+	started := make(chan struct{}, clients)
+	var readers sync.WaitGroup
+	for n := range clients {
+		c := sys.dial(t)
+		readers.Go(func() {
+			started <- struct{}{}
+			for i := range subscriptions {
+				c.say(`["REQ","s%d",{"kinds":[1621]},{"#n":["1","2"]}]`, i)
+				time.Sleep(time.Duration(n+1) * time.Millisecond) // spreads the subscriptions over the commits; nothing depends on it
+			}
+			seen := map[string]map[string]bool{}
+			for total := 0; total < events*subscriptions; {
+				got, err := c.hear()
+				if err != nil {
+					t.Errorf("after %d events: %v", total, err)
+					return
+				}
+				env, ok := nostr.ParseMessage(got).(*nostr.EventEnvelope)
+				if !ok {
+					continue // EOSE
+				}
+				id := *env.SubscriptionID
+				if seen[id] == nil {
+					seen[id] = map[string]bool{}
+				}
+				if seen[id][env.Event.ID] {
+					t.Errorf("%s came twice in %s", env.Event.ID, id)
+					return
+				}
+				seen[id][env.Event.ID] = true
+				total++
+			}
+		})
+	}
+	for range clients {
+		<-started
+	}
+	for part := range slices.Chunk(all, 20) {
+		sys.store(t, part...)
+	}
+	readers.Wait()
+}
+
+func TestLiveEvents(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	c := sys.dial(t)
+	c.say(`["REQ","live",{"kinds":[1621],"limit":0}]`)
+	c.want(`["EOSE","live"]`)
+	c.say(`["REQ","two",{"kinds":[1621]},{"authors":["%s"]}]`, strings.Repeat("a", 64))
+	c.want(`["EOSE","two"]`)
+	sys.store(t, fake(1, 1621))
+	got := []string{c.want(`["EVENT","`), c.want(`["EVENT","`)}
+	slices.Sort(got)
+	if c.content("live", got[0]) != "event 1" || c.content("two", got[1]) != "event 1" {
+		t.Errorf("%v", got)
+	}
+	// A new request takes the place of the old one with its id, and CLOSE ends it.
+	c.say(`["REQ","two",{"kinds":[7]}]`)
+	c.want(`["EOSE","two"]`)
+	c.say(`["CLOSE","live"]`)
+	c.say(`["COUNT","c",{}]`)
+	c.want(`["COUNT","c",{"count":1}]`)
+	sys.store(t, fake(2, 1621), fake(3, 7))
+	if got := c.content("two", c.want(`["EVENT","two",`)); got != "event 3" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestAnswersToEvents(t *testing.T) {
+	t.Parallel()
+	verdicts := map[string]*proto.Verdict{
+		"held":      {Outcome: proto.HeldBack, Message: "purgatory: won't be served until git data arrives"},
+		"duplicate": {Outcome: proto.Duplicate, Message: "duplicate: known"},
+		"rejected":  {Outcome: proto.Rejected, Message: "blocked: orphan"},
+		"silence":   nil,
+	}
+	sys := start(t, func(ev *nostr.Event) *proto.Verdict {
+		if v, ok := verdicts[ev.Content]; ok {
+			return v
+		}
+		return &proto.Verdict{Outcome: proto.Accepted}
+	}, "--event-timeout=2s")
+	c := sys.dial(t)
+	now := nostr.Now()
+	bad := signed(t, nostr.Event{Kind: 1})
+	bad.Content = "changed"
+	forged := signed(t, nostr.Event{Kind: 1})
+	forged.Sig = forged.Sig[:126] + "00"
+	notOnCurve := fake(1, 1)
+	notOnCurve.PubKey = strings.Repeat("f", 64)
+	notOnCurve.ID = notOnCurve.GetID()
+	for _, step := range []struct {
+		ev   *nostr.Event
+		want string
+	}{
+		{signed(t, nostr.Event{Kind: 1, Content: "é\n\"x\""}), `true,""]`},
+		{signed(t, nostr.Event{Kind: 1, Content: "held"}), `true,"purgatory: won't be served until git data arrives"]`},
+		{signed(t, nostr.Event{Kind: 1, Content: "duplicate"}), `true,"duplicate: known"]`},
+		{signed(t, nostr.Event{Kind: 1, Content: "rejected"}), `false,"blocked: orphan"]`},
+		{signed(t, nostr.Event{Kind: 1, Content: "silence"}), `false,"error: no decision`},
+		{signed(t, nostr.Event{Kind: 1, CreatedAt: now + 880}), `true,""]`},
+		{signed(t, nostr.Event{Kind: 1, CreatedAt: now + 1000}), `false,"invalid: created_at`},
+		{signed(t, nostr.Event{Kind: 20001}), `false,"invalid: ephemeral`},
+		{signed(t, nostr.Event{Kind: 1, Tags: nostr.Tags{{"-"}}}), `false,"blocked: protected`},
+		{signed(t, nostr.Event{Kind: 1, Tags: nostr.Tags{{"expiration", fmt.Sprint(now - 10)}}}), `false,"invalid: the event has expired`},
+		{signed(t, nostr.Event{Kind: 1, Tags: nostr.Tags{{"expiration", fmt.Sprint(now + 1000)}}}), `true,""]`},
+		{bad, `false,"invalid: the id`},
+		{forged, `false,"invalid: the signature`},
+		{notOnCurve, `false,"invalid: the signature`},
+	} {
+		c.say(`["EVENT",%s]`, step.ev)
+		c.want(`["OK","` + step.ev.ID + `",` + step.want)
+		if strings.HasPrefix(step.want, `true,""`) {
+			// Who was told OK finds the event at once.
+			c.say(`["REQ","%s",{"ids":["%s"]}]`, step.ev.ID, step.ev.ID)
+			if got := c.events(step.ev.ID); !slices.Equal(got, []string{step.ev.Content}) {
+				t.Errorf("after OK: %v", got)
+			}
+			c.say(`["CLOSE","%s"]`, step.ev.ID)
+		}
+	}
+	// A malformed message is answered and nothing else comes of it.
+	c.say(`{`)
+	c.want(`["NOTICE","invalid: `)
+	c.say(`["EVENT",{"id":"%s"}]`, bad.ID)
+	c.want(`["OK","` + bad.ID + `",false,"invalid: `)
+	c.say(`["REQ","x",{"kinds":["1"]}]`)
+	c.want(`["CLOSED","x","invalid: `)
+	if err := c.ws.Write(t.Context(), websocket.MessageBinary, []byte(`["REQ","x",{}]`)); err != nil {
+		t.Fatal(err)
+	}
+	c.want(`["NOTICE","invalid: messages are text`)
+}
+
+func TestOrderOfEventsIsKept(t *testing.T) {
+	t.Parallel()
+	var mu sync.Mutex
+	var order []string
+	sys := start(t, func(ev *nostr.Event) *proto.Verdict {
+		mu.Lock()
+		defer mu.Unlock()
+		order = append(order, ev.Content)
+		return &proto.Verdict{Outcome: proto.Accepted}
+	})
+	c := sys.dial(t)
+	var want []string
+	for i := range 100 {
+		want = append(want, fmt.Sprint(i))
+		c.say(`["EVENT",%s]`, signed(t, nostr.Event{Kind: 1, Content: want[i]}))
+	}
+	for range want {
+		c.want(`["OK","`)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if !slices.Equal(order, want) {
+		t.Errorf("order: %v", order)
+	}
+}
+
+func TestGoNostrClient(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	r, err := nostr.RelayConnect(ctx, "ws://"+sys.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	sub, err := r.Subscribe(ctx, nostr.Filters{{Kinds: []int{1621}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-sub.EndOfStoredEvents
+	ev := signed(t, nostr.Event{Kind: 1621, Content: "issue", Tags: nostr.Tags{{"a", "x"}}})
+	if err := r.Publish(ctx, *ev); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-sub.Events; got == nil || got.ID != ev.ID {
+		t.Errorf("live: %v", got)
+	}
+	if stored, err := r.QuerySync(ctx, nostr.Filter{IDs: []string{ev.ID}}); err != nil || len(stored) != 1 {
+		t.Errorf("stored: %v, %v", stored, err)
+	}
+	if n, _, err := r.Count(ctx, nostr.Filters{{Kinds: []int{1621}}}); err != nil || n != 1 {
+		t.Errorf("count: %d, %v", n, err)
+	}
+}
+
+func TestLimitsOfAConnection(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--max-subscriptions=2", "--events-per-minute=2", "--max-message-bytes=2000")
+	c := sys.dial(t)
+	for _, id := range []string{"a", "b"} {
+		c.say(`["REQ","%s",{"limit":0}]`, id)
+		c.want(`["EOSE","` + id + `"]`)
+	}
+	c.say(`["REQ","c",{}]`)
+	c.want(`["CLOSED","c","error: 2 subscriptions are open`)
+	c.say(`["REQ","a",{"limit":0}]`) // in place of another
+	c.want(`["EOSE","a"]`)
+	c.say(`["CLOSE","b"]`)
+	c.say(`["REQ","c",{"limit":0}]`)
+	c.want(`["EOSE","c"]`)
+	c.say(`["CLOSE","a"]`)
+	c.say(`["CLOSE","c"]`)
+	for range 2 {
+		c.say(`["EVENT",%s]`, signed(t, nostr.Event{Kind: 1}))
+		c.want(`["OK","`)
+	}
+	ev := signed(t, nostr.Event{Kind: 1, Content: "third"})
+	c.say(`["EVENT",%s]`, ev)
+	c.want(`["OK","` + ev.ID + `",false,"rate-limited: at most 2`)
+
+	c.say(`["REQ","a",{"limit":0,"#t":["%s"]}]`, strings.Repeat("x", 2000-34))
+	c.want(`["EOSE","a"]`)
+	c.say(`["REQ","a",{"limit":0,"#t":["%s"]}]`, strings.Repeat("x", 2000))
+	c.want(`["NOTICE","invalid: message larger than 2000 bytes"]`)
+	if code := c.closed(); code != websocket.StatusMessageTooBig {
+		t.Errorf("closed with %v", code)
+	}
+}
+
+func TestKeptFiltersAreBounded(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--max-message-bytes=2000")
+	c := sys.dial(t)
+	for i := range 17 {
+		c.say(`["REQ","%02d",{"limit":0,"#t":["%s"]}]`, i, strings.Repeat("x", 1900))
+		if i < 16 {
+			c.want(fmt.Sprintf(`["EOSE","%02d"]`, i))
+		} else {
+			c.want(`["CLOSED","16","error: the filters of all open subscriptions`)
+		}
+	}
+}
+
+func TestTooManyConnections(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--max-connections=3", "--max-connections-per-ip=2", "--trust-forwarded-for")
+	dial := func(from string) (*websocket.Conn, *http.Response, error) {
+		return websocket.Dial(t.Context(), "ws://"+sys.addr, &websocket.DialOptions{HTTPHeader: http.Header{"X-Forwarded-For": {from}}})
+	}
+	for _, step := range []struct {
+		from string
+		want int
+	}{
+		{"192.0.2.1", 101}, {"192.0.2.1", 101}, {"192.0.2.1", 429}, {"192.0.2.2", 101}, {"192.0.2.3", 503},
+	} {
+		ws, resp, err := dial(step.from)
+		if resp == nil || resp.StatusCode != step.want {
+			t.Fatalf("%v: %v, %v", step, resp, err)
+		}
+		if step.want == 101 {
+			t.Cleanup(func() { ws.CloseNow() })
+			continue
+		}
+		body, _ := io.ReadAll(resp.Body)
+		if len(body) < 20 || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
+			t.Errorf("%v: %s %v", step, body, resp.Header)
+		}
+	}
+	got := sys.metrics(t)
+	for name, want := range map[string]string{"connections_active": "3", "connections_total": "3", "unique_ips": "2", "flagged_abusers": "0"} {
+		if !strings.Contains(got, "\nngit_websocket_"+name+" "+want+"\n") {
+			t.Errorf("%s is not %s", name, want)
+		}
+	}
+}
+
+func TestSlowReaderIsDisconnected(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--send-queue=10")
+	slow, quick := sys.dial(t), sys.dial(t)
+	for _, c := range []*client{slow, quick} {
+		c.say(`["REQ","s",{"kinds":[1621],"limit":0}]`)
+		c.want(`["EOSE","s"]`)
+	}
+	// The slow one reads nothing more. The quick one gets all of it.
+	const events = 400
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range events {
+			ev := fake(i, 1621)
+			ev.Content = strings.Repeat("x", 100_000)
+			ev.ID = ev.GetID()
+			sys.store(t, ev)
+			quick.want(`["EVENT","s",`)
+		}
+	}()
+	<-done
+	if code := slow.closed(); code == websocket.StatusNormalClosure {
+		t.Errorf("closed with %v", code)
+	}
+	if !strings.Contains(sys.metrics(t), "\nngit_websocket_slow_readers_total 1\n") {
+		t.Error("the slow reader is not counted")
+	}
+}
+
+func TestStop(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{}, 1)
+	release := make(chan struct{})
+	sys := start(t, func(*nostr.Event) *proto.Verdict {
+		asked <- struct{}{}
+		<-release
+		return &proto.Verdict{Outcome: proto.Accepted}
+	})
+	idle, busy := sys.dial(t), sys.dial(t)
+	idle.say(`["REQ","s",{}]`)
+	idle.want(`["EOSE","s"]`)
+	ev := signed(t, nostr.Event{Kind: 1})
+	busy.say(`["EVENT",%s]`, ev)
+	<-asked
+	sys.stop()
+	if code := idle.closed(); code != websocket.StatusGoingAway {
+		t.Errorf("idle: closed with %v", code)
+	}
+	close(release)
+	busy.want(`["OK","` + ev.ID + `",true`)
+	if code := busy.closed(); code != websocket.StatusGoingAway {
+		t.Errorf("busy: closed with %v", code)
+	}
+	if err := <-sys.ended; err != nil {
+		t.Errorf("the stop: %v", err)
+	}
+	if _, _, err := websocket.Dial(t.Context(), "ws://"+sys.addr, nil); err == nil {
+		t.Error("it still listens")
+	}
+}
+
+func (sys *system) metrics(t testing.TB) string {
+	t.Helper()
+	resp, err := http.Get("http://" + sys.addr + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+func BenchmarkRequest500(b *testing.B) {
+	sys := start(b, nil)
+	var all []*nostr.Event
+	for i := range 500 {
+		ev := fake(i, 1621, nostr.Tag{"a", "30617:" + strings.Repeat("a", 64) + ":repo"}, nostr.Tag{"subject", "x"})
+		ev.Content = strings.Repeat("content ", 40)
+		ev.ID = ev.GetID()
+		all = append(all, ev)
+	}
+	sys.store(b, all...)
+	c := sys.dial(b)
+	b.ReportAllocs()
+	for b.Loop() {
+		c.say(`["REQ","s",{"kinds":[1621],"limit":500}]`)
+		for n := 0; ; n++ {
+			got, err := c.hear()
+			if err != nil {
+				b.Fatal(err)
+			}
+			if strings.HasPrefix(got, `["EOSE"`) {
+				if n != 500 {
+					b.Fatalf("%d events", n)
+				}
+				break
+			}
+		}
+	}
+}
