@@ -116,3 +116,16 @@ func (g *GitServer) Host(name string, w *WorkTree) string {
 	Git(g.t, filepath.Join(g.dir, name+".git"), "config", "uploadpack.allowAnySHA1InWant", "true")
 	return g.URL + "/" + name + ".git"
 }
+
+// Names are what lies in a folder, none if there is no such folder.
+func Names(t testing.TB, dir string) (names []string) {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil && !os.IsNotExist(err) {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}

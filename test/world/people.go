@@ -122,3 +122,20 @@ func Serves(t testing.TB, url string, ev *nostr.Event) {
 		time.Sleep(30 * time.Millisecond)
 	}
 }
+
+// Submit sends an event as a user does, on a connection of its own, and gives what the OK says.
+func Submit(t testing.TB, url string, ev *nostr.Event) (ok bool, message string) {
+	t.Helper()
+	s := Dial(t, url)
+	defer s.Close()
+	s.Send("EVENT", ev)
+	for {
+		m := s.Next()
+		if m[0] == "OK" && m[1] == ev.ID {
+			return m[2].(bool), m[3].(string)
+		}
+		if m[0] == "NOTICE" {
+			return false, m[1].(string)
+		}
+	}
+}
