@@ -278,4 +278,3 @@ func (c *client) closed() websocket.StatusCode {
 		}
 	}
 }
-

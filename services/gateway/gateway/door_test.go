@@ -1,0 +1,270 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/claim"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/node"
+	"tendril.dev/proto"
+)
+
+func (sys *system) ask(t testing.TB, method, path, accept string) (*http.Response, string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+sys.addr+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if accept != "" {
+		req.Header.Set("Accept", accept)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp, string(body)
+}
+
+// repository makes an announcement and a state of a new author.
+func repository(t testing.TB, identifier string, tags ...nostr.Tag) (announcement, state *nostr.Event, npub string) {
+	t.Helper()
+	secret := nostr.GeneratePrivateKey()
+	pubkey, err := nostr.GetPublicKey(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if npub, err = nip19.EncodePublicKey(pubkey); err != nil {
+		t.Fatal(err)
+	}
+	announcement = &nostr.Event{Kind: 30617, CreatedAt: nostr.Now(), Tags: append(nostr.Tags{{"d", identifier},
+		{"clone", "https://git.example.com/" + npub + "/" + strings.ReplaceAll(identifier, "/", "%2F") + ".git"},
+		{"relays", "wss://git.example.com"}}, tags...)}
+	state = &nostr.Event{Kind: 30618, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"d", identifier},
+		{"refs/heads/main", strings.Repeat("1", 40)}, {"refs/heads/side", strings.Repeat("2", 40)}, {"refs/tags/v1", strings.Repeat("3", 40)}, {"HEAD", "ref: refs/heads/main"}}}
+	for _, ev := range []*nostr.Event{announcement, state} {
+		if err := ev.Sign(secret); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return announcement, state, npub
+}
+
+func TestPages(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--relay-name=<Seeds>")
+	friend := strings.Repeat("b", 64)
+	announcement, state, npub := repository(t, "a/b", nostr.Tag{"name", "<script>alert(1)</script>"}, nostr.Tag{"description", "A & B"},
+		nostr.Tag{"maintainers", friend}, nostr.Tag{"web", "javascript:alert(1)", "https://project.example"})
+	elsewhere, _, stranger := repository(t, "x")
+	elsewhere.Tags = nostr.Tags{{"d", "x"}, {"clone", "https://other.example/x.git"}, {"relays", "wss://other.example"}}
+	sys.store(t, announcement, state, elsewhere)
+
+	resp, page := sys.ask(t, "GET", "/"+npub+"/a%2Fb.git", "text/html")
+	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/html; charset=utf-8" {
+		t.Fatalf("%s %v", resp.Status, resp.Header)
+	}
+	friendly, err := nip19.EncodePublicKey(friend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	naddr, err := nip19.EncodeEntity(announcement.PubKey, 30617, "a/b", []string{"wss://git.example.com"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"&lt;script&gt;alert(1)&lt;/script&gt;", "A &amp; B", "git clone https://git.example.com/" + npub + "/a%2Fb.git", npub, friendly,
+		`href="https://gitworkshop.dev/` + naddr + `"`, `href="nostr:` + naddr + `"`, `href="https://project.example"`, "main", "(HEAD)", "side", "v1", strings.Repeat("3", 40)} {
+		if !strings.Contains(page, want) {
+			t.Errorf("the page does not have %s", want)
+		}
+	}
+	for _, bad := range []string{"<script", "javascript:", "ZgotmplZ", `src="`, "@import"} {
+		if strings.Contains(page, bad) {
+			t.Errorf("the page has %s", bad)
+		}
+	}
+	if policy := resp.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; style-src 'sha256-") {
+		t.Errorf("policy %s", policy)
+	}
+
+	resp, page = sys.ask(t, "GET", "/", "")
+	if resp.StatusCode != http.StatusOK || !strings.Contains(page, "&lt;Seeds&gt;") || !strings.Contains(page, `href="/`+npub+`/a%2Fb.git"`) ||
+		strings.Contains(page, stranger) || !strings.Contains(page, "wss://git.example.com") {
+		t.Errorf("front page: %s\n%s", resp.Status, page)
+	}
+	if resp, page = sys.ask(t, "HEAD", "/", ""); resp.StatusCode != http.StatusOK || page != "" {
+		t.Errorf("HEAD: %s %q", resp.Status, page)
+	}
+	for _, path := range []string{"/" + npub + "/none.git", "/" + stranger + "/x.git", "/prs/" + npub + "/a%2Fb.git", "/" + npub, "/" + npub + "/a/b.git",
+		"/npub1xxx/a.git", "/../etc/passwd", "//", "/" + npub + "/%00.git", "/favicon.ico"} {
+		resp, page := sys.ask(t, "GET", path, "")
+		// An identifier is one segment in what we print, but a slash in it may be written as such too.
+		want := http.StatusNotFound
+		if path == "/"+npub+"/a/b.git" {
+			want = http.StatusOK
+		}
+		if resp.StatusCode != want || !strings.Contains(page, "<html") {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
+}
+
+func TestInformationDocument(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	resp, body := sys.ask(t, "GET", "/", "application/nostr+json")
+	var doc map[string]any
+	if err := json.Unmarshal([]byte(body), &doc); err != nil || resp.Header.Get("Content-Type") != "application/nostr+json" {
+		t.Fatalf("%s: %v", body, err)
+	}
+	if doc["name"] != "Tendril" || doc["repo_acceptance_criteria"] == "" || len(doc["pubkey"].(string)) != 64 {
+		t.Errorf("%s", body)
+	}
+	if resp.Header.Get("Vary") != "Accept" {
+		t.Error("caches are not told that it depends on Accept")
+	}
+}
+
+func TestCORSOnEveryAnswer(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	_, _, npub := repository(t, "r")
+	git := "/" + npub + "/r.git/info/refs?service=git-upload-pack"
+	for _, c := range []struct {
+		method, path, accept string
+		want                 int
+	}{
+		{"GET", "/", "", 200}, {"GET", "/", "application/nostr+json", 200}, {"POST", "/", "", 405}, {"OPTIONS", "/", "", 204},
+		{"GET", "/healthz", "", 200}, {"GET", "/readyz", "", 200}, {"GET", "/metrics", "", 200}, {"POST", "/metrics", "", 405},
+		{"GET", "/nowhere", "", 404}, {"DELETE", "/nowhere", "", 405}, {"OPTIONS", git, "", 204}, {"GET", git, "", 503}, {"PUT", git, "", 503},
+	} {
+		resp, _ := sys.ask(t, c.method, c.path, c.accept)
+		h := resp.Header
+		if resp.StatusCode != c.want || h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Methods") != "GET, POST" ||
+			!strings.HasPrefix(h.Get("Access-Control-Allow-Headers"), "Content-Type") {
+			t.Errorf("%s %s: %s %v", c.method, c.path, resp.Status, h)
+		}
+	}
+	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+sys.addr+"/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Upgrade", "websocket") // and nothing else that belongs to it
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode < 400 || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
+		t.Errorf("a broken upgrade: %s %v", resp.Status, resp.Header)
+	}
+}
+
+func TestGitGoesToTheWorker(t *testing.T) {
+	t.Parallel()
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, r.Method, " ", r.RequestURI) }))
+	defer worker.Close()
+	sys := start(t, nil)
+	sys.shards.mu.Lock()
+	sys.shards.address = worker.Listener.Addr().String()
+	sys.shards.mu.Unlock()
+	_, _, npub := repository(t, "r")
+	for _, path := range []string{"/" + npub + "/a%2Fb.git/info/refs?service=git-upload-pack", "/prs/" + npub + "/%F0%9F%8C%B1.git/git-receive-pack", "/" + npub + "/r.git/HEAD"} {
+		if resp, body := sys.ask(t, "POST", path, ""); resp.StatusCode != 200 || body != "POST "+path {
+			t.Errorf("%s: %s %s", path, resp.Status, body)
+		}
+	}
+}
+
+func TestPortInUse(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	_, err = listen(l.Addr().String())
+	want := fmt.Sprintf(`NGIT_BIND_ADDRESS is %q: address already in use; `, l.Addr().String())
+	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(err.Error(), want) {
+		t.Errorf("%v", err)
+	}
+	if _, err := listen("nonsense"); err == nil || !strings.HasPrefix(err.Error(), `NGIT_BIND_ADDRESS is "nonsense": `) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestRunFindsShardsByTheirClaims runs the service as it is, next to a worker that holds the shards.
+func TestRunFindsShardsByTheirClaims(t *testing.T) {
+	t.Parallel()
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "git") }))
+	defer worker.Close()
+	s, err := config.Parse("gateway", []string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none", "--database-backend=memory"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := heard{slog.DiscardHandler, make(chan string, 1)}
+	n, err := node.Open(t.Context(), "gateway", s, slog.New(h))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	_, _, npub := repository(t, "r")
+	held := make(chan struct{})
+	go holdShard(t, ctx, n.Bus, worker.Listener.Addr().String(), proto.ShardName(proto.ShardOf("r")), held)
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx, node.Service{Name: "gateway", Run: Run}) }()
+	sys := &system{Node: n, addr: <-h.address}
+	<-held
+	deadline := time.Now().Add(patience)
+	for {
+		resp, body := sys.ask(t, "GET", "/"+npub+"/r.git/info/refs", "")
+		if body == "git" {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s %s", resp.Status, body)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	cancel()
+	if err := errors.Join(<-done, n.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func holdShard(t *testing.T, ctx context.Context, b *bus.Bus, address, shard string, held chan<- struct{}) {
+	m, err := claim.Join(ctx, b, claim.Options{Group: proto.GroupShards, Worker: "w", Incarnation: "1", Address: address, TTL: 10 * time.Second, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Error(err)
+		close(held)
+		return
+	}
+	wanted := make(chan []string, 1)
+	wanted <- []string{shard}
+	tell := sync.OnceFunc(func() { close(held) })
+	err = m.Work(ctx, wanted, func(ctx context.Context, _ string) error { tell(); <-ctx.Done(); return nil })
+	if err != nil && ctx.Err() == nil {
+		t.Error(err)
+	}
+}
