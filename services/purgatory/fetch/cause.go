@@ -70,6 +70,8 @@ func ours(err error) error { return &Error{Cause: CauseOurs, Err: err} }
 // them: the pack that was cut off is a bad one, too.
 func classify(err error) Cause {
 	switch {
+	case err == nil:
+		return ""
 	case errors.Is(err, context.DeadlineExceeded):
 		return CauseTimeout
 	case errors.Is(err, context.Canceled):

@@ -92,8 +92,9 @@ type fetching struct {
 	result Result
 }
 
-// run asks for the advertisement, then for what of the missing objects the server may have. An object that the server refuses
-// spoils the whole request, so the others are asked for again without it.
+// run asks for the advertisement, then for what of the missing objects the server may have. A server that does not offer objects by
+// id in protocol version 0 is asked in version 2, in which git gives any object that it has. The last resort is to ask only for
+// what is advertised.
 func (f *fetching) run(ctx context.Context, url string, missing []string) error {
 	server, err := f.discover(ctx, url, missing)
 	if err != nil {
@@ -104,27 +105,45 @@ func (f *fetching) run(ctx context.Context, url string, missing []string) error 
 		return ours(err)
 	}
 	ask := sha1Only(missing)
-	if !server.byID {
-		ask = server.offered(ask)
+	offered := server.offered(ask)
+	if server.byID || len(offered) == len(ask) {
+		err = f.insist(ctx, server, encodeRequest, ask, haves)
+	} else if err = f.insist(ctx, server, encodeVersion2, ask, haves); saysNo(err) {
+		err = &Error{Cause: CauseNoSuchObject, Err: err} // or it does not understand version 2
 	}
-	for refusals := 0; ; refusals++ {
-		if len(ask) == 0 {
-			return &Error{Cause: CauseNoSuchObject, Err: errors.New("the server gives none of the wanted objects")}
-		}
-		err := f.request(ctx, server, ask, haves)
+	if len(offered) == 0 || len(offered) == len(ask) || classify(err) != CauseNoSuchObject {
+		return err
+	}
+	return f.insist(ctx, server, encodeRequest, offered, haves)
+}
+
+// insist asks for objects. One that the server refuses spoils the whole request, so the others are asked for again without it.
+func (f *fetching) insist(ctx context.Context, s *server, encode encoding, ask, haves []string) error {
+	for refusals := 0; len(ask) > 0; refusals++ {
+		err := f.request(ctx, s, encode(s.capabilities, ask, haves))
 		refusal, refused := errors.AsType[*refusedWant](err)
 		if !refused {
 			return err
 		}
 		fewer := without(ask, []string{refusal.id})
 		if refusals == maxRefusals || len(fewer) == len(ask) {
-			fewer = server.offered(ask)
-		}
-		if len(fewer) == len(ask) {
 			return &Error{Cause: CauseNoSuchObject, Err: err}
 		}
 		ask = fewer
 	}
+	return &Error{Cause: CauseNoSuchObject, Err: errors.New("the server gives none of the wanted objects")}
+}
+
+// saysNo says whether an error is the server's answer, and not a failure on the way.
+func saysNo(err error) bool {
+	if err == nil {
+		return false
+	}
+	switch classify(err) {
+	case CauseServer, CauseNotGit, CauseNotFound, CauseForbidden, CauseNoSuchObject:
+		return true
+	}
+	return false
 }
 
 // sha1Only leaves out ids that no repository of ours can have.

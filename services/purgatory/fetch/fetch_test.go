@@ -62,7 +62,15 @@ func TestFetchByID(t *testing.T) {
 	none := strings.Repeat("1", 40)
 	w.Publish(root, "generous.git", "uploadpack.allowReachableSHA1InWant", "true", "uploadpack.allowTipSHA1InWant", "true")
 	w.Publish(root, "plain.git")
-	server := gittest.Backend(t, root)
+	backend := gittest.Backend(t, root)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if path, old := strings.CutPrefix(r.URL.Path, "/old"); old { // a server from before version 2
+			r.URL.Path, r.URL.RawPath = path, ""
+			r.Header.Del("Git-Protocol")
+		}
+		backend.Config.Handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
 	for name, tc := range map[string]struct {
 		path  string
 		has   []string // what is there before
@@ -79,8 +87,13 @@ func TestFetchByID(t *testing.T) {
 		"sha256":                       {"generous.git", nil, []string{strings.Repeat("a", 64)}, nil, fetch.CauseNoSuchObject},
 		"plain: tips":                  {"plain.git", nil, []string{third, tag}, []string{third, tag}, ""},
 		"plain: peeled":                {"plain.git", nil, []string{second}, []string{second}, ""},
-		"plain: below the tip":         {"plain.git", nil, []string{first}, nil, fetch.CauseNoSuchObject},
-		"plain: one it does not offer": {"plain.git", nil, []string{first, none, tag}, []string{first, tag}, ""}, // first comes along with tag
+		"plain: below the tip":         {"plain.git", nil, []string{first}, []string{first}, ""}, // by version 2
+		"plain: one it does not have":  {"plain.git", nil, []string{first, none, third}, []string{first, third}, ""},
+		"plain: many it does not have": {"plain.git", nil, append(ids(20), third), []string{third}, ""},
+		"plain: none it has":           {"plain.git", nil, []string{none}, nil, fetch.CauseNoSuchObject},
+		"plain: update":                {"plain.git", []string{first}, []string{second, first}, []string{second, first}, ""},
+		"old: below the tip":           {"old/plain.git", nil, []string{first}, nil, fetch.CauseNoSuchObject},
+		"old: one it does not offer":   {"old/plain.git", nil, []string{first, none, tag}, []string{first, tag}, ""}, // first comes along with tag
 		"no such repository":           {"nowhere.git", nil, []string{first}, nil, fetch.CauseNotFound},
 		"many it does not have":        {"generous.git", nil, append(ids(20), third), []string{third}, ""},
 	} {

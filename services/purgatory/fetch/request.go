@@ -11,9 +11,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
-	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/capability"
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 
@@ -32,20 +30,26 @@ type refusedWant struct {
 
 func (e *refusedWant) Error() string { return "it says: " + e.told }
 
+// asking is a message that asks for objects, and how the answer will come.
+type asking struct {
+	body    []byte
+	band    bands
+	version string // of the protocol: the Git-Protocol header, or ""
+}
+
 // request asks for objects and stores the pack that comes.
-func (f *fetching) request(ctx context.Context, s *server, want, have []string) error {
+func (f *fetching) request(ctx context.Context, s *server, ask asking) error {
 	ctx, cancel := context.WithCancel(ctx) // nothing is read of the body once this returns
 	defer cancel()
-	body, band, err := encodeRequest(s.capabilities, want, have)
-	if err != nil {
-		return ours(err)
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+"/git-upload-pack", bytes.NewReader(body))
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+"/git-upload-pack", bytes.NewReader(ask.body))
 	if err != nil {
 		return notGit("its URL cannot be asked: %w", err)
 	}
 	request.Header.Set("Content-Type", requestType)
 	request.Header.Set("Accept", resultType)
+	if ask.version != "" {
+		request.Header.Set("Git-Protocol", ask.version)
+	}
 	response, err := f.client.Do(request)
 	if err != nil {
 		return err
@@ -55,7 +59,7 @@ func (f *fetching) request(ctx context.Context, s *server, want, have []string) 
 		return err
 	}
 	from := &recordingReader{from: netguard.LimitBody(response.Body, f.left)}
-	pack, err := openPack(bufio.NewReaderSize(from, 64<<10), band)
+	pack, err := openPack(bufio.NewReaderSize(from, 64<<10), ask.band)
 	if err != nil {
 		return err
 	}
@@ -84,38 +88,60 @@ func explain(ctx context.Context, from *recordingReader, pack *packReader, err e
 	return ours(err)
 }
 
-// encodeRequest writes wants, haves and "done" in one message. band is how the pack will come.
-func encodeRequest(offered *capability.List, want, have []string) (body []byte, band bands, err error) {
-	r := packp.NewUploadRequest()
-	capabilities := []capability.Capability{capability.OFSDelta, capability.ThinPack, capability.NoProgress}
+// encoding writes wants, haves and "done" in one message.
+type encoding func(offered *capability.List, want, have []string) asking
+
+// encodeRequest writes them in protocol version 0 (gitprotocol-pack).
+func encodeRequest(offered *capability.List, want, have []string) asking {
+	var ask asking
+	words := []capability.Capability{capability.OFSDelta, capability.ThinPack, capability.NoProgress}
 	switch {
 	case offered.Supports(capability.Sideband64k):
-		band, capabilities = band64k, append(capabilities, capability.Sideband64k)
+		ask.band, words = band64k, append(words, capability.Sideband64k)
 	case offered.Supports(capability.Sideband):
-		band, capabilities = bandSmall, append(capabilities, capability.Sideband)
+		ask.band, words = bandSmall, append(words, capability.Sideband)
 	}
-	for _, c := range capabilities {
-		if offered.Supports(c) {
-			if err := r.Capabilities.Set(c); err != nil {
-				return nil, 0, fmt.Errorf("ask for objects: %w", err)
-			}
+	first := want[0]
+	for _, word := range words {
+		if offered.Supports(word) {
+			first += " " + word.String()
 		}
 	}
-	r.Wants = hashes(want)
-	haves := packp.UploadHaves{Haves: hashes(have)}
-	var b bytes.Buffer
-	if err := errors.Join(r.Encode(&b), haves.Encode(&b, false), pktline.NewEncoder(&b).EncodeString("done\n")); err != nil {
-		return nil, 0, fmt.Errorf("ask for objects: %w", err)
-	}
-	return b.Bytes(), band, nil
+	var m message
+	m.lines("want ", first)
+	m.lines("want ", want[1:]...)
+	m.Write(pktline.FlushPkt)
+	m.lines("have ", have...)
+	m.lines("", "done")
+	ask.body = m.Bytes()
+	return ask
 }
 
-func hashes(ids []string) []plumbing.Hash {
-	h := make([]plumbing.Hash, len(ids))
-	for i, id := range ids {
-		h[i] = plumbing.NewHash(id)
+// encodeVersion2 writes them as a fetch command of protocol version 2 (gitprotocol-v2).
+func encodeVersion2(_ *capability.List, want, have []string) asking {
+	var m message
+	m.lines("", "command=fetch")
+	m.WriteString(delimiter)
+	m.lines("", "thin-pack", "no-progress", "ofs-delta")
+	m.lines("want ", want...)
+	m.lines("have ", have...)
+	m.lines("", "done")
+	m.Write(pktline.FlushPkt)
+	return asking{body: m.Bytes(), band: band64k, version: "version=2"}
+}
+
+// delimiter is the packet between the parts of a command of version 2.
+const delimiter = "0001"
+
+// message is packets on their way to a server.
+type message struct{ bytes.Buffer }
+
+// lines adds a packet for each of the words. They are short, and a buffer takes everything, so that no error can come.
+func (m *message) lines(prefix string, words ...string) {
+	packets := pktline.NewEncoder(&m.Buffer)
+	for _, word := range words {
+		_ = packets.EncodeString(prefix + word + "\n")
 	}
-	return h
 }
 
 // bands says how a pack is wrapped.
@@ -127,7 +153,7 @@ const (
 	band64k
 )
 
-// openPack reads the server's ACK or NAK and gives the pack behind it.
+// openPack reads the server's ACK or NAK, or the name of the section, and gives the pack behind it.
 func openPack(r *bufio.Reader, band bands) (*packReader, error) {
 	for range maxAnswers {
 		head, err := r.Peek(8)
@@ -148,8 +174,17 @@ func openPack(r *bufio.Reader, band bands) (*packReader, error) {
 	return nil, notGit("it sends ACK and NAK without end")
 }
 
+// answers begin the lines before a pack: those of version 0, the name of the section that is the pack in version 2, and an error.
+var answers = [][]byte{[]byte("NAK"), []byte("ACK"), []byte("packfile\n"), []byte("ERR ")}
+
+// isAnswer says whether a line, or the first four bytes of one, is such a line.
 func isAnswer(line []byte) bool {
-	return bytes.HasPrefix(line, []byte("NAK")) || bytes.HasPrefix(line, []byte("ACK")) || bytes.HasPrefix(line, []byte("ERR "))
+	for _, answer := range answers {
+		if bytes.HasPrefix(line, answer[:min(4, len(answer))]) {
+			return true
+		}
+	}
+	return false
 }
 
 var notOurs = regexp.MustCompile(`not our ref ([0-9a-f]{40})\b`)

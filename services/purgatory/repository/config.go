@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// Git older than this cannot be configured by its environment (GIT_CONFIG_COUNT).
-const leastMajor, leastMinor = 2, 31
+// Git older than this cannot be configured by its environment (GIT_CONFIG_COUNT, 2.31) or bring packs together bit by bit
+// (repack --geometric, 2.32).
+const leastMajor, leastMinor = 2, 32
 
 // setting is one value of git's configuration.
 type setting struct{ key, value string }

@@ -11,8 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"golang.org/x/sync/errgroup"
 )
 
 const (
@@ -139,115 +137,6 @@ func releaseOrder(name string) int {
 		return 2
 	}
 	return -1
-}
-
-// CopyFrom brings the objects that are reachable from tips, and that r lacks, from another repository of the same store. Nothing
-// is copied if all tips are there already.
-func (r *Repo) CopyFrom(ctx context.Context, from *Repo, tips []string) error {
-	missing, err := r.Missing(ctx, tips)
-	if err != nil {
-		return fmt.Errorf("copy objects: %w", err)
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	if gone, err := from.Missing(ctx, missing); err != nil || len(gone) > 0 {
-		return errors.Join(err, absent(gone))
-	}
-	common, err := r.commonTips(ctx, from)
-	if err != nil {
-		return fmt.Errorf("copy objects: %w", err)
-	}
-	release, err := r.store.acquire(ctx, false, 2) // for both ends of the pipe
-	if err != nil {
-		return fmt.Errorf("copy objects: %w", err)
-	}
-	defer release()
-
-	pipe, packed := io.Pipe()
-	pack := from.Command("pack-objects", "--revs", "--stdout", "--thin", "--delta-base-offset", "-q")
-	pack.held = true
-	pack.Stdin = strings.NewReader(strings.Join(missing, "\n") + "\n--not\n" + strings.Join(common, "\n") + "\n")
-	pack.Stdout = packed
-	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() error {
-		err := pack.Run(ctx)
-		packed.CloseWithError(err)
-		return err
-	})
-	both.Go(func() error {
-		_, _, err := r.storePack(ctx, pipe, true)
-		pipe.CloseWithError(errors.Join(err, io.ErrClosedPipe))
-		return err
-	})
-	if err := both.Wait(); err != nil {
-		return fmt.Errorf("copy objects: %w", err)
-	}
-	return nil
-}
-
-func absent(ids []string) error {
-	if len(ids) == 0 {
-		return nil
-	}
-	return fmt.Errorf("copy objects: %d of them are not in the repository to copy from, %s first", len(ids), ids[0])
-}
-
-// commonTips are objects that r's references name and that the other repository has.
-func (r *Repo) commonTips(ctx context.Context, other *Repo) ([]string, error) {
-	tips, err := r.Tips(ctx, maxCommonTips)
-	if err != nil {
-		return nil, err
-	}
-	types, err := other.Types(ctx, tips)
-	if err != nil {
-		return nil, err
-	}
-	return slices.DeleteFunc(tips, func(id string) bool { return types[id] == "" }), nil
-}
-
-const maxCommonTips = 1000
-
-// Tips are the objects that references name, branches first, each once, at most max of them.
-func (r *Repo) Tips(ctx context.Context, max int) ([]string, error) {
-	refs, err := r.Refs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return refs.tips(max), nil
-}
-
-func (r Refs) tips(max int) []string {
-	names := make([]string, 0, len(r.ByName))
-	for name := range r.ByName {
-		names = append(names, name)
-	}
-	rank := func(name string) int {
-		switch {
-		case name == r.Head:
-			return 0
-		case strings.HasPrefix(name, headsPrefix):
-			return 1
-		case strings.HasPrefix(name, tagsPrefix):
-			return 2
-		}
-		return 3
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		if d := rank(a) - rank(b); d != 0 {
-			return d
-		}
-		return strings.Compare(a, b)
-	})
-	var tips []string
-	seen := map[string]bool{}
-	for _, name := range names {
-		if id := r.ByName[name]; !seen[id] && len(tips) < max {
-			tips = append(tips, id)
-			seen[id] = true
-		}
-	}
-	return tips
 }
 
 // quotePath writes a path as git reads it in a list of alternates: one that begins with a quote is taken as a C string.

@@ -283,6 +283,30 @@ func TestCopyFromBringsWhatIsReachable(t *testing.T) {
 	gittest.Git(t, to.Path(), "fsck", "--full", "--strict")
 }
 
+func TestTidyBringsPacksTogetherAndLosesNothing(t *testing.T) {
+	t.Parallel()
+	r := gittest.Repo(t, gittest.Store(t), "packs")
+	w := gittest.NewWork(t)
+	var ids []string
+	for i := range 40 {
+		ids = append(ids, w.Commit("a", strings.Repeat("a", i)))
+		revisions := ids[i : i+1]
+		if i > 0 {
+			revisions = []string{ids[i], "^" + ids[i-1]}
+		}
+		if done, err := r.Tidy(t.Context()); err != nil || done != (i == 33) {
+			t.Errorf("with %d packs: %v, %v", i, done, err)
+		}
+		store(t, r, w.Pack(revisions...))
+	}
+	packs, err := filepath.Glob(filepath.Join(r.Path(), "objects/pack/*.pack"))
+	if err != nil || len(packs) > 15 {
+		t.Errorf("%d packs are left, %v", len(packs), err)
+	}
+	has(t, r, true, ids...) // though no reference names any of them
+	gittest.Git(t, r.Path(), "fsck", "--full")
+}
+
 func TestManyCopiesDoNotBlockEachOther(t *testing.T) {
 	t.Parallel()
 	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Processes: 1})

@@ -80,21 +80,70 @@ func (r *Repo) Head() (string, error) {
 	return branch, nil
 }
 
+// Tips are the objects that references name, branches first, each once, at most max of them.
+func (r *Repo) Tips(ctx context.Context, max int) ([]string, error) {
+	refs, err := r.Refs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return refs.tips(max), nil
+}
+
+func (r Refs) tips(max int) []string {
+	names := make([]string, 0, len(r.ByName))
+	for name := range r.ByName {
+		names = append(names, name)
+	}
+	rank := func(name string) int {
+		switch {
+		case name == r.Head:
+			return 0
+		case strings.HasPrefix(name, headsPrefix):
+			return 1
+		case strings.HasPrefix(name, tagsPrefix):
+			return 2
+		}
+		return 3
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		if d := rank(a) - rank(b); d != 0 {
+			return d
+		}
+		return strings.Compare(a, b)
+	})
+	var tips []string
+	seen := map[string]bool{}
+	for _, name := range names {
+		if id := r.ByName[name]; !seen[id] && len(tips) < max {
+			tips = append(tips, id)
+			seen[id] = true
+		}
+	}
+	return tips
+}
+
+// ErrUnfit are references that no repository of ours can have, now or later.
+var ErrUnfit = errors.New("these references cannot be")
+
 // SetRefs makes refs/heads/* and refs/tags/* exactly what is wanted, in one transaction, and lets HEAD follow head ("" leaves it as
 // it is). Other references are left alone. Only where a name that goes is the folder of one that comes, or the other way round,
 // the former goes in a transaction before: git cannot do both at once. A symbolic reference to a branch that is not wanted is left
 // out; nobody could see it. It says whether anything changed.
 //
-// It fails, and leaves the references as they were, if an object is not there or a branch would name something that is no commit.
+// It fails, and leaves the references as they were, if an object is not there. What no repository could ever have, a branch that
+// names something that is no commit for example, is ErrUnfit: whoever wrote it must not hold up others.
 func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, head string) (changed bool, err error) {
 	if err := checkWanted(want, symbolic, head); err != nil {
-		return false, fmt.Errorf("set references: %w", err)
+		return false, fmt.Errorf("set references: %w: %w", ErrUnfit, err)
 	}
 	now, err := r.Refs(ctx)
 	if err != nil {
 		return false, fmt.Errorf("set references: %w", err)
 	}
 	plan := planRefs(now, want, symbolic)
+	if err := r.checkBranches(ctx, plan.changes); err != nil {
+		return false, fmt.Errorf("set references: %w", err)
+	}
 	for _, changes := range [][]refChange{plan.before, plan.changes} {
 		if len(changes) == 0 {
 			continue
@@ -117,6 +166,27 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 		changed = true
 	}
 	return changed, nil
+}
+
+// checkBranches refuses branches that would name objects which are no commits. Git would refuse them too, but not say it in a way
+// that a program can tell from other failures.
+func (r *Repo) checkBranches(ctx context.Context, changes []refChange) error {
+	var ids []string
+	for _, c := range changes {
+		if c.to != "" && strings.HasPrefix(c.name, headsPrefix) {
+			ids = append(ids, c.to)
+		}
+	}
+	types, err := r.Types(ctx, ids)
+	if err != nil {
+		return err
+	}
+	for _, c := range changes {
+		if kind := types[c.to]; strings.HasPrefix(c.name, headsPrefix) && kind != "" && kind != "commit" {
+			return fmt.Errorf("%w: the branch %q would name a %s", ErrUnfit, c.name, kind)
+		}
+	}
+	return nil
 }
 
 // SetRef makes one reference name an object that is there.
@@ -170,84 +240,6 @@ func (r *Repo) transaction(ctx context.Context, changes []refChange) error {
 		_, err = r.run(ctx, b.String(), "update-ref", "--stdin", "-z")
 	}
 	return err
-}
-
-// refPlan is how to come from the references that are to those that are wanted.
-type refPlan struct {
-	before   []refChange       // deletions that must come first
-	changes  []refChange       // deletions and updates, one transaction
-	symbolic map[string]string // symbolic references to set after it
-}
-
-// planRefs compares branches and tags with what is wanted.
-func planRefs(now Refs, want, symbolic map[string]string) refPlan {
-	plan := refPlan{symbolic: map[string]string{}}
-	for name, branch := range symbolic {
-		if _, born := want[branch]; born && now.Symbolic[name] != branch {
-			plan.symbolic[name] = branch
-		}
-	}
-	var deletions []refChange
-	stays := func(name string) bool {
-		_, direct := want[name]
-		branch, wanted := symbolic[name]
-		_, born := want[branch]
-		return direct || (wanted && born)
-	}
-	for _, name := range slices.Sorted(maps.Keys(now.ByName)) {
-		if isBranchOrTag(name) && !stays(name) {
-			deletions = append(deletions, refChange{name: name, from: now.ByName[name]})
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(now.Symbolic)) {
-		if isBranchOrTag(name) && !stays(name) {
-			deletions = append(deletions, refChange{name: name})
-		}
-	}
-	fresh := map[string]bool{} // names that were not there, and the folders that they need
-	var updates []refChange
-	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if now.ByName[name] != want[name] {
-			updates = append(updates, refChange{name: name, to: want[name], from: now.ByName[name]})
-			addWithFolders(fresh, name)
-		}
-	}
-	for name := range plan.symbolic {
-		addWithFolders(fresh, name)
-	}
-	for _, d := range deletions {
-		if fresh[d.name] || isFolderOfAny(d.name, fresh) {
-			plan.before = append(plan.before, d)
-		} else {
-			plan.changes = append(plan.changes, d)
-		}
-	}
-	plan.changes = append(plan.changes, updates...)
-	return plan
-}
-
-func addWithFolders(names map[string]bool, name string) {
-	for len(name) > len(tagsPrefix) {
-		names[name] = true
-		name = name[:strings.LastIndexByte(name, '/')]
-	}
-}
-
-// isFolderOfAny says whether a folder of name is itself one of the names.
-func isFolderOfAny(name string, names map[string]bool) bool {
-	for {
-		end := strings.LastIndexByte(name, '/')
-		if name = name[:end]; len(name) <= len(tagsPrefix) {
-			return false
-		}
-		if names[name] {
-			return true
-		}
-	}
-}
-
-func isBranchOrTag(name string) bool {
-	return strings.HasPrefix(name, headsPrefix) || strings.HasPrefix(name, tagsPrefix)
 }
 
 func checkWanted(want, symbolic map[string]string, head string) error {

@@ -1,11 +1,13 @@
 package repository_test
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
 	"testing"
 
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
@@ -128,8 +130,12 @@ func TestSetRefsIsAllOrNothing(t *testing.T) {
 		"direct and symbolic":              {want: refs{"refs/heads/main": b}, symbolic: refs{"refs/heads/main": "refs/heads/main"}},
 		"more symbolic than one would use": {want: refs{"refs/heads/main": b}, symbolic: many},
 	} {
-		if changed, err := r.SetRefs(t.Context(), tc.want, tc.symbolic, tc.head); err == nil || changed {
+		changed, err := r.SetRefs(t.Context(), tc.want, tc.symbolic, tc.head)
+		if err == nil || changed {
 			t.Errorf("%s: changed %v, %v", name, changed, err)
+		}
+		if later := name == "an object that is not there"; errors.Is(err, repository.ErrUnfit) == later {
+			t.Errorf("%s: may it be later? %v", name, err)
 		}
 		got, err := r.Refs(t.Context())
 		if err != nil || !maps.Equal(got.ByName, before) || got.Head != "refs/heads/main" {

@@ -92,7 +92,7 @@ func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
 	}{
 		"no git":      {repository.Options{Root: t.TempDir(), Git: "no-such-git"}, `NGIT_GIT_BINARY is "no-such-git": want a git program`},
 		"another":     {repository.Options{Root: t.TempDir(), Git: script("hello")}, "want a git program, but it does not say"},
-		"old git":     {repository.Options{Root: t.TempDir(), Git: script("git version 2.30.9")}, "want git 2.31 or newer, but it is 2.30"},
+		"old git":     {repository.Options{Root: t.TempDir(), Git: script("git version 2.31.9")}, "want git 2.32 or newer, but it is 2.31"},
 		"root a file": {repository.Options{Root: file}, "NGIT_GIT_DATA_PATH is"},
 		"no root":     {repository.Options{}, "NGIT_GIT_DATA_PATH is \"\""},
 	} {
