@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -84,7 +83,7 @@ func TestNothingIsLostOrDoubled(t *testing.T) {
 					t.Errorf("after %d events: %v", total, err)
 					return
 				}
-				env, ok := nostr.ParseMessage(got).(*nostr.EventEnvelope)
+				env, ok := parse(got).(*nostr.EventEnvelope)
 				if !ok {
 					continue // EOSE
 				}
@@ -225,36 +224,6 @@ func TestOrderOfEventsIsKept(t *testing.T) {
 	defer mu.Unlock()
 	if !slices.Equal(order, want) {
 		t.Errorf("order: %v", order)
-	}
-}
-
-func TestGoNostrClient(t *testing.T) {
-	t.Parallel()
-	sys := start(t, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	r, err := nostr.RelayConnect(ctx, "ws://"+sys.addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer r.Close()
-	sub, err := r.Subscribe(ctx, nostr.Filters{{Kinds: []int{1621}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	<-sub.EndOfStoredEvents
-	ev := signed(t, nostr.Event{Kind: 1621, Content: "issue", Tags: nostr.Tags{{"a", "x"}}})
-	if err := r.Publish(ctx, *ev); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-sub.Events; got == nil || got.ID != ev.ID {
-		t.Errorf("live: %v", got)
-	}
-	if stored, err := r.QuerySync(ctx, nostr.Filter{IDs: []string{ev.ID}}); err != nil || len(stored) != 1 {
-		t.Errorf("stored: %v, %v", stored, err)
-	}
-	if n, _, err := r.Count(ctx, nostr.Filters{{Kinds: []int{1621}}}); err != nil || n != 1 {
-		t.Errorf("count: %d, %v", n, err)
 	}
 }
 
@@ -442,4 +411,30 @@ func BenchmarkRequest500(b *testing.B) {
 			}
 		}
 	}
+}
+
+// TestFloodReachesAReader commits batch after batch, as ingest does in a historic sync: a reader whose queue holds them gets all in order.
+func TestFloodReachesAReader(t *testing.T) {
+	t.Parallel()
+	const events = 20_000
+	sys := start(t, nil, fmt.Sprintf("--send-queue=%d", events))
+	c := sys.dial(t)
+	c.say(`["REQ","s",{"kinds":[1621],"limit":0}]`)
+	c.want(`["EOSE","s"]`)
+	var all []*nostr.Event
+	for i := range events {
+		all = append(all, fake(i, 1621))
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := range events {
+			if got := c.content("s", c.want(`["EVENT","s",`)); got != fmt.Sprintf("event %d", i) {
+				t.Errorf("after %d events: %s", i, got)
+				return
+			}
+		}
+	}()
+	sys.store(t, all...)
+	<-done
 }
