@@ -142,6 +142,9 @@ func (d *discovery) signal() {
 func (d *discovery) hear(recs []eventdb.Record) {
 	d.heardMu.Lock()
 	defer d.heardMu.Unlock()
+	if d.missed {
+		return // the next window makes the book anew
+	}
 	concerned := false
 	for _, r := range recs {
 		if r.Event.Kind == nip34.KindAnnouncement || r.Event.Kind == nip34.KindDeletion || nip34.IsRootKind(r.Event.Kind) {

