@@ -22,7 +22,6 @@ var configuration = []setting{
 	{"safe.directory", "*"}, // the volume may belong to another user
 	{"core.hooksPath", "/dev/null"},
 	{"core.attributesFile", "/dev/null"},
-	{"core.alternateRefsCommand", "true"},
 	{"core.logAllRefUpdates", "false"},
 	{"core.fsync", "committed,loose-object"}, // durable before done
 	{"gc.auto", "0"},

@@ -446,3 +446,35 @@ func proxyTo(t *testing.T, target string) http.Handler {
 		FlushInterval: -1,
 	}
 }
+
+func TestNothingOfTheEnvironmentOrTheRepositoryRunsAlong(t *testing.T) {
+	marks := t.TempDir()
+	script := func(name string) string {
+		return "#!/bin/sh\ntouch " + filepath.Join(marks, name) + "\n"
+	}
+	hooks := t.TempDir()
+	for _, hook := range []string{"pre-receive", "post-receive", "update", "post-update", "reference-transaction", "proc-receive"} {
+		if err := os.WriteFile(filepath.Join(hooks, hook), []byte(script(hook)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h := serve(t, smarthttp.Options{})
+	r := h.repo("hooked")
+	if err := os.CopyFS(filepath.Join(r.Path(), "hooks"), os.DirFS(hooks)); err != nil {
+		t.Fatal(err)
+	}
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "a")
+	pack := w.Pack("main")
+	t.Setenv("GIT_CONFIG_PARAMETERS", "'core.hookspath="+hooks+"'")
+	t.Setenv("GIT_DIR", marks)
+	t.Setenv("GIT_EXEC_PATH", hooks)
+	status, _, answer := h.send("POST", h.at("hooked")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
+		strings.NewReader(pkt(smarthttp.ZeroID+" "+id+" refs/heads/main\x00report-status")+string(pack)))
+	if status != 200 || !strings.Contains(answer, "ok refs/heads/main") {
+		t.Errorf("answer %d %q", status, answer)
+	}
+	if left, err := os.ReadDir(marks); err != nil || len(left) > 0 {
+		t.Errorf("these ran: %v, %v", left, err)
+	}
+}

@@ -208,6 +208,12 @@ func TestEmptyRepositoryShowsItsBranch(t *testing.T) {
 	if branch := gittest.Git(t, clone, "symbolic-ref", "HEAD"); branch != "refs/heads/trunk" {
 		t.Errorf("the clone is on %s", branch)
 	}
+	for _, version := range []string{"0", "1"} {
+		if out, err := gittest.Try(t, t.TempDir(), "-c", "protocol.version="+version, "clone", h.at("empty"), "clone"); err != nil ||
+			!strings.Contains(out, "empty repository") {
+			t.Errorf("in version %s: %v\n%s", version, err, out)
+		}
+	}
 	status, _, body := h.get("GET", h.at("empty")+"/HEAD", nil)
 	if status != 200 || body != "ref: refs/heads/trunk\n" {
 		t.Errorf("HEAD: %d %q", status, body)
