@@ -9,4 +9,3 @@ func (db *DB) Checkpoint(dir string) error {
 	}
 	return db.pebble.Checkpoint(dir, pebble.WithFlushedWAL())
 }
-func (db *DB) Metrics() string { return db.pebble.Metrics().String() }
