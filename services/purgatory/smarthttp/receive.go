@@ -89,8 +89,8 @@ type receiving struct {
 // errAsked ends a push that was only asked about.
 var errAsked = errors.New("the pack has not been read yet")
 
-// carryOut reads the pack and lets the Authority decide. While the client waits it is kept alive: it has sent everything, unless
-// its pack was too large.
+// carryOut reads the pack and lets the Authority decide. While that takes its time the client, which has sent everything by then, is
+// kept alive.
 func (p *receiving) carryOut(body io.Reader, answer *answer) error {
 	ctx := p.x.r.Context()
 	pack, err := p.x.spool(body, p.x.options.MaxPushBytes, func() error {
