@@ -4,9 +4,11 @@ import (
 	"context"
 	"io"
 	"log"
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/fiatjaf/eventstore/slicestore"
@@ -20,6 +22,8 @@ type Relay struct {
 	relay  *khatru.Relay
 	server *httptest.Server
 	t      testing.TB
+
+	closed atomic.Bool
 
 	mu    sync.Mutex
 	asked []nostr.Filter
@@ -42,7 +46,13 @@ func NewRelay(t testing.TB, events ...*nostr.Event) *Relay {
 		r.mu.Unlock()
 		return store.QueryEvents(ctx, f)
 	})
-	r.server = httptest.NewServer(r.relay)
+	r.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if r.closed.Load() {
+			http.Error(w, "closed today", http.StatusServiceUnavailable)
+			return
+		}
+		r.relay.ServeHTTP(w, req)
+	}))
 	t.Cleanup(r.server.Close)
 	r.URL = "ws" + strings.TrimPrefix(r.server.URL, "http")
 	r.Publish(events...)
@@ -72,6 +82,9 @@ func (r *Relay) Asked() []nostr.Filter {
 
 // Listening is how many live filters clients have open.
 func (r *Relay) Listening() int { return len(r.relay.GetListeningFilters()) }
+
+// Shut lets nobody connect, or anybody again.
+func (r *Relay) Shut(yes bool) { r.closed.Store(yes) }
 
 // HangUp closes all connections.
 func (r *Relay) HangUp() { r.server.CloseClientConnections() }

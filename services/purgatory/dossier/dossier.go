@@ -125,12 +125,6 @@ func (d Dossier) OwnersFor(author string) []string {
 	return slices.DeleteFunc(nip34.AuthorizedOwners(author, d.announcements()), func(owner string) bool { return !slices.Contains(hosted, owner) })
 }
 
-// Waits reports whether any event waits for git data: an announcement alone does not ask for particular objects, but its time runs.
-func (d Dossier) Waits() bool {
-	return len(d.PullRequests) > 0 || slices.ContainsFunc(d.States, func(s State) bool { return s.Held }) ||
-		slices.ContainsFunc(d.Announcements, func(a Announcement) bool { return a.Held })
-}
-
 // Want is what one repository misses.
 type Want struct {
 	Owner   string

@@ -92,9 +92,6 @@ func TestWants(t *testing.T) {
 	if !slices.Contains(d.CloneURLs(), "https://fork.example.org/x.git") {
 		t.Errorf("clone URLs %v", d.CloneURLs())
 	}
-	if !d.Waits() || dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1)}, nil).Waits() {
-		t.Error("what waits")
-	}
 }
 
 func TestStateForAndSuperseded(t *testing.T) {

@@ -114,12 +114,10 @@ func (h *Hunter) join(ctx context.Context, domain, identifier string, urls []str
 			return
 		}
 		if h.fetch(ctx, identifier, urls[0], p.Wants) {
-			if p, ok = h.look(ctx, identifier); ok && len(p.Wants) == 0 {
-				h.Queue.Drop(identifier)
-				return
-			}
+			p, ok = h.look(ctx, identifier)
 		}
-		if len(urls) > 1 {
+		// The identifier's own entry ends at its next attempt, which finds nothing missing; ending it here could end what came meanwhile.
+		if len(urls) > 1 && !(ok && len(p.Wants) == 0) {
 			h.join(ctx, domain, identifier, urls[1:])
 		}
 	})

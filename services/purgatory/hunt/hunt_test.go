@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -98,6 +99,15 @@ func (g *ground) requests() []string {
 	return slices.Clone(g.asked)
 }
 
+// left is what nobody has brought yet.
+func (g *ground) left() map[string][]string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	left := maps.Clone(g.missing)
+	maps.DeleteFunc(left, func(_ string, objects []string) bool { return len(objects) == 0 })
+	return left
+}
+
 func (g *ground) count() int { return len(g.requests()) }
 
 func run(t *testing.T, g *ground, limit throttle.Limit) (*hunt.Queue, func()) {
@@ -178,7 +188,12 @@ func TestBusyServersQueueServesEverybody(t *testing.T) {
 			q.Add(id, time.Now(), 0)
 		}
 		time.Sleep(15 * time.Second)
-		if q.Len() != 0 {
+		for id, missing := range g.left() {
+			t.Errorf("%s still misses %v", id, missing)
+		}
+		asked := g.count()
+		time.Sleep(rules.Base + rules.Interval)
+		if q.Len() != 0 || g.count() != asked {
 			t.Errorf("%d identifiers are left after %d requests", q.Len(), g.count())
 		}
 		stop()

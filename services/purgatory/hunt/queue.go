@@ -61,13 +61,6 @@ func (q *Queue) Add(identifier string, now time.Time, delay time.Duration) {
 	e.attempts = 0
 }
 
-// Drop ends the hunt for an identifier.
-func (q *Queue) Drop(identifier string) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	delete(q.entries, identifier)
-}
-
 // Due takes out at most n identifiers whose time has come and that are not in progress, longest due first.
 func (q *Queue) Due(now time.Time, n int) []string {
 	q.mu.Lock()

@@ -114,10 +114,6 @@ func (w *worker) Look(ctx context.Context, identifier string) (hunt.Prospect, er
 	if err != nil {
 		return hunt.Prospect{}, err
 	}
-	if !d.Waits() {
-		w.queue.Drop(identifier)
-		return hunt.Prospect{}, nil
-	}
 	p := hunt.Prospect{URLs: d.CloneURLs()}
 	for _, want := range d.Wants() {
 		repo, err := w.store.Repo(nip34.RepoRef{PubKey: want.Owner, Identifier: identifier})
