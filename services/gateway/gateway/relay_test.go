@@ -60,7 +60,7 @@ func TestStoredEvents(t *testing.T) {
 // TestNothingIsLostOrDoubled opens subscriptions while events are being committed: each event comes once, in the stored part or live.
 func TestNothingIsLostOrDoubled(t *testing.T) {
 	t.Parallel()
-	const events, clients, subscriptions = 3000, 4, 5
+	const events, clients, subscriptions = 1500, 4, 5
 	sys := start(t, nil, "--max-limit=100000", "--default-limit=100000", "--send-queue=100000")
 	var all []*nostr.Event
 	for i := range events {

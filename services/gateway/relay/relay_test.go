@@ -1,0 +1,155 @@
+package relay_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/proto"
+	"tendril.dev/services/gateway/live"
+	"tendril.dev/services/gateway/relay"
+	"tendril.dev/services/gateway/visitors"
+)
+
+// index notes what was waited for.
+type index struct {
+	*eventdb.DB
+	waited chan uint64
+}
+
+func (i index) WaitFor(_ context.Context, seq uint64) error { i.waited <- seq; return nil }
+
+// ingest accepts everything at one sequence.
+type ingest uint64
+
+func (at ingest) Offer(_ context.Context, c candidates.Candidate) error {
+	go c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Accepted, Seq: uint64(at)}, nil)
+	return nil
+}
+
+type bench struct {
+	index index
+	hub   *live.Hub
+	ws    *websocket.Conn
+	t     *testing.T
+}
+
+// connect serves a relay, whose hub does not run yet, to one client.
+func connect(t *testing.T) *bench {
+	t.Helper()
+	db, err := eventdb.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := slog.New(slog.DiscardHandler)
+	b := &bench{index: index{db, make(chan uint64, 10)}, hub: live.NewHub(log), t: t}
+	cancel := db.Subscribe(b.hub.Feed)
+	register := visitors.NewRegister(10, 10)
+	metrics, err := relay.NewMetrics(prometheus.NewRegistry(), register, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := relay.New(relay.Options{
+		Limits: config.Front{MaxSubscriptions: 10, MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100,
+			DefaultLimit: 100, EventsPerMinute: 10, SendQueue: 10, EventTimeout: 10 * time.Second},
+		Future: time.Minute, Index: b.index, Hub: b.hub, Ingest: ingest(42), Visitors: register, Metrics: metrics, Log: log,
+	})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.Serve(w, req, netip.Addr{}) }))
+	b.ws, _, err = websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		b.ws.CloseNow()
+		stop, done := context.WithTimeout(context.Background(), time.Second)
+		defer done()
+		r.Stop(stop)
+		server.Close()
+		cancel()
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+func (b *bench) say(text string) {
+	b.t.Helper()
+	if err := b.ws.Write(b.t.Context(), websocket.MessageText, []byte(text)); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) want(prefix, part string) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 10*time.Second)
+	defer cancel()
+	_, got, err := b.ws.Read(ctx)
+	if err != nil || !strings.HasPrefix(string(got), prefix) || !strings.Contains(string(got), part) {
+		b.t.Fatalf("heard %s, %v; want %s … %s", got, err, prefix, part)
+	}
+}
+
+func (b *bench) store(seq uint64) {
+	b.t.Helper()
+	ev := &nostr.Event{PubKey: strings.Repeat("a", 64), Kind: 1, CreatedAt: 1, Content: fmt.Sprintf("event %d.", seq), Tags: nostr.Tags{}, Sig: strings.Repeat("0", 128)}
+	ev.ID = ev.GetID()
+	if err := b.index.Apply([]eventdb.Record{{Seq: seq, Event: ev}}); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// TestHubThatLagsDoublesNothing lets the hub deliver late: what the stored part had is not sent again, what came after it is.
+func TestHubThatLagsDoublesNothing(t *testing.T) {
+	t.Parallel()
+	b := connect(t)
+	b.say(`["REQ","first",{"kinds":[7]}]`) // so that the hub queues at all
+	b.want(`["EOSE","first"]`, "")
+	b.store(1)
+	b.store(2)
+	b.say(`["REQ","s",{"kinds":[1]}]`)
+	for range 2 {
+		b.want(`["EVENT","s",`, "")
+	}
+	b.want(`["EOSE","s"]`, "")
+	b.store(3)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go b.hub.Run(ctx)
+	b.want(`["EVENT","s",`, "event 3.")
+	b.store(4)
+	b.want(`["EVENT","s",`, "event 4.")
+}
+
+// TestOKWaitsForTheIndex: who was told OK may ask for the event at once.
+func TestOKWaitsForTheIndex(t *testing.T) {
+	t.Parallel()
+	b := connect(t)
+	ev := nostr.Event{Kind: 1, CreatedAt: nostr.Now()}
+	if err := ev.Sign(nostr.GeneratePrivateKey()); err != nil {
+		t.Fatal(err)
+	}
+	b.say(`["EVENT",` + ev.String() + `]`)
+	b.want(`["OK","`+ev.ID+`",true`, "")
+	select {
+	case seq := <-b.index.waited:
+		if seq != 42 {
+			t.Errorf("waited for %d", seq)
+		}
+	default:
+		t.Error("OK was said before the index had the event")
+	}
+}
