@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 )
@@ -136,6 +137,37 @@ func Submit(t testing.TB, url string, ev *nostr.Event) (ok bool, message string)
 		}
 		if m[0] == "NOTICE" {
 			return false, m[1].(string)
+		}
+	}
+}
+
+// HungUp is what TrySubmit says when the connection ended before the OK.
+const HungUp = "the connection ended"
+
+// TrySubmit is Submit for a relay that may die at any moment.
+func TrySubmit(t testing.TB, url string, ev *nostr.Event) (ok bool, message string) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ws, _, err := websocket.Dial(ctx, url, nil)
+	if err != nil {
+		return false, HungUp
+	}
+	defer ws.CloseNow()
+	data, err := nostr.EventEnvelope{Event: *ev}.MarshalJSON()
+	if err != nil {
+		t.Error(err)
+		return false, err.Error()
+	}
+	if err := ws.Write(ctx, websocket.MessageText, data); err != nil {
+		return false, HungUp
+	}
+	for {
+		_, answer, err := ws.Read(ctx)
+		if err != nil {
+			return false, HungUp
+		}
+		if e, ok := nostr.ParseMessage(string(answer)).(*nostr.OKEnvelope); ok && e.EventID == ev.ID {
+			return e.OK, e.Reason
 		}
 	}
 }

@@ -128,7 +128,21 @@ func (w *worker) Look(ctx context.Context, identifier string) (hunt.Prospect, er
 			p.Wants = append(p.Wants, hunt.Want{Owner: want.Owner, Objects: missing})
 		}
 	}
-	return p, nil
+	return p, w.tidy(ctx, d)
+}
+
+// tidy keeps the packs of an identifier's repositories few: every push and fetch leaves one.
+func (w *worker) tidy(ctx context.Context, d dossier.Dossier) error {
+	for _, owner := range d.Hosted() {
+		repo, err := w.store.Repo(nip34.RepoRef{PubKey: owner, Identifier: d.Identifier})
+		if err != nil {
+			return err
+		}
+		if err := repo.Tidy(ctx); err != nil {
+			return fmt.Errorf("tidy the repository of %s: %w", repo.Ref(), err)
+		}
+	}
+	return nil
 }
 
 // settle releases what is complete, waits until that is served, tells about it, and clears away repositories that are nobody's. It gives the dossier

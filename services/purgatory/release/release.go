@@ -136,23 +136,35 @@ func (r *Releaser) align(ctx context.Context, d dossier.Dossier, all repos) (rea
 // alignStates applies to every repository the state that counts there, and says which that is.
 func (r *Releaser) alignStates(ctx context.Context, d dossier.Dossier, all repos) (map[string]dossier.State, error) {
 	applied := map[string]dossier.State{}
+	unfit := map[string]bool{} // states that no repository can have, whatever data comes
 	for owner, repo := range all {
-		var failed error
-		s, ok := d.StateFor(owner, func(s dossier.State) bool {
-			complete, err := r.gather(ctx, repo, all, s.Objects())
-			failed = errors.Join(failed, err)
-			return complete
-		})
-		if failed != nil {
-			return nil, failed
+		for {
+			var failed error
+			s, ok := d.StateFor(owner, func(s dossier.State) bool {
+				if unfit[s.Event.ID] {
+					return false
+				}
+				complete, err := r.gather(ctx, repo, all, s.Objects())
+				failed = errors.Join(failed, err)
+				return complete
+			})
+			if failed != nil {
+				return nil, failed
+			}
+			if !ok {
+				break
+			}
+			_, err := repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head)
+			if err == nil {
+				applied[owner] = s
+				break
+			}
+			if !errors.Is(err, repository.ErrUnfit) {
+				return nil, fmt.Errorf("apply state %s to %s: %w", s.Event.ID, repo.Ref(), err)
+			}
+			r.Log.Warn("a state cannot be applied", "repository", repo.Ref(), "event", s.Event.ID, "error", err)
+			unfit[s.Event.ID] = true
 		}
-		if !ok {
-			continue
-		}
-		if _, err := repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head); err != nil {
-			return nil, fmt.Errorf("apply state %s to %s: %w", s.Event.ID, repo.Ref(), err)
-		}
-		applied[owner] = s
 	}
 	return applied, nil
 }

@@ -1,0 +1,131 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/test/world"
+)
+
+// TestRestartKeepsEverything: events, what is held, repositories; and a relay that was synced is not asked for its whole past again.
+func TestRestartKeepsEverything(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL})
+	all := []*nostr.Event{s.announcement, s.state, s.issue, s.patch, s.comment, s.onComment, s.pull}
+	for _, ev := range all {
+		world.Serves(t, p.Relay(), ev)
+	}
+	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	wantHeld(t, p, ann.Announce("waits", "waits", nil, nil), ann.State("waits", work.Refs(), "refs/heads/main"))
+	if err := p.Stop(); err != nil {
+		t.Fatalf("the stop: %v", err)
+	}
+
+	missed := s.guest.SignAt(nostr.Now()-5, 1621, "while you were down", nostr.Tag{"a", s.owner.Address(project)})
+	s.second.Publish(missed)
+	before := len(s.second.Asked())
+	p.Restart()
+	for _, ev := range all {
+		world.Serves(t, p.Relay(), ev)
+	}
+	world.Serves(t, p.Relay(), missed)
+	for _, f := range s.second.Asked()[before:] {
+		if f.Since == nil && !f.LimitZero && len(f.Tags["a"])+len(f.Tags["A"])+len(f.Tags["q"]) > 0 && len(f.Tags["e"])+len(f.Tags["E"]) == 0 && f.Tags["q"] == nil {
+			t.Errorf("after a short absence the relay was asked for the whole past: %v", f)
+		}
+	}
+	s.checkClone(t, p)
+	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/waits.git", "main")
+	if got := world.Fetch(t, p.Relay(), nostr.Filter{Authors: []string{ann.PubKey}}); len(got) != 2 {
+		t.Errorf("%d events are served after the push, want what was held before the restart", len(got))
+	}
+}
+
+// TestKillNineLosesNothing: the process is killed at any moment while users send events and push. What was acknowledged is there afterwards: an
+// event with OK is served or held, a pushed repository can be cloned.
+func TestKillNineLosesNothing(t *testing.T) {
+	t.Parallel()
+	p := world.Start(t, nil)
+	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	wantHeld(t, p, ann.Announce("mine", "mine", nil, nil), ann.State("mine", work.Refs(), "refs/heads/main"))
+	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/mine.git", "main")
+
+	var served, held []*nostr.Event // acknowledged
+	var pushed []string             // repositories
+	for round := range 4 {
+		var mu sync.Mutex
+		var writers sync.WaitGroup
+		for n := range 3 {
+			writers.Go(func() { // issues, as fast as one connection can
+				url := p.Relay()
+				for i := range 10_000 {
+					ev := ann.Sign(1621, fmt.Sprint(round, n, i), nostr.Tag{"a", ann.Address("mine")})
+					if ok, message := world.TrySubmit(t, url, ev); message == world.HungUp {
+						return
+					} else if !ok {
+						t.Errorf("issue refused: %s", message)
+						return
+					}
+					mu.Lock()
+					served = append(served, ev)
+					mu.Unlock()
+				}
+			})
+		}
+		writers.Go(func() { // repositories
+			url, front := p.Relay(), p.URL
+			for i := range 1000 {
+				name := fmt.Sprintf("repo-%d-%d", round, i)
+				for _, ev := range []*nostr.Event{ann.Announce(name, name, nil, nil), ann.State(name, work.Refs(), "refs/heads/main")} {
+					if ok, _ := world.TrySubmit(t, url, ev); !ok {
+						return
+					}
+					mu.Lock()
+					held = append(held, ev)
+					mu.Unlock()
+				}
+				if _, err := world.TryGit(t, work.Dir, "push", "-q", front+"/"+ann.Npub+"/"+name+".git", "main"); err != nil {
+					return
+				}
+				mu.Lock()
+				pushed = append(pushed, name)
+				mu.Unlock()
+			}
+		})
+		time.Sleep(time.Duration(300+rand.IntN(900)) * time.Millisecond) // any moment
+		p.Kill()
+		writers.Wait()
+		p.Restart()
+	}
+	t.Logf("%d issues, %d announcements and states, %d pushes were acknowledged", len(served), len(held), len(pushed))
+	if len(served) == 0 || len(held) == 0 || len(pushed) == 0 {
+		t.Fatal("the machine is too slow for this test to say anything")
+	}
+	c := world.Client(t, p.Relay())
+	for _, ev := range served {
+		got, err := c.QuerySync(world.Context(t), nostr.Filter{IDs: []string{ev.ID}})
+		if err != nil || len(got) != 1 {
+			t.Fatalf("an acknowledged issue is lost (%v): %s", err, ev)
+		}
+	}
+	for _, ev := range held {
+		// Known means: served, or still held. Anything else would be accepted as new.
+		ok, message := submit(t, p, ev)
+		if got, err := c.QuerySync(world.Context(t), nostr.Filter{IDs: []string{ev.ID}}); err != nil || !ok || len(got) == 0 && message != waits {
+			t.Fatalf("an acknowledged event of kind %d is lost: %v %q, %v", ev.Kind, ok, message, err)
+		}
+	}
+	for _, name := range pushed {
+		world.Git(t, t.TempDir(), "clone", "-q", p.URL+"/"+ann.Npub+"/"+name+".git", filepath.Join(t.TempDir(), "copy"))
+		if got := world.Fetch(t, p.Relay(), nostr.Filter{Tags: nostr.TagMap{"d": {name}}}); len(got) != 2 {
+			t.Fatalf("after the push of %s only %d of its events are served", name, len(got))
+		}
+	}
+}
