@@ -138,7 +138,7 @@ func (w *worker) tidy(ctx context.Context, d dossier.Dossier) error {
 		if err != nil {
 			return err
 		}
-		if err := repo.Tidy(ctx); err != nil {
+		if _, err := repo.Tidy(ctx); err != nil {
 			return fmt.Errorf("tidy the repository of %s: %w", repo.Ref(), err)
 		}
 	}

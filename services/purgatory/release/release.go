@@ -133,29 +133,20 @@ func (r *Releaser) align(ctx context.Context, d dossier.Dossier, all repos) (rea
 	return append(ready, prs...), d.Superseded(applied), nil
 }
 
-// alignStates applies to every repository the state that counts there, and says which that is.
+// alignStates applies to every repository the state that counts there, and says which that is. A state that no repository can have, whatever data
+// comes, counts nowhere.
 func (r *Releaser) alignStates(ctx context.Context, d dossier.Dossier, all repos) (map[string]dossier.State, error) {
 	applied := map[string]dossier.State{}
-	unfit := map[string]bool{} // states that no repository can have, whatever data comes
 	for owner, repo := range all {
-		for {
-			var failed error
-			s, ok := d.StateFor(owner, func(s dossier.State) bool {
-				if unfit[s.Event.ID] {
-					return false
-				}
-				complete, err := r.gather(ctx, repo, all, s.Objects())
-				failed = errors.Join(failed, err)
-				return complete
-			})
-			if failed != nil {
-				return nil, failed
+		for rest := d; ; {
+			s, ok, err := r.stateFor(ctx, rest, owner, all)
+			if err != nil {
+				return nil, err
 			}
 			if !ok {
 				break
 			}
-			_, err := repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head)
-			if err == nil {
+			if _, err = repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head); err == nil {
 				applied[owner] = s
 				break
 			}
@@ -163,10 +154,20 @@ func (r *Releaser) alignStates(ctx context.Context, d dossier.Dossier, all repos
 				return nil, fmt.Errorf("apply state %s to %s: %w", s.Event.ID, repo.Ref(), err)
 			}
 			r.Log.Warn("a state cannot be applied", "repository", repo.Ref(), "event", s.Event.ID, "error", err)
-			unfit[s.Event.ID] = true
+			rest = rest.Without(s.Event.ID)
 		}
 	}
 	return applied, nil
+}
+
+// stateFor finds the state that counts in an owner's repository, bringing objects together there on the way.
+func (r *Releaser) stateFor(ctx context.Context, d dossier.Dossier, owner string, all repos) (s dossier.State, ok bool, err error) {
+	s, ok = d.StateFor(owner, func(s dossier.State) bool {
+		complete, failed := r.gather(ctx, all[owner], all, s.Objects())
+		err = errors.Join(err, failed)
+		return complete
+	})
+	return s, ok, err
 }
 
 // gather brings objects together in one repository from its siblings, and says whether all are there then.
