@@ -230,3 +230,18 @@ func Close(t testing.TB, c io.Closer) {
 		t.Error(err)
 	}
 }
+
+// RunToEnd runs the program until it ends by itself, which it must do soon, and gives all that it printed.
+func RunToEnd(t testing.TB, dir string, env map[string]string, args ...string) (string, error) {
+	t.Helper()
+	cmd := Command(t, dir, env, args...)
+	out := &output{}
+	cmd.Stdout, cmd.Stderr = out, out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	timer := time.AfterFunc(patience, func() { cmd.Process.Kill() })
+	defer timer.Stop()
+	err := cmd.Wait()
+	return out.String(), err
+}
