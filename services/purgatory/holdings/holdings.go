@@ -3,11 +3,15 @@ package holdings
 
 import (
 	"cmp"
+	"container/heap"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -31,16 +35,17 @@ type Change struct {
 type Holdings struct {
 	log *slog.Logger
 
-	mu    sync.Mutex
-	by    map[string]map[string]*Entry // identifier → key
-	kinds map[int]int
-	seq   uint64
-	moved chan struct{}
+	mu     sync.Mutex
+	by     map[string]map[string]*waiting // identifier → key
+	clocks clocks
+	kinds  map[int]int
+	seq    uint64
+	moved  chan struct{}
 }
 
 // New makes empty holdings.
 func New(log *slog.Logger) *Holdings {
-	return &Holdings{log: log, by: map[string]map[string]*Entry{}, kinds: map[int]int{}, moved: make(chan struct{})}
+	return &Holdings{log: log, by: map[string]map[string]*waiting{}, kinds: map[int]int{}, moved: make(chan struct{})}
 }
 
 // Follow reads the bucket and follows it until ctx ends. changed is told of every change, after it is visible; it must not block.
@@ -68,35 +73,54 @@ func (h *Holdings) fold(m bus.Message) (Change, bool) {
 		h.log.Error("a held event cannot be read", "error", err)
 		return Change{}, false
 	}
-	c := Change{Identifier: parsed.Identifier, Before: h.by[parsed.Identifier][key]}
-	if m.Header.Get(proto.KVOperation) == "" {
-		e := &Entry{Key: key}
-		if err := json.Unmarshal(m.Data, &e.Held); err != nil || e.Event == nil {
-			h.log.Error("a held event cannot be read", "key", key, "error", err)
-			return Change{}, false
-		}
-		c.Now = e
+	c := Change{Identifier: parsed.Identifier}
+	if before := h.by[parsed.Identifier][key]; before != nil {
+		c.Before = &before.Entry
 	}
-	h.put(parsed, key, c)
+	if m.Header.Get(proto.KVOperation) == "" {
+		// What cannot be read is not held, whatever stood there before.
+		if c.Now, err = decode(key, m.Data); err != nil {
+			h.log.Error("a held event cannot be read", "key", key, "error", err)
+		}
+	}
+	h.put(parsed, key, c.Now)
 	return c, c.Before != nil || c.Now != nil
 }
 
-func (h *Holdings) put(k proto.HeldKey, key string, c Change) {
-	if c.Before != nil {
-		h.kinds[k.Kind]--
+// decode reads the value of a key.
+func decode(key string, value []byte) (*Entry, error) {
+	e := &Entry{Key: key}
+	if err := json.Unmarshal(value, &e.Held); err != nil {
+		return nil, err
 	}
-	if c.Now == nil {
+	if e.Event == nil {
+		return nil, errors.New("it has no event")
+	}
+	if belongs, err := proto.HeldKeyOf(e.Identifier, e.Event).Key(); err != nil || belongs != key {
+		return nil, fmt.Errorf("its event belongs at %q (%w)", belongs, err)
+	}
+	return e, nil
+}
+
+func (h *Holdings) put(k proto.HeldKey, key string, now *Entry) {
+	if before := h.by[k.Identifier][key]; before != nil {
+		heap.Remove(&h.clocks, before.place)
+		h.kinds[k.Kind]--
 		delete(h.by[k.Identifier], key)
 		if len(h.by[k.Identifier]) == 0 {
 			delete(h.by, k.Identifier)
 		}
+	}
+	if now == nil {
 		return
 	}
 	h.kinds[k.Kind]++
 	if h.by[k.Identifier] == nil {
-		h.by[k.Identifier] = map[string]*Entry{}
+		h.by[k.Identifier] = map[string]*waiting{}
 	}
-	h.by[k.Identifier][key] = c.Now
+	w := &waiting{Entry: *now}
+	h.by[k.Identifier][key] = w
+	heap.Push(&h.clocks, w)
 }
 
 // WaitFor waits until the bucket has been read up to a sequence of its stream.
@@ -122,10 +146,35 @@ func (h *Holdings) Of(identifier string) []Entry {
 	defer h.mu.Unlock()
 	list := make([]Entry, 0, len(h.by[identifier]))
 	for _, e := range h.by[identifier] {
-		list = append(list, *e)
+		list = append(list, e.Entry)
 	}
 	slices.SortFunc(list, func(a, b Entry) int { return cmp.Compare(a.Key, b.Key) })
 	return list
+}
+
+// Over gives at most max entries whose time is over, of the identifiers that in names, those over the longest first. It looks at nothing whose time
+// is not over.
+func (h *Holdings) Over(now time.Time, max int, in func(identifier string) bool) []Entry {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var over []Entry
+	for w := range h.clocks.before(now) {
+		if in(w.Identifier) {
+			over = append(over, w.Entry)
+		}
+	}
+	slices.SortFunc(over, func(a, b Entry) int { return cmp.Or(a.ExpiresAt.Compare(b.ExpiresAt), cmp.Compare(a.Key, b.Key)) })
+	return over[:min(len(over), max)]
+}
+
+// Now gives the entry of a key as it is now, or false.
+func (h *Holdings) Now(identifier, key string) (Entry, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w := h.by[identifier][key]; w != nil {
+		return w.Entry, true
+	}
+	return Entry{}, false
 }
 
 // Identifiers are those for which anything waits.
