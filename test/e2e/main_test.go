@@ -12,5 +12,6 @@ import (
 func TestMain(m *testing.M) {
 	code := m.Run()
 	world.Clean()
+	world.CleanServices()
 	os.Exit(code)
 }

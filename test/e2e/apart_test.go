@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/test/world"
+)
+
+// TestServicesApart: every service is a process of its own, twice, around a NATS that is not ours. The story goes on when one of each is killed.
+func TestServicesApart(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	nats, volume := world.NATS(t), t.TempDir()
+	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL, "NGIT_WORKER_TTL": "3s", "NGIT_WRITER_TTL": "2s", "NGIT_CANDIDATE_ACK_WAIT": "2s"}
+	var first, second []*world.Replica
+	for _, name := range world.Services {
+		first = append(first, world.StartReplica(t, name, nats, volume, settings))
+	}
+	for _, name := range world.Services {
+		second = append(second, world.StartReplica(t, name, nats, volume, settings))
+	}
+	door, other := first[4].URL(), second[4].URL()
+	for _, ev := range []*nostr.Event{s.announcement, s.state, s.issue, s.comment, s.pull} {
+		world.Serves(t, world.RelayAt(door), ev)
+		world.Serves(t, world.RelayAt(other), ev)
+	}
+	// A user at one door; someone else clones at the other.
+	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	for _, ev := range []*nostr.Event{ann.Announce("mine", "mine", nil, nil), ann.State("mine", work.Refs(), "refs/heads/main")} {
+		if ok, message := world.Submit(t, world.RelayAt(door), ev); !ok || message != waits {
+			t.Fatalf("answered %v %q", ok, message)
+		}
+	}
+	world.Git(t, work.Dir, "push", "-q", door+"/"+ann.Npub+"/mine.git", "main")
+	copied := filepath.Join(t.TempDir(), "copy")
+	world.Git(t, work.Dir, "clone", "-q", other+"/"+ann.Npub+"/mine.git", copied)
+
+	for _, r := range first {
+		r.Kill()
+	}
+	late := s.guest.Sign(1621, "after the crash", nostr.Tag{"a", s.owner.Address(project)})
+	s.second.Publish(late)
+	world.Serves(t, world.RelayAt(other), late)
+	next := work.Commit("more")
+	state := ann.SignAt(nostr.Now()+1, 30618, "", nostr.Tag{"d", "mine"}, nostr.Tag{"HEAD", "ref: refs/heads/main"}, nostr.Tag{"refs/heads/main", next})
+	world.Await(t, "the state is taken by the writer that is left", func() bool {
+		ok, message := world.Submit(t, world.RelayAt(other), state)
+		return ok && message == waits
+	})
+	world.Await(t, "the push is taken by the worker that is left", func() bool {
+		_, err := world.TryGit(t, work.Dir, "push", "-q", other+"/"+ann.Npub+"/mine.git", "main")
+		return err == nil
+	})
+	world.Serves(t, world.RelayAt(other), state)
+	for i := len(second) - 1; i >= 0; i-- {
+		if err := second[i].Stop(); err != nil {
+			t.Errorf("%s ends with %v", second[i].Name, err)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package world
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+)
+
+// NATS is a NATS server that Tendril did not start.
+func NATS(t testing.TB) (url string) {
+	t.Helper()
+	srv, err := server.NewServer(&server.Options{JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go srv.Start()
+	if !srv.ReadyForConnections(patience) {
+		t.Fatal("NATS is not ready")
+	}
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	return srv.ClientURL()
+}
+
+var buildServices = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "tendril-test-")
+	if err != nil {
+		return "", err
+	}
+	for _, name := range Services {
+		cmd := exec.Command("go", "build", "-tags", "libsecp256k1", "-o", dir+string(filepath.Separator), "tendril.dev/services/"+name)
+		cmd.Dir = filepath.Join("..", "..", "services", name)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return dir, &buildError{name, string(out), err}
+		}
+	}
+	return dir, nil
+})
+
+type buildError struct {
+	name, output string
+	err          error
+}
+
+func (e *buildError) Error() string {
+	return "build " + e.name + ": " + e.err.Error() + "\n" + e.output
+}
+
+// Services are the services, each a program of its own.
+var Services = []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"}
+
+// Replica is one process of one service.
+type Replica struct {
+	Name string
+	cmd  *exec.Cmd
+	out  *output
+	done chan error
+	t    testing.TB
+}
+
+// StartReplica starts a service as on a cluster: with a folder of its own for its index, and the git volume shared.
+func StartReplica(t testing.TB, name, nats, gitVolume string, more map[string]string) *Replica {
+	t.Helper()
+	dir, err := buildServices()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := Settings()
+	env["NGIT_NATS_URL"], env["NGIT_GIT_DATA_PATH"], env["NGIT_OBSERVE_ADDRESS"] = nats, gitVolume, "127.0.0.1:0"
+	for k, v := range more {
+		env[k] = v
+	}
+	r := &Replica{Name: name, out: &output{}, done: make(chan error, 1), t: t}
+	r.cmd = exec.Command(filepath.Join(dir, name))
+	r.cmd.Dir, r.cmd.Env = t.TempDir(), Command(t, "", env).Env
+	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
+	if err := r.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { r.done <- r.cmd.Wait() }()
+	t.Cleanup(func() {
+		r.Kill()
+		if t.Failed() {
+			t.Logf("the log of %s:\n%s", name, r.out.tail(60))
+		}
+	})
+	return r
+}
+
+var gatewayAt = regexp.MustCompile(`msg=listening.* address=(127\.0\.0\.1:\d+) domain=`)
+
+// URL is where a gateway listens; it waits until it does.
+func (r *Replica) URL() string {
+	r.t.Helper()
+	var found []string
+	Await(r.t, "the gateway listens", func() bool {
+		found = gatewayAt.FindStringSubmatch(r.out.String())
+		return found != nil
+	})
+	return "http://" + found[1]
+}
+
+// Output is what the process has printed so far.
+func (r *Replica) Output() string { return r.out.String() }
+
+// Kill ends the process at once.
+func (r *Replica) Kill() {
+	r.cmd.Process.Kill()
+	r.done <- <-r.done
+}
+
+// Stop asks the process to stop as Kubernetes does, and gives how it ended.
+func (r *Replica) Stop() error {
+	r.t.Helper()
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		r.t.Fatal(err)
+	}
+	select {
+	case err := <-r.done:
+		r.done <- err
+		return err
+	case <-time.After(patience):
+		r.t.Fatalf("%s does not stop", r.Name)
+	}
+	return nil
+}
+
+// CleanServices removes what StartReplica built.
+func CleanServices() {
+	if dir, err := buildServices(); err == nil {
+		os.RemoveAll(dir)
+	}
+}
+
+// RelayAt is the WebSocket URL of a front door.
+func RelayAt(url string) string { return "ws" + strings.TrimPrefix(url, "http") }
