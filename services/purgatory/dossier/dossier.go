@@ -30,13 +30,20 @@ type State struct {
 // PullRequest is a held pull request or update.
 type PullRequest struct{ *nip34.PullRequest }
 
-// Dossier is what is known of one identifier.
+// Dossier is what is known of one identifier. It is used by one goroutine at a time.
 type Dossier struct {
 	Identifier    string
 	Domain        string // ours
 	Announcements []Announcement
 	States        []State // newest first
 	PullRequests  []PullRequest
+
+	// What follows from these is worked out once, for there may be thousands of each.
+	current []Announcement // the newest of each owner, in order of their keys
+	hosted  []string       // owners
+	hosts   map[string]bool
+	trust   *trust
+	speaks  map[string][]int // owner → places of the states that count for the owner's repository
 }
 
 // New makes a dossier from accepted announcements and states and from held events. What cannot be read, which ingest would not have let in, is
@@ -58,7 +65,27 @@ func New(identifier, domain string, accepted []*nostr.Event, held []proto.Held) 
 	slices.SortFunc(d.Announcements, func(a, b Announcement) int {
 		return cmp.Or(cmp.Compare(a.Ref.PubKey, b.Ref.PubKey), newer(a.Event, b.Event))
 	})
+	d.conclude()
 	return d
+}
+
+// conclude works out what follows from announcements and states, which are sorted.
+func (d *Dossier) conclude() {
+	d.current = slices.CompactFunc(slices.Clone(d.Announcements), func(a, b Announcement) bool { return a.Ref.PubKey == b.Ref.PubKey })
+	d.hosted, d.hosts = nil, map[string]bool{}
+	for _, a := range d.current {
+		if !a.Silent && a.ListsService(d.Domain) {
+			d.hosted = append(d.hosted, a.Ref.PubKey)
+			d.hosts[a.Ref.PubKey] = true
+		}
+	}
+	d.trust = newTrust(d.current)
+	d.speaks = map[string][]int{}
+	for i, s := range d.States {
+		for _, owner := range d.OwnersFor(s.Event.PubKey) {
+			d.speaks[owner] = append(d.speaks[owner], i)
+		}
+	}
 }
 
 // newer orders events newest first, by id at the same second.
@@ -83,59 +110,54 @@ func (d *Dossier) add(ev *nostr.Event, h *proto.Held) {
 	}
 }
 
-// Without is the dossier without one event.
-func (d Dossier) Without(id string) Dossier {
-	d.Announcements = slices.DeleteFunc(slices.Clone(d.Announcements), func(a Announcement) bool { return a.Event.ID == id })
-	d.States = slices.DeleteFunc(slices.Clone(d.States), func(s State) bool { return s.Event.ID == id })
-	d.PullRequests = slices.DeleteFunc(slices.Clone(d.PullRequests), func(p PullRequest) bool { return p.Event.ID == id })
+// Without is the dossier without some events.
+func (d Dossier) Without(ids ...string) Dossier {
+	if len(ids) == 0 {
+		return d
+	}
+	gone := map[string]bool{}
+	for _, id := range ids {
+		gone[id] = true
+	}
+	d.Announcements = slices.DeleteFunc(slices.Clone(d.Announcements), func(a Announcement) bool { return gone[a.Event.ID] })
+	d.States = slices.DeleteFunc(slices.Clone(d.States), func(s State) bool { return gone[s.Event.ID] })
+	d.PullRequests = slices.DeleteFunc(slices.Clone(d.PullRequests), func(p PullRequest) bool { return gone[p.Event.ID] })
+	d.conclude()
 	return d
 }
 
-// Hosted are the owners whose repository is here: the announcement that counts lists us, and is accepted or waits.
-func (d Dossier) Hosted() []string {
-	var owners []string
-	for _, a := range d.current() {
-		if !a.Silent && a.ListsService(d.Domain) {
-			owners = append(owners, a.Ref.PubKey)
-		}
-	}
-	return owners
-}
+// Hosted are the owners whose repository is here, in order of their keys: the announcement that counts lists us, and is accepted or waits.
+func (d Dossier) Hosted() []string { return d.hosted }
 
 // Hosts reports whether an owner's repository is here.
-func (d Dossier) Hosts(owner string) bool { return slices.Contains(d.Hosted(), owner) }
+func (d Dossier) Hosts(owner string) bool { return d.hosts[owner] }
 
-// current is the newest announcement of each owner, in order of their keys.
-func (d Dossier) current() []Announcement {
-	// Announcements are sorted by owner, newest first.
-	return slices.CompactFunc(slices.Clone(d.Announcements), func(a, b Announcement) bool { return a.Ref.PubKey == b.Ref.PubKey })
-}
+// OwnersFor are the owners of hosted repositories for which the author of a state speaks, in order of their keys.
+func (d Dossier) OwnersFor(author string) []string { return d.trust.ownersFor(author, d.hosts) }
 
-func (d Dossier) announcements() []*nip34.Announcement {
-	var all []*nip34.Announcement
-	for _, a := range d.current() {
-		all = append(all, a.Announcement)
+// StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
+func (d Dossier) StatesFor(owner string) []State {
+	states := make([]State, len(d.speaks[owner]))
+	for i, place := range d.speaks[owner] {
+		states[i] = d.States[place]
 	}
-	return all
-}
-
-// OwnersFor are the owners of hosted repositories for which the author of a state speaks.
-func (d Dossier) OwnersFor(author string) []string {
-	hosted := d.Hosted()
-	return slices.DeleteFunc(nip34.AuthorizedOwners(author, d.announcements()), func(owner string) bool { return !slices.Contains(hosted, owner) })
+	return states
 }
 
 // Want is what one repository misses.
 type Want struct {
 	Owner   string
 	Objects []string
+	// Near are those of the clone URLs that the owner's people name: where it is most likely found, whatever strangers announce.
+	Near []string
 }
 
 // Wants are the objects that held states and pull requests name, by the repository that they should first come to: the author's own where there is
 // one. Which of them are missing is for git to say.
 func (d Dossier) Wants() []Want {
 	wants := map[string]map[string]bool{}
-	add := func(owners []string, author string, objects ...string) {
+	near := map[string]*urls{}
+	add := func(owners []string, author string, objects []string, clone ...string) {
 		if len(owners) == 0 {
 			return
 		}
@@ -144,36 +166,36 @@ func (d Dossier) Wants() []Want {
 			owner = author
 		}
 		if wants[owner] == nil {
-			wants[owner] = map[string]bool{}
+			wants[owner], near[owner] = map[string]bool{}, d.near(owner)
 		}
+		near[owner].add(clone)
 		for _, id := range objects {
 			wants[owner][id] = true
 		}
 	}
 	for _, s := range d.States {
 		if s.Held {
-			add(d.OwnersFor(s.Event.PubKey), s.Event.PubKey, s.Objects()...)
+			add(d.OwnersFor(s.Event.PubKey), s.Event.PubKey, s.Objects())
 		}
 	}
 	for _, pr := range d.PullRequests {
-		add(d.Tagged(pr), "", pr.Commit)
+		add(d.Tagged(pr), "", []string{pr.Commit}, pr.CloneURLs()...)
 	}
 	var list []Want
 	for _, owner := range slices.Sorted(maps.Keys(wants)) {
-		list = append(list, Want{owner, slices.Sorted(maps.Keys(wants[owner]))})
+		list = append(list, Want{owner, slices.Sorted(maps.Keys(wants[owner])), near[owner].list})
 	}
 	return list
 }
 
 // Tagged are the owners of hosted repositories of this identifier that a pull request is for. An update that names none is for all of them.
 func (d Dossier) Tagged(pr PullRequest) []string {
-	hosted := d.Hosted()
 	if len(pr.Repos) == 0 {
-		return hosted
+		return d.hosted
 	}
 	var owners []string
 	for _, ref := range pr.Repos {
-		if ref.Identifier == d.Identifier && slices.Contains(hosted, ref.PubKey) && !slices.Contains(owners, ref.PubKey) {
+		if ref.Identifier == d.Identifier && d.hosts[ref.PubKey] && !slices.Contains(owners, ref.PubKey) {
 			owners = append(owners, ref.PubKey)
 		}
 	}
@@ -182,31 +204,54 @@ func (d Dossier) Tagged(pr PullRequest) []string {
 
 // CloneURLs are where git data may be found: the clone URLs of all announcements and of the pull requests that wait, our own left out.
 func (d Dossier) CloneURLs() []string {
-	var urls []string
-	add := func(more []string) {
-		for _, u := range more {
-			if !nip34.OnDomain(u, d.Domain) && !slices.Contains(urls, u) {
-				urls = append(urls, u)
-			}
-		}
-	}
+	all := newURLs(d.Domain)
 	for _, a := range d.Announcements {
-		add(a.CloneURLs())
+		all.add(a.CloneURLs())
 	}
 	for _, pr := range d.PullRequests {
-		add(pr.CloneURLs())
+		all.add(pr.CloneURLs())
 	}
-	return urls
+	return all.list
 }
 
-// StateFor is the state that an owner's repository should have: the newest by an authorised author whose objects are all there.
-func (d Dossier) StateFor(owner string, complete func(State) bool) (State, bool) {
-	for _, s := range d.States {
-		if slices.Contains(d.OwnersFor(s.Event.PubKey), owner) && complete(s) {
-			return s, true
+// maxNear bounds how many people's URLs count as near.
+const maxNear = 32
+
+// near are the clone URLs of an owner's announcement and of those by the maintainers whom it names.
+func (d Dossier) near(owner string) *urls {
+	u := newURLs(d.Domain)
+	people := []string{owner}
+	if at, announced := d.find(owner); announced {
+		people = append(people, d.current[at].Maintainers...)
+	}
+	for _, pubkey := range people[:min(len(people), maxNear)] {
+		if at, announced := d.find(pubkey); announced {
+			u.add(d.current[at].CloneURLs())
 		}
 	}
-	return State{}, false
+	return u
+}
+
+func (d Dossier) find(owner string) (int, bool) {
+	return slices.BinarySearchFunc(d.current, owner, func(a Announcement, owner string) int { return cmp.Compare(a.Ref.PubKey, owner) })
+}
+
+// urls are clone URLs, each once and none of ours.
+type urls struct {
+	domain string
+	list   []string
+	in     map[string]bool
+}
+
+func newURLs(domain string) *urls { return &urls{domain: domain, in: map[string]bool{}} }
+
+func (u *urls) add(more []string) {
+	for _, url := range more {
+		if !u.in[url] && !nip34.OnDomain(url, u.domain) {
+			u.in[url] = true
+			u.list = append(u.list, url)
+		}
+	}
 }
 
 // Superseded are the held states that have lost: in every repository that their author speaks for, a newer one is applied.

@@ -2,6 +2,9 @@ package dossier_test
 
 import (
 	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -94,7 +97,7 @@ func TestWants(t *testing.T) {
 	}
 }
 
-func TestStateForAndSuperseded(t *testing.T) {
+func TestStatesForAndSuperseded(t *testing.T) {
 	t.Parallel()
 	old, mid, young := state(owner, 3, "refs/heads/main", c1), state(friend, 4, "refs/heads/main", c2), state(owner, 5, "refs/heads/main", c1)
 	stranger := state(other, 9, "refs/heads/main", c1)
@@ -109,13 +112,15 @@ func TestStateForAndSuperseded(t *testing.T) {
 		{"the newest is", map[string]bool{old.ID: true, mid.ID: true, young.ID: true, stranger.ID: true}, young.ID, []string{mid.ID, old.ID}},
 		{"one in the middle", map[string]bool{mid.ID: true, old.ID: true}, mid.ID, []string{old.ID}},
 	} {
-		s, ok := d.StateFor(owner, func(s dossier.State) bool { return tc.complete[s.Event.ID] })
-		if ok != (tc.want != "") || ok && s.Event.ID != tc.want {
-			t.Errorf("%s: %v", tc.name, s)
-		}
 		applied := map[string]dossier.State{}
-		if ok {
-			applied[owner] = s
+		for _, s := range d.StatesFor(owner) {
+			if tc.complete[s.Event.ID] {
+				applied[owner] = s
+				break
+			}
+		}
+		if s, ok := applied[owner]; ok != (tc.want != "") || ok && s.Event.ID != tc.want {
+			t.Errorf("%s: %v", tc.name, s)
 		}
 		var lost []string
 		for _, s := range d.Superseded(applied) {
@@ -174,6 +179,84 @@ func TestAuthorise(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, err)
 		case tc.state == "" && s != nil || tc.state != "" && (s == nil || s.Event.ID != tc.state):
 			t.Errorf("%s: allowed by %v, want %v", tc.name, s, tc.state)
+		}
+	}
+}
+
+// TestNearURLsComeFromTheOwnersPeople: whoever else announces the identifier has no say in where an owner's data is looked for first.
+func TestNearURLsComeFromTheOwnersPeople(t *testing.T) {
+	t.Parallel()
+	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend), announcement(t, friend, 1), announcement(t, other, 1, owner)},
+		held(state(owner, 3, "refs/heads/main", c1)))
+	wants := d.Wants()
+	if len(wants) != 1 || !slices.Equal(wants[0].Near, []string{"https://git.example.org/1.git", "https://git.example.org/2.git"}) {
+		t.Errorf("near: %+v", wants)
+	}
+}
+
+// TestTrustAgreesWithTheProtocol: worked out once for all, it is what nip34 says for each.
+func TestTrustAgreesWithTheProtocol(t *testing.T) {
+	t.Parallel()
+	key := func(n int) string { return fmt.Sprintf("%064x", n+1) }
+	random := rand.New(rand.NewPCG(1, 2))
+	for range 50 {
+		var events []*nostr.Event
+		var all []*nip34.Announcement
+		for n := range 8 {
+			var maintainers []string
+			for m := range 8 {
+				if random.IntN(6) == 0 {
+					maintainers = append(maintainers, key(m))
+				}
+			}
+			ev := announcement(t, key(n), 1, maintainers...)
+			a, err := nip34.ParseAnnouncement(ev)
+			if err != nil {
+				t.Fatal(err)
+			}
+			events, all = append(events, ev), append(all, a)
+		}
+		for n := range 8 {
+			events = append(events, state(key(n), nostr.Timestamp(n), "refs/heads/main", c1))
+		}
+		d := dossier.New("x", domain, events, nil)
+		for n := range 8 {
+			if got, want := d.OwnersFor(key(n)), nip34.AuthorizedOwners(key(n), all); !slices.Equal(got, want) {
+				t.Fatalf("%d speaks for %v, want %v", n, got, want)
+			}
+			authors := map[string]bool{}
+			for _, s := range d.StatesFor(key(n)) {
+				authors[s.Event.PubKey] = true
+			}
+			if want := nip34.MaintainerSet(key(n), all); !maps.Equal(authors, want) {
+				t.Fatalf("states for %d by %v, want %v", n, authors, want)
+			}
+		}
+	}
+}
+
+// BenchmarkNew is a crowd at one identifier: 500 owners who each name 20 others, and a held state of each.
+func BenchmarkNew(b *testing.B) {
+	key := func(n int) string { return fmt.Sprintf("%064x", n%500+1) }
+	var accepted, states []*nostr.Event
+	for n := range 500 {
+		maintainers := nostr.Tag{"maintainers"}
+		for m := range 20 {
+			maintainers = append(maintainers, key(n+m*m))
+		}
+		npub, err := nip19.EncodePublicKey(key(n))
+		if err != nil {
+			b.Fatal(err)
+		}
+		accepted = append(accepted, event(nip34.KindAnnouncement, key(n), 1, nostr.Tag{"d", "x"}, maintainers,
+			nostr.Tag{"clone", "https://" + domain + "/" + npub + "/x.git"}, nostr.Tag{"relays", "wss://" + domain}))
+		states = append(states, state(key(n), nostr.Timestamp(n), "refs/heads/main", c1))
+	}
+	entries := held(states...)
+	for b.Loop() {
+		d := dossier.New("x", domain, accepted, entries)
+		if len(d.Hosted()) != 500 || len(d.Wants()) == 0 {
+			b.Fatal("not what was meant")
 		}
 	}
 }

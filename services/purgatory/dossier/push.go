@@ -84,12 +84,8 @@ func (p Push) checkNostr(c Change) error {
 
 // stateEqual finds the state that allows references: by the owner or a maintainer, not older than the one that counts now, naming exactly them.
 func (d Dossier) stateEqual(owner string, after map[string]string) (*State, error) {
-	maintainers := nip34.MaintainerSet(owner, d.announcements())
 	var newest *State // of those that authorised people have signed
-	for _, s := range d.States {
-		if !maintainers[s.Event.PubKey] {
-			continue
-		}
+	for _, s := range d.StatesFor(owner) {
 		if newest == nil {
 			newest = &s
 		}
