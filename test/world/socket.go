@@ -74,3 +74,16 @@ func (s *Socket) TryNext(within time.Duration) ([]any, error) {
 	var m []any
 	return m, json.Unmarshal(data, &m)
 }
+
+// Count asks a relay how many events match (NIP-45).
+func Count(t testing.TB, url string, filter any) int {
+	t.Helper()
+	s := Dial(t, url)
+	defer s.Close()
+	s.Send("COUNT", "n", filter)
+	m := s.Next()
+	if m[0] != "COUNT" {
+		t.Fatalf("COUNT is answered %v", m)
+	}
+	return int(m[2].(map[string]any)["count"].(float64))
+}
