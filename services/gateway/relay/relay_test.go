@@ -64,7 +64,7 @@ func connect(t *testing.T) *bench {
 	}
 	r := relay.New(relay.Options{
 		Limits: config.Front{MaxSubscriptions: 10, MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100,
-			DefaultLimit: 100, EventsPerMinute: 10, SendQueue: 10, EventTimeout: 10 * time.Second},
+			DefaultLimit: 100, MaxFilterSteps: 100, EventsPerMinute: 10, SendQueue: 10, EventTimeout: 10 * time.Second},
 		Future: time.Minute, Index: b.index, Hub: b.hub, Ingest: ingest(42), Visitors: register, Metrics: metrics, Log: log,
 	})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.Serve(w, req, netip.Addr{}) }))
@@ -152,4 +152,18 @@ func TestOKWaitsForTheIndex(t *testing.T) {
 	default:
 		t.Error("OK was said before the index had the event")
 	}
+}
+
+// TestFilterThatCostsTooMuchIsRefused: it matches next to nothing, but has to be compared with everything.
+func TestFilterThatCostsTooMuchIsRefused(t *testing.T) {
+	t.Parallel()
+	b := connect(t)
+	for seq := range uint64(200) {
+		b.store(seq + 1)
+	}
+	quick := `{"authors":["` + strings.Repeat("a", 64) + `"],"#e":["` + strings.Repeat("b", 64) + `"],"kinds":[1]}`
+	b.say(`["COUNT","c",{"kinds":[1]}]`)
+	b.want(`["CLOSED","c"`, "too broad")
+	b.say(`["REQ","a",` + quick + `]`)
+	b.want(`["EOSE","a"]`, "")
 }

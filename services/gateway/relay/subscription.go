@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
 	"tendril.dev/services/gateway/stored"
@@ -124,6 +125,8 @@ func (s *subscription) run(ctx context.Context, m message.Request) {
 	case err == nil || ctx.Err() != nil || errors.Is(err, errClosed):
 	case errors.Is(err, context.DeadlineExceeded):
 		c.refuse(s, "error: the stored events could not be sent in time")
+	case errors.Is(err, eventdb.ErrTooBroad):
+		c.refuse(s, messageTooBroad)
 	default:
 		c.relay.Log.Warn("a subscription could not be answered", "error", err)
 		c.refuse(s, "error: the stored events could not be read")
@@ -153,13 +156,16 @@ func (s *subscription) leave() {
 	}
 }
 
+// messageTooBroad answers a filter that costs too much: some match next to nothing and still have to be compared with everything.
+const messageTooBroad = "error: a filter is too broad; narrow it by time, author or tag"
+
 // sendStored sends the stored events and EOSE, each as soon as the client takes it, and then lets live events through.
 func (s *subscription) sendStored(ctx context.Context, m message.Request) error {
 	scan, cancel := context.WithTimeout(ctx, s.conn.relay.timing.scan)
 	defer cancel()
 	view := s.conn.relay.Index.View()
 	defer view.Close()
-	for json, err := range stored.Events(scan, view, m.Filters) {
+	for json, err := range stored.Events(scan, view.Within(s.conn.relay.Limits.MaxFilterSteps), m.Filters) {
 		if err != nil {
 			return err
 		}
@@ -233,8 +239,12 @@ func (c *connection) count(m message.Count) {
 		ctx, cancel := context.WithTimeout(c.ctx, c.relay.timing.count)
 		defer cancel()
 		view := c.relay.Index.View()
-		n, approximate, err := stored.Count(ctx, view, m.Filters, mostCounted)
+		n, approximate, err := stored.Count(ctx, view.Within(c.relay.Limits.MaxFilterSteps), m.Filters, mostCounted)
 		view.Close()
+		if errors.Is(err, eventdb.ErrTooBroad) {
+			c.say(message.Closed(m.ID, messageTooBroad))
+			return
+		}
 		if err != nil {
 			c.say(message.Closed(m.ID, "error: the events could not be counted in time"))
 			return
