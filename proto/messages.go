@@ -89,6 +89,7 @@ type TargetChange struct {
 	Bootstrap bool         `json:"bootstrap,omitempty"`
 	Snapshot  bool         `json:"snapshot,omitempty"` // forget everything said before
 	Gone      bool         `json:"gone,omitempty"`     // no target any more: close the connection
+	More      bool         `json:"more,omitempty"`     // the next message belongs to the same change: a part is no target
 	Repos     []RepoChange `json:"repos,omitempty"`
 }
 
@@ -114,6 +115,10 @@ type RelayState struct {
 	DisconnectedAt time.Time `json:"disconnected_at,omitzero"`
 	NextAttempt    time.Time `json:"next_attempt,omitzero"`
 	FailingSince   time.Time `json:"failing_since,omitzero"`
+	NaughtyUntil   time.Time `json:"naughty_until,omitzero"`
+	NextDaily      time.Time `json:"next_daily,omitzero"` // the next daily fresh start
+	// CompleteUntil is up to when nothing is missing of what is confirmed and of layer 1; absent while a fresh start has not come that far.
+	CompleteUntil time.Time `json:"complete_until,omitzero"`
 	// ConfirmedRevision is the sequence in GRASP_TARGETS up to which everything that was asked for is confirmed.
 	ConfirmedRevision uint64 `json:"confirmed_revision,omitempty"`
 	Repos             int    `json:"repos,omitempty"`         // confirmed repositories

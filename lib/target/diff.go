@@ -115,5 +115,8 @@ func (p *packer) flush() []proto.TargetChange {
 	if len(p.repos) > 0 {
 		p.flushAlways()
 	}
+	for i := range len(p.full) - 1 {
+		p.full[i].More = true
+	}
 	return p.full
 }

@@ -58,7 +58,10 @@ func TestChangesLeadThere(t *testing.T) {
 	for range 300 {
 		from, to := randomTarget(rnd), randomTarget(rnd)
 		fold := func(at target.Target, changes []proto.TargetChange) target.Target {
-			for _, c := range changes {
+			for i, c := range changes {
+				if c.More != (i < len(changes)-1) {
+					t.Fatalf("change %d of %d says more: %v", i+1, len(changes), c.More)
+				}
 				text, err := json.Marshal(c)
 				if err != nil {
 					t.Fatal(err)

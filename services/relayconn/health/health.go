@@ -38,17 +38,16 @@ func (s State) String() string {
 
 // Rules are the delays, all of them settings.
 type Rules struct {
-	Base, Max   time.Duration // back-off
-	Stable      time.Duration // a connection that held so long is healthy
-	Dead        time.Duration // failing so long without a break; then tried once in that time
-	Naughty     time.Duration // after a failure that is the relay's own
-	RateLimited time.Duration // quiet after it told us so
+	Base, Max time.Duration // back-off
+	Stable    time.Duration // a connection that held so long is healthy
+	Dead      time.Duration // failing so long without a break; then tried once in that time
+	Naughty   time.Duration // after a failure that is the relay's own
 }
 
 // Health is how one relay has been behaving. The zero value is a relay that was never tried.
 type Health struct {
-	Failures     int       // in a row
-	FailingSince time.Time // first of them
+	Failures     int       // in a row, without a stable connection between them
+	FailingSince time.Time // first of them since the last connection; zero: the last attempt did not fail
 	Naughty      time.Time // on the naughty list until
 	Limited      time.Time // rate limited until
 	Connected    time.Time // since; zero: not connected
@@ -59,58 +58,73 @@ type Health struct {
 // Failed notes a connection that could not be made.
 func (h Health) Failed(r Rules, now time.Time, err error) Health {
 	h.Connected = time.Time{}
+	h.LastError = err.Error()
+	h = h.count(now)
+	h.NextAttempt = now.Add(r.Backoff(h.Failures))
+	if now.Sub(h.FailingSince) >= r.Dead {
+		h.NextAttempt = now.Add(r.Dead)
+	}
+	return h.blame(r, now, err)
+}
+
+func (h Health) count(now time.Time) Health {
 	h.Failures++
 	if h.FailingSince.IsZero() {
 		h.FailingSince = now
 	}
-	h.LastError = err.Error()
-	wait := r.Backoff(h.Failures)
-	if now.Sub(h.FailingSince) >= r.Dead {
-		wait = r.Dead
-	}
-	if netguard.Classify(err).Lasting() {
-		h.Naughty = now.Add(r.Naughty)
-		wait = max(wait, r.Naughty)
-	}
-	h.NextAttempt = now.Add(wait)
 	return h
 }
 
-// Opened notes a connection. Past failures count until it has been stable.
+// blame puts a relay on the naughty list whose failure is its own and will not pass soon.
+func (h Health) blame(r Rules, now time.Time, err error) Health {
+	if !netguard.Classify(err).Lasting() {
+		return h
+	}
+	h.Naughty = now.Add(r.Naughty)
+	if h.NextAttempt.Before(h.Naughty) {
+		h.NextAttempt = h.Naughty
+	}
+	return h
+}
+
+// Opened notes a connection. It ends a row of failures as far as death is concerned; the back-off remembers them until it has been stable.
 func (h Health) Opened(now time.Time) Health {
-	h.Connected, h.Naughty = now, time.Time{}
+	h.Connected, h.FailingSince, h.Naughty = now, time.Time{}, time.Time{}
 	return h
 }
 
-// Dropped notes the end of a connection. One that had been stable is tried again at once; otherwise the back-off goes on, so that a relay that
-// accepts and hangs up is not hammered.
+// Dropped notes the end of a connection that the relay has brought about. A relay that was healthy is tried again at once. But a connection
+// that did not hold counts as a failure, so that one that accepts and hangs up is not hammered; and a breach of protocol is one.
 func (h Health) Dropped(r Rules, now time.Time, err error) Health {
+	h = h.Settled(r, now)
+	wait := r.Backoff(h.Failures + 1)
+	if h.Failures == 0 {
+		wait = 0
+	}
+	held := now.Sub(h.Connected) >= r.Stable
+	h.Connected = time.Time{}
 	if err != nil {
 		h.LastError = err.Error()
 	}
-	if h.State(r, now) == Healthy {
-		return Health{NextAttempt: now, LastError: h.LastError, Limited: h.Limited}
+	if !held {
+		h = h.count(now)
 	}
-	h.Connected = time.Time{}
-	h.Failures++
-	if h.FailingSince.IsZero() {
-		h.FailingSince = now
-	}
-	h.NextAttempt = now.Add(r.Backoff(h.Failures))
+	h.NextAttempt = now.Add(wait)
+	return h.blame(r, now, err)
+}
+
+// Left notes the end of a connection that we have brought about: nothing is wrong with the relay, and whoever wants may connect again.
+func (h Health) Left(r Rules, now time.Time) Health {
+	h = h.Settled(r, now)
+	h.Connected, h.NextAttempt = time.Time{}, now
 	return h
 }
 
 // Settled forgets the failures of a relay whose connection has held.
 func (h Health) Settled(r Rules, now time.Time) Health {
 	if !h.Connected.IsZero() && now.Sub(h.Connected) >= r.Stable {
-		h.Failures, h.FailingSince, h.LastError = 0, time.Time{}, ""
+		h.Failures, h.LastError = 0, ""
 	}
-	return h
-}
-
-// Slowed notes that the relay told us that we ask too much.
-func (h Health) Slowed(r Rules, now time.Time) Health {
-	h.Limited = now.Add(r.RateLimited)
 	return h
 }
 
@@ -121,7 +135,7 @@ func (h Health) State(r Rules, now time.Time) State {
 		return RateLimited
 	case !h.Connected.IsZero() && (h.Failures == 0 || now.Sub(h.Connected) >= r.Stable):
 		return Healthy
-	case !h.Connected.IsZero() || h.Failures == 0:
+	case !h.Connected.IsZero() || h.Failures == 0 || h.FailingSince.IsZero():
 		return Disconnected
 	case now.Sub(h.FailingSince) >= r.Dead:
 		return Dead

@@ -3,41 +3,44 @@
 package items
 
 import (
+	"bytes"
 	"maps"
 	"slices"
+	"strings"
 
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
 
-// Set is what is or was asked for. The zero value is empty; a Set that others may hold is not changed.
+// Set is what is or was asked for. The zero value is empty. Its lists are sorted, hold everything once and are never changed, so that sets share
+// them: what a relay is wanted to bring and what it has brought are mostly the same, and then in memory once.
 type Set struct {
-	Full  map[string]bool     // references of repositories wanted whole
+	Full  []string            // references of repositories wanted whole
 	State map[string][]string // references of repositories of which only states are wanted, and whose
-	Roots map[target.ID]bool  // root events
+	Roots []target.ID         // root events
 }
 
 // Of lists what a target wants. A root event that belongs to several repositories is one item.
 func Of(t target.Target) Set {
 	var s Set
+	var lists [][]target.ID
 	for ref, r := range t.Repos {
 		if r.Level == proto.LevelStateOnly {
 			s.addState(ref, r.Authors)
 			continue
 		}
-		s.addFull(ref)
-		for _, id := range r.Roots {
-			s.addRoot(id)
+		s.Full = append(s.Full, ref)
+		if len(r.Roots) > 0 {
+			lists = append(lists, r.Roots)
 		}
 	}
-	return s
-}
-
-func (s *Set) addFull(ref string) {
-	if s.Full == nil {
-		s.Full = map[string]bool{}
+	slices.Sort(s.Full)
+	if len(lists) == 1 {
+		s.Roots = lists[0]
+	} else {
+		s.Roots = target.SortIDs(slices.Concat(lists...))
 	}
-	s.Full[ref] = true
+	return s
 }
 
 func (s *Set) addState(ref string, authors []string) {
@@ -47,72 +50,129 @@ func (s *Set) addState(ref string, authors []string) {
 	s.State[ref] = authors
 }
 
-func (s *Set) addRoot(id target.ID) {
-	if s.Roots == nil {
-		s.Roots = map[target.ID]bool{}
-	}
-	s.Roots[id] = true
-}
-
 // Empty reports whether nothing is in the set.
 func (s Set) Empty() bool { return len(s.Full) == 0 && len(s.State) == 0 && len(s.Roots) == 0 }
 
+// Repos counts the repositories.
+func (s Set) Repos() int { return len(s.Full) + len(s.State) }
+
 // New is the three-way diff: what is wanted and neither pending nor confirmed. A state-only repository whose maintainers changed is new.
 func New(wanted, pending, confirmed Set) Set {
-	var out Set
-	for ref := range wanted.Full {
-		if !pending.Full[ref] && !confirmed.Full[ref] {
-			out.addFull(ref)
-		}
+	out := Set{
+		Full:  minus(minus(wanted.Full, confirmed.Full, strings.Compare), pending.Full, strings.Compare),
+		Roots: minus(minus(wanted.Roots, confirmed.Roots, compareIDs), pending.Roots, compareIDs),
 	}
 	for ref, authors := range wanted.State {
-		if !slices.Equal(pending.State[ref], authors) && !slices.Equal(confirmed.State[ref], authors) {
+		if !pending.asksState(ref, authors) && !confirmed.asksState(ref, authors) {
 			out.addState(ref, authors)
-		}
-	}
-	for id := range wanted.Roots {
-		if !pending.Roots[id] && !confirmed.Roots[id] {
-			out.addRoot(id)
 		}
 	}
 	return out
 }
 
+func (s Set) asksState(ref string, authors []string) bool {
+	asked, ok := s.State[ref]
+	return ok && slices.Equal(asked, authors)
+}
+
 // Union is both together; where both have a state-only repository, b's maintainers count.
 func Union(a, b Set) Set {
-	if a.Empty() {
-		return b
-	}
-	out := Set{Full: maps.Clone(a.Full), State: maps.Clone(a.State), Roots: maps.Clone(a.Roots)}
-	for ref := range b.Full {
-		out.addFull(ref)
-	}
-	for ref, authors := range b.State {
-		out.addState(ref, authors)
-	}
-	for id := range b.Roots {
-		out.addRoot(id)
+	out := Set{Full: plus(a.Full, b.Full, strings.Compare), Roots: plus(a.Roots, b.Roots, compareIDs), State: a.State}
+	switch {
+	case len(a.State) == 0:
+		out.State = b.State
+	case len(b.State) > 0:
+		out.State = maps.Clone(a.State)
+		maps.Copy(out.State, b.State)
 	}
 	return out
 }
 
 // Only keeps what is still wanted.
 func Only(s, wanted Set) Set {
-	var out Set
-	for ref := range s.Full {
-		if wanted.Full[ref] {
-			out.addFull(ref)
-		}
-	}
+	out := Set{Full: both(s.Full, wanted.Full, strings.Compare), Roots: both(s.Roots, wanted.Roots, compareIDs)}
 	for ref, authors := range s.State {
 		if _, ok := wanted.State[ref]; ok {
 			out.addState(ref, authors)
 		}
 	}
-	for id := range s.Roots {
-		if wanted.Roots[id] {
-			out.addRoot(id)
+	return out
+}
+
+func compareIDs(a, b target.ID) int { return bytes.Compare(a[:], b[:]) }
+
+// split walks two sorted lists and tells of every element of a whether b has it.
+func split[E any](a, b []E, compare func(E, E) int, tell func(i int, has bool)) {
+	for i, e := range a {
+		for len(b) > 0 && compare(b[0], e) < 0 {
+			b = b[1:]
+		}
+		tell(i, len(b) > 0 && compare(b[0], e) == 0)
+	}
+}
+
+func same[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+
+// minus is what a has and b has not; a itself if b has nothing of it.
+func minus[E any](a, b []E, compare func(E, E) int) []E {
+	if same(a, b) {
+		return nil
+	}
+	return pick(a, b, compare, false)
+}
+
+// both is what a and b have; a itself if b has all of it.
+func both[E any](a, b []E, compare func(E, E) int) []E {
+	if same(a, b) {
+		return a
+	}
+	return pick(a, b, compare, true)
+}
+
+func pick[E any](a, b []E, compare func(E, E) int, kept bool) []E {
+	if len(b) == 0 {
+		if kept {
+			return nil
+		}
+		return a
+	}
+	n := 0
+	split(a, b, compare, func(_ int, has bool) {
+		if has == kept {
+			n++
+		}
+	})
+	switch n {
+	case 0:
+		return nil
+	case len(a):
+		return a
+	}
+	out := make([]E, 0, n)
+	split(a, b, compare, func(i int, has bool) {
+		if has == kept {
+			out = append(out, a[i])
+		}
+	})
+	return out
+}
+
+// plus is what a or b has; one of them itself if the other adds nothing.
+func plus[E any](a, b []E, compare func(E, E) int) []E {
+	added := minus(b, a, compare)
+	switch {
+	case len(added) == 0:
+		return a
+	case len(a) == 0:
+		return b
+	}
+	out := make([]E, 0, len(a)+len(added))
+	for len(a) > 0 && len(added) > 0 {
+		if compare(a[0], added[0]) < 0 {
+			out, a = append(out, a[0]), a[1:]
+		} else {
+			out, added = append(out, added[0]), added[1:]
 		}
 	}
-	return out
+	return append(append(out, a...), added...)
 }

@@ -9,12 +9,15 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nip34"
-	"tendril.dev/lib/target"
 	"tendril.dev/services/relayconn/items"
 )
 
-// perFilter is how many references or ids one filter names.
-const perFilter = 100
+const (
+	// perFilter is how many references or ids one filter names.
+	perFilter = 100
+	// maxAuthors is how many authors one filter names: whoever writes an announcement says how many maintainers there are.
+	maxAuthors = 200
+)
 
 // One is layer 1: announcements, states and user grasp lists, whoever's.
 func One() []nostr.Filter {
@@ -23,14 +26,23 @@ func One() []nostr.Filter {
 
 // TwoAndThree are the filters for a set of items, in an order that does not depend on chance.
 func TwoAndThree(s items.Set) []nostr.Filter {
-	filters := tagged(slices.Sorted(maps.Keys(s.Full)), "a", "A", "q")
+	filters := tagged(s.Full, "a", "A", "q")
 	filters = append(filters, states(s.State)...)
-	ids := slices.SortedFunc(maps.Keys(s.Roots), func(a, b target.ID) int { return slices.Compare(a[:], b[:]) })
-	hex := make([]string, len(ids))
-	for i, id := range ids {
-		hex[i] = id.String()
+	ids := make([]string, len(s.Roots))
+	for i, id := range s.Roots {
+		ids[i] = id.String()
 	}
-	return append(filters, tagged(hex, "e", "E", "q")...)
+	return append(filters, tagged(ids, "e", "E", "q")...)
+}
+
+// Fewest is how many filters ask for everything in the sets together, which have nothing in common; many authors may take more.
+func Fewest(sets ...items.Set) int {
+	var full, state, roots int
+	for _, s := range sets {
+		full, state, roots = full+len(s.Full), state+len(s.State), roots+len(s.Roots)
+	}
+	chunks := func(n int) int { return (n + perFilter - 1) / perFilter }
+	return 3*chunks(full) + chunks(state) + 3*chunks(roots)
 }
 
 // tagged gives one filter for each tag name and hundred values.
@@ -52,17 +64,16 @@ func states(wanted map[string][]string) []nostr.Filter {
 		identifiers, authors := map[string]bool{}, map[string]bool{}
 		for _, ref := range chunk {
 			if parts := strings.SplitN(ref, ":", 3); len(parts) == 3 {
-				identifiers[parts[2]] = true
+				authors[parts[1]], identifiers[parts[2]] = true, true
 			}
 			for _, a := range wanted[ref] {
 				authors[a] = true
 			}
 		}
-		filters = append(filters, nostr.Filter{
-			Kinds:   []int{nip34.KindState},
-			Authors: slices.Sorted(maps.Keys(authors)),
-			Tags:    nostr.TagMap{"d": slices.Sorted(maps.Keys(identifiers))},
-		})
+		tags := nostr.TagMap{"d": slices.Sorted(maps.Keys(identifiers))}
+		for some := range slices.Chunk(slices.Sorted(maps.Keys(authors)), maxAuthors) {
+			filters = append(filters, nostr.Filter{Kinds: []int{nip34.KindState}, Authors: some, Tags: tags})
+		}
 	}
 	return filters
 }
@@ -74,4 +85,15 @@ func Live(filters []nostr.Filter) []nostr.Filter {
 		out[i].LimitZero = true
 	}
 	return out
+}
+
+// Bytes is about how long a filter is as JSON.
+func Bytes(f nostr.Filter) int {
+	n := 100 + 67*len(f.Authors)
+	for _, values := range f.Tags {
+		for _, v := range values {
+			n += len(v) + 3
+		}
+	}
+	return n
 }

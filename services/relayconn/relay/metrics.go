@@ -60,10 +60,20 @@ func (m *Metrics) set(name string, s snapshot) {
 	m.relays[name] = s
 }
 
+// gap counts an event that should have come live. A verdict may come when the relay is no longer ours: then it is not counted, because nobody would
+// take the label away again.
+func (m *Metrics) gap(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ours := m.relays[name]; ours {
+		m.gaps.WithLabelValues(name).Inc()
+	}
+}
+
 func (m *Metrics) forget(name string) {
 	m.mu.Lock()
+	defer m.mu.Unlock()
 	delete(m.relays, name)
-	m.mu.Unlock()
 	m.attempts.DeletePartialMatch(prometheus.Labels{"relay": name})
 	m.gaps.DeletePartialMatch(prometheus.Labels{"relay": name})
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"sync"
-	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 
@@ -12,15 +11,19 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-// observer hears what one session does.
+// observer hears what one session does. It shares nothing with the goroutines of its relay but what is safe for them all.
 type observer struct {
-	life     *life
+	relay    string
+	metrics  *Metrics
 	log      *slog.Logger
-	since    time.Time // the last connection before this one
-	statuses chan session.Status
+	statuses chan session.Status // of capacity 1
 
 	mu     sync.Mutex
 	warned map[proto.Source]bool
+}
+
+func newObserver(relay string, metrics *Metrics, log *slog.Logger) *observer {
+	return &observer{relay: relay, metrics: metrics, log: log, statuses: make(chan session.Status, 1), warned: map[proto.Source]bool{}}
 }
 
 // Status keeps the newest status for whoever looks next.
@@ -38,26 +41,22 @@ func (o *observer) Status(s session.Status) {
 	}
 }
 
-// Judged counts an event that was new to us, and tells a gap: an event that should have come live but came by a later sync.
-func (o *observer) Judged(ev *nostr.Event, source proto.Source, v proto.Verdict) {
-	o.life.Metrics.synced.Inc()
-	o.log.Debug("event", "id", ev.ID, "kind", ev.Kind, "source", source, "outcome", v.Outcome)
-	daily := source == proto.SourceDaily
-	if !daily && !(source == proto.SourceReconnect && ev.CreatedAt.Time().Before(o.since)) {
+// Judged counts an event that was new to us, and tells a gap: one that should have come live but was found by a later sync.
+func (o *observer) Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict) {
+	o.metrics.synced.Inc()
+	o.log.Debug("event", "id", ev.ID, "kind", ev.Kind, "source", source, "outcome", v.Outcome, "gap", gap)
+	if !gap {
 		return
 	}
-	o.life.Metrics.gaps.WithLabelValues(o.life.name).Inc()
+	o.metrics.gap(o.relay)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.warned[source] {
 		return
 	}
-	if o.warned == nil {
-		o.warned = map[proto.Source]bool{}
-	}
 	o.warned[source] = true
 	level := slog.LevelWarn
-	if daily {
+	if source == proto.SourceDaily {
 		level = slog.LevelError
 	}
 	o.log.Log(context.Background(), level, "an event that should have come live was found later", "source", source, "id", ev.ID, "kind", ev.Kind)

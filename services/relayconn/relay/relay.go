@@ -5,17 +5,16 @@ package relay
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
@@ -51,7 +50,7 @@ type Env struct {
 	Log     *slog.Logger
 }
 
-// life is what is known of one relay while the claim is held. It belongs to the goroutine of Run.
+// life is what is known of one relay while the claim is held. It belongs to the goroutine of run, and while that talks to the one of tend.
 type life struct {
 	*Env
 	name   string // as in subjects and keys
@@ -60,39 +59,43 @@ type life struct {
 	target *targets.Follower
 	state  *stateKeeper
 
-	health         health.Health
-	confirmed      items.Set
-	lastConnected  time.Time
-	disconnectedAt time.Time
-	daily          time.Time // when the next daily start is due
-	status         session.Status
+	health    health.Health
+	seen      health.State // what was observed last
+	past      past
+	confirmed items.Set
+	daily     time.Time // when the next daily start is due
+	status    session.Status
 }
 
 // Run keeps the connection to the relay of that name until ctx ends.
 func (e *Env) Run(ctx context.Context, name string) error {
 	l := &life{Env: e, name: name, log: e.Log.With("relay", name)}
 	var err error
-	if l.state, err = openState(ctx, e.States, name); err != nil {
+	if l.state, err = openState(ctx, e.States, name, l.log); err != nil {
 		return err
 	}
-	l.resume()
+	l.resume(time.Now())
 	l.target = targets.NewFollower(l.state.value.ConfirmedRevision)
 	defer e.Metrics.forget(name)
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return l.target.Run(ctx, e.JS, name, l.log) })
 	group.Go(func() error { return l.run(ctx) })
-	err = group.Wait()
-	l.save(context.WithoutCancel(ctx))
-	return err
+	return group.Wait()
 }
 
 // resume takes up what the last holder of the claim wrote down.
-func (l *life) resume() {
+func (l *life) resume(now time.Time) {
 	s := l.state.value
-	l.health = health.Health{Failures: s.Failures, FailingSince: s.FailingSince, NextAttempt: s.NextAttempt, LastError: s.LastError}
-	l.lastConnected = s.LastConnected
-	l.disconnectedAt = s.LastConnected
+	l.health = health.Health{
+		Failures: s.Failures, FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
+	}
+	l.seen = l.health.State(l.Rules.Health, now)
+	l.past = past{connected: s.LastConnected, complete: s.CompleteUntil, whole: s.CompleteUntil.IsZero()}
+	if l.past.whole {
+		l.past.complete = s.LastConnected
+	}
+	l.daily = s.NextDaily
 	l.status.Confirmed = s.ConfirmedRevision
 }
 
@@ -102,7 +105,7 @@ func (l *life) run(ctx context.Context) error {
 	case <-ctx.Done():
 		return nil
 	}
-	l.confirmed = items.Of(l.target.Past())
+	l.confirmed = items.Of(l.target.TakePast())
 	first := true
 	for {
 		t, _ := l.target.Current()
@@ -181,45 +184,49 @@ func (l *life) attempt(ctx context.Context) {
 	l.ended(ctx, time.Now(), err)
 }
 
-// start decides between a fresh start and a quick reconnect.
+// start prepares the session on a connection that was opened.
 func (l *life) start(now time.Time) session.Start {
-	away := now.Sub(l.disconnectedAt)
-	if l.lastConnected.IsZero() || away > l.Rules.ReconnectWindow {
-		l.confirmed = items.Set{}
-		start := session.Start{}
-		if now.Sub(l.Started) < l.Rules.StartupDelay {
-			start.Delay = l.Rules.StartupDelay - now.Sub(l.Started)
-		}
-		l.daily = now.Add(l.Rules.DailyMin + rand.N(l.Rules.DailyMax-l.Rules.DailyMin+1))
-		return start
+	start := l.past.start(now, l.Rules.ReconnectWindow)
+	if start.Since == nil {
+		l.confirmed, l.status.Confirmed = items.Set{}, 0
+		l.past = l.past.begun()
+		l.daily = l.nextDay(now)
+	} else if l.daily.IsZero() {
+		l.daily = l.nextDay(now)
 	}
-	if l.daily.IsZero() {
-		l.daily = now.Add(l.Rules.DailyMin + rand.N(l.Rules.DailyMax-l.Rules.DailyMin+1))
-	}
-	since := nostr.Timestamp(l.lastConnected.Add(-l.Rules.ReconnectWindow).Unix())
-	return session.Start{Since: &since, Confirmed: l.confirmed}
+	start.Confirmed, start.Revision = l.confirmed, l.status.Confirmed
+	start.Delay = max(0, l.Rules.StartupDelay-now.Sub(l.Started))
+	l.past = l.past.held(now, false)
+	return start
+}
+
+func (l *life) nextDay(now time.Time) time.Time {
+	return now.Add(l.Rules.DailyMin + rand.N(max(0, l.Rules.DailyMax-l.Rules.DailyMin)+1))
 }
 
 func (l *life) failed(ctx context.Context, now time.Time, err error) {
-	was := l.health.State(l.Rules.Health, now)
 	l.health = l.health.Failed(l.Rules.Health, now, err)
 	l.Metrics.attempts.WithLabelValues(l.name, "failure").Inc()
-	cause := netguard.Classify(err)
-	l.log.Warn("connection failed", "url", l.url, "attempt", l.health.Failures, "again_in", l.health.NextAttempt.Sub(now).Round(time.Second), "cause", cause, "error", err)
-	if l.health.State(l.Rules.Health, now) == health.Dead && was != health.Dead {
-		l.log.Error("the relay is dead: it has been failing for a day", "since", l.health.FailingSince)
-	}
+	l.log.Warn("connection failed", "url", l.url, "attempt", l.health.Failures, "again_in", l.health.NextAttempt.Sub(now).Round(time.Second),
+		"cause", netguard.Classify(err), "error", err)
 	l.status = session.Status{Confirmed: l.status.Confirmed}
 	l.save(ctx)
 }
 
 func (l *life) ended(ctx context.Context, now time.Time, err error) {
-	l.lastConnected, l.disconnectedAt = now, now
-	l.health = l.health.Dropped(l.Rules.Health, now, err)
+	l.past = l.past.ended(now, l.status.CaughtUp)
+	ours := ctx.Err() != nil || errors.Is(err, errWithdrawn)
+	if ours {
+		l.health = l.health.Left(l.Rules.Health, now)
+	} else {
+		l.health = l.health.Dropped(l.Rules.Health, now, err)
+	}
 	l.status = session.Status{Confirmed: l.status.Confirmed}
 	l.save(context.WithoutCancel(ctx))
-	if ctx.Err() == nil {
-		l.log.Warn("disconnected", "url", l.url, "again_in", max(0, l.health.NextAttempt.Sub(now)).Round(time.Second), "error", err)
+	if ours {
+		l.log.Info("connection closed", "url", l.url)
+	} else {
+		l.log.Warn("disconnected", "url", l.url, "attempt", l.health.Failures, "again_in", max(0, l.health.NextAttempt.Sub(now)).Round(time.Second), "error", err)
 	}
 }
 
@@ -227,101 +234,39 @@ func (l *life) ended(ctx context.Context, now time.Time, err error) {
 func (l *life) save(ctx context.Context) {
 	now := time.Now()
 	l.observe(now)
-	s := l.state.value
-	s.URL, s.Worker = l.url, l.Worker
-	s.Connection, s.Health = int(l.status.Connection), int(l.health.State(l.Rules.Health, now))
-	s.Failures, s.FailingSince, s.LastError, s.NextAttempt = l.health.Failures, l.health.FailingSince, l.health.LastError, l.health.NextAttempt
-	s.LastConnected, s.DisconnectedAt = l.lastConnected, time.Time{}
-	if l.status.Connection == session.Disconnected {
-		s.DisconnectedAt = l.disconnectedAt
+	s := proto.RelayState{
+		URL: l.url, Worker: l.Worker, Connection: int(l.status.Connection), Health: int(l.seen),
+		Failures: l.health.Failures, FailingSince: l.health.FailingSince, LastError: l.health.LastError, NaughtyUntil: l.health.Naughty,
+		NextAttempt: l.health.NextAttempt, NextDaily: l.daily, LastConnected: l.past.connected,
+		ConfirmedRevision: l.status.Confirmed, Repos: l.status.Repos, Roots: l.status.Roots, Subscriptions: l.status.Subscriptions,
 	}
-	s.ConfirmedRevision, s.Repos, s.Roots, s.Subscriptions = l.status.Confirmed, l.status.Repos, l.status.Roots, l.status.Subscriptions
+	if s.NextAttempt.Before(l.health.Limited) {
+		s.NextAttempt = l.health.Limited
+	}
+	if !l.past.whole {
+		s.CompleteUntil = l.past.complete
+	}
+	if l.status.Connection == session.Disconnected {
+		s.DisconnectedAt = l.past.connected
+	}
 	if err := l.state.put(ctx, s); err != nil && ctx.Err() == nil {
 		l.log.Warn("the relay's state could not be written", "error", err)
 	}
 }
 
+// observe keeps health and metrics in step with the time, and tells what only time brings about.
 func (l *life) observe(now time.Time) {
 	l.health = l.health.Settled(l.Rules.Health, now)
+	state := l.health.State(l.Rules.Health, now)
+	if state == health.Dead && l.seen != health.Dead {
+		l.log.Error("the relay is dead: it has been failing without a break", "since", l.health.FailingSince)
+	}
+	l.seen = state
+	if !l.health.Naughty.IsZero() && !now.Before(l.health.Naughty) {
+		l.log.Info("the relay's time on the naughty list is over")
+		l.health.Naughty = time.Time{}
+	}
 	l.Metrics.set(l.name, snapshot{
-		connection: l.status.Connection, health: l.health.State(l.Rules.Health, now), failures: l.health.Failures, naughty: now.Before(l.health.Naughty),
+		connection: l.status.Connection, health: state, failures: l.health.Failures, naughty: !l.health.Naughty.IsZero(),
 	})
-}
-
-// errEnded: the session ended without an error of its own.
-var errEnded = errors.New("the relay closed the connection")
-
-// talk runs a session on a connection until either ends.
-func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) error {
-	group, ctx := errgroup.WithContext(ctx)
-	o := &observer{life: l, log: l.log, since: l.lastConnected, statuses: make(chan session.Status, 1)}
-	s := session.New(session.Options{
-		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Offerer: l.Offerer, Known: l.Known, Observer: o, Log: l.log,
-	})
-	messages, wanted, daily := make(chan wire.Message), make(chan session.Wanted), make(chan time.Time)
-	group.Go(func() error {
-		return conn.Read(ctx, func(m wire.Message) error {
-			select {
-			case messages <- m:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		})
-	})
-	group.Go(func() error { return conn.KeepAlive(ctx) })
-	group.Go(func() error {
-		if err := s.Run(ctx, start, messages, wanted, daily); err != nil {
-			return fmt.Errorf("session: %w", err)
-		}
-		return errEnded
-	})
-	group.Go(func() error { return l.tend(ctx, o, wanted, daily) })
-	err := group.Wait()
-	l.confirmed = s.Confirmed()
-	return err
-}
-
-// tend tells the session what is wanted and when a day is over, and keeps what is known of the relay in step.
-func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Wanted, daily chan<- time.Time) error {
-	tick := time.NewTicker(l.Rules.CheckEvery)
-	defer tick.Stop()
-	day := time.NewTimer(time.Until(l.daily))
-	defer day.Stop()
-	var next session.Wanted
-	var out chan<- session.Wanted
-	take := func() {
-		t, revision := l.target.Current()
-		next, out = session.Wanted{Items: items.Of(t), Revision: revision}, wanted
-	}
-	take()
-	saved, savedAt := session.Status{}, time.Time{}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-l.target.Changed:
-			take()
-		case out <- next:
-			out = nil
-		case l.status = <-o.statuses:
-			l.health.Limited = l.status.Limited
-			l.observe(time.Now())
-		case <-day.C:
-			l.daily = time.Now().Add(l.Rules.DailyMin + rand.N(l.Rules.DailyMax-l.Rules.DailyMin+1))
-			day.Reset(time.Until(l.daily))
-			select {
-			case daily <- time.Now():
-			case <-ctx.Done():
-			}
-		case now := <-tick.C:
-			l.lastConnected = now
-			l.observe(now)
-			// A successor must find the last connection young enough, so it is written down from time to time though nothing changed.
-			if l.status != saved || now.Sub(savedAt) > l.Rules.ReconnectWindow/3 {
-				saved, savedAt = l.status, now
-				l.save(ctx)
-			}
-		}
-	}
 }

@@ -1,10 +1,12 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,12 +20,14 @@ type stateKeeper struct {
 	kv       jetstream.KeyValue
 	key      string
 	value    proto.RelayState
+	written  []byte
 	revision uint64
 }
 
 const putTimeout = 5 * time.Second
 
-func openState(ctx context.Context, kv jetstream.KeyValue, name string) (*stateKeeper, error) {
+// openState reads the entry. One that cannot be read is as good as none, and is written over.
+func openState(ctx context.Context, kv jetstream.KeyValue, name string, log *slog.Logger) (*stateKeeper, error) {
 	s := &stateKeeper{kv: kv, key: name}
 	entry, err := kv.Get(ctx, name)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -32,29 +36,64 @@ func openState(ctx context.Context, kv jetstream.KeyValue, name string) (*stateK
 	if err != nil {
 		return nil, fmt.Errorf("read the state of relay %s: %w", name, err)
 	}
-	if err := json.Unmarshal(entry.Value(), &s.value); err != nil {
-		return nil, fmt.Errorf("decode the state of relay %s: %w", name, err)
-	}
 	s.revision = entry.Revision()
+	if err := json.Unmarshal(entry.Value(), &s.value); err != nil {
+		s.value = proto.RelayState{}
+		log.Error("the relay's state cannot be read; beginning afresh", "error", err)
+	}
 	return s, nil
 }
 
+// put writes the entry, unless it says so already.
 func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode the state of relay %s: %w", s.key, err)
 	}
+	if bytes.Equal(data, s.written) {
+		return nil
+	}
 	ctx, cancel := context.WithTimeout(ctx, putTimeout)
 	defer cancel()
-	var revision uint64
-	if s.revision == 0 {
-		revision, err = s.kv.Create(ctx, s.key, data)
-	} else {
-		revision, err = s.kv.Update(ctx, s.key, data, s.revision)
+	revision, err := s.write(ctx, data)
+	if isConflict(err) {
+		if err = s.reread(ctx, v.Worker, err); err == nil {
+			revision, err = s.write(ctx, data)
+		}
 	}
 	if err != nil {
 		return fmt.Errorf("write the state of relay %s: %w", s.key, err)
 	}
-	s.value, s.revision = v, revision
+	s.value, s.written, s.revision = v, data, revision
 	return nil
+}
+
+func (s *stateKeeper) write(ctx context.Context, data []byte) (uint64, error) {
+	if s.revision == 0 {
+		return s.kv.Create(ctx, s.key, data)
+	}
+	return s.kv.Update(ctx, s.key, data, s.revision)
+}
+
+// reread looks at who has written the entry meanwhile. If it was this worker, whose answer was lost, or if somebody deleted it, it is written on.
+func (s *stateKeeper) reread(ctx context.Context, worker string, conflict error) error {
+	entry, err := s.kv.Get(ctx, s.key)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		s.revision = 0
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var v proto.RelayState
+	if json.Unmarshal(entry.Value(), &v) == nil && v.Worker != worker {
+		return conflict
+	}
+	s.revision = entry.Revision()
+	return nil
+}
+
+func isConflict(err error) bool {
+	var api *jetstream.APIError
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }

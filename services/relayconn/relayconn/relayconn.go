@@ -102,7 +102,7 @@ func rulesOf(s config.Sync) relay.Rules {
 		},
 		Health: health.Rules{
 			Base: seconds(s.BaseBackoffSeconds), Max: seconds(s.MaxBackoffSeconds), Stable: s.StableAfter, Dead: s.DeadAfter,
-			Naughty: time.Duration(s.NaughtyHours) * time.Hour, RateLimited: s.RateLimitCooldown,
+			Naughty: time.Duration(s.NaughtyHours) * time.Hour,
 		},
 		ConnectTimeout: seconds(s.BaseBackoffSeconds), ReconnectWindow: s.ReconnectWindow, DailyMin: s.DailyMin, DailyMax: s.DailyMax,
 		StartupJitter: millis(s.StartupJitterMillis), StartupDelay: seconds(s.StartupDelaySeconds), CheckEvery: seconds(s.CheckSeconds), MaxMessage: s.MaxEventBytes,

@@ -2,9 +2,13 @@ package session
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/proto"
@@ -19,57 +23,69 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		if wantsQuiet(m.Reason) {
 			s.quieten(now, m.Reason)
 		}
-		return nil
+		return s.nothing(ctx)
 	}
-	sub := s.subs[m.Sub]
+	sub := s.live[m.Sub]
 	if sub == nil {
-		return nil // closed by us while the message was on its way
+		sub = s.past[m.Sub]
 	}
-	if sub.task != nil {
-		sub.heard = now
+	if sub == nil {
+		return s.nothing(ctx) // closed by us while the message was on its way
 	}
-	switch m.Kind {
-	case wire.Event:
+	sub.heard = now
+	switch {
+	case m.Kind == wire.Event:
 		return s.event(ctx, sub, m)
-	case wire.EOSE:
-		if sub.task != nil {
-			return s.pageEnded(ctx, sub)
-		}
-	case wire.Closed:
+	case m.Kind == wire.EOSE && sub.task != nil:
+		return s.pageEnded(ctx, sub)
+	case m.Kind == wire.Closed:
 		s.closedByRelay(sub, m.Reason, now)
 	}
+	return s.nothing(ctx)
+}
+
+// nothing notes a message that brought nothing. A relay that floods us with them is read more slowly.
+func (s *Session) nothing(ctx context.Context) error {
+	reservation := s.useless.Reserve()
+	wait := reservation.Delay()
+	if wait == 0 {
+		return nil
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(wait):
+	}
+	s.waited(wait)
 	return nil
 }
 
 // closedByRelay: a historic page is lost unless it was only too early; a live subscription is opened again after a pause.
 func (s *Session) closedByRelay(sub *subscription, reason string, now time.Time) {
-	quiet := wantsQuiet(reason)
-	if quiet {
+	if wantsQuiet(reason) {
 		s.quieten(now, reason)
 	}
 	if sub.task != nil {
-		delete(s.subs, sub.id)
+		delete(s.past, sub.id)
 		s.retry(sub, "closed by the relay: "+reason)
 		return
 	}
+	s.warn("closed", "the relay closed a live subscription", "reason", reason)
 	if sub.shuts++; sub.shuts > maxReopen {
-		s.Log.Warn("the relay keeps closing a live subscription; it stays closed", "reason", reason)
+		s.warn("kept closed", "the relay keeps closing a live subscription; it stays closed", "reason", reason)
 		s.incomplete = true
-		delete(s.subs, sub.id)
+		delete(s.live, sub.id)
+		if s.newest == sub {
+			s.newest = nil
+		}
 		return
 	}
-	if !quiet {
-		s.Log.Warn("the relay closed a live subscription", "reason", reason)
-		s.quieten(now, reason)
-	}
-	sub.shut = true
+	sub.reopenAt = now.Add(s.Rules.Cooldown)
 }
 
 // quieten asks nothing more for a while.
 func (s *Session) quieten(now time.Time, why string) {
-	if !now.Before(s.limited) {
-		s.Log.Warn("the relay wants quiet", "reason", why, "for", s.Rules.Cooldown)
-	}
+	s.warn("quiet", "the relay wants quiet", "reason", why, "for", s.Rules.Cooldown)
 	s.limited = now.Add(s.Rules.Cooldown)
 }
 
@@ -84,64 +100,66 @@ func wantsQuiet(text string) bool {
 	return false
 }
 
-// event offers what came to ingest, if it is what it says and was asked for. It blocks while too many candidates wait, which slows the relay down.
+// event takes in an event, if it is what it says and was asked for.
 func (s *Session) event(ctx context.Context, sub *subscription, m wire.Message) error {
 	ev := m.Event
-	if !sub.matches(m) {
+	if !sub.matches(ev) {
 		return s.odd(fmt.Sprintf("event %.64q does not match subscription %s", ev.ID, sub.id))
 	}
-	source, lane := proto.SourceLive, proto.LaneSyncLive
+	why := live
 	var a *account
 	if sub.task != nil {
-		source, lane, a = s.source, s.lane, &sub.task.batch.account
+		why, a = sub.task.batch.cause, &sub.task.batch.account
 		if err := sub.task.walk.Saw(ev); err != nil {
-			if err := s.close(ctx, sub.id); err != nil {
-				return err
-			}
 			s.fail(sub.task, err.Error())
-			return nil
+			return s.stop(ctx, sub)
 		}
 	}
 	if s.Known(ev.ID) {
-		return nil
+		return s.nothing(ctx)
 	}
 	if !ev.CheckID() {
 		return s.odd(fmt.Sprintf("event %.64q has another id", ev.ID))
 	}
 	if !s.ledger.depart(ev.ID, a) {
-		return nil
+		return s.nothing(ctx)
 	}
 	if ok, err := ev.CheckSignature(); !ok || err != nil {
 		s.ledger.arrive(ev.ID, nil)
 		return s.odd(fmt.Sprintf("event %.64q has a wrong signature", ev.ID))
 	}
+	return s.offer(ctx, ev, why)
+}
+
+// live is why an event comes that was not asked for by the past.
+var live = cause{source: proto.SourceLive, lane: proto.LaneSyncLive}
+
+// offer puts an event to ingest. It blocks while too many candidates wait, which slows the relay down.
+func (s *Session) offer(ctx context.Context, ev *nostr.Event, why cause) error {
 	began := time.Now()
 	err := s.Offerer.Offer(ctx, candidates.Candidate{
-		Event: ev, Lane: lane, Source: source, Relay: s.Relay,
+		Event: ev, Lane: why.lane, Source: why.source, Relay: s.Relay,
 		Done: func(v proto.Verdict, err error) {
 			if err == nil && (v.Outcome == proto.Accepted || v.Outcome == proto.HeldBack) {
-				s.Observer.Judged(ev, source, v)
+				s.Observer.Judged(ev, why.source, why.gap(ev), v)
+			}
+			if errors.Is(err, nats.ErrMaxPayload) {
+				err = nil // it will never fit, so there is nothing to wait for
 			}
 			s.ledger.arrive(ev.ID, err)
 		},
 	})
-	// While we waited for room nothing was read; that is not the relay's silence.
-	waited := time.Since(began)
-	for _, other := range s.subs {
-		if other.task != nil {
-			other.heard = other.heard.Add(waited)
-		}
-	}
+	s.waited(time.Since(began))
 	return err
 }
 
 // matches reports whether an event is what a subscription asked for.
-func (sub *subscription) matches(m wire.Message) bool {
+func (sub *subscription) matches(ev *nostr.Event) bool {
 	if sub.task != nil {
-		return sub.task.walk.Matches(m.Event)
+		return sub.task.walk.Matches(ev)
 	}
 	for _, f := range sub.filters {
-		if f.Matches(m.Event) {
+		if f.Matches(ev) {
 			return true
 		}
 	}

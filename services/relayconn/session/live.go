@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"time"
 
@@ -12,46 +11,39 @@ import (
 	"tendril.dev/services/relayconn/layers"
 )
 
-// perReq is how many live filters one subscription carries: many relays take no more.
-const perReq = 10
-
-// maxReopen is how often a live subscription that the relay closed is opened again on one connection.
-const maxReopen = 5
+const (
+	// perReq is how many live filters one subscription carries, and bytesPerReq about how long a REQ may become: many relays take no more.
+	perReq      = 10
+	bytesPerReq = 64 << 10
+	// maxReopen is how often a live subscription that the relay closed is opened again on one connection.
+	maxReopen = 5
+)
 
 func (s *Session) name(prefix string) string {
 	s.nextID++
 	return prefix + strconv.Itoa(s.nextID)
 }
 
-// open puts a REQ to the relay.
-func (s *Session) open(ctx context.Context, sub *subscription) (*subscription, error) {
-	s.subs[sub.id] = sub
-	return sub, s.Asker.Req(ctx, sub.id, sub.filters)
-}
-
-// close takes a REQ back.
-func (s *Session) close(ctx context.Context, id string) error {
-	delete(s.subs, id)
-	return s.Asker.Unsubscribe(ctx, id)
-}
-
-// openLive subscribes to what comes from now on.
+// openLive subscribes to what comes from now on. Filters of layers 2 and 3 go to the newest subscription while it has room, so that many small
+// additions do not become many subscriptions, of which relays allow few.
 func (s *Session) openLive(ctx context.Context, filters []nostr.Filter, first bool) error {
-	for chunk := range slices.Chunk(layers.Live(filters), perReq) {
-		if _, err := s.open(ctx, &subscription{id: s.name("l"), filters: chunk, first: first}); err != nil {
-			return err
+	filters = layers.Live(filters)
+	if sub := s.newest; !first && sub != nil && sub.reopenAt.IsZero() {
+		if n := fits(sub.filters, filters); n > 0 {
+			sub.filters, filters = append(sub.filters[:len(sub.filters):len(sub.filters)], filters[:n]...), filters[n:]
+			if err := s.Asker.Req(ctx, sub.id, sub.filters); err != nil {
+				return err
+			}
 		}
 	}
-	return nil
-}
-
-// reopen subscribes again where the relay closed a live subscription.
-func (s *Session) reopen(ctx context.Context) error {
-	for _, sub := range s.subs {
-		if !sub.shut {
-			continue
+	for len(filters) > 0 {
+		n := max(1, fits(nil, filters))
+		sub := &subscription{id: s.name("l"), filters: filters[:n:n], first: first}
+		filters = filters[n:]
+		s.live[sub.id] = sub
+		if !first {
+			s.newest = sub
 		}
-		sub.shut = false
 		if err := s.Asker.Req(ctx, sub.id, sub.filters); err != nil {
 			return err
 		}
@@ -59,44 +51,90 @@ func (s *Session) reopen(ctx context.Context) error {
 	return nil
 }
 
-// liveFilters counts the live filters of layers 2 and 3.
-func (s *Session) liveFilters() int {
-	n := 0
-	for _, sub := range s.subs {
-		if sub.task == nil && !sub.first {
-			n += len(sub.filters)
+// fits is how many more filters a subscription takes.
+func fits(have, more []nostr.Filter) int {
+	size := 0
+	for _, f := range have {
+		size += layers.Bytes(f)
+	}
+	for n, f := range more {
+		if size += layers.Bytes(f); size > bytesPerReq || len(have)+n == perReq {
+			return n
 		}
 	}
-	return n
+	return len(more)
 }
 
-// consolidate replaces many live filters by few full ones. It waits for pending batches first, and says whether it is done.
+// reopen subscribes again where the relay closed a live subscription a while ago.
+func (s *Session) reopen(ctx context.Context, now time.Time) error {
+	if now.Before(s.limited) {
+		return nil
+	}
+	for _, sub := range s.live {
+		if sub.reopenAt.IsZero() || now.Before(sub.reopenAt) {
+			continue
+		}
+		sub.reopenAt = time.Time{}
+		if err := s.Asker.Req(ctx, sub.id, sub.filters); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// crowded reports whether the live filters of layers 2 and 3 should be made fewer before those that are due are added. Where even the fewest are
+// too many, that is done only when it saves a good part, not with every addition.
+func (s *Session) crowded() bool {
+	open := 0
+	for _, sub := range s.live {
+		if !sub.first {
+			open += len(sub.filters)
+		}
+	}
+	if open == 0 || open+len(s.due.filters) <= s.Rules.MaxFilters {
+		return false
+	}
+	asked := []items.Set{s.confirmed, s.failed}
+	for _, b := range s.batches {
+		asked = append(asked, b.items)
+	}
+	fewest := layers.Fewest(asked...)
+	return fewest+len(s.due.filters) <= s.Rules.MaxFilters || open-fewest >= (s.Rules.MaxFilters+3)/4
+}
+
+// consolidate replaces many live filters by few full ones. It waits for pending batches first, and says whether it is done. What a start asks for
+// goes on meanwhile: its filters are not replaced, and the diff would not bring it back.
 func (s *Session) consolidate(ctx context.Context, now time.Time) (bool, error) {
-	if len(s.batches) > 0 {
+	if s.pending() {
 		if s.consolidateBy.IsZero() {
 			s.consolidateBy = now.Add(s.Rules.ConsolidateWait)
 		}
 		if now.Before(s.consolidateBy) {
 			return false, nil
 		}
-		s.Log.Info("consolidating while batches are pending; they will come again", "batches", len(s.batches))
+		s.Log.Info("consolidating while historic sync is pending; it will come again", "batches", len(s.batches))
 	}
 	s.consolidateBy = time.Time{}
 	var old []string
-	for id, sub := range s.subs {
-		if sub.task != nil || !sub.first {
+	for id, sub := range s.live {
+		if !sub.first {
 			old = append(old, id)
+			delete(s.live, id)
 		}
 	}
+	s.newest = nil
 	// The new ones are opened before the old ones are closed, so that nothing falls in between.
 	if err := s.openLive(ctx, layers.TwoAndThree(items.Union(s.confirmed, s.failed)), false); err != nil {
 		return false, err
 	}
 	for _, id := range old {
-		if err := s.close(ctx, id); err != nil {
+		if err := s.Asker.Unsubscribe(ctx, id); err != nil {
 			return false, err
 		}
 	}
-	s.dropBatches()
+	if err := s.dropPending(ctx); err != nil {
+		return false, err
+	}
+	s.plan(s.due.cause)
 	return true, nil
 }

@@ -8,9 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
+	"golang.org/x/time/rate"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/netguard"
@@ -72,6 +75,10 @@ type Status struct {
 	Subscriptions int // open
 	// Confirmed is the revision of the target of which everything was asked for and came; 0: none yet.
 	Confirmed uint64
+	// CaughtUp: what a start asks for has come or failed, so that a next start need not go further back than this connection.
+	CaughtUp bool
+	// Days counts the daily fresh starts.
+	Days int
 	// Limited is until when the relay wants quiet.
 	Limited time.Time
 }
@@ -79,8 +86,8 @@ type Status struct {
 // Observer hears what a session does. Its methods are called from several goroutines and must not block.
 type Observer interface {
 	Status(Status)
-	// Judged is called for every event of this relay that was new to the service.
-	Judged(ev *nostr.Event, source proto.Source, v proto.Verdict)
+	// Judged is called for every event of this relay that was new to the service. A gap is one that should have come live before.
+	Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict)
 }
 
 // Options are what a session needs.
@@ -98,7 +105,10 @@ type Options struct {
 type Start struct {
 	// Since is what a quick reconnect asks the past from; nil: a fresh start.
 	Since     *nostr.Timestamp
+	Whole     bool          // layer 1 is asked for without Since all the same, because an earlier start was cut off
+	Live      time.Time     // until when the connection before held: older events should have come then
 	Confirmed items.Set     // of a quick reconnect
+	Revision  uint64        // of the target that says so, as in Status
 	Delay     time.Duration // holds back historic sync
 }
 
@@ -106,16 +116,19 @@ type Start struct {
 type Session struct {
 	Options
 	ledger *ledger
-	subs   map[string]*subscription
+	live   map[string]*subscription
+	past   map[string]*subscription // historic, at most Rules.AtOnce
+	newest *subscription            // live of layers 2 and 3, which may have room
 	nextID int
 
 	wanted            Wanted
 	confirmed, failed items.Set
 	batches           []*batch
 	queue             []*task // historic, not asked yet
+	due               plan    // what the diff found and could not be asked for yet
+	dayDue            bool    // so could a daily start
+	days              int     // daily starts that were made
 
-	lane    proto.Lane
-	source  proto.Source
 	hold    time.Time // no historic request before
 	limited time.Time // no request at all before
 
@@ -123,26 +136,46 @@ type Session struct {
 	quietSince    time.Time // no batch has been pending since; zero: one is
 	incomplete    bool      // a batch has failed since the start
 	status        Status
-	invalid       int
+
+	invalid int
+	warned  map[string]bool
+	useless *rate.Limiter
 }
 
 // subscription is one REQ that is open at the relay.
 type subscription struct {
 	id      string
 	filters []nostr.Filter
-	task    *task     // of historic sync; nil: live
-	first   bool      // live of layer 1, which consolidation leaves alone
-	heard   time.Time // last message, of historic ones
-	shut    bool      // live, closed by the relay, to be opened again
-	shuts   int       // how often that was so
+
+	task  *task     // of historic sync; nil: live
+	asked time.Time // historic: when
+	heard time.Time // historic: last message
+
+	first    bool      // live of layer 1, which consolidation leaves alone
+	shuts    int       // live: how often the relay closed it
+	reopenAt time.Time // live: closed by the relay, to be opened again then; zero: open
 }
 
-// maxInvalid is how many events with a wrong id or signature, or that nobody asked for, a relay may send on one connection.
-const maxInvalid = 100
+// plan is what to ask for, why, and with which filters.
+type plan struct {
+	items   items.Set
+	filters []nostr.Filter
+	cause   cause
+}
+
+const (
+	// maxInvalid is how many events with a wrong id or signature, or that nobody asked for, a relay may send on one connection.
+	maxInvalid = 100
+	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing: with more, the relay is read more slowly.
+	uselessRate, uselessBurst = 5000, 20_000
+)
 
 // New makes a session; Run begins it.
 func New(o Options) *Session {
-	return &Session{Options: o, ledger: newLedger(), subs: map[string]*subscription{}}
+	return &Session{
+		Options: o, ledger: newLedger(), live: map[string]*subscription{}, past: map[string]*subscription{}, warned: map[string]bool{},
+		useless: rate.NewLimiter(uselessRate, uselessBurst),
+	}
 }
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
@@ -151,32 +184,31 @@ func (s *Session) Confirmed() items.Set { return s.confirmed }
 // Run talks until ctx or the messages end. A value on daily begins a fresh start without a disconnect.
 func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, wanted <-chan Wanted, daily <-chan time.Time) error {
 	if err := s.begin(ctx, start); err != nil {
-		return err
+		return ignoreEnd(ctx, err)
 	}
+	wake := time.NewTimer(0)
+	defer wake.Stop()
 	for {
 		if err := s.pump(ctx, time.Now()); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		wake := time.NewTimer(s.untilNext(time.Now()))
+		wake.Reset(s.untilNext(time.Now()))
 		var err error
 		select {
 		case <-ctx.Done():
-			wake.Stop()
 			return nil
 		case m, open := <-messages:
 			if !open {
-				wake.Stop()
 				return nil
 			}
 			err = s.hear(ctx, m)
 		case w := <-wanted:
-			err = s.want(ctx, w)
+			s.want(w)
 		case <-daily:
-			err = s.restart(ctx)
+			s.dayDue = true
 		case <-s.ledger.changed:
 		case <-wake.C:
 		}
-		wake.Stop()
 		if err != nil {
 			return ignoreEnd(ctx, err)
 		}
@@ -192,99 +224,113 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 // begin opens layer 1, and with a quick reconnect what was confirmed before.
 func (s *Session) begin(ctx context.Context, start Start) error {
-	now := time.Now()
-	s.hold = now.Add(start.Delay)
-	s.lane, s.source = proto.LaneSyncHistoric, proto.SourceStartup
+	s.hold = time.Now().Add(start.Delay)
+	back := cause{source: proto.SourceReconnect, lane: proto.LaneSyncHistoric, liveUntil: start.Live}
 	if start.Since != nil {
-		s.source = proto.SourceReconnect
-		s.confirmed = start.Confirmed
+		s.confirmed, s.status.Confirmed = start.Confirmed, start.Revision
 	}
 	if err := s.openLive(ctx, layers.One(), true); err != nil {
 		return err
 	}
-	s.enqueue(items.Set{}, layers.One(), start.Since)
+	if start.Since == nil || start.Whole {
+		s.enqueue(plan{filters: layers.One(), cause: startup}, nil)
+	} else {
+		s.enqueue(plan{filters: layers.One(), cause: back}, start.Since)
+	}
 	if !s.confirmed.Empty() {
 		filters := layers.TwoAndThree(s.confirmed)
 		if err := s.openLive(ctx, filters, false); err != nil {
 			return err
 		}
-		s.enqueue(items.Set{}, filters, start.Since)
+		s.enqueue(plan{filters: filters, cause: back}, start.Since)
 	}
 	s.report(Syncing)
 	return nil
 }
 
 // restart is the daily fresh start: everything is asked for anew on the connection that stands.
-func (s *Session) restart(ctx context.Context) error {
-	for id := range s.subs {
-		if err := s.close(ctx, id); err != nil {
-			return err
-		}
-	}
-	s.dropBatches()
-	s.confirmed, s.failed, s.incomplete = items.Set{}, items.Set{}, false
-	s.lane, s.source = proto.LaneSyncDaily, proto.SourceDaily
+func (s *Session) restart(ctx context.Context, now time.Time) error {
+	s.dayDue = false
+	s.days++
+	old := slices.Concat(slices.Collect(maps.Keys(s.live)), slices.Collect(maps.Keys(s.past)))
+	clear(s.live)
+	clear(s.past)
+	s.newest, s.batches, s.queue, s.consolidateBy = nil, nil, nil, time.Time{}
+	s.confirmed, s.failed, s.incomplete, s.status.Confirmed = items.Set{}, items.Set{}, false, 0
+	daily := cause{source: proto.SourceDaily, lane: proto.LaneSyncDaily, liveUntil: now}
 	if err := s.openLive(ctx, layers.One(), true); err != nil {
 		return err
 	}
-	s.enqueue(items.Set{}, layers.One(), nil)
-	s.quietSince = time.Time{}
-	s.report(Syncing)
-	return s.add(ctx, time.Now())
-}
-
-// want takes in what the target says now.
-func (s *Session) want(ctx context.Context, w Wanted) error {
-	s.wanted = w
-	s.confirmed, s.failed = items.Only(s.confirmed, w.Items), items.Only(s.failed, w.Items)
-	return s.add(ctx, time.Now())
-}
-
-// pending is what batches are about.
-func (s *Session) pending() items.Set {
-	var p items.Set
-	for _, b := range s.batches {
-		p = items.Union(p, b.items)
+	s.enqueue(plan{filters: layers.One(), cause: daily}, nil)
+	s.plan(daily)
+	if err := s.add(ctx, now); err != nil {
+		return err
 	}
-	return p
-}
-
-// add asks for what is wanted and was not asked yet: the three-way diff, which is where everything beyond layer 1 begins.
-func (s *Session) add(ctx context.Context, now time.Time) error {
-	fresh := items.New(s.wanted.Items, items.Union(s.pending(), s.failed), s.confirmed)
-	if fresh.Empty() {
-		s.consolidateBy = time.Time{}
-		return nil
-	}
-	filters := layers.TwoAndThree(fresh)
-	if live := s.liveFilters(); live > 0 && live+len(filters) > s.Rules.MaxFilters {
-		ready, err := s.consolidate(ctx, now)
-		if err != nil || !ready {
+	// The new ones are open before the old ones are closed, so that nothing falls in between.
+	for _, id := range old {
+		if err := s.Asker.Unsubscribe(ctx, id); err != nil {
 			return err
 		}
 	}
-	if err := s.openLive(ctx, filters, false); err != nil {
-		return err
-	}
-	s.enqueue(fresh, filters, nil)
 	return nil
 }
 
-// pump does what has become due: batches that have ended, silent subscriptions, requests that may now be made, the state.
+// want takes in what the target says now.
+func (s *Session) want(w Wanted) {
+	s.wanted = w
+	s.confirmed, s.failed = items.Only(s.confirmed, w.Items), items.Only(s.failed, w.Items)
+	s.plan(startup)
+}
+
+// plan works out what is wanted and was not asked for yet: the three-way diff, with which everything beyond layer 1 begins.
+func (s *Session) plan(why cause) {
+	asked := s.failed
+	for _, b := range s.batches {
+		asked = items.Union(asked, b.items)
+	}
+	fresh := items.New(s.wanted.Items, asked, s.confirmed)
+	s.due = plan{items: fresh, filters: layers.TwoAndThree(fresh), cause: why}
+}
+
+// add asks for what was planned, as soon as the relay and consolidation allow it.
+func (s *Session) add(ctx context.Context, now time.Time) error {
+	if s.due.items.Empty() {
+		s.consolidateBy = time.Time{}
+		return nil
+	}
+	if now.Before(s.limited) {
+		return nil
+	}
+	if s.crowded() {
+		if ready, err := s.consolidate(ctx, now); err != nil || !ready {
+			return err
+		}
+	}
+	p := s.due
+	s.due = plan{}
+	if err := s.openLive(ctx, p.filters, false); err != nil {
+		return err
+	}
+	s.enqueue(p, nil)
+	return nil
+}
+
+// pump does what has become due: batches that have ended, silent subscriptions, requests that may now be made, the state. It is called after
+// every message, so it looks at what is open and not at everything that is wanted.
 func (s *Session) pump(ctx context.Context, now time.Time) error {
 	if err := s.expire(ctx, now); err != nil {
 		return err
 	}
 	s.settleBatches()
-	if !s.consolidateBy.IsZero() {
-		if err := s.add(ctx, now); err != nil {
+	if s.dayDue && !now.Before(s.limited) {
+		if err := s.restart(ctx, now); err != nil {
 			return err
 		}
 	}
-	if err := s.ask(ctx, now); err != nil {
+	if err := errors.Join(s.add(ctx, now), s.reopen(ctx, now), s.ask(ctx, now)); err != nil {
 		return err
 	}
-	if len(s.batches) > 0 {
+	if len(s.batches) > 0 || !s.due.items.Empty() {
 		s.quietSince = time.Time{}
 		s.report(Syncing)
 		return nil
@@ -311,10 +357,11 @@ func (s *Session) untilNext(now time.Time) time.Duration {
 			next = t
 		}
 	}
-	for _, sub := range s.subs {
-		if sub.task != nil {
-			sooner(sub.heard.Add(s.Rules.Silence))
-		}
+	for _, sub := range s.past {
+		sooner(s.patience(sub))
+	}
+	for _, sub := range s.live {
+		sooner(sub.reopenAt)
 	}
 	sooner(s.hold)
 	sooner(s.limited)
@@ -328,11 +375,17 @@ func (s *Session) untilNext(now time.Time) time.Duration {
 // report tells the observer of a status that is not the one told before.
 func (s *Session) report(c Connection) {
 	st := Status{
-		Connection: c, Repos: len(s.confirmed.Full) + len(s.confirmed.State), Roots: len(s.confirmed.Roots),
-		Subscriptions: len(s.subs), Confirmed: s.status.Confirmed, Limited: s.limited,
+		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: len(s.live) + len(s.past),
+		Confirmed: s.status.Confirmed, CaughtUp: true, Days: s.days, Limited: s.limited,
 	}
-	if len(s.batches) == 0 && !s.incomplete && items.New(s.wanted.Items, items.Set{}, s.confirmed).Empty() {
+	allAsked := s.due.items.Empty() && s.failed.Empty()
+	for _, b := range s.batches {
+		allAsked = allAsked && b.items.Empty()
+		st.CaughtUp = st.CaughtUp && !b.items.Empty()
+	}
+	if allAsked && s.wanted.Revision != 0 {
 		st.Confirmed = s.wanted.Revision
+		s.confirmed = s.wanted.Items // the same, but so it is in memory once
 	}
 	if st != s.status {
 		s.status = st
@@ -340,12 +393,21 @@ func (s *Session) report(c Connection) {
 	}
 }
 
+// warn tells the operator of what this relay does once for each cause, not for each time.
+func (s *Session) warn(cause, message string, args ...any) {
+	level := slog.LevelWarn
+	if s.warned[cause] {
+		level = slog.LevelDebug
+	}
+	s.warned[cause] = true
+	s.Log.Log(context.Background(), level, message, args...)
+}
+
 // odd counts what a relay should not have sent.
 func (s *Session) odd(what string) error {
-	if s.invalid++; s.invalid == 1 {
-		s.Log.Warn("the relay sends what it should not", "what", what)
-	} else if s.invalid > maxInvalid {
-		return &netguard.ProtocolError{Err: fmt.Errorf("%d events that it should not have sent, the last: %w", s.invalid, errors.New(what))}
+	s.warn("odd", "the relay sends what it should not", "what", what)
+	if s.invalid++; s.invalid > maxInvalid {
+		return &netguard.ProtocolError{Err: fmt.Errorf("%d events that it should not have sent, the last: %s", s.invalid, what)}
 	}
 	return nil
 }

@@ -19,31 +19,36 @@ import (
 )
 
 // Relays tells the names (as proto.EncodeRelay writes them) of all relays that are targets, the whole list whenever it has changed, until ctx ends.
-// A list that nobody has taken yet is replaced by the next.
+// A list that nobody has taken yet is replaced by the next; names must have room for one.
 func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names chan []string) error {
 	wanted := map[string]bool{}
+	changed := false
 	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true}, log, func(m bus.Message) {
-		key, err := proto.ParseTargetSubject(m.Subject)
+		name, err := nameOf(m.Subject)
 		if err != nil {
 			log.Error("a target cannot be read", "subject", m.Subject, "error", err)
-			return
+		} else if gone := m.Header.Get(proto.HeaderGone) == "true"; wanted[name] == gone {
+			changed = true
+			if gone {
+				delete(wanted, name)
+			} else {
+				wanted[name] = true
+			}
 		}
-		name, err := proto.EncodeRelay(key)
-		if err != nil {
-			log.Error("a target cannot be read", "subject", m.Subject, "error", err)
-			return
-		}
-		gone := m.Header.Get(proto.HeaderGone) == "true"
-		changed := wanted[name] == gone
-		if gone {
-			delete(wanted, name)
-		} else {
-			wanted[name] = true
-		}
-		if changed && (m.Pending == 0 || len(names) == 0) {
+		// While there is more to read the list would be half a list.
+		if changed && m.Pending == 0 {
+			changed = false
 			replace(names, slices.Sorted(maps.Keys(wanted)))
 		}
 	})
+}
+
+func nameOf(subject string) (string, error) {
+	key, err := proto.ParseTargetSubject(subject)
+	if err != nil {
+		return "", err
+	}
+	return proto.EncodeRelay(key)
 }
 
 func replace(names chan []string, list []string) {
@@ -65,13 +70,15 @@ type Follower struct {
 	// Changed is sent on when the target may be another.
 	Changed chan struct{}
 
+	folded target.Target // with changes of which parts are still to come
+	read   chan struct{}
+	once   sync.Once
+
 	mu       sync.Mutex
 	target   target.Target
 	revision uint64
 	past     target.Target // as it was at the revision asked for
 	asked    uint64
-	read     chan struct{}
-	once     sync.Once
 }
 
 // NewFollower makes a follower that also keeps what the target was at a revision in the past, if the stream still knows.
@@ -90,28 +97,34 @@ func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string,
 		return fmt.Errorf("follow target %s: %w", name, err)
 	}
 	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}}, log, func(m bus.Message) {
-		var change proto.TargetChange
-		if err := json.Unmarshal(m.Data, &change); err != nil {
-			log.Error("a target cannot be read", "subject", m.Subject, "error", err)
-			return
-		}
-		f.fold(change, m.Seq)
-		if m.Pending == 0 {
-			f.once.Do(func() { close(f.read) })
-		}
-		select {
-		case f.Changed <- struct{}{}:
-		default:
-		}
+		f.take(m, log)
 	})
 }
 
-func (f *Follower) fold(change proto.TargetChange, revision uint64) {
+// take reads one message of the relay's subject.
+func (f *Follower) take(m bus.Message, log *slog.Logger) {
+	var change proto.TargetChange
+	if err := json.Unmarshal(m.Data, &change); err != nil {
+		log.Error("a target cannot be read", "subject", m.Subject, "error", err)
+	} else if f.folded = f.folded.Apply(change); !change.More {
+		f.show(m.Seq)
+	}
+	if m.Pending == 0 {
+		f.once.Do(func() { close(f.read) })
+	}
+}
+
+// show lets the folded target be seen. The parts of a change are not: a snapshot would look as if most had been withdrawn.
+func (f *Follower) show(revision uint64) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.target, f.revision = f.target.Apply(change), revision
+	f.target, f.revision = f.folded, revision
 	if revision <= f.asked {
 		f.past = f.target
+	}
+	f.mu.Unlock()
+	select {
+	case f.Changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -125,9 +138,11 @@ func (f *Follower) Current() (target.Target, uint64) {
 	return f.target, f.revision
 }
 
-// Past is the target as it was at the revision that was asked for; nothing if the stream has forgotten.
-func (f *Follower) Past() target.Target {
+// TakePast gives the target as it was at the revision that was asked for, nothing if the stream has forgotten, and keeps it no longer.
+func (f *Follower) TakePast() target.Target {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.past
+	past := f.past
+	f.past, f.asked = target.Target{}, 0
+	return past
 }

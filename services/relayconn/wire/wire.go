@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"time"
 
@@ -39,14 +40,22 @@ const (
 	maxReason    = 500
 	writeTimeout = 20 * time.Second
 	pingEvery    = 30 * time.Second
-	// maxGarbage is how many messages in a row may be no NIP-01 before the connection is given up.
+	// maxGarbage is how many messages in a row may be no NIP-01, or too large, before the connection is given up.
 	maxGarbage = 50
+	// passOver is how much larger than what is taken a message may be to be passed over, as a factor. Beyond it the connection ends.
+	passOver = 16
+	// goodbye is how long a relay may take to answer the end of a connection.
+	goodbye = time.Second
 )
 
 // Conn is a connection to a relay. One goroutine may read while others write.
 type Conn struct {
-	ws   *websocket.Conn
-	busy atomic.Bool // a message is being handled, so nothing is read, a pong neither
+	ws    *websocket.Conn
+	most  int64           // bytes of a message
+	life  context.Context // of the socket; its end cuts the connection off without a word
+	cut   context.CancelFunc
+	busy  atomic.Bool  // a message is being handled, so nothing is read, a pong neither
+	count atomic.Int64 // messages that came
 }
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
@@ -55,50 +64,90 @@ func Dial(ctx context.Context, guard *netguard.Guard, url string, maxMessage int
 	if err != nil {
 		return nil, err
 	}
-	ws.SetReadLimit(maxMessage)
-	return &Conn{ws: ws}, nil
+	ws.SetReadLimit(passOver * maxMessage)
+	c := &Conn{ws: ws, most: maxMessage}
+	c.life, c.cut = context.WithCancel(context.WithoutCancel(ctx))
+	return c, nil
 }
 
-// Close says goodbye and closes.
-func (c *Conn) Close() { c.ws.Close(websocket.StatusGoingAway, "bye") }
+// Close says goodbye (1001) and closes, within a moment, whatever the relay does. Read, if it is running, hears the relay's answer.
+func (c *Conn) Close() {
+	defer c.cut()
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		c.ws.Close(websocket.StatusGoingAway, "bye")
+	}()
+	select {
+	case <-closed:
+	case <-time.After(goodbye):
+	}
+}
 
-// Read gives every message to fn, in order, until the connection or ctx ends or fn returns an error. While fn works nothing is read, which is
-// what slows a relay down that sends more than we can take.
+// Read gives every message to fn, in order, until the connection ends or fn returns an error; after the end of ctx it says goodbye and gives no more.
+// While fn works nothing is read, which is what slows a relay down that sends more than we can take. A message that is too large is passed over: it
+// would not fit through the bus, and the rest of what the relay has is still worth having.
 func (c *Conn) Read(ctx context.Context, fn func(Message) error) error {
+	// The socket is not read with ctx, because its end would cut the connection off before anything can be said.
+	defer context.AfterFunc(ctx, c.Close)()
 	garbage := 0
 	for {
-		typ, data, err := c.ws.Read(ctx)
-		if err != nil {
-			return fmt.Errorf("read from relay: %w", err)
-		}
-		m, err := Parse(data)
-		if typ != websocket.MessageText || err != nil {
+		m, err := c.next()
+		switch {
+		case errors.Is(err, errGarbage):
 			if garbage++; garbage == maxGarbage {
-				return &netguard.ProtocolError{Err: fmt.Errorf("%d messages in a row that are no NIP-01, the last: %w", garbage, errors.Join(err, errNotText(typ)))}
+				return &netguard.ProtocolError{Err: fmt.Errorf("%d messages in a row that are no use, the last: %w", garbage, err)}
 			}
 			continue
+		case err != nil && ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil:
+			return fmt.Errorf("read from relay: %w", err)
+		case ctx.Err() != nil:
+			continue // only the answer to our goodbye matters
 		}
 		garbage = 0
-		if m.Kind == "" {
-			continue // a verb that is none of our business
-		}
 		c.busy.Store(true)
 		err = fn(m)
 		c.busy.Store(false)
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			return err
 		}
 	}
 }
 
-func errNotText(typ websocket.MessageType) error {
-	if typ != websocket.MessageText {
-		return errors.New("not text")
+// errGarbage: a message that cannot be used, though the connection stands.
+var errGarbage = errors.New("not a message of NIP-01")
+
+// next reads one message.
+func (c *Conn) next() (Message, error) {
+	typ, r, err := c.ws.Reader(c.life)
+	if err != nil {
+		return Message{}, err
 	}
-	return nil
+	data, err := io.ReadAll(io.LimitReader(r, c.most+1))
+	if err == nil && int64(len(data)) > c.most {
+		_, err = io.Copy(io.Discard, r)
+	}
+	c.count.Add(1)
+	switch {
+	case errors.Is(err, websocket.ErrMessageTooBig):
+		return Message{}, &netguard.ProtocolError{Err: err}
+	case err != nil:
+		return Message{}, err
+	case int64(len(data)) > c.most:
+		return Message{}, fmt.Errorf("%w: more than %d bytes", errGarbage, c.most)
+	case typ != websocket.MessageText:
+		return Message{}, fmt.Errorf("%w: not text", errGarbage)
+	}
+	m, err := Parse(data)
+	if err != nil {
+		return Message{}, fmt.Errorf("%w: %w", errGarbage, err)
+	}
+	return m, nil
 }
 
-// Parse reads one message. A verb that does not matter to us gives an empty Kind.
+// Parse reads one message. A verb that is none of our business gives an empty Kind.
 func Parse(data []byte) (Message, error) {
 	var parts []json.RawMessage
 	if err := json.Unmarshal(data, &parts); err != nil {
@@ -167,7 +216,11 @@ func (c *Conn) Unsubscribe(ctx context.Context, sub string) error {
 }
 
 func (c *Conn) write(ctx context.Context, data []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// Not with ctx, whose end would cut the connection off before anything can be said.
+	ctx, cancel := context.WithTimeout(c.life, writeTimeout)
 	defer cancel()
 	if err := c.ws.Write(ctx, websocket.MessageText, data); err != nil {
 		return fmt.Errorf("write to relay: %w", err)
@@ -175,7 +228,7 @@ func (c *Conn) write(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// KeepAlive pings until ctx ends; a relay that does not answer is gone.
+// KeepAlive pings until ctx ends; a relay that does not answer, and says nothing else either, is gone.
 func (c *Conn) KeepAlive(ctx context.Context) error {
 	for {
 		select {
@@ -183,10 +236,12 @@ func (c *Conn) KeepAlive(ctx context.Context) error {
 			return nil
 		case <-time.After(pingEvery):
 		}
+		before := c.count.Load()
 		ping, cancel := context.WithTimeout(ctx, pingEvery)
 		err := c.ws.Ping(ping)
 		cancel()
-		if err != nil && ctx.Err() == nil && !c.busy.Load() {
+		// What came before the pong may not have been read yet.
+		if err != nil && ctx.Err() == nil && !c.busy.Load() && c.count.Load() == before {
 			return fmt.Errorf("ping relay: %w", err)
 		}
 	}

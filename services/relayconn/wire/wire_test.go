@@ -125,8 +125,10 @@ func TestHostileMessages(t *testing.T) {
 		"too large": func(int) (websocket.MessageType, []byte) {
 			return websocket.MessageText, []byte(`["NOTICE","` + strings.Repeat("x", 2000) + `"]`)
 		},
-		"garbage": func(i int) (websocket.MessageType, []byte) { return websocket.MessageText, fmt.Append(nil, "garbage ", i) },
-		"binary":  func(int) (websocket.MessageType, []byte) { return websocket.MessageBinary, []byte(`["EOSE","a"]`) },
+		"garbage": func(i int) (websocket.MessageType, []byte) {
+			return websocket.MessageText, fmt.Append(nil, "garbage ", i)
+		},
+		"binary": func(int) (websocket.MessageType, []byte) { return websocket.MessageBinary, []byte(`["EOSE","a"]`) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -1,0 +1,46 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/session"
+)
+
+// past is how far the connections before have come: what the next one may count on (spec/sync.md, Connection life). It is a value.
+type past struct {
+	connected time.Time // until when the last connection held; zero: there was none
+	complete  time.Time // what was confirmed is complete up to then; zero: nothing is
+	whole     bool      // the past of layer 1 has never come to its end, so it must be asked for whole
+}
+
+// begun notes a fresh start.
+func (p past) begun() past { return past{connected: p.connected, whole: true} }
+
+// held notes that a connection stands. Only once it has caught up with what it missed, a next one need not go back as far as it did.
+func (p past) held(now time.Time, caughtUp bool) past {
+	p.connected = now
+	if caughtUp {
+		p.complete, p.whole = now, false
+	}
+	return p
+}
+
+// ended notes the end of a connection. What was confirmed on it has come live until now, unless it was to be caught up with first.
+func (p past) ended(now time.Time, caughtUp bool) past {
+	p = p.held(now, caughtUp)
+	if p.complete.IsZero() {
+		p.complete = now
+	}
+	return p
+}
+
+// start decides between a fresh start and a quick reconnect, which a relay gets that was away for no longer than window.
+func (p past) start(now time.Time, window time.Duration) session.Start {
+	if p.connected.IsZero() || now.Sub(p.connected) > window {
+		return session.Start{}
+	}
+	since := nostr.Timestamp(p.complete.Add(-window).Unix())
+	return session.Start{Since: &since, Whole: p.whole, Live: p.connected}
+}

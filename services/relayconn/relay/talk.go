@@ -1,0 +1,120 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tendril.dev/services/relayconn/items"
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+var (
+	// errEnded: the session ended without an error of its own.
+	errEnded = errors.New("the relay closed the connection")
+	// errWithdrawn: nothing is wanted of the relay any more.
+	errWithdrawn = errors.New("the relay is no target any more")
+)
+
+// talk runs a session on a connection until either ends.
+func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) error {
+	group, ctx := errgroup.WithContext(ctx)
+	o := newObserver(l.name, l.Metrics, l.log)
+	s := session.New(session.Options{
+		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Offerer: l.Offerer, Known: l.Known, Observer: o, Log: l.log,
+	})
+	l.confirmed = items.Set{} // the session's now
+	messages, wanted, daily := make(chan wire.Message), make(chan session.Wanted), make(chan time.Time)
+	group.Go(func() error {
+		return conn.Read(ctx, func(m wire.Message) error {
+			select {
+			case messages <- m:
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	})
+	group.Go(func() error { return conn.KeepAlive(ctx) })
+	group.Go(func() error {
+		if err := s.Run(ctx, start, messages, wanted, daily); err != nil {
+			return fmt.Errorf("session: %w", err)
+		}
+		return errEnded
+	})
+	group.Go(func() error { return l.tend(ctx, o, wanted, daily) })
+	err := group.Wait()
+	l.confirmed = s.Confirmed()
+	select {
+	case st := <-o.statuses:
+		l.note(st)
+	default:
+	}
+	return err
+}
+
+// tend tells the session what is wanted and when a day is over, and keeps what is known of the relay in step. It never waits for the session, which
+// may be waiting for room among the candidates.
+func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Wanted, daily chan<- time.Time) error {
+	tick := time.NewTicker(l.Rules.CheckEvery)
+	defer tick.Stop()
+	day := time.NewTimer(time.Until(l.daily))
+	defer day.Stop()
+	next, err := l.want()
+	if err != nil {
+		return err
+	}
+	out, dayOut := wanted, (chan<- time.Time)(nil)
+	saved, savedAt := session.Status{}, time.Time{}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.target.Changed:
+			if next, err = l.want(); err != nil {
+				return err
+			}
+			out = wanted
+		case out <- next:
+			next, out = session.Wanted{}, nil
+		case st := <-o.statuses:
+			l.note(st)
+			l.observe(time.Now())
+		case now := <-day.C:
+			l.daily = l.nextDay(now)
+			day.Reset(time.Until(l.daily))
+			dayOut = daily
+		case dayOut <- l.daily:
+			dayOut = nil
+		case now := <-tick.C:
+			l.past = l.past.held(now, l.status.CaughtUp)
+			l.observe(now)
+			// A successor must find the last connection young enough, so it is written down from time to time though nothing changed.
+			if l.status != saved || now.Sub(savedAt) > l.Rules.ReconnectWindow/3 {
+				saved, savedAt = l.status, now
+				l.save(ctx)
+			}
+		}
+	}
+}
+
+// note takes in what the session says of itself.
+func (l *life) note(st session.Status) {
+	if st.Days != l.status.Days {
+		l.past = l.past.begun()
+	}
+	l.status, l.health.Limited = st, st.Limited
+}
+
+// want is what the session should ask for now.
+func (l *life) want() (session.Wanted, error) {
+	t, revision := l.target.Current()
+	if !t.Exists() {
+		return session.Wanted{}, errWithdrawn
+	}
+	return session.Wanted{Items: items.Of(t), Revision: revision}, nil
+}
