@@ -126,6 +126,27 @@ func (d Dossier) Without(ids ...string) Dossier {
 	return d
 }
 
+// Accepting is the dossier after some held events were accepted: announcements and states still say what they said, pull requests wait no more.
+func (d Dossier) Accepting(ids ...string) Dossier {
+	if len(ids) == 0 {
+		return d
+	}
+	accepted := map[string]bool{}
+	for _, id := range ids {
+		accepted[id] = true
+	}
+	d.Announcements, d.States = slices.Clone(d.Announcements), slices.Clone(d.States)
+	for i, a := range d.Announcements {
+		d.Announcements[i].Held = a.Held && !accepted[a.Event.ID]
+	}
+	for i, s := range d.States {
+		d.States[i].Held = s.Held && !accepted[s.Event.ID]
+	}
+	d.PullRequests = slices.DeleteFunc(slices.Clone(d.PullRequests), func(p PullRequest) bool { return accepted[p.Event.ID] })
+	d.conclude()
+	return d
+}
+
 // Hosted are the owners whose repository is here, in order of their keys: the announcement that counts lists us, and is accepted or waits.
 func (d Dossier) Hosted() []string { return d.hosted }
 

@@ -183,6 +183,20 @@ func TestAuthorise(t *testing.T) {
 	}
 }
 
+// TestWhatIsAcceptedStillSpeaks: a newer state goes on being wanted when the announcement and an older state have left purgatory.
+func TestWhatIsAcceptedStillSpeaks(t *testing.T) {
+	t.Parallel()
+	first, old, young := announcement(t, owner, 1), state(owner, 2, "refs/heads/main", c1), state(owner, 3, "refs/heads/main", c2)
+	pr := event(nip34.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1})
+	d := dossier.New("x", domain, nil, held(first, old, young, pr)).Accepting(first.ID, old.ID, pr.ID)
+	if wants := d.Wants(); len(wants) != 1 || !slices.Equal(wants[0].Objects, []string{c2}) {
+		t.Errorf("wants %+v", wants)
+	}
+	if d.Announcements[0].Held || !d.States[0].Held || d.States[1].Held || len(d.PullRequests) != 0 {
+		t.Errorf("held: %+v", d)
+	}
+}
+
 // TestNearURLsComeFromTheOwnersPeople: whoever else announces the identifier has no say in where an owner's data is looked for first.
 func TestNearURLsComeFromTheOwnersPeople(t *testing.T) {
 	t.Parallel()

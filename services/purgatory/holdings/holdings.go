@@ -152,14 +152,14 @@ func (h *Holdings) Of(identifier string) []Entry {
 	return list
 }
 
-// Over gives at most max entries whose time is over, of the identifiers that in names, those over the longest first. It looks at nothing whose time
-// is not over.
-func (h *Holdings) Over(now time.Time, max int, in func(identifier string) bool) []Entry {
+// Over gives at most max entries whose time is over, of those that which names, those over the longest first. It looks at nothing whose time is not
+// over. which must be quick and must not ask the holdings.
+func (h *Holdings) Over(now time.Time, max int, which func(Entry) bool) []Entry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var over []Entry
 	for w := range h.clocks.before(now) {
-		if in(w.Identifier) {
+		if which(w.Entry) {
 			over = append(over, w.Entry)
 		}
 	}

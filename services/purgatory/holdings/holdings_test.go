@@ -108,14 +108,14 @@ func (b *bucket) write(msgs ...*nats.Msg) {
 	}
 }
 
-func (b *bucket) over(at time.Time, max int, in func(string) bool) (contents []string) {
-	for _, e := range b.h.Over(at, max, in) {
+func (b *bucket) over(at time.Time, max int, which func(holdings.Entry) bool) (contents []string) {
+	for _, e := range b.h.Over(at, max, which) {
 		contents = append(contents, e.Event.Content)
 	}
 	return contents
 }
 
-func all(string) bool { return true }
+func all(holdings.Entry) bool { return true }
 
 // TestFollowsItsBucket: what came before and what comes after, changes, deletions, the writer's mark, and what cannot be read.
 func TestFollowsItsBucket(t *testing.T) {
@@ -180,7 +180,7 @@ func TestOverTheLongestFirst(t *testing.T) {
 	if got := b.over(now, 10, all); !slices.Equal(got, []string{"0", "1", "3", "5", "6", "7", "8"}) {
 		t.Errorf("over: %v", got)
 	}
-	even := func(identifier string) bool { return identifier == "id0" }
+	even := func(e holdings.Entry) bool { return e.Identifier == "id0" }
 	if got := b.over(now, 2, even); !slices.Equal(got, []string{"0", "6"}) {
 		t.Errorf("over, of one shard and at most two: %v", got)
 	}

@@ -15,6 +15,7 @@ import (
 type Want struct {
 	Owner   string
 	Objects []string
+	Near    []string // those of the URLs that are asked first for it
 }
 
 // Prospect is what is missing for an identifier, and where it may be.
@@ -70,22 +71,26 @@ func (h *Hunter) Run(ctx context.Context) error {
 // queues (Path 2). It says whether something is still missing.
 func (h *Hunter) attempt(ctx context.Context, identifier string) (missing bool) {
 	p, ok := h.look(ctx, identifier)
-	busy := map[string][]string{}
+	busy := map[string][]request{}
 	var order []string
-	for _, url := range p.URLs {
+	for r := range p.requests() {
 		if len(p.Wants) == 0 || ctx.Err() != nil {
 			break
 		}
-		domain := throttle.Domain(url)
+		want, still := p.want(r.owner)
+		if !still {
+			continue
+		}
+		domain := throttle.Domain(r.url)
 		release, free := h.Throttle.Try(domain)
 		if !free {
 			if busy[domain] == nil {
 				order = append(order, domain)
 			}
-			busy[domain] = append(busy[domain], url)
+			busy[domain] = append(busy[domain], r)
 			continue
 		}
-		brought := h.fetch(ctx, identifier, url, p.Wants)
+		brought := h.Ground.Fetch(ctx, identifier, r.url, want)
 		release()
 		if brought {
 			if next, looked := h.look(ctx, identifier); looked {
@@ -102,34 +107,29 @@ func (h *Hunter) attempt(ctx context.Context, identifier string) (missing bool) 
 	return true
 }
 
-// join waits in a busy server's queue with the URLs that were not tried yet; after each turn it stands at the end again.
-func (h *Hunter) join(ctx context.Context, domain, identifier string, urls []string) {
+// join waits in a busy server's queue with the requests that were not made yet; after each turn it stands at the end again.
+func (h *Hunter) join(ctx context.Context, domain, identifier string, requests []request) {
 	h.Throttle.Join(domain, identifier, func(release func()) {
 		defer release()
 		if ctx.Err() != nil {
 			return
 		}
-		p, ok := h.look(ctx, identifier)
-		if !ok || len(p.Wants) == 0 {
+		p, _ := h.look(ctx, identifier)
+		for i, r := range requests {
+			want, still := p.want(r.owner)
+			if !still {
+				continue
+			}
+			// The identifier's own entry ends at its next attempt, which finds nothing missing; ending it here could end what came meanwhile.
+			if h.Ground.Fetch(ctx, identifier, r.url, want) {
+				h.look(ctx, identifier)
+			}
+			if i+1 < len(requests) {
+				h.join(ctx, domain, identifier, requests[i+1:])
+			}
 			return
 		}
-		if h.fetch(ctx, identifier, urls[0], p.Wants) {
-			p, ok = h.look(ctx, identifier)
-		}
-		// The identifier's own entry ends at its next attempt, which finds nothing missing; ending it here could end what came meanwhile.
-		if len(urls) > 1 && !(ok && len(p.Wants) == 0) {
-			h.join(ctx, domain, identifier, urls[1:])
-		}
 	})
-}
-
-func (h *Hunter) fetch(ctx context.Context, identifier, url string, wants []Want) (brought bool) {
-	for _, w := range wants {
-		if ctx.Err() == nil && h.Ground.Fetch(ctx, identifier, url, w) {
-			brought = true
-		}
-	}
-	return brought
 }
 
 func (h *Hunter) look(ctx context.Context, identifier string) (Prospect, bool) {

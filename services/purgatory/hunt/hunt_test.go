@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -216,4 +217,118 @@ func TestBrokenGroundIsTriedAgain(t *testing.T) {
 		}
 		stop()
 	})
+}
+
+// TestEveryRequestIsCounted: what several repositories miss is not asked of one server in one go past its limits.
+func TestEveryRequestIsCounted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &crowd{owners: 20}
+		q := hunt.NewQueue(rules)
+		h := &hunt.Hunter{
+			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
+			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 6}}, func() int { return 1 }),
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.Run(ctx) }()
+		q.Add("x", time.Now(), 0)
+		time.Sleep(59 * time.Second)
+		if asked := g.requests(); len(asked) != 6 {
+			t.Errorf("%d requests within a minute, want 6: %v", len(asked), asked)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestNearURLsFirst: each want's own, before anything that others announce.
+func TestNearURLsFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &crowd{owners: 3}
+		q := hunt.NewQueue(rules)
+		h := &hunt.Hunter{
+			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
+			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 1000}}, func() int { return 1 }),
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.Run(ctx) }()
+		q.Add("x", time.Now(), 0)
+		time.Sleep(15 * time.Second)
+		want := []string{"o0 http://s/o0", "o1 http://s/o1", "o2 http://s/o2", "o1 http://s/o0", "o2 http://s/o0", "o0 http://s/o1", "o2 http://s/o1", "o0 http://s/o2", "o1 http://s/o2"}
+		if asked := g.requests(); !slices.Equal(asked, want) {
+			t.Errorf("asked %v, want %v", asked, want)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestACrowdsRequestsAreBounded: a thousand owners with a thousand URLs are a bounded number of requests, and none of them is always the one left out.
+func TestACrowdsRequestsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &crowd{owners: 1500}
+		q := hunt.NewQueue(rules)
+		h := &hunt.Hunter{
+			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
+			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 1_000_000}}, func() int { return 1 }),
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.Run(ctx) }()
+		q.Add("x", time.Now(), 0)
+		time.Sleep(2 * time.Minute)
+		if asked := g.requests(); len(asked) != 1000 {
+			t.Errorf("%d requests in the first attempt, want 1000", len(asked))
+		}
+		time.Sleep(20 * time.Minute)
+		served := map[string]bool{}
+		for _, r := range g.requests() {
+			served[strings.Fields(r)[0]] = true
+		}
+		if len(served) < 1400 {
+			t.Errorf("only %d of 1500 got a turn", len(served))
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// crowd is many owners who each miss something that nobody has.
+type crowd struct {
+	owners int
+	mu     sync.Mutex
+	asked  []string
+}
+
+func (c *crowd) Look(context.Context, string) (p hunt.Prospect, err error) {
+	for i := range c.owners {
+		url := fmt.Sprintf("http://s/o%d", i)
+		p.URLs = append(p.URLs, url)
+		p.Wants = append(p.Wants, hunt.Want{Owner: fmt.Sprintf("o%d", i), Objects: []string{"1"}, Near: []string{url}})
+	}
+	return p, nil
+}
+
+func (c *crowd) Fetch(_ context.Context, _, url string, want hunt.Want) bool {
+	time.Sleep(100 * time.Millisecond)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked = append(c.asked, want.Owner+" "+url)
+	return false
+}
+
+func (c *crowd) requests() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.asked)
 }

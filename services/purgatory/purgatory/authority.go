@@ -37,6 +37,9 @@ func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository
 	if err == nil && !repo.Exists() {
 		err = w.makeRepository(ctx, repo)
 	}
+	if errors.Is(err, shards.ErrElsewhere) || errors.Is(err, errNotHosted) {
+		return nil, false
+	}
 	if err != nil {
 		w.log.Error("repository", "repository", ref, "error", err)
 		return nil, false
@@ -51,8 +54,18 @@ func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) erro
 		return err
 	}
 	defer unlock()
+	// Looked at again under the lock: it may just have been removed because its announcement is over.
+	d, _, err := w.dossier(ctx, repo.Ref().Identifier)
+	if err != nil {
+		return err
+	}
+	if !d.Hosts(repo.Ref().PubKey) {
+		return errNotHosted
+	}
 	return repo.Ensure(ctx)
 }
+
+var errNotHosted = errors.New("no announcement speaks for this repository")
 
 // Push implements smarthttp.Authority: it authorises, starts the clocks of what the push uses anew, receives, and releases what is complete then.
 // It returns when that is served.
@@ -82,27 +95,40 @@ func (w *worker) Push(ctx context.Context, ref nip34.RepoRef, commands []smartht
 	if err := w.extend(ctx, d, ref, state); err != nil {
 		return fmt.Errorf("keep what the push uses from expiring: %w", err)
 	}
+	w.releaser.Forget(ref.Identifier)
 	if err := receive(ctx); err != nil {
-		return err
-	}
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), afterPush)
-	defer cancel()
-	if _, err := w.settle(after, ref.Identifier); err != nil {
+		// The client may have gone in the middle of it: whatever was moved is brought in line.
 		w.due.addAt(ref.Identifier, time.Now().Add(w.node.Settings.HuntInterval))
-		return fmt.Errorf("release what was pushed: %w", err)
-	}
-	if state != nil && state.Held {
-		served, err := w.accepted(state.Event.ID)
-		if err != nil {
-			return err
-		}
-		if served == nil {
-			return &smarthttp.Refusal{Reason: "the state event that allowed this push was refused meanwhile"}
-		}
+		return err
 	}
 	w.tell(ref.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(ref.PubKey), Objects: some(newIDs(commands))})
 	w.log.Info("pushed", "repository", ref, "references", len(commands))
-	return nil
+	return w.releasePushed(context.WithoutCancel(ctx), ref, state)
+}
+
+// releasePushed releases what a push satisfied, and says whether the state that allowed it is served then. What went wrong with other repositories of
+// the identifier is no concern of the push.
+func (w *worker) releasePushed(ctx context.Context, ref nip34.RepoRef, state *dossier.State) error {
+	ctx, cancel := context.WithTimeout(ctx, afterPush)
+	defer cancel()
+	_, failed := w.settle(ctx, ref.Identifier)
+	if failed != nil {
+		w.log.Warn("what was pushed could not all be released", "repository", ref, "error", failed)
+		w.due.addAt(ref.Identifier, time.Now().Add(w.node.Settings.HuntInterval))
+	}
+	if state == nil || !state.Held {
+		return failed
+	}
+	served, err := w.accepted(state.Event.ID)
+	switch {
+	case err != nil:
+		return err
+	case served != nil:
+		return nil
+	case failed != nil:
+		return fmt.Errorf("release what was pushed: %w", failed)
+	}
+	return &smarthttp.Refusal{Reason: "the state event that allowed this push does not count any more: it was refused, or a newer one has taken its place"}
 }
 
 func (w *worker) authorise(ctx context.Context, d dossier.Dossier, ref nip34.RepoRef, commands []smarthttp.Command) (*dossier.State, error) {
@@ -111,6 +137,10 @@ func (w *worker) authorise(ctx context.Context, d dossier.Dossier, ref nip34.Rep
 	}
 	repo, err := w.store.Repo(ref)
 	if err != nil {
+		return nil, err
+	}
+	// It may have been removed and announced anew since the request came in.
+	if err := repo.Ensure(ctx); err != nil {
 		return nil, err
 	}
 	refs, err := repo.Refs(ctx)

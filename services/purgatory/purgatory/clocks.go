@@ -2,6 +2,7 @@ package purgatory
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"tendril.dev/lib/candidates"
@@ -13,42 +14,40 @@ import (
 // expireAtOnce bounds how many expiries are asked for in one go.
 const expireAtOnce = 200
 
+// asked is an entry whose end was asked for: not again for a while, unless its clock was started anew. Ingest's clock may be behind ours.
+type asked struct{ about, again time.Time }
+
 // watchClocks looks from time to time for held events whose time is over, and asks ingest to end it: a waiting announcement falls silent, the others
 // go (spec/purgatory.md, What waits).
 func (w *worker) watchClocks(ctx context.Context) error {
 	tick := time.NewTicker(w.node.Settings.HuntInterval)
 	defer tick.Stop()
+	before := map[string]asked{} // by key
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-tick.C:
-			w.due.ripen(now)
-			if err := w.expire(ctx, w.over(now)); err != nil && ctx.Err() == nil {
+			maps.DeleteFunc(before, func(_ string, a asked) bool { return !now.Before(a.again) })
+			if err := w.expire(ctx, w.over(now, before)); err != nil && ctx.Err() == nil {
 				w.log.Warn("events whose time in purgatory is over could not be expired", "error", err)
 			}
 		}
 	}
 }
 
-// over gives entries of this worker's shards whose time is over.
-func (w *worker) over(now time.Time) (list []holdings.Entry) {
-	for _, identifier := range w.holdings.Identifiers() {
-		if !w.shards.Holds(identifier) {
-			continue
-		}
-		for _, e := range w.holdings.Of(identifier) {
-			if now.After(e.ExpiresAt) {
-				list = append(list, e)
-			}
-			if len(list) == expireAtOnce {
-				return list
-			}
-		}
+// over gives entries of this worker's shards whose time is over and whose end was not asked for lately, and notes that it is now.
+func (w *worker) over(now time.Time, before map[string]asked) []holdings.Entry {
+	list := w.holdings.Over(now, expireAtOnce, func(e holdings.Entry) bool {
+		return w.shards.Holds(e.Identifier) && !before[e.Key].about.Equal(e.ExpiresAt)
+	})
+	for _, e := range list {
+		before[e.Key] = asked{about: e.ExpiresAt, again: now.Add(w.node.Settings.HuntBackoffBase)}
 	}
 	return list
 }
 
+// expire asks ingest to end the time of entries, and tells of those for which it did.
 func (w *worker) expire(ctx context.Context, list []holdings.Entry) error {
 	if len(list) == 0 {
 		return nil
@@ -60,9 +59,18 @@ func (w *worker) expire(ctx context.Context, list []holdings.Entry) error {
 	if _, err := release.Ask(ctx, w.releaser.Offerer, asks); err != nil {
 		return err
 	}
+	if err := w.readHeld(ctx); err != nil {
+		return err
+	}
 	for _, e := range list {
-		w.metrics.left(e.Event.Kind, "expired", e.HeldAt)
-		w.tell(e.Identifier, proto.GitExpired, proto.GitNotice{Event: e.Event.ID, Kind: e.Event.Kind, Reason: "no git data came in time"})
+		now, still := w.holdings.Now(e.Identifier, e.Key)
+		if still && now.Phase == e.Phase {
+			continue // its clock was started anew meanwhile, or ingest's is behind
+		}
+		if e.Phase == proto.PhaseWaiting { // the end of the silence is no news
+			w.metrics.left(e.Event.Kind, "expired", e.HeldAt)
+			w.tell(e.Identifier, proto.GitExpired, proto.GitNotice{Event: e.Event.ID, Kind: e.Event.Kind, Reason: "no git data came in time"})
+		}
 		w.log.Info("expired", "identifier", e.Identifier, "kind", e.Event.Kind, "event", e.Event.ID, "phase", e.Phase)
 	}
 	return nil

@@ -11,22 +11,28 @@ import (
 // settlers is how many identifiers are settled at once; git processes have a bound of their own.
 const settlers = 4
 
-// dirty is the set of identifiers that should be settled: each once, however often it is added before its turn.
+// dirty is the set of identifiers that should be settled: each once, however often it is added before its turn, and each by one at a time, so that a
+// slow one does not keep others waiting.
 type dirty struct {
 	mu    sync.Mutex
 	order []string
 	in    map[string]bool
+	busy  map[string]bool // being settled; true: added again meanwhile
 	later map[string]time.Time
 	wake  chan struct{}
 }
 
 func newDirty() *dirty {
-	return &dirty{in: map[string]bool{}, later: map[string]time.Time{}, wake: make(chan struct{}, 1)}
+	return &dirty{in: map[string]bool{}, busy: map[string]bool{}, later: map[string]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
 func (d *dirty) add(identifier string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if _, busy := d.busy[identifier]; busy {
+		d.busy[identifier] = true
+		return
+	}
 	if d.in[identifier] {
 		return
 	}
@@ -63,7 +69,18 @@ func (d *dirty) ripen(now time.Time) {
 	}
 }
 
-// next takes an identifier out, waiting for one until ctx ends.
+// done ends the turn of an identifier.
+func (d *dirty) done(identifier string) {
+	d.mu.Lock()
+	again := d.busy[identifier]
+	delete(d.busy, identifier)
+	d.mu.Unlock()
+	if again {
+		d.add(identifier)
+	}
+}
+
+// next takes an identifier out, waiting for one until ctx ends. done must be called for it.
 func (d *dirty) next(ctx context.Context) (string, bool) {
 	for {
 		d.mu.Lock()
@@ -71,6 +88,7 @@ func (d *dirty) next(ctx context.Context) (string, bool) {
 			identifier := d.order[0]
 			d.order = d.order[1:]
 			delete(d.in, identifier)
+			d.busy[identifier] = false
 			more := len(d.order) > 0
 			d.mu.Unlock()
 			if more {
@@ -93,6 +111,18 @@ func (d *dirty) next(ctx context.Context) (string, bool) {
 // settleDirty settles what becomes dirty until ctx ends.
 func (w *worker) settleDirty(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		tick := time.NewTicker(w.node.Settings.HuntInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return nil
+			case now := <-tick.C:
+				w.due.ripen(now)
+			}
+		}
+	})
 	for range settlers {
 		group.Go(func() error {
 			for {
@@ -100,12 +130,26 @@ func (w *worker) settleDirty(ctx context.Context) error {
 				if !ok {
 					return nil
 				}
-				if _, err := w.Look(ctx, identifier); err != nil && ctx.Err() == nil {
-					w.log.Error("what waits for git data could not be settled", "identifier", identifier, "error", err)
-					w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
-				}
+				w.takeTurn(ctx, identifier)
+				w.due.done(identifier)
 			}
 		})
 	}
 	return group.Wait()
+}
+
+func (w *worker) takeTurn(ctx context.Context, identifier string) {
+	unlock, err := w.shards.Write(ctx, identifier)
+	if err != nil {
+		return // another's now, or we are stopping
+	}
+	defer unlock()
+	d, err := w.settle(ctx, identifier)
+	if err == nil {
+		err = w.tidy(ctx, d)
+	}
+	if err != nil && ctx.Err() == nil {
+		w.log.Error("what waits for git data could not be settled", "identifier", identifier, "error", err)
+		w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
+	}
 }

@@ -2,65 +2,144 @@ package purgatory
 
 import (
 	"context"
-	"fmt"
 	"sync"
+	"time"
 
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/release"
 )
 
 // orphans are repositories that may have lost the announcement that they were made for. They are looked at when their identifier is settled.
 type orphans struct {
 	mu sync.Mutex
-	by map[string][]nip34.RepoRef // identifier
+	by map[string]map[nip34.RepoRef]bool // identifier
 }
 
-func newOrphans() *orphans { return &orphans{by: map[string][]nip34.RepoRef{}} }
+func newOrphans() *orphans { return &orphans{by: map[string]map[nip34.RepoRef]bool{}} }
 
 func (o *orphans) add(ref nip34.RepoRef) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.by[ref.Identifier] = append(o.by[ref.Identifier], ref)
+	if o.by[ref.Identifier] == nil {
+		o.by[ref.Identifier] = map[nip34.RepoRef]bool{}
+	}
+	o.by[ref.Identifier][ref] = true
 }
 
-func (o *orphans) take(identifier string) []nip34.RepoRef {
+func (o *orphans) of(identifier string) (refs []nip34.RepoRef) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	list := o.by[identifier]
-	delete(o.by, identifier)
-	return list
+	for ref := range o.by[identifier] {
+		refs = append(refs, ref)
+	}
+	return refs
 }
 
-// of gives the identifiers of a shard.
-func (o *orphans) of(shard int) (identifiers []string) {
+func (o *orphans) remove(ref nip34.RepoRef) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	delete(o.by[ref.Identifier], ref)
+	if len(o.by[ref.Identifier]) == 0 {
+		delete(o.by, ref.Identifier)
+	}
+}
+
+// drop forgets those of a shard.
+func (o *orphans) drop(shard int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for identifier := range o.by {
 		if proto.ShardOf(identifier) == shard {
-			identifiers = append(identifiers, identifier)
+			delete(o.by, identifier)
 		}
 	}
-	return identifiers
 }
 
-// findOrphans looks through the disk for repositories without data: what made them may have gone while nobody was here to see.
-func (w *worker) findOrphans(ctx context.Context) error {
-	for ref, err := range w.store.All(ctx) {
-		if err != nil {
-			return fmt.Errorf("look through the repositories: %w", err)
+// survey is the shards whose repositories are to be looked at, because nobody may have been there when something happened to what they wait for.
+type survey struct {
+	mu     sync.Mutex
+	shards map[int]bool
+	wake   chan struct{}
+}
+
+func newSurvey() *survey { return &survey{shards: map[int]bool{}, wake: make(chan struct{}, 1)} }
+
+func (s *survey) ask(shards ...int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, n := range shards {
+		s.shards[n] = true
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *survey) take() map[int]bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	taken := s.shards
+	s.shards = map[int]bool{}
+	return taken
+}
+
+// surveyDisk looks through the disk for repositories of newly held shards in which something waits that no held event tells of: those without data,
+// whose announcement may be gone, and those with pushed commits whose event has not come. All shards that came together are looked at in one go.
+func (w *worker) surveyDisk(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.survey.wake:
 		}
-		repo, err := w.store.Repo(ref)
+		shards := w.survey.take()
+		if err := w.lookThrough(ctx, shards); err != nil && ctx.Err() == nil {
+			w.log.Error("the repositories could not be looked through", "error", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(w.node.Settings.HuntBackoffBase):
+			}
+			for n := range shards {
+				w.survey.ask(n)
+			}
+		}
+	}
+}
+
+func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
+	for ref, err := range w.store.All(ctx) {
 		if err != nil {
 			return err
 		}
-		has, err := repo.HasData(ctx)
-		if err != nil {
-			w.log.Warn("a repository cannot be read", "repository", ref, "error", err)
+		if !shards[proto.ShardOf(ref.Identifier)] || !w.shards.Holds(ref.Identifier) {
 			continue
 		}
-		if !has {
-			w.orphans.add(ref)
+		if err := w.lookAt(ctx, ref); err != nil && ctx.Err() == nil {
+			w.log.Warn("a repository cannot be read", "repository", ref, "error", err)
 		}
 	}
 	return nil
+}
+
+func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
+	repo, err := w.store.Repo(ref)
+	if err != nil {
+		return err
+	}
+	has, err := repo.HasData(ctx)
+	if err != nil {
+		return err
+	}
+	if !has {
+		w.orphans.add(ref)
+		w.due.add(ref.Identifier)
+		return nil
+	}
+	waiting, err := release.Waiting(ctx, repo, w.accepted)
+	if len(waiting) > 0 {
+		w.due.add(ref.Identifier)
+	}
+	return err
 }

@@ -43,6 +43,7 @@ type worker struct {
 	queue    *hunt.Queue
 	due      *dirty
 	orphans  *orphans
+	survey   *survey
 	releaser *release.Releaser
 	metrics  *metrics
 	limits   fetch.Limits
@@ -66,11 +67,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	rules := hunt.Rules{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Interval: s.HuntInterval, AtOnce: s.HuntsAtOnce}
 	w := &worker{
 		node: n, log: n.Log, index: n.Index, store: store, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
-		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(rules), due: newDirty(), orphans: newOrphans(),
+		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(rules), due: newDirty(), orphans: newOrphans(), survey: newSurvey(),
 		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
 	}
 	defer w.guard.CloseIdleConnections()
-	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, Hold: s.HoldDuration, Log: n.Log}
+	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Log: n.Log}
 
 	server, err := w.listen()
 	if err != nil {
@@ -108,34 +109,20 @@ func Run(ctx context.Context, n *node.Node) error {
 	return errors.Join(err, server.Shutdown(leave), member.Leave(leave))
 }
 
-// work runs the parts of the worker. The sender outlives the rest, so that what is being released gets its verdicts.
+// work runs the parts of the worker until ctx ends and every push that was under way is released.
 func (w *worker) work(ctx context.Context, member *claim.Member, sender *candidates.Sender, hunter *hunt.Hunter, working *atomic.Bool) error {
-	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopSending()
-	var sent sync.WaitGroup
-	sent.Go(func() {
-		if err := sender.Run(sending); err != nil {
-			w.log.Error("candidates can no longer be sent", "error", err)
-		}
-	})
-	defer sent.Wait()
-	defer stopSending()
+	ground := w.standOn(ctx, sender)
+	defer ground.end()
 
-	heldHead, err := w.node.Bus.LastSeq(ctx, proto.KVStream(proto.BucketHeld))
-	if err != nil {
-		return err
-	}
 	defer w.index.Subscribe(w.heard)()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return w.holdings.Follow(ctx, w.node.Bus.JS, w.changed) })
+	group.Go(func() error { return ground.failed(ctx) })
 	group.Go(func() error { return hunter.Run(ctx) })
 	group.Go(func() error { return w.settleDirty(ctx) })
 	group.Go(func() error { return w.watchClocks(ctx) })
+	group.Go(func() error { return w.surveyDisk(ctx) })
 	group.Go(func() error {
-		if err := w.holdings.WaitFor(ctx, heldHead); err != nil {
-			return nil
-		}
-		if err := w.findOrphans(ctx); err != nil {
+		if err := w.readHeld(ctx); err != nil {
 			return ignoreEnd(ctx, err)
 		}
 		wanted := make(chan []string, 1)
@@ -151,24 +138,56 @@ func (w *worker) work(ctx context.Context, member *claim.Member, sender *candida
 	return group.Wait()
 }
 
-// hold keeps one shard until ctx ends.
+// ground is what the rest stands on: verdicts from ingest, and what is held. It outlives the rest, so that what is being pushed or released when
+// the worker stops comes to its end.
+type ground struct {
+	running sync.WaitGroup
+	stop    context.CancelFunc
+	ended   chan error
+}
+
+func (w *worker) standOn(ctx context.Context, sender *candidates.Sender) *ground {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	g := &ground{stop: stop, ended: make(chan error, 2)}
+	g.running.Go(func() { g.ended <- sender.Run(ctx) })
+	g.running.Go(func() { g.ended <- w.holdings.Follow(ctx, w.node.Bus.JS, w.changed) })
+	return g
+}
+
+// failed waits for the ground to give way, or for the end of ctx.
+func (g *ground) failed(ctx context.Context) error {
+	select {
+	case err := <-g.ended:
+		return err
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (g *ground) end() {
+	g.stop()
+	g.running.Wait()
+}
+
+// hold keeps one shard until ctx ends, and lets go of it when nobody writes in it any more.
 func (w *worker) hold(ctx context.Context, name string) error {
 	n, err := proto.ParseShardName(name)
 	if err != nil {
 		return err
 	}
+	ours := func(identifier string) bool { return proto.ShardOf(identifier) == n }
+	w.releaser.ForgetAll(ours)
 	w.shards.Open(n)
 	for _, identifier := range w.holdings.Identifiers() {
-		if proto.ShardOf(identifier) == n {
+		if ours(identifier) {
 			w.queue.Add(identifier, time.Now(), w.node.Settings.HuntSyncDelay)
 			w.due.add(identifier)
 		}
 	}
-	for _, identifier := range w.orphans.of(n) {
-		w.due.add(identifier)
-	}
+	w.survey.ask(n)
 	<-ctx.Done()
 	w.shards.Close(n)
+	w.orphans.drop(n)
 	return nil
 }
 

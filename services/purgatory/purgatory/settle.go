@@ -52,22 +52,39 @@ func (w *worker) heard(recs []eventdb.Record) {
 // dossier gathers what is known of an identifier at this moment. What is held is brought up to date and read before what is accepted: an event
 // that leaves purgatory while we look is seen in at least one of the two.
 func (w *worker) dossier(ctx context.Context, identifier string) (dossier.Dossier, []holdings.Entry, error) {
-	head, err := w.node.Bus.LastSeq(ctx, proto.KVStream(proto.BucketHeld))
-	if err != nil {
+	if err := w.readHeld(ctx); err != nil {
 		return dossier.Dossier{}, nil, err
-	}
-	if err := w.holdings.WaitFor(ctx, head); err != nil {
-		return dossier.Dossier{}, nil, fmt.Errorf("read what is held: %w", err)
 	}
 	entries := w.holdings.Of(identifier)
-	if head, err = w.node.Bus.LastSeq(ctx, proto.StreamEvents); err != nil {
+	if err := w.readAccepted(ctx); err != nil {
 		return dossier.Dossier{}, nil, err
-	}
-	if err := w.index.WaitFor(ctx, head); err != nil {
-		return dossier.Dossier{}, nil, fmt.Errorf("read what is accepted: %w", err)
 	}
 	d, err := w.known(ctx, identifier, entries)
 	return d, entries, err
+}
+
+// readHeld waits until everything is read that is held now.
+func (w *worker) readHeld(ctx context.Context) error {
+	head, err := w.node.Bus.LastSeq(ctx, proto.KVStream(proto.BucketHeld))
+	if err != nil {
+		return err
+	}
+	if err := w.holdings.WaitFor(ctx, head); err != nil {
+		return fmt.Errorf("read what is held: %w", err)
+	}
+	return nil
+}
+
+// readAccepted waits until everything is read that is accepted now.
+func (w *worker) readAccepted(ctx context.Context) error {
+	head, err := w.node.Bus.LastSeq(ctx, proto.StreamEvents)
+	if err != nil {
+		return err
+	}
+	if err := w.index.WaitFor(ctx, head); err != nil {
+		return fmt.Errorf("read what is accepted: %w", err)
+	}
+	return nil
 }
 
 // known is the dossier from what this worker has read so far.
@@ -86,7 +103,24 @@ func (w *worker) known(ctx context.Context, identifier string, entries []holding
 		}
 		accepted = append(accepted, ev)
 	}
-	return dossier.New(identifier, w.node.Settings.Domain, accepted, held), nil
+	d := dossier.New(identifier, w.node.Settings.Domain, accepted, held)
+	for i, pr := range d.PullRequests {
+		if len(pr.Repos) > 0 {
+			continue
+		}
+		// An update that names no repository is for those of its pull request, not for everybody's of that name.
+		root, err := view.Event(pr.Root)
+		if errors.Is(err, eventdb.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return dossier.Dossier{}, fmt.Errorf("read pull request %s: %w", pr.Root, err)
+		}
+		whole := *pr.PullRequest
+		whole.Repos = nip34.RootRefs(root)
+		d.PullRequests[i].PullRequest = &whole
+	}
+	return d, nil
 }
 
 // accepted gives an accepted event, or nil.
@@ -111,24 +145,35 @@ func (w *worker) Look(ctx context.Context, identifier string) (hunt.Prospect, er
 	}
 	defer unlock()
 	d, err := w.settle(ctx, identifier)
-	if err != nil {
+	if err != nil && (d.Identifier == "" || ctx.Err() != nil) {
 		return hunt.Prospect{}, err
+	}
+	if err != nil { // with some repositories; the hunt goes on for the others
+		w.log.Error("what waits for git data could not be settled", "identifier", identifier, "error", err)
+		w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
 	}
 	p := hunt.Prospect{URLs: d.CloneURLs()}
 	for _, want := range d.Wants() {
-		repo, err := w.store.Repo(nip34.RepoRef{PubKey: want.Owner, Identifier: identifier})
+		missing, err := w.missing(ctx, identifier, want)
 		if err != nil {
-			return p, err
-		}
-		missing, err := repo.Missing(ctx, want.Objects)
-		if err != nil {
-			return p, fmt.Errorf("look for missing objects: %w", err)
+			w.log.Error("missing objects could not be looked for", "identifier", identifier, "owner", want.Owner, "error", err)
 		}
 		if len(missing) > 0 {
-			p.Wants = append(p.Wants, hunt.Want{Owner: want.Owner, Objects: missing})
+			p.Wants = append(p.Wants, hunt.Want{Owner: want.Owner, Objects: missing, Near: want.Near})
 		}
 	}
-	return p, w.tidy(ctx, d)
+	if err := w.tidy(ctx, d); err != nil {
+		w.log.Error("packs could not be brought together", "identifier", identifier, "error", err)
+	}
+	return p, ctx.Err()
+}
+
+func (w *worker) missing(ctx context.Context, identifier string, want dossier.Want) ([]string, error) {
+	repo, err := w.store.Repo(nip34.RepoRef{PubKey: want.Owner, Identifier: identifier})
+	if err != nil {
+		return nil, err
+	}
+	return repo.Missing(ctx, want.Objects)
 }
 
 // tidy keeps the packs of an identifier's repositories few: every push and fetch leaves one.
@@ -145,67 +190,67 @@ func (w *worker) tidy(ctx context.Context, d dossier.Dossier) error {
 	return nil
 }
 
-// settle releases what is complete, waits until that is served, tells about it, and clears away repositories that are nobody's. It gives the dossier
-// without what was released. The caller has the identifier's lock.
+// settle releases what is complete, waits until that is served, tells about it, and clears away repositories that are nobody's. It gives the dossier as
+// it is then, beside an error too, unless nothing could be read. The caller has the identifier's lock.
 func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier, error) {
 	d, entries, err := w.dossier(ctx, identifier)
 	if err != nil {
-		return d, err
+		return dossier.Dossier{}, err
 	}
-	settled, err := w.releaser.Settle(ctx, d)
-	if err != nil {
-		return d, err
+	settled, failed := w.releaser.Settle(ctx, d)
+	if !settled.Again.IsZero() {
+		w.due.addAt(identifier, settled.Again)
 	}
 	if err := w.index.WaitFor(ctx, settled.Seq); err != nil {
-		return d, err
+		return d, errors.Join(failed, err)
 	}
 	since := map[string]time.Time{}
 	for _, e := range entries {
 		since[e.Event.ID] = e.HeldAt
 	}
+	var served, gone []string
 	for _, ev := range settled.Released {
-		d = d.Without(ev.ID)
+		served = append(served, ev.ID)
 		w.metrics.left(ev.Kind, "released", since[ev.ID])
 		w.tell(identifier, proto.GitReleased, proto.GitNotice{Event: ev.ID, Kind: ev.Kind})
 		w.log.Info("released", "identifier", identifier, "kind", ev.Kind, "event", ev.ID, "waited", time.Since(since[ev.ID]).Round(time.Millisecond))
 	}
 	for _, ev := range settled.Expired {
-		d = d.Without(ev.ID)
+		gone = append(gone, ev.ID)
 		w.metrics.left(ev.Kind, release.Superseded, since[ev.ID])
 		w.tell(identifier, proto.GitExpired, proto.GitNotice{Event: ev.ID, Kind: ev.Kind, Reason: release.Superseded})
 	}
-	if !settled.Again.IsZero() {
-		w.due.addAt(identifier, settled.Again)
-	}
-	return d, w.clear(ctx, d)
+	return d.Accepting(served...).Without(gone...), errors.Join(failed, w.clear(ctx, d))
 }
 
 // clear removes repositories that no announcement speaks for any more and that never got any data: those of held announcements that fell silent,
 // expired, were deleted, or no longer list us. A repository with data is never removed.
 func (w *worker) clear(ctx context.Context, d dossier.Dossier) error {
-	for _, ref := range w.orphans.take(d.Identifier) {
-		if d.Hosts(ref.PubKey) {
-			continue
+	for _, ref := range w.orphans.of(d.Identifier) {
+		if !d.Hosts(ref.PubKey) {
+			if err := w.removeEmpty(ctx, ref); err != nil {
+				return fmt.Errorf("remove the empty repository of %s: %w", ref, err)
+			}
 		}
-		repo, err := w.store.Repo(ref)
-		if err != nil {
-			return err
-		}
-		if !repo.Exists() {
-			continue
-		}
-		has, err := repo.HasData(ctx)
-		if err != nil {
-			return err
-		}
-		if has {
-			continue
-		}
-		if err := repo.Remove(ctx); err != nil {
-			return fmt.Errorf("remove the empty repository of %s: %w", ref, err)
-		}
-		w.log.Info("an empty repository is removed", "repository", ref)
+		w.orphans.remove(ref)
 	}
+	return nil
+}
+
+func (w *worker) removeEmpty(ctx context.Context, ref nip34.RepoRef) error {
+	repo, err := w.store.Repo(ref)
+	if err != nil || !repo.Exists() {
+		return err
+	}
+	has, err := repo.HasData(ctx)
+	if err != nil || has {
+		return err
+	}
+	w.releaser.Forget(ref.Identifier)
+	if err := repo.Remove(ctx); err != nil {
+		return err
+	}
+	w.log.Info("an empty repository is removed", "repository", ref)
 	return nil
 }
 

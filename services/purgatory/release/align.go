@@ -1,0 +1,253 @@
+package release
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repository"
+)
+
+// settlement is one identifier while it is settled.
+type settlement struct {
+	*Releaser
+	d     dossier.Dossier
+	known *remembered
+	stock *inventory
+
+	applied map[string]dossier.State // owner → the state that counts there
+	failed  map[string]error         // owner → what went wrong in the owner's repository
+	again   time.Time
+}
+
+func (r *Releaser) begin(d dossier.Dossier) *settlement {
+	s := &settlement{Releaser: r, d: d, known: r.memory.of(d.Identifier), failed: map[string]error{}}
+	s.stock = &inventory{repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, concerns: s.concerns}
+	return s
+}
+
+// without goes on as if some events had never been.
+func (s *settlement) without(ids []string) { s.d = s.d.Without(ids...) }
+
+// fail notes what went wrong in an owner's repository. The others go on.
+func (s *settlement) fail(owner string, err error) {
+	if s.failed[owner] == nil {
+		s.failed[owner] = err
+	}
+}
+
+func (s *settlement) err() error {
+	var all []error
+	for _, owner := range s.order() {
+		all = append(all, s.failed[owner])
+	}
+	return errors.Join(all...)
+}
+
+// soon asks to be settled again at a time.
+func (s *settlement) soon(at time.Time) {
+	if s.again.IsZero() || at.Before(s.again) {
+		s.again = at
+	}
+}
+
+// order is that in which owners come: those who have signed states first, those who only announce to have a part in it last.
+func (s *settlement) order() []string {
+	rank := map[string]int{}
+	for _, state := range s.d.States {
+		rank[state.Event.PubKey] -= 2
+	}
+	for _, a := range s.d.Announcements {
+		if !a.Held {
+			rank[a.Ref.PubKey]--
+		}
+	}
+	order := slices.Clone(s.d.Hosted())
+	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(max(rank[a], -3), max(rank[b], -3)) })
+	return order
+}
+
+// align makes references what the states and pull requests say, and gives the events that are ready to be released, in the order of their release,
+// and the states that have lost.
+func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []dossier.State) {
+	s.again, s.applied, s.stock.copies = time.Time{}, map[string]dossier.State{}, 0
+	owners := s.order()
+	for _, owner := range owners {
+		if err := s.open(ctx, owner); err != nil {
+			s.fail(owner, err)
+		}
+	}
+	for _, owner := range owners {
+		if err := s.alignStates(ctx, owner); err != nil {
+			s.fail(owner, err)
+		}
+	}
+	prs := s.alignPullRequests(ctx)
+	for _, owner := range owners {
+		if err := s.checkTips(ctx, owner); err != nil {
+			s.fail(owner, err)
+		}
+	}
+	ready = append(s.announcements(ctx), s.states()...)
+	return append(ready, prs...), s.d.Superseded(s.applied)
+}
+
+// open makes an owner's repository if it is not there, and sweeps it up the first time.
+func (s *settlement) open(ctx context.Context, owner string) error {
+	repo, err := s.Store.Repo(nip34.RepoRef{PubKey: owner, Identifier: s.d.Identifier})
+	if err != nil {
+		return err
+	}
+	if !s.known.swept[owner] || !repo.Exists() {
+		s.forget(owner)
+		if err := repo.Ensure(ctx); err != nil {
+			return fmt.Errorf("make the repository of %s: %w", repo.Ref(), err)
+		}
+		s.known.swept[owner] = true
+	}
+	s.stock.repos[owner] = repo
+	return nil
+}
+
+// forget is for a repository that is not as it was remembered.
+func (s *settlement) forget(owner string) {
+	delete(s.known.aligned, owner)
+	delete(s.known.tidy, owner)
+}
+
+// announcements are the held ones whose repository has data.
+func (s *settlement) announcements(ctx context.Context) (ready []*nostr.Event) {
+	for _, a := range s.d.Announcements {
+		repo := s.stock.repos[a.Ref.PubKey]
+		if !a.Held || a.Silent || repo == nil || !s.d.Hosts(a.Ref.PubKey) {
+			continue
+		}
+		has, err := repo.HasData(ctx)
+		if err != nil {
+			s.fail(a.Ref.PubKey, err)
+		}
+		if has {
+			ready = append(ready, a.Event)
+		}
+	}
+	return ready
+}
+
+// states are the held ones that count in some repository.
+func (s *settlement) states() (ready []*nostr.Event) {
+	counts := map[string]bool{}
+	for _, state := range s.applied {
+		counts[state.Event.ID] = true
+	}
+	for _, state := range s.d.States {
+		if state.Held && counts[state.Event.ID] {
+			ready = append(ready, state.Event)
+		}
+	}
+	return ready
+}
+
+// alignStates applies to an owner's repository the state that counts there: the newest by somebody who speaks for it whose objects are all there,
+// after they were brought together from the other repositories for which its author speaks. A state that no repository can have,
+// whatever data comes, counts nowhere.
+func (s *settlement) alignStates(ctx context.Context, owner string) error {
+	repo, before := s.stock.repos[owner], s.known.aligned[owner]
+	if repo == nil {
+		return nil
+	}
+	for _, state := range s.d.StatesFor(owner) {
+		id := state.Event.ID
+		if s.known.unfit[id] {
+			continue
+		}
+		if before.state != id {
+			complete, more, err := s.stock.gather(ctx, owner, s.d.OwnersFor(state.Event.PubKey), state.Objects())
+			if more {
+				s.soon(time.Now())
+			}
+			if err != nil {
+				return err
+			}
+			if !complete {
+				continue
+			}
+			s.forget(owner) // until it is done
+			_, err = repo.SetRefs(ctx, state.Refs, state.Symbolic, state.Head)
+			if errors.Is(err, repository.ErrUnfit) {
+				s.Log.Warn("a state cannot be applied", "repository", repo.Ref(), "event", id, "error", err)
+				s.known.unfit[id] = true
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("apply state %s to %s: %w", id, repo.Ref(), err)
+			}
+		}
+		s.known.aligned[owner] = aligned{state: id, held: state.Held}
+		s.applied[owner] = state
+		return nil
+	}
+	if before.state == "" || !before.held {
+		return nil
+	}
+	// What these references stand on was never accepted, and nothing else counts.
+	if _, err := repo.SetRefs(ctx, nil, nil, ""); err != nil {
+		return fmt.Errorf("take back state %s from %s: %w", before.state, repo.Ref(), err)
+	}
+	s.forget(owner)
+	return nil
+}
+
+// alignPullRequests names the commits of held pull requests and updates that are there, in every repository that they are for.
+func (s *settlement) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
+	for _, pr := range s.d.PullRequests {
+		owners := s.d.Tagged(pr)
+		complete := len(owners) > 0
+		for _, owner := range owners {
+			there, err := s.hasCommit(ctx, owner, pr)
+			if err != nil {
+				s.fail(owner, err)
+			}
+			complete = complete && there
+		}
+		if !complete {
+			continue
+		}
+		for _, owner := range owners {
+			if err := s.nameCommit(ctx, owner, pr); err != nil {
+				s.fail(owner, err)
+				complete = false
+			}
+		}
+		if complete {
+			ready = append(ready, pr.Event)
+		}
+	}
+	return ready
+}
+
+func (s *settlement) hasCommit(ctx context.Context, owner string, pr dossier.PullRequest) (bool, error) {
+	if s.stock.repos[owner] == nil {
+		return false, nil
+	}
+	there, more, err := s.stock.gather(ctx, owner, s.sources(pr), []string{pr.Commit})
+	if more {
+		s.soon(time.Now())
+	}
+	return there, err
+}
+
+func (s *settlement) nameCommit(ctx context.Context, owner string, pr dossier.PullRequest) error {
+	repo := s.stock.repos[owner]
+	delete(s.known.tidy, owner)
+	if err := repo.SetRef(ctx, prefixNostr+pr.Event.ID, pr.Commit); err != nil {
+		return fmt.Errorf("name the commit of %s in %s: %w", pr.Event.ID, repo.Ref(), err)
+	}
+	return nil
+}

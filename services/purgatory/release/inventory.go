@@ -1,0 +1,133 @@
+package release
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repository"
+)
+
+// maxCopies bounds the copies from one repository to another in one go: a stranger's announcement that names somebody popular as its maintainer gets
+// all of that person's data, but others need not wait for it.
+const maxCopies = 16
+
+// inventory is what the hosted repositories of an identifier have of the objects that matter. Each is asked once, for all that concerns it.
+type inventory struct {
+	repos    map[string]*repository.Repo // owner
+	has      map[string]map[string]bool  // owner → object, of those that were asked for
+	concerns func(owner string) []string // objects to ask for in the same go
+	copies   int
+}
+
+// missing gives those of the objects that an owner's repository lacks.
+func (v *inventory) missing(ctx context.Context, owner string, objects []string) ([]string, error) {
+	known := v.has[owner]
+	var ask []string
+	for _, id := range objects {
+		if _, asked := known[id]; !asked {
+			ask = append(ask, id)
+		}
+	}
+	if len(ask) > 0 {
+		if known == nil {
+			known = map[string]bool{}
+			v.has[owner] = known
+			ask = append(ask, v.concerns(owner)...)
+		}
+		absent, err := v.repos[owner].Missing(ctx, ask)
+		if err != nil {
+			return nil, fmt.Errorf("look for objects in %s: %w", v.repos[owner].Ref(), err)
+		}
+		for _, id := range ask {
+			known[id] = true
+		}
+		for _, id := range absent {
+			known[id] = false
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(objects), func(id string) bool { return known[id] }), nil
+}
+
+// gather brings objects together in one repository from others, and says whether all are there then. more: there was more to copy than may be
+// copied at once.
+func (v *inventory) gather(ctx context.Context, owner string, sources, objects []string) (complete, more bool, err error) {
+	missing, err := v.missing(ctx, owner, objects)
+	if err != nil {
+		return false, false, err
+	}
+	into := v.repos[owner]
+	for _, source := range sources {
+		from := v.repos[source]
+		if len(missing) == 0 || source == owner || from == nil {
+			continue
+		}
+		absent, err := v.missing(ctx, source, missing)
+		if err != nil {
+			return false, more, err
+		}
+		tips := without(missing, absent)
+		if len(tips) == 0 {
+			continue
+		}
+		if v.copies == maxCopies {
+			return false, true, nil
+		}
+		v.copies++
+		if err := into.CopyFrom(ctx, from, tips); err != nil {
+			return false, more, fmt.Errorf("copy objects from %s to %s: %w", from.Ref(), into.Ref(), err)
+		}
+		for _, id := range tips {
+			v.has[owner][id] = true
+		}
+		missing = absent
+	}
+	return len(missing) == 0, more, nil
+}
+
+// without gives those of the ids that are not among the others.
+func without(ids, others []string) []string {
+	passed := make(map[string]bool, len(others))
+	for _, id := range others {
+		passed[id] = true
+	}
+	var left []string
+	for _, id := range ids {
+		if !passed[id] {
+			left = append(left, id)
+		}
+	}
+	return left
+}
+
+// concerns are the objects of the held events that an owner's repository may have to do with, and of the newest accepted state.
+func (s *settlement) concerns(owner string) []string {
+	var ids []string
+	for _, state := range s.d.StatesFor(owner) {
+		if s.known.aligned[owner].state == state.Event.ID {
+			break
+		}
+		ids = append(ids, state.Objects()...)
+		if !state.Held {
+			break
+		}
+	}
+	for _, pr := range s.d.PullRequests {
+		if slices.Contains(s.sources(pr), owner) {
+			ids = append(ids, pr.Commit)
+		}
+	}
+	return ids
+}
+
+// sources are the owners in whose repositories the commit of a pull request may be: those that it is for, and its author's people.
+func (s *settlement) sources(pr dossier.PullRequest) []string {
+	sources := slices.Clone(s.d.Tagged(pr))
+	for _, owner := range s.d.OwnersFor(pr.Event.PubKey) {
+		if !slices.Contains(sources, owner) {
+			sources = append(sources, owner)
+		}
+	}
+	return sources
+}

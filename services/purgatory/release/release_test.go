@@ -1,0 +1,522 @@
+package release_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/release"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+const domain = "grasp.example.com"
+
+var (
+	alice = key(1)
+	bob   = key(2)
+	carol = key(3)
+)
+
+// key is a public key: npubs are made of any 64 digits.
+func key(n int) string { return fmt.Sprintf("%064x", n) }
+
+func npub(t testing.TB, pubkey string) string {
+	t.Helper()
+	s, err := nip19.EncodePublicKey(pubkey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// world is the repositories of identifier x, and an ingest that is played: what waits and what it has accepted.
+type world struct {
+	testing.TB
+	store *repository.Store
+	r     *release.Releaser
+	work  *gittest.Work
+
+	mu       sync.Mutex
+	held     []*nostr.Event
+	accepted []*nostr.Event
+	refuse   map[string]bool // ids
+	lose     map[string]bool // ids whose first verdict is lost, so that the second says duplicate
+	away     bool
+	asked    []string // what was asked of ingest
+	at       nostr.Timestamp
+}
+
+func newWorld(t testing.TB) *world {
+	w := &world{TB: t, store: gittest.Store(t), work: gittest.NewWork(t), refuse: map[string]bool{}, lose: map[string]bool{}, at: 1000}
+	w.r = &release.Releaser{Store: w.store, Offerer: w, Accepted: w.find, CatchUp: func(context.Context) error { return nil }, Hold: time.Hour, Log: slog.New(slog.DiscardHandler)}
+	return w
+}
+
+func (w *world) find(id string) (*nostr.Event, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, ev := range w.accepted {
+		if ev.ID == id {
+			return ev, nil
+		}
+	}
+	return nil, nil
+}
+
+// Offer decides as ingest does, as far as matters here.
+func (w *world) Offer(_ context.Context, c candidates.Candidate) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.away {
+		go c.Done(proto.Verdict{}, candidates.ErrNoVerdict)
+		return nil
+	}
+	w.asked = append(w.asked, string(c.Action)+" "+c.Event.Content)
+	v := proto.Verdict{ID: c.Event.ID, Kind: c.Event.Kind, Outcome: proto.Done}
+	if c.Action == proto.ActionRelease {
+		switch {
+		case w.refuse[c.Event.ID]:
+			v.Outcome = proto.Rejected
+		case w.lose[c.Event.ID]:
+			v.Outcome = proto.Duplicate
+			w.accepted = append(w.accepted, c.Event)
+		default:
+			v.Outcome, v.Seq = proto.Accepted, uint64(len(w.accepted)+1)
+			w.accepted = append(w.accepted, c.Event)
+		}
+	}
+	w.held = slices.DeleteFunc(w.held, func(ev *nostr.Event) bool { return ev.ID == c.Event.ID })
+	go c.Done(v, nil)
+	return nil
+}
+
+func (w *world) asks() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	asked := w.asked
+	w.asked = nil
+	return asked
+}
+
+func (w *world) dossier() dossier.Dossier {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var entries []proto.Held
+	for _, ev := range w.held {
+		entries = append(entries, proto.Held{Event: ev, Identifier: "x", Phase: proto.PhaseWaiting})
+	}
+	return dossier.New("x", domain, w.accepted, entries)
+}
+
+func (w *world) settle() release.Settled {
+	w.Helper()
+	settled, err := w.r.Settle(w.Context(), w.dossier())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return settled
+}
+
+// event makes a held event; its name is its content.
+func (w *world) event(name string, kind int, pubkey string, tags ...nostr.Tag) *nostr.Event {
+	w.at++
+	ev := &nostr.Event{Kind: kind, PubKey: pubkey, CreatedAt: w.at, Tags: tags, Content: name}
+	ev.ID = ev.GetID()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = append(w.held, ev)
+	return ev
+}
+
+func (w *world) announce(name, owner string, maintainers ...string) *nostr.Event {
+	return w.event(name, nip34.KindAnnouncement, owner, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
+		nostr.Tag{"clone", "https://" + domain + "/" + npub(w, owner) + "/x.git"}, nostr.Tag{"relays", "wss://" + domain})
+}
+
+func (w *world) state(name, author string, refs ...string) *nostr.Event {
+	tags := nostr.Tags{{"d", "x"}, {"HEAD", "ref: refs/heads/main"}}
+	for i := 0; i < len(refs); i += 2 {
+		tags = append(tags, nostr.Tag{refs[i], refs[i+1]})
+	}
+	return w.event(name, nip34.KindState, author, tags...)
+}
+
+func (w *world) pull(name, author, commit string, owners ...string) *nostr.Event {
+	tags := nostr.Tags{{"c", commit}}
+	for _, o := range owners {
+		tags = append(tags, nostr.Tag{"a", "30617:" + o + ":x"})
+	}
+	return w.event(name, nip34.KindPR, author, tags...)
+}
+
+func (w *world) accept(ev *nostr.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = slices.DeleteFunc(w.held, func(h *nostr.Event) bool { return h.ID == ev.ID })
+	w.accepted = append(w.accepted, ev)
+}
+
+func (w *world) drop(ev *nostr.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.held = slices.DeleteFunc(w.held, func(h *nostr.Event) bool { return h.ID == ev.ID })
+}
+
+func (w *world) repo(owner string) *repository.Repo {
+	w.Helper()
+	repo, err := w.store.Repo(nip34.RepoRef{PubKey: owner, Identifier: "x"})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return repo
+}
+
+// give brings everything that revisions reach into an owner's repository, as a fetch or a push does.
+func (w *world) give(owner string, revisions ...string) {
+	w.Helper()
+	repo := w.repo(owner)
+	if err := repo.Ensure(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	if _, _, err := repo.StorePack(w.Context(), strings.NewReader(string(w.work.Pack(revisions...)))); err != nil {
+		w.Fatal(err)
+	}
+}
+
+func (w *world) refs(owner string) map[string]string {
+	w.Helper()
+	refs, err := w.repo(owner).Refs(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return refs.ByName
+}
+
+func (w *world) wantRefs(owner string, pairs ...string) {
+	w.Helper()
+	want := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		want[pairs[i]] = pairs[i+1]
+	}
+	if got := w.refs(owner); !maps.Equal(got, want) {
+		w.Errorf("the references of %.4s… are %v, want %v", owner[60:], got, want)
+	}
+}
+
+func (w *world) wantAsked(want ...string) {
+	w.Helper()
+	if got := w.asks(); !slices.Equal(got, want) {
+		w.Errorf("asked ingest for %q, want %q", got, want)
+	}
+}
+
+const mainBranch, devBranch, nostrPrefix = "refs/heads/main", "refs/heads/dev", "refs/nostr/"
+
+// TestNothingIsReleasedWithoutData, but the repository is made at once, so that a push can come.
+func TestNothingIsReleasedWithoutData(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.announce("announcement", alice)
+	w.state("state", alice, mainBranch, c1)
+	w.pull("pull", carol, c1, alice)
+	w.settle()
+	w.wantAsked()
+	if !w.repo(alice).Exists() {
+		t.Error("there is no repository to push to")
+	}
+}
+
+// TestReleaseOfOneRepository: announcement, state and pull request, in this order; references exactly those of the state, HEAD too.
+func TestReleaseOfOneRepository(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	c2 := w.work.Commit("a", "2")
+	w.announce("announcement", alice)
+	pull := w.pull("pull", carol, c2, alice)
+	w.state("state", alice, devBranch, c1, mainBranch, c2)
+	w.give(alice, "main")
+	if err := w.repo(alice).SetRef(t.Context(), "refs/heads/stale", c1); err != nil {
+		t.Fatal(err)
+	}
+	settled := w.settle()
+	w.wantAsked("release announcement", "release state", "release pull")
+	w.wantRefs(alice, devBranch, c1, mainBranch, c2, nostrPrefix+pull.ID, c2)
+	if len(settled.Released) != 3 || settled.Seq != 3 {
+		t.Errorf("settled %+v", settled)
+	}
+	if head, err := w.repo(alice).Head(); err != nil || head != mainBranch {
+		t.Errorf("HEAD is %q (%v)", head, err)
+	}
+	w.settle()
+	w.wantAsked()
+}
+
+// TestTheNewestCompleteStateCounts: newer ones wait for their objects, older ones are superseded, a stranger's is nothing.
+func TestTheNewestCompleteStateCounts(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	c2 := w.work.Commit("a", "2")
+	c3 := w.work.Commit("a", "3")
+	w.announce("announcement", alice, bob)
+	w.state("old", alice, mainBranch, c1)
+	w.state("middle", bob, mainBranch, c2)
+	w.state("young", alice, mainBranch, c3)
+	w.state("stranger", carol, mainBranch, c1)
+	w.give(alice, c2)
+	w.settle()
+	w.wantAsked("release announcement", "release middle", "expire old")
+	w.wantRefs(alice, mainBranch, c2)
+	w.give(alice, c3, "^"+c2)
+	w.settle()
+	w.wantAsked("release young")
+	w.wantRefs(alice, mainBranch, c3)
+}
+
+// TestSiblingsFollow: the state of somebody who speaks for several repositories is applied in all of them, objects are copied, and the held
+// announcements of those are released; a repository of other people is left alone.
+func TestSiblingsFollow(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.announce("alice", alice, bob)
+	w.announce("bob", bob)
+	w.announce("carol", carol)
+	w.state("state", bob, mainBranch, c1)
+	w.give(bob, "main")
+	w.settle()
+	w.wantAsked("release alice", "release bob", "release state")
+	w.wantRefs(alice, mainBranch, c1)
+	w.wantRefs(bob, mainBranch, c1)
+	w.wantRefs(carol)
+	if has, err := w.repo(carol).HasData(t.Context()); has || err != nil {
+		t.Errorf("a stranger's repository got the data (%v)", err)
+	}
+}
+
+// TestPartsInSiblings: objects of one state that came to several repositories are brought together.
+func TestPartsInSiblings(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.work.Git("checkout", "--quiet", "--orphan", "dev")
+	c2 := w.work.Commit("b", "2")
+	w.announce("alice", alice, bob)
+	w.announce("bob", bob, alice)
+	w.state("state", alice, mainBranch, c1, devBranch, c2)
+	w.give(alice, "main")
+	w.give(bob, "dev")
+	w.settle()
+	w.wantRefs(alice, mainBranch, c1, devBranch, c2)
+	w.wantRefs(bob, mainBranch, c1, devBranch, c2)
+	w.wantAsked("release alice", "release bob", "release state")
+}
+
+// TestPullRequestsGoToEveryRepositoryTheyTag, from the contributor's own repository too.
+func TestPullRequestsGoToEveryRepositoryTheyTag(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	for owner, name := range map[string]string{alice: "alice", bob: "bob", carol: "carol"} {
+		w.accept(w.announce(name, owner))
+	}
+	pull := w.pull("pull", carol, c1, alice, bob)
+	w.settle()
+	w.wantAsked()
+	w.give(carol, "main")
+	w.settle()
+	w.wantAsked("release pull")
+	w.wantRefs(alice, nostrPrefix+pull.ID, c1)
+	w.wantRefs(bob, nostrPrefix+pull.ID, c1)
+	w.wantRefs(carol)
+}
+
+// TestPushedTips: those without an event wait, those whose event names another commit go, those whose time is over go.
+func TestPushedTips(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	c2 := w.work.Commit("a", "2")
+	w.accept(w.announce("announcement", alice))
+	w.give(alice, "main")
+	good, bad := w.pull("good", carol, c1, alice), w.pull("bad", carol, strings.Repeat("d", 40), alice)
+	other := w.event("note", 1, carol)
+	w.accept(other)
+	unknown, late := strings.Repeat("e", 64), strings.Repeat("f", 64)
+	for id, commit := range map[string]string{good.ID: c1, bad.ID: c2, other.ID: c1, unknown: c2, late: c2} {
+		if err := w.repo(alice).SetRef(t.Context(), nostrPrefix+id, commit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	past := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(filepath.Join(w.repo(alice).Path(), nostrPrefix+late), past, past); err != nil {
+		t.Fatal(err)
+	}
+	settled := w.settle()
+	w.wantRefs(alice, nostrPrefix+good.ID, c1, nostrPrefix+unknown, c2)
+	if left := time.Until(settled.Again); left < 59*time.Minute || left > time.Hour {
+		t.Errorf("to be looked at again in %v", left)
+	}
+	if waiting, err := release.Waiting(t.Context(), w.repo(alice), w.find); err != nil || !slices.Equal(waiting, []string{unknown}) {
+		t.Errorf("waiting: %v (%v)", waiting, err)
+	}
+	// The event comes, and names another commit.
+	w.r.Forget("x")
+	w.accept(&nostr.Event{ID: unknown, Kind: nip34.KindPR, PubKey: carol, Tags: nostr.Tags{{"c", c1}, {"a", "30617:" + alice + ":x"}}})
+	w.settle()
+	w.wantRefs(alice, nostrPrefix+good.ID, c1)
+}
+
+// TestRefusedReleaseIsTakenBack: references fall back on what counts without it, and to nothing where nothing else does.
+func TestRefusedReleaseIsTakenBack(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	c2 := w.work.Commit("a", "2")
+	w.accept(w.announce("announcement", alice))
+	first := w.state("first", alice, mainBranch, c1)
+	w.give(alice, "main")
+	w.refuse[first.ID] = true
+	// As a push leaves them:
+	if _, err := w.repo(alice).SetRefs(t.Context(), map[string]string{mainBranch: c1}, nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	if settled := w.settle(); len(settled.Released) != 0 {
+		t.Errorf("settled %+v", settled)
+	}
+	w.wantAsked("release first")
+	w.wantRefs(alice)
+
+	w.state("second", alice, mainBranch, c1)
+	w.settle()
+	third := w.state("third", alice, mainBranch, c2)
+	w.refuse[third.ID] = true
+	w.asks()
+	w.settle()
+	w.wantAsked("release third")
+	w.wantRefs(alice, mainBranch, c1)
+}
+
+// TestLostVerdictIsNoRefusal: a release that is a duplicate because it was accepted before counts as released.
+func TestLostVerdictIsNoRefusal(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.accept(w.announce("announcement", alice))
+	state := w.state("state", alice, mainBranch, c1)
+	w.lose[state.ID] = true
+	w.give(alice, "main")
+	if settled := w.settle(); len(settled.Released) != 1 {
+		t.Errorf("settled %+v", settled)
+	}
+	w.wantRefs(alice, mainBranch, c1)
+}
+
+// TestIngestAway: references are there before the release is committed; asked again later it is, by another worker too, and an event whose release
+// never came is taken back.
+func TestIngestAway(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.accept(w.announce("announcement", alice))
+	state := w.state("state", alice, mainBranch, c1)
+	w.give(alice, "main")
+	w.away = true
+	if _, err := w.r.Settle(t.Context(), w.dossier()); !errors.Is(err, candidates.ErrNoVerdict) {
+		t.Fatalf("settled without ingest: %v", err)
+	}
+	w.wantRefs(alice, mainBranch, c1)
+	w.away = false
+	successor := &release.Releaser{Store: w.store, Offerer: w, Accepted: w.find, CatchUp: w.r.CatchUp, Hold: time.Hour, Log: w.r.Log}
+	w.drop(state) // it expired
+	w.settle()
+	w.wantRefs(alice)
+	again := w.state("again", alice, mainBranch, c1)
+	w.r = successor
+	if settled := w.settle(); len(settled.Released) != 1 || settled.Released[0].ID != again.ID {
+		t.Errorf("settled %+v", settled)
+	}
+	w.wantRefs(alice, mainBranch, c1)
+}
+
+// TestStateThatCannotBeStandsInNobodysWay: a branch that names a file.
+func TestStateThatCannotBeStandsInNobodysWay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	blob := w.work.Git("rev-parse", "HEAD:a")
+	w.accept(w.announce("announcement", alice))
+	w.state("good", alice, mainBranch, c1)
+	w.state("impossible", alice, mainBranch, blob)
+	w.give(alice, "main")
+	w.settle()
+	w.wantAsked("release good")
+	w.wantRefs(alice, mainBranch, c1)
+}
+
+// TestBrokenSiblingStandsInNobodysWay: what is wrong with one owner's repository is told, and everybody else's is released.
+func TestBrokenSiblingStandsInNobodysWay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.accept(w.announce("alice", alice))
+	w.accept(w.announce("mallory", bob))
+	w.give(alice, "main")
+	w.give(bob, "main")
+	if err := os.WriteFile(filepath.Join(w.repo(bob).Path(), "HEAD"), []byte("nonsense"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	w.state("mallory's", bob, mainBranch, c1)
+	w.state("alice's", alice, mainBranch, c1)
+	settled, err := w.r.Settle(t.Context(), w.dossier())
+	if err == nil {
+		t.Error("nothing is said of the broken repository")
+	}
+	if len(settled.Released) != 1 {
+		t.Errorf("settled %+v", settled)
+	}
+	w.wantAsked("release alice's")
+}
+
+// TestACrowdIsNotServedAtOnce: many who name somebody as their maintainer get the data little by little, after the one whose it is.
+func TestACrowdIsNotServedAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	w.accept(w.announce("bob", bob))
+	for n := range 20 {
+		w.announce(fmt.Sprint("fan", n), key(100+n), bob)
+	}
+	w.state("state", bob, mainBranch, c1)
+	w.give(bob, "main")
+	first := w.settle()
+	if first.Again.IsZero() || len(first.Released) != 17 {
+		t.Errorf("%d released at once, again at %v", len(first.Released), first.Again)
+	}
+	w.wantRefs(bob, mainBranch, c1)
+	if second := w.settle(); !second.Again.IsZero() || len(second.Released) != 4 {
+		t.Errorf("%d released then, again at %v", len(second.Released), second.Again)
+	}
+	for n := range 20 {
+		w.wantRefs(key(100+n), mainBranch, c1)
+	}
+}

@@ -1,0 +1,135 @@
+package release
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repository"
+)
+
+// prefixNostr is where the tips of pull requests lie.
+const prefixNostr = "refs/nostr/"
+
+// checkTips removes references under refs/nostr/ that name another commit than their event does, or whose event has not come in time, and asks to be
+// called again when the next one will have waited too long.
+func (s *settlement) checkTips(ctx context.Context, owner string) error {
+	repo := s.stock.repos[owner]
+	if repo == nil || s.known.tidy[owner] {
+		return nil
+	}
+	tips, err := readTips(ctx, repo)
+	if err != nil {
+		return err
+	}
+	tidy := true
+	for event, tip := range tips {
+		commit, known, err := CommitOf(s.d, s.Accepted, event)
+		if err != nil {
+			return err
+		}
+		until := tip.placed.Add(s.Hold)
+		switch {
+		case known && commit == tip.commit:
+			continue
+		case !known && time.Now().Before(until):
+			tidy = false
+			s.soon(until)
+			continue
+		}
+		if err := repo.DeleteRef(ctx, prefixNostr+event); err != nil {
+			return fmt.Errorf("remove %s%s from %s: %w", prefixNostr, event, repo.Ref(), err)
+		}
+		s.Log.Info("a pushed commit without its event is removed", "repository", repo.Ref(), "event", event, "event_known", known)
+	}
+	s.known.tidy[owner] = tidy
+	return nil
+}
+
+// tip is a reference under refs/nostr/.
+type tip struct {
+	commit string
+	placed time.Time // when it was pushed; what has no file of its own is as old as can be
+}
+
+// readTips gives the references under refs/nostr/ by the rest of their names. Nothing here ever packs references, so that as a rule each is a file,
+// and where there is none no git need be asked.
+func readTips(ctx context.Context, repo *repository.Repo) (map[string]tip, error) {
+	folder := filepath.Join(repo.Path(), filepath.FromSlash(prefixNostr))
+	files, err := os.ReadDir(folder)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("look for the tips of pull requests: %w", err)
+	}
+	_, packed := os.Lstat(filepath.Join(repo.Path(), "packed-refs"))
+	if len(files) == 0 && errors.Is(packed, fs.ErrNotExist) {
+		return nil, nil
+	}
+	refs, err := repo.Refs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tips := map[string]tip{}
+	for name, id := range refs.ByName {
+		event, is := strings.CutPrefix(name, prefixNostr)
+		if !is {
+			continue
+		}
+		tips[event] = tip{commit: id, placed: modified(filepath.Join(folder, filepath.FromSlash(event)))}
+	}
+	return tips, nil
+}
+
+func modified(path string) time.Time {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return time.Time{}
+	}
+	return info.ModTime()
+}
+
+// Waiting gives the events that references under refs/nostr/ of a repository are named for and that are not accepted. It starts no git process where
+// there are no such references.
+func Waiting(ctx context.Context, repo *repository.Repo, accepted func(id string) (*nostr.Event, error)) (events []string, err error) {
+	tips, err := readTips(ctx, repo)
+	for event := range tips {
+		have, err := accepted(event)
+		if err != nil {
+			return nil, err
+		}
+		if have == nil {
+			events = append(events, event)
+		}
+	}
+	return events, err
+}
+
+// CommitOf says which commit an event names that is known as a pull request or an update, held or accepted.
+func CommitOf(d dossier.Dossier, accepted func(id string) (*nostr.Event, error), id string) (commit string, known bool, err error) {
+	for _, pr := range d.PullRequests {
+		if pr.Event.ID == id {
+			return pr.Commit, true, nil
+		}
+	}
+	if !nip34.IsHex64(id) {
+		return "", false, nil
+	}
+	ev, err := accepted(id)
+	if ev == nil || err != nil {
+		return "", false, err
+	}
+	pr, err := nip34.ParsePullRequest(ev)
+	if err != nil {
+		// An event of another kind names no commit, so that none may be pushed under its name.
+		return "", true, nil
+	}
+	return pr.Commit, true, nil
+}
