@@ -29,7 +29,7 @@ type settlement struct {
 
 func (r *Releaser) begin(d dossier.Dossier) *settlement {
 	s := &settlement{Releaser: r, d: d, known: r.memory.of(d.Identifier), failed: map[string]error{}}
-	s.stock = &inventory{repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, concerns: s.concerns}
+	s.stock = &inventory{repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, concerns: s.concerns, shelves: s.known.shelves}
 	return s
 }
 
@@ -107,6 +107,7 @@ func (s *settlement) open(ctx context.Context, owner string) error {
 	}
 	if !s.known.swept[owner] || !repo.Exists() {
 		s.forget(owner)
+		delete(s.known.shelves, owner)
 		if err := repo.Ensure(ctx); err != nil {
 			return fmt.Errorf("make the repository of %s: %w", repo.Ref(), err)
 		}

@@ -2,8 +2,13 @@ package release
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
@@ -18,36 +23,65 @@ type inventory struct {
 	repos    map[string]*repository.Repo // owner
 	has      map[string]map[string]bool  // owner → object, of those that were asked for
 	concerns func(owner string) []string // objects to ask for in the same go
+	shelves  map[string]shelf            // what is remembered of earlier inventories
 	copies   int
 }
 
+// recall gives what is known of an owner's repository without asking git, and the packs that there are.
+func (v *inventory) recall(owner string) (has map[string]bool, packs string, err error) {
+	files, err := os.ReadDir(filepath.Join(v.repos[owner].Path(), "objects", "pack"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, "", fmt.Errorf("look for packs: %w", err)
+	}
+	var names strings.Builder
+	for _, file := range files {
+		if strings.HasSuffix(file.Name(), ".idx") {
+			names.WriteString(file.Name())
+		}
+	}
+	packs = names.String()
+	had := v.shelves[owner]
+	has = map[string]bool{}
+	for id, there := range had.has {
+		if there || had.packs == packs {
+			has[id] = there
+		}
+	}
+	return has, packs, nil
+}
+
 // missing gives those of the objects that an owner's repository lacks.
-func (v *inventory) missing(ctx context.Context, owner string, objects []string) ([]string, error) {
-	known := v.has[owner]
+func (v *inventory) missing(ctx context.Context, owner string, wanted []string) ([]string, error) {
+	known, objects := v.has[owner], wanted
+	if known == nil {
+		has, packs, err := v.recall(owner)
+		if err != nil {
+			return nil, err
+		}
+		known, v.has[owner] = has, has
+		objects = slices.Concat(wanted, v.concerns(owner))
+		v.shelves[owner] = shelf{packs: packs, has: known}
+	}
 	var ask []string
 	for _, id := range objects {
 		if _, asked := known[id]; !asked {
 			ask = append(ask, id)
 		}
 	}
-	if len(ask) > 0 {
-		if known == nil {
-			known = map[string]bool{}
-			v.has[owner] = known
-			ask = append(ask, v.concerns(owner)...)
-		}
-		absent, err := v.repos[owner].Missing(ctx, ask)
-		if err != nil {
-			return nil, fmt.Errorf("look for objects in %s: %w", v.repos[owner].Ref(), err)
-		}
-		for _, id := range ask {
-			known[id] = true
-		}
-		for _, id := range absent {
-			known[id] = false
-		}
+	absent, err := v.repos[owner].Missing(ctx, ask)
+	if err != nil {
+		return nil, fmt.Errorf("look for objects in %s: %w", v.repos[owner].Ref(), err)
 	}
-	return slices.DeleteFunc(slices.Clone(objects), func(id string) bool { return known[id] }), nil
+	for _, id := range ask {
+		known[id] = true
+	}
+	for _, id := range absent {
+		known[id] = false
+	}
+	if len(known) > maxShelf {
+		delete(v.shelves, owner)
+	}
+	return slices.DeleteFunc(slices.Clone(wanted), func(id string) bool { return known[id] }), nil
 }
 
 // gather brings objects together in one repository from others, and says whether all are there then. more: there was more to copy than may be

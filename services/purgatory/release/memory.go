@@ -21,7 +21,17 @@ type remembered struct {
 	aligned map[string]aligned // owner
 	tidy    map[string]bool    // owners below whose refs/nostr/ nothing waits and nothing is wrong
 	unfit   map[string]bool    // ids of states that no repository can have
+	shelves map[string]shelf   // owner
 }
+
+// shelf is which objects a repository has of those that were asked for. What is there stays there; what is not may have come with a new pack.
+type shelf struct {
+	packs string // those that there were
+	has   map[string]bool
+}
+
+// maxShelf bounds the objects that are remembered of one repository.
+const maxShelf = 1000
 
 // aligned is the state whose references a repository has.
 type aligned struct {
@@ -39,7 +49,7 @@ func (m *memory) of(identifier string) *remembered {
 	if m.by == nil || len(m.by) >= maxRemembered {
 		m.by = map[string]*remembered{}
 	}
-	m.by[identifier] = &remembered{swept: map[string]bool{}, aligned: map[string]aligned{}, tidy: map[string]bool{}, unfit: map[string]bool{}}
+	m.by[identifier] = &remembered{swept: map[string]bool{}, aligned: map[string]aligned{}, tidy: map[string]bool{}, unfit: map[string]bool{}, shelves: map[string]shelf{}}
 	return m.by[identifier]
 }
 

@@ -1,0 +1,127 @@
+package release_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tendril.dev/services/purgatory/repository"
+)
+
+// counting gives a store whose git notes every process that is started, and how many there were.
+func counting(t testing.TB) (*repository.Store, func() int) {
+	t.Helper()
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := t.TempDir()
+	notes, script := filepath.Join(folder, "started"), filepath.Join(folder, "git")
+	if err := os.WriteFile(script, fmt.Appendf(nil, "#!/bin/sh\necho \"$1\" >> '%s'\nexec '%s' \"$@\"\n", notes, git), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	store, err := repository.NewStore(repository.Options{Root: filepath.Join(folder, "repositories"), Git: script})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, func() int {
+		data, err := os.ReadFile(notes)
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		os.Remove(notes)
+		return bytes.Count(data, []byte("\n"))
+	}
+}
+
+// crowd makes an identifier of one owner with data and of others who announce the same, each with a state whose object never comes.
+func crowd(t testing.TB, others int) (*world, func() int) {
+	w := newWorld(t)
+	store, started := counting(t)
+	w.store, w.r.Store = store, store
+	c1 := w.work.Commit("a", "1")
+	w.accept(w.announce("announcement", alice))
+	w.give(alice, "main")
+	w.state("state", alice, mainBranch, c1)
+	for n := range others {
+		w.announce("other", key(100+n))
+		w.state("never", key(100+n), mainBranch, fmt.Sprintf("%040x", n+1))
+	}
+	w.settle()
+	started()
+	return w, started
+}
+
+// TestStrangersCostLittle: where nothing happened no git is started, however many announce the same identifier and wait for something.
+func TestStrangersCostLittle(t *testing.T) {
+	t.Parallel()
+	w, started := crowd(t, 0)
+	w.settle()
+	if n := started(); n != 0 {
+		t.Errorf("%d git processes to settle where nothing happened", n)
+	}
+	w, started = crowd(t, 10)
+	w.settle()
+	if n := started(); n != 0 {
+		t.Errorf("%d git processes for 10 strangers who wait for something that has not come", n)
+	}
+	w.give(key(105), "main")
+	w.settle()
+	if n := started() - 1; n != 1 {
+		t.Errorf("%d git processes to look for what one of 10 strangers waits for in what has come, want one", n)
+	}
+	// Somebody who names the owner as a maintainer does not make the owner's next state dearer than by what it brings.
+	c2 := w.work.Commit("a", "2")
+	w.give(alice, c2)
+	w.state("second", alice, mainBranch, c2)
+	started()
+	w.settle()
+	if n := started(); n > 6 {
+		t.Errorf("%d git processes for one more state", n)
+	}
+}
+
+// BenchmarkSettle tells what settling an identifier costs: where nothing happened, and where others announce the same identifier.
+func BenchmarkSettle(b *testing.B) {
+	for _, others := range []int{0, 10, 100} {
+		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
+			w, started := crowd(b, others)
+			d := w.dossier()
+			started()
+			for b.Loop() {
+				if _, err := w.r.Settle(b.Context(), d); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(started())/float64(b.N), "processes/op")
+		})
+	}
+}
+
+// BenchmarkRelease is a state with one new commit, from its objects being there to its release, ingest aside.
+func BenchmarkRelease(b *testing.B) {
+	w, started := crowd(b, 0)
+	before := strings.TrimSpace(w.work.Git("rev-parse", "HEAD"))
+	processes := 0
+	for i := 0; b.Loop(); i++ {
+		b.StopTimer()
+		next := w.work.Commit("a", fmt.Sprint("bench", i))
+		w.give(alice, next, "^"+before)
+		w.state("next", alice, mainBranch, next)
+		before = next
+		d := w.dossier()
+		started()
+		b.StartTimer()
+		if settled, err := w.r.Settle(b.Context(), d); err != nil || len(settled.Released) != 1 {
+			b.Fatal(settled, err)
+		}
+		b.StopTimer()
+		processes += started()
+		b.StartTimer()
+	}
+	b.ReportMetric(float64(processes)/float64(b.N), "processes/op")
+}
