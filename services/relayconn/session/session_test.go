@@ -40,7 +40,7 @@ type play struct {
 	held     []func()
 	fail     error
 	statuses []session.Status
-	judged   []proto.Source
+	judged   []string       // source, and whether it was a gap
 	stored   []*nostr.Event // what the relay has
 	mute     bool           // the relay answers no historic request
 	accepted map[string]bool
@@ -118,10 +118,14 @@ func (p *play) Status(s session.Status) {
 	p.statuses = append(p.statuses, s)
 }
 
-func (p *play) Judged(_ *nostr.Event, source proto.Source, _ bool, _ proto.Verdict) {
+func (p *play) Judged(_ *nostr.Event, source proto.Source, gap bool, _ proto.Verdict) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.judged = append(p.judged, source)
+	told := string(source)
+	if gap {
+		told += " gap"
+	}
+	p.judged = append(p.judged, told)
 }
 
 func (p *play) status() session.Status {

@@ -1,0 +1,402 @@
+package session_test
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/items"
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+func (p *play) want(revision uint64, what items.Set) {
+	p.wanted <- session.Wanted{Items: what, Revision: revision}
+	synctest.Wait()
+}
+
+// named are the values of a tag in the filters that are open.
+func named(filters []nostr.Filter, tag string) (values []string) {
+	for _, f := range filters {
+		values = append(values, f.Tags[tag]...)
+	}
+	slices.Sort(values)
+	return values
+}
+
+// TestGaps: only what was to come live and did not is a gap, whatever else a reconnect or a day brings.
+func TestGaps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		at := func(d time.Duration) nostr.Timestamp { return nostr.Timestamp(time.Now().Add(d).Unix()) }
+		issue := func(d time.Duration, repo string) *nostr.Event {
+			return event(t, 1621, at(d), nostr.Tag{"a", "30617:aa:" + repo})
+		}
+		judged := func() (told []string) {
+			synctest.Wait()
+			p.with(func() { told, p.judged = p.judged, nil })
+			slices.Sort(told)
+			return told
+		}
+		since := at(-25 * time.Minute)
+		p.stored = []*nostr.Event{issue(-5*time.Minute, "x"), issue(-20*time.Minute, "x"), issue(-21*time.Minute, "new")}
+		p.run(session.Start{Since: &since, Live: time.Now().Add(-10 * time.Minute), Confirmed: repos("30617:aa:x"), Revision: 3})
+		p.want(4, repos("30617:aa:x", "30617:aa:new"))
+		if got := judged(); !slices.Equal(got, []string{"reconnect", "reconnect gap", "startup"}) {
+			t.Errorf("a reconnect brings %v, want one of the time away, one from before, and the past of the new repository", got)
+		}
+		time.Sleep(time.Hour)
+		p.with(func() {
+			p.stored = append([]*nostr.Event{issue(-30*time.Minute, "x"), issue(-31*time.Minute, "later")}, p.stored...)
+		})
+		p.daily <- time.Now()
+		p.want(5, repos("30617:aa:x", "30617:aa:new", "30617:aa:later"))
+		if got := judged(); !slices.Equal(got, []string{"daily gap", "startup"}) {
+			t.Errorf("a day brings %v, want what did not come live, and the past of the new repository", got)
+		}
+		p.stop()
+	})
+}
+
+// TestConfirmedRevision is what a successor begins from: kept by a quick reconnect until there is a newer, taken back by a fresh start.
+func TestConfirmedRevision(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.mute = true
+		since := nostr.Timestamp(200)
+		p.run(session.Start{Since: &since, Confirmed: repos("30617:aa:x"), Revision: 3})
+		if st := p.status(); st.Confirmed != 3 || st.CaughtUp || st.Repos != 1 {
+			t.Fatalf("at the start %+v", st)
+		}
+		p.want(5, repos("30617:aa:x", "30617:aa:y"))
+		if st := p.status(); st.Confirmed != 3 {
+			t.Fatalf("while something is pending %+v", st)
+		}
+		p.want(6, repos("30617:aa:x"))
+		p.with(func() { p.mute = false })
+		p.daily <- time.Now()
+		synctest.Wait()
+		if st := p.status(); st.Confirmed != 6 || st.Days != 1 || !st.CaughtUp {
+			t.Fatalf("after the daily start %+v", st)
+		}
+		var lowest uint64 = 9
+		p.with(func() {
+			for _, st := range p.statuses {
+				lowest = min(lowest, st.Confirmed)
+			}
+		})
+		if lowest != 0 {
+			t.Fatal("the daily start took nothing back")
+		}
+		p.stop()
+	})
+}
+
+// TestCutOffStartIsMadeWhole: layer 1 is asked for from the beginning, what was confirmed only since then.
+func TestCutOffStartIsMadeWhole(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.mute = true
+		since := nostr.Timestamp(200)
+		p.run(session.Start{Since: &since, Whole: true, Confirmed: repos("30617:aa:x")})
+		for _, f := range p.open(false) {
+			if layer1 := len(f.Kinds) > 0; layer1 != (f.Since == nil) {
+				t.Errorf("asked %v", f)
+			}
+		}
+		p.stop()
+	})
+}
+
+// TestConsolidationBringsBackWhatItDropped, and leaves alone what a start asks for, which nothing would bring back.
+func TestConsolidationBringsBackWhatItDropped(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.session.Rules.Silence = time.Hour
+		p.mute = true
+		p.run(session.Start{})
+		for n := 1; n <= 4; n++ {
+			p.want(uint64(n), manyRepos(0, n))
+		}
+		if live := len(p.open(true)); live != 1+12 {
+			t.Fatalf("%d live filters", live)
+		}
+		p.want(5, manyRepos(0, 5))
+		p.with(func() { p.mute = false })
+		time.Sleep(rules.ConsolidateWait)
+		synctest.Wait()
+		if got := named(p.open(true), "a"); len(got) != 5 {
+			t.Fatalf("live after consolidation: %v, want all five", got)
+		}
+		var layer1 bool
+		p.with(func() { _, layer1 = p.asked["h2"] })
+		if !layer1 {
+			t.Fatal("the past of layer 1 was given up")
+		}
+		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "h2"}
+		time.Sleep(rules.Settle)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected || st.Repos != 5 || st.Confirmed != 5 {
+			t.Fatalf("%+v", st)
+		}
+		p.stop()
+	})
+}
+
+// TestLargeTargetIsNotConsolidatedForNothing: where even full filters are too many, an addition does not close and open everything.
+func TestLargeTargetIsNotConsolidatedForNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 500)) // 15 full filters, more than the 12 that are allowed
+		asked, _ := p.count()
+		p.want(2, manyRepos(0, 501))
+		if n, _ := p.count(); n-asked != 1+3 {
+			t.Fatalf("%d requests for one more repository, want one live and three historic", n-asked)
+		}
+		if n := len(p.open(true)); n != 1+15+3 {
+			t.Fatalf("%d live filters", n)
+		}
+		p.want(3, manyRepos(0, 502))
+		if n := len(p.open(true)); n != 1+18+3 {
+			t.Fatalf("%d live filters, want 501 repositories in 18 and the new one in 3: now there was something to save", n)
+		}
+		p.stop()
+	})
+}
+
+// TestFewSubscriptions: additions share subscriptions, because relays allow few, and one REQ stays of a size that relays take.
+func TestFewSubscriptions(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.session.Rules.MaxFilters = 70
+		p.run(session.Start{})
+		for n := 1; n <= 20; n++ {
+			p.want(uint64(n), manyRepos(0, n))
+		}
+		if n := p.status().Subscriptions; n != 1+6 {
+			t.Fatalf("%d subscriptions for 60 filters", n)
+		}
+		var long []string
+		for i := range 300 {
+			long = append(long, fmt.Sprintf("30617:%064d:%s%d", 1, strings.Repeat("x", 190), i))
+		}
+		p.want(30, repos(long...))
+		p.with(func() {
+			for sub, filters := range p.asked {
+				data := nostr.ReqEnvelope{SubscriptionID: sub, Filters: filters}.String()
+				if len(data) > 100_000 {
+					t.Errorf("a REQ of %d bytes", len(data))
+				}
+			}
+		})
+		if got := named(p.open(true), "q"); len(got) < 300 {
+			t.Fatalf("%d references are live", len(got))
+		}
+		p.stop()
+	})
+}
+
+// TestSlowLoris: a relay that sends just enough to not be silent does not hold up a batch for ever.
+func TestSlowLoris(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.mute = true
+		p.run(session.Start{})
+		drip := event(t, 30617, 5)
+		began := time.Now()
+		for p.status().Connection == session.Syncing && time.Since(began) < 48*time.Hour {
+			p.messages <- wire.Message{Kind: wire.Event, Sub: "h2", Event: drip}
+			time.Sleep(rules.Silence - time.Second)
+			synctest.Wait()
+		}
+		if st := p.status(); st.Connection != session.Incomplete || time.Since(began) > 21*rules.Silence {
+			t.Fatalf("after %v: %+v", time.Since(began), st)
+		}
+		p.stop()
+	})
+}
+
+// TestClosedLiveSubscriptionIsNoRateLimit: the relay goes on being asked for other things.
+func TestClosedLiveSubscriptionIsNoRateLimit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error: oops"}
+		p.want(1, repos("30617:aa:x"))
+		if st := p.status(); !st.Limited.IsZero() || st.Repos != 1 {
+			t.Fatalf("%+v", st)
+		}
+		p.stop()
+	})
+}
+
+// TestQuietDelaysTheDay: a daily start does not begin while the relay wants quiet, and keeps what is live until it does.
+func TestQuietDelaysTheDay(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.messages <- wire.Message{Kind: wire.Notice, Reason: "ERROR: too many requests"}
+		p.daily <- time.Now()
+		synctest.Wait()
+		if st := p.status(); st.Days != 0 || len(p.open(true)) != 1 {
+			t.Fatalf("%+v, %d live", st, len(p.open(true)))
+		}
+		time.Sleep(rules.Cooldown + time.Second)
+		synctest.Wait()
+		if st := p.status(); st.Days != 1 || !st.CaughtUp || len(p.open(true)) != 1 {
+			t.Fatalf("%+v, %d live", st, len(p.open(true)))
+		}
+		p.stop()
+	})
+}
+
+// TestTooLargeForTheBus: an event that no one can take does not fail the batch that it came with.
+func TestTooLargeForTheBus(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.fail = fmt.Errorf("send candidate: %w", nats.ErrMaxPayload)
+		p.stored = []*nostr.Event{event(t, 30617, 100)}
+		p.run(session.Start{})
+		time.Sleep(rules.Settle)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected {
+			t.Fatalf("%+v", st)
+		}
+		p.stop()
+	})
+}
+
+// TestFloodIsReadSlowly: messages that bring nothing, of whatever kind, cost us no more than a bounded part of our time.
+func TestFloodIsReadSlowly(t *testing.T) {
+	t.Parallel()
+	for name, message := range map[string]func(known *nostr.Event) wire.Message{
+		"for subscriptions that are closed": func(ev *nostr.Event) wire.Message { return wire.Message{Kind: wire.Event, Sub: "h2", Event: ev} },
+		"known events":                      func(ev *nostr.Event) wire.Message { return wire.Message{Kind: wire.Event, Sub: "l1", Event: ev} },
+		"ends of stored events":             func(*nostr.Event) wire.Message { return wire.Message{Kind: wire.EOSE, Sub: "l1"} },
+		"notices":                           func(*nostr.Event) wire.Message { return wire.Message{Kind: wire.Notice, Reason: "hi"} },
+		"what is none of our business":      func(*nostr.Event) wire.Message { return wire.Message{} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				ev := event(t, 30617, 5)
+				p.stored = []*nostr.Event{ev}
+				p.run(session.Start{})
+				began := time.Now()
+				const n = 60_000
+				for range n {
+					p.messages <- message(ev)
+				}
+				if took := time.Since(began); took < 5*time.Second || took > time.Minute {
+					t.Errorf("%d messages were taken in %v", n, took)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+// lines counts log records above debug.
+type lines struct {
+	slog.Handler
+	n *int
+}
+
+func (l lines) Write(b []byte) (int, error) { *l.n++; return len(b), nil }
+
+// TestOneWarningForEachCause, however often it happens.
+func TestOneWarningForEachCause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		n := 0
+		p.session.Log = slog.New(slog.NewTextHandler(lines{n: &n}, &slog.HandlerOptions{Level: slog.LevelInfo}))
+		p.mute = true
+		p.run(session.Start{})
+		for i := range 20 {
+			p.want(uint64(i+1), manyRepos(i, i+1))
+			time.Sleep(rules.Silence + time.Second)
+			p.messages <- wire.Message{Kind: wire.Event, Sub: "l1", Event: event(t, 1, 5)}
+			p.messages <- wire.Message{Kind: wire.Notice, Reason: "rate-limited"}
+			time.Sleep(rules.Cooldown + time.Second)
+			synctest.Wait()
+		}
+		p.stop()
+		if n != 3 {
+			t.Errorf("%d warnings, want one for incomplete sync, one for quiet, one for what was not asked", n)
+		}
+	})
+}
+
+// FuzzHear: whatever a relay says and in whatever order, the session neither panics nor waits for ever.
+func FuzzHear(f *testing.F) {
+	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		synctest.Test(t, func(t *testing.T) {
+			p := newPlay(t)
+			p.mute = true
+			events := []*nostr.Event{event(t, 30617, 5), event(t, 1621, 6, nostr.Tag{"a", "30617:aa:000"}), event(t, 1, 7), {}}
+			p.run(session.Start{})
+			send := func(m wire.Message) {
+				select {
+				case p.messages <- m:
+				case err := <-p.done:
+					p.done <- err
+				}
+			}
+			for i, b := range script[:min(len(script), 200)] {
+				sub := fmt.Sprintf("%c%d", "lh"[b>>7], int(b>>3)&7)
+				switch b & 7 {
+				case 0, 1:
+					send(wire.Message{Kind: wire.Event, Sub: sub, Event: events[i%len(events)]})
+				case 2:
+					send(wire.Message{Kind: wire.EOSE, Sub: sub})
+				case 3:
+					send(wire.Message{Kind: wire.Closed, Sub: sub, Reason: "no"})
+				case 4:
+					send(wire.Message{Kind: wire.Closed, Sub: sub, Reason: "rate-limited: no"})
+				case 5:
+					select {
+					case p.wanted <- session.Wanted{Items: manyRepos(0, i%9), Revision: uint64(i)}:
+					case err := <-p.done:
+						p.done <- err
+					}
+				case 6:
+					select {
+					case p.daily <- time.Now():
+					case err := <-p.done:
+						p.done <- err
+					}
+				case 7:
+					time.Sleep(time.Duration(b) * time.Second)
+				}
+				synctest.Wait()
+			}
+			time.Sleep(24 * time.Hour)
+			synctest.Wait()
+			if st := p.status(); len(p.done) == 0 && st.Connection == session.Syncing {
+				t.Errorf("after a day of silence: %+v", st)
+			}
+			p.end()
+		})
+	})
+}
