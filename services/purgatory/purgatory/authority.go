@@ -101,9 +101,12 @@ func (w *worker) Push(ctx context.Context, ref nip34.RepoRef, commands []smartht
 		w.due.addAt(ref.Identifier, time.Now().Add(w.node.Settings.HuntInterval))
 		return err
 	}
+	if err := w.releasePushed(context.WithoutCancel(ctx), ref, state); err != nil {
+		return err
+	}
 	w.tell(ref.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(ref.PubKey), Objects: some(newIDs(commands))})
 	w.log.Info("pushed", "repository", ref, "references", len(commands))
-	return w.releasePushed(context.WithoutCancel(ctx), ref, state)
+	return nil
 }
 
 // releasePushed releases what a push satisfied, and says whether the state that allowed it is served then. What went wrong with other repositories of

@@ -18,31 +18,27 @@ type orphans struct {
 
 func newOrphans() *orphans { return &orphans{by: map[string]map[nip34.RepoRef]bool{}} }
 
-func (o *orphans) add(ref nip34.RepoRef) {
+func (o *orphans) add(refs ...nip34.RepoRef) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.by[ref.Identifier] == nil {
-		o.by[ref.Identifier] = map[nip34.RepoRef]bool{}
+	for _, ref := range refs {
+		if o.by[ref.Identifier] == nil {
+			o.by[ref.Identifier] = map[nip34.RepoRef]bool{}
+		}
+		o.by[ref.Identifier][ref] = true
 	}
-	o.by[ref.Identifier][ref] = true
 }
 
-func (o *orphans) of(identifier string) (refs []nip34.RepoRef) {
+// take gives those of an identifier, and forgets them. It is called before what is known of the identifier is read: one that is added later is for
+// the next time.
+func (o *orphans) take(identifier string) (refs []nip34.RepoRef) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for ref := range o.by[identifier] {
 		refs = append(refs, ref)
 	}
+	delete(o.by, identifier)
 	return refs
-}
-
-func (o *orphans) remove(ref nip34.RepoRef) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	delete(o.by[ref.Identifier], ref)
-	if len(o.by[ref.Identifier]) == 0 {
-		delete(o.by, ref.Identifier)
-	}
 }
 
 // drop forgets those of a shard.

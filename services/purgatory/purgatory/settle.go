@@ -190,12 +190,18 @@ func (w *worker) tidy(ctx context.Context, d dossier.Dossier) error {
 	return nil
 }
 
-// settle releases what is complete, waits until that is served, tells about it, and clears away repositories that are nobody's. It gives the dossier as
+// settle clears away repositories that are nobody's, releases what is complete, waits until that is served, and tells about it. It gives the dossier as
 // it is then, beside an error too, unless nothing could be read. The caller has the identifier's lock.
 func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier, error) {
+	suspects := w.orphans.take(identifier)
 	d, entries, err := w.dossier(ctx, identifier)
 	if err != nil {
+		w.orphans.add(suspects...)
 		return dossier.Dossier{}, err
+	}
+	if err := w.clear(ctx, d, suspects); err != nil {
+		w.log.Error("an empty repository is left behind for now", "error", err)
+		w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
 	}
 	settled, failed := w.releaser.Settle(ctx, d)
 	if !settled.Again.IsZero() {
@@ -220,19 +226,20 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 		w.metrics.left(ev.Kind, release.Superseded, since[ev.ID])
 		w.tell(identifier, proto.GitExpired, proto.GitNotice{Event: ev.ID, Kind: ev.Kind, Reason: release.Superseded})
 	}
-	return d.Accepting(served...).Without(gone...), errors.Join(failed, w.clear(ctx, d))
+	return d.Accepting(served...).Without(gone...), failed
 }
 
 // clear removes repositories that no announcement speaks for any more and that never got any data: those of held announcements that fell silent,
 // expired, were deleted, or no longer list us. A repository with data is never removed.
-func (w *worker) clear(ctx context.Context, d dossier.Dossier) error {
-	for _, ref := range w.orphans.of(d.Identifier) {
-		if !d.Hosts(ref.PubKey) {
-			if err := w.removeEmpty(ctx, ref); err != nil {
-				return fmt.Errorf("remove the empty repository of %s: %w", ref, err)
-			}
+func (w *worker) clear(ctx context.Context, d dossier.Dossier, suspects []nip34.RepoRef) error {
+	for i, ref := range suspects {
+		if d.Hosts(ref.PubKey) {
+			continue
 		}
-		w.orphans.remove(ref)
+		if err := w.removeEmpty(ctx, ref); err != nil {
+			w.orphans.add(suspects[i:]...)
+			return fmt.Errorf("remove the empty repository of %s: %w", ref, err)
+		}
 	}
 	return nil
 }

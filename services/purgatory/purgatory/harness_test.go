@@ -1,0 +1,220 @@
+package purgatory_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/claim"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/node"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/purgatory"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+const domain = "git.example.com"
+
+// worker is the service in a node of its own.
+type worker struct {
+	*node.Node
+	stop func()
+}
+
+// start runs a worker on the git folder; url is the NATS server of another, or empty.
+func start(t testing.TB, name, gitFolder, url string, flags ...string) worker {
+	t.Helper()
+	flags = append([]string{
+		"--domain=" + domain, "--relay-data-path=" + t.TempDir(), "--database-backend=memory", "--git-data-path=" + gitFolder, "--worker-name=" + name,
+		"--nats-url=" + url, "--git-listen=127.0.0.1:0", "--allow-private-networks", "--hunt-sync-delay=10ms", "--hunt-user-delay=10m",
+		"--hunt-interval=10ms", "--hunt-backoff-base=200ms", "--hunt-backoff-max=1s",
+	}, flags...)
+	if url == "" {
+		flags = append(flags, "--nats-listen=127.0.0.1:0")
+	}
+	s, err := config.Parse("purgatory", flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := node.Open(t.Context(), "purgatory", s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx, node.Service{Name: "purgatory", Run: purgatory.Run}) }()
+	w := worker{Node: n, stop: sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	})}
+	t.Cleanup(func() {
+		w.stop()
+		if err := n.Close(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
+	eventually(t, name+" holds shards", func() bool { return w.metric("purgatory_shards_held") > 0 })
+	return w
+}
+
+// metric is the sum of a metric over its labels that contain all of the parts; -1 if there is no such metric.
+func (w worker) metric(name string, parts ...string) float64 {
+	families, err := w.Metrics.Gather()
+	if err != nil {
+		return -1
+	}
+	sum, found := 0.0, false
+	for _, f := range families {
+		if f.GetName() != name {
+			continue
+		}
+	series:
+		for _, m := range f.GetMetric() {
+			for _, part := range parts {
+				if !strings.Contains(m.String(), `"`+part+`"`) {
+					continue series
+				}
+			}
+			found = true
+			sum += m.GetCounter().GetValue() + m.GetGauge().GetValue() + float64(m.GetHistogram().GetSampleCount())
+		}
+	}
+	if !found {
+		return -1
+	}
+	return sum
+}
+
+// world is one worker, an ingest that is played, and whoever listens.
+type world struct {
+	testing.TB
+	worker
+	git   string
+	store *repository.Store
+	in    *ingest
+	told  *notices
+	door  *httptest.Server
+}
+
+func newWorld(t testing.TB, flags ...string) *world {
+	t.Helper()
+	git := filepath.Join(t.TempDir(), "git")
+	w := &world{TB: t, git: git, worker: start(t, "one", git, "", flags...)}
+	store, err := repository.NewStore(repository.Options{Root: git})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.store, w.in, w.told = store, playIngest(t, w.Bus), listen(t, w.Bus)
+	w.openDoor()
+	eventually(t, "all shards are held", func() bool { return w.metric("purgatory_shards_held") == proto.Shards })
+	return w
+}
+
+// openDoor passes every request on to the worker that holds the shard, as the front door does.
+func (w *world) openDoor() {
+	ctx, cancel := context.WithCancel(context.Background())
+	w.Cleanup(cancel)
+	directory, err := claim.Watch(ctx, w.Bus, proto.GroupShards, slog.New(slog.DiscardHandler))
+	if err != nil {
+		w.Fatal(err)
+	}
+	proxy := &httputil.ReverseProxy{
+		Rewrite: func(r *httputil.ProxyRequest) {
+			path, err := nip34.ParseRepositoryPath(r.In.URL.EscapedPath())
+			holder, ok := directory.Holder(proto.ShardName(proto.ShardOf(path.Identifier)))
+			if err != nil || !ok {
+				holder.Address = "127.0.0.1:1" // nobody: 502
+			}
+			r.SetURL(&url.URL{Scheme: "http", Host: holder.Address})
+		},
+		ErrorHandler: func(rw http.ResponseWriter, _ *http.Request, _ error) { rw.WriteHeader(http.StatusBadGateway) },
+	}
+	w.door = httptest.NewServer(proxy)
+	w.Cleanup(w.door.Close)
+}
+
+func (w *world) address(owner, identifier string) string {
+	return w.door.URL + nip34.RepositoryURLPath(npub(w, owner), identifier)
+}
+
+func (w *world) repo(owner, identifier string) *repository.Repo {
+	w.Helper()
+	repo, err := w.store.Repo(nip34.RepoRef{PubKey: owner, Identifier: identifier})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return repo
+}
+
+func (w *world) ref(owner, identifier, name string) string {
+	w.Helper()
+	repo := w.repo(owner, identifier)
+	if !repo.Exists() {
+		return ""
+	}
+	refs, err := repo.Refs(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return refs.ByName[name]
+}
+
+func (w *world) released(ev *nostr.Event) {
+	w.Helper()
+	eventually(w, ev.Content+" is released", func() bool { return w.in.times(ev.ID) > 0 })
+}
+
+func (w *world) push(work *gittest.Work, owner, identifier string, refs ...string) (string, error) {
+	w.Helper()
+	return gittest.Try(w, work.Dir, append([]string{"push", w.address(owner, identifier)}, refs...)...)
+}
+
+var (
+	alice = strings.Repeat("a1", 32)
+	bob   = strings.Repeat("b0", 32)
+)
+
+func npub(t testing.TB, pubkey string) string {
+	t.Helper()
+	s, err := nip19.EncodePublicKey(pubkey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func finish(ev *nostr.Event) *nostr.Event {
+	ev.ID, ev.Sig = ev.GetID(), strings.Repeat("0", 128)
+	return ev
+}
+
+func announcement(t testing.TB, name, owner, identifier string, clone ...string) *nostr.Event {
+	return finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: owner, CreatedAt: 1000, Content: name, Tags: nostr.Tags{
+		{"d", identifier}, append(nostr.Tag{"clone", "https://" + domain + nip34.RepositoryURLPath(npub(t, owner), identifier)}, clone...),
+		{"relays", "wss://" + domain}}})
+}
+
+func state(name, author, identifier string, at nostr.Timestamp, commit string) *nostr.Event {
+	return finish(&nostr.Event{Kind: nip34.KindState, PubKey: author, CreatedAt: at, Content: name, Tags: nostr.Tags{
+		{"d", identifier}, {"refs/heads/main", commit}, {"HEAD", "ref: refs/heads/main"}}})
+}
+
+func pull(name, author, commit, owner, identifier string, clone ...string) *nostr.Event {
+	return finish(&nostr.Event{Kind: nip34.KindPR, PubKey: author, CreatedAt: 2000, Content: name, Tags: nostr.Tags{
+		{"a", fmt.Sprintf("%d:%s:%s", nip34.KindAnnouncement, owner, identifier)}, {"c", commit}, append(nostr.Tag{"clone"}, clone...)}})
+}

@@ -1,0 +1,353 @@
+package purgatory_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+const mainBranch = "refs/heads/main"
+
+// TestHunt: what another server has is found, released and served, and everybody who watches is told.
+func TestHunt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work, root := gittest.NewWork(t), t.TempDir()
+	c1 := work.Commit("a", "1")
+	work.Publish(root, "x.git")
+	server := gittest.Backend(t, root)
+	ann, st := announcement(t, "announcement", alice, "my repo/ü", "http://127.0.0.1:1/gone.git", server.URL+"/x.git"), state("state", alice, "my repo/ü", 1001, c1)
+	w.in.holds("my repo/ü", ann, proto.SourceLive, time.Hour)
+	w.in.holds("my repo/ü", st, proto.SourceLive, time.Hour)
+	w.released(ann)
+	w.released(st)
+	clone := filepath.Join(t.TempDir(), "clone")
+	gittest.Git(t, root, "clone", "--quiet", w.address(alice, "my repo/ü"), clone)
+	if head := gittest.Git(t, clone, "rev-parse", "HEAD"); head != c1 {
+		t.Errorf("cloned %s, want %s", head, c1)
+	}
+	for _, prefix := range []string{"my repo/ü failed", "my repo/ü fetched", "my repo/ü released 30617", "my repo/ü released 30618"} {
+		w.told.await(prefix)
+	}
+	eventually(t, "the hunt is over", func() bool { return w.metric("purgatory_sync_queue_size") == 0 })
+	for _, m := range []struct {
+		name  string
+		label []string
+		want  float64
+	}{
+		{"purgatory_released_total", []string{"30617"}, 1}, {"purgatory_released_total", []string{"30618"}, 1},
+		{"purgatory_sync_attempts_total", []string{"ok"}, 1}, {"purgatory_sync_oids_fetched_total", nil, 1}, {"purgatory_wait_seconds", nil, 2},
+		{"purgatory_held", nil, 0}, {"purgatory_shards_held", nil, proto.Shards}, {"purgatory_domain_requests_total", []string{"127.0.0.1:1"}, 1},
+	} {
+		if got := w.metric(m.name, m.label...); got != m.want {
+			t.Errorf("%s%v is %v, want %v", m.name, m.label, got, m.want)
+		}
+	}
+}
+
+// TestHuntGoesOnForWhatIsNewer: the release of an announcement and an older state does not end the hunt for a newer one.
+func TestHuntGoesOnForWhatIsNewer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work, root := gittest.NewWork(t), t.TempDir()
+	c1 := work.Commit("a", "1")
+	path := work.Publish(root, "x.git")
+	c2 := work.Commit("a", "2")
+	server := gittest.Backend(t, root)
+	ann, old, young := announcement(t, "announcement", alice, "x", server.URL+"/x.git"), state("old", alice, "x", 1001, c1), state("young", alice, "x", 1002, c2)
+	w.in.holds("x", ann, proto.SourceLive, time.Hour)
+	w.in.holds("x", old, proto.SourceLive, time.Hour)
+	w.in.holds("x", young, proto.SourceLive, time.Hour)
+	w.released(ann)
+	w.released(old)
+	work.Git("push", "--quiet", path, "main")
+	w.released(young)
+	if got := w.ref(alice, "x", mainBranch); got != c2 {
+		t.Errorf("main is %s, want %s", got, c2)
+	}
+}
+
+// TestPush: refused with the reason on the terminal while nothing allows it; then what it satisfies is served when it returns.
+func TestPush(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	c1 := work.Commit("a", "1")
+	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "not found") {
+		t.Errorf("a push to what nobody announced: %v\n%s", err, out)
+	}
+	ann, st := announcement(t, "announcement", alice, "x"), state("state", alice, "x", 1001, c1)
+	w.in.holds("x", ann, proto.SourceUser, time.Minute)
+	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "no state event for this repository") {
+		t.Errorf("a push without a state: %v\n%s", err, out)
+	}
+	w.told.await("x refused")
+	w.in.holds("x", st, proto.SourceUser, time.Minute)
+	if out, err := w.push(work, alice, "x", "main"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if w.in.times(ann.ID) != 1 || w.in.times(st.ID) != 1 {
+		t.Error("the push returned before what it satisfied was accepted")
+	}
+	w.told.await("x pushed")
+	asked := w.in.requests()
+	if asked["extend announcement"] != 2 && asked["extend announcement"] != 1 || asked["extend state"] != 1 {
+		t.Errorf("the clocks of what the push used: %v", asked)
+	}
+}
+
+// TestRefusedAfterThePush: ingest has the last word, and references do not stay where a refused state put them.
+func TestRefusedAfterThePush(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	c1 := work.Commit("a", "1")
+	w.in.accept(announcement(t, "announcement", alice, "x"))
+	st := state("state", alice, "x", 1001, c1)
+	w.in.mu.Lock()
+	w.in.refuse[st.ID] = true
+	w.in.mu.Unlock()
+	w.in.holds("x", st, proto.SourceUser, time.Minute)
+	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "does not count any more") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if got := w.ref(alice, "x", mainBranch); got != "" {
+		t.Errorf("main is %s after a push that was refused", got)
+	}
+}
+
+// TestPushedCommitWaitsForItsPullRequest, which is then released at once; an update goes where its pull request went.
+func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	c1 := work.Commit("a", "1")
+	w.in.accept(announcement(t, "announcement", alice, "x"))
+	w.in.accept(announcement(t, "stranger", strings.Repeat("cc", 32), "x"))
+	pr := pull("pull", bob, c1, alice, "x")
+	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+pr.ID); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.in.holds("x", pr, proto.SourceUser, time.Minute)
+	w.released(pr)
+	c2 := work.Commit("a", "2")
+	update := pull("update", bob, c2, alice, "x")
+	update.Kind, update.Tags[0] = nip34.KindPRUpdate, []string{"E", pr.ID}
+	finish(update)
+	w.in.holds("x", update, proto.SourceUser, time.Minute)
+	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+update.ID); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.released(update)
+	if w.ref(alice, "x", "refs/nostr/"+update.ID) != c2 || w.ref(strings.Repeat("cc", 32), "x", "refs/nostr/"+update.ID) != "" {
+		t.Error("the update is not where its pull request is, or where it is not")
+	}
+}
+
+// TestExpiry in two phases: the empty repository goes with the first, a state event revives it, and the end is told once, however often it is due.
+func TestExpiry(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ann, pr := announcement(t, "announcement", alice, "x"), pull("pull", bob, strings.Repeat("d", 40), alice, "x")
+	w.in.holds("x", ann, proto.SourceUser, 500*time.Millisecond)
+	w.in.holds("x", pr, proto.SourceUser, 500*time.Millisecond)
+	eventually(t, "a repository is there to push to", func() bool { return w.repo(alice, "x").Exists() })
+	eventually(t, "the empty repository is removed", func() bool { return !w.repo(alice, "x").Exists() })
+	if h, ok := w.in.entry(ann); !ok || h.Phase != proto.PhaseSilent {
+		t.Errorf("the announcement is %+v, want silent", h)
+	}
+	w.told.await("x expired 30617")
+	w.told.await("x expired 1618")
+	// Revived, as ingest does it when a state comes.
+	w.in.holds("x", ann, proto.SourceUser, time.Hour)
+	eventually(t, "the repository is made anew", func() bool { return w.repo(alice, "x").Exists() })
+	w.in.without(ann)
+	eventually(t, "the repository of what was deleted is removed", func() bool { return !w.repo(alice, "x").Exists() })
+	if n := w.metric("purgatory_expired_total"); n != 2 {
+		t.Errorf("%v events counted as expired, want 2", n)
+	}
+	if n := w.told.count("x expired"); n != 2 {
+		t.Errorf("told %d times, want 2", n)
+	}
+}
+
+// TestIngestsClockIsBehind: an end that ingest does not agree to is not asked for with every tick, nor told.
+func TestIngestsClockIsBehind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--hunt-backoff-base=500ms")
+	w.in.mu.Lock()
+	w.in.deaf = true
+	w.in.mu.Unlock()
+	began := time.Now()
+	ann := announcement(t, "announcement", alice, "x")
+	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
+	eventually(t, "asked twice", func() bool { return w.in.requests()["expire announcement"] >= 2 })
+	if took := time.Since(began); took < 400*time.Millisecond {
+		t.Errorf("asked again after %v", took)
+	}
+	if n := w.told.count("x expired"); n != 0 || w.metric("purgatory_expired_total") > 0 {
+		t.Error("an end was told that did not come")
+	}
+}
+
+// TestWhatHappenedMeanwhile: repositories that nobody speaks for any more, and pushed commits whose time is over, are found at the start.
+func TestWhatHappenedMeanwhile(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	c1 := work.Commit("a", "1")
+	w.in.accept(announcement(t, "announcement", alice, "x"))
+	id := strings.Repeat("e", 64)
+	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+id); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if got := w.ref(alice, "x", "refs/nostr/"+id); got != c1 {
+		t.Fatalf("the pushed commit is %q", got)
+	}
+	w.stop()
+	past := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(filepath.Join(w.repo(alice, "x").Path(), "refs/nostr", id), past, past); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.repo(bob, "empty").Ensure(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	start(t, "two", w.git, w.Bus.ClientURL())
+	eventually(t, "the commit without an event is removed", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == "" })
+	eventually(t, "the empty repository is removed", func() bool { return !w.repo(bob, "empty").Exists() })
+}
+
+// TestHandOver: while people push, a second worker comes and the first one goes. Every push that was told to have been taken is there, and no state
+// is accepted twice.
+func TestHandOver(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--worker-ttl=2s")
+	const people, pushes = 6, 8
+	var all sync.WaitGroup
+	half := make(chan struct{}, people)
+	states := make([][]string, people)
+	last := make([]string, people)
+	for p := range people {
+		all.Go(func() {
+			identifier := fmt.Sprint("repo", p)
+			work := gittest.NewWork(t)
+			w.in.holds(identifier, announcement(t, "announcement", alice, identifier), proto.SourceUser, time.Hour)
+			for n := range pushes {
+				last[p] = work.Commit("a", fmt.Sprint(n))
+				st := state("state", alice, identifier, nostr.Timestamp(1001+n), last[p])
+				states[p] = append(states[p], st.ID)
+				w.in.holds(identifier, st, proto.SourceUser, time.Hour)
+				eventually(t, "a push is taken", func() bool {
+					out, err := w.push(work, alice, identifier, "main")
+					if err != nil && strings.Contains(out, "does not count") {
+						t.Errorf("%s: %s", identifier, out)
+					}
+					return err == nil
+				})
+				if w.in.times(st.ID) != 1 {
+					t.Errorf("%s: the push was taken and its state is accepted %d times", identifier, w.in.times(st.ID))
+				}
+				if n == 2 {
+					half <- struct{}{}
+				}
+			}
+		})
+	}
+	for range people {
+		<-half
+	}
+	two := start(t, "two", w.git, w.Bus.ClientURL(), "--worker-ttl=2s")
+	eventually(t, "the second has its share", func() bool { return two.metric("purgatory_shards_held") > 16 })
+	w.stop()
+	all.Wait()
+	for p := range people {
+		if got := w.ref(alice, fmt.Sprint("repo", p), mainBranch); got != last[p] {
+			t.Errorf("repo%d is at %s, want %s", p, got, last[p])
+		}
+		for _, id := range states[p] {
+			if n := w.in.times(id); n != 1 {
+				t.Errorf("repo%d: a state was accepted %d times", p, n)
+			}
+		}
+	}
+	if n := two.metric("purgatory_shards_held"); n != proto.Shards {
+		t.Errorf("the second holds %v shards", n)
+	}
+}
+
+// TestStopDuringAPush: the push that is under way is released and answered, then the worker ends.
+func TestStopDuringAPush(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	c1 := work.Commit("a", "1")
+	w.in.accept(announcement(t, "announcement", alice, "x"))
+	st := state("state", alice, "x", 1001, c1)
+	w.in.holds("x", st, proto.SourceUser, time.Hour)
+	pause := make(chan struct{})
+	w.in.mu.Lock()
+	w.in.pause = pause
+	w.in.mu.Unlock()
+	pushed := make(chan string, 1)
+	go func() {
+		out, err := w.push(work, alice, "x", "main")
+		pushed <- fmt.Sprintf("%v %s", err, out)
+	}()
+	eventually(t, "the push waits for ingest", func() bool { return candidatesWaiting(t, w) > 0 })
+	stopped := make(chan struct{})
+	go func() {
+		w.stop()
+		close(stopped)
+	}()
+	eventually(t, "the worker is stopping", func() bool { return w.metric("purgatory_shards_held") == 0 })
+	close(pause)
+	if out := <-pushed; !strings.HasPrefix(out, "<nil>") {
+		t.Errorf("the push that was under way: %s", out)
+	}
+	<-stopped
+	if w.in.times(st.ID) != 1 || w.ref(alice, "x", mainBranch) != c1 {
+		t.Error("the push was not carried out")
+	}
+}
+
+func candidatesWaiting(t *testing.T, w *world) uint64 {
+	stream, err := w.Bus.JS.Stream(t.Context(), proto.StreamCandidates)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stream.CachedInfo().State.Msgs
+}
+
+// TestStopDuringAFetch: a server that never answers does not keep the worker from ending.
+func TestStopDuringAFetch(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	asked := make(chan struct{})
+	var once sync.Once
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		once.Do(func() { close(asked) })
+		<-r.Context().Done()
+	}))
+	t.Cleanup(server.Close)
+	w.in.holds("x", announcement(t, "announcement", alice, "x", server.URL+"/x.git"), proto.SourceLive, time.Hour)
+	w.in.holds("x", state("state", alice, "x", 1001, strings.Repeat("d", 40)), proto.SourceLive, time.Hour)
+	<-asked
+	eventually(t, "the request is counted", func() bool { return w.metric("purgatory_domain_in_flight") == 1 })
+	began := time.Now()
+	w.stop()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the stop took %v", took)
+	}
+}
