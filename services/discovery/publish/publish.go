@@ -16,6 +16,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/progress"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
@@ -33,8 +35,7 @@ type Publisher struct {
 
 	mu        sync.Mutex
 	published map[string]relay // by identity
-	seq       uint64           // of the stream, folded in
-	moved     chan struct{}
+	read      progress.Progress
 }
 
 // relay is what is published for one relay.
@@ -46,53 +47,31 @@ type relay struct {
 
 // New makes a publisher that has read nothing yet.
 func New(js jetstream.JetStream, log *slog.Logger) *Publisher {
-	return &Publisher{js: js, log: log, published: map[string]relay{}, moved: make(chan struct{})}
+	return &Publisher{js: js, log: log, published: map[string]relay{}}
 }
 
 // Follow folds the stream in until ctx ends.
 func (p *Publisher) Follow(ctx context.Context) error {
-	consumer, err := p.js.OrderedConsumer(ctx, proto.StreamTargets, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy})
-	if err != nil {
-		return fmt.Errorf("open targets consumer: %w", err)
-	}
-	messages, err := consumer.Messages()
-	if err != nil {
-		return fmt.Errorf("open targets consumer: %w", err)
-	}
-	defer messages.Stop()
-	// Only Stop ends the wait for a server that is away; the context of Next does not.
-	defer context.AfterFunc(ctx, messages.Stop)()
-	for {
-		msg, err := messages.Next(jetstream.NextContext(ctx))
-		if ctx.Err() != nil {
-			return nil
+	return bus.Follow(ctx, p.js, bus.Reading{Stream: proto.StreamTargets}, p.log, func(m bus.Message) {
+		if err := p.fold(m); err != nil {
+			p.log.Error("a message of targets cannot be read", "subject", m.Subject, "error", err)
 		}
-		if err != nil {
-			return fmt.Errorf("read targets: %w", err)
-		}
-		if err := p.fold(msg); err != nil {
-			p.log.Error("a message of targets cannot be read", "subject", msg.Subject(), "error", err)
-		}
-	}
+	})
 }
 
-func (p *Publisher) fold(msg jetstream.Msg) error {
-	meta, err := msg.Metadata()
-	if err != nil {
-		return err
-	}
+func (p *Publisher) fold(m bus.Message) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	defer p.moveTo(meta.Sequence.Stream)
-	key, err := proto.ParseTargetSubject(msg.Subject())
+	defer p.read.Advance(m.Seq)
+	key, err := proto.ParseTargetSubject(m.Subject)
 	if err != nil {
 		return err
 	}
 	r := p.published[key]
-	r.last, r.messages = meta.Sequence.Stream, r.messages+1
+	r.last, r.messages = m.Seq, r.messages+1
 	var change proto.TargetChange
 	// A message that cannot be read is there all the same: whoever writes next must expect it.
-	if err = json.Unmarshal(msg.Data(), &change); err != nil {
+	if err = json.Unmarshal(m.Data, &change); err != nil {
 		err = fmt.Errorf("decode change: %w", err)
 	} else {
 		r.target = r.target.Apply(change)
@@ -104,28 +83,12 @@ func (p *Publisher) fold(msg jetstream.Msg) error {
 	return err
 }
 
-// moveTo notes how far the stream was read; p.mu is held.
-func (p *Publisher) moveTo(seq uint64) {
-	p.seq = seq
-	close(p.moved)
-	p.moved = make(chan struct{})
-}
-
 // WaitFor waits until the stream has been folded in up to seq.
 func (p *Publisher) WaitFor(ctx context.Context, seq uint64) error {
-	for {
-		p.mu.Lock()
-		reached, moved := p.seq, p.moved
-		p.mu.Unlock()
-		if reached >= seq {
-			return nil
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for targets to be read up to %d: %w", seq, ctx.Err())
-		}
+	if err := p.read.WaitFor(ctx, seq); err != nil {
+		return fmt.Errorf("wait for targets to be read up to %d: %w", seq, err)
 	}
+	return nil
 }
 
 // Publish brings the stream in line with wanted and returns how many messages that took. Targets that it finds published and that are

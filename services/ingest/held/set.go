@@ -8,8 +8,8 @@ import (
 	"sync"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/progress"
 )
 
 // Change is one change of the bucket: an entry written, or the key of an entry deleted.

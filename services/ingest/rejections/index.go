@@ -18,8 +18,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/progress"
 )
 
 // maxReason bounds the answer that is kept for every id, in bytes.

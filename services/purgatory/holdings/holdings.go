@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 )
 
@@ -39,13 +40,12 @@ type Holdings struct {
 	by     map[string]map[string]*waiting // identifier → key
 	clocks clocks
 	kinds  map[int]int
-	seq    uint64
-	moved  chan struct{}
+	read   progress.Progress
 }
 
 // New makes empty holdings.
 func New(log *slog.Logger) *Holdings {
-	return &Holdings{log: log, by: map[string]map[string]*waiting{}, kinds: map[int]int{}, moved: make(chan struct{})}
+	return &Holdings{log: log, by: map[string]map[string]*waiting{}, kinds: map[int]int{}}
 }
 
 // Follow reads the bucket and follows it until ctx ends. changed is told of every change, after it is visible; it must not block.
@@ -61,9 +61,7 @@ func (h *Holdings) Follow(ctx context.Context, js jetstream.JetStream, changed f
 func (h *Holdings) fold(m bus.Message) (Change, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.seq = m.Seq
-	close(h.moved)
-	h.moved = make(chan struct{})
+	defer h.read.Advance(m.Seq)
 	key := m.Subject[len(proto.KVSubject(proto.BucketHeld, "")):]
 	if key == proto.HeldMarkKey {
 		return Change{}, false
@@ -124,21 +122,7 @@ func (h *Holdings) put(k proto.HeldKey, key string, now *Entry) {
 }
 
 // WaitFor waits until the bucket has been read up to a sequence of its stream.
-func (h *Holdings) WaitFor(ctx context.Context, seq uint64) error {
-	for {
-		h.mu.Lock()
-		reached, moved := h.seq >= seq, h.moved
-		h.mu.Unlock()
-		if reached {
-			return nil
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
+func (h *Holdings) WaitFor(ctx context.Context, seq uint64) error { return h.read.WaitFor(ctx, seq) }
 
 // Of gives what waits for an identifier, in order of the keys.
 func (h *Holdings) Of(identifier string) []Entry {
