@@ -32,6 +32,10 @@ type Ground interface {
 	Fetch(ctx context.Context, identifier, url string, want Want) (brought bool)
 }
 
+// attemptTime is how long an attempt begins new requests. Anybody may announce servers that take their time: an identifier that has many of them
+// must not keep its place among the hunts under way for hours.
+const attemptTime = 5 * time.Minute
+
 // Hunter hunts what its queue says.
 type Hunter struct {
 	Queue    *Queue
@@ -41,6 +45,7 @@ type Hunter struct {
 	Log      *slog.Logger
 
 	running sync.WaitGroup
+	cut     sync.Map // identifiers whose last attempt ran out of time: the next begins elsewhere
 }
 
 // Run hunts until ctx ends; fetches under way are ended with it.
@@ -73,8 +78,14 @@ func (h *Hunter) attempt(ctx context.Context, identifier string) (missing bool) 
 	p, ok := h.look(ctx, identifier)
 	busy := map[string][]request{}
 	var order []string
-	for r := range p.requests() {
+	_, wasCut := h.cut.LoadAndDelete(identifier)
+	until := time.Now().Add(attemptTime)
+	for r := range p.requests(wasCut) {
 		if len(p.Wants) == 0 || ctx.Err() != nil {
+			break
+		}
+		if time.Now().After(until) {
+			h.cut.Store(identifier, true)
 			break
 		}
 		want, still := p.want(r.owner)

@@ -62,6 +62,9 @@ func TestQueue(t *testing.T) {
 	}
 }
 
+// alone is how a worker counts that has no others beside it.
+func alone() (place, workers int) { return 0, 1 }
+
 // ground is a world of servers, each with some objects.
 type ground struct {
 	mu      sync.Mutex
@@ -70,6 +73,7 @@ type ground struct {
 	has     map[string][]string // url → objects
 	asked   []string
 	broken  bool
+	takes   func(url string) time.Duration
 }
 
 func (g *ground) Look(_ context.Context, identifier string) (hunt.Prospect, error) {
@@ -85,7 +89,11 @@ func (g *ground) Look(_ context.Context, identifier string) (hunt.Prospect, erro
 }
 
 func (g *ground) Fetch(_ context.Context, identifier, url string, want hunt.Want) bool {
-	time.Sleep(100 * time.Millisecond)
+	if g.takes != nil {
+		time.Sleep(g.takes(url))
+	} else {
+		time.Sleep(100 * time.Millisecond)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.asked = append(g.asked, identifier+" "+url)
@@ -115,7 +123,7 @@ func run(t *testing.T, g *ground, limit throttle.Limit) (*hunt.Queue, func()) {
 	q := hunt.NewQueue(rules)
 	h := &hunt.Hunter{
 		Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-		Throttle: throttle.New(throttle.Limits{Default: limit}, func() int { return 1 }),
+		Throttle: throttle.New(throttle.Limits{Default: limit}, alone),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -227,7 +235,7 @@ func TestEveryRequestIsCounted(t *testing.T) {
 		q := hunt.NewQueue(rules)
 		h := &hunt.Hunter{
 			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 6}}, func() int { return 1 }),
+			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 6}}, alone),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -252,7 +260,7 @@ func TestNearURLsFirst(t *testing.T) {
 		q := hunt.NewQueue(rules)
 		h := &hunt.Hunter{
 			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 1000}}, func() int { return 1 }),
+			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 1000}}, alone),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -278,7 +286,7 @@ func TestACrowdsRequestsAreBounded(t *testing.T) {
 		q := hunt.NewQueue(rules)
 		h := &hunt.Hunter{
 			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 1_000_000}}, func() int { return 1 }),
+			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 1_000_000}}, alone),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -295,6 +303,48 @@ func TestACrowdsRequestsAreBounded(t *testing.T) {
 		}
 		if len(served) < 1400 {
 			t.Errorf("only %d of 1500 got a turn", len(served))
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestSlowServersDoNotKeepTheirPlace: with room for one hunt and a hundred servers that never answer, another identifier gets its turn, and one that
+// stands behind those servers is asked in the end.
+func TestSlowServersDoNotKeepTheirPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := &ground{missing: map[string][]string{"slow": {"1"}, "x": {"1"}}, urls: map[string][]string{"x": {"http://a/x"}}, has: map[string][]string{"http://a/x": {"1"}, "http://z/slow": {"1"}}}
+		for i := range 100 {
+			g.urls["slow"] = append(g.urls["slow"], fmt.Sprintf("http://s%d/slow", i))
+		}
+		g.urls["slow"] = append(g.urls["slow"], "http://z/slow")
+		g.takes = func(url string) time.Duration {
+			if strings.HasPrefix(url, "http://s") {
+				return 5 * time.Minute
+			}
+			return 100 * time.Millisecond
+		}
+		one := rules
+		one.AtOnce = 1
+		q := hunt.NewQueue(one)
+		h := &hunt.Hunter{Queue: q, Ground: g, Rules: one, Log: slog.New(slog.DiscardHandler),
+			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 30}}, alone)}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- h.Run(ctx) }()
+		q.Add("slow", time.Now(), 0)
+		time.Sleep(2 * time.Second)
+		q.Add("x", time.Now(), 0)
+		time.Sleep(15 * time.Minute)
+		if len(g.left()["x"]) > 0 {
+			t.Errorf("still waiting for its turn after %v", g.requests())
+		}
+		time.Sleep(30 * 24 * time.Hour)
+		if len(g.left()) > 0 {
+			t.Errorf("the server at the end was never asked, in %d requests", g.count())
 		}
 		cancel()
 		if err := <-done; err != nil {

@@ -14,11 +14,14 @@ const maxRequests = 1000
 type request struct{ owner, url string }
 
 // requests gives what may be asked, each once: first every want's near URLs, then every other URL for every want. Where that is more than
-// an attempt may make, each attempt begins with another want and another URL, so that each gets its turn.
-func (p Prospect) requests() iter.Seq[request] {
-	wants, urls := p.Wants, p.URLs
-	if len(wants)*len(urls) > maxRequests {
+// an attempt may make, or elsewhere says so, it begins with any of the wants and any of the URLs, so that each gets its turn.
+func (p Prospect) requests(elsewhere bool) iter.Seq[request] {
+	wants, urls := slices.Clone(p.Wants), p.URLs
+	if elsewhere || len(wants)*len(urls) > maxRequests {
 		wants, urls = turned(wants), turned(urls)
+		for i, w := range wants {
+			wants[i].Near = turned(w.Near)
+		}
 	}
 	return func(yield func(request) bool) {
 		made := map[request]bool{}

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -44,6 +46,8 @@ type worker struct {
 	due      *dirty
 	orphans  *orphans
 	survey   *survey
+	heldHead *head
+	logHead  *head
 	releaser *release.Releaser
 	metrics  *metrics
 	limits   fetch.Limits
@@ -68,7 +72,9 @@ func Run(ctx context.Context, n *node.Node) error {
 	w := &worker{
 		node: n, log: n.Log, index: n.Index, store: store, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(rules), due: newDirty(), orphans: newOrphans(), survey: newSurvey(),
-		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
+		heldHead: &head{ask: func(ctx context.Context) (uint64, error) { return n.Bus.LastSeq(ctx, proto.KVStream(proto.BucketHeld)) }},
+		logHead:  &head{ask: func(ctx context.Context) (uint64, error) { return n.Bus.LastSeq(ctx, proto.StreamEvents) }},
+		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
 	}
 	defer w.guard.CloseIdleConnections()
 	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Log: n.Log}
@@ -88,7 +94,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	share := func() int { return len(directory.Workers()) }
+	share := func() (place, workers int) {
+		names := slices.Sorted(maps.Keys(directory.Workers()))
+		place, _ = slices.BinarySearch(names, n.Worker)
+		return place, len(names)
+	}
 	hunter := &hunt.Hunter{Queue: w.queue, Throttle: throttle.New(limits, share), Ground: w, Rules: rules, Log: n.Log}
 	if w.metrics, err = newMetrics(n.Metrics, w, hunter.Throttle); err != nil {
 		return err

@@ -65,7 +65,7 @@ func (w *worker) dossier(ctx context.Context, identifier string) (dossier.Dossie
 
 // readHeld waits until everything is read that is held now.
 func (w *worker) readHeld(ctx context.Context) error {
-	head, err := w.node.Bus.LastSeq(ctx, proto.KVStream(proto.BucketHeld))
+	head, err := w.heldHead.last(ctx)
 	if err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (w *worker) readHeld(ctx context.Context) error {
 
 // readAccepted waits until everything is read that is accepted now.
 func (w *worker) readAccepted(ctx context.Context) error {
-	head, err := w.node.Bus.LastSeq(ctx, proto.StreamEvents)
+	head, err := w.logHead.last(ctx)
 	if err != nil {
 		return err
 	}

@@ -54,11 +54,13 @@ func Domain(rawURL string) string {
 	return strings.ToLower(u.Host)
 }
 
+// Share says among how many workers the limits are divided, so that they hold for the whole deployment, and which of them this one is (from 0).
+type Share func() (place, workers int)
+
 // Throttle admits requests. It is safe for concurrent use.
 type Throttle struct {
 	limits Limits
-	// share is among how many workers the limits are divided, so that they hold for the whole deployment.
-	share func() int
+	share  Share
 
 	mu      sync.Mutex
 	domains map[string]*domain
@@ -75,8 +77,8 @@ type domain struct {
 	timer    *time.Timer
 }
 
-// New makes a throttle. share tells how many workers there are.
-func New(l Limits, share func() int) *Throttle {
+// New makes a throttle.
+func New(l Limits, share Share) *Throttle {
 	return &Throttle{limits: l, share: share, domains: map[string]*domain{}}
 }
 
@@ -147,21 +149,36 @@ func (t *Throttle) domain(name string) *domain {
 	return d
 }
 
-// limit is this worker's part of a server's limit, at least one.
-func (t *Throttle) limit(name string) Limit {
+// limit is this worker's part of a server's limit at this time.
+func (t *Throttle) limit(name string, now time.Time) Limit {
 	l, ok := t.limits.Domains[name]
 	if !ok {
 		l = t.limits.Default
 	}
-	n := max(1, t.share())
-	return Limit{max(1, l.Concurrent/n), max(1, l.Rate/n)}
+	place, workers := t.share()
+	turn := (place + int(now.Unix()/int64(window/time.Second))) % max(1, workers)
+	return Limit{part(l.Concurrent, turn, workers), part(l.Rate, turn, workers)}
+}
+
+// part is what one of several workers has of a limit. Where there are more workers than it allows requests, so many at a time as it allows have
+// one, and with every minute others.
+func part(limit, turn, workers int) int {
+	switch {
+	case workers <= 1:
+		return limit
+	case limit >= workers:
+		return limit / workers
+	case turn < limit:
+		return 1
+	}
+	return 0
 }
 
 func (t *Throttle) free(name string, d *domain, now time.Time) bool {
 	for len(d.recent) > 0 && now.Sub(d.recent[0]) >= window {
 		d.recent = d.recent[1:]
 	}
-	l := t.limit(name)
+	l := t.limit(name, now)
 	return d.inFlight < l.Concurrent && len(d.recent) < l.Rate
 }
 
@@ -195,9 +212,8 @@ func (t *Throttle) advance(name string, d *domain) {
 		d.timer.Stop()
 		d.timer = nil
 	}
-	if len(d.recent) > 0 && !t.closed {
-		// Also with an empty queue: to forget the server when its last request is a minute old.
-		d.timer = time.AfterFunc(d.recent[0].Add(window).Sub(now), func() {
+	if at := d.next(now); !at.IsZero() && !t.closed {
+		d.timer = time.AfterFunc(at.Sub(now), func() {
 			t.mu.Lock()
 			defer t.mu.Unlock()
 			t.free(name, d, time.Now())
@@ -210,4 +226,18 @@ func (t *Throttle) advance(name string, d *domain) {
 			t.advance(name, d)
 		})
 	}
+}
+
+// next is when to look at a server again though nothing happens: when its oldest request leaves the window, with nobody waiting too, so that the server
+// is forgotten; and while somebody waits at the turn of the minute, when it may be this worker's turn. Zero: never.
+func (d *domain) next(now time.Time) (at time.Time) {
+	if len(d.recent) > 0 {
+		at = d.recent[0].Add(window)
+	}
+	if len(d.queue) > 0 {
+		if turn := now.Truncate(window).Add(window); at.IsZero() || turn.Before(at) {
+			at = turn
+		}
+	}
+	return at
 }

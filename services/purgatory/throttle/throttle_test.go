@@ -10,7 +10,7 @@ import (
 	"tendril.dev/services/purgatory/throttle"
 )
 
-func alone() int { return 1 }
+func alone() (place, workers int) { return 0, 1 }
 
 func newThrottle(concurrent, rate int) *throttle.Throttle {
 	return throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: concurrent, Rate: rate}}, alone)
@@ -114,7 +114,7 @@ func TestQueueIsRoundRobin(t *testing.T) {
 
 func TestLimitsAreSharedAmongWorkers(t *testing.T) {
 	t.Parallel()
-	th := throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 6, Rate: 30}}, func() int { return 3 })
+	th := throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 6, Rate: 30}}, func() (int, int) { return 1, 3 })
 	defer th.Close()
 	n := 0
 	for range 10 {
@@ -125,6 +125,46 @@ func TestLimitsAreSharedAmongWorkers(t *testing.T) {
 	if n != 2 {
 		t.Fatalf("%d of 6 places for one of three workers", n)
 	}
+}
+
+// TestMoreWorkersThanRequests: eight workers and a server that is asked at most twice at once: never more, and every worker gets its turn.
+func TestMoreWorkersThanRequests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const workers, limit = 8, 2
+		var mu sync.Mutex
+		served, inFlight, most := map[int]int{}, 0, 0
+		for place := range workers {
+			th := throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: limit, Rate: 1000}}, func() (int, int) { return place, workers })
+			defer th.Close()
+			for _, identifier := range []string{"a", "b", "c"} {
+				th.Join("h", identifier, func(release func()) {
+					defer release()
+					mu.Lock()
+					served[place]++
+					inFlight++
+					most = max(most, inFlight)
+					mu.Unlock()
+					time.Sleep(time.Second)
+					mu.Lock()
+					inFlight--
+					mu.Unlock()
+				})
+			}
+		}
+		time.Sleep(8 * time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if most != limit {
+			t.Errorf("%d requests at once, want %d", most, limit)
+		}
+		for place := range workers {
+			if served[place] != 3 {
+				t.Errorf("worker %d got %d of 3 turns", place, served[place])
+			}
+		}
+	})
 }
 
 func TestParseLimits(t *testing.T) {

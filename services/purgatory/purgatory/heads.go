@@ -1,0 +1,64 @@
+package purgatory
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// headTimeout bounds one question for a stream's head: while the bus is away, whoever asks is told so.
+const headTimeout = 5 * time.Second
+
+// head asks for the last sequence of a stream, for everybody together who wants to know it at the same time: anybody may send requests for
+// repositories that are not there, and each of them wants to know for sure.
+type head struct {
+	ask func(ctx context.Context) (uint64, error)
+
+	mu      sync.Mutex
+	next    *question // for those who come while another is asked
+	running bool
+}
+
+// question is asked once; its answer is younger than whoever waits for it.
+type question struct {
+	answered chan struct{}
+	seq      uint64
+	err      error
+}
+
+// last gives the stream's last sequence as it is at some time after the call.
+func (h *head) last(ctx context.Context) (uint64, error) {
+	h.mu.Lock()
+	if h.next == nil {
+		h.next = &question{answered: make(chan struct{})}
+	}
+	q := h.next
+	if !h.running {
+		h.running = true
+		go h.run()
+	}
+	h.mu.Unlock()
+	select {
+	case <-q.answered:
+		return q.seq, q.err
+	case <-ctx.Done():
+		return 0, ctx.Err()
+	}
+}
+
+// run asks, one question after the other, until nobody wants to know.
+func (h *head) run() {
+	for {
+		h.mu.Lock()
+		q := h.next
+		h.next, h.running = nil, q != nil
+		h.mu.Unlock()
+		if q == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), headTimeout)
+		q.seq, q.err = h.ask(ctx)
+		cancel()
+		close(q.answered)
+	}
+}
