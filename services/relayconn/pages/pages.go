@@ -55,12 +55,13 @@ func (w *Walk) Matches(ev *nostr.Event) bool {
 	return f.Matches(ev)
 }
 
-// Saw notes an event of the current page that matches.
-func (w *Walk) Saw(ev *nostr.Event) error {
+// Saw notes an event of the current page that matches, and reports whether it is fresh: not the end of the page before once more.
+func (w *Walk) Saw(ev *nostr.Event) (fresh bool, err error) {
 	if w.total++; w.total > slack*w.limit {
-		return fmt.Errorf("%w: %d events on a page of %d", ErrEndless, w.total, w.limit)
+		return false, fmt.Errorf("%w: %d events on a page of %d", ErrEndless, w.total, w.limit)
 	}
-	if _, again := w.boundary[ev.ID]; !again {
+	_, again := w.boundary[ev.ID]
+	if !again {
 		w.fresh++
 	}
 	if len(w.atOldest) == 0 || ev.CreatedAt < w.oldest {
@@ -69,7 +70,7 @@ func (w *Walk) Saw(ev *nostr.Event) error {
 	if ev.CreatedAt == w.oldest {
 		w.atOldest[ev.ID] = struct{}{}
 	}
-	return nil
+	return !again, nil
 }
 
 // Ended notes the end of the current page, and reports whether there is another to ask for.

@@ -34,7 +34,7 @@ func walk(t *testing.T, events []*nostr.Event, f nostr.Filter, limit, most int) 
 		}
 		for _, ev := range relay(events, w.Filter(), most) {
 			got[ev.ID] = true
-			if err := w.Saw(ev); err != nil {
+			if _, err := w.Saw(ev); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -124,7 +124,7 @@ func TestEndlessPageIsAnError(t *testing.T) {
 	w := pages.New(nostr.Filter{}, 5)
 	var err error
 	for i := 0; err == nil && i < 1000; i++ {
-		err = w.Saw(event(i, 7))
+		_, err = w.Saw(event(i, 7))
 	}
 	if !errors.Is(err, pages.ErrEndless) {
 		t.Fatalf("a page without end: %v", err)

@@ -110,9 +110,13 @@ func (s *Session) event(ctx context.Context, sub *subscription, m wire.Message) 
 	var a *account
 	if sub.task != nil {
 		why, a = sub.task.batch.cause, &sub.task.batch.account
-		if err := sub.task.walk.Saw(ev); err != nil {
+		fresh, err := sub.task.walk.Saw(ev)
+		if err != nil {
 			s.fail(sub.task, err.Error())
 			return s.stop(ctx, sub)
+		}
+		if !fresh {
+			return s.nothing(ctx) // it came with the page before
 		}
 	}
 	if s.Known(ev.ID) {

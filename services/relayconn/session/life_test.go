@@ -284,6 +284,23 @@ func TestTooLargeForTheBus(t *testing.T) {
 	})
 }
 
+// TestEndOfAPageIsOfferedOnce: the next page begins with the same second, though nothing that was decided may be known yet.
+func TestEndOfAPageIsOfferedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.session.Known = func(string) bool { return false }
+		for i := range 7 {
+			p.stored = append(p.stored, event(t, 30617, nostr.Timestamp(1000-i)))
+		}
+		p.run(session.Start{})
+		if _, n := p.count(); n != 7 {
+			t.Fatalf("%d events offered, want 7", n)
+		}
+		p.stop()
+	})
+}
+
 // TestFloodIsReadSlowly: messages that bring nothing, of whatever kind, cost us no more than a bounded part of our time.
 func TestFloodIsReadSlowly(t *testing.T) {
 	t.Parallel()

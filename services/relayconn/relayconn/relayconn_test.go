@@ -1,0 +1,203 @@
+package relayconn_test
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/target"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/session"
+)
+
+// TestStory: a relay becomes a target, is claimed, connected, asked for its past, heard live, written down, counted, and left when it is
+// withdrawn.
+func TestStory(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	judge := newIngest(t, b)
+	r := newForeign(t, event(t, 30617, "announced", time.Hour), event(t, 1621, "issue", 2*time.Hour, nostr.Tag{"a", "30617:aa:x"}), event(t, 1, "other", time.Hour))
+	w := newWorker(t, b, "a")
+	want := wanting(r.URL, "30617:aa:x")
+	revision := aim(t, b, r.URL, want)
+	eventually(t, "the past comes", func() bool { return judge.has("startup sync.historic announced", "startup sync.historic issue") })
+	eventually(t, "it is connected", func() bool {
+		s := state(t, b, r.Name)
+		return s.Connection == int(session.Connected) && s.ConfirmedRevision == revision && s.Repos == 1 && s.Worker == "a" && s.URL == r.URL &&
+			s.Health == 1 && !s.CompleteUntil.IsZero() && !s.NextDaily.IsZero() && s.DisconnectedAt.IsZero()
+	})
+	r.publish(event(t, 1621, "live issue", 0, nostr.Tag{"a", "30617:aa:x"}))
+	r.publish(event(t, 30618, "live state", 0, nostr.Tag{"d", "x"}))
+	eventually(t, "what is live comes", func() bool { return judge.has("live sync.live live issue", "live sync.live live state") })
+	if judge.has("startup sync.historic other") || len(judge.taken) != 4 {
+		t.Errorf("taken %v", judge.taken)
+	}
+	eventually(t, "verdicts are counted", func() bool { return w.metric(t, "ngit_sync_events_synced_total") == 4 })
+	relay := "relay=" + r.Name
+	for _, m := range []struct {
+		name   string
+		labels []string
+		want   float64
+	}{
+		{"ngit_sync_relay_connected", []string{relay}, 3}, {"ngit_sync_relay_status", []string{relay}, 1}, {"ngit_sync_relay_failures", []string{relay}, 0},
+		{"ngit_sync_connection_attempts_total", []string{relay, "result=success"}, 1}, {"ngit_sync_connection_attempts_total", []string{relay, "result=failure"}, -1},
+		{"ngit_sync_gap_events_total", []string{relay}, -1}, {"ngit_sync_relays_tracked_total", nil, 1}, {"ngit_sync_relays_connected_total", nil, 1},
+		{"ngit_sync_relays_dead_total", nil, 0}, {"ngit_sync_naughty_relays_total", nil, 0},
+	} {
+		if got := w.metric(t, m.name, m.labels...); got != m.want {
+			t.Errorf("%s%v is %v, want %v", m.name, m.labels, got, m.want)
+		}
+	}
+	aim(t, b, r.URL, target.Target{}, want)
+	eventually(t, "the connection is closed with 1001, and the claim let go", func() (closed bool) {
+		r.look(func() { closed = len(r.ends) == 1 && r.ends[0] == websocket.StatusGoingAway && len(r.open) == 0 })
+		return closed && holder(t, b, r.Name) == ""
+	})
+	if got := w.metric(t, "ngit_sync_relay_connected", relay); got != -1 {
+		t.Errorf("a relay that is not ours any more has a metric: %v", got)
+	}
+}
+
+// TestHandover: a worker that stops says goodbye and lets go, and its successor does a quick reconnect: only what is young, and nothing that was
+// confirmed is asked for whole.
+func TestHandover(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	newIngest(t, b)
+	r := newForeign(t, event(t, 1621, "issue", 48*time.Hour, nostr.Tag{"a", "30617:aa:x"}))
+	workers := map[string]worker{"a": newWorker(t, b, "a"), "b": newWorker(t, b, "b")}
+	revision := aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
+	connected := func(s proto.RelayState) bool {
+		return s.Connection == int(session.Connected) && s.ConfirmedRevision == revision && !s.CompleteUntil.IsZero()
+	}
+	eventually(t, "one has it", func() bool { return connected(state(t, b, r.Name)) })
+	first := state(t, b, r.Name)
+	r.look(func() { r.asked = nil })
+	began := time.Now()
+	workers[first.Worker].stop()
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the stop took %v", took)
+	}
+	eventually(t, "the other has it", func() bool {
+		s := state(t, b, r.Name)
+		return s.Worker != first.Worker && connected(s) && s.Repos == 1
+	})
+	if took := time.Since(began); took > 20*time.Second {
+		t.Errorf("the claim passed on after %v", took)
+	}
+	if next := state(t, b, r.Name).NextDaily; !next.Equal(first.NextDaily) {
+		t.Errorf("the day is put off from %v to %v", first.NextDaily, next)
+	}
+	r.look(func() {
+		if len(r.ends) != 1 || r.ends[0] != websocket.StatusGoingAway || r.dials != 2 {
+			t.Errorf("the first connection ended with %v; %d connections", r.ends, r.dials)
+		}
+		for _, f := range r.asked {
+			if f.LimitZero {
+				continue
+			}
+			if f.Since == nil || f.Since.Time().Before(began.Add(-16*time.Minute)) || f.Since.Time().After(began.Add(-14*time.Minute)) {
+				t.Errorf("asked for %v, want since 15 min before the handover", f)
+			}
+		}
+	})
+}
+
+// TestQuickReconnect: a relay that drops the connection is back at once, what it said meanwhile is heard, and what it should have said before
+// is a gap.
+func TestQuickReconnect(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	judge := newIngest(t, b)
+	r := newForeign(t)
+	w := newWorker(t, b, "a")
+	aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
+	eventually(t, "it is connected", func() bool { return state(t, b, r.Name).Connection == int(session.Connected) })
+	r.look(func() {
+		r.events = append(r.events, event(t, 1621, "missed", 5*time.Minute, nostr.Tag{"a", "30617:aa:x"}))
+	})
+	r.drop()
+	eventually(t, "it is heard", func() bool { return judge.has("reconnect sync.historic missed") })
+	eventually(t, "and a gap", func() bool { return w.metric(t, "ngit_sync_gap_events_total", "relay="+r.Name) == 1 })
+}
+
+// TestDaily: a day later everything is asked for again, on the same connection.
+func TestDaily(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	judge := newIngest(t, b)
+	r := newForeign(t)
+	w := newWorker(t, b, "a", "--sync-daily-min=4s", "--sync-daily-max=4s")
+	aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
+	eventually(t, "it is connected", func() bool { return state(t, b, r.Name).Connection == int(session.Connected) })
+	r.look(func() {
+		r.events = append(r.events, event(t, 1621, "missed", 48*time.Hour, nostr.Tag{"a", "30617:aa:x"}))
+	})
+	eventually(t, "it is found", func() bool { return judge.has("daily sync.daily missed") })
+	eventually(t, "and a gap", func() bool { return w.metric(t, "ngit_sync_gap_events_total", "relay="+r.Name) == 1 })
+	r.look(func() {
+		if r.dials != 1 {
+			t.Errorf("%d connections", r.dials)
+		}
+	})
+}
+
+// TestRelaysThatCannotBeHad: each is tried, counted and written down as what it is, and none disturbs another.
+func TestRelaysThatCannotBeHad(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	newIngest(t, b)
+	good, ours := newForeign(t), newForeign(t)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := "ws://" + listener.Addr().String()
+	listener.Close()
+	page := serve(t, func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("<html>")) })
+	garbage := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		ws, err := websocket.Accept(w, r, nil)
+		for err == nil {
+			err = ws.Write(context.Background(), websocket.MessageText, []byte("garbage"))
+		}
+	})
+	w := newWorker(t, b, "a", "--domain="+strings.TrimPrefix(ours.URL, "ws://"))
+	for _, url := range []string{good.URL, ours.URL, closed, page, garbage} {
+		aim(t, b, url, wanting(url, "30617:aa:x"))
+	}
+	eventually(t, "the good one is connected", func() bool { return state(t, b, good.Name).Connection == int(session.Connected) })
+	eventually(t, "the closed one is tried again", func() bool {
+		s := state(t, b, nameOf(t, closed))
+		return s.Failures >= 2 && s.Health == 3 && s.Connection == 0 && s.NaughtyUntil.IsZero() && s.LastError != "" && s.LastConnected.IsZero()
+	})
+	for _, url := range []string{page, garbage} {
+		eventually(t, "it is naughty", func() bool {
+			s := state(t, b, nameOf(t, url))
+			return time.Until(s.NaughtyUntil) > 11*time.Hour && time.Until(s.NextAttempt) > 11*time.Hour && s.Failures == 1
+		})
+	}
+	eventually(t, "the naughty ones are counted", func() bool { return w.metric(t, "ngit_sync_naughty_relays_total") == 2 })
+	if n := w.metric(t, "ngit_sync_connection_attempts_total", "relay="+nameOf(t, closed), "result=failure"); n < 2 {
+		t.Errorf("%v failures are counted", n)
+	}
+	ours.look(func() {
+		if ours.dials != 0 {
+			t.Error("we connect to ourselves")
+		}
+	})
+}
+
+func serve(t *testing.T, fn http.HandlerFunc) (url string) {
+	t.Helper()
+	server := httptest.NewServer(fn)
+	t.Cleanup(server.CloseClientConnections)
+	t.Cleanup(server.Close)
+	return "ws" + strings.TrimPrefix(server.URL, "http")
+}

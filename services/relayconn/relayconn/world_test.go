@@ -1,0 +1,367 @@
+package relayconn_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/node"
+	"tendril.dev/lib/target"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/relayconn"
+)
+
+const (
+	patience = 60 * time.Second
+	key      = "0000000000000000000000000000000000000000000000000000000000000001"
+)
+
+// foreign is a small relay: what NIP-01 asks for, and an eye on what is asked of it.
+type foreign struct {
+	URL, Name string // Name as in subjects and keys
+
+	mu     sync.Mutex
+	events []*nostr.Event
+	asked  []nostr.Filter
+	open   map[*websocket.Conn]map[string]nostr.Filters
+	dials  int
+	ends   []websocket.StatusCode
+}
+
+func newForeign(t testing.TB, events ...*nostr.Event) *foreign {
+	t.Helper()
+	f := &foreign{events: events, open: map[*websocket.Conn]map[string]nostr.Filters{}}
+	server := httptest.NewServer(http.HandlerFunc(f.serve))
+	t.Cleanup(server.Close)
+	f.URL = "ws" + strings.TrimPrefix(server.URL, "http")
+	f.Name = nameOf(t, f.URL)
+	return f
+}
+
+func nameOf(t testing.TB, url string) string {
+	t.Helper()
+	name, err := proto.EncodeRelay(nip34.RelayURL(url).Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func (f *foreign) serve(w http.ResponseWriter, r *http.Request) {
+	ws, err := websocket.Accept(w, r, nil)
+	if err != nil {
+		return
+	}
+	ws.SetReadLimit(1 << 20)
+	f.mu.Lock()
+	f.dials++
+	f.open[ws] = map[string]nostr.Filters{}
+	f.mu.Unlock()
+	for {
+		_, data, err := ws.Read(context.Background())
+		if err != nil {
+			f.mu.Lock()
+			delete(f.open, ws)
+			f.ends = append(f.ends, websocket.CloseStatus(err))
+			f.mu.Unlock()
+			return
+		}
+		f.hear(ws, string(data))
+	}
+}
+
+func (f *foreign) hear(ws *websocket.Conn, text string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch e := nostr.ParseMessage(text).(type) {
+	case *nostr.ReqEnvelope:
+		f.open[ws][e.SubscriptionID] = e.Filters
+		f.asked = append(f.asked, e.Filters...)
+		for _, filter := range e.Filters {
+			n := 0
+			for _, ev := range f.events {
+				if filter.Matches(ev) && !filter.LimitZero && n < filter.Limit {
+					send(ws, nostr.EventEnvelope{SubscriptionID: &e.SubscriptionID, Event: *ev})
+					n++
+				}
+			}
+		}
+		send(ws, nostr.EOSEEnvelope(e.SubscriptionID))
+	case *nostr.CloseEnvelope:
+		delete(f.open[ws], string(*e))
+	}
+}
+
+func send(ws *websocket.Conn, m json.Marshaler) {
+	if data, err := m.MarshalJSON(); err == nil {
+		ws.Write(context.Background(), websocket.MessageText, data)
+	}
+}
+
+// publish tells an event to whoever has asked for it live.
+func (f *foreign) publish(ev *nostr.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.events = slices.Insert(f.events, 0, ev)
+	for ws, subs := range f.open {
+		for sub, filters := range subs {
+			if filters.Match(ev) && filters[0].LimitZero {
+				send(ws, nostr.EventEnvelope{SubscriptionID: &sub, Event: *ev})
+			}
+		}
+	}
+}
+
+// drop ends all connections without a word.
+func (f *foreign) drop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for ws := range f.open {
+		go ws.CloseNow()
+	}
+}
+
+// look runs fn while nothing changes.
+func (f *foreign) look(fn func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fn()
+}
+
+// asks reports whether a filter was asked for that fits.
+func (f *foreign) asks(fits func(nostr.Filter) bool) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.asked, fits)
+}
+
+func openBus(t testing.TB) *bus.Bus {
+	t.Helper()
+	sizing := proto.DefaultSizing()
+	sizing.MemoryOnly, sizing.WorkerTTL = true, 5*time.Second
+	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// worker is the service in a node of its own, with the times that tests need short.
+type worker struct {
+	*node.Node
+	stop func()
+}
+
+func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) worker {
+	t.Helper()
+	flags = append([]string{
+		"--domain=git.example.com", "--database-backend=memory", "--nats-url=" + b.ClientURL(), "--worker-name=" + name, "--worker-ttl=5s",
+		"--allow-private-networks", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10", "--sync-check-seconds=1", "--sync-base-backoff-seconds=1",
+	}, flags...)
+	s, err := config.Parse("relayconn", flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := node.Open(t.Context(), "relayconn", s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx, node.Service{Name: "relayconn", Run: relayconn.Run}) }()
+	w := worker{Node: n, stop: sync.OnceFunc(func() {
+		cancel()
+		if err := errors.Join(<-done, n.Close()); err != nil {
+			t.Error(err)
+		}
+	})}
+	t.Cleanup(w.stop)
+	return w
+}
+
+// metric is the value of a metric, -1 if there is none. labels are "name=value".
+func (w worker) metric(t testing.TB, name string, labels ...string) float64 {
+	t.Helper()
+	families, err := w.Metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			var has []string
+			for _, l := range m.GetLabel() {
+				has = append(has, l.GetName()+"="+l.GetValue())
+			}
+			if f.GetName() == name && !slices.ContainsFunc(labels, func(l string) bool { return !slices.Contains(has, l) }) {
+				return m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			}
+		}
+	}
+	return -1
+}
+
+// aim makes a relay a target, as discovery does, and gives the revision.
+func aim(t testing.TB, b *bus.Bus, url string, to target.Target, from ...target.Target) (revision uint64) {
+	t.Helper()
+	subject, err := proto.TargetSubject(nip34.RelayURL(url).Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range target.Diff(append(from, target.Target{})[0], to) {
+		data, err := json.Marshal(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
+		if c.Gone {
+			msg.Header.Set(proto.HeaderGone, "true")
+		}
+		ack, err := b.JS.PublishMsg(t.Context(), msg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		revision = ack.Sequence
+	}
+	return revision
+}
+
+func wanting(url string, refs ...string) target.Target {
+	to := target.Target{URL: url, Repos: map[string]target.Repo{}}
+	for _, ref := range refs {
+		to.Repos[ref] = target.Repo{Level: proto.LevelFull}
+	}
+	return to
+}
+
+// ingest answers every candidate with a verdict, and remembers them.
+type ingest struct {
+	mu    sync.Mutex
+	taken []string // source, lane and content
+	known map[string]bool
+}
+
+func newIngest(t testing.TB, b *bus.Bus) *ingest {
+	t.Helper()
+	i := &ingest{known: map[string]bool{}}
+	consumer, err := b.JS.Consumer(t.Context(), proto.StreamCandidates, proto.ConsumerSync)
+	if err != nil {
+		t.Fatal(err)
+	}
+	running, err := consumer.Consume(func(m jetstream.Msg) {
+		var ev nostr.Event
+		if err := errors.Join(ev.UnmarshalJSON(m.Data()), m.Ack()); err != nil {
+			t.Error(err)
+			return
+		}
+		h := m.Headers()
+		i.mu.Lock()
+		i.taken = append(i.taken, fmt.Sprint(h.Get(proto.HeaderSource), " ", strings.TrimPrefix(m.Subject(), "grasp.candidate."), " ", ev.Content))
+		verdict := proto.Verdict{ID: ev.ID, Outcome: proto.Accepted, Ref: h.Get(proto.HeaderRef)}
+		if i.known[ev.ID] {
+			verdict.Outcome = proto.Duplicate
+		}
+		i.known[ev.ID] = true
+		i.mu.Unlock()
+		data, err := json.Marshal(proto.Verdicts{Verdicts: []proto.Verdict{verdict}})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		b.Conn.Publish(h.Get(proto.HeaderReply), data)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(running.Stop)
+	return i
+}
+
+func (i *ingest) has(what ...string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for _, w := range what {
+		if !slices.Contains(i.taken, w) {
+			return false
+		}
+	}
+	return true
+}
+
+// state is a relay's entry in grasp-relays.
+func state(t testing.TB, b *bus.Bus, name string) (s proto.RelayState) {
+	t.Helper()
+	kv, err := b.Bucket(t.Context(), proto.BucketRelays)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry, err := kv.Get(t.Context(), name)
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return s
+	}
+	if err == nil {
+		err = json.Unmarshal(entry.Value(), &s)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// holder is the worker that has the claim on a relay; empty: none.
+func holder(t testing.TB, b *bus.Bus, name string) string {
+	t.Helper()
+	kv, err := b.Bucket(t.Context(), proto.BucketClaims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entry, err := kv.Get(t.Context(), proto.ClaimKey(proto.GroupRelays, name))
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return ""
+	}
+	var c proto.Claim
+	if err == nil {
+		err = json.Unmarshal(entry.Value(), &c)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Worker
+}
+
+func eventually(t testing.TB, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not in time: %s", what)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func event(t testing.TB, kind int, content string, ago time.Duration, tags ...nostr.Tag) *nostr.Event {
+	t.Helper()
+	ev := &nostr.Event{Kind: kind, CreatedAt: nostr.Timestamp(time.Now().Add(-ago).Unix()), Tags: tags, Content: content}
+	if err := ev.Sign(key); err != nil {
+		t.Fatal(err)
+	}
+	return ev
+}
