@@ -87,6 +87,49 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 	return ack.Seq, nil
 }
 
+// catchUpPause is how long a reader gets to reach the last sequence before it is asked whether the message with that sequence is still there.
+const catchUpPause = 300 * time.Millisecond
+
+// CatchUp waits until a reader has read a stream up to a sequence that it has had. reach waits until the reader has come to a sequence. The
+// messages at the end of a stream may have grown too old and gone; then the last one that is there is enough.
+func (b *Bus) CatchUp(ctx context.Context, stream string, seq uint64, reach func(ctx context.Context, seq uint64) error) error {
+	for !reachedWithin(ctx, catchUpPause, reach, seq) {
+		if ctx.Err() != nil {
+			return fmt.Errorf("catch up with stream %s: %w", stream, ctx.Err())
+		}
+		stored, err := b.lastStored(ctx, stream)
+		if err != nil {
+			return err
+		}
+		if stored < seq && reachedWithin(ctx, catchUpPause, reach, stored) {
+			return nil
+		}
+	}
+	return nil
+}
+
+func reachedWithin(ctx context.Context, wait time.Duration, reach func(context.Context, uint64) error, seq uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	return reach(ctx, seq) == nil
+}
+
+// lastStored is the sequence of the last message that is there; 0: there is none.
+func (b *Bus) lastStored(ctx context.Context, stream string) (uint64, error) {
+	s, err := b.JS.Stream(ctx, stream)
+	if err != nil {
+		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+	}
+	m, err := s.GetLastMsgForSubject(ctx, ">")
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look for the last message of stream %s: %w", stream, err)
+	}
+	return m.Sequence, nil
+}
+
 // LastSeq is the stream's last sequence as its leader knows it now.
 func (b *Bus) LastSeq(ctx context.Context, stream string) (uint64, error) {
 	s, err := b.JS.Stream(ctx, stream)

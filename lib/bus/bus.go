@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -36,6 +37,13 @@ type Bus struct {
 	server *server.Server // nil: remote
 
 	temporary string // the embedded server's folder, if it goes with the server
+
+	open  context.Context // until Close
+	close context.CancelFunc
+	lost  chan error
+
+	mu     sync.Mutex
+	memory map[string]time.Time // when the memory streams were made that were found at the start
 }
 
 // Open connects (starting the embedded server if there is no URL) and makes or updates every stream, bucket and consumer of
@@ -44,7 +52,8 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Bus{sizing: o.Sizing}
+	b := &Bus{memory: map[string]time.Time{}, lost: make(chan error, 1), sizing: o.Sizing}
+	b.open, b.close = context.WithCancel(context.Background())
 	conn := []nats.Option{
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
@@ -55,7 +64,10 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 				o.Log.Warn("bus disconnected", "error", err)
 			}
 		}),
-		nats.ReconnectHandler(func(*nats.Conn) { o.Log.Info("bus reconnected") }),
+		nats.ReconnectHandler(func(*nats.Conn) {
+			o.Log.Info("bus reconnected")
+			go b.checkMemory(b.open)
+		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			subject := ""
 			if sub != nil {
@@ -92,6 +104,7 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 
 // Close drains the connection, then stops the embedded server, which has then written everything.
 func (b *Bus) Close() {
+	b.close()
 	if b.Conn != nil {
 		b.Conn.Close()
 	}
@@ -122,29 +135,6 @@ func (b *Bus) Bucket(ctx context.Context, name string) (jetstream.KeyValue, erro
 		return nil, fmt.Errorf("open bucket %s: %w", name, err)
 	}
 	return kv, nil
-}
-
-// provision makes or updates everything that proto declares.
-func (b *Bus) provision(ctx context.Context) error {
-	for _, cfg := range proto.Streams(b.sizing) {
-		if _, err := b.JS.CreateOrUpdateStream(ctx, cfg); err != nil {
-			return fmt.Errorf("make stream %s: %w", cfg.Name, err)
-		}
-	}
-	for stream, consumers := range proto.Consumers(b.sizing) {
-		for _, cfg := range consumers {
-			if _, err := b.JS.CreateOrUpdateConsumer(ctx, stream, cfg); err != nil {
-				return fmt.Errorf("make consumer %s of %s: %w", cfg.Durable, stream, err)
-			}
-		}
-	}
-	// The one turn message: expecting no earlier message on its subject makes it once, whoever is first.
-	_, err := b.JS.Publish(ctx, proto.SubjectWriterTurn, []byte("whoever holds this message writes the log\n"),
-		jetstream.WithExpectLastSequencePerSubject(0))
-	if err != nil && !isWrongSequence(err) {
-		return fmt.Errorf("make the writer's turn: %w", err)
-	}
-	return nil
 }
 
 func isWrongSequence(err error) bool {

@@ -135,19 +135,26 @@ func (r *roster) snapshot() (map[string]proto.Worker, map[string]claimed) {
 }
 
 // Directory knows who holds which key of a group, for those who must reach the holder.
-type Directory struct{ roster *roster }
+type Directory struct {
+	roster *roster
+	failed chan error
+}
 
 // Watch reads who holds what, and follows it until ctx ends.
 func Watch(ctx context.Context, b *bus.Bus, group string, log *slog.Logger) (*Directory, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	r, err := watchRoster(ctx, b, group, log, func(err error) { log.Error("holders can no longer be told", "error", err) })
-	if err != nil {
+	d := &Directory{failed: make(chan error, 2)}
+	var err error
+	if d.roster, err = watchRoster(ctx, b, group, log, func(err error) { d.failed <- err }); err != nil {
 		return nil, err
 	}
-	return &Directory{r}, nil
+	return d, nil
 }
+
+// Failed gives an error when who holds what can no longer be followed.
+func (d *Directory) Failed() <-chan error { return d.failed }
 
 // Holder is the live worker that holds a key; false: nobody does at this moment.
 func (d *Directory) Holder(key string) (proto.Worker, bool) {

@@ -32,6 +32,7 @@ func (n *Node) Run(ctx context.Context, services ...Service) error {
 	case <-ctx.Done():
 	case r := <-failed:
 		err = r.err
+	case err = <-n.Bus.Lost():
 	}
 	deadline := time.Now().Add(n.Settings.ShutdownWait)
 	for i := len(started) - 1; i >= 0; i-- {

@@ -7,12 +7,10 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -194,23 +192,6 @@ func TestGitGoesToTheWorker(t *testing.T) {
 		if resp, body := sys.ask(t, "POST", path, ""); resp.StatusCode != 200 || body != "POST "+path {
 			t.Errorf("%s: %s %s", path, resp.Status, body)
 		}
-	}
-}
-
-func TestPortInUse(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	_, err = listen(l.Addr().String())
-	want := fmt.Sprintf(`NGIT_BIND_ADDRESS is %q: address already in use; `, l.Addr().String())
-	if !errors.Is(err, syscall.EADDRINUSE) || !strings.HasPrefix(err.Error(), want) {
-		t.Errorf("%v", err)
-	}
-	if _, err := listen("nonsense"); err == nil || !strings.HasPrefix(err.Error(), `NGIT_BIND_ADDRESS is "nonsense": `) {
-		t.Errorf("%v", err)
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"net"
 	"net/http"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"tendril.dev/lib/candidates"
@@ -31,11 +30,27 @@ const stopShare = 2
 // Run serves until ctx ends, and then stops gracefully: nothing new comes in, events in flight have their verdicts, sockets are closed with
 // 1001 and HTTP requests are finished.
 func Run(ctx context.Context, n *node.Node) error {
-	shards, err := claim.Watch(ctx, n.Bus, proto.GroupShards, n.Log)
+	// The holders of shards are followed until the last connection has ended.
+	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	shards, err := claim.Watch(watching, n.Bus, proto.GroupShards, n.Log)
 	if err != nil {
 		return err
 	}
-	return serve(ctx, n, shards)
+	open, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	go func() {
+		select {
+		case err := <-shards.Failed():
+			end(err)
+		case <-watching.Done():
+		}
+	}()
+	err = serve(open, n, shards)
+	if ctx.Err() == nil && open.Err() != nil {
+		err = errors.Join(context.Cause(open), err)
+	}
+	return err
 }
 
 func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
@@ -58,9 +73,9 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		Index: n.Index, Hub: hub, Ingest: ingest, Visitors: registered, Metrics: metrics, Log: n.Log,
 	})
 
-	listener, err := listen(n.Settings.BindAddress)
+	listener, err := net.Listen("tcp", n.Settings.BindAddress)
 	if err != nil {
-		return err
+		return node.ListenError("NGIT_BIND_ADDRESS", n.Settings.BindAddress, err)
 	}
 	// What the connections stand on outlives ctx: they are served until the last of them is closed.
 	lasting, release := context.WithCancel(context.WithoutCancel(ctx))
@@ -114,20 +129,6 @@ func stop(server *http.Server, door *door, within time.Duration) error {
 	}
 	door.git.Close()
 	return err
-}
-
-// listen opens the front door's port, or says in a sentence why it cannot.
-func listen(address string) (net.Listener, error) {
-	l, err := net.Listen("tcp", address)
-	switch {
-	case err == nil:
-		return l, nil
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("NGIT_BIND_ADDRESS is %q: %w; stop the program that listens there or choose another port", address, syscall.EADDRINUSE)
-	case errors.Is(err, syscall.EACCES):
-		return nil, fmt.Errorf("NGIT_BIND_ADDRESS is %q: %w; ports below 1024 are the system's, choose a higher one", address, syscall.EACCES)
-	}
-	return nil, fmt.Errorf("NGIT_BIND_ADDRESS is %q: %w; want host:port", address, err)
 }
 
 // newDoor puts together what needs no connections.

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
@@ -78,7 +77,11 @@ func Run(ctx context.Context, n *node.Node) error {
 		for stream, reach := range map[string]func(context.Context, uint64) error{
 			proto.KVStream(proto.BucketHeld): set.WaitFor, proto.StreamRejected: index.WaitFor,
 		} {
-			if err := catchUp(ctx, n.Bus.JS, stream, reach); err != nil {
+			last, err := n.Bus.LastSeq(ctx, stream)
+			if err != nil {
+				return err
+			}
+			if err := n.Bus.CatchUp(ctx, stream, last, reach); err != nil {
 				return err
 			}
 			caughtUp.Store(stream, true)
@@ -86,25 +89,4 @@ func Run(ctx context.Context, n *node.Node) error {
 		return w.Run(ctx)
 	})
 	return group.Wait()
-}
-
-// catchUp waits until a projection has read what its stream held at the start. The wait is looked over from time to time, because the
-// messages that it waits for may grow too old and go.
-func catchUp(ctx context.Context, js jetstream.JetStream, name string, reach func(context.Context, uint64) error) error {
-	for {
-		stream, err := js.Stream(ctx, name)
-		if err != nil {
-			return fmt.Errorf("look at stream %s: %w", name, err)
-		}
-		state := stream.CachedInfo().State
-		if state.Msgs == 0 {
-			return nil
-		}
-		wait, cancel := context.WithTimeout(ctx, time.Second)
-		err = reach(wait, state.LastSeq)
-		cancel()
-		if err == nil || ctx.Err() != nil {
-			return ctx.Err()
-		}
-	}
 }

@@ -84,6 +84,10 @@ func logged(x *decided, at string) *nats.Msg {
 	return &nats.Msg{Subject: proto.EventSubjectOf(c.Event).String(), Header: header, Data: c.Raw}
 }
 
+// deletionKept is how long the bucket keeps the message that says that an entry is gone: long enough for every follower that was cut off and not
+// started anew to hear of it. Without an end each event that was ever held would leave a message for good.
+const deletionKept = 24 * time.Hour
+
 // commitHeld changes the held events, if their head is still the one that the changes were decided on. More changes than one atomic
 // batch can carry go in several, each on the head of the one before.
 func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Change) error {
@@ -93,6 +97,7 @@ func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Cha
 			m := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, change.Key), Header: nats.Header{}}
 			if change.Entry == nil {
 				m.Header.Set(proto.KVOperation, proto.KVDelete)
+				m.Header.Set(jetstream.MsgTTLHeader, deletionKept.String())
 			} else {
 				var err error
 				if m.Data, err = change.Entry.Encode(); err != nil {

@@ -1,0 +1,108 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/progress"
+	"tendril.dev/proto"
+)
+
+// TestLostMemoryIsTold: a single NATS server that is started anew has forgotten its memory streams, and those who are connected learn of it.
+func TestLostMemoryIsTold(t *testing.T) {
+	t.Parallel()
+	options := &server.Options{JetStream: true, StoreDir: t.TempDir(), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true}
+	start := func() *server.Server {
+		srv, err := server.NewServer(options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		go srv.Start()
+		if !srv.ReadyForConnections(30 * time.Second) {
+			t.Fatal("NATS is not ready")
+		}
+		return srv
+	}
+	srv := start()
+	b := open(t, bus.Options{URL: srv.ClientURL()})
+	options.Port = srv.Addr().(*net.TCPAddr).Port
+	srv.Shutdown()
+	srv.WaitForShutdown()
+	select {
+	case err := <-b.Lost():
+		t.Fatalf("told before it is back: %v", err)
+	default:
+	}
+	srv = start()
+	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	select {
+	case err := <-b.Lost():
+		if !strings.Contains(err.Error(), "started anew") {
+			t.Errorf("told %v", err)
+		}
+	case <-time.After(60 * time.Second):
+		t.Fatal("not told")
+	}
+}
+
+// TestCatchUpPassesOverWhatIsGone: the last message of a stream has expired; a reader that starts now never sees it, and need not.
+func TestCatchUpPassesOverWhatIsGone(t *testing.T) {
+	t.Parallel()
+	b := open(t, bus.Options{Dir: t.TempDir()})
+	put := func(key, ttl string) {
+		m := &nats.Msg{Subject: proto.KVSubject(proto.BucketHeld, key), Header: nats.Header{}, Data: []byte("{}")}
+		if ttl != "" {
+			m.Header.Set(jetstream.MsgTTLHeader, ttl)
+		}
+		if _, err := b.PublishBatch(t.Context(), []*nats.Msg{m}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream := proto.KVStream(proto.BucketHeld)
+	put("a", "")
+	put("b", "1s")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	s, err := b.JS.Stream(ctx, stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := s.GetMsg(ctx, 2); errors.Is(err, jetstream.ErrMsgNotFound) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	read := &progress.Progress{}
+	following, stop := context.WithCancel(ctx)
+	done := make(chan error, 1)
+	go func() {
+		done <- bus.Follow(following, b.JS, bus.Reading{Stream: stream}, slog.New(slog.DiscardHandler), func(m bus.Message) { read.Advance(m.Seq) })
+	}()
+	if err := b.CatchUp(ctx, stream, 2, read.WaitFor); err != nil {
+		t.Fatal(err)
+	}
+	if read.Seq() != 1 {
+		t.Errorf("read up to %d, want the one message that is there", read.Seq())
+	}
+	put("c", "")
+	if err := b.CatchUp(ctx, stream, 3, read.WaitFor); err != nil || read.Seq() != 3 {
+		t.Errorf("read up to %d, %v", read.Seq(), err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
