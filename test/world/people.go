@@ -2,6 +2,8 @@ package world
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -166,8 +168,9 @@ func TrySubmit(t testing.TB, url string, ev *nostr.Event) (ok bool, message stri
 		if err != nil {
 			return false, HungUp
 		}
-		if e, ok := nostr.ParseMessage(string(answer)).(*nostr.OKEnvelope); ok && e.EventID == ev.ID {
-			return e.OK, e.Reason
+		var m []any
+		if err := json.Unmarshal(answer, &m); err == nil && len(m) == 4 && m[0] == "OK" && m[1] == ev.ID {
+			return m[2] == true, fmt.Sprint(m[3])
 		}
 	}
 }

@@ -307,7 +307,7 @@ func TestRestartGoesOn(t *testing.T) {
 	b.Close()
 
 	b = openBus(t, dir)
-	r = start(t, b, "after", nil)
+	start(t, b, "after", nil)
 	s = newSender(t, b, "after")
 	if v := s.ask(proto.LaneUser, announcement); v.Outcome != proto.Duplicate || v.Message != proto.MessagePurgatory {
 		t.Errorf("the held announcement: %+v", v)

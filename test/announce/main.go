@@ -1,7 +1,7 @@
 // Command announce tells a Tendril on this machine of the git repository in the working directory: it signs an announcement (30617) and a state
 // event (30618) with its branches and tags, sends both, and prints what the relay answers. The README's tour uses it.
 //
-//	go run docs/tour/announce.go -C <work tree> -id <identifier> [-relay ws://127.0.0.1:7334[,<another>...]]
+//	go run ./test/announce -C <work tree> -id <identifier> [-relay ws://127.0.0.1:7334[,<another>...]]
 //
 // With several relays the announcement lists all of them, and the first is told.
 //
