@@ -68,7 +68,7 @@ func (s *Session) ask(ctx context.Context, now time.Time) error {
 	}
 	for len(s.past) < s.Rules.AtOnce && len(s.queue) > 0 {
 		t := s.queue[0]
-		s.queue = s.queue[1:]
+		s.queue = slices.Delete(s.queue, 0, 1) // which lets go of the task
 		t.tries++
 		sub := &subscription{id: s.name("h"), filters: []nostr.Filter{t.walk.Filter()}, task: t, asked: now, heard: now}
 		s.past[sub.id] = sub

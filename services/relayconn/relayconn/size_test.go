@@ -1,0 +1,72 @@
+package relayconn_test
+
+import (
+	"fmt"
+	"runtime"
+	"testing"
+
+	"tendril.dev/lib/target"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/session"
+)
+
+// TestHeapAtEverydaySize: 1,000 repositories with 50,000 root events, each on 5 of 100 relays, all connected and confirmed, in less than 64 MiB of
+// live heap (spec/sync.md, Sizes). What is measured holds the 100 servers' ends of the connections too.
+func TestHeapAtEverydaySize(t *testing.T) {
+	if testing.Short() {
+		t.Skip("100 relays")
+	}
+	const relays, repos, roots, copies = 100, 1000, 50, 5
+	b := openBus(t)
+	newIngest(t, b)
+	var all []*foreign
+	targets := make([]target.Target, relays)
+	for i := range relays {
+		all = append(all, newForeign(t))
+		targets[i] = target.Target{URL: all[i].URL, Repos: map[string]target.Repo{}}
+	}
+	for i := range repos {
+		var ids []target.ID
+		for n := range roots {
+			id := target.ID{byte(n), byte(i >> 8), byte(i), 31: 1}
+			ids = append(ids, id)
+		}
+		for c := range copies {
+			targets[(i*copies+c)%relays].Repos[fmt.Sprintf("30617:%064d:repository-%d", i, i)] = target.Repo{Level: proto.LevelFull, Roots: target.SortIDs(ids)}
+		}
+	}
+	for i := range relays {
+		aim(t, b, all[i].URL, targets[i])
+	}
+	targets = nil
+	before := liveHeap()
+	w := newWorker(t, b, "a", "--sync-page-limit=10")
+	eventually(t, "all are connected and confirmed", func() bool { return w.metric(t, "ngit_sync_relays_connected_total") == relays })
+	for _, r := range all {
+		eventually(t, "it is confirmed", func() bool {
+			s := state(t, b, r.Name)
+			return s.Connection == int(session.Connected) && s.Roots == repos*roots*copies/relays
+		})
+		// What the relay keeps to look at is not the worker's.
+		r.look(func() {
+			r.asked = nil
+			for _, subs := range r.open {
+				clear(subs)
+			}
+		})
+	}
+	heap := liveHeap() - before
+	t.Logf("%.1f MiB of live heap", float64(heap)/(1<<20))
+	if heap > 64<<20 {
+		t.Errorf("%d bytes of live heap", heap)
+	}
+	runtime.KeepAlive(w)
+}
+
+func liveHeap() int64 {
+	runtime.GC()
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}

@@ -1,0 +1,152 @@
+package wire_test
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/netguard"
+	"tendril.dev/services/relayconn/wire"
+)
+
+// TestGoodbye: the end of the context says 1001 to the relay, gives nothing more to the reader, and is quick.
+func TestGoodbye(t *testing.T) {
+	t.Parallel()
+	end := make(chan websocket.StatusCode, 1)
+	url := serve(t, func(ctx context.Context, ws *websocket.Conn) {
+		for {
+			if _, _, err := ws.Read(context.Background()); err != nil {
+				end <- websocket.CloseStatus(err)
+				return
+			}
+		}
+	})
+	conn := dial(t, url, 1000)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- conn.Read(ctx, func(wire.Message) error { return errors.New("a message after the end") })
+	}()
+	began := time.Now()
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("read ends with %v", err)
+	}
+	if code := <-end; code != websocket.StatusGoingAway {
+		t.Errorf("the relay hears %v, want 1001", code)
+	}
+	if took := time.Since(began); took > 900*time.Millisecond {
+		t.Errorf("it took %v", took)
+	}
+	if err := conn.Req(ctx, "a", nil); !errors.Is(err, context.Canceled) {
+		t.Errorf("a request after the end: %v", err)
+	}
+}
+
+// TestStubbornRelayDoesNotHoldUpTheStop: thousands of them are left within a moment, all at once.
+func TestStubbornRelayDoesNotHoldUpTheStop(t *testing.T) {
+	t.Parallel()
+	silent := func(ctx context.Context, _ *websocket.Conn) { <-ctx.Done() }
+	talking := func(ctx context.Context, ws *websocket.Conn) {
+		for ws.Write(context.Background(), websocket.MessageText, []byte(`["NOTICE","hi"]`)) == nil {
+		}
+	}
+	for name, do := range map[string]func(context.Context, *websocket.Conn){"reads nothing": silent, "reads nothing and talks": talking} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conn := dial(t, serve(t, do), 1000)
+			ctx, cancel := context.WithCancel(t.Context())
+			heard, done := make(chan struct{}, 1), make(chan error, 1)
+			go func() {
+				done <- conn.Read(ctx, func(wire.Message) error {
+					select {
+					case heard <- struct{}{}:
+					default:
+					}
+					return ctx.Err()
+				})
+			}()
+			if strings.Contains(name, "talks") {
+				<-heard
+			}
+			began := time.Now()
+			cancel()
+			conn.Close()
+			<-done
+			if took := time.Since(began); took > 4*time.Second {
+				t.Errorf("it took %v", took)
+			}
+		})
+	}
+}
+
+// TestTooLargeIsPassedOver: what comes after one event that is larger than the bus takes is still worth having; what is larger by far is not read to
+// its end.
+func TestTooLargeIsPassedOver(t *testing.T) {
+	t.Parallel()
+	notice := func(n int) []byte { return []byte(`["NOTICE","` + strings.Repeat("x", n) + `"]`) }
+	url := serve(t, func(ctx context.Context, ws *websocket.Conn) {
+		for _, n := range []int{2000, 5, 15_000, 6, 17_000, 7} {
+			ws.Write(ctx, websocket.MessageText, notice(n))
+		}
+		<-ctx.Done()
+	})
+	conn := dial(t, url, 1000)
+	var heard []int
+	err := conn.Read(t.Context(), func(m wire.Message) error {
+		heard = append(heard, len(m.Reason))
+		return nil
+	})
+	if len(heard) != 2 || heard[0] != 5 || heard[1] != 6 {
+		t.Errorf("heard notices of %v bytes", heard)
+	}
+	if netguard.Classify(err) != netguard.CauseProtocol {
+		t.Errorf("read ends with %v", err)
+	}
+}
+
+// TestNothingIsLeftRunning after many connections, opened, used and closed.
+func TestNothingIsLeftRunning(t *testing.T) {
+	url := serve(t, func(ctx context.Context, ws *websocket.Conn) {
+		for {
+			if _, _, err := ws.Read(context.Background()); err != nil {
+				return
+			}
+		}
+	})
+	once := func() {
+		guard := netguard.New(netguard.Options{AllowPrivate: true})
+		conn, err := wire.Dial(t.Context(), guard, url, 1000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() { defer close(done); conn.Read(ctx, func(wire.Message) error { return nil }) }()
+		if err := conn.Req(ctx, "a", []nostr.Filter{{}}); err != nil {
+			t.Error(err)
+		}
+		cancel()
+		<-done
+		conn.Close()
+		guard.CloseIdleConnections()
+	}
+	once()
+	before := runtime.NumGoroutine()
+	for range 50 {
+		once()
+	}
+	deadline := time.Now().Add(20 * time.Second)
+	for runtime.NumGoroutine() > before+10 {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
