@@ -1,0 +1,186 @@
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/session"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func bucket(t *testing.T) jetstream.KeyValue {
+	t.Helper()
+	sizing := proto.DefaultSizing()
+	sizing.MemoryOnly = true
+	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	kv, err := b.Bucket(t.Context(), proto.BucketRelays)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return kv
+}
+
+func open(t *testing.T, kv jetstream.KeyValue) *stateKeeper {
+	t.Helper()
+	s, err := openState(t.Context(), kv, "r.example.com", quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func put(t *testing.T, s *stateKeeper, worker string, repos int) error {
+	t.Helper()
+	return s.put(t.Context(), proto.RelayState{Worker: worker, Repos: repos})
+}
+
+// TestStateIsFenced: who has lost the claim cannot write over its successor, but a worker finds back into its own entry.
+func TestStateIsFenced(t *testing.T) {
+	t.Parallel()
+	kv := bucket(t)
+	a := open(t, kv)
+	if err := put(t, a, "a", 1); err != nil {
+		t.Fatal(err)
+	}
+	again := a.revision
+	if err := put(t, a, "a", 1); err != nil || a.revision != again {
+		t.Errorf("what is there already is written again: %v", err)
+	}
+	// The answer to a write of ours was lost.
+	lost := open(t, kv)
+	if err := put(t, lost, "a", 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t, a, "a", 3); err != nil {
+		t.Fatalf("after a write whose answer was lost: %v", err)
+	}
+	// Somebody deletes it.
+	if err := kv.Delete(t.Context(), "r.example.com"); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t, a, "a", 4); err != nil {
+		t.Fatalf("after it was deleted: %v", err)
+	}
+	b := open(t, kv)
+	if b.value.Repos != 4 {
+		t.Fatalf("the successor reads %+v", b.value)
+	}
+	if err := put(t, b, "b", 5); err != nil {
+		t.Fatal(err)
+	}
+	if err := put(t, a, "a", 6); !isConflict(err) {
+		t.Fatalf("who lost the claim writes on: %v", err)
+	}
+	if s := open(t, kv); s.value.Repos != 5 || s.value.Worker != "b" {
+		t.Fatalf("the entry is %+v", s.value)
+	}
+}
+
+// TestUnreadableStateIsNone: it is written over, and does not keep the relay from being synced.
+func TestUnreadableStateIsNone(t *testing.T) {
+	t.Parallel()
+	kv := bucket(t)
+	if _, err := kv.Put(t.Context(), "r.example.com", []byte(`{"repos":7,"url":5}`)); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, kv)
+	if s.value != (proto.RelayState{}) {
+		t.Errorf("read %+v", s.value)
+	}
+	if err := put(t, s, "a", 1); err != nil {
+		t.Error(err)
+	}
+}
+
+func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	metrics, err := NewMetrics(reg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rules := Rules{Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
+	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, seen: health.Disconnected}, reg
+}
+
+// TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt only; and so is the end of the time on the
+// naughty list, as an information.
+func TestDeathIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		l, reg := newLife(t, slog.New(slog.NewTextHandler(&text, nil)))
+		for begin := time.Now(); time.Since(begin) < 48*time.Hour; {
+			l.health = l.health.Failed(l.Rules.Health, time.Now(), errors.New("no"))
+			if err := l.pause(t.Context(), l.wait(time.Now(), false, false)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := strings.Count(text.String(), "level=ERROR"); n != 1 {
+			t.Errorf("death is told %d times: %s", n, text.String())
+		}
+		if err := testutil.GatherAndCompare(reg, strings.NewReader("# HELP ngit_sync_relays_dead_total Relays that have been failing for a day.\n# TYPE ngit_sync_relays_dead_total gauge\nngit_sync_relays_dead_total 1\n"), "ngit_sync_relays_dead_total"); err != nil {
+			t.Error(err)
+		}
+		text.Reset()
+		l.health = health.Health{}.Failed(l.Rules.Health, time.Now(), &net.DNSError{IsNotFound: true})
+		if err := l.pause(t.Context(), l.wait(time.Now(), false, false)+time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(text.String(), "naughty list is over"); n != 1 {
+			t.Errorf("the end of the list is told %d times: %s", n, text.String())
+		}
+	})
+}
+
+// TestLeavingIsNoFailure: a relay that we leave, because we stop or the claim passes on, is not to wait for us the longer.
+func TestLeavingIsNoFailure(t *testing.T) {
+	t.Parallel()
+	l, _ := newLife(t, quiet)
+	l.state = open(t, bucket(t))
+	now := time.Now()
+	l.health = health.Health{Failures: 4}.Opened(now)
+	l.past = past{}.held(now, true)
+	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: 7}
+	l.ended(t.Context(), now.Add(time.Second), errWithdrawn)
+	s := l.state.value
+	if s.Failures != 4 || s.NextAttempt.After(now.Add(time.Second)) || s.ConfirmedRevision != 7 || s.Connection != 0 || s.CompleteUntil.IsZero() || s.LastError != "" {
+		t.Errorf("written: %+v", s)
+	}
+	next := &life{Env: l.Env, state: l.state, log: quiet}
+	next.resume(now.Add(time.Minute))
+	if start := next.past.start(now.Add(time.Minute), window); start.Since == nil || start.Whole || next.status.Confirmed != 7 {
+		t.Errorf("the successor begins with %+v", start)
+	}
+}
+
+// TestLateVerdict: it may come when the relay is another worker's; then nothing is counted that nobody would take away again.
+func TestLateVerdict(t *testing.T) {
+	t.Parallel()
+	l, reg := newLife(t, quiet)
+	l.observe(time.Now())
+	l.Metrics.gap(l.name)
+	l.Metrics.forget(l.name)
+	l.Metrics.gap(l.name)
+	if n, err := testutil.GatherAndCount(reg, "ngit_sync_gap_events_total", "ngit_sync_relay_connected"); n != 0 || err != nil {
+		t.Errorf("%d metrics of a relay that is gone (%v)", n, err)
+	}
+}

@@ -1,0 +1,101 @@
+package relay
+
+import (
+	"testing"
+	"time"
+
+	"tendril.dev/services/relayconn/health"
+)
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+const window = 15 * time.Minute
+
+func after(minutes int) time.Time { return noon.Add(time.Duration(minutes) * time.Minute) }
+
+// TestPast: what a next connection asks for depends on what the ones before have come to an end with, not only on when they were.
+func TestPast(t *testing.T) {
+	t.Parallel()
+	caughtUp := past{}.begun().held(noon, false).held(after(1), true)
+	for name, tc := range map[string]struct {
+		past  past
+		at    int // minutes after noon
+		quick bool
+		since int // minutes after noon
+		whole bool
+	}{
+		"never connected":                          {past: past{}, at: 0},
+		"away for as long as may be":               {past: caughtUp.ended(after(60), true), at: 75, quick: true, since: 45},
+		"away for longer":                          {past: caughtUp.ended(after(60), true), at: 76},
+		"crashed: the last tick counts":            {past: caughtUp.held(after(30), true), at: 40, quick: true, since: 15},
+		"a fresh start that was cut off":           {past: past{}.begun().held(after(5), false).ended(after(10), false), at: 11, quick: true, since: -5, whole: true},
+		"cut off twice":                            {past: past{}.begun().ended(after(10), false).held(after(20), false).ended(after(25), false), at: 26, quick: true, since: -5, whole: true},
+		"a reconnect that was cut off":             {past: caughtUp.ended(after(60), true).held(after(70), false).ended(after(80), false), at: 81, quick: true, since: 45},
+		"a reconnect that caught up":               {past: caughtUp.ended(after(60), true).held(after(70), false).ended(after(80), true), at: 81, quick: true, since: 65},
+		"a daily start that was cut off":           {past: caughtUp.held(after(60), true).begun().held(after(61), false).ended(after(62), false), at: 63, quick: true, since: 47, whole: true},
+		"a fresh start that never stood is no one": {past: past{}.begun(), at: 1},
+	} {
+		got := tc.past.start(after(tc.at), window)
+		switch {
+		case (got.Since != nil) != tc.quick || got.Whole != tc.whole:
+			t.Errorf("%s: %+v", name, got)
+		case tc.quick && !got.Since.Time().Equal(after(tc.since)):
+			t.Errorf("%s: since %v, want %v", name, got.Since.Time().UTC(), after(tc.since))
+		case tc.quick && !got.Live.Equal(tc.past.connected):
+			t.Errorf("%s: live until %v", name, got.Live)
+		}
+	}
+}
+
+// TestWait: bootstrap relays connect at once at a start, the others spread out, and nobody is tried before its time.
+func TestWait(t *testing.T) {
+	t.Parallel()
+	rules := Rules{StartupJitter: 10 * time.Second}
+	waits := func(h health.Health, now time.Time, first, bootstrap bool) (least, most time.Duration) {
+		l := &life{Env: &Env{Rules: rules, Started: noon}, health: h}
+		least = time.Hour
+		for range 300 {
+			w := l.wait(now, first, bootstrap)
+			least, most = min(least, w), max(most, w)
+		}
+		return least, most
+	}
+	soon := noon.Add(time.Second)
+	if least, most := waits(health.Health{}, soon, true, false); least > time.Second || most < 9*time.Second || most >= 10*time.Second {
+		t.Errorf("a start is spread from %v to %v", least, most)
+	}
+	for name, tc := range map[string]struct {
+		health           health.Health
+		now              time.Time
+		first, bootstrap bool
+		want             time.Duration
+	}{
+		"bootstrap":                  {health.Health{NextAttempt: after(9)}, soon, true, true, 0},
+		"bootstrap, failed":          {health.Health{NextAttempt: after(9)}, noon, false, true, 9 * time.Minute},
+		"claimed later":              {health.Health{}, noon.Add(10 * time.Second), true, false, 0},
+		"dropped":                    {health.Health{NextAttempt: noon}, soon, false, false, 0},
+		"failed":                     {health.Health{NextAttempt: after(3)}, noon, false, false, 3 * time.Minute},
+		"wants quiet":                {health.Health{NextAttempt: noon, Limited: after(1)}, noon, false, false, time.Minute},
+		"wants quiet, shorter by it": {health.Health{NextAttempt: after(2), Limited: after(1)}, noon, false, false, 2 * time.Minute},
+	} {
+		if least, most := waits(tc.health, tc.now, tc.first, tc.bootstrap); least != tc.want || most != tc.want {
+			t.Errorf("%s: %v to %v, want %v", name, least, most, tc.want)
+		}
+	}
+}
+
+// TestNextDay is random, so that relays do not all have theirs at once, and within its bounds.
+func TestNextDay(t *testing.T) {
+	t.Parallel()
+	l := &life{Env: &Env{Rules: Rules{DailyMin: 23 * time.Hour, DailyMax: 25 * time.Hour}}}
+	seen := map[time.Time]bool{}
+	for range 100 {
+		at := l.nextDay(noon)
+		if seen[at] = true; at.Before(noon.Add(23*time.Hour)) || at.After(noon.Add(25*time.Hour)) {
+			t.Fatalf("the next day begins after %v", at.Sub(noon))
+		}
+	}
+	if len(seen) < 90 {
+		t.Errorf("%d different days of 100", len(seen))
+	}
+}
