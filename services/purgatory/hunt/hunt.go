@@ -26,7 +26,7 @@ type Prospect struct {
 
 // Ground is where the hunt takes place.
 type Ground interface {
-	// Look releases what is complete and tells what is still missing.
+	// Look releases what is complete and tells what is still missing. It logs what goes wrong.
 	Look(ctx context.Context, identifier string) (Prospect, error)
 	// Fetch asks one server for what one repository misses. brought says whether anything came.
 	Fetch(ctx context.Context, identifier, url string, want Want) (brought bool)
@@ -147,7 +147,7 @@ func (h *Hunter) look(ctx context.Context, identifier string) (Prospect, bool) {
 	p, err := h.Ground.Look(ctx, identifier)
 	if err != nil {
 		if ctx.Err() == nil {
-			h.Log.Error("what waits for git data could not be settled", "identifier", identifier, "error", err)
+			h.Log.Debug("an attempt found nothing to stand on", "identifier", identifier, "error", err)
 		}
 		return Prospect{}, false
 	}

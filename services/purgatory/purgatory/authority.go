@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nbd-wtf/go-nostr"
+
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
@@ -22,15 +26,15 @@ const afterPush = time.Minute
 // Repository implements smarthttp.Authority: a repository is here if its announcement is served or waits. What this worker has read so far mostly
 // tells; a client that was told of its announcement a moment ago may be ahead of it.
 func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, bool) {
-	d, err := w.known(ctx, ref.Identifier, w.holdings.Of(ref.Identifier))
-	if err == nil && !d.Hosts(ref.PubKey) {
-		d, _, err = w.dossier(ctx, ref.Identifier)
+	hosted, err := w.announced(ref, w.holdings.Of(ref.Identifier))
+	if err == nil && !hosted {
+		hosted, err = w.announcedNow(ctx, ref)
 	}
 	if err != nil {
 		w.log.Error("repository", "repository", ref, "error", err)
 		return nil, false
 	}
-	if !d.Hosts(ref.PubKey) {
+	if !hosted {
 		return nil, false
 	}
 	repo, err := w.store.Repo(ref)
@@ -55,14 +59,48 @@ func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) erro
 	}
 	defer unlock()
 	// Looked at again under the lock: it may just have been removed because its announcement is over.
-	d, _, err := w.dossier(ctx, repo.Ref().Identifier)
+	hosted, err := w.announcedNow(ctx, repo.Ref())
 	if err != nil {
 		return err
 	}
-	if !d.Hosts(repo.Ref().PubKey) {
+	if !hosted {
 		return errNotHosted
 	}
 	return repo.Ensure(ctx)
+}
+
+// announced says whether a repository is here by what its owner has announced, whatever others announce of that identifier. It costs little: anybody
+// may ask.
+func (w *worker) announced(ref nip34.RepoRef, entries []holdings.Entry) (bool, error) {
+	var held []proto.Held
+	for _, e := range entries {
+		if e.Event.Kind == nip34.KindAnnouncement && e.Event.PubKey == ref.PubKey {
+			held = append(held, e.Held)
+		}
+	}
+	view := w.index.View()
+	defer view.Close()
+	var accepted []*nostr.Event
+	ev, err := view.Replaceable(nip34.KindAnnouncement, ref.PubKey, ref.Identifier)
+	switch {
+	case err == nil:
+		accepted = append(accepted, ev)
+	case !errors.Is(err, eventdb.ErrNotFound):
+		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
+	}
+	return dossier.New(ref.Identifier, w.node.Settings.Domain, accepted, held).Hosts(ref.PubKey), nil
+}
+
+// announcedNow is announced after everything is read that there is now, in the order that dossier explains.
+func (w *worker) announcedNow(ctx context.Context, ref nip34.RepoRef) (bool, error) {
+	if err := w.readHeld(ctx); err != nil {
+		return false, err
+	}
+	entries := w.holdings.Of(ref.Identifier)
+	if err := w.readAccepted(ctx); err != nil {
+		return false, err
+	}
+	return w.announced(ref, entries)
 }
 
 var errNotHosted = errors.New("no announcement speaks for this repository")

@@ -2,6 +2,7 @@ package purgatory
 
 import (
 	"context"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -148,8 +149,20 @@ func (w *worker) takeTurn(ctx context.Context, identifier string) {
 	if err == nil {
 		err = w.tidy(ctx, d)
 	}
-	if err != nil && ctx.Err() == nil {
-		w.log.Error("what waits for git data could not be settled", "identifier", identifier, "error", err)
-		w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
+	if err != nil {
+		w.unsettled(ctx, identifier, err)
 	}
+}
+
+// unsettled sees to it that an identifier is settled later. While the bus is away that is no news of any one of them.
+func (w *worker) unsettled(ctx context.Context, identifier string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	level := slog.LevelError
+	if !w.node.Bus.Conn.IsConnected() {
+		level = slog.LevelDebug
+	}
+	w.log.Log(ctx, level, "what waits for git data could not be settled", "identifier", identifier, "error", err)
+	w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
 }

@@ -145,12 +145,12 @@ func (w *worker) Look(ctx context.Context, identifier string) (hunt.Prospect, er
 	}
 	defer unlock()
 	d, err := w.settle(ctx, identifier)
-	if err != nil && (d.Identifier == "" || ctx.Err() != nil) {
-		return hunt.Prospect{}, err
-	}
-	if err != nil { // with some repositories; the hunt goes on for the others
-		w.log.Error("what waits for git data could not be settled", "identifier", identifier, "error", err)
-		w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
+	if err != nil {
+		w.unsettled(ctx, identifier, err)
+		if d.Identifier == "" || ctx.Err() != nil {
+			return hunt.Prospect{}, err
+		}
+		// It is with some repositories, and the hunt goes on for the others.
 	}
 	p := hunt.Prospect{URLs: d.CloneURLs()}
 	for _, want := range d.Wants() {
