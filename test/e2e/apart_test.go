@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -13,7 +14,7 @@ import (
 func TestServicesApart(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	nats, volume := world.NATS(t), t.TempDir()
+	nats, volume := world.NewNATS(t).URL, t.TempDir()
 	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL, "NGIT_WORKER_TTL": "3s", "NGIT_WRITER_TTL": "2s", "NGIT_CANDIDATE_ACK_WAIT": "2s"}
 	var first, second []*world.Replica
 	for _, name := range world.Services {
@@ -60,4 +61,40 @@ func TestServicesApart(t *testing.T) {
 			t.Errorf("%s ends with %v", second[i].Name, err)
 		}
 	}
+}
+
+// TestNATSStartedAnew: a single NATS server that is started anew has forgotten queue, claims and turn. Every service says so and ends, and goes on
+// where it was when it is started again.
+func TestNATSStartedAnew(t *testing.T) {
+	t.Parallel()
+	nats, volume := world.NewNATS(t), t.TempDir()
+	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	start := func() (replicas []*world.Replica, door string) {
+		for _, name := range world.Services {
+			replicas = append(replicas, world.StartReplica(t, name, nats.URL, volume, nil))
+		}
+		return replicas, replicas[4].URL()
+	}
+	replicas, door := start()
+	world.Await(t, "the announcement is held", func() bool {
+		_, message := world.Submit(t, world.RelayAt(door), ann.Announce("mine", "mine", nil, nil))
+		return message == waits
+	})
+	nats.Restart()
+	for _, r := range replicas {
+		if err := r.Ended(); err == nil || !strings.Contains(r.Output(), "started anew") {
+			t.Errorf("%s ends with %v:\n%s", r.Name, err, r.Output())
+		}
+	}
+	_, door = start()
+	state := ann.State("mine", work.Refs(), "refs/heads/main")
+	world.Await(t, "the state is held, because the announcement still is", func() bool {
+		_, message := world.Submit(t, world.RelayAt(door), state)
+		return message == waits
+	})
+	world.Await(t, "the push is taken", func() bool {
+		_, err := world.TryGit(t, work.Dir, "push", "-q", door+"/"+ann.Npub+"/mine.git", "main")
+		return err == nil
+	})
+	world.Serves(t, world.RelayAt(door), state)
 }

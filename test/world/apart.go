@@ -1,6 +1,7 @@
 package world
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,18 +16,48 @@ import (
 )
 
 // NATS is a NATS server that Tendril did not start.
-func NATS(t testing.TB) (url string) {
+type NATS struct {
+	URL     string
+	options server.Options
+	server  *server.Server
+	t       testing.TB
+}
+
+// NewNATS starts a single server with JetStream.
+func NewNATS(t testing.TB) *NATS {
 	t.Helper()
-	srv, err := server.NewServer(&server.Options{JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true})
+	n := &NATS{t: t, options: server.Options{JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true}}
+	n.start()
+	n.options.Port = n.server.Addr().(*net.TCPAddr).Port
+	n.URL = n.server.ClientURL()
+	t.Cleanup(n.stop)
+	return n
+}
+
+// Restart starts the server anew on the same port, with what it has on disk.
+func (n *NATS) Restart() {
+	n.t.Helper()
+	n.stop()
+	n.start()
+}
+
+func (n *NATS) start() {
+	n.t.Helper()
+	options := n.options
+	srv, err := server.NewServer(&options)
 	if err != nil {
-		t.Fatal(err)
+		n.t.Fatal(err)
 	}
 	go srv.Start()
 	if !srv.ReadyForConnections(patience) {
-		t.Fatal("NATS is not ready")
+		n.t.Fatal("NATS is not ready")
 	}
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
-	return srv.ClientURL()
+	n.server = srv
+}
+
+func (n *NATS) stop() {
+	n.server.Shutdown()
+	n.server.WaitForShutdown()
 }
 
 var buildServices = sync.OnceValues(func() (string, error) {
@@ -122,12 +153,18 @@ func (r *Replica) Stop() error {
 	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		r.t.Fatal(err)
 	}
+	return r.Ended()
+}
+
+// Ended waits until the process has ended by itself, and gives how.
+func (r *Replica) Ended() error {
+	r.t.Helper()
 	select {
 	case err := <-r.done:
 		r.done <- err
 		return err
 	case <-time.After(patience):
-		r.t.Fatalf("%s does not stop", r.Name)
+		r.t.Fatalf("%s does not end", r.Name)
 	}
 	return nil
 }
