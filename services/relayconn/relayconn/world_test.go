@@ -90,7 +90,11 @@ func (f *foreign) serve(w http.ResponseWriter, r *http.Request) {
 func (f *foreign) hear(ws *websocket.Conn, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch e := nostr.ParseMessage(text).(type) {
+	envelope, err := nostr.NewMessageParser().ParseMessage(text)
+	if err != nil {
+		return
+	}
+	switch e := envelope.(type) {
 	case *nostr.ReqEnvelope:
 		f.open[ws][e.SubscriptionID] = e.Filters
 		f.asked = append(f.asked, e.Filters...)
@@ -143,13 +147,6 @@ func (f *foreign) look(fn func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fn()
-}
-
-// asks reports whether a filter was asked for that fits.
-func (f *foreign) asks(fits func(nostr.Filter) bool) bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.ContainsFunc(f.asked, fits)
 }
 
 func openBus(t testing.TB) *bus.Bus {

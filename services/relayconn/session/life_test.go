@@ -141,7 +141,7 @@ func TestConsolidationBringsBackWhatItDropped(t *testing.T) {
 		}
 		var layer1 bool
 		p.with(func() { _, layer1 = p.asked["h2"] })
-		if !layer1 {
+		if !layer1 || p.status().CaughtUp {
 			t.Fatal("the past of layer 1 was given up")
 		}
 		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "h2"}

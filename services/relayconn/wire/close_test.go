@@ -79,7 +79,7 @@ func TestStubbornRelayDoesNotHoldUpTheStop(t *testing.T) {
 			cancel()
 			conn.Close()
 			<-done
-			if took := time.Since(began); took > 4*time.Second {
+			if took := time.Since(began); took > 2500*time.Millisecond {
 				t.Errorf("it took %v", took)
 			}
 		})
