@@ -84,7 +84,10 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	defer server.Close()
-	member, err := claim.Join(ctx, n.Bus, claim.Options{
+	// The heart beats until the last push is released: a record that expired before would give our shards to others too early.
+	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopBeating()
+	member, err := claim.Join(beating, n.Bus, claim.Options{
 		Group: proto.GroupShards, Worker: n.Worker, Incarnation: n.Incarnation, Address: server.address, TTL: s.WorkerTTL, Log: n.Log,
 	})
 	if err != nil {
@@ -116,7 +119,10 @@ func Run(ctx context.Context, n *node.Node) error {
 	err = w.work(ctx, member, sender, hunter, &working)
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	return errors.Join(err, server.Shutdown(leave), member.Leave(leave))
+	if failed := member.Leave(leave); failed != nil {
+		w.log.Warn("the worker's record stays until it expires", "error", failed)
+	}
+	return errors.Join(err, server.Shutdown(leave))
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.

@@ -233,7 +233,7 @@ func TestWhatHappenedMeanwhile(t *testing.T) {
 // is accepted twice.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "--worker-ttl=2s")
+	w := newWorld(t)
 	const people, pushes = 6, 8
 	var all sync.WaitGroup
 	half := make(chan struct{}, people)
@@ -268,7 +268,7 @@ func TestHandOver(t *testing.T) {
 	for range people {
 		<-half
 	}
-	two := start(t, "two", w.git, w.Bus.ClientURL(), "--worker-ttl=2s")
+	two := start(t, "two", w.git, w.Bus.ClientURL())
 	eventually(t, "the second has its share", func() bool { return two.metric("purgatory_shards_held") > 16 })
 	w.stop()
 	all.Wait()
