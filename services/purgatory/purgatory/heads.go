@@ -2,17 +2,24 @@ package purgatory
 
 import (
 	"context"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"tendril.dev/lib/bus"
 )
 
 // headTimeout bounds one question for a stream's head: while the bus is away, whoever asks is told so.
 const headTimeout = 5 * time.Second
 
-// head asks for the last sequence of a stream, for everybody together who wants to know it at the same time: anybody may send requests for
-// repositories that are not there, and each of them wants to know for sure.
+// head waits until a stream is read up to where it ends now. It asks for the stream's last sequence for everybody together who wants to know it at
+// the same time: anybody may send requests for repositories that are not there, and each of them wants to know for sure.
 type head struct {
-	ask func(ctx context.Context) (uint64, error)
+	ask     func(ctx context.Context) (uint64, error)
+	catchUp func(ctx context.Context, seq uint64) error // waits until everything up to a sequence is read that is still there
+
+	passed atomic.Uint64 // everything up to here is read, though the last messages may be gone by now
 
 	mu      sync.Mutex
 	next    *question // for those who come while another is asked
@@ -24,6 +31,27 @@ type question struct {
 	answered chan struct{}
 	seq      uint64
 	err      error
+}
+
+// headOf is that of a stream which reach says how far it is read.
+func headOf(b *bus.Bus, stream string, reach func(ctx context.Context, seq uint64) error) *head {
+	return &head{
+		ask:     func(ctx context.Context) (uint64, error) { return b.LastSeq(ctx, stream) },
+		catchUp: func(ctx context.Context, seq uint64) error { return b.CatchUp(ctx, stream, seq, reach) },
+	}
+}
+
+// read waits until everything is read that the stream has at some time after the call.
+func (h *head) read(ctx context.Context) error {
+	seq, err := h.last(ctx)
+	if err != nil || seq <= h.passed.Load() {
+		return err
+	}
+	if err := h.catchUp(ctx, seq); err != nil {
+		return fmt.Errorf("read up to %d: %w", seq, err)
+	}
+	h.passed.Store(seq)
+	return nil
 }
 
 // last gives the stream's last sequence as it is at some time after the call.

@@ -72,11 +72,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	w := &worker{
 		node: n, log: n.Log, index: n.Index, store: store, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(rules), due: newDirty(), orphans: newOrphans(), survey: newSurvey(),
-		heldHead: &head{ask: func(ctx context.Context) (uint64, error) { return n.Bus.LastSeq(ctx, proto.KVStream(proto.BucketHeld)) }},
-		logHead:  &head{ask: func(ctx context.Context) (uint64, error) { return n.Bus.LastSeq(ctx, proto.StreamEvents) }},
-		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
+		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
 	}
 	defer w.guard.CloseIdleConnections()
+	w.heldHead = headOf(n.Bus, proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
+	w.logHead = headOf(n.Bus, proto.StreamEvents, w.index.WaitFor)
 	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Log: n.Log}
 
 	server, err := w.listen()
@@ -116,7 +116,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		}
 		return nil
 	})
-	err = w.work(ctx, member, sender, hunter, &working)
+	err = w.work(ctx, member, directory, sender, hunter, &working)
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if failed := member.Leave(leave); failed != nil {
@@ -126,13 +126,16 @@ func Run(ctx context.Context, n *node.Node) error {
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
-func (w *worker) work(ctx context.Context, member *claim.Member, sender *candidates.Sender, hunter *hunt.Hunter, working *atomic.Bool) error {
+func (w *worker) work(
+	ctx context.Context, member *claim.Member, others *claim.Directory, sender *candidates.Sender, hunter *hunt.Hunter, working *atomic.Bool,
+) error {
 	ground := w.standOn(ctx, sender)
 	defer ground.end()
 
 	defer w.index.Subscribe(w.heard)()
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return ground.failed(ctx) })
+	group.Go(func() error { return failed(ctx, ground.ended) })
+	group.Go(func() error { return failed(ctx, others.Failed()) })
 	group.Go(func() error { return hunter.Run(ctx) })
 	group.Go(func() error { return w.settleDirty(ctx) })
 	group.Go(func() error { return w.watchClocks(ctx) })
@@ -170,10 +173,10 @@ func (w *worker) standOn(ctx context.Context, sender *candidates.Sender) *ground
 	return g
 }
 
-// failed waits for the ground to give way, or for the end of ctx.
-func (g *ground) failed(ctx context.Context) error {
+// failed waits for what the work stands on to give way, or for the end of ctx.
+func failed(ctx context.Context, support <-chan error) error {
 	select {
-	case err := <-g.ended:
+	case err := <-support:
 		return err
 	case <-ctx.Done():
 		return nil

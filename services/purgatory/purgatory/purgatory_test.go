@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nip34"
@@ -227,6 +229,27 @@ func TestWhatHappenedMeanwhile(t *testing.T) {
 	start(t, "two", w.git, w.Bus.ClientURL())
 	eventually(t, "the commit without an event is removed", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == "" })
 	eventually(t, "the empty repository is removed", func() bool { return !w.repo(bob, "empty").Exists() })
+}
+
+// TestStartAfterTheLastEntryIsGone: a worker starts though the last messages about what is held, those of what ended, have grown too old and gone.
+func TestStartAfterTheLastEntryIsGone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	gone := nats.NewMsg(proto.KVSubject(proto.BucketHeld, "x.30617."+alice))
+	gone.Header.Set(jetstream.MsgTTLHeader, "1s")
+	gone.Header.Set("KV-Operation", "DEL")
+	if _, err := w.Bus.JS.PublishMsg(t.Context(), gone); err != nil {
+		t.Fatal(err)
+	}
+	stream, err := w.Bus.JS.Stream(t.Context(), proto.KVStream(proto.BucketHeld))
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the entry is gone", func() bool {
+		info, err := stream.Info(t.Context())
+		return err == nil && info.State.Msgs == 0 && info.State.LastSeq > 0
+	})
+	start(t, "two", w.git, w.Bus.ClientURL())
 }
 
 // TestHandOver: while people push, a second worker comes and the first one goes. Every push that was told to have been taken is there, and no state

@@ -65,11 +65,7 @@ func (w *worker) dossier(ctx context.Context, identifier string) (dossier.Dossie
 
 // readHeld waits until everything is read that is held now.
 func (w *worker) readHeld(ctx context.Context) error {
-	head, err := w.heldHead.last(ctx)
-	if err != nil {
-		return err
-	}
-	if err := w.holdings.WaitFor(ctx, head); err != nil {
+	if err := w.heldHead.read(ctx); err != nil {
 		return fmt.Errorf("read what is held: %w", err)
 	}
 	return nil
@@ -77,11 +73,7 @@ func (w *worker) readHeld(ctx context.Context) error {
 
 // readAccepted waits until everything is read that is accepted now.
 func (w *worker) readAccepted(ctx context.Context) error {
-	head, err := w.logHead.last(ctx)
-	if err != nil {
-		return err
-	}
-	if err := w.index.WaitFor(ctx, head); err != nil {
+	if err := w.logHead.read(ctx); err != nil {
 		return fmt.Errorf("read what is accepted: %w", err)
 	}
 	return nil
