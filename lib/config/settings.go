@@ -84,7 +84,7 @@ type Sync struct {
 	BootstrapRelays     []string      `env:"NGIT_SYNC_BOOTSTRAP_RELAY_URL" name:"bootstrap-relay-url" help:"Relays to sync from at the start, comma-separated; wss is assumed without a scheme."`
 	BaseBackoffSeconds  int           `env:"NGIT_SYNC_BASE_BACKOFF_SECS" name:"sync-base-backoff-seconds" default:"5" min:"1" max:"86400" help:"First wait after a failed connection, and the connect timeout, in seconds."`
 	MaxBackoffSeconds   int           `env:"NGIT_SYNC_MAX_BACKOFF_SECS" name:"sync-max-backoff-seconds" default:"3600" min:"1" max:"604800" help:"Longest wait after failed connections, in seconds."`
-	DisableNegentropy   bool          `env:"NGIT_SYNC_DISABLE_NEGENTROPY" name:"sync-disable-negentropy" help:"Never reconcile with NIP-77; always REQ."`
+	DisableNegentropy   bool          `env:"NGIT_SYNC_DISABLE_NEGENTROPY" name:"sync-disable-negentropy" help:"Never reconcile with NIP-77; always REQ. No effect yet: it is always REQ."`
 	BatchWindowMillis   int           `env:"NGIT_SYNC_BATCH_WINDOW_MS" name:"sync-batch-window-ms" default:"5000" min:"0" max:"3600000" help:"How long changes are collected before they become one change of targets, in milliseconds."`
 	CheckSeconds        int           `env:"NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS" name:"sync-check-seconds" default:"2" min:"1" max:"3600" help:"How often a worker looks after its relays, in seconds."`
 	NaughtyHours        int           `env:"NGIT_NAUGHTY_LIST_EXPIRATION_HOURS" name:"sync-naughty-hours" default:"12" min:"1" max:"8760" help:"How long a relay with DNS, TLS or protocol errors of its own is left alone, in hours."`
@@ -148,7 +148,7 @@ type Observe struct {
 	LogFormat      string        `env:"NGIT_LOG_FORMAT" name:"log-format" default:"text" help:"text or json."`
 	MetricsEnabled bool          `env:"NGIT_METRICS_ENABLED" name:"metrics" default:"true" negatable:"" help:"Serve /metrics."`
 	AbuseThreshold int           `env:"NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD" name:"metrics-abuse-threshold" default:"10" min:"1" max:"1000000" help:"An address with more WebSocket connections than this counts as an abuser in the metrics."`
-	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" name:"metrics-top-repos" default:"10" min:"0" max:"100" help:"How many of the largest repositories the metrics tell the size of."`
+	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" name:"metrics-top-repos" default:"10" min:"0" max:"100" help:"How many of the largest repositories the metrics tell the size of. No effect yet."`
 	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" name:"observe-address" default:"127.0.0.1:7335" help:"Where a service that runs alone serves /metrics, /healthz and /readyz."`
 	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" name:"shutdown-wait" default:"20s" min:"0s" max:"1h" help:"How long a graceful stop may take."`
 }

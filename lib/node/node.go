@@ -90,6 +90,9 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 	if n.Index, err = openIndex(s, indexDir); err != nil {
 		return nil, err
 	}
+	n.Metrics.MustRegister(prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
+		func() float64 { return float64(n.Index.Seq()) }))
 	n.Bus, err = bus.Open(ctx, bus.Options{
 		URL: s.NATSURL, Creds: s.NATSCreds, Name: "tendril " + name + " " + n.Worker,
 		Dir: busDir, Listen: s.NATSListen, Sizing: Sizing(s), Log: log,

@@ -43,7 +43,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		stale:     true,
 	}
 	n.Ready.Add("discovery", d.ready)
-	d.metrics = newMetrics(n.Metrics, n.Index)
+	d.metrics = newMetrics(n.Metrics)
 	// Subscribed before the first look, so that nothing falls in between.
 	defer n.Index.Subscribe(d.hear)()
 
@@ -305,13 +305,11 @@ type metrics struct {
 	repositories, targets prometheus.Gauge
 }
 
-func newMetrics(reg prometheus.Registerer, index *eventdb.DB) *metrics {
+func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		repositories: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ngit_repositories_total", Help: "Repositories whose announcement is served."}),
 		targets:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_targets", Help: "Relays that should be asked for something."}),
 	}
-	reg.MustRegister(m.repositories, m.targets, prometheus.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that the event index has applied."},
-		func() float64 { return float64(index.Seq()) }))
+	reg.MustRegister(m.repositories, m.targets)
 	return m
 }

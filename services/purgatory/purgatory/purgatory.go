@@ -17,6 +17,7 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
@@ -56,7 +57,7 @@ type worker struct {
 // Run runs one worker until ctx ends; its shards are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
 	s := n.Settings
-	limits, err := throttle.ParseLimits(throttle.Limit{Concurrent: s.DomainConcurrent, Rate: s.DomainRateLimit}, s.DomainLimits)
+	limits, err := serverLimits(s.Git)
 	if err != nil {
 		return err
 	}
@@ -123,6 +124,16 @@ func Run(ctx context.Context, n *node.Node) error {
 		w.log.Warn("the worker's record stays until it expires", "error", failed)
 	}
 	return errors.Join(err, server.Shutdown(leave))
+}
+
+// serverLimits is what git servers are asked at most.
+func serverLimits(s config.Git) (throttle.Limits, error) {
+	limits := throttle.Limits{Default: throttle.Limit{Concurrent: s.DomainConcurrent, Rate: s.DomainRateLimit}, Domains: map[string]throttle.Limit{}}
+	overrides, err := s.ServerLimits()
+	for _, o := range overrides {
+		limits.Domains[o.Domain] = throttle.Limit{Concurrent: o.Concurrent, Rate: o.Rate}
+	}
+	return limits, err
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.

@@ -4,9 +4,7 @@
 package throttle
 
 import (
-	"fmt"
 	"net/url"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -24,25 +22,7 @@ type Limit struct {
 // Limits are the limits of all servers.
 type Limits struct {
 	Default Limit
-	Domains map[string]Limit // overrides
-}
-
-// ParseLimits reads overrides of the form domain:concurrent:rate (NGIT_SYNC_DOMAIN_LIMITS). A domain may carry a port.
-func ParseLimits(def Limit, overrides []string) (Limits, error) {
-	l := Limits{Default: def, Domains: map[string]Limit{}}
-	for _, s := range overrides {
-		parts := strings.Split(strings.TrimSpace(s), ":")
-		if len(parts) < 3 {
-			return l, fmt.Errorf("NGIT_SYNC_DOMAIN_LIMITS has %q: want domain:concurrent:rate", s)
-		}
-		concurrent, err1 := strconv.Atoi(parts[len(parts)-2])
-		rate, err2 := strconv.Atoi(parts[len(parts)-1])
-		if err1 != nil || err2 != nil || concurrent < 1 || rate < 1 {
-			return l, fmt.Errorf("NGIT_SYNC_DOMAIN_LIMITS has %q: concurrent and rate must be numbers from 1 on", s)
-		}
-		l.Domains[strings.ToLower(strings.Join(parts[:len(parts)-2], ":"))] = Limit{concurrent, rate}
-	}
-	return l, nil
+	Domains map[string]Limit // overrides, by Domain
 }
 
 // Domain is the server behind a URL: its host, with the port if the URL has one.

@@ -167,18 +167,15 @@ func TestMoreWorkersThanRequests(t *testing.T) {
 	})
 }
 
-func TestParseLimits(t *testing.T) {
+func TestDomain(t *testing.T) {
 	t.Parallel()
-	l, err := throttle.ParseLimits(throttle.Limit{Concurrent: 5, Rate: 30}, []string{"GitHub.com:10:60", "git.example.org:8443:1:2"})
-	if err != nil || l.Domains["github.com"] != (throttle.Limit{Concurrent: 10, Rate: 60}) || l.Domains["git.example.org:8443"] != (throttle.Limit{Concurrent: 1, Rate: 2}) {
-		t.Fatalf("%+v, %v", l, err)
-	}
-	for _, bad := range []string{"", "github.com", "github.com:1", "github.com:0:5", "github.com:a:5"} {
-		if _, err := throttle.ParseLimits(throttle.Limit{}, []string{bad}); err == nil {
-			t.Errorf("%q is taken", bad)
+	for url, want := range map[string]string{
+		"https://Git.Example.org:8443/x.git": "git.example.org:8443",
+		"http://github.com/a/b":              "github.com",
+		"http://[::1/x":                      "",
+	} {
+		if got := throttle.Domain(url); got != want {
+			t.Errorf("domain of %s: %q, want %q", url, got, want)
 		}
-	}
-	if got := throttle.Domain("https://Git.Example.org:8443/x.git"); got != "git.example.org:8443" {
-		t.Errorf("domain %q", got)
 	}
 }
