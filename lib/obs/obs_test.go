@@ -122,3 +122,12 @@ func TestVersion(t *testing.T) {
 		}
 	}
 }
+
+func TestKindLabel(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[int]string{0: "0", 1621: "1621", 30617: "30617", 2: "other", -1: "other", 39999: "other"} {
+		if got := KindLabel(kind); got != want {
+			t.Errorf("kind %d: %q, want %q", kind, got, want)
+		}
+	}
+}

@@ -2,12 +2,11 @@ package relay
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/obs"
 	"tendril.dev/services/gateway/visitors"
 )
 
@@ -57,14 +56,4 @@ func (m *Metrics) connected() (ended func()) {
 func (m *Metrics) received()      { m.messagesIn.Inc() }
 func (m *Metrics) sent()          { m.messagesOut.Inc() }
 func (m *Metrics) slowReader()    { m.slow.Inc() }
-func (m *Metrics) event(kind int) { m.events.WithLabelValues(kindLabel(kind)).Inc() }
-
-// kindLabel names the kinds that a git relay knows; every other is one label.
-func kindLabel(kind int) string {
-	switch kind {
-	case 0, 1, nip34.KindDeletion, 6, 7, nip34.KindComment, nip34.KindPatch, nip34.KindPR, nip34.KindPRUpdate, nip34.KindIssue,
-		1630, 1631, 1632, 1633, 9734, 9735, nip34.KindUserGraspList, nip34.KindAnnouncement, nip34.KindState:
-		return strconv.Itoa(kind)
-	}
-	return "other"
-}
+func (m *Metrics) event(kind int) { m.events.WithLabelValues(obs.KindLabel(kind)).Inc() }

@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"github.com/nbd-wtf/go-nostr"
+
 	"tendril.dev/lib/nip34"
 	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/held"
@@ -9,18 +11,27 @@ import (
 // pullRequest decides kinds 1618 and 1619: they wait for their commit, under the identifier of the first of their repositories that
 // is accepted.
 func (p *Policy) pullRequest(k Knowledge, c *candidate.Candidate) (Decision, error) {
-	pr, err := nip34.ParsePullRequest(c.Event)
+	identifier, nowhere, err := placeOf(k, c, c.Event)
+	if err != nil || identifier == "" {
+		return nowhere, err
+	}
+	return p.holdNew(c, identifier)
+}
+
+// placeOf is the identifier that the pull request or update ev of a candidate belongs under. If that is nowhere, it is "", and the decision says why.
+func placeOf(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (identifier string, nowhere Decision, err error) {
+	pr, err := nip34.ParsePullRequest(ev)
 	if err != nil {
-		return invalid(err), nil
+		return "", invalid(err), nil
 	}
 	identifier, missing, err := identifierOf(k, pr)
 	if err != nil {
-		return Decision{}, err
+		return "", Decision{}, err
 	}
 	if identifier == "" {
-		return orphan(c, missing), nil
+		return "", orphan(c, missing), nil
 	}
-	return p.holdNew(c, identifier)
+	return identifier, Decision{}, nil
 }
 
 // identifierOf finds where a pull request, or an update of one, belongs. An update that names no accepted repository belongs where
@@ -52,16 +63,9 @@ func identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier string, missin
 
 // releasePullRequest decides a held pull request or update whose commit is there.
 func (p *Policy) releasePullRequest(k Knowledge, c *candidate.Candidate, entry *held.Entry) (Decision, error) {
-	pr, err := nip34.ParsePullRequest(entry.Event)
-	if err != nil {
-		return invalid(err), nil
-	}
-	identifier, missing, err := identifierOf(k, pr)
-	if err != nil {
-		return Decision{}, err
-	}
-	if identifier == "" {
-		return orphan(c, missing), nil
+	identifier, nowhere, err := placeOf(k, c, entry.Event)
+	if err != nil || identifier == "" {
+		return nowhere, err
 	}
 	return accepted(), nil
 }

@@ -2,12 +2,11 @@ package writer
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
 )
@@ -68,7 +67,7 @@ func (m *Metrics) decided(x *decided, now time.Time) {
 	kind := x.candidate.Event.Kind
 	switch x.decision.Outcome {
 	case proto.Accepted:
-		m.stored.WithLabelValues(kindLabel(kind)).Inc()
+		m.stored.WithLabelValues(obs.KindLabel(kind)).Inc()
 		if !x.arrived.IsZero() {
 			m.served.Observe(now.Sub(x.arrived).Seconds())
 		}
@@ -85,7 +84,7 @@ func (m *Metrics) decided(x *decided, now time.Time) {
 }
 
 func (m *Metrics) rejected(kind int, reason policy.Reason) {
-	m.rejections.WithLabelValues(kindLabel(kind), string(reason)).Inc()
+	m.rejections.WithLabelValues(obs.KindLabel(kind), string(reason)).Inc()
 }
 
 func (m *Metrics) commits(candidates int, took time.Duration) {
@@ -104,14 +103,4 @@ func (m *Metrics) pending(lane proto.Lane, n uint64) {
 func (m *Metrics) observeMemory(hot, cold int) {
 	m.hot.Set(float64(hot))
 	m.cold.Set(float64(cold))
-}
-
-// kindLabel names the kinds that a git relay knows; every other is one label.
-func kindLabel(kind int) string {
-	switch kind {
-	case 0, 1, nip34.KindDeletion, 6, 7, nip34.KindComment, nip34.KindPatch, nip34.KindPR, nip34.KindPRUpdate, nip34.KindIssue,
-		1630, 1631, 1632, 1633, 9734, 9735, nip34.KindUserGraspList, nip34.KindAnnouncement, nip34.KindState:
-		return strconv.Itoa(kind)
-	}
-	return "other"
 }
