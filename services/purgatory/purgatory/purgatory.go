@@ -40,6 +40,7 @@ type worker struct {
 	log      *slog.Logger
 	index    *eventdb.DB
 	store    *repository.Store
+	sender   *candidates.Sender
 	guard    *netguard.Guard
 	holdings *holdings.Holdings
 	shards   *shards.Held
@@ -54,6 +55,28 @@ type worker struct {
 	limits   fetch.Limits
 }
 
+// newWorker is a worker that reads nothing and is asked for nothing yet.
+func newWorker(n *node.Node) (*worker, error) {
+	s := n.Settings
+	store, err := repository.NewStore(repository.Options{Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Log: n.Log})
+	if err != nil {
+		return nil, err
+	}
+	sender, err := candidates.New(n.Bus.Conn, n.Log)
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{
+		node: n, log: n.Log, index: n.Index, store: store, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
+		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), survey: newSurvey(),
+		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
+	}
+	w.heldHead = headOf(n.Bus, proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
+	w.logHead = headOf(n.Bus, proto.StreamEvents, w.index.WaitFor)
+	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Log: n.Log}
+	return w, nil
+}
+
 // Run runs one worker until ctx ends; its shards are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
 	s := n.Settings
@@ -61,24 +84,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	store, err := repository.NewStore(repository.Options{Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Log: n.Log})
+	w, err := newWorker(n)
 	if err != nil {
 		return err
-	}
-	sender, err := candidates.New(n.Bus.Conn, n.Log)
-	if err != nil {
-		return err
-	}
-	rules := hunt.Rules{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Interval: s.HuntInterval, AtOnce: s.HuntsAtOnce}
-	w := &worker{
-		node: n, log: n.Log, index: n.Index, store: store, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
-		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(rules), due: newDirty(), orphans: newOrphans(), survey: newSurvey(),
-		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
 	}
 	defer w.guard.CloseIdleConnections()
-	w.heldHead = headOf(n.Bus, proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
-	w.logHead = headOf(n.Bus, proto.StreamEvents, w.index.WaitFor)
-	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Log: n.Log}
 
 	server, err := w.listen()
 	if err != nil {
@@ -103,7 +113,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		place, _ = slices.BinarySearch(names, n.Worker)
 		return place, len(names)
 	}
-	hunter := &hunt.Hunter{Queue: w.queue, Throttle: throttle.New(limits, share), Ground: w, Rules: rules, Log: n.Log}
+	hunter := &hunt.Hunter{Queue: w.queue, Throttle: throttle.New(limits, share), Ground: w, Rules: huntRules(s.Git), Log: n.Log}
 	if w.metrics, err = newMetrics(n.Metrics, w, hunter.Throttle); err != nil {
 		return err
 	}
@@ -117,13 +127,17 @@ func Run(ctx context.Context, n *node.Node) error {
 		}
 		return nil
 	})
-	err = w.work(ctx, member, directory, sender, hunter, &working)
+	err = w.work(ctx, member, directory, hunter, &working)
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if failed := member.Leave(leave); failed != nil {
 		w.log.Warn("the worker's record stays until it expires", "error", failed)
 	}
 	return errors.Join(err, server.Shutdown(leave))
+}
+
+func huntRules(s config.Git) hunt.Rules {
+	return hunt.Rules{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Interval: s.HuntInterval, AtOnce: s.HuntsAtOnce}
 }
 
 // serverLimits is what git servers are asked at most.
@@ -137,10 +151,8 @@ func serverLimits(s config.Git) (throttle.Limits, error) {
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
-func (w *worker) work(
-	ctx context.Context, member *claim.Member, others *claim.Directory, sender *candidates.Sender, hunter *hunt.Hunter, working *atomic.Bool,
-) error {
-	ground := w.standOn(ctx, sender)
+func (w *worker) work(ctx context.Context, member *claim.Member, others *claim.Directory, hunter *hunt.Hunter, working *atomic.Bool) error {
+	ground := w.standOn(ctx)
 	defer ground.end()
 
 	defer w.index.Subscribe(w.heard)()
@@ -176,10 +188,10 @@ type ground struct {
 	ended   chan error
 }
 
-func (w *worker) standOn(ctx context.Context, sender *candidates.Sender) *ground {
+func (w *worker) standOn(ctx context.Context) *ground {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g := &ground{stop: stop, ended: make(chan error, 2)}
-	g.running.Go(func() { g.ended <- sender.Run(ctx) })
+	g.running.Go(func() { g.ended <- w.sender.Run(ctx) })
 	g.running.Go(func() { g.ended <- w.holdings.Follow(ctx, w.node.Bus.JS, w.changed) })
 	return g
 }
