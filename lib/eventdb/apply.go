@@ -36,26 +36,20 @@ func (db *DB) Apply(recs []Record) error {
 	if err := db.widenSieve(); err != nil {
 		return err
 	}
-	c := newChange(db)
-	defer c.close()
-	var stored []Record
+	c := db.newChange()
 	for _, r := range recs {
 		if r.Seq <= done {
 			return fmt.Errorf("apply: sequence %d after %d", r.Seq, done)
 		}
 		done = r.Seq
-		ok, err := c.add(r)
-		if err != nil {
+		if err := c.add(r); err != nil {
 			return fmt.Errorf("apply %d: %w", r.Seq, err)
-		}
-		if ok {
-			stored = append(stored, r)
 		}
 	}
 	if err := c.sweepExpired(); err != nil {
 		return fmt.Errorf("apply: sweep expired events: %w", err)
 	}
-	return c.commit(done, stored)
+	return c.commit(done)
 }
 
 // Advance notes that the log has moved to seq by messages that carry no event, such as a writer's mark.
@@ -68,9 +62,7 @@ func (db *DB) Advance(seq uint64) error {
 	if seq <= db.Seq() {
 		return nil
 	}
-	c := newChange(db)
-	defer c.close()
-	return c.commit(seq, nil)
+	return db.newChange().commit(seq)
 }
 
 // widenSieve makes the sieve anew when it has become too full to be of use.
@@ -80,69 +72,6 @@ func (db *DB) widenSieve() (err error) {
 	}
 	db.sieve, err = readSieve(db.pebble, db.sieve.keys)
 	return err
-}
-
-// change is what one Apply writes.
-type change struct {
-	db *DB
-	// batch is indexed: records see those before them in the same change. What no record looks at, which is most, goes to postings;
-	// both are committed as one.
-	batch    *pebble.Batch
-	postings *pebble.Batch
-	count    uint64
-	// dropped are events stored earlier in this change and removed later in it; subscribers never hear of them.
-	dropped map[uint64]bool
-	buf     []byte
-}
-
-func newChange(db *DB) *change {
-	return &change{db: db, batch: db.pebble.NewIndexedBatch(), postings: db.pebble.NewBatch(), count: db.count, dropped: map[uint64]bool{}}
-}
-
-func (c *change) close() {
-	c.batch.Close()
-	c.postings.Close()
-}
-
-// Get reads the index as this change leaves it; postings cannot be read.
-func (c *change) Get(key []byte) ([]byte, io.Closer, error) {
-	if isSieved(key) && !c.db.sieve.mayHold(key) {
-		return nil, nil, pebble.ErrNotFound
-	}
-	return c.batch.Get(key)
-}
-
-func (c *change) set(key, value []byte) error {
-	if isSieved(key) {
-		c.db.sieve.add(key)
-	}
-	return c.batch.Set(key, value, nil)
-}
-
-func (c *change) commit(seq uint64, stored []Record) error {
-	if err := c.batch.Set(metaSeq, binary.BigEndian.AppendUint64(nil, seq), nil); err != nil {
-		return fmt.Errorf("apply: %w", err)
-	}
-	if err := c.batch.Set(metaCount, binary.BigEndian.AppendUint64(nil, c.count), nil); err != nil {
-		return fmt.Errorf("apply: %w", err)
-	}
-	if err := c.postings.Apply(c.batch, nil); err != nil {
-		return fmt.Errorf("apply: %w", err)
-	}
-	if err := c.postings.Commit(pebble.NoSync); err != nil {
-		return fmt.Errorf("apply: %w", err)
-	}
-	if len(c.dropped) > 0 {
-		kept := stored[:0]
-		for _, r := range stored {
-			if !c.dropped[r.Seq] {
-				kept = append(kept, r)
-			}
-		}
-		stored = kept
-	}
-	c.db.publish(seq, c.count, stored)
-	return nil
 }
 
 // encode makes the JSON of a record that has none, and reads it back: what is indexed must be what is stored, or it could not be found
@@ -159,49 +88,44 @@ func (r *Record) encode() (err error) {
 	return nil
 }
 
-// add stores one event and carries out what it means for others. It reports false for an event that is passed over.
-func (c *change) add(r Record) (bool, error) {
+// add stores one event and carries out what it means for others, unless it is one to be passed over.
+func (c *change) add(r Record) error {
 	if r.Event == nil {
-		return false, errors.New("record without event")
+		return errors.New("record without event")
 	}
 	if r.Raw == nil {
 		if err := r.encode(); err != nil {
-			return false, err
+			return err
 		}
 	}
 	ev := r.Event
 	if nostr.IsEphemeralKind(ev.Kind) || ev.Kind < 0 || ev.Kind > 0xffff {
-		return false, nil
+		return nil
 	}
 	eid, err := parseID(ev.ID)
 	if err != nil {
-		return false, err
+		return err
 	}
 	author, err := parseID(ev.PubKey)
 	if err != nil {
-		return false, err
+		return err
 	}
 	if known, err := c.has(keyID(eid)); err != nil || known {
-		return false, err
+		return err
 	}
 	if deleted, err := isDeleted(c, c.db.keepDeleted, ev, eid, author); err != nil || deleted {
-		return false, err
+		return err
 	}
 	if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
-		won, err := c.takeCoordinate(at, ev.CreatedAt, eid, r.Seq)
-		if err != nil || !won {
-			return false, err
+		if won, err := c.takeCoordinate(at, ev.CreatedAt, eid, r.Seq); err != nil || !won {
+			return err
 		}
 	}
-	if err := c.store(r, eid, author); err != nil {
-		return false, err
-	}
+	c.store(r, eid, author)
 	if ev.Kind == nostr.KindDeletion && !c.db.keepDeleted {
-		if err := c.carryOut(ev, author); err != nil {
-			return false, err
-		}
+		return c.carryOut(ev, author)
 	}
-	return true, nil
+	return nil
 }
 
 func (c *change) has(key []byte) (bool, error) {
@@ -239,120 +163,26 @@ func (c *change) takeCoordinate(at coordinate, created nostr.Timestamp, eid id, 
 			}
 		}
 	}
-	return true, c.set(at.key(tableHolder), binary.BigEndian.AppendUint64(place, seq))
+	c.set(at.key(tableHolder), binary.BigEndian.AppendUint64(place, seq))
+	return true, nil
 }
 
-// store writes the event and its index entries.
-func (c *change) store(r Record, eid, author id) error {
-	if err := c.set(keyEvent(r.Seq), r.Raw); err != nil {
-		return err
-	}
-	p := posting{seq: r.Seq, kind: uint16(r.Event.Kind), expiry: expiryOf(r.Event)}
-	c.buf = p.append(c.buf[:0])
-	if p.expiry != 0 {
-		if err := c.set(keyExpiry(p.expiry, eid), nil); err != nil {
-			return err
-		}
-	}
-	c.count++
-	return indexKeys(r.Event, eid, author, func(key []byte) error {
-		if key[0] == tableID {
-			return c.set(key, c.buf)
-		}
-		return c.postings.Set(key, c.buf, nil)
-	})
-}
-
-// removeStored takes the event at seq and all its index entries away. The holder of its coordinate is the caller's business.
-func (c *change) removeStored(seq uint64) error {
-	raw, closer, err := c.Get(keyEvent(seq))
-	if err != nil {
-		return fmt.Errorf("load event at %d: %w", seq, err)
-	}
-	var ev nostr.Event
-	err = ev.UnmarshalJSON(raw)
-	if err := errors.Join(err, closer.Close()); err != nil {
-		return fmt.Errorf("load event at %d: %w", seq, err)
-	}
-	eid, err := parseID(ev.ID)
-	if err != nil {
-		return err
-	}
-	author, err := parseID(ev.PubKey)
-	if err != nil {
-		return err
-	}
-	if at := expiryOf(&ev); at != 0 {
-		if err := c.batch.Delete(keyExpiry(at, eid), nil); err != nil {
-			return err
-		}
-	}
-	if err := c.batch.Delete(keyEvent(seq), nil); err != nil {
-		return err
-	}
-	c.count--
-	c.dropped[seq] = true
-	return indexKeys(&ev, eid, author, func(key []byte) error {
-		if key[0] == tableID {
-			return c.batch.Delete(key, nil)
-		}
-		return c.postings.Delete(key, nil)
-	})
-}
-
-// remove is removeStored for an event that leaves its coordinate: empty, or, if it has an expiration, held by what was swept.
+// remove takes an event away and empties its coordinate, or, if the event has an expiration, leaves it held by what was swept.
 func (c *change) remove(p posting, ev *nostr.Event, eid, author id) error {
 	if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
-		var err error
 		if p.expiry == 0 {
-			err = c.batch.Delete(at.key(tableHolder), nil)
+			c.set(at.key(tableHolder), nil)
 		} else {
 			place := appendPlace(make([]byte, 0, placeLen+8), ev.CreatedAt, eid)
-			err = c.set(at.key(tableHolder), binary.BigEndian.AppendUint64(place, swept))
-		}
-		if err != nil {
-			return err
+			c.set(at.key(tableHolder), binary.BigEndian.AppendUint64(place, swept))
 		}
 	}
 	return c.removeStored(p.seq)
 }
 
-// indexKeys gives every index key of an event to fn, which must not keep it.
-func indexKeys(ev *nostr.Event, eid, author id, fn func(key []byte) error) error {
-	kind := uint16(ev.Kind)
-	key := make([]byte, 0, 1+idLen+2+placeLen)
-	one := func(prefix ...byte) error {
-		key = appendPlace(append(key[:0], prefix...), ev.CreatedAt, eid)
-		return fn(key)
-	}
-	if err := fn(append(append(key[:0], tableID), eid[:]...)); err != nil {
-		return err
-	}
-	if err := one(tableTime); err != nil {
-		return err
-	}
-	if err := one(prefixAuthor(author)...); err != nil {
-		return err
-	}
-	if err := one(prefixKind(kind)...); err != nil {
-		return err
-	}
-	if err := one(prefixAuthorKind(author, kind)...); err != nil {
-		return err
-	}
-	for _, tag := range ev.Tags {
-		if len(tag) >= 2 && isIndexedTag(tag[0]) {
-			if err := one(prefixTag(tag[0][0], tag[1])...); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// sweepExpired removes some of the events whose time is over.
+// sweepExpired removes some of the events whose time is over, of those that were there before this change.
 func (c *change) sweepExpired() error {
-	it, err := c.batch.NewIter(&pebble.IterOptions{
+	it, err := c.db.pebble.NewIter(&pebble.IterOptions{
 		LowerBound: []byte{tableExpiry},
 		UpperBound: binary.BigEndian.AppendUint64([]byte{tableExpiry}, uint64(c.db.now())),
 	})
@@ -368,6 +198,9 @@ func (c *change) sweepExpired() error {
 	}
 	for _, eid := range over {
 		p, ev, err := load(c, eid)
+		if errors.Is(err, ErrNotFound) {
+			continue // removed by this change
+		}
 		if err != nil {
 			return err
 		}
@@ -406,14 +239,26 @@ func load(r getter, eid id) (posting, *nostr.Event, error) {
 
 // loadAt reads the event that the log has at seq.
 func loadAt(r getter, seq uint64) (*nostr.Event, error) {
-	raw, closer, err := r.Get(keyEvent(seq))
+	raw, err := loadRaw(r, seq, nil)
 	if err != nil {
-		return nil, fmt.Errorf("load event at %d: %w", seq, err)
+		return nil, err
 	}
-	defer closer.Close()
 	ev := new(nostr.Event)
 	if err := ev.UnmarshalJSON(raw); err != nil {
 		return nil, fmt.Errorf("decode event at %d: %w", seq, err)
 	}
 	return ev, nil
+}
+
+// loadRaw appends the JSON that the log has at seq to buf.
+func loadRaw(r getter, seq uint64, buf []byte) ([]byte, error) {
+	packed, closer, err := r.Get(keyEvent(seq))
+	if err != nil {
+		return nil, fmt.Errorf("load event at %d: %w", seq, err)
+	}
+	raw, err := unpack(buf, packed)
+	if err := errors.Join(err, closer.Close()); err != nil {
+		return nil, fmt.Errorf("load event at %d: %w", seq, err)
+	}
+	return raw, nil
 }

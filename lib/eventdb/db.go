@@ -15,7 +15,6 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/nbd-wtf/go-nostr"
 )
@@ -41,6 +40,7 @@ type DB struct {
 	keepDeleted bool
 	mu          sync.Mutex // one writer: Apply, Advance, reset
 	sieve       *sieve     // guarded by mu
+	change      change     // what Apply is about; guarded by mu
 	stateMu     sync.Mutex // guards what follows
 	seq         uint64
 	count       uint64
@@ -59,6 +59,7 @@ type options struct {
 	cacheBytes  int64
 	keepDeleted bool
 	now         func() nostr.Timestamp
+	memTable    uint64 // bytes that are gathered in memory before they are written out
 	fs          vfs.FS // nil: the real one, or memory if there is no folder
 }
 
@@ -73,7 +74,7 @@ func WithClock(now func() nostr.Timestamp) Option { return func(o *options) { o.
 
 // Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory.
 func Open(dir string, opts ...Option) (*DB, error) {
-	o := options{cacheBytes: 64 << 20, now: nostr.Now}
+	o := options{cacheBytes: 64 << 20, memTable: 64 << 20, now: nostr.Now}
 	for _, set := range opts {
 		set(&o)
 	}
@@ -85,20 +86,7 @@ func Open(dir string, opts ...Option) (*DB, error) {
 		o.fs = vfs.Default
 	}
 	cache := pebble.NewCache(o.cacheBytes)
-	po := &pebble.Options{
-		FS:                 o.fs,
-		Cache:              cache,
-		DisableWAL:         true,
-		MemTableSize:       32 << 20,
-		FormatMajorVersion: pebble.FormatNewest,
-		Logger:             quiet{},
-		// Most of what is asked is asked by full prefix; blooms let a look-up of an unknown id touch no block.
-		Levels: [7]pebble.LevelOptions{},
-	}
-	for i := range po.Levels {
-		po.Levels[i].FilterPolicy = bloom.FilterPolicy(10)
-	}
-	p, err := pebble.Open(dir, po)
+	p, err := pebble.Open(dir, tuned(o, cache))
 	if err != nil {
 		cache.Unref()
 		return nil, fmt.Errorf("open index in %q: %w", dir, err)
@@ -277,10 +265,3 @@ func readUint(r getter, key []byte) (uint64, error) {
 	}
 	return binary.BigEndian.Uint64(v), nil
 }
-
-// quiet: Pebble's notes on flushes and compactions are nobody's news. What fails comes back as an error.
-type quiet struct{}
-
-func (quiet) Infof(string, ...any)              {}
-func (quiet) Errorf(string, ...any)             {}
-func (quiet) Fatalf(format string, args ...any) { panic(fmt.Sprintf("pebble: "+format, args...)) }

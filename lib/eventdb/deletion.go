@@ -36,9 +36,7 @@ func (c *change) deleteByID(target string, author id) error {
 	if err != nil {
 		return nil // a tag that names nothing
 	}
-	if err := c.set(keyDeletedID(author, eid), nil); err != nil {
-		return err
-	}
+	c.set(keyDeletedID(author, eid), []byte{})
 	p, ev, err := load(c, eid)
 	if errors.Is(err, ErrNotFound) {
 		return nil
@@ -62,9 +60,7 @@ func (c *change) deleteByAddress(address string, author id, until nostr.Timestam
 		return err
 	}
 	if !known || until > earlier {
-		if err := c.set(at.key(tableDeletedTo), binary.BigEndian.AppendUint64(nil, uint64(until))); err != nil {
-			return err
-		}
+		c.set(at.key(tableDeletedTo), binary.BigEndian.AppendUint64(nil, uint64(until)))
 	}
 	holder, closer, err := c.Get(at.key(tableHolder))
 	if errors.Is(err, pebble.ErrNotFound) {
@@ -80,8 +76,9 @@ func (c *change) deleteByAddress(address string, author id, until nostr.Timestam
 	if created > until {
 		return nil
 	}
-	if err := c.batch.Delete(at.key(tableHolder), nil); err != nil || seq == swept {
-		return err
+	c.set(at.key(tableHolder), nil)
+	if seq == swept {
+		return nil
 	}
 	return c.removeStored(seq)
 }

@@ -25,7 +25,7 @@ const (
 )
 
 // layout names how the index is laid out and what it means. Change it with either, and every index is made anew from the log.
-const layout = "1"
+const layout = "2"
 
 // ErrOtherLog: the log is not the one that the index was made from. Opened and bound again, the index is made anew.
 var ErrOtherLog = errors.New("the log is not the one that the index was made from")
@@ -37,15 +37,16 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 	if err != nil {
 		return err
 	}
+	seq := db.Seq() // before the log's head is asked for: a writer in this process moves both
 	identity, head, err := lookAtLog(ctx, js, db)
 	if err != nil {
 		return err
 	}
-	if known == identity && db.Seq() <= head {
+	if known == identity && seq <= head {
 		return nil
 	}
 	if known != "" {
-		log.Warn("the event index is of another log and is made anew", "index_seq", db.Seq(), "log_seq", head)
+		log.Warn("the event index is of another log and is made anew", "index_seq", seq, "log_seq", head)
 	}
 	return db.reset(identity)
 }

@@ -376,7 +376,7 @@ func TestAWriterMayApplyBesideTheFollower(t *testing.T) {
 func TestACopyOfARunningIndexIsWhole(t *testing.T) {
 	t.Parallel()
 	b, dir, log := openBus(t), t.TempDir(), slog.New(slog.DiscardHandler)
-	db := open(t, dir)
+	db := open(t, dir, eventdb.WithMemTable(32<<20))
 	defer closeDB(t, db)
 	defer follow(t, b, db, log)()
 	var events []*nostr.Event

@@ -13,12 +13,11 @@ import (
 
 // The tables. A key begins with its table's byte.
 //
-//	e <seq>                              → the event's JSON, as logged
+//	e <seq>                              → the event's JSON as logged, packed
 //	i <id>                               → posting
 //	t <place>                            → posting      every event
 //	a <pubkey> <place>                   → posting      by author
 //	k <kind> <place>                     → posting      by kind
-//	p <pubkey> <kind> <place>            → posting      by author and kind
 //	g <letter> <hash of value> <place>   → posting      by single-letter tag
 //	r <kind> <pubkey> <hash of d>        → <place> <seq>: who holds the coordinate
 //	d <pubkey> <id>                      → nothing      deletion request by id
@@ -27,21 +26,21 @@ import (
 //	m <name>                             → what the index knows of itself
 //
 // A place is the inverted created_at and the id, 40 bytes, so that bytewise order is NIP-01's: newest first, and the lower id
-// first among equals. A posting is <seq> <kind> and, of an event that expires, <expiration>: enough to pass over an event of
-// the wrong kind, or one that is over, without loading it.
+// first among equals. A posting is <kind> <seq> and, of an event that expires, <expiration>: enough to pass over an event of
+// the wrong kind, or one that is over, without loading it. So there is no table by author and kind, or by tag and kind: each table is one more
+// entry for every event, and entries are what applying an event costs.
 const (
-	tableEvent      = 'e'
-	tableID         = 'i'
-	tableTime       = 't'
-	tableAuthor     = 'a'
-	tableKind       = 'k'
-	tableAuthorKind = 'p'
-	tableTag        = 'g'
-	tableHolder     = 'r'
-	tableDeletedID  = 'd'
-	tableDeletedTo  = 'c'
-	tableExpiry     = 'z'
-	tableMeta       = 'm'
+	tableEvent     = 'e'
+	tableID        = 'i'
+	tableTime      = 't'
+	tableAuthor    = 'a'
+	tableKind      = 'k'
+	tableTag       = 'g'
+	tableHolder    = 'r'
+	tableDeletedID = 'd'
+	tableDeletedTo = 'c'
+	tableExpiry    = 'z'
+	tableMeta      = 'm'
 )
 
 const (
@@ -99,8 +98,8 @@ type posting struct {
 }
 
 func (p posting) append(b []byte) []byte {
-	b = binary.BigEndian.AppendUint64(b, p.seq)
 	b = binary.BigEndian.AppendUint16(b, p.kind)
+	b = binary.AppendUvarint(b, p.seq)
 	if p.expiry != 0 {
 		b = binary.BigEndian.AppendUint64(b, uint64(p.expiry))
 	}
@@ -108,14 +107,19 @@ func (p posting) append(b []byte) []byte {
 }
 
 func parsePosting(b []byte) (posting, error) {
-	if len(b) != 10 && len(b) != 18 {
-		return posting{}, fmt.Errorf("index posting of %d bytes", len(b))
+	if len(b) > 2 {
+		seq, size := binary.Uvarint(b[2:])
+		p, rest := posting{seq: seq, kind: binary.BigEndian.Uint16(b)}, b[2+max(size, 0):]
+		switch {
+		case size <= 0:
+		case len(rest) == 8:
+			p.expiry = nostr.Timestamp(binary.BigEndian.Uint64(rest))
+			return p, nil
+		case len(rest) == 0:
+			return p, nil
+		}
 	}
-	p := posting{seq: binary.BigEndian.Uint64(b), kind: binary.BigEndian.Uint16(b[8:])}
-	if len(b) == 18 {
-		p.expiry = nostr.Timestamp(binary.BigEndian.Uint64(b[10:]))
-	}
-	return p, nil
+	return posting{}, fmt.Errorf("index posting of %d bytes", len(b))
 }
 
 func keyEvent(seq uint64) []byte {
@@ -124,19 +128,19 @@ func keyEvent(seq uint64) []byte {
 
 func keyID(eid id) []byte { return append([]byte{tableID}, eid[:]...) }
 
-func prefixAuthor(author id) []byte { return append([]byte{tableAuthor}, author[:]...) }
+// The prefixes of postings are appended to what a caller has.
 
-func prefixKind(kind uint16) []byte {
-	return binary.BigEndian.AppendUint16([]byte{tableKind}, kind)
+func appendAuthor(b []byte, author id) []byte {
+	return append(append(b, tableAuthor), author[:]...)
 }
 
-func prefixAuthorKind(author id, kind uint16) []byte {
-	return binary.BigEndian.AppendUint16(append([]byte{tableAuthorKind}, author[:]...), kind)
+func appendKind(b []byte, kind uint16) []byte {
+	return binary.BigEndian.AppendUint16(append(b, tableKind), kind)
 }
 
-func prefixTag(letter byte, value string) []byte {
+func appendTag(b []byte, letter byte, value string) []byte {
 	h := hashOf(value)
-	return append([]byte{tableTag, letter}, h[:]...)
+	return append(append(b, tableTag, letter), h[:]...)
 }
 
 func hashOf(value string) [hashLen]byte {

@@ -16,15 +16,12 @@ type plan struct {
 	// maxMerged ranges it is the only one, otherwise all together have no more than that.
 	conditions [][][]byte
 	kinds      []uint16 // check the posting's kind, if not nil
+	leap       [][]byte // the ranges of the kinds, for leaping over what is of others; nil: too many
 	load       bool     // the rest of the filter needs the event itself
 }
 
-// maxPairs bounds the author × kind combinations that are looked up one by one, some microseconds each. It also bounds what
-// they cost, where walking through all events of the authors depends on what these have written.
-const maxPairs = 1 << 14
-
 // planOf picks what to walk. Tags and authors are walked together, each leaping over what the others do not have; kinds are
-// walked only if there is nothing else, because every posting tells its kind.
+// walked only if there is nothing else, or if they turn out to be rare among the rest, because every posting tells its kind.
 func planOf(f nostr.Filter) plan {
 	if f.LimitZero || f.Search != "" || f.Limit < 0 || namesNothing(f) {
 		return plan{empty: true}
@@ -49,16 +46,16 @@ func planOf(f nostr.Filter) plan {
 			p.load = true
 		}
 	}
-	switch {
-	case authors != nil && kinds != nil && len(authors)*len(kinds) <= maxPairs && (len(all) == 0 || len(authors)*len(kinds) <= maxMerged):
-		all, p.kinds = append(all, authorKindRanges(authors, kinds)), nil
-	case authors != nil:
+	if authors != nil {
 		all = append(all, authorRanges(authors))
-	case len(all) > 0:
-	case kinds != nil:
-		all, p.kinds = append(all, kindRanges(kinds)), nil
-	default:
+	}
+	switch {
+	case len(all) == 0 && kinds == nil:
 		all = append(all, [][]byte{{tableTime}})
+	case len(all) == 0:
+		all, p.kinds = append(all, kindRanges(kinds)), nil
+	case kinds != nil && len(kinds) <= maxMerged:
+		p.leap = kindRanges(kinds)
 	}
 	p.choose(all)
 	return p
@@ -82,7 +79,7 @@ func (p *plan) choose(all [][][]byte) {
 func tagRanges(letter byte, values []string) [][]byte {
 	out := make([][]byte, 0, len(values))
 	for _, value := range distinct(values) {
-		out = append(out, prefixTag(letter, value))
+		out = append(out, appendTag(nil, letter, value))
 	}
 	return out
 }
@@ -90,17 +87,7 @@ func tagRanges(letter byte, values []string) [][]byte {
 func authorRanges(authors []id) [][]byte {
 	out := make([][]byte, 0, len(authors))
 	for _, a := range authors {
-		out = append(out, prefixAuthor(a))
-	}
-	return out
-}
-
-func authorKindRanges(authors []id, kinds []uint16) [][]byte {
-	out := make([][]byte, 0, len(authors)*len(kinds))
-	for _, a := range authors {
-		for _, k := range kinds {
-			out = append(out, prefixAuthorKind(a, k))
-		}
+		out = append(out, appendAuthor(nil, a))
 	}
 	return out
 }
@@ -108,7 +95,7 @@ func authorKindRanges(authors []id, kinds []uint16) [][]byte {
 func kindRanges(kinds []uint16) [][]byte {
 	out := make([][]byte, 0, len(kinds))
 	for _, k := range kinds {
-		out = append(out, prefixKind(k))
+		out = append(out, appendKind(nil, k))
 	}
 	return out
 }

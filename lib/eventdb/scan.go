@@ -19,7 +19,8 @@ type match struct {
 	event   *nostr.Event
 }
 
-// maxMerged bounds the Pebble iterators that are open at once for one filter. A filter with more values is gathered range by range.
+// maxMerged bounds the Pebble iterators that are open at once for one filter, and again those for the kinds that it leaps to. A filter with more
+// values is gathered range by range.
 const maxMerged = 64
 
 const (
@@ -182,6 +183,10 @@ func (s *scanner) emit(found []match, fn func(match) (bool, error)) error {
 	return nil
 }
 
+// patience is how many postings in a row may be of wrong kinds before the walk leaps to where one of the right kinds may be. A step costs a
+// fraction of what a leap does, and most who ask for kinds find them at every turn.
+const patience = 256
+
 // intersect walks all conditions of the plan at once, newest first, and stops as soon as enough was found.
 func (s *scanner) intersect(fn func(match) (bool, error)) (err error) {
 	var unions []*union
@@ -190,20 +195,14 @@ func (s *scanner) intersect(fn func(match) (bool, error)) (err error) {
 			err = errors.Join(err, u.close())
 		}
 	}()
-	for _, c := range s.plan.conditions {
-		u := &union{}
+	for _, ranges := range s.plan.conditions {
+		u, err := s.unite(ranges)
 		unions = append(unions, u)
-		for _, prefix := range c {
-			it, err := s.open(prefix)
-			if err != nil {
-				return err
-			}
-			if err := u.add(prefix, it); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 	}
-	for n := 0; ; {
+	for found, misses := 0, 0; ; {
 		met, err := s.meet(unions)
 		if err != nil || !met {
 			return err
@@ -216,18 +215,42 @@ func (s *scanner) intersect(fn func(match) (bool, error)) (err error) {
 		if err != nil {
 			return err
 		}
-		if ok {
+		if misses++; ok {
 			if more, err := fn(m); err != nil || !more {
 				return err
 			}
-			if n++; n == s.filter.Limit {
+			if found++; found == s.filter.Limit {
 				return nil
 			}
+			misses = 0
 		}
 		if err := unions[0].next(); err != nil {
 			return err
 		}
+		if misses == patience && s.plan.leap != nil {
+			// From here on the kinds are walked like any other condition.
+			u, err := s.unite(s.plan.leap)
+			unions, s.plan.leap = append(unions, u), nil
+			if err != nil {
+				return err
+			}
+		}
 	}
+}
+
+// unite opens the union of ranges; it has to be closed even after an error.
+func (s *scanner) unite(ranges [][]byte) (*union, error) {
+	u := &union{}
+	for _, prefix := range ranges {
+		it, err := s.open(prefix)
+		if err != nil {
+			return u, err
+		}
+		if err := u.add(prefix, it); err != nil {
+			return u, err
+		}
+	}
+	return u, nil
 }
 
 // meet moves the unions on to the next place where all of them stand. It is false at the end of one of them. None is walked step by step:

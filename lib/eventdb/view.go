@@ -162,13 +162,10 @@ func (v *View) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event
 // QueryRaw is Query with the JSON as logged, for those who pass it on. The bytes are valid until the next step.
 func (v *View) QueryRaw(ctx context.Context, f nostr.Filter) iter.Seq2[[]byte, error] {
 	return answers(func(give func([]byte) bool) error {
-		return v.scan(ctx, f, func(m match) (bool, error) {
-			raw, closer, err := v.reads.Get(keyEvent(m.posting.seq))
-			if err != nil {
-				return false, fmt.Errorf("load event at %d: %w", m.posting.seq, err)
-			}
-			more := give(raw)
-			return more, closer.Close()
+		var raw []byte
+		return v.scan(ctx, f, func(m match) (more bool, err error) {
+			raw, err = loadRaw(v.reads, m.posting.seq, raw[:0])
+			return err == nil && give(raw), err
 		})
 	})
 }

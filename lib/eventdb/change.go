@@ -1,0 +1,166 @@
+package eventdb
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// change is what one Apply does. Nothing is written before all of it is known: an event that comes and goes within one change leaves no trace.
+type change struct {
+	db *DB
+	// told is what the change says about identities, coordinates and deletion requests, which the records after it must see; nil: no more.
+	told    map[string][]byte
+	added   []addition // in the order of the log
+	removed []addition // stored by earlier changes
+	count   uint64
+	arena   []byte // holds packed events
+	// going and coming are what is written: what goes comes first, for the same event may go and come again.
+	going, coming entries
+}
+
+// addition is an event that is stored.
+type addition struct {
+	Record
+	eid, author id
+	packed      []byte
+	gone        bool // removed by the same change; subscribers never hear of it
+}
+
+// newChange makes an empty change out of the last one, whose room it uses again.
+func (db *DB) newChange() *change {
+	c := &db.change
+	if c.told == nil {
+		c.db, c.told = db, map[string][]byte{}
+	}
+	clear(c.told)
+	clear(c.added)
+	clear(c.removed)
+	c.added, c.removed, c.arena, c.count = c.added[:0], c.removed[:0], c.arena[:0], db.count
+	c.going.reset()
+	c.coming.reset()
+	return c
+}
+
+// Get reads identities, coordinates, deletion requests and events as this change leaves them.
+func (c *change) Get(key []byte) ([]byte, io.Closer, error) {
+	if isSieved(key) {
+		if !c.db.sieve.mayHold(key) {
+			return nil, nil, pebble.ErrNotFound
+		}
+		if value, ok := c.told[string(key)]; ok && value == nil {
+			return nil, nil, pebble.ErrNotFound
+		} else if ok {
+			return value, io.NopCloser(nil), nil
+		}
+	}
+	if key[0] == tableEvent {
+		if a := c.find(binary.BigEndian.Uint64(key[1:])); a != nil {
+			return a.packed, io.NopCloser(nil), nil
+		}
+	}
+	return c.db.pebble.Get(key)
+}
+
+// find gives the event that this change has stored at seq; nil if there is none.
+func (c *change) find(seq uint64) *addition {
+	n, ok := slices.BinarySearchFunc(c.added, seq, func(a addition, seq uint64) int { return cmp.Compare(a.Seq, seq) })
+	if !ok {
+		return nil
+	}
+	return &c.added[n]
+}
+
+// set tells what the key of a sieved table holds from now on; nil: nothing.
+func (c *change) set(key, value []byte) {
+	if value != nil {
+		c.db.sieve.add(key)
+	}
+	c.told[string(key)] = value
+}
+
+// store takes an event in.
+func (c *change) store(r Record, eid, author id) {
+	from := len(c.arena)
+	c.arena = pack(c.arena, r.Raw)
+	a := addition{Record: r, eid: eid, author: author, packed: c.arena[from:len(c.arena):len(c.arena)]}
+	c.added = append(c.added, a)
+	c.set(keyID(eid), a.posting().append(nil))
+	c.count++
+}
+
+func (a *addition) posting() posting {
+	return posting{seq: a.Seq, kind: uint16(a.Event.Kind), expiry: expiryOf(a.Event)}
+}
+
+// removeStored takes the event at seq and all its index entries away. The holder of its coordinate is the caller's business.
+func (c *change) removeStored(seq uint64) error {
+	a := c.find(seq)
+	if a != nil {
+		a.gone = true
+	} else {
+		ev, err := loadAt(c, seq)
+		if err != nil {
+			return err
+		}
+		eid, badID := parseID(ev.ID)
+		author, badAuthor := parseID(ev.PubKey)
+		if err := errors.Join(badID, badAuthor); err != nil {
+			return err
+		}
+		c.removed = append(c.removed, addition{Record: Record{Seq: seq, Event: ev}, eid: eid, author: author})
+		a = &c.removed[len(c.removed)-1]
+	}
+	c.set(keyID(a.eid), nil)
+	c.count--
+	return nil
+}
+
+// commit writes the change and makes it known.
+func (c *change) commit(seq uint64) error {
+	b := c.db.pebble.NewBatch()
+	defer b.Close()
+	if err := c.write(b, seq); err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	if err := b.Commit(pebble.NoSync); err != nil {
+		return fmt.Errorf("apply: %w", err)
+	}
+	var stored []Record
+	for _, a := range c.added {
+		if !a.gone {
+			stored = append(stored, a.Record)
+		}
+	}
+	c.db.publish(seq, c.count, stored)
+	return nil
+}
+
+func (c *change) write(b *pebble.Batch, seq uint64) error {
+	going, coming := &c.going, &c.coming
+	for i := range c.removed {
+		going.event(&c.removed[i])
+	}
+	for i := range c.added {
+		if a := &c.added[i]; !a.gone {
+			coming.event(a)
+		}
+	}
+	for key, value := range c.told {
+		if value == nil {
+			going.add([]byte(key), nil)
+		} else {
+			coming.add([]byte(key), value)
+		}
+	}
+	coming.add(metaSeq, binary.BigEndian.AppendUint64(nil, seq))
+	coming.add(metaCount, binary.BigEndian.AppendUint64(nil, c.count))
+	return errors.Join(
+		going.each(func(key, _ []byte) error { return b.Delete(key, nil) }),
+		coming.each(func(key, value []byte) error { return b.Set(key, value, nil) }))
+}
