@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"slices"
 )
 
 // An event's JSON is stored packed: a third of it is ids, keys and the signature, whose hex digits take half the room as bytes. No general
@@ -60,6 +61,7 @@ var hexDigit = func() (is [256]bool) {
 
 // unpack appends what was packed to b.
 func unpack(b, packed []byte) ([]byte, error) {
+	b = slices.Grow(b, 2*len(packed)) // as much as it may become
 	for len(packed) > 0 {
 		literal, rest, err := cut(packed)
 		if err != nil {
