@@ -36,6 +36,9 @@ type Record struct {
 type DB struct {
 	pebble      *pebble.DB
 	cache       *pebble.Cache
+	lock        *pebble.Lock // of the folder
+	damage      *damage
+	remade      error
 	now         func() nostr.Timestamp
 	keepDeleted bool
 	mu          sync.Mutex // one writer: Apply, Advance, reset
@@ -72,7 +75,8 @@ func WithDeletionsDisrespected(on bool) Option { return func(o *options) { o.kee
 // WithClock sets the clock that decides which events have expired (NIP-40).
 func WithClock(now func() nostr.Timestamp) Option { return func(o *options) { o.now = now } }
 
-// Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory.
+// Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory. Files that are damaged are removed, and the index
+// begins anew (see Remade). While it is open nobody else can open the folder.
 func Open(dir string, opts ...Option) (*DB, error) {
 	o := options{cacheBytes: 64 << 20, memTable: 64 << 20, now: nostr.Now}
 	for _, set := range opts {
@@ -85,13 +89,49 @@ func Open(dir string, opts ...Option) (*DB, error) {
 	default:
 		o.fs = vfs.Default
 	}
-	cache := pebble.NewCache(o.cacheBytes)
-	p, err := pebble.Open(dir, tuned(o, cache))
-	if err != nil {
-		cache.Unref()
+	db := &DB{
+		cache: pebble.NewCache(o.cacheBytes), damage: newDamage(dir, o.fs), now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{}),
+	}
+	if err := db.open(dir, o); err != nil {
+		db.cache.Unref()
 		return nil, fmt.Errorf("open index in %q: %w", dir, err)
 	}
-	db := &DB{pebble: p, cache: cache, now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{})}
+	return db, nil
+}
+
+// open opens the files, and begins anew if they are damaged.
+func (db *DB) open(dir string, o options) error {
+	if err := o.fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	lock, err := pebble.LockDirectory(dir, o.fs)
+	if err != nil {
+		return err
+	}
+	if db.remade = db.damage.marked(); db.remade == nil {
+		if err = db.openFiles(dir, o, lock); isDamage(err) {
+			db.remade = err
+		}
+	}
+	if db.remade != nil {
+		db.damage = newDamage(dir, o.fs) // what was told about the old files is past
+		if err = db.damage.clear(); err == nil {
+			err = db.openFiles(dir, o, lock)
+		}
+	}
+	if err != nil {
+		return errors.Join(err, lock.Close())
+	}
+	db.lock = lock
+	return nil
+}
+
+// openFiles opens what is there and reads what is kept in memory. After an error nothing is open.
+func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
+	p, err := pebble.Open(dir, tuned(o, db.cache, lock, db.damage))
+	if err != nil {
+		return err
+	}
 	if db.seq, err = readUint(p, metaSeq); err == nil {
 		db.count, err = readUint(p, metaCount)
 	}
@@ -99,9 +139,11 @@ func Open(dir string, opts ...Option) (*DB, error) {
 		db.sieve, err = readSieve(p, int(db.count))
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("open index in %q: %w", dir, err), db.closeFiles())
+		_ = p.Close() // what it complains of is no news
+		return err
 	}
-	return db, nil
+	db.pebble = p
+	return nil
 }
 
 // Close writes out what is in memory and closes the index. From then on the index takes no records and new views answer [ErrClosed]. Views
@@ -134,7 +176,7 @@ func (db *DB) isClosed() bool {
 
 func (db *DB) closeFiles() error {
 	defer db.cache.Unref()
-	return db.pebble.Close()
+	return errors.Join(db.pebble.Close(), db.lock.Close())
 }
 
 // enter counts a view; false if the index is closed.

@@ -90,6 +90,9 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 	if n.Index, err = openIndex(s, indexDir); err != nil {
 		return nil, err
 	}
+	if why := n.Index.Remade(); why != nil {
+		log.Warn("the event index was damaged and is made anew from the log", "folder", indexDir, "error", why)
+	}
 	n.Metrics.MustRegister(prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
 		func() float64 { return float64(n.Index.Seq()) }))

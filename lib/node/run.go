@@ -33,6 +33,8 @@ func (n *Node) Run(ctx context.Context, services ...Service) error {
 	case r := <-failed:
 		err = r.err
 	case err = <-n.Bus.Lost():
+	case damage := <-n.Index.Damaged():
+		err = fmt.Errorf("the event index is damaged: %w; start again, and it is made anew from the log", damage)
 	}
 	deadline := time.Now().Add(n.Settings.ShutdownWait)
 	for i := len(started) - 1; i >= 0; i-- {

@@ -1,0 +1,172 @@
+package eventdb_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/eventdb"
+)
+
+// files gives those of a folder that match.
+func files(t *testing.T, dir, pattern string) []string {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(names) == 0 {
+		t.Fatalf("no %s in %s: %v", pattern, dir, err)
+	}
+	return names
+}
+
+// spoil changes the bytes of a file from an offset on; negative ones count from the end.
+func spoil(t *testing.T, path string, from, count int) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if from < 0 {
+		from += len(b)
+	}
+	for i := range min(count, len(b)-from) {
+		b[from+i] ^= 0xff
+	}
+	if err := os.WriteFile(path, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestADamagedIndexIsMadeAnew: whatever is wrong with the files, the index opens, says so, and has everything again from the log.
+func TestADamagedIndexIsMadeAnew(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(t *testing.T, dir string){
+		"a table's data":   func(t *testing.T, dir string) { spoil(t, files(t, dir, "*.sst")[0], 0, 1<<20) },
+		"a table's end":    func(t *testing.T, dir string) { spoil(t, files(t, dir, "*.sst")[0], -60, 60) },
+		"the manifest":     func(t *testing.T, dir string) { spoil(t, slices.Max(files(t, dir, "MANIFEST-*")), 0, 1<<20) },
+		"a table is empty": func(t *testing.T, dir string) { truncate(t, files(t, dir, "*.sst")[0]) },
+		"a table is gone":  func(t *testing.T, dir string) { remove(t, files(t, dir, "*.sst")[0]) },
+		"manifest is gone": func(t *testing.T, dir string) { remove(t, slices.Max(files(t, dir, "MANIFEST-*"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b, dir := openBus(t), t.TempDir()
+			events := notes(0, 50)
+			last := write(t, b, events...)
+			db := open(t, dir)
+			stop := follow(t, b, db, slog.New(slog.DiscardHandler))
+			waitFor(t, db, last)
+			stop()
+			closeDB(t, db)
+			damage(t, dir)
+
+			db = open(t, dir)
+			if db.Remade() == nil || db.Seq() != 0 {
+				t.Errorf("at %d, begun anew: %v", db.Seq(), db.Remade())
+			}
+			stop = follow(t, b, db, slog.New(slog.DiscardHandler))
+			waitFor(t, db, last)
+			holds(t, db, events...)
+			stop()
+			closeDB(t, db)
+
+			db = open(t, dir)
+			if db.Remade() != nil || db.Seq() != last {
+				t.Errorf("opened again: at %d, begun anew: %v", db.Seq(), db.Remade())
+			}
+			closeDB(t, db)
+		})
+	}
+}
+
+// TestDamageFoundInUse: what opens well and turns out to be damaged later is told, and begun anew when it is opened the next time.
+func TestDamageFoundInUse(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	db := open(t, dir)
+	var recs []eventdb.Record
+	for i := range 2000 {
+		ev := note(i)
+		ev.Content = strings.Repeat(fmt.Sprint(i), 200)
+		ev.ID = ev.GetID()
+		recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: ev})
+	}
+	if err := db.Apply(recs); err != nil {
+		t.Fatal(err)
+	}
+	closeDB(t, db)
+	table := files(t, dir, "*.sst")[0]
+	info, err := os.Stat(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	spoil(t, table, int(info.Size()/4), 64) // among the events, not among the ids, which are read at once
+
+	db = open(t, dir)
+	if db.Remade() != nil {
+		t.Fatalf("the damage was found at once: %v; the test wants some that is found later", db.Remade())
+	}
+	v := db.View()
+	var failed error
+	for _, err := range v.Query(context.Background(), nostr.Filter{Kinds: []int{1}}) {
+		failed = err
+	}
+	if failed == nil {
+		t.Error("a damaged index answers as if nothing were wrong")
+	}
+	select {
+	case err := <-db.Damaged():
+		t.Log(err)
+	case <-time.After(patience):
+		t.Fatal("nobody is told")
+	}
+	_ = v.Close()
+	_ = db.Close()
+
+	db = open(t, dir)
+	if db.Remade() == nil || db.Seq() != 0 {
+		t.Errorf("opened again: at %d, begun anew: %v", db.Seq(), db.Remade())
+	}
+	closeDB(t, db)
+}
+
+// TestAnIndexInUseIsNotDamaged: a second process gets an error, and takes nothing away from the first.
+func TestAnIndexInUseIsNotDamaged(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	db := open(t, dir)
+	if err := db.Apply([]eventdb.Record{{Seq: 1, Event: note(1)}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := eventdb.Open(dir); err == nil {
+		t.Fatal("opened twice")
+	}
+	holds(t, db, note(1))
+	closeDB(t, db)
+	db = open(t, dir)
+	if db.Remade() != nil || db.Seq() != 1 {
+		t.Errorf("at %d, begun anew: %v", db.Seq(), db.Remade())
+	}
+	closeDB(t, db)
+}
+
+func truncate(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Truncate(path, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func remove(t *testing.T, path string) {
+	t.Helper()
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+}
