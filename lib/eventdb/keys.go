@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 
 	"github.com/nbd-wtf/go-nostr"
 )
@@ -60,10 +61,11 @@ var (
 
 type id [idLen]byte
 
+// parseID reads 64 lower-case hex digits (NIP-01). Upper-case ones would decode, but no event has them.
 func parseID(s string) (id, error) {
 	var out id
-	if len(s) != 2*idLen {
-		return out, fmt.Errorf("id or pubkey %.80q: want %d hex digits", s, 2*idLen)
+	if len(s) != 2*idLen || strings.ToLower(s) != s {
+		return out, fmt.Errorf("id or pubkey %.80q: want %d lower-case hex digits", s, 2*idLen)
 	}
 	if _, err := hex.Decode(out[:], []byte(s)); err != nil {
 		return out, fmt.Errorf("id or pubkey %.80q: %w", s, err)

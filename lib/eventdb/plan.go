@@ -120,22 +120,12 @@ func validIDs(list []string) []id {
 	}
 	out := make([]id, 0, len(list))
 	for _, s := range list {
-		// Upper case decodes, but no event has it: the filter compares strings.
-		if v, err := parseID(s); err == nil && isLower(s) {
+		if v, err := parseID(s); err == nil {
 			out = append(out, v)
 		}
 	}
 	slices.SortFunc(out, func(a, b id) int { return slices.Compare(a[:], b[:]) })
 	return slices.Compact(out)
-}
-
-func isLower(s string) bool {
-	for i := range len(s) {
-		if s[i] >= 'A' && s[i] <= 'Z' {
-			return false
-		}
-	}
-	return true
 }
 
 func validKinds(list []int) []uint16 {

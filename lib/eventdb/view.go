@@ -76,11 +76,11 @@ func (v *View) Seq() uint64 { return v.seq }
 // Len is the number of events stored, expired ones that were not swept out yet included.
 func (v *View) Len() (uint64, error) { return v.count, v.err }
 
-// Event gives the event with this id (64 hex digits). [ErrNotFound]: there is none, or it has expired.
+// Event gives the event with this id (64 hex digits). [ErrNotFound]: there is none, or it has expired, or no event can have such an id.
 func (v *View) Event(eventID string) (*nostr.Event, error) {
 	eid, err := parseID(eventID)
 	if err != nil {
-		return nil, err
+		return nil, ErrNotFound
 	}
 	p, ev, err := load(v.reads, eid)
 	if err != nil {
@@ -92,22 +92,22 @@ func (v *View) Event(eventID string) (*nostr.Event, error) {
 	return ev, nil
 }
 
-// Has reports whether an event with this id is stored and has not expired.
+// Has reports whether an event with this id is stored and has not expired. What is no id has none.
 func (v *View) Has(eventID string) (bool, error) {
 	eid, err := parseID(eventID)
 	if err != nil {
-		return false, err
+		return false, nil
 	}
 	p, ok, err := v.posting(eid)
 	return ok && !v.expired(p), err
 }
 
 // Replaceable gives the event that holds a coordinate: of a replaceable kind (d is ignored) or an addressable one.
-// [ErrNotFound]: nobody does, or the kind is neither.
+// [ErrNotFound]: nobody does, or the kind is neither, or nobody can have such a key.
 func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	author, err := parseID(pubkey)
 	if err != nil {
-		return nil, err
+		return nil, ErrNotFound
 	}
 	at, ok := coordinateOf(kind, author, d)
 	if !ok {

@@ -43,6 +43,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 
+	n.Ready.Add("writer", w.Troubled)
 	// A standby is ready too: ready means that it could write.
 	var caughtUp sync.Map
 	for _, stream := range []string{proto.KVStream(proto.BucketHeld), proto.StreamRejected} {

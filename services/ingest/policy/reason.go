@@ -18,6 +18,7 @@ const (
 	ReasonNoAnnouncement Reason = "no_announcement"
 	ReasonUnauthorized   Reason = "unauthorized"
 	ReasonSuperseded     Reason = "superseded"
-	ReasonOrphan         Reason = "orphan"   // neither names nor is named by what is accepted
-	ReasonNotHeld        Reason = "not_held" // a release of what is not held any more
+	ReasonOrphan         Reason = "orphan"      // neither names nor is named by what is accepted
+	ReasonNotHeld        Reason = "not_held"    // a release of what is not held any more
+	ReasonUndecidable    Reason = "undecidable" // a failure of ours, again and again
 )

@@ -103,10 +103,7 @@ func (w *Writer) decide(b *batch, x decided) error {
 	c := x.candidate
 	d, err := w.Policy.Decide(b.draft, c)
 	if err != nil {
-		if x.msg != nil {
-			giveBack(x.msg)
-		}
-		return err
+		return &undecidedError{x, err}
 	}
 	x.decision = d
 	for _, dropped := range d.Drop {
@@ -121,7 +118,7 @@ func (w *Writer) decide(b *batch, x decided) error {
 	switch d.Outcome {
 	case proto.Accepted:
 		if err := b.draft.Accept(c.Event); err != nil {
-			return fmt.Errorf("take in event %s: %w", c.Event.ID, err)
+			return &undecidedError{x, fmt.Errorf("take it in: %w", err)}
 		}
 		b.draft.Forget(c.Event.ID)
 		b.accepted = append(b.accepted, len(b.decided))

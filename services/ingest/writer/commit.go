@@ -2,7 +2,6 @@ package writer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -149,36 +148,6 @@ func (w *Writer) commitRejections(ctx context.Context, d *draft.Draft) error {
 		}
 	}
 	return nil
-}
-
-// refused deals with a batch that the server refuses whatever the head: something in it cannot be stored. The candidates are decided
-// again one by one, and the one that is refused alone is done with, so that it never stands in the way of the others. It gives false
-// for every other error.
-func (w *Writer) refused(b *batch, err error) bool {
-	var api *jetstream.APIError
-	unstorable := errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &api) && api.Code < 500
-	if errors.Is(err, bus.ErrHeadMoved) || !unstorable {
-		return false
-	}
-	if len(b.decided) > 1 {
-		w.careful = len(b.decided)
-		return false
-	}
-	for _, x := range b.decided {
-		w.Log.Error("an event cannot be stored", "event", x.candidate.Event.ID, "kind", x.candidate.Event.Kind, "error", err)
-		w.Metrics.rejected(x.candidate.Event.Kind, policy.ReasonInvalid)
-		if x.msg == nil {
-			continue
-		}
-		if err := x.msg.TermWithReason("cannot be stored"); err != nil {
-			w.Log.Debug("ending a candidate", "error", err)
-		}
-		w.tell(x.candidate.Reply, []proto.Verdict{{
-			ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind, Ref: x.candidate.Ref,
-			Outcome: proto.Rejected, Message: "error: the event cannot be stored",
-		}})
-	}
-	return true
 }
 
 // heal deletes held events that a crash between two commits left behind: the log has them, or something newer in their place, or a

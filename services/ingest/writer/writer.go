@@ -22,6 +22,11 @@ import (
 	"tendril.dev/services/ingest/rejections"
 )
 
+// Policy decides candidates; *policy.Policy does. An error is one of reading.
+type Policy interface {
+	Decide(policy.Knowledge, *candidate.Candidate) (policy.Decision, error)
+}
+
 // Options is what a writer works with. Index, Held and Rejected are followed from their streams by others; the writer applies its own
 // commits to them at once.
 type Options struct {
@@ -31,7 +36,7 @@ type Options struct {
 	Held     *held.Set
 	Rejected *rejections.Index
 	Park     *rejections.Park
-	Policy   *policy.Policy
+	Policy   Policy
 	Metrics  *Metrics
 	Log      *slog.Logger
 
@@ -43,12 +48,14 @@ type Options struct {
 type Writer struct {
 	Options
 	writing atomic.Bool
+	trouble trouble
 
 	// Only the term that runs touches these.
 	lanes   *lanes
 	fetched []jetstream.Msg        // taken from the lanes, not decided yet
 	healed  []*candidate.Candidate // parked events that are decided again, before anything else
-	careful int                    // so many candidates are decided one by one, because a batch was refused
+	careful int                    // so many candidates are decided one by one, because one of a batch does not fit
+	failing failing
 
 	turn         *turn
 	beforeCommit func() // for tests: a pause here is a writer that stands still between decision and commit
@@ -84,6 +91,7 @@ const idle = 5 * time.Second
 func (w *Writer) serve(ctx context.Context) {
 	if err := w.begin(ctx); err != nil {
 		if ctx.Err() == nil {
+			w.trouble.note(err)
 			w.Log.Error("the writer cannot begin", "error", err)
 		}
 		return
@@ -132,8 +140,7 @@ func (w *Writer) step(ctx context.Context) error {
 	}
 	defer b.close()
 	if err := w.fill(b); err != nil {
-		b.giveBack(w)
-		return err
+		return w.undecided(ctx, b, err)
 	}
 	w.beforeCommit()
 	// A commit that has begun is finished, turn or no turn: the log's head decides whether it may.
@@ -146,6 +153,7 @@ func (w *Writer) step(ctx context.Context) error {
 		b.giveBack(w)
 		return err
 	}
+	w.trouble.over()
 	w.careful = max(0, w.careful-len(b.decided))
 	w.finish(b)
 	return nil
@@ -192,6 +200,7 @@ func (w *Writer) stepDown(err error) {
 		w.Log.Warn("another writer has moved the head: the batch was refused and is decided again", "error", err)
 		return
 	}
+	w.trouble.note(err)
 	w.Log.Error("the writer begins again", "error", err)
 }
 

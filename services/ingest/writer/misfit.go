@@ -1,0 +1,169 @@
+package writer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/policy"
+)
+
+// A candidate that can never be decided, or never be stored, must not stand in the way of the others: it is found by deciding those of its batch
+// one by one, told apart from a failure of ours by trying again, and then done with alone.
+
+// tries is how often a candidate is decided before it is given up, and triesPause how long the writer waits before it tries again.
+const (
+	tries      = 3
+	triesPause = 100 * time.Millisecond
+)
+
+// undecidedError is about a candidate that could not be decided.
+type undecidedError struct {
+	decided
+	err error
+}
+
+func (e *undecidedError) Error() string {
+	return fmt.Sprintf("decide event %s: %v", e.candidate.Event.ID, e.err)
+}
+func (e *undecidedError) Unwrap() error { return e.err }
+
+// failing is the candidate that could not be decided the last time, and how often it could not.
+type failing struct {
+	id    string
+	count int
+}
+
+// undecided deals with a batch in which a candidate could not be decided. It gives nil if the writer can go on.
+func (w *Writer) undecided(ctx context.Context, b *batch, err error) error {
+	var u *undecidedError
+	if !errors.As(err, &u) {
+		b.giveBack(w)
+		return err
+	}
+	kind, others := u.candidate.Event.Kind, len(b.decided)
+	w.takeBack(b, u)
+	if ctx.Err() != nil {
+		return err
+	}
+	if others > 0 {
+		// What was decided before it may be half of what it would have done. They go first, each in a batch of its own.
+		w.careful = others + 1
+		return nil
+	}
+	w.trouble.note(err)
+	if w.failing.id != u.candidate.Event.ID {
+		w.failing = failing{id: u.candidate.Event.ID}
+	}
+	if w.failing.count++; w.failing.count >= tries {
+		w.Log.Error("an event cannot be decided and is given up", "kind", kind, "error", err)
+		w.failing = failing{}
+		w.drop(u.decided)
+		w.giveUp(u.decided, "cannot be decided", policy.ReasonUndecidable, "error: the event could not be decided")
+		return nil
+	}
+	w.Log.Warn("an event cannot be decided and is tried again", "kind", kind, "error", err)
+	select {
+	case <-time.After(triesPause):
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// takeBack undoes a batch that was not committed: its candidates, and the one that could not be decided, come first in the next one.
+func (w *Writer) takeBack(b *batch, u *undecidedError) {
+	var msgs []jetstream.Msg
+	for _, x := range append(b.decided, u.decided) {
+		if x.msg != nil {
+			msgs = append(msgs, x.msg)
+		}
+	}
+	w.fetched = append(msgs, w.fetched...)
+	w.healed = append(b.healed, w.healed...)
+}
+
+// drop takes a candidate out of those that come next; it is the first of them.
+func (w *Writer) drop(x decided) {
+	if x.msg == nil {
+		w.healed = w.healed[1:]
+		return
+	}
+	w.fetched = w.fetched[1:]
+}
+
+// refused deals with a batch that the server refuses whatever the head: something in it cannot be stored. The candidates are decided
+// again one by one, and the one that is refused alone is done with, so that it never stands in the way of the others. It gives false
+// for every other error.
+func (w *Writer) refused(b *batch, err error) bool {
+	var api *jetstream.APIError
+	unstorable := errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &api) && api.Code < 500
+	if errors.Is(err, bus.ErrHeadMoved) || !unstorable {
+		return false
+	}
+	if len(b.decided) > 1 {
+		w.careful = len(b.decided)
+		return false
+	}
+	for _, x := range b.decided {
+		w.Log.Error("an event cannot be stored", "event", x.candidate.Event.ID, "kind", x.candidate.Event.Kind, "error", err)
+		w.giveUp(x, "cannot be stored", policy.ReasonInvalid, "error: the event cannot be stored")
+	}
+	return true
+}
+
+// giveUp is done with a candidate, whatever it is.
+func (w *Writer) giveUp(x decided, why string, reason policy.Reason, message string) {
+	w.Metrics.rejected(x.candidate.Event.Kind, reason)
+	if x.msg == nil {
+		return
+	}
+	if err := x.msg.TermWithReason(why); err != nil {
+		w.Log.Debug("ending a candidate", "error", err)
+	}
+	w.tell(x.candidate.Reply, []proto.Verdict{{
+		ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind, Ref: x.candidate.Ref, Outcome: proto.Rejected, Message: message,
+	}})
+}
+
+// Troubles that follow each other this often and this closely are one that does not go away.
+const (
+	manyTroubles = 3
+	longQuiet    = 30 * time.Second
+)
+
+// trouble is what went wrong since something last went well.
+type trouble struct {
+	mu    sync.Mutex
+	count int
+	last  error
+	at    time.Time
+}
+
+func (t *trouble) note(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count, t.last, t.at = t.count+1, err, time.Now()
+}
+
+func (t *trouble) over() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count = 0
+}
+
+// Troubled gives what keeps the writer from its work again and again; nil: nothing, or it is not the writer.
+func (w *Writer) Troubled() error {
+	w.trouble.mu.Lock()
+	defer w.trouble.mu.Unlock()
+	if w.trouble.count < manyTroubles || time.Since(w.trouble.at) > longQuiet {
+		return nil
+	}
+	return fmt.Errorf("failed %d times in a row: %w", w.trouble.count, w.trouble.last)
+}
