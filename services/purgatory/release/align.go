@@ -95,7 +95,8 @@ func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []do
 			s.fail(owner, err)
 		}
 	}
-	ready = append(s.announcements(ctx), s.states()...)
+	ready = s.announcements(ctx)
+	ready = append(ready, s.states(ready)...)
 	return append(ready, prs...), s.d.Superseded(s.applied)
 }
 
@@ -141,11 +142,18 @@ func (s *settlement) announcements(ctx context.Context) (ready []*nostr.Event) {
 	return ready
 }
 
-// states are the held ones that count in some repository.
-func (s *settlement) states() (ready []*nostr.Event) {
+// states are the held ones that count in some repository whose announcement is accepted, or leaves with them. A state that names no objects is
+// complete at once, and would otherwise be served though nothing of its repository ever came.
+func (s *settlement) states(leaving []*nostr.Event) (ready []*nostr.Event) {
+	served := map[string]bool{}
+	for _, a := range s.d.Announcements {
+		if !a.Held || slices.Contains(leaving, a.Event) {
+			served[a.Ref.PubKey] = true
+		}
+	}
 	counts := map[string]bool{}
-	for _, state := range s.applied {
-		counts[state.Event.ID] = true
+	for owner, state := range s.applied {
+		counts[state.Event.ID] = counts[state.Event.ID] || served[owner]
 	}
 	for _, state := range s.d.States {
 		if state.Held && counts[state.Event.ID] {

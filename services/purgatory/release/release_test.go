@@ -244,6 +244,32 @@ func TestNothingIsReleasedWithoutData(t *testing.T) {
 	}
 }
 
+// TestAStateOfNothingWaitsForItsAnnouncement: a state that names no objects is complete at once, but it is served no sooner than the announcement.
+func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := w.work.Commit("a", "1")
+	announcement := w.announce("announcement", alice)
+	w.state("empty", alice)
+	w.settle()
+	w.wantAsked()
+	w.give(alice, "main") // data that no state names, as of a pull request
+	w.settle()
+	w.wantAsked("release announcement", "release empty")
+	w.wantRefs(alice)
+
+	w.state("full", alice, mainBranch, c1)
+	w.settle()
+	w.wantAsked("release full")
+	w.state("emptied", alice)
+	w.settle()
+	w.wantAsked("release emptied")
+	w.wantRefs(alice)
+	if has, err := w.find(announcement.ID); has == nil || err != nil {
+		t.Errorf("the announcement is not accepted: %v", err)
+	}
+}
+
 // TestReleaseOfOneRepository: announcement, state and pull request, in this order; references exactly those of the state, HEAD too.
 func TestReleaseOfOneRepository(t *testing.T) {
 	t.Parallel()
