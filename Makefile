@@ -17,9 +17,9 @@ BENCH    ?= .
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
-run: bin/tendril ## run everything in one process; NGIT_DOMAIN is 127.0.0.1:7334 unless it is set
+run: bin/tendril ## run everything in one process; NGIT_DOMAIN is its address on this machine unless it is set
 	@if [ -z "$$NGIT_DOMAIN" ] && ! grep -Eqs '^ *(export +)?NGIT_DOMAIN *=' "$${NGIT_ENV_FILE:-.env}"; then \
-		export NGIT_DOMAIN=127.0.0.1:7334; \
+		case "$$NGIT_BIND_ADDRESS" in 127.*|localhost:*) export NGIT_DOMAIN="$$NGIT_BIND_ADDRESS";; *) export NGIT_DOMAIN=127.0.0.1:7334;; esac; \
 	fi; \
 	exec bin/tendril up
 

@@ -4,10 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net/url"
 	"strings"
 	"time"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/obs"
 )
@@ -45,7 +45,7 @@ func welcome(n *node.Node) string {
 	line("git", door+"/<npub>/<identifier>.git")
 	switch {
 	case s.NATSURL != "":
-		line("NATS", withoutPassword(s.NATSURL))
+		line("NATS", bus.Redacted(s.NATSURL))
 	case n.Bus.ClientURL() != "":
 		line("NATS", n.Bus.ClientURL()+" (nats sub 'grasp.>' -s "+n.Bus.ClientURL()+")")
 	default:
@@ -58,17 +58,4 @@ func welcome(n *node.Node) string {
 	}
 	line("version", obs.Version())
 	return b.String()
-}
-
-// withoutPassword hides the passwords of NATS URLs, comma-separated.
-func withoutPassword(urls string) string {
-	var shown []string
-	for given := range strings.SplitSeq(urls, ",") {
-		u, err := url.Parse(strings.TrimSpace(given))
-		if err != nil {
-			continue
-		}
-		shown = append(shown, u.Redacted())
-	}
-	return strings.Join(shown, ", ")
 }

@@ -222,10 +222,3 @@ func TestVersionAndHelp(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestPasswordsAreNotShown(t *testing.T) {
-	t.Parallel()
-	if got := withoutPassword("nats://u:secret@a:4222, nats://b"); got != "nats://u:xxxxx@a:4222, nats://b" {
-		t.Errorf("%s", got)
-	}
-}

@@ -89,7 +89,7 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 	var err error
 	if b.Conn, err = nats.Connect(url, conn...); err != nil {
 		b.Close()
-		return nil, fmt.Errorf("connect to NATS %s: %w", url, err)
+		return nil, fmt.Errorf("connect to NATS %s: %w", Redacted(url), err)
 	}
 	if b.JS, err = jetstream.New(b.Conn); err != nil {
 		b.Close()

@@ -70,6 +70,8 @@ func announce(dir, identifier string, relays []string) error {
 		fmt.Printf("%d %s\n", event.Kind, answer)
 	}
 	fmt.Println(clone[1])
+	// Times of events have seconds, and only a newer state takes another's place: the next one must not be as old as this.
+	time.Sleep(time.Second)
 	return nil
 }
 

@@ -14,7 +14,7 @@ import (
 func TestServicesApart(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	nats, volume := world.NewNATS(t).URL, t.TempDir()
+	nats, volume := world.NewNATS(t).URL, world.Folder(t)
 	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL, "NGIT_WORKER_TTL": "3s", "NGIT_WRITER_TTL": "2s", "NGIT_CANDIDATE_ACK_WAIT": "2s"}
 	var first, second []*world.Replica
 	for _, name := range world.Services {
@@ -67,7 +67,7 @@ func TestServicesApart(t *testing.T) {
 // where it was when it is started again.
 func TestNATSStartedAnew(t *testing.T) {
 	t.Parallel()
-	nats, volume := world.NewNATS(t), t.TempDir()
+	nats, volume := world.NewNATS(t), world.Folder(t)
 	ann, work := world.NewPerson(t), world.NewWorkTree(t)
 	start := func() (replicas []*world.Replica, door string) {
 		for _, name := range world.Services {

@@ -152,3 +152,24 @@ func TestSecondInstance(t *testing.T) {
 	}
 	wantHeld(t, p, world.NewPerson(t).Announce("x", "x", nil, nil))
 }
+
+// TestDeletionsOfNothing: deletion requests whose tags name nothing, from a client and from a relay, are events like any other, and what comes after
+// them is accepted.
+func TestDeletionsOfNothing(t *testing.T) {
+	t.Parallel()
+	s := newScene(t)
+	synced := s.guest.Sign(5, "", nostr.Tag{"a", s.owner.Address(project)}, nostr.Tag{"e", ""})
+	s.second.Publish(synced)
+	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL})
+	for _, tags := range []nostr.Tags{{{"e", "zz"}}, {{"e", ""}}, {{"e"}}, {{"a", ":::"}}, {{"e", strings.Repeat("A", 64)}, {"k"}}} {
+		if ok, message := submit(t, p, s.guest.Sign(5, "", tags...)); !ok {
+			t.Errorf("%v is answered %q", tags, message)
+		}
+	}
+	world.Serves(t, p.Relay(), s.issue)
+	world.Serves(t, p.Relay(), synced)
+	late := s.guest.Sign(1621, "after all that", nostr.Tag{"a", s.owner.Address(project)})
+	if ok, message := submit(t, p, late); !ok {
+		t.Errorf("an issue is answered %q", message)
+	}
+}

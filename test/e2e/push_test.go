@@ -226,3 +226,22 @@ func TestHeldRepositoryExpires(t *testing.T) {
 	world.Await(t, "the announcement is gone", func() bool { return bus.Heard("grasp.rejected.30617.", "previously expired") })
 	wantHeld(t, p, announcement) // a user gets a new chance
 }
+
+// TestEmptyRepository: a state without branches needs no git data, but it is not served before the repository is.
+func TestEmptyRepository(t *testing.T) {
+	t.Parallel()
+	p := world.Start(t, nil)
+	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	announcement, empty := ann.Announce("new", "new", nil, nil), ann.State("new", nil, "refs/heads/main")
+	wantHeld(t, p, announcement, empty)
+	remote := p.URL + "/" + ann.Npub + "/new.git"
+	world.Await(t, "the repository is there", func() bool { _, err := world.TryGit(t, work.Dir, "ls-remote", remote); return err == nil })
+	if got := world.Fetch(t, p.Relay(), nostr.Filter{Authors: []string{ann.PubKey}}); len(got) != 0 {
+		t.Fatalf("served without git data: %v", got)
+	}
+	full := ann.SignAt(empty.CreatedAt+1, 30618, "", ann.State("new", work.Refs(), "refs/heads/main").Tags...)
+	wantHeld(t, p, full)
+	world.Git(t, work.Dir, "push", "-q", remote, "main")
+	world.Serves(t, p.Relay(), announcement)
+	world.Serves(t, p.Relay(), full)
+}

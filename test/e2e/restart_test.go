@@ -3,7 +3,9 @@ package e2e
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -127,5 +129,33 @@ func TestKillNineLosesNothing(t *testing.T) {
 		if got := world.Fetch(t, p.Relay(), nostr.Filter{Tags: nostr.TagMap{"d": {name}}}); len(got) != 2 {
 			t.Fatalf("after the push of %s only %d of its events are served", name, len(got))
 		}
+	}
+}
+
+// TestDamagedIndex: the index of a disk that lies is made anew from the log, without anybody's help.
+func TestDamagedIndex(t *testing.T) {
+	t.Parallel()
+	p := world.Start(t, nil)
+	ann, work := world.NewPerson(t), world.NewWorkTree(t)
+	announcement, state := ann.Announce("mine", "mine", nil, nil), ann.State("mine", work.Refs(), "refs/heads/main")
+	wantHeld(t, p, announcement, state)
+	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/mine.git", "main")
+	if err := p.Stop(); err != nil {
+		t.Fatalf("the stop: %v", err)
+	}
+	tables, err := filepath.Glob(filepath.Join(p.Dir, "data/relay/index-up/*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("no tables (%v)", err)
+	}
+	for _, table := range tables {
+		if err := os.WriteFile(table, []byte("not a table any more"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Restart()
+	world.Serves(t, p.Relay(), announcement)
+	world.Serves(t, p.Relay(), state)
+	if !strings.Contains(p.Output(), "the event index was damaged and is made anew from the log") {
+		t.Error("nothing is said of the damage")
 	}
 }

@@ -110,7 +110,7 @@ func StartReplica(t testing.TB, name, nats, gitVolume string, more map[string]st
 	}
 	r := &Replica{Name: name, out: &output{}, done: make(chan error, 1), t: t}
 	r.cmd = exec.Command(filepath.Join(dir, name))
-	r.cmd.Dir, r.cmd.Env = t.TempDir(), Command(t, "", env).Env
+	r.cmd.Dir, r.cmd.Env = Folder(t), Command(t, "", env).Env
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -83,12 +83,36 @@ func Settings() map[string]string {
 // Start starts Tendril in a folder of its own with more settings, and waits until it says that it listens.
 func Start(t testing.TB, more map[string]string) *Tendril {
 	t.Helper()
-	p := &Tendril{Dir: t.TempDir(), env: Settings(), t: t}
+	p := &Tendril{Dir: Folder(t), env: Settings(), t: t}
 	for k, v := range more {
 		p.env[k] = v
 	}
 	p.Restart()
 	return p
+}
+
+// Folder is a folder for the test. It is removed with what a git process writes there that outlived its killed parent for a moment, over which
+// that of the testing package stumbles.
+func Folder(t testing.TB) string {
+	dir, err := os.MkdirTemp("", "tendril-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		deadline := time.Now().Add(patience)
+		for {
+			err := os.RemoveAll(dir)
+			if err == nil {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Error(err)
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	return dir
 }
 
 // Command is the program with this environment and nothing else of NGIT_*, to be run in dir.

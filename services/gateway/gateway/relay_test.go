@@ -123,7 +123,11 @@ func TestLiveEvents(t *testing.T) {
 	if c.content("live", got[0]) != "event 1" || c.content("two", got[1]) != "event 1" {
 		t.Errorf("%v", got)
 	}
-	// A new request takes the place of the old one with its id, and CLOSE ends it.
+	// A new request takes the place of the old one with its id, even one that is refused, and CLOSE ends it.
+	c.say(`["REQ","three",{"kinds":[7],"limit":0}]`)
+	c.want(`["EOSE","three"]`)
+	c.say(`["REQ","three",{"kinds":[-1]}]`)
+	c.want(`["CLOSED","three","invalid: `)
 	c.say(`["REQ","two",{"kinds":[7]}]`)
 	c.want(`["EOSE","two"]`)
 	c.say(`["CLOSE","live"]`)

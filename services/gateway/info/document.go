@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"runtime/debug"
 	"strings"
 	"time"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/obs"
 	"tendril.dev/services/gateway/message"
 )
 
@@ -42,12 +42,14 @@ type Limitation struct {
 	PaymentRequired     bool  `json:"payment_required"`
 	RestrictedWrites    bool  `json:"restricted_writes"`
 
-	MaxFilters             int `json:"max_filters"`
-	MaxFilterValues        int `json:"max_filter_values"`
-	MaxEventsPerMinute     int `json:"max_events_per_minute"`
-	MaxConnections         int `json:"max_connections"`
-	MaxConnectionsPerIP    int `json:"max_connections_per_ip"`
-	MaxWaitingLiveMessages int `json:"max_waiting_live_messages"`
+	MaxFilters             int   `json:"max_filters"`
+	MaxFilterValues        int   `json:"max_filter_values"`
+	MaxEventsPerMinute     int   `json:"max_events_per_minute"`
+	MaxConnections         int   `json:"max_connections"`
+	MaxConnectionsPerIP    int   `json:"max_connections_per_ip"`
+	MaxWaitingLiveMessages int   `json:"max_waiting_live_messages"`
+	MaxFilterSteps         int   `json:"max_filter_steps"`      // looked at in the index for one filter
+	MaxOpenFilterBytes     int64 `json:"max_open_filter_bytes"` // of all open subscriptions of a connection
 }
 
 const software = "https://tendril.dev"
@@ -60,7 +62,7 @@ func New(s config.Settings, owner string) Document {
 		SupportedGrasps:        []string{"GRASP-01", "GRASP-02"},
 		RepoAcceptanceCriteria: criteria(s),
 		Software:               software,
-		Version:                version(),
+		Version:                obs.Version(),
 		Limitation: Limitation{
 			MaxMessageLength: s.MaxMessageBytes, MaxSubscriptions: s.MaxSubscriptions,
 			MaxLimit: s.MaxLimit, DefaultLimit: s.DefaultLimit, MaxSubidLength: message.MaxSubscriptionID,
@@ -69,6 +71,7 @@ func New(s config.Settings, owner string) Document {
 			RestrictedWrites: true,
 			MaxFilters:       s.Front.MaxFilters, MaxFilterValues: s.MaxFilterValues, MaxEventsPerMinute: s.EventsPerMinute,
 			MaxConnections: s.MaxConnections, MaxConnectionsPerIP: s.MaxConnectionsPerIP, MaxWaitingLiveMessages: s.SendQueue,
+			MaxFilterSteps: s.MaxFilterSteps, MaxOpenFilterBytes: message.KeptMessages * s.MaxMessageBytes,
 		},
 	}
 }
@@ -95,24 +98,6 @@ func minutes(d time.Duration) string {
 		return fmt.Sprintf("%d minutes", d/time.Minute)
 	}
 	return d.String()
-}
-
-// version is what the program was built from.
-func version() string {
-	build, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	v := build.Main.Version
-	for _, s := range build.Settings {
-		if s.Key == "vcs.revision" && (v == "" || v == "(devel)") {
-			return s.Value
-		}
-	}
-	if v == "" {
-		return "unknown"
-	}
-	return v
 }
 
 // Handler serves the document.

@@ -131,6 +131,9 @@ func (c *connection) handle(data []byte) {
 	if err != nil {
 		var refused *message.Error
 		if errors.As(err, &refused) {
+			if refused.Subscription != "" {
+				c.unsubscribe(refused.Subscription) // CLOSED says that there is none of that id, so there is none
+			}
 			c.say(refused.Answer())
 		}
 		return

@@ -52,8 +52,6 @@ const (
 	scansAtOnce = 4
 	// countsInFlight is how many counts of a connection may wait.
 	countsInFlight = 16
-	// keptMessages times the largest message is what the open subscriptions of a connection may take to keep.
-	keptMessages = 16
 	// mostCounted is where a count stops and says that it is approximate.
 	mostCounted = 1_000_000
 )

@@ -52,8 +52,8 @@ func (c *connection) keep(s *subscription) (refusal string) {
 	if len(c.subscriptions) >= limits.MaxSubscriptions {
 		return fmt.Sprintf("error: %d subscriptions are open, and no more are allowed on one connection", len(c.subscriptions))
 	}
-	if int64(c.kept+s.size) > keptMessages*limits.MaxMessageBytes {
-		return fmt.Sprintf("error: the filters of all open subscriptions take more than %d bytes", keptMessages*limits.MaxMessageBytes)
+	if int64(c.kept+s.size) > message.KeptMessages*limits.MaxMessageBytes {
+		return fmt.Sprintf("error: the filters of all open subscriptions take more than %d bytes", message.KeptMessages*limits.MaxMessageBytes)
 	}
 	c.subscriptions[s.id] = s
 	c.kept += s.size

@@ -229,7 +229,7 @@ func isSuperseded(k Knowledge, ev *nostr.Event) (bool, error) {
 // Messages that more than one rule gives.
 const (
 	messageKnown     = "duplicate: this event is here already"
-	messageNewer     = "duplicate: a newer event has taken its place"
+	messageNewer     = "duplicate: a newer event is in its place, or one as old of lower id"
 	messageUnwelcome = "blocked: this author is not welcome here"
 	messageDeleted   = "blocked: its author has asked for its deletion"
 	messageExpired   = "invalid: the event has expired"

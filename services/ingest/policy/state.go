@@ -29,7 +29,7 @@ func (p *Policy) state(k Knowledge, c *candidate.Candidate) (Decision, error) {
 		return Decision{}, err
 	}
 	if superseded {
-		return rejected(ReasonSuperseded, "invalid: superseded by a newer state event of the same author"), nil
+		return rejected(ReasonSuperseded, "invalid: superseded by a state event of the same author that is newer, or as old and of lower id"), nil
 	}
 	d, err := p.holdNew(c, s.Identifier)
 	if err != nil {

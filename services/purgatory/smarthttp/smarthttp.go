@@ -217,6 +217,8 @@ func (x *exchange) fail(err error) {
 		http.Error(x.w, "too many git requests at once, try again later", http.StatusServiceUnavailable)
 	case isTooLarge(err):
 		http.Error(x.w, "the request is too large", http.StatusRequestEntityTooLarge)
+	case isProtocolError(err):
+		http.Error(x.w, "bad request: git cannot read it", http.StatusBadRequest)
 	case isMalformed(err):
 		http.Error(x.w, fmt.Sprintf("bad request: %v", err), http.StatusBadRequest)
 	default:

@@ -306,6 +306,19 @@ func TestAnswersToRequestsOfEveryKind(t *testing.T) {
 	}
 }
 
+// TestGarbageIsTheClientsFault, not ours.
+func TestGarbageIsTheClientsFault(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	h.repo("x")
+	for service, garbage := range map[string]string{"git-upload-pack": "zzzz", "git-receive-pack": "zzzz"} {
+		header := map[string]string{"Content-Type": "application/x-" + service + "-request"}
+		if status, _, body := h.send("POST", h.at("x")+"/"+service, header, strings.NewReader(garbage)); status != 400 || !strings.HasPrefix(body, "bad request: ") {
+			t.Errorf("%s: %d %q", service, status, body)
+		}
+	}
+}
+
 func TestRepositoryThatIsNotOnDiskIsNotFound(t *testing.T) {
 	t.Parallel()
 	h := serve(t, smarthttp.Options{})

@@ -1,6 +1,7 @@
 package smarthttp
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -87,6 +88,12 @@ func (x *exchange) fetch() {
 	c := x.repo.UploadPack(false, gitProtocol(x.r.Header.Get("Git-Protocol")))
 	c.Stdin = body
 	x.stream(operationFetch, c, &responseStream{x: x, contentType: "application/x-" + uploadPack + "-result"})
+}
+
+// isProtocolError says whether git gave up because of what the client said, not of what we have.
+func isProtocolError(err error) bool {
+	failed, ok := errors.AsType[*repository.Error](err)
+	return ok && strings.HasPrefix(failed.Messages, "fatal: protocol error")
 }
 
 // stream runs a git command whose output is the answer.
