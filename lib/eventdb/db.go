@@ -90,7 +90,7 @@ func Open(dir string, opts ...Option) (*DB, error) {
 		o.fs = vfs.Default
 	}
 	db := &DB{
-		cache: pebble.NewCache(o.cacheBytes), damage: newDamage(dir, o.fs), now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{}),
+		cache: newCache(o), damage: newDamage(dir, o.fs), now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{}),
 	}
 	if err := db.open(dir, o); err != nil {
 		db.cache.Unref()

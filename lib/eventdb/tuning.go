@@ -7,6 +7,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/bloom"
 )
 
+// newCache is the block cache. Pebble takes the memory of what is gathered off it, which would leave none of it to a busy index, so that is added.
+func newCache(o options) *pebble.Cache { return pebble.NewCache(o.cacheBytes + 2*int64(o.memTable)) }
+
 // tuned is how Pebble keeps the index. Most of what applying an event costs is Pebble's flushing and merging of files, so all of this is about doing
 // that less often and in larger pieces. Benchmarks decide (bench_test.go), what is merged later included.
 func tuned(o options, cache *pebble.Cache, lock *pebble.Lock, damage *damage) *pebble.Options {
