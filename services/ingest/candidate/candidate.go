@@ -38,6 +38,7 @@ type Candidate struct {
 	Action proto.Action // on the release lane
 	Reason string       // that goes with the action
 	Trace  string       // W3C trace context
+	Again  bool         // it was parked: that it was rejected before is no answer now
 
 	Reply string // verdict subject, valid, or "": nobody waits
 	Ref   string // the sender's own token

@@ -27,10 +27,12 @@ func (p *Policy) deletion(k Knowledge, c *candidate.Candidate) (Decision, error)
 			}
 		}
 	}
+	named := map[[2]string]bool{} // each once: anybody may write a tag ten thousand times
 	for _, tag := range c.Event.Tags {
-		if len(tag) < 2 {
+		if len(tag) < 2 || named[[2]string{tag[0], tag[1]}] {
 			continue
 		}
+		named[[2]string{tag[0], tag[1]}] = true
 		switch tag[0] {
 		case "e":
 			if e := k.Held(tag[1]); e != nil && e.Event.PubKey == c.Event.PubKey {
@@ -47,6 +49,9 @@ func (p *Policy) deletion(k Knowledge, c *candidate.Candidate) (Decision, error)
 			address, err := nip34.ParseAddress(tag[1])
 			if err != nil || address.PubKey != c.Event.PubKey {
 				continue
+			}
+			if address.Kind != nip34.KindAnnouncement && address.Kind != nip34.KindState {
+				continue // no other address is ever held
 			}
 			drop(heldAt(k, address, c)...)
 			if _, repo := address.Repo(); !repo {

@@ -166,7 +166,7 @@ func (p *Policy) known(k Knowledge, c *candidate.Candidate) (Decision, bool, err
 	if deleted {
 		return rejected(ReasonDeleted, messageDeleted), true, nil
 	}
-	if c.Source.Synced() {
+	if c.Source.Synced() && !c.Again {
 		if message, before := k.RejectedBefore(c.Event.ID); before {
 			return Decision{Outcome: proto.Rejected, Message: message, Reason: ReasonRejectedBefore}, true, nil
 		}

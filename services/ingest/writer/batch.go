@@ -60,6 +60,7 @@ func (w *Writer) fill(b *batch) error {
 		if len(w.healed) > 0 {
 			c := w.healed[0]
 			w.healed = w.healed[1:]
+			c.Again = true
 			b.healed = append(b.healed, c)
 			if err := w.decide(b, decided{candidate: c}); err != nil {
 				return err
@@ -157,7 +158,7 @@ func rejectionOf(c *candidate.Candidate, reason string, missing []string) proto.
 }
 
 // giveBack undoes a batch that was not committed: its candidates are delivered again, and parked events that it took are decided
-// again. What it parked stays parked; to decide an event twice does no harm.
+// again, whatever the undone batch said of them. What it parked stays parked; to decide an event twice does no harm.
 func (b *batch) giveBack(w *Writer) {
 	for _, x := range b.decided {
 		if x.msg != nil {

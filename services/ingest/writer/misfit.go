@@ -18,11 +18,18 @@ import (
 // A candidate that can never be decided, or never be stored, must not stand in the way of the others: it is found by deciding those of its batch
 // one by one, told apart from a failure of ours by trying again, and then done with alone.
 
-// tries is how often a candidate is decided before it is given up, and triesPause how long the writer waits before it tries again.
+// tries is how often a candidate is decided before it is given up. Only those tries count between which others were decided: while nothing can be
+// read at all, no candidate is at fault.
+const tries = 3
+
+// Pauses before a candidate is tried again, and before anything else is decided meanwhile.
 const (
-	tries      = 3
-	triesPause = 100 * time.Millisecond
+	againAfter = time.Second
+	breath     = 50 * time.Millisecond
 )
+
+// maxFailing bounds how many candidates' failures are counted. More fail only while everything does, and then nothing is counted.
+const maxFailing = 10_000
 
 // undecidedError is about a candidate that could not be decided.
 type undecidedError struct {
@@ -35,10 +42,10 @@ func (e *undecidedError) Error() string {
 }
 func (e *undecidedError) Unwrap() error { return e.err }
 
-// failing is the candidate that could not be decided the last time, and how often it could not.
+// failing is a candidate that could not be decided.
 type failing struct {
-	id    string
-	count int
+	count   int    // tries
+	decided uint64 // how many candidates the writer had decided by the last one
 }
 
 // undecided deals with a batch in which a candidate could not be decided. It gives nil if the writer can go on.
@@ -48,7 +55,7 @@ func (w *Writer) undecided(ctx context.Context, b *batch, err error) error {
 		b.giveBack(w)
 		return err
 	}
-	kind, others := u.candidate.Event.Kind, len(b.decided)
+	others := len(b.decided)
 	w.takeBack(b, u)
 	if ctx.Err() != nil {
 		return err
@@ -59,22 +66,42 @@ func (w *Writer) undecided(ctx context.Context, b *batch, err error) error {
 		return nil
 	}
 	w.trouble.note(err)
-	if w.failing.id != u.candidate.Event.ID {
-		w.failing = failing{id: u.candidate.Event.ID}
-	}
-	if w.failing.count++; w.failing.count >= tries {
+	w.drop(u.decided)
+	kind := u.candidate.Event.Kind
+	if w.givesUp(u.decided) {
 		w.Log.Error("an event cannot be decided and is given up", "kind", kind, "error", err)
-		w.failing = failing{}
-		w.drop(u.decided)
 		w.giveUp(u.decided, "cannot be decided", policy.ReasonUndecidable, "error: the event could not be decided")
 		return nil
 	}
 	w.Log.Warn("an event cannot be decided and is tried again", "kind", kind, "error", err)
+	if err := u.msg.NakWithDelay(againAfter); err != nil {
+		w.Log.Debug("giving back a candidate", "error", err)
+	}
 	select {
-	case <-time.After(triesPause):
+	case <-time.After(breath):
 	case <-ctx.Done():
 	}
 	return nil
+}
+
+// givesUp counts a failure and says whether it was the last one that is allowed. A parked event has only one: it is not in the stream any more.
+func (w *Writer) givesUp(x decided) bool {
+	if x.msg == nil {
+		return true
+	}
+	f, known := w.failing[x.candidate.Event.ID]
+	if !known || w.decidedEver > f.decided {
+		f = failing{f.count + 1, w.decidedEver}
+	}
+	if f.count >= tries {
+		delete(w.failing, x.candidate.Event.ID)
+		return true
+	}
+	if len(w.failing) >= maxFailing {
+		clear(w.failing)
+	}
+	w.failing[x.candidate.Event.ID] = f
+	return false
 }
 
 // takeBack undoes a batch that was not committed: its candidates, and the one that could not be decided, come first in the next one.
@@ -103,7 +130,9 @@ func (w *Writer) drop(x decided) {
 // for every other error.
 func (w *Writer) refused(b *batch, err error) bool {
 	var api *jetstream.APIError
-	unstorable := errors.Is(err, nats.ErrMaxPayload) || errors.As(err, &api) && api.Code < 500
+	// Only what is said of a message's size is about an event. An account that is full, or a stream that is sealed, is about all of them.
+	unstorable := errors.Is(err, nats.ErrMaxPayload) ||
+		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum
 	if errors.Is(err, bus.ErrHeadMoved) || !unstorable {
 		return false
 	}

@@ -51,11 +51,12 @@ type Writer struct {
 	trouble trouble
 
 	// Only the term that runs touches these.
-	lanes   *lanes
-	fetched []jetstream.Msg        // taken from the lanes, not decided yet
-	healed  []*candidate.Candidate // parked events that are decided again, before anything else
-	careful int                    // so many candidates are decided one by one, because one of a batch does not fit
-	failing failing
+	lanes       *lanes
+	fetched     []jetstream.Msg        // taken from the lanes, not decided yet
+	healed      []*candidate.Candidate // parked events that are decided again, before anything else
+	careful     int                    // so many candidates are decided one by one, because one of a batch does not fit
+	failing     map[string]failing     // candidates that could not be decided, by event
+	decidedEver uint64
 
 	turn         *turn
 	beforeCommit func() // for tests: a pause here is a writer that stands still between decision and commit
@@ -71,7 +72,7 @@ func New(ctx context.Context, o Options) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Writer{Options: o, turn: t, beforeCommit: func() {}, afterEvents: func() {}}, nil
+	return &Writer{Options: o, turn: t, failing: map[string]failing{}, beforeCommit: func() {}, afterEvents: func() {}}, nil
 }
 
 // Run stands in line for the writer's turn and writes while it has it, until ctx ends. A commit that has begun is finished.
@@ -154,6 +155,7 @@ func (w *Writer) step(ctx context.Context) error {
 		return err
 	}
 	w.trouble.over()
+	w.decidedEver += uint64(len(b.decided))
 	w.careful = max(0, w.careful-len(b.decided))
 	w.finish(b)
 	return nil
