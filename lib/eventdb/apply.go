@@ -243,6 +243,10 @@ func loadAt(r getter, seq uint64) (*nostr.Event, error) {
 	if err != nil {
 		return nil, err
 	}
+	return decodeAt(raw, seq)
+}
+
+func decodeAt(raw []byte, seq uint64) (*nostr.Event, error) {
 	ev := new(nostr.Event)
 	if err := ev.UnmarshalJSON(raw); err != nil {
 		return nil, fmt.Errorf("decode event at %d: %w", seq, err)

@@ -259,7 +259,7 @@ func TestWithinBoundsWhatAQueryCosts(t *testing.T) {
 		"everything":                         {nostr.Filter{}, steps, true},
 		"a hundred authors, one of them me":  {nostr.Filter{Authors: append(strangers[:99:99], me), Kinds: []int{1, 2}, Limit: 100}, 100, false},
 		"a hundred authors without a limit":  {nostr.Filter{Authors: append(strangers[:99:99], me)}, 0, true},
-		"ids, as many as may be named":       {nostr.Filter{IDs: strangers, Limit: 1}, 1, false},
+		"ids, as many as may be named":       {nostr.Filter{IDs: strangers[:40], Limit: 1}, 1, false},
 		"more ids than may be looked for":    {nostr.Filter{IDs: append(strangers, manyIDs(1000)...)}, 0, true},
 		"an inverted time":                   {nostr.Filter{Since: at(10), Until: at(9)}, 0, false},
 		"one second":                         {nostr.Filter{Since: at(10), Until: at(10)}, 1, false},

@@ -23,31 +23,50 @@ type match struct {
 // values is gathered range by range.
 const maxMerged = 64
 
+// What a query costs is counted in steps: of an iterator from one index entry to another.
 const (
 	// checkEvery is how many steps are taken between two looks at the context.
 	checkEvery = 256
-	// loadSteps is what loading an event to check it counts, in steps from one index entry to the next.
+	// loadSteps is what a look-up of an event counts, however small the event is.
 	loadSteps = 8
+	// readPerStep and decodedPerStep are how many bytes of JSON count one step more.
+	readPerStep    = 512
+	decodedPerStep = 64
 )
 
 // ErrTooBroad: a query of a view made by [View.Within] took more steps than that allows.
 var ErrTooBroad = errors.New("the filter is too broad")
 
+// scanner answers one filter, once.
+type scanner struct {
+	view   *View
+	ctx    context.Context
+	filter nostr.Filter
+	plan   plan
+	rest   *matcher // of what the plan leaves to be checked in the event; nil: nothing
+	steps  int      // taken so far
+	check  int      // look at the context at this step
+}
+
+func (v *View) scanner(ctx context.Context, f nostr.Filter) *scanner {
+	s := &scanner{view: v, ctx: ctx, filter: f, plan: planOf(f)}
+	if s.plan.load {
+		s.rest = newMatcher(f)
+	}
+	return s
+}
+
 // scan gives every match of the filter to fn, newest first, until fn says stop or the limit is reached.
-func (v *View) scan(ctx context.Context, f nostr.Filter, fn func(match) (more bool, err error)) error {
-	if v.err != nil {
-		return fmt.Errorf("query: %w", v.err)
+func (s *scanner) scan(fn func(match) (more bool, err error)) error {
+	if s.view.err != nil {
+		return fmt.Errorf("query: %w", s.view.err)
 	}
-	p := planOf(f)
-	if p.empty {
-		return nil
-	}
-	s := &scanner{view: v, ctx: ctx, filter: f, plan: p}
 	var err error
 	switch {
-	case p.ids != nil:
+	case s.plan.empty:
+	case s.plan.ids != nil:
 		err = s.lookUp(fn)
-	case len(p.conditions[0]) > maxMerged:
+	case len(s.plan.conditions[0]) > maxMerged:
 		err = s.gather(fn)
 	default:
 		err = s.intersect(fn)
@@ -56,15 +75,6 @@ func (v *View) scan(ctx context.Context, f nostr.Filter, fn func(match) (more bo
 		return fmt.Errorf("query: %w", err)
 	}
 	return nil
-}
-
-type scanner struct {
-	view   *View
-	ctx    context.Context
-	filter nostr.Filter
-	plan   plan
-	steps  int // taken so far
-	check  int // look at the context at this step
 }
 
 // tick counts steps and looks at the context now and then.
@@ -90,19 +100,41 @@ func (s *scanner) accept(m *match) (bool, error) {
 			return false, nil
 		}
 	}
-	if !s.plan.load {
+	if s.rest == nil {
 		return true, nil
 	}
-	if m.event == nil {
-		err := s.tick(loadSteps)
-		if err != nil {
-			return false, err
-		}
-		if m.event, err = loadAt(s.view.reads, m.posting.seq); err != nil {
-			return false, err
-		}
+	if err := s.load(m); err != nil {
+		return false, err
 	}
-	return s.filter.Matches(m.event), nil
+	return s.rest.matches(m.event), nil
+}
+
+// read appends the JSON of a match to buf.
+func (s *scanner) read(m match, buf []byte) ([]byte, error) {
+	if err := s.tick(loadSteps); err != nil {
+		return nil, err
+	}
+	raw, err := loadRaw(s.view.reads, m.posting.seq, buf)
+	if err != nil {
+		return nil, err
+	}
+	return raw, s.tick((len(raw) - len(buf)) / readPerStep)
+}
+
+// load makes sure that a match has its event.
+func (s *scanner) load(m *match) error {
+	if m.event != nil {
+		return nil
+	}
+	raw, err := s.read(*m, nil)
+	if err != nil {
+		return err
+	}
+	if err := s.tick(len(raw) / decodedPerStep); err != nil {
+		return err
+	}
+	m.event, err = decodeAt(raw, m.posting.seq)
+	return err
 }
 
 func (s *scanner) inTime(t nostr.Timestamp) bool {
@@ -154,7 +186,7 @@ func (s *scanner) lookUp(fn func(match) (bool, error)) error {
 			continue
 		}
 		m := match{posting: p, entry: Entry{ID: eid}}
-		if m.event, err = loadAt(s.view.reads, p.seq); err != nil {
+		if err := s.load(&m); err != nil {
 			return err
 		}
 		m.entry.CreatedAt = m.event.CreatedAt
@@ -163,12 +195,15 @@ func (s *scanner) lookUp(fn func(match) (bool, error)) error {
 			return err
 		}
 		if ok && s.inTime(m.entry.CreatedAt) {
-			found = append(found, m)
+			found = append(found, m.small())
 		}
 	}
 	slices.SortFunc(found, compareMatches)
 	return s.emit(found, fn)
 }
+
+// small is a match without its event, which is loaded again if it is asked for: one of many that are kept.
+func (m match) small() match { m.event = nil; return m }
 
 // emit gives sorted matches to fn, up to the limit.
 func (s *scanner) emit(found []match, fn func(match) (bool, error)) error {
@@ -224,7 +259,11 @@ func (s *scanner) intersect(fn func(match) (bool, error)) (err error) {
 			}
 			misses = 0
 		}
-		if err := unions[0].next(); err != nil {
+		moved, err := unions[0].next()
+		if err != nil {
+			return err
+		}
+		if err := s.tick(moved); err != nil {
 			return err
 		}
 		if misses == patience && s.plan.leap != nil {
@@ -250,24 +289,21 @@ func (s *scanner) unite(ranges [][]byte) (*union, error) {
 			return u, err
 		}
 	}
-	return u, nil
+	return u, s.tick(len(ranges))
 }
 
 // meet moves the unions on to the next place where all of them stand. It is false at the end of one of them. None is walked step by step:
-// each leaps to where another stands, so that this takes about as many steps as the smallest of them has entries.
+// each leaps to where another stands, so that this takes about as many leaps as the smallest of them has entries.
 func (s *scanner) meet(unions []*union) (bool, error) {
 	lead := unions[0]
 next:
 	for {
-		if err := s.tick(1); err != nil {
-			return false, err
-		}
 		place := lead.place()
 		if place == nil {
 			return false, nil
 		}
 		for _, u := range unions[1:] {
-			if err := u.seek(place); err != nil {
+			if err := s.seek(u, place); err != nil {
 				return false, err
 			}
 			at := u.place()
@@ -275,7 +311,7 @@ next:
 				return false, nil
 			}
 			if !bytes.Equal(at, place) {
-				if err := lead.seek(at); err != nil {
+				if err := s.seek(lead, at); err != nil {
 					return false, err
 				}
 				continue next
@@ -283,6 +319,14 @@ next:
 		}
 		return true, nil
 	}
+}
+
+func (s *scanner) seek(u *union, place []byte) error {
+	moved, err := u.seek(place)
+	if err != nil {
+		return err
+	}
+	return s.tick(moved)
 }
 
 // gather answers a filter with very many values: range by range with one iterator, keeping the best matches so far. With a limit it keeps
@@ -333,13 +377,12 @@ func (s *scanner) gatherRange(it *pebble.Iterator, best *worstFirst, known map[[
 		if !ok {
 			continue
 		}
-		m.event = nil // loaded again if it is asked for: what is kept must stay small
 		if full {
 			delete(known, (*best)[0].entry.ID)
-			(*best)[0] = m
+			(*best)[0] = m.small()
 			heap.Fix(best, 0)
 		} else {
-			heap.Push(best, m)
+			heap.Push(best, m.small())
 		}
 		known[m.entry.ID] = true
 	}

@@ -40,27 +40,29 @@ func (u *union) place() []byte {
 // match reads the entry that the union stands at.
 func (u *union) match() (match, error) { return matchAt(u.spans[0].it) }
 
-// next leaves the place that the union stands at, in every range that has it.
-func (u *union) next() error {
+// next leaves the place that the union stands at, in every range that has it, and tells how many these are.
+func (u *union) next() (moved int, err error) {
 	left := [placeLen]byte(u.place())
 	for len(u.spans) > 0 && bytes.Equal(u.place(), left[:]) {
 		if err := u.settle(u.spans[0].it.Next()); err != nil {
-			return err
+			return moved, err
 		}
+		moved++
 	}
-	return nil
+	return moved, nil
 }
 
-// seek moves on to the first place at or after the given one.
-func (u *union) seek(place []byte) error {
+// seek moves on to the first place at or after the given one, and tells in how many ranges it had to.
+func (u *union) seek(place []byte) (moved int, err error) {
 	for len(u.spans) > 0 && bytes.Compare(u.place(), place) < 0 {
 		first := u.spans[0]
 		key := append(first.prefix[:len(first.prefix):len(first.prefix)], place...)
 		if err := u.settle(first.it.SeekGE(key)); err != nil {
-			return err
+			return moved, err
 		}
+		moved++
 	}
-	return nil
+	return moved, nil
 }
 
 // settle puts the first span, which has moved, where it belongs now, or closes it at its end.

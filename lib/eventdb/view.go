@@ -49,9 +49,10 @@ type nothing struct{}
 
 func (nothing) Get([]byte) ([]byte, io.Closer, error) { return nil, nil, ErrClosed }
 
-// Within gives the same view with a bound on what one query may cost: after so many steps over index entries it ends with [ErrTooBroad]; an
-// event that must be loaded to be checked counts as eight. What was given until then stands. Strangers' filters are answered so, because some match
-// next to nothing and still have to be compared with everything. Only the view that this was made from is to be closed.
+// Within gives the same view with a bound on what one query may cost: after so many steps over index entries it ends with [ErrTooBroad]. To load
+// an event, as an answer or to check it, counts as eight, and one more for every half KiB that it has; to decode it as one for every 64 bytes.
+// What was given until then stands. Strangers' filters are answered so, because some match next to nothing and still have to be compared with
+// everything. Only the view that this was made from is to be closed.
 func (v *View) Within(steps int) *View {
 	bounded := *v
 	bounded.within = steps
@@ -149,12 +150,10 @@ func (v *View) Deleted(ev *nostr.Event) (bool, error) {
 // They are loaded one by one as they are asked for. f.Search matches nothing: there is no text index.
 func (v *View) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
 	return answers(func(give func(*nostr.Event) bool) error {
-		return v.scan(ctx, f, func(m match) (bool, error) {
-			if m.event != nil {
-				return give(m.event), nil
-			}
-			ev, err := loadAt(v.reads, m.posting.seq)
-			return err == nil && give(ev), err
+		s := v.scanner(ctx, f)
+		return s.scan(func(m match) (bool, error) {
+			err := s.load(&m)
+			return err == nil && give(m.event), err
 		})
 	})
 }
@@ -162,9 +161,9 @@ func (v *View) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event
 // QueryRaw is Query with the JSON as logged, for those who pass it on. The bytes are valid until the next step.
 func (v *View) QueryRaw(ctx context.Context, f nostr.Filter) iter.Seq2[[]byte, error] {
 	return answers(func(give func([]byte) bool) error {
-		var raw []byte
-		return v.scan(ctx, f, func(m match) (more bool, err error) {
-			raw, err = loadRaw(v.reads, m.posting.seq, raw[:0])
+		s, raw := v.scanner(ctx, f), []byte(nil)
+		return s.scan(func(m match) (more bool, err error) {
+			raw, err = s.read(m, raw[:0])
 			return err == nil && give(raw), err
 		})
 	})
@@ -173,7 +172,7 @@ func (v *View) QueryRaw(ctx context.Context, f nostr.Filter) iter.Seq2[[]byte, e
 // IDs is Query without the events: where an index alone answers the filter, it loads none.
 func (v *View) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[Entry, error] {
 	return answers(func(give func(Entry) bool) error {
-		return v.scan(ctx, f, func(m match) (bool, error) { return give(m.entry), nil })
+		return v.scanner(ctx, f).scan(func(m match) (bool, error) { return give(m.entry), nil })
 	})
 }
 
@@ -195,7 +194,7 @@ func answers[T any](scan func(give func(T) bool) error) iter.Seq2[T, error] {
 // Count is how many events match, at most f.Limit if that is not 0.
 func (v *View) Count(ctx context.Context, f nostr.Filter) (int, error) {
 	n := 0
-	err := v.scan(ctx, f, func(match) (bool, error) { n++; return true, nil })
+	err := v.scanner(ctx, f).scan(func(match) (bool, error) { n++; return true, nil })
 	return n, err
 }
 
