@@ -70,6 +70,8 @@ type Policy struct {
 	RejectedColdSeconds int           `env:"NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS" name:"rejected-cold-seconds" default:"604800" min:"1" max:"315360000" help:"How long the id of a rejected event is remembered, in seconds."`
 	RejectedHotEvents   int           `env:"NGIT_REJECTED_HOT_CACHE_EVENTS" name:"rejected-hot-events" default:"20000" min:"0" max:"10000000" help:"Most rejected events kept whole at once."`
 	HoldDuration        time.Duration `env:"NGIT_PURGATORY_HOLD" name:"purgatory-hold" default:"30m" min:"1ms" max:"8760h" help:"How long an event waits in purgatory for its git data."`
+	HeldPerAuthor       int           `env:"NGIT_PURGATORY_MAX_PER_AUTHOR" name:"purgatory-max-per-author" default:"2000" min:"0" max:"1000000" help:"Most events of one author in purgatory. 0: any number."`
+	HeldBytes           int           `env:"NGIT_PURGATORY_MAX_BYTES" name:"purgatory-max-bytes" default:"134217728" min:"0" max:"1099511627776" help:"Most bytes of events in purgatory. More are refused until some leave. 0: any number."`
 	SilentDuration      time.Duration `env:"NGIT_PURGATORY_SILENT" name:"purgatory-silent" default:"24h" min:"1ms" max:"8760h" help:"How long an announcement whose wait is over is kept, silent, for a state event that revives it."`
 	ArchiveAll          bool          `env:"NGIT_ARCHIVE_ALL" name:"archive-all" help:"Archive every repository that is seen (GRASP-05). Not supported yet: the start stops."`
 	ArchiveWhitelist    []string      `env:"NGIT_ARCHIVE_WHITELIST" name:"archive-whitelist" help:"Archive these (GRASP-05): npub, npub/identifier or identifier, comma-separated. Not supported yet: the start stops."`

@@ -281,6 +281,9 @@ func (d *Draft) Held(id string) *held.Entry { return d.held.byID(d.base.Held, id
 // HeldOf gives the held events of an identifier, in order of their keys.
 func (d *Draft) HeldOf(identifier string) []*held.Entry { return d.held.of(d.base.Held, identifier) }
 
+// HeldLoad gives how much was held before the batch.
+func (d *Draft) HeldLoad(author string) held.Load { return d.base.Held.Load(author) }
+
 // Hold writes an entry to the draft's held events.
 func (d *Draft) Hold(e *held.Entry) { d.held.put(e) }
 

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/nbd-wtf/go-nostr"
+
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
@@ -27,11 +29,19 @@ type Set struct {
 	byKey        map[string]*Entry
 	byID         map[string]*Entry
 	byIdentifier map[string]map[string]*Entry // identifier -> key
+	byAuthor     map[string]int               // how many
+	bytes        int
+}
+
+// Load is how much is held.
+type Load struct {
+	OfAuthor int // events
+	Bytes    int // of all events
 }
 
 // NewSet makes an empty set at sequence 0.
 func NewSet() *Set {
-	return &Set{byKey: map[string]*Entry{}, byID: map[string]*Entry{}, byIdentifier: map[string]map[string]*Entry{}}
+	return &Set{byKey: map[string]*Entry{}, byID: map[string]*Entry{}, byIdentifier: map[string]map[string]*Entry{}, byAuthor: map[string]int{}}
 }
 
 // Apply takes changes in, in ascending order. Those that are not after [Set.Seq] are known already and skipped: the writer applies
@@ -74,6 +84,8 @@ func (s *Set) add(e *Entry) {
 		s.byIdentifier[e.Identifier] = of
 	}
 	of[e.Key] = e
+	s.byAuthor[e.Event.PubKey]++
+	s.bytes += sizeOf(e.Event)
 }
 
 func (s *Set) remove(key string) {
@@ -88,6 +100,24 @@ func (s *Set) remove(key string) {
 	if len(of) == 0 {
 		delete(s.byIdentifier, e.Identifier)
 	}
+	if s.byAuthor[e.Event.PubKey]--; s.byAuthor[e.Event.PubKey] == 0 {
+		delete(s.byAuthor, e.Event.PubKey)
+	}
+	s.bytes -= sizeOf(e.Event)
+}
+
+// envelope is about what an event's JSON has beside content and tags.
+const envelope = 350
+
+// sizeOf is about the size of an event's JSON, in bytes.
+func sizeOf(ev *nostr.Event) int {
+	size := envelope + len(ev.Content)
+	for _, tag := range ev.Tags {
+		for _, value := range tag {
+			size += len(value) + 3
+		}
+	}
+	return size
 }
 
 // Seq is the sequence of the bucket's stream up to which changes are in.
@@ -140,6 +170,13 @@ func (s *Set) Len() int {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return len(s.byKey)
+}
+
+// Load gives how much is held in all, and how much of it is by an author.
+func (s *Set) Load(author string) Load {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return Load{OfAuthor: s.byAuthor[author], Bytes: s.bytes}
 }
 
 // SortByKey sorts entries by their keys.

@@ -35,6 +35,9 @@ func (p *Policy) announcement(k Knowledge, c *candidate.Candidate) (Decision, er
 	}
 	d := accepted()
 	if mine.accepted == nil {
+		if refusal, full := p.crowded(k, c.Event.PubKey); full && len(mine.held) == 0 {
+			return refusal, nil
+		}
 		if d, err = p.holdNew(c, a.Ref.Identifier); err != nil {
 			return Decision{}, err
 		}
@@ -149,6 +152,18 @@ func statesWithout(k Knowledge, known []*nip34.Announcement, identifier string, 
 		}
 	}
 	return states
+}
+
+// crowded refuses an event of an author for which purgatory has no room. Anybody may write there, and all of it is kept in memory.
+func (p *Policy) crowded(k Knowledge, author string) (Decision, bool) {
+	load := k.HeldLoad(author)
+	switch {
+	case p.mostByAuthor > 0 && load.OfAuthor >= p.mostByAuthor:
+		return forgotten(ReasonCrowded, "rate-limited: too many events of this author wait for git data here; push what waits, or try again later"), true
+	case p.mostBytes > 0 && load.Bytes >= p.mostBytes:
+		return forgotten(ReasonCrowded, "rate-limited: too much waits for git data here; try again later"), true
+	}
+	return Decision{}, false
 }
 
 // holdNew writes the event of a candidate into purgatory, under an identifier.

@@ -35,6 +35,8 @@ type Knowledge interface {
 	Held(id string) *held.Entry
 	// HeldOf gives the held events of an identifier, in order of their keys.
 	HeldOf(identifier string) []*held.Entry
+	// HeldLoad gives how much is held, and how much of it is by an author. What is decided together may not be counted yet.
+	HeldLoad(author string) held.Load
 	// RejectedBefore gives the answer that the event got within the last days; false if it was not rejected.
 	RejectedBefore(id string) (message string, before bool)
 }
@@ -48,6 +50,8 @@ type Policy struct {
 	keepDeleted  bool // deletion requests do not touch what is accepted
 	maxFuture    time.Duration
 	hold, silent time.Duration
+	mostByAuthor int // held events; 0: any number
+	mostBytes    int // of all held events; 0: any number
 	now          func() time.Time
 }
 
@@ -61,6 +65,7 @@ func New(s config.Settings, now func() time.Time) (*Policy, error) {
 		domain: domain, now: now,
 		maxFuture: time.Duration(s.MaxFutureSeconds) * time.Second,
 		hold:      s.HoldDuration, silent: s.SilentDuration,
+		mostByAuthor: s.HeldPerAuthor, mostBytes: s.HeldBytes,
 		keepDeleted: s.IgnoreDeletions,
 		blacklist:   map[string]bool{},
 	}

@@ -15,6 +15,9 @@ func (p *Policy) pullRequest(k Knowledge, c *candidate.Candidate) (Decision, err
 	if err != nil || identifier == "" {
 		return nowhere, err
 	}
+	if refusal, full := p.crowded(k, c.Event.PubKey); full {
+		return refusal, nil
+	}
 	return p.holdNew(c, identifier)
 }
 

@@ -20,5 +20,6 @@ const (
 	ReasonSuperseded     Reason = "superseded"
 	ReasonOrphan         Reason = "orphan"      // neither names nor is named by what is accepted
 	ReasonNotHeld        Reason = "not_held"    // a release of what is not held any more
+	ReasonCrowded        Reason = "crowded"     // too much is held already
 	ReasonUndecidable    Reason = "undecidable" // a failure of ours, again and again
 )

@@ -31,6 +31,9 @@ func (p *Policy) state(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	if superseded {
 		return rejected(ReasonSuperseded, "invalid: superseded by a state event of the same author that is newer, or as old and of lower id"), nil
 	}
+	if refusal, full := p.crowded(k, c.Event.PubKey); full {
+		return refusal, nil
+	}
 	d, err := p.holdNew(c, s.Identifier)
 	if err != nil {
 		return Decision{}, err

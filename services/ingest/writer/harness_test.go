@@ -28,7 +28,7 @@ import (
 const domain = "git.example.com"
 
 // patience is how long a test waits for what should happen soon.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 func testSettings() config.Settings {
 	var s config.Settings
@@ -41,7 +41,7 @@ func testSettings() config.Settings {
 func openBus(t testing.TB, dir string) *bus.Bus {
 	t.Helper()
 	sizing := proto.DefaultSizing()
-	sizing.TurnTTL, sizing.ClaimWait = time.Second, 2*time.Second
+	sizing.TurnTTL, sizing.ClaimWait = 2*time.Second, 3*time.Second
 	b, err := bus.Open(context.Background(), bus.Options{Dir: dir, Sizing: sizing, Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)
