@@ -41,7 +41,8 @@ type connection struct {
 	rate     *rate.Limiter
 	inFlight chan struct{} // events
 	scans    chan struct{}
-	counts   chan struct{}
+	counts   chan struct{} // under way
+	counting chan struct{} // the one of them whose turn it is
 	stopping atomic.Bool
 }
 
@@ -63,6 +64,7 @@ func newConnection(r *Relay, ws *websocket.Conn) *connection {
 		inFlight:      make(chan struct{}, eventsInFlight),
 		scans:         make(chan struct{}, scansAtOnce),
 		counts:        make(chan struct{}, countsInFlight),
+		counting:      make(chan struct{}, 1),
 	}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	c.watchdog = time.AfterFunc(time.Hour, c.abandon)

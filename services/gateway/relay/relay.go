@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/netip"
+	"runtime"
 	"sync"
 	"time"
 
@@ -50,11 +51,16 @@ const (
 	eventsInFlight = 16
 	// scansAtOnce is how many subscriptions of a connection are answered from the index at once; the others wait.
 	scansAtOnce = 4
-	// countsInFlight is how many counts of a connection may wait.
+	// countsInFlight is how many counts of a connection may wait. They are taken one after the other, so that nobody can take up all of countsAtOnce
+	// with one connection.
 	countsInFlight = 16
-	// mostCounted is where a count stops and says that it is approximate.
-	mostCounted = 1_000_000
+	// mostCounted is where a count stops and says that it is approximate. A count may have to keep that many matches and ids.
+	mostCounted = 100_000
 )
+
+// countsAtOnce is how many counts of all connections are made at once; the others wait. It bounds the memory that they take, and more of them than
+// processors would not be done earlier.
+func countsAtOnce() int { return runtime.GOMAXPROCS(0) }
 
 // Times of a connection.
 type timing struct {
@@ -73,6 +79,8 @@ type Relay struct {
 	Options
 	limits message.Limits
 	timing timing
+	// counting holds one for each count that is being made.
+	counting chan struct{}
 
 	mu          sync.Mutex
 	connections map[*connection]struct{}
@@ -89,6 +97,7 @@ func New(o Options) *Relay {
 			DefaultLimit: o.Limits.DefaultLimit, MaxLimit: o.Limits.MaxLimit,
 		},
 		timing:      defaultTiming(),
+		counting:    make(chan struct{}, countsAtOnce()),
 		connections: map[*connection]struct{}{},
 	}
 }

@@ -43,12 +43,13 @@ func (at ingest) Offer(_ context.Context, c candidates.Candidate) error {
 type bench struct {
 	index index
 	hub   *live.Hub
+	relay *relay.Relay
 	ws    *websocket.Conn
 	t     *testing.T
 }
 
 // connect serves a relay, whose hub does not run yet, to one client.
-func connect(t *testing.T) *bench {
+func connect(t *testing.T, set ...func(*relay.Relay)) *bench {
 	t.Helper()
 	db, err := eventdb.Open("")
 	if err != nil {
@@ -67,6 +68,10 @@ func connect(t *testing.T) *bench {
 			DefaultLimit: 100, MaxFilterSteps: 100, EventsPerMinute: 10, SendQueue: 10, EventTimeout: 10 * time.Second},
 		Future: time.Minute, Index: b.index, Hub: b.hub, Ingest: ingest(42), Visitors: register, Metrics: metrics, Log: log,
 	})
+	for _, set := range set {
+		set(r)
+	}
+	b.relay = r
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.Serve(w, req, netip.Addr{}) }))
 	b.ws, _, err = websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil)
 	if err != nil {
@@ -166,4 +171,30 @@ func TestFilterThatCostsTooMuchIsRefused(t *testing.T) {
 	b.want(`["CLOSED","c"`, "too broad")
 	b.say(`["REQ","a",` + quick + `]`)
 	b.want(`["EOSE","a"]`, "")
+}
+
+// TestCountsTakeTurns: only so many are made at once for all clients; the others wait, and keep nobody's subscriptions waiting.
+func TestCountsTakeTurns(t *testing.T) {
+	t.Parallel()
+	b := connect(t)
+	b.store(1)
+	free := b.relay.Occupy()
+	for range 5 {
+		b.say(`["COUNT","c",{"kinds":[1]}]`)
+	}
+	b.say(`["REQ","a",{"kinds":[2]}]`)
+	b.want(`["EOSE","a"]`, "")
+	free()
+	for range 5 {
+		b.want(`["COUNT","c",{"count":1}]`, "")
+	}
+}
+
+// TestCountDoesNotWaitForEver: the time that it waits for its turn is part of the time that it has.
+func TestCountDoesNotWaitForEver(t *testing.T) {
+	t.Parallel()
+	b := connect(t, func(r *relay.Relay) { r.WithCountTime(time.Millisecond) })
+	defer b.relay.Occupy()()
+	b.say(`["COUNT","c",{"kinds":[1]}]`)
+	b.want(`["CLOSED","c"`, "in time")
 }

@@ -231,24 +231,34 @@ func (c *connection) count(m message.Count) {
 	c.work.Go(func() {
 		defer func() { <-c.counts }()
 		select {
-		case c.scans <- struct{}{}:
-			defer func() { <-c.scans }()
+		case c.counting <- struct{}{}:
+			defer func() { <-c.counting }()
 		case <-c.ctx.Done():
 			return
 		}
-		ctx, cancel := context.WithTimeout(c.ctx, c.relay.timing.count)
-		defer cancel()
-		view := c.relay.Index.View()
-		n, approximate, err := stored.Count(ctx, view.Within(c.relay.Limits.MaxFilterSteps), m.Filters, mostCounted)
-		view.Close()
-		if errors.Is(err, eventdb.ErrTooBroad) {
+		n, approximate, err := c.relay.count(c.ctx, m)
+		switch {
+		case errors.Is(err, eventdb.ErrTooBroad):
 			c.say(message.Closed(m.ID, messageTooBroad))
-			return
-		}
-		if err != nil {
+		case err != nil:
 			c.say(message.Closed(m.ID, "error: the events could not be counted in time"))
-			return
+		default:
+			c.say(message.Counted(m.ID, n, approximate))
 		}
-		c.say(message.Counted(m.ID, n, approximate))
 	})
+}
+
+// count counts as soon as fewer than countsAtOnce are counted for others. The time that it waits for its turn is part of the time it has.
+func (r *Relay) count(ctx context.Context, m message.Count) (n int, approximate bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, r.timing.count)
+	defer cancel()
+	select {
+	case r.counting <- struct{}{}:
+		defer func() { <-r.counting }()
+	case <-ctx.Done():
+		return 0, false, ctx.Err()
+	}
+	view := r.Index.View()
+	defer view.Close()
+	return stored.Count(ctx, view.Within(r.Limits.MaxFilterSteps), m.Filters, mostCounted)
 }

@@ -24,7 +24,7 @@ func Events(ctx context.Context, v *eventdb.View, filters []nostr.Filter) iter.S
 		for _, f := range filters {
 			streams = append(streams, withPlaces(v.QueryRaw(ctx, f)))
 		}
-		for p, err := range merge(streams, func(p placed) eventdb.Entry { return p.at }) {
+		for p, err := range merge(streams) {
 			if !yield(p.json, err) || err != nil {
 				return
 			}
@@ -33,21 +33,28 @@ func Events(ctx context.Context, v *eventdb.View, filters []nostr.Filter) iter.S
 }
 
 // Count is how many events match, but no more than most: then there are at least so many. The filters' limits are passed over, because
-// they bound what is sent (NIP-01), and a count sends nothing.
+// they bound what is sent (NIP-01), and a count sends nothing. It keeps no more than most ids in memory, and no more matches than that of the one
+// filter that it is at.
 func Count(ctx context.Context, v *eventdb.View, filters []nostr.Filter, most int) (n int, approximate bool, err error) {
-	streams := make([]iter.Seq2[eventdb.Entry, error], 0, len(filters))
-	for _, f := range filters {
-		f.Limit, f.LimitZero = 0, false
-		streams = append(streams, v.IDs(ctx, f))
-	}
-	for _, err := range merge(streams, func(e eventdb.Entry) eventdb.Entry { return e }) {
-		if err != nil {
-			return 0, false, err
+	counted := map[[32]byte]struct{}{} // an event that matches several filters is one event
+	for i, f := range filters {
+		// One more than most is all that has to be known of a filter, whatever the others have given.
+		f.Limit, f.LimitZero = most+1, false
+		last := i == len(filters)-1
+		for e, err := range v.IDs(ctx, f) {
+			if err != nil {
+				return 0, false, err
+			}
+			if _, again := counted[e.ID]; again {
+				continue
+			}
+			if n == most {
+				return n, true, nil
+			}
+			if n++; !last {
+				counted[e.ID] = struct{}{}
+			}
 		}
-		if n == most {
-			return n, true, nil
-		}
-		n++
 	}
 	return n, false, nil
 }
@@ -87,14 +94,11 @@ func placeOf(raw []byte) (eventdb.Entry, error) {
 }
 
 // merge makes one sequence of several that are sorted. What stands in more than one comes once. An error ends it.
-func merge[T any](streams []iter.Seq2[T, error], at func(T) eventdb.Entry) iter.Seq2[T, error] {
-	if len(streams) == 1 {
-		return streams[0]
-	}
-	return func(yield func(T, error) bool) {
-		heads := make([]*head[T], 0, len(streams))
+func merge(streams []iter.Seq2[placed, error]) iter.Seq2[placed, error] {
+	return func(yield func(placed, error) bool) {
+		heads := make([]*head, 0, len(streams))
 		for _, s := range streams {
-			h := &head[T]{}
+			h := &head{}
 			var stop func()
 			h.next, stop = iter.Pull2(s)
 			defer stop()
@@ -102,16 +106,15 @@ func merge[T any](streams []iter.Seq2[T, error], at func(T) eventdb.Entry) iter.
 		}
 		var last eventdb.Entry
 		for first := true; ; first = false {
-			best, err := newest(heads, last, first, at)
+			best, err := newest(heads, last, first)
 			if err != nil {
-				var none T
-				yield(none, err)
+				yield(placed{}, err)
 				return
 			}
 			if best == nil {
 				return
 			}
-			last = at(best.value)
+			last = best.value.at
 			if !yield(best.value, nil) {
 				return
 			}
@@ -120,26 +123,26 @@ func merge[T any](streams []iter.Seq2[T, error], at func(T) eventdb.Entry) iter.
 }
 
 // head is where one of the merged sequences stands.
-type head[T any] struct {
-	next   func() (T, error, bool)
-	value  T
+type head struct {
+	next   func() (placed, error, bool)
+	value  placed
 	loaded bool
 	ended  bool
 }
 
 // newest moves every head past what was given last and picks the one that comes next; nil at the end. A head is moved only here, so that
 // its value stays valid until the next step.
-func newest[T any](heads []*head[T], last eventdb.Entry, first bool, at func(T) eventdb.Entry) (*head[T], error) {
-	var best *head[T]
+func newest(heads []*head, last eventdb.Entry, first bool) (*head, error) {
+	var best *head
 	for _, h := range heads {
-		for !h.ended && (!h.loaded || !first && at(h.value) == last) {
+		for !h.ended && (!h.loaded || !first && h.value.at == last) {
 			value, err, ok := h.next()
 			if err != nil {
 				return nil, err
 			}
 			h.value, h.loaded, h.ended = value, true, !ok
 		}
-		if !h.ended && (best == nil || before(at(h.value), at(best.value))) {
+		if !h.ended && (best == nil || before(h.value.at, best.value.at)) {
 			best = h
 		}
 	}

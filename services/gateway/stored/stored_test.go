@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"testing"
 
@@ -111,9 +112,10 @@ func TestFiltersBecomeOneSequence(t *testing.T) {
 		for i := range unlimited {
 			unlimited[i].Limit = len(all)
 		}
-		n, approximate, err := stored.Count(t.Context(), v, filters, 1000)
-		if want := len(naive(all, unlimited)); err != nil || n != want || approximate {
-			t.Fatalf("%v: counted %d (%v, %v), want %d", filters, n, approximate, err, want)
+		most, all := r.IntN(600), len(naive(all, unlimited))
+		n, approximate, err := stored.Count(t.Context(), v, filters, most)
+		if err != nil || n != min(all, most) || approximate != (all > most) {
+			t.Fatalf("%v: counted %d (%v, %v) up to %d, want %d", filters, n, approximate, err, most, all)
 		}
 	}
 }
@@ -126,6 +128,40 @@ func TestCountStops(t *testing.T) {
 	}
 	if n, approximate, err := stored.Count(t.Context(), v, []nostr.Filter{{}}, 50); n != 50 || approximate || err != nil {
 		t.Errorf("exactly as many: %d, %v, %v", n, approximate, err)
+	}
+}
+
+// TestCountKeepsFewMatches: the memory that it takes depends on where it stops, and not on how much matches.
+func TestCountKeepsFewMatches(t *testing.T) {
+	const matching, authors, most = 20_000, 100, 50
+	db, err := eventdb.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	var recs []eventdb.Record
+	for i := range matching {
+		recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: &nostr.Event{ID: hex(i), PubKey: hex(i % authors), Kind: 1,
+			CreatedAt: nostr.Timestamp(i), Tags: nostr.Tags{}, Sig: hex(0) + hex(0)}})
+	}
+	if err := db.Apply(recs); err != nil {
+		t.Fatal(err)
+	}
+	v := db.View()
+	defer v.Close()
+	var many nostr.Filter // more authors than the index walks at once
+	for i := range authors {
+		many.Authors = append(many.Authors, hex(i))
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	n, approximate, err := stored.Count(t.Context(), v, slices.Repeat([]nostr.Filter{many}, 20), most)
+	runtime.ReadMemStats(&after)
+	if n != most || !approximate || err != nil {
+		t.Errorf("counted %d (%v, %v)", n, approximate, err)
+	}
+	if taken := after.TotalAlloc - before.TotalAlloc; taken > 1<<20 {
+		t.Errorf("took %d bytes", taken)
 	}
 }
 
