@@ -48,8 +48,10 @@ const (
 	idLen    = 32
 	timeLen  = 8
 	placeLen = timeLen + idLen
-	// hashLen is how much of SHA-256 stands for a tag's value: 128 bits, so that nobody can make two values meet, and nothing
-	// has to be loaded to tell them apart. It also bounds the key, however long the value is.
+	// hashLen is how much of SHA-256 stands for a tag's value: 128 bits, so that the key is bounded however long the value is, and nothing has to be
+	// loaded to tell values apart. Nobody can find a value that meets one of somebody else's (2^128 tries). Two values of one's own that meet are to be
+	// had for 2^64, and bring little: who asks for one of them is given events of the other too, and events of one author whose d tags meet
+	// replace and delete each other.
 	hashLen = 16
 )
 
