@@ -71,6 +71,7 @@ func TestADamagedIndexIsMadeAnew(t *testing.T) {
 			if db.Remade() == nil || db.Seq() != 0 {
 				t.Errorf("at %d, begun anew: %v", db.Seq(), db.Remade())
 			}
+			intact(t, db)
 			stop = follow(t, b, db, slog.New(slog.DiscardHandler))
 			waitFor(t, db, last)
 			holds(t, db, events...)
@@ -155,6 +156,16 @@ func TestAnIndexInUseIsNotDamaged(t *testing.T) {
 		t.Errorf("at %d, begun anew: %v", db.Seq(), db.Remade())
 	}
 	closeDB(t, db)
+}
+
+// intact: the index says nothing of damage. What was told about files that are gone would end a process that has just mended itself.
+func intact(t *testing.T, db *eventdb.DB) {
+	t.Helper()
+	select {
+	case err := <-db.Damaged():
+		t.Errorf("the new files are said to be damaged: %v", err)
+	default:
+	}
 }
 
 func truncate(t *testing.T, path string) {
