@@ -3,11 +3,11 @@ package eventdb
 import (
 	"encoding/binary"
 	"errors"
-	"strconv"
-	"strings"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
 )
 
 // carryOut does what a deletion request asks, now and for events that come later (NIP-09): only events of its own author, and no
@@ -51,9 +51,9 @@ func (c *change) deleteByID(target string, author id) error {
 }
 
 func (c *change) deleteByAddress(address string, author id, until nostr.Timestamp) error {
-	at, ok := parseAddress(address, author)
+	at, ok := coordinateAt(address, author)
 	if !ok {
-		return nil
+		return nil // a tag that names nothing, or what is another's
 	}
 	earlier, known, err := deletedTo(c, at)
 	if err != nil {
@@ -83,22 +83,17 @@ func (c *change) deleteByAddress(address string, author id, until nostr.Timestam
 	return c.removeStored(seq)
 }
 
-// parseAddress reads `<kind>:<pubkey>:<d>` if it is one of author's.
-func parseAddress(s string, author id) (coordinate, bool) {
-	k, rest, ok := strings.Cut(s, ":")
-	if !ok {
-		return coordinate{}, false
-	}
-	pubkey, d, _ := strings.Cut(rest, ":")
-	kind, err := strconv.ParseUint(k, 10, 16)
+// coordinateAt reads an address if it is one of author's. What is an address is for nip34 to say: ingest asks it too when it decides what may
+// follow a deletion request, and the two must agree.
+func coordinateAt(s string, author id) (coordinate, bool) {
+	address, err := nip34.ParseAddress(s)
 	if err != nil {
 		return coordinate{}, false
 	}
-	owner, err := parseID(pubkey)
-	if err != nil || owner != author || nostr.IsReplaceableKind(int(kind)) && d != "" {
+	if owner, err := parseID(address.PubKey); err != nil || owner != author {
 		return coordinate{}, false
 	}
-	return coordinateOf(int(kind), author, d)
+	return coordinateOf(address.Kind, author, address.Identifier)
 }
 
 // isDeleted reports whether a stored deletion request covers the event.

@@ -19,23 +19,26 @@ func made(n int, kind int, created nostr.Timestamp, tags ...nostr.Tag) *nostr.Ev
 // TestWhatIsKept reads the rules of NIP-01, 09 and 40 one by one; the random test reads them all at once.
 func TestWhatIsKept(t *testing.T) {
 	t.Parallel()
-	d := nostr.Tag{"d", "x"}
-	address := nostr.Tag{"a", "30617:" + strings.Repeat("2", 64) + ":x"}
+	d, me := nostr.Tag{"d", "x"}, strings.Repeat("2", 64)
+	address := nostr.Tag{"a", "30617:" + me + ":x"}
 	e := func(n int) nostr.Tag { return nostr.Tag{"e", fmt.Sprintf("%064x", n)} }
 	for name, tc := range map[string]struct {
 		events []*nostr.Event
 		want   []int // ids
 	}{
-		"newer replaces":                         {[]*nostr.Event{made(1, 30617, 5, d), made(2, 30617, 6, d)}, []int{2}},
-		"older does not":                         {[]*nostr.Event{made(1, 30617, 6, d), made(2, 30617, 5, d)}, []int{1}},
-		"at equal time the lower id stays":       {[]*nostr.Event{made(1, 30617, 5, d), made(2, 30617, 5, d)}, []int{1}},
-		"at equal time the lower id replaces":    {[]*nostr.Event{made(2, 30617, 5, d), made(1, 30617, 5, d)}, []int{1}},
-		"no d is the empty d":                    {[]*nostr.Event{made(1, 30617, 5), made(2, 30617, 6, nostr.Tag{"d", ""})}, []int{2}},
-		"replaceable kinds know no d":            {[]*nostr.Event{made(1, 10317, 5, d), made(2, 10317, 6)}, []int{2}},
-		"ephemeral kinds are not kept":           {[]*nostr.Event{made(1, 20000, 5)}, nil},
-		"a deletion up to its own time":          {[]*nostr.Event{made(1, 30617, 5, d), made(9, 5, 5, address)}, []int{9}},
-		"a deletion not beyond its time":         {[]*nostr.Event{made(1, 30617, 6, d), made(9, 5, 5, address)}, []int{1, 9}},
-		"a deletion before its event":            {[]*nostr.Event{made(9, 5, 5, address), made(1, 30617, 5, d), made(2, 30617, 6, d)}, []int{2, 9}},
+		"newer replaces":                      {[]*nostr.Event{made(1, 30617, 5, d), made(2, 30617, 6, d)}, []int{2}},
+		"older does not":                      {[]*nostr.Event{made(1, 30617, 6, d), made(2, 30617, 5, d)}, []int{1}},
+		"at equal time the lower id stays":    {[]*nostr.Event{made(1, 30617, 5, d), made(2, 30617, 5, d)}, []int{1}},
+		"at equal time the lower id replaces": {[]*nostr.Event{made(2, 30617, 5, d), made(1, 30617, 5, d)}, []int{1}},
+		"no d is the empty d":                 {[]*nostr.Event{made(1, 30617, 5), made(2, 30617, 6, nostr.Tag{"d", ""})}, []int{2}},
+		"replaceable kinds know no d":         {[]*nostr.Event{made(1, 10317, 5, d), made(2, 10317, 6)}, []int{2}},
+		"ephemeral kinds are not kept":        {[]*nostr.Event{made(1, 20000, 5)}, nil},
+		"a deletion up to its own time":       {[]*nostr.Event{made(1, 30617, 5, d), made(9, 5, 5, address)}, []int{9}},
+		"a deletion not beyond its time":      {[]*nostr.Event{made(1, 30617, 6, d), made(9, 5, 5, address)}, []int{1, 9}},
+		"a deletion before its event":         {[]*nostr.Event{made(9, 5, 5, address), made(1, 30617, 5, d), made(2, 30617, 6, d)}, []int{2, 9}},
+		"a deletion of what is no address": {[]*nostr.Event{made(1, 30617, 5, d), made(2, 10317, 5), made(3, 0, 5), made(9, 5, 6,
+			nostr.Tag{"a", "030617:" + me + ":x"}, nostr.Tag{"a", "10317:" + me + ":junk"}, nostr.Tag{"a", "0:" + me})}, []int{1, 2, 3, 9}},
+		"a deletion of a replaceable":            {[]*nostr.Event{made(2, 10317, 5), made(9, 5, 6, nostr.Tag{"a", "10317:" + me + ":"})}, []int{9}},
 		"a deletion at the beginning of time":    {[]*nostr.Event{made(9, 5, 0, address), made(1, 30617, 0, d)}, []int{9}},
 		"an older deletion does not weaken":      {[]*nostr.Event{made(9, 5, 7, address), made(8, 5, 3, address), made(1, 30617, 5, d)}, []int{8, 9}},
 		"a deletion by id before its event":      {[]*nostr.Event{made(9, 5, 0, e(1)), made(1, 1, 99)}, []int{9}},

@@ -25,7 +25,7 @@ const (
 )
 
 // layout names how the index is laid out and what it means. Change it with either, and every index is made anew from the log.
-const layout = "2"
+const layout = "3"
 
 // ErrOtherLog: the log is not the one that the index was made from. Opened and bound again, the index is made anew.
 var ErrOtherLog = errors.New("the log is not the one that the index was made from")

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"math"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -88,7 +89,7 @@ func FuzzParseID(f *testing.F) {
 	})
 }
 
-func FuzzParseAddress(f *testing.F) {
+func FuzzCoordinateAt(f *testing.F) {
 	author := strings.Repeat("ab", 32)
 	for _, s := range []string{"30617:" + author + ":x:y", "0:" + author + ":", "0:" + author, "0:" + author + ":d", "1:" + author + ":", "-1:" + author + ":",
 		"+30617:" + author + ":", "030617:" + author + ":", "99999:" + author + ":", "::", ""} {
@@ -99,7 +100,7 @@ func FuzzParseAddress(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		at, ok := parseAddress(s, me)
+		at, ok := coordinateAt(s, me)
 		if !ok {
 			return
 		}
@@ -110,6 +111,9 @@ func FuzzParseAddress(f *testing.F) {
 		_, d, _ = strings.Cut(d, ":")
 		if want, _ := coordinateOf(int(at.kind), me, d); at != want {
 			t.Fatalf("%q is read as %+v, want %+v", s, at, want)
+		}
+		if canonical := strconv.Itoa(int(at.kind)) + ":" + author + ":" + d; s != canonical {
+			t.Fatalf("%q is read as %q", s, canonical)
 		}
 	})
 }

@@ -42,7 +42,8 @@ type Address struct {
 	PubKey, Identifier string
 }
 
-// ParseAddress reads `<kind>:<pubkey>:<d>`. Only the first two colons separate; the kind is a plain decimal number up to 65535.
+// ParseAddress reads `<kind>:<pubkey>:<d>`. Only the first two colons separate; the kind is a plain decimal number, replaceable (then d is empty) or
+// addressable. What it takes is what [Address.String] writes and nothing else, so that everybody who reads a tag finds the same event in it.
 func ParseAddress(s string) (Address, error) {
 	digits, rest, found := strings.Cut(s, ":")
 	pubkey, identifier, both := strings.Cut(rest, ":")
@@ -52,6 +53,13 @@ func ParseAddress(s string) (Address, error) {
 	kind, ok := parseKind(digits)
 	if !ok {
 		return Address{}, errors.New("the kind of an address is a number from 0 to 65535")
+	}
+	switch {
+	case nostr.IsAddressableKind(kind):
+	case !nostr.IsReplaceableKind(kind):
+		return Address{}, errors.New("the kind of an address is replaceable or addressable")
+	case identifier != "":
+		return Address{}, errors.New("the address of a replaceable kind has no identifier")
 	}
 	if !IsHex64(pubkey) {
 		return Address{}, errors.New("the public key of an address is 64 lower-case hex digits")

@@ -41,7 +41,7 @@ func TestParseRepoRef(t *testing.T) {
 func TestParseAddress(t *testing.T) {
 	t.Parallel()
 	for _, want := range []Address{
-		{30617, alice, "a:b"}, {10317, alice, ""}, {0, alice, ""}, {65535, alice, "x"},
+		{30617, alice, "a:b"}, {10317, alice, ""}, {0, alice, ""}, {3, alice, ""}, {39999, alice, "x"}, {30618, alice, ""},
 	} {
 		if got, err := ParseAddress(want.String()); err != nil || got != want {
 			t.Errorf("ParseAddress(%q) = %v, %v", want, got, err)
@@ -49,7 +49,8 @@ func TestParseAddress(t *testing.T) {
 	}
 	for _, s := range []string{
 		"", "30617", "30617:" + alice, ":" + alice + ":x", "+1:" + alice + ":x", "01:" + alice + ":x", "65536:" + alice + ":x",
-		"-1:" + alice + ":x", "999999999999999999999:" + alice + ":x", "1:" + alice[:63] + ":x", "1e3:" + alice + ":x",
+		"-1:" + alice + ":x", "999999999999999999999:" + alice + ":x", "30617:" + alice[:63] + ":x", "1e3:" + alice + ":x",
+		"030617:" + alice + ":x", "10317:" + alice, "10317:" + alice + ":x", "10317:" + alice + "::", "1:" + alice + ":", "20001:" + alice + ":x", "40000:" + alice + ":x",
 	} {
 		if got, err := ParseAddress(s); err == nil {
 			t.Errorf("ParseAddress(%q) = %v, want an error", s, got)
@@ -142,8 +143,11 @@ func FuzzParseRepoRef(f *testing.F) {
 				t.Fatalf("ParseAddress(%q) = %v, %v", s, address, err)
 			}
 		}
-		if address, err := ParseAddress(s); err == nil && address.String() != s {
-			t.Fatalf("ParseAddress(%q) = %#v", s, address)
+		if address, err := ParseAddress(s); err == nil {
+			holder := event(address.Kind, address.PubKey, nostr.Tag{"d", address.Identifier})
+			if at, ok := AddressOf(holder); address.String() != s || !ok || at != address {
+				t.Fatalf("ParseAddress(%q) = %#v", s, address)
+			}
 		}
 	})
 }
