@@ -11,6 +11,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -38,6 +39,7 @@ type DB struct {
 	cache       *pebble.Cache
 	lock        *pebble.Lock // of the folder
 	damage      *damage
+	trouble     *trouble
 	remade      error
 	now         func() nostr.Timestamp
 	keepDeleted bool
@@ -62,6 +64,7 @@ type options struct {
 	cacheBytes  int64
 	keepDeleted bool
 	now         func() nostr.Timestamp
+	log         *slog.Logger
 	memTable    uint64 // bytes that are gathered in memory before they are written out
 	fs          vfs.FS // nil: the real one, or memory if there is no folder
 }
@@ -75,10 +78,13 @@ func WithDeletionsDisrespected(on bool) Option { return func(o *options) { o.kee
 // WithClock sets the clock that decides which events have expired (NIP-40).
 func WithClock(now func() nostr.Timestamp) Option { return func(o *options) { o.now = now } }
 
+// WithLog sets where it is said that files cannot be written, and that they can be again. Default: nowhere.
+func WithLog(log *slog.Logger) Option { return func(o *options) { o.log = log } }
+
 // Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory. Files that are damaged are removed, and the index
 // begins anew (see Remade). While it is open nobody else can open the folder.
 func Open(dir string, opts ...Option) (*DB, error) {
-	o := options{cacheBytes: 64 << 20, memTable: 64 << 20, now: nostr.Now}
+	o := options{cacheBytes: 64 << 20, memTable: 64 << 20, now: nostr.Now, log: slog.New(slog.DiscardHandler)}
 	for _, set := range opts {
 		set(&o)
 	}
@@ -90,7 +96,7 @@ func Open(dir string, opts ...Option) (*DB, error) {
 		o.fs = vfs.Default
 	}
 	db := &DB{
-		cache: newCache(o), damage: newDamage(dir, o.fs), now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{}),
+		cache: newCache(o), damage: newDamage(dir, o.fs), trouble: newTrouble(o.log), now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{}),
 	}
 	if err := db.open(dir, o); err != nil {
 		db.cache.Unref()
@@ -128,7 +134,7 @@ func (db *DB) open(dir string, o options) error {
 
 // openFiles opens what is there and reads what is kept in memory. After an error nothing is open.
 func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
-	p, err := pebble.Open(dir, tuned(o, db.cache, lock, db.damage))
+	p, err := pebble.Open(dir, tuned(o, db.cache, lock, db.damage, db.trouble))
 	if err != nil {
 		return err
 	}
@@ -146,7 +152,8 @@ func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
 	return nil
 }
 
-// Close writes out what is in memory and closes the index. From then on the index takes no records and new views answer [ErrClosed]. Views
+// Close writes out what is in memory and closes the index. If it cannot be written out the index is closed without it, and reads it from the log
+// again when it is opened the next time. From then on the index takes no records and new views answer [ErrClosed]. Views
 // that are still open go on, and the last of them closes the files.
 func (db *DB) Close() error {
 	db.mu.Lock()
@@ -154,7 +161,7 @@ func (db *DB) Close() error {
 	if db.isClosed() {
 		return ErrClosed
 	}
-	err := db.pebble.Flush()
+	err := db.flush()
 	db.stateMu.Lock()
 	db.closed = true
 	last := db.views == 0
@@ -166,6 +173,23 @@ func (db *DB) Close() error {
 		return fmt.Errorf("close index: %w", err)
 	}
 	return nil
+}
+
+// flush writes out what is in memory, unless files cannot be written: Pebble would try that for ever.
+func (db *DB) flush() error {
+	if err := db.Troubled(); err != nil {
+		return err
+	}
+	done, err := db.pebble.AsyncFlush()
+	if err != nil {
+		return err
+	}
+	select {
+	case <-done:
+		return nil
+	case <-db.trouble.raised():
+		return db.Troubled()
+	}
 }
 
 func (db *DB) isClosed() bool {

@@ -12,14 +12,18 @@ func newCache(o options) *pebble.Cache { return pebble.NewCache(o.cacheBytes + 2
 
 // tuned is how Pebble keeps the index. Most of what applying an event costs is Pebble's flushing and merging of files, so all of this is about doing
 // that less often and in larger pieces. Benchmarks decide (bench_test.go), what is merged later included.
-func tuned(o options, cache *pebble.Cache, lock *pebble.Lock, damage *damage) *pebble.Options {
+func tuned(o options, cache *pebble.Cache, lock *pebble.Lock, damage *damage, trouble *trouble) *pebble.Options {
 	po := &pebble.Options{
 		FS:    o.fs,
 		Cache: cache,
 		Lock:  lock,
-		EventListener: &pebble.EventListener{DataCorruption: func(info pebble.DataCorruptionInfo) {
-			damage.tell(fmt.Errorf("%s: %w", info.Path, info.Details))
-		}},
+		EventListener: &pebble.EventListener{
+			DataCorruption: func(info pebble.DataCorruptionInfo) {
+				damage.tell(fmt.Errorf("%s: %w", info.Path, info.Details))
+			},
+			FlushEnd:      func(info pebble.FlushInfo) { trouble.flushed(info.Err) },
+			CompactionEnd: func(info pebble.CompactionInfo) { trouble.compacted(info.Err) },
+		},
 		DisableWAL:         true,
 		FormatMajorVersion: pebble.FormatNewest,
 		Logger:             quiet{},

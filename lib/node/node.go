@@ -87,12 +87,13 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 	}
 	// The index first: its lock keeps a second process off the folder, which the embedded NATS would share with disaster.
 	var err error
-	if n.Index, err = openIndex(s, indexDir); err != nil {
+	if n.Index, err = openIndex(s, indexDir, log); err != nil {
 		return nil, err
 	}
 	if why := n.Index.Remade(); why != nil {
 		log.Warn("the event index was damaged and is made anew from the log", "folder", indexDir, "error", why)
 	}
+	n.Ready.Add("index files", n.Index.Troubled)
 	n.Metrics.MustRegister(prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
 		func() float64 { return float64(n.Index.Seq()) }))
@@ -116,13 +117,13 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 }
 
 // openIndex opens the event index in dir (empty: in memory) and says in a sentence what an operator can do about a folder that is not to be had.
-func openIndex(s config.Settings, dir string) (*eventdb.DB, error) {
+func openIndex(s config.Settings, dir string, log *slog.Logger) (*eventdb.DB, error) {
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return nil, storageError(s, err)
 		}
 	}
-	index, err := eventdb.Open(dir, eventdb.WithCache(s.IndexCacheBytes), eventdb.WithDeletionsDisrespected(s.IgnoreDeletions))
+	index, err := eventdb.Open(dir, eventdb.WithCache(s.IndexCacheBytes), eventdb.WithDeletionsDisrespected(s.IgnoreDeletions), eventdb.WithLog(log))
 	if err != nil {
 		return nil, storageError(s, err)
 	}
