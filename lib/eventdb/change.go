@@ -95,7 +95,7 @@ func (c *change) store(r Record, eid, author id) {
 }
 
 func (a *addition) posting() posting {
-	return posting{seq: a.Seq, kind: uint16(a.Event.Kind), expiry: expiryOf(a.Event)}
+	return posting{seq: a.Seq, kind: uint16(a.Event.Kind), expiry: Expiration(a.Event)}
 }
 
 // removeStored takes the event at seq and all its index entries away. The holder of its coordinate is the caller's business.

@@ -60,6 +60,9 @@ func compare(t *testing.T, v *eventdb.View, m *model, f nostr.Filter) {
 			t.Fatal(err)
 		}
 		ids = append(ids, hex.EncodeToString(e.ID[:]))
+		if ev, err := v.Event(ids[len(ids)-1]); err != nil || ev.Kind != e.Kind || ev.CreatedAt != e.CreatedAt {
+			t.Fatalf("entry %+v is of %v, %v", e, ev, err)
+		}
 	}
 	n, err := v.Count(t.Context(), f)
 	if err != nil {

@@ -85,7 +85,7 @@ func appendPlace(b []byte, t nostr.Timestamp, eid id) []byte {
 	return append(b, eid[:]...)
 }
 
-// placeOf reads the last 40 bytes of an index key.
+// placeOf reads the last 40 bytes of an index key, which tell all of an entry but its kind.
 func placeOf(key []byte) Entry {
 	p := key[len(key)-placeLen:]
 	var e Entry
@@ -201,8 +201,8 @@ func isIndexedTag(name string) bool {
 	return len(name) == 1 && (name[0] >= 'a' && name[0] <= 'z' || name[0] >= 'A' && name[0] <= 'Z')
 }
 
-// expiryOf reads NIP-40's tag; 0 if there is none or it is no time.
-func expiryOf(ev *nostr.Event) nostr.Timestamp {
+// Expiration reads NIP-40's tag; 0 if there is none or it is no time.
+func Expiration(ev *nostr.Event) nostr.Timestamp {
 	for _, tag := range ev.Tags {
 		if len(tag) >= 2 && tag[0] == "expiration" {
 			at, err := strconv.ParseInt(tag[1], 10, 64)

@@ -167,8 +167,10 @@ func matchAt(it *pebble.Iterator) (match, error) {
 	if err != nil {
 		return match{}, err
 	}
-	p, err := parsePosting(value)
-	return match{entry: placeOf(it.Key()), posting: p}, err
+	m := match{entry: placeOf(it.Key())}
+	m.posting, err = parsePosting(value)
+	m.entry.Kind = int(m.posting.kind)
+	return m, err
 }
 
 // lookUp answers a filter that names ids by point reads.
@@ -185,7 +187,7 @@ func (s *scanner) lookUp(fn func(match) (bool, error)) error {
 		if !ok {
 			continue
 		}
-		m := match{posting: p, entry: Entry{ID: eid}}
+		m := match{posting: p, entry: Entry{ID: eid, Kind: int(p.kind)}}
 		if err := s.load(&m); err != nil {
 			return err
 		}
@@ -403,13 +405,4 @@ func (w *worstFirst) Pop() any {
 	return last
 }
 
-// compareMatches sorts newest first, and by id among equals (NIP-01).
-func compareMatches(a, b match) int {
-	switch {
-	case a.entry.CreatedAt > b.entry.CreatedAt:
-		return -1
-	case a.entry.CreatedAt < b.entry.CreatedAt:
-		return 1
-	}
-	return bytes.Compare(a.entry.ID[:], b.entry.ID[:])
-}
+func compareMatches(a, b match) int { return a.entry.Compare(b.entry) }

@@ -1,6 +1,8 @@
 package eventdb
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,10 +26,22 @@ type View struct {
 	err         error
 }
 
-// Entry is where an event stands in time: all that reconciliation needs (NIP-77).
+// Entry is what an index entry tells of an event: where it stands in time, which is all that reconciliation needs (NIP-77), and its kind.
 type Entry struct {
 	CreatedAt nostr.Timestamp
 	ID        [32]byte
+	Kind      int
+}
+
+// EntryOf is the entry that an event has. An error: its id is none.
+func EntryOf(ev *nostr.Event) (Entry, error) {
+	eid, err := parseID(ev.ID)
+	return Entry{CreatedAt: ev.CreatedAt, ID: eid, Kind: ev.Kind}, err
+}
+
+// Compare sorts newest first, and by id among equals: the order of answers, and of which event of an address takes the place of which (NIP-01).
+func (e Entry) Compare(o Entry) int {
+	return cmp.Or(cmp.Compare(o.CreatedAt, e.CreatedAt), bytes.Compare(e.ID[:], o.ID[:]))
 }
 
 // View takes a snapshot. It never fails: a view of a closed index answers everything with [ErrClosed].
@@ -106,30 +120,45 @@ func (v *View) Has(eventID string) (bool, error) {
 // Replaceable gives the event that holds a coordinate: of a replaceable kind (d is ignored) or an addressable one.
 // [ErrNotFound]: nobody does, or the kind is neither, or nobody can have such a key.
 func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
-	author, err := parseID(pubkey)
+	holder, held, err := v.Holder(kind, pubkey, d)
 	if err != nil {
+		return nil, err
+	}
+	if !held {
 		return nil, ErrNotFound
 	}
-	at, ok := coordinateOf(kind, author, d)
-	if !ok {
-		return nil, ErrNotFound
-	}
-	holder, closer, err := v.reads.Get(at.key(tableHolder))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return nil, ErrNotFound
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up coordinate: %w", err)
-	}
-	eid := id(placeOf(holder[:placeLen]).ID)
-	if err := closer.Close(); err != nil {
-		return nil, fmt.Errorf("look up coordinate: %w", err)
-	}
-	p, ev, err := load(v.reads, eid)
+	p, ev, err := load(v.reads, holder.ID)
 	if err == nil && v.expired(p) {
 		return nil, ErrNotFound
 	}
 	return ev, err
+}
+
+// Holder gives what older events of a coordinate give way to, whether or not it can still be read: an event whose time is over holds its coordinate
+// until a newer one takes it. So what follows from it follows from the log alone, and not from the clock. held is false where Replaceable finds
+// nobody for any other reason.
+func (v *View) Holder(kind int, pubkey, d string) (holder Entry, held bool, err error) {
+	author, err := parseID(pubkey)
+	if err != nil {
+		return Entry{}, false, nil
+	}
+	at, ok := coordinateOf(kind, author, d)
+	if !ok {
+		return Entry{}, false, nil
+	}
+	value, closer, err := v.reads.Get(at.key(tableHolder))
+	if errors.Is(err, pebble.ErrNotFound) {
+		return Entry{}, false, nil
+	}
+	if err != nil {
+		return Entry{}, false, fmt.Errorf("look up coordinate: %w", err)
+	}
+	holder = placeOf(value[:placeLen])
+	holder.Kind = kind
+	if err := closer.Close(); err != nil {
+		return Entry{}, false, fmt.Errorf("look up coordinate: %w", err)
+	}
+	return holder, true, nil
 }
 
 // Deleted reports whether a stored deletion request of the event's author covers it, by its id or by its address up to the request's

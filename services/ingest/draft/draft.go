@@ -23,6 +23,7 @@ import (
 type Log interface {
 	Event(id string) (*nostr.Event, error)
 	Replaceable(kind int, pubkey, d string) (*nostr.Event, error)
+	Holder(kind int, pubkey, d string) (eventdb.Entry, bool, error)
 	Deleted(ev *nostr.Event) (bool, error)
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
 }
@@ -42,10 +43,11 @@ type Draft struct {
 	ctx  context.Context
 	base Base
 
-	added  map[string]*nostr.Event        // accepted by the batch
-	gone   map[string]bool                // accepted before, or by the batch, and replaced or deleted since
-	at     map[nip34.Address]*nostr.Event // nil: nothing is there (any more)
-	named  map[string][]*nostr.Event      // accepted by the batch, by the ids and addresses that they name
+	added  map[string]*nostr.Event          // accepted by the batch
+	gone   map[string]bool                  // accepted before, or by the batch, and replaced or deleted since
+	at     map[nip34.Address]*nostr.Event   // nil: nothing is there (any more)
+	taken  map[nip34.Address]*eventdb.Entry // holders that the batch has changed; nil: nobody any more
+	named  map[string][]*nostr.Event        // accepted by the batch, by the ids and addresses that they name
 	unsent deletions
 
 	announcements map[string][]*nip34.Announcement // accepted, by identifier; a cache
@@ -59,7 +61,7 @@ func New(ctx context.Context, base Base) *Draft {
 	return &Draft{
 		ctx: ctx, base: base,
 		added: map[string]*nostr.Event{}, gone: map[string]bool{}, at: map[nip34.Address]*nostr.Event{},
-		named: map[string][]*nostr.Event{}, unsent: newDeletions(),
+		taken: map[nip34.Address]*eventdb.Entry{}, named: map[string][]*nostr.Event{}, unsent: newDeletions(),
 		announcements: map[string][]*nip34.Announcement{},
 		held:          newHeldChanges(), rejected: newRejectedChanges(),
 	}
@@ -96,6 +98,17 @@ func (d *Draft) AcceptedAt(address nip34.Address) (*nostr.Event, error) {
 	}
 	d.at[address] = ev
 	return ev, nil
+}
+
+// Holder gives where the event at an address stands to which older ones give way, though it may have expired.
+func (d *Draft) Holder(address nip34.Address) (holder eventdb.Entry, held bool, err error) {
+	if holder, changed := d.taken[address]; changed {
+		if holder == nil {
+			return eventdb.Entry{}, false, nil
+		}
+		return *holder, true, nil
+	}
+	return d.base.Log.Holder(address.Kind, address.PubKey, address.Identifier)
 }
 
 // AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.
@@ -181,7 +194,11 @@ func (d *Draft) Accept(ev *nostr.Event) error {
 		if before != nil {
 			d.leave(before)
 		}
-		d.at[address] = ev
+		place, err := eventdb.EntryOf(ev)
+		if err != nil {
+			return err
+		}
+		d.at[address], d.taken[address] = ev, &place
 	}
 	d.added[ev.ID] = ev
 	delete(d.gone, ev.ID)
@@ -213,13 +230,18 @@ func (d *Draft) delete(request *nostr.Event) error {
 			ev, err = d.Accepted(tag[1])
 		case "a":
 			address, parseErr := nip34.ParseAddress(tag[1])
-			if parseErr != nil {
+			if parseErr != nil || address.PubKey != request.PubKey {
+				continue
+			}
+			holder, held, holderErr := d.Holder(address)
+			if holderErr != nil {
+				return holderErr
+			}
+			if !held || holder.CreatedAt > request.CreatedAt {
 				continue
 			}
 			ev, err = d.AcceptedAt(address)
-			if ev != nil && ev.CreatedAt > request.CreatedAt {
-				continue
-			}
+			d.taken[address] = nil
 		}
 		if err != nil {
 			return err
@@ -230,6 +252,10 @@ func (d *Draft) delete(request *nostr.Event) error {
 		d.leave(ev)
 		if address, ok := nip34.AddressOf(ev); ok {
 			d.at[address] = nil
+			// As in the index: what would have gone by itself goes on holding its address when it is deleted by its id.
+			if eventdb.Expiration(ev) == 0 {
+				d.taken[address] = nil
+			}
 		}
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
@@ -25,6 +26,8 @@ type Knowledge interface {
 	Accepted(id string) (*nostr.Event, error)
 	// AcceptedAt gives the accepted event at an address, or nil.
 	AcceptedAt(nip34.Address) (*nostr.Event, error)
+	// Holder gives where the event at an address stands to which older ones give way; it may have expired since, and then is accepted no more.
+	Holder(nip34.Address) (holder eventdb.Entry, held bool, err error)
 	// AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.
 	AcceptedAnnouncements(identifier string) ([]*nip34.Announcement, error)
 	// Deleted says whether an accepted deletion request of its author names the event.
@@ -221,14 +224,19 @@ func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func
 	return otherwise()
 }
 
-// isSuperseded says whether the log holds an event that takes the place of this one.
+// isSuperseded says whether the log has given the place of this event to another. That has to be what every index of the log says, whenever it reads
+// it: an older event would take the newer one's message in the log, and only who reads the log later would have it.
 func isSuperseded(k Knowledge, ev *nostr.Event) (bool, error) {
 	address, ok := nip34.AddressOf(ev)
 	if !ok {
 		return false, nil
 	}
-	have, err := k.AcceptedAt(address)
-	return have != nil && !nip34.Replaces(ev, have), err
+	holder, held, err := k.Holder(address)
+	if err != nil || !held {
+		return false, err
+	}
+	here, err := eventdb.EntryOf(ev)
+	return here.Compare(holder) >= 0, err
 }
 
 // Messages that more than one rule gives.

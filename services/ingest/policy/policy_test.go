@@ -11,6 +11,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
@@ -67,6 +68,7 @@ func repo(owner, identifier string) string { return "30617:" + owner + ":" + ide
 // world is what is known, as plain lists. It answers by looking through them, so that it shares nothing with what it stands for.
 type world struct {
 	accepted []*nostr.Event
+	expired  []*nostr.Event // accepted once
 	held     []*held.Entry
 	rejected map[string]string
 }
@@ -105,6 +107,20 @@ func (w *world) AcceptedAt(a nip34.Address) (*nostr.Event, error) {
 		}
 	}
 	return nil, nil
+}
+
+func (w *world) Holder(a nip34.Address) (eventdb.Entry, bool, error) {
+	var newest *nostr.Event
+	for _, ev := range append(w.accepted, w.expired...) {
+		if at, ok := nip34.AddressOf(ev); ok && at == a && nip34.Replaces(ev, newest) {
+			newest = ev
+		}
+	}
+	if newest == nil {
+		return eventdb.Entry{}, false, nil
+	}
+	place, err := eventdb.EntryOf(newest)
+	return place, true, err
 }
 
 func (w *world) AcceptedAnnouncements(identifier string) ([]*nip34.Announcement, error) {
@@ -289,4 +305,19 @@ func isParked(reason policy.Reason, message string, missing ...string) want {
 	w := isRejected(reason, message)
 	w.park, w.missing = true, missing
 	return w
+}
+
+// TestAnOlderEventDoesNotTakeThePlaceOfAnExpiredOne: who reads the log later would have it, and who has read it would not.
+func TestAnOlderEventDoesNotTakeThePlaceOfAnExpiredOne(t *testing.T) {
+	t.Parallel()
+	rules, err := policy.New(settings(), func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &world{expired: []*nostr.Event{event(alice, 10317, 2000)}}
+	for at, want := range map[int64]proto.Outcome{1000: proto.Duplicate, 2000: proto.Duplicate, 3000: proto.Accepted} {
+		if d, err := rules.Decide(w, user(event(alice, 10317, at))); err != nil || d.Outcome != want {
+			t.Errorf("at %d: %s, %v; want %s", at, d.Outcome, err, want)
+		}
+	}
 }
