@@ -5,6 +5,7 @@ package draft
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"iter"
 	"time"
@@ -26,6 +27,7 @@ type Log interface {
 	Holder(kind int, pubkey, d string) (eventdb.Entry, bool, error)
 	Deleted(ev *nostr.Event) (bool, error)
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
+	Within(steps int) *eventdb.View
 }
 
 // Base is what a draft stands on. It does not change while the draft is in use.
@@ -149,6 +151,10 @@ func (d *Draft) Deleted(ev *nostr.Event) (bool, error) {
 	return d.base.Log.Deleted(ev)
 }
 
+// vouchSteps bounds what is looked at of the accepted events that name one in one way, in steps over the index. Anybody may bring in deletion requests,
+// which speak for nothing, as many as they like; the newest thousands are all that is looked through for one that does.
+const vouchSteps = 10_000
+
 // Vouched says whether an accepted event names this one.
 func (d *Draft) Vouched(ev *nostr.Event) (bool, error) {
 	address, hasAddress := nip34.AddressOf(ev)
@@ -163,12 +169,16 @@ func (d *Draft) Vouched(ev *nostr.Event) (bool, error) {
 			return true, nil
 		}
 	}
+	log := d.base.Log.Within(vouchSteps)
 	for _, f := range filters {
-		for other, err := range d.base.Log.Query(d.ctx, f) {
+		for other, err := range log.IDs(d.ctx, f) {
+			if errors.Is(err, eventdb.ErrTooBroad) {
+				break
+			}
 			if err != nil {
 				return false, err
 			}
-			if policy.Vouches(other.Kind) && !d.gone[other.ID] {
+			if policy.Vouches(other.Kind) && !d.gone[hex.EncodeToString(other.ID[:])] {
 				return true, nil
 			}
 		}
