@@ -134,7 +134,7 @@ type Front struct {
 	MaxSubscriptions    int           `env:"NGIT_MAX_SUBSCRIPTIONS" name:"max-subscriptions" default:"500" min:"1" max:"1000000" help:"Most subscriptions of a connection."`
 	MaxFilters          int           `env:"NGIT_MAX_FILTERS" name:"max-filters" default:"20" min:"1" max:"10000" help:"Most filters of a REQ."`
 	MaxFilterValues     int           `env:"NGIT_MAX_FILTER_VALUES" name:"max-filter-values" default:"2000" min:"1" max:"1000000" help:"Most values in one filter."`
-	MaxFilterSteps      int           `env:"NGIT_MAX_FILTER_STEPS" name:"max-filter-steps" default:"2000000" min:"1000" max:"1000000000" help:"Most steps over the index that one filter may cost; a broader one is refused."`
+	MaxFilterSteps      int           `env:"NGIT_MAX_FILTER_STEPS" name:"max-filter-steps" default:"2000000" min:"50000" max:"1000000000" help:"Most steps over the index that one filter may cost; a broader one is refused."`
 	MaxMessageBytes     int64         `env:"NGIT_MAX_MESSAGE_BYTES" name:"max-message-bytes" default:"524288" min:"1024" max:"1048576" help:"Largest message of a client, in bytes."`
 	MaxLimit            int           `env:"NGIT_MAX_LIMIT" name:"max-limit" default:"5000" min:"1" max:"1000000" help:"Largest limit of a filter."`
 	DefaultLimit        int           `env:"NGIT_DEFAULT_LIMIT" name:"default-limit" default:"500" min:"1" max:"1000000" help:"limit of a filter that names none."`
