@@ -48,7 +48,7 @@ func decide(s situation, now time.Time) decision {
 		}
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.wanted)) {
-		if s.mine[key] || s.heldByLive(key) {
+		if s.mine[key] || s.heldByOther(key) {
 			continue
 		}
 		if s.max > 0 && held >= s.max {
@@ -68,10 +68,12 @@ func decide(s situation, now time.Time) decision {
 	return d
 }
 
-func (s situation) heldByLive(key string) bool {
+// heldByOther says whether another live worker has claimed the key. A claim by this worker itself that it does not work on keeps nobody from the
+// key: it could not be let go, or was taken without our hearing of it, while the bus was away.
+func (s situation) heldByOther(key string) bool {
 	c, claimed := s.claims[key]
 	w, alive := s.workers[c.Worker]
-	return claimed && alive && w.Incarnation == c.Incarnation
+	return claimed && alive && w.Incarnation == c.Incarnation && c.Worker != s.self
 }
 
 // preferred is the worker with the highest hash for the key (rendezvous hashing): when a worker comes or goes, only its own keys move.

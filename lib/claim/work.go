@@ -123,12 +123,12 @@ func (w *work) step(ctx context.Context) (time.Duration, error) {
 // noteFree keeps since when wanted keys have been without a live holder.
 func (w *work) noteFree(s situation, now time.Time) {
 	for key := range w.freeSince {
-		if !s.wanted[key] || s.mine[key] || s.heldByLive(key) {
+		if !s.wanted[key] || s.mine[key] || s.heldByOther(key) {
 			delete(w.freeSince, key)
 		}
 	}
 	for key := range s.wanted {
-		if _, noted := w.freeSince[key]; !noted && !s.mine[key] && !s.heldByLive(key) {
+		if _, noted := w.freeSince[key]; !noted && !s.mine[key] && !s.heldByOther(key) {
 			w.freeSince[key] = now
 		}
 	}
@@ -220,7 +220,7 @@ func (w *work) release(ctx context.Context, j *job) {
 	defer cancel()
 	err := w.claims.Delete(cas, proto.ClaimKey(w.o.Group, j.key), jetstream.LastRevision(j.revision))
 	if err != nil && !isConflict(err) && ctx.Err() == nil {
-		w.o.Log.Warn("a claim could not be let go and will expire with this worker", "key", j.key, "error", err)
+		w.o.Log.Warn("a claim could not be let go; it is taken up again, or expires with this worker", "key", j.key, "error", err)
 	}
 }
 
