@@ -174,6 +174,24 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
+// TestCrashedWorkerComesBack: a worker that ended without a word may come back under its name at once.
+func TestCrashedWorkerComesBack(t *testing.T) {
+	t.Parallel()
+	url := serve(t)
+	seen := &board{t: t, on: map[string]string{}}
+	dying := connect(t, url)
+	start(t, dying, "a", keys(3), seen.work("a"))
+	seen.await("it works", func(s map[string]int) bool { return s["a"] == 3 })
+	dying.Conn.Close()
+	m, err := claim.Join(t.Context(), connect(t, url), claim.Options{Group: "test", Worker: "a", Incarnation: "a-2", TTL: ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.Leave(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestWorkThatEndsBeginsAgain: a claim is held by someone who works on it.
 func TestWorkThatEndsBeginsAgain(t *testing.T) {
 	t.Parallel()

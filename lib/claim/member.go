@@ -47,7 +47,7 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	if m.claims, err = b.Bucket(ctx, proto.BucketClaims); err != nil {
 		return nil, err
 	}
-	if err := m.beat(ctx); err != nil {
+	if err := m.enter(ctx); err != nil {
 		return nil, fmt.Errorf("join %s: %w", o.Group, err)
 	}
 	ctx, m.stop = context.WithCancel(ctx)
@@ -57,6 +57,29 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	}
 	m.beating.Go(func() { m.keepBeating(ctx) })
 	return m, nil
+}
+
+// enter writes the first record. One that is there already may be of an earlier process of this name that ended without a word: then it expires,
+// and only a living one writes it anew.
+func (m *Member) enter(ctx context.Context) error {
+	expired := time.NewTimer(m.o.TTL + m.o.TTL/2)
+	defer expired.Stop()
+	for told := false; ; told = true {
+		err := m.beat(ctx)
+		if !errors.Is(err, ErrNameTaken) {
+			return err
+		}
+		if !told {
+			m.o.Log.Info("waiting for the record of an earlier process of this name to expire", "group", m.o.Group, "worker", m.o.Worker)
+		}
+		select {
+		case <-time.After(m.o.TTL / 10):
+		case <-expired.C:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // Leave takes the worker's record away, so that nobody waits for it to expire. Call it after Work has returned.
