@@ -29,6 +29,9 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	if sub == nil {
 		sub = s.past[m.Sub]
 	}
+	if sub == nil && m.Kind == wire.Event {
+		sub = s.left[m.Sub]
+	}
 	if sub == nil {
 		return s.nothing(ctx) // closed by us while the message was on its way
 	}

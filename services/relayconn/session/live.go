@@ -116,10 +116,12 @@ func (s *Session) consolidate(ctx context.Context, now time.Time) (bool, error) 
 	}
 	s.consolidateBy = time.Time{}
 	var old []string
+	clear(s.left)
 	for id, sub := range s.live {
 		if !sub.first {
 			old = append(old, id)
 			delete(s.live, id)
+			s.left[id] = sub // its events may be on their way, and until the relay has read all this they come for no other
 		}
 	}
 	s.newest = nil

@@ -117,6 +117,7 @@ type Session struct {
 	Options
 	ledger *ledger
 	live   map[string]*subscription
+	left   map[string]*subscription // live ones that the last consolidation closed
 	past   map[string]*subscription // historic, at most Rules.AtOnce
 	newest *subscription            // live of layers 2 and 3, which may have room
 	nextID int
@@ -173,7 +174,7 @@ const (
 // New makes a session; Run begins it.
 func New(o Options) *Session {
 	return &Session{
-		Options: o, ledger: newLedger(), live: map[string]*subscription{}, past: map[string]*subscription{}, warned: map[string]bool{},
+		Options: o, ledger: newLedger(), live: map[string]*subscription{}, left: map[string]*subscription{}, past: map[string]*subscription{}, warned: map[string]bool{},
 		useless: rate.NewLimiter(uselessRate, uselessBurst),
 	}
 }
@@ -254,6 +255,7 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 	s.days++
 	old := slices.Concat(slices.Collect(maps.Keys(s.live)), slices.Collect(maps.Keys(s.past)))
 	clear(s.live)
+	clear(s.left)
 	clear(s.past)
 	s.newest, s.batches, s.queue, s.consolidateBy = nil, nil, nil, time.Time{}
 	s.confirmed, s.failed, s.incomplete, s.status.Confirmed = items.Set{}, items.Set{}, false, 0
