@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 
@@ -83,6 +84,15 @@ func Live(filters []nostr.Filter) []nostr.Filter {
 	out := slices.Clone(filters)
 	for i := range out {
 		out[i].LimitZero = true
+	}
+	return out
+}
+
+// Since makes live filters ask for what has come since a time as well.
+func Since(filters []nostr.Filter, at time.Time) []nostr.Filter {
+	out, since := slices.Clone(filters), nostr.Timestamp(at.Unix())
+	for i := range out {
+		out[i].LimitZero, out[i].Since = false, &since
 	}
 	return out
 }

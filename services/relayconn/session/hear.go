@@ -41,6 +41,8 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		return s.event(ctx, sub, m)
 	case m.Kind == wire.EOSE && sub.task != nil:
 		return s.pageEnded(ctx, sub)
+	case m.Kind == wire.EOSE:
+		sub.shutAt = time.Time{} // what was missed has come
 	case m.Kind == wire.Closed:
 		s.closedByRelay(sub, m.Reason, now)
 	}
@@ -82,6 +84,9 @@ func (s *Session) closedByRelay(sub *subscription, reason string, now time.Time)
 			s.newest = nil
 		}
 		return
+	}
+	if sub.shutAt.IsZero() {
+		sub.shutAt = now
 	}
 	sub.reopenAt = now.Add(s.Rules.Cooldown)
 }

@@ -65,7 +65,10 @@ func fits(have, more []nostr.Filter) int {
 	return len(more)
 }
 
-// reopen subscribes again where the relay closed a live subscription a while ago.
+// shutMargin is how much earlier than the CLOSED what was missed is asked for: clocks differ, and events come late.
+const shutMargin = time.Minute
+
+// reopen subscribes again where the relay closed a live subscription a while ago, and asks for what has come since then.
 func (s *Session) reopen(ctx context.Context, now time.Time) error {
 	if now.Before(s.limited) {
 		return nil
@@ -75,7 +78,7 @@ func (s *Session) reopen(ctx context.Context, now time.Time) error {
 			continue
 		}
 		sub.reopenAt = time.Time{}
-		if err := s.Asker.Req(ctx, sub.id, sub.filters); err != nil {
+		if err := s.Asker.Req(ctx, sub.id, layers.Since(sub.filters, sub.shutAt.Add(-shutMargin))); err != nil {
 			return err
 		}
 	}

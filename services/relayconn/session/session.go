@@ -154,6 +154,7 @@ type subscription struct {
 
 	first    bool      // live of layer 1, which consolidation leaves alone
 	shuts    int       // live: how often the relay closed it
+	shutAt   time.Time // live: closed by the relay, and what it has had since then has not come yet; zero: it has
 	reopenAt time.Time // live: closed by the relay, to be opened again then; zero: open
 }
 

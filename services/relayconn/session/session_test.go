@@ -497,12 +497,30 @@ func TestClosedLiveSubscriptionIsOpenedAgain(t *testing.T) {
 			})
 			return n
 		}
+		p.with(func() { p.mute = true })
+		began := time.Now()
 		for i := range 8 {
 			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error: shutting down"}
 			time.Sleep(rules.Cooldown + time.Second)
 			synctest.Wait()
 			if want := min(i+2, 6); reqs() != want {
 				t.Fatalf("after %d closes it was opened %d times, want %d", i+1, reqs(), want)
+			}
+			if i > 3 {
+				continue
+			}
+			// What came since the first of these closes is asked for, until it has come.
+			shut := began.Add(time.Duration(i) * (rules.Cooldown + time.Second))
+			if i < 3 {
+				shut = began
+			}
+			p.with(func() {
+				if f := p.asked["l1"][0]; f.Since == nil || f.Since.Time().After(shut) || f.Since.Time().Before(shut.Add(-2*time.Minute)) {
+					t.Errorf("after %d closes it asks for %v, want what came since %v", i+1, f, shut)
+				}
+			})
+			if i == 2 {
+				p.messages <- wire.Message{Kind: wire.EOSE, Sub: "l1"}
 			}
 		}
 		p.stop()
