@@ -2,9 +2,7 @@
 package stored
 
 import (
-	"bytes"
 	"context"
-	"encoding/hex"
 	"fmt"
 	"iter"
 
@@ -84,13 +82,11 @@ func placeOf(raw []byte) (eventdb.Entry, error) {
 	if err := ev.UnmarshalJSON(raw); err != nil {
 		return eventdb.Entry{}, fmt.Errorf("read a stored event: %w", err)
 	}
-	e := eventdb.Entry{CreatedAt: ev.CreatedAt}
-	id, err := hex.DecodeString(ev.ID)
-	if err != nil || len(id) != len(e.ID) {
-		return eventdb.Entry{}, fmt.Errorf("read a stored event: %q is no id", ev.ID)
+	at, err := eventdb.EntryOf(&ev)
+	if err != nil {
+		return eventdb.Entry{}, fmt.Errorf("read a stored event: %w", err)
 	}
-	copy(e.ID[:], id)
-	return e, nil
+	return at, nil
 }
 
 // merge makes one sequence of several that are sorted. What stands in more than one comes once. An error ends it.
@@ -142,16 +138,9 @@ func newest(heads []*head, last eventdb.Entry, first bool) (*head, error) {
 			}
 			h.value, h.loaded, h.ended = value, true, !ok
 		}
-		if !h.ended && (best == nil || before(h.value.at, best.value.at)) {
+		if !h.ended && (best == nil || h.value.at.Compare(best.value.at) < 0) {
 			best = h
 		}
 	}
 	return best, nil
-}
-
-func before(a, b eventdb.Entry) bool {
-	if a.CreatedAt != b.CreatedAt {
-		return a.CreatedAt > b.CreatedAt
-	}
-	return bytes.Compare(a.ID[:], b.ID[:]) < 0
 }
