@@ -220,18 +220,27 @@ type getter interface {
 	Get(key []byte) ([]byte, io.Closer, error)
 }
 
-// load finds an event by id.
-func load(r getter, eid id) (posting, *nostr.Event, error) {
+// postingOf looks up an event by id; [ErrNotFound]: it is not there.
+func postingOf(r getter, eid id) (posting, error) {
 	v, closer, err := r.Get(keyID(eid))
 	if errors.Is(err, pebble.ErrNotFound) {
-		return posting{}, nil, ErrNotFound
+		return posting{}, ErrNotFound
 	}
 	if err != nil {
-		return posting{}, nil, fmt.Errorf("look up event %x: %w", eid, err)
+		return posting{}, fmt.Errorf("look up event %x: %w", eid, err)
 	}
 	p, err := parsePosting(v)
 	if err := errors.Join(err, closer.Close()); err != nil {
-		return posting{}, nil, fmt.Errorf("look up event %x: %w", eid, err)
+		return posting{}, fmt.Errorf("look up event %x: %w", eid, err)
+	}
+	return p, nil
+}
+
+// load finds an event by id.
+func load(r getter, eid id) (posting, *nostr.Event, error) {
+	p, err := postingOf(r, eid)
+	if err != nil {
+		return posting{}, nil, err
 	}
 	ev, err := loadAt(r, p.seq)
 	return p, ev, err

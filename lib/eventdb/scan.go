@@ -180,19 +180,19 @@ func (s *scanner) lookUp(fn func(match) (bool, error)) error {
 		if err := s.tick(loadSteps); err != nil {
 			return err
 		}
-		p, ok, err := s.view.posting(eid)
+		p, err := postingOf(s.view.reads, eid)
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
 		if err != nil {
 			return err
-		}
-		if !ok {
-			continue
 		}
 		m := match{posting: p, entry: Entry{ID: eid, Kind: int(p.kind)}}
 		if err := s.load(&m); err != nil {
 			return err
 		}
 		m.entry.CreatedAt = m.event.CreatedAt
-		ok, err = s.accept(&m)
+		ok, err := s.accept(&m)
 		if err != nil {
 			return err
 		}

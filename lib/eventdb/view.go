@@ -113,8 +113,11 @@ func (v *View) Has(eventID string) (bool, error) {
 	if err != nil {
 		return false, nil
 	}
-	p, ok, err := v.posting(eid)
-	return ok && !v.expired(p), err
+	p, err := postingOf(v.reads, eid)
+	if errors.Is(err, ErrNotFound) {
+		return false, nil
+	}
+	return err == nil && !v.expired(p), err
 }
 
 // Replaceable gives the event that holds a coordinate: of a replaceable kind (d is ignored) or an addressable one.
@@ -225,18 +228,6 @@ func (v *View) Count(ctx context.Context, f nostr.Filter) (int, error) {
 	n := 0
 	err := v.scanner(ctx, f).scan(func(match) (bool, error) { n++; return true, nil })
 	return n, err
-}
-
-func (v *View) posting(eid id) (posting, bool, error) {
-	value, closer, err := v.reads.Get(keyID(eid))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return posting{}, false, nil
-	}
-	if err != nil {
-		return posting{}, false, fmt.Errorf("look up event %x: %w", eid, err)
-	}
-	p, err := parsePosting(value)
-	return p, err == nil, errors.Join(err, closer.Close())
 }
 
 // expired: NIP-40 counts the second of the expiration as still alive.
