@@ -76,7 +76,7 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 		return 0, fmt.Errorf("commit batch of %d: read the acknowledgement: %w", len(msgs), err)
 	}
 	if ack.Error != nil {
-		if ack.Error.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		if IsConflict(ack.Error) {
 			return 0, fmt.Errorf("commit batch of %d: %w: %w", len(msgs), ErrHeadMoved, ack.Error)
 		}
 		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), ack.Error)

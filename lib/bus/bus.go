@@ -137,7 +137,8 @@ func (b *Bus) Bucket(ctx context.Context, name string) (jetstream.KeyValue, erro
 	return kv, nil
 }
 
-func isWrongSequence(err error) bool {
+// IsConflict reports whether a compare-and-set, on a key of a bucket or a subject of a stream, found another revision than it expected.
+func IsConflict(err error) bool {
 	var api *jetstream.APIError
-	return errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }

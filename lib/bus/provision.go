@@ -49,7 +49,7 @@ func (b *Bus) provision(ctx context.Context) error {
 		// The one turn message: expecting no earlier message on its subject makes it once, whoever is first.
 		_, err := b.JS.Publish(ctx, proto.SubjectWriterTurn, []byte("whoever holds this message writes the log\n"),
 			jetstream.WithExpectLastSequencePerSubject(0))
-		if isWrongSequence(err) {
+		if IsConflict(err) {
 			return nil
 		}
 		return err

@@ -174,7 +174,7 @@ func (m *Member) beat(ctx context.Context) error {
 	} else {
 		next, err = m.workers.Update(ctx, m.key(), value, revision)
 	}
-	if isConflict(err) {
+	if bus.IsConflict(err) {
 		next, err = m.reclaim(ctx, value)
 	}
 	if err != nil {
@@ -198,11 +198,4 @@ func (m *Member) reclaim(ctx context.Context, value []byte) (uint64, error) {
 		return 0, ErrNameTaken
 	}
 	return m.workers.Update(ctx, m.key(), value, entry.Revision())
-}
-
-// isConflict reports whether a compare-and-set found another revision than it expected.
-func isConflict(err error) bool {
-	var api *jetstream.APIError
-	return errors.Is(err, jetstream.ErrKeyExists) ||
-		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }

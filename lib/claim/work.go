@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 )
 
@@ -148,7 +149,7 @@ func (w *work) take(ctx, lease context.Context, key string, revision uint64, s s
 		revision, err = w.claims.Update(cas, proto.ClaimKey(w.o.Group, key), value, revision)
 	}
 	if err != nil {
-		if !isConflict(err) && ctx.Err() == nil {
+		if !bus.IsConflict(err) && ctx.Err() == nil {
 			w.o.Log.Warn("claim failed", "key", key, "error", err)
 		}
 		return nil
@@ -219,7 +220,7 @@ func (w *work) release(ctx context.Context, j *job) {
 	cas, cancel := context.WithTimeout(ctx, casTimeout)
 	defer cancel()
 	err := w.claims.Delete(cas, proto.ClaimKey(w.o.Group, j.key), jetstream.LastRevision(j.revision))
-	if err != nil && !isConflict(err) && ctx.Err() == nil {
+	if err != nil && !bus.IsConflict(err) && ctx.Err() == nil {
 		w.o.Log.Warn("a claim could not be let go; it is taken up again, or expires with this worker", "key", j.key, "error", err)
 	}
 }

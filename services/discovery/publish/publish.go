@@ -164,8 +164,7 @@ func (p *Publisher) send(ctx context.Context, subject string, last uint64, chang
 			msg.Header.Set(proto.HeaderGone, "true")
 		}
 		ack, err := p.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last))
-		var api *jetstream.APIError
-		if errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence {
+		if bus.IsConflict(err) {
 			return sent, errors.Join(p.catchUp(ctx, subject), errOvertaken)
 		}
 		if err != nil {

@@ -86,7 +86,7 @@ func TestStateIsFenced(t *testing.T) {
 	if err := put(t, b, "b", 5); err != nil {
 		t.Fatal(err)
 	}
-	if err := put(t, a, "a", 6); !isConflict(err) {
+	if err := put(t, a, "a", 6); !bus.IsConflict(err) {
 		t.Fatalf("who lost the claim writes on: %v", err)
 	}
 	if s := open(t, kv); s.value.Repos != 5 || s.value.Worker != "b" {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 )
 
@@ -56,7 +57,7 @@ func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 	ctx, cancel := context.WithTimeout(ctx, putTimeout)
 	defer cancel()
 	revision, err := s.write(ctx, data)
-	if isConflict(err) {
+	if bus.IsConflict(err) {
 		if err = s.reread(ctx, v.Worker, err); err == nil {
 			revision, err = s.write(ctx, data)
 		}
@@ -91,9 +92,4 @@ func (s *stateKeeper) reread(ctx context.Context, worker string, conflict error)
 	}
 	s.revision = entry.Revision()
 	return nil
-}
-
-func isConflict(err error) bool {
-	var api *jetstream.APIError
-	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
 }
