@@ -55,7 +55,7 @@ func (b *batch) full() bool { return len(b.decided) >= b.size || b.bytes >= maxB
 
 // fill decides what was fetched, in order, until the batch is full. Parked events whose time has come are decided right after the
 // event that they were waiting for, whether that is in this batch or the next one: the log does not depend on where a batch ends.
-func (w *Writer) fill(b *batch) error {
+func (w *Writer) fill(b *batch) *undecidedError {
 	for !b.full() {
 		if len(w.healed) > 0 {
 			c := w.healed[0]
@@ -80,7 +80,7 @@ func (w *Writer) fill(b *batch) error {
 }
 
 // read decides a message. One that is no candidate is done with: delivered again, it would be none again.
-func (w *Writer) read(b *batch, m jetstream.Msg) error {
+func (w *Writer) read(b *batch, m jetstream.Msg) *undecidedError {
 	c, err := candidate.Parse(m.Subject(), m.Headers(), m.Data())
 	if err != nil {
 		w.Log.Warn("malformed candidate", "subject", m.Subject(), "error", err)
@@ -100,7 +100,7 @@ func (w *Writer) read(b *batch, m jetstream.Msg) error {
 }
 
 // decide decides one candidate and takes the decision into the draft, for those that come after it.
-func (w *Writer) decide(b *batch, x decided) error {
+func (w *Writer) decide(b *batch, x decided) *undecidedError {
 	c := x.candidate
 	d, err := w.Policy.Decide(b.draft, c)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
-	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
 )
@@ -49,31 +48,21 @@ type failing struct {
 }
 
 // undecided deals with a batch in which a candidate could not be decided. It gives nil if the writer can go on.
-func (w *Writer) undecided(ctx context.Context, b *batch, err error) error {
-	var u *undecidedError
-	if !errors.As(err, &u) {
-		b.giveBack(w)
-		return err
-	}
-	others := len(b.decided)
-	w.takeBack(b, u)
-	if ctx.Err() != nil {
-		return err
-	}
-	if others > 0 {
+func (w *Writer) undecided(ctx context.Context, b *batch, u *undecidedError) error {
+	if others := len(b.decided); others > 0 || ctx.Err() != nil {
+		w.takeBack(b, u)
 		// What was decided before it may be half of what it would have done. They go first, each in a batch of its own.
 		w.careful = others + 1
-		return nil
+		return ctx.Err()
 	}
-	w.trouble.note(err)
-	w.drop(u.decided)
+	w.trouble.note(u)
 	kind := u.candidate.Event.Kind
 	if w.givesUp(u.decided) {
-		w.Log.Error("an event cannot be decided and is given up", "kind", kind, "error", err)
+		w.Log.Error("an event cannot be decided and is given up", "kind", kind, "error", u)
 		w.giveUp(u.decided, "cannot be decided", policy.ReasonUndecidable, "error: the event could not be decided")
 		return nil
 	}
-	w.Log.Warn("an event cannot be decided and is tried again", "kind", kind, "error", err)
+	w.Log.Warn("an event cannot be decided and is tried again", "kind", kind, "error", u)
 	if err := u.msg.NakWithDelay(againAfter); err != nil {
 		w.Log.Debug("giving back a candidate", "error", err)
 	}
@@ -116,15 +105,6 @@ func (w *Writer) takeBack(b *batch, u *undecidedError) {
 	w.healed = append(b.healed, w.healed...)
 }
 
-// drop takes a candidate out of those that come next; it is the first of them.
-func (w *Writer) drop(x decided) {
-	if x.msg == nil {
-		w.healed = w.healed[1:]
-		return
-	}
-	w.fetched = w.fetched[1:]
-}
-
 // refused deals with a batch that the server refuses whatever the head: something in it cannot be stored. The candidates are decided
 // again one by one, and the one that is refused alone is done with, so that it never stands in the way of the others. It gives false
 // for every other error.
@@ -133,7 +113,7 @@ func (w *Writer) refused(b *batch, err error) bool {
 	// Only what is said of a message's size is about an event. An account that is full, or a stream that is sealed, is about all of them.
 	unstorable := errors.Is(err, nats.ErrMaxPayload) ||
 		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum
-	if errors.Is(err, bus.ErrHeadMoved) || !unstorable {
+	if !unstorable {
 		return false
 	}
 	if len(b.decided) > 1 {

@@ -140,8 +140,8 @@ func (w *Writer) step(ctx context.Context) error {
 		return err
 	}
 	defer b.close()
-	if err := w.fill(b); err != nil {
-		return w.undecided(ctx, b, err)
+	if u := w.fill(b); u != nil {
+		return w.undecided(ctx, b, u)
 	}
 	w.beforeCommit()
 	// A commit that has begun is finished, turn or no turn: the log's head decides whether it may.
