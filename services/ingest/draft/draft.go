@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
-	"iter"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -20,19 +19,9 @@ import (
 	"tendril.dev/services/ingest/rejections"
 )
 
-// Log is the log's projection as of one sequence; [eventdb.View] is one.
-type Log interface {
-	Event(id string) (*nostr.Event, error)
-	Replaceable(kind int, pubkey, d string) (*nostr.Event, error)
-	Holder(kind int, pubkey, d string) (eventdb.Entry, bool, error)
-	Deleted(ev *nostr.Event) (bool, error)
-	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
-	Within(steps int) *eventdb.View
-}
-
 // Base is what a draft stands on. It does not change while the draft is in use.
 type Base struct {
-	Log      Log
+	Log      *eventdb.View // the log as of one sequence
 	Held     *held.Set
 	Rejected *rejections.Index
 	// KeepDeleted: deletion requests do not touch what is accepted.
