@@ -40,10 +40,10 @@ func Run(ctx context.Context, n *node.Node) error {
 		book:      repos.NewBook(n.Settings.Domain, bootstrap),
 		publisher: publish.New(n.Bus.JS, n.Log),
 		changed:   make(chan struct{}, 1),
+		metrics:   newMetrics(n.Metrics),
 		stale:     true,
 	}
 	n.Ready.Add("discovery", d.ready)
-	d.metrics = newMetrics(n.Metrics)
 	// Subscribed before the first look, so that nothing falls in between.
 	defer n.Index.Subscribe(d.hear)()
 
