@@ -22,7 +22,7 @@ type Limits struct {
 // Result is what a fetch brought.
 type Result struct {
 	Bytes   int64    // of packs
-	Objects int      // in packs
+	Objects int      // in the packs that were kept
 	Got     []string // those of the wanted ids that are there now, in the order of want
 }
 
@@ -36,7 +36,8 @@ const (
 
 // Fetch asks the git server at url for the wanted objects that are not there yet, and stores what it sends, with all that these
 // objects link to. A server that has a part of them brings that part: the error is nil if anything that was wanted came, or
-// nothing was missing. Else it is an *Error that says why nothing came.
+// nothing was missing. Else it is an *Error that says why nothing came, and nothing that the server sent is kept: no stranger fills
+// the disk, or makes a repository look as if its data had come, with objects that nobody asked for.
 func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Repo, want []string, l Limits) (Result, error) {
 	if l.MaxBytes == 0 {
 		l.MaxBytes = defaultMaxBytes
@@ -52,7 +53,8 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 		return Result{}, failed(url, ours(err))
 	}
 	if len(missing) > 0 {
-		err = f.run(ctx, url, missing)
+		f.missing = missing
+		err = f.run(ctx, url)
 	}
 	still, lookup := into.Missing(context.WithoutCancel(ctx), want)
 	if lookup != nil {
@@ -63,7 +65,7 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 		return f.result, nil
 	}
 	if err == nil {
-		err = &Error{Cause: CauseNoSuchObject, Err: errors.New("the pack has none of the wanted objects")}
+		err = &Error{Cause: CauseNoSuchObject, Err: repository.ErrUnwanted} // it was empty
 	}
 	return f.result, failed(url, err)
 }
@@ -86,17 +88,18 @@ func without(ids, others []string) []string {
 
 // fetching is one fetch from one server.
 type fetching struct {
-	client *http.Client
-	into   *repository.Repo
-	left   int64 // bytes of packs that may still come
-	result Result
+	client  *http.Client
+	into    *repository.Repo
+	missing []string // what it is for
+	left    int64    // bytes of packs that may still come
+	result  Result
 }
 
 // run asks for the advertisement, then for what of the missing objects the server may have. A server that does not offer objects by
 // id in protocol version 0 is asked in version 2, in which git gives any object that it has. The last resort is to ask only for
 // what is advertised.
-func (f *fetching) run(ctx context.Context, url string, missing []string) error {
-	server, err := f.discover(ctx, url, missing)
+func (f *fetching) run(ctx context.Context, url string) error {
+	server, err := f.discover(ctx, url, f.missing)
 	if err != nil {
 		return err
 	}
@@ -104,7 +107,7 @@ func (f *fetching) run(ctx context.Context, url string, missing []string) error 
 	if err != nil {
 		return ours(err)
 	}
-	ask := sha1Only(missing)
+	ask := sha1Only(f.missing)
 	offered := server.offered(ask)
 	if server.byID || len(offered) == len(ask) {
 		err = f.insist(ctx, server, encodeRequest, ask, haves)

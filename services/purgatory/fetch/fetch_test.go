@@ -345,6 +345,9 @@ func TestHostileServers(t *testing.T) {
 			if still := missing(t, r, id); (tc.cause == "") != (len(still) == 0) {
 				t.Errorf("still missing %q", still)
 			}
+			if data, err := r.HasData(t.Context()); err != nil || data != (tc.cause == "") {
+				t.Errorf("has data: %v, %v", data, err)
+			}
 		})
 	}
 }

@@ -37,7 +37,7 @@ type asking struct {
 	version string // of the protocol: the Git-Protocol header, or ""
 }
 
-// request asks for objects and stores the pack that comes.
+// request asks for objects and stores the pack that comes, if it has something of what is missing.
 func (f *fetching) request(ctx context.Context, s *server, ask asking) error {
 	ctx, cancel := context.WithCancel(ctx) // nothing is read of the body once this returns
 	defer cancel()
@@ -63,7 +63,7 @@ func (f *fetching) request(ctx context.Context, s *server, ask asking) error {
 	if err != nil {
 		return err
 	}
-	bytes, objects, err := f.into.StorePack(ctx, pack)
+	bytes, objects, err := f.into.StoreWanted(ctx, pack, f.missing)
 	f.left -= from.n
 	f.result.Bytes += bytes
 	if err != nil {
@@ -84,6 +84,8 @@ func explain(ctx context.Context, from *recordingReader, pack *packReader, err e
 		return pack.err
 	case errors.Is(err, repository.ErrBadPack):
 		return err
+	case errors.Is(err, repository.ErrUnwanted):
+		return &Error{Cause: CauseNoSuchObject, Err: repository.ErrUnwanted}
 	}
 	return ours(err)
 }

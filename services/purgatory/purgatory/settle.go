@@ -273,5 +273,5 @@ func (w *worker) Fetch(ctx context.Context, identifier, url string, want hunt.Wa
 	}
 	w.tell(identifier, proto.GitFetched, notice)
 	w.log.Info("fetched", "identifier", identifier, "url", url, "objects", result.Objects, "bytes", result.Bytes, "took", took.Round(time.Millisecond))
-	return len(result.Got) > 0 || result.Objects > 0
+	return len(result.Got) > 0
 }

@@ -46,7 +46,7 @@ func (r *Repo) CopyFrom(ctx context.Context, from *Repo, tips []string) error {
 		return err
 	})
 	both.Go(func() error {
-		_, _, err := r.storePack(ctx, pipe, true)
+		_, _, err := r.storePack(ctx, pipe, intake{slotHeld: true})
 		pipe.CloseWithError(errors.Join(err, io.ErrClosedPipe))
 		return err
 	})

@@ -67,31 +67,50 @@ func (r *Repo) Missing(ctx context.Context, ids []string) ([]string, error) {
 
 // Types gives the type ("commit", "tree", "blob", "tag") of those of the objects that are in the repository.
 func (r *Repo) Types(ctx context.Context, ids []string) (map[string]string, error) {
-	var ask bytes.Buffer
+	if err := checkIDs(ids); err != nil || !r.Exists() {
+		return map[string]string{}, err
+	}
+	return types(ctx, r.lookUp(), ids)
+}
+
+// lookUp is the command that types runs.
+func (r *Repo) lookUp() *Command {
+	return r.Command("cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype)")
+}
+
+// types looks objects up where the command looks for them.
+func types(ctx context.Context, look *Command, ids []string) (map[string]string, error) {
+	var ask, out bytes.Buffer
 	for _, id := range ids {
-		if !nip34.IsObjectID(id) {
-			return nil, fmt.Errorf("look up objects: %q is not an object id", id)
-		}
 		// Git would take an id of another length for the name of a branch.
 		if isID(id) {
 			ask.WriteString(id + "\n")
 		}
 	}
 	types := make(map[string]string)
-	if ask.Len() == 0 || !r.Exists() {
+	if ask.Len() == 0 {
 		return types, nil
 	}
-	out, err := r.run(ctx, ask.String(), "cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype)")
-	if err != nil {
+	look.Stdin, look.Stdout = &ask, &out
+	if err := look.Run(ctx); err != nil {
 		return nil, fmt.Errorf("look up objects: %w", err)
 	}
-	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+	for lines := bufio.NewScanner(&out); lines.Scan(); {
 		id, kind, _ := strings.Cut(lines.Text(), " ")
 		if isID(id) && kind != "missing" {
 			types[id] = kind
 		}
 	}
 	return types, nil
+}
+
+func checkIDs(ids []string) error {
+	for _, id := range ids {
+		if !nip34.IsObjectID(id) {
+			return fmt.Errorf("look up objects: %q is not an object id", id)
+		}
+	}
+	return nil
 }
 
 // Size is the number of bytes of all files of the repository. Files that go while it counts are not counted.

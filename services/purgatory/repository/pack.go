@@ -31,6 +31,9 @@ const diskFull = "No space left on device"
 // are nowhere.
 var ErrBadPack = errors.New("the pack is not acceptable")
 
+// ErrUnwanted is a sound pack in which there is nothing of what was wanted.
+var ErrUnwanted = errors.New("the pack has none of the wanted objects")
+
 // PackObjects reads how many objects a pack claims to have, from its first 12 bytes.
 func PackObjects(header []byte) (int, error) {
 	if len(header) < packHeader || string(header[:4]) != "PACK" {
@@ -52,10 +55,23 @@ func PackObjects(header []byte) (int, error) {
 //
 // The error is ErrBadPack where the pack is at fault; one that came from reading is in the chain too.
 func (r *Repo) StorePack(ctx context.Context, pack io.Reader) (bytes int64, objects int, err error) {
-	return r.storePack(ctx, pack, false)
+	return r.storePack(ctx, pack, intake{})
 }
 
-func (r *Repo) storePack(ctx context.Context, pack io.Reader, slotHeld bool) (int64, int, error) {
+// StoreWanted is StorePack for what a stranger's server sends: a pack that has not one of the wanted objects never leaves quarantine, and
+// the error is ErrUnwanted. One that has some of them is taken whole, for the history of those is in it.
+func (r *Repo) StoreWanted(ctx context.Context, pack io.Reader, wanted []string) (bytes int64, objects int, err error) {
+	return r.storePack(ctx, pack, intake{selective: true, wanted: wanted})
+}
+
+// intake is how a pack is taken.
+type intake struct {
+	selective bool     // only if it has one of the wanted objects
+	wanted    []string // object ids
+	slotHeld  bool     // by the caller, for the git processes
+}
+
+func (r *Repo) storePack(ctx context.Context, pack io.Reader, how intake) (int64, int, error) {
 	counted := &countingReader{from: pack}
 	header := make([]byte, packHeader)
 	if _, err := io.ReadFull(counted, header); err != nil {
@@ -73,8 +89,21 @@ func (r *Repo) storePack(ctx context.Context, pack io.Reader, slotHeld bool) (in
 		return counted.n, 0, fmt.Errorf("store pack: make quarantine: %w", err)
 	}
 	defer os.RemoveAll(quarantine)
-	if err := r.indexPack(ctx, quarantine, io.MultiReader(bytes.NewReader(header), counted), slotHeld); err != nil {
+	if err := r.indexPack(ctx, quarantine, io.MultiReader(bytes.NewReader(header), counted), how.slotHeld); err != nil {
 		return counted.n, 0, fmt.Errorf("store pack: %w", err)
+	}
+	if how.selective {
+		// Only the quarantine is looked into: what is in the repository already did not come with this pack.
+		look := r.lookUp()
+		look.held = how.slotHeld
+		look.Setenv("GIT_OBJECT_DIRECTORY", quarantine)
+		came, err := types(ctx, look, how.wanted)
+		if err != nil {
+			return counted.n, 0, fmt.Errorf("store pack: %w", err)
+		}
+		if len(came) == 0 {
+			return counted.n, 0, fmt.Errorf("store pack: %w", ErrUnwanted)
+		}
 	}
 	if err := r.release(filepath.Join(quarantine, "pack")); err != nil {
 		return counted.n, 0, fmt.Errorf("store pack: take it out of quarantine: %w", err)

@@ -204,6 +204,38 @@ func TestSubmodulesNeedNoObjects(t *testing.T) {
 	has(t, r, true, w.Git("rev-parse", "main"))
 }
 
+func TestOnlyPacksWithSomethingThatIsWantedAreKept(t *testing.T) {
+	t.Parallel()
+	w := gittest.NewWork(t)
+	first := w.Commit("a", strings.Repeat("line\n", 1000))
+	second := w.Commit("a", strings.Repeat("line\n", 1000)+"more\n")
+	w.Git("checkout", "--quiet", "--orphan", "other")
+	other := w.Commit("b", "b")
+	none := strings.Repeat("1", 40)
+
+	r := gittest.Repo(t, gittest.Store(t), "wanted")
+	for _, wanted := range [][]string{nil, {none}, {none, second, strings.Repeat("2", 64)}} {
+		n, objects, err := r.StoreWanted(t.Context(), bytes.NewReader(w.Pack(first)), wanted)
+		if !errors.Is(err, repository.ErrUnwanted) || n == 0 || objects != 0 {
+			t.Errorf("of %q came %d objects in %d bytes: %v", wanted, objects, n, err)
+		}
+		untouched(t, r)
+	}
+	if _, objects, err := r.StoreWanted(t.Context(), bytes.NewReader(w.Pack(first)), []string{none, first}); err != nil || objects != 3 {
+		t.Errorf("%d objects, %v", objects, err)
+	}
+	// What was there before does not speak for a pack that comes later, and a thin one is looked into as it is.
+	if _, _, err := r.StoreWanted(t.Context(), bytes.NewReader(w.Pack(other)), []string{first, second}); !errors.Is(err, repository.ErrUnwanted) {
+		t.Errorf("error %v", err)
+	}
+	has(t, r, false, other)
+	if _, _, err := r.StoreWanted(t.Context(), bytes.NewReader(w.Pack(second, "^"+first, other)), []string{none, second}); err != nil {
+		t.Error(err)
+	}
+	has(t, r, true, first, second, other)
+	gittest.Git(t, r.Path(), "fsck", "--full", "--strict")
+}
+
 var errBroken = errors.New("the line went dead")
 
 func TestBrokenAndCanceledStreamsLeaveNothing(t *testing.T) {
