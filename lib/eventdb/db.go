@@ -114,6 +114,9 @@ func (db *DB) open(dir string, o options) error {
 	if err != nil {
 		return err
 	}
+	if err := tryWriting(o.fs, dir); err != nil {
+		return errors.Join(err, lock.Close())
+	}
 	if db.remade = db.damage.marked(); db.remade == nil {
 		if err = db.openFiles(dir, o, lock); isDamage(err) {
 			db.remade = err

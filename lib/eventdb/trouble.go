@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // When files cannot be written, most often because the disk is full, Pebble tries again without end and tells nobody. What is in memory is answered
@@ -79,6 +80,23 @@ func (t *trouble) raised() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.begun
+}
+
+// trialBytes is more than Pebble writes before it is open.
+const trialBytes = 64 << 10
+
+// tryWriting finds out whether files can be written at all. A full disk that Pebble runs into while it is being opened would end the process.
+func tryWriting(fs vfs.FS, dir string) (err error) {
+	name := fs.PathJoin(dir, "TRIAL")
+	f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(make([]byte, trialBytes))
+	if err = errors.Join(err, f.Sync(), f.Close(), fs.Remove(name)); err != nil {
+		return fmt.Errorf("try to write: %w", err)
+	}
+	return nil
 }
 
 // cause is what an error comes down to: without the names of files, which differ from try to try.

@@ -112,6 +112,38 @@ func TestFullDiskDoesNotKeepTheIndexOpen(t *testing.T) {
 	}
 }
 
+// TestFullDiskAtTheStart is an error, and no damage: what is there is kept.
+func TestFullDiskAtTheStart(t *testing.T) {
+	t.Parallel()
+	on := func(fs vfs.FS) Option { return func(o *options) { o.fs = fs } }
+	memory := vfs.NewMem()
+	full := errorfs.Wrap(memory, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileWrite {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	if db, err := Open("index", on(full)); !errors.Is(err, syscall.ENOSPC) || db != nil {
+		t.Fatalf("a new index: %v, want %v", err, syscall.ENOSPC)
+	}
+	db, err := Open("index", on(memory))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(db.Apply(long(1)), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if db, err := Open("index", on(full)); !errors.Is(err, syscall.ENOSPC) || db != nil {
+		t.Fatalf("an index that there is: %v, want %v", err, syscall.ENOSPC)
+	}
+	if db, err = Open("index", on(memory)); err != nil || db.Seq() != 1 {
+		t.Fatalf("with room again: at %d, %v; want 1", db.Seq(), err)
+	}
+	if err := db.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestNothingToWriteIsNoTrouble: an index that nothing was applied to is closed without a word.
 func TestNothingToWriteIsNoTrouble(t *testing.T) {
 	t.Parallel()
