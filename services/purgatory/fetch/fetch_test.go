@@ -352,6 +352,25 @@ func TestHostileServers(t *testing.T) {
 	}
 }
 
+func TestFullDiskIsOursAndNothingStaysOnIt(t *testing.T) {
+	w, root := gittest.NewWork(t), t.TempDir()
+	small := w.Commit("a", "a")
+	large := w.Commit("b", gittest.Noise(1<<20))
+	w.Publish(root, "a.git", "uploadpack.allowReachableSHA1InWant", "true")
+	server := gittest.Backend(t, root)
+	r := gittest.Repo(t, gittest.CrampedStore(t, 256), "into")
+	_, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{large}, limits)
+	if cause(t, err) != fetch.CauseOurs || !repository.Unwritable(err) {
+		t.Errorf("error %v", err)
+	}
+	if size, err := r.Size(); err != nil || size > 64<<10 {
+		t.Errorf("%d bytes are left, %v", size, err)
+	}
+	if _, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{small}, limits); err != nil {
+		t.Errorf("what there is room for: %v", err)
+	}
+}
+
 func TestServersThatCannotBeReached(t *testing.T) {
 	t.Parallel()
 	closed := httptest.NewServer(nil)
@@ -418,13 +437,7 @@ func BenchmarkFetch(b *testing.B) {
 	for _, size := range []int{1 << 20, 32 << 20} {
 		b.Run(fmt.Sprintf("%dMiB", size>>20), func(b *testing.B) {
 			w := gittest.NewWork(b)
-			noise := make([]byte, size)
-			x := uint64(1)
-			for i := range noise {
-				x = x*6364136223846793005 + 1442695040888963407
-				noise[i] = byte(x >> 56)
-			}
-			id := w.Commit("noise", string(noise))
+			id := w.Commit("noise", gittest.Noise(size))
 			root := b.TempDir()
 			w.Publish(root, "a.git")
 			server := gittest.Backend(b, root)

@@ -25,35 +25,30 @@ const afterPush = time.Minute
 
 // Repository implements smarthttp.Authority: a repository is here if its announcement is served or waits. What this worker has read so far mostly
 // tells; a client that was told of its announcement a moment ago may be ahead of it.
-func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, bool) {
+func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error) {
 	hosted, err := w.announced(ref, w.holdings.Of(ref.Identifier))
 	if err == nil && !hosted {
 		hosted, err = w.announcedNow(ctx, ref)
 	}
 	if err != nil {
-		w.log.Error("repository", "repository", ref, "error", err)
-		return nil, false
+		return nil, err
 	}
 	if !hosted {
-		return nil, false
+		return nil, smarthttp.ErrNotFound
 	}
 	repo, err := w.store.Repo(ref)
 	if err == nil && !repo.Exists() {
 		err = w.makeRepository(ctx, repo)
 	}
-	if errors.Is(err, shards.ErrElsewhere) || errors.Is(err, errNotHosted) {
-		return nil, false
-	}
-	if err != nil {
-		w.log.Error("repository", "repository", ref, "error", err)
-		return nil, false
-	}
-	return repo, true
+	return repo, err
 }
 
 // makeRepository makes a repository that is announced but not on disk yet: a client was quicker than we, or the disk is a new one.
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
 	unlock, err := w.shards.Write(ctx, repo.Ref().Identifier)
+	if errors.Is(err, shards.ErrElsewhere) {
+		return &smarthttp.Unavailable{Reason: "the repository is moving to another worker, try again in a moment"}
+	}
 	if err != nil {
 		return err
 	}
@@ -64,9 +59,18 @@ func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) erro
 		return err
 	}
 	if !hosted {
-		return errNotHosted
+		return smarthttp.ErrNotFound
 	}
-	return repo.Ensure(ctx)
+	return ensure(ctx, repo)
+}
+
+// ensure makes a repository that is not there.
+func ensure(ctx context.Context, repo *repository.Repo) error {
+	err := repo.Ensure(ctx)
+	if err == nil || ctx.Err() != nil || errors.Is(err, repository.ErrBusy) {
+		return err
+	}
+	return &smarthttp.Unavailable{Reason: smarthttp.Unwritable, Err: err}
 }
 
 // announced says whether a repository is here by what its owner has announced, whatever others announce of that identifier. It costs little: anybody
@@ -102,8 +106,6 @@ func (w *worker) announcedNow(ctx context.Context, ref nip34.RepoRef) (bool, err
 	}
 	return w.announced(ref, entries)
 }
-
-var errNotHosted = errors.New("no announcement speaks for this repository")
 
 // Push implements smarthttp.Authority: it authorises, starts the clocks of what the push uses anew, receives, and releases what is complete then.
 // It returns when that is served.
@@ -181,7 +183,7 @@ func (w *worker) authorise(ctx context.Context, d dossier.Dossier, ref nip34.Rep
 		return nil, err
 	}
 	// It may have been removed and announced anew since the request came in.
-	if err := repo.Ensure(ctx); err != nil {
+	if err := ensure(ctx, repo); err != nil {
 		return nil, err
 	}
 	refs, err := repo.Refs(ctx)

@@ -2,17 +2,21 @@ package purgatory_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/services/purgatory/smarthttp"
 )
 
 // TestWhatNobodyWantedIsNotKept: a server that sends anything but what it is asked for fills no disk, and does not make an announcement look as if its
@@ -51,5 +55,32 @@ func TestWhatNobodyWantedIsNotKept(t *testing.T) {
 	}
 	if n := w.metric("purgatory_sync_attempts_total", "no_such_object"); n < 3 {
 		t.Errorf("%v such attempts were counted", n)
+	}
+}
+
+// TestGitFolderThatCannotBeWritten is told by /readyz and to who pushes, who must not believe that the announcement is gone.
+func TestGitFolderThatCannotBeWritten(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	c1 := work.Commit("a", "1")
+	// What keeps root out, too: where repositories are made there is no folder any more.
+	workshop := filepath.Join(w.git, ".new")
+	if err := errors.Join(os.RemoveAll(workshop), os.WriteFile(workshop, nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	if why := w.Ready.Failing()["git folder"]; why != "nothing can be written to the git folder (NGIT_GIT_DATA_PATH): not a directory" {
+		t.Errorf("/readyz says %q", why)
+	}
+	w.in.holds("x", announcement(t, "announcement", alice, "x"), proto.SourceUser, time.Hour)
+	w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
+	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "remote: "+smarthttp.Unwritable) || strings.Contains(out, "not found") {
+		t.Errorf("the terminal says %q", out)
+	}
+	if err := errors.Join(os.Remove(workshop), os.Mkdir(workshop, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := w.push(work, alice, "x", "main"); err != nil {
+		t.Errorf("when it can be written again: %s", out)
 	}
 }

@@ -24,9 +24,6 @@ const (
 	maxObjects = 20_000_000
 )
 
-// diskFull is what git says where the pack is not to blame (strerror of ENOSPC, LC_ALL=C).
-const diskFull = "No space left on device"
-
 // ErrBadPack is a stream that is no pack, or a pack that git refused: damaged, with faulty objects, or with links to objects that
 // are nowhere.
 var ErrBadPack = errors.New("the pack is not acceptable")
@@ -121,7 +118,7 @@ func (r *Repo) indexPack(ctx context.Context, quarantine string, pack io.Reader,
 	c.Setenv("GIT_ALTERNATE_OBJECT_DIRECTORIES", quotePath(r.in("objects")))
 	c.Stdin = pack
 	err := c.Run(ctx)
-	if failure, ok := errors.AsType[*Error](err); ok && isExit(failure.Err) && !strings.Contains(failure.Messages, diskFull) {
+	if failure, ok := errors.AsType[*Error](err); ok && isExit(failure.Err) && !Unwritable(err) {
 		return fmt.Errorf("%w: %w", ErrBadPack, err)
 	}
 	return err

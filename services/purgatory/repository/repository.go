@@ -58,6 +58,7 @@ type Store struct {
 	processes int
 	slots     *semaphore.Weighted // of every git process
 	serving   *semaphore.Weighted // of those among them that wait for a client
+	volume    *volume
 	log       *slog.Logger
 }
 
@@ -93,6 +94,7 @@ func NewStore(o Options) (*Store, error) {
 		slots:   semaphore.NewWeighted(int64(o.Processes)),
 		serving: semaphore.NewWeighted(int64(o.Processes - o.Processes/4)),
 	}
+	s.volume = &volume{try: s.probe, log: o.Log}
 	s.sweepRoot()
 	return s, nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -126,6 +127,27 @@ func TestOtherFailuresOfTheAuthorityTellNothing(t *testing.T) {
 		if err == nil || !strings.Contains(out, "[remote rejected]") || strings.Contains(out, "secret") {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
+	}
+}
+
+func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
+	a := &authority{store: gittest.CrampedStore(t, 256), known: map[string]bool{"full": true}, push: takeAll}
+	r := gittest.Repo(t, a.store, "full")
+	var log bytes.Buffer
+	server := httptest.NewServer(smarthttp.New(a, smarthttp.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}))
+	h := &house{TB: t, Server: server, authority: a}
+	w := gittest.NewWork(t)
+	w.Commit("a", gittest.Noise(600<<10)) // in memory on its way in, so that only git meets the limit
+	out, err := gittest.Try(t, w.Dir, "push", h.at("full"), "main")
+	server.Close()
+	if err == nil || !strings.Contains(out, "[remote rejected] main -> main ("+smarthttp.Unwritable+")") || strings.Contains(out, "too large") {
+		t.Errorf("the terminal says:\n%s", out)
+	}
+	if !strings.Contains(log.String(), "File too large") {
+		t.Errorf("the log says:\n%s", &log)
+	}
+	if size, err := r.Size(); err != nil || size > 64<<10 {
+		t.Errorf("%d bytes are left, %v", size, err)
 	}
 }
 

@@ -144,6 +144,12 @@ func (p *receiving) receive(ctx context.Context) error {
 	if err := report.Decode(&out.Buffer); err != nil {
 		return fmt.Errorf("receive a push: read the report of git: %w", err)
 	}
+	if unpacked := report.Error(); report.UnpackStatus != "ok" {
+		failed := &repository.Error{Command: "receive-pack", Messages: report.UnpackStatus + "\n" + p.said, Err: unpacked}
+		if repository.Unwritable(failed) {
+			return fmt.Errorf("receive a push: %w", failed)
+		}
+	}
 	p.report = report
 	return p.applied()
 }
@@ -191,6 +197,7 @@ type outcome struct {
 // outcome decides what became of a push, from what the Authority said in the end.
 func (p *receiving) outcome(err error) outcome {
 	refusal, refused := errors.AsType[*Refusal](err)
+	away, unavailable := errors.AsType[*Unavailable](err)
 	_, unapplied := errors.AsType[*notApplied](err)
 	_, cut := errors.AsType[*unreadable](err)
 	switch {
@@ -205,10 +212,15 @@ func (p *receiving) outcome(err error) outcome {
 	case isTooLarge(err):
 		reason := fmt.Sprintf("the push is larger than %d bytes", p.x.options.MaxPushBytes)
 		return p.refused(reason, reason, resultRefused, nil)
+	case unavailable:
+		return p.refused(away.Reason, away.Reason, resultError, away.Err)
 	case errors.Is(err, repository.ErrBusy):
 		return p.refused("too many git requests at once, try again later", "", resultBusy, nil)
 	case cut, p.x.r.Context().Err() != nil:
 		return p.refused("the connection was lost", "", resultGone, nil)
+	}
+	if repository.Unwritable(err) {
+		return p.refused(Unwritable, Unwritable, resultError, err)
 	}
 	return p.refused("the server could not take the push, try again later", "", resultError, err)
 }

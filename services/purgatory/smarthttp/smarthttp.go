@@ -16,12 +16,13 @@ import (
 
 // Authority decides what is served and which pushes are taken.
 type Authority interface {
-	// Repository finds the repository of a request. ok=false is answered by 404.
-	Repository(ctx context.Context, ref nip34.RepoRef) (repo *repository.Repo, ok bool)
+	// Repository finds the repository of a request. ErrNotFound is answered by 404, any other error by 503: a client must not believe
+	// that a repository is gone which only cannot be had at the moment.
+	Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error)
 
 	// Push runs under the identifier's lock: it authorises the commands, calls receive (at most once; it runs receive-pack, and gives
-	// nil if every command was applied, else none was), then releases. A *Refusal is told to the user's terminal as it is; of any
-	// other error that does not come from receive the user only learns that there was one.
+	// nil if every command was applied, else none was), then releases. A *Refusal is told to the user's terminal as it is, and so is
+	// the reason of an *Unavailable; of any other error that does not come from receive the user only learns that there was one.
 	//
 	// A push with a large pack is asked about before the pack is read: Push is called twice, and the first time receive only fails.
 	Push(ctx context.Context, ref nip34.RepoRef, commands []Command, receive func(ctx context.Context) error) error
@@ -44,6 +45,29 @@ type Refusal struct{ Reason string }
 
 // Error is the reason.
 func (r *Refusal) Error() string { return r.Reason }
+
+// ErrNotFound is a repository that no announcement speaks for.
+var ErrNotFound = errors.New("no announcement of it is served or held here")
+
+// Unavailable is a repository that there is, or may be, but that cannot be had now.
+type Unavailable struct {
+	Reason string // for the user: "the repository cannot be written now, try again later"
+	Err    error  // for the log; nil: it is none of the operator's business
+}
+
+// Error is the reason and what lies behind it.
+func (u *Unavailable) Error() string {
+	if u.Err == nil {
+		return u.Reason
+	}
+	return u.Reason + ": " + u.Err.Error()
+}
+
+// Unwrap gives what lies behind it.
+func (u *Unavailable) Unwrap() error { return u.Err }
+
+// Unwritable is the reason where the disk takes nothing.
+const Unwritable = "the repository cannot be written now, try again later"
 
 // Options of the handler. The zero value works.
 type Options struct {
@@ -68,6 +92,9 @@ type Options struct {
 	Log     *slog.Logger // default: nothing is logged
 	Metrics *Metrics     // default: nothing is counted
 }
+
+// retryAfter is how soon what cannot be had now may be asked for again, in seconds.
+const retryAfter = "10"
 
 // handler serves all repositories.
 type handler struct {
@@ -136,17 +163,42 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if path.PRs {
 		x.authority = h.options.PRs
 	}
-	found := false
-	if x.authority != nil {
-		x.repo, found = x.authority.Repository(r.Context(), x.ref)
-	}
-	if !found || !x.repo.Exists() {
-		http.Error(w, "repository not found: no announcement of it is served or held here", http.StatusNotFound)
+	x.log = h.log.With("repository", x.ref.String())
+	if err := x.find(); err != nil {
+		x.notFound(err)
 		return
 	}
-	x.log = h.log.With("repository", x.ref.String())
 	defer x.clearDeadlines()
 	x.serve(path.Service)
+}
+
+// find asks for the repository.
+func (x *exchange) find() (err error) {
+	if x.authority == nil {
+		return ErrNotFound
+	}
+	if x.repo, err = x.authority.Repository(x.r.Context(), x.ref); err == nil && !x.repo.Exists() {
+		return ErrNotFound
+	}
+	return err
+}
+
+// notFound answers where there is no repository to serve.
+func (x *exchange) notFound(err error) {
+	if errors.Is(err, ErrNotFound) {
+		http.Error(x.w, "repository not found: "+ErrNotFound.Error(), http.StatusNotFound)
+		return
+	}
+	reason := "whether this repository is here cannot be told now, try again later"
+	log := err
+	if known, ok := errors.AsType[*Unavailable](err); ok {
+		reason, log = known.Reason, known.Err
+	}
+	if log != nil && x.r.Context().Err() == nil {
+		x.log.Error("a repository could not be had", "error", log)
+	}
+	x.w.Header().Set("Retry-After", retryAfter)
+	http.Error(x.w, reason, http.StatusServiceUnavailable)
 }
 
 func (x *exchange) serve(service string) {
@@ -213,7 +265,7 @@ func (x *exchange) result(err error) string {
 func (x *exchange) fail(err error) {
 	switch {
 	case errors.Is(err, repository.ErrBusy):
-		x.w.Header().Set("Retry-After", "10")
+		x.w.Header().Set("Retry-After", retryAfter)
 		http.Error(x.w, "too many git requests at once, try again later", http.StatusServiceUnavailable)
 	case isTooLarge(err):
 		http.Error(x.w, "the request is too large", http.StatusRequestEntityTooLarge)

@@ -1,7 +1,10 @@
 package smarthttp_test
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -28,14 +31,17 @@ type authority struct {
 	store *repository.Store
 	mu    sync.Mutex
 	known map[string]bool
+	away  map[string]error
 	push  func(ctx context.Context, commands []smarthttp.Command, receive func(context.Context) error) error
 }
 
-func (a *authority) Repository(_ context.Context, ref nip34.RepoRef) (*repository.Repo, bool) {
+func (a *authority) Repository(_ context.Context, ref nip34.RepoRef) (*repository.Repo, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r, err := a.store.Repo(ref)
-	return r, err == nil && a.known[ref.Identifier]
+	if err := a.away[ref.Identifier]; err != nil || !a.known[ref.Identifier] {
+		return nil, cmp.Or(err, smarthttp.ErrNotFound)
+	}
+	return a.store.Repo(ref)
 }
 
 func (a *authority) Push(ctx context.Context, _ nip34.RepoRef, commands []smarthttp.Command, receive func(context.Context) error) error {
@@ -327,6 +333,35 @@ func TestRepositoryThatIsNotOnDiskIsNotFound(t *testing.T) {
 	}
 	if status, _, body := h.get("GET", h.at("gone")+"/info/refs?service=git-upload-pack", nil); status != 404 {
 		t.Errorf("%d %q", status, body)
+	}
+}
+
+// TestRepositoryThatCannotBeHadNow is not one that is not there.
+func TestRepositoryThatCannotBeHadNow(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	h.authority.away = map[string]error{
+		"unwritable": fmt.Errorf("make: %w", &smarthttp.Unavailable{Reason: smarthttp.Unwritable, Err: errors.New("secret-disk")}),
+		"unknown":    errors.New("secret-host: no responders"),
+		"nowhere":    fmt.Errorf("look: %w", smarthttp.ErrNotFound),
+	}
+	w := gittest.NewWork(t)
+	w.Commit("a", "a")
+	for identifier, want := range map[string]struct {
+		status int
+		body   string
+	}{
+		"unwritable": {503, "the repository cannot be written now, try again later"},
+		"unknown":    {503, "whether this repository is here cannot be told now, try again later"},
+		"nowhere":    {404, "repository not found: no announcement of it is served or held here"},
+	} {
+		status, header, body := h.get("GET", h.at(identifier)+"/info/refs?service=git-receive-pack", nil)
+		if status != want.status || strings.TrimSpace(body) != want.body || (status == 503) != (header.Get("Retry-After") != "") {
+			t.Errorf("%s: %d %q %v", identifier, status, body, header)
+		}
+		if out, err := gittest.Try(t, w.Dir, "push", h.at(identifier), "main"); err == nil || !strings.Contains(out, "remote: "+want.body) {
+			t.Errorf("%s: the terminal says %q", identifier, out)
+		}
 	}
 }
 

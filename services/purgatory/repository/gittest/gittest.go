@@ -4,7 +4,6 @@ package gittest
 import (
 	"bytes"
 	"fmt"
-
 	"net/http/cgi"
 	"net/http/httptest"
 	"os"
@@ -28,6 +27,33 @@ func Store(t testing.TB) *repository.Store {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// CrampedStore opens a store whose git can write no file larger than this, as on a disk that fills up in the middle of one. Tests that use it do not
+// run in parallel: a program that is being written cannot be run, and a fork elsewhere holds its file open.
+func CrampedStore(t testing.TB, kibibytes int) *repository.Store {
+	t.Helper()
+	cramped := filepath.Join(t.TempDir(), "git")
+	script := fmt.Sprintf("#!/bin/sh\ntrap '' XFSZ\nulimit -f %d\nexec git \"$@\"\n", 2*kibibytes) // in blocks of 512 bytes
+	if err := os.WriteFile(cramped, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s, err := repository.NewStore(repository.Options{Root: filepath.Join(t.TempDir(), "git"), Git: cramped})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Noise is that many bytes that do not compress.
+func Noise(size int) string {
+	noise := make([]byte, size)
+	x := uint64(1)
+	for i := range noise {
+		x = x*6364136223846793005 + 1442695040888963407
+		noise[i] = byte(x >> 56)
+	}
+	return string(noise)
 }
 
 // Repo makes an empty repository of Owner.
