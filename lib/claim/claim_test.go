@@ -172,6 +172,9 @@ func TestNameTaken(t *testing.T) {
 	if !errors.Is(err, claim.ErrNameTaken) {
 		t.Fatalf("a second worker of that name: %v, want ErrNameTaken", err)
 	}
+	if want := "join the workers: " + claim.ErrNameTaken.Error(); err.Error() != want {
+		t.Errorf("the sentence is %q, want %q", err, want)
+	}
 }
 
 // TestCrashedWorkerComesBack: a worker that ended without a word may come back under its name at once.

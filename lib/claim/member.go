@@ -34,7 +34,8 @@ type Member struct {
 	lapse    *time.Timer
 }
 
-// Join makes the worker known to its group and keeps its record alive until Leave, or until ctx ends.
+// Join makes the worker known to its group and keeps its record alive until Leave, or until ctx ends. Its errors say what was done, but not in which
+// group: groups are named for the services, and whose error it is stands before it already.
 func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	o = o.withDefaults()
 	m := &Member{o: o, failed: make(chan error, 2), held: map[string]bool{}}
@@ -48,7 +49,7 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 		return nil, err
 	}
 	if err := m.enter(ctx); err != nil {
-		return nil, fmt.Errorf("join %s: %w", o.Group, err)
+		return nil, fmt.Errorf("join the workers: %w", err)
 	}
 	ctx, m.stop = context.WithCancel(ctx)
 	if m.roster, err = watchRoster(ctx, b, o.Group, o.Log, func(err error) { m.failed <- err }); err != nil {
@@ -93,7 +94,7 @@ func (m *Member) Leave(ctx context.Context) error {
 	m.mu.Unlock()
 	err := m.workers.Delete(ctx, m.key(), jetstream.LastRevision(revision))
 	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
-		return fmt.Errorf("leave %s: %w", m.o.Group, err)
+		return fmt.Errorf("leave the workers: %w", err)
 	}
 	return nil
 }
@@ -178,7 +179,7 @@ func (m *Member) beat(ctx context.Context) error {
 		next, err = m.reclaim(ctx, value)
 	}
 	if err != nil {
-		return fmt.Errorf("heartbeat: %w", err)
+		return err
 	}
 	m.renew(next, began)
 	return nil

@@ -41,6 +41,7 @@ type Node struct {
 	// Worker is this process's name in claims; Incarnation differs for every start.
 	Worker, Incarnation string
 
+	process   string // its name, as Open was told
 	addresses *addresses
 	overdue   *atomic.Bool // a service still runs although the graceful stop is over
 }
@@ -61,6 +62,7 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		Observation: http.NewServeMux(),
 		Worker:      s.WorkerName,
 		Incarnation: rand.Text(),
+		process:     name,
 		addresses:   &addresses{},
 		overdue:     &atomic.Bool{},
 	}

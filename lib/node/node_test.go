@@ -136,6 +136,18 @@ func TestFailingServiceStopsTheOthers(t *testing.T) {
 	}
 }
 
+func TestNameOfTheProcessIsNotSaidAgain(t *testing.T) {
+	t.Parallel()
+	n := open(t, settings(t))
+	err := n.Run(t.Context(), node.Service{Name: "test", Run: func(context.Context, *node.Node) error { return errors.New("broke") }})
+	if err == nil || err.Error() != "broke" { // Main puts the name before it
+		t.Errorf("%v", err)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestFirstErrorIsTheReason(t *testing.T) {
 	t.Parallel()
 	n := open(t, settings(t))

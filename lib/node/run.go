@@ -61,20 +61,33 @@ func caughtUp(seq, head uint64) error {
 	return nil
 }
 
-var errOverdue = errors.New("still running at the end of the graceful stop")
+var (
+	errEnded   = errors.New("ended by itself")
+	errOverdue = errors.New("still running at the end of the graceful stop")
+)
 
 // running is a service that was started.
 type running struct {
 	name   string
+	named  func(error) error // says whose an error is
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error // valid once done is closed
 }
 
+// namer puts a service's name before its errors, unless the process is named for it: that name stands there already, before all that the process says
+// at its end.
+func (n *Node) namer(service string) func(error) error {
+	if service == n.process {
+		return func(err error) error { return err }
+	}
+	return func(err error) error { return fmt.Errorf("%s: %w", service, err) }
+}
+
 // start runs s in a context of its own, so that a stop reaches the services one after the other and not all at once.
 func (n *Node) start(ctx context.Context, s Service, failed chan<- *running) *running {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := &running{name: s.Name, cancel: cancel, done: make(chan struct{})}
+	r := &running{name: s.Name, named: n.namer(s.Name), cancel: cancel, done: make(chan struct{})}
 	scoped := *n
 	scoped.Log = n.Log.With("service", s.Name)
 	go func() {
@@ -82,9 +95,9 @@ func (n *Node) start(ctx context.Context, s Service, failed chan<- *running) *ru
 		asked := own.Err() != nil
 		switch {
 		case err != nil && !(asked && errors.Is(err, context.Canceled)):
-			r.err = fmt.Errorf("%s: %w", s.Name, err)
+			r.err = r.named(err)
 		case !asked:
-			r.err = fmt.Errorf("%s: ended by itself", s.Name)
+			r.err = r.named(errEnded)
 		}
 		close(r.done)
 		if !asked {
@@ -108,6 +121,6 @@ func (r *running) stop(deadline time.Time) error {
 	case <-r.done:
 		return r.err
 	case <-timer.C:
-		return fmt.Errorf("%s: %w", r.name, errOverdue)
+		return r.named(errOverdue)
 	}
 }

@@ -169,7 +169,7 @@ func (w *worker) releasePushed(ctx context.Context, ref nip34.RepoRef, state *do
 	case served != nil:
 		return nil
 	case failed != nil:
-		return fmt.Errorf("release what was pushed: %w", failed)
+		return failed
 	}
 	return &smarthttp.Refusal{Reason: "the state event that allowed this push does not count any more: it was refused, or a newer one has taken its place"}
 }

@@ -5,7 +5,6 @@ package purgatory
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -102,7 +101,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		Group: proto.GroupShards, Worker: n.Worker, Incarnation: n.Incarnation, Address: server.address, TTL: s.WorkerTTL, Log: n.Log,
 	})
 	if err != nil {
-		return fmt.Errorf("join the purgatory workers: %w", err)
+		return err
 	}
 	directory, err := claim.Watch(ctx, n.Bus, proto.GroupShards, n.Log)
 	if err != nil {

@@ -176,7 +176,7 @@ func (w *worker) tidy(ctx context.Context, d dossier.Dossier) error {
 			return err
 		}
 		if _, err := repo.Tidy(ctx); err != nil {
-			return fmt.Errorf("tidy the repository of %s: %w", repo.Ref(), err)
+			return fmt.Errorf("%s: %w", repo.Ref(), err)
 		}
 	}
 	return nil
@@ -230,7 +230,7 @@ func (w *worker) clear(ctx context.Context, d dossier.Dossier, suspects []nip34.
 		}
 		if err := w.removeEmpty(ctx, ref); err != nil {
 			w.orphans.add(suspects[i:]...)
-			return fmt.Errorf("remove the empty repository of %s: %w", ref, err)
+			return fmt.Errorf("%s: %w", ref, err)
 		}
 	}
 	return nil

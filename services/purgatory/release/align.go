@@ -110,7 +110,7 @@ func (s *settlement) open(ctx context.Context, owner string) error {
 		s.forget(owner)
 		delete(s.known.shelves, owner)
 		if err := repo.Ensure(ctx); err != nil {
-			return fmt.Errorf("make the repository of %s: %w", repo.Ref(), err)
+			return fmt.Errorf("%s: %w", repo.Ref(), err)
 		}
 		s.known.swept[owner] = true
 	}

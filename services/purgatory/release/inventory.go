@@ -70,7 +70,7 @@ func (v *inventory) missing(ctx context.Context, owner string, wanted []string) 
 	}
 	absent, err := v.repos[owner].Missing(ctx, ask)
 	if err != nil {
-		return nil, fmt.Errorf("look for objects in %s: %w", v.repos[owner].Ref(), err)
+		return nil, fmt.Errorf("%s: %w", v.repos[owner].Ref(), err)
 	}
 	for _, id := range ask {
 		known[id] = true
@@ -101,7 +101,7 @@ func (v *inventory) gather(ctx context.Context, owner string, sources, objects [
 		if err != nil {
 			return false, more, err
 		}
-		tips := without(missing, absent)
+		tips := slices.DeleteFunc(slices.Clone(missing), func(id string) bool { return !v.has[source][id] })
 		if len(tips) == 0 {
 			continue
 		}
@@ -110,7 +110,7 @@ func (v *inventory) gather(ctx context.Context, owner string, sources, objects [
 		}
 		v.copies++
 		if err := into.CopyFrom(ctx, from, tips); err != nil {
-			return false, more, fmt.Errorf("copy objects from %s to %s: %w", from.Ref(), into.Ref(), err)
+			return false, more, fmt.Errorf("from %s to %s: %w", from.Ref(), into.Ref(), err)
 		}
 		for _, id := range tips {
 			v.has[owner][id] = true
@@ -118,21 +118,6 @@ func (v *inventory) gather(ctx context.Context, owner string, sources, objects [
 		missing = absent
 	}
 	return len(missing) == 0, more, nil
-}
-
-// without gives those of the ids that are not among the others.
-func without(ids, others []string) []string {
-	passed := make(map[string]bool, len(others))
-	for _, id := range others {
-		passed[id] = true
-	}
-	var left []string
-	for _, id := range ids {
-		if !passed[id] {
-			left = append(left, id)
-		}
-	}
-	return left
 }
 
 // concerns are the objects of the held events that an owner's repository may have to do with, and of the newest accepted state.
