@@ -163,7 +163,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 	candidate := doc.Components.Messages["Candidate"].Headers.Properties
 	for name, e := range map[string]struct{ want, got []string }{
 		"lane":    {[]string{string(LaneUser), string(LaneRelease), string(LaneSyncLive), string(LaneSyncHistoric), string(LaneSyncDaily)}, doc.Channels["candidate"].Parameters["lane"].Enum},
-		"verb":    {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired)}, doc.Channels["git"].Parameters["verb"].Enum},
+		"verb":    {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit)}, doc.Channels["git"].Parameters["verb"].Enum},
 		"outcome": {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
 		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
 		"level":   {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["RepoChange"].Properties["level"].Enum},

@@ -180,6 +180,7 @@ const (
 	GitRefused  GitVerb = "refused"  // a push was refused
 	GitReleased GitVerb = "released" // an event left purgatory and is served
 	GitExpired  GitVerb = "expired"  // an event left purgatory unserved
+	GitUnfit    GitVerb = "unfit"    // a state names references that no repository can have, whatever data comes
 )
 
 // GitSubject is where a happening with the git data of an identifier is told.
@@ -196,7 +197,7 @@ func ParseGitSubject(subject string) (identifier string, verb GitVerb, err error
 		return "", "", fmt.Errorf("parse git subject %q: %w", subject, ErrSubject)
 	}
 	switch verb = GitVerb(v); verb {
-	case GitFetched, GitFailed, GitPushed, GitRefused, GitReleased, GitExpired:
+	case GitFetched, GitFailed, GitPushed, GitRefused, GitReleased, GitExpired, GitUnfit:
 	default:
 		return "", "", fmt.Errorf("parse git subject %q: %w", subject, ErrSubject)
 	}

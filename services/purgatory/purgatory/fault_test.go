@@ -84,3 +84,20 @@ func TestGitFolderThatCannotBeWritten(t *testing.T) {
 		t.Errorf("when it can be written again: %s", out)
 	}
 }
+
+// TestUnfitState: who watches is told of a state that no repository can have, once, and why.
+func TestUnfitState(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work, root := gittest.NewWork(t), t.TempDir()
+	work.Commit("a", "1")
+	tree := work.Git("rev-parse", "HEAD^{tree}")
+	work.Publish(root, "x.git", "uploadpack.allowReachableSHA1InWant", "true")
+	w.in.holds("x", announcement(t, "announcement", alice, "x", gittest.Backend(t, root).URL+"/x.git"), proto.SourceLive, time.Hour)
+	w.in.holds("x", state("state", alice, "x", 1001, tree), proto.SourceLive, time.Hour)
+	w.told.await("x unfit 30618 set references: these references cannot be: the branch \"refs/heads/main\" would name a tree")
+	eventually(t, "the hunt is over", func() bool { return w.metric("purgatory_sync_queue_size") == 0 })
+	if n := w.told.count("x unfit"); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+}

@@ -199,6 +199,9 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 	if !settled.Again.IsZero() {
 		w.due.addAt(identifier, settled.Again)
 	}
+	for _, u := range settled.Unfit {
+		w.tell(identifier, proto.GitUnfit, proto.GitNotice{Owner: npub(u.Owner), Event: u.State.ID, Kind: u.State.Kind, Reason: u.Err.Error()})
+	}
 	if err := w.index.WaitFor(ctx, settled.Seq); err != nil {
 		return d, errors.Join(failed, err)
 	}

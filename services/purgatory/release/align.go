@@ -25,6 +25,7 @@ type settlement struct {
 	applied map[string]dossier.State // owner → the state that counts there
 	failed  map[string]error         // owner → what went wrong in the owner's repository
 	again   time.Time
+	unfit   []Unfit
 }
 
 func (r *Releaser) begin(d dossier.Dossier) *settlement {
@@ -192,6 +193,7 @@ func (s *settlement) alignStates(ctx context.Context, owner string) error {
 			if errors.Is(err, repository.ErrUnfit) {
 				s.Log.Warn("a state cannot be applied", "repository", repo.Ref(), "event", id, "error", err)
 				s.known.unfit[id] = true
+				s.unfit = append(s.unfit, Unfit{State: state.Event, Owner: owner, Err: err})
 				continue
 			}
 			if err != nil {

@@ -52,10 +52,18 @@ type Releaser struct {
 type Settled struct {
 	Released []*nostr.Event // accepted now
 	Expired  []*nostr.Event // superseded by what was released
+	Unfit    []Unfit        // found now; each is told once, until it is forgotten
 	Seq      uint64         // of the log; what was released is visible in projections that have reached it
 	// Again is when to settle again though nothing happens: a reference that waits for its event has waited long enough then, or there is
 	// more to copy than was copied at once. Zero: never.
 	Again time.Time
+}
+
+// Unfit is a state that no repository can have, whatever data comes: it waits until its time is over.
+type Unfit struct {
+	State *nostr.Event
+	Owner string // of the repository in which that was found
+	Err   error  // why; repository.ErrUnfit
 }
 
 // Settle aligns the repositories of an identifier and releases what is complete. It may be called at any time and again; an error leaves nothing
@@ -66,7 +74,7 @@ func (r *Releaser) Settle(ctx context.Context, d dossier.Dossier) (Settled, erro
 	s := r.begin(d)
 	for range rounds {
 		ready, lost := s.align(ctx)
-		out.Again = s.again
+		out.Again, out.Unfit = s.again, s.unfit
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err != nil || len(refused) == 0 {
 			return out, errors.Join(err, s.err())
