@@ -87,8 +87,8 @@ func (r *Repo) Remove(context.Context) error {
 	return nil
 }
 
-// Sweep removes what killed processes left in the repository: quarantined packs, which nobody can see, and lock files, which would
-// keep references from changing for ever. What is younger than any living process could have made it is left alone.
+// Sweep removes what killed processes left in the repository: packs in quarantine or half out of it, which nobody can see, and lock
+// files, which would keep references from changing for ever. What is younger than any living process could have made it is left alone.
 func (r *Repo) Sweep() error {
 	now := time.Now()
 	folders, err := os.ReadDir(r.in("objects"))
@@ -102,7 +102,7 @@ func (r *Repo) Sweep() error {
 			}
 		}
 	}
-	if err := r.sweepTemporaryPacks(now); err != nil {
+	if err := r.sweepPacks(now); err != nil {
 		return fmt.Errorf("sweep repository: %w", err)
 	}
 	if err := r.sweepLocks(now); err != nil {
@@ -111,14 +111,34 @@ func (r *Repo) Sweep() error {
 	return nil
 }
 
-func (r *Repo) sweepTemporaryPacks(now time.Time) error {
-	files, err := os.ReadDir(r.in("objects", "pack"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+// sweepPacks removes packs that were never finished, and those that have no index because a process was killed between the two: nobody sees them. While
+// anything comes or goes among the packs, those without an index are left alone: somebody may be bringing them back from a backup, in any order.
+func (r *Repo) sweepPacks(now time.Time) error {
+	folder, err := os.Stat(r.in("objects", "pack"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
 		return err
 	}
+	files, err := os.ReadDir(r.in("objects", "pack"))
+	if err != nil {
+		return err
+	}
+	names := make(map[string]bool, len(files))
 	for _, file := range files {
-		if strings.HasPrefix(file.Name(), "tmp_") && olderThan(file, now, staleFolder) {
-			if err := removeFile(r.in("objects", "pack", file.Name())); err != nil {
+		names[file.Name()] = true
+	}
+	quiet := now.Sub(folder.ModTime()) > staleFolder
+	for _, file := range files {
+		name := file.Name()
+		base, part := strings.CutSuffix(name, ".pack")
+		if !part {
+			base, part = strings.CutSuffix(name, ".rev")
+		}
+		blind := quiet && part && strings.HasPrefix(name, "pack-") && !names[base+".idx"]
+		if (blind || isUnfinished(name)) && olderThan(file, now, staleFolder) {
+			if err := removeFile(r.in("objects", "pack", name)); err != nil {
 				return err
 			}
 		}

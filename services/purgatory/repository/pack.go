@@ -139,15 +139,27 @@ func (r *Repo) release(from string) error {
 	if err := os.MkdirAll(to, 0o755); err != nil {
 		return err
 	}
-	for _, name := range names {
-		if releaseOrder(name) < 0 {
-			continue
-		}
+	names = slices.DeleteFunc(names, func(name string) bool { return releaseOrder(name) < 0 })
+	for i, name := range names {
 		if err := os.Rename(filepath.Join(from, name), filepath.Join(to, name)); err != nil {
-			return err
+			return errors.Join(err, takeBack(to, names[:i]))
 		}
 	}
 	return syncFolders(to, r.in("objects"))
+}
+
+// takeBack removes the files of a pack whose index could not follow. If there is an index, the same pack was there before, and stays.
+func takeBack(folder string, names []string) error {
+	for _, name := range names {
+		index := strings.TrimSuffix(name, filepath.Ext(name)) + ".idx"
+		if info, err := os.Lstat(filepath.Join(folder, index)); err == nil && info.Mode().IsRegular() {
+			continue
+		}
+		if err := removeFile(filepath.Join(folder, name)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // releaseOrder is the place of a file in the order of release, or -1 for what stays behind.

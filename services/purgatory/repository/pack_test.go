@@ -339,6 +339,63 @@ func TestTidyBringsPacksTogetherAndLosesNothing(t *testing.T) {
 	gittest.Git(t, r.Path(), "fsck", "--full")
 }
 
+// TestPackWhoseIndexCannotFollowIsTakenBack: it would lie there unseen.
+func TestPackWhoseIndexCannotFollowIsTakenBack(t *testing.T) {
+	t.Parallel()
+	s := gittest.Store(t)
+	w := gittest.NewWork(t)
+	id := w.Commit("a", "a")
+	pack := w.Pack("main")
+	model := gittest.Repo(t, s, "model")
+	store(t, model, pack)
+	index, err := filepath.Glob(filepath.Join(model.Path(), "objects/pack/*.idx"))
+	if err != nil || len(index) != 1 {
+		t.Fatalf("%q, %v", index, err)
+	}
+	r := gittest.Repo(t, s, "blocked")
+	block := filepath.Join(r.Path(), "objects/pack", filepath.Base(index[0]))
+	if err := os.MkdirAll(block, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := r.StorePack(t.Context(), bytes.NewReader(pack)); err == nil {
+		t.Fatal("stored")
+	}
+	if err := os.Remove(block); err != nil {
+		t.Fatal(err)
+	}
+	untouched(t, r)
+	store(t, r, pack)
+	store(t, r, pack) // what is there already stays
+	has(t, r, true, id)
+}
+
+// TestTidyOnAFullDiskLeavesNothing, though it is tried again and again. Not parallel: gittest.CrampedStore.
+func TestTidyOnAFullDiskLeavesNothing(t *testing.T) {
+	r := gittest.Repo(t, gittest.CrampedStore(t, 256), "packs")
+	w := gittest.NewWork(t)
+	const packs, size = 33, 16 << 10
+	noise, previous := gittest.Noise(packs*size), ""
+	for i := range packs {
+		id := w.Commit("a", noise[i*size:(i+1)*size])
+		revisions := []string{id}
+		if i > 0 {
+			revisions = append(revisions, "^"+previous)
+		}
+		store(t, r, w.Pack(revisions...))
+		previous = id
+	}
+	before := files(t, r.Path())
+	for range 2 {
+		if done, err := r.Tidy(t.Context()); done || !repository.Unwritable(err) {
+			t.Errorf("%v, %v", done, err)
+		}
+	}
+	if after := files(t, r.Path()); !slices.Equal(before, after) {
+		t.Errorf("there is %q, and was %q", after, before)
+	}
+	has(t, r, true, previous)
+}
+
 func TestManyCopiesDoNotBlockEachOther(t *testing.T) {
 	t.Parallel()
 	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Processes: 1})
