@@ -52,6 +52,10 @@ func (o *orphans) drop(shard int) {
 	}
 }
 
+// surveyEvery is how often all repositories are looked at though nothing happened: what a killed process left is swept up only when it is so old that no
+// living one can own it.
+const surveyEvery = 24 * time.Hour
+
 // survey is the shards whose repositories are to be looked at, because nobody may have been there when something happened to what they wait for.
 type survey struct {
 	mu     sync.Mutex
@@ -82,13 +86,20 @@ func (s *survey) take() map[int]bool {
 }
 
 // surveyDisk looks through the disk for repositories of newly held shards in which something waits that no held event tells of: those without data,
-// whose announcement may be gone, and those with pushed commits whose event has not come. All shards that came together are looked at in one go.
+// whose announcement may be gone, and those with pushed commits whose event has not come. What killed processes left is swept up on the way. All shards
+// that came together are looked at in one go.
 func (w *worker) surveyDisk(ctx context.Context) error {
+	again := time.NewTicker(surveyEvery)
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-w.survey.wake:
+		case <-again.C:
+			for n := range proto.Shards {
+				w.survey.ask(n)
+			}
 		}
 		shards := w.survey.take()
 		if err := w.lookThrough(ctx, shards); err != nil && ctx.Err() == nil {
@@ -122,6 +133,9 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
 	repo, err := w.store.Repo(ref)
 	if err != nil {
+		return err
+	}
+	if err := repo.Sweep(); err != nil {
 		return err
 	}
 	has, err := repo.HasData(ctx)

@@ -92,6 +92,9 @@ func (r *Repo) Remove(context.Context) error {
 func (r *Repo) Sweep() error {
 	now := time.Now()
 	folders, err := os.ReadDir(r.in("objects"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it has just been removed
+	}
 	if err != nil {
 		return fmt.Errorf("sweep repository: %w", err)
 	}
