@@ -5,7 +5,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 
@@ -88,11 +87,11 @@ func Live(filters []nostr.Filter) []nostr.Filter {
 	return out
 }
 
-// Since makes live filters ask for what has come since a time as well.
-func Since(filters []nostr.Filter, at time.Time) []nostr.Filter {
-	out, since := slices.Clone(filters), nostr.Timestamp(at.Unix())
+// Stored makes live filters ask for what there is.
+func Stored(live []nostr.Filter) []nostr.Filter {
+	out := slices.Clone(live)
 	for i := range out {
-		out[i].LimitZero, out[i].Since = false, &since
+		out[i].LimitZero = false
 	}
 	return out
 }

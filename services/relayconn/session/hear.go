@@ -1,6 +1,7 @@
 package session
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,13 +26,7 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		}
 		return s.nothing(ctx)
 	}
-	sub := s.live[m.Sub]
-	if sub == nil {
-		sub = s.past[m.Sub]
-	}
-	if sub == nil && m.Kind == wire.Event {
-		sub = s.left[m.Sub]
-	}
+	sub := cmp.Or(s.live[m.Sub], s.past[m.Sub], s.leaving[m.Sub], s.left[m.Sub])
 	if sub == nil {
 		return s.nothing(ctx) // closed by us while the message was on its way
 	}
@@ -41,8 +36,8 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		return s.event(ctx, sub, m)
 	case m.Kind == wire.EOSE && sub.task != nil:
 		return s.pageEnded(ctx, sub)
-	case m.Kind == wire.EOSE:
-		sub.shutAt = time.Time{} // what was missed has come
+	case m.Kind == wire.EOSE && s.opening[sub.id] != nil:
+		s.opened(sub)
 	case m.Kind == wire.Closed:
 		s.closedByRelay(sub, m.Reason, now)
 	}
@@ -70,25 +65,40 @@ func (s *Session) closedByRelay(sub *subscription, reason string, now time.Time)
 	if wantsQuiet(reason) {
 		s.quieten(now, reason)
 	}
-	if sub.task != nil {
+	if strings.HasPrefix(reason, "auth-required:") {
+		s.warn("auth", "the relay asks for authentication (NIP-42), which we do not do: what it keeps for those who do does not come", "reason", reason)
+	}
+	switch {
+	case sub.task != nil:
 		delete(s.past, sub.id)
 		s.retry(sub, "closed by the relay: "+reason)
-		return
+	case s.live[sub.id] != nil:
+		s.liveClosed(sub, reason, now)
+	case s.leaving[sub.id] != nil: // before those that replace it are open
+		delete(s.leaving, sub.id)
+		sub.shutAt = now
+		s.makeUp(sub)
 	}
+}
+
+// liveClosed plans to open a live subscription again, but not for ever.
+func (s *Session) liveClosed(sub *subscription, reason string, now time.Time) {
 	s.warn("closed", "the relay closed a live subscription", "reason", reason)
-	if sub.shuts++; sub.shuts > maxReopen {
+	_, refused := s.opening[sub.id]
+	delete(s.opening, sub.id)
+	if !refused || !wantsQuiet(reason) { // a relay that is asked too much takes it later
+		sub.shuts++
+	}
+	if sub.shuts > maxReopen {
 		s.warn("kept closed", "the relay keeps closing a live subscription; it stays closed", "reason", reason)
 		s.incomplete = true
-		delete(s.live, sub.id)
-		if s.newest == sub {
-			s.newest = nil
-		}
+		s.forget(sub)
 		return
 	}
 	if sub.shutAt.IsZero() {
 		sub.shutAt = now
 	}
-	sub.reopenAt = now.Add(s.Rules.Cooldown)
+	s.shut[sub.id], sub.reopenAt = sub, now.Add(s.Rules.Cooldown)
 }
 
 // quieten asks nothing more for a while.

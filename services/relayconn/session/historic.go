@@ -63,7 +63,7 @@ func (s *Session) enqueue(p plan, since *nostr.Timestamp) {
 
 // ask puts as many of the planned requests to the relay as may be open at once.
 func (s *Session) ask(ctx context.Context, now time.Time) error {
-	if now.Before(s.hold) || now.Before(s.limited) {
+	if now.Before(s.hold) || !s.mayAsk(now) {
 		return nil
 	}
 	for len(s.past) < s.Rules.AtOnce && len(s.queue) > 0 {
@@ -123,8 +123,15 @@ func (s *Session) patience(sub *subscription) time.Time {
 	return silent
 }
 
-// expire ends subscriptions on which the relay has fallen silent. A page that it could not serve because it wanted quiet is asked for again.
+// expire ends subscriptions on which the relay has fallen silent. A page that it could not serve because it wanted quiet is asked for again. A live
+// subscription that it did not answer may well be open.
 func (s *Session) expire(ctx context.Context, now time.Time) error {
+	for _, sub := range s.opening {
+		if !now.Before(sub.asked.Add(s.Rules.Silence)) {
+			s.warn("unanswered", "the relay does not answer a live subscription with EOSE")
+			s.opened(sub)
+		}
+	}
 	for _, sub := range s.past {
 		if now.Before(s.patience(sub)) {
 			continue
@@ -150,8 +157,10 @@ func (s *Session) retry(sub *subscription, why string) {
 
 // waited keeps the time in which nothing was read from counting as the relay's silence.
 func (s *Session) waited(d time.Duration) {
-	for _, sub := range s.past {
-		sub.asked, sub.heard = sub.asked.Add(d), sub.heard.Add(d)
+	for _, subs := range []map[string]*subscription{s.past, s.opening} {
+		for _, sub := range subs {
+			sub.asked, sub.heard = sub.asked.Add(d), sub.heard.Add(d)
+		}
 	}
 }
 

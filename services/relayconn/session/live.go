@@ -2,11 +2,13 @@ package session
 
 import (
 	"context"
+	"slices"
 	"strconv"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
 )
@@ -24,17 +26,14 @@ func (s *Session) name(prefix string) string {
 	return prefix + strconv.Itoa(s.nextID)
 }
 
-// openLive subscribes to what comes from now on. Filters of layers 2 and 3 go to the newest subscription while it has room, so that many small
-// additions do not become many subscriptions, of which relays allow few.
+// openLive subscribes to what comes from now on. Filters of layers 2 and 3 go together with those of the newest subscription while it has room, so
+// that many small additions do not become many subscriptions, of which relays allow few. That is a new subscription too: where a REQ replaces
+// another, nobody knows what the relay does first.
 func (s *Session) openLive(ctx context.Context, filters []nostr.Filter, first bool) error {
 	filters = layers.Live(filters)
-	if sub := s.newest; !first && sub != nil && sub.reopenAt.IsZero() {
-		if n := fits(sub.filters, filters); n > 0 {
-			sub.filters, filters = append(sub.filters[:len(sub.filters):len(sub.filters)], filters[:n]...), filters[n:]
-			if err := s.Asker.Req(ctx, sub.id, sub.filters); err != nil {
-				return err
-			}
-		}
+	if newest := s.newest; !first && newest != nil && s.shut[newest.id] == nil && fits(newest.filters, filters) > 0 {
+		filters = slices.Concat(newest.filters, filters)
+		s.leave(func(sub *subscription) bool { return sub == newest })
 	}
 	for len(filters) > 0 {
 		n := max(1, fits(nil, filters))
@@ -44,7 +43,77 @@ func (s *Session) openLive(ctx context.Context, filters []nostr.Filter, first bo
 		if !first {
 			s.newest = sub
 		}
-		if err := s.Asker.Req(ctx, sub.id, sub.filters); err != nil {
+		if err := s.open(ctx, sub, time.Now()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// open asks for a live subscription.
+func (s *Session) open(ctx context.Context, sub *subscription, now time.Time) error {
+	sub.asked, sub.reopenAt = now, time.Time{}
+	s.opening[sub.id] = sub
+	return s.Asker.Req(ctx, sub.id, sub.filters)
+}
+
+// opened notes that a live subscription is open, and asks for what came while it was not.
+func (s *Session) opened(sub *subscription) {
+	delete(s.opening, sub.id)
+	delete(s.shut, sub.id)
+	s.makeUp(sub)
+}
+
+// shutMargin is how much earlier than the CLOSED what was missed is asked for: as far back as a quick reconnect goes. Clocks differ, and events
+// come late.
+const shutMargin = 15 * time.Minute
+
+// missed is why the past is asked for of which a live subscription was closed by the relay.
+var missed = cause{source: proto.SourceReconnect, lane: proto.LaneSyncHistoric}
+
+// makeUp plans to ask for what came since the relay closed a live subscription, if it did.
+func (s *Session) makeUp(sub *subscription) {
+	if sub.shutAt.IsZero() {
+		return
+	}
+	since := nostr.Timestamp(sub.shutAt.Add(-shutMargin).Unix())
+	sub.shutAt = time.Time{}
+	s.enqueue(plan{filters: layers.Stored(sub.filters), cause: missed}, &since)
+}
+
+// leave lets go of live subscriptions because others replace them. They are closed only when those are open, so that nothing falls in between.
+func (s *Session) leave(which func(*subscription) bool) {
+	for id, sub := range s.live {
+		if !which(sub) {
+			continue
+		}
+		if s.shut[id] == nil {
+			s.leaving[id] = sub
+		}
+		s.forget(sub)
+		s.makeUp(sub)
+	}
+}
+
+// forget makes a subscription no live one any more.
+func (s *Session) forget(sub *subscription) {
+	delete(s.live, sub.id)
+	delete(s.opening, sub.id)
+	delete(s.shut, sub.id)
+	if s.newest == sub {
+		s.newest = nil
+	}
+}
+
+// closeLeft closes what was left, if what replaces it is open now. Events under its names may still be on their way; not so under the names that
+// were closed before, because the relay has answered since then.
+func (s *Session) closeLeft(ctx context.Context, now time.Time) error {
+	if len(s.leaving) == 0 || !s.mayAsk(now) {
+		return nil
+	}
+	s.left, s.leaving = s.leaving, map[string]*subscription{}
+	for id := range s.left {
+		if err := s.Asker.Unsubscribe(ctx, id); err != nil {
 			return err
 		}
 	}
@@ -65,20 +134,16 @@ func fits(have, more []nostr.Filter) int {
 	return len(more)
 }
 
-// shutMargin is how much earlier than the CLOSED what was missed is asked for: clocks differ, and events come late.
-const shutMargin = time.Minute
-
-// reopen subscribes again where the relay closed a live subscription a while ago, and asks for what has come since then.
+// reopen subscribes again where the relay closed a live subscription a while ago.
 func (s *Session) reopen(ctx context.Context, now time.Time) error {
 	if now.Before(s.limited) {
 		return nil
 	}
-	for _, sub := range s.live {
+	for _, sub := range s.shut {
 		if sub.reopenAt.IsZero() || now.Before(sub.reopenAt) {
 			continue
 		}
-		sub.reopenAt = time.Time{}
-		if err := s.Asker.Req(ctx, sub.id, layers.Since(sub.filters, sub.shutAt.Add(-shutMargin))); err != nil {
+		if err := s.open(ctx, sub, now); err != nil {
 			return err
 		}
 	}
@@ -105,41 +170,28 @@ func (s *Session) crowded() bool {
 	return fewest+len(s.due.filters) <= s.Rules.MaxFilters || open-fewest >= (s.Rules.MaxFilters+3)/4
 }
 
-// consolidate replaces many live filters by few full ones. It waits for pending batches first, and says whether it is done. What a start asks for
-// goes on meanwhile: its filters are not replaced, and the diff would not bring it back.
-func (s *Session) consolidate(ctx context.Context, now time.Time) (bool, error) {
+// mayConsolidate reports whether consolidation need not wait for pending batches any more.
+func (s *Session) mayConsolidate(now time.Time) bool {
 	if s.pending() {
 		if s.consolidateBy.IsZero() {
 			s.consolidateBy = now.Add(s.Rules.ConsolidateWait)
 		}
 		if now.Before(s.consolidateBy) {
-			return false, nil
+			return false
 		}
 		s.Log.Info("consolidating while historic sync is pending; it will come again", "batches", len(s.batches))
 	}
 	s.consolidateBy = time.Time{}
-	var old []string
-	clear(s.left)
-	for id, sub := range s.live {
-		if !sub.first {
-			old = append(old, id)
-			delete(s.live, id)
-			s.left[id] = sub // its events may be on their way, and until the relay has read all this they come for no other
-		}
-	}
-	s.newest = nil
-	// The new ones are opened before the old ones are closed, so that nothing falls in between.
-	if err := s.openLive(ctx, layers.TwoAndThree(items.Union(s.confirmed, s.failed)), false); err != nil {
-		return false, err
-	}
-	for _, id := range old {
-		if err := s.Asker.Unsubscribe(ctx, id); err != nil {
-			return false, err
-		}
-	}
+	return true
+}
+
+// consolidate leaves the many live filters of layers 2 and 3, and gives the few full ones that are to replace them. What a start asks for goes on
+// meanwhile: its filters are not replaced, and the diff would not bring it back.
+func (s *Session) consolidate(ctx context.Context) (fewer []nostr.Filter, err error) {
 	if err := s.dropPending(ctx); err != nil {
-		return false, err
+		return nil, err
 	}
 	s.plan(s.due.cause)
-	return true, nil
+	s.leave(func(sub *subscription) bool { return !sub.first })
+	return layers.TwoAndThree(items.Union(s.confirmed, s.failed)), nil
 }

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"time"
 
@@ -75,7 +74,8 @@ type Status struct {
 	Subscriptions int // open
 	// Confirmed is the revision of the target of which everything was asked for and came; 0: none yet.
 	Confirmed uint64
-	// CaughtUp: what a start asks for has come or failed, so that a next start need not go further back than this connection.
+	// CaughtUp: what a start asks for has come or failed, and so has what the relay had while it closed a live subscription. A next start need
+	// not go further back than this connection.
 	CaughtUp bool
 	// Days counts the daily fresh starts.
 	Days int
@@ -115,12 +115,15 @@ type Start struct {
 // Session is the state of one connection.
 type Session struct {
 	Options
-	ledger *ledger
-	live   map[string]*subscription
-	left   map[string]*subscription // live ones that the last consolidation closed
-	past   map[string]*subscription // historic, at most Rules.AtOnce
-	newest *subscription            // live of layers 2 and 3, which may have room
-	nextID int
+	ledger  *ledger
+	live    map[string]*subscription
+	opening map[string]*subscription // live ones that the relay has not answered yet: whether it has read of them is not known
+	shut    map[string]*subscription // live ones that the relay closed, until they are open again
+	leaving map[string]*subscription // live ones of before, to be closed when those that replace them are open
+	left    map[string]*subscription // live ones that were closed last; the relay may not have read of it yet
+	past    map[string]*subscription // historic, at most Rules.AtOnce
+	newest  *subscription            // live of layers 2 and 3, which may have room
+	nextID  int
 
 	wanted            Wanted
 	confirmed, failed items.Set
@@ -148,14 +151,16 @@ type subscription struct {
 	id      string
 	filters []nostr.Filter
 
-	task  *task     // of historic sync; nil: live
-	asked time.Time // historic: when
-	heard time.Time // historic: last message
+	asked time.Time
+	heard time.Time // last message
 
-	first    bool      // live of layer 1, which consolidation leaves alone
-	shuts    int       // live: how often the relay closed it
-	shutAt   time.Time // live: closed by the relay, and what it has had since then has not come yet; zero: it has
-	reopenAt time.Time // live: closed by the relay, to be opened again then; zero: open
+	task *task // of historic sync; nil: live
+
+	// Of live ones:
+	first    bool      // of layer 1, which consolidation leaves alone
+	shuts    int       // how often the relay closed it without asking for quiet
+	shutAt   time.Time // when the relay closed it, if it is not open again
+	reopenAt time.Time // when to ask for it again; zero: it is open, or was asked for
 }
 
 // plan is what to ask for, why, and with which filters.
@@ -175,7 +180,8 @@ const (
 // New makes a session; Run begins it.
 func New(o Options) *Session {
 	return &Session{
-		Options: o, ledger: newLedger(), live: map[string]*subscription{}, left: map[string]*subscription{}, past: map[string]*subscription{}, warned: map[string]bool{},
+		Options: o, ledger: newLedger(), live: map[string]*subscription{}, opening: map[string]*subscription{}, shut: map[string]*subscription{},
+		leaving: map[string]*subscription{}, left: map[string]*subscription{}, past: map[string]*subscription{}, warned: map[string]bool{},
 		useless: rate.NewLimiter(uselessRate, uselessBurst),
 	}
 }
@@ -254,28 +260,21 @@ func (s *Session) begin(ctx context.Context, start Start) error {
 func (s *Session) restart(ctx context.Context, now time.Time) error {
 	s.dayDue = false
 	s.days++
-	old := slices.Concat(slices.Collect(maps.Keys(s.live)), slices.Collect(maps.Keys(s.past)))
-	clear(s.live)
-	clear(s.left)
-	clear(s.past)
-	s.newest, s.batches, s.queue, s.consolidateBy = nil, nil, nil, time.Time{}
+	for _, sub := range s.past {
+		if err := s.stop(ctx, sub); err != nil {
+			return err
+		}
+	}
+	s.batches, s.queue, s.consolidateBy = nil, nil, time.Time{}
 	s.confirmed, s.failed, s.incomplete, s.status.Confirmed = items.Set{}, items.Set{}, false, 0
+	s.leave(func(*subscription) bool { return true })
 	daily := cause{source: proto.SourceDaily, lane: proto.LaneSyncDaily, liveUntil: now}
 	if err := s.openLive(ctx, layers.One(), true); err != nil {
 		return err
 	}
 	s.enqueue(plan{filters: layers.One(), cause: daily}, nil)
 	s.plan(daily)
-	if err := s.add(ctx, now); err != nil {
-		return err
-	}
-	// The new ones are open before the old ones are closed, so that nothing falls in between.
-	for _, id := range old {
-		if err := s.Asker.Unsubscribe(ctx, id); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.request(ctx, nil)
 }
 
 // want takes in what the target says now.
@@ -301,22 +300,38 @@ func (s *Session) add(ctx context.Context, now time.Time) error {
 		s.consolidateBy = time.Time{}
 		return nil
 	}
-	if now.Before(s.limited) {
+	if !s.mayAsk(now) {
 		return nil
 	}
-	if s.crowded() {
-		if ready, err := s.consolidate(ctx, now); err != nil || !ready {
-			return err
-		}
+	if !s.crowded() {
+		return s.request(ctx, nil)
 	}
-	p := s.due
-	s.due = plan{}
-	if err := s.openLive(ctx, p.filters, false); err != nil {
+	if !s.mayConsolidate(now) {
+		return nil
+	}
+	fewer, err := s.consolidate(ctx)
+	if err != nil {
 		return err
 	}
-	s.enqueue(p, nil)
+	return s.request(ctx, fewer)
+}
+
+// request asks for what was planned, live and historic, and for what else is to be live.
+func (s *Session) request(ctx context.Context, live []nostr.Filter) error {
+	p := s.due
+	s.due = plan{}
+	if err := s.openLive(ctx, slices.Concat(live, p.filters), false); err != nil {
+		return err
+	}
+	if !p.items.Empty() {
+		s.enqueue(p, nil)
+	}
 	return nil
 }
+
+// mayAsk reports whether something new may be asked for. While a live subscription is being opened, nothing is: what comes from now on must be
+// open before the past is asked for, or something falls in between, in whatever order a relay does what it is asked.
+func (s *Session) mayAsk(now time.Time) bool { return len(s.opening) == 0 && !now.Before(s.limited) }
 
 // pump does what has become due: batches that have ended, silent subscriptions, requests that may now be made, the state. It is called after
 // every message, so it looks at what is open and not at everything that is wanted.
@@ -330,7 +345,8 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 			return err
 		}
 	}
-	if err := errors.Join(s.add(ctx, now), s.reopen(ctx, now), s.ask(ctx, now)); err != nil {
+	// The past before what is new: where there is always something new, the past would never come.
+	if err := errors.Join(s.reopen(ctx, now), s.closeLeft(ctx, now), s.ask(ctx, now), s.add(ctx, now)); err != nil {
 		return err
 	}
 	if len(s.batches) > 0 || !s.due.items.Empty() {
@@ -363,7 +379,10 @@ func (s *Session) untilNext(now time.Time) time.Duration {
 	for _, sub := range s.past {
 		sooner(s.patience(sub))
 	}
-	for _, sub := range s.live {
+	for _, sub := range s.opening {
+		sooner(sub.asked.Add(s.Rules.Silence))
+	}
+	for _, sub := range s.shut {
 		sooner(sub.reopenAt)
 	}
 	sooner(s.hold)
@@ -379,7 +398,7 @@ func (s *Session) untilNext(now time.Time) time.Duration {
 func (s *Session) report(c Connection) {
 	st := Status{
 		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: len(s.live) + len(s.past),
-		Confirmed: s.status.Confirmed, CaughtUp: true, Days: s.days, Limited: s.limited,
+		Confirmed: s.status.Confirmed, CaughtUp: len(s.shut) == 0, Days: s.days, Limited: s.limited,
 	}
 	allAsked := s.due.items.Empty() && s.failed.Empty()
 	for _, b := range s.batches {

@@ -1,0 +1,233 @@
+package session_test
+
+import (
+	"bytes"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+// asks counts requests by how their names begin.
+func (p *play) asks(prefix string) (n int) {
+	p.with(func() {
+		for _, l := range p.log {
+			if strings.HasPrefix(l, "REQ "+prefix) {
+				n++
+			}
+		}
+	})
+	return n
+}
+
+// has is whether the relay has a subscription open.
+func (p *play) has(sub string) (open bool) {
+	p.with(func() { _, open = p.asked[sub] })
+	return open
+}
+
+// latest is the name that was asked for last.
+func (p *play) latest() (sub string) {
+	p.with(func() { sub = strings.TrimPrefix(p.log[len(p.log)-1], "REQ ") })
+	return sub
+}
+
+// issues are of one repository, a minute apart, the newest first and of now.
+func issues(t *testing.T, repo string, n int) (events []*nostr.Event) {
+	for i := range n {
+		events = append(events, event(t, 1621, nostr.Timestamp(time.Now().Add(-time.Duration(i)*time.Minute).Unix()), nostr.Tag{"a", repo}))
+	}
+	return events
+}
+
+// TestReplacedWhenTheNewIsOpen: until the relay has answered for the new subscription, in whatever way, or is not going to, the one that it replaces
+// is open and heard, nothing historic is asked for, and nothing else is replaced.
+func TestReplacedWhenTheNewIsOpen(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]func(p *play, sub string){
+		"EOSE": func(p *play, sub string) { p.messages <- wire.Message{Kind: wire.EOSE, Sub: sub} },
+		"CLOSED": func(p *play, sub string) {
+			p.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: "error: no"}
+		},
+		"none": func(*play, string) { time.Sleep(time.Second) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.run(session.Start{})
+				p.want(1, manyRepos(0, 1))
+				p.with(func() { p.deaf = true })
+				old, historic := "l3", p.asks("h")
+				p.want(2, manyRepos(0, 2))
+				added := p.latest()
+				p.want(3, manyRepos(0, 3))
+				time.Sleep(rules.Silence - time.Second)
+				synctest.Wait()
+				if p.latest() != added || p.asks("h") != historic || !p.has(old) || !p.has(added) {
+					t.Fatalf("before the answer: asked %v", p.log)
+				}
+				for i, sub := range []string{old, added} {
+					p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: event(t, 1621, nostr.Timestamp(7+i), nostr.Tag{"a", "30617:aa:000"})}
+				}
+				synctest.Wait()
+				if _, offered := p.count(); offered != 2 {
+					t.Fatalf("%d events heard, want those of the old and of the new name", offered)
+				}
+				answer(p, added)
+				synctest.Wait()
+				if p.has(old) || p.asks("h") == historic || p.latest() == added {
+					t.Fatalf("after the answer: asked %v, the old one is open: %v", p.log, p.has(old))
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+// TestClosedLiveSubscriptionIsOpenedAgain after a pause, but not for ever.
+func TestClosedLiveSubscriptionIsOpenedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		for i := range 8 {
+			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error: shutting down"}
+			time.Sleep(rules.Cooldown + time.Second)
+			synctest.Wait()
+			if want, got := min(i+2, 6), p.asks("l1"); got != want {
+				t.Fatalf("after %d closes it was opened %d times, want %d", i+1, got, want)
+			}
+		}
+		p.stop()
+	})
+}
+
+// TestRefusedLiveSubscriptionIsAskedForAgain as often as the relay wants quiet first: it is asked too much, not for the wrong thing.
+func TestRefusedLiveSubscriptionIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.deaf = true
+		p.run(session.Start{})
+		for i := range 20 {
+			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "rate-limited: slow down"}
+			time.Sleep(rules.Cooldown + time.Second)
+			synctest.Wait()
+			if p.asks("l1") != i+2 || p.asks("h") != 0 {
+				t.Fatalf("after %d refusals: asked %v", i+1, p.log)
+			}
+		}
+		p.with(func() { p.deaf = false })
+		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "l1"}
+		time.Sleep(rules.Settle)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp {
+			t.Fatalf("%+v", st)
+		}
+		p.stop()
+	})
+}
+
+// TestWhatIsMissedWhileClosedComes: all of it, in as many pages as it takes, whatever becomes of the subscription that the relay closed. Until then
+// a next start must go back further than this connection.
+func TestWhatIsMissedWhileClosedComes(t *testing.T) {
+	t.Parallel()
+	const missed = 16
+	closed := func(p *play) {
+		p.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error: too long"}
+		synctest.Wait()
+	}
+	for name, happens := range map[string]func(p *play){
+		"opened again": func(p *play) {
+			closed(p)
+			time.Sleep(rules.Cooldown + time.Second)
+		},
+		"closed twice": func(p *play) {
+			closed(p)
+			p.with(func() { p.deaf = true })
+			time.Sleep(rules.Cooldown + time.Second)
+			closed(p)
+			p.with(func() { p.deaf = false })
+			time.Sleep(rules.Cooldown + time.Second)
+		},
+		"no answer when opened again": func(p *play) {
+			closed(p)
+			p.with(func() { p.deaf = true })
+			time.Sleep(rules.Cooldown + time.Second)
+			synctest.Wait()
+			p.with(func() { p.deaf = false })
+			time.Sleep(rules.Silence)
+		},
+		"consolidated": func(p *play) {
+			closed(p)
+			for n := 2; n <= 5; n++ {
+				p.want(uint64(n), manyRepos(0, n))
+			}
+		},
+		"closed while it is replaced": func(p *play) {
+			p.with(func() { p.deaf = true })
+			p.want(2, manyRepos(0, 2))
+			added := p.latest()
+			closed(p)
+			p.with(func() { p.deaf = false })
+			p.messages <- wire.Message{Kind: wire.EOSE, Sub: added}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.run(session.Start{})
+				p.want(1, manyRepos(0, 1))
+				// The margin goes back as far as a quick reconnect; what is older has come.
+				p.with(func() { p.stored = issues(t, "30617:aa:000", missed+5) })
+				happens(p)
+				synctest.Wait()
+				_, offered := p.count()
+				if offered < missed-1 || offered > missed {
+					t.Fatalf("%d events came, want the %d since a quarter of an hour", offered, missed)
+				}
+				if c := p.offer(0); c.Source != proto.SourceReconnect || c.Lane != proto.LaneSyncHistoric {
+					t.Errorf("offered as %+v", c)
+				}
+				var wasBehind bool
+				p.with(func() {
+					for _, st := range p.statuses[1:] {
+						wasBehind = wasBehind || st.Repos == 1 && !st.CaughtUp
+					}
+				})
+				if st := p.status(); !wasBehind || !st.CaughtUp {
+					t.Errorf("it was told to be behind: %v; in the end %+v", wasBehind, st)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+// TestAskingForAuthenticationIsTold to the operator, once for a connection.
+func TestAskingForAuthenticationIsTold(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.mute = true
+		var told bytes.Buffer
+		p.session.Log = slog.New(slog.NewTextHandler(&told, nil))
+		p.run(session.Start{})
+		for _, sub := range []string{"l1", "h2", "l1"} {
+			p.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: "auth-required: members only"}
+		}
+		p.stop()
+		if n := strings.Count(told.String(), "NIP-42"); n != 1 {
+			t.Errorf("told %d times:\n%s", n, told.String())
+		}
+	})
+}
