@@ -2,7 +2,9 @@ package relay
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/session"
@@ -169,6 +172,22 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	next.resume(now.Add(time.Minute))
 	if start := next.past.start(now.Add(time.Minute), window); start.Since == nil || start.Whole || next.status.Confirmed != 7 {
 		t.Errorf("the successor begins with %+v", start)
+	}
+}
+
+// TestABreachOfProtocolIsTold with how long the relay is left alone for it, like a connection that could not be made.
+func TestABreachOfProtocolIsTold(t *testing.T) {
+	t.Parallel()
+	for _, end := range []func(*life, context.Context, time.Time, error){(*life).ended, (*life).failed} {
+		var text bytes.Buffer
+		l, _ := newLife(t, slog.New(slog.NewTextHandler(&text, nil)))
+		l.state = open(t, bucket(t))
+		now := time.Now()
+		l.health = l.health.Opened(now)
+		end(l, t.Context(), now.Add(time.Second), fmt.Errorf("session: %w", &netguard.ProtocolError{Err: errors.New("101 events that it should not have sent")}))
+		if s := text.String(); !strings.Contains(s, "again_in=12h0m0s naughty=true cause=protocol") || !strings.Contains(s, "101 events") {
+			t.Errorf("told: %s", s)
+		}
 	}
 }
 

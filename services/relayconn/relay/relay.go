@@ -207,8 +207,7 @@ func (l *life) nextDay(now time.Time) time.Time {
 func (l *life) failed(ctx context.Context, now time.Time, err error) {
 	l.health = l.health.Failed(l.Rules.Health, now, err)
 	l.Metrics.attempts.WithLabelValues(l.name, "failure").Inc()
-	l.log.Warn("connection failed", "url", l.url, "attempt", l.health.Failures, "again_in", l.health.NextAttempt.Sub(now).Round(time.Second),
-		"cause", netguard.Classify(err), "error", err)
+	l.tell("connection failed", now, err)
 	l.status = session.Status{Confirmed: l.status.Confirmed}
 	l.save(ctx)
 }
@@ -226,8 +225,14 @@ func (l *life) ended(ctx context.Context, now time.Time, err error) {
 	if ours {
 		l.log.Info("connection closed", "url", l.url)
 	} else {
-		l.log.Warn("disconnected", "url", l.url, "attempt", l.health.Failures, "again_in", max(0, l.health.NextAttempt.Sub(now)).Round(time.Second), "error", err)
+		l.tell("disconnected", now, err)
 	}
+}
+
+// tell says why there is no connection, and for how long the relay is left alone now.
+func (l *life) tell(what string, now time.Time, err error) {
+	l.log.Warn(what, "url", l.url, "attempt", l.health.Failures, "again_in", max(0, l.health.NextAttempt.Sub(now)).Round(time.Second),
+		"naughty", !l.health.Naughty.IsZero(), "cause", netguard.Classify(err), "error", err)
 }
 
 // save writes down how the relay stands.

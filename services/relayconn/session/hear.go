@@ -73,7 +73,8 @@ func (s *Session) closedByRelay(sub *subscription, reason string, now time.Time)
 		delete(s.past, sub.id)
 		s.retry(sub, "closed by the relay: "+reason)
 	case s.live[sub.id] != nil:
-		s.liveClosed(sub, reason, now)
+		_, refused := s.opening[sub.id]
+		s.liveClosed(sub, reason, refused && wantsQuiet(reason), now)
 	case s.leaving[sub.id] != nil: // before those that replace it are open
 		delete(s.leaving, sub.id)
 		sub.shutAt = now
@@ -81,12 +82,11 @@ func (s *Session) closedByRelay(sub *subscription, reason string, now time.Time)
 	}
 }
 
-// liveClosed plans to open a live subscription again, but not for ever.
-func (s *Session) liveClosed(sub *subscription, reason string, now time.Time) {
+// liveClosed plans to open a live subscription again. That is not done for ever, unless the relay did not take it only because it was too early.
+func (s *Session) liveClosed(sub *subscription, reason string, early bool, now time.Time) {
 	s.warn("closed", "the relay closed a live subscription", "reason", reason)
-	_, refused := s.opening[sub.id]
 	delete(s.opening, sub.id)
-	if !refused || !wantsQuiet(reason) { // a relay that is asked too much takes it later
+	if !early {
 		sub.shuts++
 	}
 	if sub.shuts > maxReopen {

@@ -123,15 +123,9 @@ func (s *Session) patience(sub *subscription) time.Time {
 	return silent
 }
 
-// expire ends subscriptions on which the relay has fallen silent. A page that it could not serve because it wanted quiet is asked for again. A live
-// subscription that it did not answer may well be open.
+// expire ends subscriptions on which the relay has fallen silent. A page that it could not serve because it wanted quiet is asked for again.
 func (s *Session) expire(ctx context.Context, now time.Time) error {
-	for _, sub := range s.opening {
-		if !now.Before(sub.asked.Add(s.Rules.Silence)) {
-			s.warn("unanswered", "the relay does not answer a live subscription with EOSE")
-			s.opened(sub)
-		}
-	}
+	s.expireOpening(now)
 	for _, sub := range s.past {
 		if now.Before(s.patience(sub)) {
 			continue
@@ -142,6 +136,20 @@ func (s *Session) expire(ctx context.Context, now time.Time) error {
 		s.retry(sub, fmt.Sprintf("no end of the answer after %v", now.Sub(sub.asked)))
 	}
 	return nil
+}
+
+// expireOpening waits no longer for the relay's answer to live subscriptions. They may well be open, unless the relay wanted quiet instead.
+func (s *Session) expireOpening(now time.Time) {
+	for _, sub := range s.opening {
+		switch {
+		case now.Before(sub.asked.Add(s.Rules.Silence)):
+		case s.limited.After(sub.asked):
+			s.liveClosed(sub, "it wanted quiet instead", true, sub.asked)
+		default:
+			s.warn("unanswered", "the relay does not answer a live subscription with EOSE", "for", s.Rules.Silence)
+			s.opened(sub)
+		}
+	}
 }
 
 // retry asks for a page again if the relay has wanted quiet since it was asked, and otherwise gives it up.

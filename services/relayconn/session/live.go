@@ -87,7 +87,7 @@ func (s *Session) leave(which func(*subscription) bool) {
 		if !which(sub) {
 			continue
 		}
-		if s.shut[id] == nil {
+		if sub.reopenAt.IsZero() {
 			s.leaving[id] = sub
 		}
 		s.forget(sub)

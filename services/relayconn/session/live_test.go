@@ -136,6 +136,66 @@ func TestRefusedLiveSubscriptionIsAskedForAgain(t *testing.T) {
 	})
 }
 
+// TestQuietInsteadOfAnAnswer: a NOTICE does not say for which request it is, so a live subscription that has no answer is asked for again, and what
+// came since it was first asked for too.
+func TestQuietInsteadOfAnAnswer(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 1))
+		p.with(func() { p.deaf = true })
+		p.want(2, manyRepos(0, 2))
+		p.messages <- wire.Message{Kind: wire.Notice, Reason: "rate-limited"}
+		p.with(func() { p.stored = issues(t, "30617:aa:000", 5) })
+		added := p.latest()
+		time.Sleep(rules.Silence)
+		synctest.Wait()
+		p.with(func() { p.deaf = false })
+		if !p.has("l3") {
+			t.Fatal("the old one was closed without the new one")
+		}
+		time.Sleep(rules.Cooldown)
+		synctest.Wait()
+		if _, offered := p.count(); p.asks(added) != 2 || p.has("l3") || offered != 5 {
+			t.Fatalf("asked %v, %d events came", p.log, offered)
+		}
+		p.stop()
+	})
+}
+
+// TestDayClosesWhatItReplaces, whatever becomes of it at the time.
+func TestDayClosesWhatItReplaces(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]func(p *play){
+		"open":    func(*play) {},
+		"opening": func(p *play) { p.with(func() { p.deaf = true }); p.want(2, manyRepos(0, 2)) },
+		"opening again": func(p *play) {
+			p.with(func() { p.deaf = true })
+			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error: oops"}
+			time.Sleep(rules.Cooldown)
+			synctest.Wait()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.run(session.Start{})
+				p.want(1, manyRepos(0, 1))
+				before(p)
+				p.with(func() { p.deaf = false })
+				p.daily <- time.Now()
+				synctest.Wait()
+				if got := len(p.open(true)); got != 1+3 || p.has("l1") || p.has("l3") || p.status().Days != 1 {
+					t.Errorf("%d live filters after the daily start, want those of layer 1 and of #a #A #q", got)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
 // TestWhatIsMissedWhileClosedComes: all of it, in as many pages as it takes, whatever becomes of the subscription that the relay closed. Until then
 // a next start must go back further than this connection.
 func TestWhatIsMissedWhileClosedComes(t *testing.T) {

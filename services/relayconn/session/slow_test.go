@@ -25,7 +25,7 @@ import (
 type slow struct {
 	t       *testing.T
 	late    func(m nostr.Envelope) time.Duration // how long each message waits; nil: all wait as long, and are heeded in order
-	refuse  int                                  // so many REQs are answered with CLOSED first
+	refuses func(n int) bool                     // whether the nth REQ is answered with CLOSED; nil: none is
 	repos   []string                             // issues come for them
 	message sync.WaitGroup
 
@@ -34,7 +34,8 @@ type slow struct {
 	open   map[string]nostr.Filters
 	stored []*nostr.Event // newest first
 	quiet  bool           // no more events
-	closes int            // CLOSEs of live subscriptions
+	reqs   int
+	closes int // CLOSEs of live subscriptions
 }
 
 const lateness = 40 * time.Millisecond
@@ -126,8 +127,7 @@ func (r *slow) heed(m nostr.Envelope) {
 		}
 		delete(r.open, string(*m))
 	case *nostr.ReqEnvelope:
-		if r.refuse > 0 {
-			r.refuse--
+		if r.reqs++; r.refuses != nil && r.refuses(r.reqs) {
 			delete(r.open, m.SubscriptionID)
 			r.send(nostr.ClosedEnvelope{SubscriptionID: m.SubscriptionID, Reason: "rate-limited: slow down"})
 			return
@@ -164,7 +164,8 @@ func TestNothingIsLostAtSlowRelays(t *testing.T) {
 			}
 			return lateness
 		}},
-		"refuses at first": {refuse: 6},
+		"refuses at first":      {refuses: func(n int) bool { return n <= 6 }},
+		"refuses now and again": {refuses: func(n int) bool { return n%7 == 0 }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
