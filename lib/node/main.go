@@ -87,7 +87,7 @@ var Observation = Service{Name: "observation", Run: func(ctx context.Context, n 
 	server := &http.Server{Handler: n.Observation, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: time.Minute}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve observation: %w", err)
+		return fmt.Errorf("serve: %w", err)
 	}
 	return nil
 }}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -14,7 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"tendril.dev/lib/node"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/purgatory"
 	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/smarthttp"
 )
@@ -45,7 +48,7 @@ func TestWhatNobodyWantedIsNotKept(t *testing.T) {
 	ann := announcement(t, "announcement", alice, "x", liar.URL+"/x.git")
 	w.in.holds("x", ann, proto.SourceLive, time.Hour)
 	w.in.holds("x", state("state", alice, "x", 1001, wanted), proto.SourceLive, time.Hour)
-	eventually(t, "several attempts have failed", func() bool { return w.told.count("x failed") >= 3 })
+	eventually(t, "several attempts have failed", func() bool { return w.told.count("x failed 0 the pack has none of the wanted objects") >= 3 })
 	w.stop()
 	if data, err := w.repo(alice, "x").HasData(t.Context()); err != nil || data {
 		t.Errorf("has data: %v, %v", data, err)
@@ -99,5 +102,33 @@ func TestUnfitState(t *testing.T) {
 	eventually(t, "the hunt is over", func() bool { return w.metric("purgatory_sync_queue_size") == 0 })
 	if n := w.told.count("x unfit"); n != 1 {
 		t.Errorf("told %d times", n)
+	}
+}
+
+// TestWhyItDoesNotStart is one sentence, in which the service and what it was doing stand once: `purgatory: ` stands before it on the terminal.
+func TestWhyItDoesNotStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--worker-ttl=1s")
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { taken.Close() })
+	for name, c := range map[string]struct{ flags, want string }{
+		"the port is taken": {"--git-listen=" + taken.Addr().String(),
+			`NGIT_GIT_LISTEN is "` + taken.Addr().String() + `": address already in use; stop what listens there, or choose another`},
+		"the name is taken": {"--worker-name=one", "join the workers: another live worker has this name; NGIT_WORKER_NAME must differ"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := open(t, "two", w.git, w.Bus.ClientURL(), "--worker-ttl=1s", c.flags)
+			err := n.Run(t.Context(), node.Service{Name: "purgatory", Run: purgatory.Run})
+			if err == nil || err.Error() != c.want {
+				t.Errorf("got  %v\nwant %s", err, c.want)
+			}
+			if err := n.Close(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }

@@ -34,8 +34,8 @@ type worker struct {
 	stop func()
 }
 
-// start runs a worker on the git folder; url is the NATS server of another, or empty.
-func start(t testing.TB, name, gitFolder, url string, flags ...string) worker {
+// open opens the node of a worker on the git folder; url is the NATS server of another, or empty.
+func open(t testing.TB, name, gitFolder, url string, flags ...string) *node.Node {
 	t.Helper()
 	flags = append([]string{
 		"--domain=" + domain, "--relay-data-path=" + t.TempDir(), "--database-backend=memory", "--git-data-path=" + gitFolder, "--worker-name=" + name,
@@ -53,6 +53,13 @@ func start(t testing.TB, name, gitFolder, url string, flags ...string) worker {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return n
+}
+
+// start runs a worker in a node that open opens.
+func start(t testing.TB, name, gitFolder, url string, flags ...string) worker {
+	t.Helper()
+	n := open(t, name, gitFolder, url, flags...)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx, node.Service{Name: "purgatory", Run: purgatory.Run}) }()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/node"
 	"tendril.dev/services/purgatory/smarthttp"
 )
 
@@ -24,7 +25,7 @@ func (w *worker) listen() (*server, error) {
 	s := w.node.Settings
 	listener, err := net.Listen("tcp", s.GitListen)
 	if err != nil {
-		return nil, fmt.Errorf("NGIT_GIT_LISTEN is %q: %w; choose another address, or port 0 for any", s.GitListen, err)
+		return nil, node.ListenError("NGIT_GIT_LISTEN", s.GitListen, err)
 	}
 	sv := &server{listener: listener, address: s.GitAdvertise}
 	if sv.address == "" {

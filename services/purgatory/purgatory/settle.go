@@ -269,9 +269,13 @@ func (w *worker) Fetch(ctx context.Context, identifier, url string, want hunt.Wa
 	w.metrics.fetched(url, result, err)
 	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: took.Milliseconds(), Objects: some(result.Got)}
 	if err != nil {
-		notice.Reason, notice.Objects = err.Error(), some(want.Objects)
+		reason := err
+		if failed, ok := errors.AsType[*fetch.Error](err); ok {
+			reason = failed.Err // the URL stands beside it
+		}
+		notice.Reason, notice.Objects = reason.Error(), some(want.Objects)
 		w.tell(identifier, proto.GitFailed, notice)
-		w.log.Info("fetch failed", "identifier", identifier, "url", url, "error", err)
+		w.log.Info("fetch failed", "identifier", identifier, "url", url, "error", reason)
 		return false
 	}
 	w.tell(identifier, proto.GitFetched, notice)
