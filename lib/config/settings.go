@@ -99,7 +99,7 @@ type Sync struct {
 	DeadAfter           time.Duration `env:"NGIT_SYNC_DEAD_AFTER" name:"sync-dead-after" default:"24h" min:"1ms" max:"8760h" help:"A relay that failed for so long is dead, and is tried once in that time."`
 	RateLimitCooldown   time.Duration `env:"NGIT_SYNC_RATE_LIMIT_COOLDOWN" name:"sync-rate-limit-cooldown" default:"65s" min:"1ms" max:"24h" help:"How long a relay that said we are rate limited is left in peace."`
 	PageSize            int           `env:"NGIT_SYNC_PAGE_LIMIT" name:"sync-page-limit" default:"500" min:"1" max:"10000" help:"limit of one page of a historic REQ."`
-	SilenceTimeout      time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" name:"sync-req-timeout" default:"60s" min:"1ms" max:"24h" help:"A relay that says nothing on a historic subscription for so long has failed it."`
+	SilenceTimeout      time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" name:"sync-req-timeout" default:"60s" min:"1ms" max:"24h" help:"A relay that says nothing on a historic subscription for so long has failed it; a live one that it does not answer for so long is taken to be open."`
 	ConsolidateWait     time.Duration `env:"NGIT_SYNC_CONSOLIDATE_WAIT" name:"sync-consolidate-wait" default:"60s" min:"0s" max:"24h" help:"How long consolidation waits for historic sync to end."`
 	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" name:"sync-filters-at-once" default:"4" min:"1" max:"1000" help:"Historic subscriptions open at once on a connection."`
 	MaxFilters          int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" default:"70" min:"1" max:"10000" help:"More live filters than this on a connection are consolidated."`
