@@ -87,8 +87,8 @@ func (r *Repo) Remove(context.Context) error {
 	return nil
 }
 
-// Sweep removes what killed processes left in the repository: packs in quarantine or half out of it, which nobody can see, and lock
-// files, which would keep references from changing for ever. What is younger than any living process could have made it is left alone.
+// Sweep removes what killed processes left in the repository: packs in quarantine, which nobody can see, and lock files, which would
+// keep references from changing for ever. What is younger than any living process could have made it is left alone.
 func (r *Repo) Sweep() error {
 	now := time.Now()
 	folders, err := os.ReadDir(r.in("objects"))
@@ -114,34 +114,16 @@ func (r *Repo) Sweep() error {
 	return nil
 }
 
-// sweepPacks removes packs that were never finished, and those that have no index because a process was killed between the two: nobody sees them. While
-// anything comes or goes among the packs, those without an index are left alone: somebody may be bringing them back from a backup, in any order.
+// sweepPacks removes packs that were never finished. One that is finished but has no index stays, though git does not see it: its index may be what was
+// lost, and a pack can be indexed again.
 func (r *Repo) sweepPacks(now time.Time) error {
-	folder, err := os.Stat(r.in("objects", "pack"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
 	files, err := os.ReadDir(r.in("objects", "pack"))
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	names := make(map[string]bool, len(files))
 	for _, file := range files {
-		names[file.Name()] = true
-	}
-	quiet := now.Sub(folder.ModTime()) > staleFolder
-	for _, file := range files {
-		name := file.Name()
-		base, part := strings.CutSuffix(name, ".pack")
-		if !part {
-			base, part = strings.CutSuffix(name, ".rev")
-		}
-		blind := quiet && part && strings.HasPrefix(name, "pack-") && !names[base+".idx"]
-		if (blind || isUnfinished(name)) && olderThan(file, now, staleFolder) {
-			if err := removeFile(r.in("objects", "pack", name)); err != nil {
+		if isUnfinished(file.Name()) && olderThan(file, now, staleFolder) {
+			if err := removeFile(r.in("objects", "pack", file.Name())); err != nil {
 				return err
 			}
 		}
