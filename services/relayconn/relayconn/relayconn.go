@@ -5,7 +5,6 @@ package relayconn
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -53,7 +52,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		TTL: n.Settings.WorkerTTL, Max: n.Settings.MaxRelaysPerWorker, Log: n.Log,
 	})
 	if err != nil {
-		return fmt.Errorf("join the relay workers: %w", err)
+		return err
 	}
 	var working atomic.Bool
 	n.Ready.Add("relayconn", func() error {
