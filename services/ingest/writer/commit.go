@@ -53,7 +53,7 @@ func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 	}
 	last, err := w.Bus.PublishBatch(ctx, msgs, &b.head)
 	if err != nil {
-		return fmt.Errorf("commit %d events on head %d: %w", len(msgs), b.head, err)
+		return fmt.Errorf("events on head %d: %w", b.head, err)
 	}
 	records := make([]eventdb.Record, len(b.accepted))
 	first := last - uint64(len(msgs)) + 1
@@ -107,7 +107,7 @@ func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Cha
 		}
 		last, err := w.Bus.PublishBatch(ctx, msgs, &head)
 		if err != nil {
-			return fmt.Errorf("commit %d changes of held events on head %d: %w", len(msgs), head, err)
+			return fmt.Errorf("changes of held events on head %d: %w", head, err)
 		}
 		for i := range part {
 			part[i].Seq = last - uint64(len(part)-1-i)
