@@ -50,8 +50,10 @@ staticcheck: bin/staticcheck
 purego: ## every program builds without cgo
 	CGO_ENABLED=0 go build $(PROGRAMS)
 
-alone: ## every module builds without its workspace
-	@for m in $(MODULES); do echo "cd $$m && GOWORK=off go build ./..."; (cd $$m && GOWORK=off go build $(TAGS) -o /dev/null ./...) || exit 1; done
+alone: ## every module builds and vets without its workspace, tests and all
+	@for m in $(MODULES) test; do echo "cd $$m && GOWORK=off go vet ./..."; \
+		(cd $$m && export GOWORK=off && go build $(TAGS) -o /dev/null ./... && go vet $(TAGS) ./...) || exit 1; \
+	done
 
 unit: ## the tests of every module, under the race detector
 	$(TEST) -race $(PACKAGES)
