@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
-	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
@@ -66,69 +65,6 @@ func TestStoryOfARepository(t *testing.T) {
 	}
 	if last.Subject != proto.EventSubjectOf(issue).String() {
 		t.Errorf("subject %s", last.Subject)
-	}
-}
-
-// The fencing test: a writer stands still between its decision and its commit, another takes over, and the first goes on.
-func TestPausedWriterCannotCommit(t *testing.T) {
-	t.Parallel()
-	b := openBus(t, t.TempDir())
-	pause, paused := make(chan struct{}), make(chan struct{})
-	var once atomic.Bool
-	first := start(t, b, "first", func(w *Writer) {
-		w.beforeCommit = func() {
-			if once.CompareAndSwap(false, true) {
-				close(paused)
-				<-pause
-			}
-		}
-		w.turn.beforePull = func() { // the whole replica stands still, as under SIGSTOP
-			if once.Load() {
-				<-pause
-			}
-		}
-	})
-	eventually(t, "the first replica writes", first.Writing)
-	s := newSender(t, b, "fence")
-	alice := newPerson(1)
-	var events []*nostr.Event
-	for i := range 40 {
-		events = append(events, newPerson(100+i).grasps(i))
-	}
-	events = append(events, alice.announcement("tree", 100)) // to be held: the held events are fenced too
-	s.sendAll(proto.LaneUser, events)
-	<-paused
-
-	second := start(t, b, "second", nil)
-	eventually(t, "the standby takes over", second.Writing)
-	// The candidates in the first one's hands come back when their time for an answer is over; the second decides them.
-	s.wait(len(events))
-	head, err := b.LastSeq(t.Context(), proto.StreamEvents)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !first.Writing() {
-		t.Fatal("the first replica does not believe any more that it writes: the test proves nothing")
-	}
-
-	close(pause)
-	eventually(t, "the first one's commit is refused", func() bool { return testutil.ToFloat64(first.Metrics.fenced) == 1 })
-	eventually(t, "the first replica stands by", func() bool { return !first.Writing() })
-	// Two marks and each event once: the log would hide a second copy of an event, its sequence does not.
-	if want := uint64(2 + 40); head != want {
-		t.Errorf("the second writer left the head at %d, want %d", head, want)
-	}
-	if after, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil || after != head {
-		t.Errorf("the head moved from %d to %d, %v: the stale commit was stored", head, after, err)
-	}
-	if got := logIDs(t, b); !sameIDs(got, events[:40]) {
-		t.Errorf("the log has %d events, want exactly the 40 that were sent", len(got))
-	}
-	if second.Held.Len() != 1 || second.Held.ByID(events[40].ID) == nil {
-		t.Errorf("%d held, want the announcement", second.Held.Len())
-	}
-	if n := testutil.ToFloat64(second.Metrics.fenced); n != 0 {
-		t.Errorf("the new writer was refused %v times", n)
 	}
 }
 

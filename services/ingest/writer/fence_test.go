@@ -1,0 +1,88 @@
+package writer
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"tendril.dev/proto"
+)
+
+// The fencing test: a writer stands still between its decision and its commit, another takes over, and the first goes on. Of what the first commits
+// the log comes first, so that the fence of the held events shows only where nothing is for the log.
+func TestPausedWriterCannotCommit(t *testing.T) {
+	t.Parallel()
+	var accepted []*nostr.Event
+	for i := range 40 {
+		accepted = append(accepted, newPerson(100+i).grasps(i))
+	}
+	held := newPerson(1).announcement("tree", 100)
+	for name, accepted := range map[string][]*nostr.Event{"log and held events": accepted, "held events only": nil} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			staleCommit(t, accepted, held)
+		})
+	}
+}
+
+// staleCommit has a writer decide candidates, of which some are to be accepted and one is to be held, and commit them after another did.
+func staleCommit(t *testing.T, accepted []*nostr.Event, held *nostr.Event) {
+	b := openBus(t, t.TempDir())
+	pause, paused := make(chan struct{}), make(chan struct{})
+	var once atomic.Bool
+	first := start(t, b, "first", func(w *Writer) {
+		w.beforeCommit = func() {
+			if once.CompareAndSwap(false, true) {
+				close(paused)
+				<-pause
+			}
+		}
+		w.turn.beforePull = func() { // the whole replica stands still, as under SIGSTOP
+			if once.Load() {
+				<-pause
+			}
+		}
+	})
+	eventually(t, "the first replica writes", first.Writing)
+	s := newSender(t, b, "fence")
+	s.sendAll(proto.LaneUser, append(slices.Clone(accepted), held))
+	<-paused
+
+	second := start(t, b, "second", nil)
+	eventually(t, "the standby takes over", second.Writing)
+	// The candidates in the first one's hands come back when their time for an answer is over; the second decides them.
+	s.wait(len(accepted) + 1)
+	if !first.Writing() {
+		t.Fatal("the first replica does not believe any more that it writes: the test proves nothing")
+	}
+	// Two marks and each event once: a stream would hide a second copy of an event, its sequence does not.
+	heads := map[string]uint64{proto.StreamEvents: uint64(2 + len(accepted)), proto.KVStream(proto.BucketHeld): 2 + 1}
+	wantHeads := func(when string) {
+		t.Helper()
+		for stream, want := range heads {
+			if head, err := b.LastSeq(t.Context(), stream); err != nil || head != want {
+				t.Errorf("%s the head of %s is %d, want %d (%v)", when, stream, head, want, err)
+			}
+		}
+	}
+	wantHeads("after the second writer's commit")
+
+	close(pause)
+	eventually(t, "the first replica stands by", func() bool { return !first.Writing() })
+	wantHeads("after the stale commit")
+	if n := testutil.ToFloat64(first.Metrics.fenced); n != 1 {
+		t.Errorf("the first writer was refused %v times, want once", n)
+	}
+	if n := testutil.ToFloat64(second.Metrics.fenced); n != 0 {
+		t.Errorf("the new writer was refused %v times", n)
+	}
+	if got := logIDs(t, b); !sameIDs(got, accepted) {
+		t.Errorf("the log has %d events, want exactly the %d that were to be accepted", len(got), len(accepted))
+	}
+	if second.Held.Len() != 1 || second.Held.ByID(held.ID) == nil {
+		t.Errorf("%d held, want the announcement", second.Held.Len())
+	}
+}
