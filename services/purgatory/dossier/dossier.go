@@ -235,6 +235,19 @@ func (d Dossier) CloneURLs() []string {
 	return all.list
 }
 
+// Commit says which commit an event of this dossier is pushed with: that of a pull request or update; none for an announcement or a state, which are
+// known and name no commit of their own. known is false for every other event.
+func (d Dossier) Commit(id string) (commit string, known bool) {
+	for _, pr := range d.PullRequests {
+		if pr.Event.ID == id {
+			return pr.Commit, true
+		}
+	}
+	known = slices.ContainsFunc(d.Announcements, func(a Announcement) bool { return a.Event.ID == id }) ||
+		slices.ContainsFunc(d.States, func(s State) bool { return s.Event.ID == id })
+	return "", known
+}
+
 // maxNear bounds how many people's URLs count as near.
 const maxNear = 32
 

@@ -134,7 +134,8 @@ func TestStatesForAndSuperseded(t *testing.T) {
 
 func TestAuthorise(t *testing.T) {
 	t.Parallel()
-	prID := strings.Repeat("ab", 32)
+	prID, noteID := strings.Repeat("ab", 32), strings.Repeat("ef", 32)
+	commits := map[string]string{prID: c1, noteID: ""}
 	accepted := state(owner, 3, "refs/heads/main", c1)
 	waiting := state(friend, 5, "refs/heads/main", c2, "refs/tags/v1", c1)
 	before := state(friend, 2, "refs/heads/main", c2)
@@ -164,11 +165,15 @@ func TestAuthorise(t *testing.T) {
 		{"the tip of an unknown event", bare, nil, []dossier.Change{{"refs/nostr/" + strings.Repeat("cd", 32), c1}}, "", ""},
 		{"the tip of a known event", bare, nil, []dossier.Change{{"refs/nostr/" + prID, c1}}, "", ""},
 		{"another tip of a known event", bare, nil, []dossier.Change{{"refs/nostr/" + prID, c2}}, "", "names commit " + c1},
+		{"a tip of a known event without a commit", bare, nil, []dossier.Change{{"refs/nostr/" + noteID, c1}}, "", "event " + noteID + " is no pull request and names no commit"},
 		{"a name that is no id", bare, nil, []dossier.Change{{"refs/nostr/main", c1}}, "", "64 hex"},
 		{"deleting a tip", bare, nil, []dossier.Change{{"refs/nostr/" + prID, ""}}, "", "cannot be deleted"},
 		{"good branches with a bad tip", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}, {"refs/nostr/x", c1}}, "", "64 hex"},
 	} {
-		s, err := tc.d.Authorise(dossier.Push{Owner: owner, Refs: tc.refs, Changes: tc.changes, Commit: func(id string) (string, bool, error) { return c1, id == prID, nil }})
+		s, err := tc.d.Authorise(dossier.Push{Owner: owner, Refs: tc.refs, Changes: tc.changes, Commit: func(id string) (string, bool, error) {
+			commit, known := commits[id]
+			return commit, known, nil
+		}})
 		var refused *dossier.Refused
 		switch {
 		case tc.refusal != "":

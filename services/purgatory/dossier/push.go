@@ -20,7 +20,7 @@ type Push struct {
 	Owner   string
 	Refs    map[string]string // of the repository before the push, refs/heads and refs/tags
 	Changes []Change
-	// Commit says which commit a known event names; ok is false for one that is not known.
+	// Commit says which commit a known event names, empty for one that names none; ok is false for one that is not known.
 	Commit func(eventID string) (commit string, ok bool, err error)
 }
 
@@ -76,10 +76,13 @@ func (p Push) checkNostr(c Change) error {
 	if err != nil {
 		return err
 	}
-	if known && commit != c.New {
-		return refused("event %s names commit %s, not %s", id, commit, c.New)
+	switch {
+	case !known || commit == c.New:
+		return nil
+	case commit == "":
+		return refused("event %s is no pull request and names no commit", id)
 	}
-	return nil
+	return refused("event %s names commit %s, not %s", id, commit, c.New)
 }
 
 // stateEqual finds the state that allows references: by the owner or a maintainer, not older than the one that counts now, naming exactly them.

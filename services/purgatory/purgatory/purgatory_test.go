@@ -158,6 +158,36 @@ func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 	}
 }
 
+// TestNoCommitUnderAnotherEvent: nothing is pushed under the name of an announcement or a state, while they wait or when they are served.
+func TestNoCommitUnderAnotherEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	c1 := work.Commit("a", "1")
+	ann, st := announcement(t, "announcement", alice, "x"), state("state", alice, "x", 1001, c1)
+	w.in.holds("x", ann, proto.SourceUser, time.Hour)
+	w.in.holds("x", st, proto.SourceUser, time.Hour)
+	refused := func(when string) {
+		t.Helper()
+		for _, ev := range []*nostr.Event{ann, st} {
+			out, err := w.push(work, alice, "x", "main:refs/nostr/"+ev.ID)
+			if err == nil || !strings.Contains(out, "event "+ev.ID+" is no pull request and names no commit") {
+				t.Errorf("%s, under the name of the %s: %v\n%s", when, ev.Content, err, out)
+			}
+			if got := w.ref(alice, "x", "refs/nostr/"+ev.ID); got != "" {
+				t.Errorf("%s, under the name of the %s there is %s", when, ev.Content, got)
+			}
+		}
+	}
+	refused("while they wait")
+	if out, err := w.push(work, alice, "x", "main"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.released(ann)
+	w.released(st)
+	refused("when they are served")
+}
+
 // TestExpiry in two phases: the empty repository goes with the first, a state event revives it, and the end is told once, however often it is due.
 func TestExpiry(t *testing.T) {
 	t.Parallel()

@@ -412,6 +412,38 @@ func TestPushedTips(t *testing.T) {
 	w.wantRefs(alice, nostrPrefix+good.ID, c1)
 }
 
+// TestCommitOf: only pull requests and updates name a commit; whatever else is known, held or accepted, names none.
+func TestCommitOf(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	c1 := strings.Repeat("c", 40)
+	heldPull, pull := w.pull("held pull", carol, c1, alice), w.pull("pull", carol, c1, alice)
+	announcement, state, note := w.announce("announcement", alice), w.state("state", alice, mainBranch, c1), w.event("note", 1, carol)
+	heldAnnouncement, heldState := w.announce("held announcement", bob), w.state("held state", bob, mainBranch, c1)
+	for _, ev := range []*nostr.Event{pull, announcement, state, note} {
+		w.accept(ev)
+	}
+	for name, tc := range map[string]struct {
+		id, commit string
+		known      bool
+	}{
+		"a held pull request":      {heldPull.ID, c1, true},
+		"an accepted pull request": {pull.ID, c1, true},
+		"a held announcement":      {heldAnnouncement.ID, "", true},
+		"an accepted announcement": {announcement.ID, "", true},
+		"a held state":             {heldState.ID, "", true},
+		"an accepted state":        {state.ID, "", true},
+		"a note":                   {note.ID, "", true},
+		"an unknown event":         {strings.Repeat("e", 64), "", false},
+		"no event id":              {"main", "", false},
+	} {
+		commit, known, err := release.CommitOf(w.dossier(), w.find, tc.id)
+		if commit != tc.commit || known != tc.known || err != nil {
+			t.Errorf("%s: %q, known %v (%v), want %q, known %v", name, commit, known, err, tc.commit, tc.known)
+		}
+	}
+}
+
 // TestRefusedReleaseIsTakenBack: references fall back on what counts without it, and to nothing where nothing else does.
 func TestRefusedReleaseIsTakenBack(t *testing.T) {
 	t.Parallel()

@@ -112,12 +112,11 @@ func Waiting(ctx context.Context, repo *repository.Repo, accepted func(id string
 	return events, err
 }
 
-// CommitOf says which commit an event names that is known as a pull request or an update, held or accepted.
+// CommitOf says which commit an event names that is known, held or accepted: only a pull request or an update names one, so that none may be pushed
+// under the name of another event.
 func CommitOf(d dossier.Dossier, accepted func(id string) (*nostr.Event, error), id string) (commit string, known bool, err error) {
-	for _, pr := range d.PullRequests {
-		if pr.Event.ID == id {
-			return pr.Commit, true, nil
-		}
+	if commit, known := d.Commit(id); known {
+		return commit, true, nil
 	}
 	if !nip34.IsHex64(id) {
 		return "", false, nil
@@ -128,8 +127,7 @@ func CommitOf(d dossier.Dossier, accepted func(id string) (*nostr.Event, error),
 	}
 	pr, err := nip34.ParsePullRequest(ev)
 	if err != nil {
-		// An event of another kind names no commit, so that none may be pushed under its name.
-		return "", true, nil
+		return "", true, nil // of another kind
 	}
 	return pr.Commit, true, nil
 }
