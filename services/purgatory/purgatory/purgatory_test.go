@@ -383,7 +383,7 @@ func candidatesWaiting(t *testing.T, w *world) uint64 {
 	return stream.CachedInfo().State.Msgs
 }
 
-// TestStopDuringAFetch: a server that never answers does not keep the worker from ending.
+// TestStopDuringAFetch: a server that never answers does not keep the worker from ending, and is not blamed for it.
 func TestStopDuringAFetch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -402,5 +402,20 @@ func TestStopDuringAFetch(t *testing.T) {
 	w.stop()
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the stop took %v", took)
+	}
+	if n := w.metric("purgatory_sync_attempts_total"); n > 0 {
+		t.Errorf("%v fetches are counted, and the only one was cut off by the stop", n)
+	}
+	// What comes after all that the worker has told:
+	last, err := proto.GitSubject("last", proto.GitPushed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Bus.Conn.Publish(last, []byte(`{"identifier":"last"}`)); err != nil {
+		t.Fatal(err)
+	}
+	w.told.await("last pushed")
+	if n := w.told.count("x failed"); n != 0 {
+		t.Errorf("told of %d failed fetches", n)
 	}
 }

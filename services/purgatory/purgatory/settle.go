@@ -147,14 +147,14 @@ func (w *worker) Look(ctx context.Context, identifier string) (hunt.Prospect, er
 	p := hunt.Prospect{URLs: d.CloneURLs()}
 	for _, want := range d.Wants() {
 		missing, err := w.missing(ctx, identifier, want)
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			w.log.Error("missing objects could not be looked for", "identifier", identifier, "owner", want.Owner, "error", err)
 		}
 		if len(missing) > 0 {
 			p.Wants = append(p.Wants, hunt.Want{Owner: want.Owner, Objects: missing, Near: want.Near})
 		}
 	}
-	if err := w.tidy(ctx, d); err != nil {
+	if err := w.tidy(ctx, d); err != nil && ctx.Err() == nil {
 		w.log.Error("packs could not be brought together", "identifier", identifier, "error", err)
 	}
 	return p, ctx.Err()
@@ -266,6 +266,9 @@ func (w *worker) Fetch(ctx context.Context, identifier, url string, want hunt.Wa
 	began := time.Now()
 	result, err := fetch.Fetch(ctx, w.guard, url, repo, want.Objects, w.limits)
 	took := time.Since(began)
+	if err != nil && ctx.Err() != nil {
+		return false // cut off by our own stop: no failure of the server
+	}
 	w.metrics.fetched(url, result, err)
 	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: took.Milliseconds(), Objects: some(result.Got)}
 	if err != nil {
