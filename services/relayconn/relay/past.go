@@ -27,11 +27,16 @@ func (p past) held(now time.Time, caughtUp bool) past {
 	return p
 }
 
-// ended notes the end of a connection. What was confirmed on it has come live until now, unless it was to be caught up with first.
-func (p past) ended(now time.Time, caughtUp bool) past {
+// ended notes the end of a connection. What was confirmed on it has come live until now, or until something went missing, unless it was to be caught
+// up with first.
+func (p past) ended(now time.Time, caughtUp bool, missing time.Time) past {
 	p = p.held(now, caughtUp)
-	if p.complete.IsZero() {
+	switch {
+	case !p.complete.IsZero():
+	case missing.IsZero():
 		p.complete = now
+	default:
+		p.complete = missing
 	}
 	return p
 }

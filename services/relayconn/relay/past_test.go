@@ -25,14 +25,16 @@ func TestPast(t *testing.T) {
 		whole bool
 	}{
 		"never connected":                          {past: past{}, at: 0},
-		"away for as long as may be":               {past: caughtUp.ended(after(60), true), at: 75, quick: true, since: 45},
-		"away for longer":                          {past: caughtUp.ended(after(60), true), at: 76},
+		"away for as long as may be":               {past: caughtUp.ended(after(60), true, time.Time{}), at: 75, quick: true, since: 45},
+		"away for longer":                          {past: caughtUp.ended(after(60), true, time.Time{}), at: 76},
 		"crashed: the last tick counts":            {past: caughtUp.held(after(30), true), at: 40, quick: true, since: 15},
-		"a fresh start that was cut off":           {past: past{}.begun().held(after(5), false).ended(after(10), false), at: 11, quick: true, since: -5, whole: true},
-		"cut off twice":                            {past: past{}.begun().ended(after(10), false).held(after(20), false).ended(after(25), false), at: 26, quick: true, since: -5, whole: true},
-		"a reconnect that was cut off":             {past: caughtUp.ended(after(60), true).held(after(70), false).ended(after(80), false), at: 81, quick: true, since: 45},
-		"a reconnect that caught up":               {past: caughtUp.ended(after(60), true).held(after(70), false).ended(after(80), true), at: 81, quick: true, since: 65},
-		"a daily start that was cut off":           {past: caughtUp.held(after(60), true).begun().held(after(61), false).ended(after(62), false), at: 63, quick: true, since: 47, whole: true},
+		"a fresh start that was cut off":           {past: past{}.begun().held(after(5), false).ended(after(10), false, time.Time{}), at: 11, quick: true, since: -5, whole: true},
+		"cut off while something was missing":      {past: past{}.begun().held(after(5), false).ended(after(60), false, after(10)), at: 61, quick: true, since: -5, whole: true},
+		"missing something that was caught up":     {past: caughtUp.ended(after(60), false, after(10)), at: 61, quick: true, since: -14},
+		"cut off twice":                            {past: past{}.begun().ended(after(10), false, time.Time{}).held(after(20), false).ended(after(25), false, time.Time{}), at: 26, quick: true, since: -5, whole: true},
+		"a reconnect that was cut off":             {past: caughtUp.ended(after(60), true, time.Time{}).held(after(70), false).ended(after(80), false, time.Time{}), at: 81, quick: true, since: 45},
+		"a reconnect that caught up":               {past: caughtUp.ended(after(60), true, time.Time{}).held(after(70), false).ended(after(80), true, time.Time{}), at: 81, quick: true, since: 65},
+		"a daily start that was cut off":           {past: caughtUp.held(after(60), true).begun().held(after(61), false).ended(after(62), false, time.Time{}), at: 63, quick: true, since: 47, whole: true},
 		"a fresh start that never stood is no one": {past: past{}.begun(), at: 1},
 	} {
 		got := tc.past.start(after(tc.at), window)

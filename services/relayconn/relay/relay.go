@@ -213,7 +213,7 @@ func (l *life) failed(ctx context.Context, now time.Time, err error) {
 }
 
 func (l *life) ended(ctx context.Context, now time.Time, err error) {
-	l.past = l.past.ended(now, l.status.CaughtUp)
+	l.past = l.past.ended(now, l.status.CaughtUp, l.status.Missing)
 	ours := ctx.Err() != nil || errors.Is(err, errWithdrawn)
 	if ours {
 		l.health = l.health.Left(l.Rules.Health, now)

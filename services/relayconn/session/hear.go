@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -21,8 +22,11 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	now := time.Now()
 	if m.Kind == wire.Notice {
 		s.Log.Debug("notice", "text", m.Reason)
-		if wantsQuiet(m.Reason) {
+		switch {
+		case wantsQuiet(m.Reason):
 			s.quieten(now, m.Reason)
+		case wantsFewer(m.Reason):
+			s.tooMany(m.Reason, now)
 		}
 		return s.nothing(ctx)
 	}
@@ -44,7 +48,8 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	return s.nothing(ctx)
 }
 
-// nothing notes a message that brought nothing. A relay that floods us with them is read more slowly.
+// nothing notes a message that brought nothing. A relay that floods us with them is read more slowly, at its own cost: what it owes us does not get
+// more time.
 func (s *Session) nothing(ctx context.Context) error {
 	reservation := s.useless.Reserve()
 	wait := reservation.Delay()
@@ -56,7 +61,6 @@ func (s *Session) nothing(ctx context.Context) error {
 		return ctx.Err()
 	case <-time.After(wait):
 	}
-	s.waited(wait)
 	return nil
 }
 
@@ -72,13 +76,33 @@ func (s *Session) closedByRelay(sub *subscription, reason string, now time.Time)
 	case sub.task != nil:
 		delete(s.past, sub.id)
 		s.retry(sub, "closed by the relay: "+reason)
+	case !sub.reopenAt.IsZero(): // it is closed already
 	case s.live[sub.id] != nil:
 		_, refused := s.opening[sub.id]
-		s.liveClosed(sub, reason, refused && wantsQuiet(reason), now)
+		switch {
+		case refused && !wantsQuiet(reason) && wantsSmaller(reason) && len(sub.filters) > 1:
+			s.split(sub, reason, now)
+		default:
+			s.liveClosed(sub, reason, refused && (wantsQuiet(reason) || wantsFewer(reason)), now)
+		}
 	case s.leaving[sub.id] != nil: // before those that replace it are open
 		delete(s.leaving, sub.id)
 		sub.shutAt = now
 		s.makeUp(sub)
+	}
+}
+
+// tooMany: where a relay has too many of our subscriptions, its notice does not say which one it did not take, and it may even have answered for that
+// (strfry sends EOSE before it looks). It is most likely the one that was asked for last.
+func (s *Session) tooMany(reason string, now time.Time) {
+	var last *subscription
+	for _, sub := range s.live {
+		if sub.reopenAt.IsZero() && now.Before(sub.asked.Add(s.Rules.Silence)) && (last == nil || sub.turn > last.turn) {
+			last = sub
+		}
+	}
+	if last != nil {
+		s.liveClosed(last, reason, true, now)
 	}
 }
 
@@ -89,14 +113,14 @@ func (s *Session) liveClosed(sub *subscription, reason string, early bool, now t
 	if !early {
 		sub.shuts++
 	}
-	if sub.shuts > maxReopen {
-		s.warn("kept closed", "the relay keeps closing a live subscription; it stays closed", "reason", reason)
-		s.incomplete = true
-		s.forget(sub)
-		return
-	}
 	if sub.shutAt.IsZero() {
 		sub.shutAt = now
+	}
+	if sub.shuts > maxReopen {
+		s.warn("kept closed", "the relay keeps closing a live subscription; it stays closed", "reason", reason)
+		s.incomplete, s.gaveUp = true, earlier(s.gaveUp, sub.shutAt)
+		s.forget(sub)
+		return
 	}
 	s.shut[sub.id], sub.reopenAt = sub, now.Add(s.Rules.Cooldown)
 }
@@ -109,13 +133,18 @@ func (s *Session) quieten(now time.Time, why string) {
 
 // wantsQuiet reports whether a relay says that we ask too much. NIP-01 has a prefix for it; many relays have words of their own.
 func wantsQuiet(text string) bool {
+	return says(text, "rate-limit", "rate limit", "too many requests", "too fast", "slow down")
+}
+
+// wantsFewer reports whether a relay says that we have too many subscriptions open.
+func wantsFewer(text string) bool { return says(text, "too many concurrent", "too many subscriptions") }
+
+// wantsSmaller reports whether a relay says that one subscription asks for too much.
+func wantsSmaller(text string) bool { return says(text, "filter", "too large", "too big") }
+
+func says(text string, phrases ...string) bool {
 	text = strings.ToLower(text)
-	for _, phrase := range []string{"rate-limit", "rate limit", "too many requests", "too fast", "slow down"} {
-		if strings.Contains(text, phrase) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(phrases, func(phrase string) bool { return strings.Contains(text, phrase) })
 }
 
 // event takes in an event, if it is what it says and was asked for.

@@ -19,6 +19,8 @@ type cause struct {
 	lane   proto.Lane
 	// liveUntil: events made before should have come live; zero: none should.
 	liveUntil time.Time
+	// missing: since when events have not come live because the relay closed a subscription; zero: not because of that.
+	missing time.Time
 }
 
 // startup is the cause of a fresh start, and of whatever is asked for the first time.

@@ -14,9 +14,9 @@ import (
 )
 
 const (
-	// perReq is how many live filters one subscription carries, and bytesPerReq about how long a REQ may become: many relays take no more.
-	perReq      = 10
-	bytesPerReq = 64 << 10
+	// filtersPerReq is how many live filters one subscription carries, and bytesPerReq about how long a REQ may become: many relays take no more.
+	filtersPerReq = 10
+	bytesPerReq   = 64 << 10
 	// maxReopen is how often a live subscription that the relay closed is opened again on one connection.
 	maxReopen = 5
 )
@@ -31,12 +31,12 @@ func (s *Session) name(prefix string) string {
 // another, nobody knows what the relay does first.
 func (s *Session) openLive(ctx context.Context, filters []nostr.Filter, first bool) error {
 	filters = layers.Live(filters)
-	if newest := s.newest; !first && newest != nil && s.shut[newest.id] == nil && fits(newest.filters, filters) > 0 {
+	if newest := s.newest; !first && newest != nil && s.shut[newest.id] == nil && s.fits(newest.filters, filters) > 0 {
 		filters = slices.Concat(newest.filters, filters)
 		s.leave(func(sub *subscription) bool { return sub == newest })
 	}
 	for len(filters) > 0 {
-		n := max(1, fits(nil, filters))
+		n := max(1, s.fits(nil, filters))
 		sub := &subscription{id: s.name("l"), filters: filters[:n:n], first: first}
 		filters = filters[n:]
 		s.live[sub.id] = sub
@@ -52,7 +52,8 @@ func (s *Session) openLive(ctx context.Context, filters []nostr.Filter, first bo
 
 // open asks for a live subscription.
 func (s *Session) open(ctx context.Context, sub *subscription, now time.Time) error {
-	sub.asked, sub.reopenAt = now, time.Time{}
+	s.turns++
+	sub.asked, sub.turn, sub.reopenAt = now, s.turns, time.Time{}
 	s.opening[sub.id] = sub
 	return s.Asker.Req(ctx, sub.id, sub.filters)
 }
@@ -62,10 +63,10 @@ func (s *Session) opened(sub *subscription) {
 	delete(s.opening, sub.id)
 	delete(s.shut, sub.id)
 	s.makeUp(sub)
+	sub.held = true
 }
 
-// shutMargin is how much earlier than the CLOSED what was missed is asked for: as far back as a quick reconnect goes. Clocks differ, and events
-// come late.
+// shutMargin is how much earlier than the CLOSED what was missed is asked for: clocks differ, and events come late.
 const shutMargin = 15 * time.Minute
 
 // missed is why the past is asked for of which a live subscription was closed by the relay.
@@ -76,12 +77,31 @@ func (s *Session) makeUp(sub *subscription) {
 	if sub.shutAt.IsZero() {
 		return
 	}
-	since := nostr.Timestamp(sub.shutAt.Add(-shutMargin).Unix())
+	since, why := nostr.Timestamp(sub.shutAt.Add(-shutMargin).Unix()), missed
+	why.missing = sub.shutAt
+	if sub.held {
+		why.liveUntil = sub.shutAt
+	}
 	sub.shutAt = time.Time{}
-	s.enqueue(plan{filters: layers.Stored(sub.filters), cause: missed}, &since)
+	s.enqueue(plan{filters: layers.Stored(sub.filters), cause: why}, &since)
 }
 
-// leave lets go of live subscriptions because others replace them. They are closed only when those are open, so that nothing falls in between.
+// split asks in smaller pieces for what is too much in one subscription for the relay, which gets no larger ones from now on.
+func (s *Session) split(sub *subscription, reason string, now time.Time) {
+	s.perReq = max(1, len(sub.filters)/2)
+	s.warn("split", "the relay takes no subscription as large as this; they are made smaller", "reason", reason, "filters", s.perReq)
+	s.forget(sub)
+	for filters := range slices.Chunk(sub.filters, s.perReq) {
+		part := &subscription{id: s.name("l"), filters: filters, first: sub.first, held: sub.held, shutAt: sub.shutAt, reopenAt: now}
+		if part.shutAt.IsZero() {
+			part.shutAt = now
+		}
+		s.live[part.id], s.shut[part.id] = part, part
+	}
+}
+
+// leave lets go of live subscriptions because others replace them. They are closed only when the relay has answered for those, so that nothing falls
+// in between; where it did not take one, what came since then is made up for.
 func (s *Session) leave(which func(*subscription) bool) {
 	for id, sub := range s.live {
 		if !which(sub) {
@@ -105,8 +125,7 @@ func (s *Session) forget(sub *subscription) {
 	}
 }
 
-// closeLeft closes what was left, if what replaces it is open now. Events under its names may still be on their way; not so under the names that
-// were closed before, because the relay has answered since then.
+// closeLeft closes what was left, if the relay has answered for what replaces it, or is not going to. Events under its names may still be on their way.
 func (s *Session) closeLeft(ctx context.Context, now time.Time) error {
 	if len(s.leaving) == 0 || !s.mayAsk(now) {
 		return nil
@@ -121,13 +140,13 @@ func (s *Session) closeLeft(ctx context.Context, now time.Time) error {
 }
 
 // fits is how many more filters a subscription takes.
-func fits(have, more []nostr.Filter) int {
+func (s *Session) fits(have, more []nostr.Filter) int {
 	size := 0
 	for _, f := range have {
 		size += layers.Bytes(f)
 	}
 	for n, f := range more {
-		if size += layers.Bytes(f); size > bytesPerReq || len(have)+n == perReq {
+		if size += layers.Bytes(f); size > bytesPerReq || len(have)+n >= s.perReq {
 			return n
 		}
 	}

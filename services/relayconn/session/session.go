@@ -74,9 +74,10 @@ type Status struct {
 	Subscriptions int // open
 	// Confirmed is the revision of the target of which everything was asked for and came; 0: none yet.
 	Confirmed uint64
-	// CaughtUp: what a start asks for has come or failed, and so has what the relay had while it closed a live subscription. A next start need
-	// not go further back than this connection.
+	// CaughtUp: what a start asks for has come or failed, and nothing is Missing. A next start need not go further back than this connection.
 	CaughtUp bool
+	// Missing is since when what comes live is not all there, because the relay closed a live subscription; zero: it is all there.
+	Missing time.Time
 	// Days counts the daily fresh starts.
 	Days int
 	// Limited is until when the relay wants quiet.
@@ -120,10 +121,12 @@ type Session struct {
 	opening map[string]*subscription // live ones that the relay has not answered yet: whether it has read of them is not known
 	shut    map[string]*subscription // live ones that the relay closed, until they are open again
 	leaving map[string]*subscription // live ones of before, to be closed when those that replace them are open
-	left    map[string]*subscription // live ones that were closed last; the relay may not have read of it yet
+	left    map[string]*subscription // live ones that were closed last; their events may still be on their way
 	past    map[string]*subscription // historic, at most Rules.AtOnce
 	newest  *subscription            // live of layers 2 and 3, which may have room
+	perReq  int                      // how many filters a live subscription may have
 	nextID  int
+	turns   int // live subscriptions asked for, again counted again
 
 	wanted            Wanted
 	confirmed, failed items.Set
@@ -139,6 +142,7 @@ type Session struct {
 	consolidateBy time.Time // consolidation waits for batches until then; zero: none waits
 	quietSince    time.Time // no batch has been pending since; zero: one is
 	incomplete    bool      // a batch has failed since the start
+	gaveUp        time.Time // since when something is not live that is not asked for again before the next start; zero: nothing
 	status        Status
 
 	invalid int
@@ -158,6 +162,8 @@ type subscription struct {
 
 	// Of live ones:
 	first    bool      // of layer 1, which consolidation leaves alone
+	held     bool      // the relay has had it open
+	turn     int       // counts in the order in which they were asked for
 	shuts    int       // how often the relay closed it without asking for quiet
 	shutAt   time.Time // when the relay closed it, if it is not open again
 	reopenAt time.Time // when to ask for it again; zero: it is open, or was asked for
@@ -181,7 +187,7 @@ const (
 func New(o Options) *Session {
 	return &Session{
 		Options: o, ledger: newLedger(), live: map[string]*subscription{}, opening: map[string]*subscription{}, shut: map[string]*subscription{},
-		leaving: map[string]*subscription{}, left: map[string]*subscription{}, past: map[string]*subscription{}, warned: map[string]bool{},
+		perReq: filtersPerReq, leaving: map[string]*subscription{}, left: map[string]*subscription{}, past: map[string]*subscription{}, warned: map[string]bool{},
 		useless: rate.NewLimiter(uselessRate, uselessBurst),
 	}
 }
@@ -197,10 +203,11 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 	wake := time.NewTimer(0)
 	defer wake.Stop()
 	for {
-		if err := s.pump(ctx, time.Now()); err != nil {
+		now := time.Now()
+		if err := s.pump(ctx, now); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		wake.Reset(s.untilNext(time.Now()))
+		wake.Reset(time.Until(now.Add(s.untilNext(now)))) // what becomes due while pump works is due then
 		var err error
 		select {
 		case <-ctx.Done():
@@ -266,7 +273,7 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 		}
 	}
 	s.batches, s.queue, s.consolidateBy = nil, nil, time.Time{}
-	s.confirmed, s.failed, s.incomplete, s.status.Confirmed = items.Set{}, items.Set{}, false, 0
+	s.confirmed, s.failed, s.incomplete, s.gaveUp, s.status.Confirmed = items.Set{}, items.Set{}, false, time.Time{}, 0
 	s.leave(func(*subscription) bool { return true })
 	daily := cause{source: proto.SourceDaily, lane: proto.LaneSyncDaily, liveUntil: now}
 	if err := s.openLive(ctx, layers.One(), true); err != nil {
@@ -330,8 +337,16 @@ func (s *Session) request(ctx context.Context, live []nostr.Filter) error {
 }
 
 // mayAsk reports whether something new may be asked for. While a live subscription is being opened, nothing is: what comes from now on must be
-// open before the past is asked for, or something falls in between, in whatever order a relay does what it is asked.
-func (s *Session) mayAsk(now time.Time) bool { return len(s.opening) == 0 && !now.Before(s.limited) }
+// open before the past is asked for, or something falls in between, in whatever order a relay does what it is asked. Nothing waits for one that the relay
+// has refused before: what falls in between is made up for once it takes that.
+func (s *Session) mayAsk(now time.Time) bool {
+	for id := range s.opening {
+		if s.shut[id] == nil {
+			return false
+		}
+	}
+	return !now.Before(s.limited)
+}
 
 // pump does what has become due: batches that have ended, silent subscriptions, requests that may now be made, the state. It is called after
 // every message, so it looks at what is open and not at everything that is wanted.
@@ -345,8 +360,8 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 			return err
 		}
 	}
-	// The past before what is new: where there is always something new, the past would never come.
-	if err := errors.Join(s.reopen(ctx, now), s.closeLeft(ctx, now), s.ask(ctx, now), s.add(ctx, now)); err != nil {
+	// First what makes room at the relay. The past before what is new: where there is always something new, the past would never come.
+	if err := errors.Join(s.closeLeft(ctx, now), s.reopen(ctx, now), s.ask(ctx, now), s.add(ctx, now)); err != nil {
 		return err
 	}
 	if len(s.batches) > 0 || !s.due.items.Empty() {
@@ -397,14 +412,19 @@ func (s *Session) untilNext(now time.Time) time.Duration {
 // report tells the observer of a status that is not the one told before.
 func (s *Session) report(c Connection) {
 	st := Status{
-		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: len(s.live) + len(s.past),
-		Confirmed: s.status.Confirmed, CaughtUp: len(s.shut) == 0, Days: s.days, Limited: s.limited,
+		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: len(s.live) - len(s.shut) + len(s.leaving) + len(s.past),
+		Confirmed: s.status.Confirmed, Missing: s.gaveUp, Days: s.days, Limited: s.limited,
 	}
-	allAsked := s.due.items.Empty() && s.failed.Empty()
+	for _, sub := range s.shut {
+		st.Missing = earlier(st.Missing, sub.shutAt)
+	}
+	caughtUp, allAsked := true, s.due.items.Empty() && s.failed.Empty()
 	for _, b := range s.batches {
 		allAsked = allAsked && b.items.Empty()
-		st.CaughtUp = st.CaughtUp && !b.items.Empty()
+		caughtUp = caughtUp && !b.items.Empty()
+		st.Missing = earlier(st.Missing, b.cause.missing)
 	}
+	st.CaughtUp = caughtUp && st.Missing.IsZero()
 	if allAsked && s.wanted.Revision != 0 {
 		st.Confirmed = s.wanted.Revision
 		s.confirmed = s.wanted.Items // the same, but so it is in memory once
@@ -413,6 +433,14 @@ func (s *Session) report(c Connection) {
 		s.status = st
 		s.Observer.Status(st)
 	}
+}
+
+// earlier gives the earlier of two times; zero is none.
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
 }
 
 // warn tells the operator of what this relay does once for each cause, not for each time.

@@ -43,7 +43,7 @@ type play struct {
 	judged   []string       // source, and whether it was a gap
 	stored   []*nostr.Event // what the relay has
 	mute     bool           // the relay answers no historic request
-	deaf     bool           // nor a live one
+	deaf     bool           // and no live one
 	accepted map[string]bool
 }
 
@@ -71,7 +71,7 @@ func (p *play) Req(ctx context.Context, sub string, filters []nostr.Filter) erro
 	defer p.mu.Unlock()
 	p.asked[sub] = filters
 	p.log = append(p.log, "REQ "+sub)
-	if p.mute && !filters[0].LimitZero || p.deaf {
+	if p.mute && !filters[0].LimitZero || p.deaf && filters[0].LimitZero {
 		return nil
 	}
 	var answer []wire.Message

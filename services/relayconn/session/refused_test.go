@@ -1,0 +1,330 @@
+package session_test
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+// capped is a relay that takes no more than so many subscriptions, or no more than so many filters in one.
+type capped struct {
+	*play
+	subscriptions, filters int
+	refuse                 func(sub string) []wire.Message
+	refused                int
+}
+
+func (c *capped) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
+	over := len(filters) > c.filters
+	c.with(func() {
+		_, again := c.asked[sub]
+		over = over || !again && len(c.asked) >= c.subscriptions
+	})
+	if !over {
+		return c.play.Req(ctx, sub, filters)
+	}
+	c.with(func() { c.log, c.refused = append(c.log, "REQ "+sub), c.refused+1 })
+	go func() {
+		for _, m := range c.refuse(sub) {
+			select {
+			case c.messages <- m:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return nil
+}
+
+// closes is a relay that says CLOSED.
+func closes(reason string) func(string) []wire.Message {
+	return func(sub string) []wire.Message { return []wire.Message{{Kind: wire.Closed, Sub: sub, Reason: reason}} }
+}
+
+// published tells how many subscriptions are open to a live issue of a repository; it is sent on them.
+func (p *play) published(t *testing.T, repo string) (open int) {
+	t.Helper()
+	ev := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", repo})
+	var subs []string
+	p.with(func() {
+		for sub, filters := range p.asked {
+			if slices.ContainsFunc(filters, func(f nostr.Filter) bool { return f.LimitZero && f.Matches(ev) }) {
+				subs = append(subs, sub)
+			}
+		}
+	})
+	for _, sub := range subs {
+		p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: ev}
+	}
+	synctest.Wait()
+	return len(subs)
+}
+
+// TestRelayWithFewSubscriptions: what is live is replaced even where a relay has no room for the old and the new together, however it says so.
+func TestRelayWithFewSubscriptions(t *testing.T) {
+	t.Parallel()
+	strfry := wire.Message{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}
+	for name, refuse := range map[string]func(string) []wire.Message{
+		"closed, quiet": closes("rate-limited: too many concurrent subscriptions"),
+		"closed, full":  closes("error: too many subscriptions"),
+		"notice":        func(string) []wire.Message { return []wire.Message{strfry} },
+		"end and notice": func(sub string) []wire.Message {
+			return []wire.Message{{Kind: wire.EOSE, Sub: sub}, strfry}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 70, 2
+				relay := &capped{play: p, subscriptions: 5, filters: 100, refuse: refuse}
+				p.session.Asker = relay
+				p.run(session.Start{})
+				p.want(1, manyRepos(0, 500)) // two subscriptions, and that of layer 1
+				time.Sleep(time.Hour)
+				before := len(p.open(true))
+				p.daily <- time.Now()
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				if after := len(p.open(true)); after != before {
+					t.Errorf("%d live filters are open, before the day %d", after, before)
+				}
+				if relay.refused != 1 { // room is made before it is asked again
+					t.Errorf("%d refusals", relay.refused)
+				}
+				for _, repo := range []string{"30617:aa:000", "30617:aa:499"} {
+					if p.published(t, repo) == 0 {
+						t.Errorf("%s is not live", repo)
+					}
+				}
+				if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed != 1 || st.Subscriptions != 3 {
+					t.Errorf("%+v", st)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+// TestRefusedSubscriptionHoldsUpNothing: what else is wanted is asked for, live and historic, and the relay is told to be missing something.
+func TestRefusedSubscriptionHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.session.Asker = &capped{play: p, subscriptions: 100, filters: 5, refuse: closes("rate-limited: slow down")}
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 1))
+		began := time.Now()
+		p.want(2, manyRepos(0, 2)) // six filters together
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected || st.Confirmed != 2 || st.CaughtUp || !st.Missing.Equal(began) {
+			t.Errorf("%+v", st)
+		}
+		p.stop()
+	})
+}
+
+// TestTooLargeSubscriptionIsSplit, and those that come later are not made as large.
+func TestTooLargeSubscriptionIsSplit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.session.Asker = &capped{play: p, subscriptions: 100, filters: 4, refuse: closes("invalid: too many filters")}
+		p.run(session.Start{})
+		for n := 1; n <= 4; n++ {
+			p.want(uint64(n), manyRepos(0, n))
+			time.Sleep(time.Minute)
+		}
+		for _, repo := range []string{"30617:aa:000", "30617:aa:001", "30617:aa:002", "30617:aa:003"} {
+			if p.published(t, repo) == 0 {
+				t.Errorf("%s is not live", repo)
+			}
+		}
+		refused := 0
+		p.with(func() { refused = len(p.log) })
+		p.want(5, manyRepos(0, 5))
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed != 5 {
+			t.Errorf("%+v", st)
+		}
+		if p.with(func() { refused = len(p.log) - refused }); refused > 2*3 {
+			t.Errorf("%d requests for one addition", refused)
+		}
+		p.stop()
+	})
+}
+
+// TestKeptClosedIsMissing until the next day: a start after this connection goes back to when it was closed.
+func TestKeptClosedIsMissing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 1))
+		time.Sleep(time.Minute)
+		for range 6 {
+			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error: idle"}
+			time.Sleep(rules.Cooldown + time.Second)
+			synctest.Wait()
+		}
+		time.Sleep(5 * time.Hour)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Incomplete || st.CaughtUp || st.Missing.IsZero() {
+			t.Errorf("%+v", st)
+		}
+		p.daily <- time.Now()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || !st.Missing.IsZero() {
+			t.Errorf("a day later %+v", st)
+		}
+		p.stop()
+	})
+}
+
+// TestClosedOftenAtOnce counts as closed once.
+func TestClosedOftenAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		for range 10 {
+			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error: oops"}
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if st := p.status(); p.asks("l1") != 2 || !st.CaughtUp {
+			t.Errorf("asked %v, %+v", p.log, st)
+		}
+		p.stop()
+	})
+}
+
+// TestQuietDelaysOpeningAgain: a relay that wants quiet is asked for nothing, and not for what it closed before.
+func TestQuietDelaysOpeningAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error"}
+		time.Sleep(rules.Cooldown / 2)
+		p.messages <- wire.Message{Kind: wire.Notice, Reason: "slow down"}
+		time.Sleep(rules.Cooldown - time.Second)
+		synctest.Wait()
+		if p.asks("l1") != 1 {
+			t.Errorf("asked in the quiet: %v", p.log)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if p.asks("l1") != 2 {
+			t.Errorf("not asked after it: %v", p.log)
+		}
+		p.stop()
+	})
+}
+
+// TestMissedLiveIsAGap: what was made before the relay closed a subscription should have come on it.
+func TestMissedLiveIsAGap(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 1))
+		time.Sleep(time.Hour)
+		made := nostr.Timestamp(time.Now().Unix())
+		p.with(func() {
+			p.stored = []*nostr.Event{
+				event(t, 1621, made+30, nostr.Tag{"a", "30617:aa:000"}), event(t, 1621, made-60, nostr.Tag{"a", "30617:aa:000"}),
+			}
+		})
+		closed := time.Now()
+		p.messages <- wire.Message{Kind: wire.Closed, Sub: "l3", Reason: "error"}
+		synctest.Wait()
+		if st := p.status(); st.Subscriptions != 1 || !st.Missing.Equal(closed) {
+			t.Errorf("with one of two closed: %+v", st)
+		}
+		p.with(func() { p.hold = true })
+		time.Sleep(rules.Cooldown + time.Second)
+		synctest.Wait()
+		if st := p.status(); st.Subscriptions != 2 || !st.Missing.Equal(closed) {
+			t.Errorf("without the verdicts: %+v", st)
+		}
+		p.with(func() { p.hold = false })
+		for _, answer := range p.held {
+			answer()
+		}
+		synctest.Wait()
+		if st := p.status(); !st.Missing.IsZero() {
+			t.Errorf("in the end: %+v", st)
+		}
+		p.with(func() {
+			if !slices.Equal(slices.Sorted(slices.Values(p.judged)), []string{"reconnect", "reconnect gap"}) {
+				t.Errorf("judged %v", p.judged)
+			}
+		})
+		p.stop()
+	})
+}
+
+// slowLog takes its time for each line, and slowAsker for each request.
+type slowLog struct{}
+
+func (slowLog) Enabled(context.Context, slog.Level) bool { return true }
+func (slowLog) Handle(context.Context, slog.Record) error {
+	time.Sleep(100 * time.Microsecond)
+	return nil
+}
+func (h slowLog) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h slowLog) WithGroup(string) slog.Handler      { return h }
+
+type slowAsker struct{ *play }
+
+func (a slowAsker) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
+	time.Sleep(50 * time.Microsecond)
+	return a.play.Req(ctx, sub, filters)
+}
+
+// TestNoWakeIsMissed though something becomes due while something else is done.
+func TestNoWakeIsMissed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.deaf = true
+		p.session.Log, p.session.Asker = slog.New(slowLog{}), slowAsker{p}
+		since := nostr.Timestamp(time.Now().Unix() - 100)
+		p.run(session.Start{Since: &since, Confirmed: manyRepos(0, 1), Revision: 1})
+		time.Sleep(rules.Silence + time.Second)
+		synctest.Wait()
+		if p.asks("h") == 0 {
+			t.Errorf("nothing was asked of the past after %v: %v", rules.Silence, p.log)
+		}
+		p.stop()
+	})
+}
+
+// TestFloodPutsOffNothing: a relay gets no more time for its answers by sending us what is of no use.
+func TestFloodPutsOffNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.mute = true
+		p.run(session.Start{})
+		began := time.Now()
+		for p.status().Connection == session.Syncing && time.Since(began) < 5*time.Minute {
+			p.messages <- wire.Message{Kind: wire.Notice, Reason: "hello"}
+		}
+		if st := p.status(); st.Connection != session.Incomplete {
+			t.Errorf("after %v: %+v", time.Since(began), st)
+		}
+		p.stop()
+	})
+}
