@@ -195,6 +195,53 @@ func TestGitGoesToTheWorker(t *testing.T) {
 	}
 }
 
+// TestStopCutsOffWhoeverIsTooSlow: a client that stopped reading its clone does not make the stop a failure, and does not hold it up for ever.
+func TestStopCutsOffWhoeverIsTooSlow(t *testing.T) {
+	t.Parallel()
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for pack := make([]byte, 64<<10); ; {
+			if _, err := w.Write(pack); err != nil {
+				return
+			}
+		}
+	}))
+	defer worker.Close()
+	sys := start(t, nil, "--shutdown-wait=1s")
+	sys.shards.mu.Lock()
+	sys.shards.address = worker.Listener.Addr().String()
+	sys.shards.mu.Unlock()
+	_, _, npub := repository(t, "r")
+	req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+sys.addr+"/"+npub+"/r.git/git-upload-pack", http.NoBody)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req) // its body is not read until the gateway has ended
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	sys.stop()
+	select {
+	case err := <-sys.ended:
+		if err != nil {
+			t.Errorf("the stop failed: %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the gateway waits for ever")
+	}
+	if _, err := io.Copy(io.Discard, resp.Body); err == nil {
+		t.Error("an answer without end came to its end")
+	}
+	select {
+	case warning := <-sys.warnings:
+		if warning != "clients that were too slow are cut off" || len(sys.warnings) > 0 {
+			t.Errorf("warned: %s, and %d more", warning, len(sys.warnings))
+		}
+	default:
+		t.Error("nobody is told that clients were cut off")
+	}
+}
+
 // TestRunFindsShardsByTheirClaims runs the service as it is, next to a worker that holds the shards.
 func TestRunFindsShardsByTheirClaims(t *testing.T) {
 	t.Parallel()
@@ -204,7 +251,7 @@ func TestRunFindsShardsByTheirClaims(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := heard{slog.DiscardHandler, make(chan string, 1)}
+	h := listenToLog()
 	n, err := node.Open(t.Context(), "gateway", s, slog.New(h))
 	if err != nil {
 		t.Fatal(err)

@@ -110,11 +110,12 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	case err = <-failed:
 	}
 	listening.Store(false)
-	return errors.Join(err, stop(server, door, n.Settings.ShutdownWait/stopShare))
+	return errors.Join(err, stop(server, door, n.Settings.ShutdownWait/stopShare, n.Log))
 }
 
-// stop ends relay connections and HTTP requests side by side.
-func stop(server *http.Server, door *door, within time.Duration) error {
+// stop ends relay connections and HTTP requests side by side. A client that has not taken its answer in time is cut off: how fast strangers
+// read must not decide whether this stop was a good one.
+func stop(server *http.Server, door *door, within time.Duration, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	ended := make(chan struct{})
@@ -124,11 +125,16 @@ func stop(server *http.Server, door *door, within time.Duration) error {
 	}()
 	err := server.Shutdown(ctx)
 	<-ended
-	if err != nil {
-		err = errors.Join(fmt.Errorf("finish the requests that are under way: %w", err), server.Close())
+	if errors.Is(err, context.DeadlineExceeded) {
+		log.Warn("clients that were too slow are cut off", "waited", within)
+		err = nil
 	}
+	err = errors.Join(err, server.Close())
 	door.git.Close()
-	return err
+	if err != nil {
+		return fmt.Errorf("stop serving: %w", err)
+	}
+	return nil
 }
 
 // newDoor puts together what needs no connections.

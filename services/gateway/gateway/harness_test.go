@@ -26,10 +26,11 @@ const patience = 20 * time.Second
 // system is a gateway in a node of its own, with a writer that accepts what it is offered.
 type system struct {
 	*node.Node
-	addr   string
-	shards *holders
-	ended  chan error
-	stop   context.CancelFunc
+	addr     string
+	shards   *holders
+	ended    chan error
+	stop     context.CancelFunc
+	warnings <-chan string
 }
 
 // holders sends every shard to one worker.
@@ -44,15 +45,26 @@ func (h *holders) Holder(string) (proto.Worker, bool) {
 	return proto.Worker{Address: h.address}, h.address != ""
 }
 
-// heard is a log handler that finds out where the gateway listens.
+// heard is a log handler that finds out where the gateway listens and what it warns of.
 type heard struct {
 	slog.Handler
-	address chan string
+	address  chan string
+	warnings chan string // as many as it holds
+}
+
+func listenToLog() heard {
+	return heard{slog.DiscardHandler, make(chan string, 1), make(chan string, 100)}
 }
 
 func (h heard) Enabled(context.Context, slog.Level) bool { return true }
 func (h heard) WithAttrs([]slog.Attr) slog.Handler       { return h }
 func (h heard) Handle(_ context.Context, r slog.Record) error {
+	if r.Level == slog.LevelWarn {
+		select {
+		case h.warnings <- r.Message:
+		default:
+		}
+	}
 	if r.Message == "listening" && r.Level == slog.LevelInfo {
 		r.Attrs(func(a slog.Attr) bool {
 			if a.Key == "address" {
@@ -75,12 +87,12 @@ func start(t testing.TB, judge decide, args ...string) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := heard{slog.DiscardHandler, make(chan string, 1)}
+	h := listenToLog()
 	n, err := node.Open(context.Background(), "gateway", s, slog.New(h))
 	if err != nil {
 		t.Fatal(err)
 	}
-	sys := &system{Node: n, shards: &holders{}, ended: make(chan error, 1)}
+	sys := &system{Node: n, shards: &holders{}, ended: make(chan error, 1), warnings: h.warnings}
 	ctx, cancel := context.WithCancel(context.Background())
 	gatewayCtx, stop := context.WithCancel(ctx)
 	sys.stop = stop
