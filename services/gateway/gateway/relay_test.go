@@ -240,7 +240,7 @@ func TestLimitsOfAConnection(t *testing.T) {
 		c.want(`["EOSE","` + id + `"]`)
 	}
 	c.say(`["REQ","c",{}]`)
-	c.want(`["CLOSED","c","error: 2 subscriptions are open`)
+	c.want(`["CLOSED","c","error: no more subscriptions are allowed on one connection than are open: 2"]`)
 	c.say(`["REQ","a",{"limit":0}]`) // in place of another
 	c.want(`["EOSE","a"]`)
 	c.say(`["CLOSE","b"]`)

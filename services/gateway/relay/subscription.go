@@ -50,7 +50,7 @@ func (c *connection) keep(s *subscription) (refusal string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.subscriptions) >= limits.MaxSubscriptions {
-		return fmt.Sprintf("error: %d subscriptions are open, and no more are allowed on one connection", len(c.subscriptions))
+		return fmt.Sprintf("error: no more subscriptions are allowed on one connection than are open: %d", len(c.subscriptions))
 	}
 	if int64(c.kept+s.size) > message.KeptMessages*limits.MaxMessageBytes {
 		return fmt.Sprintf("error: the filters of all open subscriptions take more than %d bytes", message.KeptMessages*limits.MaxMessageBytes)
