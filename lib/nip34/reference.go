@@ -3,6 +3,7 @@ package nip34
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"strconv"
 	"strings"
 
@@ -30,6 +31,9 @@ func ParseRepoRef(s string) (RepoRef, error) {
 
 // String writes the reference as it stands in `a` tags.
 func (r RepoRef) String() string { return "30617:" + r.PubKey + ":" + r.Identifier }
+
+// LogValue makes logs of every format say the reference as String does.
+func (r RepoRef) LogValue() slog.Value { return slog.StringValue(r.String()) }
 
 // Address is the reference as an Address of kind 30617.
 func (r RepoRef) Address() Address {

@@ -26,9 +26,18 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	case "text":
 		return slog.New(slog.NewTextHandler(w, opts)), nil
 	case "json":
+		opts.ReplaceAttr = spellOutDuration
 		return slog.New(slog.NewJSONHandler(w, opts)), nil
 	}
 	return nil, fmt.Errorf("NGIT_LOG_FORMAT is %q: want text or json", format)
+}
+
+// spellOutDuration writes a duration as text logs have it ("2m40s"): bare nanoseconds, as JSON has it otherwise, do not say their unit.
+func spellOutDuration(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() == slog.KindDuration {
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	}
+	return a
 }
 
 // Readiness collects what must hold before traffic should come. The zero value is ready.

@@ -9,9 +9,12 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"tendril.dev/lib/nip34"
 )
 
 func TestLogger(t *testing.T) {
@@ -48,6 +51,43 @@ func TestLogger(t *testing.T) {
 	} {
 		if _, err := NewLogger(&out, given[0], given[1]); err == nil || err.Error() != want {
 			t.Errorf("%v: %v", given, err)
+		}
+	}
+}
+
+// TestFormatsSayTheSame: what a value is called does not depend on NGIT_LOG_FORMAT.
+func TestFormatsSayTheSame(t *testing.T) {
+	t.Parallel()
+	ref := nip34.RepoRef{PubKey: strings.Repeat("a", 64), Identifier: "exp"}
+	for name, c := range map[string]struct {
+		value any
+		text  string // bare
+		json  string // with its quotes, if it has any
+	}{
+		"duration":   {160 * time.Second, "2m40s", `"2m40s"`},
+		"repository": {ref, ref.String(), `"` + ref.String() + `"`},
+		"string":     {"exp", "exp", `"exp"`},
+		"number":     {7, "7", "7"},
+		"error":      {errors.New("gone"), "gone", `"gone"`},
+	} {
+		for format, want := range map[string][2]string{
+			"text": {" v=" + c.text + "\n", " g.v=" + c.text + "\n"},
+			"json": {`"v":` + c.json + "}\n", `"g":{"v":` + c.json + "}}\n"},
+		} {
+			var out strings.Builder
+			log, err := NewLogger(&out, "info", format)
+			if err != nil {
+				t.Fatal(err)
+			}
+			log.Info("said", "v", c.value)
+			if !strings.HasSuffix(out.String(), want[0]) {
+				t.Errorf("%s as %s: %s, want %s", name, format, out.String(), want[0])
+			}
+			out.Reset()
+			log.WithGroup("g").Info("said", "v", c.value)
+			if !strings.HasSuffix(out.String(), want[1]) {
+				t.Errorf("%s as %s in a group: %s, want %s", name, format, out.String(), want[1])
+			}
 		}
 	}
 }
