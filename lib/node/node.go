@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -104,7 +105,7 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		Dir: busDir, Listen: s.NATSListen, Sizing: Sizing(s), Log: log,
 	})
 	if err != nil {
-		return nil, errors.Join(err, n.Index.Close())
+		return nil, errors.Join(busError(s, err), n.Index.Close())
 	}
 	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, log); err != nil {
 		return nil, errors.Join(err, n.Close())
@@ -130,6 +131,15 @@ func openIndex(s config.Settings, dir string, log *slog.Logger) (*eventdb.DB, er
 		return nil, storageError(s, err)
 	}
 	return index, nil
+}
+
+// busError says in the words of every other address why the embedded NATS cannot listen; other errors of the bus speak for themselves.
+func busError(s config.Settings, err error) error {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "listen" {
+		return ListenError("NGIT_NATS_LISTEN", s.NATSListen, op)
+	}
+	return err
 }
 
 func storageError(s config.Settings, err error) error {

@@ -42,6 +42,22 @@ func TestListenError(t *testing.T) {
 	}
 }
 
+func TestBusError(t *testing.T) {
+	t.Parallel()
+	var s config.Settings
+	s.NATSListen = "127.0.0.1:4222"
+	taken := &net.OpError{Op: "listen", Net: "tcp", Err: os.NewSyscallError("bind", syscall.EADDRINUSE)}
+	away := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	for want, err := range map[string]error{
+		`NGIT_NATS_LISTEN is "127.0.0.1:4222": address already in use; stop what listens there, or choose another`: fmt.Errorf("start NATS: %w", taken),
+		"connect to NATS: " + away.Error(): fmt.Errorf("connect to NATS: %w", away),
+	} {
+		if got := busError(s, err).Error(); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
 func TestStorageError(t *testing.T) {
 	t.Parallel()
 	var s config.Settings
