@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -31,13 +32,7 @@ func (p past) held(now time.Time, caughtUp bool) past {
 // up with first.
 func (p past) ended(now time.Time, caughtUp bool, missing time.Time) past {
 	p = p.held(now, caughtUp)
-	switch {
-	case !p.complete.IsZero():
-	case missing.IsZero():
-		p.complete = now
-	default:
-		p.complete = missing
-	}
+	p.complete = cmp.Or(p.complete, missing, now)
 	return p
 }
 

@@ -72,19 +72,16 @@ func (s *Session) closedByRelay(sub *subscription, reason string, now time.Time)
 	if strings.HasPrefix(reason, "auth-required:") {
 		s.warn("auth", "the relay asks for authentication (NIP-42), which we do not do: what it keeps for those who do does not come", "reason", reason)
 	}
+	refused := s.opening[sub.id] != nil
 	switch {
 	case sub.task != nil:
 		delete(s.past, sub.id)
 		s.retry(sub, "closed by the relay: "+reason)
 	case !sub.reopenAt.IsZero(): // it is closed already
+	case refused && !wantsQuiet(reason) && wantsSmaller(reason) && len(sub.filters) > 1:
+		s.split(sub, reason, now)
 	case s.live[sub.id] != nil:
-		_, refused := s.opening[sub.id]
-		switch {
-		case refused && !wantsQuiet(reason) && wantsSmaller(reason) && len(sub.filters) > 1:
-			s.split(sub, reason, now)
-		default:
-			s.liveClosed(sub, reason, refused && (wantsQuiet(reason) || wantsFewer(reason)), now)
-		}
+		s.liveClosed(sub, reason, refused && (wantsQuiet(reason) || wantsFewer(reason)), now)
 	case s.leaving[sub.id] != nil: // before those that replace it are open
 		delete(s.leaving, sub.id)
 		sub.shutAt = now
@@ -113,9 +110,7 @@ func (s *Session) liveClosed(sub *subscription, reason string, early bool, now t
 	if !early {
 		sub.shuts++
 	}
-	if sub.shutAt.IsZero() {
-		sub.shutAt = now
-	}
+	sub.shutAt = earlier(sub.shutAt, now)
 	if sub.shuts > maxReopen {
 		s.warn("kept closed", "the relay keeps closing a live subscription; it stays closed", "reason", reason)
 		s.incomplete, s.gaveUp = true, earlier(s.gaveUp, sub.shutAt)

@@ -33,7 +33,7 @@ func (s *Session) openLive(ctx context.Context, filters []nostr.Filter, first bo
 	filters = layers.Live(filters)
 	if newest := s.newest; !first && newest != nil && s.shut[newest.id] == nil && s.fits(newest.filters, filters) > 0 {
 		filters = slices.Concat(newest.filters, filters)
-		s.leave(func(sub *subscription) bool { return sub == newest })
+		s.leave(newest)
 	}
 	for len(filters) > 0 {
 		n := max(1, s.fits(nil, filters))
@@ -69,16 +69,13 @@ func (s *Session) opened(sub *subscription) {
 // shutMargin is how much earlier than the CLOSED what was missed is asked for: clocks differ, and events come late.
 const shutMargin = 15 * time.Minute
 
-// missed is why the past is asked for of which a live subscription was closed by the relay.
-var missed = cause{source: proto.SourceReconnect, lane: proto.LaneSyncHistoric}
-
 // makeUp plans to ask for what came since the relay closed a live subscription, if it did.
 func (s *Session) makeUp(sub *subscription) {
 	if sub.shutAt.IsZero() {
 		return
 	}
-	since, why := nostr.Timestamp(sub.shutAt.Add(-shutMargin).Unix()), missed
-	why.missing = sub.shutAt
+	since := nostr.Timestamp(sub.shutAt.Add(-shutMargin).Unix())
+	why := cause{source: proto.SourceReconnect, lane: proto.LaneSyncHistoric, missing: sub.shutAt}
 	if sub.held {
 		why.liveUntil = sub.shutAt
 	}
@@ -92,27 +89,19 @@ func (s *Session) split(sub *subscription, reason string, now time.Time) {
 	s.warn("split", "the relay takes no subscription as large as this; they are made smaller", "reason", reason, "filters", s.perReq)
 	s.forget(sub)
 	for filters := range slices.Chunk(sub.filters, s.perReq) {
-		part := &subscription{id: s.name("l"), filters: filters, first: sub.first, held: sub.held, shutAt: sub.shutAt, reopenAt: now}
-		if part.shutAt.IsZero() {
-			part.shutAt = now
-		}
+		part := &subscription{id: s.name("l"), filters: filters, first: sub.first, held: sub.held, shutAt: earlier(sub.shutAt, now), reopenAt: now}
 		s.live[part.id], s.shut[part.id] = part, part
 	}
 }
 
-// leave lets go of live subscriptions because others replace them. They are closed only when the relay has answered for those, so that nothing falls
+// leave lets go of a live subscription because others replace it. It is closed only when the relay has answered for those, so that nothing falls
 // in between; where it did not take one, what came since then is made up for.
-func (s *Session) leave(which func(*subscription) bool) {
-	for id, sub := range s.live {
-		if !which(sub) {
-			continue
-		}
-		if sub.reopenAt.IsZero() {
-			s.leaving[id] = sub
-		}
-		s.forget(sub)
-		s.makeUp(sub)
+func (s *Session) leave(sub *subscription) {
+	if sub.reopenAt.IsZero() {
+		s.leaving[sub.id] = sub
 	}
+	s.forget(sub)
+	s.makeUp(sub)
 }
 
 // forget makes a subscription no live one any more.
@@ -211,6 +200,10 @@ func (s *Session) consolidate(ctx context.Context) (fewer []nostr.Filter, err er
 		return nil, err
 	}
 	s.plan(s.due.cause)
-	s.leave(func(sub *subscription) bool { return !sub.first })
+	for _, sub := range s.live {
+		if !sub.first {
+			s.leave(sub)
+		}
+	}
 	return layers.TwoAndThree(items.Union(s.confirmed, s.failed)), nil
 }

@@ -274,7 +274,9 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 	}
 	s.batches, s.queue, s.consolidateBy = nil, nil, time.Time{}
 	s.confirmed, s.failed, s.incomplete, s.gaveUp, s.status.Confirmed = items.Set{}, items.Set{}, false, time.Time{}, 0
-	s.leave(func(*subscription) bool { return true })
+	for _, sub := range s.live {
+		s.leave(sub)
+	}
 	daily := cause{source: proto.SourceDaily, lane: proto.LaneSyncDaily, liveUntil: now}
 	if err := s.openLive(ctx, layers.One(), true); err != nil {
 		return err
