@@ -105,7 +105,7 @@ func (r *Repo) Sweep() error {
 			}
 		}
 	}
-	if err := r.sweepPacks(now); err != nil {
+	if err := r.removeUnfinished(func(file fs.DirEntry) bool { return olderThan(file, now, staleFolder) }); err != nil {
 		return fmt.Errorf("sweep repository: %w", err)
 	}
 	if err := r.sweepLocks(now); err != nil {
@@ -114,15 +114,17 @@ func (r *Repo) Sweep() error {
 	return nil
 }
 
-// sweepPacks removes packs that were never finished. One that is finished but has no index stays, though git does not see it: its index may be what was
-// lost, and a pack can be indexed again.
-func (r *Repo) sweepPacks(now time.Time) error {
+// removeUnfinished removes those packs that nobody will finish any more: pack-objects and index-pack give files that they write names that begin with
+// "tmp_", repack with ".tmp-". One that is finished but has no index stays, though git does not see it: its index may be what was lost, and a
+// pack can be indexed again.
+func (r *Repo) removeUnfinished(abandoned func(fs.DirEntry) bool) error {
 	files, err := os.ReadDir(r.in("objects", "pack"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for _, file := range files {
-		if isUnfinished(file.Name()) && olderThan(file, now, staleFolder) {
+		unfinished := strings.HasPrefix(file.Name(), "tmp_") || strings.HasPrefix(file.Name(), ".tmp-")
+		if unfinished && abandoned(file) {
 			if err := removeFile(r.in("objects", "pack", file.Name())); err != nil {
 				return err
 			}

@@ -32,30 +32,10 @@ func (r *Repo) Tidy(ctx context.Context) (done bool, err error) {
 		return false, nil
 	}
 	if _, err := r.run(ctx, "", "repack", "--geometric=2", "-d", "-q", "-n"); err != nil {
-		return false, fmt.Errorf("tidy up a repository: %w", errors.Join(err, r.clearAway(before)))
+		// Git leaves what it has not finished there, and where the disk is full, that is what fills it. Nobody else makes such files: what comes by
+		// pushes and fetches is in quarantine until it is finished.
+		left := r.removeUnfinished(func(file fs.DirEntry) bool { return !before[file.Name()] })
+		return false, fmt.Errorf("tidy up a repository: %w", errors.Join(err, left))
 	}
 	return true, nil
-}
-
-// clearAway removes the unfinished packs of a repack that failed: git leaves them there, and where it failed because the disk is full, they are what
-// fills it. Nobody else makes such files: what comes by pushes and fetches is in quarantine until it is finished.
-func (r *Repo) clearAway(before map[string]bool) error {
-	files, err := os.ReadDir(r.in("objects", "pack"))
-	if err != nil {
-		return err
-	}
-	for _, file := range files {
-		if name := file.Name(); isUnfinished(name) && !before[name] {
-			if err := removeFile(r.in("objects", "pack", name)); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// isUnfinished says whether a file among the packs is one that git still writes, or never came to finish: pack-objects and index-pack begin them with
-// "tmp_", repack with ".tmp-".
-func isUnfinished(name string) bool {
-	return strings.HasPrefix(name, "tmp_") || strings.HasPrefix(name, ".tmp-")
 }
