@@ -236,7 +236,7 @@ func (db *DB) Seq() uint64 {
 	return db.seq
 }
 
-// WaitFor waits until the index has applied the log up to seq.
+// WaitFor waits until the index has applied the log up to seq. Subscribers may not have been told of all of it yet.
 func (db *DB) WaitFor(ctx context.Context, seq uint64) error {
 	for {
 		db.stateMu.Lock()
