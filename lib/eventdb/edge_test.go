@@ -120,13 +120,13 @@ func TestCrash(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewCrashableMem()
 	on := func(fs vfs.FS) Option { return func(o *options) { o.fs = fs } }
-	db, err := Open("index", on(fs), WithMemTable(32<<20))
+	db, err := Open("index", on(fs), WithMemTable(4<<20))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer db.Close()
 	rnd := rand.New(rand.NewPCG(1, 1))
-	text, reached := strings.Repeat("x", 60_000), map[uint64]bool{}
+	text, reached := strings.Repeat("x", 7_500), map[uint64]bool{}
 	for n := 1; n <= 1500; n++ {
 		ev := made(n, 1, nostr.Timestamp(n), nostr.Tag{"t", "x"})
 		ev.Content = text

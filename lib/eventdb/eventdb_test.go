@@ -36,7 +36,8 @@ func closeDB(t testing.TB, db *eventdb.DB) {
 func compare(t *testing.T, v *eventdb.View, m *model, f nostr.Filter) {
 	t.Helper()
 	var want, got, raw, ids []string
-	for _, ev := range m.query(f) {
+	wanted := m.query(f)
+	for _, ev := range wanted {
 		want = append(want, ev.ID)
 	}
 	for ev, err := range v.Query(t.Context(), f) {
@@ -60,8 +61,8 @@ func compare(t *testing.T, v *eventdb.View, m *model, f nostr.Filter) {
 			t.Fatal(err)
 		}
 		ids = append(ids, hex.EncodeToString(e.ID[:]))
-		if ev, err := v.Event(ids[len(ids)-1]); err != nil || ev.Kind != e.Kind || ev.CreatedAt != e.CreatedAt {
-			t.Fatalf("entry %+v is of %v, %v", e, ev, err)
+		if n := len(ids); n <= len(want) && ids[n-1] == want[n-1] && (e.Kind != wanted[n-1].Kind || e.CreatedAt != wanted[n-1].CreatedAt) {
+			t.Fatalf("entry %+v is of %v", e, wanted[n-1])
 		}
 	}
 	n, err := v.Count(t.Context(), f)
@@ -109,7 +110,7 @@ func TestAgainstNaiveMatcher(t *testing.T) {
 				if v.Seq() != seq || db.Seq() != seq {
 					t.Fatalf("round %d: view at %d, index at %d, want %d", round, v.Seq(), db.Seq(), seq)
 				}
-				for range 15 {
+				for range 10 {
 					compare(t, v, m, w.filter())
 				}
 				checkLookUps(t, w, v, m)
