@@ -193,9 +193,11 @@ func TestExpiry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ann, pr := announcement(t, "announcement", alice, "x"), pull("pull", bob, strings.Repeat("d", 40), alice, "x")
-	w.in.holds("x", ann, proto.SourceUser, 500*time.Millisecond)
-	w.in.holds("x", pr, proto.SourceUser, 500*time.Millisecond)
+	w.in.holds("x", ann, proto.SourceUser, time.Hour)
+	w.in.holds("x", pr, proto.SourceUser, time.Hour)
 	eventually(t, "a repository is there to push to", func() bool { return w.repo(alice, "x").Exists() })
+	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
+	w.in.holds("x", pr, proto.SourceUser, time.Millisecond)
 	eventually(t, "the empty repository is removed", func() bool { return !w.repo(alice, "x").Exists() })
 	if h, ok := w.in.entry(ann); !ok || h.Phase != proto.PhaseSilent {
 		t.Errorf("the announcement is %+v, want silent", h)
@@ -386,7 +388,7 @@ func candidatesWaiting(t *testing.T, w *world) uint64 {
 // TestStopDuringAFetch: a server that never answers does not keep the worker from ending, and is not blamed for it.
 func TestStopDuringAFetch(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newWorld(t, "--fetch-timeout=24h")
 	asked := make(chan struct{})
 	var once sync.Once
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -398,11 +400,7 @@ func TestStopDuringAFetch(t *testing.T) {
 	w.in.holds("x", state("state", alice, "x", 1001, strings.Repeat("d", 40)), proto.SourceLive, time.Hour)
 	<-asked
 	eventually(t, "the request is counted", func() bool { return w.metric("purgatory_domain_in_flight") == 1 })
-	began := time.Now()
 	w.stop()
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("the stop took %v", took)
-	}
 	if n := w.metric("purgatory_sync_attempts_total"); n > 0 {
 		t.Errorf("%v fetches are counted, and the only one was cut off by the stop", n)
 	}

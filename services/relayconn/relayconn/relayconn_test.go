@@ -83,16 +83,10 @@ func TestHandover(t *testing.T) {
 	r.look(func() { r.asked, ends, dials = nil, len(r.ends), r.dials })
 	began := time.Now()
 	workers[first.Worker].stop()
-	if took := time.Since(began); took > 5*time.Second {
-		t.Errorf("the stop took %v", took)
-	}
 	eventually(t, "the other has it", func() bool {
 		s := state(t, b, r.Name)
 		return s.Worker != first.Worker && connected(s) && s.Repos == 1
 	})
-	if took := time.Since(began); took > 20*time.Second {
-		t.Errorf("the claim passed on after %v", took)
-	}
 	if next := state(t, b, r.Name).NextDaily; !next.Equal(first.NextDaily) {
 		t.Errorf("the day is put off from %v to %v", first.NextDaily, next)
 	}

@@ -30,7 +30,9 @@ import (
 
 const (
 	patience = 60 * time.Second
-	key      = "0000000000000000000000000000000000000000000000000000000000000001"
+	// workerTTL is longer than any test waits: what passes on to another worker was let go.
+	workerTTL = 10 * patience
+	key       = "0000000000000000000000000000000000000000000000000000000000000001"
 )
 
 // foreign is a small relay: what NIP-01 asks for, and an eye on what is asked of it.
@@ -152,7 +154,7 @@ func (f *foreign) look(fn func()) {
 func openBus(t testing.TB) *bus.Bus {
 	t.Helper()
 	sizing := proto.DefaultSizing()
-	sizing.MemoryOnly, sizing.WorkerTTL = true, 5*time.Second
+	sizing.MemoryOnly, sizing.WorkerTTL = true, workerTTL
 	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name(), Listen: "127.0.0.1:0"})
 	if err != nil {
 		t.Fatal(err)
@@ -170,7 +172,7 @@ type worker struct {
 func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) worker {
 	t.Helper()
 	flags = append([]string{
-		"--domain=git.example.com", "--database-backend=memory", "--nats-url=" + b.ClientURL(), "--worker-name=" + name, "--worker-ttl=5s",
+		"--domain=git.example.com", "--database-backend=memory", "--nats-url=" + b.ClientURL(), "--worker-name=" + name, "--worker-ttl=" + workerTTL.String(),
 		"--allow-private-networks", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10", "--sync-check-seconds=1", "--sync-base-backoff-seconds=1",
 	}, flags...)
 	s, err := config.Parse("relayconn", flags)

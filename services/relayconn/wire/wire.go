@@ -54,8 +54,9 @@ type Conn struct {
 	most  int64           // bytes of a message
 	life  context.Context // of the socket; its end cuts the connection off without a word
 	cut   context.CancelFunc
-	busy  atomic.Bool  // a message is being handled, so nothing is read, a pong neither
-	count atomic.Int64 // messages that came
+	bye   time.Duration // how long the relay may take to answer the end of the connection
+	busy  atomic.Bool   // a message is being handled, so nothing is read, a pong neither
+	count atomic.Int64  // messages that came
 }
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
@@ -65,7 +66,7 @@ func Dial(ctx context.Context, guard *netguard.Guard, url string, maxMessage int
 		return nil, err
 	}
 	ws.SetReadLimit(passOver * maxMessage)
-	c := &Conn{ws: ws, most: maxMessage}
+	c := &Conn{ws: ws, most: maxMessage, bye: goodbye}
 	c.life, c.cut = context.WithCancel(context.WithoutCancel(ctx))
 	return c, nil
 }
@@ -80,7 +81,7 @@ func (c *Conn) Close() {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(goodbye):
+	case <-time.After(c.bye):
 	}
 }
 
