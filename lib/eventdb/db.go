@@ -49,7 +49,8 @@ type DB struct {
 	stateMu     sync.Mutex // guards what follows
 	seq         uint64
 	count       uint64
-	moved       chan struct{} // closed and replaced whenever seq changes
+	told        uint64        // what was applied up to here, subscribers know
+	moved       chan struct{} // closed and replaced whenever told changes
 	subscribers []*subscriber
 	views       int // open
 	closed      bool
@@ -142,6 +143,7 @@ func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
 		return err
 	}
 	if db.seq, err = readUint(p, metaSeq); err == nil {
+		db.told = db.seq
 		db.count, err = readUint(p, metaCount)
 	}
 	if err == nil {
@@ -236,11 +238,11 @@ func (db *DB) Seq() uint64 {
 	return db.seq
 }
 
-// WaitFor waits until the index has applied the log up to seq. Subscribers may not have been told of all of it yet.
+// WaitFor waits until the index has applied the log up to seq and has told its subscribers.
 func (db *DB) WaitFor(ctx context.Context, seq uint64) error {
 	for {
 		db.stateMu.Lock()
-		reached, moved := db.seq, db.moved
+		reached, moved := db.told, db.moved
 		db.stateMu.Unlock()
 		if reached >= seq {
 			return nil
@@ -272,16 +274,18 @@ func (db *DB) Subscribe(fn func(recs []Record)) (cancel func()) {
 func (db *DB) publish(seq, count uint64, stored []Record) {
 	db.stateMu.Lock()
 	db.seq, db.count = seq, count
-	close(db.moved)
-	db.moved = make(chan struct{})
 	subscribers := db.subscribers
 	db.stateMu.Unlock()
-	if len(stored) == 0 {
-		return
+	if len(stored) > 0 {
+		for _, s := range subscribers {
+			s.fn(stored)
+		}
 	}
-	for _, s := range subscribers {
-		s.fn(stored)
-	}
+	db.stateMu.Lock()
+	defer db.stateMu.Unlock()
+	db.told = seq
+	close(db.moved)
+	db.moved = make(chan struct{})
 }
 
 // reset forgets everything, for a log that is not the one that was read.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -16,9 +17,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/progress"
+	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/discovery/publish"
 	"tendril.dev/services/discovery/repos"
@@ -27,6 +31,16 @@ import (
 
 // rereadEvery is how often the book is made anew from the index, for what changes without an event: announcements that expire (NIP-40).
 const rereadEvery = time.Hour
+
+// attempts is how often targets that met another replica's are worked out anew before they are left to the next window.
+const attempts = 5
+
+const (
+	// readTimeout bounds how long a publication waits until all is read that it is to be made of.
+	readTimeout = 10 * time.Second
+	// retryRead is the pause before it is tried again to read what was there at the start.
+	retryRead = time.Second
+)
 
 // Run runs one replica until ctx ends. Any number may run; each works out the same targets and the first to publish a change wins.
 func Run(ctx context.Context, n *node.Node) error {
@@ -51,16 +65,14 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	head, err := n.Bus.LastSeq(ctx, proto.StreamTargets)
-	if err != nil {
-		return err
-	}
+	d.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), d.heldRead.WaitFor)
+	d.logHead = n.Bus.Head(proto.StreamEvents, d.index.WaitFor)
+	targetsHead := n.Bus.Head(proto.StreamTargets, d.publisher.WaitFor)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.publisher.Follow(ctx) })
-	heldRead := make(chan struct{})
-	group.Go(func() error { return d.followHeld(ctx, held, heldRead) })
+	group.Go(func() error { return d.followHeld(ctx, held) })
 	group.Go(func() error {
-		if err := d.start(ctx, n, head, heldRead); err != nil || ctx.Err() != nil {
+		if err := d.start(ctx, targetsHead); err != nil || ctx.Err() != nil {
 			return err
 		}
 		length := time.Duration(n.Settings.BatchWindowMillis) * time.Millisecond
@@ -76,12 +88,15 @@ type discovery struct {
 	publisher *publish.Publisher
 	changed   chan struct{}
 	metrics   *metrics
+	heldRead  progress.Progress
+	heldHead  *bus.Head
+	logHead   *bus.Head
+	up        atomic.Bool // what there was at the start is published
 
 	mu    sync.Mutex
 	book  *repos.Book
 	stale bool   // the book must be made anew from the index
 	at    uint64 // sequence of the index when the book was made from it
-	up    bool
 
 	// What the index tells is only noted, because its writer must not wait: mu may be held for as long as a book takes to be made.
 	heardMu sync.Mutex
@@ -92,26 +107,22 @@ type discovery struct {
 // maxHeard bounds the events that wait for the next window.
 const maxHeard = 10_000
 
-// start waits until the index, purgatory and the targets were read as they stood, and publishes what that makes.
-func (d *discovery) start(ctx context.Context, n *node.Node, targets uint64, heldRead <-chan struct{}) error {
-	log, err := n.Bus.LastSeq(ctx, proto.StreamEvents)
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(d.index.WaitFor(ctx, log), d.publisher.WaitFor(ctx, targets)); err != nil {
-		return ignoreEnd(ctx, err)
-	}
-	select {
-	case <-heldRead:
-	case <-ctx.Done():
-		return nil
+// start waits, as long as it takes, until the index, purgatory and the targets were read as they stood, and publishes what that makes.
+func (d *discovery) start(ctx context.Context, targets *bus.Head) error {
+	for _, head := range []*bus.Head{d.logHead, d.heldHead, targets} {
+		for err := head.Read(ctx); err != nil; err = head.Read(ctx) {
+			d.log.Warn("what was there at the start could not be read, trying again", "error", err)
+			select {
+			case <-time.After(retryRead):
+			case <-ctx.Done():
+				return nil
+			}
+		}
 	}
 	if err := d.tryPublish(ctx); err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.up = true
-	d.mu.Unlock()
+	d.up.Store(true)
 	return nil
 }
 
@@ -123,9 +134,7 @@ func ignoreEnd(ctx context.Context, err error) error {
 }
 
 func (d *discovery) ready() error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if !d.up {
+	if !d.up.Load() {
 		return errors.New("reading repositories and targets")
 	}
 	return nil
@@ -179,8 +188,8 @@ func (d *discovery) foldHeard() {
 	}
 }
 
-// followHeld keeps the book's held announcements. It closes read when it has seen what was there at the start.
-func (d *discovery) followHeld(ctx context.Context, held jetstream.KeyValue, read chan<- struct{}) error {
+// followHeld keeps the book's held announcements.
+func (d *discovery) followHeld(ctx context.Context, held jetstream.KeyValue) error {
 	watcher, err := held.WatchAll(ctx)
 	if err != nil {
 		return fmt.Errorf("watch held events: %w", err)
@@ -194,10 +203,12 @@ func (d *discovery) followHeld(ctx context.Context, held jetstream.KeyValue, rea
 			switch {
 			case !open:
 				return ignoreEnd(ctx, errors.New("the watch of held events ended"))
-			case entry == nil:
-				close(read)
+			case entry == nil: // that was all that was there at the start
 			case entry.Key() != proto.HeldMarkKey:
 				d.hold(entry)
+				fallthrough
+			default:
+				d.heldRead.Advance(entry.Revision())
 			}
 		}
 	}
@@ -246,27 +257,56 @@ func (d *discovery) tryPublish(ctx context.Context) error {
 
 var errPublish = errors.New("publish targets")
 
-// publish brings the targets in line with the book.
+// publish brings the targets in line with the book. What another replica published meanwhile is looked at first, because it may know more.
 func (d *discovery) publish(ctx context.Context) error {
+	for range attempts {
+		asOf := d.publisher.Seq()
+		w, err := d.want(ctx)
+		if err != nil {
+			return ignoreEnd(ctx, err)
+		}
+		sent, err := d.publisher.Publish(ctx, w.targets, asOf)
+		if sent > 0 {
+			d.log.Info("targets published", "relays", len(w.targets), "changes", sent, "repositories", w.accepted, "held", w.held, "roots", w.roots)
+		}
+		switch {
+		case err == nil:
+			d.metrics.repositories.Set(float64(w.accepted))
+			d.metrics.targets.Set(float64(len(w.targets)))
+			return nil
+		case !errors.Is(err, publish.ErrOvertaken):
+			return ignoreEnd(ctx, fmt.Errorf("%w: %w", errPublish, err))
+		}
+	}
+	return fmt.Errorf("%w: %w, %d times", errPublish, publish.ErrOvertaken, attempts)
+}
+
+// wanted is what the book says.
+type wanted struct {
+	targets               map[string]target.Target // by identity
+	accepted, held, roots int
+}
+
+// want works the targets out from all that the log and purgatory have by now. What is released goes to the log first and from purgatory then, so
+// the log is read last, and the book's purgatory stands still meanwhile: no repository is missing in between.
+func (d *discovery) want(ctx context.Context) (w wanted, err error) {
+	reading, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	if err := d.heldHead.Read(reading); err != nil {
+		return w, fmt.Errorf("%w: read held events: %w", errPublish, err)
+	}
 	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.logHead.Read(reading); err != nil {
+		return w, fmt.Errorf("%w: read the log: %w", errPublish, err)
+	}
 	d.foldHeard()
-	err := d.reread(ctx)
-	wanted := d.book.Targets()
-	accepted, held, roots := d.book.Counts()
-	d.mu.Unlock()
-	if err != nil {
-		return ignoreEnd(ctx, err)
+	if err := d.reread(ctx); err != nil {
+		return w, err
 	}
-	sent, err := d.publisher.Publish(ctx, wanted)
-	if err != nil {
-		return ignoreEnd(ctx, fmt.Errorf("%w: %w", errPublish, err))
-	}
-	d.metrics.repositories.Set(float64(accepted))
-	d.metrics.targets.Set(float64(len(wanted)))
-	if sent > 0 {
-		d.log.Info("targets published", "relays", len(wanted), "changes", sent, "repositories", accepted, "held", held, "roots", roots)
-	}
-	return nil
+	w.targets = d.book.Targets()
+	w.accepted, w.held, w.roots = d.book.Counts()
+	return w, nil
 }
 
 // reread makes the book anew from the index if it is stale; d.mu is held.

@@ -323,6 +323,40 @@ func TestTwoReplicasPublishEachChangeOnce(t *testing.T) {
 	}
 }
 
+// TestAReleaseLeavesNoGap: an announcement goes to the log and then from purgatory, and in between no relay is withdrawn, whichever of the two is
+// heard of first.
+func TestAReleaseLeavesNoGap(t *testing.T) {
+	t.Parallel()
+	r := run(t, t.TempDir(), "", "--sync-batch-window-ms=1")
+	told, err := r.Bus.Conn.SubscribeSync("grasp.target.>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const rounds = 100
+	var want []string
+	for n := range rounds {
+		ev := announce(alice, fmt.Sprintf("p%02d", n), nostr.Timestamp(n+1), fmt.Sprintf("wss://r%02d.example", n))
+		release := hold(t, r.Bus, ev, proto.PhaseWaiting)
+		accept(t, r.Bus, ev)
+		release()
+		want = append(want, fmt.Sprintf("wss://r%02d.example p%02d/full", n, n))
+	}
+	becomes(t, r.Bus, want...)
+	head, err := r.Bus.LastSeq(t.Context(), proto.StreamTargets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range head {
+		msg, err := told.NextMsg(patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if msg.Header.Get(proto.HeaderGone) != "" {
+			t.Errorf("withdrawn in between: %s", msg.Data)
+		}
+	}
+}
+
 // BenchmarkLiveHeap holds discovery to its budget: 1,000 repositories, 50,000 root events, 100 relays. It is none of the tests because the
 // race detector has Pebble keep its cache on the heap.
 func BenchmarkLiveHeap(b *testing.B) {

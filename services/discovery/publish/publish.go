@@ -1,5 +1,6 @@
 // Package publish keeps GRASP_TARGETS in line with what is wanted. It folds the stream into what is published, and writes only the
-// difference, on the condition that nobody wrote to the relay's subject since: of several replicas one wins, and the others find nothing left to do.
+// difference, on the condition that nobody wrote to the relay's subject since what is wanted was worked out: of several replicas one wins, the
+// others look again and find nothing left to do, and none takes back what another one already knows better.
 package publish
 
 import (
@@ -25,8 +26,8 @@ import (
 // snapshotAfter is how many messages a relay's subject may hold before one snapshot replaces them.
 const snapshotAfter = 64
 
-// attempts is how often a change that met another writer's is worked out anew before it is left to the next window.
-const attempts = 5
+// ErrOvertaken: another replica was first with some relay's target, and may know more. What is wanted is to be worked out anew.
+var ErrOvertaken = errors.New("another replica was first")
 
 // Publisher follows GRASP_TARGETS and writes to it.
 type Publisher struct {
@@ -91,9 +92,13 @@ func (p *Publisher) WaitFor(ctx context.Context, seq uint64) error {
 	return nil
 }
 
+// Seq is the sequence up to which the stream has been folded in.
+func (p *Publisher) Seq() uint64 { return p.read.Seq() }
+
 // Publish brings the stream in line with wanted and returns how many messages that took. Targets that it finds published and that are
-// not wanted are withdrawn.
-func (p *Publisher) Publish(ctx context.Context, wanted map[string]target.Target) (sent int, err error) {
+// not wanted are withdrawn. asOf is what [Publisher.Seq] was before wanted was worked out: relays that another replica has written to since are
+// left alone, and the error is [ErrOvertaken] once the others are done.
+func (p *Publisher) Publish(ctx context.Context, wanted map[string]target.Target, asOf uint64) (sent int, err error) {
 	keys := map[string]bool{}
 	p.mu.Lock()
 	for key, r := range p.published {
@@ -103,58 +108,60 @@ func (p *Publisher) Publish(ctx context.Context, wanted map[string]target.Target
 	for key := range wanted {
 		keys[key] = true
 	}
+	var overtaken error
 	for _, key := range slices.Sorted(maps.Keys(keys)) {
 		if !keys[key] {
 			continue
 		}
-		n, err := p.bring(ctx, key, wanted[key])
+		n, err := p.bring(ctx, key, wanted[key], asOf)
 		sent += n
-		if err != nil {
+		switch {
+		case errors.Is(err, ErrOvertaken):
+			overtaken = ErrOvertaken
+		case err != nil:
 			return sent, fmt.Errorf("publish target of %s: %w", key, err)
 		}
 	}
-	return sent, nil
+	return sent, overtaken
 }
 
-// bring publishes one relay's changes. If another replica was first, its message is folded in and what is left is worked out anew.
-func (p *Publisher) bring(ctx context.Context, key string, want target.Target) (sent int, err error) {
+// bring publishes one relay's changes.
+func (p *Publisher) bring(ctx context.Context, key string, want target.Target, asOf uint64) (sent int, err error) {
 	subject, err := proto.TargetSubject(key)
 	if err != nil {
 		p.log.Warn("a relay is passed over, its name does not fit", "relay", key, "error", err)
 		return 0, nil
 	}
-	for range attempts {
-		p.mu.Lock()
-		r := p.published[key]
-		p.mu.Unlock()
-		changes := target.Diff(r.target, want)
-		if len(changes) == 0 {
-			p.share(key, r.last, want)
-			return sent, nil
-		}
-		replace := !want.Exists()
-		if want.Exists() && r.messages+len(changes) > snapshotAfter {
-			changes, replace = target.Snapshot(want), true
-		}
-		n, err := p.send(ctx, subject, r.last, changes, replace)
-		sent += n
-		if err == nil || errors.Is(err, errOvertaken) {
-			continue // look again: the stream has been read up to where it was written
-		}
-		return sent, err
+	p.mu.Lock()
+	r := p.published[key]
+	p.mu.Unlock()
+	if r.last > asOf {
+		return 0, ErrOvertaken
 	}
-	p.log.Warn("the target of a relay keeps changing under us, leaving it to the next window", "relay", key)
-	return sent, nil
+	changes := target.Diff(r.target, want)
+	if len(changes) == 0 {
+		p.share(key, r.last, want)
+		return 0, nil
+	}
+	replace := !want.Exists()
+	if want.Exists() && r.messages+len(changes) > snapshotAfter {
+		changes, replace = target.Snapshot(want), true
+	}
+	sent, last, err := p.send(ctx, subject, r.last, changes, replace)
+	if err == nil {
+		p.share(key, last, want)
+	}
+	return sent, err
 }
 
-var errOvertaken = errors.New("another replica was first")
-
-// send writes the changes one after the other, each on the condition that the one before is the last of its subject.
-func (p *Publisher) send(ctx context.Context, subject string, last uint64, changes []proto.TargetChange, replace bool) (sent int, err error) {
+// send writes the changes one after the other, each on the condition that the one before is the last of its subject. It returns when they
+// are folded in, or what another replica wrote instead; last is the sequence of the last one.
+func (p *Publisher) send(ctx context.Context, subject string, before uint64, changes []proto.TargetChange, replace bool) (sent int, last uint64, err error) {
+	last = before
 	for i, c := range changes {
 		payload, err := json.Marshal(c)
 		if err != nil {
-			return sent, fmt.Errorf("encode change: %w", err)
+			return sent, last, fmt.Errorf("encode change: %w", err)
 		}
 		msg := &nats.Msg{Subject: subject, Data: payload, Header: nats.Header{}}
 		if replace && i == 0 {
@@ -165,15 +172,15 @@ func (p *Publisher) send(ctx context.Context, subject string, last uint64, chang
 		}
 		ack, err := p.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last))
 		if bus.IsConflict(err) {
-			return sent, errors.Join(p.catchUp(ctx, subject), errOvertaken)
+			return sent, last, errors.Join(p.catchUp(ctx, subject), ErrOvertaken)
 		}
 		if err != nil {
-			return sent, fmt.Errorf("write change: %w", err)
+			return sent, last, fmt.Errorf("write change: %w", err)
 		}
 		last = ack.Sequence
 		sent++
 	}
-	return sent, p.WaitFor(ctx, last)
+	return sent, last, p.WaitFor(ctx, last)
 }
 
 // catchUp reads on to the last message of the subject.
@@ -194,7 +201,7 @@ func (p *Publisher) catchUp(ctx context.Context, subject string) error {
 	return p.WaitFor(ctx, msg.Sequence)
 }
 
-// share lets the published target use the wanted one's lists where they are equal, so that the ids are in memory once and the next comparison
+// share lets the published target, which equals the wanted one, use its lists, so that the ids are in memory once and the next comparison
 // costs nothing. A target that another message has changed since last is left alone.
 func (p *Publisher) share(key string, last uint64, want target.Target) {
 	p.mu.Lock()

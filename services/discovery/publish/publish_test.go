@@ -66,11 +66,21 @@ func start(t *testing.T, b *bus.Bus) (p *publish.Publisher, stop func()) {
 
 func send(t *testing.T, p *publish.Publisher, wanted map[string]target.Target) int {
 	t.Helper()
-	n, err := p.Publish(t.Context(), wanted)
+	n, err := bring(t, p, wanted)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// bring publishes, and again whenever another replica was first.
+func bring(t *testing.T, p *publish.Publisher, wanted map[string]target.Target) (sent int, err error) {
+	for {
+		n, err := p.Publish(t.Context(), wanted, p.Seq())
+		if sent += n; !errors.Is(err, publish.ErrOvertaken) {
+			return sent, err
+		}
+	}
 }
 
 // folded reads the stream as a relay worker does: from what it holds, to targets. It also gives the number of messages there.
@@ -211,7 +221,7 @@ func TestReplicasPublishEachChangeOnce(t *testing.T) {
 		var wg sync.WaitGroup
 		for i, p := range replicas {
 			wg.Go(func() {
-				n, err := p.Publish(t.Context(), wanted)
+				n, err := bring(t, p, wanted)
 				if err != nil {
 					t.Error(err)
 				}
@@ -230,7 +240,54 @@ func TestReplicasPublishEachChangeOnce(t *testing.T) {
 	}
 }
 
-// TestReplicasThatDisagreedEndAsOne: while one is behind, each writes what it knows, over the other; when both know the same, so does the stream.
+// TestWhoIsBehindTakesNothingBack: what another replica wrote since what is wanted was worked out stays, whether it is already read or not, and
+// the other relays get what they should.
+func TestWhoIsBehindTakesNothingBack(t *testing.T) {
+	t.Parallel()
+	for name, read := range map[string]bool{"it has read what the other wrote": true, "it has not": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := openBus(t)
+			p, _ := start(t, b)
+			q, stop := start(t, b)
+			send(t, p, relays(1, ids(0, 1)...))
+			head, err := b.LastSeq(t.Context(), proto.StreamTargets)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := q.WaitFor(t.Context(), head); err != nil {
+				t.Fatal(err)
+			}
+			asOf := q.Seq()
+			if !read {
+				stop()
+			}
+			newer := relays(1, ids(0, 5)...)
+			send(t, p, newer)
+			if read {
+				if err := q.WaitFor(t.Context(), head+1); err != nil {
+					t.Fatal(err)
+				}
+			}
+			behind := relays(2, ids(0, 2)...) // it knows of another relay, and of less that is to be had of this one
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if !read {
+				go func() { _ = q.Follow(ctx) }() // it reads on only now, and what it finds is a conflict
+			}
+			sent, err := q.Publish(t.Context(), behind, asOf)
+			if !errors.Is(err, publish.ErrOvertaken) || sent != 1 {
+				t.Errorf("%d messages, %v; want 1 and ErrOvertaken", sent, err)
+			}
+			for key := range newer {
+				behind[key] = newer[key]
+			}
+			same(t, b, behind)
+		})
+	}
+}
+
+// TestReplicasThatDisagreedEndAsOne: while each wants something else, each writes that over the other; when both want the same, so does the stream.
 func TestReplicasThatDisagreedEndAsOne(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
@@ -47,8 +48,8 @@ type worker struct {
 	due      *dirty
 	orphans  *orphans
 	survey   *survey
-	heldHead *head
-	logHead  *head
+	heldHead *bus.Head
+	logHead  *bus.Head
 	releaser *release.Releaser
 	metrics  *metrics
 	limits   fetch.Limits
@@ -70,8 +71,8 @@ func newWorker(n *node.Node) (*worker, error) {
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), survey: newSurvey(),
 		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
 	}
-	w.heldHead = headOf(n.Bus, proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
-	w.logHead = headOf(n.Bus, proto.StreamEvents, w.index.WaitFor)
+	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
+	w.logHead = n.Bus.Head(proto.StreamEvents, w.index.WaitFor)
 	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Log: n.Log}
 	return w, nil
 }

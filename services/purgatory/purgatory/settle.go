@@ -65,7 +65,7 @@ func (w *worker) dossier(ctx context.Context, identifier string) (dossier.Dossie
 
 // readHeld waits until everything is read that is held now.
 func (w *worker) readHeld(ctx context.Context) error {
-	if err := w.heldHead.read(ctx); err != nil {
+	if err := w.heldHead.Read(ctx); err != nil {
 		return fmt.Errorf("read what is held: %w", err)
 	}
 	return nil
@@ -73,7 +73,7 @@ func (w *worker) readHeld(ctx context.Context) error {
 
 // readAccepted waits until everything is read that is accepted now.
 func (w *worker) readAccepted(ctx context.Context) error {
-	if err := w.logHead.read(ctx); err != nil {
+	if err := w.logHead.Read(ctx); err != nil {
 		return fmt.Errorf("read what is accepted: %w", err)
 	}
 	return nil

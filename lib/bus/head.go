@@ -1,4 +1,4 @@
-package purgatory
+package bus
 
 import (
 	"context"
@@ -6,16 +6,14 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"tendril.dev/lib/bus"
 )
 
 // headTimeout bounds one question for a stream's head: while the bus is away, whoever asks is told so.
 const headTimeout = 5 * time.Second
 
-// head waits until a stream is read up to where it ends now. It asks for the stream's last sequence for everybody together who wants to know it at
+// Head waits until a stream is read up to where it ends now. It asks for the stream's last sequence for everybody together who wants to know it at
 // the same time: anybody may send requests for repositories that are not there, and each of them wants to know for sure.
-type head struct {
+type Head struct {
 	ask     func(ctx context.Context) (uint64, error)
 	catchUp func(ctx context.Context, seq uint64) error // waits until everything up to a sequence is read that is still there
 
@@ -33,16 +31,16 @@ type question struct {
 	err      error
 }
 
-// headOf is that of a stream which reach says how far it is read.
-func headOf(b *bus.Bus, stream string, reach func(ctx context.Context, seq uint64) error) *head {
-	return &head{
+// Head is the end of a stream for its reader. reach waits until the reader has come to a sequence.
+func (b *Bus) Head(stream string, reach func(ctx context.Context, seq uint64) error) *Head {
+	return &Head{
 		ask:     func(ctx context.Context) (uint64, error) { return b.LastSeq(ctx, stream) },
 		catchUp: func(ctx context.Context, seq uint64) error { return b.CatchUp(ctx, stream, seq, reach) },
 	}
 }
 
-// read waits until everything is read that the stream has at some time after the call.
-func (h *head) read(ctx context.Context) error {
+// Read waits until everything is read that the stream has at some time after the call.
+func (h *Head) Read(ctx context.Context) error {
 	seq, err := h.last(ctx)
 	if err != nil || seq <= h.passed.Load() {
 		return err
@@ -55,7 +53,7 @@ func (h *head) read(ctx context.Context) error {
 }
 
 // last gives the stream's last sequence as it is at some time after the call.
-func (h *head) last(ctx context.Context) (uint64, error) {
+func (h *Head) last(ctx context.Context) (uint64, error) {
 	h.mu.Lock()
 	if h.next == nil {
 		h.next = &question{answered: make(chan struct{})}
@@ -75,7 +73,7 @@ func (h *head) last(ctx context.Context) (uint64, error) {
 }
 
 // run asks, one question after the other, until nobody wants to know.
-func (h *head) run() {
+func (h *Head) run() {
 	for {
 		h.mu.Lock()
 		q := h.next

@@ -1,4 +1,4 @@
-package purgatory
+package bus
 
 import (
 	"context"
@@ -15,7 +15,7 @@ func TestHeadIsAskedForEverybodyTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		began, asked := time.Now(), 0
-		h := &head{ask: func(context.Context) (uint64, error) {
+		h := &Head{ask: func(context.Context) (uint64, error) {
 			asked++
 			at := time.Since(began)
 			time.Sleep(10 * time.Millisecond)
@@ -42,7 +42,7 @@ func TestHeadIsAskedForEverybodyTogether(t *testing.T) {
 func TestHeadWhileTheBusIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		h := &head{ask: func(ctx context.Context) (uint64, error) {
+		h := &Head{ask: func(ctx context.Context) (uint64, error) {
 			<-ctx.Done()
 			return 0, ctx.Err()
 		}}
@@ -67,7 +67,7 @@ func TestHeadIsCaughtUpWithOnce(t *testing.T) {
 	t.Parallel()
 	end, waited := uint64(7), []uint64{}
 	broken := errors.New("away")
-	h := &head{
+	h := &Head{
 		ask: func(context.Context) (uint64, error) { return end, nil },
 		catchUp: func(_ context.Context, seq uint64) error {
 			waited = append(waited, seq)
@@ -77,11 +77,11 @@ func TestHeadIsCaughtUpWithOnce(t *testing.T) {
 			return nil
 		},
 	}
-	if err := h.read(t.Context()); !errors.Is(err, broken) {
+	if err := h.Read(t.Context()); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 	for _, end = range []uint64{7, 7, 9, 9} {
-		if err := h.read(t.Context()); err != nil {
+		if err := h.Read(t.Context()); err != nil {
 			t.Error(err)
 		}
 	}
