@@ -12,6 +12,5 @@ import (
 func TestMain(m *testing.M) {
 	code := m.Run()
 	world.Clean()
-	world.CleanServices()
 	os.Exit(code)
 }

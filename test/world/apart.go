@@ -2,12 +2,9 @@ package world
 
 import (
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -60,30 +57,6 @@ func (n *NATS) stop() {
 	n.server.WaitForShutdown()
 }
 
-var buildServices = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "tendril-test-")
-	if err != nil {
-		return "", err
-	}
-	for _, name := range Services {
-		cmd := exec.Command("go", "build", "-tags", "libsecp256k1", "-o", dir+string(filepath.Separator), "tendril.dev/services/"+name)
-		cmd.Dir = filepath.Join("..", "..", "services", name)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return dir, &buildError{name, string(out), err}
-		}
-	}
-	return dir, nil
-})
-
-type buildError struct {
-	name, output string
-	err          error
-}
-
-func (e *buildError) Error() string {
-	return "build " + e.name + ": " + e.err.Error() + "\n" + e.output
-}
-
 // Services are the services, each a program of its own.
 var Services = []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"}
 
@@ -99,18 +72,14 @@ type Replica struct {
 // StartReplica starts a service as on a cluster: with a folder of its own for its index, and the git volume shared.
 func StartReplica(t testing.TB, name, nats, gitVolume string, more map[string]string) *Replica {
 	t.Helper()
-	dir, err := buildServices()
-	if err != nil {
-		t.Fatal(err)
-	}
 	env := Settings()
 	env["NGIT_NATS_URL"], env["NGIT_GIT_DATA_PATH"], env["NGIT_OBSERVE_ADDRESS"] = nats, gitVolume, "127.0.0.1:0"
 	for k, v := range more {
 		env[k] = v
 	}
 	r := &Replica{Name: name, out: &output{}, done: make(chan error, 1), t: t}
-	r.cmd = exec.Command(filepath.Join(dir, name))
-	r.cmd.Dir, r.cmd.Env = Folder(t), Command(t, "", env).Env
+	r.cmd = exec.Command(program(t, "services/"+name))
+	r.cmd.Dir, r.cmd.Env = Folder(t), environment(env)
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
 	if err := r.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -167,13 +136,6 @@ func (r *Replica) Ended() error {
 		r.t.Fatalf("%s does not end", r.Name)
 	}
 	return nil
-}
-
-// CleanServices removes what StartReplica built.
-func CleanServices() {
-	if dir, err := buildServices(); err == nil {
-		os.RemoveAll(dir)
-	}
 }
 
 // RelayAt is the WebSocket URL of a front door.

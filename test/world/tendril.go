@@ -5,12 +5,11 @@ package world
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -23,37 +22,6 @@ const Domain = "grasp.test"
 
 // patience is how long anything that should happen may take on a slow machine.
 const patience = 60 * time.Second
-
-var build = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "tendril-test-")
-	if err != nil {
-		return "", err
-	}
-	binary := filepath.Join(dir, "tendril")
-	cmd := exec.Command("go", "build", "-tags", "libsecp256k1", "-o", binary, "tendril.dev/cmd/tendril")
-	cmd.Dir = filepath.Join("..", "..", "cmd", "tendril")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build tendril: %w\n%s", err, out)
-	}
-	return binary, nil
-})
-
-// Binary builds the program, once for all tests of a package, and gives its path. Call Clean at the end.
-func Binary(t testing.TB) string {
-	t.Helper()
-	binary, err := build()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return binary
-}
-
-// Clean removes what Binary built.
-func Clean() {
-	if binary, err := build(); err == nil {
-		os.RemoveAll(filepath.Dir(binary))
-	}
-}
 
 // Tendril is a running `tendril up`.
 type Tendril struct {
@@ -118,16 +86,17 @@ func Folder(t testing.TB) string {
 // Command is the program with this environment and nothing else of NGIT_*, to be run in dir.
 func Command(t testing.TB, dir string, env map[string]string, args ...string) *exec.Cmd {
 	cmd := exec.Command(Binary(t), args...)
-	cmd.Dir = dir
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "NGIT_") {
-			cmd.Env = append(cmd.Env, e)
-		}
-	}
-	for k, v := range env {
-		cmd.Env = append(cmd.Env, k+"="+v)
-	}
+	cmd.Dir, cmd.Env = dir, environment(env)
 	return cmd
+}
+
+// environment is ours with these NGIT_* and no others.
+func environment(ngit map[string]string) []string {
+	list := slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "NGIT_") })
+	for k, v := range ngit {
+		list = append(list, k+"="+v)
+	}
+	return list
 }
 
 var (
