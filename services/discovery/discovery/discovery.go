@@ -204,10 +204,10 @@ func (d *discovery) followHeld(ctx context.Context, held jetstream.KeyValue) err
 			case !open:
 				return ignoreEnd(ctx, errors.New("the watch of held events ended"))
 			case entry == nil: // that was all that was there at the start
-			case entry.Key() != proto.HeldMarkKey:
-				d.hold(entry)
-				fallthrough
 			default:
+				if entry.Key() != proto.HeldMarkKey {
+					d.hold(entry)
+				}
 				d.heldRead.Advance(entry.Revision())
 			}
 		}
