@@ -111,6 +111,9 @@ const maxHeard = 10_000
 func (d *discovery) start(ctx context.Context, targets *bus.Head) error {
 	for _, head := range []*bus.Head{d.logHead, d.heldHead, targets} {
 		for err := head.Read(ctx); err != nil; err = head.Read(ctx) {
+			if ctx.Err() != nil {
+				return nil
+			}
 			d.log.Warn("what was there at the start could not be read, trying again", "error", err)
 			select {
 			case <-time.After(retryRead):
@@ -119,11 +122,7 @@ func (d *discovery) start(ctx context.Context, targets *bus.Head) error {
 			}
 		}
 	}
-	if err := d.tryPublish(ctx); err != nil {
-		return err
-	}
-	d.up.Store(true)
-	return nil
+	return d.tryPublish(ctx)
 }
 
 func ignoreEnd(ctx context.Context, err error) error {
@@ -273,6 +272,7 @@ func (d *discovery) publish(ctx context.Context) error {
 		case err == nil:
 			d.metrics.repositories.Set(float64(w.accepted))
 			d.metrics.targets.Set(float64(len(w.targets)))
+			d.up.Store(true)
 			return nil
 		case !errors.Is(err, publish.ErrOvertaken):
 			return ignoreEnd(ctx, fmt.Errorf("%w: %w", errPublish, err))
