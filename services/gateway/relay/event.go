@@ -3,13 +3,13 @@ package relay
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip70"
 
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/message"
 )
@@ -83,7 +83,8 @@ func Check(ev *nostr.Event, now time.Time, future time.Duration) (refusal string
 	if int64(ev.CreatedAt) > now.Add(future).Unix() {
 		return fmt.Sprintf("invalid: created_at is more than %s in the future", future)
 	}
-	if expired(ev.Tags, now) {
+	// The second of the expiration is still alive (NIP-40).
+	if at := eventdb.Expiration(ev); at != 0 && int64(at) < now.Unix() {
 		return "invalid: the event has expired"
 	}
 	if nip70.IsProtected(*ev) || nip70.HasEmbeddedProtected(*ev) {
@@ -96,15 +97,4 @@ func Check(ev *nostr.Event, now time.Time, future time.Duration) (refusal string
 		return "invalid: the signature does not fit the event"
 	}
 	return ""
-}
-
-// expired: the second of the expiration is still alive (NIP-40). A tag that holds no time says nothing.
-func expired(tags nostr.Tags, now time.Time) bool {
-	for _, tag := range tags {
-		if len(tag) >= 2 && tag[0] == "expiration" {
-			at, err := strconv.ParseInt(tag[1], 10, 64)
-			return err == nil && at < now.Unix()
-		}
-	}
-	return false
 }
