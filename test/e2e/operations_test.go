@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 	"github.com/nbd-wtf/go-nostr"
@@ -97,7 +96,7 @@ func TestStop(t *testing.T) {
 	}
 	closed := make(chan error, 1)
 	go func() {
-		_, err := s.TryNext(30 * time.Second)
+		_, err := s.TryNext()
 		closed <- err
 	}()
 	if err := p.Stop(); err != nil {

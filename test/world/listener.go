@@ -54,12 +54,18 @@ func (l *Listener) Said() []Said {
 
 // Heard reports whether a message on a subject that begins so has been heard that contains a text.
 func (l *Listener) Heard(subject, text string) bool {
-	for _, s := range l.Said() {
-		if strings.HasPrefix(s.Subject, subject) && strings.Contains(s.Data, text) {
-			return true
+	_, heard := l.HeardAfter(0, subject, text)
+	return heard
+}
+
+// HeardAfter is Heard for what was said after so many messages. It gives how many came before.
+func (l *Listener) HeardAfter(before int, subject, text string) (at int, heard bool) {
+	for at, s := range l.Said() {
+		if at >= before && strings.HasPrefix(s.Subject, subject) && strings.Contains(s.Data, text) {
+			return at, true
 		}
 	}
-	return false
+	return 0, false
 }
 
 // Transcript is what concerns one of the texts, a line each, as a person would read it.

@@ -105,12 +105,11 @@ func Serves(t testing.TB, url string, ev *nostr.Event) {
 	t.Helper()
 	c := Client(t, url)
 	defer c.Close()
-	deadline := time.Now().Add(patience)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
 	for {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		got, err := c.QuerySync(ctx, nostr.Filter{IDs: []string{ev.ID}})
-		cancel()
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			t.Fatal(err)
 		}
 		if len(got) == 1 {
@@ -119,7 +118,7 @@ func Serves(t testing.TB, url string, ev *nostr.Event) {
 			}
 			return
 		}
-		if time.Now().After(deadline) {
+		if ctx.Err() != nil {
 			t.Fatalf("event of kind %d is not served: %s", ev.Kind, ev)
 		}
 		time.Sleep(30 * time.Millisecond)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"log"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -25,8 +26,9 @@ type Relay struct {
 
 	closed atomic.Bool
 
-	mu    sync.Mutex
-	asked []nostr.Filter
+	mu      sync.Mutex
+	asked   []nostr.Filter
+	sockets []net.Conn
 }
 
 // NewRelay starts a relay that holds events.
@@ -46,13 +48,21 @@ func NewRelay(t testing.TB, events ...*nostr.Event) *Relay {
 		r.mu.Unlock()
 		return store.QueryEvents(ctx, f)
 	})
-	r.server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+	r.server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		if r.closed.Load() {
 			http.Error(w, "closed today", http.StatusServiceUnavailable)
 			return
 		}
 		r.relay.ServeHTTP(w, req)
 	}))
+	r.server.Config.ConnState = func(c net.Conn, state http.ConnState) {
+		if state == http.StateHijacked { // a WebSocket, of which the server itself knows nothing any more
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.sockets = append(r.sockets, c)
+		}
+	}
+	r.server.Start()
 	t.Cleanup(r.server.Close)
 	r.URL = "ws" + strings.TrimPrefix(r.server.URL, "http")
 	r.Publish(events...)
@@ -86,5 +96,14 @@ func (r *Relay) Listening() int { return len(r.relay.GetListeningFilters()) }
 // Shut lets nobody connect, or anybody again.
 func (r *Relay) Shut(yes bool) { r.closed.Store(yes) }
 
-// HangUp closes all connections.
-func (r *Relay) HangUp() { r.server.CloseClientConnections() }
+// HangUp closes all connections, and waits until the relay has forgotten who listened there.
+func (r *Relay) HangUp() {
+	r.t.Helper()
+	r.mu.Lock()
+	for _, c := range r.sockets {
+		c.Close()
+	}
+	r.sockets = nil
+	r.mu.Unlock()
+	Await(r.t, "nobody listens any more", func() bool { return r.Listening() == 0 })
+}

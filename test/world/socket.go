@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"testing"
-	"time"
 
 	"github.com/coder/websocket"
 )
@@ -56,7 +55,7 @@ func (s *Socket) SendText(text string) {
 // Next is the next message.
 func (s *Socket) Next() []any {
 	s.t.Helper()
-	m, err := s.TryNext(patience)
+	m, err := s.TryNext()
 	if err != nil {
 		s.t.Fatalf("receive: %v", err)
 	}
@@ -64,8 +63,8 @@ func (s *Socket) Next() []any {
 }
 
 // TryNext is the next message, or why none came.
-func (s *Socket) TryNext(within time.Duration) ([]any, error) {
-	ctx, cancel := context.WithTimeout(s.t.Context(), within)
+func (s *Socket) TryNext() ([]any, error) {
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	_, data, err := s.ws.Read(ctx)
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
@@ -20,8 +21,9 @@ import (
 // Domain is what the tests' Tendril calls itself. Nothing resolves it: clients use the address that the process prints.
 const Domain = "grasp.test"
 
-// patience is how long anything that should happen may take on a slow machine.
-const patience = 60 * time.Second
+// patience is how long anything that should happen may take on a slow machine: longer than any of [Settings], so that Tendril gives up first and
+// says why.
+const patience = 3 * time.Minute
 
 // Tendril is a running `tendril up`.
 type Tendril struct {
@@ -38,13 +40,15 @@ type Tendril struct {
 // Relay is the WebSocket URL.
 func (p *Tendril) Relay() string { return "ws" + strings.TrimPrefix(p.URL, "http") }
 
-// Settings is an environment with all delays short enough for tests.
+// Settings is an environment with all delays short enough for tests, and with all limits on how long something may take so long that a slow machine
+// does not meet them.
 func Settings() map[string]string {
 	return map[string]string{
 		"NGIT_DOMAIN": Domain, "NGIT_BIND_ADDRESS": "127.0.0.1:0", "NGIT_NATS_LISTEN": "127.0.0.1:0", "NGIT_ALLOW_PRIVATE_NETWORKS": "true",
 		"NGIT_SYNC_BATCH_WINDOW_MS": "100", "NGIT_SYNC_STARTUP_JITTER_MS": "0", "NGIT_SYNC_BASE_BACKOFF_SECS": "1", "NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS": "1",
 		"NGIT_HUNT_SYNC_DELAY": "50ms", "NGIT_HUNT_USER_DELAY": "3m", "NGIT_HUNT_INTERVAL": "50ms", "NGIT_HUNT_BACKOFF_BASE": "200ms", "NGIT_HUNT_BACKOFF_MAX": "1s",
 		"NGIT_SYNC_DOMAIN_RATE_LIMIT": "10000", "NGIT_LOG_LEVEL": "debug", "NGIT_EVENTS_PER_MINUTE": "10000",
+		"NGIT_EVENT_TIMEOUT": "2m", "NGIT_SHUTDOWN_WAIT": "2m", "NGIT_WORKER_TTL": "1m", "NGIT_WRITER_TTL": "1m", "NGIT_CANDIDATE_ACK_WAIT": "1m",
 	}
 }
 
@@ -82,6 +86,9 @@ func Folder(t testing.TB) string {
 	})
 	return dir
 }
+
+// Change makes settings take effect with the next Restart.
+func (p *Tendril) Change(settings map[string]string) { maps.Copy(p.env, settings) }
 
 // Command is the program with this environment and nothing else of NGIT_*, to be run in dir.
 func Command(t testing.TB, dir string, env map[string]string, args ...string) *exec.Cmd {
