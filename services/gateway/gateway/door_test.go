@@ -195,6 +195,26 @@ func TestGitGoesToTheWorker(t *testing.T) {
 	}
 }
 
+// TestFrontDoorIsAnnouncedWithItsWorkers: who is told where the front door is may clone and push at once; the relay does not wait for that.
+func TestFrontDoorIsAnnouncedWithItsWorkers(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	if url := sys.Announced(node.FrontDoor); url != "" {
+		t.Errorf("announced as %s while no shard has a worker", url)
+	}
+	if why := sys.Ready.Failing()["gateway"]; why != "" {
+		t.Errorf("not ready without workers: %s", why)
+	}
+	sys.shards.mu.Lock()
+	sys.shards.address = "127.0.0.1:1"
+	sys.shards.mu.Unlock()
+	for deadline := time.Now().Add(patience); sys.Announced(node.FrontDoor) == ""; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("not announced although every shard has a worker")
+		}
+	}
+}
+
 // TestStopCutsOffWhoeverIsTooSlow: a client that stopped reading its clone does not make the stop a failure, and does not hold it up for ever.
 func TestStopCutsOffWhoeverIsTooSlow(t *testing.T) {
 	t.Parallel()

@@ -101,7 +101,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		}
 		return nil
 	})
-	n.Announce(node.FrontDoor, "http://"+listener.Addr().String())
+	go announce(ctx, n, shards, "http://"+listener.Addr().String())
 	n.Log.Info("listening", "address", listener.Addr().String(), "domain", n.Settings.Domain)
 
 	select {
@@ -111,6 +111,33 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	}
 	listening.Store(false)
 	return errors.Join(err, stop(server, door, n.Settings.ShutdownWait/stopShare, n.Log))
+}
+
+// lookForHolders is how often a gateway that has just started looks whether all shards have workers.
+const lookForHolders = 20 * time.Millisecond
+
+// announce tells where the front door is once git requests can be passed on for every repository: who is told may clone and push at once. It is no
+// condition of readiness, because clients of the relay are served without.
+func announce(ctx context.Context, n *node.Node, shards git.Shards, url string) {
+	look := time.NewTicker(lookForHolders)
+	defer look.Stop()
+	for !allHeld(shards) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+	}
+	n.Announce(node.FrontDoor, url)
+}
+
+func allHeld(shards git.Shards) bool {
+	for shard := range proto.Shards {
+		if holder, ok := shards.Holder(proto.ShardName(shard)); !ok || holder.Address == "" {
+			return false
+		}
+	}
+	return true
 }
 
 // stop ends relay connections and HTTP requests side by side. A client that has not taken its answer in time is cut off: how fast strangers

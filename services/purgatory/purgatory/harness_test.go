@@ -59,7 +59,12 @@ func open(t testing.TB, name, gitFolder, url string, flags ...string) *node.Node
 // start runs a worker in a node that open opens.
 func start(t testing.TB, name, gitFolder, url string, flags ...string) worker {
 	t.Helper()
-	n := open(t, name, gitFolder, url, flags...)
+	return run(t, name, open(t, name, gitFolder, url, flags...))
+}
+
+// run runs a worker in a node that open has opened.
+func run(t testing.TB, name string, n *node.Node) worker {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx, node.Service{Name: "purgatory", Run: purgatory.Run}) }()

@@ -120,11 +120,15 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err := server.serve(w); err != nil {
 		return err
 	}
-	var working atomic.Bool
+	var working, shared atomic.Bool
 	n.Ready.Add("purgatory", func() error {
-		if !working.Load() {
+		switch {
+		case !working.Load():
 			return errors.New("reading what waits for git data")
+		case !shared.Load() && !w.allServed(directory):
+			return errors.New("the workers have not shared out the repositories yet")
 		}
+		shared.Store(true) // later a shard may be without a worker for a while; that is no news of this one
 		return nil
 	})
 	n.Ready.Add("git folder", w.store.Writable)
@@ -135,6 +139,17 @@ func Run(ctx context.Context, n *node.Node) error {
 		w.log.Warn("the worker's record stays until it expires", "error", failed)
 	}
 	return errors.Join(err, server.Shutdown(leave))
+}
+
+// allServed says whether every repository has a worker at this moment. What this one has claimed counts once it is at work there.
+func (w *worker) allServed(directory *claim.Directory) bool {
+	for shard := range proto.Shards {
+		holder, held := directory.Holder(proto.ShardName(shard))
+		if !held || holder.Name == w.node.Worker && !w.shards.HoldsShard(shard) {
+			return false
+		}
+	}
+	return true
 }
 
 func huntRules(s config.Git) hunt.Rules {

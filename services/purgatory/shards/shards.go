@@ -58,6 +58,13 @@ func (h *Held) Holds(identifier string) bool {
 	return h.shards[proto.ShardOf(identifier)] != nil
 }
 
+// HoldsShard reports whether a shard is held.
+func (h *Held) HoldsShard(n int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.shards[n] != nil
+}
+
 // Count is how many shards are held.
 func (h *Held) Count() int {
 	h.mu.Lock()
