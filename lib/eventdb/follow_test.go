@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
@@ -454,7 +453,8 @@ func TestFollowRefusesAReplacedLog(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- eventdb.Follow(ctx, b.JS, db, slog.New(slog.DiscardHandler)) }()
+	var out syncBuffer
+	go func() { done <- eventdb.Follow(ctx, b.JS, db, slog.New(slog.NewTextHandler(&out, nil))) }()
 	waitFor(t, db, write(t, b, note(1)))
 	stream, err := b.JS.Stream(ctx, proto.StreamEvents)
 	if err != nil {
@@ -465,11 +465,12 @@ func TestFollowRefusesAReplacedLog(t *testing.T) {
 		t.Fatal(err)
 	}
 	// While there is none, the follower looks for it in vain and lets go of its consumer.
-	time.AfterFunc(time.Second, func() {
-		if _, err := b.JS.CreateStream(ctx, config); err != nil && !errors.Is(err, jetstream.ErrStreamNameAlreadyInUse) {
-			t.Error(err)
-		}
-	})
+	for !strings.Contains(out.String(), "following the log broke off") && ctx.Err() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := b.JS.CreateStream(ctx, config); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-done; !errors.Is(err, eventdb.ErrOtherLog) {
 		t.Fatalf("follow ended with %v, want ErrOtherLog", err)
 	}
