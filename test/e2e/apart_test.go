@@ -35,9 +35,8 @@ func TestServicesApart(t *testing.T) {
 			t.Fatalf("answered %v %q", ok, message)
 		}
 	}
-	world.Git(t, work.Dir, "push", "-q", door+"/"+ann.Npub+"/mine.git", "main")
-	copied := filepath.Join(t.TempDir(), "copy")
-	world.Git(t, work.Dir, "clone", "-q", other+"/"+ann.Npub+"/mine.git", copied)
+	onceMoved(t, work.Dir, "push", "-q", door+"/"+ann.Npub+"/mine.git", "main")
+	onceMoved(t, work.Dir, "clone", "-q", other+"/"+ann.Npub+"/mine.git", filepath.Join(t.TempDir(), "copy"))
 
 	for _, r := range first {
 		r.Kill()
@@ -61,6 +60,19 @@ func TestServicesApart(t *testing.T) {
 			t.Errorf("%s ends with %v", second[i].Name, err)
 		}
 	}
+}
+
+// onceMoved runs git, again for as long as it is told that the repository is between two workers, which it may be while they share out anew, and
+// nothing else.
+func onceMoved(t *testing.T, dir string, args ...string) {
+	t.Helper()
+	world.Await(t, "git "+args[0]+" finds a worker", func() bool {
+		out, err := world.TryGit(t, dir, args...)
+		if err != nil && !strings.Contains(out, "moving to another worker") && !strings.Contains(out, "error: 503") {
+			t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+		return err == nil
+	})
 }
 
 // TestNATSStartedAnew: a single NATS server that is started anew has forgotten queue, claims and turn. Every service says so and ends, and goes on
