@@ -220,3 +220,51 @@ func TestWorkThatEndsBeginsAgain(t *testing.T) {
 		}
 	}
 }
+
+// TestStopWithoutABucket: a bus that was started anew may have lost the claims. The stop does not try every one of them in vain.
+func TestStopWithoutABucket(t *testing.T) {
+	t.Parallel()
+	s := serve(t, long)
+	b := s.connect(t)
+	m, err := claim.Join(t.Context(), b, claim.Options{Group: "test", Worker: "a", Incarnation: "a-1", TTL: s.ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := &board{t: t, on: map[string]string{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	wanted, done := make(chan []string, 1), make(chan error, 1)
+	wanted <- keys(40)
+	go func() { done <- m.Work(ctx, wanted, seen.work("a")) }()
+	seen.await("a works on everything", func(n map[string]int) bool { return n["a"] == 40 })
+	tried, err := b.Conn.SubscribeSync("$KV." + proto.BucketClaims + ".>")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.JS.DeleteStream(t.Context(), proto.KVStream(proto.BucketClaims)); err != nil {
+		t.Fatal(err)
+	}
+	cancel()
+	<-done // however it ends: a watch that ended may have been quicker than the stop
+	if err := b.Conn.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	subjects := map[string]bool{}
+	for {
+		n, _, err := tried.Pending()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n == 0 {
+			break
+		}
+		msg, err := tried.NextMsg(patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		subjects[msg.Subject] = true
+	}
+	if len(subjects) != 1 {
+		t.Errorf("%d claims were tried to be let go, want one: %v", len(subjects), subjects)
+	}
+}

@@ -16,7 +16,7 @@ import (
 const (
 	// retryAfter is the pause before work that ended by itself is begun again.
 	retryAfter = time.Second
-	// casTimeout bounds one compare-and-set, and letting go of everything at the end.
+	// casTimeout bounds one compare-and-set.
 	casTimeout = 5 * time.Second
 )
 
@@ -209,28 +209,49 @@ func (w *work) stopAll(why string) {
 	}
 }
 
-// release lets a claim go whose work has ended. Where another holds it meanwhile, the revision keeps his.
+// release lets a claim go whose work has ended.
 func (w *work) release(ctx context.Context, j *job) {
+	w.forget(j)
+	if err := w.letGo(ctx, j); err != nil && ctx.Err() == nil {
+		w.o.Log.Warn("a claim could not be let go; it is taken up again, or expires with this worker", "key", j.key, "error", err)
+	}
+}
+
+// forget notes that the work on a claim has ended.
+func (w *work) forget(j *job) {
 	delete(w.jobs, j.key)
 	delete(w.passedOver, j.key)
 	w.freeSince[j.key] = time.Now()
 	w.mu.Lock()
 	delete(w.held, j.key)
 	w.mu.Unlock()
+}
+
+// letGo makes a claim free. Where another holds it meanwhile, the revision keeps his.
+func (w *work) letGo(ctx context.Context, j *job) error {
 	cas, cancel := context.WithTimeout(ctx, casTimeout)
 	defer cancel()
 	err := w.claims.Delete(cas, proto.ClaimKey(w.o.Group, j.key), jetstream.LastRevision(j.revision))
-	if err != nil && !bus.IsConflict(err) && ctx.Err() == nil {
-		w.o.Log.Warn("a claim could not be let go; it is taken up again, or expires with this worker", "key", j.key, "error", err)
+	if bus.IsConflict(err) {
+		return nil
 	}
+	return err
 }
 
-// finish lets everything go: all work is ended at once, each claim is free as soon as its work has ended.
+// finish lets everything go: all work is ended at once, each claim is free as soon as its work has ended. When one cannot be let go the others are
+// not tried: each would be waited for anew, and all are free when this worker's record is gone.
 func (w *work) finish() {
 	w.stopAll("stopping")
+	var failed error
 	for len(w.jobs) > 0 {
 		j := <-w.ended
-		w.release(context.Background(), j)
+		w.forget(j)
+		if failed != nil {
+			continue
+		}
+		if failed = w.letGo(context.Background(), j); failed != nil {
+			w.o.Log.Warn("claims could not be let go; they expire with this worker", "key", j.key, "error", failed)
+		}
 	}
 	w.running.Wait()
 }
