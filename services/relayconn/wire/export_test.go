@@ -1,9 +1,15 @@
 package wire
 
-import "time"
+import (
+	"context"
+	"time"
 
-// WithGoodbye sets how long the relay may take to answer the end of the connection.
-func (c *Conn) WithGoodbye(d time.Duration) *Conn {
-	c.bye = d
+	"github.com/coder/websocket"
+)
+
+// On makes a connection of a socket that is open, to a relay that may take so long to answer its end.
+func On(ctx context.Context, ws *websocket.Conn, goodbye time.Duration) *Conn {
+	c := newConn(ctx, ws, 1000)
+	c.bye = goodbye
 	return c
 }

@@ -65,10 +65,14 @@ func Dial(ctx context.Context, guard *netguard.Guard, url string, maxMessage int
 	if err != nil {
 		return nil, err
 	}
+	return newConn(ctx, ws, maxMessage), nil
+}
+
+func newConn(ctx context.Context, ws *websocket.Conn, maxMessage int64) *Conn {
 	ws.SetReadLimit(passOver * maxMessage)
 	c := &Conn{ws: ws, most: maxMessage, bye: goodbye}
 	c.life, c.cut = context.WithCancel(context.WithoutCancel(ctx))
-	return c, nil
+	return c
 }
 
 // Close says goodbye (1001) and closes, within a moment, whatever the relay does. Read, if it is running, hears the relay's answer.
