@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -21,11 +22,12 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/targets"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
 
-func bucket(t *testing.T) jetstream.KeyValue {
+func openBus(t *testing.T) *bus.Bus {
 	t.Helper()
 	sizing := proto.DefaultSizing()
 	sizing.MemoryOnly = true
@@ -34,7 +36,12 @@ func bucket(t *testing.T) jetstream.KeyValue {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.Close)
-	kv, err := b.Bucket(t.Context(), proto.BucketRelays)
+	return b
+}
+
+func bucket(t *testing.T) jetstream.KeyValue {
+	t.Helper()
+	kv, err := openBus(t).Bucket(t.Context(), proto.BucketRelays)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,4 +209,63 @@ func TestLateVerdict(t *testing.T) {
 	if n, err := testutil.GatherAndCount(reg, "ngit_sync_gap_events_total", "ngit_sync_relay_connected"); n != 0 || err != nil {
 		t.Errorf("%d metrics of a relay that is gone (%v)", n, err)
 	}
+}
+
+// busy is a bucket that takes nothing at first.
+type busy struct {
+	jetstream.KeyValue
+	refusals int
+}
+
+func (b *busy) Create(ctx context.Context, key string, value []byte, opts ...jetstream.KVCreateOpt) (uint64, error) {
+	if b.refusals--; b.refusals >= 0 {
+		return 0, context.DeadlineExceeded
+	}
+	return b.KeyValue.Create(ctx, key, value, opts...)
+}
+
+// TestStateThatCouldNotBeWritten is written at the next tick, and not when something changes or the window nears its end.
+func TestStateThatCouldNotBeWritten(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	kv, err := b.Bucket(t.Context(), proto.BucketRelays)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, _ := newLife(t, quiet)
+	l.Rules.CheckEvery, l.Rules.ReconnectWindow, l.daily = time.Millisecond, 24*time.Hour, time.Now().Add(24*time.Hour)
+	l.state = open(t, &busy{KeyValue: kv, refusals: 3})
+	subject, err := proto.TargetSubject("r.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.JS.Publish(t.Context(), subject, []byte(`{"url":"wss://r.example.com","repos":[{"ref":"30617:a:x","level":"full"}]}`)); err != nil {
+		t.Fatal(err)
+	}
+	l.target = targets.NewFollower(0)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	watch, err := kv.Watch(ctx, l.name, jetstream.UpdatesOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var running sync.WaitGroup
+	running.Go(func() {
+		if err := l.target.Run(ctx, b.JS, l.name, quiet); err != nil {
+			t.Error(err)
+		}
+	})
+	<-l.target.Read()
+	running.Go(func() {
+		if err := l.tend(ctx, newObserver(l.name, l.Metrics, quiet), make(chan session.Wanted), nil); err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case <-watch.Updates():
+	case <-time.After(3 * time.Minute):
+		t.Error("it is not written")
+	}
+	cancel()
+	running.Wait()
 }

@@ -235,8 +235,8 @@ func (l *life) tell(what string, now time.Time, err error) {
 		"naughty", !l.health.Naughty.IsZero(), "cause", netguard.Classify(err), "error", err)
 }
 
-// save writes down how the relay stands.
-func (l *life) save(ctx context.Context) {
+// save writes down how the relay stands, and says whether it could.
+func (l *life) save(ctx context.Context) bool {
 	now := time.Now()
 	l.observe(now)
 	s := proto.RelayState{
@@ -254,9 +254,11 @@ func (l *life) save(ctx context.Context) {
 	if l.status.Connection == session.Disconnected {
 		s.DisconnectedAt = l.past.connected
 	}
-	if err := l.state.put(ctx, s); err != nil && ctx.Err() == nil {
+	err := l.state.put(ctx, s)
+	if err != nil && ctx.Err() == nil {
 		l.log.Warn("the relay's state could not be written", "error", err)
 	}
+	return err == nil
 }
 
 // observe keeps health and metrics in step with the time, and tells what only time brings about.

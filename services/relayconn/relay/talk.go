@@ -94,9 +94,8 @@ func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Want
 			l.past = l.past.held(now, l.status.CaughtUp)
 			l.observe(now)
 			// A successor must find the last connection young enough, so it is written down from time to time though nothing changed.
-			if l.status != saved || now.Sub(savedAt) > l.Rules.ReconnectWindow/3 {
+			if (l.status != saved || now.Sub(savedAt) > l.Rules.ReconnectWindow/3) && l.save(ctx) {
 				saved, savedAt = l.status, now
-				l.save(ctx)
 			}
 		}
 	}
