@@ -77,7 +77,10 @@ func Run(ctx context.Context, n *node.Node) error {
 	err = group.Wait()
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	return errors.Join(err, member.Leave(leave))
+	if failed := member.Leave(leave); failed != nil {
+		n.Log.Warn("the worker's record stays until it expires", "error", failed)
+	}
+	return err
 }
 
 // known says whether an event is in the log already, so that it need not be verified and offered.

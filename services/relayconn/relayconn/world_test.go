@@ -29,7 +29,8 @@ import (
 )
 
 const (
-	patience = 60 * time.Second
+	// patience is how long a test waits for what would otherwise never come.
+	patience = 3 * time.Minute
 	// workerTTL is longer than any test waits: what passes on to another worker was let go.
 	workerTTL = 10 * patience
 	key       = "0000000000000000000000000000000000000000000000000000000000000001"
@@ -173,7 +174,9 @@ func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) worker {
 	t.Helper()
 	flags = append([]string{
 		"--domain=git.example.com", "--database-backend=memory", "--nats-url=" + b.ClientURL(), "--worker-name=" + name, "--worker-ttl=" + workerTTL.String(),
-		"--allow-private-networks", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10", "--sync-check-seconds=1", "--sync-base-backoff-seconds=1",
+		"--allow-private-networks", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10", "--sync-check-seconds=1",
+		// This is the connect timeout too: no relay is to fail because the machine is slow.
+		fmt.Sprint("--sync-base-backoff-seconds=", patience.Seconds()),
 	}, flags...)
 	s, err := config.Parse("relayconn", flags)
 	if err != nil {
@@ -252,14 +255,15 @@ func wanting(url string, refs ...string) target.Target {
 
 // ingest answers every candidate with a verdict, and remembers them.
 type ingest struct {
-	mu    sync.Mutex
-	taken []string // source, lane and content
-	known map[string]bool
+	mu       sync.Mutex
+	taken    []string // source, lane and content
+	known    map[string]bool
+	verdicts map[string]proto.Outcome // by inbox and reference: one whose verdict takes long is sent again, and is no other for that
 }
 
 func newIngest(t testing.TB, b *bus.Bus) *ingest {
 	t.Helper()
-	i := &ingest{known: map[string]bool{}}
+	i := &ingest{known: map[string]bool{}, verdicts: map[string]proto.Outcome{}}
 	consumer, err := b.JS.Consumer(t.Context(), proto.StreamCandidates, proto.ConsumerSync)
 	if err != nil {
 		t.Fatal(err)
@@ -271,14 +275,9 @@ func newIngest(t testing.TB, b *bus.Bus) *ingest {
 			return
 		}
 		h := m.Headers()
-		i.mu.Lock()
-		i.taken = append(i.taken, fmt.Sprint(h.Get(proto.HeaderSource), " ", strings.TrimPrefix(m.Subject(), "grasp.candidate."), " ", ev.Content))
-		verdict := proto.Verdict{ID: ev.ID, Outcome: proto.Accepted, Ref: h.Get(proto.HeaderRef)}
-		if i.known[ev.ID] {
-			verdict.Outcome = proto.Duplicate
-		}
-		i.known[ev.ID] = true
-		i.mu.Unlock()
+		what := fmt.Sprint(h.Get(proto.HeaderSource), " ", strings.TrimPrefix(m.Subject(), "grasp.candidate."), " ", ev.Content)
+		outcome := i.decide(h.Get(proto.HeaderReply)+" "+h.Get(proto.HeaderRef), ev.ID, what)
+		verdict := proto.Verdict{ID: ev.ID, Outcome: outcome, Ref: h.Get(proto.HeaderRef)}
 		data, err := json.Marshal(proto.Verdicts{Verdicts: []proto.Verdict{verdict}})
 		if err != nil {
 			t.Error(err)
@@ -291,6 +290,27 @@ func newIngest(t testing.TB, b *bus.Bus) *ingest {
 	}
 	t.Cleanup(running.Stop)
 	return i
+}
+
+func (i *ingest) decide(candidate, id, what string) proto.Outcome {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if outcome, decided := i.verdicts[candidate]; decided {
+		return outcome
+	}
+	outcome := proto.Accepted
+	if i.known[id] {
+		outcome = proto.Duplicate
+	}
+	i.known[id], i.verdicts[candidate], i.taken = true, outcome, append(i.taken, what)
+	return outcome
+}
+
+// all is what was taken so far.
+func (i *ingest) all() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.taken)
 }
 
 func (i *ingest) has(what ...string) bool {

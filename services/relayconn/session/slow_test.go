@@ -233,7 +233,7 @@ func slowly(t *testing.T, r *slow) *play {
 // await waits until something holds.
 func (p *play) await(what string, holds func() bool) {
 	p.t.Helper()
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); ; time.Sleep(time.Millisecond) {
 		var yes bool
 		p.with(func() { yes = holds() })
 		if yes {

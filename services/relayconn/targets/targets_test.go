@@ -20,7 +20,7 @@ import (
 	"tendril.dev/services/relayconn/targets"
 )
 
-const patience = 30 * time.Second
+const patience = 3 * time.Minute
 
 var quiet = slog.New(slog.DiscardHandler)
 
