@@ -101,7 +101,7 @@ func (b *bucket) write(msgs ...*nats.Msg) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(b.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(b.Context(), 3*time.Minute)
 	defer cancel()
 	if err := b.h.WaitFor(ctx, last); err != nil {
 		b.Fatal(err)

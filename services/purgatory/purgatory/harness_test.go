@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
@@ -26,7 +27,13 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-const domain = "git.example.com"
+const (
+	domain = "git.example.com"
+	// patience is how long a test waits for what would otherwise never come.
+	patience = 3 * time.Minute
+	// workerTTL is longer than any test waits.
+	workerTTL = 10 * patience
+)
 
 // worker is the service in a node of its own.
 type worker struct {
@@ -41,6 +48,8 @@ func open(t testing.TB, name, gitFolder, url string, flags ...string) *node.Node
 		"--domain=" + domain, "--relay-data-path=" + t.TempDir(), "--database-backend=memory", "--git-data-path=" + gitFolder, "--worker-name=" + name,
 		"--nats-url=" + url, "--git-listen=127.0.0.1:0", "--allow-private-networks", "--hunt-sync-delay=10ms", "--hunt-user-delay=10m",
 		"--hunt-interval=10ms", "--hunt-backoff-base=200ms", "--hunt-backoff-max=1s",
+		// However slow the machine is, no worker is taken for dead, and no server is spared for having been asked often meanwhile.
+		"--worker-ttl=" + workerTTL.String(), "--domain-rate-limit=1000000",
 	}, flags...)
 	if url == "" {
 		flags = append(flags, "--nats-listen=127.0.0.1:0")

@@ -26,12 +26,13 @@ type ingest struct {
 	bus *bus.Bus
 
 	mu       sync.Mutex
-	held     map[string]proto.Held // by key
-	accepted map[string]int        // how often an event was appended to the log, by id
-	asked    map[string]int        // "<action> <content>"
-	refuse   map[string]bool       // ids whose release is refused
-	deaf     bool                  // it does not end anybody's time: its clock is behind
-	pause    chan struct{}         // candidates wait until it is closed
+	held     map[string]proto.Held    // by key
+	accepted map[string]int           // how often an event was appended to the log, by id
+	asked    map[string]int           // "<action> <content>"
+	verdicts map[string]proto.Verdict // by inbox and reference: one whose verdict takes long is sent again, and is no other for that
+	refuse   map[string]bool          // ids whose release is refused
+	deaf     bool                     // it does not end anybody's time: its clock is behind
+	pause    chan struct{}            // candidates wait until it is closed
 	hold     time.Duration
 	silent   time.Duration
 }
@@ -40,7 +41,7 @@ func playIngest(t testing.TB, b *bus.Bus) *ingest {
 	t.Helper()
 	in := &ingest{
 		TB: t, bus: b, held: map[string]proto.Held{}, accepted: map[string]int{}, asked: map[string]int{}, refuse: map[string]bool{},
-		hold: time.Hour, silent: time.Hour,
+		verdicts: map[string]proto.Verdict{}, hold: time.Hour, silent: time.Hour,
 	}
 	consumer, err := b.JS.Consumer(t.Context(), proto.StreamCandidates, proto.ConsumerRelease)
 	if err != nil {
@@ -69,8 +70,13 @@ func (in *ingest) decide(m jetstream.Msg) {
 		in.Error(err)
 		return
 	}
-	v := in.verdict(ev, proto.Action(m.Headers().Get(proto.HeaderAction)), m.Headers().Get(proto.HeaderReason))
-	v.ID, v.Kind, v.Ref = ev.ID, ev.Kind, m.Headers().Get(proto.HeaderRef)
+	candidate := m.Headers().Get(proto.HeaderReply) + " " + m.Headers().Get(proto.HeaderRef)
+	v, decided := in.verdicts[candidate]
+	if !decided {
+		v = in.verdict(ev, proto.Action(m.Headers().Get(proto.HeaderAction)), m.Headers().Get(proto.HeaderReason))
+		v.ID, v.Kind, v.Ref = ev.ID, ev.Kind, m.Headers().Get(proto.HeaderRef)
+		in.verdicts[candidate] = v
+	}
 	data, err := json.Marshal(proto.Verdicts{Verdicts: []proto.Verdict{v}})
 	if err != nil {
 		in.Error(err)
@@ -248,7 +254,7 @@ func (n *notices) count(prefix string) int {
 // eventually waits until what holds, or fails the test.
 func eventually(t testing.TB, what string, holds func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !holds() {
 		if time.Now().After(deadline) {
 			t.Fatalf("not in time: %s", what)
