@@ -15,6 +15,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/purgatory"
@@ -107,7 +111,21 @@ func TestUnfitState(t *testing.T) {
 // TestWhyItDoesNotStart is one sentence, in which the service and what it was doing stand once: `purgatory: ` stands before it on the terminal.
 func TestWhyItDoesNotStart(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "--worker-ttl=1s")
+	const ttl = time.Second // how long somebody waits for the record of an earlier process to expire
+	sizing := proto.DefaultSizing()
+	sizing.MemoryOnly, sizing.WorkerTTL = true, ttl
+	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name(), Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	// One who lives, however slow the machine is: the record never expires.
+	alive := nats.NewMsg(proto.KVSubject(proto.BucketWorkers, proto.ClaimKey(proto.GroupShards, "one")))
+	alive.Header.Set(jetstream.MsgTTLHeader, "never")
+	alive.Data = []byte(`{"name":"one","group":"` + proto.GroupShards + `","incarnation":"other"}`)
+	if _, err := b.JS.PublishMsg(t.Context(), alive); err != nil {
+		t.Fatal(err)
+	}
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -120,7 +138,7 @@ func TestWhyItDoesNotStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			n := open(t, "two", w.git, w.Bus.ClientURL(), "--worker-ttl=1s", c.flags)
+			n := open(t, "two", filepath.Join(t.TempDir(), "git"), b.ClientURL(), "--worker-ttl="+ttl.String(), c.flags)
 			err := n.Run(t.Context(), node.Service{Name: "purgatory", Run: purgatory.Run})
 			if err == nil || err.Error() != c.want {
 				t.Errorf("got  %v\nwant %s", err, c.want)

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -18,7 +19,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/smarthttp"
@@ -397,24 +401,68 @@ func TestClientThatWaitsIsKeptAlive(t *testing.T) {
 	}
 }
 
+// pipe is a listener on which one connection comes.
+type pipe struct {
+	conn     net.Conn
+	accepted bool
+	closed   chan struct{}
+}
+
+func (p *pipe) Accept() (net.Conn, error) {
+	if p.accepted {
+		<-p.closed
+		return nil, net.ErrClosed
+	}
+	p.accepted = true
+	return p.conn, nil
+}
+
+func (p *pipe) Close() error   { close(p.closed); return nil }
+func (p *pipe) Addr() net.Addr { return p.conn.LocalAddr() }
+
+// TestClientThatStallsIsCutOff: over a pipe in a bubble, where nobody stalls because the machine is slow.
 func TestClientThatStallsIsCutOff(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{Stall: 50 * time.Millisecond})
-	h.repo("stalled")
-	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+	a := &authority{store: gittest.Store(t), known: map[string]bool{"stalled": true}}
+	a.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
 		t.Error("the authority was asked to lock for a client that does not send")
 		return nil
 	}
-	read, write := io.Pipe()
-	t.Cleanup(func() { write.Close() })
-	go io.WriteString(write, pkt(smarthttp.ZeroID+" "+strings.Repeat("9", 40)+" refs/heads/main\x00report-status"))
-	status, _, answer := h.send("POST", h.at("stalled")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, read)
-	if status != 200 || !strings.Contains(answer, "ng refs/heads/main the connection was lost") {
-		t.Errorf("answer %d %q", status, answer)
-	}
-	if h.counted("ngit_git_operations_total", "receive_pack", "gone") != 1 {
-		t.Error("it was not counted")
-	}
+	gittest.Repo(t, a.store, "stalled")
+	synctest.Test(t, func(t *testing.T) {
+		const stall = time.Minute
+		registry := prometheus.NewPedanticRegistry()
+		metrics, err := smarthttp.NewMetrics(registry)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, theirs := net.Pipe()
+		server := &http.Server{Handler: smarthttp.New(a, smarthttp.Options{Stall: stall, Metrics: metrics})}
+		go server.Serve(&pipe{conn: theirs, closed: make(chan struct{})})
+		defer server.Close()
+		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return ours, nil }}
+		defer transport.CloseIdleConnections()
+		h := &house{TB: t, Server: &httptest.Server{URL: "http://pipe"}, authority: a, registry: registry, client: &http.Client{Transport: transport}}
+		read, write := io.Pipe()
+		defer write.Close()
+		go func() {
+			for _, part := range []string{pkt(smarthttp.ZeroID + " " + strings.Repeat("9", 40) + " refs/heads/main\x00report-status"), "PACK"} {
+				time.Sleep(stall - time.Second) // slow is not stalled
+				io.WriteString(write, part)
+			}
+		}()
+		began := time.Now()
+		status, _, answer := h.send("POST", h.at("stalled")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, read)
+		if status != 200 || !strings.Contains(answer, "ng refs/heads/main the connection was lost") {
+			t.Errorf("answer %d %q", status, answer)
+		}
+		if took := time.Since(began); took != 3*stall-2*time.Second {
+			t.Errorf("cut off after %v", took)
+		}
+		if h.counted("ngit_git_operations_total", "receive_pack", "gone") != 1 {
+			t.Error("it was not counted")
+		}
+	})
 }
 
 func TestLargePacksAreAskedAboutBeforeTheyAreRead(t *testing.T) {

@@ -59,6 +59,7 @@ type house struct {
 	*httptest.Server
 	authority *authority
 	registry  *prometheus.Registry
+	client    *http.Client // nil: the server's
 }
 
 func serve(t testing.TB, o smarthttp.Options) *house {
@@ -241,7 +242,11 @@ func (h *house) send(method, url string, header map[string]string, body io.Reade
 	for name, value := range header {
 		request.Header.Set(name, value)
 	}
-	response, err := h.Client().Do(request)
+	client := h.client
+	if client == nil {
+		client = h.Client()
+	}
+	response, err := client.Do(request)
 	if err != nil {
 		h.Fatal(err)
 	}
@@ -386,7 +391,7 @@ func TestPullRequestsHaveAnAuthorityOfTheirOwn(t *testing.T) {
 func TestFullHouseAsksToComeBack(t *testing.T) {
 	root := t.TempDir()
 	hang := filepath.Join(t.TempDir(), "git")
-	script := "#!/bin/sh\ncase \"$1\" in version) echo git version 2.39.0;; init) exec git \"$@\";; *) exec sleep 60;; esac\n"
+	script := "#!/bin/sh\ncase \"$1\" in version) echo git version 2.39.0;; init) exec git \"$@\";; *) exec sleep 3600;; esac\n"
 	if err := os.WriteFile(hang, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -422,7 +427,7 @@ func TestFullHouseAsksToComeBack(t *testing.T) {
 		if !full {
 			t.Error("the fourth was not asked to come back")
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(3 * time.Minute):
 		t.Error("the house does not get full")
 	}
 	cancel()
