@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -371,10 +372,22 @@ func TestFullDiskIsOursAndNothingStaysOnIt(t *testing.T) {
 	}
 }
 
+// refusing is the URL of a port on which nobody listens, nor will: it is in use, for a connection of ours.
+func refusing(t *testing.T) (url string) {
+	t.Helper()
+	server := httptest.NewServer(nil)
+	t.Cleanup(server.Close)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return "http://" + conn.LocalAddr().String()
+}
+
 func TestServersThatCannotBeReached(t *testing.T) {
 	t.Parallel()
-	closed := httptest.NewServer(nil)
-	closed.Close()
+	closed := refusing(t)
 	secure := httptest.NewTLSServer(hostile{})
 	t.Cleanup(secure.Close)
 	r := gittest.Repo(t, gittest.Store(t), "into")
@@ -386,11 +399,11 @@ func TestServersThatCannotBeReached(t *testing.T) {
 		url   string
 		cause fetch.Cause
 	}{
-		"nobody listens":  {t.Context(), guard(), closed.URL, fetch.CauseConnect},
+		"nobody listens":  {t.Context(), guard(), closed, fetch.CauseConnect},
 		"no certificate":  {t.Context(), guard(), secure.URL, fetch.CauseTLS},
-		"private address": {t.Context(), netguard.New(netguard.Options{}), closed.URL, fetch.CauseRefused},
+		"private address": {t.Context(), netguard.New(netguard.Options{}), closed, fetch.CauseRefused},
 		"other scheme":    {t.Context(), guard(), "ftp://example.com/a.git", fetch.CauseOurs},
-		"we gave up":      {canceled, guard(), closed.URL, fetch.CauseCanceled},
+		"we gave up":      {canceled, guard(), closed, fetch.CauseCanceled},
 	} {
 		_, err := fetch.Fetch(tc.ctx, tc.guard, tc.url+"/a.git", r, ids(1), limits)
 		if got := cause(t, err); got != tc.cause {
