@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,7 +22,10 @@ import (
 )
 
 // patience is how long a test waits for what should happen soon.
-const patience = 30 * time.Second
+const patience = time.Minute
+
+// never is longer than any test lives.
+const never = 24 * time.Hour
 
 func openBus(t *testing.T, queueBytes int64) *bus.Bus {
 	t.Helper()
@@ -35,15 +39,16 @@ func openBus(t *testing.T, queueBytes int64) *bus.Bus {
 	return b
 }
 
-// start makes a sender with short times. Nobody decides anything until a test does.
+// start makes a sender that pauses briefly and does not give up. It sends again what has no verdict only where change gives it a time for that,
+// or a test says that it has passed. Nobody decides anything until a test does.
 func start(t *testing.T, b *bus.Bus, change func(*Sender)) (s *Sender, stop func()) {
 	t.Helper()
 	s, err := New(b.Conn, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.resendAfter, s.busyPause, s.lookEvery = 200*time.Millisecond, 10*time.Millisecond, 5*time.Millisecond
-	s.maxTries = 1000
+	s.resendAfter, s.busyPause, s.lookEvery = never, 10*time.Millisecond, 5*time.Millisecond
+	s.maxTries = math.MaxInt
 	if change != nil {
 		change(s)
 	}
@@ -134,7 +139,10 @@ func ingest(t *testing.T, b *bus.Bus, decide func(m jetstream.Msg) bool) (taken 
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(running.Stop)
+	t.Cleanup(func() {
+		running.Stop()
+		<-running.Closed() // what is being decided is answered while there is a bus
+	})
 	return taken
 }
 
@@ -200,6 +208,10 @@ func TestWithoutVerdictItIsSentAgain(t *testing.T) {
 		return n.(*atomic.Int64).Add(1) == 3 // only the third is answered
 	})
 	a, c := offer(t, s, 1), offer(t, s, 2)
+	for round := range 2 {
+		eventually(t, "both arrive", func() bool { return taken.Load() == int64(2*round+2) })
+		s.resend(t.Context(), time.Now().Add(never*time.Duration(round+2)))
+	}
 	for _, ends := range []<-chan ending{a, c} {
 		if e := ended(t, ends); e.err != nil || e.verdict.Outcome != proto.Accepted {
 			t.Fatalf("ended as %+v", e)
@@ -229,7 +241,7 @@ func TestAFullQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, 16<<10)
 	// One try is enough: a refused one does not count.
-	s, _ := start(t, b, func(s *Sender) { s.maxTries, s.resendAfter = 1, patience })
+	s, _ := start(t, b, func(s *Sender) { s.maxTries = 1 })
 	const n = 300
 	var ends []<-chan ending
 	for i := range n {
@@ -265,7 +277,7 @@ func TestAFullQueueLosesNothing(t *testing.T) {
 func TestTheWindowPushesBack(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, 64<<20)
-	s, _ := start(t, b, func(s *Sender) { s.resendAfter = patience })
+	s, _ := start(t, b, nil)
 	var first <-chan ending
 	for i := range window {
 		if ends := offer(t, s, i); i == 0 {
@@ -344,7 +356,7 @@ func TestEveryCandidateEndsOnce(t *testing.T) {
 	all := map[string]<-chan ending{}
 	for sender := range 8 {
 		senders.Go(func() {
-			for i := range 50 {
+			for i := range 15 {
 				ends := offer(t, s, 1000*sender+i)
 				mu.Lock()
 				all[fmt.Sprint(sender, i)] = ends
