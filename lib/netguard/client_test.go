@@ -36,12 +36,15 @@ func portOf(t *testing.T, server *httptest.Server) string {
 	return port
 }
 
+// patience is how long a test waits for what should happen soon.
+const patience = time.Minute
+
 // get fetches a page. What takes longer than its time is an error of the test's own, which no cause stands for.
 func get(t *testing.T, client *http.Client, url string) (*http.Response, string, error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	defer time.AfterFunc(10*time.Second, cancel).Stop()
+	defer time.AfterFunc(patience, cancel).Stop()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -238,35 +241,22 @@ func TestHTTPS(t *testing.T) {
 
 func TestHTTPClientBounds(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
 	server := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/header":
 			w.Header().Set("X-Large", strings.Repeat("x", 8<<10))
-		case "/silent":
-			<-release
 		case "/endless":
 			for w.(http.Flusher).Flush(); r.Context().Err() == nil; {
 				if _, err := w.Write(make([]byte, 64<<10)); err != nil {
 					return
 				}
 			}
-		case "/stuck":
-			w.(http.Flusher).Flush()
-			<-release
 		}
 	})
-	t.Cleanup(func() { close(release) })
-	guard := guardOf(t, Options{MaxHeaderBytes: 4 << 10, HeaderTimeout: 50 * time.Millisecond})
+	guard := guardOf(t, Options{MaxHeaderBytes: 4 << 10})
 
 	if _, _, err := get(t, guard.HTTPClient(), server.URL+"/header"); Classify(err) != CauseProtocol {
 		t.Errorf("large header: %v is %s", err, Classify(err))
-	}
-	if _, _, err := get(t, guard.HTTPClient(), server.URL+"/silent"); Classify(err) != CauseTimeout {
-		t.Errorf("no answer: %v is %s", err, Classify(err))
-	}
-	if _, _, err := get(t, guard.HTTPClient(WithTimeout(100*time.Millisecond)), server.URL+"/stuck"); Classify(err) != CauseTimeout {
-		t.Errorf("no body: %v is %s", err, Classify(err))
 	}
 	if _, body, err := get(t, guard.HTTPClient(), server.URL+"/endless"); !errors.Is(err, ErrTooLarge) || len(body) != 1<<20 {
 		t.Errorf("endless body: %d bytes, %v", len(body), err)

@@ -56,6 +56,7 @@ type Resolver interface {
 type Guard struct {
 	options   Options
 	judge     func(netip.Addr) string // why an address is refused, or ""
+	dial      func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
 	transport *http.Transport
 }
 
@@ -81,6 +82,7 @@ func New(o Options) *Guard {
 	if o.AllowPrivate {
 		g.judge = func(netip.Addr) string { return "" }
 	}
+	g.dial = g.connect
 	g.transport = g.newTransport()
 	return g
 }
@@ -133,7 +135,7 @@ func (g *Guard) DialContext(ctx context.Context, network, addr string) (net.Conn
 		return nil, err
 	}
 	return race(ctx, allowed, func(ctx context.Context, at netip.Addr) (net.Conn, error) {
-		return g.connect(ctx, network, netip.AddrPortFrom(at, port))
+		return g.dial(ctx, network, netip.AddrPortFrom(at, port))
 	})
 }
 
