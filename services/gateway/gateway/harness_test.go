@@ -21,7 +21,7 @@ import (
 	"tendril.dev/proto"
 )
 
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // system is a gateway in a node of its own, with a writer that accepts what it is offered.
 type system struct {
@@ -87,6 +87,9 @@ func start(t testing.TB, judge decide, args ...string) *system {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// However little time the gateway has to stop, the node around it has enough.
+	front := s
+	s.ShutdownWait = patience
 	h := listenToLog()
 	n, err := node.Open(context.Background(), "gateway", s, slog.New(h))
 	if err != nil {
@@ -101,6 +104,7 @@ func start(t testing.TB, judge decide, args ...string) *system {
 	go func() {
 		done <- n.Run(ctx, node.Service{Name: "gateway", Run: func(ctx context.Context, n *node.Node) error {
 			context.AfterFunc(ctx, stop)
+			n.Settings = front
 			sys.ended <- serve(gatewayCtx, n, sys.shards)
 			<-ctx.Done()
 			return nil
