@@ -50,7 +50,7 @@ func start(t *testing.T, dir string, env []string, args ...string) *program {
 			p.Env = append(p.Env, set)
 		}
 	}
-	p.Env = append(p.Env, programEnv+"=1", "NGIT_BIND_ADDRESS=127.0.0.1:0", "NGIT_NATS_LISTEN=127.0.0.1:0")
+	p.Env = append(p.Env, programEnv+"=1", "NGIT_BIND_ADDRESS=127.0.0.1:0", "NGIT_NATS_LISTEN=127.0.0.1:0", "NGIT_SHUTDOWN_WAIT=1h")
 	p.Env = append(p.Env, env...)
 	p.Stderr = &p.stderr
 	out, err := p.StdoutPipe()

@@ -79,7 +79,7 @@ func (n *notes) with(part string) (found []string) {
 
 func (n *notes) await(t *testing.T, part string, count int) {
 	t.Helper()
-	for deadline := time.After(20 * time.Second); len(n.with(part)) < count; {
+	for deadline := time.After(time.Minute); len(n.with(part)) < count; {
 		select {
 		case <-n.more:
 		case <-deadline:
@@ -247,7 +247,7 @@ func TestNodesShareABusAndSurviveARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wait, stop := context.WithTimeout(ctx, 20*time.Second)
+	wait, stop := context.WithTimeout(ctx, time.Minute)
 	defer stop()
 	for _, n := range []*node.Node{first, second} {
 		if err := n.Index.WaitFor(wait, ack.Sequence); err != nil {
@@ -306,7 +306,7 @@ func TestObservation(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx, node.Observation) }()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for n.Announced("observation") == "" && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}
