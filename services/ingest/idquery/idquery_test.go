@@ -103,7 +103,7 @@ func query(t *testing.T, b *bus.Bus, filter string) (ids []string, chunks int, f
 		t.Fatal(err)
 	}
 	for {
-		m, err := sub.NextMsg(10 * time.Second)
+		m, err := sub.NextMsg(time.Minute)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -20,7 +20,7 @@ import (
 
 func settings(t *testing.T, dir string) config.Settings {
 	t.Helper()
-	s, err := config.Parse("ingest", []string{"--domain=git.example.com", "--relay-data-path=" + dir, "--nats-listen=none", "--writer-ttl=1s"})
+	s, err := config.Parse("ingest", []string{"--domain=git.example.com", "--relay-data-path=" + dir, "--nats-listen=none", "--writer-ttl=1h"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func (r running) ask(t *testing.T, ev *nostr.Event) proto.Verdict {
 	if _, err := r.Bus.JS.PublishMsg(t.Context(), m); err != nil {
 		t.Fatal(err)
 	}
-	answer, err := sub.NextMsg(20 * time.Second)
+	answer, err := sub.NextMsg(time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func TestServiceFromStartToRestart(t *testing.T) {
 	if v := r.ask(t, grasps()); v.Outcome != proto.Accepted {
 		t.Fatalf("verdict: %+v", v)
 	}
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for len(r.Ready.Failing()) > 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}

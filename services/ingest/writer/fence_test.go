@@ -2,6 +2,7 @@ package writer
 
 import (
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -30,7 +31,7 @@ func TestPausedWriterCannotCommit(t *testing.T) {
 
 // staleCommit has a writer decide candidates, of which some are to be accepted and one is to be held, and commit them after another did.
 func staleCommit(t *testing.T, accepted []*nostr.Event, held *nostr.Event) {
-	b := openBus(t, t.TempDir())
+	b := openImpatientBus(t, t.TempDir())
 	pause, paused := make(chan struct{}), make(chan struct{})
 	var once atomic.Bool
 	first := start(t, b, "first", func(w *Writer) {
@@ -46,6 +47,8 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, held *nostr.Event) {
 			}
 		}
 	})
+	goOn := sync.OnceFunc(func() { close(pause) })
+	t.Cleanup(goOn)
 	eventually(t, "the first replica writes", first.Writing)
 	s := newSender(t, b, "fence")
 	s.sendAll(proto.LaneUser, append(slices.Clone(accepted), held))
@@ -70,7 +73,7 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, held *nostr.Event) {
 	}
 	wantHeads("after the second writer's commit")
 
-	close(pause)
+	goOn()
 	eventually(t, "the first replica stands by", func() bool { return !first.Writing() })
 	wantHeads("after the stale commit")
 	if n := testutil.ToFloat64(first.Metrics.fenced); n != 1 {

@@ -27,8 +27,12 @@ import (
 
 const domain = "git.example.com"
 
-// patience is how long a test waits for what should happen soon.
-const patience = time.Minute
+const (
+	// patience is how long a test waits for what should happen soon.
+	patience = time.Minute
+	// long is a time that no test lives to see the end of.
+	long = time.Hour
+)
 
 func testSettings() config.Settings {
 	var s config.Settings
@@ -38,10 +42,22 @@ func testSettings() config.Settings {
 	return s
 }
 
+// openBus opens a bus that takes neither the turn nor a candidate from a writer that is slow.
 func openBus(t testing.TB, dir string) *bus.Bus {
 	t.Helper()
+	return openBusWith(t, dir, long, long)
+}
+
+// openImpatientBus opens a bus that gives to another what a silent writer has in its hands.
+func openImpatientBus(t testing.TB, dir string) *bus.Bus {
+	t.Helper()
+	return openBusWith(t, dir, 2*time.Second, 3*time.Second)
+}
+
+func openBusWith(t testing.TB, dir string, turnTTL, claimWait time.Duration) *bus.Bus {
+	t.Helper()
 	sizing := proto.DefaultSizing()
-	sizing.TurnTTL, sizing.ClaimWait = 2*time.Second, 3*time.Second
+	sizing.TurnTTL, sizing.ClaimWait = turnTTL, claimWait
 	b, err := bus.Open(context.Background(), bus.Options{Dir: dir, Sizing: sizing, Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,7 +85,7 @@ func TestCrashBetweenCommitsHeals(t *testing.T) {
 	for _, again := range []bool{true, false} {
 		t.Run(fmt.Sprintf("release comes again: %v", again), func(t *testing.T) {
 			t.Parallel()
-			b := openBus(t, t.TempDir())
+			b := openImpatientBus(t, t.TempDir())
 			crashed, dead := make(chan struct{}), make(chan struct{})
 			var armed atomic.Bool
 			first := start(t, b, "first", func(w *Writer) {
@@ -167,32 +168,38 @@ func TestVerdictComesAfterTheCommit(t *testing.T) {
 func TestUserOvertakesASync(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
-	backlog := make([]*nostr.Event, 20_000)
+	const batch = 100
+	backlog := make([]*nostr.Event, 20*batch)
 	for i := range backlog {
 		backlog[i] = newPerson(1000 + i).grasps(i)
 	}
-	sync := newSender(t, b, "sync")
-	for part := range slices.Chunk(backlog, 2000) {
-		sync.sendAll(proto.LaneSyncHistoric, part)
-	}
-	start(t, b, "one", nil)
-	sync.wait(1) // the writer is at work
+	synced := newSender(t, b, "sync")
+	synced.sendAll(proto.LaneSyncHistoric, backlog)
+	reached, proceed := make(chan struct{}), make(chan struct{})
+	r := startWith(t, b, "one", batch, func(w *Writer) {
+		w.beforeCommit = func() {
+			select {
+			case reached <- struct{}{}:
+				<-proceed
+			case <-proceed: // closed: nobody looks any more
+			}
+		}
+	})
+	goOn := sync.OnceFunc(func() { close(proceed) })
+	t.Cleanup(goOn)
+	<-reached // the writer is at work
 	user := newSender(t, b, "user")
-	if v := user.ask(proto.LaneUser, newPerson(1).grasps(1)); v.Outcome != proto.Accepted {
+	user.send(proto.LaneUser, newPerson(1).grasps(1))
+	eventually(t, "the user's event is fetched", func() bool { return len(r.lanes.user.fetched) == 1 })
+	for range 2 { // what was decided already, and the next batch
+		proceed <- struct{}{}
+		<-reached
+	}
+	if v := user.wait(1)[0]; v.Outcome != proto.Accepted {
 		t.Fatalf("the user's event: %+v", v)
 	}
-	pending, err := b.JS.Consumer(t.Context(), proto.StreamCandidates, proto.ConsumerSync)
-	if err != nil {
-		t.Fatal(err)
-	}
-	info, err := pending.Info(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if info.NumPending < 5_000 {
-		t.Errorf("only %d synced candidates were left when the user's event was accepted", info.NumPending)
-	}
-	for _, v := range sync.wait(len(backlog)) {
+	goOn()
+	for _, v := range synced.wait(len(backlog)) {
 		if v.Outcome != proto.Accepted {
 			t.Fatalf("a synced event: %+v", v)
 		}
@@ -299,17 +306,16 @@ func TestArrivalHeals(t *testing.T) {
 func TestIdleWritesNothing(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
-	r := start(t, b, "one", nil)
+	var pulls atomic.Int64
+	r := start(t, b, "one", func(w *Writer) { w.turn.beforePull = func() { pulls.Add(1) } })
 	eventually(t, "the replica writes", r.Writing)
 	streams := []string{proto.StreamEvents, proto.StreamRejected, proto.KVStream(proto.BucketHeld)}
 	var before [3]uint64
 	for i, name := range streams {
 		before[i], _ = b.LastSeq(t.Context(), name)
 	}
-	select { // longer than a few confirmations of the turn
-	case <-time.After(2 * time.Second):
-	case <-t.Context().Done():
-	}
+	begun := pulls.Load()
+	eventually(t, "the turn is confirmed a few times", func() bool { return pulls.Load() > begun+3 })
 	if !r.Writing() {
 		t.Error("the turn was lost while idle")
 	}
