@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 )
@@ -21,30 +20,15 @@ import (
 // TestLostMemoryIsTold: a single NATS server that is started anew has forgotten its memory streams, and those who are connected learn of it.
 func TestLostMemoryIsTold(t *testing.T) {
 	t.Parallel()
-	options := &server.Options{JetStream: true, StoreDir: t.TempDir(), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true}
-	start := func() *server.Server {
-		srv, err := server.NewServer(options)
-		if err != nil {
-			t.Fatal(err)
-		}
-		go srv.Start()
-		if !srv.ReadyForConnections(30 * time.Second) {
-			t.Fatal("NATS is not ready")
-		}
-		return srv
-	}
-	srv := start()
-	b := open(t, bus.Options{URL: srv.ClientURL()})
-	options.Port = srv.Addr().(*net.TCPAddr).Port
-	srv.Shutdown()
-	srv.WaitForShutdown()
+	nats := bustest.New(t)
+	b := open(t, bus.Options{URL: nats.URL})
+	nats.Stop()
 	select {
 	case err := <-b.Lost():
 		t.Fatalf("told before it is back: %v", err)
 	default:
 	}
-	srv = start()
-	t.Cleanup(func() { srv.Shutdown(); srv.WaitForShutdown() })
+	nats.Start()
 	select {
 	case err := <-b.Lost():
 		if !strings.Contains(err.Error(), "started anew") {

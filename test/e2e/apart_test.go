@@ -7,6 +7,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/test/world"
 )
 
@@ -14,7 +15,7 @@ import (
 func TestServicesApart(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	nats, volume := world.NewNATS(t).URL, world.Folder(t)
+	nats, volume := bustest.New(t).URL, world.Folder(t)
 	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL, "NGIT_WORKER_TTL": "3s", "NGIT_WRITER_TTL": "2s", "NGIT_CANDIDATE_ACK_WAIT": "2s"}
 	var first, second []*world.Replica
 	for _, name := range world.Services {
@@ -79,7 +80,7 @@ func onceMoved(t *testing.T, dir string, args ...string) {
 // where it was when it is started again.
 func TestNATSStartedAnew(t *testing.T) {
 	t.Parallel()
-	nats, volume := world.NewNATS(t), world.Folder(t)
+	nats, volume := bustest.New(t), world.Folder(t)
 	ann, work := world.NewPerson(t), world.NewWorkTree(t)
 	start := func() (replicas []*world.Replica, door string) {
 		for _, name := range world.Services {
@@ -92,7 +93,8 @@ func TestNATSStartedAnew(t *testing.T) {
 		_, message := world.Submit(t, world.RelayAt(door), ann.Announce("mine", "mine", nil, nil))
 		return message == waits
 	})
-	nats.Restart()
+	nats.Stop()
+	nats.Start()
 	for _, r := range replicas {
 		if err := r.Ended(); err == nil || !strings.Contains(r.Output(), "started anew") {
 			t.Errorf("%s ends with %v:\n%s", r.Name, err, r.Output())

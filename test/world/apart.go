@@ -1,61 +1,13 @@
 package world
 
 import (
-	"net"
 	"os/exec"
 	"regexp"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/nats-io/nats-server/v2/server"
 )
-
-// NATS is a NATS server that Tendril did not start.
-type NATS struct {
-	URL     string
-	options server.Options
-	server  *server.Server
-	t       testing.TB
-}
-
-// NewNATS starts a single server with JetStream.
-func NewNATS(t testing.TB) *NATS {
-	t.Helper()
-	n := &NATS{t: t, options: server.Options{JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, Host: "127.0.0.1", Port: server.RANDOM_PORT, NoSigs: true, NoLog: true}}
-	n.start()
-	n.options.Port = n.server.Addr().(*net.TCPAddr).Port
-	n.URL = n.server.ClientURL()
-	t.Cleanup(n.stop)
-	return n
-}
-
-// Restart starts the server anew on the same port, with what it has on disk.
-func (n *NATS) Restart() {
-	n.t.Helper()
-	n.stop()
-	n.start()
-}
-
-func (n *NATS) start() {
-	n.t.Helper()
-	options := n.options
-	srv, err := server.NewServer(&options)
-	if err != nil {
-		n.t.Fatal(err)
-	}
-	go srv.Start()
-	if !srv.ReadyForConnections(patience) {
-		n.t.Fatal("NATS is not ready")
-	}
-	n.server = srv
-}
-
-func (n *NATS) stop() {
-	n.server.Shutdown()
-	n.server.WaitForShutdown()
-}
 
 // Services are the services, each a program of its own.
 var Services = []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"}
