@@ -49,8 +49,7 @@ type DB struct {
 	stateMu     sync.Mutex // guards what follows
 	seq         uint64
 	count       uint64
-	told        uint64        // what was applied up to here, subscribers know
-	moved       chan struct{} // closed and replaced whenever told changes
+	moved       chan struct{} // closed and replaced whenever seq changes
 	subscribers []*subscriber
 	views       int // open
 	closed      bool
@@ -143,7 +142,6 @@ func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
 		return err
 	}
 	if db.seq, err = readUint(p, metaSeq); err == nil {
-		db.told = db.seq
 		db.count, err = readUint(p, metaCount)
 	}
 	if err == nil {
@@ -231,7 +229,7 @@ func (db *DB) leave() error {
 	return nil
 }
 
-// Seq is the last log sequence applied.
+// Seq is the last log sequence applied and told to the subscribers. A view may be ahead of it for a moment.
 func (db *DB) Seq() uint64 {
 	db.stateMu.Lock()
 	defer db.stateMu.Unlock()
@@ -242,7 +240,7 @@ func (db *DB) Seq() uint64 {
 func (db *DB) WaitFor(ctx context.Context, seq uint64) error {
 	for {
 		db.stateMu.Lock()
-		reached, moved := db.told, db.moved
+		reached, moved := db.seq, db.moved
 		db.stateMu.Unlock()
 		if reached >= seq {
 			return nil
@@ -270,10 +268,9 @@ func (db *DB) Subscribe(fn func(recs []Record)) (cancel func()) {
 	}
 }
 
-// publish makes a new sequence known and tells the subscribers.
+// publish tells the subscribers, and makes a new sequence known when they have heard.
 func (db *DB) publish(seq, count uint64, stored []Record) {
 	db.stateMu.Lock()
-	db.seq, db.count = seq, count
 	subscribers := db.subscribers
 	db.stateMu.Unlock()
 	if len(stored) > 0 {
@@ -283,7 +280,7 @@ func (db *DB) publish(seq, count uint64, stored []Record) {
 	}
 	db.stateMu.Lock()
 	defer db.stateMu.Unlock()
-	db.told = seq
+	db.seq, db.count = seq, count
 	close(db.moved)
 	db.moved = make(chan struct{})
 }
