@@ -52,7 +52,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		index:     n.Index,
 		log:       n.Log,
 		book:      repos.NewBook(n.Settings.Domain, bootstrap),
-		publisher: publish.New(n.Bus.JS, n.Log),
+		publisher: publish.New(n.Bus, n.Log),
 		changed:   make(chan struct{}, 1),
 		metrics:   newMetrics(n.Metrics),
 		stale:     true,
@@ -67,12 +67,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	d.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), d.heldRead.WaitFor)
 	d.logHead = n.Bus.Head(proto.StreamEvents, d.index.WaitFor)
-	targetsHead := n.Bus.Head(proto.StreamTargets, d.publisher.WaitFor)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.publisher.Follow(ctx) })
 	group.Go(func() error { return d.followHeld(ctx, held) })
 	group.Go(func() error {
-		if err := d.start(ctx, targetsHead); err != nil || ctx.Err() != nil {
+		if err := d.start(ctx); err != nil || ctx.Err() != nil {
 			return err
 		}
 		length := time.Duration(n.Settings.BatchWindowMillis) * time.Millisecond
@@ -108,9 +107,9 @@ type discovery struct {
 const maxHeard = 10_000
 
 // start waits, as long as it takes, until the index, purgatory and the targets were read as they stood, and publishes what that makes.
-func (d *discovery) start(ctx context.Context, targets *bus.Head) error {
-	for _, head := range []*bus.Head{d.logHead, d.heldHead, targets} {
-		for err := head.Read(ctx); err != nil; err = head.Read(ctx) {
+func (d *discovery) start(ctx context.Context) error {
+	for _, read := range []func(context.Context) error{d.logHead.Read, d.heldHead.Read, d.publisher.CatchUp} {
+		for err := read(ctx); err != nil; err = read(ctx) {
 			if ctx.Err() != nil {
 				return nil
 			}

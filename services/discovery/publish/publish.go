@@ -31,8 +31,9 @@ var ErrOvertaken = errors.New("another replica was first")
 
 // Publisher follows GRASP_TARGETS and writes to it.
 type Publisher struct {
-	js  jetstream.JetStream
-	log *slog.Logger
+	js   jetstream.JetStream
+	head *bus.Head
+	log  *slog.Logger
 
 	mu        sync.Mutex
 	published map[string]relay // by identity
@@ -47,8 +48,10 @@ type relay struct {
 }
 
 // New makes a publisher that has read nothing yet.
-func New(js jetstream.JetStream, log *slog.Logger) *Publisher {
-	return &Publisher{js: js, log: log, published: map[string]relay{}}
+func New(b *bus.Bus, log *slog.Logger) *Publisher {
+	p := &Publisher{js: b.JS, log: log, published: map[string]relay{}}
+	p.head = b.Head(proto.StreamTargets, p.read.WaitFor)
+	return p
 }
 
 // Follow folds the stream in until ctx ends.
@@ -82,6 +85,14 @@ func (p *Publisher) fold(m bus.Message) error {
 	}
 	p.published[key] = r
 	return err
+}
+
+// CatchUp waits until the stream has been folded in as it is at some time after the call.
+func (p *Publisher) CatchUp(ctx context.Context) error {
+	if err := p.head.Read(ctx); err != nil {
+		return fmt.Errorf("read targets: %w", err)
+	}
+	return nil
 }
 
 // WaitFor waits until the stream has been folded in up to seq.
@@ -172,7 +183,7 @@ func (p *Publisher) send(ctx context.Context, subject string, before uint64, cha
 		}
 		ack, err := p.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last))
 		if bus.IsConflict(err) {
-			return sent, last, errors.Join(p.catchUp(ctx, subject), ErrOvertaken)
+			return sent, last, errors.Join(p.lookAgain(ctx), ErrOvertaken)
 		}
 		if err != nil {
 			return sent, last, fmt.Errorf("write change: %w", err)
@@ -183,22 +194,11 @@ func (p *Publisher) send(ctx context.Context, subject string, before uint64, cha
 	return sent, last, p.WaitFor(ctx, last)
 }
 
-// catchUp reads on to the last message of the subject.
-func (p *Publisher) catchUp(ctx context.Context, subject string) error {
-	stream, err := p.js.Stream(ctx, proto.StreamTargets)
-	if err != nil {
-		return fmt.Errorf("look at targets: %w", err)
-	}
-	msg, err := stream.GetLastMsgForSubject(ctx, subject)
-	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("look at targets: %w", err)
-	}
+// lookAgain reads what another replica wrote.
+func (p *Publisher) lookAgain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	return p.WaitFor(ctx, msg.Sequence)
+	return p.CatchUp(ctx)
 }
 
 // share lets the published target, which equals the wanted one, use its lists, so that the ids are in memory once and the next comparison

@@ -36,7 +36,7 @@ func openBus(t *testing.T) *bus.Bus {
 // start makes a publisher that has read what there is.
 func start(t *testing.T, b *bus.Bus) (p *publish.Publisher, stop func()) {
 	t.Helper()
-	p = publish.New(b.JS, slog.New(slog.DiscardHandler))
+	p = publish.New(b, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.Follow(ctx) }()
