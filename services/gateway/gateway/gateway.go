@@ -121,7 +121,7 @@ const lookForHolders = 20 * time.Millisecond
 func announce(ctx context.Context, n *node.Node, shards git.Shards, url string) {
 	look := time.NewTicker(lookForHolders)
 	defer look.Stop()
-	for !allHeld(shards) {
+	for !git.Everywhere(shards) {
 		select {
 		case <-ctx.Done():
 			return
@@ -129,15 +129,6 @@ func announce(ctx context.Context, n *node.Node, shards git.Shards, url string) 
 		}
 	}
 	n.Announce(node.FrontDoor, url)
-}
-
-func allHeld(shards git.Shards) bool {
-	for shard := range proto.Shards {
-		if holder, ok := shards.Holder(proto.ShardName(shard)); !ok || holder.Address == "" {
-			return false
-		}
-	}
-	return true
 }
 
 // stop ends relay connections and HTTP requests side by side. A client that has not taken its answer in time is cut off: how fast strangers

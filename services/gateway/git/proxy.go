@@ -23,6 +23,25 @@ type Shards interface {
 	Holder(key string) (proto.Worker, bool)
 }
 
+// addressOf is where requests for a shard are passed on to; empty: nowhere at the moment.
+func addressOf(shards Shards, shard string) string {
+	worker, held := shards.Holder(shard)
+	if !held {
+		return ""
+	}
+	return worker.Address
+}
+
+// Everywhere reports whether requests can be passed on for every repository at this moment.
+func Everywhere(shards Shards) bool {
+	for shard := range proto.Shards {
+		if addressOf(shards, proto.ShardName(shard)) == "" {
+			return false
+		}
+	}
+	return true
+}
+
 // retryAfter is how soon a shard without a worker has one again, in seconds: claims pass on within 10 s (design.md, Failure and scale).
 const retryAfter = "10"
 
@@ -63,15 +82,15 @@ func (p *Proxy) Close() { p.reverse.Transport.(*http.Transport).CloseIdleConnect
 // Serve passes a request on that concerns the repository at.
 func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nip34.RepositoryPath) {
 	shard := proto.ShardName(proto.ShardOf(at.Identifier))
-	worker, ok := p.shards.Holder(shard)
-	if !ok || worker.Address == "" {
+	address := addressOf(p.shards, shard)
+	if address == "" {
 		p.log.Warn("no worker serves a shard", "shard", shard)
 		unavailable(w, "the git data of this repository is moving to another worker; try again in a few seconds")
 		return
 	}
 	// An answer may begin before the request has ended. Where that cannot be had (HTTP/2 has it anyway), it comes afterwards.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), toKey{}, worker.Address)))
+	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), toKey{}, address)))
 }
 
 // rewrite changes where a request goes and nothing of what it says: path and query stay byte for byte. Hop headers are gone already.
