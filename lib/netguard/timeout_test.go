@@ -7,58 +7,21 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/coder/websocket"
+
+	"tendril.dev/lib/nettest"
 )
 
-// wire stands in for the network: what dials it is accepted at its other end. Its connections are in memory, so that a synctest's clock stands still
-// while anything moves on them, however slow the machine is.
-type wire struct {
-	accepted chan net.Conn
-	closed   chan struct{}
-	close    func()
-}
-
-func newWire() *wire {
-	w := &wire{accepted: make(chan net.Conn), closed: make(chan struct{})}
-	w.close = sync.OnceFunc(func() { close(w.closed) })
-	return w
-}
-
-func (w *wire) dial(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn, error) {
-	ours, theirs := net.Pipe()
-	select {
-	case w.accepted <- theirs:
-		return ours, nil
-	case <-w.closed:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (w *wire) Accept() (net.Conn, error) {
-	select {
-	case conn := <-w.accepted:
-		return conn, nil
-	case <-w.closed:
-		return nil, net.ErrClosed
-	}
-}
-
-func (w *wire) Close() error   { w.close(); return nil }
-func (w *wire) Addr() net.Addr { return &net.TCPAddr{} }
-
-// wired is a guard that reaches example.com over a wire, whatever is there.
-func wired(t *testing.T, w *wire, o Options) *Guard {
+// wired is a guard that reaches example.com at a listener, whatever is there.
+func wired(t *testing.T, l *nettest.Listener, o Options) *Guard {
 	t.Helper()
 	o.Resolver = resolver(map[string]string{"example.com": "127.0.0.1"})
 	guard := guardOf(t, o)
-	guard.dial = w.dial
+	guard.dial = func(ctx context.Context, _ string, _ netip.AddrPort) (net.Conn, error) { return l.Dial(ctx) }
 	return guard
 }
 
@@ -70,8 +33,8 @@ func TestWebSocketOutlivesEveryTimeOut(t *testing.T) {
 		t.Run(scheme, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w := newWire()
-				server := &httptest.Server{Listener: w, Config: &http.Server{Handler: http.HandlerFunc(relay), ErrorLog: quiet}}
+				l := nettest.Listen()
+				server := &httptest.Server{Listener: l, Config: &http.Server{Handler: http.HandlerFunc(relay), ErrorLog: quiet}}
 				begin(server)
 				t.Cleanup(server.Close)
 				o := Options{DialTimeout: time.Second, TLSTimeout: time.Second, HeaderTimeout: time.Second, RootCAs: x509.NewCertPool()}
@@ -79,7 +42,7 @@ func TestWebSocketOutlivesEveryTimeOut(t *testing.T) {
 					o.RootCAs.AddCert(cert)
 				}
 				opening, opened := context.WithTimeout(t.Context(), time.Second)
-				conn, err := wired(t, w, o).DialWebSocket(opening, scheme+"://example.com", nil)
+				conn, err := wired(t, l, o).DialWebSocket(opening, scheme+"://example.com", nil)
 				opened()
 				if err != nil {
 					t.Fatal(err)
@@ -103,10 +66,10 @@ func TestWebSocketOutlivesEveryTimeOut(t *testing.T) {
 // TestTimeOuts: each step has its own time, and whoever takes longer is left.
 func TestTimeOuts(t *testing.T) {
 	t.Parallel()
-	nobody := func(*testing.T, *wire) {}
-	mute := func(_ *testing.T, w *wire) { go w.Accept() }
-	slow := func(t *testing.T, w *wire) {
-		server := &httptest.Server{Listener: w, Config: &http.Server{ErrorLog: quiet, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	nobody := func(*testing.T, *nettest.Listener) {}
+	mute := func(_ *testing.T, l *nettest.Listener) { go l.Accept() }
+	slow := func(t *testing.T, l *nettest.Listener) {
+		server := &httptest.Server{Listener: l, Config: &http.Server{ErrorLog: quiet, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.URL.Path == "/stuck" {
 				w.(http.Flusher).Flush()
 			}
@@ -118,7 +81,7 @@ func TestTimeOuts(t *testing.T) {
 	const short, long = 3 * time.Second, 30 * time.Second
 	patient := Options{DialTimeout: long, TLSTimeout: long, HeaderTimeout: long}
 	for name, c := range map[string]struct {
-		there   func(*testing.T, *wire)
+		there   func(*testing.T, *nettest.Listener)
 		url     string
 		shorten func(*Options)
 		client  []ClientOption
@@ -131,11 +94,11 @@ func TestTimeOuts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				w, o := newWire(), patient
+				l, o := nettest.Listen(), patient
 				c.shorten(&o)
-				c.there(t, w)
+				c.there(t, l)
 				began := time.Now()
-				_, _, err := get(t, wired(t, w, o).HTTPClient(c.client...), c.url)
+				_, _, err := get(t, wired(t, l, o).HTTPClient(c.client...), c.url)
 				if Classify(err) != CauseTimeout || time.Since(began) != short {
 					t.Errorf("%v is %s, after %v; want %v", err, Classify(err), time.Since(began), short)
 				}

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
@@ -372,22 +372,9 @@ func TestFullDiskIsOursAndNothingStaysOnIt(t *testing.T) {
 	}
 }
 
-// refusing is the URL of a port on which nobody listens, nor will: it is in use, for a connection of ours.
-func refusing(t *testing.T) (url string) {
-	t.Helper()
-	server := httptest.NewServer(nil)
-	t.Cleanup(server.Close)
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return "http://" + conn.LocalAddr().String()
-}
-
 func TestServersThatCannotBeReached(t *testing.T) {
 	t.Parallel()
-	closed := refusing(t)
+	closed := "http://" + nettest.Refusing(t)
 	secure := httptest.NewTLSServer(hostile{})
 	t.Cleanup(secure.Close)
 	r := gittest.Repo(t, gittest.Store(t), "into")

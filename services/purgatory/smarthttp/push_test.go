@@ -24,6 +24,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tendril.dev/lib/nettest"
 	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/smarthttp"
 )
@@ -401,25 +402,6 @@ func TestClientThatWaitsIsKeptAlive(t *testing.T) {
 	}
 }
 
-// pipe is a listener on which one connection comes.
-type pipe struct {
-	conn     net.Conn
-	accepted bool
-	closed   chan struct{}
-}
-
-func (p *pipe) Accept() (net.Conn, error) {
-	if p.accepted {
-		<-p.closed
-		return nil, net.ErrClosed
-	}
-	p.accepted = true
-	return p.conn, nil
-}
-
-func (p *pipe) Close() error   { close(p.closed); return nil }
-func (p *pipe) Addr() net.Addr { return p.conn.LocalAddr() }
-
 // TestClientThatStallsIsCutOff: over a pipe in a bubble, where nobody stalls because the machine is slow.
 func TestClientThatStallsIsCutOff(t *testing.T) {
 	t.Parallel()
@@ -436,11 +418,11 @@ func TestClientThatStallsIsCutOff(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		ours, theirs := net.Pipe()
+		l := nettest.Listen()
 		server := &http.Server{Handler: smarthttp.New(a, smarthttp.Options{Stall: stall, Metrics: metrics})}
-		go server.Serve(&pipe{conn: theirs, closed: make(chan struct{})})
+		go server.Serve(l)
 		defer server.Close()
-		transport := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return ours, nil }}
+		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }}
 		defer transport.CloseIdleConnections()
 		h := &house{TB: t, Server: &httptest.Server{URL: "http://pipe"}, authority: a, registry: registry, client: &http.Client{Transport: transport}}
 		read, write := io.Pipe()

@@ -2,7 +2,6 @@ package relayconn_test
 
 import (
 	"context"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/coder/websocket"
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
@@ -158,7 +158,7 @@ func TestRelaysThatCannotBeHad(t *testing.T) {
 	b := openBus(t)
 	newIngest(t, b)
 	good, ours := newForeign(t), newForeign(t)
-	closed := refusing(t)
+	closed := "ws://" + nettest.Refusing(t)
 	page := serve(t, func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("<html>")) })
 	garbage := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		ws, err := websocket.Accept(w, r, nil)
@@ -196,7 +196,7 @@ func TestRelaysThatCannotBeHad(t *testing.T) {
 func TestAClosedRelayIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	url := refusing(t)
+	url := "ws://" + nettest.Refusing(t)
 	w := newWorker(t, b, "a", "--sync-base-backoff-seconds=1")
 	aim(t, b, url, wanting(url, "30617:aa:x"))
 	eventually(t, "it has failed twice", func() bool {
@@ -206,19 +206,6 @@ func TestAClosedRelayIsTriedAgain(t *testing.T) {
 	if n := w.metric(t, "ngit_sync_connection_attempts_total", "relay="+nameOf(t, url), "result=failure"); n < 2 {
 		t.Errorf("%v failures are counted", n)
 	}
-}
-
-// refusing is the URL of a port on which nobody listens, nor will: it is in use, for a connection of ours.
-func refusing(t *testing.T) (url string) {
-	t.Helper()
-	server := httptest.NewServer(nil)
-	t.Cleanup(server.Close)
-	conn, err := net.Dial("tcp", server.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { conn.Close() })
-	return "ws://" + conn.LocalAddr().String()
 }
 
 func serve(t *testing.T, fn http.HandlerFunc) (url string) {

@@ -16,33 +16,14 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/services/relayconn/wire"
 )
-
-// pipe is a listener on which one connection comes, the other end of which is at hand.
-type pipe struct {
-	ours, theirs net.Conn
-	accepted     bool
-	closed       chan struct{}
-}
-
-func (p *pipe) Accept() (net.Conn, error) {
-	if p.accepted {
-		<-p.closed
-		return nil, net.ErrClosed
-	}
-	p.accepted = true
-	return p.theirs, nil
-}
-
-func (p *pipe) Close() error   { close(p.closed); return nil }
-func (p *pipe) Addr() net.Addr { return p.theirs.LocalAddr() }
 
 // talk is a connection to a relay that does what fn says, in the bubble of the test: its time is not the machine's.
 func talk(t *testing.T, goodbye time.Duration, fn func(ws *websocket.Conn)) *wire.Conn {
 	t.Helper()
-	p := &pipe{closed: make(chan struct{})}
-	p.ours, p.theirs = net.Pipe()
+	l := nettest.Listen()
 	var talking sync.WaitGroup
 	talking.Add(1)
 	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -55,9 +36,9 @@ func talk(t *testing.T, goodbye time.Duration, fn func(ws *websocket.Conn)) *wir
 		defer ws.CloseNow()
 		fn(ws)
 	})}
-	go server.Serve(p)
+	go server.Serve(l)
 	t.Cleanup(func() { server.Close(); talking.Wait() })
-	client := &http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return p.ours, nil }}}
+	client := &http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }}}
 	ws, _, err := websocket.Dial(t.Context(), "ws://relay", &websocket.DialOptions{HTTPClient: client})
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,67 @@
+// Package nettest is what tests need of a network that the machine's does not give: connections on which no time passes, and a port that stays closed.
+package nettest
+
+import (
+	"context"
+	"net"
+	"net/http/httptest"
+	"sync"
+	"testing"
+)
+
+// Listener is a net.Listener in memory: what dials it is accepted at its other end. The clock of a synctest's bubble stands still while anything
+// moves on its connections, however slow the machine is.
+type Listener struct {
+	accepted chan net.Conn
+	closed   chan struct{}
+	close    func()
+}
+
+// Listen makes a listener. In a bubble it is to be made there.
+func Listen() *Listener {
+	l := &Listener{accepted: make(chan net.Conn), closed: make(chan struct{})}
+	l.close = sync.OnceFunc(func() { close(l.closed) })
+	return l
+}
+
+// Dial waits until the connection is accepted.
+func (l *Listener) Dial(ctx context.Context) (net.Conn, error) {
+	ours, theirs := net.Pipe()
+	select {
+	case l.accepted <- theirs:
+		return ours, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.accepted:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (l *Listener) Close() error { l.close(); return nil }
+
+// Addr implements net.Listener. It is no address that anybody could dial.
+func (l *Listener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// Refusing is the host and port on which nobody listens, nor will: the port is in use, for a connection of ours.
+func Refusing(t testing.TB) string {
+	t.Helper()
+	server := httptest.NewServer(nil)
+	t.Cleanup(server.Close)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return conn.LocalAddr().String()
+}
