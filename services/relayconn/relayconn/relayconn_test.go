@@ -74,7 +74,7 @@ func TestHandover(t *testing.T) {
 	b := openBus(t)
 	newIngest(t, b)
 	r := newForeign(t, event(t, 1621, "issue", 48*time.Hour, nostr.Tag{"a", "30617:aa:x"}))
-	workers := map[string]worker{"a": newWorker(t, b, "a"), "b": newWorker(t, b, "b")}
+	workers := map[string]worker{"a": newWorker(t, b, "a")}
 	revision := aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
 	connected := func(s proto.RelayState) bool {
 		return s.Connection == int(session.Connected) && s.ConfirmedRevision == revision && !s.CompleteUntil.IsZero()
@@ -84,7 +84,8 @@ func TestHandover(t *testing.T) {
 		first = state(t, b, r.Name)
 		return connected(first)
 	})
-	var dials int // it may have gone from one to the other before, or be about to, if they came one after the other
+	workers["b"] = newWorker(t, b, "b") // only now: a claim that moves while its connection is being opened ends that without a goodbye
+	var dials int                       // it may have gone from one to the other before, or be about to
 	r.look(func() { r.asked, dials = nil, r.dials })
 	workers[first.Worker].stop()
 	eventually(t, "the other has it", func() bool {
