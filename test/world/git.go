@@ -1,6 +1,7 @@
 package world
 
 import (
+	"crypto/rand"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -57,6 +58,16 @@ func (w *WorkTree) Commit(message string) string {
 	Git(w.t, w.Dir, "add", ".")
 	Git(w.t, w.Dir, "commit", "-q", "-m", message)
 	return Git(w.t, w.Dir, "rev-parse", "HEAD")
+}
+
+// AddNoise adds so many random bytes, which nothing can compress, to the next commit.
+func (w *WorkTree) AddNoise(bytes int) {
+	w.t.Helper()
+	noise := make([]byte, bytes)
+	rand.Read(noise)
+	if err := os.WriteFile(filepath.Join(w.Dir, "noise.bin"), noise, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
 }
 
 // Refs are the branches and tags.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // Listener is someone who runs `nats sub 'grasp.>'`.
@@ -84,4 +85,32 @@ func (l *Listener) Transcript(texts ...string) string {
 		}
 	}
 	return b.String()
+}
+
+// HeldEvents is how many events wait in purgatory.
+func HeldEvents(t testing.TB, p *Tendril) (n int) {
+	t.Helper()
+	conn, err := nats.Connect(p.NATS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	held, err := js.KeyValue(Context(t), "grasp-held")
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := held.ListKeys(Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for key := range keys.Keys() {
+		if key != "mark" { // the writer's
+			n++
+		}
+	}
+	return n
 }

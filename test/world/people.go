@@ -128,8 +128,20 @@ func Serves(t testing.TB, url string, ev *nostr.Event) {
 // Submit sends an event as a user does, on a connection of its own, and gives what the OK says.
 func Submit(t testing.TB, url string, ev *nostr.Event) (ok bool, message string) {
 	t.Helper()
-	s := Dial(t, url)
+	return SubmitFrom(t, url, "", ev)
+}
+
+// SubmitFrom is Submit as from an address ([DialFrom]).
+func SubmitFrom(t testing.TB, url, address string, ev *nostr.Event) (ok bool, message string) {
+	t.Helper()
+	s := DialFrom(t, url, address)
 	defer s.Close()
+	return s.Submit(ev)
+}
+
+// Submit sends an event and gives what the OK says; a NOTICE is a refusal too.
+func (s *Socket) Submit(ev *nostr.Event) (ok bool, message string) {
+	s.t.Helper()
 	s.Send("EVENT", ev)
 	for {
 		m := s.Next()

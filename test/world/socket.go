@@ -3,6 +3,7 @@ package world
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"testing"
 
 	"github.com/coder/websocket"
@@ -15,18 +16,35 @@ type Socket struct {
 }
 
 // Dial opens a socket.
-func Dial(t testing.TB, url string) *Socket {
+func Dial(t testing.TB, url string) *Socket { return DialFrom(t, url, "") }
+
+// DialFrom opens a socket as from an address, for a Tendril that trusts its proxy. An empty address
+// says nothing of where it comes from.
+func DialFrom(t testing.TB, url, address string) *Socket {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	ws, _, err := websocket.Dial(ctx, url, nil)
+	s, err := TryDialFrom(t, url, address)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return s
+}
+
+// TryDialFrom is DialFrom for what may be refused.
+func TryDialFrom(t testing.TB, url, address string) (*Socket, error) {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	options := &websocket.DialOptions{HTTPHeader: http.Header{}}
+	if address != "" {
+		options.HTTPHeader.Set("X-Forwarded-For", address)
+	}
+	ws, _, err := websocket.Dial(ctx, url, options)
+	if err != nil {
+		return nil, err
 	}
 	ws.SetReadLimit(16 << 20)
 	s := &Socket{t, ws}
 	t.Cleanup(s.Close)
-	return s
+	return s, nil
 }
 
 // Close hangs up.
@@ -42,14 +60,27 @@ func (s *Socket) Send(elements ...any) {
 	s.SendText(string(data))
 }
 
+// TrySend is Send on a connection that may have been closed.
+func (s *Socket) TrySend(elements ...any) error {
+	data, err := json.Marshal(elements)
+	if err != nil {
+		return err
+	}
+	return s.write(string(data))
+}
+
 // SendText sends anything.
 func (s *Socket) SendText(text string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
-	defer cancel()
-	if err := s.ws.Write(ctx, websocket.MessageText, []byte(text)); err != nil {
+	if err := s.write(text); err != nil {
 		s.t.Fatalf("send: %v", err)
 	}
+}
+
+func (s *Socket) write(text string) error {
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	return s.ws.Write(ctx, websocket.MessageText, []byte(text))
 }
 
 // Next is the next message.

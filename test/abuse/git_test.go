@@ -1,0 +1,263 @@
+package abuse
+
+import (
+	"bufio"
+	"bytes"
+	"compress/zlib"
+	"crypto/rand"
+	"crypto/sha1"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/test/world"
+)
+
+// stranger gives one of many addresses, each in a network of its own.
+func stranger(i int) string { return fmt.Sprintf("198.51.%d.%d", 100+i/250, 1+i%250) }
+
+// open begins an HTTP request to a repository on a socket of its own: the head, and as much of the
+// body as is given. The socket stays open until the test ends.
+func open(t *testing.T, p *world.Tendril, from, path string, length int, body string) net.Conn {
+	t.Helper()
+	host := strings.TrimPrefix(p.URL, "http://")
+	c, err := net.Dial("tcp", host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	service := path[strings.LastIndex(path, "/")+1:]
+	fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: %s\r\nX-Forwarded-For: %s\r\nContent-Type: application/x-%s-request\r\nContent-Length: %d\r\n\r\n%s",
+		path, host, from, service, length, body)
+	return c
+}
+
+// TestSlowRequestBodies: sockets that send the first line of a request and then nothing do not keep
+// others from git (issue: 30 of them stopped it).
+func TestSlowRequestBodies(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		sockets   int
+		addresses int
+	}{{"30 of one address", 30, 1}, {"300 of one address", 300, 1}, {"300 of 300 addresses", 300, 300}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, nil)
+			n := moveIn(t, p)
+			at := "/" + n.who.Npub + "/" + home + ".git/"
+			for i := range c.sockets {
+				service := []string{"git-upload-pack", "git-receive-pack"}[i%2]
+				open(t, p, stranger(i%c.addresses), at+service, 100_000, "0032want "+strings.Repeat("1", 40)+"\n")
+			}
+			n.unhurt(3)
+		})
+	}
+}
+
+// TestSlowReaders: clients that ask for a clone and do not read it do not keep others from git.
+func TestSlowReaders(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		addresses int
+	}{{"60 of one address", 1}, {"60 of 60 addresses", 60}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, nil)
+			n := moveIn(t, p)
+			n.work.AddNoise(24 << 20) // more than the sockets of a connection hold
+			n.day()
+			tip := n.work.Refs()["refs/heads/main"]
+			request := fmt.Sprintf("0032want %s\n00000009done\n", tip)
+			for i := range 60 {
+				open(t, p, stranger(i%c.addresses), "/"+n.who.Npub+"/"+home+".git/git-upload-pack", len(request), request)
+			}
+			n.unhurt(3)
+		})
+	}
+}
+
+// packOf makes a pack of one object: its type, the size that its header tells, and what it inflates
+// to.
+func packOf(kind byte, size uint64, content io.Reader) []byte {
+	var pack bytes.Buffer
+	pack.WriteString("PACK")
+	binary.Write(&pack, binary.BigEndian, []uint32{2, 1})
+	first, rest := kind<<4|byte(size&15), size>>4
+	for ; rest > 0; rest >>= 7 {
+		pack.WriteByte(first | 0x80)
+		first = byte(rest & 0x7f)
+	}
+	pack.WriteByte(first)
+	z := zlib.NewWriter(&pack)
+	io.Copy(z, content)
+	z.Close()
+	sum := sha1.Sum(pack.Bytes())
+	return append(pack.Bytes(), sum[:]...)
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { clear(b); return len(b), nil }
+
+// push sends a pack as a push of one new reference, by HTTP alone, and gives what is answered.
+func push(p *world.Tendril, from, path, ref, id string, pack []byte) (status int, answer string, err error) {
+	line := fmt.Sprintf("%040d %s %s\x00 report-status", 0, id, ref)
+	body := append(fmt.Appendf(nil, "%04x%s0000", len(line)+4, line), pack...)
+	request, err := http.NewRequest(http.MethodPost, p.URL+path+"/git-receive-pack", bytes.NewReader(body))
+	if err != nil {
+		return 0, "", err
+	}
+	request.Header.Set("X-Forwarded-For", from)
+	request.Header.Set("Content-Type", "application/x-git-receive-pack-request")
+	resp, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(bufio.NewReader(resp.Body))
+	return resp.StatusCode, string(text), err
+}
+
+// TestBombs: packs that are small on the wire and gigabytes when they are unpacked are refused, and
+// leave nothing behind.
+func TestBombs(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil)
+	n := moveIn(t, p)
+	path := "/" + n.who.Npub + "/" + home + ".git"
+	const huge = 3 << 30
+	pack := packOf(2, huge, io.LimitReader(zeros{}, huge)) // a tree
+	t.Logf("a bomb of %d bytes for %d", len(pack), huge)
+	var refused atomic.Int64
+	done := make(chan struct{})
+	for i := range 20 {
+		go func() {
+			defer func() { done <- struct{}{} }()
+			status, answer, err := push(p, stranger(i), path, "refs/nostr/"+randomHex(32), randomHex(20), pack)
+			if err == nil && (status != http.StatusOK || strings.Contains(answer, "ng refs/nostr/")) {
+				refused.Add(1)
+			} else {
+				t.Logf("a bomb is answered %d %q %v", status, answer, err)
+			}
+		}()
+	}
+	n.unhurt(3)
+	for range 20 {
+		<-done
+	}
+	if refused.Load() != 20 {
+		t.Errorf("%d of 20 bombs are refused", refused.Load())
+	}
+	n.unhurt(1)
+}
+
+func randomHex(bytes int) string {
+	b := make([]byte, bytes)
+	rand.Read(b)
+	return hex.EncodeToString(b)
+}
+
+// disk is how many bytes the files below a folder hold, each counted once however many names it has.
+func disk(t *testing.T, dir string) (bytes int64) {
+	t.Helper()
+	seen := map[uint64]bool{}
+	err := filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			if os.IsNotExist(err) {
+				err = nil
+			}
+			return err
+		}
+		info, err := entry.Info()
+		if err != nil {
+			return nil // gone while we walked
+		}
+		if inode := inodeOf(info); inode == 0 || !seen[inode] {
+			seen[inode] = true
+			bytes += info.Size()
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes
+}
+
+// TestPushesWithoutEvents: what strangers push to refs/nostr/ is bounded by address, and gone from
+// the disk when no event has come in time.
+func TestPushesWithoutEvents(t *testing.T) {
+	t.Parallel()
+	p := start(t, map[string]string{"NGIT_PURGATORY_HOLD": "45s", "NGIT_GIT_PRUNE_INTERVAL": "2s"})
+	n := moveIn(t, p)
+	git := filepath.Join(p.Dir, "data", "git")
+	before := disk(t, git)
+	refused := 0
+	work := world.NewWorkTree(t)
+	const pushes = 24
+	for i := range pushes {
+		work.AddNoise(8 << 20)
+		work.Commit(fmt.Sprintf("rubbish %d", i))
+		out, err := world.TryGit(t, work.Dir, "-c", "http.extraHeader=X-Forwarded-For: "+stranger(i%2), "push", n.url(), "+HEAD:refs/nostr/"+randomHex(32))
+		if err != nil {
+			refused++
+			if refused == 1 {
+				t.Logf("the first refusal:\n%s", out)
+			}
+		}
+	}
+	after := disk(t, git)
+	t.Logf("%d of %d pushes of rubbish refused; on disk before %d, after %d", refused, pushes, before, after)
+	if refused == 0 {
+		t.Error("two strangers may push as much as they like")
+	}
+	n.unhurt(2)
+	world.Await(t, "the rubbish is gone", func() bool { return disk(t, git) < before+(2<<20) })
+	world.Git(t, filepath.Join(git, n.who.Npub, home+".git"), "fsck", "--full", "--strict")
+	n.unhurt(1)
+}
+
+// TestCopiesOfAPopularRepository: a hundred announcements that name the maintainer of a repository
+// are served from the same objects.
+func TestCopiesOfAPopularRepository(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil)
+	n := moveIn(t, p)
+	n.work.AddNoise(8 << 20)
+	n.day()
+	git := filepath.Join(p.Dir, "data", "git")
+	before := disk(t, git)
+	const copies = 100
+	var last *world.Person
+	for i := range copies {
+		last = world.NewPerson(t)
+		announcement := last.Announce(home, home, nil, nil, nostr.Tag{"maintainers", n.who.PubKey})
+		if ok, message := world.SubmitFrom(t, p.Relay(), stranger(i), announcement); !ok {
+			t.Fatalf("an announcement is refused: %s", message)
+		}
+	}
+	n.unhurt(1)
+	world.Await(t, "all of them are served", func() bool {
+		return world.Count(t, p.Relay(), nostr.Filter{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {home}}}) == 1+copies
+	})
+	world.Git(t, filepath.Join(git, last.Npub, home+".git"), "fsck", "--full", "--strict")
+	world.Git(t, t.TempDir(), "clone", "-q", p.URL+"/"+last.Npub+"/"+home+".git", ".")
+	after := disk(t, git)
+	t.Logf("on disk with one repository %d bytes, with %d copies %d: %.3f times", before, copies, after, float64(after)/float64(before))
+	if float64(after) > 1.2*float64(before) {
+		t.Errorf("%d copies of a repository need %.2f times its disk", copies, float64(after)/float64(before))
+	}
+}

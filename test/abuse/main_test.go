@@ -1,0 +1,31 @@
+// Package abuse does to a running Tendril what hostile strangers do, each attack beside a normal user
+// who must not notice it (docs/security.md has the limits). Everything runs against the built
+// program with its default limits, unless a test says otherwise.
+package abuse
+
+import (
+	"maps"
+	"os"
+	"testing"
+
+	"tendril.dev/test/world"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	world.Clean()
+	os.Exit(code)
+}
+
+// start runs Tendril with the limits that it has by default, behind a proxy: every client says by
+// X-Forwarded-For which address it comes from, so that one machine can be many strangers.
+func start(t *testing.T, more map[string]string) *world.Tendril {
+	t.Helper()
+	settings := map[string]string{
+		"NGIT_TRUSTED_PROXIES":        "127.0.0.0/8,::1",
+		"NGIT_EVENTS_PER_MINUTE":      "60",
+		"NGIT_SYNC_DOMAIN_RATE_LIMIT": "30",
+	}
+	maps.Copy(settings, more)
+	return world.Start(t, settings)
+}

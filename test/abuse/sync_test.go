@@ -1,0 +1,173 @@
+package abuse
+
+import (
+	"fmt"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/test/world"
+)
+
+// trickle is a git server that answers everything with one byte a second, for ever. It gives its
+// port.
+func trickle(t *testing.T) (port int, asked *atomic.Int64) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	asked = &atomic.Int64{}
+	ended := make(chan struct{})
+	t.Cleanup(func() { close(ended); listener.Close() })
+	go func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			asked.Add(1)
+			go func() {
+				defer c.Close()
+				c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\n\r\n"))
+				tick := time.NewTicker(time.Second)
+				defer tick.Stop()
+				for {
+					select {
+					case <-ended:
+						return
+					case <-tick.C:
+						if _, err := c.Write([]byte("0")); err != nil {
+							return
+						}
+					}
+				}
+			}()
+		}
+	}()
+	return listener.Addr().(*net.TCPAddr).Port, asked
+}
+
+// TestHuntFlood: identifiers whose git servers trickle do not keep the hunt from others.
+func TestHuntFlood(t *testing.T) {
+	t.Parallel()
+	var ports []int
+	var asked []*atomic.Int64
+	for range 4 {
+		port, count := trickle(t)
+		ports, asked = append(ports, port), append(asked, count)
+	}
+	var flood []*nostr.Event
+	for i := range 110 {
+		who, identifier := world.NewPerson(t), fmt.Sprintf("trickle-%d", i)
+		url := fmt.Sprintf("http://127.0.0.1:%d/%s.git", ports[i%4], identifier)
+		flood = append(flood, who.Announce(identifier, identifier, []string{url}, nil),
+			who.State(identifier, map[string]string{"refs/heads/main": randomHex(20)}, "refs/heads/main"))
+	}
+	bad := world.NewRelay(t, flood...)
+	p := start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": bad.URL})
+	bus := world.Listen(t, p.NATS)
+	world.Await(t, "all of the flood is held", func() bool {
+		return world.HeldEvents(t, p) >= len(flood)
+	})
+	world.Await(t, "the trickling servers are asked", func() bool { return asked[0].Load() > 0 })
+
+	// Somebody else's repository has to be fetched from a server with another name.
+	ann, work, git := world.NewPerson(t), world.NewWorkTree(t), world.NewGitServer(t)
+	url := strings.Replace(git.Host("ann", work), "127.0.0.1", "localhost", 1)
+	announcement, state := ann.Announce("hers", "hers", []string{url}, nil), ann.State("hers", work.Refs(), "refs/heads/main")
+	began := time.Now()
+	bad.Publish(announcement, state)
+	world.Serves(t, p.Relay(), state)
+	t.Logf("beside 110 trickling identifiers, a repository was found after %v", time.Since(began).Round(time.Millisecond))
+	if !bus.Heard("grasp.git.hers.fetched", "localhost") {
+		t.Error("it was not fetched")
+	}
+}
+
+// TestOneAnnouncementStopsDiscovery: an enormous recursive maintainer set does not keep other
+// relays from being synced.
+func TestOneAnnouncementStopsDiscovery(t *testing.T) {
+	t.Parallel()
+	p := start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE": "10000"})
+	mallory := world.NewPerson(t)
+	elsewhere := world.NewRelay(t)
+	people := make([]*world.Person, 41)
+	for i := range people {
+		people[i] = world.NewPerson(t)
+	}
+	// Each of them names the next, and as many keys as an announcement may.
+	names := func(next int) nostr.Tag {
+		tag := nostr.Tag{"maintainers"}
+		if next < len(people) {
+			tag = append(tag, people[next].PubKey)
+		}
+		for len(tag) < 900 {
+			tag = append(tag, randomHex(32))
+		}
+		return tag
+	}
+	s := world.DialFrom(t, p.Relay(), stranger(1))
+	if ok, message := s.Submit(mallory.Announce("vast", "vast", nil, []string{elsewhere.URL}, names(0))); !ok {
+		t.Fatal(message)
+	}
+	for i, who := range people {
+		if ok, message := s.Submit(who.Announce("vast", "vast", nil, []string{elsewhere.URL}, names(i+1))); !ok {
+			t.Fatal(message)
+		}
+	}
+	n := moveIn(t, p)
+	later := world.NewRelay(t)
+	issue := world.NewPerson(t).Sign(1621, "from elsewhere", nostr.Tag{"a", n.who.Address(home)})
+	later.Publish(issue)
+	moved := n.who.SignAt(nostr.Now()+1, 30617, "", n.who.Announce(home, home, nil, []string{later.URL}).Tags...)
+	n.submit(moved, "")
+	world.Serves(t, p.Relay(), issue)
+	n.unhurt(1)
+}
+
+// TestSyncFillsTheQueue: what comes from other relays does not keep users' events waiting, even
+// if it fills all the room that there is for it.
+func TestSyncFillsTheQueue(t *testing.T) {
+	t.Parallel()
+	p := start(t, map[string]string{"NGIT_CANDIDATE_QUEUE_BYTES": "1048576"})
+	n := moveIn(t, p)
+	mallory := world.NewPerson(t)
+	filling := strings.Repeat("x", 30_000)
+	var relays []string
+	for range 4 {
+		var flood []*nostr.Event
+		for range 400 {
+			flood = append(flood, mallory.Sign(1621, filling, nostr.Tag{"a", n.who.Address(home)}, nostr.Tag{"r", randomHex(8)}))
+		}
+		relays = append(relays, world.NewRelay(t, flood...).URL)
+	}
+	moved := n.who.SignAt(nostr.Now()+1, 30617, "", n.who.Announce(home, home, nil, relays).Tags...)
+	n.submit(moved, "")
+	n.unhurt(3)
+	world.Await(t, "the flood has come too", func() bool {
+		return world.Count(t, p.Relay(), nostr.Filter{Authors: []string{mallory.PubKey}}) == 1600
+	})
+}
+
+// TestProtectedEventsBySync: what its author protects (NIP-70) is not taken from other relays.
+func TestProtectedEventsBySync(t *testing.T) {
+	t.Parallel()
+	p := start(t, nil)
+	n := moveIn(t, p)
+	guest := world.NewPerson(t)
+	protected := guest.Sign(1621, "for that relay alone", nostr.Tag{"a", n.who.Address(home)}, nostr.Tag{"-"})
+	open := guest.SignAt(nostr.Now()-10, 1621, "for all", nostr.Tag{"a", n.who.Address(home)})
+	moved := n.who.SignAt(nostr.Now()+1, 30617, "", n.who.Announce(home, home, nil, []string{world.NewRelay(t, protected, open).URL}).Tags...)
+	n.submit(moved, "")
+	// The older one comes after it in the answer to a REQ.
+	world.Serves(t, p.Relay(), open)
+	if got := world.Fetch(t, p.Relay(), nostr.Filter{IDs: []string{protected.ID}}); len(got) != 0 {
+		t.Error("a protected event is served")
+	}
+	n.unhurt(1)
+}
