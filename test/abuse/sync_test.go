@@ -33,7 +33,8 @@ func trickle(t *testing.T) (port int, asked *atomic.Int64) {
 			asked.Add(1)
 			go func() {
 				defer c.Close()
-				c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\n\r\n"))
+				c.Write([]byte("HTTP/1.1 200 OK\r\nContent-Type: application/x-git-upload-pack-advertisement\r\n\r\n" +
+					"001e# service=git-upload-pack\n0000fff0")) // a line of 65,516 bytes begins
 				tick := time.NewTicker(time.Second)
 				defer tick.Stop()
 				for {
@@ -41,7 +42,7 @@ func trickle(t *testing.T) (port int, asked *atomic.Int64) {
 					case <-ended:
 						return
 					case <-tick.C:
-						if _, err := c.Write([]byte("0")); err != nil {
+						if _, err := c.Write([]byte("x")); err != nil {
 							return
 						}
 					}
