@@ -96,7 +96,10 @@ func TestOneAnnouncementStopsDiscovery(t *testing.T) {
 	t.Parallel()
 	p := start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE": "10000"})
 	mallory := world.NewPerson(t)
-	elsewhere := world.NewRelay(t)
+	elsewhere, later := world.NewRelay(t), world.NewRelay(t)
+	if later.URL < elsewhere.URL { // what came later in their order got nothing
+		elsewhere, later = later, elsewhere
+	}
 	people := make([]*world.Person, 41)
 	for i := range people {
 		people[i] = world.NewPerson(t)
@@ -122,7 +125,6 @@ func TestOneAnnouncementStopsDiscovery(t *testing.T) {
 		}
 	}
 	n := moveIn(t, p)
-	later := world.NewRelay(t)
 	issue := world.NewPerson(t).Sign(1621, "from elsewhere", nostr.Tag{"a", n.who.Address(home)})
 	later.Publish(issue)
 	moved := n.who.SignAt(nostr.Now()+1, 30617, "", n.who.Announce(home, home, nil, []string{later.URL}).Tags...)
