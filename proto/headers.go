@@ -6,6 +6,10 @@ const (
 	HeaderSource = "Grasp-Source"
 	// HeaderRelay is the normalised URL of the relay that a synced event came from.
 	HeaderRelay = "Grasp-Relay"
+	// HeaderClient is the client key of whoever asks: an IPv4 address or an IPv6 /64 prefix, worked out at the front door.
+	// It is on candidates of users, and on the HTTP requests that the gateway passes on to purgatory workers; empty for
+	// everything that did not come through the front door.
+	HeaderClient = "Grasp-Client"
 	// HeaderReply is the subject for the verdict, always one of [VerdictSubject]. JetStream itself uses the reply subject
 	// of a published message for its acknowledgement, so ours rides in a header.
 	HeaderReply = "Grasp-Reply"

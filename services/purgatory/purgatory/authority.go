@@ -107,9 +107,21 @@ func (w *worker) announcedNow(ctx context.Context, ref nip34.RepoRef) (bool, err
 	return w.announced(ref, entries)
 }
 
-// Push implements smarthttp.Authority: it authorises, starts the clocks of what the push uses anew, receives, and releases what is complete then.
-// It returns when that is served.
-func (w *worker) Push(ctx context.Context, ref nip34.RepoRef, commands []smarthttp.Command, receive func(ctx context.Context) error) error {
+// Authorize implements smarthttp.Authority. It only reads: it takes no lock, for the answer may be out of date by the time the pack
+// is here either way, and Push decides again under the lock.
+func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) error {
+	d, _, err := w.dossier(ctx, push.Ref.Identifier)
+	if err != nil {
+		return err
+	}
+	_, err = w.authorise(ctx, d, push)
+	return w.refusal(push.Ref, err)
+}
+
+// Push implements smarthttp.Authority: it authorises, starts the clocks of what the push uses anew, receives, and releases what is
+// complete then. It returns when that is served.
+func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive func(ctx context.Context) error) error {
+	ref := push.Ref
 	unlock, err := w.shards.Write(ctx, ref.Identifier)
 	if errors.Is(err, shards.ErrElsewhere) {
 		return &smarthttp.Refusal{Reason: "the repository is moving to another worker; push again in a moment"}
@@ -122,14 +134,19 @@ func (w *worker) Push(ctx context.Context, ref nip34.RepoRef, commands []smartht
 	if err != nil {
 		return err
 	}
-	state, err := w.authorise(ctx, d, ref, commands)
-	if err != nil {
-		var refused *dossier.Refused
-		if errors.As(err, &refused) {
+	state, err := w.authorise(ctx, d, push)
+	if err := w.refusal(ref, err); err != nil {
+		if refused, ok := errors.AsType[*smarthttp.Refusal](err); ok {
 			w.tell(ref.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(ref.PubKey), Reason: refused.Reason})
-			w.log.Info("push refused", "repository", ref, "reason", refused.Reason)
-			return &smarthttp.Refusal{Reason: refused.Reason}
 		}
+		return err
+	}
+	repo, err := w.store.Repo(ref)
+	if err != nil {
+		return err
+	}
+	// It may have been removed and announced anew since the request came in.
+	if err := ensure(ctx, repo); err != nil {
 		return err
 	}
 	if err := w.extend(ctx, d, ref, state); err != nil {
@@ -144,9 +161,19 @@ func (w *worker) Push(ctx context.Context, ref nip34.RepoRef, commands []smartht
 	if err := w.releasePushed(context.WithoutCancel(ctx), ref, state); err != nil {
 		return err
 	}
-	w.tell(ref.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(ref.PubKey), Objects: some(newIDs(commands))})
-	w.log.Info("pushed", "repository", ref, "references", len(commands))
+	w.tell(ref.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(ref.PubKey), Objects: some(newIDs(push.Commands))})
+	w.log.Info("pushed", "repository", ref, "references", len(push.Commands))
 	return nil
+}
+
+// refusal logs that a push is not allowed, and returns what its user is told.
+func (w *worker) refusal(ref nip34.RepoRef, err error) error {
+	refused, ok := errors.AsType[*dossier.Refused](err)
+	if !ok {
+		return err
+	}
+	w.log.Info("push refused", "repository", ref, "reason", refused.Reason)
+	return &smarthttp.Refusal{Reason: refused.Reason}
 }
 
 // releasePushed releases what a push satisfied, and says whether the state that allowed it is served then. What went wrong with other repositories of
@@ -174,27 +201,26 @@ func (w *worker) releasePushed(ctx context.Context, ref nip34.RepoRef, state *do
 	return &smarthttp.Refusal{Reason: "the state event that allowed this push does not count any more: it was refused, or a newer one has taken its place"}
 }
 
-func (w *worker) authorise(ctx context.Context, d dossier.Dossier, ref nip34.RepoRef, commands []smarthttp.Command) (*dossier.State, error) {
-	if !d.Hosts(ref.PubKey) {
+// authorise decides a push by what is known of its identifier and by the references as they are. It changes nothing.
+func (w *worker) authorise(ctx context.Context, d dossier.Dossier, asked smarthttp.PushRequest) (*dossier.State, error) {
+	if !d.Hosts(asked.Ref.PubKey) {
 		return nil, &dossier.Refused{Reason: "authorisation failed: the repository is not hosted here any more"}
 	}
-	repo, err := w.store.Repo(ref)
+	repo, err := w.store.Repo(asked.Ref)
 	if err != nil {
 		return nil, err
 	}
-	// It may have been removed and announced anew since the request came in.
-	if err := ensure(ctx, repo); err != nil {
-		return nil, err
-	}
-	refs, err := repo.Refs(ctx)
-	if err != nil {
-		return nil, err
+	var refs repository.Refs
+	if repo.Exists() {
+		if refs, err = repo.Refs(ctx); err != nil {
+			return nil, err
+		}
 	}
 	push := dossier.Push{
-		Owner: ref.PubKey, Refs: branchesAndTags(refs.ByName),
+		Owner: asked.Ref.PubKey, Refs: branchesAndTags(refs.ByName),
 		Commit: func(id string) (string, bool, error) { return release.CommitOf(d, w.accepted, id) },
 	}
-	for _, c := range commands {
+	for _, c := range asked.Commands {
 		change := dossier.Change{Name: c.Name, New: c.New}
 		if c.Delete() {
 			change.New = ""

@@ -111,6 +111,29 @@ func TestPush(t *testing.T) {
 	}
 }
 
+// TestAskingAboutAPushChangesNothing: a large push is asked about before its pack is read, and this one never ends: it is too large.
+func TestAskingAboutAPushChangesNothing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--max-push-bytes=2097152")
+	work := gittest.NewWork(t)
+	c1 := work.Commit("a", gittest.Noise(3<<20))
+	w.in.holds("x", announcement(t, "announcement", alice, "x"), proto.SourceUser, time.Hour)
+	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "no state event for this repository") {
+		t.Errorf("a push without a state: %v\n%s", err, out)
+	}
+	w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
+	eventually(t, "the push is allowed and then too large", func() bool {
+		out, err := w.push(work, alice, "x", "main")
+		return err != nil && strings.Contains(out, "the push is larger than 2097152 bytes")
+	})
+	if asked := w.in.requests(); len(asked) != 0 {
+		t.Errorf("ingest was asked to change something: %v", asked)
+	}
+	if n := w.told.count("x refused"); n != 0 {
+		t.Errorf("told of %d refusals", n)
+	}
+}
+
 // TestRefusedAfterThePush: ingest has the last word, and references do not stay where a refused state put them.
 func TestRefusedAfterThePush(t *testing.T) {
 	t.Parallel()

@@ -451,15 +451,12 @@ func TestLargePacksAreAskedAboutBeforeTheyAreRead(t *testing.T) {
 	t.Parallel()
 	h := serve(t, smarthttp.Options{})
 	r := h.repo("large")
-	var asked, took int
-	h.authority.push = func(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
-		asked++
-		err := receive(ctx)
-		if err == nil {
-			took++
-		}
-		return err
+	var asked, took []smarthttp.PushRequest
+	h.authority.authorize = func(push smarthttp.PushRequest) error {
+		asked = append(asked, push)
+		return nil
 	}
+	h.authority.pushed = func(push smarthttp.PushRequest) { took = append(took, push) }
 	w := gittest.NewWork(t)
 	noise := make([]byte, 3<<20)
 	rand.Read(noise)
@@ -467,15 +464,16 @@ func TestLargePacksAreAskedAboutBeforeTheyAreRead(t *testing.T) {
 	front := httptest.NewServer(proxyTo(t, h.URL)) // as the front door does
 	t.Cleanup(front.Close)
 	w.Git("push", strings.Replace(h.at("large"), h.URL, front.URL, 1), "main")
-	if got := h.refs(r)["refs/heads/main"]; asked != 2 || took != 1 || got != id {
-		t.Errorf("asked %d times, taken %d times, main is at %q", asked, took, got)
+	if got := h.refs(r)["refs/heads/main"]; len(asked) != 1 || len(took) != 1 || got != id {
+		t.Fatalf("asked %d times, taken %d times, main is at %q", len(asked), len(took), got)
+	}
+	if asked[0].PackBytes != 0 || took[0].PackBytes < int64(len(noise)) || took[0].Commands[0].New != id {
+		t.Errorf("asked about %+v, then pushed %+v", asked[0], took[0])
 	}
 	if h.counted("ngit_git_push_authorization_total", "authorized") != 1 {
 		t.Error("counted more than once")
 	}
-	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
-		return &smarthttp.Refusal{Reason: "not you"}
-	}
+	h.authority.authorize = func(smarthttp.PushRequest) error { return &smarthttp.Refusal{Reason: "not you"} }
 	rand.Read(noise)
 	w.Commit("noise", string(noise))
 	out, err := gittest.Try(t, w.Dir, "push", strings.Replace(h.at("large"), h.URL, front.URL, 1), "main:refs/heads/other")

@@ -86,21 +86,14 @@ type receiving struct {
 	said    string              // what git said beside its report
 }
 
-// errAsked ends a push that was only asked about.
-var errAsked = errors.New("the pack has not been read yet")
-
 // carryOut reads the pack and lets the Authority decide. While that takes its time the client, which has sent everything by then, is
 // kept alive.
 func (p *receiving) carryOut(body io.Reader, answer *answer) error {
 	ctx := p.x.r.Context()
+	asked := PushRequest{Ref: p.x.ref, Commands: p.request.commands, Client: p.x.client()}
 	pack, err := p.x.spool(body, p.x.options.MaxPushBytes, func() error {
-		err := p.x.authority.Push(ctx, p.x.ref, p.request.commands, func(context.Context) error {
-			p.allowed = true
-			return errAsked
-		})
-		if errors.Is(err, errAsked) {
-			return nil
-		}
+		err := p.x.authority.Authorize(ctx, asked)
+		p.allowed = err == nil
 		return err
 	})
 	if err != nil {
@@ -108,8 +101,10 @@ func (p *receiving) carryOut(body io.Reader, answer *answer) error {
 	}
 	defer pack.Close()
 	p.pack = pack
+	asked.PackBytes = pack.size
 	defer answer.keepAlive(p.x.options.KeepAlive)()
-	return p.x.authority.Push(ctx, p.x.ref, p.request.commands, p.receive)
+	p.allowed = false
+	return p.x.authority.Push(ctx, asked, p.receive)
 }
 
 // notApplied is a push that git did not take; its report says why.

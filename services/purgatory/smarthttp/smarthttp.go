@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -20,12 +21,21 @@ type Authority interface {
 	// that a repository is gone which only cannot be had at the moment.
 	Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error)
 
-	// Push runs under the identifier's lock: it authorises the commands, calls receive (at most once; it runs receive-pack, and gives
-	// nil if every command was applied, else none was), then releases. A *Refusal is told to the user's terminal as it is, and so is
-	// the reason of an *Unavailable; of any other error that does not come from receive the user only learns that there was one.
-	//
-	// A push with a large pack is asked about before the pack is read: Push is called twice, and the first time receive only fails.
-	Push(ctx context.Context, ref nip34.RepoRef, commands []Command, receive func(ctx context.Context) error) error
+	// Authorize reports whether a push would be allowed now, before its pack is read. It changes nothing. A *Refusal is told to the
+	// user's terminal as it is, and so is the reason of an *Unavailable; of any other error the user only learns that there was one.
+	Authorize(ctx context.Context, push PushRequest) error
+
+	// Push runs under the identifier's lock: it authorises the commands, calls receive (at most once; it runs receive-pack, and
+	// returns nil if every command was applied, else none was), then releases. Its errors are told as those of Authorize.
+	Push(ctx context.Context, push PushRequest, receive func(ctx context.Context) error) error
+}
+
+// PushRequest is what a client asks to push.
+type PushRequest struct {
+	Ref       nip34.RepoRef
+	Commands  []Command
+	Client    string // the client key from the front door (proto.HeaderClient), empty if it is not known
+	PackBytes int64  // length of the pack as it came; 0 for Authorize, and for a push that sends none
 }
 
 // Command is one reference that a push changes. Old or New is ZeroID where the reference is created or deleted.
@@ -171,6 +181,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer x.clearDeadlines()
 	x.serve(path.Service)
 }
+
+// client is the key of the client that asks, as the front door knows it. Empty: it is not known.
+func (x *exchange) client() string { return x.r.Header.Get(proto.HeaderClient) }
 
 // find asks for the repository.
 func (x *exchange) find() (err error) {

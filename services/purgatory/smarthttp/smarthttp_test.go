@@ -33,6 +33,10 @@ type authority struct {
 	known map[string]bool
 	away  map[string]error
 	push  func(ctx context.Context, commands []smarthttp.Command, receive func(context.Context) error) error
+	// authorize is asked before large packs are read. nil: all are allowed.
+	authorize func(push smarthttp.PushRequest) error
+	// pushed hears of what Push is asked.
+	pushed func(push smarthttp.PushRequest)
 }
 
 func (a *authority) Repository(_ context.Context, ref nip34.RepoRef) (*repository.Repo, error) {
@@ -44,8 +48,18 @@ func (a *authority) Repository(_ context.Context, ref nip34.RepoRef) (*repositor
 	return a.store.Repo(ref)
 }
 
-func (a *authority) Push(ctx context.Context, _ nip34.RepoRef, commands []smarthttp.Command, receive func(context.Context) error) error {
-	return a.push(ctx, commands, receive)
+func (a *authority) Authorize(_ context.Context, push smarthttp.PushRequest) error {
+	if a.authorize == nil {
+		return nil
+	}
+	return a.authorize(push)
+}
+
+func (a *authority) Push(ctx context.Context, push smarthttp.PushRequest, receive func(context.Context) error) error {
+	if a.pushed != nil {
+		a.pushed(push)
+	}
+	return a.push(ctx, push.Commands, receive)
 }
 
 // takeAll is an authority's word for pushes that it allows.

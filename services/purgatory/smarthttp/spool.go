@@ -19,6 +19,7 @@ const smallPack = 1 << 20
 // holds up neither the others who push to repositories of the same identifier nor a git process.
 type spooled struct {
 	io.Reader
+	size int64
 	file *os.File
 	free func()
 }
@@ -42,7 +43,7 @@ func (x *exchange) spool(body io.Reader, max int64, ask func() error) (*spooled,
 	body = netguard.LimitBody(body, max)
 	var head bytes.Buffer
 	if _, err := io.CopyN(&head, body, smallPack); errors.Is(err, io.EOF) {
-		return &spooled{Reader: &head}, nil
+		return &spooled{Reader: &head, size: int64(head.Len())}, nil
 	} else if err != nil {
 		return nil, readError(err)
 	}
@@ -69,7 +70,9 @@ func (x *exchange) spool(body io.Reader, max int64, ask func() error) (*spooled,
 func (s *spooled) fill(parts ...io.Reader) error {
 	for _, part := range parts {
 		from := &failureReader{from: part}
-		if _, err := io.Copy(s.file, from); from.err != nil {
+		n, err := io.Copy(s.file, from)
+		s.size += n
+		if from.err != nil {
 			return readError(from.err)
 		} else if err != nil {
 			return fmt.Errorf("write a pack to disk: %w", err)
