@@ -28,7 +28,7 @@ func (r *Repo) CopyFrom(ctx context.Context, from *Repo, tips []string) error {
 	if err != nil {
 		return fmt.Errorf("copy objects: %w", err)
 	}
-	release, err := r.store.acquire(ctx, false, 2) // for both ends of the pipe
+	release, err := r.store.acquire(ctx, 2) // for both ends of the pipe
 	if err != nil {
 		return fmt.Errorf("copy objects: %w", err)
 	}

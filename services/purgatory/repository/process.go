@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 	"unicode"
+
+	"tendril.dev/services/purgatory/slots"
 )
 
 const (
@@ -25,6 +27,8 @@ const (
 	maxMessages = 4 << 10
 	// allocLimit is the largest piece of memory that a git process may ask for at once. A pack can claim any size for its objects.
 	allocLimit = "2g"
+	// defaultMemory is how much memory a git process may have in all.
+	defaultMemory = 4 << 30
 )
 
 // Command is one git command on one repository. It runs with nothing of our environment but PATH, and with no configuration but
@@ -34,11 +38,15 @@ type Command struct {
 	Stdin io.Reader
 	// Stdout gets what git prints, if it is set.
 	Stdout io.Writer
-	// Serving marks a process that waits for a client's network. Of those so few are let in at once that some of all slots stay
-	// free for our own work.
-	Serving bool
+	// Class is whose slots the process takes. Default: the worker's own.
+	Class slots.Class
+	// Client is whose share of the class it takes, the client key of a request. Empty: nobody's.
+	Client string
 	// Patience is how long to wait for a slot before it is ErrBusy. Zero: as long as the context lets.
 	Patience time.Duration
+	// Time is how long the process may run, its wait for a slot not counted, before it is ended with ErrTooLong. Zero: as long
+	// as the context lets.
+	Time time.Duration
 
 	repo     *Repo
 	args     []string
@@ -81,15 +89,21 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run waits for a slot, runs the command and waits for its end. When ctx ends, the process and all that it started are asked to
-// end, and killed soon after. A failure is an *Error; one that came from reading Stdin has that error in its chain.
+// Run waits for a slot, runs the command and waits for its end. When ctx or the command's time ends, the process and all that it
+// started are asked to end, and killed soon after. A failure is an *Error; one that came from reading Stdin has that error in its
+// chain.
 func (c *Command) Run(ctx context.Context) error {
 	if !c.held {
-		release, err := c.repo.store.acquireWithin(ctx, c.Patience, c.Serving)
+		release, err := c.repo.store.acquireWithin(ctx, c)
 		if err != nil {
 			return c.failed(err)
 		}
 		defer release()
+	}
+	if c.Time > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.Time, ErrTooLong)
+		defer cancel()
 	}
 	cmd := exec.CommandContext(ctx, c.repo.store.git, c.args...)
 	cmd.Dir = c.repo.path
@@ -97,9 +111,9 @@ func (c *Command) Run(ctx context.Context) error {
 	cmd.Env = append(cmd.Env, c.env...)
 	cmd.Stdout = c.Stdout
 	cmd.Stderr = &c.messages
-	var input *watchedReader
+	input := &watchedReader{}
 	if c.Stdin != nil {
-		input = &watchedReader{from: c.Stdin}
+		input.from = c.Stdin
 		cmd.Stdin = input
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -110,15 +124,16 @@ func (c *Command) Run(ctx context.Context) error {
 		killer.Store(time.AfterFunc(afterTerm, func() { syscall.Kill(group, syscall.SIGKILL) }))
 		return syscall.Kill(group, syscall.SIGTERM)
 	}
-	err := cmd.Run()
+	err := c.start(cmd, input)
+	if err == nil {
+		err = cmd.Wait()
+	}
 	if timer := killer.Load(); timer != nil && timer.Stop() && cmd.Process != nil {
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started may still be there
 	}
-	if input != nil {
-		// A broken input explains the failure of git better than git does.
-		if broken := input.detach(); broken != nil && err != nil {
-			return c.failed(fmt.Errorf("read its input: %w", broken))
-		}
+	// A broken input explains the failure of git better than git does.
+	if broken := input.detach(); broken != nil && err != nil {
+		return c.failed(fmt.Errorf("read its input: %w", broken))
 	}
 	if err != nil && ctx.Err() != nil {
 		return c.failed(context.Cause(ctx))
@@ -129,46 +144,47 @@ func (c *Command) Run(ctx context.Context) error {
 	return nil
 }
 
+// start starts the process with bounded memory. It gets its input only then: what it starts itself, on what it reads, has the same
+// bound.
+func (c *Command) start(cmd *exec.Cmd, input *watchedReader) error {
+	input.reading.Lock()
+	defer input.reading.Unlock()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if err := limitMemory(cmd.Process.Pid, c.repo.store.memory); err != nil {
+		c.repo.store.log.Warn("the memory of a git process is not bounded", "error", err)
+	}
+	return nil
+}
+
 func (c *Command) failed(err error) error {
 	return &Error{Command: c.args[0], Messages: c.Messages(), Err: err}
 }
 
-// ErrBusy is a command that found no slot in time.
-var ErrBusy = errors.New("too many git processes at once")
+var (
+	// ErrBusy is a command that found no slot in time.
+	ErrBusy = slots.ErrFull
+	// ErrShare is a command for which too many others of the same client wait for a slot.
+	ErrShare = slots.ErrShare
+	// ErrTooLong is a command that ran longer than it may.
+	ErrTooLong = errors.New("git took longer than it may")
+)
 
-// acquireWithin waits for one slot, but not longer than patience, if that is not zero.
-func (s *Store) acquireWithin(ctx context.Context, patience time.Duration, serving bool) (release func(), err error) {
-	if patience == 0 {
-		return s.acquire(ctx, serving, 1)
+// acquireWithin waits for one slot, but not longer than the command has patience.
+func (s *Store) acquireWithin(ctx context.Context, c *Command) (release func(), err error) {
+	if c.Patience > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.Patience, ErrBusy)
+		defer cancel()
 	}
-	waiting, cancel := context.WithTimeoutCause(ctx, patience, ErrBusy)
-	defer cancel()
-	release, err = s.acquire(waiting, serving, 1)
-	if err != nil && context.Cause(waiting) == ErrBusy {
-		return nil, ErrBusy
-	}
-	return release, err
+	return s.slots.Acquire(ctx, c.Class, c.Client, 1)
 }
 
-// acquire waits for n slots. Waiting for all of them at once keeps two pipelines from each holding half of what both need.
-func (s *Store) acquire(ctx context.Context, serving bool, n int64) (release func(), err error) {
-	if serving {
-		if err := s.serving.Acquire(ctx, n); err != nil {
-			return nil, fmt.Errorf("wait for one of %d git processes to end: %w", s.processes, err)
-		}
-	}
-	if err := s.slots.Acquire(ctx, n); err != nil {
-		if serving {
-			s.serving.Release(n)
-		}
-		return nil, fmt.Errorf("wait for one of %d git processes to end: %w", s.processes, err)
-	}
-	return func() {
-		s.slots.Release(n)
-		if serving {
-			s.serving.Release(n)
-		}
-	}, nil
+// acquire waits for n of the worker's own slots. Waiting for all of them at once keeps two pipelines from each holding half of what
+// both need.
+func (s *Store) acquire(ctx context.Context, n int) (release func(), err error) {
+	return s.slots.Acquire(ctx, slots.Work, "", n)
 }
 
 // run is for commands with small input and output: it gives what git printed.

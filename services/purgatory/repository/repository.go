@@ -20,9 +20,9 @@ import (
 	"strings"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
-	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/slots"
 )
 
 // Options say where repositories lie and which git works on them.
@@ -33,8 +33,12 @@ type Options struct {
 	// Git is the git program, a name or a path (NGIT_GIT_BINARY). Default "git".
 	Git string
 
-	// Processes is how many git processes may run at once; more wait (NGIT_GIT_PROCESSES). Default 32, at least 4.
+	// Processes is how many git processes may run at once; more wait (NGIT_GIT_PROCESSES). Default 32, at least slots.Least.
 	Processes int
+
+	// Memory is how many bytes of memory one git process may have (NGIT_GIT_PROCESS_MEMORY). Default 4 GiB. It is enforced on
+	// Linux only.
+	Memory int64
 
 	// Log gets what went wrong where nobody waits for an answer. Default: nothing.
 	Log *slog.Logger
@@ -42,7 +46,6 @@ type Options struct {
 
 const (
 	defaultProcesses = 32
-	leastProcesses   = 4
 
 	// Folders of the root that are no repositories. An npub never starts with a dot.
 	newFolder   = ".new"
@@ -53,13 +56,12 @@ const (
 
 // Store is all repositories below one root. It is safe for use by many goroutines.
 type Store struct {
-	root      string
-	git       string
-	processes int
-	slots     *semaphore.Weighted // of every git process
-	serving   *semaphore.Weighted // of those among them that wait for a client
-	volume    *volume
-	log       *slog.Logger
+	root   string
+	git    string
+	memory int64 // of one git process
+	slots  *slots.Pool
+	volume *volume
+	log    *slog.Logger
 }
 
 // NewStore opens the root, checks that git runs and is not too old, and sweeps up what processes left behind that were killed. Its
@@ -71,7 +73,9 @@ func NewStore(o Options) (*Store, error) {
 	if o.Processes == 0 {
 		o.Processes = defaultProcesses
 	}
-	o.Processes = max(o.Processes, leastProcesses)
+	if o.Memory == 0 {
+		o.Memory = defaultMemory
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -90,9 +94,7 @@ func NewStore(o Options) (*Store, error) {
 		return nil, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", o.Root, err)
 	}
 	s := &Store{
-		root: root, git: git, processes: o.Processes, log: o.Log,
-		slots:   semaphore.NewWeighted(int64(o.Processes)),
-		serving: semaphore.NewWeighted(int64(o.Processes - o.Processes/4)),
+		root: root, git: git, memory: o.Memory, slots: slots.New(o.Processes), log: o.Log,
 	}
 	s.volume = &volume{try: s.probe, log: o.Log}
 	s.sweepRoot()

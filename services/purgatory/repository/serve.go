@@ -1,16 +1,25 @@
 package repository
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
+	"time"
+
+	"tendril.dev/services/purgatory/slots"
 )
+
+// lookTime bounds how long git may take to say what references there are.
+const lookTime = 2 * time.Minute
 
 // UploadPack is `git upload-pack --stateless-rpc`: it answers a fetch, or, with advertise, says what there is to fetch. protocol is the
 // value of a Git-Protocol header, which the caller has checked, or "".
 func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
-	c := r.serve("upload-pack", advertise)
+	c := r.serve("upload-pack", slots.Fetch, advertise)
 	c.config = uploadConfiguration()
 	if protocol != "" {
 		c.Setenv("GIT_PROTOCOL", protocol)
@@ -21,20 +30,39 @@ func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 // ReceivePack is `git receive-pack --stateless-rpc`: it takes a push, checked as strictly as StorePack checks, of a pack of at most
 // maxBytes; or, with advertise, says what there is now. A push is to be read from disk or memory, not from the network.
 func (r *Repo) ReceivePack(advertise bool, maxBytes int64) *Command {
-	c := r.serve("receive-pack", advertise)
-	c.Serving = advertise
+	c := r.serve("receive-pack", slots.Push, advertise)
 	c.config = append(receiveConfiguration(), setting{"receive.maxInputSize", strconv.FormatInt(maxBytes, 10)})
 	return c
 }
 
-func (r *Repo) serve(service string, advertise bool) *Command {
+func (r *Repo) serve(service string, class slots.Class, advertise bool) *Command {
 	args := []string{service, "--stateless-rpc"}
 	if advertise {
 		args = append(args, "--advertise-refs")
 	}
 	c := r.Command(append(args, ".")...)
-	c.Serving = true
+	c.Class = class
+	if advertise {
+		c.Class, c.Time = slots.Look, lookTime
+	}
 	return c
+}
+
+// SweepPushes removes what a receive-pack that was killed left in quarantine. Nobody may be pushing to the repository.
+func (r *Repo) SweepPushes() error {
+	folders, err := os.ReadDir(r.in("objects"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("sweep repository: %w", err)
+	}
+	for _, folder := range folders {
+		// "incoming-" is how git before 2.35 named it.
+		if name := folder.Name(); strings.HasPrefix(name, quarantinePrefix+"incoming-") || strings.HasPrefix(name, "incoming-") {
+			if err := os.RemoveAll(r.in("objects", name)); err != nil {
+				return fmt.Errorf("sweep repository: %w", err)
+			}
+		}
+	}
+	return nil
 }
 
 // Scratch opens a file on the volume of the repositories that nobody else sees, and that is gone when it is closed or the process ends.
