@@ -31,6 +31,7 @@ var configuration = []setting{
 	{"init.defaultBranch", "main"},
 	{"pack.threads", "2"},
 	{"pack.windowMemory", "256m"},
+	{"core.bigFileThreshold", "64m"}, // larger ones are streamed, not kept in memory
 }
 
 // forgiven are faults that old versions of git wrote into many an honest history. Every other fault that git fsck knows refuses the

@@ -3,7 +3,6 @@ package repository
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +10,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"tendril.dev/services/purgatory/packscan"
+	"tendril.dev/services/purgatory/slots"
+	"tendril.dev/services/purgatory/spool"
 )
 
 const (
@@ -18,10 +21,10 @@ const (
 	// purpose, so that git's tools pass over them too.
 	quarantinePrefix = "tmp_objdir-"
 
-	packHeader = 12
-	// maxObjects bounds the objects that a pack may claim to have: index-pack reserves memory for all of them when it has read the
-	// header. The largest histories that people keep in git have half as many.
+	// maxObjects bounds the objects that a pack may have. The largest histories that people keep in git have half as many.
 	maxObjects = 20_000_000
+	// memoryOfPack is how much of a pack is kept in memory while it arrives.
+	memoryOfPack = 256 << 10
 )
 
 // ErrBadPack is a stream that is no pack, or a pack that git refused: damaged, with faulty objects, or with links to objects that
@@ -31,19 +34,53 @@ var ErrBadPack = errors.New("the pack is not acceptable")
 // ErrUnwanted is a sound pack in which there is nothing of what was wanted.
 var ErrUnwanted = errors.New("the pack has none of the wanted objects")
 
-// PackObjects reads how many objects a pack claims to have, from its first 12 bytes.
-func PackObjects(header []byte) (int, error) {
-	if len(header) < packHeader || string(header[:4]) != "PACK" {
-		return 0, fmt.Errorf("%w: it does not begin as a pack does", ErrBadPack)
+// ReadPack reads a pack that somebody sends into a spool, and looks through it meanwhile: one that has too many or too large objects,
+// or is no pack, is ErrBadPack, with an *packscan.Error that says why. client is whose share of the processors it takes, with the
+// class of the work; none is held while from is waited for.
+func (s *Store) ReadPack(ctx context.Context, class slots.Class, client string, from io.Reader, into *spool.Spool) (packscan.Summary, error) {
+	turns := &turnReader{from: io.TeeReader(from, into), take: func() (func(), error) { return s.scans.Acquire(ctx, class, client, 1) }}
+	defer turns.give()
+	summary, err := packscan.Scan(turns, s.packs)
+	if _, bad := errors.AsType[*packscan.Error](err); bad {
+		return summary, fmt.Errorf("%w: %w", ErrBadPack, err)
 	}
-	if version := binary.BigEndian.Uint32(header[4:]); version != 2 && version != 3 {
-		return 0, fmt.Errorf("%w: it is of version %d", ErrBadPack, version)
+	if err != nil {
+		return summary, err
 	}
-	n := binary.BigEndian.Uint32(header[8:])
-	if n > maxObjects {
-		return 0, fmt.Errorf("%w: it claims to have %d objects, more than %d", ErrBadPack, n, maxObjects)
+	turns.give()
+	if _, err := io.Copy(into, from); err != nil { // what git passes over behind the pack
+		return summary, err
 	}
-	return int(n), nil
+	return summary, nil
+}
+
+// turnReader gives its turn back while it waits for its source.
+type turnReader struct {
+	from    io.Reader
+	take    func() (release func(), err error)
+	release func()
+}
+
+// Read reads without a turn, and returns with one.
+func (t *turnReader) Read(p []byte) (int, error) {
+	t.give()
+	n, err := t.from.Read(p)
+	if n == 0 && err != nil {
+		return 0, err
+	}
+	release, refused := t.take()
+	if refused != nil {
+		return 0, refused
+	}
+	t.release = release
+	return n, err
+}
+
+func (t *turnReader) give() {
+	if t.release != nil {
+		t.release()
+		t.release = nil
+	}
 }
 
 // StorePack takes a pack, which may be thin, into the repository. It is indexed and checked in quarantine, where nobody sees it:
@@ -65,16 +102,14 @@ func (r *Repo) StoreWanted(ctx context.Context, pack io.Reader, wanted []string)
 type intake struct {
 	selective bool     // only if it has one of the wanted objects
 	wanted    []string // object ids
-	slotHeld  bool     // by the caller, for the git processes
+	slotHeld  bool     // by the caller, for the git processes; it comes from a repository of ours
 }
 
 func (r *Repo) storePack(ctx context.Context, pack io.Reader, how intake) (int64, int, error) {
 	counted := &countingReader{from: pack}
-	header := make([]byte, packHeader)
-	if _, err := io.ReadFull(counted, header); err != nil {
-		return counted.n, 0, fmt.Errorf("store pack: %w: read its header: %w", ErrBadPack, err)
-	}
-	objects, err := PackObjects(header)
+	arrived := &spool.Spool{Memory: memoryOfPack, Scratch: r.Scratch}
+	defer arrived.Close()
+	objects, whole, err := r.takeIn(ctx, counted, arrived, how)
 	if err != nil {
 		return counted.n, 0, fmt.Errorf("store pack: %w", err)
 	}
@@ -86,7 +121,7 @@ func (r *Repo) storePack(ctx context.Context, pack io.Reader, how intake) (int64
 		return counted.n, 0, fmt.Errorf("store pack: make quarantine: %w", err)
 	}
 	defer os.RemoveAll(quarantine)
-	if err := r.indexPack(ctx, quarantine, io.MultiReader(bytes.NewReader(header), counted), how.slotHeld); err != nil {
+	if err := r.indexPack(ctx, quarantine, whole, how.slotHeld); err != nil {
 		return counted.n, 0, fmt.Errorf("store pack: %w", err)
 	}
 	if how.selective {
@@ -108,17 +143,39 @@ func (r *Repo) storePack(ctx context.Context, pack io.Reader, how intake) (int64
 	return counted.n, objects, nil
 }
 
+// takeIn returns the objects that a pack has, and the pack itself. One from outside has arrived in whole and been looked through by
+// then: a server that sends slowly keeps no git process.
+func (r *Repo) takeIn(ctx context.Context, pack io.Reader, arrived *spool.Spool, how intake) (objects int, whole io.Reader, err error) {
+	if how.slotHeld {
+		header := make([]byte, packscan.HeaderBytes)
+		n, err := io.ReadFull(pack, header)
+		if objects, noPack := packscan.Objects(header[:n], maxObjects); noPack == nil {
+			return objects, io.MultiReader(bytes.NewReader(header), pack), nil
+		} else if err == nil {
+			err = noPack
+		}
+		return 0, nil, fmt.Errorf("%w: read its header: %w", ErrBadPack, err)
+	}
+	summary, err := r.store.ReadPack(ctx, slots.Work, "", pack, arrived)
+	if err != nil {
+		return 0, nil, err
+	}
+	whole, err = arrived.Reader()
+	return summary.Objects, whole, err
+}
+
 func (r *Repo) indexPack(ctx context.Context, quarantine string, pack io.Reader, slotHeld bool) error {
 	if err := os.Mkdir(filepath.Join(quarantine, "pack"), 0o755); err != nil {
 		return fmt.Errorf("make quarantine: %w", err)
 	}
 	c := r.Command("index-pack", "--stdin", "--fix-thin", strictOption(), "--threads=2")
-	c.held = slotHeld
+	c.held, c.Time = slotHeld, r.store.packTime
 	c.Setenv("GIT_OBJECT_DIRECTORY", quarantine)
 	c.Setenv("GIT_ALTERNATE_OBJECT_DIRECTORIES", quotePath(r.in("objects")))
 	c.Stdin = pack
 	err := c.Run(ctx)
-	if failure, ok := errors.AsType[*Error](err); ok && isExit(failure.Err) && !Unwritable(err) {
+	failure, failed := errors.AsType[*Error](err)
+	if failed && (isExit(failure.Err) && !Unwritable(err) || errors.Is(err, ErrTooLong)) {
 		return fmt.Errorf("%w: %w", ErrBadPack, err)
 	}
 	return err

@@ -9,6 +9,7 @@
 package repository
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,11 +18,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/packscan"
 	"tendril.dev/services/purgatory/slots"
 )
 
@@ -39,6 +43,13 @@ type Options struct {
 	// Memory is how many bytes of memory one git process may have (NGIT_GIT_PROCESS_MEMORY). Default 4 GiB. It is enforced on
 	// Linux only.
 	Memory int64
+
+	// Packs bound what a pack may have that somebody sends (NGIT_MAX_OBJECT_BYTES, NGIT_MAX_UNPACKED_BYTES). Default: 20 million
+	// objects of 512 MiB at most, 256 GiB together.
+	Packs packscan.Limits
+
+	// PackTime is how long git may take to check and store one pack (NGIT_GIT_PACK_TIME). Default 30 min.
+	PackTime time.Duration
 
 	// Log gets what went wrong where nobody waits for an answer. Default: nothing.
 	Log *slog.Logger
@@ -60,8 +71,12 @@ type Store struct {
 	git    string
 	memory int64 // of one git process
 	slots  *slots.Pool
+	scans  *slots.Pool // of the processors, for looking through packs
 	volume *volume
 	log    *slog.Logger
+
+	packs    packscan.Limits
+	packTime time.Duration
 }
 
 // NewStore opens the root, checks that git runs and is not too old, and sweeps up what processes left behind that were killed. Its
@@ -76,6 +91,12 @@ func NewStore(o Options) (*Store, error) {
 	if o.Memory == 0 {
 		o.Memory = defaultMemory
 	}
+	if o.PackTime == 0 {
+		o.PackTime = 30 * time.Minute
+	}
+	o.Packs.Objects = cmp.Or(o.Packs.Objects, maxObjects)
+	o.Packs.ObjectBytes = cmp.Or(o.Packs.ObjectBytes, 512<<20)
+	o.Packs.Bytes = cmp.Or(o.Packs.Bytes, 256<<30)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -95,6 +116,7 @@ func NewStore(o Options) (*Store, error) {
 	}
 	s := &Store{
 		root: root, git: git, memory: o.Memory, slots: slots.New(o.Processes), log: o.Log,
+		scans: slots.New(2 * runtime.GOMAXPROCS(0)), packs: o.Packs, packTime: o.PackTime,
 	}
 	s.volume = &volume{try: s.probe, log: o.Log}
 	s.sweepRoot()

@@ -31,6 +31,9 @@ func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 // maxBytes; or, with advertise, says what there is now. A push is to be read from disk or memory, not from the network.
 func (r *Repo) ReceivePack(advertise bool, maxBytes int64) *Command {
 	c := r.serve("receive-pack", slots.Push, advertise)
+	if !advertise {
+		c.Time = r.store.packTime
+	}
 	c.config = append(receiveConfiguration(), setting{"receive.maxInputSize", strconv.FormatInt(maxBytes, 10)})
 	return c
 }

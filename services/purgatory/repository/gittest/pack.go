@@ -1,0 +1,95 @@
+package gittest
+
+import (
+	"bytes"
+	"compress/zlib"
+	"crypto/sha1"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+)
+
+// Pack writes a pack of these entries, of which some may be what no git writes.
+func Pack(entries ...[]byte) []byte { return PackThatClaims(len(entries), entries...) }
+
+// PackThatClaims writes a pack that says it has that many objects.
+func PackThatClaims(n int, entries ...[]byte) []byte {
+	pack := binary.BigEndian.AppendUint32([]byte("PACK\x00\x00\x00\x02"), uint32(n))
+	for _, entry := range entries {
+		pack = append(pack, entry...)
+	}
+	sum := sha1.Sum(pack)
+	return append(pack, sum[:]...)
+}
+
+// Raw is an entry of a type (1 commit, 2 tree, 3 blob, 4 tag) that claims a size.
+func Raw(kind byte, size int64, content []byte) []byte {
+	return append(entryHeader(kind, size), deflate(bytes.NewReader(content))...)
+}
+
+// Blob is an entry that is a blob.
+func Blob(content []byte) []byte { return Raw(3, int64(len(content)), content) }
+
+// Zeros is an entry of that many zeros.
+func Zeros(kind byte, size int64) []byte {
+	return append(entryHeader(kind, size), deflate(io.LimitReader(zeros{}, size))...)
+}
+
+// RefDelta is an entry that is a delta on a blob.
+func RefDelta(base, delta []byte) []byte {
+	id, err := hex.DecodeString(BlobID(base))
+	if err != nil {
+		panic(err)
+	}
+	return append(append(entryHeader(7, int64(len(delta))), id...), deflate(bytes.NewReader(delta))...)
+}
+
+// OffsetDelta is an entry that is a delta on the entry that begins so many bytes before it.
+func OffsetDelta(back int, delta []byte) []byte {
+	offset := []byte{byte(back & 0x7f)}
+	for back >>= 7; back > 0; back >>= 7 {
+		back--
+		offset = append([]byte{0x80 | byte(back&0x7f)}, offset...)
+	}
+	return append(append(entryHeader(6, int64(len(delta))), offset...), deflate(bytes.NewReader(delta))...)
+}
+
+// DeltaHeader begins a delta: the sizes of its base and of its result.
+func DeltaHeader(base, result uint64) []byte {
+	return binary.AppendUvarint(binary.AppendUvarint(nil, base), result)
+}
+
+// BlobID is the object id of a blob.
+func BlobID(content []byte) string {
+	sum := sha1.Sum(append(fmt.Appendf(nil, "blob %d\x00", len(content)), content...))
+	return hex.EncodeToString(sum[:])
+}
+
+func entryHeader(kind byte, size int64) []byte {
+	b := kind<<4 | byte(size&15)
+	var header []byte
+	for size >>= 4; size > 0; size >>= 7 {
+		header = append(header, b|0x80)
+		b = byte(size & 0x7f)
+	}
+	return append(header, b)
+}
+
+func deflate(content io.Reader) []byte {
+	var b bytes.Buffer
+	z := zlib.NewWriter(&b)
+	if _, err := io.Copy(z, content); err != nil {
+		panic(err)
+	}
+	z.Close()
+	return b.Bytes()
+}
+
+type zeros struct{}
+
+// Read reads zeros for ever.
+func (zeros) Read(p []byte) (int, error) {
+	clear(p)
+	return len(p), nil
+}
