@@ -219,6 +219,9 @@ func decodeOwner(name string) (key string, ok bool) {
 	return key, ok
 }
 
+// Store is where the repository lies.
+func (r *Repo) Store() *Store { return r.store }
+
 // Ref says whose repository it is, and which.
 func (r *Repo) Ref() nip34.RepoRef { return r.ref }
 

@@ -15,7 +15,9 @@ const (
 	resultOK      = "ok"
 	resultError   = "error"   // git failed, ours or for what the client sent
 	resultRefused = "refused" // not authorised, or not acceptable
-	resultBusy    = "busy"    // no free git process
+	resultBusy    = "busy"    // no free git process, or no room for one more request
+	resultLimited = "limited" // the client has its share already
+	resultSlow    = "slow"    // the client sent or took too slowly
 	resultGone    = "gone"    // the client went away
 
 	authorized    = "authorized"

@@ -18,6 +18,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -317,7 +318,7 @@ func TestReportInTheFormTheClientAskedFor(t *testing.T) {
 		"side-band-64k report-status": "0010\x02no\nand  no\n",
 	} {
 		status, _, answer := h.send("POST", h.at("forms")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
-			strings.NewReader(pkt(smarthttp.ZeroID+" "+id+" refs/heads/x\x00"+capabilities)))
+			strings.NewReader(pkt(id+" "+smarthttp.ZeroID+" refs/heads/x\x00"+capabilities)))
 		if status != 200 || !strings.HasPrefix(answer, want) || (want == "" && answer != "") {
 			t.Errorf("%q: %d %q, want %q", capabilities, status, answer, want)
 		}
@@ -402,49 +403,83 @@ func TestClientThatWaitsIsKeptAlive(t *testing.T) {
 	}
 }
 
-// TestClientThatStallsIsCutOff: over a pipe in a bubble, where nobody stalls because the machine is slow.
-func TestClientThatStallsIsCutOff(t *testing.T) {
+// TestClientThatSendsTooSlowlyIsCutOff: over a pipe in a bubble, where nobody is slow because the machine is.
+func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 	t.Parallel()
-	a := &authority{store: gittest.Store(t), known: map[string]bool{"stalled": true}}
-	a.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
-		t.Error("the authority was asked to lock for a client that does not send")
-		return nil
-	}
-	gittest.Repo(t, a.store, "stalled")
-	synctest.Test(t, func(t *testing.T) {
-		const stall = time.Minute
-		registry := prometheus.NewPedanticRegistry()
-		metrics, err := smarthttp.NewMetrics(registry)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := nettest.Listen()
-		server := &http.Server{Handler: smarthttp.New(a, smarthttp.Options{Stall: stall, Metrics: metrics})}
-		go server.Serve(l)
-		defer server.Close()
-		transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }}
-		defer transport.CloseIdleConnections()
-		h := &house{TB: t, Server: &httptest.Server{URL: "http://pipe"}, authority: a, registry: registry, client: &http.Client{Transport: transport}}
-		read, write := io.Pipe()
-		defer write.Close()
-		go func() {
-			for _, part := range []string{pkt(smarthttp.ZeroID + " " + strings.Repeat("9", 40) + " refs/heads/main\x00report-status"), "PACK"} {
-				time.Sleep(stall - time.Second) // slow is not stalled
-				io.WriteString(write, part)
+	const stall = time.Minute
+	w := gittest.NewWork(t)
+	id := w.Commit("noise", gittest.Noise(200<<10))
+	pack := string(w.Pack("main"))
+	commands := pkt(smarthttp.ZeroID + " " + id + " refs/heads/main\x00report-status")
+	part := 100 << 10 // a minute's worth and more
+	for name, test := range map[string]struct {
+		send  func(w io.Writer)
+		inAll time.Duration
+		took  time.Duration
+	}{
+		"stalls": {func(w io.Writer) {
+			time.Sleep(stall - time.Second) // slow is not stalled
+			io.WriteString(w, commands+pack[:part])
+		}, time.Hour, 2*stall - time.Second},
+		"trickles": {func(w io.Writer) {
+			io.WriteString(w, commands)
+			for _, c := range []byte(pack) {
+				time.Sleep(time.Second)
+				if _, err := w.Write([]byte{c}); err != nil {
+					return
+				}
 			}
-		}()
-		began := time.Now()
-		status, _, answer := h.send("POST", h.at("stalled")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, read)
-		if status != 200 || !strings.Contains(answer, "ng refs/heads/main the connection was lost") {
-			t.Errorf("answer %d %q", status, answer)
-		}
-		if took := time.Since(began); took != 3*stall-2*time.Second {
-			t.Errorf("cut off after %v", took)
-		}
-		if h.counted("ngit_git_operations_total", "receive_pack", "gone") != 1 {
-			t.Error("it was not counted")
-		}
-	})
+		}, time.Hour, stall},
+		"takes too long in all": {func(w io.Writer) {
+			io.WriteString(w, commands)
+			for _, c := range []byte(pack) {
+				time.Sleep(time.Second / 2000) // faster than need be
+				if _, err := w.Write([]byte{c}); err != nil {
+					return
+				}
+			}
+		}, 90 * time.Second, 90 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := &authority{store: gittest.Store(t), known: map[string]bool{"slow": true}}
+			a.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+				t.Error("the authority was asked to lock for a client that does not send")
+				return nil
+			}
+			gittest.Repo(t, a.store, "slow")
+			synctest.Test(t, func(t *testing.T) {
+				registry := prometheus.NewPedanticRegistry()
+				metrics, err := smarthttp.NewMetrics(registry)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := nettest.Listen()
+				server := &http.Server{Handler: smarthttp.New(a, smarthttp.Options{Stall: stall, TransferTime: test.inAll, Metrics: metrics})}
+				go server.Serve(l)
+				defer server.Close()
+				transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }}
+				defer transport.CloseIdleConnections()
+				h := &house{TB: t, Server: &httptest.Server{URL: "http://pipe"}, authority: a, registry: registry, client: &http.Client{Transport: transport}}
+				read, write := io.Pipe()
+				var sending sync.WaitGroup
+				sending.Go(func() { test.send(write) })
+				defer sending.Wait()
+				defer read.Close()
+				began := time.Now()
+				status, _, answer := h.send("POST", h.at("slow")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, read)
+				if status != 200 || !strings.Contains(answer, "ng refs/heads/main the push came too slowly, at less than 1024 bytes a second") {
+					t.Errorf("answer %d %q", status, answer)
+				}
+				if took := time.Since(began); took < test.took || took > test.took+time.Second {
+					t.Errorf("cut off after %v, want %v", took, test.took)
+				}
+				if h.counted("ngit_git_operations_total", "receive_pack", "slow") != 1 {
+					t.Error("it was not counted")
+				}
+			})
+		})
+	}
 }
 
 func TestLargePacksAreAskedAboutBeforeTheyAreRead(t *testing.T) {

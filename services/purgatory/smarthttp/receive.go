@@ -7,11 +7,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
 
+	"tendril.dev/lib/netguard"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/slots"
+	"tendril.dev/services/purgatory/spool"
 )
 
 const (
@@ -34,13 +38,13 @@ func (x *exchange) takePush() (result string) {
 	unpacked, err := x.requestBody(x.options.MaxPushBytes + drainBytes)
 	if err != nil {
 		x.fail(err)
-		return resultRefused
+		return x.result(err)
 	}
 	body := bufio.NewReaderSize(unpacked, 32<<10)
 	request, err := readPush(body)
 	if err != nil {
 		x.fail(err)
-		return resultRefused
+		return x.result(err)
 	}
 	stream := &responseStream{x: x, contentType: "application/x-" + receivePack + "-result"}
 	if len(request.commands) == 0 {
@@ -91,20 +95,36 @@ type receiving struct {
 func (p *receiving) carryOut(body io.Reader, answer *answer) error {
 	ctx := p.x.r.Context()
 	asked := PushRequest{Ref: p.x.ref, Commands: p.request.commands, Client: p.x.client()}
-	pack, err := p.x.spool(body, p.x.options.MaxPushBytes, func() error {
+	arrived, end := p.x.spool(func() error {
 		err := p.x.authority.Authorize(ctx, asked)
 		p.allowed = err == nil
 		return err
 	})
-	if err != nil {
+	defer end()
+	if err := p.readPack(ctx, body, arrived); err != nil {
 		return err
 	}
-	defer pack.Close()
-	p.pack = pack
-	asked.PackBytes = pack.size
+	asked.PackBytes = arrived.Size()
 	defer answer.keepAlive(p.x.options.KeepAlive)()
 	p.allowed = false
 	return p.x.authority.Push(ctx, asked, p.receive)
+}
+
+// readPack reads the pack, if one follows, and refuses one that git should not see.
+func (p *receiving) readPack(ctx context.Context, body io.Reader, into *spool.Spool) (err error) {
+	if !p.request.sendsPack() {
+		p.pack = strings.NewReader("")
+		return nil
+	}
+	body = fromClient{netguard.LimitBody(body, p.x.options.MaxPushBytes)}
+	_, err = p.x.repo.Store().ReadPack(ctx, slots.Push, p.x.client(), body, into)
+	if errors.Is(err, repository.ErrBadPack) {
+		return &Refusal{Reason: err.Error()}
+	}
+	if err == nil {
+		p.pack, err = into.Reader()
+	}
+	return err
 }
 
 // notApplied is a push that git did not take; its report says why.
@@ -121,17 +141,19 @@ func (p *receiving) receive(ctx context.Context) error {
 	if err := p.x.repo.Sweep(); err != nil {
 		return fmt.Errorf("receive a push: %w", err)
 	}
-	pack := bufio.NewReader(p.pack)
-	if err := p.checkPack(pack); err != nil {
-		return err
-	}
 	out := &boundedBuffer{max: maxReport}
 	c := p.x.repo.ReceivePack(false, p.x.options.MaxPushBytes)
-	c.Patience = p.x.options.Patience
-	c.Stdin = io.MultiReader(bytes.NewReader(p.request.encode()), pack)
+	c.Client, c.Patience = p.x.client(), p.x.options.Patience
+	c.Stdin = io.MultiReader(bytes.NewReader(p.request.encode()), p.pack)
 	c.Stdout = out
 	err := c.Run(ctx)
 	p.said = c.Messages()
+	if err != nil {
+		err = errors.Join(err, p.x.repo.SweepPushes()) // it may have been killed
+	}
+	if errors.Is(err, repository.ErrTooLong) {
+		return &Refusal{Reason: "the push takes too long to check; push less at once"}
+	}
 	if err != nil {
 		return fmt.Errorf("receive a push: %w", err)
 	}
@@ -147,21 +169,6 @@ func (p *receiving) receive(ctx context.Context) error {
 	}
 	p.report = report
 	return p.applied()
-}
-
-// checkPack looks at the head of the pack: git reserves memory for as many objects as it claims to have.
-func (p *receiving) checkPack(pack *bufio.Reader) error {
-	if !p.request.sendsPack() {
-		return nil
-	}
-	header, err := pack.Peek(12)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("receive a push: read its pack: %w", err)
-	}
-	if _, err := repository.PackObjects(header); err != nil {
-		return &Refusal{Reason: err.Error()}
-	}
-	return nil
 }
 
 // applied says whether the report tells of every command that it was carried out.
@@ -209,8 +216,13 @@ func (p *receiving) outcome(err error) outcome {
 		return p.refused(reason, reason, resultRefused, nil)
 	case unavailable:
 		return p.refused(away.Reason, away.Reason, resultError, away.Err)
+	case errors.Is(err, repository.ErrShare):
+		return p.refused(tooManyOfOne, tooManyOfOne, resultLimited, nil)
 	case errors.Is(err, repository.ErrBusy):
-		return p.refused("too many git requests at once, try again later", "", resultBusy, nil)
+		return p.refused(tooMany, tooMany, resultBusy, nil)
+	case errors.Is(err, errSlow):
+		reason := fmt.Sprintf("the push came too slowly, at less than %d bytes a second", p.x.options.MinRate)
+		return p.refused(reason, reason, resultSlow, nil)
 	case cut, p.x.r.Context().Err() != nil:
 		return p.refused("the connection was lost", "", resultGone, nil)
 	}

@@ -3,6 +3,7 @@
 package smarthttp
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,14 +88,26 @@ type Options struct {
 	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES). Default 2 GiB.
 	MaxPushBytes int64
 
-	// Stall is how long a client may neither take nor send a byte before it is cut off. Default 2 min.
+	// MinRate is the lowest rate at which a client must send its request and take its answer, in bytes a second
+	// (NGIT_GIT_MIN_RATE). Default 1024.
+	MinRate int64
+
+	// Stall is how far a client may fall behind that rate before it is cut off (NGIT_GIT_STALL). Default 30 s.
 	Stall time.Duration
+
+	// TransferTime is the longest time for a whole request, and for a whole answer (NGIT_GIT_TRANSFER_TIME). Default 6 h.
+	TransferTime time.Duration
 
 	// Patience is how long a request waits for a free git process before it is answered by 503. Default 30 s.
 	Patience time.Duration
 
-	// Spools is how many packs too large for memory may be on their way in at once; more wait. Default 32.
-	Spools int
+	// Requests is how many requests may be under way at once, those that are being sent and those whose answer is being read
+	// included (NGIT_GIT_REQUESTS). One client may have as many as are still free. Default 1024.
+	Requests int
+
+	// SpoolBytes is how much requests on their way in and answers on their way out may take on disk
+	// (NGIT_GIT_SPOOL_BYTES). One client may have as much as is still free. Default 16 GiB.
+	SpoolBytes int64
 
 	// KeepAlive is how often a client that has sent its push and waits is told that we still work. Default 5 s.
 	KeepAlive time.Duration
@@ -102,6 +115,12 @@ type Options struct {
 	Log     *slog.Logger // default: nothing is logged
 	Metrics *Metrics     // default: nothing is counted
 }
+
+// What clients are told that come when there is no room.
+const (
+	tooMany      = "too many git requests at once, try again later"
+	tooManyOfOne = "too many git requests from your address at once, try again later"
+)
 
 // retryAfter is how soon what cannot be had now may be asked for again, in seconds.
 const retryAfter = "10"
@@ -112,33 +131,30 @@ type handler struct {
 	options   Options
 	log       *slog.Logger
 	metrics   *Metrics
-	spools    chan struct{} // one for each pack on its way in
+	requests  *room
+	disk      *room // bytes
 }
 
 // New makes the handler for every path that nip34.ParseRepositoryPath reads.
 func New(a Authority, o Options) http.Handler {
-	if o.MaxPushBytes == 0 {
-		o.MaxPushBytes = 2 << 30
-	}
-	if o.Stall == 0 {
-		o.Stall = 2 * time.Minute
-	}
-	if o.Patience == 0 {
-		o.Patience = 30 * time.Second
-	}
-	if o.Spools == 0 {
-		o.Spools = 32
-	}
-	if o.KeepAlive == 0 {
-		o.KeepAlive = 5 * time.Second
-	}
+	o.MaxPushBytes = cmp.Or(o.MaxPushBytes, 2<<30)
+	o.MinRate = cmp.Or(o.MinRate, 1024)
+	o.Stall = cmp.Or(o.Stall, 30*time.Second)
+	o.TransferTime = cmp.Or(o.TransferTime, 6*time.Hour)
+	o.Patience = cmp.Or(o.Patience, 30*time.Second)
+	o.Requests = cmp.Or(o.Requests, 1024)
+	o.SpoolBytes = cmp.Or(o.SpoolBytes, 16<<30)
+	o.KeepAlive = cmp.Or(o.KeepAlive, 5*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Metrics == nil {
 		o.Metrics = newMetrics()
 	}
-	return &handler{authority: a, options: o, log: o.Log, metrics: o.Metrics, spools: make(chan struct{}, o.Spools)}
+	return &handler{
+		authority: a, options: o, log: o.Log, metrics: o.Metrics,
+		requests: newRoom(int64(o.Requests)), disk: newRoom(o.SpoolBytes),
+	}
 }
 
 // exchange is one request and what it is about.
@@ -174,6 +190,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.authority = h.options.PRs
 	}
 	x.log = h.log.With("repository", x.ref.String())
+	seat := &holding{room: h.requests, client: x.client()}
+	if err := seat.grow(1); err != nil {
+		x.fail(err)
+		if operation := operationOf(path.Service); operation != "" {
+			x.count(operation, time.Now(), err)
+		}
+		return
+	}
+	defer seat.end()
 	if err := x.find(); err != nil {
 		x.notFound(err)
 		return
@@ -184,6 +209,19 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // client is the key of the client that asks, as the front door knows it. Empty: it is not known.
 func (x *exchange) client() string { return x.r.Header.Get(proto.HeaderClient) }
+
+// operationOf is the label of a service.
+func operationOf(service string) string {
+	switch service {
+	case "info/refs":
+		return operationRefs
+	case uploadPack:
+		return operationFetch
+	case receivePack:
+		return operationPush
+	}
+	return ""
+}
 
 // find asks for the repository.
 func (x *exchange) find() (err error) {
@@ -268,6 +306,12 @@ func (x *exchange) result(err error) string {
 		return resultOK
 	case errors.Is(err, repository.ErrBusy):
 		return resultBusy
+	case errors.Is(err, repository.ErrShare):
+		return resultLimited
+	case errors.Is(err, errSlow):
+		return resultSlow
+	case isTooLarge(err), isMalformed(err):
+		return resultRefused
 	case x.r.Context().Err() != nil:
 		return resultGone
 	}
@@ -279,7 +323,13 @@ func (x *exchange) fail(err error) {
 	switch {
 	case errors.Is(err, repository.ErrBusy):
 		x.w.Header().Set("Retry-After", retryAfter)
-		http.Error(x.w, "too many git requests at once, try again later", http.StatusServiceUnavailable)
+		http.Error(x.w, tooMany, http.StatusServiceUnavailable)
+	case errors.Is(err, repository.ErrShare):
+		x.w.Header().Set("Retry-After", retryAfter)
+		http.Error(x.w, tooManyOfOne, http.StatusTooManyRequests)
+	case errors.Is(err, errSlow):
+		x.w.Header().Set("Connection", "close")
+		http.Error(x.w, fmt.Sprintf("the request came too slowly, at less than %d bytes a second", x.options.MinRate), http.StatusRequestTimeout)
 	case isTooLarge(err):
 		http.Error(x.w, "the request is too large", http.StatusRequestEntityTooLarge)
 	case isProtocolError(err):

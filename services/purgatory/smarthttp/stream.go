@@ -9,17 +9,21 @@ import (
 	"time"
 
 	"tendril.dev/lib/netguard"
+	"tendril.dev/services/purgatory/spool"
 )
 
-// requestBody reads what a client sends, unpacked, and counts it. A client that stops sending is cut off, one that sends more than
+// requestBody reads what a client sends, unpacked, and counts it. A client that sends too slowly is cut off, one that sends more than
 // max bytes, packed or unpacked, gets an error that is netguard.ErrTooLarge.
 func (x *exchange) requestBody(max int64) (io.Reader, error) {
-	raw := netguard.LimitBody(&timedBody{x: x}, max)
+	raw := netguard.LimitBody(&timedBody{x: x, pace: x.options.pace()}, max)
 	switch encoding := strings.ToLower(x.r.Header.Get("Content-Encoding")); encoding {
 	case "", "identity":
 		return raw, nil
 	case "gzip", "x-gzip":
 		unpacked, err := gzip.NewReader(raw)
+		if errors.Is(err, errSlow) {
+			return nil, err
+		}
 		if err != nil {
 			return nil, malformed("the body is not gzip: %v", err)
 		}
@@ -29,23 +33,62 @@ func (x *exchange) requestBody(max int64) (io.Reader, error) {
 	}
 }
 
-// timedBody is the body of a request, each read of which may take only so long.
-type timedBody struct{ x *exchange }
+// timedBody is the body of a request, which must come at a lowest rate.
+type timedBody struct {
+	x    *exchange
+	pace *pace
+}
 
 // Read reads some of the body.
 func (b *timedBody) Read(p []byte) (int, error) {
 	// The deadline goes when the read is over: it must not strike while the server watches an idle connection for its end.
-	b.x.control.SetReadDeadline(time.Now().Add(b.x.options.Stall))
+	b.x.control.SetReadDeadline(b.pace.wait(0))
 	defer b.x.control.SetReadDeadline(time.Time{})
 	n, err := b.x.r.Body.Read(p)
 	b.x.metrics.bytes.WithLabelValues(received).Add(float64(n))
+	return n, b.pace.moved(n, err)
+}
+
+// unreadable is a request that ended before its end.
+type unreadable struct{ err error }
+
+func (e *unreadable) Error() string { return "read what the client sends: " + e.err.Error() }
+func (e *unreadable) Unwrap() error { return e.err }
+
+// fromClient tells a failure to read what a client sends from others.
+type fromClient struct{ from io.Reader }
+
+// Read reads from the client.
+func (c fromClient) Read(p []byte) (int, error) {
+	n, err := c.from.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && !isTooLarge(err) {
+		err = &unreadable{err}
+	}
 	return n, err
+}
+
+// spool makes room for what a client sends. allowed is asked before the first byte goes to disk.
+func (x *exchange) spool(allowed func() error) (into *spool.Spool, end func()) {
+	disk := &holding{room: x.disk, client: x.client()}
+	into = &spool.Spool{Memory: requestMemory, Scratch: x.repo.Scratch, Grow: func(n int64) error {
+		if disk.n == 0 {
+			if err := allowed(); err != nil {
+				return err
+			}
+		}
+		return disk.grow(n)
+	}}
+	return into, func() {
+		into.Close()
+		disk.end()
+	}
 }
 
 // responseStream passes on what git prints as it comes. Its header is sent with the first byte, so that a git that fails at once
 // is still answered by a status.
 type responseStream struct {
 	x           *exchange
+	pace        *pace
 	contentType string
 	preamble    string            // goes before the first byte
 	instead     map[string]string // what to send where git says only this
@@ -74,7 +117,15 @@ func (s *responseStream) Write(p []byte) (int, error) {
 const maxHeld = 18
 
 func (s *responseStream) send(p []byte) (int, error) {
-	s.x.control.SetWriteDeadline(time.Now().Add(s.x.options.Stall))
+	if s.pace == nil {
+		s.pace = s.x.options.pace()
+	}
+	s.x.control.SetWriteDeadline(s.pace.wait(len(p)))
+	n, err := s.write(p)
+	return n, s.pace.moved(n, err)
+}
+
+func (s *responseStream) write(p []byte) (int, error) {
 	if err := s.begin(); err != nil {
 		return 0, err
 	}

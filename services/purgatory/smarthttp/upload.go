@@ -1,22 +1,27 @@
 package smarthttp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/spool"
 )
 
 const (
 	uploadPack  = "git-upload-pack"
 	receivePack = "git-receive-pack"
 
-	// maxNegotiation bounds the wants and haves of one request of a fetch.
-	maxNegotiation = 32 << 20
+	// maxNegotiation bounds the wants and haves of one request of a fetch: of a repository with 100,000 references they are 5 MB.
+	maxNegotiation = 16 << 20
+	// requestMemory is how much of a request is kept in memory before it is written to disk.
+	requestMemory = 256 << 10
 )
 
 // serveHead answers with the HEAD file, which some clients read to know that there is a repository.
@@ -78,16 +83,32 @@ var emptyAdvertisements = map[string]string{
 
 func pktLine(payload string) string { return fmt.Sprintf("%04x%s", len(payload)+4, payload) }
 
-// fetch answers POST git-upload-pack.
+// fetch answers POST git-upload-pack. Git begins when the whole request is here.
 func (x *exchange) fetch() {
-	body, err := x.requestBody(maxNegotiation)
+	began := time.Now()
+	request, end := x.spool(func() error { return nil })
+	defer end()
+	wants, err := x.readRequest(request)
 	if err != nil {
 		x.fail(err)
+		x.count(operationFetch, began, err)
 		return
 	}
 	c := x.repo.UploadPack(false, gitProtocol(x.r.Header.Get("Git-Protocol")))
-	c.Stdin = body
+	c.Stdin = wants
 	x.stream(operationFetch, c, &responseStream{x: x, contentType: "application/x-" + uploadPack + "-result"})
+}
+
+// readRequest reads the wants and haves of a fetch.
+func (x *exchange) readRequest(into *spool.Spool) (io.Reader, error) {
+	body, err := x.requestBody(maxNegotiation)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := io.Copy(into, fromClient{body}); err != nil {
+		return nil, err
+	}
+	return into.Reader()
 }
 
 // isProtocolError says whether git gave up because of what the client said, not of what we have.
@@ -99,14 +120,51 @@ func isProtocolError(err error) bool {
 // stream runs a git command whose output is the answer.
 func (x *exchange) stream(operation string, c *repository.Command, out *responseStream) {
 	began := time.Now()
-	c.Stdout = out
-	c.Patience = x.options.Patience
-	err := c.Run(x.r.Context())
-	if err == nil {
-		err = out.finish()
-	} else if !out.begun {
+	err := x.pass(c, out)
+	if err != nil && !out.begun {
 		x.fail(err)
 	}
+	x.count(operation, began, err)
+}
+
+// pass passes on what git prints, at the pace of the client and not of git.
+func (x *exchange) pass(c *repository.Command, out *responseStream) error {
+	ctx, cancel := context.WithCancel(x.r.Context())
+	disk := &holding{room: x.disk, client: x.client()}
+	between := newBuffer(x.repo.Scratch, disk)
+	c.Stdout, c.Client, c.Patience = between, x.client(), x.options.Patience
+	if c.Time == 0 {
+		c.Time = x.options.TransferTime
+	}
+	var git sync.WaitGroup
+	git.Go(func() {
+		err := c.Run(ctx)
+		if err == nil {
+			err = io.EOF
+		}
+		between.end(err)
+	})
+	defer git.Wait()
+	defer between.close()
+	defer cancel()
+	for part := make([]byte, 32<<10); ; {
+		n, err := between.Read(part)
+		if n > 0 {
+			if _, err := out.Write(part[:n]); err != nil {
+				return err
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return out.finish()
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// count counts a request and how it ended.
+func (x *exchange) count(operation string, began time.Time, err error) {
 	result := x.result(err)
 	x.metrics.operations.WithLabelValues(operation, result).Inc()
 	x.metrics.duration.WithLabelValues(operation).Observe(time.Since(began).Seconds())
