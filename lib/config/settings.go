@@ -124,7 +124,16 @@ type Git struct {
 	FetchTimeout     time.Duration `env:"NGIT_FETCH_TIMEOUT" name:"fetch-timeout" default:"5m" min:"1ms" max:"24h" help:"Longest time for one fetch."`
 	MaxFetchBytes    int64         `env:"NGIT_MAX_FETCH_BYTES" name:"max-fetch-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest pack fetched, in bytes."`
 	MaxPushBytes     int64         `env:"NGIT_MAX_PUSH_BYTES" name:"max-push-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest push taken, in bytes."`
-	GitProcesses     int           `env:"NGIT_GIT_PROCESSES" name:"git-processes" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker; more wait."`
+	GitProcesses     int           `env:"NGIT_GIT_PROCESSES" name:"git-processes" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker, at least 5; more wait."`
+	GitProcessMemory int64         `env:"NGIT_GIT_PROCESS_MEMORY" name:"git-process-memory" default:"4294967296" min:"67108864" max:"1125899906842624" help:"Most memory of one git process, in bytes. On Linux only."`
+	GitPackTime      time.Duration `env:"NGIT_GIT_PACK_TIME" name:"git-pack-time" default:"30m" min:"1ms" max:"24h" help:"Longest time that git may take to check and store one pack."`
+	MaxObjectBytes   int64         `env:"NGIT_MAX_OBJECT_BYTES" name:"max-object-bytes" default:"536870912" min:"1024" max:"1125899906842624" help:"Largest object of a pack, unpacked, in bytes."`
+	MaxUnpackedBytes int64         `env:"NGIT_MAX_UNPACKED_BYTES" name:"max-unpacked-bytes" default:"274877906944" min:"1024" max:"1125899906842624" help:"Most bytes of all objects of a pack together, unpacked."`
+	GitRequests      int           `env:"NGIT_GIT_REQUESTS" name:"git-requests" default:"1024" min:"2" max:"1000000" help:"Most git requests under way at once in a worker; one client has at most as many as are still free."`
+	GitSpoolBytes    int64         `env:"NGIT_GIT_SPOOL_BYTES" name:"git-spool-bytes" default:"17179869184" min:"1048576" max:"1125899906842624" help:"Most disk that git requests and answers on their way take in a worker, in bytes; one client has at most as much as is still free. At least twice NGIT_MAX_PUSH_BYTES."`
+	GitMinRate       int64         `env:"NGIT_GIT_MIN_RATE" name:"git-min-rate" default:"1024" min:"1" max:"1000000000" help:"Lowest rate at which git clients must send and take, in bytes a second."`
+	GitStall         time.Duration `env:"NGIT_GIT_STALL" name:"git-stall" default:"30s" min:"1ms" max:"24h" help:"How far a git client may fall behind the lowest rate before it is cut off."`
+	GitTransferTime  time.Duration `env:"NGIT_GIT_TRANSFER_TIME" name:"git-transfer-time" default:"6h" min:"1s" max:"168h" help:"Longest time for one request of a git client, and for one answer."`
 }
 
 // Front says how clients are treated at the front door (spec/grasp.md, Limits).

@@ -25,6 +25,7 @@ import (
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/hunt"
+	"tendril.dev/services/purgatory/packscan"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
@@ -58,7 +59,10 @@ type worker struct {
 // newWorker is a worker that reads nothing and is asked for nothing yet.
 func newWorker(n *node.Node) (*worker, error) {
 	s := n.Settings
-	store, err := repository.NewStore(repository.Options{Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Log: n.Log})
+	store, err := repository.NewStore(repository.Options{
+		Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Memory: s.GitProcessMemory, PackTime: s.GitPackTime,
+		Packs: packscan.Limits{ObjectBytes: s.MaxObjectBytes, Bytes: s.MaxUnpackedBytes}, Log: n.Log,
+	})
 	if err != nil {
 		return nil, err
 	}

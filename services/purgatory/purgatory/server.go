@@ -40,7 +40,11 @@ func (s *server) serve(w *worker) error {
 	if err != nil {
 		return err
 	}
-	git := smarthttp.New(w, smarthttp.Options{MaxPushBytes: w.node.Settings.MaxPushBytes, Log: w.log, Metrics: metrics})
+	limits := w.node.Settings.Git
+	git := smarthttp.New(w, smarthttp.Options{
+		MaxPushBytes: limits.MaxPushBytes, MinRate: limits.GitMinRate, Stall: limits.GitStall, TransferTime: limits.GitTransferTime,
+		Requests: limits.GitRequests, SpoolBytes: limits.GitSpoolBytes, Log: w.log, Metrics: metrics,
+	})
 	s.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if p, err := nip34.ParseRepositoryPath(r.URL.EscapedPath()); err == nil && !w.shards.Holds(p.Identifier) {
 			// The front door's view of who holds the shard is a moment old.

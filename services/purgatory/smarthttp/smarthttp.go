@@ -106,7 +106,7 @@ type Options struct {
 	Requests int
 
 	// SpoolBytes is how much requests on their way in and answers on their way out may take on disk
-	// (NGIT_GIT_SPOOL_BYTES). One client may have as much as is still free. Default 16 GiB.
+	// (NGIT_GIT_SPOOL_BYTES). One client may have as much as is still free. Default 16 GiB, at least twice MaxPushBytes.
 	SpoolBytes int64
 
 	// KeepAlive is how often a client that has sent its push and waits is told that we still work. Default 5 s.
@@ -153,7 +153,7 @@ func New(a Authority, o Options) http.Handler {
 	}
 	return &handler{
 		authority: a, options: o, log: o.Log, metrics: o.Metrics,
-		requests: newRoom(int64(o.Requests)), disk: newRoom(o.SpoolBytes),
+		requests: newRoom(int64(o.Requests)), disk: newRoom(max(o.SpoolBytes, 2*o.MaxPushBytes)),
 	}
 }
 
