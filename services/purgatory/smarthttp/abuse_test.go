@@ -1,0 +1,224 @@
+package smarthttp_test
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/services/purgatory/smarthttp"
+)
+
+// besieged serves with few git processes, and cuts nobody off for being slow while a test lasts.
+func besieged(t *testing.T, o smarthttp.Options) *house {
+	t.Helper()
+	store, err := repository.NewStore(repository.Options{Root: filepath.Join(t.TempDir(), "git"), Processes: 8})
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry := prometheus.NewPedanticRegistry()
+	if o.Metrics, err = smarthttp.NewMetrics(registry); err != nil {
+		t.Fatal(err)
+	}
+	o.Stall = 24 * time.Hour
+	a := &authority{store: store, known: map[string]bool{}, push: takeAll}
+	server := httptest.NewServer(smarthttp.New(a, o))
+	t.Cleanup(server.Close)
+	return &house{TB: t, Server: server, authority: a, registry: registry}
+}
+
+// open sends a request, or a part of one, over a connection of its own, from which nothing is read until the test ends.
+func (h *house) open(client, request string) net.Conn {
+	h.Helper()
+	at, err := url.Parse(h.URL)
+	if err != nil {
+		h.Fatal(err)
+	}
+	conn, err := net.Dial("tcp", at.Host)
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { conn.Close() })
+	conn.(*net.TCPConn).SetReadBuffer(4 << 10)
+	head, body, _ := strings.Cut(request, "\r\n")
+	if client != "" {
+		head += "\r\n" + proto.HeaderClient + ": " + client
+	}
+	if _, err := io.WriteString(conn, head+"\r\nHost: "+at.Host+"\r\n"+body); err != nil {
+		h.Fatal(err)
+	}
+	return conn
+}
+
+// path is where a repository is served, as a request names it.
+func (h *house) path(identifier string) string { return strings.TrimPrefix(h.at(identifier), h.URL) }
+
+// notices is a normal user, who lists, clones and pushes, and must notice nothing.
+func (h *house) notices(identifier string) {
+	h.Helper()
+	git := func(dir string, args ...string) {
+		h.Helper()
+		if out, err := gittest.Try(h, dir, append([]string{"-c", "http.extraHeader=" + proto.HeaderClient + ": 198.51.100.1"}, args...)...); err != nil {
+			h.Errorf("git %s: %v\n%s", args[0], err, out)
+		}
+	}
+	clone := &gittest.Work{TB: h, Dir: filepath.Join(h.TempDir(), "clone")}
+	git(h.TempDir(), "ls-remote", h.at(identifier))
+	git(h.TempDir(), "clone", "--quiet", h.at(identifier), clone.Dir)
+	if h.Failed() {
+		return
+	}
+	clone.Commit("small", "a")
+	git(clone.Dir, "push", "--quiet", h.at(identifier), "HEAD:refs/heads/small")
+	clone.Commit("large", gittest.Noise(3<<20)) // more than is kept in memory
+	git(clone.Dir, "push", "--quiet", h.at(identifier), "HEAD:refs/heads/large")
+}
+
+// clients name who attacks.
+var clients = map[string]func(i int) string{
+	"one address":    func(int) string { return "203.0.113.7" },
+	"many addresses": func(i int) string { return fmt.Sprintf("2001:db8:0:%x::/64", i) },
+	"nobody knows":   func(int) string { return "" },
+}
+
+// TestSlowRequestsDelayNobody: each sends the beginning of a request and then nothing.
+func TestSlowRequestsDelayNobody(t *testing.T) {
+	t.Parallel()
+	id := strings.Repeat("7", 40)
+	for name, request := range map[string]struct{ service, body string }{
+		"fetch": {"git-upload-pack", "0032want " + id + "\n"},
+		"push":  {"git-receive-pack", pkt(smarthttp.ZeroID+" "+id+" refs/heads/x\x00report-status") + "PACK\x00\x00\x00\x02\x00\x00\x00\x01"},
+	} {
+		for who, client := range clients {
+			for _, sockets := range []int{30, 300} {
+				t.Run(fmt.Sprintf("%d %s %s", sockets, name, who), func(t *testing.T) {
+					t.Parallel()
+					h := besieged(t, smarthttp.Options{})
+					h.repo("x")
+					w := gittest.NewWork(t)
+					w.Commit("a", "a")
+					w.Git("push", h.at("x"), "main")
+					before := h.authority.asked.Load()
+					for i := range sockets {
+						h.open(client(i), "POST "+h.path("x")+"/"+request.service+" HTTP/1.1\r\nContent-Type: application/x-"+request.service+
+							"-request\r\nContent-Length: 100000\r\n\r\n"+request.body)
+					}
+					h.until("all have been let in", func() bool { return h.authority.asked.Load() >= before+int64(sockets) })
+					h.notices("x")
+				})
+			}
+		}
+	}
+}
+
+// TestSlowReadersDelayNobody: each asks for a clone, and reads nothing of it.
+func TestSlowReadersDelayNobody(t *testing.T) {
+	t.Parallel()
+	for who, client := range clients {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			h := besieged(t, smarthttp.Options{})
+			h.repo("x")
+			w := gittest.NewWork(t)
+			id := w.Commit("a", gittest.Noise(8<<20))
+			w.Git("push", h.at("x"), "main")
+			h.cloneAndReadNothing(30, client, id)
+			h.until("git has ended for all", func() bool {
+				return h.counted("ngit_git_bytes_total", "received") > 0 && h.authority.asked.Load() >= 30
+			})
+			h.notices("x")
+		})
+	}
+}
+
+// TestSlowReadersOfOneAddressHoldAShare where there is no room on disk, and git has to wait for them.
+func TestSlowReadersOfOneAddressHoldAShare(t *testing.T) {
+	t.Parallel()
+	h := besieged(t, smarthttp.Options{SpoolBytes: 1 << 20, MaxPushBytes: 12 << 20})
+	h.repo("x")
+	w := gittest.NewWork(t)
+	id := w.Commit("a", gittest.Noise(8<<20))
+	w.Git("push", h.at("x"), "main")
+	before := h.authority.asked.Load()
+	h.cloneAndReadNothing(60, clients["one address"], id)
+	h.until("all have been let in", func() bool { return h.authority.asked.Load() >= before+60 })
+	h.notices("x")
+}
+
+func (h *house) cloneAndReadNothing(sockets int, client func(int) string, id string) {
+	h.Helper()
+	body := pkt("want "+id+" ofs-delta\n") + "0009done\n"
+	for i := range sockets {
+		h.open(client(i), fmt.Sprintf("POST %s/git-upload-pack HTTP/1.1\r\nContent-Type: application/x-git-upload-pack-request\r\nContent-Length: %d\r\n\r\n%s",
+			h.path("x"), len(body), body))
+	}
+}
+
+func (h *house) until(what string, holds func() bool) {
+	h.Helper()
+	for deadline := time.Now().Add(3 * time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.Fatalf("not in time: %s", what)
+		}
+	}
+}
+
+// TestOneClientHasItsShareOfRequests, and the words for who has it already.
+func TestOneClientHasItsShareOfRequests(t *testing.T) {
+	t.Parallel()
+	h := besieged(t, smarthttp.Options{Requests: 10})
+	h.repo("x")
+	slow := "POST " + h.path("x") + "/git-upload-pack HTTP/1.1\r\nContent-Type: application/x-git-upload-pack-request\r\nContent-Length: 100000\r\n\r\n0032"
+	for range 5 {
+		h.open("203.0.113.7", slow)
+	}
+	h.until("all have been let in", func() bool { return h.authority.asked.Load() >= 5 })
+	ask := func(client string) (int, string, string) {
+		status, header, answer := h.send("GET", h.at("x")+"/info/refs?service=git-upload-pack", map[string]string{proto.HeaderClient: client}, nil)
+		return status, header.Get("Retry-After"), answer
+	}
+	if status, retry, answer := ask("203.0.113.7"); status != 429 || retry != "10" || answer != "too many git requests from your address at once, try again later\n" {
+		t.Errorf("the sixth of one client: %d %q %q", status, retry, answer)
+	}
+	if status, _, answer := ask("198.51.100.1"); status != 200 {
+		t.Errorf("another: %d %q", status, answer)
+	}
+	for range 5 {
+		h.open("", slow)
+	}
+	h.until("all have been let in", func() bool { return h.authority.asked.Load() >= 11 })
+	if status, retry, answer := ask("198.51.100.1"); status != 503 || retry != "10" || answer != "too many git requests at once, try again later\n" {
+		t.Errorf("the eleventh: %d %q %q", status, retry, answer)
+	}
+	if h.counted("ngit_git_operations_total", "info_refs", "limited") != 1 || h.counted("ngit_git_operations_total", "info_refs", "busy") != 1 {
+		t.Error("they were not counted")
+	}
+}
+
+// TestWhoReadsNothingIsCutOff, so that what it holds is free.
+func TestWhoReadsNothingIsCutOff(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{Stall: 10 * time.Millisecond, MinRate: 1 << 30})
+	r := h.repo("x")
+	w := gittest.NewWork(t)
+	id := w.Commit("a", gittest.Noise(20<<20)) // more than sockets take
+	if _, _, err := r.StorePack(t.Context(), bytes.NewReader(w.Pack("main"))); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.SetRef(t.Context(), "refs/heads/main", id); err != nil {
+		t.Fatal(err)
+	}
+	h.cloneAndReadNothing(1, clients["nobody knows"], id)
+	h.until("it is cut off", func() bool { return h.counted("ngit_git_operations_total", "upload_pack", "slow") == 1 })
+}
