@@ -2,12 +2,12 @@ package gittest
 
 import (
 	"bytes"
+	"compress/flate"
 	"compress/zlib"
 	"crypto/sha1"
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
-	"io"
 )
 
 // Pack writes a pack of these entries, of which some may be what no git writes.
@@ -25,15 +25,35 @@ func PackThatClaims(n int, entries ...[]byte) []byte {
 
 // Raw is an entry of a type (1 commit, 2 tree, 3 blob, 4 tag) that claims a size.
 func Raw(kind byte, size int64, content []byte) []byte {
-	return append(entryHeader(kind, size), deflate(bytes.NewReader(content))...)
+	return append(entryHeader(kind, size), deflate(content)...)
 }
 
 // Blob is an entry that is a blob.
 func Blob(content []byte) []byte { return Raw(3, int64(len(content)), content) }
 
-// Zeros is an entry of that many zeros.
+// Zeros is an entry of that many zeros. It is put together from pieces, for deflating gigabytes takes long.
 func Zeros(kind byte, size int64) []byte {
-	return append(entryHeader(kind, size), deflate(io.LimitReader(zeros{}, size))...)
+	const piece = 1 << 20
+	entry := append(entryHeader(kind, size), 0x78, 0x9c)
+	whole := flushed(piece)
+	for range size / piece {
+		entry = append(entry, whole...)
+	}
+	entry = append(entry, flushed(int(size%piece))...)
+	entry = append(entry, 3, 0) // an empty last block
+	return binary.BigEndian.AppendUint32(entry, uint32(size%65521)<<16|1)
+}
+
+// flushed is that many zeros as a part of a deflated stream.
+func flushed(zeros int) []byte {
+	var b bytes.Buffer
+	z, err := flate.NewWriter(&b, flate.BestCompression)
+	if err != nil {
+		panic(err)
+	}
+	z.Write(make([]byte, zeros))
+	z.Flush()
+	return b.Bytes()
 }
 
 // RefDelta is an entry that is a delta on a blob.
@@ -42,7 +62,7 @@ func RefDelta(base, delta []byte) []byte {
 	if err != nil {
 		panic(err)
 	}
-	return append(append(entryHeader(7, int64(len(delta))), id...), deflate(bytes.NewReader(delta))...)
+	return append(append(entryHeader(7, int64(len(delta))), id...), deflate(delta)...)
 }
 
 // OffsetDelta is an entry that is a delta on the entry that begins so many bytes before it.
@@ -52,7 +72,7 @@ func OffsetDelta(back int, delta []byte) []byte {
 		back--
 		offset = append([]byte{0x80 | byte(back&0x7f)}, offset...)
 	}
-	return append(append(entryHeader(6, int64(len(delta))), offset...), deflate(bytes.NewReader(delta))...)
+	return append(append(entryHeader(6, int64(len(delta))), offset...), deflate(delta)...)
 }
 
 // DeltaHeader begins a delta: the sizes of its base and of its result.
@@ -76,20 +96,10 @@ func entryHeader(kind byte, size int64) []byte {
 	return append(header, b)
 }
 
-func deflate(content io.Reader) []byte {
+func deflate(content []byte) []byte {
 	var b bytes.Buffer
 	z := zlib.NewWriter(&b)
-	if _, err := io.Copy(z, content); err != nil {
-		panic(err)
-	}
+	z.Write(content)
 	z.Close()
 	return b.Bytes()
-}
-
-type zeros struct{}
-
-// Read reads zeros for ever.
-func (zeros) Read(p []byte) (int, error) {
-	clear(p)
-	return len(p), nil
 }

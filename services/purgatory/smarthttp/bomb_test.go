@@ -1,0 +1,140 @@
+package smarthttp_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tendril.dev/services/purgatory/packscan"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+	"tendril.dev/services/purgatory/smarthttp"
+)
+
+// sendPack pushes a pack to a new tag, and returns what the client is told.
+func (h *house) sendPack(identifier, id string, pack []byte) string {
+	h.Helper()
+	body := pkt(smarthttp.ZeroID+" "+id+" refs/tags/bomb\x00report-status") + string(pack)
+	status, _, answer := h.send("POST", h.at(identifier)+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, strings.NewReader(body))
+	if status != 200 {
+		h.Errorf("answered by %d", status)
+	}
+	return answer
+}
+
+// untouched checks that nothing is in a repository, and nothing in quarantine.
+func untouched(t *testing.T, r *repository.Repo) {
+	t.Helper()
+	if data, err := r.HasData(t.Context()); err != nil || data {
+		t.Errorf("there is data in the repository: %v", err)
+	}
+	for _, folder := range []string{filepath.Join(r.Path(), "objects"), filepath.Join(r.Path(), "..", "..", ".new")} {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if !slices.Contains([]string{"info", "pack"}, entry.Name()) {
+				t.Errorf("left behind: %s", entry.Name())
+			}
+		}
+	}
+}
+
+func TestBombsAreRefusedBeforeGitSeesThem(t *testing.T) {
+	t.Parallel()
+	small := []byte("hello")
+	grow := append(gittest.DeltaHeader(5, 4<<30), 0x90, 5)
+	for name, test := range map[string]struct {
+		pack   []byte
+		reason string
+	}{
+		"a blob of 1 GiB of zeros":      {gittest.Pack(gittest.Zeros(3, 1<<30)), "it has an object of 1073741824 bytes, more than 536870912"},
+		"many blobs of zeros":           {gittest.Pack(slices.Repeat([][]byte{gittest.Zeros(3, 64<<20)}, 16)...), "it unpacks to more than 64 times its size"},
+		"a tree of 1 GiB":               {gittest.Pack(gittest.Zeros(2, 1<<30)), "it has an object of 1073741824 bytes, more than 67108864"},
+		"a delta that makes 4 GiB":      {gittest.Pack(gittest.Blob(small), gittest.RefDelta(small, grow)), "it has an object of 4294967296 bytes, more than 536870912"},
+		"2^32-1 objects":                {[]byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000000000000000000"), "it claims to have 4294967295 objects, more than 20000000"},
+		"20 million objects in nothing": {gittest.PackThatClaims(20_000_000, gittest.Blob(small)), "an object is damaged"},
+		"deltas of 256 GiB": {gittest.Pack(slices.Repeat([][]byte{gittest.RefDelta(small, gittest.DeltaHeader(5, 512<<20))}, 513)...),
+			"its objects have more than 274877906944 bytes together"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := serve(t, smarthttp.Options{})
+			h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+				t.Error("the authority was asked to take it")
+				return nil
+			}
+			r := h.repo("bomb")
+			answer := h.sendPack("bomb", gittest.BlobID(small), test.pack)
+			if want := "ng refs/tags/bomb the pack is not acceptable: " + test.reason; !strings.Contains(answer, want) {
+				t.Errorf("answer %q, want %q", answer, want)
+			}
+			untouched(t, r)
+			if _, _, err := r.StorePack(t.Context(), bytes.NewReader(test.pack)); err == nil || !strings.Contains(err.Error(), test.reason) {
+				t.Errorf("fetched: %v", err)
+			}
+			untouched(t, r)
+			if h.counted("ngit_git_operations_total", "receive_pack", "refused") != 1 {
+				t.Error("it was not counted")
+			}
+		})
+	}
+}
+
+// chain is a pack of a blob and of deltas, each of which stands on the one before it and is a byte longer, and the id of the last.
+func chain(size, deltas int) (pack []byte, last string) {
+	content := make([]byte, size)
+	entries := [][]byte{gittest.Blob(content)}
+	for range deltas {
+		length := uint64(len(content))
+		delta := append(gittest.DeltaHeader(length, length+1), 0xf0, byte(length), byte(length>>8), byte(length>>16), 1, 'x') // copy all, add one
+		entries = append(entries, gittest.OffsetDelta(len(entries[len(entries)-1]), delta))
+		content = append(content, 'x')
+	}
+	return gittest.Pack(entries...), gittest.BlobID(content)
+}
+
+func TestChainIsWhatGitReads(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{})
+	h.repo("chain")
+	pack, last := chain(1000, 100)
+	if answer := h.sendPack("chain", last, pack); !strings.Contains(answer, "ok refs/tags/bomb") {
+		t.Errorf("answer %q", answer)
+	}
+}
+
+// TestGitIsEndedWhenItTakesTooLong: with a pack of 64 KiB that it needs to make 8 GB of, within all bounds.
+func TestGitIsEndedWhenItTakesTooLong(t *testing.T) {
+	t.Parallel()
+	store, err := repository.NewStore(repository.Options{Root: filepath.Join(t.TempDir(), "git"), Processes: 5, PackTime: 100 * time.Millisecond,
+		Packs: packscan.Limits{Bytes: 1 << 40}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := serve(t, smarthttp.Options{})
+	h.authority.store = store
+	r := h.repo("long")
+	pack, last := chain(8<<20, 1000)
+	for range 2 { // the second finds the only slot free
+		for _, name := range []string{"tmp_objdir-incoming-abc", "incoming-abc"} { // git that had to be killed leaves these
+			if err := os.MkdirAll(filepath.Join(r.Path(), "objects", name, "pack"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if answer := h.sendPack("long", last, pack); !strings.Contains(answer, "ng refs/tags/bomb the push takes too long to check; push less at once") {
+			t.Errorf("answer %q", answer)
+		}
+		untouched(t, r)
+	}
+	if _, _, err := r.StorePack(t.Context(), bytes.NewReader(pack)); err == nil || !strings.Contains(err.Error(), "git took longer than it may") {
+		t.Errorf("fetched: %v", err)
+	}
+	untouched(t, r)
+}
