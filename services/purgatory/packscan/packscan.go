@@ -24,6 +24,10 @@ const (
 	// beyond it takes far more work to read than to send.
 	freeInflation = 256 << 20
 	inflation     = 64
+	// freeBytes and growth bound in the same way what all objects have together, with the results of deltas: histories of large
+	// files, of which each version is a delta, have some hundred times the size of their packs.
+	freeBytes = 4 << 30
+	growth    = 512
 
 	// maxMetadata bounds a commit, tree or tag that is no delta, in bytes.
 	maxMetadata = 64 << 20
@@ -198,6 +202,9 @@ func (s *scanner) offset() (int64, error) {
 func (s *scanner) count(size int64) error {
 	if s.bytes += size; s.bytes > s.limits.Bytes {
 		return bad("its objects have more than %d bytes together", s.limits.Bytes)
+	}
+	if s.bytes > freeBytes+s.in.n*growth {
+		return bad("its objects have more than %d times its size", growth)
 	}
 	return nil
 }

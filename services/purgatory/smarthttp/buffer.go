@@ -6,10 +6,15 @@ import (
 	"io"
 	"os"
 	"sync"
+	"time"
 )
 
-// answerMemory is how much of an answer is kept in memory before the rest goes to disk.
-const answerMemory = 256 << 10
+const (
+	// answerMemory is how much of an answer is kept in memory before the rest goes to disk.
+	answerMemory = 256 << 10
+	// gitWaits is how long git may wait, in all, for a client to take an answer for which there is no room.
+	gitWaits = 10 * time.Minute
+)
 
 // buffer stands between git, which writes an answer, and a client that reads it more slowly: in memory first, then on disk as long as
 // there is room, so that git ends and its slot is free. Where there is no room, git waits.
@@ -25,6 +30,7 @@ type buffer struct {
 	to      int64
 	ended   error // how writing ended
 	gone    bool  // nobody reads any more
+	waited  time.Duration
 }
 
 func newBuffer(scratch func() (*os.File, error), room *holding) *buffer {
@@ -50,14 +56,31 @@ func (b *buffer) Write(p []byte) (written int, err error) {
 			b.memory = append(b.memory, p[:n]...)
 		case b.spill(p):
 			n = len(p)
+		case b.waited >= gitWaits:
+			b.ended = errSlow
+			b.changed.Broadcast()
+			return written, errSlow
 		default:
-			b.changed.Wait()
+			b.wait()
 			continue
 		}
 		p, written = p[n:], written+n
 		b.changed.Broadcast()
 	}
 	return written, nil
+}
+
+// wait waits until something changes, or git has waited long enough.
+func (b *buffer) wait() {
+	began := time.Now()
+	enough := time.AfterFunc(gitWaits-b.waited, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.changed.Broadcast()
+	})
+	defer enough.Stop()
+	b.changed.Wait()
+	b.waited += time.Since(began)
 }
 
 // spill puts p behind what is in the file, if there is room.
@@ -84,7 +107,9 @@ func (b *buffer) spill(p []byte) bool {
 func (b *buffer) end(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.ended = err
+	if b.ended == nil {
+		b.ended = err
+	}
 	b.changed.Broadcast()
 }
 

@@ -1,0 +1,32 @@
+package repository_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+// TestMemoryOfGitIsBounded, and of what it starts. Not parallel: a program that is being written cannot be run, and a fork elsewhere
+// holds its file open.
+func TestMemoryOfGitIsBounded(t *testing.T) {
+	fake := filepath.Join(t.TempDir(), "git")
+	script := "#!/bin/sh\ncase \"$1\" in tell) read line; sh -c 'ulimit -d';; *) exec git \"$@\";; esac\n"
+	if err := os.WriteFile(fake, []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s, err := repository.NewStore(repository.Options{Root: t.TempDir(), Git: fake, Memory: 512 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	c := gittest.Repo(t, s, "x").Command("tell")
+	c.Stdin, c.Stdout = strings.NewReader("go\n"), &out
+	if err := c.Run(t.Context()); err != nil || strings.TrimSpace(out.String()) != "524288" {
+		t.Errorf("%q KiB, %v", out.String(), err)
+	}
+}
