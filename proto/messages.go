@@ -57,6 +57,7 @@ type Held struct {
 	Identifier string       `json:"identifier"`
 	Source     Source       `json:"source"`
 	Relay      string       `json:"relay,omitempty"`
+	Client     string       `json:"client,omitempty"` // client key of whoever submitted it, see HeaderClient
 	Phase      Phase        `json:"phase"`
 	HeldAt     time.Time    `json:"held_at"`
 	ExpiresAt  time.Time    `json:"expires_at"` // of this phase

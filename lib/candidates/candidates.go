@@ -46,6 +46,7 @@ type Candidate struct {
 	Lane   proto.Lane
 	Source proto.Source
 	Relay  string       // normalised URL, of synced events
+	Client string       // client key of whoever submitted it, see proto.HeaderClient; of users' events
 	Action proto.Action // on the release lane
 	Reason string       // that goes with the action
 	// Done is called once, with the verdict or an error, from another goroutine. It must not block.
@@ -157,7 +158,7 @@ func (s *Sender) Offer(ctx context.Context, c Candidate) error {
 func (c Candidate) header(inbox, ref string) nats.Header {
 	h := nats.Header{}
 	for name, value := range map[string]string{
-		proto.HeaderSource: string(c.Source), proto.HeaderRelay: c.Relay, proto.HeaderAction: string(c.Action), proto.HeaderReason: c.Reason,
+		proto.HeaderSource: string(c.Source), proto.HeaderRelay: c.Relay, proto.HeaderClient: c.Client, proto.HeaderAction: string(c.Action), proto.HeaderReason: c.Reason,
 		proto.HeaderReply: inbox, proto.HeaderRef: ref,
 	} {
 		if value != "" {

@@ -81,7 +81,7 @@ func event(n int) *nostr.Event {
 func offer(t *testing.T, s *Sender, n int) <-chan ending {
 	t.Helper()
 	ends := make(chan ending, 1)
-	err := s.Offer(t.Context(), Candidate{Event: event(n), Lane: proto.LaneSyncLive, Source: proto.SourceLive, Relay: "wss://r.example", Done: func(v proto.Verdict, err error) {
+	err := s.Offer(t.Context(), Candidate{Event: event(n), Lane: proto.LaneSyncLive, Source: proto.SourceLive, Relay: "wss://r.example", Client: "192.0.2.1", Done: func(v proto.Verdict, err error) {
 		select {
 		case ends <- ending{v, err}:
 		default:
@@ -176,7 +176,7 @@ func TestVerdictReachesDone(t *testing.T) {
 	if e.err != nil || e.verdict.ID != event(1).ID || e.verdict.Outcome != proto.Accepted {
 		t.Fatalf("ended as %+v", e)
 	}
-	if h := *header.Load(); h.Get(proto.HeaderSource) != "live" || h.Get(proto.HeaderRelay) != "wss://r.example" || h.Get(proto.HeaderAction) != "" {
+	if h := *header.Load(); h.Get(proto.HeaderSource) != "live" || h.Get(proto.HeaderRelay) != "wss://r.example" || h.Get(proto.HeaderClient) != "192.0.2.1" || h.Get(proto.HeaderAction) != "" {
 		t.Errorf("sent with %v", h)
 	}
 	if s.Waiting() != 0 || len(s.room) != 0 || taken.Load() != 1 {

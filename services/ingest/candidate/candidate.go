@@ -23,6 +23,7 @@ const MaxEventBytes = 1<<20 - 64<<10
 // Bounds of header values, in bytes. What is longer is dropped: none of it decides anything.
 const (
 	maxRelay  = 512
+	maxClient = 64
 	maxRef    = 128
 	maxReason = 256
 	maxTrace  = 128
@@ -35,6 +36,7 @@ type Candidate struct {
 	Lane   proto.Lane
 	Source proto.Source
 	Relay  string       // that a synced event came from
+	Client string       // client key of the user that submitted it, see proto.HeaderClient
 	Action proto.Action // on the release lane
 	Reason string       // that goes with the action
 	Trace  string       // W3C trace context
@@ -53,6 +55,7 @@ func Parse(subject string, header nats.Header, data []byte) (Candidate, error) {
 	c := Candidate{
 		Source: proto.Source(header.Get(proto.HeaderSource)),
 		Relay:  bounded(header.Get(proto.HeaderRelay), maxRelay),
+		Client: bounded(header.Get(proto.HeaderClient), maxClient),
 		Action: proto.Action(header.Get(proto.HeaderAction)),
 		Reason: bounded(header.Get(proto.HeaderReason), maxReason),
 		Trace:  bounded(header.Get(proto.HeaderTraceParent), maxTrace),
@@ -81,6 +84,9 @@ func Parse(subject string, header nats.Header, data []byte) (Candidate, error) {
 func (c *Candidate) checkOrigin() error {
 	if c.Lane != proto.LaneRelease {
 		c.Action = ""
+	}
+	if c.Lane != proto.LaneUser {
+		c.Client = ""
 	}
 	switch c.Lane {
 	case proto.LaneUser:

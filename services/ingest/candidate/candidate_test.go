@@ -59,6 +59,13 @@ func TestParse(t *testing.T) {
 	if c, err = candidate.Parse("grasp.candidate.user", header(proto.HeaderSource, "daily"), []byte(data)); err != nil || c.Source != proto.SourceUser {
 		t.Errorf("on the user lane: source %q, %v", c.Source, err)
 	}
+	// A client key counts on the user lane only.
+	for subject, want := range map[string]string{"grasp.candidate.user": "192.0.2.1", "grasp.candidate.sync.daily": ""} {
+		c, err := candidate.Parse(subject, header(proto.HeaderSource, "daily", proto.HeaderClient, "192.0.2.1"), []byte(data))
+		if err != nil || c.Client != want {
+			t.Errorf("%s: client %q, %v; want %q", subject, c.Client, err, want)
+		}
+	}
 	// What is not the event does not reach the log.
 	padded := " " + strings.Replace(data, `{"kind"`, `{ "content":"of another","kind"`, 1)
 	if c, err = candidate.Parse("grasp.candidate.user", nil, []byte(padded)); err != nil || string(c.Raw) != data {

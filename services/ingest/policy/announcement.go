@@ -170,7 +170,7 @@ func (p *Policy) crowded(k Knowledge, author string) (Decision, bool) {
 func (p *Policy) holdNew(c *candidate.Candidate, identifier string) (Decision, error) {
 	now := p.now().UTC()
 	entry, err := held.NewEntry(proto.Held{
-		Event: c.Event, Identifier: identifier, Source: c.Source, Relay: c.Relay,
+		Event: c.Event, Identifier: identifier, Source: c.Source, Relay: c.Relay, Client: c.Client,
 		Phase: proto.PhaseWaiting, HeldAt: now, ExpiresAt: now.Add(p.hold),
 	})
 	if err != nil {
