@@ -1,0 +1,101 @@
+// Package share divides what there is only so much of, like connections or memory, among clients:
+// none of them holds more than a share (spec/grasp.md, Limits).
+package share
+
+import (
+	"context"
+	"errors"
+	"sync"
+)
+
+// The reasons for which nothing is given.
+var (
+	ErrFull    = errors.New("all of it is taken")
+	ErrTooMuch = errors.New("the client holds its share already")
+)
+
+// Pool is an amount that clients take parts of and give back. It is safe for concurrent use. What it
+// remembers is bounded by what is taken.
+type Pool struct {
+	size, each int64
+
+	mu      sync.Mutex
+	taken   int64
+	by      map[string]int64
+	changed chan struct{} // closed when something is given back; nil: nobody waits
+}
+
+// NewPool makes a pool of that size, of which one client may hold at most each.
+func NewPool(size, each int64) *Pool {
+	return &Pool{size: size, each: each, by: map[string]int64{}}
+}
+
+// Take gives n to a client, who gives it back by calling back, which may happen several times. The
+// error is [ErrFull] or [ErrTooMuch].
+func (p *Pool) Take(client string, n int64) (back func(), err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.by[client]+n > p.each:
+		return nil, ErrTooMuch
+	case p.taken+n > p.size:
+		return nil, ErrFull
+	}
+	p.taken += n
+	p.by[client] += n
+	return sync.OnceFunc(func() { p.give(client, n) }), nil
+}
+
+func (p *Pool) give(client string, n int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.taken -= n
+	if p.by[client] -= n; p.by[client] == 0 {
+		delete(p.by, client)
+	}
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
+}
+
+// Wait is Take for those who can wait until there is room. The error is that of ctx, or
+// [ErrTooMuch] if n is more than a client may ever hold.
+func (p *Pool) Wait(ctx context.Context, client string, n int64) (back func(), err error) {
+	if n > min(p.each, p.size) {
+		return nil, ErrTooMuch
+	}
+	for {
+		changed := p.watch()
+		if back, err := p.Take(client, n); err == nil {
+			return back, nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// watch returns a channel that is closed when something is given back.
+func (p *Pool) watch() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.changed
+}
+
+// Counts returns how much is taken, by how many clients, and how many of them hold more than threshold.
+func (p *Pool) Counts(threshold int64) (taken int64, clients, over int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, n := range p.by {
+		if n > threshold {
+			over++
+		}
+	}
+	return p.taken, len(p.by), over
+}
