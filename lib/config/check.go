@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"reflect"
 	"regexp"
@@ -185,6 +186,13 @@ func (g Git) check() error {
 }
 
 func (f Front) check() error {
+	if _, err := f.Proxies(); err != nil {
+		return err
+	}
+	if f.MaxMessageBytes > f.InboundBytes/InboundShares {
+		return &Error{"NGIT_INBOUND_BYTES", strconv.FormatInt(f.InboundBytes, 10), fmt.Sprintf(
+			"want at least %d times NGIT_MAX_MESSAGE_BYTES, which is %d", InboundShares, f.MaxMessageBytes)}
+	}
 	return ordered("NGIT_DEFAULT_LIMIT", f.DefaultLimit, "NGIT_MAX_LIMIT", f.MaxLimit)
 }
 
@@ -225,6 +233,34 @@ func (g Git) ServerLimits() ([]ServerLimit, error) {
 		limits = append(limits, ServerLimit{Domain: domain, Concurrent: concurrent, Rate: rate})
 	}
 	return limits, nil
+}
+
+// InboundShares is how many addresses share NGIT_INBOUND_BYTES if each takes as much as it can.
+const InboundShares = 4
+
+// Proxies reads NGIT_TRUSTED_PROXIES: addresses and networks, without zones.
+func (f Front) Proxies() ([]netip.Prefix, error) {
+	var proxies []netip.Prefix
+	for _, given := range f.TrustedProxies {
+		network, err := netip.ParsePrefix(given)
+		if addr, notAddr := netip.ParseAddr(given); notAddr == nil && addr.Zone() == "" {
+			addr = addr.Unmap()
+			network, err = addr.Prefix(addr.BitLen())
+		}
+		if err != nil || network.Addr().Is4In6() {
+			return nil, &Error{"NGIT_TRUSTED_PROXIES", given, "want addresses and networks, like 127.0.0.1 or 10.0.0.0/8, comma-separated"}
+		}
+		proxies = append(proxies, network)
+	}
+	return proxies, nil
+}
+
+// DisplayName is the name of the relay for people: NGIT_RELAY_NAME, or "<domain> grasp relay".
+func (s Service) DisplayName() string {
+	if s.RelayName != "" {
+		return s.RelayName
+	}
+	return s.Domain + " grasp relay"
 }
 
 // cutNumber cuts ":n" off the end, n from 1 to 1000000.

@@ -57,6 +57,10 @@ func (s Settings) Complete(src *Source) (Settings, error) {
 		return s, err // not reached: checked
 	}
 	s.Warnings = src.strangers()
+	if s.TrustForwardedFor && len(s.TrustedProxies) == 0 {
+		s.Warnings = append(s.Warnings, "NGIT_TRUST_FORWARDED_FOR believes any proxy with a loopback, private or link-local address; "+
+			"name yours in NGIT_TRUSTED_PROXIES instead")
+	}
 	return s, nil
 }
 

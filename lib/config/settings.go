@@ -31,7 +31,8 @@ type Settings struct {
 type Service struct {
 	Domain           string `env:"NGIT_DOMAIN" name:"domain" placeholder:"HOST" help:"Our public host name, with a port if it is not 80 or 443. Announcements list it. Required."`
 	BindAddress      string `env:"NGIT_BIND_ADDRESS" name:"bind-address" default:"127.0.0.1:7334" help:"Where the front door listens: relay, git and web pages on one port."`
-	RelayName        string `env:"NGIT_RELAY_NAME" name:"relay-name" default:"Tendril" help:"Name in the relay information document (NIP-11)."`
+	RelayName        string `env:"NGIT_RELAY_NAME" name:"relay-name" help:"Name in the relay information document (NIP-11). Empty: '<domain> grasp relay'."`
+	RelayIcon        string `env:"NGIT_RELAY_ICON" name:"relay-icon" placeholder:"FILE|URL" help:"Icon of the relay: a PNG file, which is served at /icon.png, or an http(s) URL, which is named instead. Empty: one that comes with the program."`
 	RelayDescription string `env:"NGIT_RELAY_DESCRIPTION" name:"relay-description" default:"Git repositories with nostr announcements: a GRASP server." help:"Description in the relay information document."`
 	RelayOwnerNsec   string `env:"NGIT_RELAY_OWNER_NSEC" name:"relay-owner-nsec" secret:"" placeholder:"NSEC" help:"Secret key (nsec) of the operator; its public key is named in the relay information document. Empty: a key file is generated in the relay data folder."`
 	WorkerName       string `env:"NGIT_WORKER_NAME" name:"worker-name" help:"Name of this process in claims; must differ between processes. Empty: the host's name and a random part."`
@@ -136,21 +137,37 @@ type Git struct {
 	GitTransferTime  time.Duration `env:"NGIT_GIT_TRANSFER_TIME" name:"git-transfer-time" default:"6h" min:"1s" max:"168h" help:"Longest time for one request of a git client, and for one answer."`
 }
 
-// Front says how clients are treated at the front door (spec/grasp.md, Limits).
+// Front says how clients are treated at the front door (spec/grasp.md, Limits). "One address" is an
+// IPv4 address or the /64 of an IPv6 address.
 type Front struct {
-	MaxConnections      int           `env:"NGIT_MAX_CONNECTIONS" name:"max-connections" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once."`
-	MaxConnectionsPerIP int           `env:"NGIT_MAX_CONNECTIONS_PER_IP" name:"max-connections-per-ip" default:"64" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
-	MaxSubscriptions    int           `env:"NGIT_MAX_SUBSCRIPTIONS" name:"max-subscriptions" default:"500" min:"1" max:"1000000" help:"Most subscriptions of a connection."`
-	MaxFilters          int           `env:"NGIT_MAX_FILTERS" name:"max-filters" default:"20" min:"1" max:"10000" help:"Most filters of a REQ."`
-	MaxFilterValues     int           `env:"NGIT_MAX_FILTER_VALUES" name:"max-filter-values" default:"2000" min:"1" max:"1000000" help:"Most values in one filter."`
-	MaxFilterSteps      int           `env:"NGIT_MAX_FILTER_STEPS" name:"max-filter-steps" default:"2000000" min:"50000" max:"1000000000" help:"Most steps over the index that one filter may cost; a broader one is refused."`
-	MaxMessageBytes     int64         `env:"NGIT_MAX_MESSAGE_BYTES" name:"max-message-bytes" default:"524288" min:"1024" max:"1048576" help:"Largest message of a client, in bytes."`
-	MaxLimit            int           `env:"NGIT_MAX_LIMIT" name:"max-limit" default:"5000" min:"1" max:"1000000" help:"Largest limit of a filter."`
-	DefaultLimit        int           `env:"NGIT_DEFAULT_LIMIT" name:"default-limit" default:"500" min:"1" max:"1000000" help:"limit of a filter that names none."`
-	EventsPerMinute     int           `env:"NGIT_EVENTS_PER_MINUTE" name:"events-per-minute" default:"60" min:"1" max:"10000000" help:"Most events a minute that one connection may send."`
-	SendQueue           int           `env:"NGIT_SEND_QUEUE" name:"send-queue" default:"1024" min:"1" max:"1000000" help:"Messages that may wait for a slow reader before it is disconnected."`
-	EventTimeout        time.Duration `env:"NGIT_EVENT_TIMEOUT" name:"event-timeout" default:"10s" min:"1ms" max:"10m" help:"How long a client's event waits for its verdict."`
-	TrustForwardedFor   bool          `env:"NGIT_TRUST_FORWARDED_FOR" name:"trust-forwarded-for" help:"Take a client's address from X-Forwarded-For. Only behind a proxy of yours."`
+	TrustedProxies          []string      `env:"NGIT_TRUSTED_PROXIES" name:"trusted-proxies" help:"Reverse proxies whose X-Forwarded-For and Forwarded are believed: addresses and networks like 10.0.0.0/8, comma-separated."`
+	TrustForwardedFor       bool          `env:"NGIT_TRUST_FORWARDED_FOR" name:"trust-forwarded-for" help:"Believe X-Forwarded-For and Forwarded of one proxy with a loopback, private or link-local address. NGIT_TRUSTED_PROXIES says it more exactly and takes its place."`
+	MaxConnections          int           `env:"NGIT_MAX_CONNECTIONS" name:"max-connections" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once."`
+	MaxConnectionsPerIP     int           `env:"NGIT_MAX_CONNECTIONS_PER_IP" name:"max-connections-per-ip" default:"64" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
+	MaxHTTPConnections      int           `env:"NGIT_MAX_HTTP_CONNECTIONS" name:"max-http-connections" default:"8192" min:"1" max:"10000000" help:"Most connections of any kind at once, WebSockets included. The limit of open files (ulimit -n) must be higher."`
+	MaxHTTPConnectionsPerIP int           `env:"NGIT_MAX_HTTP_CONNECTIONS_PER_IP" name:"max-http-connections-per-ip" default:"256" min:"1" max:"10000000" help:"Most connections of any kind at once from one address. Those of trusted proxies do not count."`
+	MaxSubscriptions        int           `env:"NGIT_MAX_SUBSCRIPTIONS" name:"max-subscriptions" default:"500" min:"1" max:"1000000" help:"Most subscriptions of a connection."`
+	MaxSubscriptionsPerIP   int           `env:"NGIT_MAX_SUBSCRIPTIONS_PER_IP" name:"max-subscriptions-per-ip" default:"4000" min:"1" max:"100000000" help:"Most subscriptions of one address, over all its connections."`
+	MaxFilters              int           `env:"NGIT_MAX_FILTERS" name:"max-filters" default:"20" min:"1" max:"10000" help:"Most filters of a REQ."`
+	MaxFilterValues         int           `env:"NGIT_MAX_FILTER_VALUES" name:"max-filter-values" default:"2000" min:"1" max:"1000000" help:"Most values in one filter."`
+	MaxFilterSteps          int           `env:"NGIT_MAX_FILTER_STEPS" name:"max-filter-steps" default:"2000000" min:"50000" max:"1000000000" help:"Most steps over the index that one filter may cost; a broader one is refused."`
+	OpenFilterBytes         int64         `env:"NGIT_OPEN_FILTER_BYTES" name:"open-filter-bytes" default:"134217728" min:"1048576" max:"1099511627776" help:"Most bytes of the filters of all open subscriptions."`
+	OpenFilterBytesPerIP    int64         `env:"NGIT_OPEN_FILTER_BYTES_PER_IP" name:"open-filter-bytes-per-ip" default:"16777216" min:"1048576" max:"1099511627776" help:"Most bytes of the filters of open subscriptions from one address."`
+	MaxMessageBytes         int64         `env:"NGIT_MAX_MESSAGE_BYTES" name:"max-message-bytes" default:"524288" min:"1024" max:"1048576" help:"Largest message of a client, in bytes."`
+	MessageTime             time.Duration `env:"NGIT_MESSAGE_TIME" name:"message-time" default:"1m" min:"1ms" max:"1h" help:"How long a client may take to send one message."`
+	InboundBytes            int64         `env:"NGIT_INBOUND_BYTES" name:"inbound-bytes" default:"67108864" min:"2097152" max:"1099511627776" help:"Most bytes of large messages that are read and events that wait for their verdict, of all clients; more are read later. One address has at most a quarter."`
+	MaxLimit                int           `env:"NGIT_MAX_LIMIT" name:"max-limit" default:"5000" min:"1" max:"1000000" help:"Largest limit of a filter."`
+	DefaultLimit            int           `env:"NGIT_DEFAULT_LIMIT" name:"default-limit" default:"500" min:"1" max:"1000000" help:"limit of a filter that names none."`
+	EventsPerMinute         int           `env:"NGIT_EVENTS_PER_MINUTE" name:"events-per-minute" default:"60" min:"1" max:"10000000" help:"Most events a minute that one connection may send."`
+	EventsPerMinutePerIP    int           `env:"NGIT_EVENTS_PER_MINUTE_PER_IP" name:"events-per-minute-per-ip" default:"240" min:"1" max:"10000000" help:"Most events a minute that one address may send, over all its connections."`
+	SendQueue               int           `env:"NGIT_SEND_QUEUE" name:"send-queue" default:"1024" min:"1" max:"1000000" help:"Messages that may wait for a slow reader before it is disconnected."`
+	SendQueueBytes          int64         `env:"NGIT_SEND_QUEUE_BYTES" name:"send-queue-bytes" default:"16777216" min:"1048576" max:"1099511627776" help:"Bytes of events that may wait for a slow reader before it is disconnected."`
+	SendQueuesBytes         int64         `env:"NGIT_SEND_QUEUES_BYTES" name:"send-queues-bytes" default:"268435456" min:"1048576" max:"1099511627776" help:"Bytes of events that may wait for all slow readers together; then the slowest is disconnected. An event that waits for several counts once."`
+	EventTimeout            time.Duration `env:"NGIT_EVENT_TIMEOUT" name:"event-timeout" default:"10s" min:"1ms" max:"10m" help:"How long a client's event waits for its verdict."`
+	GitRequestsPerIP        int           `env:"NGIT_GIT_REQUESTS_PER_IP" name:"git-requests-per-ip" default:"32" min:"1" max:"1000000" help:"Most git requests at once from one address."`
+	GitRequestsPerMinute    int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" name:"git-requests-per-minute-per-ip" default:"600" min:"1" max:"10000000" help:"Most requests for git data and repository pages a minute from one address."`
+	PushBytesPerHour        int           `env:"NGIT_PUSH_BYTES_PER_HOUR_PER_IP" name:"push-bytes-per-hour-per-ip" default:"8589934592" min:"1048576" max:"1125899906842624" help:"Most bytes an hour that one address may push."`
+	AnswerStall             time.Duration `env:"NGIT_ANSWER_STALL" name:"answer-stall" default:"30s" min:"100ms" max:"1h" help:"How long a client may take for the next 32 KiB of an answer over HTTP before it is cut off."`
 }
 
 // Observe says how we are watched.

@@ -85,6 +85,9 @@ func (s *scanner) tick(steps int) error {
 	}
 	if s.steps >= s.check {
 		s.check = s.steps + checkEvery
+		if s.view.yield != nil {
+			return s.view.yield(s.ctx)
+		}
 		return s.ctx.Err()
 	}
 	return nil

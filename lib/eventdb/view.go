@@ -23,6 +23,7 @@ type View struct {
 	now         nostr.Timestamp
 	keepDeleted bool
 	within      int // steps that a query may take; 0: no bound
+	yield       func(context.Context) error
 	err         error
 }
 
@@ -71,6 +72,15 @@ func (v *View) Within(steps int) *View {
 	bounded := *v
 	bounded.within = steps
 	return &bounded
+}
+
+// Yielding gives the same view with a function that each query calls every few hundred steps, so that
+// it can let others go first. Its error ends the query; it replaces the look at the context. Only the
+// view that this was made from is to be closed.
+func (v *View) Yielding(yield func(context.Context) error) *View {
+	yielding := *v
+	yielding.yield = yield
+	return &yielding
 }
 
 // Close releases the snapshot.

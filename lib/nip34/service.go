@@ -180,9 +180,10 @@ type RepositoryPath struct {
 var gitServices = []string{"HEAD", "info/refs", "git-upload-pack", "git-receive-pack"}
 
 // ParseRepositoryPath reads the path of a request (url.URL.EscapedPath) as that of a repository or of one of git's services below
-// it. The identifier may be percent-encoded in any legal way; a slash at the end is ignored.
+// it. The identifier may be percent-encoded in any legal way. Slashes at the end, of the repository too, are ignored: clients that
+// were given an address with a slash at the end ask for ".git//info/refs".
 func ParseRepositoryPath(escapedPath string) (RepositoryPath, error) {
-	rest := strings.TrimSuffix(escapedPath, "/")
+	rest := strings.TrimRight(escapedPath, "/")
 	var p RepositoryPath
 	rest, p.PRs = strings.CutPrefix(rest, "/prs/")
 	if !p.PRs {
@@ -193,8 +194,8 @@ func ParseRepositoryPath(escapedPath string) (RepositoryPath, error) {
 		return RepositoryPath{}, errors.New("the path does not start with an npub")
 	}
 	for _, service := range gitServices {
-		if repository, ok := strings.CutSuffix(rest, ".git/"+service); ok {
-			rest, p.Service = repository+".git", service
+		if repository, ok := strings.CutSuffix(rest, "/"+service); ok && strings.HasSuffix(strings.TrimRight(repository, "/"), ".git") {
+			rest, p.Service = strings.TrimRight(repository, "/"), service
 			break
 		}
 	}

@@ -156,6 +156,9 @@ func TestParseRepositoryPath(t *testing.T) {
 	}{
 		{"/" + npub + "/x.git", RepositoryPath{alice, "x", false, ""}},
 		{"/" + npub + "/x.git/", RepositoryPath{alice, "x", false, ""}},
+		{"/" + npub + "/x.git//", RepositoryPath{alice, "x", false, ""}},
+		{"/" + npub + "/x.git//info/refs", RepositoryPath{alice, "x", false, "info/refs"}},
+		{"/prs/" + npub + "/a%2Fb.git//git-upload-pack/", RepositoryPath{alice, "a/b", true, "git-upload-pack"}},
 		{"/" + npub + "/x.git/info/refs", RepositoryPath{alice, "x", false, "info/refs"}},
 		{"/" + npub + "/x.git/git-upload-pack", RepositoryPath{alice, "x", false, "git-upload-pack"}},
 		{"/" + npub + "/x.git/git-receive-pack", RepositoryPath{alice, "x", false, "git-receive-pack"}},

@@ -3,12 +3,11 @@ package cors
 
 import "net/http"
 
-// Values of the headers, on all answers. GRASP-01 names the methods and Content-Type; the other request headers are what git clients
-// in browsers send (spec/purgatory.md, Git over HTTP).
+// Values of the headers, on all answers (spec/grasp.md, CORS).
 const (
 	origin  = "*"
-	methods = "GET, POST"
-	headers = "Content-Type, Accept, Accept-Encoding, Authorization, Content-Encoding, Git-Protocol, Range"
+	methods = "GET, POST, OPTIONS"
+	headers = "Content-Type, Accept, Accept-Encoding, Authorization, Content-Encoding, Git-Protocol, Range, X-Requested-With"
 )
 
 // Handler sets the headers before next answers, whatever it answers, and answers OPTIONS itself with 204.
@@ -31,4 +30,10 @@ func Forget(h http.Header) {
 	for _, name := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods", "Access-Control-Allow-Headers"} {
 		h.Del(name)
 	}
+}
+
+// Lines are the headers as lines of an HTTP/1.1 answer, for one that is written by hand.
+func Lines() string {
+	return "Access-Control-Allow-Origin: " + origin + "\r\nAccess-Control-Allow-Methods: " + methods +
+		"\r\nAccess-Control-Allow-Headers: " + headers + "\r\n"
 }

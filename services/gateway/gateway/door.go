@@ -2,31 +2,53 @@ package gateway
 
 import (
 	"net/http"
-	"net/netip"
 	"strings"
+	"time"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/gateway/clientaddr"
 	"tendril.dev/services/gateway/cors"
 	"tendril.dev/services/gateway/git"
 	"tendril.dev/services/gateway/info"
 	"tendril.dev/services/gateway/relay"
-	"tendril.dev/services/gateway/visitors"
+	"tendril.dev/services/gateway/slow"
 	"tendril.dev/services/gateway/web"
 )
 
 // door sends every request to who answers it.
 type door struct {
-	relay          *relay.Relay
-	info           http.Handler
-	pages          *web.Pages
-	git            *git.Proxy
-	observation    http.Handler
-	trustForwarded bool
+	relay       *relay.Relay
+	info        http.Handler
+	icon        http.Handler
+	pages       *web.Pages
+	git         *git.Proxy
+	limits      *git.Limits
+	observation http.Handler
+	clients     clientaddr.Resolver
+	stall       time.Duration // for clients that send or take nothing
 }
 
-func (d *door) handler() http.Handler { return cors.Handler(http.HandlerFunc(d.serve)) }
+// handler answers all requests. WebSockets are the relay's own business from their first byte on.
+func (d *door) handler() http.Handler {
+	others := slow.Handler(http.HandlerFunc(d.serve), d.stall)
+	return cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Del(proto.HeaderClient) // nobody outside says who a client is
+		if upgrade(r) && atRoot(r) {
+			d.relay.Serve(w, r, d.client(r))
+			return
+		}
+		others.ServeHTTP(w, r)
+	}))
+}
 
-func (d *door) from(r *http.Request) netip.Addr { return visitors.Addr(r, d.trustForwarded) }
+// client is the key of the client that a request comes from.
+func (d *door) client(r *http.Request) string { return clientaddr.Key(d.clients.Of(r)) }
+
+func atRoot(r *http.Request) bool {
+	path := r.URL.EscapedPath()
+	return path == "" || path == "/"
+}
 
 // serve looks at the path as it was sent. A ServeMux would tidy it up first, and an identifier may hold what looks untidy.
 func (d *door) serve(w http.ResponseWriter, r *http.Request) {
@@ -35,26 +57,28 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request) {
 		d.root(w, r)
 	case "/healthz", "/readyz", "/metrics":
 		d.observation.ServeHTTP(w, r)
+	case info.IconPath, "/favicon.ico":
+		if reading(w, r) {
+			d.icon.ServeHTTP(w, r)
+		}
 	default:
 		at, err := nip34.ParseRepositoryPath(path)
 		switch {
 		case err == nil && at.Service != "":
-			d.git.Serve(w, r, at)
+			d.git.Serve(w, r, at, d.client(r))
 		case !reading(w, r):
 		case err == nil:
-			d.pages.Repository(w, r, at)
+			if client := d.client(r); d.limits.Page(w, client) {
+				d.pages.Repository(w, r, at, client)
+			}
 		default:
 			d.pages.NotFound(w, r)
 		}
 	}
 }
 
-// root is three things: a relay, its information document, and a page.
+// root is two things besides the relay: its information document, and a page.
 func (d *door) root(w http.ResponseWriter, r *http.Request) {
-	if upgrade(r) {
-		d.relay.Serve(w, r, d.from(r))
-		return
-	}
 	if !reading(w, r) {
 		return
 	}

@@ -1,12 +1,17 @@
 package gateway
 
 import (
+	"bufio"
 	"context"
+	"crypto/sha256"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"image/png"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/coder/websocket"
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
@@ -78,6 +84,7 @@ func TestPages(t *testing.T) {
 	elsewhere, _, stranger := repository(t, "x")
 	elsewhere.Tags = nostr.Tags{{"d", "x"}, {"clone", "https://other.example/x.git"}, {"relays", "wss://other.example"}}
 	sys.store(t, announcement, state, elsewhere)
+	sys.hold(t, npub+"/held")
 
 	resp, page := sys.ask(t, "GET", "/"+npub+"/a%2Fb.git", "text/html")
 	if resp.StatusCode != http.StatusOK || resp.Header.Get("Content-Type") != "text/html; charset=utf-8" {
@@ -92,17 +99,29 @@ func TestPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"&lt;script&gt;alert(1)&lt;/script&gt;", "A &amp; B", "git clone https://git.example.com/" + npub + "/a%2Fb.git", npub, friendly,
-		`href="https://gitworkshop.dev/` + naddr + `"`, `href="nostr:` + naddr + `"`, `href="https://project.example"`, "main", "(HEAD)", "side", "v1", strings.Repeat("3", 40)} {
+		`href="https://gitworkshop.dev/` + naddr + `"`, `href="nostr:` + naddr + `"`, `href="https://project.example"`,
+		"<code>git clone nostr://" + npub + "/git.example.com/a%2Fb</code>", `<link rel="icon" href="/icon.png">`, "main", "(HEAD)", "side", "v1", strings.Repeat("3", 40)} {
 		if !strings.Contains(page, want) {
 			t.Errorf("the page does not have %s", want)
 		}
 	}
-	for _, bad := range []string{"<script", "javascript:", "ZgotmplZ", `src="`, "@import"} {
+	for _, bad := range []string{"<script>alert", "javascript:", "ZgotmplZ", `src="`, "@import"} {
 		if strings.Contains(page, bad) {
 			t.Errorf("the page has %s", bad)
 		}
 	}
-	if policy := resp.Header.Get("Content-Security-Policy"); !strings.HasPrefix(policy, "default-src 'none'; style-src 'sha256-") {
+	// What is ours on the page, and nothing else, is allowed to run.
+	policy := resp.Header.Get("Content-Security-Policy")
+	for _, element := range []string{"style", "script"} {
+		_, text, _ := strings.Cut(page, "<"+element+">")
+		text, _, _ = strings.Cut(text, "</"+element+">")
+		hash := sha256.Sum256([]byte(text))
+		want := element + "-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "';"
+		if strings.Count(page, "<"+element) != 1 || !strings.Contains(policy, want) {
+			t.Errorf("policy %s, want %s", policy, want)
+		}
+	}
+	if !strings.HasPrefix(policy, "default-src 'none'; ") {
 		t.Errorf("policy %s", policy)
 	}
 
@@ -115,7 +134,7 @@ func TestPages(t *testing.T) {
 		t.Errorf("HEAD: %s %q", resp.Status, page)
 	}
 	for _, path := range []string{"/" + npub + "/none.git", "/" + stranger + "/x.git", "/prs/" + npub + "/a%2Fb.git", "/" + npub, "/" + npub + "/a/b.git",
-		"/npub1xxx/a.git", "/../etc/passwd", "//", "/" + npub + "/%00.git", "/favicon.ico"} {
+		"/npub1xxx/a.git", "/../etc/passwd", "//", "/" + npub + "/%00.git"} {
 		resp, page := sys.ask(t, "GET", path, "")
 		// An identifier is one segment in what we print, but a slash in it may be written as such too.
 		want := http.StatusNotFound
@@ -136,11 +155,92 @@ func TestInformationDocument(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &doc); err != nil || resp.Header.Get("Content-Type") != "application/nostr+json" {
 		t.Fatalf("%s: %v", body, err)
 	}
-	if doc["name"] != "Tendril" || doc["repo_acceptance_criteria"] == "" || len(doc["pubkey"].(string)) != 64 {
+	if doc["name"] != "git.example.com grasp relay" || doc["icon"] != "https://git.example.com/icon.png" || doc["repo_acceptance_criteria"] == "" || len(doc["pubkey"].(string)) != 64 {
 		t.Errorf("%s", body)
 	}
 	if resp.Header.Get("Vary") != "Accept" {
 		t.Error("caches are not told that it depends on Accept")
+	}
+}
+
+const allowedHeaders = "Content-Type, Accept, Accept-Encoding, Authorization, Content-Encoding, Git-Protocol, Range, X-Requested-With"
+
+// hold lets a worker answer for repositories, named "<npub>/<identifier>", and for no others.
+func (sys *system) hold(t testing.TB, repositories ...string) {
+	t.Helper()
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		for _, name := range repositories {
+			if r.Method == "HEAD" && r.URL.Path == "/"+name+".git/HEAD" {
+				return
+			}
+		}
+		http.NotFound(w, r)
+	}))
+	t.Cleanup(worker.Close)
+	sys.shards.mu.Lock()
+	sys.shards.address = worker.Listener.Addr().String()
+	sys.shards.mu.Unlock()
+}
+
+// connect opens a connection.
+func (sys *system) connect(t testing.TB) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", sys.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	conn.SetDeadline(time.Now().Add(patience))
+	return conn
+}
+
+// TestHeldRepositoryHasAPage: it says that the data is awaited, and what the address says.
+func TestHeldRepositoryHasAPage(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	_, _, npub := repository(t, "r")
+	for _, path := range []string{"/" + npub + "/r.git", "/" + npub + "/r.git/"} {
+		if resp, _ := sys.ask(t, "GET", path, ""); resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+			t.Errorf("%s while no worker can be asked: %s", path, resp.Status)
+		}
+	}
+	sys.hold(t, npub+"/r")
+	for _, path := range []string{"/" + npub + "/r.git", "/" + npub + "/r.git/", "/" + npub + "/r.git//", "/" + npub + "/%72.git"} {
+		resp, page := sys.ask(t, "GET", path, "")
+		if resp.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+		for _, want := range []string{"git data is awaited", npub, "https://git.example.com/" + npub + "/r.git", "<bdi>r</bdi>"} {
+			if !strings.Contains(page, want) {
+				t.Errorf("%s does not have %s", path, want)
+			}
+		}
+	}
+	for _, path := range []string{"/" + npub + "/other.git", "/prs/" + npub + "/r.git"} {
+		if resp, _ := sys.ask(t, "GET", path, ""); resp.StatusCode != http.StatusNotFound {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
+}
+
+func TestIcon(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	for _, path := range []string{"/icon.png", "/favicon.ico"} {
+		resp, body := sys.ask(t, "GET", path, "")
+		if _, err := png.Decode(strings.NewReader(body)); err != nil || resp.Header.Get("Content-Type") != "image/png" {
+			t.Errorf("%s: %v %v", path, resp.Header, err)
+		}
+	}
+	elsewhere := start(t, nil, "--relay-icon=https://example.com/x.png")
+	req, _ := http.NewRequestWithContext(t.Context(), "GET", "http://"+elsewhere.addr+"/icon.png", nil)
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusFound || resp.Header.Get("Location") != "https://example.com/x.png" {
+		t.Errorf("%s %v", resp.Status, resp.Header)
 	}
 }
 
@@ -155,21 +255,32 @@ func TestCORSOnEveryAnswer(t *testing.T) {
 	}{
 		{"GET", "/", "", 200}, {"GET", "/", "application/nostr+json", 200}, {"POST", "/", "", 405}, {"OPTIONS", "/", "", 204},
 		{"GET", "/healthz", "", 200}, {"GET", "/readyz", "", 200}, {"GET", "/metrics", "", 200}, {"POST", "/metrics", "", 405},
+		{"GET", "/icon.png", "", 200}, {"GET", "/favicon.ico", "", 200}, {"GET", "/" + npub + "/r.git", "", 503},
 		{"GET", "/nowhere", "", 404}, {"DELETE", "/nowhere", "", 405}, {"OPTIONS", git, "", 204}, {"GET", git, "", 503}, {"PUT", git, "", 503},
 	} {
 		resp, _ := sys.ask(t, c.method, c.path, c.accept)
 		h := resp.Header
-		if resp.StatusCode != c.want || h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Methods") != "GET, POST" ||
-			!strings.HasPrefix(h.Get("Access-Control-Allow-Headers"), "Content-Type") {
+		if resp.StatusCode != c.want || h.Get("Access-Control-Allow-Origin") != "*" || h.Get("Access-Control-Allow-Methods") != "GET, POST, OPTIONS" ||
+			h.Get("Access-Control-Allow-Headers") != allowedHeaders {
 			t.Errorf("%s %s: %s %v", c.method, c.path, resp.Status, h)
 		}
+	}
+	// OPTIONS *, a WebSocket, and what is one too many.
+	conn := sys.connect(t)
+	fmt.Fprint(conn, "OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
+	if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != 204 || resp.Header.Get("Access-Control-Allow-Headers") != allowedHeaders {
+		t.Errorf("OPTIONS *: %v, %v", resp, err)
+	}
+	_, resp, err := websocket.Dial(t.Context(), "ws://"+sys.addr, nil)
+	if err != nil || resp.Header.Get("Access-Control-Allow-Headers") != allowedHeaders {
+		t.Errorf("WebSocket: %v, %v", resp, err)
 	}
 	req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+sys.addr+"/", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	req.Header.Set("Upgrade", "websocket") // and nothing else that belongs to it
-	resp, err := http.DefaultClient.Do(req)
+	resp, err = http.DefaultClient.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

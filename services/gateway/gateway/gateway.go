@@ -9,18 +9,22 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"time"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
+	"tendril.dev/services/gateway/clientaddr"
 	"tendril.dev/services/gateway/git"
 	"tendril.dev/services/gateway/info"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/relay"
-	"tendril.dev/services/gateway/visitors"
+	"tendril.dev/services/gateway/share"
+	"tendril.dev/services/gateway/turns"
 	"tendril.dev/services/gateway/web"
 )
 
@@ -54,8 +58,9 @@ func Run(ctx context.Context, n *node.Node) error {
 }
 
 func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
-	registered := visitors.NewRegister(n.Settings.MaxConnections, n.Settings.MaxConnectionsPerIP)
-	metrics, err := relay.NewMetrics(n.Metrics, registered, n.Settings.AbuseThreshold)
+	front := n.Settings.Front
+	sockets := share.NewPool(int64(front.MaxConnections), int64(front.MaxConnectionsPerIP))
+	metrics, err := relay.NewMetrics(n.Metrics, sockets, n.Settings.AbuseThreshold)
 	if err != nil {
 		return err
 	}
@@ -64,19 +69,21 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		return err
 	}
 	hub := live.NewHub(n.Log)
-	door, err := newDoor(n, shards)
+	work := turns.New(runtime.GOMAXPROCS(0))
+	door, err := newDoor(n, shards, work)
 	if err != nil {
 		return err
 	}
 	door.relay = relay.New(relay.Options{
-		Limits: n.Settings.Front, Future: time.Duration(n.Settings.MaxFutureSeconds) * time.Second,
-		Index: n.Index, Hub: hub, Ingest: ingest, Visitors: registered, Metrics: metrics, Log: n.Log,
+		Limits: front, Future: time.Duration(n.Settings.MaxFutureSeconds) * time.Second,
+		Index: n.Index, Hub: hub, Ingest: ingest, Connections: sockets, Work: work, Metrics: metrics, Log: n.Log,
 	})
 
 	listener, err := net.Listen("tcp", n.Settings.BindAddress)
 	if err != nil {
 		return node.ListenError("NGIT_BIND_ADDRESS", n.Settings.BindAddress, err)
 	}
+	connections := newBounded(listener, share.NewPool(int64(front.MaxHTTPConnections), int64(front.MaxHTTPConnectionsPerIP)), door.clients.Trusts)
 	// What the connections stand on outlives ctx: they are served until the last of them is closed.
 	lasting, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
@@ -89,10 +96,13 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		Handler:           door.handler(),
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
-		MaxHeaderBytes:    64 << 10,
-		ErrorLog:          slog.NewLogLogger(n.Log.Handler(), slog.LevelDebug),
+		MaxHeaderBytes:    32 << 10,
+		ConnState:         connections.watch,
+		// OPTIONS * is answered as any other, by the CORS handler.
+		DisableGeneralOptionsHandler: true,
+		ErrorLog:                     slog.NewLogLogger(n.Log.Handler(), slog.LevelDebug),
 	}
-	go func() { failed <- server.Serve(listener) }()
+	go func() { failed <- server.Serve(connections) }()
 	var listening atomic.Bool
 	listening.Store(true)
 	n.Ready.Add("gateway", func() error {
@@ -156,21 +166,48 @@ func stop(server *http.Server, door *door, within time.Duration, log *slog.Logge
 }
 
 // newDoor puts together what needs no connections.
-func newDoor(n *node.Node, shards git.Shards) (*door, error) {
+func newDoor(n *node.Node, shards git.Shards, work *turns.Turns) (*door, error) {
+	front := n.Settings.Front
+	clients, err := resolver(front)
+	if err != nil {
+		return nil, err
+	}
 	owner, err := info.Owner(n.Settings)
 	if err != nil {
 		return nil, err
 	}
-	document := info.New(n.Settings, owner)
+	icon, err := info.NewIcon(n.Settings)
+	if err != nil {
+		return nil, err
+	}
+	document := info.New(n.Settings, owner, icon.URL)
 	documents, err := info.Handler(document)
 	if err != nil {
 		return nil, err
 	}
-	pages, err := web.New(n.Settings, document.RepoAcceptanceCriteria, n.Index, n.Log)
+	limits := git.NewLimits(front)
+	proxy := git.New(shards, limits, n.Log)
+	pages, err := web.New(web.Options{
+		Settings: n.Settings, Criteria: document.RepoAcceptanceCriteria, Icon: icon.URL,
+		Index: n.Index, Work: work, Held: proxy, Log: n.Log,
+	})
 	if err != nil {
 		return nil, err
 	}
-	d := &door{info: documents, pages: pages, observation: n.Observation, trustForwarded: n.Settings.TrustForwardedFor}
-	d.git = git.New(shards, d.from, n.Log)
-	return d, nil
+	return &door{
+		info: documents, icon: icon, pages: pages, git: proxy, limits: limits, observation: n.Observation,
+		clients: clients, stall: front.AnswerStall,
+	}, nil
+}
+
+// resolver tells clients apart as the settings say.
+func resolver(front config.Front) (clientaddr.Resolver, error) {
+	proxies, err := front.Proxies()
+	switch {
+	case err != nil:
+		return clientaddr.Resolver{}, err
+	case len(proxies) == 0 && front.TrustForwardedFor:
+		return clientaddr.BehindLocal(), nil
+	}
+	return clientaddr.Behind(proxies), nil
 }

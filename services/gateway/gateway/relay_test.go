@@ -296,7 +296,7 @@ func TestKeptFiltersAreBounded(t *testing.T) {
 
 func TestTooManyConnections(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--max-connections=3", "--max-connections-per-ip=2", "--trust-forwarded-for")
+	sys := start(t, nil, "--max-connections=3", "--max-connections-per-ip=2", "--trusted-proxies=127.0.0.1")
 	dial := func(from string) (*websocket.Conn, *http.Response, error) {
 		return websocket.Dial(t.Context(), "ws://"+sys.addr, &websocket.DialOptions{HTTPHeader: http.Header{"X-Forwarded-For": {from}}})
 	}

@@ -8,15 +8,16 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
 
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/cors"
 	"tendril.dev/services/gateway/git"
+	"tendril.dev/services/gateway/slow"
 )
 
 const npub = "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6"
@@ -41,16 +42,17 @@ func front(t *testing.T, worker http.Handler) (string, *shards) {
 		t.Cleanup(backend.Close)
 		s.address = backend.Listener.Addr().String()
 	}
-	p := git.New(s, func(*http.Request) netip.Addr { return netip.MustParseAddr("192.0.2.7") }, slog.New(slog.DiscardHandler))
+	settings := config.Front{GitRequestsPerIP: 2, GitRequestsPerMinute: 20, PushBytesPerHour: 1000}
+	p := git.New(s, git.NewLimits(settings), slog.New(slog.DiscardHandler))
 	t.Cleanup(p.Close)
-	server := httptest.NewServer(cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(slow.Handler(cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at, err := nip34.ParseRepositoryPath(r.URL.EscapedPath())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusTeapot)
 			return
 		}
-		p.Serve(w, r, at)
-	})))
+		p.Serve(w, r, at, "192.0.2.7")
+	})), time.Minute))
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String(), s
 }
@@ -112,10 +114,10 @@ func TestHeaders(t *testing.T) {
 		w.Header().Set("Cache-Control", "no-cache")
 		w.WriteHeader(http.StatusNotFound)
 	}))
-	resp, _ := raw(t, addr, "GET /"+npub+"/r.git/info/refs HTTP/1.1\r\nHost: git.example.com\r\nX-Forwarded-For: 10.0.0.1\r\nGit-Protocol: version=2\r\n"+
+	resp, _ := raw(t, addr, "GET /"+npub+"/r.git/info/refs HTTP/1.1\r\nHost: git.example.com\r\nX-Forwarded-For: 10.0.0.1\r\nGrasp-Client: 6.6.6.6\r\nGit-Protocol: version=2\r\n"+
 		"Connection: close, X-Hop\r\nX-Hop: 1\r\nTe: gzip\r\n\r\n")
 	h := <-got
-	if h.Get("Host") != "git.example.com" || h.Get("X-Forwarded-For") != "192.0.2.7" || h.Get("Git-Protocol") != "version=2" {
+	if h.Get("Host") != "git.example.com" || h.Get("X-Forwarded-For") != "" || h.Get(proto.HeaderClient) != "192.0.2.7" || len(h.Values(proto.HeaderClient)) != 1 || h.Get("Git-Protocol") != "version=2" {
 		t.Errorf("the worker got %v", h)
 	}
 	for _, gone := range []string{"X-Hop", "Te", "User-Agent", "Accept-Encoding"} {

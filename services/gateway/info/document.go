@@ -16,14 +16,16 @@ import (
 // ContentType of the document; a request that accepts it wants the document.
 const ContentType = "application/nostr+json"
 
-// Document is the relay information document. It has no `curation`: nothing is curated beyond spam prevention (GRASP-01).
+// Document is the relay information document.
 type Document struct {
 	Name                   string     `json:"name"`
 	Description            string     `json:"description"`
+	Icon                   string     `json:"icon"`
 	PubKey                 string     `json:"pubkey"`
 	SupportedNIPs          []int      `json:"supported_nips"`
 	SupportedGrasps        []string   `json:"supported_grasps"`
 	RepoAcceptanceCriteria string     `json:"repo_acceptance_criteria"`
+	Curation               string     `json:"curation,omitempty"` // only if the operator's lists restrict what is kept (GRASP-01)
 	Software               string     `json:"software"`
 	Version                string     `json:"version"`
 	Limitation             Limitation `json:"limitation"`
@@ -48,19 +50,32 @@ type Limitation struct {
 	MaxConnections         int   `json:"max_connections"`
 	MaxConnectionsPerIP    int   `json:"max_connections_per_ip"`
 	MaxWaitingLiveMessages int   `json:"max_waiting_live_messages"`
+	MaxWaitingLiveBytes    int64 `json:"max_waiting_live_bytes"`
 	MaxFilterSteps         int   `json:"max_filter_steps"`      // looked at in the index for one filter
 	MaxOpenFilterBytes     int64 `json:"max_open_filter_bytes"` // of all open subscriptions of a connection
+
+	// Per IP: of an IPv4 address or the /64 of an IPv6 address.
+	MaxHTTPConnectionsPerIP int   `json:"max_http_connections_per_ip"` // of any kind
+	MaxEventsPerMinutePerIP int   `json:"max_events_per_minute_per_ip"`
+	MaxSubscriptionsPerIP   int   `json:"max_subscriptions_per_ip"`
+	MaxOpenFilterBytesPerIP int64 `json:"max_open_filter_bytes_per_ip"`
+	MaxGitRequestsPerIP     int   `json:"max_git_requests_per_ip"` // at once
+	MaxGitPerMinutePerIP    int   `json:"max_git_requests_per_minute_per_ip"`
+	MaxPushBytesPerHour     int   `json:"max_push_bytes_per_hour_per_ip"`
+	MaxPushBytes            int64 `json:"max_push_bytes"` // of one push
 }
 
 const software = "https://tendril.dev"
 
-// New makes the document from the settings. owner is the operator's public key, 64 hex digits.
-func New(s config.Settings, owner string) Document {
+// New makes the document from the settings. owner is the operator's public key, 64 hex digits; icon
+// is a URL.
+func New(s config.Settings, owner, icon string) Document {
 	return Document{
-		Name: s.RelayName, Description: s.RelayDescription, PubKey: owner,
+		Name: s.DisplayName(), Description: s.RelayDescription, Icon: icon, PubKey: owner,
 		SupportedNIPs:          []int{1, 9, 11, 34, 40, 45, 70},
 		SupportedGrasps:        []string{"GRASP-01", "GRASP-02"},
 		RepoAcceptanceCriteria: criteria(s),
+		Curation:               curation(s),
 		Software:               software,
 		Version:                obs.Version(),
 		Limitation: Limitation{
@@ -71,7 +86,12 @@ func New(s config.Settings, owner string) Document {
 			RestrictedWrites: true,
 			MaxFilters:       s.Front.MaxFilters, MaxFilterValues: s.MaxFilterValues, MaxEventsPerMinute: s.EventsPerMinute,
 			MaxConnections: s.MaxConnections, MaxConnectionsPerIP: s.MaxConnectionsPerIP, MaxWaitingLiveMessages: s.SendQueue,
-			MaxFilterSteps: s.MaxFilterSteps, MaxOpenFilterBytes: message.KeptMessages * s.MaxMessageBytes,
+			MaxWaitingLiveBytes: s.SendQueueBytes,
+			MaxFilterSteps:      s.MaxFilterSteps, MaxOpenFilterBytes: message.KeptMessages * s.MaxMessageBytes,
+			MaxHTTPConnectionsPerIP: s.MaxHTTPConnectionsPerIP, MaxEventsPerMinutePerIP: s.EventsPerMinutePerIP,
+			MaxSubscriptionsPerIP: s.MaxSubscriptionsPerIP, MaxOpenFilterBytesPerIP: s.OpenFilterBytesPerIP,
+			MaxGitRequestsPerIP: s.GitRequestsPerIP, MaxGitPerMinutePerIP: s.GitRequestsPerMinute,
+			MaxPushBytesPerHour: s.PushBytesPerHour, MaxPushBytes: s.MaxPushBytes,
 		},
 	}
 }
@@ -91,6 +111,21 @@ func except(s config.Settings) string {
 		return ", unless the operator has excluded it or its author"
 	}
 	return ""
+}
+
+// curation says how the operator's lists restrict what is kept; nothing if there are none.
+func curation(s config.Settings) string {
+	var rules []string
+	if len(s.RepositoryWhitelist) > 0 {
+		rules = append(rules, "Only repositories on a list of the operator's are hosted.")
+	}
+	if len(s.RepositoryBlacklist) > 0 {
+		rules = append(rules, "Repositories that the operator has excluded are never hosted.")
+	}
+	if len(s.EventBlacklist) > 0 {
+		rules = append(rules, "Nothing is kept that is signed by authors whom the operator has excluded.")
+	}
+	return strings.Join(rules, " ")
 }
 
 func minutes(d time.Duration) string {

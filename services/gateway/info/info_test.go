@@ -30,7 +30,7 @@ func settings(t *testing.T, args ...string) config.Settings {
 func TestDocument(t *testing.T) {
 	t.Parallel()
 	s := settings(t, "--relay-name=Example", "--max-limit=777")
-	body, err := json.Marshal(info.New(s, strings.Repeat("a", 64)))
+	body, err := json.Marshal(info.New(s, strings.Repeat("a", 64), "https://git.example.com/icon.png"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,9 @@ func TestDocument(t *testing.T) {
 		t.Errorf("supported_grasps: %s", grasps)
 	}
 	for _, limit := range []string{"max_subscriptions", "default_limit", "max_filters", "max_filter_values", "max_events_per_minute",
-		"max_connections", "max_connections_per_ip", "max_event_tags"} {
+		"max_connections", "max_connections_per_ip", "max_event_tags", "max_http_connections_per_ip", "max_events_per_minute_per_ip",
+		"max_subscriptions_per_ip", "max_git_requests_per_ip", "max_git_requests_per_minute_per_ip", "max_push_bytes_per_hour_per_ip", "max_push_bytes",
+		"max_waiting_live_bytes"} {
 		if n, _ := raw["limitation"].(map[string]any)[limit].(float64); n <= 0 {
 			t.Errorf("limitation %s is %v", limit, n)
 		}
@@ -73,7 +75,7 @@ func TestCriteriaFollowTheSettings(t *testing.T) {
 		{[]string{"--repository-whitelist=x", "--purgatory-hold=90s"}, "Repositories that the operator has put on a list are hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 1m30s."},
 		{[]string{"--repository-blacklist=x"}, "Any repository is hosted whose announcement names git.example.com in its clone and relays tags and whose git data arrives within 30 minutes, unless the operator has excluded it or its author."},
 	} {
-		if got := info.New(settings(t, c.args...), "").RepoAcceptanceCriteria; got != c.want {
+		if got := info.New(settings(t, c.args...), "", "").RepoAcceptanceCriteria; got != c.want {
 			t.Errorf("%v:\n got %s\nwant %s", c.args, got, c.want)
 		}
 	}

@@ -24,7 +24,31 @@ type Event struct {
 	Seq   uint64 // in the log
 	Event *nostr.Event
 	JSON  []byte
+
+	waits atomic.Int32 // in so many queues
 }
+
+// Waiting counts the bytes of events that wait for readers. An event that waits for several counts
+// once, as it is kept once. It is safe for concurrent use.
+type Waiting struct{ bytes atomic.Int64 }
+
+// Add notes that the event waits in one more queue, and returns how many bytes wait in all.
+func (w *Waiting) Add(e *Event) int64 {
+	if e.waits.Add(1) == 1 {
+		return w.bytes.Add(int64(len(e.JSON)))
+	}
+	return w.bytes.Load()
+}
+
+// Done notes that the event waits in one queue less.
+func (w *Waiting) Done(e *Event) {
+	if e.waits.Add(-1) == 0 {
+		w.bytes.Add(-int64(len(e.JSON)))
+	}
+}
+
+// Bytes is how many bytes wait.
+func (w *Waiting) Bytes() int64 { return w.bytes.Load() }
 
 // Subscriber gets events. Its methods are called by one goroutine, must not block, and must not call [Subscription.Cancel].
 type Subscriber interface {

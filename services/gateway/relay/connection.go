@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -20,11 +21,12 @@ import (
 // its own, within bounds. Stored events and answers are written at the client's speed, while live ones wait in a queue, and a client
 // that lets it fill up is disconnected.
 type connection struct {
-	relay *Relay
-	ws    *websocket.Conn
-	ctx   context.Context // ends with the connection
-	end   context.CancelFunc
-	work  sync.WaitGroup // all goroutines of the connection
+	relay  *Relay
+	ws     *websocket.Conn
+	client string          // its key
+	ctx    context.Context // ends with the connection
+	end    context.CancelFunc
+	work   sync.WaitGroup // all goroutines of the connection
 
 	writing  sync.Mutex // guards what follows
 	buf      []byte
@@ -32,13 +34,15 @@ type connection struct {
 
 	queue   chan delivery
 	backlog atomic.Int64 // live events that wait, in the queue or for the stored part of their subscription to end
+	waiting atomic.Int64 // their bytes
+	closing atomic.Bool  // because the client is too slow
 
 	mu            sync.Mutex // guards what follows
 	subscriptions map[string]*subscription
 	kept          int // bytes of the requests of all subscriptions
-	closing       bool
 
 	rate     *rate.Limiter
+	late     *time.Timer   // closes the connection if a message takes too long
 	inFlight chan struct{} // events
 	scans    chan struct{}
 	counts   chan struct{} // under way
@@ -55,9 +59,9 @@ type delivery struct {
 // keptBuffer is the largest buffer that a connection keeps between two messages.
 const keptBuffer = 32 << 10
 
-func newConnection(r *Relay, ws *websocket.Conn) *connection {
+func newConnection(r *Relay, ws *websocket.Conn, client string) *connection {
 	c := &connection{
-		relay: r, ws: ws,
+		relay: r, ws: ws, client: client,
 		queue:         make(chan delivery, r.Limits.SendQueue),
 		subscriptions: map[string]*subscription{},
 		rate:          rate.NewLimiter(rate.Limit(float64(r.Limits.EventsPerMinute)/60), r.Limits.EventsPerMinute),
@@ -69,6 +73,10 @@ func newConnection(r *Relay, ws *websocket.Conn) *connection {
 	c.ctx, c.end = context.WithCancel(context.Background())
 	c.watchdog = time.AfterFunc(time.Hour, c.abandon)
 	c.watchdog.Stop()
+	c.late = time.AfterFunc(time.Hour, func() {
+		c.close(websocket.StatusPolicyViolation, fmt.Sprintf("a message took longer than %s", r.Limits.MessageTime))
+	})
+	c.late.Stop()
 	return c
 }
 
@@ -85,51 +93,77 @@ func (c *connection) serve() {
 		c.ws.CloseNow()
 		c.closeAll()
 		c.work.Wait()
+		c.discard()
 		c.watchdog.Stop()
+		c.late.Stop()
 	}()
 	c.ws.SetReadLimit(-1) // read does it, and says so in nostr's words
 	c.work.Go(c.sendQueued)
 	c.work.Go(c.keepAlive)
 	for {
-		kind, data, err := c.read()
+		kind, data, room, err := c.read()
 		if err != nil {
 			return
 		}
 		if c.stopping.Load() {
+			room()
 			continue
 		}
 		c.relay.Metrics.received()
 		if kind == websocket.MessageBinary {
+			room()
 			c.say(message.Notice("invalid: messages are text, not binary"))
 			continue
 		}
-		c.handle(data)
+		c.handle(data, room)
 	}
 }
 
 var errTooLarge = errors.New("message too large")
 
-func (c *connection) read() (websocket.MessageType, []byte, error) {
+// read reads a message. A large one is read once there is room for it among those of all clients,
+// which the caller gives back by calling room.
+func (c *connection) read() (kind websocket.MessageType, data []byte, room func(), err error) {
 	// Not c.ctx: its end would cut the socket before a goodbye is said. Whoever ends the connection closes the socket too.
 	kind, r, err := c.ws.Reader(context.Background())
 	if err != nil {
-		return 0, nil, fmt.Errorf("read: %w", err)
+		return 0, nil, nil, fmt.Errorf("read: %w", err)
 	}
+	c.late.Reset(c.relay.Limits.MessageTime)
+	defer c.late.Stop()
 	most := c.relay.Limits.MaxMessageBytes
-	data, err := io.ReadAll(io.LimitReader(r, most+1))
+	data, err = io.ReadAll(io.LimitReader(r, min(smallMessage, most+1)))
+	room = func() {}
+	if err == nil && len(data) == smallMessage {
+		if room, err = c.relay.inbound.Wait(c.ctx, c.client, most); err != nil {
+			return 0, nil, nil, fmt.Errorf("wait for room for a message: %w", err)
+		}
+		whole := bytes.NewBuffer(data)
+		_, err = whole.ReadFrom(io.LimitReader(r, most+1-smallMessage))
+		data = whole.Bytes()
+	}
 	if err != nil {
-		return 0, nil, fmt.Errorf("read: %w", err)
+		room()
+		return 0, nil, nil, fmt.Errorf("read: %w", err)
 	}
 	if int64(len(data)) > most {
+		room()
 		c.say(message.Notice(fmt.Sprintf("invalid: message larger than %d bytes", most)))
 		c.close(websocket.StatusMessageTooBig, fmt.Sprintf("message larger than %d bytes", most))
-		return 0, nil, errTooLarge
+		return 0, nil, nil, errTooLarge
 	}
-	return kind, data, nil
+	return kind, data, room, nil
 }
 
-func (c *connection) handle(data []byte) {
+// handle does what a message asks for. It sees to it that room is called once the message is not
+// kept any more.
+func (c *connection) handle(data []byte, room func()) {
 	m, err := c.relay.limits.Parse(data)
+	if m, ok := m.(message.Event); ok {
+		c.offer(m.Event, int64(len(data)), room)
+		return
+	}
+	defer room()
 	if err != nil {
 		var refused *message.Error
 		if errors.As(err, &refused) {
@@ -141,8 +175,6 @@ func (c *connection) handle(data []byte) {
 		return
 	}
 	switch m := m.(type) {
-	case message.Event:
-		c.offer(m.Event)
 	case message.Request:
 		c.subscribe(m)
 	case message.Count:
@@ -201,21 +233,63 @@ func (c *connection) writeFor(s *subscription, answer []byte) error {
 	return c.write(answer)
 }
 
-// reserve makes room for one more live event to wait. There is none: the client is too slow, and it is disconnected.
-func (c *connection) reserve() bool {
-	if c.backlog.Add(1) <= int64(cap(c.queue)) {
-		return true
+// reserve makes room for one more live event to wait. If there is none, the client is too slow, and
+// is disconnected.
+func (c *connection) reserve(d delivery) bool {
+	if c.closing.Load() {
+		return false
 	}
-	c.mu.Lock()
-	first := !c.closing
-	c.closing = true
-	c.mu.Unlock()
-	if first {
-		c.relay.Metrics.slowReader()
-		c.relay.Log.Debug("a client reads too slowly and is disconnected", "waiting", cap(c.queue))
-		c.work.Go(func() { c.close(websocket.StatusPolicyViolation, "too slow: more events wait than the relay keeps") })
+	limits := c.relay.Limits
+	n, total := c.backlog.Add(1), int64(0)
+	if d.event != nil {
+		c.waiting.Add(int64(len(d.event.JSON)))
+		total = c.relay.waiting.Add(d.event)
 	}
-	return false
+	if n > int64(cap(c.queue)) || n > 1 && c.waiting.Load() > limits.SendQueueBytes {
+		c.release(d)
+		c.tooSlow()
+		return false
+	}
+	if total > limits.SendQueuesBytes {
+		c.relay.dropSlowest()
+	}
+	return true
+}
+
+// release gives the room back that reserve made.
+func (c *connection) release(d delivery) {
+	c.backlog.Add(-1)
+	if d.event != nil {
+		c.waiting.Add(-int64(len(d.event.JSON)))
+		c.relay.waiting.Done(d.event)
+	}
+}
+
+// tooSlow disconnects the client. What waits for it is forgotten at once.
+func (c *connection) tooSlow() {
+	if c.closing.Swap(true) {
+		return
+	}
+	c.relay.Metrics.slowReader()
+	c.relay.Log.Debug("a client reads too slowly and is disconnected", "waiting", c.backlog.Load(), "bytes", c.waiting.Load())
+	c.end()
+	c.discard()
+	go func() {
+		c.closeAll()
+		c.close(websocket.StatusPolicyViolation, "too slow: more events wait than the relay keeps")
+	}()
+}
+
+// discard forgets what waits in the queue.
+func (c *connection) discard() {
+	for {
+		select {
+		case d := <-c.queue:
+			c.release(d)
+		default:
+			return
+		}
+	}
 }
 
 // close says goodbye and ends the connection.
@@ -229,12 +303,12 @@ func (c *connection) sendQueued() {
 	for {
 		select {
 		case d := <-c.queue:
-			c.backlog.Add(-1)
 			if d.event == nil {
 				c.lose(d.to)
-				continue
+			} else {
+				c.writeEvent(d.to, d.event.JSON)
 			}
-			c.writeEvent(d.to, d.event.JSON)
+			c.release(d)
 		case <-c.ctx.Done():
 			return
 		}

@@ -16,35 +16,67 @@ import (
 
 // offer takes an event to ingest. Events of a connection are handed on in the order in which they came, because a state may follow its
 // announcement; it returns when there is room for the next one. The answer comes when ingest has decided.
-func (c *connection) offer(ev *nostr.Event) {
+//
+// size is that of its message. There is room for it already if it is a large one; room is called when
+// the event is not kept any more.
+func (c *connection) offer(ev *nostr.Event, size int64, room func()) {
 	c.relay.Metrics.event(ev.Kind)
-	if !c.rate.Allow() {
-		c.say(message.OK(ev.ID, false, fmt.Sprintf("rate-limited: at most %d events a minute", c.relay.Limits.EventsPerMinute)))
-		return
+	refusal := c.tooFast()
+	if refusal == "" {
+		refusal = Check(ev, time.Now(), c.relay.Future)
 	}
-	if refusal := Check(ev, time.Now(), c.relay.Future); refusal != "" {
+	if refusal != "" {
+		room()
 		c.say(message.OK(ev.ID, false, refusal))
 		return
+	}
+	if size < smallMessage {
+		var err error
+		if room, err = c.makeRoom(size); err != nil {
+			c.say(message.OK(ev.ID, false, "rate-limited: too many events wait for a decision; send it again in a moment"))
+			return
+		}
 	}
 	select {
 	case c.inFlight <- struct{}{}:
 	case <-c.ctx.Done():
+		room()
 		return
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.relay.Limits.EventTimeout)
 	decided := make(chan decision, 1)
 	err := c.relay.Ingest.Offer(ctx, candidates.Candidate{
-		Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser,
+		Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser, Client: c.client,
 		Done: func(v proto.Verdict, err error) { decided <- decision{v, err} },
 	})
 	if err != nil {
 		decided <- decision{err: err}
 	}
 	c.work.Go(func() {
-		defer func() { cancel(); <-c.inFlight }()
+		defer func() { cancel(); room(); <-c.inFlight }()
 		ok, text := c.relay.await(ctx, decided)
 		c.say(message.OK(ev.ID, ok, text))
 	})
+}
+
+// tooFast takes one from the events that the connection and its client may send, or says why not.
+func (c *connection) tooFast() (refusal string) {
+	limits := c.relay.Limits
+	if !c.rate.Allow() {
+		return fmt.Sprintf("rate-limited: at most %d events a minute", limits.EventsPerMinute)
+	}
+	if ok, wait := c.relay.events.Allow(c.client); !ok {
+		return fmt.Sprintf("rate-limited: at most %d events a minute from one address; try again in %s",
+			limits.EventsPerMinutePerIP, wait.Round(time.Second)+time.Second)
+	}
+	return ""
+}
+
+// makeRoom waits until an event may be kept until it is decided.
+func (c *connection) makeRoom(size int64) (room func(), err error) {
+	ctx, cancel := context.WithTimeout(c.ctx, c.relay.Limits.EventTimeout)
+	defer cancel()
+	return c.relay.inbound.Wait(ctx, c.client, size)
 }
 
 // decision is what became of an event: its verdict, or why there is none.

@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/obs"
-	"tendril.dev/services/gateway/visitors"
+	"tendril.dev/services/gateway/share"
 )
 
 // Metrics are what the relay counts (spec/operations.md). Strangers choose the kinds of events, so that only known ones are labels.
@@ -17,13 +17,16 @@ type Metrics struct {
 	events                               *prometheus.CounterVec
 }
 
-// NewMetrics makes and registers the metrics. Connections are as v counts them; an address with more than abuse of them is flagged.
-func NewMetrics(r prometheus.Registerer, v *visitors.Register, abuse int) (*Metrics, error) {
+// NewMetrics makes and registers the metrics. An address with more than abuse connections is flagged.
+func NewMetrics(r prometheus.Registerer, connections *share.Pool, abuse int) (*Metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
 	gauge := func(name, help string, pick func(total, addresses, abusers int) int) prometheus.Collector {
-		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return float64(pick(v.Counts(abuse))) })
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			total, addresses, abusers := connections.Counts(int64(abuse))
+			return float64(pick(int(total), addresses, abusers))
+		})
 	}
 	m := &Metrics{
 		total:       counter("ngit_websocket_connections_total", "WebSocket connections since the start."),

@@ -4,9 +4,10 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"math"
 	"net/http"
-	"net/netip"
 	"runtime"
 	"sync"
 	"time"
@@ -18,7 +19,9 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
-	"tendril.dev/services/gateway/visitors"
+	"tendril.dev/services/gateway/pace"
+	"tendril.dev/services/gateway/share"
+	"tendril.dev/services/gateway/turns"
 )
 
 // Index is the projection of the log.
@@ -35,14 +38,15 @@ type Offerer interface {
 
 // Options is what a relay needs.
 type Options struct {
-	Limits   config.Front
-	Future   time.Duration // how far ahead of our clock an event may be
-	Index    Index
-	Hub      *live.Hub
-	Ingest   Offerer
-	Visitors *visitors.Register
-	Metrics  *Metrics
-	Log      *slog.Logger
+	Limits      config.Front
+	Future      time.Duration // how far ahead of our clock an event may be
+	Index       Index
+	Hub         *live.Hub
+	Ingest      Offerer
+	Connections *share.Pool  // of WebSockets
+	Work        *turns.Turns // over the index
+	Metrics     *Metrics
+	Log         *slog.Logger
 }
 
 // Bounds that are nobody's to set.
@@ -54,6 +58,13 @@ const (
 	// countsInFlight is how many counts of a connection may wait. They are taken one after the other, so that nobody can take up all of countsAtOnce
 	// with one connection.
 	countsInFlight = 16
+	// smallMessage is how many bytes of a message are read before there is room for it among the
+	// inbound bytes of all clients.
+	smallMessage = 32 << 10
+	// batchBytes is how many bytes of stored events are gathered before they are written.
+	batchBytes = 64 << 10
+	// clientsRemembered is for how many clients it is known how many events they sent lately.
+	clientsRemembered = 1 << 16
 	// mostCounted is where a count stops and says that it is approximate. A count may have to keep that many matches and ids.
 	mostCounted = 100_000
 )
@@ -79,8 +90,13 @@ type Relay struct {
 	Options
 	limits message.Limits
 	timing timing
-	// counting holds one for each count that is being made.
-	counting chan struct{}
+
+	events        *pace.Limits // by client
+	inbound       *share.Pool  // bytes of large messages, and of events without a verdict
+	subscriptions *share.Pool
+	filters       *share.Pool  // bytes of open subscriptions
+	counting      *turns.Turns // counts that are being made
+	waiting       live.Waiting // in all queues
 
 	mu          sync.Mutex
 	connections map[*connection]struct{}
@@ -96,22 +112,22 @@ func New(o Options) *Relay {
 			Filters: o.Limits.MaxFilters, Values: o.Limits.MaxFilterValues,
 			DefaultLimit: o.Limits.DefaultLimit, MaxLimit: o.Limits.MaxLimit,
 		},
-		timing:      defaultTiming(),
-		counting:    make(chan struct{}, countsAtOnce()),
-		connections: map[*connection]struct{}{},
+		timing:        defaultTiming(),
+		events:        pace.New(o.Limits.EventsPerMinutePerIP, time.Minute, clientsRemembered),
+		inbound:       share.NewPool(o.Limits.InboundBytes, o.Limits.InboundBytes/config.InboundShares),
+		subscriptions: share.NewPool(math.MaxInt64, int64(o.Limits.MaxSubscriptionsPerIP)),
+		filters:       share.NewPool(o.Limits.OpenFilterBytes, o.Limits.OpenFilterBytesPerIP),
+		counting:      turns.New(countsAtOnce()),
+		connections:   map[*connection]struct{}{},
 	}
 }
 
-// Serve answers a request for a WebSocket that came from an address, and returns when the connection has ended.
-func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, from netip.Addr) {
-	leave, err := r.Visitors.Enter(from)
+// Serve answers a request for a WebSocket of a client, which is named by its key, and returns when
+// the connection has ended.
+func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
+	leave, err := r.Connections.Take(client, 1)
 	if err != nil {
-		status := http.StatusServiceUnavailable
-		if err == visitors.ErrTooMany {
-			status = http.StatusTooManyRequests
-		}
-		w.Header().Set("Retry-After", "30")
-		http.Error(w, err.Error(), status)
+		turnAway(w, err)
 		return
 	}
 	defer leave()
@@ -126,7 +142,7 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, from netip.Addr)
 		r.Log.Debug("no WebSocket came about", "error", err)
 		return // Accept has answered
 	}
-	c := newConnection(r, ws)
+	c := newConnection(r, ws, client)
 	if !r.add(c) {
 		ws.Close(websocket.StatusGoingAway, "the relay is stopping")
 		return
@@ -134,6 +150,16 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, from netip.Addr)
 	defer r.remove(c)
 	defer r.Metrics.connected()()
 	c.serve()
+}
+
+// turnAway answers whoever wants one connection too many.
+func turnAway(w http.ResponseWriter, why error) {
+	w.Header().Set("Retry-After", "30")
+	if errors.Is(why, share.ErrTooMuch) {
+		http.Error(w, "rate-limited: too many connections from your address; close some first", http.StatusTooManyRequests)
+		return
+	}
+	http.Error(w, "rate-limited: this relay has as many connections as it can serve; try again later", http.StatusServiceUnavailable)
 }
 
 // enter counts a connection that Stop will wait for; false once Stop was called.
@@ -161,6 +187,22 @@ func (r *Relay) remove(c *connection) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.connections, c)
+}
+
+// dropSlowest disconnects the connection for which most bytes wait.
+func (r *Relay) dropSlowest() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var slowest *connection
+	most := int64(0)
+	for c := range r.connections {
+		if n := c.waiting.Load(); n > most {
+			slowest, most = c, n
+		}
+	}
+	if slowest != nil {
+		slowest.tooSlow()
+	}
 }
 
 // Stop takes no more messages, lets the events that are in flight have their verdicts, closes every connection with 1001, and returns when

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"strings"
 	"testing"
 	"time"
@@ -21,7 +20,8 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/relay"
-	"tendril.dev/services/gateway/visitors"
+	"tendril.dev/services/gateway/share"
+	"tendril.dev/services/gateway/turns"
 )
 
 // index notes what was waited for.
@@ -58,21 +58,24 @@ func connect(t *testing.T, set ...func(*relay.Relay)) *bench {
 	log := slog.New(slog.DiscardHandler)
 	b := &bench{index: index{db, make(chan uint64, 10)}, hub: live.NewHub(log), t: t}
 	cancel := db.Subscribe(b.hub.Feed)
-	register := visitors.NewRegister(10, 10)
-	metrics, err := relay.NewMetrics(prometheus.NewRegistry(), register, 10)
+	connections := share.NewPool(10, 10)
+	metrics, err := relay.NewMetrics(prometheus.NewRegistry(), connections, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := relay.New(relay.Options{
 		Limits: config.Front{MaxSubscriptions: 10, MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100,
-			DefaultLimit: 100, MaxFilterSteps: 100, EventsPerMinute: 10, SendQueue: 10, EventTimeout: 10 * time.Second},
-		Future: time.Minute, Index: b.index, Hub: b.hub, Ingest: ingest(42), Visitors: register, Metrics: metrics, Log: log,
+			DefaultLimit: 100, MaxFilterSteps: 100, EventsPerMinute: 10, SendQueue: 10, EventTimeout: 10 * time.Second,
+			EventsPerMinutePerIP: 10, MaxSubscriptionsPerIP: 10, OpenFilterBytes: 1 << 20, OpenFilterBytesPerIP: 1 << 20,
+			InboundBytes: 1 << 20, MessageTime: time.Minute, SendQueueBytes: 1 << 20, SendQueuesBytes: 1 << 20},
+		Future: time.Minute, Index: b.index, Hub: b.hub, Ingest: ingest(42), Connections: connections, Work: turns.New(1),
+		Metrics: metrics, Log: log,
 	})
 	for _, set := range set {
 		set(r)
 	}
 	b.relay = r
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.Serve(w, req, netip.Addr{}) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) { r.Serve(w, req, "192.0.2.1") }))
 	b.ws, _, err = websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http"), nil)
 	if err != nil {
 		t.Fatal(err)

@@ -10,6 +10,7 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
+	"tendril.dev/services/gateway/share"
 	"tendril.dev/services/gateway/stored"
 )
 
@@ -19,6 +20,7 @@ type subscription struct {
 	conn   *connection
 	id     string
 	size   int
+	back   func() // gives back what the subscription takes of what all share
 	head   []byte // of its EVENT messages
 	cancel context.CancelFunc
 	ended  atomic.Bool // set before anything else is sent under this id
@@ -55,6 +57,19 @@ func (c *connection) keep(s *subscription) (refusal string) {
 	if int64(c.kept+s.size) > message.KeptMessages*limits.MaxMessageBytes {
 		return fmt.Sprintf("error: the filters of all open subscriptions take more than %d bytes", message.KeptMessages*limits.MaxMessageBytes)
 	}
+	one, err := c.relay.subscriptions.Take(c.client, 1)
+	if err != nil {
+		return fmt.Sprintf("rate-limited: at most %d subscriptions from one address; close some", limits.MaxSubscriptionsPerIP)
+	}
+	bytes, err := c.relay.filters.Take(c.client, int64(s.size))
+	if err != nil {
+		one()
+		if errors.Is(err, share.ErrTooMuch) {
+			return fmt.Sprintf("rate-limited: the filters of open subscriptions from your address take more than %d bytes; close some", limits.OpenFilterBytesPerIP)
+		}
+		return "rate-limited: the open subscriptions of all clients take as much as this relay keeps; try again later"
+	}
+	s.back = func() { one(); bytes() }
 	c.subscriptions[s.id] = s
 	c.kept += s.size
 	return ""
@@ -80,6 +95,7 @@ func (c *connection) drop(s *subscription) bool {
 	delete(c.subscriptions, s.id)
 	c.kept -= s.size
 	c.mu.Unlock()
+	s.back()
 	s.cancel()
 	s.leave()
 	return true
@@ -148,7 +164,9 @@ func (s *subscription) leave() {
 	s.mu.Lock()
 	place := s.place
 	s.place = nil
-	s.conn.backlog.Add(-int64(len(s.waiting)))
+	for _, d := range s.waiting {
+		s.conn.release(d)
+	}
 	s.waiting = nil
 	s.mu.Unlock()
 	if place != nil {
@@ -159,27 +177,69 @@ func (s *subscription) leave() {
 // messageTooBroad answers a filter that costs too much: some match next to nothing and still have to be compared with everything.
 const messageTooBroad = "error: a filter is too broad; narrow it by time, author or tag"
 
-// sendStored sends the stored events and EOSE, each as soon as the client takes it, and then lets live events through.
+// sendStored sends the stored events and EOSE, each as soon as the client takes it, and then lets
+// live events through. It looks through the index when it is the client's turn, and lets others do
+// so while the client takes its time.
 func (s *subscription) sendStored(ctx context.Context, m message.Request) error {
-	scan, cancel := context.WithTimeout(ctx, s.conn.relay.timing.scan)
+	r := s.conn.relay
+	scan, cancel := context.WithTimeout(ctx, r.timing.scan)
 	defer cancel()
-	view := s.conn.relay.Index.View()
+	turn, err := r.Work.Take(scan, s.conn.client)
+	if err != nil {
+		return err
+	}
+	defer turn.End()
+	view := r.Index.View()
 	defer view.Close()
-	for json, err := range stored.Events(scan, view.Within(s.conn.relay.Limits.MaxFilterSteps), m.Filters) {
+	var found batch
+	for json, err := range stored.Events(scan, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), m.Filters) {
 		if err != nil {
+			turn.Pause()
+			return errors.Join(s.send(&found), err)
+		}
+		if found.add(json); len(found.bytes) < batchBytes {
+			continue
+		}
+		turn.Pause()
+		if err := s.send(&found); err != nil {
 			return err
 		}
-		if err := s.conn.writeEvent(s, json); err != nil {
+		if err := turn.Resume(scan); err != nil {
 			return err
 		}
 	}
-	if err := scan.Err(); err != nil {
+	turn.Pause()
+	if err := errors.Join(scan.Err(), s.send(&found)); err != nil {
 		return err
 	}
 	if err := s.conn.writeFor(s, message.EOSE(s.id)); err != nil {
 		return err
 	}
 	s.goLive(view.Seq())
+	return nil
+}
+
+// batch is events that were found and are not written yet.
+type batch struct {
+	bytes []byte
+	ends  []int // of each event
+}
+
+func (b *batch) add(json []byte) {
+	b.bytes = append(b.bytes, json...)
+	b.ends = append(b.ends, len(b.bytes))
+}
+
+// send writes a batch and empties it.
+func (s *subscription) send(b *batch) error {
+	begin := 0
+	for _, end := range b.ends {
+		if err := s.conn.writeEvent(s, b.bytes[begin:end]); err != nil {
+			return err
+		}
+		begin = end
+	}
+	b.bytes, b.ends = b.bytes[:0], b.ends[:0]
 	return nil
 }
 
@@ -197,7 +257,7 @@ func (s *subscription) goLive(after uint64) {
 // pass queues a delivery for which there is a place, unless the stored part had it already.
 func (s *subscription) pass(d delivery) {
 	if d.event != nil && d.event.Seq <= s.after {
-		s.conn.backlog.Add(-1)
+		s.conn.release(d)
 		return
 	}
 	s.conn.queue <- d
@@ -212,7 +272,7 @@ func (s *subscription) take(d delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.ended.Load() || d.event != nil && s.live && d.event.Seq <= s.after || !s.conn.reserve():
+	case s.ended.Load() || d.event != nil && s.live && d.event.Seq <= s.after || !s.conn.reserve(d):
 	case s.live:
 		s.pass(d)
 	default:
@@ -236,7 +296,7 @@ func (c *connection) count(m message.Count) {
 		case <-c.ctx.Done():
 			return
 		}
-		n, approximate, err := c.relay.count(c.ctx, m)
+		n, approximate, err := c.relay.count(c.ctx, c.client, m)
 		switch {
 		case errors.Is(err, eventdb.ErrTooBroad):
 			c.say(message.Closed(m.ID, messageTooBroad))
@@ -249,16 +309,21 @@ func (c *connection) count(m message.Count) {
 }
 
 // count counts as soon as fewer than countsAtOnce are counted for others. The time that it waits for its turn is part of the time it has.
-func (r *Relay) count(ctx context.Context, m message.Count) (n int, approximate bool, err error) {
+func (r *Relay) count(ctx context.Context, client string, m message.Count) (n int, approximate bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timing.count)
 	defer cancel()
-	select {
-	case r.counting <- struct{}{}:
-		defer func() { <-r.counting }()
-	case <-ctx.Done():
-		return 0, false, ctx.Err()
+	// This turn is kept to the end, as is what the count keeps in memory.
+	counting, err := r.counting.Take(ctx, client)
+	if err != nil {
+		return 0, false, err
 	}
+	defer counting.End()
+	turn, err := r.Work.Take(ctx, client)
+	if err != nil {
+		return 0, false, err
+	}
+	defer turn.End()
 	view := r.Index.View()
 	defer view.Close()
-	return stored.Count(ctx, view.Within(r.Limits.MaxFilterSteps), m.Filters, mostCounted)
+	return stored.Count(ctx, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), m.Filters, mostCounted)
 }

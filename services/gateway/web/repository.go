@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -39,6 +40,7 @@ type repository struct {
 	Owner                         string // npub
 	Path                          string // of the page and the git data
 	Naddr                         string
+	NostrURL                      string   // for ngit's git-remote-nostr
 	Maintainers                   []string // npubs, the owner's not among them
 	Web                           []string
 	Head                          string
@@ -94,6 +96,7 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 	r := &repository{
 		Name: nameOf(a), Description: clip(a.Description, maxText), Identifier: identifier,
 		Owner: owner, Path: nip34.RepositoryURLPath(owner, identifier),
+		NostrURL: nostrURL(owner, p.site.Relay, identifier),
 	}
 	var relays []string
 	for _, u := range a.RelayURLs()[:min(len(a.RelayURLs()), 3)] {
@@ -117,6 +120,12 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 		}
 	}
 	return r, r.addState(ctx, v, maintainers)
+}
+
+// nostrURL is the address of a repository for git-remote-nostr: nostr://<npub>/<relay>/<identifier>. A
+// relay without a scheme is reached by wss.
+func nostrURL(npub, relay, identifier string) string {
+	return "nostr://" + npub + "/" + url.QueryEscape(strings.TrimPrefix(relay, "wss://")) + "/" + nip34.EncodeIdentifier(identifier)
 }
 
 // maintainersOf is the recursive maintainer set, sorted, from what is accepted.

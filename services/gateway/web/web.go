@@ -1,5 +1,5 @@
 // Package web shows people in a browser what the service is and what it hosts (GRASP-01: a page at a repository's address, 404 for what
-// is not hosted). Pages are plain HTML without scripts or anything from elsewhere.
+// is not hosted). Pages are plain HTML with nothing from elsewhere; a script of a few lines copies what is to be copied.
 package web
 
 import (
@@ -12,15 +12,18 @@ import (
 	"fmt"
 	"html/template"
 	"log/slog"
-	"net"
 	"net/http"
-	"strings"
+	"net/url"
 	"sync"
 	"time"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/services/gateway/info"
+	"tendril.dev/services/gateway/turns"
 )
 
 //go:embed pages.html
@@ -29,17 +32,40 @@ var source string
 //go:embed style.css
 var style string
 
+//go:embed copy.js
+var script string
+
 // listFor is how long the list on the front page is kept, so that a busy front page does not read the index for every visitor.
 const listFor = 2 * time.Second
 
 // answerIn is the longest time for making a page.
 const answerIn = 10 * time.Second
 
+// Holder knows which repositories are here, also those that wait for their git data.
+type Holder interface {
+	// Hosts reports whether a repository is here, served or held; client is who asks. An error: it
+	// cannot be told now.
+	Hosts(ctx context.Context, at nip34.RepositoryPath, client string) (bool, error)
+}
+
+// Options is what the pages need.
+type Options struct {
+	Settings config.Settings
+	Criteria string // a sentence that says which repositories are hosted
+	Icon     string // URL
+	Index    *eventdb.DB
+	Work     *turns.Turns // over the index
+	Held     Holder
+	Log      *slog.Logger
+}
+
 // Pages makes the pages.
 type Pages struct {
 	site   site
 	domain string
 	index  *eventdb.DB
+	work   *turns.Turns
+	held   Holder
 	log    *slog.Logger
 	pages  *template.Template
 	policy string // Content-Security-Policy
@@ -54,39 +80,39 @@ type site struct {
 	Name, Description, Criteria string
 	Relay, Base                 string // ws and http URL of the service
 	Style                       template.CSS
+	Script                      template.JS
 }
 
-// New makes the pages of a service. criteria says in a sentence which repositories it hosts.
-func New(s config.Settings, criteria string, index *eventdb.DB, log *slog.Logger) (*Pages, error) {
+// New makes the pages of a service.
+func New(o Options) (*Pages, error) {
 	pages, err := template.New("pages").Parse(source)
 	if err != nil {
 		return nil, fmt.Errorf("read the pages' templates: %w", err)
 	}
-	secure := ""
-	if !local(s.Domain) {
-		secure = "s"
-	}
-	hash := sha256.Sum256([]byte(style))
+	s := o.Settings
 	return &Pages{
 		site: site{
-			Name: s.RelayName, Description: s.RelayDescription, Criteria: criteria,
-			Relay: "ws" + secure + "://" + s.Domain, Base: "http" + secure + "://" + s.Domain,
-			Style: template.CSS(style),
+			Name: s.DisplayName(), Description: s.RelayDescription, Criteria: o.Criteria,
+			Relay: info.Address("ws", s.Domain), Base: info.Address("http", s.Domain),
+			Style: template.CSS(style), Script: template.JS(script),
 		},
-		domain: s.Domain, index: index, log: log, pages: pages,
-		policy: "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) +
-			"'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+		domain: s.Domain, index: o.Index, work: o.Work, held: o.Held, log: o.Log, pages: pages, policy: policy(o.Icon),
 	}, nil
 }
 
-// local says whether a domain is this machine's own, which is served without TLS.
-func local(domain string) bool {
-	host := domain
-	if h, _, err := net.SplitHostPort(domain); err == nil {
-		host = h
+// policy is the Content-Security-Policy: our own style and script, the icon, and nothing else.
+func policy(icon string) string {
+	images := "'self'"
+	if u, err := url.Parse(icon); err == nil && u.Host != "" {
+		images += " " + u.Scheme + "://" + u.Host
 	}
-	ip := net.ParseIP(strings.Trim(host, "[]"))
-	return host == "localhost" || strings.HasSuffix(host, ".localhost") || ip != nil && ip.IsLoopback()
+	return "default-src 'none'; style-src " + hashOf(style) + "; script-src " + hashOf(script) + "; img-src " + images +
+		"; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+}
+
+func hashOf(text string) string {
+	hash := sha256.Sum256([]byte(text))
+	return "'sha256-" + base64.StdEncoding.EncodeToString(hash[:]) + "'"
 }
 
 // Home answers with the front page.
@@ -110,11 +136,11 @@ func (p *Pages) recent(ctx context.Context) ([]listed, error) {
 	if time.Since(p.listed) < listFor {
 		return p.list, nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerIn)
-	defer cancel()
-	v := p.index.View()
-	defer v.Close()
-	list, err := p.hosted(ctx, v)
+	var list []listed
+	err := p.look(ctx, "", func(ctx context.Context, v *eventdb.View) (err error) {
+		list, err = p.hosted(ctx, v)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -122,30 +148,62 @@ func (p *Pages) recent(ctx context.Context) ([]listed, error) {
 	return list, nil
 }
 
-// Repository answers with the page of a repository, or 404 if none is accepted there: what is held is not shown either.
-func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nip34.RepositoryPath) {
+// look looks at the index when it is the client's turn.
+func (p *Pages) look(ctx context.Context, client string, at func(context.Context, *eventdb.View) error) error {
+	ctx, cancel := context.WithTimeout(ctx, answerIn)
+	defer cancel()
+	turn, err := p.work.Take(ctx, client)
+	if err != nil {
+		return fmt.Errorf("wait for a look at the index: %w", err)
+	}
+	defer turn.End()
+	v := p.index.View()
+	defer v.Close()
+	return at(ctx, v.Yielding(turn.Yield))
+}
+
+// Repository answers with the page of a repository. Of one that is held it shows only what the
+// address itself says; for one that is not here it answers 404.
+func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nip34.RepositoryPath, client string) {
 	if at.PRs {
 		p.NotFound(w, r)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), answerIn)
-	defer cancel()
-	v := p.index.View()
-	defer v.Close()
-	repo, err := p.repository(ctx, v, at.PubKey, at.Identifier)
+	var repo *repository
+	err := p.look(r.Context(), client, func(ctx context.Context, v *eventdb.View) (err error) {
+		repo, err = p.repository(ctx, v, at.PubKey, at.Identifier)
+		return err
+	})
 	switch {
 	case errors.Is(err, errNotHosted):
-		p.NotFound(w, r)
+		p.waiting(w, r, at, client)
 	case err != nil:
 		p.broken(w, r, err)
 	default:
 		p.show(w, r, http.StatusOK, "repository", struct {
 			*repository
-			Base  string
-			Style template.CSS
+			Site  site
 			Nostr template.URL
-		}{repo, p.site.Base, p.site.Style, template.URL("nostr:" + repo.Naddr)})
+		}{repo, p.site, template.URL("nostr:" + repo.Naddr)})
 	}
+}
+
+// waiting answers with the page of a repository whose git data is awaited.
+func (p *Pages) waiting(w http.ResponseWriter, r *http.Request, at nip34.RepositoryPath, client string) {
+	held, err := p.held.Hosts(r.Context(), at, client)
+	if err != nil {
+		p.broken(w, r, err)
+		return
+	}
+	owner, err := nip19.EncodePublicKey(at.PubKey)
+	if !held || err != nil {
+		p.NotFound(w, r)
+		return
+	}
+	p.show(w, r, http.StatusOK, "held", struct {
+		site
+		Identifier, Owner, Path string
+	}{p.site, at.Identifier, owner, nip34.RepositoryURLPath(owner, at.Identifier)})
 }
 
 // NotFound answers 404 with a page that says what could be found here.
@@ -157,6 +215,7 @@ func (p *Pages) broken(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
 		p.log.Warn("a page could not be made", "path", r.URL.Path, "error", err)
 	}
+	w.Header().Set("Retry-After", "10")
 	http.Error(w, "this page cannot be shown at the moment; try again later", http.StatusServiceUnavailable)
 }
 

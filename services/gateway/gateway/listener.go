@@ -1,0 +1,147 @@
+package gateway
+
+import (
+	"container/list"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"sync"
+	"time"
+
+	"tendril.dev/services/gateway/clientaddr"
+	"tendril.dev/services/gateway/cors"
+	"tendril.dev/services/gateway/share"
+)
+
+const (
+	// farewells is how many connections at most are closed with an explanation at once; others are
+	// closed without.
+	farewells = 64
+	// farewellTime is how long such a connection may take.
+	farewellTime = time.Second
+)
+
+// bounded is a listener that lets only so many connections in, in all and of one client. It is for
+// HTTP connections of any kind, before anything of them is read.
+type bounded struct {
+	net.Listener
+	pool *share.Pool
+	// proxy reports whether an address is that of a trusted proxy, which connects for many clients.
+	proxy func(netip.Addr) bool
+
+	leaving chan struct{} // one for each connection that is closed with an explanation
+
+	mu   sync.Mutex
+	idle list.List // of *connection; who has been idle longest comes first
+}
+
+func newBounded(l net.Listener, pool *share.Pool, proxy func(netip.Addr) bool) *bounded {
+	return &bounded{Listener: l, pool: pool, proxy: proxy, leaving: make(chan struct{}, farewells)}
+}
+
+// connection is one that was let in.
+type connection struct {
+	net.Conn
+	from *bounded
+	back func()
+	idle *list.Element // guarded by from.mu; nil: it is not idle
+}
+
+// Close closes the connection and lets another one in.
+func (c *connection) Close() error {
+	c.from.busy(c)
+	defer c.back()
+	return c.Conn.Close()
+}
+
+// Accept waits for a connection that may come in. Others are turned away.
+func (b *bounded) Accept() (net.Conn, error) {
+	for {
+		conn, err := b.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		back, err := b.pool.Take(b.client(conn), 1)
+		if errors.Is(err, share.ErrFull) && b.closeIdle() {
+			back, err = b.pool.Take(b.client(conn), 1)
+		}
+		if err == nil {
+			return &connection{Conn: conn, from: b, back: back}, nil
+		}
+		b.turnAway(conn, err)
+	}
+}
+
+// client is what connections are counted by. Each connection of a trusted proxy counts for itself.
+func (b *bounded) client(conn net.Conn) string {
+	remote := conn.RemoteAddr().String()
+	if addr := clientaddr.Peer(remote); !b.proxy(addr) {
+		return clientaddr.Key(addr)
+	}
+	return "proxy " + remote
+}
+
+// watch is told by the server how its connections stand (http.Server.ConnState).
+func (b *bounded) watch(conn net.Conn, state http.ConnState) {
+	c, ok := conn.(*connection)
+	if !ok {
+		return
+	}
+	b.busy(c)
+	if state == http.StateNew || state == http.StateIdle {
+		b.mu.Lock()
+		c.idle = b.idle.PushBack(c)
+		b.mu.Unlock()
+	}
+}
+
+// busy takes a connection off the list of those that are idle.
+func (b *bounded) busy(c *connection) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.idle != nil {
+		b.idle.Remove(c.idle)
+		c.idle = nil
+	}
+}
+
+// closeIdle closes the connection that has been idle longest, if there is one.
+func (b *bounded) closeIdle() bool {
+	b.mu.Lock()
+	first := b.idle.Front()
+	b.mu.Unlock()
+	if first == nil {
+		return false
+	}
+	first.Value.(*connection).Close()
+	return true
+}
+
+// turnAway answers a connection that is one too many, whatever it wanted to ask.
+func (b *bounded) turnAway(conn net.Conn, why error) {
+	select {
+	case b.leaving <- struct{}{}:
+	default:
+		conn.Close()
+		return
+	}
+	status, sentence := http.StatusServiceUnavailable, "this server has as many connections as it can serve; try again later"
+	if errors.Is(why, share.ErrTooMuch) {
+		status, sentence = http.StatusTooManyRequests, "too many connections from your address; close some first"
+	}
+	go func() {
+		defer func() { conn.Close(); <-b.leaving }()
+		conn.SetDeadline(time.Now().Add(farewellTime))
+		sentence = "rate-limited: " + sentence + "\n"
+		fmt.Fprintf(conn, "HTTP/1.1 %d %s\r\nConnection: close\r\nRetry-After: 30\r\nContent-Type: text/plain; charset=utf-8\r\n"+
+			"Content-Length: %d\r\n%s\r\n%s", status, http.StatusText(status), len(sentence), cors.Lines(), sentence)
+		// If the connection were closed before its request is read, the client might never see the answer.
+		if half, ok := conn.(interface{ CloseWrite() error }); ok {
+			half.CloseWrite()
+			io.Copy(io.Discard, io.LimitReader(conn, 64<<10))
+		}
+	}()
+}
