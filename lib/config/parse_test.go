@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -320,4 +321,26 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("checked settings are wrong: %v", err)
 		}
 	})
+}
+
+func TestTrustedProxies(t *testing.T) {
+	t.Parallel()
+	s, err := parse(t, []string{"--domain=a.example"}, []string{"NGIT_TRUSTED_PROXIES=127.0.0.1, 10.0.0.0/8,2001:db8::1,::ffff:192.0.2.1"}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxies, err := s.Proxies()
+	if got := fmt.Sprint(proxies); err != nil || got != "[127.0.0.1/32 10.0.0.0/8 2001:db8::1/128 192.0.2.1/32]" {
+		t.Errorf("%s, %v", got, err)
+	}
+	for _, wrong := range []string{"localhost", "10.0.0.0/33", "10.0.0.1:80", "fe80::1%eth0", "*", "::ffff:10.0.0.0/104"} {
+		_, err := parse(t, []string{"--domain=a.example", "--trusted-proxies=" + wrong}, nil, "")
+		if err == nil || !strings.HasPrefix(err.Error(), "NGIT_TRUSTED_PROXIES is ") {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+	s, err = parse(t, []string{"--domain=a.example", "--trust-forwarded-for"}, nil, "")
+	if err != nil || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "NGIT_TRUSTED_PROXIES") {
+		t.Errorf("%v, %v", s.Warnings, err)
+	}
 }

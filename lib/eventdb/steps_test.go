@@ -1,6 +1,7 @@
 package eventdb
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strconv"
@@ -159,5 +160,34 @@ func TestMatcher(t *testing.T) {
 				t.Errorf("after %v, %.200v is wrong about an event without tags", tags, f)
 			}
 		}
+	}
+}
+
+// TestLongQueriesGiveWay: a query calls the function of its view every few hundred steps, and ends
+// with its error.
+func TestLongQueriesGiveWay(t *testing.T) {
+	t.Parallel()
+	var events []*nostr.Event
+	for n := range 2000 {
+		events = append(events, made(n, 1, nostr.Timestamp(n), nostr.Tag{"t", "x"}))
+	}
+	v := viewOf(t, events...)
+	f := nostr.Filter{Tags: nostr.TagMap{"t": {"x"}}}
+	calls := 0
+	for _, err := range v.Yielding(func(context.Context) error { calls++; return nil }).IDs(t.Context(), f) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if calls < 4 {
+		t.Errorf("gave way %d times in 2,000 steps", calls)
+	}
+	enough := errors.New("enough")
+	var last error
+	for _, err := range v.Yielding(func(context.Context) error { return enough }).IDs(t.Context(), f) {
+		last = err
+	}
+	if !errors.Is(last, enough) {
+		t.Errorf("ended with %v", last)
 	}
 }

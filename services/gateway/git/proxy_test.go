@@ -227,3 +227,101 @@ func TestNobodyThere(t *testing.T) {
 		}
 	}
 }
+
+// TestRequestsAtOnce: a client that does not read its answers holds up no other.
+func TestRequestsAtOnce(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	began := make(chan struct{}, 2)
+	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-release
+	}))
+	const request = "GET /" + npub + "/r.git/info/refs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+	for range 2 {
+		c, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		fmt.Fprint(c, request)
+		<-began
+	}
+	resp, body := raw(t, addr, request)
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") != "5" ||
+		body != "rate-limited: at most 2 git requests at once from one address; try again in 5s\n" || resp.Header.Get("Access-Control-Allow-Origin") != "*" {
+		t.Errorf("%s %v %q", resp.Status, resp.Header, body)
+	}
+	close(release)
+}
+
+// TestPushedBytes: a push is cut off when its client has pushed enough, and the next does not begin.
+func TestPushedBytes(t *testing.T) {
+	t.Parallel()
+	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if n, err := io.Copy(io.Discard, r.Body); err != nil || n > 1000 {
+			return
+		}
+		fmt.Fprint(w, "taken")
+	}))
+	push := func(n int) (*http.Response, string) {
+		return raw(t, addr, fmt.Sprintf("POST /%s/r.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s", npub, n, strings.Repeat("x", n)))
+	}
+	if resp, body := push(700); body != "taken" {
+		t.Fatalf("%s %s", resp.Status, body)
+	}
+	for _, n := range []int{700, 700} {
+		resp, body := push(n)
+		if resp.StatusCode != http.StatusTooManyRequests || !strings.HasPrefix(body, "rate-limited: at most 1000 bytes an hour are taken from one address; try again in ") {
+			t.Errorf("%s %q", resp.Status, body)
+		}
+	}
+	resp, _ := raw(t, addr, "GET /"+npub+"/r.git/info/refs?service=git-receive-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+	if resp.StatusCode != http.StatusTooManyRequests {
+		t.Errorf("asked whether it may push: %s", resp.Status)
+	}
+	resp, _ = raw(t, addr, "GET /"+npub+"/r.git/info/refs?service=git-upload-pack HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+	if resp.StatusCode != http.StatusOK {
+		t.Errorf("asked to fetch: %s", resp.Status)
+	}
+}
+
+// TestWorkerGivesUp: when the worker answers a request whose body does not come, the client hears it
+// at once, and nothing of the request is left.
+func TestWorkerGivesUp(t *testing.T) {
+	t.Parallel()
+	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Connection", "close") // else the server itself waits for the body first
+		http.Error(w, "the request was sent too slowly", http.StatusRequestTimeout)
+	}))
+	for range 5 { // of 2 at once
+		resp, body := raw(t, addr, "POST /"+npub+"/r.git/git-upload-pack HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n0032")
+		if resp.StatusCode != http.StatusRequestTimeout || body != "the request was sent too slowly\n" || !resp.Close {
+			t.Errorf("%s %q", resp.Status, body)
+		}
+	}
+}
+
+// TestClientGoes: the worker is told.
+func TestClientGoes(t *testing.T) {
+	t.Parallel()
+	began, ended := make(chan struct{}), make(chan struct{})
+	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		close(began)
+		io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+		close(ended)
+	}))
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(c, "POST /%s/r.git/git-upload-pack HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n0032", npub)
+	<-began
+	c.Close()
+	select {
+	case <-ended:
+	case <-time.After(time.Minute):
+		t.Error("the worker still waits for a client that has gone")
+	}
+}

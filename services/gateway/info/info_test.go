@@ -172,3 +172,86 @@ func TestBrokenKeyFile(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestCurationFollowsTheLists(t *testing.T) {
+	t.Parallel()
+	npub, err := nip19.EncodePublicKey(strings.Repeat("a", 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		want []string // parts of the text; none: there is no curation
+	}{
+		{nil, nil},
+		{[]string{"--repository-whitelist=x"}, []string{"Only repositories on a list"}},
+		{[]string{"--repository-blacklist=x"}, []string{"excluded are never hosted"}},
+		{[]string{"--event-blacklist=" + npub}, []string{"signed by authors whom the operator has excluded"}},
+		{[]string{"--event-blacklist=" + npub, "--repository-whitelist=x"}, []string{"Only repositories", "signed by"}},
+	} {
+		body, err := json.Marshal(info.New(settings(t, c.args...), "", ""))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var doc map[string]any
+		if err := json.Unmarshal(body, &doc); err != nil {
+			t.Fatal(err)
+		}
+		text, there := doc["curation"].(string)
+		if there != (len(c.want) > 0) {
+			t.Errorf("%v: curation %q", c.args, text)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(text, want) || strings.Contains(text, npub) {
+				t.Errorf("%v: %q", c.args, text)
+			}
+		}
+	}
+}
+
+func TestName(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"": "git.example.com grasp relay", "Mine": "Mine"} {
+		if got := info.New(settings(t, "--relay-name="+name), "", "").Name; got != want {
+			t.Errorf("%q: %q", name, got)
+		}
+	}
+}
+
+func TestIcon(t *testing.T) {
+	t.Parallel()
+	own, err := os.ReadFile("icon.png")
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(body []byte) string {
+		path := filepath.Join(t.TempDir(), "icon")
+		if err := os.WriteFile(path, body, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for name, c := range map[string]struct{ given, url, problem string }{
+		"none":        {"", "https://git.example.com/icon.png", ""},
+		"a file":      {write(own), "https://git.example.com/icon.png", ""},
+		"a URL":       {"https://cdn.example/x.svg", "https://cdn.example/x.svg", ""},
+		"half a URL":  {"https://", "", "it is not a URL"},
+		"no file":     {filepath.Join(t.TempDir(), "none"), "", "it cannot be read"},
+		"no PNG":      {write([]byte("GIF89a")), "", "it is no PNG"},
+		"a large one": {write(make([]byte, 2<<20)), "", "it is larger than 1048576 bytes"},
+	} {
+		icon, err := info.NewIcon(settings(t, "--relay-icon="+c.given))
+		if c.problem != "" {
+			if err == nil || !strings.HasPrefix(err.Error(), "NGIT_RELAY_ICON is ") || !strings.Contains(err.Error(), c.problem) {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		if err != nil || icon.URL != c.url {
+			t.Errorf("%s: %+v, %v", name, icon, err)
+		}
+	}
+	if icon, err := info.NewIcon(settings(t, "--domain=localhost:7334")); err != nil || icon.URL != "http://localhost:7334/icon.png" {
+		t.Errorf("without TLS: %v, %v", icon, err)
+	}
+}

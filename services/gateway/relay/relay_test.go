@@ -201,3 +201,66 @@ func TestCountDoesNotWaitForEver(t *testing.T) {
 	b.say(`["COUNT","c",{"kinds":[1]}]`)
 	b.want(`["CLOSED","c"`, "in time")
 }
+
+// TestWhatWaitsIsForgotten: events that were sent, and those of a connection that ended, count no more.
+func TestWhatWaitsIsForgotten(t *testing.T) {
+	t.Parallel()
+	b := connect(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go b.hub.Run(ctx)
+	b.say(`["REQ","a",{"kinds":[1]}]`)
+	b.say(`["REQ","b",{"kinds":[1]}]`)
+	b.want(`["EOSE","`, "")
+	b.want(`["EOSE","`, "")
+	nothingWaits := func() {
+		t.Helper()
+		for deadline := time.Now().Add(time.Minute); b.relay.WaitingBytes() != 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%d bytes wait", b.relay.WaitingBytes())
+			}
+		}
+	}
+	for seq := range uint64(3) {
+		b.store(seq + 1)
+		b.want(`["EVENT",`, "")
+		b.want(`["EVENT",`, "")
+	}
+	nothingWaits()
+	for seq := range uint64(100) { // more than the queue holds, in one go
+		b.store(seq + 10)
+	}
+	nothingWaits()
+}
+
+// TestWorkIsSharedByClients: a client whose index work is under way does not keep its own answers from
+// being read, and one that has to wait for its turn has it in the end.
+func TestWorkIsSharedByClients(t *testing.T) {
+	t.Parallel()
+	work := turns.New(1)
+	b := connect(t, func(r *relay.Relay) { r.Work = work })
+	b.store(1)
+	turn, err := work.Take(t.Context(), "another client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.say(`["REQ","a",{"kinds":[1]}]`)
+	b.say(`["COUNT","c",{"kinds":[1]}]`)
+	b.say(`["CLOSE","nothing"]`)
+	b.say(`["x"]`)
+	b.want(`["NOTICE",`, "unknown type") // neither has been answered
+	turn.End()
+	got := map[string]bool{}
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		_, text, err := b.ws.Read(ctx)
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[strings.SplitN(string(text), ",", 2)[0]] = true
+	}
+	if !got[`["EVENT"`] || !got[`["EOSE"`] || !got[`["COUNT"`] {
+		t.Errorf("heard %v", got)
+	}
+}

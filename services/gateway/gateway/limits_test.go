@@ -1,0 +1,314 @@
+package gateway
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+)
+
+// from opens a WebSocket as a proxy does for a client.
+func (sys *system) from(t testing.TB, address string) *client {
+	t.Helper()
+	ws, _, err := websocket.Dial(t.Context(), "ws://"+sys.addr, &websocket.DialOptions{HTTPHeader: http.Header{"X-Forwarded-For": {address}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ws.SetReadLimit(-1)
+	t.Cleanup(func() { ws.CloseNow() })
+	return &client{t, ws}
+}
+
+// TestEventsOfAClientOverManyConnections: six connections send no more than one.
+func TestEventsOfAClientOverManyConnections(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--events-per-minute=100", "--events-per-minute-per-ip=5", "--trusted-proxies=127.0.0.1")
+	accepted, refused := 0, 0
+	for n := range 6 {
+		c := sys.from(t, fmt.Sprintf("2001:db8:1:2::%d", n+1)) // addresses of one /64
+		for range 2 {
+			c.say(`["EVENT",%s]`, signed(t, nostr.Event{Kind: 1}))
+			if answer := c.want(`["OK","`); strings.Contains(answer, `",true,"`) {
+				accepted++
+			} else if strings.Contains(answer, `",false,"rate-limited: at most 5 events a minute from one address; try again in `) {
+				refused++
+			}
+		}
+	}
+	// A twelfth of a minute fills up one more; the test may be that slow.
+	if accepted < 5 || accepted+refused != 12 || refused == 0 {
+		t.Errorf("%d accepted, %d refused", accepted, refused)
+	}
+	other := sys.from(t, "2001:db8:1:3::1")
+	other.say(`["EVENT",%s]`, signed(t, nostr.Event{Kind: 1}))
+	if answer := other.want(`["OK","`); !strings.Contains(answer, `",true,"`) {
+		t.Errorf("another client: %s", answer)
+	}
+}
+
+// TestIngestLearnsWhoSubmitted: the client key goes with the candidate.
+func TestIngestLearnsWhoSubmitted(t *testing.T) {
+	t.Parallel()
+	sys := start(t, func(*nostr.Event) *proto.Verdict { return &proto.Verdict{Outcome: proto.Accepted} }, "--trusted-proxies=127.0.0.0/8")
+	heard, err := sys.Bus.Conn.SubscribeSync(proto.LaneUser.Subject())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := sys.from(t, "6.6.6.6, 2001:db8:1:2::9")
+	c.say(`["EVENT",%s]`, signed(t, nostr.Event{Kind: 1}))
+	c.want(`["OK","`)
+	msg, err := heard.NextMsg(patience)
+	if err != nil || msg.Header.Get(proto.HeaderClient) != "2001:db8:1:2::/64" {
+		t.Errorf("%v, %v", msg, err)
+	}
+}
+
+func TestSubscriptionsOfAClient(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--max-subscriptions-per-ip=3", "--trusted-proxies=127.0.0.1")
+	first, second, other := sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.2")
+	for i, c := range []*client{first, first, second} {
+		c.say(`["REQ","%d",{"limit":0}]`, i)
+		c.want(`["EOSE","`)
+	}
+	second.say(`["REQ","x",{"limit":0}]`)
+	second.want(`["CLOSED","x","rate-limited: at most 3 subscriptions from one address; close some"]`)
+	other.say(`["REQ","x",{"limit":0}]`)
+	other.want(`["EOSE","x"]`)
+	first.ws.CloseNow()
+	for deadline := time.Now().Add(patience); ; {
+		second.say(`["REQ","y",{"limit":0}]`)
+		got, err := second.hear()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got == `["EOSE","y"]` {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("what a connection held is not given back: %s", got)
+		}
+	}
+}
+
+func TestFiltersOfAClient(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--open-filter-bytes=1048576", "--open-filter-bytes-per-ip=1048576", "--max-message-bytes=300000", "--trusted-proxies=127.0.0.1")
+	c := sys.from(t, "192.0.2.1")
+	for i := range 5 {
+		c.say(`["REQ","%d",{"limit":0,"#t":["%s"]}]`, i, strings.Repeat("x", 250_000))
+		if i < 4 {
+			c.want(`["EOSE","`)
+		} else {
+			c.want(`["CLOSED","4","rate-limited: the filters of open subscriptions from your address take more than 1048576 bytes; close some"]`)
+		}
+	}
+	other := sys.from(t, "192.0.2.2")
+	other.say(`["REQ","x",{"limit":0,"#t":["%s"]}]`, strings.Repeat("x", 250_000))
+	other.want(`["CLOSED","x","rate-limited: the open subscriptions of all clients take as much as this relay keeps`)
+}
+
+// TestQueuesAreBoundedInBytes: a few large events are as much as many small ones.
+func TestQueuesAreBoundedInBytes(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"of one reader":  {"--send-queue-bytes=1048576"},
+		"of all readers": {"--send-queues-bytes=1048576"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			sys := start(t, nil, append(args, "--send-queue=1000000")...)
+			slow, quick := sys.dial(t), sys.dial(t)
+			for _, c := range []*client{slow, quick} {
+				c.say(`["REQ","s",{"kinds":[1621],"limit":0}]`)
+				c.want(`["EOSE","s"]`)
+			}
+			for i := range 200 { // 20 MB: more than any socket takes by itself
+				ev := fake(i, 1621)
+				ev.Content = strings.Repeat("x", 100_000)
+				ev.ID = ev.GetID()
+				sys.store(t, ev)
+				quick.want(`["EVENT","s",`)
+			}
+			if code := slow.closed(); code == websocket.StatusNormalClosure {
+				t.Errorf("closed with %v", code)
+			}
+			if !strings.Contains(sys.metrics(t), "\nngit_websocket_slow_readers_total 1\n") {
+				t.Error("the slow reader is not counted, or the quick one is too")
+			}
+		})
+	}
+}
+
+// TestMessageThatDoesNotEnd: a client that stops in the middle of a message holds nothing for ever.
+func TestMessageThatDoesNotEnd(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--message-time=100ms")
+	c := sys.dial(t)
+	w, err := c.ws.Writer(t.Context(), websocket.MessageText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Write([]byte(`["REQ","s"` + strings.Repeat(" ", 40_000))); err != nil {
+		t.Fatal(err)
+	}
+	if code := c.closed(); code != websocket.StatusPolicyViolation {
+		t.Errorf("closed with %v", code)
+	}
+}
+
+// TestLargeMessagesOfAClient: those that one client never ends leave room for the others'.
+func TestLargeMessagesOfAClient(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--inbound-bytes=2097152", "--message-time=10m", "--trusted-proxies=127.0.0.1")
+	for range 8 { // each wants 512 KiB, which is all that one client may have
+		w, err := sys.from(t, "192.0.2.1").ws.Writer(t.Context(), websocket.MessageText)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(strings.Repeat(" ", 100_000))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c := sys.from(t, "192.0.2.2")
+	c.say(`["REQ","s",{"limit":0,"#t":["%s"]}]`, strings.Repeat("x", 200_000))
+	c.want(`["EOSE","s"]`)
+	c.say(`["EVENT",%s]`, signed(t, nostr.Event{Kind: 1, Content: strings.Repeat("x", 100_000)}))
+	c.want(`["OK","`)
+}
+
+func TestConnectionsOfAnyKind(t *testing.T) {
+	t.Parallel()
+	const most = 20
+	sys := start(t, nil, fmt.Sprintf("--max-http-connections-per-ip=%d", most))
+	// Many send half a request and nothing more.
+	var held []net.Conn
+	for range most {
+		c := sys.connect(t)
+		fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n")
+		held = append(held, c)
+	}
+	for _, c := range held { // each has been let in
+		if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != http.StatusMethodNotAllowed {
+			t.Fatalf("%v, %v", resp, err)
+		}
+	}
+	// All of them were answered without their bodies, and are closed.
+	for deadline := time.Now().Add(patience); ; {
+		c := sys.connect(t)
+		fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err == nil && resp.StatusCode == http.StatusOK {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		c.Close()
+	}
+	// WebSockets stay, and one more than there may be is turned away with a reason.
+	var sockets []*client
+	for len(sockets) < most {
+		ws, _, err := websocket.Dial(t.Context(), "ws://"+sys.addr, nil)
+		if err != nil {
+			time.Sleep(time.Millisecond) // the connection before has not quite ended
+			continue
+		}
+		t.Cleanup(func() { ws.CloseNow() })
+		sockets = append(sockets, &client{t, ws})
+	}
+	c := sys.connect(t)
+	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+	resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, _ := io.ReadAll(resp.Body)
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" || resp.Header.Get("Access-Control-Allow-Headers") != allowedHeaders ||
+		string(body) != "rate-limited: too many connections from your address; close some first\n" {
+		t.Errorf("%s %v %q", resp.Status, resp.Header, body)
+	}
+}
+
+// TestIdleConnectionsMakeRoom: when all connections are taken, whoever is idle longest goes.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--max-http-connections=5")
+	socket := sys.dial(t)
+	for range 20 {
+		c := sys.connect(t)
+		fmt.Fprint(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		if resp, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%v, %v", resp, err)
+		}
+	}
+	socket.say(`["REQ","s",{"limit":0}]`)
+	socket.want(`["EOSE","s"]`)
+}
+
+// TestProxiesAreNoClients: what comes through a trusted proxy is not bounded as if it were one client.
+func TestProxiesAreNoClients(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--max-http-connections-per-ip=2", "--trusted-proxies=127.0.0.1")
+	for n := range 5 {
+		c := sys.from(t, fmt.Sprintf("192.0.2.%d", n+1))
+		c.say(`["REQ","s",{"limit":0}]`)
+		c.want(`["EOSE","s"]`)
+	}
+}
+
+// TestGitShowsWhyItIsRefused: the reason stands on the terminal of a real git.
+func TestGitShowsWhyItIsRefused(t *testing.T) {
+	t.Parallel()
+	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		http.NotFound(w, r)
+	}))
+	defer worker.Close()
+	sys := start(t, nil, "--git-requests-per-minute-per-ip=1", "--push-bytes-per-hour-per-ip=1048576", "--trusted-proxies=127.0.0.1")
+	sys.shards.mu.Lock()
+	sys.shards.address = worker.Listener.Addr().String()
+	sys.shards.mu.Unlock()
+	_, _, npub := repository(t, "r")
+	url := "http://" + sys.addr + "/" + npub + "/r.git"
+	git := func(client string, args ...string) string {
+		cmd := exec.CommandContext(t.Context(), "git", append([]string{"-c", "http.extraHeader=X-Forwarded-For: " + client}, args...)...)
+		cmd.Dir = t.TempDir()
+		cmd.Env = append(os.Environ(), "GIT_TERMINAL_PROMPT=0", "GIT_CONFIG_NOSYSTEM=1", "HOME="+cmd.Dir)
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			t.Errorf("git %v succeeded", args)
+		}
+		return string(out)
+	}
+	git("192.0.2.1", "ls-remote", url)
+	if out := git("192.0.2.1", "ls-remote", url); !strings.Contains(out, "remote: rate-limited: at most 1 git requests a minute from one address; try again in ") {
+		t.Errorf("git says: %s", out)
+	}
+	// A push that is cut off, and the next one, which is refused before it begins.
+	req, err := http.NewRequestWithContext(t.Context(), "POST", url+"/git-receive-pack", strings.NewReader(strings.Repeat("x", 2<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("X-Forwarded-For", "192.0.2.2")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusTooManyRequests || resp.Header.Get("Retry-After") == "" {
+		t.Errorf("%s %v", resp.Status, resp.Header)
+	}
+}
