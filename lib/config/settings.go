@@ -167,7 +167,7 @@ type Front struct {
 	GitRequestsPerIP        int           `env:"NGIT_GIT_REQUESTS_PER_IP" name:"git-requests-per-ip" default:"32" min:"1" max:"1000000" help:"Most git requests at once from one address."`
 	GitRequestsPerMinute    int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" name:"git-requests-per-minute-per-ip" default:"600" min:"1" max:"10000000" help:"Most requests for git data and repository pages a minute from one address."`
 	PushBytesPerHour        int           `env:"NGIT_PUSH_BYTES_PER_HOUR_PER_IP" name:"push-bytes-per-hour-per-ip" default:"8589934592" min:"1048576" max:"1125899906842624" help:"Most bytes an hour that one address may push."`
-	AnswerStall             time.Duration `env:"NGIT_ANSWER_STALL" name:"answer-stall" default:"30s" min:"100ms" max:"1h" help:"How long a client may take for the next 32 KiB of an answer over HTTP before it is cut off."`
+	AnswerStall             time.Duration `env:"NGIT_ANSWER_STALL" name:"answer-stall" default:"1m" min:"100ms" max:"1h" help:"How long a client may take for the next bytes of a request, or for the next 32 KiB of an answer, over HTTP before it is cut off. Longer than git clients may be slow (NGIT_GIT_STALL)."`
 }
 
 // Observe says how we are watched.
