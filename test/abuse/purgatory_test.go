@@ -73,7 +73,7 @@ func TestPurgatoryFloods(t *testing.T) {
 // TestVouchingWithoutData: nobody is let in by announcements that never had git data here.
 func TestVouchingWithoutData(t *testing.T) {
 	t.Parallel()
-	p := start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE": "10000"})
+	p := start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE": "10000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "10000"})
 	n := moveIn(t, p)
 	elsewhere := func(who *world.Person, identifier string, at int, more ...nostr.Tag) *nostr.Event {
 		tags := nostr.Tags{{"d", identifier}, {"clone", "https://git.example.com/x.git"}, {"relays", "wss://relay.example.com"}}

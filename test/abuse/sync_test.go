@@ -94,7 +94,7 @@ func TestHuntFlood(t *testing.T) {
 // relays from being synced.
 func TestOneAnnouncementStopsDiscovery(t *testing.T) {
 	t.Parallel()
-	p := start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE": "10000"})
+	p := start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE": "10000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "10000"})
 	mallory := world.NewPerson(t)
 	elsewhere, later := world.NewRelay(t), world.NewRelay(t)
 	if later.URL < elsewhere.URL { // what came later in their order got nothing
