@@ -120,21 +120,23 @@ func TestFiltersOfAClient(t *testing.T) {
 	other.want(`["CLOSED","x","rate-limited: the open subscriptions of all clients take as much as this relay keeps`)
 }
 
-// TestQueuesAreBoundedInBytes: a few large events are as much as many small ones.
-func TestQueuesAreBoundedInBytes(t *testing.T) {
+// TestSlowReaderIsDisconnected: by the messages that wait for it, or by their bytes.
+func TestSlowReaderIsDisconnected(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
-		"of one reader":  {"--send-queue-bytes=1048576"},
-		"of all readers": {"--send-queues-bytes=1048576"},
+		"messages":             {"--send-queue=10"},
+		"bytes":                {"--send-queue=1000000", "--send-queue-bytes=1048576"},
+		"bytes of all readers": {"--send-queue=1000000", "--send-queues-bytes=1048576"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sys := start(t, nil, append(args, "--send-queue=1000000")...)
+			sys := start(t, nil, args...)
 			slow, quick := sys.dial(t), sys.dial(t)
 			for _, c := range []*client{slow, quick} {
 				c.say(`["REQ","s",{"kinds":[1621],"limit":0}]`)
 				c.want(`["EOSE","s"]`)
 			}
+			// The slow one reads nothing more. The quick one gets all of it.
 			for i := range 200 { // 20 MB: more than any socket takes by itself
 				ev := fake(i, 1621)
 				ev.Content = strings.Repeat("x", 100_000)

@@ -330,36 +330,6 @@ func TestTooManyConnections(t *testing.T) {
 	}
 }
 
-func TestSlowReaderIsDisconnected(t *testing.T) {
-	t.Parallel()
-	sys := start(t, nil, "--send-queue=10")
-	slow, quick := sys.dial(t), sys.dial(t)
-	for _, c := range []*client{slow, quick} {
-		c.say(`["REQ","s",{"kinds":[1621],"limit":0}]`)
-		c.want(`["EOSE","s"]`)
-	}
-	// The slow one reads nothing more. The quick one gets all of it.
-	const events = 400
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for i := range events {
-			ev := fake(i, 1621)
-			ev.Content = strings.Repeat("x", 100_000)
-			ev.ID = ev.GetID()
-			sys.store(t, ev)
-			quick.want(`["EVENT","s",`)
-		}
-	}()
-	<-done
-	if code := slow.closed(); code == websocket.StatusNormalClosure {
-		t.Errorf("closed with %v", code)
-	}
-	if !strings.Contains(sys.metrics(t), "\nngit_websocket_slow_readers_total 1\n") {
-		t.Error("the slow reader is not counted")
-	}
-}
-
 func TestStop(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1)

@@ -17,7 +17,8 @@ import (
 // clientsRemembered is for how many clients it is known what they asked for lately.
 const clientsRemembered = 1 << 16
 
-// Limits are what one client may ask of git and of the pages of repositories (spec/grasp.md, Limits).
+// Limits are what one client may ask of git and of the pages of repositories (spec/grasp.md,
+// Limits).
 type Limits struct {
 	settings config.Front
 	atOnce   *share.Pool
@@ -77,7 +78,8 @@ func (l *Limits) tooMuch(wait time.Duration) *refusal {
 	return &refusal{fmt.Sprintf("at most %d bytes an hour are taken from one address", l.settings.PushBytesPerHour), wait}
 }
 
-// Page counts a request for a page of a repository. If it is one too many, it answers and returns false.
+// Page counts a request for a page of a repository. If it is one too many, it answers and
+// returns false.
 func (l *Limits) Page(w http.ResponseWriter, client string) bool {
 	refused := l.tooMany(client)
 	if refused != nil {

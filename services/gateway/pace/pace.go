@@ -50,8 +50,8 @@ func (l *Limits) Allow(client string) (ok bool, wait time.Duration) {
 	return false, l.until(a, 1, now)
 }
 
-// Left reports whether the client has any of its allowance left, and if not, how long it takes until
-// a tenth of it is there again: sooner it is of no use to come again.
+// Left reports whether the client has any of its allowance left, and if not, how long it takes
+// until a tenth of it is there again: sooner it is of no use to come again.
 func (l *Limits) Left(client string) (ok bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,8 +14,8 @@ var (
 	ErrTooMuch = errors.New("the client holds its share already")
 )
 
-// Pool is an amount that clients take parts of and give back. It is safe for concurrent use. What it
-// remembers is bounded by what is taken.
+// Pool is an amount that clients take parts of and give back. It is safe for concurrent use.
+// What it remembers is bounded by what is taken.
 type Pool struct {
 	size, each int64
 
@@ -88,7 +88,8 @@ func (p *Pool) watch() <-chan struct{} {
 	return p.changed
 }
 
-// Counts returns how much is taken, by how many clients, and how many of them hold more than threshold.
+// Counts returns how much is taken, by how many clients, and how many of them hold more than
+// threshold.
 func (p *Pool) Counts(threshold int64) (taken int64, clients, over int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package slow cuts off clients that send or take too slowly over HTTP, so that none of them holds a
-// connection, a worker or a git process for as long as it likes.
+// Package slow cuts off clients that send or take too slowly over HTTP, so that none of them
+// holds a connection, a worker or a git process for as long as it likes.
 package slow
 
 import (

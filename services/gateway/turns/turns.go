@@ -1,6 +1,6 @@
-// Package turns shares out work that keeps a processor busy, like looking through the index. Only so
-// much is done at once; clients take turns at the rest, so that one with a thousand questions is
-// served no more often than one with a single question.
+// Package turns shares out work that keeps a processor busy, like looking through the index.
+// Only so much is done at once; clients take turns at the rest, so that one with a thousand
+// questions is served no more often than one with a single question.
 package turns
 
 import (
@@ -38,8 +38,8 @@ type Turn struct {
 	held   bool
 }
 
-// Take waits until it is the client's turn. Each call that succeeded needs one of Turn.End. The error
-// is that of ctx.
+// Take waits until it is the client's turn. Each call that succeeded needs one of Turn.End. The
+// error is that of ctx.
 func (t *Turns) Take(ctx context.Context, client string) (*Turn, error) {
 	turn := &Turn{turns: t, client: client}
 	if err := turn.Resume(ctx); err != nil {
