@@ -55,29 +55,37 @@ func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) 
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", proto.SubjectQueryIDs, err)
 	}
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	queries := make(chan query)
 	var answering sync.WaitGroup
-	turns := make(chan struct{}, atOnce)
-	handle := func(r micro.Request) {
-		select {
-		case turns <- struct{}{}:
-		case <-ctx.Done():
-			return
-		}
+	for range atOnce {
 		answering.Go(func() {
-			defer func() { <-turns }()
-			ctx, cancel := context.WithTimeout(ctx, maxTime)
-			defer cancel()
-			if err := known.answer(ctx, conn, r); err != nil {
-				log.Warn("a query for ids was not answered whole", "error", err)
-				code := "500"
-				if errors.Is(err, errQuery) {
-					code = "400"
-				}
-				if err := r.Error(code, err.Error(), nil); err != nil {
-					log.Debug("telling so", "error", err)
+			for {
+				select {
+				case q := <-queries:
+					known.serve(ctx, conn, q, log)
+				case <-ctx.Done():
+					return
 				}
 			}
 		})
+	}
+	// The micro service reads and writes the request when its handler has returned, so the request itself
+	// is only answered in here. The stream of ids goes to its reply subject.
+	handle := func(r micro.Request) {
+		f, err := parse(r.Data())
+		if err != nil {
+			log.Warn("a query for ids was refused", "error", err)
+			if err := r.Error("400", err.Error(), nil); err != nil {
+				log.Debug("telling so", "error", err)
+			}
+			return
+		}
+		select {
+		case queries <- query{reply: r.Reply(), filter: f}:
+		case <-ctx.Done():
+		}
 	}
 	err = service.AddEndpoint("ids", micro.HandlerFunc(handle),
 		micro.WithEndpointSubject(proto.SubjectQueryIDs), micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxRequest))
@@ -86,6 +94,7 @@ func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) 
 	} else {
 		err = fmt.Errorf("serve %s: %w", proto.SubjectQueryIDs, err)
 	}
+	stop()
 	if stopErr := service.Stop(); stopErr != nil {
 		log.Debug("stopping the service of ids", "error", stopErr)
 	}
@@ -93,17 +102,44 @@ func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) 
 	return err
 }
 
+// query is one question: which ids match the filter, and where the answer goes.
+type query struct {
+	reply  string
+	filter nostr.Filter
+}
+
 var errQuery = errors.New("not a filter")
 
-func (k Known) answer(ctx context.Context, conn *nats.Conn, r micro.Request) error {
-	if len(r.Data()) > maxRequest {
-		return fmt.Errorf("%w: larger than %d bytes", errQuery, maxRequest)
+// parse reads the filter of a query. Its limit is dropped.
+func parse(data []byte) (f nostr.Filter, err error) {
+	if len(data) > maxRequest {
+		return f, fmt.Errorf("%w: larger than %d bytes", errQuery, maxRequest)
 	}
-	var f nostr.Filter
-	if err := json.Unmarshal(r.Data(), &f); err != nil {
-		return fmt.Errorf("%w: %w", errQuery, err)
+	if err := json.Unmarshal(data, &f); err != nil {
+		return f, fmt.Errorf("%w: %w", errQuery, err)
 	}
 	f.Limit, f.LimitZero = 0, false
+	return f, nil
+}
+
+// serve answers one query, and ends an answer that is not whole with an error.
+func (k Known) serve(ctx context.Context, conn *nats.Conn, q query, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(ctx, maxTime)
+	defer cancel()
+	err := k.answer(ctx, conn, q)
+	if err == nil {
+		return
+	}
+	log.Warn("a query for ids was not answered whole", "error", err)
+	failure := &nats.Msg{Subject: q.reply, Header: nats.Header{
+		micro.ErrorCodeHeader: []string{"500"}, micro.ErrorHeader: []string{err.Error()},
+	}}
+	if err := conn.PublishMsg(failure); err != nil {
+		log.Debug("telling so", "error", err)
+	}
+}
+
+func (k Known) answer(ctx context.Context, conn *nats.Conn, q query) error {
 	chunk := make([]proto.KnownID, 0, chunkSize)
 	total, chunks := 0, 0
 	send := func() error {
@@ -111,7 +147,7 @@ func (k Known) answer(ctx context.Context, conn *nats.Conn, r micro.Request) err
 		if err != nil {
 			return fmt.Errorf("write ids: %w", err)
 		}
-		if err := r.Respond(data); err != nil {
+		if err := conn.Publish(q.reply, data); err != nil {
 			return fmt.Errorf("send ids: %w", err)
 		}
 		chunk = chunk[:0]
@@ -120,7 +156,7 @@ func (k Known) answer(ctx context.Context, conn *nats.Conn, r micro.Request) err
 		}
 		return nil
 	}
-	err := k.each(ctx, f, func(id string, at nostr.Timestamp) error {
+	err := k.each(ctx, q.filter, func(id string, at nostr.Timestamp) error {
 		if total++; total > maxEntries {
 			return errTooMany
 		}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
@@ -153,5 +154,30 @@ func TestQuery(t *testing.T) {
 		if _, _, failure := query(t, b, bad); !strings.Contains(failure, "not a filter") {
 			t.Errorf("%.20q: %q", bad, failure)
 		}
+	}
+}
+
+// TestRefusalsAreCounted: the micro service counts every query that was refused. It can do that only for
+// requests that are answered before their handler returns; under the race detector this test finds the others.
+func TestRefusalsAreCounted(t *testing.T) {
+	t.Parallel()
+	b := serve(t)
+	const refused = 50
+	for range refused {
+		if _, _, failure := query(t, b, "["); !strings.Contains(failure, "not a filter") {
+			t.Fatalf("answered with %q", failure)
+		}
+	}
+	msg, err := b.Conn.Request("$SRV.STATS.grasp-query", nil, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stats micro.Stats
+	if err := json.Unmarshal(msg.Data, &stats); err != nil {
+		t.Fatal(err)
+	}
+	// The answer to the last query may be here before it is counted.
+	if n := stats.Endpoints[0].NumErrors; n < refused-1 || n > refused {
+		t.Errorf("%d of %d refusals are counted", n, refused)
 	}
 }
