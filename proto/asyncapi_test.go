@@ -98,19 +98,21 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 	git, _ := GitSubject("repo", GitFetched)
 	held, _ := HeldKeyOf("repo", ev).Key()
 	values := map[string]map[string]string{
-		"candidate":  {"": LaneUser.Subject(), "lane": "user"},
-		"event":      {"": EventSubjectOf(ev).String(), "kind": "1621", "pubkey": somebody, "slot": short},
-		"eventsMark": {"": SubjectEventsMark},
-		"rejected":   {"": RejectedSubject{1621, short}.String(), "kind": "1621", "shortId": short},
-		"target":     {"": target, "relay": "r.example.com"},
-		"writerTurn": {"": SubjectWriterTurn},
-		"verdict":    {"": VerdictSubject("in"), "inbox": "in"},
-		"git":        {"": git, "identifier": "repo", "verb": "fetched"},
-		"held":       {"": KVSubject(BucketHeld, held), "shard": ShardName(ShardOf("repo")), "identifier": "repo", "kind": "1621", "shortId": short},
-		"relay":      {"": KVSubject(BucketRelays, "r.example.com"), "relay": "r.example.com"},
-		"claim":      {"": KVSubject(BucketClaims, ClaimKey("g", "n")), "group": "g", "name": "n"},
-		"worker":     {"": KVSubject(BucketWorkers, ClaimKey("g", "w")), "group": "g", "worker": "w"},
-		"queryIds":   {"": SubjectQueryIDs},
+		"candidateUser":    {"": LaneUser.Subject()},
+		"candidateRelease": {"": LaneRelease.Subject()},
+		"candidateSync":    {"": LaneSyncLive.Subject(), "lane": "live"},
+		"event":            {"": EventSubjectOf(ev).String(), "kind": "1621", "pubkey": somebody, "slot": short},
+		"eventsMark":       {"": SubjectEventsMark},
+		"rejected":         {"": RejectedSubject{1621, short}.String(), "kind": "1621", "shortId": short},
+		"target":           {"": target, "relay": "r.example.com"},
+		"writerTurn":       {"": SubjectWriterTurn},
+		"verdict":          {"": VerdictSubject("in"), "inbox": "in"},
+		"git":              {"": git, "identifier": "repo", "verb": "fetched"},
+		"held":             {"": KVSubject(BucketHeld, held), "shard": ShardName(ShardOf("repo")), "identifier": "repo", "kind": "1621", "shortId": short},
+		"relay":            {"": KVSubject(BucketRelays, "r.example.com"), "relay": "r.example.com"},
+		"claim":            {"": KVSubject(BucketClaims, ClaimKey("g", "n")), "group": "g", "name": "n"},
+		"worker":           {"": KVSubject(BucketWorkers, ClaimKey("g", "w")), "group": "g", "worker": "w"},
+		"queryIds":         {"": SubjectQueryIDs},
 	}
 	if a, b := slices.Sorted(maps.Keys(values)), slices.Sorted(maps.Keys(doc.Channels)); !slices.Equal(a, b) {
 		t.Fatalf("channels: the code has %q, asyncapi.yaml %q", a, b)
@@ -162,7 +164,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 	}
 	candidate := doc.Components.Messages["Candidate"].Headers.Properties
 	for name, e := range map[string]struct{ want, got []string }{
-		"lane":    {[]string{string(LaneUser), string(LaneRelease), string(LaneSyncLive), string(LaneSyncHistoric), string(LaneSyncDaily)}, doc.Channels["candidate"].Parameters["lane"].Enum},
+		"lane":    {syncLanes(), doc.Channels["candidateSync"].Parameters["lane"].Enum},
 		"verb":    {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit)}, doc.Channels["git"].Parameters["verb"].Enum},
 		"outcome": {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
 		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
@@ -174,6 +176,14 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 			t.Errorf("%s: the code has %q, asyncapi.yaml %q", name, e.want, e.got)
 		}
 	}
+}
+
+// syncLanes are the lanes of synced events, as the last token of their subjects.
+func syncLanes() (lanes []string) {
+	for _, l := range []Lane{LaneSyncLive, LaneSyncHistoric, LaneSyncDaily} {
+		lanes = append(lanes, strings.TrimPrefix(string(l), "sync."))
+	}
+	return lanes
 }
 
 func enumOf(property any) []string {

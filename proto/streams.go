@@ -8,12 +8,18 @@ import (
 
 // Streams.
 const (
-	StreamCandidates = "GRASP_CANDIDATES"
-	StreamEvents     = "GRASP_EVENTS"
-	StreamRejected   = "GRASP_REJECTED"
-	StreamTargets    = "GRASP_TARGETS"
-	StreamWriter     = "GRASP_WRITER"
+	StreamUser     = "GRASP_CANDIDATES_USER"    // candidates, a stream for each lane: see [Streams]
+	StreamRelease  = "GRASP_CANDIDATES_RELEASE" //
+	StreamSync     = "GRASP_CANDIDATES_SYNC"    //
+	StreamEvents   = "GRASP_EVENTS"
+	StreamRejected = "GRASP_REJECTED"
+	StreamTargets  = "GRASP_TARGETS"
+	StreamWriter   = "GRASP_WRITER"
 )
+
+// Retired are streams of earlier versions, whose subjects others have now. They were in memory, and nothing in
+// them was acknowledged to anybody: they are deleted, and the senders send again.
+func Retired() []string { return []string{"GRASP_CANDIDATES"} }
 
 // Buckets.
 const (
@@ -32,7 +38,7 @@ const (
 // Durable consumers of the ingest writer.
 const (
 	ConsumerTurn    = "ingest-turn"    // of GRASP_WRITER, pinned: who holds it writes
-	ConsumerUser    = "ingest-user"    // lanes of GRASP_CANDIDATES, in order of service
+	ConsumerUser    = "ingest-user"    // one of each stream of candidates, in order of service
 	ConsumerRelease = "ingest-release" //
 	ConsumerSync    = "ingest-sync"    //
 
@@ -43,7 +49,7 @@ const (
 // Sizing is what differs between deployments.
 type Sizing struct {
 	Replicas       int           // of every stream and bucket: 1 or 3
-	CandidateBytes int64         // bound of GRASP_CANDIDATES; a full queue pushes back
+	CandidateBytes int64         // bound of the queues of candidates together; a full queue pushes back
 	RejectedMaxAge time.Duration // how long rejected ids are remembered (policy.md: 7 days)
 	WorkerTTL      time.Duration // a worker that does not beat for so long is dead
 	ClaimWait      time.Duration // how long a candidate may be in the writer's hands before it is handed out again
@@ -71,15 +77,9 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		file = jetstream.MemoryStorage
 	}
 	configs := []jetstream.StreamConfig{
-		{
-			Name:        StreamCandidates,
-			Description: "events that wait for ingest's decision",
-			Subjects:    []string{prefixCandidate + ">"},
-			Retention:   jetstream.WorkQueuePolicy,
-			Storage:     jetstream.MemoryStorage,
-			MaxBytes:    s.CandidateBytes,
-			Discard:     jetstream.DiscardNew,
-		},
+		lane(StreamUser, "events of users that wait for ingest's decision", LaneUser.Subject(), s.CandidateBytes/4),
+		lane(StreamRelease, "what purgatory asks of ingest", LaneRelease.Subject(), s.CandidateBytes/4),
+		lane(StreamSync, "events of other relays that wait for ingest's decision", prefixCandidate+"sync.>", s.CandidateBytes/2),
 		{
 			Name:               StreamEvents,
 			Description:        "the log: every accepted event",
@@ -137,23 +137,35 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 
 // Consumers gives the durable consumers of the ingest writer, by stream.
 func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
-	lane := func(name string, filters ...string) jetstream.ConsumerConfig {
+	lane := func(name string) jetstream.ConsumerConfig {
 		return jetstream.ConsumerConfig{
-			Durable: name, FilterSubjects: filters, AckPolicy: jetstream.AckExplicitPolicy,
+			Durable: name, AckPolicy: jetstream.AckExplicitPolicy,
 			AckWait: s.ClaimWait, MaxAckPending: 4096, Replicas: s.Replicas, MemoryStorage: true,
 		}
 	}
 	return map[string][]jetstream.ConsumerConfig{
-		StreamCandidates: {
-			lane(ConsumerUser, LaneUser.Subject()),
-			lane(ConsumerRelease, LaneRelease.Subject()),
-			lane(ConsumerSync, prefixCandidate+"sync.>"),
-		},
+		StreamUser:    {lane(ConsumerUser)},
+		StreamRelease: {lane(ConsumerRelease)},
+		StreamSync:    {lane(ConsumerSync)},
 		StreamWriter: {{
 			Durable: ConsumerTurn, AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.TurnTTL,
 			PriorityPolicy: jetstream.PriorityPolicyPinned, PriorityGroups: []string{WriterGroup}, PinnedTTL: s.TurnTTL,
 			Replicas: s.Replicas, MemoryStorage: true,
 		}},
+	}
+}
+
+// lane declares a queue of candidates. Each lane has a stream of its own, because a stream has one bound for all
+// that is in it: synced events that filled it would keep users' events and releases out.
+func lane(name, description, subject string, maxBytes int64) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
+		Name:        name,
+		Description: description,
+		Subjects:    []string{subject},
+		Retention:   jetstream.WorkQueuePolicy,
+		Storage:     jetstream.MemoryStorage,
+		MaxBytes:    maxBytes,
+		Discard:     jetstream.DiscardNew,
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/proto"
 )
 
@@ -116,19 +117,69 @@ func TestProvisionIsIdempotentAndSurvivesRestart(t *testing.T) {
 func TestFullCandidateQueuePushesBack(t *testing.T) {
 	t.Parallel()
 	sizing := proto.DefaultSizing()
-	sizing.CandidateBytes = 4 << 10
+	sizing.CandidateBytes = 32 << 10
 	b := open(t, bus.Options{Dir: t.TempDir(), Sizing: sizing})
 	payload := make([]byte, 1<<10)
-	var err error
-	for range 8 {
-		if _, err = b.JS.Publish(t.Context(), proto.LaneUser.Subject(), payload); err != nil {
-			break
+	fill := func(lane proto.Lane) (taken int, err error) {
+		for ; taken < 100; taken++ {
+			if _, err = b.JS.Publish(t.Context(), lane.Subject(), payload); err != nil {
+				break
+			}
+		}
+		return taken, err
+	}
+	// Each lane has its own room, however full the others are.
+	for _, lane := range []proto.Lane{proto.LaneSyncHistoric, proto.LaneUser, proto.LaneRelease} {
+		taken, err := fill(lane)
+		var api *jetstream.APIError
+		if !errors.As(err, &api) || !strings.Contains(api.Description, "maximum bytes") {
+			t.Fatalf("the full queue of %s answers %v, want maximum bytes exceeded", lane, err)
+		}
+		if taken < 5 || taken > 16 {
+			t.Errorf("%s took %d KiB of 32", lane, taken)
 		}
 	}
-	var api *jetstream.APIError
-	if !errors.As(err, &api) || !strings.Contains(api.Description, "maximum bytes") {
-		t.Fatalf("a full queue answers %v, want maximum bytes exceeded", err)
+	if _, err := b.JS.Publish(t.Context(), proto.LaneSyncLive.Subject(), payload); err == nil {
+		t.Error("the lanes of sync do not share one bound")
 	}
+}
+
+// TestStreamsOfEarlierVersionsMakeRoom: an earlier version had one stream for all candidates, on whose subjects others are now. It goes
+// by itself when this version starts.
+func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
+	t.Parallel()
+	server := bustest.New(t)
+	conn, err := nats.Connect(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: "GRASP_CANDIDATES", Subjects: []string{"grasp.candidate.>"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.MemoryStorage,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "ingest-user", FilterSubject: "grasp.candidate.user", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.Publish(t.Context(), "grasp.candidate.user", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, bus.Options{URL: server.URL})
+	for _, lane := range []proto.Lane{proto.LaneUser, proto.LaneRelease, proto.LaneSyncDaily} {
+		if _, err := b.JS.Publish(t.Context(), lane.Subject(), []byte("{}")); err != nil {
+			t.Errorf("%s: %v", lane, err)
+		}
+	}
+	if _, err := b.JS.Stream(t.Context(), "GRASP_CANDIDATES"); !errors.Is(err, jetstream.ErrStreamNotFound) {
+		t.Errorf("the earlier stream: %v", err)
+	}
+	open(t, bus.Options{URL: server.URL}) // and once more
 }
 
 func TestListenErrorsAreSentences(t *testing.T) {

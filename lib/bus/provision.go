@@ -31,6 +31,12 @@ const (
 func (b *Bus) provision(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, provisionTimeout)
 	defer cancel()
+	for _, name := range proto.Retired() {
+		err := patiently(ctx, func(ctx context.Context) error { return b.JS.DeleteStream(ctx, name) })
+		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("delete stream %s of an earlier version: %w", name, err)
+		}
+	}
 	for _, cfg := range proto.Streams(b.sizing) {
 		err := patiently(ctx, func(ctx context.Context) error { return b.ensureStream(ctx, cfg) })
 		if err != nil {

@@ -3,6 +3,7 @@
 package candidates
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,8 +25,12 @@ import (
 
 // Limits and times of a Sender. Tests shorten them.
 const (
-	// window is how many candidates may be without a verdict; more wait, and with them the socket they came from.
-	window = 2048
+	// maxInside and maxBytes are how many candidates may be without a verdict, and how many bytes they may have
+	// together; more wait, and with them the socket they came from.
+	maxInside = 2048
+	maxBytes  = 8 << 20
+	// overhead is about what a candidate takes beside its event.
+	overhead = 512
 	// resendAfter is how long a verdict is waited for, and maxTries how often.
 	resendAfter = 15 * time.Second
 	maxTries    = 8
@@ -59,7 +64,7 @@ type Sender struct {
 	conn  *nats.Conn
 	log   *slog.Logger
 	inbox string
-	room  chan struct{}
+	room  *window
 
 	verdicts *nats.Subscription
 
@@ -75,6 +80,7 @@ type Sender struct {
 type waiting struct {
 	msg   *nats.Msg // its data and header are never written to once it is here
 	done  func(proto.Verdict, error)
+	from  string    // who shares the window, see Candidate.origin
 	tries int       // sends that the queue did not refuse
 	at    time.Time // when to send again
 }
@@ -82,12 +88,12 @@ type waiting struct {
 // New makes a sender with an inbox of its own, which it listens to from now on; Run does the rest.
 func New(conn *nats.Conn, log *slog.Logger) (*Sender, error) {
 	s := &Sender{
-		conn: conn, log: log, inbox: proto.VerdictSubject(nuid.Next()), room: make(chan struct{}, window), waiting: map[string]*waiting{},
+		conn: conn, log: log, inbox: proto.VerdictSubject(nuid.Next()), room: newWindow(maxInside, maxBytes), waiting: map[string]*waiting{},
 		resendAfter: resendAfter, busyPause: busyPause, lookEvery: lookEvery, maxTries: maxTries, ended: make(chan struct{}),
 	}
 	var err error
 	// Room for a second try beside a first whose acknowledgement is still out; an acknowledgement that was lost is given up in time.
-	if s.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(2*window), jetstream.WithPublishAsyncTimeout(resendAfter),
+	if s.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(2*maxInside), jetstream.WithPublishAsyncTimeout(resendAfter),
 		jetstream.WithPublishAsyncErrHandler(s.refused)); err != nil {
 		return nil, fmt.Errorf("open JetStream: %w", err)
 	}
@@ -125,35 +131,37 @@ func (s *Sender) endAll() {
 	}
 }
 
-// Offer sends a candidate. It blocks while too many are without a verdict, until ctx ends. After an error Done is not called.
+// Offer sends a candidate. It blocks while too many are without a verdict, or too many bytes, until ctx ends. Those
+// who wait are served by turns: the client or relay with the least bytes under way comes first. After an error Done
+// is not called.
 func (s *Sender) Offer(ctx context.Context, c Candidate) error {
 	payload, err := c.Event.MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("encode candidate: %w", err)
 	}
-	select {
-	case s.room <- struct{}{}:
-	case <-s.ended:
-		return ErrEnded
-	case <-ctx.Done():
-		return ctx.Err()
+	from := c.origin()
+	if err := s.room.enter(ctx, s.ended, from, overhead+len(payload)); err != nil {
+		return err
 	}
 	s.mu.Lock()
 	select {
 	case <-s.ended:
 		s.mu.Unlock()
-		<-s.room
+		s.room.leave(from, overhead+len(payload))
 		return ErrEnded
 	default:
 	}
 	s.next++
 	ref := strconv.FormatUint(s.next, 36)
 	msg := &nats.Msg{Subject: c.Lane.Subject(), Data: payload, Header: c.header(s.inbox, ref)}
-	s.waiting[ref] = &waiting{msg: msg, done: c.Done, tries: 1, at: time.Now().Add(s.resendAfter)}
+	s.waiting[ref] = &waiting{msg: msg, done: c.Done, from: from, tries: 1, at: time.Now().Add(s.resendAfter)}
 	s.mu.Unlock()
 	s.publish(ref, msg)
 	return nil
 }
+
+// origin is who the candidate comes from, of those who share the sender's window.
+func (c Candidate) origin() string { return cmp.Or(c.Client, c.Relay) }
 
 func (c Candidate) header(inbox, ref string) nats.Header {
 	h := nats.Header{}
@@ -242,7 +250,7 @@ func (s *Sender) end(ref string, v proto.Verdict, err error) {
 	delete(s.waiting, ref)
 	s.mu.Unlock()
 	if w != nil {
-		<-s.room
+		s.room.leave(w.from, overhead+len(w.msg.Data))
 		w.done(v, err)
 	}
 }

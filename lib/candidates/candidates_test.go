@@ -71,6 +71,12 @@ type ending struct {
 	err     error
 }
 
+// inside is how many candidates take room in the sender's window.
+func inside(s *Sender) int {
+	n, _ := s.room.inside()
+	return n
+}
+
 func event(n int) *nostr.Event {
 	ev := &nostr.Event{PubKey: strings.Repeat("ab", 32), Kind: 1, CreatedAt: nostr.Timestamp(n), Content: strings.Repeat("x", 200), Sig: strings.Repeat("0", 128)}
 	ev.ID = ev.GetID()
@@ -119,7 +125,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 // ingest takes candidates from the queue and answers those that decide says yes to. It returns how many it has taken.
 func ingest(t *testing.T, b *bus.Bus, decide func(m jetstream.Msg) bool) (taken *atomic.Int64) {
 	t.Helper()
-	consumer, err := b.JS.Consumer(t.Context(), proto.StreamCandidates, proto.ConsumerSync)
+	consumer, err := b.JS.Consumer(t.Context(), proto.StreamSync, proto.ConsumerSync)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,8 +185,8 @@ func TestVerdictReachesDone(t *testing.T) {
 	if h := *header.Load(); h.Get(proto.HeaderSource) != "live" || h.Get(proto.HeaderRelay) != "wss://r.example" || h.Get(proto.HeaderClient) != "192.0.2.1" || h.Get(proto.HeaderAction) != "" {
 		t.Errorf("sent with %v", h)
 	}
-	if s.Waiting() != 0 || len(s.room) != 0 || taken.Load() != 1 {
-		t.Errorf("%d wait, %d in the room, %d sent", s.Waiting(), len(s.room), taken.Load())
+	if s.Waiting() != 0 || inside(s) != 0 || taken.Load() != 1 {
+		t.Errorf("%d wait, %d in the room, %d sent", s.Waiting(), inside(s), taken.Load())
 	}
 }
 
@@ -231,8 +237,8 @@ func TestItIsGivenUpAfterManyTries(t *testing.T) {
 		t.Fatalf("ended as %+v, want ErrNoVerdict", e)
 	}
 	eventually(t, "all tries arrive", func() bool { return taken.Load() == 3 })
-	if s.Waiting() != 0 || len(s.room) != 0 {
-		t.Fatalf("%d wait, %d in the room", s.Waiting(), len(s.room))
+	if s.Waiting() != 0 || inside(s) != 0 {
+		t.Fatalf("%d wait, %d in the room", s.Waiting(), inside(s))
 	}
 }
 
@@ -247,7 +253,7 @@ func TestAFullQueueLosesNothing(t *testing.T) {
 	for i := range n {
 		ends = append(ends, offer(t, s, i))
 	}
-	stream, err := b.JS.Stream(t.Context(), proto.StreamCandidates)
+	stream, err := b.JS.Stream(t.Context(), proto.StreamSync)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,8 +275,8 @@ func TestAFullQueueLosesNothing(t *testing.T) {
 			t.Fatalf("candidate %d ended as %+v", i, e)
 		}
 	}
-	if s.Waiting() != 0 || len(s.room) != 0 {
-		t.Fatalf("%d wait, %d in the room", s.Waiting(), len(s.room))
+	if s.Waiting() != 0 || inside(s) != 0 {
+		t.Fatalf("%d wait, %d in the room", s.Waiting(), inside(s))
 	}
 }
 
@@ -279,7 +285,7 @@ func TestTheWindowPushesBack(t *testing.T) {
 	b := openBus(t, 64<<20)
 	s, _ := start(t, b, nil)
 	var first <-chan ending
-	for i := range window {
+	for i := range maxInside {
 		if ends := offer(t, s, i); i == 0 {
 			first = ends
 		}
@@ -290,15 +296,15 @@ func TestTheWindowPushesBack(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("one more than the window: %v, want it to wait", err)
 	}
-	if s.Waiting() != window {
-		t.Fatalf("%d wait, want %d", s.Waiting(), window)
+	if s.Waiting() != maxInside {
+		t.Fatalf("%d wait, want %d", s.Waiting(), maxInside)
 	}
 	// One verdict makes room for one.
 	s.judged(&nats.Msg{Data: []byte(`{"verdicts":[{"ref":"1"},{"ref":"1"}]}`)})
 	ended(t, first)
-	offer(t, s, window)
-	if len(s.room) != window {
-		t.Fatalf("%d in the room, want %d", len(s.room), window)
+	offer(t, s, maxInside)
+	if inside(s) != maxInside {
+		t.Fatalf("%d in the room, want %d", inside(s), maxInside)
 	}
 }
 
@@ -312,8 +318,8 @@ func TestRunEndsWhatWaits(t *testing.T) {
 		t.Fatalf("ended as %+v, want ErrEnded", e)
 	}
 	err := s.Offer(t.Context(), Candidate{Event: event(2), Lane: proto.LaneUser, Done: func(proto.Verdict, error) { t.Error("what was refused ended") }})
-	if !errors.Is(err, ErrEnded) || len(s.room) != 0 {
-		t.Fatalf("offered after the end: %v, %d in the room", err, len(s.room))
+	if !errors.Is(err, ErrEnded) || inside(s) != 0 {
+		t.Fatalf("offered after the end: %v, %d in the room", err, inside(s))
 	}
 }
 
@@ -327,8 +333,8 @@ func TestWhatIsTooLargeEndsAtOnce(t *testing.T) {
 	if err := s.Offer(t.Context(), Candidate{Event: large, Lane: proto.LaneUser, Done: func(v proto.Verdict, err error) { ends <- ending{v, err} }}); err != nil {
 		t.Fatal(err)
 	}
-	if e := ended(t, ends); !errors.Is(e.err, nats.ErrMaxPayload) || len(s.room) != 0 {
-		t.Fatalf("ended as %+v, %d in the room", e, len(s.room))
+	if e := ended(t, ends); !errors.Is(e.err, nats.ErrMaxPayload) || inside(s) != 0 {
+		t.Fatalf("ended as %+v, %d in the room", e, inside(s))
 	}
 }
 
@@ -370,7 +376,7 @@ func TestEveryCandidateEndsOnce(t *testing.T) {
 			t.Fatalf("candidate %s: %v", name, e.err)
 		}
 	}
-	eventually(t, "nothing waits", func() bool { return s.Waiting() == 0 && len(s.room) == 0 })
+	eventually(t, "nothing waits", func() bool { return s.Waiting() == 0 && inside(s) == 0 })
 }
 
 func TestUnreadableVerdictsArePassedOver(t *testing.T) {

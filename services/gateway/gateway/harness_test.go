@@ -130,7 +130,7 @@ func start(t testing.TB, judge decide, args ...string) *system {
 
 // write stands in for ingest: it appends candidates to the log, one after the other, and tells.
 func (sys *system) write(t testing.TB, ctx context.Context, judge decide) {
-	consumer, err := sys.Bus.JS.Consumer(ctx, proto.StreamCandidates, proto.ConsumerUser)
+	consumer, err := sys.Bus.JS.Consumer(ctx, proto.StreamUser, proto.ConsumerUser)
 	if err != nil {
 		if ctx.Err() == nil { // else the test was quicker
 			t.Error(err)

@@ -16,6 +16,8 @@ import (
 const (
 	maxBatchBytes = 4 << 20
 	laneBytes     = 8 << 20
+	// shares is the part of a batch that is kept for a lane that comes after others, as a divisor.
+	shares = 8
 )
 
 // lanes are the candidates that were fetched and wait for their decision, by lane. Fetching goes on while a batch is decided and
@@ -24,6 +26,7 @@ type lanes struct {
 	user, release, sync *lane
 	consuming           []jetstream.ConsumeContext
 	cancel              context.CancelFunc
+	small               int // batches taken, to know every eighth one
 }
 
 // lane is one of them: bounded in messages by its channel and in bytes by its room.
@@ -41,10 +44,14 @@ func openLanes(ctx context.Context, js jetstream.JetStream, ahead int, log *slog
 	ctx, cancel := context.WithCancel(ctx)
 	l := &lanes{user: newLane(ahead), release: newLane(ahead), sync: newLane(ahead), cancel: cancel}
 	for _, lane := range []struct {
-		consumer string
+		stream, consumer string
 		*lane
-	}{{proto.ConsumerUser, l.user}, {proto.ConsumerRelease, l.release}, {proto.ConsumerSync, l.sync}} {
-		consumer, err := js.Consumer(ctx, proto.StreamCandidates, lane.consumer)
+	}{
+		{proto.StreamUser, proto.ConsumerUser, l.user},
+		{proto.StreamRelease, proto.ConsumerRelease, l.release},
+		{proto.StreamSync, proto.ConsumerSync, l.sync},
+	} {
+		consumer, err := js.Consumer(ctx, lane.stream, lane.consumer)
 		if err != nil {
 			l.close()
 			return nil, fmt.Errorf("open lane %s: %w", lane.consumer, err)
@@ -93,10 +100,11 @@ func (l *lane) put(ctx context.Context, m jetstream.Msg) {
 // giveBack lets a candidate be delivered again at once. If that fails, it comes back when its time for an answer is over.
 func giveBack(m jetstream.Msg) { _ = m.Nak() }
 
-// next waits for candidates, at most until deadline, and takes up to most: users' first, then releases, then synced ones. A share is
-// kept for the synced ones, so that users slow a sync down but never stop it. Nothing waits for a batch to become full.
+// next waits for candidates, at most until deadline, and takes up to most: users' first, then releases, then synced ones. An eighth of a
+// batch, in candidates and in bytes, is kept for releases and another for synced ones, so that users slow them down but never stop them.
+// Of batches that are too small for shares, every eighth begins with one of these two. Nothing waits for a batch to become full.
 func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) []jetstream.Msg {
-	t := taken{most: most}
+	t := taken{}
 	if l.waiting() == 0 {
 		select {
 		case m := <-l.user.fetched:
@@ -111,11 +119,33 @@ func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) [
 			return nil
 		}
 	}
-	share := min(len(l.sync.fetched), most/8)
-	t.from(l.user, most-share)
-	t.from(l.release, most-share)
-	t.from(l.sync, most)
+	if l.small++; most < shares && l.small%shares == 0 {
+		t.from(l.late(), most, maxBatchBytes)
+	}
+	forSync, forRelease := l.sync.share(most), l.release.share(most)
+	t.from(l.user, most-forSync.msgs-forRelease.msgs, maxBatchBytes-forSync.bytes-forRelease.bytes)
+	t.from(l.release, most-forSync.msgs, maxBatchBytes-forSync.bytes)
+	t.from(l.sync, most, maxBatchBytes)
 	return t.msgs
+}
+
+// late is the lane that comes first in a small batch that is not filled in the usual order: releases and synced ones by turns.
+func (l *lanes) late() *lane {
+	if l.small/shares%2 == 0 {
+		return l.release
+	}
+	return l.sync
+}
+
+// share is what is kept of a batch for a lane: nothing if nothing waits in it.
+type share struct{ msgs, bytes int }
+
+func (l *lane) share(most int) share {
+	waiting := len(l.fetched)
+	if waiting == 0 {
+		return share{}
+	}
+	return share{min(waiting, most/shares), maxBatchBytes / shares}
 }
 
 func (l *lanes) waiting() int {
@@ -123,8 +153,8 @@ func (l *lanes) waiting() int {
 }
 
 type taken struct {
-	most, bytes int
-	msgs        []jetstream.Msg
+	bytes int
+	msgs  []jetstream.Msg
 }
 
 func (t *taken) add(l *lane, m jetstream.Msg) {
@@ -133,8 +163,9 @@ func (t *taken) add(l *lane, m jetstream.Msg) {
 	t.bytes += len(m.Data())
 }
 
-func (t *taken) from(l *lane, most int) {
-	for len(t.msgs) < most && t.bytes < maxBatchBytes {
+// from takes from a lane until so many candidates, or so many bytes, are taken in all.
+func (t *taken) from(l *lane, most, mostBytes int) {
+	for len(t.msgs) < most && t.bytes < mostBytes {
 		select {
 		case m := <-l.fetched:
 			t.add(l, m)

@@ -111,7 +111,8 @@ func TestCrashBetweenCommitsHeals(t *testing.T) {
 			<-crashed
 			// The first replica never goes on: its commit of the held events is fenced off by the second one's mark.
 			if !again {
-				purge(t, b, proto.StreamCandidates)
+				purge(t, b, proto.StreamUser)
+				purge(t, b, proto.StreamRelease)
 			}
 			second := start(t, b, "second", nil)
 			eventually(t, "the standby takes over", second.Writing)
@@ -229,7 +230,7 @@ func TestMalformedCandidatesDoNotStandInTheWay(t *testing.T) {
 	if v := s.ask(proto.LaneUser, good); v.Outcome != proto.Duplicate {
 		t.Fatalf("the good one, sent again: %+v", v)
 	}
-	eventually(t, "the queue is empty", func() bool { return messages(t, b, proto.StreamCandidates) == 0 })
+	eventually(t, "the queue is empty", func() bool { return queued(t, b) == 0 })
 }
 
 func TestRestartGoesOn(t *testing.T) {
@@ -385,7 +386,7 @@ func TestUnstorableEventIsLeftOut(t *testing.T) {
 	if got := logIDs(t, b); !sameIDs(got, events) {
 		t.Errorf("the log has %d events", len(got))
 	}
-	eventually(t, "the queue is empty", func() bool { return messages(t, b, proto.StreamCandidates) == 0 })
+	eventually(t, "the queue is empty", func() bool { return queued(t, b) == 0 })
 }
 
 // A lane in flood leaves a share to a sync.
@@ -405,7 +406,7 @@ func TestLanesAreServedInOrder(t *testing.T) {
 		return counts
 	}
 	for i, want := range []map[string]int{
-		{"user": 70, "sync": 10}, {"user": 30, "release": 40, "sync": 10}, {"release": 60, "sync": 20}, {"sync": 60},
+		{"user": 60, "release": 10, "sync": 10}, {"user": 40, "release": 30, "sync": 10}, {"release": 60, "sync": 20}, {"sync": 60},
 	} {
 		if got := next(80); !maps.Equal(got, want) {
 			t.Errorf("batch %d: %v, want %v", i, got, want)
@@ -416,6 +417,82 @@ func TestLanesAreServedInOrder(t *testing.T) {
 	}
 	if !l.user.room.TryAcquire(laneBytes) {
 		t.Error("room is not given back")
+	}
+}
+
+// Neither few large candidates of users nor a batch that is too small to be shared keep the other lanes out.
+func TestUsersNeverFillEveryBatch(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name          string
+		most, bytes   int
+		batches, want int
+	}{
+		{"large", 500, 1 << 20, 1, 1},
+		{"small batches", 1, 100, 16, 1},
+	} {
+		l := &lanes{user: newLane(100), release: newLane(100), sync: newLane(100)}
+		l.release.put(t.Context(), &message{subject: "release", data: make([]byte, 100)})
+		l.sync.put(t.Context(), &message{subject: "sync", data: make([]byte, 100)})
+		counts := map[string]int{}
+		for range tc.batches {
+			for range 8 {
+				if len(l.user.fetched) < 8 {
+					l.user.put(t.Context(), &message{subject: "user", data: make([]byte, tc.bytes)})
+				}
+			}
+			for _, m := range l.next(t.Context(), tc.most, nil) {
+				counts[m.Subject()]++
+			}
+		}
+		if counts["release"] != tc.want || counts["sync"] != tc.want || counts["user"] == 0 {
+			t.Errorf("%s: %v after %d batches", tc.name, counts, tc.batches)
+		}
+	}
+}
+
+// A lane of synced events that is full keeps out neither users' events nor releases, and both are decided before most of it.
+func TestAFullSyncLaneKeepsNobodyElseOut(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	s := newSender(t, b, "full")
+	first := start(t, b, "one", nil)
+	held, issue := newPerson(2).announcement("tree", 100), newPerson(1).issue(newPerson(2), "tree", 1)
+	if v := s.ask(proto.LaneUser, held); v.Outcome != proto.HeldBack {
+		t.Fatalf("a new announcement: %+v", v)
+	}
+	first.stop()
+	// Nobody decides until the lane takes no more.
+	content := strings.Repeat("x", 900<<10)
+	synced := 0
+	for {
+		ev := newPerson(1000+synced).event(10317, 100, content)
+		_, err := b.JS.PublishMsg(t.Context(), s.message(proto.LaneSyncHistoric, encode(t, ev)))
+		if err != nil && !strings.Contains(err.Error(), "maximum bytes exceeded") {
+			t.Fatal(err)
+		}
+		if err != nil {
+			break
+		}
+		synced++
+	}
+	if synced < 30 {
+		t.Fatalf("the lane is full after %d candidates: the test needs more", synced)
+	}
+	s.act(proto.ActionRelease, held)
+	grasps := newPerson(3).grasps(1)
+	s.send(proto.LaneUser, grasps)
+	start(t, b, "two", nil)
+	// What was fetched first may be decided first, which is no more than two batches of 4 MiB.
+	seen := map[string]proto.Outcome{}
+	for _, v := range s.wait(1 + synced + 2)[1:20] {
+		seen[v.ID] = v.Outcome
+	}
+	if seen[held.ID] != proto.Accepted || seen[grasps.ID] != proto.Accepted {
+		t.Errorf("decided at first: %v", seen)
+	}
+	if v := s.ask(proto.LaneUser, issue); v.Outcome != proto.Accepted {
+		t.Errorf("an issue of what was released: %+v", v)
 	}
 }
 
@@ -440,6 +517,15 @@ func TestLaneIsBoundedInBytes(t *testing.T) {
 	if m := <-filled; m.ended != "nak" {
 		t.Errorf("what found no room was %s", m.ended)
 	}
+}
+
+// queued counts the candidates of all lanes that are not decided.
+func queued(t *testing.T, b *bus.Bus) (n uint64) {
+	t.Helper()
+	for _, stream := range []string{proto.StreamUser, proto.StreamRelease, proto.StreamSync} {
+		n += messages(t, b, stream)
+	}
+	return n
 }
 
 func messages(t *testing.T, b *bus.Bus, name string) uint64 {

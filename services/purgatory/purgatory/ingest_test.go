@@ -43,7 +43,7 @@ func playIngest(t testing.TB, b *bus.Bus) *ingest {
 		TB: t, bus: b, held: map[string]proto.Held{}, accepted: map[string]int{}, asked: map[string]int{}, refuse: map[string]bool{},
 		verdicts: map[string]proto.Verdict{}, hold: time.Hour, silent: time.Hour,
 	}
-	consumer, err := b.JS.Consumer(t.Context(), proto.StreamCandidates, proto.ConsumerRelease)
+	consumer, err := b.JS.Consumer(t.Context(), proto.StreamRelease, proto.ConsumerRelease)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -400,7 +400,7 @@ func TestStopDuringAPush(t *testing.T) {
 }
 
 func candidatesWaiting(t *testing.T, w *world) uint64 {
-	stream, err := w.Bus.JS.Stream(t.Context(), proto.StreamCandidates)
+	stream, err := w.Bus.JS.Stream(t.Context(), proto.StreamRelease)
 	if err != nil {
 		t.Fatal(err)
 	}

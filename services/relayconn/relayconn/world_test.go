@@ -264,7 +264,7 @@ type ingest struct {
 func newIngest(t testing.TB, b *bus.Bus) *ingest {
 	t.Helper()
 	i := &ingest{known: map[string]bool{}, verdicts: map[string]proto.Outcome{}}
-	consumer, err := b.JS.Consumer(t.Context(), proto.StreamCandidates, proto.ConsumerSync)
+	consumer, err := b.JS.Consumer(t.Context(), proto.StreamSync, proto.ConsumerSync)
 	if err != nil {
 		t.Fatal(err)
 	}
