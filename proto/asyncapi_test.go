@@ -158,7 +158,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 			headers[h] = true
 		}
 	}
-	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderGone, HeaderTraceParent}
+	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderGone, HeaderLevel, HeaderTraceParent}
 	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(slices.Sorted(slices.Values(want)), got) {
 		t.Errorf("headers: the code has %q, asyncapi.yaml %q", want, got)
 	}

@@ -24,6 +24,10 @@ const (
 	// HeaderGone is "true" on a change of a target that withdraws it, for readers that take the headers only.
 	HeaderGone = "Grasp-Gone"
 
+	// HeaderLevel is the highest [Level] that a target wants of a repository, on every change of it, for readers that
+	// take the headers only; absent where the target has no repository.
+	HeaderLevel = "Grasp-Level"
+
 	// HeaderTraceParent is W3C trace context.
 	HeaderTraceParent = "traceparent"
 )

@@ -96,12 +96,14 @@ type TargetChange struct {
 
 // RepoChange changes what is wanted of one repository from one relay.
 type RepoChange struct {
-	Ref       string   `json:"ref"` // 30617:<pubkey>:<identifier>
-	Gone      bool     `json:"gone,omitempty"`
-	Level     Level    `json:"level,omitempty"`      // empty: as it was
-	Authors   []string `json:"authors,omitempty"`    // StateOnly: the maintainers known; replaces the list if not empty
-	Roots     []string `json:"roots,omitempty"`      // ids of root events added
-	RootsGone []string `json:"roots_gone,omitempty"` // ids of root events that are no more
+	Ref     string   `json:"ref"` // 30617:<pubkey>:<identifier>
+	Gone    bool     `json:"gone,omitempty"`
+	Level   Level    `json:"level,omitempty"`   // empty: as it was
+	Authors []string `json:"authors,omitempty"` // StateOnly: the maintainers known; replaces the list if not empty
+	// AuthorsAdded are further ones, of a list that does not fit into one message.
+	AuthorsAdded []string `json:"authors_added,omitempty"`
+	Roots        []string `json:"roots,omitempty"`      // ids of root events added
+	RootsGone    []string `json:"roots_gone,omitempty"` // ids of root events that are no more
 }
 
 // RelayState is a value of the bucket grasp-relays: how the connection to a relay stands, so that a successor goes on there.

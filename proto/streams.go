@@ -108,6 +108,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 			AllowRollup:        true,
 			AllowAtomicPublish: true,
 			AllowDirect:        true,
+			AllowMsgTTL:        true, // what says that a relay is no target any more goes by itself
 		},
 		{
 			Name:              StreamWriter,

@@ -105,7 +105,9 @@ type Sync struct {
 	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" name:"sync-filters-at-once" default:"4" min:"1" max:"1000" help:"Historic subscriptions open at once on a connection."`
 	MaxFilters          int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" default:"70" min:"1" max:"10000" help:"More live filters than this on a connection are consolidated."`
 	MaxEventBytes       int64         `env:"NGIT_SYNC_MAX_MESSAGE_BYTES" name:"sync-max-message-bytes" default:"1048576" min:"1024" max:"1048576" help:"Largest message taken from another relay, in bytes."`
-	MaxRelaysPerWorker  int           `env:"NGIT_SYNC_MAX_RELAYS" name:"sync-max-relays" default:"10000" min:"1" max:"1000000" help:"Most relays that one worker claims."`
+	MaxTargets          int           `env:"NGIT_SYNC_MAX_TARGETS" name:"sync-max-targets" default:"20000" min:"1" max:"1000000" help:"Most relays that are asked because a served announcement lists them. Where more are listed, owners take turns."`
+	MaxHeldTargets      int           `env:"NGIT_SYNC_MAX_HELD_TARGETS" name:"sync-max-held-targets" default:"1000" min:"0" max:"1000000" help:"Most further relays that are asked for states because an announcement in purgatory lists them. Where more are listed, clients and relays that the announcements came from take turns."`
+	MaxRelaysPerWorker  int           `env:"NGIT_SYNC_MAX_RELAYS" name:"sync-max-relays" default:"10000" min:"1" max:"1000000" help:"Most relays that one worker claims. Those that only announcements in purgatory list give way to others."`
 }
 
 // Git says how git data is kept, hunted and served (spec/purgatory.md).

@@ -1,35 +1,37 @@
 package target
 
 import (
-	"maps"
+	"reflect"
 	"slices"
 
 	"tendril.dev/proto"
 )
 
-// Bounds of one change, so that a message stays far below the bus's 1 MiB: ids are 64 hex digits, a reference up to a few hundred bytes.
+// Bytes of a change as JSON, at most: of one beside its URL and repositories, of one repository beside its reference
+// and lists, and of one id or author in a list.
 const (
-	maxIDsPerChange   = 4000
-	maxReposPerChange = 500
+	changeBytes = 128
+	repoBytes   = 160
+	itemBytes   = 67
 )
 
-// Diff gives the changes that lead from one target to another, none if they are the same. Their order matters.
-func Diff(from, to Target) []proto.TargetChange {
+// Diff gives the changes that lead from one target to another, none if they are the same. Their order matters. No change is larger
+// than limit, in bytes of JSON, unless a single repository's reference is.
+func Diff(from, to Target, limit int) []proto.TargetChange {
 	if !to.Exists() {
 		if !from.Exists() {
 			return nil
 		}
 		return []proto.TargetChange{{URL: from.URL, Gone: true}}
 	}
-	p := packer{url: to.URL, bootstrap: to.Bootstrap}
-	for _, ref := range slices.Sorted(maps.Keys(from.Repos)) {
-		if _, kept := to.Repos[ref]; !kept {
-			p.add(proto.RepoChange{Ref: ref, Gone: true})
-		}
+	p := packer{url: to.URL, bootstrap: to.Bootstrap, limit: limit - changeBytes - quoted(to.URL)}
+	gone, changed := changedRepos(from.Repos, to.Repos)
+	for _, ref := range gone {
+		p.begin(ref, 0)
+		p.add(proto.RepoChange{Ref: ref, Gone: true}, 0)
 	}
-	for _, ref := range slices.Sorted(maps.Keys(to.Repos)) {
-		old, known := from.Repos[ref]
-		p.addRepo(ref, old, to.Repos[ref], known)
+	for _, ref := range changed {
+		p.addRepo(ref, from.Repos[ref], to.Repos[ref])
 	}
 	if from.URL != to.URL || from.Bootstrap != to.Bootstrap {
 		p.flushAlways()
@@ -37,12 +39,37 @@ func Diff(from, to Target) []proto.TargetChange {
 	return p.flush()
 }
 
+// changedRepos are the references that only the first has, and those that the second has anew or otherwise, sorted. Targets that
+// share their repositories, as most of two versions do, cost next to nothing.
+func changedRepos(from, to map[string]Repo) (gone, changed []string) {
+	if len(from) == len(to) && reflect.ValueOf(from).Pointer() == reflect.ValueOf(to).Pointer() {
+		return nil, nil
+	}
+	for ref := range from {
+		if _, kept := to[ref]; !kept {
+			gone = append(gone, ref)
+		}
+	}
+	for ref, r := range to {
+		if old, known := from[ref]; !known || !r.equal(old) {
+			changed = append(changed, ref)
+		}
+	}
+	slices.Sort(gone)
+	slices.Sort(changed)
+	return gone, changed
+}
+
+func (r Repo) equal(o Repo) bool {
+	return r.Level == o.Level && slices.Equal(r.Authors, o.Authors) && (sameList(r.Roots, o.Roots) || slices.Equal(r.Roots, o.Roots))
+}
+
 // Snapshot gives changes that mean the target whatever was said before; the first is to replace all earlier ones (Nats-Rollup).
-func Snapshot(t Target) []proto.TargetChange {
+func Snapshot(t Target, limit int) []proto.TargetChange {
 	if !t.Exists() {
 		return nil
 	}
-	changes := Diff(Target{}, t)
+	changes := Diff(Target{}, t, limit)
 	changes[0].Snapshot = true
 	return changes
 }
@@ -51,44 +78,77 @@ func Snapshot(t Target) []proto.TargetChange {
 type packer struct {
 	url       string
 	bootstrap bool
+	limit     int // bytes of the repositories of one change
 	full      []proto.TargetChange
 	repos     []proto.RepoChange
-	ids       int
+	bytes     int
 }
 
-func (p *packer) addRepo(ref string, from, to Repo, known bool) {
-	c := proto.RepoChange{Ref: ref}
-	changed := !known
-	if from.Level != to.Level {
-		c.Level, changed = to.Level, true
+// begin makes sure that the change at hand has room for an entry with so many items, and says for how many it has; 1 at least.
+func (p *packer) begin(ref string, items int) (room int) {
+	entry := repoBytes + quoted(ref)
+	if len(p.repos) > 0 && p.bytes+entry+itemBytes*min(items, 1) > p.limit {
+		p.flushAlways()
 	}
+	return max(1, (p.limit-p.bytes-entry)/itemBytes)
+}
+
+func (p *packer) add(c proto.RepoChange, items int) {
+	p.repos = append(p.repos, c)
+	p.bytes += repoBytes + quoted(c.Ref) + itemBytes*items
+}
+
+// addRepo adds what is different of one repository, in as many parts as it takes: the first says the level and replaces the authors, the others
+// add to the lists.
+func (p *packer) addRepo(ref string, from, to Repo) {
+	c := proto.RepoChange{Ref: ref}
+	if from.Level != to.Level {
+		c.Level = to.Level
+	}
+	var authors []string
 	if to.Level == proto.LevelStateOnly && (c.Level != "" || !slices.Equal(from.Authors, to.Authors)) {
-		c.Authors, changed = to.Authors, true
+		authors = to.Authors
 	}
 	added, gone := differences(from.Roots, to.Roots)
-	for len(added)+len(gone) > 0 {
-		room := maxIDsPerChange - p.ids
-		if room == 0 {
-			p.flushAlways()
-			continue
+	for part := 0; part == 0 || len(authors)+len(added)+len(gone) > 0; part++ {
+		left := len(authors) + len(added) + len(gone)
+		room := p.begin(ref, left)
+		some := authors[:min(len(authors), room)]
+		authors = authors[len(some):]
+		if part == 0 {
+			c.Authors = some
+		} else {
+			c.AuthorsAdded = some
 		}
-		c.Roots, added = hexUpTo(added, room)
-		c.RootsGone, gone = hexUpTo(gone, room-len(c.Roots))
-		p.add(c)
-		c, changed = proto.RepoChange{Ref: ref}, false
+		c.Roots, added = hexUpTo(added, room-len(some))
+		c.RootsGone, gone = hexUpTo(gone, room-len(some)-len(c.Roots))
+		p.add(c, left-len(authors)-len(added)-len(gone))
+		c = proto.RepoChange{Ref: ref}
 	}
-	if changed {
-		p.add(c)
+}
+
+// quoted is the most bytes that a string takes as JSON.
+func quoted(s string) int {
+	n := 2
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			n += 6 // as \u003c
+		} else {
+			n++
+		}
 	}
+	return n
 }
 
 // differences compares two sorted lists; the very same slice, which is the usual case, costs nothing.
 func differences(from, to []ID) (added, gone []ID) {
-	if len(from) == len(to) && (len(to) == 0 || &from[0] == &to[0]) {
+	if sameList(from, to) {
 		return nil, nil
 	}
 	return Missing(to, from), Missing(from, to)
 }
+
+func sameList(a, b []ID) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 func hexUpTo(ids []ID, room int) (list []string, rest []ID) {
 	n := min(len(ids), room)
@@ -98,17 +158,9 @@ func hexUpTo(ids []ID, room int) (list []string, rest []ID) {
 	return list, ids[n:]
 }
 
-func (p *packer) add(c proto.RepoChange) {
-	p.repos = append(p.repos, c)
-	p.ids += len(c.Roots) + len(c.RootsGone)
-	if len(p.repos) == maxReposPerChange || p.ids >= maxIDsPerChange {
-		p.flushAlways()
-	}
-}
-
 func (p *packer) flushAlways() {
 	p.full = append(p.full, proto.TargetChange{URL: p.url, Bootstrap: p.bootstrap, Repos: p.repos})
-	p.repos, p.ids = nil, 0
+	p.repos, p.bytes = nil, 0
 }
 
 func (p *packer) flush() []proto.TargetChange {

@@ -52,6 +52,17 @@ func SortIDs(ids []ID) []ID {
 // Exists reports whether the target is one at all.
 func (t Target) Exists() bool { return t.URL != "" }
 
+// Level is the highest level that the target wants of a repository; empty: it has none.
+func (t Target) Level() (highest proto.Level) {
+	for _, r := range t.Repos {
+		if r.Level == proto.LevelFull {
+			return r.Level
+		}
+		highest = r.Level
+	}
+	return highest
+}
+
 // Roots counts the root events of all repositories; one that belongs to two counts twice.
 func (t Target) Roots() int {
 	n := 0
@@ -81,6 +92,9 @@ func (t Target) Apply(c proto.TargetChange) Target {
 		}
 		if len(rc.Authors) > 0 {
 			r.Authors = slices.Sorted(slices.Values(rc.Authors))
+		}
+		if len(rc.AuthorsAdded) > 0 {
+			r.Authors = slices.Compact(slices.Sorted(slices.Values(slices.Concat(r.Authors, rc.AuthorsAdded))))
 		}
 		if r.Level == proto.LevelFull {
 			r.Authors = nil

@@ -29,6 +29,9 @@ func randomTarget(rnd *rand.Rand) target.Target {
 		r := target.Repo{Level: proto.LevelFull}
 		if rnd.IntN(3) == 0 {
 			r = target.Repo{Level: proto.LevelStateOnly, Authors: []string{"a", fmt.Sprint("b", rnd.IntN(3))}}
+			for n := range rnd.IntN(40) {
+				r.Authors = append(r.Authors, fmt.Sprintf("c%063d", n))
+			}
 		}
 		most := 20
 		if rnd.IntN(20) == 0 {
@@ -39,7 +42,7 @@ func randomTarget(rnd *rand.Rand) target.Target {
 			ids = append(ids, id(rnd.Uint64N(uint64(most))))
 		}
 		r.Roots = target.SortIDs(ids)
-		t.Repos[fmt.Sprint("30617:a:r:", rnd.IntN(10))] = r
+		t.Repos[fmt.Sprint("30617:a:r:<&\"\u2028é>", rnd.IntN(10))] = r
 	}
 	return t
 }
@@ -57,6 +60,7 @@ func TestChangesLeadThere(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 300 {
 		from, to := randomTarget(rnd), randomTarget(rnd)
+		limit := []int{1000, 20_000, 512 << 10}[rnd.IntN(3)]
 		fold := func(at target.Target, changes []proto.TargetChange) target.Target {
 			for i, c := range changes {
 				if c.More != (i < len(changes)-1) {
@@ -66,7 +70,7 @@ func TestChangesLeadThere(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if len(text) > 512<<10 {
+				if len(text) > limit {
 					t.Fatalf("a change of %d bytes", len(text))
 				}
 				var read proto.TargetChange
@@ -77,13 +81,13 @@ func TestChangesLeadThere(t *testing.T) {
 			}
 			return at
 		}
-		if got := fold(from, target.Diff(from, to)); !equal(got, to) {
+		if got := fold(from, target.Diff(from, to, limit)); !equal(got, to) {
 			t.Fatalf("from %v to %v leads to %v", from, to, got)
 		}
-		if got := fold(from, target.Snapshot(to)); to.Exists() && !equal(got, to) {
+		if got := fold(from, target.Snapshot(to, limit)); to.Exists() && !equal(got, to) {
 			t.Fatalf("the snapshot of %v leads to %v", to, got)
 		}
-		if again := target.Diff(to, to); len(again) != 0 {
+		if again := target.Diff(to, to, limit); len(again) != 0 {
 			t.Fatalf("from %v to itself: %v", to, again)
 		}
 	}
@@ -93,7 +97,7 @@ func TestPromotionForgetsTheAuthors(t *testing.T) {
 	t.Parallel()
 	held := target.Target{URL: "wss://r", Repos: map[string]target.Repo{"30617:a:x": {Level: proto.LevelStateOnly, Authors: []string{"a"}}}}
 	full := target.Target{URL: "wss://r", Repos: map[string]target.Repo{"30617:a:x": {Level: proto.LevelFull}}}
-	changes := target.Diff(held, full)
+	changes := target.Diff(held, full, 1000)
 	if len(changes) != 1 || len(changes[0].Repos) != 1 || changes[0].Repos[0].Level != proto.LevelFull {
 		t.Fatalf("changes %v", changes)
 	}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
@@ -51,7 +50,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	d := &discovery{
 		index:     n.Index,
 		log:       n.Log,
-		book:      repos.NewBook(n.Settings.Domain, bootstrap),
+		book:      repos.NewBook(n.Settings.Domain, bootstrap, repos.Limits{Served: n.Settings.MaxTargets, Held: n.Settings.MaxHeldTargets}),
+		limit:     n.Settings.MaxTargets,
+		heldLimit: n.Settings.MaxHeldTargets,
+		keepAll:   n.Settings.IgnoreDeletions,
+		news:      make(chan struct{}, 1),
 		publisher: publish.New(n.Bus, n.Log),
 		changed:   make(chan struct{}, 1),
 		metrics:   newMetrics(n.Metrics),
@@ -77,6 +80,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		length := time.Duration(n.Settings.BatchWindowMillis) * time.Millisecond
 		return window.Run(ctx, length, d.changed, d.tryPublish)
 	})
+	group.Go(func() error { return d.foldAsItComes(ctx) })
 	group.Go(func() error { return d.rereadNowAndThen(ctx) })
 	return group.Wait()
 }
@@ -91,20 +95,29 @@ type discovery struct {
 	heldHead  *bus.Head
 	logHead   *bus.Head
 	up        atomic.Bool // what there was at the start is published
+	keepAll   bool        // deletion requests do not touch what is accepted
+	limit     int         // of relays that served announcements list
+	heldLimit int         // of relays that only held announcements list
 
 	mu    sync.Mutex
 	book  *repos.Book
 	stale bool   // the book must be made anew from the index
 	at    uint64 // sequence of the index when the book was made from it
+	over  bool   // more relays are listed than the limits allow, and that was told
 
 	// What the index tells is only noted, because its writer must not wait: mu may be held for as long as a book takes to be made.
-	heardMu sync.Mutex
-	heard   []eventdb.Record
-	missed  bool // more than maxHeard: the book must be made anew
+	news       chan struct{} // of capacity 1: something was heard
+	heardMu    sync.Mutex
+	heard      []eventdb.Record
+	heardBytes int
+	missed     bool // more than maxHeard or maxHeardBytes: the book must be made anew
 }
 
-// maxHeard bounds the events that wait for the next window.
-const maxHeard = 10_000
+// maxHeard and maxHeardBytes bound the events that were heard of and are not in the book yet.
+const (
+	maxHeard      = 100_000
+	maxHeardBytes = 32 << 20
+)
 
 // start waits, as long as it takes, until the index, purgatory and the targets were read as they stood, and publishes what that makes.
 func (d *discovery) start(ctx context.Context) error {
@@ -142,47 +155,6 @@ func (d *discovery) signal() {
 	select {
 	case d.changed <- struct{}{}:
 	default:
-	}
-}
-
-// hear notes newly accepted events. It runs in the index's goroutine.
-func (d *discovery) hear(recs []eventdb.Record) {
-	d.heardMu.Lock()
-	defer d.heardMu.Unlock()
-	if d.missed {
-		return // the next window makes the book anew
-	}
-	concerned := false
-	for _, r := range recs {
-		if r.Event.Kind == nip34.KindAnnouncement || r.Event.Kind == nip34.KindDeletion || nip34.IsRootKind(r.Event.Kind) {
-			d.heard, concerned = append(d.heard, r), true
-		}
-	}
-	if len(d.heard) > maxHeard {
-		d.heard, d.missed = nil, true
-	}
-	if concerned {
-		d.signal()
-	}
-}
-
-// foldHeard folds what was heard into the book; d.mu is held. A deletion request may take away anything, so the book is made anew after
-// one.
-func (d *discovery) foldHeard() {
-	d.heardMu.Lock()
-	heard, missed := d.heard, d.missed
-	d.heard, d.missed = nil, false
-	d.heardMu.Unlock()
-	d.stale = d.stale || missed
-	for _, r := range heard {
-		switch {
-		case d.stale || r.Seq <= d.at:
-			// The next look at the index sees it, or the last one did.
-		case r.Event.Kind == nip34.KindDeletion:
-			d.stale = true
-		default:
-			d.book.Accept(r.Event)
-		}
 	}
 }
 
@@ -299,32 +271,16 @@ func (d *discovery) want(ctx context.Context) (w wanted, err error) {
 	if err := d.logHead.Read(reading); err != nil {
 		return w, fmt.Errorf("%w: read the log: %w", errPublish, err)
 	}
-	d.foldHeard()
+	if _, err := d.fold(ctx); err != nil {
+		return w, err
+	}
 	if err := d.reread(ctx); err != nil {
 		return w, err
 	}
 	w.targets = d.book.Targets()
 	w.accepted, w.held, w.roots = d.book.Counts()
+	d.tellRefused(d.book.Refused())
 	return w, nil
-}
-
-// reread makes the book anew from the index if it is stale; d.mu is held.
-func (d *discovery) reread(ctx context.Context) (err error) {
-	if !d.stale {
-		return nil
-	}
-	view := d.index.View()
-	defer func() { err = errors.Join(err, view.Close()) }()
-	d.book.ForgetAccepted()
-	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement, nip34.KindPatch, nip34.KindPR, nip34.KindIssue}}
-	for ev, err := range view.Query(ctx, filter) {
-		if err != nil {
-			return fmt.Errorf("read repositories from the index: %w", err)
-		}
-		d.book.Accept(ev)
-	}
-	d.at, d.stale = view.Seq(), false
-	return nil
 }
 
 // bootstrapRelays reads NGIT_SYNC_BOOTSTRAP_RELAY_URL.
@@ -340,15 +296,31 @@ func bootstrapRelays(list []string) ([]nip34.RelayURL, error) {
 	return urls, nil
 }
 
+// tellRefused says once when more relays are listed than the limits allow, and once when that is over.
+func (d *discovery) tellRefused(refused int) {
+	d.metrics.refused.Set(float64(refused))
+	switch {
+	case refused > 0 && !d.over:
+		d.log.Warn("announcements list more relays than NGIT_SYNC_MAX_TARGETS and NGIT_SYNC_MAX_HELD_TARGETS allow; the others are not asked",
+			"max_targets", d.limit, "max_held_targets", d.heldLimit, "not_asked", refused)
+	case refused == 0 && d.over:
+		d.log.Info("all relays that announcements list are targets again")
+	}
+	d.over = refused > 0
+}
+
 type metrics struct {
-	repositories, targets prometheus.Gauge
+	repositories, targets, refused prometheus.Gauge
+	reads                          prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) *metrics {
 	m := &metrics{
 		repositories: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ngit_repositories_total", Help: "Repositories whose announcement is served."}),
 		targets:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_targets", Help: "Relays that should be asked for something."}),
+		refused:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_refused_relays", Help: "Relays that are listed and not asked because the limits of targets are reached."}),
+		reads:        prometheus.NewCounter(prometheus.CounterOpts{Name: "tendril_discovery_reads_total", Help: "Look-ups in the index and events read from it."}),
 	}
-	reg.MustRegister(m.repositories, m.targets)
+	reg.MustRegister(m.repositories, m.targets, m.refused, m.reads)
 	return m
 }

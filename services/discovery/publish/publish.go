@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -23,33 +25,54 @@ import (
 	"tendril.dev/proto"
 )
 
-// snapshotAfter is how many messages a relay's subject may hold before one snapshot replaces them.
-const snapshotAfter = 64
+const (
+	// snapshotAfter is how many messages a relay's subject may hold before a snapshot replaces them; more where the last
+	// snapshot took many.
+	snapshotAfter = 64
+	// maxChange bounds one message, in bytes; the bus may allow less.
+	maxChange = 512 << 10
+	// headerRoom is what the headers of a message take at most, in bytes.
+	headerRoom = 1 << 10
+	// goneKept is how long the stream says that a relay is no target any more, and forgetAfter when that is forgotten here: surely later.
+	goneKept    = 24 * time.Hour
+	forgetAfter = 25 * time.Hour
+	// maxFailures is how many relays in a row may fail before it is taken to be the bus.
+	maxFailures = 3
+)
 
 // ErrOvertaken: another replica was first with some relay's target, and may know more. What is wanted is to be worked out anew.
 var ErrOvertaken = errors.New("another replica was first")
 
+// errUnfit: this target cannot be published, however often it is tried.
+var errUnfit = errors.New("it does not fit on the bus")
+
 // Publisher follows GRASP_TARGETS and writes to it.
 type Publisher struct {
-	js   jetstream.JetStream
-	head *bus.Head
-	log  *slog.Logger
+	js         jetstream.JetStream
+	head       *bus.Head
+	log        *slog.Logger
+	maxPayload int // bytes of a message
 
 	mu        sync.Mutex
 	published map[string]relay // by identity
 	read      progress.Progress
+
+	failed map[string]string // why relays could not be published the last time, by identity; touched by Publish only
 }
 
 // relay is what is published for one relay.
 type relay struct {
 	target   target.Target
-	last     uint64 // sequence of its last message
-	messages int    // since the last snapshot
+	last     uint64    // sequence of its last message
+	messages int       // since the last snapshot, which counts
+	parts    int       // messages of the last snapshot
+	partial  bool      // of which more are to come
+	gone     time.Time // when it was read that it is no target any more; zero: it is one
 }
 
 // New makes a publisher that has read nothing yet.
 func New(b *bus.Bus, log *slog.Logger) *Publisher {
-	p := &Publisher{js: b.JS, log: log, published: map[string]relay{}}
+	p := &Publisher{js: b.JS, log: log, maxPayload: int(b.Conn.MaxPayload()), published: map[string]relay{}, failed: map[string]string{}}
 	p.head = b.Head(proto.StreamTargets, p.read.WaitFor)
 	return p
 }
@@ -80,8 +103,15 @@ func (p *Publisher) fold(m bus.Message) error {
 	} else {
 		r.target = r.target.Apply(change)
 	}
-	if change.Snapshot {
-		r.messages = 1
+	switch {
+	case change.Snapshot:
+		r.messages, r.parts, r.partial = 1, 1, change.More
+	case r.partial:
+		r.parts, r.partial = r.parts+1, change.More
+	}
+	r.gone = time.Time{}
+	if !r.target.Exists() {
+		r.gone = time.Now()
 	}
 	p.published[key] = r
 	return err
@@ -109,89 +139,170 @@ func (p *Publisher) Seq() uint64 { return p.read.Seq() }
 // Publish brings the stream in line with wanted and returns how many messages that took. Targets that it finds published and that are
 // not wanted are withdrawn. asOf is what [Publisher.Seq] was before wanted was worked out: relays that another replica has written to since are
 // left alone, and the error is [ErrOvertaken] once the others are done.
+//
+// A relay that cannot be published keeps nobody else waiting: it is told of once, and comes last the next time. One that can never be
+// is passed over; any other error is returned once all are done, or once it is plain that the bus takes nothing.
 func (p *Publisher) Publish(ctx context.Context, wanted map[string]target.Target, asOf uint64) (sent int, err error) {
-	keys := map[string]bool{}
-	p.mu.Lock()
-	for key, r := range p.published {
-		keys[key] = r.target.Exists()
-	}
-	p.mu.Unlock()
-	for key := range wanted {
-		keys[key] = true
-	}
-	var overtaken error
-	for _, key := range slices.Sorted(maps.Keys(keys)) {
-		if !keys[key] {
-			continue
-		}
+	keys := p.keys(wanted)
+	var overtaken, failed error
+	failures := 0
+	for _, key := range keys {
 		n, err := p.bring(ctx, key, wanted[key], asOf)
 		sent += n
 		switch {
+		case err == nil:
+			failures = 0
+			delete(p.failed, key)
+			continue
+		case ctx.Err() != nil:
+			return sent, err
 		case errors.Is(err, ErrOvertaken):
 			overtaken = ErrOvertaken
-		case err != nil:
-			return sent, fmt.Errorf("publish target of %s: %w", key, err)
+			continue
 		}
+		p.tellFailure(key, err)
+		if errors.Is(err, errUnfit) {
+			continue
+		}
+		failed = fmt.Errorf("publish target of %s: %w", key, err)
+		if failures++; failures == maxFailures {
+			return sent, failed
+		}
+	}
+	if failed != nil {
+		return sent, failed
 	}
 	return sent, overtaken
 }
 
+// keys are the relays to look at: what is wanted or published, those that failed the last time at the end.
+func (p *Publisher) keys(wanted map[string]target.Target) []string {
+	all := map[string]bool{}
+	p.mu.Lock()
+	for key, r := range p.published {
+		switch {
+		case r.target.Exists():
+			all[key] = true
+		case time.Since(r.gone) > forgetAfter:
+			delete(p.published, key)
+		}
+	}
+	p.mu.Unlock()
+	for key := range wanted {
+		all[key] = true
+	}
+	for key := range p.failed {
+		if !all[key] {
+			delete(p.failed, key)
+		}
+	}
+	return slices.SortedFunc(maps.Keys(all), func(a, b string) int {
+		_, aFailed := p.failed[a]
+		_, bFailed := p.failed[b]
+		if aFailed != bFailed {
+			return map[bool]int{false: -1, true: 1}[aFailed]
+		}
+		return strings.Compare(a, b)
+	})
+}
+
+// tellFailure logs why a relay could not be published, once.
+func (p *Publisher) tellFailure(key string, err error) {
+	if why := err.Error(); p.failed[key] != why {
+		p.failed[key] = why
+		p.log.Warn("a relay's target could not be published; the others are", "relay", key, "error", err)
+	}
+}
+
 // bring publishes one relay's changes.
 func (p *Publisher) bring(ctx context.Context, key string, want target.Target, asOf uint64) (sent int, err error) {
-	subject, err := proto.TargetSubject(key)
-	if err != nil {
-		p.log.Warn("a relay is passed over, its name does not fit", "relay", key, "error", err)
-		return 0, nil
-	}
 	p.mu.Lock()
 	r := p.published[key]
 	p.mu.Unlock()
 	if r.last > asOf {
 		return 0, ErrOvertaken
 	}
-	changes := target.Diff(r.target, want)
+	limit := min(maxChange, p.maxPayload-headerRoom)
+	changes := target.Diff(r.target, want, limit)
 	if len(changes) == 0 {
 		p.share(key, r.last, want)
 		return 0, nil
 	}
 	replace := !want.Exists()
-	if want.Exists() && r.messages+len(changes) > snapshotAfter {
-		changes, replace = target.Snapshot(want), true
+	if want.Exists() && r.messages+len(changes) > max(snapshotAfter, 2*r.parts) {
+		changes, replace = target.Snapshot(want, limit), true
 	}
-	sent, last, err := p.send(ctx, subject, r.last, changes, replace)
+	msgs, err := p.messages(key, changes, want.Level(), replace)
+	if err != nil {
+		return 0, err
+	}
+	sent, last, err := p.send(ctx, msgs, r)
 	if err == nil {
 		p.share(key, last, want)
 	}
 	return sent, err
 }
 
-// send writes the changes one after the other, each on the condition that the one before is the last of its subject. It returns when they
-// are folded in, or what another replica wrote instead; last is the sequence of the last one.
-func (p *Publisher) send(ctx context.Context, subject string, before uint64, changes []proto.TargetChange, replace bool) (sent int, last uint64, err error) {
-	last = before
+// messages writes the changes down, all or none. The first of those that replace what was said before says so.
+func (p *Publisher) messages(key string, changes []proto.TargetChange, level proto.Level, replace bool) ([]*nats.Msg, error) {
+	subject, err := proto.TargetSubject(key)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnfit, err)
+	}
+	var msgs []*nats.Msg
 	for i, c := range changes {
 		payload, err := json.Marshal(c)
 		if err != nil {
-			return sent, last, fmt.Errorf("encode change: %w", err)
+			return nil, fmt.Errorf("%w: encode change: %w", errUnfit, err)
+		}
+		if len(payload) > p.maxPayload-headerRoom {
+			return nil, fmt.Errorf("%w: a change of %d bytes", errUnfit, len(payload))
 		}
 		msg := &nats.Msg{Subject: subject, Data: payload, Header: nats.Header{}}
 		if replace && i == 0 {
 			msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 		}
+		if level != "" {
+			msg.Header.Set(proto.HeaderLevel, string(level))
+		}
 		if c.Gone {
 			msg.Header.Set(proto.HeaderGone, "true")
+			msg.Header.Set(jetstream.MsgTTLHeader, goneKept.String())
 		}
+		msgs = append(msgs, msg)
+	}
+	return msgs, nil
+}
+
+// send publishes the messages one after the other, each on the condition that the one before is the last of its subject. It returns when they
+// are folded in, or what another replica wrote instead; last is the sequence of the last one.
+func (p *Publisher) send(ctx context.Context, msgs []*nats.Msg, r relay) (sent int, last uint64, err error) {
+	last = r.last
+	for _, msg := range msgs {
 		ack, err := p.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last))
+		if bus.IsConflict(err) && sent == 0 && last > 0 && !r.target.Exists() {
+			// What said that the relay is no target has gone from the stream by now.
+			ack, err = p.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(0))
+		}
 		if bus.IsConflict(err) {
 			return sent, last, errors.Join(p.lookAgain(ctx), ErrOvertaken)
 		}
 		if err != nil {
-			return sent, last, fmt.Errorf("write change: %w", err)
+			return sent, last, fmt.Errorf("write change: %w", ofTarget(err))
 		}
 		last = ack.Sequence
 		sent++
 	}
 	return sent, last, p.WaitFor(ctx, last)
+}
+
+// ofTarget marks errors that the message itself is the reason of; any other may be gone the next time.
+func ofTarget(err error) error {
+	var api *jetstream.APIError
+	if errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) || errors.As(err, &api) && api.Code == http.StatusBadRequest {
+		return fmt.Errorf("%w: %w", errUnfit, err)
+	}
+	return err
 }
 
 // lookAgain reads what another replica wrote.

@@ -1,6 +1,7 @@
 package publish_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"log/slog"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -160,7 +162,7 @@ func TestOnlyTheDifferenceIsWritten(t *testing.T) {
 		{"one relay goes", relays(2, ids(0, 1)...), 1},
 		{"the same again, without it", relays(2, ids(0, 1)...), 0},
 		{"it comes back", relays(3, ids(0, 1)...), 1},
-		{"more ids than a message holds", relays(1, ids(0, 9000)...), 3 + 2},
+		{"more ids than a message holds", relays(1, ids(0, 9000)...), 2 + 2},
 		{"all go", nil, 1},
 	} {
 		if n := send(t, p, tc.wanted); n != tc.sent {
@@ -351,4 +353,88 @@ func TestChangesStayBelowTheBusLimit(t *testing.T) {
 	}
 	send(t, p, wanted)
 	same(t, b, wanted)
+}
+
+// TestALargeTargetIsSplitByBytes: announcements that name many maintainers make a target of more than the bus carries in one message, and one
+// repository alone can. It arrives in parts, and whoever comes after it gets his.
+func TestALargeTargetIsSplitByBytes(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, _ := start(t, b)
+	wanted := relays(3)
+	authors := func(n int) (list []string) {
+		for i := range n {
+			list = append(list, fmt.Sprintf("%064x", i))
+		}
+		return list
+	}
+	for n := range 41 {
+		wanted["r0.example"].Repos[fmt.Sprintf("30617:%064x:x", n)] = target.Repo{Level: proto.LevelStateOnly, Authors: authors(500)}
+	}
+	wanted["r0.example"].Repos["30617:bb:x"] = target.Repo{Level: proto.LevelStateOnly, Authors: authors(30_000)}
+	send(t, p, wanted)
+	same(t, b, wanted)
+	if n := send(t, p, wanted); n != 0 {
+		t.Errorf("%d messages for nothing new", n)
+	}
+	again, _ := start(t, b)
+	if n := send(t, again, wanted); n != 0 {
+		t.Errorf("%d messages after a restart", n)
+	}
+}
+
+// TestATargetThatDoesNotFitDelaysNobody: what can never be published is told of once, and all others are published, whether they sort before
+// it or after.
+func TestATargetThatDoesNotFitDelaysNobody(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	var text bytes.Buffer
+	p := publish.New(b, slog.New(slog.NewTextHandler(&text, nil)))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() { _ = p.Follow(ctx) }()
+	wanted, good := relays(3), relays(3)
+	wanted["r1.example"].Repos["30617:bb:"+strings.Repeat("x", 1<<20)] = target.Repo{Level: proto.LevelFull}
+	delete(good, "r1.example")
+	for round := range 3 {
+		if _, err := bring(t, p, wanted); err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		same(t, b, good)
+	}
+	if n := strings.Count(text.String(), "r1.example"); n != 1 {
+		t.Errorf("told of %d times: %s", n, text.String())
+	}
+	// Once it fits, it is published.
+	wanted["r1.example"] = relays(3)["r1.example"]
+	send(t, p, wanted)
+	same(t, b, wanted)
+}
+
+// TestWhatIsGoneIsForgotten: the message that withdraws a target goes from the stream by itself, and the relay can be a target again whether
+// it has gone or not.
+func TestWhatIsGoneIsForgotten(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, _ := start(t, b)
+	send(t, p, relays(2))
+	send(t, p, nil)
+	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	last, err := stream.GetLastMsgForSubject(t.Context(), "grasp.target.r0.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ttl := last.Header.Get(jetstream.MsgTTLHeader); ttl != "24h0m0s" {
+		t.Errorf("it goes after %q", ttl)
+	}
+	if err := stream.DeleteMsg(t.Context(), last.Sequence); err != nil { // a day later
+		t.Fatal(err)
+	}
+	if n := send(t, p, relays(2)); n != 2 {
+		t.Errorf("%d messages for two relays that come back", n)
+	}
+	same(t, b, relays(2))
 }

@@ -1,10 +1,12 @@
 // Package repos knows which repositories we keep, what each needs, and which relays its owner lists (spec/sync.md, What we want). It is a
 // value that events fold into; it does no I/O.
+//
+// What an event costs is in proportion to what it changes: the repositories of its identifier, and the relays that these list.
 package repos
 
 import (
-	"maps"
-	"slices"
+	"strings"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 
@@ -13,170 +15,318 @@ import (
 	"tendril.dev/proto"
 )
 
+// Bounds of what one event of a stranger may ask for. More is passed over.
+const (
+	// maxServedRelays and maxHeldRelays are how many relays of one announcement are taken, the first ones.
+	maxServedRelays = 50
+	maxHeldRelays   = 20
+	// maxRefs is how many repositories of one root event are looked at, the first ones.
+	maxRefs = 100
+)
+
+// Limits bound the relays that are targets. Bootstrap relays do not count.
+type Limits struct {
+	Served int // relays that announcements list which are served
+	Held   int // further relays that only held announcements list
+}
+
 // Book is what is known of all repositories. It is not safe for concurrent use.
 type Book struct {
 	domain    string // our own: never a target
-	bootstrap []nip34.RelayURL
-	accepted  map[nip34.RepoRef]accepted
-	held      map[string]*nip34.Announcement // by key of grasp-held; only those whose wait is not over
-	roots     map[nip34.RepoRef]*rootSet
+	groups    map[string]*group
+	heldIn    map[string]string           // identifier, by key of grasp-held; only of announcements whose wait is not over
+	announced map[target.ID]nip34.RepoRef // accepted announcements by their ids
+	roots     map[target.ID]rootEvent     // root events of accepted repositories
+	shared    map[target.ID][]*repository // further repositories of those that name several
+	unread    map[nip34.RepoRef]bool      // repositories whose earlier root events are to be read
+	dirty     map[string]bool             // identifiers that changed since Targets
+	accepted  int
 	rootCount int
+	inverted
 }
 
-// accepted is an announcement of the log, and whether it lists our service. One that does not may be a maintainer's, which counts, or tell
-// where a repository went, which does not.
-type accepted struct {
-	*nip34.Announcement
+// group is what is known of one identifier.
+type group struct {
+	accepted map[string]*repository   // by owner
+	held     map[string]*announcement // by key of grasp-held
+	wants    map[string]*want         // what came of it last, by reference
+}
+
+// repository is an accepted announcement with its root events.
+type repository struct {
+	*announcement
+	rootSet
+}
+
+// announcement is what of an announcement matters here.
+type announcement struct {
+	ref         nip34.RepoRef
+	event       *nostr.Event // its id and time only
+	relays      []nip34.RelayURL
+	maintainers []string
+	// hosted: it lists our service. One that does not may be a maintainer's, which counts, or tell where a repository went, which does not.
 	hosted bool
+	// Of held ones: when it came, and from whom.
+	heldAt time.Time
+	origin string
 }
 
-// rootSet collects the root events of a repository. Its sorted list is made when it is asked for and then shared by every target, until an
-// id comes along.
-type rootSet struct {
-	sorted []target.ID
-	fresh  []target.ID
+// rootEvent is a root event: the repository that it names, and the beginning of its author's key.
+type rootEvent struct {
+	repo   *repository
+	author uint64
 }
 
 // NewBook makes an empty book of the service at domain, whose bootstrap relays are targets from the start.
-func NewBook(domain string, bootstrap []nip34.RelayURL) *Book {
-	b := &Book{domain: domain, bootstrap: bootstrap, held: map[string]*nip34.Announcement{}}
+func NewBook(domain string, bootstrap []nip34.RelayURL, limits Limits) *Book {
+	b := &Book{domain: domain, heldIn: map[string]string{}, groups: map[string]*group{}, dirty: map[string]bool{}}
+	b.inverted = newInverted(domain, bootstrap, limits)
 	b.ForgetAccepted()
 	return b
 }
 
 // ForgetAccepted drops what came from the log, to be read anew. What is held stays.
 func (b *Book) ForgetAccepted() {
-	b.accepted = map[nip34.RepoRef]accepted{}
-	b.roots = map[nip34.RepoRef]*rootSet{}
-	b.rootCount = 0
+	for identifier, g := range b.groups {
+		if len(g.accepted) > 0 {
+			clear(g.accepted)
+			b.dirty[identifier] = true
+		}
+	}
+	b.announced = map[target.ID]nip34.RepoRef{}
+	b.roots = map[target.ID]rootEvent{}
+	b.shared = map[target.ID][]*repository{}
+	b.unread = map[nip34.RepoRef]bool{}
+	b.accepted, b.rootCount = 0, 0
 }
 
-// Accept folds an event of the log in and reports whether it may change a target. Kinds other than announcements and root events never do.
+func (b *Book) group(identifier string) *group {
+	g := b.groups[identifier]
+	if g == nil {
+		g = &group{accepted: map[string]*repository{}, held: map[string]*announcement{}}
+		b.groups[identifier] = g
+	}
+	b.dirty[identifier] = true
+	return g
+}
+
+func (b *Book) repository(ref nip34.RepoRef) *repository {
+	if g := b.groups[ref.Identifier]; g != nil {
+		return g.accepted[ref.PubKey]
+	}
+	return nil
+}
+
+// Accept folds an event of the log in and reports whether it may change a target. Kinds other than announcements and root events never
+// do. Root events count where their repository is known; of one that becomes known, see TakeUnread.
 func (b *Book) Accept(ev *nostr.Event) (changed bool) {
 	switch {
 	case ev.Kind == nip34.KindAnnouncement:
-		a, err := nip34.ParseAnnouncement(ev)
-		if err != nil {
-			return false // ingest refuses those
-		}
-		if old, known := b.accepted[a.Ref]; known && !nip34.Replaces(ev, old.Event) {
-			return false
-		}
-		b.accepted[a.Ref] = accepted{a, a.ListsService(b.domain)}
-		return true
+		return b.announce(ev)
 	case nip34.IsRootKind(ev.Kind):
-		id, ok := target.ParseID(ev.ID)
-		if !ok {
-			return false
-		}
-		for _, ref := range nip34.RootRefs(ev) {
-			set := b.roots[ref]
-			if set == nil {
-				set = &rootSet{}
-				b.roots[ref] = set
-			}
-			set.fresh = append(set.fresh, id)
-			b.rootCount++
-			changed = true
+		return b.addRoot(ev)
+	}
+	return false
+}
+
+func (b *Book) announce(ev *nostr.Event) (changed bool) {
+	parsed, err := nip34.ParseAnnouncement(ev)
+	if err != nil {
+		return false // ingest refuses those
+	}
+	a := b.read(parsed, maxServedRelays)
+	old := b.repository(a.ref)
+	if old != nil && !nip34.Replaces(ev, old.event) {
+		return false
+	}
+	g := b.group(a.ref.Identifier)
+	if old != nil {
+		b.forgetID(old.event.ID)
+		old.announcement = a
+	} else {
+		g.accepted[a.ref.PubKey] = &repository{announcement: a}
+		b.unread[a.ref] = true
+		b.accepted++
+	}
+	if id, ok := target.ParseID(ev.ID); ok {
+		b.announced[id] = a.ref
+	}
+	return true
+}
+
+// read takes from an announcement what matters, and no more relays than most.
+func (b *Book) read(parsed *nip34.Announcement, most int) *announcement {
+	a := &announcement{
+		ref: parsed.Ref, event: &nostr.Event{ID: parsed.Event.ID, CreatedAt: parsed.Event.CreatedAt}, hosted: parsed.ListsService(b.domain),
+	}
+	for _, url := range parsed.RelayURLs() {
+		if len(a.relays) < most && !url.OnDomain(b.domain) {
+			a.relays = append(a.relays, url)
 		}
 	}
-	return changed
+	for _, m := range parsed.Maintainers {
+		a.maintainers = append(a.maintainers, strings.Clone(m)) // the event is not kept
+	}
+	return a
+}
+
+func (b *Book) forgetID(s string) {
+	if id, ok := target.ParseID(s); ok {
+		delete(b.announced, id)
+	}
 }
 
 // Hold notes an entry of purgatory under its key; nil or an event of another kind, or one whose wait is over, forgets the key.
 func (b *Book) Hold(key string, h *proto.Held) (changed bool) {
-	_, had := b.held[key]
-	delete(b.held, key)
+	if identifier, had := b.heldIn[key]; had {
+		delete(b.heldIn, key)
+		delete(b.group(identifier).held, key)
+		changed = true
+	}
 	if h == nil || h.Event == nil || h.Event.Kind != nip34.KindAnnouncement || h.Phase != proto.PhaseWaiting {
-		return had
+		return changed
 	}
-	a, err := nip34.ParseAnnouncement(h.Event)
+	parsed, err := nip34.ParseAnnouncement(h.Event)
 	if err != nil {
-		return had
+		return changed
 	}
-	b.held[key] = a
+	a := b.read(parsed, maxHeldRelays)
+	a.heldAt, a.origin = h.HeldAt, originOf(h)
+	b.group(a.ref.Identifier).held[key] = a
+	b.heldIn[key] = a.ref.Identifier
 	return true
 }
 
+// originOf is who brought what is held: keys cost nothing, addresses and relays do.
+func originOf(h *proto.Held) string {
+	switch {
+	case h.Client != "":
+		return "client " + h.Client
+	case h.Relay != "":
+		return "relay " + h.Relay
+	}
+	return "author " + h.Event.PubKey
+}
+
+// Forget drops a repository whose announcement is deleted.
+func (b *Book) Forget(ref nip34.RepoRef) (changed bool) {
+	repo := b.repository(ref)
+	if repo == nil {
+		return false
+	}
+	for _, id := range repo.list() {
+		b.loseRoot(id, repo)
+	}
+	b.forgetID(repo.event.ID)
+	delete(b.group(ref.Identifier).accepted, ref.PubKey)
+	delete(b.unread, ref)
+	b.accepted--
+	return true
+}
+
+// TakeUnread gives the repositories that have become known since the last call: root events that name them may have been accepted before,
+// and are to be given to Accept.
+func (b *Book) TakeUnread() []nip34.RepoRef {
+	refs := make([]nip34.RepoRef, 0, len(b.unread))
+	for ref := range b.unread {
+		refs = append(refs, ref)
+	}
+	clear(b.unread)
+	return refs
+}
+
 // Counts is how many repositories are served and held, and how many times root events name one.
-func (b *Book) Counts() (accepted, held, roots int) { return len(b.accepted), len(b.held), b.rootCount }
+func (b *Book) Counts() (accepted, held, roots int) { return b.accepted, len(b.heldIn), b.rootCount }
 
-func (s *rootSet) list() []target.ID {
-	if s == nil {
-		return nil
-	}
-	if len(s.fresh) > 0 {
-		s.sorted = target.SortIDs(append(s.fresh, s.sorted...))
-		s.fresh = nil
-	}
-	return s.sorted
+// Named is what of the book a deletion request names that its author may delete. Whether it is deleted is for the index to say.
+type Named struct {
+	Repos []nip34.RepoRef // by address, or by their announcements' ids
+	Roots []target.ID
 }
 
-// Targets inverts repository → relays into relay → what is wanted of it, by the relay's identity (nip34.RelayURL.Key).
-func (b *Book) Targets() map[string]target.Target {
-	out := map[string]target.Target{}
-	for _, url := range b.bootstrap {
-		if !url.OnDomain(b.domain) {
-			out[url.Key()] = target.Target{URL: string(url), Bootstrap: true, Repos: map[string]target.Repo{}}
-		}
-	}
-	byIdentifier := b.byIdentifier()
-	for ref, a := range b.accepted {
-		if a.hosted || b.isMaintainers(a.Announcement, byIdentifier[ref.Identifier]) {
-			b.want(out, a.Announcement, target.Repo{Level: proto.LevelFull, Roots: b.roots[ref].list()})
-		}
-	}
-	for _, key := range slices.Sorted(maps.Keys(b.held)) {
-		a := b.held[key]
-		if _, served := b.accepted[a.Ref]; served {
+// Empty reports whether the request changes nothing here.
+func (n Named) Empty() bool { return len(n.Repos)+len(n.Roots) == 0 }
+
+// NamedBy looks up what a deletion request names (NIP-09).
+func (b *Book) NamedBy(request *nostr.Event) (n Named) {
+	for _, tag := range request.Tags {
+		if len(tag) < 2 {
 			continue
 		}
-		authors := slices.Sorted(maps.Keys(nip34.MaintainerSet(a.Ref.PubKey, byIdentifier[a.Ref.Identifier])))
-		b.want(out, a, target.Repo{Level: proto.LevelStateOnly, Authors: authors})
-	}
-	return out
-}
-
-// isMaintainers says whether the announcement is of a maintainer of a repository that we keep, one that lists our service. group holds the
-// announcements of its identifier.
-func (b *Book) isMaintainers(a *nip34.Announcement, group []*nip34.Announcement) bool {
-	return slices.ContainsFunc(group, func(other *nip34.Announcement) bool {
-		return other.Ref != a.Ref && other.ListsService(b.domain) && nip34.MaintainerSet(other.Ref.PubKey, group)[a.Ref.PubKey]
-	})
-}
-
-// byIdentifier groups the announcements of those identifiers whose maintainers matter: something is held for them, or one of
-// their announcements does not list us.
-func (b *Book) byIdentifier() map[string][]*nip34.Announcement {
-	out := map[string][]*nip34.Announcement{}
-	for _, a := range b.held {
-		out[a.Ref.Identifier] = append(out[a.Ref.Identifier], a)
-	}
-	for ref, a := range b.accepted {
-		if !a.hosted && out[ref.Identifier] == nil {
-			out[ref.Identifier] = []*nip34.Announcement{}
+		switch tag[0] {
+		case "a":
+			ref, err := nip34.ParseRepoRef(tag[1])
+			if err == nil && ref.PubKey == request.PubKey && b.repository(ref) != nil {
+				n.Repos = append(n.Repos, ref)
+			}
+		case "e":
+			id, ok := target.ParseID(tag[1])
+			if !ok {
+				continue
+			}
+			if ref, known := b.announced[id]; known && ref.PubKey == request.PubKey {
+				n.Repos = append(n.Repos, ref)
+			}
+			if root, known := b.roots[id]; known && root.author == keyStart(request.PubKey) {
+				n.Roots = append(n.Roots, id)
+			}
 		}
 	}
-	for ref, a := range b.accepted {
-		if group, wanted := out[ref.Identifier]; wanted {
-			out[ref.Identifier] = append(group, a.Announcement)
-		}
-	}
-	return out
+	return n
 }
 
-func (b *Book) want(out map[string]target.Target, a *nip34.Announcement, r target.Repo) {
-	for _, url := range a.RelayURLs() {
-		if url.OnDomain(b.domain) {
+// known are the announcements of the group, the newest of each owner.
+func (g *group) known() map[string]*announcement {
+	latest := make(map[string]*announcement, len(g.accepted)+len(g.held))
+	for owner, repo := range g.accepted {
+		latest[owner] = repo.announcement
+	}
+	for _, a := range g.held {
+		if have := latest[a.ref.PubKey]; have == nil || nip34.Replaces(a.event, have.event) {
+			latest[a.ref.PubKey] = a
+		}
+	}
+	return latest
+}
+
+// waiting are the held announcements of those owners who have none that is served, the newest of each.
+func (g *group) waiting() map[string]*announcement {
+	newest := map[string]*announcement{}
+	for _, a := range g.held {
+		if g.accepted[a.ref.PubKey] != nil {
 			continue
 		}
-		t, ok := out[url.Key()]
-		if !ok {
-			t = target.Target{URL: string(url), Repos: map[string]target.Repo{}}
-		} else if !t.Bootstrap && url.Secure() {
-			t.URL = string(url) // rather than ws, whichever repository came first; the operator's word stands
+		if have := newest[a.ref.PubKey]; have == nil || nip34.Replaces(a.event, have.event) {
+			newest[a.ref.PubKey] = a
 		}
-		t.Repos[a.Ref.String()] = r
-		out[url.Key()] = t
 	}
+	return newest
+}
+
+// maintainers walks from the sources to whom their announcements name, and on, nearest first (spec/policy.md, 30618). It gives up after
+// so many names, and after so many looks at one: anybody may make that a long way.
+func maintainers(sources []string, known map[string]*announcement, most, looks int) (list []string, all map[string]bool) {
+	all = map[string]bool{}
+	add := func(key string) {
+		if !all[key] && len(list) < most {
+			all[key] = true
+			list = append(list, key)
+		}
+	}
+	for _, s := range sources {
+		add(s)
+	}
+	for next := 0; next < len(list); next++ {
+		a := known[list[next]]
+		if a == nil {
+			continue
+		}
+		for _, m := range a.maintainers {
+			if looks--; looks < 0 || len(list) >= most {
+				return list, all
+			}
+			add(m)
+		}
+	}
+	return list, all
 }

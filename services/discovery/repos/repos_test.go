@@ -67,6 +67,21 @@ func waiting(ev *nostr.Event) *proto.Held {
 
 func ref(author, d string) string { return "30617:" + author + ":" + d }
 
+// limits that no test reaches unless it means to.
+var limits = repos.Limits{Served: 1000, Held: 1000}
+
+// accept gives events to a book as discovery does: of a repository that is new, what was accepted before is read again.
+func accept(b *repos.Book, events ...*nostr.Event) {
+	for i, ev := range events {
+		b.Accept(ev)
+		for range b.TakeUnread() {
+			for _, earlier := range events[:i] {
+				b.Accept(earlier)
+			}
+		}
+	}
+}
+
 // told writes targets as lines that a test can compare.
 func told(targets map[string]target.Target) []string {
 	var lines []string
@@ -198,10 +213,13 @@ func TestTargets(t *testing.T) {
 				}
 				urls = append(urls, url)
 			}
-			b := repos.NewBook(domain, urls)
+			b := repos.NewBook(domain, urls, limits)
+			var accepted []*nostr.Event
 			for _, s := range tc.steps {
+				b.Targets() // whatever has happened until now
 				if s.accept != nil {
-					b.Accept(s.accept)
+					accepted = append(accepted, s.accept)
+					accept(b, accepted...)
 				} else {
 					b.Hold(s.key, s.hold)
 				}
@@ -216,7 +234,7 @@ func TestTargets(t *testing.T) {
 
 func TestTargetsStayWhatTheyAreWhenTheBookGoesOn(t *testing.T) {
 	t.Parallel()
-	b := repos.NewBook(domain, nil)
+	b := repos.NewBook(domain, nil, limits)
 	b.Accept(announce(alice, "x", 1, "r.example"))
 	for n := range 100 {
 		b.Accept(root(nip34.KindIssue, n, ref(alice, "x")))
@@ -239,15 +257,14 @@ func TestABookMadeAnewIsTheSame(t *testing.T) {
 	for n := range 50 {
 		events = append(events, root(nip34.KindPatch, n, ref(alice, "x"), ref(bob, "y")))
 	}
-	b := repos.NewBook(domain, nil)
+	b := repos.NewBook(domain, nil, limits)
 	b.Hold("k", waiting(announce(carol, "z", 1, "r.example")))
-	for _, ev := range events {
-		b.Accept(ev)
-	}
+	accept(b, events...)
 	first := b.Targets()
 	b.ForgetAccepted()
-	for _, ev := range slices.Backward(events) {
-		b.Accept(ev)
+	slices.Reverse(events)
+	for n := range events {
+		accept(b, events[:n+1]...)
 		b.Targets()
 	}
 	if !reflect.DeepEqual(first, b.Targets()) {

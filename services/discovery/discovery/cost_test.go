@@ -1,0 +1,113 @@
+package discovery_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+)
+
+// value is what a metric says, counters and gauges of one series.
+func value(t *testing.T, r replica, name string) float64 {
+	t.Helper()
+	families, err := r.Metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			m := f.GetMetric()[0]
+			return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("there is no metric %s", name)
+	return 0
+}
+
+func deletion(by string, created int, tags ...nostr.Tag) *nostr.Event {
+	return finish(&nostr.Event{PubKey: by, Kind: nip34.KindDeletion, CreatedAt: nostr.Timestamp(created), Tags: tags})
+}
+
+// TestADeletionCostsWhatItChanges: among ten thousand repositories, deletion requests that name nothing of their authors' have nothing read
+// and no window opened, and one of a repository and of an issue has two looked up.
+func TestADeletionCostsWhatItChanges(t *testing.T) {
+	t.Parallel()
+	r := run(t, t.TempDir(), "")
+	var events []*nostr.Event
+	for n := range 10_000 {
+		events = append(events, announce(alice, fmt.Sprint("p", n), 1, fmt.Sprintf("wss://r%d.example", n%10)))
+	}
+	bug := issue(1, "30617:"+alice+":p0")
+	accept(t, r.Bus, append(events, bug)...)
+	const targets, repositories, reads = "tendril_discovery_targets", "ngit_repositories_total", "tendril_discovery_reads_total"
+	eventually(t, "all are read", func() bool { return value(t, r, repositories) == 10_000 })
+	_, head := published(t, r.Bus)
+	before := value(t, r, reads)
+
+	nothing := make([]*nostr.Event, 1000)
+	for n := range nothing {
+		nothing[n] = deletion(bob, n, nostr.Tag{"a", fmt.Sprintf("30617:%s:p%d", alice, n)}, nostr.Tag{"e", events[n].ID}, nostr.Tag{"e", strings.Repeat("0", 64)})
+	}
+	accept(t, r.Bus, nothing...)
+	// The one that comes after them is known of: so were they.
+	accept(t, r.Bus, deletion(alice, 9, nostr.Tag{"a", "30617:" + alice + ":p1"}), deletion(bob, 9, nostr.Tag{"e", bug.ID}))
+	eventually(t, "it is gone", func() bool { return value(t, r, repositories) == 9_999 })
+	if n := value(t, r, reads) - before; n != 2 {
+		t.Errorf("%v reads for a thousand and two deletion requests, want 2", n)
+	}
+	if value(t, r, targets) != 10 {
+		t.Errorf("%v targets", value(t, r, targets))
+	}
+	eventually(t, "both are published", func() bool {
+		_, last := published(t, r.Bus)
+		return last == head+2
+	})
+	lines, _ := published(t, r.Bus)
+	if slices.ContainsFunc(lines, func(l string) bool { return strings.Contains(l, " p1/full") || strings.Contains(l, "+") }) {
+		t.Error("what was deleted is still wanted")
+	}
+}
+
+// TestRootEventsBeforeTheirRepository: what named a repository before it was here, and was accepted for another, is read when it comes.
+func TestRootEventsBeforeTheirRepository(t *testing.T) {
+	t.Parallel()
+	r := run(t, t.TempDir(), "")
+	accept(t, r.Bus, announce(alice, "x", 1, "wss://r.example"))
+	becomes(t, r.Bus, "wss://r.example x/full")
+	patch := finish(&nostr.Event{PubKey: bob, Kind: nip34.KindPatch, CreatedAt: 2, Tags: nostr.Tags{{"a", "30617:" + alice + ":x"}, {"a", "30617:" + alice + ":y"}}})
+	accept(t, r.Bus, patch)
+	short := "+" + patch.ID[:6]
+	becomes(t, r.Bus, "wss://r.example x/full"+short)
+	accept(t, r.Bus, announce(alice, "y", 3, "wss://s.example"))
+	becomes(t, r.Bus, "wss://r.example x/full"+short, "wss://s.example y/full"+short)
+}
+
+// TestManyMaintainersStopNobody: held announcements that name hundreds of keys each made one message that the bus did not take, and no relay
+// after it got anything.
+func TestManyMaintainersStopNobody(t *testing.T) {
+	t.Parallel()
+	r := run(t, t.TempDir(), "")
+	for n := range 41 {
+		tag := nostr.Tag{"maintainers"}
+		for m := range 490 {
+			tag = append(tag, fmt.Sprintf("%032x%032x", n+1, m))
+		}
+		ev := announce(fmt.Sprintf("%064x", n+1), fmt.Sprint("x", n), 1, "wss://a.example")
+		ev.Tags = append(ev.Tags, tag)
+		hold(t, r.Bus, finish(ev), proto.PhaseWaiting)
+	}
+	accept(t, r.Bus, announce(alice, "user", 1, "wss://b.example"))
+	eventually(t, "the user's relay is a target", func() bool {
+		lines, _ := published(t, r.Bus)
+		return slices.Contains(lines, "wss://b.example user/full")
+	})
+	eventually(t, "and so is the other", func() bool {
+		lines, _ := published(t, r.Bus)
+		return len(lines) == 2 && strings.Count(lines[0], "/state") == 41
+	})
+}
