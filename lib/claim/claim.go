@@ -23,11 +23,17 @@ type Options struct {
 	Address     string        // host:port of the worker's internal HTTP, if others must reach it
 	TTL         time.Duration // how long a silent worker is believed to live: proto.Sizing.WorkerTTL of the bus
 	Max         int           // most keys that this worker claims; 0: any number
-	Log         *slog.Logger
+	// Yields reports whether a key gives way to others where this worker is full: it is taken last, and left for one that
+	// does not yield. nil: none does. It is called by Work, whenever there is something to decide.
+	Yields func(key string) bool
+	Log    *slog.Logger
 }
 
 func (o Options) withDefaults() Options {
 	o.TTL = cmp.Or(o.TTL, 10*time.Second)
+	if o.Yields == nil {
+		o.Yields = func(string) bool { return false }
+	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

@@ -3,6 +3,7 @@ package claim
 import (
 	"hash/fnv"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -22,6 +23,7 @@ type situation struct {
 	passedOver map[string]proto.Claim
 	grace      time.Duration
 	max        int
+	yields     func(key string) bool
 }
 
 // decision is what to do now, and when to look again though nothing happened (zero: no need).
@@ -31,11 +33,16 @@ type decision struct {
 }
 
 // decide shares out keys: a worker takes the free keys that prefer it, and those that nobody has taken for the grace time, because the preferred
-// worker is full or does not want them. It leaves keys that are no longer wanted, and those that prefer a worker that came later.
+// worker is full or does not want them. It leaves keys that are no longer wanted, and those that prefer a worker that came later. A full worker
+// leaves a key that yields for a free one that does not; it takes that once the other's work has ended.
 func decide(s situation, now time.Time) decision {
 	var d decision
 	names := slices.Sorted(maps.Keys(s.workers))
-	held := 0
+	var yielding []string // of those that are kept
+	room := math.MaxInt
+	if s.max > 0 {
+		room = s.max
+	}
 	for _, key := range slices.Sorted(maps.Keys(s.mine)) {
 		to := preferred(key, names)
 		switch passed := s.passedOver[key]; {
@@ -44,15 +51,15 @@ func decide(s situation, now time.Time) decision {
 		case to != s.self && to != "" && (passed.Worker != to || passed.Incarnation != s.workers[to].Incarnation):
 			d.leave = append(d.leave, key)
 		default:
-			held++
+			room--
+			if s.yields(key) {
+				yielding = append(yielding, key)
+			}
 		}
 	}
-	for _, key := range slices.Sorted(maps.Keys(s.wanted)) {
-		if s.mine[key] || s.heldByOther(key) {
-			continue
-		}
-		if s.max > 0 && held >= s.max {
-			break
+	for _, key := range s.free() {
+		if room <= 0 && (len(yielding) == 0 || s.yields(key)) {
+			break // and so do all behind it
 		}
 		if preferred(key, names) != s.self {
 			if at := s.freeSince[key].Add(s.grace); now.Before(at) {
@@ -62,10 +69,31 @@ func decide(s situation, now time.Time) decision {
 				continue
 			}
 		}
-		d.take = append(d.take, key)
-		held++
+		if room > 0 {
+			d.take = append(d.take, key)
+			room--
+			continue
+		}
+		last := len(yielding) - 1
+		d.leave = append(d.leave, yielding[last])
+		yielding = yielding[:last]
 	}
 	return d
+}
+
+// free are the wanted keys that no live worker has, those that yield at the end.
+func (s situation) free() []string {
+	var first, last []string
+	for _, key := range slices.Sorted(maps.Keys(s.wanted)) {
+		switch {
+		case s.mine[key] || s.heldByOther(key):
+		case s.yields(key):
+			last = append(last, key)
+		default:
+			first = append(first, key)
+		}
+	}
+	return append(first, last...)
 }
 
 // heldByOther says whether another live worker has claimed the key. A claim by this worker itself that it does not work on keeps nobody from the

@@ -3,6 +3,7 @@ package claim
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +52,7 @@ func TestDecide(t *testing.T) {
 	by := func(worker, incarnation string) proto.Claim {
 		return proto.Claim{Worker: worker, Incarnation: incarnation}
 	}
+	yields := func(key string) bool { return strings.Contains(key, "yield") }
 	for _, tc := range []struct {
 		name        string
 		s           situation
@@ -73,8 +75,13 @@ func TestDecide(t *testing.T) {
 		{name: "unless he came again", s: situation{workers: alive("a", "b"), wanted: set(b), mine: set(b), passedOver: map[string]proto.Claim{b: by("b", "0")}}, leave: []string{b}},
 		{name: "what nobody wants is left", s: situation{workers: alive("a"), wanted: set(a), mine: set(a, b)}, leave: []string{b}},
 		{name: "a full worker takes no more", s: situation{workers: alive("a"), wanted: set(a, b), max: 1}, take: sorted(a, b)[:1]},
+		{name: "a full worker leaves what yields for what does not", s: situation{workers: alive("a"), wanted: set("x", "yield1", "yield2"), mine: set("yield1", "yield2"), max: 2}, leave: []string{"yield2"}},
+		{name: "and decides the same while it is leaving", s: situation{workers: alive("a"), wanted: set("x", "w", "yield1", "yield2", "yield3"), mine: set("w", "yield1", "yield2"), max: 3}, leave: []string{"yield2"}},
+		{name: "what yields is taken last", s: situation{workers: alive("a"), wanted: set("x", "a-yield", "b-yield"), max: 2}, take: []string{"x", "a-yield"}},
+		{name: "and does not displace its like", s: situation{workers: alive("a"), wanted: set("a-yield", "b-yield"), mine: set("b-yield"), max: 1}},
+		{name: "what another should have has its time before anything yields", s: situation{workers: alive("a", "b"), wanted: set(a+"yield", b), mine: set(a + "yield"), passedOver: map[string]proto.Claim{a + "yield": by("b", "1")}, freeSince: free(now, b), max: 1}, again: now.Add(10 * time.Second)},
 	} {
-		tc.s.self, tc.s.grace = "a", 10*time.Second
+		tc.s.self, tc.s.grace, tc.s.yields = "a", 10*time.Second, yields
 		d := decide(tc.s, now)
 		if !slices.Equal(d.take, tc.take) || !slices.Equal(d.leave, tc.leave) || !d.again.Equal(tc.again) {
 			t.Errorf("%s: %+v, want take %v, leave %v, again %v", tc.name, d, tc.take, tc.leave, tc.again)

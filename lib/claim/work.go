@@ -18,6 +18,9 @@ const (
 	retryAfter = time.Second
 	// casTimeout bounds one compare-and-set.
 	casTimeout = 5 * time.Second
+	// markerKept is how long the bucket says that a claim was let go: long enough for every watch to hear of it. Relays come and go, and
+	// without an end each would leave a message for good.
+	markerKept = time.Hour
 )
 
 // Work claims its share of the keys that wanted names (each value is the whole list) and runs do for every claim until the claim is given up,
@@ -92,7 +95,7 @@ func (w *work) step(ctx context.Context) (time.Duration, error) {
 	workers[w.o.Worker] = proto.Worker{Name: w.o.Worker, Group: w.o.Group, Incarnation: w.o.Incarnation}
 	s := situation{
 		self: w.o.Worker, workers: workers, wanted: w.wanted, claims: map[string]proto.Claim{}, mine: map[string]bool{},
-		freeSince: w.freeSince, passedOver: w.passedOver, grace: w.o.TTL, max: w.o.Max,
+		freeSince: w.freeSince, passedOver: w.passedOver, grace: w.o.TTL, max: w.o.Max, yields: w.o.Yields,
 	}
 	for key, c := range claims {
 		s.claims[key] = c.Claim
@@ -231,7 +234,7 @@ func (w *work) forget(j *job) {
 func (w *work) letGo(ctx context.Context, j *job) error {
 	cas, cancel := context.WithTimeout(ctx, casTimeout)
 	defer cancel()
-	err := w.claims.Delete(cas, proto.ClaimKey(w.o.Group, j.key), jetstream.LastRevision(j.revision))
+	err := w.claims.Purge(cas, proto.ClaimKey(w.o.Group, j.key), jetstream.LastRevision(j.revision), jetstream.PurgeTTL(markerKept))
 	if bus.IsConflict(err) {
 		return nil
 	}

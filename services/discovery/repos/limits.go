@@ -2,6 +2,7 @@ package repos
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"strings"
 )
@@ -43,27 +44,12 @@ func (b *Book) admit(touched map[string]bool) {
 // choose lets in relays that some of the repositories list, up to limit. Whoever brought the repositories takes turns, and has the first relay
 // of each of his come before the second of any: who names a thousand relays takes no place from others who name one.
 func (b *Book) choose(in map[string]bool, limit int, which func(*want) bool) {
-	brought := map[string]*turns{}
-	for _, w := range b.wants {
-		if !which(w) {
-			continue
+	line := turnsOf(func(yield func(*want) bool) {
+		for _, w := range b.wants {
+			if which(w) && !yield(w) {
+				return
+			}
 		}
-		who := w.owner
-		if !w.served() {
-			who = w.held.origin
-		}
-		if brought[who] == nil {
-			brought[who] = &turns{who: who}
-		}
-		brought[who].wants = append(brought[who].wants, w)
-	}
-	var line []*turns
-	for _, t := range brought {
-		slices.SortFunc(t.wants, oldestFirst)
-		line = append(line, t)
-	}
-	slices.SortFunc(line, func(a, b *turns) int {
-		return cmp.Or(oldestFirst(a.wants[0], b.wants[0]), strings.Compare(a.who, b.who))
 	})
 	for len(line) > 0 && limit > 0 {
 		line = slices.DeleteFunc(line, func(t *turns) bool {
@@ -75,6 +61,48 @@ func (b *Book) choose(in map[string]bool, limit int, which func(*want) bool) {
 			return !more
 		})
 	}
+}
+
+// fairly takes so many of the repositories, whoever brought them by turns.
+func fairly(wants []*want, most int) []*want {
+	if len(wants) <= most {
+		return wants
+	}
+	line := turnsOf(slices.Values(wants))
+	taken := make([]*want, 0, most)
+	for turn := 0; ; turn++ {
+		for _, t := range line {
+			if len(taken) == most {
+				return taken
+			}
+			if turn < len(t.wants) {
+				taken = append(taken, t.wants[turn])
+			}
+		}
+	}
+}
+
+// turnsOf sorts repositories by who brought them: owners of served ones; of held ones clients and relays, as keys cost nothing.
+func turnsOf(wants iter.Seq[*want]) (line []*turns) {
+	brought := map[string]*turns{}
+	for w := range wants {
+		who := w.owner
+		if !w.served() {
+			who = w.held.origin
+		}
+		if brought[who] == nil {
+			brought[who] = &turns{who: who}
+			line = append(line, brought[who])
+		}
+		brought[who].wants = append(brought[who].wants, w)
+	}
+	for _, t := range line {
+		slices.SortFunc(t.wants, oldestFirst)
+	}
+	slices.SortFunc(line, func(a, b *turns) int {
+		return cmp.Or(oldestFirst(a.wants[0], b.wants[0]), strings.Compare(a.who, b.who))
+	})
+	return line
 }
 
 // oldestFirst orders held announcements by when they came, so that a flood of later ones takes no place that one has, and all by reference.

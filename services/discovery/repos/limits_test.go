@@ -83,6 +83,21 @@ func TestMadeUpRelaysAreBounded(t *testing.T) {
 	}
 }
 
+// TestARelayIsAskedForFewHeldRepositories: a relay that many use is listed by strangers too; they keep nobody's repository from being asked for.
+func TestARelayIsAskedForFewHeldRepositories(t *testing.T) {
+	t.Parallel()
+	b := repos.NewBook(domain, nil, limits)
+	for n := range 1000 {
+		b.Hold(fmt.Sprint("flood", n), heldBy("192.0.2.1", 0, announce(author(n), fmt.Sprint("x", n), 1, "wss://popular.example")))
+	}
+	b.Hold("user", heldBy("192.0.2.2", 5, announce(alice, "mine", 1, "wss://popular.example")))
+	b.Accept(announce(bob, "served", 1, "wss://popular.example"))
+	got := b.Targets()["popular.example"].Repos
+	if len(got) != 200+1 || got[ref(alice, "mine")].Level != proto.LevelStateOnly || got[ref(bob, "served")].Level != proto.LevelFull {
+		t.Errorf("%d repositories", len(got))
+	}
+}
+
 // TestOwnersTakeTurns: one owner's many relays leave room for those of others.
 func TestOwnersTakeTurns(t *testing.T) {
 	t.Parallel()
@@ -98,7 +113,7 @@ func TestOwnersTakeTurns(t *testing.T) {
 	}
 }
 
-// TestAuthorsAreBounded: however many keys held announcements name in turn, a hundred are asked for, the nearest.
+// TestAuthorsAreBounded: however many keys held announcements name in turn, fifty are asked for, the nearest.
 func TestAuthorsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := repos.NewBook(domain, nil, limits)
@@ -111,7 +126,7 @@ func TestAuthorsAreBounded(t *testing.T) {
 		b.Hold(fmt.Sprint(n), waiting(with(ev, tag...)))
 	}
 	for ref, r := range b.Targets()["r.example"].Repos {
-		if len(r.Authors) != 100 || !slices.Contains(r.Authors, strings.Split(ref, ":")[1]) {
+		if len(r.Authors) != 50 || !slices.Contains(r.Authors, strings.Split(ref, ":")[1]) {
 			t.Errorf("%s: %d authors", ref, len(r.Authors))
 		}
 	}

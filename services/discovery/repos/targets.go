@@ -12,9 +12,11 @@ import (
 
 const (
 	// maxAuthors is how many maintainers of a held announcement are asked for, nearest first: whoever writes it says how many there are.
-	maxAuthors = 100
+	maxAuthors = 50
 	// maxLooks bounds the walk to them.
 	maxLooks = 1000
+	// maxHeldPerRelay is how many held repositories one relay is asked for the states of. Relays that many list are listed by strangers too.
+	maxHeldPerRelay = 200
 )
 
 // want is what one repository needs, and of which relays.
@@ -195,12 +197,20 @@ func (b *Book) rebuild(key string) {
 		t.URL, t.Bootstrap = string(url), true
 	}
 	if r := b.relays[key]; r != nil && !r.refused {
+		var held []*want
 		for ref, url := range r.named {
-			t.Repos[ref] = b.wants[ref].repo
+			if w := b.wants[ref]; w.served() {
+				t.Repos[ref] = w.repo
+			} else {
+				held = append(held, w)
+			}
 			// wss rather than ws, whichever repository came first; the operator's word stands.
 			if t.URL == "" || !t.Bootstrap && url.Secure() {
 				t.URL = string(url)
 			}
+		}
+		for _, w := range fairly(held, maxHeldPerRelay) {
+			t.Repos[w.ref] = w.repo
 		}
 	}
 	if t.Exists() {

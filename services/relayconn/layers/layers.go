@@ -13,10 +13,8 @@ import (
 )
 
 const (
-	// perFilter is how many references or ids one filter names.
+	// perFilter is how many references, ids or authors one filter names.
 	perFilter = 100
-	// maxAuthors is how many authors one filter names: whoever writes an announcement says how many maintainers there are.
-	maxAuthors = 200
 )
 
 // One is layer 1: announcements, states and user grasp lists, whoever's.
@@ -56,8 +54,8 @@ func tagged(values []string, names ...string) []nostr.Filter {
 	return filters
 }
 
-// states gives one filter for each hundred state-only repositories: their identifiers, by anyone who maintains one of them. What this
-// lets in too much is ingest's to refuse.
+// states gives filters for each hundred state-only repositories: their identifiers, by anyone who maintains one of them, a hundred of these in
+// each. What this lets in too much is ingest's to refuse.
 func states(wanted map[string][]string) []nostr.Filter {
 	var filters []nostr.Filter
 	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(wanted)), perFilter) {
@@ -71,7 +69,7 @@ func states(wanted map[string][]string) []nostr.Filter {
 			}
 		}
 		tags := nostr.TagMap{"d": slices.Sorted(maps.Keys(identifiers))}
-		for some := range slices.Chunk(slices.Sorted(maps.Keys(authors)), maxAuthors) {
+		for some := range slices.Chunk(slices.Sorted(maps.Keys(authors)), perFilter) {
 			filters = append(filters, nostr.Filter{Kinds: []int{nip34.KindState}, Authors: some, Tags: tags})
 		}
 	}

@@ -112,7 +112,7 @@ func TestManyMaintainers(t *testing.T) {
 	filters := layers.TwoAndThree(items.Set{State: map[string][]string{"30617:" + authors[0] + ":x": authors}})
 	named := 0
 	for _, f := range filters {
-		if named += len(f.Authors); len(f.Authors) > 200 || len(f.Authors) == 0 || !slices.Equal(f.Tags["d"], []string{"x"}) {
+		if named += len(f.Authors); len(f.Authors) > 100 || len(f.Authors) == 0 || !slices.Equal(f.Tags["d"], []string{"x"}) {
 			t.Errorf("a filter of %d authors and #d %v", len(f.Authors), f.Tags["d"])
 		}
 	}

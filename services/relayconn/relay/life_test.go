@@ -39,18 +39,25 @@ func openBus(t *testing.T) *bus.Bus {
 	return b
 }
 
-func bucket(t *testing.T) jetstream.KeyValue {
+// relays is the bucket of states, on a bus of its own.
+type relays struct {
+	jetstream.KeyValue
+	js jetstream.JetStream
+}
+
+func bucket(t *testing.T) relays {
 	t.Helper()
-	kv, err := openBus(t).Bucket(t.Context(), proto.BucketRelays)
+	b := openBus(t)
+	kv, err := b.Bucket(t.Context(), proto.BucketRelays)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return kv
+	return relays{kv, b.JS}
 }
 
-func open(t *testing.T, kv jetstream.KeyValue) *stateKeeper {
+func open(t *testing.T, kv relays) *stateKeeper {
 	t.Helper()
-	s, err := openState(t.Context(), kv, "r.example.com", quiet)
+	s, err := openState(t.Context(), kv.js, kv, "r.example.com", 26*time.Hour, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,6 +108,43 @@ func TestStateIsFenced(t *testing.T) {
 	}
 	if s := open(t, kv); s.value.Repos != 5 || s.value.Worker != "b" {
 		t.Fatalf("the entry is %+v", s.value)
+	}
+}
+
+// TestAStateGoesByItself when nobody has written it for its time, whether it was new or an update.
+func TestAStateGoesByItself(t *testing.T) {
+	t.Parallel()
+	kv := bucket(t)
+	stream, err := kv.js.Stream(t.Context(), proto.KVStream(proto.BucketRelays))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, kv)
+	for repos := range 2 {
+		if err := put(t, s, "a", repos+1); err != nil {
+			t.Fatal(err)
+		}
+		msg, err := stream.GetMsg(t.Context(), s.revision)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ttl, err := time.ParseDuration(msg.Header.Get(jetstream.MsgTTLHeader)); err != nil || ttl != 26*time.Hour {
+			t.Errorf("write %d goes after %v, %v", repos+1, ttl, err)
+		}
+	}
+	s.kept = time.Second
+	if err := put(t, s, "a", 0); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := kv.Get(t.Context(), "r.example.com"); errors.Is(err, jetstream.ErrKeyNotFound) {
+			break
+		} else if err != nil || time.Now().After(end) {
+			t.Fatalf("its time is over and it is there: %v", err)
+		}
+	}
+	if err := put(t, s, "a", 3); err != nil {
+		t.Errorf("after it has gone: %v", err)
 	}
 }
 
@@ -234,7 +278,7 @@ func TestStateThatCouldNotBeWritten(t *testing.T) {
 	}
 	l, _ := newLife(t, quiet)
 	l.Rules.CheckEvery, l.Rules.ReconnectWindow, l.daily = time.Millisecond, 24*time.Hour, time.Now().Add(24*time.Hour)
-	l.state = open(t, &busy{KeyValue: kv, refusals: 3})
+	l.state = open(t, relays{&busy{KeyValue: kv, refusals: 3}, b.JS})
 	subject, err := proto.TargetSubject("r.example.com")
 	if err != nil {
 		t.Fatal(err)

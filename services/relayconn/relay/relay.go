@@ -32,7 +32,8 @@ type Rules struct {
 	StartupJitter      time.Duration
 	StartupDelay       time.Duration
 	CheckEvery         time.Duration
-	MaxMessage         int64 // bytes
+	StateKept          time.Duration // the state of a relay that is no target any more is forgotten after this
+	MaxMessage         int64         // bytes
 }
 
 // Env is what all relays of a worker share.
@@ -71,7 +72,7 @@ type life struct {
 func (e *Env) Run(ctx context.Context, name string) error {
 	l := &life{Env: e, name: name, log: e.Log.With("relay", name)}
 	var err error
-	if l.state, err = openState(ctx, e.States, name, l.log); err != nil {
+	if l.state, err = openState(ctx, e.JS, e.States, name, e.Rules.StateKept, l.log); err != nil {
 		return err
 	}
 	l.resume(time.Now())

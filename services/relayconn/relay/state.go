@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -18,8 +19,10 @@ import (
 // stateKeeper writes a relay's entry in grasp-relays, each write on the revision of the one before: a worker that has lost its claim without
 // knowing it cannot write over its successor.
 type stateKeeper struct {
+	js       jetstream.JetStream
 	kv       jetstream.KeyValue
 	key      string
+	kept     time.Duration // an entry goes by itself when it was not written for so long
 	value    proto.RelayState
 	written  []byte
 	revision uint64
@@ -28,8 +31,8 @@ type stateKeeper struct {
 const putTimeout = 5 * time.Second
 
 // openState reads the entry. One that cannot be read is as good as none, and is written over.
-func openState(ctx context.Context, kv jetstream.KeyValue, name string, log *slog.Logger) (*stateKeeper, error) {
-	s := &stateKeeper{kv: kv, key: name}
+func openState(ctx context.Context, js jetstream.JetStream, kv jetstream.KeyValue, name string, kept time.Duration, log *slog.Logger) (*stateKeeper, error) {
+	s := &stateKeeper{js: js, kv: kv, key: name, kept: kept}
 	entry, err := kv.Get(ctx, name)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return s, nil
@@ -71,9 +74,16 @@ func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 
 func (s *stateKeeper) write(ctx context.Context, data []byte) (uint64, error) {
 	if s.revision == 0 {
-		return s.kv.Create(ctx, s.key, data)
+		return s.kv.Create(ctx, s.key, data, jetstream.KeyTTL(s.kept))
 	}
-	return s.kv.Update(ctx, s.key, data, s.revision)
+	// An update as the bucket's own would be, which cannot say when its entry goes.
+	msg := &nats.Msg{Subject: proto.KVSubject(proto.BucketRelays, s.key), Data: data, Header: nats.Header{}}
+	msg.Header.Set(jetstream.MsgTTLHeader, s.kept.String())
+	ack, err := s.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(s.revision))
+	if err != nil {
+		return 0, err
+	}
+	return ack.Sequence, nil
 }
 
 // reread looks at who has written the entry meanwhile. If it was this worker, whose answer was lost, or if somebody deleted it, it is written on.

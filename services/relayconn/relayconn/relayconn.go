@@ -47,9 +47,10 @@ func Run(ctx context.Context, n *node.Node) error {
 		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
 		Guard: guard, Offerer: sender, Known: known(n.Index), Metrics: metrics, Log: n.Log,
 	}
+	less := &targets.Less{}
 	member, err := claim.Join(ctx, n.Bus, claim.Options{
 		Group: proto.GroupRelays, Worker: n.Worker, Incarnation: n.Incarnation,
-		TTL: n.Settings.WorkerTTL, Max: n.Settings.MaxRelaysPerWorker, Log: n.Log,
+		TTL: n.Settings.WorkerTTL, Max: n.Settings.MaxRelaysPerWorker, Yields: less.Has, Log: n.Log,
 	})
 	if err != nil {
 		return err
@@ -67,7 +68,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return sender.Run(sending) })
-	group.Go(func() error { return targets.Relays(ctx, n.Bus.JS, n.Log, names) })
+	group.Go(func() error { return targets.Relays(ctx, n.Bus.JS, n.Log, names, less) })
 	group.Go(func() error {
 		defer stopSending()
 		working.Store(true)
@@ -97,14 +98,17 @@ func known(index *eventdb.DB) func(id string) bool {
 func rulesOf(s config.Sync) relay.Rules {
 	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
 	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
+	dead, naughty, longest := s.DeadAfter, time.Duration(s.NaughtyHours)*time.Hour, seconds(s.MaxBackoffSeconds)
 	return relay.Rules{
+		// A relay that is a target is tried, and its state written, at least once in the longest of these times.
+		StateKept: max(dead, naughty, longest, s.ReconnectWindow) + 2*time.Hour,
 		Session: session.Rules{
 			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Settle: millis(s.BatchWindowMillis) + time.Second,
 			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown,
 		},
 		Health: health.Rules{
-			Base: seconds(s.BaseBackoffSeconds), Max: seconds(s.MaxBackoffSeconds), Stable: s.StableAfter, Dead: s.DeadAfter,
-			Naughty: time.Duration(s.NaughtyHours) * time.Hour,
+			Base: seconds(s.BaseBackoffSeconds), Max: longest, Stable: s.StableAfter, Dead: dead,
+			Naughty: naughty,
 		},
 		ConnectTimeout: seconds(s.BaseBackoffSeconds), ReconnectWindow: s.ReconnectWindow, DailyMin: s.DailyMin, DailyMax: s.DailyMax,
 		StartupJitter: millis(s.StartupJitterMillis), StartupDelay: seconds(s.StartupDelaySeconds), CheckEvery: seconds(s.CheckSeconds), MaxMessage: s.MaxEventBytes,

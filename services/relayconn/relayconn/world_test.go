@@ -227,7 +227,7 @@ func aim(t testing.TB, b *bus.Bus, url string, to target.Target, from ...target.
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range target.Diff(append(from, target.Target{})[0], to) {
+	for _, c := range target.Diff(append(from, target.Target{})[0], to, 256<<10) {
 		data, err := json.Marshal(c)
 		if err != nil {
 			t.Fatal(err)

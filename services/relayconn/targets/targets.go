@@ -18,21 +18,60 @@ import (
 	"tendril.dev/proto"
 )
 
+// Less knows the relays that only announcements in purgatory list. Where a worker has no room for all relays, they give way. It is safe for
+// concurrent use; the zero value knows none.
+type Less struct {
+	mu    sync.Mutex
+	names map[string]bool
+}
+
+// Has reports whether the relay of that name is one of them.
+func (l *Less) Has(name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.names[name]
+}
+
+// set notes whether a relay is one of them, and reports whether that is news.
+func (l *Less) set(name string, less bool) (changed bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.names[name] == less {
+		return false
+	}
+	if l.names == nil {
+		l.names = map[string]bool{}
+	}
+	if less {
+		l.names[name] = true
+	} else {
+		delete(l.names, name)
+	}
+	return true
+}
+
 // Relays tells the names (as proto.EncodeRelay writes them) of all relays that are targets, the whole list whenever it has changed, until ctx ends.
-// A list that nobody has taken yet is replaced by the next; names must have room for one.
-func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names chan []string) error {
+// A list that nobody has taken yet is replaced by the next; names must have room for one. It keeps less in step, and tells the list again
+// when that changes.
+func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names chan []string, less *Less) error {
 	wanted := map[string]bool{}
 	changed := false
 	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true}, log, func(m bus.Message) {
 		name, err := nameOf(m.Subject)
 		if err != nil {
 			log.Error("a target cannot be read", "subject", m.Subject, "error", err)
-		} else if gone := m.Header.Get(proto.HeaderGone) == "true"; wanted[name] == gone {
-			changed = true
-			if gone {
-				delete(wanted, name)
-			} else {
-				wanted[name] = true
+		} else {
+			gone := m.Header.Get(proto.HeaderGone) == "true"
+			if less.set(name, !gone && m.Header.Get(proto.HeaderLevel) == string(proto.LevelStateOnly)) {
+				changed = true
+			}
+			if wanted[name] == gone {
+				changed = true
+				if gone {
+					delete(wanted, name)
+				} else {
+					wanted[name] = true
+				}
 			}
 		}
 		// While there is more to read the list would be half a list.

@@ -103,7 +103,7 @@ func TestRelays(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := make(chan []string, 1)
-	while(t, func(ctx context.Context) error { return targets.Relays(ctx, b.JS, quiet, names) })
+	while(t, func(ctx context.Context) error { return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}) })
 	next := func() []string {
 		t.Helper()
 		select {
@@ -128,12 +128,67 @@ func TestRelays(t *testing.T) {
 	}
 }
 
+// TestWhatOnlyPurgatoryListsIsLess: a relay of which only states are wanted gives way, until something else is wanted of it; a bootstrap relay,
+// and one whose target an earlier version wrote, do not.
+func TestWhatOnlyPurgatoryListsIsLess(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	write := func(key string, level proto.Level, gone bool) {
+		t.Helper()
+		subject, err := proto.TargetSubject(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg := &nats.Msg{Subject: subject, Data: []byte("{}"), Header: nats.Header{}}
+		if level != "" {
+			msg.Header.Set(proto.HeaderLevel, string(level))
+		}
+		if gone {
+			msg.Header.Set(proto.HeaderGone, "true")
+		}
+		if _, err := b.JS.PublishMsg(t.Context(), msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("state.example", proto.LevelStateOnly, false)
+	write("raised.example", proto.LevelStateOnly, false)
+	write("full.example", proto.LevelFull, false)
+	write("old.example", "", false)
+	names, less := make(chan []string, 1), &targets.Less{}
+	while(t, func(ctx context.Context) error { return targets.Relays(ctx, b.JS, quiet, names, less) })
+	next := func() (yielding string) {
+		t.Helper()
+		select {
+		case list := <-names:
+			for _, name := range list {
+				if less.Has(name) {
+					yielding += name + " "
+				}
+			}
+		case <-time.After(patience):
+			t.Fatal("no list in time")
+		}
+		return yielding
+	}
+	if got := next(); got != "raised.example state.example " {
+		t.Errorf("at first %q", got)
+	}
+	write("raised.example", proto.LevelFull, false)
+	if got := next(); got != "state.example " {
+		t.Errorf("when one is raised %q", got)
+	}
+	write("state.example", "", true)
+	if got := next(); got != "" || less.Has("state.example") {
+		t.Errorf("when one is gone %q", got)
+	}
+}
+
 // TestNoListIsLost: however slowly the lists are taken, and whatever comes last, in the end the list is whole.
 func TestNoListIsLost(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
 	names := make(chan []string, 1)
-	while(t, func(ctx context.Context) error { return targets.Relays(ctx, b.JS, quiet, names) })
+	while(t, func(ctx context.Context) error { return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}) })
 	const n = 300
 	var end uint64
 	for i := range n {
@@ -208,7 +263,7 @@ func TestSnapshotIsSeenWhole(t *testing.T) {
 	for i := range 1200 {
 		whole.Repos[fmt.Sprintf("30617:%s:%d", strings.Repeat("a", 64), i)] = target.Repo{Level: proto.LevelFull}
 	}
-	parts := target.Snapshot(whole)
+	parts := target.Snapshot(whole, 64<<10)
 	if len(parts) < 3 {
 		t.Fatalf("%d parts: the test needs more", len(parts))
 	}
