@@ -40,10 +40,10 @@ const (
 	HeldMarkKey = "mark"
 )
 
-// Lane is a queue within GRASP_CANDIDATES. User and release lanes are served before the sync lanes.
+// Lane is a queue of candidates, each with its own subject; see [Streams]. User and release lanes are served before the sync lanes.
 type Lane string
 
-// The lanes of GRASP_CANDIDATES.
+// The lanes.
 const (
 	LaneUser         Lane = "user"
 	LaneRelease      Lane = "release"

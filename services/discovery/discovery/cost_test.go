@@ -8,6 +8,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 )
@@ -91,7 +92,11 @@ func TestRootEventsBeforeTheirRepository(t *testing.T) {
 // after it got anything.
 func TestManyMaintainersStopNobody(t *testing.T) {
 	t.Parallel()
-	r := run(t, t.TempDir(), "")
+	server, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Sizing: proto.DefaultSizing()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(server.Close)
 	for n := range 41 {
 		tag := nostr.Tag{"maintainers"}
 		for m := range 490 {
@@ -99,8 +104,10 @@ func TestManyMaintainersStopNobody(t *testing.T) {
 		}
 		ev := announce(fmt.Sprintf("%064x", n+1), fmt.Sprint("x", n), 1, "wss://a.example")
 		ev.Tags = append(ev.Tags, tag)
-		hold(t, r.Bus, finish(ev), proto.PhaseWaiting)
+		hold(t, server, finish(ev), proto.PhaseWaiting)
 	}
+	// All of it is there at the start, so that it is one change.
+	r := run(t, t.TempDir(), server.ClientURL())
 	accept(t, r.Bus, announce(alice, "user", 1, "wss://b.example"))
 	eventually(t, "the user's relay is a target", func() bool {
 		lines, _ := published(t, r.Bus)

@@ -49,7 +49,7 @@ type Candidate struct {
 // ErrMalformed is wrapped by every error of [Parse].
 var ErrMalformed = errors.New("not a candidate")
 
-// Parse reads a message of GRASP_CANDIDATES. With an error it still gives Reply and Ref where those can be read, so that the sender
+// Parse reads a candidate. With an error it still gives Reply and Ref where those can be read, so that the sender
 // need not wait for a verdict that never comes.
 func Parse(subject string, header nats.Header, data []byte) (Candidate, error) {
 	c := Candidate{

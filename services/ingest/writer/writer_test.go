@@ -463,18 +463,18 @@ func TestAFullSyncLaneKeepsNobodyElseOut(t *testing.T) {
 	}
 	first.stop()
 	// Nobody decides until the lane takes no more.
-	content := strings.Repeat("x", 900<<10)
 	synced := 0
-	for {
-		ev := newPerson(1000+synced).event(10317, 100, content)
+	for size := 900 << 10; size > 0; {
+		ev := newPerson(1000+synced).event(10317, 100, strings.Repeat("x", size))
 		_, err := b.JS.PublishMsg(t.Context(), s.message(proto.LaneSyncHistoric, encode(t, ev)))
-		if err != nil && !strings.Contains(err.Error(), "maximum bytes exceeded") {
+		switch {
+		case err == nil:
+			synced++
+		case strings.Contains(err.Error(), "maximum bytes exceeded"):
+			size /= 4 // until there is no room for the smallest
+		default:
 			t.Fatal(err)
 		}
-		if err != nil {
-			break
-		}
-		synced++
 	}
 	if synced < 30 {
 		t.Fatalf("the lane is full after %d candidates: the test needs more", synced)
