@@ -28,7 +28,6 @@ var configuration = []setting{
 	{"maintenance.auto", "false"},
 	{"protocol.allow", "never"},
 	{"advice.detachedHead", "false"},
-	{"init.defaultBranch", "main"},
 	{"pack.threads", "2"},
 	{"pack.windowMemory", "256m"},
 	{"core.bigFileThreshold", "64m"}, // larger ones are streamed, not kept in memory

@@ -25,12 +25,30 @@ func (r *Repo) Exists() bool {
 	return err == nil && info.IsDir()
 }
 
-// Ensure makes the bare repository if it is not there. It appears whole or not at all, many may ask at once, and asking again
-// changes nothing, but sweeps up what killed processes left in it.
+// Ensure makes the bare repository if it is not there, and lets it borrow from the pool of its identifier. It appears whole or not
+// at all, many may ask at once, and asking again changes nothing, but sweeps up what killed processes left in it.
 func (r *Repo) Ensure(ctx context.Context) error {
 	if r.Exists() {
+		if err := r.borrow(ctx); err != nil {
+			return err
+		}
 		return r.Sweep()
 	}
+	pool := r.Pool()
+	if err := pool.ensure(ctx); err != nil {
+		return err
+	}
+	return r.make(ctx, func(temporary string) error {
+		info := filepath.Join(temporary, "objects", "info")
+		if err := os.MkdirAll(info, 0o755); err != nil {
+			return err
+		}
+		return os.WriteFile(filepath.Join(info, alternatesFile), []byte(pool.alternate()), 0o644)
+	})
+}
+
+// make makes a bare repository, and finishes it before it appears where it belongs.
+func (r *Repo) make(ctx context.Context, finish func(temporary string) error) error {
 	temporary, err := os.MkdirTemp(filepath.Join(r.store.root, newFolder), "init-")
 	if err != nil {
 		return fmt.Errorf("make repository: %w", err)
@@ -40,10 +58,10 @@ func (r *Repo) Ensure(ctx context.Context) error {
 		return fmt.Errorf("make repository: %w", err)
 	}
 	fresh := &Repo{store: r.store, ref: r.ref, path: temporary}
-	if _, err := fresh.run(ctx, "", "init", "--quiet", "--bare", "--template="); err != nil {
+	if err := fresh.init(ctx); err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
-	if err := syncTree(temporary); err != nil {
+	if err := errors.Join(finish(temporary), syncTree(temporary)); err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
 	for {
@@ -66,25 +84,47 @@ func (r *Repo) Ensure(ctx context.Context) error {
 	}
 }
 
-// Remove takes the repository away: out of sight at once, then off the disk. One that is not there is no error.
-func (r *Repo) Remove(context.Context) error {
-	trash, err := os.MkdirTemp(filepath.Join(r.store.root, trashFolder), "repository-")
+// init runs git init in a folder that is there. HEAD is as git itself makes it.
+func (r *Repo) init(ctx context.Context) error {
+	_, err := r.run(ctx, "", "init", "--quiet", "--bare", "--template=")
+	return err
+}
+
+// Remove takes the repository away: out of sight at once, then off the disk. One that is not there is no error. Its pool is marked
+// before: others may be using it, or nobody any more.
+func (r *Repo) Remove(ctx context.Context) error {
+	if !r.Exists() {
+		return nil
+	}
+	leaving, err := r.named(ctx)
 	if err != nil {
 		return fmt.Errorf("remove repository: %w", err)
 	}
+	if err := r.Pool().mark(append(leaving, ownObjects)); err != nil {
+		return fmt.Errorf("remove repository: %w", err)
+	}
+	if err := r.discard("repository-"); err != nil {
+		return fmt.Errorf("remove repository: %w", err)
+	}
+	return nil
+}
+
+// discard moves the folder to the trash, and empties that. One that is not there is no error.
+func (r *Repo) discard(name string) error {
+	trash, err := os.MkdirTemp(filepath.Join(r.store.root, trashFolder), name)
+	if err != nil {
+		return err
+	}
 	defer os.Remove(trash)
-	err = os.Rename(r.path, filepath.Join(trash, "repository"))
+	err = os.Rename(r.path, filepath.Join(trash, "folder"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("remove repository: %w", err)
+		return err
 	}
 	os.Remove(filepath.Dir(r.path)) // the owner's folder, if it was the last one in it
-	if err := os.RemoveAll(trash); err != nil {
-		return fmt.Errorf("remove repository: %w", err)
-	}
-	return nil
+	return os.RemoveAll(trash)
 }
 
 // Sweep removes what killed processes left in the repository: packs in quarantine, which nobody can see, and lock files, which would

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
@@ -19,32 +18,25 @@ const idLength = 40
 
 func isID(id string) bool { return len(id) == idLength && nip34.IsObjectID(id) }
 
-// HasData says whether there is any object in the repository.
+// HasData reports whether data of the repository itself has come: any object of its own, or any reference. What lies in the pool
+// belongs to all repositories of the identifier, and tells nothing about one of them.
 func (r *Repo) HasData(context.Context) (bool, error) {
-	folders, err := os.ReadDir(r.in("objects"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
+	own, err := r.HasOwnObjects()
+	if own || err != nil {
+		return own, err
 	}
-	if err != nil {
-		return false, fmt.Errorf("look for objects: %w", err)
+	return r.hasReferences()
+}
+
+// HasOwnObjects reports whether there is any object in the repository's own folder: one that is not in the pool yet, or that no
+// accepted event names.
+func (r *Repo) HasOwnObjects() (bool, error) {
+	packs, err := r.ownPacks()
+	if len(packs) > 0 || err != nil {
+		return len(packs) > 0, err
 	}
-	for _, folder := range folders {
-		name := folder.Name()
-		if name != "pack" && len(name) != 2 {
-			continue
-		}
-		files, err := os.ReadDir(r.in("objects", name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return false, fmt.Errorf("look for objects: %w", err)
-		}
-		for _, file := range files {
-			loose := name != "pack" && len(file.Name()) == idLength-2
-			if loose || strings.HasSuffix(file.Name(), ".idx") {
-				return true, nil
-			}
-		}
-	}
-	return false, nil
+	loose, err := r.looseObjects()
+	return len(loose) > 0, err
 }
 
 // Missing gives those of the object ids that are not in the repository, each once, in the order given. What is no object id is

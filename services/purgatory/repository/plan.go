@@ -13,6 +13,16 @@ type refPlan struct {
 	symbolic map[string]string // symbolic references to set after it
 }
 
+// leaves returns the objects that references leave.
+func (p refPlan) leaves() (ids []string) {
+	for _, c := range slices.Concat(p.before, p.changes) {
+		if c.from != "" {
+			ids = append(ids, c.from)
+		}
+	}
+	return ids
+}
+
 // planRefs compares branches and tags with what is wanted.
 func planRefs(now Refs, want, symbolic map[string]string) refPlan {
 	plan := refPlan{symbolic: map[string]string{}}

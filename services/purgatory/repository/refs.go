@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -125,10 +127,11 @@ func (r Refs) tips(max int) []string {
 // ErrUnfit are references that no repository of ours can have, now or later.
 var ErrUnfit = errors.New("these references cannot be")
 
-// SetRefs makes refs/heads/* and refs/tags/* exactly what is wanted, in one transaction, and lets HEAD follow head ("" leaves it as
-// it is). Other references are left alone. Only where a name that goes is the folder of one that comes, or the other way round,
-// the former goes in a transaction before: git cannot do both at once. A symbolic reference to a branch that is not wanted is left
-// out; nobody could see it. It says whether anything changed.
+// SetRefs makes refs/heads/* and refs/tags/* exactly what is wanted, in one transaction, and lets HEAD follow head if that branch is
+// among them; "" and a branch without data leave HEAD as it is. Where no branch is left, HEAD is what git init makes it. Other
+// references are left alone. Only where a name that goes is the folder of one that comes, or the other way round, the former goes in
+// a transaction before: git cannot do both at once. A symbolic reference to a branch that is not wanted is left out; nobody could see
+// it. It says whether anything changed. What the references leave is noted in the pool before they change.
 //
 // It fails, and leaves the references as they were, if an object is not there. What no repository could ever have, a branch that
 // names something that is no commit for example, is ErrUnfit: whoever wrote it must not hold up others.
@@ -142,6 +145,9 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 	}
 	plan := planRefs(now, want, symbolic)
 	if err := r.checkBranches(ctx, plan.changes); err != nil {
+		return false, fmt.Errorf("set references: %w", err)
+	}
+	if err := r.Pool().mark(plan.leaves()); err != nil {
 		return false, fmt.Errorf("set references: %w", err)
 	}
 	for _, changes := range [][]refChange{plan.before, plan.changes} {
@@ -159,6 +165,9 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 		}
 		changed = true
 	}
+	if head, err = r.headFor(ctx, want, symbolic, head); err != nil {
+		return changed, err
+	}
 	if head != "" && head != now.Head {
 		if _, err := r.run(ctx, "", "symbolic-ref", "HEAD", head); err != nil {
 			return changed, fmt.Errorf("set HEAD: %w", err)
@@ -166,6 +175,44 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 		changed = true
 	}
 	return changed, nil
+}
+
+// headFor returns the branch that HEAD is to follow: the wanted one if it has data, git's own where there is no branch at all, "" for
+// no change (spec/grasp.md).
+func (r *Repo) headFor(ctx context.Context, want, symbolic map[string]string, head string) (string, error) {
+	_, born := want[head]
+	if !born {
+		_, born = want[symbolic[head]]
+	}
+	if born {
+		return head, nil
+	}
+	for name := range want {
+		if strings.HasPrefix(name, headsPrefix) {
+			return "", nil
+		}
+	}
+	return r.store.firstBranch(ctx)
+}
+
+// firstBranch is the branch that HEAD follows in a repository that git has just made.
+func (s *Store) firstBranch(ctx context.Context) (string, error) {
+	s.first.Lock()
+	defer s.first.Unlock()
+	if s.first.branch != "" {
+		return s.first.branch, nil
+	}
+	temporary, err := os.MkdirTemp(filepath.Join(s.root, newFolder), "init-")
+	if err != nil {
+		return "", fmt.Errorf("look at a new repository: %w", err)
+	}
+	defer os.RemoveAll(temporary)
+	fresh := &Repo{store: s, path: temporary}
+	if err := fresh.init(ctx); err != nil {
+		return "", fmt.Errorf("look at a new repository: %w", err)
+	}
+	s.first.branch, err = fresh.Head()
+	return s.first.branch, err
 }
 
 // checkBranches refuses branches that would name objects which are no commits. Git would refuse them too, but not say it in a way
@@ -194,6 +241,9 @@ func (r *Repo) SetRef(ctx context.Context, name, id string) error {
 	if err := checkRef(name, id, "refs/"); err != nil {
 		return fmt.Errorf("set reference: %w", err)
 	}
+	if err := r.leave(ctx, name, id); err != nil {
+		return fmt.Errorf("set reference: %w", err)
+	}
 	if err := r.transaction(ctx, []refChange{{name: name, to: id}}); err != nil {
 		return fmt.Errorf("set reference: %w", err)
 	}
@@ -205,10 +255,33 @@ func (r *Repo) DeleteRef(ctx context.Context, name string) error {
 	if err := checkRefName(name, "refs/"); err != nil {
 		return fmt.Errorf("delete reference: %w", err)
 	}
+	if err := r.leave(ctx, name, ""); err != nil {
+		return fmt.Errorf("delete reference: %w", err)
+	}
 	if err := r.transaction(ctx, []refChange{{name: name}}); err != nil {
 		return fmt.Errorf("delete reference: %w", err)
 	}
 	return nil
+}
+
+// leave notes in the pool what a reference leaves that is about to name another object, or none.
+func (r *Repo) leave(ctx context.Context, name, to string) error {
+	content, err := readShort(r.in(filepath.FromSlash(name)))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	now := strings.TrimSuffix(content, "\n")
+	if _, none := os.Lstat(r.in("packed-refs")); now == "" && none == nil {
+		refs, err := r.Refs(ctx)
+		if err != nil {
+			return err
+		}
+		now = refs.ByName[name]
+	}
+	if !isID(now) || now == to {
+		return nil
+	}
+	return r.Pool().mark([]string{now})
 }
 
 // refChange is one reference in a transaction.

@@ -23,6 +23,7 @@ func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 	pack := w.Pack("main", "v1")
 	event := "refs/nostr/" + strings.Repeat("e", 64)
 	main, dev := "refs/heads/main", "refs/heads/dev"
+	unborn := gittest.FirstBranch(t)
 
 	type step struct {
 		want, symbolic refs
@@ -31,32 +32,41 @@ func TestSetRefsMakesThemExactlyWhatIsWanted(t *testing.T) {
 		wantHead       string
 	}
 	for name, steps := range map[string][]step{
+		"HEAD waits for its branch": {
+			{want: refs{}, head: dev, wantHead: unborn},
+			{want: refs{"refs/tags/v1": tag}, head: dev, changed: true, wantHead: unborn},
+			{want: refs{main: a}, head: dev, changed: true, wantHead: unborn},
+			{want: refs{main: a, dev: b}, head: dev, changed: true, wantHead: dev},
+			{want: refs{main: a}, head: dev, changed: true, wantHead: dev}, // it was there
+			{want: refs{main: a}, head: main, changed: true, wantHead: main},
+			{want: refs{}, head: main, changed: true, wantHead: unborn},
+		},
 		"create, move, delete": {
 			{want: refs{main: a, "refs/tags/v1": tag}, head: main, changed: true, wantHead: main},
 			{want: refs{main: a, "refs/tags/v1": tag}, head: main, wantHead: main},
 			{want: refs{main: b, dev: a}, head: dev, changed: true, wantHead: dev},
-			{want: refs{}, changed: true, wantHead: dev},
+			{want: refs{}, changed: true, wantHead: unborn},
 		},
 		"a branch becomes a folder and comes back": {
-			{want: refs{"refs/heads/x": a, dev: b}, changed: true, wantHead: main},
-			{want: refs{"refs/heads/x/y/z": b, dev: b}, changed: true, wantHead: main},
-			{want: refs{"refs/heads/x/y": a, "refs/heads/x/z": b}, changed: true, wantHead: main},
-			{want: refs{"refs/heads/x": b}, changed: true, wantHead: main},
+			{want: refs{"refs/heads/x": a, dev: b}, changed: true, wantHead: unborn},
+			{want: refs{"refs/heads/x/y/z": b, dev: b}, changed: true, wantHead: unborn},
+			{want: refs{"refs/heads/x/y": a, "refs/heads/x/z": b}, changed: true, wantHead: unborn},
+			{want: refs{"refs/heads/x": b}, changed: true, wantHead: unborn},
 		},
 		"symbolic": {
-			{want: refs{main: a}, symbolic: refs{"refs/heads/latest": main}, changed: true, wantHead: main},
-			{want: refs{main: a}, symbolic: refs{"refs/heads/latest": main}, wantHead: main},
-			{want: refs{main: b, dev: a}, symbolic: refs{"refs/heads/latest": dev}, changed: true, wantHead: main},
-			{want: refs{main: b, dev: a, "refs/heads/latest": a}, changed: true, wantHead: main},
-			{want: refs{main: b, dev: a}, symbolic: refs{"refs/heads/latest": dev, "refs/tags/t": main}, changed: true, wantHead: main},
-			{want: refs{dev: a}, symbolic: refs{"refs/heads/latest": main}, changed: true, wantHead: main}, // its branch is not there
-			{want: refs{dev: a}, symbolic: refs{"refs/heads/dev2": dev}, changed: true, wantHead: main},
-			{want: refs{dev: a, "refs/heads/dev2/x": b}, changed: true, wantHead: main},
-			{want: refs{}, changed: true, wantHead: main},
+			{want: refs{main: a}, symbolic: refs{"refs/heads/latest": main}, changed: true, wantHead: unborn},
+			{want: refs{main: a}, symbolic: refs{"refs/heads/latest": main}, wantHead: unborn},
+			{want: refs{main: b, dev: a}, symbolic: refs{"refs/heads/latest": dev}, changed: true, wantHead: unborn},
+			{want: refs{main: b, dev: a, "refs/heads/latest": a}, changed: true, wantHead: unborn},
+			{want: refs{main: b, dev: a}, symbolic: refs{"refs/heads/latest": dev, "refs/tags/t": main}, changed: true, wantHead: unborn},
+			{want: refs{dev: a}, symbolic: refs{"refs/heads/latest": main}, changed: true, wantHead: unborn}, // its branch is not there
+			{want: refs{dev: a}, symbolic: refs{"refs/heads/dev2": dev}, changed: true, wantHead: unborn},
+			{want: refs{dev: a, "refs/heads/dev2/x": b}, changed: true, wantHead: unborn},
+			{want: refs{}, changed: true, wantHead: unborn},
 		},
 		"odd names": {
-			{want: refs{`refs/heads/-x`: a, `refs/heads/"quoted"`: b, "refs/heads/🌱": a, "refs/tags/$(id)": b}, changed: true, wantHead: main},
-			{want: refs{`refs/heads/"quoted"`: a}, head: `refs/heads/-x`, changed: true, wantHead: `refs/heads/-x`},
+			{want: refs{`refs/heads/-x`: a, `refs/heads/"quoted"`: b, "refs/heads/🌱": a, "refs/tags/$(id)": b}, changed: true, wantHead: unborn},
+			{want: refs{`refs/heads/"quoted"`: a}, head: `refs/heads/-x`, changed: true, wantHead: unborn},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,9 +1,11 @@
 // Package repository is git on disk: bare repositories, one for each owner and identifier, that a real git works on in a clean
 // environment (spec/purgatory.md, Git over HTTP). It keeps two promises that everything above relies on:
 //
-//   - what is in a repository is whole: an object is there only if every object that it links to is there too, because a pack is
-//     checked in quarantine before any of it becomes visible, so that "the commit is there" means "its history is there";
+//   - what references of a repository name is there with all that it links to: a pack is checked in quarantine before any of it becomes
+//     visible, and objects are walked through to their end before a reference that we set names them (Promote);
 //   - no name that a stranger chose leaves the root folder or reaches a command line as an option.
+//
+// The objects that accepted events name lie once for all repositories of an identifier, in its Pool.
 //
 // Repositories are of git's SHA-1 object format; an object id of 64 digits is never there.
 package repository
@@ -13,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"iter"
 	"log/slog"
 	"os"
@@ -20,6 +23,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
@@ -74,9 +78,23 @@ type Store struct {
 	scans  *slots.Pool // of the processors, for looking through packs
 	volume *volume
 	log    *slog.Logger
+	first  struct { // the branch that HEAD follows in a new repository; "": not known yet
+		sync.Mutex
+		branch string
+	}
 
 	packs    packscan.Limits
 	packTime time.Duration
+
+	fault func(step string) error // of tests: what goes wrong before a step; nil: nothing
+}
+
+// before is called between the steps of what must be whole if a process is killed in the middle of it.
+func (s *Store) before(step string) error {
+	if s.fault == nil {
+		return nil
+	}
+	return s.fault(step)
 }
 
 // NewStore opens the root, checks that git runs and is not too old, and sweeps up what processes left behind that were killed. Its
@@ -191,12 +209,8 @@ func (s *Store) All(ctx context.Context) iter.Seq2[nip34.RepoRef, error] {
 					yield(nip34.RepoRef{}, ctx.Err())
 					return
 				}
-				encoded, ok := strings.CutSuffix(folder.Name(), suffix)
-				if !ok || !folder.IsDir() {
-					continue
-				}
-				identifier, err := nip34.DecodeIdentifier(encoded)
-				if err != nil || nip34.CheckIdentifier(identifier) != nil {
+				identifier, ok := decodeFolder(folder)
+				if !ok {
 					continue
 				}
 				if !yield(nip34.RepoRef{PubKey: key, Identifier: identifier}, nil) {
@@ -205,6 +219,16 @@ func (s *Store) All(ctx context.Context) iter.Seq2[nip34.RepoRef, error] {
 			}
 		}
 	}
+}
+
+// decodeFolder returns the identifier for which a folder is named.
+func decodeFolder(folder fs.DirEntry) (identifier string, ok bool) {
+	encoded, ok := strings.CutSuffix(folder.Name(), suffix)
+	if !ok || !folder.IsDir() {
+		return "", false
+	}
+	identifier, err := nip34.DecodeIdentifier(encoded)
+	return identifier, err == nil && nip34.CheckIdentifier(identifier) == nil
 }
 
 func decodeOwner(name string) (key string, ok bool) {

@@ -22,7 +22,7 @@ func TestRepositoriesOfAnyIdentifierStayBelowTheRoot(t *testing.T) {
 		t.Fatal(err)
 	}
 	identifiers := []string{"plain", "a/b", "..", ".", "../..", "🌱 seed", "-x", "--upload-pack=touch", ".git", "a.git", "a%2Fb", "x\\y", "CON:"}
-	paths := map[string]bool{}
+	paths, unborn := map[string]bool{}, gittest.FirstBranch(t)
 	for _, identifier := range identifiers {
 		r := gittest.Repo(t, s, identifier)
 		folder, err := filepath.Rel(root, r.Path())
@@ -34,7 +34,7 @@ func TestRepositoriesOfAnyIdentifierStayBelowTheRoot(t *testing.T) {
 		}
 		paths[folder] = true
 		refs, err := r.Refs(t.Context())
-		if err != nil || refs.Head != "refs/heads/main" || len(refs.ByName) != 0 {
+		if err != nil || refs.Head != unborn || len(refs.ByName) != 0 {
 			t.Errorf("%q: references %+v, %v", identifier, refs, err)
 		}
 	}
@@ -137,6 +137,9 @@ func TestEnsureIsSafeForManyAndRemoveTakesAllAway(t *testing.T) {
 	}
 	if err := r.Remove(t.Context()); err != nil {
 		t.Errorf("removing what is not there: %v", err)
+	}
+	if pruned := gittest.Prune(t, r.Pool()); !pruned.Removed {
+		t.Error("the pool that nobody uses is still there")
 	}
 	if left := files(t, filepath.Dir(filepath.Dir(r.Path()))); len(left) != 0 {
 		t.Errorf("left behind: %q", left)

@@ -3,6 +3,7 @@ package gittest
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -67,6 +68,54 @@ func Repo(t testing.TB, s *repository.Store, identifier string) *repository.Repo
 		t.Fatal(err)
 	}
 	return r
+}
+
+// FirstBranch is the branch that HEAD follows in a repository that git makes with its own defaults (its full name).
+func FirstBranch(t testing.TB) string {
+	t.Helper()
+	dir := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), "git", "init", "--quiet", "--bare", dir)
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "HOME=/nonexistent")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("git init: %v\n%s", err, out)
+	}
+	head, err := os.ReadFile(filepath.Join(dir, "HEAD"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(strings.TrimPrefix(string(head), "ref: "))
+}
+
+// Prune prunes a pool that nobody else writes to.
+func Prune(t testing.TB, p *repository.Pool, wanted ...string) repository.Pruned {
+	t.Helper()
+	pruned, err := p.Prune(t.Context(), repository.Pruning{
+		Lock:   func(context.Context) (func(), error) { return func() {}, nil },
+		Wanted: func(context.Context) ([]string, error) { return wanted, nil },
+		Forget: func() {},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pruned
+}
+
+// Fsck runs git fsck in a repository, which must be without fault.
+func Fsck(t testing.TB, path string) {
+	t.Helper()
+	if out, err := Try(t, path, "fsck", "--full", "--strict", "--no-dangling", "--no-progress"); err != nil || faulty(out) {
+		t.Errorf("git fsck in %s: %v\n%s", path, err, out)
+	}
+}
+
+// faulty reports whether git fsck says more than that there are no references.
+func faulty(out string) bool {
+	for line := range strings.Lines(out) {
+		if !strings.HasPrefix(line, "notice: ") {
+			return true
+		}
+	}
+	return false
 }
 
 func environment() []string {

@@ -1,0 +1,317 @@
+package repository
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"tendril.dev/lib/nip34"
+)
+
+const (
+	// poolsFolder is the folder of the root in which the pools lie. No npub is named so.
+	poolsFolder = "_pools"
+	// alternatesFile tells git in which other folder to look for objects.
+	alternatesFile = "alternates"
+
+	// orphansFile of a pool names objects that references have left, and that may be in the way now: a pool with such a file is to
+	// be pruned. pruningFile is the same while that happens.
+	orphansFile = "orphans"
+	pruningFile = "orphans.pruning"
+	// maxOrphans bounds either file in bytes; beyond it the whole pool is looked through.
+	maxOrphans = 1 << 20
+
+	// tipsFile of a pool lists commits and tags that are in it with all that they reach, newest last: "<owner> <id>".
+	tipsFile = "tips"
+	// maxTips bounds the lines of that file. What is not in it is only looked for at greater cost.
+	maxTips = 50_000
+)
+
+const (
+	everything = "*" // in a file of orphans: anything may be in the way
+	ownObjects = "-" // a repository has objects of its own, which may be
+)
+
+// Pool holds the objects that accepted events name of all repositories of one identifier, each once. The repositories borrow them
+// (objects/info/alternates). A repository keeps for itself only what no accepted event has named yet.
+//
+// Whoever changes a pool has the lock of its identifier. Readers need none.
+type Pool struct {
+	git        *Repo // the bare repository that it is to git, without any reference
+	identifier string
+}
+
+// Pool names the pool of an identifier. It does no I/O.
+func (s *Store) Pool(identifier string) *Pool {
+	path := filepath.Join(s.root, poolsFolder, nip34.EncodeIdentifier(identifier)+suffix)
+	return &Pool{git: &Repo{store: s, ref: nip34.RepoRef{Identifier: identifier}, path: path}, identifier: identifier}
+}
+
+// Pool is the pool from which the repository borrows.
+func (r *Repo) Pool() *Pool { return r.store.Pool(r.ref.Identifier) }
+
+// Path is the folder of the pool.
+func (p *Pool) Path() string { return p.git.path }
+
+// Exists reports whether the pool is on disk.
+func (p *Pool) Exists() bool { return p.git.Exists() }
+
+// Tidy brings the packs of the pool together where there are many, as Repo.Tidy does.
+func (p *Pool) Tidy(ctx context.Context) (done bool, err error) {
+	if !p.Exists() {
+		return false, nil
+	}
+	return p.git.Tidy(ctx)
+}
+
+// Size is the number of bytes of all files of the pool.
+func (p *Pool) Size() (bytes int64, err error) { return p.git.Size() }
+
+// Pools returns the identifiers that have a pool on disk. An error ends it.
+func (s *Store) Pools(ctx context.Context) iter.Seq2[string, error] {
+	return func(yield func(string, error) bool) {
+		folders, err := os.ReadDir(filepath.Join(s.root, poolsFolder))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			yield("", fmt.Errorf("list pools: %w", err))
+			return
+		}
+		for _, folder := range folders {
+			if ctx.Err() != nil {
+				yield("", ctx.Err())
+				return
+			}
+			if identifier, ok := decodeFolder(folder); ok && !yield(identifier, nil) {
+				return
+			}
+		}
+	}
+}
+
+// ensure makes the pool if it is not there.
+func (p *Pool) ensure(ctx context.Context) error {
+	if p.Exists() {
+		return nil
+	}
+	if err := p.git.make(ctx, func(string) error { return nil }); err != nil {
+		return fmt.Errorf("make pool: %w", err)
+	}
+	return nil
+}
+
+// alternate is the line by which a repository's objects/info/alternates names the pool. It is relative to the repository's objects
+// folder, so that the root can be moved.
+func (p *Pool) alternate() string {
+	return "../../../" + poolsFolder + "/" + filepath.Base(p.git.path) + "/objects\n"
+}
+
+// borrow lets the repository see the objects of its pool, which is made if it is not there. What else the repository borrows from
+// is left as it is.
+func (r *Repo) borrow(ctx context.Context) error {
+	pool := r.Pool()
+	if err := pool.ensure(ctx); err != nil {
+		return err
+	}
+	path := r.in("objects", "info", alternatesFile)
+	now, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("borrow from the pool: %w", err)
+	}
+	line := pool.alternate()
+	if strings.Contains("\n"+string(now), "\n"+line) {
+		return nil
+	}
+	if len(now) > 0 && !strings.HasSuffix(string(now), "\n") {
+		line = "\n" + line
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("borrow from the pool: %w", err)
+	}
+	if err := writeDurably(path, string(now)+line); err != nil {
+		return fmt.Errorf("borrow from the pool: %w", err)
+	}
+	return nil
+}
+
+// repositories returns the repositories on disk that use the pool: what lies there counts, whatever is announced.
+func (p *Pool) repositories() ([]*Repo, error) {
+	owners, err := os.ReadDir(p.git.store.root)
+	if err != nil {
+		return nil, fmt.Errorf("look for the repositories of a pool: %w", err)
+	}
+	var all []*Repo
+	for _, owner := range owners {
+		key, ok := decodeOwner(owner.Name())
+		if !ok {
+			continue
+		}
+		r := &Repo{
+			store: p.git.store, ref: nip34.RepoRef{PubKey: key, Identifier: p.identifier},
+			path: filepath.Join(p.git.store.root, owner.Name(), filepath.Base(p.git.path)),
+		}
+		_, err := os.Lstat(r.path)
+		switch {
+		case err == nil:
+			all = append(all, r)
+		case !errors.Is(err, fs.ErrNotExist):
+			return nil, fmt.Errorf("look for the repositories of a pool: %w", err)
+		}
+	}
+	return all, nil
+}
+
+// Marked reports whether the pool is to be pruned.
+func (p *Pool) Marked() bool {
+	for _, name := range []string{orphansFile, pruningFile} {
+		if _, err := os.Lstat(p.git.in(name)); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Orphan notes durably that references are about to leave objects, so that a later Prune looks whether anything still needs them. It
+// is called before the references change.
+func (p *Pool) Orphan(ids ...string) error { return p.mark(ids) }
+
+func (p *Pool) mark(words []string) error {
+	if len(words) == 0 || !p.Exists() {
+		return nil // nothing can be in the way in a pool that is not there
+	}
+	path := p.git.in(orphansFile)
+	info, err := os.Lstat(path)
+	fresh := errors.Is(err, fs.ErrNotExist)
+	lines := strings.Join(words, "\n") + "\n"
+	if size := int64(len(lines)); size > maxOrphans || err == nil && info.Size()+size > maxOrphans {
+		lines = everything + "\n"
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return fmt.Errorf("mark a pool for pruning: %w", err)
+	}
+	_, err = f.WriteString(lines)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil && fresh {
+		err = syncPath(p.git.path)
+	}
+	if err != nil {
+		return fmt.Errorf("mark a pool for pruning: %w", err)
+	}
+	return nil
+}
+
+// orphans is what a pool's marks say.
+type orphans struct {
+	ids []string
+	all bool // anything may be in the way
+}
+
+// takeMarks begins to prune: what was noted so far is read and moved to a file of its own, so that what is noted from now on is told
+// apart. There was nothing if is is false.
+func (p *Pool) takeMarks() (o orphans, is bool, err error) {
+	var lines strings.Builder
+	for _, name := range []string{pruningFile, orphansFile} {
+		content, err := os.ReadFile(p.git.in(name))
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return o, false, fmt.Errorf("read the marks of a pool: %w", err)
+		}
+		is = true
+		lines.Write(content)
+		lines.WriteByte('\n')
+	}
+	if !is {
+		return o, false, nil
+	}
+	if o = parseOrphans(lines.String()); o.all {
+		lines.Reset()
+		lines.WriteString(everything + "\n")
+	}
+	if err := writeDurably(p.git.in(pruningFile), lines.String()); err != nil {
+		return o, false, fmt.Errorf("take the marks of a pool: %w", err)
+	}
+	if err := removeFile(p.git.in(orphansFile)); err != nil {
+		return o, false, fmt.Errorf("take the marks of a pool: %w", err)
+	}
+	return o, true, nil
+}
+
+// parseOrphans reads marks. A line that is not whole, or makes no sense, could have been any object.
+func parseOrphans(content string) (o orphans) {
+	o.all = len(content) > 2*maxOrphans
+	seen := map[string]bool{}
+	for line := range strings.Lines(content) {
+		switch line = strings.TrimSuffix(line, "\n"); {
+		case isID(line):
+			if !seen[line] {
+				o.ids = append(o.ids, line)
+			}
+			seen[line] = true
+		case line != "" && line != ownObjects:
+			o.all = true
+		}
+	}
+	return o
+}
+
+// tip is an object that is in the pool with all that it reaches, and the owner in whose repository it was found so.
+type tip struct{ owner, id string }
+
+// readTips returns the tips that are known, newest last. A line that is not whole is passed over.
+func (p *Pool) readTips() ([]tip, error) {
+	f, err := os.Open(p.git.in(tipsFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the tips of a pool: %w", err)
+	}
+	defer f.Close()
+	var tips []tip
+	for lines := bufio.NewScanner(io.LimitReader(f, 4*maxTips*(64+1+idLength+1))); lines.Scan(); {
+		owner, id, _ := strings.Cut(lines.Text(), " ")
+		if nip34.IsHex64(owner) && isID(id) {
+			tips = append(tips, tip{owner, id})
+		}
+	}
+	return tips, nil
+}
+
+// writeTips replaces the tips that are known.
+func (p *Pool) writeTips(tips []tip) error {
+	var lines strings.Builder
+	for _, t := range tips[max(0, len(tips)-maxTips):] {
+		lines.WriteString(t.owner + " " + t.id + "\n")
+	}
+	if err := writeDurably(p.git.in(tipsFile), lines.String()); err != nil {
+		return fmt.Errorf("write the tips of a pool: %w", err)
+	}
+	return nil
+}
+
+// remove takes away a pool that no repository uses.
+func (p *Pool) remove() error { return p.git.discard("pool-") }
+
+// writeDurably replaces a small file, at once and on the disk.
+func writeDurably(path, content string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-"+filepath.Base(path)+"-")
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, removeFile(f.Name()))
+	}
+	return syncPath(filepath.Dir(path))
+}
