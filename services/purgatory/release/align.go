@@ -15,6 +15,10 @@ import (
 	"tendril.dev/services/purgatory/repository"
 )
 
+// maxFollowers bounds the repositories that are brought in line with a state in one go besides the first: a crowd may name somebody
+// popular as its maintainer, but others need not wait for it.
+const maxFollowers = 16
+
 // settlement is one identifier while it is settled.
 type settlement struct {
 	*Releaser
@@ -22,14 +26,17 @@ type settlement struct {
 	known *remembered
 	stock *inventory
 
-	applied map[string]dossier.State // owner → the state that counts there
-	failed  map[string]error         // owner → what went wrong in the owner's repository
+	applied map[string]dossier.State   // owner → the state that counts there
+	moved   int                        // repositories whose references were set
+	waiting map[string]map[string]bool // owner → references whose event is not known
+	failed  map[string]error           // owner → what went wrong in the owner's repository
 	again   time.Time
 	unfit   []Unfit
+	broken  bool // something that is there is not whole
 }
 
 func (r *Releaser) begin(d dossier.Dossier) *settlement {
-	s := &settlement{Releaser: r, d: d, known: r.memory.of(d.Identifier), failed: map[string]error{}}
+	s := &settlement{Releaser: r, d: d, known: r.memory.of(d.Identifier), failed: map[string]error{}, waiting: map[string]map[string]bool{}}
 	s.stock = &inventory{repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, concerns: s.concerns, shelves: s.known.shelves}
 	return s
 }
@@ -78,7 +85,7 @@ func (s *settlement) order() []string {
 // align makes references what the states and pull requests say, and gives the events that are ready to be released, in the order of their release,
 // and the states that have lost.
 func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []dossier.State) {
-	s.again, s.applied, s.stock.copies = time.Time{}, map[string]dossier.State{}, 0
+	s.again, s.applied, s.moved = time.Time{}, map[string]dossier.State{}, 0
 	owners := s.order()
 	for _, owner := range owners {
 		if err := s.open(ctx, owner); err != nil {
@@ -123,6 +130,7 @@ func (s *settlement) open(ctx context.Context, owner string) error {
 func (s *settlement) forget(owner string) {
 	delete(s.known.aligned, owner)
 	delete(s.known.tidy, owner)
+	delete(s.known.pooled, owner)
 }
 
 // announcements are the held ones whose repository has data.
@@ -165,7 +173,7 @@ func (s *settlement) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 }
 
 // alignStates applies to an owner's repository the state that counts there: the newest by somebody who speaks for it whose objects are all there,
-// after they were brought together from the other repositories for which its author speaks. A state that no repository can have,
+// after they were brought together in the pool from the other repositories for which its author speaks. A state that no repository can have,
 // whatever data comes, counts nowhere.
 func (s *settlement) alignStates(ctx context.Context, owner string) error {
 	repo, before := s.stock.repos[owner], s.known.aligned[owner]
@@ -178,16 +186,18 @@ func (s *settlement) alignStates(ctx context.Context, owner string) error {
 			continue
 		}
 		if before.state != id {
-			complete, more, err := s.stock.gather(ctx, owner, s.d.OwnersFor(state.Event.PubKey), state.Objects())
-			if more {
-				s.soon(time.Now())
-			}
+			complete, err := s.gather(ctx, owner, s.d.OwnersFor(state.Event.PubKey), state.Objects())
 			if err != nil {
 				return err
 			}
 			if !complete {
 				continue
 			}
+			if s.moved > maxFollowers {
+				s.soon(time.Now())
+				return nil
+			}
+			s.moved++
 			s.forget(owner) // until it is done
 			_, err = repo.SetRefs(ctx, state.Refs, state.Symbolic, state.Head)
 			if errors.Is(err, repository.ErrUnfit) {
@@ -247,16 +257,24 @@ func (s *settlement) hasCommit(ctx context.Context, owner string, pr dossier.Pul
 	if s.stock.repos[owner] == nil {
 		return false, nil
 	}
-	there, more, err := s.stock.gather(ctx, owner, s.sources(pr), []string{pr.Commit})
-	if more {
-		s.soon(time.Now())
+	return s.gather(ctx, owner, s.sources(pr), []string{pr.Commit})
+}
+
+// gather is inventory.gather. What is there but not whole counts as not there, until it is pruned and comes again.
+func (s *settlement) gather(ctx context.Context, owner string, sources, objects []string) (complete bool, err error) {
+	complete, err = s.stock.gather(ctx, owner, sources, objects)
+	if errors.Is(err, repository.ErrBroken) {
+		s.Log.Warn("data of which a part was pruned is to come again", "identifier", s.d.Identifier, "error", err)
+		s.broken = true
+		return false, nil
 	}
-	return there, err
+	return complete, err
 }
 
 func (s *settlement) nameCommit(ctx context.Context, owner string, pr dossier.PullRequest) error {
 	repo := s.stock.repos[owner]
 	delete(s.known.tidy, owner)
+	delete(s.known.pooled, owner)
 	if err := repo.SetRef(ctx, prefixNostr+pr.Event.ID, pr.Commit); err != nil {
 		return fmt.Errorf("name the commit of %s in %s: %w", pr.Event.ID, repo.Ref(), err)
 	}

@@ -14,32 +14,19 @@ import (
 	"tendril.dev/services/purgatory/repository"
 )
 
-// maxCopies bounds the copies from one repository to another in one go: a stranger's announcement that names somebody popular as its maintainer gets
-// all of that person's data, but others need not wait for it.
-const maxCopies = 16
-
 // inventory is what the hosted repositories of an identifier have of the objects that matter. Each is asked once, for all that concerns it.
 type inventory struct {
 	repos    map[string]*repository.Repo // owner
 	has      map[string]map[string]bool  // owner → object, of those that were asked for
 	concerns func(owner string) []string // objects to ask for in the same go
 	shelves  map[string]shelf            // what is remembered of earlier inventories
-	copies   int
 }
 
-// recall gives what is known of an owner's repository without asking git, and the packs that there are.
+// recall returns what is known of an owner's repository without asking git, and the packs that there are.
 func (v *inventory) recall(owner string) (has map[string]bool, packs string, err error) {
-	files, err := os.ReadDir(filepath.Join(v.repos[owner].Path(), "objects", "pack"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, "", fmt.Errorf("look for packs: %w", err)
+	if packs, err = v.packs(owner); err != nil {
+		return nil, "", err
 	}
-	var names strings.Builder
-	for _, file := range files {
-		if strings.HasSuffix(file.Name(), ".idx") {
-			names.WriteString(file.Name())
-		}
-	}
-	packs = names.String()
 	had := v.shelves[owner]
 	has = map[string]bool{}
 	for id, there := range had.has {
@@ -48,6 +35,25 @@ func (v *inventory) recall(owner string) (has map[string]bool, packs string, err
 		}
 	}
 	return has, packs, nil
+}
+
+// packs names the packs that an owner's repository can see.
+func (v *inventory) packs(owner string) (string, error) {
+	repo := v.repos[owner]
+	var names strings.Builder
+	for _, folder := range []string{repo.Path(), repo.Pool().Path()} {
+		files, err := os.ReadDir(filepath.Join(folder, "objects", "pack"))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("look for packs: %w", err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file.Name(), ".idx") {
+				names.WriteString(file.Name())
+			}
+		}
+		names.WriteByte('/')
+	}
+	return names.String(), nil
 }
 
 // missing gives those of the objects that an owner's repository lacks.
@@ -84,40 +90,44 @@ func (v *inventory) missing(ctx context.Context, owner string, wanted []string) 
 	return slices.DeleteFunc(slices.Clone(wanted), func(id string) bool { return known[id] }), nil
 }
 
-// gather brings objects together in one repository from others, and says whether all are there then. more: there was more to copy than may be
-// copied at once.
-func (v *inventory) gather(ctx context.Context, owner string, sources, objects []string) (complete, more bool, err error) {
+// gather brings objects together in the pool, where an owner's repository sees them, and reports whether all are there then, with
+// everything that they link to. Nothing is brought if some of them are nowhere.
+func (v *inventory) gather(ctx context.Context, owner string, sources, objects []string) (complete bool, err error) {
 	missing, err := v.missing(ctx, owner, objects)
 	if err != nil {
-		return false, false, err
+		return false, err
 	}
-	into := v.repos[owner]
+	bring := map[string][]string{} // source → objects
+	var from []string
 	for _, source := range sources {
-		from := v.repos[source]
-		if len(missing) == 0 || source == owner || from == nil {
+		if len(missing) == 0 || source == owner || v.repos[source] == nil {
 			continue
 		}
 		absent, err := v.missing(ctx, source, missing)
 		if err != nil {
-			return false, more, err
+			return false, err
 		}
-		tips := slices.DeleteFunc(slices.Clone(missing), func(id string) bool { return !v.has[source][id] })
-		if len(tips) == 0 {
-			continue
-		}
-		if v.copies == maxCopies {
-			return false, true, nil
-		}
-		v.copies++
-		if err := into.CopyFrom(ctx, from, tips); err != nil {
-			return false, more, fmt.Errorf("from %s to %s: %w", from.Ref(), into.Ref(), err)
-		}
-		for _, id := range tips {
-			v.has[owner][id] = true
+		if len(absent) < len(missing) {
+			bring[source] = slices.DeleteFunc(slices.Clone(missing), func(id string) bool { return !v.has[source][id] })
+			from = append(from, source)
 		}
 		missing = absent
 	}
-	return len(missing) == 0, more, nil
+	if len(missing) > 0 {
+		return false, nil
+	}
+	for _, source := range from {
+		if err := v.repos[source].Promote(ctx, bring[source]); err != nil {
+			return false, fmt.Errorf("%s: %w", v.repos[source].Ref(), err)
+		}
+	}
+	if err := v.repos[owner].Promote(ctx, objects); err != nil {
+		return false, fmt.Errorf("%s: %w", v.repos[owner].Ref(), err)
+	}
+	for _, id := range objects {
+		v.has[owner][id] = true
+	}
+	return true, nil
 }
 
 // concerns are the objects of the held events that an owner's repository may have to do with, and of the newest accepted state.

@@ -22,11 +22,12 @@ type remembered struct {
 	tidy    map[string]bool    // owners below whose refs/nostr/ nothing waits and nothing is wrong
 	unfit   map[string]bool    // ids of states that no repository can have
 	shelves map[string]shelf   // owner
+	pooled  map[string]string  // owner → the packs that there were when all that references name had been brought to the pool
 }
 
 // shelf is which objects a repository has of those that were asked for. What is there stays there; what is not may have come with a new pack.
 type shelf struct {
-	packs string // those that there were
+	packs string // those that there were, the repository's own and the pool's
 	has   map[string]bool
 }
 
@@ -49,7 +50,10 @@ func (m *memory) of(identifier string) *remembered {
 	if m.by == nil || len(m.by) >= maxRemembered {
 		m.by = map[string]*remembered{}
 	}
-	m.by[identifier] = &remembered{swept: map[string]bool{}, aligned: map[string]aligned{}, tidy: map[string]bool{}, unfit: map[string]bool{}, shelves: map[string]shelf{}}
+	m.by[identifier] = &remembered{
+		swept: map[string]bool{}, aligned: map[string]aligned{}, tidy: map[string]bool{}, unfit: map[string]bool{},
+		shelves: map[string]shelf{}, pooled: map[string]string{},
+	}
 	return m.by[identifier]
 }
 

@@ -32,6 +32,7 @@ func (s *settlement) checkTips(ctx context.Context, owner string) error {
 		return err
 	}
 	tidy := true
+	s.waiting[owner] = map[string]bool{}
 	for event, tip := range tips {
 		commit, known, err := CommitOf(s.d, s.Accepted, event)
 		if err != nil {
@@ -43,6 +44,7 @@ func (s *settlement) checkTips(ctx context.Context, owner string) error {
 			continue
 		case !known && time.Now().Before(until):
 			tidy = false
+			s.waiting[owner][prefixNostr+event] = true
 			s.soon(until)
 			continue
 		}

@@ -96,7 +96,7 @@ func (r *Repo) Remove(ctx context.Context) error {
 	if !r.Exists() {
 		return nil
 	}
-	leaving, err := r.named(ctx)
+	leaving, err := r.Named(ctx, nil)
 	if err != nil {
 		return fmt.Errorf("remove repository: %w", err)
 	}

@@ -6,21 +6,43 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// named returns the ids of the objects that references of the repository name, each once. As a rule every reference is a file, and
-// no git is started: whoever prunes a pool asks every repository.
-func (r *Repo) named(ctx context.Context) ([]string, error) {
-	if _, err := os.Lstat(r.in("packed-refs")); !errors.Is(err, fs.ErrNotExist) {
-		return r.namedByGit(ctx)
+// Named returns the ids of the objects that references of the repository name, each once, without those references for which skip
+// is true; nil skips none. As a rule every reference is a file, and no git is started.
+func (r *Repo) Named(ctx context.Context, skip func(name string) bool) ([]string, error) {
+	byName, plain, err := r.readRefFiles()
+	if err != nil {
+		return nil, fmt.Errorf("read references: %w", err)
 	}
-	ids, plain := map[string]bool{}, true
-	err := filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
+	if !plain {
+		refs, err := r.Refs(ctx)
+		if err != nil {
+			return nil, err
+		}
+		byName = refs.ByName
+	}
+	var ids []string
+	for name, id := range byName {
+		if skip == nil || !skip(name) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	return slices.Compact(ids), nil
+}
+
+// readRefFiles reads the references that are files. plain: those are all that there are, and git would read them the same.
+func (r *Repo) readRefFiles() (byName map[string]string, plain bool, err error) {
+	if _, err := os.Lstat(r.in("packed-refs")); !errors.Is(err, fs.ErrNotExist) {
+		return nil, false, err
+	}
+	byName, plain = map[string]string{}, true
+	err = filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			return nil // gone while we walked
@@ -37,28 +59,16 @@ func (r *Repo) named(ctx context.Context) ([]string, error) {
 		case err != nil:
 			return err
 		case isID(id):
-			ids[id] = true
+			byName[filepath.ToSlash(strings.TrimPrefix(path, r.path+string(filepath.Separator)))] = id
 		case !strings.HasPrefix(content, symbolicPrefix): // which names a branch, which is here too
 			plain = false
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("read references: %w", err)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
 	}
-	if !plain {
-		return r.namedByGit(ctx)
-	}
-	return slices.Sorted(maps.Keys(ids)), nil
-}
-
-func (r *Repo) namedByGit(ctx context.Context) ([]string, error) {
-	refs, err := r.Refs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ids := slices.Sorted(maps.Values(refs.ByName))
-	return slices.Compact(ids), nil
+	return byName, plain, err
 }
 
 // readShort reads a file of a few bytes.

@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"tendril.dev/lib/nip34"
@@ -39,22 +41,62 @@ func (r *Repo) HasOwnObjects() (bool, error) {
 	return len(loose) > 0, err
 }
 
-// Missing gives those of the object ids that are not in the repository, each once, in the order given. What is no object id is
-// refused.
+// Missing gives those of the object ids that the repository cannot see, in its own folder or in the pool, each once, in the order
+// given. What is no object id is refused. As a rule no git is started.
 func (r *Repo) Missing(ctx context.Context, ids []string) ([]string, error) {
-	types, err := r.Types(ctx, ids)
-	if err != nil {
+	if err := checkIDs(ids); err != nil {
 		return nil, err
+	}
+	there, err := r.sees(ctx, ids)
+	if err != nil {
+		return nil, fmt.Errorf("look up objects: %w", err)
 	}
 	var missing []string
 	seen := make(map[string]bool, len(ids))
 	for _, id := range ids {
-		if types[id] == "" && !seen[id] {
+		if !there[id] && !seen[id] {
 			missing = append(missing, id)
 		}
 		seen[id] = true
 	}
 	return missing, nil
+}
+
+// sees returns which objects are there. Git is asked only about repositories that borrow from elsewhere than their pool, which is
+// none that we have made.
+func (r *Repo) sees(ctx context.Context, ids []string) (map[string]bool, error) {
+	there := map[string]bool{}
+	if len(ids) == 0 || !r.Exists() {
+		return there, nil
+	}
+	for _, from := range []*Repo{r, r.Pool().git} {
+		packs, err := from.openIndexes()
+		if err != nil {
+			return nil, err
+		}
+		for _, id := range ids {
+			there[id] = there[id] || packs.hasHex(id) || from.hasLoose(id)
+		}
+		packs.close()
+	}
+	elsewhere, err := r.borrowsElsewhere()
+	if err != nil || !elsewhere {
+		return there, err
+	}
+	types, err := r.Types(ctx, slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return there[id] }))
+	for id := range types {
+		there[id] = true
+	}
+	return there, err
+}
+
+// borrowsElsewhere reports whether somebody else has told the repository where to look for objects.
+func (r *Repo) borrowsElsewhere() (bool, error) {
+	content, err := os.ReadFile(r.in("objects", "info", alternatesFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return strings.TrimSpace(strings.ReplaceAll(string(content), r.Pool().alternate(), "")) != "", err
 }
 
 // Types gives the type ("commit", "tree", "blob", "tag") of those of the objects that are in the repository.

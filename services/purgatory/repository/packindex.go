@@ -85,6 +85,17 @@ type packIndexes []*packIndex
 
 // openIndexes maps the indexes of all packs that a repository or pool has of its own. close must be called.
 func (r *Repo) openIndexes() (packIndexes, error) {
+	const tries = 10
+	for try := 1; ; try++ {
+		all, err := r.tryOpenIndexes()
+		if err == nil || try == tries || !errors.Is(err, fs.ErrNotExist) {
+			return all, err
+		}
+		// A pack has gone since we looked: another has taken its place.
+	}
+}
+
+func (r *Repo) tryOpenIndexes() (packIndexes, error) {
 	names, err := r.ownPacks()
 	if err != nil {
 		return nil, err
@@ -181,6 +192,15 @@ func (r *Repo) looseObjects() ([]string, error) {
 		}
 	}
 	return ids, nil
+}
+
+// hasLoose reports whether an object lies in a file of its own.
+func (r *Repo) hasLoose(id string) bool {
+	if !isID(id) {
+		return false
+	}
+	_, err := os.Lstat(r.in("objects", id[:2], id[2:]))
+	return err == nil
 }
 
 // removeLoose removes one object that lies in a file of its own.

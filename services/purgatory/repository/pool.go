@@ -178,7 +178,20 @@ func (p *Pool) Marked() bool {
 
 // Orphan notes durably that references are about to leave objects, so that a later Prune looks whether anything still needs them. It
 // is called before the references change.
-func (p *Pool) Orphan(ids ...string) error { return p.mark(ids) }
+func (p *Pool) Orphan(ids ...string) error {
+	if err := checkIDs(ids); err != nil {
+		return err
+	}
+	return p.mark(ids)
+}
+
+// OrphanOwn notes durably that a repository has objects of its own that may not be needed.
+func (p *Pool) OrphanOwn() error {
+	if p.Marked() {
+		return nil // the repositories are looked at whatever the mark says
+	}
+	return p.mark([]string{ownObjects})
+}
 
 func (p *Pool) mark(words []string) error {
 	if len(words) == 0 || !p.Exists() {

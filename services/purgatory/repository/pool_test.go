@@ -271,12 +271,12 @@ func TestWantedObjectsStay(t *testing.T) {
 	junk := w.Commit("b", gittest.Noise(1<<20))
 	r := owned(t, s, 0, "x")
 	store(t, r, w.Pack("main", "junk"))
-	must(t, r.Pool().Orphan("-"))
+	must(t, r.Pool().OrphanOwn())
 	gittest.Prune(t, r.Pool(), part, strings.Repeat("7", 40))
 	if !inFolder(t, r.Path(), part) || inFolder(t, r.Path(), junk) {
 		t.Errorf("there: the wanted part %v, what came with it %v", inFolder(t, r.Path(), part), inFolder(t, r.Path(), junk))
 	}
-	must(t, r.Pool().Orphan("-"))
+	must(t, r.Pool().OrphanOwn())
 	gittest.Prune(t, r.Pool())
 	if hasOwn(t, r) {
 		t.Error("what nobody wants is still there")
@@ -297,7 +297,7 @@ func TestBrokenLeftoversAreNoData(t *testing.T) {
 	if err := r.Promote(t.Context(), []string{tip}); !errors.Is(err, repository.ErrBroken) {
 		t.Errorf("promoting what is broken: %v", err)
 	}
-	must(t, r.Pool().Orphan("-"))
+	must(t, r.Pool().OrphanOwn())
 	gittest.Prune(t, r.Pool(), tip)
 	if missing, err := r.Missing(t.Context(), []string{tip}); err != nil || !slices.Equal(missing, []string{tip}) {
 		t.Errorf("missing %v (%v): it is not fetched again", missing, err)

@@ -145,19 +145,19 @@ func (l *objectList) filter(r *Repo, keep func(id []byte) bool) (*objectList, er
 // list walks from tips to everything that they reach and none of the known ids does. A known id that is not there is passed over.
 // ErrBroken if something is missing on the way.
 func (r *Repo) list(ctx context.Context, tips, known []string) (*objectList, error) {
-	types, err := r.Types(ctx, slices.Concat(tips, known))
+	there, err := r.sees(ctx, slices.Concat(tips, known))
 	if err != nil {
 		return nil, err
 	}
 	var revs strings.Builder
 	for _, id := range tips {
-		if types[id] == "" {
+		if !there[id] {
 			return nil, fmt.Errorf("%w: %s", ErrBroken, id)
 		}
 		revs.WriteString(id + "\n")
 	}
 	for _, id := range known {
-		if types[id] != "" {
+		if there[id] {
 			revs.WriteString("^" + id + "\n")
 		}
 	}

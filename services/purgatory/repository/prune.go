@@ -168,7 +168,7 @@ func (p *Pool) roots(ctx context.Context, repos []*Repo) (roots, error) {
 	defer pool.close()
 	all := roots{others: map[*Repo][]string{}}
 	for _, r := range repos {
-		ids, err := r.named(ctx)
+		ids, err := r.Named(ctx, nil)
 		if err != nil {
 			return roots{}, fmt.Errorf("%s: %w", r.ref, err)
 		}
@@ -426,7 +426,7 @@ func (r *Repo) slim(ctx context.Context, wanted []string) error {
 
 // needs lists what the references and the wanted objects need. Wanted objects of which a part is missing count as not there.
 func (r *Repo) needs(ctx context.Context, wanted []string) (*objectList, error) {
-	named, err := r.named(ctx)
+	named, err := r.Named(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
