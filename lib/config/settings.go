@@ -127,6 +127,14 @@ type Git struct {
 	FetchTimeout     time.Duration `env:"NGIT_FETCH_TIMEOUT" name:"fetch-timeout" default:"5m" min:"1ms" max:"24h" help:"Longest time for one fetch."`
 	MaxFetchBytes    int64         `env:"NGIT_MAX_FETCH_BYTES" name:"max-fetch-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest pack fetched, in bytes."`
 	MaxPushBytes     int64         `env:"NGIT_MAX_PUSH_BYTES" name:"max-push-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest push taken, in bytes."`
+	GitPruneInterval time.Duration `env:"NGIT_GIT_PRUNE_INTERVAL" name:"git-prune-interval" default:"30m" min:"1ms" max:"50m" help:"How often git objects are removed that nothing needs any more."`
+
+	PendingPushBytes           int64 `env:"NGIT_PENDING_PUSH_BYTES" name:"pending-push-bytes" default:"4294967296" min:"0" max:"1125899906842624" help:"Most bytes below refs/nostr/ that wait for their events in a worker."`
+	PendingPushBytesPerClient  int64 `env:"NGIT_PENDING_PUSH_BYTES_PER_CLIENT" name:"pending-push-bytes-per-client" default:"268435456" min:"0" max:"1125899906842624" help:"Most bytes below refs/nostr/ that wait for their events from one address."`
+	PendingPushes              int   `env:"NGIT_PENDING_PUSHES" name:"pending-pushes" default:"10000" min:"0" max:"10000000" help:"Most references below refs/nostr/ that wait for their events in a worker."`
+	PendingPushesPerClient     int   `env:"NGIT_PENDING_PUSHES_PER_CLIENT" name:"pending-pushes-per-client" default:"64" min:"0" max:"10000000" help:"Most references below refs/nostr/ that wait for their events from one address."`
+	PendingPushesPerRepository int   `env:"NGIT_PENDING_PUSHES_PER_REPOSITORY" name:"pending-pushes-per-repository" default:"256" min:"0" max:"5000" help:"Most references below refs/nostr/ that wait for their events in one repository."`
+
 	GitProcesses     int           `env:"NGIT_GIT_PROCESSES" name:"git-processes" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker, at least 5; more wait."`
 	GitProcessMemory int64         `env:"NGIT_GIT_PROCESS_MEMORY" name:"git-process-memory" default:"4294967296" min:"67108864" max:"1125899906842624" help:"Most memory of one git process, in bytes. On Linux only."`
 	GitPackTime      time.Duration `env:"NGIT_GIT_PACK_TIME" name:"git-pack-time" default:"30m" min:"1ms" max:"24h" help:"Longest time that git may take to check and store one pack."`

@@ -14,6 +14,7 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/holdings"
+	"tendril.dev/services/purgatory/pending"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
@@ -114,7 +115,10 @@ func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) erro
 	if err != nil {
 		return err
 	}
-	_, err = w.authorise(ctx, d, push)
+	state, err := w.authorise(ctx, d, push)
+	if err == nil && state == nil {
+		err = w.checkPending(d, push)
+	}
 	return w.refusal(push.Ref, err)
 }
 
@@ -152,8 +156,17 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	if err := w.extend(ctx, d, ref, state); err != nil {
 		return fmt.Errorf("keep what the push uses from expiring: %w", err)
 	}
+	waiting, err := w.admitPending(d, push, state != nil)
+	if err := w.refusal(ref, err); err != nil {
+		return err
+	}
+	if err := repo.Pool().Orphan(oldIDs(push.Commands)...); err != nil {
+		return err
+	}
 	w.releaser.Forget(ref.Identifier)
-	if err := receive(ctx); err != nil {
+	err = receive(ctx)
+	w.countPending(ref, waiting)
+	if err != nil {
 		// The client may have gone in the middle of it: whatever was moved is brought in line.
 		w.due.addAt(ref.Identifier, time.Now().Add(w.node.Settings.HuntInterval))
 		return err
@@ -169,7 +182,11 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 // refusal logs that a push is not allowed, and returns what its user is told.
 func (w *worker) refusal(ref nip34.RepoRef, err error) error {
 	refused, ok := errors.AsType[*dossier.Refused](err)
-	if !ok {
+	full, tooMuch := errors.AsType[*pending.Refused](err)
+	switch {
+	case tooMuch:
+		refused = &dossier.Refused{Reason: full.Reason}
+	case !ok:
 		return err
 	}
 	w.log.Info("push refused", "repository", ref, "reason", refused.Reason)
@@ -256,6 +273,16 @@ func branchesAndTags(refs map[string]string) map[string]string {
 		}
 	}
 	return out
+}
+
+// oldIDs are the objects that references leave by a push.
+func oldIDs(commands []smarthttp.Command) (ids []string) {
+	for _, c := range commands {
+		if !c.Create() {
+			ids = append(ids, c.Old)
+		}
+	}
+	return ids
 }
 
 func newIDs(commands []smarthttp.Command) (ids []string) {

@@ -23,7 +23,9 @@ type metrics struct {
 	throttle *throttle.Throttle
 
 	attempts, requests, released, expired *prometheus.CounterVec
-	objects                               prometheus.Counter
+	prunes                                *prometheus.CounterVec
+	objects, prunedBytes                  prometheus.Counter
+	poolBytes                             prometheus.Gauge
 	waited                                prometheus.Histogram
 
 	mu      sync.Mutex
@@ -33,6 +35,8 @@ type metrics struct {
 var (
 	queueDesc    = prometheus.NewDesc("purgatory_sync_queue_size", "Identifiers that are hunted for.", nil, nil)
 	heldDesc     = prometheus.NewDesc("purgatory_held", "Events that wait for git data.", []string{"kind"}, nil)
+	pendingDesc  = prometheus.NewDesc("purgatory_pending_pushes", "References below refs/nostr/ that wait for their events.", nil, nil)
+	pendingBytes = prometheus.NewDesc("purgatory_pending_push_bytes", "Bytes that these references take up.", nil, nil)
 	inFlightDesc = prometheus.NewDesc("purgatory_domain_in_flight", "Requests to a git server under way.", []string{"domain"}, nil)
 	shardsDesc   = prometheus.NewDesc("purgatory_shards_held", "Shards that this worker holds.", nil, nil)
 )
@@ -43,15 +47,18 @@ func newMetrics(reg prometheus.Registerer, w *worker, t *throttle.Throttle) (*me
 	}
 	m := &metrics{
 		worker: w, throttle: t, domains: map[string]bool{},
-		attempts: counter("purgatory_sync_attempts_total", "Fetches from git servers.", "result"),
-		requests: counter("purgatory_domain_requests_total", "Fetches by git server.", "domain", "result"),
-		released: counter("purgatory_released_total", "Events that left purgatory and are served.", "kind"),
-		expired:  counter("purgatory_expired_total", "Events that left purgatory unserved.", "kind"),
-		objects:  prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_sync_oids_fetched_total", Help: "Wanted objects that fetches brought."}),
+		attempts:    counter("purgatory_sync_attempts_total", "Fetches from git servers.", "result"),
+		requests:    counter("purgatory_domain_requests_total", "Fetches by git server.", "domain", "result"),
+		released:    counter("purgatory_released_total", "Events that left purgatory and are served.", "kind"),
+		expired:     counter("purgatory_expired_total", "Events that left purgatory unserved.", "kind"),
+		objects:     prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_sync_oids_fetched_total", Help: "Wanted objects that fetches brought."}),
+		prunes:      counter("purgatory_git_prunes_total", "Looks for git objects that nothing needs any more.", "result"),
+		prunedBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_git_pruned_bytes_total", Help: "Bytes of git objects that were removed because nothing needed them any more."}),
+		poolBytes:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "purgatory_git_pool_bytes", Help: "Bytes of the git objects that accepted events name, as of the last look for what can go."}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "purgatory_wait_seconds", Help: "Time that released events spent in purgatory.",
 			Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600, 1800, 86400}}),
 	}
-	for _, c := range []prometheus.Collector{m.attempts, m.requests, m.released, m.expired, m.objects, m.waited, m} {
+	for _, c := range []prometheus.Collector{m.attempts, m.requests, m.released, m.expired, m.objects, m.waited, m.prunes, m.prunedBytes, m.poolBytes, m} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -101,7 +108,7 @@ func (m *metrics) domain(name string) string {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{queueDesc, heldDesc, inFlightDesc, shardsDesc} {
+	for _, d := range []*prometheus.Desc{queueDesc, heldDesc, inFlightDesc, shardsDesc, pendingDesc, pendingBytes} {
 		ch <- d
 	}
 }
@@ -113,6 +120,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	gauge(queueDesc, m.worker.queue.Len())
 	gauge(shardsDesc, m.worker.shards.Count())
+	bytes, references := m.worker.pending.Waiting()
+	gauge(pendingDesc, references)
+	gauge(pendingBytes, int(bytes))
 	for _, kind := range []int{nip34.KindAnnouncement, nip34.KindState, nip34.KindPR, nip34.KindPRUpdate} {
 		gauge(heldDesc, m.worker.holdings.Count(kind), strconv.Itoa(kind))
 	}

@@ -86,7 +86,7 @@ func (s *survey) take() map[int]bool {
 }
 
 // surveyDisk looks through the disk for repositories of newly held shards in which something waits that no held event tells of: those without data,
-// whose announcement may be gone, and those with pushed commits whose event has not come. What killed processes left is swept up on the way. All shards
+// whose announcement may be gone, those with pushed commits whose event has not come, and those with objects that are not in the pool. What killed processes left is swept up on the way. All shards
 // that came together are looked at in one go.
 func (w *worker) surveyDisk(ctx context.Context) error {
 	again := time.NewTicker(surveyEvery)
@@ -102,7 +102,11 @@ func (w *worker) surveyDisk(ctx context.Context) error {
 			}
 		}
 		shards := w.survey.take()
-		if err := w.lookThrough(ctx, shards); err != nil && ctx.Err() == nil {
+		err := w.loadPending(ctx, shards)
+		if err == nil {
+			err = w.lookThrough(ctx, shards)
+		}
+		if err != nil && ctx.Err() == nil {
 			w.log.Error("the repositories could not be looked through", "error", err)
 			select {
 			case <-ctx.Done():
@@ -146,6 +150,13 @@ func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
 		w.orphans.add(ref)
 		w.due.add(ref.Identifier)
 		return nil
+	}
+	own, err := repo.HasOwnObjects()
+	if err != nil {
+		return err
+	}
+	if own {
+		w.due.add(ref.Identifier) // it may be from before pools, or what it waited for may be over
 	}
 	waiting, err := release.Waiting(ctx, repo, w.accepted)
 	if len(waiting) > 0 {

@@ -49,6 +49,8 @@ type worker struct {
 	due      *dirty
 	orphans  *orphans
 	survey   *survey
+	pruner   *pruner
+	pending  *pushes
 	heldHead *bus.Head
 	logHead  *bus.Head
 	releaser *release.Releaser
@@ -73,11 +75,12 @@ func newWorker(n *node.Node) (*worker, error) {
 	w := &worker{
 		node: n, log: n.Log, index: n.Index, store: store, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), survey: newSurvey(),
+		pruner: newPruner(), pending: newPushes(s.Git),
 		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
 	}
 	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
 	w.logHead = n.Bus.Head(proto.StreamEvents, w.index.WaitFor)
-	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Log: n.Log}
+	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Arrived: w.pending.Remove, Log: n.Log}
 	return w, nil
 }
 
@@ -183,6 +186,7 @@ func (w *worker) work(ctx context.Context, member *claim.Member, others *claim.D
 	group.Go(func() error { return w.settleDirty(ctx) })
 	group.Go(func() error { return w.watchClocks(ctx) })
 	group.Go(func() error { return w.surveyDisk(ctx) })
+	group.Go(func() error { return w.prunePools(ctx) })
 	group.Go(func() error {
 		if err := w.readHeld(ctx); err != nil {
 			return ignoreEnd(ctx, err)
@@ -250,6 +254,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	<-ctx.Done()
 	w.shards.Close(n)
 	w.orphans.drop(n)
+	w.pending.close(n)
 	return nil
 }
 

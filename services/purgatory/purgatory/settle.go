@@ -168,8 +168,11 @@ func (w *worker) missing(ctx context.Context, identifier string, want dossier.Wa
 	return repo.Missing(ctx, want.Objects)
 }
 
-// tidy keeps the packs of an identifier's repositories few: every push and fetch leaves one.
+// tidy keeps the packs of an identifier's repositories and of their pool few: every push and fetch leaves one.
 func (w *worker) tidy(ctx context.Context, d dossier.Dossier) error {
+	if _, err := w.store.Pool(d.Identifier).Tidy(ctx); err != nil {
+		return fmt.Errorf("the pool of %q: %w", d.Identifier, err)
+	}
 	for _, owner := range d.Hosted() {
 		repo, err := w.store.Repo(nip34.RepoRef{PubKey: owner, Identifier: d.Identifier})
 		if err != nil {
@@ -198,6 +201,9 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 	settled, failed := w.releaser.Settle(ctx, d)
 	if !settled.Again.IsZero() {
 		w.due.addAt(identifier, settled.Again)
+	}
+	if settled.Broken {
+		w.pruner.ask(identifier)
 	}
 	for _, u := range settled.Unfit {
 		w.tell(identifier, proto.GitUnfit, proto.GitNotice{Owner: npub(u.Owner), Event: u.State.ID, Kind: u.State.Kind, Reason: u.Err.Error()})
@@ -252,6 +258,7 @@ func (w *worker) removeEmpty(ctx context.Context, ref nip34.RepoRef) error {
 	if err := repo.Remove(ctx); err != nil {
 		return err
 	}
+	w.pending.Drop(func(other nip34.RepoRef) bool { return other == ref })
 	w.log.Info("an empty repository is removed", "repository", ref)
 	return nil
 }

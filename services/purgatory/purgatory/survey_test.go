@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"tendril.dev/lib/config"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/shards"
@@ -32,7 +33,7 @@ func TestLeftoversAreSweptFromQuietRepositories(t *testing.T) {
 		}
 		old := leftover("tmp_objdir-pack-1", time.Now().Add(-48*time.Hour))
 		young := leftover("tmp_objdir-incoming-2", time.Now().Add(-time.Minute))
-		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: shards.New(), survey: newSurvey(), due: newDirty(), orphans: newOrphans()}
+		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: shards.New(), survey: newSurvey(), due: newDirty(), orphans: newOrphans(), pending: newPushes(config.Git{})}
 		w.shards.Open(proto.ShardOf("quiet"))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)

@@ -17,6 +17,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
@@ -43,7 +44,10 @@ type Releaser struct {
 	CatchUp func(ctx context.Context) error
 	// Hold is how long a reference waits for the event that it is named for.
 	Hold time.Duration
-	Log  *slog.Logger
+	// Arrived is called when a reference does not wait for its event any more: that has come, or the reference has gone. nil: nobody
+	// wants to know.
+	Arrived func(ref nip34.RepoRef, event string)
+	Log     *slog.Logger
 
 	memory memory
 }

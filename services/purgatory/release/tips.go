@@ -53,7 +53,31 @@ func (s *settlement) checkTips(ctx context.Context, owner string) error {
 		}
 		s.Log.Info("a pushed commit without its event is removed", "repository", repo.Ref(), "event", event, "event_known", known)
 	}
+	if err := s.arrive(owner); err != nil {
+		return err
+	}
 	s.known.tidy[owner] = tidy
+	return nil
+}
+
+// arrive removes the notes of pushes that do not wait for their events any more.
+func (s *settlement) arrive(owner string) error {
+	repo := s.stock.repos[owner]
+	notes, err := repo.Waiting()
+	if err != nil {
+		return err
+	}
+	for _, note := range notes {
+		if s.waiting[owner][prefixNostr+note.Event] {
+			continue
+		}
+		if err := repo.ForgetWaiting(note.Event); err != nil {
+			return err
+		}
+		if s.Arrived != nil {
+			s.Arrived(repo.Ref(), note.Event)
+		}
+	}
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"tendril.dev/lib/nip34"
@@ -70,9 +71,6 @@ func (p *Pool) Tidy(ctx context.Context) (done bool, err error) {
 	}
 	return p.git.Tidy(ctx)
 }
-
-// Size is the number of bytes of all files of the pool.
-func (p *Pool) Size() (bytes int64, err error) { return p.git.Size() }
 
 // Pools returns the identifiers that have a pool on disk. An error ends it.
 func (s *Store) Pools(ctx context.Context) iter.Seq2[string, error] {
@@ -179,10 +177,7 @@ func (p *Pool) Marked() bool {
 // Orphan notes durably that references are about to leave objects, so that a later Prune looks whether anything still needs them. It
 // is called before the references change.
 func (p *Pool) Orphan(ids ...string) error {
-	if err := checkIDs(ids); err != nil {
-		return err
-	}
-	return p.mark(ids)
+	return p.mark(slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !isID(id) }))
 }
 
 // OrphanOwn notes durably that a repository has objects of its own that may not be needed.

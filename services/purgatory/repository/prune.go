@@ -372,6 +372,9 @@ func (w *pruning) unmark() error {
 	return removeFile(w.git.in(pruningFile))
 }
 
+// Bytes is the size of the pool's packs.
+func (p *Pool) Bytes() (int64, error) { return p.git.packBytes() }
+
 // packBytes is the size of all files in the folder of packs.
 func (r *Repo) packBytes() (bytes int64, err error) {
 	files, err := os.ReadDir(r.in("objects", packsFolder))

@@ -1,0 +1,174 @@
+package purgatory
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/pending"
+	"tendril.dev/services/purgatory/release"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/smarthttp"
+)
+
+// pushes is the account of references that were pushed before their events, in the shards for which it has been read from the disk.
+type pushes struct {
+	*pending.Ledger
+
+	mu   sync.Mutex
+	read map[int]bool // shards
+}
+
+func newPushes(s config.Git) *pushes {
+	return &pushes{read: map[int]bool{}, Ledger: pending.New(pending.Limits{
+		ClientBytes: s.PendingPushBytesPerClient, Bytes: s.PendingPushBytes,
+		ClientRefs: s.PendingPushesPerClient, RepositoryRefs: s.PendingPushesPerRepository, References: s.PendingPushes,
+	})}
+}
+
+func (p *pushes) open(shard int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.read[shard] = true
+}
+
+func (p *pushes) isOpen(identifier string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.read[proto.ShardOf(identifier)]
+}
+
+// close forgets a shard: another worker changes what lies there.
+func (p *pushes) close(shard int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.read, shard)
+	p.Drop(func(ref nip34.RepoRef) bool { return proto.ShardOf(ref.Identifier) == shard })
+}
+
+// loadPending reads what waits for its events in the repositories of shards. It starts no git.
+func (w *worker) loadPending(ctx context.Context, shards map[int]bool) error {
+	for ref, err := range w.store.All(ctx) {
+		if err != nil {
+			return err
+		}
+		shard := proto.ShardOf(ref.Identifier)
+		if !shards[shard] || !w.shards.HoldsShard(shard) || w.pending.isOpen(ref.Identifier) {
+			continue
+		}
+		repo, err := w.store.Repo(ref)
+		if err != nil {
+			return err
+		}
+		notes, err := repo.Waiting()
+		if err != nil {
+			return err
+		}
+		for _, note := range notes {
+			w.pending.Set(ref, note)
+		}
+	}
+	for shard := range shards {
+		if w.shards.HoldsShard(shard) {
+			w.pending.open(shard)
+		}
+	}
+	return nil
+}
+
+// unknownEvents returns the ids for which a push names references and whose events are not known.
+func (w *worker) unknownEvents(d dossier.Dossier, push smarthttp.PushRequest) (events []string, err error) {
+	for _, c := range push.Commands {
+		id, is := strings.CutPrefix(c.Name, "refs/nostr/")
+		if !is || c.Delete() {
+			continue
+		}
+		_, known, err := release.CommitOf(d, w.accepted, id)
+		if err != nil {
+			return nil, err
+		}
+		if !known {
+			events = append(events, id)
+		}
+	}
+	return events, nil
+}
+
+// checkPending reports whether there is room for what a push brings without its event. A *pending.Refused says why not.
+func (w *worker) checkPending(d dossier.Dossier, push smarthttp.PushRequest) error {
+	events, err := w.unknownEvents(d, push)
+	if err != nil || len(events) == 0 {
+		return err
+	}
+	if !w.pending.isOpen(push.Ref.Identifier) {
+		return &pending.Refused{Reason: "the server has just started and still counts what waits for its event; push again in a moment"}
+	}
+	return w.pending.Check(push.Ref, push.Client, events, push.PackBytes)
+}
+
+// arriving is what a push brings without its event.
+type arriving struct {
+	repo   *repository.Repo
+	notes  []repository.WaitingPush
+	before int64 // bytes of the repository's own before it
+}
+
+// admitPending puts into the account what a push brings without its event, durably, before its references are there. The bytes of a
+// push that a state allows are its owner's, and are not counted. The caller has the identifier's lock.
+func (w *worker) admitPending(d dossier.Dossier, push smarthttp.PushRequest, byState bool) (arriving, error) {
+	if byState {
+		push.PackBytes = 0
+	}
+	events, err := w.unknownEvents(d, push)
+	if err == nil {
+		err = w.checkPending(d, push)
+	}
+	if err != nil || len(events) == 0 {
+		return arriving{}, err
+	}
+	repo, err := w.store.Repo(push.Ref)
+	if err != nil {
+		return arriving{}, err
+	}
+	a := arriving{repo: repo}
+	if a.before, err = repo.OwnBytes(); err != nil {
+		return arriving{}, err
+	}
+	if byState {
+		a.before = -1 // not to be counted
+	}
+	if a.notes, err = w.pending.Admit(push.Ref, push.Client, events, push.PackBytes); err != nil {
+		return arriving{}, err
+	}
+	for _, note := range a.notes {
+		if err := repo.SetWaiting(note); err != nil {
+			for _, note := range a.notes {
+				w.pending.Remove(push.Ref, note.Event)
+			}
+			return arriving{}, err
+		}
+	}
+	return a, nil
+}
+
+// countPending corrects the account by what a push has made of its bytes: a pack that refers to objects which are here takes up more
+// than was sent. Settling removes what did not become a reference.
+func (w *worker) countPending(ref nip34.RepoRef, a arriving) {
+	if len(a.notes) == 0 || a.before < 0 {
+		return
+	}
+	after, err := a.repo.OwnBytes()
+	note := a.notes[0]
+	if err != nil || after-a.before <= note.Bytes {
+		return
+	}
+	note.Bytes = after - a.before
+	if err := a.repo.SetWaiting(note); err != nil {
+		w.log.Warn("what a push takes up could not be noted", "repository", ref, "error", err)
+	}
+	w.pending.Set(ref, note)
+}
