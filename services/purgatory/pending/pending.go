@@ -145,7 +145,8 @@ func (l *Ledger) check(ref nip34.RepoRef, client string, events []string, bytes 
 	case fresh > 0 && l.all.refs+fresh > l.limits.References:
 		return refused("too many references wait for their events on this server")
 	case of.bytes+bytes > l.limits.ClientBytes || of.bytes >= l.limits.ClientBytes:
-		return refused("%s from your address wait for their events, and with this push it would be more than %s", size(of.bytes), size(l.limits.ClientBytes))
+		return refused("%s from your address wait for their events, this push would add %s, and at most %s may wait",
+			size(of.bytes), size(bytes), size(l.limits.ClientBytes))
 	case l.all.bytes+bytes > l.limits.Bytes || l.all.bytes >= l.limits.Bytes:
 		return refused("too much waits for its events on this server")
 	}
@@ -161,7 +162,7 @@ func size(bytes int64) string {
 	switch {
 	case bytes < 1<<10:
 		return fmt.Sprintf("%d bytes", bytes)
-	case bytes < 1<<20:
+	case bytes < 1000<<10:
 		return fmt.Sprintf("%.1f KiB", float64(bytes)/(1<<10))
 	}
 	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))

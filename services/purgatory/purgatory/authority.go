@@ -117,7 +117,7 @@ func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) erro
 	}
 	state, err := w.authorise(ctx, d, push)
 	if err == nil && state == nil {
-		err = w.checkPending(d, push)
+		err = w.checkPending(ctx, d, push)
 	}
 	return w.refusal(push.Ref, err)
 }
@@ -156,7 +156,7 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	if err := w.extend(ctx, d, ref, state); err != nil {
 		return fmt.Errorf("keep what the push uses from expiring: %w", err)
 	}
-	waiting, err := w.admitPending(d, push, state != nil)
+	waiting, err := w.admitPending(ctx, d, push, state != nil)
 	if err := w.refusal(ref, err); err != nil {
 		return err
 	}

@@ -2,8 +2,11 @@ package purgatory
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nip34"
@@ -15,31 +18,59 @@ import (
 	"tendril.dev/services/purgatory/smarthttp"
 )
 
+// loadingTime is how long a push waits for the account to be read from the disk.
+const loadingTime = 20 * time.Second
+
 // pushes is the account of references that were pushed before their events, in the shards for which it has been read from the disk.
 type pushes struct {
 	*pending.Ledger
 
-	mu   sync.Mutex
-	read map[int]bool // shards
+	mu     sync.Mutex
+	read   map[int]bool  // shards
+	opened chan struct{} // closed when another shard has been read
 }
 
 func newPushes(s config.Git) *pushes {
-	return &pushes{read: map[int]bool{}, Ledger: pending.New(pending.Limits{
+	return &pushes{read: map[int]bool{}, opened: make(chan struct{}), Ledger: pending.New(pending.Limits{
 		ClientBytes: s.PendingPushBytesPerClient, Bytes: s.PendingPushBytes,
 		ClientRefs: s.PendingPushesPerClient, RepositoryRefs: s.PendingPushesPerRepository, References: s.PendingPushes,
 	})}
 }
 
-func (p *pushes) open(shard int) {
+func (p *pushes) open(shards ...int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.read[shard] = true
+	for _, shard := range shards {
+		p.read[shard] = true
+	}
+	close(p.opened)
+	p.opened = make(chan struct{})
 }
 
-func (p *pushes) isOpen(identifier string) bool {
+// isOpen reports whether an identifier's shard has been read, and returns what is closed when another one has.
+func (p *pushes) isOpen(identifier string) (bool, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.read[proto.ShardOf(identifier)]
+	return p.read[proto.ShardOf(identifier)], p.opened
+}
+
+// wait returns when an identifier's shard has been read. A *pending.Refused says that it takes too long.
+func (p *pushes) wait(ctx context.Context, identifier string) error {
+	patience := time.NewTimer(loadingTime)
+	defer patience.Stop()
+	for {
+		open, another := p.isOpen(identifier)
+		if open {
+			return nil
+		}
+		select {
+		case <-another:
+		case <-patience.C:
+			return &pending.Refused{Reason: "the server has just started and still counts what waits for its event; push again in a moment"}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // close forgets a shard: another worker changes what lies there.
@@ -57,7 +88,7 @@ func (w *worker) loadPending(ctx context.Context, shards map[int]bool) error {
 			return err
 		}
 		shard := proto.ShardOf(ref.Identifier)
-		if !shards[shard] || !w.shards.HoldsShard(shard) || w.pending.isOpen(ref.Identifier) {
+		if open, _ := w.pending.isOpen(ref.Identifier); open || !shards[shard] || !w.shards.HoldsShard(shard) {
 			continue
 		}
 		repo, err := w.store.Repo(ref)
@@ -72,11 +103,7 @@ func (w *worker) loadPending(ctx context.Context, shards map[int]bool) error {
 			w.pending.Set(ref, note)
 		}
 	}
-	for shard := range shards {
-		if w.shards.HoldsShard(shard) {
-			w.pending.open(shard)
-		}
-	}
+	w.pending.open(slices.DeleteFunc(slices.Collect(maps.Keys(shards)), func(n int) bool { return !w.shards.HoldsShard(n) })...)
 	return nil
 }
 
@@ -99,13 +126,13 @@ func (w *worker) unknownEvents(d dossier.Dossier, push smarthttp.PushRequest) (e
 }
 
 // checkPending reports whether there is room for what a push brings without its event. A *pending.Refused says why not.
-func (w *worker) checkPending(d dossier.Dossier, push smarthttp.PushRequest) error {
+func (w *worker) checkPending(ctx context.Context, d dossier.Dossier, push smarthttp.PushRequest) error {
 	events, err := w.unknownEvents(d, push)
 	if err != nil || len(events) == 0 {
 		return err
 	}
-	if !w.pending.isOpen(push.Ref.Identifier) {
-		return &pending.Refused{Reason: "the server has just started and still counts what waits for its event; push again in a moment"}
+	if err := w.pending.wait(ctx, push.Ref.Identifier); err != nil {
+		return err
 	}
 	return w.pending.Check(push.Ref, push.Client, events, push.PackBytes)
 }
@@ -119,13 +146,13 @@ type arriving struct {
 
 // admitPending puts into the account what a push brings without its event, durably, before its references are there. The bytes of a
 // push that a state allows are its owner's, and are not counted. The caller has the identifier's lock.
-func (w *worker) admitPending(d dossier.Dossier, push smarthttp.PushRequest, byState bool) (arriving, error) {
+func (w *worker) admitPending(ctx context.Context, d dossier.Dossier, push smarthttp.PushRequest, byState bool) (arriving, error) {
 	if byState {
 		push.PackBytes = 0
 	}
 	events, err := w.unknownEvents(d, push)
 	if err == nil {
-		err = w.checkPending(d, push)
+		err = w.checkPending(ctx, d, push)
 	}
 	if err != nil || len(events) == 0 {
 		return arriving{}, err

@@ -243,6 +243,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	}
 	ours := func(identifier string) bool { return proto.ShardOf(identifier) == n }
 	w.releaser.ForgetAll(ours)
+	w.pending.close(n)
 	w.shards.Open(n)
 	for _, identifier := range w.holdings.Identifiers() {
 		if ours(identifier) {
