@@ -120,12 +120,13 @@ type Git struct {
 	HuntInterval     time.Duration `env:"NGIT_HUNT_INTERVAL" name:"hunt-interval" default:"1s" min:"1ms" max:"1h" help:"How often due hunts are looked for."`
 	HuntBackoffBase  time.Duration `env:"NGIT_HUNT_BACKOFF_BASE" name:"hunt-backoff-base" default:"20s" min:"1ms" max:"24h" help:"Wait after the first unsuccessful hunt; doubles each time."`
 	HuntBackoffMax   time.Duration `env:"NGIT_HUNT_BACKOFF_MAX" name:"hunt-backoff-max" default:"2m" min:"1ms" max:"24h" help:"Longest wait between hunts."`
-	HuntsAtOnce      int           `env:"NGIT_HUNTS_AT_ONCE" name:"hunts-at-once" default:"16" min:"1" max:"10000" help:"Most identifiers hunted at once by a worker."`
+	HuntsAtOnce      int           `env:"NGIT_HUNTS_AT_ONCE" name:"hunts-at-once" default:"32" min:"1" max:"10000" help:"Most fetches from git servers at once by a worker. One server (registrable domain, or address range) and one author get a quarter of them at most."`
 	DomainConcurrent int           `env:"NGIT_SYNC_DOMAIN_CONCURRENT" name:"domain-concurrent" default:"5" min:"1" max:"10000" help:"Most requests at once to one git server."`
 	DomainRateLimit  int           `env:"NGIT_SYNC_DOMAIN_RATE_LIMIT" name:"domain-rate-limit" default:"30" min:"1" max:"1000000" help:"Most requests to one git server in any 60 seconds."`
 	DomainLimits     []string      `env:"NGIT_SYNC_DOMAIN_LIMITS" name:"domain-limits" help:"Limits of single git servers, domain:concurrent:rate, comma-separated."`
 	FetchTimeout     time.Duration `env:"NGIT_FETCH_TIMEOUT" name:"fetch-timeout" default:"5m" min:"1ms" max:"24h" help:"Longest time for one fetch."`
 	MaxFetchBytes    int64         `env:"NGIT_MAX_FETCH_BYTES" name:"max-fetch-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest pack fetched, in bytes."`
+	FetchMinRate     int64         `env:"NGIT_FETCH_MIN_RATE" name:"fetch-min-rate" default:"1024" min:"0" max:"1073741824" help:"Lowest rate of a git server that is fetched from, in bytes a second over 30 s; one that sends more slowly, or takes more than a minute to begin, is cut off. 0: none."`
 	MaxPushBytes     int64         `env:"NGIT_MAX_PUSH_BYTES" name:"max-push-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest push taken, in bytes."`
 	GitPruneInterval time.Duration `env:"NGIT_GIT_PRUNE_INTERVAL" name:"git-prune-interval" default:"30m" min:"1ms" max:"50m" help:"How often git objects are removed that nothing needs any more."`
 

@@ -168,17 +168,20 @@ func (d Dossier) StatesFor(owner string) []State {
 // Want is what one repository misses.
 type Want struct {
 	Owner   string
-	Objects []string
-	// Near are those of the clone URLs that the owner's people name: where it is most likely found, whatever strangers announce.
-	Near []string
+	Objects []string // in order
+	// Near are those of the sources that the owner's people name: where it is most likely found, whatever strangers announce.
+	Near []Source
 }
+
+// Source is where git data may be found: a clone URL, and who named it first.
+type Source struct{ URL, Author string }
 
 // Wants are the objects that held states and pull requests name, by the repository that they should first come to: the author's own where there is
 // one. Which of them are missing is for git to say.
 func (d Dossier) Wants() []Want {
 	wants := map[string]map[string]bool{}
-	near := map[string]*urls{}
-	add := func(owners []string, author string, objects []string, clone ...string) {
+	near := map[string]*sources{}
+	add := func(owners []string, author string, objects []string, clone ...Source) {
 		if len(owners) == 0 {
 			return
 		}
@@ -189,7 +192,7 @@ func (d Dossier) Wants() []Want {
 		if wants[owner] == nil {
 			wants[owner], near[owner] = map[string]bool{}, d.near(owner)
 		}
-		near[owner].add(clone)
+		near[owner].add(clone...)
 		for _, id := range objects {
 			wants[owner][id] = true
 		}
@@ -200,7 +203,7 @@ func (d Dossier) Wants() []Want {
 		}
 	}
 	for _, pr := range d.PullRequests {
-		add(d.Tagged(pr), "", []string{pr.Commit}, pr.CloneURLs()...)
+		add(d.Tagged(pr), "", []string{pr.Commit}, named(pr.Event.PubKey, pr.CloneURLs())...)
 	}
 	var list []Want
 	for _, owner := range slices.Sorted(maps.Keys(wants)) {
@@ -223,16 +226,24 @@ func (d Dossier) Tagged(pr PullRequest) []string {
 	return owners
 }
 
-// CloneURLs are where git data may be found: the clone URLs of all announcements and of the pull requests that wait, our own left out.
-func (d Dossier) CloneURLs() []string {
-	all := newURLs(d.Domain)
+// Sources are where git data may be found: the clone URLs of all announcements and of the pull requests that wait, our own left out.
+func (d Dossier) Sources() []Source {
+	all := newSources(d.Domain)
 	for _, a := range d.Announcements {
-		all.add(a.CloneURLs())
+		all.add(named(a.Ref.PubKey, a.CloneURLs())...)
 	}
 	for _, pr := range d.PullRequests {
-		all.add(pr.CloneURLs())
+		all.add(named(pr.Event.PubKey, pr.CloneURLs())...)
 	}
 	return all.list
+}
+
+func named(author string, urls []string) []Source {
+	list := make([]Source, len(urls))
+	for i, url := range urls {
+		list[i] = Source{url, author}
+	}
+	return list
 }
 
 // Commit says which commit an event of this dossier is pushed with: that of a pull request or update; none for an announcement or a state, which are
@@ -252,15 +263,15 @@ func (d Dossier) Commit(id string) (commit string, known bool) {
 const maxNear = 32
 
 // near are the clone URLs of an owner's announcement and of those by the maintainers whom it names.
-func (d Dossier) near(owner string) *urls {
-	u := newURLs(d.Domain)
+func (d Dossier) near(owner string) *sources {
+	u := newSources(d.Domain)
 	people := []string{owner}
 	if at, announced := d.find(owner); announced {
 		people = append(people, d.current[at].Maintainers...)
 	}
 	for _, pubkey := range people[:min(len(people), maxNear)] {
 		if at, announced := d.find(pubkey); announced {
-			u.add(d.current[at].CloneURLs())
+			u.add(named(pubkey, d.current[at].CloneURLs())...)
 		}
 	}
 	return u
@@ -270,20 +281,20 @@ func (d Dossier) find(owner string) (int, bool) {
 	return slices.BinarySearchFunc(d.current, owner, func(a Announcement, owner string) int { return cmp.Compare(a.Ref.PubKey, owner) })
 }
 
-// urls are clone URLs, each once and none of ours.
-type urls struct {
+// sources are clone URLs, each once and none of ours.
+type sources struct {
 	domain string
-	list   []string
+	list   []Source
 	in     map[string]bool
 }
 
-func newURLs(domain string) *urls { return &urls{domain: domain, in: map[string]bool{}} }
+func newSources(domain string) *sources { return &sources{domain: domain, in: map[string]bool{}} }
 
-func (u *urls) add(more []string) {
-	for _, url := range more {
-		if !u.in[url] && !nip34.OnDomain(url, u.domain) {
-			u.in[url] = true
-			u.list = append(u.list, url)
+func (u *sources) add(more ...Source) {
+	for _, s := range more {
+		if !u.in[s.URL] && !nip34.OnDomain(s.URL, u.domain) {
+			u.in[s.URL] = true
+			u.list = append(u.list, s)
 		}
 	}
 }

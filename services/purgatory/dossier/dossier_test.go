@@ -78,7 +78,7 @@ func TestHostedAndMaintainers(t *testing.T) {
 	if left.Hosts(other) {
 		t.Error("a newer announcement that does not list us, and it is still hosted")
 	}
-	if got := d.CloneURLs(); !slices.Equal(got, []string{"https://git.example.org/1.git", "https://git.example.org/2.git", "https://git.example.org/3.git"}) {
+	if got := urls(d.Sources()); !slices.Equal(got, []string{"https://git.example.org/1.git", "https://git.example.org/2.git", "https://git.example.org/3.git"}) {
 		t.Errorf("clone URLs %v", got)
 	}
 }
@@ -92,8 +92,8 @@ func TestWants(t *testing.T) {
 	if len(wants) != 2 || wants[0].Owner != owner || !slices.Equal(wants[0].Objects, []string{c2}) || wants[1].Owner != friend || !slices.Equal(wants[1].Objects, []string{c1}) {
 		t.Errorf("wants %+v: the state's object in its author's repository, the pull request's in the one it is for", wants)
 	}
-	if !slices.Contains(d.CloneURLs(), "https://fork.example.org/x.git") {
-		t.Errorf("clone URLs %v", d.CloneURLs())
+	if !slices.Contains(urls(d.Sources()), "https://fork.example.org/x.git") {
+		t.Errorf("clone URLs %v", d.Sources())
 	}
 }
 
@@ -208,7 +208,7 @@ func TestNearURLsComeFromTheOwnersPeople(t *testing.T) {
 	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend), announcement(t, friend, 1), announcement(t, other, 1, owner)},
 		held(state(owner, 3, "refs/heads/main", c1)))
 	wants := d.Wants()
-	if len(wants) != 1 || !slices.Equal(wants[0].Near, []string{"https://git.example.org/1.git", "https://git.example.org/2.git"}) {
+	if len(wants) != 1 || !slices.Equal(urls(wants[0].Near), []string{"https://git.example.org/1.git", "https://git.example.org/2.git"}) {
 		t.Errorf("near: %+v", wants)
 	}
 }
@@ -278,4 +278,11 @@ func BenchmarkNew(b *testing.B) {
 			b.Fatal("not what was meant")
 		}
 	}
+}
+
+func urls(list []dossier.Source) (urls []string) {
+	for _, s := range list {
+		urls = append(urls, s.URL)
+	}
+	return urls
 }

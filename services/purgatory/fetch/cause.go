@@ -25,7 +25,9 @@ const (
 	CauseBadPack      Cause = "bad_pack"       // the pack is damaged, faulty or has links to what is nowhere
 	CauseTooLarge     Cause = "too_large"
 	CauseTimeout      Cause = "timeout"
+	CauseTooSlow      Cause = "too_slow" // fewer bytes a second than the lowest rate
 	CauseCanceled     Cause = "canceled" // by us
+	CausePutOff       Cause = "put_off"  // by us, for others to that address
 	CauseConnect      Cause = "connect"
 	CauseDNS          Cause = "dns"
 	CauseTLS          Cause = "tls"

@@ -44,7 +44,12 @@ func (s *server) offered(ids []string) []string {
 }
 
 // discover asks for the advertisement of references. Only of the wanted objects it is remembered whether they are advertised.
-func (f *fetching) discover(ctx context.Context, base string, wanted []string) (*server, error) {
+func (f *fetching) discover(ctx context.Context, base string, wanted []string) (_ *server, err error) {
+	ctx, pace, end := f.limits.paced(ctx)
+	defer func() {
+		err = ended(ctx, err)
+		end()
+	}()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/info/refs?service=git-upload-pack", nil)
 	if err != nil {
 		return nil, notGit("its URL cannot be asked: %w", err)
@@ -63,7 +68,7 @@ func (f *fetching) discover(ctx context.Context, base string, wanted []string) (
 		return nil, err
 	}
 	s := &server{base: final, advertised: map[string]bool{}, capabilities: capability.NewList()}
-	if err := s.read(netguard.LimitBody(response.Body, maxAdvertisement), wanted); err != nil {
+	if err := s.read(netguard.LimitBody(pace.of(response.Body), maxAdvertisement), wanted); err != nil {
 		return nil, err
 	}
 	s.byID = s.capabilities.Supports(capability.AllowReachableSHA1InWant) || s.capabilities.Supports(capability.AllowTipSHA1InWant)

@@ -1,12 +1,14 @@
 // Package fetch brings git objects from servers of strangers, by id, over smart HTTP (spec/purgatory.md, The hunt). It speaks the
 // protocol itself, through the network guard: no git of ours ever connects to a URL that a stranger wrote. What comes is
-// streamed into the quarantine of the repository and nowhere else, so that memory stays flat whatever a server sends.
+// X
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"tendril.dev/lib/netguard"
@@ -17,6 +19,14 @@ import (
 type Limits struct {
 	Timeout  time.Duration // of all requests together (NGIT_FETCH_TIMEOUT); zero: only the context's
 	MaxBytes int64         // of the packs (NGIT_MAX_FETCH_BYTES); zero: 2 GiB
+	// MinRate is the lowest rate in bytes a second at which a server may send (NGIT_FETCH_MIN_RATE);
+	// zero: any. It is looked at over every Window (zero: 30 s) from the first byte of an answer on,
+	// which may take as long as Begin (zero: 1 min).
+	MinRate       int64
+	Begin, Window time.Duration
+	// Reached is told to which address a request goes; where it returns false the fetch ends with
+	// CausePutOff. Nil: every address will do.
+	Reached func(netip.Addr) bool
 }
 
 // Result is what a fetch brought.
@@ -28,6 +38,8 @@ type Result struct {
 
 const (
 	defaultMaxBytes = 2 << 30
+	defaultBegin    = time.Minute
+	defaultWindow   = 30 * time.Second
 	// maxHaves bounds how many of our tips a server is told, so that it sends only what is new.
 	maxHaves = 256
 	// maxRefusals is how many wanted objects a server may refuse, one by one, before it is only asked for what it advertises.
@@ -39,15 +51,16 @@ const (
 // nothing was missing. Else it is an *Error that says why nothing came, and nothing that the server sent is kept: no stranger fills
 // the disk, or makes a repository look as if its data had come, with objects that nobody asked for.
 func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Repo, want []string, l Limits) (Result, error) {
-	if l.MaxBytes == 0 {
-		l.MaxBytes = defaultMaxBytes
-	}
+	l.MaxBytes = cmp.Or(l.MaxBytes, defaultMaxBytes)
+	l.Begin, l.Window = cmp.Or(l.Begin, defaultBegin), cmp.Or(l.Window, defaultWindow)
 	if l.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, l.Timeout)
 		defer cancel()
 	}
-	f := &fetching{client: guard.HTTPClient(), into: into, left: l.MaxBytes}
+	ctx, end := l.watched(ctx)
+	defer end()
+	f := &fetching{client: guard.HTTPClient(), limits: l, into: into, left: l.MaxBytes}
 	missing, err := into.Missing(ctx, want)
 	if err != nil {
 		return Result{}, failed(url, ours(err))
@@ -89,6 +102,7 @@ func without(ids, others []string) []string {
 // fetching is one fetch from one server.
 type fetching struct {
 	client  *http.Client
+	limits  Limits
 	into    *repository.Repo
 	missing []string // what it is for
 	left    int64    // bytes of packs that may still come

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -235,6 +236,8 @@ type hostile struct {
 	refsStatus, packStatus int
 	stall                  bool // after the pack, until the client goes
 	endless                string
+	trickle                string // a little at a time after the content, until the client goes
+	headers                bool   // a header line at a time, until the client goes
 }
 
 func (h hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -252,7 +255,16 @@ func (h hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
 	}
 	io.Copy(io.Discard, r.Body)
+	if h.headers {
+		trickleHeaders(w)
+		return
+	}
 	io.WriteString(w, content)
+	for h.trickle != "" && (h.pack == "") == (r.Method == http.MethodGet) && r.Context().Err() == nil {
+		io.WriteString(w, h.trickle)
+		w.(http.Flusher).Flush()
+		time.Sleep(time.Millisecond)
+	}
 	if r.Method != http.MethodPost {
 		return
 	}
@@ -264,6 +276,19 @@ func (h hostile) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h.stall {
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
+	}
+}
+
+// trickleHeaders sends header lines for as long as somebody listens.
+func trickleHeaders(w http.ResponseWriter) {
+	conn, out, err := w.(http.Hijacker).Hijack()
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	for _, err = out.WriteString("HTTP/1.1 200 OK\r\n"); err == nil; err = out.Flush() {
+		_, _ = out.WriteString("X: y\r\n")
+		time.Sleep(time.Millisecond)
 	}
 }
 
@@ -279,6 +304,8 @@ func TestHostileServers(t *testing.T) {
 	small.MaxBytes = 100_000
 	short := limits
 	short.Timeout = 300 * time.Millisecond
+	slow := limits
+	slow.Timeout, slow.MinRate, slow.Begin, slow.Window = 0, 1<<20, time.Second, 100*time.Millisecond
 	type row struct {
 		server hostile
 		limits fetch.Limits
@@ -318,6 +345,11 @@ func TestHostileServers(t *testing.T) {
 		"words without end":       {hostile{refs: adv, pack: "0008NAK\n", endless: band(2, strings.Repeat("progress", 1000))}, small, fetch.CauseTooLarge},
 		"a pack without end":      {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), endless: band(1, strings.Repeat("x", 60_000))}, limits, fetch.CauseBadPack},
 		"stalls":                  {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, short, fetch.CauseTimeout},
+		"words slowly":            {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(2, ".")}, slow, fetch.CauseTooSlow},
+		"a pack slowly":           {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(1, "x")}, slow, fetch.CauseTooSlow},
+		"references slowly":       {hostile{refs: strings.TrimSuffix(adv, "0000"), trickle: pkt(strings.Repeat("1", 40) + " refs/heads/x\n")[:58]}, slow, fetch.CauseTooSlow},
+		"a pack, then nothing":    {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, slow, fetch.CauseTooSlow},
+		"headers without end":     {hostile{headers: true}, slow, fetch.CauseTooSlow},
 		"stalls before it begins": {hostile{refs: adv, stall: true}, short, fetch.CauseTimeout},
 		"without bands, damaged":  {hostile{refs: advertisement(id, ""), pack: "0008NAK\n" + pack[:len(pack)-1] + "!"}, limits, fetch.CauseBadPack},
 
@@ -395,6 +427,36 @@ func TestServersThatCannotBeReached(t *testing.T) {
 		_, err := fetch.Fetch(tc.ctx, tc.guard, tc.url+"/a.git", r, ids(1), limits)
 		if got := cause(t, err); got != tc.cause {
 			t.Errorf("%s: cause %q, want %q: %v", name, got, tc.cause, err)
+		}
+	}
+}
+
+// TestPutOff: a server whose address others have taken is not asked, and that is told apart from a
+// failure of the server.
+func TestPutOff(t *testing.T) {
+	t.Parallel()
+	w, root := gittest.NewWork(t), t.TempDir()
+	id := w.Commit("a", "a")
+	w.Publish(root, "a.git")
+	server := gittest.Backend(t, root)
+	r := gittest.Repo(t, gittest.Store(t), "into")
+	var at []netip.Addr
+	watched, goOn := limits, false
+	watched.Reached = func(addr netip.Addr) bool {
+		at = append(at, addr)
+		return goOn
+	}
+	_, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{id}, watched)
+	if cause(t, err) != fetch.CausePutOff || len(missing(t, r, id)) == 0 {
+		t.Errorf("%v", err)
+	}
+	goOn = true
+	if _, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{id}, watched); err != nil {
+		t.Error(err)
+	}
+	for _, addr := range at {
+		if addr != netip.MustParseAddr("127.0.0.1") {
+			t.Errorf("reached %v", addr)
 		}
 	}
 }

@@ -37,11 +37,13 @@ type asking struct {
 	version string // of the protocol: the Git-Protocol header, or ""
 }
 
-// request asks for objects and stores the pack that comes, if it has something of what is missing.
-func (f *fetching) request(ctx context.Context, s *server, ask asking) error {
-	ctx, cancel := context.WithCancel(ctx) // nothing is read of the body once this returns
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodPost, s.base+"/git-upload-pack", bytes.NewReader(ask.body))
+// request asks for objects and stores the pack that comes, if it has something of what is missing. The repository reads a pack in
+// whole before git sees it, so that no process waits for a slow server.
+func (f *fetching) request(ctx context.Context, s *server, ask asking) (err error) {
+	asked, pace, end := f.limits.paced(ctx)
+	defer end() // nothing is read of the body once this returns
+	defer func() { err = ended(asked, err) }()
+	request, err := http.NewRequestWithContext(asked, http.MethodPost, s.base+"/git-upload-pack", bytes.NewReader(ask.body))
 	if err != nil {
 		return notGit("its URL cannot be asked: %w", err)
 	}
@@ -58,12 +60,12 @@ func (f *fetching) request(ctx context.Context, s *server, ask asking) error {
 	if err := checkResponse(response, resultType); err != nil {
 		return err
 	}
-	from := &recordingReader{from: netguard.LimitBody(response.Body, f.left)}
+	from := &recordingReader{from: netguard.LimitBody(pace.of(response.Body), f.left)}
 	pack, err := openPack(bufio.NewReaderSize(from, 64<<10), ask.band)
 	if err != nil {
 		return err
 	}
-	bytes, objects, err := f.into.StoreWanted(ctx, pack, f.missing)
+	bytes, objects, err := f.into.StoreWanted(ctx, pace.until(pack), f.missing)
 	f.left -= from.n
 	f.result.Bytes += bytes
 	if err != nil {

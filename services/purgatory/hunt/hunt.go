@@ -5,36 +5,47 @@ package hunt
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"sync"
 	"time"
 
+	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/throttle"
 )
 
-// Want is what one repository of an identifier misses.
-type Want struct {
-	Owner   string
-	Objects []string
-	Near    []string // those of the URLs that are asked first for it
-}
-
 // Prospect is what is missing for an identifier, and where it may be.
 type Prospect struct {
-	Wants []Want
-	URLs  []string
+	Wants   []dossier.Want
+	Sources []dossier.Source
 }
+
+// Outcome is how a fetch ended.
+type Outcome int
+
+// Outcomes.
+const (
+	Failed  Outcome = iota // nothing came
+	Brought                // something that was wanted came
+	PutOff                 // the server was not asked: others to the same network were
+)
 
 // Ground is where the hunt takes place.
 type Ground interface {
 	// Look releases what is complete and tells what is still missing. It logs what goes wrong.
 	Look(ctx context.Context, identifier string) (Prospect, error)
-	// Fetch asks one server for what one repository misses. brought says whether anything came.
-	Fetch(ctx context.Context, identifier, url string, want Want) (brought bool)
+	// Fetch asks one server for what one repository misses. reached is told at which address the
+	// server was found; where it returns false the fetch is put off.
+	Fetch(ctx context.Context, identifier, url string, want dossier.Want, reached func(netip.Addr) bool) Outcome
 }
 
-// attemptTime is how long an attempt begins new requests. Anybody may announce servers that take their time: an identifier that has many of them
-// must not keep its place among the hunts under way for hours.
-const attemptTime = 5 * time.Minute
+const (
+	// attemptTime is how long an attempt begins new requests. Anybody may announce servers that take their time: an identifier that has
+	// many of them must not be in progress for hours, for nothing new of it is looked at meanwhile.
+	attemptTime = 5 * time.Minute
+	// looksAtOnce is how many attempts look at their identifier at once, which takes git processes. While
+	// one waits for a server it is not among them.
+	looksAtOnce = 16
+)
 
 // Hunter hunts what its queue says.
 type Hunter struct {
@@ -45,14 +56,17 @@ type Hunter struct {
 	Log      *slog.Logger
 
 	running sync.WaitGroup
-	cut     sync.Map // identifiers whose last attempt ran out of time: the next begins elsewhere
+	paths   paths
+	room    chan struct{} // a token for each attempt that looks
+	left    chan struct{} // somebody has left the room
+	cut     sync.Map      // identifiers whose last attempt ran out of time: the next begins elsewhere
 }
 
 // Run hunts until ctx ends; fetches under way are ended with it.
 func (h *Hunter) Run(ctx context.Context) error {
 	defer h.running.Wait()
 	defer h.Throttle.Close()
-	room := make(chan struct{}, h.Rules.AtOnce)
+	h.room, h.left = make(chan struct{}, looksAtOnce), make(chan struct{}, 1)
 	tick := time.NewTicker(h.Rules.Interval)
 	defer tick.Stop()
 	for {
@@ -60,11 +74,12 @@ func (h *Hunter) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-h.left:
 		}
-		for _, identifier := range h.Queue.Due(time.Now(), cap(room)-len(room)) {
-			room <- struct{}{}
+		for _, identifier := range h.Queue.Due(time.Now(), cap(h.room)-len(h.room)) {
 			h.running.Go(func() {
-				defer func() { <-room }()
+				h.enter()
+				defer h.leave()
 				missing := h.attempt(ctx, identifier)
 				h.Queue.Finished(identifier, time.Now(), missing)
 			})
@@ -72,14 +87,25 @@ func (h *Hunter) Run(ctx context.Context) error {
 	}
 }
 
+// enter waits for room to look.
+func (h *Hunter) enter() { h.room <- struct{}{} }
+
+// leave makes room for another, who may be due already.
+func (h *Hunter) leave() {
+	<-h.room
+	select {
+	case h.left <- struct{}{}:
+	default:
+	}
+}
+
 // attempt tries every URL whose server is not busy, one after the other, until nothing is missing (Path 1), and leaves the others to their servers'
 // queues (Path 2). It says whether something is still missing.
 func (h *Hunter) attempt(ctx context.Context, identifier string) (missing bool) {
 	p, ok := h.look(ctx, identifier)
-	busy := map[string][]request{}
-	var order []string
 	_, wasCut := h.cut.LoadAndDelete(identifier)
 	until := time.Now().Add(attemptTime)
+	made := rest{by: map[place]*path{}}
 	for r := range p.requests(wasCut) {
 		if len(p.Wants) == 0 || ctx.Err() != nil {
 			break
@@ -92,54 +118,73 @@ func (h *Hunter) attempt(ctx context.Context, identifier string) (missing bool) 
 		if !still {
 			continue
 		}
-		domain := throttle.Domain(r.url)
-		release, free := h.Throttle.Try(domain)
+		at := place{throttle.Domain(r.URL), identifier}
+		turn, free := h.begin(at, r)
 		if !free {
-			if busy[domain] == nil {
-				order = append(order, domain)
-			}
-			busy[domain] = append(busy[domain], r)
+			made.leave(at, r)
 			continue
 		}
-		brought := h.Ground.Fetch(ctx, identifier, r.url, want)
-		release()
-		if brought {
+		h.leave() // the server may take its time, and others want to look
+		outcome := h.Ground.Fetch(ctx, identifier, r.URL, want, turn.Reached)
+		turn.End()
+		h.enter()
+		switch outcome {
+		case PutOff:
+			made.leave(at, r)
+		case Brought:
+			made.note(at, r, want)
 			if next, looked := h.look(ctx, identifier); looked {
 				p.Wants = next.Wants
 			}
+		default:
+			made.note(at, r, want)
 		}
 	}
 	if ok && len(p.Wants) == 0 {
 		return false
 	}
-	for _, domain := range order {
-		h.join(ctx, domain, identifier, busy[domain])
+	for _, at := range made.busy {
+		if h.paths.add(at, made.by[at]) {
+			h.join(ctx, at)
+		}
 	}
 	return true
 }
 
+// begin admits a request of an attempt. Where the identifier waits for that server already, its turn
+// there will come.
+func (h *Hunter) begin(at place, r request) (*throttle.Turn, bool) {
+	if h.paths.has(at) {
+		return nil, false
+	}
+	return h.Throttle.Try(at.domain, r.Author)
+}
+
 // join waits in a busy server's queue with the requests that were not made yet; after each turn it stands at the end again.
-func (h *Hunter) join(ctx context.Context, domain, identifier string, requests []request) {
-	h.Throttle.Join(domain, identifier, func(release func()) {
-		defer release()
+func (h *Hunter) join(ctx context.Context, at place) {
+	next, waits := h.paths.first(at)
+	if !waits {
+		return
+	}
+	h.Throttle.Join(at.domain, at.identifier, next.Author, func(turn *throttle.Turn) {
+		defer turn.End()
 		if ctx.Err() != nil {
 			return
 		}
-		p, _ := h.look(ctx, identifier)
-		for i, r := range requests {
-			want, still := p.want(r.owner)
-			if !still {
-				continue
-			}
-			// The identifier's own entry ends at its next attempt, which finds nothing missing; ending it here could end what came meanwhile.
-			if h.Ground.Fetch(ctx, identifier, r.url, want) {
-				h.look(ctx, identifier)
-			}
-			if i+1 < len(requests) {
-				h.join(ctx, domain, identifier, requests[i+1:])
-			}
+		// The identifier's own entry ends at its next attempt, which finds nothing missing; ending it here could end what came meanwhile.
+		p, _ := h.look(ctx, at.identifier)
+		r, want, waits := h.paths.next(at, p)
+		if !waits {
 			return
 		}
+		switch h.Ground.Fetch(ctx, at.identifier, r.URL, want, turn.Reached) {
+		case PutOff:
+			h.paths.putOff(at, r)
+		case Brought:
+			h.look(ctx, at.identifier)
+		}
+		turn.End() // before it joins again, so that it stands behind those who had no turn
+		h.join(ctx, at)
 	})
 }
 

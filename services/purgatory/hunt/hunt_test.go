@@ -1,11 +1,13 @@
 package hunt_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -13,11 +15,12 @@ import (
 	"testing/synctest"
 	"time"
 
+	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/throttle"
 )
 
-var rules = hunt.Rules{Base: 20 * time.Second, Max: 2 * time.Minute, Interval: time.Second, AtOnce: 4}
+var rules = hunt.Rules{Base: 20 * time.Second, Max: 2 * time.Minute, Interval: time.Second}
 
 func TestQueue(t *testing.T) {
 	t.Parallel()
@@ -70,6 +73,7 @@ type ground struct {
 	mu      sync.Mutex
 	missing map[string][]string // identifier → objects
 	urls    map[string][]string
+	author  map[string]string   // identifier → who announces it; nobody else, if it has none
 	has     map[string][]string // url → objects
 	asked   []string
 	broken  bool
@@ -85,10 +89,18 @@ func (g *ground) Look(_ context.Context, identifier string) (hunt.Prospect, erro
 	if len(g.missing[identifier]) == 0 {
 		return hunt.Prospect{}, nil
 	}
-	return hunt.Prospect{Wants: []hunt.Want{{Owner: "o", Objects: slices.Clone(g.missing[identifier])}}, URLs: g.urls[identifier]}, nil
+	return hunt.Prospect{Wants: []dossier.Want{{Owner: "o", Objects: slices.Clone(g.missing[identifier])}}, Sources: by(cmp.Or(g.author[identifier], identifier), g.urls[identifier]...)}, nil
 }
 
-func (g *ground) Fetch(_ context.Context, identifier, url string, want hunt.Want) bool {
+// by are URLs that somebody names.
+func by(author string, urls ...string) (list []dossier.Source) {
+	for _, url := range urls {
+		list = append(list, dossier.Source{URL: url, Author: author})
+	}
+	return list
+}
+
+func (g *ground) Fetch(_ context.Context, identifier, url string, want dossier.Want, _ func(netip.Addr) bool) hunt.Outcome {
 	if g.takes != nil {
 		time.Sleep(g.takes(url))
 	} else {
@@ -99,7 +111,10 @@ func (g *ground) Fetch(_ context.Context, identifier, url string, want hunt.Want
 	g.asked = append(g.asked, identifier+" "+url)
 	before := len(g.missing[identifier])
 	g.missing[identifier] = slices.DeleteFunc(g.missing[identifier], func(id string) bool { return slices.Contains(g.has[url], id) })
-	return len(g.missing[identifier]) < before
+	if len(g.missing[identifier]) < before {
+		return hunt.Brought
+	}
+	return hunt.Failed
 }
 
 func (g *ground) requests() []string {
@@ -123,7 +138,7 @@ func run(t *testing.T, g *ground, limit throttle.Limit) (*hunt.Queue, func()) {
 	q := hunt.NewQueue(rules)
 	h := &hunt.Hunter{
 		Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-		Throttle: throttle.New(throttle.Limits{Default: limit}, alone),
+		Throttle: throttle.New(throttle.Limits{AtOnce: 16, Default: limit}, alone),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -235,7 +250,7 @@ func TestEveryRequestIsCounted(t *testing.T) {
 		q := hunt.NewQueue(rules)
 		h := &hunt.Hunter{
 			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 6}}, alone),
+			Throttle: throttle.New(throttle.Limits{AtOnce: 16, Default: throttle.Limit{Concurrent: 5, Rate: 6}}, alone),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -260,7 +275,7 @@ func TestNearURLsFirst(t *testing.T) {
 		q := hunt.NewQueue(rules)
 		h := &hunt.Hunter{
 			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 1000}}, alone),
+			Throttle: throttle.New(throttle.Limits{AtOnce: 16, Default: throttle.Limit{Concurrent: 5, Rate: 1000}}, alone),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -286,7 +301,7 @@ func TestACrowdsRequestsAreBounded(t *testing.T) {
 		q := hunt.NewQueue(rules)
 		h := &hunt.Hunter{
 			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 1_000_000}}, alone),
+			Throttle: throttle.New(throttle.Limits{AtOnce: 16, Default: throttle.Limit{Concurrent: 5, Rate: 1_000_000}}, alone),
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -327,11 +342,9 @@ func TestSlowServersDoNotKeepTheirPlace(t *testing.T) {
 			}
 			return 100 * time.Millisecond
 		}
-		one := rules
-		one.AtOnce = 1
-		q := hunt.NewQueue(one)
-		h := &hunt.Hunter{Queue: q, Ground: g, Rules: one, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 5, Rate: 30}}, alone)}
+		q := hunt.NewQueue(rules)
+		h := &hunt.Hunter{Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
+			Throttle: throttle.New(throttle.Limits{AtOnce: 1, Default: throttle.Limit{Concurrent: 5, Rate: 30}}, alone)}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- h.Run(ctx) }()
@@ -363,18 +376,19 @@ type crowd struct {
 func (c *crowd) Look(context.Context, string) (p hunt.Prospect, err error) {
 	for i := range c.owners {
 		url := fmt.Sprintf("http://s/o%d", i)
-		p.URLs = append(p.URLs, url)
-		p.Wants = append(p.Wants, hunt.Want{Owner: fmt.Sprintf("o%d", i), Objects: []string{"1"}, Near: []string{url}})
+		owner := fmt.Sprintf("o%d", i)
+		p.Sources = append(p.Sources, by(owner, url)...)
+		p.Wants = append(p.Wants, dossier.Want{Owner: owner, Objects: []string{"1"}, Near: by(owner, url)})
 	}
 	return p, nil
 }
 
-func (c *crowd) Fetch(_ context.Context, _, url string, want hunt.Want) bool {
+func (c *crowd) Fetch(_ context.Context, _, url string, want dossier.Want, _ func(netip.Addr) bool) hunt.Outcome {
 	time.Sleep(100 * time.Millisecond)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.asked = append(c.asked, want.Owner+" "+url)
-	return false
+	return hunt.Failed
 }
 
 func (c *crowd) requests() []string {

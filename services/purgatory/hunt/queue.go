@@ -1,7 +1,7 @@
 package hunt
 
 import (
-	"slices"
+	"container/heap"
 	"sync"
 	"time"
 )
@@ -10,7 +10,6 @@ import (
 type Rules struct {
 	Base, Max time.Duration // back-off: Base, doubled with every attempt, at most Max
 	Interval  time.Duration // how often due entries are looked for
-	AtOnce    int           // hunts under way
 }
 
 // backoff is the wait after so many unsuccessful attempts: 20 s, 40 s, 80 s, then 120 s each.
@@ -30,13 +29,16 @@ type Queue struct {
 
 	mu      sync.Mutex
 	entries map[string]*entry
+	idle    idle // those not in progress
 }
 
 type entry struct {
-	attempts int
-	next     time.Time
-	busy     bool
-	renewed  bool // a new event came while the hunt was on
+	identifier string
+	attempts   int
+	next       time.Time
+	busy       bool
+	renewed    bool // a new event came while the hunt was on
+	place      int  // among the idle ones
 }
 
 // NewQueue makes an empty queue.
@@ -50,13 +52,18 @@ func (q *Queue) Add(identifier string, now time.Time, delay time.Duration) {
 	e := q.entries[identifier]
 	switch {
 	case e == nil:
-		q.entries[identifier] = &entry{next: at}
+		e = &entry{identifier: identifier, next: at}
+		q.entries[identifier] = e
+		heap.Push(&q.idle, e)
 		return
 	case e.busy && !e.renewed:
 		// When the present attempt was due says nothing about the next.
 		e.next, e.renewed = at, true
 	case at.Before(e.next):
 		e.next = at
+		if !e.busy {
+			heap.Fix(&q.idle, e.place)
+		}
 	}
 	e.attempts = 0
 }
@@ -66,15 +73,10 @@ func (q *Queue) Due(now time.Time, n int) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	var due []string
-	for id, e := range q.entries {
-		if !e.busy && !now.Before(e.next) {
-			due = append(due, id)
-		}
-	}
-	slices.SortFunc(due, func(a, b string) int { return q.entries[a].next.Compare(q.entries[b].next) })
-	due = due[:min(n, len(due))]
-	for _, id := range due {
-		q.entries[id].busy, q.entries[id].renewed = true, false
+	for len(due) < n && len(q.idle) > 0 && !now.Before(q.idle[0].next) {
+		e := heap.Pop(&q.idle).(*entry)
+		e.busy, e.renewed = true, false
+		due = append(due, e.identifier)
 	}
 	return due
 }
@@ -85,16 +87,19 @@ func (q *Queue) Finished(identifier string, now time.Time, missing bool) {
 	defer q.mu.Unlock()
 	e := q.entries[identifier]
 	switch {
-	case e == nil:
+	case e == nil || !e.busy:
+		return
 	case e.renewed:
-		e.busy, e.renewed = false, false
+		e.renewed = false
 	case !missing:
 		delete(q.entries, identifier)
+		return
 	default:
-		e.busy = false
 		e.attempts++
 		e.next = now.Add(q.rules.backoff(e.attempts))
 	}
+	e.busy = false
+	heap.Push(&q.idle, e)
 }
 
 // Len is how many identifiers are hunted for.
@@ -102,4 +107,29 @@ func (q *Queue) Len() int {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.entries)
+}
+
+// idle is a heap of entries, the one that is due first on top.
+type idle []*entry
+
+func (h idle) Len() int           { return len(h) }
+func (h idle) Less(i, j int) bool { return h[i].next.Before(h[j].next) }
+func (h idle) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].place, h[j].place = i, j
+}
+
+// Push adds an entry at the end.
+func (h *idle) Push(e any) {
+	e.(*entry).place = len(*h)
+	*h = append(*h, e.(*entry))
+}
+
+// Pop takes the last entry off.
+func (h *idle) Pop() any {
+	last := len(*h) - 1
+	e := (*h)[last]
+	(*h)[last] = nil
+	*h = (*h)[:last]
+	return e
 }

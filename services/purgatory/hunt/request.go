@@ -4,6 +4,8 @@ import (
 	"iter"
 	"math/rand/v2"
 	"slices"
+
+	"tendril.dev/services/purgatory/dossier"
 )
 
 // maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as many URLs as will fit, so that there can be
@@ -11,38 +13,46 @@ import (
 const maxRequests = 1000
 
 // request is one server that is asked for what one repository misses: what the limits of servers count.
-type request struct{ owner, url string }
+type request struct {
+	owner string
+	dossier.Source
+}
+
+// key is what a request is made once for: repository and URL, whoever named it.
+type key struct{ owner, url string }
+
+func (r request) key() key { return key{r.owner, r.URL} }
 
 // requests gives what may be asked, each once: first every want's near URLs, then every other URL for every want. Where that is more than
 // an attempt may make, or elsewhere says so, it begins with any of the wants and any of the URLs, so that each gets its turn.
 func (p Prospect) requests(elsewhere bool) iter.Seq[request] {
-	wants, urls := slices.Clone(p.Wants), p.URLs
-	if elsewhere || len(wants)*len(urls) > maxRequests {
-		wants, urls = turned(wants), turned(urls)
+	wants, sources := slices.Clone(p.Wants), p.Sources
+	if elsewhere || len(wants)*len(sources) > maxRequests {
+		wants, sources = turned(wants), turned(sources)
 		for i, w := range wants {
 			wants[i].Near = turned(w.Near)
 		}
 	}
 	return func(yield func(request) bool) {
-		made := map[request]bool{}
-		ask := func(owner, url string) bool {
-			r := request{owner, url}
-			if made[r] {
+		made := map[key]bool{}
+		ask := func(owner string, at dossier.Source) bool {
+			r := request{owner, at}
+			if made[r.key()] {
 				return true
 			}
-			made[r] = true
+			made[r.key()] = true
 			return len(made) <= maxRequests && yield(r)
 		}
 		for _, w := range wants {
-			for _, url := range w.Near {
-				if !ask(w.Owner, url) {
+			for _, at := range w.Near {
+				if !ask(w.Owner, at) {
 					return
 				}
 			}
 		}
-		for _, url := range urls {
+		for _, at := range sources {
 			for _, w := range wants {
-				if !ask(w.Owner, url) {
+				if !ask(w.Owner, at) {
 					return
 				}
 			}
@@ -60,10 +70,10 @@ func turned[T any](list []T) []T {
 }
 
 // want gives what an owner's repository misses, if it still does.
-func (p Prospect) want(owner string) (Want, bool) {
-	i := slices.IndexFunc(p.Wants, func(w Want) bool { return w.Owner == owner })
+func (p Prospect) want(owner string) (dossier.Want, bool) {
+	i := slices.IndexFunc(p.Wants, func(w dossier.Want) bool { return w.Owner == owner })
 	if i < 0 {
-		return Want{}, false
+		return dossier.Want{}, false
 	}
 	return p.Wants[i], true
 }

@@ -76,7 +76,7 @@ func newWorker(n *node.Node) (*worker, error) {
 		node: n, log: n.Log, index: n.Index, store: store, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), survey: newSurvey(),
 		pruner: newPruner(), pending: newPushes(s.Git),
-		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes},
+		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
 	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
 	w.logHead = n.Bus.Head(proto.StreamEvents, w.index.WaitFor)
@@ -160,15 +160,15 @@ func (w *worker) allServed(directory *claim.Directory) bool {
 }
 
 func huntRules(s config.Git) hunt.Rules {
-	return hunt.Rules{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Interval: s.HuntInterval, AtOnce: s.HuntsAtOnce}
+	return hunt.Rules{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Interval: s.HuntInterval}
 }
 
 // serverLimits is what git servers are asked at most.
 func serverLimits(s config.Git) (throttle.Limits, error) {
-	limits := throttle.Limits{Default: throttle.Limit{Concurrent: s.DomainConcurrent, Rate: s.DomainRateLimit}, Domains: map[string]throttle.Limit{}}
+	limits := throttle.Limits{AtOnce: s.HuntsAtOnce, Default: throttle.Limit{Concurrent: s.DomainConcurrent, Rate: s.DomainRateLimit}, Domains: map[string]throttle.Limit{}}
 	overrides, err := s.ServerLimits()
 	for _, o := range overrides {
-		limits.Domains[o.Domain] = throttle.Limit{Concurrent: o.Concurrent, Rate: o.Rate}
+		limits.Domains[throttle.Domain("https://"+o.Domain)] = throttle.Limit{Concurrent: o.Concurrent, Rate: o.Rate}
 	}
 	return limits, err
 }

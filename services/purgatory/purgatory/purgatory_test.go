@@ -52,7 +52,7 @@ func TestHunt(t *testing.T) {
 	}{
 		{"purgatory_released_total", []string{"30617"}, 1}, {"purgatory_released_total", []string{"30618"}, 1},
 		{"purgatory_sync_attempts_total", []string{"ok"}, 1}, {"purgatory_sync_oids_fetched_total", nil, 1}, {"purgatory_wait_seconds", nil, 2},
-		{"purgatory_shards_held", nil, proto.Shards}, {"purgatory_domain_requests_total", []string{"127.0.0.1:1"}, 1},
+		{"purgatory_shards_held", nil, proto.Shards}, {"purgatory_domain_requests_total", []string{"127.0.0.1"}, 2},
 	} {
 		if got := w.metric(m.name, m.label...); got != m.want {
 			t.Errorf("%s%v is %v, want %v", m.name, m.label, got, m.want)

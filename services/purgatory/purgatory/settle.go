@@ -12,7 +12,6 @@ import (
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
-	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
@@ -144,14 +143,14 @@ func (w *worker) Look(ctx context.Context, identifier string) (hunt.Prospect, er
 		}
 		// It is with some repositories, and the hunt goes on for the others.
 	}
-	p := hunt.Prospect{URLs: d.CloneURLs()}
+	p := hunt.Prospect{Sources: d.Sources()}
 	for _, want := range d.Wants() {
 		missing, err := w.missing(ctx, identifier, want)
 		if err != nil && ctx.Err() == nil {
 			w.log.Error("missing objects could not be looked for", "identifier", identifier, "owner", want.Owner, "error", err)
 		}
 		if len(missing) > 0 {
-			p.Wants = append(p.Wants, hunt.Want{Owner: want.Owner, Objects: missing, Near: want.Near})
+			p.Wants = append(p.Wants, dossier.Want{Owner: want.Owner, Objects: missing, Near: want.Near})
 		}
 	}
 	if err := w.tidy(ctx, d); err != nil && ctx.Err() == nil {
@@ -261,34 +260,4 @@ func (w *worker) removeEmpty(ctx context.Context, ref nip34.RepoRef) error {
 	w.pending.Drop(func(other nip34.RepoRef) bool { return other == ref })
 	w.log.Info("an empty repository is removed", "repository", ref)
 	return nil
-}
-
-// Fetch implements hunt.Ground: it asks one git server for what one repository misses.
-func (w *worker) Fetch(ctx context.Context, identifier, url string, want hunt.Want) (brought bool) {
-	repo, err := w.store.Repo(nip34.RepoRef{PubKey: want.Owner, Identifier: identifier})
-	if err != nil {
-		w.log.Error("fetch", "identifier", identifier, "error", err)
-		return false
-	}
-	began := time.Now()
-	result, err := fetch.Fetch(ctx, w.guard, url, repo, want.Objects, w.limits)
-	took := time.Since(began)
-	if err != nil && ctx.Err() != nil {
-		return false // cut off by our own stop: no failure of the server
-	}
-	w.metrics.fetched(url, result, err)
-	notice := proto.GitNotice{Owner: npub(want.Owner), URL: url, Bytes: result.Bytes, Millis: took.Milliseconds(), Objects: some(result.Got)}
-	if err != nil {
-		reason := err
-		if failed, ok := errors.AsType[*fetch.Error](err); ok {
-			reason = failed.Err // the URL stands beside it
-		}
-		notice.Reason, notice.Objects = reason.Error(), some(want.Objects)
-		w.tell(identifier, proto.GitFailed, notice)
-		w.log.Info("fetch failed", "identifier", identifier, "url", url, "error", reason)
-		return false
-	}
-	w.tell(identifier, proto.GitFetched, notice)
-	w.log.Info("fetched", "identifier", identifier, "url", url, "objects", result.Objects, "bytes", result.Bytes, "took", took.Round(time.Millisecond))
-	return len(result.Got) > 0
 }

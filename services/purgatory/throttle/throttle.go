@@ -1,11 +1,13 @@
-// Package throttle keeps us polite: so many requests at once and so many in any minute to one git server, and a queue of identifiers for each server
-// that is busy, served round-robin (spec/purgatory.md, Path 2). It is driven by triggers — a request ends, an identifier joins, the minute moves on
-// — and never polls.
+// Package throttle keeps us polite and fair. Polite: so many requests at once and so many in any minute
+// to one git server, and a queue of identifiers for each server that is busy (spec/purgatory.md, Path
+// 2). Fair: so many requests at once in all, of which no owner of servers, no network and no author of
+// announcements has more than a quarter; who had no turn for the longest time is next. It is driven by
+// triggers (a request ends, an identifier joins, the minute moves on) and never polls.
 package throttle
 
 import (
-	"net/url"
-	"strings"
+	"net/netip"
+	"slices"
 	"sync"
 	"time"
 )
@@ -23,18 +25,11 @@ type Limit struct {
 type Limits struct {
 	Default Limit
 	Domains map[string]Limit // overrides, by Domain
+	AtOnce  int              // requests at once to all servers together
 }
 
-// Domain is the server behind a URL: its host, with the port if the URL has one.
-func Domain(rawURL string) string {
-	u, err := url.Parse(rawURL)
-	if err != nil {
-		return ""
-	}
-	return strings.ToLower(u.Host)
-}
-
-// Share says among how many workers the limits are divided, so that they hold for the whole deployment, and which of them this one is (from 0).
+// Share says among how many workers the limits of servers are divided, so that they hold for the whole
+// deployment, and which of them this one is (from 0).
 type Share func() (place, workers int)
 
 // Throttle admits requests. It is safe for concurrent use.
@@ -42,24 +37,38 @@ type Throttle struct {
 	limits Limits
 	share  Share
 
-	mu      sync.Mutex
-	domains map[string]*domain
-	closed  bool
-	serving sync.WaitGroup
+	mu       sync.Mutex
+	domains  map[string]*domain
+	parties  parties
+	networks networks
+	running  int
+	joined   uint64 // entries that ever joined a queue
+	closed   bool
+	serving  sync.WaitGroup
 }
 
 // domain is one server. It is forgotten when nothing of the last minute concerns it.
 type domain struct {
+	name     string
+	owner    string
 	inFlight int
 	recent   []time.Time // requests begun within the window, oldest first
-	queue    []string    // identifiers, next first
-	serve    map[string]func(release func())
+	queue    []*waiting  // in the order in which they joined
 	timer    *time.Timer
+}
+
+// waiting is an identifier in a server's queue.
+type waiting struct {
+	identifier string
+	author     string
+	holders    holders
+	joined     uint64
+	serve      func(*Turn)
 }
 
 // New makes a throttle.
 func New(l Limits, share Share) *Throttle {
-	return &Throttle{limits: l, share: share, domains: map[string]*domain{}}
+	return &Throttle{limits: l, share: share, domains: map[string]*domain{}, parties: parties{by: map[string]*party{}}}
 }
 
 // Close stops serving queues, and waits for those whose turn it is.
@@ -69,42 +78,56 @@ func (t *Throttle) Close() {
 	defer t.mu.Unlock()
 	t.closed = true
 	for _, d := range t.domains {
-		d.queue, d.serve = nil, nil
+		d.queue = nil
 		if d.timer != nil {
 			d.timer.Stop()
 		}
 	}
 }
 
-// Try admits a request to a server if it may be made now and nobody waits for it. release must be called when the request has ended.
-func (t *Throttle) Try(name string) (release func(), ok bool) {
+// Try admits a request to a server, on behalf of the author who named it, if it may be made now and
+// nobody waits for that server. The turn must be ended when the request has.
+func (t *Throttle) Try(name, author string) (turn *Turn, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	d := t.domain(name)
-	now := time.Now()
-	if len(d.queue) > 0 || !t.free(name, d, now) {
+	d, m := t.domain(name), t.moment()
+	defer t.forget(d)
+	if len(d.queue) > 0 || t.running >= t.limits.AtOnce || !t.free(d, m) {
 		return nil, false
 	}
-	return t.admit(name, d, now), true
+	h := t.holders(d, author, m.now)
+	defer h.leave()
+	if !h.below(t.most()) {
+		return nil, false
+	}
+	return t.admit(d, h, m), true
 }
 
-// Join puts an identifier into a server's queue; serve is called once, in a goroutine of its own, when its turn has come. One that is queued already
-// keeps its place.
-func (t *Throttle) Join(name, identifier string, serve func(release func())) {
+// Join puts an identifier into a server's queue. serve is called once, in a goroutine of its own, when
+// its turn has come, and must end the turn. One that is queued already keeps its place.
+func (t *Throttle) Join(name, identifier, author string, serve func(*Turn)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return
 	}
-	d := t.domain(name)
-	if d.serve == nil {
-		d.serve = map[string]func(func()){}
+	d, m := t.domain(name), t.moment()
+	at := -1
+	for i, w := range d.queue {
+		if w.identifier == identifier {
+			at = i
+		}
 	}
-	if _, queued := d.serve[identifier]; !queued {
-		d.queue = append(d.queue, identifier)
+	if at < 0 {
+		t.joined++
+		at = len(d.queue)
+		d.queue = append(d.queue, &waiting{identifier: identifier, joined: t.joined})
 	}
-	d.serve[identifier] = serve
-	t.advance(name, d)
+	w := d.queue[at]
+	w.holders.leave()
+	w.author, w.holders, w.serve = author, t.holders(d, author, m.now), serve
+	t.advance(m, d)
+	t.wakeLater(d, m)
 }
 
 // InFlight tells the requests under way, by server.
@@ -123,101 +146,92 @@ func (t *Throttle) InFlight() map[string]int {
 func (t *Throttle) domain(name string) *domain {
 	d := t.domains[name]
 	if d == nil {
-		d = &domain{}
+		d = &domain{name: name, owner: ownerOf(name)}
 		t.domains[name] = d
 	}
 	return d
 }
 
-// limit is this worker's part of a server's limit at this time.
-func (t *Throttle) limit(name string, now time.Time) Limit {
-	l, ok := t.limits.Domains[name]
-	if !ok {
-		l = t.limits.Default
+// holders are the parties of a request: who has the server, the network where it was found the last
+// time, and the author. They must be left again.
+func (t *Throttle) holders(d *domain, author string, now time.Time) holders {
+	h := holders{t.parties.of("server "+d.owner, now)}
+	if network, known := t.networks.of(d.name); known && network != d.owner {
+		h = append(h, t.parties.of("server "+network, now))
 	}
-	place, workers := t.share()
-	turn := (place + int(now.Unix()/int64(window/time.Second))) % max(1, workers)
-	return Limit{part(l.Concurrent, turn, workers), part(l.Rate, turn, workers)}
+	if author != "" {
+		h = append(h, t.parties.of("author "+author, now))
+	}
+	return h
 }
 
-// part is what one of several workers has of a limit. Where there are more workers than it allows requests, so many at a time as it allows have
-// one, and with every minute others.
-func part(limit, turn, workers int) int {
-	switch {
-	case workers <= 1:
-		return limit
-	case limit >= workers:
-		return limit / workers
-	case turn < limit:
-		return 1
-	}
-	return 0
+// most is how many requests at once one party may have.
+func (t *Throttle) most() int { return max(1, t.limits.AtOnce/shareOf) }
+
+// Turn is a request that may be made.
+type Turn struct {
+	throttle *Throttle
+	domain   *domain
+	holders  holders
+	over     bool
 }
 
-func (t *Throttle) free(name string, d *domain, now time.Time) bool {
-	for len(d.recent) > 0 && now.Sub(d.recent[0]) >= window {
-		d.recent = d.recent[1:]
+// End says that the request has ended. It may be called again.
+func (turn *Turn) End() {
+	t := turn.throttle
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if turn.over {
+		return
 	}
-	l := t.limit(name, now)
-	return d.inFlight < l.Concurrent && len(d.recent) < l.Rate
+	turn.over = true
+	m := t.moment()
+	turn.domain.inFlight--
+	t.running--
+	turn.holders.end(m.now)
+	t.advance(m, nil)
+	t.wakeLater(turn.domain, m)
 }
 
-// admit counts a request that begins. t.mu is held.
-func (t *Throttle) admit(name string, d *domain, now time.Time) (release func()) {
-	d.inFlight++
-	d.recent = append(d.recent, now)
-	var once sync.Once
-	return func() {
-		once.Do(func() {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			d.inFlight--
-			t.advance(name, d)
-		})
+// Reached says at which address the server of the request was found. It reports whether the request
+// may go on: not if others to the same network have its share already, for any number of names lead to
+// one address. That is known the next time.
+func (turn *Turn) Reached(addr netip.Addr) bool {
+	t, network := turn.throttle, networkOf(addr)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if turn.over {
+		return true
 	}
-}
-
-// advance serves the queue as far as the limits let, and sees to it that somebody comes back when the window moves on. t.mu is held.
-func (t *Throttle) advance(name string, d *domain) {
+	t.networks.note(turn.domain.name, network)
 	now := time.Now()
-	for len(d.queue) > 0 && !t.closed && t.free(name, d, now) {
-		identifier := d.queue[0]
-		d.queue = d.queue[1:]
-		serve := d.serve[identifier]
-		delete(d.serve, identifier)
-		release := t.admit(name, d, now)
-		t.serving.Go(func() { serve(release) })
+	joins := holders{t.parties.of("server "+network, now)}
+	defer joins.leave()
+	switch {
+	case slices.Contains(turn.holders, joins[0]):
+		return true
+	case !joins.below(t.most()):
+		return false
 	}
-	if d.timer != nil {
-		d.timer.Stop()
-		d.timer = nil
-	}
-	if at := d.next(now); !at.IsZero() && !t.closed {
-		d.timer = time.AfterFunc(at.Sub(now), func() {
-			t.mu.Lock()
-			defer t.mu.Unlock()
-			t.free(name, d, time.Now())
-			if len(d.recent) == 0 && d.inFlight == 0 && len(d.queue) == 0 {
-				if t.domains[name] == d {
-					delete(t.domains, name)
-				}
-				return
-			}
-			t.advance(name, d)
-		})
-	}
+	joins.begin(now)
+	turn.holders = append(turn.holders, joins...)
+	return true
 }
 
-// next is when to look at a server again though nothing happens: when its oldest request leaves the window, with nobody waiting too, so that the server
-// is forgotten; and while somebody waits at the turn of the minute, when it may be this worker's turn. Zero: never.
-func (d *domain) next(now time.Time) (at time.Time) {
-	if len(d.recent) > 0 {
-		at = d.recent[0].Add(window)
+// maxNetworks bounds the servers of which it is remembered where they are.
+const maxNetworks = 10_000
+
+// networks is where servers were found the last time.
+type networks struct{ by map[string]string }
+
+func (n *networks) of(domain string) (network string, known bool) {
+	network, known = n.by[domain]
+	return network, known
+}
+
+func (n *networks) note(domain, network string) {
+	if _, known := n.by[domain]; n.by == nil || !known && len(n.by) >= maxNetworks {
+		n.by = map[string]string{}
 	}
-	if len(d.queue) > 0 {
-		if turn := now.Truncate(window).Add(window); at.IsZero() || turn.Before(at) {
-			at = turn
-		}
-	}
-	return at
+	n.by[domain] = network
 }

@@ -13,7 +13,7 @@ import (
 func alone() (place, workers int) { return 0, 1 }
 
 func newThrottle(concurrent, rate int) *throttle.Throttle {
-	return throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: concurrent, Rate: rate}}, alone)
+	return throttle.New(throttle.Limits{AtOnce: 1000, Default: throttle.Limit{Concurrent: concurrent, Rate: rate}}, alone)
 }
 
 func TestConcurrency(t *testing.T) {
@@ -21,20 +21,20 @@ func TestConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := newThrottle(2, 100)
 		defer th.Close()
-		a, ok1 := th.Try("h")
-		_, ok2 := th.Try("h")
-		if _, ok3 := th.Try("h"); !ok1 || !ok2 || ok3 {
+		a, ok1 := th.Try("h", "")
+		_, ok2 := th.Try("h", "")
+		if _, ok3 := th.Try("h", ""); !ok1 || !ok2 || ok3 {
 			t.Fatalf("%v %v %v", ok1, ok2, ok3)
 		}
-		if _, ok := th.Try("other"); !ok {
+		if _, ok := th.Try("other", ""); !ok {
 			t.Fatal("another server is not concerned")
 		}
-		a()
-		a() // twice is once
-		if _, ok := th.Try("h"); !ok {
+		a.End()
+		a.End() // twice is once
+		if _, ok := th.Try("h", ""); !ok {
 			t.Fatal("a released place is free")
 		}
-		if _, ok := th.Try("h"); ok {
+		if _, ok := th.Try("h", ""); ok {
 			t.Fatal("releasing twice freed two places")
 		}
 	})
@@ -48,9 +48,9 @@ func TestRateInAnyMinute(t *testing.T) {
 		defer th.Close()
 		var admitted []time.Time
 		for range 400 {
-			if release, ok := th.Try("h"); ok {
+			if turn, ok := th.Try("h", ""); ok {
 				admitted = append(admitted, time.Now())
-				release()
+				turn.End()
 			}
 			time.Sleep(700 * time.Millisecond)
 		}
@@ -71,12 +71,12 @@ func TestQueueIsRoundRobin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := newThrottle(1, 4)
 		defer th.Close()
-		busy, _ := th.Try("h")
+		busy, _ := th.Try("h", "")
 		var mu sync.Mutex
 		var order []string
 		var join func(id string, times int)
 		join = func(id string, times int) {
-			th.Join("h", id, func(release func()) {
+			th.Join("h", id, "", func(turn *throttle.Turn) {
 				mu.Lock()
 				order = append(order, id)
 				mu.Unlock()
@@ -84,17 +84,17 @@ func TestQueueIsRoundRobin(t *testing.T) {
 				if times > 1 {
 					join(id, times-1)
 				}
-				release()
+				turn.End()
 			})
 		}
 		join("a", 3)
 		join("b", 2)
 		join("c", 1)
 		join("c", 1) // queued already
-		if _, ok := th.Try("h"); ok {
+		if _, ok := th.Try("h", ""); ok {
 			t.Fatal("a request went before those that wait")
 		}
-		busy()
+		busy.End()
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		mu.Lock()
@@ -114,11 +114,11 @@ func TestQueueIsRoundRobin(t *testing.T) {
 
 func TestLimitsAreSharedAmongWorkers(t *testing.T) {
 	t.Parallel()
-	th := throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: 6, Rate: 30}}, func() (int, int) { return 1, 3 })
+	th := throttle.New(throttle.Limits{AtOnce: 1000, Default: throttle.Limit{Concurrent: 6, Rate: 30}}, func() (int, int) { return 1, 3 })
 	defer th.Close()
 	n := 0
 	for range 10 {
-		if _, ok := th.Try("h"); ok {
+		if _, ok := th.Try("h", ""); ok {
 			n++
 		}
 	}
@@ -135,11 +135,11 @@ func TestMoreWorkersThanRequests(t *testing.T) {
 		var mu sync.Mutex
 		served, inFlight, most := map[int]int{}, 0, 0
 		for place := range workers {
-			th := throttle.New(throttle.Limits{Default: throttle.Limit{Concurrent: limit, Rate: 1000}}, func() (int, int) { return place, workers })
+			th := throttle.New(throttle.Limits{AtOnce: 1000, Default: throttle.Limit{Concurrent: limit, Rate: 1000}}, func() (int, int) { return place, workers })
 			defer th.Close()
 			for _, identifier := range []string{"a", "b", "c"} {
-				th.Join("h", identifier, func(release func()) {
-					defer release()
+				th.Join("h", identifier, "", func(turn *throttle.Turn) {
+					defer turn.End()
 					mu.Lock()
 					served[place]++
 					inFlight++
@@ -170,7 +170,10 @@ func TestMoreWorkersThanRequests(t *testing.T) {
 func TestDomain(t *testing.T) {
 	t.Parallel()
 	for url, want := range map[string]string{
-		"https://Git.Example.org:8443/x.git": "git.example.org:8443",
+		"https://Git.Example.org:8443/x.git": "git.example.org",
+		"https://git.example.org./x.git":     "git.example.org",
+		"http://127.0.0.1:8080/x":            "127.0.0.1",
+		"http://[2001:DB8::1]:8080/x":        "2001:db8::1",
 		"http://github.com/a/b":              "github.com",
 		"http://[::1/x":                      "",
 	} {
