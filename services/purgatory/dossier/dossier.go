@@ -27,8 +27,14 @@ type State struct {
 	Held bool
 }
 
-// PullRequest is a held pull request or update.
-type PullRequest struct{ *nip34.PullRequest }
+// PullRequest is a pull request or update that waits, or one that is accepted and whose commit is still to be named in repositories of the
+// identifier. Its Repos are those that it tags; of an update also those of its pull request.
+type PullRequest struct {
+	*nip34.PullRequest
+	Held bool
+	// Elsewhere are repositories of other identifiers that it is for too: its commit may be there.
+	Elsewhere []nip34.RepoRef
+}
 
 // Dossier is what is known of one identifier. It is used by one goroutine at a time.
 type Dossier struct {
@@ -37,6 +43,8 @@ type Dossier struct {
 	Announcements []Announcement
 	States        []State // newest first
 	PullRequests  []PullRequest
+	// Withdrawn are ids of pull requests and updates that were accepted and that their authors have deleted.
+	Withdrawn map[string]bool
 
 	// What follows from these is worked out once, for there may be thousands of each.
 	current []Announcement // the newest of each owner, in order of their keys
@@ -46,7 +54,8 @@ type Dossier struct {
 	speaks  map[string][]int // owner → places of the states that count for the owner's repository
 }
 
-// New makes a dossier from accepted announcements and states and from held events. What cannot be read, which ingest would not have let in, is
+// New makes a dossier from accepted announcements and states, from accepted pull requests whose commit is still to be named, and from
+// held events. What cannot be read, which ingest would not have let in, is
 // left out.
 func New(identifier, domain string, accepted []*nostr.Event, held []proto.Held) Dossier {
 	d := Dossier{Identifier: identifier, Domain: domain}
@@ -104,8 +113,8 @@ func (d *Dossier) add(ev *nostr.Event, h *proto.Held) {
 			d.States = append(d.States, State{s, h != nil})
 		}
 	case nip34.KindPR, nip34.KindPRUpdate:
-		if pr, err := nip34.ParsePullRequest(ev); err == nil && h != nil {
-			d.PullRequests = append(d.PullRequests, PullRequest{pr})
+		if pr, err := nip34.ParsePullRequest(ev); err == nil {
+			d.PullRequests = append(d.PullRequests, PullRequest{PullRequest: pr, Held: h != nil})
 		}
 	}
 }
@@ -212,18 +221,44 @@ func (d Dossier) Wants() []Want {
 	return list
 }
 
-// Tagged are the owners of hosted repositories of this identifier that a pull request is for. An update that names none is for all of them.
+// Tagged are the owners of hosted repositories of this identifier that a pull request is for: those that it tags, and those whose recursive
+// maintainer set contains an author whom it tags for this identifier (spec/purgatory.md, Release). An update that names none is for all.
 func (d Dossier) Tagged(pr PullRequest) []string {
 	if len(pr.Repos) == 0 {
 		return d.hosted
 	}
-	var owners []string
+	var owners, others []string
+	in := map[string]bool{}
 	for _, ref := range pr.Repos {
-		if ref.Identifier == d.Identifier && d.hosts[ref.PubKey] && !slices.Contains(owners, ref.PubKey) {
+		if ref.Identifier != d.Identifier {
+			continue
+		}
+		if d.hosts[ref.PubKey] && !in[ref.PubKey] {
+			in[ref.PubKey] = true
 			owners = append(owners, ref.PubKey)
+		}
+		others = append(others, d.OwnersFor(ref.PubKey)...)
+	}
+	for _, owner := range others {
+		if !in[owner] {
+			in[owner] = true
+			owners = append(owners, owner)
 		}
 	}
 	return owners
+}
+
+// People are those who speak for a hosted repository, in order of their keys: a pull request that tags one of them is for that repository.
+func (d Dossier) People() []string {
+	all := map[string]bool{}
+	for _, a := range d.current {
+		all[a.Ref.PubKey] = true
+		for _, maintainer := range a.Maintainers {
+			all[maintainer] = true
+		}
+	}
+	maps.DeleteFunc(all, func(pubkey string, _ bool) bool { return len(d.OwnersFor(pubkey)) == 0 })
+	return slices.Sorted(maps.Keys(all))
 }
 
 // Sources are where git data may be found: the clone URLs of all announcements and of the pull requests that wait, our own left out.

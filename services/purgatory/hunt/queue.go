@@ -68,6 +68,16 @@ func (q *Queue) Add(identifier string, now time.Time, delay time.Duration) {
 	e.attempts = 0
 }
 
+// Ensure notes that something waits, if nothing of the identifier is hunted for already.
+func (q *Queue) Ensure(identifier string, now time.Time, delay time.Duration) {
+	q.mu.Lock()
+	known := q.entries[identifier] != nil
+	q.mu.Unlock()
+	if !known {
+		q.Add(identifier, now, delay)
+	}
+}
+
 // Due takes out at most n identifiers whose time has come and that are not in progress, longest due first.
 func (q *Queue) Due(now time.Time, n int) []string {
 	q.mu.Lock()

@@ -160,7 +160,27 @@ func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
 	}
 	waiting, err := release.Waiting(ctx, repo, w.accepted)
 	if len(waiting) > 0 {
+		w.releaser.Forget(ref.Identifier) // their events may have been accepted when it looked the last time
 		w.due.add(ref.Identifier)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return w.surveyPulls(ctx, ref.Identifier)
+}
+
+// surveyPulls looks for accepted pull requests whose commit is to be named in a repository of an identifier.
+func (w *worker) surveyPulls(ctx context.Context, identifier string) error {
+	d, err := w.known(ctx, identifier, w.holdings.Of(identifier))
+	if err != nil {
+		return err
+	}
+	w.pulls.recheck(identifier)
+	if _, err := w.lookForOwed(ctx, d); err != nil {
+		return err
+	}
+	if owed, _ := w.pulls.owed(identifier, time.Now(), w.node.Settings.HoldDuration); len(owed) > 0 {
+		w.due.add(identifier)
+	}
+	return nil
 }

@@ -48,6 +48,7 @@ type worker struct {
 	queue    *hunt.Queue
 	due      *dirty
 	orphans  *orphans
+	pulls    *pulls
 	survey   *survey
 	pruner   *pruner
 	pending  *pushes
@@ -74,7 +75,7 @@ func newWorker(n *node.Node) (*worker, error) {
 	}
 	w := &worker{
 		node: n, log: n.Log, index: n.Index, store: store, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
-		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), survey: newSurvey(),
+		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
 		pruner: newPruner(), pending: newPushes(s.Git),
 		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
@@ -256,6 +257,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	w.shards.Close(n)
 	w.orphans.drop(n)
 	w.pending.close(n)
+	w.pulls.drop(n)
 	return nil
 }
 

@@ -29,6 +29,9 @@ func (w *worker) changed(c holdings.Change) {
 			delay = w.node.Settings.HuntUserDelay
 		}
 		w.queue.Add(c.Identifier, time.Now(), delay)
+		if c.Now.Event.Kind == nip34.KindAnnouncement {
+			w.pulls.recheck(c.Identifier) // its repository is new
+		}
 	}
 	if c.Before != nil && c.Before.Event.Kind == nip34.KindAnnouncement && (c.Now == nil || c.Now.Phase == proto.PhaseSilent) {
 		w.orphans.add(nip34.RepoRef{PubKey: c.Before.Event.PubKey, Identifier: c.Identifier})
@@ -36,14 +39,20 @@ func (w *worker) changed(c holdings.Change) {
 	w.due.add(c.Identifier)
 }
 
-// heard hears of newly accepted events: an announcement may let others' states count.
+// heard hears of newly accepted events: an announcement may let others' states and pull requests count, a pull request may be for repositories
+// of several identifiers.
 func (w *worker) heard(recs []eventdb.Record) {
 	for _, r := range recs {
-		if r.Event.Kind != nip34.KindAnnouncement {
-			continue
-		}
-		if identifier := r.Event.Tags.GetD(); w.shards.Holds(identifier) {
-			w.due.add(identifier)
+		switch r.Event.Kind {
+		case nip34.KindAnnouncement:
+			if identifier := r.Event.Tags.GetD(); w.shards.Holds(identifier) {
+				w.pulls.recheck(identifier)
+				w.due.add(identifier)
+			}
+		case nip34.KindPR, nip34.KindPRUpdate:
+			w.heardPull(r.Event)
+		case nip34.KindDeletion:
+			w.heardDeletion(r.Event)
 		}
 	}
 }
@@ -86,32 +95,45 @@ func (w *worker) known(ctx context.Context, identifier string, entries []holding
 	}
 	view := w.index.View()
 	defer view.Close()
-	var accepted []*nostr.Event
+	accepted, err := acceptedOf(ctx, view, identifier)
+	if err != nil {
+		return dossier.Dossier{}, err
+	}
+	owed, withdrawn := w.pulls.owed(identifier, time.Now(), w.node.Settings.HoldDuration)
+	for _, id := range owed {
+		ev, err := view.Event(id)
+		if err == nil {
+			accepted = append(accepted, ev)
+		} else if !errors.Is(err, eventdb.ErrNotFound) {
+			return dossier.Dossier{}, fmt.Errorf("read pull request %s: %w", id, err)
+		}
+	}
+	d := dossier.New(identifier, w.node.Settings.Domain, accepted, held)
+	d.Withdrawn = withdrawn
+	elsewhere := others{worker: w, view: view, by: map[string]dossier.Dossier{}}
+	for i, pr := range d.PullRequests {
+		whole := *pr.PullRequest
+		if whole.Repos, err = reposOf(view, pr.Event); err != nil {
+			return dossier.Dossier{}, err
+		}
+		d.PullRequests[i].PullRequest = &whole
+		if d.PullRequests[i].Elsewhere, err = elsewhere.hosted(ctx, identifier, &whole); err != nil {
+			return dossier.Dossier{}, err
+		}
+	}
+	return d, nil
+}
+
+// acceptedOf are the accepted announcements and states of an identifier.
+func acceptedOf(ctx context.Context, view *eventdb.View, identifier string) (accepted []*nostr.Event, err error) {
 	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement, nip34.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
 	for ev, err := range view.Query(ctx, filter) {
 		if err != nil {
-			return dossier.Dossier{}, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
+			return nil, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
 		}
 		accepted = append(accepted, ev)
 	}
-	d := dossier.New(identifier, w.node.Settings.Domain, accepted, held)
-	for i, pr := range d.PullRequests {
-		if len(pr.Repos) > 0 {
-			continue
-		}
-		// An update that names no repository is for those of its pull request, not for everybody's of that name.
-		root, err := view.Event(pr.Root)
-		if errors.Is(err, eventdb.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return dossier.Dossier{}, fmt.Errorf("read pull request %s: %w", pr.Root, err)
-		}
-		whole := *pr.PullRequest
-		whole.Repos = nip34.RootRefs(root)
-		d.PullRequests[i].PullRequest = &whole
-	}
-	return d, nil
+	return accepted, nil
 }
 
 // accepted gives an accepted event, or nil.
@@ -197,7 +219,20 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 		w.log.Error("an empty repository is left behind for now", "error", err)
 		w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
 	}
+	looked, err := w.lookForOwed(ctx, d)
+	if err == nil && looked {
+		d, err = w.known(ctx, identifier, entries)
+	}
+	if err != nil {
+		return dossier.Dossier{}, err
+	}
 	settled, failed := w.releaser.Settle(ctx, d)
+	if len(settled.Owed) > 0 {
+		w.queue.Ensure(identifier, time.Now(), w.node.Settings.HuntSyncDelay)
+	}
+	if failed == nil {
+		w.pulls.settled(d, settled.Owed)
+	}
 	if !settled.Again.IsZero() {
 		w.due.addAt(identifier, settled.Again)
 	}

@@ -33,6 +33,7 @@ type settlement struct {
 	again   time.Time
 	unfit   []Unfit
 	broken  bool // something that is there is not whole
+	owed    []string
 }
 
 func (r *Releaser) begin(d dossier.Dossier) *settlement {
@@ -85,7 +86,7 @@ func (s *settlement) order() []string {
 // align makes references what the states and pull requests say, and gives the events that are ready to be released, in the order of their release,
 // and the states that have lost.
 func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []dossier.State) {
-	s.again, s.applied, s.moved = time.Time{}, map[string]dossier.State{}, 0
+	s.again, s.applied, s.moved, s.owed = time.Time{}, map[string]dossier.State{}, 0, nil
 	owners := s.order()
 	for _, owner := range owners {
 		if err := s.open(ctx, owner); err != nil {
@@ -225,10 +226,15 @@ func (s *settlement) alignStates(ctx context.Context, owner string) error {
 	return nil
 }
 
-// alignPullRequests names the commits of held pull requests and updates that are there, in every repository that they are for.
+// alignPullRequests names the commits of pull requests and updates that are there, in every repository that they are for, and returns those of
+// the held ones that are complete.
 func (s *settlement) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 	for _, pr := range s.d.PullRequests {
 		owners := s.d.Tagged(pr)
+		if !pr.Held {
+			s.nameOwed(ctx, pr, owners)
+			continue
+		}
 		complete := len(owners) > 0
 		for _, owner := range owners {
 			there, err := s.hasCommit(ctx, owner, pr)
@@ -256,6 +262,10 @@ func (s *settlement) alignPullRequests(ctx context.Context) (ready []*nostr.Even
 func (s *settlement) hasCommit(ctx context.Context, owner string, pr dossier.PullRequest) (bool, error) {
 	if s.stock.repos[owner] == nil {
 		return false, nil
+	}
+	there, err := s.gather(ctx, owner, s.sources(pr), []string{pr.Commit})
+	if there || err != nil || !s.fromElsewhere(ctx, owner, pr) {
+		return there, err
 	}
 	return s.gather(ctx, owner, s.sources(pr), []string{pr.Commit})
 }

@@ -57,6 +57,7 @@ type Settled struct {
 	Released []*nostr.Event // accepted now
 	Expired  []*nostr.Event // superseded by what was released
 	Unfit    []Unfit        // found now; each is told once, until it is forgotten
+	Owed     []string       // accepted pull requests whose commit is not named everywhere yet
 	Seq      uint64         // of the log; what was released is visible in projections that have reached it
 	// Again is when to settle again though nothing happens: a reference that waits for its event has waited long enough then, or there is
 	// more to copy than was copied at once. Zero: never.
@@ -80,7 +81,7 @@ func (r *Releaser) Settle(ctx context.Context, d dossier.Dossier) (Settled, erro
 	s := r.begin(d)
 	for range rounds {
 		ready, lost := s.align(ctx)
-		out.Again, out.Unfit, out.Broken = s.again, s.unfit, s.broken
+		out.Again, out.Unfit, out.Broken, out.Owed = s.again, s.unfit, s.broken, s.owed
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err == nil && len(refused) == 0 {
 			s.pool(ctx)

@@ -61,6 +61,7 @@ type world struct {
 	away     bool
 	asked    []string // what was asked of ingest
 	at       nostr.Timestamp
+	owed     map[string]bool // ids of accepted pull requests that are still to be named
 }
 
 func newWorld(t testing.TB) *world {
@@ -122,7 +123,13 @@ func (w *world) dossier() dossier.Dossier {
 	for _, ev := range w.held {
 		entries = append(entries, proto.Held{Event: ev, Identifier: "x", Phase: proto.PhaseWaiting})
 	}
-	return dossier.New("x", domain, w.accepted, entries)
+	var accepted []*nostr.Event
+	for _, ev := range w.accepted {
+		if ev.Kind == nip34.KindAnnouncement || ev.Kind == nip34.KindState || w.owed[ev.ID] {
+			accepted = append(accepted, ev)
+		}
+	}
+	return dossier.New("x", domain, accepted, entries)
 }
 
 func (w *world) settle() release.Settled {

@@ -1,0 +1,178 @@
+package purgatory_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+var carol = strings.Repeat("ca", 32)
+
+// pullFor is a pull request that tags several repositories.
+func pullFor(name, author, commit string, refs ...nip34.RepoRef) *nostr.Event {
+	ev := &nostr.Event{Kind: nip34.KindPR, PubKey: author, CreatedAt: 2000, Content: name, Tags: nostr.Tags{{"c", commit}}}
+	for _, ref := range refs {
+		ev.Tags = append(ev.Tags, nostr.Tag{"a", ref.String()})
+	}
+	return finish(ev)
+}
+
+// maintained is an announcement of a repository here that names a maintainer.
+func maintained(t testing.TB, name, owner, identifier, maintainer string) *nostr.Event {
+	ev := announcement(t, name, owner, identifier)
+	ev.Tags = append(ev.Tags, nostr.Tag{"maintainers", maintainer})
+	return finish(ev)
+}
+
+// abroad is an announcement of a repository that is elsewhere.
+func abroad(name, owner, identifier string) *nostr.Event {
+	return finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: owner, CreatedAt: 1000, Content: name, Tags: nostr.Tags{
+		{"d", identifier}, {"clone", "https://other.example.org/x.git"}, {"relays", "wss://other.example.org"}}})
+}
+
+func deletion(author string, of *nostr.Event) *nostr.Event {
+	return finish(&nostr.Event{Kind: nip34.KindDeletion, PubKey: author, CreatedAt: 3000, Tags: nostr.Tags{{"e", of.ID}}})
+}
+
+// names waits until a repository names a commit for an event, with all that it links to.
+func (w *world) names(owner, identifier string, ev *nostr.Event, commit string) {
+	w.Helper()
+	name := "refs/nostr/" + ev.ID
+	eventually(w, fmt.Sprintf("%s names the commit of %s", identifier, ev.Content), func() bool { return w.ref(owner, identifier, name) == commit })
+	gittest.Git(w, w.repo(owner, identifier).Path(), "rev-list", "--objects", commit)
+}
+
+// TestPullRequestOfSeveralIdentifiers: its commit is named in every hosted repository that it tags, whatever the identifier, and in those where it
+// tags a maintainer; so is that of an update; and no more when they are deleted.
+func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	c1 := work.Commit("a", "1")
+	for _, identifier := range []string{"x", "y"} {
+		w.in.accept(announcement(t, "announcement", alice, identifier))
+	}
+	w.in.accept(maintained(t, "announcement", alice, "z", carol))
+	w.in.accept(abroad("announcement", carol, "z"))
+	w.in.accept(announcement(t, "a stranger's", carol, "y"))
+	pr := pullFor("pull", bob, c1, nip34.RepoRef{PubKey: alice, Identifier: "x"}, nip34.RepoRef{PubKey: alice, Identifier: "y"},
+		nip34.RepoRef{PubKey: carol, Identifier: "z"}, nip34.RepoRef{PubKey: alice, Identifier: "nothing"})
+	w.in.holds("x", pr, proto.SourceUser, time.Hour)
+	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+pr.ID); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.released(pr)
+	repositories := []string{"x", "y", "z"}
+	for _, identifier := range repositories {
+		w.names(alice, identifier, pr, c1)
+	}
+	c2 := work.Commit("a", "2")
+	update := finish(&nostr.Event{Kind: nip34.KindPRUpdate, PubKey: bob, CreatedAt: 2001, Content: "update", Tags: nostr.Tags{{"E", pr.ID}, {"c", c2}}})
+	w.in.holds("x", update, proto.SourceUser, time.Hour)
+	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+update.ID); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.released(update)
+	for _, identifier := range repositories {
+		w.names(alice, identifier, update, c2)
+	}
+	if got := w.ref(carol, "y", "refs/nostr/"+pr.ID); got != "" {
+		t.Errorf("a repository that is not tagged names %s", got)
+	}
+	w.in.accept(deletion(carol, pr)) // not hers
+	w.in.accept(deletion(bob, update))
+	for _, identifier := range repositories {
+		eventually(t, identifier+" names the update no more", func() bool { return w.ref(alice, identifier, "refs/nostr/"+update.ID) == "" })
+		w.names(alice, identifier, pr, c1)
+	}
+}
+
+// TestPullRequestThatTagsOnlyAMaintainer whose repository is elsewhere is for the one here that names the maintainer. Its commit is hunted where it
+// says that it is.
+func TestPullRequestThatTagsOnlyAMaintainer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work, root := gittest.NewWork(t), t.TempDir()
+	c1 := work.Commit("a", "1")
+	work.Publish(root, "fork.git")
+	server := gittest.Backend(t, root)
+	w.in.accept(maintained(t, "announcement", alice, "x", carol))
+	w.in.accept(abroad("announcement", carol, "x"))
+	w.in.accept(announcement(t, "a stranger's", bob, "x"))
+	pr := pull("pull", bob, c1, carol, "x", server.URL+"/fork.git")
+	w.in.holds("x", pr, proto.SourceLive, time.Hour)
+	w.released(pr)
+	w.names(alice, "x", pr, c1)
+	if got := w.ref(bob, "x", "refs/nostr/"+pr.ID); got != "" {
+		t.Errorf("the repository of somebody else names %s", got)
+	}
+}
+
+// TestPullRequestsThatNobodySaw: what was accepted or deleted while no worker held the shard, and what is for a repository that is announced later, is
+// found. The commit comes from a repository of another identifier, or from where the pull request says that it is.
+func TestPullRequestsThatNobodySaw(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work, root := gittest.NewWork(t), t.TempDir()
+	c1 := work.Commit("a", "1")
+	for _, identifier := range []string{"x", "y"} {
+		w.in.accept(announcement(t, "announcement", alice, identifier))
+	}
+	st := state("state", alice, "x", 1001, c1)
+	w.in.holds("x", st, proto.SourceUser, time.Hour)
+	if out, err := w.push(work, alice, "x", "main"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	eventually(t, "there is a repository y", func() bool { return w.repo(alice, "y").Exists() })
+	w.stop()
+	c2 := work.Commit("a", "2")
+	work.Publish(root, "fork.git")
+	server := gittest.Backend(t, root)
+	both := pullFor("both", bob, c1, nip34.RepoRef{PubKey: alice, Identifier: "x"}, nip34.RepoRef{PubKey: alice, Identifier: "y"})
+	w.in.accept(both)
+	hunted := pull("hunted", bob, c2, alice, "y", server.URL+"/fork.git")
+	w.in.accept(hunted)
+	late := pullFor("late", bob, c1, nip34.RepoRef{PubKey: alice, Identifier: "x"}, nip34.RepoRef{PubKey: carol, Identifier: "x"})
+	w.in.accept(late)
+	start(t, "two", w.git, w.Bus.ClientURL())
+	for _, identifier := range []string{"x", "y"} {
+		w.names(alice, identifier, both, c1)
+	}
+	w.names(alice, "y", hunted, c2)
+	w.names(alice, "x", late, c1)
+	w.in.accept(announcement(t, "announcement", carol, "x"))
+	w.names(carol, "x", late, c1)
+}
+
+// TestPullRequestAcrossWorkers: the identifiers that it tags are in shards of different workers.
+func TestPullRequestAcrossWorkers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	two := start(t, "two", w.git, w.Bus.ClientURL())
+	eventually(t, "the second has its share", func() bool { return two.metric("purgatory_shards_held") > 16 })
+	work := gittest.NewWork(t)
+	c1 := work.Commit("a", "1")
+	var refs []nip34.RepoRef
+	for n := range 12 {
+		ref := nip34.RepoRef{PubKey: alice, Identifier: fmt.Sprint("repo", n)}
+		refs = append(refs, ref)
+		w.in.accept(announcement(t, "announcement", alice, ref.Identifier))
+	}
+	pr := pullFor("pull", bob, c1, refs...)
+	w.in.holds("repo0", pr, proto.SourceUser, time.Hour)
+	eventually(t, "the commit is pushed", func() bool {
+		_, err := w.push(work, alice, "repo0", "main:refs/nostr/"+pr.ID)
+		return err == nil
+	})
+	w.released(pr)
+	for _, ref := range refs {
+		w.names(alice, ref.Identifier, pr, c1)
+	}
+}

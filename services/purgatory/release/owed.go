@@ -1,0 +1,75 @@
+package release
+
+import (
+	"context"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repository"
+)
+
+// nameOwed names the commit of an accepted pull request or update in those of its repositories where it is and is not named yet.
+func (s *settlement) nameOwed(ctx context.Context, pr dossier.PullRequest, owners []string) {
+	named := 0
+	for _, owner := range owners {
+		is, err := s.isNamed(ctx, owner, pr)
+		if err == nil && !is {
+			if is, err = s.hasCommit(ctx, owner, pr); err == nil && is {
+				err = s.nameCommit(ctx, owner, pr)
+			}
+		}
+		if err != nil {
+			s.fail(owner, err)
+		} else if is {
+			named++
+		}
+	}
+	if named < len(owners) {
+		s.owed = append(s.owed, pr.Event.ID)
+	}
+}
+
+func (s *settlement) isNamed(ctx context.Context, owner string, pr dossier.PullRequest) (bool, error) {
+	repo := s.stock.repos[owner]
+	if repo == nil {
+		return false, nil
+	}
+	tips, err := readTips(ctx, repo)
+	return tips[pr.Event.ID].commit == pr.Commit, err
+}
+
+// Tips are the commits that references under refs/nostr/ of a repository name, by event id. A repository that is not there has none.
+func Tips(ctx context.Context, repo *repository.Repo) (map[string]string, error) {
+	if !repo.Exists() {
+		return nil, nil
+	}
+	tips, err := readTips(ctx, repo)
+	commits := make(map[string]string, len(tips))
+	for event, tip := range tips {
+		commits[event] = tip.commit
+	}
+	return commits, err
+}
+
+// fromElsewhere copies the commit of a pull request from a repository of another identifier that it is for too, if it is in one. That may be
+// another worker's, and may change or go at any time: what cannot be read there is not there.
+func (s *settlement) fromElsewhere(ctx context.Context, owner string, pr dossier.PullRequest) (came bool) {
+	into := s.stock.repos[owner]
+	for _, ref := range pr.Elsewhere {
+		from, err := s.Store.Repo(ref)
+		if err != nil || !from.Exists() {
+			continue
+		}
+		if missing, err := from.Missing(ctx, []string{pr.Commit}); err != nil || len(missing) > 0 {
+			continue
+		}
+		if err := into.CopyFrom(ctx, from, []string{pr.Commit}); err != nil {
+			s.Log.Debug("a commit could not be copied", "from", ref, "to", nip34.RepoRef{PubKey: owner, Identifier: s.d.Identifier}, "error", err)
+			continue
+		}
+		s.stock.has[owner][pr.Commit] = true
+		delete(s.known.pooled, owner)
+		return true
+	}
+	return false
+}
