@@ -1,0 +1,57 @@
+package dossier_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/dossier"
+)
+
+// TestTagged: a pull request is for the hosted repositories that it tags, and for those whose recursive maintainer set has somebody whom it tags for
+// this identifier.
+func TestTagged(t *testing.T) {
+	t.Parallel()
+	const (
+		deputy = "4444444444444444444444444444444444444444444444444444444444444444" // named by friend, announces nothing
+		away   = "5555555555555555555555555555555555555555555555555555555555555555" // announces it elsewhere
+	)
+	elsewhere := event(nip34.KindAnnouncement, away, 1, nostr.Tag{"d", "x"}, nostr.Tag{"maintainers", owner}, nostr.Tag{"clone", "https://git.example.org/5.git"})
+	accepted := []*nostr.Event{announcement(t, owner, 1, friend, away), announcement(t, friend, 1, deputy), announcement(t, other, 1), elsewhere}
+	for _, tc := range []struct {
+		name string
+		tags []string
+		want []string
+	}{
+		{"an owner whom nobody names", []string{"30617:" + owner + ":x"}, []string{owner}},
+		{"a maintainer with a repository", []string{"30617:" + friend + ":x"}, []string{friend, owner}},
+		{"a maintainer's maintainer without an announcement", []string{"30617:" + deputy + ":x"}, []string{owner, friend}},
+		{"a maintainer whose repository is elsewhere", []string{"30617:" + away + ":x"}, []string{owner}},
+		{"several", []string{"30617:" + other + ":x", "30617:" + owner + ":x"}, []string{other, owner}},
+		{"another identifier", []string{"30617:" + owner + ":y"}, nil},
+		{"this one and another", []string{"30617:" + owner + ":y", "30617:" + other + ":x"}, []string{other}},
+	} {
+		tags := nostr.Tags{{"c", c1}}
+		for _, tag := range tc.tags {
+			tags = append(tags, nostr.Tag{"a", tag})
+		}
+		pr := event(nip34.KindPR, other, 9, tags...)
+		for _, d := range []dossier.Dossier{dossier.New("x", domain, accepted, held(pr)), dossier.New("x", domain, append(slices.Clone(accepted), pr), nil)} {
+			if len(d.PullRequests) != 1 {
+				t.Fatalf("%s: %+v", tc.name, d.PullRequests)
+			}
+			if got := d.Tagged(d.PullRequests[0]); !slices.Equal(got, tc.want) {
+				t.Errorf("%s: for %v, want %v", tc.name, got, tc.want)
+			}
+			if wants := d.Wants(); len(tc.want) > 0 && (len(wants) != 1 || wants[0].Owner != tc.want[0]) {
+				t.Errorf("%s: wants %+v", tc.name, wants)
+			}
+		}
+	}
+	d := dossier.New("x", domain, accepted, nil)
+	if got, want := d.People(), []string{owner, friend, other, deputy, away}; !slices.Equal(got, want) {
+		t.Errorf("people %v, want %v", got, want)
+	}
+}
