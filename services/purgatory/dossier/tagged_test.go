@@ -10,8 +10,8 @@ import (
 	"tendril.dev/services/purgatory/dossier"
 )
 
-// TestTagged: a pull request is for the hosted repositories that it tags, and for those whose recursive maintainer set has somebody whom it tags for
-// this identifier.
+// TestTagged: a pull request is for the hosted repositories that it tags, and for those whose
+// recursive maintainer set has somebody whom it tags for this identifier.
 func TestTagged(t *testing.T) {
 	t.Parallel()
 	const (

@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// pace ends a phase of the protocol, a request and its answer, in which the server sends too slowly.
-// The answer's first byte may take as long as Limits.Begin, redirects included: a git server may
-// think before it sends. From then on every window must bring its bytes.
+// pace ends a phase of the protocol, a request and its answer, in which the server sends too
+// slowly. The answer's first byte may take as long as Limits.Begin, redirects included: a git
+// server may think before it sends. From then on every window must bring its bytes.
 type pace struct {
 	limits Limits
 	cut    context.CancelCauseFunc
@@ -114,8 +114,8 @@ func (r *restingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// ended gives the error of a phase that we have ended, because the server was too slow or is not to be
-// asked now; else err as it is.
+// ended gives the error of a phase that we have ended, because the server was too slow or is not to
+// be asked now; else err as it is.
 func ended(ctx context.Context, err error) error {
 	switch why := context.Cause(ctx); {
 	case err == nil:

@@ -10,8 +10,8 @@ import (
 // errPutOff is the cause by which a fetch ends whose server is not to be asked now.
 var errPutOff = errors.New("others are asking servers at that address")
 
-// watched asks Reached about every connection that a request of the context gets. end must be called
-// when the fetch is over.
+// watched asks Reached about every connection that a request of the context gets. end must be
+// called when the fetch is over.
 func (l Limits) watched(ctx context.Context) (_ context.Context, end func()) {
 	if l.Reached == nil {
 		return ctx, func() {}

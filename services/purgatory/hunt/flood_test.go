@@ -2,6 +2,7 @@ package hunt_test
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -11,8 +12,8 @@ import (
 	"tendril.dev/services/purgatory/throttle"
 )
 
-// TestAFloodDelaysNobody: whatever strangers announce, a repository of somebody else is hunted within
-// some minutes. A slow server takes as long as a fetch may last.
+// TestAFloodDelaysNobody: whatever strangers announce, a repository of somebody else is hunted
+// within some minutes. A slow server takes as long as a fetch may last.
 func TestAFloodDelaysNobody(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -31,6 +32,9 @@ func TestAFloodDelaysNobody(t *testing.T) {
 			func(n int) string { return fmt.Sprint("key", n) }, "http://git.example.org/x", 6 * time.Minute},
 		{"hosts without number below one domain", 500,
 			func(n int) string { return fmt.Sprintf("http://slow%d.slow.example/%d", n, n) },
+			func(n int) string { return fmt.Sprint("key", n) }, "http://git.example.org/x", time.Minute},
+		{"hosts without number at one address", 500,
+			func(n int) string { return fmt.Sprintf("http://slow%d.example/%d", n, n) },
 			func(n int) string { return fmt.Sprint("key", n) }, "http://git.example.org/x", time.Minute},
 		{"one author on hosts without number", 500,
 			func(n int) string { return fmt.Sprintf("http://slow%d.example/%d", n, n) },
@@ -51,6 +55,14 @@ func TestAFloodDelaysNobody(t *testing.T) {
 						return 5 * time.Minute
 					}
 					return 100 * time.Millisecond
+				}
+				if strings.HasSuffix(tc.name, "at one address") {
+					g.at = func(url string) netip.Addr {
+						if strings.HasPrefix(url, "http://slow") {
+							return netip.MustParseAddr("198.51.100.1")
+						}
+						return netip.MustParseAddr("203.0.113.1")
+					}
 				}
 				for n := range tc.flood {
 					id := fmt.Sprint("flood", n)
@@ -79,7 +91,8 @@ func TestAFloodDelaysNobody(t *testing.T) {
 }
 
 // TestTriedURLsSurviveTheAttempts: while an identifier waits in the queue of a busy server, its own
-// attempts come and go. No URL of that server is asked a second time before all others were asked once.
+// attempts come and go. No URL of that server is asked a second time before all others were asked
+// once.
 func TestTriedURLsSurviveTheAttempts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -78,6 +78,7 @@ type ground struct {
 	asked   []string
 	broken  bool
 	takes   func(url string) time.Duration
+	at      func(url string) netip.Addr // where a server is, if that matters
 }
 
 func (g *ground) Look(_ context.Context, identifier string) (hunt.Prospect, error) {
@@ -100,7 +101,10 @@ func by(author string, urls ...string) (list []dossier.Source) {
 	return list
 }
 
-func (g *ground) Fetch(_ context.Context, identifier, url string, want dossier.Want, _ func(netip.Addr) bool) hunt.Outcome {
+func (g *ground) Fetch(_ context.Context, identifier, url string, want dossier.Want, reached func(netip.Addr) bool) hunt.Outcome {
+	if g.at != nil && !reached(g.at(url)) {
+		return hunt.PutOff
+	}
 	if g.takes != nil {
 		time.Sleep(g.takes(url))
 	} else {

@@ -10,8 +10,8 @@ import (
 // place is where requests wait: an identifier in the queue of a server.
 type place struct{ domain, identifier string }
 
-// path is what an identifier has to ask of a busy server, and what it asked there in this cycle. The
-// cycle is over when everything was asked once. Attempts that come meanwhile add to it and take
+// path is what an identifier has to ask of a busy server, and what it asked there in this cycle.
+// The cycle is over when everything was asked once. Attempts that come meanwhile add to it and take
 // nothing away.
 type path struct {
 	requests []request
@@ -71,8 +71,8 @@ func (ps *paths) has(at place) bool {
 	return ps.by[at] != nil
 }
 
-// add takes over what an attempt left. It reports whether it is the beginning of a cycle, so that the
-// identifier has to join the server's queue.
+// add takes over what an attempt left. It reports whether it is the beginning of a cycle, so that
+// the identifier has to join the server's queue.
 func (ps *paths) add(at place, left *path) (first bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

@@ -27,8 +27,9 @@ const (
 	valuesAtOnce = 200
 )
 
-// pulls are the accepted pull requests and updates of the identifiers that this worker holds: whose commit is still to be named in some
-// repository, and where one is named, so that a deletion finds it. Everything in here can be found again by lookForOwed.
+// pulls are the accepted pull requests and updates of the identifiers that this worker holds: whose
+// commit is still to be named in some repository, and where one is named, so that a deletion finds
+// it. Everything in here can be found again by lookForOwed.
 type pulls struct {
 	mu sync.Mutex
 	by map[string]*pullsOf        // identifier
@@ -54,7 +55,8 @@ func (p *pulls) of(identifier string) *pullsOf {
 	return one
 }
 
-// note says that an accepted event is for repositories of an identifier. owed: it is still to be named in one.
+// note says that an accepted event is for repositories of an identifier. owed: it is still to be
+// named in one.
 func (p *pulls) note(identifier, id string, owed bool, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -68,8 +70,8 @@ func (p *pulls) note(identifier, id string, owed bool, now time.Time) {
 	}
 }
 
-// owed are the events of an identifier that are still to be named, in order of their ids, and those that were deleted. What could not be named
-// within hold is given up until it is looked for again.
+// owed are the events of an identifier that are still to be named, in order of their ids, and those
+// that were deleted. What could not be named within hold is given up until it is looked for again.
 func (p *pulls) owed(identifier string, now time.Time, hold time.Duration) (ids []string, withdrawn map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -81,7 +83,8 @@ func (p *pulls) owed(identifier string, now time.Time, hold time.Duration) (ids 
 	return slices.Sorted(maps.Keys(one.owed)), maps.Clone(one.withdrawn)
 }
 
-// settled says which of the events that were looked after are still to be named, and that references of the withdrawn ones are gone.
+// settled says which of the events that were looked after are still to be named, and that
+// references of the withdrawn ones are gone.
 func (p *pulls) settled(d dossier.Dossier, owed []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +102,8 @@ func (p *pulls) settled(d dossier.Dossier, owed []string) {
 	}
 }
 
-// withdraw notes that an event is not accepted any more, and returns the identifiers that this concerns.
+// withdraw notes that an event is not accepted any more, and returns the identifiers that this
+// concerns.
 func (p *pulls) withdraw(id string) (identifiers []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -119,7 +123,8 @@ func (p *pulls) known(id string) bool {
 	return p.at[id] != nil
 }
 
-// check reports whether what was accepted of an identifier before is to be looked at, and notes that it is.
+// check reports whether what was accepted of an identifier before is to be looked at, and notes
+// that it is.
 func (p *pulls) check(identifier string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -168,7 +173,8 @@ func (p *pulls) drop(shard int) {
 	}
 }
 
-// heardPull hears of an accepted pull request or update: its commit is to be named in repositories of every identifier that it tags.
+// heardPull hears of an accepted pull request or update: its commit is to be named in repositories
+// of every identifier that it tags.
 func (w *worker) heardPull(ev *nostr.Event) {
 	view := w.index.View()
 	defer view.Close()
@@ -184,7 +190,8 @@ func (w *worker) heardPull(ev *nostr.Event) {
 	}
 }
 
-// heardDeletion hears of an accepted deletion request: references that are named for what it deletes go.
+// heardDeletion hears of an accepted deletion request: references that are named for what it
+// deletes go.
 func (w *worker) heardDeletion(ev *nostr.Event) {
 	for tag := range ev.Tags.FindAll("e") {
 		if !w.pulls.known(tag[1]) {
@@ -203,7 +210,8 @@ func (w *worker) heardDeletion(ev *nostr.Event) {
 	}
 }
 
-// reposOf are the repositories that a pull request or update is for; an update also those of its pull request.
+// reposOf are the repositories that a pull request or update is for; an update also those of its
+// pull request.
 func reposOf(view *eventdb.View, ev *nostr.Event) ([]nip34.RepoRef, error) {
 	pr, err := nip34.ParsePullRequest(ev)
 	if err != nil {
@@ -238,8 +246,10 @@ func identifiersOf(refs []nip34.RepoRef) (identifiers []string) {
 	return identifiers
 }
 
-// lookForOwed looks once through the accepted pull requests and updates that are for hosted repositories of an identifier, and notes those whose
-// commit is not named in all of them. It reports whether there were any. So it is found what happened while nobody held the shard, and what is for a repository that is new.
+// lookForOwed looks once through the accepted pull requests and updates that are for hosted
+// repositories of an identifier, and notes those whose commit is not named in all of them. It
+// reports whether there were any. So it is found what happened while nobody held the shard, and
+// what is for a repository that is new.
 func (w *worker) lookForOwed(ctx context.Context, d dossier.Dossier) (looked bool, err error) {
 	if len(d.Hosted()) == 0 {
 		w.pulls.forget(d.Identifier)
@@ -283,7 +293,8 @@ func (w *worker) lookForOwed(ctx context.Context, d dossier.Dossier) (looked boo
 	return true, nil
 }
 
-// pullsFor are the accepted pull requests that tag somebody who speaks for a hosted repository, and the accepted updates of those.
+// pullsFor are the accepted pull requests that tag somebody who speaks for a hosted repository, and
+// the accepted updates of those.
 func pullsFor(ctx context.Context, view *eventdb.View, d dossier.Dossier) (list []*nostr.Event, err error) {
 	var addresses, roots []string
 	for _, pubkey := range d.People() {
@@ -319,7 +330,8 @@ func pullsFor(ctx context.Context, view *eventdb.View, d dossier.Dossier) (list 
 	return list, nil
 }
 
-// others are what is accepted of other identifiers, looked up once each while pull requests of one identifier are looked at.
+// others are what is accepted of other identifiers, looked up once each while pull requests of one
+// identifier are looked at.
 type others struct {
 	worker *worker
 	view   *eventdb.View

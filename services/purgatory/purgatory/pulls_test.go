@@ -49,8 +49,9 @@ func (w *world) names(owner, identifier string, ev *nostr.Event, commit string) 
 	gittest.Git(w, w.repo(owner, identifier).Path(), "rev-list", "--objects", commit)
 }
 
-// TestPullRequestOfSeveralIdentifiers: its commit is named in every hosted repository that it tags, whatever the identifier, and in those where it
-// tags a maintainer; so is that of an update; and no more when they are deleted.
+// TestPullRequestOfSeveralIdentifiers: its commit is named in every hosted repository that it tags,
+// whatever the identifier, and in those where it tags a maintainer; so is that of an update; and no
+// more when they are deleted.
 func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -94,8 +95,8 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	}
 }
 
-// TestPullRequestThatTagsOnlyAMaintainer whose repository is elsewhere is for the one here that names the maintainer. Its commit is hunted where it
-// says that it is.
+// TestPullRequestThatTagsOnlyAMaintainer whose repository is elsewhere is for the one here that
+// names the maintainer. Its commit is hunted where it says that it is.
 func TestPullRequestThatTagsOnlyAMaintainer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -115,8 +116,9 @@ func TestPullRequestThatTagsOnlyAMaintainer(t *testing.T) {
 	}
 }
 
-// TestPullRequestsThatNobodySaw: what was accepted or deleted while no worker held the shard, and what is for a repository that is announced later, is
-// found. The commit comes from a repository of another identifier, or from where the pull request says that it is.
+// TestPullRequestsThatNobodySaw: what was accepted or deleted while no worker held the shard, and
+// what is for a repository that is announced later, is found. The commit comes from a repository of
+// another identifier, or from where the pull request says that it is.
 func TestPullRequestsThatNobodySaw(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

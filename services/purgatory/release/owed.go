@@ -8,7 +8,8 @@ import (
 	"tendril.dev/services/purgatory/repository"
 )
 
-// nameOwed names the commit of an accepted pull request or update in those of its repositories where it is and is not named yet.
+// nameOwed names the commit of an accepted pull request or update in those of its repositories
+// where it is and is not named yet.
 func (s *settlement) nameOwed(ctx context.Context, pr dossier.PullRequest, owners []string) {
 	named := 0
 	for _, owner := range owners {
@@ -38,7 +39,8 @@ func (s *settlement) isNamed(ctx context.Context, owner string, pr dossier.PullR
 	return tips[pr.Event.ID].commit == pr.Commit, err
 }
 
-// Tips are the commits that references under refs/nostr/ of a repository name, by event id. A repository that is not there has none.
+// Tips are the commits that references under refs/nostr/ of a repository name, by event id. A
+// repository that is not there has none.
 func Tips(ctx context.Context, repo *repository.Repo) (map[string]string, error) {
 	if !repo.Exists() {
 		return nil, nil
@@ -51,8 +53,9 @@ func Tips(ctx context.Context, repo *repository.Repo) (map[string]string, error)
 	return commits, err
 }
 
-// fromElsewhere copies the commit of a pull request from a repository of another identifier that it is for too, if it is in one. That may be
-// another worker's, and may change or go at any time: what cannot be read there is not there.
+// fromElsewhere copies the commit of a pull request from a repository of another identifier that it
+// is for too, if it is in one. That may be another worker's, and may change or go at any time: what
+// cannot be read there is not there.
 func (s *settlement) fromElsewhere(ctx context.Context, owner string, pr dossier.PullRequest) (came bool) {
 	into := s.stock.repos[owner]
 	for _, ref := range pr.Elsewhere {

@@ -26,8 +26,8 @@ func (t *Throttle) limit(name string, m moment) Limit {
 	return Limit{part(l.Concurrent, turn, m.workers), part(l.Rate, turn, m.workers)}
 }
 
-// part is what one of several workers has of a limit. Where there are more workers than it allows requests, so many at a time as it allows have
-// one, and with every minute others.
+// part is what one of several workers has of a limit. Where there are more workers than it allows
+// requests, so many at a time as it allows have one, and with every minute others.
 func part(limit, turn, workers int) int {
 	switch {
 	case workers <= 1:
@@ -58,7 +58,8 @@ func (t *Throttle) admit(d *domain, h holders, m moment) *Turn {
 	return &Turn{throttle: t, domain: d, holders: h}
 }
 
-// advance serves the queues, or that of only one server, as far as limits and shares let. t.mu is held.
+// advance serves the queues, or that of only one server, as far as limits and shares let. t.mu is
+// held.
 func (t *Throttle) advance(m moment, only *domain) {
 	for t.running < t.limits.AtOnce && !t.closed {
 		d, at := t.next(m, only)
@@ -156,8 +157,9 @@ func (t *Throttle) forget(d *domain) bool {
 	return idle
 }
 
-// next is when to look at a server again though nothing happens: when its oldest request leaves the window, with nobody waiting too, so that the server
-// is forgotten; and while somebody waits at the turn of the minute, when it may be this worker's turn. Zero: never.
+// next is when to look at a server again though nothing happens: when its oldest request leaves the
+// window, with nobody waiting too, so that the server is forgotten; and while somebody waits at the
+// turn of the minute, when it may be this worker's turn. Zero: never.
 func (d *domain) next(now time.Time) (at time.Time) {
 	if len(d.recent) > 0 {
 		at = d.recent[0].Add(window)

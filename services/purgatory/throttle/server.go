@@ -8,8 +8,8 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// Domain is the host name in a URL, or its IP address, whatever the port; in lower case, without a dot
-// at the end. It is what limits are counted by (spec/purgatory.md, Path 2).
+// Domain is the host name in a URL, or its IP address, whatever the port; in lower case, without a
+// dot at the end. It is what limits are counted by (spec/purgatory.md, Path 2).
 func Domain(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {
@@ -18,8 +18,8 @@ func Domain(rawURL string) string {
 	return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 }
 
-// ownerOf is whom a share of all requests belongs to: the registrable domain of a host name, for one
-// who has that has any number of names below it; the network of an address.
+// ownerOf is whom a share of all requests belongs to: the registrable domain of a host name, for
+// one who has that has any number of names below it; the network of an address.
 func ownerOf(domain string) string {
 	if addr, err := netip.ParseAddr(domain); err == nil {
 		return networkOf(addr)
@@ -30,7 +30,8 @@ func ownerOf(domain string) string {
 	return domain
 }
 
-// networkOf is what one party is most often given of an address space: a /24 of IPv4, a /48 of IPv6.
+// networkOf is what one party is most often given of an address space: a /24 of IPv4, a /48 of
+// IPv6.
 func networkOf(addr netip.Addr) string {
 	addr = addr.Unmap()
 	bits := 48

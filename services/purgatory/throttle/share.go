@@ -14,8 +14,8 @@ const (
 	manyParties = 1024
 )
 
-// party is somebody whom requests are shared out to: an owner of servers, a network, an author. It is
-// forgotten when nothing of it runs or waits and its last turn is long ago.
+// party is somebody whom requests are shared out to: an owner of servers, a network, an author. It
+// is forgotten when nothing of it runs or waits and its last turn is long ago.
 type party struct {
 	running int
 	users   int       // who has it: what waits and what runs

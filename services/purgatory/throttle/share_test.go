@@ -16,8 +16,8 @@ func newShared(atOnce int) *throttle.Throttle {
 	return throttle.New(throttle.Limits{AtOnce: atOnce, Default: throttle.Limit{Concurrent: 1000, Rate: 1000}}, alone)
 }
 
-// TestShares: no owner of servers, no network and no author has more than a quarter of all requests, at
-// least one, and all of them together have no more than there are.
+// TestShares: no owner of servers, no network and no author has more than a quarter of all
+// requests, at least one, and all of them together have no more than there are.
 func TestShares(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -53,8 +53,8 @@ func TestShares(t *testing.T) {
 
 func unlike(n int) string { return fmt.Sprintf("%d.example%d.org", n, n) }
 
-// TestManyNamesOfOneAddress: names that have nothing in common but the network that they lead to have
-// one share of all requests, from the moment when that is known.
+// TestManyNamesOfOneAddress: names that have nothing in common but the network that they lead to
+// have one share of all requests, from the moment when that is known.
 func TestManyNamesOfOneAddress(t *testing.T) {
 	t.Parallel()
 	th := newShared(16)
@@ -82,8 +82,9 @@ func TestManyNamesOfOneAddress(t *testing.T) {
 	}
 }
 
-// TestWhoHadNoTurnForLongestIsNext: first those who had none, and of all others the one whose last turn
-// is longest ago: a host with a thousand identifiers, or an author with as many, is one among others.
+// TestWhoHadNoTurnForLongestIsNext: first those who had none, and of all others the one whose last
+// turn is longest ago: a host with a thousand identifiers, or an author with as many, is one among
+// others.
 func TestWhoHadNoTurnForLongestIsNext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
