@@ -120,6 +120,7 @@ func (w *worker) surveyDisk(ctx context.Context) error {
 }
 
 func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
+	found := map[string]bool{}
 	for ref, err := range w.store.All(ctx) {
 		if err != nil {
 			return err
@@ -127,8 +128,31 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 		if !shards[proto.ShardOf(ref.Identifier)] || !w.shards.Holds(ref.Identifier) {
 			continue
 		}
+		found[ref.Identifier] = true
 		if err := w.lookAt(ctx, ref); err != nil && ctx.Err() == nil {
 			w.log.Warn("a repository cannot be read", "repository", ref, "error", err)
+		}
+	}
+	return w.markUnused(ctx, shards, found)
+}
+
+// markUnused marks the pools of identifiers of which no repository was found: somebody else may have removed them.
+func (w *worker) markUnused(ctx context.Context, shards map[int]bool, found map[string]bool) error {
+	for identifier, err := range w.store.Pools(ctx) {
+		if err != nil {
+			return err
+		}
+		if found[identifier] || !shards[proto.ShardOf(identifier)] {
+			continue
+		}
+		unlock, err := w.shards.Write(ctx, identifier)
+		if err != nil {
+			continue // another's now, or we are stopping
+		}
+		err = w.store.Pool(identifier).OrphanOwn()
+		unlock()
+		if err != nil {
+			return err
 		}
 	}
 	return nil

@@ -148,8 +148,26 @@ func (r *Repo) Sweep() error {
 	if err := r.removeUnfinished(func(file fs.DirEntry) bool { return olderThan(file, now, staleFolder) }); err != nil {
 		return fmt.Errorf("sweep repository: %w", err)
 	}
-	if err := r.sweepLocks(now); err != nil {
+	if err := errors.Join(r.sweepLocks(now), r.sweepSmall(now)); err != nil {
 		return fmt.Errorf("sweep repository: %w", err)
+	}
+	return nil
+}
+
+// sweepSmall removes small files that were being written when a process was killed.
+func (r *Repo) sweepSmall(now time.Time) error {
+	for _, folder := range []string{r.in(waitingFolder), r.in("objects", "info")} {
+		files, err := os.ReadDir(folder)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		for _, file := range files {
+			if strings.HasPrefix(file.Name(), smallPrefix) && olderThan(file, now, staleLock) {
+				if err := removeFile(filepath.Join(folder, file.Name())); err != nil {
+					return err
+				}
+			}
+		}
 	}
 	return nil
 }

@@ -307,9 +307,12 @@ func (p *Pool) writeTips(tips []tip) error {
 // remove takes away a pool that no repository uses.
 func (p *Pool) remove() error { return p.git.discard("pool-") }
 
+// smallPrefix begins the names of small files that are being written.
+const smallPrefix = ".tmp-small-"
+
 // writeDurably replaces a small file, at once and on the disk.
 func writeDurably(path, content string) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".tmp-"+filepath.Base(path)+"-")
+	f, err := os.CreateTemp(filepath.Dir(path), smallPrefix)
 	if err != nil {
 		return err
 	}

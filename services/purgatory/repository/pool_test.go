@@ -23,12 +23,8 @@ const main = "refs/heads/main"
 func owned(t testing.TB, s *repository.Store, n int, identifier string) *repository.Repo {
 	t.Helper()
 	r, err := s.Repo(nip34.RepoRef{PubKey: fmt.Sprintf("%064x", n+1), Identifier: identifier})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Ensure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, r.Ensure(t.Context()))
 	return r
 }
 

@@ -124,7 +124,8 @@ func (c *Command) Run(ctx context.Context) error {
 		killer.Store(time.AfterFunc(afterTerm, func() { syscall.Kill(group, syscall.SIGKILL) }))
 		return syscall.Kill(group, syscall.SIGTERM)
 	}
-	err := c.start(cmd, input)
+	low, _ := ctx.Value(unhurried{}).(bool)
+	err := c.start(cmd, input, low)
 	if err == nil {
 		err = cmd.Wait()
 	}
@@ -145,8 +146,8 @@ func (c *Command) Run(ctx context.Context) error {
 }
 
 // start starts the process with bounded memory. It gets its input only then: what it starts itself, on what it reads, has the same
-// bound.
-func (c *Command) start(cmd *exec.Cmd, input *watchedReader) error {
+// bound. low: with a low priority.
+func (c *Command) start(cmd *exec.Cmd, input *watchedReader, low bool) error {
 	input.reading.Lock()
 	defer input.reading.Unlock()
 	if err := cmd.Start(); err != nil {
@@ -155,7 +156,20 @@ func (c *Command) start(cmd *exec.Cmd, input *watchedReader) error {
 	if err := limitMemory(cmd.Process.Pid, c.repo.store.memory); err != nil {
 		c.repo.store.log.Warn("the memory of a git process is not bounded", "error", err)
 	}
+	if low {
+		_ = syscall.Setpriority(syscall.PRIO_PROCESS, cmd.Process.Pid, lowPriority) // it is only a courtesy
+	}
 	return nil
+}
+
+// lowPriority is the priority of git processes that nobody waits for, as nice(1) counts it.
+const lowPriority = 10
+
+type unhurried struct{}
+
+// withoutHurry lets git processes run with a low priority: nobody waits for them.
+func withoutHurry(ctx context.Context) context.Context {
+	return context.WithValue(ctx, unhurried{}, true)
 }
 
 func (c *Command) failed(err error) error {

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -74,25 +73,31 @@ func (w *pruning) run(ctx context.Context) (out Pruned, err error) {
 		return out, err
 	}
 	defer os.RemoveAll(quarantine)
-	if err := w.keep(ctx, w.first, w.first.ids(), quarantine); err != nil {
-		return out, err
-	}
-	needed, err := w.orphaned(ctx)
+	orphaned, err := w.prepare(withoutHurry(ctx), quarantine)
 	if err != nil {
 		return out, err
 	}
-	if !needed {
+	if !orphaned {
 		return out, w.finish(ctx)
+	}
+	err = w.swap(ctx, quarantine, &out)
+	return out, err
+}
+
+// prepare packs what the pool is to have, and reports whether anything else is in it. No lock is held.
+func (w *pruning) prepare(ctx context.Context, quarantine string) (orphaned bool, err error) {
+	if err := w.keep(ctx, w.first, w.first.ids(), quarantine); err != nil {
+		return false, err
+	}
+	if orphaned, err = w.orphaned(ctx); err != nil || !orphaned {
+		return false, err
 	}
 	if len(w.first.pooled) > 0 {
 		if err := w.packRevs(ctx, quarantine, w.first.ids(), nil); err != nil {
-			return out, err
+			return false, err
 		}
 	}
-	if err := syncTree(quarantine); err != nil {
-		return out, err
-	}
-	return out, w.swap(ctx, quarantine, &out)
+	return true, syncTree(quarantine)
 }
 
 // begin takes the marks, clears the repositories of what they do not need, and looks at the references. more: there may be something
@@ -150,7 +155,7 @@ func (p *Pool) sweep() error {
 		return err
 	}
 	for _, file := range files {
-		if strings.HasPrefix(file.Name(), ".tmp-") {
+		if strings.HasPrefix(file.Name(), smallPrefix) {
 			if err := removeFile(p.git.in(file.Name())); err != nil {
 				return err
 			}
@@ -387,101 +392,4 @@ func (r *Repo) packBytes() (bytes int64, err error) {
 		}
 	}
 	return bytes, nil
-}
-
-// slim removes from the repository's own folder what neither its references nor the wanted objects need, and what the pool has.
-func (r *Repo) slim(ctx context.Context, wanted []string) error {
-	if err := r.DropPromoted(); err != nil {
-		return err
-	}
-	packs, err := r.ownPacks()
-	if err != nil {
-		return err
-	}
-	loose, err := r.looseObjects()
-	if err != nil || len(packs)+len(loose) == 0 {
-		return err
-	}
-	needs, err := r.needs(ctx, wanted)
-	if err != nil {
-		return err
-	}
-	defer needs.close()
-	own, err := r.openIndexes()
-	if err != nil {
-		return err
-	}
-	defer own.close()
-	isLoose := map[string]bool{}
-	for _, id := range loose {
-		isLoose[id] = true
-	}
-	keep, err := needs.filter(r, func(id []byte) bool { return own.has(id) || isLoose[hex.EncodeToString(id)] })
-	if err != nil {
-		return err
-	}
-	defer keep.close()
-	if own.count()+len(loose) == keep.count {
-		return nil
-	}
-	return r.replaceOwn(ctx, packs, loose, keep)
-}
-
-// needs lists what the references and the wanted objects need. Wanted objects of which a part is missing count as not there.
-func (r *Repo) needs(ctx context.Context, wanted []string) (*objectList, error) {
-	named, err := r.Named(ctx, nil)
-	if err != nil {
-		return nil, err
-	}
-	tips, err := r.Pool().readTips()
-	if err != nil {
-		return nil, err
-	}
-	known := nearest(tips, r.ref.PubKey)
-	types, err := r.Types(ctx, wanted)
-	if err != nil {
-		return nil, err
-	}
-	there := slices.DeleteFunc(slices.Clone(wanted), func(id string) bool { return types[id] == "" })
-	list, err := r.list(ctx, slices.Concat(named, there), known)
-	if len(there) > 0 && errors.Is(err, ErrBroken) {
-		list, err = r.list(ctx, named, known)
-	}
-	return list, err
-}
-
-// replaceOwn puts one pack in the place of the repository's own packs and loose objects.
-func (r *Repo) replaceOwn(ctx context.Context, packs, loose []string, keep *objectList) error {
-	var fresh []string
-	if keep.count > 0 {
-		before, err := r.ownPacks()
-		if err != nil {
-			return err
-		}
-		ids := io.NewSectionReader(keep.file, 0, int64(keep.count)*lineBytes)
-		if err := r.packInto(ctx, r, ids); err != nil {
-			return err
-		}
-		if fresh, err = r.ownPacks(); err != nil {
-			return err
-		}
-		fresh = slices.DeleteFunc(fresh, func(name string) bool { return slices.Contains(before, name) })
-		if len(fresh) == 0 {
-			return nil // one of the old ones is what was made, and the others are for the next time
-		}
-	}
-	for _, name := range packs {
-		if err := r.store.before("remove an own pack"); err != nil {
-			return err
-		}
-		if err := r.removePack(name); err != nil {
-			return err
-		}
-	}
-	for _, id := range loose {
-		if err := r.removeLoose(id); err != nil {
-			return err
-		}
-	}
-	return nil
 }
