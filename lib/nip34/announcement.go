@@ -26,7 +26,7 @@ type Announcement struct {
 }
 
 // ParseAnnouncement reads an announcement. It needs a legal identifier; the tags relays, clone, web and maintainers may hold
-// several values and may stand several times, up to MaxURLs and MaxMaintainers.
+// several values and may stand several times, up to MaxURLs and MaxListed.
 func ParseAnnouncement(ev *nostr.Event) (*Announcement, error) {
 	if ev.Kind != KindAnnouncement {
 		return nil, fmt.Errorf("kind %d is not a repository announcement", ev.Kind)
@@ -48,15 +48,13 @@ func ParseAnnouncement(ev *nostr.Event) (*Announcement, error) {
 	if a.Web, err = tagValues(ev.Tags, "web", MaxURLs); err != nil {
 		return nil, err
 	}
-	if a.Clone, err = tagValues(ev.Tags, "clone", MaxURLs); err != nil {
-		return nil, err
-	}
-	if a.Relays, err = tagValues(ev.Tags, "relays", MaxURLs); err != nil {
-		return nil, err
-	}
-	named, err := tagValues(ev.Tags, "maintainers", MaxMaintainers)
-	if err != nil {
-		return nil, err
+	var named []string
+	room := MaxListed
+	for name, values := range map[string]*[]string{"clone": &a.Clone, "relays": &a.Relays, "maintainers": &named} {
+		if *values, err = tagValues(ev.Tags, name, room); err != nil {
+			return nil, fmt.Errorf("the announcement names more than %d maintainers, relays and clone URLs", MaxListed)
+		}
+		room -= len(*values)
 	}
 	var maintainers distinct[string]
 	for _, pubkey := range named {

@@ -61,17 +61,21 @@ func TestParseAnnouncementRefuses(t *testing.T) {
 		wrong string
 	}{
 		{"nothing but a d", event(KindAnnouncement, alice, d), ""},
-		{"as many relays as may be", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", MaxURLs)), ""},
+		{"as many as may be", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", 400), many("clone", "https://c%d.example", 200),
+			many("maintainers", "%064x", 400)), ""},
+		{"as many relays as may be", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", MaxListed)), ""},
 		{"wrong kind", event(KindState, alice, d), "kind 30618"},
 		{"no d", event(KindAnnouncement, alice), "missing or empty"},
 		{"d without a value", event(KindAnnouncement, alice, nostr.Tag{"d"}), "missing or empty"},
 		{"control characters in d", event(KindAnnouncement, alice, nostr.Tag{"d", "a\rb"}), "control"},
 		{"author", event(KindAnnouncement, "../../etc", d), "author"},
-		{"too many relays", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", MaxURLs+1)), `more than 100 values in "relays"`},
-		{"too many relays in two tags", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", 60), many("relays", "wss://s%d.example", 60)), "relays"},
-		{"too many clone URLs", event(KindAnnouncement, alice, d, many("clone", "https://r%d.example", MaxURLs+1)), "clone"},
+		{"too many relays", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", MaxListed+1)), "more than 1000"},
+		{"too many relays in two tags", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", 600), many("relays", "wss://s%d.example", 600)), "more than 1000"},
+		{"too many clone URLs", event(KindAnnouncement, alice, d, many("clone", "https://r%d.example", MaxListed+1)), "more than 1000"},
 		{"too many web pages", event(KindAnnouncement, alice, d, many("web", "https://r%d.example", MaxURLs+1)), "web"},
-		{"too many maintainers", event(KindAnnouncement, alice, d, many("maintainers", "%064x", MaxMaintainers+1)), "maintainers"},
+		{"too many maintainers", event(KindAnnouncement, alice, d, many("maintainers", "%064x", MaxListed+1)), "more than 1000"},
+		{"too many together", event(KindAnnouncement, alice, d, many("relays", "wss://r%d.example", 400), many("clone", "https://c%d.example", 200),
+			many("maintainers", "%064x", 401)), "more than 1000 maintainers, relays and clone URLs"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, err := ParseAnnouncement(c.ev)

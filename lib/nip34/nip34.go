@@ -27,10 +27,10 @@ const (
 
 // Bounds of one event. An event that goes beyond is refused whole: a part of it would not be what its author signed.
 const (
-	// MaxURLs is the most relays, clone or web URLs that an event may list, each. Every one of them costs connections.
+	// MaxListed is the most maintainers, relays and clone URLs together that an announcement may name (spec/policy.md, 30617).
+	MaxListed = 1000
+	// MaxURLs is the most web URLs of an announcement, or clone URLs of a pull request.
 	MaxURLs = 100
-	// MaxMaintainers is the most maintainers that an announcement may name.
-	MaxMaintainers = 500
 	// MaxRefs is the most references that a state may name.
 	MaxRefs = 10_000
 )

@@ -85,8 +85,8 @@ func (a *Announcement) ListsServiceRelay(domain string) bool {
 	return false
 }
 
-// ListsServiceClone says whether one of the clone URLs is `http(s)://<domain>/<npub of the owner>/<identifier>.git`. The identifier
-// may be percent-encoded in it, in any legal way.
+// ListsServiceClone says whether one of the clone URLs is `<scheme>://<domain>/<npub of the owner>/<identifier>.git`. The scheme
+// (http, https, ws, wss), slashes at the end and how the identifier is percent-encoded make no difference (spec/policy.md, 30617).
 func (a *Announcement) ListsServiceClone(domain string) bool {
 	d, err := parseDomain(domain)
 	if err != nil {
@@ -94,7 +94,7 @@ func (a *Announcement) ListsServiceClone(domain string) bool {
 	}
 	want := ""
 	for _, given := range a.Clone {
-		u, ok := serviceCloneURL(given, d)
+		path, ok := servicePath(given, d)
 		if !ok {
 			continue
 		}
@@ -105,14 +105,14 @@ func (a *Announcement) ListsServiceClone(domain string) bool {
 			}
 			want = "/" + npub + "/" + a.Ref.Identifier + ".git"
 		}
-		if u.Path == want {
+		if path.is(want) {
 			return true
 		}
 	}
 	return false
 }
 
-// ListsPRService says whether the pull request names `http(s)://<domain>/prs/<npub of its author>/<identifier>.git` in `clone`,
+// ListsPRService says whether the pull request names `<scheme>://<domain>/prs/<npub of its author>/<identifier>.git` in `clone`,
 // with the identifier of one of the repositories that it is meant for, which it returns (GRASP-06).
 func (p *PullRequest) ListsPRService(domain string) (identifier string, ok bool) {
 	d, err := parseDomain(domain)
@@ -120,7 +120,7 @@ func (p *PullRequest) ListsPRService(domain string) (identifier string, ok bool)
 		return "", false
 	}
 	for _, given := range p.Clone {
-		u, ok := serviceCloneURL(given, d)
+		path, ok := servicePath(given, d)
 		if !ok {
 			continue
 		}
@@ -129,7 +129,7 @@ func (p *PullRequest) ListsPRService(domain string) (identifier string, ok bool)
 			return "", false
 		}
 		for _, repo := range p.Repos {
-			if u.Path == "/prs/"+npub+"/"+repo.Identifier+".git" {
+			if path.is("/prs/" + npub + "/" + repo.Identifier + ".git") {
 				return repo.Identifier, true
 			}
 		}
@@ -137,15 +137,35 @@ func (p *PullRequest) ListsPRService(domain string) (identifier string, ok bool)
 	return "", false
 }
 
-// serviceCloneURL reads a clone URL if it leads to the service.
-func serviceCloneURL(given string, d serviceDomain) (hostedURL, bool) {
-	given = strings.Trim(given, " ")
-	if !mayBeOn(given, d) {
-		return hostedURL{}, false
+// writtenPath is the path of a URL as it was written, without slashes at its end.
+type writtenPath string
+
+// is reports whether the path means want, which is not encoded: it is want itself, or want percent-encoded in any way.
+func (p writtenPath) is(want string) bool {
+	if string(p) == want {
+		return true
 	}
-	u, err := parseURL(given, maxCloneURL)
-	ok := err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.RawQuery == "" && u.Fragment == "" && u.on(d)
-	return u, ok
+	decoded, err := url.PathUnescape(string(p))
+	return err == nil && decoded == want && !strings.ContainsAny(string(p), "?#")
+}
+
+// servicePath is the path of a clone URL if it leads to the service. The path is taken as it stands: clients that do not
+// encode identifiers write spaces and percent signs into it.
+func servicePath(given string, d serviceDomain) (writtenPath, bool) {
+	given = strings.Trim(given, " ")
+	if len(given) > maxCloneURL || !mayBeOn(given, d) {
+		return "", false
+	}
+	scheme, rest, _ := strings.Cut(given, "://")
+	slash := strings.IndexByte(rest, '/')
+	if slash < 0 {
+		return "", false
+	}
+	u, err := parseURL(scheme+"://"+rest[:slash], maxCloneURL)
+	if err != nil || defaultPort(u.Scheme) == "" || u.RawQuery != "" || u.Fragment != "" || !u.on(d) {
+		return "", false
+	}
+	return writtenPath(strings.TrimRight(rest[slash:], "/")), true
 }
 
 // mayBeOn is a cheap look at a URL before it is parsed: most URLs of an announcement lead elsewhere. It never turns away a URL

@@ -2,6 +2,7 @@ package nip34
 
 import (
 	"net/url"
+	"strings"
 	"testing"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -27,6 +28,18 @@ func TestListsService(t *testing.T) {
 		{"domain with a port", "grasp.example:7000", "x", at("http://grasp.example:7000"), "ws://grasp.example:7000", true, true},
 		{"domain with the default port", "grasp.example:443", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
 		{"IPv6", "[::1]:7000", "x", at("http://[0:0::1]:7000"), "ws://[::1]:7000", true, true},
+		{"clone as web socket", "grasp.example", "x", at("wss://grasp.example"), "https://grasp.example", true, true},
+		{"clone as plain web socket", "grasp.example", "x", at("ws://grasp.example"), "http://grasp.example", true, true},
+		{"a slash at the end", "grasp.example", "x", at("https://grasp.example") + "/", "wss://grasp.example/", true, true},
+		{"slashes at the end", "grasp.example:7000", "x", at("http://grasp.example:7000") + "//", "ws://grasp.example:7000//", true, true},
+		{"http's default port written", "grasp.example", "x", at("http://grasp.example:80"), "ws://grasp.example:80", true, true},
+		{"the other scheme's default port", "grasp.example", "x", at("http://grasp.example:443"), "wss://grasp.example:80", true, true},
+		{"over http, domain with https's port", "grasp.example:443", "x", at("http://grasp.example"), "ws://grasp.example", true, true},
+		{"domain with http's port", "grasp.example:80", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
+		{"space not encoded", "grasp.example", "a b", "https://grasp.example/" + npub + "/a b.git", "wss://grasp.example", true, true},
+		{"percent sign not encoded", "grasp.example", "100%", "https://grasp.example/" + npub + "/100%.git", "wss://grasp.example", true, true},
+		{"lower-case escapes", "grasp.example", "a/ä", "https://grasp.example/" + npub + "/a%2f%c3%a4.git/", "wss://grasp.example", true, true},
+		{"escaped slash between", "grasp.example", "x", "https://grasp.example/" + npub + "%2Fx.git", "wss://grasp.example", true, true},
 		{"another port", "grasp.example", "x", at("https://grasp.example:7000"), "wss://grasp.example:7000", false, false},
 		{"no port", "grasp.example:7000", "x", at("https://grasp.example"), "wss://grasp.example", false, false},
 		{"a domain that ends alike", "grasp.example", "x", at("https://not-grasp.example"), "wss://not-grasp.example", false, false},
@@ -44,7 +57,7 @@ func TestListsService(t *testing.T) {
 		{"encoded in another way", "grasp.example", "x", "https://grasp.example/" + npub + "/%78%2egit", "wss://grasp.example", true, true},
 		{"not encoded", "grasp.example", "a/c", "https://grasp.example/" + npub + "/a/c.git", "wss://grasp.example", true, true},
 		{"percent in the identifier", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%2520b.git", "wss://grasp.example", true, true},
-		{"not its own encoding", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%20b.git", "wss://grasp.example", false, true},
+		{"percent in the identifier, not encoded", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%20b.git", "wss://grasp.example", true, true},
 		{"no domain", "", "x", at("https://"), "wss://", false, false},
 		{"a domain that is none", "grasp.example:port", "x", at("https://grasp.example"), "wss://grasp.example", false, false},
 	} {
@@ -88,6 +101,7 @@ func TestListsPRService(t *testing.T) {
 		"https://other.example" + PRsURLPath(npub, "a b"):                false,
 		"ssh://grasp.example" + PRsURLPath(npub, "a b"):                  false,
 		"https://grasp.example:443/prs/" + npub + "/%61%20b.git":         true,
+		"wss://grasp.example/prs/" + npub + "/a b.git/":                  true,
 		"https://grasp.example/prs/../prs/" + npub + "/a%20b.git":        false,
 		"https://grasp.example" + PRsURLPath(npub, "a b") + "?x=y":       false,
 		"https://evil.example/?https://grasp.example/prs/" + npub + "/a": false,
@@ -114,6 +128,10 @@ func TestOnDomain(t *testing.T) {
 		want        bool
 	}{
 		{"wss://us.example", "us.example", true},
+		{"http://us.example:443", "us.example", true},
+		{"https://us.example:80", "us.example", true},
+		{"https://us.example", "us.example:80", true},
+		{"https://us.example:7000", "us.example", false},
 		{"wss://us.example/any/path", "us.example", true},
 		{"ws://us.example:7000", "us.example:7000", true},
 		{"https://us.example:443/x.git", "US.example", true},
@@ -220,4 +238,28 @@ func BenchmarkListsService(b *testing.B) {
 			}
 		})
 	}
+}
+
+func FuzzListsServiceClone(f *testing.F) {
+	npub := npubOf(f, alice)
+	for _, rest := range []string{"x.git", "%78.git/", "x y%", "a/b.git?#", "%2e%2e/x.git"} {
+		f.Add("https://grasp.example/"+npub+"/"+rest, "x")
+	}
+	f.Add("ws://u@grasp.example:80", "a b")
+	f.Fuzz(func(t *testing.T, clone, identifier string) {
+		a := &Announcement{Ref: RepoRef{alice, identifier}, Clone: []string{clone}}
+		if !a.ListsServiceClone("grasp.example") {
+			return
+		}
+		if !OnDomain("https://"+authority(clone), "grasp.example") {
+			t.Fatalf("%q is listed as the clone URL of %q", clone, identifier)
+		}
+	})
+}
+
+// authority is what stands between the scheme and the path of a URL.
+func authority(rawURL string) string {
+	_, rest, _ := strings.Cut(strings.Trim(rawURL, " "), "://")
+	host, _, _ := strings.Cut(rest, "/")
+	return host
 }

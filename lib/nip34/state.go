@@ -30,11 +30,20 @@ type State struct {
 
 	// Head is the branch that HEAD follows (its full name), or "" where the state does not say.
 	Head string
+
+	// Impossible are the names, in order, whose values are neither object ids nor branches to follow. No repository can ever
+	// have what they name, so the state can never be satisfied; see Satisfiable. They are in none of the maps above.
+	Impossible []string
 }
 
+// Satisfiable reports whether a repository can ever have what the state names. A state that is not satisfiable is held like
+// any other, but nobody hunts for it or pushes by it, and it expires (spec/policy.md, 30618).
+func (s *State) Satisfiable() bool { return len(s.Impossible) == 0 }
+
 // ParseState reads a state (spec/policy.md, 30618). Names under refs/heads/ and refs/tags/ must be legal and able to stand
-// side by side in one repository, values must be object ids or `ref: refs/heads/…`, and no name may have two values. Tags of other
-// names are no concern of ours, nor are the ancestors that may follow a value.
+// side by side in one repository, and no name may have two values. Values are object ids or `ref: refs/heads/…`, that of HEAD
+// also a bare `refs/heads/…`; every other value makes the state impossible to satisfy, but not invalid. Tags of other names
+// are ignored, and so are the ancestors that may follow a value.
 func ParseState(ev *nostr.Event) (*State, error) {
 	if ev.Kind != KindState {
 		return nil, fmt.Errorf("kind %d is not a repository state", ev.Kind)
@@ -51,10 +60,10 @@ func ParseState(ev *nostr.Event) (*State, error) {
 		if len(tag) == 0 || !isStateName(tag[0]) {
 			continue
 		}
-		if len(tag) < 2 {
-			return nil, fmt.Errorf("%q has no value", tag[0])
+		name, value := tag[0], ""
+		if len(tag) > 1 {
+			value = tag[1]
 		}
-		name, value := tag[0], tag[1]
 		if had, again := seen[name]; again {
 			if had != value {
 				return nil, fmt.Errorf("%q has two values", name)
@@ -90,24 +99,23 @@ func (s *State) set(name, value string) error {
 			return err
 		}
 	}
-	if IsObjectID(value) {
+	if id := strings.ToLower(value); IsObjectID(id) {
 		// A HEAD that names a commit follows no branch, and a peeled entry only repeats what its tag's object says.
 		if name != "HEAD" && !peeled {
-			s.Refs[name] = value
+			s.Refs[name] = id
 		}
 		return nil
 	}
 	branch, symbolic := strings.CutPrefix(value, symbolicPrefix)
-	if peeled || !symbolic || !strings.HasPrefix(branch, headsPrefix) {
-		return fmt.Errorf("the value of %q is neither an object id (40 or 64 lower-case hex digits) nor \"ref: refs/heads/…\"", name)
-	}
-	if err := CheckRefName(branch); err != nil {
-		return err
-	}
-	if name == "HEAD" {
-		s.Head = branch
-	} else {
+	branch = strings.TrimSpace(branch)
+	isBranch := strings.HasPrefix(branch, headsPrefix) && CheckRefName(branch) == nil
+	switch {
+	case name == "HEAD" && isBranch:
+		s.Head = branch // also without "ref: ", as clients in use write it
+	case symbolic && isBranch && !peeled:
 		s.Symbolic[name] = branch
+	default:
+		s.Impossible = append(s.Impossible, name)
 	}
 	return nil
 }

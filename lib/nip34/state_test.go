@@ -61,27 +61,14 @@ func TestParseStateRefuses(t *testing.T) {
 		{"no d", event(KindState, alice), "missing or empty"},
 		{"identifier", event(KindState, alice, nostr.Tag{"d", "a\nb"}), "control"},
 		{"author", event(KindState, "..", d), "author"},
-		{"no value", event(KindState, alice, d, nostr.Tag{"refs/heads/main"}), "no value"},
-		{"empty value", event(KindState, alice, d, nostr.Tag{"refs/heads/main", ""}), "neither"},
-		{"short value", event(KindState, alice, d, nostr.Tag{"refs/heads/main", commit1[:39]}), "neither"},
-		{"value in capitals", event(KindState, alice, d, nostr.Tag{"refs/heads/main", strings.Repeat("A", 40)}), "neither"},
-		{"value that means deletion", event(KindState, alice, d, nostr.Tag{"refs/heads/main", strings.Repeat("0", 40)}), "neither"},
-		{"option for a value", event(KindState, alice, d, nostr.Tag{"refs/heads/main", "--upload-pack=x"}), "neither"},
-		{"symbolic to a tag", event(KindState, alice, d, nostr.Tag{"refs/heads/main", "ref: refs/tags/v1"}), "neither"},
-		{"symbolic to an illegal name", event(KindState, alice, d, nostr.Tag{"refs/heads/main", "ref: refs/heads/../x"}), `contains ".."`},
-		{"symbolic to nothing", event(KindState, alice, d, nostr.Tag{"refs/heads/main", "ref: refs/heads/"}), "empty component"},
-		{"symbolic peeled", event(KindState, alice, d, nostr.Tag{"refs/tags/v1^{}", "ref: refs/heads/main"}), "neither"},
 		{"name leaves the folder", event(KindState, alice, d, nostr.Tag{"refs/heads/../../config", commit1}), `contains ".."`},
 		{"name is a lock", event(KindState, alice, d, nostr.Tag{"refs/heads/main.lock", commit1}), ".lock"},
 		{"peeled branch", event(KindState, alice, d, nostr.Tag{"refs/heads/main^{}", commit1}), "contains '^'"},
 		{"peeled illegal tag", event(KindState, alice, d, nostr.Tag{"refs/tags/a b^{}", commit1}), "contains ' '"},
-		{"peeled rubbish", event(KindState, alice, d, nostr.Tag{"refs/tags/v1^{}", "rubbish"}), "neither"},
 		{"no name", event(KindState, alice, d, nostr.Tag{"refs/heads/", commit1}), "empty component"},
 		{"two values", event(KindState, alice, d, nostr.Tag{"refs/heads/main", commit1}, nostr.Tag{"refs/heads/main", commit2}), "two values"},
 		{"two HEADs", event(KindState, alice, d, nostr.Tag{"HEAD", "ref: refs/heads/a"}, nostr.Tag{"HEAD", "ref: refs/heads/b"}), "two values"},
 		{"HEAD at a commit", event(KindState, alice, d, nostr.Tag{"HEAD", commit1}), ""},
-		{"HEAD at rubbish", event(KindState, alice, d, nostr.Tag{"HEAD", "main"}), "neither"},
-		{"HEAD outside of branches", event(KindState, alice, d, nostr.Tag{"HEAD", "ref: refs/../../x"}), "neither"},
 		{"a branch below a branch", event(KindState, alice, d, nostr.Tag{"refs/heads/a", commit1}, nostr.Tag{"refs/heads/a/b/c", commit1}), "cannot stand"},
 		{"a branch below a symbolic one", event(KindState, alice, d, nostr.Tag{"refs/heads/a/b", commit1}, nostr.Tag{"refs/heads/a", "ref: refs/heads/c"}), "cannot stand"},
 		{"a branch beside a branch", event(KindState, alice, d, nostr.Tag{"refs/heads/a", commit1}, nostr.Tag{"refs/heads/ab/c", commit1}, nostr.Tag{"refs/tags/a/b", commit1}), ""},
@@ -97,8 +84,60 @@ func TestParseStateRefuses(t *testing.T) {
 	}
 }
 
+// TestImpossibleStates are taken, and known for what they are: nobody hunts for them (spec/policy.md, 30618).
+func TestImpossibleStates(t *testing.T) {
+	t.Parallel()
+	main := nostr.Tag{"refs/heads/main", commit1}
+	for name, c := range map[string]struct {
+		tag        nostr.Tag
+		impossible bool
+		head       string
+	}{
+		"no value":                        {nostr.Tag{"refs/heads/x"}, true, ""},
+		"empty value":                     {nostr.Tag{"refs/heads/x", ""}, true, ""},
+		"short value":                     {nostr.Tag{"refs/heads/x", commit1[:39]}, true, ""},
+		"made up":                         {nostr.Tag{"refs/tags/x", "commit1"}, true, ""},
+		"value that means deletion":       {nostr.Tag{"refs/heads/x", strings.Repeat("0", 40)}, true, ""},
+		"option for a value":              {nostr.Tag{"refs/heads/x", "--upload-pack=x"}, true, ""},
+		"symbolic to a tag":               {nostr.Tag{"refs/heads/x", "ref: refs/tags/v1"}, true, ""},
+		"symbolic to an illegal name":     {nostr.Tag{"refs/heads/x", "ref: refs/heads/../x"}, true, ""},
+		"symbolic to nothing":             {nostr.Tag{"refs/heads/x", "ref: refs/heads/"}, true, ""},
+		"symbolic without ref:":           {nostr.Tag{"refs/heads/x", "refs/heads/main"}, true, ""},
+		"symbolic peeled":                 {nostr.Tag{"refs/tags/v1^{}", "ref: refs/heads/main"}, true, ""},
+		"peeled rubbish":                  {nostr.Tag{"refs/tags/v1^{}", "rubbish"}, true, ""},
+		"HEAD at rubbish":                 {nostr.Tag{"HEAD", "main"}, true, ""},
+		"HEAD outside of branches":        {nostr.Tag{"HEAD", "ref: refs/../../x"}, true, ""},
+		"bare HEAD at an illegal name":    {nostr.Tag{"HEAD", "refs/heads/a..b"}, true, ""},
+		"HEAD":                            {nostr.Tag{"HEAD", "ref: refs/heads/main"}, false, "refs/heads/main"},
+		"bare HEAD":                       {nostr.Tag{"HEAD", "refs/heads/main"}, false, "refs/heads/main"},
+		"HEAD with two spaces":            {nostr.Tag{"HEAD", "ref:  refs/heads/main"}, false, "refs/heads/main"},
+		"HEAD at a commit":                {nostr.Tag{"HEAD", commit1}, false, ""},
+		"object id in capitals, as in 40": {nostr.Tag{"refs/heads/x", strings.ToUpper(commit2)}, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, err := ParseState(event(KindState, alice, nostr.Tag{"d", "x"}, main, c.tag))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Satisfiable() == c.impossible || s.Head != c.head || s.Refs["refs/heads/main"] != commit1 {
+				t.Errorf("satisfiable %v, HEAD %q, %v", s.Satisfiable(), s.Head, s.Refs)
+			}
+			if c.impossible && !slices.Equal(s.Impossible, []string{c.tag[0]}) {
+				t.Errorf("impossible: %q", s.Impossible)
+			}
+			for ref, id := range s.Refs {
+				if !IsObjectID(id) {
+					t.Errorf("%q is %q", ref, id)
+				}
+			}
+		})
+	}
+}
+
 func FuzzParseState(f *testing.F) {
 	f.Add("refs/heads/main", commit1, "refs/tags/v1^{}", commit2, "HEAD", "ref: refs/heads/main")
+	f.Add("refs/heads/main", "made up", "refs/tags/v1", "", "HEAD", "refs/heads/main")
 	f.Add("refs/heads/a", "ref: refs/heads/b", "refs/heads/a/b", commit1, "refs/heads/..", "ref: ")
 	f.Fuzz(func(t *testing.T, n1, v1, n2, v2, n3, v3 string) {
 		s, err := ParseState(event(KindState, alice, nostr.Tag{"d", "x"}, nostr.Tag{n1, v1}, nostr.Tag{n2, v2}, nostr.Tag{n3, v3}))
@@ -120,6 +159,11 @@ func FuzzParseState(f *testing.F) {
 		}
 		if s.Head != "" && (CheckRefName(s.Head) != nil || !strings.HasPrefix(s.Head, "refs/heads/")) {
 			t.Fatalf("HEAD is %q", s.Head)
+		}
+		for _, name := range s.Impossible {
+			if _, direct := s.Refs[name]; direct || s.Symbolic[name] != "" || name == "HEAD" && s.Head != "" {
+				t.Fatalf("%q is impossible and has a value", name)
+			}
 		}
 		if len(s.Objects()) > len(s.Refs) {
 			t.Fatalf("%d references need %d objects", len(s.Refs), len(s.Objects()))

@@ -162,15 +162,19 @@ func (u hostedURL) normalized(longest int) (string, error) {
 	return s, nil
 }
 
-// on says whether the URL's host and port are those of a service. A domain without a port is served at the scheme's own.
+// on reports whether the URL's host and port are those of a service. The default ports of http and https, written or not, are
+// one: the scheme of a URL makes no difference (spec/policy.md, 30617), and so a port that is the other scheme's default does
+// not either (spec/sync.md).
 func (u hostedURL) on(domain serviceDomain) bool {
-	if u.host != domain.host {
-		return false
+	return u.host == domain.host && withoutDefault(u.port) == withoutDefault(domain.port)
+}
+
+// withoutDefault is "" for the default port of every scheme that services are reached by.
+func withoutDefault(port string) string {
+	if port == "80" || port == "443" {
+		return ""
 	}
-	if domain.port == "" {
-		return u.port == defaultPort(u.Scheme)
-	}
-	return u.port == domain.port
+	return port
 }
 
 func defaultPort(scheme string) string {

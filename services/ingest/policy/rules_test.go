@@ -131,7 +131,7 @@ func TestState(t *testing.T) {
 	run(t, []row{
 		{"without d", nil, user(event(alice, 30618, 100)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
 		{"illegal name", (&world{}).accept(a), user(bad), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
-		{"illegal value", (&world{}).accept(a), user(worse), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
+		{"a made-up value is held like any other", (&world{}).accept(a), user(worse), nil, isHeld(worse)},
 		{"no announcement", nil, user(s), nil, none},
 		{"no announcement of this identifier", (&world{}).accept(announce(alice, "bush", 100)), synced(s), nil, none},
 		{"owner's, accepted announcement", (&world{}).accept(a), user(s), nil, isHeld(s)},

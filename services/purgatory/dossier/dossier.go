@@ -91,6 +91,9 @@ func (d *Dossier) conclude() {
 	d.trust = newTrust(d.current)
 	d.speaks = map[string][]int{}
 	for i, s := range d.States {
+		if !s.Satisfiable() {
+			continue // it waits and expires; no repository can ever be made to match it
+		}
 		for _, owner := range d.OwnersFor(s.Event.PubKey) {
 			d.speaks[owner] = append(d.speaks[owner], i)
 		}
@@ -165,7 +168,8 @@ func (d Dossier) Hosts(owner string) bool { return d.hosts[owner] }
 // OwnersFor are the owners of hosted repositories for which the author of a state speaks, in order of their keys.
 func (d Dossier) OwnersFor(author string) []string { return d.trust.ownersFor(author, d.hosts) }
 
-// StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
+// StatesFor are the states by authors who speak for an owner's hosted repository, newest first. Those that no repository can
+// ever match (nip34.State.Satisfiable) are not among them.
 func (d Dossier) StatesFor(owner string) []State {
 	states := make([]State, len(d.speaks[owner]))
 	for i, place := range d.speaks[owner] {
@@ -207,7 +211,7 @@ func (d Dossier) Wants() []Want {
 		}
 	}
 	for _, s := range d.States {
-		if s.Held {
+		if s.Held && s.Satisfiable() {
 			add(d.OwnersFor(s.Event.PubKey), s.Event.PubKey, s.Objects())
 		}
 	}

@@ -97,6 +97,30 @@ func TestWants(t *testing.T) {
 	}
 }
 
+// TestAnImpossibleStateIsNeverHuntedForNorPushedBy: clients test with made-up values (spec/policy.md, 30618).
+func TestAnImpossibleStateIsNeverHuntedForNorPushedBy(t *testing.T) {
+	t.Parallel()
+	madeUp := state(owner, 5, "refs/heads/main", c1, "refs/heads/next", "made up")
+	older := state(owner, 4, "refs/heads/main", c2)
+	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1)}, held(madeUp, older))
+	if got := d.Wants(); len(got) != 1 || !slices.Equal(got[0].Objects, []string{c2}) {
+		t.Errorf("wants %v, want only what the older state names", got)
+	}
+	if got := d.StatesFor(owner); len(got) != 1 || got[0].Event.ID != older.ID {
+		t.Errorf("%d states count, want the older one alone", len(got))
+	}
+	push := func(id string) error {
+		_, err := d.Authorise(dossier.Push{Owner: owner, Changes: []dossier.Change{{Name: "refs/heads/main", New: id}}})
+		return err
+	}
+	if err := push(c1); err == nil {
+		t.Error("a push of what can be had of an impossible state is allowed")
+	}
+	if err := push(c2); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestStatesForAndSuperseded(t *testing.T) {
 	t.Parallel()
 	old, mid, young := state(owner, 3, "refs/heads/main", c1), state(friend, 4, "refs/heads/main", c2), state(owner, 5, "refs/heads/main", c1)
