@@ -167,7 +167,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 		"lane":    {syncLanes(), doc.Channels["candidateSync"].Parameters["lane"].Enum},
 		"verb":    {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit)}, doc.Channels["git"].Parameters["verb"].Enum},
 		"outcome": {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
-		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
+		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
 		"level":   {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["RepoChange"].Properties["level"].Enum},
 		"source":  {[]string{string(SourceUser), string(SourceLive), string(SourceStartup), string(SourceReconnect), string(SourceDaily), string(SourceRelease)}, enumOf(candidate[HeaderSource])},
 		"action":  {[]string{string(ActionRelease), string(ActionExpire), string(ActionExtend)}, enumOf(candidate[HeaderAction])},

@@ -49,6 +49,7 @@ type Phase string
 const (
 	PhaseWaiting Phase = "waiting" // the hunt is on
 	PhaseSilent  Phase = "silent"  // an announcement whose 30 minutes are over: kept for 24 hours, its repository deleted
+	PhaseVouched Phase = "vouched" // a maintainer's announcement that does not list us: released or dropped with the held ones that vouch for it
 )
 
 // Held is a value of the bucket grasp-held.
@@ -57,7 +58,8 @@ type Held struct {
 	Identifier string       `json:"identifier"`
 	Source     Source       `json:"source"`
 	Relay      string       `json:"relay,omitempty"`
-	Client     string       `json:"client,omitempty"` // client key of whoever submitted it, see HeaderClient
+	Client     string       `json:"client,omitempty"`   // client key of whoever submitted it, see HeaderClient
+	Reserved   bool         `json:"reserved,omitempty"` // in the room of owners and maintainers of served repositories
 	Phase      Phase        `json:"phase"`
 	HeldAt     time.Time    `json:"held_at"`
 	ExpiresAt  time.Time    `json:"expires_at"` // of this phase

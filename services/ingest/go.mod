@@ -6,6 +6,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nbd-wtf/go-nostr v0.52.3
 	github.com/prometheus/client_golang v1.25.0
+	github.com/tidwall/btree v1.8.2
 	golang.org/x/sync v0.24.0
 	tendril.dev/lib v0.0.0
 	tendril.dev/proto v0.0.0

@@ -80,6 +80,15 @@ func Parse(subject string, header nats.Header, data []byte) (Candidate, error) {
 	return c, nil
 }
 
+// OfHeld is a candidate of ingest's own, with which no message came: it asks for a decision on a held event, as purgatory would.
+func OfHeld(ev *nostr.Event, action proto.Action) (*Candidate, error) {
+	raw, err := ev.MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("the held event %s cannot be written: %w", ev.ID, err)
+	}
+	return &Candidate{Event: ev, Raw: raw, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action}, nil
+}
+
 // checkOrigin holds source and action against the lane, so that no header can say more than the lane that it came by.
 func (c *Candidate) checkOrigin() error {
 	if c.Lane != proto.LaneRelease {

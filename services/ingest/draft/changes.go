@@ -2,6 +2,7 @@ package draft
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"time"
 
@@ -59,57 +60,78 @@ func (x deletions) name(ev *nostr.Event) bool {
 
 // heldChanges lies over a held.Set.
 type heldChanges struct {
-	byKey        map[string]*held.Entry // nil: dropped
-	ids          map[string]*held.Entry // nil: dropped
-	byIdentifier map[string]map[string]*held.Entry
+	base    *held.Set
+	now     *held.Directory // what the batch has written, as far as it is still there
+	changed map[string]bool // keys that the base knows nothing of any more
+	ledger  *held.Ledger    // nil: as in the base
 }
 
-func newHeldChanges() heldChanges {
-	return heldChanges{
-		byKey: map[string]*held.Entry{}, ids: map[string]*held.Entry{}, byIdentifier: map[string]map[string]*held.Entry{},
+func newHeldChanges(base *held.Set) heldChanges {
+	return heldChanges{base: base, now: held.NewDirectory(), changed: map[string]bool{}}
+}
+
+func (x *heldChanges) put(e *held.Entry) {
+	x.drop(e)
+	x.now.Add(e)
+	x.ledger.Add(e)
+}
+
+func (x *heldChanges) drop(e *held.Entry) {
+	before := x.now.Remove(e.Key)
+	if !x.changed[e.Key] {
+		before = x.base.ByKey(e.Key)
+	}
+	x.changed[e.Key] = true
+	if ledger := x.counted(); before != nil {
+		ledger.Remove(before)
 	}
 }
 
-func (x heldChanges) put(e *held.Entry)  { x.set(e, e) }
-func (x heldChanges) drop(e *held.Entry) { x.set(e, nil) }
-
-func (x heldChanges) set(e, now *held.Entry) {
-	x.byKey[e.Key], x.ids[e.Event.ID] = now, now
-	of := x.byIdentifier[e.Identifier]
-	if of == nil {
-		of = map[string]*held.Entry{}
-		x.byIdentifier[e.Identifier] = of
+// counted is the ledger as of the batch so far.
+func (x *heldChanges) counted() *held.Ledger {
+	if x.ledger == nil {
+		x.ledger = x.base.Ledger()
 	}
-	of[e.Key] = now
+	return x.ledger
 }
 
-func (x heldChanges) byID(base *held.Set, id string) *held.Entry {
-	if e, changed := x.ids[id]; changed {
+func (x *heldChanges) byID(id string) *held.Entry {
+	if e := x.now.ByID(id); e != nil {
 		return e
 	}
-	return base.ByID(id)
+	if e := x.base.ByID(id); e != nil && !x.changed[e.Key] {
+		return e
+	}
+	return nil
 }
 
-func (x heldChanges) of(base *held.Set, identifier string) []*held.Entry {
-	entries := base.OfIdentifier(identifier)
-	changed := x.byIdentifier[identifier]
-	if len(changed) == 0 {
-		return entries
-	}
-	entries = slices.DeleteFunc(entries, func(e *held.Entry) bool { _, is := changed[e.Key]; return is })
-	for _, e := range changed {
-		if e != nil {
-			entries = append(entries, e)
-		}
-	}
+func (x *heldChanges) of(identifier string) []*held.Entry {
+	entries := slices.Collect(x.over(x.base.OfIdentifier(identifier), x.now.OfIdentifier(identifier)))
 	held.SortByKey(entries)
 	return entries
 }
 
-func (x heldChanges) changes(base *held.Set) []held.Change {
-	changes := make([]held.Change, 0, len(x.byKey))
-	for key, e := range x.byKey {
-		if e == nil && base.ByKey(key) == nil {
+// over gives what is left of the base's entries, then the batch's own.
+func (x *heldChanges) over(base, now []*held.Entry) iter.Seq[*held.Entry] {
+	return func(yield func(*held.Entry) bool) {
+		for _, e := range base {
+			if !x.changed[e.Key] && !yield(e) {
+				return
+			}
+		}
+		for _, e := range now {
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+func (x *heldChanges) changes() []held.Change {
+	changes := make([]held.Change, 0, len(x.changed))
+	for key := range x.changed {
+		e := x.now.ByKey(key)
+		if e == nil && x.base.ByKey(key) == nil {
 			continue // held and gone within one batch: nobody needs to know
 		}
 		changes = append(changes, held.Change{Key: key, Entry: e})

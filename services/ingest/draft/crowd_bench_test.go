@@ -41,7 +41,7 @@ func BenchmarkCrowdedIdentifier(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer index.Close()
-			set := held.NewSet()
+			set, known := held.NewSet(), draft.NewAnnounced()
 			announced := func(author int, at nostr.Timestamp) *nostr.Event {
 				maintainers := nostr.Tag{"maintainers"}
 				for m := range 20 {
@@ -84,7 +84,7 @@ func BenchmarkCrowdedIdentifier(b *testing.B) {
 					var d *draft.Draft
 					for i := 0; b.Loop(); i++ {
 						if i%50 == 0 { // a batch of fifty
-							d = draft.New(b.Context(), draft.Base{Log: view, Held: set, Rejected: rejections.NewIndex(time.Hour), Now: time.Now()})
+							d = draft.New(b.Context(), draft.Base{Log: view, Held: set, Rejected: rejections.NewIndex(time.Hour), Announced: known, Now: time.Now()})
 						}
 						ev := make(i)
 						decision, err := rules.Decide(d, &candidate.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser})

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/hex"
 	"errors"
+	"iter"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -24,6 +25,8 @@ type Base struct {
 	Log      *eventdb.View // the log as of one sequence
 	Held     *held.Set
 	Rejected *rejections.Index
+	// Announced keeps what was read of accepted announcements from one draft to the next; nil: nothing is kept.
+	Announced *Announced
 	// KeepDeleted: deletion requests do not touch what is accepted.
 	KeepDeleted bool
 	Now         time.Time
@@ -41,20 +44,20 @@ type Draft struct {
 	named  map[string][]*nostr.Event        // accepted by the batch, by the ids and addresses that they name
 	unsent deletions
 
-	announcements map[string][]*nip34.Announcement // accepted, by identifier; a cache
-
 	held     heldChanges
 	rejected rejectedChanges
 }
 
 // New begins a draft. ctx bounds the reads from the base.
 func New(ctx context.Context, base Base) *Draft {
+	if base.Announced == nil {
+		base.Announced = NewAnnounced()
+	}
 	return &Draft{
 		ctx: ctx, base: base,
 		added: map[string]*nostr.Event{}, gone: map[string]bool{}, at: map[nip34.Address]*nostr.Event{},
 		taken: map[nip34.Address]*eventdb.Entry{}, named: map[string][]*nostr.Event{}, unsent: newDeletions(),
-		announcements: map[string][]*nip34.Announcement{},
-		held:          newHeldChanges(), rejected: newRejectedChanges(),
+		held: newHeldChanges(base.Held), rejected: newRejectedChanges(),
 	}
 }
 
@@ -100,36 +103,6 @@ func (d *Draft) Holder(address nip34.Address) (holder eventdb.Entry, held bool, 
 		return *holder, true, nil
 	}
 	return d.base.Log.Holder(address.Kind, address.PubKey, address.Identifier)
-}
-
-// AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.
-func (d *Draft) AcceptedAnnouncements(identifier string) ([]*nip34.Announcement, error) {
-	if known, ok := d.announcements[identifier]; ok {
-		return known, nil
-	}
-	all := []*nip34.Announcement{}
-	take := func(ev *nostr.Event) {
-		// What was accepted once may not be by today's rules; then it stands for nothing.
-		if a, err := nip34.ParseAnnouncement(ev); err == nil && a.Ref.Identifier == identifier {
-			all = append(all, a)
-		}
-	}
-	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
-	for ev, err := range d.base.Log.Query(d.ctx, filter) {
-		if err != nil {
-			return nil, err
-		}
-		if !d.gone[ev.ID] && d.added[ev.ID] == nil {
-			take(ev)
-		}
-	}
-	for _, ev := range d.added {
-		if ev.Kind == nip34.KindAnnouncement && ev.Tags.GetD() == identifier {
-			take(ev)
-		}
-	}
-	d.announcements[identifier] = all
-	return all, nil
 }
 
 // Deleted says whether an accepted deletion request of its author names the event.
@@ -205,7 +178,7 @@ func (d *Draft) Accept(ev *nostr.Event) error {
 		d.named[name] = append(d.named[name], ev)
 	}
 	if ev.Kind == nip34.KindAnnouncement {
-		delete(d.announcements, ev.Tags.GetD())
+		d.base.Announced.add(ev)
 	}
 	if ev.Kind == nip34.KindDeletion {
 		d.unsent.add(ev)
@@ -274,7 +247,7 @@ func (d *Draft) leave(ev *nostr.Event) {
 		d.named[name] = rest
 	}
 	if ev.Kind == nip34.KindAnnouncement {
-		delete(d.announcements, ev.Tags.GetD())
+		d.base.Announced.remove(ev)
 	}
 }
 
@@ -301,13 +274,28 @@ func found(ev *nostr.Event, err error) (*nostr.Event, error) {
 }
 
 // Held gives the held event of that id, or nil.
-func (d *Draft) Held(id string) *held.Entry { return d.held.byID(d.base.Held, id) }
+func (d *Draft) Held(id string) *held.Entry { return d.held.byID(id) }
 
 // HeldOf gives the held events of an identifier, in order of their keys.
-func (d *Draft) HeldOf(identifier string) []*held.Entry { return d.held.of(d.base.Held, identifier) }
+func (d *Draft) HeldOf(identifier string) []*held.Entry { return d.held.of(identifier) }
 
-// HeldLoad gives how much was held before the batch.
-func (d *Draft) HeldLoad(author string) held.Load { return d.base.Held.Load(author) }
+// HeldAt gives the held events at an address.
+func (d *Draft) HeldAt(address nip34.Address) iter.Seq[*held.Entry] {
+	return d.held.over(d.base.Held.At(address), d.held.now.At(address))
+}
+
+// HeldAnnouncements gives the held announcements of an identifier.
+func (d *Draft) HeldAnnouncements(identifier string) iter.Seq[*held.Entry] {
+	return d.held.over(d.base.Held.Announcements(identifier), d.held.now.Announcements(identifier))
+}
+
+// HeldNaming gives the held announcements of an identifier that name this key among their maintainers.
+func (d *Draft) HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry] {
+	return d.held.over(d.base.Held.Naming(identifier, pubkey), d.held.now.Naming(identifier, pubkey))
+}
+
+// Room gives what is counted of the held events, those of the batch so far too. It must not be changed.
+func (d *Draft) Room() *held.Ledger { return d.held.counted() }
 
 // Hold writes an entry to the draft's held events.
 func (d *Draft) Hold(e *held.Entry) { d.held.put(e) }
@@ -316,7 +304,7 @@ func (d *Draft) Hold(e *held.Entry) { d.held.put(e) }
 func (d *Draft) Drop(e *held.Entry) { d.held.drop(e) }
 
 // HeldChanges gives what the batch changes of the held events, in order of their keys: each key once, an entry or nil.
-func (d *Draft) HeldChanges() []held.Change { return d.held.changes(d.base.Held) }
+func (d *Draft) HeldChanges() []held.Change { return d.held.changes() }
 
 // RejectedBefore gives the answer that an event got when it was rejected.
 func (d *Draft) RejectedBefore(id string) (string, bool) {

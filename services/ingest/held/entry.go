@@ -19,6 +19,8 @@ type Entry struct {
 
 	// Announcement is the event, read, where it is one.
 	Announcement *nip34.Announcement
+
+	weight int // about what it takes in memory, in bytes
 }
 
 // NewEntry names the key of a held event and reads it where it is an announcement.
@@ -30,7 +32,7 @@ func NewEntry(h proto.Held) (*Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("held entry: %w", err)
 	}
-	e := &Entry{Held: h, Key: key}
+	e := &Entry{Held: h, Key: key, weight: weightOf(h.Event)}
 	if h.Event.Kind == nip34.KindAnnouncement {
 		if e.Announcement, err = nip34.ParseAnnouncement(h.Event); err != nil {
 			return nil, fmt.Errorf("held entry: %w", err)

@@ -7,9 +7,8 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 )
@@ -25,24 +24,13 @@ type Change struct {
 type Set struct {
 	progress progress.Progress
 
-	mu           sync.RWMutex
-	byKey        map[string]*Entry
-	byID         map[string]*Entry
-	byIdentifier map[string]map[string]*Entry // identifier -> key
-	byAuthor     map[string]int               // how many
-	bytes        int
-}
-
-// Load is how much is held.
-type Load struct {
-	OfAuthor int // events
-	Bytes    int // of all events
+	mu        sync.RWMutex
+	directory *Directory
+	ledger    *Ledger
 }
 
 // NewSet makes an empty set at sequence 0.
-func NewSet() *Set {
-	return &Set{byKey: map[string]*Entry{}, byID: map[string]*Entry{}, byIdentifier: map[string]map[string]*Entry{}, byAuthor: map[string]int{}}
-}
+func NewSet() *Set { return &Set{directory: NewDirectory(), ledger: NewLedger()} }
 
 // Apply takes changes in, in ascending order. Those that are not after [Set.Seq] are known already and skipped: the writer applies
 // its own changes at once, and reads them once more as everybody else does.
@@ -53,9 +41,12 @@ func (s *Set) Apply(changes ...Change) {
 		if !s.progress.Advance(c.Seq) {
 			continue
 		}
-		s.remove(c.Key)
+		if before := s.directory.Remove(c.Key); before != nil {
+			s.ledger.Remove(before)
+		}
 		if c.Entry != nil {
-			s.add(c.Entry)
+			s.directory.Add(c.Entry)
+			s.ledger.Add(c.Entry)
 		}
 	}
 }
@@ -76,50 +67,6 @@ func (s *Set) Read(m bus.Message) error {
 	return err
 }
 
-func (s *Set) add(e *Entry) {
-	s.byKey[e.Key], s.byID[e.Event.ID] = e, e
-	of := s.byIdentifier[e.Identifier]
-	if of == nil {
-		of = map[string]*Entry{}
-		s.byIdentifier[e.Identifier] = of
-	}
-	of[e.Key] = e
-	s.byAuthor[e.Event.PubKey]++
-	s.bytes += sizeOf(e.Event)
-}
-
-func (s *Set) remove(key string) {
-	e := s.byKey[key]
-	if e == nil {
-		return
-	}
-	delete(s.byKey, key)
-	delete(s.byID, e.Event.ID)
-	of := s.byIdentifier[e.Identifier]
-	delete(of, key)
-	if len(of) == 0 {
-		delete(s.byIdentifier, e.Identifier)
-	}
-	if s.byAuthor[e.Event.PubKey]--; s.byAuthor[e.Event.PubKey] == 0 {
-		delete(s.byAuthor, e.Event.PubKey)
-	}
-	s.bytes -= sizeOf(e.Event)
-}
-
-// envelope is about what an event's JSON has beside content and tags.
-const envelope = 350
-
-// sizeOf is about the size of an event's JSON, in bytes.
-func sizeOf(ev *nostr.Event) int {
-	size := envelope + len(ev.Content)
-	for _, tag := range ev.Tags {
-		for _, value := range tag {
-			size += len(value) + 3
-		}
-	}
-	return size
-}
-
 // Seq is the sequence of the bucket's stream up to which changes are in.
 func (s *Set) Seq() uint64 { return s.progress.Seq() }
 
@@ -127,56 +74,50 @@ func (s *Set) Seq() uint64 { return s.progress.Seq() }
 func (s *Set) WaitFor(ctx context.Context, seq uint64) error { return s.progress.WaitFor(ctx, seq) }
 
 // ByID gives the held event of that id, or nil.
-func (s *Set) ByID(id string) *Entry {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.byID[id]
-}
+func (s *Set) ByID(id string) *Entry { return look(s, func(d *Directory) *Entry { return d.ByID(id) }) }
 
 // ByKey gives the entry of that key, or nil.
 func (s *Set) ByKey(key string) *Entry {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return s.byKey[key]
+	return look(s, func(d *Directory) *Entry { return d.ByKey(key) })
+}
+
+// At gives the held events at an address.
+func (s *Set) At(address nip34.Address) []*Entry {
+	return look(s, func(d *Directory) []*Entry { return d.At(address) })
+}
+
+// Announcements gives the held announcements of an identifier.
+func (s *Set) Announcements(identifier string) []*Entry {
+	return look(s, func(d *Directory) []*Entry { return d.Announcements(identifier) })
+}
+
+// Naming gives the held announcements of an identifier that name this key among their maintainers.
+func (s *Set) Naming(identifier, pubkey string) []*Entry {
+	return look(s, func(d *Directory) []*Entry { return d.Naming(identifier, pubkey) })
 }
 
 // OfIdentifier gives the held events of an identifier, in order of their keys.
 func (s *Set) OfIdentifier(identifier string) []*Entry {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	of := s.byIdentifier[identifier]
-	entries := make([]*Entry, 0, len(of))
-	for _, e := range of {
-		entries = append(entries, e)
-	}
-	SortByKey(entries)
-	return entries
+	return look(s, func(d *Directory) []*Entry { return d.OfIdentifier(identifier) })
 }
 
 // All gives every held event, in order of their keys.
-func (s *Set) All() []*Entry {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	entries := make([]*Entry, 0, len(s.byKey))
-	for _, e := range s.byKey {
-		entries = append(entries, e)
-	}
-	SortByKey(entries)
-	return entries
-}
+func (s *Set) All() []*Entry { return look(s, (*Directory).All) }
 
 // Len is how many events are held.
-func (s *Set) Len() int {
+func (s *Set) Len() int { return look(s, (*Directory).Len) }
+
+func look[T any](s *Set, at func(*Directory) T) T {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	return len(s.byKey)
+	return at(s.directory)
 }
 
-// Load gives how much is held in all, and how much of it is by an author.
-func (s *Set) Load(author string) Load {
-	s.mu.RLock()
-	defer s.mu.RUnlock()
-	return Load{OfAuthor: s.byAuthor[author], Bytes: s.bytes}
+// Ledger gives a copy of what is counted, which is the caller's own.
+func (s *Set) Ledger() *Ledger {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ledger.Copy()
 }
 
 // SortByKey sorts entries by their keys.

@@ -24,26 +24,40 @@ func (p *Policy) announcement(k Knowledge, c *candidate.Candidate) (Decision, er
 	if err != nil {
 		return Decision{}, err
 	}
-	if mine.supersede(c.Event) {
+	superseded, err := isSuperseded(k, c.Event)
+	if err != nil {
+		return Decision{}, err
+	}
+	if superseded || mine.supersede(c.Event) {
 		return duplicate(messageNewer), nil
 	}
 	if !a.ListsService(p.domain) {
-		return p.elsewhere(k, a, mine)
+		return p.elsewhere(k, c, a, mine)
 	}
-	if !p.hosted.Empty() && !p.hosted.Has(a.Ref) {
-		return rejected(ReasonNotWhitelisted, messageNotHosted), nil
+	if allowed, err := p.mayBeHosted(k, a.Ref); !allowed || err != nil {
+		return notWhitelisted(a.Ref), err
+	}
+	if mine.accepted == nil || !p.listsUs(mine.accepted) {
+		return p.hold(k, c, a.Ref.Identifier, proto.PhaseWaiting, mine.held...)
 	}
 	d := accepted()
-	if mine.accepted == nil {
-		if refusal, full := p.crowded(k, c.Event.PubKey); full && len(mine.held) == 0 {
-			return refusal, nil
-		}
-		if d, err = p.holdNew(c, a.Ref.Identifier); err != nil {
-			return Decision{}, err
-		}
-	}
 	d.drop("", mine.held...)
 	return d, nil
+}
+
+// mayBeHosted says whether the whitelist allows a repository. That of a maintainer of one that is hosted here is always allowed.
+func (p *Policy) mayBeHosted(k Knowledge, ref nip34.RepoRef) (bool, error) {
+	if p.hosted.Empty() || p.hosted.Has(ref) {
+		return true, nil
+	}
+	return p.speaksForHosted(k, ref.PubKey, ref.Identifier, true)
+}
+
+// notWhitelisted rejects an announcement until another of its identifier arrives, which may name its author as a maintainer.
+func notWhitelisted(ref nip34.RepoRef) Decision {
+	d := rejected(ReasonNotWhitelisted, messageNotHosted)
+	d.Missing = []string{MissingAnnouncement(ref.Identifier)}
+	return d
 }
 
 const (
@@ -52,26 +66,29 @@ const (
 	messageNotListed = "invalid: the announcement must list this service in its clone and relays tags"
 )
 
-// elsewhere decides an announcement that does not list us: it is accepted as a maintainer's. The author's own announcement counts
-// too, so that the log learns where a repository went that was hosted here; that hosting ends.
-func (p *Policy) elsewhere(k Knowledge, a *nip34.Announcement, mine own) (Decision, error) {
-	known, err := announcements(k, a.Ref.Identifier)
+// elsewhere decides an announcement that does not list us. What its author held until now vouches for nothing: it never had git data here.
+// If it replaces one by which we host the repository, the log learns where that went, and our hosting ends. Otherwise it counts as
+// a maintainer's: it is accepted where accepted announcements of others say so, and waits with the held ones where only those do.
+func (p *Policy) elsewhere(k Knowledge, c *candidate.Candidate, a *nip34.Announcement, mine own) (d Decision, err error) {
+	moved := mine.accepted != nil && p.listsUs(mine.accepted)
+	named, err := isNamedByAccepted(k, a.Ref.PubKey, a.Ref.Identifier)
 	if err != nil {
 		return Decision{}, err
 	}
-	for _, other := range known {
-		if other.Ref.PubKey != a.Ref.PubKey && !slices.Contains(other.Maintainers, a.Ref.PubKey) {
-			continue
-		}
-		d := accepted()
-		d.drop("", mine.held...)
-		gone := mine.ids()
-		if len(gone) > 0 {
-			d.drop("", statesWithout(k, known, a.Ref.Identifier, gone)...)
-		}
-		return d, nil
+	vouched, _ := from(a.Ref.PubKey, a.Ref.Identifier).isVouchedFor(k, nil)
+	switch {
+	case moved:
+		d = accepted()
+		d.leaves = map[string]string{mine.accepted.ID: a.Ref.Identifier}
+	case named:
+		d = accepted()
+	case vouched:
+		d, err = p.hold(k, c, a.Ref.Identifier, proto.PhaseVouched, mine.held...)
+	default:
+		d = healable(ReasonNotListed, messageNotListed, []string{MissingAnnouncement(a.Ref.Identifier)})
 	}
-	return healable(ReasonNotListed, messageNotListed, []string{MissingAnnouncement(a.Ref.Identifier)}), nil
+	d.drop("", mine.held...)
+	return d, err
 }
 
 // releaseAnnouncement decides a held announcement whose repository has git data now.
@@ -82,10 +99,27 @@ func (p *Policy) releaseAnnouncement(k Knowledge, entry *held.Entry) (Decision, 
 		return rejected(ReasonBlacklisted, messageRefused), nil
 	case !a.ListsService(p.domain):
 		return rejected(ReasonNotListed, messageNotListed), nil
-	case !p.hosted.Empty() && !p.hosted.Has(a.Ref):
-		return rejected(ReasonNotWhitelisted, messageNotHosted), nil
+	}
+	if allowed, err := p.mayBeHosted(k, a.Ref); !allowed || err != nil {
+		return notWhitelisted(a.Ref), err
 	}
 	return accepted(), nil
+}
+
+// releaseVouched decides a held announcement of a maintainer again, because an announcement was accepted that may name its author, or a
+// new writer begins. It stays while held announcements vouch for it.
+func (p *Policy) releaseVouched(k Knowledge, entry *held.Entry) (d Decision, stays bool, err error) {
+	if p.refused.Has(entry.Announcement.Ref) {
+		return rejected(ReasonBlacklisted, messageRefused), false, nil
+	}
+	named, err := isNamedByAccepted(k, entry.Event.PubKey, entry.Identifier)
+	if named || err != nil {
+		return accepted(), false, err
+	}
+	if vouched, _ := from(entry.Event.PubKey, entry.Identifier).isVouchedFor(k, nil); vouched {
+		return Decision{Outcome: proto.Done}, true, nil
+	}
+	return forgotten(ReasonNotListed, messageNotListed), false, nil
 }
 
 // own is what is known of the announcements of one author and identifier.
@@ -96,13 +130,7 @@ type own struct {
 
 func ownAnnouncements(k Knowledge, ref nip34.RepoRef) (own, error) {
 	have, err := k.AcceptedAt(ref.Address())
-	o := own{accepted: have}
-	for _, e := range k.HeldOf(ref.Identifier) {
-		if e.Announcement != nil && e.Announcement.Ref == ref {
-			o.held = append(o.held, e)
-		}
-	}
-	return o, err
+	return own{accepted: have, held: slices.Collect(k.HeldAt(ref.Address()))}, err
 }
 
 // supersede says whether one of them takes the place of ev.
@@ -111,86 +139,30 @@ func (o own) supersede(ev *nostr.Event) bool {
 		slices.ContainsFunc(o.held, func(e *held.Entry) bool { return !nip34.Replaces(ev, e.Event) })
 }
 
-func (o own) ids() map[string]bool {
-	ids := map[string]bool{}
-	if o.accepted != nil {
-		ids[o.accepted.ID] = true
-	}
-	for _, e := range o.held {
-		ids[e.Event.ID] = true
-	}
-	return ids
-}
-
-// announcements gives all of an identifier, accepted and held: both count for maintainers (spec/purgatory.md, What waits).
-func announcements(k Knowledge, identifier string) ([]*nip34.Announcement, error) {
-	served, err := k.AcceptedAnnouncements(identifier)
-	if err != nil {
-		return nil, err
-	}
-	all := slices.Clip(served)
-	for _, e := range k.HeldOf(identifier) {
-		if e.Announcement != nil {
-			all = append(all, e.Announcement)
-		}
-	}
-	return all, nil
-}
-
-// statesWithout gives the held states of an identifier that no announcement stands for once those with the ids in gone are gone:
-// all of them, or, while another owner's announcement of that identifier remains, none (spec/purgatory.md, What waits).
-func statesWithout(k Knowledge, known []*nip34.Announcement, identifier string, gone map[string]bool) []*held.Entry {
-	for _, a := range known {
-		if !gone[a.Event.ID] {
-			return nil
-		}
-	}
-	var states []*held.Entry
-	for _, e := range k.HeldOf(identifier) {
-		if e.Event.Kind == nip34.KindState {
-			states = append(states, e)
-		}
-	}
-	return states
-}
-
-// crowded refuses an event of an author for which purgatory has no room. Anybody may write there, and all of it is kept in memory.
-func (p *Policy) crowded(k Knowledge, author string) (Decision, bool) {
-	load := k.HeldLoad(author)
-	switch {
-	case p.mostByAuthor > 0 && load.OfAuthor >= p.mostByAuthor:
-		return forgotten(ReasonCrowded, "rate-limited: too many events of this author wait for git data here; push what waits, or try again later"), true
-	case p.mostBytes > 0 && load.Bytes >= p.mostBytes:
-		return forgotten(ReasonCrowded, "rate-limited: too much waits for git data here; try again later"), true
-	}
-	return Decision{}, false
-}
-
-// holdNew writes the event of a candidate into purgatory, under an identifier.
-func (p *Policy) holdNew(c *candidate.Candidate, identifier string) (Decision, error) {
-	now := p.now().UTC()
-	entry, err := held.NewEntry(proto.Held{
-		Event: c.Event, Identifier: identifier, Source: c.Source, Relay: c.Relay, Client: c.Client,
-		Phase: proto.PhaseWaiting, HeldAt: now, ExpiresAt: now.Add(p.hold),
-	})
-	if err != nil {
-		return Decision{}, err
-	}
-	return Decision{Outcome: proto.HeldBack, Message: proto.MessagePurgatory, Hold: []*held.Entry{entry}}, nil
-}
-
 // revived gives the entry with its clock started anew.
 func (p *Policy) revived(entry *held.Entry) *held.Entry {
 	again := *entry
-	again.Phase, again.ExpiresAt = proto.PhaseWaiting, p.now().UTC().Add(p.hold)
+	if again.Phase != proto.PhaseVouched {
+		again.Phase = proto.PhaseWaiting
+	}
+	again.ExpiresAt = p.now().UTC().Add(p.lifetime(again.Phase))
 	return &again
 }
 
 // drop adds entries to what is deleted. remember is the reason to remember them by, or "".
 func (d *Decision) drop(remember string, entries ...*held.Entry) {
 	for _, e := range entries {
-		if !slices.ContainsFunc(d.Drop, func(x Dropped) bool { return x.Entry.Key == e.Key }) {
-			d.Drop = append(d.Drop, Dropped{Entry: e, Remember: remember})
-		}
+		d.add(Dropped{Entry: e, Remember: remember})
 	}
+}
+
+func (d *Decision) add(x Dropped) {
+	if d.dropped[x.Entry.Key] {
+		return
+	}
+	if d.dropped == nil {
+		d.dropped = map[string]bool{}
+	}
+	d.dropped[x.Entry.Key] = true
+	d.Drop = append(d.Drop, x)
 }

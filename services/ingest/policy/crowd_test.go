@@ -1,6 +1,7 @@
 package policy_test
 
 import (
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -8,33 +9,26 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 )
 
-func (w *world) HeldLoad(author string) held.Load {
-	var load held.Load
-	for _, e := range w.held {
-		load.Bytes += len(e.Event.String())
-		if e.Event.PubKey == author {
-			load.OfAuthor++
-		}
-	}
-	return load
-}
-
-// TestPurgatoryIsBounded, by author and in all: what is refused is not remembered, and what replaces a held event needs no room.
+// TestPurgatoryIsBounded, by author and in all: what is refused is not remembered, what replaces a held event needs no room of its own,
+// and what is full in all makes room (held.Ledger has the rest).
 func TestPurgatoryIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		perAuthor, bytes int
 		refused          []string // authors whose next one is
+		evicts           bool
 	}{
-		"unbounded":  {0, 0, nil},
-		"with room":  {2, 1 << 20, nil},
-		"per author": {1, 1 << 20, []string{alice}},
-		"in all":     {2, 100, []string{alice, bob}},
+		"unbounded":  {0, 0, nil, false},
+		"with room":  {2, 1 << 20, nil, false},
+		"per author": {1, 1 << 20, []string{alice}, false},
+		"in all":     {2, 2000, nil, true},
+		"too small":  {2, 100, []string{alice, bob}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -53,23 +47,29 @@ func TestPurgatoryIsBounded(t *testing.T) {
 				if refused := slices.Contains(tc.refused, author); refused != (d.Outcome == proto.Rejected) || refused && (d.Remember || !strings.HasPrefix(d.Message, "rate-limited: ")) {
 					t.Errorf("%.4s…: %+v", author, d)
 				}
+				if evicts := len(d.Drop) == 1 && d.Drop[0].Evicted && d.Drop[0].Remember == ""; evicts != tc.evicts {
+					t.Errorf("%.4s…: drops %+v", author, d.Drop)
+				}
 			}
-			if d, err := rules.Decide(w, user(announce(alice, "x", 1001))); err != nil || d.Outcome != proto.HeldBack || len(d.Drop) != 1 {
+			if name == "too small" {
+				return
+			}
+			if d, err := rules.Decide(w, user(announce(alice, "x", 1001))); err != nil || d.Outcome != proto.HeldBack || len(d.Drop) != 1 || d.Drop[0].Evicted {
 				t.Errorf("the newer announcement: %+v, %v", d, err)
 			}
 		})
 	}
 }
 
-// counting counts how often the held events of an identifier are looked through.
+// counting counts how often held events are looked for.
 type counting struct {
 	policy.Knowledge
 	looks int
 }
 
-func (k *counting) HeldOf(identifier string) []*held.Entry {
+func (k *counting) HeldAt(address nip34.Address) iter.Seq[*held.Entry] {
 	k.looks++
-	return k.Knowledge.HeldOf(identifier)
+	return k.Knowledge.HeldAt(address)
 }
 
 // TestRepeatedTagsCostNothing: a deletion request may name an address ten thousand times, or ones that are never held.

@@ -8,9 +8,11 @@ package policy
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip70"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
@@ -29,7 +31,9 @@ type Knowledge interface {
 	// Holder gives where the event at an address stands to which older ones give way; it may have expired since, and then is accepted no more.
 	Holder(nip34.Address) (holder eventdb.Entry, held bool, err error)
 	// AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.
-	AcceptedAnnouncements(identifier string) ([]*nip34.Announcement, error)
+	AcceptedAnnouncements(identifier string) (iter.Seq[*nip34.Announcement], error)
+	// AcceptedNaming gives those of them that name this key among their maintainers.
+	AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error)
 	// Deleted says whether an accepted deletion request of its author names the event.
 	Deleted(*nostr.Event) (bool, error)
 	// Vouched says whether an accepted event names this one, by id, or by address where it has one.
@@ -38,24 +42,30 @@ type Knowledge interface {
 	Held(id string) *held.Entry
 	// HeldOf gives the held events of an identifier, in order of their keys.
 	HeldOf(identifier string) []*held.Entry
-	// HeldLoad gives how much is held, and how much of it is by an author. What is decided together may not be counted yet.
-	HeldLoad(author string) held.Load
+	// HeldAt gives the held events at an address.
+	HeldAt(nip34.Address) iter.Seq[*held.Entry]
+	// HeldAnnouncements gives the held announcements of an identifier.
+	HeldAnnouncements(identifier string) iter.Seq[*held.Entry]
+	// HeldNaming gives those of them that name this key among their maintainers.
+	HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry]
+	// Room gives what is counted of the held events. It must not be changed.
+	Room() *held.Ledger
 	// RejectedBefore gives the answer that the event got within the last days; false if it was not rejected.
 	RejectedBefore(id string) (message string, before bool)
 }
 
 // Policy is the configured part of the rules.
 type Policy struct {
-	domain       string
-	blacklist    map[string]bool // public keys
-	hosted       RepositoryList  // empty: all
-	refused      RepositoryList
-	keepDeleted  bool // deletion requests do not touch what is accepted
-	maxFuture    time.Duration
-	hold, silent time.Duration
-	mostByAuthor int // held events; 0: any number
-	mostBytes    int // of all held events; 0: any number
-	now          func() time.Time
+	domain      string
+	blacklist   map[string]bool // public keys
+	hosted      RepositoryList  // empty: all
+	refused     RepositoryList
+	keepDeleted bool // deletion requests do not touch what is accepted
+	maxFuture   time.Duration
+	waits       time.Duration // how long a held event waits for its git data
+	silent      time.Duration // how long an announcement is kept after that
+	bounds      held.Bounds
+	now         func() time.Time
 }
 
 // New reads the rules from settings. An error is one sentence that names the setting and what would be right. now is the clock.
@@ -67,8 +77,13 @@ func New(s config.Settings, now func() time.Time) (*Policy, error) {
 	p := &Policy{
 		domain: domain, now: now,
 		maxFuture: time.Duration(s.MaxFutureSeconds) * time.Second,
-		hold:      s.HoldDuration, silent: s.SilentDuration,
-		mostByAuthor: s.HeldPerAuthor, mostBytes: s.HeldBytes,
+		waits:     s.HoldDuration, silent: s.SilentDuration,
+		bounds: held.Bounds{
+			Bytes: s.HeldBytes, Reserved: s.HeldReservedBytes,
+			Author: held.Load{Events: s.HeldPerAuthor, Bytes: s.HeldBytesPerAuthor},
+			Client: held.Load{Events: s.HeldPerClient, Bytes: s.HeldBytesPerClient},
+			Relay:  held.Load{Events: s.HeldPerRelay, Bytes: s.HeldBytesPerRelay},
+		},
 		keepDeleted: s.IgnoreDeletions,
 		blacklist:   map[string]bool{},
 	}
@@ -85,7 +100,7 @@ func New(s config.Settings, now func() time.Time) (*Policy, error) {
 	if p.refused, err = ParseRepositoryList(s.RepositoryBlacklist); err != nil {
 		return nil, fmt.Errorf("NGIT_REPOSITORY_BLACKLIST: %w", err)
 	}
-	if p.hold <= 0 || p.silent <= 0 {
+	if p.waits <= 0 || p.silent <= 0 {
 		return nil, errors.New("NGIT_PURGATORY_HOLD and NGIT_PURGATORY_SILENT must be longer than nothing, like 30m and 24h")
 	}
 	return p, nil
@@ -105,18 +120,28 @@ type Decision struct {
 	// Changes of the held events; an entry is never in both.
 	Hold []*held.Entry // to be written
 	Drop []Dropped     // to be deleted
+
+	// Next are candidates to be decided right after this one, because of it.
+	Next []*candidate.Candidate
+
+	dropped map[string]bool   // keys of Drop
+	leaves  map[string]string // ids of accepted announcements that stand for nothing any more, and their identifiers
 }
 
 // Dropped is a held event that goes.
 type Dropped struct {
 	Entry    *held.Entry
 	Remember string // reason to remember it by, so that it is not fetched again; "": forgotten
+	Evicted  bool   // it had to make room
 }
 
 // Decide decides one candidate. It is pure but for the clock, which it reads for expirations and for the times in held entries.
 // An error is one of reading; nothing was decided then.
 func (p *Policy) Decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	d, err := p.decide(k, c)
+	if err == nil {
+		err = p.conclude(k, c, &d)
+	}
 	if err != nil {
 		return Decision{}, fmt.Errorf("decide event %s of kind %d: %w", c.Event.ID, c.Event.Kind, err)
 	}
@@ -184,8 +209,14 @@ func (p *Policy) known(k Knowledge, c *candidate.Candidate) (Decision, bool, err
 
 // refuse answers for events that can be refused by looking at nothing else.
 func (p *Policy) refuse(c *candidate.Candidate) (Decision, bool) {
+	if d, large := tooLarge(c); large {
+		return d, true
+	}
 	if p.hasExpired(c) {
 		return rejected(ReasonExpired, messageExpired), true
+	}
+	if isProtected(c.Event) {
+		return rejected(ReasonProtected, messageProtected), true
 	}
 	if nostr.IsEphemeralKind(c.Event.Kind) {
 		return forgotten(ReasonEphemeral, "invalid: ephemeral events are not stored"), true
@@ -224,6 +255,12 @@ func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func
 	return otherwise()
 }
 
+// isProtected says whether an event is protected (NIP-70), or a repost of one that is. Such an event may be taken only from its
+// author, on an authenticated connection, and no candidate comes that way.
+func isProtected(ev *nostr.Event) bool {
+	return nip70.IsProtected(*ev) || nip70.HasEmbeddedProtected(*ev)
+}
+
 // isSuperseded says whether the log has given the place of this event to another. That has to be what every index of the log says, whenever it reads
 // it: an older event would take the newer one's message in the log, and only who reads the log later would have it.
 func isSuperseded(k Knowledge, ev *nostr.Event) (bool, error) {
@@ -246,6 +283,7 @@ const (
 	messageUnwelcome = "blocked: this author is not welcome here"
 	messageDeleted   = "blocked: its author has asked for its deletion"
 	messageExpired   = "invalid: the event has expired"
+	messageProtected = "blocked: protected events (NIP-70) are taken only from their authors, who cannot authenticate here"
 )
 
 func accepted() Decision { return Decision{Outcome: proto.Accepted} }

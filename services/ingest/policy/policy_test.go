@@ -2,6 +2,7 @@ package policy_test
 
 import (
 	"fmt"
+	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -82,6 +83,14 @@ func (w *world) hold(evs ...*nostr.Event) *world {
 	return w
 }
 
+// vouch holds announcements as maintainers' that list us nowhere.
+func (w *world) vouch(evs ...*nostr.Event) *world {
+	for _, ev := range evs {
+		w.holdAs(proto.PhaseVouched, now, ev.Tags.GetD(), ev)
+	}
+	return w
+}
+
 func (w *world) holdAs(phase proto.Phase, expires time.Time, identifier string, ev *nostr.Event) *world {
 	e, err := held.NewEntry(proto.Held{Event: ev, Identifier: identifier, Source: proto.SourceUser, Phase: phase, HeldAt: now.Add(-time.Hour), ExpiresAt: expires})
 	if err != nil {
@@ -123,7 +132,7 @@ func (w *world) Holder(a nip34.Address) (eventdb.Entry, bool, error) {
 	return place, true, err
 }
 
-func (w *world) AcceptedAnnouncements(identifier string) ([]*nip34.Announcement, error) {
+func (w *world) AcceptedAnnouncements(identifier string) (iter.Seq[*nip34.Announcement], error) {
 	var all []*nip34.Announcement
 	for _, ev := range w.accepted {
 		if ev.Kind == 30617 && ev.Tags.GetD() == identifier {
@@ -134,7 +143,15 @@ func (w *world) AcceptedAnnouncements(identifier string) ([]*nip34.Announcement,
 			all = append(all, a)
 		}
 	}
-	return all, nil
+	return slices.Values(all), nil
+}
+
+func (w *world) AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error) {
+	all, err := w.AcceptedAnnouncements(identifier)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Collect(all), func(a *nip34.Announcement) bool { return !slices.Contains(a.Maintainers, pubkey) }), nil
 }
 
 func (w *world) Deleted(ev *nostr.Event) (bool, error) {
@@ -179,6 +196,35 @@ func (w *world) HeldOf(identifier string) []*held.Entry {
 	}
 	held.SortByKey(of)
 	return of
+}
+
+func (w *world) heldThat(is func(*held.Entry) bool) iter.Seq[*held.Entry] {
+	return slices.Values(slices.DeleteFunc(slices.Clone(w.held), func(e *held.Entry) bool { return !is(e) }))
+}
+
+func (w *world) HeldAt(address nip34.Address) iter.Seq[*held.Entry] {
+	return w.heldThat(func(e *held.Entry) bool {
+		at, ok := e.Address()
+		return ok && at == address
+	})
+}
+
+func (w *world) HeldAnnouncements(identifier string) iter.Seq[*held.Entry] {
+	return w.heldThat(func(e *held.Entry) bool { return e.Announcement != nil && e.Identifier == identifier })
+}
+
+func (w *world) HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry] {
+	return w.heldThat(func(e *held.Entry) bool {
+		return e.Announcement != nil && e.Identifier == identifier && slices.Contains(e.Announcement.Maintainers, pubkey)
+	})
+}
+
+func (w *world) Room() *held.Ledger {
+	l := held.NewLedger()
+	for _, e := range w.held {
+		l.Add(e)
+	}
+	return l
 }
 
 func (w *world) RejectedBefore(id string) (string, bool) { m, ok := w.rejected[id]; return m, ok }

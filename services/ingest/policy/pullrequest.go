@@ -4,30 +4,27 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/held"
 )
 
-// pullRequest decides kinds 1618 and 1619: they wait for their commit, under the identifier of the first of their repositories that
-// is accepted.
+// pullRequest decides kinds 1618 and 1619: they wait for their commit, under an identifier where it can be hunted for and released.
 func (p *Policy) pullRequest(k Knowledge, c *candidate.Candidate) (Decision, error) {
-	identifier, nowhere, err := placeOf(k, c, c.Event)
+	identifier, nowhere, err := p.placeOf(k, c, c.Event)
 	if err != nil || identifier == "" {
 		return nowhere, err
 	}
-	if refusal, full := p.crowded(k, c.Event.PubKey); full {
-		return refusal, nil
-	}
-	return p.holdNew(c, identifier)
+	return p.hold(k, c, identifier, proto.PhaseWaiting)
 }
 
 // placeOf is the identifier that the pull request or update ev of a candidate belongs under. If that is nowhere, it is "", and the decision says why.
-func placeOf(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (identifier string, nowhere Decision, err error) {
+func (p *Policy) placeOf(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (identifier string, nowhere Decision, err error) {
 	pr, err := nip34.ParsePullRequest(ev)
 	if err != nil {
 		return "", invalid(err), nil
 	}
-	identifier, missing, err := identifierOf(k, pr)
+	identifier, missing, err := p.identifierOf(k, pr)
 	if err != nil {
 		return "", Decision{}, err
 	}
@@ -37,9 +34,14 @@ func placeOf(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (identifier s
 	return identifier, Decision{}, nil
 }
 
-// identifierOf finds where a pull request, or an update of one, belongs. An update that names no accepted repository belongs where
-// its pull request does. An identifier of "" means nowhere; missing says what would change that.
-func identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier string, missing []string, err error) {
+// maxTagged bounds how many of the repositories that an event tags are looked at.
+const maxTagged = 100
+
+// identifierOf finds where a pull request, or an update of one, belongs: under the identifier of the first repository that it tags
+// that is hosted here, or whose owner maintains one that is. What tags accepted announcements only whose repositories are
+// elsewhere belongs under the first of those. An update that tags none belongs where its pull request does. An identifier of ""
+// means nowhere; missing says what would change that.
+func (p *Policy) identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier string, missing []string, err error) {
 	repos := pr.Repos
 	if pr.Update {
 		root, err := k.Accepted(pr.Root)
@@ -51,22 +53,30 @@ func identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier string, missin
 		}
 		repos = append(repos, nip34.RootRefs(root)...)
 	}
-	for _, ref := range repos {
+	elsewhere := ""
+	for _, ref := range repos[:min(len(repos), maxTagged)] {
+		here, err := p.isServed(k, ref.PubKey, ref.Identifier)
+		if err != nil {
+			return "", nil, err
+		}
+		if here {
+			return ref.Identifier, nil, nil
+		}
 		have, err := k.AcceptedAt(ref.Address())
 		if err != nil {
 			return "", nil, err
 		}
-		if have != nil {
-			return ref.Identifier, nil, nil
+		if have != nil && elsewhere == "" {
+			elsewhere = ref.Identifier
 		}
 		missing = append(missing, ref.String())
 	}
-	return "", missing, nil
+	return elsewhere, missing, nil
 }
 
 // releasePullRequest decides a held pull request or update whose commit is there.
 func (p *Policy) releasePullRequest(k Knowledge, c *candidate.Candidate, entry *held.Entry) (Decision, error) {
-	identifier, nowhere, err := placeOf(k, c, entry.Event)
+	identifier, nowhere, err := p.placeOf(k, c, entry.Event)
 	if err != nil || identifier == "" {
 		return nowhere, err
 	}

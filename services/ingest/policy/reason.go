@@ -14,6 +14,7 @@ const (
 	ReasonExpired        Reason = "expired"   // NIP-40
 	ReasonEphemeral      Reason = "ephemeral" // not stored
 	ReasonFuture         Reason = "future"
+	ReasonProtected      Reason = "protected"          // NIP-70
 	ReasonNotListed      Reason = "service_not_listed" // an announcement that does not list us
 	ReasonNoAnnouncement Reason = "no_announcement"
 	ReasonUnauthorized   Reason = "unauthorized"

@@ -3,8 +3,7 @@ package policy
 import (
 	"time"
 
-	"github.com/nbd-wtf/go-nostr/nip40"
-
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
@@ -44,9 +43,16 @@ func (p *Policy) release(k Knowledge, c *candidate.Candidate) (Decision, error) 
 		d = rejected(ReasonDeleted, messageDeleted)
 	case p.hasExpired(c):
 		d = rejected(ReasonExpired, messageExpired)
+	case isProtected(c.Event):
+		d = rejected(ReasonProtected, messageProtected)
 	case superseded:
 		d = duplicate(messageNewer)
 		d.drop(rememberSuperseded, entry)
+	case entry.Phase == proto.PhaseVouched:
+		var stays bool
+		if d, stays, err = p.releaseVouched(k, entry); stays || err != nil {
+			return d, err
+		}
 	default:
 		if d, err = p.releaseByKind(k, c, entry); err != nil {
 			return Decision{}, err
@@ -80,8 +86,8 @@ func (p *Policy) releaseByKind(k Knowledge, c *candidate.Candidate, entry *held.
 }
 
 func (p *Policy) hasExpired(c *candidate.Candidate) bool {
-	at := nip40.GetExpiration(c.Event.Tags)
-	return at >= 0 && !p.now().Before(at.Time())
+	at := eventdb.Expiration(c.Event)
+	return at != 0 && int64(at) < p.now().Unix() // its second is still alive, as at the front door and in the index
 }
 
 // expire ends the time of a held event: a waiting announcement falls silent, everything else goes. Purgatory may give a reason to
@@ -96,7 +102,10 @@ func (p *Policy) expire(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	if c.Reason == "" && now.Add(p.tolerance()).Before(entry.ExpiresAt) {
 		return d, nil
 	}
-	if entry.Announcement != nil && entry.Phase == proto.PhaseWaiting {
+	switch {
+	case entry.Phase == proto.PhaseVouched:
+		return p.expireVouched(k, entry)
+	case entry.Announcement != nil && entry.Phase == proto.PhaseWaiting:
 		silent := *entry
 		silent.Phase, silent.ExpiresAt = proto.PhaseSilent, now.Add(p.silent)
 		d.Hold = []*held.Entry{&silent}
@@ -107,18 +116,32 @@ func (p *Policy) expire(k Knowledge, c *candidate.Candidate) (Decision, error) {
 		reason = c.Reason
 	}
 	d.drop(reason, entry)
-	if entry.Announcement != nil {
-		known, err := announcements(k, entry.Identifier)
-		if err != nil {
-			return Decision{}, err
-		}
-		d.drop(rememberExpired, statesWithout(k, known, entry.Identifier, map[string]bool{entry.Event.ID: true})...)
+	return d, nil
+}
+
+// expireVouched looks again at an announcement that is held with others': it has no time of its own. What goes may come again with the
+// next sync.
+func (p *Policy) expireVouched(k Knowledge, entry *held.Entry) (Decision, error) {
+	d := Decision{Outcome: proto.Done}
+	named, err := isNamedByAccepted(k, entry.Event.PubKey, entry.Identifier)
+	if err != nil {
+		return Decision{}, err
 	}
+	if named {
+		next, err := candidate.OfHeld(entry.Event, proto.ActionRelease)
+		d.Next = []*candidate.Candidate{next}
+		return d, err
+	}
+	if vouched, _ := from(entry.Event.PubKey, entry.Identifier).isVouchedFor(k, nil); vouched {
+		d.Hold = []*held.Entry{p.revived(entry)}
+		return d, nil
+	}
+	d.drop("", entry)
 	return d, nil
 }
 
 // tolerance is how far the clocks of purgatory and ingest may differ without an expiry being asked for in vain.
-func (p *Policy) tolerance() time.Duration { return min(p.hold/10, 5*time.Second) }
+func (p *Policy) tolerance() time.Duration { return min(p.waits/10, 5*time.Second) }
 
 // extend starts the clock of a held event anew.
 func (p *Policy) extend(k Knowledge, c *candidate.Candidate) Decision {

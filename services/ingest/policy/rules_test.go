@@ -20,6 +20,11 @@ func TestKnown(t *testing.T) {
 	a := announce(alice, "tree", 100)
 	note := event(bob, 1, 100, tag("a", repo(alice, "tree")))
 	ephemeral := event(bob, 20001, 100, tag("a", repo(alice, "tree")))
+	protected := event(bob, 1, 100, tag("a", repo(alice, "tree")), tag("-"))
+	heldProtected := announce(bob, "tree", 100, tag("-"))
+	repost := event(carol, 6, 100, tag("a", repo(alice, "tree")))
+	repost.Content = protected.String()
+	repost.ID = repost.GetID()
 	expired := event(bob, 1, 100, tag("a", repo(alice, "tree")), tag("expiration", "1799999999"))
 	expiring := event(bob, 1, 100, tag("a", repo(alice, "tree")), tag("expiration", "1800000001"))
 	request := event(bob, 5, 200, tag("e", note.ID))
@@ -46,6 +51,11 @@ func TestKnown(t *testing.T) {
 			want{outcome: proto.Rejected, reason: policy.ReasonRejectedBefore, message: "previously expired"}},
 		{"rejected before, by a user: decided anew", &world{rejected: map[string]string{list.ID: "previously expired"}}, user(list), nil,
 			isAccepted()},
+		{"protected, by a user", (&world{}).accept(a), user(protected), nil, isRejected(policy.ReasonProtected, "blocked: ")},
+		{"protected, from sync", (&world{}).accept(a), synced(protected), nil, isRejected(policy.ReasonProtected, "blocked: ")},
+		{"a repost of one", (&world{}).accept(a), synced(repost), nil, isRejected(policy.ReasonProtected, "blocked: ")},
+		{"protected, and held by an earlier version", (&world{}).hold(heldProtected), action(proto.ActionRelease, heldProtected), nil,
+			refusedWith(isRejected(policy.ReasonProtected, "blocked: "), dropped(heldProtected))},
 		{"expired", (&world{}).accept(a), user(expired), nil, isRejected(policy.ReasonExpired, "invalid: ")},
 		{"not expired yet", (&world{}).accept(a), user(expiring), nil, isAccepted()},
 		{"ephemeral", (&world{}).accept(a), user(ephemeral), nil,
@@ -106,13 +116,125 @@ func TestAnnouncement(t *testing.T) {
 			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(newer)}, drop: []string{dropped(a)}}},
 		{"not listing us, and of nobody's", nil, user(bobs), nil, notListed},
 		{"a maintainer's, named by an accepted one", (&world{}).accept(naming), user(bobs), nil, isAccepted()},
-		{"a maintainer's, named by a held one", (&world{}).hold(naming), user(bobs), nil, isAccepted()},
+		{"replaces one that lists us nowhere: held for its data", (&world{}).accept(announceElsewhere(alice, "tree", 50)), user(a), nil, isHeld(a)},
 		{"named for another identifier", (&world{}).accept(announce(alice, "bush", 100, tag("maintainers", bob))), user(bobs), nil, notListed},
 		{"drops us after it was accepted: hosting ends", (&world{}).accept(a).hold(s), user(gone), nil, isAccepted(dropped(s))},
-		{"drops us while held: hosting ends", (&world{}).hold(a, s), user(gone), nil, isAccepted(dropped(a), dropped(s))},
-		{"states stay while another owner's announcement does", (&world{}).hold(a, s, other), user(gone), nil, isAccepted(dropped(a))},
+		{"drops us while held: what never had data vouches for nothing", (&world{}).hold(a, s), user(gone), nil, refusedWith(notListed, dropped(a), dropped(s))},
+		{"states stay while another owner's announcement does", (&world{}).hold(a, s, other), user(gone), nil, refusedWith(notListed, dropped(a))},
+		{"and when hosting ends", (&world{}).accept(a, other).hold(s), user(gone), nil, isAccepted()},
 		{"drops us, but older than what is held", (&world{}).hold(newer, s), user(announceElsewhere(alice, "tree", 100)), nil, isDuplicate()},
 	})
+}
+
+func refusedWith(w want, drops ...string) want {
+	w.drop = drops
+	return w
+}
+
+func vouchedFor(ev *nostr.Event) want {
+	return want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{ev.ID[:8] + " vouched 24h30m0s"}}
+}
+
+// TestVouching: only git data that came here makes anybody else's announcement acceptable (spec/policy.md, Does not list us).
+func TestVouching(t *testing.T) {
+	t.Parallel()
+	const tree = "tree"
+	maintainers := func(who ...string) nostr.Tag { return append(nostr.Tag{"maintainers"}, who...) }
+	alices, newer := announce(alice, tree, 100, maintainers(bob)), announce(alice, tree, 300)
+	bobs := announceElsewhere(bob, tree, 100, maintainers(carol))
+	bobsNewer := announceElsewhere(bob, tree, 200)
+	carols := announceElsewhere(carol, tree, 100, maintainers(bob))
+	daves := announceElsewhere(dave, tree, 100)
+	left := announceElsewhere(alice, tree, 200, maintainers(bob))
+	later := announceElsewhere(alice, tree, 300)
+	notListed := isParked(policy.ReasonNotListed, "invalid: ", "d:tree")
+	silent := func(evs ...*nostr.Event) *world {
+		return (&world{}).vouch(evs...).holdAs(proto.PhaseSilent, now, tree, alices)
+	}
+	whitelist := func(s *config.Settings) { s.RepositoryWhitelist = []string{npub(alice)} }
+	run(t, []row{
+		{"A1 held, A2 elsewhere: refused, and A1 is gone", (&world{}).hold(alices), user(left), nil, refusedWith(notListed, dropped(alices))},
+		{"and then A3 lists us: held as any new one", nil, user(newer), nil, isHeld(newer)},
+		{"named by an accepted one", (&world{}).accept(alices), user(bobs), nil, isAccepted()},
+		{"named by a held one only", (&world{}).hold(alices), user(bobs), nil, vouchedFor(bobs)},
+		{"named by a silent one only", silent(), user(bobs), nil, vouchedFor(bobs)},
+		{"named by a maintainer of a held one", (&world{}).hold(alices).vouch(bobs), user(carols), nil, vouchedFor(carols)},
+		{"named by those who are not vouched for themselves", (&world{}).vouch(bobs), user(carols), nil, notListed},
+		{"named by a loop of those", (&world{}).vouch(bobs), user(announceElsewhere(carol, tree, 200, maintainers(bob))), nil, notListed},
+		{"named by a maintainer who was accepted", (&world{}).accept(bobs), user(carols), nil, isAccepted()},
+		{"not named", (&world{}).hold(alices), user(daves), nil, notListed},
+		{"who left us names others still", (&world{}).accept(left), user(bobs), nil, isAccepted()},
+		{"leaving once more is decided by the same rule", (&world{}).accept(left), user(later), nil, notListed},
+		{"a maintainer's replaced, still named", (&world{}).accept(alices, bobs), user(bobsNewer), nil, isAccepted()},
+		{"a maintainer's replaced, named by nobody any more", (&world{}).accept(bobs), user(bobsNewer), nil, notListed},
+		{"a held maintainer's replaced", (&world{}).hold(alices).vouch(bobs), user(bobsNewer), nil,
+			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{bobsNewer.ID[:8] + " vouched 24h30m0s"}, drop: []string{dropped(bobs)}}},
+		{"and those that it vouched for go", (&world{}).hold(alices).vouch(bobs, carols), user(bobsNewer), nil,
+			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{bobsNewer.ID[:8] + " vouched 24h30m0s"},
+				drop: []string{dropped(bobs), dropped(carols)}}},
+		{"submitted again it stays as it is", (&world{}).hold(alices).vouch(bobs), user(bobs), nil, want{outcome: proto.Duplicate, message: proto.MessagePurgatory}},
+		{"what vouched is deleted: all go, in a loop too", (&world{}).hold(alices).vouch(bobs, carols), user(event(alice, 5, 200, tag("e", alices.ID))), nil,
+			isAccepted(dropped(alices, "deleted by its author"), dropped(bobs), dropped(carols))},
+		{"but not while another vouches", (&world{}).hold(alices, announce(dave, tree, 100, maintainers(carol))).vouch(bobs, carols),
+			user(event(alice, 5, 200, tag("e", alices.ID))), nil, isAccepted(dropped(alices, "deleted by its author"))},
+		{"what vouched is replaced and names nobody", (&world{}).hold(alices).vouch(bobs), user(newer), nil,
+			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(newer)}, drop: []string{dropped(alices), dropped(bobs)}}},
+		{"what vouched is replaced and names the same", (&world{}).hold(alices).vouch(bobs), user(announce(alice, tree, 300, maintainers(bob))), nil,
+			want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{waiting(announce(alice, tree, 300, maintainers(bob)))}, drop: []string{dropped(alices)}}},
+		{"what vouched expires", silent(bobs), action(proto.ActionExpire, alices), nil,
+			want{outcome: proto.Done, drop: []string{dropped(alices, "previously expired"), dropped(bobs)}}},
+		{"its own time over, it is kept with what vouches", (&world{}).hold(alices).vouch(bobs), action(proto.ActionExpire, bobs), nil,
+			want{outcome: proto.Done, hold: []string{bobs.ID[:8] + " vouched 24h30m0s"}}},
+		{"or goes, and may come again", (&world{}).vouch(bobs), action(proto.ActionExpire, bobs), nil, want{outcome: proto.Done, drop: []string{dropped(bobs)}}},
+		{"released once an accepted one names it", (&world{}).accept(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil, isAccepted(dropped(bobs))},
+		{"not before", (&world{}).hold(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil, want{outcome: proto.Done}},
+		{"no state starts its clock or makes it wait for data", (&world{}).hold(alices).vouch(bobs), user(state(bob, tree, 200)), nil,
+			isHeld(state(bob, tree, 200), alices)},
+
+		{"the whitelist does not matter to maintainers of what is hosted", (&world{}).accept(alices), user(announce(bob, tree, 100)), whitelist, isHeld(announce(bob, tree, 100))},
+		{"nor to their maintainers", (&world{}).accept(alices, bobs), user(announce(carol, tree, 100)), whitelist, isHeld(announce(carol, tree, 100))},
+		{"nor while what is hosted waits for data", (&world{}).hold(alices), user(announce(bob, tree, 100)), whitelist, isHeld(announce(bob, tree, 100))},
+		{"nor at the release", (&world{}).accept(alices).hold(announce(bob, tree, 100)), action(proto.ActionRelease, announce(bob, tree, 100)), whitelist,
+			isAccepted(dropped(announce(bob, tree, 100)))},
+		{"but to maintainers of what is elsewhere", (&world{}).accept(left), user(announce(bob, tree, 100)), whitelist,
+			isRejected(policy.ReasonNotWhitelisted, "blocked: ")},
+		{"and to those of another identifier", (&world{}).accept(alices), user(announce(bob, "bush", 100)), whitelist,
+			isRejected(policy.ReasonNotWhitelisted, "blocked: ")},
+	})
+	rules, err := policy.New(settings(), func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := rules.Decide((&world{}).hold(alices).vouch(bobs, carols), action(proto.ActionRelease, alices))
+	if err != nil || len(d.Next) != 1 || d.Next[0].Event.ID != bobs.ID || d.Next[0].Action != proto.ActionRelease || len(d.Next[0].Raw) == 0 {
+		t.Errorf("the release is followed by %+v, %v; want the maintainer whom it names", d.Next, err)
+	}
+}
+
+// TestACrowdIsNotVouchedIn: one held announcement that names hundreds of keys lets none of them in.
+func TestACrowdIsNotVouchedIn(t *testing.T) {
+	t.Parallel()
+	rules, err := policy.New(settings(), func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := nostr.Tag{"maintainers"}
+	for n := range 500 {
+		names = append(names, person(100+n))
+	}
+	w := (&world{}).hold(announce(alice, "tree", 100, names))
+	for n := range 500 {
+		ev := announceElsewhere(person(100+n), "tree", 100)
+		d, err := rules.Decide(w, user(ev))
+		if err != nil || d.Outcome != proto.HeldBack {
+			t.Fatalf("%d: %s, %v", n, d.Outcome, err)
+		}
+		w.held = append(w.held, d.Hold...)
+	}
+	d, err := rules.Decide(w, user(event(alice, 5, 200, tag("a", repo(alice, "tree")))))
+	if err != nil || len(d.Drop) != 501 {
+		t.Errorf("%d go with what vouched for them, %v; want all", len(d.Drop), err)
+	}
 }
 
 func TestState(t *testing.T) {
@@ -160,6 +282,9 @@ func TestPullRequest(t *testing.T) {
 	lower := event(bob, 1619, 200, commit, tag("e", pr.ID))
 	issue := event(bob, 1621, 100, tag("a", repo(alice, "tree")))
 	prs := &world{}
+	naming := announce(alice, "tree", 100, tag("maintainers", carol))
+	carols := event(bob, 1618, 100, commit, tag("a", repo(carol, "tree")))
+	elsewhereFirst := event(bob, 1618, 100, commit, tag("a", repo(dave, "bush")), tag("a", repo(carol, "tree")))
 	run(t, []row{
 		{"without c", (&world{}).accept(a), user(event(bob, 1618, 100, tag("a", repo(alice, "tree")))), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
 		{"c is no commit", (&world{}).accept(a), user(event(bob, 1618, 100, tag("c", "main"), tag("a", repo(alice, "tree")))), nil,
@@ -170,6 +295,9 @@ func TestPullRequest(t *testing.T) {
 		{"unknown repository, from sync", prs, synced(pr), nil, isParked(policy.ReasonOrphan, "invalid: ", repo(alice, "tree"))},
 		{"the same name of another owner", (&world{}).accept(announce(carol, "tree", 100)), user(pr), nil, isRejected(policy.ReasonOrphan, "invalid: ")},
 		{"one of two repositories", (&world{}).accept(a), user(two), nil, isHeld(two)},
+		{"repository of a maintainer who announces elsewhere", (&world{}).accept(naming, announceElsewhere(carol, "tree", 100)), user(carols), nil, isHeld(carols)},
+		{"of a maintainer who announces nothing", (&world{}).accept(naming), user(carols), nil, isHeld(carols)},
+		{"of somebody whom only a held announcement names", (&world{}).hold(naming), user(carols), nil, isRejected(policy.ReasonOrphan, "invalid: ")},
 		{"update of an accepted one", (&world{}).accept(a, pr), user(update), nil, isHeld(update)},
 		{"update by e", (&world{}).accept(a, pr), user(lower), nil, isHeld(lower)},
 		{"update of a held one", (&world{}).accept(a).holdAs(proto.PhaseWaiting, now, "tree", pr), synced(update), nil,
@@ -182,8 +310,8 @@ func TestPullRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, ev := range []*nostr.Event{two, update} {
-		d, err := p.Decide((&world{}).accept(a, pr), user(ev))
+	for _, ev := range []*nostr.Event{two, update, carols, elsewhereFirst} {
+		d, err := p.Decide((&world{}).accept(naming, pr, announceElsewhere(dave, "bush", 100), announceElsewhere(carol, "tree", 100)), user(ev))
 		if err != nil || len(d.Hold) != 1 || d.Hold[0].Identifier != "tree" {
 			t.Errorf("kind %d belongs to %+v, %v; want tree", ev.Kind, d.Hold, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/draft"
@@ -27,11 +28,13 @@ type batch struct {
 	accepted []int // of decided, in order
 	healed   []*candidate.Candidate
 	bytes    int
+
+	committed bool
 }
 
 // decided is one candidate and what came of it.
 type decided struct {
-	msg       jetstream.Msg // nil: a parked event that was decided again
+	msg       jetstream.Msg // nil: a parked or held event that was decided again
 	arrived   time.Time     // when the candidate was published
 	candidate *candidate.Candidate
 	decision  policy.Decision
@@ -43,18 +46,26 @@ func (w *Writer) newBatch(ctx context.Context, size int, now time.Time) (*batch,
 	return &batch{
 		size: size, now: now, view: view, head: view.Seq(), held: w.Held.Seq(),
 		draft: draft.New(ctx, draft.Base{
-			Log: view, Held: w.Held, Rejected: w.Rejected, KeepDeleted: w.KeepDeleted, Now: now,
+			Log: view, Held: w.Held, Rejected: w.Rejected, Announced: w.announced, KeepDeleted: w.KeepDeleted, Now: now,
 		}),
 	}, nil
 }
 
-func (b *batch) close() { b.view.Close() }
+// close ends the batch. What was read for its decisions is kept for the next one, unless they were not committed.
+func (w *Writer) close(b *batch) {
+	b.view.Close()
+	if b.committed {
+		w.announced.Trim()
+	} else {
+		w.announced.Forget()
+	}
+}
 
 // full says whether the batch should be committed before anything more is decided.
 func (b *batch) full() bool { return len(b.decided) >= b.size || b.bytes >= maxBatchBytes }
 
-// fill decides what was fetched, in order, until the batch is full. Parked events whose time has come are decided right after the
-// event that they were waiting for, whether that is in this batch or the next one: the log does not depend on where a batch ends.
+// fill decides what was fetched, in order, until the batch is full. Parked and held events whose time has come are decided right after
+// the event that they were waiting for, whether that is in this batch or the next one: the log does not depend on where a batch ends.
 func (w *Writer) fill(b *batch) *undecidedError {
 	for !b.full() {
 		if len(w.healed) > 0 {
@@ -109,6 +120,9 @@ func (w *Writer) decide(b *batch, x decided) *undecidedError {
 	x.decision = d
 	for _, dropped := range d.Drop {
 		b.draft.Drop(dropped.Entry)
+		if dropped.Evicted {
+			w.Metrics.evicted.WithLabelValues(obs.KindLabel(dropped.Entry.Event.Kind)).Inc()
+		}
 		if dropped.Remember != "" {
 			b.draft.Reject(rejectionOf(&candidate.Candidate{Event: dropped.Entry.Event, Relay: dropped.Entry.Relay}, dropped.Remember, nil))
 		}
@@ -130,11 +144,13 @@ func (w *Writer) decide(b *batch, x decided) *undecidedError {
 	}
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)
+	next := d.Next
 	if keys := policy.Arrivals(c.Event, d.Outcome); len(keys) > 0 {
 		b.draft.Arrived(keys)
-		if healed := w.Park.Take(keys, b.now); len(healed) > 0 {
-			w.healed = append(healed, w.healed...)
-		}
+		next = append(next, w.Park.Take(keys, b.now)...)
+	}
+	if len(next) > 0 {
+		w.healed = append(next, w.healed...)
 	}
 	return nil
 }

@@ -12,7 +12,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/config"
 	"tendril.dev/proto"
+	"tendril.dev/services/ingest/policy"
 )
 
 // message is a candidate that was never on a stream.
@@ -47,11 +49,16 @@ type outcome struct {
 }
 
 // decideAll decides the candidates in batches of sizes that next gives.
-func decideAll(t *testing.T, candidates []message, next func() int) outcome {
+func decideAll(t *testing.T, settings config.Settings, candidates []message, next func() int) outcome {
 	t.Helper()
 	b := openBus(t, t.TempDir())
 	// A replica whose turn never comes: this test takes its steps by hand.
+	rules, err := policy.New(settings, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
 	r := start(t, b, "batching", func(w *Writer) {
+		w.Policy = rules
 		w.turn.beforePull = func() { <-t.Context().Done() }
 	})
 	if err := r.begin(t.Context()); err != nil {
@@ -172,9 +179,13 @@ func TestBatchesDecideAsOneByOne(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(seed, 7))
 			candidates := story(rng, 300)
-			single := decideAll(t, candidates, func() int { return 1 })
-			batched := decideAll(t, candidates, func() int { return 1 + rng.IntN(60) })
-			if len(single.log) < 10 || len(single.held) == 0 || len(single.rejected) == 0 {
+			settings := testSettings()
+			if seed%2 == 0 { // and little room, so that much has to make room
+				settings.HeldBytes, settings.HeldReservedBytes, settings.HeldPerAuthor = 8000, 4000, 3
+			}
+			single := decideAll(t, settings, candidates, func() int { return 1 })
+			batched := decideAll(t, settings, candidates, func() int { return 1 + rng.IntN(60) })
+			if len(single.log) < 5 || len(single.held) == 0 || len(single.rejected) == 0 {
 				t.Fatalf("a dull story: %d logged, %d held, %d rejected", len(single.log), len(single.held), len(single.rejected))
 			}
 			for _, part := range []struct {

@@ -12,6 +12,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/draft"
 	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
@@ -151,20 +152,28 @@ func (w *Writer) commitRejections(ctx context.Context, d *draft.Draft) error {
 }
 
 // heal deletes held events that a crash between two commits left behind: the log has them, or something newer in their place, or a
-// deletion request for them.
+// deletion request for them. Announcements that are held with others' are decided again: what they waited for may have ended
+// just before the crash.
 func (w *Writer) heal(ctx context.Context) error {
 	b, err := w.newBatch(ctx, w.BatchSize, time.Now())
 	if err != nil {
 		return err
 	}
-	defer b.close()
+	defer w.close(b)
 	for _, e := range w.Held.All() {
 		over, err := policy.Over(b.draft, e)
 		if err != nil {
 			return fmt.Errorf("look after held event %s: %w", e.Event.ID, err)
 		}
-		if over {
+		switch {
+		case over:
 			b.draft.Drop(e)
+		case e.Phase == proto.PhaseVouched:
+			again, err := candidate.OfHeld(e.Event, proto.ActionRelease)
+			if err != nil {
+				return err
+			}
+			w.healed = append(w.healed, again)
 		}
 	}
 	changes := b.draft.HeldChanges()

@@ -17,6 +17,7 @@ type Metrics struct {
 	fenced        prometheus.Counter
 	stored        *prometheus.CounterVec
 	rejections    *prometheus.CounterVec
+	evicted       *prometheus.CounterVec
 	synced        *prometheus.CounterVec
 	hot, cold     prometheus.Gauge
 	invalidated   prometheus.Counter
@@ -40,6 +41,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 			Help: "Commits that were refused because another writer had moved the head."}),
 		stored:     counter("ngit_events_stored_total", "Events accepted into the log.", "kind"),
 		rejections: counter("ngit_events_rejected_total", "Events rejected.", "kind", "reason"),
+		evicted:    counter("ngit_ingest_evicted_total", "Held events dropped to make room for others.", "kind"),
 		synced:     counter("ngit_sync_events_total", "New events, accepted or held, by where they came from.", "source"),
 		hot:        gauge("ngit_sync_rejected_hot_cache_current", "Rejected events that are kept whole for a moment, in case what they miss arrives."),
 		cold:       gauge("ngit_sync_rejected_cold_index_current", "Ids of rejected events that are remembered."),
@@ -54,7 +56,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		served: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ngit_ingest_event_to_served_seconds",
 			Help: "Time from a candidate's arrival on the bus to its event being served.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}),
 	}
-	for _, c := range []prometheus.Collector{m.writer, m.fenced, m.stored, m.rejections, m.synced, m.hot, m.cold, m.invalidated,
+	for _, c := range []prometheus.Collector{m.writer, m.fenced, m.stored, m.rejections, m.evicted, m.synced, m.hot, m.cold, m.invalidated,
 		m.batchSize, m.batchDuration, m.queue, m.served} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)

@@ -17,6 +17,7 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/draft"
 	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
@@ -53,9 +54,10 @@ type Writer struct {
 	// Only the term that runs touches these.
 	lanes       *lanes
 	fetched     []jetstream.Msg        // taken from the lanes, not decided yet
-	healed      []*candidate.Candidate // parked events that are decided again, before anything else
-	careful     int                    // so many candidates are decided one by one, because one of a batch does not fit
-	failing     map[string]failing     // candidates that could not be decided, by event
+	healed      []*candidate.Candidate // parked and held events that are decided again, before anything else
+	announced   *draft.Announced
+	careful     int                // so many candidates are decided one by one, because one of a batch does not fit
+	failing     map[string]failing // candidates that could not be decided, by event
 	decidedEver uint64
 
 	turn         *turn
@@ -72,7 +74,7 @@ func New(ctx context.Context, o Options) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Writer{Options: o, turn: t, failing: map[string]failing{}, beforeCommit: func() {}, afterEvents: func() {}}, nil
+	return &Writer{Options: o, turn: t, announced: draft.NewAnnounced(), failing: map[string]failing{}, beforeCommit: func() {}, afterEvents: func() {}}, nil
 }
 
 // Run stands in line for the writer's turn and writes while it has it, until ctx ends. A commit that has begun is finished.
@@ -139,7 +141,7 @@ func (w *Writer) step(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer b.close()
+	defer w.close(b)
 	if u := w.fill(b); u != nil {
 		return w.undecided(ctx, b, u)
 	}
@@ -154,6 +156,7 @@ func (w *Writer) step(ctx context.Context) error {
 		b.giveBack(w)
 		return err
 	}
+	b.committed = true
 	w.trouble.over()
 	w.decidedEver += uint64(len(b.decided))
 	w.careful = max(0, w.careful-len(b.decided))
@@ -188,6 +191,7 @@ func (w *Writer) begin(ctx context.Context) error {
 	if w.lanes, err = openLanes(ctx, w.Bus.JS, w.BatchSize, w.Log); err != nil {
 		return err
 	}
+	w.announced.Forget() // another writer may have changed the log
 	if err := w.heal(ctx); err != nil {
 		w.lanes.close()
 		return err

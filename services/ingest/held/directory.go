@@ -1,0 +1,126 @@
+package held
+
+import (
+	"slices"
+
+	"tendril.dev/lib/nip34"
+)
+
+// Directory finds held events by what decisions ask for. It is not safe for concurrent use, but the slices that it gives never change:
+// an entry that comes is written behind them, and one that goes leaves in a copy.
+type Directory struct {
+	byKey        map[string]*Entry
+	byID         map[string]*Entry
+	byIdentifier map[string]map[string]*Entry // identifier -> key
+	byAddress    map[nip34.Address][]*Entry
+	announced    map[string][]*Entry // announcements by identifier
+	naming       map[nip34.RepoRef][]*Entry
+}
+
+// NewDirectory makes an empty one.
+func NewDirectory() *Directory {
+	return &Directory{
+		byKey: map[string]*Entry{}, byID: map[string]*Entry{}, byIdentifier: map[string]map[string]*Entry{},
+		byAddress: map[nip34.Address][]*Entry{}, announced: map[string][]*Entry{}, naming: map[nip34.RepoRef][]*Entry{},
+	}
+}
+
+// Add takes an entry in. No entry of its key may be there.
+func (d *Directory) Add(e *Entry) {
+	d.byKey[e.Key], d.byID[e.Event.ID] = e, e
+	of := d.byIdentifier[e.Identifier]
+	if of == nil {
+		of = map[string]*Entry{}
+		d.byIdentifier[e.Identifier] = of
+	}
+	of[e.Key] = e
+	if address, ok := e.Address(); ok {
+		d.byAddress[address] = append(d.byAddress[address], e)
+	}
+	if e.Announcement == nil {
+		return
+	}
+	d.announced[e.Identifier] = append(d.announced[e.Identifier], e)
+	for _, maintainer := range e.Announcement.Maintainers {
+		name := nip34.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
+		d.naming[name] = append(d.naming[name], e)
+	}
+}
+
+// Remove takes the entry of a key out and returns it; nil if there is none.
+func (d *Directory) Remove(key string) *Entry {
+	e := d.byKey[key]
+	if e == nil {
+		return nil
+	}
+	delete(d.byKey, key)
+	delete(d.byID, e.Event.ID)
+	of := d.byIdentifier[e.Identifier]
+	delete(of, key)
+	if len(of) == 0 {
+		delete(d.byIdentifier, e.Identifier)
+	}
+	if address, ok := e.Address(); ok {
+		removeFrom(d.byAddress, address, e)
+	}
+	if e.Announcement == nil {
+		return e
+	}
+	removeFrom(d.announced, e.Identifier, e)
+	for _, maintainer := range e.Announcement.Maintainers {
+		removeFrom(d.naming, nip34.RepoRef{PubKey: maintainer, Identifier: e.Identifier}, e)
+	}
+	return e
+}
+
+func removeFrom[K comparable](lists map[K][]*Entry, name K, e *Entry) {
+	list := lists[name]
+	i := slices.Index(list, e)
+	if i < 0 {
+		return
+	}
+	if len(list) == 1 {
+		delete(lists, name)
+		return
+	}
+	lists[name] = slices.Concat(list[:i], list[i+1:])
+}
+
+// ByID returns the held event of that id, or nil.
+func (d *Directory) ByID(id string) *Entry { return d.byID[id] }
+
+// ByKey returns the entry of that key, or nil.
+func (d *Directory) ByKey(key string) *Entry { return d.byKey[key] }
+
+// At returns the held events at an address.
+func (d *Directory) At(address nip34.Address) []*Entry { return slices.Clip(d.byAddress[address]) }
+
+// Announcements returns the held announcements of an identifier.
+func (d *Directory) Announcements(identifier string) []*Entry {
+	return slices.Clip(d.announced[identifier])
+}
+
+// Naming returns the held announcements of an identifier that name this key among their maintainers.
+func (d *Directory) Naming(identifier, pubkey string) []*Entry {
+	return slices.Clip(d.naming[nip34.RepoRef{PubKey: pubkey, Identifier: identifier}])
+}
+
+// OfIdentifier returns the held events of an identifier, in order of their keys.
+func (d *Directory) OfIdentifier(identifier string) []*Entry {
+	return sorted(d.byIdentifier[identifier])
+}
+
+// All returns every held event, in order of their keys.
+func (d *Directory) All() []*Entry { return sorted(d.byKey) }
+
+// Len is how many events are held.
+func (d *Directory) Len() int { return len(d.byKey) }
+
+func sorted(entries map[string]*Entry) []*Entry {
+	list := make([]*Entry, 0, len(entries))
+	for _, e := range entries {
+		list = append(list, e)
+	}
+	SortByKey(list)
+	return list
+}

@@ -1,0 +1,206 @@
+package held
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+)
+
+var start = time.Unix(1_800_000_000, 0)
+
+// one makes an entry of an author that is about so large and whose time ends after so many seconds.
+func one(author string, kib int, ends int, change ...func(*Entry)) *Entry {
+	ev := &nostr.Event{Kind: 30617, PubKey: strings.Repeat("0", 64-len(author)) + author, Content: strings.Repeat("x", max(0, kib<<10-1100)),
+		CreatedAt: nostr.Timestamp(ends), Tags: nostr.Tags{{"d", author}}}
+	ev.ID = ev.GetID()
+	e, err := NewEntry(proto.Held{Event: ev, Identifier: author, Phase: proto.PhaseWaiting, ExpiresAt: start.Add(time.Duration(ends) * time.Second)})
+	if err != nil {
+		panic(err)
+	}
+	for _, c := range change {
+		c(e)
+	}
+	return e
+}
+
+func silent(e *Entry)                 { e.Phase = proto.PhaseSilent }
+func reserved(e *Entry)               { e.Reserved = true }
+func client(name string) func(*Entry) { return func(e *Entry) { e.Client = name } }
+func relay(name string) func(*Entry)  { return func(e *Entry) { e.Relay = name } }
+
+func TestAdmit(t *testing.T) {
+	t.Parallel()
+	const mib = 1 << 20
+	bounds := Bounds{Bytes: 4 * mib, Reserved: mib, Author: Load{3, mib}, Client: Load{4, 2 * mib}, Relay: Load{100, 3 * mib}}
+	many := func(n int, make func(i int) *Entry) (list []*Entry) {
+		for i := range n {
+			list = append(list, make(i))
+		}
+		return list
+	}
+	heavy := one("a", 900, 50)
+	for name, c := range map[string]struct {
+		held    []*Entry
+		new     *Entry
+		leaving []int
+		full    Full
+		drop    []int // of held
+	}{
+		"into nothing":                                    {nil, one("a", 10, 1), nil, NotFull, nil},
+		"an author with as many as may be":                {[]*Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), nil, FullForAuthor, nil},
+		"one of whom is replaced":                         {[]*Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), []int{1}, NotFull, nil},
+		"and another author":                              {[]*Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("b", 1, 4), nil, NotFull, nil},
+		"an author's silent ones make room, oldest first": {[]*Entry{one("a", 1, 3, silent), one("a", 1, 2, silent), one("a", 1, 1)}, one("a", 1, 4), nil, NotFull, []int{1}},
+		"an author with too many bytes":                   {[]*Entry{one("a", 900, 1)}, one("a", 200, 4), nil, FullForAuthor, nil},
+		"silent ones that are too few":                    {[]*Entry{one("a", 900, 1), one("a", 10, 1, silent)}, one("a", 200, 4), nil, FullForAuthor, nil},
+		"a client with as many as may be, by many keys":   {many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("c")), nil, FullForClient, nil},
+		"another client":                                  {many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("d")), nil, NotFull, nil},
+		"a client with too many bytes":                    {many(2, func(i int) *Entry { return one(fmt.Sprint(i), 900, i, client("c")) }), one("9", 400, 9, client("c")), nil, FullForClient, nil},
+		"a relay may bring more":                          {many(3, func(i int) *Entry { return one(fmt.Sprint(i), 900, i, relay("c")) }), one("9", 300, 9, relay("c")), nil, NotFull, nil},
+		"but not any number":                              {many(3, func(i int) *Entry { return one(fmt.Sprint(i), 1000, i, relay("c")) }), one("9", 300, 9, relay("c")), nil, FullForRelay, nil},
+		"a full one: silent ones go, whoever's, oldest first": {append(many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1000, i) }), one("7", 40, 9, silent), one("8", 40, 8, silent)),
+			one("9", 30, 9), nil, NotFull, []int{5}},
+		"then the oldest of the heaviest author": {append(many(30, func(i int) *Entry { return one(fmt.Sprint(i), 105, i) }), one("a", 500, 40), one("a", 400, 39)),
+			one("99", 50, 99), nil, NotFull, []int{31}},
+		"or of the heaviest client, whose keys cost nothing": {append(many(4, func(i int) *Entry { return one(fmt.Sprint(i), 500, 50-i, client("c")) }), many(4, func(i int) *Entry { return one(fmt.Sprint("b", i), 510, i) })...),
+			one("99", 100, 99), nil, NotFull, []int{3}},
+		"among the light the oldest":       {many(40, func(i int) *Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 100, 99), nil, NotFull, []int{39}},
+		"the newcomer, if nobody has more": {many(40, func(i int) *Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 500, 99), nil, FullInAll, nil},
+		"whose older ones go otherwise":    {append(many(33, func(i int) *Entry { return one(fmt.Sprint(i), 97, i) }), heavy), one("a", 110, 99), nil, NotFull, []int{33}},
+		"owners have room of their own":    {many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1020, i) }), one("9", 500, 9, reserved), nil, NotFull, nil},
+		"and address":                      {many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, reserved, client("c")), nil, NotFull, nil},
+		"where strangers do not make room": {append(many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1000, i) }), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, NotFull, []int{3}},
+		"nor they for strangers":           {append(many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1000, i, silent) }), one("8", 900, 0, reserved)), one("9", 300, 9, reserved), nil, NotFull, []int{4}},
+		"but are bounded too":              {[]*Entry{one("9", 900, 1, reserved)}, one("9", 300, 9, reserved), nil, FullForAuthor, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			l := NewLedger()
+			for _, e := range c.held {
+				l.Add(e)
+			}
+			before := l.All(false)
+			var leaving []*Entry
+			for _, i := range c.leaving {
+				leaving = append(leaving, c.held[i])
+			}
+			drop, full := l.Admit(bounds, c.new, leaving)
+			var got []int
+			for _, e := range drop {
+				got = append(got, slices.Index(c.held, e))
+			}
+			if full != c.full || !slices.Equal(got, c.drop) {
+				t.Errorf("full %d, drops %v; want %d, %v", full, got, c.full, c.drop)
+			}
+			if l.All(false) != before {
+				t.Error("the decision has changed the ledger")
+			}
+		})
+	}
+}
+
+// TestLedgerAgreesWithWhatIsHeld holds a ledger against plain sums, and the bounds against what Admit lets in.
+func TestLedgerAgreesWithWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	bounds := Bounds{Bytes: 400 << 10, Reserved: 100 << 10, Author: Load{20, 100 << 10}, Client: Load{30, 150 << 10}, Relay: Load{50, 200 << 10}}
+	l, held := NewLedger(), map[string]*Entry{}
+	for step := range 5000 {
+		e := one(fmt.Sprint(random.IntN(12)), 1+random.IntN(20), step, func(e *Entry) {
+			switch random.IntN(4) {
+			case 0:
+				e.Client = fmt.Sprint(random.IntN(5))
+			case 1:
+				e.Relay = fmt.Sprint(random.IntN(3))
+			case 2:
+				e.Reserved = true
+			}
+			if random.IntN(3) == 0 {
+				e.Phase = proto.PhaseSilent
+			}
+		})
+		drop, full := l.Admit(bounds, e, nil)
+		for _, gone := range drop {
+			if gone.Reserved != e.Reserved || held[gone.Key] == nil {
+				t.Fatalf("step %d drops %+v", step, gone.Held)
+			}
+			delete(held, gone.Key)
+			l.Remove(gone)
+		}
+		if full == NotFull {
+			held[e.Key] = e
+			l.Add(e)
+		} else if len(drop) > 0 {
+			t.Fatal("refused, and others dropped for it")
+		}
+		copied := l.Copy()
+		copied.Remove(e)
+		sums := map[party]Load{}
+		for _, e := range held {
+			for _, p := range partiesOf(e) {
+				sums[p] = Load{sums[p].Events + 1, sums[p].Bytes + e.weight}
+			}
+		}
+		for p, sum := range sums {
+			most, _ := bounds.of(p)
+			if p.kind == everybody {
+				most = Load{Bytes: bounds.Bytes}
+				if p.reserved {
+					most.Bytes = bounds.Reserved
+				}
+			}
+			if l.load(p) != sum || most.Bytes > 0 && sum.Bytes > most.Bytes || most.Events > 0 && sum.Events > most.Events {
+				t.Fatalf("step %d: %+v has %+v, the ledger says %+v, at most %+v", step, p, sum, l.load(p), most)
+			}
+		}
+		if l.loads.Len() != len(sums) || l.heavy.Len() != len(sums) {
+			t.Fatalf("step %d: %d parties are counted and %d weighed, want %d", step, l.loads.Len(), l.heavy.Len(), len(sums))
+		}
+	}
+}
+
+// TestSetCounts: the set's ledger follows what comes, is replaced and goes.
+func TestSetCounts(t *testing.T) {
+	t.Parallel()
+	s, a, b := NewSet(), one("a", 5, 1), one("a", 5, 2)
+	later := *a
+	later.Phase = proto.PhaseSilent
+	s.Apply(Change{Seq: 1, Key: a.Key, Entry: a}, Change{Seq: 2, Key: b.Key, Entry: b}, Change{Seq: 3, Key: a.Key, Entry: &later})
+	if load := s.Ledger().Author(false, a.Event.PubKey); load.Events != 2 || load.Bytes < 8<<10 || load.Bytes > 12<<10 {
+		t.Errorf("%+v for two events of 5 KiB", load)
+	}
+	if first, quiet := s.Ledger().first(party{kind: everybody}); first != &later || !quiet {
+		t.Errorf("%v goes first", first)
+	}
+	s.Apply(Change{Seq: 4, Key: a.Key}, Change{Seq: 5, Key: b.Key})
+	if load := s.Ledger().All(false); load != (Load{}) {
+		t.Errorf("%+v of nothing", load)
+	}
+}
+
+// BenchmarkAdmit: room is made at the same cost however much is held.
+func BenchmarkAdmit(b *testing.B) {
+	for _, n := range []int{1000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			l := NewLedger()
+			for i := range n {
+				l.Add(one(fmt.Sprint(i), 2, i, client(fmt.Sprint(i/10))))
+			}
+			bounds := Bounds{Bytes: l.All(false).Bytes, Author: Load{2000, 4 << 20}, Client: Load{4000, 8 << 20}}
+			new := one("99999999", 2, n, client("new"))
+			for b.Loop() {
+				drop, full := l.Admit(bounds, new, nil)
+				if len(drop) == 0 || full != NotFull {
+					b.Fatal(full)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,142 @@
+package policy
+
+import (
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/held"
+)
+
+// conclude adds to a decision what follows from it for other held events. With an announcement that goes, whatever took it from purgatory, go the
+// held announcements for which nobody vouches any more, and the held states of an identifier that nobody announces any more. With
+// one that is accepted, those that it vouches for are released.
+func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d *Decision) error {
+	x := conclusion{k: k, c: c, d: d, gone: map[string]bool{}, checked: map[string]bool{}, steps: 4 * maxSteps}
+	for id := range d.leaves {
+		x.gone[id] = true
+	}
+	for _, dropped := range d.Drop {
+		if e := dropped.Entry; e.Event.ID != c.Event.ID || d.Outcome != proto.Accepted {
+			x.gone[e.Event.ID] = true
+		}
+	}
+	for i := 0; i < len(d.Drop); i++ { // it grows
+		e := d.Drop[i].Entry
+		if e.Announcement == nil || !x.gone[e.Event.ID] {
+			continue
+		}
+		remember := ""
+		if d.Drop[i].Remember == rememberExpired {
+			remember = rememberExpired
+		}
+		x.dropVouched(e)
+		if err := x.dropStates(e.Identifier, remember); err != nil {
+			return err
+		}
+	}
+	for _, identifier := range d.leaves {
+		if err := x.dropStates(identifier, ""); err != nil {
+			return err
+		}
+	}
+	x.keepOutOfHold()
+	if d.Outcome == proto.Accepted && c.Event.Kind == nip34.KindAnnouncement {
+		return x.releaseVouched()
+	}
+	return nil
+}
+
+type conclusion struct {
+	k       Knowledge
+	c       *candidate.Candidate
+	d       *Decision
+	gone    map[string]bool // ids of announcements that stand for nothing any more
+	checked map[string]bool // identifiers whose states were looked after
+	steps   int             // that are left for all walks together
+}
+
+func (x *conclusion) drop(remember string, e *held.Entry) {
+	x.gone[e.Event.ID] = true
+	x.d.drop(remember, e)
+}
+
+// dropVouched drops the announcements of maintainers that were held because of one that goes, and for which no other vouches. Those for
+// which that is not certain stay until their own time is over.
+func (x *conclusion) dropVouched(e *held.Entry) {
+	for _, maintainer := range e.Announcement.Maintainers {
+		ref := nip34.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
+		for other := range x.k.HeldAt(ref.Address()) {
+			if other.Phase != proto.PhaseVouched || x.gone[other.Event.ID] || x.steps <= 0 {
+				continue
+			}
+			w := from(maintainer, e.Identifier)
+			w.steps = min(w.steps, x.steps)
+			before := w.steps
+			vouched, certain := w.isVouchedFor(x.k, x.gone, x.d.Hold...)
+			x.steps -= before - w.steps
+			if !vouched && certain {
+				x.drop("", other)
+			}
+		}
+	}
+}
+
+// dropStates drops the held states of an identifier if no announcement of it remains (spec/purgatory.md, What waits).
+func (x *conclusion) dropStates(identifier, remember string) error {
+	if x.checked[identifier] || x.announces(identifier) {
+		return nil
+	}
+	announced, err := isAnnounced(x.k, identifier, x.gone)
+	if announced || err != nil {
+		return err
+	}
+	x.checked[identifier] = true
+	for _, e := range x.k.HeldOf(identifier) {
+		if e.Event.Kind == nip34.KindState {
+			x.d.drop(remember, e)
+		}
+	}
+	return nil
+}
+
+// announces says whether the decision itself brings an announcement of the identifier. One by which its author moves away is none.
+func (x *conclusion) announces(identifier string) bool {
+	ev := x.c.Event
+	if ev.Kind != nip34.KindAnnouncement || ev.Tags.GetD() != identifier || len(x.d.leaves) > 0 {
+		return false
+	}
+	return x.d.Outcome == proto.Accepted || x.d.Outcome == proto.HeldBack
+}
+
+// keepOutOfHold keeps what is dropped from being written.
+func (x *conclusion) keepOutOfHold() {
+	kept := x.d.Hold[:0]
+	for _, e := range x.d.Hold {
+		if !x.d.dropped[e.Key] {
+			kept = append(kept, e)
+		}
+	}
+	x.d.Hold = kept
+}
+
+// releaseVouched asks for another decision on the announcements of maintainers that waited for this one.
+func (x *conclusion) releaseVouched() error {
+	a, err := nip34.ParseAnnouncement(x.c.Event)
+	if err != nil {
+		return nil // it stands for nobody
+	}
+	for _, maintainer := range a.Maintainers {
+		ref := nip34.RepoRef{PubKey: maintainer, Identifier: a.Ref.Identifier}
+		for e := range x.k.HeldAt(ref.Address()) {
+			if e.Phase != proto.PhaseVouched || x.d.dropped[e.Key] {
+				continue
+			}
+			next, err := candidate.OfHeld(e.Event, proto.ActionRelease)
+			if err != nil {
+				return err
+			}
+			x.d.Next = append(x.d.Next, next)
+		}
+	}
+	return nil
+}

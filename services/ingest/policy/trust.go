@@ -1,0 +1,234 @@
+package policy
+
+import (
+	"iter"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/held"
+)
+
+// Who speaks for whom is asked backwards: from somebody to those who name him or her as a maintainer, to those who name these, and so on.
+// Anybody may announce an identifier and name anybody, so that nothing here walks all announcements of one, and every walk has
+// an end.
+
+// maxSteps bounds one walk, in announcements that are looked at. Who cannot be reached within it is not reached.
+const maxSteps = 4096
+
+// walk looks for somebody among those who name others, at most so many steps.
+type walk struct {
+	identifier string
+	seen       map[string]bool
+	queue      []string
+	steps      int
+}
+
+func from(pubkey, identifier string) *walk {
+	return &walk{identifier: identifier, seen: map[string]bool{pubkey: true}, queue: []string{pubkey}, steps: maxSteps}
+}
+
+// next is the next key whose namers should be looked at; false: there is none, or the walk has become too long.
+func (w *walk) next() (pubkey string, ok bool) {
+	if len(w.queue) == 0 || w.steps <= 0 {
+		return "", false
+	}
+	pubkey, w.queue = w.queue[0], w.queue[1:]
+	return pubkey, true
+}
+
+// visit notes that an announcement was looked at, and goes on to its author.
+func (w *walk) visit(author string) (more bool) {
+	w.steps--
+	if !w.seen[author] {
+		w.seen[author] = true
+		w.queue = append(w.queue, author)
+	}
+	return w.steps > 0
+}
+
+// isNamedByAccepted says whether somebody is in the recursive maintainer set of another author's accepted announcement. Whoever
+// names somebody has announced the identifier, so that those who do so themselves are all that matters.
+func isNamedByAccepted(k Knowledge, pubkey, identifier string) (bool, error) {
+	naming, err := k.AcceptedNaming(identifier, pubkey)
+	return len(naming) > 0, err
+}
+
+// isHosted says whether the repository of an announcement is here: it is accepted and lists us.
+func (p *Policy) isHosted(k Knowledge, ref nip34.RepoRef) (bool, error) {
+	ev, err := k.AcceptedAt(ref.Address())
+	if err != nil || ev == nil {
+		return false, err
+	}
+	return p.listsUs(ev), nil
+}
+
+func (p *Policy) listsUs(ev *nostr.Event) bool {
+	a, err := nip34.ParseAnnouncement(ev)
+	return err == nil && a.ListsService(p.domain)
+}
+
+// speaksForHosted says whether somebody is in the recursive maintainer set of another author's announcement that is hosted here. With
+// waiting, those count too that list us and wait for their git data.
+func (p *Policy) speaksForHosted(k Knowledge, pubkey, identifier string, waiting bool) (bool, error) {
+	w := from(pubkey, identifier)
+	for at, ok := w.next(); ok; at, ok = w.next() {
+		naming, err := k.AcceptedNaming(identifier, at)
+		if err != nil {
+			return false, err
+		}
+		for _, a := range naming {
+			if a.Ref.PubKey != pubkey && a.ListsService(p.domain) {
+				return true, nil
+			}
+			if !w.visit(a.Ref.PubKey) {
+				return false, nil
+			}
+		}
+		if !waiting {
+			continue
+		}
+		for e := range k.HeldNaming(identifier, at) {
+			if e.Event.PubKey != pubkey && e.Phase == proto.PhaseWaiting {
+				return true, nil
+			}
+			if !w.visit(e.Event.PubKey) {
+				return false, nil
+			}
+		}
+	}
+	return false, nil
+}
+
+// isServed says whether somebody owns or maintains a repository of this identifier that is served here.
+func (p *Policy) isServed(k Knowledge, pubkey, identifier string) (bool, error) {
+	hosted, err := p.isHosted(k, nip34.RepoRef{PubKey: pubkey, Identifier: identifier})
+	if hosted || err != nil {
+		return hosted, err
+	}
+	return p.speaksForHosted(k, pubkey, identifier, false)
+}
+
+// isVouchedFor says whether held announcements of others say that somebody is a maintainer: there is one that lists us, and so waits for
+// git data of its own, in whose recursive maintainer set he or she is. What is in without, by ids, does not count, and what is in
+// with does. certain is false where the walk was too long to tell.
+func (w *walk) isVouchedFor(k Knowledge, without map[string]bool, with ...*held.Entry) (vouched, certain bool) {
+	pubkey := w.queue[0]
+	for at, ok := w.next(); ok; at, ok = w.next() {
+		for e := range chain(k.HeldNaming(w.identifier, at), naming(with, w.identifier, at)) {
+			if without[e.Event.ID] || e.Event.PubKey == pubkey {
+				continue
+			}
+			if e.Phase != proto.PhaseVouched {
+				return true, true
+			}
+			if !w.visit(e.Event.PubKey) {
+				return false, false
+			}
+		}
+	}
+	return false, w.steps > 0
+}
+
+// naming gives those of some entries that are announcements and name somebody as a maintainer.
+func naming(entries []*held.Entry, identifier, pubkey string) iter.Seq[*held.Entry] {
+	return func(yield func(*held.Entry) bool) {
+		for _, e := range entries {
+			if e.Announcement == nil || e.Identifier != identifier {
+				continue
+			}
+			for _, maintainer := range e.Announcement.Maintainers {
+				if maintainer == pubkey {
+					if !yield(e) {
+						return
+					}
+					break
+				}
+			}
+		}
+	}
+}
+
+func chain(lists ...iter.Seq[*held.Entry]) iter.Seq[*held.Entry] {
+	return func(yield func(*held.Entry) bool) {
+		for _, list := range lists {
+			for e := range list {
+				if !yield(e) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// speaksForAny says whether somebody is in the recursive maintainer set of any announcement of the identifier, accepted or held: both
+// count (spec/purgatory.md, What waits). Those who have announced it, or are named by somebody who has, are; and nobody else is.
+func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
+	own := nip34.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()
+	for range chain(k.HeldAt(own), k.HeldNaming(identifier, pubkey)) {
+		return true, nil
+	}
+	have, err := k.AcceptedAt(own)
+	if have != nil || err != nil {
+		return have != nil, err
+	}
+	return isNamedByAccepted(k, pubkey, identifier)
+}
+
+// isAnnounced says whether there is an announcement of the identifier, accepted or held, whose id is not in without.
+func isAnnounced(k Knowledge, identifier string, without map[string]bool) (bool, error) {
+	for e := range k.HeldAnnouncements(identifier) {
+		if !without[e.Event.ID] {
+			return true, nil
+		}
+	}
+	accepted, err := k.AcceptedAnnouncements(identifier)
+	if err != nil {
+		return false, err
+	}
+	for a := range accepted {
+		if !without[a.Event.ID] {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// maxRevived bounds how many held announcements one state event can restart: whoever names a busy maintainer in thousands of
+// announcements must not turn each of that maintainer's states into thousands of writes.
+const maxRevived = 64
+
+// spokenFor gives the held announcements that list us and for which somebody speaks, the own first.
+func spokenFor(k Knowledge, pubkey, identifier string) ([]*held.Entry, error) {
+	var entries []*held.Entry
+	take := func(e *held.Entry) {
+		if e.Announcement != nil && e.Phase != proto.PhaseVouched && len(entries) < maxRevived {
+			entries = append(entries, e)
+		}
+	}
+	for e := range k.HeldAt(nip34.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()) {
+		take(e)
+	}
+	w := from(pubkey, identifier)
+	for at, ok := w.next(); ok && len(entries) < maxRevived; at, ok = w.next() {
+		for e := range k.HeldNaming(identifier, at) {
+			if e.Event.PubKey != pubkey {
+				take(e)
+			}
+			if !w.visit(e.Event.PubKey) {
+				break
+			}
+		}
+		accepted, err := k.AcceptedNaming(identifier, at)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range accepted {
+			if !w.visit(a.Ref.PubKey) {
+				break
+			}
+		}
+	}
+	return entries, nil
+}
