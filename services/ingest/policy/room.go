@@ -18,6 +18,8 @@ const (
 	MaxStateBytes = 512 << 10
 	// MaxPullRequestBytes leaves room for the longest description that other forges allow, 64 Ki characters, in any script.
 	MaxPullRequestBytes = 256 << 10
+	// MaxDeletionBytes is some 1,700 names. Each is looked up three times, and no other event costs so much for its size.
+	MaxDeletionBytes = 128 << 10
 )
 
 // tooLarge refuses an event that is larger than those of its kind may be.
@@ -30,6 +32,8 @@ func tooLarge(c *candidate.Candidate) (Decision, bool) {
 		most = MaxStateBytes
 	case nip34.KindPR, nip34.KindPRUpdate:
 		most = MaxPullRequestBytes
+	case nip34.KindDeletion:
+		most = MaxDeletionBytes
 	}
 	if most == 0 || len(c.Raw) <= most {
 		return Decision{}, false

