@@ -100,7 +100,7 @@ func TestMaintainersOfHostedRepositories(t *testing.T) {
 	if ok, message := submit(t, p, eve.Announce("ours", "ours", nil, nil)); ok || !strings.HasPrefix(message, "blocked:") {
 		t.Errorf("a stranger's announcement is answered %v %q", ok, message)
 	}
-	if ok, message := submit(t, p, bob.Announce("ours", "ours", nil, nil)); !ok {
+	if ok, message := submit(t, p, bob.Announce("ours", "ours", nil, nil, nostr.Tag{"maintainers", ann.PubKey})); !ok {
 		t.Errorf("a maintainer's announcement is answered %q", message)
 	}
 	world.Await(t, "the maintainer's repository can be cloned", func() bool {
