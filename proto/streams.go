@@ -49,7 +49,7 @@ const (
 // Sizing is what differs between deployments.
 type Sizing struct {
 	Replicas       int           // of every stream and bucket: 1 or 3
-	CandidateBytes int64         // bound of the queues of candidates together; a full queue pushes back
+	CandidateBytes int64         // bound of each queue of candidates; a full queue pushes back
 	RejectedMaxAge time.Duration // how long rejected ids are remembered (policy.md: 7 days)
 	WorkerTTL      time.Duration // a worker that does not beat for so long is dead
 	ClaimWait      time.Duration // how long a candidate may be in the writer's hands before it is handed out again
@@ -77,9 +77,9 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		file = jetstream.MemoryStorage
 	}
 	configs := []jetstream.StreamConfig{
-		lane(StreamUser, "events of users that wait for ingest's decision", LaneUser.Subject(), s.CandidateBytes/4),
-		lane(StreamRelease, "what purgatory asks of ingest", LaneRelease.Subject(), s.CandidateBytes/4),
-		lane(StreamSync, "events of other relays that wait for ingest's decision", prefixCandidate+"sync.>", s.CandidateBytes/2),
+		lane(StreamUser, "events of users that wait for ingest's decision", LaneUser.Subject(), s.CandidateBytes),
+		lane(StreamRelease, "what purgatory asks of ingest", LaneRelease.Subject(), s.CandidateBytes),
+		lane(StreamSync, "events of other relays that wait for ingest's decision", prefixCandidate+"sync.>", s.CandidateBytes),
 		{
 			Name:               StreamEvents,
 			Description:        "the log: every accepted event",

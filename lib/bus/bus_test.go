@@ -117,7 +117,7 @@ func TestProvisionIsIdempotentAndSurvivesRestart(t *testing.T) {
 func TestFullCandidateQueuePushesBack(t *testing.T) {
 	t.Parallel()
 	sizing := proto.DefaultSizing()
-	sizing.CandidateBytes = 32 << 10
+	sizing.CandidateBytes = 16 << 10
 	b := open(t, bus.Options{Dir: t.TempDir(), Sizing: sizing})
 	payload := make([]byte, 1<<10)
 	fill := func(lane proto.Lane) (taken int, err error) {
@@ -136,7 +136,7 @@ func TestFullCandidateQueuePushesBack(t *testing.T) {
 			t.Fatalf("the full queue of %s answers %v, want maximum bytes exceeded", lane, err)
 		}
 		if taken < 5 || taken > 16 {
-			t.Errorf("%s took %d KiB of 32", lane, taken)
+			t.Errorf("%s took %d KiB of 16", lane, taken)
 		}
 	}
 	if _, err := b.JS.Publish(t.Context(), proto.LaneSyncLive.Subject(), payload); err == nil {

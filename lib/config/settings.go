@@ -54,7 +54,7 @@ type Bus struct {
 	NATSCreds      string        `env:"NGIT_NATS_CREDS" name:"nats-creds" help:"Credentials file for NATS."`
 	NATSReplicas   int           `env:"NGIT_NATS_REPLICAS" name:"nats-replicas" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen     string        `env:"NGIT_NATS_LISTEN" name:"nats-listen" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
-	CandidateBytes int64         `env:"NGIT_CANDIDATE_QUEUE_BYTES" name:"candidate-queue-bytes" default:"67108864" min:"8388608" max:"1099511627776" help:"Bound of the queues of undecided events, in bytes: half for synced events, a quarter for users' events, a quarter for releases from purgatory. A full queue slows its senders down."`
+	CandidateBytes int64         `env:"NGIT_CANDIDATE_QUEUE_BYTES" name:"candidate-queue-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Bound of each queue of undecided events, in bytes: users' events, releases from purgatory, synced events. A full queue slows its senders down. Less than 2 MiB is taken as 2 MiB, so that the largest event fits."`
 	WorkerTTL      time.Duration `env:"NGIT_WORKER_TTL" name:"worker-ttl" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
 	WriterTTL      time.Duration `env:"NGIT_WRITER_TTL" name:"writer-ttl" default:"5s" min:"100ms" max:"1h" help:"A writer that is silent for so long hands over to the standby."`
 	CandidateWait  time.Duration `env:"NGIT_CANDIDATE_ACK_WAIT" name:"candidate-ack-wait" default:"10s" min:"100ms" max:"1h" help:"A candidate that a writer took and did not decide is handed out again after this."`

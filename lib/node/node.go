@@ -169,11 +169,14 @@ func (n *Node) Close() error {
 	return err
 }
 
+// minCandidateBytes is a queue of candidates that the largest message fits into: one that never fits would be sent for ever.
+const minCandidateBytes = 2 << 20
+
 // Sizing turns settings into what the streams are made with.
 func Sizing(s config.Settings) proto.Sizing {
 	return proto.Sizing{
 		Replicas:       s.NATSReplicas,
-		CandidateBytes: s.CandidateBytes,
+		CandidateBytes: max(s.CandidateBytes, minCandidateBytes),
 		RejectedMaxAge: time.Duration(s.RejectedColdSeconds) * time.Second,
 		WorkerTTL:      s.WorkerTTL,
 		ClaimWait:      s.CandidateWait,
