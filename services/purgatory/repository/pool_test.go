@@ -310,12 +310,12 @@ func TestFoldersFromBeforePools(t *testing.T) {
 	t.Parallel()
 	s, w := gittest.Store(t), gittest.NewWork(t)
 	w.Commit("a", "1")
-	tip := w.Commit("a", "2")
+	w.Commit("a", "2")
 	r, err := s.Repo(nip34.RepoRef{PubKey: gittest.Owner, Identifier: "x"})
 	must(t, err)
 	must(t, os.MkdirAll(filepath.Dir(r.Path()), 0o755))
 	gittest.Git(t, t.TempDir(), "clone", "--quiet", "--bare", "--no-local", w.Dir, r.Path())
-	tip = w.Commit("a", "3")
+	tip := w.Commit("a", "3")
 	w.Git("push", "--quiet", r.Path(), "HEAD:refs/heads/main") // as loose objects
 	if _, err := os.Stat(filepath.Join(r.Path(), "objects", "info", "alternates")); err == nil {
 		t.Fatal("it borrows already")

@@ -94,10 +94,11 @@ func serve(t testing.TB, o smarthttp.Options) *house {
 	return &house{TB: t, Server: server, authority: a, registry: registry}
 }
 
-// repo makes a repository that is served.
+// repo makes a repository that is served. Its HEAD is as a release leaves it.
 func (h *house) repo(identifier string) *repository.Repo {
 	h.Helper()
 	r := gittest.Repo(h, h.authority.store, identifier)
+	gittest.Git(h, r.Path(), "symbolic-ref", "HEAD", "refs/heads/main")
 	h.authority.mu.Lock()
 	defer h.authority.mu.Unlock()
 	h.authority.known[identifier] = true
@@ -211,7 +212,7 @@ func TestClonesInEveryProtocolVersionAndShape(t *testing.T) {
 		git(empty, "fetch", "--quiet", "--depth=1", h.at("shapes"), first) // reachable, no tip
 		git(empty, "fetch", "--quiet", h.at("shapes"), last)
 	}
-	if _, err := r.SetRefs(t.Context(), map[string]string{"refs/heads/main": first}, nil, ""); err != nil {
+	if _, err := r.SetRefs(t.Context(), map[string]string{"refs/heads/main": first}, nil, "refs/heads/main"); err != nil {
 		t.Fatal(err)
 	}
 	empty := t.TempDir()
@@ -223,14 +224,14 @@ func TestClonesInEveryProtocolVersionAndShape(t *testing.T) {
 
 func TestEmptyRepositoryShowsItsBranch(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h, unborn := serve(t, smarthttp.Options{}), gittest.FirstBranch(t)
 	r := h.repo("empty")
 	if _, err := r.SetRefs(t.Context(), nil, nil, "refs/heads/trunk"); err != nil {
 		t.Fatal(err)
 	}
 	clone := filepath.Join(t.TempDir(), "clone")
 	gittest.Git(t, t.TempDir(), "clone", h.at("empty"), clone)
-	if branch := gittest.Git(t, clone, "symbolic-ref", "HEAD"); branch != "refs/heads/trunk" {
+	if branch := gittest.Git(t, clone, "symbolic-ref", "HEAD"); branch != unborn {
 		t.Errorf("the clone is on %s", branch)
 	}
 	for _, version := range []string{"0", "1"} {
@@ -240,7 +241,7 @@ func TestEmptyRepositoryShowsItsBranch(t *testing.T) {
 		}
 	}
 	status, _, body := h.get("GET", h.at("empty")+"/HEAD", nil)
-	if status != 200 || body != "ref: refs/heads/trunk\n" {
+	if status != 200 || body != "ref: "+unborn+"\n" {
 		t.Errorf("HEAD: %d %q", status, body)
 	}
 }
