@@ -102,6 +102,9 @@ func TestSlowRequestsDelayNobody(t *testing.T) {
 	} {
 		for who, client := range clients {
 			for _, sockets := range []int{30, 300} {
+				if sockets == 300 && who != "many addresses" {
+					continue // more of the same
+				}
 				t.Run(fmt.Sprintf("%d %s %s", sockets, name, who), func(t *testing.T) {
 					t.Parallel()
 					h := besieged(t, smarthttp.Options{})
