@@ -201,7 +201,7 @@ func disk(t *testing.T, dir string) (bytes int64) {
 // the disk when no event has come in time.
 func TestPushesWithoutEvents(t *testing.T) {
 	t.Parallel()
-	p := start(t, map[string]string{"NGIT_PURGATORY_HOLD": "45s", "NGIT_GIT_PRUNE_INTERVAL": "2s"})
+	p := start(t, map[string]string{"NGIT_PURGATORY_HOLD": "45s", "NGIT_GIT_PRUNE_INTERVAL": "2s", "NGIT_PENDING_PUSH_BYTES_PER_CLIENT": "33554432"})
 	n := moveIn(t, p)
 	git := filepath.Join(p.Dir, "data", "git")
 	before := disk(t, git)
