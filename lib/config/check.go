@@ -16,6 +16,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/obs"
 )
 
 // Check says what is wrong with the settings: the first wrong one, in one sentence with what would be right. It looks at nothing but
@@ -94,8 +95,8 @@ func (s Service) check() error {
 		return err
 	}
 	if s.RelayOwnerNsec != "" {
-		if kind, _, err := nip19.Decode(s.RelayOwnerNsec); err != nil || kind != "nsec" {
-			return &Error{"NGIT_RELAY_OWNER_NSEC", "", "is not a secret key (its value is not shown): want nsec1…, or nothing for a generated key"}
+		if _, err := PublicKey(s.RelayOwnerNsec); err != nil {
+			return &Error{"NGIT_RELAY_OWNER_NSEC", "", "is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key"}
 		}
 	}
 	if s.WorkerName != "" && !workerName.MatchString(s.WorkerName) {
@@ -140,6 +141,32 @@ func (b Bus) check() error {
 		}
 	}
 	return nil
+}
+
+// dropMalformed takes malformed entries out of the lists of who is not welcome, and says which. Other
+// GRASP servers leave them out too; to stop a start for one would take the whole service away. Lists
+// of who is welcome are strict: without its malformed entries such a list may be empty, and then
+// everybody is welcome.
+func (p *Policy) dropMalformed() (warnings []string) {
+	for _, list := range []struct {
+		name    string
+		entries *[]string
+		check   func(string) error
+	}{
+		{"NGIT_REPOSITORY_BLACKLIST", &p.RepositoryBlacklist, checkRepository},
+		{"NGIT_EVENT_BLACKLIST", &p.EventBlacklist, checkNpub},
+	} {
+		kept := []string(nil)
+		for _, entry := range *list.entries {
+			if err := list.check(entry); err != nil {
+				warnings = append(warnings, fmt.Sprintf("%s: the entry %.100q is left out: %v", list.name, entry, err))
+				continue
+			}
+			kept = append(kept, entry)
+		}
+		*list.entries = kept
+	}
+	return warnings
 }
 
 func (p Policy) check() error {
@@ -197,8 +224,8 @@ func (f Front) check() error {
 }
 
 func (o Observe) check() error {
-	if !slices.Contains([]string{"debug", "info", "warn", "error"}, strings.ToLower(o.LogLevel)) {
-		return &Error{"NGIT_LOG_LEVEL", o.LogLevel, "want debug, info, warn or error"}
+	if _, err := obs.ParseLevel(o.LogLevel); err != nil {
+		return &Error{"NGIT_LOG_LEVEL", o.LogLevel, err.Error()}
 	}
 	if !slices.Contains([]string{"text", "json"}, strings.ToLower(o.LogFormat)) {
 		return &Error{"NGIT_LOG_FORMAT", o.LogFormat, "want text or json"}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
@@ -34,7 +35,7 @@ func Parse(name string, args []string) (Settings, error) {
 func NewParser(grammar any, src *Source, options ...kong.Option) (*kong.Kong, error) {
 	parser, err := kong.New(grammar, append([]kong.Option{
 		kong.Vars{"version": "tendril " + obs.Version()},
-		kong.PostBuild(hideEnvironment),
+		kong.PostBuild(ourFlags),
 		kong.Resolvers(kong.ResolverFunc(src.resolve)),
 		kong.ValueFormatter(func(v *kong.Value) string { return describe(v.Help, v.Tag.Get) }),
 		kong.ExplicitGroups(groups),
@@ -47,8 +48,15 @@ func NewParser(grammar any, src *Source, options ...kong.Option) (*kong.Kong, er
 	return parser, nil
 }
 
-// Complete checks settings that were just parsed, brings the domain to its one spelling, and tells of names in src that are no settings.
+// Complete checks settings that were just parsed, brings the domain to its one spelling, drops
+// malformed entries of lists of who is not welcome, and tells of them and of names in src that are no
+// settings.
 func (s Settings) Complete(src *Source) (Settings, error) {
+	if err := src.refuse(); err != nil {
+		return s, err
+	}
+	s.Domain = strings.TrimRight(s.Domain, "/")
+	dropped := s.Policy.dropMalformed()
 	if err := s.Check(); err != nil {
 		return s, err
 	}
@@ -56,7 +64,7 @@ func (s Settings) Complete(src *Source) (Settings, error) {
 	if s.Domain, err = nip34.NormalizeDomain(s.Domain); err != nil {
 		return s, err // not reached: checked
 	}
-	s.Warnings = src.strangers()
+	s.Warnings = append(src.strangers(), dropped...)
 	if s.TrustForwardedFor && len(s.TrustedProxies) == 0 {
 		s.Warnings = append(s.Warnings, "NGIT_TRUST_FORWARDED_FOR believes any proxy with a loopback, private or link-local address; "+
 			"name yours in NGIT_TRUSTED_PROXIES instead")
@@ -73,14 +81,26 @@ func Sentence(err error) error {
 	return err
 }
 
-// hideEnvironment keeps kong from reading the environment by itself: it would take an empty value for a value, and it knows no `.env`.
-func hideEnvironment(k *kong.Kong) error {
+// ourFlags names every flag for its setting: NGIT_SYNC_BOOTSTRAP_RELAY_URL is
+// --sync-bootstrap-relay-url, as other GRASP servers have it. A declared name that differs works too.
+// It also keeps kong from reading the environment by itself: that would take an empty value for a
+// value, and it knows no `.env`.
+func ourFlags(k *kong.Kong) error {
 	return kong.Visit(k.Model, func(node kong.Visitable, next kong.Next) error {
 		if flag, ok := node.(*kong.Flag); ok {
 			flag.Envs, flag.Tag.Envs = nil, nil
+			if env := flag.Tag.Get("env"); env != "" && flag.Name != flagName(env) {
+				flag.Aliases = append(flag.Aliases, flag.Name)
+				flag.Name = flagName(env)
+			}
 		}
 		return next(nil)
 	})
+}
+
+// flagName is the flag of a setting, without the dashes.
+func flagName(env string) string {
+	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(env, prefix)), "_", "-")
 }
 
 // Process is where the settings of this process come from: its environment, and `.env`.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -116,6 +117,143 @@ NGIT_METRICS_TOP_N_REPOS=20
 	}
 }
 
+// TestWhatExistingEnvironmentsHold: forms of values that other GRASP servers take (ngit-grasp 3.0).
+func TestWhatExistingEnvironmentsHold(t *testing.T) {
+	t.Parallel()
+	s, err := parse(t, nil, []string{"HOME=/home/ann"}, "\ufeff"+strings.ReplaceAll(`# from its example
+export NGIT_DOMAIN=git.example.com/   # the public name
+NGIT_BASE_PATH=/
+NGIT_RELAY_NAME=Alice's GRASP relay
+NGIT_RELAY_DESCRIPTION="Of \"git\" # and nostr"
+NGIT_RELAY_OWNER_NSEC=`+strings.Repeat("Ab", 32)+`
+NGIT_GIT_DATA_PATH=${HOME}/git
+NGIT_LOG_LEVEL=debug,hyper=info,tokio=warn
+NGIT_REPOSITORY_WHITELIST= # nobody yet
+NGIT_REPOSITORY_BLACKLIST=npub1spam..., spam-repo,alice/x/y
+NGIT_EVENT_BLACKLIST=npub1spam...,`+npub+`
+NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true
+NGIT_RELAY_MAX_SUBSCRIPTIONS=77
+NGIT_METRICS_TOP_N_REPOS=500
+NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD=0
+NGIT_PRIVATE_MODE=false
+NGIT_HOLDING_RETENTION_SECS=7776000
+`, "\n", "\r\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, got := range map[string][2]string{
+		"domain":      {s.Domain, "git.example.com"},
+		"name":        {s.RelayName, "Alice's GRASP relay"},
+		"description": {s.RelayDescription, `Of "git" # and nostr`},
+		"git folder":  {s.GitDataPath, "/home/ann/git"},
+		"key":         {s.RelayOwnerNsec, strings.Repeat("Ab", 32)},
+	} {
+		if got[0] != got[1] {
+			t.Errorf("%s: %q, want %q", what, got[0], got[1])
+		}
+	}
+	if !s.AllowPrivate || s.MaxSubscriptions != 77 || s.TopRepos != 500 || len(s.RepositoryWhitelist) > 0 {
+		t.Errorf("settings: %+v", s)
+	}
+	if !reflect.DeepEqual(s.RepositoryBlacklist, []string{"spam-repo", "alice/x/y"}) || !reflect.DeepEqual(s.EventBlacklist, []string{npub}) {
+		t.Errorf("lists: %q, %q", s.RepositoryBlacklist, s.EventBlacklist)
+	}
+	want := []string{
+		"NGIT_HOLDING_RETENTION_SECS is set, but there is no such setting",
+		`NGIT_REPOSITORY_BLACKLIST: the entry "npub1spam..." is left out: not a legal npub`,
+		`NGIT_EVENT_BLACKLIST: the entry "npub1spam..." is left out: not a legal npub`,
+	}
+	if !reflect.DeepEqual(s.Warnings, want) {
+		t.Errorf("warnings: %q", s.Warnings)
+	}
+}
+
+// TestFlagsAreNamedLikeSettings: NGIT_X_Y is --x-y for every setting; a declared name works too.
+func TestFlagsAreNamedLikeSettings(t *testing.T) {
+	t.Parallel()
+	var grammar struct {
+		Settings `embed:""`
+	}
+	parser, err := NewParser(&grammar, &Source{}, kong.Name("test"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := map[string]string{} // every name of every flag, and its setting
+	for _, flag := range parser.Model.Flags {
+		for _, name := range append([]string{flag.Name}, flag.Aliases...) {
+			if other, taken := flags[name]; taken {
+				t.Errorf("--%s is of %s and %s", name, other, flag.Tag.Get("env"))
+			}
+			flags[name] = flag.Tag.Get("env")
+		}
+	}
+	for f := range (Settings{}).fields() {
+		like := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(f.name(), "NGIT_")), "_", "-")
+		if flags[like] != f.name() || flags[f.Tag.Get("name")] != f.name() {
+			t.Errorf("%s: --%s is of %q, --%s of %q", f.name(), like, flags[like], f.Tag.Get("name"), flags[f.Tag.Get("name")])
+		}
+	}
+	s, err := parse(t, []string{"--domain", "a.example", "--sync-bootstrap-relay-url", "b.example", "--sync-max-backoff-secs", "60",
+		"--metrics-enabled", "false", "--metrics-connection-per-ip-abuse-threshold=3", "--sync-disable-negentropy", "--rejected-hot-cache-duration-secs=1"}, nil, "")
+	if err != nil || s.BootstrapRelays[0] != "b.example" || s.MaxBackoffSeconds != 60 || s.MetricsEnabled || s.AbuseThreshold != 3 ||
+		!s.DisableNegentropy || s.RejectedHotSeconds != 1 {
+		t.Errorf("%+v, %v", s, err)
+	}
+}
+
+// nonsense are values that no setting of a type can have. Text that may be anything has none.
+func nonsense(f field) []string {
+	switch f.Type {
+	case reflect.TypeFor[bool]():
+		return []string{"perhaps", "2", "tru"}
+	case reflect.TypeFor[int](), reflect.TypeFor[int64]():
+		return []string{"many", "1.5", "-1", "99999999999999999999", "9223372036854775807", "1e3", "0x10"}
+	case reflect.TypeFor[time.Duration]():
+		return []string{"soon", "10", "-1s", "9999999999h", "1y", "5 minutes"}
+	case reflect.TypeFor[[]string]():
+		return []string{"\x00", "npub1\x01://"}
+	}
+	return []string{"\x00", "a b://", strings.Repeat("x", 1000) + ":\x00"}
+}
+
+// TestNonsense gives every setting nonsense: the start stops with one sentence that names the setting,
+// the value and what would be right. What takes any text, or warns instead, is named here.
+func TestNonsense(t *testing.T) {
+	t.Parallel()
+	anything := []string{
+		"NGIT_RELAY_NAME", "NGIT_RELAY_DESCRIPTION", "NGIT_DATABASE_BACKEND", "NGIT_GIT_DATA_PATH", "NGIT_RELAY_DATA_PATH", "NGIT_GIT_BINARY",
+		"NGIT_NATS_CREDS", "NGIT_RELAY_ICON",
+	}
+	warned := []string{"NGIT_REPOSITORY_BLACKLIST", "NGIT_EVENT_BLACKLIST"}
+	secret := []string{"NGIT_RELAY_OWNER_NSEC", "NGIT_NATS_URL"}
+	for f := range (Settings{}).fields() {
+		if slices.Contains(anything, f.name()) {
+			continue
+		}
+		for _, value := range nonsense(f) {
+			s, err := parse(t, []string{"--" + flagName(f.name()) + "=" + value}, []string{"NGIT_DOMAIN=git.example.com"}, "")
+			if slices.Contains(warned, f.name()) && err == nil {
+				if len(s.Warnings) == 0 {
+					t.Errorf("%s=%q: no warning", f.name(), value)
+				}
+				continue
+			}
+			var wrong *Error
+			if !errors.As(err, &wrong) || wrong.Setting != f.name() {
+				t.Errorf("%s=%q: %v", f.name(), value, err)
+				continue
+			}
+			said := err.Error()
+			if strings.Contains(said, "\n") || len(said) > 600 || !strings.Contains(said, "want") && !strings.Contains(said, "not supported") {
+				t.Errorf("%s=%q: %s", f.name(), value, said)
+			}
+			if shown := wrong.Value != ""; shown == slices.Contains(secret, f.name()) && !strings.Contains(said, "not supported") {
+				t.Errorf("%s=%q: the value is shown: %v", f.name(), value, shown)
+			}
+		}
+	}
+}
+
 func TestListFlagsAddUp(t *testing.T) {
 	t.Parallel()
 	s, err := parse(t, []string{"--domain=a.example", "--bootstrap-relay-url=wss://a.example,b.example", "--bootstrap-relay-url", "c.example"}, nil, "")
@@ -199,17 +337,19 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_WORKER_TTL=10":                              `NGIT_WORKER_TTL is "10": want a time with its unit, like 500ms, 30s, 5m or 24h`,
 		"NGIT_WORKER_TTL=10ms":                            `NGIT_WORKER_TTL is "10ms": want 1s to 1h`,
 		"NGIT_METRICS_ENABLED=perhaps":                    `NGIT_METRICS_ENABLED is "perhaps": want true or false`,
-		"NGIT_LOG_LEVEL=loud":                             `NGIT_LOG_LEVEL is "loud": want debug, info, warn or error`,
+		"NGIT_LOG_LEVEL=loud":                             `NGIT_LOG_LEVEL is "loud": want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info`,
 		"NGIT_LOG_FORMAT=xml":                             `NGIT_LOG_FORMAT is "xml": want text or json`,
 		"NGIT_OBSERVE_ADDRESS=x":                          `NGIT_OBSERVE_ADDRESS is "x": want host:port, like 127.0.0.1:7334`,
 		"NGIT_GIT_ADVERTISE=:80":                          `NGIT_GIT_ADVERTISE is ":80": want host:port under which front doors reach this worker, like 10.0.0.7:7336`,
 		"NGIT_SYNC_BOOTSTRAP_RELAY_URL=ftp://a.example":   `NGIT_SYNC_BOOTSTRAP_RELAY_URL is "ftp://a.example": relay URL: the scheme is not ws or wss; want relays like wss://relay.example.com, comma-separated`,
 		"NGIT_SYNC_DOMAIN_LIMITS=github.com:10":           `NGIT_SYNC_DOMAIN_LIMITS is "github.com:10": want domain:concurrent:rate, like github.com:10:60, comma-separated`,
 		"NGIT_SYNC_DOMAIN_LIMITS=github.com:0:60":         `NGIT_SYNC_DOMAIN_LIMITS is "github.com:0:60": want domain:concurrent:rate, like github.com:10:60, comma-separated`,
-		"NGIT_EVENT_BLACKLIST=alice":                      `NGIT_EVENT_BLACKLIST is "alice": want npubs, comma-separated`,
 		"NGIT_REPOSITORY_WHITELIST=npub1x":                `NGIT_REPOSITORY_WHITELIST is "npub1x": not a legal npub; want npub, npub/identifier or identifier, comma-separated`,
-		"NGIT_REPOSITORY_BLACKLIST=" + npub + "/":         `NGIT_REPOSITORY_BLACKLIST is "` + npub + `/": the identifier (d tag) is missing or empty; want npub, npub/identifier or identifier, comma-separated`,
-		"NGIT_RELAY_OWNER_NSEC=nsec1secret":               `NGIT_RELAY_OWNER_NSEC is not a secret key (its value is not shown): want nsec1…, or nothing for a generated key`,
+		"NGIT_REPOSITORY_WHITELIST=" + npub + "/":         `NGIT_REPOSITORY_WHITELIST is "` + npub + `/": the identifier (d tag) is missing or empty; want npub, npub/identifier or identifier, comma-separated`,
+		"NGIT_PRIVATE_MODE=true":                          `NGIT_PRIVATE_MODE is "true": private services (GRASP-08) are not supported: everything here can be read by everybody; unset it`,
+		"NGIT_PRIVATE_MEMBERS=" + npub:                    `NGIT_PRIVATE_MEMBERS is "` + npub + `": private services (GRASP-08) are not supported: everything here can be read by everybody; unset it`,
+		"NGIT_BASE_PATH=/grasp":                           `NGIT_BASE_PATH is "/grasp": a path below the domain is not supported; want / or nothing`,
+		"NGIT_RELAY_OWNER_NSEC=nsec1secret":               `NGIT_RELAY_OWNER_NSEC is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key`,
 		"NGIT_NATS_URL=http://user:password@host.example": `NGIT_NATS_URL is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated`,
 		"NGIT_ARCHIVE_ALL=true":                           `NGIT_ARCHIVE_ALL is set, but archives (GRASP-05) are not supported yet; unset it`,
 		"NGIT_ARCHIVE_WHITELIST=tree":                     `NGIT_ARCHIVE_WHITELIST is set, but archives (GRASP-05) are not supported yet; unset it`,
@@ -298,7 +438,7 @@ func TestHelp(t *testing.T) {
 		t.Fatal(err)
 	}
 	parser.Parse([]string{"--help"})
-	for _, want := range []string{"\nFront door\n", "How clients are treated.", "--domain=HOST", "[NGIT_DOMAIN]", "--[no-]metrics"} {
+	for _, want := range []string{"\nFront door\n", "How clients are treated.", "--domain=HOST", "[NGIT_DOMAIN]", "--metrics-enabled/no-metrics"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the help does not say %q:\n%s", want, out.String())
 		}

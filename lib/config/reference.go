@@ -91,13 +91,14 @@ Every service takes the same settings and uses those that concern it, so one env
 set. A wrong value stops the start with one sentence that names the setting, the value, and what would be right; a variable named
 ` + "`NGIT_…`" + ` that is no setting is warned of.
 
-Names that other GRASP servers have mean the same here: an existing ` + "`.env`" + ` works unchanged.
+Names that other GRASP servers have mean the same here: an existing ` + "`.env`" + ` works unchanged
+([running.md](running.md#coming-from-another-grasp-server)).
 `)
 	for _, group := range groups {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| setting | flag | default | meaning |\n| --- | --- | --- | --- |\n", group.Title, group.Description)
 		for f := range (Settings{}).fields() {
 			if f.group == group.Key {
-				fmt.Fprintf(&b, "| `%s` | `--%s` | %s | %s |\n", f.name(), f.Tag.Get("name"), f.shownDefault(), f.meaning())
+				fmt.Fprintf(&b, "| `%s` | `--%s` | %s | %s |\n", f.name(), flagName(f.name()), f.shownDefault(), f.meaning())
 			}
 		}
 	}

@@ -4,8 +4,10 @@
 // One declaration serves every service: an operator gives the same environment to each Deployment, and each takes what it
 // needs. The groups are topics, not services.
 //
-// Tags of a setting: env (its name), name (its flag), default, help, as kong has them; min and max (the range that [Settings.Check]
-// allows, in the setting's own unit) and secret (never printed) are ours.
+// Tags of a setting: env (its name), name, default, help, as kong has them. The flag of NGIT_X_Y is
+// --x-y; where name differs from that, it is a second flag. Ours are min and max (the range that
+// [Settings.Check] allows, in the setting's own unit), secret (never printed) and also (other names
+// of the variable, that other GRASP servers have).
 package config
 
 import "time"
@@ -34,9 +36,9 @@ type Service struct {
 	RelayName        string `env:"NGIT_RELAY_NAME" name:"relay-name" help:"Name in the relay information document (NIP-11). Empty: '<domain> grasp relay'."`
 	RelayIcon        string `env:"NGIT_RELAY_ICON" name:"relay-icon" placeholder:"FILE|URL" help:"Icon of the relay: a PNG file, which is served at /icon.png, or an http(s) URL, which is named instead. Empty: one that comes with the program."`
 	RelayDescription string `env:"NGIT_RELAY_DESCRIPTION" name:"relay-description" default:"Git repositories with nostr announcements: a GRASP server." help:"Description in the relay information document."`
-	RelayOwnerNsec   string `env:"NGIT_RELAY_OWNER_NSEC" name:"relay-owner-nsec" secret:"" placeholder:"NSEC" help:"Secret key (nsec) of the operator; its public key is named in the relay information document. Empty: a key file is generated in the relay data folder."`
+	RelayOwnerNsec   string `env:"NGIT_RELAY_OWNER_NSEC" name:"relay-owner-nsec" secret:"" placeholder:"NSEC" help:"Secret key of the operator, nsec1… or 64 hex digits; its public key is named in the relay information document. Empty: the file .relay-owner.nsec in the working directory, or else a key file that is generated in the relay data folder."`
 	WorkerName       string `env:"NGIT_WORKER_NAME" name:"worker-name" help:"Name of this process in claims; must differ between processes. Empty: the host's name and a random part."`
-	AllowPrivate     bool   `env:"NGIT_ALLOW_PRIVATE_NETWORKS" name:"allow-private-networks" help:"Allow connections to loopback, private and link-local addresses. For tests and closed networks."`
+	AllowPrivate     bool   `env:"NGIT_ALLOW_PRIVATE_NETWORKS" also:"NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS" name:"allow-private-networks" help:"Allow connections to loopback, private and link-local addresses. For tests and closed networks."`
 	EnvFile          string `env:"NGIT_ENV_FILE" name:"env-file" placeholder:"FILE" help:"File of settings, NAME=value a line; flags and the environment come before it. Empty: .env in the working directory, if there is one."`
 }
 
@@ -64,8 +66,8 @@ type Bus struct {
 // Policy says what is accepted (spec/policy.md).
 type Policy struct {
 	RepositoryWhitelist []string      `env:"NGIT_REPOSITORY_WHITELIST" name:"repository-whitelist" help:"Only host these: npub, npub/identifier or identifier, comma-separated."`
-	RepositoryBlacklist []string      `env:"NGIT_REPOSITORY_BLACKLIST" name:"repository-blacklist" help:"Never host these: npub, npub/identifier or identifier, comma-separated."`
-	EventBlacklist      []string      `env:"NGIT_EVENT_BLACKLIST" name:"event-blacklist" help:"Accept nothing signed by these npubs, comma-separated."`
+	RepositoryBlacklist []string      `env:"NGIT_REPOSITORY_BLACKLIST" name:"repository-blacklist" help:"Never host these: npub, npub/identifier or identifier, comma-separated. Malformed entries are warned of and left out."`
+	EventBlacklist      []string      `env:"NGIT_EVENT_BLACKLIST" name:"event-blacklist" help:"Accept nothing signed by these npubs, comma-separated. Malformed entries are warned of and left out."`
 	IgnoreDeletions     bool          `env:"NGIT_DELETION_REQUEST_DISRESPECTOR" name:"ignore-deletions" help:"Store deletion requests but keep the accepted events that they name."`
 	RejectedHotSeconds  int           `env:"NGIT_REJECTED_HOT_CACHE_DURATION_SECS" name:"rejected-hot-seconds" default:"120" min:"0" max:"315360000" help:"How long a rejected event that may heal is kept whole, in seconds."`
 	RejectedColdSeconds int           `env:"NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS" name:"rejected-cold-seconds" default:"604800" min:"1" max:"315360000" help:"How long the id of a rejected event is remembered, in seconds."`
@@ -157,13 +159,13 @@ type Git struct {
 // Front says how clients are treated at the front door (spec/grasp.md, Limits). "One address" is an
 // IPv4 address or the /64 of an IPv6 address.
 type Front struct {
-	TrustedProxies          []string      `env:"NGIT_TRUSTED_PROXIES" name:"trusted-proxies" help:"Reverse proxies whose X-Forwarded-For and Forwarded are believed: addresses and networks like 10.0.0.0/8, comma-separated."`
+	TrustedProxies          []string      `env:"NGIT_TRUSTED_PROXIES" also:"NGIT_TRUSTED_PROXY_CIDRS" name:"trusted-proxies" help:"Reverse proxies whose X-Forwarded-For and Forwarded are believed: addresses and networks like 10.0.0.0/8, comma-separated."`
 	TrustForwardedFor       bool          `env:"NGIT_TRUST_FORWARDED_FOR" name:"trust-forwarded-for" help:"Believe X-Forwarded-For and Forwarded of one proxy with a loopback, private or link-local address. NGIT_TRUSTED_PROXIES says it more exactly and takes its place."`
 	MaxConnections          int           `env:"NGIT_MAX_CONNECTIONS" name:"max-connections" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once."`
 	MaxConnectionsPerIP     int           `env:"NGIT_MAX_CONNECTIONS_PER_IP" name:"max-connections-per-ip" default:"64" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
 	MaxHTTPConnections      int           `env:"NGIT_MAX_HTTP_CONNECTIONS" name:"max-http-connections" default:"8192" min:"1" max:"10000000" help:"Most connections of any kind at once, WebSockets included. The limit of open files (ulimit -n) must be higher."`
 	MaxHTTPConnectionsPerIP int           `env:"NGIT_MAX_HTTP_CONNECTIONS_PER_IP" name:"max-http-connections-per-ip" default:"256" min:"1" max:"10000000" help:"Most connections of any kind at once from one address. Those of trusted proxies do not count."`
-	MaxSubscriptions        int           `env:"NGIT_MAX_SUBSCRIPTIONS" name:"max-subscriptions" default:"500" min:"1" max:"1000000" help:"Most subscriptions of a connection."`
+	MaxSubscriptions        int           `env:"NGIT_MAX_SUBSCRIPTIONS" also:"NGIT_RELAY_MAX_SUBSCRIPTIONS" name:"max-subscriptions" default:"500" min:"1" max:"1000000" help:"Most subscriptions of a connection."`
 	MaxSubscriptionsPerIP   int           `env:"NGIT_MAX_SUBSCRIPTIONS_PER_IP" name:"max-subscriptions-per-ip" default:"4000" min:"1" max:"100000000" help:"Most subscriptions of one address, over all its connections."`
 	MaxFilters              int           `env:"NGIT_MAX_FILTERS" name:"max-filters" default:"20" min:"1" max:"10000" help:"Most filters of a REQ."`
 	MaxFilterValues         int           `env:"NGIT_MAX_FILTER_VALUES" name:"max-filter-values" default:"2000" min:"1" max:"1000000" help:"Most values in one filter."`
@@ -189,11 +191,11 @@ type Front struct {
 
 // Observe says how we are watched.
 type Observe struct {
-	LogLevel       string        `env:"NGIT_LOG_LEVEL" name:"log-level" default:"info" help:"debug, info, warn or error."`
+	LogLevel       string        `env:"NGIT_LOG_LEVEL" name:"log-level" default:"info" help:"trace, debug, info, warn, error or off, or a filter like debug,hyper=info, of which the first level counts. trace is debug."`
 	LogFormat      string        `env:"NGIT_LOG_FORMAT" name:"log-format" default:"text" help:"text or json."`
-	MetricsEnabled bool          `env:"NGIT_METRICS_ENABLED" name:"metrics" default:"true" negatable:"" help:"Serve /metrics."`
-	AbuseThreshold int           `env:"NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD" name:"metrics-abuse-threshold" default:"10" min:"1" max:"1000000" help:"An address with more WebSocket connections than this counts as an abuser in the metrics."`
-	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" name:"metrics-top-repos" default:"10" min:"0" max:"100" help:"How many of the largest repositories the metrics tell the size of. No effect yet."`
+	MetricsEnabled bool          `env:"NGIT_METRICS_ENABLED" name:"metrics" default:"true" negatable:"no-metrics" help:"Serve /metrics."`
+	AbuseThreshold int           `env:"NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD" name:"metrics-abuse-threshold" default:"10" min:"0" max:"1000000" help:"An address with more WebSocket connections than this counts as an abuser in the metrics."`
+	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" name:"metrics-top-repos" default:"10" min:"0" max:"1000" help:"How many repositories the metric ngit_git_top_repos_bytes names, those with the most git traffic. 0: none."`
 	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" name:"observe-address" default:"127.0.0.1:7335" help:"Where a service that runs alone serves /metrics, /healthz and /readyz."`
 	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" name:"shutdown-wait" default:"20s" min:"0s" max:"1h" help:"How long a graceful stop may take. Requests that are under way at the front door get half of it."`
 }

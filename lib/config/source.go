@@ -3,13 +3,14 @@ package config
 import (
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/alecthomas/kong"
-	"github.com/joho/godotenv"
 )
 
 const (
@@ -22,7 +23,8 @@ type Source struct {
 	Environ []string // "NAME=value" each; an empty value is no value
 	Dir     string   // where `.env` may lie
 
-	values map[string]string // what is set, after the first look-up
+	values   map[string]string // what is set, after the first look-up
+	warnings []string          // of reading it
 }
 
 // resolve is a kong resolver.
@@ -36,10 +38,18 @@ func (s *Source) resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any,
 			return nil, err
 		}
 	}
-	if value, ok := s.values[name]; ok {
-		return value, nil
+	for _, name := range names(flag.Tag.Get) {
+		if value, ok := s.values[name]; ok {
+			return value, nil
+		}
 	}
 	return nil, nil
+}
+
+// names are the variables that a setting is read from: its own name, then the names that other GRASP
+// servers have for it (its tag "also").
+func names(tag func(string) string) []string {
+	return append([]string{tag("env")}, strings.Fields(tag("also"))...)
 }
 
 // envFileFlag is the value of --env-file, if it was given.
@@ -81,12 +91,19 @@ func (s *Source) readFile(file string) (map[string]string, error) {
 	if file == "" {
 		path = filepath.Join(s.Dir, ".env")
 	}
-	read, err := godotenv.Read(path)
+	text, err := readBounded(path)
+	if err != nil && file == "" && errors.Is(err, fs.ErrNotExist) {
+		return map[string]string{}, nil
+	}
+	var read map[string]string
+	if err == nil {
+		read, s.warnings, err = parseDotEnv(text, s.environment)
+	}
 	if err != nil {
-		if file == "" && errors.Is(err, fs.ErrNotExist) {
-			return map[string]string{}, nil
+		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
+			err = pathErr.Err
 		}
-		return nil, &Error{Setting: envFileName, Value: path, Reason: fmt.Sprintf("cannot be read (%v); want a file with lines like NGIT_DOMAIN=git.example.com", withoutText(err))}
+		return nil, &Error{Setting: envFileName, Value: path, Reason: fmt.Sprintf("cannot be read (%v); want a file with lines like NGIT_DOMAIN=git.example.com", err)}
 	}
 	values := map[string]string{}
 	for name, value := range read {
@@ -97,19 +114,37 @@ func (s *Source) readFile(file string) (map[string]string, error) {
 	return values, nil
 }
 
-// withoutText drops what a syntax error quotes of the file, which may be a secret.
-func withoutText(err error) error {
-	if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-		return pathErr.Err
+func readBounded(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
 	}
-	return errors.New("a line is not NAME=value")
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
+	if err == nil && len(text) > maxEnvFile {
+		err = fmt.Errorf("it is larger than %d bytes", maxEnvFile)
+	}
+	return string(text), err
+}
+
+// environment looks up a variable of any name.
+func (s *Source) environment(name string) (string, bool) {
+	for _, line := range s.Environ {
+		if n, value, ok := strings.Cut(line, "="); ok && n == name {
+			return value, true
+		}
+	}
+	return "", false
 }
 
 // strangers tells of names that look like settings and are none: most are misspelt.
 func (s *Source) strangers() []string {
 	var known []string
 	for f := range (Settings{}).fields() {
-		known = append(known, f.name())
+		known = append(known, names(f.Tag.Get)...)
+	}
+	for _, f := range foreign {
+		known = append(known, f.name)
 	}
 	var warnings []string
 	for name := range s.values {
@@ -123,7 +158,27 @@ func (s *Source) strangers() []string {
 		warnings = append(warnings, warning)
 	}
 	slices.Sort(warnings)
-	return warnings
+	return append(s.warnings, warnings...)
+}
+
+// foreign are settings of other GRASP servers that have no counterpart here and that it would harm to
+// overlook: with these values they change who may read, or under which URL everything is.
+var foreign = []struct {
+	name, harmless, reason string
+}{
+	{"NGIT_PRIVATE_MODE", "false", "private services (GRASP-08) are not supported: everything here can be read by everybody; unset it"},
+	{"NGIT_PRIVATE_MEMBERS", "", "private services (GRASP-08) are not supported: everything here can be read by everybody; unset it"},
+	{"NGIT_BASE_PATH", "/", "a path below the domain is not supported; want / or nothing"},
+}
+
+// refuse stops a start that would overlook a setting of another GRASP server which must not be.
+func (s *Source) refuse() error {
+	for _, f := range foreign {
+		if value := strings.TrimSpace(s.values[f.name]); value != "" && !strings.EqualFold(value, f.harmless) {
+			return &Error{Setting: f.name, Value: value, Reason: f.reason}
+		}
+	}
+	return nil
 }
 
 // nearest is the known name that fewest edits make of name; empty if none is near.

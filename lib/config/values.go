@@ -99,7 +99,7 @@ func decodeList(s string, target reflect.Value) error {
 	return nil
 }
 
-// boolMapper reads switches: --x, --x=false, NGIT_X=true.
+// boolMapper reads switches: --x, --x=false, --x false, NGIT_X=true.
 type boolMapper struct{}
 
 // IsBool tells kong that the flag needs no value.
@@ -107,17 +107,27 @@ func (boolMapper) IsBool() bool { return true }
 
 // Decode implements kong.Mapper.
 func (boolMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
-	on := true
-	if ctx.Scan.Peek().Type == kong.FlagValueToken {
-		s := strings.TrimSpace(fmt.Sprint(ctx.Scan.Pop().Value))
-		switch strings.ToLower(s) {
-		case "true", "1", "yes", "on":
-		case "false", "0", "no", "off":
-			on = false
-		default:
-			return wrong(ctx, s, fmt.Errorf("want true or false"))
-		}
+	next := ctx.Scan.Peek()
+	s := strings.TrimSpace(fmt.Sprint(next.Value))
+	on, legal := decodeBool(s)
+	switch {
+	case next.Type == kong.FlagValueToken && !legal:
+		return wrong(ctx, s, fmt.Errorf("want true or false"))
+	case next.Type == kong.FlagValueToken, next.Type == kong.UntypedToken && legal:
+		ctx.Scan.Pop()
+	default: // the switch alone; what comes next is not its value
+		on = true
 	}
 	target.SetBool(on)
 	return nil
+}
+
+func decodeBool(s string) (on, legal bool) {
+	switch strings.ToLower(s) {
+	case "true", "1", "yes", "on":
+		return true, true
+	case "false", "0", "no", "off":
+		return false, true
+	}
+	return false, false
 }

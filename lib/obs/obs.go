@@ -3,10 +3,12 @@ package obs
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"net/http"
 	"strings"
 	"sync"
@@ -15,11 +17,32 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// NewLogger makes the process's logger. level is debug, info, warn or error; format is text or json.
+// levels are the names of levels. Other GRASP servers have trace and off; trace is our debug.
+var levels = map[string]slog.Level{
+	"trace": slog.LevelDebug, "debug": slog.LevelDebug, "info": slog.LevelInfo,
+	"warn": slog.LevelWarn, "warning": slog.LevelWarn, "error": slog.LevelError,
+	"off": math.MaxInt,
+}
+
+// ParseLevel reads NGIT_LOG_LEVEL: a level, or a filter as other GRASP servers take it
+// ("debug,hyper=info", "ngit_grasp=debug,warn"), of which the first level counts.
+func ParseLevel(filter string) (slog.Level, error) {
+	for directive := range strings.SplitSeq(filter, ",") {
+		directive = strings.ToLower(strings.TrimSpace(directive))
+		level, known := levels[directive[strings.LastIndexByte(directive, '=')+1:]]
+		// "hyper=off" silences a part of another program, and not us.
+		if known && (level <= slog.LevelError || directive == "off") {
+			return level, nil
+		}
+	}
+	return 0, errors.New("want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info")
+}
+
+// NewLogger makes the process's logger. level is what [ParseLevel] reads; format is text or json.
 func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, fmt.Errorf("NGIT_LOG_LEVEL is %q: want debug, info, warn or error", level)
+	l, err := ParseLevel(level)
+	if err != nil {
+		return nil, fmt.Errorf("NGIT_LOG_LEVEL is %q: %w", level, err)
 	}
 	opts := &slog.HandlerOptions{Level: l}
 	switch strings.ToLower(format) {

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"runtime/debug"
@@ -17,9 +18,35 @@ import (
 	"tendril.dev/lib/nip34"
 )
 
+const wantLevel = "want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info"
+
+func TestParseLevel(t *testing.T) {
+	t.Parallel()
+	const off = slog.Level(math.MaxInt)
+	for filter, want := range map[string]slog.Level{
+		"trace": slog.LevelDebug, "DEBUG": slog.LevelDebug, " info ": slog.LevelInfo, "warning": slog.LevelWarn,
+		"Error": slog.LevelError, "off": off,
+		"debug,hyper=info":                  slog.LevelDebug,
+		"ngit_grasp=debug,actix_web=info":   slog.LevelDebug,
+		"info,ngit_grasp=debug":             slog.LevelInfo,
+		"hyper=off, warn":                   slog.LevelWarn,
+		"hyper,ngit_grasp=error":            slog.LevelError,
+		"ngit_grasp[span{field=1}]=trace,x": slog.LevelDebug,
+	} {
+		if got, err := ParseLevel(filter); err != nil || got != want {
+			t.Errorf("%q: %v, %v; want %v", filter, got, err, want)
+		}
+	}
+	for _, filter := range []string{"", "loud", "hyper", "hyper=off", "debugging", "=", ","} {
+		if got, err := ParseLevel(filter); err == nil || err.Error() != wantLevel {
+			t.Errorf("%q: %v, %v", filter, got, err)
+		}
+	}
+}
+
 func TestLogger(t *testing.T) {
 	t.Parallel()
-	for level, want := range map[string]int{"debug": 4, "INFO": 3, "warn": 2, "error": 1} {
+	for level, want := range map[string]int{"debug": 4, "INFO": 3, "warn": 2, "error": 1, "trace": 4, "warn,ngit_grasp=debug": 2} {
 		var out strings.Builder
 		log, err := NewLogger(&out, level, "json")
 		if err != nil {
@@ -46,8 +73,8 @@ func TestLogger(t *testing.T) {
 		t.Errorf("text: %s", out.String())
 	}
 	for want, given := range map[string][2]string{
-		`NGIT_LOG_LEVEL is "loud": want debug, info, warn or error`: {"loud", "text"},
-		`NGIT_LOG_FORMAT is "xml": want text or json`:               {"info", "xml"},
+		`NGIT_LOG_LEVEL is "loud": ` + wantLevel:      {"loud", "text"},
+		`NGIT_LOG_FORMAT is "xml": want text or json`: {"info", "xml"},
 	} {
 		if _, err := NewLogger(&out, given[0], given[1]); err == nil || err.Error() != want {
 			t.Errorf("%v: %v", given, err)

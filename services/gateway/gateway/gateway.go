@@ -172,7 +172,7 @@ func newDoor(n *node.Node, shards git.Shards, work *turns.Turns) (*door, error) 
 	if err != nil {
 		return nil, err
 	}
-	owner, err := info.Owner(n.Settings)
+	owner, err := info.Owner(n.Settings, ".")
 	if err != nil {
 		return nil, err
 	}

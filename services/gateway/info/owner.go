@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
@@ -17,15 +16,23 @@ import (
 // OwnerFile is the name of the operator's key file in the relay data folder.
 const OwnerFile = "owner.nsec"
 
-// Owner gives the operator's public key, 64 hex digits: of NGIT_RELAY_OWNER_NSEC, or of a key that is generated once and kept in the
-// relay data folder, where nothing outlives the process: in memory only.
-func Owner(s config.Settings) (string, error) {
+// BroughtFile is the key file of other GRASP servers, in the working directory.
+const BroughtFile = ".relay-owner.nsec"
+
+// Owner is the operator's public key, 64 hex digits. Its secret key is, in this order:
+// NGIT_RELAY_OWNER_NSEC; the file .relay-owner.nsec in dir, the working directory, where another GRASP
+// server has left it; a key that is generated once and kept in the relay data folder. Where nothing
+// outlives the process, that last one is in memory only.
+func Owner(s config.Settings, dir string) (string, error) {
 	if s.RelayOwnerNsec != "" {
-		key, err := publicKey(s.RelayOwnerNsec)
+		key, err := config.PublicKey(s.RelayOwnerNsec)
 		if err != nil {
 			return "", fmt.Errorf("NGIT_RELAY_OWNER_NSEC: %w", err)
 		}
 		return key, nil
+	}
+	if key, err := readOwner(filepath.Join(dir, BroughtFile)); !errors.Is(err, fs.ErrNotExist) {
+		return key, err
 	}
 	if s.DatabaseBackend == "memory" {
 		return nostr.GetPublicKey(nostr.GeneratePrivateKey())
@@ -46,9 +53,9 @@ func readOwner(path string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("read the operator's key: %w", err)
 	}
-	key, err := publicKey(strings.TrimSpace(string(data)))
+	key, err := config.PublicKey(string(data))
 	if err != nil {
-		return "", fmt.Errorf("the file %s: %w; put one there, or remove the file to have one generated", path, err)
+		return "", fmt.Errorf("the file %s %w; put one there, or remove the file to have one generated", path, err)
 	}
 	return key, nil
 }
@@ -73,17 +80,4 @@ func writeOwner(path string) error {
 		return err
 	}
 	return os.Link(f.Name(), path)
-}
-
-// publicKey never repeats what it was given: it is a secret.
-func publicKey(nsec string) (string, error) {
-	kind, secret, err := nip19.Decode(nsec)
-	if err != nil || kind != "nsec" {
-		return "", errors.New("holds no secret key in the form nsec1…")
-	}
-	key, err := nostr.GetPublicKey(secret.(string))
-	if err != nil {
-		return "", errors.New("holds no valid secret key")
-	}
-	return key, nil
 }
