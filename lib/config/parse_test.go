@@ -53,7 +53,7 @@ func TestFlagsOverEnvironmentOverFileOverDefaults(t *testing.T) {
 		"environment over file": {s.BindAddress, "127.0.0.1:2"},
 		"file":                  {s.Domain, "file.example"},
 		"empty is unset":        {s.LogLevel, "debug"},
-		"default":               {s.GitDataPath, "./data/git"},
+		"default":               {s.GitDataPath, DefaultGitDataPath},
 	} {
 		if got[0] != got[1] {
 			t.Errorf("%s: %q, want %q", what, got[0], got[1])

@@ -43,6 +43,7 @@ type Node struct {
 	Worker, Incarnation string
 
 	process   string // its name, as Open was told
+	scratch   string // the git folder of a process that nothing outlives; empty: none
 	addresses *addresses
 	overdue   *atomic.Bool // a service still runs although the graceful stop is over
 }
@@ -77,7 +78,7 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		}
 		n.Worker = workerName(host) + "-" + n.Incarnation[:6]
 	}
-	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), obs.BuildInfo())
+	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), obs.BuildInfo(), obs.Uptime(time.Now()))
 	var gatherer prometheus.Gatherer
 	if s.MetricsEnabled {
 		gatherer = n.Metrics
@@ -88,10 +89,13 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 	if s.DatabaseBackend == "memory" {
 		busDir, indexDir = "", ""
 	}
+	if err := n.makeScratch(); err != nil {
+		return nil, err
+	}
 	// The index first: its lock keeps a second process off the folder, which the embedded NATS would share with disaster.
 	var err error
 	if n.Index, err = openIndex(s, indexDir, log); err != nil {
-		return nil, err
+		return nil, errors.Join(err, n.removeScratch())
 	}
 	if why := n.Index.Remade(); why != nil {
 		log.Warn("the event index was damaged and is made anew from the log", "folder", indexDir, "error", why)
@@ -105,7 +109,7 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		Dir: busDir, Listen: s.NATSListen, Sizing: Sizing(s), Log: log,
 	})
 	if err != nil {
-		return nil, errors.Join(busError(s, err), n.Index.Close())
+		return nil, errors.Join(busError(s, err), n.Index.Close(), n.removeScratch())
 	}
 	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, log); err != nil {
 		return nil, errors.Join(err, n.Close())
@@ -166,7 +170,31 @@ func (n *Node) Close() error {
 		err = n.Index.Close()
 	}
 	n.Bus.Close()
-	return err
+	return errors.Join(err, n.removeScratch())
+}
+
+// makeScratch gives a process that nothing outlives a git folder of its own, unless the operator has
+// named one. Processes that share a NATS server share a git folder too: for them nothing is made.
+func (n *Node) makeScratch() (err error) {
+	s := &n.Settings
+	if s.DatabaseBackend != "memory" || s.NATSURL != "" || s.GitDataPath != config.DefaultGitDataPath {
+		return nil
+	}
+	if n.scratch, err = os.MkdirTemp("", "tendril-git-"); err != nil {
+		return fmt.Errorf("make a git folder for NGIT_DATABASE_BACKEND=memory: %w; set NGIT_GIT_DATA_PATH", err)
+	}
+	s.GitDataPath = n.scratch
+	return nil
+}
+
+func (n *Node) removeScratch() error {
+	if n.scratch == "" {
+		return nil
+	}
+	if err := os.RemoveAll(n.scratch); err != nil {
+		return fmt.Errorf("remove the git folder of this process: %w", err)
+	}
+	return nil
 }
 
 // minCandidateBytes is a queue of candidates that the largest message fits into: one that never fits would be sent for ever.

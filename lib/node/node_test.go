@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -375,5 +376,36 @@ func TestNodeTellsOfDoubtfulSettings(t *testing.T) {
 	}
 	if !strings.Contains(out.String(), "NGIT_DOMIAN") {
 		t.Errorf("the log: %s", out.String())
+	}
+}
+
+// TestMemoryLeavesNoGitFolder: with NGIT_DATABASE_BACKEND=memory git data ends with the process, except
+// in a folder that the operator names, or that other processes share.
+func TestMemoryLeavesNoGitFolder(t *testing.T) {
+	t.Parallel()
+	n := open(t, settings(t, "--database-backend=memory"))
+	scratch := n.Settings.GitDataPath
+	if stat, err := os.Stat(scratch); err != nil || scratch == config.DefaultGitDataPath || stat.Mode().Perm() != 0o700 {
+		t.Fatalf("the folder %s: %v, %v", scratch, stat, err)
+	}
+	if err := os.WriteFile(filepath.Join(scratch, "x"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(scratch); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("afterwards: %v", err)
+	}
+	named := t.TempDir()
+	n = open(t, settings(t, "--database-backend=memory", "--git-data-path="+named))
+	if n.Settings.GitDataPath != named {
+		t.Errorf("a folder that was named: %s", n.Settings.GitDataPath)
+	}
+	if err := n.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Stat(named); err != nil {
+		t.Error(err)
 	}
 }

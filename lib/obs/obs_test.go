@@ -10,6 +10,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -187,6 +188,34 @@ func TestVersion(t *testing.T) {
 		if got := versionOf(info); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+func TestUptime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		up := Uptime(time.Now())
+		time.Sleep(90 * time.Second)
+		if got := testutil.ToFloat64(up); got != 90 {
+			t.Errorf("after 90 seconds: %v", got)
+		}
+	})
+}
+
+func TestBuildInfoHasACommit(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(BuildInfo())
+	families, err := registry.Gather()
+	if err != nil || len(families) != 1 {
+		t.Fatal(families, err)
+	}
+	labels := map[string]string{}
+	for _, l := range families[0].Metric[0].Label {
+		labels[l.GetName()] = l.GetValue()
+	}
+	if labels["version"] == "" || labels["commit"] == "" || labels["goversion"] == "" || len(labels) != 3 {
+		t.Errorf("labels: %v", labels)
 	}
 }
 
