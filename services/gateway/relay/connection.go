@@ -109,7 +109,7 @@ func (c *connection) serve() {
 			room()
 			continue
 		}
-		c.relay.Metrics.received()
+		c.relay.Metrics.received(data)
 		if kind == websocket.MessageBinary {
 			room()
 			c.say(message.Notice("invalid: messages are text, not binary"))
@@ -201,7 +201,7 @@ func (c *connection) write(p []byte) error {
 		c.abandon()
 		return fmt.Errorf("write: %w", err)
 	}
-	c.relay.Metrics.sent()
+	c.relay.Metrics.sent(p)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"fmt"
 	"time"
 
@@ -12,15 +13,18 @@ import (
 
 // Metrics are what the relay counts (spec/operations.md). Strangers choose the kinds of events, so that only known ones are labels.
 type Metrics struct {
-	total, messagesIn, messagesOut, slow prometheus.Counter
-	duration                             prometheus.Histogram
-	events                               *prometheus.CounterVec
+	total, slow                     prometheus.Counter
+	duration                        prometheus.Histogram
+	messagesIn, messagesOut, events *prometheus.CounterVec
 }
 
 // NewMetrics makes and registers the metrics. An address with more than abuse connections is flagged.
 func NewMetrics(r prometheus.Registerer, connections *share.Pool, abuse int) (*Metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+	}
+	vec := func(name, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{label})
 	}
 	gauge := func(name, help string, pick func(total, addresses, abusers int) int) prometheus.Collector {
 		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
@@ -30,12 +34,12 @@ func NewMetrics(r prometheus.Registerer, connections *share.Pool, abuse int) (*M
 	}
 	m := &Metrics{
 		total:       counter("ngit_websocket_connections_total", "WebSocket connections since the start."),
-		messagesIn:  counter("ngit_websocket_messages_received_total", "Messages of clients."),
-		messagesOut: counter("ngit_websocket_messages_sent_total", "Messages to clients."),
+		messagesIn:  vec("ngit_websocket_messages_received_total", "Messages of clients.", "type"),
+		messagesOut: vec("ngit_websocket_messages_sent_total", "Messages to clients.", "type"),
 		slow:        counter("ngit_websocket_slow_readers_total", "Connections closed because more events waited than are kept."),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ngit_websocket_connection_duration_seconds",
 			Help: "How long connections lasted.", Buckets: prometheus.ExponentialBuckets(0.1, 4, 10)}),
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_events_received_total", Help: "Events that clients sent."}, []string{"kind"}),
+		events: vec("ngit_events_received_total", "Events that clients sent.", "kind"),
 	}
 	for _, c := range []prometheus.Collector{m.total, m.messagesIn, m.messagesOut, m.slow, m.duration, m.events,
 		gauge("ngit_websocket_connections_active", "WebSocket connections now.", func(total, _, _ int) int { return total }),
@@ -56,7 +60,30 @@ func (m *Metrics) connected() (ended func()) {
 	return func() { m.duration.Observe(time.Since(start).Seconds()) }
 }
 
-func (m *Metrics) received()      { m.messagesIn.Inc() }
-func (m *Metrics) sent()          { m.messagesOut.Inc() }
-func (m *Metrics) slowReader()    { m.slow.Inc() }
-func (m *Metrics) event(kind int) { m.events.WithLabelValues(obs.KindLabel(kind)).Inc() }
+func (m *Metrics) received(data []byte) { m.messagesIn.WithLabelValues(typeOf(data)).Inc() }
+func (m *Metrics) sent(data []byte)     { m.messagesOut.WithLabelValues(typeOf(data)).Inc() }
+func (m *Metrics) slowReader()          { m.slow.Inc() }
+func (m *Metrics) event(kind int)       { m.events.WithLabelValues(obs.KindLabel(kind)).Inc() }
+
+// types are the types of messages that are labels, of clients and of ours. Whatever else a client
+// writes there is "other".
+var types = []string{"EVENT", "REQ", "CLOSE", "COUNT", "AUTH", "OK", "EOSE", "CLOSED", "NOTICE", "NEG-OPEN", "NEG-MSG", "NEG-CLOSE", "NEG-ERR"}
+
+// typeOf is the type of a message as a label. It looks at the first bytes only, which need not be legal.
+func typeOf(data []byte) string {
+	const most = 64
+	head := data[:min(len(data), most)]
+	rest, ok := bytes.CutPrefix(bytes.TrimLeft(head, " \t\r\n"), []byte("["))
+	if !ok {
+		return "other"
+	}
+	if rest, ok = bytes.CutPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(`"`)); !ok {
+		return "other"
+	}
+	for _, t := range types {
+		if after, ok := bytes.CutPrefix(rest, []byte(t)); ok && len(after) > 0 && after[0] == '"' {
+			return t
+		}
+	}
+	return "other"
+}

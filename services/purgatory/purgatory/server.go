@@ -36,7 +36,7 @@ func (w *worker) listen() (*server, error) {
 
 // serve begins to answer.
 func (s *server) serve(w *worker) error {
-	metrics, err := smarthttp.NewMetrics(w.node.Metrics)
+	metrics, err := smarthttp.NewMetrics(w.node.Metrics, w.node.Settings.TopRepos)
 	if err != nil {
 		return err
 	}

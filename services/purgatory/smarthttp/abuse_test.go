@@ -28,7 +28,7 @@ func besieged(t *testing.T, o smarthttp.Options) *house {
 		t.Fatal(err)
 	}
 	registry := prometheus.NewPedanticRegistry()
-	if o.Metrics, err = smarthttp.NewMetrics(registry); err != nil {
+	if o.Metrics, err = smarthttp.NewMetrics(registry, 2); err != nil {
 		t.Fatal(err)
 	}
 	o.Stall = 24 * time.Hour
@@ -204,7 +204,7 @@ func TestOneClientHasItsShareOfRequests(t *testing.T) {
 	if status, retry, answer := ask("198.51.100.1"); status != 503 || retry != "10" || answer != "too many git requests at once, try again later\n" {
 		t.Errorf("the eleventh: %d %q %q", status, retry, answer)
 	}
-	if h.counted("ngit_git_operations_total", "info_refs", "limited") != 1 || h.counted("ngit_git_operations_total", "info_refs", "busy") != 1 {
+	if h.counted("ngit_git_operations_total", "info_refs", "limited", "error") != 1 || h.counted("ngit_git_operations_total", "info_refs", "busy", "error") != 1 {
 		t.Error("they were not counted")
 	}
 }
@@ -223,5 +223,5 @@ func TestWhoReadsNothingIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.cloneAndReadNothing(1, clients["nobody knows"], id)
-	h.until("it is cut off", func() bool { return h.counted("ngit_git_operations_total", "upload_pack", "slow") == 1 })
+	h.until("it is cut off", func() bool { return h.counted("ngit_git_operations_total", "upload_pack", "slow", "error") == 1 })
 }

@@ -79,7 +79,7 @@ func TestBombsAreRefusedBeforeGitSeesThem(t *testing.T) {
 				t.Errorf("fetched: %v", err)
 			}
 			untouched(t, r)
-			if h.counted("ngit_git_operations_total", "receive_pack", "refused") != 1 {
+			if h.counted("ngit_git_operations_total", "receive_pack", "refused", "error") != 1 {
 				t.Error("it was not counted")
 			}
 		})

@@ -65,10 +65,10 @@ func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 	if got := h.refs(r); len(got) != 1 {
 		t.Errorf("references %v", got)
 	}
-	if n := h.counted("ngit_git_push_authorization_total", "authorized"); n != 4 {
+	if n := h.counted("ngit_git_push_authorization_total", "allowed"); n != 4 {
 		t.Errorf("%v pushes counted as authorised", n)
 	}
-	if n := h.counted("ngit_git_operations_total", "receive_pack", "ok"); n != 4 {
+	if n := h.counted("ngit_git_operations_total", "receive_pack", "ok", "success"); n != 4 {
 		t.Errorf("%v pushes counted", n)
 	}
 }
@@ -108,7 +108,7 @@ func TestRefusalStandsOnTheTerminal(t *testing.T) {
 	if data, err := r.HasData(t.Context()); err != nil || data || len(h.refs(r)) != 0 {
 		t.Errorf("something came into the repository: %v, %v", h.refs(r), err)
 	}
-	if h.counted("ngit_git_push_authorization_total", "refused") != 1 || h.counted("ngit_git_operations_total", "receive_pack", "refused") != 1 {
+	if h.counted("ngit_git_push_authorization_total", "denied") != 1 || h.counted("ngit_git_operations_total", "receive_pack", "refused", "error") != 1 {
 		t.Error("the refusal was not counted")
 	}
 }
@@ -450,7 +450,7 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 			gittest.Repo(t, a.store, "slow")
 			synctest.Test(t, func(t *testing.T) {
 				registry := prometheus.NewPedanticRegistry()
-				metrics, err := smarthttp.NewMetrics(registry)
+				metrics, err := smarthttp.NewMetrics(registry, 2)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -474,7 +474,7 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 				if took := time.Since(began); took < test.took || took > test.took+time.Second {
 					t.Errorf("cut off after %v, want %v", took, test.took)
 				}
-				if h.counted("ngit_git_operations_total", "receive_pack", "slow") != 1 {
+				if h.counted("ngit_git_operations_total", "receive_pack", "slow", "error") != 1 {
 					t.Error("it was not counted")
 				}
 			})
@@ -505,7 +505,7 @@ func TestLargePacksAreAskedAboutBeforeTheyAreRead(t *testing.T) {
 	if asked[0].PackBytes != 0 || took[0].PackBytes < int64(len(noise)) || took[0].Commands[0].New != id {
 		t.Errorf("asked about %+v, then pushed %+v", asked[0], took[0])
 	}
-	if h.counted("ngit_git_push_authorization_total", "authorized") != 1 {
+	if h.counted("ngit_git_push_authorization_total", "allowed") != 1 {
 		t.Error("counted more than once")
 	}
 	h.authority.authorize = func(smarthttp.PushRequest) error { return &smarthttp.Refusal{Reason: "not you"} }

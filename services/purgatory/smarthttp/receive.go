@@ -30,8 +30,10 @@ const (
 func (x *exchange) push() {
 	began := time.Now()
 	result := x.takePush()
-	x.metrics.operations.WithLabelValues(operationPush, result).Inc()
-	x.metrics.duration.WithLabelValues(operationPush).Observe(time.Since(began).Seconds())
+	x.metrics.operation(operationPush, result, time.Since(began))
+	if x.pushes {
+		x.metrics.operation(userPushes, result, time.Since(began))
+	}
 }
 
 func (x *exchange) takePush() (result string) {
@@ -51,6 +53,7 @@ func (x *exchange) takePush() (result string) {
 		drain(body)
 		return x.result(stream.begin())
 	}
+	x.pushes = true
 	answer := newAnswer(request, stream)
 	p := &receiving{x: x, request: request}
 	err = p.carryOut(body, answer)

@@ -149,7 +149,7 @@ func New(a Authority, o Options) http.Handler {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Metrics == nil {
-		o.Metrics = newMetrics()
+		o.Metrics = newMetrics(0)
 	}
 	return &handler{
 		authority: a, options: o, log: o.Log, metrics: o.Metrics,
@@ -167,6 +167,8 @@ type exchange struct {
 	ref       nip34.RepoRef
 	repo      *repository.Repo
 	log       *slog.Logger
+	pushes    bool         // the request is a push of at least one reference
+	talk      *negotiation // of a fetch, once it is read
 }
 
 // ServeHTTP finds the repository and the service that is asked for.

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -83,7 +84,7 @@ type house struct {
 func serve(t testing.TB, o smarthttp.Options) *house {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
-	metrics, err := smarthttp.NewMetrics(registry)
+	metrics, err := smarthttp.NewMetrics(registry, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -165,11 +166,42 @@ func TestCloneOfEveryKindOfIdentifier(t *testing.T) {
 			t.Errorf("clone of %q is at %s", identifier, got)
 		}
 	}
-	if h.counted("ngit_git_operations_total", "upload_pack", "ok") == 0 || h.counted("ngit_git_bytes_total", "sent") == 0 {
+	if h.counted("ngit_git_operations_total", "upload_pack", "ok", "success") == 0 || h.counted("ngit_git_bytes_total", "out") == 0 {
 		t.Error("nothing was counted")
 	}
 	if problems, err := testutil.GatherAndLint(h.registry); err != nil || len(problems) > 0 {
 		t.Errorf("metrics: %v, %v", problems, err)
+	}
+}
+
+// TestWhatUsersDoIsCounted: clone, fetch and push stand beside the requests, each once however many
+// requests it takes; looking for references is none of them.
+func TestWhatUsersDoIsCounted(t *testing.T) {
+	t.Parallel()
+	for _, version := range []string{"0", "1", "2"} {
+		h := serve(t, smarthttp.Options{})
+		h.repo("counted")
+		protocol := "protocol.version=" + version
+		w := gittest.NewWork(t)
+		for i := range 40 { // enough that a fetch takes several rounds
+			w.Commit("a", strconv.Itoa(i))
+		}
+		w.Git("-c", protocol, "push", h.at("counted"), "main")
+		clone := filepath.Join(t.TempDir(), "clone")
+		gittest.Git(t, t.TempDir(), "-c", protocol, "clone", "-q", h.at("counted"), clone)
+		gittest.Git(t, clone, "-c", protocol, "ls-remote", "-q")
+		w.Commit("a", "more")
+		w.Git("-c", protocol, "push", h.at("counted"), "main")
+		for i := range 40 {
+			gittest.Git(t, clone, "-c", "user.name=x", "-c", "user.email=x@x.example", "commit", "-q", "--allow-empty", "-m", strconv.Itoa(i))
+		}
+		gittest.Git(t, clone, "-c", protocol, "fetch", "-q")
+		gittest.Git(t, clone, "-c", protocol, "fetch", "-q") // nothing new
+		for operation, want := range map[string]float64{"clone": 1, "fetch": 1, "push": 2, "receive_pack": 2} {
+			if n := h.counted("ngit_git_operations_total", operation, "ok", "success"); n != want {
+				t.Errorf("version %s: %s counted %v times, want %v", version, operation, n, want)
+			}
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	b.x.control.SetReadDeadline(b.pace.wait(0))
 	defer b.x.control.SetReadDeadline(time.Time{})
 	n, err := b.x.r.Body.Read(p)
-	b.x.metrics.bytes.WithLabelValues(received).Add(float64(n))
+	b.x.metrics.transferred(b.x.ref, received, n)
 	return n, b.pace.moved(n, err)
 }
 
@@ -94,10 +94,14 @@ type responseStream struct {
 	instead     map[string]string // what to send where git says only this
 	held        []byte            // the beginning, as long as it may be one of these
 	begun       bool
+	also        *packetLines // watches what git prints; nil: nobody does
 }
 
 // Write sends what it is given and flushes. A client that stops taking is cut off.
 func (s *responseStream) Write(p []byte) (int, error) {
+	if s.also != nil {
+		s.also.Write(p)
+	}
 	if s.instead != nil && len(s.held)+len(p) <= maxHeld {
 		s.held = append(s.held, p...)
 		return len(p), nil
@@ -130,7 +134,7 @@ func (s *responseStream) write(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := s.x.w.Write(p)
-	s.x.metrics.bytes.WithLabelValues(sent).Add(float64(n))
+	s.x.metrics.transferred(s.x.ref, sent, n)
 	if err != nil {
 		return n, err
 	}
@@ -158,7 +162,7 @@ func (s *responseStream) begin() error {
 	s.x.w.Header().Set("Content-Type", s.contentType)
 	s.x.w.WriteHeader(http.StatusOK)
 	n, err := io.WriteString(s.x.w, s.preamble)
-	s.x.metrics.bytes.WithLabelValues(sent).Add(float64(n))
+	s.x.metrics.transferred(s.x.ref, sent, n)
 	return err
 }
 

@@ -95,8 +95,9 @@ func (x *exchange) fetch() {
 		return
 	}
 	c := x.repo.UploadPack(false, gitProtocol(x.r.Header.Get("Git-Protocol")))
-	c.Stdin = wants
-	x.stream(operationFetch, c, &responseStream{x: x, contentType: "application/x-" + uploadPack + "-result"})
+	x.talk = &negotiation{}
+	c.Stdin = io.TeeReader(wants, x.talk.request())
+	x.stream(operationFetch, c, &responseStream{x: x, contentType: "application/x-" + uploadPack + "-result", also: x.talk.response()})
 }
 
 // readRequest reads the wants and haves of a fetch.
@@ -166,8 +167,10 @@ func (x *exchange) pass(c *repository.Command, out *responseStream) error {
 // count counts a request and how it ended.
 func (x *exchange) count(operation string, began time.Time, err error) {
 	result := x.result(err)
-	x.metrics.operations.WithLabelValues(operation, result).Inc()
-	x.metrics.duration.WithLabelValues(operation).Observe(time.Since(began).Seconds())
+	x.metrics.operation(operation, result, time.Since(began))
+	if x.talk != nil && x.talk.user(result) != "" {
+		x.metrics.operation(x.talk.user(result), result, time.Since(began))
+	}
 	if err != nil {
 		x.log.Debug("git request failed", "operation", operation, "result", result, "error", err)
 	}

@@ -10,14 +10,23 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-// Metrics are the metrics of a worker's relays (spec/operations.md). A relay is a label only while this worker has it, so that labels are bounded
-// by the relays that a worker may claim.
+const (
+	// maxNamed bounds the relays that are labels: strangers write which relays there are.
+	maxNamed = 1000
+	// otherRelays is the label under which the others are counted. How each of them stands is not told.
+	otherRelays = "other"
+)
+
+// Metrics are the metrics of a worker's relays (spec/operations.md). A relay's label is its URL. It is
+// there only while this worker has the relay.
 type Metrics struct {
 	attempts, gaps *prometheus.CounterVec
 	synced         prometheus.Counter
 
 	mu     sync.Mutex
-	relays map[string]snapshot
+	relays map[string]snapshot // by name
+	labels map[string]string   // by name
+	named  int                 // labels that are not otherRelays
 }
 
 // snapshot is how a relay stands.
@@ -45,6 +54,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		gaps:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_sync_gap_events_total", Help: "Events that should have come live but were found later."}, []string{"relay"}),
 		synced:   prometheus.NewCounter(prometheus.CounterOpts{Name: "ngit_sync_events_synced_total", Help: "Events from relays that were new to us."}),
 		relays:   map[string]snapshot{},
+		labels:   map[string]string{},
 	}
 	for _, c := range []prometheus.Collector{m.attempts, m.gaps, m.synced, m} {
 		if err := reg.Register(c); err != nil {
@@ -54,28 +64,56 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) set(name string, s snapshot) {
+// set says how the relay stands that has this name and URL.
+func (m *Metrics) set(name, url string, s snapshot) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.relays[name] = s
+	before, had := m.labels[name]
+	switch {
+	case before == url || had && before == otherRelays:
+	case had:
+		m.drop(before)
+		m.labels[name] = url
+	case m.named == maxNamed:
+		m.labels[name] = otherRelays
+	default:
+		m.named++
+		m.labels[name] = url
+	}
 }
 
-// gap counts an event that should have come live. A verdict may come when the relay is no longer ours: then it is not counted, because nobody would
-// take the label away again.
-func (m *Metrics) gap(name string) {
+// attempt counts an attempt to connect, after set.
+func (m *Metrics) attempt(name, result string) { m.count(name, m.attempts, result) }
+
+// gap counts an event that should have come live.
+func (m *Metrics) gap(name string) { m.count(name, m.gaps) }
+
+// count counts for a relay. A verdict may come when the relay is no longer ours: then it is not counted,
+// because nobody would take the label away again.
+func (m *Metrics) count(name string, counter *prometheus.CounterVec, more ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if _, ours := m.relays[name]; ours {
-		m.gaps.WithLabelValues(name).Inc()
+	if label, ours := m.labels[name]; ours {
+		counter.WithLabelValues(append([]string{label}, more...)...).Inc()
 	}
 }
 
 func (m *Metrics) forget(name string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if label, ours := m.labels[name]; ours && label != otherRelays {
+		m.named--
+		m.drop(label)
+	}
 	delete(m.relays, name)
-	m.attempts.DeletePartialMatch(prometheus.Labels{"relay": name})
-	m.gaps.DeletePartialMatch(prometheus.Labels{"relay": name})
+	delete(m.labels, name)
+}
+
+// drop takes away what was counted under a label.
+func (m *Metrics) drop(label string) {
+	m.attempts.DeletePartialMatch(prometheus.Labels{"relay": label})
+	m.gaps.DeletePartialMatch(prometheus.Labels{"relay": label})
 }
 
 // Describe implements prometheus.Collector.
@@ -94,9 +132,11 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 	connected, dead, naughty := 0, 0, 0
 	for name, s := range m.relays {
-		gauge(connectedDesc, int(s.connection), name)
-		gauge(statusDesc, int(s.health), name)
-		gauge(failuresDesc, s.failures, name)
+		if label := m.labels[name]; label != otherRelays {
+			gauge(connectedDesc, int(s.connection), label)
+			gauge(statusDesc, int(s.health), label)
+			gauge(failuresDesc, s.failures, label)
+		}
 		if s.connection >= session.Syncing {
 			connected++
 		}

@@ -177,7 +177,7 @@ func (l *life) attempt(ctx context.Context) {
 		return
 	}
 	defer conn.Close()
-	l.Metrics.attempts.WithLabelValues(l.name, "success").Inc()
+	l.Metrics.attempt(l.name, "success")
 	l.health = l.health.Opened(now)
 	start := l.start(now)
 	l.log.Info("connected", "url", l.url, "quick", start.Since != nil)
@@ -207,7 +207,7 @@ func (l *life) nextDay(now time.Time) time.Time {
 
 func (l *life) failed(ctx context.Context, now time.Time, err error) {
 	l.health = l.health.Failed(l.Rules.Health, now, err)
-	l.Metrics.attempts.WithLabelValues(l.name, "failure").Inc()
+	l.Metrics.attempt(l.name, "failure")
 	l.tell("connection failed", now, err)
 	l.status = session.Status{Confirmed: l.status.Confirmed}
 	l.save(ctx)
@@ -274,7 +274,7 @@ func (l *life) observe(now time.Time) {
 		l.log.Info("the relay's time on the naughty list is over")
 		l.health.Naughty = time.Time{}
 	}
-	l.Metrics.set(l.name, snapshot{
+	l.Metrics.set(l.name, l.url, snapshot{
 		connection: l.status.Connection, health: state, failures: l.health.Failures, naughty: !l.health.Naughty.IsZero(),
 	})
 }

@@ -41,7 +41,7 @@ func TestStory(t *testing.T) {
 		t.Errorf("taken %v", taken)
 	}
 	eventually(t, "verdicts are counted", func() bool { return w.metric(t, "ngit_sync_events_synced_total") == 4 })
-	relay := "relay=" + r.Name
+	relay := "relay=" + r.URL
 	for _, m := range []struct {
 		name   string
 		labels []string
@@ -129,7 +129,7 @@ func TestQuickReconnect(t *testing.T) {
 	})
 	r.drop()
 	eventually(t, "it is heard", func() bool { return judge.has("reconnect sync.historic missed") })
-	eventually(t, "and a gap", func() bool { return w.metric(t, "ngit_sync_gap_events_total", "relay="+r.Name) == 1 })
+	eventually(t, "and a gap", func() bool { return w.metric(t, "ngit_sync_gap_events_total", "relay="+r.URL) == 1 })
 }
 
 // TestDaily: a day later everything is asked for again, on the same connection.
@@ -145,7 +145,7 @@ func TestDaily(t *testing.T) {
 		r.events = append(r.events, event(t, 1621, "missed", 48*time.Hour, nostr.Tag{"a", "30617:aa:x"}))
 	})
 	eventually(t, "it is found", func() bool { return judge.has("daily sync.daily missed") })
-	eventually(t, "and a gap", func() bool { return w.metric(t, "ngit_sync_gap_events_total", "relay="+r.Name) == 1 })
+	eventually(t, "and a gap", func() bool { return w.metric(t, "ngit_sync_gap_events_total", "relay="+r.URL) == 1 })
 	r.look(func() {
 		if r.dials != 1 {
 			t.Errorf("%d connections", r.dials)
@@ -183,7 +183,7 @@ func TestRelaysThatCannotBeHad(t *testing.T) {
 		})
 	}
 	eventually(t, "the naughty ones are counted", func() bool { return w.metric(t, "ngit_sync_naughty_relays_total") == 2 })
-	if n := w.metric(t, "ngit_sync_connection_attempts_total", "relay="+nameOf(t, closed), "result=failure"); n != 1 {
+	if n := w.metric(t, "ngit_sync_connection_attempts_total", "relay="+closed, "result=failure"); n != 1 {
 		t.Errorf("%v failures are counted", n)
 	}
 	ours.look(func() {
@@ -204,7 +204,7 @@ func TestAClosedRelayIsTriedAgain(t *testing.T) {
 		s := state(t, b, nameOf(t, url))
 		return s.Failures >= 2 && s.Health == 3 && s.NaughtyUntil.IsZero()
 	})
-	if n := w.metric(t, "ngit_sync_connection_attempts_total", "relay="+nameOf(t, url), "result=failure"); n < 2 {
+	if n := w.metric(t, "ngit_sync_connection_attempts_total", "relay="+url, "result=failure"); n < 2 {
 		t.Errorf("%v failures are counted", n)
 	}
 }
