@@ -97,7 +97,7 @@ func (b *Bus) CatchUp(ctx context.Context, stream string, seq uint64, reach func
 		if ctx.Err() != nil {
 			return fmt.Errorf("catch up with stream %s: %w", stream, ctx.Err())
 		}
-		stored, err := b.lastStored(ctx, stream)
+		stored, err := b.LastStored(ctx, stream)
 		if err != nil {
 			return err
 		}
@@ -114,8 +114,8 @@ func reachedWithin(ctx context.Context, wait time.Duration, reach func(context.C
 	return reach(ctx, seq) == nil
 }
 
-// lastStored is the sequence of the last message that is there; 0: there is none.
-func (b *Bus) lastStored(ctx context.Context, stream string) (uint64, error) {
+// LastStored is the sequence of the last message that is there; 0: there is none.
+func (b *Bus) LastStored(ctx context.Context, stream string) (uint64, error) {
 	s, err := b.JS.Stream(ctx, stream)
 	if err != nil {
 		return 0, fmt.Errorf("look at stream %s: %w", stream, err)

@@ -45,6 +45,7 @@ type Node struct {
 	process   string // its name, as Open was told
 	scratch   string // the git folder of a process that nothing outlives; empty: none
 	addresses *addresses
+	lag       *lag
 	overdue   *atomic.Bool // a service still runs although the graceful stop is over
 }
 
@@ -111,6 +112,9 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 	if err != nil {
 		return nil, errors.Join(busError(s, err), n.Index.Close(), n.removeScratch())
 	}
+	n.lag = newLag(n.Bus.LastStored)
+	n.Metrics.MustRegister(n.lag)
+	n.Projection("index", proto.StreamEvents, n.Index.Seq)
 	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, log); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}

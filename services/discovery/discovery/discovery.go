@@ -60,6 +60,8 @@ func Run(ctx context.Context, n *node.Node) error {
 		metrics:   newMetrics(n.Metrics),
 		stale:     true,
 	}
+	n.Projection("discovery_held", proto.KVStream(proto.BucketHeld), d.heldRead.Seq)
+	n.Projection("discovery_targets", proto.StreamTargets, d.publisher.Seq)
 	n.Ready.Add("discovery", d.ready)
 	// Subscribed before the first look, so that nothing falls in between.
 	defer n.Index.Subscribe(d.hear)()

@@ -43,6 +43,8 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 
+	n.Projection("ingest_held", proto.KVStream(proto.BucketHeld), set.Seq)
+	n.Projection("ingest_rejected", proto.StreamRejected, index.Seq)
 	n.Ready.Add("writer", w.Troubled)
 	// A standby is ready too: ready means that it could write.
 	var caughtUp sync.Map

@@ -35,7 +35,7 @@ type batch struct {
 // decided is one candidate and what came of it.
 type decided struct {
 	msg       jetstream.Msg // nil: a parked or held event that was decided again
-	arrived   time.Time     // when the candidate was published
+	arrived   time.Time     // when the candidate was published, or, out of purgatory, when it was held
 	candidate *candidate.Candidate
 	decision  policy.Decision
 	seq       uint64 // in the log, once it is there
@@ -110,6 +110,13 @@ func (w *Writer) read(b *batch, m jetstream.Msg) *undecidedError {
 	return w.decide(b, x)
 }
 
+// heldSince says that the event waited in purgatory before the candidate that releases it came.
+func (x *decided) heldSince(at time.Time) {
+	if !at.IsZero() && (x.arrived.IsZero() || at.Before(x.arrived)) {
+		x.arrived = at
+	}
+}
+
 // decide decides one candidate and takes the decision into the draft, for those that come after it.
 func (w *Writer) decide(b *batch, x decided) *undecidedError {
 	c := x.candidate
@@ -122,6 +129,9 @@ func (w *Writer) decide(b *batch, x decided) *undecidedError {
 		b.draft.Drop(dropped.Entry)
 		if dropped.Evicted {
 			w.Metrics.evicted.WithLabelValues(obs.KindLabel(dropped.Entry.Event.Kind)).Inc()
+		}
+		if dropped.Entry.Event.ID == c.Event.ID {
+			x.heldSince(dropped.Entry.HeldAt)
 		}
 		if dropped.Remember != "" {
 			b.draft.Reject(rejectionOf(&candidate.Candidate{Event: dropped.Entry.Event, Relay: dropped.Entry.Relay}, dropped.Remember, nil))

@@ -54,7 +54,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		queue: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "ngit_ingest_candidates_pending",
 			Help: "Candidates that wait behind the last one fetched."}, []string{"lane"}),
 		served: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ngit_ingest_event_to_served_seconds",
-			Help: "Time from a candidate's arrival on the bus to its event being served.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 16)}),
+			Help: "Time from an event's arrival on the bus to its being served, its time in purgatory included.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 25)}),
 	}
 	for _, c := range []prometheus.Collector{m.writer, m.fenced, m.stored, m.rejections, m.evicted, m.synced, m.hot, m.cold, m.invalidated,
 		m.batchSize, m.batchDuration, m.queue, m.served} {

@@ -121,6 +121,9 @@ func (h *Holdings) put(k proto.HeldKey, key string, now *Entry) {
 	heap.Push(&h.clocks, w)
 }
 
+// Seq is the sequence of the bucket's stream that has been read.
+func (h *Holdings) Seq() uint64 { return h.read.Seq() }
+
 // WaitFor waits until the bucket has been read up to a sequence of its stream.
 func (h *Holdings) WaitFor(ctx context.Context, seq uint64) error { return h.read.WaitFor(ctx, seq) }
 

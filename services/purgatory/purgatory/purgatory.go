@@ -140,6 +140,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return nil
 	})
 	n.Ready.Add("git folder", w.store.Writable)
+	n.Projection("purgatory_held", proto.KVStream(proto.BucketHeld), w.holdings.Seq)
 	err = w.work(ctx, member, directory, hunter, &working)
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()

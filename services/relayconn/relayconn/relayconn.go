@@ -16,6 +16,7 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/relay"
@@ -56,6 +57,8 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	var working atomic.Bool
+	var read progress.Progress
+	n.Projection("relayconn_targets", proto.StreamTargets, read.Seq)
 	n.Ready.Add("relayconn", func() error {
 		if !working.Load() {
 			return errors.New("not claiming relays yet")
@@ -68,7 +71,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return sender.Run(sending) })
-	group.Go(func() error { return targets.Relays(ctx, n.Bus.JS, n.Log, names, less) })
+	group.Go(func() error { return targets.Relays(ctx, n.Bus.JS, n.Log, names, less, &read) })
 	group.Go(func() error {
 		defer stopSending()
 		working.Store(true)

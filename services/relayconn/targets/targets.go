@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/progress"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
@@ -52,11 +53,12 @@ func (l *Less) set(name string, less bool) (changed bool) {
 
 // Relays tells the names (as proto.EncodeRelay writes them) of all relays that are targets, the whole list whenever it has changed, until ctx ends.
 // A list that nobody has taken yet is replaced by the next; names must have room for one. It keeps less in step, and tells the list again
-// when that changes.
-func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names chan []string, less *Less) error {
+// when that changes. read says how far the stream has been read.
+func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names chan []string, less *Less, read *progress.Progress) error {
 	wanted := map[string]bool{}
 	changed := false
 	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true}, log, func(m bus.Message) {
+		defer read.Advance(m.Seq)
 		name, err := nameOf(m.Subject)
 		if err != nil {
 			log.Error("a target cannot be read", "subject", m.Subject, "error", err)

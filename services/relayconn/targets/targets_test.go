@@ -15,6 +15,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/progress"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/targets"
@@ -103,7 +104,9 @@ func TestRelays(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := make(chan []string, 1)
-	while(t, func(ctx context.Context) error { return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}) })
+	while(t, func(ctx context.Context) error {
+		return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}, new(progress.Progress))
+	})
 	next := func() []string {
 		t.Helper()
 		select {
@@ -155,7 +158,9 @@ func TestWhatOnlyPurgatoryListsIsLess(t *testing.T) {
 	write("full.example", proto.LevelFull, false)
 	write("old.example", "", false)
 	names, less := make(chan []string, 1), &targets.Less{}
-	while(t, func(ctx context.Context) error { return targets.Relays(ctx, b.JS, quiet, names, less) })
+	while(t, func(ctx context.Context) error {
+		return targets.Relays(ctx, b.JS, quiet, names, less, new(progress.Progress))
+	})
 	next := func() (yielding string) {
 		t.Helper()
 		select {
@@ -188,7 +193,9 @@ func TestNoListIsLost(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
 	names := make(chan []string, 1)
-	while(t, func(ctx context.Context) error { return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}) })
+	while(t, func(ctx context.Context) error {
+		return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}, new(progress.Progress))
+	})
 	const n = 300
 	var end uint64
 	for i := range n {
