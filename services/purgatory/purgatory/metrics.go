@@ -126,7 +126,12 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, kind := range []int{nip34.KindAnnouncement, nip34.KindState, nip34.KindPR, nip34.KindPRUpdate} {
 		gauge(heldDesc, m.worker.holdings.Count(kind), strconv.Itoa(kind))
 	}
-	inFlight := map[string]int{}
+	inFlight := map[string]int{} // 0 too: a domain that was asked before does not vanish
+	m.mu.Lock()
+	for name := range m.domains {
+		inFlight[name] = 0
+	}
+	m.mu.Unlock()
 	for name, n := range m.throttle.InFlight() {
 		inFlight[m.domain(name)] += n
 	}
