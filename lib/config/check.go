@@ -143,10 +143,10 @@ func (b Bus) check() error {
 	return nil
 }
 
-// dropMalformed takes malformed entries out of the lists of who is not welcome, and says which. Other
-// GRASP servers leave them out too; to stop a start for one would take the whole service away. Lists
-// of who is welcome are strict: without its malformed entries such a list may be empty, and then
-// everybody is welcome.
+// dropMalformed takes malformed entries out of the lists of who is not welcome, and says which.
+// Other GRASP servers leave them out too; to stop a start for one would take the whole service
+// away. Lists of who is welcome are strict: without its malformed entries such a list may be empty,
+// and then everybody is welcome.
 func (p *Policy) dropMalformed() (warnings []string) {
 	for _, list := range []struct {
 		name    string

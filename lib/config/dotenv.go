@@ -71,7 +71,8 @@ func parseDotEnv(text string, lookup func(name string) (string, bool)) (values m
 	return values, warnings, nil
 }
 
-// cutValue reads the value at the start of text, to the end of its line. after begins with the next line.
+// cutValue reads the value at the start of text, to the end of its line. after begins with the next
+// line.
 func cutValue(text string, expand func(string) string) (value, after string, err error) {
 	if text != "" && (text[0] == '\'' || text[0] == '"') {
 		return cutQuoted(text, expand)

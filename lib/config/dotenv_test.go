@@ -71,8 +71,8 @@ func TestBrokenEnvFilesSayWhichLine(t *testing.T) {
 	}
 }
 
-// FuzzDotEnv: no text makes it fail otherwise than by an error, and what is written in single quotes
-// comes out as it is.
+// FuzzDotEnv: no text makes it fail otherwise than by an error, and what is written in single
+// quotes comes out as it is.
 func FuzzDotEnv(f *testing.F) {
 	f.Add("A=b # c\nexport C=\"d\\n$A\"\n")
 	f.Add("\ufeffA='b\nc' x")

@@ -49,8 +49,8 @@ func NewParser(grammar any, src *Source, options ...kong.Option) (*kong.Kong, er
 }
 
 // Complete checks settings that were just parsed, brings the domain to its one spelling, drops
-// malformed entries of lists of who is not welcome, and tells of them and of names in src that are no
-// settings.
+// malformed entries of lists of who is not welcome, and tells of them and of names in src that are
+// no settings.
 func (s Settings) Complete(src *Source) (Settings, error) {
 	if err := src.refuse(); err != nil {
 		return s, err
@@ -82,9 +82,9 @@ func Sentence(err error) error {
 }
 
 // ourFlags names every flag for its setting: NGIT_SYNC_BOOTSTRAP_RELAY_URL is
-// --sync-bootstrap-relay-url, as other GRASP servers have it. A declared name that differs works too.
-// It also keeps kong from reading the environment by itself: that would take an empty value for a
-// value, and it knows no `.env`.
+// --sync-bootstrap-relay-url, as other GRASP servers have it. A declared name that differs works
+// too. It also keeps kong from reading the environment by itself: that would take an empty value
+// for a value, and it knows no `.env`.
 func ourFlags(k *kong.Kong) error {
 	return kong.Visit(k.Model, func(node kong.Visitable, next kong.Next) error {
 		if flag, ok := node.(*kong.Flag); ok {

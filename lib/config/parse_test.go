@@ -216,8 +216,8 @@ func nonsense(f field) []string {
 	return []string{"\x00", "a b://", strings.Repeat("x", 1000) + ":\x00"}
 }
 
-// TestNonsense gives every setting nonsense: the start stops with one sentence that names the setting,
-// the value and what would be right. What takes any text, or warns instead, is named here.
+// TestNonsense gives every setting nonsense: the start stops with one sentence that names the
+// setting, the value and what would be right. What takes any text, or warns instead, is named here.
 func TestNonsense(t *testing.T) {
 	t.Parallel()
 	anything := []string{

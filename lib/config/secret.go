@@ -12,8 +12,9 @@ import (
 // groupOrder is what a secret key of secp256k1 is below; one is not 0 either.
 const groupOrder = "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"
 
-// PublicKey is the public key, 64 hex digits, of a secret key as NGIT_RELAY_OWNER_NSEC and key files
-// hold it: nsec1… (NIP-19) or 64 hex digits, with spaces around. Its error never repeats the secret.
+// PublicKey is the public key, 64 hex digits, of a secret key as NGIT_RELAY_OWNER_NSEC and key
+// files hold it: nsec1… (NIP-19) or 64 hex digits, with spaces around. Its error never repeats the
+// secret.
 func PublicKey(secret string) (string, error) {
 	secret = strings.TrimSpace(secret)
 	if b, err := hex.DecodeString(secret); err == nil && len(b) == 32 {

@@ -46,8 +46,8 @@ func (s *Source) resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any,
 	return nil, nil
 }
 
-// names are the variables that a setting is read from: its own name, then the names that other GRASP
-// servers have for it (its tag "also").
+// names are the variables that a setting is read from: its own name, then the names that other
+// GRASP servers have for it (its tag "also").
 func names(tag func(string) string) []string {
 	return append([]string{tag("env")}, strings.Fields(tag("also"))...)
 }
@@ -161,8 +161,8 @@ func (s *Source) strangers() []string {
 	return append(s.warnings, warnings...)
 }
 
-// foreign are settings of other GRASP servers that have no counterpart here and that it would harm to
-// overlook: with these values they change who may read, or under which URL everything is.
+// foreign are settings of other GRASP servers that have no counterpart here and that it would harm
+// to overlook: with these values they change who may read, or under which URL everything is.
 var foreign = []struct {
 	name, harmless, reason string
 }{

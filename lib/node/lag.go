@@ -47,8 +47,8 @@ func newLag(end func(ctx context.Context, stream string) (uint64, error)) *lag {
 	return &lag{end: end, projections: map[string]projection{}, ends: map[string]streamEnd{}}
 }
 
-// Projection makes it a metric how far a service is behind a stream that it reads. seq is the sequence
-// of the last message that it has read; it is called by any goroutine.
+// Projection makes it a metric how far a service is behind a stream that it reads. seq is the
+// sequence of the last message that it has read; it is called by any goroutine.
 func (n *Node) Projection(name, stream string, seq func() uint64) {
 	n.lag.mu.Lock()
 	defer n.lag.mu.Unlock()

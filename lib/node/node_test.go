@@ -379,8 +379,8 @@ func TestNodeTellsOfDoubtfulSettings(t *testing.T) {
 	}
 }
 
-// TestMemoryLeavesNoGitFolder: with NGIT_DATABASE_BACKEND=memory git data ends with the process, except
-// in a folder that the operator names, or that other processes share.
+// TestMemoryLeavesNoGitFolder: with NGIT_DATABASE_BACKEND=memory git data ends with the process,
+// except in a folder that the operator names, or that other processes share.
 func TestMemoryLeavesNoGitFolder(t *testing.T) {
 	t.Parallel()
 	n := open(t, settings(t, "--database-backend=memory"))

@@ -58,6 +58,9 @@ func TestOnePort(t *testing.T) {
 		})
 	}
 	for _, line := range strings.Split(metrics, "\n") {
+		if strings.HasPrefix(line, "ngit_git_top_repos_bytes{") {
+			continue // the repositories with the most traffic are what it names
+		}
 		if strings.Contains(line, s.owner.PubKey) || strings.Contains(line, s.owner.Npub) || strings.Contains(line, project) {
 			t.Errorf("an identity is a label: %s", line)
 		}

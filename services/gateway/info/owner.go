@@ -20,9 +20,9 @@ const OwnerFile = "owner.nsec"
 const BroughtFile = ".relay-owner.nsec"
 
 // Owner is the operator's public key, 64 hex digits. Its secret key is, in this order:
-// NGIT_RELAY_OWNER_NSEC; the file .relay-owner.nsec in dir, the working directory, where another GRASP
-// server has left it; a key that is generated once and kept in the relay data folder. Where nothing
-// outlives the process, that last one is in memory only.
+// NGIT_RELAY_OWNER_NSEC; the file .relay-owner.nsec in dir, the working directory, where another
+// GRASP server has left it; a key that is generated once and kept in the relay data folder. Where
+// nothing outlives the process, that last one is in memory only.
 func Owner(s config.Settings, dir string) (string, error) {
 	if s.RelayOwnerNsec != "" {
 		key, err := config.PublicKey(s.RelayOwnerNsec)

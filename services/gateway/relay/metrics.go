@@ -69,7 +69,8 @@ func (m *Metrics) event(kind int)       { m.events.WithLabelValues(obs.KindLabel
 // writes there is "other".
 var types = []string{"EVENT", "REQ", "CLOSE", "COUNT", "AUTH", "OK", "EOSE", "CLOSED", "NOTICE", "NEG-OPEN", "NEG-MSG", "NEG-CLOSE", "NEG-ERR"}
 
-// typeOf is the type of a message as a label. It looks at the first bytes only, which need not be legal.
+// typeOf is the type of a message as a label. It looks at the first bytes only, which need not be
+// legal.
 func typeOf(data []byte) string {
 	const most = 64
 	head := data[:min(len(data), most)]

@@ -12,8 +12,8 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// TestServedCountsPurgatory: for a released event the time begins when it was held, for any other when
-// it came.
+// TestServedCountsPurgatory: for a released event the time begins when it was held, for any other
+// when it came.
 func TestServedCountsPurgatory(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()

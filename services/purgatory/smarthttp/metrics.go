@@ -9,9 +9,9 @@ import (
 	"tendril.dev/lib/nip34"
 )
 
-// Operations, results, states and directions as labels. There are no others. Requests are counted as what
-// they ask git for, and what their user does once more in the user's words, as dashboards of GRASP
-// servers have it.
+// Operations, results, states and directions as labels. There are no others. Requests are counted
+// as what they ask git for, and what their user does once more in the user's words, as dashboards
+// of GRASP servers have it.
 const (
 	operationRefs  = "info_refs"
 	operationFetch = "upload_pack"
@@ -63,7 +63,8 @@ func newMetrics(topRepos int) *Metrics {
 	}
 }
 
-// NewMetrics makes and registers the metrics. The topRepos repositories with the most traffic are named.
+// NewMetrics makes and registers the metrics. The topRepos repositories with the most traffic are
+// named.
 func NewMetrics(r prometheus.Registerer, topRepos int) (*Metrics, error) {
 	m := newMetrics(topRepos)
 	for _, c := range []prometheus.Collector{m.operations, m.duration, m.bytes, m.pushes, m.traffic} {

@@ -5,15 +5,15 @@ import (
 	"strconv"
 )
 
-// negotiation watches a fetch go by: what the client wants and has, and whether it gets a pack. A fetch
-// takes several requests in which client and server only find out what both have; it is counted by the
-// one that brings the pack.
+// negotiation watches a fetch go by: what the client wants and has, and whether it gets a pack. A
+// fetch takes several requests in which client and server only find out what both have; it is
+// counted by the one that brings the pack.
 type negotiation struct {
 	wants, haves, pack bool
 }
 
-// user is what the user does by this request: "clone", "fetch", or nothing that is done yet. A request that
-// failed before its pack is what it would have been.
+// user is what the user does by this request: "clone", "fetch", or nothing that is done yet. A
+// request that failed before its pack is what it would have been.
 func (n *negotiation) user(result string) string {
 	switch {
 	case !n.pack && (result == resultOK || !n.wants):
@@ -24,7 +24,8 @@ func (n *negotiation) user(result string) string {
 	return userClones
 }
 
-// request watches what the client says, in any version of the protocol (gitprotocol-pack, gitprotocol-v2).
+// request watches what the client says, in any version of the protocol (gitprotocol-pack,
+// gitprotocol-v2).
 func (n *negotiation) request() *packetLines {
 	return &packetLines{see: func(line []byte) bool {
 		n.wants = n.wants || bytes.HasPrefix(line, []byte("want"))
@@ -34,8 +35,8 @@ func (n *negotiation) request() *packetLines {
 	}}
 }
 
-// response watches what git says. A pack comes in the bands 1 (data) and 2 (progress) of lines, or, to
-// clients that know no bands, as it is.
+// response watches what git says. A pack comes in the bands 1 (data) and 2 (progress) of lines, or,
+// to clients that know no bands, as it is.
 func (n *negotiation) response() *packetLines {
 	return &packetLines{see: func(line []byte) bool {
 		n.pack = len(line) > 0 && (line[0] == 1 || line[0] == 2) || bytes.Equal(line, []byte("PACK"))
@@ -46,9 +47,9 @@ func (n *negotiation) response() *packetLines {
 // maxSeen is how much of a line is looked at.
 const maxSeen = 8
 
-// packetLines takes a stream of packet lines (gitprotocol-common) and shows the beginning of each, until
-// it has been seen enough or what comes is not packet lines; that is shown too, four bytes of it. What is written
-// to it is not kept and never fails, so that it can stand beside any stream.
+// packetLines takes a stream of packet lines (gitprotocol-common) and shows the beginning of each,
+// until it has been seen enough or what comes is not packet lines; that is shown too, four bytes of
+// it. What is written to it is not kept and never fails, so that it can stand beside any stream.
 type packetLines struct {
 	see  func(line []byte) bool // false: enough
 	done bool

@@ -69,7 +69,8 @@ func TestNegotiation(t *testing.T) {
 	}
 }
 
-// FuzzPacketLines: whatever comes by, all of it passes, in any pieces, and only beginnings are kept.
+// FuzzPacketLines: whatever comes by, all of it passes, in any pieces, and only beginnings are
+// kept.
 func FuzzPacketLines(f *testing.F) {
 	f.Add([]byte("0009want \x00\x00000"), 3)
 	f.Fuzz(func(t *testing.T, data []byte, cut int) {

@@ -19,8 +19,8 @@ const maxCounted = 10_000
 var trafficDesc = prometheus.NewDesc("ngit_git_top_repos_bytes",
 	"Bytes exchanged with git clients since the start, of the repositories with the most.", []string{"repo"}, nil)
 
-// traffic counts the bytes of each repository and names those with the most. Of the metrics it is the
-// only one that names repositories: which of them take the bandwidth is what it is for.
+// traffic counts the bytes of each repository and names those with the most. Of the metrics it is
+// the only one that names repositories: which of them take the bandwidth is what it is for.
 type traffic struct {
 	top int
 

@@ -13,12 +13,13 @@ import (
 const (
 	// maxNamed bounds the relays that are labels: strangers write which relays there are.
 	maxNamed = 1000
-	// otherRelays is the label under which the others are counted. How each of them stands is not told.
+	// otherRelays is the label under which the others are counted. How each of them stands is not
+	// told.
 	otherRelays = "other"
 )
 
-// Metrics are the metrics of a worker's relays (spec/operations.md). A relay's label is its URL. It is
-// there only while this worker has the relay.
+// Metrics are the metrics of a worker's relays (spec/operations.md). A relay's label is its URL. It
+// is there only while this worker has the relay.
 type Metrics struct {
 	attempts, gaps *prometheus.CounterVec
 	synced         prometheus.Counter
@@ -89,8 +90,8 @@ func (m *Metrics) attempt(name, result string) { m.count(name, m.attempts, resul
 // gap counts an event that should have come live.
 func (m *Metrics) gap(name string) { m.count(name, m.gaps) }
 
-// count counts for a relay. A verdict may come when the relay is no longer ours: then it is not counted,
-// because nobody would take the label away again.
+// count counts for a relay. A verdict may come when the relay is no longer ours: then it is not
+// counted, because nobody would take the label away again.
 func (m *Metrics) count(name string, counter *prometheus.CounterVec, more ...string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

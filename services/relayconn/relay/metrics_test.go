@@ -56,7 +56,8 @@ ngit_sync_relay_status{relay=%[1]q} 3
 	}
 }
 
-// TestLabelsOfRelaysAreBounded: beyond the bound relays are counted as others; the sums know them all.
+// TestLabelsOfRelaysAreBounded: beyond the bound relays are counted as others; the sums know them
+// all.
 func TestLabelsOfRelaysAreBounded(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
