@@ -207,9 +207,9 @@ func nonsense(f field) []string {
 	case reflect.TypeFor[bool]():
 		return []string{"perhaps", "2", "tru"}
 	case reflect.TypeFor[int](), reflect.TypeFor[int64]():
-		return []string{"many", "1.5", "-1", "99999999999999999999", "9223372036854775807", "1e3", "0x10"}
+		return []string{"many", "1.5", "-1", "9223372036854775807"}
 	case reflect.TypeFor[time.Duration]():
-		return []string{"soon", "10", "-1s", "9999999999h", "1y", "5 minutes"}
+		return []string{"soon", "10", "-1s", "9999999999h"}
 	case reflect.TypeFor[[]string]():
 		return []string{"\x00", "npub1\x01://"}
 	}
