@@ -138,7 +138,7 @@ func TestSlowReadersDelayNobody(t *testing.T) {
 			w.Git("push", h.at("x"), "main")
 			h.cloneAndReadNothing(30, client, id)
 			h.until("git has ended for all", func() bool {
-				return h.counted("ngit_git_bytes_total", "received") > 0 && h.authority.asked.Load() >= 30
+				return h.counted("ngit_git_bytes_total", "in") > 0 && h.authority.asked.Load() >= 30
 			})
 			h.notices("x")
 		})
