@@ -69,7 +69,8 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		return err
 	}
 	hub := live.NewHub(n.Log)
-	work := turns.New(runtime.GOMAXPROCS(0))
+	// One processor is left for what takes no turns, like git requests and the verdicts of events.
+	work := turns.New(max(1, runtime.GOMAXPROCS(0)-1))
 	door, err := newDoor(n, shards, work)
 	if err != nil {
 		return err

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"strconv"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -193,12 +192,11 @@ func (r *filterReader) keys(name string, raw json.RawMessage) ([]string, *Error)
 }
 
 func (r *filterReader) kinds(raw json.RawMessage) ([]int, *Error) {
-	var given []json.RawMessage
-	if raw[0] != '[' || json.Unmarshal(raw, &given) != nil {
+	if raw[0] != '[' {
 		return nil, refuse("kinds must be a list of numbers")
 	}
-	kinds := make([]int, 0, len(given))
-	for _, g := range given {
+	kinds := []int{}
+	for g := range inside(raw) {
 		k, err := integer(g)
 		if err != nil || k < 0 || k > maxKind {
 			return nil, refuse("kinds must be numbers from 0 to %d", maxKind)
@@ -226,22 +224,20 @@ func object(raw json.RawMessage, fn func(name string, value json.RawMessage) boo
 	if len(raw) == 0 || raw[0] != '{' {
 		return "", errForm
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	if _, err := d.Token(); err != nil {
-		return "", fmt.Errorf("read an object: %w", err)
-	}
-	for d.More() {
-		name, err := d.Token()
+	var name json.RawMessage
+	for part := range inside(raw) {
+		if name == nil {
+			name = part
+			continue
+		}
+		field, err := text(name)
 		if err != nil {
-			return "", fmt.Errorf("read a field's name: %w", err)
+			return "", err
 		}
-		var value json.RawMessage
-		if err := d.Decode(&value); err != nil {
-			return "", fmt.Errorf("read a field: %w", err)
+		if !fn(field, part) && twice == "" {
+			twice = field
 		}
-		if !fn(name.(string), value) && twice == "" {
-			twice = name.(string)
-		}
+		name = nil
 	}
 	return twice, nil
 }
@@ -268,12 +264,11 @@ func plain(b []byte) bool {
 }
 
 func texts(raw json.RawMessage) ([]string, error) {
-	var given []json.RawMessage
-	if raw[0] != '[' || json.Unmarshal(raw, &given) != nil {
+	if raw[0] != '[' {
 		return nil, errForm
 	}
-	values := make([]string, 0, len(given))
-	for _, g := range given {
+	values := []string{}
+	for g := range inside(raw) {
 		s, err := text(g)
 		if err != nil {
 			return nil, err

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -90,10 +91,11 @@ func (l Limits) parse(data []byte) (Message, *Error) {
 	if !utf8.Valid(data) {
 		return nil, refuse("a message must be UTF-8")
 	}
-	var parts []json.RawMessage
-	if err := json.Unmarshal(data, &parts); err != nil {
+	data = bytes.TrimLeft(data, " \t\r\n")
+	if len(data) == 0 || data[0] != '[' || !json.Valid(data) {
 		return nil, refuse("a message must be a JSON array")
 	}
+	parts := slices.Collect(inside(data))
 	if len(parts) == 0 {
 		return nil, refuse("a message must name its type")
 	}

@@ -99,7 +99,7 @@ func TestRefusals(t *testing.T) {
 	const notice, closed, ok = `["NOTICE","`, `["CLOSED","s","`, `["OK","`
 	for given, want := range map[string]string{
 		``:                                     notice + "invalid: a message must be a JSON array",
-		`null`:                                 notice + "invalid: a message must name",
+		`null`:                                 notice + "invalid: a message must be a JSON array",
 		`{}`:                                   notice + "invalid: a message must be a JSON array",
 		`[]`:                                   notice + "invalid: a message must name",
 		`["REQ","s",{}`:                        notice + "invalid: a message must be a JSON array",

@@ -158,7 +158,7 @@ func (c *connection) read() (kind websocket.MessageType, data []byte, room func(
 // handle does what a message asks for. It sees to it that room is called once the message is not
 // kept any more.
 func (c *connection) handle(data []byte, room func()) {
-	m, err := c.relay.limits.Parse(data)
+	m, err := c.parse(data)
 	if m, ok := m.(message.Event); ok {
 		c.offer(m.Event, int64(len(data)), room)
 		return
@@ -182,6 +182,20 @@ func (c *connection) handle(data []byte, room func()) {
 	case message.Close:
 		c.unsubscribe(m.ID)
 	}
+}
+
+// parse reads a message. A longer one is read when it is the client's turn: the longest keep a
+// processor busy for as long as many queries do.
+func (c *connection) parse(data []byte) (message.Message, error) {
+	if len(data) < shortMessage {
+		return c.relay.limits.Parse(data)
+	}
+	turn, err := c.relay.Work.Take(c.ctx, c.client)
+	if err != nil {
+		return nil, err // the connection has ended
+	}
+	defer turn.End()
+	return c.relay.limits.Parse(data)
 }
 
 // say writes an answer. An error ends the connection by itself.

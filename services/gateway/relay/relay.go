@@ -44,7 +44,7 @@ type Options struct {
 	Hub         *live.Hub
 	Ingest      Offerer
 	Connections *share.Pool  // of WebSockets
-	Work        *turns.Turns // over the index
+	Work        *turns.Turns // over messages and the index
 	Metrics     *Metrics
 	Log         *slog.Logger
 }
@@ -61,6 +61,8 @@ const (
 	// smallMessage is how many bytes of a message are read before there is room for it among the
 	// inbound bytes of all clients.
 	smallMessage = 32 << 10
+	// shortMessage is how many bytes a message has whose reading costs less than to wait for a turn.
+	shortMessage = 4 << 10
 	// batchBytes is how many bytes of stored events are gathered before they are written.
 	batchBytes = 64 << 10
 	// clientsRemembered is for how many clients it is known how many events they sent lately.

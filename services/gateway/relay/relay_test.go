@@ -233,6 +233,34 @@ func TestWhatWaitsIsForgotten(t *testing.T) {
 	nothingWaits()
 }
 
+// TestLongMessagesTakeTurns: a long message is not even read before it is the client's turn.
+func TestLongMessagesTakeTurns(t *testing.T) {
+	t.Parallel()
+	work := turns.New(1)
+	b := connect(t, func(r *relay.Relay) { r.Work = work })
+	turn, err := work.Take(t.Context(), "another client")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.say(`["x"]`)
+	b.want(`["NOTICE",`, "unknown type") // a short one is
+	b.say(`["` + strings.Repeat("x", 5000) + `"]`)
+	answer := make(chan []byte, 1)
+	go func() {
+		_, text, _ := b.ws.Read(t.Context())
+		answer <- text
+	}()
+	select {
+	case text := <-answer:
+		t.Fatalf("answered out of turn: %.200s", text)
+	case <-time.After(100 * time.Millisecond):
+	}
+	turn.End()
+	if text := string(<-answer); !strings.HasPrefix(text, `["NOTICE","invalid: unknown type`) {
+		t.Errorf("heard %.200s", text)
+	}
+}
+
 // TestWorkIsSharedByClients: a client whose index work is under way does not keep its own answers from
 // being read, and one that has to wait for its turn has it in the end.
 func TestWorkIsSharedByClients(t *testing.T) {

@@ -136,7 +136,6 @@ func (s *subscription) run(ctx context.Context, m message.Request) {
 	case <-ctx.Done():
 		return
 	}
-	s.join(c.relay.Hub.Subscribe(m.Filters, s))
 	switch err := s.sendStored(ctx, m); {
 	case err == nil || ctx.Err() != nil || errors.Is(err, errClosed):
 	case errors.Is(err, context.DeadlineExceeded):
@@ -177,9 +176,9 @@ func (s *subscription) leave() {
 // messageTooBroad answers a filter that costs too much: some match next to nothing and still have to be compared with everything.
 const messageTooBroad = "error: a filter is too broad; narrow it by time, author or tag"
 
-// sendStored sends the stored events and EOSE, each as soon as the client takes it, and then lets
-// live events through. It looks through the index when it is the client's turn, and lets others do
-// so while the client takes its time.
+// sendStored joins the hub, sends the stored events and EOSE, each as soon as the client takes it,
+// and then lets live events through. It does what keeps a processor busy when it is the client's
+// turn, and lets others work while the client takes its time.
 func (s *subscription) sendStored(ctx context.Context, m message.Request) error {
 	r := s.conn.relay
 	scan, cancel := context.WithTimeout(ctx, r.timing.scan)
@@ -189,6 +188,7 @@ func (s *subscription) sendStored(ctx context.Context, m message.Request) error 
 		return err
 	}
 	defer turn.End()
+	s.join(r.Hub.Subscribe(m.Filters, s))
 	view := r.Index.View()
 	defer view.Close()
 	var found batch

@@ -1,4 +1,5 @@
-// Package turns shares out work that keeps a processor busy, like looking through the index.
+// Package turns shares out work that keeps a processor busy, like reading large messages and looking
+// through the index.
 // Only so much is done at once; clients take turns at the rest, so that one with a thousand
 // questions is served no more often than one with a single question.
 package turns
