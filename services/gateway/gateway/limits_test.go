@@ -244,10 +244,19 @@ func TestConnectionsOfAnyKind(t *testing.T) {
 	}
 }
 
-// TestIdleConnectionsMakeRoom: when all connections are taken, whoever is idle longest goes.
+// TestIdleConnectionsMakeRoom: when all connections are taken, or all of a client, whoever is idle
+// longest goes.
 func TestIdleConnectionsMakeRoom(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--max-http-connections=5")
+	for _, limit := range []string{"--max-http-connections=5", "--max-http-connections-per-ip=5"} {
+		t.Run(limit, func(t *testing.T) {
+			t.Parallel()
+			idleMakeRoom(t, start(t, nil, limit))
+		})
+	}
+}
+
+func idleMakeRoom(t *testing.T, sys *system) {
 	socket := sys.dial(t)
 	for range 20 {
 		c := sys.connect(t)

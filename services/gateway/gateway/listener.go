@@ -35,19 +35,23 @@ type bounded struct {
 	leaving chan struct{} // one for each connection that is closed with an explanation
 
 	mu   sync.Mutex
-	idle list.List // of *connection; who has been idle longest comes first
+	idle map[string]*list.List // of *connection, by client and, as "", of all; who has been idle longest comes first
 }
 
 func newBounded(l net.Listener, pool *share.Pool, proxy func(netip.Addr) bool) *bounded {
-	return &bounded{Listener: l, pool: pool, proxy: proxy, leaving: make(chan struct{}, farewells)}
+	return &bounded{Listener: l, pool: pool, proxy: proxy, leaving: make(chan struct{}, farewells),
+		idle: map[string]*list.List{"": list.New()}}
 }
 
 // connection is one that was let in.
 type connection struct {
 	net.Conn
-	from *bounded
-	back func()
-	idle *list.Element // guarded by from.mu; nil: it is not idle
+	from   *bounded
+	client string
+	back   func()
+	// idle are its places among those that are idle, of its client and of all; guarded by from.mu. nil:
+	// it is not idle.
+	idle map[string]*list.Element
 }
 
 // Close closes the connection and lets another one in.
@@ -64,12 +68,13 @@ func (b *bounded) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		back, err := b.pool.Take(b.client(conn), 1)
-		if errors.Is(err, share.ErrFull) && b.closeIdle() {
-			back, err = b.pool.Take(b.client(conn), 1)
+		client := b.client(conn)
+		back, err := b.pool.Take(client, 1)
+		if errors.Is(err, share.ErrTooMuch) && b.closeIdle(client) || errors.Is(err, share.ErrFull) && b.closeIdle("") {
+			back, err = b.pool.Take(client, 1)
 		}
 		if err == nil {
-			return &connection{Conn: conn, from: b, back: back}, nil
+			return &connection{Conn: conn, from: b, client: client, back: back}, nil
 		}
 		b.turnAway(conn, err)
 	}
@@ -91,27 +96,37 @@ func (b *bounded) watch(conn net.Conn, state http.ConnState) {
 		return
 	}
 	b.busy(c)
-	if state == http.StateNew || state == http.StateIdle {
-		b.mu.Lock()
-		c.idle = b.idle.PushBack(c)
-		b.mu.Unlock()
+	if state != http.StateNew && state != http.StateIdle {
+		return
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.idle[c.client] == nil {
+		b.idle[c.client] = list.New()
+	}
+	c.idle = map[string]*list.Element{"": b.idle[""].PushBack(c), c.client: b.idle[c.client].PushBack(c)}
 }
 
 // busy takes a connection off the list of those that are idle.
 func (b *bounded) busy(c *connection) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if c.idle != nil {
-		b.idle.Remove(c.idle)
-		c.idle = nil
+	for of, place := range c.idle {
+		if b.idle[of].Remove(place); of != "" && b.idle[of].Len() == 0 {
+			delete(b.idle, of)
+		}
 	}
+	c.idle = nil
 }
 
-// closeIdle closes the connection that has been idle longest, if there is one.
-func (b *bounded) closeIdle() bool {
+// closeIdle closes the connection of a client, or "" for all, that has been idle longest, if there is
+// one.
+func (b *bounded) closeIdle(of string) bool {
 	b.mu.Lock()
-	first := b.idle.Front()
+	var first *list.Element
+	if idle := b.idle[of]; idle != nil {
+		first = idle.Front()
+	}
 	b.mu.Unlock()
 	if first == nil {
 		return false
