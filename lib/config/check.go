@@ -27,7 +27,7 @@ func (s Settings) Check() error {
 			return err
 		}
 	}
-	for _, check := range []func() error{s.unsupported, s.Service.check, s.Storage.check, s.Bus.check, s.Policy.check, s.Sync.check, s.Git.check, s.Front.check, s.Observe.check} {
+	for _, check := range []func() error{s.unsupported, s.Service.check, s.Storage.check, s.Bus.check, s.Policy.check, s.Sync.check, s.Git.check, s.Front.check, s.patience, s.Observe.check} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -221,6 +221,21 @@ func (f Front) check() error {
 			"want at least %d times NGIT_MAX_MESSAGE_BYTES, which is %d", InboundShares, f.MaxMessageBytes)}
 	}
 	return ordered("NGIT_DEFAULT_LIMIT", f.DefaultLimit, "NGIT_MAX_LIMIT", f.MaxLimit)
+}
+
+// AnswerChunk is how much of an answer a client must take within NGIT_ANSWER_STALL, in bytes.
+const AnswerChunk = 32 << 10
+
+// patience holds that the front door is no less patient with a git client than the worker behind
+// it, which says why it ends a request and frees what it holds.
+func (s Settings) patience() error {
+	worker := s.GitStall + AnswerChunk*time.Second/time.Duration(s.GitMinRate)
+	if s.AnswerStall > worker {
+		return nil
+	}
+	return &Error{"NGIT_ANSWER_STALL", s.AnswerStall.String(), fmt.Sprintf(
+		"want more than %v: a git client may fall behind by NGIT_GIT_STALL (%v), and take 32 KiB at NGIT_GIT_MIN_RATE (%d bytes a second)",
+		worker, s.GitStall, s.GitMinRate)}
 }
 
 func (o Observe) check() error {

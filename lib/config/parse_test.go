@@ -333,6 +333,8 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_SYNC_BASE_BACKOFF_SECS=7200":                `NGIT_SYNC_BASE_BACKOFF_SECS is "7200": want at most NGIT_SYNC_MAX_BACKOFF_SECS, which is 3600`,
 		"NGIT_SYNC_DAILY_MIN=26h":                         `NGIT_SYNC_DAILY_MIN is "26h0m0s": want at most NGIT_SYNC_DAILY_MAX, which is 25h0m0s`,
 		"NGIT_HUNT_BACKOFF_BASE=3m":                       `NGIT_HUNT_BACKOFF_BASE is "3m0s": want at most NGIT_HUNT_BACKOFF_MAX, which is 2m0s`,
+		"NGIT_ANSWER_STALL=1m":                            `NGIT_ANSWER_STALL is "1m0s": want more than 1m2s: a git client may fall behind by NGIT_GIT_STALL (30s), and take 32 KiB at NGIT_GIT_MIN_RATE (1024 bytes a second)`,
+		"NGIT_GIT_STALL=2m":                               `NGIT_ANSWER_STALL is "2m0s": want more than 2m32s: a git client may fall behind by NGIT_GIT_STALL (2m0s), and take 32 KiB at NGIT_GIT_MIN_RATE (1024 bytes a second)`,
 		"NGIT_DEFAULT_LIMIT=6000":                         `NGIT_DEFAULT_LIMIT is "6000": want at most NGIT_MAX_LIMIT, which is 5000`,
 		"NGIT_WORKER_TTL=10":                              `NGIT_WORKER_TTL is "10": want a time with its unit, like 500ms, 30s, 5m or 24h`,
 		"NGIT_WORKER_TTL=10ms":                            `NGIT_WORKER_TTL is "10ms": want 1s to 1h`,

@@ -138,7 +138,7 @@ type Git struct {
 	FetchTimeout     time.Duration `env:"NGIT_FETCH_TIMEOUT" name:"fetch-timeout" default:"5m" min:"1ms" max:"24h" help:"Longest time for one fetch."`
 	MaxFetchBytes    int64         `env:"NGIT_MAX_FETCH_BYTES" name:"max-fetch-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest pack fetched, in bytes."`
 	FetchMinRate     int64         `env:"NGIT_FETCH_MIN_RATE" name:"fetch-min-rate" default:"1024" min:"0" max:"1073741824" help:"Lowest rate of a git server that is fetched from, in bytes a second over 30 s; one that sends more slowly, or takes more than a minute to begin, is cut off. 0: none."`
-	MaxPushBytes     int64         `env:"NGIT_MAX_PUSH_BYTES" name:"max-push-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest push taken, in bytes."`
+	MaxPushBytes     int64         `env:"NGIT_MAX_PUSH_BYTES" name:"max-push-bytes" default:"4294967296" min:"1024" max:"1125899906842624" help:"Largest push taken, in bytes."`
 	GitPruneInterval time.Duration `env:"NGIT_GIT_PRUNE_INTERVAL" name:"git-prune-interval" default:"30m" min:"1ms" max:"50m" help:"How often git objects are removed that nothing needs any more."`
 
 	PendingPushBytes           int64 `env:"NGIT_PENDING_PUSH_BYTES" name:"pending-push-bytes" default:"4294967296" min:"0" max:"1125899906842624" help:"Most bytes below refs/nostr/ that wait for their events in a worker."`
@@ -164,10 +164,10 @@ type Git struct {
 type Front struct {
 	TrustedProxies          []string      `env:"NGIT_TRUSTED_PROXIES" also:"NGIT_TRUSTED_PROXY_CIDRS" name:"trusted-proxies" help:"Reverse proxies whose X-Forwarded-For and Forwarded are believed: addresses and networks like 10.0.0.0/8, comma-separated."`
 	TrustForwardedFor       bool          `env:"NGIT_TRUST_FORWARDED_FOR" name:"trust-forwarded-for" help:"Believe X-Forwarded-For and Forwarded of one proxy with a loopback, private or link-local address. NGIT_TRUSTED_PROXIES says it more exactly and takes its place."`
-	MaxConnections          int           `env:"NGIT_MAX_CONNECTIONS" name:"max-connections" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once."`
-	MaxConnectionsPerIP     int           `env:"NGIT_MAX_CONNECTIONS_PER_IP" name:"max-connections-per-ip" default:"64" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
+	MaxConnections          int           `env:"NGIT_MAX_CONNECTIONS" name:"max-connections" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once. Beyond it the client with the most of them loses one to a client with fewer."`
+	MaxConnectionsPerIP     int           `env:"NGIT_MAX_CONNECTIONS_PER_IP" name:"max-connections-per-ip" default:"256" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
 	MaxHTTPConnections      int           `env:"NGIT_MAX_HTTP_CONNECTIONS" name:"max-http-connections" default:"8192" min:"1" max:"10000000" help:"Most connections of any kind at once, WebSockets included. The limit of open files (ulimit -n) must be higher."`
-	MaxHTTPConnectionsPerIP int           `env:"NGIT_MAX_HTTP_CONNECTIONS_PER_IP" name:"max-http-connections-per-ip" default:"256" min:"1" max:"10000000" help:"Most connections of any kind at once from one address. Those of trusted proxies do not count."`
+	MaxHTTPConnectionsPerIP int           `env:"NGIT_MAX_HTTP_CONNECTIONS_PER_IP" name:"max-http-connections-per-ip" default:"512" min:"1" max:"10000000" help:"Most connections of any kind at once from one address; idle ones give way to new ones. Those of trusted proxies do not count."`
 	MaxSubscriptions        int           `env:"NGIT_MAX_SUBSCRIPTIONS" also:"NGIT_RELAY_MAX_SUBSCRIPTIONS" name:"max-subscriptions" default:"500" min:"1" max:"1000000" help:"Most subscriptions of a connection."`
 	MaxSubscriptionsPerIP   int           `env:"NGIT_MAX_SUBSCRIPTIONS_PER_IP" name:"max-subscriptions-per-ip" default:"4000" min:"1" max:"100000000" help:"Most subscriptions of one address, over all its connections."`
 	MaxFilters              int           `env:"NGIT_MAX_FILTERS" name:"max-filters" default:"20" min:"1" max:"10000" help:"Most filters of a REQ."`
@@ -186,10 +186,10 @@ type Front struct {
 	SendQueueBytes          int64         `env:"NGIT_SEND_QUEUE_BYTES" name:"send-queue-bytes" default:"16777216" min:"1048576" max:"1099511627776" help:"Bytes of events that may wait for a slow reader before it is disconnected."`
 	SendQueuesBytes         int64         `env:"NGIT_SEND_QUEUES_BYTES" name:"send-queues-bytes" default:"268435456" min:"1048576" max:"1099511627776" help:"Bytes of events that may wait for all slow readers together; then the slowest is disconnected. An event that waits for several counts once."`
 	EventTimeout            time.Duration `env:"NGIT_EVENT_TIMEOUT" name:"event-timeout" default:"10s" min:"1ms" max:"10m" help:"How long a client's event waits for its verdict."`
-	GitRequestsPerIP        int           `env:"NGIT_GIT_REQUESTS_PER_IP" name:"git-requests-per-ip" default:"32" min:"1" max:"1000000" help:"Most git requests at once from one address."`
+	GitRequestsPerIP        int           `env:"NGIT_GIT_REQUESTS_PER_IP" name:"git-requests-per-ip" default:"128" min:"1" max:"1000000" help:"Most git requests at once from one address."`
 	GitRequestsPerMinute    int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" name:"git-requests-per-minute-per-ip" default:"600" min:"1" max:"10000000" help:"Most requests for git data and repository pages a minute from one address."`
 	PushBytesPerHour        int           `env:"NGIT_PUSH_BYTES_PER_HOUR_PER_IP" name:"push-bytes-per-hour-per-ip" default:"8589934592" min:"1048576" max:"1125899906842624" help:"Most bytes an hour that one address may push."`
-	AnswerStall             time.Duration `env:"NGIT_ANSWER_STALL" name:"answer-stall" default:"1m" min:"100ms" max:"1h" help:"How long a client may take for the next bytes of a request, or for the next 32 KiB of an answer, over HTTP before it is cut off. Longer than git clients may be slow (NGIT_GIT_STALL)."`
+	AnswerStall             time.Duration `env:"NGIT_ANSWER_STALL" name:"answer-stall" default:"2m" min:"100ms" max:"48h" help:"How long a client may take for the next bytes of a request, or for the next 32 KiB of an answer, over HTTP before it is cut off. Longer than a git client may take for it (NGIT_GIT_STALL, and 32 KiB at NGIT_GIT_MIN_RATE)."`
 }
 
 // Observe says how we are watched.

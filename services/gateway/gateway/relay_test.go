@@ -304,7 +304,7 @@ func TestTooManyConnections(t *testing.T) {
 		from string
 		want int
 	}{
-		{"192.0.2.1", 101}, {"192.0.2.1", 101}, {"192.0.2.1", 429}, {"192.0.2.2", 101}, {"192.0.2.3", 503},
+		{"192.0.2.1", 101}, {"192.0.2.1", 101}, {"192.0.2.1", 429}, {"192.0.2.2", 101}, {"192.0.2.2", 503},
 	} {
 		ws, resp, err := dial(step.from)
 		if resp == nil || resp.StatusCode != step.want {
@@ -327,6 +327,41 @@ func TestTooManyConnections(t *testing.T) {
 		if !strings.Contains(got, "\nngit_websocket_"+name+" "+want+"\n") {
 			t.Errorf("%s is not %s", name, want)
 		}
+	}
+}
+
+// TestMostConnectionsGiveWay: when all WebSockets are taken, whoever has most of them loses the one
+// that has been quiet longest to who has fewer.
+func TestMostConnectionsGiveWay(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--max-connections=6", "--max-connections-per-ip=6", "--trusted-proxies=127.0.0.1")
+	greet := func(c *client) {
+		c.say(`["REQ","s",{"limit":0}]`)
+		c.want(`["EOSE","s"]`)
+	}
+	var crowd []*client
+	for range 6 {
+		crowd = append(crowd, sys.from(t, "192.0.2.1"))
+		greet(crowd[len(crowd)-1])
+	}
+	greet(crowd[0]) // crowd[1] is quiet now
+	for n := range 2 {
+		greet(sys.from(t, fmt.Sprintf("192.0.2.%d", n+2)))
+		_, err := crowd[n+1].hear()
+		if websocket.CloseStatus(err) != websocket.StatusTryAgainLater {
+			t.Fatalf("connection %d heard %v, want to be told to try again later", n+1, err)
+		}
+	}
+	for _, c := range []*client{crowd[0], crowd[3], crowd[4], crowd[5]} {
+		greet(c)
+	}
+	// Who has no fewer does not push anybody out.
+	for n := range 3 {
+		greet(sys.from(t, fmt.Sprintf("192.0.2.%d", n+10)))
+	}
+	_, resp, err := websocket.Dial(t.Context(), "ws://"+sys.addr, &websocket.DialOptions{HTTPHeader: http.Header{"X-Forwarded-For": {"192.0.2.99"}}})
+	if err == nil || resp.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("%v, %v", resp, err)
 	}
 }
 

@@ -24,6 +24,7 @@ type connection struct {
 	relay  *Relay
 	ws     *websocket.Conn
 	client string          // its key
+	leave  func()          // gives back its place among all connections; may be called several times
 	ctx    context.Context // ends with the connection
 	end    context.CancelFunc
 	work   sync.WaitGroup // all goroutines of the connection
@@ -36,6 +37,8 @@ type connection struct {
 	backlog atomic.Int64 // live events that wait, in the queue or for the stored part of their subscription to end
 	waiting atomic.Int64 // their bytes
 	closing atomic.Bool  // because the client is too slow
+	leaving atomic.Bool  // because others need its place
+	heard   atomic.Int64 // when the last message came, in nanoseconds since 1970
 
 	mu            sync.Mutex // guards what follows
 	subscriptions map[string]*subscription
@@ -59,9 +62,9 @@ type delivery struct {
 // keptBuffer is the largest buffer that a connection keeps between two messages.
 const keptBuffer = 32 << 10
 
-func newConnection(r *Relay, ws *websocket.Conn, client string) *connection {
+func newConnection(r *Relay, ws *websocket.Conn, client string, leave func()) *connection {
 	c := &connection{
-		relay: r, ws: ws, client: client,
+		relay: r, ws: ws, client: client, leave: leave,
 		queue:         make(chan delivery, r.Limits.SendQueue),
 		subscriptions: map[string]*subscription{},
 		rate:          rate.NewLimiter(rate.Limit(float64(r.Limits.EventsPerMinute)/60), r.Limits.EventsPerMinute),
@@ -70,6 +73,7 @@ func newConnection(r *Relay, ws *websocket.Conn, client string) *connection {
 		counts:        make(chan struct{}, countsInFlight),
 		counting:      make(chan struct{}, 1),
 	}
+	c.heard.Store(time.Now().UnixNano())
 	c.ctx, c.end = context.WithCancel(context.Background())
 	c.watchdog = time.AfterFunc(time.Hour, c.abandon)
 	c.watchdog.Stop()
@@ -105,6 +109,7 @@ func (c *connection) serve() {
 		if err != nil {
 			return
 		}
+		c.heard.Store(time.Now().UnixNano())
 		if c.stopping.Load() {
 			room()
 			continue

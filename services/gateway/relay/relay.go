@@ -128,6 +128,9 @@ func New(o Options) *Relay {
 // the connection has ended.
 func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 	leave, err := r.Connections.Take(client, 1)
+	if errors.Is(err, share.ErrFull) && r.makeWay(client) {
+		leave, err = r.Connections.Take(client, 1)
+	}
 	if err != nil {
 		turnAway(w, err)
 		return
@@ -144,7 +147,7 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 		r.Log.Debug("no WebSocket came about", "error", err)
 		return // Accept has answered
 	}
-	c := newConnection(r, ws, client)
+	c := newConnection(r, ws, client, leave)
 	if !r.add(c) {
 		ws.Close(websocket.StatusGoingAway, "the relay is stopping")
 		return
@@ -152,6 +155,29 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 	defer r.remove(c)
 	defer r.Metrics.connected()()
 	c.serve()
+}
+
+// makeWay closes the connection that has been quiet longest of the client that has most, if that is
+// more than client then has: so few strangers do not keep all others out.
+func (r *Relay) makeWay(client string) bool {
+	heaviest, more := r.Connections.Heaviest(client)
+	if more < 2 {
+		return false
+	}
+	r.mu.Lock()
+	var quietest *connection
+	for c := range r.connections {
+		if c.client == heaviest && !c.leaving.Load() && (quietest == nil || c.heard.Load() < quietest.heard.Load()) {
+			quietest = c
+		}
+	}
+	r.mu.Unlock()
+	if quietest == nil || quietest.leaving.Swap(true) {
+		return false
+	}
+	quietest.leave()
+	go quietest.close(websocket.StatusTryAgainLater, "the relay is full, and your address has the most connections")
+	return true
 }
 
 // turnAway answers whoever wants one connection too many.

@@ -88,6 +88,18 @@ func (p *Pool) watch() <-chan struct{} {
 	return p.changed
 }
 
+// Heaviest returns who holds most, and how much more than client that is.
+func (p *Pool) Heaviest(client string) (heaviest string, more int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for who, n := range p.by {
+		if n > more {
+			heaviest, more = who, n
+		}
+	}
+	return heaviest, more - p.by[client]
+}
+
 // Counts returns how much is taken, by how many clients, and how many of them hold more than
 // threshold.
 func (p *Pool) Counts(threshold int64) (taken int64, clients, over int) {

@@ -33,7 +33,13 @@ func TestTake(t *testing.T) {
 	if taken, clients, over := p.Counts(1); taken != 4 || clients != 2 || over != 2 {
 		t.Errorf("counts: %d, %d, %d", taken, clients, over)
 	}
+	if heaviest, more := p.Heaviest("c"); heaviest != "a" && heaviest != "b" || more != 2 {
+		t.Errorf("heaviest: %s, %d more", heaviest, more)
+	}
 	first()
+	if heaviest, more := p.Heaviest("a"); heaviest != "b" || more != 1 {
+		t.Errorf("heaviest: %s, %d more", heaviest, more)
+	}
 	first() // twice changes nothing
 	if _, err := p.Take("b", 1); err != share.ErrTooMuch {
 		t.Errorf("third of another client: %v", err)

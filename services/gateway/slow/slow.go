@@ -8,10 +8,12 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"tendril.dev/lib/config"
 )
 
 // chunk is how much of an answer a client must take in the time that it has.
-const chunk = 32 << 10
+const chunk = config.AnswerChunk
 
 // errGone is what a body gives that is read after the answer to its request has ended.
 var errGone = errors.New("the request has been answered")

@@ -85,7 +85,7 @@ type Options struct {
 	// PRs decides for paths below /prs (GRASP-06). nil: there are none.
 	PRs Authority
 
-	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES). Default 2 GiB.
+	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES). Default 4 GiB.
 	MaxPushBytes int64
 
 	// MinRate is the lowest rate at which a client must send its request and take its answer, in bytes a second
@@ -137,7 +137,7 @@ type handler struct {
 
 // New makes the handler for every path that nip34.ParseRepositoryPath reads.
 func New(a Authority, o Options) http.Handler {
-	o.MaxPushBytes = cmp.Or(o.MaxPushBytes, 2<<30)
+	o.MaxPushBytes = cmp.Or(o.MaxPushBytes, 4<<30)
 	o.MinRate = cmp.Or(o.MinRate, 1024)
 	o.Stall = cmp.Or(o.Stall, 30*time.Second)
 	o.TransferTime = cmp.Or(o.TransferTime, 6*time.Hour)
