@@ -187,7 +187,7 @@ type Front struct {
 	SendQueuesBytes         int64         `env:"NGIT_SEND_QUEUES_BYTES" name:"send-queues-bytes" default:"268435456" min:"1048576" max:"1099511627776" help:"Bytes of events that may wait for all slow readers together; then the slowest is disconnected. An event that waits for several counts once."`
 	EventTimeout            time.Duration `env:"NGIT_EVENT_TIMEOUT" name:"event-timeout" default:"10s" min:"1ms" max:"10m" help:"How long a client's event waits for its verdict."`
 	GitRequestsPerIP        int           `env:"NGIT_GIT_REQUESTS_PER_IP" name:"git-requests-per-ip" default:"128" min:"1" max:"1000000" help:"Most git requests at once from one address."`
-	GitRequestsPerMinute    int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" name:"git-requests-per-minute-per-ip" default:"600" min:"1" max:"10000000" help:"Most requests for git data and repository pages a minute from one address."`
+	GitRequestsPerMinute    int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" name:"git-requests-per-minute-per-ip" default:"600" min:"1" max:"10000000" help:"Most requests for git data, pages and metrics a minute from one address."`
 	PushBytesPerHour        int           `env:"NGIT_PUSH_BYTES_PER_HOUR_PER_IP" name:"push-bytes-per-hour-per-ip" default:"8589934592" min:"1048576" max:"1125899906842624" help:"Most bytes an hour that one address may push."`
 	AnswerStall             time.Duration `env:"NGIT_ANSWER_STALL" name:"answer-stall" default:"2m" min:"100ms" max:"48h" help:"How long a client may take for the next bytes of a request, or for the next 32 KiB of an answer, over HTTP before it is cut off. Longer than a git client may take for it (NGIT_GIT_STALL, and 32 KiB at NGIT_GIT_MIN_RATE)."`
 }

@@ -55,8 +55,12 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.EscapedPath(); path {
 	case "", "/":
 		d.root(w, r)
-	case "/healthz", "/readyz", "/metrics":
+	case "/healthz", "/readyz":
 		d.observation.ServeHTTP(w, r)
+	case "/metrics":
+		if d.limits.Page(w, d.client(r)) {
+			d.observation.ServeHTTP(w, r)
+		}
 	case info.IconPath, "/favicon.ico":
 		if reading(w, r) {
 			d.icon.ServeHTTP(w, r)
@@ -67,10 +71,9 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request) {
 		case err == nil && at.Service != "":
 			d.git.Serve(w, r, at, d.client(r))
 		case !reading(w, r):
+		case !d.limits.Page(w, d.client(r)):
 		case err == nil:
-			if client := d.client(r); d.limits.Page(w, client) {
-				d.pages.Repository(w, r, at, client)
-			}
+			d.pages.Repository(w, r, at, d.client(r))
 		default:
 			d.pages.NotFound(w, r)
 		}
@@ -87,7 +90,9 @@ func (d *door) root(w http.ResponseWriter, r *http.Request) {
 		d.info.ServeHTTP(w, r)
 		return
 	}
-	d.pages.Home(w, r)
+	if d.limits.Page(w, d.client(r)) {
+		d.pages.Home(w, r)
+	}
 }
 
 func upgrade(r *http.Request) bool {

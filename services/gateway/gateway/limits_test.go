@@ -280,6 +280,48 @@ func TestProxiesAreNoClients(t *testing.T) {
 	}
 }
 
+// TestPagesAreBoundedByClient: what costs something to make is made only so often for one client; who
+// looks after the server, and what is made already, is not counted.
+func TestPagesAreBoundedByClient(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--git-requests-per-minute-per-ip=3", "--trusted-proxies=127.0.0.1")
+	get := func(client, path, accept string) int {
+		req, err := http.NewRequestWithContext(t.Context(), "GET", "http://"+sys.addr+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Forwarded-For", client)
+		req.Header.Set("Accept", accept)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		return resp.StatusCode
+	}
+	for path, want := range map[string]int{"/": 200, "/metrics": 200, "/nothing": 404} {
+		client := "192.0.2." + fmt.Sprint(len(path))
+		refused := 0
+		for range 8 {
+			switch got := get(client, path, "text/html"); got {
+			case http.StatusTooManyRequests:
+				refused++
+			case want:
+			default:
+				t.Errorf("%s: %d", path, got)
+			}
+		}
+		if refused == 0 {
+			t.Errorf("%s: as often as one likes", path)
+		}
+		for range 8 {
+			if get(client, "/healthz", "*/*") != 200 || get(client, "/", "application/nostr+json") != 200 {
+				t.Errorf("after %s: not healthy, or no information document", path)
+			}
+		}
+	}
+}
+
 // TestGitShowsWhyItIsRefused: the reason stands on the terminal of a real git.
 func TestGitShowsWhyItIsRefused(t *testing.T) {
 	t.Parallel()
@@ -305,7 +347,7 @@ func TestGitShowsWhyItIsRefused(t *testing.T) {
 		return string(out)
 	}
 	git("192.0.2.1", "ls-remote", url)
-	if out := git("192.0.2.1", "ls-remote", url); !strings.Contains(out, "remote: rate-limited: at most 1 git requests a minute from one address; try again in ") {
+	if out := git("192.0.2.1", "ls-remote", url); !strings.Contains(out, "remote: rate-limited: at most 1 requests for git data and pages a minute from one address; try again in ") {
 		t.Errorf("git says: %s", out)
 	}
 	// A push that is cut off, and the next one, which is refused before it begins.

@@ -17,8 +17,8 @@ import (
 // clientsRemembered is for how many clients it is known what they asked for lately.
 const clientsRemembered = 1 << 16
 
-// Limits are what one client may ask of git and of the pages of repositories (spec/grasp.md,
-// Limits).
+// Limits are what one client may ask of git and of what costs as much: pages and the metrics
+// (spec/grasp.md, Limits).
 type Limits struct {
 	settings config.Front
 	atOnce   *share.Pool
@@ -69,7 +69,7 @@ func (l *Limits) admit(client string, pushes bool) (leave func(), refused *refus
 // tooMany counts a request, or says why it is one too many.
 func (l *Limits) tooMany(client string) *refusal {
 	if ok, wait := l.requests.Allow(client); !ok {
-		return &refusal{fmt.Sprintf("at most %d git requests a minute from one address", l.settings.GitRequestsPerMinute), wait}
+		return &refusal{fmt.Sprintf("at most %d requests for git data and pages a minute from one address", l.settings.GitRequestsPerMinute), wait}
 	}
 	return nil
 }
@@ -78,8 +78,8 @@ func (l *Limits) tooMuch(wait time.Duration) *refusal {
 	return &refusal{fmt.Sprintf("at most %d bytes an hour are taken from one address", l.settings.PushBytesPerHour), wait}
 }
 
-// Page counts a request for a page of a repository. If it is one too many, it answers and
-// returns false.
+// Page counts a request for a page, or for the metrics. If it is one too many, it answers and returns
+// false.
 func (l *Limits) Page(w http.ResponseWriter, client string) bool {
 	refused := l.tooMany(client)
 	if refused != nil {
