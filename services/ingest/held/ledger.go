@@ -32,6 +32,7 @@ type Load struct {
 type party struct {
 	reserved bool
 	kind     partyKind
+	source   string // of aSender: who the source is
 	name     string
 }
 
@@ -42,6 +43,7 @@ const (
 	anAuthor
 	aClient // the source of a submitted event, by its client key
 	aRelay  // the source of a synced event
+	aSender // an author, as far as the events came from one source
 )
 
 type record struct {
@@ -73,7 +75,8 @@ func (l *Ledger) Copy() *Ledger {
 }
 
 func (p party) compare(o party) int {
-	return cmp.Or(compareBool(p.reserved, o.reserved), cmp.Compare(p.kind, o.kind), cmp.Compare(p.name, o.name))
+	return cmp.Or(compareBool(p.reserved, o.reserved), cmp.Compare(p.kind, o.kind),
+		cmp.Compare(p.source, o.source), cmp.Compare(p.name, o.name))
 }
 
 func (r record) compare(o record) int {
@@ -81,7 +84,8 @@ func (r record) compare(o record) int {
 }
 
 func (w weighed) compareWeight(o weighed) int {
-	return cmp.Or(compareBool(w.reserved, o.reserved), cmp.Compare(w.kind, o.kind), cmp.Compare(w.Bytes, o.Bytes), cmp.Compare(w.name, o.name))
+	return cmp.Or(compareBool(w.reserved, o.reserved), cmp.Compare(w.kind, o.kind),
+		cmp.Compare(w.source, o.source), cmp.Compare(w.Bytes, o.Bytes), cmp.Compare(w.name, o.name))
 }
 
 func compareBool(a, b bool) int {
@@ -94,18 +98,41 @@ func compareBool(a, b bool) int {
 	return 1
 }
 
-// partiesOf are those that an entry counts for. A source is not charged with what comes from owners and maintainers of served
-// repositories: whoever shares an address with them, or sends their events, must not use up their room.
+// partiesOf are those that an entry counts for.
 func partiesOf(e *Entry) []party {
-	parties := []party{{e.Reserved, everybody, ""}, {e.Reserved, anAuthor, e.Event.PubKey}}
-	switch {
-	case e.Reserved:
-	case e.Client != "":
-		parties = append(parties, party{false, aClient, e.Client})
-	case e.Relay != "":
-		parties = append(parties, party{false, aRelay, e.Relay})
+	parties := []party{
+		{reserved: e.Reserved, kind: everybody},
+		{reserved: e.Reserved, kind: anAuthor, name: e.Event.PubKey},
 	}
-	return parties
+	source := party{reserved: e.Reserved}
+	switch {
+	case e.Client != "":
+		source.kind, source.name = aClient, e.Client
+	case e.Relay != "":
+		source.kind, source.name = aRelay, e.Relay
+	default:
+		return parties
+	}
+	return append(parties, source, source.sender(e.Event.PubKey))
+}
+
+// isSource reports whether the party is a client or a relay that events came from.
+func (p party) isSource() bool { return p.kind == aClient || p.kind == aRelay }
+
+// senders is the kind of party that an author is within a source, for any author.
+func (p party) senders() party {
+	kind := "client "
+	if p.kind == aRelay {
+		kind = "relay "
+	}
+	return party{reserved: p.reserved, kind: aSender, source: kind + p.name}
+}
+
+// sender is an author within a source.
+func (p party) sender(pubkey string) party {
+	sender := p.senders()
+	sender.name = pubkey
+	return sender
 }
 
 func recordOf(p party, e *Entry) record {
@@ -147,11 +174,11 @@ func (l *Ledger) load(p party) Load {
 }
 
 // All is the load of a pool: that reserved for owners and maintainers of served repositories, or that of everybody else.
-func (l *Ledger) All(reserved bool) Load { return l.load(party{reserved, everybody, ""}) }
+func (l *Ledger) All(reserved bool) Load { return l.load(party{reserved: reserved, kind: everybody}) }
 
 // Author is the load of an author in a pool.
 func (l *Ledger) Author(reserved bool, pubkey string) Load {
-	return l.load(party{reserved, anAuthor, pubkey})
+	return l.load(party{reserved: reserved, kind: anAuthor, name: pubkey})
 }
 
 // first returns the entry of a party that gives way before the others: the one that has been silent longest, then the one whose time
@@ -166,11 +193,13 @@ func (l *Ledger) first(p party) (e *Entry, silent bool) {
 	return e, silent
 }
 
-// heaviest returns the party of a kind that has most in a pool.
-func (l *Ledger) heaviest(reserved bool, kind partyKind) (found weighed, ok bool) {
-	// The next kind begins after the heaviest of this one.
-	l.heavy.Descend(weighed{party: party{reserved, kind + 1, ""}, Load: Load{Bytes: -1}}, func(w weighed) bool {
-		found, ok = w, w.reserved == reserved && w.kind == kind
+// heaviest returns the party that has most, of those that share pool, kind and source with like.
+func (l *Ledger) heaviest(like party) (found weighed, ok bool) {
+	like.name = ""
+	l.heavy.Descend(weighed{party: like, Load: Load{Bytes: math.MaxInt}}, func(w weighed) bool {
+		found = w
+		w.name = ""
+		ok = w.party == like
 		return false
 	})
 	return found, ok

@@ -20,7 +20,7 @@ func one(author string, kib int, ends int, change ...func(*Entry)) *Entry {
 	ev := &nostr.Event{Kind: 30617, PubKey: strings.Repeat("0", 64-len(author)) + author, Content: strings.Repeat("x", max(0, kib<<10-1100)),
 		CreatedAt: nostr.Timestamp(ends), Tags: nostr.Tags{{"d", author}}}
 	ev.ID = ev.GetID()
-	e, err := NewEntry(proto.Held{Event: ev, Identifier: author, Phase: proto.PhaseWaiting, ExpiresAt: start.Add(time.Duration(ends) * time.Second)})
+	e, err := NewEntry(proto.Held{Event: ev, Identifier: author, Phase: proto.PhaseWaiting, HeldAt: start.Add(time.Duration(ends-1800) * time.Second), ExpiresAt: start.Add(time.Duration(ends) * time.Second)})
 	if err != nil {
 		panic(err)
 	}
@@ -53,18 +53,27 @@ func TestAdmit(t *testing.T) {
 		full    Full
 		drop    []int // of held
 	}{
-		"into nothing":                                    {nil, one("a", 10, 1), nil, NotFull, nil},
-		"an author with as many as may be":                {[]*Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), nil, FullForAuthor, nil},
-		"one of whom is replaced":                         {[]*Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), []int{1}, NotFull, nil},
-		"and another author":                              {[]*Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("b", 1, 4), nil, NotFull, nil},
-		"an author's silent ones make room, oldest first": {[]*Entry{one("a", 1, 3, silent), one("a", 1, 2, silent), one("a", 1, 1)}, one("a", 1, 4), nil, NotFull, []int{1}},
-		"an author with too many bytes":                   {[]*Entry{one("a", 900, 1)}, one("a", 200, 4), nil, FullForAuthor, nil},
-		"silent ones that are too few":                    {[]*Entry{one("a", 900, 1), one("a", 10, 1, silent)}, one("a", 200, 4), nil, FullForAuthor, nil},
-		"a client with as many as may be, by many keys":   {many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("c")), nil, FullForClient, nil},
-		"another client":                                  {many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("d")), nil, NotFull, nil},
-		"a client with too many bytes":                    {many(2, func(i int) *Entry { return one(fmt.Sprint(i), 900, i, client("c")) }), one("9", 400, 9, client("c")), nil, FullForClient, nil},
-		"a relay may bring more":                          {many(3, func(i int) *Entry { return one(fmt.Sprint(i), 900, i, relay("c")) }), one("9", 300, 9, relay("c")), nil, NotFull, nil},
-		"but not any number":                              {many(3, func(i int) *Entry { return one(fmt.Sprint(i), 1000, i, relay("c")) }), one("9", 300, 9, relay("c")), nil, FullForRelay, nil},
+		"into nothing":                                                   {nil, one("a", 10, 1), nil, NotFull, nil},
+		"an author with as many as may be":                               {[]*Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), nil, FullForAuthor, nil},
+		"one of whom is replaced":                                        {[]*Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), []int{1}, NotFull, nil},
+		"and another author":                                             {[]*Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("b", 1, 4), nil, NotFull, nil},
+		"an author's silent ones make room, oldest first":                {[]*Entry{one("a", 1, 3, silent), one("a", 1, 2, silent), one("a", 1, 1)}, one("a", 1, 4), nil, NotFull, []int{1}},
+		"an author with too many bytes":                                  {[]*Entry{one("a", 900, 1)}, one("a", 200, 4), nil, FullForAuthor, nil},
+		"silent ones that are too few":                                   {[]*Entry{one("a", 900, 1), one("a", 10, 1, silent)}, one("a", 200, 4), nil, FullForAuthor, nil},
+		"a client with as many as may be, by many keys: its oldest goes": {many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("c")), nil, NotFull, []int{0}},
+		"who shares an address with one who fills it": {[]*Entry{one("b", 1, 1, client("c")), one("a", 900, 2, client("c")), one("a", 120, 3, client("c")), one("d", 900, 4, client("c"))},
+			one("9", 100, 9, client("c")), nil, NotFull, []int{1}},
+		"who has most of a client is refused": {[]*Entry{one("a", 900, 1, client("c")), one("b", 500, 2, client("c")), one("d", 500, 3, client("c"))},
+			one("9", 950, 9, client("c")), nil, FullForClient, nil},
+		"a relay that brings too many at once":     {many(100, func(i int) *Entry { return one(fmt.Sprint(i), 1, i, relay("c")) }), one("999", 1, 200, relay("c")), nil, FullForRelay, nil},
+		"and later":                                {many(100, func(i int) *Entry { return one(fmt.Sprint(i), 1, i, relay("c")) }), one("999", 1, 700, relay("c")), nil, NotFull, []int{0}},
+		"who shares a relay with one who fills it": {many(100, func(i int) *Entry { return one([]string{"a", "b"}[min(i/97, 1)], 3, i, relay("c")) }), one("999", 1, 200, relay("c")), nil, NotFull, []int{0}},
+		"a source of owners has no bound, but is weighed": {append(many(7, func(i int) *Entry { return one(fmt.Sprint(i), 100, 10+i, reserved, client("c")) }), one("8", 120, 1, reserved), one("9", 120, 2, reserved)),
+			one("99", 120, 9, reserved), nil, NotFull, []int{0}},
+		"another client":               {many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("d")), nil, NotFull, nil},
+		"a client with too many bytes": {many(2, func(i int) *Entry { return one(fmt.Sprint(i), 900, i, client("c")) }), one("9", 400, 9, client("c")), nil, NotFull, []int{1}},
+		"a relay may bring more":       {many(3, func(i int) *Entry { return one(fmt.Sprint(i), 900, i, relay("c")) }), one("9", 300, 9, relay("c")), nil, NotFull, nil},
+		"but not any number":           {many(3, func(i int) *Entry { return one(fmt.Sprint(i), 1000, i, relay("c")) }), one("9", 1010, 9, relay("c")), nil, FullForRelay, nil},
 		"a full one: silent ones go, whoever's, oldest first": {append(many(4, func(i int) *Entry { return one(fmt.Sprint(i), 1000, i) }), one("7", 40, 9, silent), one("8", 40, 8, silent)),
 			one("9", 30, 9), nil, NotFull, []int{5}},
 		"then the oldest of the heaviest author": {append(many(30, func(i int) *Entry { return one(fmt.Sprint(i), 105, i) }), one("a", 500, 40), one("a", 400, 39)),
@@ -120,7 +129,7 @@ func TestLedgerAgreesWithWhatIsHeld(t *testing.T) {
 			case 1:
 				e.Relay = fmt.Sprint(random.IntN(3))
 			case 2:
-				e.Reserved = true
+				e.Reserved, e.Client = true, fmt.Sprint(random.IntN(3))
 			}
 			if random.IntN(3) == 0 {
 				e.Phase = proto.PhaseSilent

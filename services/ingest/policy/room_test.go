@@ -102,7 +102,7 @@ func TestOwnersHaveRoom(t *testing.T) {
 func TestRefusalsNameWhoIsMeant(t *testing.T) {
 	t.Parallel()
 	for want, set := range map[string]func(*config.Settings){
-		"rate-limited: too much from your address waits": func(s *config.Settings) { s.HeldPerClient = 1 },
+		"rate-limited: too much from your address waits": func(s *config.Settings) { s.HeldBytesPerClient = 1 },
 		"rate-limited: too much from this relay waits":   func(s *config.Settings) { s.HeldBytesPerRelay = 1 },
 		"rate-limited: too much of this author waits":    func(s *config.Settings) { s.HeldBytesPerAuthor = 1 },
 	} {
