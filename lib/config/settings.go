@@ -131,7 +131,7 @@ type Git struct {
 	HuntInterval     time.Duration `env:"NGIT_HUNT_INTERVAL" name:"hunt-interval" default:"1s" min:"1ms" max:"1h" help:"How often due hunts are looked for."`
 	HuntBackoffBase  time.Duration `env:"NGIT_HUNT_BACKOFF_BASE" name:"hunt-backoff-base" default:"20s" min:"1ms" max:"24h" help:"Wait after the first unsuccessful hunt; doubles each time."`
 	HuntBackoffMax   time.Duration `env:"NGIT_HUNT_BACKOFF_MAX" name:"hunt-backoff-max" default:"2m" min:"1ms" max:"24h" help:"Longest wait between hunts."`
-	HuntsAtOnce      int           `env:"NGIT_HUNTS_AT_ONCE" name:"hunts-at-once" default:"32" min:"1" max:"10000" help:"Most fetches from git servers at once by a worker. One server (registrable domain, or address range) and one author get a quarter of them at most."`
+	HuntsAtOnce      int           `env:"NGIT_HUNTS_AT_ONCE" name:"hunts-at-once" default:"32" min:"1" max:"10000" help:"Most fetches from git servers at once by a worker. One server (registrable domain, or address range), one author and one client get a quarter of them at most."`
 	DomainConcurrent int           `env:"NGIT_SYNC_DOMAIN_CONCURRENT" name:"domain-concurrent" default:"5" min:"1" max:"10000" help:"Most requests at once to one git server."`
 	DomainRateLimit  int           `env:"NGIT_SYNC_DOMAIN_RATE_LIMIT" name:"domain-rate-limit" default:"30" min:"1" max:"1000000" help:"Most requests to one git server in any 60 seconds."`
 	DomainLimits     []string      `env:"NGIT_SYNC_DOMAIN_LIMITS" name:"domain-limits" help:"Limits of single git servers, domain:concurrent:rate, comma-separated."`

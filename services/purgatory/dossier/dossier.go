@@ -19,6 +19,8 @@ type Announcement struct {
 	*nip34.Announcement
 	Held   bool
 	Silent bool // held, its time over and its repository gone (spec/purgatory.md, two phases)
+	// Client is the client key of whoever submitted it, of what is held (proto.HeaderClient).
+	Client string
 }
 
 // State is a state event of the identifier.
@@ -31,7 +33,8 @@ type State struct {
 // identifier. Its Repos are those that it tags; of an update also those of its pull request.
 type PullRequest struct {
 	*nip34.PullRequest
-	Held bool
+	Held   bool
+	Client string // of whoever submitted it, as in Announcement
 	// Elsewhere are repositories of other identifiers that it is for too: its commit may be there.
 	Elsewhere []nip34.RepoRef
 }
@@ -106,10 +109,14 @@ func newer(a, b *nostr.Event) int {
 }
 
 func (d *Dossier) add(ev *nostr.Event, h *proto.Held) {
+	silent, client := false, ""
+	if h != nil {
+		silent, client = h.Phase == proto.PhaseSilent, h.Client
+	}
 	switch ev.Kind {
 	case nip34.KindAnnouncement:
 		if a, err := nip34.ParseAnnouncement(ev); err == nil && a.Ref.Identifier == d.Identifier {
-			d.Announcements = append(d.Announcements, Announcement{a, h != nil, h != nil && h.Phase == proto.PhaseSilent})
+			d.Announcements = append(d.Announcements, Announcement{a, h != nil, silent, client})
 		}
 	case nip34.KindState:
 		if s, err := nip34.ParseState(ev); err == nil && s.Identifier == d.Identifier {
@@ -117,7 +124,7 @@ func (d *Dossier) add(ev *nostr.Event, h *proto.Held) {
 		}
 	case nip34.KindPR, nip34.KindPRUpdate:
 		if pr, err := nip34.ParsePullRequest(ev); err == nil {
-			d.PullRequests = append(d.PullRequests, PullRequest{PullRequest: pr, Held: h != nil})
+			d.PullRequests = append(d.PullRequests, PullRequest{PullRequest: pr, Held: h != nil, Client: client})
 		}
 	}
 }
@@ -186,8 +193,9 @@ type Want struct {
 	Near []Source
 }
 
-// Source is where git data may be found: a clone URL, and who named it first.
-type Source struct{ URL, Author string }
+// Source is where git data may be found: a clone URL, and who named it first, author and client.
+// Client is empty where that did not come through the front door, or is accepted.
+type Source struct{ URL, Author, Client string }
 
 // Wants are the objects that held states and pull requests name, by the repository that they should first come to: the author's own where there is
 // one. Which of them are missing is for git to say.
@@ -216,7 +224,7 @@ func (d Dossier) Wants() []Want {
 		}
 	}
 	for _, pr := range d.PullRequests {
-		add(d.Tagged(pr), "", []string{pr.Commit}, named(pr.Event.PubKey, pr.CloneURLs())...)
+		add(d.Tagged(pr), "", []string{pr.Commit}, pr.sources()...)
 	}
 	var list []Want
 	for _, owner := range slices.Sorted(maps.Keys(wants)) {
@@ -269,18 +277,24 @@ func (d Dossier) People() []string {
 func (d Dossier) Sources() []Source {
 	all := newSources(d.Domain)
 	for _, a := range d.Announcements {
-		all.add(named(a.Ref.PubKey, a.CloneURLs())...)
+		all.add(a.sources()...)
 	}
 	for _, pr := range d.PullRequests {
-		all.add(named(pr.Event.PubKey, pr.CloneURLs())...)
+		all.add(pr.sources()...)
 	}
 	return all.list
 }
 
-func named(author string, urls []string) []Source {
+func (a Announcement) sources() []Source { return named(a.CloneURLs(), a.Ref.PubKey, a.Client) }
+
+func (pr PullRequest) sources() []Source {
+	return named(pr.CloneURLs(), pr.Event.PubKey, pr.Client)
+}
+
+func named(urls []string, author, client string) []Source {
 	list := make([]Source, len(urls))
 	for i, url := range urls {
-		list[i] = Source{url, author}
+		list[i] = Source{url, author, client}
 	}
 	return list
 }
@@ -310,7 +324,7 @@ func (d Dossier) near(owner string) *sources {
 	}
 	for _, pubkey := range people[:min(len(people), maxNear)] {
 		if at, announced := d.find(pubkey); announced {
-			u.add(named(pubkey, d.current[at].CloneURLs())...)
+			u.add(d.current[at].sources()...)
 		}
 	}
 	return u

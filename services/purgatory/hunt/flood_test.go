@@ -45,6 +45,9 @@ func TestAFloodDelaysNobody(t *testing.T) {
 		{"200 identifiers of as many keys on everybody's host", 200,
 			func(n int) string { return fmt.Sprintf("http://git.example.org/%d", n) },
 			func(n int) string { return fmt.Sprint("key", n) }, "http://git.example.org/x", 10 * time.Minute},
+		{"4,000 identifiers of as many keys on everybody's host, by one client", 4_000,
+			func(n int) string { return fmt.Sprintf("http://git.example.org/%d", n) },
+			func(n int) string { return fmt.Sprint("key", n) }, "http://git.example.org/x", time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -62,6 +65,14 @@ func TestAFloodDelaysNobody(t *testing.T) {
 							return netip.MustParseAddr("198.51.100.1")
 						}
 						return netip.MustParseAddr("203.0.113.1")
+					}
+				}
+				if strings.HasSuffix(tc.name, "by one client") {
+					g.client = func(identifier string) string {
+						if identifier == "normal" {
+							return ""
+						}
+						return "192.0.2.1"
 					}
 				}
 				for n := range tc.flood {

@@ -157,7 +157,7 @@ func (h *Hunter) begin(at place, r request) (*throttle.Turn, bool) {
 	if h.paths.has(at) {
 		return nil, false
 	}
-	return h.Throttle.Try(at.domain, r.Author)
+	return h.Throttle.Try(at.domain, r.who())
 }
 
 // join waits in a busy server's queue with the requests that were not made yet; after each turn it stands at the end again.
@@ -166,7 +166,7 @@ func (h *Hunter) join(ctx context.Context, at place) {
 	if !waits {
 		return
 	}
-	h.Throttle.Join(at.domain, at.identifier, next.Author, func(turn *throttle.Turn) {
+	h.Throttle.Join(at.domain, at.identifier, next.who(), func(turn *throttle.Turn) {
 		defer turn.End()
 		if ctx.Err() != nil {
 			return

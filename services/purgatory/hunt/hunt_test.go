@@ -78,7 +78,8 @@ type ground struct {
 	asked   []string
 	broken  bool
 	takes   func(url string) time.Duration
-	at      func(url string) netip.Addr // where a server is, if that matters
+	at      func(url string) netip.Addr    // where a server is, if that matters
+	client  func(identifier string) string // who submitted it, if that matters
 }
 
 func (g *ground) Look(_ context.Context, identifier string) (hunt.Prospect, error) {
@@ -90,7 +91,14 @@ func (g *ground) Look(_ context.Context, identifier string) (hunt.Prospect, erro
 	if len(g.missing[identifier]) == 0 {
 		return hunt.Prospect{}, nil
 	}
-	return hunt.Prospect{Wants: []dossier.Want{{Owner: "o", Objects: slices.Clone(g.missing[identifier])}}, Sources: by(cmp.Or(g.author[identifier], identifier), g.urls[identifier]...)}, nil
+	sources := by(cmp.Or(g.author[identifier], identifier), g.urls[identifier]...)
+	if g.client != nil {
+		for i := range sources {
+			sources[i].Client = g.client(identifier)
+		}
+	}
+	wants := []dossier.Want{{Owner: "o", Objects: slices.Clone(g.missing[identifier])}}
+	return hunt.Prospect{Wants: wants, Sources: sources}, nil
 }
 
 // by are URLs that somebody names.

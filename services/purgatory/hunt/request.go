@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/throttle"
 )
 
 // maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as many URLs as will fit, so that there can be
@@ -20,6 +21,9 @@ type request struct {
 
 // key is what a request is made once for: repository and URL, whoever named it.
 type key struct{ owner, url string }
+
+// who is on whose behalf the request is made.
+func (r request) who() throttle.Who { return throttle.Who{Author: r.Author, Client: r.Client} }
 
 func (r request) key() key { return key{r.owner, r.URL} }
 

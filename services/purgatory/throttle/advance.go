@@ -1,6 +1,7 @@
 package throttle
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -104,26 +105,27 @@ func (t *Throttle) next(m moment, only *domain) (best *domain, at int) {
 
 // rank is the place of an entry among those that wait.
 type rank struct {
-	last, author time.Time // turns: of any of its parties, of its author
-	joined       uint64
+	last   time.Time // turn of any of its parties
+	sender time.Time // turn of its client, or of its author where it has no client
+	author time.Time // turn of its author
+	joined uint64
 }
 
 func rankOf(w *waiting) rank {
 	r := rank{last: w.holders.last(), joined: w.joined}
-	if w.author != "" {
-		r.author = w.holders[len(w.holders)-1].last
+	if author := w.holders.author; author != nil {
+		r.author, r.sender = author.last, author.last
+	}
+	if client := w.holders.client; client != nil {
+		r.sender = client.last
 	}
 	return r
 }
 
 func (r rank) before(o rank) bool {
-	switch {
-	case !r.last.Equal(o.last):
-		return r.last.Before(o.last)
-	case !r.author.Equal(o.author):
-		return r.author.Before(o.author)
-	}
-	return r.joined < o.joined
+	c := cmp.Or(r.last.Compare(o.last), r.sender.Compare(o.sender), r.author.Compare(o.author),
+		cmp.Compare(r.joined, o.joined))
+	return c < 0
 }
 
 // wakeLater sees to it that somebody comes back to a server when its window moves on. t.mu is held.

@@ -14,8 +14,8 @@ const (
 	manyParties = 1024
 )
 
-// party is somebody whom requests are shared out to: an owner of servers, a network, an author. It
-// is forgotten when nothing of it runs or waits and its last turn is long ago.
+// party is somebody whom requests are shared out to: an owner of servers, a network, an author, a
+// client. It is forgotten when nothing of it runs or waits and its last turn is long ago.
 type party struct {
 	running int
 	users   int       // who has it: what waits and what runs
@@ -52,10 +52,13 @@ func (p *parties) forget(now time.Time) {
 }
 
 // holders are the parties that a request counts for.
-type holders []*party
+type holders struct {
+	all            []*party
+	author, client *party // of all; nil: there is none
+}
 
 func (h holders) below(share int) bool {
-	for _, one := range h {
+	for _, one := range h.all {
 		if one.running >= share {
 			return false
 		}
@@ -65,7 +68,7 @@ func (h holders) below(share int) bool {
 
 // last is when any of them had a turn.
 func (h holders) last() (at time.Time) {
-	for _, one := range h {
+	for _, one := range h.all {
 		if one.last.After(at) {
 			at = one.last
 		}
@@ -74,7 +77,7 @@ func (h holders) last() (at time.Time) {
 }
 
 func (h holders) begin(now time.Time) {
-	for _, one := range h {
+	for _, one := range h.all {
 		one.running++
 		one.users++
 		one.last = now
@@ -82,7 +85,7 @@ func (h holders) begin(now time.Time) {
 }
 
 func (h holders) end(now time.Time) {
-	for _, one := range h {
+	for _, one := range h.all {
 		one.running--
 		one.users--
 		one.last = now
@@ -90,7 +93,7 @@ func (h holders) end(now time.Time) {
 }
 
 func (h holders) leave() {
-	for _, one := range h {
+	for _, one := range h.all {
 		one.leave()
 	}
 }

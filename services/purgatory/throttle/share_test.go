@@ -24,23 +24,24 @@ func TestShares(t *testing.T) {
 		name   string
 		atOnce int
 		domain func(n int) string
-		author func(n int) string
+		who    func(n int) throttle.Who
 		want   int
 	}{
-		{"one host", 16, func(int) string { return "git.example.org" }, unlike, 4},
-		{"hosts of one domain", 16, func(n int) string { return fmt.Sprintf("a%d.b%d.example.co.uk", n, n) }, unlike, 4},
-		{"hosts below a public suffix", 16, func(n int) string { return fmt.Sprintf("h%d.github.io", n) }, unlike, 16},
-		{"addresses of one network", 16, func(n int) string { return fmt.Sprintf("198.51.100.%d", n) }, unlike, 4},
-		{"addresses of one IPv6 network", 16, func(n int) string { return fmt.Sprintf("2001:db8:1:%x::%x", n, n) }, unlike, 4},
-		{"one author", 16, unlike, func(int) string { return "a" }, 4},
-		{"everybody another", 16, unlike, unlike, 16},
-		{"room for one", 1, unlike, unlike, 1},
-		{"room for two, one host", 2, func(int) string { return "h" }, unlike, 1},
+		{"one host", 16, func(int) string { return "git.example.org" }, byAny, 4},
+		{"hosts of one domain", 16, func(n int) string { return fmt.Sprintf("a%d.b%d.example.co.uk", n, n) }, byAny, 4},
+		{"hosts below a public suffix", 16, func(n int) string { return fmt.Sprintf("h%d.github.io", n) }, byAny, 16},
+		{"addresses of one network", 16, func(n int) string { return fmt.Sprintf("198.51.100.%d", n) }, byAny, 4},
+		{"addresses of one IPv6 network", 16, func(n int) string { return fmt.Sprintf("2001:db8:1:%x::%x", n, n) }, byAny, 4},
+		{"one author", 16, unlike, func(int) throttle.Who { return by("a") }, 4},
+		{"one client with many keys", 16, unlike, func(n int) throttle.Who { return throttle.Who{Author: unlike(n), Client: "192.0.2.1"} }, 4},
+		{"everybody another", 16, unlike, byAny, 16},
+		{"room for one", 1, unlike, byAny, 1},
+		{"room for two, one host", 2, func(int) string { return "h" }, byAny, 1},
 	} {
 		th := newShared(tc.atOnce)
 		n := 0
 		for i := range 100 {
-			if _, ok := th.Try(tc.domain(i), tc.author(i)); ok {
+			if _, ok := th.Try(tc.domain(i), tc.who(i)); ok {
 				n++
 			}
 		}
@@ -50,6 +51,10 @@ func TestShares(t *testing.T) {
 		th.Close()
 	}
 }
+
+func by(author string) throttle.Who { return throttle.Who{Author: author} }
+
+func byAny(n int) throttle.Who { return by(unlike(n)) }
 
 func unlike(n int) string { return fmt.Sprintf("%d.example%d.org", n, n) }
 
@@ -61,7 +66,7 @@ func TestManyNamesOfOneAddress(t *testing.T) {
 	defer th.Close()
 	goOn := 0
 	for i := range 8 {
-		turn, ok := th.Try(unlike(i), unlike(i))
+		turn, ok := th.Try(unlike(i), by(unlike(i)))
 		if !ok {
 			t.Fatalf("the first request to server %d is not admitted", i)
 		}
@@ -74,10 +79,10 @@ func TestManyNamesOfOneAddress(t *testing.T) {
 	if goOn != 4 {
 		t.Errorf("%d requests to one network go on, want 4", goOn)
 	}
-	if _, ok := th.Try(unlike(7), "somebody"); ok {
+	if _, ok := th.Try(unlike(7), by("somebody")); ok {
 		t.Error("a server of that network is asked again though it is known where it is")
 	}
-	if _, ok := th.Try("elsewhere.example", "somebody"); !ok {
+	if _, ok := th.Try("elsewhere.example", by("somebody")); !ok {
 		t.Error("another server is not asked")
 	}
 }
@@ -90,11 +95,11 @@ func TestWhoHadNoTurnForLongestIsNext(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := newShared(1)
 		defer th.Close()
-		busy, _ := th.Try("busy.example", "x")
+		busy, _ := th.Try("busy.example", by("x"))
 		var mu sync.Mutex
 		var order []string
 		join := func(domain, identifier, author string) {
-			th.Join(domain, identifier, author, func(turn *throttle.Turn) {
+			th.Join(domain, identifier, by(author), func(turn *throttle.Turn) {
 				defer turn.End()
 				mu.Lock()
 				order = append(order, identifier)

@@ -1,8 +1,8 @@
 // Package throttle keeps us polite and fair. Polite: so many requests at once and so many in any minute
 // to one git server, and a queue of identifiers for each server that is busy (spec/purgatory.md, Path
-// 2). Fair: so many requests at once in all, of which no owner of servers, no network and no author of
-// announcements has more than a quarter; who had no turn for the longest time is next. It is driven by
-// triggers (a request ends, an identifier joins, the minute moves on) and never polls.
+// 2). Fair: so many requests at once in all, of which no owner of servers, no network, no author of
+// announcements and no client has more than a quarter; who had no turn for the longest time is next.
+// It is driven by triggers (a request ends, an identifier joins, the minute moves on) and never polls.
 package throttle
 
 import (
@@ -60,11 +60,14 @@ type domain struct {
 // waiting is an identifier in a server's queue.
 type waiting struct {
 	identifier string
-	author     string
 	holders    holders
 	joined     uint64
 	serve      func(*Turn)
 }
+
+// Who is on whose behalf a server is asked: who named it, and the client that submitted that, if it
+// came through the front door. Keys cost nothing, so that authors alone would be no bound.
+type Who struct{ Author, Client string }
 
 // New makes a throttle.
 func New(l Limits, share Share) *Throttle {
@@ -85,9 +88,9 @@ func (t *Throttle) Close() {
 	}
 }
 
-// Try admits a request to a server, on behalf of the author who named it, if it may be made now and
-// nobody waits for that server. The turn must be ended when the request has.
-func (t *Throttle) Try(name, author string) (turn *Turn, ok bool) {
+// Try admits a request to a server, on behalf of those who named it, if it may be made now and nobody
+// waits for that server. The turn must be ended when the request has.
+func (t *Throttle) Try(name string, who Who) (turn *Turn, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	d, m := t.domain(name), t.moment()
@@ -95,7 +98,7 @@ func (t *Throttle) Try(name, author string) (turn *Turn, ok bool) {
 	if len(d.queue) > 0 || t.running >= t.limits.AtOnce || !t.free(d, m) {
 		return nil, false
 	}
-	h := t.holders(d, author, m.now)
+	h := t.holders(d, who, m.now)
 	defer h.leave()
 	if !h.below(t.most()) {
 		return nil, false
@@ -105,7 +108,7 @@ func (t *Throttle) Try(name, author string) (turn *Turn, ok bool) {
 
 // Join puts an identifier into a server's queue. serve is called once, in a goroutine of its own, when
 // its turn has come, and must end the turn. One that is queued already keeps its place.
-func (t *Throttle) Join(name, identifier, author string, serve func(*Turn)) {
+func (t *Throttle) Join(name, identifier string, who Who, serve func(*Turn)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -125,7 +128,7 @@ func (t *Throttle) Join(name, identifier, author string, serve func(*Turn)) {
 	}
 	w := d.queue[at]
 	w.holders.leave()
-	w.author, w.holders, w.serve = author, t.holders(d, author, m.now), serve
+	w.holders, w.serve = t.holders(d, who, m.now), serve
 	t.advance(m, d)
 	t.wakeLater(d, m)
 }
@@ -153,14 +156,19 @@ func (t *Throttle) domain(name string) *domain {
 }
 
 // holders are the parties of a request: who has the server, the network where it was found the last
-// time, and the author. They must be left again.
-func (t *Throttle) holders(d *domain, author string, now time.Time) holders {
-	h := holders{t.parties.of("server "+d.owner, now)}
+// time, and on whose behalf it is made. They must be left again.
+func (t *Throttle) holders(d *domain, who Who, now time.Time) holders {
+	h := holders{all: []*party{t.parties.of("server "+d.owner, now)}}
 	if network, known := t.networks.of(d.name); known && network != d.owner {
-		h = append(h, t.parties.of("server "+network, now))
+		h.all = append(h.all, t.parties.of("server "+network, now))
 	}
-	if author != "" {
-		h = append(h, t.parties.of("author "+author, now))
+	if who.Author != "" {
+		h.author = t.parties.of("author "+who.Author, now)
+		h.all = append(h.all, h.author)
+	}
+	if who.Client != "" {
+		h.client = t.parties.of("client "+who.Client, now)
+		h.all = append(h.all, h.client)
 	}
 	return h
 }
@@ -205,16 +213,16 @@ func (turn *Turn) Reached(addr netip.Addr) bool {
 	}
 	t.networks.note(turn.domain.name, network)
 	now := time.Now()
-	joins := holders{t.parties.of("server "+network, now)}
+	joins := holders{all: []*party{t.parties.of("server "+network, now)}}
 	defer joins.leave()
 	switch {
-	case slices.Contains(turn.holders, joins[0]):
+	case slices.Contains(turn.holders.all, joins.all[0]):
 		return true
 	case !joins.below(t.most()):
 		return false
 	}
 	joins.begin(now)
-	turn.holders = append(turn.holders, joins...)
+	turn.holders.all = append(turn.holders.all, joins.all...)
 	return true
 }
 

@@ -21,20 +21,20 @@ func TestConcurrency(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := newThrottle(2, 100)
 		defer th.Close()
-		a, ok1 := th.Try("h", "")
-		_, ok2 := th.Try("h", "")
-		if _, ok3 := th.Try("h", ""); !ok1 || !ok2 || ok3 {
+		a, ok1 := th.Try("h", throttle.Who{})
+		_, ok2 := th.Try("h", throttle.Who{})
+		if _, ok3 := th.Try("h", throttle.Who{}); !ok1 || !ok2 || ok3 {
 			t.Fatalf("%v %v %v", ok1, ok2, ok3)
 		}
-		if _, ok := th.Try("other", ""); !ok {
+		if _, ok := th.Try("other", throttle.Who{}); !ok {
 			t.Fatal("another server is not concerned")
 		}
 		a.End()
 		a.End() // twice is once
-		if _, ok := th.Try("h", ""); !ok {
+		if _, ok := th.Try("h", throttle.Who{}); !ok {
 			t.Fatal("a released place is free")
 		}
-		if _, ok := th.Try("h", ""); ok {
+		if _, ok := th.Try("h", throttle.Who{}); ok {
 			t.Fatal("releasing twice freed two places")
 		}
 	})
@@ -48,7 +48,7 @@ func TestRateInAnyMinute(t *testing.T) {
 		defer th.Close()
 		var admitted []time.Time
 		for range 400 {
-			if turn, ok := th.Try("h", ""); ok {
+			if turn, ok := th.Try("h", throttle.Who{}); ok {
 				admitted = append(admitted, time.Now())
 				turn.End()
 			}
@@ -71,12 +71,12 @@ func TestQueueIsRoundRobin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		th := newThrottle(1, 4)
 		defer th.Close()
-		busy, _ := th.Try("h", "")
+		busy, _ := th.Try("h", throttle.Who{})
 		var mu sync.Mutex
 		var order []string
 		var join func(id string, times int)
 		join = func(id string, times int) {
-			th.Join("h", id, "", func(turn *throttle.Turn) {
+			th.Join("h", id, throttle.Who{}, func(turn *throttle.Turn) {
 				mu.Lock()
 				order = append(order, id)
 				mu.Unlock()
@@ -91,7 +91,7 @@ func TestQueueIsRoundRobin(t *testing.T) {
 		join("b", 2)
 		join("c", 1)
 		join("c", 1) // queued already
-		if _, ok := th.Try("h", ""); ok {
+		if _, ok := th.Try("h", throttle.Who{}); ok {
 			t.Fatal("a request went before those that wait")
 		}
 		busy.End()
@@ -118,7 +118,7 @@ func TestLimitsAreSharedAmongWorkers(t *testing.T) {
 	defer th.Close()
 	n := 0
 	for range 10 {
-		if _, ok := th.Try("h", ""); ok {
+		if _, ok := th.Try("h", throttle.Who{}); ok {
 			n++
 		}
 	}
@@ -138,7 +138,7 @@ func TestMoreWorkersThanRequests(t *testing.T) {
 			th := throttle.New(throttle.Limits{AtOnce: 1000, Default: throttle.Limit{Concurrent: limit, Rate: 1000}}, func() (int, int) { return place, workers })
 			defer th.Close()
 			for _, identifier := range []string{"a", "b", "c"} {
-				th.Join("h", identifier, "", func(turn *throttle.Turn) {
+				th.Join("h", identifier, throttle.Who{}, func(turn *throttle.Turn) {
 					defer turn.End()
 					mu.Lock()
 					served[place]++
