@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"slices"
+
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
@@ -12,6 +14,11 @@ import (
 // one that is accepted, those that it vouches for are released.
 func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d *Decision) error {
 	x := conclusion{k: k, c: c, d: d, gone: map[string]bool{}, checked: map[string]bool{}, steps: 4 * maxSteps}
+	if d.Outcome == proto.Accepted && c.Event.Kind == nip34.KindAnnouncement {
+		if a, err := nip34.ParseAnnouncement(c.Event); err == nil {
+			x.brings = a
+		}
+	}
 	for id := range d.leaves {
 		x.gone[id] = true
 	}
@@ -40,19 +47,17 @@ func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d *Decision) erro
 		}
 	}
 	x.keepOutOfHold()
-	if d.Outcome == proto.Accepted && c.Event.Kind == nip34.KindAnnouncement {
-		return x.releaseVouched()
-	}
-	return nil
+	return x.releaseVouched()
 }
 
 type conclusion struct {
 	k       Knowledge
 	c       *candidate.Candidate
 	d       *Decision
-	gone    map[string]bool // ids of announcements that stand for nothing any more
-	checked map[string]bool // identifiers whose states were looked after
-	steps   int             // that are left for all walks together
+	gone    map[string]bool     // ids of announcements that stand for nothing any more
+	checked map[string]bool     // identifiers whose states were looked after
+	steps   int                 // that are left for all walks together
+	brings  *nip34.Announcement // that is accepted; nil: none
 }
 
 func (x *conclusion) drop(remember string, e *held.Entry) {
@@ -60,10 +65,14 @@ func (x *conclusion) drop(remember string, e *held.Entry) {
 	x.d.drop(remember, e)
 }
 
-// dropVouched drops the announcements of maintainers that were held because of one that goes, and for which no other vouches. Those for
-// which that is not certain stay until their own time is over.
+// dropVouched drops the announcements of maintainers that were held because of one that goes, and for
+// which no other vouches. Those for which that is not certain stay until their own time is over, and
+// those whom an accepted announcement names now are released.
 func (x *conclusion) dropVouched(e *held.Entry) {
 	for _, maintainer := range e.Announcement.Maintainers {
+		if x.brings != nil && x.brings.Ref.Identifier == e.Identifier && slices.Contains(x.brings.Maintainers, maintainer) {
+			continue
+		}
 		ref := nip34.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
 		for other := range x.k.HeldAt(ref.Address()) {
 			if other.Phase != proto.PhaseVouched || x.gone[other.Event.ID] || x.steps <= 0 {
@@ -119,14 +128,14 @@ func (x *conclusion) keepOutOfHold() {
 	x.d.Hold = kept
 }
 
-// releaseVouched asks for another decision on the announcements of maintainers that waited for this one.
+// releaseVouched asks for another decision on the announcements of maintainers that waited for the
+// announcement that is accepted now.
 func (x *conclusion) releaseVouched() error {
-	a, err := nip34.ParseAnnouncement(x.c.Event)
-	if err != nil {
-		return nil // it stands for nobody
+	if x.brings == nil {
+		return nil
 	}
-	for _, maintainer := range a.Maintainers {
-		ref := nip34.RepoRef{PubKey: maintainer, Identifier: a.Ref.Identifier}
+	for _, maintainer := range x.brings.Maintainers {
+		ref := nip34.RepoRef{PubKey: maintainer, Identifier: x.brings.Ref.Identifier}
 		for e := range x.k.HeldAt(ref.Address()) {
 			if e.Phase != proto.PhaseVouched || x.d.dropped[e.Key] {
 				continue
