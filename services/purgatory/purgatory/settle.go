@@ -29,8 +29,9 @@ func (w *worker) changed(c holdings.Change) {
 			delay = w.node.Settings.HuntUserDelay
 		}
 		w.queue.Add(c.Identifier, time.Now(), delay)
-		if c.Now.Event.Kind == nip34.KindAnnouncement {
-			w.pulls.recheck(c.Identifier) // its repository is new
+		waited := c.Before != nil && c.Before.Phase == proto.PhaseWaiting
+		if c.Now.Event.Kind == nip34.KindAnnouncement && !waited {
+			w.pulls.recheck(c.Identifier) // its repository is new; no mere restart of its clock
 		}
 	}
 	if c.Before != nil && c.Before.Event.Kind == nip34.KindAnnouncement && (c.Now == nil || c.Now.Phase == proto.PhaseSilent) {

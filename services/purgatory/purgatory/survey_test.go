@@ -9,8 +9,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nbd-wtf/go-nostr"
+
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/node"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/holdings"
+	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/shards"
 )
@@ -53,6 +59,36 @@ func TestLeftoversAreSweptFromQuietRepositories(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestARestartedClockIsNoNewRepository: all pull requests of an identifier are looked through when a
+// repository of it is new, and not whenever a state starts the clock of a held one anew.
+func TestARestartedClockIsNoNewRepository(t *testing.T) {
+	t.Parallel()
+	w := &worker{
+		node: &node.Node{}, shards: shards.New(), queue: hunt.NewQueue(hunt.Rules{}), pulls: newPulls(),
+		due: newDirty(), orphans: newOrphans(),
+	}
+	w.shards.Open(proto.ShardOf("x"))
+	in := func(phase proto.Phase) *holdings.Entry {
+		ev := &nostr.Event{Kind: nip34.KindAnnouncement}
+		return &holdings.Entry{Held: proto.Held{Event: ev, Identifier: "x", Phase: phase}}
+	}
+	for _, c := range []struct {
+		before, now *holdings.Entry
+		looks       bool
+	}{
+		{nil, in(proto.PhaseWaiting), true},
+		{in(proto.PhaseWaiting), in(proto.PhaseWaiting), false},
+		{in(proto.PhaseSilent), in(proto.PhaseWaiting), true},
+		{in(proto.PhaseWaiting), in(proto.PhaseSilent), false},
+	} {
+		w.pulls.check("x")
+		w.changed(holdings.Change{Identifier: "x", Before: c.before, Now: c.now})
+		if looks := w.pulls.check("x"); looks != c.looks {
+			t.Errorf("from %v to %v: looks again %t", c.before, c.now, looks)
+		}
+	}
 }
 
 func gone(path string) bool {
