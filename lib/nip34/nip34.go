@@ -27,7 +27,8 @@ const (
 
 // Bounds of one event. An event that goes beyond is refused whole: a part of it would not be what its author signed.
 const (
-	// MaxListed is the most maintainers, relays and clone URLs together that an announcement may name (spec/policy.md, 30617).
+	// MaxListed is the most maintainers, relays and clone URLs together that an announcement may
+	// name (spec/policy.md, 30617).
 	MaxListed = 1000
 	// MaxURLs is the most web URLs of an announcement, or clone URLs of a pull request.
 	MaxURLs = 100

@@ -85,8 +85,10 @@ func (a *Announcement) ListsServiceRelay(domain string) bool {
 	return false
 }
 
-// ListsServiceClone says whether one of the clone URLs is `<scheme>://<domain>/<npub of the owner>/<identifier>.git`. The scheme
-// (http, https, ws, wss), slashes at the end and how the identifier is percent-encoded make no difference (spec/policy.md, 30617).
+// ListsServiceClone says whether one of the clone URLs is
+// `<scheme>://<domain>/<npub of the owner>/<identifier>.git`. The scheme (http, https, ws, wss),
+// slashes at the end and how the identifier is percent-encoded make no difference (spec/policy.md,
+// 30617).
 func (a *Announcement) ListsServiceClone(domain string) bool {
 	d, err := parseDomain(domain)
 	if err != nil {
@@ -112,8 +114,9 @@ func (a *Announcement) ListsServiceClone(domain string) bool {
 	return false
 }
 
-// ListsPRService says whether the pull request names `<scheme>://<domain>/prs/<npub of its author>/<identifier>.git` in `clone`,
-// with the identifier of one of the repositories that it is meant for, which it returns (GRASP-06).
+// ListsPRService says whether the pull request names
+// `<scheme>://<domain>/prs/<npub of its author>/<identifier>.git` in `clone`, with the identifier
+// of one of the repositories that it is meant for, which it returns (GRASP-06).
 func (p *PullRequest) ListsPRService(domain string) (identifier string, ok bool) {
 	d, err := parseDomain(domain)
 	if err != nil {
@@ -140,7 +143,8 @@ func (p *PullRequest) ListsPRService(domain string) (identifier string, ok bool)
 // writtenPath is the path of a URL as it was written, without slashes at its end.
 type writtenPath string
 
-// is reports whether the path means want, which is not encoded: it is want itself, or want percent-encoded in any way.
+// is reports whether the path means want, which is not encoded: it is want itself, or want
+// percent-encoded in any way.
 func (p writtenPath) is(want string) bool {
 	if string(p) == want {
 		return true
@@ -149,8 +153,8 @@ func (p writtenPath) is(want string) bool {
 	return err == nil && decoded == want && !strings.ContainsAny(string(p), "?#")
 }
 
-// servicePath is the path of a clone URL if it leads to the service. The path is taken as it stands: clients that do not
-// encode identifiers write spaces and percent signs into it.
+// servicePath is the path of a clone URL if it leads to the service. The path is taken as it
+// stands: clients that do not encode identifiers write spaces and percent signs into it.
 func servicePath(given string, d serviceDomain) (writtenPath, bool) {
 	given = strings.Trim(given, " ")
 	if len(given) > maxCloneURL || !mayBeOn(given, d) {
@@ -200,8 +204,9 @@ type RepositoryPath struct {
 var gitServices = []string{"HEAD", "info/refs", "git-upload-pack", "git-receive-pack"}
 
 // ParseRepositoryPath reads the path of a request (url.URL.EscapedPath) as that of a repository or of one of git's services below
-// it. The identifier may be percent-encoded in any legal way. Slashes at the end, of the repository too, are ignored: clients that
-// were given an address with a slash at the end ask for ".git//info/refs".
+// it. The identifier may be percent-encoded in any legal way. Slashes at the end, of the repository
+// too, are ignored: clients that were given an address with a slash at the end ask for
+// ".git//info/refs".
 func ParseRepositoryPath(escapedPath string) (RepositoryPath, error) {
 	rest := strings.TrimRight(escapedPath, "/")
 	var p RepositoryPath

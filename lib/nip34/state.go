@@ -31,19 +31,22 @@ type State struct {
 	// Head is the branch that HEAD follows (its full name), or "" where the state does not say.
 	Head string
 
-	// Impossible are the names, in order, whose values are neither object ids nor branches to follow. No repository can ever
-	// have what they name, so the state can never be satisfied; see Satisfiable. They are in none of the maps above.
+	// Impossible are the names, in order, whose values are neither object ids nor branches to
+	// follow. No repository can ever have what they name, so the state can never be satisfied; see
+	// Satisfiable. They are in none of the maps above.
 	Impossible []string
 }
 
-// Satisfiable reports whether a repository can ever have what the state names. A state that is not satisfiable is held like
-// any other, but nobody hunts for it or pushes by it, and it expires (spec/policy.md, 30618).
+// Satisfiable reports whether a repository can ever have what the state names. A state that is not
+// satisfiable is held like any other, but nobody hunts for it or pushes by it, and it expires
+// (spec/policy.md, 30618).
 func (s *State) Satisfiable() bool { return len(s.Impossible) == 0 }
 
 // ParseState reads a state (spec/policy.md, 30618). Names under refs/heads/ and refs/tags/ must be legal and able to stand
-// side by side in one repository, and no name may have two values. Values are object ids or `ref: refs/heads/…`, that of HEAD
-// also a bare `refs/heads/…`; every other value makes the state impossible to satisfy, but not invalid. Tags of other names
-// are ignored, and so are the ancestors that may follow a value.
+// side by side in one repository, and no name may have two values. Values are object ids or
+// `ref: refs/heads/…`, that of HEAD also a bare `refs/heads/…`; every other value makes the state
+// impossible to satisfy, but not invalid. Tags of other names are ignored, and so are the ancestors
+// that may follow a value.
 func ParseState(ev *nostr.Event) (*State, error) {
 	if ev.Kind != KindState {
 		return nil, fmt.Errorf("kind %d is not a repository state", ev.Kind)

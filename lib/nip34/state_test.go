@@ -84,7 +84,8 @@ func TestParseStateRefuses(t *testing.T) {
 	}
 }
 
-// TestImpossibleStates are taken, and known for what they are: nobody hunts for them (spec/policy.md, 30618).
+// TestImpossibleStates are taken, and known for what they are: nobody hunts for them
+// (spec/policy.md, 30618).
 func TestImpossibleStates(t *testing.T) {
 	t.Parallel()
 	main := nostr.Tag{"refs/heads/main", commit1}

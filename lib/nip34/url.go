@@ -162,9 +162,9 @@ func (u hostedURL) normalized(longest int) (string, error) {
 	return s, nil
 }
 
-// on reports whether the URL's host and port are those of a service. The default ports of http and https, written or not, are
-// one: the scheme of a URL makes no difference (spec/policy.md, 30617), and so a port that is the other scheme's default does
-// not either (spec/sync.md).
+// on reports whether the URL's host and port are those of a service. The default ports of http and
+// https, written or not, are one: the scheme of a URL makes no difference (spec/policy.md, 30617),
+// and so a port that is the other scheme's default does not either (spec/sync.md).
 func (u hostedURL) on(domain serviceDomain) bool {
 	return u.host == domain.host && withoutDefault(u.port) == withoutDefault(domain.port)
 }

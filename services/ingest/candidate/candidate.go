@@ -49,8 +49,8 @@ type Candidate struct {
 // ErrMalformed is wrapped by every error of [Parse].
 var ErrMalformed = errors.New("not a candidate")
 
-// Parse reads a candidate. With an error it still gives Reply and Ref where those can be read, so that the sender
-// need not wait for a verdict that never comes.
+// Parse reads a candidate. With an error it still gives Reply and Ref where those can be read, so
+// that the sender need not wait for a verdict that never comes.
 func Parse(subject string, header nats.Header, data []byte) (Candidate, error) {
 	c := Candidate{
 		Source: proto.Source(header.Get(proto.HeaderSource)),
@@ -80,7 +80,8 @@ func Parse(subject string, header nats.Header, data []byte) (Candidate, error) {
 	return c, nil
 }
 
-// OfHeld is a candidate of ingest's own, with which no message came: it asks for a decision on a held event, as purgatory would.
+// OfHeld is a candidate of ingest's own, with which no message came: it asks for a decision on a
+// held event, as purgatory would.
 func OfHeld(ev *nostr.Event, action proto.Action) (*Candidate, error) {
 	raw, err := ev.MarshalJSON()
 	if err != nil {

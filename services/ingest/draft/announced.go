@@ -11,15 +11,18 @@ import (
 	"tendril.dev/lib/nip34"
 )
 
-// Announced is the accepted announcements of some identifiers, read once and then kept up to date by the drafts that share it: anybody may
-// announce an identifier, so that there can be thousands, and no decision may read them all. It is not safe for concurrent use.
+// Announced is the accepted announcements of some identifiers, read once and then kept up to date
+// by the drafts that share it: anybody may announce an identifier, so that there can be thousands,
+// and no decision may read them all. It is not safe for concurrent use.
 //
-// A draft changes it as it goes. Whoever gives a draft up, instead of committing it, has to call [Announced.Forget].
+// A draft changes it as it goes. Whoever gives a draft up, instead of committing it, has to call
+// [Announced.Forget].
 type Announced struct {
 	circles map[string]*circle // by identifier
 }
 
-// Bounds of what is kept between drafts: circles so small are read again for nothing, and of the large ones there are never many.
+// Bounds of what is kept between drafts: circles so small are read again for nothing, and of the
+// large ones there are never many.
 const (
 	keptFrom    = 32
 	keptCircles = 64
@@ -28,7 +31,8 @@ const (
 // NewAnnounced makes an empty one.
 func NewAnnounced() *Announced { return &Announced{circles: map[string]*circle{}} }
 
-// Forget drops everything: the drafts that it stood on were not committed, or the log was changed by somebody else.
+// Forget drops everything: the drafts that it stood on were not committed, or the log was changed
+// by somebody else.
 func (x *Announced) Forget() { clear(x.circles) }
 
 // Trim drops what need not be kept for the next draft.
@@ -120,7 +124,8 @@ func (d *Draft) announced(identifier string) (*circle, error) {
 	return c, nil
 }
 
-// AcceptedNaming gives the accepted announcements of an identifier that name this key among their maintainers.
+// AcceptedNaming gives the accepted announcements of an identifier that name this key among their
+// maintainers.
 func (d *Draft) AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error) {
 	c, err := d.announced(identifier)
 	if err != nil {

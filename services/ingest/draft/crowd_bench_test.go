@@ -26,7 +26,8 @@ func by(author int, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Even
 	return ev
 }
 
-// BenchmarkCrowdedIdentifier decides events of one identifier that many keys have announced: one decision must not walk them all.
+// BenchmarkCrowdedIdentifier decides events of one identifier that many keys have announced: one
+// decision must not walk them all.
 func BenchmarkCrowdedIdentifier(b *testing.B) {
 	for _, n := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {

@@ -25,7 +25,8 @@ type Base struct {
 	Log      *eventdb.View // the log as of one sequence
 	Held     *held.Set
 	Rejected *rejections.Index
-	// Announced keeps what was read of accepted announcements from one draft to the next; nil: nothing is kept.
+	// Announced keeps what was read of accepted announcements from one draft to the next; nil:
+	// nothing is kept.
 	Announced *Announced
 	// KeepDeleted: deletion requests do not touch what is accepted.
 	KeepDeleted bool
@@ -289,12 +290,14 @@ func (d *Draft) HeldAnnouncements(identifier string) iter.Seq[*held.Entry] {
 	return d.held.over(d.base.Held.Announcements(identifier), d.held.now.Announcements(identifier))
 }
 
-// HeldNaming gives the held announcements of an identifier that name this key among their maintainers.
+// HeldNaming gives the held announcements of an identifier that name this key among their
+// maintainers.
 func (d *Draft) HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry] {
 	return d.held.over(d.base.Held.Naming(identifier, pubkey), d.held.now.Naming(identifier, pubkey))
 }
 
-// Room gives what is counted of the held events, those of the batch so far too. It must not be changed.
+// Room gives what is counted of the held events, those of the batch so far too. It must not be
+// changed.
 func (d *Draft) Room() *held.Ledger { return d.held.counted() }
 
 // Hold writes an entry to the draft's held events.

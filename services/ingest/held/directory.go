@@ -6,8 +6,9 @@ import (
 	"tendril.dev/lib/nip34"
 )
 
-// Directory finds held events by what decisions ask for. It is not safe for concurrent use, but the slices that it gives never change:
-// an entry that comes is written behind them, and one that goes leaves in a copy.
+// Directory finds held events by what decisions ask for. It is not safe for concurrent use, but the
+// slices that it gives never change: an entry that comes is written behind them, and one that goes
+// leaves in a copy.
 type Directory struct {
 	byKey        map[string]*Entry
 	byID         map[string]*Entry
@@ -100,7 +101,8 @@ func (d *Directory) Announcements(identifier string) []*Entry {
 	return slices.Clip(d.announced[identifier])
 }
 
-// Naming returns the held announcements of an identifier that name this key among their maintainers.
+// Naming returns the held announcements of an identifier that name this key among their
+// maintainers.
 func (d *Directory) Naming(identifier, pubkey string) []*Entry {
 	return slices.Clip(d.naming[nip34.RepoRef{PubKey: pubkey, Identifier: identifier}])
 }

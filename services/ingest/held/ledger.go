@@ -10,12 +10,13 @@ import (
 	"tendril.dev/proto"
 )
 
-// Ledger is how much is held, by whom and since when: running totals and queues, so that what makes room is found without looking
-// through what is held. Copies cost nothing and change on their own, so that a decision can try what would be. It is not safe
-// for concurrent use.
+// Ledger is how much is held, by whom and since when: running totals and queues, so that what makes
+// room is found without looking through what is held. Copies cost nothing and change on their own,
+// so that a decision can try what would be. It is not safe for concurrent use.
 //
-// There are two pools: that of everybody, and the room reserved for owners and maintainers of served repositories. Whatever is in
-// one neither counts nor gives way in the other (spec/purgatory.md, What waits).
+// There are two pools: that of everybody, and the room reserved for owners and maintainers of
+// served repositories. Whatever is in one neither counts nor gives way in the other
+// (spec/purgatory.md, What waits).
 type Ledger struct {
 	records *btree.BTreeG[record] // of each party, silent entries first, then by the end of their time
 	loads   *btree.BTreeG[weighed]
@@ -173,7 +174,8 @@ func (l *Ledger) load(p party) Load {
 	return w.Load
 }
 
-// All is the load of a pool: that reserved for owners and maintainers of served repositories, or that of everybody else.
+// All is the load of a pool: that reserved for owners and maintainers of served repositories, or
+// that of everybody else.
 func (l *Ledger) All(reserved bool) Load { return l.load(party{reserved: reserved, kind: everybody}) }
 
 // Author is the load of an author in a pool.
@@ -181,8 +183,8 @@ func (l *Ledger) Author(reserved bool, pubkey string) Load {
 	return l.load(party{reserved: reserved, kind: anAuthor, name: pubkey})
 }
 
-// first returns the entry of a party that gives way before the others: the one that has been silent longest, then the one whose time
-// ends first. nil: it has none.
+// first returns the entry of a party that gives way before the others: the one that has been silent
+// longest, then the one whose time ends first. nil: it has none.
 func (l *Ledger) first(p party) (e *Entry, silent bool) {
 	l.records.Ascend(record{party: p, at: math.MinInt64}, func(r record) bool {
 		if r.party == p {
@@ -205,8 +207,8 @@ func (l *Ledger) heaviest(like party) (found weighed, ok bool) {
 	return found, ok
 }
 
-// weightOf is about what an event takes in memory, in bytes: strings and the slices that hold them, and what every entry needs
-// besides.
+// weightOf is about what an event takes in memory, in bytes: strings and the slices that hold them,
+// and what every entry needs besides.
 func weightOf(ev *nostr.Event) int {
 	const entry, slice, text = 1024, 24, 16
 	size := entry + len(ev.Content)

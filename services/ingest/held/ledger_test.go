@@ -115,7 +115,8 @@ func TestAdmit(t *testing.T) {
 	}
 }
 
-// TestLedgerAgreesWithWhatIsHeld holds a ledger against plain sums, and the bounds against what Admit lets in.
+// TestLedgerAgreesWithWhatIsHeld holds a ledger against plain sums, and the bounds against what
+// Admit lets in.
 func TestLedgerAgreesWithWhatIsHeld(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))

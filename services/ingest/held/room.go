@@ -22,8 +22,9 @@ const (
 	FullInAll          // and everything that is held has a better claim to its place
 )
 
-// lightBytes is the load up to which parties are all alike. It is what one announcement of the largest size takes, so that nobody has
-// to be smaller than the members of a crowd to get in: among the light, the oldest entry gives way.
+// lightBytes is the load up to which parties are all alike. It is what one announcement of the
+// largest size takes, so that nobody has to be smaller than the members of a crowd to get in: among
+// the light, the oldest entry gives way.
 const lightBytes = 128 << 10
 
 // waitsAtLeast is how long what came from a full relay has waited before it gives way to others of
@@ -31,15 +32,15 @@ const lightBytes = 128 << 10
 // must not push out everything before it was hunted for. Who submits comes at once to push.
 const waitsAtLeast = 10 * time.Minute
 
-// Admit finds room for a new entry while those that are leaving go. It returns the entries that have
-// to be dropped for it, or which bound it does not fit; then nothing has to be dropped.
+// Admit finds room for a new entry while those that are leaving go. It returns the entries that
+// have to be dropped for it, or which bound it does not fit; then nothing has to be dropped.
 //
-// An author or source that is over its own bound makes room by its own silent entries; a source also
-// by the oldest entry of the author who has most of it, so that nobody closes a shared address or a
-// relay to others. When a pool is full, its silent entries go, those first that were silent longest;
-// then the oldest of whoever has most of it, measured by what one author or source may have. The
-// newcomer is refused where that is itself (spec/purgatory.md, What waits). The cost does not depend
-// on how much is held.
+// An author or source that is over its own bound makes room by its own silent entries; a source
+// also by the oldest entry of the author who has most of it, so that nobody closes a shared address
+// or a relay to others. When a pool is full, its silent entries go, those first that were silent
+// longest; then the oldest of whoever has most of it, measured by what one author or source may
+// have. The newcomer is refused where that is itself (spec/purgatory.md, What waits). The cost does
+// not depend on how much is held.
 func (l *Ledger) Admit(b Bounds, e *Entry, leaving []*Entry) ([]*Entry, Full) {
 	after := l
 	leaves := func(gone *Entry) {
@@ -80,8 +81,8 @@ func (l *Ledger) Admit(b Bounds, e *Entry, leaving []*Entry) ([]*Entry, Full) {
 	return drop, NotFull
 }
 
-// givesWayIn is the entry of an author or source that is over its bound which gives way to e, of the
-// same author or source; nil: none does.
+// givesWayIn is the entry of an author or source that is over its bound which gives way to e, of
+// the same author or source; nil: none does.
 func (l *Ledger) givesWayIn(p party, e *Entry) *Entry {
 	first, silent := l.first(p)
 	if silent || first == nil || !p.isSource() {
@@ -102,9 +103,9 @@ func (l *Ledger) givesWayIn(p party, e *Entry) *Entry {
 	return first
 }
 
-// of is the bound of a party, and what it is called; NotFull: it has none of its own. The sources of
-// what owners and maintainers of served repositories send have none: whoever shares an address with
-// them must not use up their room.
+// of is the bound of a party, and what it is called; NotFull: it has none of its own. The sources
+// of what owners and maintainers of served repositories send have none: whoever shares an address
+// with them must not use up their room.
 func (b Bounds) of(p party) (Load, Full) {
 	switch {
 	case p.kind == anAuthor:

@@ -71,8 +71,8 @@ func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) 
 			}
 		})
 	}
-	// The micro service reads and writes the request when its handler has returned, so the request itself
-	// is only answered in here. The stream of ids goes to its reply subject.
+	// The micro service reads and writes the request when its handler has returned, so the request
+	// itself is only answered in here. The stream of ids goes to its reply subject.
 	handle := func(r micro.Request) {
 		f, err := parse(r.Data())
 		if err != nil {

@@ -157,8 +157,9 @@ func TestQuery(t *testing.T) {
 	}
 }
 
-// TestRefusalsAreCounted: the micro service counts every query that was refused. It can do that only for
-// requests that are answered before their handler returns; under the race detector this test finds the others.
+// TestRefusalsAreCounted: the micro service counts every query that was refused. It can do that
+// only for requests that are answered before their handler returns; under the race detector this
+// test finds the others.
 func TestRefusalsAreCounted(t *testing.T) {
 	t.Parallel()
 	b := serve(t)

@@ -45,7 +45,8 @@ func (p *Policy) announcement(k Knowledge, c *candidate.Candidate) (Decision, er
 	return d, nil
 }
 
-// mayBeHosted says whether the whitelist allows a repository. That of a maintainer of one that is hosted here is always allowed.
+// mayBeHosted says whether the whitelist allows a repository. That of a maintainer of one that is
+// hosted here is always allowed.
 func (p *Policy) mayBeHosted(k Knowledge, ref nip34.RepoRef) (bool, error) {
 	if p.hosted.Empty() || p.hosted.Has(ref) {
 		return true, nil
@@ -53,7 +54,8 @@ func (p *Policy) mayBeHosted(k Knowledge, ref nip34.RepoRef) (bool, error) {
 	return p.speaksForHosted(k, ref.PubKey, ref.Identifier, true)
 }
 
-// notWhitelisted rejects an announcement until another of its identifier arrives, which may name its author as a maintainer.
+// notWhitelisted rejects an announcement until another of its identifier arrives, which may name
+// its author as a maintainer.
 func notWhitelisted(ref nip34.RepoRef) Decision {
 	d := rejected(ReasonNotWhitelisted, messageNotHosted)
 	d.Missing = []string{MissingAnnouncement(ref.Identifier)}
@@ -66,9 +68,11 @@ const (
 	messageNotListed = "invalid: the announcement must list this service in its clone and relays tags"
 )
 
-// elsewhere decides an announcement that does not list us. What its author held until now vouches for nothing: it never had git data here.
-// If it replaces one by which we host the repository, the log learns where that went, and our hosting ends. Otherwise it counts as
-// a maintainer's: it is accepted where accepted announcements of others say so, and waits with the held ones where only those do.
+// elsewhere decides an announcement that does not list us. What its author held until now vouches
+// for nothing: it never had git data here. If it replaces one by which we host the repository, the
+// log learns where that went, and our hosting ends. Otherwise it counts as a maintainer's: it is
+// accepted where accepted announcements of others say so, and waits with the held ones where only
+// those do.
 func (p *Policy) elsewhere(k Knowledge, c *candidate.Candidate, a *nip34.Announcement, mine own) (d Decision, err error) {
 	moved := mine.accepted != nil && p.listsUs(mine.accepted)
 	named, err := isNamedByAccepted(k, a.Ref.PubKey, a.Ref.Identifier)
@@ -106,8 +110,9 @@ func (p *Policy) releaseAnnouncement(k Knowledge, entry *held.Entry) (Decision, 
 	return accepted(), nil
 }
 
-// releaseVouched decides a held announcement of a maintainer again, because an announcement was accepted that may name its author, or a
-// new writer begins. It stays while held announcements vouch for it.
+// releaseVouched decides a held announcement of a maintainer again, because an announcement was
+// accepted that may name its author, or a new writer begins. It stays while held announcements
+// vouch for it.
 func (p *Policy) releaseVouched(k Knowledge, entry *held.Entry) (d Decision, stays bool, err error) {
 	if p.refused.Has(entry.Announcement.Ref) {
 		return rejected(ReasonBlacklisted, messageRefused), false, nil

@@ -9,9 +9,10 @@ import (
 	"tendril.dev/services/ingest/held"
 )
 
-// conclude adds to a decision what follows from it for other held events. With an announcement that goes, whatever took it from purgatory, go the
-// held announcements for which nobody vouches any more, and the held states of an identifier that nobody announces any more. With
-// one that is accepted, those that it vouches for are released.
+// conclude adds to a decision what follows from it for other held events. With an announcement that
+// goes, whatever took it from purgatory, go the held announcements for which nobody vouches any
+// more, and the held states of an identifier that nobody announces any more. With one that is
+// accepted, those that it vouches for are released.
 func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d *Decision) error {
 	x := conclusion{k: k, c: c, d: d, gone: map[string]bool{}, checked: map[string]bool{}, steps: 4 * maxSteps}
 	if d.Outcome == proto.Accepted && c.Event.Kind == nip34.KindAnnouncement {
@@ -65,9 +66,9 @@ func (x *conclusion) drop(remember string, e *held.Entry) {
 	x.d.drop(remember, e)
 }
 
-// dropVouched drops the announcements of maintainers that were held because of one that goes, and for
-// which no other vouches. Those for which that is not certain stay until their own time is over, and
-// those whom an accepted announcement names now are released.
+// dropVouched drops the announcements of maintainers that were held because of one that goes, and
+// for which no other vouches. Those for which that is not certain stay until their own time is
+// over, and those whom an accepted announcement names now are released.
 func (x *conclusion) dropVouched(e *held.Entry) {
 	for _, maintainer := range e.Announcement.Maintainers {
 		if x.brings != nil && x.brings.Ref.Identifier == e.Identifier && slices.Contains(x.brings.Maintainers, maintainer) {
@@ -90,7 +91,8 @@ func (x *conclusion) dropVouched(e *held.Entry) {
 	}
 }
 
-// dropStates drops the held states of an identifier if no announcement of it remains (spec/purgatory.md, What waits).
+// dropStates drops the held states of an identifier if no announcement of it remains
+// (spec/purgatory.md, What waits).
 func (x *conclusion) dropStates(identifier, remember string) error {
 	if x.checked[identifier] || x.announces(identifier) {
 		return nil
@@ -108,7 +110,8 @@ func (x *conclusion) dropStates(identifier, remember string) error {
 	return nil
 }
 
-// announces says whether the decision itself brings an announcement of the identifier. One by which its author moves away is none.
+// announces says whether the decision itself brings an announcement of the identifier. One by which
+// its author moves away is none.
 func (x *conclusion) announces(identifier string) bool {
 	ev := x.c.Event
 	if ev.Kind != nip34.KindAnnouncement || ev.Tags.GetD() != identifier || len(x.d.leaves) > 0 {

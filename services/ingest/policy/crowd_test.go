@@ -15,8 +15,9 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// TestPurgatoryIsBounded, by author and in all: what is refused is not remembered, what replaces a held event needs no room of its own,
-// and what is full in all makes room (held.Ledger has the rest).
+// TestPurgatoryIsBounded, by author and in all: what is refused is not remembered, what replaces a
+// held event needs no room of its own, and what is full in all makes room (held.Ledger has the
+// rest).
 func TestPurgatoryIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -255,8 +255,9 @@ func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func
 	return otherwise()
 }
 
-// isProtected says whether an event is protected (NIP-70), or a repost of one that is. Such an event may be taken only from its
-// author, on an authenticated connection, and no candidate comes that way.
+// isProtected says whether an event is protected (NIP-70), or a repost of one that is. Such an
+// event may be taken only from its author, on an authenticated connection, and no candidate comes
+// that way.
 func isProtected(ev *nostr.Event) bool {
 	return nip70.IsProtected(*ev) || nip70.HasEmbeddedProtected(*ev)
 }

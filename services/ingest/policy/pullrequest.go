@@ -9,7 +9,8 @@ import (
 	"tendril.dev/services/ingest/held"
 )
 
-// pullRequest decides kinds 1618 and 1619: they wait for their commit, under an identifier where it can be hunted for and released.
+// pullRequest decides kinds 1618 and 1619: they wait for their commit, under an identifier where it
+// can be hunted for and released.
 func (p *Policy) pullRequest(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	identifier, nowhere, err := p.placeOf(k, c, c.Event)
 	if err != nil || identifier == "" {
@@ -37,10 +38,11 @@ func (p *Policy) placeOf(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (
 // maxTagged bounds how many of the repositories that an event tags are looked at.
 const maxTagged = 100
 
-// identifierOf finds where a pull request, or an update of one, belongs: under the identifier of the first repository that it tags
-// that is hosted here, or whose owner maintains one that is. What tags accepted announcements only whose repositories are
-// elsewhere belongs under the first of those. An update that tags none belongs where its pull request does. An identifier of ""
-// means nowhere; missing says what would change that.
+// identifierOf finds where a pull request, or an update of one, belongs: under the identifier of
+// the first repository that it tags that is hosted here, or whose owner maintains one that is. What
+// tags accepted announcements only whose repositories are elsewhere belongs under the first of
+// those. An update that tags none belongs where its pull request does. An identifier of "" means
+// nowhere; missing says what would change that.
 func (p *Policy) identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier string, missing []string, err error) {
 	repos := pr.Repos
 	if pr.Update {

@@ -119,8 +119,8 @@ func (p *Policy) expire(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	return d, nil
 }
 
-// expireVouched looks again at an announcement that is held with others': it has no time of its own. What goes may come again with the
-// next sync.
+// expireVouched looks again at an announcement that is held with others': it has no time of its
+// own. What goes may come again with the next sync.
 func (p *Policy) expireVouched(k Knowledge, entry *held.Entry) (Decision, error) {
 	d := Decision{Outcome: proto.Done}
 	named, err := isNamedByAccepted(k, entry.Event.PubKey, entry.Identifier)

@@ -10,15 +10,19 @@ import (
 	"tendril.dev/services/ingest/held"
 )
 
-// Bounds of single events, in bytes of their JSON. What is larger is refused wherever it comes from.
+// Bounds of single events, in bytes of their JSON. What is larger is refused wherever it comes
+// from.
 const (
 	// MaxAnnouncementBytes is spec/policy.md's bound, 30617.
 	MaxAnnouncementBytes = 64 << 10
-	// MaxStateBytes is what fits the front door's largest message: some 5,000 references with names as clients write them.
+	// MaxStateBytes is what fits the front door's largest message: some 5,000 references with names
+	// as clients write them.
 	MaxStateBytes = 512 << 10
-	// MaxPullRequestBytes leaves room for the longest description that other forges allow, 64 Ki characters, in any script.
+	// MaxPullRequestBytes leaves room for the longest description that other forges allow, 64 Ki
+	// characters, in any script.
 	MaxPullRequestBytes = 256 << 10
-	// MaxDeletionBytes is some 1,700 names. Each is looked up three times, and no other event costs so much for its size.
+	// MaxDeletionBytes is some 1,700 names. Each is looked up three times, and no other event costs
+	// so much for its size.
 	MaxDeletionBytes = 128 << 10
 )
 
@@ -41,8 +45,9 @@ func tooLarge(c *candidate.Candidate) (Decision, bool) {
 	return invalid(fmt.Errorf("an event of this kind may have %d bytes at most, and this one has %d", most, len(c.Raw))), true
 }
 
-// hold takes the event of a candidate into purgatory, under an identifier, in place of what it replaces. It drops what has to make room.
-// Where there is no room the event is refused, which is not remembered, and nothing is dropped.
+// hold takes the event of a candidate into purgatory, under an identifier, in place of what it
+// replaces. It drops what has to make room. Where there is no room the event is refused, which is
+// not remembered, and nothing is dropped.
 func (p *Policy) hold(k Knowledge, c *candidate.Candidate, identifier string, phase proto.Phase, replaced ...*held.Entry) (Decision, error) {
 	reserved, err := p.isReserved(k, c.Event.PubKey, identifier)
 	if err != nil {
@@ -75,7 +80,8 @@ func (p *Policy) hold(k Knowledge, c *candidate.Candidate, identifier string, ph
 	return d, nil
 }
 
-// standsWithout says whether a new entry may still be held when others had to make room for it: what it depends on may be among them.
+// standsWithout says whether a new entry may still be held when others had to make room for it:
+// what it depends on may be among them.
 func standsWithout(k Knowledge, e *held.Entry, evicted []*held.Entry) (bool, error) {
 	if len(evicted) == 0 {
 		return true, nil
@@ -105,13 +111,15 @@ func (p *Policy) lifetime(phase proto.Phase) time.Duration {
 	case proto.PhaseSilent:
 		return p.silent
 	case proto.PhaseVouched:
-		// As long as those that vouch for it can last without anything happening; then it is looked at again.
+		// As long as those that vouch for it can last without anything happening; then it is looked
+		// at again.
 		return p.waits + p.silent
 	}
 	return p.waits
 }
 
-// isReserved says whether an event of this author goes into the room of owners and maintainers of served repositories.
+// isReserved says whether an event of this author goes into the room of owners and maintainers of
+// served repositories.
 func (p *Policy) isReserved(k Knowledge, author, identifier string) (bool, error) {
 	if p.bounds.Reserved == 0 {
 		return false, nil
@@ -119,7 +127,8 @@ func (p *Policy) isReserved(k Knowledge, author, identifier string) (bool, error
 	return p.isServed(k, author, identifier)
 }
 
-// crowded refuses an event for which there is no room, in the words of whoever can do something about it.
+// crowded refuses an event for which there is no room, in the words of whoever can do something
+// about it.
 func crowded(full held.Full) Decision {
 	switch full {
 	case held.FullForAuthor:

@@ -59,8 +59,8 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// TestOwnersHaveRoom: strangers fill purgatory, and a state of a served repository is held all the same; it can only be refused to an author
-// who holds too much already.
+// TestOwnersHaveRoom: strangers fill purgatory, and a state of a served repository is held all the
+// same; it can only be refused to an author who holds too much already.
 func TestOwnersHaveRoom(t *testing.T) {
 	t.Parallel()
 	s := settings()
@@ -140,8 +140,9 @@ func TestRefusalsNameWhoIsMeant(t *testing.T) {
 	}
 }
 
-// TestWhatMakesRoomTakesItsOwnAlong: with an announcement that has to go, its states and the announcements that it vouched for go; and nothing that
-// would be left without its announcement is taken for it.
+// TestWhatMakesRoomTakesItsOwnAlong: with an announcement that has to go, its states and the
+// announcements that it vouched for go; and nothing that would be left without its announcement is
+// taken for it.
 func TestWhatMakesRoomTakesItsOwnAlong(t *testing.T) {
 	t.Parallel()
 	s := settings()

@@ -135,7 +135,8 @@ func vouchedFor(ev *nostr.Event) want {
 	return want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{ev.ID[:8] + " vouched 24h30m0s"}}
 }
 
-// TestVouching: only git data that came here makes anybody else's announcement acceptable (spec/policy.md, Does not list us).
+// TestVouching: only git data that came here makes anybody else's announcement acceptable
+// (spec/policy.md, Does not list us).
 func TestVouching(t *testing.T) {
 	t.Parallel()
 	const tree = "tree"

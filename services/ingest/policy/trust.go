@@ -10,11 +10,12 @@ import (
 	"tendril.dev/services/ingest/held"
 )
 
-// Who speaks for whom is asked backwards: from somebody to those who name him or her as a maintainer, to those who name these, and so on.
-// Anybody may announce an identifier and name anybody, so that nothing here walks all announcements of one, and every walk has
-// an end.
+// Who speaks for whom is asked backwards: from somebody to those who name him or her as a
+// maintainer, to those who name these, and so on. Anybody may announce an identifier and name
+// anybody, so that nothing here walks all announcements of one, and every walk has an end.
 
-// maxSteps bounds one walk, in announcements that are looked at. Who cannot be reached within it is not reached.
+// maxSteps bounds one walk, in announcements that are looked at. Who cannot be reached within it is
+// not reached.
 const maxSteps = 4096
 
 // walk looks for somebody among those who name others, at most so many steps.
@@ -29,7 +30,8 @@ func from(pubkey, identifier string) *walk {
 	return &walk{identifier: identifier, seen: map[string]bool{pubkey: true}, queue: []string{pubkey}, steps: maxSteps}
 }
 
-// next is the next key whose namers should be looked at; false: there is none, or the walk has become too long.
+// next is the next key whose namers should be looked at; false: there is none, or the walk has
+// become too long.
 func (w *walk) next() (pubkey string, ok bool) {
 	if len(w.queue) == 0 || w.steps <= 0 {
 		return "", false
@@ -48,8 +50,9 @@ func (w *walk) visit(author string) (more bool) {
 	return w.steps > 0
 }
 
-// isNamedByAccepted says whether somebody is in the recursive maintainer set of another author's accepted announcement. Whoever
-// names somebody has announced the identifier, so that those who do so themselves are all that matters.
+// isNamedByAccepted says whether somebody is in the recursive maintainer set of another author's
+// accepted announcement. Whoever names somebody has announced the identifier, so that those who do
+// so themselves are all that matters.
 func isNamedByAccepted(k Knowledge, pubkey, identifier string) (bool, error) {
 	naming, err := k.AcceptedNaming(identifier, pubkey)
 	return len(naming) > 0, err
@@ -69,8 +72,9 @@ func (p *Policy) listsUs(ev *nostr.Event) bool {
 	return err == nil && a.ListsService(p.domain)
 }
 
-// speaksForHosted says whether somebody is in the recursive maintainer set of another author's announcement that is hosted here. With
-// waiting, those count too that list us and wait for their git data.
+// speaksForHosted says whether somebody is in the recursive maintainer set of another author's
+// announcement that is hosted here. With waiting, those count too that list us and wait for their
+// git data.
 func (p *Policy) speaksForHosted(k Knowledge, pubkey, identifier string, waiting bool) (bool, error) {
 	w := from(pubkey, identifier)
 	for at, ok := w.next(); ok; at, ok = w.next() {
@@ -101,7 +105,8 @@ func (p *Policy) speaksForHosted(k Knowledge, pubkey, identifier string, waiting
 	return false, nil
 }
 
-// isServed says whether somebody owns or maintains a repository of this identifier that is served here.
+// isServed says whether somebody owns or maintains a repository of this identifier that is served
+// here.
 func (p *Policy) isServed(k Knowledge, pubkey, identifier string) (bool, error) {
 	hosted, err := p.isHosted(k, nip34.RepoRef{PubKey: pubkey, Identifier: identifier})
 	if hosted || err != nil {
@@ -110,9 +115,10 @@ func (p *Policy) isServed(k Knowledge, pubkey, identifier string) (bool, error) 
 	return p.speaksForHosted(k, pubkey, identifier, false)
 }
 
-// isVouchedFor says whether held announcements of others say that somebody is a maintainer: there is one that lists us, and so waits for
-// git data of its own, in whose recursive maintainer set he or she is. What is in without, by ids, does not count, and what is in
-// with does. certain is false where the walk was too long to tell.
+// isVouchedFor says whether held announcements of others say that somebody is a maintainer: there
+// is one that lists us, and so waits for git data of its own, in whose recursive maintainer set he
+// or she is. What is in without, by ids, does not count, and what is in with does. certain is false
+// where the walk was too long to tell.
 func (w *walk) isVouchedFor(k Knowledge, without map[string]bool, with ...*held.Entry) (vouched, certain bool) {
 	pubkey := w.queue[0]
 	for at, ok := w.next(); ok; at, ok = w.next() {
@@ -162,8 +168,9 @@ func chain(lists ...iter.Seq[*held.Entry]) iter.Seq[*held.Entry] {
 	}
 }
 
-// speaksForAny says whether somebody is in the recursive maintainer set of any announcement of the identifier, accepted or held: both
-// count (spec/purgatory.md, What waits). Those who have announced it, or are named by somebody who has, are; and nobody else is.
+// speaksForAny says whether somebody is in the recursive maintainer set of any announcement of the
+// identifier, accepted or held: both count (spec/purgatory.md, What waits). Those who have
+// announced it, or are named by somebody who has, are; and nobody else is.
 func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
 	own := nip34.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()
 	for range chain(k.HeldAt(own), k.HeldNaming(identifier, pubkey)) {
@@ -176,7 +183,8 @@ func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
 	return isNamedByAccepted(k, pubkey, identifier)
 }
 
-// isAnnounced says whether there is an announcement of the identifier, accepted or held, whose id is not in without.
+// isAnnounced says whether there is an announcement of the identifier, accepted or held, whose id
+// is not in without.
 func isAnnounced(k Knowledge, identifier string, without map[string]bool) (bool, error) {
 	for e := range k.HeldAnnouncements(identifier) {
 		if !without[e.Event.ID] {
@@ -195,8 +203,9 @@ func isAnnounced(k Knowledge, identifier string, without map[string]bool) (bool,
 	return false, nil
 }
 
-// maxRevived bounds how many held announcements one state event can restart: whoever names a busy maintainer in thousands of
-// announcements must not turn each of that maintainer's states into thousands of writes.
+// maxRevived bounds how many held announcements one state event can restart: whoever names a busy
+// maintainer in thousands of announcements must not turn each of that maintainer's states into
+// thousands of writes.
 const maxRevived = 64
 
 // spokenFor gives the held announcements that list us and for which somebody speaks, the own first.

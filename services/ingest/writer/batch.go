@@ -51,7 +51,8 @@ func (w *Writer) newBatch(ctx context.Context, size int, now time.Time) (*batch,
 	}, nil
 }
 
-// close ends the batch. What was read for its decisions is kept for the next one, unless they were not committed.
+// close ends the batch. What was read for its decisions is kept for the next one, unless they were
+// not committed.
 func (w *Writer) close(b *batch) {
 	b.view.Close()
 	if b.committed {
@@ -64,8 +65,9 @@ func (w *Writer) close(b *batch) {
 // full says whether the batch should be committed before anything more is decided.
 func (b *batch) full() bool { return len(b.decided) >= b.size || b.bytes >= maxBatchBytes }
 
-// fill decides what was fetched, in order, until the batch is full. Parked and held events whose time has come are decided right after
-// the event that they were waiting for, whether that is in this batch or the next one: the log does not depend on where a batch ends.
+// fill decides what was fetched, in order, until the batch is full. Parked and held events whose
+// time has come are decided right after the event that they were waiting for, whether that is in
+// this batch or the next one: the log does not depend on where a batch ends.
 func (w *Writer) fill(b *batch) *undecidedError {
 	for !b.full() {
 		if len(w.healed) > 0 {

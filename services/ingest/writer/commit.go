@@ -152,8 +152,8 @@ func (w *Writer) commitRejections(ctx context.Context, d *draft.Draft) error {
 }
 
 // heal deletes held events that a crash between two commits left behind: the log has them, or something newer in their place, or a
-// deletion request for them. Announcements that are held with others' are decided again: what they waited for may have ended
-// just before the crash.
+// deletion request for them. Announcements that are held with others' are decided again: what they
+// waited for may have ended just before the crash.
 func (w *Writer) heal(ctx context.Context) error {
 	b, err := w.newBatch(ctx, w.BatchSize, time.Now())
 	if err != nil {

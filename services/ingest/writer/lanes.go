@@ -100,9 +100,11 @@ func (l *lane) put(ctx context.Context, m jetstream.Msg) {
 // giveBack lets a candidate be delivered again at once. If that fails, it comes back when its time for an answer is over.
 func giveBack(m jetstream.Msg) { _ = m.Nak() }
 
-// next waits for candidates, at most until deadline, and takes up to most: users' first, then releases, then synced ones. An eighth of a
-// batch, in candidates and in bytes, is kept for releases and another for synced ones, so that users slow them down but never stop them.
-// Of batches that are too small for shares, every eighth begins with one of these two. Nothing waits for a batch to become full.
+// next waits for candidates, at most until deadline, and takes up to most: users' first, then
+// releases, then synced ones. An eighth of a batch, in candidates and in bytes, is kept for
+// releases and another for synced ones, so that users slow them down but never stop them. Of
+// batches that are too small for shares, every eighth begins with one of these two. Nothing waits
+// for a batch to become full.
 func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) []jetstream.Msg {
 	t := taken{}
 	if l.waiting() == 0 {
@@ -129,7 +131,8 @@ func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) [
 	return t.msgs
 }
 
-// late is the lane that comes first in a small batch that is not filled in the usual order: releases and synced ones by turns.
+// late is the lane that comes first in a small batch that is not filled in the usual order:
+// releases and synced ones by turns.
 func (l *lanes) late() *lane {
 	if l.small/shares%2 == 0 {
 		return l.release

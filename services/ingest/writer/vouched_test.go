@@ -24,7 +24,8 @@ func (p person) elsewhere(identifier string, at int64, maintainers ...person) *n
 	return p.event(30617, at, "", tags...)
 }
 
-// TestMaintainersAreReleasedWithTheirOwner: announcements that wait with another's are released with it, and their own maintainers' with them.
+// TestMaintainersAreReleasedWithTheirOwner: announcements that wait with another's are released
+// with it, and their own maintainers' with them.
 func TestMaintainersAreReleasedWithTheirOwner(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
@@ -61,7 +62,8 @@ func TestMaintainersAreReleasedWithTheirOwner(t *testing.T) {
 	}
 }
 
-// TestANewWriterReleasesWhatACrashLeft: the owner's announcement was released, and the process ended before the maintainer's was.
+// TestANewWriterReleasesWhatACrashLeft: the owner's announcement was released, and the process
+// ended before the maintainer's was.
 func TestANewWriterReleasesWhatACrashLeft(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
@@ -94,8 +96,9 @@ func TestANewWriterReleasesWhatACrashLeft(t *testing.T) {
 	}
 }
 
-// TestAFloodDoesNotClosePurgatory: many keys fill purgatory in one batch after the other; whoever comes next is held, and so is the state of a served
-// repository, though its owner shares an address with those who flood.
+// TestAFloodDoesNotClosePurgatory: many keys fill purgatory in one batch after the other; whoever
+// comes next is held, and so is the state of a served repository, though its owner shares an
+// address with those who flood.
 func TestAFloodDoesNotClosePurgatory(t *testing.T) {
 	t.Parallel()
 	settings := testSettings()

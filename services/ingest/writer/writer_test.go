@@ -420,7 +420,8 @@ func TestLanesAreServedInOrder(t *testing.T) {
 	}
 }
 
-// Neither few large candidates of users nor a batch that is too small to be shared keep the other lanes out.
+// Neither few large candidates of users nor a batch that is too small to be shared keep the other
+// lanes out.
 func TestUsersNeverFillEveryBatch(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -451,7 +452,8 @@ func TestUsersNeverFillEveryBatch(t *testing.T) {
 	}
 }
 
-// A lane of synced events that is full keeps out neither users' events nor releases, and both are decided before most of it.
+// A lane of synced events that is full keeps out neither users' events nor releases, and both are
+// decided before most of it.
 func TestAFullSyncLaneKeepsNobodyElseOut(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
