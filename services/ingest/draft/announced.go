@@ -61,9 +61,11 @@ func (x *Announced) remove(ev *nostr.Event) {
 
 // circle is the accepted announcements of one identifier.
 type circle struct {
+	domain     string // ours
 	identifier string
 	by         map[string]*nip34.Announcement   // owner
-	naming     map[string][]*nip34.Announcement // maintainer
+	listing    map[string][]*nip34.Announcement // maintainer: those that list us
+	naming     map[string][]*nip34.Announcement // maintainer: all others
 	until      nostr.Timestamp                  // when the first of them expires; 0: never
 }
 
@@ -77,8 +79,12 @@ func (c *circle) add(ev *nostr.Event) {
 		c.remove(ev.PubKey, before.Event.ID)
 	}
 	c.by[ev.PubKey] = a
+	naming := c.naming
+	if c.domain != "" && a.ListsService(c.domain) {
+		naming = c.listing
+	}
 	for _, maintainer := range a.Maintainers {
-		c.naming[maintainer] = append(c.naming[maintainer], a)
+		naming[maintainer] = append(naming[maintainer], a)
 	}
 	if at := eventdb.Expiration(ev); at != 0 && (c.until == 0 || at < c.until) {
 		c.until = at
@@ -92,9 +98,11 @@ func (c *circle) remove(owner, id string) {
 	}
 	delete(c.by, owner)
 	for _, maintainer := range a.Maintainers {
-		rest := slices.DeleteFunc(c.naming[maintainer], func(other *nip34.Announcement) bool { return other == a })
-		if c.naming[maintainer] = rest; len(rest) == 0 {
-			delete(c.naming, maintainer)
+		for _, naming := range []map[string][]*nip34.Announcement{c.listing, c.naming} {
+			rest := slices.DeleteFunc(naming[maintainer], func(other *nip34.Announcement) bool { return other == a })
+			if naming[maintainer] = rest; len(rest) == 0 {
+				delete(naming, maintainer)
+			}
 		}
 	}
 }
@@ -105,7 +113,10 @@ func (d *Draft) announced(identifier string) (*circle, error) {
 	if c := known[identifier]; c != nil && (c.until == 0 || d.base.Now.Before(time.Unix(int64(c.until), 0))) {
 		return c, nil
 	}
-	c := &circle{identifier: identifier, by: map[string]*nip34.Announcement{}, naming: map[string][]*nip34.Announcement{}}
+	c := &circle{
+		domain: d.base.Domain, identifier: identifier, by: map[string]*nip34.Announcement{},
+		listing: map[string][]*nip34.Announcement{}, naming: map[string][]*nip34.Announcement{},
+	}
 	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
 	for ev, err := range d.base.Log.Query(d.ctx, filter) {
 		if err != nil {
@@ -125,13 +136,18 @@ func (d *Draft) announced(identifier string) (*circle, error) {
 }
 
 // AcceptedNaming gives the accepted announcements of an identifier that name this key among their
-// maintainers.
+// maintainers, those that list us first: whoever looks for one of these has an end at so many, and
+// a crowd of others must not hide it.
 func (d *Draft) AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error) {
 	c, err := d.announced(identifier)
 	if err != nil {
 		return nil, err
 	}
-	return c.naming[pubkey], nil
+	listing, others := c.listing[pubkey], c.naming[pubkey]
+	if len(listing) == 0 {
+		return others, nil
+	}
+	return slices.Concat(listing, others), nil
 }
 
 // AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.

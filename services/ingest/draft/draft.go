@@ -28,6 +28,7 @@ type Base struct {
 	// Announced keeps what was read of accepted announcements from one draft to the next; nil:
 	// nothing is kept.
 	Announced *Announced
+	Domain    string // ours
 	// KeepDeleted: deletion requests do not touch what is accepted.
 	KeepDeleted bool
 	Now         time.Time

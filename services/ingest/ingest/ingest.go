@@ -37,7 +37,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		Name: n.Worker, Bus: n.Bus, Index: n.Index, Held: set, Rejected: index,
 		Park:   rejections.NewPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),
 		Policy: rules, Metrics: metrics, Log: n.Log,
-		BatchSize: s.BatchSize, KeepDeleted: s.IgnoreDeletions,
+		BatchSize: s.BatchSize, Domain: s.Domain, KeepDeleted: s.IgnoreDeletions,
 	})
 	if err != nil {
 		return err

@@ -46,7 +46,8 @@ func (w *Writer) newBatch(ctx context.Context, size int, now time.Time) (*batch,
 	return &batch{
 		size: size, now: now, view: view, head: view.Seq(), held: w.Held.Seq(),
 		draft: draft.New(ctx, draft.Base{
-			Log: view, Held: w.Held, Rejected: w.Rejected, Announced: w.announced, KeepDeleted: w.KeepDeleted, Now: now,
+			Log: view, Held: w.Held, Rejected: w.Rejected, Announced: w.announced,
+			Domain: w.Domain, KeepDeleted: w.KeepDeleted, Now: now,
 		}),
 	}, nil
 }

@@ -41,8 +41,9 @@ type Options struct {
 	Metrics  *Metrics
 	Log      *slog.Logger
 
-	BatchSize   int  // most candidates decided in one commit
-	KeepDeleted bool // deletion requests do not touch what is accepted
+	Domain      string // ours
+	BatchSize   int    // most candidates decided in one commit
+	KeepDeleted bool   // deletion requests do not touch what is accepted
 }
 
 // Writer is one replica of the writer: it writes while it has the turn, and stands by otherwise.
