@@ -69,27 +69,21 @@ func (r *Repo) needs(ctx context.Context, wanted []string) (*objectList, error) 
 	return list, err
 }
 
-// replaceOwn puts one pack in the place of the repository's own packs and loose objects.
+// replaceOwn puts one pack in the place of the packs and loose objects that were listed. A fetch may show another pack meanwhile,
+// which stays.
 func (r *Repo) replaceOwn(ctx context.Context, packs, loose []string, keep *objectList) error {
-	var fresh []string
+	var kept []string
 	if keep.count > 0 {
-		before, err := r.ownPacks()
-		if err != nil {
-			return err
-		}
+		var err error
 		ids := io.NewSectionReader(keep.file, 0, int64(keep.count)*lineBytes)
-		if err := r.packInto(ctx, r, ids); err != nil {
+		if kept, err = r.packInto(ctx, r, ids); err != nil {
 			return err
-		}
-		if fresh, err = r.ownPacks(); err != nil {
-			return err
-		}
-		fresh = slices.DeleteFunc(fresh, func(name string) bool { return slices.Contains(before, name) })
-		if len(fresh) == 0 {
-			return nil // one of the old ones is what was made, and the others are for the next time
 		}
 	}
 	for _, name := range packs {
+		if slices.Contains(kept, name) {
+			continue // it had exactly what is kept
+		}
 		if err := r.store.before("remove an own pack"); err != nil {
 			return err
 		}

@@ -137,8 +137,11 @@ func (x packIndexes) hasHex(id string) bool {
 }
 
 // ownPacks returns the names, without suffix, of the packs in the repository's own folder that have an index.
-func (r *Repo) ownPacks() ([]string, error) {
-	files, err := os.ReadDir(r.in("objects", packsFolder))
+func (r *Repo) ownPacks() ([]string, error) { return indexesIn(r.in("objects", packsFolder)) }
+
+// indexesIn returns the names, without suffix, of the packs in a folder that have an index.
+func indexesIn(folder string) ([]string, error) {
+	files, err := os.ReadDir(folder)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("look for packs: %w", err)
 	}

@@ -448,3 +448,38 @@ func TestKilledAtEveryStep(t *testing.T) {
 		}
 	}
 }
+
+// TestAFetchWhileARepositoryIsCleared: what a reference needs stays, also where the pack that is made for it is one that is there
+// already, and a fetch shows another one in that moment.
+func TestAFetchWhileARepositoryIsCleared(t *testing.T) {
+	t.Parallel()
+	s, w := gittest.Store(t), gittest.NewWork(t)
+	pending := w.Commit("a", "1")
+	r := owned(t, s, 0, "x")
+	needless := func(n int) {
+		t.Helper()
+		store(t, r, gittest.Pack(gittest.Blob([]byte(fmt.Sprint("needless ", n)))))
+	}
+	store(t, r, w.Pack("main"))
+	must(t, r.SetRef(t.Context(), "refs/nostr/"+strings.Repeat("e", 64), pending))
+	needless(1)
+	must(t, r.Pool().OrphanOwn())
+	gittest.Prune(t, r.Pool()) // from here on the objects lie as git packs them
+	needless(2)
+	must(t, r.Pool().OrphanOwn())
+	fetched := false
+	s.Fail(func(step string) error {
+		if step == "show a pack" && !fetched {
+			fetched = true
+			needless(3)
+		}
+		return nil
+	})
+	gittest.Prune(t, r.Pool())
+	if !fetched {
+		t.Fatal("nothing was packed")
+	}
+	has(t, r, true, pending)
+	has(t, r, false, gittest.BlobID([]byte("needless 2")))
+	gittest.Fsck(t, r.Path())
+}

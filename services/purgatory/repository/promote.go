@@ -192,7 +192,8 @@ func (r *Repo) moveInto(ctx context.Context, pool *Pool, list *objectList) error
 		return err
 	}
 	if !whole {
-		return r.packInto(ctx, pool.git, strings.NewReader(list.revs), "--revs")
+		_, err := r.packInto(ctx, pool.git, strings.NewReader(list.revs), "--revs")
+		return err
 	}
 	packs, err := r.ownPacks()
 	if err != nil {
@@ -228,17 +229,21 @@ func (r *Repo) ownsExactly(list *objectList) (bool, error) {
 	return exactly, err
 }
 
-// packInto lets git pack-objects write a pack of what r can see, and lets that appear in the other repository or pool.
-func (r *Repo) packInto(ctx context.Context, into *Repo, input io.Reader, options ...string) error {
+// packInto lets git pack-objects write packs of what r can see, lets them appear in the other repository or pool, and returns their
+// names. A pack that was there before with the same objects has the same name.
+func (r *Repo) packInto(ctx context.Context, into *Repo, input io.Reader, options ...string) (names []string, err error) {
 	quarantine, err := into.quarantine()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer os.RemoveAll(quarantine)
 	if err := r.packObjects(ctx, quarantine, input, options...); err != nil {
-		return err
+		return nil, err
 	}
-	return into.install(quarantine)
+	if names, err = indexesIn(filepath.Join(quarantine, packsFolder)); err != nil {
+		return nil, err
+	}
+	return names, into.install(quarantine)
 }
 
 // quarantine makes a folder in which packs wait to be shown.
