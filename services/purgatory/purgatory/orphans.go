@@ -179,7 +179,11 @@ func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
 	if err != nil {
 		return err
 	}
-	if own {
+	killed, err := repo.HasLeftPushes()
+	if err != nil {
+		return err
+	}
+	if own || killed {
 		w.due.add(ref.Identifier) // it may be from before pools, or what it waited for may be over
 	}
 	waiting, err := release.Waiting(ctx, repo, w.accepted)

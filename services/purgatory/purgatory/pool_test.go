@@ -167,6 +167,43 @@ func TestWhatNothingNeedsIsPruned(t *testing.T) {
 	gittest.Git(t, t.TempDir(), "clone", "--quiet", w.address(alice, "x"), "clone")
 }
 
+// TestAPruneRestoresReferences: objects that an accepted state names outlive a prune of their pool,
+// though no reference is left that names them, and the references come back.
+func TestAPruneRestoresReferences(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(path string) error{
+		"a reference is lost": func(path string) error { return os.Remove(filepath.Join(path, mainBranch)) },
+		"the folder is lost":  os.RemoveAll,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			work := gittest.NewWork(t)
+			c1 := work.Commit("a", "1")
+			w.in.accept(announcement(t, "announcement", alice, "x"))
+			w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
+			if out, err := w.push(work, alice, "x", "main"); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			w.stop()
+			repo := w.repo(alice, "x")
+			if err := repo.Pool().Orphan(c1); err != nil {
+				t.Fatal(err)
+			}
+			if err := lose(repo.Path()); err != nil {
+				t.Fatal(err)
+			}
+			w.worker = start(t, "two", w.git, w.Bus.ClientURL(), "--git-prune-interval=20ms")
+			eventually(t, "the pool is pruned", func() bool { return !repo.Pool().Marked() })
+			if got := w.ref(alice, "x", mainBranch); got != c1 {
+				t.Fatalf("the branch is %q, want %s", got, c1)
+			}
+			gittest.Fsck(t, repo.Path())
+			gittest.Git(t, t.TempDir(), "clone", "--quiet", w.address(alice, "x"), "clone")
+		})
+	}
+}
+
 // TestFoldersFromBeforePools: data that an older version left is served, and brought to the pool without being asked for.
 func TestFoldersFromBeforePools(t *testing.T) {
 	t.Parallel()

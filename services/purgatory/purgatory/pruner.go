@@ -47,6 +47,13 @@ func (p *pruner) take() []string {
 	return asked
 }
 
+// drop is for an identifier whose pool is about to be pruned.
+func (p *pruner) drop(identifier string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = slices.DeleteFunc(p.asked, func(other string) bool { return other == identifier })
+}
+
 // prunePools prunes the marked pools of the worker's shards, one after the other, from time to time until ctx ends. The marks are on
 // the disk: who prunes needs to know nothing of who made them.
 func (w *worker) prunePools(ctx context.Context) error {
@@ -59,10 +66,13 @@ func (w *worker) prunePools(ctx context.Context) error {
 			return nil
 		case <-w.pruner.wake:
 			for _, identifier := range w.pruner.take() {
-				w.prunePool(ctx, identifier)
-				// What was there in part has to come again.
-				w.queue.Add(identifier, time.Now(), w.node.Settings.HuntSyncDelay)
-				w.due.add(identifier)
+				// What was there in part has to come again. It may be as broken where it comes from, or
+				// the prune may have failed: neither is tried again at once.
+				delay := w.node.Settings.HuntBackoffBase
+				if w.prunePool(ctx, identifier) {
+					w.queue.Ensure(identifier, time.Now(), delay)
+				}
+				w.due.addAt(identifier, time.Now().Add(delay))
 			}
 		case <-tick.C:
 			w.pruneMarked(ctx)
@@ -96,10 +106,17 @@ func (w *worker) pruneMarked(ctx context.Context) {
 	w.metrics.poolBytes.Set(float64(bytes))
 }
 
-// prunePool prunes one pool. What goes wrong is for the next time: nothing is lost by waiting.
-func (w *worker) prunePool(ctx context.Context, identifier string) {
+// prunePool prunes one pool, and reports whether that is done. What goes wrong is for the next time:
+// nothing is lost by waiting.
+func (w *worker) prunePool(ctx context.Context, identifier string) (done bool) {
 	ctx, cancel := context.WithTimeout(ctx, pruneTime)
 	defer cancel()
+	if !w.store.Pool(identifier).Marked() {
+		return true
+	}
+	if !w.alignFirst(ctx, identifier) {
+		return false
+	}
 	began := time.Now()
 	pruned, err := w.store.Pool(identifier).Prune(ctx, repository.Pruning{
 		Lock:   func(ctx context.Context) (func(), error) { return w.shards.Write(ctx, identifier) },
@@ -108,13 +125,13 @@ func (w *worker) prunePool(ctx context.Context, identifier string) {
 	})
 	switch {
 	case errors.Is(err, shards.ErrElsewhere) || errors.Is(err, context.Canceled):
-		return
+		return false
 	case err != nil:
 		w.metrics.prunes.WithLabelValues("error").Inc()
 		w.log.Error("git objects that nothing needs could not be removed", "identifier", identifier, "error", err)
-		return
+		return false
 	case !pruned.Looked:
-		return
+		return true
 	}
 	result := "nothing"
 	if pruned.Repacked || pruned.Removed {
@@ -124,6 +141,26 @@ func (w *worker) prunePool(ctx context.Context, identifier string) {
 	}
 	w.metrics.prunes.WithLabelValues(result).Inc()
 	w.metrics.prunedBytes.Add(float64(pruned.Freed))
+	return true
+}
+
+// alignFirst brings the references of an identifier in line with its accepted events, and reports
+// whether these could be read. What no reference names is about to go, and references may be missing:
+// a disk lost them, or they are not restored from a backup yet.
+func (w *worker) alignFirst(ctx context.Context, identifier string) bool {
+	unlock, err := w.shards.Write(ctx, identifier)
+	if err != nil {
+		return false // another's now, or we are stopping
+	}
+	defer unlock()
+	w.releaser.Forget(identifier)
+	d, err := w.settle(ctx, identifier)
+	if err != nil {
+		w.unsettled(ctx, identifier, err)
+	}
+	w.pruner.drop(identifier)
+	// One repository that cannot be settled must not keep all others from being pruned.
+	return d.Identifier != "" && ctx.Err() == nil
 }
 
 // wanted returns the objects that held events of an identifier name.

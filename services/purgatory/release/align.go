@@ -121,6 +121,9 @@ func (s *settlement) open(ctx context.Context, owner string) error {
 		if err := repo.Ensure(ctx); err != nil {
 			return fmt.Errorf("%s: %w", repo.Ref(), err)
 		}
+		if err := repo.SweepPushes(); err != nil { // whoever settles has the lock, and so nobody pushes
+			return fmt.Errorf("%s: %w", repo.Ref(), err)
+		}
 		s.known.swept[owner] = true
 	}
 	s.stock.repos[owner] = repo

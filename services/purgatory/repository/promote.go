@@ -229,8 +229,8 @@ func (r *Repo) ownsExactly(list *objectList) (bool, error) {
 	return exactly, err
 }
 
-// packInto lets git pack-objects write packs of what r can see, lets them appear in the other repository or pool, and returns their
-// names. A pack that was there before with the same objects has the same name.
+// packInto lets git pack-objects write packs of what r can see, lets them appear in the other
+// repository or pool, and returns their names. One of them may have been there before.
 func (r *Repo) packInto(ctx context.Context, into *Repo, input io.Reader, options ...string) (names []string, err error) {
 	quarantine, err := into.quarantine()
 	if err != nil {
