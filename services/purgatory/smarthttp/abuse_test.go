@@ -1,12 +1,16 @@
 package smarthttp_test
 
 import (
+	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -224,4 +228,56 @@ func TestWhoReadsNothingIsCutOff(t *testing.T) {
 	}
 	h.cloneAndReadNothing(1, clients["nobody knows"], id)
 	h.until("it is cut off", func() bool { return h.counted("ngit_git_operations_total", "upload_pack", "slow", "error") == 1 })
+}
+
+// TestAnswersOverUnreadRequests come at once and close the connection, however slowly the rest of the
+// request would come. One that was read to its end leaves the connection as it was.
+func TestAnswersOverUnreadRequests(t *testing.T) {
+	t.Parallel()
+	h := besieged(t, smarthttp.Options{})
+	h.repo("x")
+	const upload, receive = "git-upload-pack", "git-receive-pack"
+	for name, c := range map[string]struct {
+		path, kind, body string
+		length           int
+		status           string
+		closed           bool
+	}{
+		"no repository":    {h.path("y") + "/" + upload, upload, "0032want", 100_000, "404", true},
+		"no path":          {"/nothing", upload, "0032want", 100_000, "404", true},
+		"another type":     {h.path("x") + "/" + upload, "nothing", "0032want", 100_000, "415", true},
+		"no commands":      {h.path("x") + "/" + receive, receive, "this is no command", 100_000, "400", true},
+		"no gzip":          {h.path("x") + "/" + upload, upload, "0032want and no more", 100_000, "400", true},
+		"a whole request":  {h.path("x") + "/" + receive, receive, "0000", 4, "200", false},
+		"a whole one, 404": {h.path("y") + "/" + upload, upload, "", 0, "404", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			encoding := ""
+			if name == "no gzip" {
+				encoding = "Content-Encoding: gzip\r\n"
+			}
+			conn := h.open("", fmt.Sprintf("POST %s HTTP/1.1\r\nContent-Type: application/x-%s-request\r\n%sContent-Length: %d\r\n\r\n%s",
+				c.path, c.kind, encoding, c.length, c.body))
+			if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
+				t.Fatal(err)
+			}
+			answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.Copy(io.Discard, answer.Body); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(answer.Status, c.status) || answer.Close != c.closed {
+				t.Errorf("answered by %s, and the connection closes: %v", answer.Status, answer.Close)
+			}
+			if !c.closed {
+				return
+			}
+			if _, err := conn.Read(make([]byte, 1)); errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Error("the connection stays open")
+			}
+		})
+	}
 }

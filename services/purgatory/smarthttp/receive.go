@@ -57,9 +57,7 @@ func (x *exchange) takePush() (result string) {
 	answer := newAnswer(request, stream)
 	p := &receiving{x: x, request: request}
 	err = p.carryOut(body, answer)
-	if !drain(body) {
-		x.w.Header().Set("Connection", "close")
-	}
+	drain(body)
 	x.countAuthorization(p, err)
 	outcome := p.outcome(err)
 	if outcome.log != nil {
@@ -116,6 +114,7 @@ func (p *receiving) carryOut(body io.Reader, answer *answer) error {
 // readPack reads the pack, if one follows, and refuses one that git should not see.
 func (p *receiving) readPack(ctx context.Context, body io.Reader, into *spool.Spool) (err error) {
 	if !p.request.sendsPack() {
+		drain(body) // an answer may begin from here on
 		p.pack = strings.NewReader("")
 		return nil
 	}

@@ -167,6 +167,7 @@ type exchange struct {
 	ref       nip34.RepoRef
 	repo      *repository.Repo
 	log       *slog.Logger
+	whole     bool         // the request has been read to its end
 	pushes    bool         // the request is a push of at least one reference
 	talk      *negotiation // of a fetch, once it is read
 }
@@ -179,15 +180,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Pragma", "no-cache")
 	header.Set("X-Content-Type-Options", "nosniff")
 
+	x := &exchange{handler: h, w: w, r: r, control: http.NewResponseController(w), authority: h.authority}
+	x.enter()
+	defer x.leave()
 	path, err := nip34.ParseRepositoryPath(r.URL.EscapedPath())
 	if err != nil {
 		http.Error(w, "not found: "+err.Error(), http.StatusNotFound)
 		return
 	}
-	x := &exchange{
-		handler: h, w: w, r: r, control: http.NewResponseController(w), authority: h.authority,
-		ref: nip34.RepoRef{PubKey: path.PubKey, Identifier: path.Identifier},
-	}
+	x.ref = nip34.RepoRef{PubKey: path.PubKey, Identifier: path.Identifier}
 	if path.PRs {
 		x.authority = h.options.PRs
 	}
@@ -205,7 +206,6 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.notFound(err)
 		return
 	}
-	defer x.clearDeadlines()
 	x.serve(path.Service)
 }
 
@@ -330,7 +330,6 @@ func (x *exchange) fail(err error) {
 		x.w.Header().Set("Retry-After", retryAfter)
 		http.Error(x.w, tooManyOfOne, http.StatusTooManyRequests)
 	case errors.Is(err, errSlow):
-		x.w.Header().Set("Connection", "close")
 		http.Error(x.w, fmt.Sprintf("the request came too slowly, at less than %d bytes a second", x.options.MinRate), http.StatusRequestTimeout)
 	case isTooLarge(err):
 		http.Error(x.w, "the request is too large", http.StatusRequestEntityTooLarge)

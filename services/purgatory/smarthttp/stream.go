@@ -46,6 +46,9 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	defer b.x.control.SetReadDeadline(time.Time{})
 	n, err := b.x.r.Body.Read(p)
 	b.x.metrics.transferred(b.x.ref, received, n)
+	if errors.Is(err, io.EOF) {
+		b.x.arrived()
+	}
 	return n, b.pace.moved(n, err)
 }
 
@@ -173,10 +176,33 @@ func (s *responseStream) flush() error {
 	return nil
 }
 
-// clearDeadlines gives the connection back as it came.
-func (x *exchange) clearDeadlines() {
-	x.control.SetReadDeadline(time.Time{})
+// lingering is how long what a client still sends is read when it has its answer.
+const lingering = 2 * time.Second
+
+// enter lets the connection be closed after an answer that comes before the end of the request.
+func (x *exchange) enter() {
+	if x.whole = x.r.ContentLength == 0; !x.whole {
+		x.w.Header().Set("Connection", "close")
+	}
+}
+
+// arrived is called when the request has been read to its end.
+func (x *exchange) arrived() {
+	if !x.whole {
+		x.whole = true
+		x.w.Header().Del("Connection")
+	}
+}
+
+// leave gives the connection back as it came. Where the client still sends, which the server reads a
+// while to let it see the answer, that ends soon.
+func (x *exchange) leave() {
 	x.control.SetWriteDeadline(time.Time{})
+	if x.whole {
+		x.control.SetReadDeadline(time.Time{})
+		return
+	}
+	x.control.SetReadDeadline(time.Now().Add(lingering))
 }
 
 func isTooLarge(err error) bool { return errors.Is(err, netguard.ErrTooLarge) }

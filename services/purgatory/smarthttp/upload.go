@@ -193,8 +193,6 @@ func gitProtocol(header string) string {
 	return ""
 }
 
-// drain reads what the client still sends, so that it comes to read our answer. It says whether that came to an end.
-func drain(body io.Reader) bool {
-	_, err := io.Copy(io.Discard, body)
-	return err == nil
-}
+// drain reads what the client still sends, so that it comes to read our answer. Where that does not
+// come to an end, the connection is closed after the answer.
+func drain(body io.Reader) { _, _ = io.Copy(io.Discard, body) }
