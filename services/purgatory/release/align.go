@@ -19,6 +19,10 @@ import (
 // popular as its maintainer, but others need not wait for it.
 const maxFollowers = 16
 
+// maxNamed bounds the references below refs/nostr/ that are set in one go: a pull request may be for
+// thousands of repositories, and each costs a git process.
+const maxNamed = 64
+
 // settlement is one identifier while it is settled.
 type settlement struct {
 	*Releaser
@@ -28,6 +32,7 @@ type settlement struct {
 
 	applied map[string]dossier.State   // owner → the state that counts there
 	moved   int                        // repositories whose references were set
+	named   int                        // references below refs/nostr/ that were set
 	waiting map[string]map[string]bool // owner → references whose event is not known
 	failed  map[string]error           // owner → what went wrong in the owner's repository
 	again   time.Time
@@ -86,7 +91,8 @@ func (s *settlement) order() []string {
 // align makes references what the states and pull requests say, and gives the events that are ready to be released, in the order of their release,
 // and the states that have lost.
 func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []dossier.State) {
-	s.again, s.applied, s.moved, s.owed = time.Time{}, map[string]dossier.State{}, 0, nil
+	s.again, s.applied, s.owed = time.Time{}, map[string]dossier.State{}, nil
+	s.moved, s.named = 0, 0
 	owners := s.order()
 	for _, owner := range owners {
 		if err := s.open(ctx, owner); err != nil {
@@ -250,10 +256,11 @@ func (s *settlement) alignPullRequests(ctx context.Context) (ready []*nostr.Even
 			continue
 		}
 		for _, owner := range owners {
-			if err := s.nameCommit(ctx, owner, pr); err != nil {
+			named, err := s.nameCommit(ctx, owner, pr)
+			if err != nil {
 				s.fail(owner, err)
-				complete = false
 			}
+			complete = complete && named
 		}
 		if complete {
 			ready = append(ready, pr.Event)
@@ -284,12 +291,22 @@ func (s *settlement) gather(ctx context.Context, owner string, sources, objects 
 	return complete, err
 }
 
-func (s *settlement) nameCommit(ctx context.Context, owner string, pr dossier.PullRequest) error {
+// nameCommit names the commit of a pull request in an owner's repository, and reports whether it is
+// named there then. Beyond maxNamed that is for the next time, which is soon.
+func (s *settlement) nameCommit(ctx context.Context, owner string, pr dossier.PullRequest) (named bool, err error) {
 	repo := s.stock.repos[owner]
 	delete(s.known.tidy, owner)
 	delete(s.known.pooled, owner)
-	if err := repo.SetRef(ctx, prefixNostr+pr.Event.ID, pr.Commit); err != nil {
-		return fmt.Errorf("name the commit of %s in %s: %w", pr.Event.ID, repo.Ref(), err)
+	if repo.IsNamed(prefixNostr+pr.Event.ID, pr.Commit) {
+		return true, nil
 	}
-	return nil
+	if s.named == maxNamed {
+		s.soon(time.Now())
+		return false, nil
+	}
+	s.named++
+	if err := repo.SetRef(ctx, prefixNostr+pr.Event.ID, pr.Commit); err != nil {
+		return false, fmt.Errorf("name the commit of %s in %s: %w", pr.Event.ID, repo.Ref(), err)
+	}
+	return true, nil
 }

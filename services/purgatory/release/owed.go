@@ -16,7 +16,7 @@ func (s *settlement) nameOwed(ctx context.Context, pr dossier.PullRequest, owner
 		is, err := s.isNamed(ctx, owner, pr)
 		if err == nil && !is {
 			if is, err = s.hasCommit(ctx, owner, pr); err == nil && is {
-				err = s.nameCommit(ctx, owner, pr)
+				is, err = s.nameCommit(ctx, owner, pr)
 			}
 		}
 		if err != nil {
@@ -34,6 +34,9 @@ func (s *settlement) isNamed(ctx context.Context, owner string, pr dossier.PullR
 	repo := s.stock.repos[owner]
 	if repo == nil {
 		return false, nil
+	}
+	if repo.IsNamed(prefixNostr+pr.Event.ID, pr.Commit) {
+		return true, nil
 	}
 	tips, err := readTips(ctx, repo)
 	return tips[pr.Event.ID].commit == pr.Commit, err

@@ -585,3 +585,33 @@ func TestACrowdIsNotServedAtOnce(t *testing.T) {
 		w.wantRefs(key(100+n), mainBranch, c1)
 	}
 }
+
+// TestAPullRequestForACrowd is named little by little, and released when it is named everywhere.
+func TestAPullRequestForACrowd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	commit := w.work.Commit("a", "1")
+	var owners []string
+	for n := range 70 {
+		owners = append(owners, key(100+n))
+		w.accept(w.announce(fmt.Sprint("owner ", n), owners[n]))
+	}
+	pr := w.pull("pull", carol, commit, owners...)
+	name := "refs/nostr/" + pr.ID
+	named := func() (n int) {
+		for _, owner := range owners {
+			if w.repo(owner).IsNamed(name, commit) {
+				n++
+			}
+		}
+		return n
+	}
+	w.settle()
+	w.give(owners[3], "main")
+	if first := w.settle(); first.Again.IsZero() || len(first.Released) != 0 || named() != 64 {
+		t.Errorf("%d released, %d named, again at %v", len(first.Released), named(), first.Again)
+	}
+	if second := w.settle(); len(second.Released) != 1 || named() != 70 {
+		t.Errorf("%d released then, %d named", len(second.Released), named())
+	}
+}

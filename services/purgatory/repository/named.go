@@ -71,6 +71,16 @@ func (r *Repo) readRefFiles() (byName map[string]string, plain bool, err error) 
 	return byName, plain, err
 }
 
+// IsNamed reports whether a reference that is a file, as nearly all are, names an object. It starts no
+// git.
+func (r *Repo) IsNamed(name, id string) bool {
+	if checkRef(name, id, "refs/") != nil {
+		return false
+	}
+	content, err := readShort(r.in(filepath.FromSlash(name)))
+	return err == nil && strings.TrimSuffix(content, "\n") == id
+}
+
 // readShort reads a file of a few bytes.
 func readShort(path string) (string, error) {
 	f, err := os.Open(path)
