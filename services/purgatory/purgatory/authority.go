@@ -21,8 +21,17 @@ import (
 	"tendril.dev/services/purgatory/smarthttp"
 )
 
-// afterPush is how long releasing what a push satisfied may take; the client may have gone meanwhile, the data has not.
-const afterPush = time.Minute
+// Releasing what a push satisfied may take afterPush, and afterEach for each MiB of its pack: everything
+// that it brought is walked through. The client may have gone meanwhile, the data has not.
+const (
+	afterPush = time.Minute
+	afterEach = time.Second
+)
+
+// releaseTime is how long releasing what a push of that many bytes satisfied may take.
+func releaseTime(packBytes int64) time.Duration {
+	return afterPush + time.Duration(packBytes>>20)*afterEach
+}
 
 // Repository implements smarthttp.Authority: a repository is here if its announcement is served or waits. What this worker has read so far mostly
 // tells; a client that was told of its announcement a moment ago may be ahead of it.
@@ -140,9 +149,6 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	}
 	state, err := w.authorise(ctx, d, push)
 	if err := w.refusal(ref, err); err != nil {
-		if refused, ok := errors.AsType[*smarthttp.Refusal](err); ok {
-			w.tell(ref.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(ref.PubKey), Reason: refused.Reason})
-		}
 		return err
 	}
 	repo, err := w.store.Repo(ref)
@@ -171,7 +177,7 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 		w.due.addAt(ref.Identifier, time.Now().Add(w.node.Settings.HuntInterval))
 		return err
 	}
-	if err := w.releasePushed(context.WithoutCancel(ctx), ref, state); err != nil {
+	if err := w.releasePushed(context.WithoutCancel(ctx), ref, state, push.PackBytes); err != nil {
 		return err
 	}
 	w.tell(ref.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(ref.PubKey), Objects: some(newIDs(push.Commands))})
@@ -179,7 +185,14 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	return nil
 }
 
-// refusal logs that a push is not allowed, and returns what its user is told.
+// Refusals are told to the log and to whoever watches, of all pushes of this worker together: anybody
+// can be refused as often as there is time for.
+const (
+	refusalsPerSecond = 5
+	refusalsAtOnce    = 50
+)
+
+// refusal tells that a push is not allowed, and returns what its user is told.
 func (w *worker) refusal(ref nip34.RepoRef, err error) error {
 	refused, ok := errors.AsType[*dossier.Refused](err)
 	full, tooMuch := errors.AsType[*pending.Refused](err)
@@ -189,14 +202,17 @@ func (w *worker) refusal(ref nip34.RepoRef, err error) error {
 	case !ok:
 		return err
 	}
-	w.log.Info("push refused", "repository", ref, "reason", refused.Reason)
+	if w.refusals.Allow() {
+		w.log.Info("push refused", "repository", ref, "reason", refused.Reason)
+		w.tell(ref.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(ref.PubKey), Reason: refused.Reason})
+	}
 	return &smarthttp.Refusal{Reason: refused.Reason}
 }
 
 // releasePushed releases what a push satisfied, and says whether the state that allowed it is served then. What went wrong with other repositories of
 // the identifier is no concern of the push.
-func (w *worker) releasePushed(ctx context.Context, ref nip34.RepoRef, state *dossier.State) error {
-	ctx, cancel := context.WithTimeout(ctx, afterPush)
+func (w *worker) releasePushed(ctx context.Context, ref nip34.RepoRef, state *dossier.State, packBytes int64) error {
+	ctx, cancel := context.WithTimeout(ctx, releaseTime(packBytes))
 	defer cancel()
 	_, failed := w.settle(ctx, ref.Identifier)
 	if failed != nil {

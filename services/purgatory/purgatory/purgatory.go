@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/time/rate"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
@@ -52,6 +53,7 @@ type worker struct {
 	survey   *survey
 	pruner   *pruner
 	pending  *pushes
+	refusals *rate.Limiter
 	heldHead *bus.Head
 	logHead  *bus.Head
 	releaser *release.Releaser
@@ -77,7 +79,8 @@ func newWorker(n *node.Node) (*worker, error) {
 		node: n, log: n.Log, index: n.Index, store: store, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
 		pruner: newPruner(), pending: newPushes(s.Git),
-		limits: fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
+		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
+		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
 	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
 	w.logHead = n.Bus.Head(proto.StreamEvents, w.index.WaitFor)

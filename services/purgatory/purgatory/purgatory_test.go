@@ -121,6 +121,7 @@ func TestAskingAboutAPushChangesNothing(t *testing.T) {
 	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "no state event for this repository") {
 		t.Errorf("a push without a state: %v\n%s", err, out)
 	}
+	w.told.await("x refused")
 	w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
 	eventually(t, "the push is allowed and then too large", func() bool {
 		out, err := w.push(work, alice, "x", "main")

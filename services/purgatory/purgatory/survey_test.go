@@ -95,3 +95,13 @@ func gone(path string) bool {
 	_, err := os.Stat(path)
 	return os.IsNotExist(err)
 }
+
+// TestReleaseTime: what a large push brought is walked through, which takes longer than a minute.
+func TestReleaseTime(t *testing.T) {
+	t.Parallel()
+	for bytes, want := range map[int64]time.Duration{0: time.Minute, 1 << 20: 61 * time.Second, 2 << 30: 2108 * time.Second} {
+		if got := releaseTime(bytes); got != want {
+			t.Errorf("%d bytes: %v, want %v", bytes, got, want)
+		}
+	}
+}
