@@ -24,10 +24,11 @@ const (
 	// beyond it takes far more work to read than to send.
 	freeInflation = 256 << 20
 	inflation     = 64
-	// freeBytes and growth bound in the same way what all objects have together, with the results of deltas: histories of large
-	// files, of which each version is a delta, have some hundred times the size of their packs.
+	// freeBytes and growth bound in the same way what all objects have together, with the results of
+	// deltas. A file of 1 MB of which a program commits a new version every hour has some thousand
+	// times the size of its pack after two years.
 	freeBytes = 4 << 30
-	growth    = 512
+	growth    = 2048
 
 	// maxMetadata bounds a commit, tree or tag that is no delta, in bytes.
 	maxMetadata = 64 << 20

@@ -86,6 +86,23 @@ func TestWhatIsRefused(t *testing.T) {
 	}
 }
 
+// TestHistoriesOfLargeFiles are far larger than their packs, if each version is a delta.
+func TestHistoriesOfLargeFiles(t *testing.T) {
+	t.Parallel()
+	const size = 512 << 20
+	most := packscan.Limits{Objects: 1000, ObjectBytes: size, Bytes: 256 << 30}
+	for versions, ok := range map[int]bool{40: true, 60: false} {
+		entries := [][]byte{gittest.Blob([]byte(gittest.Noise(12 << 20)))}
+		for range versions {
+			entries = append(entries, gittest.RefDelta([]byte("hello"), gittest.DeltaHeader(5, size)))
+		}
+		_, err := packscan.Scan(bytes.NewReader(gittest.Pack(entries...)), most)
+		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "2048 times its size") {
+			t.Errorf("%d versions: %v", versions, err)
+		}
+	}
+}
+
 func FuzzScan(f *testing.F) {
 	f.Add(gittest.Pack(gittest.Blob([]byte("hello")), gittest.RefDelta([]byte("hello"), append(gittest.DeltaHeader(5, 3), 0x90, 3))))
 	f.Add([]byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000"))

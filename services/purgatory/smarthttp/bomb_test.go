@@ -60,7 +60,7 @@ func TestBombsAreRefusedBeforeGitSeesThem(t *testing.T) {
 		"2^32-1 objects":                {[]byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000000000000000000"), "it claims to have 4294967295 objects, more than 20000000"},
 		"20 million objects in nothing": {gittest.PackThatClaims(20_000_000, gittest.Blob(small)), "an object is damaged"},
 		"deltas of 5 GiB": {gittest.Pack(slices.Repeat([][]byte{gittest.RefDelta(small, gittest.DeltaHeader(5, 512<<20))}, 10)...),
-			"its objects have more than 512 times its size"},
+			"its objects have more than 2048 times its size"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
