@@ -33,9 +33,16 @@ func releaseTime(packBytes int64) time.Duration {
 	return afterPush + time.Duration(packBytes>>20)*afterEach
 }
 
+// moving is the answer of a worker that does not hold the shard: the front door's view of who holds it
+// is a moment old.
+var moving = &smarthttp.Unavailable{Reason: "the repository is moving to another worker, try again in a moment"}
+
 // Repository implements smarthttp.Authority: a repository is here if its announcement is served or waits. What this worker has read so far mostly
 // tells; a client that was told of its announcement a moment ago may be ahead of it.
 func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error) {
+	if !w.shards.Holds(ref.Identifier) {
+		return nil, moving
+	}
 	hosted, err := w.announced(ref, w.holdings.Of(ref.Identifier))
 	if err == nil && !hosted {
 		hosted, err = w.announcedNow(ctx, ref)
@@ -57,7 +64,7 @@ func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
 	unlock, err := w.shards.Write(ctx, repo.Ref().Identifier)
 	if errors.Is(err, shards.ErrElsewhere) {
-		return &smarthttp.Unavailable{Reason: "the repository is moving to another worker, try again in a moment"}
+		return moving
 	}
 	if err != nil {
 		return err

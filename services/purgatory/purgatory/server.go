@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"time"
 
-	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
 	"tendril.dev/services/purgatory/smarthttp"
 )
@@ -41,18 +40,9 @@ func (s *server) serve(w *worker) error {
 		return err
 	}
 	limits := w.node.Settings.Git
-	git := smarthttp.New(w, smarthttp.Options{
+	s.Handler = smarthttp.New(w, smarthttp.Options{
 		MaxPushBytes: limits.MaxPushBytes, MinRate: limits.GitMinRate, Stall: limits.GitStall, TransferTime: limits.GitTransferTime,
 		Requests: limits.GitRequests, SpoolBytes: limits.GitSpoolBytes, Log: w.log, Metrics: metrics,
-	})
-	s.Handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
-		if p, err := nip34.ParseRepositoryPath(r.URL.EscapedPath()); err == nil && !w.shards.Holds(p.Identifier) {
-			// The front door's view of who holds the shard is a moment old.
-			rw.Header().Set("Retry-After", "1")
-			http.Error(rw, "the repository is moving to another worker, try again in a moment", http.StatusServiceUnavailable)
-			return
-		}
-		git.ServeHTTP(rw, r)
 	})
 	s.ReadHeaderTimeout = 10 * time.Second
 	go func() {
