@@ -24,9 +24,9 @@ const (
 	// beyond it takes far more work to read than to send.
 	freeInflation = 256 << 20
 	inflation     = 64
-	// freeBytes and growth bound in the same way what all objects have together, with the results of
-	// deltas. A file of 1 MB of which a program commits a new version every hour has some thousand
-	// times the size of its pack after two years.
+	// freeBytes and growth bound in the same way what all objects have together, with the results
+	// of deltas. A file of 1 MB of which a program commits a new version every hour has some
+	// thousand times the size of its pack after two years.
 	freeBytes = 4 << 30
 	growth    = 2048
 

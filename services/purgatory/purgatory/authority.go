@@ -21,8 +21,9 @@ import (
 	"tendril.dev/services/purgatory/smarthttp"
 )
 
-// Releasing what a push satisfied may take afterPush, and afterEach for each MiB of its pack: everything
-// that it brought is walked through. The client may have gone meanwhile, the data has not.
+// Releasing what a push satisfied may take afterPush, and afterEach for each MiB of its pack:
+// everything that it brought is walked through. The client may have gone meanwhile, the data has
+// not.
 const (
 	afterPush = time.Minute
 	afterEach = time.Second
@@ -33,8 +34,8 @@ func releaseTime(packBytes int64) time.Duration {
 	return afterPush + time.Duration(packBytes>>20)*afterEach
 }
 
-// moving is the answer of a worker that does not hold the shard: the front door's view of who holds it
-// is a moment old.
+// moving is the answer of a worker that does not hold the shard: the front door's view of who
+// holds it is a moment old.
 var moving = &smarthttp.Unavailable{Reason: "the repository is moving to another worker, try again in a moment"}
 
 // Repository implements smarthttp.Authority: a repository is here if its announcement is served or waits. What this worker has read so far mostly
@@ -192,8 +193,8 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	return nil
 }
 
-// Refusals are told to the log and to whoever watches, of all pushes of this worker together: anybody
-// can be refused as often as there is time for.
+// Refusals are told to the log and to whoever watches, of all pushes of this worker together:
+// anybody can be refused as often as there is time for.
 const (
 	refusalsPerSecond = 5
 	refusalsAtOnce    = 50

@@ -130,8 +130,8 @@ func TestWhatAKilledPushLeft(t *testing.T) {
 	eventually(t, "it is gone", func() bool { _, err := os.Lstat(left); return os.IsNotExist(err) })
 }
 
-// TestAPruneThatFails is not tried again and again, though what it was to remove stands in the way of
-// an event.
+// TestAPruneThatFails is not tried again and again, though what it was to remove stands in the way
+// of an event.
 func TestAPruneThatFails(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--hunt-backoff-base=10m", "--hunt-backoff-max=10m")

@@ -66,8 +66,8 @@ func (w *worker) prunePools(ctx context.Context) error {
 			return nil
 		case <-w.pruner.wake:
 			for _, identifier := range w.pruner.take() {
-				// What was there in part has to come again. It may be as broken where it comes from, or
-				// the prune may have failed: neither is tried again at once.
+				// What was there in part has to come again. It may be as broken where it comes
+				// from, or the prune may have failed: neither is tried again at once.
 				delay := w.node.Settings.HuntBackoffBase
 				if w.prunePool(ctx, identifier) {
 					w.queue.Ensure(identifier, time.Now(), delay)
@@ -106,8 +106,8 @@ func (w *worker) pruneMarked(ctx context.Context) {
 	w.metrics.poolBytes.Set(float64(bytes))
 }
 
-// prunePool prunes one pool, and reports whether that is done. What goes wrong is for the next time:
-// nothing is lost by waiting.
+// prunePool prunes one pool, and reports whether that is done. What goes wrong is for the next
+// time: nothing is lost by waiting.
 func (w *worker) prunePool(ctx context.Context, identifier string) (done bool) {
 	ctx, cancel := context.WithTimeout(ctx, pruneTime)
 	defer cancel()
@@ -145,8 +145,8 @@ func (w *worker) prunePool(ctx context.Context, identifier string) (done bool) {
 }
 
 // alignFirst brings the references of an identifier in line with its accepted events, and reports
-// whether these could be read. What no reference names is about to go, and references may be missing:
-// a disk lost them, or they are not restored from a backup yet.
+// whether these could be read. What no reference names is about to go, and references may be
+// missing: a disk lost them, or they are not restored from a backup yet.
 func (w *worker) alignFirst(ctx context.Context, identifier string) bool {
 	unlock, err := w.shards.Write(ctx, identifier)
 	if err != nil {

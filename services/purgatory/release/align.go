@@ -19,8 +19,8 @@ import (
 // popular as its maintainer, but others need not wait for it.
 const maxFollowers = 16
 
-// maxNamed bounds the references below refs/nostr/ that are set in one go: a pull request may be for
-// thousands of repositories, and each costs a git process.
+// maxNamed bounds the references below refs/nostr/ that are set in one go: a pull request may be
+// for thousands of repositories, and each costs a git process.
 const maxNamed = 64
 
 // settlement is one identifier while it is settled.

@@ -71,8 +71,8 @@ func (r *Repo) readRefFiles() (byName map[string]string, plain bool, err error) 
 	return byName, plain, err
 }
 
-// IsNamed reports whether a reference that is a file, as nearly all are, names an object. It starts no
-// git.
+// IsNamed reports whether a reference that is a file, as nearly all are, names an object. It
+// starts no git.
 func (r *Repo) IsNamed(name, id string) bool {
 	if checkRef(name, id, "refs/") != nil {
 		return false

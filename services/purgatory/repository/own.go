@@ -69,8 +69,8 @@ func (r *Repo) needs(ctx context.Context, wanted []string) (*objectList, error) 
 	return list, err
 }
 
-// replaceOwn puts one pack in the place of the packs and loose objects that were listed. A fetch may
-// show another pack meanwhile, which stays.
+// replaceOwn puts one pack in the place of the packs and loose objects that were listed. A fetch
+// may show another pack meanwhile, which stays.
 func (r *Repo) replaceOwn(ctx context.Context, packs, loose []string, keep *objectList) error {
 	var kept []string
 	if keep.count > 0 {

@@ -449,8 +449,8 @@ func TestKilledAtEveryStep(t *testing.T) {
 	}
 }
 
-// TestAFetchWhileARepositoryIsCleared: what a reference needs stays, also where the pack that is made
-// for it is one that is there already, and a fetch shows another one in that moment.
+// TestAFetchWhileARepositoryIsCleared: what a reference needs stays, also where the pack that is
+// made for it is one that is there already, and a fetch shows another one in that moment.
 func TestAFetchWhileARepositoryIsCleared(t *testing.T) {
 	t.Parallel()
 	s, w := gittest.Store(t), gittest.NewWork(t)

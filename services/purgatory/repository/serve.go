@@ -51,8 +51,8 @@ func (r *Repo) serve(service string, class slots.Class, advertise bool) *Command
 	return c
 }
 
-// SweepPushes removes what a receive-pack that was killed left in quarantine. Nobody may be pushing to
-// the repository.
+// SweepPushes removes what a receive-pack that was killed left in quarantine. Nobody may be
+// pushing to the repository.
 func (r *Repo) SweepPushes() error {
 	left, err := r.leftPushes()
 	for _, name := range left {

@@ -230,8 +230,8 @@ func TestWhoReadsNothingIsCutOff(t *testing.T) {
 	h.until("it is cut off", func() bool { return h.counted("ngit_git_operations_total", "upload_pack", "slow", "error") == 1 })
 }
 
-// TestAnswersOverUnreadRequests come at once and close the connection, however slowly the rest of the
-// request would come. One that was read to its end leaves the connection as it was.
+// TestAnswersOverUnreadRequests come at once and close the connection, however slowly the rest of
+// the request would come. One that was read to its end leaves the connection as it was.
 func TestAnswersOverUnreadRequests(t *testing.T) {
 	t.Parallel()
 	h := besieged(t, smarthttp.Options{})

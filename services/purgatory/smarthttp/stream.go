@@ -194,8 +194,8 @@ func (x *exchange) arrived() {
 	}
 }
 
-// leave gives the connection back as it came. Where the client still sends, which the server reads a
-// while to let it see the answer, that ends soon.
+// leave gives the connection back as it came. Where the client still sends, which the server reads
+// a while to let it see the answer, that ends soon.
 func (x *exchange) leave() {
 	x.control.SetWriteDeadline(time.Time{})
 	if x.whole {
