@@ -483,3 +483,37 @@ func TestAFetchWhileARepositoryIsCleared(t *testing.T) {
 	has(t, r, false, gittest.BlobID([]byte("needless 2")))
 	gittest.Fsck(t, r.Path())
 }
+
+// TestTidyBesideAPool: many pushes that wait for their events, some of whose packs are in the pool
+// too, are brought together.
+func TestTidyBesideAPool(t *testing.T) {
+	t.Parallel()
+	s, w := gittest.Store(t), gittest.NewWork(t)
+	tip := w.Commit("noise", gittest.Noise(1<<20))
+	r := owned(t, s, 0, "x")
+	store(t, r, w.Pack("main"))
+	accept(t, r, refs{main: tip})
+	var pending []string
+	for n := range 40 {
+		w.Git("checkout", "--quiet", "-B", "pending", "main")
+		pending = append(pending, w.Commit("b", fmt.Sprint("pending ", n)))
+		store(t, r, w.Pack("pending", "^main"))
+		must(t, r.SetRef(t.Context(), fmt.Sprintf("refs/nostr/%064x", n), pending[n]))
+	}
+	for _, id := range pending[:20] {
+		must(t, r.Promote(t.Context(), []string{id}))
+	}
+	if done, err := r.Tidy(t.Context()); err != nil || !done {
+		t.Fatalf("tidied: %v (%v)", done, err)
+	}
+	packs, err := filepath.Glob(filepath.Join(r.Path(), "objects", "pack", "*.idx"))
+	must(t, err)
+	if len(packs) > 9 {
+		t.Errorf("%d packs are left", len(packs))
+	}
+	has(t, r, true, pending...)
+	gittest.Fsck(t, r.Path())
+	gittest.Prune(t, r.Pool())
+	has(t, r, true, pending...)
+	gittest.Fsck(t, r.Path())
+}
