@@ -32,14 +32,14 @@ type door struct {
 // handler answers all requests. WebSockets are the relay's own business from their first byte on.
 func (d *door) handler() http.Handler {
 	others := slow.Handler(http.HandlerFunc(d.serve), d.stall)
-	return cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return slow.Begin(cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del(proto.HeaderClient) // nobody outside says who a client is
 		if upgrade(r) && atRoot(r) {
 			d.relay.Serve(w, r, d.client(r))
 			return
 		}
 		others.ServeHTTP(w, r)
-	}))
+	})), d.stall)
 }
 
 // client is the key of the client that a request comes from.

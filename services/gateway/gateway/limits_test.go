@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -277,6 +278,29 @@ func TestProxiesAreNoClients(t *testing.T) {
 		c := sys.from(t, fmt.Sprintf("192.0.2.%d", n+1))
 		c.say(`["REQ","s",{"limit":0}]`)
 		c.want(`["EOSE","s"]`)
+	}
+}
+
+// TestAnswersThatNobodyReads: a client that asks again and again and reads no answer is cut off,
+// whoever answers.
+func TestAnswersThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--answer-stall=1s", "--git-stall=1ms", "--git-min-rate=1000000000", "--max-connections-per-ip=1")
+	sys.dial(t).say(`["CLOSE","x"]`) // so that there may be no further WebSocket
+	for _, request := range []string{
+		"OPTIONS / HTTP/1.1\r\nHost: x\r\n\r\n",
+		"HEAD /icon.png HTTP/1.1\r\nHost: x\r\n\r\n",
+		"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\n\r\n",
+	} {
+		c := sys.connect(t)
+		c.SetWriteDeadline(time.Now().Add(patience))
+		var err error
+		for err == nil {
+			_, err = io.WriteString(c, request)
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("%q: not cut off", request)
+		}
 	}
 }
 

@@ -33,6 +33,16 @@ func Handler(next http.Handler, stall time.Duration) http.Handler {
 	})
 }
 
+// Begin lets next answer, and gives the client the time stall to take an answer that is written as
+// soon as the request is there. It is for requests of any kind; Handler does it for each part of an
+// answer.
+func Begin(next http.Handler, stall time.Duration) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.NewResponseController(w).SetWriteDeadline(time.Now().Add(stall))
+		next.ServeHTTP(w, r)
+	})
+}
+
 // body is that of a request.
 type body struct {
 	from    io.ReadCloser
@@ -107,6 +117,7 @@ func (a *answer) Unwrap() http.ResponseWriter { return a.ResponseWriter }
 
 // WriteHeader begins the answer.
 func (a *answer) WriteHeader(status int) {
+	a.control.SetWriteDeadline(time.Now().Add(a.stall))
 	if !a.begun && status >= http.StatusOK {
 		a.begun = true
 		if a.body.partial() {
