@@ -29,7 +29,7 @@ const domain = "git.example.com"
 
 const (
 	// patience is how long a test waits for what should happen soon.
-	patience = time.Minute
+	patience = 3 * time.Minute
 	// long is a time that no test lives to see the end of.
 	long = time.Hour
 )
