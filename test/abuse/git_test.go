@@ -207,9 +207,11 @@ func TestPushesWithoutEvents(t *testing.T) {
 	before := disk(t, git)
 	refused := 0
 	work := world.NewWorkTree(t)
+	base := work.Refs()["refs/heads/main"]
 	const pushes = 24
 	for i := range pushes {
-		work.AddNoise(8 << 20)
+		world.Git(t, work.Dir, "reset", "-q", "--hard", base) // no push brings what another was refused
+		work.AddNoise(4 << 20)
 		work.Commit(fmt.Sprintf("rubbish %d", i))
 		out, err := world.TryGit(t, work.Dir, "-c", "http.extraHeader=X-Forwarded-For: "+stranger(i%2), "push", n.url(), "+HEAD:refs/nostr/"+randomHex(32))
 		if err != nil {

@@ -112,7 +112,7 @@ func TestBadSettings(t *testing.T) {
 		{"a negative number", "NGIT_MAX_CONNECTIONS", "-1", "NGIT_MAX_CONNECTIONS"},
 		{"a log level that is none", "NGIT_LOG_LEVEL", "loud", "NGIT_LOG_LEVEL"},
 		{"a relay that is none", "NGIT_SYNC_BOOTSTRAP_RELAY_URL", "ftp://x", "NGIT_SYNC_BOOTSTRAP_RELAY_URL"},
-		{"a key that is none", "NGIT_EVENT_BLACKLIST", "npub1xyz", "NGIT_EVENT_BLACKLIST"},
+		{"a key that is none", "NGIT_REPOSITORY_WHITELIST", "npub1xyz", "NGIT_REPOSITORY_WHITELIST"},
 		{"a limit that is none", "NGIT_SYNC_DOMAIN_LIMITS", "github.com", "NGIT_SYNC_DOMAIN_LIMITS"},
 		{"a git folder that is a file", "NGIT_GIT_DATA_PATH", file, "NGIT_GIT_DATA_PATH"},
 		{"a relay folder that is a file", "NGIT_RELAY_DATA_PATH", file, "NGIT_RELAY_DATA_PATH"},
