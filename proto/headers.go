@@ -6,9 +6,10 @@ const (
 	HeaderSource = "Grasp-Source"
 	// HeaderRelay is the normalised URL of the relay that a synced event came from.
 	HeaderRelay = "Grasp-Relay"
-	// HeaderClient is the client key of whoever asks: an IPv4 address or an IPv6 /64 prefix, worked out at the front door.
-	// It is on candidates of users, and on the HTTP requests that the gateway passes on to purgatory workers; empty for
-	// everything that did not come through the front door.
+	// HeaderClient is the client key of whoever asks: an IPv4 address or an IPv6 /64 prefix, worked
+	// out at the front door. It is on candidates of users, and on the HTTP requests that the
+	// gateway passes on to purgatory workers; empty for everything that did not come through the
+	// front door.
 	HeaderClient = "Grasp-Client"
 	// HeaderReply is the subject for the verdict, always one of [VerdictSubject]. JetStream itself uses the reply subject
 	// of a published message for its acknowledgement, so ours rides in a header.
@@ -24,8 +25,8 @@ const (
 	// HeaderGone is "true" on a change of a target that withdraws it, for readers that take the headers only.
 	HeaderGone = "Grasp-Gone"
 
-	// HeaderLevel is the highest [Level] that a target wants of a repository, on every change of it, for readers that
-	// take the headers only; absent where the target has no repository.
+	// HeaderLevel is the highest [Level] that a target wants of a repository, on every change of
+	// it, for readers that take the headers only; absent where the target has no repository.
 	HeaderLevel = "Grasp-Level"
 
 	// HeaderTraceParent is W3C trace context.

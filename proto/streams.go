@@ -17,8 +17,8 @@ const (
 	StreamWriter   = "GRASP_WRITER"
 )
 
-// Retired are streams of earlier versions, whose subjects others have now. They were in memory, and nothing in
-// them was acknowledged to anybody: they are deleted, and the senders send again.
+// Retired are streams of earlier versions, whose subjects others have now. They were in memory, and
+// nothing in them was acknowledged to anybody: they are deleted, and the senders send again.
 func Retired() []string { return []string{"GRASP_CANDIDATES"} }
 
 // Buckets.
@@ -156,8 +156,9 @@ func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
 	}
 }
 
-// lane declares a queue of candidates. Each lane has a stream of its own, because a stream has one bound for all
-// that is in it: synced events that filled it would keep users' events and releases out.
+// lane declares a queue of candidates. Each lane has a stream of its own, because a stream has one
+// bound for all that is in it: synced events that filled it would keep users' events and releases
+// out.
 func lane(name, description, subject string, maxBytes int64) jetstream.StreamConfig {
 	return jetstream.StreamConfig{
 		Name:        name,

@@ -40,7 +40,8 @@ const (
 	HeldMarkKey = "mark"
 )
 
-// Lane is a queue of candidates, each with its own subject; see [Streams]. User and release lanes are served before the sync lanes.
+// Lane is a queue of candidates, each with its own subject; see [Streams]. User and release lanes
+// are served before the sync lanes.
 type Lane string
 
 // The lanes.

@@ -144,8 +144,8 @@ func TestFullCandidateQueuePushesBack(t *testing.T) {
 	}
 }
 
-// TestStreamsOfEarlierVersionsMakeRoom: an earlier version had one stream for all candidates, on whose subjects others are now. It goes
-// by itself when this version starts.
+// TestStreamsOfEarlierVersionsMakeRoom: an earlier version had one stream for all candidates, on
+// whose subjects others are now. It goes by itself when this version starts.
 func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)

@@ -25,8 +25,8 @@ import (
 
 // Limits and times of a Sender. Tests shorten them.
 const (
-	// maxInside and maxBytes are how many candidates may be without a verdict, and how many bytes they may have
-	// together; more wait, and with them the socket they came from.
+	// maxInside and maxBytes are how many candidates may be without a verdict, and how many bytes
+	// they may have together; more wait, and with them the socket they came from.
 	maxInside = 2048
 	maxBytes  = 8 << 20
 	// overhead is about what a candidate takes beside its event.
@@ -131,9 +131,9 @@ func (s *Sender) endAll() {
 	}
 }
 
-// Offer sends a candidate. It blocks while too many are without a verdict, or too many bytes, until ctx ends. Those
-// who wait are served by turns: the client or relay with the least bytes under way comes first. After an error Done
-// is not called.
+// Offer sends a candidate. It blocks while too many are without a verdict, or too many bytes, until
+// ctx ends. Those who wait are served by turns: the client or relay with the least bytes under way
+// comes first. After an error Done is not called.
 func (s *Sender) Offer(ctx context.Context, c Candidate) error {
 	payload, err := c.Event.MarshalJSON()
 	if err != nil {

@@ -7,8 +7,9 @@ import (
 	"sync"
 )
 
-// window bounds what is without a verdict, in candidates and in bytes. Where more is offered than fits, whoever
-// has the least bytes in it comes next: one that sends large events, or many, slows down itself and not the others.
+// window bounds what is without a verdict, in candidates and in bytes. Where more is offered than
+// fits, whoever has the least bytes in it comes next: one that sends large events, or many, slows
+// down itself and not the others.
 type window struct {
 	mu         sync.Mutex
 	candidates int // room for more
@@ -39,8 +40,8 @@ func newWindow(candidates, bytes int) *window {
 	return &window{candidates: candidates, bytes: bytes, most: bytes, origins: map[string]*origin{}}
 }
 
-// enter waits until a candidate of so many bytes fits, until ctx ends or ended is closed. What is larger than the
-// whole window enters alone.
+// enter waits until a candidate of so many bytes fits, until ctx ends or ended is closed. What is
+// larger than the whole window enters alone.
 func (w *window) enter(ctx context.Context, ended <-chan struct{}, name string, bytes int) error {
 	me := &waiter{bytes: min(bytes, w.most), admitted: make(chan struct{})}
 	w.mu.Lock()
@@ -111,7 +112,8 @@ func (w *window) withdraw(o *origin, gone *waiter) {
 	w.admit()
 }
 
-// admit lets in who comes next, as long as they fit. Nobody overtakes one that does not: it would never come in.
+// admit lets in who comes next, as long as they fit. Nobody overtakes one that does not: it would
+// never come in.
 func (w *window) admit() {
 	for len(w.line) > 0 {
 		o := w.line[0]
@@ -147,7 +149,8 @@ func (w *window) inside() (candidates, bytes int) {
 	return candidates, bytes
 }
 
-// line is a heap of the origins that wait: the one with the least bytes inside first, then the one that came first.
+// line is a heap of the origins that wait: the one with the least bytes inside first, then the one
+// that came first.
 type line []*origin
 
 func (l line) Len() int { return len(l) }

@@ -16,8 +16,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// TestLargeEventsAreBoundedInBytes: of many events of almost 1 MiB that nobody decides, no more are under way than fit, and one that
-// is decided makes room for one.
+// TestLargeEventsAreBoundedInBytes: of many events of almost 1 MiB that nobody decides, no more are
+// under way than fit, and one that is decided makes room for one.
 func TestLargeEventsAreBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, 256<<20)
@@ -54,8 +54,9 @@ func TestLargeEventsAreBoundedInBytes(t *testing.T) {
 	}
 }
 
-// TestTheLeastComesFirst: a relay that fills the window with large events, and waits with more, does not keep a second one out: that one
-// has the next room, and all room until it has as much as the first.
+// TestTheLeastComesFirst: a relay that fills the window with large events, and waits with more,
+// does not keep a second one out: that one has the next room, and all room until it has as much as
+// the first.
 func TestTheLeastComesFirst(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -103,7 +104,8 @@ func TestTheLeastComesFirst(t *testing.T) {
 	})
 }
 
-// TestWhoGivesUpMakesRoomForOthers: one whose time is over stands in nobody's way, and what is larger than the window comes in alone.
+// TestWhoGivesUpMakesRoomForOthers: one whose time is over stands in nobody's way, and what is
+// larger than the window comes in alone.
 func TestWhoGivesUpMakesRoomForOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -23,8 +23,9 @@ type Options struct {
 	Address     string        // host:port of the worker's internal HTTP, if others must reach it
 	TTL         time.Duration // how long a silent worker is believed to live: proto.Sizing.WorkerTTL of the bus
 	Max         int           // most keys that this worker claims; 0: any number
-	// Yields reports whether a key gives way to others where this worker is full: it is taken last, and left for one that
-	// does not yield. nil: none does. It is called by Work, whenever there is something to decide.
+	// Yields reports whether a key gives way to others where this worker is full: it is taken last,
+	// and left for one that does not yield. nil: none does. It is called by Work, whenever there is
+	// something to decide.
 	Yields func(key string) bool
 	Log    *slog.Logger
 }

@@ -32,9 +32,11 @@ type decision struct {
 	again       time.Time
 }
 
-// decide shares out keys: a worker takes the free keys that prefer it, and those that nobody has taken for the grace time, because the preferred
-// worker is full or does not want them. It leaves keys that are no longer wanted, and those that prefer a worker that came later. A full worker
-// leaves a key that yields for a free one that does not; it takes that once the other's work has ended.
+// decide shares out keys: a worker takes the free keys that prefer it, and those that nobody has
+// taken for the grace time, because the preferred worker is full or does not want them. It leaves
+// keys that are no longer wanted, and those that prefer a worker that came later. A full worker
+// leaves a key that yields for a free one that does not; it takes that once the other's work has
+// ended.
 func decide(s situation, now time.Time) decision {
 	var d decision
 	names := slices.Sorted(maps.Keys(s.workers))

@@ -18,8 +18,8 @@ const (
 	retryAfter = time.Second
 	// casTimeout bounds one compare-and-set.
 	casTimeout = 5 * time.Second
-	// markerKept is how long the bucket says that a claim was let go: long enough for every watch to hear of it. Relays come and go, and
-	// without an end each would leave a message for good.
+	// markerKept is how long the bucket says that a claim was let go: long enough for every watch
+	// to hear of it. Relays come and go, and without an end each would leave a message for good.
 	markerKept = time.Hour
 )
 

@@ -202,7 +202,8 @@ func (n *Node) removeScratch() error {
 	return nil
 }
 
-// minCandidateBytes is a queue of candidates that the largest message fits into: one that never fits would be sent for ever.
+// minCandidateBytes is a queue of candidates that the largest message fits into: one that never
+// fits would be sent for ever.
 const minCandidateBytes = 2 << 20
 
 // Sizing turns settings into what the streams are made with.

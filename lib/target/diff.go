@@ -7,16 +7,17 @@ import (
 	"tendril.dev/proto"
 )
 
-// Bytes of a change as JSON, at most: of one beside its URL and repositories, of one repository beside its reference
-// and lists, and of one id or author in a list.
+// Bytes of a change as JSON, at most: of one beside its URL and repositories, of one repository
+// beside its reference and lists, and of one id or author in a list.
 const (
 	changeBytes = 128
 	repoBytes   = 160
 	itemBytes   = 67
 )
 
-// Diff gives the changes that lead from one target to another, none if they are the same. Their order matters. No change is larger
-// than limit, in bytes of JSON, unless a single repository's reference is.
+// Diff gives the changes that lead from one target to another, none if they are the same. Their
+// order matters. No change is larger than limit, in bytes of JSON, unless a single repository's
+// reference is.
 func Diff(from, to Target, limit int) []proto.TargetChange {
 	if !to.Exists() {
 		if !from.Exists() {
@@ -39,8 +40,9 @@ func Diff(from, to Target, limit int) []proto.TargetChange {
 	return p.flush()
 }
 
-// changedRepos are the references that only the first has, and those that the second has anew or otherwise, sorted. Targets that
-// share their repositories, as most of two versions do, cost next to nothing.
+// changedRepos are the references that only the first has, and those that the second has anew or
+// otherwise, sorted. Targets that share their repositories, as most of two versions do, cost next
+// to nothing.
 func changedRepos(from, to map[string]Repo) (gone, changed []string) {
 	if len(from) == len(to) && reflect.ValueOf(from).Pointer() == reflect.ValueOf(to).Pointer() {
 		return nil, nil
@@ -84,7 +86,8 @@ type packer struct {
 	bytes     int
 }
 
-// begin makes sure that the change at hand has room for an entry with so many items, and says for how many it has; 1 at least.
+// begin makes sure that the change at hand has room for an entry with so many items, and says for
+// how many it has; 1 at least.
 func (p *packer) begin(ref string, items int) (room int) {
 	entry := repoBytes + quoted(ref)
 	if len(p.repos) > 0 && p.bytes+entry+itemBytes*min(items, 1) > p.limit {
@@ -98,8 +101,8 @@ func (p *packer) add(c proto.RepoChange, items int) {
 	p.bytes += repoBytes + quoted(c.Ref) + itemBytes*items
 }
 
-// addRepo adds what is different of one repository, in as many parts as it takes: the first says the level and replaces the authors, the others
-// add to the lists.
+// addRepo adds what is different of one repository, in as many parts as it takes: the first says
+// the level and replaces the authors, the others add to the lists.
 func (p *packer) addRepo(ref string, from, to Repo) {
 	c := proto.RepoChange{Ref: ref}
 	if from.Level != to.Level {

@@ -170,7 +170,8 @@ func randomHex(bytes int) string {
 	return hex.EncodeToString(b)
 }
 
-// disk is how many bytes the files below a folder hold, each counted once however many names it has.
+// disk is how many bytes the files below a folder hold, each counted once however many names it
+// has.
 func disk(t *testing.T, dir string) (bytes int64) {
 	t.Helper()
 	seen := map[uint64]bool{}

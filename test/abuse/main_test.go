@@ -1,5 +1,5 @@
-// Package abuse does to a running Tendril what hostile strangers do, each attack beside a normal user
-// who must not notice it (docs/security.md has the limits). Everything runs against the built
+// Package abuse does to a running Tendril what hostile strangers do, each attack beside a normal
+// user who must not notice it (docs/security.md has the limits). Everything runs against the built
 // program with its default limits, unless a test says otherwise.
 package abuse
 

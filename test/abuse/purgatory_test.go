@@ -16,8 +16,8 @@ func stuffed(who *world.Person, identifier string, bytes int) *nostr.Event {
 	return who.Announce(identifier, identifier, nil, nil, nostr.Tag{"description", strings.Repeat("x", bytes)})
 }
 
-// TestPurgatoryFloods: announcements that will never have git data do not close purgatory to others:
-// neither to those whose repository is served, nor to newcomers.
+// TestPurgatoryFloods: announcements that will never have git data do not close purgatory to
+// others: neither to those whose repository is served, nor to newcomers.
 func TestPurgatoryFloods(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

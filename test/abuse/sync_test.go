@@ -104,7 +104,8 @@ func TestOneAnnouncementStopsDiscovery(t *testing.T) {
 	for i := range people {
 		people[i] = world.NewPerson(t)
 	}
-	// Each of them names the next, and hundreds more: together more than a message on the bus holds.
+	// Each of them names the next, and hundreds more: together more than a message on the bus
+	// holds.
 	names := func(next int) nostr.Tag {
 		tag := nostr.Tag{"maintainers"}
 		if next < len(people) {

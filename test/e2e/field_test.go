@@ -192,8 +192,8 @@ func TestPullRequestForTwoRepositories(t *testing.T) {
 	}
 }
 
-// TestPullRequestToAMaintainer: one that tags only the announcement of a maintainer, whose repository
-// lies elsewhere, is found, fetched and served with the repository that is hosted here.
+// TestPullRequestToAMaintainer: one that tags only the announcement of a maintainer, whose
+// repository lies elsewhere, is found, fetched and served with the repository that is hosted here.
 func TestPullRequestToAMaintainer(t *testing.T) {
 	t.Parallel()
 	git := world.NewGitServer(t)

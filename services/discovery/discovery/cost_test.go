@@ -34,8 +34,9 @@ func deletion(by string, created int, tags ...nostr.Tag) *nostr.Event {
 	return finish(&nostr.Event{PubKey: by, Kind: nip34.KindDeletion, CreatedAt: nostr.Timestamp(created), Tags: tags})
 }
 
-// TestADeletionCostsWhatItChanges: among ten thousand repositories, deletion requests that name nothing of their authors' have nothing read
-// and no window opened, and one of a repository and of an issue has two looked up.
+// TestADeletionCostsWhatItChanges: among ten thousand repositories, deletion requests that name
+// nothing of their authors' have nothing read and no window opened, and one of a repository and of
+// an issue has two looked up.
 func TestADeletionCostsWhatItChanges(t *testing.T) {
 	t.Parallel()
 	r := run(t, t.TempDir(), "")
@@ -74,7 +75,8 @@ func TestADeletionCostsWhatItChanges(t *testing.T) {
 	}
 }
 
-// TestRootEventsBeforeTheirRepository: what named a repository before it was here, and was accepted for another, is read when it comes.
+// TestRootEventsBeforeTheirRepository: what named a repository before it was here, and was accepted
+// for another, is read when it comes.
 func TestRootEventsBeforeTheirRepository(t *testing.T) {
 	t.Parallel()
 	r := run(t, t.TempDir(), "")
@@ -88,8 +90,8 @@ func TestRootEventsBeforeTheirRepository(t *testing.T) {
 	becomes(t, r.Bus, "wss://r.example x/full"+short, "wss://s.example y/full"+short)
 }
 
-// TestManyMaintainersStopNobody: held announcements that name hundreds of keys each made one message that the bus did not take, and no relay
-// after it got anything.
+// TestManyMaintainersStopNobody: held announcements that name hundreds of keys each made one
+// message that the bus did not take, and no relay after it got anything.
 func TestManyMaintainersStopNobody(t *testing.T) {
 	t.Parallel()
 	server, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Sizing: proto.DefaultSizing()})

@@ -298,7 +298,8 @@ func bootstrapRelays(list []string) ([]nip34.RelayURL, error) {
 	return urls, nil
 }
 
-// tellRefused says once when more relays are listed than the limits allow, and once when that is over.
+// tellRefused says once when more relays are listed than the limits allow, and once when that is
+// over.
 func (d *discovery) tellRefused(refused int) {
 	d.metrics.refused.Set(float64(refused))
 	switch {

@@ -37,7 +37,8 @@ func (d *discovery) hear(recs []eventdb.Record) {
 	}
 }
 
-// foldAsItComes keeps the book in step with what is heard, and opens a window if that may change a target.
+// foldAsItComes keeps the book in step with what is heard, and opens a window if that may change a
+// target.
 func (d *discovery) foldAsItComes(ctx context.Context) error {
 	for {
 		select {
@@ -58,8 +59,9 @@ func (d *discovery) foldAsItComes(ctx context.Context) error {
 	}
 }
 
-// fold folds what was heard into the book, and reports whether that may change a target; d.mu is held. It reads from the index only what the
-// events concern: what a deletion request names and the book has, and the earlier root events of repositories that are new.
+// fold folds what was heard into the book, and reports whether that may change a target; d.mu is
+// held. It reads from the index only what the events concern: what a deletion request names and the
+// book has, and the earlier root events of repositories that are new.
 func (d *discovery) fold(ctx context.Context) (changed bool, err error) {
 	d.heardMu.Lock()
 	heard, missed := d.heard, d.missed
@@ -72,7 +74,8 @@ func (d *discovery) fold(ctx context.Context) (changed bool, err error) {
 	if len(heard) == 0 {
 		return false, nil
 	}
-	// It was told of after it was written, so this view has it all, with what deletion requests took away.
+	// It was told of after it was written, so this view has it all, with what deletion requests
+	// took away.
 	view := d.index.View()
 	defer func() { err = errors.Join(err, view.Close()) }()
 	for _, r := range heard {
@@ -114,7 +117,8 @@ func (d *discovery) carryOut(view *eventdb.View, named repos.Named) (changed boo
 	return changed, nil
 }
 
-// readRoots reads the root events of repositories that are new to the book: they may have been accepted before the announcement was.
+// readRoots reads the root events of repositories that are new to the book: they may have been
+// accepted before the announcement was.
 func (d *discovery) readRoots(ctx context.Context, view *eventdb.View) error {
 	for _, ref := range d.book.TakeUnread() {
 		roots := nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref.String()}}}

@@ -26,14 +26,15 @@ import (
 )
 
 const (
-	// snapshotAfter is how many messages a relay's subject may hold before a snapshot replaces them; more where the last
-	// snapshot took many.
+	// snapshotAfter is how many messages a relay's subject may hold before a snapshot replaces
+	// them; more where the last snapshot took many.
 	snapshotAfter = 64
 	// maxChange bounds one message, in bytes; the bus may allow less.
 	maxChange = 512 << 10
 	// headerRoom is what the headers of a message take at most, in bytes.
 	headerRoom = 1 << 10
-	// goneKept is how long the stream says that a relay is no target any more, and forgetAfter when that is forgotten here: surely later.
+	// goneKept is how long the stream says that a relay is no target any more, and forgetAfter when
+	// that is forgotten here: surely later.
 	goneKept    = 24 * time.Hour
 	forgetAfter = 25 * time.Hour
 	// maxFailures is how many relays in a row may fail before it is taken to be the bus.
@@ -140,8 +141,9 @@ func (p *Publisher) Seq() uint64 { return p.read.Seq() }
 // not wanted are withdrawn. asOf is what [Publisher.Seq] was before wanted was worked out: relays that another replica has written to since are
 // left alone, and the error is [ErrOvertaken] once the others are done.
 //
-// A relay that cannot be published keeps nobody else waiting: it is told of once, and comes last the next time. One that can never be
-// is passed over; any other error is returned once all are done, or once it is plain that the bus takes nothing.
+// A relay that cannot be published keeps nobody else waiting: it is told of once, and comes last
+// the next time. One that can never be is passed over; any other error is returned once all are
+// done, or once it is plain that the bus takes nothing.
 func (p *Publisher) Publish(ctx context.Context, wanted map[string]target.Target, asOf uint64) (sent int, err error) {
 	keys := p.keys(wanted)
 	var overtaken, failed error
@@ -175,7 +177,8 @@ func (p *Publisher) Publish(ctx context.Context, wanted map[string]target.Target
 	return sent, overtaken
 }
 
-// keys are the relays to look at: what is wanted or published, those that failed the last time at the end.
+// keys are the relays to look at: what is wanted or published, those that failed the last time at
+// the end.
 func (p *Publisher) keys(wanted map[string]target.Target) []string {
 	all := map[string]bool{}
 	p.mu.Lock()
@@ -243,7 +246,8 @@ func (p *Publisher) bring(ctx context.Context, key string, want target.Target, a
 	return sent, err
 }
 
-// messages writes the changes down, all or none. The first of those that replace what was said before says so.
+// messages writes the changes down, all or none. The first of those that replace what was said
+// before says so.
 func (p *Publisher) messages(key string, changes []proto.TargetChange, level proto.Level, replace bool) ([]*nats.Msg, error) {
 	subject, err := proto.TargetSubject(key)
 	if err != nil {
@@ -274,8 +278,9 @@ func (p *Publisher) messages(key string, changes []proto.TargetChange, level pro
 	return msgs, nil
 }
 
-// send publishes the messages one after the other, each on the condition that the one before is the last of its subject. It returns when they
-// are folded in, or what another replica wrote instead; last is the sequence of the last one.
+// send publishes the messages one after the other, each on the condition that the one before is the
+// last of its subject. It returns when they are folded in, or what another replica wrote instead;
+// last is the sequence of the last one.
 func (p *Publisher) send(ctx context.Context, msgs []*nats.Msg, r relay) (sent int, last uint64, err error) {
 	last = r.last
 	for _, msg := range msgs {
@@ -296,7 +301,8 @@ func (p *Publisher) send(ctx context.Context, msgs []*nats.Msg, r relay) (sent i
 	return sent, last, p.WaitFor(ctx, last)
 }
 
-// ofTarget marks errors that the message itself is the reason of; any other may be gone the next time.
+// ofTarget marks errors that the message itself is the reason of; any other may be gone the next
+// time.
 func ofTarget(err error) error {
 	var api *jetstream.APIError
 	if errors.Is(err, nats.ErrMaxPayload) || errors.Is(err, nats.ErrBadSubject) || errors.As(err, &api) && api.Code == http.StatusBadRequest {

@@ -355,8 +355,9 @@ func TestChangesStayBelowTheBusLimit(t *testing.T) {
 	same(t, b, wanted)
 }
 
-// TestALargeTargetIsSplitByBytes: announcements that name many maintainers make a target of more than the bus carries in one message, and one
-// repository alone can. It arrives in parts, and whoever comes after it gets his.
+// TestALargeTargetIsSplitByBytes: announcements that name many maintainers make a target of more
+// than the bus carries in one message, and one repository alone can. It arrives in parts, and
+// whoever comes after it gets his.
 func TestALargeTargetIsSplitByBytes(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -383,8 +384,8 @@ func TestALargeTargetIsSplitByBytes(t *testing.T) {
 	}
 }
 
-// TestATargetThatDoesNotFitDelaysNobody: what can never be published is told of once, and all others are published, whether they sort before
-// it or after.
+// TestATargetThatDoesNotFitDelaysNobody: what can never be published is told of once, and all
+// others are published, whether they sort before it or after.
 func TestATargetThatDoesNotFitDelaysNobody(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -411,8 +412,8 @@ func TestATargetThatDoesNotFitDelaysNobody(t *testing.T) {
 	same(t, b, wanted)
 }
 
-// TestWhatIsGoneIsForgotten: the message that withdraws a target goes from the stream by itself, and the relay can be a target again whether
-// it has gone or not.
+// TestWhatIsGoneIsForgotten: the message that withdraws a target goes from the stream by itself,
+// and the relay can be a target again whether it has gone or not.
 func TestWhatIsGoneIsForgotten(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// admit decides which relays are targets where more are listed than the limits allow, and marks those for which that changes as touched. As
-// long as all have room it costs nothing.
+// admit decides which relays are targets where more are listed than the limits allow, and marks
+// those for which that changes as touched. As long as all have room it costs nothing.
 func (b *Book) admit(touched map[string]bool) {
 	if len(touched) == 0 {
 		return
@@ -41,8 +41,9 @@ func (b *Book) admit(touched map[string]bool) {
 	}
 }
 
-// choose lets in relays that some of the repositories list, up to limit. Whoever brought the repositories takes turns, and has the first relay
-// of each of his come before the second of any: who names a thousand relays takes no place from others who name one.
+// choose lets in relays that some of the repositories list, up to limit. Whoever brought the
+// repositories takes turns, and has the first relay of each of his come before the second of any:
+// who names a thousand relays takes no place from others who name one.
 func (b *Book) choose(in map[string]bool, limit int, which func(*want) bool) {
 	line := turnsOf(func(yield func(*want) bool) {
 		for _, w := range b.wants {
@@ -82,7 +83,8 @@ func fairly(wants []*want, most int) []*want {
 	}
 }
 
-// turnsOf sorts repositories by who brought them: owners of served ones; of held ones clients and relays, as keys cost nothing.
+// turnsOf sorts repositories by who brought them: owners of served ones; of held ones clients and
+// relays, as keys cost nothing.
 func turnsOf(wants iter.Seq[*want]) (line []*turns) {
 	brought := map[string]*turns{}
 	for w := range wants {
@@ -105,7 +107,8 @@ func turnsOf(wants iter.Seq[*want]) (line []*turns) {
 	return line
 }
 
-// oldestFirst orders held announcements by when they came, so that a flood of later ones takes no place that one has, and all by reference.
+// oldestFirst orders held announcements by when they came, so that a flood of later ones takes no
+// place that one has, and all by reference.
 func oldestFirst(a, b *want) int {
 	if a.held != nil && b.held != nil {
 		if c := a.held.heldAt.Compare(b.held.heldAt); c != 0 {
@@ -115,7 +118,8 @@ func oldestFirst(a, b *want) int {
 	return strings.Compare(a.ref, b.ref)
 }
 
-// turns are the repositories that somebody brought, and how far their relays have been gone through.
+// turns are the repositories that somebody brought, and how far their relays have been gone
+// through.
 type turns struct {
 	who        string
 	wants      []*want

@@ -35,7 +35,8 @@ func heldBy(client string, minute int, ev *nostr.Event) *proto.Held {
 	return h
 }
 
-// TestOneAnnouncementAsksForFewRelays: the first ones of those that it lists, fewer as long as it is held.
+// TestOneAnnouncementAsksForFewRelays: the first ones of those that it lists, fewer as long as it
+// is held.
 func TestOneAnnouncementAsksForFewRelays(t *testing.T) {
 	t.Parallel()
 	b := repos.NewBook(domain, nil, limits)
@@ -49,8 +50,9 @@ func TestOneAnnouncementAsksForFewRelays(t *testing.T) {
 	}
 }
 
-// TestMadeUpRelaysAreBounded: a thousand held announcements of one client that list twenty made-up relays each take no place of relays that
-// served repositories list, nor all of those that another client's announcements list.
+// TestMadeUpRelaysAreBounded: a thousand held announcements of one client that list twenty made-up
+// relays each take no place of relays that served repositories list, nor all of those that another
+// client's announcements list.
 func TestMadeUpRelaysAreBounded(t *testing.T) {
 	t.Parallel()
 	b := repos.NewBook(domain, nil, repos.Limits{Served: 100, Held: 50})
@@ -83,7 +85,8 @@ func TestMadeUpRelaysAreBounded(t *testing.T) {
 	}
 }
 
-// TestARelayIsAskedForFewHeldRepositories: a relay that many use is listed by strangers too; they keep nobody's repository from being asked for.
+// TestARelayIsAskedForFewHeldRepositories: a relay that many use is listed by strangers too; they
+// keep nobody's repository from being asked for.
 func TestARelayIsAskedForFewHeldRepositories(t *testing.T) {
 	t.Parallel()
 	b := repos.NewBook(domain, nil, limits)
@@ -113,7 +116,8 @@ func TestOwnersTakeTurns(t *testing.T) {
 	}
 }
 
-// TestAuthorsAreBounded: however many keys held announcements name in turn, fifty are asked for, the nearest.
+// TestAuthorsAreBounded: however many keys held announcements name in turn, fifty are asked for,
+// the nearest.
 func TestAuthorsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := repos.NewBook(domain, nil, limits)
@@ -184,7 +188,8 @@ func TestDeletionsNameOnlyTheirAuthorsOwn(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatIsConcernedIsMadeAnew: of ten thousand repositories on a thousand relays, a deletion makes the targets of two relays anew.
+// TestOnlyWhatIsConcernedIsMadeAnew: of ten thousand repositories on a thousand relays, a deletion
+// makes the targets of two relays anew.
 func TestOnlyWhatIsConcernedIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	b := repos.NewBook(domain, nil, limits)
@@ -204,7 +209,8 @@ func TestOnlyWhatIsConcernedIsMadeAnew(t *testing.T) {
 	}
 }
 
-// TestABookInStepIsOneMadeAtOnce: whatever comes and goes in whatever order, the targets are those of a book that was told the outcome only.
+// TestABookInStepIsOneMadeAtOnce: whatever comes and goes in whatever order, the targets are those
+// of a book that was told the outcome only.
 func TestABookInStepIsOneMadeAtOnce(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(3, 4))

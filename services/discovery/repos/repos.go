@@ -1,7 +1,8 @@
 // Package repos knows which repositories we keep, what each needs, and which relays its owner lists (spec/sync.md, What we want). It is a
 // value that events fold into; it does no I/O.
 //
-// What an event costs is in proportion to what it changes: the repositories of its identifier, and the relays that these list.
+// What an event costs is in proportion to what it changes: the repositories of its identifier, and
+// the relays that these list.
 package repos
 
 import (
@@ -17,7 +18,8 @@ import (
 
 // Bounds of what one event of a stranger may ask for. More is passed over.
 const (
-	// maxServedRelays and maxHeldRelays are how many relays of one announcement are taken, the first ones.
+	// maxServedRelays and maxHeldRelays are how many relays of one announcement are taken, the
+	// first ones.
 	maxServedRelays = 50
 	maxHeldRelays   = 20
 	// maxRefs is how many repositories of one root event are looked at, the first ones.
@@ -64,7 +66,8 @@ type announcement struct {
 	event       *nostr.Event // its id and time only
 	relays      []nip34.RelayURL
 	maintainers []string
-	// hosted: it lists our service. One that does not may be a maintainer's, which counts, or tell where a repository went, which does not.
+	// hosted: it lists our service. One that does not may be a maintainer's, which counts, or tell
+	// where a repository went, which does not.
 	hosted bool
 	// Of held ones: when it came, and from whom.
 	heldAt time.Time
@@ -117,8 +120,9 @@ func (b *Book) repository(ref nip34.RepoRef) *repository {
 	return nil
 }
 
-// Accept folds an event of the log in and reports whether it may change a target. Kinds other than announcements and root events never
-// do. Root events count where their repository is known; of one that becomes known, see TakeUnread.
+// Accept folds an event of the log in and reports whether it may change a target. Kinds other than
+// announcements and root events never do. Root events count where their repository is known; of one
+// that becomes known, see TakeUnread.
 func (b *Book) Accept(ev *nostr.Event) (changed bool) {
 	switch {
 	case ev.Kind == nip34.KindAnnouncement:
@@ -224,8 +228,8 @@ func (b *Book) Forget(ref nip34.RepoRef) (changed bool) {
 	return true
 }
 
-// TakeUnread gives the repositories that have become known since the last call: root events that name them may have been accepted before,
-// and are to be given to Accept.
+// TakeUnread gives the repositories that have become known since the last call: root events that
+// name them may have been accepted before, and are to be given to Accept.
 func (b *Book) TakeUnread() []nip34.RepoRef {
 	refs := make([]nip34.RepoRef, 0, len(b.unread))
 	for ref := range b.unread {
@@ -238,7 +242,8 @@ func (b *Book) TakeUnread() []nip34.RepoRef {
 // Counts is how many repositories are served and held, and how many times root events name one.
 func (b *Book) Counts() (accepted, held, roots int) { return b.accepted, len(b.heldIn), b.rootCount }
 
-// Named is what of the book a deletion request names that its author may delete. Whether it is deleted is for the index to say.
+// Named is what of the book a deletion request names that its author may delete. Whether it is
+// deleted is for the index to say.
 type Named struct {
 	Repos []nip34.RepoRef // by address, or by their announcements' ids
 	Roots []target.ID
@@ -289,7 +294,8 @@ func (g *group) known() map[string]*announcement {
 	return latest
 }
 
-// waiting are the held announcements of those owners who have none that is served, the newest of each.
+// waiting are the held announcements of those owners who have none that is served, the newest of
+// each.
 func (g *group) waiting() map[string]*announcement {
 	newest := map[string]*announcement{}
 	for _, a := range g.held {
@@ -303,8 +309,9 @@ func (g *group) waiting() map[string]*announcement {
 	return newest
 }
 
-// maintainers walks from the sources to whom their announcements name, and on, nearest first (spec/policy.md, 30618). It gives up after
-// so many names, and after so many looks at one: anybody may make that a long way.
+// maintainers walks from the sources to whom their announcements name, and on, nearest first
+// (spec/policy.md, 30618). It gives up after so many names, and after so many looks at one: anybody
+// may make that a long way.
 func maintainers(sources []string, known map[string]*announcement, most, looks int) (list []string, all map[string]bool) {
 	all = map[string]bool{}
 	add := func(key string) {

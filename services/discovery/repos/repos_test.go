@@ -70,7 +70,8 @@ func ref(author, d string) string { return "30617:" + author + ":" + d }
 // limits that no test reaches unless it means to.
 var limits = repos.Limits{Served: 1000, Held: 1000}
 
-// accept gives events to a book as discovery does: of a repository that is new, what was accepted before is read again.
+// accept gives events to a book as discovery does: of a repository that is new, what was accepted
+// before is read again.
 func accept(b *repos.Book, events ...*nostr.Event) {
 	for i, ev := range events {
 		b.Accept(ev)

@@ -9,8 +9,8 @@ import (
 	"tendril.dev/lib/target"
 )
 
-// rootSet collects the root events of a repository. Its sorted list is made when it is asked for and then shared by every target, until an
-// id comes or goes.
+// rootSet collects the root events of a repository. Its sorted list is made when it is asked for
+// and then shared by every target, until an id comes or goes.
 type rootSet struct {
 	sorted      []target.ID
 	fresh, gone []target.ID
@@ -28,7 +28,8 @@ func (s *rootSet) list() []target.ID {
 	return s.sorted
 }
 
-// keyStart is the beginning of a public key, to tell whose a root event is without keeping all of it.
+// keyStart is the beginning of a public key, to tell whose a root event is without keeping all of
+// it.
 func keyStart(pubkey string) uint64 {
 	if len(pubkey) < 16 {
 		return 0

@@ -11,11 +11,13 @@ import (
 )
 
 const (
-	// maxAuthors is how many maintainers of a held announcement are asked for, nearest first: whoever writes it says how many there are.
+	// maxAuthors is how many maintainers of a held announcement are asked for, nearest first:
+	// whoever writes it says how many there are.
 	maxAuthors = 50
 	// maxLooks bounds the walk to them.
 	maxLooks = 1000
-	// maxHeldPerRelay is how many held repositories one relay is asked for the states of. Relays that many list are listed by strangers too.
+	// maxHeldPerRelay is how many held repositories one relay is asked for the states of. Relays
+	// that many list are listed by strangers too.
 	maxHeldPerRelay = 200
 )
 
@@ -69,8 +71,8 @@ func newInverted(domain string, bootstrap []nip34.RelayURL, limits Limits) inver
 	return v
 }
 
-// Targets is what is wanted of every relay, by the relay's identity (nip34.RelayURL.Key). Of relays that nothing has changed for since the
-// last call it gives the same value, map included.
+// Targets is what is wanted of every relay, by the relay's identity (nip34.RelayURL.Key). Of relays
+// that nothing has changed for since the last call it gives the same value, map included.
 func (b *Book) Targets() map[string]target.Target {
 	touched := map[string]bool{}
 	for identifier := range b.dirty {

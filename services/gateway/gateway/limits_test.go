@@ -270,7 +270,8 @@ func idleMakeRoom(t *testing.T, sys *system) {
 	socket.want(`["EOSE","s"]`)
 }
 
-// TestProxiesAreNoClients: what comes through a trusted proxy is not bounded as if it were one client.
+// TestProxiesAreNoClients: what comes through a trusted proxy is not bounded as if it were one
+// client.
 func TestProxiesAreNoClients(t *testing.T) {
 	t.Parallel()
 	sys := start(t, nil, "--max-http-connections-per-ip=2", "--trusted-proxies=127.0.0.1")
@@ -304,8 +305,8 @@ func TestAnswersThatNobodyReads(t *testing.T) {
 	}
 }
 
-// TestPagesAreBoundedByClient: what costs something to make is made only so often for one client; who
-// looks after the server, and what is made already, is not counted.
+// TestPagesAreBoundedByClient: what costs something to make is made only so often for one client;
+// who looks after the server, and what is made already, is not counted.
 func TestPagesAreBoundedByClient(t *testing.T) {
 	t.Parallel()
 	sys := start(t, nil, "--git-requests-per-minute-per-ip=3", "--trusted-proxies=127.0.0.1")

@@ -49,8 +49,8 @@ type connection struct {
 	from   *bounded
 	client string
 	back   func()
-	// idle are its places among those that are idle, of its client and of all; guarded by from.mu. nil:
-	// it is not idle.
+	// idle are its places among those that are idle, of its client and of all; guarded by from.mu.
+	// nil: it is not idle.
 	idle map[string]*list.Element
 }
 
@@ -119,8 +119,8 @@ func (b *bounded) busy(c *connection) {
 	c.idle = nil
 }
 
-// closeIdle closes the connection of a client, or "" for all, that has been idle longest, if there is
-// one.
+// closeIdle closes the connection of a client, or "" for all, that has been idle longest, if there
+// is one.
 func (b *bounded) closeIdle(of string) bool {
 	b.mu.Lock()
 	var first *list.Element
@@ -153,7 +153,8 @@ func (b *bounded) turnAway(conn net.Conn, why error) {
 		sentence = "rate-limited: " + sentence + "\n"
 		fmt.Fprintf(conn, "HTTP/1.1 %d %s\r\nConnection: close\r\nRetry-After: 30\r\nContent-Type: text/plain; charset=utf-8\r\n"+
 			"Content-Length: %d\r\n%s\r\n%s", status, http.StatusText(status), len(sentence), cors.Lines(), sentence)
-		// If the connection were closed before its request is read, the client might never see the answer.
+		// If the connection were closed before its request is read, the client might never see the
+		// answer.
 		if half, ok := conn.(interface{ CloseWrite() error }); ok {
 			half.CloseWrite()
 			io.Copy(io.Discard, io.LimitReader(conn, 64<<10))

@@ -78,8 +78,8 @@ func (l *Limits) tooMuch(wait time.Duration) *refusal {
 	return &refusal{fmt.Sprintf("at most %d bytes an hour are taken from one address", l.settings.PushBytesPerHour), wait}
 }
 
-// Page counts a request for a page, or for the metrics. If it is one too many, it answers and returns
-// false.
+// Page counts a request for a page, or for the metrics. If it is one too many, it answers and
+// returns false.
 func (l *Limits) Page(w http.ResponseWriter, client string) bool {
 	refused := l.tooMany(client)
 	if refused != nil {

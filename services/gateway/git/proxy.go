@@ -79,8 +79,8 @@ func New(shards Shards, limits *Limits, log *slog.Logger) *Proxy {
 			ExpectContinueTimeout: 5 * time.Second,
 			IdleConnTimeout:       time.Minute,
 			MaxIdleConnsPerHost:   32,
-			// There is no MaxConnsPerHost: each request has a connection to its worker, and requests are
-			// bounded by client and by the connections that the front door takes.
+			// There is no MaxConnsPerHost: each request has a connection to its worker, and
+			// requests are bounded by client and by the connections that the front door takes.
 		},
 	}
 	return p
@@ -122,8 +122,8 @@ func pushes(r *http.Request, at nip34.RepositoryPath) bool {
 // askTime is the longest time for asking a worker whether a repository is here.
 const askTime = 5 * time.Second
 
-// Hosts asks the worker that holds the shard whether a repository is here, served or held. An error:
-// it cannot be told now.
+// Hosts asks the worker that holds the shard whether a repository is here, served or held. An
+// error: it cannot be told now.
 func (p *Proxy) Hosts(ctx context.Context, at nip34.RepositoryPath, client string) (bool, error) {
 	address := addressOf(p.shards, proto.ShardName(proto.ShardOf(at.Identifier)))
 	if address == "" {

@@ -255,7 +255,8 @@ func TestRequestsAtOnce(t *testing.T) {
 	close(release)
 }
 
-// TestPushedBytes: a push is cut off when its client has pushed enough, and the next does not begin.
+// TestPushedBytes: a push is cut off when its client has pushed enough, and the next does not
+// begin.
 func TestPushedBytes(t *testing.T) {
 	t.Parallel()
 	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -286,8 +287,8 @@ func TestPushedBytes(t *testing.T) {
 	}
 }
 
-// TestWorkerGivesUp: when the worker answers a request whose body does not come, the client hears it
-// at once, and nothing of the request is left.
+// TestWorkerGivesUp: when the worker answers a request whose body does not come, the client hears
+// it at once, and nothing of the request is left.
 func TestWorkerGivesUp(t *testing.T) {
 	t.Parallel()
 	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -64,7 +64,8 @@ func TestSpend(t *testing.T) {
 	})
 }
 
-// TestClientsAreForgotten: a table of clients is bounded however many come, and who is idle goes first.
+// TestClientsAreForgotten: a table of clients is bounded however many come, and who is idle goes
+// first.
 func TestClientsAreForgotten(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -17,8 +17,8 @@ import (
 // offer takes an event to ingest. Events of a connection are handed on in the order in which they came, because a state may follow its
 // announcement; it returns when there is room for the next one. The answer comes when ingest has decided.
 //
-// size is that of its message. There is room for it already if it is a large one; room is called when
-// the event is not kept any more.
+// size is that of its message. There is room for it already if it is a large one; room is called
+// when the event is not kept any more.
 func (c *connection) offer(ev *nostr.Event, size int64, room func()) {
 	c.relay.Metrics.event(ev.Kind)
 	refusal := c.tooFast()

@@ -18,7 +18,8 @@ type Metrics struct {
 	messagesIn, messagesOut, events *prometheus.CounterVec
 }
 
-// NewMetrics makes and registers the metrics. An address with more than abuse connections is flagged.
+// NewMetrics makes and registers the metrics. An address with more than abuse connections is
+// flagged.
 func NewMetrics(r prometheus.Registerer, connections *share.Pool, abuse int) (*Metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})

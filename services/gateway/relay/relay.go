@@ -61,7 +61,8 @@ const (
 	// smallMessage is how many bytes of a message are read before there is room for it among the
 	// inbound bytes of all clients.
 	smallMessage = 32 << 10
-	// shortMessage is how many bytes a message has whose reading costs less than to wait for a turn.
+	// shortMessage is how many bytes a message has whose reading costs less than to wait for a
+	// turn.
 	shortMessage = 4 << 10
 	// batchBytes is how many bytes of stored events are gathered before they are written.
 	batchBytes = 64 << 10

@@ -202,7 +202,8 @@ func TestCountDoesNotWaitForEver(t *testing.T) {
 	b.want(`["CLOSED","c"`, "in time")
 }
 
-// TestWhatWaitsIsForgotten: events that were sent, and those of a connection that ended, count no more.
+// TestWhatWaitsIsForgotten: events that were sent, and those of a connection that ended, count no
+// more.
 func TestWhatWaitsIsForgotten(t *testing.T) {
 	t.Parallel()
 	b := connect(t)
@@ -261,8 +262,8 @@ func TestLongMessagesTakeTurns(t *testing.T) {
 	}
 }
 
-// TestWorkIsSharedByClients: a client whose index work is under way does not keep its own answers from
-// being read, and one that has to wait for its turn has it in the end.
+// TestWorkIsSharedByClients: a client whose index work is under way does not keep its own answers
+// from being read, and one that has to wait for its turn has it in the end.
 func TestWorkIsSharedByClients(t *testing.T) {
 	t.Parallel()
 	work := turns.New(1)

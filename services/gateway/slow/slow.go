@@ -60,8 +60,8 @@ func (b *body) Read(p []byte) (int, error) {
 		return 0, errGone
 	}
 	n, err := b.from.Read(p)
-	// The deadline goes when the read is over: it must not strike while the server watches for the end
-	// of the connection.
+	// The deadline goes when the read is over: it must not strike while the server watches for the
+	// end of the connection.
 	b.deadline(time.Time{})
 	if err == io.EOF {
 		b.mu.Lock()

@@ -63,8 +63,8 @@ func TestBodyThatDoesNotCome(t *testing.T) {
 	}
 }
 
-// TestAnswerWithoutTheBody: a request that is answered without a look at its body holds nothing, and
-// what comes of the body is no next request.
+// TestAnswerWithoutTheBody: a request that is answered without a look at its body holds nothing,
+// and what comes of the body is no next request.
 func TestAnswerWithoutTheBody(t *testing.T) {
 	t.Parallel()
 	requests := make(chan string, 10)

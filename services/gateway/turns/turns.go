@@ -1,7 +1,6 @@
-// Package turns shares out work that keeps a processor busy, like reading large messages and looking
-// through the index.
-// Only so much is done at once; clients take turns at the rest, so that one with a thousand
-// questions is served no more often than one with a single question.
+// Package turns shares out work that keeps a processor busy, like reading large messages and
+// looking through the index. Only so much is done at once; clients take turns at the rest, so that
+// one with a thousand questions is served no more often than one with a single question.
 package turns
 
 import (

@@ -11,7 +11,8 @@ import (
 	"tendril.dev/services/gateway/turns"
 )
 
-// TestClientsTakeTurns: whoever asks once is served after one turn of the one who asks a hundred times.
+// TestClientsTakeTurns: whoever asks once is served after one turn of the one who asks a hundred
+// times.
 func TestClientsTakeTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -122,8 +122,8 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 	return r, r.addState(ctx, v, maintainers)
 }
 
-// nostrURL is the address of a repository for git-remote-nostr: nostr://<npub>/<relay>/<identifier>. A
-// relay without a scheme is reached by wss.
+// nostrURL is the address of a repository for git-remote-nostr:
+// nostr://<npub>/<relay>/<identifier>. A relay without a scheme is reached by wss.
 func nostrURL(npub, relay, identifier string) string {
 	return "nostr://" + npub + "/" + url.QueryEscape(strings.TrimPrefix(relay, "wss://")) + "/" + nip34.EncodeIdentifier(identifier)
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // TestWhoListsUsNamesFirst: of those who name somebody as a maintainer, those who list us come
-// first, whatever crowd announced later; also when the batch at hand brings them or takes them away.
+// first, whatever crowd announced later; also when the batch at hand brings them or takes them
+// away.
 func TestWhoListsUsNamesFirst(t *testing.T) {
 	t.Parallel()
 	maintainer := fmt.Sprintf("%064x", 99)

@@ -32,8 +32,8 @@ type Knowledge interface {
 	Holder(nip34.Address) (holder eventdb.Entry, held bool, err error)
 	// AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.
 	AcceptedAnnouncements(identifier string) (iter.Seq[*nip34.Announcement], error)
-	// AcceptedNaming gives those of them that name this key among their maintainers, those that list
-	// us first.
+	// AcceptedNaming gives those of them that name this key among their maintainers, those that
+	// list us first.
 	AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error)
 	// Deleted says whether an accepted deletion request of its author names the event.
 	Deleted(*nostr.Event) (bool, error)

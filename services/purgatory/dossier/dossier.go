@@ -29,8 +29,9 @@ type State struct {
 	Held bool
 }
 
-// PullRequest is a pull request or update that waits, or one that is accepted and whose commit is still to be named in repositories of the
-// identifier. Its Repos are those that it tags; of an update also those of its pull request.
+// PullRequest is a pull request or update that waits, or one that is accepted and whose commit is
+// still to be named in repositories of the identifier. Its Repos are those that it tags; of an
+// update also those of its pull request.
 type PullRequest struct {
 	*nip34.PullRequest
 	Held   bool
@@ -46,7 +47,8 @@ type Dossier struct {
 	Announcements []Announcement
 	States        []State // newest first
 	PullRequests  []PullRequest
-	// Withdrawn are ids of pull requests and updates that were accepted and that their authors have deleted.
+	// Withdrawn are ids of pull requests and updates that were accepted and that their authors have
+	// deleted.
 	Withdrawn map[string]bool
 
 	// What follows from these is worked out once, for there may be thousands of each.
@@ -57,9 +59,9 @@ type Dossier struct {
 	speaks  map[string][]int // owner → places of the states that count for the owner's repository
 }
 
-// New makes a dossier from accepted announcements and states, from accepted pull requests whose commit is still to be named, and from
-// held events. What cannot be read, which ingest would not have let in, is
-// left out.
+// New makes a dossier from accepted announcements and states, from accepted pull requests whose
+// commit is still to be named, and from held events. What cannot be read, which ingest would not
+// have let in, is left out.
 func New(identifier, domain string, accepted []*nostr.Event, held []proto.Held) Dossier {
 	d := Dossier{Identifier: identifier, Domain: domain}
 	seen := map[string]bool{}
@@ -175,8 +177,8 @@ func (d Dossier) Hosts(owner string) bool { return d.hosts[owner] }
 // OwnersFor are the owners of hosted repositories for which the author of a state speaks, in order of their keys.
 func (d Dossier) OwnersFor(author string) []string { return d.trust.ownersFor(author, d.hosts) }
 
-// StatesFor are the states by authors who speak for an owner's hosted repository, newest first. Those that no repository can
-// ever match (nip34.State.Satisfiable) are not among them.
+// StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
+// Those that no repository can ever match (nip34.State.Satisfiable) are not among them.
 func (d Dossier) StatesFor(owner string) []State {
 	states := make([]State, len(d.speaks[owner]))
 	for i, place := range d.speaks[owner] {
@@ -189,7 +191,8 @@ func (d Dossier) StatesFor(owner string) []State {
 type Want struct {
 	Owner   string
 	Objects []string // in order
-	// Near are those of the sources that the owner's people name: where it is most likely found, whatever strangers announce.
+	// Near are those of the sources that the owner's people name: where it is most likely found,
+	// whatever strangers announce.
 	Near []Source
 }
 
@@ -233,8 +236,9 @@ func (d Dossier) Wants() []Want {
 	return list
 }
 
-// Tagged are the owners of hosted repositories of this identifier that a pull request is for: those that it tags, and those whose recursive
-// maintainer set contains an author whom it tags for this identifier (spec/purgatory.md, Release). An update that names none is for all.
+// Tagged are the owners of hosted repositories of this identifier that a pull request is for: those
+// that it tags, and those whose recursive maintainer set contains an author whom it tags for this
+// identifier (spec/purgatory.md, Release). An update that names none is for all.
 func (d Dossier) Tagged(pr PullRequest) []string {
 	if len(pr.Repos) == 0 {
 		return d.hosted
@@ -260,7 +264,8 @@ func (d Dossier) Tagged(pr PullRequest) []string {
 	return owners
 }
 
-// People are those who speak for a hosted repository, in order of their keys: a pull request that tags one of them is for that repository.
+// People are those who speak for a hosted repository, in order of their keys: a pull request that
+// tags one of them is for that repository.
 func (d Dossier) People() []string {
 	all := map[string]bool{}
 	for _, a := range d.current {
@@ -273,7 +278,8 @@ func (d Dossier) People() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Sources are where git data may be found: the clone URLs of all announcements and of the pull requests that wait, our own left out.
+// Sources are where git data may be found: the clone URLs of all announcements and of the pull
+// requests that wait, our own left out.
 func (d Dossier) Sources() []Source {
 	all := newSources(d.Domain)
 	for _, a := range d.Announcements {

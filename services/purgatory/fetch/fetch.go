@@ -19,9 +19,9 @@ import (
 type Limits struct {
 	Timeout  time.Duration // of all requests together (NGIT_FETCH_TIMEOUT); zero: only the context's
 	MaxBytes int64         // of the packs (NGIT_MAX_FETCH_BYTES); zero: 2 GiB
-	// MinRate is the lowest rate in bytes a second at which a server may send (NGIT_FETCH_MIN_RATE);
-	// zero: any. It is looked at over every Window (zero: 30 s) from the first byte of an answer on,
-	// which may take as long as Begin (zero: 1 min).
+	// MinRate is the lowest rate in bytes a second at which a server may send
+	// (NGIT_FETCH_MIN_RATE); zero: any. It is looked at over every Window (zero: 30 s) from the
+	// first byte of an answer on, which may take as long as Begin (zero: 1 min).
 	MinRate       int64
 	Begin, Window time.Duration
 	// Reached is told to which address a request goes; where it returns false the fetch ends with

@@ -37,8 +37,9 @@ type asking struct {
 	version string // of the protocol: the Git-Protocol header, or ""
 }
 
-// request asks for objects and stores the pack that comes, if it has something of what is missing. The repository reads a pack in
-// whole before git sees it, so that no process waits for a slow server.
+// request asks for objects and stores the pack that comes, if it has something of what is missing.
+// The repository reads a pack in whole before git sees it, so that no process waits for a slow
+// server.
 func (f *fetching) request(ctx context.Context, s *server, ask asking) (err error) {
 	asked, pace, end := f.limits.paced(ctx)
 	defer end() // nothing is read of the body once this returns

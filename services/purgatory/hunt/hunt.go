@@ -39,11 +39,12 @@ type Ground interface {
 }
 
 const (
-	// attemptTime is how long an attempt begins new requests. Anybody may announce servers that take their time: an identifier that has
-	// many of them must not be in progress for hours, for nothing new of it is looked at meanwhile.
+	// attemptTime is how long an attempt begins new requests. Anybody may announce servers that
+	// take their time: an identifier that has many of them must not be in progress for hours, for
+	// nothing new of it is looked at meanwhile.
 	attemptTime = 5 * time.Minute
-	// looksAtOnce is how many attempts look at their identifier at once, which takes git processes. While
-	// one waits for a server it is not among them.
+	// looksAtOnce is how many attempts look at their identifier at once, which takes git processes.
+	// While one waits for a server it is not among them.
 	looksAtOnce = 16
 )
 
@@ -151,8 +152,8 @@ func (h *Hunter) attempt(ctx context.Context, identifier string) (missing bool) 
 	return true
 }
 
-// begin admits a request of an attempt. Where the identifier waits for that server already, its turn
-// there will come.
+// begin admits a request of an attempt. Where the identifier waits for that server already, its
+// turn there will come.
 func (h *Hunter) begin(at place, r request) (*throttle.Turn, bool) {
 	if h.paths.has(at) {
 		return nil, false
@@ -171,7 +172,8 @@ func (h *Hunter) join(ctx context.Context, at place) {
 		if ctx.Err() != nil {
 			return
 		}
-		// The identifier's own entry ends at its next attempt, which finds nothing missing; ending it here could end what came meanwhile.
+		// The identifier's own entry ends at its next attempt, which finds nothing missing; ending
+		// it here could end what came meanwhile.
 		p, _ := h.look(ctx, at.identifier)
 		r, want, waits := h.paths.next(at, p)
 		if !waits {

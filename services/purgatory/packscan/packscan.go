@@ -1,6 +1,7 @@
-// Package packscan reads a git pack (gitformat-pack) as it arrives and says whether it is one that git may be given: how many
-// objects it has, how large each is, and how large all are that its deltas make. It applies no delta and computes no id; git does
-// that, of a pack that is known to be bounded.
+// Package packscan reads a git pack (gitformat-pack) as it arrives and says whether it is one that
+// git may be given: how many objects it has, how large each is, and how large all are that its
+// deltas make. It applies no delta and computes no id; git does that, of a pack that is known to be
+// bounded.
 package packscan
 
 import (
@@ -20,8 +21,8 @@ const (
 	// bufferBytes is how much is read at once.
 	bufferBytes = 64 << 10
 
-	// freeInflation and inflation bound what is inflated of the first n bytes of a pack: freeInflation + n * inflation. What is
-	// beyond it takes far more work to read than to send.
+	// freeInflation and inflation bound what is inflated of the first n bytes of a pack:
+	// freeInflation + n * inflation. What is beyond it takes far more work to read than to send.
 	freeInflation = 256 << 20
 	inflation     = 64
 	// freeBytes and growth bound in the same way what all objects have together, with the results
@@ -55,7 +56,8 @@ func (e *Error) Error() string { return e.Reason }
 
 func bad(format string, args ...any) error { return &Error{fmt.Sprintf(format, args...)} }
 
-// Objects reads how many objects a pack claims to have, from its first 12 bytes. The error is an *Error.
+// Objects reads how many objects a pack claims to have, from its first 12 bytes. The error is an
+// *Error.
 func Objects(header []byte, most int) (int, error) {
 	if len(header) < HeaderBytes || string(header[:4]) != "PACK" {
 		return 0, bad("it does not begin as a pack does")
@@ -70,8 +72,9 @@ func Objects(header []byte, most int) (int, error) {
 	return int(n), nil
 }
 
-// Scan reads a pack to the end of its checksum, which it does not check, and may read on a little. Its error is an *Error where the
-// pack is at fault; one that came from reading is in the chain as it is.
+// Scan reads a pack to the end of its checksum, which it does not check, and may read on a little.
+// Its error is an *Error where the pack is at fault; one that came from reading is in the chain as
+// it is.
 func Scan(r io.Reader, limits Limits) (Summary, error) {
 	source := &source{from: r}
 	s := &scanner{in: &countedReader{from: bufio.NewReaderSize(source, bufferBytes)}, limits: limits, buffer: make([]byte, 32<<10)}

@@ -1,8 +1,9 @@
-// Package pending keeps account of what clients have pushed below refs/nostr/ before its event came, so that no stranger can fill
-// the disk with it: by client, by repository and in all (spec/purgatory.md, What waits).
+// Package pending keeps account of what clients have pushed below refs/nostr/ before its event
+// came, so that no stranger can fill the disk with it: by client, by repository and in all
+// (spec/purgatory.md, What waits).
 //
-// The ledger is in memory. What it counts lies on disk beside the references (repository.WaitingPush), and is loaded when a worker
-// takes a shard.
+// The ledger is in memory. What it counts lies on disk beside the references
+// (repository.WaitingPush), and is loaded when a worker takes a shard.
 package pending
 
 import (
@@ -45,7 +46,8 @@ func New(l Limits) *Ledger {
 	return &Ledger{limits: l, entries: map[nip34.RepoRef]map[string]repository.WaitingPush{}, byClient: map[string]sum{}}
 }
 
-// Set puts an entry into the account, in the place of one for the same event in the same repository.
+// Set puts an entry into the account, in the place of one for the same event in the same
+// repository.
 func (l *Ledger) Set(ref nip34.RepoRef, p repository.WaitingPush) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -101,14 +103,16 @@ func (l *Ledger) Drop(which func(nip34.RepoRef) bool) {
 	}
 }
 
-// Check reports whether a push of that many bytes may wait for the events, without any change. A *Refused says why not.
+// Check reports whether a push of that many bytes may wait for the events, without any change. A
+// *Refused says why not.
 func (l *Ledger) Check(ref nip34.RepoRef, client string, events []string, bytes int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.check(ref, client, events, bytes)
 }
 
-// Admit is Check that puts the push into the account: its bytes count for the first of the events. It returns the entries.
+// Admit is Check that puts the push into the account: its bytes count for the first of the events.
+// It returns the entries.
 func (l *Ledger) Admit(ref nip34.RepoRef, client string, events []string, bytes int64) ([]repository.WaitingPush, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

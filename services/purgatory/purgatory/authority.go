@@ -125,8 +125,8 @@ func (w *worker) announcedNow(ctx context.Context, ref nip34.RepoRef) (bool, err
 	return w.announced(ref, entries)
 }
 
-// Authorize implements smarthttp.Authority. It only reads: it takes no lock, for the answer may be out of date by the time the pack
-// is here either way, and Push decides again under the lock.
+// Authorize implements smarthttp.Authority. It only reads: it takes no lock, for the answer may be
+// out of date by the time the pack is here either way, and Push decides again under the lock.
 func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) error {
 	d, _, err := w.dossier(ctx, push.Ref.Identifier)
 	if err != nil {
@@ -139,8 +139,8 @@ func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) erro
 	return w.refusal(push.Ref, err)
 }
 
-// Push implements smarthttp.Authority: it authorises, starts the clocks of what the push uses anew, receives, and releases what is
-// complete then. It returns when that is served.
+// Push implements smarthttp.Authority: it authorises, starts the clocks of what the push uses anew,
+// receives, and releases what is complete then. It returns when that is served.
 func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive func(ctx context.Context) error) error {
 	ref := push.Ref
 	unlock, err := w.shards.Write(ctx, ref.Identifier)
@@ -242,7 +242,8 @@ func (w *worker) releasePushed(ctx context.Context, ref nip34.RepoRef, state *do
 	return &smarthttp.Refusal{Reason: "the state event that allowed this push does not count any more: it was refused, or a newer one has taken its place"}
 }
 
-// authorise decides a push by what is known of its identifier and by the references as they are. It changes nothing.
+// authorise decides a push by what is known of its identifier and by the references as they are. It
+// changes nothing.
 func (w *worker) authorise(ctx context.Context, d dossier.Dossier, asked smarthttp.PushRequest) (*dossier.State, error) {
 	if !d.Hosts(asked.Ref.PubKey) {
 		return nil, &dossier.Refused{Reason: "authorisation failed: the repository is not hosted here any more"}

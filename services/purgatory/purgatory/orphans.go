@@ -85,9 +85,11 @@ func (s *survey) take() map[int]bool {
 	return taken
 }
 
-// surveyDisk looks through the disk for repositories of newly held shards in which something waits that no held event tells of: those without data,
-// whose announcement may be gone, those with pushed commits whose event has not come, and those with objects that are not in the pool. What killed processes left is swept up on the way. All shards
-// that came together are looked at in one go.
+// surveyDisk looks through the disk for repositories of newly held shards in which something waits
+// that no held event tells of: those without data, whose announcement may be gone, those with
+// pushed commits whose event has not come, and those with objects that are not in the pool. What
+// killed processes left is swept up on the way. All shards that came together are looked at in one
+// go.
 func (w *worker) surveyDisk(ctx context.Context) error {
 	again := time.NewTicker(surveyEvery)
 	defer again.Stop()
@@ -136,7 +138,8 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 	return w.markUnused(ctx, shards, found)
 }
 
-// markUnused marks the pools of identifiers of which no repository was found: somebody else may have removed them.
+// markUnused marks the pools of identifiers of which no repository was found: somebody else may
+// have removed them.
 func (w *worker) markUnused(ctx context.Context, shards map[int]bool, found map[string]bool) error {
 	for identifier, err := range w.store.Pools(ctx) {
 		if err != nil {
@@ -197,7 +200,8 @@ func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
 	return w.surveyPulls(ctx, ref.Identifier)
 }
 
-// surveyPulls looks for accepted pull requests whose commit is to be named in a repository of an identifier.
+// surveyPulls looks for accepted pull requests whose commit is to be named in a repository of an
+// identifier.
 func (w *worker) surveyPulls(ctx context.Context, identifier string) error {
 	d, err := w.known(ctx, identifier, w.holdings.Of(identifier))
 	if err != nil {

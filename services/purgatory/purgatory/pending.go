@@ -21,7 +21,8 @@ import (
 // loadingTime is how long a push waits for the account to be read from the disk.
 const loadingTime = 20 * time.Second
 
-// pushes is the account of references that were pushed before their events, in the shards for which it has been read from the disk.
+// pushes is the account of references that were pushed before their events, in the shards for which
+// it has been read from the disk.
 type pushes struct {
 	*pending.Ledger
 
@@ -47,14 +48,16 @@ func (p *pushes) open(shards ...int) {
 	p.opened = make(chan struct{})
 }
 
-// isOpen reports whether an identifier's shard has been read, and returns what is closed when another one has.
+// isOpen reports whether an identifier's shard has been read, and returns what is closed when
+// another one has.
 func (p *pushes) isOpen(identifier string) (bool, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.read[proto.ShardOf(identifier)], p.opened
 }
 
-// wait returns when an identifier's shard has been read. A *pending.Refused says that it takes too long.
+// wait returns when an identifier's shard has been read. A *pending.Refused says that it takes too
+// long.
 func (p *pushes) wait(ctx context.Context, identifier string) error {
 	patience := time.NewTimer(loadingTime)
 	defer patience.Stop()
@@ -125,7 +128,8 @@ func (w *worker) unknownEvents(d dossier.Dossier, push smarthttp.PushRequest) (e
 	return events, nil
 }
 
-// checkPending reports whether there is room for what a push brings without its event. A *pending.Refused says why not.
+// checkPending reports whether there is room for what a push brings without its event. A
+// *pending.Refused says why not.
 func (w *worker) checkPending(ctx context.Context, d dossier.Dossier, push smarthttp.PushRequest) error {
 	events, err := w.unknownEvents(d, push)
 	if err != nil || len(events) == 0 {
@@ -144,8 +148,9 @@ type arriving struct {
 	before int64 // bytes of the repository's own before it
 }
 
-// admitPending puts into the account what a push brings without its event, durably, before its references are there. The bytes of a
-// push that a state allows are its owner's, and are not counted. The caller has the identifier's lock.
+// admitPending puts into the account what a push brings without its event, durably, before its
+// references are there. The bytes of a push that a state allows are its owner's, and are not
+// counted. The caller has the identifier's lock.
 func (w *worker) admitPending(ctx context.Context, d dossier.Dossier, push smarthttp.PushRequest, byState bool) (arriving, error) {
 	if byState {
 		push.PackBytes = 0
@@ -182,8 +187,9 @@ func (w *worker) admitPending(ctx context.Context, d dossier.Dossier, push smart
 	return a, nil
 }
 
-// countPending corrects the account by what a push has made of its bytes: a pack that refers to objects which are here takes up more
-// than was sent. Settling removes what did not become a reference.
+// countPending corrects the account by what a push has made of its bytes: a pack that refers to
+// objects which are here takes up more than was sent. Settling removes what did not become a
+// reference.
 func (w *worker) countPending(ref nip34.RepoRef, a arriving) {
 	if len(a.notes) == 0 || a.before < 0 {
 		return

@@ -33,8 +33,8 @@ func (w *world) through(client, owner, identifier string) string {
 
 func event(n int) string { return fmt.Sprintf("refs/nostr/%064x", n) }
 
-// TestACrowdOfAnnouncementsSharesOneCopy: each that names a maintainer gets that one's data, is cloned like the first, and holds no
-// objects of its own.
+// TestACrowdOfAnnouncementsSharesOneCopy: each that names a maintainer gets that one's data, is
+// cloned like the first, and holds no objects of its own.
 func TestACrowdOfAnnouncementsSharesOneCopy(t *testing.T) {
 	t.Parallel()
 	const crowd = 24
@@ -72,8 +72,8 @@ func TestACrowdOfAnnouncementsSharesOneCopy(t *testing.T) {
 	}
 }
 
-// TestPushesWithoutAnEventAreBounded by client, in bytes and in number, over a restart too; others do not notice, and neither does who
-// publishes the event first.
+// TestPushesWithoutAnEventAreBounded by client, in bytes and in number, over a restart too; others
+// do not notice, and neither does who publishes the event first.
 func TestPushesWithoutAnEventAreBounded(t *testing.T) {
 	t.Parallel()
 	limits := []string{"--pending-push-bytes-per-client=1500000", "--pending-push-bytes=4000000", "--pending-pushes-per-client=3"}
@@ -134,7 +134,8 @@ func TestPushesWithoutAnEventAreBounded(t *testing.T) {
 	w.released(pr)
 }
 
-// TestWhatNothingNeedsIsPruned: a branch that is gone, and pushed commits whose event never came, leave no bytes behind.
+// TestWhatNothingNeedsIsPruned: a branch that is gone, and pushed commits whose event never came,
+// leave no bytes behind.
 func TestWhatNothingNeedsIsPruned(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--git-prune-interval=20ms", "--purgatory-hold=3s")
@@ -204,7 +205,8 @@ func TestAPruneRestoresReferences(t *testing.T) {
 	}
 }
 
-// TestFoldersFromBeforePools: data that an older version left is served, and brought to the pool without being asked for.
+// TestFoldersFromBeforePools: data that an older version left is served, and brought to the pool
+// without being asked for.
 func TestFoldersFromBeforePools(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -236,7 +238,8 @@ func TestFoldersFromBeforePools(t *testing.T) {
 	})
 }
 
-// TestCloneOfAnEmptyRepository sees git's own default branch, whatever a state that waits for its data says.
+// TestCloneOfAnEmptyRepository sees git's own default branch, whatever a state that waits for its
+// data says.
 func TestCloneOfAnEmptyRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

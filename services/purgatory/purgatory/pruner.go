@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// firstPrune is how soon after the start the first pools are pruned: what was marked before must not wait for a whole interval.
+	// firstPrune is how soon after the start the first pools are pruned: what was marked before
+	// must not wait for a whole interval.
 	firstPrune = time.Minute
 	// pruneTime bounds the work on one pool.
 	pruneTime = 30 * time.Minute
@@ -54,8 +55,8 @@ func (p *pruner) drop(identifier string) {
 	p.asked = slices.DeleteFunc(p.asked, func(other string) bool { return other == identifier })
 }
 
-// prunePools prunes the marked pools of the worker's shards, one after the other, from time to time until ctx ends. The marks are on
-// the disk: who prunes needs to know nothing of who made them.
+// prunePools prunes the marked pools of the worker's shards, one after the other, from time to time
+// until ctx ends. The marks are on the disk: who prunes needs to know nothing of who made them.
 func (w *worker) prunePools(ctx context.Context) error {
 	interval := w.node.Settings.GitPruneInterval
 	tick := time.NewTimer(min(firstPrune, interval))

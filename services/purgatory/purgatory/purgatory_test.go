@@ -111,7 +111,8 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestAskingAboutAPushChangesNothing: a large push is asked about before its pack is read, and this one never ends: it is too large.
+// TestAskingAboutAPushChangesNothing: a large push is asked about before its pack is read, and this
+// one never ends: it is too large.
 func TestAskingAboutAPushChangesNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--max-push-bytes=2097152")

@@ -40,8 +40,8 @@ func (w *worker) changed(c holdings.Change) {
 	w.due.add(c.Identifier)
 }
 
-// heard hears of newly accepted events: an announcement may let others' states and pull requests count, a pull request may be for repositories
-// of several identifiers.
+// heard hears of newly accepted events: an announcement may let others' states and pull requests
+// count, a pull request may be for repositories of several identifiers.
 func (w *worker) heard(recs []eventdb.Record) {
 	for _, r := range recs {
 		switch r.Event.Kind {
@@ -190,7 +190,8 @@ func (w *worker) missing(ctx context.Context, identifier string, want dossier.Wa
 	return repo.Missing(ctx, want.Objects)
 }
 
-// tidy keeps the packs of an identifier's repositories and of their pool few: every push and fetch leaves one.
+// tidy keeps the packs of an identifier's repositories and of their pool few: every push and fetch
+// leaves one.
 func (w *worker) tidy(ctx context.Context, d dossier.Dossier) error {
 	if _, err := w.store.Pool(d.Identifier).Tidy(ctx); err != nil {
 		return fmt.Errorf("the pool of %q: %w", d.Identifier, err)

@@ -61,8 +61,8 @@ func TestLeftoversAreSweptFromQuietRepositories(t *testing.T) {
 	})
 }
 
-// TestARestartedClockIsNoNewRepository: all pull requests of an identifier are looked through when a
-// repository of it is new, and not whenever a state starts the clock of a held one anew.
+// TestARestartedClockIsNoNewRepository: all pull requests of an identifier are looked through when
+// a repository of it is new, and not whenever a state starts the clock of a held one anew.
 func TestARestartedClockIsNoNewRepository(t *testing.T) {
 	t.Parallel()
 	w := &worker{

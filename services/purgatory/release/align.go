@@ -15,8 +15,8 @@ import (
 	"tendril.dev/services/purgatory/repository"
 )
 
-// maxFollowers bounds the repositories that are brought in line with a state in one go besides the first: a crowd may name somebody
-// popular as its maintainer, but others need not wait for it.
+// maxFollowers bounds the repositories that are brought in line with a state in one go besides the
+// first: a crowd may name somebody popular as its maintainer, but others need not wait for it.
 const maxFollowers = 16
 
 // maxNamed bounds the references below refs/nostr/ that are set in one go: a pull request may be
@@ -182,9 +182,10 @@ func (s *settlement) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 	return ready
 }
 
-// alignStates applies to an owner's repository the state that counts there: the newest by somebody who speaks for it whose objects are all there,
-// after they were brought together in the pool from the other repositories for which its author speaks. A state that no repository can have,
-// whatever data comes, counts nowhere.
+// alignStates applies to an owner's repository the state that counts there: the newest by somebody
+// who speaks for it whose objects are all there, after they were brought together in the pool from
+// the other repositories for which its author speaks. A state that no repository can have, whatever
+// data comes, counts nowhere.
 func (s *settlement) alignStates(ctx context.Context, owner string) error {
 	repo, before := s.stock.repos[owner], s.known.aligned[owner]
 	if repo == nil {
@@ -235,8 +236,8 @@ func (s *settlement) alignStates(ctx context.Context, owner string) error {
 	return nil
 }
 
-// alignPullRequests names the commits of pull requests and updates that are there, in every repository that they are for, and returns those of
-// the held ones that are complete.
+// alignPullRequests names the commits of pull requests and updates that are there, in every
+// repository that they are for, and returns those of the held ones that are complete.
 func (s *settlement) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
 	for _, pr := range s.d.PullRequests {
 		owners := s.d.Tagged(pr)
@@ -280,7 +281,8 @@ func (s *settlement) hasCommit(ctx context.Context, owner string, pr dossier.Pul
 	return s.gather(ctx, owner, s.sources(pr), []string{pr.Commit})
 }
 
-// gather is inventory.gather. What is there but not whole counts as not there, until it is pruned and comes again.
+// gather is inventory.gather. What is there but not whole counts as not there, until it is pruned
+// and comes again.
 func (s *settlement) gather(ctx context.Context, owner string, sources, objects []string) (complete bool, err error) {
 	complete, err = s.stock.gather(ctx, owner, sources, objects)
 	if errors.Is(err, repository.ErrBroken) {

@@ -22,7 +22,8 @@ type inventory struct {
 	shelves  map[string]shelf            // what is remembered of earlier inventories
 }
 
-// recall returns what is known of an owner's repository without asking git, and the packs that there are.
+// recall returns what is known of an owner's repository without asking git, and the packs that
+// there are.
 func (v *inventory) recall(owner string) (has map[string]bool, packs string, err error) {
 	if packs, err = v.packs(owner); err != nil {
 		return nil, "", err
@@ -90,8 +91,9 @@ func (v *inventory) missing(ctx context.Context, owner string, wanted []string) 
 	return slices.DeleteFunc(slices.Clone(wanted), func(id string) bool { return known[id] }), nil
 }
 
-// gather brings objects together in the pool, where an owner's repository sees them, and reports whether all are there then, with
-// everything that they link to. Nothing is brought if some of them are nowhere.
+// gather brings objects together in the pool, where an owner's repository sees them, and reports
+// whether all are there then, with everything that they link to. Nothing is brought if some of them
+// are nowhere.
 func (v *inventory) gather(ctx context.Context, owner string, sources, objects []string) (complete bool, err error) {
 	missing, err := v.missing(ctx, owner, objects)
 	if err != nil {

@@ -5,8 +5,9 @@ import (
 	"fmt"
 )
 
-// pool brings to the pool what references of the repositories name, and leaves to each as its own what no accepted event names: for
-// that the pool is marked, so that it goes when nobody waits for it any more.
+// pool brings to the pool what references of the repositories name, and leaves to each as its own
+// what no accepted event names: for that the pool is marked, so that it goes when nobody waits for
+// it any more.
 func (s *settlement) pool(ctx context.Context) {
 	for _, owner := range s.order() {
 		if s.stock.repos[owner] == nil || s.failed[owner] != nil {

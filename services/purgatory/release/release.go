@@ -44,8 +44,8 @@ type Releaser struct {
 	CatchUp func(ctx context.Context) error
 	// Hold is how long a reference waits for the event that it is named for.
 	Hold time.Duration
-	// Arrived is called when a reference does not wait for its event any more: that has come, or the reference has gone. nil: nobody
-	// wants to know.
+	// Arrived is called when a reference does not wait for its event any more: that has come, or
+	// the reference has gone. nil: nobody wants to know.
 	Arrived func(ref nip34.RepoRef, event string)
 	Log     *slog.Logger
 
@@ -62,7 +62,8 @@ type Settled struct {
 	// Again is when to settle again though nothing happens: a reference that waits for its event has waited long enough then, or there is
 	// more to copy than was copied at once. Zero: never.
 	Again time.Time
-	// Broken: something that is wanted is there but not whole. It is to be pruned at once, so that it comes again.
+	// Broken: something that is wanted is there but not whole. It is to be pruned at once, so that
+	// it comes again.
 	Broken bool
 }
 

@@ -20,8 +20,9 @@ import (
 // prefixNostr is where the tips of pull requests lie.
 const prefixNostr = "refs/nostr/"
 
-// checkTips removes references under refs/nostr/ that name another commit than their event does, whose event was deleted, or has not come in time,
-// and asks to be called again when the next one will have waited too long.
+// checkTips removes references under refs/nostr/ that name another commit than their event does,
+// whose event was deleted, or has not come in time, and asks to be called again when the next one
+// will have waited too long.
 func (s *settlement) checkTips(ctx context.Context, owner string) error {
 	repo := s.stock.repos[owner]
 	if repo == nil || s.known.tidy[owner] && len(s.d.Withdrawn) == 0 {

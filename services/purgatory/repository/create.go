@@ -25,8 +25,9 @@ func (r *Repo) Exists() bool {
 	return err == nil && info.IsDir()
 }
 
-// Ensure makes the bare repository if it is not there, and lets it borrow from the pool of its identifier. It appears whole or not
-// at all, many may ask at once, and asking again changes nothing, but sweeps up what killed processes left in it.
+// Ensure makes the bare repository if it is not there, and lets it borrow from the pool of its
+// identifier. It appears whole or not at all, many may ask at once, and asking again changes
+// nothing, but sweeps up what killed processes left in it.
 func (r *Repo) Ensure(ctx context.Context) error {
 	if r.Exists() {
 		if err := r.borrow(ctx); err != nil {
@@ -90,8 +91,8 @@ func (r *Repo) init(ctx context.Context) error {
 	return err
 }
 
-// Remove takes the repository away: out of sight at once, then off the disk. One that is not there is no error. Its pool is marked
-// before: others may be using it, or nobody any more.
+// Remove takes the repository away: out of sight at once, then off the disk. One that is not there
+// is no error. Its pool is marked before: others may be using it, or nobody any more.
 func (r *Repo) Remove(ctx context.Context) error {
 	if !r.Exists() {
 		return nil

@@ -11,8 +11,8 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// TestMemoryOfGitIsBounded, and of what it starts. Not parallel: a program that is being written cannot be run, and a fork elsewhere
-// holds its file open.
+// TestMemoryOfGitIsBounded, and of what it starts. Not parallel: a program that is being written
+// cannot be run, and a fork elsewhere holds its file open.
 func TestMemoryOfGitIsBounded(t *testing.T) {
 	fake := filepath.Join(t.TempDir(), "git")
 	script := "#!/bin/sh\ncase \"$1\" in tell) read line; sh -c 'ulimit -d';; *) exec git \"$@\";; esac\n"

@@ -12,8 +12,9 @@ import (
 	"strings"
 )
 
-// Named returns the ids of the objects that references of the repository name, each once, without those references for which skip
-// is true; nil skips none. As a rule every reference is a file, and no git is started.
+// Named returns the ids of the objects that references of the repository name, each once, without
+// those references for which skip is true; nil skips none. As a rule every reference is a file, and
+// no git is started.
 func (r *Repo) Named(ctx context.Context, skip func(name string) bool) ([]string, error) {
 	byName, plain, err := r.readRefFiles()
 	if err != nil {
@@ -36,7 +37,8 @@ func (r *Repo) Named(ctx context.Context, skip func(name string) bool) ([]string
 	return slices.Compact(ids), nil
 }
 
-// readRefFiles reads the references that are files. plain: those are all that there are, and git would read them the same.
+// readRefFiles reads the references that are files. plain: those are all that there are, and git
+// would read them the same.
 func (r *Repo) readRefFiles() (byName map[string]string, plain bool, err error) {
 	if _, err := os.Lstat(r.in("packed-refs")); !errors.Is(err, fs.ErrNotExist) {
 		return nil, false, err

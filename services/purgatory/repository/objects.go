@@ -20,8 +20,9 @@ const idLength = 40
 
 func isID(id string) bool { return len(id) == idLength && nip34.IsObjectID(id) }
 
-// HasData reports whether data of the repository itself has come: any object of its own, or any reference. What lies in the pool
-// belongs to all repositories of the identifier, and tells nothing about one of them.
+// HasData reports whether data of the repository itself has come: any object of its own, or any
+// reference. What lies in the pool belongs to all repositories of the identifier, and tells nothing
+// about one of them.
 func (r *Repo) HasData(context.Context) (bool, error) {
 	own, err := r.HasOwnObjects()
 	if own || err != nil {
@@ -30,8 +31,8 @@ func (r *Repo) HasData(context.Context) (bool, error) {
 	return r.hasReferences()
 }
 
-// HasOwnObjects reports whether there is any object in the repository's own folder: one that is not in the pool yet, or that no
-// accepted event names.
+// HasOwnObjects reports whether there is any object in the repository's own folder: one that is not
+// in the pool yet, or that no accepted event names.
 func (r *Repo) HasOwnObjects() (bool, error) {
 	packs, err := r.ownPacks()
 	if len(packs) > 0 || err != nil {
@@ -41,8 +42,9 @@ func (r *Repo) HasOwnObjects() (bool, error) {
 	return len(loose) > 0, err
 }
 
-// Missing gives those of the object ids that the repository cannot see, in its own folder or in the pool, each once, in the order
-// given. What is no object id is refused. As a rule no git is started.
+// Missing gives those of the object ids that the repository cannot see, in its own folder or in the
+// pool, each once, in the order given. What is no object id is refused. As a rule no git is
+// started.
 func (r *Repo) Missing(ctx context.Context, ids []string) ([]string, error) {
 	if err := checkIDs(ids); err != nil {
 		return nil, err
@@ -62,8 +64,8 @@ func (r *Repo) Missing(ctx context.Context, ids []string) ([]string, error) {
 	return missing, nil
 }
 
-// sees returns which objects are there. Git is asked only about repositories that borrow from elsewhere than their pool, which is
-// none that we have made.
+// sees returns which objects are there. Git is asked only about repositories that borrow from
+// elsewhere than their pool, which is none that we have made.
 func (r *Repo) sees(ctx context.Context, ids []string) (map[string]bool, error) {
 	there := map[string]bool{}
 	if len(ids) == 0 || !r.Exists() {

@@ -8,7 +8,8 @@ import (
 	"slices"
 )
 
-// slim removes from the repository's own folder what neither its references nor the wanted objects need, and what the pool has.
+// slim removes from the repository's own folder what neither its references nor the wanted objects
+// need, and what the pool has.
 func (r *Repo) slim(ctx context.Context, wanted []string) error {
 	if err := r.DropPromoted(); err != nil {
 		return err
@@ -46,7 +47,8 @@ func (r *Repo) slim(ctx context.Context, wanted []string) error {
 	return r.replaceOwn(ctx, packs, loose, keep)
 }
 
-// needs lists what the references and the wanted objects need. Wanted objects of which a part is missing count as not there.
+// needs lists what the references and the wanted objects need. Wanted objects of which a part is
+// missing count as not there.
 func (r *Repo) needs(ctx context.Context, wanted []string) (*objectList, error) {
 	named, err := r.Named(ctx, nil)
 	if err != nil {

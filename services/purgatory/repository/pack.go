@@ -21,7 +21,8 @@ const (
 	// purpose, so that git's tools pass over them too.
 	quarantinePrefix = "tmp_objdir-"
 
-	// maxObjects bounds the objects that a pack may have. The largest histories that people keep in git have half as many.
+	// maxObjects bounds the objects that a pack may have. The largest histories that people keep in
+	// git have half as many.
 	maxObjects = 20_000_000
 	// memoryOfPack is how much of a pack is kept in memory while it arrives.
 	memoryOfPack = 256 << 10
@@ -34,9 +35,10 @@ var ErrBadPack = errors.New("the pack is not acceptable")
 // ErrUnwanted is a sound pack in which there is nothing of what was wanted.
 var ErrUnwanted = errors.New("the pack has none of the wanted objects")
 
-// ReadPack reads a pack that somebody sends into a spool, and looks through it meanwhile: one that has too many or too large objects,
-// or is no pack, is ErrBadPack, with an *packscan.Error that says why. client is whose share of the processors it takes, with the
-// class of the work; none is held while from is waited for.
+// ReadPack reads a pack that somebody sends into a spool, and looks through it meanwhile: one that
+// has too many or too large objects, or is no pack, is ErrBadPack, with an *packscan.Error that
+// says why. client is whose share of the processors it takes, with the class of the work; none is
+// held while from is waited for.
 func (s *Store) ReadPack(ctx context.Context, class slots.Class, client string, from io.Reader, into *spool.Spool) (packscan.Summary, error) {
 	turns := &turnReader{from: io.TeeReader(from, into), take: func() (func(), error) { return s.scans.Acquire(ctx, class, client, 1) }}
 	defer turns.give()
@@ -143,8 +145,8 @@ func (r *Repo) storePack(ctx context.Context, pack io.Reader, how intake) (int64
 	return counted.n, objects, nil
 }
 
-// takeIn returns the objects that a pack has, and the pack itself. One from outside has arrived in whole and been looked through by
-// then: a server that sends slowly keeps no git process.
+// takeIn returns the objects that a pack has, and the pack itself. One from outside has arrived in
+// whole and been looked through by then: a server that sends slowly keeps no git process.
 func (r *Repo) takeIn(ctx context.Context, pack io.Reader, arrived *spool.Spool, how intake) (objects int, whole io.Reader, err error) {
 	if how.slotHeld {
 		header := make([]byte, packscan.HeaderBytes)

@@ -24,7 +24,8 @@ const (
 	indexHeader = 8 + 256*4 // the magic number, the version and the fan-out table
 )
 
-// packIndex is the list of the objects of one pack, read from its index (gitformat-pack, version 2).
+// packIndex is the list of the objects of one pack, read from its index (gitformat-pack, version
+// 2).
 type packIndex struct {
 	data []byte // the whole file, mapped into memory
 	ids  []byte // the object ids in it, sorted, 20 bytes each
@@ -83,7 +84,8 @@ func (x *packIndex) has(id []byte) bool {
 // packIndexes are the indexes of all packs of one folder.
 type packIndexes []*packIndex
 
-// openIndexes maps the indexes of all packs that a repository or pool has of its own. close must be called.
+// openIndexes maps the indexes of all packs that a repository or pool has of its own. close must be
+// called.
 func (r *Repo) openIndexes() (packIndexes, error) {
 	const tries = 10
 	for try := 1; ; try++ {
@@ -136,7 +138,8 @@ func (x packIndexes) hasHex(id string) bool {
 	return err == nil && len(raw) == idBytes && x.has(raw)
 }
 
-// ownPacks returns the names, without suffix, of the packs in the repository's own folder that have an index.
+// ownPacks returns the names, without suffix, of the packs in the repository's own folder that have
+// an index.
 func (r *Repo) ownPacks() ([]string, error) { return indexesIn(r.in("objects", packsFolder)) }
 
 // indexesIn returns the names, without suffix, of the packs in a folder that have an index.
@@ -155,8 +158,8 @@ func indexesIn(folder string) ([]string, error) {
 	return names, nil
 }
 
-// removePack removes a pack from the repository's own folder, its index first: what has no index is no pack to git, so that readers
-// never meet half of one.
+// removePack removes a pack from the repository's own folder, its index first: what has no index is
+// no pack to git, so that readers never meet half of one.
 func (r *Repo) removePack(name string) error {
 	folder := r.in("objects", packsFolder)
 	if err := removeFile(filepath.Join(folder, name+indexSuffix)); err != nil {
@@ -173,7 +176,8 @@ func (r *Repo) removePack(name string) error {
 	return nil
 }
 
-// looseObjects returns the ids of the objects that lie in files of their own in the repository's own folder.
+// looseObjects returns the ids of the objects that lie in files of their own in the repository's
+// own folder.
 func (r *Repo) looseObjects() ([]string, error) {
 	folders, err := os.ReadDir(r.in("objects"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

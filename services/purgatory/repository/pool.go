@@ -22,14 +22,15 @@ const (
 	// alternatesFile tells git in which other folder to look for objects.
 	alternatesFile = "alternates"
 
-	// orphansFile of a pool names objects that references have left, and that may be in the way now: a pool with such a file is to
-	// be pruned. pruningFile is the same while that happens.
+	// orphansFile of a pool names objects that references have left, and that may be in the way
+	// now: a pool with such a file is to be pruned. pruningFile is the same while that happens.
 	orphansFile = "orphans"
 	pruningFile = "orphans.pruning"
 	// maxOrphans bounds either file in bytes; beyond it the whole pool is looked through.
 	maxOrphans = 1 << 20
 
-	// tipsFile of a pool lists commits and tags that are in it with all that they reach, newest last: "<owner> <id>".
+	// tipsFile of a pool lists commits and tags that are in it with all that they reach, newest
+	// last: "<owner> <id>".
 	tipsFile = "tips"
 	// maxTips bounds the lines of that file. What is not in it is only looked for at greater cost.
 	maxTips = 50_000
@@ -40,8 +41,9 @@ const (
 	ownObjects = "-" // a repository has objects of its own, which may be
 )
 
-// Pool holds the objects that accepted events name of all repositories of one identifier, each once. The repositories borrow them
-// (objects/info/alternates). A repository keeps for itself only what no accepted event has named yet.
+// Pool holds the objects that accepted events name of all repositories of one identifier, each
+// once. The repositories borrow them (objects/info/alternates). A repository keeps for itself only
+// what no accepted event has named yet.
 //
 // Whoever changes a pool has the lock of its identifier. Readers need none.
 type Pool struct {
@@ -103,14 +105,14 @@ func (p *Pool) ensure(ctx context.Context) error {
 	return nil
 }
 
-// alternate is the line by which a repository's objects/info/alternates names the pool. It is relative to the repository's objects
-// folder, so that the root can be moved.
+// alternate is the line by which a repository's objects/info/alternates names the pool. It is
+// relative to the repository's objects folder, so that the root can be moved.
 func (p *Pool) alternate() string {
 	return "../../../" + poolsFolder + "/" + filepath.Base(p.git.path) + "/objects\n"
 }
 
-// borrow lets the repository see the objects of its pool, which is made if it is not there. What else the repository borrows from
-// is left as it is.
+// borrow lets the repository see the objects of its pool, which is made if it is not there. What
+// else the repository borrows from is left as it is.
 func (r *Repo) borrow(ctx context.Context) error {
 	pool := r.Pool()
 	if err := pool.ensure(ctx); err != nil {
@@ -137,7 +139,8 @@ func (r *Repo) borrow(ctx context.Context) error {
 	return nil
 }
 
-// repositories returns the repositories on disk that use the pool: what lies there counts, whatever is announced.
+// repositories returns the repositories on disk that use the pool: what lies there counts, whatever
+// is announced.
 func (p *Pool) repositories() ([]*Repo, error) {
 	owners, err := os.ReadDir(p.git.store.root)
 	if err != nil {
@@ -174,8 +177,8 @@ func (p *Pool) Marked() bool {
 	return false
 }
 
-// Orphan notes durably that references are about to leave objects, so that a later Prune looks whether anything still needs them. It
-// is called before the references change.
+// Orphan notes durably that references are about to leave objects, so that a later Prune looks
+// whether anything still needs them. It is called before the references change.
 func (p *Pool) Orphan(ids ...string) error {
 	return p.mark(slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return !isID(id) }))
 }
@@ -219,8 +222,8 @@ type orphans struct {
 	all bool // anything may be in the way
 }
 
-// takeMarks begins to prune: what was noted so far is read and moved to a file of its own, so that what is noted from now on is told
-// apart. There was nothing if is is false.
+// takeMarks begins to prune: what was noted so far is read and moved to a file of its own, so that
+// what is noted from now on is told apart. There was nothing if is is false.
 func (p *Pool) takeMarks() (o orphans, is bool, err error) {
 	var lines strings.Builder
 	for _, name := range []string{pruningFile, orphansFile} {
@@ -251,7 +254,8 @@ func (p *Pool) takeMarks() (o orphans, is bool, err error) {
 	return o, true, nil
 }
 
-// parseOrphans reads marks. A line that is not whole, or makes no sense, could have been any object.
+// parseOrphans reads marks. A line that is not whole, or makes no sense, could have been any
+// object.
 func parseOrphans(content string) (o orphans) {
 	o.all = len(content) > 2*maxOrphans
 	seen := map[string]bool{}
@@ -269,7 +273,8 @@ func parseOrphans(content string) (o orphans) {
 	return o
 }
 
-// tip is an object that is in the pool with all that it reaches, and the owner in whose repository it was found so.
+// tip is an object that is in the pool with all that it reaches, and the owner in whose repository
+// it was found so.
 type tip struct{ owner, id string }
 
 // readTips returns the tips that are known, newest last. A line that is not whole is passed over.

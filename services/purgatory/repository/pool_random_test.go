@@ -31,9 +31,9 @@ type life struct {
 
 const lives = 3 // owners
 
-// TestAnythingThatHappensLeavesRepositoriesWhole: random pushes, releases, deletions, removals and prunes, while others clone and
-// prune at the same time. After each of them every repository and the pool pass git fsck, and in the end nothing is left that nothing
-// names.
+// TestAnythingThatHappensLeavesRepositoriesWhole: random pushes, releases, deletions, removals and
+// prunes, while others clone and prune at the same time. After each of them every repository and
+// the pool pass git fsck, and in the end nothing is left that nothing names.
 func TestAnythingThatHappensLeavesRepositoriesWhole(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -117,7 +117,8 @@ func (l *life) commit(step int) string {
 
 func (l *life) any() string { return l.known[l.random.IntN(len(l.known))] }
 
-// bring stores what an owner's repository lacks of a commit, as a push does: thin, on top of what is named there.
+// bring stores what an owner's repository lacks of a commit, as a push does: thin, on top of what
+// is named there.
 func (l *life) bring(r *repository.Repo, id string) {
 	named, err := r.Named(l.Context(), nil)
 	must(l, err)
@@ -237,7 +238,8 @@ func (l *life) objects(path string) []string {
 	return slices.Compact(ids)
 }
 
-// TestWhatComesWhileAPruneIsPrepared is kept: between its look at the references and the exchange of packs others write.
+// TestWhatComesWhileAPruneIsPrepared is kept: between its look at the references and the exchange
+// of packs others write.
 func TestWhatComesWhileAPruneIsPrepared(t *testing.T) {
 	t.Parallel()
 	w := gittest.NewWork(t)

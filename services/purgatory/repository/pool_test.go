@@ -74,7 +74,8 @@ func used(t testing.TB, paths ...string) int64 {
 	return n
 }
 
-// TestManyRepositoriesOfOneIdentifierLieOnce: 100 of them take hardly more room than one, and each can be cloned.
+// TestManyRepositoriesOfOneIdentifierLieOnce: 100 of them take hardly more room than one, and each
+// can be cloned.
 func TestManyRepositoriesOfOneIdentifierLieOnce(t *testing.T) {
 	t.Parallel()
 	s, w := gittest.Store(t), gittest.NewWork(t)
@@ -133,8 +134,8 @@ func TestDataOfTheRepositoryItself(t *testing.T) {
 	}
 }
 
-// TestOnlyWhatIsProvenEntersThePool: what lies beside it in the repository, pushed by a stranger, stays out, and goes with its
-// reference; the pool is not touched for it.
+// TestOnlyWhatIsProvenEntersThePool: what lies beside it in the repository, pushed by a stranger,
+// stays out, and goes with its reference; the pool is not touched for it.
 func TestOnlyWhatIsProvenEntersThePool(t *testing.T) {
 	t.Parallel()
 	s, w := gittest.Store(t), gittest.NewWork(t)
@@ -166,7 +167,8 @@ func TestOnlyWhatIsProvenEntersThePool(t *testing.T) {
 	gittest.Fsck(t, r.Path())
 }
 
-// TestPruneFreesWhatNothingNeeds, and nothing else; where references only went on, it does not even repack.
+// TestPruneFreesWhatNothingNeeds, and nothing else; where references only went on, it does not even
+// repack.
 func TestPruneFreesWhatNothingNeeds(t *testing.T) {
 	t.Parallel()
 	s, w := gittest.Store(t), gittest.NewWork(t)
@@ -231,7 +233,8 @@ func TestRemovingOneHarmsNoOther(t *testing.T) {
 	}
 }
 
-// TestReferencesWithoutAnEventKeepWhatTheyStandOn: a pushed commit may link to what has left the branches meanwhile.
+// TestReferencesWithoutAnEventKeepWhatTheyStandOn: a pushed commit may link to what has left the
+// branches meanwhile.
 func TestReferencesWithoutAnEventKeepWhatTheyStandOn(t *testing.T) {
 	t.Parallel()
 	s, w := gittest.Store(t), gittest.NewWork(t)
@@ -305,7 +308,8 @@ func TestBrokenLeftoversAreNoData(t *testing.T) {
 	}
 }
 
-// TestFoldersFromBeforePools: a repository made by an older version is brought into the pool as it is used.
+// TestFoldersFromBeforePools: a repository made by an older version is brought into the pool as it
+// is used.
 func TestFoldersFromBeforePools(t *testing.T) {
 	t.Parallel()
 	s, w := gittest.Store(t), gittest.NewWork(t)
@@ -349,8 +353,8 @@ func TestTheRootCanBeMoved(t *testing.T) {
 
 var errKilled = errors.New("killed")
 
-// TestKilledAtEveryStep: whatever step of promoting, pruning and slimming is the last that a process does, every repository is whole
-// at once, and the next process brings it to the end.
+// TestKilledAtEveryStep: whatever step of promoting, pruning and slimming is the last that a
+// process does, every repository is whole at once, and the next process brings it to the end.
 func TestKilledAtEveryStep(t *testing.T) {
 	t.Parallel()
 	w := gittest.NewWork(t)

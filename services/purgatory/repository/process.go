@@ -44,8 +44,8 @@ type Command struct {
 	Client string
 	// Patience is how long to wait for a slot before it is ErrBusy. Zero: as long as the context lets.
 	Patience time.Duration
-	// Time is how long the process may run, its wait for a slot not counted, before it is ended with ErrTooLong. Zero: as long
-	// as the context lets.
+	// Time is how long the process may run, its wait for a slot not counted, before it is ended
+	// with ErrTooLong. Zero: as long as the context lets.
 	Time time.Duration
 
 	repo     *Repo
@@ -89,9 +89,9 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run waits for a slot, runs the command and waits for its end. When ctx or the command's time ends, the process and all that it
-// started are asked to end, and killed soon after. A failure is an *Error; one that came from reading Stdin has that error in its
-// chain.
+// Run waits for a slot, runs the command and waits for its end. When ctx or the command's time
+// ends, the process and all that it started are asked to end, and killed soon after. A failure is
+// an *Error; one that came from reading Stdin has that error in its chain.
 func (c *Command) Run(ctx context.Context) error {
 	if !c.held {
 		release, err := c.repo.store.acquireWithin(ctx, c)
@@ -145,8 +145,8 @@ func (c *Command) Run(ctx context.Context) error {
 	return nil
 }
 
-// start starts the process with bounded memory. It gets its input only then: what it starts itself, on what it reads, has the same
-// bound. low: with a low priority.
+// start starts the process with bounded memory. It gets its input only then: what it starts itself,
+// on what it reads, has the same bound. low: with a low priority.
 func (c *Command) start(cmd *exec.Cmd, input *watchedReader, low bool) error {
 	input.reading.Lock()
 	defer input.reading.Unlock()
@@ -195,8 +195,8 @@ func (s *Store) acquireWithin(ctx context.Context, c *Command) (release func(), 
 	return s.slots.Acquire(ctx, c.Class, c.Client, 1)
 }
 
-// acquire waits for n of the worker's own slots. Waiting for all of them at once keeps two pipelines from each holding half of what
-// both need.
+// acquire waits for n of the worker's own slots. Waiting for all of them at once keeps two
+// pipelines from each holding half of what both need.
 func (s *Store) acquire(ctx context.Context, n int) (release func(), err error) {
 	return s.slots.Acquire(ctx, slots.Work, "", n)
 }

@@ -14,16 +14,17 @@ import (
 	"strings"
 )
 
-// ErrBroken are objects that are there while something that they link to is not: leftovers of data that nothing referred to, and of
-// which a part was pruned.
+// ErrBroken are objects that are there while something that they link to is not: leftovers of data
+// that nothing referred to, and of which a part was pruned.
 var ErrBroken = errors.New("objects that these link to are missing")
 
 // maxKnownTips bounds what git is told to be in the pool already, so that it stops looking there.
 const maxKnownTips = 2000
 
-// Promote brings what tips reach, and what is not in the pool yet, from the repository into the pool, where every repository of the
-// identifier sees it. It is for objects that events name which are about to be accepted, or are; what else the repository has of its
-// own stays where it is. The objects are walked through to their end: ErrBroken if one is missing.
+// Promote brings what tips reach, and what is not in the pool yet, from the repository into the
+// pool, where every repository of the identifier sees it. It is for objects that events name which
+// are about to be accepted, or are; what else the repository has of its own stays where it is. The
+// objects are walked through to their end: ErrBroken if one is missing.
 //
 // It may be killed at any step and called again. The objects can be read all the time.
 func (r *Repo) Promote(ctx context.Context, tips []string) error {
@@ -52,7 +53,8 @@ func (r *Repo) promote(ctx context.Context, tips []string) error {
 	}
 	slices.Sort(tips)
 	tips = slices.Compact(tips)
-	// If nothing comes to refer to them, because we are killed or they are refused, they are to go again.
+	// If nothing comes to refer to them, because we are killed or they are refused, they are to go
+	// again.
 	if err := pool.mark(tips); err != nil {
 		return err
 	}
@@ -76,7 +78,8 @@ func (r *Repo) promote(ctx context.Context, tips []string) error {
 	return pool.writeTips(known)
 }
 
-// nearest chooses tips that probably have most in common with what comes from an owner: the owner's own, then the newest.
+// nearest chooses tips that probably have most in common with what comes from an owner: the owner's
+// own, then the newest.
 func nearest(known []tip, owner string) []string {
 	var ids []string
 	seen := map[string]bool{}
@@ -142,8 +145,8 @@ func (l *objectList) filter(r *Repo, keep func(id []byte) bool) (*objectList, er
 	return kept, nil
 }
 
-// list walks from tips to everything that they reach and none of the known ids does. A known id that is not there is passed over.
-// ErrBroken if something is missing on the way.
+// list walks from tips to everything that they reach and none of the known ids does. A known id
+// that is not there is passed over. ErrBroken if something is missing on the way.
 func (r *Repo) list(ctx context.Context, tips, known []string) (*objectList, error) {
 	there, err := r.sees(ctx, slices.Concat(tips, known))
 	if err != nil {
@@ -181,8 +184,8 @@ func (r *Repo) list(ctx context.Context, tips, known []string) (*objectList, err
 	return list, nil
 }
 
-// moveInto brings listed objects, which are the repository's own or in the pool, into packs of the pool. Packs that have nothing
-// else in them are linked there as they are.
+// moveInto brings listed objects, which are the repository's own or in the pool, into packs of the
+// pool. Packs that have nothing else in them are linked there as they are.
 func (r *Repo) moveInto(ctx context.Context, pool *Pool, list *objectList) error {
 	if list.count == 0 {
 		return nil
@@ -207,7 +210,8 @@ func (r *Repo) moveInto(ctx context.Context, pool *Pool, list *objectList) error
 	return nil
 }
 
-// ownsExactly reports whether the packs of the repository's own have the listed objects and no others.
+// ownsExactly reports whether the packs of the repository's own have the listed objects and no
+// others.
 func (r *Repo) ownsExactly(list *objectList) (bool, error) {
 	loose, err := r.looseObjects()
 	if err != nil || len(loose) > 0 {
@@ -285,7 +289,8 @@ func (r *Repo) install(quarantine string) error {
 	return nil
 }
 
-// linkPack lets a pack of one repository be one of another too. Its index comes last, when the rest is on the disk.
+// linkPack lets a pack of one repository be one of another too. Its index comes last, when the rest
+// is on the disk.
 func linkPack(from, to *Repo, name string) error {
 	folder := to.in("objects", packsFolder)
 	if err := os.MkdirAll(folder, 0o755); err != nil {

@@ -17,12 +17,13 @@ const maxKept = 4 << 20
 
 // Pruning is what Prune needs from its caller. Every function must be set.
 type Pruning struct {
-	// Lock waits until the caller is the only writer of the identifier. It is called three times at most, and held shortly: what takes
-	// its time is done between.
+	// Lock waits until the caller is the only writer of the identifier. It is called three times at
+	// most, and held shortly: what takes its time is done between.
 	Lock func(ctx context.Context) (unlock func(), err error)
 	// Wanted returns the objects that held events name. It is called with the lock held.
 	Wanted func(ctx context.Context) ([]string, error)
-	// Forget is called with the lock held before objects go: what is remembered of them does not hold any more.
+	// Forget is called with the lock held before objects go: what is remembered of them does not
+	// hold any more.
 	Forget func()
 }
 
@@ -49,11 +50,13 @@ type roots struct {
 	others map[*Repo][]string // those that are not, by repository
 }
 
-// Prune removes from a marked pool what no reference of any repository needs, and from the repositories what they have of their own
-// and neither their references nor held events need. A pool that no repository uses is removed.
+// Prune removes from a marked pool what no reference of any repository needs, and from the
+// repositories what they have of their own and neither their references nor held events need. A
+// pool that no repository uses is removed.
 //
-// A repack that must go over the whole pool is prepared while others write, and put in place under the lock together with what came
-// meanwhile. Reading goes on all the time. It may be killed at any step: the mark stays until all is done.
+// A repack that must go over the whole pool is prepared while others write, and put in place under
+// the lock together with what came meanwhile. Reading goes on all the time. It may be killed at any
+// step: the mark stays until all is done.
 func (p *Pool) Prune(ctx context.Context, how Pruning) (Pruned, error) {
 	w := &pruning{Pool: p, Pruning: how, kept: map[string]bool{}}
 	out, err := w.run(ctx)
@@ -84,7 +87,8 @@ func (w *pruning) run(ctx context.Context) (out Pruned, err error) {
 	return out, err
 }
 
-// prepare packs what the pool is to have, and reports whether anything else is in it. No lock is held.
+// prepare packs what the pool is to have, and reports whether anything else is in it. No lock is
+// held.
 func (w *pruning) prepare(ctx context.Context, quarantine string) (orphaned bool, err error) {
 	if err := w.keep(ctx, w.first, w.first.ids(), quarantine); err != nil {
 		return false, err
@@ -100,8 +104,8 @@ func (w *pruning) prepare(ctx context.Context, quarantine string) (orphaned bool
 	return true, syncTree(quarantine)
 }
 
-// begin takes the marks, clears the repositories of what they do not need, and looks at the references. more: there may be something
-// to do in the pool itself.
+// begin takes the marks, clears the repositories of what they do not need, and looks at the
+// references. more: there may be something to do in the pool itself.
 func (w *pruning) begin(ctx context.Context, out *Pruned) (more bool, err error) {
 	unlock, err := w.Lock(ctx)
 	if err != nil {
@@ -232,7 +236,8 @@ func (w *pruning) keep(ctx context.Context, at roots, known []string, quarantine
 	return w.git.packObjects(ctx, quarantine, strings.NewReader(ids.String()))
 }
 
-// orphaned reports whether there is anything in the pool that nothing needs, of what the marks name.
+// orphaned reports whether there is anything in the pool that nothing needs, of what the marks
+// name.
 func (w *pruning) orphaned(ctx context.Context) (bool, error) {
 	if w.marks.all {
 		return true, nil
@@ -274,7 +279,8 @@ func (w *pruning) packRevs(ctx context.Context, quarantine string, tips, known [
 	return w.git.packObjects(ctx, quarantine, strings.NewReader(revs.String()), "--revs")
 }
 
-// swap replaces the packs of the pool by those in quarantine, to which it adds what references have come to need meanwhile.
+// swap replaces the packs of the pool by those in quarantine, to which it adds what references have
+// come to need meanwhile.
 func (w *pruning) swap(ctx context.Context, quarantine string, out *Pruned) error {
 	unlock, err := w.Lock(ctx)
 	if err != nil {
@@ -312,8 +318,8 @@ func (w *pruning) swap(ctx context.Context, quarantine string, out *Pruned) erro
 	return errors.Join(err, w.unmark())
 }
 
-// replace shows the packs in quarantine and removes all others. What is known of the pool's tips changes in between, so that it never
-// promises what has gone.
+// replace shows the packs in quarantine and removes all others. What is known of the pool's tips
+// changes in between, so that it never promises what has gone.
 func (w *pruning) replace(quarantine string, now roots) error {
 	files, err := os.ReadDir(filepath.Join(quarantine, packsFolder))
 	if err != nil {
@@ -359,8 +365,8 @@ func (w *pruning) finish(ctx context.Context) error {
 	return w.unmark()
 }
 
-// unmark removes the marks that the work began with. What is kept only for references without an event is marked again: it goes
-// when they go.
+// unmark removes the marks that the work began with. What is kept only for references without an
+// event is marked again: it goes when they go.
 func (w *pruning) unmark() error {
 	if len(w.kept) > 0 {
 		ids := make([]string, 0, len(w.kept))

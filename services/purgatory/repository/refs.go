@@ -127,11 +127,13 @@ func (r Refs) tips(max int) []string {
 // ErrUnfit are references that no repository of ours can have, now or later.
 var ErrUnfit = errors.New("these references cannot be")
 
-// SetRefs makes refs/heads/* and refs/tags/* exactly what is wanted, in one transaction, and lets HEAD follow head if that branch is
-// among them; "" and a branch without data leave HEAD as it is. Where no branch is left, HEAD is what git init makes it. Other
-// references are left alone. Only where a name that goes is the folder of one that comes, or the other way round, the former goes in
-// a transaction before: git cannot do both at once. A symbolic reference to a branch that is not wanted is left out; nobody could see
-// it. It says whether anything changed. What the references leave is noted in the pool before they change.
+// SetRefs makes refs/heads/* and refs/tags/* exactly what is wanted, in one transaction, and lets
+// HEAD follow head if that branch is among them; "" and a branch without data leave HEAD as it is.
+// Where no branch is left, HEAD is what git init makes it. Other references are left alone. Only
+// where a name that goes is the folder of one that comes, or the other way round, the former goes
+// in a transaction before: git cannot do both at once. A symbolic reference to a branch that is not
+// wanted is left out; nobody could see it. It says whether anything changed. What the references
+// leave is noted in the pool before they change.
 //
 // It fails, and leaves the references as they were, if an object is not there. What no repository could ever have, a branch that
 // names something that is no commit for example, is ErrUnfit: whoever wrote it must not hold up others.
@@ -177,8 +179,8 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 	return changed, nil
 }
 
-// headFor returns the branch that HEAD is to follow: the wanted one if it has data, git's own where there is no branch at all, "" for
-// no change (spec/grasp.md).
+// headFor returns the branch that HEAD is to follow: the wanted one if it has data, git's own where
+// there is no branch at all, "" for no change (spec/grasp.md).
 func (r *Repo) headFor(ctx context.Context, want, symbolic map[string]string, head string) (string, error) {
 	_, born := want[head]
 	if !born {

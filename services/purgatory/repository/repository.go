@@ -5,7 +5,8 @@
 //     visible, and objects are walked through to their end before a reference that we set names them (Promote);
 //   - no name that a stranger chose leaves the root folder or reaches a command line as an option.
 //
-// The objects that accepted events name lie once for all repositories of an identifier, in its Pool.
+// The objects that accepted events name lie once for all repositories of an identifier, in its
+// Pool.
 //
 // Repositories are of git's SHA-1 object format; an object id of 64 digits is never there.
 package repository
@@ -41,18 +42,20 @@ type Options struct {
 	// Git is the git program, a name or a path (NGIT_GIT_BINARY). Default "git".
 	Git string
 
-	// Processes is how many git processes may run at once; more wait (NGIT_GIT_PROCESSES). Default 32, at least slots.Least.
+	// Processes is how many git processes may run at once; more wait (NGIT_GIT_PROCESSES). Default
+	// 32, at least slots.Least.
 	Processes int
 
-	// Memory is how many bytes of memory one git process may have (NGIT_GIT_PROCESS_MEMORY). Default 4 GiB. It is enforced on
-	// Linux only.
+	// Memory is how many bytes of memory one git process may have (NGIT_GIT_PROCESS_MEMORY).
+	// Default 4 GiB. It is enforced on Linux only.
 	Memory int64
 
-	// Packs bound what a pack may have that somebody sends (NGIT_MAX_OBJECT_BYTES, NGIT_MAX_UNPACKED_BYTES). Default: 20 million
-	// objects of 512 MiB at most, 256 GiB together.
+	// Packs bound what a pack may have that somebody sends (NGIT_MAX_OBJECT_BYTES,
+	// NGIT_MAX_UNPACKED_BYTES). Default: 20 million objects of 512 MiB at most, 256 GiB together.
 	Packs packscan.Limits
 
-	// PackTime is how long git may take to check and store one pack (NGIT_GIT_PACK_TIME). Default 30 min.
+	// PackTime is how long git may take to check and store one pack (NGIT_GIT_PACK_TIME). Default
+	// 30 min.
 	PackTime time.Duration
 
 	// Log gets what went wrong where nobody waits for an answer. Default: nothing.
@@ -89,7 +92,8 @@ type Store struct {
 	fault func(step string) error // of tests: what goes wrong before a step; nil: nothing
 }
 
-// before is called between the steps of what must be whole if a process is killed in the middle of it.
+// before is called between the steps of what must be whole if a process is killed in the middle of
+// it.
 func (s *Store) before(step string) error {
 	if s.fault == nil {
 		return nil

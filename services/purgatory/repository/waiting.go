@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// waitingFolder of a repository has a file for each reference below refs/nostr/ that was pushed before its event: who pushed it,
-	// and how much it takes up.
+	// waitingFolder of a repository has a file for each reference below refs/nostr/ that was pushed
+	// before its event: who pushed it, and how much it takes up.
 	waitingFolder = "waiting"
 	// maxWaiting bounds the files that are read there, maxClientKey what is read of one.
 	maxWaiting   = 10_000
@@ -27,7 +27,8 @@ type WaitingPush struct {
 	Bytes  int64  // that it takes up
 }
 
-// SetWaiting notes durably who pushes a reference and how much it takes up. It is called before the reference is there.
+// SetWaiting notes durably who pushes a reference and how much it takes up. It is called before the
+// reference is there.
 func (r *Repo) SetWaiting(p WaitingPush) error {
 	if !nip34.IsHex64(p.Event) || p.Bytes < 0 || len(p.Client) > maxClientKey || strings.ContainsAny(p.Client, " \n") {
 		return fmt.Errorf("note a push that waits for its event: %q by %q cannot be noted", p.Event, p.Client)
@@ -47,7 +48,8 @@ func (r *Repo) SetWaiting(p WaitingPush) error {
 	return nil
 }
 
-// Waiting returns what is noted. A file that makes no sense counts as one without client and bytes. It starts no git.
+// Waiting returns what is noted. A file that makes no sense counts as one without client and bytes.
+// It starts no git.
 func (r *Repo) Waiting() ([]WaitingPush, error) {
 	folder, err := os.Open(r.in(waitingFolder))
 	if errors.Is(err, fs.ErrNotExist) {

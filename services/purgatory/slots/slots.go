@@ -1,8 +1,9 @@
-// Package slots shares out a fixed number of slots for processes among classes of work, and within a class among clients, so that
-// neither a class nor a client can keep the others waiting.
+// Package slots shares out a fixed number of slots for processes among classes of work, and within
+// a class among clients, so that neither a class nor a client can keep the others waiting.
 //
-// Each class has slots of its own that no other class can take; what is left over is taken by whoever asks. Within a class one
-// client holds at most a quarter of what the class can have, and those who wait are served one client after the other.
+// Each class has slots of its own that no other class can take; what is left over is taken by
+// whoever asks. Within a class one client holds at most a quarter of what the class can have, and
+// those who wait are served one client after the other.
 package slots
 
 import (
@@ -59,8 +60,8 @@ type holder struct {
 	client string
 }
 
-// New makes a pool of that many slots, at least [Least]. A quarter of them is the worker's own, an eighth each is for listing
-// references, for fetches and for pushes; the rest is for all.
+// New makes a pool of that many slots, at least [Least]. A quarter of them is the worker's own, an
+// eighth each is for listing references, for fetches and for pushes; the rest is for all.
 func New(total int) *Pool {
 	total = max(total, Least)
 	p := &Pool{total: total, free: total, held: map[holder]int{}}
@@ -82,10 +83,12 @@ func (p *Pool) limit(class Class) int {
 	return limit
 }
 
-// Acquire waits for n slots (1 or 2) of a class, all at once, until ctx ends. client is whose share they count towards; work of
-// our own, and that of clients who are not known, has an empty one and no share. release must be called once.
+// Acquire waits for n slots (1 or 2) of a class, all at once, until ctx ends. client is whose share
+// they count towards; work of our own, and that of clients who are not known, has an empty one and
+// no share. release must be called once.
 //
-// The error is ErrShare or ErrFull, where the line of those who wait is full, or the cause of the end of ctx.
+// The error is ErrShare or ErrFull, where the line of those who wait is full, or the cause of the
+// end of ctx.
 func (p *Pool) Acquire(ctx context.Context, class Class, client string, n int) (release func(), err error) {
 	w := &waiter{n: n, served: make(chan struct{})}
 	who := holder{class, client}

@@ -42,7 +42,8 @@ func besieged(t *testing.T, o smarthttp.Options) *house {
 	return &house{TB: t, Server: server, authority: a, registry: registry}
 }
 
-// open sends a request, or a part of one, over a connection of its own, from which nothing is read until the test ends.
+// open sends a request, or a part of one, over a connection of its own, from which nothing is read
+// until the test ends.
 func (h *house) open(client, request string) net.Conn {
 	h.Helper()
 	at, err := url.Parse(h.URL)
@@ -149,7 +150,8 @@ func TestSlowReadersDelayNobody(t *testing.T) {
 	}
 }
 
-// TestSlowReadersOfOneAddressHoldAShare where there is no room on disk, and git has to wait for them.
+// TestSlowReadersOfOneAddressHoldAShare where there is no room on disk, and git has to wait for
+// them.
 func TestSlowReadersOfOneAddressHoldAShare(t *testing.T) {
 	t.Parallel()
 	h := besieged(t, smarthttp.Options{SpoolBytes: 1 << 20, MaxPushBytes: 12 << 20})

@@ -86,7 +86,8 @@ func TestBombsAreRefusedBeforeGitSeesThem(t *testing.T) {
 	}
 }
 
-// chain is a pack of a blob and of deltas, each of which stands on the one before it and is a byte longer, and the id of the last.
+// chain is a pack of a blob and of deltas, each of which stands on the one before it and is a byte
+// longer, and the id of the last.
 func chain(size, deltas int) (pack []byte, last string) {
 	content := make([]byte, size)
 	entries := [][]byte{gittest.Blob(content)}
@@ -109,7 +110,8 @@ func TestChainIsWhatGitReads(t *testing.T) {
 	}
 }
 
-// TestGitIsEndedWhenItTakesTooLong: with a pack of 64 KiB that it needs to make 3 GB of, within all bounds.
+// TestGitIsEndedWhenItTakesTooLong: with a pack of 64 KiB that it needs to make 3 GB of, within all
+// bounds.
 func TestGitIsEndedWhenItTakesTooLong(t *testing.T) {
 	t.Parallel()
 	store, err := repository.NewStore(repository.Options{Root: filepath.Join(t.TempDir(), "git"), Processes: 5, PackTime: 100 * time.Millisecond})

@@ -12,12 +12,14 @@ import (
 const (
 	// answerMemory is how much of an answer is kept in memory before the rest goes to disk.
 	answerMemory = 256 << 10
-	// gitWaits is how long git may wait, in all, for a client to take an answer for which there is no room.
+	// gitWaits is how long git may wait, in all, for a client to take an answer for which there is
+	// no room.
 	gitWaits = 10 * time.Minute
 )
 
-// buffer stands between git, which writes an answer, and a client that reads it more slowly: in memory first, then on disk as long as
-// there is room, so that git ends and its slot is free. Where there is no room, git waits.
+// buffer stands between git, which writes an answer, and a client that reads it more slowly: in
+// memory first, then on disk as long as there is room, so that git ends and its slot is free. Where
+// there is no room, git waits.
 type buffer struct {
 	scratch func() (*os.File, error)
 	room    *holding

@@ -15,7 +15,8 @@ import (
 	"tendril.dev/services/purgatory/repository"
 )
 
-// TestPace: who keeps the lowest rate is never cut off, however long it takes, and who does not is, soon.
+// TestPace: who keeps the lowest rate is never cut off, however long it takes, and who does not is,
+// soon.
 func TestPace(t *testing.T) {
 	t.Parallel()
 	const kib = 1 << 10

@@ -9,8 +9,8 @@ import (
 // errSlow is a client that sends or takes too slowly.
 var errSlow = errors.New("slower than the lowest rate")
 
-// pace is how far a client is ahead of the lowest rate. It may fall behind by the stall, and each byte buys it time; the time in
-// which nobody waits for it does not count.
+// pace is how far a client is ahead of the lowest rate. It may fall behind by the stall, and each
+// byte buys it time; the time in which nobody waits for it does not count.
 type pace struct {
 	rate  int64 // bytes a second
 	stall time.Duration
@@ -25,7 +25,8 @@ func (o Options) pace() *pace {
 	return &pace{rate: o.MinRate, stall: o.Stall, end: time.Now().Add(o.TransferTime), credit: o.Stall}
 }
 
-// wait begins to wait until the client has taken n bytes, or for any number of bytes, n being 0. It returns until when.
+// wait begins to wait until the client has taken n bytes, or for any number of bytes, n being 0. It
+// returns until when.
 func (p *pace) wait(n int) (deadline time.Time) {
 	p.began = time.Now()
 	deadline = p.began.Add(p.credit + p.time(n))
@@ -40,7 +41,8 @@ func (p *pace) time(n int) time.Duration {
 	return time.Duration(float64(n) / float64(p.rate) * float64(time.Second))
 }
 
-// moved ends the wait: n bytes have come or gone. err is how, and is errSlow where the deadline has passed.
+// moved ends the wait: n bytes have come or gone. err is how, and is errSlow where the deadline has
+// passed.
 func (p *pace) moved(n int, err error) error {
 	p.credit += p.time(n) - time.Since(p.began)
 	p.credit = min(p.credit, p.stall)

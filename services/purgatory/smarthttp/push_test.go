@@ -403,7 +403,8 @@ func TestClientThatWaitsIsKeptAlive(t *testing.T) {
 	}
 }
 
-// TestClientThatSendsTooSlowlyIsCutOff: over a pipe in a bubble, where nobody is slow because the machine is.
+// TestClientThatSendsTooSlowlyIsCutOff: over a pipe in a bubble, where nobody is slow because the
+// machine is.
 func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 	t.Parallel()
 	const stall = time.Minute

@@ -6,8 +6,9 @@ import (
 	"tendril.dev/services/purgatory/repository"
 )
 
-// room is an amount of something that clients share: requests at once, bytes on disk. One client may have as much as is still free,
-// so that however many take all that they can, something is left for the next. Clients who are not known may have all.
+// room is an amount of something that clients share: requests at once, bytes on disk. One client
+// may have as much as is still free, so that however many take all that they can, something is left
+// for the next. Clients who are not known may have all.
 type room struct {
 	mu   sync.Mutex
 	free int64

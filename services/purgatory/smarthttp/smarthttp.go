@@ -22,12 +22,14 @@ type Authority interface {
 	// that a repository is gone which only cannot be had at the moment.
 	Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error)
 
-	// Authorize reports whether a push would be allowed now, before its pack is read. It changes nothing. A *Refusal is told to the
-	// user's terminal as it is, and so is the reason of an *Unavailable; of any other error the user only learns that there was one.
+	// Authorize reports whether a push would be allowed now, before its pack is read. It changes
+	// nothing. A *Refusal is told to the user's terminal as it is, and so is the reason of an
+	// *Unavailable; of any other error the user only learns that there was one.
 	Authorize(ctx context.Context, push PushRequest) error
 
-	// Push runs under the identifier's lock: it authorises the commands, calls receive (at most once; it runs receive-pack, and
-	// returns nil if every command was applied, else none was), then releases. Its errors are told as those of Authorize.
+	// Push runs under the identifier's lock: it authorises the commands, calls receive (at most
+	// once; it runs receive-pack, and returns nil if every command was applied, else none was),
+	// then releases. Its errors are told as those of Authorize.
 	Push(ctx context.Context, push PushRequest, receive func(ctx context.Context) error) error
 }
 
@@ -88,25 +90,29 @@ type Options struct {
 	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES). Default 4 GiB.
 	MaxPushBytes int64
 
-	// MinRate is the lowest rate at which a client must send its request and take its answer, in bytes a second
-	// (NGIT_GIT_MIN_RATE). Default 1024.
+	// MinRate is the lowest rate at which a client must send its request and take its answer, in
+	// bytes a second (NGIT_GIT_MIN_RATE). Default 1024.
 	MinRate int64
 
-	// Stall is how far a client may fall behind that rate before it is cut off (NGIT_GIT_STALL). Default 30 s.
+	// Stall is how far a client may fall behind that rate before it is cut off (NGIT_GIT_STALL).
+	// Default 30 s.
 	Stall time.Duration
 
-	// TransferTime is the longest time for a whole request, and for a whole answer (NGIT_GIT_TRANSFER_TIME). Default 6 h.
+	// TransferTime is the longest time for a whole request, and for a whole answer
+	// (NGIT_GIT_TRANSFER_TIME). Default 6 h.
 	TransferTime time.Duration
 
 	// Patience is how long a request waits for a free git process before it is answered by 503. Default 30 s.
 	Patience time.Duration
 
-	// Requests is how many requests may be under way at once, those that are being sent and those whose answer is being read
-	// included (NGIT_GIT_REQUESTS). One client may have as many as are still free. Default 1024.
+	// Requests is how many requests may be under way at once, those that are being sent and those
+	// whose answer is being read included (NGIT_GIT_REQUESTS). One client may have as many as are
+	// still free. Default 1024.
 	Requests int
 
 	// SpoolBytes is how much requests on their way in and answers on their way out may take on disk
-	// (NGIT_GIT_SPOOL_BYTES). One client may have as much as is still free. Default 16 GiB, at least twice MaxPushBytes.
+	// (NGIT_GIT_SPOOL_BYTES). One client may have as much as is still free. Default 16 GiB, at
+	// least twice MaxPushBytes.
 	SpoolBytes int64
 
 	// KeepAlive is how often a client that has sent its push and waits is told that we still work. Default 5 s.

@@ -12,8 +12,9 @@ import (
 	"tendril.dev/services/purgatory/spool"
 )
 
-// requestBody reads what a client sends, unpacked, and counts it. A client that sends too slowly is cut off, one that sends more than
-// max bytes, packed or unpacked, gets an error that is netguard.ErrTooLarge.
+// requestBody reads what a client sends, unpacked, and counts it. A client that sends too slowly is
+// cut off, one that sends more than max bytes, packed or unpacked, gets an error that is
+// netguard.ErrTooLarge.
 func (x *exchange) requestBody(max int64) (io.Reader, error) {
 	raw := netguard.LimitBody(&timedBody{x: x, pace: x.options.pace()}, max)
 	switch encoding := strings.ToLower(x.r.Header.Get("Content-Encoding")); encoding {

@@ -18,7 +18,8 @@ const (
 	uploadPack  = "git-upload-pack"
 	receivePack = "git-receive-pack"
 
-	// maxNegotiation bounds the wants and haves of one request of a fetch: of a repository with 100,000 references they are 5 MB.
+	// maxNegotiation bounds the wants and haves of one request of a fetch: of a repository with
+	// 100,000 references they are 5 MB.
 	maxNegotiation = 16 << 20
 	// requestMemory is how much of a request is kept in memory before it is written to disk.
 	requestMemory = 256 << 10

@@ -1,5 +1,5 @@
-// Package spool keeps bytes that arrive until they are all there: a little in memory, more in a scratch file. Whoever sends slowly
-// keeps no process and no lock meanwhile.
+// Package spool keeps bytes that arrive until they are all there: a little in memory, more in a
+// scratch file. Whoever sends slowly keeps no process and no lock meanwhile.
 package spool
 
 import (
@@ -15,7 +15,8 @@ type Spool struct {
 	Memory int
 	// Scratch opens the file, when it is needed.
 	Scratch func() (*os.File, error)
-	// Grow is called before more bytes go to disk. Its error ends the writing. nil: there is no bound.
+	// Grow is called before more bytes go to disk. Its error ends the writing. nil: there is no
+	// bound.
 	Grow func(bytes int64) error
 
 	head bytes.Buffer

@@ -1,8 +1,9 @@
-// Package throttle keeps us polite and fair. Polite: so many requests at once and so many in any minute
-// to one git server, and a queue of identifiers for each server that is busy (spec/purgatory.md, Path
-// 2). Fair: so many requests at once in all, of which no owner of servers, no network, no author of
-// announcements and no client has more than a quarter; who had no turn for the longest time is next.
-// It is driven by triggers (a request ends, an identifier joins, the minute moves on) and never polls.
+// Package throttle keeps us polite and fair. Polite: so many requests at once and so many in any
+// minute to one git server, and a queue of identifiers for each server that is busy
+// (spec/purgatory.md, Path 2). Fair: so many requests at once in all, of which no owner of servers,
+// no network, no author of announcements and no client has more than a quarter; who had no turn for
+// the longest time is next. It is driven by triggers (a request ends, an identifier joins, the
+// minute moves on) and never polls.
 package throttle
 
 import (
@@ -28,8 +29,8 @@ type Limits struct {
 	AtOnce  int              // requests at once to all servers together
 }
 
-// Share says among how many workers the limits of servers are divided, so that they hold for the whole
-// deployment, and which of them this one is (from 0).
+// Share says among how many workers the limits of servers are divided, so that they hold for the
+// whole deployment, and which of them this one is (from 0).
 type Share func() (place, workers int)
 
 // Throttle admits requests. It is safe for concurrent use.
@@ -88,8 +89,8 @@ func (t *Throttle) Close() {
 	}
 }
 
-// Try admits a request to a server, on behalf of those who named it, if it may be made now and nobody
-// waits for that server. The turn must be ended when the request has.
+// Try admits a request to a server, on behalf of those who named it, if it may be made now and
+// nobody waits for that server. The turn must be ended when the request has.
 func (t *Throttle) Try(name string, who Who) (turn *Turn, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -106,8 +107,8 @@ func (t *Throttle) Try(name string, who Who) (turn *Turn, ok bool) {
 	return t.admit(d, h, m), true
 }
 
-// Join puts an identifier into a server's queue. serve is called once, in a goroutine of its own, when
-// its turn has come, and must end the turn. One that is queued already keeps its place.
+// Join puts an identifier into a server's queue. serve is called once, in a goroutine of its own,
+// when its turn has come, and must end the turn. One that is queued already keeps its place.
 func (t *Throttle) Join(name, identifier string, who Who, serve func(*Turn)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -202,8 +203,8 @@ func (turn *Turn) End() {
 }
 
 // Reached says at which address the server of the request was found. It reports whether the request
-// may go on: not if others to the same network have its share already, for any number of names lead to
-// one address. That is known the next time.
+// may go on: not if others to the same network have its share already, for any number of names lead
+// to one address. That is known the next time.
 func (turn *Turn) Reached(addr netip.Addr) bool {
 	t, network := turn.throttle, networkOf(addr)
 	t.mu.Lock()

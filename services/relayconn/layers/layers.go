@@ -54,8 +54,9 @@ func tagged(values []string, names ...string) []nostr.Filter {
 	return filters
 }
 
-// states gives filters for each hundred state-only repositories: their identifiers, by anyone who maintains one of them, a hundred of these in
-// each. What this lets in too much is ingest's to refuse.
+// states gives filters for each hundred state-only repositories: their identifiers, by anyone who
+// maintains one of them, a hundred of these in each. What this lets in too much is ingest's to
+// refuse.
 func states(wanted map[string][]string) []nostr.Filter {
 	var filters []nostr.Filter
 	for chunk := range slices.Chunk(slices.Sorted(maps.Keys(wanted)), perFilter) {

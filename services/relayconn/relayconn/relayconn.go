@@ -103,7 +103,8 @@ func rulesOf(s config.Sync) relay.Rules {
 	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	dead, naughty, longest := s.DeadAfter, time.Duration(s.NaughtyHours)*time.Hour, seconds(s.MaxBackoffSeconds)
 	return relay.Rules{
-		// A relay that is a target is tried, and its state written, at least once in the longest of these times.
+		// A relay that is a target is tried, and its state written, at least once in the longest of
+		// these times.
 		StateKept: max(dead, naughty, longest, s.ReconnectWindow) + 2*time.Hour,
 		Session: session.Rules{
 			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Settle: millis(s.BatchWindowMillis) + time.Second,

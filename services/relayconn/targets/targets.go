@@ -19,8 +19,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// Less knows the relays that only announcements in purgatory list. Where a worker has no room for all relays, they give way. It is safe for
-// concurrent use; the zero value knows none.
+// Less knows the relays that only announcements in purgatory list. Where a worker has no room for
+// all relays, they give way. It is safe for concurrent use; the zero value knows none.
 type Less struct {
 	mu    sync.Mutex
 	names map[string]bool
@@ -51,9 +51,10 @@ func (l *Less) set(name string, less bool) (changed bool) {
 	return true
 }
 
-// Relays tells the names (as proto.EncodeRelay writes them) of all relays that are targets, the whole list whenever it has changed, until ctx ends.
-// A list that nobody has taken yet is replaced by the next; names must have room for one. It keeps less in step, and tells the list again
-// when that changes. read says how far the stream has been read.
+// Relays tells the names (as proto.EncodeRelay writes them) of all relays that are targets, the
+// whole list whenever it has changed, until ctx ends. A list that nobody has taken yet is replaced
+// by the next; names must have room for one. It keeps less in step, and tells the list again when
+// that changes. read says how far the stream has been read.
 func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names chan []string, less *Less, read *progress.Progress) error {
 	wanted := map[string]bool{}
 	changed := false

@@ -131,8 +131,9 @@ func TestRelays(t *testing.T) {
 	}
 }
 
-// TestWhatOnlyPurgatoryListsIsLess: a relay of which only states are wanted gives way, until something else is wanted of it; a bootstrap relay,
-// and one whose target an earlier version wrote, do not.
+// TestWhatOnlyPurgatoryListsIsLess: a relay of which only states are wanted gives way, until
+// something else is wanted of it; a bootstrap relay, and one whose target an earlier version wrote,
+// do not.
 func TestWhatOnlyPurgatoryListsIsLess(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

@@ -70,7 +70,8 @@ func Repo(t testing.TB, s *repository.Store, identifier string) *repository.Repo
 	return r
 }
 
-// FirstBranch is the branch that HEAD follows in a repository that git makes with its own defaults (its full name).
+// FirstBranch is the branch that HEAD follows in a repository that git makes with its own defaults
+// (its full name).
 func FirstBranch(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()

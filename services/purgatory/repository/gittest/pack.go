@@ -31,7 +31,8 @@ func Raw(kind byte, size int64, content []byte) []byte {
 // Blob is an entry that is a blob.
 func Blob(content []byte) []byte { return Raw(3, int64(len(content)), content) }
 
-// Zeros is an entry of that many zeros. It is put together from pieces, for deflating gigabytes takes long.
+// Zeros is an entry of that many zeros. It is put together from pieces, for deflating gigabytes
+// takes long.
 func Zeros(kind byte, size int64) []byte {
 	const piece = 1 << 20
 	entry := append(entryHeader(kind, size), 0x78, 0x9c)
