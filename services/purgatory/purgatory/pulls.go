@@ -38,6 +38,7 @@ type pulls struct {
 
 type pullsOf struct {
 	checked   bool                 // what was accepted before was looked at
+	ids       map[string]bool      // those that at has for this identifier
 	owed      map[string]time.Time // event id → since when
 	withdrawn map[string]bool      // ids that were accepted and are not any more
 }
@@ -49,7 +50,7 @@ func newPulls() *pulls {
 func (p *pulls) of(identifier string) *pullsOf {
 	one := p.by[identifier]
 	if one == nil {
-		one = &pullsOf{owed: map[string]time.Time{}, withdrawn: map[string]bool{}}
+		one = &pullsOf{ids: map[string]bool{}, owed: map[string]time.Time{}, withdrawn: map[string]bool{}}
 		p.by[identifier] = one
 	}
 	return one
@@ -65,6 +66,7 @@ func (p *pulls) note(identifier, id string, owed bool, now time.Time) {
 	}
 	p.at[id][identifier] = true
 	one := p.of(identifier)
+	one.ids[id] = true
 	if _, already := one.owed[id]; owed && !already && len(one.owed) < maxOwed {
 		one.owed[id] = now
 	}
@@ -109,6 +111,7 @@ func (p *pulls) withdraw(id string) (identifiers []string) {
 	defer p.mu.Unlock()
 	for identifier := range p.at[id] {
 		one := p.of(identifier)
+		delete(one.ids, id)
 		delete(one.owed, id)
 		one.withdrawn[id] = true
 		identifiers = append(identifiers, identifier)
@@ -147,29 +150,32 @@ func (p *pulls) recheck(identifier string) {
 func (p *pulls) forget(identifier string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if one := p.by[identifier]; one != nil {
-		for id := range one.owed {
-			p.leave(id, func(at string) bool { return at == identifier })
+	p.leave(identifier)
+}
+
+// leave forgets an identifier and the events that are known for its sake alone. p.mu is held.
+func (p *pulls) leave(identifier string) {
+	one := p.by[identifier]
+	if one == nil {
+		return
+	}
+	for id := range one.ids {
+		delete(p.at[id], identifier)
+		if len(p.at[id]) == 0 {
+			delete(p.at, id)
 		}
 	}
 	delete(p.by, identifier)
-}
-
-func (p *pulls) leave(id string, gone func(identifier string) bool) {
-	maps.DeleteFunc(p.at[id], func(identifier string, _ bool) bool { return gone(identifier) })
-	if len(p.at[id]) == 0 {
-		delete(p.at, id)
-	}
 }
 
 // drop forgets the identifiers of a shard.
 func (p *pulls) drop(shard int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	gone := func(identifier string) bool { return proto.ShardOf(identifier) == shard }
-	maps.DeleteFunc(p.by, func(identifier string, _ *pullsOf) bool { return gone(identifier) })
-	for id := range p.at {
-		p.leave(id, gone)
+	for identifier := range p.by {
+		if proto.ShardOf(identifier) == shard {
+			p.leave(identifier)
+		}
 	}
 }
 
