@@ -34,6 +34,8 @@ const (
 	SubjectWriterTurn = "grasp.writer.turn"
 	// SubjectQueryIDs is the micro service that answers with the ids (known, held, rejected) for a filter.
 	SubjectQueryIDs = "grasp.query.ids"
+	// ServiceQuery is the name of that micro service.
+	ServiceQuery = "grasp-query"
 
 	// HeldMarkKey is the key in the bucket grasp-held that a new writer marks, for the same reason. Keys of held events begin
 	// with a shard number and never meet it.

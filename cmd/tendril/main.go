@@ -13,8 +13,9 @@ import (
 )
 
 type grammar struct {
-	Up      up      `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
-	Version version `cmd:"" help:"Print the version."`
+	Up      up            `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
+	Logins  loginsCommand `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
+	Version version       `cmd:"" help:"Print the version."`
 
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version and exit."`
 }

@@ -49,7 +49,7 @@ type Known struct {
 // micro service protocol's error headers is the end too, of an answer that is not whole.
 func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) error {
 	service, err := micro.AddService(conn, micro.Config{
-		Name: "grasp-query", Version: "1.0.0",
+		Name: proto.ServiceQuery, Version: "1.0.0",
 		Description: "ids of events that need not be fetched: accepted, held, rejected",
 	})
 	if err != nil {

@@ -1,0 +1,232 @@
+package proto
+
+import (
+	"slices"
+	"time"
+)
+
+// Users of the NATS server, one for each service: its name is the service's.
+const (
+	UserGateway   = "gateway"
+	UserIngest    = "ingest"
+	UserPurgatory = GroupShards
+	UserDiscovery = "discovery"
+	UserRelayconn = GroupRelays
+	// UserOperator is for people: it reads everything and writes nothing.
+	UserOperator = "operator"
+	// UserTendril is for a process that runs several services over one connection. It may do what
+	// each of them may.
+	UserTendril = "tendril"
+)
+
+// AnswerTime is how long a service may answer a request that it was sent. Questions wait in turn,
+// and the longest answer takes a minute.
+const AnswerTime = 5 * time.Minute
+
+// Permissions are what a user may do on the NATS server. Subjects may have wildcards. What is not
+// allowed is refused.
+type Permissions struct {
+	User      string
+	Publish   []string
+	Subscribe []string
+	// Answers: the user may also publish to the reply subject of any message that it was sent, for
+	// [AnswerTime].
+	Answers bool
+}
+
+// Users gives every user and what it may do, in a fixed order. NATS cannot check everything; what
+// is left open is described in docs/security.md.
+func Users() []Permissions {
+	services := []Permissions{gateway(), ingest(), purgatory(), discovery(), relayconn()}
+	all := Permissions{User: UserTendril}
+	for i, s := range services {
+		all.Publish = append(all.Publish, s.Publish...)
+		all.Subscribe = append(all.Subscribe, s.Subscribe...)
+		all.Answers = all.Answers || s.Answers
+		services[i].Subscribe = append(s.Subscribe, InboxPrefix(s.User)+".>")
+	}
+	all.Subscribe = append(all.Subscribe, InboxPrefix(UserTendril)+".>")
+	users := append(services, operator(), all)
+	for i := range users {
+		users[i].Publish, users[i].Subscribe = sorted(users[i].Publish), sorted(users[i].Subscribe)
+	}
+	return users
+}
+
+// InboxPrefix begins the subjects on which a user gets the answers to its requests. Each has its
+// own, so that no service reads what another is answered.
+func InboxPrefix(user string) string { return "_INBOX." + user }
+
+func gateway() Permissions {
+	return Permissions{
+		User:      UserGateway,
+		Publish:   join(followStream(StreamEvents), offer(LaneUser), watchGroup(GroupShards)),
+		Subscribe: verdicts(),
+	}
+}
+
+func purgatory() Permissions {
+	return Permissions{
+		User: UserPurgatory,
+		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), offer(LaneRelease),
+			joinGroup(GroupShards), []string{prefixGit + ">"}),
+		Subscribe: verdicts(),
+	}
+}
+
+func discovery() Permissions {
+	return Permissions{
+		User: UserDiscovery,
+		Publish: join(followStream(StreamEvents), watchBucket(BucketHeld, ">"), followStream(StreamTargets),
+			[]string{prefixTarget + ">"}),
+	}
+}
+
+func relayconn() Permissions {
+	return Permissions{
+		User: UserRelayconn,
+		Publish: join(followStream(StreamEvents), followStream(StreamTargets),
+			offer(LaneSyncLive, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
+			getKey(BucketRelays, ">"), []string{KVSubject(BucketRelays, ">")}),
+		Subscribe: verdicts(),
+	}
+}
+
+// ingest makes every stream, bucket and durable consumer, writes the log and what belongs to it,
+// and answers queries for ids. It may also restore the streams from a backup.
+func ingest() Permissions {
+	p := Permissions{
+		User: UserIngest,
+		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), followStream(StreamRejected),
+			[]string{
+				prefixEvent + ">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected + ">",
+				prefixVerdict + "*", SubjectWriterTurn,
+				api("CONSUMER.UNPIN", StreamWriter, ConsumerTurn),
+				// For candidates and the turn. The whole space, because the server otherwise keeps in
+				// mind the reply subject of every message of the log that it sends, as one that may
+				// be answered.
+				jsAck + ">",
+			}),
+		Subscribe: []string{SubjectQueryIDs},
+		Answers:   true,
+	}
+	for _, cfg := range Streams(DefaultSizing()) {
+		p.Publish = append(p.Publish, api("STREAM.INFO", cfg.Name), api("STREAM.CREATE", cfg.Name), api("STREAM.UPDATE", cfg.Name),
+			api("STREAM.RESTORE", cfg.Name), "$JS.SNAPSHOT.RESTORE."+cfg.Name+".*")
+	}
+	for _, name := range Retired() {
+		p.Publish = append(p.Publish, api("STREAM.DELETE", name))
+	}
+	for stream, consumers := range Consumers(DefaultSizing()) {
+		for _, cfg := range consumers {
+			p.Publish = append(p.Publish, api("CONSUMER.CREATE", stream, cfg.Durable), api("CONSUMER.INFO", stream, cfg.Durable),
+				api("CONSUMER.MSG.NEXT", stream, cfg.Durable))
+		}
+	}
+	for _, verb := range []string{"PING", "INFO", "STATS"} {
+		p.Subscribe = append(p.Subscribe, microAPI+verb, microAPI+verb+"."+ServiceQuery, microAPI+verb+"."+ServiceQuery+".*")
+	}
+	return p
+}
+
+// operator may listen to everything, so that `nats sub '>'` and the programs of the nats command
+// line work without more. On streams of candidates and on the writer's turn it may make no
+// consumer: there, who reads takes away.
+func operator() Permissions {
+	p := Permissions{
+		User: UserOperator,
+		Publish: []string{
+			jsAPI + "INFO", jsAPI + "STREAM.NAMES", jsAPI + "STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
+			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"),
+			api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST", "*"), api("CONSUMER.INFO", "*", "*"),
+			SubjectQueryIDs, microAPI + ">",
+		},
+		Subscribe: []string{">"},
+	}
+	for _, cfg := range Streams(DefaultSizing()) {
+		if len(Consumers(DefaultSizing())[cfg.Name]) > 0 {
+			continue
+		}
+		p.Publish = append(p.Publish, api("CONSUMER.CREATE", cfg.Name, ">"), api("CONSUMER.MSG.NEXT", cfg.Name, "*"),
+			api("STREAM.SNAPSHOT", cfg.Name), "$JS.SNAPSHOT.ACK."+cfg.Name+".>")
+		p.Publish = append(p.Publish, flowControl(cfg.Name)...)
+	}
+	return p
+}
+
+// Prefixes of NATS itself.
+const (
+	jsAPI    = "$JS.API."
+	jsAck    = "$JS.ACK."
+	jsFlow   = "$JS.FC."
+	microAPI = "$SRV."
+)
+
+// api is a subject of JetStream's API.
+func api(verb string, tokens ...string) string {
+	subject := jsAPI + verb
+	for _, t := range tokens {
+		subject += "." + t
+	}
+	return subject
+}
+
+// readBy allows consumers of a stream that nobody else needs to know: whose name does not matter
+// and which leave nothing behind. filter is the one subject that they ask for; ">" for any, or none.
+func readBy(stream, filter string) []string {
+	return []string{api("STREAM.INFO", stream), api("CONSUMER.CREATE", stream, "*", filter), api("CONSUMER.DELETE", stream, "*")}
+}
+
+// followStream allows to follow a stream as lib/bus and lib/eventdb do, whole or by subject, and to
+// ask for its last message.
+func followStream(stream string) []string {
+	return append(readBy(stream, ">"), api("CONSUMER.CREATE", stream, "*"), api("CONSUMER.MSG.NEXT", stream, "*"),
+		api("DIRECT.GET", stream, ">"))
+}
+
+// watchBucket allows to watch keys of a bucket: by a consumer that pushes, which asks now and then
+// whether its reader keeps up.
+func watchBucket(bucket, keys string) []string {
+	stream := KVStream(bucket)
+	return join(readBy(stream, KVSubject(bucket, keys)), flowControl(stream), getKey(bucket, ">"))
+}
+
+// flowControl allows to answer a stream's consumers that push, in both forms that servers have.
+func flowControl(stream string) []string {
+	return []string{jsFlow + stream + ".>", jsFlow + "*.*." + stream + ".>"}
+}
+
+// getKey allows to read single keys of a bucket.
+func getKey(bucket, keys string) []string {
+	stream := KVStream(bucket)
+	return []string{api("STREAM.INFO", stream), api("DIRECT.GET", stream, KVSubject(bucket, keys))}
+}
+
+// watchGroup allows to see who of a group is there and who works on what.
+func watchGroup(group string) []string {
+	return join(watchBucket(BucketWorkers, ClaimKey(group, ">")), watchBucket(BucketClaims, ClaimKey(group, ">")))
+}
+
+// joinGroup allows to be a worker of a group and to claim its keys.
+func joinGroup(group string) []string {
+	keys := ClaimKey(group, ">")
+	return append(watchGroup(group), KVSubject(BucketWorkers, keys), KVSubject(BucketClaims, keys))
+}
+
+// offer allows to hand candidates to ingest.
+func offer(lanes ...Lane) (subjects []string) {
+	for _, l := range lanes {
+		subjects = append(subjects, l.Subject())
+	}
+	return subjects
+}
+
+// verdicts are where those who offer candidates are told how they ended. Each sender has a subject
+// of its own below it, which nobody can know beforehand.
+func verdicts() []string { return []string{prefixVerdict + "*"} }
+
+func join(lists ...[]string) []string { return slices.Concat(lists...) }
+
+func sorted(subjects []string) []string {
+	return slices.Compact(slices.Sorted(slices.Values(subjects)))
+}
