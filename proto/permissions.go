@@ -53,6 +53,16 @@ func Users() []Permissions {
 	return users
 }
 
+// PermissionsOf gives what a user may do; nothing if there is no such user.
+func PermissionsOf(user string) Permissions {
+	for _, p := range Users() {
+		if p.User == user {
+			return p
+		}
+	}
+	return Permissions{}
+}
+
 // InboxPrefix begins the subjects on which a user gets the answers to its requests. Each has its
 // own, so that no service reads what another is answered.
 func InboxPrefix(user string) string { return "_INBOX." + user }
@@ -60,7 +70,7 @@ func InboxPrefix(user string) string { return "_INBOX." + user }
 func gateway() Permissions {
 	return Permissions{
 		User:      UserGateway,
-		Publish:   join(followStream(StreamEvents), offer(LaneUser), watchGroup(GroupShards)),
+		Publish:   join(followStream(StreamEvents), offer(StreamUser, LaneUser), watchGroup(GroupShards)),
 		Subscribe: verdicts(),
 	}
 }
@@ -68,7 +78,7 @@ func gateway() Permissions {
 func purgatory() Permissions {
 	return Permissions{
 		User: UserPurgatory,
-		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), offer(LaneRelease),
+		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), offer(StreamRelease, LaneRelease),
 			joinGroup(GroupShards), []string{prefixGit + ">"}),
 		Subscribe: verdicts(),
 	}
@@ -86,7 +96,7 @@ func relayconn() Permissions {
 	return Permissions{
 		User: UserRelayconn,
 		Publish: join(followStream(StreamEvents), followStream(StreamTargets),
-			offer(LaneSyncLive, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
+			offer(StreamSync, LaneSyncLive, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
 			getKey(BucketRelays, ">"), []string{KVSubject(BucketRelays, ">")}),
 		Subscribe: verdicts(),
 	}
@@ -213,8 +223,9 @@ func joinGroup(group string) []string {
 	return append(watchGroup(group), KVSubject(BucketWorkers, keys), KVSubject(BucketClaims, keys))
 }
 
-// offer allows to hand candidates to ingest.
-func offer(lanes ...Lane) (subjects []string) {
+// offer allows to hand candidates to ingest, through the stream of these lanes.
+func offer(stream string, lanes ...Lane) []string {
+	subjects := []string{api("STREAM.INFO", stream)}
 	for _, l := range lanes {
 		subjects = append(subjects, l.Subject())
 	}

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/alecthomas/kong v1.17.0
 	tendril.dev/lib v0.0.0
+	tendril.dev/proto v0.0.0
 	tendril.dev/services/discovery v0.0.0
 	tendril.dev/services/gateway v0.0.0
 	tendril.dev/services/ingest v0.0.0
@@ -86,7 +87,6 @@ require (
 	golang.org/x/time v0.16.0 // indirect
 	google.golang.org/protobuf v1.36.12 // indirect
 	gopkg.in/warnings.v0 v0.1.2 // indirect
-	tendril.dev/proto v0.0.0 // indirect
 )
 
 replace (

@@ -10,6 +10,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/obs"
+	"tendril.dev/proto"
 )
 
 // lookAround is how often the greeting looks whether everything is ready.
@@ -47,7 +48,11 @@ func welcome(n *node.Node) string {
 	case s.NATSURL != "":
 		line("NATS", bus.Redacted(s.NATSURL))
 	case n.Bus.ClientURL() != "":
-		line("NATS", n.Bus.ClientURL()+" (nats sub 'grasp.>' -s "+n.Bus.ClientURL()+")")
+		command := "nats sub 'grasp.>' -s " + n.Bus.ClientURL()
+		if s.NATSPassword != "" {
+			command += " --user=" + proto.UserOperator + " --password=…"
+		}
+		line("NATS", n.Bus.ClientURL()+" ("+command+")")
 	default:
 		line("NATS", "embedded, listening nowhere (NGIT_NATS_LISTEN)")
 	}

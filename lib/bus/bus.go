@@ -20,21 +20,30 @@ import (
 
 // Options says which bus to open.
 type Options struct {
-	URL    string // of a NATS server; empty: one is embedded
-	Creds  string // credentials file for URL
 	Name   string // of this connection, seen in the server's reports
-	Dir    string // the embedded server's store; empty: in memory (with proto.Sizing.MemoryOnly) or a temporary folder
-	Listen string // where the embedded server listens for operators, "host:port"; empty or "none": nowhere
 	Sizing proto.Sizing
 	Log    *slog.Logger
+
+	URL       string // of a NATS server; empty: one is embedded
+	LoginFile string // "user:password" for URL, read at every connect
+	Creds     string // credentials file for URL
+	CA        string // file of the certificates that the server's must be signed by; empty: the system's
+	Cert, Key string // files of our own certificate, for a server that wants one
+	Role      string // whose inboxes to use where no login says it; empty: anybody's
+
+	Dir      string // the embedded server's store; empty: in memory (with proto.Sizing.MemoryOnly) or a temporary folder
+	Listen   string // where the embedded server listens for operators, "host:port"; empty or "none": nowhere
+	Password string // of the user "operator" there, who may read everything; empty: everybody may do everything
 }
 
 // Bus is an open connection to JetStream, and the server behind it where that is embedded.
 type Bus struct {
-	Conn   *nats.Conn
-	JS     jetstream.JetStream
-	sizing proto.Sizing
-	server *server.Server // nil: remote
+	Conn    *nats.Conn
+	JS      jetstream.JetStream
+	sizing  proto.Sizing
+	refused refused
+	server  *server.Server // nil: remote
+	inside  string         // password of this process at the embedded server; empty: it needs none
 
 	temporary string // the embedded server's folder, if it goes with the server
 
@@ -54,42 +63,15 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 	}
 	b := &Bus{memory: map[string]time.Time{}, lost: make(chan error, 1), sizing: o.Sizing}
 	b.open, b.close = context.WithCancel(context.Background())
-	conn := []nats.Option{
-		nats.Name(o.Name),
-		nats.MaxReconnects(-1),
-		nats.ReconnectWait(250 * time.Millisecond),
-		nats.RetryOnFailedConnect(false),
-		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
-			if err != nil {
-				o.Log.Warn("bus disconnected", "error", err)
-			}
-		}),
-		nats.ReconnectHandler(func(*nats.Conn) {
-			o.Log.Info("bus reconnected")
-			go b.checkMemory(b.open)
-		}),
-		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
-			subject := ""
-			if sub != nil {
-				subject = sub.Subject
-			}
-			o.Log.Warn("bus error", "subject", subject, "error", err)
-		}),
-	}
-	url := o.URL
-	if url == "" {
-		if err := b.startEmbedded(o); err != nil {
-			b.Close()
-			return nil, err
-		}
-		conn = append(conn, nats.InProcessServer(b.server))
-	} else if o.Creds != "" {
-		conn = append(conn, nats.UserCredentials(o.Creds))
-	}
-	var err error
-	if b.Conn, err = nats.Connect(url, conn...); err != nil {
+	conn := b.connectOptions(o)
+	way, err := b.way(o)
+	if err != nil {
 		b.Close()
-		return nil, fmt.Errorf("connect to NATS %s: %w", Redacted(url), err)
+		return nil, err
+	}
+	if b.Conn, err = nats.Connect(o.URL, append(conn, way...)...); err != nil {
+		b.Close()
+		return nil, connectError(o, err)
 	}
 	if b.JS, err = jetstream.New(b.Conn); err != nil {
 		b.Close()
@@ -100,6 +82,18 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 		return nil, err
 	}
 	return b, nil
+}
+
+// way gives the options by which the connection reaches its server, and starts that if it is
+// embedded.
+func (b *Bus) way(o Options) ([]nats.Option, error) {
+	if o.URL != "" {
+		return remoteOptions(o)
+	}
+	if err := b.startEmbedded(o); err != nil {
+		return nil, err
+	}
+	return b.embeddedOptions(), nil
 }
 
 // Close drains the connection, then stops the embedded server, which has then written everything.

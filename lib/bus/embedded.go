@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,6 +12,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"golang.org/x/crypto/bcrypt"
+
+	"tendril.dev/proto"
 )
 
 // startEmbedded starts the embedded server in its folder, which is one to be thrown away if none is given.
@@ -24,13 +29,61 @@ func (b *Bus) startEmbedded(o Options) error {
 	} else if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the folder of the embedded NATS: %w", err)
 	}
+	var users []*server.User
 	var err error
-	b.server, err = startServer(o)
+	if o.Password != "" {
+		b.inside = rand.Text()
+		if users, err = embeddedUsers(o.Password, b.inside); err != nil {
+			return err
+		}
+	}
+	b.server, err = startServer(o, users)
 	return err
 }
 
-// startServer starts the embedded NATS server in o.Dir. JetStream syncs every write: durable before done (design.md, fifth idea).
-func startServer(o Options) (*server.Server, error) {
+// insideUser is this process at an embedded server that has users.
+const insideUser = proto.UserTendril
+
+// embeddedOptions are those of this process's own connection to the embedded server.
+func (b *Bus) embeddedOptions() []nats.Option {
+	options := []nats.Option{nats.InProcessServer(b.server)}
+	if b.inside != "" {
+		options = append(options, nats.UserInfo(insideUser, b.inside))
+	}
+	return options
+}
+
+// embeddedUsers are the users of an embedded server with a password: the operator, and this process,
+// which may do everything and whose password is random. A person has chosen the operator's, so
+// trying one costs what bcrypt usually costs.
+func embeddedUsers(operator, inside string) (users []*server.User, err error) {
+	for _, u := range []struct {
+		name, password string
+		cost           int
+		permissions    *server.Permissions
+	}{
+		{insideUser, inside, bcrypt.MinCost, nil},
+		{proto.UserOperator, operator, bcrypt.DefaultCost, operatorPermissions()},
+	} {
+		hash, err := bcrypt.GenerateFromPassword([]byte(u.password), u.cost)
+		if err != nil {
+			return nil, fmt.Errorf("hash the password of NATS user %s: %w", u.name, err)
+		}
+		users = append(users, &server.User{Username: u.name, Password: string(hash), Permissions: u.permissions})
+	}
+	return users, nil
+}
+
+func operatorPermissions() *server.Permissions {
+	p := proto.PermissionsOf(proto.UserOperator)
+	return &server.Permissions{
+		Publish: &server.SubjectPermission{Allow: p.Publish}, Subscribe: &server.SubjectPermission{Allow: p.Subscribe},
+	}
+}
+
+// startServer starts the embedded NATS server in o.Dir; without users everybody may do everything. JetStream syncs every write:
+// durable before done (design.md, fifth idea).
+func startServer(o Options, users []*server.User) (*server.Server, error) {
 	opts := &server.Options{
 		ServerName: "tendril",
 		JetStream:  true,
@@ -39,6 +92,7 @@ func startServer(o Options) (*server.Server, error) {
 		DontListen: true,
 		NoSigs:     true,
 		MaxPayload: 1 << 20,
+		Users:      users,
 	}
 	if o.Listen != "" && o.Listen != "none" {
 		host, port, err := net.SplitHostPort(o.Listen)

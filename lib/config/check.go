@@ -115,10 +115,38 @@ func (s Storage) check() error {
 	return nil
 }
 
+// maxPassword is the longest password that bcrypt takes, in bytes.
+const maxPassword = 72
+
+// warnings tells of an embedded NATS that others may reach and everybody may write to.
+func (b Bus) warnings() []string {
+	host, _, err := net.SplitHostPort(b.NATSListen)
+	if b.NATSURL != "" || b.NATSPassword != "" || err != nil {
+		return nil
+	}
+	if address, err := netip.ParseAddr(host); host == "localhost" || err == nil && address.IsLoopback() {
+		return nil
+	}
+	return []string{fmt.Sprintf("NGIT_NATS_LISTEN is %q and NGIT_NATS_PASSWORD is not set: whoever reaches this address can read and write everything; "+
+		"set a password, or listen on 127.0.0.1 only", b.NATSListen)}
+}
+
 func (b Bus) check() error {
 	replicas := strconv.Itoa(b.NATSReplicas)
 	if !slices.Contains([]int{1, 3, 5}, b.NATSReplicas) {
 		return &Error{"NGIT_NATS_REPLICAS", replicas, "want 1, 3 or 5"}
+	}
+	if b.NATSLoginFile != "" && b.NATSCreds != "" {
+		return &Error{"NGIT_NATS_LOGIN_FILE", b.NATSLoginFile, "want either this or NGIT_NATS_CREDS, not both"}
+	}
+	if b.NATSCert != "" && b.NATSKey == "" {
+		return &Error{"NGIT_NATS_CERT", b.NATSCert, "want its key in NGIT_NATS_KEY as well"}
+	}
+	if b.NATSKey != "" && b.NATSCert == "" {
+		return &Error{"NGIT_NATS_KEY", b.NATSKey, "want its certificate in NGIT_NATS_CERT as well"}
+	}
+	if len(b.NATSPassword) > maxPassword {
+		return &Error{"NGIT_NATS_PASSWORD", "", fmt.Sprintf("is too long (its value is not shown): want at most %d bytes", maxPassword)}
 	}
 	if b.NATSURL == "" {
 		if b.NATSReplicas != 1 {

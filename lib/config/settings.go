@@ -56,9 +56,14 @@ type Storage struct {
 // Bus says which NATS to use.
 type Bus struct {
 	NATSURL        string        `env:"NGIT_NATS_URL" name:"nats-url" help:"URL of a NATS server with JetStream. Empty: one is embedded."`
+	NATSLoginFile  string        `env:"NGIT_NATS_LOGIN_FILE" name:"nats-login-file" placeholder:"FILE" help:"Login for NATS: a file with one line, user:password. It is read again at every connect, so that a new password needs no restart. 'tendril logins' makes such files."`
 	NATSCreds      string        `env:"NGIT_NATS_CREDS" name:"nats-creds" help:"Credentials file for NATS."`
+	NATSCA         string        `env:"NGIT_NATS_CA" name:"nats-ca" placeholder:"FILE" help:"Certificates (PEM) of which one must have signed that of the NATS server; the connection is then always encrypted. Empty: those of the system, with a URL tls://…."`
+	NATSCert       string        `env:"NGIT_NATS_CERT" name:"nats-cert" placeholder:"FILE" help:"Own certificate (PEM) for a NATS server that wants one."`
+	NATSKey        string        `env:"NGIT_NATS_KEY" name:"nats-key" placeholder:"FILE" help:"Key (PEM) of NGIT_NATS_CERT."`
 	NATSReplicas   int           `env:"NGIT_NATS_REPLICAS" name:"nats-replicas" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen     string        `env:"NGIT_NATS_LISTEN" name:"nats-listen" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
+	NATSPassword   string        `env:"NGIT_NATS_PASSWORD" name:"nats-password" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write nothing; nobody else is let in. Empty: whoever can connect may do everything."`
 	CandidateBytes int64         `env:"NGIT_CANDIDATE_QUEUE_BYTES" name:"candidate-queue-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Bound of each queue of undecided events, in bytes: users' events, releases from purgatory, synced events. A full queue slows its senders down. Less than 2 MiB is taken as 2 MiB, so that the largest event fits."`
 	WorkerTTL      time.Duration `env:"NGIT_WORKER_TTL" name:"worker-ttl" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
 	WriterTTL      time.Duration `env:"NGIT_WRITER_TTL" name:"writer-ttl" default:"5s" min:"100ms" max:"1h" help:"A writer that is silent for so long hands over to the standby."`

@@ -106,12 +106,16 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
 		func() float64 { return float64(n.Index.Seq()) }))
 	n.Bus, err = bus.Open(ctx, bus.Options{
-		URL: s.NATSURL, Creds: s.NATSCreds, Name: "tendril " + name + " " + n.Worker,
-		Dir: busDir, Listen: s.NATSListen, Sizing: Sizing(s), Log: log,
+		Name: "tendril " + name + " " + n.Worker, Sizing: Sizing(s), Log: log,
+		URL: s.NATSURL, LoginFile: s.NATSLoginFile, Creds: s.NATSCreds, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey, Role: name,
+		Dir: busDir, Listen: s.NATSListen, Password: s.NATSPassword,
 	})
 	if err != nil {
 		return nil, errors.Join(busError(s, err), n.Index.Close(), n.removeScratch())
 	}
+	n.Metrics.MustRegister(prometheus.NewCounterFunc(
+		prometheus.CounterOpts{Name: "tendril_nats_refused_total", Help: "What this process wanted to publish or subscribe to and NATS did not permit."},
+		func() float64 { return float64(n.Bus.Refused()) }))
 	n.lag = newLag(n.Bus.LastStored)
 	n.Metrics.MustRegister(n.lag)
 	n.Projection("index", proto.StreamEvents, n.Index.Seq)

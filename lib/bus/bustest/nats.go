@@ -2,8 +2,11 @@
 package bustest
 
 import (
+	"fmt"
 	"io"
 	"net"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -20,21 +23,35 @@ type NATS struct {
 	URL     string
 	t       testing.TB
 	options server.Options
+	users   string // file of the configuration that has them; empty: everybody may do everything
+	refused refusals
 
 	mu     sync.Mutex
 	server *server.Server // nil: it is away
 }
 
-// New starts a server that ends with the test.
+// New starts a server that ends with the test. Everybody may do everything there.
 func New(t testing.TB) *NATS {
+	t.Helper()
+	return start(t, "")
+}
+
+// WithUsers starts a server that lets in only those whom a file of its configuration names, like
+// that of lib/logins, and holds them to what it allows. It ends with the test.
+func WithUsers(t testing.TB, file string) *NATS {
+	t.Helper()
+	return start(t, file)
+}
+
+func start(t testing.TB, users string) *NATS {
 	t.Helper()
 	front, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := &NATS{
-		URL: "nats://" + front.Addr().String(), t: t,
-		options: server.Options{JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, DontListen: true, NoSigs: true, NoLog: true},
+		URL: "nats://" + front.Addr().String(), t: t, users: users,
+		options: server.Options{JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, DontListen: true, NoSigs: true},
 	}
 	n.Start()
 	var open sync.WaitGroup
@@ -82,11 +99,11 @@ func (n *NATS) connect(client net.Conn) {
 // Start starts the server, with what it has on disk.
 func (n *NATS) Start() {
 	n.t.Helper()
-	options := n.options
-	srv, err := server.NewServer(&options)
+	srv, err := server.NewServer(n.configuration())
 	if err != nil {
 		n.t.Fatal(err)
 	}
+	srv.SetLoggerV2(&n.refused, false, false, false)
 	go srv.Start()
 	if !srv.ReadyForConnections(patience) {
 		n.t.Fatal("NATS is not ready")
@@ -107,3 +124,69 @@ func (n *NATS) Stop() {
 		srv.WaitForShutdown()
 	}
 }
+
+// configuration is what the server is started with.
+func (n *NATS) configuration() *server.Options {
+	n.t.Helper()
+	options := n.options
+	if n.users != "" {
+		file, err := server.ProcessConfigFile(n.users)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+		options.Users = file.Users
+	}
+	return &options
+}
+
+// Reload lets the server read its users anew, as SIGHUP does.
+func (n *NATS) Reload() {
+	n.t.Helper()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if err := n.server.ReloadOptions(n.configuration()); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// Connections is how many connections the server has now that a user has opened.
+func (n *NATS) Connections(user string) (count int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all, err := n.server.Connz(&server.ConnzOptions{Username: true, User: user})
+	if err != nil {
+		n.t.Error(err)
+		return 0
+	}
+	return all.NumConns
+}
+
+// Refused gives what the server has refused to users who wanted more than they may, as it has
+// logged it.
+func (n *NATS) Refused() []string { return n.refused.all() }
+
+// refusals is a log of the server that keeps only those.
+type refusals struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (r *refusals) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.lines)
+}
+
+func (r *refusals) Errorf(format string, v ...any) {
+	if line := fmt.Sprintf(format, v...); strings.Contains(line, "Violation") {
+		r.mu.Lock()
+		r.lines = append(r.lines, line)
+		r.mu.Unlock()
+	}
+}
+
+func (*refusals) Noticef(string, ...any) {}
+func (*refusals) Warnf(string, ...any)   {}
+func (*refusals) Fatalf(string, ...any)  {}
+func (*refusals) Debugf(string, ...any)  {}
+func (*refusals) Tracef(string, ...any)  {}

@@ -1,0 +1,203 @@
+package bus
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"regexp"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"tendril.dev/lib/logins"
+	"tendril.dev/proto"
+)
+
+const (
+	// reconnectFirst and reconnectMost are the pauses between attempts to connect again: they grow
+	// from one to the other. A part of each is random, so that not all processes of a deployment come
+	// at the same moment.
+	reconnectFirst = 250 * time.Millisecond
+	reconnectMost  = 2 * time.Second
+	// reportedSubjects is how many refused subjects are remembered, to be logged once each.
+	reportedSubjects = 1000
+)
+
+// connectOptions are the options of the connection, whatever server it goes to.
+func (b *Bus) connectOptions(o Options) []nats.Option {
+	outage := &outage{}
+	return []nats.Option{
+		nats.Name(o.Name),
+		nats.MaxReconnects(-1),
+		// A login that is refused may be one that a rotation has brought here before it reached the
+		// server: it is tried again for ever, like a server that is away.
+		nats.IgnoreAuthErrorAbort(),
+		nats.CustomReconnectDelay(reconnectPause),
+		nats.RetryOnFailedConnect(false),
+		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
+			if err != nil {
+				o.Log.Warn("bus disconnected", "error", err)
+			}
+		}),
+		nats.ReconnectHandler(func(*nats.Conn) {
+			o.Log.Info("bus reconnected")
+			outage.over()
+			go b.checkMemory(b.open)
+		}),
+		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
+			if outage.news(err) {
+				o.Log.Warn("bus cannot reconnect, trying again", "error", err)
+			}
+		}),
+		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
+			switch {
+			case errors.Is(err, nats.ErrPermissionViolation):
+				b.refused.note(err, o.Log)
+				return
+			case isRefused(err): // comes to the handler of reconnects as well
+				return
+			}
+			subject := ""
+			if sub != nil {
+				subject = sub.Subject
+			}
+			o.Log.Warn("bus error", "subject", subject, "error", err)
+		}),
+	}
+}
+
+// remoteOptions are those of a connection to a server that is not embedded: who we are, and how to
+// know the server. It reads each file once, so that what is wrong is told before anything else.
+func remoteOptions(o Options) ([]nats.Option, error) {
+	var options []nats.Option
+	role := o.Role
+	switch {
+	case o.LoginFile != "":
+		login, err := logins.Read(o.LoginFile)
+		if err != nil {
+			return nil, fileError(o.LoginFile, err)
+		}
+		role = logins.Role(login.User)
+		options = append(options, nats.UserInfoHandler(func() (user, password string) {
+			login, err := logins.Read(o.LoginFile)
+			if err != nil {
+				o.Log.Warn("no login for NATS", "error", fileError(o.LoginFile, err))
+			}
+			return login.User, login.Password
+		}))
+	case o.Creds != "":
+		options = append(options, nats.UserCredentials(o.Creds))
+	}
+	if role != "" {
+		options = append(options, nats.CustomInboxPrefix(proto.InboxPrefix(role)))
+	}
+	// nats.go reads these files again at every connect.
+	if o.CA != "" {
+		options = append(options, nats.RootCAs(o.CA))
+	}
+	if o.Cert != "" {
+		options = append(options, nats.ClientCert(o.Cert, o.Key))
+	}
+	return options, nil
+}
+
+// fileError says what is wrong with the login file, in a sentence for the operator.
+func fileError(path string, err error) error {
+	var pathError *fs.PathError
+	if errors.As(err, &pathError) {
+		err = pathError.Err
+	}
+	return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: %w; want a file with one line, user:password", path, err)
+}
+
+// connectError says why the first connect failed, in a sentence for the operator.
+func connectError(o Options, err error) error {
+	server := Redacted(o.URL)
+	var authority x509.UnknownAuthorityError
+	switch {
+	case isRefused(err) && o.LoginFile != "":
+		user := "(its login cannot be read)"
+		if login, readErr := logins.Read(o.LoginFile); readErr == nil {
+			user = login.User
+		}
+		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: NATS %s refused user %s: %w", o.LoginFile, server, user, err)
+	case isRefused(err) && o.Creds != "":
+		return fmt.Errorf("NGIT_NATS_CREDS is %q: NATS %s refused it: %w", o.Creds, server, err)
+	case isRefused(err):
+		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is not set: NATS %s wants another login: %w", server, err)
+	case errors.As(err, &authority):
+		return fmt.Errorf("NGIT_NATS_CA is %q: the certificate of NATS %s is signed by nobody in there: %w", o.CA, server, err)
+	}
+	return fmt.Errorf("connect to NATS %s: %w", server, err)
+}
+
+// isRefused reports whether an error of connecting says that the server does not take the login.
+func isRefused(err error) bool {
+	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked)
+}
+
+// outage knows what has been told since the connection broke, so that each reason is told once.
+type outage struct {
+	mu   sync.Mutex
+	told string
+}
+
+func (o *outage) over() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.told = ""
+}
+
+func (o *outage) news(err error) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.told == err.Error() {
+		return false
+	}
+	o.told = err.Error()
+	return true
+}
+
+// reconnectPause is the pause before the attempts-th round of attempts.
+func reconnectPause(attempts int) time.Duration {
+	pause := reconnectFirst << min(max(attempts-1, 0), 10)
+	pause = min(pause, reconnectMost)
+	return pause/2 + rand.N(pause/2)
+}
+
+// Refused is how many times NATS has refused what this process wanted to publish or to subscribe
+// to, because its user may not.
+func (b *Bus) Refused() uint64 { return b.refused.count.Load() }
+
+// refused counts what NATS did not permit, and logs each subject once.
+type refused struct {
+	count atomic.Uint64
+
+	mu   sync.Mutex
+	seen map[string]bool
+}
+
+// violation finds what was refused in the server's message.
+var violation = regexp.MustCompile(`Permissions Violation for (Publish|Subscription) to "([^"]+)"`)
+
+func (r *refused) note(err error, log *slog.Logger) {
+	r.count.Add(1)
+	what, subject := "", err.Error()
+	if found := violation.FindStringSubmatch(subject); found != nil {
+		what, subject = found[1], found[2]
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.seen == nil {
+		r.seen = map[string]bool{}
+	}
+	if key := what + " " + subject; !r.seen[key] && len(r.seen) < reportedSubjects {
+		r.seen[key] = true
+		log.Error("NATS refused what this user may not do", "what", what, "subject", subject)
+	}
+}
