@@ -87,8 +87,8 @@ func purgatory() Permissions {
 func discovery() Permissions {
 	return Permissions{
 		User: UserDiscovery,
-		Publish: join(followStream(StreamEvents), watchBucket(BucketHeld, ">"), followStream(StreamTargets),
-			[]string{prefixTarget + ">"}),
+		Publish: join(followStream(StreamEvents), watchBucket(BucketHeld, ">"), lastOf(KVStream(BucketHeld)),
+			followStream(StreamTargets), []string{prefixTarget + ">"}),
 	}
 }
 
@@ -190,15 +190,18 @@ func readBy(stream, filter string) []string {
 // followStream allows to follow a stream as lib/bus and lib/eventdb do, whole or by subject, and to
 // ask for its last message.
 func followStream(stream string) []string {
-	return append(readBy(stream, ">"), api("CONSUMER.CREATE", stream, "*"), api("CONSUMER.MSG.NEXT", stream, "*"),
-		api("DIRECT.GET", stream, ">"))
+	return join(readBy(stream, ">"), []string{api("CONSUMER.CREATE", stream, "*"), api("CONSUMER.MSG.NEXT", stream, "*")},
+		lastOf(stream))
 }
+
+// lastOf allows to ask for the last message of a stream, which tells how far behind it a reader is.
+func lastOf(stream string) []string { return []string{api("DIRECT.GET", stream, ">")} }
 
 // watchBucket allows to watch keys of a bucket: by a consumer that pushes, which asks now and then
 // whether its reader keeps up.
 func watchBucket(bucket, keys string) []string {
 	stream := KVStream(bucket)
-	return join(readBy(stream, KVSubject(bucket, keys)), flowControl(stream), getKey(bucket, ">"))
+	return join(readBy(stream, KVSubject(bucket, keys)), flowControl(stream))
 }
 
 // flowControl allows to answer a stream's consumers that push, in both forms that servers have.
@@ -220,7 +223,8 @@ func watchGroup(group string) []string {
 // joinGroup allows to be a worker of a group and to claim its keys.
 func joinGroup(group string) []string {
 	keys := ClaimKey(group, ">")
-	return append(watchGroup(group), KVSubject(BucketWorkers, keys), KVSubject(BucketClaims, keys))
+	return join(watchGroup(group), getKey(BucketWorkers, keys), getKey(BucketClaims, keys),
+		[]string{KVSubject(BucketWorkers, keys), KVSubject(BucketClaims, keys)})
 }
 
 // offer allows to hand candidates to ingest, through the stream of these lanes.

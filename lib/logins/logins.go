@@ -72,9 +72,10 @@ func Init(dir string, users ...string) error {
 			return nil
 		case Role(login.User) != user:
 			return fmt.Errorf("%s is the login of user %q; want one of %s", LoginFile(dir, user), login.User, user)
+		case f.knows(user):
+			return f.add(user) // the login is an old one, and what was retired stays so
 		}
-		// A login that users.conf does not know: of a users.conf that was lost.
-		return f.admit(login)
+		return f.admit(login) // users.conf was lost
 	})
 }
 

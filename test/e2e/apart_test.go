@@ -7,22 +7,22 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/test/world"
 )
 
-// TestServicesApart: every service is a process of its own, twice, around a NATS that is not ours. The story goes on when one of each is killed.
+// TestServicesApart: every service is a process of its own, twice, around a NATS that is not ours
+// and permits each only what it needs. The story goes on when one of each is killed.
 func TestServicesApart(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
-	nats, volume := bustest.New(t).URL, world.Folder(t)
+	nats, volume := world.GuardedNATS(t), world.Folder(t)
 	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL, "NGIT_WORKER_TTL": "3s", "NGIT_WRITER_TTL": "2s", "NGIT_CANDIDATE_ACK_WAIT": "2s"}
 	var first, second []*world.Replica
 	for _, name := range world.Services {
-		first = append(first, world.StartReplica(t, name, nats, volume, settings))
+		first = append(first, world.StartReplica(t, name, nats.URL, volume, nats.As(name, settings)))
 	}
 	for _, name := range world.Services {
-		second = append(second, world.StartReplica(t, name, nats, volume, settings))
+		second = append(second, world.StartReplica(t, name, nats.URL, volume, nats.As(name, settings)))
 	}
 	door, other := first[4].URL(), second[4].URL()
 	for _, ev := range []*nostr.Event{s.announcement, s.state, s.issue, s.comment, s.pull} {
@@ -80,11 +80,11 @@ func onceMoved(t *testing.T, dir string, args ...string) {
 // where it was when it is started again.
 func TestNATSStartedAnew(t *testing.T) {
 	t.Parallel()
-	nats, volume := bustest.New(t), world.Folder(t)
+	nats, volume := world.GuardedNATS(t), world.Folder(t)
 	ann, work := world.NewPerson(t), world.NewWorkTree(t)
 	start := func() (replicas []*world.Replica, door string) {
 		for _, name := range world.Services {
-			replicas = append(replicas, world.StartReplica(t, name, nats.URL, volume, nil))
+			replicas = append(replicas, world.StartReplica(t, name, nats.URL, volume, nats.As(name, nil)))
 		}
 		return replicas, replicas[4].URL()
 	}
