@@ -161,14 +161,22 @@ func (n *NATS) Connections(user string) (count int) {
 	return all.NumConns
 }
 
+// Unknown is how many logins the server has not let in.
+func (n *NATS) Unknown() int {
+	n.refused.mu.Lock()
+	defer n.refused.mu.Unlock()
+	return n.refused.logins
+}
+
 // Refused gives what the server has refused to users who wanted more than they may, as it has
 // logged it.
 func (n *NATS) Refused() []string { return n.refused.all() }
 
-// refusals is a log of the server that keeps only those.
+// refusals is a log of the server that keeps only those, and counts refused logins.
 type refusals struct {
-	mu    sync.Mutex
-	lines []string
+	mu     sync.Mutex
+	lines  []string
+	logins int
 }
 
 func (r *refusals) all() []string {
@@ -178,10 +186,13 @@ func (r *refusals) all() []string {
 }
 
 func (r *refusals) Errorf(format string, v ...any) {
-	if line := fmt.Sprintf(format, v...); strings.Contains(line, "Violation") {
-		r.mu.Lock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	switch line := fmt.Sprintf(format, v...); {
+	case strings.Contains(line, "authentication error"):
+		r.logins++
+	case strings.Contains(line, "Violation"):
 		r.lines = append(r.lines, line)
-		r.mu.Unlock()
 	}
 }
 

@@ -1,0 +1,243 @@
+package bus_test
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/lib/logins"
+	"tendril.dev/proto"
+)
+
+// guarded starts a NATS server with logins in a folder.
+func guarded(t *testing.T) (*bustest.NATS, string) {
+	t.Helper()
+	dir := t.TempDir()
+	if err := logins.Init(dir); err != nil {
+		t.Fatal(err)
+	}
+	return bustest.WithUsers(t, filepath.Join(dir, logins.UsersFile)), dir
+}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); !so(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("in vain: " + what)
+		}
+	}
+}
+
+// TestRefusedLoginIsOneSentence: it names the setting, the file and the user, and no password.
+func TestRefusedLoginIsOneSentence(t *testing.T) {
+	t.Parallel()
+	srv, dir := guarded(t)
+	wrong := filepath.Join(dir, "wrong.login")
+	for name, c := range map[string]struct{ text, want string }{
+		"no file":        {"", `NGIT_NATS_LOGIN_FILE is "` + wrong + `": no such file or directory; want a file with one line, user:password`},
+		"no login":       {"gateway\n", `NGIT_NATS_LOGIN_FILE is "` + wrong + `": read ` + wrong + `: want one line, user:password; want a file with one line, user:password`},
+		"wrong password": {"gateway:hunter2\n", `NGIT_NATS_LOGIN_FILE is "` + wrong + `": NATS ` + srv.URL + ` refused user gateway: nats: Authorization Violation`},
+	} {
+		os.Remove(wrong)
+		if c.text != "" {
+			if err := os.WriteFile(wrong, []byte(c.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err := bus.Open(t.Context(), bus.Options{URL: srv.URL, LoginFile: wrong, Sizing: proto.DefaultSizing()})
+		if err == nil || err.Error() != c.want {
+			t.Errorf("%s:\n%v\nwant\n%s", name, err, c.want)
+		}
+	}
+	_, err := bus.Open(t.Context(), bus.Options{URL: srv.URL, Sizing: proto.DefaultSizing()})
+	if want := "NGIT_NATS_LOGIN_FILE is not set: NATS " + srv.URL + " wants another login: nats: Authorization Violation"; err == nil || err.Error() != want {
+		t.Errorf("without a login: %v", err)
+	}
+}
+
+// TestLoginThatComesTooEarly: a new password reaches the process long before the server knows it,
+// and the connection breaks meanwhile. The process tries until it is let in.
+func TestLoginThatComesTooEarly(t *testing.T) {
+	t.Parallel()
+	srv, dir := guarded(t)
+	b := open(t, bus.Options{URL: srv.URL, LoginFile: logins.LoginFile(dir, proto.UserIngest)})
+	if err := logins.Rotate(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Conn.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "it tries more often than nats.go by itself would", func() bool { return srv.Unknown() > 4 })
+	srv.Reload()
+	eventually(t, "the new login is taken", func() bool { return srv.Connections("ingest-2") == 1 })
+	if _, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil {
+		t.Error(err)
+	}
+	if err := logins.Retire(dir); err != nil {
+		t.Fatal(err)
+	}
+	srv.Reload()
+	if n := srv.Connections("ingest-2"); n != 1 {
+		t.Errorf("%d connections after the old password was retired", n)
+	}
+}
+
+// TestRefusedSubjectsAreCounted: what the user may not do is counted each time.
+func TestRefusedSubjectsAreCounted(t *testing.T) {
+	t.Parallel()
+	srv, dir := guarded(t)
+	b := open(t, bus.Options{URL: srv.URL, LoginFile: logins.LoginFile(dir, proto.UserIngest)})
+	if n := b.Refused(); n != 0 {
+		t.Fatalf("%d refused in a normal start: %q", n, srv.Refused())
+	}
+	for range 3 {
+		if err := b.Conn.Publish("grasp.candidate.user", nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := b.Conn.SubscribeSync("grasp.git.>"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all are counted", func() bool { return b.Refused() == 4 })
+}
+
+// TestEmbeddedWithPassword: the operator needs it and reads everything; this process needs none and
+// may do everything; nobody else is let in.
+func TestEmbeddedWithPassword(t *testing.T) {
+	t.Parallel()
+	b := open(t, bus.Options{Dir: t.TempDir(), Listen: "127.0.0.1:0", Password: "hunter2"})
+	if _, err := b.PublishBatch(t.Context(), []*nats.Msg{event("a")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	for name, o := range map[string]nats.Option{
+		"no login":         nats.Name("x"),
+		"a wrong password": nats.UserInfo(proto.UserOperator, "hunter3"),
+		"this process":     nats.UserInfo(proto.UserTendril, "hunter2"),
+		"another user":     nats.UserInfo(proto.UserIngest, "hunter2"),
+	} {
+		conn, err := nats.Connect(b.ClientURL(), o)
+		if !errors.Is(err, nats.ErrAuthorization) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil {
+			conn.Close()
+		}
+	}
+	operator, err := nats.Connect(b.ClientURL(), nats.UserInfo(proto.UserOperator, "hunter2"), nats.PermissionErrOnSubscribe(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer operator.Close()
+	all, err := operator.SubscribeSync(">")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := operator.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.PublishBatch(t.Context(), []*nats.Msg{event("b")}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := all.NextMsg(time.Minute); err != nil {
+		t.Error(err)
+	}
+	if err := operator.Publish("grasp.event.1."+author+".c", []byte("{}")); err != nil {
+		t.Fatal(err)
+	}
+	if err := operator.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil || got != 2 {
+		t.Errorf("the operator has written: %d, %v", got, err)
+	}
+	eventually(t, "the operator is told", func() bool { return errors.Is(operator.LastError(), nats.ErrPermissionViolation) })
+}
+
+// TestTLS: the server's certificate must be signed by NGIT_NATS_CA, and ours is shown to a server
+// that wants one.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cert, key := certificate(t, dir, "server")
+	other, _ := certificate(t, dir, "other")
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clients := x509.NewCertPool()
+	text, err := os.ReadFile(cert)
+	if err != nil || !clients.AppendCertsFromPEM(text) {
+		t.Fatal(err)
+	}
+	srv, err := server.NewServer(&server.Options{
+		Host: "127.0.0.1", Port: server.RANDOM_PORT, JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true, TLSTimeout: 60,
+		TLS: true, TLSVerify: true,
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{pair}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert, MinVersion: tls.VersionTLS12},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go srv.Start()
+	t.Cleanup(srv.WaitForShutdown)
+	t.Cleanup(srv.Shutdown)
+	if !srv.ReadyForConnections(time.Minute) {
+		t.Fatal("NATS is not ready")
+	}
+	url := "tls://" + strings.TrimPrefix(srv.Addr().String(), "nats://")
+	open(t, bus.Options{URL: url, CA: cert, Cert: cert, Key: key})
+	_, err = bus.Open(t.Context(), bus.Options{URL: url, CA: other, Cert: cert, Key: key, Sizing: proto.DefaultSizing()})
+	if err == nil || !strings.HasPrefix(err.Error(), `NGIT_NATS_CA is "`+other+`": the certificate of NATS `+url+` is signed by nobody in there: `) {
+		t.Errorf("with a wrong CA: %v", err)
+	}
+	if _, err := bus.Open(t.Context(), bus.Options{URL: url, CA: cert, Sizing: proto.DefaultSizing()}); err == nil {
+		t.Error("connected without a certificate of our own")
+	}
+}
+
+// certificate writes a certificate for 127.0.0.1 that is signed by itself, and its key.
+func certificate(t *testing.T, dir, name string) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour),
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true, BasicConstraintsValid: true,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(path, kind string, der []byte) string {
+		path = filepath.Join(dir, path)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	return write(name+".pem", "CERTIFICATE", der), write(name+".key", "PRIVATE KEY", secret)
+}
