@@ -104,17 +104,22 @@ func New(conn *nats.Conn, log *slog.Logger) (*Sender, error) {
 	return s, nil
 }
 
-// Run sends again what has no verdict, until ctx ends. Then whatever is still without one ends with [ErrEnded], and nothing more can be offered.
+// Run sends again what has no verdict, until ctx ends: after a while, or at once when the bus is
+// connected again, because verdicts that came meanwhile are lost. Then whatever is still without one ends with [ErrEnded], and nothing more can be offered.
 // It runs once.
 func (s *Sender) Run(ctx context.Context) error {
 	defer s.endAll()
 	defer s.verdicts.Unsubscribe()
 	tick := time.NewTicker(s.lookEvery)
 	defer tick.Stop()
+	connected := s.conn.StatusChanged(nats.CONNECTED)
+	defer s.conn.RemoveStatusListener(connected)
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-connected:
+			s.hurry()
 		case now := <-tick.C:
 			s.resend(ctx, now)
 		}
@@ -201,6 +206,15 @@ func (s *Sender) postpone(ref string) {
 	if w := s.waiting[ref]; w != nil {
 		w.tries-- // it was not heard, so it does not count
 		w.at = time.Now().Add(s.busyPause)
+	}
+}
+
+// hurry makes everything without a verdict due to be sent again.
+func (s *Sender) hurry() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range s.waiting {
+		w.at = time.Time{}
 	}
 }
 

@@ -242,6 +242,24 @@ func TestItIsGivenUpAfterManyTries(t *testing.T) {
 	}
 }
 
+// TestVerdictsAreAskedForAnewAfterAReconnect: a verdict that came while the connection was broken is
+// lost, and its candidate is sent again as soon as the connection is back.
+func TestVerdictsAreAskedForAnewAfterAReconnect(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 1<<20)
+	s, _ := start(t, b, nil) // by itself it would never send again
+	var times atomic.Int64
+	ingest(t, b, func(jetstream.Msg) bool { return times.Add(1) > 1 })
+	end := offer(t, s, 1)
+	eventually(t, "it arrives", func() bool { return times.Load() == 1 })
+	if err := b.Conn.ForceReconnect(); err != nil {
+		t.Fatal(err)
+	}
+	if e := ended(t, end); e.err != nil {
+		t.Fatalf("ended as %+v", e)
+	}
+}
+
 // TestAFullQueueLosesNothing: the queue holds some twenty candidates, and nobody takes any until all that fit are in.
 func TestAFullQueueLosesNothing(t *testing.T) {
 	t.Parallel()
