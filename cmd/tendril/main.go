@@ -1,4 +1,5 @@
-// Command tendril is a GRASP server in one process: `tendril up` runs every service over an embedded NATS (design.md, In one process).
+// Command tendril is a GRASP server: `tendril up` runs every service in one process over an
+// embedded NATS (design.md, In one process), `tendril run` some of them as one process of several.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 
 type grammar struct {
 	Up      up            `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
+	Run     runs          `cmd:"" help:"Run some of the services, for a system of several processes around one NATS server (NGIT_NATS_URL)."`
 	Logins  loginsCommand `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
 	Version version       `cmd:"" help:"Print the version."`
 

@@ -176,6 +176,9 @@ func TestGitFolderThatIsNotToBeHad(t *testing.T) {
 	}
 }
 
+// alone is what services say that are started as a process of their own without a bus to share.
+const alone = "NGIT_NATS_URL is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)"
+
 func TestWrongUseIsOneSentence(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "file")
@@ -189,7 +192,14 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		"no domain":        {nil, []string{"up"}, "tendril: NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com"},
 		"wrong value":      {domain, []string{"up", "--commit-batch=0"}, `tendril: NGIT_COMMIT_BATCH is "0": want 1 to 1000`},
 		"not supported":    {append([]string{"NGIT_ARCHIVE_ALL=true"}, domain...), []string{"up"}, "tendril: NGIT_ARCHIVE_ALL is set, but archives (GRASP-05) are not supported yet; unset it"},
-		"no command":       {domain, nil, `tendril: expected one of "up", "version"`},
+		"no command":       {domain, nil, `tendril: expected one of "up", "run", "version"`},
+		"no service":       {domain, []string{"run", "--log-level=debug"}, "tendril: no service is named; want one or several of ingest, purgatory, discovery, relayconn, gateway"},
+		"wrong service":    {domain, []string{"run", "gateway", "ingset"}, `tendril: "ingset" is no service; want one or several of ingest, purgatory, discovery, relayconn, gateway`},
+		"service twice":    {domain, []string{"run", "ingest", "gateway", "ingest"}, `tendril: "ingest" is named twice; want each of ingest, purgatory, discovery, relayconn, gateway once at most`},
+		"no NATS named":    {domain, []string{"run", "gateway", "discovery"}, "tendril: " + alone},
+		"no NATS for one":  {domain, []string{"run", "ingest"}, "tendril: " + alone},
+		"no domain to run": {nil, []string{"run", "ingest"}, "tendril: NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com"},
+		"NATS is not here": {domain, []string{"run", "ingest", "--nats-url=nats://127.0.0.1:1"}, "tendril: connect to NATS nats://127.0.0.1:1: nats: no servers available for connection"},
 		"wrong flag":       {domain, []string{"up", "--domian=x"}, "tendril: unknown flag --domian, did you mean \"--domain\"?"},
 		"folder is a file": {domain, []string{"up", "--relay-data-path=" + file}, `tendril: NGIT_RELAY_DATA_PATH is "` + file + `": not a directory; want a folder that this user may write to`},
 		"no NATS there":    {domain, []string{"up", "--nats-url=nats://127.0.0.1:1"}, "tendril: connect to NATS nats://127.0.0.1:1: nats: no servers available for connection"},
@@ -213,12 +223,34 @@ func TestVersionAndHelp(t *testing.T) {
 			t.Errorf("%v: %v", args, err)
 		}
 	}
-	p := start(t, t.TempDir(), nil, "up", "--help")
-	p.line(t, "Front door")
-	p.line(t, "  How clients are treated.")
-	for p.lines.Scan() {
+	for _, command := range []string{"up", "run"} {
+		p := start(t, t.TempDir(), nil, command, "--help")
+		p.line(t, "Front door")
+		p.line(t, "  How clients are treated.")
+		for p.lines.Scan() {
+		}
+		if err := p.Wait(); err != nil {
+			t.Error(err)
+		}
 	}
-	if err := p.Wait(); err != nil {
-		t.Error(err)
+	p := start(t, t.TempDir(), nil, "run")
+	p.line(t, "Usage: tendril run [<service> ...] [flags]")
+	p.fails(t)
+}
+
+func TestChosenServices(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		names []serviceName
+		want  string
+	}{
+		{[]serviceName{"ingest"}, "ingest"},
+		{[]serviceName{"gateway", "discovery"}, "discovery-gateway"},
+		{[]serviceName{"gateway", "relayconn", "discovery", "purgatory", "ingest"}, "ingest-purgatory-discovery-relayconn-gateway"},
+	} {
+		services, err := chosen(c.names)
+		if got := nameOf(services); err != nil || got != c.want {
+			t.Errorf("%q: %s, %v; want %s", c.names, got, err, c.want)
+		}
 	}
 }

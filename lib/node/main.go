@@ -30,10 +30,16 @@ func runAlone(s Service) error {
 	if err != nil {
 		return err
 	}
-	if settings.NATSURL == "" {
+	return ServeApart(s.Name, settings, s)
+}
+
+// ServeApart is [Serve] for services whose system has other processes: it needs a NATS server that
+// they share, and serves /metrics, /healthz and /readyz on a port of its own.
+func ServeApart(name string, s config.Settings, services ...Service) error {
+	if s.NATSURL == "" {
 		return &config.Error{Setting: "NGIT_NATS_URL", Reason: "is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)"}
 	}
-	return Serve(s.Name, settings, Observation, s)
+	return Serve(name, s, append([]Service{Observation}, services...)...)
 }
 
 // Serve opens a node and runs the services in it until SIGINT or SIGTERM, which stop them gracefully; a second signal ends the process at
@@ -76,7 +82,8 @@ func untilSignal(parent context.Context) (context.Context, context.CancelFunc) {
 	return ctx, cancel
 }
 
-// Observation serves /metrics, /healthz and /readyz of a service that runs alone; in one process the front door does.
+// Observation serves /metrics, /healthz and /readyz on NGIT_OBSERVE_ADDRESS, for processes that
+// have no front door, or whose front door must not show everything to everybody.
 var Observation = Service{Name: "observation", Run: func(ctx context.Context, n *Node) error {
 	listener, err := net.Listen("tcp", n.Settings.ObserveAddress)
 	if err != nil {

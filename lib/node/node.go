@@ -37,8 +37,12 @@ type Node struct {
 	Log     *slog.Logger
 	Metrics *prometheus.Registry
 	Ready   *obs.Readiness
-	// Observation is where /metrics, /healthz and /readyz are served; the front door mounts it on its own port.
+	// Observation answers /metrics, /healthz and /readyz; [Observation] serves it on a port of its
+	// own.
 	Observation *http.ServeMux
+	// AtFront is what the front door serves of it: everything, unless the process has
+	// [Observation]. Then the front door has no /metrics, as it may be open to the world.
+	AtFront http.Handler
 	// Worker is this process's name in claims; Incarnation differs for every start.
 	Worker, Incarnation string
 
@@ -85,6 +89,7 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		gatherer = n.Metrics
 	}
 	obs.Mount(n.Observation, n.Ready, gatherer)
+	n.AtFront = n.Observation
 
 	busDir, indexDir := filepath.Join(s.RelayDataPath, "nats"), filepath.Join(s.RelayDataPath, "index-"+name)
 	if s.DatabaseBackend == "memory" {

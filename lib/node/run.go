@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
 	"time"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 )
 
@@ -19,6 +22,11 @@ func (n *Node) Run(ctx context.Context, services ...Service) error {
 		return err
 	}
 	n.Ready.Add("index", func() error { return caughtUp(n.Index.Seq(), head) })
+	if slices.ContainsFunc(services, func(s Service) bool { return s.Name == Observation.Name }) {
+		health := http.NewServeMux()
+		obs.Mount(health, n.Ready, nil)
+		n.AtFront = health
+	}
 	services = append([]Service{{Name: "index", Run: func(ctx context.Context, n *Node) error {
 		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
 	}}}, services...)

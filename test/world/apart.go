@@ -24,13 +24,24 @@ type Replica struct {
 // StartReplica starts a service as on a cluster: with a folder of its own for its index, and the git volume shared.
 func StartReplica(t testing.TB, name, nats, gitVolume string, more map[string]string) *Replica {
 	t.Helper()
+	return startApart(t, name, exec.Command(program(t, "services/"+name)), nats, gitVolume, more)
+}
+
+// StartRun starts `tendril run` with services, as [StartReplica] does with one.
+func StartRun(t testing.TB, services []string, nats, gitVolume string, more map[string]string) *Replica {
+	t.Helper()
+	cmd := exec.Command(Binary(t), append([]string{"run"}, services...)...)
+	return startApart(t, strings.Join(services, " "), cmd, nats, gitVolume, more)
+}
+
+func startApart(t testing.TB, name string, cmd *exec.Cmd, nats, gitVolume string, more map[string]string) *Replica {
+	t.Helper()
 	env := Settings()
 	env["NGIT_NATS_URL"], env["NGIT_GIT_DATA_PATH"], env["NGIT_OBSERVE_ADDRESS"] = nats, gitVolume, "127.0.0.1:0"
 	for k, v := range more {
 		env[k] = v
 	}
-	r := &Replica{Name: name, out: &output{}, done: make(chan error, 1), t: t}
-	r.cmd = exec.Command(program(t, "services/"+name))
+	r := &Replica{Name: name, cmd: cmd, out: &output{}, done: make(chan error, 1), t: t}
 	r.cmd.Dir, r.cmd.Env = Folder(t), environment(env)
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
 	if err := r.cmd.Start(); err != nil {
@@ -46,14 +57,28 @@ func StartReplica(t testing.TB, name, nats, gitVolume string, more map[string]st
 	return r
 }
 
-var gatewayAt = regexp.MustCompile(`msg=listening.* address=(127\.0\.0\.1:\d+) domain=`)
+var (
+	gatewayAt     = regexp.MustCompile(`msg=listening.* address=(127\.0\.0\.1:\d+) domain=`)
+	observationAt = regexp.MustCompile(`msg=listening service=observation address=(127\.0\.0\.1:\d+)`)
+)
 
 // URL is where a gateway listens; it waits until it does.
 func (r *Replica) URL() string {
 	r.t.Helper()
+	return r.listens("the gateway", gatewayAt)
+}
+
+// Observation is where metrics and health are served; it waits until they are.
+func (r *Replica) Observation() string {
+	r.t.Helper()
+	return r.listens("observation", observationAt)
+}
+
+func (r *Replica) listens(what string, at *regexp.Regexp) string {
+	r.t.Helper()
 	var found []string
-	Await(r.t, "the gateway listens", func() bool {
-		found = gatewayAt.FindStringSubmatch(r.out.String())
+	Await(r.t, what+" of "+r.Name+" listens", func() bool {
+		found = at.FindStringSubmatch(r.out.String())
 		return found != nil
 	})
 	return "http://" + found[1]

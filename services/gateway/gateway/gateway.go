@@ -196,7 +196,7 @@ func newDoor(n *node.Node, shards git.Shards, work *turns.Turns) (*door, error) 
 		return nil, err
 	}
 	return &door{
-		info: documents, icon: icon, pages: pages, git: proxy, limits: limits, observation: n.Observation,
+		info: documents, icon: icon, pages: pages, git: proxy, limits: limits, observation: n.AtFront,
 		clients: clients, stall: front.AnswerStall,
 	}, nil
 }
