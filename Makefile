@@ -8,15 +8,22 @@ PROGRAMS := ./cmd/tendril $(addprefix ./,$(sort $(wildcard services/*)))
 TAGS := -tags libsecp256k1
 TEST := go test $(TAGS)
 
+# What makes images is a module outside the workspace, as the tools are.
+OUTSIDE := cd deploy/image && GOWORK=off
+
+# Names of the images. These are the ones that deploy/k8s/overlays/local wants.
+IMAGE      ?= docker.io/local/tendril:dev
+NATS_IMAGE ?= docker.io/local/nats:dev
+
 # How often each fuzz target is run. A time would do too, but at its end `go test` now and then calls its own deadline a failure.
 FUZZTIME ?= 10000x
 BENCH    ?= .
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vet staticcheck format purego alone unit e2e bench fuzz docs tidy nats clean
+.PHONY: help run build test lint vet staticcheck format purego alone unit e2e bench fuzz docs tidy nats clean image nats-image
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
 
 run: bin/tendril ## run everything in one process; NGIT_DOMAIN is its address on this machine unless it is set
 	@if [ -z "$$NGIT_DOMAIN" ] && ! grep -Eqs '^ *(export +)?NGIT_DOMAIN *=' "$${NGIT_ENV_FILE:-.env}"; then \
@@ -43,9 +50,11 @@ format:
 
 vet:
 	go vet $(TAGS) $(PACKAGES) ./test/...
+	$(OUTSIDE) go vet ./...
 
 staticcheck: bin/staticcheck
 	bin/staticcheck $(TAGS) $(PACKAGES) ./test/...
+	$(OUTSIDE) ../../bin/staticcheck ./...
 
 purego: ## every program builds without cgo
 	CGO_ENABLED=0 go build $(PROGRAMS)
@@ -57,6 +66,7 @@ alone: ## every module builds and vets without its workspace, tests and all
 
 unit: ## the tests of every module, under the race detector
 	$(TEST) -race $(PACKAGES)
+	$(OUTSIDE) go test -race ./...
 
 e2e: ## tests of the whole system against real NATS, relays and git
 	$(TEST) ./test/...
@@ -75,10 +85,16 @@ docs: ## write docs/configuration.md and .env.example from the declaration of th
 	cd lib/config && go generate .
 
 tidy: ## go mod tidy in every module
-	@for m in $(MODULES) test tools; do echo "cd $$m && go mod tidy"; (cd $$m && GOWORK=off go mod tidy) || exit 1; done
+	@for m in $(MODULES) test tools deploy/image; do echo "cd $$m && go mod tidy"; (cd $$m && GOWORK=off go mod tidy) || exit 1; done
 
 nats: bin/nats ## the nats program: make nats ARGS="sub 'grasp.>'"
 	@bin/nats $(ARGS)
+
+image: ## make bin/image/tendril.tar, the image of all services, without Docker; IMAGE is its name
+	@deploy/image/build $(IMAGE) bin/image/tendril.tar ./cmd/tendril git
+
+nats-image: ## make bin/image/nats.tar, a NATS server for clusters without a registry; NATS_IMAGE is its name
+	@CGO_ENABLED=0 deploy/image/build $(NATS_IMAGE) bin/image/nats.tar github.com/nats-io/nats-server/v2
 
 clean: ## remove what was built
 	rm -rf bin

@@ -185,8 +185,16 @@ func TestVersion(t *testing.T) {
 		"devel 0123456789ab+": {Settings: vcs("true")},
 		"devel":               {},
 	} {
-		if got := versionOf(info); got != want {
+		if got := versionOf(info, "", ""); got != want {
 			t.Errorf("%q, want %q", got, want)
+		}
+	}
+	for want, given := range map[string][2]string{"v2.0.0": {"v2.0.0", "ba9876543210"}, "devel ba9876543210+": {"", "ba9876543210+"}} {
+		for _, v := range []string{"v1.2.3", "(devel)", ""} {
+			info := &debug.BuildInfo{Main: debug.Module{Version: v}, Settings: vcs("true")}
+			if got := versionOf(info, given[0], given[1]); got != want {
+				t.Errorf("given %q, and %q as the module's version: %q, want %q", given, v, got, want)
+			}
 		}
 	}
 }

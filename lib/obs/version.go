@@ -9,21 +9,33 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Version says what was built: the module's version where it has one, else the revision, as the Go linker wrote them down.
+// version and commit are set by who builds without a repository at hand, as an image is built:
+// -ldflags "-X tendril.dev/lib/obs.version=v1.2.3 -X tendril.dev/lib/obs.commit=0123456789ab".
+var version, commit string
+
+// Version says what was built: the version where it has one, else the revision, as they were given
+// to the Go linker or as it found them.
 func Version() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "unknown"
+		info = &debug.BuildInfo{}
 	}
-	return versionOf(info)
+	return versionOf(info, version, commit)
 }
 
-// versionOf is "v1.2.3", or "devel" with the revision, "+" for uncommitted changes.
-func versionOf(info *debug.BuildInfo) string {
-	if v := info.Main.Version; v != "" && v != "(devel)" {
+// versionOf is "v1.2.3", or "devel" with the revision, "+" for uncommitted changes. What is given
+// comes before what info says.
+func versionOf(info *debug.BuildInfo, version, commit string) string {
+	if version != "" {
+		return version
+	}
+	if v := info.Main.Version; commit == "" && v != "" && v != "(devel)" {
 		return v
 	}
-	return strings.TrimSpace("devel " + commitOf(info))
+	if commit == "" {
+		commit = commitOf(info)
+	}
+	return strings.TrimSpace("devel " + commit)
 }
 
 // commitOf is the first 12 digits of the revision, "+" for uncommitted changes; empty if unknown.
@@ -44,8 +56,8 @@ func commitOf(info *debug.BuildInfo) string {
 
 // BuildInfo is the metric ngit_build_info: always 1, with what was built as labels.
 func BuildInfo() prometheus.Collector {
-	commit := ""
-	if info, ok := debug.ReadBuildInfo(); ok {
+	commit := commit
+	if info, ok := debug.ReadBuildInfo(); ok && commit == "" {
 		commit = commitOf(info)
 	}
 	if commit == "" {

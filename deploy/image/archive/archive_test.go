@@ -1,0 +1,237 @@
+package main
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+const (
+	program = "/usr/bin/tendril"
+	named   = "docker.io/local/tendril:dev"
+)
+
+// rootAt makes a small root file system whose files were made at this time, in another order for
+// another time.
+func rootAt(t *testing.T, at time.Time) string {
+	t.Helper()
+	root := t.TempDir()
+	steps := []func() error{
+		func() error { return os.MkdirAll(filepath.Join(root, "usr/bin"), 0o755) },
+		func() error { return os.MkdirAll(filepath.Join(root, "etc"), 0o755) },
+		func() error { return os.Mkdir(filepath.Join(root, "tmp"), 0o755) },
+	}
+	if at.Unix()%2 == 1 {
+		slices.Reverse(steps)
+	}
+	steps = append(steps,
+		func() error { return os.Chmod(filepath.Join(root, "tmp"), 0o777|fs.ModeSticky) },
+		func() error { return os.WriteFile(filepath.Join(root, program), []byte("a program"), 0o755) },
+		func() error { return os.WriteFile(filepath.Join(root, "etc/passwd"), []byte("tendril"), 0o644) },
+		func() error { return os.Symlink("tendril", filepath.Join(root, "usr/bin/other")) },
+	)
+	for _, step := range steps {
+		if err := step(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, path := range []string{program, "etc/passwd", "usr/bin", "etc", "tmp"} {
+		if err := os.Chtimes(filepath.Join(root, path), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return root
+}
+
+func TestSameFilesGiveTheSameArchive(t *testing.T) {
+	t.Parallel()
+	var before summary
+	var archive []byte
+	for i := range 3 {
+		out := filepath.Join(t.TempDir(), "out.tar")
+		made, err := write(rootAt(t, time.Unix(int64(1e9+i), 0)), program, named, out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		now, err := os.ReadFile(out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 && (made != before || !bytes.Equal(now, archive)) {
+			t.Errorf("%v, before %v", made, before)
+		}
+		before, archive = made, now
+	}
+}
+
+func TestArchiveIsAnImage(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out.tar")
+	made, err := write(rootAt(t, time.Now()), program, named, out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := unpack(t, out)
+
+	// As containerd and skopeo read it: an OCI layout.
+	index, err := layout.ImageIndexFromPath(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil || len(manifest.Manifests) != 1 {
+		t.Fatal(manifest, err)
+	}
+	only := manifest.Manifests[0]
+	if only.Digest != made.digest || only.Annotations["io.containerd.image.name"] != named || only.Platform.OS != "linux" {
+		t.Errorf("the index: %+v; want %v", only, made)
+	}
+	image, err := index.Image(only.Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Image(image); err != nil {
+		t.Error(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil || config.OS != "linux" || config.Architecture == "" || !reflect.DeepEqual(config.Config, configuration(program)) {
+		t.Errorf("%+v, %v", config, err)
+	}
+
+	// As Docker reads it.
+	old, err := tarball.ImageFromPath(out, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if id, err := old.ConfigName(); err != nil || config.RootFS.DiffIDs == nil {
+		t.Error(id, err)
+	} else if want, _ := image.ConfigName(); id != want {
+		t.Errorf("%v, want %v", id, want)
+	}
+
+	// The layer.
+	layers, err := image.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatal(layers, err)
+	}
+	files, err := layers[0].Uncompressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer files.Close()
+	got := map[string]int64{}
+	for r := tar.NewReader(files); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[h.Name] = h.Mode
+		if h.Uid != 0 || h.Gid != 0 || h.Uname != "" || !h.ModTime.Equal(time.Unix(0, 0)) {
+			t.Errorf("%+v", h)
+		}
+	}
+	want := map[string]int64{"etc/": 0o755, "etc/passwd": 0o644, "tmp/": 0o1777, "usr/": 0o755, "usr/bin/": 0o755, "usr/bin/tendril": 0o755, "usr/bin/other": 0o777}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
+// unpack unpacks an archive of ours into a folder.
+func unpack(t *testing.T, archive string) string {
+	t.Helper()
+	folder := t.TempDir()
+	f, err := os.Open(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for r := tar.NewReader(f); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return folder
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := filepath.Join(folder, h.Name)
+		if h.Typeflag == tar.TypeDir {
+			err = os.Mkdir(at, 0o755)
+		} else {
+			var raw []byte
+			if raw, err = io.ReadAll(r); err == nil {
+				err = os.WriteFile(at, raw, 0o644)
+			}
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestWhatIsNoImage(t *testing.T) {
+	t.Parallel()
+	root := rootAt(t, time.Now())
+	if err := os.Symlink("/etc", filepath.Join(root, "link")); err != nil {
+		t.Fatal(err)
+	}
+	for want, c := range map[string]struct{ program, named string }{
+		"want a name like":             {program, "tendril"},
+		"/usr/bin/none is no program":  {"/usr/bin/none", named},
+		"/etc/passwd is no program in": {"/etc/passwd", named},
+	} {
+		out := filepath.Join(t.TempDir(), "out.tar")
+		if _, err := write(root, c.program, c.named, out); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+		if left, err := os.ReadDir(filepath.Dir(out)); err != nil || len(left) > 0 {
+			t.Errorf("left behind: %v, %v", left, err)
+		}
+	}
+}
+
+var finalStage = regexp.MustCompile(`(?s)\nFROM scratch\n(.*)$`)
+
+// TestDockerfileSaysTheSame compares the last stage of the Dockerfile with what an image has that
+// was made without Docker.
+func TestDockerfileSaysTheSame(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("../Dockerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	stage := finalStage.FindSubmatch(raw)
+	if stage == nil {
+		t.Fatal("no last stage FROM scratch")
+	}
+	want := configuration(program)
+	entrypoint, err := json.Marshal(want.Entrypoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := []string{"COPY --from=build /rootfs /"}
+	for _, env := range want.Env {
+		lines = append(lines, "ENV "+env)
+	}
+	lines = append(lines, "USER "+want.User, "WORKDIR "+want.WorkingDir, "ENTRYPOINT "+string(entrypoint))
+	if got := strings.Split(strings.TrimSpace(string(stage[1])), "\n"); !slices.Equal(got, lines) {
+		t.Errorf("%q, want %q", got, lines)
+	}
+}
