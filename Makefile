@@ -40,7 +40,7 @@ bin/tendril:
 	@mkdir -p bin
 	go build $(TAGS) -o bin/ ./cmd/tendril
 
-test: lint purego alone unit e2e ## everything that CI runs
+test: lint purego alone unit manifests e2e ## everything that CI runs
 
 lint: format vet staticcheck ## gofmt, go vet, staticcheck
 
@@ -70,6 +70,11 @@ unit: ## the tests of every module, under the race detector
 
 e2e: ## tests of the whole system against real NATS, relays and git
 	$(TEST) ./test/...
+
+# A module outside the workspace: what it needs is no concern of the services.
+.PHONY: manifests
+manifests: ## the Kubernetes manifests: privileges, probes, network policies, settings
+	cd deploy/k8s && GOWORK=off go vet ./... && GOWORK=off go test ./...
 
 bench: ## benchmarks; BENCH selects them
 	$(TEST) -run '^$$' -bench '$(BENCH)' -benchmem $(PACKAGES) ./test/...
