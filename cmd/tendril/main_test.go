@@ -192,7 +192,7 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		"no domain":        {nil, []string{"up"}, "tendril: NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com"},
 		"wrong value":      {domain, []string{"up", "--commit-batch=0"}, `tendril: NGIT_COMMIT_BATCH is "0": want 1 to 1000`},
 		"not supported":    {append([]string{"NGIT_ARCHIVE_ALL=true"}, domain...), []string{"up"}, "tendril: NGIT_ARCHIVE_ALL is set, but archives (GRASP-05) are not supported yet; unset it"},
-		"no command":       {domain, nil, `tendril: expected one of "up", "run", "version"`},
+		"no command":       {domain, nil, `tendril: expected one of "up", "run", "logins", "version"`},
 		"no service":       {domain, []string{"run", "--log-level=debug"}, "tendril: no service is named; want one or several of ingest, purgatory, discovery, relayconn, gateway"},
 		"wrong service":    {domain, []string{"run", "gateway", "ingset"}, `tendril: "ingset" is no service; want one or several of ingest, purgatory, discovery, relayconn, gateway`},
 		"service twice":    {domain, []string{"run", "ingest", "gateway", "ingest"}, `tendril: "ingest" is named twice; want each of ingest, purgatory, discovery, relayconn, gateway once at most`},
@@ -211,6 +211,27 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 				t.Errorf("got %s\nwant %s", p.stderr.String(), c.want)
 			}
 		})
+	}
+}
+
+// TestLoginsTellNoPassword makes, rotates and retires logins, and shows none of them.
+func TestLoginsTellNoPassword(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "logins")
+	for _, command := range []string{"init", "rotate", "retire"} {
+		p := start(t, t.TempDir(), nil, "logins", command, dir)
+		said := p.line(t, "")
+		if err := p.Wait(); err != nil || !strings.HasPrefix(said, filepath.Join(dir, "users.conf")+" ") {
+			t.Errorf("%s: %v, %q; stderr:\n%s", command, err, said, p.stderr.String())
+		}
+		login, err := os.ReadFile(filepath.Join(dir, "gateway.login"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, password, _ := strings.Cut(strings.TrimSpace(string(login)), ":")
+		if strings.Contains(said+p.stderr.String(), password) {
+			t.Errorf("%s shows a password", command)
+		}
 	}
 }
 
