@@ -181,8 +181,8 @@ func api(verb string, tokens ...string) string {
 	return subject
 }
 
-// readBy allows consumers of a stream that nobody else needs to know: whose name does not matter
-// and which leave nothing behind. filter is the one subject that they ask for; ">" for any, or none.
+// readBy allows consumers of a stream that belong to one reader: whose name does not matter and which
+// leave nothing behind. filter is the subject that they ask for; ">" for any.
 func readBy(stream, filter string) []string {
 	return []string{api("STREAM.INFO", stream), api("CONSUMER.CREATE", stream, "*", filter), api("CONSUMER.DELETE", stream, "*")}
 }

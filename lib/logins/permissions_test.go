@@ -287,7 +287,8 @@ func TestAnswers(t *testing.T) {
 }
 
 // TestRepliesAreNotChecked states what NATS leaves open, as docs/security.md says: to which subject
-// the answer to a request goes is not checked. If this fails, NATS has become stricter: say so there.
+// the answer to a request goes is not checked. If this fails, NATS has become stricter: say so
+// there.
 func TestRepliesAreNotChecked(t *testing.T) {
 	t.Parallel()
 	s := newServer(t)
