@@ -87,8 +87,8 @@ func purgatory() Permissions {
 func discovery() Permissions {
 	return Permissions{
 		User: UserDiscovery,
-		Publish: join(followStream(StreamEvents), watchBucket(BucketHeld, ">"), lastOf(KVStream(BucketHeld)),
-			followStream(StreamTargets), []string{prefixTarget + ">"}),
+		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), followStream(StreamTargets),
+			[]string{prefixTarget + ">"}),
 	}
 }
 
@@ -184,27 +184,25 @@ func api(verb string, tokens ...string) string {
 // readBy allows consumers of a stream that belong to one reader: whose name does not matter and which
 // leave nothing behind. filter is the subject that they ask for; ">" for any.
 func readBy(stream, filter string) []string {
-	return []string{api("STREAM.INFO", stream), api("CONSUMER.CREATE", stream, "*", filter), api("CONSUMER.DELETE", stream, "*")}
+	return []string{
+		api("STREAM.INFO", stream), api("CONSUMER.CREATE", stream, "*", filter), api("CONSUMER.MSG.NEXT", stream, "*"),
+		api("CONSUMER.DELETE", stream, "*"),
+	}
 }
 
 // followStream allows to follow a stream as lib/bus and lib/eventdb do, whole or by subject, and to
-// ask for its last message.
+// ask for its last message, which tells how far behind it a reader is.
 func followStream(stream string) []string {
-	return join(readBy(stream, ">"), []string{api("CONSUMER.CREATE", stream, "*"), api("CONSUMER.MSG.NEXT", stream, "*")},
-		lastOf(stream))
+	return append(readBy(stream, ">"), api("CONSUMER.CREATE", stream, "*"), api("DIRECT.GET", stream, ">"))
 }
 
-// lastOf allows to ask for the last message of a stream, which tells how far behind it a reader is.
-func lastOf(stream string) []string { return []string{api("DIRECT.GET", stream, ">")} }
-
-// watchBucket allows to watch keys of a bucket: by a consumer that pushes, which asks now and then
-// whether its reader keeps up.
-func watchBucket(bucket, keys string) []string {
-	stream := KVStream(bucket)
-	return join(readBy(stream, KVSubject(bucket, keys)), flowControl(stream))
+// followKeys allows to follow keys of a bucket.
+func followKeys(bucket, keys string) []string {
+	return readBy(KVStream(bucket), KVSubject(bucket, keys))
 }
 
-// flowControl allows to answer a stream's consumers that push, in both forms that servers have.
+// flowControl allows to answer a stream's consumers that push, as `nats kv watch` makes them, in both
+// forms that servers have.
 func flowControl(stream string) []string {
 	return []string{jsFlow + stream + ".>", jsFlow + "*.*." + stream + ".>"}
 }
@@ -217,7 +215,7 @@ func getKey(bucket, keys string) []string {
 
 // watchGroup allows to see who of a group is there and who works on what.
 func watchGroup(group string) []string {
-	return join(watchBucket(BucketWorkers, ClaimKey(group, ">")), watchBucket(BucketClaims, ClaimKey(group, ">")))
+	return join(followKeys(BucketWorkers, ClaimKey(group, ">")), followKeys(BucketClaims, ClaimKey(group, ">")))
 }
 
 // joinGroup allows to be a worker of a group and to claim its keys.

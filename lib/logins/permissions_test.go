@@ -159,7 +159,7 @@ func TestWhoMayPublish(t *testing.T) {
 		{"$JS.API.CONSUMER.DURABLE.CREATE.GRASP_EVENTS.any", nobody},
 		{"$JS.API.CONSUMER.CREATE.GRASP_TARGETS.any", "discovery relayconn operator"},
 		{"$JS.API.CONSUMER.CREATE.GRASP_REJECTED.any", "ingest operator"},
-		{"$JS.API.CONSUMER.CREATE.KV_grasp-held.any", "ingest purgatory operator"},
+		{"$JS.API.CONSUMER.CREATE.KV_grasp-held.any", "ingest purgatory discovery operator"},
 		{"$JS.API.CONSUMER.CREATE.KV_grasp-held.any.$KV.grasp-held.>", "ingest purgatory discovery operator"},
 		{"$JS.API.CONSUMER.CREATE.KV_grasp-relays.any", "operator"},
 		{"$JS.API.CONSUMER.CREATE.KV_grasp-claims.any.$KV.grasp-claims.relayconn.>", "relayconn operator"},
