@@ -1,16 +1,15 @@
 package world
 
 import (
+	"context"
 	"crypto/rand"
-	"net/http"
-	"net/http/cgi"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
+
+	"tendril.dev/test/outside"
 )
 
 // Git runs git as a user would have it: no system configuration, a name, nothing that asks.
@@ -26,12 +25,7 @@ func Git(t testing.TB, dir string, args ...string) string {
 // TryGit is Git for commands that may fail; the output is all that stands on the terminal.
 func TryGit(t testing.TB, dir string, args ...string) (string, error) {
 	t.Helper()
-	cmd := exec.Command("git", args...)
-	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_TERMINAL_PROMPT=0", "HOME="+dir,
-		"GIT_AUTHOR_NAME=Ann", "GIT_AUTHOR_EMAIL=ann@example.com", "GIT_COMMITTER_NAME=Ann", "GIT_COMMITTER_EMAIL=ann@example.com")
-	out, err := cmd.CombinedOutput()
-	return string(out), err
+	return outside.Git(context.Background(), dir, args...)
 }
 
 // WorkTree is a repository of someone who works.
@@ -44,7 +38,9 @@ type WorkTree struct {
 func NewWorkTree(t testing.TB) *WorkTree {
 	t.Helper()
 	w := &WorkTree{t: t, Dir: t.TempDir()}
-	Git(t, w.Dir, "init", "-q", "-b", "main")
+	if err := outside.InitWorkTree(t.Context(), w.Dir); err != nil {
+		t.Fatal(err)
+	}
 	w.Commit("first")
 	return w
 }
@@ -52,12 +48,11 @@ func NewWorkTree(t testing.TB) *WorkTree {
 // Commit adds a commit to the branch at hand and gives its id.
 func (w *WorkTree) Commit(message string) string {
 	w.t.Helper()
-	if err := os.WriteFile(filepath.Join(w.Dir, "file.txt"), []byte(message+"\n"), 0o600); err != nil {
+	id, err := outside.Commit(w.t.Context(), w.Dir, message)
+	if err != nil {
 		w.t.Fatal(err)
 	}
-	Git(w.t, w.Dir, "add", ".")
-	Git(w.t, w.Dir, "commit", "-q", "-m", message)
-	return Git(w.t, w.Dir, "rev-parse", "HEAD")
+	return id
 }
 
 // AddNoise adds so many random bytes, which nothing can compress, to the next commit.
@@ -73,58 +68,38 @@ func (w *WorkTree) AddNoise(bytes int) {
 // Refs are the branches and tags.
 func (w *WorkTree) Refs() map[string]string {
 	w.t.Helper()
-	refs := map[string]string{}
-	for line := range strings.Lines(Git(w.t, w.Dir, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")) {
-		name, id, _ := strings.Cut(strings.TrimSpace(line), " ")
-		refs[name] = id
+	refs, err := outside.Refs(w.t.Context(), w.Dir)
+	if err != nil {
+		w.t.Fatal(err)
 	}
 	return refs
 }
 
-// GitServer is a foreign git server: git's own http-backend.
+// GitServer is a foreign git server on this machine.
 type GitServer struct {
-	URL      string
-	dir      string
-	t        testing.TB
-	closed   atomic.Bool
-	requests atomic.Int64
+	URL string
+	*outside.GitServer
+	t testing.TB
 }
 
 // NewGitServer starts a server without repositories.
 func NewGitServer(t testing.TB) *GitServer {
 	t.Helper()
-	g := &GitServer{dir: t.TempDir(), t: t}
-	git, err := exec.LookPath("git")
+	server, err := outside.NewGitServer(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	backend := &cgi.Handler{Path: git, Args: []string{"http-backend"}, Dir: g.dir, Env: []string{
-		"GIT_PROJECT_ROOT=" + g.dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=" + os.DevNull,
-	}, InheritEnv: []string{"PATH"}}
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		g.requests.Add(1)
-		if g.closed.Load() {
-			http.Error(w, "closed today", http.StatusServiceUnavailable)
-			return
-		}
-		backend.ServeHTTP(w, r)
-	}))
-	t.Cleanup(server.Close)
-	g.URL = server.URL
-	return g
+	listening := httptest.NewServer(server)
+	t.Cleanup(listening.Close)
+	return &GitServer{listening.URL, server, t}
 }
-
-// Shut makes every request fail, or not any more.
-func (g *GitServer) Shut(yes bool) { g.closed.Store(yes) }
-
-// Requests is how many requests there were.
-func (g *GitServer) Requests() int64 { return g.requests.Load() }
 
 // Host serves a copy of a work tree's repository and gives its URL.
 func (g *GitServer) Host(name string, w *WorkTree) string {
 	g.t.Helper()
-	Git(g.t, g.dir, "clone", "-q", "--mirror", w.Dir, name+".git")
-	Git(g.t, filepath.Join(g.dir, name+".git"), "config", "uploadpack.allowAnySHA1InWant", "true")
+	if err := g.GitServer.Host(g.t.Context(), name, w.Dir); err != nil {
+		g.t.Fatal(err)
+	}
 	return g.URL + "/" + name + ".git"
 }
 

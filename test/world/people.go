@@ -2,37 +2,28 @@ package world
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
-	"slices"
 	"testing"
 	"time"
 
-	"github.com/coder/websocket"
 	"github.com/nbd-wtf/go-nostr"
-	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/test/outside"
 )
 
 // Person has a key and signs events.
 type Person struct {
-	t      testing.TB
-	secret string
-	PubKey string
-	Npub   string
+	*outside.Person
+	t testing.TB
 }
 
 // NewPerson makes a person with a key of their own.
 func NewPerson(t testing.TB) *Person {
 	t.Helper()
-	p := &Person{t: t, secret: nostr.GeneratePrivateKey()}
-	var err error
-	if p.PubKey, err = nostr.GetPublicKey(p.secret); err != nil {
+	p, err := outside.NewPerson()
+	if err != nil {
 		t.Fatal(err)
 	}
-	if p.Npub, err = nip19.EncodePublicKey(p.PubKey); err != nil {
-		t.Fatal(err)
-	}
-	return p
+	return &Person{p, t}
 }
 
 // Sign makes an event of now.
@@ -43,34 +34,21 @@ func (p *Person) Sign(kind int, content string, tags ...nostr.Tag) *nostr.Event 
 // SignAt makes an event of another time.
 func (p *Person) SignAt(at nostr.Timestamp, kind int, content string, tags ...nostr.Tag) *nostr.Event {
 	p.t.Helper()
-	ev := &nostr.Event{Kind: kind, CreatedAt: at, Content: content, Tags: tags}
-	if err := ev.Sign(p.secret); err != nil {
+	ev, err := p.Person.Sign(at, kind, content, tags...)
+	if err != nil {
 		p.t.Fatal(err)
 	}
 	return ev
 }
 
-// Address is the reference of a repository of this person.
-func (p *Person) Address(identifier string) string { return "30617:" + p.PubKey + ":" + identifier }
-
 // Announce signs an announcement that lists the tests' Tendril, and more clone URLs and relays.
 func (p *Person) Announce(identifier, escaped string, clone, relays []string, more ...nostr.Tag) *nostr.Event {
-	tags := nostr.Tags{
-		{"d", identifier}, {"name", identifier},
-		append(nostr.Tag{"clone", "http://" + Domain + "/" + p.Npub + "/" + escaped + ".git"}, clone...),
-		append(nostr.Tag{"relays", "ws://" + Domain}, relays...),
-	}
-	return p.Sign(30617, "", append(tags, more...)...)
+	return p.Sign(30617, "", append(p.AnnouncementTags(Domain, identifier, escaped, clone, relays), more...)...)
 }
 
 // State signs a state event with the branches and tags of a work tree.
 func (p *Person) State(identifier string, refs map[string]string, head string) *nostr.Event {
-	tags := nostr.Tags{{"d", identifier}}
-	for name, id := range refs {
-		tags = append(tags, nostr.Tag{name, id})
-	}
-	slices.SortFunc(tags[1:], func(a, b nostr.Tag) int { return slices.Compare(a, b) })
-	return p.Sign(30618, "", append(tags, nostr.Tag{"HEAD", "ref: " + head})...)
+	return p.Sign(30618, "", outside.StateTags(identifier, refs, head)...)
 }
 
 // Client is a connection of go-nostr's own client to a relay.
@@ -161,27 +139,13 @@ const HungUp = "the connection ended"
 func TrySubmit(t testing.TB, url string, ev *nostr.Event) (ok bool, message string) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	ws, _, err := websocket.Dial(ctx, url, nil)
+	ws, err := outside.Dial(ctx, url, nil)
 	if err != nil {
 		return false, HungUp
 	}
-	defer ws.CloseNow()
-	data, err := nostr.EventEnvelope{Event: *ev}.MarshalJSON()
-	if err != nil {
-		t.Error(err)
-		return false, err.Error()
-	}
-	if err := ws.Write(ctx, websocket.MessageText, data); err != nil {
+	defer ws.Close()
+	if ok, message, err = ws.Submit(ctx, ev); err != nil {
 		return false, HungUp
 	}
-	for {
-		_, answer, err := ws.Read(ctx)
-		if err != nil {
-			return false, HungUp
-		}
-		var m []any
-		if err := json.Unmarshal(answer, &m); err == nil && len(m) == 4 && m[0] == "OK" && m[1] == ev.ID {
-			return m[2] == true, fmt.Sprint(m[3])
-		}
-	}
+	return ok, message
 }

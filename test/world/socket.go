@@ -6,13 +6,13 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/coder/websocket"
+	"tendril.dev/test/outside"
 )
 
 // Socket is a bare WebSocket to a relay, for what a decent client would not send.
 type Socket struct {
 	t  testing.TB
-	ws *websocket.Conn
+	ws *outside.Socket
 }
 
 // Dial opens a socket.
@@ -33,22 +33,21 @@ func DialFrom(t testing.TB, url, address string) *Socket {
 func TryDialFrom(t testing.TB, url, address string) (*Socket, error) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	options := &websocket.DialOptions{HTTPHeader: http.Header{}}
+	header := http.Header{}
 	if address != "" {
-		options.HTTPHeader.Set("X-Forwarded-For", address)
+		header.Set("X-Forwarded-For", address)
 	}
-	ws, _, err := websocket.Dial(ctx, url, options)
+	ws, err := outside.Dial(ctx, url, header)
 	if err != nil {
 		return nil, err
 	}
-	ws.SetReadLimit(16 << 20)
 	s := &Socket{t, ws}
 	t.Cleanup(s.Close)
 	return s, nil
 }
 
 // Close hangs up.
-func (s *Socket) Close() { s.ws.CloseNow() }
+func (s *Socket) Close() { s.ws.Close() }
 
 // Send sends a message of these elements.
 func (s *Socket) Send(elements ...any) {
@@ -80,7 +79,7 @@ func (s *Socket) SendText(text string) {
 func (s *Socket) write(text string) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
-	return s.ws.Write(ctx, websocket.MessageText, []byte(text))
+	return s.ws.SendText(ctx, text)
 }
 
 // Next is the next message.
@@ -97,12 +96,17 @@ func (s *Socket) Next() []any {
 func (s *Socket) TryNext() ([]any, error) {
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
-	_, data, err := s.ws.Read(ctx)
+	raw, err := s.ws.Next(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var m []any
-	return m, json.Unmarshal(data, &m)
+	m := make([]any, len(raw))
+	for i, element := range raw {
+		if err := json.Unmarshal(element, &m[i]); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
 }
 
 // Count asks a relay how many events match (NIP-45).

@@ -1,0 +1,114 @@
+package outside
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/cgi"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+)
+
+// Git runs git as a user would have it: no system configuration, a name, nothing that asks. The
+// output is all that stands on the terminal, also when it fails.
+func Git(ctx context.Context, dir string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, "git", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_TERMINAL_PROMPT=0", "HOME="+dir,
+		"GIT_AUTHOR_NAME=Ann", "GIT_AUTHOR_EMAIL=ann@example.com", "GIT_COMMITTER_NAME=Ann", "GIT_COMMITTER_EMAIL=ann@example.com")
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// RunGit is Git for commands that should not fail: the error has what git said, and the output no
+// space around it.
+func RunGit(ctx context.Context, dir string, args ...string) (string, error) {
+	out, err := Git(ctx, dir, args...)
+	out = strings.TrimSpace(out)
+	if err != nil {
+		return out, fmt.Errorf("git %s: %w: %s", strings.Join(args, " "), err, out)
+	}
+	return out, nil
+}
+
+// InitWorkTree makes a repository without commits, with the branch main.
+func InitWorkTree(ctx context.Context, dir string) error {
+	_, err := RunGit(ctx, dir, "init", "-q", "-b", "main")
+	return err
+}
+
+// Commit writes a file, adds what else is new, commits to the branch at hand and returns the
+// commit's id.
+func Commit(ctx context.Context, dir, message string) (string, error) {
+	if err := os.WriteFile(filepath.Join(dir, "file.txt"), []byte(message+"\n"), 0o600); err != nil {
+		return "", fmt.Errorf("write into the work tree: %w", err)
+	}
+	if _, err := RunGit(ctx, dir, "add", "."); err != nil {
+		return "", err
+	}
+	if _, err := RunGit(ctx, dir, "commit", "-q", "-m", message); err != nil {
+		return "", err
+	}
+	return RunGit(ctx, dir, "rev-parse", "HEAD")
+}
+
+// Refs returns the branches and tags of a work tree, by their full names.
+func Refs(ctx context.Context, dir string) (map[string]string, error) {
+	out, err := RunGit(ctx, dir, "for-each-ref", "--format=%(refname) %(objectname)", "refs/heads", "refs/tags")
+	if err != nil {
+		return nil, err
+	}
+	refs := map[string]string{}
+	for line := range strings.Lines(out) {
+		name, id, _ := strings.Cut(strings.TrimSpace(line), " ")
+		refs[name] = id
+	}
+	return refs, nil
+}
+
+// GitServer is a foreign git server: git's own http-backend over a folder of bare repositories.
+type GitServer struct {
+	dir      string
+	backend  http.Handler
+	closed   atomic.Bool
+	requests atomic.Int64
+}
+
+// NewGitServer makes a server of a folder.
+func NewGitServer(dir string) (*GitServer, error) {
+	git, err := exec.LookPath("git")
+	if err != nil {
+		return nil, err
+	}
+	return &GitServer{dir: dir, backend: &cgi.Handler{Path: git, Args: []string{"http-backend"}, Dir: dir, Env: []string{
+		"GIT_PROJECT_ROOT=" + dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=" + os.DevNull,
+	}, InheritEnv: []string{"PATH"}}}, nil
+}
+
+// ServeHTTP answers a git client.
+func (g *GitServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.requests.Add(1)
+	if g.closed.Load() {
+		http.Error(w, "closed today", http.StatusServiceUnavailable)
+		return
+	}
+	g.backend.ServeHTTP(w, r)
+}
+
+// Shut makes every request fail, or not any more.
+func (g *GitServer) Shut(yes bool) { g.closed.Store(yes) }
+
+// Requests is how many requests there were.
+func (g *GitServer) Requests() int64 { return g.requests.Load() }
+
+// Host serves a copy of a work tree's repository as /<name>.git.
+func (g *GitServer) Host(ctx context.Context, name, workTree string) error {
+	if _, err := RunGit(ctx, g.dir, "clone", "-q", "--mirror", workTree, name+".git"); err != nil {
+		return err
+	}
+	_, err := RunGit(ctx, filepath.Join(g.dir, name+".git"), "config", "uploadpack.allowAnySHA1InWant", "true")
+	return err
+}

@@ -1,0 +1,101 @@
+package outside
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"github.com/fiatjaf/eventstore/slicestore"
+	"github.com/fiatjaf/khatru"
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// Relay is a foreign relay: khatru, which no one here wrote, with its events in memory.
+type Relay struct {
+	relay  *khatru.Relay
+	closed atomic.Bool
+
+	mu      sync.Mutex
+	asked   []nostr.Filter
+	sockets []net.Conn
+}
+
+// NewRelay makes a relay without events.
+func NewRelay() (*Relay, error) {
+	store := &slicestore.SliceStore{}
+	if err := store.Init(); err != nil {
+		return nil, fmt.Errorf("open the store of a relay: %w", err)
+	}
+	r := &Relay{relay: khatru.NewRelay()}
+	r.relay.Log = log.New(io.Discard, "", 0)
+	r.relay.StoreEvent = append(r.relay.StoreEvent, store.SaveEvent)
+	r.relay.ReplaceEvent = append(r.relay.ReplaceEvent, store.ReplaceEvent)
+	r.relay.QueryEvents = append(r.relay.QueryEvents, func(ctx context.Context, f nostr.Filter) (chan *nostr.Event, error) {
+		r.mu.Lock()
+		r.asked = append(r.asked, f)
+		r.mu.Unlock()
+		return store.QueryEvents(ctx, f)
+	})
+	return r, nil
+}
+
+// ServeHTTP answers a client.
+func (r *Relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if r.closed.Load() {
+		http.Error(w, "closed today", http.StatusServiceUnavailable)
+		return
+	}
+	r.relay.ServeHTTP(w, req)
+}
+
+// Connection is the ConnState of the relay's http.Server: it notes WebSockets, of which the server
+// itself knows nothing any more.
+func (r *Relay) Connection(c net.Conn, state http.ConnState) {
+	if state == http.StateHijacked {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.sockets = append(r.sockets, c)
+	}
+}
+
+// Publish gives events to the relay, which tells them to its subscribers.
+func (r *Relay) Publish(events ...*nostr.Event) error {
+	for _, ev := range events {
+		skip, err := r.relay.AddEvent(context.Background(), ev)
+		if err != nil {
+			return fmt.Errorf("publish at a relay: %w", err)
+		}
+		if !skip {
+			r.relay.BroadcastEvent(ev)
+		}
+	}
+	return nil
+}
+
+// Asked is every filter that the relay was asked for stored events.
+func (r *Relay) Asked() []nostr.Filter {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]nostr.Filter(nil), r.asked...)
+}
+
+// Listening is how many live filters clients have open.
+func (r *Relay) Listening() int { return len(r.relay.GetListeningFilters()) }
+
+// Shut lets nobody connect, or anybody again.
+func (r *Relay) Shut(yes bool) { r.closed.Store(yes) }
+
+// HangUp closes all connections.
+func (r *Relay) HangUp() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range r.sockets {
+		c.Close()
+	}
+	r.sockets = nil
+}
