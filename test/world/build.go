@@ -33,12 +33,30 @@ func program(t testing.TB, folder string) string {
 	}
 	program := filepath.Join(built.dir, path.Base(folder))
 	cmd := exec.Command("go", "build", "-tags", "libsecp256k1", "-o", program, ".")
-	cmd.Dir = filepath.Join("..", "..", filepath.FromSlash(folder))
+	cmd.Dir = filepath.Join(root(t), filepath.FromSlash(folder))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build %s: %v\n%s", folder, err, out)
 	}
 	built.programs[folder] = program
 	return program
+}
+
+// root is the folder of the repository: the next one above the test that has a go.work.
+func root(t testing.TB) string {
+	t.Helper()
+	dir, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.work")); err == nil {
+			return dir
+		}
+		if filepath.Dir(dir) == dir {
+			t.Fatal("the test runs outside of the repository")
+		}
+		dir = filepath.Dir(dir)
+	}
 }
 
 // Binary is the path of the built program.
