@@ -27,19 +27,19 @@ type Relay struct {
 
 // NewRelay makes a relay without events.
 func NewRelay() (*Relay, error) {
-	store := &slicestore.SliceStore{}
-	if err := store.Init(); err != nil {
+	store := &store{}
+	if err := store.events.Init(); err != nil {
 		return nil, fmt.Errorf("open the store of a relay: %w", err)
 	}
 	r := &Relay{relay: khatru.NewRelay()}
 	r.relay.Log = log.New(io.Discard, "", 0)
-	r.relay.StoreEvent = append(r.relay.StoreEvent, store.SaveEvent)
-	r.relay.ReplaceEvent = append(r.relay.ReplaceEvent, store.ReplaceEvent)
+	r.relay.StoreEvent = append(r.relay.StoreEvent, store.save)
+	r.relay.ReplaceEvent = append(r.relay.ReplaceEvent, store.replace)
 	r.relay.QueryEvents = append(r.relay.QueryEvents, func(ctx context.Context, f nostr.Filter) (chan *nostr.Event, error) {
 		r.mu.Lock()
 		r.asked = append(r.asked, f)
 		r.mu.Unlock()
-		return store.QueryEvents(ctx, f)
+		return store.query(ctx, f)
 	})
 	return r, nil
 }
@@ -98,4 +98,47 @@ func (r *Relay) HangUp() {
 		c.Close()
 	}
 	r.sockets = nil
+}
+
+// store is a slice of events. The library's own lets queries read while events are inserted, and
+// then the oldest event may be missing from an answer: here an answer is complete before the next
+// event is stored.
+type store struct {
+	mu     sync.RWMutex
+	events slicestore.SliceStore
+}
+
+func (s *store) save(ctx context.Context, ev *nostr.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.events.SaveEvent(ctx, ev)
+}
+
+func (s *store) replace(ctx context.Context, ev *nostr.Event) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.events.ReplaceEvent(ctx, ev)
+}
+
+func (s *store) query(ctx context.Context, f nostr.Filter) (chan *nostr.Event, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	found, err := s.events.QueryEvents(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	answer := make(chan *nostr.Event, s.events.MaxLimit)
+	for ctx.Err() == nil { // when it has ended the store leaves the channel open
+		select {
+		case ev, more := <-found:
+			if !more {
+				close(answer)
+				return answer, nil
+			}
+			answer <- ev
+		case <-ctx.Done():
+		}
+	}
+	close(answer)
+	return answer, nil
 }
