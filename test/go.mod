@@ -9,6 +9,7 @@ require (
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nbd-wtf/go-nostr v0.52.3
 	tendril.dev/lib v0.0.0
+	tendril.dev/proto v0.0.0
 )
 
 require (

@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/proto"
+)
+
+// operator is the user of NATS who reads everything and writes nothing.
+const operator = "operator"
+
+// bus is an operator's way to NATS: `kubectl port-forward`, begun again whenever its pod ends.
+type bus struct{ conn *nats.Conn }
+
+// openBus connects with the login that the folder logins has for the operator, whenever it connects.
+// It ends with ctx.
+func openBus(ctx context.Context, namespace, logins string) (*bus, error) {
+	port, err := freePort()
+	if err != nil {
+		return nil, err
+	}
+	forward(ctx, namespace, "service/nats", port)
+	conn, err := nats.Connect("nats://127.0.0.1:"+port, nats.UserInfoHandler(func() (string, string) { return operatorLogin(logins) }),
+		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort())
+	if err != nil {
+		return nil, fmt.Errorf("connect to NATS as the operator: %w", err)
+	}
+	return &bus{conn}, nil
+}
+
+// forward forwards a port of this machine to a NATS server until ctx ends, and begins again whenever
+// kubectl gives up.
+func forward(ctx context.Context, namespace, to, port string) {
+	go func() {
+		for ctx.Err() == nil {
+			exec.CommandContext(ctx, "kubectl", "-n", namespace, "port-forward", to, port+":4222").Run()
+			select {
+			case <-ctx.Done():
+			case <-time.After(time.Second):
+			}
+		}
+	}()
+}
+
+// operatorLogin reads the operator's name and password; both are empty if they cannot be read.
+func operatorLogin(logins string) (user, password string) {
+	login, err := os.ReadFile(filepath.Join(logins, operator+".login"))
+	if err != nil {
+		return "", ""
+	}
+	user, password, _ = strings.Cut(strings.TrimSpace(string(login)), ":")
+	return user, password
+}
+
+// leader is the NATS server that leads the log; server 0 where one is alone.
+func (b *bus) leader(ctx context.Context) (string, error) {
+	js, err := jetstream.New(b.conn)
+	if err != nil {
+		return "", err
+	}
+	log, err := js.Stream(ctx, proto.StreamEvents)
+	if err != nil {
+		return "", fmt.Errorf("look at the log: %w", err)
+	}
+	if cluster := log.CachedInfo().Cluster; cluster != nil && cluster.Leader != "" && cluster.Name != "" {
+		return cluster.Leader, nil
+	}
+	return "nats-0", nil
+}
+
+// freePort is a port of this machine that nobody listens on.
+func freePort() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	defer l.Close()
+	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port), nil
+}
+
+// claims is who claims what of a group: name of the key → worker.
+func (b *bus) claims(ctx context.Context, group string) (map[string]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	js, err := jetstream.New(b.conn)
+	if err != nil {
+		return nil, err
+	}
+	bucket, err := js.KeyValue(ctx, proto.BucketClaims)
+	if err != nil {
+		return nil, fmt.Errorf("open the claims: %w", err)
+	}
+	watch, err := bucket.Watch(ctx, group+".>", jetstream.IgnoreDeletes())
+	if err != nil {
+		return nil, fmt.Errorf("read the claims: %w", err)
+	}
+	defer watch.Stop()
+	claims := map[string]string{}
+	for {
+		select {
+		case entry := <-watch.Updates():
+			if entry == nil {
+				return claims, nil
+			}
+			var c proto.Claim
+			if err := json.Unmarshal(entry.Value(), &c); err != nil {
+				return nil, fmt.Errorf("read the claim %s: %w", entry.Key(), err)
+			}
+			if _, name, err := proto.ParseClaimKey(entry.Key()); err == nil {
+				claims[name] = c.Worker
+			}
+		case <-ctx.Done():
+			return nil, fmt.Errorf("read the claims: %w", ctx.Err())
+		}
+	}
+}
+
+// byWorker counts claims by worker.
+func byWorker(claims map[string]string) map[string]int {
+	counts := map[string]int{}
+	for _, worker := range claims {
+		counts[worker]++
+	}
+	return counts
+}
+
+// sharesLine describes claims by worker.
+func sharesLine(claims map[string]string) string {
+	counts := byWorker(claims)
+	parts := make([]string, 0, len(counts))
+	for _, worker := range slices.Sorted(maps.Keys(counts)) {
+		parts = append(parts, fmt.Sprintf("%s %d", worker, counts[worker]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// unshared says what keeps relays from being shared out: every relay must be claimed by one of the
+// workers, and these alone must be connected to it, each from its own address. Workers are name →
+// address, holders relay URL → addresses that are connected. It is empty if nothing does.
+func unshared(relays []string, workers map[string]string, claims map[string]string, holders map[string][]string) string {
+	for _, url := range relays {
+		name, err := proto.EncodeRelay(strings.TrimPrefix(url, "ws://"))
+		if err != nil {
+			return err.Error()
+		}
+		worker, claimed := claims[name]
+		address, lives := workers[worker]
+		switch {
+		case !claimed:
+			return url + " is not claimed"
+		case !lives:
+			return fmt.Sprintf("%s is claimed by %s, which is not there any more", url, worker)
+		case len(holders[url]) == 0:
+			return fmt.Sprintf("%s is not connected (claimed by %s)", url, worker)
+		}
+		for _, from := range holders[url] {
+			if from != address {
+				return fmt.Sprintf("%s is claimed by %s (%s), and %s is connected", url, worker, address, from)
+			}
+		}
+	}
+	return ""
+}

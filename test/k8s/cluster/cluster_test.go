@@ -1,0 +1,71 @@
+package cluster
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+)
+
+const twoPods = `{"items":[
+ {"metadata":{"name":"relayconn-b","labels":{"app.kubernetes.io/component":"relayconn"},"deletionTimestamp":"2026-01-01T00:00:00Z"},
+  "spec":{"containers":[{"image":"tendril:dev"}]},
+  "status":{"phase":"Running","podIP":"10.0.0.2","conditions":[{"type":"Ready","status":"False"}],"containerStatuses":[{"restartCount":2}]}},
+ {"metadata":{"name":"relayconn-a","labels":{"app.kubernetes.io/component":"relayconn"}},
+  "spec":{"containers":[{"image":"tendril:dev"}]},
+  "status":{"phase":"Running","podIP":"10.0.0.1","conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"True"}],
+   "containerStatuses":[{"restartCount":1},{"restartCount":0}]}},
+ {"metadata":{"name":"waits"},"spec":{"containers":[]},"status":{"phase":"Pending"}}]}`
+
+func TestPods(t *testing.T) {
+	t.Parallel()
+	var list podList
+	if err := json.Unmarshal([]byte(twoPods), &list); err != nil {
+		t.Fatal(err)
+	}
+	got := list.pods()
+	want := []Pod{
+		{Name: "relayconn-a", Component: "relayconn", IP: "10.0.0.1", Image: "tendril:dev", Phase: "Running", Ready: true, Restarts: 1},
+		{Name: "relayconn-b", Component: "relayconn", IP: "10.0.0.2", Image: "tendril:dev", Phase: "Running", Ending: true, Restarts: 2},
+		{Name: "waits", Phase: "Pending"},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("the pods are %+v", got)
+	}
+	if of := Of(got, "relayconn"); len(of) != 1 || of[0].Name != "relayconn-a" {
+		t.Errorf("of relayconn are %+v", of)
+	}
+}
+
+func TestRestartedAndGone(t *testing.T) {
+	t.Parallel()
+	before := []Pod{{Name: "a", Restarts: 1}, {Name: "b"}, {Name: "c"}}
+	after := []Pod{{Name: "a", Restarts: 1}, {Name: "b", Restarts: 2}, {Name: "d"}, {Name: "e", Restarts: 1}}
+	if got, want := Restarted(before, after), []string{"b (2 times)", "e (1 times)"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("restarted were %q, want %q", got, want)
+	}
+	if got, want := Gone(before, after), []string{"c"}; !reflect.DeepEqual(got, want) {
+		t.Errorf("gone are %q, want %q", got, want)
+	}
+}
+
+func TestMetric(t *testing.T) {
+	t.Parallel()
+	const text = `# HELP up Whether.
+# TYPE up gauge
+up 1
+up_since 5
+requests{code="200",path="/a b"} 3
+requests{code="500"} 4 1700000000
+odd{x="}"} 2e3
+broken x
+`
+	for _, c := range []struct {
+		name  string
+		want  float64
+		found bool
+	}{{"up", 1, true}, {"requests", 7, true}, {"odd", 2000, true}, {"broken", 0, false}, {"missing", 0, false}, {"request", 0, false}} {
+		if got, found := Metric(text, c.name); got != c.want || found != c.found {
+			t.Errorf("%s is %v, %v; want %v, %v", c.name, got, found, c.want, c.found)
+		}
+	}
+}

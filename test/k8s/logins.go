@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"tendril.dev/test/k8s/cluster"
+	"tendril.dev/test/outside"
+)
+
+// logins rotates all NATS logins under load: new ones beside the old ones, given to the running pods,
+// then the old ones are taken away. No process restarts.
+func (r *run) logins(ctx context.Context) error {
+	before, err := r.cluster.Pods(ctx, r.o.namespace)
+	if err != nil {
+		return err
+	}
+	sum, err := r.underLoad(ctx, 0, func() error {
+		began := time.Now()
+		old, err := r.rotate(ctx)
+		if err != nil {
+			return err
+		}
+		r.say("NATS lets in old and new logins, and every service has its new one, after %v", time.Since(began).Round(time.Second))
+		if err := r.retire(ctx, old); err != nil {
+			return err
+		}
+		r.say("only new logins are let in, after %v", time.Since(began).Round(time.Second))
+		return r.await(ctx, "everything is ready", 2*time.Minute, func() string { return r.unready(ctx, len(before)) })
+	})
+	r.summary.add(r.overlay+": logins rotated", requestsLine(sum))
+	if err != nil {
+		return err
+	}
+	after, err := r.cluster.Pods(ctx, r.o.namespace)
+	if err != nil {
+		return err
+	}
+	if restarted := append(cluster.Restarted(before, after), cluster.Gone(before, after)...); len(restarted) > 0 {
+		return fmt.Errorf("these did not live through it: %s", strings.Join(restarted, ", "))
+	}
+	return nil
+}
+
+// rotate adds new logins beside the old ones: the NATS servers learn them first, then the services.
+// It returns the operator's old one.
+func (r *run) rotate(ctx context.Context) (old login, err error) {
+	old.user, old.password = operatorLogin(r.loginsFolder())
+	if err := r.loginsCommand(ctx, "rotate", r.loginsFolder()); err != nil {
+		return old, err
+	}
+	if err := r.applyUsers(ctx); err != nil {
+		return old, err
+	}
+	user, password := operatorLogin(r.loginsFolder())
+	if err := r.reload(ctx, user, password, true); err != nil {
+		return old, err
+	}
+	if _, err := cluster.Kubectl(ctx, "apply", "-k", r.overlayFolder()); err != nil {
+		return old, err
+	}
+	return old, r.await(ctx, "every service sees its new login", 4*time.Minute, func() string { return r.oldLogins(ctx) })
+}
+
+// retire takes the old logins away; the servers close the connections that use them.
+func (r *run) retire(ctx context.Context, old login) error {
+	if err := r.loginsCommand(ctx, "retire", r.loginsFolder()); err != nil {
+		return err
+	}
+	if err := r.applyUsers(ctx); err != nil {
+		return err
+	}
+	return r.reload(ctx, old.user, old.password, false)
+}
+
+// applyUsers gives the NATS servers the users that the folder has now.
+func (r *run) applyUsers(ctx context.Context) error {
+	secret, err := cluster.Kubectl(ctx, "-n", r.o.namespace, "create", "secret", "generic", "nats-users",
+		"--from-file="+filepath.Join(r.loginsFolder(), "users.conf"), "--dry-run=client", "-o", "yaml")
+	if err != nil {
+		return err
+	}
+	_, err = cluster.KubectlWith(ctx, secret, "apply", "-f", "-")
+	return err
+}
+
+// oldLogins says which services do not see their new login yet. The image has no shell, but it has
+// git, which can tell what is in a file.
+func (r *run) oldLogins(ctx context.Context) string {
+	pods, err := r.cluster.Pods(ctx, r.o.namespace)
+	if err != nil {
+		return err.Error()
+	}
+	for _, p := range pods {
+		if !slices.Contains(services, p.Component) {
+			continue
+		}
+		want, err := outside.RunGit(ctx, r.dir, "hash-object", "--no-filters", filepath.Join(r.loginsFolder(), p.Component+".login"))
+		if err != nil {
+			return err.Error()
+		}
+		got, err := cluster.Kubectl(ctx, "-n", r.o.namespace, "exec", p.Name, "--", "git", "hash-object", "--no-filters", "/etc/tendril/nats/login")
+		if err != nil {
+			return err.Error()
+		}
+		if strings.TrimSpace(got) != want {
+			return p.Name + " sees the old one"
+		}
+	}
+	return ""
+}
+
+// reload lets the NATS servers read their users anew until each lets a login in, or refuses it. The
+// file that a server reads changes some time after its secret, so it is told more than once.
+func (r *run) reload(ctx context.Context, user, password string, letIn bool) error {
+	pods, err := r.cluster.Pods(ctx, r.o.namespace)
+	if err != nil {
+		return err
+	}
+	for _, p := range cluster.Of(pods, "nats") {
+		if err := r.await(ctx, fmt.Sprintf("%s has read its users anew", p.Name), 4*time.Minute, func() string {
+			if _, err := cluster.Kubectl(ctx, "-n", r.o.namespace, "exec", p.Name, "--", "nats-server", "--signal=reload=/run/nats/nats.pid"); err != nil {
+				return err.Error()
+			}
+			is, err := r.letsIn(ctx, p.Name, user, password)
+			if err != nil {
+				return err.Error()
+			}
+			if is != letIn {
+				return fmt.Sprintf("%s is let in: %v", user, is)
+			}
+			return ""
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// letsIn reports whether a NATS server lets a user in.
+func (r *run) letsIn(ctx context.Context, pod, user, password string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	port, err := freePort()
+	if err != nil {
+		return false, err
+	}
+	forward(ctx, r.o.namespace, "pod/"+pod, port)
+	for {
+		conn, err := nats.Connect("nats://127.0.0.1:"+port, nats.UserInfo(user, password), nats.NoReconnect())
+		switch {
+		case err == nil:
+			conn.Close()
+			return true, nil
+		case errors.Is(err, nats.ErrAuthorization):
+			return false, nil
+		case ctx.Err() != nil:
+			return false, fmt.Errorf("connect to %s: %w", pod, err)
+		}
+		time.Sleep(300 * time.Millisecond)
+	}
+}
+
+// login is a name and a password.
+type login struct{ user, password string }
