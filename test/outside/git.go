@@ -104,11 +104,17 @@ func (g *GitServer) Shut(yes bool) { g.closed.Store(yes) }
 // Requests is how many requests there were.
 func (g *GitServer) Requests() int64 { return g.requests.Load() }
 
-// Host serves a copy of a work tree's repository as /<name>.git.
+// Host serves a copy of a work tree's repository as /<name>.git. It is a copy of files, because git
+// needs a shell to clone from a folder.
 func (g *GitServer) Host(ctx context.Context, name, workTree string) error {
-	if _, err := RunGit(ctx, g.dir, "clone", "-q", "--mirror", workTree, name+".git"); err != nil {
-		return err
+	bare := filepath.Join(g.dir, name+".git")
+	if err := os.CopyFS(bare, os.DirFS(filepath.Join(workTree, ".git"))); err != nil {
+		return fmt.Errorf("copy a repository to the git server: %w", err)
 	}
-	_, err := RunGit(ctx, filepath.Join(g.dir, name+".git"), "config", "uploadpack.allowAnySHA1InWant", "true")
-	return err
+	for _, setting := range [][2]string{{"core.bare", "true"}, {"uploadpack.allowAnySHA1InWant", "true"}} {
+		if _, err := RunGit(ctx, bare, "config", setting[0], setting[1]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
