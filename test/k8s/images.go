@@ -40,20 +40,19 @@ func buildImages(ctx context.Context, load string) ([]image, error) {
 	defer os.RemoveAll(dir)
 	var images []image
 	for _, build := range []struct {
-		name, version string
-		args          []string // of deploy/image/build: package, and what git it needs
+		name, env string
+		args      []string // of deploy/image/build: package, and what git it needs
 	}{
 		{imageTendril, "", []string{"./cmd/tendril", "git"}},
-		{imageNext, "next", []string{"./cmd/tendril", "git"}},
-		{imageNATS, "", []string{"github.com/nats-io/nats-server/v2"}},
+		{imageNext, "VERSION=next", []string{"./cmd/tendril", "git"}},
+		{imageNATS, "CGO_ENABLED=0", []string{"github.com/nats-io/nats-server/v2"}},
 		{imageWorld, "", []string{"./test/k8s/world", "git", "http-backend", "remote-http"}},
 	} {
 		began := time.Now()
 		archive := filepath.Join(dir, fmt.Sprintf("%d.tar", len(images)))
 		cmd := exec.CommandContext(ctx, "deploy/image/build", append([]string{build.name, archive}, build.args...)...)
-		cmd.Env = os.Environ()
-		if build.version != "" {
-			cmd.Env = append(cmd.Env, "VERSION="+build.version)
+		if build.env != "" {
+			cmd.Env = append(os.Environ(), build.env)
 		}
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("build the image %s: %w\n%s", build.name, err, bytes.TrimSpace(out))

@@ -53,7 +53,7 @@ func (r *run) logins(ctx context.Context) error {
 // It returns the operator's old one.
 func (r *run) rotate(ctx context.Context) (old login, err error) {
 	old.user, old.password = operatorLogin(r.loginsFolder())
-	if err := r.loginsCommand(ctx, "rotate", r.loginsFolder()); err != nil {
+	if err := r.loginsCommand(ctx, "rotate"); err != nil {
 		return old, err
 	}
 	if err := r.applyUsers(ctx); err != nil {
@@ -71,7 +71,7 @@ func (r *run) rotate(ctx context.Context) (old login, err error) {
 
 // retire takes the old logins away; the servers close the connections that use them.
 func (r *run) retire(ctx context.Context, old login) error {
-	if err := r.loginsCommand(ctx, "retire", r.loginsFolder()); err != nil {
+	if err := r.loginsCommand(ctx, "retire"); err != nil {
 		return err
 	}
 	if err := r.applyUsers(ctx); err != nil {

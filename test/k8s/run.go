@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -66,18 +64,16 @@ func (r *run) writeOverlay(ctx context.Context) error {
 	if err := os.RemoveAll(r.loginsFolder()); err != nil {
 		return err
 	}
-	if err := r.loginsCommand(ctx, "init", r.loginsFolder()); err != nil {
-		return err
+	program := filepath.Join(r.dir, "tendril")
+	if out, err := exec.CommandContext(ctx, "go", "build", "-tags", "libsecp256k1", "-o", program, "./cmd/tendril").CombinedOutput(); err != nil {
+		return fmt.Errorf("build tendril: %w\n%s", err, out)
 	}
-	if r.overlay == "local-r3" {
-		if err := r.loginsCommand(ctx, "routes", r.loginsFolder(), "nats-0.nats-routes:6222", "nats-1.nats-routes:6222", "nats-2.nats-routes:6222"); err != nil {
-			return err
-		}
+	logins := exec.CommandContext(ctx, filepath.Join(r.dir, "make-logins"), r.loginsFolder())
+	logins.Env = append(os.Environ(), "TENDRIL="+program)
+	if out, err := logins.CombinedOutput(); err != nil {
+		return fmt.Errorf("make logins: %w\n%s", err, out)
 	}
-	key := make([]byte, 32)
-	rand.Read(key)
 	files := map[string]string{
-		filepath.Join(r.loginsFolder(), "owner.nsec"):             hex.EncodeToString(key) + "\n",
 		filepath.Join(r.overlayFolder(), "kustomization.yaml"):    fmt.Sprintf(kustomization, r.o.namespace, r.overlay, r.domain()),
 		filepath.Join(r.overlayFolder(), "to-outside-world.yaml"): fmt.Sprintf(toOutsideWorld, r.worldNamespace()),
 	}
@@ -93,10 +89,9 @@ func (r *run) writeOverlay(ctx context.Context) error {
 }
 
 // loginsCommand runs `tendril logins`.
-func (r *run) loginsCommand(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, "go", append([]string{"run", "-tags", "libsecp256k1", "./cmd/tendril", "logins"}, args...)...)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("tendril logins %s: %w\n%s", strings.Join(args, " "), err, out)
+func (r *run) loginsCommand(ctx context.Context, verb string) error {
+	if out, err := exec.CommandContext(ctx, filepath.Join(r.dir, "tendril"), "logins", verb, r.loginsFolder()).CombinedOutput(); err != nil {
+		return fmt.Errorf("tendril logins %s: %w\n%s", verb, err, out)
 	}
 	return nil
 }
