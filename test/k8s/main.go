@@ -6,6 +6,7 @@
 //	K8S_OVERLAYS   overlays to try, comma-separated (local,local-r3)
 //	K8S_LOAD       command that brings an image archive, its last argument, into the cluster. Without
 //	               it: ctr if CONTAINERD_ADDRESS is set, kind or minikube if they are there
+//	K8S_BUILD      0: the images are in the cluster already
 //	K8S_NAMESPACE  namespace that is made and deleted again (tendril-test); the outside world has
 //	               one with -world at the end
 //	K8S_STEPS      only these steps, comma-separated (all): story, scale, delete, rollout, logins; or sizes
@@ -34,7 +35,7 @@ type options struct {
 	overlays, steps      []string
 	load, namespace      string
 	events, rate, relays int
-	keep                 bool
+	keep, build          bool
 }
 
 func optionsFrom(get func(name string) string) (options, error) {
@@ -54,7 +55,7 @@ func optionsFrom(get func(name string) string) (options, error) {
 	}
 	o := options{
 		overlays: strings.Split(or("K8S_OVERLAYS", "local,local-r3"), ","), steps: strings.Split(or("K8S_STEPS", "story,scale,delete,rollout,logins"), ","),
-		load: get("K8S_LOAD"), namespace: or("K8S_NAMESPACE", "tendril-test"), keep: get("K8S_KEEP") == "1",
+		load: get("K8S_LOAD"), namespace: or("K8S_NAMESPACE", "tendril-test"), keep: get("K8S_KEEP") == "1", build: get("K8S_BUILD") != "0",
 	}
 	flowing := "20000"
 	if o.steps[0] == "sizes" {
@@ -97,9 +98,12 @@ func main() {
 // try tries all overlays and prints what was measured.
 func try(ctx context.Context, o options) error {
 	began := time.Now()
-	images, err := buildImages(ctx, o.load)
-	if err != nil {
-		return err
+	var images []image
+	if o.build {
+		var err error
+		if images, err = buildImages(ctx, o.load); err != nil {
+			return err
+		}
 	}
 	summary := &summary{}
 	for _, i := range images {
@@ -125,7 +129,7 @@ func tryOverlay(ctx context.Context, o options, overlay string, s *summary) (err
 		return err
 	}
 	defer func() {
-		if err != nil {
+		if err != nil && ctx.Err() == nil {
 			r.diagnose()
 		}
 		r.removeAll(o.keep)

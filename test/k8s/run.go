@@ -110,7 +110,7 @@ func (r *run) apply(ctx context.Context) error {
 	if _, err := cluster.Kubectl(ctx, "apply", "-k", r.overlayFolder()); err != nil {
 		return err
 	}
-	if err := r.allReady(ctx, 5*time.Minute); err != nil {
+	if err := r.allReady(ctx, 10*time.Minute); err != nil {
 		return err
 	}
 	took := time.Since(began)
