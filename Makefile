@@ -20,7 +20,7 @@ FUZZTIME ?= 10000x
 BENCH    ?= .
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vet staticcheck format purego alone unit e2e bench fuzz docs tidy nats clean image nats-image
+.PHONY: help run build test lint vet staticcheck format purego alone unit e2e bench fuzz docs tidy nats clean image nats-image k8s-test k8s-sizes
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -100,6 +100,12 @@ image: ## make bin/image/tendril.tar, the image of all services, without Docker;
 
 nats-image: ## make bin/image/nats.tar, a NATS server for clusters without a registry; NATS_IMAGE is its name
 	@CGO_ENABLED=0 deploy/image/build $(NATS_IMAGE) bin/image/nats.tar github.com/nats-io/nats-server/v2
+
+k8s-test: ## try everything on the Kubernetes that kubectl knows; test/k8s/main.go has its settings
+	@go run $(TAGS) ./test/k8s
+
+k8s-sizes: ## measure there what each service needs
+	@K8S_OVERLAYS=$${K8S_OVERLAYS:-local} K8S_STEPS=sizes go run $(TAGS) ./test/k8s
 
 clean: ## remove what was built
 	rm -rf bin
