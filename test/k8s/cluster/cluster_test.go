@@ -11,7 +11,7 @@ const twoPods = `{"items":[
   "spec":{"containers":[{"image":"tendril:dev"}]},
   "status":{"phase":"Running","podIP":"10.0.0.2","conditions":[{"type":"Ready","status":"False"}],"containerStatuses":[{"restartCount":2}]}},
  {"metadata":{"name":"relayconn-a","labels":{"app.kubernetes.io/component":"relayconn"}},
-  "spec":{"containers":[{"image":"tendril:dev"}]},
+  "spec":{"nodeName":"node1","containers":[{"image":"tendril:dev"}]},
   "status":{"phase":"Running","podIP":"10.0.0.1","conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"True"}],
    "containerStatuses":[{"restartCount":1},{"restartCount":0}]}},
  {"metadata":{"name":"waits"},"spec":{"containers":[]},"status":{"phase":"Pending"}}]}`
@@ -24,7 +24,7 @@ func TestPods(t *testing.T) {
 	}
 	got := list.pods()
 	want := []Pod{
-		{Name: "relayconn-a", Component: "relayconn", IP: "10.0.0.1", Image: "tendril:dev", Phase: "Running", Ready: true, Restarts: 1},
+		{Name: "relayconn-a", Component: "relayconn", IP: "10.0.0.1", Node: "node1", Image: "tendril:dev", Phase: "Running", Ready: true, Restarts: 1},
 		{Name: "relayconn-b", Component: "relayconn", IP: "10.0.0.2", Image: "tendril:dev", Phase: "Running", Ending: true, Restarts: 2},
 		{Name: "waits", Phase: "Pending"},
 	}

@@ -13,6 +13,7 @@ type Pod struct {
 	Name      string
 	Component string // label app.kubernetes.io/component
 	IP        string
+	Node      string
 	Image     string // of its first container
 	Phase     string
 	Ready     bool
@@ -29,6 +30,7 @@ type podList struct {
 			DeletionTimestamp *string           `json:"deletionTimestamp"`
 		} `json:"metadata"`
 		Spec struct {
+			NodeName   string `json:"nodeName"`
 			Containers []struct {
 				Image string `json:"image"`
 			} `json:"containers"`
@@ -59,7 +61,7 @@ func (c *Cluster) Pods(ctx context.Context, namespace string) ([]Pod, error) {
 func (l podList) pods() []Pod {
 	var pods []Pod
 	for _, item := range l.Items {
-		p := Pod{Name: item.Metadata.Name, Component: item.Metadata.Labels["app.kubernetes.io/component"], IP: item.Status.PodIP,
+		p := Pod{Name: item.Metadata.Name, Component: item.Metadata.Labels["app.kubernetes.io/component"], IP: item.Status.PodIP, Node: item.Spec.NodeName,
 			Phase: item.Status.Phase, Ending: item.Metadata.DeletionTimestamp != nil}
 		if len(item.Spec.Containers) > 0 {
 			p.Image = item.Spec.Containers[0].Image
