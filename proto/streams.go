@@ -46,6 +46,10 @@ const (
 	WriterGroup = "writer"
 )
 
+// MetadataReader is the key under which every consumer that follows a stream says in its metadata
+// which process it belongs to: what is pending for it is how far that process is behind.
+const MetadataReader = "grasp-reader"
+
 // Sizing is what differs between deployments.
 type Sizing struct {
 	Replicas       int           // of every stream and bucket: 1 or 3

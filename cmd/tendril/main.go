@@ -16,6 +16,7 @@ import (
 type grammar struct {
 	Up      up            `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
 	Run     runs          `cmd:"" help:"Run some of the services, for a system of several processes around one NATS server (NGIT_NATS_URL)."`
+	Status  shows         `cmd:"" help:"Show how a running system stands: relays, shards, held events, queues, and how far its processes are behind."`
 	Logins  loginsCommand `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
 	Version version       `cmd:"" help:"Print the version."`
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -73,10 +74,12 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 		b.Close()
 		return nil, connectError(o, err)
 	}
-	if b.JS, err = jetstream.New(b.Conn); err != nil {
+	js, err := jetstream.New(b.Conn)
+	if err != nil {
 		b.Close()
 		return nil, fmt.Errorf("open JetStream: %w", err)
 	}
+	b.JS = signed{js, strings.TrimPrefix(o.Name, "tendril ")}
 	if err := b.provision(ctx); err != nil {
 		b.Close()
 		return nil, err

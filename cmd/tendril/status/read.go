@@ -1,0 +1,270 @@
+package status
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
+)
+
+var (
+	// ErrNothing is a NATS server that no Tendril uses.
+	ErrNothing = errors.New("there are no streams of Tendril")
+	// ErrReplaced is a bucket that was made anew since it was opened: [Open] must be called again.
+	ErrReplaced = errors.New("NATS has another bucket of this name now")
+)
+
+// Reader follows the buckets of a system, so that a report costs little.
+type Reader struct {
+	bus     *bus.Bus
+	created map[string]time.Time // when the streams of the buckets were made
+
+	mu      sync.Mutex
+	states  map[string]proto.RelayState // by encoded relay
+	claims  claims
+	workers map[string]map[string]proto.Worker // by group and name
+	held    map[string]heldEvent               // by key
+}
+
+// Open reads the buckets, and follows them until the bus is closed. ctx bounds the reading.
+func Open(ctx context.Context, b *bus.Bus) (*Reader, error) {
+	r := &Reader{
+		bus: b, created: map[string]time.Time{},
+		states: map[string]proto.RelayState{}, claims: claims{},
+		workers: map[string]map[string]proto.Worker{}, held: map[string]heldEvent{},
+	}
+	for bucket, hear := range map[string]func(string, []byte) error{
+		proto.BucketRelays: r.hearRelay, proto.BucketClaims: r.hearClaim,
+		proto.BucketWorkers: r.hearWorker, proto.BucketHeld: r.hearHeld,
+	} {
+		if err := r.follow(ctx, bucket, hear); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// follow reads a bucket to its end, and then goes on hearing of its changes. hear gets every value;
+// nil says that the key is gone.
+func (r *Reader) follow(ctx context.Context, bucket string, hear func(key string, value []byte) error) error {
+	stream, err := r.bus.JS.Stream(ctx, proto.KVStream(bucket))
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return ErrNothing
+	}
+	if err != nil {
+		return fmt.Errorf("look at bucket %s: %w", bucket, err)
+	}
+	r.created[bucket] = stream.CachedInfo().Created
+	kv, err := r.bus.JS.KeyValue(ctx, bucket)
+	if err != nil {
+		return fmt.Errorf("open bucket %s: %w", bucket, err)
+	}
+	watcher, err := kv.WatchAll(context.WithoutCancel(ctx))
+	if err != nil {
+		return fmt.Errorf("read bucket %s: %w", bucket, err)
+	}
+	read := make(chan struct{})
+	go func() {
+		for entry := range watcher.Updates() {
+			if entry == nil { // this was all that was there
+				close(read)
+				continue
+			}
+			r.hear(entry, hear)
+		}
+	}()
+	select {
+	case <-read:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("read bucket %s: %w", bucket, ctx.Err())
+	}
+}
+
+func (r *Reader) hear(entry jetstream.KeyValueEntry, hear func(key string, value []byte) error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	value := entry.Value()
+	if entry.Operation() != jetstream.KeyValuePut {
+		value = nil
+	}
+	// An entry that is no entry of ours is left out: who looks cannot mend it.
+	_ = hear(entry.Key(), value)
+}
+
+func (r *Reader) hearRelay(key string, value []byte) error {
+	return put(r.states, key, value)
+}
+
+func (r *Reader) hearClaim(key string, value []byte) error { return putInGroup(r.claims, key, value) }
+
+func (r *Reader) hearWorker(key string, value []byte) error { return putInGroup(r.workers, key, value) }
+
+func (r *Reader) hearHeld(key string, value []byte) error {
+	if value == nil {
+		delete(r.held, key)
+		return nil
+	}
+	named, err := proto.ParseHeldKey(key)
+	if err != nil {
+		return err // the writer's mark
+	}
+	var h struct { // of [proto.Held]; the event itself is not needed
+		Phase     proto.Phase `json:"phase"`
+		HeldAt    time.Time   `json:"held_at"`
+		ExpiresAt time.Time   `json:"expires_at"`
+	}
+	if err := json.Unmarshal(value, &h); err != nil {
+		return err
+	}
+	r.held[key] = heldEvent{identifier: named.Identifier, kind: named.Kind, phase: h.Phase, at: h.HeldAt, until: h.ExpiresAt}
+	return nil
+}
+
+func putInGroup[T any](groups map[string]map[string]T, key string, value []byte) error {
+	group, name, err := proto.ParseClaimKey(key)
+	if err != nil {
+		return err
+	}
+	if groups[group] == nil {
+		groups[group] = map[string]T{}
+	}
+	return put(groups[group], name, value)
+}
+
+func put[T any](all map[string]T, key string, value []byte) error {
+	if value == nil {
+		delete(all, key)
+		return nil
+	}
+	var v T
+	if err := json.Unmarshal(value, &v); err != nil {
+		return err
+	}
+	all[key] = v
+	return nil
+}
+
+// Report looks at the streams and puts together what is known now.
+func (r *Reader) Report(ctx context.Context) (Report, error) {
+	report := Report{
+		At: time.Now().UTC(),
+		Server: Server{
+			URL: bus.Redacted(r.bus.Conn.ConnectedUrl()), Version: r.bus.Conn.ConnectedServerVersion(),
+		},
+	}
+	for _, part := range []func(context.Context, *Report) error{r.sameBuckets, r.log, r.lanes, r.projections} {
+		if err := part(ctx, &report); err != nil {
+			return Report{}, err
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	report.Relays = relays(r.states, r.claims, r.workers)
+	report.Held, report.Shards = purgatory(r.held, r.claims, r.workers)
+	return report, nil
+}
+
+// stream looks at a stream as it is now.
+func (r *Reader) stream(ctx context.Context, name string) (jetstream.Stream, *jetstream.StreamInfo, error) {
+	stream, err := r.bus.JS.Stream(ctx, name)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil, nil, ErrNothing
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("look at stream %s: %w", name, err)
+	}
+	return stream, stream.CachedInfo(), nil
+}
+
+func (r *Reader) sameBuckets(ctx context.Context, _ *Report) error {
+	for bucket, created := range r.created {
+		_, info, err := r.stream(ctx, proto.KVStream(bucket))
+		if err != nil {
+			return err
+		}
+		if !info.Created.Equal(created) {
+			return fmt.Errorf("bucket %s: %w", bucket, ErrReplaced)
+		}
+	}
+	return nil
+}
+
+func (r *Reader) log(ctx context.Context, report *Report) error {
+	stream, info, err := r.stream(ctx, proto.StreamEvents)
+	if err != nil {
+		return err
+	}
+	report.Log = Log{Messages: info.State.Msgs, LastSeq: info.State.LastSeq, Bytes: info.State.Bytes}
+	switch mark, err := stream.GetLastMsgForSubject(ctx, proto.SubjectEventsMark); {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+	case err != nil:
+		return fmt.Errorf("read the writer's mark: %w", err)
+	default:
+		var m proto.WriterMark
+		if json.Unmarshal(mark.Data, &m) == nil {
+			report.Log.Writer, report.Log.WriterSince = m.Writer, m.At
+		}
+	}
+	_, info, err = r.stream(ctx, proto.StreamRejected)
+	if err != nil {
+		return err
+	}
+	report.Log.Rejected = info.State.Msgs
+	return nil
+}
+
+func (r *Reader) lanes(ctx context.Context, report *Report) error {
+	for _, lane := range []struct{ name, stream, consumer string }{
+		{"user", proto.StreamUser, proto.ConsumerUser},
+		{"release", proto.StreamRelease, proto.ConsumerRelease},
+		{"sync", proto.StreamSync, proto.ConsumerSync},
+	} {
+		stream, info, err := r.stream(ctx, lane.stream)
+		if err != nil {
+			return err
+		}
+		consumer, err := stream.Consumer(ctx, lane.consumer)
+		if err != nil {
+			return fmt.Errorf("look at consumer %s: %w", lane.consumer, err)
+		}
+		report.Lanes = append(report.Lanes, Lane{
+			Name: lane.name, Queued: info.State.Msgs, Deciding: consumer.CachedInfo().NumAckPending,
+			Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes,
+		})
+	}
+	return nil
+}
+
+// projections finds who follows the streams that services make projections of.
+func (r *Reader) projections(ctx context.Context, report *Report) error {
+	for _, name := range []string{proto.StreamEvents, proto.KVStream(proto.BucketHeld), proto.StreamTargets, proto.StreamRejected} {
+		stream, _, err := r.stream(ctx, name)
+		if err != nil {
+			return err
+		}
+		readers := map[string][]*jetstream.ConsumerInfo{}
+		list := stream.ListConsumers(ctx)
+		for info := range list.Info() {
+			if reader := info.Config.Metadata[proto.MetadataReader]; reader != "" {
+				readers[reader] = append(readers[reader], info)
+			}
+		}
+		if err := list.Err(); err != nil {
+			return fmt.Errorf("list who follows %s: %w", name, err)
+		}
+		for _, reader := range slices.Sorted(maps.Keys(readers)) {
+			report.Projections = append(report.Projections, behind(name, reader, readers[reader]))
+		}
+	}
+	return nil
+}

@@ -1,0 +1,169 @@
+package status
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+)
+
+// maxError is how many letters of an error are shown.
+const maxError = 60
+
+// WriteTable writes a report for people.
+func (r Report) WriteTable(w io.Writer) error {
+	var b strings.Builder
+	writer := "nobody has written yet"
+	if r.Log.Writer != "" {
+		writer = fmt.Sprintf("writer %s, for %s", shown(r.Log.Writer), ago(r.At, r.Log.WriterSince))
+	}
+	fmt.Fprintf(&b, "NATS      %s, version %s\n", shown(r.Server.URL), shown(r.Server.Version))
+	fmt.Fprintf(&b, "log       %d messages (%s), last sequence %d; %s\n", r.Log.Messages, size(r.Log.Bytes), r.Log.LastSeq, writer)
+	fmt.Fprintf(&b, "rejected  %d ids remembered\n", r.Log.Rejected)
+	fmt.Fprintf(&b, "held      %s\n", r.Held.line(r.At))
+
+	table(&b, "LANE\tQUEUED\tWITH THE WRITER\tBYTES\tOF", len(r.Lanes), func(i int) []any {
+		l := r.Lanes[i]
+		return []any{l.Name, l.Queued, l.Deciding, size(l.Bytes), size(uint64(max(l.MaxBytes, 0)))}
+	})
+	workers := byWorker(r.Shards)
+	table(&b, "SHARDS HELD BY\tSHARDS\tHELD EVENTS\tHUNTS", len(workers), func(i int) []any {
+		s := workers[i]
+		return []any{orNobody(s.worker), s.shards, s.held, s.hunts}
+	})
+	table(&b, "RELAY\tSTATE\tHEALTH\tWORKER\tREPOSITORIES\tROOTS\tOPEN\tCOMPLETE UNTIL\tLAST ERROR", len(r.Relays), func(i int) []any {
+		l := r.Relays[i]
+		return []any{shown(l.Name), l.State, l.Health, orNobody(l.Worker), l.Repositories, l.Roots, l.Subscriptions, clock(l.CompleteUntil), l.trouble()}
+	})
+	table(&b, "PROJECTION OF\tBY\tBEHIND\tLAST READ", len(r.Projections), func(i int) []any {
+		p := r.Projections[i]
+		return []any{p.Stream, shown(p.Reader), p.Lag, ago(r.At, p.Last) + " ago"}
+	})
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// table writes a heading and rows, with columns of equal width. Without rows it writes nothing.
+func table(b *strings.Builder, heading string, rows int, row func(i int) []any) {
+	if rows == 0 {
+		return
+	}
+	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "\n%s\n", heading)
+	for i := range rows {
+		cells := make([]string, 0, 9)
+		for _, cell := range row(i) {
+			cells = append(cells, fmt.Sprint(cell))
+		}
+		fmt.Fprintln(t, strings.Join(cells, "\t"))
+	}
+	t.Flush() // to memory: it does not fail
+}
+
+// line is what is held, in one line.
+func (h Held) line(now time.Time) string {
+	if h.Events == 0 {
+		return "no events"
+	}
+	var parts []string
+	for _, phase := range slices.Sorted(maps.Keys(h.Phases)) {
+		parts = append(parts, fmt.Sprintf("%d %s", h.Phases[phase], shown(phase)))
+	}
+	for _, kind := range slices.Sorted(maps.Keys(h.Kinds)) {
+		name, known := kindNames[kind]
+		if !known {
+			name = "of kind " + strconv.Itoa(kind)
+		}
+		parts = append(parts, fmt.Sprintf("%d %s", h.Kinds[kind], name))
+	}
+	return fmt.Sprintf("%d events (%s), the oldest for %s; hunts for %d identifiers",
+		h.Events, strings.Join(parts, ", "), ago(now, h.Oldest), h.Hunts)
+}
+
+// share is what one worker holds.
+type share struct {
+	worker              string
+	shards, held, hunts int
+}
+
+// byWorker adds up shards by who holds them; those that nobody holds come last.
+func byWorker(shards []Shard) []share {
+	sums := map[string]*share{}
+	for _, s := range shards {
+		sum := sums[s.Worker]
+		if sum == nil {
+			sum = &share{worker: s.Worker}
+			sums[s.Worker] = sum
+		}
+		sum.shards++
+		sum.held += s.Held
+		sum.hunts += s.Hunts
+	}
+	var all []share
+	for _, worker := range slices.Sorted(maps.Keys(sums)) {
+		all = append(all, *sums[worker])
+	}
+	if len(all) > 0 && all[0].worker == "" {
+		all = append(all[1:], all[0])
+	}
+	return all
+}
+
+// trouble is why a relay is not connected, cut short.
+func (l Relay) trouble() string {
+	if l.Failures == 0 {
+		return "-"
+	}
+	reason := []rune(shown(l.LastError))
+	if len(reason) > maxError {
+		reason = append(reason[:maxError-1], '…')
+	}
+	return fmt.Sprintf("%d × %s", l.Failures, string(reason))
+}
+
+func orNobody(worker string) string {
+	if worker == "" {
+		return "nobody"
+	}
+	return shown(worker)
+}
+
+// shown makes text from outside harmless on a terminal and in a table.
+func shown(s string) string {
+	return strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return '?'
+		}
+		return c
+	}, s)
+}
+
+// ago is how long ago something was, in whole seconds; clocks may differ.
+func ago(now, then time.Time) string {
+	return max(now.Sub(then), 0).Truncate(time.Second).String()
+}
+
+func clock(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05")
+}
+
+// size is a number of bytes for people.
+func size(n uint64) string {
+	switch {
+	case n < 1<<10:
+		return fmt.Sprintf("%d B", n)
+	case n < 1<<20:
+		return fmt.Sprintf("%.1f KiB", float64(n)/(1<<10))
+	case n < 1<<30:
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

@@ -1,0 +1,54 @@
+package bus
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/proto"
+)
+
+// signed is a JetStream whose ordered consumers say which process reads by them.
+type signed struct {
+	jetstream.JetStream
+	reader string
+}
+
+// OrderedConsumer implements jetstream.StreamConsumerManager.
+func (s signed) OrderedConsumer(ctx context.Context, stream string, cfg jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
+	cfg.Metadata = map[string]string{proto.MetadataReader: s.reader}
+	return s.JetStream.OrderedConsumer(ctx, stream, cfg)
+}
+
+// Look connects to a NATS server to read what is there: it makes and changes nothing. With a
+// Password it is the operator of an embedded server. timeout bounds the connecting. A connection
+// that is lost later is taken up again until Close.
+func Look(o Options, timeout time.Duration) (*Bus, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	b := &Bus{}
+	b.open, b.close = context.WithCancel(context.Background())
+	options, err := remoteOptions(o)
+	if err != nil {
+		b.Close()
+		return nil, err
+	}
+	options = append(append(b.connectOptions(o), options...), nats.Timeout(timeout))
+	if o.Password != "" {
+		options = append(options, nats.UserInfo(proto.UserOperator, o.Password))
+	}
+	if b.Conn, err = nats.Connect(o.URL, options...); err != nil {
+		b.Close()
+		return nil, connectError(o, err)
+	}
+	if b.JS, err = jetstream.New(b.Conn); err != nil {
+		b.Close()
+		return nil, fmt.Errorf("open JetStream: %w", err)
+	}
+	return b, nil
+}
