@@ -140,6 +140,40 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	return configs
 }
 
+// Passing reports whether a stream holds only what concerns processes that run now: candidates,
+// the writer's turn, claims and workers. Such streams are always in memory. Where a NATS server has
+// lost them, they are made again, and nothing that was acknowledged is lost.
+func Passing(stream string) bool {
+	switch stream {
+	case StreamUser, StreamRelease, StreamSync, StreamWriter, KVStream(BucketClaims), KVStream(BucketWorkers):
+		return true
+	}
+	return false
+}
+
+// Needs gives the streams that a service reads or writes, by its name. It cannot begin before they
+// are there. A process of any other name needs the log alone, for its index.
+func Needs(service string) []string {
+	claims := []string{KVStream(BucketClaims), KVStream(BucketWorkers)}
+	needs := []string{StreamEvents}
+	switch service {
+	case "ingest":
+		needs = nil
+		for _, s := range Streams(DefaultSizing()) {
+			needs = append(needs, s.Name)
+		}
+	case "gateway":
+		needs = append(append(needs, StreamUser), claims...)
+	case "discovery":
+		needs = append(needs, KVStream(BucketHeld), StreamTargets)
+	case GroupRelays:
+		needs = append(append(needs, StreamSync, StreamTargets, KVStream(BucketRelays)), claims...)
+	case GroupShards:
+		needs = append(append(needs, StreamRelease, KVStream(BucketHeld)), claims...)
+	}
+	return needs
+}
+
 // Consumers gives the durable consumers of the ingest writer, by stream.
 func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
 	lane := func(name string) jetstream.ConsumerConfig {

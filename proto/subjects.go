@@ -28,6 +28,9 @@ const (
 	prefixVerdict   = "grasp.verdict."
 	prefixGit       = "grasp.git."
 
+	// AnyEvent are the subjects of all accepted events.
+	AnyEvent = prefixEvent + ">"
+
 	// SubjectEventsMark is where a new writer marks the log GRASP_EVENTS; the mark moves the head, which fences every older writer.
 	SubjectEventsMark = "grasp.mark.events"
 	// SubjectWriterTurn carries the one message that JetStream hands to the pinned writer.

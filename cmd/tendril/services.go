@@ -18,7 +18,7 @@ import (
 // what the others finish needs its decision.
 func services() []node.Service {
 	return []node.Service{
-		{Name: "ingest", Run: ingest.Run},
+		{Name: "ingest", Run: ingest.Run, Provisions: true},
 		{Name: "purgatory", Run: purgatory.Run},
 		{Name: "discovery", Run: discovery.Run},
 		{Name: "relayconn", Run: relayconn.Run},

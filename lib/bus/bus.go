@@ -35,6 +35,18 @@ type Options struct {
 	Dir      string // the embedded server's store; empty: in memory (with proto.Sizing.MemoryOnly) or a temporary folder
 	Listen   string // where the embedded server listens for operators, "host:port"; empty or "none": nowhere
 	Password string // of the user "operator" there, who may read everything; empty: everybody may do everything
+
+	// Provisions: this process makes or updates every stream, bucket and consumer, and makes those
+	// again that are in memory when NATS has lost them. One that embeds its server does so anyway.
+	Provisions bool
+	// Needs are the streams and buckets' streams that must be there before Open returns.
+	Needs []string
+	// Waiting is told what Open waits for, as often as that changes, and "" when it waits no longer.
+	// Open waits as long as it takes, for the NATS server too. nil: a NATS server that is not there
+	// is an error, and so is what cannot be provisioned within two minutes.
+	Waiting func(what string)
+	// NewLog is asked before a log is made because there is none. An error refuses it. nil: none.
+	NewLog func() error
 }
 
 // Bus is an open connection to JetStream, and the server behind it where that is embedded.
@@ -52,17 +64,17 @@ type Bus struct {
 	close context.CancelFunc
 	lost  chan error
 
-	mu     sync.Mutex
-	memory map[string]time.Time // when the memory streams were made that were found at the start
+	keeping sync.WaitGroup // what looks after the streams
 }
 
-// Open connects (starting the embedded server if there is no URL) and makes or updates every stream, bucket and consumer of
-// proto. It is idempotent; any number of processes may do it at once.
+// Open connects (starting the embedded server if there is no URL). Then it makes or updates every
+// stream, bucket and consumer of proto, or waits until those are there that the process needs. It is
+// idempotent; any number of processes may do it at once.
 func Open(ctx context.Context, o Options) (*Bus, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Bus{memory: map[string]time.Time{}, lost: make(chan error, 1), sizing: o.Sizing}
+	b := &Bus{lost: make(chan error, 1), sizing: o.Sizing}
 	b.open, b.close = context.WithCancel(context.Background())
 	conn := b.connectOptions(o)
 	way, err := b.way(o)
@@ -70,9 +82,17 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 		b.Close()
 		return nil, err
 	}
-	if b.Conn, err = nats.Connect(o.URL, append(conn, way...)...); err != nil {
+	wait := newWaiting(o)
+	defer wait.over()
+	err = wait.until(ctx, o.Waiting != nil, func(context.Context) error {
+		if b.Conn, err = nats.Connect(o.URL, append(conn, way...)...); err != nil {
+			return connectError(o, err)
+		}
+		return nil
+	}, func(error) bool { return o.Waiting != nil })
+	if err != nil {
 		b.Close()
-		return nil, connectError(o, err)
+		return nil, err
 	}
 	js, err := jetstream.New(b.Conn)
 	if err != nil {
@@ -80,7 +100,7 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 		return nil, fmt.Errorf("open JetStream: %w", err)
 	}
 	b.JS = signed{js, strings.TrimPrefix(o.Name, "tendril ")}
-	if err := b.provision(ctx); err != nil {
+	if err := b.prepare(ctx, o, wait); err != nil {
 		b.Close()
 		return nil, err
 	}
@@ -102,6 +122,7 @@ func (b *Bus) way(o Options) ([]nats.Option, error) {
 // Close drains the connection, then stops the embedded server, which has then written everything.
 func (b *Bus) Close() {
 	b.close()
+	b.keeping.Wait()
 	if b.Conn != nil {
 		b.Conn.Close()
 	}
@@ -125,13 +146,24 @@ func (b *Bus) ClientURL() string {
 // Sizing is what the streams were made with.
 func (b *Bus) Sizing() proto.Sizing { return b.sizing }
 
-// Bucket opens a bucket of proto.
+// Bucket opens a bucket of proto. While the bus is away, or has no such bucket, it waits until ctx
+// ends.
 func (b *Bus) Bucket(ctx context.Context, name string) (jetstream.KeyValue, error) {
-	kv, err := b.JS.KeyValue(ctx, name)
-	if err != nil {
-		return nil, fmt.Errorf("open bucket %s: %w", name, err)
+	for {
+		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+		kv, err := b.JS.KeyValue(attempt, name)
+		cancel()
+		if err == nil {
+			return kv, nil
+		}
+		if !Passes(err) && !errors.Is(err, jetstream.ErrBucketNotFound) || ctx.Err() != nil {
+			return nil, fmt.Errorf("open bucket %s: %w", name, err)
+		}
+		select {
+		case <-time.After(attemptPause):
+		case <-ctx.Done():
+		}
 	}
-	return kv, nil
 }
 
 // IsConflict reports whether a compare-and-set, on a key of a bucket or a subject of a stream, found another revision than it expected.

@@ -170,7 +170,7 @@ func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
 	if _, err := js.Publish(t.Context(), "grasp.candidate.user", []byte("{}")); err != nil {
 		t.Fatal(err)
 	}
-	b := open(t, bus.Options{URL: server.URL})
+	b := open(t, bus.Options{URL: server.URL, Provisions: true})
 	for _, lane := range []proto.Lane{proto.LaneUser, proto.LaneRelease, proto.LaneSyncDaily} {
 		if _, err := b.JS.Publish(t.Context(), lane.Subject(), []byte("{}")); err != nil {
 			t.Errorf("%s: %v", lane, err)
@@ -179,7 +179,7 @@ func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
 	if _, err := b.JS.Stream(t.Context(), "GRASP_CANDIDATES"); !errors.Is(err, jetstream.ErrStreamNotFound) {
 		t.Errorf("the earlier stream: %v", err)
 	}
-	open(t, bus.Options{URL: server.URL}) // and once more
+	open(t, bus.Options{URL: server.URL, Provisions: true}) // and once more
 }
 
 func TestListenErrorsAreSentences(t *testing.T) {

@@ -39,6 +39,9 @@ func (b *Bus) connectOptions(o Options) []nats.Option {
 		nats.IgnoreAuthErrorAbort(),
 		nats.CustomReconnectDelay(reconnectPause),
 		nats.RetryOnFailedConnect(false),
+		// What is written while NATS is away fails at once. Kept back and sent to a server that was
+		// started anew, a compare-and-set could meet other streams than it was meant for.
+		nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
 				o.Log.Warn("bus disconnected", "error", err)
@@ -47,7 +50,6 @@ func (b *Bus) connectOptions(o Options) []nats.Option {
 		nats.ReconnectHandler(func(*nats.Conn) {
 			o.Log.Info("bus reconnected")
 			outage.over()
-			go b.checkMemory(b.open)
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
 			if outage.news(err) {

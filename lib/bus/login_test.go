@@ -78,7 +78,7 @@ func TestRefusedLoginIsOneSentence(t *testing.T) {
 func TestLoginThatComesTooEarly(t *testing.T) {
 	t.Parallel()
 	srv, dir := guarded(t)
-	b := open(t, bus.Options{URL: srv.URL, LoginFile: logins.LoginFile(dir, proto.UserIngest)})
+	b := open(t, bus.Options{URL: srv.URL, Provisions: true, LoginFile: logins.LoginFile(dir, proto.UserIngest)})
 	if err := logins.Rotate(dir); err != nil {
 		t.Fatal(err)
 	}
@@ -104,7 +104,7 @@ func TestLoginThatComesTooEarly(t *testing.T) {
 func TestRefusedSubjectsAreCounted(t *testing.T) {
 	t.Parallel()
 	srv, dir := guarded(t)
-	b := open(t, bus.Options{URL: srv.URL, LoginFile: logins.LoginFile(dir, proto.UserIngest)})
+	b := open(t, bus.Options{URL: srv.URL, Provisions: true, LoginFile: logins.LoginFile(dir, proto.UserIngest)})
 	if n := b.Refused(); n != 0 {
 		t.Fatalf("%d refused in a normal start: %q", n, srv.Refused())
 	}
@@ -202,7 +202,7 @@ func TestTLS(t *testing.T) {
 		t.Fatal("NATS is not ready")
 	}
 	url := "tls://" + strings.TrimPrefix(srv.Addr().String(), "nats://")
-	open(t, bus.Options{URL: url, CA: cert, Cert: cert, Key: key})
+	open(t, bus.Options{URL: url, Provisions: true, CA: cert, Cert: cert, Key: key})
 	_, err = bus.Open(t.Context(), bus.Options{URL: url, CA: other, Cert: cert, Key: key, Sizing: proto.DefaultSizing()})
 	if err == nil || !strings.HasPrefix(err.Error(), `NGIT_NATS_CA is "`+other+`": the certificate of NATS `+url+` is signed by nobody in there: `) {
 		t.Errorf("with a wrong CA: %v", err)

@@ -7,9 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -17,70 +15,138 @@ import (
 	"tendril.dev/proto"
 )
 
-const (
-	// provisionTimeout bounds making everything; a cluster that is just coming up takes its time.
-	provisionTimeout = 2 * time.Minute
-	attemptTimeout   = 15 * time.Second
-	attemptPause     = 500 * time.Millisecond
-	// metaConfig is the metadata of a stream or consumer that tells which declaration it was made from, so that the processes of a whole
-	// deployment that start at once do not all update what is right already.
-	metaConfig = "tendril-config"
-)
+// metaConfig is the metadata of a stream or consumer that tells which declaration it was made from, so that the processes of a whole
+// deployment that start at once do not all update what is right already.
+const metaConfig = "tendril-config"
 
-// provision makes or updates everything that proto declares, and remembers which memory streams it found.
-func (b *Bus) provision(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, provisionTimeout)
-	defer cancel()
-	for _, name := range proto.Retired() {
-		err := patiently(ctx, func(ctx context.Context) error { return b.JS.DeleteStream(ctx, name) })
-		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("delete stream %s of an earlier version: %w", name, err)
-		}
-	}
-	for _, cfg := range proto.Streams(b.sizing) {
-		err := patiently(ctx, func(ctx context.Context) error { return b.ensureStream(ctx, cfg) })
+// prepare makes everything, or waits until it is there, and looks after it from then on.
+func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
+	provisions, fresh := o.Provisions || b.server != nil, b.server != nil
+	if provisions {
+		made, err := b.provision(ctx, o, wait)
 		if err != nil {
-			return fmt.Errorf("make stream %s: %w", cfg.Name, err)
+			return err
 		}
+		fresh = fresh || made
 	}
-	for stream, consumers := range proto.Consumers(b.sizing) {
-		for _, cfg := range consumers {
-			err := patiently(ctx, func(ctx context.Context) error { return b.ensureConsumer(ctx, stream, cfg) })
+	k := keeper{bus: b, log: o.Log, provisions: provisions, durable: map[string]found{}}
+	for _, name := range o.Needs {
+		err := wait.until(ctx, o.Waiting != nil, func(ctx context.Context) error {
+			stream, err := b.JS.Stream(ctx, name)
 			if err != nil {
-				return fmt.Errorf("make consumer %s of %s: %w", cfg.Durable, stream, err)
+				return fmt.Errorf("look for stream %s: %w", name, err)
 			}
+			if !proto.Passing(name) {
+				k.durable[name] = found{made: stream.CachedInfo().Created}
+			}
+			return nil
+		}, func(err error) bool { return Passes(err) || errors.Is(err, jetstream.ErrStreamNotFound) })
+		if err != nil {
+			return err
 		}
 	}
-	err := patiently(ctx, func(ctx context.Context) error {
-		// The one turn message: expecting no earlier message on its subject makes it once, whoever is first.
-		_, err := b.JS.Publish(ctx, proto.SubjectWriterTurn, []byte("whoever holds this message writes the log\n"),
-			jetstream.WithExpectLastSequencePerSubject(0))
-		if IsConflict(err) {
+	if fresh {
+		// Nobody can hold a claim from before: there was no log, or its server ran in a process that
+		// has ended.
+		if err := b.settleAtOnce(ctx, wait, o); err != nil {
+			return err
+		}
+	}
+	b.keeping.Go(func() { k.run(b.open) })
+	return nil
+}
+
+func (b *Bus) settleAtOnce(ctx context.Context, wait *waiting, o Options) error {
+	return wait.until(ctx, o.Waiting != nil, func(ctx context.Context) error {
+		era, settled, err := b.Era(ctx)
+		if err != nil || settled {
+			return err
+		}
+		return b.settle(ctx, era)
+	}, Passes)
+}
+
+// provision makes or updates everything that proto declares. fresh: there was no log.
+func (b *Bus) provision(ctx context.Context, o Options, wait *waiting) (fresh bool, err error) {
+	patiently := func(do func(ctx context.Context) error) error {
+		return wait.until(ctx, o.Waiting != nil, do, Passes)
+	}
+	// The log first: where it is missing and should not be, nothing at all is made.
+	err = patiently(func(ctx context.Context) error {
+		_, err := b.JS.Stream(ctx, proto.StreamEvents)
+		if fresh = errors.Is(err, jetstream.ErrStreamNotFound); fresh {
 			return nil
 		}
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("make the writer's turn: %w", err)
+		return fresh, fmt.Errorf("look for the log: %w", err)
 	}
-	return nil
+	if fresh && o.NewLog != nil {
+		if err := o.NewLog(); err != nil {
+			return fresh, err
+		}
+	}
+	for _, name := range proto.Retired() {
+		err := patiently(func(ctx context.Context) error { return b.JS.DeleteStream(ctx, name) })
+		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fresh, fmt.Errorf("delete stream %s of an earlier version: %w", name, err)
+		}
+	}
+	for _, cfg := range proto.Streams(b.sizing) {
+		err := patiently(func(ctx context.Context) error { return b.ensureStream(ctx, cfg) })
+		if err != nil {
+			return fresh, fmt.Errorf("make stream %s: %w", cfg.Name, err)
+		}
+	}
+	for stream, consumers := range proto.Consumers(b.sizing) {
+		for _, cfg := range consumers {
+			err := patiently(func(ctx context.Context) error { return b.ensureConsumer(ctx, stream, cfg) })
+			if err != nil {
+				return fresh, fmt.Errorf("make consumer %s of %s: %w", cfg.Durable, stream, err)
+			}
+		}
+	}
+	if err := patiently(b.makeTurn); err != nil {
+		return fresh, fmt.Errorf("make the writer's turn: %w", err)
+	}
+	return fresh, nil
+}
+
+// makeTurn publishes the one turn message. Expecting no earlier message on its subject makes it once, whoever is first.
+func (b *Bus) makeTurn(ctx context.Context) error {
+	_, err := b.JS.Publish(ctx, proto.SubjectWriterTurn, []byte("whoever holds this message writes the log\n"),
+		jetstream.WithExpectLastSequencePerSubject(0))
+	if IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// declared is a stream's configuration with the metadata that tells which declaration it is.
+func declared(cfg jetstream.StreamConfig) jetstream.StreamConfig {
+	cfg.Metadata = map[string]string{metaConfig: fingerprint(cfg)}
+	return cfg
 }
 
 func (b *Bus) ensureStream(ctx context.Context, cfg jetstream.StreamConfig) error {
-	cfg.Metadata = map[string]string{metaConfig: fingerprint(cfg)}
+	cfg = declared(cfg)
 	stream, err := b.JS.Stream(ctx, cfg.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) || err == nil && stream.CachedInfo().Config.Metadata[metaConfig] != cfg.Metadata[metaConfig] {
-		stream, err = b.JS.CreateOrUpdateStream(ctx, cfg)
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+	case err != nil:
 		return err
+	default:
+		before := stream.CachedInfo().Config.Metadata
+		if before[metaConfig] == cfg.Metadata[metaConfig] {
+			return nil
+		}
+		if settled, ok := before[metaSettled]; ok {
+			cfg.Metadata[metaSettled] = settled
+		}
 	}
-	if cfg.Storage == jetstream.MemoryStorage {
-		b.mu.Lock()
-		b.memory[cfg.Name] = stream.CachedInfo().Created
-		b.mu.Unlock()
-	}
-	return nil
+	_, err = b.JS.CreateOrUpdateStream(ctx, cfg)
+	return err
 }
 
 func (b *Bus) ensureConsumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) error {
@@ -102,55 +168,24 @@ func fingerprint(cfg any) string {
 	return hex.EncodeToString(sum[:8])
 }
 
-// patiently tries again what a cluster that is busy or just coming up could not do in time, until ctx ends.
-func patiently(ctx context.Context, do func(ctx context.Context) error) error {
-	for {
-		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		err := do(attempt)
-		cancel()
-		if err == nil || !passes(err) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(attemptPause):
-		}
-	}
-}
+// noPlace is JetStream's error code for a stream that has no server to be on, as in a cluster of
+// which not enough servers are there yet.
+const noPlace = 10005
 
-// passes reports whether an error may be gone at the next attempt.
-func passes(err error) bool {
+// Passes reports whether an error of the bus may be gone at the next attempt: the bus is away, busy,
+// or just coming up.
+func Passes(err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) {
-		return api.Code == http.StatusServiceUnavailable
+		return api.Code == http.StatusServiceUnavailable || api.ErrorCode == noPlace
 	}
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders) || errors.Is(err, jetstream.ErrNoStreamResponse)
-}
-
-// Lost gives an error when the bus has forgotten what lives in its memory: a single NATS server that was started anew has no claims, no candidates
-// and no writer's turn any more, and followers of these streams would wait for sequences that never come. The process should end and begin again.
-func (b *Bus) Lost() <-chan error { return b.lost }
-
-// checkMemory looks, after a reconnect, whether the memory streams are still the ones that were found at the start.
-func (b *Bus) checkMemory(ctx context.Context) {
-	b.mu.Lock()
-	memory := maps.Clone(b.memory)
-	b.mu.Unlock()
-	for name, created := range memory {
-		err := patiently(ctx, func(ctx context.Context) error {
-			stream, err := b.JS.Stream(ctx, name)
-			if err == nil && !stream.CachedInfo().Created.Equal(created) {
-				err = errors.New("it was made anew")
-			}
-			return err
-		})
-		if err != nil && ctx.Err() == nil {
-			select {
-			case b.lost <- fmt.Errorf("the bus was started anew and has lost stream %s: %w", name, err):
-			default:
-			}
-			return
+	for _, passing := range []error{
+		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, jetstream.ErrNoStreamResponse,
+		nats.ErrReconnectBufExceeded, nats.ErrConnectionReconnecting, nats.ErrDisconnected,
+	} {
+		if errors.Is(err, passing) {
+			return true
 		}
 	}
+	return false
 }

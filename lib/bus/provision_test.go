@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,32 +11,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 )
-
-// TestLostMemoryIsTold: a single NATS server that is started anew has forgotten its memory streams, and those who are connected learn of it.
-func TestLostMemoryIsTold(t *testing.T) {
-	t.Parallel()
-	nats := bustest.New(t)
-	b := open(t, bus.Options{URL: nats.URL})
-	nats.Stop()
-	select {
-	case err := <-b.Lost():
-		t.Fatalf("told before it is back: %v", err)
-	default:
-	}
-	nats.Start()
-	select {
-	case err := <-b.Lost():
-		if !strings.Contains(err.Error(), "started anew") {
-			t.Errorf("told %v", err)
-		}
-	case <-time.After(60 * time.Second):
-		t.Fatal("not told")
-	}
-}
 
 // TestCatchUpPassesOverWhatIsGone: the last message of a stream has expired; a reader that starts now never sees it, and need not.
 func TestCatchUpPassesOverWhatIsGone(t *testing.T) {

@@ -34,9 +34,11 @@ const (
 	// resendAfter is how long a verdict is waited for, and maxTries how often.
 	resendAfter = 15 * time.Second
 	maxTries    = 8
-	// busyPause is the wait after the queue was full.
-	busyPause = 250 * time.Millisecond
-	lookEvery = 100 * time.Millisecond
+	// busyPause is the wait after the queue was full, and after it was not there at first; then it
+	// becomes longer, up to maxAwayPause.
+	busyPause    = 250 * time.Millisecond
+	maxAwayPause = 4 * time.Second
+	lookEvery    = 100 * time.Millisecond
 )
 
 // ErrNoVerdict: ingest did not decide, however often it was asked.
@@ -82,6 +84,7 @@ type waiting struct {
 	done  func(proto.Verdict, error)
 	from  string    // who shares the window, see Candidate.origin
 	tries int       // sends that the queue did not refuse
+	away  int       // sends in a row that found no queue
 	at    time.Time // when to send again
 }
 
@@ -190,23 +193,35 @@ func (s *Sender) publish(ref string, msg *nats.Msg) {
 	case errors.Is(err, nats.ErrMaxPayload):
 		s.end(ref, proto.Verdict{}, fmt.Errorf("send candidate of %d bytes: %w", len(msg.Data), err)) // it will not get smaller
 	default:
-		s.postpone(ref)
+		s.postpone(ref, err)
 	}
 }
 
-// refused hears that the queue did not take a candidate: it is full, or the bus is away. Both pass.
+// refused hears that the queue did not take a candidate: it is full or lost, or the bus is away. All
+// of that passes.
 func (s *Sender) refused(_ jetstream.JetStream, msg *nats.Msg, err error) {
 	s.log.Debug("the candidate queue pushes back", "error", err)
-	s.postpone(msg.Header.Get(proto.HeaderRef))
+	s.postpone(msg.Header.Get(proto.HeaderRef), err)
 }
 
-func (s *Sender) postpone(ref string) {
+// postpone sends a candidate again later, that was not heard. A queue that is there may have room
+// soon; one that is not there is asked less and less often.
+func (s *Sender) postpone(ref string, why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if w := s.waiting[ref]; w != nil {
-		w.tries-- // it was not heard, so it does not count
-		w.at = time.Now().Add(s.busyPause)
+	w := s.waiting[ref]
+	if w == nil {
+		return
 	}
+	w.tries-- // it was not heard, so it does not count
+	pause := s.busyPause
+	if errors.As(why, new(*jetstream.APIError)) {
+		w.away = 0
+	} else {
+		pause = min(s.busyPause<<min(w.away, 10), maxAwayPause)
+		w.away++
+	}
+	w.at = time.Now().Add(pause)
 }
 
 // hurry makes everything without a verdict due to be sent again.

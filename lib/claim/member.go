@@ -17,30 +17,40 @@ import (
 
 // Member is a worker that has joined its group.
 type Member struct {
-	o       Options
-	workers jetstream.KeyValue
-	claims  jetstream.KeyValue
-	roster  *roster
-	stop    context.CancelFunc
-	failed  chan error
-	beating sync.WaitGroup
+	o        Options
+	bus      *bus.Bus
+	workers  jetstream.KeyValue
+	claims   jetstream.KeyValue
+	register *register
+	stop     context.CancelFunc
+	failed   chan error
+	beating  sync.WaitGroup
 
 	mu       sync.Mutex
-	revision uint64 // of the own record; 0: none
+	era      bus.Era // in which the own record is
+	revision uint64  // of the own record; 0: none
 	held     map[string]bool
-	// lease ends when the own record may be about to expire, and with it all work on claims. The next heartbeat that gets through begins a new one.
-	lease    context.Context
-	endLease context.CancelFunc
-	lapse    *time.Timer
+	lease    *lease
+}
+
+// lease is a time in which this worker may work by its claims of one era. It ends when the own record
+// may be about to expire, and with it the work. A heartbeat that gets through makes it longer; after
+// its end the next one begins a new lease.
+type lease struct {
+	era   bus.Era
+	ctx   context.Context
+	end   context.CancelFunc
+	lapse *time.Timer
 }
 
 // Join makes the worker known to its group and keeps its record alive until Leave, or until ctx ends. Its errors say what was done, but not in which
 // group: groups are named for the services, and whose error it is stands before it already.
 func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	o = o.withDefaults()
-	m := &Member{o: o, failed: make(chan error, 2), held: map[string]bool{}}
-	m.lease, m.endLease = context.WithCancel(context.Background())
-	m.endLease()
+	m := &Member{o: o, bus: b, failed: make(chan error, 1), held: map[string]bool{}}
+	m.lease = &lease{lapse: time.NewTimer(0)}
+	m.lease.ctx, m.lease.end = context.WithCancel(context.Background())
+	m.lease.end()
 	var err error
 	if m.workers, err = b.Bucket(ctx, proto.BucketWorkers); err != nil {
 		return nil, err
@@ -48,34 +58,40 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	if m.claims, err = b.Bucket(ctx, proto.BucketClaims); err != nil {
 		return nil, err
 	}
-	if err := m.enter(ctx); err != nil {
-		return nil, fmt.Errorf("join the workers: %w", err)
-	}
 	ctx, m.stop = context.WithCancel(ctx)
-	if m.roster, err = watchRoster(ctx, b, o.Group, o.Log, func(err error) { m.failed <- err }); err != nil {
+	if m.register, err = openRegister(ctx, b, o.Group, o.TTL, o.Log); err == nil {
+		err = m.enter(ctx)
+	}
+	if err != nil {
 		m.stop()
-		return nil, err
+		return nil, fmt.Errorf("join the workers: %w", err)
 	}
 	m.beating.Go(func() { m.keepBeating(ctx) })
 	return m, nil
 }
 
 // enter writes the first record. One that is there already may be of an earlier process of this name that ended without a word: then it expires,
-// and only a living one writes it anew.
+// and only a living one writes it anew. While the bus is away it is tried again.
 func (m *Member) enter(ctx context.Context) error {
 	expired := time.NewTimer(m.o.TTL + m.o.TTL/2)
 	defer expired.Stop()
-	for told := false; ; told = true {
-		err := m.beat(ctx)
-		if !errors.Is(err, ErrNameTaken) {
+	for told := false; ; {
+		err := m.beatInTime(ctx)
+		again := bus.Passes(err) || errors.Is(err, ErrNameTaken) || errors.Is(err, errEraOver) || errors.Is(err, jetstream.ErrStreamNotFound)
+		if err == nil || !again {
 			return err
 		}
+		over, why := (<-chan time.Time)(nil), "waiting for the bus to take the worker's record"
+		if errors.Is(err, ErrNameTaken) {
+			over, why = expired.C, "waiting for the record of an earlier process of this name to expire"
+		}
 		if !told {
-			m.o.Log.Info("waiting for the record of an earlier process of this name to expire", "group", m.o.Group, "worker", m.o.Worker)
+			m.o.Log.Info(why, "group", m.o.Group, "worker", m.o.Worker, "error", err)
+			told = true
 		}
 		select {
 		case <-time.After(m.o.TTL / 10):
-		case <-expired.C:
+		case <-over:
 			return err
 		case <-ctx.Done():
 			return ctx.Err()
@@ -88,15 +104,34 @@ func (m *Member) Leave(ctx context.Context) error {
 	m.stop()
 	m.beating.Wait()
 	m.mu.Lock()
-	revision := m.revision
-	m.lapse.Stop()
-	m.endLease()
+	era, revision := m.era, m.revision
+	m.lease.lapse.Stop()
+	m.lease.end()
 	m.mu.Unlock()
+	if lasts, err := m.register.lasts(ctx, era); err != nil || !lasts {
+		return err // a record in buckets that are gone is gone
+	}
 	err := m.workers.Delete(ctx, m.key(), jetstream.LastRevision(revision))
+	if bus.IsConflict(err) {
+		err = m.deleteOwn(ctx)
+	}
 	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
 		return fmt.Errorf("leave the workers: %w", err)
 	}
 	return nil
+}
+
+// deleteOwn deletes the record if this worker wrote it: the stop may have cut a heartbeat short.
+func (m *Member) deleteOwn(ctx context.Context) error {
+	entry, err := m.workers.Get(ctx, m.key())
+	if err != nil {
+		return err
+	}
+	var w proto.Worker
+	if err := json.Unmarshal(entry.Value(), &w); err != nil || w.Incarnation != m.o.Incarnation {
+		return err
+	}
+	return m.workers.Delete(ctx, m.key(), jetstream.LastRevision(entry.Revision()))
 }
 
 // Held are the keys that this worker holds now, sorted.
@@ -113,24 +148,41 @@ func (m *Member) Held() []string {
 
 func (m *Member) key() string { return proto.ClaimKey(m.o.Group, m.o.Worker) }
 
-// renew notes a heartbeat that got through and was begun at that time. A tenth of the time is kept for stopping what runs on the claims.
-func (m *Member) renew(revision uint64, began time.Time) {
+// renew notes a heartbeat that got through in an era and was begun at that time. unbroken: the record
+// was there all the time since the heartbeat before. A tenth of the time is kept for stopping what
+// runs on the claims.
+//
+// The lease of an era before is not made longer: its claims are gone. It runs on to its own end, and
+// the work by it with it, unless the claims are made again before.
+func (m *Member) renew(era bus.Era, revision uint64, began time.Time, unbroken bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.revision = revision
-	if m.lease.Err() != nil {
-		m.lease, m.endLease = context.WithCancel(context.Background())
-	} else {
-		m.lapse.Stop()
+	m.era, m.revision = era, revision
+	switch {
+	case m.lease.era != era:
+		m.lease = newLease(era)
+	case !unbroken || m.lease.ctx.Err() != nil:
+		m.lease.lapse.Stop()
+		m.lease.end()
+		m.lease = newLease(era)
+	default:
+		m.lease.lapse.Stop()
 	}
-	end := m.endLease
-	m.lapse = time.AfterFunc(time.Until(began.Add(m.o.TTL-m.o.TTL/10)), func() {
+	end := m.lease.end
+	m.lease.lapse = time.AfterFunc(time.Until(began.Add(m.o.TTL-m.o.TTL/10)), func() {
 		m.o.Log.Warn("the heartbeat did not get through in time; work on claims stops", "group", m.o.Group)
 		end()
 	})
+	tell(m.register.changed)
 }
 
-func (m *Member) currentLease() context.Context {
+func newLease(era bus.Era) *lease {
+	l := &lease{era: era}
+	l.ctx, l.end = context.WithCancel(context.Background())
+	return l
+}
+
+func (m *Member) currentLease() *lease {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.lease
@@ -139,15 +191,19 @@ func (m *Member) currentLease() context.Context {
 func (m *Member) keepBeating(ctx context.Context) {
 	tick := time.NewTicker(m.o.TTL / 3)
 	defer tick.Stop()
+	look := time.NewTicker(min(max(m.o.TTL/10, minLook), maxLook))
+	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-look.C:
+			if m.register.current().era == m.recordedIn() {
+				continue
+			}
 		case <-tick.C:
 		}
-		beat, cancel := context.WithTimeout(ctx, m.o.TTL/3)
-		err := m.beat(beat)
-		cancel()
+		err := m.beatInTime(ctx)
 		switch {
 		case err == nil, ctx.Err() != nil:
 		case errors.Is(err, ErrNameTaken):
@@ -159,44 +215,79 @@ func (m *Member) keepBeating(ctx context.Context) {
 	}
 }
 
+// recordedIn is the era in which the own record is.
+func (m *Member) recordedIn() bus.Era {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.era
+}
+
+func (m *Member) beatInTime(ctx context.Context) error {
+	beat, cancel := context.WithTimeout(ctx, m.o.TTL/3)
+	defer cancel()
+	return m.beat(beat)
+}
+
+// errEraOver: the buckets were made anew meanwhile.
+var errEraOver = errors.New("the buckets of claims were made anew")
+
 // beat writes the own record anew. The time from before the write counts: the bucket's clock for it cannot have begun earlier.
+//
+// After the write it asks whether the era lasts. If so, it lasted when the heartbeat began, and so no
+// other worker can be handed a key of ours before that time and one TTL.
 func (m *Member) beat(ctx context.Context) error {
 	value, err := json.Marshal(proto.Worker{Name: m.o.Worker, Group: m.o.Group, Incarnation: m.o.Incarnation, Address: m.o.Address})
 	if err != nil {
 		return fmt.Errorf("encode worker: %w", err)
 	}
+	era := m.register.current().era
 	m.mu.Lock()
 	revision := m.revision
+	if m.era != era {
+		revision = 0
+	}
 	m.mu.Unlock()
 	began := time.Now()
-	var next uint64
+	next, unbroken, err := m.write(ctx, value, revision)
+	if err != nil {
+		return err
+	}
+	lasts, err := m.register.lasts(ctx, era)
+	switch {
+	case err != nil:
+		return err
+	case !lasts:
+		return errEraOver
+	}
+	m.renew(era, next, began, unbroken)
+	return nil
+}
+
+// write writes the own record, whose revision is the one given (0: there should be none). unbroken:
+// it was there all the time, as this worker wrote it last.
+func (m *Member) write(ctx context.Context, value []byte, revision uint64) (next uint64, unbroken bool, err error) {
 	if revision == 0 {
 		next, err = m.workers.Create(ctx, m.key(), value)
 	} else {
 		next, err = m.workers.Update(ctx, m.key(), value, revision)
 	}
-	if bus.IsConflict(err) {
-		next, err = m.reclaim(ctx, value)
+	if !bus.IsConflict(err) {
+		return next, true, err
 	}
-	if err != nil {
-		return err
-	}
-	m.renew(next, began)
-	return nil
-}
-
-// reclaim looks at who wrote the own record meanwhile: this process (a write whose answer was lost), its expiry, or a stranger of the same name.
-func (m *Member) reclaim(ctx context.Context, value []byte) (uint64, error) {
+	// Somebody wrote it meanwhile: this process (a write whose answer was lost), its expiry, or a
+	// stranger of the same name.
 	entry, err := m.workers.Get(ctx, m.key())
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
-		return m.workers.Create(ctx, m.key(), value)
+		next, err = m.workers.Create(ctx, m.key(), value)
+		return next, false, err
 	}
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	var w proto.Worker
 	if err := json.Unmarshal(entry.Value(), &w); err == nil && w.Incarnation != m.o.Incarnation {
-		return 0, ErrNameTaken
+		return 0, false, ErrNameTaken
 	}
-	return m.workers.Update(ctx, m.key(), value, entry.Revision())
+	next, err = m.workers.Update(ctx, m.key(), value, entry.Revision())
+	return next, true, err
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +20,8 @@ const (
 	retryAfter = time.Second
 	// casTimeout bounds one compare-and-set.
 	casTimeout = 5 * time.Second
+	// takeAtOnce is how many claims are written side by side.
+	takeAtOnce = 64
 	// markerKept is how long the bucket says that a claim was let go: long enough for every watch
 	// to hear of it. Relays come and go, and without an end each would leave a message for good.
 	markerKept = time.Hour
@@ -25,6 +29,17 @@ const (
 
 // Work claims its share of the keys that wanted names (each value is the whole list) and runs do for every claim until the claim is given up,
 // which ends do's context; the claim goes to another only after do has returned. It returns when ctx has ended and everything is let go.
+//
+// When NATS has lost the claims (a new era, see [bus.Era]), do runs on, and the claims are made again
+// under it. Two workers never work on one key:
+//   - In an era, a claim is taken by compare-and-set, from nobody or from a worker whose record has
+//     expired. Whoever holds it works at most until nine tenths of a TTL after a heartbeat began, and
+//     at the end of that heartbeat the era lasted.
+//   - So one TTL after the next era has begun, no work by a claim of the one before goes on, unless
+//     its worker has made that claim again before its lease ended. Until then nobody takes a free key
+//     ([standing.rests]); only who still works on a key claims it.
+//   - A write may meet the buckets of the next era. Therefore after each the bus is asked whether the
+//     era lasts, and what was claimed counts only then.
 func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, key string) error) error {
 	w := &work{
 		Member: m, do: do,
@@ -56,7 +71,7 @@ func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx c
 			}
 		case j := <-w.ended:
 			w.release(ctx, j)
-		case <-m.roster.changed:
+		case <-m.register.changed:
 		case <-wake.C:
 		}
 		wake.Stop()
@@ -78,19 +93,45 @@ type work struct {
 // job is one claim at work.
 type job struct {
 	key      string
-	revision uint64
+	era      bus.Era // of the claim
+	revision uint64  // of the claim in that era
 	cancel   context.CancelFunc
+	unbind   func() bool // from the lease whose end ends the work; false: it has ended
 	leaving  bool
+}
+
+// bind makes the work end with a lease, and no longer with the one before.
+func (j *job) bind(l *lease) {
+	if j.unbind != nil {
+		j.unbind()
+	}
+	j.unbind = context.AfterFunc(l.ctx, j.cancel)
 }
 
 // step does what the situation asks for, and says after what time to look again at the latest.
 func (w *work) step(ctx context.Context) (time.Duration, error) {
-	now := time.Now()
-	lease := w.currentLease()
-	if lease.Err() != nil {
+	lease, now := w.currentLease(), w.register.current()
+	if lease.ctx.Err() != nil || lease.era != now.era {
 		return w.o.TTL / 10, nil
 	}
-	workers, claims := w.roster.snapshot()
+	workers, claims := now.roster.snapshot()
+	if err := w.claimAgain(ctx, lease, claims); err != nil {
+		return 0, err
+	}
+	if at := time.Now(); now.rests(at, w.o.TTL) {
+		for key, j := range w.jobs {
+			if !w.wanted[key] {
+				w.leave(j, "nobody wants it")
+			}
+		}
+		return min(w.o.TTL/10, now.seen.Add(w.o.TTL).Sub(at)+time.Millisecond), nil
+	}
+	return w.share(ctx, lease, workers, claims)
+}
+
+// share takes and leaves keys so that each worker has its share of them.
+func (w *work) share(ctx context.Context, lease *lease, workers map[string]proto.Worker, claims map[string]claimed) (time.Duration, error) {
+	now := time.Now()
 	// The own record counts from the moment it is written, not from when the watch tells of it.
 	workers[w.o.Worker] = proto.Worker{Name: w.o.Worker, Group: w.o.Group, Incarnation: w.o.Incarnation}
 	s := situation{
@@ -102,7 +143,7 @@ func (w *work) step(ctx context.Context) (time.Duration, error) {
 	}
 	for key, j := range w.jobs {
 		// Another's claim on what we work on: ours was taken over while we were believed dead.
-		if c, ok := claims[key]; ok && c.revision > j.revision && c.Incarnation != w.o.Incarnation {
+		if c, ok := claims[key]; ok && j.era == lease.era && c.revision > j.revision && c.Incarnation != w.o.Incarnation {
 			w.leave(j, "another worker took the claim over")
 		}
 		s.mine[key] = true
@@ -112,8 +153,8 @@ func (w *work) step(ctx context.Context) (time.Duration, error) {
 	for _, key := range d.leave {
 		w.leave(w.jobs[key], "it is another's now")
 	}
-	for _, key := range d.take {
-		if err := w.take(ctx, lease, key, claims[key].revision, s); err != nil {
+	for keys := range slices.Chunk(d.take, takeAtOnce) {
+		if err := w.take(ctx, lease, keys, claims, s); err != nil {
 			return 0, err
 		}
 	}
@@ -138,41 +179,110 @@ func (w *work) noteFree(s situation, now time.Time) {
 	}
 }
 
-// take claims a key whose entry has the given revision (0: none) and begins the work. Losing the race is no error.
-func (w *work) take(ctx, lease context.Context, key string, revision uint64, s situation) error {
-	value, err := json.Marshal(proto.Claim{Worker: w.o.Worker, Incarnation: w.o.Incarnation, Since: time.Now().UTC()})
+// take claims keys and begins the work on those that it got. Losing a race is no error.
+func (w *work) take(ctx context.Context, lease *lease, keys []string, claims map[string]claimed, s situation) error {
+	attempts, err := w.write(ctx, lease, keys, claims)
 	if err != nil {
-		return fmt.Errorf("encode claim: %w", err)
+		return err
 	}
-	cas, cancel := context.WithTimeout(ctx, casTimeout)
-	defer cancel()
-	if revision == 0 {
-		revision, err = w.claims.Create(cas, proto.ClaimKey(w.o.Group, key), value)
-	} else {
-		revision, err = w.claims.Update(cas, proto.ClaimKey(w.o.Group, key), value, revision)
-	}
-	if err != nil {
-		if !bus.IsConflict(err) && ctx.Err() == nil {
-			w.o.Log.Warn("claim failed", "key", key, "error", err)
+	names := slices.Collect(maps.Keys(s.workers))
+	for key, a := range attempts {
+		if a.err != nil {
+			if !bus.IsConflict(a.err) && ctx.Err() == nil {
+				w.o.Log.Warn("claim failed", "key", key, "error", a.err)
+			}
+			continue
 		}
-		return nil
+		delete(w.passedOver, key)
+		if to := preferred(key, names); to != w.o.Worker {
+			w.passedOver[key] = proto.Claim{Worker: to, Incarnation: s.workers[to].Incarnation}
+		}
+		w.begin(lease, key, a.revision)
 	}
-	names := make([]string, 0, len(s.workers))
-	for name := range s.workers {
-		names = append(names, name)
-	}
-	delete(w.passedOver, key)
-	if to := preferred(key, names); to != w.o.Worker {
-		w.passedOver[key] = proto.Claim{Worker: to, Incarnation: s.workers[to].Incarnation}
-	}
-	w.begin(lease, key, revision)
 	return nil
 }
 
+// claimAgain makes the claims again that are of an era before and by which work still goes on. From
+// then on the work goes by the new claim and the new lease. What cannot be claimed now is tried again
+// until its lease ends; what another has claimed is left.
+func (w *work) claimAgain(ctx context.Context, lease *lease, claims map[string]claimed) error {
+	var old []string
+	for key, j := range w.jobs {
+		switch c, claimed := claims[key]; {
+		case j.leaving || j.era == lease.era:
+		case claimed && c.Incarnation != w.o.Incarnation:
+			w.leave(j, "another worker has claimed it")
+		default:
+			old = append(old, key)
+		}
+	}
+	for keys := range slices.Chunk(old, takeAtOnce) {
+		attempts, err := w.write(ctx, lease, keys, claims)
+		if err != nil {
+			return err
+		}
+		for key, a := range attempts {
+			j := w.jobs[key]
+			switch {
+			case a.err == nil:
+				j.era, j.revision = lease.era, a.revision
+				j.bind(lease)
+			case bus.IsConflict(a.err):
+				w.leave(j, "another worker has claimed it")
+			default:
+				w.o.Log.Warn("a claim could not be made again yet", "key", key, "error", a.err)
+			}
+		}
+	}
+	return nil
+}
+
+// attempt is what came of a try to claim a key.
+type attempt struct {
+	revision uint64
+	err      error
+}
+
+// write claims keys at the revisions that their entries have, by compare-and-set. An attempt that
+// succeeded did so in the era of the lease. If nothing is certain of any, it gives none.
+func (w *work) write(ctx context.Context, lease *lease, keys []string, claims map[string]claimed) (map[string]attempt, error) {
+	value, err := json.Marshal(proto.Claim{Worker: w.o.Worker, Incarnation: w.o.Incarnation, Since: time.Now().UTC()})
+	if err != nil {
+		return nil, fmt.Errorf("encode claim: %w", err)
+	}
+	cas, cancel := context.WithTimeout(ctx, casTimeout)
+	defer cancel()
+	results := make([]attempt, len(keys))
+	var writing sync.WaitGroup
+	for i, key := range keys {
+		writing.Go(func() {
+			a := &results[i]
+			if revision := claims[key].revision; revision == 0 {
+				a.revision, a.err = w.claims.Create(cas, proto.ClaimKey(w.o.Group, key), value)
+			} else {
+				a.revision, a.err = w.claims.Update(cas, proto.ClaimKey(w.o.Group, key), value, revision)
+			}
+		})
+	}
+	writing.Wait()
+	lasts, err := w.register.lasts(cas, lease.era)
+	if err != nil || !lasts {
+		// Claims by this worker itself that it does not work on keep nobody from a key for long: it
+		// takes them up itself, or they expire with its record.
+		return nil, nil // it is tried again at the next step
+	}
+	attempts := map[string]attempt{}
+	for i, key := range keys {
+		attempts[key] = results[i]
+	}
+	return attempts, nil
+}
+
 // begin runs the work until the claim is left or the lease ends.
-func (w *work) begin(lease context.Context, key string, revision uint64) {
-	own, cancel := context.WithCancel(lease)
-	j := &job{key: key, revision: revision, cancel: cancel}
+func (w *work) begin(lease *lease, key string, revision uint64) {
+	own, cancel := context.WithCancel(context.Background())
+	j := &job{key: key, era: lease.era, revision: revision, cancel: cancel}
+	j.bind(lease)
 	w.jobs[key] = j
 	w.mu.Lock()
 	w.held[key] = true
@@ -222,6 +332,7 @@ func (w *work) release(ctx context.Context, j *job) {
 
 // forget notes that the work on a claim has ended.
 func (w *work) forget(j *job) {
+	j.unbind()
 	delete(w.jobs, j.key)
 	delete(w.passedOver, j.key)
 	w.freeSince[j.key] = time.Now()
@@ -230,8 +341,12 @@ func (w *work) forget(j *job) {
 	w.mu.Unlock()
 }
 
-// letGo makes a claim free. Where another holds it meanwhile, the revision keeps his.
+// letGo makes a claim free. Where another holds it meanwhile, the revision keeps his. A claim of an
+// era before is gone, and its revision means nothing in this one.
 func (w *work) letGo(ctx context.Context, j *job) error {
+	if w.register.current().era != j.era {
+		return nil
+	}
 	cas, cancel := context.WithTimeout(ctx, casTimeout)
 	defer cancel()
 	err := w.claims.Purge(cas, proto.ClaimKey(w.o.Group, j.key), jetstream.LastRevision(j.revision), jetstream.PurgeTTL(markerKept))

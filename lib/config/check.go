@@ -136,6 +136,11 @@ func (b Bus) check() error {
 	if !slices.Contains([]int{1, 3, 5}, b.NATSReplicas) {
 		return &Error{"NGIT_NATS_REPLICAS", replicas, "want 1, 3 or 5"}
 	}
+	if b.ForgetLog != "" {
+		if _, err := time.Parse(time.RFC3339Nano, b.ForgetLog); err != nil {
+			return &Error{"NGIT_FORGET_LOG", b.ForgetLog, "want the time at which the log was made, as the process that misses it says it"}
+		}
+	}
 	if b.NATSLoginFile != "" && b.NATSCreds != "" {
 		return &Error{"NGIT_NATS_LOGIN_FILE", b.NATSLoginFile, "want either this or NGIT_NATS_CREDS, not both"}
 	}

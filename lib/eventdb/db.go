@@ -43,6 +43,7 @@ type DB struct {
 	remade      error
 	now         func() nostr.Timestamp
 	keepDeleted bool
+	forgotten   string     // see WithForgottenLog
 	mu          sync.Mutex // one writer: Apply, Advance, reset
 	sieve       *sieve     // guarded by mu
 	change      change     // what Apply is about; guarded by mu
@@ -65,6 +66,7 @@ type options struct {
 	keepDeleted bool
 	now         func() nostr.Timestamp
 	log         *slog.Logger
+	forgotten   string // see WithForgottenLog
 	memTable    uint64 // bytes that are gathered in memory before they are written out
 	fs          vfs.FS // nil: the real one, or memory if there is no folder
 }
@@ -74,6 +76,10 @@ func WithCache(bytes int64) Option { return func(o *options) { o.cacheBytes = by
 
 // WithDeletionsDisrespected keeps the events that deletion requests name (policy.md, kind 5). The requests are stored as any event.
 func WithDeletionsDisrespected(on bool) Option { return func(o *options) { o.keepDeleted = on } }
+
+// WithForgottenLog names the log that the operator gives up, by the time at which it was made (RFC
+// 3339): an index of it may begin again from a log without events. See [DB.LogGone].
+func WithForgottenLog(made string) Option { return func(o *options) { o.forgotten = made } }
 
 // WithClock sets the clock that decides which events have expired (NIP-40).
 func WithClock(now func() nostr.Timestamp) Option { return func(o *options) { o.now = now } }
@@ -97,6 +103,7 @@ func Open(dir string, opts ...Option) (*DB, error) {
 	}
 	db := &DB{
 		cache: newCache(o), damage: newDamage(dir, o.fs), trouble: newTrouble(o.log), now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{}),
+		forgotten: o.forgotten,
 	}
 	if err := db.open(dir, o); err != nil {
 		db.cache.Unref()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -28,10 +29,12 @@ const (
 const layout = "3"
 
 // ErrOtherLog: the log is not the one that the index was made from. Opened and bound again, the index is made anew.
-var ErrOtherLog = errors.New("the log is not the one that the index was made from")
+var ErrOtherLog = errors.New("NATS has another log now, or an earlier state of it: it is not the one that the index was made from " +
+	"(docs/running.md, When NATS has lost its disk)")
 
 // Bind makes sure that the index belongs to the log that js has now: an index of another log, of a later state of this one, or made under other
-// rules is dropped and starts from nothing. Call it before the index is used: subscribers are not told.
+// rules is dropped and starts from nothing. Call it before the index is used: subscribers are not told. Where the other log has no event at all,
+// nothing is dropped and the error is that of [DB.LogGone].
 func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
 	known, err := db.logIdentity()
 	if err != nil {
@@ -45,10 +48,61 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 	if known == identity && seq <= head {
 		return nil
 	}
+	if made, _ := logMade(known); known != "" && made != db.forgotten && !strings.HasSuffix(identity, logOf+made) {
+		if err := lookForEvents(ctx, js, db); err != nil {
+			return err
+		}
+	}
 	if known != "" {
 		log.Warn("the event index is of another log and is made anew", "index_seq", seq, "log_seq", head)
 	}
 	return db.reset(identity)
+}
+
+// lookForEvents gives an error when the log has no event, and the index is of one that had some.
+func lookForEvents(ctx context.Context, js jetstream.JetStream, db *DB) error {
+	stream, err := js.Stream(ctx, proto.StreamEvents)
+	if err != nil {
+		return fmt.Errorf("look at the log: %w", err)
+	}
+	_, err = stream.GetLastMsgForSubject(ctx, proto.AnyEvent)
+	if errors.Is(err, jetstream.ErrMsgNotFound) {
+		return db.LogGone()
+	}
+	if err != nil {
+		return fmt.Errorf("look for events in the log: %w", err)
+	}
+	return nil
+}
+
+// LogGone is asked when there is no log, or one without events. It gives an error when the index was
+// made from a log that had some: an empty one in its place would hide that they are lost. The
+// operator may say that this is meant, see [WithForgottenLog].
+func (db *DB) LogGone() error {
+	known, err := db.logIdentity()
+	if err != nil {
+		return err
+	}
+	made, ok := logMade(known)
+	view := db.View()
+	count, err := view.Len()
+	if err := errors.Join(err, view.Close()); err != nil {
+		return fmt.Errorf("look for events in the index: %w", err)
+	}
+	if !ok || count == 0 || made == db.forgotten {
+		return nil
+	}
+	return fmt.Errorf("the log of %s is gone: the index of this process knows %d of its events, and NATS has none; "+
+		"see to it that NATS runs on its right volume, or restore the log, or, to begin again without these events, set NGIT_FORGET_LOG=%s", made, count, made)
+}
+
+// logOf stands in the identity of a log before the time at which it was made.
+const logOf = "log of "
+
+// logMade is the time in the identity of a log.
+func logMade(identity string) (made string, ok bool) {
+	_, made, ok = strings.Cut(identity, logOf)
+	return made, ok
 }
 
 // lookAtLog gives what ties an index to the log, and the log's head. A stream that was deleted and made again has another time of creation.
@@ -58,7 +112,7 @@ func lookAtLog(ctx context.Context, js jetstream.JetStream, db *DB) (identity st
 		return "", 0, fmt.Errorf("look at the log: %w", err)
 	}
 	info := stream.CachedInfo()
-	return fmt.Sprintf("layout %s, deletions disrespected %t, log of %s", layout, db.keepDeleted, info.Created.UTC().Format(time.RFC3339Nano)),
+	return fmt.Sprintf("layout %s, deletions disrespected %t, "+logOf+"%s", layout, db.keepDeleted, info.Created.UTC().Format(time.RFC3339Nano)),
 		info.State.LastSeq, nil
 }
 

@@ -51,18 +51,62 @@ func Serve(name string, s config.Settings, services ...Service) error {
 	}
 	ctx, release := untilSignal(context.Background())
 	defer release()
-	n, err := Open(ctx, name, s, log)
+	n, err := prepare(name, s, log)
 	if err != nil {
-		if ctx.Err() != nil {
-			return nil // stopped before it began
-		}
 		return err
 	}
-	err = n.Run(ctx, services...)
+	early, others := split(services)
+	failed := make(chan *running, 1)
+	var started []*running
+	for _, s := range early {
+		started = append(started, n.start(ctx, s, failed))
+	}
+	if err := n.openWith(ctx, len(early) > 0, failed, others); err != nil {
+		if ctx.Err() != nil {
+			err = nil // stopped before it began
+		}
+		return n.stopAll(started, err)
+	}
+	err = n.run(ctx, started, failed, others)
 	if closeErr := n.Close(); err == nil {
 		err = closeErr
 	}
 	return err
+}
+
+// split separates the services that begin before the bus is there.
+func split(services []Service) (early, others []Service) {
+	for _, s := range services {
+		if s.Early {
+			early = append(early, s)
+		} else {
+			others = append(others, s)
+		}
+	}
+	return early, others
+}
+
+// openWith opens bus and index while early services run, and gives up when one of them fails. A
+// process that can say what it waits for waits as long as it takes.
+func (n *Node) openWith(ctx context.Context, observed bool, failed chan *running, services []Service) error {
+	opening, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	opened := make(chan error, 1)
+	var waiting func(string)
+	if observed {
+		waiting = n.bus.set
+	}
+	go func() { opened <- n.open(opening, waiting, services) }()
+	select {
+	case err := <-opened:
+		return err
+	case r := <-failed:
+		giveUp(r.err)
+		if err := <-opened; err == nil {
+			return errors.Join(r.err, n.Close())
+		}
+		return r.err
+	}
 }
 
 // untilSignal gives a context that ends with the first SIGINT or SIGTERM. By then signals have their default back, so that the next one ends
@@ -84,7 +128,7 @@ func untilSignal(parent context.Context) (context.Context, context.CancelFunc) {
 
 // Observation serves /metrics, /healthz and /readyz on NGIT_OBSERVE_ADDRESS, for processes that
 // have no front door, or whose front door must not show everything to everybody.
-var Observation = Service{Name: "observation", Run: func(ctx context.Context, n *Node) error {
+var Observation = Service{Name: "observation", Early: true, Run: func(ctx context.Context, n *Node) error {
 	listener, err := net.Listen("tcp", n.Settings.ObserveAddress)
 	if err != nil {
 		return ListenError("NGIT_OBSERVE_ADDRESS", n.Settings.ObserveAddress, err)

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -13,7 +14,9 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -49,6 +52,7 @@ type Node struct {
 	process   string // its name, as Open was told
 	scratch   string // the git folder of a process that nothing outlives; empty: none
 	addresses *addresses
+	bus       *busWait
 	lag       *lag
 	overdue   *atomic.Bool // a service still runs although the graceful stop is over
 }
@@ -57,10 +61,25 @@ type Node struct {
 type Service struct {
 	Name string
 	Run  func(ctx context.Context, n *Node) error
+	// Provisions: a process with this service makes the streams, buckets and consumers. All others
+	// wait until those are there that their services need.
+	Provisions bool
+	// Early: it runs while the process still waits for the bus, and uses neither bus nor index.
+	Early bool
 }
 
-// Open opens the bus and the index. name says what the process is ("ingest", "up").
-func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger) (*Node, error) {
+// Open opens the bus and the index for the services that will run. name says what the process is
+// ("ingest", "up").
+func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger, services ...Service) (*Node, error) {
+	n, err := prepare(name, s, log)
+	if err != nil {
+		return nil, err
+	}
+	return n, n.open(ctx, nil, services)
+}
+
+// prepare makes what needs no bus.
+func prepare(name string, s config.Settings, log *slog.Logger) (*Node, error) {
 	n := &Node{
 		Settings:    s,
 		Log:         log,
@@ -71,6 +90,7 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		Incarnation: rand.Text(),
 		process:     name,
 		addresses:   &addresses{},
+		bus:         &busWait{},
 		overdue:     &atomic.Bool{},
 	}
 	for _, warning := range s.Warnings {
@@ -91,17 +111,24 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 	obs.Mount(n.Observation, n.Ready, gatherer)
 	n.AtFront = n.Observation
 
-	busDir, indexDir := filepath.Join(s.RelayDataPath, "nats"), filepath.Join(s.RelayDataPath, "index-"+name)
+	n.Ready.Add("bus", n.bus.err)
+	return n, nil
+}
+
+// open opens index and bus. waiting is told what it waits for, see [bus.Options].
+func (n *Node) open(ctx context.Context, waiting func(what string), services []Service) error {
+	s, log := n.Settings, n.Log
+	busDir, indexDir := filepath.Join(s.RelayDataPath, "nats"), filepath.Join(s.RelayDataPath, "index-"+n.process)
 	if s.DatabaseBackend == "memory" {
 		busDir, indexDir = "", ""
 	}
 	if err := n.makeScratch(); err != nil {
-		return nil, err
+		return err
 	}
 	// The index first: its lock keeps a second process off the folder, which the embedded NATS would share with disaster.
 	var err error
 	if n.Index, err = openIndex(s, indexDir, log); err != nil {
-		return nil, errors.Join(err, n.removeScratch())
+		return errors.Join(err, n.removeScratch())
 	}
 	if why := n.Index.Remade(); why != nil {
 		log.Warn("the event index was damaged and is made anew from the log", "folder", indexDir, "error", why)
@@ -111,12 +138,14 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
 		func() float64 { return float64(n.Index.Seq()) }))
 	n.Bus, err = bus.Open(ctx, bus.Options{
-		Name: "tendril " + name + " " + n.Worker, Sizing: Sizing(s), Log: log,
-		URL: s.NATSURL, LoginFile: s.NATSLoginFile, Creds: s.NATSCreds, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey, Role: name,
+		Name: "tendril " + n.process + " " + n.Worker, Sizing: Sizing(s), Log: log,
+		URL: s.NATSURL, LoginFile: s.NATSLoginFile, Creds: s.NATSCreds, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey, Role: n.process,
 		Dir: busDir, Listen: s.NATSListen, Password: s.NATSPassword,
+		Provisions: slices.ContainsFunc(services, func(s Service) bool { return s.Provisions }), Needs: needs(services),
+		Waiting: waiting, NewLog: n.Index.LogGone,
 	})
 	if err != nil {
-		return nil, errors.Join(busError(s, err), n.Index.Close(), n.removeScratch())
+		return errors.Join(busError(s, err), n.Index.Close(), n.removeScratch())
 	}
 	n.Metrics.MustRegister(prometheus.NewCounterFunc(
 		prometheus.CounterOpts{Name: "tendril_nats_refused_total", Help: "What this process wanted to publish or subscribe to and NATS did not permit."},
@@ -125,7 +154,7 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 	n.Metrics.MustRegister(n.lag)
 	n.Projection("index", proto.StreamEvents, n.Index.Seq)
 	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, log); err != nil {
-		return nil, errors.Join(err, n.Close())
+		return errors.Join(err, n.Close())
 	}
 	n.Ready.Add("bus", func() error {
 		if !n.Bus.Conn.IsConnected() {
@@ -133,7 +162,36 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger)
 		}
 		return nil
 	})
-	return n, nil
+	return nil
+}
+
+// needs are the streams that the services need, and the log, which the index is made from.
+func needs(services []Service) []string {
+	streams := proto.Needs("")
+	for _, s := range services {
+		streams = append(streams, proto.Needs(s.Name)...)
+	}
+	slices.Sort(streams)
+	return slices.Compact(streams)
+}
+
+// busWait is what the start still waits for.
+type busWait struct {
+	mu   sync.Mutex
+	what string
+}
+
+func (w *busWait) set(what string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.what = what
+}
+
+// err says what for, as the bus is not there yet.
+func (w *busWait) err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return fmt.Errorf("waiting for the bus: %s", cmp.Or(w.what, "connecting"))
 }
 
 // openIndex opens the event index in dir (empty: in memory) and says in a sentence what an operator can do about a folder that is not to be had.
@@ -143,7 +201,8 @@ func openIndex(s config.Settings, dir string, log *slog.Logger) (*eventdb.DB, er
 			return nil, storageError(s, err)
 		}
 	}
-	index, err := eventdb.Open(dir, eventdb.WithCache(s.IndexCacheBytes), eventdb.WithDeletionsDisrespected(s.IgnoreDeletions), eventdb.WithLog(log))
+	index, err := eventdb.Open(dir, eventdb.WithCache(s.IndexCacheBytes), eventdb.WithDeletionsDisrespected(s.IgnoreDeletions),
+		eventdb.WithForgottenLog(s.ForgetLog), eventdb.WithLog(log))
 	if err != nil {
 		return nil, storageError(s, err)
 	}

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
+	"sync"
 	"time"
 
 	"tendril.dev/lib/eventdb"
@@ -17,12 +17,14 @@ import (
 // given what is left of NGIT_SHUTDOWN_WAIT: put those first that others need to finish their work. The error is the first: why a service
 // failed, or else what went wrong as they stopped; those that follow from it are logged.
 func (n *Node) Run(ctx context.Context, services ...Service) error {
-	head, err := n.Bus.LastSeq(ctx, proto.StreamEvents)
-	if err != nil {
-		return err
-	}
-	n.Ready.Add("index", func() error { return caughtUp(n.Index.Seq(), head) })
-	if slices.ContainsFunc(services, func(s Service) bool { return s.Name == Observation.Name }) {
+	return n.run(ctx, nil, make(chan *running, 1), services)
+}
+
+// run is Run, with services that were started already and that tell failed when they fail.
+func (n *Node) run(ctx context.Context, started []*running, failed chan *running, services []Service) error {
+	var err error
+	n.Ready.Add("index", n.caughtUp())
+	if len(started) > 0 { // [Observation]
 		health := http.NewServeMux()
 		obs.Mount(health, n.Ready, nil)
 		n.AtFront = health
@@ -31,8 +33,6 @@ func (n *Node) Run(ctx context.Context, services ...Service) error {
 		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
 	}}}, services...)
 
-	failed := make(chan *running, len(services))
-	var started []*running
 	for _, s := range services {
 		started = append(started, n.start(ctx, s, failed))
 	}
@@ -44,6 +44,12 @@ func (n *Node) Run(ctx context.Context, services ...Service) error {
 	case damage := <-n.Index.Damaged():
 		err = fmt.Errorf("the event index is damaged: %w; start again, and it is made anew from the log", damage)
 	}
+	return n.stopAll(started, err)
+}
+
+// stopAll stops services in reverse order. err is why; what goes wrong meanwhile is the error if
+// there is none yet.
+func (n *Node) stopAll(started []*running, err error) error {
 	deadline := time.Now().Add(n.Settings.ShutdownWait)
 	for i := len(started) - 1; i >= 0; i-- {
 		stopErr := started[i].stop(deadline)
@@ -59,6 +65,27 @@ func (n *Node) Run(ctx context.Context, services ...Service) error {
 		}
 	}
 	return err
+}
+
+// caughtUp is the check whether the index has read what the log held at the first look.
+func (n *Node) caughtUp() func() error {
+	var mu sync.Mutex
+	var known bool
+	var head uint64
+	return func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if !known {
+			ctx, cancel := context.WithTimeout(context.Background(), lagWait)
+			defer cancel()
+			last, err := n.Bus.LastSeq(ctx, proto.StreamEvents)
+			if err != nil {
+				return err
+			}
+			head, known = last, true
+		}
+		return caughtUp(n.Index.Seq(), head)
+	}
 }
 
 // caughtUp says whether the index has read what the log held at the start.
@@ -109,7 +136,10 @@ func (n *Node) start(ctx context.Context, s Service, failed chan<- *running) *ru
 		}
 		close(r.done)
 		if !asked {
-			failed <- r
+			select {
+			case failed <- r:
+			default: // another was first
+			}
 		}
 	}()
 	return r

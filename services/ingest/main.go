@@ -7,5 +7,5 @@ import (
 )
 
 func main() {
-	node.Main(node.Service{Name: "ingest", Run: ingest.Run})
+	node.Main(node.Service{Name: "ingest", Run: ingest.Run, Provisions: true})
 }

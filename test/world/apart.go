@@ -87,6 +87,17 @@ func (r *Replica) listens(what string, at *regexp.Regexp) string {
 // Output is what the process has printed so far.
 func (r *Replica) Output() string { return r.out.String() }
 
+// Running reports whether it is still the process that was started.
+func (r *Replica) Running() bool {
+	select {
+	case err := <-r.done:
+		r.done <- err
+		return false
+	default:
+		return true
+	}
+}
+
 // Kill ends the process at once.
 func (r *Replica) Kill() {
 	r.cmd.Process.Kill()

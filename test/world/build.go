@@ -13,15 +13,21 @@ import (
 var built struct {
 	sync.Mutex
 	dir      string
-	programs map[string]string // folder in the repository → program
+	programs map[string]string // by name
 }
 
 // program builds the program of a folder of the repository, once for all tests of a package, and gives its path.
 func program(t testing.TB, folder string) string {
 	t.Helper()
+	return build(t, filepath.Join(root(t), filepath.FromSlash(folder)), ".", path.Base(folder))
+}
+
+// build builds a package, as it is named in dir, to a program of that name.
+func build(t testing.TB, dir, pkg, name string) string {
+	t.Helper()
 	built.Lock()
 	defer built.Unlock()
-	if program, ok := built.programs[folder]; ok {
+	if program, ok := built.programs[name]; ok {
 		return program
 	}
 	if built.dir == "" {
@@ -31,13 +37,13 @@ func program(t testing.TB, folder string) string {
 		}
 		built.dir, built.programs = dir, map[string]string{}
 	}
-	program := filepath.Join(built.dir, path.Base(folder))
-	cmd := exec.Command("go", "build", "-tags", "libsecp256k1", "-o", program, ".")
-	cmd.Dir = filepath.Join(root(t), filepath.FromSlash(folder))
+	program := filepath.Join(built.dir, name)
+	cmd := exec.Command("go", "build", "-tags", "libsecp256k1", "-o", program, pkg)
+	cmd.Dir = dir
 	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build %s: %v\n%s", folder, err, out)
+		t.Fatalf("build %s: %v\n%s", pkg, err, out)
 	}
-	built.programs[folder] = program
+	built.programs[name] = program
 	return program
 }
 
@@ -73,4 +79,10 @@ func Clean() {
 		os.RemoveAll(built.dir)
 	}
 	built.dir, built.programs = "", nil
+}
+
+// natsServer is the NATS server's own program, in the version that is built into Tendril.
+func natsServer(t testing.TB) string {
+	t.Helper()
+	return build(t, ".", "github.com/nats-io/nats-server/v2", "nats-server")
 }

@@ -66,15 +66,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	// Subscribed before the first look, so that nothing falls in between.
 	defer n.Index.Subscribe(d.hear)()
 
-	held, err := n.Bus.Bucket(ctx, proto.BucketHeld)
-	if err != nil {
-		return err
-	}
 	d.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), d.heldRead.WaitFor)
 	d.logHead = n.Bus.Head(proto.StreamEvents, d.index.WaitFor)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return d.publisher.Follow(ctx) })
-	group.Go(func() error { return d.followHeld(ctx, held) })
+	group.Go(func() error { return d.followHeld(ctx, n.Bus.JS) })
 	group.Go(func() error {
 		if err := d.start(ctx); err != nil || ctx.Err() != nil {
 			return err
@@ -161,43 +157,28 @@ func (d *discovery) signal() {
 }
 
 // followHeld keeps the book's held announcements.
-func (d *discovery) followHeld(ctx context.Context, held jetstream.KeyValue) error {
-	watcher, err := held.WatchAll(ctx)
-	if err != nil {
-		return fmt.Errorf("watch held events: %w", err)
-	}
-	defer watcher.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case entry, open := <-watcher.Updates():
-			switch {
-			case !open:
-				return ignoreEnd(ctx, errors.New("the watch of held events ended"))
-			case entry == nil: // that was all that was there at the start
-			default:
-				if entry.Key() != proto.HeldMarkKey {
-					d.hold(entry)
-				}
-				d.heldRead.Advance(entry.Revision())
-			}
+func (d *discovery) followHeld(ctx context.Context, js jetstream.JetStream) error {
+	prefix := proto.KVSubject(proto.BucketHeld, "")
+	return bus.Follow(ctx, js, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, d.log, func(m bus.Message) {
+		if key := m.Subject[len(prefix):]; key != proto.HeldMarkKey {
+			d.hold(key, m)
 		}
-	}
+		d.heldRead.Advance(m.Seq)
+	})
 }
 
-func (d *discovery) hold(entry jetstream.KeyValueEntry) {
+func (d *discovery) hold(key string, m bus.Message) {
 	var h *proto.Held
-	if entry.Operation() == jetstream.KeyValuePut {
+	if !m.Deletes() {
 		h = new(proto.Held)
-		if err := json.Unmarshal(entry.Value(), h); err != nil {
-			d.log.Error("a held event cannot be read", "key", entry.Key(), "error", err)
+		if err := json.Unmarshal(m.Data, h); err != nil {
+			d.log.Error("a held event cannot be read", "key", key, "error", err)
 			return
 		}
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.book.Hold(entry.Key(), h) {
+	if d.book.Hold(key, h) {
 		d.signal()
 	}
 }

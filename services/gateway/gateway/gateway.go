@@ -41,20 +41,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	open, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	go func() {
-		select {
-		case err := <-shards.Failed():
-			end(err)
-		case <-watching.Done():
-		}
-	}()
-	err = serve(open, n, shards)
-	if ctx.Err() == nil && open.Err() != nil {
-		err = errors.Join(context.Cause(open), err)
-	}
-	return err
+	return serve(ctx, n, shards)
 }
 
 func serve(ctx context.Context, n *node.Node, shards git.Shards) error {

@@ -80,16 +80,29 @@ func Run(ctx context.Context, n *node.Node) error {
 		for stream, reach := range map[string]func(context.Context, uint64) error{
 			proto.KVStream(proto.BucketHeld): set.WaitFor, proto.StreamRejected: index.WaitFor,
 		} {
-			last, err := n.Bus.LastSeq(ctx, stream)
-			if err != nil {
-				return err
-			}
-			if err := n.Bus.CatchUp(ctx, stream, last, reach); err != nil {
-				return err
+			for err := readAll(ctx, n.Bus, stream, reach); err != nil; err = readAll(ctx, n.Bus, stream, reach) {
+				n.Log.Warn("what was there at the start could not be read, trying again", "error", err)
+				select {
+				case <-time.After(retryRead):
+				case <-ctx.Done():
+					return nil
+				}
 			}
 			caughtUp.Store(stream, true)
 		}
 		return w.Run(ctx)
 	})
 	return group.Wait()
+}
+
+// retryRead is the pause before it is tried again to read what was there at the start.
+const retryRead = time.Second
+
+// readAll waits until a stream is read up to where it ends now.
+func readAll(ctx context.Context, b *bus.Bus, stream string, reach func(context.Context, uint64) error) error {
+	last, err := b.LastSeq(ctx, stream)
+	if err != nil {
+		return err
+	}
+	return b.CatchUp(ctx, stream, last, reach)
 }

@@ -185,14 +185,3 @@ func rejectionOf(c *candidate.Candidate, reason string, missing []string) proto.
 		Reason: reason, Missing: missing, Relay: c.Relay,
 	}
 }
-
-// giveBack undoes a batch that was not committed: its candidates are delivered again, and parked events that it took are decided
-// again, whatever the undone batch said of them. What it parked stays parked; to decide an event twice does no harm.
-func (b *batch) giveBack(w *Writer) {
-	for _, x := range b.decided {
-		if x.msg != nil {
-			giveBack(x.msg)
-		}
-	}
-	w.healed = append(b.healed, w.healed...)
-}

@@ -2,10 +2,13 @@ package writer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/semaphore"
 
@@ -26,13 +29,17 @@ type lanes struct {
 	user, release, sync *lane
 	consuming           []jetstream.ConsumeContext
 	cancel              context.CancelFunc
-	small               int // batches taken, to know every eighth one
+	broken              chan error // of capacity 1: a lane has no consumer any more
+	small               int        // batches taken, to know every eighth one
 }
 
 // lane is one of them: bounded in messages by its channel and in bytes by its room.
 type lane struct {
 	fetched chan jetstream.Msg
 	room    *semaphore.Weighted
+
+	mu   sync.Mutex
+	left []jetstream.Msg // arrived while the lane is closed
 }
 
 func newLane(ahead int) *lane {
@@ -42,7 +49,7 @@ func newLane(ahead int) *lane {
 // openLanes begins to fetch. At most ahead messages of each lane are in its channel, and as many again on their way there.
 func openLanes(ctx context.Context, js jetstream.JetStream, ahead int, log *slog.Logger) (*lanes, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &lanes{user: newLane(ahead), release: newLane(ahead), sync: newLane(ahead), cancel: cancel}
+	l := &lanes{user: newLane(ahead), release: newLane(ahead), sync: newLane(ahead), cancel: cancel, broken: make(chan error, 1)}
 	for _, lane := range []struct {
 		stream, consumer string
 		*lane
@@ -53,16 +60,17 @@ func openLanes(ctx context.Context, js jetstream.JetStream, ahead int, log *slog
 	} {
 		consumer, err := js.Consumer(ctx, lane.stream, lane.consumer)
 		if err != nil {
-			l.close()
+			giveBack(l.close()...)
 			return nil, fmt.Errorf("open lane %s: %w", lane.consumer, err)
 		}
 		consume, err := consumer.Consume(func(m jetstream.Msg) { lane.put(ctx, m) },
 			jetstream.PullMaxMessagesWithBytesLimit(ahead, laneBytes),
 			jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 				log.Debug("fetching candidates", "consumer", lane.consumer, "error", err)
+				l.heed(lane.consumer, err)
 			}))
 		if err != nil {
-			l.close()
+			giveBack(l.close()...)
 			return nil, fmt.Errorf("fetch from lane %s: %w", lane.consumer, err)
 		}
 		l.consuming = append(l.consuming, consume)
@@ -70,45 +78,89 @@ func openLanes(ctx context.Context, js jetstream.JetStream, ahead int, log *slog
 	return l, nil
 }
 
-// close stops fetching and gives back what was fetched.
-func (l *lanes) close() {
-	l.cancel() // from here on what arrives is given back
-	for _, c := range l.consuming {
-		c.Drain()
-		<-c.Closed()
-	}
-	for _, lane := range []*lane{l.user, l.release, l.sync} {
-		for len(lane.fetched) > 0 {
-			giveBack(<-lane.fetched)
+// heed notes that a lane is broken: its consumer was in NATS's memory and is lost. The library would
+// give it up, or ask again only after half a minute.
+func (l *lanes) heed(consumer string, err error) {
+	for _, gone := range []error{nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDoesNotExist} {
+		if errors.Is(err, gone) {
+			select {
+			case l.broken <- fmt.Errorf("fetch from lane %s: %w", consumer, err):
+			default:
+			}
+			return
 		}
 	}
 }
 
-// put waits until there is room.
+// close stops fetching and returns what was fetched, to be given back. It may be given back only
+// now: before, the server would deliver it once more to those who stop listening, and it would be
+// in nobody's hands until its time for an answer is over.
+func (l *lanes) close() (fetched []jetstream.Msg) {
+	l.cancel() // from here on what arrives is left
+	for _, c := range l.consuming {
+		c.Drain()
+	}
+	for _, c := range l.consuming {
+		<-c.Closed()
+	}
+	for _, lane := range []*lane{l.user, l.release, l.sync} {
+		for len(lane.fetched) > 0 {
+			fetched = append(fetched, <-lane.fetched)
+		}
+		fetched = append(fetched, lane.takeLeft()...)
+	}
+	return fetched
+}
+
+// put waits until there is room, or leaves the candidate to [lanes.close].
 func (l *lane) put(ctx context.Context, m jetstream.Msg) {
 	if l.room.Acquire(ctx, int64(len(m.Data()))) != nil {
-		giveBack(m)
+		l.leave(m)
 		return
 	}
 	select {
 	case l.fetched <- m:
 	case <-ctx.Done():
-		giveBack(m)
+		l.leave(m)
 	}
 }
 
-// giveBack lets a candidate be delivered again at once. If that fails, it comes back when its time for an answer is over.
-func giveBack(m jetstream.Msg) { _ = m.Nak() }
+func (l *lane) leave(m jetstream.Msg) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.left = append(l.left, m)
+}
+
+func (l *lane) takeLeft() []jetstream.Msg {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.left
+}
+
+// giveBack lets candidates be delivered again at once. If that fails, they come back when their time
+// for an answer is over.
+func giveBack(msgs ...jetstream.Msg) {
+	for _, m := range msgs {
+		_ = m.Nak()
+	}
+}
 
 // next waits for candidates, at most until deadline, and takes up to most: users' first, then
 // releases, then synced ones. An eighth of a batch, in candidates and in bytes, is kept for
 // releases and another for synced ones, so that users slow them down but never stop them. Of
 // batches that are too small for shares, every eighth begins with one of these two. Nothing waits
-// for a batch to become full.
-func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) []jetstream.Msg {
+// for a batch to become full. An error says that a lane is broken.
+func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) ([]jetstream.Msg, error) {
 	t := taken{}
+	select {
+	case err := <-l.broken:
+		return nil, err
+	default:
+	}
 	if l.waiting() == 0 {
 		select {
+		case err := <-l.broken:
+			return nil, err
 		case m := <-l.user.fetched:
 			t.add(l.user, m)
 		case m := <-l.release.fetched:
@@ -116,9 +168,9 @@ func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) [
 		case m := <-l.sync.fetched:
 			t.add(l.sync, m)
 		case <-deadline:
-			return nil
+			return nil, nil
 		case <-ctx.Done():
-			return nil
+			return nil, nil
 		}
 	}
 	if l.small++; most < shares && l.small%shares == 0 {
@@ -128,7 +180,7 @@ func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) [
 	t.from(l.user, most-forSync.msgs-forRelease.msgs, maxBatchBytes-forSync.bytes-forRelease.bytes)
 	t.from(l.release, most-forSync.msgs, maxBatchBytes-forSync.bytes)
 	t.from(l.sync, most, maxBatchBytes)
-	return t.msgs
+	return t.msgs, nil
 }
 
 // late is the lane that comes first in a small batch that is not filled in the usual order:

@@ -50,7 +50,7 @@ type failing struct {
 // undecided deals with a batch in which a candidate could not be decided. It gives nil if the writer can go on.
 func (w *Writer) undecided(ctx context.Context, b *batch, u *undecidedError) error {
 	if others := len(b.decided); others > 0 || ctx.Err() != nil {
-		w.takeBack(b, u)
+		w.takeBack(b, u.decided)
 		// What was decided before it may be half of what it would have done. They go first, each in a batch of its own.
 		w.careful = others + 1
 		return ctx.Err()
@@ -93,10 +93,13 @@ func (w *Writer) givesUp(x decided) bool {
 	return false
 }
 
-// takeBack undoes a batch that was not committed: its candidates, and the one that could not be decided, come first in the next one.
-func (w *Writer) takeBack(b *batch, u *undecidedError) {
+// takeBack undoes a batch that was not committed: its candidates, and one more that could not be
+// decided, come first in the next one, or are given back with all that was fetched where the term
+// ends. Parked events that it took are decided again, whatever the undone batch said of them. What it
+// parked stays parked; to decide an event twice does no harm.
+func (w *Writer) takeBack(b *batch, more ...decided) {
 	var msgs []jetstream.Msg
-	for _, x := range append(b.decided, u.decided) {
+	for _, x := range append(b.decided, more...) {
 		if x.msg != nil {
 			msgs = append(msgs, x.msg)
 		}

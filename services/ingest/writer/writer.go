@@ -104,8 +104,8 @@ func (w *Writer) serve(ctx context.Context) {
 	w.Metrics.writer.Set(1)
 	w.Log.Info("writing the log", "head", w.Index.Seq(), "held", w.Held.Len())
 	defer func() {
-		w.giveBackFetched()
-		w.lanes.close()
+		giveBack(append(w.fetched, w.lanes.close()...)...)
+		w.fetched = nil
 		w.writing.Store(false)
 		w.Metrics.writer.Set(0)
 		w.Log.Info("standing by")
@@ -128,8 +128,12 @@ func (w *Writer) step(ctx context.Context) error {
 	}
 	if len(w.fetched) == 0 && len(w.healed) == 0 {
 		timer := time.NewTimer(idle)
-		w.fetched = w.lanes.next(ctx, size, timer.C)
+		var err error
+		w.fetched, err = w.lanes.next(ctx, size, timer.C)
 		timer.Stop()
+		if err != nil {
+			return err
+		}
 	}
 	now := time.Now()
 	if len(w.fetched) == 0 && len(w.healed) == 0 {
@@ -154,7 +158,7 @@ func (w *Writer) step(ctx context.Context) error {
 		if w.refused(b, err) {
 			return nil
 		}
-		b.giveBack(w)
+		w.takeBack(b)
 		return err
 	}
 	b.committed = true
@@ -194,7 +198,7 @@ func (w *Writer) begin(ctx context.Context) error {
 	}
 	w.announced.Forget() // another writer may have changed the log
 	if err := w.heal(ctx); err != nil {
-		w.lanes.close()
+		giveBack(w.lanes.close()...)
 		return err
 	}
 	return nil
@@ -209,11 +213,4 @@ func (w *Writer) stepDown(err error) {
 	}
 	w.trouble.note(err)
 	w.Log.Error("the writer begins again", "error", err)
-}
-
-func (w *Writer) giveBackFetched() {
-	for _, m := range w.fetched {
-		giveBack(m)
-	}
-	w.fetched = nil
 }

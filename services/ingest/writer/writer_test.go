@@ -400,7 +400,11 @@ func TestLanesAreServedInOrder(t *testing.T) {
 	}
 	next := func(most int) map[string]int {
 		counts := map[string]int{}
-		for _, m := range l.next(t.Context(), most, nil) {
+		msgs, err := l.next(t.Context(), most, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range msgs {
 			counts[m.Subject()]++
 		}
 		return counts
@@ -412,7 +416,7 @@ func TestLanesAreServedInOrder(t *testing.T) {
 			t.Errorf("batch %d: %v, want %v", i, got, want)
 		}
 	}
-	if len(l.next(t.Context(), 80, time.After(0))) != 0 {
+	if msgs, err := l.next(t.Context(), 80, time.After(0)); len(msgs) != 0 || err != nil {
 		t.Error("more than was there")
 	}
 	if !l.user.room.TryAcquire(laneBytes) {
@@ -442,7 +446,11 @@ func TestUsersNeverFillEveryBatch(t *testing.T) {
 					l.user.put(t.Context(), &message{subject: "user", data: make([]byte, tc.bytes)})
 				}
 			}
-			for _, m := range l.next(t.Context(), tc.most, nil) {
+			msgs, err := l.next(t.Context(), tc.most, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range msgs {
 				counts[m.Subject()]++
 			}
 		}

@@ -36,6 +36,9 @@ import (
 // leaveTimeout bounds the last words to the bus.
 const leaveTimeout = 3 * time.Second
 
+// retryRead is the pause before it is tried again to read what was there at the start.
+const retryRead = time.Second
+
 // worker is one replica.
 type worker struct {
 	node     *node.Node
@@ -144,7 +147,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	})
 	n.Ready.Add("git folder", w.store.Writable)
 	n.Projection("purgatory_held", proto.KVStream(proto.BucketHeld), w.holdings.Seq)
-	err = w.work(ctx, member, directory, hunter, &working)
+	err = w.work(ctx, member, hunter, &working)
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if failed := member.Leave(leave); failed != nil {
@@ -179,22 +182,26 @@ func serverLimits(s config.Git) (throttle.Limits, error) {
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
-func (w *worker) work(ctx context.Context, member *claim.Member, others *claim.Directory, hunter *hunt.Hunter, working *atomic.Bool) error {
+func (w *worker) work(ctx context.Context, member *claim.Member, hunter *hunt.Hunter, working *atomic.Bool) error {
 	ground := w.standOn(ctx)
 	defer ground.end()
 
 	defer w.index.Subscribe(w.heard)()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return failed(ctx, ground.ended) })
-	group.Go(func() error { return failed(ctx, others.Failed()) })
 	group.Go(func() error { return hunter.Run(ctx) })
 	group.Go(func() error { return w.settleDirty(ctx) })
 	group.Go(func() error { return w.watchClocks(ctx) })
 	group.Go(func() error { return w.surveyDisk(ctx) })
 	group.Go(func() error { return w.prunePools(ctx) })
 	group.Go(func() error {
-		if err := w.readHeld(ctx); err != nil {
-			return ignoreEnd(ctx, err)
+		for err := w.readHeld(ctx); err != nil; err = w.readHeld(ctx) {
+			w.log.Warn("what was there at the start could not be read, trying again", "error", err)
+			select {
+			case <-time.After(retryRead):
+			case <-ctx.Done():
+				return nil
+			}
 		}
 		wanted := make(chan []string, 1)
 		var names []string
@@ -263,11 +270,4 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	w.pending.close(n)
 	w.pulls.drop(n)
 	return nil
-}
-
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
 }

@@ -1,0 +1,258 @@
+package bus_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/lib/progress"
+	"tendril.dev/proto"
+)
+
+// patience is how long a test waits for what should happen soon.
+const patience = time.Minute
+
+func await(t *testing.T, what string, holds func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(patience)
+	for !holds() {
+		if time.Now().After(deadline) {
+			t.Fatalf("still not: %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// complete reports whether everything is there that proto declares.
+func complete(ctx context.Context, b *bus.Bus) bool {
+	for _, cfg := range proto.Streams(b.Sizing()) {
+		stream, err := b.JS.Stream(ctx, cfg.Name)
+		if err != nil || cfg.Name == proto.StreamWriter && stream.CachedInfo().State.Msgs != 1 {
+			return false
+		}
+		for _, consumer := range proto.Consumers(b.Sizing())[cfg.Name] {
+			if _, err := stream.Consumer(ctx, consumer.Durable); err != nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// TestMemoryIsMadeAgain: a NATS server that is started anew has lost what was in its memory. A
+// process that provisions makes it again, nobody's bus is lost, and followers of the streams on disk
+// miss nothing.
+func TestMemoryIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	nats := bustest.New(t)
+	maker := open(t, bus.Options{URL: nats.URL, Provisions: true})
+	user := open(t, bus.Options{URL: nats.URL, Needs: []string{proto.StreamEvents, proto.StreamUser}})
+	var read progress.Progress
+	var mu sync.Mutex
+	seen := 0
+	following, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		done <- bus.Follow(following, user.JS, bus.Reading{Stream: proto.StreamEvents}, slog.New(slog.DiscardHandler), func(m bus.Message) {
+			mu.Lock()
+			seen++
+			mu.Unlock()
+			read.Advance(m.Seq)
+		})
+	}()
+	publish := func(slot string) (seq uint64) {
+		t.Helper()
+		await(t, "an event is stored", func() bool {
+			ack, err := maker.JS.PublishMsg(t.Context(), event(slot))
+			if err == nil {
+				seq = ack.Sequence
+			}
+			return err == nil
+		})
+		return seq
+	}
+	before, settled, err := maker.Era(t.Context())
+	if err != nil || !settled {
+		t.Fatalf("the first era: settled %v, %v", settled, err)
+	}
+	publish("a")
+	nats.Stop()
+	nats.Start()
+	last := publish("b")
+	await(t, "all is there again", func() bool { return complete(t.Context(), maker) })
+	after, settled, err := user.Era(t.Context())
+	if err != nil || after == before || settled {
+		t.Errorf("after the restart the era is %v (before %v), settled %v, %v", after, before, settled, err)
+	}
+	wait, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if err := read.WaitFor(wait, last); err != nil {
+		t.Fatal(err)
+	}
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if seen != 2 {
+		t.Errorf("%d messages were read, want 2", seen)
+	}
+	for _, b := range []*bus.Bus{maker, user} {
+		select {
+		case err := <-b.Lost():
+			t.Errorf("a restart is taken for a loss: %v", err)
+		default:
+		}
+	}
+}
+
+// TestDeletedMemoryIsMadeAgain: nobody has to be cut off for it.
+func TestDeletedMemoryIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	b := open(t, bus.Options{Dir: t.TempDir()})
+	for _, name := range []string{proto.StreamUser, proto.StreamWriter, proto.KVStream(proto.BucketClaims)} {
+		if err := b.JS.DeleteStream(t.Context(), name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	await(t, "all is there again", func() bool { return complete(t.Context(), b) })
+}
+
+// TestEraIsSettledInTime: when a TTL is over, those who come later need not wait.
+func TestEraIsSettledInTime(t *testing.T) {
+	t.Parallel()
+	sizing := proto.DefaultSizing()
+	sizing.WorkerTTL = time.Second
+	nats := bustest.New(t)
+	b := open(t, bus.Options{URL: nats.URL, Provisions: true, Sizing: sizing})
+	nats.Stop()
+	nats.Start()
+	await(t, "a new era is settled", func() bool {
+		_, settled, err := b.Era(t.Context())
+		return err == nil && settled
+	})
+}
+
+// TestWhoDoesNotProvisionWaits until what it needs is there, says what for, and makes nothing.
+func TestWhoDoesNotProvisionWaits(t *testing.T) {
+	t.Parallel()
+	nats := bustest.New(t)
+	nats.Stop() // it waits for the server too
+	var mu sync.Mutex
+	said := ""
+	waiting := func(what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		said = what
+	}
+	says := func(part string) func() bool {
+		return func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return strings.Contains(said, part)
+		}
+	}
+	needs := []string{proto.StreamEvents, proto.StreamUser, proto.KVStream(proto.BucketClaims)}
+	opened := make(chan error, 1)
+	go func() {
+		b, err := bus.Open(t.Context(), bus.Options{URL: nats.URL, Sizing: proto.DefaultSizing(), Needs: needs, Waiting: waiting})
+		if err == nil {
+			t.Cleanup(b.Close)
+		}
+		opened <- err
+	}()
+	await(t, "it waits for the server", says("connect to NATS"))
+	nats.Start()
+	await(t, "it waits for the log", says(proto.StreamEvents))
+	maker := open(t, bus.Options{URL: nats.URL, Provisions: true})
+	if err := <-opened; err != nil {
+		t.Fatal(err)
+	}
+	if !says("")() || said != "" {
+		t.Errorf("it still says %q", said)
+	}
+	if !complete(t.Context(), maker) {
+		t.Error("something is missing")
+	}
+}
+
+// TestWaitingEndsAtOnce when the process is told to stop.
+func TestWaitingEndsAtOnce(t *testing.T) {
+	t.Parallel()
+	nats := bustest.New(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := bus.Open(ctx, bus.Options{
+		URL: nats.URL, Sizing: proto.DefaultSizing(), Needs: []string{proto.StreamEvents}, Waiting: func(string) { cancel() },
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestLostDiskIsTold: a server with other data is no restart.
+func TestLostDiskIsTold(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(t *testing.T, b *bus.Bus){
+		"made anew": func(t *testing.T, b *bus.Bus) {
+			stream, err := b.JS.Stream(t.Context(), proto.StreamEvents)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cfg := stream.CachedInfo().Config
+			if err := b.JS.DeleteStream(t.Context(), cfg.Name); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.JS.CreateStream(t.Context(), cfg); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"gone": func(t *testing.T, b *bus.Bus) {
+			if err := b.JS.DeleteStream(t.Context(), proto.StreamEvents); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := open(t, bus.Options{Dir: t.TempDir(), Needs: []string{proto.StreamEvents}})
+			lose(t, b)
+			select {
+			case err := <-b.Lost():
+				if !strings.Contains(err.Error(), proto.StreamEvents) {
+					t.Errorf("told %v", err)
+				}
+			case <-time.After(patience):
+				t.Fatal("not told")
+			}
+		})
+	}
+}
+
+// TestNoLogIsMadeAgainstTheIndex: who knows that there was a log does not begin an empty one, and
+// makes nothing else either.
+func TestNoLogIsMadeAgainstTheIndex(t *testing.T) {
+	t.Parallel()
+	nats := bustest.New(t)
+	missed := errors.New("there was a log")
+	_, err := bus.Open(t.Context(), bus.Options{URL: nats.URL, Sizing: proto.DefaultSizing(), Provisions: true, NewLog: func() error { return missed }})
+	if !errors.Is(err, missed) {
+		t.Fatalf("%v", err)
+	}
+	b := open(t, bus.Options{URL: nats.URL})
+	names := b.JS.StreamNames(t.Context())
+	for name := range names.Name() {
+		t.Errorf("%s was made", name)
+	}
+	if err := names.Err(); err != nil && !errors.Is(err, jetstream.ErrEndOfData) {
+		t.Error(err)
+	}
+}
