@@ -37,9 +37,7 @@ func TestNetworkPolicies(t *testing.T) {
 			"a public relay6": {address: netip.MustParseAddr("2606:4700::1111")},
 			"metadata":        {address: netip.MustParseAddr("169.254.169.254")},
 			"the API server":  {address: netip.MustParseAddr("10.96.0.1")},
-			"a private relay": {address: netip.MustParseAddr("192.168.1.1")},
 			"a private6":      {address: netip.MustParseAddr("fd00::1")},
-			"a carrier's NAT": {address: netip.MustParseAddr("100.64.0.1")},
 		}
 		for _, w := range o.workloads {
 			peers[w.name] = peer{pod: w.pod.Labels, namespace: own, ports: w.container().Ports}
@@ -65,7 +63,11 @@ func TestNetworkPolicies(t *testing.T) {
 			out := from == "relayconn" || from == "purgatory"
 			check(from, "a public relay", 443, out)
 			check(from, "a public relay6", 7777, out)
-			for _, to := range []string{"metadata", "the API server", "a private relay", "a private6", "a carrier's NAT", "another pod", "monitoring"} {
+			for _, last := range []string{"10.255.255.255", "100.127.255.255", "127.255.255.255", "172.31.255.255", "192.168.255.255", "198.19.255.255"} {
+				peers[last] = peer{address: netip.MustParseAddr(last)}
+				check(from, last, 443, false)
+			}
+			for _, to := range []string{"metadata", "the API server", "a private6", "another pod", "monitoring"} {
 				check(from, to, 443, false)
 			}
 			check("monitoring", from, 7335, true)
