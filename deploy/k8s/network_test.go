@@ -55,7 +55,7 @@ func TestNetworkPolicies(t *testing.T) {
 			check(from, "DNS", 53, true)
 			check(from, "nats", 6222, false)
 			check(from, "nats", 8222, false)
-			check(from, "purgatory", 7336, from == "gateway")
+			check(from, "purgatory", 7336, from == "gateway" || from == "purgatory")
 			check(from, "gateway", 7334, false)
 			for _, to := range services {
 				check(from, to, 7335, false)
