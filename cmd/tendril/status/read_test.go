@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -188,7 +189,22 @@ func TestOperatorReads(t *testing.T) {
 	if _, err := ingest.JS.OrderedConsumer(within(t), proto.StreamEvents, jetstream.OrderedConsumerConfig{}); err != nil {
 		t.Fatal(err)
 	}
-	operator, err := bus.Look(bus.Options{URL: srv.URL, LoginFile: logins.LoginFile(dir, proto.UserOperator)}, patience)
+	file := logins.LoginFile(dir, proto.UserOperator)
+	login, err := logins.Read(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []bus.Options{{URL: srv.URL, LoginFile: file}, {URL: srv.URL, Password: login.Password}} {
+		operatorReads(t, srv, o)
+	}
+	if _, err := bus.Look(bus.Options{URL: srv.URL, Password: login.Password + "x"}, patience); !errors.Is(err, nats.ErrAuthorization) {
+		t.Errorf("with a wrong password: %v", err)
+	}
+}
+
+func operatorReads(t *testing.T, srv *bustest.NATS, o bus.Options) {
+	t.Helper()
+	operator, err := bus.Look(o, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
