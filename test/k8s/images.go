@@ -12,12 +12,12 @@ import (
 	"time"
 )
 
-// The images that the manifests and this test name.
+// The images of this test. Their names are its own: it touches no image that something else runs.
 const (
-	imageTendril = "docker.io/local/tendril:dev"
-	imageNext    = "docker.io/local/tendril:next" // another version, to roll out
-	imageNATS    = "docker.io/local/nats:dev"
-	imageWorld   = "docker.io/local/tendril-world:dev"
+	imageTendril = "docker.io/local/tendril:k8s-test"
+	imageNext    = "docker.io/local/tendril:k8s-test-next" // another version, to roll out
+	imageNATS    = "docker.io/local/nats:k8s-test"
+	imageWorld   = "docker.io/local/tendril-world:k8s-test"
 )
 
 // image is an image that was built and brought into the cluster.

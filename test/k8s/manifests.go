@@ -13,6 +13,11 @@ configMapGenerator:
     literals:
       - NGIT_DOMAIN=%s
       - NGIT_ALLOW_PRIVATE_NETWORKS=true
+images:
+  - name: docker.io/local/tendril
+    newTag: k8s-test
+  - name: docker.io/local/nats
+    newTag: k8s-test
 `
 
 // toOutsideWorld lets the services connect to the pods of the namespace %s, whose addresses are
