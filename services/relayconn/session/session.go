@@ -1,14 +1,15 @@
-// Package session is what is said on one connection to a relay: live subscriptions, historic sync in batches, and the accounting of what has come
-// and has a verdict (spec/sync.md). One goroutine owns a session; it is told of messages, of what is wanted and of verdicts, and never waits for
-// anything but room among the candidates.
+// Package session is what is said on one connection to a relay (spec/sync.md). It works out what is
+// to be asked for, has it asked live (package live) and of the past (package backfill), and offers
+// to ingest what comes. One goroutine owns a session; it is told of messages, of what is wanted and
+// of verdicts, and never waits for anything but room among the candidates.
 package session
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -17,27 +18,15 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/allowance"
+	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
+	"tendril.dev/services/relayconn/ledger"
+	"tendril.dev/services/relayconn/live"
+	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/wire"
 )
-
-// Connection is where a connection stands (spec/sync.md, Connection life), with the values of `ngit_sync_relay_connected`.
-type Connection int
-
-// The states.
-const (
-	Disconnected Connection = iota
-	Connecting
-	Syncing
-	Connected
-	Incomplete // connected_historic_sync_failures
-)
-
-// String is the state's name.
-func (c Connection) String() string {
-	return [...]string{"disconnected", "connecting", "syncing", "connected", "connected_historic_sync_failures"}[c]
-}
 
 // Asker puts requests to the relay; *wire.Conn is one.
 type Asker interface {
@@ -67,30 +56,6 @@ type Wanted struct {
 	Revision uint64
 }
 
-// Status is how the session stands.
-type Status struct {
-	Connection    Connection
-	Repos, Roots  int // confirmed
-	Subscriptions int // open
-	// Confirmed is the revision of the target of which everything was asked for and came; 0: none yet.
-	Confirmed uint64
-	// CaughtUp: what a start asks for has come or failed, and nothing is Missing. A next start need not go further back than this connection.
-	CaughtUp bool
-	// Missing is since when what comes live is not all there, because the relay closed a live subscription; zero: it is all there.
-	Missing time.Time
-	// Days counts the daily fresh starts.
-	Days int
-	// Limited is until when the relay wants quiet.
-	Limited time.Time
-}
-
-// Observer hears what a session does. Its methods are called from several goroutines and must not block.
-type Observer interface {
-	Status(Status)
-	// Judged is called for every event of this relay that was new to the service. A gap is one that should have come live before.
-	Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict)
-}
-
 // Options are what a session needs.
 type Options struct {
 	Relay    string // normalised URL
@@ -116,33 +81,19 @@ type Start struct {
 // Session is the state of one connection.
 type Session struct {
 	Options
-	ledger  *ledger
-	live    map[string]*subscription
-	opening map[string]*subscription // live ones that the relay has not answered yet: whether it has read of them is not known
-	shut    map[string]*subscription // live ones that the relay closed, until they are open again
-	leaving map[string]*subscription // live ones of before, to be closed when those that replace them are open
-	left    map[string]*subscription // live ones that were closed last; their events may still be on their way
-	past    map[string]*subscription // historic, at most Rules.AtOnce
-	newest  *subscription            // live of layers 2 and 3, which may have room
-	perReq  int                      // how many filters a live subscription may have
-	nextID  int
-	turns   int // live subscriptions asked for, again counted again
+	allowance *allowance.Allowance
+	ledger    *ledger.Ledger
+	live      *live.Set
+	past      *backfill.Backfill
+	nextID    int
 
-	wanted            Wanted
-	confirmed, failed items.Set
-	batches           []*batch
-	queue             []*task // historic, not asked yet
-	due               plan    // what the diff found and could not be asked for yet
-	dayDue            bool    // so could a daily start
-	days              int     // daily starts that were made
-
-	hold    time.Time // no historic request before
-	limited time.Time // no request at all before
+	wanted Wanted
+	due    plan // what the diff found and could not be asked for yet
+	dayDue bool // so could a daily start
+	days   int  // daily starts that were made
 
 	consolidateBy time.Time // consolidation waits for batches until then; zero: none waits
 	quietSince    time.Time // no batch has been pending since; zero: one is
-	incomplete    bool      // a batch has failed since the start
-	gaveUp        time.Time // since when something is not live that is not asked for again before the next start; zero: nothing
 	status        Status
 
 	invalid int
@@ -150,30 +101,11 @@ type Session struct {
 	useless *rate.Limiter
 }
 
-// subscription is one REQ that is open at the relay.
-type subscription struct {
-	id      string
-	filters []nostr.Filter
-
-	asked time.Time
-	heard time.Time // last message
-
-	task *task // of historic sync; nil: live
-
-	// Of live ones:
-	first    bool      // of layer 1, which consolidation leaves alone
-	held     bool      // the relay has had it open
-	turn     int       // counts in the order in which they were asked for
-	shuts    int       // how often the relay closed it without asking for quiet
-	shutAt   time.Time // when the relay closed it, if it is not open again
-	reopenAt time.Time // when to ask for it again; zero: it is open, or was asked for
-}
-
-// plan is what to ask for, why, and with which filters.
+// plan is what to ask for beyond layer 1, and why.
 type plan struct {
 	items   items.Set
 	filters []nostr.Filter
-	cause   cause
+	cause   backfill.Cause
 }
 
 const (
@@ -181,22 +113,21 @@ const (
 	maxInvalid = 100
 	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing: with more, the relay is read more slowly.
 	uselessRate, uselessBurst = 5000, 20_000
+	// missedMargin is how much earlier than it went missing the past is asked for: clocks differ, and events come late.
+	missedMargin = 15 * time.Minute
 )
 
 // New makes a session; Run begins it.
 func New(o Options) *Session {
-	return &Session{
-		Options: o, ledger: newLedger(), live: map[string]*subscription{}, opening: map[string]*subscription{}, shut: map[string]*subscription{},
-		perReq: filtersPerReq, leaving: map[string]*subscription{}, left: map[string]*subscription{}, past: map[string]*subscription{}, warned: map[string]bool{},
-		useless: rate.NewLimiter(uselessRate, uselessBurst),
-	}
+	return &Session{Options: o, warned: map[string]bool{}, useless: rate.NewLimiter(uselessRate, uselessBurst)}
 }
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
-func (s *Session) Confirmed() items.Set { return s.confirmed }
+func (s *Session) Confirmed() items.Set { return s.past.Confirmed() }
 
 // Run talks until ctx or the messages end. A value on daily begins a fresh start without a disconnect.
 func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, wanted <-chan Wanted, daily <-chan time.Time) error {
+	s.prepare(start)
 	if err := s.begin(ctx, start); err != nil {
 		return ignoreEnd(ctx, err)
 	}
@@ -207,7 +138,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 		if err := s.pump(ctx, now); err != nil {
 			return ignoreEnd(ctx, err)
 		}
-		wake.Reset(time.Until(now.Add(s.untilNext(now)))) // what becomes due while pump works is due then
+		wake.Reset(time.Until(s.next(now))) // what becomes due while pump works is due then
 		var err error
 		select {
 		case <-ctx.Done():
@@ -221,7 +152,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 			s.want(w)
 		case <-daily:
 			s.dayDue = true
-		case <-s.ledger.changed:
+		case <-s.ledger.Changed:
 		case <-wake.C:
 		}
 		if err != nil {
@@ -237,27 +168,48 @@ func ignoreEnd(ctx context.Context, err error) error {
 	return err
 }
 
+// prepare puts the parts together.
+func (s *Session) prepare(start Start) {
+	s.allowance, s.ledger = allowance.New(s.Rules.Cooldown), ledger.New()
+	s.live = live.New(live.Options{
+		Asker: s.Asker, Allowance: s.allowance, Silence: s.Rules.Silence, Name: s.name, Missed: s.makeUp, Warn: s.warn,
+	})
+	confirmed := items.Set{}
+	if start.Since != nil {
+		confirmed, s.status.Confirmed = start.Confirmed, start.Revision
+	}
+	s.past = backfill.New(backfill.Options{
+		Asker: s.Asker, Allowance: s.allowance, Ledger: s.ledger, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Silence: s.Rules.Silence,
+		Hold: time.Now().Add(start.Delay), Name: s.name, Warn: s.warn,
+	}, confirmed)
+}
+
+// name makes a name for a subscription.
+func (s *Session) name(prefix string) string {
+	s.nextID++
+	return prefix + strconv.Itoa(s.nextID)
+}
+
+// startup is the cause of a fresh start, and of whatever is asked for the first time.
+var startup = backfill.Cause{Source: proto.SourceStartup, Lane: proto.LaneSyncHistoric}
+
 // begin opens layer 1, and with a quick reconnect what was confirmed before.
 func (s *Session) begin(ctx context.Context, start Start) error {
-	s.hold = time.Now().Add(start.Delay)
-	back := cause{source: proto.SourceReconnect, lane: proto.LaneSyncHistoric, liveUntil: start.Live}
-	if start.Since != nil {
-		s.confirmed, s.status.Confirmed = start.Confirmed, start.Revision
-	}
-	if err := s.openLive(ctx, layers.One(), true); err != nil {
+	back := backfill.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, LiveUntil: start.Live}
+	if err := s.live.Open(ctx, layers.One(), true); err != nil {
 		return err
 	}
 	if start.Since == nil || start.Whole {
-		s.enqueue(plan{filters: layers.One(), cause: startup}, nil)
+		s.past.Add(backfill.Work{Filters: layers.One(), Cause: startup})
 	} else {
-		s.enqueue(plan{filters: layers.One(), cause: back}, start.Since)
+		s.past.Add(backfill.Work{Filters: layers.One(), Cause: back, Since: start.Since})
 	}
-	if !s.confirmed.Empty() {
-		filters := layers.TwoAndThree(s.confirmed)
-		if err := s.openLive(ctx, filters, false); err != nil {
+	if confirmed := s.past.Confirmed(); !confirmed.Empty() {
+		filters := layers.TwoAndThree(confirmed)
+		if err := s.live.Open(ctx, filters, false); err != nil {
 			return err
 		}
-		s.enqueue(plan{filters: filters, cause: back}, start.Since)
+		s.past.Add(backfill.Work{Filters: filters, Cause: back, Since: start.Since})
 	}
 	s.report(Syncing)
 	return nil
@@ -267,39 +219,40 @@ func (s *Session) begin(ctx context.Context, start Start) error {
 func (s *Session) restart(ctx context.Context, now time.Time) error {
 	s.dayDue = false
 	s.days++
-	for _, sub := range s.past {
-		if err := s.stop(ctx, sub); err != nil {
-			return err
-		}
-	}
-	s.batches, s.queue, s.consolidateBy = nil, nil, time.Time{}
-	s.confirmed, s.failed, s.incomplete, s.gaveUp, s.status.Confirmed = items.Set{}, items.Set{}, false, time.Time{}, 0
-	for _, sub := range s.live {
-		s.leave(sub)
-	}
-	daily := cause{source: proto.SourceDaily, lane: proto.LaneSyncDaily, liveUntil: now}
-	if err := s.openLive(ctx, layers.One(), true); err != nil {
+	if err := s.past.Restart(ctx); err != nil {
 		return err
 	}
-	s.enqueue(plan{filters: layers.One(), cause: daily}, nil)
+	s.consolidateBy, s.status.Confirmed = time.Time{}, 0
+	s.live.Retire(true)
+	daily := backfill.Cause{Source: proto.SourceDaily, Lane: proto.LaneSyncDaily, LiveUntil: now}
+	if err := s.live.Open(ctx, layers.One(), true); err != nil {
+		return err
+	}
+	s.past.Add(backfill.Work{Filters: layers.One(), Cause: daily})
 	s.plan(daily)
 	return s.request(ctx, nil)
+}
+
+// makeUp plans to ask for what did not come live.
+func (s *Session) makeUp(m live.Missed) {
+	since := nostr.Timestamp(m.Since.Add(-missedMargin).Unix())
+	why := backfill.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: m.Since}
+	if m.Held {
+		why.LiveUntil = m.Since
+	}
+	s.past.Add(backfill.Work{Filters: m.Filters, Cause: why, Since: &since})
 }
 
 // want takes in what the target says now.
 func (s *Session) want(w Wanted) {
 	s.wanted = w
-	s.confirmed, s.failed = items.Only(s.confirmed, w.Items), items.Only(s.failed, w.Items)
+	s.past.Want(w.Items)
 	s.plan(startup)
 }
 
 // plan works out what is wanted and was not asked for yet: the three-way diff, with which everything beyond layer 1 begins.
-func (s *Session) plan(why cause) {
-	asked := s.failed
-	for _, b := range s.batches {
-		asked = items.Union(asked, b.items)
-	}
-	fresh := items.New(s.wanted.Items, asked, s.confirmed)
+func (s *Session) plan(why backfill.Cause) {
+	fresh := items.New(s.wanted.Items, s.past.Asked(), s.past.Confirmed())
 	s.due = plan{items: fresh, filters: layers.TwoAndThree(fresh), cause: why}
 }
 
@@ -326,123 +279,55 @@ func (s *Session) add(ctx context.Context, now time.Time) error {
 }
 
 // request asks for what was planned, live and historic, and for what else is to be live.
-func (s *Session) request(ctx context.Context, live []nostr.Filter) error {
+func (s *Session) request(ctx context.Context, also []nostr.Filter) error {
 	p := s.due
 	s.due = plan{}
-	if err := s.openLive(ctx, slices.Concat(live, p.filters), false); err != nil {
+	if err := s.live.Open(ctx, slices.Concat(also, p.filters), false); err != nil {
 		return err
 	}
 	if !p.items.Empty() {
-		s.enqueue(p, nil)
+		s.past.Add(backfill.Work{Items: p.items, Filters: p.filters, Cause: p.cause})
 	}
 	return nil
 }
 
-// mayAsk reports whether something new may be asked for. While a live subscription is being opened, nothing is: what comes from now on must be
-// open before the past is asked for, or something falls in between, in whatever order a relay does what it is asked. Nothing waits for one that the relay
-// has refused before: what falls in between is made up for once it takes that.
-func (s *Session) mayAsk(now time.Time) bool {
-	for id := range s.opening {
-		if s.shut[id] == nil {
-			return false
-		}
-	}
-	return !now.Before(s.limited)
-}
+// mayAsk reports whether something new may be asked for.
+func (s *Session) mayAsk(now time.Time) bool { return s.live.Settled() && !s.allowance.Quiet(now) }
 
-// pump does what has become due: batches that have ended, silent subscriptions, requests that may now be made, the state. It is called after
-// every message, so it looks at what is open and not at everything that is wanted.
+// pump does what has become due, and reports the state. It is called after every message, so it looks at what is open and not at everything that is
+// wanted.
 func (s *Session) pump(ctx context.Context, now time.Time) error {
-	if err := s.expire(ctx, now); err != nil {
-		return err
-	}
-	s.settleBatches()
-	if s.dayDue && !now.Before(s.limited) {
+	if s.dayDue && !s.allowance.Quiet(now) {
 		if err := s.restart(ctx, now); err != nil {
 			return err
 		}
 	}
 	// First what makes room at the relay. The past before what is new: where there is always something new, the past would never come.
-	if err := errors.Join(s.closeLeft(ctx, now), s.reopen(ctx, now), s.ask(ctx, now), s.add(ctx, now)); err != nil {
+	if err := s.live.Due(ctx, now); err != nil {
 		return err
 	}
-	if len(s.batches) > 0 || !s.due.items.Empty() {
-		s.quietSince = time.Time{}
-		s.report(Syncing)
-		return nil
+	if err := s.past.Due(ctx, now); err != nil {
+		return err
 	}
-	if s.quietSince.IsZero() {
-		s.quietSince = now
+	if s.mayAsk(now) {
+		if err := s.past.Ask(ctx, now); err != nil {
+			return err
+		}
 	}
-	switch {
-	case now.Sub(s.quietSince) < s.Rules.Settle:
-		s.report(Syncing)
-	case s.incomplete:
-		s.report(Incomplete)
-	default:
-		s.report(Connected)
+	if err := s.add(ctx, now); err != nil {
+		return err
 	}
+	s.report(s.connection(now))
 	return nil
 }
 
-// untilNext is how long nothing becomes due by itself.
-func (s *Session) untilNext(now time.Time) time.Duration {
+// next is when something becomes due by itself.
+func (s *Session) next(now time.Time) time.Time {
 	next := now.Add(time.Hour)
-	sooner := func(t time.Time) {
-		if t.After(now) && t.Before(next) {
-			next = t
-		}
+	for _, at := range []time.Time{s.live.Next(now), s.past.Next(now), moment.NextAfter(now, s.allowance.Until(), s.consolidateBy, s.settledAt())} {
+		next = moment.Earlier(next, at)
 	}
-	for _, sub := range s.past {
-		sooner(s.patience(sub))
-	}
-	for _, sub := range s.opening {
-		sooner(sub.asked.Add(s.Rules.Silence))
-	}
-	for _, sub := range s.shut {
-		sooner(sub.reopenAt)
-	}
-	sooner(s.hold)
-	sooner(s.limited)
-	sooner(s.consolidateBy)
-	if !s.quietSince.IsZero() {
-		sooner(s.quietSince.Add(s.Rules.Settle))
-	}
-	return next.Sub(now)
-}
-
-// report tells the observer of a status that is not the one told before.
-func (s *Session) report(c Connection) {
-	st := Status{
-		Connection: c, Repos: s.confirmed.Repos(), Roots: len(s.confirmed.Roots), Subscriptions: len(s.live) - len(s.shut) + len(s.leaving) + len(s.past),
-		Confirmed: s.status.Confirmed, Missing: s.gaveUp, Days: s.days, Limited: s.limited,
-	}
-	for _, sub := range s.shut {
-		st.Missing = earlier(st.Missing, sub.shutAt)
-	}
-	caughtUp, allAsked := true, s.due.items.Empty() && s.failed.Empty()
-	for _, b := range s.batches {
-		allAsked = allAsked && b.items.Empty()
-		caughtUp = caughtUp && !b.items.Empty()
-		st.Missing = earlier(st.Missing, b.cause.missing)
-	}
-	st.CaughtUp = caughtUp && st.Missing.IsZero()
-	if allAsked && s.wanted.Revision != 0 {
-		st.Confirmed = s.wanted.Revision
-		s.confirmed = s.wanted.Items // the same, but so it is in memory once
-	}
-	if st != s.status {
-		s.status = st
-		s.Observer.Status(st)
-	}
-}
-
-// earlier gives the earlier of two times; zero is none.
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
+	return next
 }
 
 // warn tells the operator of what this relay does once for each cause, not for each time.

@@ -1,0 +1,47 @@
+package live
+
+import (
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// state is where a live subscription stands.
+type state int
+
+const (
+	opening  state = iota // it was asked for, and the relay has not answered: whether it has read of it is not known
+	open                  // the relay has answered, or has had its time
+	closed                // by the relay; it is asked for again at reopenAt
+	retiring              // others replace it; it is closed when they are open
+	retired               // closed by us; its events may still be on their way
+)
+
+// Subscription is one live REQ.
+type Subscription struct {
+	id      string
+	filters []nostr.Filter
+	state   state
+	first   bool      // of layer 1, which consolidation leaves alone
+	asked   time.Time // when it was asked for last
+	turn    int       // counts in the order in which they were asked for
+	held    bool      // the relay has had it open
+	shuts   int       // how often the relay closed it without asking for quiet
+	// missing is since when events have not come on it, because the relay has closed it; zero: they
+	// come. It may be asked for again by now.
+	missing  time.Time
+	reopenAt time.Time // of a closed one
+}
+
+// current reports whether it is one of those that are to be open.
+func (sub *Subscription) current() bool { return sub.state <= closed }
+
+// Matches reports whether an event is what the subscription asks for.
+func (sub *Subscription) Matches(ev *nostr.Event) bool {
+	for _, f := range sub.filters {
+		if f.Matches(ev) {
+			return true
+		}
+	}
+	return false
+}

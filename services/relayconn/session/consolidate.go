@@ -1,0 +1,50 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/items"
+	"tendril.dev/services/relayconn/layers"
+)
+
+// crowded reports whether the live filters of layers 2 and 3 should be made fewer before those that
+// are due are added. Where even the fewest are too many, that is done only when it saves a good
+// part, not with every addition.
+func (s *Session) crowded() bool {
+	have := s.live.Filters()
+	if have == 0 || have+len(s.due.filters) <= s.Rules.MaxFilters {
+		return false
+	}
+	fewest := layers.Fewest(s.past.Confirmed(), s.past.Asked())
+	return fewest+len(s.due.filters) <= s.Rules.MaxFilters || have-fewest >= (s.Rules.MaxFilters+3)/4
+}
+
+// mayConsolidate reports whether consolidation need not wait for pending batches any more.
+func (s *Session) mayConsolidate(now time.Time) bool {
+	if s.past.Pending() {
+		if s.consolidateBy.IsZero() {
+			s.consolidateBy = now.Add(s.Rules.ConsolidateWait)
+		}
+		if now.Before(s.consolidateBy) {
+			return false
+		}
+		s.Log.Info("consolidating while historic sync is pending; it will come again")
+	}
+	s.consolidateBy = time.Time{}
+	return true
+}
+
+// consolidate leaves the many live filters of layers 2 and 3, and returns the few full ones that
+// are to replace them. What a start asks for goes on meanwhile: its filters are not replaced, and
+// the diff would not bring it back.
+func (s *Session) consolidate(ctx context.Context) (fewer []nostr.Filter, err error) {
+	if err := s.past.DropPending(ctx); err != nil {
+		return nil, err
+	}
+	s.plan(s.due.cause)
+	s.live.Retire(false)
+	return layers.TwoAndThree(items.Union(s.past.Confirmed(), s.past.Asked())), nil
+}
