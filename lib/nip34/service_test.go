@@ -129,6 +129,8 @@ func TestOnDomain(t *testing.T) {
 	}{
 		{"wss://us.example", "us.example", true},
 		{"http://us.example:443", "us.example", true},
+		{"ws://us.example:443", "us.example", true},
+		{"wss://us.example:80", "us.example:443", true},
 		{"https://us.example:80", "us.example", true},
 		{"https://us.example", "us.example:80", true},
 		{"https://us.example:7000", "us.example", false},

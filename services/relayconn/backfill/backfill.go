@@ -5,6 +5,7 @@ package backfill
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 )
 
 const (
-	// maxTries is how often a page is asked for when the relay wants quiet.
+	// maxTries is how often a page is asked for when the relay wants quiet or fewer subscriptions.
 	maxTries = 3
 	// slowest is how long a page may take, as a factor of how long a relay may be silent.
 	slowest = 20
@@ -46,27 +47,31 @@ type Options struct {
 // Backfill is the historic sync of one connection. It belongs to one goroutine.
 type Backfill struct {
 	o         Options
-	open      map[string]*Request // at most AtOnce
+	open      map[string]*Request // at most atOnce
+	atOnce    int                 // as many as the relay allows, as far as is known
+	turns     int
 	batches   []*batch
-	queue     []*task // not asked yet
+	queue     []*task   // not asked yet
+	hold      time.Time // nothing is asked before
+	fewer     time.Time // when the relay said last that we have too many subscriptions
 	confirmed items.Set
-	failed    items.Set
 	wanted    items.Set
-	anyFailed bool // since the start
 }
 
 // New returns a backfill of which confirmed has come on connections before.
 func New(o Options, confirmed items.Set) *Backfill {
-	return &Backfill{o: o, open: map[string]*Request{}, confirmed: confirmed}
+	return &Backfill{o: o, open: map[string]*Request{}, atOnce: o.AtOnce, hold: o.Hold, confirmed: confirmed}
 }
 
 // Add begins with some work, as soon as there is room.
 func (b *Backfill) Add(w Work) {
-	next := &batch{items: w.Items, cause: w.Cause, tasks: len(w.Filters)}
+	next := &batch{items: w.Items, cause: w.Cause, running: len(w.Filters)}
 	b.batches = append(b.batches, next)
 	for _, f := range w.Filters {
 		f.Since = w.Since
-		b.queue = append(b.queue, &task{batch: next, walk: pages.New(f, b.o.PageLimit)})
+		t := &task{batch: next, walk: pages.New(f, b.o.PageLimit)}
+		next.tasks = append(next.tasks, t)
+		b.queue = append(b.queue, t)
 	}
 }
 
@@ -78,22 +83,25 @@ func (b *Backfill) Restart(ctx context.Context) error {
 		}
 	}
 	b.batches, b.queue = nil, nil
-	b.confirmed, b.failed, b.anyFailed = items.Set{}, items.Set{}, false
+	b.confirmed = items.Set{}
 	return nil
 }
 
-// Want says what is wanted now; of the rest nothing is confirmed.
+// Want says what is wanted now. Of the rest nothing is confirmed, and what of it has failed is not
+// tried again.
 func (b *Backfill) Want(wanted items.Set) {
 	b.wanted = wanted
-	b.confirmed, b.failed = items.Only(b.confirmed, wanted), items.Only(b.failed, wanted)
+	b.confirmed = items.Only(b.confirmed, wanted)
+	b.batches = slices.DeleteFunc(b.batches, func(batch *batch) bool {
+		return batch.found() && !batch.retryAt.IsZero() && items.Only(batch.items, wanted).Empty()
+	})
 }
 
 // Confirmed is what was asked for and came.
 func (b *Backfill) Confirmed() items.Set { return b.confirmed }
 
 // Asked is what was asked for and is not confirmed: it is pending or has failed.
-func (b *Backfill) Asked() items.Set {
-	asked := b.failed
+func (b *Backfill) Asked() (asked items.Set) {
 	for _, batch := range b.batches {
 		asked = items.Union(asked, batch.items)
 	}
@@ -101,13 +109,13 @@ func (b *Backfill) Asked() items.Set {
 }
 
 // Complete reports whether all items that were asked for have come.
-func (b *Backfill) Complete() bool { return b.failed.Empty() && !b.Pending() }
+func (b *Backfill) Complete() bool { return !slices.ContainsFunc(b.batches, (*batch).found) }
 
 // ConfirmWanted notes that all that is wanted is confirmed. That it is the same is known already,
 // but so it is in memory once.
 func (b *Backfill) ConfirmWanted() { b.confirmed = b.wanted }
 
-// CaughtUp reports whether what a start asks for has come or failed.
+// CaughtUp reports whether what a start asks for has come.
 func (b *Backfill) CaughtUp() bool {
 	return !slices.ContainsFunc(b.batches, func(batch *batch) bool { return !batch.found() })
 }
@@ -120,11 +128,18 @@ func (b *Backfill) Missing() (missing time.Time) {
 	return missing
 }
 
-// Working reports whether anything has not ended.
-func (b *Backfill) Working() bool { return len(b.batches) > 0 }
+// Judging reports whether events that had no verdict are being asked for again.
+func (b *Backfill) Judging() bool {
+	return slices.ContainsFunc(b.batches, func(batch *batch) bool { return batch.cause.Unjudged })
+}
 
-// Incomplete reports whether a batch has failed.
-func (b *Backfill) Incomplete() bool { return b.anyFailed }
+// Working reports whether anything is pending.
+func (b *Backfill) Working() bool { return slices.ContainsFunc(b.batches, (*batch).pending) }
+
+// Incomplete reports whether a batch has failed and has not come to its end since.
+func (b *Backfill) Incomplete() bool {
+	return slices.ContainsFunc(b.batches, func(batch *batch) bool { return !batch.pending() })
+}
 
 // Open counts the requests that are open at the relay.
 func (b *Backfill) Open() int { return len(b.open) }
@@ -132,26 +147,29 @@ func (b *Backfill) Open() int { return len(b.open) }
 // Find returns the open request of that name; nil: there is none.
 func (b *Backfill) Find(name string) *Request { return b.open[name] }
 
-// Pending reports whether batches that the diff has found have not ended.
-func (b *Backfill) Pending() bool { return slices.ContainsFunc(b.batches, (*batch).found) }
+// Pending reports whether batches that the diff has found are pending.
+func (b *Backfill) Pending() bool {
+	return slices.ContainsFunc(b.batches, func(batch *batch) bool { return batch.found() && batch.pending() })
+}
 
-// DropPending forgets the batches that the diff has found; what of them is still wanted comes again
-// by the diff.
-func (b *Backfill) DropPending(ctx context.Context) error {
-	b.batches = slices.DeleteFunc(b.batches, (*batch).found)
-	b.queue = slices.DeleteFunc(b.queue, func(t *task) bool { return t.batch.found() })
-	for _, r := range b.open {
+// Interrupt takes the open requests for what the diff has found back. They are asked again before
+// all others, each from the page where it stood.
+func (b *Backfill) Interrupt(ctx context.Context) error {
+	open := slices.SortedFunc(maps.Values(b.open), func(x, y *Request) int { return y.turn - x.turn })
+	for _, r := range open {
 		if r.task.batch.found() {
 			if err := b.stop(ctx, r); err != nil {
 				return err
 			}
+			r.task.tries-- // this was no try
+			b.again(r.task)
 		}
 	}
 	return nil
 }
 
-// Due does what has become due: ends requests on which the relay has fallen silent, and batches
-// that have come to their end.
+// Due does what has become due: ends requests on which the relay has fallen silent, ends batches
+// that have come to their end, and tries those again that have waited long enough since they failed.
 func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 	for _, r := range b.open {
 		if now.Before(b.patience(r)) {
@@ -162,20 +180,26 @@ func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 		}
 		b.retry(r, fmt.Sprintf("no end of the answer after %v", now.Sub(r.asked)))
 	}
-	b.settle()
+	b.batches = slices.DeleteFunc(b.batches, func(batch *batch) bool { return b.settle(batch, now) })
+	for _, batch := range b.batches {
+		if !batch.retryAt.IsZero() && !now.Before(batch.retryAt) {
+			b.tryAgain(batch)
+		}
+	}
 	return nil
 }
 
 // Ask puts as many of the requests that wait to the relay as may be open at once.
 func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
-	if now.Before(b.o.Hold) {
+	if now.Before(b.hold) {
 		return nil
 	}
-	for len(b.open) < b.o.AtOnce && len(b.queue) > 0 {
+	for len(b.open) < b.atOnce && len(b.queue) > 0 {
 		t := b.queue[0]
 		b.queue = slices.Delete(b.queue, 0, 1) // which lets go of the task
 		t.tries++
-		r := &Request{id: b.o.Name("h"), task: t, asked: now, heard: now}
+		b.turns++
+		r := &Request{id: b.o.Name("h"), task: t, turn: b.turns, asked: now, heard: now}
 		b.open[r.id] = r
 		if err := b.o.Asker.Req(ctx, r.id, []nostr.Filter{t.walk.Filter()}); err != nil {
 			return err
@@ -186,9 +210,12 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 
 // Next is when something becomes due by itself after now; zero: nothing does.
 func (b *Backfill) Next(now time.Time) time.Time {
-	next := moment.NextAfter(now, b.o.Hold)
+	next := moment.NextAfter(now, b.hold)
 	for _, r := range b.open {
 		next = moment.Earlier(next, moment.NextAfter(now, b.patience(r)))
+	}
+	for _, batch := range b.batches {
+		next = moment.Earlier(next, moment.NextAfter(now, batch.retryAt))
 	}
 	return next
 }
@@ -211,84 +238,153 @@ func (b *Backfill) stop(ctx context.Context, r *Request) error {
 	return b.o.Asker.Unsubscribe(ctx, r.id)
 }
 
-// Saw notes an event that a request has brought, and reports whether it is fresh: not the end of
-// the page before once more.
+// Saw notes an event that a request has brought, and reports whether it is fresh: of the time that
+// was asked for, and not the end of the page before once more.
 func (b *Backfill) Saw(ctx context.Context, r *Request, ev *nostr.Event) (fresh bool, err error) {
-	fresh, endless := r.task.walk.Saw(ev)
-	if endless != nil {
-		b.fail(r.task, endless.Error())
-		return false, b.stop(ctx, r)
+	fresh, enough := r.task.walk.Saw(ev)
+	if enough {
+		return fresh, b.Ended(ctx, r)
 	}
 	return fresh, nil
 }
 
-// Ended notes the EOSE of a request: the next page is to be asked for, or the task has ended.
+// Ended notes the end of a page, mostly by EOSE: the next page is to be asked for, or the task has
+// ended.
 func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	if err := b.stop(ctx, r); err != nil {
 		return err
 	}
 	t := r.task
-	more, err := t.walk.Ended()
-	switch {
-	case err != nil:
-		b.fail(t, err.Error())
-	case more:
-		t.tries = 0
+	t.tries = 0
+	if t.walk.Ended() {
 		b.queue = slices.Insert(b.queue, 0, t)
-	default:
-		for _, second := range t.walk.Gaps {
-			b.o.Warn("crowded second", "the relay has more events in one second than it shows", "second", second.Time().UTC())
-		}
-		t.batch.tasks--
+		return nil
 	}
+	for _, gap := range t.walk.Gaps() {
+		from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
+		if gap.From == gap.To {
+			b.o.Warn("crowded second", "the relay has more events in one second than it shows", "second", from)
+		} else {
+			b.o.Warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
+		}
+	}
+	t.batch.running--
 	return nil
 }
 
-// Closed notes that the relay has closed a request: the page is lost unless it was only too early.
-func (b *Backfill) Closed(r *Request, reason string) {
+// Closed notes that the relay has closed a request: the page is lost unless it was only too early,
+// or one request too many.
+func (b *Backfill) Closed(r *Request, reason string, now time.Time) {
 	delete(b.open, r.id)
+	if allowance.WantsFewer(reason) {
+		b.refused(r, reason, now)
+		return
+	}
 	b.retry(r, "closed by the relay: "+reason)
 }
 
-// retry asks for a page again if the relay has wanted quiet since it was asked, and otherwise gives
-// it up.
-func (b *Backfill) retry(r *Request, why string) {
+// TooMany notes a NOTICE that we have too many subscriptions open. It does not say which one was
+// not taken. elsewhere is true if it was most likely not one of these; else it was the one that was
+// asked last, if the relay has not begun to answer it.
+func (b *Backfill) TooMany(ctx context.Context, reason string, elsewhere bool, now time.Time) error {
+	b.fewer = now
+	var last *Request
+	for _, r := range b.open {
+		if !r.answered && (last == nil || r.turn > last.turn) {
+			last = r
+		}
+	}
+	if elsewhere || last == nil {
+		return nil
+	}
+	if err := b.stop(ctx, last); err != nil {
+		return err
+	}
+	b.refused(last, reason, now)
+	return nil
+}
+
+// refused notes that a request was one too many: from now on there are no more at once than the
+// relay has open now. If it has none open, the request waits, but not for ever.
+func (b *Backfill) refused(r *Request, reason string, now time.Time) {
+	b.fewer = now
 	t := r.task
-	if b.o.Allowance.QuietAfter(r.heard) && t.tries < maxTries {
-		t.walk.Again()
-		b.queue = slices.Insert(b.queue, 0, t)
+	if n := len(b.open); n > 0 {
+		b.atOnce = min(b.atOnce, n)
+		t.tries-- // it will be one when there is room
+		b.again(t)
 		return
 	}
-	b.fail(t, why)
+	b.atOnce = 1
+	if t.tries >= maxTries {
+		b.fail(t, "closed by the relay: "+reason)
+		return
+	}
+	b.hold = now.Add(b.o.Allowance.Cooldown())
+	b.again(t)
+}
+
+// again asks for a page once more, before all others.
+func (b *Backfill) again(t *task) {
+	t.walk.Again()
+	b.queue = slices.Insert(b.queue, 0, t)
+}
+
+// retry asks for a page again if the relay has wanted quiet, or fewer subscriptions, since it was
+// asked, and otherwise gives it up.
+func (b *Backfill) retry(r *Request, why string) {
+	excused := b.o.Allowance.QuietAfter(r.heard) || !b.fewer.Before(r.asked)
+	if excused && r.task.tries < maxTries {
+		b.again(r.task)
+		return
+	}
+	b.fail(r.task, why)
 }
 
 // fail ends a task that did not bring everything; the rest of its batch goes on, because what it
 // brings is worth having.
 func (b *Backfill) fail(t *task, why string) {
-	b.o.Warn("incomplete", "historic sync is incomplete", "reason", why)
-	t.batch.failed = true
-	t.batch.tasks--
+	b.o.Warn("incomplete", "historic sync is incomplete; it is tried again", "reason", why)
+	t.failed = true
+	t.batch.running--
 }
 
-// settle moves the items of batches that have ended to where they belong.
-func (b *Backfill) settle() {
-	b.batches = slices.DeleteFunc(b.batches, func(batch *batch) bool {
-		if batch.tasks > 0 {
-			return false
+// settle ends a batch whose tasks have ended and whose events have their verdicts, and reports
+// whether it has come to its end. If a task has failed, or a verdict was lost, it is to be tried
+// again.
+func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
+	if batch.running > 0 || !batch.retryAt.IsZero() {
+		return false
+	}
+	settled, lost := b.o.Ledger.Settled(&batch.Account)
+	if !settled {
+		return false
+	}
+	if lost {
+		b.o.Warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
+		for _, t := range batch.tasks {
+			t.failed = true
+			t.walk.Restart() // nobody knows which of them brought what was lost
 		}
-		settled, lost := b.o.Ledger.Settled(&batch.Account)
-		switch {
-		case !settled:
-			return false
-		case batch.failed || lost:
-			b.anyFailed = true
-			b.failed = items.Union(b.failed, items.Only(batch.items, b.wanted))
-			if lost {
-				b.o.Warn("lost", "historic sync is incomplete", "reason", "events without a verdict")
-			}
-		default:
-			b.confirmed = items.Union(b.confirmed, items.Only(batch.items, b.wanted))
+	}
+	if slices.ContainsFunc(batch.tasks, func(t *task) bool { return t.failed }) {
+		batch.tryAgainAfter(now)
+		return false
+	}
+	b.confirmed = items.Union(b.confirmed, items.Only(batch.items, b.wanted))
+	return true
+}
+
+// tryAgain begins once more with the tasks of a batch that failed, each from the page where it
+// stood.
+func (b *Backfill) tryAgain(batch *batch) {
+	batch.retryAt = time.Time{}
+	for _, t := range batch.tasks {
+		if t.failed {
+			t.failed, t.tries = false, 0
+			t.walk.Again()
+			b.queue = append(b.queue, t)
+			batch.running++
 		}
-		return true
-	})
+	}
 }

@@ -17,9 +17,11 @@ type Cause struct {
 	Lane   proto.Lane
 	// LiveUntil: events made before should have come live; zero: none should.
 	LiveUntil time.Time
-	// Missing is since when events have not come live because the relay closed a subscription;
-	// zero: not because of that.
+	// Missing is since when events have not come live, because the relay closed a subscription, or
+	// came and had no verdict; zero: not because of that.
 	Missing time.Time
+	// Unjudged: they came and had no verdict.
+	Unjudged bool
 }
 
 // Gap reports whether an event that comes now should have come live before.
@@ -36,31 +38,54 @@ type Work struct {
 }
 
 // batch is work that has begun. It ends when all of its tasks have ended and everything that came
-// has a verdict.
+// has a verdict. One that failed is tried again, until it comes to its end or all is forgotten.
 type batch struct {
 	ledger.Account
-	items  items.Set
-	cause  Cause
-	tasks  int // not ended
-	failed bool
+	items    items.Set
+	cause    Cause
+	tasks    []*task
+	running  int       // tasks that have not ended
+	failures int       // how often it has failed
+	retryAt  time.Time // when it is tried again; zero: it is under way
 }
 
 // found reports whether the batch was found by the diff, which would find it again.
 func (b *batch) found() bool { return !b.items.Empty() }
 
+// pending reports whether the batch is under way for the first time.
+func (b *batch) pending() bool { return b.failures == 0 }
+
+// tryAgainAfter notes that the batch has failed. It waits for 1, 2, 4 … min, 30 at most.
+func (b *batch) tryAgainAfter(now time.Time) {
+	wait := retryMost
+	if b.failures < 5 {
+		wait = min(wait, retryFirst<<b.failures)
+	}
+	b.failures++
+	b.retryAt = now.Add(wait)
+}
+
+const (
+	retryFirst = time.Minute
+	retryMost  = 30 * time.Minute
+)
+
 // task is one way into the past: that of one filter.
 type task struct {
-	batch *batch
-	walk  *pages.Walk
-	tries int // of the current page
+	batch  *batch
+	walk   *pages.Walk
+	tries  int  // of the current page
+	failed bool // since the batch was tried last
 }
 
 // Request is a historic REQ that is open at the relay.
 type Request struct {
-	id    string
-	task  *task
-	asked time.Time
-	heard time.Time // last message
+	id       string
+	task     *task
+	turn     int // counts in the order in which they were asked
+	asked    time.Time
+	heard    time.Time // last message
+	answered bool      // there was a message
 }
 
 // Matches reports whether an event is an answer to what was asked.
@@ -73,4 +98,4 @@ func (r *Request) Cause() Cause { return r.task.batch.cause }
 func (r *Request) Account() *ledger.Account { return &r.task.batch.Account }
 
 // Heard notes a message of the relay.
-func (r *Request) Heard(now time.Time) { r.heard = now }
+func (r *Request) Heard(now time.Time) { r.heard, r.answered = now, true }

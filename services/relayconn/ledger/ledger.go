@@ -1,16 +1,30 @@
 // Package ledger knows which events of one connection were offered to ingest and have no verdict
-// yet, and who waits for them.
+// yet, who waits for them, and which live ones never got one.
 package ledger
 
-import "sync"
+import (
+	"sync"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/moment"
+)
 
 // Ledger is safe for concurrent use: verdicts come from a goroutine of their own.
 type Ledger struct {
 	// Changed has something to receive when a verdict has come since the last look.
 	Changed chan struct{}
 
-	mu      sync.Mutex
-	flights map[string][]*Account // by event id; nobody waits for a live event
+	mu       sync.Mutex
+	flights  map[string]flight // by event id
+	unjudged map[*nostr.Filter]Unjudged
+}
+
+// flight is an event without a verdict.
+type flight struct {
+	accounts []*Account
+	live     Unjudged // if it came live
 }
 
 // Account is what one batch waits for; the ledger's lock guards it. The zero value waits for
@@ -20,30 +34,53 @@ type Account struct {
 	lost    bool // one of them never will
 }
 
-// New returns a ledger of a connection on which nothing has come yet.
-func New() *Ledger {
-	return &Ledger{Changed: make(chan struct{}, 1), flights: map[string][]*Account{}}
+// Unjudged is what events came live for that never got a verdict, and when the first of them came.
+type Unjudged struct {
+	Filters []nostr.Filter // of the subscription on which they came
+	Since   time.Time
 }
 
-// Depart notes an event that came; first is true if it is not on its way already. a may be nil.
+// New returns a ledger of a connection on which nothing has come yet.
+func New() *Ledger {
+	return &Ledger{Changed: make(chan struct{}, 1), flights: map[string]flight{}, unjudged: map[*nostr.Filter]Unjudged{}}
+}
+
+// Depart notes an event of the past that came; first is true if it is not on its way already.
 func (l *Ledger) Depart(id string, a *Account) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	accounts, flying := l.flights[id]
-	if a != nil {
-		accounts = append(accounts, a)
-		a.waiting++
+	f, flying := l.flights[id]
+	f.accounts = append(f.accounts, a)
+	a.waiting++
+	l.flights[id] = f
+	return !flying
+}
+
+// DepartLive notes an event that came live on a subscription of those filters, at least one; first
+// is true if it is not on its way already.
+func (l *Ledger) DepartLive(id string, filters []nostr.Filter, now time.Time) (first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	f, flying := l.flights[id]
+	if f.live.Since.IsZero() {
+		f.live = Unjudged{filters, now}
+		l.flights[id] = f
 	}
-	l.flights[id] = accounts
 	return !flying
 }
 
 // Arrive notes that the verdict on an event came, or with an error that there will be none.
 func (l *Ledger) Arrive(id string, err error) {
 	l.mu.Lock()
-	for _, a := range l.flights[id] {
+	f := l.flights[id]
+	for _, a := range f.accounts {
 		a.waiting--
 		a.lost = a.lost || err != nil
+	}
+	if err != nil && !f.live.Since.IsZero() {
+		first := &f.live.Filters[0]
+		f.live.Since = moment.Earlier(f.live.Since, l.unjudged[first].Since)
+		l.unjudged[first] = f.live
 	}
 	delete(l.flights, id)
 	l.mu.Unlock()
@@ -53,9 +90,36 @@ func (l *Ledger) Arrive(id string, err error) {
 	}
 }
 
-// Settled reports whether everything has its verdict, and whether one was lost.
+// Settled reports whether everything has its verdict, and whether one was lost since that was
+// reported last.
 func (l *Ledger) Settled(a *Account) (settled, lost bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return a.waiting == 0, a.lost
+	if a.waiting > 0 {
+		return false, false
+	}
+	lost, a.lost = a.lost, false
+	return true, lost
+}
+
+// Missing is since when events came live that never got a verdict and were not taken; zero: none
+// were.
+func (l *Ledger) Missing() (since time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, u := range l.unjudged {
+		since = moment.Earlier(since, u.Since)
+	}
+	return since
+}
+
+// TakeUnjudged returns what is to be asked for again, once.
+func (l *Ledger) TakeUnjudged() (all []Unjudged) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, u := range l.unjudged {
+		all = append(all, u)
+	}
+	clear(l.unjudged)
+	return all
 }

@@ -36,6 +36,9 @@ type Subscription struct {
 // current reports whether it is one of those that are to be open.
 func (sub *Subscription) current() bool { return sub.state <= closed }
 
+// Filters are what it asks for; they are not to be changed.
+func (sub *Subscription) Filters() []nostr.Filter { return sub.filters }
+
 // Matches reports whether an event is what the subscription asks for.
 func (sub *Subscription) Matches(ev *nostr.Event) bool {
 	for _, f := range sub.filters {

@@ -1,7 +1,6 @@
 package pages_test
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -34,14 +33,11 @@ func walk(t *testing.T, events []*nostr.Event, f nostr.Filter, limit, most int) 
 		}
 		for _, ev := range relay(events, w.Filter(), most) {
 			got[ev.ID] = true
-			if _, err := w.Saw(ev); err != nil {
-				t.Fatal(err)
+			if _, enough := w.Saw(ev); enough {
+				t.Fatal("a page that keeps to its limit is taken to be endless")
 			}
 		}
-		var err error
-		if more, err = w.Ended(); err != nil {
-			t.Fatal(err)
-		}
+		more = w.Ended()
 	}
 	return got, w, asked
 }
@@ -97,8 +93,8 @@ func TestCrowdedSecondIsSteppedOver(t *testing.T) {
 	if !got[event(100, 0).ID] || !got[event(101, 0).ID] {
 		t.Fatal("what lies around the crowded second did not come")
 	}
-	if !slices.Equal(w.Gaps, []nostr.Timestamp{500}) || asked > 6 {
-		t.Fatalf("gaps %v after %d pages", w.Gaps, asked)
+	if !slices.Equal(w.Gaps(), []pages.Gap{{From: 500, To: 500}}) || asked > 6 {
+		t.Fatalf("gaps %v after %d pages", w.Gaps(), asked)
 	}
 }
 
@@ -119,14 +115,134 @@ func TestEmptyPastIsOnePage(t *testing.T) {
 	}
 }
 
-func TestEndlessPageIsAnError(t *testing.T) {
+// TestCrowdedSecondsAreRecorded though the relay shows fewer events at once than it is asked for,
+// and nothing is recorded where it has shown everything.
+func TestCrowdedSecondsAreRecorded(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		at   map[nostr.Timestamp]int
+		most int
+		gaps []pages.Gap
+	}{
+		"between others":             {at: map[nostr.Timestamp]int{600: 1, 500: 9, 400: 1}, most: 4, gaps: []pages.Gap{{From: 500, To: 500}}},
+		"the newest":                 {at: map[nostr.Timestamp]int{500: 9, 400: 1}, most: 4, gaps: []pages.Gap{{From: 500, To: 500}}},
+		"the oldest":                 {at: map[nostr.Timestamp]int{600: 5, 500: 9}, most: 4, gaps: []pages.Gap{{From: 600, To: 600}, {From: 500, To: 500}}},
+		"two":                        {at: map[nostr.Timestamp]int{700: 1, 600: 7, 500: 1, 400: 8, 300: 2}, most: 5, gaps: []pages.Gap{{From: 600, To: 600}, {From: 400, To: 400}}},
+		"three events at once":       {at: map[nostr.Timestamp]int{500: 3}, most: 100},
+		"and others before":          {at: map[nostr.Timestamp]int{500: 3, 400: 3}, most: 100},
+		"all shown in several pages": {at: map[nostr.Timestamp]int{600: 2, 500: 3, 400: 2, 300: 3}, most: 5},
+	} {
+		var events []*nostr.Event
+		for at, n := range tc.at {
+			for range n {
+				events = append(events, event(len(events), at))
+			}
+		}
+		if _, w, _ := walk(t, events, nostr.Filter{}, 10, tc.most); !slices.Equal(w.Gaps(), tc.gaps) {
+			t.Errorf("%s: gaps %v, want %v", name, w.Gaps(), tc.gaps)
+		}
+	}
+}
+
+// TestWhatIsIgnored: a relay that does not heed since, until or limit brings nothing new by that,
+// and the walk ends with what it brought and says so.
+func TestWhatIsIgnored(t *testing.T) {
+	t.Parallel()
+	since := nostr.Timestamp(951)
+	var events []*nostr.Event
+	for i := range 60 {
+		events = append(events, event(i, nostr.Timestamp(1000-i)))
+	}
+	for name, tc := range map[string]struct {
+		filter  nostr.Filter
+		heeds   func(f *nostr.Filter) // takes away what the relay does not
+		most    int
+		fresh   int
+		from    nostr.Timestamp
+		perhaps bool // it may have shown everything, and the gap may be missing
+	}{
+		"until":           {heeds: func(f *nostr.Filter) { f.Until = nil }, most: 10, fresh: 10},
+		"until and limit": {heeds: func(f *nostr.Filter) { f.Until, f.Limit = nil, 1000 }, most: 100, fresh: 60},
+		"since":           {filter: nostr.Filter{Since: &since}, heeds: func(f *nostr.Filter) { f.Since = nil }, most: 10, fresh: 50, from: since, perhaps: true},
+		"since and until": {filter: nostr.Filter{Since: &since}, heeds: func(f *nostr.Filter) { f.Since, f.Until = nil, nil }, most: 10, fresh: 10, from: since},
+		"all of them":     {filter: nostr.Filter{Since: &since}, heeds: func(f *nostr.Filter) { f.Since, f.Until, f.Limit = nil, nil, 1000 }, most: 100, fresh: 50, from: since},
+		"limit, for ever": {heeds: func(f *nostr.Filter) { f.Limit = 1000 }, most: 1000, fresh: 60, perhaps: true},
+	} {
+		w := pages.New(tc.filter, 10)
+		got := map[string]bool{}
+		for asked, more := 0, true; more; asked++ {
+			if asked > 100 {
+				t.Fatalf("%s: it does not end", name)
+			}
+			f := w.Filter()
+			tc.heeds(&f)
+			for _, ev := range relay(events, f, tc.most) {
+				if !w.Matches(ev) {
+					t.Fatalf("%s: %v is not what was asked for", name, ev)
+				}
+				if fresh, _ := w.Saw(ev); fresh {
+					got[ev.ID] = true
+				}
+			}
+			more = w.Ended()
+		}
+		if len(got) != tc.fresh {
+			t.Errorf("%s: %d events, want %d", name, len(got), tc.fresh)
+		}
+		if n := len(w.Gaps()); n != 1 && !tc.perhaps || n == 1 && w.Gaps()[0].From != tc.from {
+			t.Errorf("%s: gaps %v", name, w.Gaps())
+		}
+	}
+}
+
+// TestEndlessPage: it is enough after a while, and the walk ends.
+func TestEndlessPage(t *testing.T) {
 	t.Parallel()
 	w := pages.New(nostr.Filter{}, 5)
-	var err error
-	for i := 0; err == nil && i < 1000; i++ {
-		_, err = w.Saw(event(i, 7))
+	for i := range 1000 {
+		if _, enough := w.Saw(event(i, 7)); enough {
+			if i != 99 {
+				t.Errorf("enough after %d events on a page of 5", i+1)
+			}
+			if w.Ended() || len(w.Gaps()) != 1 {
+				t.Errorf("the walk goes on, or has no gap: %v", w.Gaps())
+			}
+			return
+		}
 	}
-	if !errors.Is(err, pages.ErrEndless) {
-		t.Fatalf("a page without end: %v", err)
+	t.Fatal("a page without end")
+}
+
+// TestEndlessPast that a relay invents ends too.
+func TestEndlessPast(t *testing.T) {
+	t.Parallel()
+	w := pages.New(nostr.Filter{}, 5)
+	at := nostr.Timestamp(1_000_000_000)
+	for i := range 100_000 {
+		at -= 1000
+		w.Saw(event(i, at))
+		if !w.Ended() {
+			if len(w.Gaps()) != 1 || w.Gaps()[0].To < at {
+				t.Errorf("gaps %v", w.Gaps())
+			}
+			return
+		}
+	}
+	t.Fatal("it does not end")
+}
+
+func TestRestart(t *testing.T) {
+	t.Parallel()
+	w := pages.New(nostr.Filter{Kinds: []int{1}}, 1)
+	w.Saw(event(1, 7))
+	if !w.Ended() || w.Filter().Until == nil {
+		t.Fatal("it has not begun")
+	}
+	w.Restart()
+	if f := w.Filter(); f.Until != nil || len(f.Kinds) != 1 || f.Limit != 1 {
+		t.Errorf("it begins again with %v", f)
+	}
+	if fresh, _ := w.Saw(event(1, 7)); !fresh {
+		t.Error("what came before is not asked for again")
 	}
 }

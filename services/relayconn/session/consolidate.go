@@ -31,20 +31,18 @@ func (s *Session) mayConsolidate(now time.Time) bool {
 		if now.Before(s.consolidateBy) {
 			return false
 		}
-		s.Log.Info("consolidating while historic sync is pending; it will come again")
+		s.Log.Debug("consolidating while historic sync is pending; it goes on afterwards")
 	}
 	s.consolidateBy = time.Time{}
 	return true
 }
 
 // consolidate leaves the many live filters of layers 2 and 3, and returns the few full ones that
-// are to replace them. What a start asks for goes on meanwhile: its filters are not replaced, and
-// the diff would not bring it back.
+// are to replace them. What is pending goes on when they are open, from where each walk stands.
 func (s *Session) consolidate(ctx context.Context) (fewer []nostr.Filter, err error) {
-	if err := s.past.DropPending(ctx); err != nil {
+	if err := s.past.Interrupt(ctx); err != nil {
 		return nil, err
 	}
-	s.plan(s.due.cause)
 	s.live.Retire(false)
 	return layers.TwoAndThree(items.Union(s.past.Confirmed(), s.past.Asked())), nil
 }

@@ -14,7 +14,6 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/backfill"
-	"tendril.dev/services/relayconn/ledger"
 	"tendril.dev/services/relayconn/live"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -28,7 +27,10 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		case allowance.WantsQuiet(m.Reason):
 			s.quieten(now, m.Reason)
 		case allowance.WantsFewer(m.Reason):
-			s.live.TooMany(m.Reason, now)
+			elsewhere := s.live.TooMany(m.Reason, now)
+			if err := s.past.TooMany(ctx, m.Reason, elsewhere, now); err != nil {
+				return err
+			}
 		}
 		return s.nothing(ctx)
 	}
@@ -64,11 +66,11 @@ func (s *Session) hearPast(ctx context.Context, r *backfill.Request, m wire.Mess
 		if fresh, err := s.past.Saw(ctx, r, m.Event); err != nil || !fresh {
 			return errors.Join(err, s.nothing(ctx)) // it came with the page before
 		}
-		return s.event(ctx, m.Event, r.Cause(), r.Account())
+		return s.event(ctx, m.Event, r.Cause(), func() bool { return s.ledger.Depart(m.Event.ID, r.Account()) })
 	case wire.EOSE:
 		return s.past.Ended(ctx, r)
 	case wire.Closed:
-		s.past.Closed(r, m.Reason)
+		s.past.Closed(r, m.Reason, now)
 	}
 	return s.nothing(ctx)
 }
@@ -81,7 +83,7 @@ func (s *Session) hearLive(ctx context.Context, sub *live.Subscription, m wire.M
 	if !sub.Matches(m.Event) {
 		return s.unasked(m)
 	}
-	return s.event(ctx, m.Event, fromLive, nil)
+	return s.event(ctx, m.Event, fromLive, func() bool { return s.ledger.DepartLive(m.Event.ID, sub.Filters(), time.Now()) })
 }
 
 // unasked counts an event that does not match what was asked for.
@@ -121,16 +123,16 @@ func (s *Session) quieten(now time.Time, why string) {
 	s.allowance.Quieten(now)
 }
 
-// event takes in an event that was asked for, if it is what it says. a is who waits for the verdict
-// on it; nil: nobody.
-func (s *Session) event(ctx context.Context, ev *nostr.Event, why backfill.Cause, a *ledger.Account) error {
+// event takes in an event that was asked for, if it is what it says. depart notes it in the ledger,
+// and reports whether it is not on its way already.
+func (s *Session) event(ctx context.Context, ev *nostr.Event, why backfill.Cause, depart func() (first bool)) error {
 	if s.Known(ev.ID) {
 		return s.nothing(ctx)
 	}
 	if !ev.CheckID() {
 		return s.odd(fmt.Sprintf("event %.64q has another id", ev.ID))
 	}
-	if !s.ledger.Depart(ev.ID, a) {
+	if !depart() {
 		return s.nothing(ctx)
 	}
 	if ok, err := ev.CheckSignature(); !ok || err != nil {

@@ -223,6 +223,7 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 		return err
 	}
 	s.consolidateBy, s.status.Confirmed = time.Time{}, 0
+	s.ledger.TakeUnjudged() // all is asked for
 	s.live.Retire(true)
 	daily := backfill.Cause{Source: proto.SourceDaily, Lane: proto.LaneSyncDaily, LiveUntil: now}
 	if err := s.live.Open(ctx, layers.One(), true); err != nil {
@@ -235,12 +236,30 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 
 // makeUp plans to ask for what did not come live.
 func (s *Session) makeUp(m live.Missed) {
-	since := nostr.Timestamp(m.Since.Add(-missedMargin).Unix())
 	why := backfill.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: m.Since}
 	if m.Held {
 		why.LiveUntil = m.Since
 	}
-	s.past.Add(backfill.Work{Filters: m.Filters, Cause: why, Since: &since})
+	s.past.Add(backfill.Work{Filters: m.Filters, Cause: why, Since: missedSince(m.Since)})
+}
+
+// askUnjudged plans to ask again for what came live and never got a verdict. While that is under
+// way, what else has none waits: where ingest stands still, it would only be asked for in vain.
+func (s *Session) askUnjudged() {
+	if s.past.Judging() {
+		return
+	}
+	for _, u := range s.ledger.TakeUnjudged() {
+		s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", u.Since)
+		why := backfill.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: u.Since, Unjudged: true}
+		s.past.Add(backfill.Work{Filters: layers.Stored(u.Filters), Cause: why, Since: missedSince(u.Since)})
+	}
+}
+
+// missedSince is from when to ask for what is missing since t.
+func missedSince(t time.Time) *nostr.Timestamp {
+	since := nostr.Timestamp(t.Add(-missedMargin).Unix())
+	return &since
 }
 
 // want takes in what the target says now.
@@ -309,6 +328,7 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 	if err := s.past.Due(ctx, now); err != nil {
 		return err
 	}
+	s.askUnjudged()
 	if s.mayAsk(now) {
 		if err := s.past.Ask(ctx, now); err != nil {
 			return err

@@ -35,11 +35,11 @@ type Status struct {
 	// Confirmed is the revision of the target of which everything was asked for and came; 0: none
 	// yet.
 	Confirmed uint64
-	// CaughtUp: what a start asks for has come or failed, and nothing is Missing. A next start need
+	// CaughtUp: what a start asks for has come, and nothing is Missing. A next start need
 	// not go further back than this connection.
 	CaughtUp bool
 	// Missing is since when what comes live is not all there, because the relay closed a live
-	// subscription; zero: it is all there.
+	// subscription, or because there was no verdict; zero: it is all there.
 	Missing time.Time
 	// Days counts the daily fresh starts.
 	Days int
@@ -92,11 +92,16 @@ func (s *Session) report(c Connection) {
 	confirmed := s.past.Confirmed()
 	st := Status{
 		Connection: c, Repos: confirmed.Repos(), Roots: len(confirmed.Roots), Subscriptions: s.live.Count() + s.past.Open(),
-		Confirmed: revision, Missing: moment.Earlier(s.live.Missing(), s.past.Missing()), Days: s.days, Limited: s.allowance.Until(),
+		Confirmed: revision, Missing: s.missing(), Days: s.days, Limited: s.allowance.Until(),
 	}
 	st.CaughtUp = s.past.CaughtUp() && st.Missing.IsZero()
 	if st != s.status {
 		s.status = st
 		s.Observer.Status(st)
 	}
+}
+
+// missing is since when what comes live is not all there.
+func (s *Session) missing() time.Time {
+	return moment.Earlier(moment.Earlier(s.live.Missing(), s.past.Missing()), s.ledger.Missing())
 }

@@ -1,0 +1,364 @@
+package session_test
+
+import (
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+// closeHistoric closes every historic request that is open, and reports how many those were.
+func (p *play) closeHistoric(reason string) int {
+	var subs []string
+	p.with(func() {
+		for sub, filters := range p.asked {
+			if !filters[0].LimitZero {
+				subs = append(subs, sub)
+				delete(p.asked, sub)
+			}
+		}
+	})
+	for _, sub := range subs {
+		p.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: reason}
+	}
+	synctest.Wait()
+	return len(subs)
+}
+
+// TestFailedBatchIsAskedAgain on the same connection, after 1, 2, 4 … 30 min, until it comes. Until
+// then the relay is connected with failures, and nothing that failed is taken to be confirmed.
+func TestFailedBatchIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	for _, layer1 := range []bool{false, true} {
+		t.Run(map[bool]string{false: "of items", true: "of layer 1"}[layer1], func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.mute = layer1
+				p.run(session.Start{})
+				if p.with(func() { p.mute = true }); layer1 {
+					p.want(9, repos())
+				} else {
+					p.want(9, repos("30617:aa:x"))
+				}
+				for i, wait := range []time.Duration{1, 2, 4, 8, 16, 30, 30} {
+					if p.closeHistoric("error: no") == 0 {
+						t.Fatalf("nothing is asked before failure %d", i+1)
+					}
+					asked := p.asks("h")
+					time.Sleep(wait*time.Minute - time.Second)
+					synctest.Wait()
+					if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || st.CaughtUp == layer1 || !layer1 && st.Confirmed != 0 {
+						t.Fatalf("before %d min: %d requests, %+v", wait, p.asks("h")-asked, st)
+					}
+					time.Sleep(time.Second)
+					synctest.Wait()
+					if p.asks("h") == asked {
+						t.Fatalf("not asked again after %d min", wait)
+					}
+				}
+				p.with(func() { p.mute = false })
+				p.closeHistoric("error: no")
+				time.Sleep(31 * time.Minute)
+				synctest.Wait()
+				if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || st.Confirmed != 9 {
+					t.Errorf("in the end %+v", st)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+// TestLostVerdictIsAskedAgain from the beginning, because nobody knows which page had it.
+func TestLostVerdictIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		for i := range 7 {
+			p.stored = append(p.stored, event(t, 30617, nostr.Timestamp(1000-i)))
+		}
+		p.fail = candidates.ErrNoVerdict
+		p.run(session.Start{})
+		p.with(func() { p.fail = nil })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		time.Sleep(rules.Settle)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp || len(p.accepted) != 7 {
+			t.Errorf("%+v, %d events", st, len(p.accepted))
+		}
+		p.stop()
+	})
+}
+
+// TestFailedWalkGoesOn where it stood: what the pages before have brought is not asked for again.
+func TestFailedWalkGoesOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.mute = true
+		p.run(session.Start{})
+		for i := range 3 {
+			p.messages <- wire.Message{Kind: wire.Event, Sub: "h2", Event: event(t, 30617, nostr.Timestamp(1000-i))}
+		}
+		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "h2"}
+		synctest.Wait()
+		p.closeHistoric("error: no")
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := p.open(false); len(got) != 1 || got[0].Until == nil || *got[0].Until != 998 {
+			t.Errorf("asked again: %v", got)
+		}
+		p.stop()
+	})
+}
+
+// TestWithdrawnFailureIsNotAskedAgain: what nobody wants any more keeps no relay from being complete.
+func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.with(func() { p.mute = true })
+		p.want(1, repos("30617:aa:x"))
+		p.closeHistoric("error: no")
+		p.with(func() { p.mute = false })
+		p.want(2, repos())
+		asked := p.asks("h")
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if st := p.status(); p.asks("h") != asked || st.Connection != session.Connected || st.Confirmed != 2 {
+			t.Errorf("%d requests, %+v", p.asks("h")-asked, st)
+		}
+		p.stop()
+	})
+}
+
+// TestConsolidationKeepsWalks where they stand, or large pasts at slow relays would never end.
+func TestConsolidationKeepsWalks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.session.Rules.Silence = time.Hour
+		p.run(session.Start{})
+		for n := 1; n <= 3; n++ {
+			p.want(uint64(n), manyRepos(0, n))
+		}
+		p.with(func() { p.mute = true })
+		p.want(4, manyRepos(0, 4))
+		var of string // the walk of the new repository by #a
+		p.with(func() {
+			for sub, filters := range p.asked {
+				if !filters[0].LimitZero && slices.Contains(filters[0].Tags["a"], "30617:aa:003") {
+					of = sub
+				}
+			}
+		})
+		for i := range 3 {
+			p.messages <- wire.Message{Kind: wire.Event, Sub: of, Event: event(t, 1621, nostr.Timestamp(1000-i), nostr.Tag{"a", "30617:aa:003"})}
+		}
+		p.messages <- wire.Message{Kind: wire.EOSE, Sub: of}
+		p.want(5, manyRepos(0, 5))
+		time.Sleep(rules.ConsolidateWait + time.Second)
+		synctest.Wait()
+		if n := len(p.open(true)); n != 1+3+3 {
+			t.Fatalf("%d live filters: nothing was consolidated", n)
+		}
+		var untils []nostr.Timestamp
+		for _, f := range p.open(false) {
+			if slices.Contains(f.Tags["a"], "30617:aa:003") && f.Until != nil {
+				untils = append(untils, *f.Until)
+			}
+		}
+		if !slices.Equal(untils, []nostr.Timestamp{998}) {
+			t.Errorf("after the consolidation the walk stands at %v, want 998: %v", untils, p.open(false))
+		}
+		p.stop()
+	})
+}
+
+// TestHistoricTooMany: a historic request that was one too many is asked again when there is room,
+// however the relay says so, and the relay is not asked for as many again.
+func TestHistoricTooMany(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func(string) []wire.Message{
+		"closed":        closes("error: too many subscriptions"),
+		"closed, quiet": closes("rate-limited: too many concurrent subscriptions"),
+		"notice": func(string) []wire.Message {
+			return []wire.Message{{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.session.Rules.MaxFilters = 70
+				relay := &capped{play: p, subscriptions: 3, filters: 100, refuse: refuse}
+				p.session.Asker = relay
+				p.run(session.Start{})
+				time.Sleep(time.Hour) // so that no live subscription is suspected
+				p.want(1, manyRepos(0, 101))
+				time.Sleep(4 * time.Minute)
+				synctest.Wait()
+				if st := p.status(); st.Connection != session.Connected || st.Confirmed != 1 {
+					t.Errorf("%d refusals, %+v", relay.refused, st)
+				}
+				refused := relay.refused
+				if refused == 0 || refused > 4 {
+					t.Errorf("%d refusals", refused)
+				}
+				if p.want(2, manyRepos(0, 102)); relay.refused > refused+1 {
+					t.Errorf("%d refusals more, and it is known how many requests the relay takes", relay.refused-refused)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+// TestNoRoomForThePast: where what is live takes all of a relay's subscriptions, the past waits, and
+// comes when there is room.
+func TestNoRoomForThePast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		relay := &capped{play: p, subscriptions: 1, filters: 100, refuse: closes("error: too many subscriptions")}
+		p.session.Asker = relay
+		p.run(session.Start{})
+		time.Sleep(5 * time.Hour)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Incomplete || st.CaughtUp || relay.refused > 60 {
+			t.Errorf("%d refusals, %+v", relay.refused, st)
+		}
+		p.with(func() { relay.subscriptions = 2 })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected || !st.CaughtUp {
+			t.Errorf("with room: %+v", st)
+		}
+		p.stop()
+	})
+}
+
+// TestRelayThatIgnoresTimes: events that are beyond since or until are nothing new, and no reason to
+// end the connection or to call a batch failed.
+func TestRelayThatIgnoresTimes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.session.Rules.AtOnce, p.session.Rules.MaxFilters = 100, 70
+		p.mute = true
+		var told strings.Builder
+		p.session.Log = logTo(&told)
+		since := nostr.Timestamp(time.Now().Unix())
+		p.run(session.Start{Since: &since})
+		for i := range 40 { // below what is endless, for pages of three
+			p.messages <- wire.Message{Kind: wire.Event, Sub: "h2", Event: event(t, 30617, since-nostr.Timestamp(1+i))}
+		}
+		p.messages <- wire.Message{Kind: wire.EOSE, Sub: "h2"}
+		p.with(func() { p.mute = false })
+		p.want(1, manyRepos(0, 3))
+		time.Sleep(rules.Settle)
+		p.with(func() { p.mute = true })
+		for n := range 9 {
+			p.want(uint64(n+2), manyRepos(0, n+4))
+			sub := p.latest()
+			for i := range 60 {
+				var ev *nostr.Event
+				p.with(func() { ev = event(t, 1, nostr.Timestamp(1000-i), nostr.Tag{"q", p.asked[sub][0].Tags["q"][0]}) })
+				p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: ev}
+			}
+			p.messages <- wire.Message{Kind: wire.EOSE, Sub: sub}
+		}
+		p.with(func() { p.mute = false })
+		p.closeHistoric("error: no")
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected || st.Confirmed != 10 {
+			t.Errorf("%+v", st)
+		}
+		if text := told.String(); strings.Count(text, "does not heed since, until or limit") != 1 || strings.Contains(text, "what it should not") {
+			t.Errorf("told:\n%s", text)
+		}
+		p.stop()
+	})
+}
+
+// TestLiveWithoutVerdict: what came live and had no verdict is missing since it came, and is asked
+// for again on the same connection until it has one.
+func TestLiveWithoutVerdict(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 1))
+		time.Sleep(time.Hour)
+		p.with(func() { p.hold = true })
+		var came []time.Time
+		for i := range 3 {
+			ev := event(t, 1621, nostr.Timestamp(time.Now().Unix())-nostr.Timestamp(2*i), nostr.Tag{"a", "30617:aa:000"})
+			p.with(func() { p.stored = append(p.stored, ev) })
+			came = append(came, time.Now())
+			p.messages <- wire.Message{Kind: wire.Event, Sub: "l3", Event: ev}
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		if st := p.status(); !st.Missing.IsZero() {
+			t.Errorf("missing before it is lost: %+v", st)
+		}
+		p.with(func() { p.hold, p.fail = true, candidates.ErrNoVerdict })
+		p.release(candidates.ErrNoVerdict)
+		synctest.Wait()
+		if st := p.status(); !st.Missing.Equal(came[0]) || st.CaughtUp {
+			t.Errorf("lost: %+v, want missing since %v", st, came[0])
+		}
+		// Ingest is still away: what is asked again has no verdict either.
+		p.release(candidates.ErrNoVerdict)
+		synctest.Wait()
+		asked := p.asks("h")
+		time.Sleep(30 * time.Second)
+		synctest.Wait()
+		if st := p.status(); p.asks("h") != asked || st.Connection != session.Incomplete || !st.Missing.Equal(came[0]) {
+			t.Errorf("%d requests while ingest is away, %+v", p.asks("h")-asked, st)
+		}
+		p.with(func() { p.hold, p.fail = false, nil })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if st := p.status(); !st.Missing.IsZero() || !st.CaughtUp || len(p.accepted) != 3 {
+			t.Errorf("in the end %d events, %+v", len(p.accepted), st)
+		}
+		p.with(func() {
+			last := p.offered[len(p.offered)-1]
+			if last.Source != proto.SourceReconnect || slices.ContainsFunc(p.judged, func(s string) bool { return strings.Contains(s, "gap") }) {
+				t.Errorf("offered as %s, judged %v", last.Source, p.judged)
+			}
+		})
+		p.stop()
+	})
+}
+
+func logTo(w io.Writer) *slog.Logger { return slog.New(slog.NewTextHandler(w, nil)) }
+
+// release ends what is held back, all with one error.
+func (p *play) release(err error) {
+	var held []candidates.Candidate
+	p.with(func() {
+		n := len(p.held)
+		held, p.held = p.offered[len(p.offered)-n:], nil
+		held = slices.Clone(held)
+	})
+	for _, c := range held {
+		c.Done(proto.Verdict{ID: c.Event.ID}, err)
+	}
+}
