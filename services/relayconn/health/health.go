@@ -46,8 +46,10 @@ type Rules struct {
 
 // Health is how one relay has been behaving. The zero value is a relay that was never tried.
 type Health struct {
-	Failures     int       // in a row, without a stable connection between them
-	FailingSince time.Time // first of them since the last connection; zero: the last attempt did not fail
+	Failures int // in a row, without a stable connection between them
+	// FailingSince is since when it has been failing by what may pass, without a connection or a
+	// failure of its own in between; zero: it is not.
+	FailingSince time.Time
 	Naughty      time.Time // on the naughty list until
 	Limited      time.Time // rate limited until
 	Connected    time.Time // since; zero: not connected
@@ -59,20 +61,28 @@ type Health struct {
 func (h Health) Failed(r Rules, now time.Time, err error) Health {
 	h.Connected = time.Time{}
 	h.LastError = err.Error()
-	h = h.count(now)
+	h = h.count(now, err)
 	h.NextAttempt = now.Add(r.Backoff(h.Failures))
-	if now.Sub(h.FailingSince) >= r.Dead {
+	if h.dead(r, now) {
 		h.NextAttempt = now.Add(r.Dead)
 	}
 	return h.blame(r, now, err)
 }
 
-func (h Health) count(now time.Time) Health {
+// count counts a failure. One that is the relay's own does not count towards its death.
+func (h Health) count(now time.Time, err error) Health {
 	h.Failures++
-	if h.FailingSince.IsZero() {
+	switch {
+	case netguard.Classify(err).Lasting():
+		h.FailingSince = time.Time{}
+	case h.FailingSince.IsZero():
 		h.FailingSince = now
 	}
 	return h
+}
+
+func (h Health) dead(r Rules, now time.Time) bool {
+	return !h.FailingSince.IsZero() && now.Sub(h.FailingSince) >= r.Dead
 }
 
 // blame puts a relay on the naughty list whose failure is its own and will not pass soon.
@@ -107,7 +117,7 @@ func (h Health) Dropped(r Rules, now time.Time, err error) Health {
 		h.LastError = err.Error()
 	}
 	if !held {
-		h = h.count(now)
+		h = h.count(now, err)
 	}
 	h.NextAttempt = now.Add(wait)
 	return h.blame(r, now, err)
@@ -135,9 +145,9 @@ func (h Health) State(r Rules, now time.Time) State {
 		return RateLimited
 	case !h.Connected.IsZero() && (h.Failures == 0 || now.Sub(h.Connected) >= r.Stable):
 		return Healthy
-	case !h.Connected.IsZero() || h.Failures == 0 || h.FailingSince.IsZero():
+	case !h.Connected.IsZero() || h.Failures == 0 || h.FailingSince.IsZero() && h.Naughty.IsZero():
 		return Disconnected
-	case now.Sub(h.FailingSince) >= r.Dead:
+	case h.dead(r, now):
 		return Dead
 	}
 	return Degraded

@@ -77,6 +77,20 @@ func TestStory(t *testing.T) {
 			{after: 12 * time.Hour, do: "open", state: health.Disconnected, fails: 1, next: -1},
 			{after: time.Hour, do: "drop", err: errTalk, state: health.Disconnected, fails: 0, next: 12 * time.Hour},
 		},
+		"failures of its own are not the way to death": {
+			{do: "fail", err: errDNS, state: health.Degraded, fails: 1, next: 12 * time.Hour},
+			{after: 12 * time.Hour, do: "fail", err: errDNS, state: health.Degraded, fails: 2, next: 12 * time.Hour},
+			{after: 12 * time.Hour, do: "fail", err: errDNS, state: health.Degraded, fails: 3, next: 12 * time.Hour},
+			{after: 12 * time.Hour, do: "fail", err: errDial, state: health.Degraded, fails: 4, next: 40 * time.Second},
+			{after: 24*time.Hour - time.Second, do: "look", state: health.Degraded, fails: 4, next: -1},
+			{after: time.Second, do: "look", state: health.Dead, fails: 4, next: -1},
+			{do: "fail", err: errDNS, state: health.Degraded, fails: 5, next: 12 * time.Hour},
+		},
+		"nor are breaches of protocol": {
+			{do: "open", state: health.Healthy, next: -1},
+			{after: time.Second, do: "drop", err: errTalk, state: health.Degraded, fails: 1, next: 12 * time.Hour},
+			{after: 25 * time.Hour, do: "look", state: health.Degraded, fails: 1, next: -1},
+		},
 		"we leave": {
 			{do: "fail", err: errDial, state: health.Degraded, fails: 1, next: 5 * time.Second},
 			{after: 5 * time.Second, do: "open", state: health.Disconnected, fails: 1, next: -1},

@@ -148,6 +148,35 @@ func TestAStateGoesByItself(t *testing.T) {
 	}
 }
 
+// TestAStateIsKeptWhileTheRelayIsWaitedFor: it is written anew in time though nothing has changed.
+func TestAStateIsKeptWhileTheRelayIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	kv := bucket(t)
+	l, _ := newLife(t, quiet)
+	l.Rules.CheckEvery = time.Millisecond
+	l.state = open(t, kv)
+	l.state.kept = 4 * time.Second // half a second until it is stale
+	l.save(t.Context())
+	before := l.state.revision
+	if l.save(t.Context()); l.state.revision != before {
+		t.Error("what has just been written is written again")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- l.pause(ctx, time.Hour) }()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		entry, err := kv.Get(t.Context(), l.name)
+		if err == nil && entry.Revision() > before {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("not written anew: %v", err)
+		}
+	}
+	cancel()
+	<-done
+}
+
 // TestUnreadableStateIsNone: it is written over, and does not keep the relay from being synced.
 func TestUnreadableStateIsNone(t *testing.T) {
 	t.Parallel()
@@ -171,8 +200,8 @@ func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := Rules{Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
-	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, seen: health.Disconnected}, reg
+	rules := Rules{StateKept: time.Hour, Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
+	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, seen: health.Disconnected, state: &stateKeeper{at: time.Now(), kept: 1000 * time.Hour}}, reg
 }
 
 // TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt only; and so is the end of the time on the
@@ -252,6 +281,75 @@ func TestLateVerdict(t *testing.T) {
 	l.Metrics.gap(l.name)
 	if n, err := testutil.GatherAndCount(reg, "ngit_sync_gap_events_total", "ngit_sync_relay_connected"); n != 0 || err != nil {
 		t.Errorf("%d metrics of a relay that is gone (%v)", n, err)
+	}
+}
+
+// TestDayIsNotForgotten: a daily start that is due stays due until the session has begun it, though
+// the connection ends first or another worker takes over.
+func TestDayIsNotForgotten(t *testing.T) {
+	t.Parallel()
+	kv := bucket(t)
+	l, _ := newLife(t, quiet)
+	l.Rules.CheckEvery, l.Rules.ReconnectWindow = time.Hour, window
+	l.Rules.DailyMin, l.Rules.DailyMax = 23*time.Hour, 25*time.Hour
+	l.state = open(t, kv)
+	subject, err := proto.TargetSubject("r.example.com")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kv.js.Publish(t.Context(), subject, []byte(`{"url":"wss://r.example.com"}`)); err != nil {
+		t.Fatal(err)
+	}
+	l.target = targets.NewFollower(0)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	running.Go(func() {
+		if err := l.target.Run(ctx, kv.js, l.name, quiet); err != nil {
+			t.Error(err)
+		}
+	})
+	<-l.target.Read()
+	due := time.Now().Add(-time.Minute).UTC().Round(0)
+	l.daily = due
+	// connection tells the session that the day is due; it begins or it does not.
+	connection := func(l *life, begins bool) {
+		t.Helper()
+		daily, talk := make(chan time.Time), make(chan error)
+		o := newObserver(l.name, l.Metrics, quiet)
+		ctx, end := context.WithCancel(ctx)
+		go func() { talk <- l.tend(ctx, o, make(chan session.Wanted), daily) }()
+		select {
+		case <-daily:
+		case <-time.After(time.Minute):
+			t.Error("the session is not told that the day is due")
+		}
+		if begins {
+			o.statuses <- session.Status{Days: 1}
+			for len(o.statuses) > 0 {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		end()
+		if err := <-talk; err != nil {
+			t.Error(err)
+		}
+		l.ended(t.Context(), time.Now(), errEnded)
+	}
+	connection(l, false)
+	if !l.daily.Equal(due) || !l.state.value.NextDaily.Equal(due) {
+		t.Errorf("after the connection: due %v, written %v, want %v", l.daily, l.state.value.NextDaily, due)
+	}
+	next := &life{Env: l.Env, name: l.name, state: open(t, kv), target: l.target, log: quiet}
+	next.resume(time.Now())
+	next.past.connected = time.Now()
+	if start := next.start(time.Now()); start.Since == nil || !next.daily.Equal(due) {
+		t.Errorf("the successor begins with %+v, due %v", start, next.daily)
+	}
+	connection(next, true)
+	if at := next.state.value.NextDaily; time.Until(at) < 22*time.Hour || time.Until(at) > 25*time.Hour {
+		t.Errorf("after it has begun the next is written to be due at %v", at)
 	}
 }
 

@@ -49,12 +49,13 @@ func TestPast(t *testing.T) {
 	}
 }
 
-// TestWait: bootstrap relays connect at once at a start, the others spread out, and nobody is tried before its time.
+// TestWait: bootstrap relays connect at once when they are claimed, the others spread out from then
+// on, whenever the process was started, and nobody is tried before its time.
 func TestWait(t *testing.T) {
 	t.Parallel()
 	rules := Rules{StartupJitter: 10 * time.Second}
 	waits := func(h health.Health, now time.Time, first, bootstrap bool) (least, most time.Duration) {
-		l := &life{Env: &Env{Rules: rules, Started: noon}, health: h}
+		l := &life{Env: &Env{Rules: rules, Started: noon.Add(-time.Hour)}, claimed: noon, health: h}
 		least = time.Hour
 		for range 300 {
 			w := l.wait(now, first, bootstrap)
@@ -63,8 +64,8 @@ func TestWait(t *testing.T) {
 		return least, most
 	}
 	soon := noon.Add(time.Second)
-	if least, most := waits(health.Health{}, soon, true, false); least > time.Second || most < 9*time.Second || most >= 10*time.Second {
-		t.Errorf("a start is spread from %v to %v", least, most)
+	if least, most := waits(health.Health{}, soon, true, false); least != 0 || most < 8*time.Second || most >= 9*time.Second {
+		t.Errorf("what was claimed a second ago is spread from %v to %v", least, most)
 	}
 	for name, tc := range map[string]struct {
 		health           health.Health
@@ -74,7 +75,8 @@ func TestWait(t *testing.T) {
 	}{
 		"bootstrap":                  {health.Health{NextAttempt: after(9)}, soon, true, true, 0},
 		"bootstrap, failed":          {health.Health{NextAttempt: after(9)}, noon, false, true, 9 * time.Minute},
-		"claimed later":              {health.Health{}, noon.Add(10 * time.Second), true, false, 0},
+		"claimed long ago":           {health.Health{}, noon.Add(10 * time.Second), true, false, 0},
+		"claimed, but not its time":  {health.Health{NextAttempt: after(3)}, noon, true, false, 3 * time.Minute},
 		"dropped":                    {health.Health{NextAttempt: noon}, soon, false, false, 0},
 		"failed":                     {health.Health{NextAttempt: after(3)}, noon, false, false, 3 * time.Minute},
 		"wants quiet":                {health.Health{NextAttempt: noon, Limited: after(1)}, noon, false, false, time.Minute},

@@ -41,7 +41,7 @@ type Env struct {
 	Rules   Rules
 	Domain  string // our own: never connected to
 	Worker  string
-	Started time.Time // of the process
+	Started time.Time // of the process; the startup delay counts from it
 	JS      jetstream.JetStream
 	States  jetstream.KeyValue // grasp-relays
 	Guard   *netguard.Guard
@@ -54,23 +54,24 @@ type Env struct {
 // life is what is known of one relay while the claim is held. It belongs to the goroutine of run, and while that talks to the one of tend.
 type life struct {
 	*Env
-	name   string // as in subjects and keys
-	url    string
-	log    *slog.Logger
-	target *targets.Follower
-	state  *stateKeeper
+	name    string // as in subjects and keys
+	claimed time.Time
+	url     string
+	log     *slog.Logger
+	target  *targets.Follower
+	state   *stateKeeper
 
 	health    health.Health
 	seen      health.State // what was observed last
 	past      past
 	confirmed items.Set
-	daily     time.Time // when the next daily start is due
+	daily     time.Time // when the next daily start is due; it stays until that has begun
 	status    session.Status
 }
 
 // Run keeps the connection to the relay of that name until ctx ends.
 func (e *Env) Run(ctx context.Context, name string) error {
-	l := &life{Env: e, name: name, log: e.Log.With("relay", name)}
+	l := &life{Env: e, name: name, claimed: time.Now(), log: e.Log.With("relay", name)}
 	var err error
 	if l.state, err = openState(ctx, e.JS, e.States, name, e.Rules.StateKept, l.log); err != nil {
 		return err
@@ -131,20 +132,20 @@ func (l *life) run(ctx context.Context) error {
 	}
 }
 
-// wait is how long to stay away from the relay. At a start of the process bootstrap relays connect at once and the others spread out, so that a
-// restart is no stampede.
+// wait is how long to stay away from the relay. When the claim is new bootstrap relays connect at
+// once and the others spread out, so that a restart or a hand-over of many is no stampede.
 func (l *life) wait(now time.Time, first, bootstrap bool) time.Duration {
 	if first && bootstrap {
 		return 0
 	}
 	wait := max(l.health.NextAttempt.Sub(now), l.health.Limited.Sub(now), 0)
-	if first && now.Sub(l.Started) < l.Rules.StartupJitter {
-		wait += rand.N(l.Rules.StartupJitter)
+	if first && l.Rules.StartupJitter > 0 {
+		wait = max(wait, l.claimed.Add(rand.N(l.Rules.StartupJitter)).Sub(now))
 	}
 	return wait
 }
 
-// pause waits, and keeps metrics in step meanwhile.
+// pause waits, and keeps metrics and what is written down in step meanwhile.
 func (l *life) pause(ctx context.Context, wait time.Duration) error {
 	due := time.NewTimer(wait)
 	defer due.Stop()
@@ -157,7 +158,10 @@ func (l *life) pause(ctx context.Context, wait time.Duration) error {
 			return ctx.Err()
 		case <-due.C:
 			return nil
-		case <-tick.C:
+		case now := <-tick.C:
+			if l.state.stale(now) {
+				l.save(ctx)
+			}
 		}
 	}
 }

@@ -25,6 +25,7 @@ type stateKeeper struct {
 	kept     time.Duration // an entry goes by itself when it was not written for so long
 	value    proto.RelayState
 	written  []byte
+	at       time.Time // of the last write by this keeper; zero: there was none
 	revision uint64
 }
 
@@ -48,13 +49,18 @@ func openState(ctx context.Context, js jetstream.JetStream, kv jetstream.KeyValu
 	return s, nil
 }
 
-// put writes the entry, unless it says so already.
+// stale reports whether the entry should be written anew, though it may say the same, so that it does
+// not go while the relay is looked after.
+func (s *stateKeeper) stale(now time.Time) bool { return now.Sub(s.at) >= s.kept/8 }
+
+// put writes the entry, unless it says so already and is not stale.
 func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 	data, err := json.Marshal(v)
 	if err != nil {
 		return fmt.Errorf("encode the state of relay %s: %w", s.key, err)
 	}
-	if bytes.Equal(data, s.written) {
+	now := time.Now()
+	if bytes.Equal(data, s.written) && !s.stale(now) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, putTimeout)
@@ -68,7 +74,7 @@ func (s *stateKeeper) put(ctx context.Context, v proto.RelayState) error {
 	if err != nil {
 		return fmt.Errorf("write the state of relay %s: %w", s.key, err)
 	}
-	s.value, s.written, s.revision = v, data, revision
+	s.value, s.written, s.at, s.revision = v, data, now, revision
 	return nil
 }
 

@@ -82,11 +82,11 @@ func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Want
 		case out <- next:
 			next, out = session.Wanted{}, nil
 		case st := <-o.statuses:
-			l.note(st)
+			if due := l.daily; l.note(st) != due {
+				day.Reset(time.Until(l.daily))
+			}
 			l.observe(time.Now())
-		case now := <-day.C:
-			l.daily = l.nextDay(now)
-			day.Reset(time.Until(l.daily))
+		case <-day.C:
 			dayOut = daily
 		case dayOut <- l.daily:
 			dayOut = nil
@@ -101,12 +101,15 @@ func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Want
 	}
 }
 
-// note takes in what the session says of itself.
-func (l *life) note(st session.Status) {
+// note takes in what the session says of itself, and returns when the next daily start is due. One
+// that was due stays so until it has begun, on whatever connection and by whatever worker.
+func (l *life) note(st session.Status) time.Time {
 	if st.Days != l.status.Days {
 		l.past = l.past.begun()
+		l.daily = l.nextDay(time.Now())
 	}
 	l.status, l.health.Limited = st, st.Limited
+	return l.daily
 }
 
 // want is what the session should ask for now.

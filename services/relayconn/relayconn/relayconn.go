@@ -27,6 +27,10 @@ import (
 // leaveTimeout bounds the last words to the bus.
 const leaveTimeout = 3 * time.Second
 
+// stateKept is how long the state of a relay is kept that nobody looks after any more. What is known
+// of relays that are gone is to shrink within a day.
+const stateKept = 20 * time.Hour
+
 // Run runs one worker until ctx ends; its claims are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
 	metrics, err := relay.NewMetrics(n.Metrics)
@@ -103,9 +107,7 @@ func rulesOf(s config.Sync) relay.Rules {
 	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	dead, naughty, longest := s.DeadAfter, time.Duration(s.NaughtyHours)*time.Hour, seconds(s.MaxBackoffSeconds)
 	return relay.Rules{
-		// A relay that is a target is tried, and its state written, at least once in the longest of
-		// these times.
-		StateKept: max(dead, naughty, longest, s.ReconnectWindow) + 2*time.Hour,
+		StateKept: stateKept,
 		Session: session.Rules{
 			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Settle: millis(s.BatchWindowMillis) + time.Second,
 			Silence: s.SilenceTimeout, ConsolidateWait: s.ConsolidateWait, Cooldown: s.RateLimitCooldown,
