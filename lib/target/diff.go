@@ -11,7 +11,7 @@ import (
 // beside its reference and lists, and of one id or author in a list.
 const (
 	changeBytes = 128
-	repoBytes   = 160
+	repoBytes   = 190
 	itemBytes   = 67
 )
 
@@ -53,7 +53,7 @@ func changedRepos(from, to map[string]Repo) (gone, changed []string) {
 		}
 	}
 	for ref, r := range to {
-		if old, known := from[ref]; !known || !r.equal(old) {
+		if old, known := from[ref]; !known || !r.Equal(old) {
 			changed = append(changed, ref)
 		}
 	}
@@ -62,7 +62,8 @@ func changedRepos(from, to map[string]Repo) (gone, changed []string) {
 	return gone, changed
 }
 
-func (r Repo) equal(o Repo) bool {
+// Equal reports whether the same is wanted of a repository.
+func (r Repo) Equal(o Repo) bool {
 	return r.Level == o.Level && slices.Equal(r.Authors, o.Authors) && (sameList(r.Roots, o.Roots) || slices.Equal(r.Roots, o.Roots))
 }
 

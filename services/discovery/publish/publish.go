@@ -4,6 +4,7 @@
 package publish
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,10 +34,10 @@ const (
 	maxChange = 512 << 10
 	// headerRoom is what the headers of a message take at most, in bytes.
 	headerRoom = 1 << 10
-	// goneKept is how long the stream says that a relay is no target any more, and forgetAfter when
-	// that is forgotten here: surely later.
-	goneKept    = 24 * time.Hour
-	forgetAfter = 25 * time.Hour
+	// goneKept is how long the stream says that a relay is no target any more, and forgetAfter how
+	// long after it was read that is forgotten here: surely later, and together within a day.
+	goneKept    = 11 * time.Hour
+	forgetAfter = 12 * time.Hour
 	// maxFailures is how many relays in a row may fail before it is taken to be the bus.
 	maxFailures = 3
 )
@@ -64,11 +65,12 @@ type Publisher struct {
 // relay is what is published for one relay.
 type relay struct {
 	target   target.Target
-	last     uint64    // sequence of its last message
-	messages int       // since the last snapshot, which counts
-	parts    int       // messages of the last snapshot
-	partial  bool      // of which more are to come
-	gone     time.Time // when it was read that it is no target any more; zero: it is one
+	changed  map[string]uint64 // by reference: the sequence of the last message that changed the repository
+	last     uint64            // sequence of its last message
+	messages int               // since the last snapshot, which counts
+	parts    int               // messages of the last snapshot
+	partial  bool              // of which more are to come
+	gone     time.Time         // when it was read that it is no target any more; zero: it is one
 }
 
 // New makes a publisher that has read nothing yet.
@@ -103,6 +105,7 @@ func (p *Publisher) fold(m bus.Message) error {
 		err = fmt.Errorf("decode change: %w", err)
 	} else {
 		r.target = r.target.Apply(change)
+		r.note(change, m.Seq)
 	}
 	switch {
 	case change.Snapshot:
@@ -116,6 +119,38 @@ func (p *Publisher) fold(m bus.Message) error {
 	}
 	p.published[key] = r
 	return err
+}
+
+// note keeps when each repository was changed last.
+func (r *relay) note(change proto.TargetChange, seq uint64) {
+	if change.Snapshot || change.Gone || r.changed == nil {
+		r.changed = map[string]uint64{}
+	}
+	for _, c := range change.Repos {
+		if c.Gone {
+			delete(r.changed, c.Ref)
+		} else {
+			r.changed[c.Ref] = cmp.Or(c.Since, seq)
+		}
+	}
+}
+
+// snapshot replaces everything that was said of a relay, as it is published, by what is wanted of it.
+// It says since when the repositories are as they are, so that a worker that takes the relay over
+// knows what of it was confirmed before.
+func (p *Publisher) snapshot(key string, published, want target.Target, limit int) []proto.TargetChange {
+	p.mu.Lock()
+	changed := maps.Clone(p.published[key].changed)
+	p.mu.Unlock()
+	changes := target.Snapshot(want, limit)
+	for _, change := range changes {
+		for i, c := range change.Repos {
+			if want.Repos[c.Ref].Equal(published.Repos[c.Ref]) {
+				change.Repos[i].Since = changed[c.Ref]
+			}
+		}
+	}
+	return changes
 }
 
 // CatchUp waits until the stream has been folded in as it is at some time after the call.
@@ -233,7 +268,7 @@ func (p *Publisher) bring(ctx context.Context, key string, want target.Target, a
 	}
 	replace := !want.Exists()
 	if want.Exists() && r.messages+len(changes) > max(snapshotAfter, 2*r.parts) {
-		changes, replace = target.Snapshot(want, limit), true
+		changes, replace = p.snapshot(key, r.target, want, limit), true
 	}
 	msgs, err := p.messages(key, changes, want.Level(), replace)
 	if err != nil {

@@ -208,6 +208,67 @@ func TestASnapshotReplacesManyMessages(t *testing.T) {
 	}
 }
 
+// TestASnapshotSaysSinceWhen the repositories are as they are, by the sequences of the messages that
+// it replaces; so does the next one, and one that is written after a restart.
+func TestASnapshotSaysSinceWhen(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, stop := start(t, b)
+	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// wanted has a repository that never changes, one that changes with n, and one that is new.
+	wanted := func(n int) map[string]target.Target {
+		all := relays(1, ids(0, n)...)
+		repos := all["r0.example"].Repos
+		repos["30617:aa:same"] = target.Repo{Level: proto.LevelFull, Roots: ids(0, 3)}
+		repos[fmt.Sprintf("30617:aa:new%d", n)] = target.Repo{Level: proto.LevelFull}
+		return all
+	}
+	last := func() uint64 {
+		info, err := stream.Info(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.State.LastSeq
+	}
+	send(t, p, wanted(0))
+	first := last()
+	for n, snapshots := 1, 0; snapshots < 3; n++ {
+		if n > 300 {
+			t.Fatal("no snapshot")
+		}
+		send(t, p, wanted(n))
+		msg, err := stream.GetMsg(t.Context(), last())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c proto.TargetChange
+		if err := json.Unmarshal(msg.Data, &c); err != nil {
+			t.Fatal(err)
+		}
+		since := map[string]uint64{}
+		for _, r := range c.Repos {
+			since[r.Ref] = r.Since
+		}
+		if !c.Snapshot {
+			if since["30617:aa:x"] != 0 {
+				t.Fatalf("a change says since when: %+v", c)
+			}
+			continue
+		}
+		snapshots++
+		if since["30617:aa:same"] != first || since["30617:aa:x"] != 0 || since[fmt.Sprintf("30617:aa:new%d", n)] != 0 || len(since) != 3 {
+			t.Errorf("snapshot %d: %v, want the first repository since %d", snapshots, since, first)
+		}
+		if snapshots == 2 {
+			stop()
+			p, stop = start(t, b)
+		}
+	}
+}
+
 // TestReplicasPublishEachChangeOnce: all replicas find the same change at once.
 func TestReplicasPublishEachChangeOnce(t *testing.T) {
 	t.Parallel()
@@ -428,10 +489,10 @@ func TestWhatIsGoneIsForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ttl := last.Header.Get(jetstream.MsgTTLHeader); ttl != "24h0m0s" {
+	if ttl := last.Header.Get(jetstream.MsgTTLHeader); ttl != "11h0m0s" {
 		t.Errorf("it goes after %q", ttl)
 	}
-	if err := stream.DeleteMsg(t.Context(), last.Sequence); err != nil { // a day later
+	if err := stream.DeleteMsg(t.Context(), last.Sequence); err != nil { // half a day later
 		t.Fatal(err)
 	}
 	if n := send(t, p, relays(2)); n != 2 {

@@ -113,6 +113,7 @@ type Follower struct {
 	Changed chan struct{}
 
 	folded target.Target // with changes of which parts are still to come
+	before []string      // references that a snapshot says were as they are at the revision asked for
 	read   chan struct{}
 	once   sync.Once
 
@@ -148,11 +149,30 @@ func (f *Follower) take(m bus.Message, log *slog.Logger) {
 	var change proto.TargetChange
 	if err := json.Unmarshal(m.Data, &change); err != nil {
 		log.Error("a target cannot be read", "subject", m.Subject, "error", err)
-	} else if f.folded = f.folded.Apply(change); !change.More {
-		f.show(m.Seq)
+	} else {
+		f.folded = f.folded.Apply(change)
+		f.noteBefore(change)
+		if !change.More {
+			f.show(m.Seq)
+		}
 	}
 	if m.Pending == 0 {
 		f.once.Do(func() { close(f.read) })
+	}
+}
+
+// noteBefore keeps what a snapshot says of the past. Those that it replaced may have gone from the
+// stream before they were read.
+func (f *Follower) noteBefore(change proto.TargetChange) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if change.Snapshot {
+		f.before = nil
+	}
+	for _, c := range change.Repos {
+		if c.Since > 0 && c.Since <= f.asked {
+			f.before = append(f.before, c.Ref)
+		}
 	}
 }
 
@@ -160,9 +180,16 @@ func (f *Follower) take(m bus.Message, log *slog.Logger) {
 func (f *Follower) show(revision uint64) {
 	f.mu.Lock()
 	f.target, f.revision = f.folded, revision
-	if revision <= f.asked {
+	switch {
+	case revision <= f.asked:
 		f.past = f.target
+	case len(f.before) > 0 && !f.past.Exists():
+		f.past = target.Target{URL: f.target.URL, Repos: map[string]target.Repo{}}
+		for _, ref := range f.before {
+			f.past.Repos[ref] = f.target.Repos[ref]
+		}
 	}
+	f.before = nil
 	f.mu.Unlock()
 	select {
 	case f.Changed <- struct{}{}:
@@ -180,7 +207,8 @@ func (f *Follower) Current() (target.Target, uint64) {
 	return f.target, f.revision
 }
 
-// TakePast gives the target as it was at the revision that was asked for, nothing if the stream has forgotten, and keeps it no longer.
+// TakePast gives the target as it was at the revision that was asked for, and keeps it no longer. Of
+// what a snapshot has replaced since, it gives the repositories that have not changed since.
 func (f *Follower) TakePast() target.Target {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -298,6 +298,36 @@ func TestSnapshotIsSeenWhole(t *testing.T) {
 	}
 }
 
+// TestPastBeforeASnapshot: a snapshot that replaced what was said at the revision asked for says which
+// repositories were as they are already then, in whatever part of it they are.
+func TestPastBeforeASnapshot(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	const key = "r.example.com"
+	publish(t, b, key, false, repo("30617:a:old"))
+	past := publish(t, b, key, false, repo("30617:a:last"))
+	later := publish(t, b, key, false, repo("30617:a:later"))
+	snapshot := proto.TargetChange{URL: "wss://r.example.com", Snapshot: true, More: true, Repos: []proto.RepoChange{
+		{Ref: "30617:a:old", Level: proto.LevelFull, Since: past - 1, Roots: []string{strings.Repeat("ab", 32)}},
+		{Ref: "30617:a:now", Level: proto.LevelFull},
+	}}
+	rest := proto.TargetChange{URL: "wss://r.example.com", Repos: []proto.RepoChange{
+		{Ref: "30617:a:later", Level: proto.LevelFull, Since: later}, {Ref: "30617:a:last", Level: proto.LevelFull, Since: past},
+	}}
+	publish(t, b, key, true, snapshot, rest)
+	publish(t, b, key, false, repo("30617:a:after"))
+	f := targets.NewFollower(past)
+	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, quiet) })
+	<-f.Read()
+	got := f.TakePast()
+	if len(got.Repos) != 2 || len(got.Repos["30617:a:old"].Roots) != 1 || got.Repos["30617:a:last"].Level != proto.LevelFull {
+		t.Errorf("the past is %+v", got)
+	}
+	if now, _ := f.Current(); len(now.Repos) != 5 {
+		t.Errorf("now %+v", now)
+	}
+}
+
 // TestForgottenPast: after a snapshot the stream does not know what was before.
 func TestForgottenPast(t *testing.T) {
 	t.Parallel()
