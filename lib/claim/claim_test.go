@@ -156,6 +156,31 @@ func TestWorkersShareAndHandOver(t *testing.T) {
 	seen.await("b alone", func(n map[string]int) bool { return n["b"] == 40 })
 }
 
+// TestNobodyHasTooMany: eight workers share forty keys out, and none ends with more than 25% over the
+// mean, nor do seven when one has gone.
+func TestNobodyHasTooMany(t *testing.T) {
+	t.Parallel()
+	s := serve(t, long)
+	seen := &board{t: t, on: map[string]string{}}
+	stops := map[string]func(){}
+	for i := range 8 {
+		name := fmt.Sprintf("pod-%d", i)
+		stops[name] = s.start(t, s.connect(t), name, keys(40), seen.work(name))
+	}
+	fair := func(most int) func(map[string]int) bool {
+		return func(share map[string]int) bool {
+			sum, highest := 0, 0
+			for _, n := range share {
+				sum, highest = sum+n, max(highest, n)
+			}
+			return sum == 40 && highest <= most
+		}
+	}
+	seen.await("eight share", fair(6))
+	stops["pod-3"]()
+	seen.await("seven share", fair(7))
+}
+
 // TestDeadWorkersClaimsPassOn: a worker that loses the bus stops its work before anyone else begins it.
 func TestDeadWorkersClaimsPassOn(t *testing.T) {
 	t.Parallel()

@@ -17,6 +17,7 @@ type situation struct {
 	claims  map[string]proto.Claim  // as the bucket has them, dead workers' too
 	wanted  map[string]bool         // keys that should be worked on by someone
 	mine    map[string]bool         // keys that this worker works on
+	owners  map[string]string       // who of the workers should have each wanted key: assign
 	// freeSince is since when a wanted key has been without a live holder, as far as this worker saw.
 	freeSince map[string]time.Time
 	// passedOver is whom a key that this worker holds would have belonged to, and who did not take it in time: worker and incarnation.
@@ -32,21 +33,20 @@ type decision struct {
 	again       time.Time
 }
 
-// decide shares out keys: a worker takes the free keys that prefer it, and those that nobody has
-// taken for the grace time, because the preferred worker is full or does not want them. It leaves
-// keys that are no longer wanted, and those that prefer a worker that came later. A full worker
+// decide shares out keys: a worker takes the free keys that it should have, and those that nobody has
+// taken for the grace time, because the worker that should is full or does not want them. It leaves
+// keys that are no longer wanted, and those that another should have by now. A full worker
 // leaves a key that yields for a free one that does not; it takes that once the other's work has
 // ended.
 func decide(s situation, now time.Time) decision {
 	var d decision
-	names := slices.Sorted(maps.Keys(s.workers))
 	var yielding []string // of those that are kept
 	room := math.MaxInt
 	if s.max > 0 {
 		room = s.max
 	}
 	for _, key := range slices.Sorted(maps.Keys(s.mine)) {
-		to := preferred(key, names)
+		to := s.owners[key]
 		switch passed := s.passedOver[key]; {
 		case !s.wanted[key]:
 			d.leave = append(d.leave, key)
@@ -63,7 +63,7 @@ func decide(s situation, now time.Time) decision {
 		if room <= 0 && (len(yielding) == 0 || s.yields(key)) {
 			break // and so do all behind it
 		}
-		if preferred(key, names) != s.self {
+		if s.owners[key] != s.self {
 			if at := s.freeSince[key].Add(s.grace); now.Before(at) {
 				if d.again.IsZero() || at.Before(d.again) {
 					d.again = at
@@ -104,6 +104,48 @@ func (s situation) heldByOther(key string) bool {
 	c, claimed := s.claims[key]
 	w, alive := s.workers[c.Worker]
 	return claimed && alive && w.Incarnation == c.Incarnation && c.Worker != s.self
+}
+
+// assign says which of the workers should have each wanted key: the one that the key prefers, unless
+// that has as many as anybody may; then the next. Everybody who knows the same workers and keys says
+// the same.
+func assign(wanted map[string]bool, workers []string) map[string]string {
+	owners := make(map[string]string, len(wanted))
+	if len(workers) == 0 {
+		return owners
+	}
+	load, most := map[string]int{}, bound(len(wanted), len(workers))
+	room := slices.Sorted(slices.Values(workers))
+	for _, key := range slices.Sorted(maps.Keys(wanted)) {
+		to := preferred(key, room)
+		owners[key] = to
+		if load[to]++; load[to] == most {
+			room = slices.DeleteFunc(room, func(w string) bool { return w == to })
+		}
+	}
+	return owners
+}
+
+// bound is how many of the keys one of the workers has at most: 25% over the mean (spec/sync.md,
+// Sharing out), and never fewer than it takes to share them all out.
+func bound(keys, workers int) int {
+	return max(keys*5/(workers*4), (keys+workers-1)/workers)
+}
+
+// sharing keeps what assign said for as long as workers and keys are the same: there may be thousands
+// of keys, and it is asked for whenever anything happens.
+type sharing struct {
+	workers []string
+	owners  map[string]string // nil: what is wanted has changed
+}
+
+// among returns which of the workers should have each wanted key.
+func (s *sharing) among(workers map[string]proto.Worker, wanted map[string]bool) map[string]string {
+	names := slices.Sorted(maps.Keys(workers))
+	if s.owners == nil || !slices.Equal(names, s.workers) {
+		s.workers, s.owners = names, assign(wanted, names)
+	}
+	return s.owners
 }
 
 // preferred is the worker with the highest hash for the key (rendezvous hashing): when a worker comes or goes, only its own keys move.

@@ -2,6 +2,7 @@ package claim
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -82,6 +83,10 @@ func TestDecide(t *testing.T) {
 		{name: "what another should have has its time before anything yields", s: situation{workers: alive("a", "b"), wanted: set(a+"yield", b), mine: set(a + "yield"), passedOver: map[string]proto.Claim{a + "yield": by("b", "1")}, freeSince: free(now, b), max: 1}, again: now.Add(10 * time.Second)},
 	} {
 		tc.s.self, tc.s.grace, tc.s.yields = "a", 10*time.Second, yields
+		tc.s.owners = map[string]string{}
+		for key := range tc.s.wanted {
+			tc.s.owners[key] = preferred(key, slices.Sorted(maps.Keys(tc.s.workers)))
+		}
 		d := decide(tc.s, now)
 		if !slices.Equal(d.take, tc.take) || !slices.Equal(d.leave, tc.leave) || !d.again.Equal(tc.again) {
 			t.Errorf("%s: %+v, want take %v, leave %v, again %v", tc.name, d, tc.take, tc.leave, tc.again)
@@ -120,4 +125,111 @@ func TestRendezvousIsEvenAndMovesLittle(t *testing.T) {
 			t.Errorf("%s has %d of 64 shards", w, n)
 		}
 	}
+}
+
+// TestLoadIsBounded: nobody has more than 25% over the mean, or than it takes to share all out, however
+// many workers and keys there are; and where nobody would, keys are where they prefer to be.
+func TestLoadIsBounded(t *testing.T) {
+	t.Parallel()
+	over := 0
+	for workers := 1; workers <= 9; workers++ {
+		for _, n := range []int{0, 1, 2, 7, 40, 64, 200, 1000} {
+			names, wanted := some("worker", workers), map[string]bool{}
+			for _, key := range some("relay", n) {
+				wanted[key] = true
+			}
+			load, unbounded := map[string]int{}, map[string]int{}
+			for key, to := range assign(wanted, names) {
+				load[to]++
+				unbounded[preferred(key, names)]++
+			}
+			most, sum := max(n*5/(workers*4), (n+workers-1)/workers), 0
+			for w, k := range load {
+				if sum += k; k > most || !slices.Contains(names, w) {
+					t.Errorf("%d keys, %d workers: %s has %d, more than %d", n, workers, w, k, most)
+				}
+			}
+			if sum != n {
+				t.Errorf("%d keys, %d workers: %d are shared out", n, workers, sum)
+			}
+			if slices.Max(append(slices.Collect(maps.Values(unbounded)), 0)) > most {
+				over++
+			} else if !maps.Equal(load, unbounded) {
+				t.Errorf("%d keys, %d workers: %v, though nobody would have too many: %v", n, workers, load, unbounded)
+			}
+		}
+	}
+	if over < 10 {
+		t.Errorf("the bound was reached %d times: the test needs more", over)
+	}
+	if len(assign(map[string]bool{"x": true}, nil)) != 0 {
+		t.Error("a key belongs to somebody where there is nobody")
+	}
+}
+
+// TestBoundMovesLittle: when a worker comes or goes, hardly any keys move but those that it takes or
+// leaves; when a key comes or goes, next to none.
+func TestBoundMovesLittle(t *testing.T) {
+	t.Parallel()
+	wanted := map[string]bool{}
+	for _, key := range some("relay", 200) {
+		wanted[key] = true
+	}
+	moved := func(a, b map[string]string) (n int) {
+		for key, to := range a {
+			if other, still := b[key]; still && other != to {
+				n++
+			}
+		}
+		return n
+	}
+	load := func(owners map[string]string, worker string) (n int) {
+		for _, to := range owners {
+			if to == worker {
+				n++
+			}
+		}
+		return n
+	}
+	for workers := 2; workers <= 8; workers++ {
+		names := some("worker", workers)
+		all := assign(wanted, names)
+		if n := moved(all, assign(wanted, names[1:])); n > load(all, names[0])+200/20 {
+			t.Errorf("%d of 200 keys move when one of %d workers goes", n, workers)
+		}
+		sum := 0
+		for key := range wanted {
+			fewer := maps.Clone(wanted)
+			delete(fewer, key)
+			sum += moved(all, assign(fewer, names))
+		}
+		if sum > 200 {
+			t.Errorf("%d workers: %d keys move when one of 200 goes, on average", workers, sum/200)
+		}
+	}
+}
+
+// TestSharingFollows what is wanted and who is there.
+func TestSharingFollows(t *testing.T) {
+	t.Parallel()
+	var s sharing
+	wanted := map[string]bool{"x": true}
+	if got := s.among(alive("a"), wanted); got["x"] != "a" {
+		t.Errorf("alone: %v", got)
+	}
+	if got := s.among(alive("b"), wanted); got["x"] != "b" {
+		t.Errorf("another worker: %v", got)
+	}
+	wanted["y"] = true
+	s.owners = nil
+	if got := s.among(alive("b"), wanted); got["y"] != "b" {
+		t.Errorf("another key: %v", got)
+	}
+}
+
+func some(what string, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("%s-%d.example.com", what, i))
+	}
+	return names
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -69,6 +68,7 @@ func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx c
 			for _, k := range keys {
 				w.wanted[k] = true
 			}
+			w.sharing.owners = nil
 		case j := <-w.ended:
 			w.release(ctx, j)
 		case <-m.register.changed:
@@ -87,6 +87,7 @@ type work struct {
 	ended      chan *job
 	freeSince  map[string]time.Time
 	passedOver map[string]proto.Claim
+	sharing    sharing
 	running    sync.WaitGroup
 }
 
@@ -138,6 +139,7 @@ func (w *work) share(ctx context.Context, lease *lease, workers map[string]proto
 		self: w.o.Worker, workers: workers, wanted: w.wanted, claims: map[string]proto.Claim{}, mine: map[string]bool{},
 		freeSince: w.freeSince, passedOver: w.passedOver, grace: w.o.TTL, max: w.o.Max, yields: w.o.Yields,
 	}
+	s.owners = w.sharing.among(workers, w.wanted)
 	for key, c := range claims {
 		s.claims[key] = c.Claim
 	}
@@ -185,7 +187,6 @@ func (w *work) take(ctx context.Context, lease *lease, keys []string, claims map
 	if err != nil {
 		return err
 	}
-	names := slices.Collect(maps.Keys(s.workers))
 	for key, a := range attempts {
 		if a.err != nil {
 			if !bus.IsConflict(a.err) && ctx.Err() == nil {
@@ -194,7 +195,7 @@ func (w *work) take(ctx context.Context, lease *lease, keys []string, claims map
 			continue
 		}
 		delete(w.passedOver, key)
-		if to := preferred(key, names); to != w.o.Worker {
+		if to := s.owners[key]; to != w.o.Worker {
 			w.passedOver[key] = proto.Claim{Worker: to, Incarnation: s.workers[to].Incarnation}
 		}
 		w.begin(lease, key, a.revision)
