@@ -152,7 +152,11 @@ func (l *life) pause(ctx context.Context, wait time.Duration) error {
 	tick := time.NewTicker(l.Rules.CheckEvery)
 	defer tick.Stop()
 	for {
-		l.observe(time.Now())
+		now := time.Now()
+		l.observe(now)
+		if now.Sub(l.past.connected) > l.Rules.ReconnectWindow {
+			l.confirmed = items.Set{} // the next connection is a fresh start
+		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -127,7 +127,10 @@ func (s *Session) quieten(now time.Time, why string) {
 // and reports whether it is not on its way already.
 func (s *Session) event(ctx context.Context, ev *nostr.Event, why backfill.Cause, depart func() (first bool)) error {
 	if s.Known(ev.ID) {
-		return s.nothing(ctx)
+		if why.Source == proto.SourceLive {
+			return s.nothing(ctx)
+		}
+		return nil // as is to be expected of the past, which is asked for only so far
 	}
 	if !ev.CheckID() {
 		return s.odd(fmt.Sprintf("event %.64q has another id", ev.ID))

@@ -1,0 +1,79 @@
+package ledger_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/ledger"
+)
+
+var errNone = errors.New("no verdict")
+
+// TestAccounts: a batch is settled when all that came with it has its verdict, and is told once of
+// one that was lost.
+func TestAccounts(t *testing.T) {
+	t.Parallel()
+	l := ledger.New()
+	var a, b ledger.Account
+	if !l.Depart("1", &a) || l.Depart("1", &b) || !l.Depart("2", &a) {
+		t.Error("an event is on its way once")
+	}
+	l.Arrive("1", errNone)
+	if settled, _ := l.Settled(&a); settled {
+		t.Error("settled with an event on its way")
+	}
+	if settled, lost := l.Settled(&b); !settled || !lost {
+		t.Error("what came twice is lost to both")
+	}
+	l.Arrive("2", nil)
+	<-l.Changed
+	if settled, lost := l.Settled(&a); !settled || !lost {
+		t.Error("not settled, or not lost")
+	}
+	if _, lost := l.Settled(&a); lost {
+		t.Error("what was lost is told twice")
+	}
+	if !l.Depart("1", &a) {
+		t.Error("what has arrived is still on its way")
+	}
+	if !l.Missing().IsZero() {
+		t.Error("nothing came live")
+	}
+}
+
+// TestUnjudged: live events that were lost are told by subscription, with when the first of them came.
+func TestUnjudged(t *testing.T) {
+	t.Parallel()
+	l := ledger.New()
+	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	one, other := []nostr.Filter{{Kinds: []int{1}}}, []nostr.Filter{{Kinds: []int{2}}, {Kinds: []int{3}}}
+	var a ledger.Account
+	l.DepartLive("1", one, noon.Add(2*time.Minute))
+	l.DepartLive("2", one, noon.Add(time.Minute))
+	l.DepartLive("3", one, noon)
+	l.DepartLive("4", other, noon.Add(3*time.Minute))
+	l.Depart("5", &a)
+	if l.DepartLive("5", other, noon.Add(4*time.Minute)) {
+		t.Error("an event of the past is on its way, and comes live as well")
+	}
+	l.Arrive("3", nil)
+	for _, id := range []string{"1", "2", "4", "5"} {
+		l.Arrive(id, errNone)
+	}
+	if !l.Missing().Equal(noon.Add(time.Minute)) {
+		t.Errorf("missing since %v", l.Missing())
+	}
+	since := map[int]time.Time{}
+	for _, u := range l.TakeUnjudged() {
+		since[len(u.Filters)] = u.Since
+	}
+	if len(since) != 2 || !since[1].Equal(noon.Add(time.Minute)) || !since[2].Equal(noon.Add(3*time.Minute)) {
+		t.Errorf("taken %v", since)
+	}
+	if !l.Missing().IsZero() || len(l.TakeUnjudged()) != 0 {
+		t.Error("what was taken is still there")
+	}
+}
