@@ -189,25 +189,6 @@ func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// Ask puts as many of the requests that wait to the relay as may be open at once.
-func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
-	if now.Before(b.hold) {
-		return nil
-	}
-	for len(b.open) < b.atOnce && len(b.queue) > 0 {
-		t := b.queue[0]
-		b.queue = slices.Delete(b.queue, 0, 1) // which lets go of the task
-		t.tries++
-		b.turns++
-		r := &Request{id: b.o.Name("h"), task: t, turn: b.turns, asked: now, heard: now}
-		b.open[r.id] = r
-		if err := b.o.Asker.Req(ctx, r.id, []nostr.Filter{t.walk.Filter()}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // Next is when something becomes due by itself after now; zero: nothing does.
 func (b *Backfill) Next(now time.Time) time.Time {
 	next := moment.NextAfter(now, b.hold)
@@ -220,133 +201,11 @@ func (b *Backfill) Next(now time.Time) time.Time {
 	return next
 }
 
-// patience is when a request is given up: the relay is silent, or drips.
-func (b *Backfill) patience(r *Request) time.Time {
-	return moment.Earlier(r.heard.Add(b.o.Silence), r.asked.Add(slowest*b.o.Silence))
-}
-
 // Unread keeps a time in which nothing was read from counting as the relay's silence.
 func (b *Backfill) Unread(d time.Duration) {
 	for _, r := range b.open {
 		r.asked, r.heard = r.asked.Add(d), r.heard.Add(d)
 	}
-}
-
-// stop takes a request back.
-func (b *Backfill) stop(ctx context.Context, r *Request) error {
-	delete(b.open, r.id)
-	return b.o.Asker.Unsubscribe(ctx, r.id)
-}
-
-// Saw notes an event that a request has brought, and reports whether it is fresh: of the time that
-// was asked for, and not the end of the page before once more.
-func (b *Backfill) Saw(ctx context.Context, r *Request, ev *nostr.Event) (fresh bool, err error) {
-	fresh, enough := r.task.walk.Saw(ev)
-	if enough {
-		return fresh, b.Ended(ctx, r)
-	}
-	return fresh, nil
-}
-
-// Ended notes the end of a page, mostly by EOSE: the next page is to be asked for, or the task has
-// ended.
-func (b *Backfill) Ended(ctx context.Context, r *Request) error {
-	if err := b.stop(ctx, r); err != nil {
-		return err
-	}
-	t := r.task
-	t.tries = 0
-	if t.walk.Ended() {
-		b.queue = slices.Insert(b.queue, 0, t)
-		return nil
-	}
-	for _, gap := range t.walk.Gaps() {
-		from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
-		if gap.From == gap.To {
-			b.o.Warn("crowded second", "the relay has more events in one second than it shows", "second", from)
-		} else {
-			b.o.Warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
-		}
-	}
-	t.batch.running--
-	return nil
-}
-
-// Closed notes that the relay has closed a request: the page is lost unless it was only too early,
-// or one request too many.
-func (b *Backfill) Closed(r *Request, reason string, now time.Time) {
-	delete(b.open, r.id)
-	if allowance.WantsFewer(reason) {
-		b.refused(r, reason, now)
-		return
-	}
-	b.retry(r, "closed by the relay: "+reason)
-}
-
-// TooMany notes a NOTICE that we have too many subscriptions open. It does not say which one was
-// not taken. elsewhere is true if it was most likely not one of these; else it was the one that was
-// asked last, if the relay has not begun to answer it.
-func (b *Backfill) TooMany(ctx context.Context, reason string, elsewhere bool, now time.Time) error {
-	b.fewer = now
-	var last *Request
-	for _, r := range b.open {
-		if !r.answered && (last == nil || r.turn > last.turn) {
-			last = r
-		}
-	}
-	if elsewhere || last == nil {
-		return nil
-	}
-	if err := b.stop(ctx, last); err != nil {
-		return err
-	}
-	b.refused(last, reason, now)
-	return nil
-}
-
-// refused notes that a request was one too many: from now on there are no more at once than the
-// relay has open now. If it has none open, the request waits, but not for ever.
-func (b *Backfill) refused(r *Request, reason string, now time.Time) {
-	b.fewer = now
-	t := r.task
-	if n := len(b.open); n > 0 {
-		b.atOnce = min(b.atOnce, n)
-		t.tries-- // it will be one when there is room
-		b.again(t)
-		return
-	}
-	b.atOnce = 1
-	if t.tries >= maxTries {
-		b.fail(t, "closed by the relay: "+reason)
-		return
-	}
-	b.hold = now.Add(b.o.Allowance.Cooldown())
-	b.again(t)
-}
-
-// again asks for a page once more, before all others.
-func (b *Backfill) again(t *task) {
-	t.walk.Again()
-	b.queue = slices.Insert(b.queue, 0, t)
-}
-
-// retry asks for a page again if the relay has wanted quiet, or fewer subscriptions, since it was
-// asked, and otherwise gives it up.
-func (b *Backfill) retry(r *Request, why string) {
-	excused := b.o.Allowance.QuietAfter(r.heard) || !b.fewer.Before(r.asked)
-	if excused && r.task.tries < maxTries {
-		b.again(r.task)
-		return
-	}
-	b.fail(r.task, why)
-}
-
-// fail ends a task that did not bring everything; the rest of its batch goes on, because what it
-// brings is worth having.
-func (b *Backfill) fail(t *task, why string) {
-	b.o.Warn("incomplete", "historic sync is incomplete; it is tried again", "reason", why)
-	t.failed = true
-	t.batch.running--
 }
 
 // settle ends a batch whose tasks have ended and whose events have their verdicts, and reports

@@ -77,25 +77,3 @@ type task struct {
 	tries  int  // of the current page
 	failed bool // since the batch was tried last
 }
-
-// Request is a historic REQ that is open at the relay.
-type Request struct {
-	id       string
-	task     *task
-	turn     int // counts in the order in which they were asked
-	asked    time.Time
-	heard    time.Time // last message
-	answered bool      // there was a message
-}
-
-// Matches reports whether an event is an answer to what was asked.
-func (r *Request) Matches(ev *nostr.Event) bool { return r.task.walk.Matches(ev) }
-
-// Cause is why it was asked.
-func (r *Request) Cause() Cause { return r.task.batch.cause }
-
-// Account is who waits for the verdicts on what it brings.
-func (r *Request) Account() *ledger.Account { return &r.task.batch.Account }
-
-// Heard notes a message of the relay.
-func (r *Request) Heard(now time.Time) { r.heard, r.answered = now, true }
