@@ -111,8 +111,9 @@ func (b *Backfill) Closed(r *Request, reason string, now time.Time) {
 }
 
 // TooMany notes a NOTICE that we have too many subscriptions open. It does not say which one was
-// not taken. elsewhere is true if it was most likely not one of these; else it was the one that was
-// asked last, if the relay has not begun to answer it.
+// not taken. elsewhere is true if it may not have been one of these; else it was the one that was
+// asked last, if the relay has not begun to answer it. Either way fewer are asked at once from now
+// on, so that this comes to an end.
 func (b *Backfill) TooMany(ctx context.Context, reason string, elsewhere bool, now time.Time) error {
 	b.fewer = now
 	var last *Request
@@ -122,6 +123,9 @@ func (b *Backfill) TooMany(ctx context.Context, reason string, elsewhere bool, n
 		}
 	}
 	if elsewhere || last == nil {
+		if n := len(b.open); n > 0 {
+			b.atOnce = min(b.atOnce, max(1, n-1))
+		}
 		return nil
 	}
 	if err := b.stop(ctx, last); err != nil {
