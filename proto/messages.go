@@ -141,6 +141,9 @@ type Worker struct {
 	Incarnation string    `json:"incarnation"`       // differs for every start
 	Address     string    `json:"address,omitempty"` // host:port of its internal HTTP, if others must reach it
 	Started     time.Time `json:"started"`
+	// Leaving is true while the worker stops: it keeps the claims that it still has until its work
+	// on them has ended, and gets no others.
+	Leaving bool `json:"leaving,omitempty"`
 }
 
 // Claim is a value of the bucket grasp-claims; its revision fences the holder.

@@ -293,3 +293,29 @@ func TestStopWithoutABucket(t *testing.T) {
 		t.Errorf("%d claims were tried to be let go, want one: %v", len(subjects), subjects)
 	}
 }
+
+// TestLeavingWorkerHoldsNothingUp: a worker that stops gives up each key as soon as its work on that
+// has ended. The others have it at once, though the worker is still there and busy with another.
+func TestLeavingWorkerHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	s := serve(t, long)
+	seen := &board{t: t, on: map[string]string{}}
+	all := keys(40)
+	busy, release := all[7], make(chan struct{})
+	stopA := s.start(t, s.connect(t), "a", all, func(ctx context.Context, key string) error {
+		defer func() {
+			if key == busy {
+				<-release
+			}
+		}()
+		return seen.work("a")(ctx, key)
+	})
+	seen.await("a alone", func(n map[string]int) bool { return n["a"] == 40 })
+	stopped := make(chan struct{})
+	go func() { stopA(); close(stopped) }()
+	s.start(t, s.connect(t), "b", all, seen.work("b"))
+	seen.await("b has all but one", func(n map[string]int) bool { return n["b"] == 39 })
+	close(release)
+	<-stopped
+	seen.await("b alone", func(n map[string]int) bool { return n["b"] == 40 })
+}

@@ -141,11 +141,22 @@ type sharing struct {
 
 // among returns which of the workers should have each wanted key.
 func (s *sharing) among(workers map[string]proto.Worker, wanted map[string]bool) map[string]string {
-	names := slices.Sorted(maps.Keys(workers))
+	names := staying(workers)
 	if s.owners == nil || !slices.Equal(names, s.workers) {
 		s.workers, s.owners = names, assign(wanted, names)
 	}
 	return s.owners
+}
+
+// staying are the names of the workers that keys may go to, sorted: those that are not leaving.
+func staying(workers map[string]proto.Worker) []string {
+	var names []string
+	for _, name := range slices.Sorted(maps.Keys(workers)) {
+		if !workers[name].Leaving {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // preferred is the worker with the highest hash for the key (rendezvous hashing): when a worker comes or goes, only its own keys move.

@@ -19,6 +19,15 @@ func alive(names ...string) map[string]proto.Worker {
 	return workers
 }
 
+// leaving are these workers, of which one is leaving.
+func leaving(name string, names ...string) map[string]proto.Worker {
+	workers := alive(names...)
+	w := workers[name]
+	w.Leaving = true
+	workers[name] = w
+	return workers
+}
+
 // keyFor gives a key that prefers a worker among others.
 func keyFor(t *testing.T, want string, workers ...string) string {
 	t.Helper()
@@ -74,6 +83,9 @@ func TestDecide(t *testing.T) {
 		{name: "a key that prefers a newcomer is left", s: situation{workers: alive("a", "b"), wanted: set(a, b), mine: set(a, b)}, leave: []string{b}},
 		{name: "but not one that he let lie", s: situation{workers: alive("a", "b"), wanted: set(b), mine: set(b), passedOver: map[string]proto.Claim{b: by("b", "1")}}},
 		{name: "unless he came again", s: situation{workers: alive("a", "b"), wanted: set(b), mine: set(b), passedOver: map[string]proto.Claim{b: by("b", "0")}}, leave: []string{b}},
+		{name: "what prefers a worker that is leaving is taken at once", s: situation{workers: leaving("b", "a", "b"), wanted: set(a, b), freeSince: free(now, a, b)}, take: sorted(a, b)},
+		{name: "what that worker still holds is his", s: situation{workers: leaving("b", "a", "b"), wanted: set(b), claims: map[string]proto.Claim{b: by("b", "1")}}},
+		{name: "and nothing is left for him", s: situation{workers: leaving("b", "a", "b"), wanted: set(b), mine: set(b)}},
 		{name: "what nobody wants is left", s: situation{workers: alive("a"), wanted: set(a), mine: set(a, b)}, leave: []string{b}},
 		{name: "a full worker takes no more", s: situation{workers: alive("a"), wanted: set(a, b), max: 1}, take: sorted(a, b)[:1]},
 		{name: "a full worker leaves what yields for what does not", s: situation{workers: alive("a"), wanted: set("x", "yield1", "yield2"), mine: set("yield1", "yield2"), max: 2}, leave: []string{"yield2"}},
@@ -85,7 +97,7 @@ func TestDecide(t *testing.T) {
 		tc.s.self, tc.s.grace, tc.s.yields = "a", 10*time.Second, yields
 		tc.s.owners = map[string]string{}
 		for key := range tc.s.wanted {
-			tc.s.owners[key] = preferred(key, slices.Sorted(maps.Keys(tc.s.workers)))
+			tc.s.owners[key] = preferred(key, staying(tc.s.workers))
 		}
 		d := decide(tc.s, now)
 		if !slices.Equal(d.take, tc.take) || !slices.Equal(d.leave, tc.leave) || !d.again.Equal(tc.again) {

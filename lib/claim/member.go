@@ -26,7 +26,10 @@ type Member struct {
 	failed   chan error
 	beating  sync.WaitGroup
 
+	recording sync.Mutex // held by whoever writes the own record
+
 	mu       sync.Mutex
+	leaving  bool
 	era      bus.Era // in which the own record is
 	revision uint64  // of the own record; 0: none
 	held     map[string]bool
@@ -236,17 +239,21 @@ var errEraOver = errors.New("the buckets of claims were made anew")
 // After the write it asks whether the era lasts. If so, it lasted when the heartbeat began, and so no
 // other worker can be handed a key of ours before that time and one TTL.
 func (m *Member) beat(ctx context.Context) error {
-	value, err := json.Marshal(proto.Worker{Name: m.o.Worker, Group: m.o.Group, Incarnation: m.o.Incarnation, Address: m.o.Address})
-	if err != nil {
-		return fmt.Errorf("encode worker: %w", err)
-	}
+	m.recording.Lock()
+	defer m.recording.Unlock()
 	era := m.register.current().era
 	m.mu.Lock()
-	revision := m.revision
+	revision, leaving := m.revision, m.leaving
 	if m.era != era {
 		revision = 0
 	}
 	m.mu.Unlock()
+	value, err := json.Marshal(proto.Worker{
+		Name: m.o.Worker, Group: m.o.Group, Incarnation: m.o.Incarnation, Address: m.o.Address, Leaving: leaving,
+	})
+	if err != nil {
+		return fmt.Errorf("encode worker: %w", err)
+	}
 	began := time.Now()
 	next, unbroken, err := m.write(ctx, value, revision)
 	if err != nil {
@@ -261,6 +268,19 @@ func (m *Member) beat(ctx context.Context) error {
 	}
 	m.renew(era, next, began, unbroken)
 	return nil
+}
+
+// leaveSoon tells the others that this worker gets no more keys. It keeps those that it has: each
+// is free when the work on it has ended, and then the others do not wait whether it is taken here.
+func (m *Member) leaveSoon() {
+	m.mu.Lock()
+	m.leaving = true
+	m.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), m.o.TTL/3)
+	defer cancel()
+	if err := m.beat(ctx); err != nil {
+		m.o.Log.Warn("the others could not be told that this worker stops", "group", m.o.Group, "error", err)
+	}
 }
 
 // write writes the own record, whose revision is the one given (0: there should be none). unbroken:

@@ -357,9 +357,10 @@ func (w *work) letGo(ctx context.Context, j *job) error {
 	return err
 }
 
-// finish lets everything go: all work is ended at once, each claim is free as soon as its work has ended. When one cannot be let go the others are
+// finish lets everything go: the others are told, so that they take what becomes free at once; all work is ended, each claim is free as soon as its work has ended. When one cannot be let go the others are
 // not tried: each would be waited for anew, and all are free when this worker's record is gone.
 func (w *work) finish() {
+	w.leaveSoon()
 	w.stopAll("stopping")
 	var failed error
 	for len(w.jobs) > 0 {
