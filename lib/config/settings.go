@@ -162,6 +162,7 @@ type Git struct {
 	GitSpoolBytes    int64         `env:"NGIT_GIT_SPOOL_BYTES" name:"git-spool-bytes" default:"17179869184" min:"1048576" max:"1125899906842624" help:"Most disk that git requests and answers on their way take in a worker, in bytes; one client has at most as much as is still free. At least twice NGIT_MAX_PUSH_BYTES."`
 	GitMinRate       int64         `env:"NGIT_GIT_MIN_RATE" name:"git-min-rate" default:"1024" min:"1" max:"1000000000" help:"Lowest rate at which git clients must send and take, in bytes a second."`
 	GitStall         time.Duration `env:"NGIT_GIT_STALL" name:"git-stall" default:"30s" min:"1ms" max:"24h" help:"How far a git client may fall behind the lowest rate before it is cut off."`
+	GitHandOverWait  time.Duration `env:"NGIT_GIT_HANDOVER_WAIT" name:"git-handover-wait" default:"30s" min:"0s" max:"10m" help:"How long a git request waits while no worker holds its repository, because one stops or has died. It should be longer than NGIT_WORKER_TTL."`
 	GitTransferTime  time.Duration `env:"NGIT_GIT_TRANSFER_TIME" name:"git-transfer-time" default:"6h" min:"1s" max:"168h" help:"Longest time for one request of a git client, and for one answer."`
 }
 
@@ -193,6 +194,7 @@ type Front struct {
 	SendQueuesBytes         int64         `env:"NGIT_SEND_QUEUES_BYTES" name:"send-queues-bytes" default:"268435456" min:"1048576" max:"1099511627776" help:"Bytes of events that may wait for all slow readers together; then the slowest is disconnected. An event that waits for several counts once."`
 	EventTimeout            time.Duration `env:"NGIT_EVENT_TIMEOUT" name:"event-timeout" default:"10s" min:"1ms" max:"10m" help:"How long a client's event waits for its verdict."`
 	GitRequestsPerIP        int           `env:"NGIT_GIT_REQUESTS_PER_IP" name:"git-requests-per-ip" default:"128" min:"1" max:"1000000" help:"Most git requests at once from one address."`
+	GitWaiting              int           `env:"NGIT_GIT_WAITING" name:"git-waiting" default:"2048" min:"1" max:"1000000" help:"Most git requests at once that wait because no worker holds their repository (NGIT_GIT_HANDOVER_WAIT). One address has at most a sixteenth of them. Never more than half of NGIT_MAX_HTTP_CONNECTIONS."`
 	GitRequestsPerMinute    int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" name:"git-requests-per-minute-per-ip" default:"600" min:"1" max:"10000000" help:"Most requests for git data, pages and metrics a minute from one address."`
 	PushBytesPerHour        int           `env:"NGIT_PUSH_BYTES_PER_HOUR_PER_IP" name:"push-bytes-per-hour-per-ip" default:"8589934592" min:"1048576" max:"1125899906842624" help:"Most bytes an hour that one address may push."`
 	AnswerStall             time.Duration `env:"NGIT_ANSWER_STALL" name:"answer-stall" default:"2m" min:"100ms" max:"48h" help:"How long a client may take for the next bytes of a request, or for the next 32 KiB of an answer, over HTTP before it is cut off. Longer than a git client may take for it (NGIT_GIT_STALL, and 32 KiB at NGIT_GIT_MIN_RATE)."`
@@ -205,6 +207,6 @@ type Observe struct {
 	MetricsEnabled bool          `env:"NGIT_METRICS_ENABLED" name:"metrics" default:"true" negatable:"no-metrics" help:"Serve /metrics."`
 	AbuseThreshold int           `env:"NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD" name:"metrics-abuse-threshold" default:"10" min:"0" max:"1000000" help:"An address with more WebSocket connections than this counts as an abuser in the metrics."`
 	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" name:"metrics-top-repos" default:"10" min:"0" max:"1000" help:"How many repositories the metric ngit_git_top_repos_bytes names, those with the most git traffic. 0: none."`
-	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" name:"observe-address" default:"127.0.0.1:7335" help:"Where a single service or 'tendril run' serves /metrics, /healthz and /readyz. 'tendril up' serves them at the front door."`
-	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" name:"shutdown-wait" default:"20s" min:"0s" max:"1h" help:"How long a graceful stop may take. Requests that are under way at the front door get half of it."`
+	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" name:"observe-address" default:"127.0.0.1:7335" help:"Where a service that runs alone serves /metrics, /healthz and /readyz."`
+	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" name:"shutdown-wait" default:"20s" min:"0s" max:"1h" help:"How long a graceful stop may take. Requests that are under way get nine tenths of it, or half if the process runs several services."`
 }

@@ -49,12 +49,22 @@ type Node struct {
 	// Worker is this process's name in claims; Incarnation differs for every start.
 	Worker, Incarnation string
 
+	alone     bool   // no other service runs in the process
 	process   string // its name, as Open was told
 	scratch   string // the git folder of a process that nothing outlives; empty: none
 	addresses *addresses
 	bus       *busWait
 	lag       *lag
 	overdue   *atomic.Bool // a service still runs although the graceful stop is over
+}
+
+// StopWait is how long what a service has under way may go on once its Run is asked to end. It is a
+// part of NGIT_SHUTDOWN_WAIT: the others of the process, which stop afterwards, need some of that too.
+func (n *Node) StopWait() time.Duration {
+	if n.alone {
+		return n.Settings.ShutdownWait / 10 * 9
+	}
+	return n.Settings.ShutdownWait / 2
 }
 
 // Service is one service: its name and what runs it until ctx ends. Run returns nil after a graceful stop.

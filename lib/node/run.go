@@ -29,6 +29,7 @@ func (n *Node) run(ctx context.Context, started []*running, failed chan *running
 		obs.Mount(health, n.Ready, nil)
 		n.AtFront = health
 	}
+	n.alone = alone(services)
 	services = append([]Service{{Name: "index", Run: func(ctx context.Context, n *Node) error {
 		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
 	}}}, services...)
@@ -86,6 +87,17 @@ func (n *Node) caughtUp() func() error {
 		}
 		return caughtUp(n.Index.Seq(), head)
 	}
+}
+
+// alone reports whether there is but one service that has work to end.
+func alone(services []Service) bool {
+	n := 0
+	for _, s := range services {
+		if s.Name != Observation.Name {
+			n++
+		}
+	}
+	return n == 1
 }
 
 // caughtUp says whether the index has read what the log held at the start.
