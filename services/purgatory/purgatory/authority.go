@@ -34,15 +34,11 @@ func releaseTime(packBytes int64) time.Duration {
 	return afterPush + time.Duration(packBytes>>20)*afterEach
 }
 
-// moving is the answer of a worker that does not hold the shard: the front door's view of who
-// holds it is a moment old.
-var moving = &smarthttp.Unavailable{Reason: "the repository is moving to another worker, try again in a moment"}
-
 // Repository implements smarthttp.Authority: a repository is here if its announcement is served or waits. What this worker has read so far mostly
 // tells; a client that was told of its announcement a moment ago may be ahead of it.
 func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error) {
 	if !w.shards.Holds(ref.Identifier) {
-		return nil, moving
+		return nil, smarthttp.ErrElsewhere
 	}
 	hosted, err := w.announced(ref, w.holdings.Of(ref.Identifier))
 	if err == nil && !hosted {
@@ -65,7 +61,7 @@ func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
 	unlock, err := w.shards.Write(ctx, repo.Ref().Identifier)
 	if errors.Is(err, shards.ErrElsewhere) {
-		return moving
+		return smarthttp.ErrElsewhere
 	}
 	if err != nil {
 		return err
@@ -133,7 +129,8 @@ func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) erro
 		return err
 	}
 	state, err := w.authorise(ctx, d, push)
-	if err == nil && state == nil {
+	// What waits in a shard is known to its worker. Where it has moved, that one decides.
+	if err == nil && state == nil && w.shards.Holds(push.Ref.Identifier) {
 		err = w.checkPending(ctx, d, push)
 	}
 	return w.refusal(push.Ref, err)
@@ -145,7 +142,7 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	ref := push.Ref
 	unlock, err := w.shards.Write(ctx, ref.Identifier)
 	if errors.Is(err, shards.ErrElsewhere) {
-		return &smarthttp.Refusal{Reason: "the repository is moving to another worker; push again in a moment"}
+		return smarthttp.ErrElsewhere
 	}
 	if err != nil {
 		return err

@@ -109,18 +109,23 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	defer server.Close()
-	// The heart beats until the last push is released: a record that expired before would give our shards to others too early.
+	// The heart beats until the last request has ended: a record that expired before would give our
+	// shards to others too early, and tell the front doors that we are dead.
 	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopBeating()
+	entering := context.AfterFunc(ctx, stopBeating) // a stop meanwhile waits for nothing
 	member, err := claim.Join(beating, n.Bus, claim.Options{
 		Group: proto.GroupShards, Worker: n.Worker, Incarnation: n.Incarnation, Address: server.address, TTL: s.WorkerTTL, Log: n.Log,
 	})
 	if err != nil {
 		return err
 	}
-	directory, err := claim.Watch(ctx, n.Bus, proto.GroupShards, n.Log)
+	directory, err := claim.Watch(beating, n.Bus, proto.GroupShards, n.Log)
 	if err != nil {
 		return err
+	}
+	if !entering() {
+		return ctx.Err()
 	}
 	share := func() (place, workers int) {
 		names := slices.Sorted(maps.Keys(directory.Workers()))
@@ -131,7 +136,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	if w.metrics, err = newMetrics(n.Metrics, w, hunter.Throttle); err != nil {
 		return err
 	}
-	if err := server.serve(w); err != nil {
+	if err := server.serve(w, directory); err != nil {
 		return err
 	}
 	var working, shared atomic.Bool
@@ -147,13 +152,24 @@ func Run(ctx context.Context, n *node.Node) error {
 	})
 	n.Ready.Add("git folder", w.store.Writable)
 	n.Projection("purgatory_held", proto.KVStream(proto.BucketHeld), w.holdings.Seq)
-	err = w.work(ctx, member, hunter, &working)
+	ground := w.standOn(ctx)
+	defer ground.end()
+	asked := make(chan time.Time, 1)
+	defer context.AfterFunc(ctx, func() { asked <- time.Now() })()
+	err = w.work(ctx, ground, member, directory, hunter, &working)
+	// All shards are with others now. What is under way, clones and pushes that are being read in,
+	// comes to its end here; pushes are passed on then.
+	until := time.Now()
+	if ctx.Err() != nil {
+		until = <-asked
+	}
+	err = errors.Join(err, server.Shutdown(until.Add(n.StopWait())))
 	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
 	if failed := member.Leave(leave); failed != nil {
 		w.log.Warn("the worker's record stays until it expires", "error", failed)
 	}
-	return errors.Join(err, server.Shutdown(leave))
+	return err
 }
 
 // allServed says whether every repository has a worker at this moment. What this one has claimed counts once it is at work there.
@@ -182,10 +198,7 @@ func serverLimits(s config.Git) (throttle.Limits, error) {
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
-func (w *worker) work(ctx context.Context, member *claim.Member, hunter *hunt.Hunter, working *atomic.Bool) error {
-	ground := w.standOn(ctx)
-	defer ground.end()
-
+func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member, others *claim.Directory, hunter *hunt.Hunter, working *atomic.Bool) error {
 	defer w.index.Subscribe(w.heard)()
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return failed(ctx, ground.ended) })

@@ -387,7 +387,7 @@ func TestStopDuringAPush(t *testing.T) {
 		w.stop()
 		close(stopped)
 	}()
-	eventually(t, "the worker is stopping", func() bool { return w.metric("purgatory_shards_held") == 0 })
+	eventually(t, "the worker holds the shard of the push and no other", func() bool { return w.metric("purgatory_shards_held") == 1 })
 	close(pause)
 	if out := <-pushed; !strings.HasPrefix(out, "<nil>") {
 		t.Errorf("the push that was under way: %s", out)

@@ -4,11 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"time"
 
+	"tendril.dev/lib/claim"
 	"tendril.dev/lib/node"
+	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/smarthttp"
 )
 
@@ -17,6 +20,7 @@ type server struct {
 	http.Server
 	listener net.Listener
 	address  string // that others reach it by
+	log      *slog.Logger
 }
 
 // listen opens the port, so that its address can be told before anything is served.
@@ -26,15 +30,15 @@ func (w *worker) listen() (*server, error) {
 	if err != nil {
 		return nil, node.ListenError("NGIT_GIT_LISTEN", s.GitListen, err)
 	}
-	sv := &server{listener: listener, address: s.GitAdvertise}
+	sv := &server{listener: listener, address: s.GitAdvertise, log: w.log}
 	if sv.address == "" {
 		sv.address = listener.Addr().String()
 	}
 	return sv, nil
 }
 
-// serve begins to answer.
-func (s *server) serve(w *worker) error {
+// serve begins to answer. directory tells who holds what this worker does not hold any more.
+func (s *server) serve(w *worker, directory *claim.Directory) error {
 	metrics, err := smarthttp.NewMetrics(w.node.Metrics, w.node.Settings.TopRepos)
 	if err != nil {
 		return err
@@ -43,6 +47,11 @@ func (s *server) serve(w *worker) error {
 	s.Handler = smarthttp.New(w, smarthttp.Options{
 		MaxPushBytes: limits.MaxPushBytes, MinRate: limits.GitMinRate, Stall: limits.GitStall, TransferTime: limits.GitTransferTime,
 		Requests: limits.GitRequests, SpoolBytes: limits.GitSpoolBytes, Log: w.log, Metrics: metrics,
+		HandOver: w.node.Settings.GitHandOverWait,
+		Holder: func(identifier string) (string, bool) {
+			holder, held := directory.Holder(proto.ShardName(proto.ShardOf(identifier)))
+			return holder.Address, held && holder.Incarnation != w.node.Incarnation
+		},
 	})
 	s.ReadHeaderTimeout = 10 * time.Second
 	go func() {
@@ -53,9 +62,17 @@ func (s *server) serve(w *worker) error {
 	return nil
 }
 
-// Shutdown lets requests finish until ctx ends.
-func (s *server) Shutdown(ctx context.Context) error {
-	if err := s.Server.Shutdown(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+// Shutdown lets requests finish in time. Those that have not are cut off, which is logged and no
+// error: how fast clients read must not decide whether this stop was a good one.
+func (s *server) Shutdown(deadline time.Time) error {
+	ctx, cancel := context.WithDeadline(context.Background(), deadline)
+	defer cancel()
+	err := s.Server.Shutdown(ctx)
+	if errors.Is(err, context.DeadlineExceeded) {
+		s.log.Warn("git requests that were under way are cut off")
+		return nil
+	}
+	if err != nil {
 		return fmt.Errorf("stop serving git: %w", err)
 	}
 	return nil

@@ -162,8 +162,7 @@ func (r *Repo) takeIn(ctx context.Context, pack io.Reader, arrived *spool.Spool,
 	if err != nil {
 		return 0, nil, err
 	}
-	whole, err = arrived.Reader()
-	return summary.Objects, whole, err
+	return summary.Objects, arrived.Reader(), nil
 }
 
 func (r *Repo) indexPack(ctx context.Context, quarantine string, pack io.Reader, slotHeld bool) error {

@@ -20,6 +20,7 @@ type Held struct {
 }
 
 type shard struct {
+	closing bool // it takes no more writers
 	writers sync.WaitGroup
 	locks   map[string]*lock // by identifier
 }
@@ -40,18 +41,25 @@ func (h *Held) Open(n int) {
 	h.shards[n] = &shard{locks: map[string]*lock{}}
 }
 
-// Close lets go of a shard, and returns when its writers have finished.
+// Close lets go of a shard, and returns when its writers have finished. It takes no new ones, but
+// is held until then: readers do not wait for them.
 func (h *Held) Close(n int) {
 	h.mu.Lock()
 	s := h.shards[n]
+	if s != nil {
+		s.closing = true
+	}
+	h.mu.Unlock()
+	if s == nil {
+		return
+	}
+	s.writers.Wait()
+	h.mu.Lock()
 	delete(h.shards, n)
 	h.mu.Unlock()
-	if s != nil {
-		s.writers.Wait()
-	}
 }
 
-// Holds reports whether the identifier's shard is held.
+// Holds reports whether the identifier's shard is held, be it for reading only.
 func (h *Held) Holds(identifier string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -76,7 +84,7 @@ func (h *Held) Count() int {
 func (h *Held) Write(ctx context.Context, identifier string) (unlock func(), err error) {
 	h.mu.Lock()
 	s := h.shards[proto.ShardOf(identifier)]
-	if s == nil {
+	if s == nil || s.closing {
 		h.mu.Unlock()
 		return nil, ErrElsewhere
 	}

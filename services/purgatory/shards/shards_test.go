@@ -52,6 +52,15 @@ func TestOneWriterAndHandOver(t *testing.T) {
 			t.Errorf("a writer that gives up: %v", err)
 		}
 		began := time.Now()
+		go func() {
+			time.Sleep(time.Second)
+			if _, err := h.Write(t.Context(), "x"); !errors.Is(err, shards.ErrElsewhere) {
+				t.Errorf("writing in a shard that is being let go: %v", err)
+			}
+			if !h.Holds("x") {
+				t.Error("nothing can be read while writers finish")
+			}
+		}()
 		h.Close(proto.ShardOf("x"))
 		if took := time.Since(began); took < 4*time.Second || writers.Load() != 0 {
 			t.Errorf("let go after %v with %d writers", took, writers.Load())

@@ -28,6 +28,7 @@ const (
 	resultLimited = "limited" // the client has its share already
 	resultSlow    = "slow"    // the client sent or took too slowly
 	resultGone    = "gone"    // the client went away
+	resultMoved   = "moved"   // passed on to the worker that holds the repository by now
 
 	statusSuccess = "success" // result ok
 	statusError   = "error"   // any other

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 	"time"
 
@@ -43,7 +44,8 @@ func (x *exchange) takePush() (result string) {
 		return x.result(err)
 	}
 	body := bufio.NewReaderSize(unpacked, 32<<10)
-	request, err := readPush(body)
+	var spoken bytes.Buffer
+	request, err := readPush(io.TeeReader(body, &spoken))
 	if err != nil {
 		x.fail(err)
 		return x.result(err)
@@ -55,9 +57,12 @@ func (x *exchange) takePush() (result string) {
 	}
 	x.pushes = true
 	answer := newAnswer(request, stream)
-	p := &receiving{x: x, request: request}
+	p := &receiving{x: x, request: request, spoken: spoken.Bytes()}
 	err = p.carryOut(body, answer)
 	drain(body)
+	if p.passedOn {
+		return x.movedResult(err)
+	}
 	x.countAuthorization(p, err)
 	outcome := p.outcome(err)
 	if outcome.log != nil {
@@ -68,6 +73,18 @@ func (x *exchange) takePush() (result string) {
 		return resultGone
 	}
 	return outcome.result
+}
+
+// movedResult is what became of a push that another worker has answered.
+func (x *exchange) movedResult(err error) string {
+	if err == nil {
+		return resultMoved
+	}
+	x.log.Debug("the answer of another worker to a push could not be passed on", "error", err)
+	if x.r.Context().Err() != nil {
+		return resultGone
+	}
+	return resultError
 }
 
 func (x *exchange) countAuthorization(p *receiving, err error) {
@@ -84,11 +101,14 @@ func (x *exchange) countAuthorization(p *receiving, err error) {
 type receiving struct {
 	x       *exchange
 	request *pushRequest
+	spoken  []byte // the request as it came, up to its pack
 	pack    io.Reader
 	allowed bool                // the Authority wants it received
 	called  bool                // it has been received, or that has failed
 	report  *packp.ReportStatus // nil until receive-pack has spoken
 	said    string              // what git said beside its report
+	// passedOn is true if another worker has answered, and its answer went to the client.
+	passedOn bool
 }
 
 // carryOut reads the pack and lets the Authority decide. While that takes its time the client, which has sent everything by then, is
@@ -106,9 +126,18 @@ func (p *receiving) carryOut(body io.Reader, answer *answer) error {
 		return err
 	}
 	asked.PackBytes = arrived.Size()
-	defer answer.keepAlive(p.x.options.KeepAlive)()
-	p.allowed = false
-	return p.x.authority.Push(ctx, asked, p.receive)
+	others, err := func() (*http.Response, error) {
+		defer answer.keepAlive(p.x.options.KeepAlive)()
+		p.allowed = false
+		return p.decide(ctx, asked, arrived)
+	}()
+	if others == nil {
+		return err
+	}
+	defer others.Body.Close()
+	p.passedOn = true
+	_, err = io.Copy(answer.out, others.Body)
+	return err
 }
 
 // readPack reads the pack, if one follows, and refuses one that git should not see.
@@ -123,9 +152,7 @@ func (p *receiving) readPack(ctx context.Context, body io.Reader, into *spool.Sp
 	if errors.Is(err, repository.ErrBadPack) {
 		return &Refusal{Reason: err.Error()}
 	}
-	if err == nil {
-		p.pack, err = into.Reader()
-	}
+	p.pack = into.Reader()
 	return err
 }
 

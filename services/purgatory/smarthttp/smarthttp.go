@@ -18,8 +18,9 @@ import (
 
 // Authority decides what is served and which pushes are taken.
 type Authority interface {
-	// Repository finds the repository of a request. ErrNotFound is answered by 404, any other error by 503: a client must not believe
-	// that a repository is gone which only cannot be had at the moment.
+	// Repository finds the repository of a request. ErrNotFound is answered by 404, ErrElsewhere by
+	// 421, any other error by 503: a client must not believe that a repository is gone which only
+	// cannot be had at the moment.
 	Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error)
 
 	// Authorize reports whether a push would be allowed now, before its pack is read. It changes
@@ -29,7 +30,8 @@ type Authority interface {
 
 	// Push runs under the identifier's lock: it authorises the commands, calls receive (at most
 	// once; it runs receive-pack, and returns nil if every command was applied, else none was),
-	// then releases. Its errors are told as those of Authorize.
+	// then releases. Its errors are told as those of Authorize. ErrElsewhere: nothing was done; the
+	// push is passed on to the worker that holds the identifier now, or tried here again.
 	Push(ctx context.Context, push PushRequest, receive func(ctx context.Context) error) error
 }
 
@@ -61,6 +63,10 @@ func (r *Refusal) Error() string { return r.Reason }
 
 // ErrNotFound is a repository that no announcement speaks for.
 var ErrNotFound = errors.New("no announcement of it is served or held here")
+
+// ErrElsewhere is a repository that another worker holds. The request is answered by 421 (Misdirected
+// Request, RFC 9110), which is never for a client: the front door sends it to that worker.
+var ErrElsewhere = errors.New("another worker holds the repository")
 
 // Unavailable is a repository that there is, or may be, but that cannot be had now.
 type Unavailable struct {
@@ -118,6 +124,15 @@ type Options struct {
 	// KeepAlive is how often a client that has sent its push and waits is told that we still work. Default 5 s.
 	KeepAlive time.Duration
 
+	// Holder returns where the worker listens that holds an identifier now, unless it is this one;
+	// false: none does. It is asked for pushes that were read in when the repository moved. nil:
+	// those are refused.
+	Holder func(identifier string) (address string, held bool)
+
+	// HandOver is how long such a push waits until a worker holds the repository
+	// (NGIT_GIT_HANDOVER_WAIT). Default 30 s.
+	HandOver time.Duration
+
 	Log     *slog.Logger // default: nothing is logged
 	Metrics *Metrics     // default: nothing is counted
 }
@@ -139,6 +154,7 @@ type handler struct {
 	metrics   *Metrics
 	requests  *room
 	disk      *room // bytes
+	passing   *http.Transport
 }
 
 // New makes the handler for every path that nip34.ParseRepositoryPath reads.
@@ -151,6 +167,7 @@ func New(a Authority, o Options) http.Handler {
 	o.Requests = cmp.Or(o.Requests, 1024)
 	o.SpoolBytes = cmp.Or(o.SpoolBytes, 16<<30)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 5*time.Second)
+	o.HandOver = cmp.Or(o.HandOver, 30*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -160,6 +177,7 @@ func New(a Authority, o Options) http.Handler {
 	return &handler{
 		authority: a, options: o, log: o.Log, metrics: o.Metrics,
 		requests: newRoom(int64(o.Requests)), disk: newRoom(max(o.SpoolBytes, 2*o.MaxPushBytes)),
+		passing: newPassing(),
 	}
 }
 
@@ -246,6 +264,10 @@ func (x *exchange) find() (err error) {
 func (x *exchange) notFound(err error) {
 	if errors.Is(err, ErrNotFound) {
 		http.Error(x.w, "repository not found: "+ErrNotFound.Error(), http.StatusNotFound)
+		return
+	}
+	if errors.Is(err, ErrElsewhere) {
+		http.Error(x.w, ErrElsewhere.Error(), http.StatusMisdirectedRequest)
 		return
 	}
 	reason := "whether this repository is here cannot be told now, try again later"

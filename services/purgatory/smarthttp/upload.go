@@ -110,7 +110,7 @@ func (x *exchange) readRequest(into *spool.Spool) (io.Reader, error) {
 	if _, err := io.Copy(into, fromClient{body}); err != nil {
 		return nil, err
 	}
-	return into.Reader()
+	return into.Reader(), nil
 }
 
 // isProtocolError says whether git gave up because of what the client said, not of what we have.

@@ -9,7 +9,7 @@ import (
 	"os"
 )
 
-// Spool is bytes on their way in. It is written by one goroutine, and then read by one.
+// Spool is bytes on their way in. It is written by one goroutine, and then read.
 type Spool struct {
 	// Memory is how many bytes are kept in memory before all go to disk.
 	Memory int
@@ -59,15 +59,13 @@ func (s *Spool) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Reader reads from the beginning what was written. It is called once, after the last Write.
-func (s *Spool) Reader() (io.Reader, error) {
+// Reader reads from the beginning what was written. It may be called again, but not before the last
+// Write.
+func (s *Spool) Reader() io.Reader {
 	if s.file == nil {
-		return &s.head, nil
+		return bytes.NewReader(s.head.Bytes())
 	}
-	if _, err := s.file.Seek(0, io.SeekStart); err != nil {
-		return nil, fmt.Errorf("read what has arrived from disk: %w", err)
-	}
-	return s.file, nil
+	return io.NewSectionReader(s.file, 0, s.size)
 }
 
 // Close gives the memory and the file back. It can be called twice.
