@@ -3,6 +3,7 @@ package gateway
 import (
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"tendril.dev/lib/nip34"
@@ -27,6 +28,7 @@ type door struct {
 	observation http.Handler
 	clients     clientaddr.Resolver
 	stall       time.Duration // for clients that send or take nothing
+	stopping    atomic.Bool   // connections end with the request that is under way or comes next
 }
 
 // handler answers all requests. WebSockets are the relay's own business from their first byte on.
@@ -34,6 +36,9 @@ func (d *door) handler() http.Handler {
 	others := slow.Handler(http.HandlerFunc(d.serve), d.stall)
 	return slow.Begin(cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del(proto.HeaderClient) // nobody outside says who a client is
+		if d.stopping.Load() {
+			w.Header().Set("Connection", "close")
+		}
 		if upgrade(r) && atRoot(r) {
 			d.relay.Serve(w, r, d.client(r))
 			return

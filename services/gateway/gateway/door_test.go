@@ -427,3 +427,41 @@ func holdShard(t *testing.T, ctx context.Context, b *bus.Bus, address, shard str
 		t.Error(err)
 	}
 }
+
+// TestStopBetweenTwoRequests: a client whose connection is idle when the gateway is asked to stop
+// makes its next request on it, as git does between two steps of a clone, and hears that the
+// connection ends after it. Then nothing listens any more.
+func TestStopBetweenTwoRequests(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--shutdown-wait=10m")
+	conn := sys.connect(t)
+	answers := bufio.NewReader(conn)
+	ask := func() *http.Response {
+		t.Helper()
+		fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		resp, err := http.ReadResponse(answers, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, resp.Body); err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	if resp := ask(); resp.Close {
+		t.Error("the connection ends though the gateway does not stop")
+	}
+	sys.stop()
+	for !ask().Close { // as soon as the gateway has heard of it
+	}
+	if _, err := answers.ReadByte(); !errors.Is(err, io.EOF) {
+		t.Errorf("the connection goes on: %v", err)
+	}
+	if err := <-sys.ended; err != nil {
+		t.Errorf("the stop: %v", err)
+	}
+	if conn, err := net.Dial("tcp", sys.addr); err == nil {
+		conn.Close()
+		t.Error("it still listens")
+	}
+}

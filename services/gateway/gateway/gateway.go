@@ -28,11 +28,13 @@ import (
 	"tendril.dev/services/gateway/web"
 )
 
-// stopShare is the part of the graceful stop's time (NGIT_SHUTDOWN_WAIT) that events and requests in flight have to end by themselves.
-const stopShare = 2
+// lastRequests is how long idle connections are kept at a stop. A client that is between two requests
+// makes the next one in that time, and hears that the connection ends after it; one that is closed
+// under it might fail.
+const lastRequests = 2 * time.Second
 
-// Run serves until ctx ends, and then stops gracefully: nothing new comes in, events in flight have their verdicts, sockets are closed with
-// 1001 and HTTP requests are finished.
+// Run serves until ctx ends, and then stops gracefully: events in flight have their verdicts, sockets
+// are closed with 1001, HTTP requests are finished, and then nothing new comes in.
 func Run(ctx context.Context, n *node.Node) error {
 	// The holders of shards are followed until the last connection has ended.
 	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -95,7 +97,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	listening.Store(true)
 	n.Ready.Add("gateway", func() error {
 		if !listening.Load() {
-			return errors.New("not listening")
+			return errors.New("stopping")
 		}
 		return nil
 	})
@@ -108,7 +110,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	case err = <-failed:
 	}
 	listening.Store(false)
-	return errors.Join(err, stop(server, door, n.Settings.ShutdownWait/stopShare, n.Log))
+	return errors.Join(err, stop(server, door, connections, n.StopWait(), n.Log))
 }
 
 // lookForHolders is how often a gateway that has just started looks whether all shards have workers.
@@ -131,14 +133,18 @@ func announce(ctx context.Context, n *node.Node, shards git.Shards, url string) 
 
 // stop ends relay connections and HTTP requests side by side. A client that has not taken its answer in time is cut off: how fast strangers
 // read must not decide whether this stop was a good one.
-func stop(server *http.Server, door *door, within time.Duration, log *slog.Logger) error {
+func stop(server *http.Server, door *door, connections *bounded, within time.Duration, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
+	door.stopping.Store(true)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		door.relay.Stop(ctx)
 	}()
+	last, cancel := context.WithTimeout(ctx, lastRequests)
+	defer cancel()
+	connections.awaitBusy(last)
 	err := server.Shutdown(ctx)
 	<-ended
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -174,7 +180,14 @@ func newDoor(n *node.Node, shards git.Shards, work *turns.Turns) (*door, error) 
 		return nil, err
 	}
 	limits := git.NewLimits(front)
-	proxy := git.New(shards, limits, n.Log)
+	metrics, err := git.NewMetrics(n.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	proxy := git.New(git.Options{
+		Shards: shards, Limits: limits, Wait: n.Settings.GitHandOverWait, Waiting: min(front.GitWaiting, max(1, front.MaxHTTPConnections/2)),
+		Metrics: metrics, Log: n.Log,
+	})
 	pages, err := web.New(web.Options{
 		Settings: n.Settings, Criteria: document.RepoAcceptanceCriteria, Icon: icon.URL,
 		Index: n.Index, Work: work, Held: proxy, Log: n.Log,

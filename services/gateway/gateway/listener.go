@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"container/list"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -117,6 +118,28 @@ func (b *bounded) busy(c *connection) {
 		}
 	}
 	c.idle = nil
+}
+
+// lookForIdle is how often it is looked whether there are idle connections.
+const lookForIdle = 20 * time.Millisecond
+
+// awaitBusy returns when no connection is idle, or ctx has ended.
+func (b *bounded) awaitBusy(ctx context.Context) {
+	tick := time.NewTicker(lookForIdle)
+	defer tick.Stop()
+	for {
+		b.mu.Lock()
+		idle := b.idle[""].Len()
+		b.mu.Unlock()
+		if idle == 0 {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // closeIdle closes the connection of a client, or "" for all, that has been idle longest, if there

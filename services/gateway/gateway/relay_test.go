@@ -465,3 +465,58 @@ func TestFloodReachesAReader(t *testing.T) {
 	sys.store(t, all...)
 	<-done
 }
+
+// TestStopAnswersWhatWasRead: events that come one after the other, each when the one before is
+// answered, are answered up to the one that was read last; then the client hears that the relay
+// stops.
+func TestStopAnswersWhatWasRead(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--shutdown-wait=10m", "--event-timeout=10m")
+	const publishers = 8
+	var began, all sync.WaitGroup
+	began.Add(publishers)
+	for n := range publishers {
+		c := sys.dial(t)
+		all.Go(func() {
+			for i := 0; ; i++ {
+				ev := signed(t, nostr.Event{Kind: 1, Content: fmt.Sprint(n, i)})
+				// It fails where the goodbye has come meanwhile, which is heard next.
+				_ = c.ws.Write(t.Context(), websocket.MessageText, fmt.Appendf(nil, `["EVENT",%s]`, ev))
+				got, err := c.hear()
+				if err != nil {
+					if code := websocket.CloseStatus(err); code != websocket.StatusGoingAway {
+						t.Errorf("closed with %v (%v)", code, err)
+					}
+					if ok := sys.knows(t, ev.ID); ok {
+						t.Error("an event was read and not answered")
+					}
+					return
+				}
+				if !strings.HasPrefix(got, `["OK","`+ev.ID+`",true`) {
+					t.Errorf("heard %s", got)
+				}
+				if i == 0 {
+					began.Done()
+				}
+			}
+		})
+	}
+	began.Wait()
+	sys.stop()
+	all.Wait()
+	if err := <-sys.ended; err != nil {
+		t.Errorf("the stop: %v", err)
+	}
+}
+
+// knows reports whether the log has an event.
+func (sys *system) knows(t testing.TB, id string) bool {
+	t.Helper()
+	view := sys.Index.View()
+	defer view.Close()
+	has, err := view.Has(id)
+	if err != nil {
+		t.Error(err)
+	}
+	return has
+}

@@ -7,10 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httputil"
 	"os"
+	"strconv"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
@@ -18,6 +18,7 @@ import (
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/cors"
+	"tendril.dev/services/gateway/share"
 )
 
 // Shards knows which worker serves a shard.
@@ -26,68 +27,58 @@ type Shards interface {
 	Holder(key string) (proto.Worker, bool)
 }
 
-// addressOf is where requests for a shard are passed on to; empty: nowhere at the moment.
-func addressOf(shards Shards, shard string) string {
-	worker, held := shards.Holder(shard)
-	if !held {
-		return ""
-	}
-	return worker.Address
-}
-
 // Everywhere reports whether requests can be passed on for every repository at this moment.
 func Everywhere(shards Shards) bool {
 	for shard := range proto.Shards {
-		if addressOf(shards, proto.ShardName(shard)) == "" {
+		if worker, held := shards.Holder(proto.ShardName(shard)); !held || worker.Address == "" {
 			return false
 		}
 	}
 	return true
 }
 
-// retryAfter is how soon a shard without a worker has one again, in seconds: claims pass on within 10 s (design.md, Failure and scale).
-const retryAfter = "10"
+// retrySoon is how soon a shard without a worker has one again: claims pass on within 10 s
+// (design.md, Failure and scale).
+const retrySoon = 10 * time.Second
 
 // Proxy passes requests on. Requests and answers are streamed both ways.
 type Proxy struct {
-	shards  Shards
+	courier *courier
 	limits  *Limits
 	reverse *httputil.ReverseProxy
 	log     *slog.Logger
 }
 
-// passage is how a request is passed on.
-type passage struct{ worker, client string }
-
-type passageKey struct{}
-
-func passageOf(r *http.Request) passage { return r.Context().Value(passageKey{}).(passage) }
+// Options is what a proxy needs.
+type Options struct {
+	Shards  Shards
+	Limits  *Limits
+	Wait    time.Duration // how long a request waits for a worker
+	Waiting int           // most requests that wait at once; one client has a sixteenth at most
+	Metrics *Metrics
+	Log     *slog.Logger
+}
 
 // New makes a proxy.
-func New(shards Shards, limits *Limits, log *slog.Logger) *Proxy {
-	p := &Proxy{shards: shards, limits: limits, log: log}
+func New(o Options) *Proxy {
+	c := &courier{
+		shards: o.Shards, transport: newTransport(), patience: o.Wait, kept: newKept(), metrics: o.Metrics,
+		places: share.NewPool(int64(o.Waiting), max(1, int64(o.Waiting/sharers))),
+	}
+	p := &Proxy{courier: c, limits: o.Limits, log: o.Log}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:        p.rewrite,
 		ModifyResponse: func(r *http.Response) error { cors.Forget(r.Header); return nil },
 		ErrorHandler:   p.failed,
-		ErrorLog:       slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 		FlushInterval:  -1,
-		// The workers' addresses come from our own claims and lead to loopback or into the cluster, so the guarded dialer is not asked.
-		Transport: &http.Transport{
-			DialContext:           (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 30 * time.Second}).DialContext,
-			DisableCompression:    true,
-			ExpectContinueTimeout: 5 * time.Second,
-			IdleConnTimeout:       time.Minute,
-			MaxIdleConnsPerHost:   32,
-			// There is no MaxConnsPerHost: each request has a connection to its worker, and
-			// requests are bounded by client and by the connections that the front door takes.
-		},
+		Transport:      c,
 	}
 	return p
 }
 
 // Close closes idle connections to workers.
-func (p *Proxy) Close() { p.reverse.Transport.(*http.Transport).CloseIdleConnections() }
+func (p *Proxy) Close() { p.courier.transport.CloseIdleConnections() }
 
 // Serve passes a request of a client on that concerns the repository at, or refuses it.
 func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nip34.RepositoryPath, client string) {
@@ -100,48 +91,45 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nip34.Repositor
 	if at.Service == receivePack {
 		r.Body = &metered{r.Body, func(n int) bool { return p.limits.pushed.Spend(client, n) }}
 	}
-	shard := proto.ShardName(proto.ShardOf(at.Identifier))
-	address := addressOf(p.shards, shard)
-	if address == "" {
-		p.log.Warn("no worker serves a shard", "shard", shard)
-		unavailable(w, "the git data of this repository is moving to another worker; try again in a few seconds")
-		return
-	}
+	to := passage{shard: shardOf(at), client: client, reads: at.Service == uploadPack}
 	// An answer may begin before the request has ended. Where that cannot be had (HTTP/2 has it anyway), it comes afterwards.
 	_ = http.NewResponseController(w).EnableFullDuplex()
-	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), passageKey{}, passage{address, client})))
+	p.reverse.ServeHTTP(w, r.WithContext(to.on(r.Context())))
 }
 
-const receivePack = "git-receive-pack"
+// shardOf is the shard of a repository.
+func shardOf(at nip34.RepositoryPath) string { return proto.ShardName(proto.ShardOf(at.Identifier)) }
+
+const (
+	receivePack = "git-receive-pack"
+	uploadPack  = "git-upload-pack"
+)
 
 // pushes reports whether a request is part of a push.
 func pushes(r *http.Request, at nip34.RepositoryPath) bool {
 	return at.Service == receivePack || at.Service == "info/refs" && r.URL.Query().Get("service") == receivePack
 }
 
-// askTime is the longest time for asking a worker whether a repository is here.
+// askTime is the longest time for asking a worker whether a repository is here, beside the wait for
+// that worker.
 const askTime = 5 * time.Second
 
 // Hosts asks the worker that holds the shard whether a repository is here, served or held. An
 // error: it cannot be told now.
 func (p *Proxy) Hosts(ctx context.Context, at nip34.RepositoryPath, client string) (bool, error) {
-	address := addressOf(p.shards, proto.ShardName(proto.ShardOf(at.Identifier)))
-	if address == "" {
-		return false, errors.New("no worker serves the shard")
-	}
 	npub, err := nip19.EncodePublicKey(at.PubKey)
 	if err != nil {
 		return false, fmt.Errorf("encode the owner's key: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+	ctx, cancel := context.WithTimeout(passage{shard: shardOf(at), client: client}.on(ctx), p.courier.patience+askTime)
 	defer cancel()
-	url := "http://" + address + nip34.RepositoryURLPath(npub, at.Identifier) + "/HEAD"
+	url := "http://worker" + nip34.RepositoryURLPath(npub, at.Identifier) + "/HEAD"
 	r, err := http.NewRequestWithContext(ctx, http.MethodHead, url, nil)
 	if err != nil {
 		return false, fmt.Errorf("ask a worker for a repository: %w", err)
 	}
 	r.Header.Set(proto.HeaderClient, client)
-	resp, err := p.reverse.Transport.RoundTrip(r)
+	resp, err := p.courier.RoundTrip(r)
 	if err != nil {
 		return false, fmt.Errorf("ask a worker for a repository: %w", err)
 	}
@@ -157,20 +145,19 @@ func (p *Proxy) Hosts(ctx context.Context, at nip34.RepositoryPath, client strin
 
 // rewrite changes where a request goes and nothing of what it says: path and query stay byte for byte. Hop headers are gone already.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
-	r.Out.URL.Scheme = "http"
-	to := passageOf(r.In)
-	r.Out.URL.Host = to.worker
+	r.Out.URL.Scheme = "http" // the courier knows where to
+	r.Out.Header.Del("Expect")
 	r.Out.URL.Path, r.Out.URL.RawPath = r.In.URL.Path, r.In.URL.EscapedPath()
 	r.Out.URL.RawQuery, r.Out.URL.ForceQuery = r.In.URL.RawQuery, r.In.URL.ForceQuery
 	r.Out.Host = r.In.Host
-	r.Out.Header.Set(proto.HeaderClient, to.client) // in place of one from outside
+	r.Out.Header.Set(proto.HeaderClient, passageOf(r.In.Context()).client) // in place of one from outside
 	if _, ok := r.In.Header["User-Agent"]; !ok {
 		r.Out.Header.Set("User-Agent", "")
 	}
 }
 
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
-	to := passageOf(r)
+	to := passageOf(r.Context())
 	switch {
 	case errors.Is(err, errSpent):
 		_, wait := p.limits.pushed.Left(to.client)
@@ -181,12 +168,18 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		http.Error(w, "the request was sent too slowly", http.StatusRequestTimeout)
 		return
+	case errors.Is(err, share.ErrTooMuch):
+		(&refusal{"too many git requests from your address wait for a worker", retrySoon}).answer(w)
+		return
 	}
-	p.log.Warn("a git request could not be passed on", "worker", to.worker, "error", err)
-	unavailable(w, "the worker that holds this repository cannot be reached; try again in a few seconds")
-}
-
-func unavailable(w http.ResponseWriter, sentence string) {
-	w.Header().Set("Retry-After", retryAfter)
-	http.Error(w, sentence, http.StatusServiceUnavailable)
+	p.log.Warn("a git request could not be passed on", "shard", to.shard, "error", err)
+	sentence := "the worker that holds this repository cannot be reached"
+	switch {
+	case errors.Is(err, errNobody):
+		sentence = "the git data of this repository is moving to another worker"
+	case errors.Is(err, errCrowded):
+		sentence = "too many git requests wait for a worker"
+	}
+	w.Header().Set("Retry-After", strconv.Itoa(int(retrySoon.Seconds())))
+	http.Error(w, sentence+"; try again in a few seconds", http.StatusServiceUnavailable)
 }

@@ -2,6 +2,7 @@ package git_test
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,8 +10,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nip34"
@@ -24,26 +28,63 @@ const npub = "npub180cvv07tjdrrgpa0j7j7tmnyl2yr6yr7l8j4s3evf6u64th6gkwsyjh6w6"
 
 // shards sends every shard to one address, and remembers what it was asked.
 type shards struct {
+	asked chan string
+
+	mu      sync.Mutex
 	address string
-	asked   chan string
 }
 
 func (s *shards) Holder(key string) (proto.Worker, bool) {
-	s.asked <- key
+	select {
+	case s.asked <- key:
+	default:
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	return proto.Worker{Name: "w", Address: s.address}, s.address != ""
 }
 
-// front serves a proxy to the worker, and gives its address.
+// move gives all shards to another worker; nil: to none.
+func (s *shards) move(to *httptest.Server) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.address = ""; to != nil {
+		s.address = to.Listener.Addr().String()
+	}
+}
+
+// front serves a proxy to the worker, and gives its address. Requests do not wait for a worker.
 func front(t *testing.T, worker http.Handler) (string, *shards) {
 	t.Helper()
-	s := &shards{asked: make(chan string, 100)}
+	addr, s, _ := patient(t, 0, 0)
 	if worker != nil {
-		backend := httptest.NewServer(worker)
-		t.Cleanup(backend.Close)
-		s.address = backend.Listener.Addr().String()
+		s.move(start(t, worker))
 	}
+	return addr, s
+}
+
+// start serves a worker.
+func start(t *testing.T, worker http.Handler) *httptest.Server {
+	t.Helper()
+	backend := httptest.NewServer(worker)
+	t.Cleanup(backend.Close)
+	return backend
+}
+
+// patient serves a proxy where so many requests may wait for so long, and no worker yet.
+func patient(t *testing.T, wait time.Duration, waiting int) (string, *shards, *prometheus.Registry) {
+	t.Helper()
+	s := &shards{asked: make(chan string, 100)}
 	settings := config.Front{GitRequestsPerIP: 2, GitRequestsPerMinute: 20, PushBytesPerHour: 1000}
-	p := git.New(s, git.NewLimits(settings), slog.New(slog.DiscardHandler))
+	if waiting > 0 {
+		settings = config.Front{GitRequestsPerIP: 1000, GitRequestsPerMinute: 1000, PushBytesPerHour: 1 << 40}
+	}
+	registry := prometheus.NewRegistry()
+	metrics, err := git.NewMetrics(registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := git.New(git.Options{Shards: s, Limits: git.NewLimits(settings), Wait: wait, Waiting: max(1, waiting), Metrics: metrics, Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(p.Close)
 	server := httptest.NewServer(slow.Handler(cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		at, err := nip34.ParseRepositoryPath(r.URL.EscapedPath())
@@ -51,10 +92,10 @@ func front(t *testing.T, worker http.Handler) (string, *shards) {
 			http.Error(w, err.Error(), http.StatusTeapot)
 			return
 		}
-		p.Serve(w, r, at, "192.0.2.7")
+		p.Serve(w, r, at, cmp.Or(r.Header.Get("X-Test-Client"), "192.0.2.7"))
 	})), time.Minute))
 	t.Cleanup(server.Close)
-	return server.Listener.Addr().String(), s
+	return server.Listener.Addr().String(), s, registry
 }
 
 // raw sends one request byte for byte.
@@ -218,7 +259,9 @@ func TestNobodyThere(t *testing.T) {
 	t.Parallel()
 	nobody, _ := front(t, nil)
 	dead, s := front(t, nil)
+	s.mu.Lock()
 	s.address = "127.0.0.1:1" // no port that is given to whoever asks for any
+	s.mu.Unlock()
 	for _, addr := range []string{nobody, dead} {
 		resp, body := raw(t, addr, "GET /"+npub+"/r.git/info/refs HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
 		if resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" || len(body) < 20 ||

@@ -50,7 +50,7 @@ type connection struct {
 	scans    chan struct{}
 	counts   chan struct{} // under way
 	counting chan struct{} // the one of them whose turn it is
-	stopping atomic.Bool
+	tasks    tasks
 }
 
 // delivery is a live event on its way to a subscription. Without an event it says that the subscription has lost some.
@@ -106,34 +106,49 @@ func (c *connection) serve() {
 	c.work.Go(c.keepAlive)
 	for {
 		kind, data, room, err := c.read()
+		if errors.Is(err, errStopping) {
+			continue // until the client has heard of it
+		}
 		if err != nil {
 			return
 		}
 		c.heard.Store(time.Now().UnixNano())
-		if c.stopping.Load() {
-			room()
-			continue
-		}
 		c.relay.Metrics.received(data)
 		if kind == websocket.MessageBinary {
 			room()
 			c.say(message.Notice("invalid: messages are text, not binary"))
-			continue
+		} else {
+			c.handle(data, room)
 		}
-		c.handle(data, room)
+		c.tasks.done()
 	}
 }
 
 var errTooLarge = errors.New("message too large")
 
-// read reads a message. A large one is read once there is room for it among those of all clients,
-// which the caller gives back by calling room.
+// errStopping: a message came when the relay had begun to close the connection.
+var errStopping = errors.New("the relay is stopping")
+
+// read reads a message, which is a task under way from its first byte on if there is no error. A
+// large one is read once there is room for it among those of all clients, which the caller gives
+// back by calling room.
 func (c *connection) read() (kind websocket.MessageType, data []byte, room func(), err error) {
 	// Not c.ctx: its end would cut the socket before a goodbye is said. Whoever ends the connection closes the socket too.
 	kind, r, err := c.ws.Reader(context.Background())
 	if err != nil {
 		return 0, nil, nil, fmt.Errorf("read: %w", err)
 	}
+	if !c.tasks.begin() {
+		if _, err := io.Copy(io.Discard, r); err != nil {
+			return 0, nil, nil, fmt.Errorf("read: %w", err)
+		}
+		return 0, nil, nil, errStopping
+	}
+	defer func() {
+		if err != nil {
+			c.tasks.done()
+		}
+	}()
 	c.late.Reset(c.relay.Limits.MessageTime)
 	defer c.late.Stop()
 	most := c.relay.Limits.MaxMessageBytes
@@ -355,16 +370,15 @@ func (c *connection) keepAlive() {
 	}
 }
 
-// stop closes the connection for the end of the service, when the events in flight have their verdicts or ctx has ended.
+// lastMessages is how long a stop waits for a client to be silent for a moment, so that none of its
+// messages is under way when it is told that the relay stops.
+const lastMessages = time.Second
+
+// stop closes the connection for the end of the service, when what was read is answered or ctx has
+// ended.
 func (c *connection) stop(ctx context.Context) {
-	c.stopping.Store(true)
-	for range cap(c.inFlight) {
-		select {
-		case c.inFlight <- struct{}{}:
-		case <-c.ctx.Done():
-			return
-		case <-ctx.Done():
-		}
-	}
+	last, cancel := context.WithTimeout(c.ctx, lastMessages)
+	defer cancel()
+	c.tasks.finish(ctx, last)
 	c.close(websocket.StatusGoingAway, "the relay is stopping")
 }

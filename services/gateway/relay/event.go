@@ -52,8 +52,9 @@ func (c *connection) offer(ev *nostr.Event, size int64, room func()) {
 	if err != nil {
 		decided <- decision{err: err}
 	}
+	c.tasks.more()
 	c.work.Go(func() {
-		defer func() { cancel(); room(); <-c.inFlight }()
+		defer func() { cancel(); room(); <-c.inFlight; c.tasks.done() }()
 		ok, text := c.relay.await(ctx, decided)
 		c.say(message.OK(ev.ID, ok, text))
 	})

@@ -43,7 +43,11 @@ func (c *connection) subscribe(m message.Request) {
 		c.say(message.Closed(m.ID, refusal))
 		return
 	}
-	c.work.Go(func() { s.run(ctx, m) })
+	c.tasks.more()
+	c.work.Go(func() {
+		defer c.tasks.done()
+		s.run(ctx, m)
+	})
 }
 
 // keep notes a new subscription, or says why there is no room for it.
@@ -288,8 +292,9 @@ func (c *connection) count(m message.Count) {
 		c.say(message.Closed(m.ID, fmt.Sprintf("rate-limited: %d counts are under way on this connection", countsInFlight)))
 		return
 	}
+	c.tasks.more()
 	c.work.Go(func() {
-		defer func() { <-c.counts }()
+		defer func() { <-c.counts; c.tasks.done() }()
 		select {
 		case c.counting <- struct{}{}:
 			defer func() { <-c.counting }()
