@@ -1,6 +1,7 @@
 package world
 
 import (
+	"net/http"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -82,6 +83,25 @@ func (r *Replica) listens(what string, at *regexp.Regexp) string {
 		return found != nil
 	})
 	return "http://" + found[1]
+}
+
+var observedAt = regexp.MustCompile(`msg=listening.* address=(127\.0\.0\.1:\d+)\n`)
+
+// AwaitReady waits until the process says on /readyz that it is ready, as Kubernetes does.
+func (r *Replica) AwaitReady() {
+	r.t.Helper()
+	Await(r.t, r.Name+" is ready", func() bool {
+		found := observedAt.FindStringSubmatch(r.out.String())
+		if found == nil {
+			return false
+		}
+		resp, err := http.Get("http://" + found[1] + "/readyz")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
 }
 
 // Output is what the process has printed so far.
