@@ -1,18 +1,24 @@
 package e2e
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/coder/websocket"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/proto"
 	"tendril.dev/test/world"
 )
 
@@ -23,7 +29,9 @@ type cluster struct {
 	volume   string
 	settings map[string]string
 	balancer *world.Balancer
-	replicas map[string][]*world.Replica
+	replicas map[string][]*world.Replica // oldest first
+	started  int
+	workers  map[*world.Replica]string // their names in claims
 
 	users sync.WaitGroup
 	stop  chan struct{}
@@ -36,7 +44,7 @@ type cluster struct {
 func newCluster(t *testing.T, settings map[string]string) *cluster {
 	c := &cluster{
 		t: t, nats: bustest.New(t).URL, volume: world.Folder(t), settings: settings, balancer: world.NewBalancer(t),
-		replicas: map[string][]*world.Replica{}, stop: make(chan struct{}), done: map[string]int{},
+		replicas: map[string][]*world.Replica{}, workers: map[*world.Replica]string{}, stop: make(chan struct{}), done: map[string]int{},
 	}
 	for _, name := range world.Services {
 		for range 2 {
@@ -49,35 +57,75 @@ func newCluster(t *testing.T, settings map[string]string) *cluster {
 // start starts one more of a service, and waits until it is ready.
 func (c *cluster) start(name string) {
 	c.t.Helper()
-	r := world.StartReplica(c.t, name, c.nats, c.volume, c.settings)
+	settings := maps.Clone(c.settings)
+	c.started++
+	settings["NGIT_WORKER_NAME"] = fmt.Sprint(name, c.started)
+	r := world.StartReplica(c.t, name, c.nats, c.volume, settings)
 	r.AwaitReady()
 	if name == "gateway" {
 		c.balancer.Add(r.URL())
 	}
 	c.replicas[name] = append(c.replicas[name], r)
+	c.workers[r] = settings["NGIT_WORKER_NAME"]
 }
 
-// replace is what a rolling update does: one more is started, and when it is ready the oldest is asked
-// to stop, and does so well. before is called in between.
-func (c *cluster) replace(name string, before func()) {
+// replace is what a rolling update does: one more is started, and when it is ready another is asked to
+// stop, and does so well. before is called in between, and says which.
+func (c *cluster) replace(name string, before func() *world.Replica) {
 	c.t.Helper()
 	c.start(name)
-	before()
-	oldest := c.oldest(name)
+	leaving := before()
+	c.remove(leaving)
 	if name == "gateway" {
-		c.balancer.Remove(oldest.URL())
+		c.balancer.Remove(leaving.URL())
 	}
 	began := time.Now()
-	if err := oldest.Stop(); err != nil {
+	if err := leaving.Stop(); err != nil {
 		c.t.Errorf("%s ends with %v", name, err)
 	}
 	c.t.Logf("%s stopped after %v", name, time.Since(began).Round(time.Millisecond))
 }
 
-func (c *cluster) oldest(name string) *world.Replica {
-	r := c.replicas[name][0]
-	c.replicas[name] = c.replicas[name][1:]
-	return r
+func (c *cluster) oldest(name string) *world.Replica { return c.replicas[name][0] }
+
+// remove takes a process out of those that are there.
+func (c *cluster) remove(r *world.Replica) {
+	c.replicas[r.Name] = slices.DeleteFunc(c.replicas[r.Name], func(other *world.Replica) bool { return other == r })
+}
+
+// holder is the purgatory worker that holds a repository.
+func (c *cluster) holder(identifier string) (holder *world.Replica) {
+	c.t.Helper()
+	conn, err := nats.Connect(c.nats)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	claims, err := js.KeyValue(c.t.Context(), proto.BucketClaims)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	world.Await(c.t, "a worker holds "+identifier, func() bool {
+		entry, err := claims.Get(c.t.Context(), proto.ClaimKey(proto.GroupShards, proto.ShardName(proto.ShardOf(identifier))))
+		if err != nil {
+			return false
+		}
+		var claim proto.Claim
+		if err := json.Unmarshal(entry.Value(), &claim); err != nil {
+			c.t.Fatal(err)
+		}
+		for _, r := range c.replicas["purgatory"] {
+			if c.workers[r] == claim.Worker {
+				holder = r
+			}
+		}
+		return holder != nil
+	})
+	return holder
 }
 
 // thinking is the time of a user between two requests.
@@ -215,7 +263,7 @@ func (c *client) goodbye(err error) error {
 // publish sends an event and waits for its OK. Where the relay says goodbye instead, it cannot have
 // read the event, which is sent again on a new connection.
 func (c *client) publish(ev *nostr.Event) error {
-	for {
+	for again := false; ; again = true {
 		s, err := c.socket()
 		if err != nil {
 			return err
@@ -224,7 +272,7 @@ func (c *client) publish(ev *nostr.Event) error {
 		m, err := s.TryNext()
 		switch {
 		case err == nil && m[0] == "OK" && m[1] == ev.ID && m[2] == true:
-			if message := fmt.Sprint(m[3]); strings.HasPrefix(message, "duplicate:") {
+			if again && strings.HasPrefix(fmt.Sprint(m[3]), "duplicate:") {
 				return errors.New("an event was read and not answered")
 			}
 			return nil
@@ -328,10 +376,15 @@ func TestRollout(t *testing.T) {
 	for round, name := range []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"} {
 		for n := range 2 {
 			wait := func() {}
-			c.replace(name, func() {
-				if name == "purgatory" || name == "gateway" {
+			c.replace(name, func() *world.Replica {
+				switch name {
+				case "purgatory":
+					wait = c.slowly(large, 2*round+n)
+					return c.holder(large.name)
+				case "gateway":
 					wait = c.slowly(large, 2*round+n)
 				}
+				return c.oldest(name)
 			})
 			wait()
 		}
@@ -342,14 +395,16 @@ func TestRollout(t *testing.T) {
 	}
 }
 
-// TestKilledProcesses: a purgatory worker, an ingest writer and a gateway are killed. What fails is
-// what they had under way; everything else waits for the successor.
+// TestKilledProcesses: a purgatory worker and the ingest writer are killed. What fails is what they
+// had under way; everything else waits for the successor.
 func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "3s", "NGIT_WRITER_TTL": "2s", "NGIT_CANDIDATE_ACK_WAIT": "2s"})
 	c.use()
-	for _, name := range []string{"purgatory", "ingest"} {
-		c.oldest(name).Kill()
+	for _, name := range []string{"purgatory", "ingest"} { // the oldest ingest is the writer
+		victim := c.oldest(name)
+		victim.Kill()
+		c.remove(victim)
 		c.await(2, users...)
 	}
 	// Each user does one thing after the other, so no more than one of each can have been under way.
