@@ -1,0 +1,273 @@
+package reconcile
+
+import (
+	"context"
+	"fmt"
+)
+
+const (
+	// parts is how many parts a range is split into whose fingerprints differ.
+	parts = 16
+	// listBelow is how many items a range has at least that is split; of fewer the ids are listed.
+	listBelow = 2 * parts
+	// walkBelow is how many items a range has at most that are looked at one by one, so that all
+	// parts have the same size. Of more, the set knows where to cut.
+	walkBelow = 4096
+	// rangeBytes is what the answer to one range takes at most, unless it is a list for a list: as
+	// many bounds with fingerprints, or a bound and ids, and the fingerprint of all that follows.
+	rangeBytes = (parts + 3) * (maxVarint + 1 + 32 + 1 + fingerprintLen)
+)
+
+// Bounds of messages that are written.
+const (
+	// LeastFrame is the smallest bound of a message, in bytes.
+	LeastFrame = 4096
+	// DefaultFrame fits, as hex digits in a nostr message, into 128 KiB, the largest message that
+	// relays take by default.
+	DefaultFrame = 60_000
+)
+
+// Limits bound one message. What would go beyond them is left to the next one, by the fingerprint
+// of all that was not looked at.
+type Limits struct {
+	Frame  int // bytes that are written; at least LeastFrame
+	Ranges int // of the other side that are looked at, those that it skips not counted; at least 1
+	// Marks is how many fingerprints are written, at least 16. The other side may answer each with
+	// sixteen, or with 31 ids, in one message.
+	Marks int
+}
+
+// mostRanges is how many ranges of one message are looked at by default.
+const mostRanges = 1024
+
+// DefaultLimits is for who has no limit of its own for what the other side says.
+var DefaultLimits = Limits{Frame: DefaultFrame, Ranges: mostRanges, Marks: DefaultFrame}
+
+// LimitsFor is for who takes messages of so many bytes, as hex digits.
+func LimitsFor(messageBytes int64) Limits {
+	const answer = 2 * (listBelow*32 + 64) // to one fingerprint, at most
+	l := DefaultLimits
+	l.Marks = int(min(max(messageBytes/answer-1, parts), int64(l.Marks)))
+	return l
+}
+
+// Respond answers a message of the side that asks, which is a stranger's. An error is
+// [ErrMessage], or one of the set.
+func Respond(ctx context.Context, set Set, message []byte, limits Limits) ([]byte, error) {
+	if len(message) == 0 {
+		return nil, broken("it is empty")
+	}
+	if v := message[0]; v != version {
+		if v>>4 != version>>4 {
+			return nil, broken("it begins with the byte %#x", v)
+		}
+		return []byte{version}, nil // the asking side may speak this one too
+	}
+	d := dialogue{set: set, limits: limits, out: newWriter()}
+	return d.reconcile(ctx, message[1:])
+}
+
+// Start makes the first message of the side that asks.
+func Start(ctx context.Context, set Set, limits Limits) ([]byte, error) {
+	d := dialogue{set: set, limits: limits, out: newWriter()}
+	own, err := set.Sum(ctx, Everything)
+	if err != nil {
+		return nil, fmt.Errorf("look at the set: %w", err)
+	}
+	if err := d.split(ctx, Everything, own); err != nil {
+		return nil, err
+	}
+	return d.out.out, nil
+}
+
+// Continue reads an answer, which is a stranger's, tells by theirs what the other side has in the
+// ranges that are settled by it, and makes the next message; nil: all is settled. It may tell ids
+// that the set has, and the same id again in another message. An error is [ErrMessage], one of the
+// set, or one of theirs.
+//
+// Whoever calls it bounds how often: a relay can keep a session going for ever.
+func Continue(
+	ctx context.Context, set Set, message []byte, limits Limits, theirs func(id [32]byte) error,
+) (next []byte, err error) {
+	if len(message) == 0 || message[0] != version {
+		return nil, broken("it is not of version 1")
+	}
+	d := dialogue{set: set, limits: limits, out: newWriter(), theirs: theirs}
+	next, err = d.reconcile(ctx, message[1:])
+	if err != nil || len(next) == 1 {
+		return nil, err
+	}
+	return next, nil
+}
+
+// dialogue answers one message.
+type dialogue struct {
+	set    Set
+	limits Limits
+	out    *writer
+	marks  int                     // written
+	theirs func(id [32]byte) error // of the side that asks; nil: this is the one that answers
+}
+
+// reconcile goes through the ranges of a message.
+func (d *dialogue) reconcile(ctx context.Context, message []byte) ([]byte, error) {
+	in := reader{rest: message}
+	looked := 0
+	for r := (Range{}); len(in.rest) > 0; r.From = r.To {
+		var err error
+		if r.To, err = in.bound(); err != nil {
+			return nil, err
+		}
+		mode, err := in.varint()
+		if err != nil {
+			return nil, err
+		}
+		if mode == modeSkip {
+			d.out.skip(r.To)
+			continue
+		}
+		if looked++; looked > d.limits.Ranges || d.full() {
+			return d.rest(ctx, r.From)
+		}
+		stop := false
+		switch mode {
+		case modeFingerprint:
+			err = d.compare(ctx, &in, r)
+		case modeIDs:
+			stop, err = d.list(ctx, &in, r)
+		default:
+			err = broken("a range has mode %d", mode)
+		}
+		if err != nil || stop {
+			return d.out.out, err
+		}
+	}
+	return d.out.out, nil
+}
+
+// full reports whether another range may not fit any more.
+func (d *dialogue) full() bool {
+	return len(d.out.out)+rangeBytes > d.limits.Frame || d.marks+parts > d.limits.Marks
+}
+
+// rest ends an answer before the end of the message: all that follows has to be said again.
+func (d *dialogue) rest(ctx context.Context, from Item) ([]byte, error) {
+	left, err := d.set.Sum(ctx, Range{from, End})
+	if err != nil {
+		return nil, fmt.Errorf("look at the set: %w", err)
+	}
+	d.out.fingerprint(End, left)
+	return d.out.out, nil
+}
+
+// compare reads a fingerprint and splits the range if it is not the own one.
+func (d *dialogue) compare(ctx context.Context, in *reader, r Range) error {
+	mark, err := in.bytes(fingerprintLen)
+	if err != nil {
+		return err
+	}
+	own, err := d.set.Sum(ctx, r)
+	if err != nil {
+		return fmt.Errorf("look at the set: %w", err)
+	}
+	if own.Fingerprint() == [fingerprintLen]byte(mark) {
+		d.out.skip(r.To)
+		return nil
+	}
+	return d.split(ctx, r, own)
+}
+
+// list reads a list of ids. The side that asks is done with the range then; the one that answers
+// lists its own, as many as there is room for. stop: there was room for nothing after it.
+func (d *dialogue) list(ctx context.Context, in *reader, r Range) (stop bool, err error) {
+	count, err := in.count()
+	if err != nil {
+		return false, err
+	}
+	for range count {
+		id, err := in.bytes(uint64(len(Item{}.ID)))
+		if err != nil {
+			return false, err
+		}
+		if d.theirs == nil {
+			continue
+		}
+		if err := d.theirs([32]byte(id)); err != nil {
+			return false, err
+		}
+	}
+	if d.theirs != nil {
+		d.out.skip(r.To)
+		return false, nil
+	}
+	// The fingerprint of all that follows has its room in rangeBytes.
+	room := (d.limits.Frame - rangeBytes/2 - len(d.out.out)) / len(Item{}.ID)
+	own, err := d.set.Items(ctx, r, room+1)
+	if err != nil {
+		return false, fmt.Errorf("look at the set: %w", err)
+	}
+	if len(own) <= room {
+		d.out.ids(r.To, own)
+		return false, nil
+	}
+	to := Between(own[room-1], own[room])
+	d.out.ids(to, own[:room])
+	_, err = d.rest(ctx, to)
+	return true, err
+}
+
+// split writes a range whose sum is own as several smaller ones, or lists its ids if they are few.
+func (d *dialogue) split(ctx context.Context, r Range, own Sum) error {
+	if own.Count > walkBelow {
+		cuts, err := d.set.Cut(ctx, r, parts)
+		if err != nil {
+			return fmt.Errorf("look at the set: %w", err)
+		}
+		if len(cuts) > 0 {
+			return d.pieces(ctx, r, cuts)
+		}
+	}
+	// What has come meanwhile is among them too.
+	items, err := d.set.Items(ctx, r, 2*walkBelow)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look at the set: %w", err)
+	case len(items) < listBelow:
+		d.out.ids(r.To, items)
+		return nil
+	case len(items) == 2*walkBelow: // and more
+		return d.pieces(ctx, r, []Item{Between(items[walkBelow-1], items[walkBelow])})
+	}
+	for n, from := 1, 0; n <= parts; n++ {
+		at, to := n*len(items)/parts, r.To
+		if n < parts {
+			to = Between(items[at-1], items[at])
+		}
+		var s Sum
+		for i := range items[from:at] {
+			s.Add(&items[from:at][i].ID)
+		}
+		d.mark(to, s)
+		from = at
+	}
+	return nil
+}
+
+func (d *dialogue) mark(to Item, s Sum) {
+	d.out.fingerprint(to, s)
+	d.marks++
+}
+
+// pieces writes the fingerprints of what lies between cuts.
+func (d *dialogue) pieces(ctx context.Context, r Range, cuts []Item) error {
+	from := r.From
+	for _, to := range append(cuts, r.To) {
+		s, err := d.set.Sum(ctx, Range{from, to})
+		if err != nil {
+			return fmt.Errorf("look at the set: %w", err)
+		}
+		d.mark(to, s)
+		from = to
+	}
+	return nil
+}

@@ -1,0 +1,349 @@
+package reconcile_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip77/negentropy"
+	"github.com/nbd-wtf/go-nostr/nip77/negentropy/storage/vector"
+
+	"tendril.dev/lib/reconcile"
+)
+
+// random makes n items, at most crowd of them in one second on average.
+func random(rnd *rand.Rand, n, crowd int) []reconcile.Item {
+	items := make([]reconcile.Item, n)
+	for i := range items {
+		items[i].CreatedAt = nostr.Timestamp(1_700_000_000 + rnd.IntN(n/crowd+1))
+		for at := 0; at < 32; at += 8 {
+			binary.LittleEndian.PutUint64(items[i].ID[at:], rnd.Uint64())
+		}
+	}
+	return items
+}
+
+// divided is a case: what both sides have, and each alone.
+type divided struct{ both, ours, theirs []reconcile.Item }
+
+func divide(rnd *rand.Rand, both, ours, theirs, crowd int) (d divided) {
+	all := random(rnd, both+ours+theirs, crowd)
+	return divided{all[:both], all[both : both+ours], all[both+ours:]}
+}
+
+func sizes() map[string]divided {
+	cases := map[string]divided{}
+	for n, sizes := range [][4]int{
+		{0, 0, 0, 1}, {1, 0, 0, 1}, {0, 1, 0, 1}, {0, 0, 1, 1}, {0, 100, 0, 3}, {0, 0, 100, 3}, {31, 1, 0, 1}, {32, 0, 1, 40},
+		{10_000, 0, 0, 3}, {10_000, 20, 20, 3}, {6_000, 0, 0, 20_000}, {6_000, 20, 20, 20_000},
+		{0, 2_000, 0, 3}, {0, 0, 2_000, 3}, {0, 1_000, 1_000, 3}, {1_000, 1_000, 1_000, 100},
+	} {
+		cases[fmt.Sprintf("%d_%d_%d_%d", sizes[0], sizes[1], sizes[2], sizes[3])] =
+			divide(rand.New(rand.NewPCG(7, uint64(n))), sizes[0], sizes[1], sizes[2], sizes[3])
+	}
+	return cases
+}
+
+func packed(parts ...[]reconcile.Item) reconcile.Packed {
+	return reconcile.Pack(slices.Concat(parts...))
+}
+
+// goNostr is the other side.
+func goNostr(frame int, items reconcile.Packed) *negentropy.Negentropy {
+	v := vector.New()
+	for _, i := range items {
+		v.Insert(i.CreatedAt, hex.EncodeToString(i.ID[:]))
+	}
+	v.Seal()
+	return negentropy.New(v, frame)
+}
+
+func ids(items []reconcile.Item) []string {
+	var out []string
+	for _, i := range items {
+		out = append(out, hex.EncodeToString(i.ID[:]))
+	}
+	slices.Sort(out)
+	return out
+}
+
+// tried are limits of our side.
+func tried() map[string]reconcile.Limits {
+	return map[string]reconcile.Limits{
+		"default": reconcile.DefaultLimits, "small frames": {Frame: reconcile.LeastFrame, Ranges: 100, Marks: 64},
+		"few ranges": {Frame: reconcile.DefaultFrame, Ranges: 20, Marks: 16}, "for 512 KiB": reconcile.LimitsFor(512 << 10),
+	}
+}
+
+const mostRounds = 5_000
+
+// TestRespond lets go-nostr ask. It must learn exactly what it lacks and what we lack.
+func TestRespond(t *testing.T) {
+	t.Parallel()
+	for name, c := range sizes() {
+		for limited, limits := range tried() {
+			t.Run(name+"/"+limited, func(t *testing.T) {
+				t.Parallel()
+				ours := packed(c.both, c.ours)
+				asking := goNostr(1<<20, packed(c.both, c.theirs))
+				var needs, haves []string
+				var hearing sync.WaitGroup
+				hearing.Go(func() {
+					for id := range asking.HaveNots {
+						needs = append(needs, id)
+					}
+				})
+				hearing.Go(func() {
+					for id := range asking.Haves {
+						haves = append(haves, id)
+					}
+				})
+				message := asking.Start()
+				for rounds := 0; message != ""; rounds++ {
+					if rounds == mostRounds {
+						t.Fatal("no end")
+					}
+					frame, err := hex.DecodeString(message)
+					if err != nil {
+						t.Fatal(err)
+					}
+					answer, err := reconcile.Respond(t.Context(), ours, frame, limits)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if len(answer) > limits.Frame {
+						t.Fatalf("an answer of %d bytes", len(answer))
+					}
+					if message, err = asking.Reconcile(hex.EncodeToString(answer)); err != nil {
+						t.Fatal(err)
+					}
+				}
+				hearing.Wait()
+				same(t, "needs", needs, ids(c.ours))
+				same(t, "has", haves, ids(c.theirs))
+			})
+		}
+	}
+}
+
+// TestContinue asks go-nostr.
+func TestContinue(t *testing.T) {
+	t.Parallel()
+	for name, c := range sizes() {
+		for limited, limits := range tried() {
+			t.Run(name+"/"+limited, func(t *testing.T) {
+				t.Parallel()
+				ours, answering := packed(c.both, c.ours), goNostr(60_000, packed(c.both, c.theirs))
+				got, err := ask(t.Context(), ours, limits, func(message []byte) ([]byte, error) {
+					answer, err := answering.Reconcile(hex.EncodeToString(message))
+					if err != nil {
+						return nil, err
+					}
+					return hex.DecodeString(answer)
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				same(t, "lacks", lacking(got, ours), ids(c.theirs))
+			})
+		}
+	}
+}
+
+// ask runs a session of the asking side to its end, and returns what it was told.
+func ask(ctx context.Context, set reconcile.Set, limits reconcile.Limits, other func([]byte) ([]byte, error)) (told [][32]byte, err error) {
+	message, err := reconcile.Start(ctx, set, limits)
+	for rounds := 0; err == nil && message != nil; rounds++ {
+		if rounds == mostRounds {
+			return nil, errors.New("no end")
+		}
+		if len(message) > limits.Frame {
+			return nil, fmt.Errorf("a message of %d bytes", len(message))
+		}
+		var answer []byte
+		if answer, err = other(message); err != nil {
+			return nil, err
+		}
+		message, err = reconcile.Continue(ctx, set, answer, limits, func(id [32]byte) error { told = append(told, id); return nil })
+	}
+	return told, err
+}
+
+func lacking(told [][32]byte, ours reconcile.Packed) (lacks []string) {
+	have := map[[32]byte]bool{}
+	for _, i := range ours {
+		have[i.ID] = true
+	}
+	for _, id := range told {
+		if !have[id] {
+			lacks = append(lacks, hex.EncodeToString(id[:]))
+		}
+	}
+	return lacks
+}
+
+func same(t *testing.T, what string, got, want []string) {
+	t.Helper()
+	slices.Sort(got)
+	if got = slices.Compact(got); !slices.Equal(got, want) {
+		t.Errorf("%s %d ids, want %d: %.3q… %.3q…", what, len(got), len(want), got, want)
+	}
+}
+
+// shifting is a set that becomes another one with every call.
+type shifting struct {
+	reconcile.Set
+	change func() reconcile.Set
+}
+
+func (s *shifting) Sum(ctx context.Context, r reconcile.Range) (reconcile.Sum, error) {
+	s.Set = s.change()
+	return s.Set.Sum(ctx, r)
+}
+
+func (s *shifting) Items(ctx context.Context, r reconcile.Range, most int) ([]reconcile.Item, error) {
+	s.Set = s.change()
+	return s.Set.Items(ctx, r, most)
+}
+
+func (s *shifting) Cut(ctx context.Context, r reconcile.Range, parts int) ([]reconcile.Item, error) {
+	s.Set = s.change()
+	return s.Set.Cut(ctx, r, parts)
+}
+
+// TestSetsThatChange lets events come and go on both sides between any two looks at the sets. What
+// stays must be told as if nothing else had happened.
+func TestSetsThatChange(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(10) {
+		rnd := rand.New(rand.NewPCG(seed, 9))
+		c := divide(rnd, rnd.IntN(8_000), rnd.IntN(200), rnd.IntN(200), 1+rnd.IntN(50))
+		restless := random(rnd, 40, 2)
+		moving := func(steady reconcile.Packed) reconcile.Set {
+			return &shifting{change: func() reconcile.Set {
+				var some []reconcile.Item
+				for _, i := range restless {
+					if rnd.IntN(2) == 0 {
+						some = append(some, i)
+					}
+				}
+				return reconcile.Union{steady, reconcile.Pack(some)}
+			}}
+		}
+		ours := packed(c.both, c.ours)
+		answering := moving(packed(c.both, c.theirs))
+		limits := reconcile.Limits{Frame: reconcile.LeastFrame + rnd.IntN(20_000), Ranges: 1 + rnd.IntN(200), Marks: 16 + rnd.IntN(100)}
+		told, err := ask(t.Context(), moving(ours), limits, func(message []byte) ([]byte, error) {
+			return reconcile.Respond(t.Context(), answering, message, limits)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		extra := ids(restless)
+		lacks := slices.DeleteFunc(lacking(told, ours), func(id string) bool { _, found := slices.BinarySearch(extra, id); return found })
+		same(t, fmt.Sprintf("seed %d: lacks", seed), lacks, ids(c.theirs))
+	}
+}
+
+// TestHostileMessages are refused, or answered without more work than they are worth.
+func TestHostileMessages(t *testing.T) {
+	t.Parallel()
+	set := packed(random(rand.New(rand.NewPCG(1, 1)), 1000, 3))
+	infinite := []byte{0, 0}
+	for name, c := range map[string]struct {
+		message []byte
+		answer  []byte // nil: refused
+	}{
+		"nothing":              {nil, nil},
+		"a later version":      {[]byte{0x62, 1, 2, 3}, []byte{0x61}},
+		"an earlier version":   {[]byte{0x60}, []byte{0x61}},
+		"no version":           {[]byte{0x71}, nil},
+		"no range":             {[]byte{0x61}, []byte{0x61}},
+		"skip":                 {slices.Concat([]byte{0x61}, infinite, []byte{0}), []byte{0x61}},
+		"cut off bound":        {[]byte{0x61, 0x80}, nil},
+		"cut off mode":         {slices.Concat([]byte{0x61}, infinite), nil},
+		"unknown mode":         {slices.Concat([]byte{0x61}, infinite, []byte{3}), nil},
+		"cut off fingerprint":  {slices.Concat([]byte{0x61}, infinite, []byte{1, 1, 2, 3}), nil},
+		"long id of a bound":   {slices.Concat([]byte{0x61, 1, 33}, make([]byte, 40)), nil},
+		"endless number":       {slices.Concat([]byte{0x61}, bytes.Repeat([]byte{0xff}, 1000)), nil},
+		"number beyond 64 bit": {slices.Concat([]byte{0x61}, bytes.Repeat([]byte{0x83}, 9), []byte{0x7f, 0, 0}), nil},
+		"ids that are not there": {slices.Concat([]byte{0x61}, infinite, []byte{2},
+			[]byte{0x81, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f}), nil},
+		"descending bounds":    {[]byte{0x61, 10, 1, 9, 0, 1, 1, 8, 0}, nil},
+		"ranges after the end": {slices.Concat([]byte{0x61}, infinite, []byte{0, 5, 0, 0}), nil},
+		"times that overflow":  {slices.Concat([]byte{0x61, 0xff}, bytes.Repeat([]byte{0xff}, 7), []byte{0x7f, 0, 0}, bytes.Repeat([]byte{0xff}, 8), []byte{0x7f, 0, 0}), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			got, err := reconcile.Respond(t.Context(), set, c.message, reconcile.DefaultLimits)
+			if c.answer == nil && !errors.Is(err, reconcile.ErrMessage) || c.answer != nil && (err != nil || !bytes.Equal(got, c.answer)) {
+				t.Errorf("%x, %v; want %x", got, err, c.answer)
+			}
+		})
+	}
+	t.Run("a million fingerprints", func(t *testing.T) {
+		t.Parallel()
+		counting := &counting{Set: set}
+		message := []byte{0x61}
+		for range 100_000 {
+			message = append(append(message, 2, 0, 1), make([]byte, 16)...)
+		}
+		answer, err := reconcile.Respond(t.Context(), counting, message, reconcile.DefaultLimits)
+		if err != nil || len(answer) > reconcile.DefaultFrame || counting.sums > 1100 {
+			t.Errorf("%d bytes, %d sums, %v", len(answer), counting.sums, err)
+		}
+	})
+}
+
+type counting struct {
+	reconcile.Set
+	sums int
+}
+
+func (c *counting) Sum(ctx context.Context, r reconcile.Range) (reconcile.Sum, error) {
+	c.sums++
+	return c.Set.Sum(ctx, r)
+}
+
+// FuzzRespond gives strangers' messages to both sides: no panic, a bounded answer, and one that the
+// other side can read.
+func FuzzRespond(f *testing.F) {
+	items := random(rand.New(rand.NewPCG(3, 1)), 500, 5)
+	for i := range items {
+		items[i].CreatedAt -= 1_700_000_000
+	}
+	set := reconcile.Pack(items)
+	if first, err := reconcile.Start(context.Background(), set[:300], reconcile.DefaultLimits); err != nil {
+		f.Fatal(err)
+	} else {
+		f.Add(first)
+	}
+	f.Add([]byte{0x61, 0, 0, 2, 0})
+	f.Add(append([]byte{0x61, 50, 1, 0x7f, 1}, make([]byte, 16)...))
+	limits := reconcile.Limits{Frame: reconcile.LeastFrame, Ranges: 50, Marks: 64}
+	f.Fuzz(func(t *testing.T, message []byte) {
+		answer, err := reconcile.Respond(t.Context(), set, message, limits)
+		if err == nil {
+			if len(answer) > limits.Frame {
+				t.Errorf("an answer of %d bytes", len(answer))
+			}
+			if _, err := reconcile.Continue(t.Context(), set, answer, limits, func([32]byte) error { return nil }); err != nil {
+				t.Errorf("the answer cannot be read: %v", err)
+			}
+		} else if !errors.Is(err, reconcile.ErrMessage) {
+			t.Error(err)
+		}
+		next, err := reconcile.Continue(t.Context(), set, message, limits, func([32]byte) error { return nil })
+		if err == nil && len(next) > limits.Frame {
+			t.Errorf("a message of %d bytes", len(next))
+		}
+	})
+}
