@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
+
+	"tendril.dev/lib/reconcile"
 )
 
 // change is what one Apply does. Nothing is written before all of it is known: an event that comes and goes within one change leaves no trace.
@@ -22,6 +24,7 @@ type change struct {
 	arena   []byte // holds packed events
 	// going and coming are what is written: what goes comes first, for the same event may go and come again.
 	going, coming entries
+	came, went    []move // what this means for the kept sums
 }
 
 // addition is an event that is stored.
@@ -137,8 +140,35 @@ func (c *change) commit(seq uint64) error {
 			stored = append(stored, a.Record)
 		}
 	}
+	c.addUp()
 	c.db.publish(seq, c.count, stored)
 	return nil
+}
+
+// addUp brings the kept sums up to date.
+func (c *change) addUp() {
+	came, went := c.came[:0], c.went[:0]
+	for i := range c.added {
+		if a := &c.added[i]; !a.gone {
+			came = a.move(came)
+		}
+	}
+	for i := range c.removed {
+		went = c.removed[i].move(went)
+	}
+	c.came, c.went = came, went
+	if len(came)+len(went) > 0 {
+		c.db.sums.Load().apply(c.db.pebble, came, went)
+	}
+}
+
+// move appends where an event stands for reconciliation, if it has a place there.
+func (a *addition) move(to []move) []move {
+	i := reconcile.Item{CreatedAt: a.Event.CreatedAt, ID: a.eid}
+	if !reconcile.Everything.Holds(i) {
+		return to
+	}
+	return append(to, move{uint16(a.Event.Kind), i})
 }
 
 func (c *change) write(b *pebble.Batch, seq uint64) error {

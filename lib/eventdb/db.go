@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -46,6 +47,7 @@ type DB struct {
 	forgotten   string     // see WithForgottenLog
 	mu          sync.Mutex // one writer: Apply, Advance, reset
 	sieve       *sieve     // guarded by mu
+	sums        atomic.Pointer[sums]
 	change      change     // what Apply is about; guarded by mu
 	stateMu     sync.Mutex // guards what follows
 	seq         uint64
@@ -152,7 +154,7 @@ func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
 		db.count, err = readUint(p, metaCount)
 	}
 	if err == nil {
-		db.sieve, err = readSieve(p, int(db.count))
+		err = db.readMemory(p)
 	}
 	if err != nil {
 		_ = p.Close() // what it complains of is no news
@@ -160,6 +162,20 @@ func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
 	}
 	db.pebble = p
 	return nil
+}
+
+// readMemory reads what is kept in memory besides.
+func (db *DB) readMemory(p *pebble.DB) error {
+	var reading sync.WaitGroup
+	var badSieve, badSums error
+	reading.Go(func() { db.sieve, badSieve = readSieve(p, int(db.count)) })
+	reading.Go(func() {
+		var s *sums
+		s, badSums = readSums(p)
+		db.sums.Store(s)
+	})
+	reading.Wait()
+	return errors.Join(badSieve, badSums)
 }
 
 // Close writes out what is in memory and closes the index. If it cannot be written out the index is closed without it, and reads it from the log
@@ -311,6 +327,7 @@ func (db *DB) reset(log string) error {
 		return fmt.Errorf("reset index: %w", err)
 	}
 	db.sieve = newSieve(0)
+	db.sums.Store(newSums())
 	db.publish(0, 0, nil)
 	return nil
 }

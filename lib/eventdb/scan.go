@@ -336,27 +336,35 @@ func (s *scanner) seek(u *union, place []byte) error {
 
 // gather answers a filter with very many values: range by range with one iterator, keeping the best matches so far. With a limit it keeps
 // no more than that many, and leaves a range where it gets worse than all of them.
-func (s *scanner) gather(fn func(match) (bool, error)) (err error) {
+func (s *scanner) gather(fn func(match) (bool, error)) error {
+	best := &worstFirst{}
+	known := map[[32]byte]bool{}
+	if err := s.eachRange(func(it *pebble.Iterator) error { return s.gatherRange(it, best, known) }); err != nil {
+		return err
+	}
+	found := []match(*best)
+	slices.SortFunc(found, compareMatches)
+	return s.emit(found, fn)
+}
+
+// eachRange opens the ranges of the first condition one after the other, with one iterator.
+func (s *scanner) eachRange(fn func(it *pebble.Iterator) error) (err error) {
 	ranges := s.plan.conditions[0]
 	it, err := s.open(ranges[0])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
-	best := &worstFirst{}
-	known := map[[32]byte]bool{}
 	for _, prefix := range ranges {
 		if err := s.tick(1); err != nil {
 			return err
 		}
 		it.SetBounds(s.bounds(prefix))
-		if err := s.gatherRange(it, best, known); err != nil {
+		if err := fn(it); err != nil {
 			return err
 		}
 	}
-	found := []match(*best)
-	slices.SortFunc(found, compareMatches)
-	return s.emit(found, fn)
+	return nil
 }
 
 func (s *scanner) gatherRange(it *pebble.Iterator, best *worstFirst, known map[[32]byte]bool) error {
