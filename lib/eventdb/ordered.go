@@ -26,28 +26,36 @@ type Ordered struct {
 	closes []func() error
 }
 
-// Ordered opens what matches a filter of nothing but kinds (at most 64) and times. ok is false for
-// any other; [View.Packed] is for these.
-func (v *View) Ordered(f nostr.Filter) (o *Ordered, ok bool, err error) {
-	p := planOf(f)
-	if p.empty || f.Limit > 0 || f.IDs != nil || f.Authors != nil || len(f.Tags) > 0 || len(f.Kinds) > maxMerged {
-		return nil, false, nil
+// IsOrdered reports whether a filter is of nothing but kinds, at most 64, and times: then
+// [View.Ordered] opens it. [View.Packed] is for all others.
+func IsOrdered(f nostr.Filter) bool {
+	return f.IDs == nil && f.Authors == nil && len(f.Tags) == 0 && len(f.Kinds) <= maxMerged &&
+		f.Limit == 0 && !f.LimitZero && f.Search == ""
+}
+
+// Ordered opens what matches a filter for which [IsOrdered].
+func (v *View) Ordered(f nostr.Filter) (*Ordered, error) {
+	if !IsOrdered(f) {
+		return nil, errors.New("query: no sums are kept for such a filter")
 	}
 	if v.err != nil {
-		return nil, true, fmt.Errorf("query: %w", v.err)
+		return nil, fmt.Errorf("query: %w", v.err)
 	}
-	o = &Ordered{}
-	count := &scanner{view: v}
+	o, count := &Ordered{}, &scanner{view: v}
+	p := planOf(f)
+	if p.empty {
+		return o, nil
+	}
 	for _, prefix := range p.conditions[0] {
 		it, err := v.snap.NewIter(&pebble.IterOptions{LowerBound: prefix, UpperBound: successor(prefix)})
 		if err != nil {
-			return nil, true, errors.Join(fmt.Errorf("query: %w", err), o.Close())
+			return nil, errors.Join(fmt.Errorf("query: %w", err), o.Close())
 		}
 		w := walk{it: it, prefix: prefix, tick: count.tick, pass: v.passes}
 		o.orders = append(o.orders, &order{scanner: count, walk: w, sums: v.db.sums.Load(), since: f.Since, until: f.Until})
 		o.closes = append(o.closes, it.Close)
 	}
-	return o, true, nil
+	return o, nil
 }
 
 // passes reports whether an entry is of an event that has expired.

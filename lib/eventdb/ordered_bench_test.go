@@ -48,11 +48,11 @@ func benchReferences(n int) (refs []string) {
 }
 
 func benchSet(b *testing.B, v *eventdb.View, f nostr.Filter) (reconcile.Set, func()) {
-	o, ok, err := v.Ordered(f)
-	if err != nil {
-		b.Fatal(err)
-	}
-	if ok {
+	if eventdb.IsOrdered(f) {
+		o, err := v.Ordered(f)
+		if err != nil {
+			b.Fatal(err)
+		}
 		return o, func() { o.Close(); v.Close() }
 	}
 	p, err := v.Packed(b.Context(), f, 1_000_000)

@@ -68,7 +68,7 @@ func TestOrdered(t *testing.T) {
 	defer db.Close()
 	since, until := nostr.Timestamp(1500), nostr.Timestamp(2500)
 	filters := []nostr.Filter{
-		{}, {Kinds: []int{1621}}, {Kinds: []int{30618, 5}}, {Kinds: []int{4711}}, {Since: &since}, {Kinds: []int{1621, 5}, Until: &until},
+		{}, {Kinds: []int{1621}}, {Kinds: []int{30618, 5}}, {Kinds: []int{4711}}, {Kinds: []int{}}, {Since: &since}, {Kinds: []int{1621, 5}, Until: &until},
 		{Kinds: []int{1621}, Since: &since, Until: &until},
 	}
 	var known []*nostr.Event
@@ -98,9 +98,9 @@ func TestOrdered(t *testing.T) {
 func sameOrdered(t *testing.T, rnd *rand.Rand, v *eventdb.View, f nostr.Filter) {
 	t.Helper()
 	want := matching(t, v, f)
-	o, ok, err := v.Ordered(f)
-	if err != nil || !ok {
-		t.Fatal(ok, err)
+	o, err := v.Ordered(f)
+	if err != nil || !eventdb.IsOrdered(f) {
+		t.Fatal(err)
 	}
 	defer o.Close()
 	place := func() (i reconcile.Item) {
@@ -190,7 +190,7 @@ func TestOrderedPassesOverWhatHasExpired(t *testing.T) {
 	now = 1500
 	v := db.View()
 	defer v.Close()
-	o, _, err := v.Ordered(nostr.Filter{Kinds: []int{1621}})
+	o, err := v.Ordered(nostr.Filter{Kinds: []int{1621}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,8 +219,8 @@ func TestPacked(t *testing.T) {
 	}
 	few := nostr.Filter{Authors: []string{strings.Repeat("1", 64)}, Kinds: []int{1621}}
 	limited := nostr.Filter{Kinds: []int{1621}, Limit: 10}
-	for _, f := range []nostr.Filter{many, few, limited, {LimitZero: true}, {Kinds: []int{}}} {
-		if o, ok, err := v.Ordered(f); o != nil || ok || err != nil {
+	for _, f := range []nostr.Filter{many, few, limited, {LimitZero: true}} {
+		if o, err := v.Ordered(f); o != nil || err == nil || eventdb.IsOrdered(f) {
 			t.Errorf("%+v is kept", f)
 		}
 		want := matching(t, v, f)
@@ -250,7 +250,7 @@ func TestOrderedIsBounded(t *testing.T) {
 	}
 	v := db.View()
 	defer v.Close()
-	narrow, _, err := v.Within(100).Ordered(nostr.Filter{})
+	narrow, err := v.Within(100).Ordered(nostr.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +258,7 @@ func TestOrderedIsBounded(t *testing.T) {
 	if _, err := narrow.Items(t.Context(), reconcile.Everything, 1000); !errors.Is(err, eventdb.ErrTooBroad) {
 		t.Error(err)
 	}
-	wide, _, err := v.Ordered(nostr.Filter{})
+	wide, err := v.Ordered(nostr.Filter{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -218,9 +218,12 @@ func signed(t testing.TB, ev nostr.Event) *nostr.Event {
 
 // client is a WebSocket that says and hears JSON.
 type client struct {
-	t  testing.TB
-	ws *websocket.Conn
+	t      testing.TB
+	ws     *websocket.Conn
+	passed int // bytes of messages, both ways
 }
+
+func (c *client) bytes() int { return c.passed }
 
 func (sys *system) dial(t testing.TB) *client {
 	t.Helper()
@@ -232,14 +235,16 @@ func (sys *system) dial(t testing.TB) *client {
 	}
 	ws.SetReadLimit(-1)
 	t.Cleanup(func() { ws.CloseNow() })
-	return &client{t, ws}
+	return &client{t: t, ws: ws}
 }
 
 func (c *client) say(format string, args ...any) {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := c.ws.Write(ctx, websocket.MessageText, fmt.Appendf(nil, format, args...)); err != nil {
+	data := fmt.Appendf(nil, format, args...)
+	c.passed += len(data)
+	if err := c.ws.Write(ctx, websocket.MessageText, data); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -248,6 +253,7 @@ func (c *client) hear() (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, data, err := c.ws.Read(ctx)
+	c.passed += len(data)
 	return string(data), err
 }
 

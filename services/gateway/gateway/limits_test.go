@@ -29,7 +29,7 @@ func (sys *system) from(t testing.TB, address string) *client {
 	}
 	ws.SetReadLimit(-1)
 	t.Cleanup(func() { ws.CloseNow() })
-	return &client{t, ws}
+	return &client{t: t, ws: ws}
 }
 
 // TestEventsOfAClientOverManyConnections: six connections send no more than one.
@@ -230,7 +230,7 @@ func TestConnectionsOfAnyKind(t *testing.T) {
 			continue
 		}
 		t.Cleanup(func() { ws.CloseNow() })
-		sockets = append(sockets, &client{t, ws})
+		sockets = append(sockets, &client{t: t, ws: ws})
 	}
 	c := sys.connect(t)
 	fmt.Fprint(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")

@@ -312,7 +312,7 @@ func TestTooManyConnections(t *testing.T) {
 		}
 		if step.want == 101 {
 			t.Cleanup(func() { ws.CloseNow() })
-			c := &client{t, ws} // it is counted once it is served, which is after the answer to its handshake
+			c := &client{t: t, ws: ws} // it is counted once it is served, which is after the answer to its handshake
 			c.say(`["REQ","s",{"limit":0}]`)
 			c.want(`["EOSE","s"]`)
 			continue

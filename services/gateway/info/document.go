@@ -53,12 +53,15 @@ type Limitation struct {
 	MaxWaitingLiveBytes    int64 `json:"max_waiting_live_bytes"`
 	MaxFilterSteps         int   `json:"max_filter_steps"`      // looked at in the index for one filter
 	MaxOpenFilterBytes     int64 `json:"max_open_filter_bytes"` // of all open subscriptions of a connection
+	MaxReconciliations     int   `json:"max_reconciliations"`   // sessions of NIP-77 of a connection
+	MaxReconciledEvents    int   `json:"max_reconciled_events"` // of a filter by more than kinds and times
 
 	// Per IP: of an IPv4 address or the /64 of an IPv6 address.
 	MaxHTTPConnectionsPerIP int   `json:"max_http_connections_per_ip"` // of any kind
 	MaxEventsPerMinutePerIP int   `json:"max_events_per_minute_per_ip"`
 	MaxSubscriptionsPerIP   int   `json:"max_subscriptions_per_ip"`
 	MaxOpenFilterBytesPerIP int64 `json:"max_open_filter_bytes_per_ip"`
+	MaxReconciliationsPerIP int   `json:"max_reconciliations_per_ip"`
 	MaxGitRequestsPerIP     int   `json:"max_git_requests_per_ip"` // at once
 	MaxGitPerMinutePerIP    int   `json:"max_git_requests_per_minute_per_ip"`
 	MaxPushBytesPerHour     int   `json:"max_push_bytes_per_hour_per_ip"`
@@ -72,7 +75,7 @@ const software = "https://tendril.dev"
 func New(s config.Settings, owner, icon string) Document {
 	return Document{
 		Name: s.DisplayName(), Description: s.RelayDescription, Icon: icon, PubKey: owner,
-		SupportedNIPs:          []int{1, 9, 11, 34, 40, 45, 70},
+		SupportedNIPs:          []int{1, 9, 11, 34, 40, 45, 70, 77},
 		SupportedGrasps:        []string{"GRASP-01", "GRASP-02"},
 		RepoAcceptanceCriteria: criteria(s),
 		Curation:               curation(s),
@@ -88,6 +91,8 @@ func New(s config.Settings, owner, icon string) Document {
 			MaxConnections: s.MaxConnections, MaxConnectionsPerIP: s.MaxConnectionsPerIP, MaxWaitingLiveMessages: s.SendQueue,
 			MaxWaitingLiveBytes: s.SendQueueBytes,
 			MaxFilterSteps:      s.MaxFilterSteps, MaxOpenFilterBytes: message.KeptMessages * s.MaxMessageBytes,
+			MaxReconciliations: s.MaxReconciliationsPerConnection, MaxReconciliationsPerIP: s.MaxReconciliationsPerIP,
+			MaxReconciledEvents:     s.MaxReconciledEvents,
 			MaxHTTPConnectionsPerIP: s.MaxHTTPConnectionsPerIP, MaxEventsPerMinutePerIP: s.EventsPerMinutePerIP,
 			MaxSubscriptionsPerIP: s.MaxSubscriptionsPerIP, MaxOpenFilterBytesPerIP: s.OpenFilterBytesPerIP,
 			MaxGitRequestsPerIP: s.GitRequestsPerIP, MaxGitPerMinutePerIP: s.GitRequestsPerMinute,

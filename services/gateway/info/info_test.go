@@ -49,7 +49,7 @@ func TestDocument(t *testing.T) {
 	if _, ok := raw["curation"]; ok {
 		t.Error("curation is there, but nothing is curated")
 	}
-	if nips, _ := json.Marshal(raw["supported_nips"]); string(nips) != "[1,9,11,34,40,45,70]" {
+	if nips, _ := json.Marshal(raw["supported_nips"]); string(nips) != "[1,9,11,34,40,45,70,77]" {
 		t.Errorf("supported_nips: %s", nips)
 	}
 	if grasps, _ := json.Marshal(raw["supported_grasps"]); string(grasps) != `["GRASP-01","GRASP-02"]` {
@@ -57,7 +57,7 @@ func TestDocument(t *testing.T) {
 	}
 	for _, limit := range []string{"max_subscriptions", "default_limit", "max_filters", "max_filter_values", "max_events_per_minute",
 		"max_connections", "max_connections_per_ip", "max_event_tags", "max_http_connections_per_ip", "max_events_per_minute_per_ip",
-		"max_subscriptions_per_ip", "max_git_requests_per_ip", "max_git_requests_per_minute_per_ip", "max_push_bytes_per_hour_per_ip", "max_push_bytes",
+		"max_subscriptions_per_ip", "max_reconciliations", "max_reconciliations_per_ip", "max_reconciled_events", "max_git_requests_per_ip", "max_git_requests_per_minute_per_ip", "max_push_bytes_per_hour_per_ip", "max_push_bytes",
 		"max_waiting_live_bytes"} {
 		if n, _ := raw["limitation"].(map[string]any)[limit].(float64); n <= 0 {
 			t.Errorf("limitation %s is %v", limit, n)

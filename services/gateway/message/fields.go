@@ -96,9 +96,26 @@ func parseTags(raw json.RawMessage) (nostr.Tags, *Error) {
 	return tags, nil
 }
 
-// parseFilter reads a filter and settles its limit. A condition that is not known is refused, because to overlook it would answer
-// another question.
+// parseFilter reads a filter and settles its limit.
 func (l Limits) parseFilter(raw json.RawMessage) (nostr.Filter, *Error) {
+	r, refused := l.readFilter(raw)
+	switch {
+	case refused != nil:
+		return nostr.Filter{}, refused
+	case r.limit == 0:
+		r.filter.LimitZero = true
+	case r.limit > 0:
+		r.filter.Limit = int(min(r.limit, int64(l.MaxLimit)))
+	default:
+		// Who names ids means all of them.
+		r.filter.Limit = min(max(l.DefaultLimit, len(r.filter.IDs)), l.MaxLimit)
+	}
+	return r.filter, nil
+}
+
+// readFilter reads a filter. A condition that is not known is refused, because to overlook it would
+// answer another question.
+func (l Limits) readFilter(raw json.RawMessage) (filterReader, *Error) {
 	r := filterReader{limit: -1}
 	seen := map[string]bool{}
 	twice, err := object(raw, func(name string, value json.RawMessage) bool {
@@ -113,24 +130,15 @@ func (l Limits) parseFilter(raw json.RawMessage) (nostr.Filter, *Error) {
 	})
 	switch {
 	case err != nil:
-		return r.filter, refuse("a filter must be a JSON object")
+		return r, refuse("a filter must be a JSON object")
 	case twice != "":
-		return r.filter, refuse("%s stands twice in a filter", clip(twice))
+		return r, refuse("%s stands twice in a filter", clip(twice))
 	case r.refused != nil:
-		return r.filter, r.refused
+		return r, r.refused
 	case r.values > l.Values:
-		return r.filter, refuse("%d values in a filter, at most %d are taken", r.values, l.Values)
+		return r, refuse("%d values in a filter, at most %d are taken", r.values, l.Values)
 	}
-	switch {
-	case r.limit == 0:
-		r.filter.LimitZero = true
-	case r.limit > 0:
-		r.filter.Limit = int(min(r.limit, int64(l.MaxLimit)))
-	default:
-		// Who names ids means all of them.
-		r.filter.Limit = min(max(l.DefaultLimit, len(r.filter.IDs)), l.MaxLimit)
-	}
-	return r.filter, nil
+	return r, nil
 }
 
 type filterReader struct {

@@ -1,5 +1,6 @@
-// Package message is what clients say to the relay and what it answers (NIP-01; NIP-45 for COUNT). What comes in was written by a
-// stranger: it is parsed strictly, within limits, and refused in one sentence that says why.
+// Package message is what clients say to the relay and what it answers (NIP-01; NIP-45 for COUNT;
+// NIP-77 for NEG-OPEN, NEG-MSG and NEG-CLOSE). What comes in was written by a stranger: it is parsed
+// strictly, within limits, and refused in one sentence that says why.
 package message
 
 import (
@@ -27,7 +28,8 @@ type Limits struct {
 	MaxLimit     int // larger limits are lowered to it
 }
 
-// Message is what a client says: an [Event], a [Request], a [Count] or a [Close].
+// Message is what a client says: an [Event], a [Request], a [Count], a [Close], a [NegOpen], a
+// [NegMsg] or a [NegClose].
 type Message interface{ isMessage() }
 
 // Event offers an event. Its fields have the right form; its id and signature have not been checked.
@@ -58,18 +60,22 @@ func (Close) isMessage()   {}
 type Error struct {
 	EventID      string // the event that was refused, if its id could be read
 	Subscription string // the subscription that was refused, if its id could be read
+	Session      string // the session of reconciliation that was refused, if its id could be read
 	Text         string // with NIP-01's prefix
 }
 
 func (e *Error) Error() string { return e.Text }
 
-// Answer is the message that tells the client: OK for an event, CLOSED for a subscription, otherwise NOTICE.
+// Answer is the message that tells the client: OK for an event, CLOSED for a subscription, NEG-ERR
+// for a session of reconciliation, otherwise NOTICE.
 func (e *Error) Answer() []byte {
 	switch {
 	case e.EventID != "":
 		return OK(e.EventID, false, e.Text)
 	case e.Subscription != "":
 		return Closed(e.Subscription, e.Text)
+	case e.Session != "":
+		return NegErr(e.Session, e.Text)
 	}
 	return Notice(e.Text)
 }
@@ -120,8 +126,14 @@ func (l Limits) parse(data []byte) (Message, *Error) {
 			return nil, refused
 		}
 		return Close{id}, nil
+	case "NEG-OPEN":
+		return l.parseNegOpen(parts[1:])
+	case "NEG-MSG":
+		return parseNegMsg(parts[1:])
+	case "NEG-CLOSE":
+		return parseNegClose(parts[1:])
 	}
-	return nil, refuse("unknown type of message %s; known are EVENT, REQ, CLOSE and COUNT", clip(verb))
+	return nil, refuse("unknown type of message %s; known are EVENT, REQ, CLOSE, COUNT, NEG-OPEN, NEG-MSG and NEG-CLOSE", clip(verb))
 }
 
 func (l Limits) parseRequest(verb string, parts []json.RawMessage, size int) (Message, *Error) {

@@ -42,7 +42,10 @@ type connection struct {
 
 	mu            sync.Mutex // guards what follows
 	subscriptions map[string]*subscription
-	kept          int // bytes of the requests of all subscriptions
+	// reconciliations are the sessions of NIP-77, whose ids are another matter than those of
+	// subscriptions.
+	reconciliations map[string]*reconciliation
+	kept            int // bytes of the filters of all subscriptions and sessions
 
 	rate     *rate.Limiter
 	late     *time.Timer   // closes the connection if a message takes too long
@@ -66,12 +69,12 @@ func newConnection(r *Relay, ws *websocket.Conn, client string, leave func()) *c
 	c := &connection{
 		relay: r, ws: ws, client: client, leave: leave,
 		queue:         make(chan delivery, r.Limits.SendQueue),
-		subscriptions: map[string]*subscription{},
-		rate:          rate.NewLimiter(rate.Limit(float64(r.Limits.EventsPerMinute)/60), r.Limits.EventsPerMinute),
-		inFlight:      make(chan struct{}, eventsInFlight),
-		scans:         make(chan struct{}, scansAtOnce),
-		counts:        make(chan struct{}, countsInFlight),
-		counting:      make(chan struct{}, 1),
+		subscriptions: map[string]*subscription{}, reconciliations: map[string]*reconciliation{},
+		rate:     rate.NewLimiter(rate.Limit(float64(r.Limits.EventsPerMinute)/60), r.Limits.EventsPerMinute),
+		inFlight: make(chan struct{}, eventsInFlight),
+		scans:    make(chan struct{}, scansAtOnce),
+		counts:   make(chan struct{}, countsInFlight),
+		counting: make(chan struct{}, 1),
 	}
 	c.heard.Store(time.Now().UnixNano())
 	c.ctx, c.end = context.WithCancel(context.Background())
@@ -179,8 +182,15 @@ func (c *connection) read() (kind websocket.MessageType, data []byte, room func(
 // kept any more.
 func (c *connection) handle(data []byte, room func()) {
 	m, err := c.parse(data)
-	if m, ok := m.(message.Event); ok {
+	switch m := m.(type) {
+	case message.Event:
 		c.offer(m.Event, int64(len(data)), room)
+		return
+	case message.NegOpen:
+		c.negOpen(m, room)
+		return
+	case message.NegMsg:
+		c.negMsg(m, room)
 		return
 	}
 	defer room()
@@ -190,6 +200,7 @@ func (c *connection) handle(data []byte, room func()) {
 			if refused.Subscription != "" {
 				c.unsubscribe(refused.Subscription) // CLOSED says that there is none of that id, so there is none
 			}
+			c.negClose(refused.Session) // so does NEG-ERR
 			c.say(refused.Answer())
 		}
 		return
@@ -201,6 +212,8 @@ func (c *connection) handle(data []byte, room func()) {
 		c.count(m)
 	case message.Close:
 		c.unsubscribe(m.ID)
+	case message.NegClose:
+		c.negClose(m.ID)
 	}
 }
 

@@ -17,9 +17,11 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/reconcile"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
 	"tendril.dev/services/gateway/pace"
+	"tendril.dev/services/gateway/sessions"
 	"tendril.dev/services/gateway/share"
 	"tendril.dev/services/gateway/turns"
 )
@@ -72,7 +74,7 @@ const (
 	mostCounted = 100_000
 )
 
-// countsAtOnce is how many counts of all connections are made at once; the others wait. It bounds the memory that they take, and more of them than
+// countsAtOnce is how many counts of all connections are made at once, and how many sets gathered; the others wait. It bounds the memory that they take, and more of them than
 // processors would not be done earlier.
 func countsAtOnce() int { return runtime.GOMAXPROCS(0) }
 
@@ -81,11 +83,13 @@ type timing struct {
 	write time.Duration // for one message to be taken by the network
 	scan  time.Duration // for all stored events of one subscription
 	count time.Duration
-	ping  time.Duration // between two pings, and for an answer to one
+	// reconcile is for the answer to one message of NIP-77.
+	reconcile time.Duration
+	ping      time.Duration // between two pings, and for an answer to one
 }
 
 func defaultTiming() timing {
-	return timing{write: 20 * time.Second, scan: 5 * time.Minute, count: 15 * time.Second, ping: 30 * time.Second}
+	return timing{write: 20 * time.Second, scan: 5 * time.Minute, count: 15 * time.Second, reconcile: 15 * time.Second, ping: 30 * time.Second}
 }
 
 // Relay serves connections.
@@ -99,6 +103,9 @@ type Relay struct {
 	subscriptions *share.Pool
 	filters       *share.Pool  // bytes of open subscriptions
 	counting      *turns.Turns // counts that are being made
+	gathering     *turns.Turns // sets of events that are being gathered for NIP-77
+	sessions      *sessions.Table
+	frames        reconcile.Limits
 	waiting       live.Waiting // in all queues
 
 	mu          sync.Mutex
@@ -121,7 +128,13 @@ func New(o Options) *Relay {
 		subscriptions: share.NewPool(math.MaxInt64, int64(o.Limits.MaxSubscriptionsPerIP)),
 		filters:       share.NewPool(o.Limits.OpenFilterBytes, o.Limits.OpenFilterBytesPerIP),
 		counting:      turns.New(countsAtOnce()),
-		connections:   map[*connection]struct{}{},
+		gathering:     turns.New(countsAtOnce()),
+		sessions: sessions.New(sessions.Limits{
+			Sessions: o.Limits.MaxReconciliations, PerClient: o.Limits.MaxReconciliationsPerIP,
+			Bytes: o.Limits.ReconciliationBytes, Idle: o.Limits.ReconciliationIdle,
+		}),
+		frames:      reconcile.LimitsFor(o.Limits.MaxMessageBytes),
+		connections: map[*connection]struct{}{},
 	}
 }
 

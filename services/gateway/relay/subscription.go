@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -58,25 +60,36 @@ func (c *connection) keep(s *subscription) (refusal string) {
 	if len(c.subscriptions) >= limits.MaxSubscriptions {
 		return fmt.Sprintf("error: no more subscriptions are allowed on one connection than are open: %d", len(c.subscriptions))
 	}
-	if int64(c.kept+s.size) > message.KeptMessages*limits.MaxMessageBytes {
-		return fmt.Sprintf("error: the filters of all open subscriptions take more than %d bytes", message.KeptMessages*limits.MaxMessageBytes)
-	}
 	one, err := c.relay.subscriptions.Take(c.client, 1)
 	if err != nil {
 		return fmt.Sprintf("rate-limited: at most %d subscriptions from one address; close some", limits.MaxSubscriptionsPerIP)
 	}
-	bytes, err := c.relay.filters.Take(c.client, int64(s.size))
-	if err != nil {
+	bytes, refusal := c.keepFilter(s.size)
+	if refusal != "" {
 		one()
-		if errors.Is(err, share.ErrTooMuch) {
-			return fmt.Sprintf("rate-limited: the filters of open subscriptions from your address take more than %d bytes; close some", limits.OpenFilterBytesPerIP)
-		}
-		return "rate-limited: the open subscriptions of all clients take as much as this relay keeps; try again later"
+		return refusal
 	}
 	s.back = func() { one(); bytes() }
 	c.subscriptions[s.id] = s
 	c.kept += s.size
 	return ""
+}
+
+// keepFilter makes room for the filters of a subscription or session of so many bytes, or says why
+// there is none. The caller holds the lock.
+func (c *connection) keepFilter(size int) (back func(), refusal string) {
+	limits := c.relay.Limits
+	if most := message.KeptMessages * limits.MaxMessageBytes; int64(c.kept+size) > most {
+		return nil, fmt.Sprintf("error: the filters of all open subscriptions take more than %d bytes", most)
+	}
+	back, err := c.relay.filters.Take(c.client, int64(size))
+	switch {
+	case errors.Is(err, share.ErrTooMuch):
+		return nil, fmt.Sprintf("rate-limited: the filters of open subscriptions from your address take more than %d bytes; close some", limits.OpenFilterBytesPerIP)
+	case err != nil:
+		return nil, "rate-limited: the open subscriptions of all clients take as much as this relay keeps; try again later"
+	}
+	return back, ""
 }
 
 // unsubscribe ends the subscription with this id, if there is one.
@@ -111,9 +124,13 @@ func (c *connection) closeAll() {
 	for _, s := range c.subscriptions {
 		all = append(all, s)
 	}
+	reconciliations := slices.Collect(maps.Values(c.reconciliations))
 	c.mu.Unlock()
 	for _, s := range all {
 		c.drop(s)
+	}
+	for _, s := range reconciliations {
+		s.drop()
 	}
 }
 

@@ -1,0 +1,352 @@
+package gateway
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip77"
+	"github.com/nbd-wtf/go-nostr/nip77/negentropy"
+	"github.com/nbd-wtf/go-nostr/nip77/negentropy/storage/vector"
+)
+
+// asking is go-nostr's side of a session.
+type asking struct {
+	*negentropy.Negentropy
+	hearing      sync.WaitGroup
+	needs, haves []string
+}
+
+func asks(events []*nostr.Event) *asking {
+	v := vector.New()
+	for _, ev := range events {
+		v.Insert(ev.CreatedAt, ev.ID)
+	}
+	v.Seal()
+	a := &asking{Negentropy: negentropy.New(v, 1<<20)}
+	a.hearing.Go(func() {
+		for id := range a.HaveNots {
+			a.needs = append(a.needs, id)
+		}
+	})
+	a.hearing.Go(func() {
+		for id := range a.Haves {
+			a.haves = append(a.haves, id)
+		}
+	})
+	return a
+}
+
+// reconcile runs a whole session, and returns what the client lacks and what the relay lacks.
+func (c *client) reconcile(id string, f nostr.Filter, events []*nostr.Event) (needs, haves []string) {
+	c.t.Helper()
+	a := asks(events)
+	open, err := nip77.OpenEnvelope{SubscriptionID: id, Filter: f, Message: a.Start()}.MarshalJSON()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.say("%s", open)
+	for {
+		got := c.want(`["NEG-MSG",`)
+		env, ok := nip77.ParseNegMessage(got).(*nip77.MessageEnvelope)
+		if !ok || env.SubscriptionID != id || len(got) > 128<<10 {
+			c.t.Fatalf("heard %.200s, %d bytes", got, len(got))
+		}
+		next, err := a.Reconcile(env.Message)
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		if next == "" {
+			c.say(`["NEG-CLOSE",%q]`, id)
+			a.hearing.Wait()
+			slices.Sort(a.needs)
+			slices.Sort(a.haves)
+			return slices.Compact(a.needs), slices.Compact(a.haves)
+		}
+		c.say(`["NEG-MSG",%q,%q]`, id, next)
+	}
+}
+
+// TestReconcile lets go-nostr's negentropy find the differences, with the filters of every layer of
+// sync, and sets that have nothing, little and much in common.
+func TestReconcile(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	const repo = "30617:aa:thing"
+	root := strings.Repeat("7", 64)
+	var all []*nostr.Event
+	for n := range 10_000 {
+		switch n % 5 {
+		case 0:
+			all = append(all, fake(n, 30617, nostr.Tag{"d", fmt.Sprint(n)}))
+		case 1:
+			all = append(all, fake(n, 30618, nostr.Tag{"d", fmt.Sprint(n)}))
+		case 2:
+			all = append(all, fake(n, 1621, nostr.Tag{"a", repo}))
+		case 3:
+			all = append(all, fake(n, 1111, nostr.Tag{"E", root}, nostr.Tag{"A", "other"}))
+		case 4:
+			all = append(all, fake(n/50, 7, nostr.Tag{"e", root}, nostr.Tag{"q", fmt.Sprint(n)})) // crowded seconds
+		}
+	}
+	stored, ours := all[100:], all[:9_900] // the relay lacks the first hundred, the client the last
+	sys.store(t, stored...)
+	since, until := nostr.Timestamp(1_700_002_000), nostr.Timestamp(1_700_009_950)
+	references := []string{repo, "other"}
+	for n := range 98 {
+		references = append(references, fmt.Sprint("30617:bb:", n))
+	}
+	for name, f := range map[string]nostr.Filter{
+		"everything":        {},
+		"layer 1":           {Kinds: []int{30617, 30618, 10317}},
+		"layer 2, a":        {Tags: nostr.TagMap{"a": references}},
+		"layer 2, A":        {Tags: nostr.TagMap{"A": references}},
+		"layer 2, states":   {Kinds: []int{30618}, Tags: nostr.TagMap{"d": {"1", "6", "9996", "5001"}}, Authors: []string{strings.Repeat("a", 64)}},
+		"layer 3, e":        {Tags: nostr.TagMap{"e": {root}}},
+		"layer 3, E":        {Tags: nostr.TagMap{"E": {root}}, Since: &since, Until: &until},
+		"layer 3, q":        {Tags: nostr.TagMap{"q": {"4", "9", "9999"}}},
+		"a time":            {Since: &since, Until: &until},
+		"kinds of a time":   {Kinds: []int{1621, 7}, Until: &until},
+		"ids":               {IDs: []string{all[0].ID, all[5000].ID, all[9999].ID}},
+		"the newest":        {Limit: 30},
+		"nothing":           {Kinds: []int{4711}},
+		"nothing, by limit": {Kinds: []int{1621}, LimitZero: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := sys.dial(t)
+			check := func(relay, mine []*nostr.Event) {
+				t.Helper()
+				// The naive answer, as REQ would have it.
+				relay, mine = matching(f, relay), matching(f, mine)
+				needs, haves := c.reconcile("s", f, mine)
+				if want := without(relay, mine); !slices.Equal(needs, want) {
+					t.Errorf("needs %d, want %d", len(needs), len(want))
+				}
+				if want := without(mine, relay); !slices.Equal(haves, want) {
+					t.Errorf("has %d, want %d", len(haves), len(want))
+				}
+			}
+			check(stored, ours)
+			check(stored, stored)
+			check(stored, nil)
+			check(stored, all[5000:5001])
+		})
+	}
+}
+
+// matching gives the events that a REQ would be answered with.
+func matching(f nostr.Filter, events []*nostr.Event) (found []*nostr.Event) {
+	if f.LimitZero {
+		return nil
+	}
+	for _, ev := range events {
+		if f.Matches(ev) {
+			found = append(found, ev)
+		}
+	}
+	if f.Limit > 0 {
+		slices.SortFunc(found, func(a, b *nostr.Event) int {
+			if a.CreatedAt != b.CreatedAt {
+				return int(b.CreatedAt - a.CreatedAt)
+			}
+			return strings.Compare(a.ID, b.ID)
+		})
+		found = found[:min(len(found), f.Limit)]
+	}
+	return found
+}
+
+// without gives the ids of those events that are not among others.
+func without(events, others []*nostr.Event) (ids []string) {
+	known := map[string]bool{}
+	for _, ev := range others {
+		known[ev.ID] = true
+	}
+	for _, ev := range events {
+		if !known[ev.ID] {
+			ids = append(ids, ev.ID)
+		}
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// TestReconcileWhileEventsCome: what is there throughout is found, whatever comes meanwhile.
+func TestReconcileWhileEventsCome(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	var events, later []*nostr.Event
+	for n := range 5_000 {
+		events = append(events, fake(2*n, 1621, nostr.Tag{"a", "x"}))
+	}
+	for n := range 40 {
+		later = append(later, fake(251*n+1, 1621, nostr.Tag{"a", "x"}))
+	}
+	sys.store(t, events...)
+	for _, f := range []nostr.Filter{{}, {Tags: nostr.TagMap{"a": {"x"}}}} {
+		c := sys.dial(t)
+		mine := slices.Concat(events[:100], events[150:])
+		a := asks(mine)
+		open, _ := nip77.OpenEnvelope{SubscriptionID: "s", Filter: f, Message: a.Start()}.MarshalJSON()
+		c.say("%s", open)
+		for next := "more"; next != ""; {
+			if len(later) > 0 {
+				sys.store(t, later[0])
+				later = later[1:]
+			}
+			env := nip77.ParseNegMessage(c.want(`["NEG-MSG",`)).(*nip77.MessageEnvelope)
+			var err error
+			if next, err = a.Reconcile(env.Message); err != nil {
+				t.Fatal(err)
+			}
+			if next != "" {
+				c.say(`["NEG-MSG","s",%q]`, next)
+			}
+		}
+		a.hearing.Wait()
+		for _, id := range without(events[100:150], nil) {
+			if !slices.Contains(a.needs, id) {
+				t.Errorf("%v: %s was not found", f, id)
+			}
+		}
+		if len(a.haves) > 0 {
+			t.Errorf("%v: the relay lacks %d, want 0", f, len(a.haves))
+		}
+	}
+}
+
+// TestReconcileRefusals are told in NIP-77's words, and end the session that they are about.
+func TestReconcileRefusals(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--max-reconciliations-per-connection=3", "--max-reconciliations-per-ip=4", "--max-reconciled-events=1000",
+		"--reconciliation-idle=2s", "--max-filter-steps=50000")
+	var events []*nostr.Event
+	for n := range 1_001 {
+		events = append(events, fake(n, 1621, nostr.Tag{"a", "x"}))
+	}
+	sys.store(t, events...)
+	c := sys.dial(t)
+	const empty = "6100000200" // the list of no ids of everything
+	refused := func(say, want string) {
+		t.Helper()
+		c.say("%s", say)
+		c.want(want)
+	}
+	refused(`["NEG-MSG","s","61"]`, `["NEG-ERR","s","closed: there is no session`)
+	refused(`["NEG-OPEN","s",{},"zz"]`, `["NEG-ERR","s","invalid: a message of NIP-77`)
+	refused(`["NEG-OPEN","s",{"kinds":"x"},"61"]`, `["NEG-ERR","s","invalid: kinds must be`)
+	refused(`["NEG-OPEN","s",{},"61ff"]`, `["NEG-ERR","s","invalid: not a negentropy message`)
+	refused(`["NEG-MSG","s","61"]`, `["NEG-ERR","s","closed: `)
+	refused(`["NEG-OPEN","s",{},"6200"]`, `["NEG-MSG","s","61"]`)
+	refused(`["NEG-OPEN","s",{"#a":["x"]},"`+empty+`"]`, `["NEG-ERR","s","blocked: too many events match, at most 1000 are reconciled`)
+	refused(`["NEG-OPEN","s",{"kinds":[1621]},"`+empty+`"]`, `["NEG-MSG","s","61`)
+	refused(`["NEG-OPEN","t",{},"61"]`, `["NEG-MSG","t","61"]`)
+	refused(`["NEG-OPEN","t",{},"61"]`, `["NEG-MSG","t","61"]`) // in place of the other
+	refused(`["NEG-OPEN","u",{},"61"]`, `["NEG-MSG","u","61"]`)
+	refused(`["NEG-OPEN","v",{},"61"]`, `["NEG-ERR","v","blocked: too many sessions; at most 3 on one connection`)
+	other := sys.dial(t)
+	other.say(`["NEG-OPEN","s",{},"61"]`)
+	other.want(`["NEG-MSG","s","61"]`)
+	other.say(`["NEG-OPEN","t",{},"61"]`)
+	other.want(`["NEG-ERR","t","blocked: too many sessions; at most 4 from one address`)
+	c.say(`["NEG-CLOSE","t"]`)
+	c.say(`["NEG-CLOSE","u"]`)
+	refused(`["NEG-MSG","t","61"]`, `["NEG-ERR","t","closed: there is no session`)
+	other.say(`["NEG-OPEN","t",{},"61"]`)
+	other.want(`["NEG-MSG","t","61"]`)
+	// Subscriptions of the same ids are another matter.
+	c.say(`["REQ","s",{"limit":1}]`)
+	c.want(`["EVENT","s",`)
+	c.want(`["EOSE","s"]`)
+	c.want(`["NEG-ERR","s","closed: nothing was heard for 2s"]`)
+}
+
+// TestReconcileWithASlowReader: who does not read what is answered is cut off, and others go on.
+func TestReconcileWithASlowReader(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	var events []*nostr.Event
+	for n := range 5_000 {
+		events = append(events, fake(n, 1621))
+	}
+	sys.store(t, events...)
+	slow := sys.dial(t)
+	for n := range 32 {
+		slow.say(`["NEG-OPEN","s%d",{},"6100000200"]`, n) // 120 KB each that are not read
+	}
+	needs, haves := sys.dial(t).reconcile("s", nostr.Filter{}, events[1:])
+	if len(needs) != 1 || len(haves) != 0 {
+		t.Errorf("needs %d, has %d", len(needs), len(haves))
+	}
+}
+
+// TestReconcileBesideIdlers: a thousand clients open sessions and do nothing. Others reconcile and
+// have their REQs answered, and what the idlers keep has a bound.
+func TestReconcileBesideIdlers(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--max-reconciliations=500", "--trusted-proxies=127.0.0.1", "--reconciliation-bytes=1048576",
+		"--max-http-connections=3000", "--max-http-connections-per-ip=3000")
+	var events []*nostr.Event
+	for n := range 1_000 {
+		events = append(events, fake(n, 1621, nostr.Tag{"a", "x"}))
+	}
+	sys.store(t, events...)
+	idlers := 1_000
+	if testing.Short() {
+		idlers = 600
+	}
+	for n := range idlers {
+		idle := sys.from(t, net.IPv4(10, 1, byte(n>>8), byte(n)).String())
+		for id := range 2 {
+			idle.say(`["NEG-OPEN","s%d",{"#a":["x"]},"61"]`, id)
+		}
+	}
+	c := sys.dial(t)
+	for range 3 {
+		if needs, haves := c.reconcile("s", nostr.Filter{Tags: nostr.TagMap{"a": {"x"}}}, events[10:]); len(needs) != 10 || len(haves) != 0 {
+			t.Errorf("needs %d, has %d", len(needs), len(haves))
+		}
+	}
+	c.say(`["REQ","r",{"limit":3}]`)
+	if got := c.events("r"); len(got) != 3 {
+		t.Errorf("%d events", len(got))
+	}
+}
+
+// BenchmarkReconcileBytes reconciles 10,000 events of which 100 are missing, and fetches these: the
+// bytes that this takes, and those that it takes to ask for all events.
+func BenchmarkReconcileBytes(b *testing.B) {
+	sys := start(b, nil, "--max-limit=20000")
+	var events, mine []*nostr.Event
+	for n := range 10_000 {
+		events = append(events, fake(n, 1621, nostr.Tag{"a", "x"}))
+		if n%100 > 0 {
+			mine = append(mine, events[n])
+		}
+	}
+	sys.store(b, events...)
+	for b.Loop() {
+		c := sys.dial(b)
+		began := time.Now()
+		before := c.bytes()
+		needs, _ := c.reconcile("s", nostr.Filter{}, mine)
+		ids, _ := json.Marshal(needs)
+		c.say(`["REQ","r",{"ids":%s}]`, ids)
+		if got := c.events("r"); len(got) != 100 {
+			b.Fatalf("%d events", len(got))
+		}
+		b.ReportMetric(float64(c.bytes()-before), "bytes")
+		b.ReportMetric(float64(time.Since(began).Milliseconds()), "ms")
+		before = c.bytes()
+		c.say(`["REQ","r",{"limit":10000}]`)
+		c.events("r")
+		b.ReportMetric(float64(c.bytes()-before), "REQ-bytes")
+	}
+}
