@@ -18,7 +18,7 @@ const (
 	// blockLen is how many events a block may have; one that has more is divided into halves. The
 	// ends of a range are walked, half a block each on average, and what lies between is added up
 	// from blocks.
-	blockLen = 1024
+	blockLen = 256
 	// sparse is how many events two neighbours have together that become one block.
 	sparse = blockLen / 4
 )
@@ -36,7 +36,10 @@ type sums struct {
 }
 
 // blocks are in order. They are never empty: the first begins at the first place there is.
-type blocks struct{ list []block }
+type blocks struct {
+	list   []block
+	newest reconcile.Item // no event is at a later place
+}
 
 // block is what the events from a place to that of the next block add up to. Events that have
 // expired count until they are swept out.
@@ -111,6 +114,7 @@ func readBlocks(r pebble.Reader, table byte, of func(key []byte) *blocks) (err e
 		}
 		last.sum.Add(&item.ID)
 		second = item.CreatedAt
+		at.rise(item)
 	}
 	return it.Close()
 }
@@ -225,11 +229,23 @@ func (s *sums) apply(r pebble.Reader, came, went []move) {
 	}
 }
 
-// add reports whether the block that has the item now has just become too large.
+// add reports whether the block that has the item now has just become too large. Most events are
+// newer than all others; for these a new block begins in time, so that none has to be divided.
 func (b *blocks) add(i reconcile.Item) bool {
+	last := &b.list[len(b.list)-1]
+	if b.newest.Compare(i) < 0 && last.sum.Count >= blockLen*3/4 {
+		b.list = append(b.list, block{from: reconcile.Between(b.newest, i)})
+	}
+	b.rise(i)
 	block := &b.list[b.find(i)]
 	block.sum.Add(&i.ID)
 	return block.sum.Count == blockLen+1
+}
+
+func (b *blocks) rise(i reconcile.Item) {
+	if b.newest.Compare(i) < 0 {
+		b.newest = i
+	}
 }
 
 func (b *blocks) remove(i reconcile.Item) {

@@ -37,7 +37,10 @@ var End = Item{CreatedAt: math.MaxInt64}
 
 // Compare returns which of two items comes first.
 func (i Item) Compare(o Item) int {
-	return cmp.Or(cmp.Compare(i.CreatedAt, o.CreatedAt), bytes.Compare(i.ID[:], o.ID[:]))
+	if i.CreatedAt != o.CreatedAt {
+		return cmp.Compare(i.CreatedAt, o.CreatedAt)
+	}
+	return bytes.Compare(i.ID[:], o.ID[:])
 }
 
 // Between returns a short place after a and at or before b, for a before b.
@@ -160,8 +163,9 @@ func (p Packed) in(r Range) Packed {
 
 // Sum adds up a range.
 func (p Packed) Sum(ctx context.Context, r Range) (s Sum, err error) {
-	for i := range p.in(r) {
-		s.Add(&p.in(r)[i].ID)
+	some := p.in(r)
+	for i := range some {
+		s.Add(&some[i].ID)
 	}
 	return s, ctx.Err()
 }
