@@ -113,6 +113,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"claim":            {"": KVSubject(BucketClaims, ClaimKey("g", "n")), "group": "g", "name": "n"},
 		"worker":           {"": KVSubject(BucketWorkers, ClaimKey("g", "w")), "group": "g", "worker": "w"},
 		"queryIds":         {"": SubjectQueryIDs},
+		"queryReconcile":   {"": SubjectQueryReconcile},
 	}
 	if a, b := slices.Sorted(maps.Keys(values)), slices.Sorted(maps.Keys(doc.Channels)); !slices.Equal(a, b) {
 		t.Fatalf("channels: the code has %q, asyncapi.yaml %q", a, b)
@@ -137,6 +138,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"Event": nostr.Event{}, "Verdict": Verdict{}, "Verdicts": Verdicts{}, "Held": Held{}, "RejectedEvent": RejectedEvent{},
 		"TargetChange": TargetChange{}, "RepoChange": RepoChange{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
 		"GitNotice": GitNotice{}, "WriterMark": WriterMark{},
+		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
 	}
 	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {
 		t.Fatalf("schemas: the code has %q, asyncapi.yaml %q", a, b)

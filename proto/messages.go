@@ -178,3 +178,34 @@ type KnownID struct {
 	ID        string          `json:"id"`
 	CreatedAt nostr.Timestamp `json:"created_at"`
 }
+
+// ReconcileQuery asks grasp.query.reconcile what to say to a relay next in a session of NIP-77. The
+// set is what is known for the filter: accepted, held, or rejected lately. Nothing is kept between
+// two queries, so that each may be answered by another replica.
+type ReconcileQuery struct {
+	Filter nostr.Filter `json:"filter"` // its limit is not looked at
+	// Message is what the relay has answered; none: the session begins.
+	Message []byte `json:"message,omitempty"`
+	// Seq is the sequence of the log that the replica must have applied before it answers: the one
+	// of what the asker knows to be accepted. 0: any.
+	Seq uint64 `json:"seq,omitempty"`
+}
+
+// ReconcileAnswer is one message, or an error with the headers of the micro service protocol, whose
+// codes are [QueryBad], [QueryTooMany] and [QueryFailed].
+type ReconcileAnswer struct {
+	// Message is for the relay; none: all is settled.
+	Message []byte `json:"message,omitempty"`
+	// Missing is the ids that the relay has named and nobody here knows, 32 bytes each. An id may
+	// come again with a later message.
+	Missing []byte `json:"missing,omitempty"`
+	// Known is how many events of the filter are known, of an answer that begins a session.
+	Known uint64 `json:"known,omitempty"`
+}
+
+// Codes of errors of grasp.query.reconcile.
+const (
+	QueryBad     = "400" // the filter, or the relay's message, is none
+	QueryTooMany = "413" // too many events match: ask for a shorter time
+	QueryFailed  = "503" // ask again
+)

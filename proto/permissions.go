@@ -97,7 +97,7 @@ func relayconn() Permissions {
 		User: UserRelayconn,
 		Publish: join(followStream(StreamEvents), followStream(StreamTargets),
 			offer(StreamSync, LaneSyncLive, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
-			getKey(BucketRelays, ">"), []string{KVSubject(BucketRelays, ">")}),
+			getKey(BucketRelays, ">"), []string{KVSubject(BucketRelays, ">"), SubjectQueryReconcile}),
 		Subscribe: verdicts(),
 	}
 }
@@ -117,7 +117,7 @@ func ingest() Permissions {
 				// be answered.
 				jsAck + ">",
 			}),
-		Subscribe: []string{SubjectQueryIDs},
+		Subscribe: []string{SubjectQueryIDs, SubjectQueryReconcile},
 		Answers:   true,
 	}
 	for _, cfg := range Streams(DefaultSizing()) {
@@ -149,7 +149,7 @@ func operator() Permissions {
 			jsAPI + "INFO", jsAPI + "STREAM.NAMES", jsAPI + "STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
 			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"),
 			api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST", "*"), api("CONSUMER.INFO", "*", "*"),
-			SubjectQueryIDs, microAPI + ">",
+			SubjectQueryIDs, SubjectQueryReconcile, microAPI + ">",
 		},
 		Subscribe: []string{">"},
 	}

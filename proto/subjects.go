@@ -37,6 +37,9 @@ const (
 	SubjectWriterTurn = "grasp.writer.turn"
 	// SubjectQueryIDs is the micro service that answers with the ids (known, held, rejected) for a filter.
 	SubjectQueryIDs = "grasp.query.ids"
+	// SubjectQueryReconcile is the micro service that does the asking side of a reconciliation with
+	// a relay (NIP-77), one message at a time: see [ReconcileQuery].
+	SubjectQueryReconcile = "grasp.query.reconcile"
 	// ServiceQuery is the name of that micro service.
 	ServiceQuery = "grasp-query"
 

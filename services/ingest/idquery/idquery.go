@@ -1,5 +1,7 @@
-// Package idquery answers the micro service grasp.query.ids: which events for a filter need not be fetched, because they are
-// accepted, held, or were rejected within the last days (spec/sync.md, Historic sync).
+// Package idquery answers the micro services grasp.query.ids and grasp.query.reconcile: which events
+// for a filter need not be fetched, because they are accepted, held, or were rejected within the
+// last days (spec/sync.md, Historic sync). The one lists them, the other finds out step by step
+// which of a relay's are not among them.
 package idquery
 
 import (
@@ -57,42 +59,27 @@ func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) 
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	queries := make(chan query)
+	lists, steps := make(chan func(context.Context)), make(chan func(context.Context))
 	var answering sync.WaitGroup
-	for range atOnce {
-		answering.Go(func() {
-			for {
-				select {
-				case q := <-queries:
-					known.serve(ctx, conn, q, log)
-				case <-ctx.Done():
-					return
-				}
-			}
-		})
-	}
-	// The micro service reads and writes the request when its handler has returned, so the request
-	// itself is only answered in here. The stream of ids goes to its reply subject.
-	handle := func(r micro.Request) {
-		f, err := parse(r.Data())
-		if err != nil {
-			log.Warn("a query for ids was refused", "error", err)
-			if err := r.Error("400", err.Error(), nil); err != nil {
-				log.Debug("telling so", "error", err)
-			}
-			return
-		}
-		select {
-		case queries <- query{reply: r.Reply(), filter: f}:
-		case <-ctx.Done():
+	for _, jobs := range []chan func(context.Context){lists, steps} {
+		for range atOnce {
+			answering.Go(func() { work(ctx, jobs) })
 		}
 	}
-	err = service.AddEndpoint("ids", micro.HandlerFunc(handle),
-		micro.WithEndpointSubject(proto.SubjectQueryIDs), micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxRequest))
+	memory := newMemory()
+	err = errors.Join(
+		endpoint(ctx, service, "ids", proto.SubjectQueryIDs, lists, log, func(r micro.Request) (func(context.Context), error) {
+			f, err := parse(r.Data())
+			reply := r.Reply()
+			return func(ctx context.Context) { known.serve(ctx, conn, query{reply, f}, log) }, err
+		}),
+		endpoint(ctx, service, "reconcile", proto.SubjectQueryReconcile, steps, log, func(r micro.Request) (func(context.Context), error) {
+			s, err := parseStep(r.Data())
+			reply := r.Reply()
+			return func(ctx context.Context) { known.step(ctx, conn, reply, s, memory, log) }, err
+		}))
 	if err == nil {
 		<-ctx.Done()
-	} else {
-		err = fmt.Errorf("serve %s: %w", proto.SubjectQueryIDs, err)
 	}
 	stop()
 	if stopErr := service.Stop(); stopErr != nil {
@@ -100,6 +87,47 @@ func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) 
 	}
 	answering.Wait()
 	return err
+}
+
+// work does one job after the other.
+func work(ctx context.Context, jobs <-chan func(context.Context)) {
+	for {
+		select {
+		case job := <-jobs:
+			job(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// endpoint answers one kind of query. The micro service reads and writes the request when its
+// handler has returned, so the request itself is only answered in here, if it is refused. Any other
+// answer goes to its reply subject, by the job that read makes of it.
+func endpoint(
+	ctx context.Context, service micro.Service, name, subject string, jobs chan<- func(context.Context), log *slog.Logger,
+	read func(micro.Request) (job func(context.Context), err error),
+) error {
+	handle := func(r micro.Request) {
+		job, err := read(r)
+		if err != nil {
+			log.Warn("a query was refused", "subject", subject, "error", err)
+			if err := r.Error(proto.QueryBad, err.Error(), nil); err != nil {
+				log.Debug("telling so", "error", err)
+			}
+			return
+		}
+		select {
+		case jobs <- job:
+		case <-ctx.Done():
+		}
+	}
+	err := service.AddEndpoint(name, micro.HandlerFunc(handle), micro.WithEndpointSubject(subject),
+		micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxRequest))
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", subject, err)
+	}
+	return nil
 }
 
 // query is one question: which ids match the filter, and where the answer goes.
@@ -174,7 +202,7 @@ func (k Known) answer(ctx context.Context, conn *nats.Conn, q query) error {
 	return send() // empty: the end
 }
 
-// each gives every id once: accepted events first, then held ones, then rejected ones that are neither.
+// each gives every id once: accepted events first, then the others.
 func (k Known) each(ctx context.Context, f nostr.Filter, give func(id string, at nostr.Timestamp) error) error {
 	// What moves from held to accepted in the meantime must be in one of both: held is read first.
 	waiting := k.Held.All()
@@ -188,19 +216,34 @@ func (k Known) each(ctx context.Context, f nostr.Filter, give func(id string, at
 			return err
 		}
 	}
+	return k.others(ctx, view, waiting, f, true, give)
+}
+
+// others gives every id for a filter once that is not accepted: held ones, then rejected ones, if
+// these are wanted too.
+func (k Known) others(
+	ctx context.Context, view *eventdb.View, waiting []*held.Entry, f nostr.Filter, rejected bool,
+	give func(id string, at nostr.Timestamp) error,
+) error {
 	given := map[string]bool{}
 	for _, e := range waiting {
+		if !f.Matches(e.Event) {
+			continue
+		}
 		accepted, err := view.Has(e.Event.ID)
 		if err != nil {
 			return fmt.Errorf("read the index: %w", err)
 		}
-		if accepted || !f.Matches(e.Event) {
+		if accepted {
 			continue
 		}
 		given[e.Event.ID] = true
 		if err := give(e.Event.ID, e.Event.CreatedAt); err != nil {
 			return err
 		}
+	}
+	if !rejected {
+		return nil
 	}
 	for r := range k.Rejected.Matching(f, time.Now()) {
 		accepted, err := view.Has(r.ID)

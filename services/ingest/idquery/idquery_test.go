@@ -31,6 +31,19 @@ func event(kind, n int) *nostr.Event {
 // serve serves 4500 accepted issues, 2 held states and 3 rejected events, one of each of the latter accepted too.
 func serve(t *testing.T) *bus.Bus {
 	t.Helper()
+	b, _ := serveIndex(t)
+	return b
+}
+
+func records(seq uint64, events ...*nostr.Event) (recs []eventdb.Record) {
+	for n, ev := range events {
+		recs = append(recs, eventdb.Record{Seq: seq + uint64(n), Event: ev})
+	}
+	return recs
+}
+
+func serveIndex(t *testing.T) (*bus.Bus, *eventdb.DB) {
+	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing()})
 	if err != nil {
 		t.Fatal(err)
@@ -83,7 +96,7 @@ func serve(t *testing.T) *bus.Bus {
 	for {
 		_, err := b.Conn.Request(proto.SubjectQueryIDs, []byte(`{"ids":[]}`), time.Second)
 		if err == nil {
-			return b
+			return b, index
 		}
 		if t.Context().Err() != nil {
 			t.Fatal(err)

@@ -1,0 +1,94 @@
+// Package known asks the service grasp.query.reconcile which of a relay's events are not known here,
+// step by step, while somebody else speaks with the relay (NIP-77). The asker needs no index and
+// keeps nothing but the filter: what is accepted, held or rejected is looked up where it is known.
+package known
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+)
+
+// The reasons for which a step is refused. Of any other error the step may be asked again.
+var (
+	// ErrTooMany: too many events match the filter; ask for a shorter time.
+	ErrTooMany = errors.New("too many events match the filter")
+	// ErrRefused: the filter is none, or the relay's message breaks the rules of the protocol.
+	ErrRefused = errors.New("refused")
+)
+
+// Session is what stays the same during a session with a relay.
+type Session struct {
+	Filter nostr.Filter
+	// Seq is the sequence of the log that must have been read before a step is answered: the last
+	// of what the asker knows to be accepted.
+	Seq uint64
+}
+
+// Step is what to do next.
+type Step struct {
+	Message []byte   // to say to the relay; nil: all is settled
+	Missing []string // ids to fetch from it; some may have come before
+}
+
+// Service is the service on the bus.
+type Service struct{ Conn *nats.Conn }
+
+// Begin makes the first message for a relay, and tells how many events of the filter are known.
+func (s Service) Begin(ctx context.Context, session Session) (first []byte, known uint64, err error) {
+	a, err := s.ask(ctx, session, nil)
+	if err != nil {
+		return nil, 0, fmt.Errorf("begin to reconcile: %w", err)
+	}
+	return a.Message, a.Known, nil
+}
+
+// Continue reads what a relay has answered. It is for the caller to bound how often: a relay can
+// keep a session going for ever.
+func (s Service) Continue(ctx context.Context, session Session, answer []byte) (Step, error) {
+	if len(answer) == 0 {
+		return Step{}, fmt.Errorf("reconcile: %w: an empty message", ErrRefused)
+	}
+	a, err := s.ask(ctx, session, answer)
+	if err != nil {
+		return Step{}, fmt.Errorf("reconcile: %w", err)
+	}
+	step := Step{Message: a.Message}
+	for ids := a.Missing; len(ids) >= 32; ids = ids[32:] {
+		step.Missing = append(step.Missing, hex.EncodeToString(ids[:32]))
+	}
+	return step, nil
+}
+
+func (s Service) ask(ctx context.Context, session Session, message []byte) (a proto.ReconcileAnswer, err error) {
+	data, err := json.Marshal(proto.ReconcileQuery{Filter: session.Filter, Message: message, Seq: session.Seq})
+	if err != nil {
+		return a, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if most := s.Conn.MaxPayload(); int64(len(data)) > most {
+		return a, fmt.Errorf("%w: the filter and the relay's message take %d bytes, and the bus takes %d", ErrRefused, len(data), most)
+	}
+	msg, err := s.Conn.RequestWithContext(ctx, proto.SubjectQueryReconcile, data)
+	if err != nil {
+		return a, err
+	}
+	if code := msg.Header.Get(micro.ErrorCodeHeader); code != "" {
+		reason := msg.Header.Get(micro.ErrorHeader)
+		switch code {
+		case proto.QueryTooMany:
+			return a, fmt.Errorf("%w: %s", ErrTooMany, reason)
+		case proto.QueryBad:
+			return a, fmt.Errorf("%w: %s", ErrRefused, reason)
+		}
+		return a, errors.New(reason)
+	}
+	return a, json.Unmarshal(msg.Data, &a)
+}
