@@ -3,7 +3,9 @@ package sessions_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,9 +18,25 @@ func limits(all, each int) sessions.Limits {
 	return sessions.Limits{Sessions: all, PerClient: each, Bytes: 100 * reconcile.ItemBytes, Idle: time.Minute}
 }
 
-func open(t *testing.T, table *sessions.Table, client string, ended *[]string) *sessions.Session {
+// endings is what clients were told.
+type endings struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (e *endings) told() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.all)
+}
+
+func open(t *testing.T, table *sessions.Table, client string, ended *endings) *sessions.Session {
 	t.Helper()
-	s, err := table.Open(client, func(reason string) { *ended = append(*ended, client+" "+reason) })
+	s, err := table.Open(client, func(reason string) {
+		ended.mu.Lock()
+		defer ended.mu.Unlock()
+		ended.all = append(ended.all, client+" "+reason)
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +47,7 @@ func TestBounds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		table := sessions.New(limits(4, 3))
-		var ended []string
+		var ended endings
 		first := open(t, table, "a", &ended)
 		open(t, table, "a", &ended)
 		open(t, table, "a", &ended)
@@ -41,13 +59,13 @@ func TestBounds(t *testing.T) {
 		// The heaviest client gives way: with the session that is silent longest.
 		open(t, table, "c", &ended)
 		synctest.Wait()
-		if len(ended) != 1 || !strings.HasPrefix(ended[0], "a closed: ") || !first.Touch() {
-			t.Errorf("%q", ended)
+		if len(ended.told()) != 1 || !strings.HasPrefix(ended.told()[0], "a closed: ") || !first.Touch() {
+			t.Errorf("%q", ended.told())
 		}
 		open(t, table, "d", &ended)
 		synctest.Wait()
-		if len(ended) != 2 || !strings.HasPrefix(ended[1], "a closed: ") {
-			t.Errorf("%q", ended)
+		if len(ended.told()) != 2 || !strings.HasPrefix(ended.told()[1], "a closed: ") {
+			t.Errorf("%q", ended.told())
 		}
 		// All have one now, and nobody has to give way to who would have two.
 		if _, err := table.Open("d", nil); !errors.Is(err, sessions.ErrFull) {
@@ -58,8 +76,8 @@ func TestBounds(t *testing.T) {
 		open(t, table, "d", &ended).Close()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if n, kept := table.Counts(); n != 0 || kept != 0 || len(ended) != 5 {
-			t.Errorf("%d sessions, %d bytes, %q", n, kept, ended)
+		if n, kept := table.Counts(); n != 0 || kept != 0 || len(ended.told()) != 5 {
+			t.Errorf("%d sessions, %d bytes, %q", n, kept, ended.told())
 		}
 	})
 }
@@ -68,7 +86,7 @@ func TestSilence(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		table := sessions.New(limits(4, 3))
-		var ended []string
+		var ended endings
 		s := open(t, table, "a", &ended)
 		for range 5 {
 			time.Sleep(50 * time.Second)
@@ -78,8 +96,8 @@ func TestSilence(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(ended) != 1 || ended[0] != "a closed: nothing was heard for 1m0s" || s.Touch() {
-			t.Errorf("%q", ended)
+		if len(ended.told()) != 1 || ended.told()[0] != "a closed: nothing was heard for 1m0s" || s.Touch() {
+			t.Errorf("%q", ended.told())
 		}
 		s.Keep(make(reconcile.Packed, 5)) // by who did not notice
 		if _, kept := table.Counts(); kept != 0 {
@@ -93,7 +111,7 @@ func TestMemory(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		table := sessions.New(limits(100, 10))
-		var ended []string
+		var ended endings
 		keeps := func(want string, all ...*sessions.Session) {
 			t.Helper()
 			got := ""
