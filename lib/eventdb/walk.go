@@ -63,6 +63,20 @@ func (w *walk) stretches(r reconcile.Range) (parts []stretch) {
 	return parts
 }
 
+// seekSteps is what it counts to go to the beginning of a stretch.
+const seekSteps = 16
+
+// begin sets the iterator to a stretch.
+func (w *walk) begin(part stretch) error {
+	if w.tick != nil {
+		if err := w.tick(seekSteps); err != nil {
+			return err
+		}
+	}
+	w.it.SetBounds(part.lower, part.upper)
+	return nil
+}
+
 // step counts a step and reports whether the entry that the iterator stands at counts.
 func (w *walk) step() (bool, error) {
 	if w.tick != nil {
@@ -84,7 +98,9 @@ func (w *walk) step() (bool, error) {
 // sum adds up a range.
 func (w *walk) sum(r reconcile.Range) (s reconcile.Sum, err error) {
 	for _, part := range w.stretches(r) {
-		w.it.SetBounds(part.lower, part.upper)
+		if err := w.begin(part); err != nil {
+			return s, err
+		}
 		for valid := w.it.First(); valid; valid = w.it.Next() {
 			counts, err := w.step()
 			if err != nil {
@@ -121,7 +137,9 @@ func (w *walk) items(r reconcile.Range, most int) (items []reconcile.Item, err e
 
 // forth appends the items of a stretch within one second.
 func (w *walk) forth(items []reconcile.Item, part stretch, most int) ([]reconcile.Item, error) {
-	w.it.SetBounds(part.lower, part.upper)
+	if err := w.begin(part); err != nil {
+		return nil, err
+	}
 	for valid := w.it.First(); valid && len(items) < most; valid = w.it.Next() {
 		counts, err := w.step()
 		if err != nil {
@@ -137,7 +155,9 @@ func (w *walk) forth(items []reconcile.Item, part stretch, most int) ([]reconcil
 // back appends the items of whole seconds. It walks them backwards, which turns the ids of a second
 // around; where a second has more than there is room for, it is walked again from its beginning.
 func (w *walk) back(items []reconcile.Item, part stretch, most int) ([]reconcile.Item, error) {
-	w.it.SetBounds(part.lower, part.upper)
+	if err := w.begin(part); err != nil {
+		return nil, err
+	}
 	begin := len(items) // of the second
 	for valid := w.it.Last(); valid; valid = w.it.Prev() {
 		counts, err := w.step()

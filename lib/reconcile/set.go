@@ -187,12 +187,6 @@ func (p Packed) Cut(ctx context.Context, r Range, parts int) (cuts []Item, err e
 	return cuts, ctx.Err()
 }
 
-// Has reports whether an item is in the set.
-func (p Packed) Has(i Item) bool {
-	_, found := slices.BinarySearchFunc(p, i, Item.Compare)
-	return found
-}
-
 // Union is several sets as one. No item should be in two of them: one that is counts twice in sums,
 // which costs messages, but is listed once.
 type Union []Set

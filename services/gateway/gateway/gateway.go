@@ -68,6 +68,9 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		Limits: front, Future: time.Duration(n.Settings.MaxFutureSeconds) * time.Second,
 		Index: n.Index, Hub: hub, Ingest: ingest, Connections: sockets, Work: work, Metrics: metrics, Log: n.Log,
 	})
+	if err := door.relay.Watch(n.Metrics); err != nil {
+		return err
+	}
 
 	listener, err := net.Listen("tcp", n.Settings.BindAddress)
 	if err != nil {

@@ -308,6 +308,9 @@ func TestReconcileBesideIdlers(t *testing.T) {
 			idle.say(`["NEG-OPEN","s%d",{"#a":["x"]},"61"]`, id)
 		}
 	}
+	if active, kept := sys.gauge(t, "ngit_reconciliations_active"), sys.gauge(t, "ngit_reconciliation_bytes"); active > 500 || kept > 1<<20 || kept == 0 {
+		t.Errorf("%v sessions keep %v bytes", active, kept)
+	}
 	c := sys.dial(t)
 	for range 3 {
 		if needs, haves := c.reconcile("s", nostr.Filter{Tags: nostr.TagMap{"a": {"x"}}}, events[10:]); len(needs) != 10 || len(haves) != 0 {
@@ -318,6 +321,22 @@ func TestReconcileBesideIdlers(t *testing.T) {
 	if got := c.events("r"); len(got) != 3 {
 		t.Errorf("%d events", len(got))
 	}
+}
+
+// gauge reads a metric.
+func (sys *system) gauge(t *testing.T, name string) float64 {
+	t.Helper()
+	families, err := sys.Metrics.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			return f.GetMetric()[0].GetGauge().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
 }
 
 // BenchmarkReconcileBytes reconciles 10,000 events of which 100 are missing, and fetches these: the

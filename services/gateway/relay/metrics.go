@@ -54,6 +54,28 @@ func NewMetrics(r prometheus.Registerer, connections *share.Pool, abuse int) (*M
 	return m, nil
 }
 
+// Watch registers what there is of sessions of reconciliation.
+func (r *Relay) Watch(to prometheus.Registerer) error {
+	gauge := func(name, help string, value func() float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, value)
+	}
+	for _, c := range []prometheus.Collector{
+		gauge("ngit_reconciliations_active", "Sessions of reconciliation (NIP-77) now.", func() float64 {
+			n, _ := r.sessions.Counts()
+			return float64(n)
+		}),
+		gauge("ngit_reconciliation_bytes", "Bytes of the events that these keep.", func() float64 {
+			_, kept := r.sessions.Counts()
+			return float64(kept)
+		}),
+	} {
+		if err := to.Register(c); err != nil {
+			return fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return nil
+}
+
 // connected counts a connection; what it gives back is to be called at the end of it.
 func (m *Metrics) connected() (ended func()) {
 	m.total.Inc()

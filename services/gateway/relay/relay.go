@@ -89,7 +89,7 @@ type timing struct {
 }
 
 func defaultTiming() timing {
-	return timing{write: 20 * time.Second, scan: 5 * time.Minute, count: 15 * time.Second, reconcile: 15 * time.Second, ping: 30 * time.Second}
+	return timing{write: 20 * time.Second, scan: 5 * time.Minute, count: 15 * time.Second, reconcile: 30 * time.Second, ping: 30 * time.Second}
 }
 
 // Relay serves connections.
