@@ -72,7 +72,7 @@ func TestOrdered(t *testing.T) {
 		{Kinds: []int{1621}, Since: &since, Until: &until},
 	}
 	var known []*nostr.Event
-	for seq := uint64(1); seq < 9000; {
+	for seq := uint64(1); seq < 5000; {
 		recs := restless(rnd, seq, 1+rnd.IntN(900), known)
 		if err := db.Apply(recs); err != nil {
 			t.Fatal(err)
@@ -114,7 +114,7 @@ func sameOrdered(t *testing.T, rnd *rand.Rand, v *eventdb.View, f nostr.Filter) 
 		return i
 	}
 	ranges := []reconcile.Range{reconcile.Everything}
-	for range 5 {
+	for range 3 {
 		ranges = append(ranges, reconcile.Range{From: place(), To: place()})
 	}
 	for _, r := range ranges {
