@@ -12,6 +12,9 @@ import (
 // NATS server that is started anew has lost them, and with them who works on what.
 type Era struct{ Claims, Workers time.Time }
 
+// eraTimeout bounds one look.
+const eraTimeout = 2 * time.Second
+
 // metaSettled is the metadata of the stream of claims that tells the era that is settled.
 const metaSettled = "tendril-settled"
 
@@ -22,6 +25,9 @@ func (e Era) String() string {
 // Era looks which era it is. settled: nobody works any more by a claim of an earlier one that was
 // not made again.
 func (b *Bus) Era(ctx context.Context) (era Era, settled bool, err error) {
+	// A question that was lost with the server is not answered: it must not be waited for long.
+	ctx, cancel := context.WithTimeout(ctx, eraTimeout)
+	defer cancel()
 	workers, err := b.JS.Stream(ctx, proto.KVStream(proto.BucketWorkers))
 	if err != nil {
 		return Era{}, false, fmt.Errorf("look at the bucket of workers: %w", err)

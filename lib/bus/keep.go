@@ -17,7 +17,7 @@ const (
 	// lookEvery is how often a process looks whether the streams are still there. It looks after
 	// each reconnect besides.
 	lookEvery   = 2 * time.Second
-	lookTimeout = 10 * time.Second
+	lookTimeout = 4 * time.Second
 	// goneFor is how long a stream of the disk must be missing before it is believed: a cluster
 	// that comes up may not know of it yet.
 	goneFor = 10 * time.Second
