@@ -120,6 +120,8 @@ func (w *work) step(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	if at := time.Now(); now.rests(at, w.o.TTL) {
+		// When it is over, each key waits for the worker that it prefers as if it had just become free.
+		clear(w.freeSince)
 		for key, j := range w.jobs {
 			if !w.wanted[key] {
 				w.leave(j, "nobody wants it")
