@@ -30,6 +30,10 @@ const (
 // maxFailing bounds how many candidates' failures are counted. More fail only while everything does, and then nothing is counted.
 const maxFailing = 10_000
 
+// batchIncomplete is JetStream's error code for a batch of which the server has not taken every
+// message.
+const batchIncomplete = 10176
+
 // undecidedError is about a candidate that could not be decided.
 type undecidedError struct {
 	decided
@@ -113,6 +117,12 @@ func (w *Writer) takeBack(b *batch, more ...decided) {
 // for every other error.
 func (w *Writer) refused(b *batch, err error) bool {
 	var api *jetstream.APIError
+	if errors.As(err, &api) && api.ErrorCode == batchIncomplete {
+		// The server left a message of the batch out without saying why: it may be one that it can
+		// never store.
+		w.careful = len(b.decided)
+		return false
+	}
 	// Only what is said of a message's size is about an event. An account that is full, or a stream that is sealed, is about all of them.
 	unstorable := errors.Is(err, nats.ErrMaxPayload) ||
 		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum

@@ -511,21 +511,18 @@ func TestLaneIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
 	l := newLane(1000)
 	ctx, cancel := context.WithCancel(t.Context())
-	filled := make(chan *message)
+	ended := make(chan int)
 	go func() {
-		for {
-			m := &message{data: make([]byte, 1<<20)}
-			l.put(ctx, m)
-			if m.ended != "" {
-				filled <- m
-				return
-			}
+		put := 0
+		for ; ctx.Err() == nil; put++ {
+			l.put(ctx, &message{data: make([]byte, 1<<20)})
 		}
+		ended <- put
 	}()
 	eventually(t, "the lane is full", func() bool { return len(l.fetched) == laneBytes>>20 })
 	cancel()
-	if m := <-filled; m.ended != "nak" {
-		t.Errorf("what found no room was %s", m.ended)
+	if put, left := <-ended, len(l.takeLeft()); left != 1 || put != laneBytes>>20+1 {
+		t.Errorf("of %d that were put %d are left to be given back, want the one that found no room", put, left)
 	}
 }
 
