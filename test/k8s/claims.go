@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -12,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -23,8 +25,16 @@ import (
 // operator is the user of NATS who reads everything and writes nothing.
 const operator = "operator"
 
-// bus is an operator's way to NATS: `kubectl port-forward`, begun again whenever its pod ends.
-type bus struct{ conn *nats.Conn }
+// bus is an operator's way to NATS: `kubectl port-forward`, begun again whenever its pod ends, and a
+// watch of the claims, begun again with each connection.
+type bus struct {
+	conn      *nats.Conn
+	connected chan struct{} // has one when a connection was made
+
+	mu     sync.Mutex
+	held   map[string]string // key of a claim → worker
+	isHeld bool              // held is what the bucket has
+}
 
 // openBus connects with the login that the folder logins has for the operator, whenever it connects.
 // It ends with ctx.
@@ -34,12 +44,86 @@ func openBus(ctx context.Context, namespace, logins string) (*bus, error) {
 		return nil, err
 	}
 	forward(ctx, namespace, "service/nats", port)
-	conn, err := nats.Connect("nats://127.0.0.1:"+port, nats.UserInfoHandler(func() (string, string) { return operatorLogin(logins) }),
-		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort())
+	b := &bus{connected: make(chan struct{}, 1)}
+	again := func(*nats.Conn) {
+		select {
+		case b.connected <- struct{}{}:
+		default:
+		}
+	}
+	b.conn, err = nats.Connect("nats://127.0.0.1:"+port, nats.UserInfoHandler(func() (string, string) { return operatorLogin(logins) }),
+		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort(),
+		nats.ConnectHandler(again), nats.ReconnectHandler(again),
+		// An operator may not end a watch, which then ends by itself; all else shows in what follows.
+		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS as the operator: %w", err)
 	}
-	return &bus{conn}, nil
+	go b.follow(ctx)
+	return b, nil
+}
+
+// follow keeps held up to date, until ctx ends.
+func (b *bus) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		b.watch(ctx)
+		b.mu.Lock()
+		b.isHeld = false
+		b.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
+// watch watches the claims until the connection is made anew, or the watch ends.
+func (b *bus) watch(ctx context.Context) {
+	js, err := jetstream.New(b.conn)
+	if err != nil {
+		return
+	}
+	opening, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	bucket, err := js.KeyValue(opening, proto.BucketClaims)
+	if err != nil {
+		return
+	}
+	watch, err := bucket.WatchAll(ctx)
+	if err != nil {
+		return
+	}
+	defer watch.Stop()
+	held := map[string]string{}
+	for {
+		select {
+		case entry, more := <-watch.Updates():
+			if !more {
+				return
+			}
+			b.mu.Lock()
+			if entry == nil {
+				b.held, b.isHeld = held, true
+			} else {
+				note(held, entry)
+			}
+			b.mu.Unlock()
+		case <-b.connected:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// note changes held as an entry of the bucket says.
+func note(held map[string]string, entry jetstream.KeyValueEntry) {
+	var c proto.Claim
+	if entry.Operation() != jetstream.KeyValuePut || json.Unmarshal(entry.Value(), &c) != nil {
+		delete(held, entry.Key())
+		return
+	}
+	held[entry.Key()] = c.Worker
 }
 
 // forward forwards a port of this machine to a NATS server until ctx ends, and begins again whenever
@@ -94,37 +178,21 @@ func freePort() (string, error) {
 
 // claims is who claims what of a group: name of the key → worker.
 func (b *bus) claims(ctx context.Context, group string) (map[string]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	js, err := jetstream.New(b.conn)
-	if err != nil {
-		return nil, err
-	}
-	bucket, err := js.KeyValue(ctx, proto.BucketClaims)
-	if err != nil {
-		return nil, fmt.Errorf("open the claims: %w", err)
-	}
-	watch, err := bucket.Watch(ctx, group+".>", jetstream.IgnoreDeletes())
-	if err != nil {
-		return nil, fmt.Errorf("read the claims: %w", err)
-	}
-	defer watch.Stop()
-	claims := map[string]string{}
-	for {
-		select {
-		case entry := <-watch.Updates():
-			if entry == nil {
-				return claims, nil
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		b.mu.Lock()
+		if b.isHeld {
+			claims := map[string]string{}
+			for key, worker := range b.held {
+				if of, name, err := proto.ParseClaimKey(key); err == nil && of == group {
+					claims[name] = worker
+				}
 			}
-			var c proto.Claim
-			if err := json.Unmarshal(entry.Value(), &c); err != nil {
-				return nil, fmt.Errorf("read the claim %s: %w", entry.Key(), err)
-			}
-			if _, name, err := proto.ParseClaimKey(entry.Key()); err == nil {
-				claims[name] = c.Worker
-			}
-		case <-ctx.Done():
-			return nil, fmt.Errorf("read the claims: %w", ctx.Err())
+			b.mu.Unlock()
+			return claims, nil
+		}
+		b.mu.Unlock()
+		if ctx.Err() != nil || time.Now().After(deadline) {
+			return nil, errors.New("the claims cannot be read: NATS does not answer the operator")
 		}
 	}
 }

@@ -31,7 +31,7 @@ type run struct {
 var services = []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"}
 
 func newRun(ctx context.Context, o options, overlay string, s *summary) (*run, error) {
-	r := &run{o: o, overlay: overlay, summary: s, began: time.Now()}
+	r := &run{o: o, overlay: overlay, summary: s}
 	var err error
 	if r.cluster, err = cluster.Connect(ctx); err != nil {
 		return nil, err
@@ -101,6 +101,7 @@ func (r *run) domain() string { return "gateway." + r.o.namespace + ".svc" }
 
 // apply brings outside world and overlay to life, and measures how long that takes.
 func (r *run) apply(ctx context.Context) error {
+	r.began = time.Now()
 	r.headline("%s: kubectl apply", r.overlay)
 	world := fmt.Sprintf(outsideWorld, r.worldNamespace(), imageWorld, r.domain(), r.o.relays)
 	if _, err := cluster.KubectlWith(ctx, world, "apply", "-f", "-"); err != nil {
