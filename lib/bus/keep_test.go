@@ -88,9 +88,13 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 	nats.Start()
 	last := publish("b")
 	await(t, "all is there again", func() bool { return complete(t.Context(), maker) })
-	after, settled, err := user.Era(t.Context())
-	if err != nil || after == before || settled {
-		t.Errorf("after the restart the era is %v (before %v), settled %v, %v", after, before, settled, err)
+	var after bus.Era
+	await(t, "the user is connected again", func() bool {
+		after, settled, err = user.Era(t.Context())
+		return err == nil
+	})
+	if after == before || settled {
+		t.Errorf("after the restart the era is %v (before %v), settled %v", after, before, settled)
 	}
 	wait, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
