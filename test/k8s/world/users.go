@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -23,10 +24,10 @@ import (
 
 // users are people at work at the front door.
 type users struct {
-	mu     sync.Mutex
-	meter  *load.Meter // of the load that runs, or ran last
-	acked  []string    // ids of events that were acknowledged with OK true
-	pusher *pusher
+	mu      sync.Mutex
+	meter   *load.Meter // of the load that runs, or ran last
+	acked   []string    // ids of events that were acknowledged with OK true
+	pushers []*pusher
 }
 
 func (u *users) current() *load.Meter {
@@ -48,33 +49,54 @@ func (u *users) ack(ids ...string) {
 	u.acked = append(u.acked, ids...)
 }
 
-// load lets users work until the task is ended: each kind of request once or a few times a second,
-// within what the front door allows one address.
+// How many users write, clone and push at once: as much as the front door allows one address, which
+// is 240 events a minute, 60 of them on one connection, and 600 git requests.
+const (
+	writing = 3
+	cloning = 2
+	pushing = 2
+)
+
+// load lets users work until the task is ended.
 func (w *World) load(ctx context.Context, t *task) error {
 	meter := &load.Meter{}
 	w.users.mu.Lock()
 	w.users.meter = meter
 	w.users.mu.Unlock()
-	pusher, err := w.users.thePusher(ctx, w)
-	if err != nil {
+	if err := w.users.announcePushed(ctx, w); err != nil {
 		return fmt.Errorf("before the load: %w", err)
 	}
-	writer := &writer{w: w}
-	defer writer.hangUp()
-	listener, ended := listen(ctx, w)
-	meter.Run(ctx, t.stop, []load.Action{
-		{Name: "clone", Every: time.Second, Do: func(ctx context.Context, _ int) error { return w.cloneSomething(ctx) }},
-		{Name: "push", Every: 2 * time.Second, Do: pusher.push},
-		{Name: "EVENT", Every: 500 * time.Millisecond, Do: writer.write},
+	actions := []load.Action{
 		{Name: "REQ", Every: 500 * time.Millisecond, Do: func(ctx context.Context, _ int) error { return w.ask(ctx) }},
 		{Name: "NIP-11", Every: 500 * time.Millisecond, Do: func(ctx context.Context, _ int) error { return w.information(ctx) }},
-	})
-	err = listener.sawAll(writer.sent)
+	}
+	for range cloning {
+		actions = append(actions, load.Action{Name: "clone", Every: time.Second, Do: func(ctx context.Context, _ int) error { return w.cloneSomething(ctx) }})
+	}
+	for _, p := range w.users.pushers {
+		actions = append(actions, load.Action{Name: "push", Every: 2500 * time.Millisecond, Do: p.push})
+	}
+	var writers []*writer
+	for range writing {
+		wr := &writer{w: w}
+		defer wr.hangUp()
+		writers = append(writers, wr)
+		actions = append(actions, load.Action{Name: "EVENT", Every: 1100 * time.Millisecond, Do: wr.write})
+	}
+	listener, ended := listen(ctx, w)
+	meter.Run(ctx, t.stop, actions)
+	var sent []string
+	for _, wr := range writers {
+		sent = append(sent, wr.sent...)
+	}
+	err := listener.sawAll(sent)
 	ended()
 	for _, line := range load.Lines(meter.Tallies()) {
 		t.say("%s", line)
 	}
-	t.say("a client with an open subscription saw all %d events, over %d connections", len(writer.sent), listener.connections())
+	if err == nil {
+		t.say("a client with an open subscription saw all %d events, over %d connections", len(sent), listener.connections())
+	}
 	return err
 }
 
@@ -150,7 +172,7 @@ type writer struct {
 
 func (wr *writer) write(ctx context.Context, attempt int) (err error) {
 	if attempt == 0 {
-		n := strconv.Itoa(len(wr.sent))
+		n := rand.Text()
 		address := wr.w.owner.Address(project)
 		if wr.next, err = wr.w.owner.Sign(nostr.Now(), nostr.KindComment, "user's comment "+n, nostr.Tag{"A", address}, nostr.Tag{"K", "30617"},
 			nostr.Tag{"a", address}, nostr.Tag{"k", "30617"}); err != nil {
@@ -186,6 +208,7 @@ func (wr *writer) hangUp() {
 type pusher struct {
 	w      *World
 	who    *outside.Person
+	name   string // identifier of the repository
 	dir    string
 	commit string          // that is being pushed
 	at     nostr.Timestamp // of the newest state event
@@ -193,32 +216,28 @@ type pusher struct {
 	count  int
 }
 
-const pushed = "pushed-under-load"
-
-// thePusher is the one pusher, whose repository is announced and pushed when it is first needed.
-func (u *users) thePusher(ctx context.Context, w *World) (*pusher, error) {
+// announcePushed makes the pushers, whose repositories are announced and pushed, unless it has.
+func (u *users) announcePushed(ctx context.Context, w *World) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.pusher != nil {
-		return u.pusher, nil
+	for len(u.pushers) < pushing {
+		p := &pusher{w: w, name: "pushed-under-load-" + strconv.Itoa(len(u.pushers)+1), at: nostr.Now()}
+		var err error
+		if p.who, err = outside.NewPerson(); err != nil {
+			return err
+		}
+		if p.dir, p.pushed, err = w.workTree(ctx); err != nil {
+			return err
+		}
+		if err := w.announce(ctx, p.who, p.name, p.dir, nil); err != nil {
+			return err
+		}
+		if _, err := outside.RunGit(ctx, p.dir, "push", "-q", w.repository(p.who, p.name), "main"); err != nil {
+			return err
+		}
+		u.pushers = append(u.pushers, p)
 	}
-	p := &pusher{w: w}
-	var err error
-	if p.who, err = outside.NewPerson(); err != nil {
-		return nil, err
-	}
-	if p.dir, p.pushed, err = w.workTree(ctx); err != nil {
-		return nil, err
-	}
-	p.at = nostr.Now()
-	if err := w.announce(ctx, p.who, pushed, p.dir, nil); err != nil {
-		return nil, err
-	}
-	if _, err := outside.RunGit(ctx, p.dir, "push", "-q", w.repository(p.who, pushed), "main"); err != nil {
-		return nil, err
-	}
-	u.pusher = p
-	return p, nil
+	return nil
 }
 
 func (p *pusher) push(ctx context.Context, attempt int) (err error) {
@@ -229,10 +248,10 @@ func (p *pusher) push(ctx context.Context, attempt int) (err error) {
 		}
 		p.at = max(p.at+1, nostr.Now())
 	}
-	if _, err := p.w.state(ctx, p.who, pushed, p.dir, p.at); err != nil {
+	if _, err := p.w.state(ctx, p.who, p.name, p.dir, p.at); err != nil {
 		return fmt.Errorf("state event: %w", goodbye(err))
 	}
-	if _, err := outside.RunGit(ctx, p.dir, "push", "-q", p.w.repository(p.who, pushed), "main"); err != nil {
+	if _, err := outside.RunGit(ctx, p.dir, "push", "-q", p.w.repository(p.who, p.name), "main"); err != nil {
 		return err
 	}
 	p.pushed = p.commit
@@ -243,13 +262,12 @@ func (p *pusher) push(ctx context.Context, attempt int) (err error) {
 func (u *users) pushesAreThere(ctx context.Context, w *World, t *task) error {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.pusher == nil {
-		return nil
+	for _, p := range u.pushers {
+		if err := w.cloneIs(ctx, p.who, p.name, p.pushed); err != nil {
+			return err
+		}
+		t.say("the newest of %d commits pushed to %s is HEAD of a whole clone", p.count, p.name)
 	}
-	if err := w.cloneIs(ctx, u.pusher.who, pushed, u.pusher.pushed); err != nil {
-		return err
-	}
-	t.say("the newest of %d pushed commits is HEAD of a whole clone", u.pusher.count)
 	return nil
 }
 

@@ -118,7 +118,7 @@ func TestWorld(t *testing.T) {
 	}
 	begin("served")
 	said, failed := finish(t, control, "served")
-	if failed != "" || len(said) != 2 {
+	if failed != "" || len(said) != 1+pushing {
 		t.Fatalf("%s\n%s", failed, strings.Join(said, "\n"))
 	}
 	if status.Published != 150 || len(status.Relays) != 3 {
@@ -137,7 +137,7 @@ func TestNotEverythingIsServed(t *testing.T) {
 	if err != nil || len(missing) != 2 {
 		t.Errorf("of two events that nobody has, these are missing: %v, %v", missing, err)
 	}
-	w.users.pusher = &pusher{w: w, who: w.owner, pushed: strings.Repeat("0", 40)}
+	w.users.pushers = []*pusher{{w: w, who: w.owner, name: project, pushed: strings.Repeat("0", 40)}}
 	if err := w.users.pushesAreThere(t.Context(), w, &task{}); err == nil {
 		t.Error("a push that nobody has is found")
 	}
