@@ -77,6 +77,7 @@ spec:
     metadata:
       labels:
         app: world
+        app.kubernetes.io/component: world
     spec:
       automountServiceAccountToken: false
       enableServiceLinks: false

@@ -49,13 +49,13 @@ type podList struct {
 	} `json:"items"`
 }
 
-// Pods returns the pods of a namespace, by name.
+// Pods returns the pods of a namespace that are a component of something, by name.
 func (c *Cluster) Pods(ctx context.Context, namespace string) ([]Pod, error) {
 	var list podList
 	if err := c.Get(ctx, "/api/v1/namespaces/"+namespace+"/pods", &list); err != nil {
 		return nil, err
 	}
-	return list.pods(), nil
+	return slices.DeleteFunc(list.pods(), func(p Pod) bool { return p.Component == "" }), nil
 }
 
 func (l podList) pods() []Pod {
