@@ -166,8 +166,16 @@ func (b *Bus) Bucket(ctx context.Context, name string) (jetstream.KeyValue, erro
 	}
 }
 
-// IsConflict reports whether a compare-and-set, on a key of a bucket or a subject of a stream, found another revision than it expected.
+// wrongLastSequence is the code of an error for which the library has no name. Where a stream has
+// replicas, the server refuses so who expects a sequence while another write is on its way.
+const wrongLastSequence jetstream.ErrorCode = 10164
+
+// IsConflict reports whether a compare-and-set, on a key of a bucket or a subject of a stream, found
+// another revision than it expected.
 func IsConflict(err error) bool {
+	if errors.Is(err, jetstream.ErrKeyExists) {
+		return true
+	}
 	var api *jetstream.APIError
-	return errors.Is(err, jetstream.ErrKeyExists) || errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence
+	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == wrongLastSequence)
 }

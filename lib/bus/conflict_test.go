@@ -1,0 +1,89 @@
+package bus
+
+import (
+	"fmt"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+)
+
+// threeServers starts a cluster of NATS servers and returns a connection to one of them.
+func threeServers(t *testing.T) *nats.Conn {
+	t.Helper()
+	var all []*server.Server
+	// The first has nobody to connect to, but a server without a route makes no cluster of JetStream.
+	routes := []*url.URL{{Scheme: "nats-route", Host: "127.0.0.1:1"}}
+	for i := range 3 {
+		s, err := server.NewServer(&server.Options{
+			ServerName: fmt.Sprintf("n%d", i), Host: "127.0.0.1", Port: server.RANDOM_PORT, NoLog: true, NoSigs: true,
+			JetStream: true, StoreDir: t.TempDir(), Routes: routes,
+			Cluster: server.ClusterOpts{Name: "test", Host: "127.0.0.1", Port: server.RANDOM_PORT},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Start()
+		t.Cleanup(func() { s.Shutdown(); s.WaitForShutdown() })
+		if !s.ReadyForConnections(time.Minute) {
+			t.Fatal("a NATS server does not start")
+		}
+		routes = append(routes, &url.URL{Scheme: "nats-route", Host: s.ClusterAddr().String()})
+		all = append(all, s)
+	}
+	conn, err := nats.Connect(all[0].ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// TestConflictsInACluster: where a stream has replicas, of several who write one subject at once one
+// wins and all others find a conflict, also those that the server refuses because another write is
+// on its way.
+func TestConflictsInACluster(t *testing.T) {
+	t.Parallel()
+	js, err := jetstream.New(threeServers(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for { // until the cluster has found together; the test's own deadline ends it
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, Replicas: 3})
+		if err == nil {
+			break
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	for subject := range 50 {
+		results := make(chan error, 8)
+		var writing sync.WaitGroup
+		for range cap(results) {
+			writing.Go(func() {
+				_, err := js.Publish(t.Context(), fmt.Sprintf("s.%d", subject), nil, jetstream.WithExpectLastSequencePerSubject(0))
+				results <- err
+			})
+		}
+		writing.Wait()
+		close(results)
+		won := 0
+		for err := range results {
+			switch {
+			case err == nil:
+				won++
+			case !IsConflict(err):
+				t.Fatalf("who lost was told %v", err)
+			}
+		}
+		if won != 1 {
+			t.Fatalf("%d of 8 won", won)
+		}
+	}
+}
