@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"cmp"
 	"os"
 	"regexp"
 	"slices"
@@ -296,6 +297,12 @@ func TestSettingsExist(t *testing.T) {
 			}
 			if shared["NGIT_DOMAIN"] == "" || shared["NGIT_NATS_REPLICAS"] != replicas {
 				t.Errorf("settings: %v", shared)
+			}
+			// A lone NATS server loses the claims when it restarts, which takes some 6 s; git
+			// requests wait NGIT_GIT_HANDOVER_WAIT (30s) for what a dead worker held.
+			ttl, _ := time.ParseDuration(cmp.Or(shared["NGIT_WORKER_TTL"], "10s"))
+			if ttl < 10*time.Second || ttl >= 30*time.Second || replicas == "1" && ttl < 20*time.Second {
+				t.Errorf("NGIT_WORKER_TTL is %v with %s NATS servers", ttl, replicas)
 			}
 		}
 	})
