@@ -20,7 +20,7 @@ FUZZTIME ?= 10000x
 BENCH    ?= .
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vet staticcheck format purego alone unit e2e bench fuzz docs tidy nats clean image nats-image k8s-test k8s-sizes
+.PHONY: help run build test lint vet staticcheck format purego alone unit e2e bench fuzz docs tidy nats clean image nats-image k8s-test k8s-sizes manifests
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -72,7 +72,6 @@ e2e: ## tests of the whole system against real NATS, relays and git
 	$(TEST) ./test/...
 
 # A module outside the workspace: what it needs is no concern of the services.
-.PHONY: manifests
 manifests: ## the Kubernetes manifests: privileges, probes, network policies, settings
 	cd deploy/k8s && GOWORK=off go vet ./... && GOWORK=off go test ./...
 
@@ -90,7 +89,7 @@ docs: ## write docs/configuration.md and .env.example from the declaration of th
 	cd lib/config && go generate .
 
 tidy: ## go mod tidy in every module
-	@for m in $(MODULES) test tools deploy/image; do echo "cd $$m && go mod tidy"; (cd $$m && GOWORK=off go mod tidy) || exit 1; done
+	@for m in $(MODULES) test tools deploy/image deploy/k8s; do echo "cd $$m && go mod tidy"; (cd $$m && GOWORK=off go mod tidy) || exit 1; done
 
 nats: bin/nats ## the nats program: make nats ARGS="sub 'grasp.>'"
 	@bin/nats $(ARGS)
