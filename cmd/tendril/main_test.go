@@ -257,6 +257,7 @@ func TestVersionAndHelp(t *testing.T) {
 	}
 	p := start(t, t.TempDir(), nil, "run")
 	p.line(t, "Usage: tendril run [<service> ...] [flags]")
+	p.line(t, `Run "tendril run --help" for more information.`) // not all settings
 	p.fails(t)
 }
 

@@ -24,7 +24,7 @@ type runs struct {
 func (r *runs) Run(src *config.Source, command *kong.Context) error {
 	services, err := chosen(r.Services)
 	if errors.Is(err, errNoServices) {
-		return errors.Join(command.PrintUsage(false), err)
+		return errors.Join(command.PrintUsage(true), err)
 	}
 	if err != nil {
 		return err
