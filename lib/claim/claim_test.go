@@ -147,6 +147,7 @@ func TestWorkersShareAndHandOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer d.Close()
 	for _, k := range all {
 		if w, ok := d.Holder(k); !ok || w.Address != w.Name+":1" {
 			t.Errorf("holder of %s: %+v, %v", k, w, ok)
@@ -255,6 +256,7 @@ func TestStopWithoutABucket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer m.Leave(t.Context()) // ends the heartbeats; that it fails is no matter here
 	seen := &board{t: t, on: map[string]string{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -318,4 +320,65 @@ func TestLeavingWorkerHoldsNothingUp(t *testing.T) {
 	close(release)
 	<-stopped
 	seen.await("b alone", func(n map[string]int) bool { return n["b"] == 40 })
+}
+
+// TestStoppingWorkerStaysAlive: a worker whose context has ended, and whose work takes longer to end
+// than a silent worker is believed to live, keeps the key until then.
+func TestStoppingWorkerStaysAlive(t *testing.T) {
+	t.Parallel()
+	s := serve(t, short)
+	seen := &board{t: t, on: map[string]string{}}
+	b := s.connect(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	m, err := claim.Join(ctx, b, claim.Options{Group: "test", Worker: "a", Incarnation: "a-1", TTL: s.ttl})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted, done, release := make(chan []string, 1), make(chan error, 1), make(chan struct{})
+	wanted <- keys(1)
+	go func() {
+		done <- m.Work(ctx, wanted, func(ctx context.Context, key string) error {
+			slow, end := context.WithCancel(context.WithoutCancel(ctx))
+			go func() { <-release; end() }()
+			return seen.work("a")(slow, key)
+		})
+	}()
+	seen.await("a works", func(n map[string]int) bool { return n["a"] == 1 })
+	s.start(t, s.connect(t), "b", keys(1), seen.work("b"))
+	cancel()
+	workers, err := b.JS.KeyValue(t.Context(), proto.BucketWorkers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	beats, last := 0, uint64(0)
+	seen.await("a's heart beats on for more than two TTLs", func(map[string]int) bool {
+		entry, err := workers.Get(t.Context(), proto.ClaimKey("test", "a"))
+		if err == nil && entry.Revision() != last {
+			beats, last = beats+1, entry.Revision()
+		}
+		return beats > 7
+	})
+	close(release)
+	seen.await("b works", func(n map[string]int) bool { return n["b"] == 1 })
+	if err := errors.Join(<-done, m.Leave(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestOpeningEndsWithItsContext: while the bus is away, a process that is asked to stop does not wait
+// for it.
+func TestOpeningEndsWithItsContext(t *testing.T) {
+	t.Parallel()
+	nats, s := restartable(t, short)
+	b := s.connect(t)
+	nats.Stop()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := claim.Watch(ctx, b, "test", nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Watch: %v", err)
+	}
+	if _, err := claim.Join(ctx, b, claim.Options{Group: "test", Worker: "a", TTL: s.ttl}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Join: %v", err)
+	}
 }

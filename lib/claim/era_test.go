@@ -78,6 +78,7 @@ func TestWorkOutlastsARestart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer d.Close()
 	before, works := seen.owners(), begun.Load()
 	nats.Stop()
 	nats.Start()

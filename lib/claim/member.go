@@ -46,8 +46,10 @@ type lease struct {
 	lapse *time.Timer
 }
 
-// Join makes the worker known to its group and keeps its record alive until Leave, or until ctx ends. Its errors say what was done, but not in which
-// group: groups are named for the services, and whose error it is stands before it already.
+// Join makes the worker known to its group, and keeps its record alive until Leave: the end of ctx
+// ends the joining only, because work on claims may outlast it. Its errors say what was done, but
+// not in which group: groups are named for the services, and whose error it is stands before it
+// already.
 func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	o = o.withDefaults()
 	m := &Member{o: o, bus: b, failed: make(chan error, 1), held: map[string]bool{}}
@@ -61,15 +63,16 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	if m.claims, err = b.Bucket(ctx, proto.BucketClaims); err != nil {
 		return nil, err
 	}
-	ctx, m.stop = context.WithCancel(ctx)
-	if m.register, err = openRegister(ctx, b, o.Group, o.TTL, o.Log); err == nil {
+	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
+	m.stop = stop
+	if m.register, err = openRegister(ctx, beating, b, o.Group, o.TTL, o.Log); err == nil {
 		err = m.enter(ctx)
 	}
 	if err != nil {
 		m.stop()
 		return nil, fmt.Errorf("join the workers: %w", err)
 	}
-	m.beating.Go(func() { m.keepBeating(ctx) })
+	m.beating.Go(func() { m.keepBeating(beating) })
 	return m, nil
 }
 
@@ -101,6 +104,9 @@ func (m *Member) enter(ctx context.Context) error {
 		}
 	}
 }
+
+// Directory tells who holds which key of the worker's group, until Leave.
+func (m *Member) Directory() *Directory { return &Directory{m.register, func() {}} }
 
 // Leave takes the worker's record away, so that nobody waits for it to expire. Call it after Work has returned.
 func (m *Member) Leave(ctx context.Context) error {

@@ -162,12 +162,12 @@ const (
 	maxLook = time.Second
 )
 
-// openRegister reads the group as it stands, as soon as the bus lets it, and follows it until ctx
-// ends.
-func openRegister(ctx context.Context, b *bus.Bus, group string, ttl time.Duration, log *slog.Logger) (*register, error) {
+// openRegister reads the group as it stands, as soon as the bus lets it and unless ctx ends before,
+// and follows it until lasting ends.
+func openRegister(ctx, lasting context.Context, b *bus.Bus, group string, ttl time.Duration, log *slog.Logger) (*register, error) {
 	g := &register{bus: b, group: group, ttl: ttl, log: log, changed: make(chan struct{}, 1), stale: make(chan struct{}, 1)}
 	opened := make(chan struct{})
-	go g.run(ctx, opened)
+	go g.run(lasting, opened)
 	select {
 	case <-opened:
 		return g, nil
@@ -287,19 +287,27 @@ func (g *register) lasts(ctx context.Context, era bus.Era) (bool, error) {
 }
 
 // Directory knows who holds which key of a group, for those who must reach the holder.
-type Directory struct{ register *register }
+type Directory struct {
+	register *register
+	stop     context.CancelFunc
+}
 
-// Watch reads who holds what, and follows it until ctx ends.
+// Watch reads who holds what, and follows it until Close: the end of ctx ends the reading only.
 func Watch(ctx context.Context, b *bus.Bus, group string, log *slog.Logger) (*Directory, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	g, err := openRegister(ctx, b, group, b.Sizing().WorkerTTL, log)
+	lasting, stop := context.WithCancel(context.WithoutCancel(ctx))
+	g, err := openRegister(ctx, lasting, b, group, b.Sizing().WorkerTTL, log)
 	if err != nil {
+		stop()
 		return nil, err
 	}
-	return &Directory{g}, nil
+	return &Directory{g, stop}, nil
 }
+
+// Close ends the following. From then on the directory tells what it knew last.
+func (d *Directory) Close() { d.stop() }
 
 // Holder is the live worker that holds a key; false: nobody does at this moment. While an era rests,
 // only who held a key in the one before can hold it: so it is that worker, whether it has claimed

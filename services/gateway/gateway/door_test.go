@@ -390,7 +390,10 @@ func TestRunFindsShardsByTheirClaims(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	_, _, npub := repository(t, "r")
 	held := make(chan struct{})
-	go holdShard(t, ctx, n.Bus, worker.Listener.Addr().String(), proto.ShardName(proto.ShardOf("r")), held)
+	var holding sync.WaitGroup
+	holding.Go(func() {
+		holdShard(t, ctx, n.Bus, worker.Listener.Addr().String(), proto.ShardName(proto.ShardOf("r")), held)
+	})
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx, node.Service{Name: "gateway", Run: Run}) }()
 	sys := &system{Node: n, addr: <-h.address}
@@ -407,6 +410,7 @@ func TestRunFindsShardsByTheirClaims(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	cancel()
+	holding.Wait()
 	if err := errors.Join(<-done, n.Close()); err != nil {
 		t.Error(err)
 	}
@@ -423,7 +427,9 @@ func holdShard(t *testing.T, ctx context.Context, b *bus.Bus, address, shard str
 	wanted <- []string{shard}
 	tell := sync.OnceFunc(func() { close(held) })
 	err = m.Work(ctx, wanted, func(ctx context.Context, _ string) error { tell(); <-ctx.Done(); return nil })
-	if err != nil && ctx.Err() == nil {
+	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	if err := errors.Join(err, m.Leave(leave)); err != nil {
 		t.Error(err)
 	}
 }

@@ -36,13 +36,11 @@ const lastRequests = 2 * time.Second
 // Run serves until ctx ends, and then stops gracefully: events in flight have their verdicts, sockets
 // are closed with 1001, HTTP requests are finished, and then nothing new comes in.
 func Run(ctx context.Context, n *node.Node) error {
-	// The holders of shards are followed until the last connection has ended.
-	watching, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop()
-	shards, err := claim.Watch(watching, n.Bus, proto.GroupShards, n.Log)
+	shards, err := claim.Watch(ctx, n.Bus, proto.GroupShards, n.Log)
 	if err != nil {
 		return err
 	}
+	defer shards.Close() // when the last connection has ended
 	return serve(ctx, n, shards)
 }
 

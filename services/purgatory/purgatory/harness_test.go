@@ -148,12 +148,11 @@ func newWorld(t testing.TB, flags ...string) *world {
 
 // openDoor passes every request on to the worker that holds the shard, as the front door does.
 func (w *world) openDoor() {
-	ctx, cancel := context.WithCancel(context.Background())
-	w.Cleanup(cancel)
-	directory, err := claim.Watch(ctx, w.Bus, proto.GroupShards, slog.New(slog.DiscardHandler))
+	directory, err := claim.Watch(context.Background(), w.Bus, proto.GroupShards, slog.New(slog.DiscardHandler))
 	if err != nil {
 		w.Fatal(err)
 	}
+	w.Cleanup(directory.Close)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
 			path, err := nip34.ParseRepositoryPath(r.In.URL.EscapedPath())

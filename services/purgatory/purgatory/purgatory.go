@@ -109,24 +109,15 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	defer server.Close()
-	// The heart beats until the last request has ended: a record that expired before would give our
-	// shards to others too early, and tell the front doors that we are dead.
-	beating, stopBeating := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopBeating()
-	entering := context.AfterFunc(ctx, stopBeating) // a stop meanwhile waits for nothing
-	member, err := claim.Join(beating, n.Bus, claim.Options{
+	member, err := claim.Join(ctx, n.Bus, claim.Options{
 		Group: proto.GroupShards, Worker: n.Worker, Incarnation: n.Incarnation, Address: server.address, TTL: s.WorkerTTL, Log: n.Log,
 	})
 	if err != nil {
 		return err
 	}
-	directory, err := claim.Watch(beating, n.Bus, proto.GroupShards, n.Log)
-	if err != nil {
-		return err
-	}
-	if !entering() {
-		return ctx.Err()
-	}
+	// Not before the last request has ended: without its record this worker would be taken for dead.
+	defer leave(ctx, member, n.Log)
+	directory := member.Directory()
 	share := func() (place, workers int) {
 		names := slices.Sorted(maps.Keys(directory.Workers()))
 		place, _ = slices.BinarySearch(names, n.Worker)
@@ -163,13 +154,16 @@ func Run(ctx context.Context, n *node.Node) error {
 	if ctx.Err() != nil {
 		until = <-asked
 	}
-	err = errors.Join(err, server.Shutdown(until.Add(n.StopWait())))
-	leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	return errors.Join(err, server.Shutdown(until.Add(n.StopWait())))
+}
+
+// leave takes the worker's record away.
+func leave(ctx context.Context, member *claim.Member, log *slog.Logger) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
-	if failed := member.Leave(leave); failed != nil {
-		w.log.Warn("the worker's record stays until it expires", "error", failed)
+	if err := member.Leave(ctx); err != nil {
+		log.Warn("the worker's record stays until it expires", "error", err)
 	}
-	return err
 }
 
 // allServed says whether every repository has a worker at this moment. What this one has claimed counts once it is at work there.
