@@ -75,10 +75,10 @@ func (k *keeper) look(ctx context.Context) {
 		case k.bus.lost <- err:
 		default:
 		}
-		return // nothing is made beside a log that is not ours
-	}
-	if !k.provisions {
 		return
+	}
+	if !k.provisions || k.missing() {
+		return // nothing is made beside a log that is not ours
 	}
 	err := errors.Join(k.remake(ctx), k.settleInTime(ctx))
 	why := ""
@@ -111,6 +111,16 @@ func (k *keeper) lookAtDisk(ctx context.Context, now time.Time) error {
 		k.durable[name] = f
 	}
 	return nil
+}
+
+// missing reports whether a stream of the disk is not there at this moment.
+func (k *keeper) missing() bool {
+	for _, f := range k.durable {
+		if !f.gone.IsZero() {
+			return true
+		}
+	}
+	return false
 }
 
 // remake makes what is missing of the streams in memory, of their consumers, and the turn message.

@@ -220,8 +220,10 @@ func TestLostDiskIsTold(t *testing.T) {
 			}
 		},
 		"gone": func(t *testing.T, b *bus.Bus) {
-			if err := b.JS.DeleteStream(t.Context(), proto.StreamEvents); err != nil {
-				t.Fatal(err)
+			for _, name := range []string{proto.StreamEvents, proto.StreamUser} {
+				if err := b.JS.DeleteStream(t.Context(), name); err != nil {
+					t.Fatal(err)
+				}
 			}
 		},
 	} {
@@ -236,6 +238,9 @@ func TestLostDiskIsTold(t *testing.T) {
 				}
 			case <-time.After(patience):
 				t.Fatal("not told")
+			}
+			if _, err := b.JS.Stream(t.Context(), proto.StreamUser); name == "gone" && !errors.Is(err, jetstream.ErrStreamNotFound) {
+				t.Errorf("a stream in memory was made beside a log that is lost: %v", err)
 			}
 		})
 	}

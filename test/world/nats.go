@@ -116,6 +116,14 @@ func (n *NATS) Start() {
 	n.cmd, n.address = cmd, address
 }
 
+// LoseDisk takes away what the server has on disk. It must have ended.
+func (n *NATS) LoseDisk() {
+	n.t.Helper()
+	if err := os.RemoveAll(filepath.Join(n.dir, "store")); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
 // End ends the server by a signal; what it had in memory is gone.
 func (n *NATS) End(by syscall.Signal) {
 	n.mu.Lock()
