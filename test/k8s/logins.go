@@ -49,21 +49,18 @@ func (r *run) logins(ctx context.Context) error {
 	return nil
 }
 
-// rotate adds new logins beside the old ones: the NATS servers learn them first, then the services.
-// It returns the operator's old one.
+// rotate adds new logins beside the old ones, and waits until NATS servers and services have them. It
+// returns the operator's old one.
 func (r *run) rotate(ctx context.Context) (old login, err error) {
 	old.user, old.password = operatorLogin(r.loginsFolder())
 	if err := r.loginsCommand(ctx, "rotate"); err != nil {
 		return old, err
 	}
-	if err := r.applyUsers(ctx); err != nil {
+	if err := r.applyLogins(ctx); err != nil {
 		return old, err
 	}
 	user, password := operatorLogin(r.loginsFolder())
 	if err := r.reload(ctx, user, password, true); err != nil {
-		return old, err
-	}
-	if _, err := cluster.Kubectl(ctx, "apply", "-k", r.overlayFolder()); err != nil {
 		return old, err
 	}
 	return old, r.await(ctx, "every service sees its new login", 4*time.Minute, func() string { return r.oldLogins(ctx) })
@@ -74,20 +71,15 @@ func (r *run) retire(ctx context.Context, old login) error {
 	if err := r.loginsCommand(ctx, "retire"); err != nil {
 		return err
 	}
-	if err := r.applyUsers(ctx); err != nil {
+	if err := r.applyLogins(ctx); err != nil {
 		return err
 	}
 	return r.reload(ctx, old.user, old.password, false)
 }
 
-// applyUsers gives the NATS servers the users that the folder has now.
-func (r *run) applyUsers(ctx context.Context) error {
-	secret, err := cluster.Kubectl(ctx, "-n", r.o.namespace, "create", "secret", "generic", "nats-users",
-		"--from-file="+filepath.Join(r.loginsFolder(), "users.conf"), "--dry-run=client", "-o", "yaml")
-	if err != nil {
-		return err
-	}
-	_, err = cluster.KubectlWith(ctx, secret, "apply", "-f", "-")
+// applyLogins applies the secrets that hold what the folder of logins has now.
+func (r *run) applyLogins(ctx context.Context) error {
+	_, err := cluster.Kubectl(ctx, "apply", "-k", r.overlayFolder())
 	return err
 }
 
