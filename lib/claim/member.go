@@ -177,10 +177,14 @@ func (m *Member) renew(era bus.Era, revision uint64, began time.Time, unbroken b
 	default:
 		m.lease.lapse.Stop()
 	}
-	end := m.lease.end
-	m.lease.lapse = time.AfterFunc(time.Until(began.Add(m.o.TTL-m.o.TTL/10)), func() {
-		m.o.Log.Warn("the heartbeat did not get through in time; work on claims stops", "group", m.o.Group)
-		end()
+	l := m.lease
+	l.lapse = time.AfterFunc(time.Until(began.Add(m.o.TTL-m.o.TTL/10)), func() {
+		if m.currentLease() == l {
+			m.o.Log.Warn("the heartbeat did not get through in time; work on claims stops", "group", m.o.Group)
+		} else {
+			m.o.Log.Info("work that was not claimed again since the claims were made anew stops", "group", m.o.Group)
+		}
+		l.end()
 	})
 	tell(m.register.changed)
 }
