@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"log/slog"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,7 @@ import (
 func TestOnlyAMissedHeartbeatIsCalledOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var log bytes.Buffer
+		var log messages
 		before, now := bus.Era{Claims: time.Unix(1, 0)}, bus.Era{Claims: time.Unix(2, 0)}
 		m := &Member{
 			o:        Options{Group: "test", TTL: 9 * time.Second, Log: slog.New(slog.NewTextHandler(&log, nil))},
@@ -29,12 +30,32 @@ func TestOnlyAMissedHeartbeatIsCalledOne(t *testing.T) {
 			time.Sleep(3 * time.Second)
 			m.renew(now, revision+2, time.Now(), true)
 		}
+		synctest.Wait()
 		if old.ctx.Err() == nil || m.currentLease().ctx.Err() != nil || strings.Contains(log.String(), "heartbeat") {
-			t.Errorf("the old lease: %v; the new one: %v; log: %s", old.ctx.Err(), m.currentLease().ctx.Err(), &log)
+			t.Errorf("the old lease: %v; the new one: %v; log: %s", old.ctx.Err(), m.currentLease().ctx.Err(), log.String())
 		}
 		time.Sleep(9 * time.Second)
+		synctest.Wait()
 		if m.currentLease().ctx.Err() == nil || !strings.Contains(log.String(), "the heartbeat did not get through in time") {
-			t.Errorf("the lease without heartbeats: %v; log: %s", m.currentLease().ctx.Err(), &log)
+			t.Errorf("the lease without heartbeats: %v; log: %s", m.currentLease().ctx.Err(), log.String())
 		}
 	})
+}
+
+// messages keeps what several goroutines log.
+type messages struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (m *messages) Write(p []byte) (int, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.text.Write(p)
+}
+
+func (m *messages) String() string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.text.String()
 }
