@@ -111,6 +111,29 @@ func TestStateIsFenced(t *testing.T) {
 	}
 }
 
+// TestStateReadTooEarly: a worker that was told an older entry than the last of the worker before
+// writes all the same.
+func TestStateReadTooEarly(t *testing.T) {
+	t.Parallel()
+	kv := bucket(t)
+	before := open(t, kv)
+	if err := put(t, before, "before", 1); err != nil {
+		t.Fatal(err)
+	}
+	s := open(t, kv)
+	if err := put(t, before, "before", 2); err != nil {
+		t.Fatal(err)
+	}
+	for repos := range 2 {
+		if err := put(t, s, "after", repos+3); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := put(t, before, "before", 5); !bus.IsConflict(err) {
+		t.Errorf("the worker before writes on: %v", err)
+	}
+}
+
 // TestAStateGoesByItself when nobody has written it for its time, whether it was new or an update.
 func TestAStateGoesByItself(t *testing.T) {
 	t.Parallel()

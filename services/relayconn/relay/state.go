@@ -92,7 +92,10 @@ func (s *stateKeeper) write(ctx context.Context, data []byte) (uint64, error) {
 	return ack.Sequence, nil
 }
 
-// reread looks at who has written the entry meanwhile. If it was this worker, whose answer was lost, or if somebody deleted it, it is written on.
+// reread looks at who has written the entry meanwhile. It is written on if that was this worker,
+// whose answer was lost; if somebody deleted it; and before the first write, whoever it was: where
+// the bucket has replicas, the read at the beginning may have come from one that did not have the
+// last write of the worker before yet.
 func (s *stateKeeper) reread(ctx context.Context, worker string, conflict error) error {
 	entry, err := s.kv.Get(ctx, s.key)
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
@@ -103,7 +106,7 @@ func (s *stateKeeper) reread(ctx context.Context, worker string, conflict error)
 		return err
 	}
 	var v proto.RelayState
-	if json.Unmarshal(entry.Value(), &v) == nil && v.Worker != worker {
+	if json.Unmarshal(entry.Value(), &v) == nil && v.Worker != worker && !s.at.IsZero() {
 		return conflict
 	}
 	s.revision = entry.Revision()
