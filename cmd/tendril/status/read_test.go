@@ -40,7 +40,7 @@ func connect(t *testing.T, url string) *bus.Bus {
 
 func services(t *testing.T, url, name string) *bus.Bus {
 	t.Helper()
-	b, err := bus.Open(within(t), bus.Options{URL: url, Name: "tendril " + name, Sizing: proto.DefaultSizing()})
+	b, err := bus.Open(within(t), bus.Options{URL: url, Provisions: true, Name: "tendril " + name, Sizing: proto.DefaultSizing()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -180,7 +180,7 @@ func TestOperatorReads(t *testing.T) {
 	}
 	srv := bustest.WithUsers(t, filepath.Join(dir, logins.UsersFile))
 	ingest, err := bus.Open(within(t), bus.Options{
-		URL: srv.URL, LoginFile: logins.LoginFile(dir, proto.UserIngest), Name: "tendril ingest one", Sizing: proto.DefaultSizing(),
+		URL: srv.URL, Provisions: true, LoginFile: logins.LoginFile(dir, proto.UserIngest), Name: "tendril ingest one", Sizing: proto.DefaultSizing(),
 	})
 	if err != nil {
 		t.Fatal(err)
