@@ -106,8 +106,8 @@ type RepoChange struct {
 	AuthorsAdded []string `json:"authors_added,omitempty"`
 	Roots        []string `json:"roots,omitempty"`      // ids of root events added
 	RootsGone    []string `json:"roots_gone,omitempty"` // ids of root events that are no more
-	// Since, in a snapshot, is the sequence of the last of the messages that it replaces that changed
-	// the repository; 0: the snapshot itself does.
+	// Since, in a snapshot, is the sequence of the last of the messages that it replaces that
+	// changed the repository; 0: the snapshot itself does.
 	Since uint64 `json:"since,omitempty"`
 }
 

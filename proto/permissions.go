@@ -112,9 +112,9 @@ func ingest() Permissions {
 				prefixEvent + ">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected + ">",
 				prefixVerdict + "*", SubjectWriterTurn,
 				api("CONSUMER.UNPIN", StreamWriter, ConsumerTurn),
-				// For candidates and the turn. The whole space, because the server otherwise keeps in
-				// mind the reply subject of every message of the log that it sends, as one that may
-				// be answered.
+				// For candidates and the turn. The whole space, because the server otherwise keeps
+				// in mind the reply subject of every message of the log that it sends, as one that
+				// may be answered.
 				jsAck + ">",
 			}),
 		Subscribe: []string{SubjectQueryIDs, SubjectQueryReconcile},
@@ -181,8 +181,8 @@ func api(verb string, tokens ...string) string {
 	return subject
 }
 
-// readBy allows consumers of a stream that belong to one reader: whose name does not matter and which
-// leave nothing behind. filter is the subject that they ask for; ">" for any.
+// readBy allows consumers of a stream that belong to one reader: whose name does not matter and
+// which leave nothing behind. filter is the subject that they ask for; ">" for any.
 func readBy(stream, filter string) []string {
 	return []string{
 		api("STREAM.INFO", stream), api("CONSUMER.CREATE", stream, "*", filter), api("CONSUMER.MSG.NEXT", stream, "*"),
@@ -201,8 +201,8 @@ func followKeys(bucket, keys string) []string {
 	return readBy(KVStream(bucket), KVSubject(bucket, keys))
 }
 
-// flowControl allows to answer a stream's consumers that push, as `nats kv watch` makes them, in both
-// forms that servers have.
+// flowControl allows to answer a stream's consumers that push, as `nats kv watch` makes them, in
+// both forms that servers have.
 func flowControl(stream string) []string {
 	return []string{jsFlow + stream + ".>", jsFlow + "*.*." + stream + ".>"}
 }

@@ -18,7 +18,8 @@ type peer struct {
 	ports     []core.ContainerPort
 }
 
-// TestNetworkPolicies works out from the policies, as a network plugin does, who may connect to whom.
+// TestNetworkPolicies works out from the policies, as a network plugin does, who may connect to
+// whom.
 func TestNetworkPolicies(t *testing.T) {
 	t.Parallel()
 	own := labels.Set{"kubernetes.io/metadata.name": "tendril"}

@@ -41,9 +41,9 @@ type Options struct {
 	Provisions bool
 	// Needs are the streams and buckets' streams that must be there before Open returns.
 	Needs []string
-	// Waiting is told what Open waits for, as often as that changes, and "" when it waits no longer.
-	// Open waits as long as it takes, for the NATS server too. nil: a NATS server that is not there
-	// is an error, and so is what cannot be provisioned within two minutes.
+	// Waiting is told what Open waits for, as often as that changes, and "" when it waits no
+	// longer. Open waits as long as it takes, for the NATS server too. nil: a NATS server that is
+	// not there is an error, and so is what cannot be provisioned within two minutes.
 	Waiting func(what string)
 	// NewLog is asked before a log is made because there is none. An error refuses it. nil: none.
 	NewLog func() error
@@ -68,8 +68,8 @@ type Bus struct {
 }
 
 // Open connects (starting the embedded server if there is no URL). Then it makes or updates every
-// stream, bucket and consumer of proto, or waits until those are there that the process needs. It is
-// idempotent; any number of processes may do it at once.
+// stream, bucket and consumer of proto, or waits until those are there that the process needs. It
+// is idempotent; any number of processes may do it at once.
 func Open(ctx context.Context, o Options) (*Bus, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -170,8 +170,8 @@ func (b *Bus) Bucket(ctx context.Context, name string) (jetstream.KeyValue, erro
 // replicas, the server refuses so who expects a sequence while another write is on its way.
 const wrongLastSequence jetstream.ErrorCode = 10164
 
-// IsConflict reports whether a compare-and-set, on a key of a bucket or a subject of a stream, found
-// another revision than it expected.
+// IsConflict reports whether a compare-and-set, on a key of a bucket or a subject of a stream,
+// found another revision than it expected.
 func IsConflict(err error) bool {
 	if errors.Is(err, jetstream.ErrKeyExists) {
 		return true

@@ -16,7 +16,8 @@ import (
 func threeServers(t *testing.T) *nats.Conn {
 	t.Helper()
 	var all []*server.Server
-	// The first has nobody to connect to, but a server without a route makes no cluster of JetStream.
+	// The first has nobody to connect to, but a server without a route makes no cluster of
+	// JetStream.
 	routes := []*url.URL{{Scheme: "nats-route", Host: "127.0.0.1:1"}}
 	for i := range 3 {
 		s, err := server.NewServer(&server.Options{
@@ -43,9 +44,9 @@ func threeServers(t *testing.T) *nats.Conn {
 	return conn
 }
 
-// TestConflictsInACluster: where a stream has replicas, of several who write one subject at once one
-// wins and all others find a conflict, also those that the server refuses because another write is
-// on its way.
+// TestConflictsInACluster: where a stream has replicas, of several who write one subject at once
+// one wins and all others find a conflict, also those that the server refuses because another write
+// is on its way.
 func TestConflictsInACluster(t *testing.T) {
 	t.Parallel()
 	js, err := jetstream.New(threeServers(t))

@@ -20,8 +20,8 @@ import (
 
 const (
 	// reconnectFirst and reconnectMost are the pauses between attempts to connect again: they grow
-	// from one to the other. A part of each is random, so that not all processes of a deployment come
-	// at the same moment.
+	// from one to the other. A part of each is random, so that not all processes of a deployment
+	// come at the same moment.
 	reconnectFirst = 250 * time.Millisecond
 	reconnectMost  = 2 * time.Second
 	// reportedSubjects is how many refused subjects are remembered, to be logged once each.

@@ -53,10 +53,10 @@ func (b *Bus) embeddedOptions() []nats.Option {
 	return options
 }
 
-// embeddedUsers are the users of an embedded server with a password: the operator, and this process,
-// which may do everything and whose password is random. The hashes are in memory only, so nobody
-// tries passwords against them but through the server: a higher cost would be its own, for everybody
-// who knocks.
+// embeddedUsers are the users of an embedded server with a password: the operator, and this
+// process, which may do everything and whose password is random. The hashes are in memory only, so
+// nobody tries passwords against them but through the server: a higher cost would be its own, for
+// everybody who knocks.
 func embeddedUsers(operator, inside string) (users []*server.User, err error) {
 	for _, u := range []struct {
 		name, password string
@@ -81,8 +81,8 @@ func operatorPermissions() *server.Permissions {
 	}
 }
 
-// startServer starts the embedded NATS server in o.Dir; without users everybody may do everything. JetStream syncs every write:
-// durable before done (design.md, fifth idea).
+// startServer starts the embedded NATS server in o.Dir; without users everybody may do everything.
+// JetStream syncs every write: durable before done (design.md, fifth idea).
 func startServer(o Options, users []*server.User) (*server.Server, error) {
 	opts := &server.Options{
 		ServerName: "tendril",

@@ -23,8 +23,8 @@ type Message struct {
 	Pending uint64    // how many are behind it, as the stream stood when it was sent
 }
 
-// Deletes reports whether a message of a bucket's stream says that its key is gone: deleted, purged or
-// expired.
+// Deletes reports whether a message of a bucket's stream says that its key is gone: deleted, purged
+// or expired.
 func (m Message) Deletes() bool {
 	return m.Header.Get(proto.KVOperation) != "" || m.Header.Get(jetstream.MarkerReasonHeader) != ""
 }
@@ -45,9 +45,9 @@ const prefetch = 1000
 // followPause is the wait before it is tried again to begin to follow a stream.
 const followPause = 500 * time.Millisecond
 
-// Follow hands every message of a stream to read, in order, from the first on and then as they come,
-// until ctx ends. While the bus is away or has no such stream it tries again; so it does not fail.
-// It must be ended when the stream is replaced by another of the same name.
+// Follow hands every message of a stream to read, in order, from the first on and then as they
+// come, until ctx ends. While the bus is away or has no such stream it tries again; so it does not
+// fail. It must be ended when the stream is replaced by another of the same name.
 func Follow(ctx context.Context, js jetstream.JetStream, r Reading, log *slog.Logger, read func(Message)) error {
 	f := &follower{Reading: r, log: log, read: read}
 	for {

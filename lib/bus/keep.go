@@ -23,8 +23,8 @@ const (
 	goneFor = 10 * time.Second
 )
 
-// keeper looks after the streams while the bus is open: a process that provisions makes those of the
-// memory again that NATS has lost, and each tells when one of the disk is lost.
+// keeper looks after the streams while the bus is open: a process that provisions makes those of
+// the memory again that NATS has lost, and each tells when one of the disk is lost.
 type keeper struct {
 	bus        *Bus
 	log        *slog.Logger
@@ -161,8 +161,8 @@ func (k *keeper) remake(ctx context.Context) error {
 	return nil
 }
 
-// settleInTime settles an era once every claim of the one before must have ended: WorkerTTL after it
-// was first seen, which is later than it began. So workers that start after that need not wait.
+// settleInTime settles an era once every claim of the one before must have ended: WorkerTTL after
+// it was first seen, which is later than it began. So workers that start after that need not wait.
 func (k *keeper) settleInTime(ctx context.Context) error {
 	era, settled, err := k.bus.Era(ctx)
 	if err != nil {

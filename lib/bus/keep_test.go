@@ -48,8 +48,8 @@ func complete(ctx context.Context, b *bus.Bus) bool {
 }
 
 // TestMemoryIsMadeAgain: a NATS server that is started anew has lost what was in its memory. A
-// process that provisions makes it again, nobody's bus is lost, and followers of the streams on disk
-// miss nothing.
+// process that provisions makes it again, nobody's bus is lost, and followers of the streams on
+// disk miss nothing.
 func TestMemoryIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	nats := bustest.New(t)

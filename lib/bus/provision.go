@@ -15,8 +15,9 @@ import (
 	"tendril.dev/proto"
 )
 
-// metaConfig is the metadata of a stream or consumer that tells which declaration it was made from, so that the processes of a whole
-// deployment that start at once do not all update what is right already.
+// metaConfig is the metadata of a stream or consumer that tells which declaration it was made from,
+// so that the processes of a whole deployment that start at once do not all update what is right
+// already.
 const metaConfig = "tendril-config"
 
 // prepare makes everything, or waits until it is there, and looks after it from then on.
@@ -46,8 +47,8 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 		}
 	}
 	if fresh {
-		// Nobody can hold a claim from before: there was no log, or its server ran in a process that
-		// has ended.
+		// Nobody can hold a claim from before: there was no log, or its server ran in a process
+		// that has ended.
 		if err := b.settleAtOnce(ctx, wait, o); err != nil {
 			return err
 		}
@@ -113,7 +114,8 @@ func (b *Bus) provision(ctx context.Context, o Options, wait *waiting) (fresh bo
 	return fresh, nil
 }
 
-// makeTurn publishes the one turn message. Expecting no earlier message on its subject makes it once, whoever is first.
+// makeTurn publishes the one turn message. Expecting no earlier message on its subject makes it
+// once, whoever is first.
 func (b *Bus) makeTurn(ctx context.Context) error {
 	_, err := b.JS.Publish(ctx, proto.SubjectWriterTurn, []byte("whoever holds this message writes the log\n"),
 		jetstream.WithExpectLastSequencePerSubject(0))
@@ -172,8 +174,8 @@ func fingerprint(cfg any) string {
 // which not enough servers are there yet.
 const noPlace = 10005
 
-// Passes reports whether an error of the bus may be gone at the next attempt: the bus is away, busy,
-// or just coming up.
+// Passes reports whether an error of the bus may be gone at the next attempt: the bus is away,
+// busy, or just coming up.
 func Passes(err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) {

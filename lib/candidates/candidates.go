@@ -108,8 +108,8 @@ func New(conn *nats.Conn, log *slog.Logger) (*Sender, error) {
 }
 
 // Run sends again what has no verdict, until ctx ends: after a while, or at once when the bus is
-// connected again, because verdicts that came meanwhile are lost. Then whatever is still without one ends with [ErrEnded], and nothing more can be offered.
-// It runs once.
+// connected again, because verdicts that came meanwhile are lost. Then whatever is still without
+// one ends with [ErrEnded], and nothing more can be offered. It runs once.
 func (s *Sender) Run(ctx context.Context) error {
 	defer s.endAll()
 	defer s.verdicts.Unsubscribe()
@@ -197,8 +197,8 @@ func (s *Sender) publish(ref string, msg *nats.Msg) {
 	}
 }
 
-// refused hears that the queue did not take a candidate: it is full or lost, or the bus is away. All
-// of that passes.
+// refused hears that the queue did not take a candidate: it is full or lost, or the bus is away.
+// All of that passes.
 func (s *Sender) refused(_ jetstream.JetStream, msg *nats.Msg, err error) {
 	s.log.Debug("the candidate queue pushes back", "error", err)
 	s.postpone(msg.Header.Get(proto.HeaderRef), err)

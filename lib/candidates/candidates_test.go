@@ -242,8 +242,8 @@ func TestItIsGivenUpAfterManyTries(t *testing.T) {
 	}
 }
 
-// TestVerdictsAreAskedForAnewAfterAReconnect: a verdict that came while the connection was broken is
-// lost, and its candidate is sent again as soon as the connection is back.
+// TestVerdictsAreAskedForAnewAfterAReconnect: a verdict that came while the connection was broken
+// is lost, and its candidate is sent again as soon as the connection is back.
 func TestVerdictsAreAskedForAnewAfterAReconnect(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, 1<<20)

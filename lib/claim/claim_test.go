@@ -157,8 +157,8 @@ func TestWorkersShareAndHandOver(t *testing.T) {
 	seen.await("b alone", func(n map[string]int) bool { return n["b"] == 40 })
 }
 
-// TestNobodyHasTooMany: eight workers share forty keys out, and none ends with more than 25% over the
-// mean, nor do seven when one has gone.
+// TestNobodyHasTooMany: eight workers share forty keys out, and none ends with more than 25% over
+// the mean, nor do seven when one has gone.
 func TestNobodyHasTooMany(t *testing.T) {
 	t.Parallel()
 	s := serve(t, long)
@@ -296,8 +296,9 @@ func TestStopWithoutABucket(t *testing.T) {
 	}
 }
 
-// TestLeavingWorkerHoldsNothingUp: a worker that stops gives up each key as soon as its work on that
-// has ended. The others have it at once, though the worker is still there and busy with another.
+// TestLeavingWorkerHoldsNothingUp: a worker that stops gives up each key as soon as its work on
+// that has ended. The others have it at once, though the worker is still there and busy with
+// another.
 func TestLeavingWorkerHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	s := serve(t, long)
@@ -322,8 +323,8 @@ func TestLeavingWorkerHoldsNothingUp(t *testing.T) {
 	seen.await("b alone", func(n map[string]int) bool { return n["b"] == 40 })
 }
 
-// TestStoppingWorkerStaysAlive: a worker whose context has ended, and whose work takes longer to end
-// than a silent worker is believed to live, keeps the key until then.
+// TestStoppingWorkerStaysAlive: a worker whose context has ended, and whose work takes longer to
+// end than a silent worker is believed to live, keeps the key until then.
 func TestStoppingWorkerStaysAlive(t *testing.T) {
 	t.Parallel()
 	s := serve(t, short)
@@ -366,8 +367,8 @@ func TestStoppingWorkerStaysAlive(t *testing.T) {
 	}
 }
 
-// TestOpeningEndsWithItsContext: while the bus is away, a process that is asked to stop does not wait
-// for it.
+// TestOpeningEndsWithItsContext: while the bus is away, a process that is asked to stop does not
+// wait for it.
 func TestOpeningEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	nats, s := restartable(t, short)

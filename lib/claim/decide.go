@@ -33,9 +33,9 @@ type decision struct {
 	again       time.Time
 }
 
-// decide shares out keys: a worker takes the free keys that it should have, and those that nobody has
-// taken for the grace time, because the worker that should is full or does not want them. It leaves
-// keys that are no longer wanted, and those that another should have by now. A full worker
+// decide shares out keys: a worker takes the free keys that it should have, and those that nobody
+// has taken for the grace time, because the worker that should is full or does not want them. It
+// leaves keys that are no longer wanted, and those that another should have by now. A full worker
 // leaves a key that yields for a free one that does not; it takes that once the other's work has
 // ended.
 func decide(s situation, now time.Time) decision {
@@ -106,9 +106,9 @@ func (s situation) heldByOther(key string) bool {
 	return claimed && alive && w.Incarnation == c.Incarnation && c.Worker != s.self
 }
 
-// assign says which of the workers should have each wanted key: the one that the key prefers, unless
-// that has as many as anybody may; then the next. Everybody who knows the same workers and keys says
-// the same.
+// assign says which of the workers should have each wanted key: the one that the key prefers,
+// unless that has as many as anybody may; then the next. Everybody who knows the same workers and
+// keys says the same.
 func assign(wanted map[string]bool, workers []string) map[string]string {
 	owners := make(map[string]string, len(wanted))
 	if len(workers) == 0 {
@@ -132,8 +132,8 @@ func bound(keys, workers int) int {
 	return max(keys*5/(workers*4), (keys+workers-1)/workers)
 }
 
-// sharing keeps what assign said for as long as workers and keys are the same: there may be thousands
-// of keys, and it is asked for whenever anything happens.
+// sharing keeps what assign said for as long as workers and keys are the same: there may be
+// thousands of keys, and it is asked for whenever anything happens.
 type sharing struct {
 	workers []string
 	owners  map[string]string // nil: what is wanted has changed

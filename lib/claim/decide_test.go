@@ -139,8 +139,9 @@ func TestRendezvousIsEvenAndMovesLittle(t *testing.T) {
 	}
 }
 
-// TestLoadIsBounded: nobody has more than 25% over the mean, or than it takes to share all out, however
-// many workers and keys there are; and where nobody would, keys are where they prefer to be.
+// TestLoadIsBounded: nobody has more than 25% over the mean, or than it takes to share all out,
+// however many workers and keys there are; and where nobody would, keys are where they prefer to
+// be.
 func TestLoadIsBounded(t *testing.T) {
 	t.Parallel()
 	over := 0
@@ -179,8 +180,8 @@ func TestLoadIsBounded(t *testing.T) {
 	}
 }
 
-// TestBoundMovesLittle: when a worker comes or goes, hardly any keys move but those that it takes or
-// leaves; when a key comes or goes, next to none.
+// TestBoundMovesLittle: when a worker comes or goes, hardly any keys move but those that it takes
+// or leaves; when a key comes or goes, next to none.
 func TestBoundMovesLittle(t *testing.T) {
 	t.Parallel()
 	wanted := map[string]bool{}

@@ -110,8 +110,9 @@ func (b *board) owners() map[string]string {
 	return on
 }
 
-// TestNothingIsHandedOutWhileALeaseRuns: NATS loses the claims while a worker is cut off and works on
-// by its lease. A worker that comes then finds free keys only, and takes none before that has ended.
+// TestNothingIsHandedOutWhileALeaseRuns: NATS loses the claims while a worker is cut off and works
+// on by its lease. A worker that comes then finds free keys only, and takes none before that has
+// ended.
 func TestNothingIsHandedOutWhileALeaseRuns(t *testing.T) {
 	t.Parallel()
 	nats, s := restartable(t, 6*time.Second)
@@ -141,8 +142,8 @@ func (s server) connectSoon(t *testing.T) *bus.Bus {
 }
 
 // TestLongOutageAndNewWorkers: NATS is away for longer than leases last, comes back without claims,
-// and again at once; workers come and go meanwhile. Nobody ever works where another does, and in the
-// end everything is worked on.
+// and again at once; workers come and go meanwhile. Nobody ever works where another does, and in
+// the end everything is worked on.
 func TestLongOutageAndNewWorkers(t *testing.T) {
 	t.Parallel()
 	nats, s := restartable(t, short)

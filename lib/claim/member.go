@@ -36,9 +36,9 @@ type Member struct {
 	lease    *lease
 }
 
-// lease is a time in which this worker may work by its claims of one era. It ends when the own record
-// may be about to expire, and with it the work. A heartbeat that gets through makes it longer; after
-// its end the next one begins a new lease.
+// lease is a time in which this worker may work by its claims of one era. It ends when the own
+// record may be about to expire, and with it the work. A heartbeat that gets through makes it
+// longer; after its end the next one begins a new lease.
 type lease struct {
 	era   bus.Era
 	ctx   context.Context
@@ -157,12 +157,12 @@ func (m *Member) Held() []string {
 
 func (m *Member) key() string { return proto.ClaimKey(m.o.Group, m.o.Worker) }
 
-// renew notes a heartbeat that got through in an era and was begun at that time. unbroken: the record
-// was there all the time since the heartbeat before. A tenth of the time is kept for stopping what
-// runs on the claims.
+// renew notes a heartbeat that got through in an era and was begun at that time. unbroken: the
+// record was there all the time since the heartbeat before. A tenth of the time is kept for
+// stopping what runs on the claims.
 //
-// The lease of an era before is not made longer: its claims are gone. It runs on to its own end, and
-// the work by it with it, unless the claims are made again before.
+// The lease of an era before is not made longer: its claims are gone. It runs on to its own end,
+// and the work by it with it, unless the claims are made again before.
 func (m *Member) renew(era bus.Era, revision uint64, began time.Time, unbroken bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -246,8 +246,8 @@ var errEraOver = errors.New("the buckets of claims were made anew")
 
 // beat writes the own record anew. The time from before the write counts: the bucket's clock for it cannot have begun earlier.
 //
-// After the write it asks whether the era lasts. If so, it lasted when the heartbeat began, and so no
-// other worker can be handed a key of ours before that time and one TTL.
+// After the write it asks whether the era lasts. If so, it lasted when the heartbeat began, and so
+// no other worker can be handed a key of ours before that time and one TTL.
 func (m *Member) beat(ctx context.Context) error {
 	m.recording.Lock()
 	defer m.recording.Unlock()

@@ -136,9 +136,9 @@ type standing struct {
 	former  *roster // of the era before, nil: this is the first one seen
 }
 
-// rests reports whether no key may be handed out at that time: whoever held it in the era before may
-// still work by that claim. All such work has ended when one TTL is over, because a worker's lease is
-// at most nine tenths of a TTL from a moment at which the era before lasted.
+// rests reports whether no key may be handed out at that time: whoever held it in the era before
+// may still work by that claim. All such work has ended when one TTL is over, because a worker's
+// lease is at most nine tenths of a TTL from a moment at which the era before lasted.
 func (s standing) rests(now time.Time, ttl time.Duration) bool {
 	return !s.settled && now.Before(s.seen.Add(ttl))
 }
@@ -309,9 +309,9 @@ func Watch(ctx context.Context, b *bus.Bus, group string, log *slog.Logger) (*Di
 // Close ends the following. From then on the directory tells what it knew last.
 func (d *Directory) Close() { d.stop() }
 
-// Holder is the live worker that holds a key; false: nobody does at this moment. While an era rests,
-// only who held a key in the one before can hold it: so it is that worker, whether it has claimed
-// the key again yet or not.
+// Holder is the live worker that holds a key; false: nobody does at this moment. While an era
+// rests, only who held a key in the one before can hold it: so it is that worker, whether it has
+// claimed the key again yet or not.
 func (d *Directory) Holder(key string) (proto.Worker, bool) {
 	now := d.register.current()
 	w, held := now.roster.holder(key)

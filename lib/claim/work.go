@@ -29,8 +29,8 @@ const (
 // Work claims its share of the keys that wanted names (each value is the whole list) and runs do for every claim until the claim is given up,
 // which ends do's context; the claim goes to another only after do has returned. It returns when ctx has ended and everything is let go.
 //
-// When NATS has lost the claims (a new era, see [bus.Era]), do runs on, and the claims are made again
-// under it. Two workers never work on one key:
+// When NATS has lost the claims (a new era, see [bus.Era]), do runs on, and the claims are made
+// again under it. Two workers never work on one key:
 //   - In an era, a claim is taken by compare-and-set, from nobody or from a worker whose record has
 //     expired. Whoever holds it works at most until nine tenths of a TTL after a heartbeat began, and
 //     at the end of that heartbeat the era lasted.
@@ -120,7 +120,8 @@ func (w *work) step(ctx context.Context) (time.Duration, error) {
 		return 0, err
 	}
 	if at := time.Now(); now.rests(at, w.o.TTL) {
-		// When it is over, each key waits for the worker that it prefers as if it had just become free.
+		// When it is over, each key waits for the worker that it prefers as if it had just become
+		// free.
 		clear(w.freeSince)
 		for key, j := range w.jobs {
 			if !w.wanted[key] {
@@ -206,8 +207,8 @@ func (w *work) take(ctx context.Context, lease *lease, keys []string, claims map
 }
 
 // claimAgain makes the claims again that are of an era before and by which work still goes on. From
-// then on the work goes by the new claim and the new lease. What cannot be claimed now is tried again
-// until its lease ends; what another has claimed is left.
+// then on the work goes by the new claim and the new lease. What cannot be claimed now is tried
+// again until its lease ends; what another has claimed is left.
 func (w *work) claimAgain(ctx context.Context, lease *lease, claims map[string]claimed) error {
 	var old []string
 	for key, j := range w.jobs {
@@ -359,8 +360,10 @@ func (w *work) letGo(ctx context.Context, j *job) error {
 	return err
 }
 
-// finish lets everything go: the others are told, so that they take what becomes free at once; all work is ended, each claim is free as soon as its work has ended. When one cannot be let go the others are
-// not tried: each would be waited for anew, and all are free when this worker's record is gone.
+// finish lets everything go: the others are told, so that they take what becomes free at once; all
+// work is ended, each claim is free as soon as its work has ended. When one cannot be let go the
+// others are not tried: each would be waited for anew, and all are free when this worker's record
+// is gone.
 func (w *work) finish() {
 	w.leaveSoon()
 	w.stopAll("stopping")

@@ -32,8 +32,9 @@ const layout = "3"
 var ErrOtherLog = errors.New("NATS has another log now, or an earlier state of it: it is not the one that the index was made from " +
 	"(docs/running.md, When NATS has lost its disk)")
 
-// Bind makes sure that the index belongs to the log that js has now: an index of another log, of a later state of this one, or made under other
-// rules is dropped and starts from nothing. Call it before the index is used: subscribers are not told. Where the other log has no event at all,
+// Bind makes sure that the index belongs to the log that js has now: an index of another log, of a
+// later state of this one, or made under other rules is dropped and starts from nothing. Call it
+// before the index is used: subscribers are not told. Where the other log has no event at all,
 // nothing is dropped and the error is that of [DB.LogGone].
 func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
 	known, err := db.logIdentity()
@@ -75,8 +76,8 @@ func lookForEvents(ctx context.Context, js jetstream.JetStream, db *DB) error {
 	return nil
 }
 
-// LogGone is asked when there is no log, or one without events. It gives an error when the index was
-// made from a log that had some: an empty one in its place would hide that they are lost. The
+// LogGone is asked when there is no log, or one without events. It gives an error when the index
+// was made from a log that had some: an empty one in its place would hide that they are lost. The
 // operator may say that this is meant, see [WithForgottenLog].
 func (db *DB) LogGone() error {
 	known, err := db.logIdentity()

@@ -174,8 +174,8 @@ func TestOrderedAnew(t *testing.T) {
 	}
 }
 
-// TestOrderedPassesOverWhatHasExpired: nothing is named that is not served, though the sums count it
-// until it is swept out.
+// TestOrderedPassesOverWhatHasExpired: nothing is named that is not served, though the sums count
+// it until it is swept out.
 func TestOrderedPassesOverWhatHasExpired(t *testing.T) {
 	t.Parallel()
 	now := nostr.Timestamp(1)

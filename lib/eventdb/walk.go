@@ -41,8 +41,8 @@ func (w *walk) end(second nostr.Timestamp) []byte {
 	return binary.BigEndian.AppendUint64(slices.Clone(w.prefix), invertTime(second)+1)
 }
 
-// stretches are what a range consists of, oldest first: a part of a second, whole seconds, a part of
-// a second.
+// stretches are what a range consists of, oldest first: a part of a second, whole seconds, a part
+// of a second.
 func (w *walk) stretches(r reconcile.Range) (parts []stretch) {
 	switch {
 	case r.Empty():

@@ -1,6 +1,7 @@
-// Package known asks the service grasp.query.reconcile which of a relay's events are not known here,
-// step by step, while somebody else speaks with the relay (NIP-77). The asker needs no index and
-// keeps nothing but the filter: what is accepted, held or rejected is looked up where it is known.
+// Package known asks the service grasp.query.reconcile which of a relay's events are not known
+// here, step by step, while somebody else speaks with the relay (NIP-77). The asker needs no index
+// and keeps nothing but the filter: what is accepted, held or rejected is looked up where it is
+// known.
 package known
 
 import (

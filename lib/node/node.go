@@ -59,7 +59,8 @@ type Node struct {
 }
 
 // StopWait is how long what a service has under way may go on once its Run is asked to end. It is a
-// part of NGIT_SHUTDOWN_WAIT: the others of the process, which stop afterwards, need some of that too.
+// part of NGIT_SHUTDOWN_WAIT: the others of the process, which stop afterwards, need some of that
+// too.
 func (n *Node) StopWait() time.Duration {
 	if n.alone {
 		return n.Settings.ShutdownWait / 10 * 9

@@ -19,8 +19,8 @@ import (
 )
 
 // TestNATSRestarts: the single NATS server is ended and started again, while a foreign relay and a
-// user send events and repositories are cloned and pushed to. No service ends; nothing is lost; every
-// relay and shard has one owner; a subscription that was open before goes on.
+// user send events and repositories are cloned and pushed to. No service ends; nothing is lost;
+// every relay and shard has one owner; a subscription that was open before goes on.
 func TestNATSRestarts(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]syscall.Signal{"killed": syscall.SIGKILL, "terminated": syscall.SIGTERM} {

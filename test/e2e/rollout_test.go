@@ -69,8 +69,8 @@ func (c *cluster) start(name string) {
 	c.workers[r] = settings["NGIT_WORKER_NAME"]
 }
 
-// replace is what a rolling update does: one more is started, and when it is ready another is asked to
-// stop, and does so well. before is called in between, and says which.
+// replace is what a rolling update does: one more is started, and when it is ready another is asked
+// to stop, and does so well. before is called in between, and says which.
 func (c *cluster) replace(name string, before func() *world.Replica) {
 	c.t.Helper()
 	c.start(name)
@@ -365,9 +365,10 @@ func (c *cluster) slowly(p *repo, round int) (wait func()) {
 	return both.Wait
 }
 
-// TestRollout: every process of every service is replaced by a new one, while users go on. No request
-// of theirs fails: not a clone or a push that lasts longer than the worker or the front door that it
-// began at, and no event is read without being answered. Nothing waits for a worker to expire.
+// TestRollout: every process of every service is replaced by a new one, while users go on. No
+// request of theirs fails: not a clone or a push that lasts longer than the worker or the front
+// door that it began at, and no event is read without being answered. Nothing waits for a worker to
+// expire.
 func TestRollout(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "10m", "NGIT_WRITER_TTL": "10m"})
@@ -407,7 +408,8 @@ func TestKilledProcesses(t *testing.T) {
 		c.remove(victim)
 		c.await(2, users...)
 	}
-	// Each user does one thing after the other, so no more than one of each can have been under way.
+	// Each user does one thing after the other, so no more than one of each can have been under
+	// way.
 	failed := c.end()
 	var git int
 	for _, failure := range failed {

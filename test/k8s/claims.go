@@ -25,8 +25,8 @@ import (
 // operator is the user of NATS who reads everything and writes nothing.
 const operator = "operator"
 
-// bus is an operator's way to NATS: `kubectl port-forward`, begun again whenever its pod ends, and a
-// watch of the claims, begun again with each connection.
+// bus is an operator's way to NATS: `kubectl port-forward`, begun again whenever its pod ends, and
+// a watch of the claims, begun again with each connection.
 type bus struct {
 	conn      *nats.Conn
 	connected chan struct{} // has one when a connection was made
@@ -36,8 +36,8 @@ type bus struct {
 	isHeld bool              // held is what the bucket has
 }
 
-// openBus connects with the login that the folder logins has for the operator, whenever it connects.
-// It ends with ctx.
+// openBus connects with the login that the folder logins has for the operator, whenever it
+// connects. It ends with ctx.
 func openBus(ctx context.Context, namespace, logins string) (*bus, error) {
 	port, err := freePort()
 	if err != nil {
@@ -54,7 +54,8 @@ func openBus(ctx context.Context, namespace, logins string) (*bus, error) {
 	b.conn, err = nats.Connect("nats://127.0.0.1:"+port, nats.UserInfoHandler(func() (string, string) { return operatorLogin(logins) }),
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort(),
 		nats.ConnectHandler(again), nats.ReconnectHandler(again),
-		// An operator may not end a watch, which then ends by itself; all else shows in what follows.
+		// An operator may not end a watch, which then ends by itself; all else shows in what
+		// follows.
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS as the operator: %w", err)
@@ -126,8 +127,8 @@ func note(held map[string]string, entry jetstream.KeyValueEntry) {
 	held[entry.Key()] = c.Worker
 }
 
-// forward forwards a port of this machine to a NATS server until ctx ends, and begins again whenever
-// kubectl gives up.
+// forward forwards a port of this machine to a NATS server until ctx ends, and begins again
+// whenever kubectl gives up.
 func forward(ctx context.Context, namespace, to, port string) {
 	go func() {
 		for ctx.Err() == nil {

@@ -55,8 +55,8 @@ func requestsLine(t load.Tally) string {
 }
 
 // delete deletes the pod that writes the log, a purgatory pod and the NATS pod that leads the log,
-// one after the other, under load: nothing that was acknowledged is lost, everything that relays have
-// arrives, users' requests succeed sooner or later, and no other pod restarts.
+// one after the other, under load: nothing that was acknowledged is lost, everything that relays
+// have arrives, users' requests succeed sooner or later, and no other pod restarts.
 func (r *run) delete(ctx context.Context) error {
 	since, err := r.status(ctx)
 	if err != nil {
@@ -115,8 +115,8 @@ func (r *run) writer(ctx context.Context) (name string, err error) {
 // metricsPort is where every service has its metrics.
 const metricsPort = 7335
 
-// deletePod deletes a pod and waits until another is in its place and everything is ready. All other
-// pods must be the same as before, and their processes too.
+// deletePod deletes a pod and waits until another is in its place and everything is ready. All
+// other pods must be the same as before, and their processes too.
 func (r *run) deletePod(ctx context.Context, name, what string) error {
 	before, err := r.cluster.Pods(ctx, r.o.namespace)
 	if err != nil {

@@ -73,8 +73,8 @@ func buildImages(ctx context.Context, load string) ([]image, error) {
 	return images, nil
 }
 
-// loaderOf is the command that brings an image archive, which follows as its last argument, into the
-// cluster.
+// loaderOf is the command that brings an image archive, which follows as its last argument, into
+// the cluster.
 func loaderOf(load string, env func(string) string, look func(string) (string, error)) ([]string, error) {
 	there := func(program string) bool { _, err := look(program); return err == nil }
 	switch {

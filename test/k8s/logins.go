@@ -15,8 +15,8 @@ import (
 	"tendril.dev/test/outside"
 )
 
-// logins rotates all NATS logins under load: new ones beside the old ones, given to the running pods,
-// then the old ones are taken away. No process restarts.
+// logins rotates all NATS logins under load: new ones beside the old ones, given to the running
+// pods, then the old ones are taken away. No process restarts.
 func (r *run) logins(ctx context.Context) error {
 	before, err := r.cluster.Pods(ctx, r.o.namespace)
 	if err != nil {
@@ -49,8 +49,8 @@ func (r *run) logins(ctx context.Context) error {
 	return nil
 }
 
-// rotate adds new logins beside the old ones, and waits until NATS servers and services have them. It
-// returns the operator's old one.
+// rotate adds new logins beside the old ones, and waits until NATS servers and services have them.
+// It returns the operator's old one.
 func (r *run) rotate(ctx context.Context) (old login, err error) {
 	old.user, old.password = operatorLogin(r.loginsFolder())
 	if err := r.loginsCommand(ctx, "rotate"); err != nil {

@@ -1,7 +1,8 @@
-// Command k8s proves on a real Kubernetes what Tendril promises there: `make k8s-test`. It builds the
-// images, applies an overlay of deploy/k8s into a namespace of its own, and lets an outside world
-// (test/k8s/world) of relays, a git server and users meet it: the end-to-end story, relay workers
-// scaled while events flow, pods deleted under load, a new image rolled out, logins rotated.
+// Command k8s proves on a real Kubernetes what Tendril promises there: `make k8s-test`. It builds
+// the images, applies an overlay of deploy/k8s into a namespace of its own, and lets an outside
+// world (test/k8s/world) of relays, a git server and users meet it: the end-to-end story, relay
+// workers scaled while events flow, pods deleted under load, a new image rolled out, logins
+// rotated.
 //
 //	K8S_OVERLAYS   overlays to try, comma-separated (local,local-r3)
 //	K8S_LOAD       command that brings an image archive, its last argument, into the cluster. Without

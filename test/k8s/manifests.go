@@ -42,8 +42,8 @@ spec:
               kubernetes.io/metadata.name: %s
 `
 
-// outsideWorld is the pod of relays, git server and users; arguments are namespace, image, domain of
-// the Tendril under test (which is its Service), and number of relays.
+// outsideWorld is the pod of relays, git server and users; arguments are namespace, image, domain
+// of the Tendril under test (which is its Service), and number of relays.
 const outsideWorld = `apiVersion: v1
 kind: Namespace
 metadata:

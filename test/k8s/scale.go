@@ -144,7 +144,8 @@ func (r *run) served(ctx context.Context) error {
 	return err
 }
 
-// oneOwner checks that no two workers were connected to one relay since a time, but for a hand-over.
+// oneOwner checks that no two workers were connected to one relay since a time, but for a
+// hand-over.
 func (r *run) oneOwner(ctx context.Context, since time.Time) error {
 	s, err := r.status(ctx)
 	if err != nil {

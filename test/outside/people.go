@@ -43,8 +43,8 @@ func (p *Person) Sign(at nostr.Timestamp, kind int, content string, tags ...nost
 // Address is the reference of a repository of this person.
 func (p *Person) Address(identifier string) string { return "30617:" + p.PubKey + ":" + identifier }
 
-// AnnouncementTags are those of an announcement (30617) that lists the Tendril of a domain, and more
-// clone URLs and relays. Escaped is the identifier as it stands in a path.
+// AnnouncementTags are those of an announcement (30617) that lists the Tendril of a domain, and
+// more clone URLs and relays. Escaped is the identifier as it stands in a path.
 func (p *Person) AnnouncementTags(domain, identifier, escaped string, clone, relays []string) nostr.Tags {
 	return nostr.Tags{
 		{"d", identifier}, {"name", identifier},

@@ -171,7 +171,8 @@ func fill(t *testing.T, b *bus.Bus) {
 	}
 }
 
-// TestOperatorReads: the login that may write nothing is enough, and nothing that is asked is refused.
+// TestOperatorReads: the login that may write nothing is enough, and nothing that is asked is
+// refused.
 func TestOperatorReads(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -44,7 +44,8 @@ func pack(w io.Writer, folder string, change func(*tar.Header)) error {
 	return archive.Close()
 }
 
-// headerOf is the header of a file, a folder or a symbolic link. Nothing else belongs into an image.
+// headerOf is the header of a file, a folder or a symbolic link. Nothing else belongs into an
+// image.
 func headerOf(path, name string, entry fs.DirEntry) (*tar.Header, error) {
 	info, err := entry.Info()
 	if err != nil {

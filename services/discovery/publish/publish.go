@@ -135,9 +135,9 @@ func (r *relay) note(change proto.TargetChange, seq uint64) {
 	}
 }
 
-// snapshot replaces everything that was said of a relay, as it is published, by what is wanted of it.
-// It says since when the repositories are as they are, so that a worker that takes the relay over
-// knows what of it was confirmed before.
+// snapshot replaces everything that was said of a relay, as it is published, by what is wanted of
+// it. It says since when the repositories are as they are, so that a worker that takes the relay
+// over knows what of it was confirmed before.
 func (p *Publisher) snapshot(key string, published, want target.Target, limit int) []proto.TargetChange {
 	p.mu.Lock()
 	changed := maps.Clone(p.published[key].changed)

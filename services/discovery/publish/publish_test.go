@@ -208,8 +208,8 @@ func TestASnapshotReplacesManyMessages(t *testing.T) {
 	}
 }
 
-// TestASnapshotSaysSinceWhen the repositories are as they are, by the sequences of the messages that
-// it replaces; so does the next one, and one that is written after a restart.
+// TestASnapshotSaysSinceWhen the repositories are as they are, by the sequences of the messages
+// that it replaces; so does the next one, and one that is written after a restart.
 func TestASnapshotSaysSinceWhen(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

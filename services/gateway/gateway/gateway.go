@@ -28,13 +28,13 @@ import (
 	"tendril.dev/services/gateway/web"
 )
 
-// lastRequests is how long idle connections are kept at a stop. A client that is between two requests
-// makes the next one in that time, and hears that the connection ends after it; one that is closed
-// under it might fail.
+// lastRequests is how long idle connections are kept at a stop. A client that is between two
+// requests makes the next one in that time, and hears that the connection ends after it; one that
+// is closed under it might fail.
 const lastRequests = 2 * time.Second
 
-// Run serves until ctx ends, and then stops gracefully: events in flight have their verdicts, sockets
-// are closed with 1001, HTTP requests are finished, and then nothing new comes in.
+// Run serves until ctx ends, and then stops gracefully: events in flight have their verdicts,
+// sockets are closed with 1001, HTTP requests are finished, and then nothing new comes in.
 func Run(ctx context.Context, n *node.Node) error {
 	shards, err := claim.Watch(ctx, n.Bus, proto.GroupShards, n.Log)
 	if err != nil {

@@ -92,8 +92,8 @@ func repeatable(r *http.Request, b *body, err error) bool {
 	return b.whole()
 }
 
-// send tries to pass a request on. The error is errNobody if the worker has refused it before it did
-// anything, because it does not hold the shard.
+// send tries to pass a request on. The error is errNobody if the worker has refused it before it
+// did anything, because it does not hold the shard.
 func (c *courier) send(r *http.Request, worker proto.Worker, b *body) (*http.Response, error) {
 	// The client's context, but without what watches its transport: interim answers are between the
 	// worker and us.

@@ -201,8 +201,8 @@ func TestWhatIsSentAgain(t *testing.T) {
 	}
 }
 
-// TestNoInterimAnswers: a client that did not ask for them gets none, though the worker is asked for
-// one.
+// TestNoInterimAnswers: a client that did not ask for them gets none, though the worker is asked
+// for one.
 func TestNoInterimAnswers(t *testing.T) {
 	t.Parallel()
 	addr, _ := front(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

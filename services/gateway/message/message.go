@@ -1,6 +1,6 @@
 // Package message is what clients say to the relay and what it answers (NIP-01; NIP-45 for COUNT;
-// NIP-77 for NEG-OPEN, NEG-MSG and NEG-CLOSE). What comes in was written by a stranger: it is parsed
-// strictly, within limits, and refused in one sentence that says why.
+// NIP-77 for NEG-OPEN, NEG-MSG and NEG-CLOSE). What comes in was written by a stranger: it is
+// parsed strictly, within limits, and refused in one sentence that says why.
 package message
 
 import (

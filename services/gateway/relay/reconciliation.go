@@ -35,8 +35,8 @@ type reconciliation struct {
 	rounds atomic.Int64
 }
 
-// negOpen begins a session, in place of one with the same id if there is one (NIP-77). It sees to it
-// that room is called once the message is not kept any more.
+// negOpen begins a session, in place of one with the same id if there is one (NIP-77). It sees to
+// it that room is called once the message is not kept any more.
 func (c *connection) negOpen(m message.NegOpen, room func()) {
 	c.negClose(m.ID)
 	s := &reconciliation{conn: c, id: m.ID, filter: m.Filter, size: m.Size}

@@ -74,8 +74,9 @@ const (
 	mostCounted = 100_000
 )
 
-// countsAtOnce is how many counts of all connections are made at once, and how many sets gathered; the others wait. It bounds the memory that they take, and more of them than
-// processors would not be done earlier.
+// countsAtOnce is how many counts of all connections are made at once, and how many sets gathered;
+// the others wait. It bounds the memory that they take, and more of them than processors would not
+// be done earlier.
 func countsAtOnce() int { return runtime.GOMAXPROCS(0) }
 
 // Times of a connection.

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// tasks is what a connection has under way: messages that are being read, events that wait for their
-// verdicts, stored events that are being sent. The zero value has nothing.
+// tasks is what a connection has under way: messages that are being read, events that wait for
+// their verdicts, stored events that are being sent. The zero value has nothing.
 type tasks struct {
 	mu     sync.Mutex
 	n      int

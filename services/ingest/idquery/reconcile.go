@@ -187,7 +187,7 @@ func (k Known) gather(ctx context.Context, view *eventdb.View, f nostr.Filter) (
 }
 
 // tellsRejected reports whether it is known well enough which rejected events match a filter. Their
-// tags are not kept: by tags alone every rejected event would match, and the more of them are in the
-// set that the relay does not have, the more has to be said until that is settled. Those that it has
-// are not missing either, see has.
+// tags are not kept: by tags alone every rejected event would match, and the more of them are in
+// the set that the relay does not have, the more has to be said until that is settled. Those that
+// it has are not missing either, see has.
 func tellsRejected(f nostr.Filter) bool { return len(f.Tags) == 0 || f.Authors != nil || f.IDs != nil }

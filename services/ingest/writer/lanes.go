@@ -78,8 +78,8 @@ func openLanes(ctx context.Context, js jetstream.JetStream, ahead int, log *slog
 	return l, nil
 }
 
-// heed notes that a lane is broken: its consumer was in NATS's memory and is lost. The library would
-// give it up, or ask again only after half a minute.
+// heed notes that a lane is broken: its consumer was in NATS's memory and is lost. The library
+// would give it up, or ask again only after half a minute.
 func (l *lanes) heed(consumer string, err error) {
 	for _, gone := range []error{nats.ErrNoResponders, jetstream.ErrConsumerDeleted, jetstream.ErrConsumerNotFound, jetstream.ErrConsumerDoesNotExist} {
 		if errors.Is(err, gone) {
@@ -137,8 +137,8 @@ func (l *lane) takeLeft() []jetstream.Msg {
 	return l.left
 }
 
-// giveBack lets candidates be delivered again at once. If that fails, they come back when their time
-// for an answer is over.
+// giveBack lets candidates be delivered again at once. If that fails, they come back when their
+// time for an answer is over.
 func giveBack(msgs ...jetstream.Msg) {
 	for _, m := range msgs {
 		_ = m.Nak()

@@ -99,8 +99,8 @@ func (w *Writer) givesUp(x decided) bool {
 
 // takeBack undoes a batch that was not committed: its candidates, and one more that could not be
 // decided, come first in the next one, or are given back with all that was fetched where the term
-// ends. Parked events that it took are decided again, whatever the undone batch said of them. What it
-// parked stays parked; to decide an event twice does no harm.
+// ends. Parked events that it took are decided again, whatever the undone batch said of them. What
+// it parked stays parked; to decide an event twice does no harm.
 func (w *Writer) takeBack(b *batch, more ...decided) {
 	var msgs []jetstream.Msg
 	for _, x := range append(b.decided, more...) {

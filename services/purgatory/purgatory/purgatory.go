@@ -115,7 +115,8 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	// Not before the last request has ended: without its record this worker would be taken for dead.
+	// Not before the last request has ended: without its record this worker would be taken for
+	// dead.
 	defer leave(ctx, member, n.Log)
 	directory := member.Directory()
 	share := func() (place, workers int) {

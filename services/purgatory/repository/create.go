@@ -15,8 +15,8 @@ import (
 const (
 	// staleFolder is the age at which a temporary folder belongs to nobody: no push or fetch lasts that long.
 	staleFolder = 24 * time.Hour
-	// staleLock is the age at which a lock file belongs to nobody: a transaction of references takes
-	// seconds. Until then a push fails that meets the lock of a git that was killed.
+	// staleLock is the age at which a lock file belongs to nobody: a transaction of references
+	// takes seconds. Until then a push fails that meets the lock of a git that was killed.
 	staleLock = time.Minute
 )
 

@@ -64,8 +64,9 @@ func (r *Refusal) Error() string { return r.Reason }
 // ErrNotFound is a repository that no announcement speaks for.
 var ErrNotFound = errors.New("no announcement of it is served or held here")
 
-// ErrElsewhere is a repository that another worker holds. The request is answered by 421 (Misdirected
-// Request, RFC 9110), which is never for a client: the front door sends it to that worker.
+// ErrElsewhere is a repository that another worker holds. The request is answered by 421
+// (Misdirected Request, RFC 9110), which is never for a client: the front door sends it to that
+// worker.
 var ErrElsewhere = errors.New("another worker holds the repository")
 
 // Unavailable is a repository that there is, or may be, but that cannot be had now.

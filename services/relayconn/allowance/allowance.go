@@ -1,5 +1,5 @@
-// Package allowance knows how much a relay lets us ask: until when it wants quiet, and what it means
-// by what it says when we ask too much (spec/sync.md, Historic sync).
+// Package allowance knows how much a relay lets us ask: until when it wants quiet, and what it
+// means by what it says when we ask too much (spec/sync.md, Historic sync).
 package allowance
 
 import (

@@ -169,7 +169,8 @@ func (b *Backfill) Interrupt(ctx context.Context) error {
 }
 
 // Due does what has become due: ends requests on which the relay has fallen silent, ends batches
-// that have come to their end, and tries those again that have waited long enough since they failed.
+// that have come to their end, and tries those again that have waited long enough since they
+// failed.
 func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 	for _, r := range b.open {
 		if now.Before(b.patience(r)) {

@@ -44,7 +44,8 @@ func TestAccounts(t *testing.T) {
 	}
 }
 
-// TestUnjudged: live events that were lost are told by subscription, with when the first of them came.
+// TestUnjudged: live events that were lost are told by subscription, with when the first of them
+// came.
 func TestUnjudged(t *testing.T) {
 	t.Parallel()
 	l := ledger.New()

@@ -49,8 +49,8 @@ func openState(ctx context.Context, js jetstream.JetStream, kv jetstream.KeyValu
 	return s, nil
 }
 
-// stale reports whether the entry should be written anew, though it may say the same, so that it does
-// not go while the relay is looked after.
+// stale reports whether the entry should be written anew, though it may say the same, so that it
+// does not go while the relay is looked after.
 func (s *stateKeeper) stale(now time.Time) bool { return now.Sub(s.at) >= s.kept/8 }
 
 // put writes the entry, unless it says so already and is not stale.

@@ -27,8 +27,8 @@ import (
 // leaveTimeout bounds the last words to the bus.
 const leaveTimeout = 3 * time.Second
 
-// stateKept is how long the state of a relay is kept that nobody looks after any more. What is known
-// of relays that are gone is to shrink within a day.
+// stateKept is how long the state of a relay is kept that nobody looks after any more. What is
+// known of relays that are gone is to shrink within a day.
 const stateKept = 20 * time.Hour
 
 // Run runs one worker until ctx ends; its claims are handed over then.

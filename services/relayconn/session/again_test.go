@@ -125,7 +125,8 @@ func TestFailedWalkGoesOn(t *testing.T) {
 	})
 }
 
-// TestWithdrawnFailureIsNotAskedAgain: what nobody wants any more keeps no relay from being complete.
+// TestWithdrawnFailureIsNotAskedAgain: what nobody wants any more keeps no relay from being
+// complete.
 func TestWithdrawnFailureIsNotAskedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -232,8 +233,8 @@ func historicTooMany(t *testing.T, room int, refuse func(string) []wire.Message)
 	p.stop()
 }
 
-// TestNoRoomForThePast: where what is live takes all of a relay's subscriptions, the past waits, and
-// comes when there is room.
+// TestNoRoomForThePast: where what is live takes all of a relay's subscriptions, the past waits,
+// and comes when there is room.
 func TestNoRoomForThePast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -256,8 +257,8 @@ func TestNoRoomForThePast(t *testing.T) {
 	})
 }
 
-// TestRelayThatIgnoresTimes: events that are beyond since or until are nothing new, and no reason to
-// end the connection or to call a batch failed.
+// TestRelayThatIgnoresTimes: events that are beyond since or until are nothing new, and no reason
+// to end the connection or to call a batch failed.
 func TestRelayThatIgnoresTimes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -300,7 +301,8 @@ func TestRelayThatIgnoresTimes(t *testing.T) {
 	})
 }
 
-// TestKnownPastIsNotThrottled: what is known already costs a relay nothing that has been asked for it.
+// TestKnownPastIsNotThrottled: what is known already costs a relay nothing that has been asked for
+// it.
 func TestKnownPastIsNotThrottled(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -113,7 +113,8 @@ const (
 	maxInvalid = 100
 	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing: with more, the relay is read more slowly.
 	uselessRate, uselessBurst = 5000, 20_000
-	// missedMargin is how much earlier than it went missing the past is asked for: clocks differ, and events come late.
+	// missedMargin is how much earlier than it went missing the past is asked for: clocks differ,
+	// and events come late.
 	missedMargin = 15 * time.Minute
 )
 
@@ -313,8 +314,8 @@ func (s *Session) request(ctx context.Context, also []nostr.Filter) error {
 // mayAsk reports whether something new may be asked for.
 func (s *Session) mayAsk(now time.Time) bool { return s.live.Settled() && !s.allowance.Quiet(now) }
 
-// pump does what has become due, and reports the state. It is called after every message, so it looks at what is open and not at everything that is
-// wanted.
+// pump does what has become due, and reports the state. It is called after every message, so it
+// looks at what is open and not at everything that is wanted.
 func (s *Session) pump(ctx context.Context, now time.Time) error {
 	if s.dayDue && !s.allowance.Quiet(now) {
 		if err := s.restart(ctx, now); err != nil {

@@ -277,8 +277,8 @@ func TestQuickReconnectAsksFromSince(t *testing.T) {
 	})
 }
 
-// TestFailedBatchStaysUnconfirmed: a closed or silent subscription, or a lost verdict, leaves the items unconfirmed, and a change of the target is no
-// reason to ask for them again at once.
+// TestFailedBatchStaysUnconfirmed: a closed or silent subscription, or a lost verdict, leaves the
+// items unconfirmed, and a change of the target is no reason to ask for them again at once.
 func TestFailedBatchStaysUnconfirmed(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(p *play){

@@ -207,8 +207,8 @@ func (f *Follower) Current() (target.Target, uint64) {
 	return f.target, f.revision
 }
 
-// TakePast gives the target as it was at the revision that was asked for, and keeps it no longer. Of
-// what a snapshot has replaced since, it gives the repositories that have not changed since.
+// TakePast gives the target as it was at the revision that was asked for, and keeps it no longer.
+// Of what a snapshot has replaced since, it gives the repositories that have not changed since.
 func (f *Follower) TakePast() target.Target {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -298,8 +298,8 @@ func TestSnapshotIsSeenWhole(t *testing.T) {
 	}
 }
 
-// TestPastBeforeASnapshot: a snapshot that replaced what was said at the revision asked for says which
-// repositories were as they are already then, in whatever part of it they are.
+// TestPastBeforeASnapshot: a snapshot that replaced what was said at the revision asked for says
+// which repositories were as they are already then, in whatever part of it they are.
 func TestPastBeforeASnapshot(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

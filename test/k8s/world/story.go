@@ -34,9 +34,9 @@ func (w *World) repository(of *outside.Person, identifier string) string {
 	return w.gateway + "/" + of.Npub + "/" + identifier + ".git"
 }
 
-// story is the one thread through all rooms. A user announces a repository that lists all relays and
-// pushes it; on one of these relays lies the announcement of a repository whose data lies on a git
-// server, which is found, hunted and served; and people talk about both, here and there.
+// story is the one thread through all rooms. A user announces a repository that lists all relays
+// and pushes it; on one of these relays lies the announcement of a repository whose data lies on a
+// git server, which is found, hunted and served; and people talk about both, here and there.
 func (w *World) story(ctx context.Context, t *task) error {
 	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
 	defer cancel()
@@ -206,7 +206,8 @@ func (w *World) talk(ctx context.Context, t *task, dir string) error {
 	if err != nil {
 		return err
 	}
-	// Of two states of one second the one with the lower id counts, so the new one is a second newer.
+	// Of two states of one second the one with the lower id counts, so the new one is a second
+	// newer.
 	state, err := w.state(ctx, w.owner, project, dir, nostr.Now()+1)
 	if err != nil {
 		return err
@@ -224,7 +225,8 @@ func (w *World) talk(ctx context.Context, t *task, dir string) error {
 	return nil
 }
 
-// submit sends an event on a connection of its own and returns what the OK says; a refusal is an error.
+// submit sends an event on a connection of its own and returns what the OK says; a refusal is an
+// error.
 func (w *World) submit(ctx context.Context, ev *nostr.Event) (string, error) {
 	s, err := outside.Dial(ctx, w.relay(), nil)
 	if err != nil {

@@ -100,7 +100,8 @@ func (w *World) load(ctx context.Context, t *task) error {
 	return err
 }
 
-// goodbye makes an error of a WebSocket one of [load.ErrMoved] if the server said that it goes away.
+// goodbye makes an error of a WebSocket one of [load.ErrMoved] if the server said that it goes
+// away.
 func goodbye(err error) error {
 	if websocket.CloseStatus(err) == websocket.StatusGoingAway {
 		return fmt.Errorf("%w: %w", load.ErrMoved, err)

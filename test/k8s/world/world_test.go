@@ -71,8 +71,8 @@ func finish(t *testing.T, control *httptest.Server, name string) (said []string,
 	return said, task.Error
 }
 
-// TestWorld does with one process what `make k8s-test` does on a cluster: the story, events that flow
-// while users work, and a look whether everything is there.
+// TestWorld does with one process what `make k8s-test` does on a cluster: the story, events that
+// flow while users work, and a look whether everything is there.
 func TestWorld(t *testing.T) {
 	t.Parallel()
 	w, control := meet(t, 3)
