@@ -1,8 +1,10 @@
-// Package nettest is what tests need of a network that the machine's does not give: connections on which no time passes, and a port that stays closed.
+// Package nettest is what tests need of a network that the machine's does not give: connections on
+// which no time passes, a port that stays closed, and one that stays open while its server is away.
 package nettest
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/http/httptest"
 	"sync"
@@ -64,4 +66,49 @@ func Refusing(t testing.TB) string {
 	}
 	t.Cleanup(func() { conn.Close() })
 	return conn.LocalAddr().String()
+}
+
+// Front listens at an address that stays while the server behind it comes and goes: a port that was
+// let go could be anybody's by the time the server comes back, on a machine where other tests open
+// and close hundreds. dial connects to the server; where it fails, the client is told by the end of
+// its connection. It ends with the test, after the server: start that later.
+func Front(t testing.TB, dial func() (net.Conn, error)) (address string) {
+	t.Helper()
+	front, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var open sync.WaitGroup
+	open.Go(func() {
+		for {
+			client, err := front.Accept()
+			if err != nil {
+				return
+			}
+			open.Go(func() { forward(client, dial) })
+		}
+	})
+	t.Cleanup(func() {
+		front.Close()
+		open.Wait()
+	})
+	return front.Addr().String()
+}
+
+// forward passes on what a client and the server say, until one of them ends.
+func forward(client net.Conn, dial func() (net.Conn, error)) {
+	defer client.Close()
+	server, err := dial()
+	if err != nil {
+		return
+	}
+	defer server.Close()
+	ended := make(chan struct{}, 2)
+	pass := func(to io.Writer, from io.Reader) {
+		_, _ = io.Copy(to, from) // however it ends, the other side is told by the end of its connection
+		ended <- struct{}{}
+	}
+	go pass(server, client)
+	go pass(client, server)
+	<-ended
 }

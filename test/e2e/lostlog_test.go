@@ -8,7 +8,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
@@ -91,15 +90,8 @@ func TestLostLog(t *testing.T) {
 // putInLog writes an event to the log, as if it had been accepted.
 func putInLog(t *testing.T, url string, ev *nostr.Event) {
 	t.Helper()
-	conn, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js, done := world.JetStream(t, url)
+	defer done()
 	if _, err := js.Publish(world.Context(t), proto.EventSubjectOf(ev).String(), []byte(ev.String())); err != nil {
 		t.Fatal(err)
 	}
@@ -112,15 +104,8 @@ func lastLine(r *world.Replica) string {
 
 func streamNames(t *testing.T, url string) (names []string) {
 	t.Helper()
-	conn, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js, done := world.JetStream(t, url)
+	defer done()
 	list := js.StreamNames(world.Context(t))
 	for name := range list.Name() {
 		names = append(names, name)

@@ -10,8 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/proto"
@@ -130,15 +128,8 @@ func natsRestarts(t *testing.T, by syscall.Signal) {
 // wantOwners checks that so many relays and all shards are claimed, each by a worker that lives.
 func wantOwners(t *testing.T, url string, relays int) {
 	t.Helper()
-	conn, err := nats.Connect(url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js, done := world.JetStream(t, url)
+	defer done()
 	ctx := world.Context(t)
 	claims, err := js.KeyValue(ctx, proto.BucketClaims)
 	if err != nil {

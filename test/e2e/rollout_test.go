@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus/bustest"
@@ -96,15 +94,8 @@ func (c *cluster) remove(r *world.Replica) {
 // holder is the purgatory worker that holds a repository.
 func (c *cluster) holder(identifier string) (holder *world.Replica) {
 	c.t.Helper()
-	conn, err := nats.Connect(c.nats)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	js, done := world.JetStream(c.t, c.nats)
+	defer done()
 	claims, err := js.KeyValue(c.t.Context(), proto.BucketClaims)
 	if err != nil {
 		c.t.Fatal(err)

@@ -87,18 +87,24 @@ func (l *Listener) Transcript(texts ...string) string {
 	return b.String()
 }
 
+// JetStream connects to the bus at a URL. Call done after use.
+func JetStream(t testing.TB, url string) (js jetstream.JetStream, done func()) {
+	t.Helper()
+	conn, err := nats.Connect(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if js, err = jetstream.New(conn); err != nil {
+		t.Fatal(err)
+	}
+	return js, conn.Close
+}
+
 // HeldEvents is how many events wait in purgatory.
 func HeldEvents(t testing.TB, p *Tendril) (n int) {
 	t.Helper()
-	conn, err := nats.Connect(p.NATS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	js, done := JetStream(t, p.NATS)
+	defer done()
 	held, err := js.KeyValue(Context(t), "grasp-held")
 	if err != nil {
 		t.Fatal(err)

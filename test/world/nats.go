@@ -2,7 +2,7 @@ package world
 
 import (
 	"encoding/json"
-	"io"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -12,15 +12,19 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+
+	"tendril.dev/lib/nettest"
 )
 
-// NATS is a NATS server in a process of its own. Clients reach it through a listener of the test,
-// which stays while the server is away, so that it comes back at the same address.
+// errAway: the server is not there.
+var errAway = errors.New("the server is away")
+
+// NATS is a NATS server in a process of its own. Clients reach it through a [nettest.Front], so
+// that it comes back at the same address.
 type NATS struct {
-	URL   string
-	dir   string
-	front net.Listener
-	t     testing.TB
+	URL string
+	dir string
+	t   testing.TB
 
 	mu      sync.Mutex
 	address string // of the process; empty: it is away
@@ -30,52 +34,22 @@ type NATS struct {
 // StartNATS starts a server that ends with the test.
 func StartNATS(t testing.TB) *NATS {
 	t.Helper()
-	front, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	n := &NATS{URL: "nats://" + front.Addr().String(), dir: Folder(t), front: front, t: t}
+	n := &NATS{dir: Folder(t), t: t}
+	n.URL = "nats://" + nettest.Front(t, n.dial)
+	t.Cleanup(func() { n.End(syscall.SIGKILL) })
 	n.Start()
-	var open sync.WaitGroup
-	open.Go(func() {
-		for {
-			client, err := front.Accept()
-			if err != nil {
-				return
-			}
-			open.Go(func() { n.pass(client) })
-		}
-	})
-	t.Cleanup(func() {
-		front.Close()
-		n.End(syscall.SIGKILL)
-		open.Wait()
-	})
 	return n
 }
 
-// pass passes on what a client and the server say, until one of them ends.
-func (n *NATS) pass(client net.Conn) {
-	defer client.Close()
+// dial connects to the process.
+func (n *NATS) dial() (net.Conn, error) {
 	n.mu.Lock()
 	address := n.address
 	n.mu.Unlock()
 	if address == "" {
-		return
+		return nil, errAway
 	}
-	server, err := net.Dial("tcp", address)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	ended := make(chan struct{}, 2)
-	one := func(to io.Writer, from io.Reader) {
-		_, _ = io.Copy(to, from) // however it ends, the other side is told by the end of its connection
-		ended <- struct{}{}
-	}
-	go one(server, client)
-	go one(client, server)
-	<-ended
+	return net.Dial("tcp", address)
 }
 
 // Start starts the server, with what it has on disk.

@@ -2,8 +2,8 @@
 package bustest
 
 import (
+	"errors"
 	"fmt"
-	"io"
 	"net"
 	"slices"
 	"strings"
@@ -12,13 +12,17 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+
+	"tendril.dev/lib/nettest"
 )
 
 // patience is how long a server may take to be ready on a slow machine.
 const patience = 3 * time.Minute
 
-// NATS is a single server with JetStream. Clients reach it through a listener that stays while the server is away: a port that was let go could be
-// anybody's by the time the server comes back, on a machine where other tests open and close hundreds.
+// errAway: the server is not there.
+var errAway = errors.New("the server is away")
+
+// NATS is a single server with JetStream. Clients reach it through a [nettest.Front].
 type NATS struct {
 	URL     string
 	t       testing.TB
@@ -45,55 +49,25 @@ func WithUsers(t testing.TB, file string) *NATS {
 
 func start(t testing.TB, users string) *NATS {
 	t.Helper()
-	front, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
 	n := &NATS{
-		URL: "nats://" + front.Addr().String(), t: t, users: users,
+		t: t, users: users,
 		options: server.Options{JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, DontListen: true, NoSigs: true},
 	}
+	n.URL = "nats://" + nettest.Front(t, n.dial)
+	t.Cleanup(n.Stop)
 	n.Start()
-	var open sync.WaitGroup
-	open.Go(func() {
-		for {
-			client, err := front.Accept()
-			if err != nil {
-				return
-			}
-			open.Go(func() { n.connect(client) })
-		}
-	})
-	t.Cleanup(func() {
-		front.Close()
-		n.Stop() // ends what is still connected
-		open.Wait()
-	})
 	return n
 }
 
-// connect passes on what a client and the server say, until one of them ends.
-func (n *NATS) connect(client net.Conn) {
-	defer client.Close()
+// dial connects to the server.
+func (n *NATS) dial() (net.Conn, error) {
 	n.mu.Lock()
 	srv := n.server
 	n.mu.Unlock()
 	if srv == nil {
-		return
+		return nil, errAway
 	}
-	conn, err := srv.InProcessConn()
-	if err != nil {
-		return
-	}
-	defer conn.Close()
-	ended := make(chan struct{}, 2)
-	pass := func(to io.Writer, from io.Reader) {
-		_, _ = io.Copy(to, from) // however it ends, the other side is told by the end of its connection
-		ended <- struct{}{}
-	}
-	go pass(conn, client)
-	go pass(client, conn)
-	<-ended
+	return srv.InProcessConn()
 }
 
 // Start starts the server, with what it has on disk.
