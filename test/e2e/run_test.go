@@ -36,11 +36,8 @@ func TestServicesInSeveralProcesses(t *testing.T) {
 	onceMoved(t, work.Dir, "clone", "-q", door+"/"+ann.Npub+"/mine.git", filepath.Join(t.TempDir(), "copy"))
 
 	for i, metric := range []string{"ngit_websocket_connections_total", "ngit_ingest_writer 1", "purgatory_sync_queue_size"} {
+		processes[i].AwaitReady()
 		at := processes[i].Observation()
-		world.Await(t, processes[i].Name+" is ready", func() bool {
-			res, _ := get(t, at+"/readyz")
-			return res.StatusCode == 200
-		})
 		if res, body := get(t, at+"/metrics"); res.StatusCode != 200 || !strings.Contains(body, metric) {
 			t.Errorf("%s: /metrics answers %d without %s", processes[i].Name, res.StatusCode, metric)
 		}

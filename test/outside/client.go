@@ -66,7 +66,10 @@ func (s *Socket) Submit(ctx context.Context, ev *nostr.Event) (ok bool, message 
 		}
 		switch {
 		case len(m) == 4 && text(m[0]) == "OK" && text(m[1]) == ev.ID:
-			return string(m[2]) == "true", text(m[3]), nil
+			if err := json.Unmarshal(m[2], &ok); err != nil {
+				return false, "", fmt.Errorf("read the OK of a relay: %w", err)
+			}
+			return ok, text(m[3]), nil
 		case len(m) == 2 && text(m[0]) == "NOTICE":
 			return false, text(m[1]), nil
 		}

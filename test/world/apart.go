@@ -85,17 +85,12 @@ func (r *Replica) listens(what string, at *regexp.Regexp) string {
 	return "http://" + found[1]
 }
 
-var observedAt = regexp.MustCompile(`msg=listening.* address=(127\.0\.0\.1:\d+)\n`)
-
 // AwaitReady waits until the process says on /readyz that it is ready, as Kubernetes does.
 func (r *Replica) AwaitReady() {
 	r.t.Helper()
+	at := r.Observation() + "/readyz"
 	Await(r.t, r.Name+" is ready", func() bool {
-		found := observedAt.FindStringSubmatch(r.out.String())
-		if found == nil {
-			return false
-		}
-		resp, err := http.Get("http://" + found[1] + "/readyz")
+		resp, err := http.Get(at)
 		if err != nil {
 			return false
 		}

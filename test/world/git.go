@@ -6,7 +6,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"tendril.dev/test/outside"
@@ -15,11 +14,11 @@ import (
 // Git runs git as a user would have it: no system configuration, a name, nothing that asks.
 func Git(t testing.TB, dir string, args ...string) string {
 	t.Helper()
-	out, err := TryGit(t, dir, args...)
+	out, err := outside.RunGit(context.Background(), dir, args...)
 	if err != nil {
-		t.Fatalf("git %s: %v\n%s", strings.Join(args, " "), err, out)
+		t.Fatal(err)
 	}
-	return strings.TrimSpace(out)
+	return out
 }
 
 // TryGit is Git for commands that may fail; the output is all that stands on the terminal.

@@ -120,16 +120,13 @@ func SubmitFrom(t testing.TB, url, address string, ev *nostr.Event) (ok bool, me
 // Submit sends an event and gives what the OK says; a NOTICE is a refusal too.
 func (s *Socket) Submit(ev *nostr.Event) (ok bool, message string) {
 	s.t.Helper()
-	s.Send("EVENT", ev)
-	for {
-		m := s.Next()
-		if m[0] == "OK" && m[1] == ev.ID {
-			return m[2].(bool), m[3].(string)
-		}
-		if m[0] == "NOTICE" {
-			return false, m[1].(string)
-		}
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	ok, message, err := s.ws.Submit(ctx, ev)
+	if err != nil {
+		s.t.Fatalf("submit: %v", err)
 	}
+	return ok, message
 }
 
 // HungUp is what TrySubmit says when the connection ended before the OK.

@@ -52,34 +52,26 @@ func (s *Socket) Close() { s.ws.Close() }
 // Send sends a message of these elements.
 func (s *Socket) Send(elements ...any) {
 	s.t.Helper()
-	data, err := json.Marshal(elements)
-	if err != nil {
-		s.t.Fatal(err)
+	if err := s.TrySend(elements...); err != nil {
+		s.t.Fatalf("send: %v", err)
 	}
-	s.SendText(string(data))
 }
 
 // TrySend is Send on a connection that may have been closed.
 func (s *Socket) TrySend(elements ...any) error {
-	data, err := json.Marshal(elements)
-	if err != nil {
-		return err
-	}
-	return s.write(string(data))
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	defer cancel()
+	return s.ws.Send(ctx, elements...)
 }
 
 // SendText sends anything.
 func (s *Socket) SendText(text string) {
 	s.t.Helper()
-	if err := s.write(text); err != nil {
-		s.t.Fatalf("send: %v", err)
-	}
-}
-
-func (s *Socket) write(text string) error {
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
-	return s.ws.SendText(ctx, text)
+	if err := s.ws.SendText(ctx, text); err != nil {
+		s.t.Fatalf("send: %v", err)
+	}
 }
 
 // Next is the next message.
