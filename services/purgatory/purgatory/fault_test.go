@@ -115,12 +115,7 @@ func TestWhatAKilledPushLeft(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	work := gittest.NewWork(t)
-	c1 := work.Commit("a", "1")
-	w.in.accept(announcement(t, "announcement", alice, "x"))
-	w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushFirst(work)
 	w.stop()
 	left := filepath.Join(w.repo(alice, "x").Path(), "objects", "tmp_objdir-incoming-1")
 	if err := os.Mkdir(left, 0o755); err != nil {

@@ -204,6 +204,19 @@ func (w *world) push(work *gittest.Work, owner, identifier string, refs ...strin
 	return gittest.Try(w, work.Dir, append([]string{"push", w.address(owner, identifier)}, refs...)...)
 }
 
+// pushFirst accepts the announcement of alice's repository x, pushes a first commit to its branch
+// main, and returns the commit.
+func (w *world) pushFirst(work *gittest.Work) (commit string) {
+	w.Helper()
+	commit = work.Commit("a", "1")
+	w.in.accept(announcement(w, "announcement", alice, "x"))
+	w.in.holds("x", state("state", alice, "x", 1001, commit), proto.SourceUser, time.Hour)
+	if out, err := w.push(work, alice, "x", "main"); err != nil {
+		w.Fatalf("%v\n%s", err, out)
+	}
+	return commit
+}
+
 var (
 	alice = strings.Repeat("a1", 32)
 	bob   = strings.Repeat("b0", 32)

@@ -79,12 +79,7 @@ func TestPushesWithoutAnEventAreBounded(t *testing.T) {
 	limits := []string{"--pending-push-bytes-per-client=1500000", "--pending-push-bytes=4000000", "--pending-pushes-per-client=3"}
 	w := newWorld(t, limits...)
 	work := gittest.NewWork(t)
-	c1 := work.Commit("a", "1")
-	w.in.accept(announcement(t, "announcement", alice, "x"))
-	w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	w.pushFirst(work)
 	push := func(client string, n int, bytes int) (string, error) {
 		t.Helper()
 		work.Git("checkout", "--quiet", "-B", "work", "main")
@@ -180,12 +175,7 @@ func TestAPruneRestoresReferences(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t)
 			work := gittest.NewWork(t)
-			c1 := work.Commit("a", "1")
-			w.in.accept(announcement(t, "announcement", alice, "x"))
-			w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
-			if out, err := w.push(work, alice, "x", "main"); err != nil {
-				t.Fatalf("%v\n%s", err, out)
-			}
+			c1 := w.pushFirst(work)
 			w.stop()
 			repo := w.repo(alice, "x")
 			if err := repo.Pool().Orphan(c1); err != nil {
