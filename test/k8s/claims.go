@@ -7,9 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,11 +17,9 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/logins"
 	"tendril.dev/proto"
 )
-
-// operator is the user of NATS who reads everything and writes nothing.
-const operator = "operator"
 
 // bus is an operator's way to NATS: `kubectl port-forward`, begun again whenever its pod ends, and
 // a watch of the claims, begun again with each connection.
@@ -36,9 +32,9 @@ type bus struct {
 	isHeld bool              // held is what the bucket has
 }
 
-// openBus connects with the login that the folder logins has for the operator, whenever it
-// connects. It ends with ctx.
-func openBus(ctx context.Context, namespace, logins string) (*bus, error) {
+// openBus connects with the login that the folder has for the operator, whenever it connects. It
+// ends with ctx.
+func openBus(ctx context.Context, namespace, folder string) (*bus, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -51,7 +47,11 @@ func openBus(ctx context.Context, namespace, logins string) (*bus, error) {
 		default:
 		}
 	}
-	b.conn, err = nats.Connect("nats://127.0.0.1:"+port, nats.UserInfoHandler(func() (string, string) { return operatorLogin(logins) }),
+	user := func() (name, password string) {
+		login, _ := operatorLogin(folder) // without it NATS refuses, and the next attempt reads again
+		return login.User, login.Password
+	}
+	b.conn, err = nats.Connect("nats://127.0.0.1:"+port, nats.UserInfoHandler(user),
 		nats.RetryOnFailedConnect(true), nats.MaxReconnects(-1), nats.ReconnectWait(time.Second), nats.IgnoreAuthErrorAbort(),
 		nats.ConnectHandler(again), nats.ReconnectHandler(again),
 		// An operator may not end a watch, which then ends by itself; all else shows in what
@@ -141,14 +141,9 @@ func forward(ctx context.Context, namespace, to, port string) {
 	}()
 }
 
-// operatorLogin reads the operator's name and password; both are empty if they cannot be read.
-func operatorLogin(logins string) (user, password string) {
-	login, err := os.ReadFile(filepath.Join(logins, operator+".login"))
-	if err != nil {
-		return "", ""
-	}
-	user, password, _ = strings.Cut(strings.TrimSpace(string(login)), ":")
-	return user, password
+// operatorLogin reads the operator's login in a folder of logins.
+func operatorLogin(folder string) (logins.Login, error) {
+	return logins.Read(logins.LoginFile(folder, proto.UserOperator))
 }
 
 // leader is the NATS server that leads the log; server 0 where one is alone.

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"tendril.dev/lib/logins"
 	"tendril.dev/test/k8s/cluster"
 	"tendril.dev/test/outside"
 )
@@ -51,30 +51,35 @@ func (r *run) logins(ctx context.Context) error {
 
 // rotate adds new logins beside the old ones, and waits until NATS servers and services have them.
 // It returns the operator's old one.
-func (r *run) rotate(ctx context.Context) (old login, err error) {
-	old.user, old.password = operatorLogin(r.loginsFolder())
+func (r *run) rotate(ctx context.Context) (old logins.Login, err error) {
+	if old, err = operatorLogin(r.loginsFolder()); err != nil {
+		return old, err
+	}
 	if err := r.loginsCommand(ctx, "rotate"); err != nil {
 		return old, err
 	}
 	if err := r.applyLogins(ctx); err != nil {
 		return old, err
 	}
-	user, password := operatorLogin(r.loginsFolder())
-	if err := r.reload(ctx, user, password, true); err != nil {
+	added, err := operatorLogin(r.loginsFolder())
+	if err != nil {
+		return old, err
+	}
+	if err := r.reload(ctx, added, true); err != nil {
 		return old, err
 	}
 	return old, r.await(ctx, "every service sees its new login", 4*time.Minute, func() string { return r.oldLogins(ctx) })
 }
 
 // retire takes the old logins away; the servers close the connections that use them.
-func (r *run) retire(ctx context.Context, old login) error {
+func (r *run) retire(ctx context.Context, old logins.Login) error {
 	if err := r.loginsCommand(ctx, "retire"); err != nil {
 		return err
 	}
 	if err := r.applyLogins(ctx); err != nil {
 		return err
 	}
-	return r.reload(ctx, old.user, old.password, false)
+	return r.reload(ctx, old, false)
 }
 
 // applyLogins applies the secrets that hold what the folder of logins has now.
@@ -94,7 +99,7 @@ func (r *run) oldLogins(ctx context.Context) string {
 		if !slices.Contains(services, p.Component) {
 			continue
 		}
-		want, err := outside.RunGit(ctx, r.dir, "hash-object", "--no-filters", filepath.Join(r.loginsFolder(), p.Component+".login"))
+		want, err := outside.RunGit(ctx, r.dir, "hash-object", "--no-filters", logins.LoginFile(r.loginsFolder(), p.Component))
 		if err != nil {
 			return err.Error()
 		}
@@ -111,7 +116,7 @@ func (r *run) oldLogins(ctx context.Context) string {
 
 // reload lets the NATS servers read their users anew until each lets a login in, or refuses it. The
 // file that a server reads changes some time after its secret, so it is told more than once.
-func (r *run) reload(ctx context.Context, user, password string, letIn bool) error {
+func (r *run) reload(ctx context.Context, login logins.Login, letIn bool) error {
 	pods, err := r.cluster.Pods(ctx, r.o.namespace)
 	if err != nil {
 		return err
@@ -121,12 +126,12 @@ func (r *run) reload(ctx context.Context, user, password string, letIn bool) err
 			if _, err := cluster.Kubectl(ctx, "-n", r.o.namespace, "exec", p.Name, "--", "nats-server", "--signal=reload=/run/nats/nats.pid"); err != nil {
 				return err.Error()
 			}
-			is, err := r.letsIn(ctx, p.Name, user, password)
+			is, err := r.letsIn(ctx, p.Name, login)
 			if err != nil {
 				return err.Error()
 			}
 			if is != letIn {
-				return fmt.Sprintf("%s is let in: %v", user, is)
+				return fmt.Sprintf("%s is let in: %v", login.User, is)
 			}
 			return ""
 		}); err != nil {
@@ -137,7 +142,7 @@ func (r *run) reload(ctx context.Context, user, password string, letIn bool) err
 }
 
 // letsIn reports whether a NATS server lets a user in.
-func (r *run) letsIn(ctx context.Context, pod, user, password string) (bool, error) {
+func (r *run) letsIn(ctx context.Context, pod string, login logins.Login) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	port, err := freePort()
@@ -146,7 +151,7 @@ func (r *run) letsIn(ctx context.Context, pod, user, password string) (bool, err
 	}
 	forward(ctx, r.o.namespace, "pod/"+pod, port)
 	for {
-		conn, err := nats.Connect("nats://127.0.0.1:"+port, nats.UserInfo(user, password), nats.NoReconnect())
+		conn, err := nats.Connect("nats://127.0.0.1:"+port, nats.UserInfo(login.User, login.Password), nats.NoReconnect())
 		switch {
 		case err == nil:
 			conn.Close()
@@ -159,6 +164,3 @@ func (r *run) letsIn(ctx context.Context, pod, user, password string) (bool, err
 		time.Sleep(300 * time.Millisecond)
 	}
 }
-
-// login is a name and a password.
-type login struct{ user, password string }

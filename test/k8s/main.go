@@ -10,8 +10,10 @@
 //	K8S_BUILD      0: the images are in the cluster already
 //	K8S_NAMESPACE  namespace that is made and deleted again (tendril-test); the outside world has
 //	               one with -world at the end
-//	K8S_STEPS      only these steps, comma-separated (all): story, scale, delete, rollout, logins; or sizes
-//	K8S_EVENTS     events that flow while relay workers are scaled (20000); of a cold sync in sizes (100000)
+//	K8S_STEPS      steps, comma-separated (story,scale,delete,rollout,logins): story comes before
+//	               the others; or sizes alone
+//	K8S_EVENTS     events that flow while relay workers are scaled (20000), or of the cold sync in
+//	               sizes (100000)
 //	K8S_RATE       events a second that flow (100)
 //	K8S_RELAYS     foreign relays (41)
 //	K8S_KEEP       1: leave everything as it is at the end
@@ -71,14 +73,9 @@ func optionsFrom(get func(name string) string) (options, error) {
 	return o, wrong
 }
 
-// steps are what can be tried, by name. Each expects that the story was told.
-var steps = map[string]func(ctx context.Context, r *run) error{
-	"story":   func(ctx context.Context, r *run) error { return r.story(ctx) },
-	"scale":   func(ctx context.Context, r *run) error { return r.scale(ctx) },
-	"delete":  func(ctx context.Context, r *run) error { return r.delete(ctx) },
-	"rollout": func(ctx context.Context, r *run) error { return r.rollout(ctx) },
-	"logins":  func(ctx context.Context, r *run) error { return r.logins(ctx) },
-	"sizes":   func(ctx context.Context, r *run) error { return r.sizes(ctx) },
+// steps are what can be tried, by name. All but story and sizes expect that the story was told.
+var steps = map[string]func(r *run, ctx context.Context) error{
+	"story": (*run).story, "scale": (*run).scale, "delete": (*run).delete, "rollout": (*run).rollout, "logins": (*run).logins, "sizes": (*run).sizes,
 }
 
 func main() {
@@ -140,7 +137,7 @@ func tryOverlay(ctx context.Context, o options, overlay string, s *summary) (err
 	}
 	for _, name := range o.steps {
 		r.headline("%s: %s", overlay, name)
-		if err := steps[name](ctx, r); err != nil {
+		if err := steps[name](r, ctx); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}

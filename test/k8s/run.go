@@ -27,7 +27,7 @@ type run struct {
 	summary *summary
 }
 
-// Services are the five Deployments.
+// services are the five Deployments.
 var services = []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"}
 
 func newRun(ctx context.Context, o options, overlay string, s *summary) (*run, error) {
@@ -49,7 +49,7 @@ func newRun(ctx context.Context, o options, overlay string, s *summary) (*run, e
 
 func (r *run) worldNamespace() string { return r.o.namespace + "-world" }
 
-// logins is the folder of the logins in the copy of the overlay local, on which the others build.
+// loginsFolder is the folder of the logins in the copy of the overlay local, on which the others build.
 func (r *run) loginsFolder() string { return filepath.Join(r.dir, "overlays", "local", "logins") }
 
 // overlayFolder is what is applied.

@@ -98,7 +98,7 @@ type usage struct {
 
 func newUsage(r *run) *usage { return &usage{r: r, stop: func() {}} }
 
-// begin begins anew.
+// begin measures from now on, and forgets what was measured before.
 func (u *usage) begin(ctx context.Context) {
 	u.stop()
 	u.mu.Lock()
