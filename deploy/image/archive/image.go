@@ -119,14 +119,14 @@ func lay(folder string, image v1.Image, named, tag string) error {
 	if err != nil {
 		return err
 	}
-	type entry struct{ Config, RepoTags, Layers any }
-	docker := entry{Config: blob(manifest.Config.Digest), RepoTags: []string{named}}
-	var layers []string
+	docker := struct {
+		Config           string
+		RepoTags, Layers []string
+	}{Config: blob(manifest.Config.Digest), RepoTags: []string{named}}
 	for _, l := range manifest.Layers {
-		layers = append(layers, blob(l.Digest))
+		docker.Layers = append(docker.Layers, blob(l.Digest))
 	}
-	docker.Layers = layers
-	raw, err := json.Marshal([]entry{docker})
+	raw, err := json.Marshal([]any{docker})
 	if err != nil {
 		return err
 	}
