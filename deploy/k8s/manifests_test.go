@@ -140,7 +140,7 @@ func TestEveryWorkloadHasOneBudget(t *testing.T) {
 	each(t, func(t *testing.T, o overlay, w workload) {
 		found := 0
 		for _, b := range o.budgets {
-			if selects(t, b.Spec.Selector, w) {
+			if matches(t, b.Spec.Selector, w.pod.Labels) {
 				found++
 				if b.Spec.MaxUnavailable == nil || b.Spec.MaxUnavailable.IntValue() != 1 {
 					t.Errorf("%s: want maxUnavailable 1, which a single pod does not turn into a node that cannot be drained", b.Name)
@@ -151,7 +151,7 @@ func TestEveryWorkloadHasOneBudget(t *testing.T) {
 			t.Errorf("%d budgets", found)
 		}
 		spread := w.pod.Spec.TopologySpreadConstraints
-		if len(spread) != 1 || !selects(t, spread[0].LabelSelector, w) {
+		if len(spread) != 1 || !matches(t, spread[0].LabelSelector, w.pod.Labels) {
 			t.Errorf("spread: %v", spread)
 		}
 		want := core.ScheduleAnyway
@@ -164,13 +164,13 @@ func TestEveryWorkloadHasOneBudget(t *testing.T) {
 	})
 }
 
-func selects(t *testing.T, s *meta.LabelSelector, w workload) bool {
+func matches(t *testing.T, s *meta.LabelSelector, l labels.Set) bool {
 	t.Helper()
 	selector, err := meta.LabelSelectorAsSelector(s)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return selector.Matches(labels.Set(w.pod.Labels))
+	return selector.Matches(l)
 }
 
 func TestServicesLeadSomewhere(t *testing.T) {

@@ -2,11 +2,11 @@ package manifests
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	core "k8s.io/api/core/v1"
 	networking "k8s.io/api/networking/v1"
-	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 )
 
@@ -102,7 +102,7 @@ func TestPoliciesNameWhatIsThere(t *testing.T) {
 		for _, p := range o.policies {
 			selected := p.Name == "operator" // these pods are not in the manifests
 			for _, w := range o.workloads {
-				if !selects(t, &p.Spec.PodSelector, w) {
+				if !matches(t, &p.Spec.PodSelector, w.pod.Labels) {
 					continue
 				}
 				selected = true
@@ -131,7 +131,7 @@ func allowed(t *testing.T, policies []networking.NetworkPolicy, egress bool, one
 	}
 	isolated := false
 	for _, p := range policies {
-		if one.namespace["kubernetes.io/metadata.name"] != "tendril" || !match(t, &p.Spec.PodSelector, one.pod) || !has(p.Spec.PolicyTypes, kind) {
+		if one.namespace["kubernetes.io/metadata.name"] != "tendril" || !matches(t, &p.Spec.PodSelector, one.pod) || !slices.Contains(p.Spec.PolicyTypes, kind) {
 			continue
 		}
 		isolated = true
@@ -150,15 +150,6 @@ func allowed(t *testing.T, policies []networking.NetworkPolicy, egress bool, one
 		}
 	}
 	return !isolated
-}
-
-func has(types []networking.PolicyType, kind networking.PolicyType) bool {
-	for _, k := range types {
-		if k == kind {
-			return true
-		}
-	}
-	return false
 }
 
 func anyPort(rules []networking.NetworkPolicyPort, named []core.ContainerPort, port int32) bool {
@@ -186,10 +177,10 @@ func anyPeer(t *testing.T, rules []networking.NetworkPolicyPeer, p peer) bool {
 			}
 		case p.namespace == nil:
 		case r.NamespaceSelector != nil:
-			if match(t, r.NamespaceSelector, p.namespace) && (r.PodSelector == nil || match(t, r.PodSelector, p.pod)) {
+			if matches(t, r.NamespaceSelector, p.namespace) && (r.PodSelector == nil || matches(t, r.PodSelector, p.pod)) {
 				return true
 			}
-		case p.namespace["kubernetes.io/metadata.name"] == "tendril" && match(t, r.PodSelector, p.pod):
+		case p.namespace["kubernetes.io/metadata.name"] == "tendril" && matches(t, r.PodSelector, p.pod):
 			return true
 		}
 	}
@@ -203,13 +194,4 @@ func inBlock(b networking.IPBlock, a netip.Addr) bool {
 		}
 	}
 	return netip.MustParsePrefix(b.CIDR).Contains(a)
-}
-
-func match(t *testing.T, s *meta.LabelSelector, l labels.Set) bool {
-	t.Helper()
-	selector, err := meta.LabelSelectorAsSelector(s)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return selector.Matches(l)
 }
