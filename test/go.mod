@@ -56,7 +56,6 @@ require (
 	golang.org/x/net v0.60.0 // indirect
 	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
-	tendril.dev/proto v0.0.0 // indirect
 )
 
 replace (

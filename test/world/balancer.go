@@ -3,6 +3,7 @@ package world
 import (
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -56,12 +57,7 @@ func (b *Balancer) Add(url string) {
 func (b *Balancer) Remove(url string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for i, door := range b.doors {
-		if door == strings.TrimPrefix(url, "http://") {
-			b.doors = append(b.doors[:i:i], b.doors[i+1:]...)
-			return
-		}
-	}
+	b.doors = slices.DeleteFunc(b.doors, func(door string) bool { return door == strings.TrimPrefix(url, "http://") })
 }
 
 func (b *Balancer) accept() {
