@@ -15,7 +15,6 @@ type Pod struct {
 	IP        string
 	Node      string
 	Image     string // of its first container
-	Phase     string
 	Ready     bool
 	Ending    bool
 	Restarts  int // of all its containers
@@ -36,7 +35,6 @@ type podList struct {
 			} `json:"containers"`
 		} `json:"spec"`
 		Status struct {
-			Phase      string `json:"phase"`
 			PodIP      string `json:"podIP"`
 			Conditions []struct {
 				Type   string `json:"type"`
@@ -62,7 +60,7 @@ func (l podList) pods() []Pod {
 	var pods []Pod
 	for _, item := range l.Items {
 		p := Pod{Name: item.Metadata.Name, Component: item.Metadata.Labels["app.kubernetes.io/component"], IP: item.Status.PodIP, Node: item.Spec.NodeName,
-			Phase: item.Status.Phase, Ending: item.Metadata.DeletionTimestamp != nil}
+			Ending: item.Metadata.DeletionTimestamp != nil}
 		if len(item.Spec.Containers) > 0 {
 			p.Image = item.Spec.Containers[0].Image
 		}
