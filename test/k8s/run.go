@@ -44,7 +44,10 @@ func newRun(ctx context.Context, o options, overlay string, s *summary) (*run, e
 	if r.dir, err = os.MkdirTemp("", "tendril-k8s-"); err != nil {
 		return nil, err
 	}
-	return r, r.writeOverlay(ctx)
+	if err := r.writeOverlay(ctx); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(r.dir))
+	}
+	return r, nil
 }
 
 func (r *run) worldNamespace() string { return r.o.namespace + "-world" }
@@ -61,8 +64,15 @@ func (r *run) writeOverlay(ctx context.Context) error {
 	if err := os.CopyFS(r.dir, os.DirFS("deploy/k8s")); err != nil {
 		return fmt.Errorf("copy the manifests: %w", err)
 	}
-	if err := os.RemoveAll(r.loginsFolder()); err != nil {
+	// The logins of this machine's own overlays are not the test's.
+	own, err := filepath.Glob(filepath.Join(r.dir, "overlays", "*", "logins"))
+	if err != nil {
 		return err
+	}
+	for _, folder := range own {
+		if err := os.RemoveAll(folder); err != nil {
+			return err
+		}
 	}
 	program := filepath.Join(r.dir, "tendril")
 	if out, err := exec.CommandContext(ctx, "go", "build", "-tags", "libsecp256k1", "-o", program, "./cmd/tendril").CombinedOutput(); err != nil {
