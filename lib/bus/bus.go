@@ -84,12 +84,12 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 	}
 	wait := newWaiting(o)
 	defer wait.over()
-	err = wait.until(ctx, o.Waiting != nil, func(context.Context) error {
+	err = wait.until(ctx, func(context.Context) error {
 		if b.Conn, err = nats.Connect(o.URL, append(conn, way...)...); err != nil {
 			return connectError(o, err)
 		}
 		return nil
-	}, func(error) bool { return o.Waiting != nil })
+	}, func(error) bool { return wait.endless })
 	if err != nil {
 		b.Close()
 		return nil, err

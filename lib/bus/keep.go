@@ -168,8 +168,8 @@ func (k *keeper) settleInTime(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if now := time.Now(); era != k.era {
-		k.era, k.eraSince = era, now
+	if era != k.era {
+		k.era, k.eraSince = era, time.Now()
 	}
 	if settled || time.Since(k.eraSince) <= k.bus.sizing.WorkerTTL {
 		return nil

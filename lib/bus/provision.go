@@ -32,7 +32,7 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 	}
 	k := keeper{bus: b, log: o.Log, provisions: provisions, durable: map[string]found{}}
 	for _, name := range o.Needs {
-		err := wait.until(ctx, o.Waiting != nil, func(ctx context.Context) error {
+		err := wait.until(ctx, func(ctx context.Context) error {
 			stream, err := b.JS.Stream(ctx, name)
 			if err != nil {
 				return fmt.Errorf("look for stream %s: %w", name, err)
@@ -49,7 +49,7 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 	if fresh {
 		// Nobody can hold a claim from before: there was no log, or its server ran in a process
 		// that has ended.
-		if err := b.settleAtOnce(ctx, wait, o); err != nil {
+		if err := b.settleAtOnce(ctx, wait); err != nil {
 			return err
 		}
 	}
@@ -57,8 +57,8 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 	return nil
 }
 
-func (b *Bus) settleAtOnce(ctx context.Context, wait *waiting, o Options) error {
-	return wait.until(ctx, o.Waiting != nil, func(ctx context.Context) error {
+func (b *Bus) settleAtOnce(ctx context.Context, wait *waiting) error {
+	return wait.until(ctx, func(ctx context.Context) error {
 		era, settled, err := b.Era(ctx)
 		if err != nil || settled {
 			return err
@@ -70,7 +70,7 @@ func (b *Bus) settleAtOnce(ctx context.Context, wait *waiting, o Options) error 
 // provision makes or updates everything that proto declares. fresh: there was no log.
 func (b *Bus) provision(ctx context.Context, o Options, wait *waiting) (fresh bool, err error) {
 	patiently := func(do func(ctx context.Context) error) error {
-		return wait.until(ctx, o.Waiting != nil, do, Passes)
+		return wait.until(ctx, do, Passes)
 	}
 	// The log first: where it is missing and should not be, nothing at all is made.
 	err = patiently(func(ctx context.Context) error {

@@ -20,24 +20,25 @@ const (
 
 // waiting is a start that waits until the bus is as it must be.
 type waiting struct {
+	endless  bool              // it waits as long as it takes
 	tell     func(what string) // see Options.Waiting
 	log      *slog.Logger
-	deadline time.Time // of a start that does not wait as long as it takes
+	deadline time.Time // of a start that is not endless
 	next     time.Time // when the log is told
 	told     string
 }
 
 func newWaiting(o Options) *waiting {
-	w := &waiting{tell: o.Waiting, log: o.Log, deadline: time.Now().Add(startPatience), next: time.Now().Add(tellAfter)}
-	if w.tell == nil {
+	w := &waiting{endless: o.Waiting != nil, tell: o.Waiting, log: o.Log, deadline: time.Now().Add(startPatience), next: time.Now().Add(tellAfter)}
+	if !w.endless {
 		w.tell = func(string) {}
 	}
 	return w
 }
 
 // until tries again until do succeeds, fails with an error that does not pass, or ctx ends. Unless
-// endless is set, it gives up in time with the last error.
-func (w *waiting) until(ctx context.Context, endless bool, do func(ctx context.Context) error, passes func(error) bool) error {
+// the start is endless, it gives up in time with the last error.
+func (w *waiting) until(ctx context.Context, do func(ctx context.Context) error, passes func(error) bool) error {
 	for {
 		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
 		err := do(attempt)
@@ -47,7 +48,7 @@ func (w *waiting) until(ctx context.Context, endless bool, do func(ctx context.C
 			return nil
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case !passes(err), !endless && time.Now().After(w.deadline):
+		case !passes(err), !w.endless && time.Now().After(w.deadline):
 			return err
 		}
 		w.note(err)
