@@ -3,6 +3,7 @@ package claim_test
 import (
 	"context"
 	"encoding/json"
+	"maps"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -103,11 +104,7 @@ func TestWorkOutlastsARestart(t *testing.T) {
 func (b *board) owners() map[string]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	on := map[string]string{}
-	for k, w := range b.on {
-		on[k] = w
-	}
-	return on
+	return maps.Clone(b.on)
 }
 
 // TestNothingIsHandedOutWhileALeaseRuns: NATS loses the claims while a worker is cut off and works
@@ -163,7 +160,7 @@ func TestLongOutageAndNewWorkers(t *testing.T) {
 	seen.await("shared by three", func(n map[string]int) bool { return everything(n) && n["a"] > 0 && n["b"] > 0 && n["c"] > 0 })
 }
 
-// TestLostBucketOfWorkers: only one of the two is lost, and nobody is cut off.
+// TestLostBuckets: only one of the two is lost, and nobody is cut off.
 func TestLostBuckets(t *testing.T) {
 	t.Parallel()
 	for _, bucket := range []string{proto.BucketWorkers, proto.BucketClaims} {

@@ -204,7 +204,7 @@ func (m *Member) currentLease() *lease {
 func (m *Member) keepBeating(ctx context.Context) {
 	tick := time.NewTicker(m.o.TTL / 3)
 	defer tick.Stop()
-	look := time.NewTicker(min(max(m.o.TTL/10, minLook), maxLook))
+	look := time.NewTicker(lookEvery(m.o.TTL))
 	defer look.Stop()
 	for {
 		select {

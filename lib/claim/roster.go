@@ -156,11 +156,10 @@ type register struct {
 	now standing
 }
 
-// Bounds of how often it is looked which era it is.
-const (
-	minLook = 50 * time.Millisecond
-	maxLook = time.Second
-)
+// lookEvery is the time between two looks which era it is.
+func lookEvery(ttl time.Duration) time.Duration {
+	return min(max(ttl/10, 50*time.Millisecond), time.Second)
+}
 
 // openRegister reads the group as it stands, as soon as the bus lets it and unless ctx ends before,
 // and follows it until lasting ends.
@@ -178,7 +177,7 @@ func openRegister(ctx, lasting context.Context, b *bus.Bus, group string, ttl ti
 
 // run reads era after era until ctx ends. opened is closed when the first was read.
 func (g *register) run(ctx context.Context, opened chan struct{}) {
-	every := min(max(g.ttl/10, minLook), maxLook)
+	every := lookEvery(g.ttl)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	stop, following := func() {}, &sync.WaitGroup{}
