@@ -82,7 +82,7 @@ func parse(text string) ([]entry, error) {
 		if name == "" || hash == "" {
 			return nil, errConf
 		}
-		if !slices.ContainsFunc(proto.Users(), func(p proto.Permissions) bool { return p.User == Role(name) }) {
+		if proto.PermissionsOf(Role(name)).User == "" {
 			return nil, fmt.Errorf("%w: this version has no user %q", errConf, name)
 		}
 		entries = append(entries, entry{name, hash})

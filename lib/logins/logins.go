@@ -110,19 +110,12 @@ func Retire(dir string, users ...string) error {
 // Role is the user of proto.Users whose permissions a user of the server has: its name without the
 // number that a rotation adds.
 func Role(user string) string {
-	if role, n, ok := cutLast(user, "-"); ok {
-		if _, err := strconv.ParseUint(n, 10, 31); err == nil {
-			return role
+	if i := strings.LastIndexByte(user, '-'); i >= 0 {
+		if _, err := strconv.ParseUint(user[i+1:], 10, 31); err == nil {
+			return user[:i]
 		}
 	}
 	return user
-}
-
-func cutLast(s, sep string) (before, after string, found bool) {
-	if i := strings.LastIndex(s, sep); i >= 0 {
-		return s[:i], s[i+len(sep):], true
-	}
-	return s, "", false
 }
 
 // change reads users.conf, does something for each user, and writes it. One command at a time does.
@@ -142,7 +135,7 @@ func change(dir string, users []string, do func(f *folder, user string) error) e
 		}
 	}
 	for _, user := range users {
-		if !slices.ContainsFunc(proto.Users(), func(p proto.Permissions) bool { return p.User == user }) {
+		if proto.PermissionsOf(user).User == "" {
 			return fmt.Errorf("there is no user %q: want one of %s, %s", user, strings.Join(Default(), ", "), proto.UserTendril)
 		}
 		if err := do(f, user); err != nil {
@@ -242,11 +235,11 @@ func (f *folder) save() error {
 	if err != nil {
 		return err
 	}
-	if err := replace(filepath.Join(f.dir, UsersFile), text, 0o600); err != nil {
+	if err := replace(filepath.Join(f.dir, UsersFile), text); err != nil {
 		return err
 	}
 	for role, l := range f.logins {
-		if err := replace(LoginFile(f.dir, role), l.User+":"+l.Password+"\n", 0o600); err != nil {
+		if err := replace(LoginFile(f.dir, role), l.User+":"+l.Password+"\n"); err != nil {
 			return err
 		}
 	}
@@ -260,9 +253,10 @@ func password() string {
 	return strings.ToLower(base32.StdEncoding.EncodeToString(b))
 }
 
-// replace writes a file so that whoever reads it sees the old text or the new, even after a crash.
-func replace(path, text string, mode fs.FileMode) (err error) {
-	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+// replace writes a file that only its owner may read, so that whoever does sees the old text or the
+// new, even after a crash.
+func replace(path, text string) (err error) {
+	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // mode 0600
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
@@ -273,7 +267,7 @@ func replace(path, text string, mode fs.FileMode) (err error) {
 		}
 	}()
 	_, err = temp.WriteString(text)
-	err = errors.Join(err, temp.Chmod(mode), temp.Sync(), temp.Close())
+	err = errors.Join(err, temp.Sync(), temp.Close())
 	if err != nil {
 		return err
 	}
