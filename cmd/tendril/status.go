@@ -92,6 +92,7 @@ func (s *shows) look(ctx context.Context, b *bus.Bus, reader *status.Reader) (*s
 		}
 		report, err := reader.Report(ctx)
 		if errors.Is(err, status.ErrReplaced) {
+			reader.Close()
 			reader = nil
 			continue
 		}

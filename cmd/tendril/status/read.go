@@ -26,6 +26,7 @@ var (
 // Reader follows the buckets of a system, so that a report costs little.
 type Reader struct {
 	bus     *bus.Bus
+	stop    context.CancelFunc
 	created map[string]time.Time // when the streams of the buckets were made
 
 	mu      sync.Mutex
@@ -35,10 +36,11 @@ type Reader struct {
 	held    map[string]heldEvent               // by key
 }
 
-// Open reads the buckets, and follows them until the bus is closed. ctx bounds the reading.
+// Open reads the buckets, and follows them until Close. ctx bounds the reading.
 func Open(ctx context.Context, b *bus.Bus) (*Reader, error) {
+	following, stop := context.WithCancel(context.WithoutCancel(ctx))
 	r := &Reader{
-		bus: b, created: map[string]time.Time{},
+		bus: b, stop: stop, created: map[string]time.Time{},
 		states: map[string]proto.RelayState{}, claims: claims{},
 		workers: map[string]map[string]proto.Worker{}, held: map[string]heldEvent{},
 	}
@@ -46,29 +48,30 @@ func Open(ctx context.Context, b *bus.Bus) (*Reader, error) {
 		proto.BucketRelays: r.hearRelay, proto.BucketClaims: r.hearClaim,
 		proto.BucketWorkers: r.hearWorker, proto.BucketHeld: r.hearHeld,
 	} {
-		if err := r.follow(ctx, bucket, hear); err != nil {
+		if err := r.follow(ctx, following, bucket, hear); err != nil {
+			stop()
 			return nil, err
 		}
 	}
 	return r, nil
 }
 
-// follow reads a bucket to its end, and then goes on hearing of its changes. hear gets every value;
-// nil says that the key is gone.
-func (r *Reader) follow(ctx context.Context, bucket string, hear func(key string, value []byte) error) error {
-	stream, err := r.bus.JS.Stream(ctx, proto.KVStream(bucket))
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return ErrNothing
-	}
+// Close ends the following.
+func (r *Reader) Close() { r.stop() }
+
+// follow reads a bucket to its end, and then goes on hearing of its changes until following ends.
+// hear gets every value; nil says that the key is gone.
+func (r *Reader) follow(ctx, following context.Context, bucket string, hear func(key string, value []byte) error) error {
+	_, info, err := r.stream(ctx, proto.KVStream(bucket))
 	if err != nil {
-		return fmt.Errorf("look at bucket %s: %w", bucket, err)
+		return err
 	}
-	r.created[bucket] = stream.CachedInfo().Created
+	r.created[bucket] = info.Created
 	kv, err := r.bus.JS.KeyValue(ctx, bucket)
 	if err != nil {
 		return fmt.Errorf("open bucket %s: %w", bucket, err)
 	}
-	watcher, err := kv.WatchAll(context.WithoutCancel(ctx))
+	watcher, err := kv.WatchAll(following)
 	if err != nil {
 		return fmt.Errorf("read bucket %s: %w", bucket, err)
 	}

@@ -69,7 +69,8 @@ func TestReport(t *testing.T) {
 	url := bustest.New(t).URL
 	b := services(t, url, "ingest one")
 	fill(t, b)
-	reader, err := Open(within(t), connect(t, url))
+	looking := connect(t, url)
+	reader, err := Open(within(t), looking)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,6 +122,12 @@ func TestReport(t *testing.T) {
 	services(t, url, "ingest two")
 	if _, err := reader.Report(within(t)); !errors.Is(err, ErrReplaced) {
 		t.Errorf("a bucket that was made anew: %v", err)
+	}
+	reader.Close()
+	for ctx := within(t); looking.Conn.NumSubscriptions() > 1; time.Sleep(time.Millisecond) { // one is for answers
+		if ctx.Err() != nil {
+			t.Fatalf("%d subscriptions after the end", looking.Conn.NumSubscriptions())
+		}
 	}
 }
 
