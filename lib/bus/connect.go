@@ -112,9 +112,9 @@ func remoteOptions(o Options) ([]nats.Option, error) {
 func fileError(path string, err error) error {
 	var pathError *fs.PathError
 	if errors.As(err, &pathError) {
-		err = pathError.Err
+		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: %w; want a file with one line, user:password", path, pathError.Err)
 	}
-	return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: %w; want a file with one line, user:password", path, err)
+	return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: %w", path, err) // which says what is wanted
 }
 
 // connectError says why the first connect failed, in a sentence for the operator.

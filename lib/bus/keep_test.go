@@ -18,7 +18,7 @@ import (
 )
 
 // patience is how long a test waits for what should happen soon.
-const patience = time.Minute
+const patience = 2 * time.Minute
 
 func await(t *testing.T, what string, holds func() bool) {
 	t.Helper()

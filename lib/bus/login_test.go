@@ -36,16 +36,6 @@ func guarded(t *testing.T) (*bustest.NATS, string) {
 	return bustest.WithUsers(t, filepath.Join(dir, logins.UsersFile)), dir
 }
 
-// eventually waits until something is so.
-func eventually(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); !so(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("in vain: " + what)
-		}
-	}
-}
-
 // TestRefusedLoginIsOneSentence: it names the setting, the file and the user, and no password.
 func TestRefusedLoginIsOneSentence(t *testing.T) {
 	t.Parallel()
@@ -53,7 +43,7 @@ func TestRefusedLoginIsOneSentence(t *testing.T) {
 	wrong := filepath.Join(dir, "wrong.login")
 	for name, c := range map[string]struct{ text, want string }{
 		"no file":        {"", `NGIT_NATS_LOGIN_FILE is "` + wrong + `": no such file or directory; want a file with one line, user:password`},
-		"no login":       {"gateway\n", `NGIT_NATS_LOGIN_FILE is "` + wrong + `": read ` + wrong + `: want one line, user:password; want a file with one line, user:password`},
+		"no login":       {"gateway\n", `NGIT_NATS_LOGIN_FILE is "` + wrong + `": read ` + wrong + `: want one line, user:password`},
 		"wrong password": {"gateway:hunter2\n", `NGIT_NATS_LOGIN_FILE is "` + wrong + `": NATS ` + srv.URL + ` refused user gateway: nats: Authorization Violation`},
 	} {
 		os.Remove(wrong)
@@ -85,9 +75,9 @@ func TestLoginThatComesTooEarly(t *testing.T) {
 	if err := b.Conn.ForceReconnect(); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "it tries more often than nats.go by itself would", func() bool { return srv.Unknown() > 4 })
+	await(t, "it tries more often than nats.go by itself would", func() bool { return srv.Unknown() > 4 })
 	srv.Reload()
-	eventually(t, "the new login is taken", func() bool { return srv.Connections("ingest-2") == 1 })
+	await(t, "the new login is taken", func() bool { return srv.Connections("ingest-2") == 1 })
 	if _, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil {
 		t.Error(err)
 	}
@@ -116,7 +106,7 @@ func TestRefusedSubjectsAreCounted(t *testing.T) {
 	if _, err := b.Conn.SubscribeSync("grasp.git.>"); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "all are counted", func() bool { return b.Refused() == 4 })
+	await(t, "all are counted", func() bool { return b.Refused() == 4 })
 }
 
 // TestEmbeddedWithPassword: the operator needs it and reads everything; this process needs none and
@@ -168,7 +158,7 @@ func TestEmbeddedWithPassword(t *testing.T) {
 	if got, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil || got != 2 {
 		t.Errorf("the operator has written: %d, %v", got, err)
 	}
-	eventually(t, "the operator is told", func() bool { return errors.Is(operator.LastError(), nats.ErrPermissionViolation) })
+	await(t, "the operator is told", func() bool { return errors.Is(operator.LastError(), nats.ErrPermissionViolation) })
 }
 
 // TestTLS: the server's certificate must be signed by NGIT_NATS_CA, and ours is shown to a server
