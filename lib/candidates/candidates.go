@@ -204,7 +204,7 @@ func (s *Sender) refused(_ jetstream.JetStream, msg *nats.Msg, err error) {
 	s.postpone(msg.Header.Get(proto.HeaderRef), err)
 }
 
-// postpone sends a candidate again later, that was not heard. A queue that is there may have room
+// postpone has a candidate that was not taken sent again later. A queue that is there may have room
 // soon; one that is not there is asked less and less often.
 func (s *Sender) postpone(ref string, why error) {
 	s.mu.Lock()

@@ -34,8 +34,9 @@ const (
 	maxChange = 512 << 10
 	// headerRoom is what the headers of a message take at most, in bytes.
 	headerRoom = 1 << 10
-	// goneKept is how long the stream says that a relay is no target any more, and forgetAfter how
-	// long after it was read that is forgotten here: surely later, and together within a day.
+	// goneKept is how long the stream says that a relay is no target any more. forgetAfter is how
+	// long this replica knows it after reading it: longer than the stream, and less than a day even
+	// if it reads it at the last moment.
 	goneKept    = 11 * time.Hour
 	forgetAfter = 12 * time.Hour
 	// maxFailures is how many relays in a row may fail before it is taken to be the bus.
