@@ -1,0 +1,90 @@
+package bus
+
+import (
+	"log/slog"
+	"net"
+	"net/url"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/lib/nettest"
+	"tendril.dev/proto"
+)
+
+// TestSilentServerIsGivenUp: a server whose node lost its power closes no connection. The client
+// notices by itself, and goes on with a server that answers.
+func TestSilentServerIsGivenUp(t *testing.T) {
+	t.Parallel()
+	server, err := url.Parse(bustest.New(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	off := make(chan struct{}) // the power
+	address := nettest.Front(t, func() (net.Conn, error) {
+		conn, err := net.Dial("tcp", server.Host)
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-off:
+			return conn, nil // of another node
+		default:
+			return &silenced{Conn: conn, off: off, closed: make(chan struct{})}, nil
+		}
+	})
+	b, err := Open(t.Context(), Options{
+		URL: "nats://" + address, Provisions: true, Sizing: proto.DefaultSizing(), Log: slog.New(slog.DiscardHandler),
+		pingEvery: 50 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	reconnected := b.Conn.StatusChanged(nats.CONNECTED)
+	close(off)
+	select {
+	case <-reconnected:
+	case <-time.After(time.Minute):
+		t.Fatal("the client still waits for the silent server")
+	}
+	if _, err := b.JS.Stream(t.Context(), proto.StreamEvents); err != nil {
+		t.Errorf("after it connected again: %v", err)
+	}
+}
+
+// silenced is a connection that carries nothing more once the power is off, and stays open.
+type silenced struct {
+	net.Conn
+	off    chan struct{}
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (s *silenced) Read(p []byte) (int, error) {
+	n, err := s.Conn.Read(p)
+	select {
+	case <-s.off:
+		<-s.closed
+		return 0, net.ErrClosed
+	default:
+		return n, err
+	}
+}
+
+func (s *silenced) Write(p []byte) (int, error) {
+	select {
+	case <-s.off:
+		return len(p), nil
+	default:
+		return s.Conn.Write(p)
+	}
+}
+
+func (s *silenced) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return s.Conn.Close()
+}
