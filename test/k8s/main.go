@@ -16,6 +16,8 @@
 //	               sizes (100000)
 //	K8S_RATE       events a second that flow (100)
 //	K8S_RELAYS     foreign relays (41)
+//	K8S_NODE_OFF   command that turns the node off whose name is its last argument, for the step node,
+//	               which is for a cluster of at least three nodes and not tried unless K8S_STEPS has it
 //	K8S_KEEP       1: leave everything as it is at the end
 //
 // The cluster needs a default StorageClass that can give ReadWriteMany, or volumes made beforehand.
@@ -37,6 +39,7 @@ import (
 type options struct {
 	overlays, steps      []string
 	load, namespace      string
+	nodeOff              string
 	events, rate, relays int
 	keep, build          bool
 }
@@ -58,7 +61,7 @@ func optionsFrom(get func(name string) string) (options, error) {
 	}
 	o := options{
 		overlays: strings.Split(or("K8S_OVERLAYS", "local,local-r3"), ","), steps: strings.Split(or("K8S_STEPS", "story,scale,delete,rollout,logins"), ","),
-		load: get("K8S_LOAD"), namespace: or("K8S_NAMESPACE", "tendril-test"), keep: get("K8S_KEEP") == "1", build: get("K8S_BUILD") != "0",
+		load: get("K8S_LOAD"), namespace: or("K8S_NAMESPACE", "tendril-test"), nodeOff: get("K8S_NODE_OFF"), keep: get("K8S_KEEP") == "1", build: get("K8S_BUILD") != "0",
 	}
 	flowing := "20000"
 	if o.steps[0] == "sizes" {
@@ -75,7 +78,7 @@ func optionsFrom(get func(name string) string) (options, error) {
 
 // steps are what can be tried, by name. All but story and sizes expect that the story was told.
 var steps = map[string]func(r *run, ctx context.Context) error{
-	"story": (*run).story, "scale": (*run).scale, "delete": (*run).delete, "rollout": (*run).rollout, "logins": (*run).logins, "sizes": (*run).sizes,
+	"story": (*run).story, "scale": (*run).scale, "delete": (*run).delete, "rollout": (*run).rollout, "logins": (*run).logins, "node": (*run).node, "sizes": (*run).sizes,
 }
 
 func main() {
