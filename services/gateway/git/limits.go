@@ -97,11 +97,12 @@ type metered struct {
 	spend func(n int) bool
 }
 
-// Read reads some of the body.
+// Read reads some of the body. What is too much is not passed on: it could be the end of the push,
+// which the worker would take before it hears that the push was ended.
 func (m *metered) Read(p []byte) (int, error) {
 	n, err := m.ReadCloser.Read(p)
 	if n > 0 && !m.spend(n) {
-		return n, errSpent
+		return 0, errSpent
 	}
 	return n, err
 }
