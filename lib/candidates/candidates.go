@@ -3,6 +3,7 @@
 package candidates
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -49,7 +50,10 @@ var ErrEnded = errors.New("the sender of candidates has ended")
 
 // Candidate is an event to offer.
 type Candidate struct {
-	Event  *nostr.Event
+	Event *nostr.Event
+	// Raw is the JSON of Event on one line, if it can be stored and served as it is (see
+	// rawevent.Parse). It is kept until Done; nil: the sender encodes Event.
+	Raw    []byte
 	Lane   proto.Lane
 	Source proto.Source
 	Relay  string       // normalised URL, of synced events
@@ -143,9 +147,9 @@ func (s *Sender) endAll() {
 // ctx ends. Those who wait are served by turns: the client or relay with the least bytes under way
 // comes first. After an error Done is not called.
 func (s *Sender) Offer(ctx context.Context, c Candidate) error {
-	payload, err := c.Event.MarshalJSON()
+	payload, err := c.line()
 	if err != nil {
-		return fmt.Errorf("encode candidate: %w", err)
+		return err
 	}
 	from := c.origin()
 	if err := s.room.enter(ctx, s.ended, from, overhead+len(payload)); err != nil {
@@ -166,6 +170,18 @@ func (s *Sender) Offer(ctx context.Context, c Candidate) error {
 	s.mu.Unlock()
 	s.publish(ref, msg)
 	return nil
+}
+
+// line is the event's JSON on one line.
+func (c Candidate) line() ([]byte, error) {
+	if c.Raw != nil && bytes.IndexByte(c.Raw, '\n') < 0 {
+		return c.Raw, nil
+	}
+	payload, err := c.Event.MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("encode candidate: %w", err)
+	}
+	return payload, nil
 }
 
 // origin is who the candidate comes from, of those who share the sender's window.
