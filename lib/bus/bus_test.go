@@ -55,6 +55,9 @@ func TestBatchIsAtomicAndFenced(t *testing.T) {
 	if got, err := b.LastSeq(ctx, proto.StreamEvents); err != nil || got != 3 {
 		t.Fatalf("after the refusal the head is %d, %v; want 3", got, err)
 	}
+	if _, err = b.PublishBatch(ctx, []*nats.Msg{event("d")}, &head); !errors.Is(err, bus.ErrHeadMoved) {
+		t.Fatalf("a batch of one on an old head: %v, want ErrHeadMoved", err)
+	}
 	if last, err = b.PublishBatch(ctx, []*nats.Msg{event("d")}, &last); err != nil || last != 4 {
 		t.Fatalf("a batch of one on the head: %d, %v", last, err)
 	}
