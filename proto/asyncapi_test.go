@@ -100,7 +100,9 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 	values := map[string]map[string]string{
 		"candidateUser":    {"": LaneUser.Subject()},
 		"candidateRelease": {"": LaneRelease.Subject()},
-		"candidateSync":    {"": LaneSyncLive.Subject(), "lane": "live"},
+		"candidateLive":     {"": LaneSyncLive.Subject()},
+		"candidateHistoric": {"": LaneSyncHistoric.Subject()},
+		"candidateDaily":    {"": LaneSyncDaily.Subject()},
 		"event":            {"": EventSubjectOf(ev).String(), "kind": "1621", "pubkey": somebody, "slot": short},
 		"eventsMark":       {"": SubjectEventsMark},
 		"rejected":         {"": RejectedSubject{1621, short}.String(), "kind": "1621", "shortId": short},
@@ -166,7 +168,6 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 	}
 	candidate := doc.Components.Messages["Candidate"].Headers.Properties
 	for name, e := range map[string]struct{ want, got []string }{
-		"lane":    {syncLanes(), doc.Channels["candidateSync"].Parameters["lane"].Enum},
 		"verb":    {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit)}, doc.Channels["git"].Parameters["verb"].Enum},
 		"outcome": {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
 		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
@@ -178,14 +179,6 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 			t.Errorf("%s: the code has %q, asyncapi.yaml %q", name, e.want, e.got)
 		}
 	}
-}
-
-// syncLanes are the lanes of synced events, as the last token of their subjects.
-func syncLanes() (lanes []string) {
-	for _, l := range []Lane{LaneSyncLive, LaneSyncHistoric, LaneSyncDaily} {
-		lanes = append(lanes, strings.TrimPrefix(string(l), "sync."))
-	}
-	return lanes
 }
 
 func enumOf(property any) []string {

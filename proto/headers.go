@@ -1,6 +1,6 @@
 package proto
 
-// Headers carry facts about a message; its payload stays what a person wants to read.
+// Headers carry facts about a message, on a candidate about all events of its pack; its payload stays what a person wants to read.
 const (
 	// HeaderSource says where an event came from; see [Source].
 	HeaderSource = "Grasp-Source"
@@ -14,7 +14,7 @@ const (
 	// HeaderReply is the subject for the verdict, always one of [VerdictSubject]. JetStream itself uses the reply subject
 	// of a published message for its acknowledgement, so ours rides in a header.
 	HeaderReply = "Grasp-Reply"
-	// HeaderRef is a token of the sender's own, repeated in the verdict.
+	// HeaderRef is a token of the sender's own for a pack, repeated with its verdicts.
 	HeaderRef = "Grasp-Ref"
 	// HeaderAction says what purgatory asks for on the release lane; see [Action].
 	HeaderAction = "Grasp-Action"

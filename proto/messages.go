@@ -31,14 +31,17 @@ type Verdict struct {
 	Outcome Outcome `json:"outcome"`
 	Message string  `json:"message,omitempty"` // what an OK carries, with NIP-01's prefix
 	Seq     uint64  `json:"seq,omitempty"`     // sequence in GRASP_EVENTS, if accepted
-	Ref     string  `json:"ref,omitempty"`     // the candidate's HeaderRef
+	// Ref is the HeaderRef of a pack of one, for senders of earlier versions, which look here for it.
+	Ref string `json:"ref,omitempty"`
 }
 
 // OK reports what the OK message to a user says.
 func (v Verdict) OK() bool { return v.Outcome != Rejected }
 
-// Verdicts is the payload on a verdict subject: all that one commit decided for this sender.
+// Verdicts is the payload on a verdict subject: how the events of one pack ended, in its order. It
+// is sent when all of them are decided and committed.
 type Verdicts struct {
+	Ref      string    `json:"ref,omitempty"` // the pack's HeaderRef
 	Verdicts []Verdict `json:"verdicts"`
 }
 

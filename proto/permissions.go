@@ -96,7 +96,7 @@ func relayconn() Permissions {
 	return Permissions{
 		User: UserRelayconn,
 		Publish: join(followStream(StreamEvents), followStream(StreamTargets),
-			offer(StreamSync, LaneSyncLive, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
+			offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
 			getKey(BucketRelays, ">"), []string{KVSubject(BucketRelays, ">"), SubjectQueryReconcile}),
 		Subscribe: verdicts(),
 	}

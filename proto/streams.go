@@ -11,6 +11,7 @@ const (
 	StreamUser     = "GRASP_CANDIDATES_USER"    // candidates, a stream for each lane: see [Streams]
 	StreamRelease  = "GRASP_CANDIDATES_RELEASE" //
 	StreamSync     = "GRASP_CANDIDATES_SYNC"    //
+	StreamLive     = "GRASP_CANDIDATES_LIVE"    //
 	StreamEvents   = "GRASP_EVENTS"
 	StreamRejected = "GRASP_REJECTED"
 	StreamTargets  = "GRASP_TARGETS"
@@ -40,6 +41,7 @@ const (
 	ConsumerTurn    = "ingest-turn"    // of GRASP_WRITER, pinned: who holds it writes
 	ConsumerUser    = "ingest-user"    // one of each stream of candidates, in order of service
 	ConsumerRelease = "ingest-release" //
+	ConsumerLive    = "ingest-live"    //
 	ConsumerSync    = "ingest-sync"    //
 
 	// WriterGroup is the priority group of [ConsumerTurn].
@@ -81,9 +83,11 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		file = jetstream.MemoryStorage
 	}
 	configs := []jetstream.StreamConfig{
-		lane(StreamUser, "events of users that wait for ingest's decision", LaneUser.Subject(), s.CandidateBytes),
-		lane(StreamRelease, "what purgatory asks of ingest", LaneRelease.Subject(), s.CandidateBytes),
-		lane(StreamSync, "events of other relays that wait for ingest's decision", prefixCandidate+"sync.>", s.CandidateBytes),
+		lane(StreamUser, "events of users that wait for ingest's decision", s.CandidateBytes, LaneUser),
+		lane(StreamRelease, "what purgatory asks of ingest", s.CandidateBytes, LaneRelease),
+		// Before that of live events, whose subject was among its own in earlier versions.
+		lane(StreamSync, "older events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncHistoric, LaneSyncDaily),
+		lane(StreamLive, "new events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncLive),
 		{
 			Name:               StreamEvents,
 			Description:        "the log: every accepted event",
@@ -145,7 +149,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 // lost them, they are made again, and nothing that was acknowledged is lost.
 func Passing(stream string) bool {
 	switch stream {
-	case StreamUser, StreamRelease, StreamSync, StreamWriter, KVStream(BucketClaims), KVStream(BucketWorkers):
+	case StreamUser, StreamRelease, StreamLive, StreamSync, StreamWriter, KVStream(BucketClaims), KVStream(BucketWorkers):
 		return true
 	}
 	return false
@@ -167,7 +171,7 @@ func Needs(service string) []string {
 	case "discovery":
 		needs = append(needs, KVStream(BucketHeld), StreamTargets)
 	case GroupRelays:
-		needs = append(append(needs, StreamSync, StreamTargets, KVStream(BucketRelays)), claims...)
+		needs = append(append(needs, StreamLive, StreamSync, StreamTargets, KVStream(BucketRelays)), claims...)
 	case GroupShards:
 		needs = append(append(needs, StreamRelease, KVStream(BucketHeld)), claims...)
 	}
@@ -185,6 +189,7 @@ func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
 	return map[string][]jetstream.ConsumerConfig{
 		StreamUser:    {lane(ConsumerUser)},
 		StreamRelease: {lane(ConsumerRelease)},
+		StreamLive:    {lane(ConsumerLive)},
 		StreamSync:    {lane(ConsumerSync)},
 		StreamWriter: {{
 			Durable: ConsumerTurn, AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.TurnTTL,
@@ -194,14 +199,18 @@ func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
 	}
 }
 
-// lane declares a queue of candidates. Each lane has a stream of its own, because a stream has one
-// bound for all that is in it: synced events that filled it would keep users' events and releases
-// out.
-func lane(name, description, subject string, maxBytes int64) jetstream.StreamConfig {
+// lane declares a queue of candidates. Users' events, releases, live events and older ones have a
+// stream each, because a stream has one bound, and one order, for all that is in it: older events
+// that filled it would keep the others out.
+func lane(name, description string, maxBytes int64, lanes ...Lane) jetstream.StreamConfig {
+	var subjects []string
+	for _, l := range lanes {
+		subjects = append(subjects, l.Subject())
+	}
 	return jetstream.StreamConfig{
 		Name:        name,
 		Description: description,
-		Subjects:    []string{subject},
+		Subjects:    subjects,
 		Retention:   jetstream.WorkQueuePolicy,
 		Storage:     jetstream.MemoryStorage,
 		MaxBytes:    maxBytes,

@@ -48,8 +48,8 @@ const (
 	HeldMarkKey = "mark"
 )
 
-// Lane is a queue of candidates, each with its own subject; see [Streams]. User and release lanes
-// are served before the sync lanes.
+// Lane is one of the ways to ingest, each with its own subject; see [Streams]. They are served in
+// this order, the last two alike.
 type Lane string
 
 // The lanes.

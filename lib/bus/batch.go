@@ -39,6 +39,9 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 	if len(msgs) == 0 || len(msgs) > MaxBatch {
 		return 0, fmt.Errorf("publish batch: %d messages, want 1 to %d", len(msgs), MaxBatch)
 	}
+	if len(msgs) == 1 {
+		return b.publishOne(ctx, msgs[0], expect)
+	}
 	id := nuid.Next()
 	for i, m := range msgs {
 		if m.Header == nil {
@@ -58,14 +61,39 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 	}
 	commit := msgs[len(msgs)-1]
 	commit.Header.Set(headerBatchCommit, "1")
+	seq, count, err := b.commit(ctx, commit, len(msgs))
+	if err != nil {
+		return 0, err
+	}
+	if count != len(msgs) {
+		return 0, fmt.Errorf("commit batch of %d: %d were stored", len(msgs), count)
+	}
+	return seq, nil
+}
+
+// publishOne stores a single message. It is no batch: for each of those the server makes files of
+// its own, and waits several times for the disk, before it stores anything.
+func (b *Bus) publishOne(ctx context.Context, m *nats.Msg, expect *uint64) (seq uint64, err error) {
+	if m.Header == nil {
+		m.Header = nats.Header{}
+	}
+	if expect != nil {
+		m.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(*expect, 10))
+	}
+	seq, _, err = b.commit(ctx, m, 1)
+	return seq, err
+}
+
+// commit publishes the message that ends a batch of so many, and gives what its acknowledgement says.
+func (b *Bus) commit(ctx context.Context, m *nats.Msg, size int) (seq uint64, count int, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, commitTimeout)
 		defer cancel()
 	}
-	reply, err := b.Conn.RequestMsgWithContext(ctx, commit)
+	reply, err := b.Conn.RequestMsgWithContext(ctx, m)
 	if err != nil {
-		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), err)
+		return 0, 0, fmt.Errorf("commit batch of %d: %w", size, err)
 	}
 	var ack struct {
 		Error *jetstream.APIError `json:"error"`
@@ -73,18 +101,15 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 		Count int                 `json:"count"`
 	}
 	if err := json.Unmarshal(reply.Data, &ack); err != nil {
-		return 0, fmt.Errorf("commit batch of %d: read the acknowledgement: %w", len(msgs), err)
+		return 0, 0, fmt.Errorf("commit batch of %d: read the acknowledgement: %w", size, err)
 	}
 	if ack.Error != nil {
 		if IsConflict(ack.Error) {
-			return 0, fmt.Errorf("commit batch of %d: %w: %w", len(msgs), ErrHeadMoved, ack.Error)
+			return 0, 0, fmt.Errorf("commit batch of %d: %w: %w", size, ErrHeadMoved, ack.Error)
 		}
-		return 0, fmt.Errorf("commit batch of %d: %w", len(msgs), ack.Error)
+		return 0, 0, fmt.Errorf("commit batch of %d: %w", size, ack.Error)
 	}
-	if ack.Count != len(msgs) {
-		return 0, fmt.Errorf("commit batch of %d: %d were stored", len(msgs), ack.Count)
-	}
-	return ack.Seq, nil
+	return ack.Seq, ack.Count, nil
 }
 
 // catchUpPause is how long a reader gets to reach the last sequence before it is asked whether the message with that sequence is still there.

@@ -55,6 +55,9 @@ func TestBatchIsAtomicAndFenced(t *testing.T) {
 	if got, err := b.LastSeq(ctx, proto.StreamEvents); err != nil || got != 3 {
 		t.Fatalf("after the refusal the head is %d, %v; want 3", got, err)
 	}
+	if _, err = b.PublishBatch(ctx, []*nats.Msg{event("d")}, &head); !errors.Is(err, bus.ErrHeadMoved) {
+		t.Fatalf("a batch of one on an old head: %v, want ErrHeadMoved", err)
+	}
 	if last, err = b.PublishBatch(ctx, []*nats.Msg{event("d")}, &last); err != nil || last != 4 {
 		t.Fatalf("a batch of one on the head: %d, %v", last, err)
 	}
@@ -129,7 +132,7 @@ func TestFullCandidateQueuePushesBack(t *testing.T) {
 		return taken, err
 	}
 	// Each lane has its own room, however full the others are.
-	for _, lane := range []proto.Lane{proto.LaneSyncHistoric, proto.LaneUser, proto.LaneRelease} {
+	for _, lane := range []proto.Lane{proto.LaneSyncHistoric, proto.LaneSyncLive, proto.LaneUser, proto.LaneRelease} {
 		taken, err := fill(lane)
 		var api *jetstream.APIError
 		if !errors.As(err, &api) || !strings.Contains(api.Description, "maximum bytes") {
@@ -139,8 +142,8 @@ func TestFullCandidateQueuePushesBack(t *testing.T) {
 			t.Errorf("%s took %d KiB of 16", lane, taken)
 		}
 	}
-	if _, err := b.JS.Publish(t.Context(), proto.LaneSyncLive.Subject(), payload); err == nil {
-		t.Error("the lanes of sync do not share one bound")
+	if _, err := b.JS.Publish(t.Context(), proto.LaneSyncDaily.Subject(), payload); err == nil {
+		t.Error("the lanes of older events do not share one bound")
 	}
 }
 
@@ -180,6 +183,51 @@ func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
 		t.Errorf("the earlier stream: %v", err)
 	}
 	open(t, bus.Options{URL: server.URL, Provisions: true}) // and once more
+}
+
+// TestLiveEventsGetAStreamOfTheirOwn: an earlier version had one stream for all synced events. What
+// is in it is still handed out.
+func TestLiveEventsGetAStreamOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	server := bustest.New(t)
+	conn, err := nats.Connect(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
+		Name: proto.StreamSync, Subjects: []string{"grasp.candidate.sync.>"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.MemoryStorage,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := old.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: proto.ConsumerSync, AckPolicy: jetstream.AckExplicitPolicy, MemoryStorage: true}); err != nil {
+		t.Fatal(err)
+	}
+	publish := func(lane proto.Lane, stream string) {
+		t.Helper()
+		ack, err := js.Publish(t.Context(), lane.Subject(), []byte("{}"))
+		if err != nil || ack.Stream != stream {
+			t.Fatalf("%s goes to %+v, %v; want %s", lane, ack, err, stream)
+		}
+	}
+	publish(proto.LaneSyncLive, proto.StreamSync)
+	b := open(t, bus.Options{URL: server.URL, Provisions: true})
+	publish(proto.LaneSyncLive, proto.StreamLive)
+	publish(proto.LaneSyncDaily, proto.StreamSync)
+	for stream, want := range map[string]int{proto.StreamSync: 2, proto.StreamLive: 1} {
+		consumer, err := b.JS.Consumer(t.Context(), stream, map[string]string{proto.StreamSync: proto.ConsumerSync, proto.StreamLive: proto.ConsumerLive}[stream])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := consumer.CachedInfo().NumPending; n != uint64(want) {
+			t.Errorf("%d wait in %s, want %d", n, stream, want)
+		}
+	}
 }
 
 func TestListenErrorsAreSentences(t *testing.T) {

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"sync"
@@ -53,16 +54,7 @@ func TestConflictsInACluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for { // until the cluster has found together; the test's own deadline ends it
-		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, Replicas: 3})
-		if err == nil {
-			break
-		}
-		if t.Context().Err() != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	makeStream(t, js)
 	for subject := range 50 {
 		results := make(chan error, 8)
 		var writing sync.WaitGroup
@@ -85,6 +77,70 @@ func TestConflictsInACluster(t *testing.T) {
 		}
 		if won != 1 {
 			t.Fatalf("%d of 8 won", won)
+		}
+	}
+}
+
+// makeStream makes a stream with replicas as soon as the cluster has found together. The test's own
+// deadline ends the wait.
+func makeStream(t *testing.T, js jetstream.JetStream) {
+	t.Helper()
+	for {
+		_, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}, Replicas: 3, AllowAtomicPublish: true})
+		if err == nil {
+			return
+		}
+		if t.Context().Err() != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// TestOneWriterWinsInACluster: of several who append to one head at once, alone or in a batch, one
+// wins, and all others are told that the head has moved.
+func TestOneWriterWinsInACluster(t *testing.T) {
+	t.Parallel()
+	conn := threeServers(t)
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	makeStream(t, js)
+	b := &Bus{Conn: conn, JS: js}
+	head := uint64(0)
+	for round := range 30 {
+		type result struct {
+			last uint64
+			err  error
+		}
+		results := make(chan result, 6)
+		var writing sync.WaitGroup
+		for n := range cap(results) {
+			writing.Go(func() {
+				msgs := []*nats.Msg{{Subject: fmt.Sprintf("s.%d.%d", round, n)}}
+				if n%3 == 2 {
+					msgs = append(msgs, &nats.Msg{Subject: fmt.Sprintf("s.%d.%d.more", round, n)})
+				}
+				expect := head
+				last, err := b.PublishBatch(t.Context(), msgs, &expect)
+				results <- result{last, err}
+			})
+		}
+		writing.Wait()
+		close(results)
+		won := 0
+		for r := range results {
+			switch {
+			case r.err == nil:
+				won++
+				head = r.last
+			case !errors.Is(r.err, ErrHeadMoved):
+				t.Fatalf("who lost was told %v", r.err)
+			}
+		}
+		if won != 1 {
+			t.Fatalf("round %d: %d of 6 won", round, won)
 		}
 	}
 }

@@ -1,17 +1,16 @@
-// Package candidates hands verified events to ingest and waits for its verdicts. Candidates live in a memory queue, so one whose verdict does
-// not come is sent again; that is harmless, because an event's identity is its subject in the log (design.md, Failure and scale).
+// Package candidates hands verified events to ingest and waits for its verdicts. Synced events
+// travel in packs, many in one message. Candidates live in a memory queue, so a pack whose verdicts
+// do not come is sent again; that is harmless, because an event's identity is its subject in the
+// log (docs/architecture.md, The writer).
 package candidates
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -25,15 +24,14 @@ import (
 
 // Limits and times of a Sender. Tests shorten them.
 const (
-	// maxInside and maxBytes are how many candidates may be without a verdict, and how many bytes
-	// they may have together; more wait, and with them the socket they came from.
-	maxInside = 2048
-	maxBytes  = 8 << 20
 	// overhead is about what a candidate takes beside its event.
 	overhead = 512
-	// resendAfter is how long a verdict is waited for, and maxTries how often.
-	resendAfter = 15 * time.Second
-	maxTries    = 8
+	// resendAfter is how long verdicts are waited for the first time, maxResendAfter how long at
+	// most: each time is twice the one before. maxTries is how often they are waited for; in all
+	// that takes a quarter of an hour.
+	resendAfter    = 15 * time.Second
+	maxResendAfter = 4 * time.Minute
+	maxTries       = 8
 	// busyPause is the wait after the queue was full, and after it was not there at first; then it
 	// becomes longer, up to maxAwayPause.
 	busyPause    = 250 * time.Millisecond
@@ -49,7 +47,10 @@ var ErrEnded = errors.New("the sender of candidates has ended")
 
 // Candidate is an event to offer.
 type Candidate struct {
-	Event  *nostr.Event
+	Event *nostr.Event
+	// Raw is the JSON of Event on one line, if it can be stored and served as it is (see
+	// rawevent.Parse). It is kept until Done; nil: the sender encodes Event.
+	Raw    []byte
 	Lane   proto.Lane
 	Source proto.Source
 	Relay  string       // normalised URL, of synced events
@@ -66,7 +67,7 @@ type Sender struct {
 	conn  *nats.Conn
 	log   *slog.Logger
 	inbox string
-	room  *window
+	roads [numRoads]*road
 
 	verdicts *nats.Subscription
 
@@ -75,28 +76,23 @@ type Sender struct {
 
 	mu      sync.Mutex
 	next    uint64
-	waiting map[string]*waiting // by ref
-	ended   chan struct{}       // closed when Run ends
-}
-
-type waiting struct {
-	msg   *nats.Msg // its data and header are never written to once it is here
-	done  func(proto.Verdict, error)
-	from  string    // who shares the window, see Candidate.origin
-	tries int       // sends that the queue did not refuse
-	away  int       // sends in a row that found no queue
-	at    time.Time // when to send again
+	waiting map[string]*pack // by ref: sent, or about to be
+	ended   chan struct{}    // closed when Run ends
 }
 
 // New makes a sender with an inbox of its own, which it listens to from now on; Run does the rest.
 func New(conn *nats.Conn, log *slog.Logger) (*Sender, error) {
 	s := &Sender{
-		conn: conn, log: log, inbox: proto.VerdictSubject(nuid.Next()), room: newWindow(maxInside, maxBytes), waiting: map[string]*waiting{},
+		conn: conn, log: log, inbox: proto.VerdictSubject(nuid.Next()), roads: newRoads(), waiting: map[string]*pack{},
 		resendAfter: resendAfter, busyPause: busyPause, lookEvery: lookEvery, maxTries: maxTries, ended: make(chan struct{}),
+	}
+	most := 0
+	for _, r := range s.roads {
+		most += r.room.candidates
 	}
 	var err error
 	// Room for a second try beside a first whose acknowledgement is still out; an acknowledgement that was lost is given up in time.
-	if s.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(2*maxInside), jetstream.WithPublishAsyncTimeout(resendAfter),
+	if s.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(2*most), jetstream.WithPublishAsyncTimeout(resendAfter),
 		jetstream.WithPublishAsyncErrHandler(s.refused)); err != nil {
 		return nil, fmt.Errorf("open JetStream: %w", err)
 	}
@@ -131,162 +127,76 @@ func (s *Sender) Run(ctx context.Context) error {
 
 func (s *Sender) endAll() {
 	s.mu.Lock()
-	refs := slices.Collect(maps.Keys(s.waiting))
+	var all []*pack
+	for _, p := range s.waiting {
+		all = append(all, p)
+	}
+	for _, r := range s.roads {
+		for _, p := range r.open {
+			all = append(all, p)
+		}
+		clear(r.open)
+		r.outbox, r.under = nil, 0
+	}
+	clear(s.waiting)
 	close(s.ended)
 	s.mu.Unlock()
-	for _, ref := range refs {
-		s.end(ref, proto.Verdict{}, ErrEnded)
+	for _, p := range all {
+		s.finish(p, nil, ErrEnded)
 	}
 }
 
-// Offer sends a candidate. It blocks while too many are without a verdict, or too many bytes, until
-// ctx ends. Those who wait are served by turns: the client or relay with the least bytes under way
-// comes first. After an error Done is not called.
+// Offer sends a candidate, alone or in a pack with others. It blocks while too many of its kind are
+// without a verdict, or too many bytes, until ctx ends. Those who wait are served by turns: the
+// client or relay with the least bytes under way comes first. After an error Done is not called.
 func (s *Sender) Offer(ctx context.Context, c Candidate) error {
-	payload, err := c.Event.MarshalJSON()
+	line, err := c.line()
 	if err != nil {
-		return fmt.Errorf("encode candidate: %w", err)
+		return err
 	}
-	from := c.origin()
-	if err := s.room.enter(ctx, s.ended, from, overhead+len(payload)); err != nil {
+	r, from, size := s.roads[roadOf(c.Lane)], c.origin(), overhead+len(line)
+	if err := r.room.enter(ctx, s.ended, from, size); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	select {
 	case <-s.ended:
 		s.mu.Unlock()
-		s.room.leave(from, overhead+len(payload))
+		r.room.leave(from, 1, min(size, r.room.most))
 		return ErrEnded
 	default:
 	}
-	s.next++
-	ref := strconv.FormatUint(s.next, 36)
-	msg := &nats.Msg{Subject: c.Lane.Subject(), Data: payload, Header: c.header(s.inbox, ref)}
-	s.waiting[ref] = &waiting{msg: msg, done: c.Done, from: from, tries: 1, at: time.Now().Add(s.resendAfter)}
-	s.mu.Unlock()
-	s.publish(ref, msg)
+	s.add(r, &c, line) // unlocks
 	return nil
 }
 
-// origin is who the candidate comes from, of those who share the sender's window.
-func (c Candidate) origin() string { return cmp.Or(c.Client, c.Relay) }
-
-func (c Candidate) header(inbox, ref string) nats.Header {
-	h := nats.Header{}
-	for name, value := range map[string]string{
-		proto.HeaderSource: string(c.Source), proto.HeaderRelay: c.Relay, proto.HeaderClient: c.Client, proto.HeaderAction: string(c.Action), proto.HeaderReason: c.Reason,
-		proto.HeaderReply: inbox, proto.HeaderRef: ref,
-	} {
-		if value != "" {
-			h.Set(name, value)
-		}
+// line is the event's JSON on one line.
+func (c *Candidate) line() ([]byte, error) {
+	if c.Raw != nil && bytes.IndexByte(c.Raw, '\n') < 0 {
+		return c.Raw, nil
 	}
-	return h
+	payload, err := c.Event.MarshalJSON()
+	if err != nil {
+		return nil, fmt.Errorf("encode candidate: %w", err)
+	}
+	return payload, nil
 }
 
-func (s *Sender) publish(ref string, msg *nats.Msg) {
-	// A copy, because the client writes its own reply subject into what it sends.
-	again := &nats.Msg{Subject: msg.Subject, Data: msg.Data, Header: maps.Clone(msg.Header)}
-	_, err := s.js.PublishMsgAsync(again)
-	switch {
-	case err == nil:
-	case errors.Is(err, nats.ErrMaxPayload):
-		s.end(ref, proto.Verdict{}, fmt.Errorf("send candidate of %d bytes: %w", len(msg.Data), err)) // it will not get smaller
-	default:
-		s.postpone(ref, err)
-	}
-}
-
-// refused hears that the queue did not take a candidate: it is full or lost, or the bus is away.
-// All of that passes.
-func (s *Sender) refused(_ jetstream.JetStream, msg *nats.Msg, err error) {
-	s.log.Debug("the candidate queue pushes back", "error", err)
-	s.postpone(msg.Header.Get(proto.HeaderRef), err)
-}
-
-// postpone has a candidate that was not taken sent again later. A queue that is there may have room
-// soon; one that is not there is asked less and less often.
-func (s *Sender) postpone(ref string, why error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	w := s.waiting[ref]
-	if w == nil {
-		return
-	}
-	w.tries-- // it was not heard, so it does not count
-	pause := s.busyPause
-	if errors.As(why, new(*jetstream.APIError)) {
-		w.away = 0
-	} else {
-		pause = min(s.busyPause<<min(w.away, 10), maxAwayPause)
-		w.away++
-	}
-	w.at = time.Now().Add(pause)
-}
-
-// hurry makes everything without a verdict due to be sent again.
-func (s *Sender) hurry() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, w := range s.waiting {
-		w.at = time.Time{}
-	}
-}
-
-func (s *Sender) resend(ctx context.Context, now time.Time) {
-	var again, lost []string
-	s.mu.Lock()
-	for ref, w := range s.waiting {
-		switch {
-		case now.Before(w.at):
-		case w.tries >= s.maxTries:
-			lost = append(lost, ref)
-		default:
-			w.tries++
-			w.at = now.Add(s.resendAfter)
-			again = append(again, ref)
-		}
-	}
-	s.mu.Unlock()
-	for _, ref := range lost {
-		s.end(ref, proto.Verdict{}, ErrNoVerdict)
-	}
-	for _, ref := range again {
-		s.mu.Lock()
-		w := s.waiting[ref]
-		s.mu.Unlock()
-		// A verdict may come before it is sent all the same: then it is decided twice, as a duplicate, which nobody waits for.
-		if w != nil && ctx.Err() == nil {
-			s.publish(ref, w.msg)
-		}
-	}
-}
-
-func (s *Sender) judged(msg *nats.Msg) {
-	var vs proto.Verdicts
-	if err := json.Unmarshal(msg.Data, &vs); err != nil {
-		s.log.Error("verdicts cannot be read", "error", err)
-		return
-	}
-	for _, v := range vs.Verdicts {
-		s.end(v.Ref, v, nil)
-	}
-}
-
-func (s *Sender) end(ref string, v proto.Verdict, err error) {
-	s.mu.Lock()
-	w := s.waiting[ref]
-	delete(s.waiting, ref)
-	s.mu.Unlock()
-	if w != nil {
-		s.room.leave(w.from, overhead+len(w.msg.Data))
-		w.done(v, err)
-	}
-}
+// origin is who the candidate comes from, of those who share the window of its road.
+func (c *Candidate) origin() string { return cmp.Or(c.Client, c.Relay) }
 
 // Waiting is how many candidates are without a verdict.
 func (s *Sender) Waiting() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.waiting)
+	n := 0
+	for _, p := range s.waiting {
+		n += len(p.done)
+	}
+	for _, r := range s.roads {
+		for _, p := range r.open {
+			n += len(p.done)
+		}
+	}
+	return n
 }

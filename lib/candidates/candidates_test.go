@@ -27,11 +27,11 @@ const patience = time.Minute
 // never is longer than any test lives.
 const never = 24 * time.Hour
 
-func openBus(t *testing.T, queueBytes int64) *bus.Bus {
+func openBus(t testing.TB, queueBytes int64) *bus.Bus {
 	t.Helper()
 	sizing := proto.DefaultSizing()
 	sizing.CandidateBytes = queueBytes
-	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: sizing, Name: t.Name()})
+	b, err := bus.Open(context.Background(), bus.Options{Dir: t.TempDir(), Sizing: sizing, Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -71,10 +71,13 @@ type ending struct {
 	err     error
 }
 
-// inside is how many candidates take room in the sender's window.
-func inside(s *Sender) int {
-	n, _ := s.room.inside()
-	return n
+// inside is how many candidates take room in the sender's windows.
+func inside(s *Sender) (all int) {
+	for _, r := range s.roads {
+		n, _ := r.room.inside()
+		all += n
+	}
+	return all
 }
 
 func event(n int) *nostr.Event {
@@ -83,11 +86,17 @@ func event(n int) *nostr.Event {
 	return ev
 }
 
-// offer offers one candidate and gives the channel that its end comes on. A second end would block for ever and fail the test.
+// offer offers one live candidate, see offerTo.
 func offer(t *testing.T, s *Sender, n int) <-chan ending {
 	t.Helper()
+	return offerTo(t, s, proto.LaneSyncLive, n)
+}
+
+// offerTo offers one candidate and gives the channel that its end comes on. A second end would fail the test.
+func offerTo(t *testing.T, s *Sender, lane proto.Lane, n int) <-chan ending {
+	t.Helper()
 	ends := make(chan ending, 1)
-	err := s.Offer(t.Context(), Candidate{Event: event(n), Lane: proto.LaneSyncLive, Source: proto.SourceLive, Relay: "wss://r.example", Client: "192.0.2.1", Done: func(v proto.Verdict, err error) {
+	err := s.Offer(t.Context(), Candidate{Event: event(n), Lane: lane, Source: proto.SourceLive, Relay: "wss://r.example", Client: "192.0.2.1", Done: func(v proto.Verdict, err error) {
 		select {
 		case ends <- ending{v, err}:
 		default:
@@ -122,15 +131,20 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// ingest takes candidates from the queue and answers those that decide says yes to. It returns how many it has taken.
+// ingest takes live packs from their queue and answers those that decide says yes to. It returns how many it has taken.
 func ingest(t *testing.T, b *bus.Bus, decide func(m jetstream.Msg) bool) (taken *atomic.Int64) {
 	t.Helper()
-	consumer, err := b.JS.Consumer(t.Context(), proto.StreamSync, proto.ConsumerSync)
+	return ingestFrom(t, b, proto.StreamLive, proto.ConsumerLive, decide)
+}
+
+func ingestFrom(t *testing.T, b *bus.Bus, stream, consumer string, decide func(m jetstream.Msg) bool) (taken *atomic.Int64) {
+	t.Helper()
+	lane, err := b.JS.Consumer(t.Context(), stream, consumer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	taken = new(atomic.Int64)
-	running, err := consumer.Consume(func(m jetstream.Msg) {
+	running, err := lane.Consume(func(m jetstream.Msg) {
 		taken.Add(1)
 		if err := m.Ack(); err != nil {
 			t.Error(err)
@@ -152,18 +166,38 @@ func ingest(t *testing.T, b *bus.Bus, decide func(m jetstream.Msg) bool) (taken 
 	return taken
 }
 
+// answer accepts all events of a pack, and sends verdicts for nobody besides.
 func answer(conn *nats.Conn, m jetstream.Msg) error {
-	var ev nostr.Event
-	if err := ev.UnmarshalJSON(m.Data()); err != nil {
-		return err
-	}
-	payload, err := json.Marshal(proto.Verdicts{Verdicts: []proto.Verdict{
-		{ID: "another", Ref: "nobody's"}, {ID: ev.ID, Outcome: proto.Accepted, Ref: m.Headers().Get(proto.HeaderRef)},
-	}})
+	vs, err := verdictsOn(m)
 	if err != nil {
 		return err
 	}
-	return conn.Publish(m.Headers().Get(proto.HeaderReply), payload)
+	for _, vs := range []proto.Verdicts{{Ref: "nobody's", Verdicts: []proto.Verdict{{ID: "another"}}}, vs} {
+		payload, err := json.Marshal(vs)
+		if err != nil {
+			return err
+		}
+		if err := conn.Publish(m.Headers().Get(proto.HeaderReply), payload); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func verdictsOn(m jetstream.Msg) (proto.Verdicts, error) {
+	vs := proto.Verdicts{Ref: m.Headers().Get(proto.HeaderRef)}
+	lines, err := proto.SplitPack(m.Data())
+	if err != nil {
+		return vs, err
+	}
+	for _, line := range lines {
+		var ev nostr.Event
+		if err := ev.UnmarshalJSON(line); err != nil {
+			return vs, err
+		}
+		vs.Verdicts = append(vs.Verdicts, proto.Verdict{ID: ev.ID, Outcome: proto.Accepted})
+	}
+	return vs, nil
 }
 
 func always(jetstream.Msg) bool { return true }
@@ -269,9 +303,9 @@ func TestAFullQueueLosesNothing(t *testing.T) {
 	const n = 300
 	var ends []<-chan ending
 	for i := range n {
-		ends = append(ends, offer(t, s, i))
+		ends = append(ends, offerTo(t, s, proto.LaneUser, i))
 	}
-	stream, err := b.JS.Stream(t.Context(), proto.StreamSync)
+	stream, err := b.JS.Stream(t.Context(), proto.StreamUser)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +321,7 @@ func TestAFullQueueLosesNothing(t *testing.T) {
 	if full > n/2 {
 		t.Fatalf("the queue took %d of %d: the test needs a smaller one", full, n)
 	}
-	ingest(t, b, always)
+	ingestFrom(t, b, proto.StreamUser, proto.ConsumerUser, always)
 	for i, e := range ends {
 		if e := ended(t, e); e.err != nil || e.verdict.ID != event(i).ID {
 			t.Fatalf("candidate %d ended as %+v", i, e)
@@ -302,27 +336,32 @@ func TestTheWindowPushesBack(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, 64<<20)
 	s, _ := start(t, b, nil)
+	fit := s.roads[roadUser].room.candidates
 	var first <-chan ending
-	for i := range maxInside {
-		if ends := offer(t, s, i); i == 0 {
+	for i := range fit {
+		if ends := offerTo(t, s, proto.LaneUser, i); i == 0 {
 			first = ends
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
-	err := s.Offer(ctx, Candidate{Event: event(-1), Lane: proto.LaneSyncLive, Done: func(proto.Verdict, error) { t.Error("what was not taken ended") }})
+	err := s.Offer(ctx, Candidate{Event: event(-1), Lane: proto.LaneUser, Done: func(proto.Verdict, error) { t.Error("what was not taken ended") }})
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("one more than the window: %v, want it to wait", err)
 	}
-	if s.Waiting() != maxInside {
-		t.Fatalf("%d wait, want %d", s.Waiting(), maxInside)
+	if s.Waiting() != fit {
+		t.Fatalf("%d wait, want %d", s.Waiting(), fit)
 	}
+	// Other roads are not full for that.
+	offerTo(t, s, proto.LaneSyncHistoric, 0)
 	// One verdict makes room for one.
-	s.judged(&nats.Msg{Data: []byte(`{"verdicts":[{"ref":"1"},{"ref":"1"}]}`)})
+	for range 2 {
+		s.judged(&nats.Msg{Data: []byte(`{"ref":"1","verdicts":[{}]}`)})
+	}
 	ended(t, first)
-	offer(t, s, maxInside)
-	if inside(s) != maxInside {
-		t.Fatalf("%d in the room, want %d", inside(s), maxInside)
+	offerTo(t, s, proto.LaneUser, fit)
+	if inside(s) != fit+1 {
+		t.Fatalf("%d in the room, want %d", inside(s), fit+1)
 	}
 }
 
@@ -359,7 +398,7 @@ func TestWhatIsTooLargeEndsAtOnce(t *testing.T) {
 // TestEveryCandidateEndsOnce races verdicts, resends, refusals and many senders.
 func TestEveryCandidateEndsOnce(t *testing.T) {
 	t.Parallel()
-	b := openBus(t, 32<<10)
+	b := openBus(t, 96<<10) // not much more than one pack of all of them
 	s, _ := start(t, b, func(s *Sender) {
 		s.resendAfter, s.busyPause, s.lookEvery = 3*time.Millisecond, time.Millisecond, time.Millisecond
 	})

@@ -41,15 +41,22 @@ func newWindow(candidates, bytes int) *window {
 }
 
 // enter waits until a candidate of so many bytes fits, until ctx ends or ended is closed. What is
-// larger than the whole window enters alone.
+// larger than the whole window enters alone and counts as the whole window.
 func (w *window) enter(ctx context.Context, ended <-chan struct{}, name string, bytes int) error {
-	me := &waiter{bytes: min(bytes, w.most), admitted: make(chan struct{})}
+	bytes = min(bytes, w.most)
 	w.mu.Lock()
 	o := w.origins[name]
 	if o == nil {
 		o = &origin{name: name}
 		w.origins[name] = o
 	}
+	if len(w.line) == 0 && w.candidates > 0 && bytes <= w.bytes {
+		w.candidates, w.bytes = w.candidates-1, w.bytes-bytes
+		o.inside, o.count = o.inside+bytes, o.count+1
+		w.mu.Unlock()
+		return nil
+	}
+	me := &waiter{bytes: bytes, admitted: make(chan struct{})}
 	w.arrivals++
 	me.arrival = w.arrivals
 	o.waiting = append(o.waiting, me)
@@ -71,23 +78,24 @@ func (w *window) enter(ctx context.Context, ended <-chan struct{}, name string, 
 	defer w.mu.Unlock()
 	select {
 	case <-me.admitted: // meanwhile
-		w.giveBack(o, me.bytes)
+		w.giveBack(o, 1, me.bytes)
 	default:
 		w.withdraw(o, me)
 	}
 	return err
 }
 
-// leave makes room for others.
-func (w *window) leave(name string, bytes int) {
+// leave makes room for others: so many candidates of one origin are done with, and each took as
+// many bytes as it entered with, but no more than [window.most].
+func (w *window) leave(name string, candidates, bytes int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.giveBack(w.origins[name], min(bytes, w.most))
+	w.giveBack(w.origins[name], candidates, bytes)
 }
 
-func (w *window) giveBack(o *origin, bytes int) {
-	o.inside, o.count = o.inside-bytes, o.count-1
-	w.bytes, w.candidates = w.bytes+bytes, w.candidates+1
+func (w *window) giveBack(o *origin, candidates, bytes int) {
+	o.inside, o.count = o.inside-bytes, o.count-candidates
+	w.bytes, w.candidates = w.bytes+bytes, w.candidates+candidates
 	if len(o.waiting) > 0 {
 		heap.Fix(&w.line, o.index)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/proto"
@@ -23,7 +24,8 @@ func TestLargeEventsAreBoundedInBytes(t *testing.T) {
 	b := openBus(t, 256<<20)
 	s, _ := start(t, b, nil)
 	const size, offered = 1_000_000, 24
-	const fit = maxBytes / size
+	const fit = (4 << 20) / size
+	live := s.roads[roadLive].room
 	ctx, cancel := context.WithCancel(t.Context())
 	var offering sync.WaitGroup
 	defer offering.Wait()
@@ -39,17 +41,17 @@ func TestLargeEventsAreBoundedInBytes(t *testing.T) {
 		})
 	}
 	wait := func() int {
-		s.room.mu.Lock()
-		defer s.room.mu.Unlock()
-		return len(s.room.line)
+		live.mu.Lock()
+		defer live.mu.Unlock()
+		return len(live.line)
 	}
 	eventually(t, "the window is full", func() bool { return wait() == offered-fit })
-	if n, bytes := s.room.inside(); n != fit || bytes > maxBytes {
+	if n, bytes := live.inside(); n != fit || bytes > 4<<20 {
 		t.Fatalf("%d events of %d bytes are under way, want %d", n, bytes, fit)
 	}
-	s.end("1", proto.Verdict{}, nil)
+	s.judged(&nats.Msg{Data: []byte(`{"ref":"1","verdicts":[{}]}`)})
 	eventually(t, "one more comes in", func() bool { return wait() == offered-fit-1 })
-	if n, bytes := s.room.inside(); n != fit || bytes > maxBytes {
+	if n, bytes := live.inside(); n != fit || bytes > 4<<20 {
 		t.Fatalf("%d events of %d bytes are under way, want %d", n, bytes, fit)
 	}
 }
@@ -88,14 +90,14 @@ func TestTheLeastComesFirst(t *testing.T) {
 		for i, want := range []string{
 			"small small", "small small small small", "small small small small large",
 		} {
-			w.leave("large", 100)
+			w.leave("large", 1, 100)
 			synctest.Wait()
 			if got := strings.Join(came, " "); got != want {
 				t.Errorf("after %d have left: %s, want %s", i+1, got, want)
 			}
 		}
 		for range 2 {
-			w.leave("large", 100)
+			w.leave("large", 1, 100)
 		}
 		synctest.Wait()
 		if len(came) != 7 {
@@ -134,8 +136,8 @@ func TestWhoGivesUpMakesRoomForOthers(t *testing.T) {
 			t.Error(err)
 		}
 		go func() { gone <- w.enter(t.Context(), ended, "b", 1000) }()
-		w.leave("a", 50)
-		w.leave("c", 50)
+		w.leave("a", 1, 50)
+		w.leave("c", 1, 50)
 		if err := <-gone; err != nil {
 			t.Error(err)
 		}
@@ -145,7 +147,7 @@ func TestWhoGivesUpMakesRoomForOthers(t *testing.T) {
 		if err := <-gone; !errors.Is(err, ErrEnded) {
 			t.Errorf("after the end: %v", err)
 		}
-		w.leave("b", 1000)
+		w.leave("b", 1, 100)
 		if n, bytes := w.inside(); n+bytes+len(w.origins)+len(w.line) != 0 || w.bytes != 100 || w.candidates != 10 {
 			t.Errorf("in the end %+v", w)
 		}
@@ -171,7 +173,7 @@ func TestWindowUnderLoad(t *testing.T) {
 					if n, used := w.inside(); n > 20 || used > 1000 {
 						t.Errorf("%d candidates, %d bytes", n, used)
 					}
-					w.leave(name, bytes)
+					w.leave(name, 1, bytes)
 				}
 				cancel()
 			}

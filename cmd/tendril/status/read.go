@@ -230,6 +230,7 @@ func (r *Reader) lanes(ctx context.Context, report *Report) error {
 	for _, lane := range []struct{ name, stream, consumer string }{
 		{"user", proto.StreamUser, proto.ConsumerUser},
 		{"release", proto.StreamRelease, proto.ConsumerRelease},
+		{"live", proto.StreamLive, proto.ConsumerLive},
 		{"sync", proto.StreamSync, proto.ConsumerSync},
 	} {
 		stream, info, err := r.stream(ctx, lane.stream)

@@ -87,7 +87,7 @@ func TestReport(t *testing.T) {
 	if got.Log.Messages != 3 || got.Log.Writer != "one" || !got.Log.WriterSince.Equal(noon) || got.Log.Rejected != 0 {
 		t.Errorf("log: %+v", got.Log)
 	}
-	if len(got.Lanes) != 3 || got.Lanes[0].Name != "user" || got.Lanes[0].Queued != 1 || got.Lanes[0].MaxBytes != 64<<20 {
+	if len(got.Lanes) != 4 || got.Lanes[0].Name != "user" || got.Lanes[0].Queued != 1 || got.Lanes[0].MaxBytes != 64<<20 {
 		t.Errorf("lanes: %+v", got.Lanes)
 	}
 
@@ -225,7 +225,7 @@ func operatorReads(t *testing.T, srv *bustest.NATS, o bus.Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Projections) != 1 || report.Projections[0].Reader != "ingest one" || len(report.Lanes) != 3 {
+	if len(report.Projections) != 1 || report.Projections[0].Reader != "ingest one" || len(report.Lanes) != 4 {
 		t.Errorf("%+v", report)
 	}
 	if err := operator.Conn.Flush(); err != nil {

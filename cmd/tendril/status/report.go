@@ -80,7 +80,7 @@ type Held struct {
 // Lane is one of the queues of candidates.
 type Lane struct {
 	Name     string `json:"lane"`
-	Queued   uint64 `json:"queued"`   // candidates, those with the writer included
+	Queued   uint64 `json:"queued"`   // packs of candidates, those with the writer included
 	Deciding int    `json:"deciding"` // with the writer
 	Bytes    uint64 `json:"bytes"`
 	MaxBytes int64  `json:"max_bytes"`

@@ -1,19 +1,19 @@
-// Package candidate reads what other services ask ingest to decide: an event and the facts that ride in the headers of its message.
+// Package candidate reads what other services ask ingest to decide: events, and the facts that ride in the headers of their message.
 //
-// Signatures are checked where events come in (spec/policy.md, first check), because that is what costs time. The id is checked
-// here again, because it costs nothing and is what every later step stands on.
+// Signatures are checked where events come in, because that is what costs time. The id is checked
+// here again, because it costs little and is what every later step stands on.
 package candidate
 
 import (
 	"errors"
 	"fmt"
 	"math"
-	"unicode/utf8"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/rawevent"
 	"tendril.dev/proto"
 )
 
@@ -32,7 +32,7 @@ const (
 // Candidate is one event that waits for a decision.
 type Candidate struct {
 	Event  *nostr.Event
-	Raw    []byte // the event's JSON as the log will hold it
+	Raw    []byte // the event's JSON as the log will hold it; it may be a part of the message
 	Lane   proto.Lane
 	Source proto.Source
 	Relay  string       // that a synced event came from
@@ -41,17 +41,62 @@ type Candidate struct {
 	Reason string       // that goes with the action
 	Trace  string       // W3C trace context
 	Again  bool         // it was parked: that it was rejected before is no answer now
-
-	Reply string // verdict subject, valid, or "": nobody waits
-	Ref   string // the sender's own token
 }
 
-// ErrMalformed is wrapped by every error of [Parse].
+// Pack is the events of one message, in its order.
+type Pack struct {
+	Lane   proto.Lane // "": of no lane
+	Reply  string     // verdict subject, valid, or "": nobody waits
+	Ref    string     // the sender's own token
+	Events []Line     // at least one
+}
+
+// Line is one line of a pack.
+type Line struct {
+	Candidate *Candidate
+	Err       error // wraps [ErrMalformed]: the line is no candidate
+	Bytes     int   // how long the line is
+}
+
+// ErrMalformed is wrapped by every error of a [Line].
 var ErrMalformed = errors.New("not a candidate")
 
-// Parse reads a candidate. With an error it still gives Reply and Ref where those can be read, so
-// that the sender need not wait for a verdict that never comes.
-func Parse(subject string, header nats.Header, data []byte) (Candidate, error) {
+// Parse reads a message. A line that is no candidate does not concern the others; where the message
+// is none, each of its lines says so. Reply and Ref are read whatever else is wrong, so that the
+// sender need not wait for verdicts that never come.
+func Parse(subject string, header nats.Header, data []byte) Pack {
+	p := Pack{Ref: bounded(header.Get(proto.HeaderRef), maxRef)}
+	if reply := header.Get(proto.HeaderReply); reply != "" {
+		if _, err := proto.ParseVerdictSubject(reply); err == nil {
+			p.Reply = reply
+		}
+	}
+	all, err := parseFacts(subject, header)
+	p.Lane = all.Lane
+	lines, splitErr := proto.SplitPack(data)
+	if splitErr != nil {
+		lines, err = [][]byte{nil}, splitErr
+	}
+	p.Events = make([]Line, len(lines))
+	for i, line := range lines {
+		p.Events[i] = all.line(line, err)
+	}
+	return p
+}
+
+// line reads one event, of which all is known but the event itself.
+func (c Candidate) line(data []byte, err error) Line {
+	if err == nil {
+		c.Event, c.Raw, err = parseEvent(data)
+	}
+	if err != nil {
+		return Line{Err: fmt.Errorf("%w: %w", ErrMalformed, err), Bytes: len(data)}
+	}
+	return Line{Candidate: &c, Bytes: len(data)}
+}
+
+// parseFacts reads what the subject and the headers say of all events of a message.
+func parseFacts(subject string, header nats.Header) (Candidate, error) {
 	c := Candidate{
 		Source: proto.Source(header.Get(proto.HeaderSource)),
 		Relay:  bounded(header.Get(proto.HeaderRelay), maxRelay),
@@ -59,25 +104,12 @@ func Parse(subject string, header nats.Header, data []byte) (Candidate, error) {
 		Action: proto.Action(header.Get(proto.HeaderAction)),
 		Reason: bounded(header.Get(proto.HeaderReason), maxReason),
 		Trace:  bounded(header.Get(proto.HeaderTraceParent), maxTrace),
-		Ref:    bounded(header.Get(proto.HeaderRef), maxRef),
 	}
-	if reply := header.Get(proto.HeaderReply); reply != "" {
-		if _, err := proto.ParseVerdictSubject(reply); err == nil {
-			c.Reply = reply
-		}
+	var err error
+	if c.Lane, err = proto.ParseLane(subject); err != nil {
+		return c, err
 	}
-	lane, err := proto.ParseLane(subject)
-	if err != nil {
-		return c, fmt.Errorf("%w: %w", ErrMalformed, err)
-	}
-	c.Lane = lane
-	if err := c.checkOrigin(); err != nil {
-		return c, fmt.Errorf("%w: %w", ErrMalformed, err)
-	}
-	if c.Event, c.Raw, err = parseEvent(data); err != nil {
-		return c, fmt.Errorf("%w: %w", ErrMalformed, err)
-	}
-	return c, nil
+	return c, c.checkOrigin()
 }
 
 // OfHeld is a candidate of ingest's own, with which no message came: it asks for a decision on a
@@ -116,14 +148,12 @@ func (c *Candidate) checkOrigin() error {
 	return nil
 }
 
-// parseEvent reads an event and writes it again: the log holds exactly what the id speaks of, whatever else the JSON carried.
+// parseEvent reads an event. The log holds the JSON as it came if that is the usual one, and otherwise what the id speaks of,
+// written anew, whatever else the JSON carried.
 func parseEvent(data []byte) (*nostr.Event, []byte, error) {
-	if !utf8.Valid(data) {
-		return nil, nil, errors.New("the event is not valid UTF-8")
-	}
-	ev := new(nostr.Event)
-	if err := ev.UnmarshalJSON(data); err != nil {
-		return nil, nil, fmt.Errorf("the event is not valid JSON: %w", err)
+	ev, plain, err := rawevent.Parse(data)
+	if err != nil {
+		return nil, nil, err
 	}
 	switch {
 	case !nip34.IsHex64(ev.PubKey):
@@ -137,9 +167,11 @@ func parseEvent(data []byte) (*nostr.Event, []byte, error) {
 	case !ev.CheckID():
 		return nil, nil, errors.New("the id is not that of the event")
 	}
-	raw, err := ev.MarshalJSON()
-	if err != nil {
-		return nil, nil, fmt.Errorf("the event cannot be written: %w", err)
+	raw := data
+	if !plain {
+		if raw, err = ev.MarshalJSON(); err != nil {
+			return nil, nil, fmt.Errorf("the event cannot be written: %w", err)
+		}
 	}
 	if len(raw) > MaxEventBytes {
 		return nil, nil, fmt.Errorf("the event is larger than %d bytes", MaxEventBytes)

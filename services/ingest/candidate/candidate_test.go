@@ -1,7 +1,9 @@
 package candidate_test
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -38,37 +40,52 @@ func header(pairs ...string) nats.Header {
 	return h
 }
 
+// alone is the candidate of a pack of one, with what the pack says.
+type alone struct {
+	*candidate.Candidate
+	reply, ref string
+}
+
+func parse(subject string, header nats.Header, data []byte) (alone, error) {
+	p := candidate.Parse(subject, header, data)
+	c := alone{p.Events[0].Candidate, p.Reply, p.Ref}
+	if len(p.Events) != 1 {
+		return c, fmt.Errorf("%w: %d lines", candidate.ErrMalformed, len(p.Events))
+	}
+	return c, p.Events[0].Err
+}
+
 func TestParse(t *testing.T) {
 	t.Parallel()
 	data := encode(t, event())
-	c, err := candidate.Parse("grasp.candidate.sync.daily", header(
+	c, err := parse("grasp.candidate.sync.daily", header(
 		proto.HeaderSource, "daily", proto.HeaderRelay, "wss://r.example.org", proto.HeaderReply, "grasp.verdict.Inbox1",
 		proto.HeaderRef, "7", proto.HeaderTraceParent, "00-11", proto.HeaderAction, "release",
 	), []byte(data))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Lane != proto.LaneSyncDaily || c.Source != proto.SourceDaily || c.Relay != "wss://r.example.org" || c.Reply != "grasp.verdict.Inbox1" ||
-		c.Ref != "7" || c.Trace != "00-11" || c.Event.ID != event().ID || string(c.Raw) != data {
+	if c.Lane != proto.LaneSyncDaily || c.Source != proto.SourceDaily || c.Relay != "wss://r.example.org" || c.reply != "grasp.verdict.Inbox1" ||
+		c.ref != "7" || c.Trace != "00-11" || c.Event.ID != event().ID || string(c.Raw) != data {
 		t.Errorf("%+v", c)
 	}
 	if c.Action != "" {
 		t.Error("an action outside of the release lane")
 	}
 	// No header makes a user's event a synced one.
-	if c, err = candidate.Parse("grasp.candidate.user", header(proto.HeaderSource, "daily"), []byte(data)); err != nil || c.Source != proto.SourceUser {
+	if c, err = parse("grasp.candidate.user", header(proto.HeaderSource, "daily"), []byte(data)); err != nil || c.Source != proto.SourceUser {
 		t.Errorf("on the user lane: source %q, %v", c.Source, err)
 	}
 	// A client key counts on the user lane only.
 	for subject, want := range map[string]string{"grasp.candidate.user": "192.0.2.1", "grasp.candidate.sync.daily": ""} {
-		c, err := candidate.Parse(subject, header(proto.HeaderSource, "daily", proto.HeaderClient, "192.0.2.1"), []byte(data))
+		c, err := parse(subject, header(proto.HeaderSource, "daily", proto.HeaderClient, "192.0.2.1"), []byte(data))
 		if err != nil || c.Client != want {
 			t.Errorf("%s: client %q, %v; want %q", subject, c.Client, err, want)
 		}
 	}
 	// What is not the event does not reach the log.
 	padded := " " + strings.Replace(data, `{"kind"`, `{ "content":"of another","kind"`, 1)
-	if c, err = candidate.Parse("grasp.candidate.user", nil, []byte(padded)); err != nil || string(c.Raw) != data {
+	if c, err = parse("grasp.candidate.user", nil, []byte(padded)); err != nil || string(c.Raw) != data {
 		t.Errorf("raw %s, %v", c.Raw, err)
 	}
 }
@@ -117,11 +134,11 @@ func TestParseRefuses(t *testing.T) {
 		}
 		h.Set(proto.HeaderReply, "grasp.verdict.me")
 		h.Set(proto.HeaderRef, "ref")
-		c, err := candidate.Parse(tc.subject, h, []byte(tc.data))
+		c, err := parse(tc.subject, h, []byte(tc.data))
 		if !errors.Is(err, candidate.ErrMalformed) {
 			t.Errorf("%s: %v, want malformed", tc.name, err)
 		}
-		if c.Reply != "grasp.verdict.me" || c.Ref != "ref" {
+		if c.reply != "grasp.verdict.me" || c.ref != "ref" {
 			t.Errorf("%s: the sender is not told", tc.name)
 		}
 	}
@@ -130,14 +147,62 @@ func TestParseRefuses(t *testing.T) {
 func TestHeadersAreBounded(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 1000)
-	c, err := candidate.Parse("grasp.candidate.user", header(
+	c, err := parse("grasp.candidate.user", header(
 		proto.HeaderRelay, long, proto.HeaderRef, long, proto.HeaderReason, long, proto.HeaderTraceParent, long, proto.HeaderReply, "_INBOX.x",
 	), []byte(encode(t, event())))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Relay != "" || c.Ref != "" || c.Reason != "" || c.Trace != "" || c.Reply != "" {
+	if c.Relay != "" || c.ref != "" || c.Reason != "" || c.Trace != "" || c.reply != "" {
 		t.Errorf("%+v", c)
+	}
+}
+
+// TestALineThatIsNoCandidate does not concern the others; a header that is wrong concerns all.
+func TestALineThatIsNoCandidate(t *testing.T) {
+	t.Parallel()
+	good := encode(t, event())
+	forged := strings.Replace(good, `"kind":1,`, `"kind":2,`, 1)
+	spaced := strings.Replace(good, `"kind":1,`, `"kind" : 1,`, 1)
+	lines := []string{good, forged, "", spaced, "{", good}
+	live := header(proto.HeaderSource, "live", proto.HeaderRef, "7")
+	p := candidate.Parse(proto.LaneSyncLive.Subject(), live, []byte(strings.Join(lines, "\n")))
+	if len(p.Events) != len(lines) || p.Ref != "7" || p.Lane != proto.LaneSyncLive {
+		t.Fatalf("%+v", p)
+	}
+	for i, line := range p.Events {
+		ok := lines[i] == good || lines[i] == spaced
+		if ok != (line.Err == nil) || ok != (line.Candidate != nil) || !ok && !errors.Is(line.Err, candidate.ErrMalformed) || line.Bytes != len(lines[i]) {
+			t.Errorf("line %d: %+v", i, line)
+		}
+		if ok && (string(line.Candidate.Raw) != good || line.Candidate.Source != proto.SourceLive) {
+			t.Errorf("line %d: %s", i, line.Candidate.Raw)
+		}
+	}
+	for _, p := range []candidate.Pack{
+		candidate.Parse(proto.LaneSyncLive.Subject(), nil, []byte(good+"\n"+good)),
+		candidate.Parse(proto.LaneSyncLive.Subject(), live, bytes.Repeat([]byte("\n"), proto.MaxPackEvents)),
+	} {
+		for i, line := range p.Events {
+			if line.Candidate != nil || !errors.Is(line.Err, candidate.ErrMalformed) {
+				t.Errorf("line %d: %+v", i, line)
+			}
+		}
+		if len(p.Events) == 0 {
+			t.Error("nobody is told")
+		}
+	}
+}
+
+// TestUsualJSONIsKept: what is usual is stored as it came, whatever the order of its fields.
+func TestUsualJSONIsKept(t *testing.T) {
+	t.Parallel()
+	ev := event()
+	raw := fmt.Sprintf(`{"sig": "%s","id": "%s","content":"a <b> & \"c\"\n\u2028","tags":[["e", "%s"],[]],"created_at":1000,"kind":1,"pubkey":"%s"}`,
+		ev.Sig, ev.ID, ev.Tags[0][1], ev.PubKey)
+	c, err := parse("grasp.candidate.user", nil, []byte(raw))
+	if err != nil || string(c.Raw) != raw {
+		t.Fatalf("%v: %s", err, c.Raw)
 	}
 }
 
@@ -146,14 +211,14 @@ func FuzzParse(f *testing.F) {
 	f.Add("grasp.candidate.user", "direct", "", "grasp.verdict.a", []byte(encode(f, event())))
 	f.Add("grasp.candidate.release", "release", "expire", "x", []byte(`{"id":"","kind":1,"tags":[["e",null],null]}`))
 	f.Fuzz(func(t *testing.T, subject, source, action, reply string, data []byte) {
-		c, err := candidate.Parse(subject, header(proto.HeaderSource, source, proto.HeaderAction, action, proto.HeaderReply, reply), data)
+		c, err := parse(subject, header(proto.HeaderSource, source, proto.HeaderAction, action, proto.HeaderReply, reply), data)
 		if err != nil {
 			return
 		}
 		if !c.Event.CheckID() || len(c.Raw) > candidate.MaxEventBytes {
 			t.Fatalf("accepted %s", c.Raw)
 		}
-		again, err := candidate.Parse(subject, header(proto.HeaderSource, source, proto.HeaderAction, action), c.Raw)
+		again, err := parse(subject, header(proto.HeaderSource, source, proto.HeaderAction, action), c.Raw)
 		if err != nil || string(again.Raw) != string(c.Raw) || !again.Event.CheckID() {
 			t.Fatalf("read again: %v\n%s\n%s", err, c.Raw, again.Raw)
 		}

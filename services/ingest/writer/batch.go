@@ -1,11 +1,10 @@
 package writer
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
-
-	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/obs"
@@ -34,8 +33,8 @@ type batch struct {
 
 // decided is one candidate and what came of it.
 type decided struct {
-	msg       jetstream.Msg // nil: a parked or held event that was decided again
-	arrived   time.Time     // when the candidate was published, or, out of purgatory, when it was held
+	item                // of no pack: a parked or held event that was decided again
+	arrived   time.Time // when the candidate was published, or, out of purgatory, when it was held
 	candidate *candidate.Candidate
 	decision  policy.Decision
 	seq       uint64 // in the log, once it is there
@@ -84,33 +83,29 @@ func (w *Writer) fill(b *batch) *undecidedError {
 		if len(w.fetched) == 0 {
 			return nil
 		}
-		m := w.fetched[0]
+		it := w.fetched[0]
 		w.fetched = w.fetched[1:]
-		if err := w.read(b, m); err != nil {
+		if it.pack.settled {
+			continue // it was given back as a whole
+		}
+		line := it.pack.Events[it.n]
+		if line.Err != nil {
+			w.refuse(it, line.Err)
+			continue
+		}
+		if err := w.decide(b, decided{item: it, arrived: it.pack.arrived, candidate: line.Candidate}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// read decides a message. One that is no candidate is done with: delivered again, it would be none again.
-func (w *Writer) read(b *batch, m jetstream.Msg) *undecidedError {
-	c, err := candidate.Parse(m.Subject(), m.Headers(), m.Data())
-	if err != nil {
-		w.Log.Warn("malformed candidate", "subject", m.Subject(), "error", err)
-		w.Metrics.rejected(-1, policy.ReasonMalformed)
-		if err := m.TermWithReason("malformed"); err != nil {
-			w.Log.Debug("ending a malformed candidate", "error", err)
-		}
-		w.tell(c.Reply, []proto.Verdict{{Outcome: proto.Rejected, Message: "invalid: " + err.Error(), Ref: c.Ref}})
-		return nil
-	}
-	x := decided{msg: m, candidate: &c}
-	if meta, err := m.Metadata(); err == nil {
-		x.arrived = meta.Timestamp
-		w.Metrics.pending(c.Lane, meta.NumPending)
-	}
-	return w.decide(b, x)
+// refuse is done with a line that is no candidate: delivered again, it would be none again.
+func (w *Writer) refuse(it item, err error) {
+	w.Log.Warn("malformed candidate", "lane", it.pack.Lane, "error", err)
+	w.Metrics.rejected(-1, policy.ReasonMalformed)
+	it.pack.ending = "malformed"
+	w.judge(it, proto.Verdict{Outcome: proto.Rejected, Message: "invalid: " + err.Error()})
 }
 
 // heldSince says that the event waited in purgatory before the candidate that releases it came.
@@ -175,6 +170,7 @@ func (w *Writer) reject(b *batch, c *candidate.Candidate, d policy.Decision) {
 		b.draft.Reject(rejectionOf(c, d.Message, d.Missing))
 	}
 	if d.Park {
+		c.Raw = bytes.Clone(c.Raw) // it would keep the rest of its pack
 		w.Park.Add(c, d.Missing, b.now)
 	}
 }

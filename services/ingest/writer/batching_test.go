@@ -39,6 +39,14 @@ func (m *message) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Timestamp: time.Now()}, nil
 }
 
+// itemsOf gives the events of a pack.
+func itemsOf(p *pack) (items []item) {
+	for n := range p.Events {
+		items = append(items, item{p, n})
+	}
+	return items
+}
+
 // outcome is all that a sequence of candidates comes to, times left out.
 type outcome struct {
 	log      []string // ids in order, replaced ones gone
@@ -78,7 +86,7 @@ func decideAll(t *testing.T, settings config.Settings, candidates []message, nex
 				m.header[name] = values
 			}
 			m.header.Set(proto.HeaderReply, s.sub.Subject)
-			r.fetched = append(r.fetched, &m)
+			r.fetched = append(r.fetched, itemsOf(readPack(&m))...)
 		}
 		candidates = candidates[n:]
 		for len(r.fetched) > 0 || len(r.healed) > 0 {

@@ -205,6 +205,7 @@ type sender struct {
 	sub *nats.Subscription
 
 	verdicts []proto.Verdict // gathered so far
+	messages int             // that they came in
 }
 
 func newSender(t testing.TB, b *bus.Bus, inbox string) *sender {
@@ -251,6 +252,16 @@ func (s *sender) send(lane proto.Lane, ev *nostr.Event, headers ...string) {
 	s.raw(lane, encode(s.t, ev), headers...)
 }
 
+// sendPack sends events in one message.
+func (s *sender) sendPack(lane proto.Lane, events []*nostr.Event, headers ...string) {
+	s.t.Helper()
+	var lines [][]byte
+	for _, ev := range events {
+		lines = append(lines, encode(s.t, ev))
+	}
+	s.raw(lane, proto.JoinPack(lines), headers...)
+}
+
 func (s *sender) act(action proto.Action, ev *nostr.Event) {
 	s.t.Helper()
 	s.send(proto.LaneRelease, ev, proto.HeaderAction, string(action))
@@ -293,6 +304,7 @@ func (s *sender) wait(n int) []proto.Verdict {
 			s.t.Fatal(err)
 		}
 		s.verdicts = append(s.verdicts, v.Verdicts...)
+		s.messages++
 	}
 	return s.verdicts
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -18,60 +19,69 @@ import (
 // Bounds of what is fetched ahead of its decision.
 const (
 	maxBatchBytes = 4 << 20
-	laneBytes     = 8 << 20
+	laneBytes     = 2 << 20
 	// shares is the part of a batch that is kept for a lane that comes after others, as a divisor.
 	shares = 8
 )
 
-// lanes are the candidates that were fetched and wait for their decision, by lane. Fetching goes on while a batch is decided and
-// committed, so that the next one is there when it ends; the bounds of each lane bound that, and push back into the stream.
+// lanes are the packs that were fetched and wait for their decision, by lane, in order of service.
+// Fetching and reading go on while a batch is decided and committed, so that the next one is there
+// when it ends; the bounds of each lane bound that, and push back into the stream.
 type lanes struct {
-	user, release, sync *lane
-	consuming           []jetstream.ConsumeContext
-	cancel              context.CancelFunc
-	broken              chan error // of capacity 1: a lane has no consumer any more
-	small               int        // batches taken, to know every eighth one
+	all       []*lane
+	consuming []jetstream.ConsumeContext
+	cancel    context.CancelFunc
+	broken    chan error // of capacity 1: a lane has no consumer any more
+	small     int        // batches taken, to know every eighth one
 }
 
 // lane is one of them: bounded in messages by its channel and in bytes by its room.
 type lane struct {
-	fetched chan jetstream.Msg
+	name    string
+	fetched chan *pack
 	room    *semaphore.Weighted
+	events  atomic.Int64 // in fetched and current
+
+	// Only the writer touches these.
+	current *pack // begun; nil: none
+	next    int   // of its events
+	behind  func(lane string, messages uint64)
 
 	mu   sync.Mutex
-	left []jetstream.Msg // arrived while the lane is closed
+	left []*pack // arrived while the lane is closed
 }
 
-func newLane(ahead int) *lane {
-	return &lane{fetched: make(chan jetstream.Msg, ahead), room: semaphore.NewWeighted(laneBytes)}
+func newLane(name string, ahead int) *lane {
+	return &lane{name: name, fetched: make(chan *pack, ahead), room: semaphore.NewWeighted(laneBytes), behind: func(string, uint64) {}}
 }
 
 // openLanes begins to fetch. At most ahead messages of each lane are in its channel, and as many again on their way there.
-func openLanes(ctx context.Context, js jetstream.JetStream, ahead int, log *slog.Logger) (*lanes, error) {
+func openLanes(ctx context.Context, js jetstream.JetStream, ahead int, log *slog.Logger, behind func(lane string, messages uint64)) (*lanes, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	l := &lanes{user: newLane(ahead), release: newLane(ahead), sync: newLane(ahead), cancel: cancel, broken: make(chan error, 1)}
-	for _, lane := range []struct {
-		stream, consumer string
-		*lane
-	}{
-		{proto.StreamUser, proto.ConsumerUser, l.user},
-		{proto.StreamRelease, proto.ConsumerRelease, l.release},
-		{proto.StreamSync, proto.ConsumerSync, l.sync},
+	l := &lanes{cancel: cancel, broken: make(chan error, 1)}
+	for _, from := range []struct{ name, stream, consumer string }{
+		{"user", proto.StreamUser, proto.ConsumerUser},
+		{"release", proto.StreamRelease, proto.ConsumerRelease},
+		{"live", proto.StreamLive, proto.ConsumerLive},
+		{"sync", proto.StreamSync, proto.ConsumerSync},
 	} {
-		consumer, err := js.Consumer(ctx, lane.stream, lane.consumer)
+		lane := newLane(from.name, ahead)
+		lane.behind = behind
+		l.all = append(l.all, lane)
+		consumer, err := js.Consumer(ctx, from.stream, from.consumer)
 		if err != nil {
 			giveBack(l.close()...)
-			return nil, fmt.Errorf("open lane %s: %w", lane.consumer, err)
+			return nil, fmt.Errorf("open lane %s: %w", from.consumer, err)
 		}
 		consume, err := consumer.Consume(func(m jetstream.Msg) { lane.put(ctx, m) },
 			jetstream.PullMaxMessagesWithBytesLimit(ahead, laneBytes),
 			jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
-				log.Debug("fetching candidates", "consumer", lane.consumer, "error", err)
-				l.heed(lane.consumer, err)
+				log.Debug("fetching candidates", "consumer", from.consumer, "error", err)
+				l.heed(from.consumer, err)
 			}))
 		if err != nil {
 			giveBack(l.close()...)
-			return nil, fmt.Errorf("fetch from lane %s: %w", lane.consumer, err)
+			return nil, fmt.Errorf("fetch from lane %s: %w", from.consumer, err)
 		}
 		l.consuming = append(l.consuming, consume)
 	}
@@ -95,7 +105,7 @@ func (l *lanes) heed(consumer string, err error) {
 // close stops fetching and returns what was fetched, to be given back. It may be given back only
 // now: before, the server would deliver it once more to those who stop listening, and it would be
 // in nobody's hands until its time for an answer is over.
-func (l *lanes) close() (fetched []jetstream.Msg) {
+func (l *lanes) close() (fetched []*pack) {
 	l.cancel() // from here on what arrives is left
 	for _, c := range l.consuming {
 		c.Drain()
@@ -103,7 +113,11 @@ func (l *lanes) close() (fetched []jetstream.Msg) {
 	for _, c := range l.consuming {
 		<-c.Closed()
 	}
-	for _, lane := range []*lane{l.user, l.release, l.sync} {
+	for _, lane := range l.all {
+		if lane.current != nil {
+			fetched = append(fetched, lane.current)
+			lane.current = nil
+		}
 		for len(lane.fetched) > 0 {
 			fetched = append(fetched, <-lane.fetched)
 		}
@@ -112,120 +126,144 @@ func (l *lanes) close() (fetched []jetstream.Msg) {
 	return fetched
 }
 
-// put waits until there is room, or leaves the candidate to [lanes.close].
+// put reads a message and waits until there is room for it, or leaves it to [lanes.close].
 func (l *lane) put(ctx context.Context, m jetstream.Msg) {
+	p := readPack(m)
 	if l.room.Acquire(ctx, int64(len(m.Data()))) != nil {
-		l.leave(m)
+		l.leave(p)
 		return
 	}
+	l.events.Add(int64(len(p.Events)))
 	select {
-	case l.fetched <- m:
+	case l.fetched <- p:
 	case <-ctx.Done():
-		l.leave(m)
+		l.leave(p)
 	}
 }
 
-func (l *lane) leave(m jetstream.Msg) {
+func (l *lane) leave(p *pack) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.left = append(l.left, m)
+	l.left = append(l.left, p)
 }
 
-func (l *lane) takeLeft() []jetstream.Msg {
+func (l *lane) takeLeft() []*pack {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.left
 }
 
-// giveBack lets candidates be delivered again at once. If that fails, they come back when their
-// time for an answer is over.
-func giveBack(msgs ...jetstream.Msg) {
-	for _, m := range msgs {
-		_ = m.Nak()
+// begin makes a pack the one that events are taken from.
+func (l *lane) begin(p *pack) {
+	l.room.Release(int64(len(p.msg.Data())))
+	l.behind(l.name, p.behind)
+	l.current, l.next = p, 0
+}
+
+// take gives the next event that waits in the lane, if there is one.
+func (l *lane) take() (item, bool) {
+	if l.current == nil {
+		select {
+		case p := <-l.fetched:
+			l.begin(p)
+		default:
+			return item{}, false
+		}
 	}
+	it := item{l.current, l.next}
+	if l.next++; l.next == len(l.current.Events) {
+		l.current = nil
+	}
+	l.events.Add(-1)
+	return it, true
 }
 
 // next waits for candidates, at most until deadline, and takes up to most: users' first, then
-// releases, then synced ones. An eighth of a batch, in candidates and in bytes, is kept for
-// releases and another for synced ones, so that users slow them down but never stop them. Of
-// batches that are too small for shares, every eighth begins with one of these two. Nothing waits
-// for a batch to become full. An error says that a lane is broken.
-func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) ([]jetstream.Msg, error) {
-	t := taken{}
+// releases, then live ones, then older ones. An eighth of a batch, in candidates and in bytes, is
+// kept for each lane but the first, so that those before it slow it down but never stop it. Of
+// batches that are too small for shares, every eighth begins with one of these lanes, by turns.
+// Nothing waits for a batch to become full. An error says that a lane is broken.
+func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) ([]item, error) {
 	select {
 	case err := <-l.broken:
 		return nil, err
 	default:
 	}
-	if l.waiting() == 0 {
-		select {
-		case err := <-l.broken:
+	if !l.waiting() {
+		if more, err := l.wait(ctx, deadline); !more {
 			return nil, err
-		case m := <-l.user.fetched:
-			t.add(l.user, m)
-		case m := <-l.release.fetched:
-			t.add(l.release, m)
-		case m := <-l.sync.fetched:
-			t.add(l.sync, m)
-		case <-deadline:
-			return nil, nil
-		case <-ctx.Done():
-			return nil, nil
 		}
 	}
+	t := taken{}
 	if l.small++; most < shares && l.small%shares == 0 {
-		t.from(l.late(), most, maxBatchBytes)
+		late := l.all[1:]
+		t.from(late[l.small/shares%len(late)], most, maxBatchBytes)
 	}
-	forSync, forRelease := l.sync.share(most), l.release.share(most)
-	t.from(l.user, most-forSync.msgs-forRelease.msgs, maxBatchBytes-forSync.bytes-forRelease.bytes)
-	t.from(l.release, most-forSync.msgs, maxBatchBytes-forSync.bytes)
-	t.from(l.sync, most, maxBatchBytes)
-	return t.msgs, nil
+	kept := make([]share, len(l.all)+1) // for the lanes behind each
+	for i := len(l.all) - 1; i > 0; i-- {
+		own := l.all[i].share(most)
+		kept[i] = share{kept[i+1].events + own.events, kept[i+1].bytes + own.bytes}
+	}
+	for i, lane := range l.all {
+		t.from(lane, most-kept[i+1].events, maxBatchBytes-kept[i+1].bytes)
+	}
+	return t.items, nil
 }
 
-// late is the lane that comes first in a small batch that is not filled in the usual order:
-// releases and synced ones by turns.
-func (l *lanes) late() *lane {
-	if l.small/shares%2 == 0 {
-		return l.release
+// wait waits for a pack of any lane. It gives false if there is none before the deadline.
+func (l *lanes) wait(ctx context.Context, deadline <-chan time.Time) (more bool, err error) {
+	user, release, live, sync := l.all[0], l.all[1], l.all[2], l.all[3]
+	select {
+	case err := <-l.broken:
+		return false, err
+	case p := <-user.fetched:
+		user.begin(p)
+	case p := <-release.fetched:
+		release.begin(p)
+	case p := <-live.fetched:
+		live.begin(p)
+	case p := <-sync.fetched:
+		sync.begin(p)
+	case <-deadline:
+		return false, nil
+	case <-ctx.Done():
+		return false, nil
 	}
-	return l.sync
+	return true, nil
+}
+
+func (l *lanes) waiting() bool {
+	for _, lane := range l.all {
+		if lane.current != nil || len(lane.fetched) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // share is what is kept of a batch for a lane: nothing if nothing waits in it.
-type share struct{ msgs, bytes int }
+type share struct{ events, bytes int }
 
 func (l *lane) share(most int) share {
-	waiting := len(l.fetched)
-	if waiting == 0 {
+	if l.current == nil && len(l.fetched) == 0 {
 		return share{}
 	}
-	return share{min(waiting, most/shares), maxBatchBytes / shares}
-}
-
-func (l *lanes) waiting() int {
-	return len(l.user.fetched) + len(l.release.fetched) + len(l.sync.fetched)
+	return share{min(int(l.events.Load()), most/shares), maxBatchBytes / shares}
 }
 
 type taken struct {
 	bytes int
-	msgs  []jetstream.Msg
+	items []item
 }
 
-func (t *taken) add(l *lane, m jetstream.Msg) {
-	l.room.Release(int64(len(m.Data())))
-	t.msgs = append(t.msgs, m)
-	t.bytes += len(m.Data())
-}
-
-// from takes from a lane until so many candidates, or so many bytes, are taken in all.
+// from takes from a lane until so many events, or so many bytes, are taken in all.
 func (t *taken) from(l *lane, most, mostBytes int) {
-	for len(t.msgs) < most && t.bytes < mostBytes {
-		select {
-		case m := <-l.fetched:
-			t.add(l, m)
-		default:
+	for len(t.items) < most && t.bytes < mostBytes {
+		it, ok := l.take()
+		if !ok {
 			return
 		}
+		t.items = append(t.items, it)
+		t.bytes += it.pack.Events[it.n].Bytes
 	}
 }

@@ -52,7 +52,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		batchDuration: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ngit_ingest_commit_duration_seconds",
 			Help: "Time of one commit.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 14)}),
 		queue: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "ngit_ingest_candidates_pending",
-			Help: "Candidates that wait behind the last one fetched."}, []string{"lane"}),
+			Help: "Packs of candidates that wait behind the last one fetched."}, []string{"lane"}),
 		served: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ngit_ingest_event_to_served_seconds",
 			Help: "Time from an event's arrival on the bus to its being served, its time in purgatory included.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 25)}),
 	}
@@ -94,13 +94,7 @@ func (m *Metrics) commits(candidates int, took time.Duration) {
 	m.batchDuration.Observe(took.Seconds())
 }
 
-func (m *Metrics) pending(lane proto.Lane, n uint64) {
-	label := string(lane)
-	if lane != proto.LaneUser && lane != proto.LaneRelease {
-		label = "sync" // its lanes share one consumer
-	}
-	m.queue.WithLabelValues(label).Set(float64(n))
-}
+func (m *Metrics) pending(lane string, n uint64) { m.queue.WithLabelValues(lane).Set(float64(n)) }
 
 func (m *Metrics) observeMemory(hot, cold int) {
 	m.hot.Set(float64(hot))

@@ -67,9 +67,7 @@ func (w *Writer) undecided(ctx context.Context, b *batch, u *undecidedError) err
 		return nil
 	}
 	w.Log.Warn("an event cannot be decided and is tried again", "kind", kind, "error", u)
-	if err := u.msg.NakWithDelay(againAfter); err != nil {
-		w.Log.Debug("giving back a candidate", "error", err)
-	}
+	w.postpone(u.item)
 	select {
 	case <-time.After(breath):
 	case <-ctx.Done():
@@ -79,7 +77,7 @@ func (w *Writer) undecided(ctx context.Context, b *batch, u *undecidedError) err
 
 // givesUp counts a failure and says whether it was the last one that is allowed. A parked event has only one: it is not in the stream any more.
 func (w *Writer) givesUp(x decided) bool {
-	if x.msg == nil {
+	if x.pack == nil {
 		return true
 	}
 	f, known := w.failing[x.candidate.Event.ID]
@@ -102,13 +100,13 @@ func (w *Writer) givesUp(x decided) bool {
 // ends. Parked events that it took are decided again, whatever the undone batch said of them. What
 // it parked stays parked; to decide an event twice does no harm.
 func (w *Writer) takeBack(b *batch, more ...decided) {
-	var msgs []jetstream.Msg
+	var items []item
 	for _, x := range append(b.decided, more...) {
-		if x.msg != nil {
-			msgs = append(msgs, x.msg)
+		if x.pack != nil {
+			items = append(items, x.item)
 		}
 	}
-	w.fetched = append(msgs, w.fetched...)
+	w.fetched = append(items, w.fetched...)
 	w.healed = append(b.healed, w.healed...)
 }
 
@@ -143,15 +141,11 @@ func (w *Writer) refused(b *batch, err error) bool {
 // giveUp is done with a candidate, whatever it is.
 func (w *Writer) giveUp(x decided, why string, reason policy.Reason, message string) {
 	w.Metrics.rejected(x.candidate.Event.Kind, reason)
-	if x.msg == nil {
+	if x.pack == nil {
 		return
 	}
-	if err := x.msg.TermWithReason(why); err != nil {
-		w.Log.Debug("ending a candidate", "error", err)
-	}
-	w.tell(x.candidate.Reply, []proto.Verdict{{
-		ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind, Ref: x.candidate.Ref, Outcome: proto.Rejected, Message: message,
-	}})
+	x.pack.ending = why
+	w.judge(x.item, proto.Verdict{ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind, Outcome: proto.Rejected, Message: message})
 }
 
 // Troubles that follow each other this often and this closely are one that does not go away.

@@ -11,8 +11,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/proto"
@@ -54,7 +52,7 @@ type Writer struct {
 
 	// Only the term that runs touches these.
 	lanes       *lanes
-	fetched     []jetstream.Msg        // taken from the lanes, not decided yet
+	fetched     []item                 // taken from the lanes, not decided yet
 	healed      []*candidate.Candidate // parked and held events that are decided again, before anything else
 	announced   *draft.Announced
 	careful     int                // so many candidates are decided one by one, because one of a batch does not fit
@@ -104,7 +102,7 @@ func (w *Writer) serve(ctx context.Context) {
 	w.Metrics.writer.Set(1)
 	w.Log.Info("writing the log", "head", w.Index.Seq(), "held", w.Held.Len())
 	defer func() {
-		giveBack(append(w.fetched, w.lanes.close()...)...)
+		giveBack(append(packsOf(w.fetched), w.lanes.close()...)...)
 		w.fetched = nil
 		w.writing.Store(false)
 		w.Metrics.writer.Set(0)
@@ -193,7 +191,7 @@ func (w *Writer) begin(ctx context.Context) error {
 	if err := w.Held.WaitFor(ctx, entries.Sequence); err != nil {
 		return fmt.Errorf("catch up with the held events: %w", err)
 	}
-	if w.lanes, err = openLanes(ctx, w.Bus.JS, w.BatchSize, w.Log); err != nil {
+	if w.lanes, err = openLanes(ctx, w.Bus.JS, w.BatchSize, w.Log, w.Metrics.pending); err != nil {
 		return err
 	}
 	w.announced.Forget() // another writer may have changed the log

@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"maps"
@@ -191,7 +192,7 @@ func TestUserOvertakesASync(t *testing.T) {
 	<-reached // the writer is at work
 	user := newSender(t, b, "user")
 	user.send(proto.LaneUser, newPerson(1).grasps(1))
-	eventually(t, "the user's event is fetched", func() bool { return len(r.lanes.user.fetched) == 1 })
+	eventually(t, "the user's event is fetched", func() bool { return len(r.lanes.all[0].fetched) == 1 })
 	for range 2 { // what was decided already, and the next batch
 		proceed <- struct{}{}
 		<-reached
@@ -389,38 +390,52 @@ func TestUnstorableEventIsLeftOut(t *testing.T) {
 	eventually(t, "the queue is empty", func() bool { return queued(t, b) == 0 })
 }
 
-// A lane in flood leaves a share to a sync.
+// testLanes are lanes that nothing is fetched for.
+func testLanes() (l *lanes, user, release, live, sync *lane) {
+	user, release, live, sync = newLane("user", 100), newLane("release", 100), newLane("live", 100), newLane("sync", 100)
+	return &lanes{all: []*lane{user, release, live, sync}}, user, release, live, sync
+}
+
+// count takes a batch and counts its events by the subjects of their packs.
+func (l *lanes) count(t *testing.T, most int, counts map[string]int) {
+	t.Helper()
+	items, err := l.next(t.Context(), most, time.After(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, it := range items {
+		counts[it.pack.msg.Subject()]++
+	}
+}
+
+// A lane in flood leaves a share to each that comes after it, whether candidates come alone or in
+// packs.
 func TestLanesAreServedInOrder(t *testing.T) {
 	t.Parallel()
-	l := &lanes{user: newLane(100), release: newLane(100), sync: newLane(100)}
-	for i := range 100 {
-		for name, lane := range map[string]*lane{"user": l.user, "release": l.release, "sync": l.sync} {
-			lane.put(t.Context(), &message{subject: name, data: make([]byte, i)})
+	for _, lines := range []int{1, 50} {
+		l, user, _, _, _ := testLanes()
+		for range 100 / lines {
+			for _, lane := range l.all {
+				lane.put(t.Context(), &message{subject: lane.name, data: bytes.Repeat([]byte("\n"), lines-1)})
+			}
 		}
-	}
-	next := func(most int) map[string]int {
-		counts := map[string]int{}
-		msgs, err := l.next(t.Context(), most, nil)
-		if err != nil {
-			t.Fatal(err)
+		for i, want := range []map[string]int{
+			{"user": 50, "release": 10, "live": 10, "sync": 10}, {"user": 50, "release": 10, "live": 10, "sync": 10},
+			{"release": 60, "live": 10, "sync": 10}, {"release": 20, "live": 50, "sync": 10}, {"live": 20, "sync": 60}, {},
+		} {
+			got := map[string]int{}
+			if l.count(t, 80, got); !maps.Equal(got, want) {
+				t.Errorf("packs of %d, batch %d: %v, want %v", lines, i, got, want)
+			}
 		}
-		for _, m := range msgs {
-			counts[m.Subject()]++
+		for _, lane := range l.all {
+			if lane.events.Load() != 0 || lane.current != nil {
+				t.Errorf("%d events are left in %s", lane.events.Load(), lane.name)
+			}
 		}
-		return counts
-	}
-	for i, want := range []map[string]int{
-		{"user": 60, "release": 10, "sync": 10}, {"user": 40, "release": 30, "sync": 10}, {"release": 60, "sync": 20}, {"sync": 60},
-	} {
-		if got := next(80); !maps.Equal(got, want) {
-			t.Errorf("batch %d: %v, want %v", i, got, want)
+		if !user.room.TryAcquire(laneBytes) {
+			t.Error("room is not given back")
 		}
-	}
-	if msgs, err := l.next(t.Context(), 80, time.After(0)); len(msgs) != 0 || err != nil {
-		t.Error("more than was there")
-	}
-	if !l.user.room.TryAcquire(laneBytes) {
-		t.Error("room is not given back")
 	}
 }
 
@@ -429,32 +444,25 @@ func TestLanesAreServedInOrder(t *testing.T) {
 func TestUsersNeverFillEveryBatch(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		name          string
-		most, bytes   int
-		batches, want int
+		name        string
+		most, bytes int
+		batches     int
 	}{
-		{"large", 500, 1 << 20, 1, 1},
-		{"small batches", 1, 100, 16, 1},
+		{"large", 500, 1 << 19, 1},
+		{"small batches", 1, 100, 24},
 	} {
-		l := &lanes{user: newLane(100), release: newLane(100), sync: newLane(100)}
-		l.release.put(t.Context(), &message{subject: "release", data: make([]byte, 100)})
-		l.sync.put(t.Context(), &message{subject: "sync", data: make([]byte, 100)})
+		l, user, release, live, sync := testLanes()
+		for _, lane := range []*lane{release, live, sync} {
+			lane.put(t.Context(), &message{subject: lane.name, data: make([]byte, 100)})
+		}
 		counts := map[string]int{}
 		for range tc.batches {
-			for range 8 {
-				if len(l.user.fetched) < 8 {
-					l.user.put(t.Context(), &message{subject: "user", data: make([]byte, tc.bytes)})
-				}
+			for len(user.fetched) < 4 {
+				user.put(t.Context(), &message{subject: "user", data: make([]byte, tc.bytes)})
 			}
-			msgs, err := l.next(t.Context(), tc.most, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, m := range msgs {
-				counts[m.Subject()]++
-			}
+			l.count(t, tc.most, counts)
 		}
-		if counts["release"] != tc.want || counts["sync"] != tc.want || counts["user"] == 0 {
+		if counts["release"] != 1 || counts["live"] != 1 || counts["sync"] != 1 || counts["user"] == 0 {
 			t.Errorf("%s: %v after %d batches", tc.name, counts, tc.batches)
 		}
 	}
@@ -509,7 +517,7 @@ func TestAFullSyncLaneKeepsNobodyElseOut(t *testing.T) {
 // Large candidates fill a lane before many of them do.
 func TestLaneIsBoundedInBytes(t *testing.T) {
 	t.Parallel()
-	l := newLane(1000)
+	l := newLane("user", 1000)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int)
 	go func() {
@@ -529,7 +537,7 @@ func TestLaneIsBoundedInBytes(t *testing.T) {
 // queued counts the candidates of all lanes that are not decided.
 func queued(t *testing.T, b *bus.Bus) (n uint64) {
 	t.Helper()
-	for _, stream := range []string{proto.StreamUser, proto.StreamRelease, proto.StreamSync} {
+	for _, stream := range []string{proto.StreamUser, proto.StreamRelease, proto.StreamLive, proto.StreamSync} {
 		n += messages(t, b, stream)
 	}
 	return n

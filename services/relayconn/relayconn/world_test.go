@@ -264,32 +264,45 @@ type ingest struct {
 func newIngest(t testing.TB, b *bus.Bus) *ingest {
 	t.Helper()
 	i := &ingest{known: map[string]bool{}, verdicts: map[string]proto.Outcome{}}
-	consumer, err := b.JS.Consumer(t.Context(), proto.StreamSync, proto.ConsumerSync)
-	if err != nil {
-		t.Fatal(err)
-	}
-	running, err := consumer.Consume(func(m jetstream.Msg) {
-		var ev nostr.Event
-		if err := errors.Join(ev.UnmarshalJSON(m.Data()), m.Ack()); err != nil {
-			t.Error(err)
-			return
-		}
-		h := m.Headers()
-		what := fmt.Sprint(h.Get(proto.HeaderSource), " ", strings.TrimPrefix(m.Subject(), "grasp.candidate."), " ", ev.Content)
-		outcome := i.decide(h.Get(proto.HeaderReply)+" "+h.Get(proto.HeaderRef), ev.ID, what)
-		verdict := proto.Verdict{ID: ev.ID, Outcome: outcome, Ref: h.Get(proto.HeaderRef)}
-		data, err := json.Marshal(proto.Verdicts{Verdicts: []proto.Verdict{verdict}})
+	for stream, lane := range map[string]string{proto.StreamLive: proto.ConsumerLive, proto.StreamSync: proto.ConsumerSync} {
+		consumer, err := b.JS.Consumer(t.Context(), stream, lane)
 		if err != nil {
-			t.Error(err)
-			return
+			t.Fatal(err)
 		}
-		b.Conn.Publish(h.Get(proto.HeaderReply), data)
-	})
-	if err != nil {
-		t.Fatal(err)
+		running, err := consumer.Consume(func(m jetstream.Msg) {
+			data, err := i.answer(m)
+			if err := errors.Join(err, m.Ack()); err != nil {
+				t.Error(err)
+				return
+			}
+			b.Conn.Publish(m.Headers().Get(proto.HeaderReply), data)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(running.Stop)
 	}
-	t.Cleanup(running.Stop)
 	return i
+}
+
+// answer decides the events of a pack.
+func (i *ingest) answer(m jetstream.Msg) ([]byte, error) {
+	h := m.Headers()
+	lines, err := proto.SplitPack(m.Data())
+	if err != nil {
+		return nil, err
+	}
+	verdicts := proto.Verdicts{Ref: h.Get(proto.HeaderRef)}
+	for _, line := range lines {
+		var ev nostr.Event
+		if err := ev.UnmarshalJSON(line); err != nil {
+			return nil, err
+		}
+		what := fmt.Sprint(h.Get(proto.HeaderSource), " ", strings.TrimPrefix(m.Subject(), "grasp.candidate."), " ", ev.Content)
+		outcome := i.decide(h.Get(proto.HeaderReply)+" "+h.Get(proto.HeaderRef)+" "+ev.ID, ev.ID, what)
+		verdicts.Verdicts = append(verdicts.Verdicts, proto.Verdict{ID: ev.ID, Outcome: outcome})
+	}
+	return json.Marshal(verdicts)
 }
 
 func (i *ingest) decide(candidate, id, what string) proto.Outcome {

@@ -1,0 +1,332 @@
+package candidates
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+)
+
+// inPacks reads what is in a lane's queue without taking it: the lines of each message.
+func inPacks(t *testing.T, stream jetstream.Stream) (packs [][][]byte) {
+	t.Helper()
+	info, err := stream.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for seq := info.State.FirstSeq; seq <= info.State.LastSeq; seq++ {
+		m, err := stream.GetMsg(t.Context(), seq)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines, err := proto.SplitPack(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		packs = append(packs, lines)
+	}
+	return packs
+}
+
+func total(packs [][][]byte) (n int) {
+	for _, lines := range packs {
+		n += len(lines)
+	}
+	return n
+}
+
+// TestHistoricEventsTravelInPacks: in few messages, in their order, a relay's own, within the bounds.
+func TestHistoricEventsTravelInPacks(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 64<<20)
+	s, _ := start(t, b, func(s *Sender) {
+		s.roads[roadPast].fillFor, s.roads[roadPast].fillForBusy = time.Second, time.Second
+	})
+	const n = 2500
+	var ends atomic.Int64
+	for i := range n {
+		relay := []string{"wss://a.example", "wss://b.example"}[i%2]
+		raw, err := event(i).MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := Candidate{Event: event(i), Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: relay, Done: func(v proto.Verdict, err error) {
+			if err != nil || v.ID != event(i).ID {
+				t.Errorf("candidate %d ended with %+v, %v", i, v, err)
+			}
+			ends.Add(1)
+		}}
+		if i%3 > 0 { // it came so, and is sent so
+			c.Raw = raw
+		}
+		if err := s.Offer(t.Context(), c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stream, err := b.JS.Stream(t.Context(), proto.StreamSync)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packs [][][]byte
+	eventually(t, "all are in the queue", func() bool {
+		packs = inPacks(t, stream)
+		return total(packs) == n
+	})
+	if len(packs) > 8 {
+		t.Errorf("%d packs for %d events of two relays", len(packs), n)
+	}
+	last := map[int]int{0: -1, 1: -1}
+	for _, lines := range packs {
+		of := -1
+		for _, line := range lines {
+			var ev nostr.Event
+			if err := ev.UnmarshalJSON(line); err != nil {
+				t.Fatal(err)
+			}
+			i := int(ev.CreatedAt)
+			if of < 0 {
+				of = i % 2
+			}
+			if i%2 != of || i <= last[of] {
+				t.Fatalf("event %d follows %d in a pack of relay %d", i, last[of], of)
+			}
+			last[of] = i
+		}
+	}
+	ingestFrom(t, b, proto.StreamSync, proto.ConsumerSync, always)
+	eventually(t, "all are judged", func() bool { return ends.Load() == n && s.Waiting() == 0 && inside(s) == 0 })
+}
+
+// TestALiveEventIsSentAtOnce: with nothing under way nothing is waited for; while one is under way
+// others gather, and its verdict sends them.
+func TestALiveEventIsSentAtOnce(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 1<<20)
+	s, _ := start(t, b, func(s *Sender) { s.roads[roadLive].fillFor = never })
+	gate := make(chan struct{})
+	var sizes sync.Map
+	var n atomic.Int64
+	ingest(t, b, func(m jetstream.Msg) bool {
+		sizes.Store(n.Add(1), 1+bytes.Count(m.Data(), []byte("\n")))
+		<-gate
+		return true
+	})
+	ends := []<-chan ending{offer(t, s, 0)}
+	eventually(t, "the first comes alone", func() bool { return n.Load() == 1 })
+	for i := range 9 {
+		ends = append(ends, offer(t, s, i+1))
+	}
+	close(gate)
+	for i, e := range ends {
+		if e := ended(t, e); e.err != nil || e.verdict.ID != event(i).ID {
+			t.Fatalf("candidate %d ended as %+v", i, e)
+		}
+	}
+	first, _ := sizes.Load(int64(1))
+	second, _ := sizes.Load(int64(2))
+	if first != 1 || second != 9 || n.Load() != 2 {
+		t.Errorf("packs of %v and %v, %d in all; want 1 and 9", first, second, n.Load())
+	}
+}
+
+// TestAPackThatTheBusDoesNotTakeIsSplit: nothing of it is lost, but what is too large alone.
+func TestAPackThatTheBusDoesNotTakeIsSplit(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 64<<20)
+	s, _ := start(t, b, nil)
+	ingestFrom(t, b, proto.StreamSync, proto.ConsumerSync, always)
+	r := s.roads[roadPast]
+	// A pack that was filled when the bus took more: its last event alone is too large for it.
+	const n = 6
+	var ends []chan ending
+	p := &pack{key: key{lane: proto.LaneSyncHistoric, source: proto.SourceStartup}, road: r}
+	for i := range n {
+		ev := event(i)
+		if i == n-1 {
+			ev.Content = strings.Repeat("x", 2<<20)
+		}
+		line, err := ev.MarshalJSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.room.enter(t.Context(), nil, "", 100); err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan ending, 1)
+		ends = append(ends, done)
+		p.lines, p.done = append(p.lines, line), append(p.done, func(v proto.Verdict, err error) { done <- ending{v, err} })
+	}
+	p.room = 100 * n
+	s.mu.Lock()
+	s.close(p)
+	s.drain(r)
+	for i, done := range ends {
+		e := ended(t, done)
+		if tooLarge := i == n-1; tooLarge != (e.err != nil) || !tooLarge && e.verdict.ID != event(i).ID {
+			t.Errorf("candidate %d ended as %+v", i, e)
+		}
+	}
+	eventually(t, "nothing waits", func() bool { return s.Waiting() == 0 })
+}
+
+// TestAnIngestOfAnEarlierVersion takes a pack of several for one event that is none, and names the
+// ref of one in its verdict.
+func TestAnIngestOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 64<<20)
+	s, _ := start(t, b, nil)
+	var packs atomic.Int64
+	ingestFrom(t, b, proto.StreamSync, proto.ConsumerSync, func(m jetstream.Msg) bool {
+		v := proto.Verdict{Outcome: proto.Rejected, Message: "invalid: not a candidate", Ref: m.Headers().Get(proto.HeaderRef)}
+		var ev nostr.Event
+		if ev.UnmarshalJSON(m.Data()) == nil {
+			v.ID, v.Outcome, v.Message = ev.ID, proto.Accepted, ""
+		} else {
+			packs.Add(1)
+		}
+		payload, err := json.Marshal(map[string]any{"verdicts": []proto.Verdict{v}})
+		if err == nil {
+			err = b.Conn.Publish(m.Headers().Get(proto.HeaderReply), payload)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return false
+	})
+	var ends []<-chan ending
+	for i := range 20 {
+		ends = append(ends, offerTo(t, s, proto.LaneSyncHistoric, i))
+	}
+	for i, e := range ends {
+		if e := ended(t, e); e.err != nil || e.verdict.ID != event(i).ID || e.verdict.Outcome != proto.Accepted {
+			t.Fatalf("candidate %d ended as %+v", i, e)
+		}
+	}
+	if packs.Load() == 0 {
+		t.Fatal("no pack was ever sent")
+	}
+}
+
+// TestTenMinutesWithoutIngest: the windows and the queue are bounded, the sender pushes back, and
+// when ingest is there again everything is decided.
+func TestTenMinutesWithoutIngest(t *testing.T) {
+	t.Parallel()
+	const queue = 4 << 20
+	b := openBus(t, queue)
+	s, _ := start(t, b, func(s *Sender) { s.resendAfter, s.maxTries = resendAfter, maxTries })
+	fit := s.roads[roadPast].room.candidates
+	var ends atomic.Int64
+	offered := make(chan int)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		n := 0
+		defer func() { offered <- n }()
+		for {
+			i := n
+			if s.Offer(ctx, Candidate{Event: event(i), Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: "wss://r.example", Done: func(v proto.Verdict, err error) {
+				if err != nil || v.ID != event(i).ID {
+					t.Errorf("candidate %d ended with %+v, %v", i, v, err)
+				}
+				ends.Add(1)
+			}}) != nil {
+				return
+			}
+			n++
+		}
+	}()
+	eventually(t, "the window is full", func() bool { return inside(s) == fit })
+	stream, err := b.JS.Stream(t.Context(), proto.StreamSync)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begun := time.Now()
+	for at := time.Second; at <= 10*time.Minute; at += time.Second {
+		s.resend(t.Context(), begun.Add(at))
+		if n := s.Waiting(); n > fit {
+			t.Fatalf("after %v %d candidates wait, want at most %d", at, n, fit)
+		}
+	}
+	info, err := stream.Info(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if info.State.Bytes > queue || ends.Load() > 0 {
+		t.Fatalf("%d bytes in the queue, %d candidates have ended", info.State.Bytes, ends.Load())
+	}
+	cancel()
+	n := <-offered
+	ingestFrom(t, b, proto.StreamSync, proto.ConsumerSync, always)
+	eventually(t, "all are decided", func() bool { return ends.Load() == int64(n) })
+	if n != fit {
+		t.Errorf("%d were taken, want %d", n, fit)
+	}
+}
+
+// BenchmarkSender offers historic events of one relay to a bus that answers every pack at once. One
+// operation is one event; publishing, delivery, acknowledgement and verdict are in it.
+func BenchmarkSender(b *testing.B) {
+	bus := openBus(b, 256<<20)
+	s, err := New(bus.Conn, slog.New(slog.DiscardHandler))
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(b.Context())
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Run(ctx) })
+	defer running.Wait()
+	defer cancel()
+	lane, err := bus.JS.Consumer(ctx, proto.StreamSync, proto.ConsumerSync)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var packs atomic.Int64
+	consuming, err := lane.Consume(func(m jetstream.Msg) {
+		packs.Add(1)
+		payload := []byte(`{"ref":"` + m.Headers().Get(proto.HeaderRef) + `","verdicts":[{}` + strings.Repeat(",{}", bytes.Count(m.Data(), []byte("\n"))) + `]}`)
+		if err := m.Ack(); err != nil {
+			b.Error(err)
+		}
+		if err := bus.Conn.PublishMsg(&nats.Msg{Subject: m.Headers().Get(proto.HeaderReply), Data: payload}); err != nil {
+			b.Error(err)
+		}
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer consuming.Stop()
+	ev := event(1)
+	raw, err := ev.MarshalJSON()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, relays := range []int{1, 20} {
+		b.Run(fmt.Sprintf("relays=%d", relays), func(b *testing.B) {
+			packs.Store(0)
+			var all sync.WaitGroup
+			all.Add(b.N)
+			done := func(proto.Verdict, error) { all.Done() }
+			b.ReportAllocs()
+			for i := range b.N {
+				c := Candidate{Event: ev, Raw: raw, Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: fmt.Sprint("wss://r", i%relays), Done: done}
+				if err := s.Offer(ctx, c); err != nil {
+					b.Fatal(err)
+				}
+			}
+			all.Wait()
+			b.ReportMetric(float64(b.N)/float64(packs.Load()), "events/pack")
+		})
+	}
+}
