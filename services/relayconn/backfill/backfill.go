@@ -13,6 +13,7 @@ import (
 
 	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/items"
+	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/ledger"
 	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/pages"
@@ -41,7 +42,7 @@ type Options struct {
 	Silence   time.Duration              // a request on which the relay is silent for so long has failed
 	Hold      time.Time                  // nothing is asked before
 	Name      func(prefix string) string // makes a new name
-	Warn      func(cause, message string, args ...any)
+	Warn      Warn
 }
 
 // Backfill is the historic sync of one connection. It belongs to one goroutine.
@@ -56,6 +57,7 @@ type Backfill struct {
 	fewer     time.Time // when the relay said last that we have too many subscriptions
 	confirmed items.Set
 	wanted    items.Set
+	shows     pages.Shows // how much the relay has shown at once of one of several filters
 }
 
 // New returns a backfill of which confirmed has come on connections before.
@@ -65,14 +67,32 @@ func New(o Options, confirmed items.Set) *Backfill {
 
 // Add begins with some work, as soon as there is room.
 func (b *Backfill) Add(w Work) {
-	next := &batch{items: w.Items, cause: w.Cause, running: len(w.Filters)}
+	next := &batch{items: w.Items, cause: w.Cause}
 	b.batches = append(b.batches, next)
-	for _, f := range w.Filters {
-		f.Since = w.Since
-		t := &task{batch: next, walk: pages.New(f, b.o.PageLimit)}
-		next.tasks = append(next.tasks, t)
-		b.queue = append(b.queue, t)
+	for _, filters := range layers.Groups(w.Filters) {
+		b.begin(next, b.walk(filters, w.Since))
 	}
+}
+
+// begin adds a way to a batch; it is asked for as soon as there is room.
+func (b *Backfill) begin(batch *batch, way Way) {
+	t := &task{batch: batch, way: way}
+	batch.tasks = append(batch.tasks, t)
+	batch.running++
+	b.queue = append(b.queue, t)
+}
+
+// walk pages back through the past of filters that go in one REQ.
+func (b *Backfill) walk(filters []nostr.Filter, since *nostr.Timestamp) Way {
+	filters = slices.Clone(filters)
+	for i := range filters {
+		filters[i].Since = since
+	}
+	var shows *pages.Shows
+	if len(filters) > 1 {
+		shows = &b.shows
+	}
+	return walk{pages.New(filters, b.o.PageLimit, shows)}
 }
 
 // Restart forgets all work and what has come of it.
@@ -224,7 +244,7 @@ func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
 		b.o.Warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
 		for _, t := range batch.tasks {
 			t.failed = true
-			t.walk.Restart() // nobody knows which of them brought what was lost
+			t.way.Restart() // nobody knows which of them brought what was lost
 		}
 	}
 	if slices.ContainsFunc(batch.tasks, func(t *task) bool { return t.failed }) {
@@ -235,14 +255,13 @@ func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
 	return true
 }
 
-// tryAgain begins once more with the tasks of a batch that failed, each from the page where it
-// stood.
+// tryAgain begins once more with the tasks of a batch that failed, each from where it stood.
 func (b *Backfill) tryAgain(batch *batch) {
 	batch.retryAt = time.Time{}
 	for _, t := range batch.tasks {
 		if t.failed {
 			t.failed, t.tries = false, 0
-			t.walk.Again()
+			t.way.Again()
 			b.queue = append(b.queue, t)
 			batch.running++
 		}

@@ -23,7 +23,7 @@ type Request struct {
 }
 
 // Matches reports whether an event is an answer to what was asked.
-func (r *Request) Matches(ev *nostr.Event) bool { return r.task.walk.Matches(ev) }
+func (r *Request) Matches(ev *nostr.Event) bool { return r.task.way.Matches(ev) }
 
 // Cause is why it was asked.
 func (r *Request) Cause() Cause { return r.task.batch.cause }
@@ -46,7 +46,7 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 		b.turns++
 		r := &Request{id: b.o.Name("h"), task: t, turn: b.turns, asked: now, heard: now}
 		b.open[r.id] = r
-		if err := b.o.Asker.Req(ctx, r.id, []nostr.Filter{t.walk.Filter()}); err != nil {
+		if err := b.o.Asker.Req(ctx, r.id, t.way.Filters()); err != nil {
 			return err
 		}
 	}
@@ -67,14 +67,14 @@ func (b *Backfill) stop(ctx context.Context, r *Request) error {
 // Saw notes an event that a request has brought, and reports whether it is fresh: of the time that
 // was asked for, and not the end of the page before once more.
 func (b *Backfill) Saw(ctx context.Context, r *Request, ev *nostr.Event) (fresh bool, err error) {
-	fresh, enough := r.task.walk.Saw(ev)
+	fresh, enough := r.task.way.Saw(ev)
 	if enough {
 		return fresh, b.Ended(ctx, r)
 	}
 	return fresh, nil
 }
 
-// Ended notes the end of a page, mostly by EOSE: the next page is to be asked for, or the task has
+// Ended notes the end of an answer, mostly by EOSE: the next one is to be asked for, or the task has
 // ended.
 func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	if err := b.stop(ctx, r); err != nil {
@@ -82,20 +82,16 @@ func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	}
 	t := r.task
 	t.tries = 0
-	if t.walk.Ended() {
+	more, err := t.way.Ended()
+	switch {
+	case err != nil:
+		b.fail(t, err.Error())
+	case more:
 		b.queue = slices.Insert(b.queue, 0, t)
-		return nil
+	default:
+		t.way.Done(b.o.Warn)
+		t.batch.running--
 	}
-	for _, gap := range t.walk.Gaps() {
-		from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
-		if gap.From == gap.To {
-			b.o.Warn("crowded second", "the relay has more events in one second than it shows", "second", from)
-		} else {
-			b.o.Warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
-		}
-	}
-	t.walk.Restart() // which lets go of its pages; a batch may have many walks that have ended
-	t.batch.running--
 	return nil
 }
 
@@ -157,7 +153,7 @@ func (b *Backfill) refused(r *Request, reason string, now time.Time) {
 
 // again asks for a page once more, before all others.
 func (b *Backfill) again(t *task) {
-	t.walk.Again()
+	t.way.Again()
 	b.queue = slices.Insert(b.queue, 0, t)
 }
 
