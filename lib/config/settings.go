@@ -119,7 +119,7 @@ type Sync struct {
 	PageSize            int           `env:"NGIT_SYNC_PAGE_LIMIT" name:"sync-page-limit" default:"500" min:"1" max:"10000" help:"limit of one page of a historic REQ."`
 	SilenceTimeout      time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" name:"sync-req-timeout" default:"60s" min:"1ms" max:"24h" help:"A relay that says nothing on a historic subscription for so long has failed it; a live one that it does not answer for so long is taken to be open."`
 	ConsolidateWait     time.Duration `env:"NGIT_SYNC_CONSOLIDATE_WAIT" name:"sync-consolidate-wait" default:"60s" min:"0s" max:"24h" help:"How long consolidation waits for historic sync to end."`
-	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" name:"sync-filters-at-once" default:"4" min:"1" max:"1000" help:"Historic subscriptions open at once on a connection."`
+	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" name:"sync-filters-at-once" default:"16" min:"1" max:"1000" help:"Most historic subscriptions open at once on a connection. Less where the relay takes less."`
 	MaxFilters          int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" default:"70" min:"1" max:"10000" help:"More live filters than this on a connection are consolidated."`
 	MaxEventBytes       int64         `env:"NGIT_SYNC_MAX_MESSAGE_BYTES" name:"sync-max-message-bytes" default:"1048576" min:"1024" max:"1048576" help:"Largest message taken from another relay, in bytes."`
 	MaxTargets          int           `env:"NGIT_SYNC_MAX_TARGETS" name:"sync-max-targets" default:"20000" min:"1" max:"1000000" help:"Most relays that are asked because a served announcement lists them. Where more are listed, owners take turns."`

@@ -22,6 +22,9 @@ import (
 const (
 	// maxTries is how often a page is asked for when the relay wants quiet or fewer subscriptions.
 	maxTries = 3
+	// firstAtOnce is how many requests are open at once at first. With each answer it is one more,
+	// until the relay refuses one.
+	firstAtOnce = 4
 	// slowest is how long a page may take, as a factor of how long a relay may be silent.
 	slowest = 20
 )
@@ -37,8 +40,9 @@ type Options struct {
 	Asker     Asker
 	Allowance *allowance.Allowance
 	Ledger    *ledger.Ledger
-	PageLimit int                        // of a REQ
-	AtOnce    int                        // requests open at once
+	PageLimit int                        // of a filter
+	AtOnce    int                        // most requests open at once
+	Live      func() int                 // counts the live subscriptions that are open
 	Silence   time.Duration              // a request on which the relay is silent for so long has failed
 	Hold      time.Time                  // nothing is asked before
 	Name      func(prefix string) string // makes a new name
@@ -48,8 +52,10 @@ type Options struct {
 // Backfill is the historic sync of one connection. It belongs to one goroutine.
 type Backfill struct {
 	o         Options
-	open      map[string]*Request // at most atOnce
-	atOnce    int                 // as many as the relay allows, as far as is known
+	open      map[string]*Request
+	atOnce    int  // most of them, as far as is known
+	full      bool // the relay has refused more
+	single    bool // the relay takes no REQ of several filters
 	turns     int
 	batches   []*batch
 	queue     []*task   // not asked yet
@@ -62,7 +68,7 @@ type Backfill struct {
 
 // New returns a backfill of which confirmed has come on connections before.
 func New(o Options, confirmed items.Set) *Backfill {
-	return &Backfill{o: o, open: map[string]*Request{}, atOnce: o.AtOnce, hold: o.Hold, confirmed: confirmed}
+	return &Backfill{o: o, open: map[string]*Request{}, atOnce: min(o.AtOnce, firstAtOnce), hold: o.Hold, confirmed: confirmed}
 }
 
 // Add begins with some work, as soon as there is room.
@@ -70,7 +76,9 @@ func (b *Backfill) Add(w Work) {
 	next := &batch{items: w.Items, cause: w.Cause}
 	b.batches = append(b.batches, next)
 	for _, filters := range layers.Groups(w.Filters) {
-		b.begin(next, b.walk(filters, w.Since))
+		for _, some := range b.together(filters) {
+			b.begin(next, b.walk(some, w.Since))
+		}
 	}
 }
 
@@ -80,6 +88,19 @@ func (b *Backfill) begin(batch *batch, way Way) {
 	batch.tasks = append(batch.tasks, t)
 	batch.running++
 	b.queue = append(b.queue, t)
+}
+
+// together cuts the filters of a group into those that go in one REQ: all of them, or each alone
+// where the relay does not take them together.
+func (b *Backfill) together(filters []nostr.Filter) [][]nostr.Filter {
+	size := 0
+	for _, f := range filters {
+		size += layers.Bytes(f)
+	}
+	if !b.single && b.o.Allowance.Together(len(filters), size) {
+		return [][]nostr.Filter{filters}
+	}
+	return slices.Collect(slices.Chunk(filters, 1))
 }
 
 // walk pages back through the past of filters that go in one REQ.
@@ -92,7 +113,7 @@ func (b *Backfill) walk(filters []nostr.Filter, since *nostr.Timestamp) Way {
 	if len(filters) > 1 {
 		shows = &b.shows
 	}
-	return walk{pages.New(filters, b.o.PageLimit, shows)}
+	return walk{pages.New(filters, b.o.Allowance.Page(b.o.PageLimit), shows)}
 }
 
 // Restart forgets all work and what has come of it.

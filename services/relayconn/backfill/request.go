@@ -39,7 +39,7 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 	if now.Before(b.hold) {
 		return nil
 	}
-	for len(b.open) < b.atOnce && len(b.queue) > 0 {
+	for len(b.queue) > 0 && len(b.open) < b.o.Allowance.Past(b.o.Live(), b.atOnce) {
 		t := b.queue[0]
 		b.queue = slices.Delete(b.queue, 0, 1) // which lets go of the task
 		t.tries++
@@ -82,6 +82,7 @@ func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	}
 	t := r.task
 	t.tries = 0
+	b.answered()
 	more, err := t.way.Ended()
 	switch {
 	case err != nil:
@@ -95,33 +96,97 @@ func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	return nil
 }
 
+// answered notes that the relay has answered a request, so that it may well take one more at once.
+func (b *Backfill) answered() {
+	standing := 1 // that one
+	for _, r := range b.open {
+		if r.answered {
+			standing++
+		}
+	}
+	b.o.Allowance.Stood(b.o.Live() + standing)
+	if !b.full {
+		b.atOnce = min(b.atOnce+1, b.o.AtOnce)
+	}
+}
+
 // Closed notes that the relay has closed a request: the page is lost unless it was only too early,
-// or one request too many.
+// too large, or one request too many.
 func (b *Backfill) Closed(r *Request, reason string, now time.Time) {
 	delete(b.open, r.id)
-	if allowance.WantsFewer(reason) {
+	switch {
+	case allowance.WantsFewer(reason):
 		b.refused(r, reason, now)
-		return
+	case !allowance.WantsQuiet(reason) && allowance.WantsSmaller(reason) && b.apart(r.task, reason):
+	default:
+		b.retry(r, "closed by the relay: "+reason)
 	}
-	b.retry(r, "closed by the relay: "+reason)
+}
+
+// latest is the request that was asked last of those that the relay has not begun to answer; nil:
+// there is none.
+func (b *Backfill) latest(counts func(*Request) bool) (last *Request) {
+	for _, r := range b.open {
+		if !r.answered && (last == nil || r.turn > last.turn) && counts(r) {
+			last = r
+		}
+	}
+	return last
+}
+
+// TooLarge notes a NOTICE that a request asks for too much. It does not say which one; most likely
+// it was the last one of several filters.
+func (b *Backfill) TooLarge(ctx context.Context, reason string) error {
+	last := b.latest(func(r *Request) bool { return len(r.task.way.Filters()) > 1 })
+	if last == nil {
+		return nil
+	}
+	if err := b.stop(ctx, last); err != nil {
+		return err
+	}
+	b.apart(last.task, reason)
+	return nil
+}
+
+// apart asks for one filter at a time where the relay does not take several in one REQ, and from now
+// on. It reports whether there were several.
+func (b *Backfill) apart(t *task, reason string) bool {
+	w, ok := t.way.(walk)
+	if !ok {
+		return false
+	}
+	parts := w.Apart()
+	if len(parts) < 2 {
+		return false
+	}
+	b.o.Warn("apart", "the relay does not take several filters in one REQ; they are asked one at a time", "reason", reason)
+	b.single = true
+	t.batch.running += len(parts) - 1
+	t.tries = 0
+	for i, part := range slices.Backward(parts) {
+		one := t
+		if i > 0 {
+			one = &task{batch: t.batch}
+			t.batch.tasks = append(t.batch.tasks, one)
+		}
+		one.way = walk{part}
+		b.queue = slices.Insert(b.queue, 0, one)
+	}
+	return true
 }
 
 // TooMany notes a NOTICE that we have too many subscriptions open. It does not say which one was
 // not taken. elsewhere is true if it may not have been one of these; else it was the one that was
 // asked last, if the relay has not begun to answer it. Either way fewer are asked at once from now
-// on, so that this comes to an end.
+// on, so that this comes to an end. Where it may have been that one it is asked again, because the
+// relay may never answer it.
 func (b *Backfill) TooMany(ctx context.Context, reason string, elsewhere bool, now time.Time) error {
-	b.fewer = now
-	var last *Request
-	for _, r := range b.open {
-		if !r.answered && (last == nil || r.turn > last.turn) {
-			last = r
-		}
+	b.fewer, b.full = now, true
+	last := b.latest(func(*Request) bool { return true })
+	if n := len(b.open); n > 0 && (elsewhere || last == nil) {
+		b.atOnce = max(1, min(b.atOnce, n-1))
 	}
-	if elsewhere || last == nil {
-		if n := len(b.open); n > 0 {
-			b.atOnce = min(b.atOnce, max(1, n-1))
-		}
+	if last == nil || elsewhere && len(b.open) == 1 {
 		return nil
 	}
 	if err := b.stop(ctx, last); err != nil {
@@ -134,10 +199,11 @@ func (b *Backfill) TooMany(ctx context.Context, reason string, elsewhere bool, n
 // refused notes that a request was one too many: from now on there are no more at once than the
 // relay has open now. If it has none open, the request waits, but not for ever.
 func (b *Backfill) refused(r *Request, reason string, now time.Time) {
-	b.fewer = now
+	b.fewer, b.full = now, true
 	t := r.task
 	if n := len(b.open); n > 0 {
 		b.atOnce = min(b.atOnce, n)
+		b.o.Allowance.Refused(b.o.Live() + n)
 		t.tries-- // it will be one when there is room
 		b.again(t)
 		return

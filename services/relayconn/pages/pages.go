@@ -196,3 +196,24 @@ func (w *Walk) Restart() {
 	}
 	*w = Walk{sides: sides, limit: w.limit, shows: w.shows}
 }
+
+// Apart makes a walk of each filter that goes on where this one stands, at the page that has begun.
+func (w *Walk) Apart() []*Walk {
+	walks := make([]*Walk, 0, len(w.sides))
+	for i, s := range w.sides {
+		if s.over() {
+			continue
+		}
+		one := &Walk{sides: []side{s}, limit: w.limit, shows: &Shows{}, pages: w.pages}
+		for k, m := range w.known {
+			if m.sides&(1<<i) != 0 {
+				if one.known == nil {
+					one.known = map[key]mark{}
+				}
+				one.known[k] = mark{at: m.at, sides: 1}
+			}
+		}
+		walks = append(walks, one)
+	}
+	return walks
+}

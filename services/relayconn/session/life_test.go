@@ -187,8 +187,8 @@ func TestFewSubscriptions(t *testing.T) {
 		for n := 1; n <= 20; n++ {
 			p.want(uint64(n), manyRepos(0, n))
 		}
-		if n := p.status().Subscriptions; n != 1+6 {
-			t.Fatalf("%d subscriptions for 60 filters", n)
+		if n := p.status().Subscriptions; n != 1+7 {
+			t.Fatalf("%d subscriptions for 60 filters, of which three belong together and ten go in one", n)
 		}
 		var long []string
 		for i := range 300 {
