@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// fewest is how many subscriptions and how many events of a filter a relay is thought to take,
-	// whatever it says: what it does not take it refuses, and that is heeded.
-	fewestSubscriptions, fewestEvents = 4, 50
+	// A relay is thought to take so many subscriptions, and so many events of a filter, whatever it
+	// says: what it does not take it refuses, and that is heeded.
+	fewestSubscriptions, fewestEvents = 8, 50
 	// filtersPerReq is how many live filters one subscription carries, and bytesPerReq about how
 	// long a REQ may become: many relays take no more, and few say what they take. A relay that
 	// says how long a REQ may be gets more filters in one.
-	filtersPerReq, moreFilters, mostFilters = 10, 20, 100
-	bytesPerReq, fewestBytes, mostBytes     = 64 << 10, 16 << 10, 256 << 10
+	filtersPerReq, moreFilters, fewestFilters, mostFilters = 10, 20, 3, 100
+	bytesPerReq, fewestBytes, mostBytes                    = 64 << 10, 16 << 10, 256 << 10
 	// spare is how many subscriptions are left free, because a relay may take its time to notice
 	// that we have closed one.
 	spare = 1
@@ -98,7 +98,7 @@ func (a *Allowance) Page(most int) int {
 func (a *Allowance) Filters() int {
 	switch {
 	case a.said.Filters > 0:
-		return min(a.said.Filters, mostFilters)
+		return min(max(a.said.Filters, fewestFilters), mostFilters)
 	case a.said.Bytes > bytesPerReq:
 		return moreFilters
 	}
@@ -113,11 +113,8 @@ func (a *Allowance) Bytes() int {
 	return bytesPerReq
 }
 
-// Together reports whether filters of a number and of that many bytes may go in one historic REQ.
-// Where nothing is known they may.
-func (a *Allowance) Together(filters, bytes int) bool {
-	return (a.said.Filters == 0 || filters <= a.said.Filters) && (a.said.Bytes == 0 || bytes <= a.Bytes())
-}
+// Together reports whether filters of that many bytes may go in one historic REQ.
+func (a *Allowance) Together(bytes int) bool { return bytes <= a.Bytes() || a.said.Bytes == 0 }
 
 // Quieten notes that the relay wants quiet from now on.
 func (a *Allowance) Quieten(now time.Time) { a.until = now.Add(a.cooldown) }

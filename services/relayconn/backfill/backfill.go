@@ -97,7 +97,7 @@ func (b *Backfill) together(filters []nostr.Filter) [][]nostr.Filter {
 	for _, f := range filters {
 		size += layers.Bytes(f)
 	}
-	if !b.single && b.o.Allowance.Together(len(filters), size) {
+	if !b.single && b.o.Allowance.Together(size) {
 		return [][]nostr.Filter{filters}
 	}
 	return slices.Collect(slices.Chunk(filters, 1))

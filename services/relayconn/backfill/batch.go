@@ -110,7 +110,7 @@ func (w walk) Done(warn Warn) {
 			warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
 		}
 	}
-	w.Restart()
+	w.Rest()
 }
 
 // task is one way into the past for a batch.

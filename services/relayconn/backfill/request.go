@@ -39,7 +39,7 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 	if now.Before(b.hold) {
 		return nil
 	}
-	for len(b.queue) > 0 && len(b.open) < b.o.Allowance.Past(b.o.Live(), b.atOnce) {
+	for len(b.queue) > 0 && len(b.open) < b.room() {
 		t := b.queue[0]
 		b.queue = slices.Delete(b.queue, 0, 1) // which lets go of the task
 		t.tries++
@@ -89,12 +89,29 @@ func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 		b.fail(t, err.Error())
 	case more:
 		b.queue = slices.Insert(b.queue, 0, t)
+		b.slice(t)
 	default:
 		t.way.Done(b.o.Warn)
 		t.batch.running--
 	}
 	return nil
 }
+
+// slice cuts what is left of a walk into slices of time, where the relay takes more requests than
+// there are ways to ask for.
+func (b *Backfill) slice(t *task) {
+	w, ok := t.way.(walk)
+	spare := b.room() - len(b.open) - len(b.queue)
+	if !ok || spare <= 0 {
+		return
+	}
+	for _, older := range w.Slice(spare) {
+		b.begin(t.batch, walk{older})
+	}
+}
+
+// room is how many requests may be open at once.
+func (b *Backfill) room() int { return b.o.Allowance.Past(b.o.Live(), b.atOnce) }
 
 // answered notes that the relay has answered a request, so that it may well take one more at once.
 func (b *Backfill) answered() {

@@ -38,8 +38,10 @@ type Walk struct {
 	sides []side
 	limit int
 	shows *Shows
+	kin   *kin
 	pages int
 	most  int // the most events that any page brought
+	dense density
 
 	known map[key]mark // came on pages before, and may come again
 	here  map[key]struct{}
@@ -49,6 +51,9 @@ type Walk struct {
 	out   int    // and those that lie outside
 	gaps  []Gap
 }
+
+// kin is what the slices of one past have together.
+type kin struct{ pages, slices int }
 
 // side is one filter, and how far back everything of it has come.
 type side struct {
@@ -80,7 +85,7 @@ func New(filters []nostr.Filter, limit int, shows *Shows) *Walk {
 	if shows == nil {
 		shows = &Shows{}
 	}
-	w := &Walk{limit: limit, shows: shows, sides: make([]side, min(len(filters), MaxFilters))}
+	w := &Walk{limit: limit, shows: shows, kin: &kin{}, sides: make([]side, min(len(filters), MaxFilters))}
 	for i := range w.sides {
 		w.sides[i].filter = filters[i]
 		if until := filters[i].Until; until != nil {
@@ -190,11 +195,18 @@ func (w *Walk) Again() { w.page, w.here, w.said, w.fresh, w.out = nil, nil, 0, 0
 
 // Restart goes back to where the walk began.
 func (w *Walk) Restart() {
+	w.kin.pages -= w.pages
+	w.pages = 0
+	w.Rest()
+}
+
+// Rest lets go of what came. Nothing is asked for after that but by a restart.
+func (w *Walk) Rest() {
 	sides := make([]side, len(w.sides))
 	for i, s := range w.sides {
 		sides[i] = side{filter: s.filter, begin: s.begin, until: s.begin}
 	}
-	*w = Walk{sides: sides, limit: w.limit, shows: w.shows}
+	*w = Walk{sides: sides, limit: w.limit, shows: w.shows, kin: w.kin, pages: w.pages}
 }
 
 // Apart makes a walk of each filter that goes on where this one stands, at the page that has begun.
@@ -204,7 +216,7 @@ func (w *Walk) Apart() []*Walk {
 		if s.over() {
 			continue
 		}
-		one := &Walk{sides: []side{s}, limit: w.limit, shows: &Shows{}, pages: w.pages}
+		one := &Walk{sides: []side{s}, limit: w.limit, shows: &Shows{}, kin: &kin{pages: w.pages}, pages: w.pages}
 		for k, m := range w.known {
 			if m.sides&(1<<i) != 0 {
 				if one.known == nil {

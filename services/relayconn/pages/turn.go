@@ -20,13 +20,15 @@ import (
 // of k filters has shown at least the kth part of a page.
 func (w *Walk) Ended() (more bool) {
 	w.pages++
+	w.kin.pages++
 	w.most = max(w.most, len(w.page))
-	if w.endless() || w.pages >= maxPages || w.out > 0 && w.fresh == 0 {
+	if w.endless() || w.kin.pages >= maxPages || w.out > 0 && w.fresh == 0 {
 		w.giveUp()
 		return false
 	}
 	slices.SortFunc(w.page, func(a, b seen) int { return cmp.Compare(b.at, a.at) })
 	w.learn()
+	w.dense = w.density()
 	if !w.turn() {
 		return false
 	}
