@@ -286,7 +286,7 @@ func (s *Session) add(ctx context.Context, now time.Time) error {
 		s.consolidateBy = time.Time{}
 		return nil
 	}
-	if !s.mayAsk(now) {
+	if !s.mayAsk(now) || s.waits(now) {
 		return nil
 	}
 	if !s.crowded() {
