@@ -104,7 +104,7 @@ type Sync struct {
 	BootstrapRelays     []string      `env:"NGIT_SYNC_BOOTSTRAP_RELAY_URL" name:"bootstrap-relay-url" help:"Relays to sync from at the start, comma-separated; wss is assumed without a scheme."`
 	BaseBackoffSeconds  int           `env:"NGIT_SYNC_BASE_BACKOFF_SECS" name:"sync-base-backoff-seconds" default:"5" min:"1" max:"86400" help:"First wait after a failed connection, and the connect timeout, in seconds."`
 	MaxBackoffSeconds   int           `env:"NGIT_SYNC_MAX_BACKOFF_SECS" name:"sync-max-backoff-seconds" default:"3600" min:"1" max:"604800" help:"Longest wait after failed connections, in seconds."`
-	DisableNegentropy   bool          `env:"NGIT_SYNC_DISABLE_NEGENTROPY" name:"sync-disable-negentropy" help:"Never reconcile with NIP-77; always REQ. No effect yet: it is always REQ."`
+	DisableNegentropy   bool          `env:"NGIT_SYNC_DISABLE_NEGENTROPY" name:"sync-disable-negentropy" help:"Never ask other relays by NIP-77 (negentropy), always by REQ."`
 	BatchWindowMillis   int           `env:"NGIT_SYNC_BATCH_WINDOW_MS" name:"sync-batch-window-ms" default:"5000" min:"0" max:"3600000" help:"How long changes are collected before they become one change of targets, in milliseconds."`
 	CheckSeconds        int           `env:"NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS" name:"sync-check-seconds" default:"2" min:"1" max:"3600" help:"How often a worker looks after its relays, in seconds."`
 	NaughtyHours        int           `env:"NGIT_NAUGHTY_LIST_EXPIRATION_HOURS" name:"sync-naughty-hours" default:"12" min:"1" max:"8760" help:"How long a relay with DNS, TLS or protocol errors of its own is left alone, in hours."`

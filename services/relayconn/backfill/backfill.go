@@ -16,6 +16,7 @@ import (
 	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/ledger"
 	"tendril.dev/services/relayconn/moment"
+	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/pages"
 )
 
@@ -47,6 +48,17 @@ type Options struct {
 	Hold      time.Time                  // nothing is asked before
 	Name      func(prefix string) string // makes a new name
 	Warn      Warn
+	Known     func(id string) bool // accepted already: need not be fetched by id
+	// Negentropy is what a relay is asked by NIP-77 with; nil: it is not.
+	Negentropy *Negentropy
+}
+
+// Negentropy is what asking by NIP-77 needs.
+type Negentropy struct {
+	Relay   negentropy.Relay
+	Service negentropy.Service
+	Room    *negentropy.Room
+	Seq     func() uint64 // of the log: what is known to be accepted
 }
 
 // Backfill is the historic sync of one connection. It belongs to one goroutine.
@@ -63,22 +75,39 @@ type Backfill struct {
 	fewer     time.Time // when the relay said last that we have too many subscriptions
 	confirmed items.Set
 	wanted    items.Set
-	shows     pages.Shows // how much the relay has shown at once of one of several filters
+	neg       *negentropy.Set // nil: the relay is not asked by NIP-77
+	finds     []*find         // that wait for their turn
+	wantedIDs int             // events that are to be fetched by id
+	shows     pages.Shows     // how much the relay has shown at once of one of several filters
 }
 
 // New returns a backfill of which confirmed has come on connections before.
 func New(o Options, confirmed items.Set) *Backfill {
-	return &Backfill{o: o, open: map[string]*Request{}, atOnce: min(o.AtOnce, firstAtOnce), hold: o.Hold, confirmed: confirmed}
+	b := &Backfill{o: o, open: map[string]*Request{}, atOnce: min(o.AtOnce, firstAtOnce), hold: o.Hold, confirmed: confirmed}
+	if n := o.Negentropy; n != nil {
+		b.neg = negentropy.New(negentropy.Options{
+			Relay: n.Relay, Service: n.Service, Room: n.Room, Seq: n.Seq, Allowance: o.Allowance, Name: o.Name, Warn: o.Warn,
+			Full: func() bool { return b.wantedIDs >= fullAt },
+		})
+	}
+	return b
 }
 
 // Add begins with some work, as soon as there is room.
 func (b *Backfill) Add(w Work) {
 	next := &batch{items: w.Items, cause: w.Cause}
 	b.batches = append(b.batches, next)
-	for _, filters := range layers.Groups(w.Filters) {
-		for _, some := range b.together(filters) {
-			b.begin(next, b.walk(some, w.Since))
+	groups := layers.Groups(w.Filters)
+	if b.reconciles(w) {
+		b.find(next, negentropy.Units(groups))
+		return
+	}
+	for _, filters := range groups {
+		filters = slices.Clone(filters)
+		for i := range filters {
+			filters[i].Since = w.Since
 		}
+		b.walks(next, filters)
 	}
 }
 
@@ -103,12 +132,15 @@ func (b *Backfill) together(filters []nostr.Filter) [][]nostr.Filter {
 	return slices.Collect(slices.Chunk(filters, 1))
 }
 
-// walk pages back through the past of filters that go in one REQ.
-func (b *Backfill) walk(filters []nostr.Filter, since *nostr.Timestamp) Way {
-	filters = slices.Clone(filters)
-	for i := range filters {
-		filters[i].Since = since
+// walks has filters asked for by REQ.
+func (b *Backfill) walks(batch *batch, filters []nostr.Filter) {
+	for _, some := range b.together(filters) {
+		b.begin(batch, b.walk(some))
 	}
+}
+
+// walk pages back through the past of filters that go in one REQ.
+func (b *Backfill) walk(filters []nostr.Filter) Way {
 	var shows *pages.Shows
 	if len(filters) > 1 {
 		shows = &b.shows
@@ -123,9 +155,15 @@ func (b *Backfill) Restart(ctx context.Context) error {
 			return err
 		}
 	}
-	b.batches, b.queue = nil, nil
+	for _, batch := range b.batches {
+		b.forget(batch)
+	}
+	b.batches, b.queue, b.finds, b.wantedIDs = nil, nil, nil, 0
 	b.confirmed = items.Set{}
-	return nil
+	if b.neg == nil {
+		return nil
+	}
+	return b.neg.Restart(ctx)
 }
 
 // Want says what is wanted now. Of the rest nothing is confirmed, and what of it has failed is not
@@ -134,8 +172,26 @@ func (b *Backfill) Want(wanted items.Set) {
 	b.wanted = wanted
 	b.confirmed = items.Only(b.confirmed, wanted)
 	b.batches = slices.DeleteFunc(b.batches, func(batch *batch) bool {
-		return batch.found() && !batch.retryAt.IsZero() && items.Only(batch.items, wanted).Empty()
+		gone := batch.found() && !batch.retryAt.IsZero() && items.Only(batch.items, wanted).Empty()
+		if gone {
+			b.forget(batch)
+		}
+		return gone
 	})
+}
+
+// forget lets go of what a batch is to fetch.
+func (b *Backfill) forget(batch *batch) {
+	b.wantedIDs -= len(batch.ids)
+	batch.ids = nil
+	for _, f := range batch.finds {
+		f.gone = true
+	}
+	for _, t := range batch.tasks {
+		if f, ok := t.way.(*fetch); ok {
+			f.drop()
+		}
+	}
 }
 
 // Confirmed is what was asked for and came.
@@ -222,6 +278,11 @@ func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 		}
 		b.retry(r, fmt.Sprintf("no end of the answer after %v", now.Sub(r.asked)))
 	}
+	if b.neg != nil {
+		if err := b.neg.Due(ctx, now); err != nil {
+			return err
+		}
+	}
 	b.batches = slices.DeleteFunc(b.batches, func(batch *batch) bool { return b.settle(batch, now) })
 	for _, batch := range b.batches {
 		if !batch.retryAt.IsZero() && !now.Before(batch.retryAt) {
@@ -234,6 +295,9 @@ func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 // Next is when something becomes due by itself after now; zero: nothing does.
 func (b *Backfill) Next(now time.Time) time.Time {
 	next := moment.NextAfter(now, b.hold)
+	if b.neg != nil {
+		next = moment.Earlier(next, b.neg.Next(now))
+	}
 	for _, r := range b.open {
 		next = moment.Earlier(next, moment.NextAfter(now, b.patience(r)))
 	}
@@ -248,13 +312,16 @@ func (b *Backfill) Unread(d time.Duration) {
 	for _, r := range b.open {
 		r.asked, r.heard = r.asked.Add(d), r.heard.Add(d)
 	}
+	if b.neg != nil {
+		b.neg.Unread(d)
+	}
 }
 
 // settle ends a batch whose tasks have ended and whose events have their verdicts, and reports
 // whether it has come to its end. If a task has failed, or a verdict was lost, it is to be tried
 // again.
 func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
-	if batch.running > 0 || !batch.retryAt.IsZero() {
+	if batch.running > 0 || len(batch.ids) > 0 || !batch.retryAt.IsZero() {
 		return false
 	}
 	settled, lost := b.o.Ledger.Settled(&batch.Account)
@@ -267,8 +334,9 @@ func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
 			t.failed = true
 			t.way.Restart() // nobody knows which of them brought what was lost
 		}
+		batch.lost = true
 	}
-	if slices.ContainsFunc(batch.tasks, func(t *task) bool { return t.failed }) {
+	if lost || slices.ContainsFunc(batch.tasks, func(t *task) bool { return t.failed }) {
 		batch.tryAgainAfter(now)
 		return false
 	}
@@ -276,15 +344,38 @@ func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
 	return true
 }
 
-// tryAgain begins once more with the tasks of a batch that failed, each from where it stood.
+// tryAgain begins once more with the tasks of a batch that failed, each from where it stood. Where
+// events were lost, what is missing is found out anew. Of filters of which the relay did not deliver
+// what it had named, REQ brings what it does deliver.
 func (b *Backfill) tryAgain(batch *batch) {
 	batch.retryAt = time.Time{}
-	for _, t := range batch.tasks {
+	tasks := batch.tasks
+	if batch.lost && len(batch.finds) > 0 {
+		batch.lost, batch.tasks, batch.named = false, nil, named{}
+		for _, f := range batch.finds {
+			b.findLater(f)
+		}
+		return
+	}
+	batch.lost, batch.tasks = false, nil
+	for _, t := range tasks {
+		if f, ok := t.way.(*fetch); ok && len(f.ids) == 0 {
+			continue
+		}
+		batch.tasks = append(batch.tasks, t)
 		if t.failed {
 			t.failed, t.tries = false, 0
 			t.way.Again()
 			b.queue = append(b.queue, t)
 			batch.running++
+		}
+	}
+	for _, f := range batch.finds {
+		if f.unkept {
+			f.unkept = false
+			for _, group := range f.unit.Groups {
+				b.walks(batch, group)
+			}
 		}
 	}
 }

@@ -44,7 +44,11 @@ type batch struct {
 	items    items.Set
 	cause    Cause
 	tasks    []*task
-	running  int       // tasks that have not ended
+	running  int // tasks and finds that have not ended
+	finds    []*find
+	ids      []wantedID // that are to be fetched
+	named    named
+	lost     bool      // since the batch was tried last
 	failures int       // how often it has failed
 	retryAt  time.Time // when it is tried again; zero: it is under way
 }

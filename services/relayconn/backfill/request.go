@@ -39,9 +39,14 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 	if now.Before(b.hold) {
 		return nil
 	}
-	for len(b.queue) > 0 && len(b.open) < b.room() {
-		t := b.queue[0]
-		b.queue = slices.Delete(b.queue, 0, 1) // which lets go of the task
+	if err := b.reconcile(ctx, now); err != nil {
+		return err
+	}
+	for len(b.open) < b.room() {
+		t := b.next()
+		if t == nil {
+			break
+		}
 		t.tries++
 		b.turns++
 		r := &Request{id: b.o.Name("h"), task: t, turn: b.turns, asked: now, heard: now}
@@ -51,6 +56,22 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// next takes what is to be asked for next; nil: nothing is. What was named is fetched before more is
+// found.
+func (b *Backfill) next() *task {
+	if len(b.queue) == 0 || !isFetch(b.queue[0]) {
+		if t := b.fetching(); t != nil {
+			return t
+		}
+	}
+	if len(b.queue) == 0 {
+		return nil
+	}
+	t := b.queue[0]
+	b.queue = slices.Delete(b.queue, 0, 1) // which lets go of the task
+	return t
 }
 
 // patience is when a request is given up: the relay is silent, or drips.

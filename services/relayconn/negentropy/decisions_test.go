@@ -76,53 +76,61 @@ func TestPieces(t *testing.T) {
 	}
 }
 
-func TestChunks(t *testing.T) {
+func TestUnits(t *testing.T) {
 	t.Parallel()
-	var filters []nostr.Filter
+	group := func(names string, values ...string) (filters []nostr.Filter) {
+		for _, name := range names {
+			filters = append(filters, nostr.Filter{Tags: nostr.TagMap{string(name): values}})
+		}
+		return filters
+	}
+	var groups [][]nostr.Filter
 	for n := range 25 {
-		for _, tag := range []string{"e", "E", "q"} {
-			f := nostr.Filter{Tags: nostr.TagMap{}}
-			for v := range 100 {
-				f.Tags[tag] = append(f.Tags[tag], fmt.Sprintf("%064d", n*100+v))
+		var ids []string
+		for v := range 100 {
+			ids = append(ids, fmt.Sprintf("%064d", n*100+v))
+		}
+		groups = append(groups, group("eEq", ids...))
+	}
+	long := strings.Repeat("x", mostBytes/2+1)
+	groups = append(groups, group("aAq", long), group("aAq", long), group("aAq", "y"))
+	one := []nostr.Filter{{Kinds: []int{1}}}
+	states := []nostr.Filter{{Kinds: []int{30618}, Tags: nostr.TagMap{"d": {"x"}}}}
+	groups = append(groups, one, one, states, states)
+	want := []int{10, 10, 5, 1, 2, 1, 1, 1, 1}
+	next := 0
+	for n, u := range Units(groups) {
+		if n >= len(want) || len(u.Groups) != want[n] {
+			t.Fatalf("unit %d has %d groups, want %v", n, len(u.Groups), want)
+		}
+		var values [3][]string
+		for _, g := range u.Groups {
+			if &g[0] != &groups[next][0] {
+				t.Fatalf("group %d is not in its place", next)
 			}
-			filters = append(filters, f)
-		}
-	}
-	long := nostr.Filter{Tags: nostr.TagMap{"a": {strings.Repeat("x", mostBytes)}}}
-	filters = append(filters, long, long, nostr.Filter{Kinds: []int{30618}, Tags: nostr.TagMap{"d": {"x"}}}, nostr.Filter{Kinds: []int{1}})
-	stands := map[int]bool{}
-	sessions := map[string]int{}
-	for _, c := range Chunks(filters) {
-		var want []string
-		tag := ""
-		for _, n := range c.Of {
-			if stands[n] {
-				t.Errorf("filter %d stands in two", n)
+			next++
+			for i, f := range g {
+				_, of := byTag(f)
+				values[i] = append(values[i], of...)
 			}
-			stands[n] = true
-			tag, _ = byTag(filters[n])
-			want = append(want, filters[n].Tags[tag]...)
 		}
-		sessions[tag]++
-		if tag == "" {
-			if !filtersEqual(c.Filter, filters[c.Of[0]]) || len(c.Of) != 1 {
-				t.Errorf("%v is reconciled as %v", filters[c.Of[0]], c.Filter)
+		for i, f := range u.Filters() {
+			tag, of := byTag(f)
+			if have, _ := byTag(u.Groups[0][i]); tag != have || !slices.Equal(of, values[i]) || len(of) > mostValues {
+				t.Errorf("unit %d: filter %d is by %q with %d values, want %q with %d", n, i, tag, len(of), have, len(values[i]))
 			}
-			continue
+			if tag == "" && f.String() != u.Groups[0][i].String() {
+				t.Errorf("unit %d: %v is reconciled as %v", n, u.Groups[0][i], f)
+			}
 		}
-		if got := c.Filter.Tags[tag]; !slices.Equal(got, want) || len(c.Filter.Tags) != 1 || len(got) > mostValues || size(got) > mostBytes {
-			t.Errorf("%d values of %q, want those %d", len(got), tag, len(want))
-		}
 	}
-	if len(stands) != len(filters) {
-		t.Errorf("%d filters are reconciled, want %d", len(stands), len(filters))
+	if next != len(groups) {
+		t.Errorf("%d groups are in units, want %d", next, len(groups))
 	}
-	if sessions["e"] != 3 || sessions["E"] != 3 || sessions["q"] != 3 || sessions["a"] != 2 || sessions[""] != 2 {
-		t.Errorf("sessions: %v", sessions)
-	}
-	if got := filters[0].Tags["e"]; len(got) != 100 {
+	if got := groups[0][0].Tags["e"]; len(got) != 100 {
 		t.Errorf("a filter was changed: it has %d values", len(got))
 	}
+	if Units(nil) != nil {
+		t.Error("nothing makes units")
+	}
 }
-
-func filtersEqual(a, b nostr.Filter) bool { return a.String() == b.String() }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -89,7 +88,7 @@ func (i *ingest) Continue(ctx context.Context, s known.Session, answer []byte) (
 	}
 	step.Message, err = reconcile.Continue(ctx, set, answer, reconcile.DefaultLimits, func(id [32]byte) error {
 		if !have[id] {
-			step.Missing = append(step.Missing, hex.EncodeToString(id[:]))
+			step.Missing = append(step.Missing, id)
 		}
 		return nil
 	})
@@ -115,7 +114,7 @@ type play struct {
 	said    []string
 	room    int // for ids; 0: for all
 	full    bool
-	missing map[string]bool
+	missing map[[32]byte]bool
 	spans   []negentropy.Span
 	settled int
 	warned  []string
@@ -124,7 +123,7 @@ type play struct {
 func newPlay(t *testing.T, here, there []reconcile.Item) *play {
 	p := &play{
 		t: t, allowance: allowance.New(time.Minute), ingest: &ingest{known: here}, stored: there,
-		messages: make(chan wire.Message, 1000), filters: map[string]nostr.Filter{}, missing: map[string]bool{},
+		messages: make(chan wire.Message, 1000), filters: map[string]nostr.Filter{}, missing: map[[32]byte]bool{},
 	}
 	names := 0
 	p.set = negentropy.New(negentropy.Options{
@@ -197,7 +196,7 @@ func (p *play) says(verb string) (n int) {
 	return n
 }
 
-func (p *play) Missing(ids []string) (fresh, dropped int) {
+func (p *play) Missing(ids [][32]byte) (fresh, dropped int) {
 	for _, id := range ids {
 		switch {
 		case p.missing[id]:
@@ -235,7 +234,7 @@ func (p *play) fetch() {
 	p.ingest.mu.Lock()
 	defer p.ingest.mu.Unlock()
 	for _, i := range p.stored {
-		if p.missing[hex.EncodeToString(i.ID[:])] {
+		if p.missing[i.ID] {
 			p.ingest.known = append(p.ingest.known, i)
 		}
 	}

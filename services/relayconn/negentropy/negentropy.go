@@ -102,6 +102,10 @@ func (s *Set) Results() <-chan Result { return s.results }
 // Able reports whether the relay reconciles, as far as is known.
 func (s *Set) Able() bool { return !s.off }
 
+// Hungry reports whether filters should be added. It is no harm if more are; but they are in memory
+// while they wait.
+func (s *Set) Hungry() bool { return len(s.queue) < s.atOnce }
+
 // Add has a filter reconciled, as soon as there is room.
 func (s *Set) Add(f nostr.Filter, owner Owner) {
 	s.queue = append(s.queue, newSearch(f, owner, s.o.Seq()))

@@ -1,7 +1,6 @@
 package negentropy_test
 
 import (
-	"encoding/hex"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -18,7 +17,7 @@ import (
 func (p *play) found(want []reconcile.Item) {
 	p.t.Helper()
 	for _, i := range want {
-		if !p.missing[hex.EncodeToString(i.ID[:])] {
+		if !p.missing[i.ID] {
 			p.t.Fatalf("the event of %d was not found; %d were", i.CreatedAt, len(p.missing))
 		}
 	}
@@ -201,7 +200,7 @@ func TestOneSecond(t *testing.T) {
 			}
 		}
 		for _, i := range p.stored[10:] {
-			if !p.missing[hex.EncodeToString(i.ID[:])] && !asked[i.CreatedAt] {
+			if !p.missing[i.ID] && !asked[i.CreatedAt] {
 				t.Fatalf("the event of %d was neither found nor asked for", i.CreatedAt)
 			}
 		}

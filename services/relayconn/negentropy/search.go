@@ -14,7 +14,7 @@ type Owner interface {
 	// Missing takes the ids of events that the relay has and that are not known here, to fetch them.
 	// It returns how many of them were new to it, and how many it had no room for. These are found
 	// again by another session.
-	Missing(ids []string) (fresh, dropped int)
+	Missing(ids [][32]byte) (fresh, dropped int)
 	// Ask says that a span of time is to be asked for by REQ, because nothing of it is known here or
 	// because the relay does not reconcile it.
 	Ask(span Span)

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/nip11"
 	"tendril.dev/services/relayconn/session"
@@ -26,8 +27,15 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	group, ctx := errgroup.WithContext(ctx)
 	o := newObserver(l.name, l.Metrics, l.log)
 	document := make(chan nip11.Document, 1)
+	var reconciling *backfill.Negentropy
+	if l.Negentropy != nil {
+		with := *l.Negentropy
+		with.Relay = conn
+		reconciling = &with
+	}
 	s := session.New(session.Options{
 		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Offerer: l.Offerer, Known: l.Known, Observer: o, Document: document, Log: l.log,
+		Negentropy: reconciling,
 	})
 	l.confirmed = items.Set{} // the session's now
 	messages, wanted, daily := make(chan wire.Message), make(chan session.Wanted), make(chan time.Time)

@@ -21,6 +21,12 @@ import (
 // hear takes in one message of the relay.
 func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	now := time.Now()
+	if ours, err := s.past.Hear(ctx, m, now); ours || err != nil {
+		if m.Kind == wire.Closed || m.Kind == wire.NegErr {
+			s.complained(m.Reason, now)
+		}
+		return errors.Join(err, s.nothing(ctx))
+	}
 	if m.Kind == wire.Notice {
 		s.Log.Debug("notice", "text", m.Reason)
 		switch {

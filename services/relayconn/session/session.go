@@ -59,14 +59,16 @@ type Wanted struct {
 
 // Options are what a session needs.
 type Options struct {
-	Relay    string // normalised URL
-	Rules    Rules
-	Asker    Asker
-	Offerer  Offerer
-	Known    func(id string) bool // accepted already: need not be offered
-	Observer Observer
-	Document <-chan nip11.Document // what the relay tells about itself, once; nil: nothing
-	Log      *slog.Logger
+	Relay   string // normalised URL
+	Rules   Rules
+	Asker   Asker
+	Offerer Offerer
+	Known   func(id string) bool // accepted already: need not be offered
+	// Negentropy is what the relay is asked by NIP-77 with; nil: it is not.
+	Negentropy *backfill.Negentropy
+	Observer   Observer
+	Document   <-chan nip11.Document // what the relay tells about itself, once; nil: nothing
+	Log        *slog.Logger
 }
 
 // Start says how a session begins.
@@ -157,6 +159,8 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 			s.dayDue = true
 		case d := <-s.Document:
 			s.allowance.Said(d.Limits)
+		case r := <-s.past.Results():
+			err = s.past.Told(ctx, r, time.Now())
 		case <-s.ledger.Changed:
 		case <-wake.C:
 		}
@@ -186,6 +190,7 @@ func (s *Session) prepare(start Start) {
 	s.past = backfill.New(backfill.Options{
 		Asker: s.Asker, Allowance: s.allowance, Ledger: s.ledger, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Live: s.live.Count, Silence: s.Rules.Silence,
 		Hold: time.Now().Add(start.Delay), Name: s.name, Warn: s.warn,
+		Known: s.Known, Negentropy: s.Negentropy,
 	}, confirmed)
 }
 
