@@ -33,7 +33,7 @@ const (
 	serviceTime = 20 * time.Second
 	// mostFailures is how often in a row ingest is asked in vain, each time after a wait twice as
 	// long, before filters are asked for by REQ.
-	mostFailures = 5
+	mostFailures = 3
 	// roomWait is how long a session waits that found no room for the relay's message.
 	roomWait = time.Second
 )
