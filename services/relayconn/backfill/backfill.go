@@ -99,7 +99,7 @@ func (b *Backfill) Add(w Work) {
 	b.batches = append(b.batches, next)
 	groups := layers.Groups(w.Filters)
 	if b.reconciles(w) {
-		b.find(next, negentropy.Units(groups))
+		b.find(next, negentropy.Units(groups, b.o.Allowance.Bytes()))
 		return
 	}
 	for _, filters := range groups {

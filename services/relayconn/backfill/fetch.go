@@ -10,7 +10,7 @@ import (
 const (
 	// perFetch is how many ids one REQ names.
 	perFetch = 100
-	// fetchTries is how often in a row ids are asked for that the relay named and does not deliver.
+	// fetchTries is how often ids are asked for that the relay named and does not deliver.
 	fetchTries = 2
 	// namedAtOnce is how many ids of a batch are at least kept in mind, so that none of them is
 	// fetched again that another filter finds as well.
@@ -29,8 +29,7 @@ type fetch struct {
 	ids   map[string]*find // that have not come
 	came  map[string]bool
 	total int // events of this answer, each as often as it came
-	fresh int // and those that had not come before
-	tries int // answers in a row that brought nothing
+	tries int
 }
 
 func isFetch(t *task) bool {
@@ -42,7 +41,7 @@ func isFetch(t *task) bool {
 func (b *Backfill) fetching() *task {
 	for _, batch := range b.batches {
 		for len(batch.ids) > 0 {
-			some := batch.ids[:min(len(batch.ids), perFetch)]
+			some := batch.ids[:min(len(batch.ids), b.o.Allowance.Page(perFetch))]
 			if batch.ids = batch.ids[len(some):]; len(batch.ids) == 0 {
 				batch.ids = nil
 			}
@@ -88,7 +87,6 @@ func (f *fetch) Saw(ev *nostr.Event) (fresh, enough bool) {
 		delete(f.ids, ev.ID)
 		f.came[ev.ID] = true
 		f.b.wantedIDs--
-		f.fresh++
 	}
 	return fresh, f.total >= slack*perFetch
 }
@@ -101,11 +99,8 @@ func (f *fetch) Ended() (more bool, err error) {
 	if len(f.ids) == 0 {
 		return false, nil
 	}
-	if f.tries++; f.fresh > 0 {
-		f.tries = 0 // the relay may not show so many at once
-	}
-	f.Again()
-	if f.tries < fetchTries {
+	f.total = 0
+	if f.tries++; f.tries < fetchTries {
 		return true, nil
 	}
 	unkept := len(f.ids)
@@ -117,7 +112,7 @@ func (f *fetch) Ended() (more bool, err error) {
 }
 
 // Again has nothing to forget: what came is here.
-func (f *fetch) Again() { f.total, f.fresh = 0, 0 }
+func (f *fetch) Again() { f.total = 0 }
 
 // Restart lets go of everything. What is missing is found out anew.
 func (f *fetch) Restart() { f.drop() }

@@ -139,6 +139,14 @@ func (b *Backfill) walkSpans(batch *batch, u negentropy.Unit, spans [][]negentro
 	}
 }
 
+// Lacks notes that the relay says of itself that it does not know NIP-77.
+func (b *Backfill) Lacks(ctx context.Context) error {
+	if b.neg == nil {
+		return nil
+	}
+	return b.neg.Lacks(ctx)
+}
+
 // Results is where ingest's answers come, to be handed to [Backfill.Told]; nil: nothing is asked.
 func (b *Backfill) Results() <-chan negentropy.Result {
 	if b.neg == nil {

@@ -99,7 +99,7 @@ func TestUnits(t *testing.T) {
 	groups = append(groups, one, one, states, states)
 	want := []int{10, 10, 5, 1, 2, 1, 1, 1, 1}
 	next := 0
-	for n, u := range Units(groups) {
+	for n, u := range Units(groups, 128<<10) {
 		if n >= len(want) || len(u.Groups) != want[n] {
 			t.Fatalf("unit %d has %d groups, want %v", n, len(u.Groups), want)
 		}
@@ -130,7 +130,10 @@ func TestUnits(t *testing.T) {
 	if got := groups[0][0].Tags["e"]; len(got) != 100 {
 		t.Errorf("a filter was changed: it has %d values", len(got))
 	}
-	if Units(nil) != nil {
+	if n := len(Units(groups[:25], 64<<10)); n != 4 {
+		t.Errorf("%d units for a relay that takes 64 KiB, want 4 with at most 800 ids", n)
+	}
+	if Units(nil, 0) != nil {
 		t.Error("nothing makes units")
 	}
 }

@@ -316,6 +316,15 @@ func (s *Set) unable(ctx context.Context, why string) error {
 	return nil
 }
 
+// Lacks notes that the relay says of itself that it does not reconcile. What it has shown counts for
+// more.
+func (s *Set) Lacks(ctx context.Context) error {
+	if s.spoken || s.off {
+		return nil
+	}
+	return s.unable(ctx, "its information document does not name NIP-77")
+}
+
 // cut bounds what is logged of a relay's words.
 func cut(s string) string { return s[:min(len(s), 300)] }
 

@@ -395,6 +395,24 @@ func TestNoRoomForIDs(t *testing.T) {
 	})
 }
 
+// TestLacks does not ask a relay that says of itself that it does not reconcile, unless it has
+// reconciled before.
+func TestLacks(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, events(0, 100), events(0, 200))
+		p.run(1, time.Minute)
+		if err := p.set.Lacks(t.Context()); err != nil || !p.set.Able() {
+			t.Error("what the relay says counts for more than what it does", err)
+		}
+		p = newPlay(t, events(0, 100), events(0, 200))
+		p.set.Add(nostr.Filter{}, p)
+		if err := p.set.Lacks(t.Context()); err != nil || p.set.Able() || p.settled != 1 || len(p.spans) != 1 || len(p.said) != 0 {
+			t.Errorf("able %v, asked for %v, said %v, %v", p.set.Able(), p.spans, p.said, err)
+		}
+	})
+}
+
 // TestRestart forgets what is under way; what still comes of it is passed over.
 func TestRestart(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,9 @@ import (
 const (
 	mostValues = 1000
 	mostBytes  = 65_000
+	// besides is what a message has beside the values of a filter: quotes, and the first message of
+	// the session.
+	besides = 8192
 )
 
 // Unit is several groups of filters, each of which would be one REQ, that are reconciled together:
@@ -19,8 +22,9 @@ const (
 type Unit struct{ Groups [][]nostr.Filter }
 
 // Units puts groups together that follow each other and ask by the same tags and by nothing else.
-// All others stay alone.
-func Units(groups [][]nostr.Filter) (units []Unit) {
+// All others stay alone. A relay takes messages of so many bytes.
+func Units(groups [][]nostr.Filter, message int) (units []Unit) {
+	mostBytes := min(mostBytes, message-besides)
 	begin, values, bytes := 0, 0, 0
 	for i, group := range groups {
 		n, size := measure(group)

@@ -159,6 +159,9 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 			s.dayDue = true
 		case d := <-s.Document:
 			s.allowance.Said(d.Limits)
+			if !d.Supports(77) {
+				err = s.past.Lacks(ctx)
+			}
 		case r := <-s.past.Results():
 			err = s.past.Told(ctx, r, time.Now())
 		case <-s.ledger.Changed:
