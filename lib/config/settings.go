@@ -104,7 +104,7 @@ type Sync struct {
 	BootstrapRelays     []string      `env:"NGIT_SYNC_BOOTSTRAP_RELAY_URL" name:"bootstrap-relay-url" help:"Relays to sync from at the start, comma-separated; wss is assumed without a scheme."`
 	BaseBackoffSeconds  int           `env:"NGIT_SYNC_BASE_BACKOFF_SECS" name:"sync-base-backoff-seconds" default:"5" min:"1" max:"86400" help:"First wait after a failed connection, and the connect timeout, in seconds."`
 	MaxBackoffSeconds   int           `env:"NGIT_SYNC_MAX_BACKOFF_SECS" name:"sync-max-backoff-seconds" default:"3600" min:"1" max:"604800" help:"Longest wait after failed connections, in seconds."`
-	DisableNegentropy   bool          `env:"NGIT_SYNC_DISABLE_NEGENTROPY" name:"sync-disable-negentropy" help:"Never reconcile with NIP-77; always REQ. No effect yet: it is always REQ."`
+	DisableNegentropy   bool          `env:"NGIT_SYNC_DISABLE_NEGENTROPY" name:"sync-disable-negentropy" help:"Never ask other relays by NIP-77 (negentropy), always by REQ."`
 	BatchWindowMillis   int           `env:"NGIT_SYNC_BATCH_WINDOW_MS" name:"sync-batch-window-ms" default:"5000" min:"0" max:"3600000" help:"How long changes are collected before they become one change of targets, in milliseconds."`
 	CheckSeconds        int           `env:"NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS" name:"sync-check-seconds" default:"2" min:"1" max:"3600" help:"How often a worker looks after its relays, in seconds."`
 	NaughtyHours        int           `env:"NGIT_NAUGHTY_LIST_EXPIRATION_HOURS" name:"sync-naughty-hours" default:"12" min:"1" max:"8760" help:"How long a relay with DNS, TLS or protocol errors of its own is left alone, in hours."`
@@ -119,7 +119,7 @@ type Sync struct {
 	PageSize            int           `env:"NGIT_SYNC_PAGE_LIMIT" name:"sync-page-limit" default:"500" min:"1" max:"10000" help:"limit of one page of a historic REQ."`
 	SilenceTimeout      time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" name:"sync-req-timeout" default:"60s" min:"1ms" max:"24h" help:"A relay that says nothing on a historic subscription for so long has failed it; a live one that it does not answer for so long is taken to be open."`
 	ConsolidateWait     time.Duration `env:"NGIT_SYNC_CONSOLIDATE_WAIT" name:"sync-consolidate-wait" default:"60s" min:"0s" max:"24h" help:"How long consolidation waits for historic sync to end."`
-	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" name:"sync-filters-at-once" default:"4" min:"1" max:"1000" help:"Historic subscriptions open at once on a connection."`
+	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" name:"sync-filters-at-once" default:"16" min:"1" max:"1000" help:"Most historic subscriptions open at once on a connection. Less where the relay takes less."`
 	MaxFilters          int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" default:"70" min:"1" max:"10000" help:"More live filters than this on a connection are consolidated."`
 	MaxEventBytes       int64         `env:"NGIT_SYNC_MAX_MESSAGE_BYTES" name:"sync-max-message-bytes" default:"1048576" min:"1024" max:"1048576" help:"Largest message taken from another relay, in bytes."`
 	MaxTargets          int           `env:"NGIT_SYNC_MAX_TARGETS" name:"sync-max-targets" default:"20000" min:"1" max:"1000000" help:"Most relays that are asked because a served announcement lists them. Where more are listed, owners take turns."`

@@ -6,7 +6,6 @@ package known
 
 import (
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,8 +35,8 @@ type Session struct {
 
 // Step is what to do next.
 type Step struct {
-	Message []byte   // to say to the relay; nil: all is settled
-	Missing []string // ids to fetch from it; some may have come before
+	Message []byte     // to say to the relay; nil: all is settled
+	Missing [][32]byte // ids to fetch from it; some may have come before
 }
 
 // Service is the service on the bus.
@@ -64,7 +63,7 @@ func (s Service) Continue(ctx context.Context, session Session, answer []byte) (
 	}
 	step := Step{Message: a.Message}
 	for ids := a.Missing; len(ids) >= 32; ids = ids[32:] {
-		step.Missing = append(step.Missing, hex.EncodeToString(ids[:32]))
+		step.Missing = append(step.Missing, [32]byte(ids))
 	}
 	return step, nil
 }

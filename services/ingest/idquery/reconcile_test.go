@@ -50,7 +50,10 @@ func missing(t *testing.T, b *bus.Bus, session known.Session, relay func([]byte)
 		}
 		var step known.Step
 		step, err = service.Continue(ctx, session, answer)
-		message, ids = step.Message, append(ids, step.Missing...)
+		message = step.Message
+		for _, id := range step.Missing {
+			ids = append(ids, hex.EncodeToString(id[:]))
+		}
 	}
 	if err != nil {
 		t.Fatal(err)

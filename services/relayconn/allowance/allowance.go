@@ -1,22 +1,120 @@
-// Package allowance knows how much a relay lets us ask: until when it wants quiet, and what it
-// means by what it says when we ask too much (spec/sync.md, Historic sync).
+// Package allowance knows how much a relay lets us ask: until when it wants quiet, how much it says
+// and shows that it takes, and what it means by what it says when we ask too much (spec/sync.md,
+// Historic sync).
 package allowance
 
 import (
 	"slices"
 	"strings"
 	"time"
+
+	"tendril.dev/services/relayconn/nip11"
+)
+
+const (
+	// A relay is thought to take so many subscriptions, and so many events of a filter, whatever it
+	// says: what it does not take it refuses, and that is heeded.
+	fewestSubscriptions, fewestEvents = 8, 50
+	// filtersPerReq is how many live filters one subscription carries, and bytesPerReq about how
+	// long a REQ may become: many relays take no more, and few say what they take. A relay that
+	// says how long a REQ may be gets more filters in one.
+	filtersPerReq, moreFilters, fewestFilters, mostFilters = 10, 20, 3, 100
+	bytesPerReq, fewestBytes, mostBytes                    = 64 << 10, 16 << 10, 256 << 10
+	// spare is how many subscriptions are left free, because a relay may take its time to notice
+	// that we have closed one.
+	spare = 1
 )
 
 // Allowance is how much a relay lets us ask on one connection.
 type Allowance struct {
 	cooldown time.Duration
 	until    time.Time // no request before; zero: the relay has never wanted quiet
+	said     nip11.Limits
+	stood    int // most subscriptions that the relay is known to have had open at once
+	refused  int // how many were open when it refused one more; 0: it never did
 }
 
 // New returns the allowance of a relay that has complained of nothing yet. cooldown is how long it
 // is left alone when it wants quiet.
 func New(cooldown time.Duration) *Allowance { return &Allowance{cooldown: cooldown} }
+
+// Said notes what the relay says that it takes.
+func (a *Allowance) Said(limits nip11.Limits) { a.said = limits }
+
+// Stood notes that the relay has so many subscriptions open.
+func (a *Allowance) Stood(open int) { a.stood = max(a.stood, open) }
+
+// Refused notes that the relay takes no more subscriptions while so many are open.
+func (a *Allowance) Refused(open int) {
+	if open = max(open, 1); a.refused == 0 || open < a.refused {
+		a.refused = open
+	}
+}
+
+// room is how many subscriptions the relay takes; 0: that is not known.
+func (a *Allowance) room() int {
+	room := a.said.Subscriptions
+	if room > 0 {
+		room = max(room, fewestSubscriptions)
+	}
+	if a.refused > 0 && (room == 0 || a.refused < room) {
+		room = a.refused
+	}
+	if room > 0 {
+		room = max(room, a.stood)
+	}
+	return room
+}
+
+// Past is how many historic subscriptions may be open beside so many live ones, if not more than
+// most should be. There is always one.
+func (a *Allowance) Past(live, most int) int {
+	if room := a.room(); room > 0 {
+		most = min(most, room-live-spare)
+	}
+	return max(most, 1)
+}
+
+// Live reports whether there is room for one more live subscription beside so many. A quarter of
+// what the relay takes is kept for the past, which would never come otherwise.
+func (a *Allowance) Live(live int) bool {
+	room := a.said.Subscriptions
+	if room == 0 || live == 0 {
+		return true // a relay that does not say it may well take it
+	}
+	room = max(room, fewestSubscriptions, a.stood)
+	return live < max(1, room-max(1, room/4)-spare)
+}
+
+// Page is how many events to ask for at once, if not more than most should be.
+func (a *Allowance) Page(most int) int {
+	if a.said.Events > 0 {
+		most = min(most, max(a.said.Events, fewestEvents))
+	}
+	return most
+}
+
+// Filters is how many live filters a subscription may carry.
+func (a *Allowance) Filters() int {
+	switch {
+	case a.said.Filters > 0:
+		return min(max(a.said.Filters, fewestFilters), mostFilters)
+	case a.said.Bytes > bytesPerReq:
+		return moreFilters
+	}
+	return filtersPerReq
+}
+
+// Bytes is about how long a REQ may become.
+func (a *Allowance) Bytes() int {
+	if a.said.Bytes > 0 {
+		return min(max(a.said.Bytes-a.said.Bytes/10, fewestBytes), mostBytes)
+	}
+	return bytesPerReq
+}
+
+// Together reports whether filters of that many bytes may go in one historic REQ.
+func (a *Allowance) Together(bytes int) bool { return bytes <= a.Bytes() || a.said.Bytes == 0 }
 
 // Quieten notes that the relay wants quiet from now on.
 func (a *Allowance) Quieten(now time.Time) { a.until = now.Add(a.cooldown) }

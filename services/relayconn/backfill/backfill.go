@@ -13,14 +13,19 @@ import (
 
 	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/items"
+	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/ledger"
 	"tendril.dev/services/relayconn/moment"
+	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/pages"
 )
 
 const (
 	// maxTries is how often a page is asked for when the relay wants quiet or fewer subscriptions.
 	maxTries = 3
+	// firstAtOnce is how many requests are open at once at first. With each answer it is one more,
+	// until the relay refuses one.
+	firstAtOnce = 4
 	// slowest is how long a page may take, as a factor of how long a relay may be silent.
 	slowest = 20
 )
@@ -36,19 +41,33 @@ type Options struct {
 	Asker     Asker
 	Allowance *allowance.Allowance
 	Ledger    *ledger.Ledger
-	PageLimit int                        // of a REQ
-	AtOnce    int                        // requests open at once
+	PageLimit int                        // of a filter
+	AtOnce    int                        // most requests open at once
+	Live      func() int                 // counts the live subscriptions that are open
 	Silence   time.Duration              // a request on which the relay is silent for so long has failed
 	Hold      time.Time                  // nothing is asked before
 	Name      func(prefix string) string // makes a new name
-	Warn      func(cause, message string, args ...any)
+	Warn      Warn
+	Known     func(id string) bool // accepted already: need not be fetched by id
+	// Negentropy is what a relay is asked by NIP-77 with; nil: it is not.
+	Negentropy *Negentropy
+}
+
+// Negentropy is what asking by NIP-77 needs.
+type Negentropy struct {
+	Relay   negentropy.Relay
+	Service negentropy.Service
+	Room    *negentropy.Room
+	Seq     func() uint64 // of the log: what is known to be accepted
 }
 
 // Backfill is the historic sync of one connection. It belongs to one goroutine.
 type Backfill struct {
 	o         Options
-	open      map[string]*Request // at most atOnce
-	atOnce    int                 // as many as the relay allows, as far as is known
+	open      map[string]*Request
+	atOnce    int  // most of them, as far as is known
+	full      bool // the relay has refused more
+	single    bool // the relay takes no REQ of several filters
 	turns     int
 	batches   []*batch
 	queue     []*task   // not asked yet
@@ -56,23 +75,77 @@ type Backfill struct {
 	fewer     time.Time // when the relay said last that we have too many subscriptions
 	confirmed items.Set
 	wanted    items.Set
+	neg       *negentropy.Set // nil: the relay is not asked by NIP-77
+	finds     []*find         // that wait for their turn
+	wantedIDs int             // events that are to be fetched by id
+	shows     pages.Shows     // how much the relay has shown at once of one of several filters
 }
 
 // New returns a backfill of which confirmed has come on connections before.
 func New(o Options, confirmed items.Set) *Backfill {
-	return &Backfill{o: o, open: map[string]*Request{}, atOnce: o.AtOnce, hold: o.Hold, confirmed: confirmed}
+	b := &Backfill{o: o, open: map[string]*Request{}, atOnce: min(o.AtOnce, firstAtOnce), hold: o.Hold, confirmed: confirmed}
+	if n := o.Negentropy; n != nil {
+		b.neg = negentropy.New(negentropy.Options{
+			Relay: n.Relay, Service: n.Service, Room: n.Room, Seq: n.Seq, Allowance: o.Allowance, Name: o.Name, Warn: o.Warn,
+			Full: func() bool { return b.wantedIDs >= fullAt },
+		})
+	}
+	return b
 }
 
 // Add begins with some work, as soon as there is room.
 func (b *Backfill) Add(w Work) {
-	next := &batch{items: w.Items, cause: w.Cause, running: len(w.Filters)}
+	next := &batch{items: w.Items, cause: w.Cause}
 	b.batches = append(b.batches, next)
-	for _, f := range w.Filters {
-		f.Since = w.Since
-		t := &task{batch: next, walk: pages.New(f, b.o.PageLimit)}
-		next.tasks = append(next.tasks, t)
-		b.queue = append(b.queue, t)
+	groups := layers.Groups(w.Filters)
+	if b.reconciles(w) {
+		b.find(next, negentropy.Units(groups, b.o.Allowance.Bytes()))
+		return
 	}
+	for _, filters := range groups {
+		filters = slices.Clone(filters)
+		for i := range filters {
+			filters[i].Since = w.Since
+		}
+		b.walks(next, filters)
+	}
+}
+
+// begin adds a way to a batch; it is asked for as soon as there is room.
+func (b *Backfill) begin(batch *batch, way Way) {
+	t := &task{batch: batch, way: way}
+	batch.tasks = append(batch.tasks, t)
+	batch.running++
+	b.queue = append(b.queue, t)
+}
+
+// together cuts the filters of a group into those that go in one REQ: all of them, or each alone
+// where the relay does not take them together.
+func (b *Backfill) together(filters []nostr.Filter) [][]nostr.Filter {
+	size := 0
+	for _, f := range filters {
+		size += layers.Bytes(f)
+	}
+	if !b.single && b.o.Allowance.Together(size) {
+		return [][]nostr.Filter{filters}
+	}
+	return slices.Collect(slices.Chunk(filters, 1))
+}
+
+// walks has filters asked for by REQ.
+func (b *Backfill) walks(batch *batch, filters []nostr.Filter) {
+	for _, some := range b.together(filters) {
+		b.begin(batch, b.walk(some))
+	}
+}
+
+// walk pages back through the past of filters that go in one REQ.
+func (b *Backfill) walk(filters []nostr.Filter) Way {
+	var shows *pages.Shows
+	if len(filters) > 1 {
+		shows = &b.shows
+	}
+	return walk{pages.New(filters, b.o.Allowance.Page(b.o.PageLimit), shows)}
 }
 
 // Restart forgets all work and what has come of it.
@@ -82,9 +155,15 @@ func (b *Backfill) Restart(ctx context.Context) error {
 			return err
 		}
 	}
-	b.batches, b.queue = nil, nil
+	for _, batch := range b.batches {
+		b.forget(batch)
+	}
+	b.batches, b.queue, b.finds, b.wantedIDs = nil, nil, nil, 0
 	b.confirmed = items.Set{}
-	return nil
+	if b.neg == nil {
+		return nil
+	}
+	return b.neg.Restart(ctx)
 }
 
 // Want says what is wanted now. Of the rest nothing is confirmed, and what of it has failed is not
@@ -93,8 +172,26 @@ func (b *Backfill) Want(wanted items.Set) {
 	b.wanted = wanted
 	b.confirmed = items.Only(b.confirmed, wanted)
 	b.batches = slices.DeleteFunc(b.batches, func(batch *batch) bool {
-		return batch.found() && !batch.retryAt.IsZero() && items.Only(batch.items, wanted).Empty()
+		gone := batch.found() && !batch.retryAt.IsZero() && items.Only(batch.items, wanted).Empty()
+		if gone {
+			b.forget(batch)
+		}
+		return gone
 	})
+}
+
+// forget lets go of what a batch is to fetch.
+func (b *Backfill) forget(batch *batch) {
+	b.wantedIDs -= len(batch.ids)
+	batch.ids = nil
+	for _, f := range batch.finds {
+		f.gone = true
+	}
+	for _, t := range batch.tasks {
+		if f, ok := t.way.(*fetch); ok {
+			f.drop()
+		}
+	}
 }
 
 // Confirmed is what was asked for and came.
@@ -181,6 +278,11 @@ func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 		}
 		b.retry(r, fmt.Sprintf("no end of the answer after %v", now.Sub(r.asked)))
 	}
+	if b.neg != nil {
+		if err := b.neg.Due(ctx, now); err != nil {
+			return err
+		}
+	}
 	b.batches = slices.DeleteFunc(b.batches, func(batch *batch) bool { return b.settle(batch, now) })
 	for _, batch := range b.batches {
 		if !batch.retryAt.IsZero() && !now.Before(batch.retryAt) {
@@ -193,6 +295,9 @@ func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 // Next is when something becomes due by itself after now; zero: nothing does.
 func (b *Backfill) Next(now time.Time) time.Time {
 	next := moment.NextAfter(now, b.hold)
+	if b.neg != nil {
+		next = moment.Earlier(next, b.neg.Next(now))
+	}
 	for _, r := range b.open {
 		next = moment.Earlier(next, moment.NextAfter(now, b.patience(r)))
 	}
@@ -207,13 +312,16 @@ func (b *Backfill) Unread(d time.Duration) {
 	for _, r := range b.open {
 		r.asked, r.heard = r.asked.Add(d), r.heard.Add(d)
 	}
+	if b.neg != nil {
+		b.neg.Unread(d)
+	}
 }
 
 // settle ends a batch whose tasks have ended and whose events have their verdicts, and reports
 // whether it has come to its end. If a task has failed, or a verdict was lost, it is to be tried
 // again.
 func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
-	if batch.running > 0 || !batch.retryAt.IsZero() {
+	if batch.running > 0 || len(batch.ids) > 0 || !batch.retryAt.IsZero() {
 		return false
 	}
 	settled, lost := b.o.Ledger.Settled(&batch.Account)
@@ -224,10 +332,11 @@ func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
 		b.o.Warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
 		for _, t := range batch.tasks {
 			t.failed = true
-			t.walk.Restart() // nobody knows which of them brought what was lost
+			t.way.Restart() // nobody knows which of them brought what was lost
 		}
+		batch.lost = true
 	}
-	if slices.ContainsFunc(batch.tasks, func(t *task) bool { return t.failed }) {
+	if lost || slices.ContainsFunc(batch.tasks, func(t *task) bool { return t.failed }) {
 		batch.tryAgainAfter(now)
 		return false
 	}
@@ -235,16 +344,38 @@ func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
 	return true
 }
 
-// tryAgain begins once more with the tasks of a batch that failed, each from the page where it
-// stood.
+// tryAgain begins once more with the tasks of a batch that failed, each from where it stood. Where
+// events were lost, what is missing is found out anew. Of filters of which the relay did not deliver
+// what it had named, REQ brings what it does deliver.
 func (b *Backfill) tryAgain(batch *batch) {
 	batch.retryAt = time.Time{}
-	for _, t := range batch.tasks {
+	tasks := batch.tasks
+	if batch.lost && len(batch.finds) > 0 {
+		batch.lost, batch.tasks, batch.named = false, nil, named{}
+		for _, f := range batch.finds {
+			b.findLater(f)
+		}
+		return
+	}
+	batch.lost, batch.tasks = false, nil
+	for _, t := range tasks {
+		if f, ok := t.way.(*fetch); ok && len(f.ids) == 0 {
+			continue
+		}
+		batch.tasks = append(batch.tasks, t)
 		if t.failed {
 			t.failed, t.tries = false, 0
-			t.walk.Again()
+			t.way.Again()
 			b.queue = append(b.queue, t)
 			batch.running++
+		}
+	}
+	for _, f := range batch.finds {
+		if f.unkept {
+			f.unkept = false
+			for _, group := range f.unit.Groups {
+				b.walks(batch, group)
+			}
 		}
 	}
 }

@@ -44,7 +44,11 @@ type batch struct {
 	items    items.Set
 	cause    Cause
 	tasks    []*task
-	running  int       // tasks that have not ended
+	running  int // tasks and finds that have not ended
+	finds    []*find
+	ids      []wantedID // that are to be fetched
+	named    named
+	lost     bool      // since the batch was tried last
 	failures int       // how often it has failed
 	retryAt  time.Time // when it is tried again; zero: it is under way
 }
@@ -70,10 +74,53 @@ const (
 	retryMost  = 30 * time.Minute
 )
 
-// task is one way into the past: that of one filter.
+// Way is a way to a part of the past: it says what to ask for in one REQ after the other, and hears
+// of what comes. It belongs to one goroutine.
+type Way interface {
+	// Filters are what to ask for next, in one REQ.
+	Filters() []nostr.Filter
+	// Matches reports whether an event is an answer to what was asked.
+	Matches(ev *nostr.Event) bool
+	// Saw notes an event of the answer that matches. It is fresh if it was asked for and has not
+	// come this way before; the answer is enough if it is to be ended.
+	Saw(ev *nostr.Event) (fresh, enough bool)
+	// Ended notes the end of the answer, and reports whether there is more to ask for. With an error
+	// the way has failed; it is tried again with the rest of its batch.
+	Ended() (more bool, err error)
+	// Again forgets the answer that has begun, because it is asked for once more.
+	Again()
+	// Restart goes back to the beginning.
+	Restart()
+	// Done is told when the way has come to its end, and warns of what the relay did not show.
+	Done(warn Warn)
+}
+
+// Warn tells the operator of what a relay does, once for each cause.
+type Warn func(cause, message string, args ...any)
+
+// walk is the way of paging back through the past of a group of filters.
+type walk struct{ *pages.Walk }
+
+// Ended notes the end of a page.
+func (w walk) Ended() (more bool, err error) { return w.Walk.Ended(), nil }
+
+// Done warns of gaps and lets go of pages, because a batch may have many walks that have ended.
+func (w walk) Done(warn Warn) {
+	for _, gap := range w.Gaps() {
+		from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
+		if gap.From == gap.To {
+			warn("crowded second", "the relay has more events in one second than it shows", "second", from)
+		} else {
+			warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
+		}
+	}
+	w.Rest()
+}
+
+// task is one way into the past for a batch.
 type task struct {
 	batch  *batch
-	walk   *pages.Walk
-	tries  int  // of the current page
+	way    Way
+	tries  int  // of the current answer
 	failed bool // since the batch was tried last
 }

@@ -23,7 +23,7 @@ type Request struct {
 }
 
 // Matches reports whether an event is an answer to what was asked.
-func (r *Request) Matches(ev *nostr.Event) bool { return r.task.walk.Matches(ev) }
+func (r *Request) Matches(ev *nostr.Event) bool { return r.task.way.Matches(ev) }
 
 // Cause is why it was asked.
 func (r *Request) Cause() Cause { return r.task.batch.cause }
@@ -39,18 +39,39 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 	if now.Before(b.hold) {
 		return nil
 	}
-	for len(b.open) < b.atOnce && len(b.queue) > 0 {
-		t := b.queue[0]
-		b.queue = slices.Delete(b.queue, 0, 1) // which lets go of the task
+	if err := b.reconcile(ctx, now); err != nil {
+		return err
+	}
+	for len(b.open) < b.room() {
+		t := b.next()
+		if t == nil {
+			break
+		}
 		t.tries++
 		b.turns++
 		r := &Request{id: b.o.Name("h"), task: t, turn: b.turns, asked: now, heard: now}
 		b.open[r.id] = r
-		if err := b.o.Asker.Req(ctx, r.id, []nostr.Filter{t.walk.Filter()}); err != nil {
+		if err := b.o.Asker.Req(ctx, r.id, t.way.Filters()); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// next takes what is to be asked for next; nil: nothing is. What was named is fetched before more is
+// found.
+func (b *Backfill) next() *task {
+	if len(b.queue) == 0 || !isFetch(b.queue[0]) {
+		if t := b.fetching(); t != nil {
+			return t
+		}
+	}
+	if len(b.queue) == 0 {
+		return nil
+	}
+	t := b.queue[0]
+	b.queue = slices.Delete(b.queue, 0, 1) // which lets go of the task
+	return t
 }
 
 // patience is when a request is given up: the relay is silent, or drips.
@@ -67,14 +88,14 @@ func (b *Backfill) stop(ctx context.Context, r *Request) error {
 // Saw notes an event that a request has brought, and reports whether it is fresh: of the time that
 // was asked for, and not the end of the page before once more.
 func (b *Backfill) Saw(ctx context.Context, r *Request, ev *nostr.Event) (fresh bool, err error) {
-	fresh, enough := r.task.walk.Saw(ev)
+	fresh, enough := r.task.way.Saw(ev)
 	if enough {
 		return fresh, b.Ended(ctx, r)
 	}
 	return fresh, nil
 }
 
-// Ended notes the end of a page, mostly by EOSE: the next page is to be asked for, or the task has
+// Ended notes the end of an answer, mostly by EOSE: the next one is to be asked for, or the task has
 // ended.
 func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	if err := b.stop(ctx, r); err != nil {
@@ -82,50 +103,128 @@ func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	}
 	t := r.task
 	t.tries = 0
-	if t.walk.Ended() {
+	b.answered()
+	more, err := t.way.Ended()
+	switch {
+	case err != nil:
+		b.fail(t, err.Error())
+	case more:
 		b.queue = slices.Insert(b.queue, 0, t)
-		return nil
+		b.slice(t)
+	default:
+		t.way.Done(b.o.Warn)
+		t.batch.running--
 	}
-	for _, gap := range t.walk.Gaps() {
-		from, to := gap.From.Time().UTC(), gap.To.Time().UTC()
-		if gap.From == gap.To {
-			b.o.Warn("crowded second", "the relay has more events in one second than it shows", "second", from)
-		} else {
-			b.o.Warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
-		}
-	}
-	t.walk.Restart() // which lets go of its pages; a batch may have many walks that have ended
-	t.batch.running--
 	return nil
 }
 
-// Closed notes that the relay has closed a request: the page is lost unless it was only too early,
-// or one request too many.
-func (b *Backfill) Closed(r *Request, reason string, now time.Time) {
-	delete(b.open, r.id)
-	if allowance.WantsFewer(reason) {
-		b.refused(r, reason, now)
+// slice cuts what is left of a walk into slices of time, where the relay takes more requests than
+// there are ways to ask for.
+func (b *Backfill) slice(t *task) {
+	w, ok := t.way.(walk)
+	spare := b.room() - len(b.open) - len(b.queue)
+	if !ok || spare <= 0 {
 		return
 	}
-	b.retry(r, "closed by the relay: "+reason)
+	for _, older := range w.Slice(spare) {
+		b.begin(t.batch, walk{older})
+	}
+}
+
+// room is how many requests may be open at once.
+func (b *Backfill) room() int { return b.o.Allowance.Past(b.o.Live(), b.atOnce) }
+
+// answered notes that the relay has answered a request, so that it may well take one more at once.
+func (b *Backfill) answered() {
+	standing := 1 // that one
+	for _, r := range b.open {
+		if r.answered {
+			standing++
+		}
+	}
+	b.o.Allowance.Stood(b.o.Live() + standing)
+	if !b.full {
+		b.atOnce = min(b.atOnce+1, b.o.AtOnce)
+	}
+}
+
+// Closed notes that the relay has closed a request: the page is lost unless it was only too early,
+// too large, or one request too many.
+func (b *Backfill) Closed(r *Request, reason string, now time.Time) {
+	delete(b.open, r.id)
+	switch {
+	case allowance.WantsFewer(reason):
+		b.refused(r, reason, now)
+	case !allowance.WantsQuiet(reason) && allowance.WantsSmaller(reason) && b.apart(r.task, reason):
+	default:
+		b.retry(r, "closed by the relay: "+reason)
+	}
+}
+
+// latest is the request that was asked last of those that the relay has not begun to answer; nil:
+// there is none.
+func (b *Backfill) latest(counts func(*Request) bool) (last *Request) {
+	for _, r := range b.open {
+		if !r.answered && (last == nil || r.turn > last.turn) && counts(r) {
+			last = r
+		}
+	}
+	return last
+}
+
+// TooLarge notes a NOTICE that a request asks for too much. It does not say which one; most likely
+// it was the last one of several filters.
+func (b *Backfill) TooLarge(ctx context.Context, reason string) error {
+	last := b.latest(func(r *Request) bool { return len(r.task.way.Filters()) > 1 })
+	if last == nil {
+		return nil
+	}
+	if err := b.stop(ctx, last); err != nil {
+		return err
+	}
+	b.apart(last.task, reason)
+	return nil
+}
+
+// apart asks for one filter at a time where the relay does not take several in one REQ, and from now
+// on. It reports whether there were several.
+func (b *Backfill) apart(t *task, reason string) bool {
+	w, ok := t.way.(walk)
+	if !ok {
+		return false
+	}
+	parts := w.Apart()
+	if len(parts) < 2 {
+		return false
+	}
+	b.o.Warn("apart", "the relay does not take several filters in one REQ; they are asked one at a time", "reason", reason)
+	b.single = true
+	t.batch.running += len(parts) - 1
+	t.tries = 0
+	for i, part := range slices.Backward(parts) {
+		one := t
+		if i > 0 {
+			one = &task{batch: t.batch}
+			t.batch.tasks = append(t.batch.tasks, one)
+		}
+		one.way = walk{part}
+		b.queue = slices.Insert(b.queue, 0, one)
+	}
+	return true
 }
 
 // TooMany notes a NOTICE that we have too many subscriptions open. It does not say which one was
 // not taken. elsewhere is true if it may not have been one of these; else it was the one that was
 // asked last, if the relay has not begun to answer it. Either way fewer are asked at once from now
-// on, so that this comes to an end.
+// on, so that this comes to an end. Where it may have been that one it is asked again, because the
+// relay may never answer it.
 func (b *Backfill) TooMany(ctx context.Context, reason string, elsewhere bool, now time.Time) error {
-	b.fewer = now
-	var last *Request
-	for _, r := range b.open {
-		if !r.answered && (last == nil || r.turn > last.turn) {
-			last = r
-		}
+	b.fewer, b.full = now, true
+	last := b.latest(func(*Request) bool { return true })
+	if n := len(b.open); n > 0 && (elsewhere || last == nil) {
+		b.atOnce = max(1, min(b.atOnce, n-1))
 	}
-	if elsewhere || last == nil {
-		if n := len(b.open); n > 0 {
-			b.atOnce = min(b.atOnce, max(1, n-1))
-		}
+	if last == nil || elsewhere && len(b.open) == 1 {
 		return nil
 	}
 	if err := b.stop(ctx, last); err != nil {
@@ -138,10 +237,11 @@ func (b *Backfill) TooMany(ctx context.Context, reason string, elsewhere bool, n
 // refused notes that a request was one too many: from now on there are no more at once than the
 // relay has open now. If it has none open, the request waits, but not for ever.
 func (b *Backfill) refused(r *Request, reason string, now time.Time) {
-	b.fewer = now
+	b.fewer, b.full = now, true
 	t := r.task
 	if n := len(b.open); n > 0 {
 		b.atOnce = min(b.atOnce, n)
+		b.o.Allowance.Refused(b.o.Live() + n)
 		t.tries-- // it will be one when there is room
 		b.again(t)
 		return
@@ -157,7 +257,7 @@ func (b *Backfill) refused(r *Request, reason string, now time.Time) {
 
 // again asks for a page once more, before all others.
 func (b *Backfill) again(t *task) {
-	t.walk.Again()
+	t.way.Again()
 	b.queue = slices.Insert(b.queue, 0, t)
 }
 

@@ -54,6 +54,38 @@ func tagged(values []string, names ...string) []nostr.Filter {
 	return filters
 }
 
+// Groups puts filters together that ask for the same hundred references or ids in different tags.
+// Those go in one REQ. They must follow each other, as they do here; all others stay alone.
+func Groups(filters []nostr.Filter) (groups [][]nostr.Filter) {
+	begin := 0
+	for i := 1; i <= len(filters); i++ {
+		if i == len(filters) || !joins(filters[i], filters[begin:i]) {
+			groups = append(groups, filters[begin:i:i])
+			begin = i
+		}
+	}
+	return groups
+}
+
+// joins reports whether a filter is by one tag alone, as those of a group are, with the same values
+// in a tag that none of them has.
+func joins(f nostr.Filter, group []nostr.Filter) bool {
+	name, values, ok := onlyTag(f)
+	return ok && !slices.ContainsFunc(group, func(g nostr.Filter) bool {
+		other, others, ok := onlyTag(g)
+		return !ok || name == other || !slices.Equal(values, others)
+	})
+}
+
+func onlyTag(f nostr.Filter) (name string, values []string, ok bool) {
+	if len(f.Tags) != 1 || len(f.Kinds)+len(f.Authors)+len(f.IDs) > 0 {
+		return "", nil, false
+	}
+	for name, values = range f.Tags {
+	}
+	return name, values, true
+}
+
 // states gives filters for each hundred state-only repositories: their identifiers, by anyone who
 // maintains one of them, a hundred of these in each. What this lets in too much is ingest's to
 // refuse.

@@ -16,10 +16,6 @@ import (
 )
 
 const (
-	// filtersPerReq is how many live filters one subscription carries, and bytesPerReq about how
-	// long a REQ may become: many relays take no more.
-	filtersPerReq = 10
-	bytesPerReq   = 64 << 10
 	// maxReopen is how often a live subscription that the relay closed is opened again on one
 	// connection.
 	maxReopen = 5
@@ -54,14 +50,14 @@ type Set struct {
 	subs   map[string]*Subscription
 	count  [retired + 1]int // of them by state: this is looked at with every message that comes
 	newest *Subscription    // of layers 2 and 3, which may have room
-	perReq int              // how many filters a subscription may have
+	perReq int              // how many filters a subscription may have, after the relay did not take more; 0: it did
 	turns  int              // subscriptions asked for, again counted again
 	gaveUp time.Time        // since when something is not live that is not asked for again; zero: nothing
 }
 
 // New returns a set without subscriptions.
 func New(o Options) *Set {
-	return &Set{o: o, subs: map[string]*Subscription{}, perReq: filtersPerReq}
+	return &Set{o: o, subs: map[string]*Subscription{}}
 }
 
 // Find returns the subscription of that name if its events count; nil: there is none.
@@ -79,12 +75,16 @@ func (s *Set) Open(ctx context.Context, filters []nostr.Filter, first bool) erro
 	}
 	for len(filters) > 0 {
 		n := max(1, s.fits(nil, filters))
-		sub := s.add(filters[:n:n], first)
+		sub, now := s.add(filters[:n:n], first), time.Now()
 		filters = filters[n:]
 		if !first {
 			s.newest = sub
 		}
-		if err := s.ask(ctx, sub, time.Now()); err != nil {
+		if !s.room(first) {
+			s.wait(sub, now)
+			continue
+		}
+		if err := s.ask(ctx, sub, now); err != nil {
 			return err
 		}
 	}
@@ -110,20 +110,6 @@ func (s *Set) forget(sub *Subscription) {
 	if s.newest == sub {
 		s.newest = nil
 	}
-}
-
-// fits is how many more filters a subscription takes.
-func (s *Set) fits(have, more []nostr.Filter) int {
-	size := 0
-	for _, f := range have {
-		size += layers.Bytes(f)
-	}
-	for n, f := range more {
-		if size += layers.Bytes(f); size > bytesPerReq || len(have)+n >= s.perReq {
-			return n
-		}
-	}
-	return len(more)
 }
 
 func (s *Set) ask(ctx context.Context, sub *Subscription, now time.Time) error {
@@ -188,6 +174,21 @@ func (s *Set) shut(sub *Subscription, reason string, early bool, now time.Time) 
 	}
 	s.move(sub, closed)
 	sub.reopenAt = now.Add(s.o.Allowance.Cooldown())
+}
+
+// TooLarge notes a NOTICE that a subscription asks for too much, and reports whether it was for the
+// one of these that was asked for last and is not open yet.
+func (s *Set) TooLarge(reason string, now time.Time) bool {
+	var last *Subscription
+	for _, sub := range s.subs {
+		if sub.state == opening && len(sub.filters) > 1 && (last == nil || sub.turn > last.turn) {
+			last = sub
+		}
+	}
+	if last != nil {
+		s.split(last, reason, now)
+	}
+	return last != nil
 }
 
 // split asks in smaller pieces for what is too much in one subscription for the relay, which gets
@@ -275,6 +276,10 @@ func (s *Set) Due(ctx context.Context, now time.Time) error {
 	}
 	for _, sub := range s.subs {
 		if sub.state == closed && !now.Before(sub.reopenAt) {
+			if !s.room(sub.first) {
+				s.look(sub, now)
+				continue
+			}
 			if err := s.ask(ctx, sub, now); err != nil {
 				return err
 			}
@@ -348,6 +353,9 @@ func (s *Set) Unread(d time.Duration) {
 		}
 	}
 }
+
+// Standing returns how many subscriptions the relay has answered and not closed.
+func (s *Set) Standing() int { return s.count[open] + s.count[retiring] }
 
 // Count returns how many subscriptions are open at the relay, as far as is known.
 func (s *Set) Count() int {

@@ -31,6 +31,7 @@ type Subscription struct {
 	// come. It may be asked for again by now.
 	missing  time.Time
 	reopenAt time.Time // of a closed one
+	looked   time.Time // when the past was asked for last, of one for which there is no room
 }
 
 // current reports whether it is one of those that are to be open.

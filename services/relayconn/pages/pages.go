@@ -1,9 +1,16 @@
-// Package pages walks back through the past of one filter, page by page: what to ask next, when
-// everything has come, and what a relay did not show (spec/sync.md, Historic sync). It is a value
-// that hears of events and ends of pages; asking is its caller's.
+// Package pages walks back through the past of a group of filters that go in one REQ, page by page:
+// what to ask next, when everything has come, and what a relay did not show (spec/sync.md, Historic
+// sync). It is a value that hears of events and ends of pages; asking is its caller's.
+//
+// A relay answers each filter of a REQ with its newest events, so a page may reach further back for
+// one filter than for another, and an event that several filters match does not say for which of
+// them it came. So each filter has an until of its own, and it is moved only as far as the page is
+// known to be whole for that filter; see Ended.
 package pages
 
 import (
+	"slices"
+
 	"github.com/nbd-wtf/go-nostr"
 )
 
@@ -13,6 +20,8 @@ const (
 	slack = 20
 	// maxPages ends a walk through a past that is being invented.
 	maxPages = 20_000
+	// MaxFilters is how many filters a walk may have.
+	MaxFilters = 64
 )
 
 // Gap is a time of which a relay may have more events than it has shown, both ends included. One
@@ -20,37 +29,99 @@ const (
 // any other does not heed since, until or limit.
 type Gap struct{ From, To nostr.Timestamp }
 
-// Walk is the way through one filter's past.
-type Walk struct {
-	filter nostr.Filter
-	limit  int
-	pages  int
-	most   int // the most events that any page brought
-	turned int // pages that brought something new
+// Shows is what a relay's pages prove: how many events of each filter of a REQ it shows at once, at
+// least. Walks on one connection share it. The zero value is a relay of which nothing is known.
+type Shows struct{ atLeast int }
 
-	until    nostr.Timestamp     // the second at which the page begins; 0: now
-	boundary map[string]struct{} // ids that came already at that second
-	total    int                 // events of this page that lie in the time asked for
-	outside  int                 // and those that do not
-	fresh    int                 // new ones of this page
-	oldest   nostr.Timestamp     // of this page
-	atOldest map[string]struct{} // ids of this page at its oldest second
-	suspect  nostr.Timestamp     // a second that may be crowded: if there is anything older, it is
-	gaps     []Gap
+// Walk is the way through the past of a group of filters.
+type Walk struct {
+	sides []side
+	limit int
+	shows *Shows
+	kin   *kin
+	pages int
+	most  int // the most events that any page brought
+	dense density
+
+	known map[key]mark // came on pages before, and may come again
+	here  map[key]struct{}
+	page  []seen // the events of this page that lie in the times asked for, each once
+	said  int    // events of this page, however often they came and of whatever time
+	fresh int    // those that had not come before
+	out   int    // and those that lie outside
+	gaps  []Gap
 }
 
-// New begins a walk with pages of at most limit events.
-func New(filter nostr.Filter, limit int) *Walk { return &Walk{filter: filter, limit: limit} }
+// kin is what the slices of one past have together.
+type kin struct{ pages, slices int }
 
-// Filter is what to ask for next.
-func (w *Walk) Filter() nostr.Filter {
-	f := w.filter
-	f.Limit = w.limit
-	if w.until != 0 {
-		until := w.until
-		f.Until = &until
+// side is one filter, and how far back everything of it has come.
+type side struct {
+	filter  nostr.Filter
+	begin   nostr.Timestamp // the second at which its first page begins; 0: now
+	until   nostr.Timestamp // the second at which its next page begins; 0: now
+	turned  int             // pages that brought something new of it
+	suspect nostr.Timestamp // a second that may be crowded: if there is anything older, it is
+}
+
+// key is half of an event's id, which is enough to tell events apart.
+type key [16]byte
+
+// mark says of an event when it was made and for which sides it may come, as bits.
+type mark struct {
+	at    nostr.Timestamp
+	sides uint64
+}
+
+type seen struct {
+	mark
+	key   key
+	fresh bool
+}
+
+// New begins a walk for at most MaxFilters filters, with pages of at most limit events of each.
+// Pages teach shows, which may be nil.
+func New(filters []nostr.Filter, limit int, shows *Shows) *Walk {
+	if shows == nil {
+		shows = &Shows{}
 	}
-	return f
+	w := &Walk{limit: limit, shows: shows, kin: &kin{}, sides: make([]side, min(len(filters), MaxFilters))}
+	for i := range w.sides {
+		w.sides[i].filter = filters[i]
+		if until := filters[i].Until; until != nil {
+			w.sides[i].begin, w.sides[i].until = *until, *until
+		}
+	}
+	return w
+}
+
+// Filters are what to ask for next, in one REQ.
+func (w *Walk) Filters() []nostr.Filter {
+	filters := make([]nostr.Filter, 0, len(w.sides))
+	for i := range w.sides {
+		s := &w.sides[i]
+		if s.over() {
+			continue
+		}
+		f := s.filter
+		f.Limit, f.Until = w.limit, nil
+		if s.until != 0 {
+			until := s.until
+			f.Until = &until
+		}
+		filters = append(filters, f)
+	}
+	return filters
+}
+
+// over reports whether nothing of the time that is asked for is left.
+func (s *side) over() bool {
+	return s.until < 0 || s.until != 0 && s.filter.Since != nil && s.until < *s.filter.Since
+}
+
+// spans reports whether a moment is of the time that the next page is asked for.
+func (s *side) spans(at nostr.Timestamp) bool {
+	return (s.until == 0 || at <= s.until) && (s.filter.Since == nil || at >= *s.filter.Since)
 }
 
 // Gaps are the times of which the relay may not have shown everything.
@@ -59,98 +130,102 @@ func (w *Walk) Gaps() []Gap { return w.gaps }
 // Matches reports whether an event is what the walk is about, of whatever time: relays may ignore
 // since and until.
 func (w *Walk) Matches(ev *nostr.Event) bool {
-	f := w.filter
+	return slices.ContainsFunc(w.sides, func(s side) bool { return s.matches(ev) })
+}
+
+func (s *side) matches(ev *nostr.Event) bool {
+	f := s.filter
 	f.Since, f.Until = nil, nil
 	return f.Matches(ev)
 }
 
-// Saw notes an event of the current page that matches. It is fresh if it is not the end of the page
-// before once more, and of the time that was asked for. The page is enough when it has gone so far
-// beyond its limit that it is to be ended.
+// Saw notes an event of the current page that matches. It is fresh if it is of the time that was
+// asked for and came neither on the pages before nor on this one. The page is enough when it has
+// gone so far beyond its limit that it is to be ended.
 func (w *Walk) Saw(ev *nostr.Event) (fresh, enough bool) {
-	enough = w.total+w.outside+1 >= slack*w.limit
-	if w.until != 0 && ev.CreatedAt > w.until || w.filter.Since != nil && ev.CreatedAt < *w.filter.Since {
-		w.outside++
+	w.said++
+	enough = w.endless()
+	m := mark{at: ev.CreatedAt}
+	for i := range w.sides {
+		if s := &w.sides[i]; s.spans(ev.CreatedAt) && s.matches(ev) {
+			m.sides |= 1 << i
+		}
+	}
+	if m.sides == 0 {
+		w.out++
 		return false, enough
 	}
-	w.total++
-	_, again := w.boundary[ev.ID]
+	k := keyOf(ev.ID)
+	if _, again := w.here[k]; again {
+		return false, enough
+	}
+	if w.here == nil {
+		w.here = map[key]struct{}{}
+	}
+	w.here[k] = struct{}{}
+	_, again := w.known[k]
+	w.page = append(w.page, seen{mark: m, key: k, fresh: !again})
 	if !again {
 		w.fresh++
-	}
-	if len(w.atOldest) == 0 || ev.CreatedAt < w.oldest {
-		w.oldest, w.atOldest = ev.CreatedAt, map[string]struct{}{}
-	}
-	if ev.CreatedAt == w.oldest {
-		w.atOldest[ev.ID] = struct{}{}
 	}
 	return !again, enough
 }
 
-// Ended notes the end of the current page, and reports whether there is another to ask for.
-func (w *Walk) Ended() (more bool) {
-	w.pages++
-	w.most = max(w.most, w.total)
-	switch {
-	case w.total+w.outside >= slack*w.limit || w.pages >= maxPages || w.outside > 0 && w.fresh == 0:
-		w.giveUp()
-		return false
-	case w.fresh > 0:
-		w.turn()
-	case w.total < min(w.most, w.limit) || w.total == 0:
-		return false
-	default:
-		w.stepBelow()
+func (w *Walk) endless() bool { return w.said >= slack*w.limit*len(w.sides) }
+
+// keyOf takes the end of an id. One that is no id is found out when it is verified.
+func keyOf(id string) (k key) {
+	for i := range k {
+		if j := len(id) - 2*len(k) + 2*i; j >= 0 {
+			k[i] = nibble(id[j])<<4 | nibble(id[j+1])
+		}
 	}
-	w.Again()
-	return w.until > 0 && (w.filter.Since == nil || w.until >= *w.filter.Since)
+	return k
 }
 
-// giveUp notes that the relay does not do as it is asked, so that nothing older can be had from it.
-func (w *Walk) giveUp() {
-	gap := Gap{To: w.until}
-	if w.filter.Since != nil {
-		gap.From = *w.filter.Since
+func nibble(c byte) byte {
+	if c >= 'a' {
+		return c - 'a' + 10
 	}
-	if gap.To == 0 {
-		gap.To = nostr.Now()
-	}
-	w.gaps = append(w.gaps, gap)
-}
-
-// turn begins the next page with the second that this one ended with.
-func (w *Walk) turn() {
-	if w.suspect != 0 {
-		w.gaps, w.suspect = append(w.gaps, Gap{w.suspect, w.suspect}), 0
-	}
-	w.turned++
-	if w.oldest != w.until {
-		w.boundary = nil
-	}
-	w.until = w.oldest
-	if w.boundary == nil {
-		w.boundary = w.atOldest
-		return
-	}
-	for id := range w.atOldest {
-		w.boundary[id] = struct{}{}
-	}
-}
-
-// stepBelow leaves a second that has filled a page of which all is known: it holds as many events
-// as the relay shows at once, or more. Below it there may be others. How many the relay shows is
-// our limit, or what its fullest page had if there was more to show after it.
-func (w *Walk) stepBelow() {
-	if w.total >= w.limit || w.turned > 1 {
-		w.gaps = append(w.gaps, Gap{w.until, w.until})
-	} else {
-		w.suspect = w.until
-	}
-	w.until, w.boundary = w.oldest-1, nil
+	return c & 15
 }
 
 // Again forgets the current page, which is to be asked for once more.
-func (w *Walk) Again() { w.total, w.outside, w.fresh, w.atOldest = 0, 0, 0, nil }
+func (w *Walk) Again() { w.page, w.here, w.said, w.fresh, w.out = nil, nil, 0, 0, 0 }
 
 // Restart goes back to where the walk began.
-func (w *Walk) Restart() { *w = *New(w.filter, w.limit) }
+func (w *Walk) Restart() {
+	w.kin.pages -= w.pages
+	w.pages = 0
+	w.Rest()
+}
+
+// Rest lets go of what came. Nothing is asked for after that but by a restart.
+func (w *Walk) Rest() {
+	sides := make([]side, len(w.sides))
+	for i, s := range w.sides {
+		sides[i] = side{filter: s.filter, begin: s.begin, until: s.begin}
+	}
+	*w = Walk{sides: sides, limit: w.limit, shows: w.shows, kin: w.kin, pages: w.pages}
+}
+
+// Apart makes a walk of each filter that goes on where this one stands, at the page that has begun.
+func (w *Walk) Apart() []*Walk {
+	walks := make([]*Walk, 0, len(w.sides))
+	for i, s := range w.sides {
+		if s.over() {
+			continue
+		}
+		one := &Walk{sides: []side{s}, limit: w.limit, shows: &Shows{}, kin: &kin{pages: w.pages}, pages: w.pages}
+		for k, m := range w.known {
+			if m.sides&(1<<i) != 0 {
+				if one.known == nil {
+					one.known = map[key]mark{}
+				}
+				one.known[k] = mark{at: m.at, sides: 1}
+			}
+		}
+		walks = append(walks, one)
+	}
+	return walks
+}

@@ -26,12 +26,12 @@ func relay(events []*nostr.Event, f nostr.Filter, most int) []*nostr.Event {
 func walk(t *testing.T, events []*nostr.Event, f nostr.Filter, limit, most int) (got map[string]bool, w *pages.Walk, asked int) {
 	t.Helper()
 	got = map[string]bool{}
-	w = pages.New(f, limit)
+	w = pages.New([]nostr.Filter{f}, limit, nil)
 	for more := true; more; {
 		if asked++; asked > 10_000 {
 			t.Fatal("it does not end")
 		}
-		for _, ev := range relay(events, w.Filter(), most) {
+		for _, ev := range relay(events, w.Filters()[0], most) {
 			got[ev.ID] = true
 			if _, enough := w.Saw(ev); enough {
 				t.Fatal("a page that keeps to its limit is taken to be endless")
@@ -168,13 +168,13 @@ func TestWhatIsIgnored(t *testing.T) {
 		"all of them":     {filter: nostr.Filter{Since: &since}, heeds: func(f *nostr.Filter) { f.Since, f.Until, f.Limit = nil, nil, 1000 }, most: 100, fresh: 50, from: since},
 		"limit, for ever": {heeds: func(f *nostr.Filter) { f.Limit = 1000 }, most: 1000, fresh: 60, perhaps: true},
 	} {
-		w := pages.New(tc.filter, 10)
+		w := pages.New([]nostr.Filter{tc.filter}, 10, nil)
 		got := map[string]bool{}
 		for asked, more := 0, true; more; asked++ {
 			if asked > 100 {
 				t.Fatalf("%s: it does not end", name)
 			}
-			f := w.Filter()
+			f := w.Filters()[0]
 			tc.heeds(&f)
 			for _, ev := range relay(events, f, tc.most) {
 				if !w.Matches(ev) {
@@ -198,7 +198,7 @@ func TestWhatIsIgnored(t *testing.T) {
 // TestEndlessPage: it is enough after a while, and the walk ends.
 func TestEndlessPage(t *testing.T) {
 	t.Parallel()
-	w := pages.New(nostr.Filter{}, 5)
+	w := pages.New([]nostr.Filter{{}}, 5, nil)
 	for i := range 1000 {
 		if _, enough := w.Saw(event(i, 7)); enough {
 			if i != 99 {
@@ -216,7 +216,7 @@ func TestEndlessPage(t *testing.T) {
 // TestEndlessPast that a relay invents ends too.
 func TestEndlessPast(t *testing.T) {
 	t.Parallel()
-	w := pages.New(nostr.Filter{}, 5)
+	w := pages.New([]nostr.Filter{{}}, 5, nil)
 	at := nostr.Timestamp(1_000_000_000)
 	for i := range 100_000 {
 		at -= 1000
@@ -233,13 +233,13 @@ func TestEndlessPast(t *testing.T) {
 
 func TestRestart(t *testing.T) {
 	t.Parallel()
-	w := pages.New(nostr.Filter{Kinds: []int{1}}, 1)
+	w := pages.New([]nostr.Filter{{Kinds: []int{1}}}, 1, nil)
 	w.Saw(event(1, 7))
-	if !w.Ended() || w.Filter().Until == nil {
+	if !w.Ended() || w.Filters()[0].Until == nil {
 		t.Fatal("it has not begun")
 	}
 	w.Restart()
-	if f := w.Filter(); f.Until != nil || len(f.Kinds) != 1 || f.Limit != 1 {
+	if f := w.Filters()[0]; f.Until != nil || len(f.Kinds) != 1 || f.Limit != 1 {
 		t.Errorf("it begins again with %v", f)
 	}
 	if fresh, _ := w.Saw(event(1, 7)); !fresh {

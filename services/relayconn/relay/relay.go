@@ -15,6 +15,7 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
@@ -47,8 +48,10 @@ type Env struct {
 	Guard   *netguard.Guard
 	Offerer session.Offerer
 	Known   func(id string) bool
-	Metrics *Metrics
-	Log     *slog.Logger
+	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
+	Negentropy *backfill.Negentropy
+	Metrics    *Metrics
+	Log        *slog.Logger
 }
 
 // life is what is known of one relay while the claim is held. It belongs to the goroutine of run, and while that talks to the one of tend.

@@ -8,7 +8,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/items"
+	"tendril.dev/services/relayconn/nip11"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -24,8 +26,16 @@ var (
 func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) error {
 	group, ctx := errgroup.WithContext(ctx)
 	o := newObserver(l.name, l.Metrics, l.log)
+	document := make(chan nip11.Document, 1)
+	var reconciling *backfill.Negentropy
+	if l.Negentropy != nil {
+		with := *l.Negentropy
+		with.Relay = conn
+		reconciling = &with
+	}
 	s := session.New(session.Options{
-		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Offerer: l.Offerer, Known: l.Known, Observer: o, Log: l.log,
+		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Offerer: l.Offerer, Known: l.Known, Observer: o, Document: document, Log: l.log,
+		Negentropy: reconciling,
 	})
 	l.confirmed = items.Set{} // the session's now
 	messages, wanted, daily := make(chan wire.Message), make(chan session.Wanted), make(chan time.Time)
@@ -40,6 +50,14 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 		})
 	})
 	group.Go(func() error { return conn.KeepAlive(ctx) })
+	group.Go(func() error { // beside the start, which does not wait for it
+		if d, err := nip11.Fetch(ctx, l.Guard.HTTPClient(), l.url); err != nil {
+			l.log.Debug("the relay tells nothing about itself", "error", err)
+		} else {
+			document <- d
+		}
+		return nil
+	})
 	group.Go(func() error {
 		if err := s.Run(ctx, start, messages, wanted, daily); err != nil {
 			return fmt.Errorf("session: %w", err)

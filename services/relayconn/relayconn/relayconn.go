@@ -14,11 +14,14 @@ import (
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	ingest "tendril.dev/lib/known"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/relay"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/targets"
@@ -51,6 +54,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	env := &relay.Env{
 		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
 		Guard: guard, Offerer: sender, Known: known(n.Index), Metrics: metrics, Log: n.Log,
+	}
+	if !n.Settings.Sync.DisableNegentropy {
+		env.Negentropy = &backfill.Negentropy{
+			Service: ingest.Service{Conn: n.Bus.Conn}, Room: negentropy.NewRoom(), Seq: n.Index.Seq,
+		}
 	}
 	less := &targets.Less{}
 	member, err := claim.Join(ctx, n.Bus, claim.Options{

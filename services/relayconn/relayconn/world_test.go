@@ -174,7 +174,7 @@ func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) worker {
 	t.Helper()
 	flags = append([]string{
 		"--domain=git.example.com", "--database-backend=memory", "--nats-url=" + b.ClientURL(), "--worker-name=" + name, "--worker-ttl=" + workerTTL.String(),
-		"--allow-private-networks", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10", "--sync-check-seconds=1",
+		"--allow-private-networks", "--sync-disable-negentropy", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10", "--sync-check-seconds=1",
 		// This is the connect timeout too: no relay is to fail because the machine is slow.
 		fmt.Sprint("--sync-base-backoff-seconds=", patience.Seconds()),
 	}, flags...)

@@ -201,7 +201,7 @@ func TestHistoricTooMany(t *testing.T) {
 			return []wire.Message{{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
 		},
 	} {
-		for room := 3; room <= 5; room++ { // two of them for what is live
+		for room := 4; room <= 6; room++ { // three of them for what is live
 			t.Run(fmt.Sprint(name, room), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) { historicTooMany(t, room, refuse) })
@@ -217,7 +217,7 @@ func historicTooMany(t *testing.T, room int, refuse func(string) []wire.Message)
 	p.session.Asker = relay
 	p.run(session.Start{})
 	time.Sleep(time.Hour) // so that no live subscription is suspected
-	p.want(1, manyRepos(0, 101))
+	p.want(1, manyRepos(0, 401))
 	time.Sleep(15 * time.Minute)
 	synctest.Wait()
 	if st := p.status(); st.Connection != session.Connected || st.Confirmed != 1 || !st.CaughtUp {
@@ -227,7 +227,7 @@ func historicTooMany(t *testing.T, room int, refuse func(string) []wire.Message)
 	if refused == 0 || refused > 8 {
 		t.Errorf("%d refusals", refused)
 	}
-	if p.want(2, manyRepos(0, 102)); relay.refused > refused+1 {
+	if p.want(2, manyRepos(0, 402)); relay.refused > refused+1 {
 		t.Errorf("%d refusals more, and it is known how many requests the relay takes", relay.refused-refused)
 	}
 	p.stop()
@@ -280,9 +280,9 @@ func TestRelayThatIgnoresTimes(t *testing.T) {
 		for n := range 9 {
 			p.want(uint64(n+2), manyRepos(0, n+4))
 			sub := p.latest()
-			for i := range 60 {
+			for i := range 180 { // which is endless, for three filters
 				var ev *nostr.Event
-				p.with(func() { ev = event(t, 1, nostr.Timestamp(1000-i), nostr.Tag{"q", p.asked[sub][0].Tags["q"][0]}) })
+				p.with(func() { ev = event(t, 1, nostr.Timestamp(1000-i), nostr.Tag{"a", p.asked[sub][0].Tags["a"][0]}) })
 				p.messages <- wire.Message{Kind: wire.Event, Sub: sub, Event: ev}
 			}
 			p.messages <- wire.Message{Kind: wire.EOSE, Sub: sub}

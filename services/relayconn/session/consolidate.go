@@ -22,6 +22,10 @@ func (s *Session) crowded() bool {
 	return fewest+len(s.due.filters) <= s.Rules.MaxFilters || have-fewest >= (s.Rules.MaxFilters+3)/4
 }
 
+// waits reports whether consolidation waits for pending batches. This is asked with every message,
+// and whether it is needed at all takes long to find out.
+func (s *Session) waits(now time.Time) bool { return now.Before(s.consolidateBy) && s.past.Pending() }
+
 // mayConsolidate reports whether consolidation need not wait for pending batches any more.
 func (s *Session) mayConsolidate(now time.Time) bool {
 	if s.past.Pending() {

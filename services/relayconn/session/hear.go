@@ -21,6 +21,12 @@ import (
 // hear takes in one message of the relay.
 func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	now := time.Now()
+	if ours, err := s.past.Hear(ctx, m, now); ours || err != nil {
+		if m.Kind == wire.Closed || m.Kind == wire.NegErr {
+			s.complained(m.Reason, now)
+		}
+		return errors.Join(err, s.nothing(ctx))
+	}
 	if m.Kind == wire.Notice {
 		s.Log.Debug("notice", "text", m.Reason)
 		switch {
@@ -30,6 +36,12 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 			elsewhere := s.live.TooMany(m.Reason, now)
 			if err := s.past.TooMany(ctx, m.Reason, elsewhere, now); err != nil {
 				return err
+			}
+		case allowance.WantsSmaller(m.Reason):
+			if !s.live.TooLarge(m.Reason, now) {
+				if err := s.past.TooLarge(ctx, m.Reason); err != nil {
+					return err
+				}
 			}
 		}
 		return s.nothing(ctx)

@@ -163,8 +163,8 @@ func TestLargeTargetIsNotConsolidatedForNothing(t *testing.T) {
 		p.want(1, manyRepos(0, 500)) // 15 full filters, more than the 12 that are allowed
 		asked, _ := p.count()
 		p.want(2, manyRepos(0, 501))
-		if n, _ := p.count(); n-asked != 1+3 {
-			t.Fatalf("%d requests for one more repository, want one live and three historic", n-asked)
+		if n, _ := p.count(); n-asked != 1+1 {
+			t.Fatalf("%d requests for one more repository, want one live and one historic", n-asked)
 		}
 		if n := len(p.open(true)); n != 1+15+3 {
 			t.Fatalf("%d live filters", n)
@@ -187,8 +187,8 @@ func TestFewSubscriptions(t *testing.T) {
 		for n := 1; n <= 20; n++ {
 			p.want(uint64(n), manyRepos(0, n))
 		}
-		if n := p.status().Subscriptions; n != 1+6 {
-			t.Fatalf("%d subscriptions for 60 filters", n)
+		if n := p.status().Subscriptions; n != 1+7 {
+			t.Fatalf("%d subscriptions for 60 filters, of which three belong together and ten go in one", n)
 		}
 		var long []string
 		for i := range 300 {

@@ -25,6 +25,7 @@ import (
 	"tendril.dev/services/relayconn/ledger"
 	"tendril.dev/services/relayconn/live"
 	"tendril.dev/services/relayconn/moment"
+	"tendril.dev/services/relayconn/nip11"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -42,7 +43,7 @@ type Offerer interface {
 // Rules are the numbers of spec/sync.md, all of them settings.
 type Rules struct {
 	PageLimit       int           // of a historic REQ
-	AtOnce          int           // historic subscriptions open at once
+	AtOnce          int           // historic subscriptions open at once at most
 	MaxFilters      int           // more live filters than this are consolidated
 	Settle          time.Duration // syncing becomes connected when nothing was pending for so long
 	Silence         time.Duration // a historic subscription that is silent for so long has failed
@@ -58,13 +59,16 @@ type Wanted struct {
 
 // Options are what a session needs.
 type Options struct {
-	Relay    string // normalised URL
-	Rules    Rules
-	Asker    Asker
-	Offerer  Offerer
-	Known    func(id string) bool // accepted already: need not be offered
-	Observer Observer
-	Log      *slog.Logger
+	Relay   string // normalised URL
+	Rules   Rules
+	Asker   Asker
+	Offerer Offerer
+	Known   func(id string) bool // accepted already: need not be offered
+	// Negentropy is what the relay is asked by NIP-77 with; nil: it is not.
+	Negentropy *backfill.Negentropy
+	Observer   Observer
+	Document   <-chan nip11.Document // what the relay tells about itself, once; nil: nothing
+	Log        *slog.Logger
 }
 
 // Start says how a session begins.
@@ -153,6 +157,13 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 			s.want(w)
 		case <-daily:
 			s.dayDue = true
+		case d := <-s.Document:
+			s.allowance.Said(d.Limits)
+			if !d.Supports(77) {
+				err = s.past.Lacks(ctx)
+			}
+		case r := <-s.past.Results():
+			err = s.past.Told(ctx, r, time.Now())
 		case <-s.ledger.Changed:
 		case <-wake.C:
 		}
@@ -180,8 +191,9 @@ func (s *Session) prepare(start Start) {
 		confirmed, s.status.Confirmed = start.Confirmed, start.Revision
 	}
 	s.past = backfill.New(backfill.Options{
-		Asker: s.Asker, Allowance: s.allowance, Ledger: s.ledger, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Silence: s.Rules.Silence,
+		Asker: s.Asker, Allowance: s.allowance, Ledger: s.ledger, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Live: s.live.Count, Silence: s.Rules.Silence,
 		Hold: time.Now().Add(start.Delay), Name: s.name, Warn: s.warn,
+		Known: s.Known, Negentropy: s.Negentropy,
 	}, confirmed)
 }
 
@@ -282,7 +294,7 @@ func (s *Session) add(ctx context.Context, now time.Time) error {
 		s.consolidateBy = time.Time{}
 		return nil
 	}
-	if !s.mayAsk(now) {
+	if !s.mayAsk(now) || s.waits(now) {
 		return nil
 	}
 	if !s.crowded() {

@@ -26,6 +26,8 @@ const (
 	EOSE   Kind = "EOSE"
 	Closed Kind = "CLOSED"
 	Notice Kind = "NOTICE"
+	NegMsg Kind = "NEG-MSG"
+	NegErr Kind = "NEG-ERR"
 )
 
 // Message is one message of a relay.
@@ -33,7 +35,10 @@ type Message struct {
 	Kind   Kind
 	Sub    string       // subscription id; empty for a notice
 	Event  *nostr.Event // of EVENT; not verified
-	Reason string       // of CLOSED and NOTICE, cut to a bounded length
+	Reason string       // of CLOSED, NOTICE and NEG-ERR, cut to a bounded length
+	// Frame is what NEG-MSG says in the protocol of NIP-77; empty: it is no such message.
+	Frame    []byte
+	TooLarge bool // a NEG-MSG with more bytes than are taken
 }
 
 const (
@@ -141,6 +146,9 @@ func (c *Conn) next() (Message, error) {
 	case err != nil:
 		return Message{}, err
 	case int64(len(data)) > c.most:
+		if m, ok := largeNegMsg(data); ok {
+			return m, nil
+		}
 		return Message{}, fmt.Errorf("%w: more than %d bytes", errGarbage, c.most)
 	case typ != websocket.MessageText:
 		return Message{}, fmt.Errorf("%w: not text", errGarbage)
@@ -187,7 +195,9 @@ func Parse(data []byte) (Message, error) {
 		}
 	case EOSE:
 		m.Sub, err = text(1)
-	case Closed:
+	case NegMsg:
+		return parseNegMsg(parts)
+	case Closed, NegErr:
 		if m.Sub, err = text(1); err == nil && len(parts) > 2 {
 			m.Reason, err = text(2)
 		}

@@ -1,6 +1,7 @@
 package wire_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,17 @@ func TestParse(t *testing.T) {
 		{in: `["CLOSED","a"]`, want: wire.Message{Kind: wire.Closed, Sub: "a"}},
 		{in: `["NOTICE","hi"]`, want: wire.Message{Kind: wire.Notice, Reason: "hi"}},
 		{in: `["NOTICE","` + strings.Repeat("x", 1000) + `"]`, want: wire.Message{Kind: wire.Notice, Reason: strings.Repeat("x", 500)}},
+		{in: `["NEG-ERR","a","blocked: x",500]`, want: wire.Message{Kind: wire.NegErr, Sub: "a", Reason: "blocked: x"}},
+		{in: `["NEG-ERR","a"]`, want: wire.Message{Kind: wire.NegErr, Sub: "a"}},
+		{in: `["NEG-MSG","a","61ff"]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a", Frame: []byte{0x61, 0xff}}},
+		{in: `["NEG-MSG","a","61FF"]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a", Frame: []byte{0x61, 0xff}}},
+		{in: `["NEG-MSG","a","6"]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a"}},
+		{in: `["NEG-MSG","a","6x"]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a"}},
+		{in: `["NEG-MSG","a",""]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a"}},
+		{in: `["NEG-MSG","a",61]`, want: wire.Message{Kind: wire.NegMsg, Sub: "a"}},
+		{in: `["NEG-MSG","a"]`, bad: true},
+		{in: `["NEG-MSG",1,"61"]`, bad: true},
+		{in: `["NEG-ERR"]`, bad: true},
 		{in: `["AUTH","challenge"]`},
 		{in: `["OK","id",true,""]`},
 		{in: `["EVENT","a",{},1]`, bad: true},
@@ -43,7 +55,7 @@ func TestParse(t *testing.T) {
 		{in: `["EOSE","a"`, bad: true},
 	} {
 		got, err := wire.Parse([]byte(tc.in))
-		if (err != nil) != tc.bad || err == nil && (got.Sub != tc.want.Sub || got.Reason != tc.want.Reason || tc.want.Kind != "" && got.Kind != tc.want.Kind) {
+		if (err != nil) != tc.bad || err == nil && (got.Sub != tc.want.Sub || got.Reason != tc.want.Reason || tc.want.Kind != "" && got.Kind != tc.want.Kind || !bytes.Equal(got.Frame, tc.want.Frame)) {
 			t.Errorf("%.60s: %+v, %v", tc.in, got, err)
 		}
 	}
@@ -52,6 +64,7 @@ func TestParse(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add([]byte(`["EVENT","a",{"id":"x","kind":1,"tags":[["a"]],"content":"","created_at":1,"pubkey":"","sig":""}]`))
 	f.Add([]byte(`["CLOSED","a","b"]`))
+	f.Add([]byte(`["NEG-MSG","a","6101"]`))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		m, err := wire.Parse(data)
 		if err == nil && m.Kind == wire.Event && m.Event == nil {

@@ -1,0 +1,172 @@
+package backfill
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/negentropy"
+	"tendril.dev/services/relayconn/wire"
+)
+
+const (
+	// mostWanted is how many events may be waiting to be fetched on a connection: as many as the
+	// largest message of a relay names. What is named beyond it is found again later.
+	mostWanted = 20_000
+	// fullAt is how many of them keep sessions from going on.
+	fullAt = 5000
+)
+
+// find is the way of a unit of filters by NIP-77: what the relay has of them and is not known here
+// is found out first, and then fetched by id.
+type find struct {
+	b       *Backfill
+	batch   *batch
+	unit    negentropy.Unit
+	running int                 // filters of which not all was said
+	spans   [][]negentropy.Span // of each filter: the times that are to be asked for by REQ
+	unkept  bool                // the relay did not deliver what it had named
+	gone    bool                // all was forgotten
+}
+
+// filter is one filter of a unit; it owns a search.
+type filter struct {
+	*find
+	n int
+}
+
+// Missing takes ids that are to be fetched.
+func (f filter) Missing(ids [][32]byte) (fresh, dropped int) {
+	if f.gone {
+		return 0, 0
+	}
+	for _, id := range ids {
+		switch {
+		case f.batch.named.has(id):
+		case f.b.wantedIDs >= mostWanted:
+			dropped++
+		default:
+			f.batch.named.add(id)
+			f.batch.ids = append(f.batch.ids, wantedID{id, f.find})
+			f.b.wantedIDs++
+			fresh++
+		}
+	}
+	return fresh, dropped
+}
+
+// Ask notes a time that is to be asked for by REQ.
+func (f filter) Ask(span negentropy.Span) { f.spans[f.n] = append(f.spans[f.n], span) }
+
+// Settled notes that all is said of a filter. When it is of all filters of a unit, what is to be
+// asked for by REQ is, the filters of a group together.
+func (f filter) Settled() {
+	if f.running--; f.running > 0 || f.gone {
+		return
+	}
+	f.batch.running--
+	f.b.walkSpans(f.batch, f.unit, f.spans)
+	f.spans = nil
+}
+
+// find begins to find out what is missing of units of filters.
+func (b *Backfill) find(batch *batch, units []negentropy.Unit) {
+	for _, u := range units {
+		f := &find{b: b, batch: batch, unit: u}
+		batch.finds = append(batch.finds, f)
+		b.findLater(f)
+	}
+}
+
+func (b *Backfill) findLater(f *find) {
+	f.batch.running++
+	b.finds = append(b.finds, f)
+}
+
+// reconciles reports whether a relay is asked by NIP-77 for some work: all of the past, of which
+// something may be known. What was missed lately is brought by few REQs.
+func (b *Backfill) reconciles(w Work) bool {
+	return b.neg != nil && b.neg.Able() && w.Since == nil
+}
+
+// reconcile says to the relay what can be said.
+func (b *Backfill) reconcile(ctx context.Context, now time.Time) error {
+	if b.neg == nil {
+		return nil
+	}
+	for len(b.finds) > 0 && (b.neg.Hungry() || !b.neg.Able()) {
+		f := b.finds[0]
+		b.finds = slices.Delete(b.finds, 0, 1)
+		b.search(f)
+	}
+	return b.neg.Ask(ctx, now)
+}
+
+// search begins with a unit.
+func (b *Backfill) search(f *find) {
+	filters := f.unit.Filters()
+	f.running, f.spans = len(filters), make([][]negentropy.Span, len(filters))
+	for n := range filters {
+		owner := filter{f, n}
+		if b.neg.Able() {
+			b.neg.Add(filters[n], owner)
+			continue
+		}
+		owner.Ask(negentropy.Span{})
+		owner.Settled()
+	}
+}
+
+// walkSpans has the filters of a unit asked for by REQ, each for its own times.
+func (b *Backfill) walkSpans(batch *batch, u negentropy.Unit, spans [][]negentropy.Span) {
+	most := 0
+	for _, of := range spans {
+		most = max(most, len(of))
+	}
+	for i := range most {
+		for _, group := range u.Groups {
+			var filters []nostr.Filter
+			for n, f := range group {
+				if i < len(spans[n]) {
+					f.Since, f.Until = spans[n][i].Since, spans[n][i].Until
+					filters = append(filters, f)
+				}
+			}
+			b.walks(batch, filters)
+		}
+	}
+}
+
+// Lacks notes that the relay says of itself that it does not know NIP-77.
+func (b *Backfill) Lacks(ctx context.Context) error {
+	if b.neg == nil {
+		return nil
+	}
+	return b.neg.Lacks(ctx)
+}
+
+// Results is where ingest's answers come, to be handed to [Backfill.Told]; nil: nothing is asked.
+func (b *Backfill) Results() <-chan negentropy.Result {
+	if b.neg == nil {
+		return nil
+	}
+	return b.neg.Results()
+}
+
+// Told takes in an answer of ingest.
+func (b *Backfill) Told(ctx context.Context, r negentropy.Result, now time.Time) error {
+	return b.neg.Answered(ctx, r, now)
+}
+
+// Hear takes in a message of the relay if it is of a session of NIP-77, and reports whether it is.
+func (b *Backfill) Hear(ctx context.Context, m wire.Message, now time.Time) (ours bool, err error) {
+	if b.neg == nil {
+		return false, nil
+	}
+	if m.Kind == wire.Notice {
+		return b.neg.Notice(ctx, m.Reason, now)
+	}
+	return b.neg.Hear(ctx, m, now)
+}

@@ -1,0 +1,109 @@
+// Package nip11 fetches what a relay tells about itself (NIP-11): how much it lets clients ask, and
+// what it can do. A stranger writes it, so it is bounded, whatever is odd in it is passed over, and
+// nobody may rely on it.
+package nip11
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"tendril.dev/lib/netguard"
+)
+
+const (
+	maxBytes = 64 << 10
+	maxNIPs  = 1000
+	timeout  = 10 * time.Second
+)
+
+// Limits are how much a relay says that it lets a client ask; 0: it does not say.
+type Limits struct {
+	Subscriptions int // open at once on a connection
+	Events        int // of one filter
+	Filters       int // of one subscription
+	Bytes         int // of one message
+}
+
+// Document is what a relay tells about itself. The zero value tells nothing.
+type Document struct {
+	Limits Limits
+	NIPs   []int // that it supports; empty: it does not say
+}
+
+// Supports reports whether the relay may support a NIP: it says so, or it does not say what it
+// supports.
+func (d Document) Supports(nip int) bool { return len(d.NIPs) == 0 || slices.Contains(d.NIPs, nip) }
+
+// Fetch asks the relay of a ws or wss URL. The client is one of the guard, because a stranger wrote
+// the URL.
+func Fetch(ctx context.Context, client *http.Client, url string) (Document, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	address, isWebSocket := strings.CutPrefix(url, "ws") // https is to wss what http is to ws
+	if !isWebSocket {
+		return Document{}, fmt.Errorf("fetch relay information: %q is no URL of a relay", url)
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http"+address, nil)
+	if err != nil {
+		return Document{}, fmt.Errorf("fetch relay information: %w", err)
+	}
+	req.Header.Set("Accept", "application/nostr+json")
+	res, err := client.Do(req)
+	if err != nil {
+		return Document{}, fmt.Errorf("fetch relay information: %w", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return Document{}, fmt.Errorf("fetch relay information: %s", res.Status)
+	}
+	data, err := io.ReadAll(netguard.LimitBody(res.Body, maxBytes))
+	if err != nil {
+		return Document{}, fmt.Errorf("read relay information: %w", err)
+	}
+	return Parse(data)
+}
+
+// Parse reads a document. What is not of the type that it should have is as if it were not there.
+func Parse(data []byte) (d Document, err error) {
+	var parts struct {
+		NIPs       json.RawMessage `json:"supported_nips"`
+		Limitation json.RawMessage `json:"limitation"`
+	}
+	if err := json.Unmarshal(data, &parts); err != nil {
+		return Document{}, fmt.Errorf("parse relay information: %w", err)
+	}
+	var nips []json.RawMessage
+	if json.Unmarshal(parts.NIPs, &nips) == nil {
+		for _, text := range nips[:min(len(nips), maxNIPs)] {
+			if n := positive(text); n > 0 {
+				d.NIPs = append(d.NIPs, n)
+			}
+		}
+	}
+	var limits map[string]json.RawMessage
+	if json.Unmarshal(parts.Limitation, &limits) == nil {
+		d.Limits = Limits{
+			Subscriptions: positive(limits["max_subscriptions"]),
+			Events:        positive(limits["max_limit"]),
+			Filters:       positive(limits["max_filters"]),
+			Bytes:         positive(limits["max_message_length"]),
+		}
+	}
+	return d, nil
+}
+
+// positive reads a positive whole number; 0: it is none.
+func positive(text json.RawMessage) int {
+	var n float64
+	if json.Unmarshal(text, &n) != nil || n < 1 || n > math.MaxInt32 || n != math.Trunc(n) {
+		return 0
+	}
+	return int(n)
+}

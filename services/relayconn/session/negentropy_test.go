@@ -1,0 +1,370 @@
+package session_test
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/known"
+	"tendril.dev/lib/reconcile"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/backfill"
+	"tendril.dev/services/relayconn/negentropy"
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+// reconciling is a relay with NIP-77, and what ingest says to it, both of one play.
+type reconciling struct {
+	*play
+	mu      sync.Mutex
+	filters map[string]nostr.Filter
+	opened  []nostr.Filter
+	unable  string           // what the relay answers instead
+	hidden  map[string]bool  // ids that it names and does not deliver
+	fetched map[string]int   // how often an id was asked for
+	reqs    [][]nostr.Filter // historic ones that do not ask by id
+	largest int              // REQ by ids
+	shows   int              // of a REQ by ids; 0: all
+}
+
+// newReconciling is a play with a relay that has these events, of which the first so many are known
+// here.
+func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling {
+	r := &reconciling{play: newPlay(t), filters: map[string]nostr.Filter{}, hidden: map[string]bool{}, fetched: map[string]int{}}
+	r.stored = stored
+	for _, ev := range stored[:here] {
+		r.accepted[ev.ID] = true
+	}
+	r.session = session.New(session.Options{
+		Relay: "wss://r.example.com", Rules: rules, Asker: r, Offerer: r, Observer: r, Log: slog.New(slog.DiscardHandler),
+		Known:      func(id string) (known bool) { r.with(func() { known = r.accepted[id] }); return known },
+		Negentropy: &backfill.Negentropy{Relay: r, Service: r, Room: negentropy.NewRoom(), Seq: func() uint64 { return 0 }},
+	})
+	return r
+}
+
+// set is what matches a filter, of what is known here or of all.
+func (r *reconciling) set(f nostr.Filter, here bool) (set reconcile.Packed) {
+	r.with(func() {
+		for _, ev := range r.stored {
+			if f.Matches(ev) && (!here || r.accepted[ev.ID]) {
+				id, _ := hex.DecodeString(ev.ID)
+				set = append(set, reconcile.Item{CreatedAt: ev.CreatedAt, ID: [32]byte(id)})
+			}
+		}
+	})
+	return reconcile.Pack(set)
+}
+
+func (r *reconciling) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
+	if filters[0].LimitZero {
+		return r.play.Req(ctx, sub, filters)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if filters[0].IDs == nil {
+		r.reqs = append(r.reqs, filters)
+		return r.play.Req(ctx, sub, filters)
+	}
+	asked := filters[0]
+	r.largest = max(r.largest, len(asked.IDs))
+	shown := asked
+	shown.IDs = []string{}
+	for _, id := range asked.IDs {
+		r.fetched[id]++
+		if !r.hidden[id] && (r.shows == 0 || len(shown.IDs) < r.shows) {
+			shown.IDs = append(shown.IDs, id)
+		}
+	}
+	return r.play.Req(ctx, sub, []nostr.Filter{shown})
+}
+
+func (r *reconciling) NegOpen(ctx context.Context, sub string, f nostr.Filter, frame []byte) error {
+	r.mu.Lock()
+	r.filters[sub] = f
+	r.opened = append(r.opened, f)
+	r.mu.Unlock()
+	return r.NegMsg(ctx, sub, frame)
+}
+
+func (r *reconciling) NegMsg(ctx context.Context, sub string, frame []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	m := wire.Message{Kind: wire.NegErr, Sub: sub, Reason: r.unable}
+	if r.unable == "" {
+		out, err := reconcile.Respond(ctx, r.set(r.filters[sub], false), frame, reconcile.DefaultLimits)
+		if err != nil {
+			return err
+		}
+		m = wire.Message{Kind: wire.NegMsg, Sub: sub, Frame: out}
+	}
+	go func() {
+		select {
+		case r.messages <- m:
+		case <-ctx.Done():
+		}
+	}()
+	return nil
+}
+
+func (r *reconciling) NegClose(context.Context, string) error { return nil }
+
+func (r *reconciling) Begin(ctx context.Context, s known.Session) ([]byte, uint64, error) {
+	set := r.set(s.Filter, true)
+	first, err := reconcile.Start(ctx, set, reconcile.DefaultLimits)
+	return first, uint64(len(set)), err
+}
+
+func (r *reconciling) Continue(ctx context.Context, s known.Session, answer []byte) (step known.Step, err error) {
+	step.Message, err = reconcile.Continue(ctx, r.set(s.Filter, true), answer, reconcile.DefaultLimits, func(id [32]byte) error {
+		r.with(func() {
+			if !r.accepted[hex.EncodeToString(id[:])] {
+				step.Missing = append(step.Missing, id)
+			}
+		})
+		return nil
+	})
+	return step, err
+}
+
+// asked is how many sessions were opened, and what was asked for by REQ and not by id.
+func (r *reconciling) askedFor() (sessions int, reqs [][]nostr.Filter) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.opened), slices.Clone(r.reqs)
+}
+
+// all reports that everything that the relay has is known here.
+func (r *reconciling) all() {
+	r.t.Helper()
+	r.with(func() {
+		for _, ev := range r.stored {
+			if !r.accepted[ev.ID] {
+				r.t.Fatalf("the event of %d has not come; offered %d", ev.CreatedAt, len(r.offered))
+			}
+		}
+	})
+}
+
+const repository = "30617:aa:x"
+
+// tagged are events of a repository, one a second, the newest first.
+func tagged(t *testing.T, n int) (events []*nostr.Event) {
+	for i := range n {
+		events = append(events, event(t, 1621, nostr.Timestamp(2000-i), nostr.Tag{"a", repository}))
+	}
+	return events
+}
+
+// TestDailyByNegentropy fetches by id what is missing here, and nothing else, each event once.
+func TestDailyByNegentropy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events := tagged(t, 400)
+		for _, ev := range events[300:] { // which two filters of a group find
+			ev.Tags = append(ev.Tags, nostr.Tag{"A", repository})
+			if err := ev.Sign(key); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r := newReconciling(t, 150, events...)
+		r.run(session.Start{})
+		r.want(1, repos(repository))
+		time.Sleep(time.Minute)
+		r.all()
+		sessions, reqs := r.askedFor()
+		if sessions != 1 {
+			t.Errorf("%d sessions, want one: of the other filters nothing is known", sessions)
+		}
+		for _, filters := range reqs { // layer 1, and what nothing is known of
+			for _, f := range filters {
+				if len(f.Tags["a"]) > 0 {
+					t.Errorf("asked by REQ for %v", f)
+				}
+			}
+		}
+		for id, times := range r.fetched {
+			if times != 1 {
+				t.Errorf("%s was fetched %d times", id, times)
+			}
+		}
+		if len(r.fetched) != 250 || r.largest != 100 {
+			t.Errorf("%d events were fetched, %d at once at most", len(r.fetched), r.largest)
+		}
+		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 || !st.CaughtUp {
+			t.Errorf("status %+v", st)
+		}
+
+		// A day later another few have come that were not told.
+		r.with(func() {
+			r.stored = append(r.stored, event(t, 1621, 99, nostr.Tag{"a", repository}, nostr.Tag{"A", repository}))
+		})
+		_, before := r.askedFor()
+		r.daily <- time.Now()
+		time.Sleep(time.Minute)
+		r.all()
+		sessions, reqs = r.askedFor()
+		if sessions != 3 || len(reqs) != len(before)+2 { // #a and #A; layer 1 and #q by REQ
+			t.Errorf("%d sessions, %v", sessions, reqs[len(before):])
+		}
+		for id, times := range r.fetched {
+			if times != 1 {
+				t.Errorf("%s was fetched %d times", id, times)
+			}
+		}
+		last := r.offer(len(r.offered) - 1)
+		if last.Source != proto.SourceDaily || last.Lane != proto.LaneSyncDaily || !slices.Contains(r.judged, "daily gap") {
+			t.Errorf("the last came as %v on %v; judged %v", last.Source, last.Lane, r.judged[len(r.judged)-1])
+		}
+		r.stop()
+	})
+}
+
+// TestUnable asks by REQ for everything where the relay does not reconcile.
+func TestUnable(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newReconciling(t, 5, tagged(t, 20)...)
+		r.unable = "error: not here"
+		r.run(session.Start{})
+		r.want(1, repos(repository))
+		time.Sleep(time.Minute)
+		r.all()
+		r.daily <- time.Now()
+		time.Sleep(time.Minute)
+		if sessions, _ := r.askedFor(); sessions != 1 || len(r.fetched) != 0 {
+			t.Errorf("%d sessions, %d events fetched by id", sessions, len(r.fetched))
+		}
+		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 {
+			t.Errorf("status %+v", st)
+		}
+		r.stop()
+	})
+}
+
+// TestReconnectByREQ does not reconcile what is asked for since a moment.
+func TestReconnectByREQ(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newReconciling(t, 10, tagged(t, 20)...)
+		since := nostr.Timestamp(1981)
+		r.run(session.Start{Since: &since, Confirmed: repos(repository), Revision: 1})
+		r.want(1, repos(repository))
+		time.Sleep(time.Minute)
+		r.all()
+		if sessions, _ := r.askedFor(); sessions != 0 {
+			t.Errorf("%d sessions", sessions)
+		}
+		r.stop()
+	})
+}
+
+// TestNamedNotDelivered asks twice for what the relay named. Then the batch has failed, and is tried
+// again by REQ, because what the relay names is worth nothing.
+func TestNamedNotDelivered(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events := tagged(t, 130)
+		r := newReconciling(t, 5, events...)
+		for _, ev := range events[100:] {
+			r.hidden[ev.ID] = true
+		}
+		r.run(session.Start{})
+		r.want(1, repos(repository))
+		time.Sleep(30 * time.Second)
+		for _, ev := range events[100:] {
+			if n := r.fetched[ev.ID]; n != 2 {
+				t.Fatalf("an event that does not come was asked for %d times", n)
+			}
+		}
+		if st := r.status(); st.Connection != session.Incomplete || st.Repos != 0 {
+			t.Errorf("status %+v", st)
+		}
+		sessions, _ := r.askedFor()
+		time.Sleep(2 * time.Minute)
+		r.all()
+		if after, _ := r.askedFor(); after != sessions || len(r.fetched) != 125 {
+			t.Errorf("reconciled again: %d sessions, %d events fetched", after-sessions, len(r.fetched))
+		}
+		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 {
+			t.Errorf("status %+v", st)
+		}
+		r.stop()
+	})
+}
+
+// TestFewAtOnce fetches from a relay that shows fewer events of a REQ than it is asked for.
+func TestFewAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		events := tagged(t, 100)
+		r := newReconciling(t, 5, events...)
+		r.shows = 60
+		r.run(session.Start{})
+		r.want(1, repos(repository))
+		time.Sleep(30 * time.Second)
+		r.all()
+		if st := r.status(); st.Connection != session.Connected {
+			t.Errorf("status %+v", st)
+		}
+		r.stop()
+	})
+}
+
+// TestLostVerdictByNegentropy finds out anew what is missing when events that were fetched got no
+// verdict.
+func TestLostVerdictByNegentropy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newReconciling(t, 5, tagged(t, 50)...)
+		r.with(func() { r.fail = nats.ErrTimeout })
+		r.run(session.Start{})
+		r.want(1, repos(repository))
+		time.Sleep(30 * time.Second)
+		if st := r.status(); st.Connection != session.Incomplete {
+			t.Errorf("status %+v", st)
+		}
+		r.with(func() { r.fail = nil })
+		time.Sleep(2 * time.Minute)
+		r.all()
+		if sessions, _ := r.askedFor(); sessions != 2 {
+			t.Errorf("%d sessions", sessions)
+		}
+		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 {
+			t.Errorf("status %+v", st)
+		}
+		r.stop()
+	})
+}
+
+// TestManyFilters asks in few sessions for many references.
+func TestManyFilters(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var events []*nostr.Event
+		for i := range 3000 {
+			if i%50 == 0 {
+				events = append(events, event(t, 1621, nostr.Timestamp(9000-i), nostr.Tag{"a", fmt.Sprintf("30617:aa:%03d", i)}))
+			}
+		}
+		r := newReconciling(t, 59, events...)
+		r.run(session.Start{})
+		r.want(1, manyRepos(0, 3000))
+		time.Sleep(time.Minute)
+		r.all()
+		if sessions, _ := r.askedFor(); sessions != 3 || len(r.fetched) != 1 {
+			t.Errorf("%d sessions for 30 filters, want 3; %d events fetched", sessions, len(r.fetched))
+		}
+		r.stop()
+	})
+}

@@ -1,0 +1,146 @@
+package session_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/nip11"
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+// historic gives the filters of each REQ of the past that is open.
+func (p *play) historic() (reqs [][]nostr.Filter) {
+	p.with(func() {
+		for _, filters := range p.asked {
+			if !filters[0].LimitZero {
+				reqs = append(reqs, filters)
+			}
+		}
+	})
+	return reqs
+}
+
+// TestFiltersThatARelayDoesNotTakeTogether are asked for one at a time, and so are those that come
+// later.
+func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func(string) []wire.Message{
+		"closed": closes("invalid: too many filters"),
+		"notice": func(string) []wire.Message {
+			return []wire.Message{{Kind: wire.Notice, Reason: "ERROR: bad req: arr too big"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.session.Rules.MaxFilters = 70
+				relay := &capped{play: p, subscriptions: 100, filters: 1, refuse: refuse}
+				p.session.Asker = relay
+				for i, tag := range []string{"a", "A", "q", "a"} {
+					p.stored = append(p.stored, event(t, 1621, nostr.Timestamp(1000-i), nostr.Tag{tag, "30617:aa:000"}))
+				}
+				p.run(session.Start{})
+				p.want(1, manyRepos(0, 1))
+				time.Sleep(30 * time.Second) // before anything is silent for too long
+				synctest.Wait()
+				if st := p.status(); st.Connection != session.Connected || st.Confirmed != 1 || len(p.accepted) != 4 {
+					t.Errorf("%d events, %+v", len(p.accepted), st)
+				}
+				refused := relay.refused
+				p.with(func() { p.mute = true })
+				p.want(2, manyRepos(0, 2))
+				if reqs := p.historic(); len(reqs) != 3 || relay.refused > refused {
+					t.Errorf("%d REQs of the past for three filters, %d refusals more", len(reqs), relay.refused-refused)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+// TestNoRoomForAllThatIsLive: the past comes all the same, and so does what has no room: from time to
+// time instead of live.
+func TestNoRoomForAllThatIsLive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
+		relay := &capped{play: p, subscriptions: 20, filters: 100, refuse: closes("error: too many subscriptions")}
+		p.session.Asker = relay
+		document := make(chan nip11.Document, 1)
+		document <- nip11.Document{Limits: nip11.Limits{Subscriptions: 20, Filters: 3}}
+		p.session.Document = document
+		p.stored = []*nostr.Event{event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:2999"}), event(t, 1621, 900, nostr.Tag{"a", "30617:aa:000"})}
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 3000)) // 30 subscriptions
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if st := p.status(); st.Connection != session.Connected || st.Confirmed != 1 || st.CaughtUp || st.Missing.IsZero() || len(p.accepted) != 2 {
+			t.Errorf("%d events, %+v", len(p.accepted), st)
+		}
+		live := 0
+		p.with(func() {
+			for _, filters := range p.asked {
+				if filters[0].LimitZero {
+					live++
+				}
+			}
+		})
+		if live != 14 {
+			t.Errorf("%d subscriptions are live, want twenty without a quarter for the past", live)
+		}
+		new := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", "30617:aa:2999"})
+		if p.published(t, "30617:aa:2999") != 0 {
+			t.Error("the last of the repositories is live; this tests nothing")
+		}
+		p.with(func() { p.stored = append(p.stored, new) })
+		time.Sleep(11 * time.Minute)
+		synctest.Wait()
+		if !p.accepted[new.ID] {
+			t.Error("an event of a repository that has no room did not come")
+		}
+		if relay.refused > 0 {
+			t.Errorf("%d refusals, and it said what it takes", relay.refused)
+		}
+		p.stop()
+	})
+}
+
+// TestNextPageIsAskedBeforeVerdicts: a walk goes on while nothing of the pages before has a verdict,
+// and is confirmed only when everything has.
+func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.with(func() {
+			p.hold = true
+			for i := range 10 {
+				p.stored = append(p.stored, event(t, 1621, nostr.Timestamp(1000-i), nostr.Tag{"a", "30617:aa:000"}))
+			}
+		})
+		p.want(1, manyRepos(0, 1))
+		if _, offered := p.count(); offered != 10 || len(p.historic()) != 0 {
+			t.Errorf("%d events came without a verdict, %v is still asked for", offered, p.historic())
+		}
+		if st := p.status(); st.Confirmed != 0 {
+			t.Errorf("confirmed without verdicts: %+v", st)
+		}
+		for i, answer := range slices.Clone(p.held) {
+			if answer(); i < 9 && p.status().Confirmed != 0 {
+				t.Errorf("confirmed with %d verdicts", i+1)
+			}
+			synctest.Wait()
+		}
+		if st := p.status(); st.Confirmed != 1 {
+			t.Errorf("with all verdicts: %+v", st)
+		}
+		p.stop()
+	})
+}
