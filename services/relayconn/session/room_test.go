@@ -142,6 +142,7 @@ func TestPastIsNotStarved(t *testing.T) {
 					t.Errorf("%+v", st)
 				}
 				time.Sleep(5 * time.Hour)
+				synctest.Wait()
 				if relay.refused > 60 {
 					t.Errorf("%d refusals", relay.refused)
 				}
