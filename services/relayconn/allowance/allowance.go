@@ -20,9 +20,6 @@ const (
 	// says how long a REQ may be gets more filters in one.
 	filtersPerReq, moreFilters, fewestFilters, mostFilters = 10, 20, 3, 100
 	bytesPerReq, fewestBytes, mostBytes                    = 64 << 10, 16 << 10, 256 << 10
-	// spare is how many subscriptions are left free, because a relay may take its time to notice
-	// that we have closed one.
-	spare = 1
 )
 
 // Allowance is how much a relay lets us ask on one connection.
@@ -70,7 +67,7 @@ func (a *Allowance) room() int {
 // most should be. There is always one.
 func (a *Allowance) Past(live, most int) int {
 	if room := a.room(); room > 0 {
-		most = min(most, room-live-spare)
+		most = min(most, room-live-spare(room))
 	}
 	return max(most, 1)
 }
@@ -78,13 +75,16 @@ func (a *Allowance) Past(live, most int) int {
 // Live reports whether there is room for one more live subscription beside so many. A quarter of
 // what the relay takes is kept for the past, which would never come otherwise.
 func (a *Allowance) Live(live int) bool {
-	room := a.said.Subscriptions
-	if room == 0 || live == 0 {
-		return true // a relay that does not say it may well take it
-	}
-	room = max(room, fewestSubscriptions, a.stood)
-	return live < max(1, room-max(1, room/4)-spare)
+	room := a.room()
+	return room == 0 || live == 0 || live < room-max(1, room/4)-spare(room)
 }
+
+// Tells reports whether the relay says itself how many subscriptions it takes.
+func (a *Allowance) Tells() bool { return a.said.Subscriptions > 0 }
+
+// spare is how many subscriptions are left free, because a relay may take its time to notice that we
+// have closed one.
+func spare(room int) int { return room / 8 }
 
 // Page is how many events to ask for at once, if not more than most should be.
 func (a *Allowance) Page(most int) int {

@@ -67,6 +67,7 @@ type Backfill struct {
 	open      map[string]*Request
 	atOnce    int  // most of them, as far as is known
 	full      bool // the relay has refused more
+	starved   bool // the relay has refused the only one
 	single    bool // the relay takes no REQ of several filters
 	turns     int
 	batches   []*batch

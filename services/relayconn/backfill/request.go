@@ -224,11 +224,15 @@ func (b *Backfill) TooMany(ctx context.Context, reason string, elsewhere bool, n
 	if n := len(b.open); n > 0 && (elsewhere || last == nil) {
 		b.atOnce = max(1, min(b.atOnce, n-1))
 	}
-	if last == nil || elsewhere && len(b.open) == 1 {
+	if last == nil {
 		return nil
 	}
 	if err := b.stop(ctx, last); err != nil {
 		return err
+	}
+	if elsewhere && len(b.open) == 0 && last.task.tries < maxTries {
+		b.again(last.task) // there is room now, if it was refused
+		return nil
 	}
 	b.refused(last, reason, now)
 	return nil
@@ -246,13 +250,43 @@ func (b *Backfill) refused(r *Request, reason string, now time.Time) {
 		b.again(t)
 		return
 	}
-	b.atOnce = 1
+	b.atOnce, b.starved = 1, true
+	b.o.Allowance.Refused(b.o.Live())
 	if t.tries >= maxTries {
 		b.fail(t, "closed by the relay: "+reason)
 		return
 	}
 	b.hold = now.Add(b.o.Allowance.Cooldown())
 	b.again(t)
+}
+
+// Starved reports once whether the relay has refused a request though no other was open: what is
+// live has taken all room.
+func (b *Backfill) Starved() (starved bool) {
+	starved, b.starved = b.starved, false
+	return starved
+}
+
+// Relieve says that there is room again for one that starved.
+func (b *Backfill) Relieve(now time.Time) { b.hold = moment.Earlier(b.hold, now) }
+
+// Yield takes back so many of the open requests, those asked last, that there is room for that many
+// live subscriptions. They are asked again.
+func (b *Backfill) Yield(ctx context.Context, live int) error {
+	for len(b.open) > b.o.Allowance.Past(live, max(1, len(b.open))) {
+		var last *Request
+		for _, r := range b.open {
+			if last == nil || r.turn > last.turn {
+				last = r
+			}
+		}
+		if err := b.stop(ctx, last); err != nil {
+			return err
+		}
+		last.task.tries-- // this was no try
+		b.again(last.task)
+	}
+	return nil
 }
 
 // again asks for a page once more, before all others.

@@ -52,6 +52,7 @@ type Set struct {
 	newest *Subscription    // of layers 2 and 3, which may have room
 	perReq int              // how many filters a subscription may have, after the relay did not take more; 0: it did
 	turns  int              // subscriptions asked for, again counted again
+	probed time.Time        // when one was asked for last although there is no room
 	gaveUp time.Time        // since when something is not live that is not asked for again; zero: nothing
 }
 
@@ -207,18 +208,19 @@ func (s *Set) split(sub *Subscription, reason string, now time.Time) {
 // TooMany notes a NOTICE that we have too many subscriptions open, and reports whether it may have
 // been for one of these. It does not say which one was not taken, and the relay may even have
 // answered for that (strfry sends EOSE before it looks). It is most likely the one that was asked
-// for last.
-func (s *Set) TooMany(reason string, now time.Time) bool {
+// for last. That is closed: if it was another one, there is room now for what was refused.
+func (s *Set) TooMany(ctx context.Context, reason string, now time.Time) (blamed bool, err error) {
 	var last *Subscription
 	for _, sub := range s.subs {
 		if (sub.state == opening || sub.state == open) && now.Before(sub.asked.Add(s.o.Silence)) && (last == nil || sub.turn > last.turn) {
 			last = sub
 		}
 	}
-	if last != nil {
-		s.shut(last, reason, true, now)
+	if last == nil {
+		return false, nil
 	}
-	return last != nil
+	s.shut(last, reason, true, now)
+	return true, s.o.Asker.Unsubscribe(ctx, last.id)
 }
 
 // Retire lets others replace what is live, with layer 1 or without.
@@ -276,8 +278,7 @@ func (s *Set) Due(ctx context.Context, now time.Time) error {
 	}
 	for _, sub := range s.subs {
 		if sub.state == closed && !now.Before(sub.reopenAt) {
-			if !s.room(sub.first) {
-				s.look(sub, now)
+			if !s.room(sub.first) && !s.look(sub, now) {
 				continue
 			}
 			if err := s.ask(ctx, sub, now); err != nil {

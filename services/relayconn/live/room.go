@@ -1,6 +1,7 @@
 package live
 
 import (
+	"context"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -27,14 +28,52 @@ func (s *Set) wait(sub *Subscription, now time.Time) {
 	sub.reopenAt = now.Add(s.o.Allowance.Cooldown())
 }
 
-// look asks for the past instead of what the relay has no room for.
-func (s *Set) look(sub *Subscription, now time.Time) {
+// look asks for the past instead of what the relay has no room for. Where the relay has not said how
+// much room there is, it reports now and then that this is to be asked for live once more, to see.
+func (s *Set) look(sub *Subscription, now time.Time) (probe bool) {
 	sub.reopenAt = now.Add(s.o.Allowance.Cooldown())
 	if now.Before(sub.looked.Add(lookEvery)) {
-		return
+		return false
 	}
 	s.makeUp(sub)
 	sub.missing, sub.looked = now, now
+	if s.o.Allowance.Tells() || now.Before(s.probed.Add(lookEvery)) {
+		return false
+	}
+	s.probed = now
+	return true
+}
+
+// MakeRoom closes what was opened last, but for layer 1, until there is room for the past, and
+// reports whether it has closed anything.
+func (s *Set) MakeRoom(ctx context.Context, now time.Time) (made bool, err error) {
+	for s.count[open]+s.count[opening] > 1 && !s.o.Allowance.Live(s.count[open]+s.count[opening]-1) {
+		var last *Subscription
+		for _, sub := range s.subs {
+			if sub.state <= open && !sub.first && (last == nil || sub.turn > last.turn) {
+				last = sub
+			}
+		}
+		if last == nil {
+			break
+		}
+		if made = true; last == s.newest {
+			s.newest = nil
+		}
+		s.wait(last, now)
+		if err := s.o.Asker.Unsubscribe(ctx, last.id); err != nil {
+			return made, err
+		}
+	}
+	return made, nil
+}
+
+// Pieces is how many subscriptions those filters would be.
+func (s *Set) Pieces(filters []nostr.Filter) (n int) {
+	for ; len(filters) > 0; n++ {
+		filters = filters[max(1, s.fits(nil, filters)):]
+	}
+	return n
 }
 
 // fits is how many more filters a subscription takes: whole groups that belong together, unless not

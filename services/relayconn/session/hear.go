@@ -33,7 +33,13 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		case allowance.WantsQuiet(m.Reason):
 			s.quieten(now, m.Reason)
 		case allowance.WantsFewer(m.Reason):
-			elsewhere := s.live.TooMany(m.Reason, now)
+			elsewhere, err := s.live.TooMany(ctx, m.Reason, now)
+			if err != nil {
+				return err
+			}
+			if elsewhere {
+				s.allowance.Refused(s.live.Count() + s.past.Open())
+			}
 			if err := s.past.TooMany(ctx, m.Reason, elsewhere, now); err != nil {
 				return err
 			}
@@ -61,8 +67,11 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		return s.hearLive(ctx, sub, m)
 	case wire.EOSE:
 		s.live.Answered(sub)
+		s.allowance.Stood(s.live.Standing())
 	case wire.Closed:
-		s.live.Closed(sub, m.Reason, now)
+		if s.live.Closed(sub, m.Reason, now); allowance.WantsFewer(m.Reason) {
+			s.allowance.Refused(s.live.Count() + s.past.Open())
+		}
 	}
 	return s.nothing(ctx)
 }

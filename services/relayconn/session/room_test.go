@@ -92,8 +92,8 @@ func TestNoRoomForAllThatIsLive(t *testing.T) {
 				}
 			}
 		})
-		if live != 14 {
-			t.Errorf("%d subscriptions are live, want twenty without a quarter for the past", live)
+		if live != 13 {
+			t.Errorf("%d subscriptions are live, want twenty without a quarter for the past and two to spare", live)
 		}
 		new := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", "30617:aa:2999"})
 		if p.published(t, "30617:aa:2999") != 0 {
@@ -110,6 +110,47 @@ func TestNoRoomForAllThatIsLive(t *testing.T) {
 		}
 		p.stop()
 	})
+}
+
+// TestPastIsNotStarved by what is live, at a relay that does not say how much it takes.
+func TestPastIsNotStarved(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range map[string]func(string) []wire.Message{
+		"closed": closes("error: too many subscriptions"),
+		"notice": func(string) []wire.Message {
+			return []wire.Message{{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
+		},
+		"end and notice": func(sub string) []wire.Message {
+			return []wire.Message{{Kind: wire.EOSE, Sub: sub}, {Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
+				relay := &capped{play: p, subscriptions: 8, filters: 100, refuse: refuse}
+				p.session.Asker = relay
+				p.run(session.Start{})
+				for n := 500; n <= 3000; n += 500 { // ten subscriptions, and those that are replaced
+					p.want(uint64(n), manyRepos(0, n))
+					time.Sleep(time.Second)
+				}
+				time.Sleep(5 * time.Minute)
+				synctest.Wait()
+				if st := p.status(); st.Connection != session.Connected || st.Confirmed != 3000 {
+					t.Errorf("%+v", st)
+				}
+				time.Sleep(5 * time.Hour)
+				synctest.Wait()
+				if relay.refused > 60 {
+					t.Errorf("%d refusals", relay.refused)
+				}
+				t.Logf("%d refusals", relay.refused)
+				p.stop()
+			})
+		})
+	}
 }
 
 // TestNextPageIsAskedBeforeVerdicts: a walk goes on while nothing of the pages before has a verdict,

@@ -314,6 +314,9 @@ func (s *Session) add(ctx context.Context, now time.Time) error {
 func (s *Session) request(ctx context.Context, also []nostr.Filter) error {
 	p := s.due
 	s.due = plan{}
+	if err := s.past.Yield(ctx, s.live.Count()+s.live.Pieces(slices.Concat(also, p.filters))); err != nil {
+		return err
+	}
 	if err := s.live.Open(ctx, slices.Concat(also, p.filters), false); err != nil {
 		return err
 	}
@@ -337,6 +340,15 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 	// First what makes room at the relay. The past before what is new: where there is always something new, the past would never come.
 	if err := s.live.Due(ctx, now); err != nil {
 		return err
+	}
+	if s.past.Starved() {
+		made, err := s.live.MakeRoom(ctx, now)
+		if err != nil {
+			return err
+		}
+		if made {
+			s.past.Relieve(now)
+		}
 	}
 	if err := s.past.Due(ctx, now); err != nil {
 		return err
