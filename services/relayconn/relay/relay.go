@@ -16,6 +16,7 @@ import (
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/targets"
@@ -45,8 +46,7 @@ type Env struct {
 	JS      jetstream.JetStream
 	States  jetstream.KeyValue // grasp-relays
 	Guard   *netguard.Guard
-	Offerer session.Offerer
-	Known   func(id string) bool
+	Intake  *intake.Intake
 	Metrics *Metrics
 	Log     *slog.Logger
 }

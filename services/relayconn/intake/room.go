@@ -1,0 +1,69 @@
+package intake
+
+import (
+	"context"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+)
+
+// Bounds of what is taken in and not yet handed on, in bytes as they lie in memory.
+const (
+	// liveRoom and pastRoom are what all connections may have together. They are apart, so that what
+	// comes live never waits for room behind the past.
+	liveRoom, pastRoom = 8 << 20, 16 << 20
+	// streamRoom is what one connection may have of either. Those that wait for more get it in the
+	// order in which they came, each for one event at a time.
+	streamRoom = 2 << 20
+	// eventOverhead is about what an event takes beside its text, which it holds three times: raw,
+	// as strings, and as tags with their headers.
+	eventOverhead, eventFactor = 1024, 3
+	// copyRoom is about what waits for the verdict on an event that another connection has brought:
+	// half for its place in the queue, half for who waits.
+	copyRoom = 512
+)
+
+// size is about how much memory an event takes.
+func (a *Arrival) size() int64 {
+	n := len(a.Raw)
+	if n == 0 {
+		n = len(a.Event.Content)
+		for _, tag := range a.Event.Tags {
+			for _, value := range tag {
+				n += len(value)
+			}
+		}
+	}
+	return min(eventOverhead+eventFactor*int64(n), streamRoom)
+}
+
+// room is what one connection has of one class.
+type room struct {
+	own *semaphore.Weighted
+	all *semaphore.Weighted // shared with the other connections
+}
+
+// take takes n bytes. It waits until they are free or ctx ends, and says how long that took.
+func (r *room) take(ctx context.Context, n int64) (waited time.Duration, err error) {
+	if r.own.TryAcquire(n) {
+		if r.all.TryAcquire(n) {
+			return 0, nil
+		}
+		r.own.Release(n)
+	}
+	began := time.Now()
+	if err := r.own.Acquire(ctx, n); err != nil {
+		return time.Since(began), err
+	}
+	if err := r.all.Acquire(ctx, n); err != nil {
+		r.own.Release(n)
+		return time.Since(began), err
+	}
+	return time.Since(began), nil
+}
+
+// give gives n bytes back.
+func (r *room) give(n int64) {
+	r.all.Release(n)
+	r.own.Release(n)
+}
