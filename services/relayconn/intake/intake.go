@@ -10,7 +10,6 @@ package intake
 import (
 	"context"
 	"errors"
-	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -81,8 +80,7 @@ type Intake struct {
 	mu       sync.Mutex
 	over     bool
 	lines    lines
-	flights  map[key]*flight
-	lone     map[*flight]struct{} // that have the key of another and say something else
+	flights  flights
 	stored   recent[[32]byte]
 	signed   recent[key]
 	draining sync.WaitGroup
@@ -101,7 +99,7 @@ func New(o Options) *Intake {
 	}
 	i := &Intake{
 		o: o, room: [classes]*semaphore.Weighted{live: semaphore.NewWeighted(liveRoom), past: semaphore.NewWeighted(pastRoom)},
-		flights: map[key]*flight{}, lone: map[*flight]struct{}{}, stored: newRecent[[32]byte](recentIDs), signed: newRecent[key](recentKeys),
+		flights: flights{of: map[key]*flight{}, lone: map[*flight]struct{}{}}, stored: newRecent[[32]byte](recentIDs), signed: newRecent[key](recentKeys),
 	}
 	i.lines.wake.L = &i.mu
 	i.life, i.cut = context.WithCancel(context.Background())
@@ -124,8 +122,7 @@ func (i *Intake) Run(ctx context.Context) error {
 	workers.Wait()
 	i.draining.Wait()
 	i.mu.Lock()
-	left := slices.AppendSeq(slices.Collect(maps.Values(i.flights)), maps.Keys(i.lone))
-	left = slices.DeleteFunc(left, func(f *flight) bool { return f.stage == offered })
+	left := slices.DeleteFunc(i.flights.all(), func(f *flight) bool { return f.stage == offered })
 	i.mu.Unlock()
 	for _, f := range left {
 		i.end(f, Result{Err: ErrEnded})
@@ -182,35 +179,48 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err
 		a.Done(Result{Err: errForm})
 		return 0, nil
 	}
-	q, size := s.queues[classOf(a.Lane)], a.size()
-	if s.intake.flies(k, a.Event) {
-		size = copyRoom
+	q := s.queues[classOf(a.Lane)]
+	stored, waited, err := s.intake.take(ctx, q, k, a)
+	if stored {
+		a.Done(Result{Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Copy: true})
 	}
-	if waited, err = q.room.take(ctx, size); err != nil {
-		return waited, err
-	}
-	return waited, s.intake.admit(q, k, a, size)
+	return waited, err
 }
 
-// flies reports whether the event is on its way already.
-func (i *Intake) flies(k key, ev *nostr.Event) bool {
+// take puts an arrival into its queue when there is room for it.
+func (i *Intake) take(ctx context.Context, q *queue, k key, a Arrival) (stored bool, waited time.Duration, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	f := i.flights[k]
-	return f != nil && same(f.event, ev)
+	size := a.size()
+	if i.flights.find(k, a.Event) != nil {
+		size = copyRoom
+	}
+	if !q.room.tryTake(size) {
+		i.mu.Unlock()
+		waited, err = q.room.take(ctx, size)
+		i.mu.Lock()
+		if err != nil {
+			return false, waited, err
+		}
+	}
+	stored, err = i.admit(q, k, a, size)
+	return stored, waited, err
 }
 
 // admit puts an arrival for which there is room into its queue, as a flight of its own or as one more
-// copy of one.
-func (i *Intake) admit(q *queue, k key, a Arrival, size int64) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+// copy of one. It does neither if the event has been stored since somebody asked for it. The lock is
+// held.
+func (i *Intake) admit(q *queue, k key, a Arrival, size int64) (stored bool, err error) {
 	if i.over {
 		q.room.give(size)
-		return ErrEnded
+		return false, ErrEnded
 	}
-	f := i.flights[k]
-	if f != nil && same(f.event, a.Event) {
+	f := i.flights.find(k, a.Event)
+	if f == nil && i.stored.has(k.id) {
+		q.room.give(size)
+		return true, nil
+	}
+	if f != nil {
 		if size > copyRoom {
 			q.room.give(size - copyRoom)
 		}
@@ -218,13 +228,8 @@ func (i *Intake) admit(q *queue, k key, a Arrival, size int64) error {
 		size = copyRoom / 2
 		i.o.Metrics.copied()
 	} else {
-		lone := f != nil // one of the two is forged
-		f = &flight{key: k, lone: lone, event: a.Event, raw: a.Raw, signed: i.signed.has(k), waiters: []waiter{{done: a.Done, queue: q}}}
-		if lone {
-			i.lone[f] = struct{}{}
-		} else {
-			i.flights[k] = f
-		}
+		f = &flight{key: k, event: a.Event, raw: a.Raw, signed: i.signed.has(k), waiters: []waiter{{done: a.Done, queue: q}}}
+		i.flights.add(f)
 	}
 	q.entries = append(q.entries, entry{flight: f, lane: a.Lane, source: a.Source, size: size})
 	if f.stage == unchecked {
@@ -232,7 +237,7 @@ func (i *Intake) admit(q *queue, k key, a Arrival, size int64) error {
 		i.lines.wake.Signal()
 	}
 	i.drainLater(q)
-	return nil
+	return false, nil
 }
 
 // work checks one flight after the other.
@@ -334,13 +339,9 @@ func (i *Intake) end(f *flight, r Result) {
 		i.mu.Unlock()
 		return
 	}
+	i.flights.remove(f)
 	waiters := f.waiters
 	f.stage, f.waiters, f.event, f.raw = ended, nil, nil, nil
-	if f.lone {
-		delete(i.lone, f)
-	} else {
-		delete(i.flights, f.key)
-	}
 	switch {
 	case r.Err != nil:
 	case r.Verdict.Outcome == proto.Accepted:

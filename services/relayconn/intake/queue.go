@@ -3,8 +3,6 @@ package intake
 import (
 	"sync"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/proto"
 )
 
@@ -42,37 +40,6 @@ type entry struct {
 	lane   proto.Lane
 	source proto.Source
 	size   int64 // of the room that is given back when the entry goes
-}
-
-// stage is where a flight stands.
-type stage int
-
-const (
-	unchecked stage = iota
-	checking
-	genuine  // and not offered yet
-	offering // somebody does that now
-	offered  // and without a verdict
-	ended
-)
-
-// flight is an event that is on its way: from when the first connection brings it until its verdict.
-type flight struct {
-	key     key
-	event   *nostr.Event // nil: the flight has ended
-	raw     []byte
-	stage   stage
-	lone    bool // nobody else can join it
-	signed  bool // its signature was found right a while ago
-	urgent  bool // it was offered as live
-	waiters []waiter
-}
-
-// waiter is a connection that has brought the event.
-type waiter struct {
-	done  func(Result)
-	queue *queue
-	size  int64 // of the room that is given back at the end
 }
 
 // step is what can be done with the head of a queue.

@@ -43,14 +43,20 @@ type room struct {
 	all *semaphore.Weighted // shared with the other connections
 }
 
+// tryTake takes n bytes if they are free and nobody waits for any.
+func (r *room) tryTake(n int64) bool {
+	if !r.own.TryAcquire(n) {
+		return false
+	}
+	if !r.all.TryAcquire(n) {
+		r.own.Release(n)
+		return false
+	}
+	return true
+}
+
 // take takes n bytes. It waits until they are free or ctx ends, and says how long that took.
 func (r *room) take(ctx context.Context, n int64) (waited time.Duration, err error) {
-	if r.own.TryAcquire(n) {
-		if r.all.TryAcquire(n) {
-			return 0, nil
-		}
-		r.own.Release(n)
-	}
 	began := time.Now()
 	if err := r.own.Acquire(ctx, n); err != nil {
 		return time.Since(began), err
