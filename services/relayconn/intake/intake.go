@@ -187,24 +187,32 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err
 	return waited, err
 }
 
-// take puts an arrival into its queue when there is room for it.
+// take puts an arrival into its queue when there is room for it. What it needs may change while it
+// waits: less if somebody else brings the event, more if it has ended.
 func (i *Intake) take(ctx context.Context, q *queue, k key, a Arrival) (stored bool, waited time.Duration, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	size := a.size()
-	if i.flights.find(k, a.Event) != nil {
-		size = copyRoom
-	}
-	if !q.room.tryTake(size) {
-		i.mu.Unlock()
-		waited, err = q.room.take(ctx, size)
-		i.mu.Lock()
-		if err != nil {
-			return false, waited, err
+	var has int64
+	for {
+		needs := a.size()
+		if i.flights.find(k, a.Event) != nil {
+			needs = copyRoom
 		}
+		if more := needs - has; more > 0 && !q.room.tryTake(more) {
+			i.mu.Unlock()
+			wait, err := q.room.take(ctx, more)
+			i.mu.Lock()
+			waited += wait
+			if err != nil {
+				q.room.give(has)
+				return false, waited, err
+			}
+			has = needs
+			continue
+		}
+		stored, err = i.admit(q, k, a, max(has, needs))
+		return stored, waited, err
 	}
-	stored, err = i.admit(q, k, a, size)
-	return stored, waited, err
 }
 
 // admit puts an arrival for which there is room into its queue, as a flight of its own or as one more
