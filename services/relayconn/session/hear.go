@@ -22,10 +22,12 @@ import (
 // atOnce is how many messages are heard before what has become due is done.
 const atOnce = 64
 
-// hearAll takes in a message of the relay, and those that are there already.
+// hearAll takes in a message of the relay, and those that are there already, unless one of them had
+// to wait.
 func (s *Session) hearAll(ctx context.Context, m wire.Message, more <-chan wire.Message) error {
 	for n := 1; ; n++ {
-		if err := s.hear(ctx, m); err != nil || n == atOnce {
+		if err := s.hear(ctx, m); err != nil || n == atOnce || s.waited {
+			s.waited = false
 			return err
 		}
 		var open bool
@@ -159,7 +161,7 @@ func (s *Session) event(ctx context.Context, m wire.Message, why backfill.Cause,
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
 		Event: ev, Raw: m.Raw, Lane: why.Lane, Source: why.Source, Done: func(r intake.Result) { s.ended(ev, why, r) },
 	})
-	if waited > 0 {
+	if s.waited = waited > 0; s.waited {
 		// While nothing is read the relay is not silent.
 		s.live.Unread(waited)
 		s.past.Unread(waited)

@@ -98,6 +98,7 @@ type Session struct {
 	quietSince    time.Time // no batch has been pending since; zero: one is
 	status        Status
 
+	waited  bool // the last event waited for room
 	forged  forgeries
 	invalid int
 	warned  map[string]bool
