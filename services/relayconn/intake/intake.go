@@ -56,12 +56,15 @@ type Arrival struct {
 	Raw    []byte
 	Lane   proto.Lane
 	Source proto.Source
-	// Done is called once, unless the arrival was not taken, from any goroutine. It must not block.
+	// Done is called once, unless the arrival was not taken, from any goroutine. It must not block, nor
+	// keep Event alive: others may have brought the same.
 	Done func(Result)
 }
 
 // Result is how an event ended.
 type Result struct {
+	// Event is the event as it was brought first. Whoever waits for the end need not keep a copy.
+	Event   *nostr.Event
 	Verdict proto.Verdict
 	// Copy: another connection has brought the event before, and hears the same verdict.
 	Copy bool
@@ -176,13 +179,13 @@ func (s *Stream) Known(id string) bool { return s.intake.Known(id) }
 func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err error) {
 	k, ok := keyOf(a.Event)
 	if !ok {
-		a.Done(Result{Err: errForm})
+		a.Done(Result{Event: a.Event, Err: errForm})
 		return 0, nil
 	}
 	q := s.queues[classOf(a.Lane)]
 	stored, waited, err := s.intake.take(ctx, q, k, a)
 	if stored {
-		a.Done(Result{Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Copy: true})
+		a.Done(Result{Event: a.Event, Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Copy: true})
 	}
 	return waited, err
 }
@@ -349,6 +352,7 @@ func (i *Intake) end(f *flight, r Result) {
 	}
 	i.flights.remove(f)
 	waiters := f.waiters
+	r.Event = f.event
 	f.stage, f.waiters, f.event, f.raw = ended, nil, nil, nil
 	switch {
 	case r.Err != nil:

@@ -13,28 +13,26 @@ const (
 	// comes live never waits for room behind the past.
 	liveRoom, pastRoom = 8 << 20, 16 << 20
 	// streamRoom is what one connection may have of either. Those that wait for more get it in the
-	// order in which they came, each for one event at a time.
-	streamRoom = 2 << 20
-	// eventOverhead is about what an event takes beside its text, which it holds three times: raw,
-	// as strings, and as tags with their headers.
-	eventOverhead, eventFactor = 1024, 3
+	// order in which they came, each for one event at a time. A larger event waits until it is alone.
+	streamRoom = 4 << 20
+	// eventOverhead is about what an event takes beside its text, which it holds twice, raw and as
+	// strings, and beside the headers of its tags and of their values.
+	eventOverhead, tagOverhead, valueOverhead = 1024, 24, 16
 	// copyRoom is about what waits for the verdict on an event that another connection has brought:
 	// half for its place in the queue, half for who waits.
-	copyRoom = 512
+	copyRoom = 1024
 )
 
 // size is about how much memory an event takes.
 func (a *Arrival) size() int64 {
-	n := len(a.Raw)
-	if n == 0 {
-		n = len(a.Event.Content)
-		for _, tag := range a.Event.Tags {
-			for _, value := range tag {
-				n += len(value)
-			}
+	text, headers := len(a.Event.Content), 0
+	for _, tag := range a.Event.Tags {
+		headers += tagOverhead + valueOverhead*len(tag)
+		for _, value := range tag {
+			text += len(value)
 		}
 	}
-	return min(eventOverhead+eventFactor*int64(n), streamRoom)
+	return min(eventOverhead+int64(headers+text+max(text, len(a.Raw))), streamRoom)
 }
 
 // room is what one connection has of one class.

@@ -3,6 +3,7 @@
 package ledger
 
 import (
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -22,8 +23,16 @@ type Ledger struct {
 }
 
 // key is what is offered once: the same event with another signature is another thing, because one of
-// the two is wrong.
-type key struct{ id, sig string }
+// the two is wrong. The signature is hashed, so that a key does not keep the event alive of whose
+// text it is a piece; nobody outside knows the seed.
+type key struct {
+	id  string
+	sig uint64
+}
+
+var seed = maphash.MakeSeed()
+
+func keyOf(ev *nostr.Event) key { return key{ev.ID, maphash.String(seed, ev.Sig)} }
 
 // flight is an event without a verdict.
 type flight struct {
@@ -59,7 +68,7 @@ func New() *Ledger {
 func (l *Ledger) Depart(ev *nostr.Event, a *Account) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	k := key{ev.ID, ev.Sig}
+	k := keyOf(ev)
 	f, flying := l.flights[k]
 	if f.account == nil {
 		f.account = a
@@ -76,7 +85,7 @@ func (l *Ledger) Depart(ev *nostr.Event, a *Account) (first bool) {
 func (l *Ledger) DepartLive(ev *nostr.Event, filters []nostr.Filter, now time.Time) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	k := key{ev.ID, ev.Sig}
+	k := keyOf(ev)
 	f, flying := l.flights[k]
 	if f.live.Since.IsZero() {
 		f.live = Unjudged{filters, now}
@@ -88,7 +97,7 @@ func (l *Ledger) DepartLive(ev *nostr.Event, filters []nostr.Filter, now time.Ti
 // Arrive notes that the verdict on an event came, or with an error that there will be none.
 func (l *Ledger) Arrive(ev *nostr.Event, err error) {
 	l.mu.Lock()
-	k := key{ev.ID, ev.Sig}
+	k := keyOf(ev)
 	f := l.flights[k]
 	if f.account != nil {
 		f.account.arrived(err)

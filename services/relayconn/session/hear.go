@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/allowance"
@@ -157,9 +156,8 @@ func (s *Session) event(ctx context.Context, m wire.Message, why backfill.Cause,
 		}
 		return nil
 	}
-	ev := m.Event
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
-		Event: ev, Raw: m.Raw, Lane: why.Lane, Source: why.Source, Done: func(r intake.Result) { s.ended(ev, why, r) },
+		Event: m.Event, Raw: m.Raw, Lane: why.Lane, Source: why.Source, Done: func(r intake.Result) { s.ended(why, r) },
 	})
 	if s.waited = waited > 0; s.waited {
 		// While nothing is read the relay is not silent.
@@ -170,8 +168,8 @@ func (s *Session) event(ctx context.Context, m wire.Message, why backfill.Cause,
 }
 
 // ended hears how an event ended, on whatever goroutine.
-func (s *Session) ended(ev *nostr.Event, why backfill.Cause, r intake.Result) {
-	err := r.Err
+func (s *Session) ended(why backfill.Cause, r intake.Result) {
+	ev, err := r.Event, r.Err
 	switch {
 	case errors.Is(err, intake.ErrForged):
 		s.forged.add(fmt.Sprintf("event %.64q: %v", ev.ID, err))
