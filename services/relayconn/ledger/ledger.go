@@ -3,6 +3,7 @@
 package ledger
 
 import (
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -17,14 +18,27 @@ type Ledger struct {
 	Changed chan struct{}
 
 	mu       sync.Mutex
-	flights  map[string]flight // by event id
+	flights  map[key]flight
 	unjudged map[*nostr.Filter]Unjudged
 }
 
+// key is what is offered once: the same event with another signature is another thing, because one of
+// the two is wrong. The signature is hashed, so that a key does not keep the event alive of whose
+// text it is a piece; nobody outside knows the seed.
+type key struct {
+	id  string
+	sig uint64
+}
+
+var seed = maphash.MakeSeed()
+
+func keyOf(ev *nostr.Event) key { return key{ev.ID, maphash.String(seed, ev.Sig)} }
+
 // flight is an event without a verdict.
 type flight struct {
-	accounts []*Account
-	live     Unjudged // if it came live
+	account *Account   // the first that waits; nil: it came live
+	more    []*Account // and the others
+	live    Unjudged   // if it came live
 }
 
 // Account is what one batch waits for; the ledger's lock guards it. The zero value waits for
@@ -32,6 +46,11 @@ type flight struct {
 type Account struct {
 	waiting int  // verdicts that have not come
 	lost    bool // one of them never will
+}
+
+func (a *Account) arrived(err error) {
+	a.waiting--
+	a.lost = a.lost || err != nil
 }
 
 // Unjudged is what events came live for that never got a verdict, and when the first of them came.
@@ -42,47 +61,56 @@ type Unjudged struct {
 
 // New returns a ledger of a connection on which nothing has come yet.
 func New() *Ledger {
-	return &Ledger{Changed: make(chan struct{}, 1), flights: map[string]flight{}, unjudged: map[*nostr.Filter]Unjudged{}}
+	return &Ledger{Changed: make(chan struct{}, 1), flights: map[key]flight{}, unjudged: map[*nostr.Filter]Unjudged{}}
 }
 
 // Depart notes an event of the past that came; first is true if it is not on its way already.
-func (l *Ledger) Depart(id string, a *Account) (first bool) {
+func (l *Ledger) Depart(ev *nostr.Event, a *Account) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f, flying := l.flights[id]
-	f.accounts = append(f.accounts, a)
+	k := keyOf(ev)
+	f, flying := l.flights[k]
+	if f.account == nil {
+		f.account = a
+	} else {
+		f.more = append(f.more, a)
+	}
 	a.waiting++
-	l.flights[id] = f
+	l.flights[k] = f
 	return !flying
 }
 
 // DepartLive notes an event that came live on a subscription of those filters, at least one; first
 // is true if it is not on its way already.
-func (l *Ledger) DepartLive(id string, filters []nostr.Filter, now time.Time) (first bool) {
+func (l *Ledger) DepartLive(ev *nostr.Event, filters []nostr.Filter, now time.Time) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	f, flying := l.flights[id]
+	k := keyOf(ev)
+	f, flying := l.flights[k]
 	if f.live.Since.IsZero() {
 		f.live = Unjudged{filters, now}
-		l.flights[id] = f
+		l.flights[k] = f
 	}
 	return !flying
 }
 
 // Arrive notes that the verdict on an event came, or with an error that there will be none.
-func (l *Ledger) Arrive(id string, err error) {
+func (l *Ledger) Arrive(ev *nostr.Event, err error) {
 	l.mu.Lock()
-	f := l.flights[id]
-	for _, a := range f.accounts {
-		a.waiting--
-		a.lost = a.lost || err != nil
+	k := keyOf(ev)
+	f := l.flights[k]
+	if f.account != nil {
+		f.account.arrived(err)
+	}
+	for _, a := range f.more {
+		a.arrived(err)
 	}
 	if err != nil && !f.live.Since.IsZero() {
 		first := &f.live.Filters[0]
 		f.live.Since = moment.Earlier(f.live.Since, l.unjudged[first].Since)
 		l.unjudged[first] = f.live
 	}
-	delete(l.flights, id)
+	delete(l.flights, k)
 	l.mu.Unlock()
 	select {
 	case l.Changed <- struct{}{}:

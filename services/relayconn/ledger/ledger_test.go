@@ -12,23 +12,45 @@ import (
 
 var errNone = errors.New("no verdict")
 
+func event(id string) *nostr.Event { return &nostr.Event{ID: id, Sig: "right"} }
+
+// TestAnotherSignatureIsAnotherThing: what comes with a wrong signature does not hide the same event
+// with the right one.
+func TestAnotherSignatureIsAnotherThing(t *testing.T) {
+	t.Parallel()
+	l := ledger.New()
+	var a ledger.Account
+	forged := &nostr.Event{ID: "1", Sig: "wrong"}
+	if !l.Depart(forged, &a) || !l.Depart(event("1"), &a) {
+		t.Error("the good one does not depart")
+	}
+	l.Arrive(forged, nil)
+	if settled, _ := l.Settled(&a); settled {
+		t.Error("settled with the good one on its way")
+	}
+	l.Arrive(event("1"), nil)
+	if settled, lost := l.Settled(&a); !settled || lost {
+		t.Errorf("settled %v, lost %v", settled, lost)
+	}
+}
+
 // TestAccounts: a batch is settled when all that came with it has its verdict, and is told once of
 // one that was lost.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
 	l := ledger.New()
 	var a, b ledger.Account
-	if !l.Depart("1", &a) || l.Depart("1", &b) || !l.Depart("2", &a) {
+	if !l.Depart(event("1"), &a) || l.Depart(event("1"), &b) || !l.Depart(event("2"), &a) {
 		t.Error("an event is on its way once")
 	}
-	l.Arrive("1", errNone)
+	l.Arrive(event("1"), errNone)
 	if settled, _ := l.Settled(&a); settled {
 		t.Error("settled with an event on its way")
 	}
 	if settled, lost := l.Settled(&b); !settled || !lost {
 		t.Error("what came twice is lost to both")
 	}
-	l.Arrive("2", nil)
+	l.Arrive(event("2"), nil)
 	<-l.Changed
 	if settled, lost := l.Settled(&a); !settled || !lost {
 		t.Error("not settled, or not lost")
@@ -36,7 +58,7 @@ func TestAccounts(t *testing.T) {
 	if _, lost := l.Settled(&a); lost {
 		t.Error("what was lost is told twice")
 	}
-	if !l.Depart("1", &a) {
+	if !l.Depart(event("1"), &a) {
 		t.Error("what has arrived is still on its way")
 	}
 	if !l.Missing().IsZero() {
@@ -52,17 +74,17 @@ func TestUnjudged(t *testing.T) {
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	one, other := []nostr.Filter{{Kinds: []int{1}}}, []nostr.Filter{{Kinds: []int{2}}, {Kinds: []int{3}}}
 	var a ledger.Account
-	l.DepartLive("1", one, noon.Add(2*time.Minute))
-	l.DepartLive("2", one, noon.Add(time.Minute))
-	l.DepartLive("3", one, noon)
-	l.DepartLive("4", other, noon.Add(3*time.Minute))
-	l.Depart("5", &a)
-	if l.DepartLive("5", other, noon.Add(4*time.Minute)) {
+	l.DepartLive(event("1"), one, noon.Add(2*time.Minute))
+	l.DepartLive(event("2"), one, noon.Add(time.Minute))
+	l.DepartLive(event("3"), one, noon)
+	l.DepartLive(event("4"), other, noon.Add(3*time.Minute))
+	l.Depart(event("5"), &a)
+	if l.DepartLive(event("5"), other, noon.Add(4*time.Minute)) {
 		t.Error("an event of the past is on its way, and comes live as well")
 	}
-	l.Arrive("3", nil)
+	l.Arrive(event("3"), nil)
 	for _, id := range []string{"1", "2", "4", "5"} {
-		l.Arrive(id, errNone)
+		l.Arrive(event(id), errNone)
 	}
 	if !l.Missing().Equal(noon.Add(time.Minute)) {
 		t.Errorf("missing since %v", l.Missing())

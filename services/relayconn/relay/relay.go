@@ -17,6 +17,7 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/targets"
@@ -46,8 +47,7 @@ type Env struct {
 	JS      jetstream.JetStream
 	States  jetstream.KeyValue // grasp-relays
 	Guard   *netguard.Guard
-	Offerer session.Offerer
-	Known   func(id string) bool
+	Intake  *intake.Intake
 	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
 	Negentropy *backfill.Negentropy
 	Metrics    *Metrics

@@ -34,7 +34,7 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 		reconciling = &with
 	}
 	s := session.New(session.Options{
-		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Offerer: l.Offerer, Known: l.Known, Observer: o, Document: document, Log: l.log,
+		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Intake: l.Intake.Open(l.url), Observer: o, Document: document, Log: l.log,
 		Negentropy: reconciling,
 	})
 	l.confirmed = items.Set{} // the session's now
@@ -76,7 +76,7 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 }
 
 // tend tells the session what is wanted and when a day is over, and keeps what is known of the relay in step. It never waits for the session, which
-// may be waiting for room among the candidates.
+// may be waiting for room for what came.
 func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Wanted, daily chan<- time.Time) error {
 	tick := time.NewTicker(l.Rules.CheckEvery)
 	defer tick.Stop()

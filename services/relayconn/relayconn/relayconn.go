@@ -5,6 +5,7 @@ package relayconn
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/relay"
 	"tendril.dev/services/relayconn/session"
@@ -48,12 +50,17 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
+	taken, err := intake.NewMetrics(n.Metrics)
+	if err != nil {
+		return err
+	}
+	in := intake.New(intake.Options{Offerer: sender, Known: known(n.Index, n.Log), Metrics: taken})
 	rules := rulesOf(n.Settings.Sync)
 	guard := netguard.New(netguard.Options{AllowPrivate: n.Settings.AllowPrivate, DialTimeout: rules.ConnectTimeout})
 	defer guard.CloseIdleConnections()
 	env := &relay.Env{
 		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
-		Guard: guard, Offerer: sender, Known: known(n.Index), Metrics: metrics, Log: n.Log,
+		Guard: guard, Intake: in, Metrics: metrics, Log: n.Log,
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &backfill.Negentropy{
@@ -79,10 +86,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	})
 
 	names := make(chan []string, 1)
-	// The sender outlives the sessions, so that verdicts still come while they end.
+	// Intake and sender outlive the sessions, so that verdicts still come while they end.
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return sender.Run(sending) })
+	group.Go(func() error { return in.Run(sending) })
 	group.Go(func() error { return targets.Relays(ctx, n.Bus.JS, n.Log, names, less, &read) })
 	group.Go(func() error {
 		defer stopSending()
@@ -99,12 +107,14 @@ func Run(ctx context.Context, n *node.Node) error {
 	return err
 }
 
-// known says whether an event is in the log already, so that it need not be verified and offered.
-func known(index *eventdb.DB) func(id string) bool {
+// known says whether an event is stored already, so that it need not be verified and offered. One
+// that cannot be looked up is offered: ingest knows.
+func known(index *eventdb.DB, log *slog.Logger) func(id string) bool {
 	return func(id string) bool {
-		view := index.View()
-		defer view.Close()
-		has, err := view.Has(id)
+		has, err := index.Has(id)
+		if err != nil {
+			log.Debug("an event cannot be looked up", "error", err)
+		}
 		return has && err == nil
 	}
 }

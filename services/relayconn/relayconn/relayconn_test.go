@@ -2,6 +2,7 @@ package relayconn_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -215,4 +216,39 @@ func serve(t *testing.T, fn http.HandlerFunc) (url string) {
 	t.Cleanup(server.CloseClientConnections)
 	t.Cleanup(server.Close)
 	return "ws" + strings.TrimPrefix(server.URL, "http")
+}
+
+// TestTheSameFromManyRelays: what eight relays have is verified once and offered once, whichever
+// brings it first, and each of them is synced.
+func TestTheSameFromManyRelays(t *testing.T) {
+	t.Parallel()
+	const relays, issues = 8, 100
+	b := openBus(t)
+	judge := newIngest(t, b)
+	var events []*nostr.Event
+	for n := range issues {
+		events = append(events, event(t, 1621, fmt.Sprint("issue ", n), time.Hour+time.Duration(n)*time.Minute, nostr.Tag{"a", "30617:aa:x"}))
+	}
+	w := newWorker(t, b, "a")
+	var all []*foreign
+	for range relays {
+		r := newForeign(t, events...)
+		all = append(all, r)
+		aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
+	}
+	eventually(t, "all are synced", func() bool {
+		return !slices.ContainsFunc(all, func(r *foreign) bool {
+			s := state(t, b, r.Name)
+			return s.Connection != int(session.Connected) || s.Repos != 1
+		})
+	})
+	if n := len(judge.all()); n != issues {
+		t.Errorf("%d were offered, want %d", n, issues)
+	}
+	if n := w.metric(t, "ngit_sync_events_verified_total", "result=genuine"); n != issues {
+		t.Errorf("%v were verified, want %d", n, issues)
+	}
+	if n := w.metric(t, "ngit_sync_events_synced_total"); n != issues {
+		t.Errorf("%v count as new, want %d", n, issues)
+	}
 }

@@ -308,7 +308,7 @@ func TestKnownPastIsNotThrottled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		p.session.Rules.PageLimit = 5000
-		p.session.Known = func(string) bool { return true }
+		p.session.Intake = knowing{p.session.Intake, true}
 		p.mute = true
 		p.run(session.Start{})
 		began := time.Now()

@@ -12,6 +12,7 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -46,9 +47,10 @@ func crowd(tb testing.TB, roots int, waiting bool) (message func()) {
 	relay := silent{messages: make(chan wire.Message), mute: waiting}
 	r := rules
 	r.MaxFilters, r.AtOnce = 70, 16
+	in := intake.New(intake.Options{Offerer: relay, Known: func(string) bool { return true }})
 	s := session.New(session.Options{
-		Relay: "wss://r.example.com", Rules: r, Asker: relay, Offerer: relay, Observer: relay,
-		Known: func(string) bool { return true }, Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
+		Relay: "wss://r.example.com", Rules: r, Asker: relay, Intake: in.Open("wss://r.example.com"), Observer: relay,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil)),
 	})
 	wanted, done := make(chan session.Wanted), make(chan error)
 	ctx, cancel := context.WithCancel(context.Background())

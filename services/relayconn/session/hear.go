@@ -5,18 +5,41 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/candidates"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/backfill"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/live"
 	"tendril.dev/services/relayconn/wire"
 )
+
+// atOnce is how many messages are heard before what has become due is done.
+const atOnce = 64
+
+// hearAll takes in a message of the relay, and those that are there already, unless one of them had
+// to wait.
+func (s *Session) hearAll(ctx context.Context, m wire.Message, more <-chan wire.Message) error {
+	for n := 1; ; n++ {
+		if err := s.hear(ctx, m); err != nil || n == atOnce || s.waited {
+			s.waited = false
+			return err
+		}
+		var open bool
+		select {
+		case m, open = <-more:
+			if !open {
+				return nil // which is found again
+			}
+		default:
+			return nil
+		}
+	}
+}
 
 // hear takes in one message of the relay.
 func (s *Session) hear(ctx context.Context, m wire.Message) error {
@@ -87,7 +110,7 @@ func (s *Session) hearPast(ctx context.Context, r *backfill.Request, m wire.Mess
 		if fresh, err := s.past.Saw(ctx, r, m.Event); err != nil || !fresh {
 			return errors.Join(err, s.nothing(ctx)) // it came with the page before
 		}
-		return s.event(ctx, m.Event, r.Cause(), func() bool { return s.ledger.Depart(m.Event.ID, r.Account()) })
+		return s.event(ctx, m, r.Cause(), func() bool { return s.ledger.Depart(m.Event, r.Account()) })
 	case wire.EOSE:
 		return s.past.Ended(ctx, r)
 	case wire.Closed:
@@ -104,7 +127,7 @@ func (s *Session) hearLive(ctx context.Context, sub *live.Subscription, m wire.M
 	if !sub.Matches(m.Event) {
 		return s.unasked(m)
 	}
-	return s.event(ctx, m.Event, fromLive, func() bool { return s.ledger.DepartLive(m.Event.ID, sub.Filters(), time.Now()) })
+	return s.event(ctx, m, fromLive, func() bool { return s.ledger.DepartLive(m.Event, sub.Filters(), time.Now()) })
 }
 
 // unasked counts an event that does not match what was asked for.
@@ -144,46 +167,72 @@ func (s *Session) quieten(now time.Time, why string) {
 	s.allowance.Quieten(now)
 }
 
-// event takes in an event that was asked for, if it is what it says. depart notes it in the ledger,
-// and reports whether it is not on its way already.
-func (s *Session) event(ctx context.Context, ev *nostr.Event, why backfill.Cause, depart func() (first bool)) error {
-	if s.Known(ev.ID) {
+// event takes in an event that was asked for. depart notes it in the ledger, and reports whether it
+// is not on its way already. What is known costs nothing where it is to be expected: of the past,
+// which is asked for only so far.
+func (s *Session) event(ctx context.Context, m wire.Message, why backfill.Cause, depart func() (first bool)) error {
+	if s.Intake.Known(m.Event.ID) || !depart() {
 		if why.Source == proto.SourceLive {
 			return s.nothing(ctx)
 		}
-		return nil // as is to be expected of the past, which is asked for only so far
+		return nil
 	}
-	if !ev.CheckID() {
-		return s.odd(fmt.Sprintf("event %.64q has another id", ev.ID))
+	waited, err := s.Intake.Take(ctx, intake.Arrival{
+		Event: m.Event, Raw: m.Raw, Lane: why.Lane, Source: why.Source, Done: func(r intake.Result) { s.ended(why, r) },
+	})
+	if s.waited = waited > 0; s.waited {
+		// While nothing is read the relay is not silent.
+		s.live.Unread(waited)
+		s.past.Unread(waited)
 	}
-	if !depart() {
-		return s.nothing(ctx)
-	}
-	if ok, err := ev.CheckSignature(); !ok || err != nil {
-		s.ledger.Arrive(ev.ID, nil)
-		return s.odd(fmt.Sprintf("event %.64q has a wrong signature", ev.ID))
-	}
-	return s.offer(ctx, ev, why)
+	return err
 }
 
-// offer puts an event to ingest. It blocks while too many candidates wait, which slows the relay down.
-func (s *Session) offer(ctx context.Context, ev *nostr.Event, why backfill.Cause) error {
-	began := time.Now()
-	err := s.Offerer.Offer(ctx, candidates.Candidate{
-		Event: ev, Lane: why.Lane, Source: why.Source, Relay: s.Relay,
-		Done: func(v proto.Verdict, err error) {
-			if err == nil && (v.Outcome == proto.Accepted || v.Outcome == proto.HeldBack) {
-				s.Observer.Judged(ev, why.Source, why.Gap(ev), v)
-			}
-			if errors.Is(err, nats.ErrMaxPayload) {
-				err = nil // it will never fit, so there is nothing to wait for
-			}
-			s.ledger.Arrive(ev.ID, err)
-		},
-	})
-	// While nothing is read the relay is not silent.
-	unread := time.Since(began)
-	s.live.Unread(unread)
-	s.past.Unread(unread)
-	return err
+// ended hears how an event ended, on whatever goroutine.
+func (s *Session) ended(why backfill.Cause, r intake.Result) {
+	ev, err := r.Event, r.Err
+	switch {
+	case errors.Is(err, intake.ErrForged):
+		s.forged.add(fmt.Sprintf("event %.64q: %v", ev.ID, err))
+		err = nil // it is of no use to anybody
+	case errors.Is(err, nats.ErrMaxPayload):
+		err = nil // it will never fit, so there is nothing to wait for
+	case err == nil && !r.Copy && (r.Verdict.Outcome == proto.Accepted || r.Verdict.Outcome == proto.HeldBack):
+		s.Observer.Judged(ev, why.Source, why.Gap(ev), r.Verdict)
+	}
+	s.ledger.Arrive(ev, err)
+}
+
+// forgeries are the events that were found not to be genuine and have not been counted against the
+// relay. They are found by other goroutines than the session's.
+type forgeries struct {
+	mu    sync.Mutex
+	count int
+	last  string
+}
+
+func (f *forgeries) add(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count++
+	f.last = what
+}
+
+// take returns how many there are since it was asked last, and which was the last one.
+func (f *forgeries) take() (count int, last string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	count, f.count = f.count, 0
+	return count, f.last
+}
+
+// hearEnds takes in that events have ended: the forged ones count against the relay.
+func (s *Session) hearEnds() error {
+	count, last := s.forged.take()
+	for range count {
+		if err := s.odd(last); err != nil {
+			return err
+		}
+	}
+	return nil
 }

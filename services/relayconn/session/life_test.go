@@ -284,12 +284,20 @@ func TestTooLargeForTheBus(t *testing.T) {
 	})
 }
 
+// knowing is an intake that knows all events, or none.
+type knowing struct {
+	session.Intake
+	all bool
+}
+
+func (k knowing) Known(string) bool { return k.all }
+
 // TestEndOfAPageIsOfferedOnce: the next page begins with the same second, though nothing that was decided may be known yet.
 func TestEndOfAPageIsOfferedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
-		p.session.Known = func(string) bool { return false }
+		p.session.Intake = knowing{p.session.Intake, false}
 		for i := range 7 {
 			p.stored = append(p.stored, event(t, 30617, nostr.Timestamp(1000-i)))
 		}

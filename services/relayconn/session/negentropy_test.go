@@ -18,6 +18,7 @@ import (
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/backfill"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -45,9 +46,10 @@ func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling
 	for _, ev := range stored[:here] {
 		r.accepted[ev.ID] = true
 	}
+	in := intake.New(intake.Options{Offerer: r, Known: func(id string) (known bool) { r.with(func() { known = r.accepted[id] }); return known }})
+	go in.Run(t.Context())
 	r.session = session.New(session.Options{
-		Relay: "wss://r.example.com", Rules: rules, Asker: r, Offerer: r, Observer: r, Log: slog.New(slog.DiscardHandler),
-		Known:      func(id string) (known bool) { r.with(func() { known = r.accepted[id] }); return known },
+		Relay: "wss://r.example.com", Rules: rules, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
 		Negentropy: &backfill.Negentropy{Relay: r, Service: r, Room: negentropy.NewRoom(), Seq: func() uint64 { return 0 }},
 	})
 	return r

@@ -1,7 +1,7 @@
 // Package session is what is said on one connection to a relay (spec/sync.md). It works out what is
-// to be asked for, has it asked live (package live) and of the past (package backfill), and offers
-// to ingest what comes. One goroutine owns a session; it is told of messages, of what is wanted and
-// of verdicts, and never waits for anything but room among the candidates.
+// to be asked for, has it asked live (package live) and of the past (package backfill), and hands on
+// to be verified and offered what comes (package intake). One goroutine owns a session; it is told of messages, of what is wanted and
+// of verdicts, and never waits for anything but room for what came.
 package session
 
 import (
@@ -15,11 +15,11 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/time/rate"
 
-	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/backfill"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/ledger"
@@ -35,9 +35,12 @@ type Asker interface {
 	Unsubscribe(ctx context.Context, sub string) error
 }
 
-// Offerer takes candidates; *candidates.Sender is one.
-type Offerer interface {
-	Offer(ctx context.Context, c candidates.Candidate) error
+// Intake verifies events and offers them to ingest; *intake.Stream is one.
+type Intake interface {
+	// Known reports whether an event is stored, so that it need not be taken in.
+	Known(id string) bool
+	// Take takes in an event. It waits for nothing but room, and says how long that took.
+	Take(ctx context.Context, a intake.Arrival) (waited time.Duration, err error)
 }
 
 // Rules are the numbers of spec/sync.md, all of them settings.
@@ -59,11 +62,10 @@ type Wanted struct {
 
 // Options are what a session needs.
 type Options struct {
-	Relay   string // normalised URL
-	Rules   Rules
-	Asker   Asker
-	Offerer Offerer
-	Known   func(id string) bool // accepted already: need not be offered
+	Relay  string // normalised URL
+	Rules  Rules
+	Asker  Asker
+	Intake Intake
 	// Negentropy is what the relay is asked by NIP-77 with; nil: it is not.
 	Negentropy *backfill.Negentropy
 	Observer   Observer
@@ -100,6 +102,8 @@ type Session struct {
 	quietSince    time.Time // no batch has been pending since; zero: one is
 	status        Status
 
+	waited  bool // the last event waited for room
+	forged  forgeries
 	invalid int
 	warned  map[string]bool
 	useless *rate.Limiter
@@ -152,7 +156,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 			if !open {
 				return nil
 			}
-			err = s.hear(ctx, m)
+			err = s.hearAll(ctx, m, messages)
 		case w := <-wanted:
 			s.want(w)
 		case <-daily:
@@ -165,6 +169,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 		case r := <-s.past.Results():
 			err = s.past.Told(ctx, r, time.Now())
 		case <-s.ledger.Changed:
+			err = s.hearEnds()
 		case <-wake.C:
 		}
 		if err != nil {
@@ -193,7 +198,7 @@ func (s *Session) prepare(start Start) {
 	s.past = backfill.New(backfill.Options{
 		Asker: s.Asker, Allowance: s.allowance, Ledger: s.ledger, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Live: s.live.Count, Silence: s.Rules.Silence,
 		Hold: time.Now().Add(start.Delay), Name: s.name, Warn: s.warn,
-		Known: s.Known, Negentropy: s.Negentropy,
+		Known: s.Intake.Known, Negentropy: s.Negentropy,
 	}, confirmed)
 }
 

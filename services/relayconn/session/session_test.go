@@ -15,6 +15,7 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -160,9 +161,10 @@ var rules = session.Rules{PageLimit: 3, AtOnce: 4, MaxFilters: 12, Settle: 6 * t
 
 func newPlay(t *testing.T) *play {
 	p := &play{t: t, messages: make(chan wire.Message), wanted: make(chan session.Wanted), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, done: make(chan error, 1)}
+	in := intake.New(intake.Options{Offerer: p, Known: func(id string) (known bool) { p.with(func() { known = p.accepted[id] }); return known }})
+	go in.Run(t.Context())
 	p.session = session.New(session.Options{
-		Relay: "wss://r.example.com", Rules: rules, Asker: p, Offerer: p, Observer: p, Log: slog.New(slog.DiscardHandler),
-		Known: func(id string) (known bool) { p.with(func() { known = p.accepted[id] }); return known },
+		Relay: "wss://r.example.com", Rules: rules, Asker: p, Intake: in.Open("wss://r.example.com"), Observer: p, Log: slog.New(slog.DiscardHandler),
 	})
 	return p
 }

@@ -3,8 +3,8 @@
 package wire
 
 import (
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -35,6 +35,7 @@ type Message struct {
 	Kind   Kind
 	Sub    string       // subscription id; empty for a notice
 	Event  *nostr.Event // of EVENT; not verified
+	Raw    []byte       // JSON of the event as it came, if it can be stored so (see rawevent.Parse); else nil
 	Reason string       // of CLOSED, NOTICE and NEG-ERR, cut to a bounded length
 	// Frame is what NEG-MSG says in the protocol of NIP-77; empty: it is no such message.
 	Frame    []byte
@@ -49,6 +50,8 @@ const (
 	maxGarbage = 50
 	// passOver is how much larger than what is taken a message may be to be passed over, as a factor. Beyond it the connection ends.
 	passOver = 16
+	// keptInput is how large the memory may be that a connection keeps for its next message.
+	keptInput = 16 << 10
 	// goodbye is how long a relay may take to answer the end of a connection.
 	goodbye = time.Second
 )
@@ -62,6 +65,7 @@ type Conn struct {
 	bye   time.Duration // how long the relay may take to answer the end of the connection
 	busy  atomic.Bool   // a message is being handled, so nothing is read, a pong neither
 	count atomic.Int64  // messages that came
+	input bytes.Buffer  // the message that is being read; it belongs to Read
 }
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
@@ -135,7 +139,7 @@ func (c *Conn) next() (Message, error) {
 	if err != nil {
 		return Message{}, err
 	}
-	data, err := io.ReadAll(io.LimitReader(r, c.most+1))
+	data, err := c.readAll(r)
 	if err == nil && int64(len(data)) > c.most {
 		_, err = io.Copy(io.Discard, r)
 	}
@@ -160,56 +164,15 @@ func (c *Conn) next() (Message, error) {
 	return m, nil
 }
 
-// Parse reads one message. A verb that is none of our business gives an empty Kind.
-func Parse(data []byte) (Message, error) {
-	var parts []json.RawMessage
-	if err := json.Unmarshal(data, &parts); err != nil {
-		return Message{}, fmt.Errorf("parse message: %w", err)
+// readAll reads a message, or as much of one that is too large as shows that it is. What it gives is
+// good until the next one is read.
+func (c *Conn) readAll(r io.Reader) ([]byte, error) {
+	if c.input.Cap() > keptInput {
+		c.input = bytes.Buffer{}
 	}
-	text := func(i int) (string, error) {
-		var s string
-		if i >= len(parts) {
-			return "", fmt.Errorf("parse message: %d elements", len(parts))
-		}
-		if err := json.Unmarshal(parts[i], &s); err != nil {
-			return "", fmt.Errorf("parse message: element %d: %w", i, err)
-		}
-		return s, nil
-	}
-	verb, err := text(0)
-	if err != nil {
-		return Message{}, err
-	}
-	m := Message{Kind: Kind(verb)}
-	switch m.Kind {
-	case Event:
-		if len(parts) != 3 {
-			return Message{}, fmt.Errorf("parse EVENT: %d elements, want 3", len(parts))
-		}
-		if m.Sub, err = text(1); err != nil {
-			return Message{}, err
-		}
-		m.Event = new(nostr.Event)
-		if err := m.Event.UnmarshalJSON(parts[2]); err != nil {
-			return Message{}, fmt.Errorf("parse EVENT: %w", err)
-		}
-	case EOSE:
-		m.Sub, err = text(1)
-	case NegMsg:
-		return parseNegMsg(parts)
-	case Closed, NegErr:
-		if m.Sub, err = text(1); err == nil && len(parts) > 2 {
-			m.Reason, err = text(2)
-		}
-	case Notice:
-		m.Reason, err = text(1)
-	default:
-		return Message{}, nil
-	}
-	if len(m.Reason) > maxReason {
-		m.Reason = m.Reason[:maxReason]
-	}
-	return m, err
+	c.input.Reset()
+	_, err := c.input.ReadFrom(io.LimitReader(r, c.most+1))
+	return c.input.Bytes(), err
 }
 
 // Req opens a subscription.

@@ -1,0 +1,672 @@
+package intake_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/intake"
+)
+
+const key = "0000000000000000000000000000000000000000000000000000000000000001"
+
+func event(t testing.TB, content string) *nostr.Event {
+	t.Helper()
+	ev := &nostr.Event{Kind: 1621, CreatedAt: 1_700_000_000, Content: content, Tags: nostr.Tags{{"a", "30617:aa:x"}}}
+	if err := ev.Sign(key); err != nil {
+		t.Fatal(err)
+	}
+	return ev
+}
+
+func copyOf(ev *nostr.Event) *nostr.Event {
+	again := *ev
+	again.Tags = nil
+	for _, tag := range ev.Tags {
+		again.Tags = append(again.Tags, slices.Clone(tag))
+	}
+	return &again
+}
+
+// play is an ingest that takes what it is offered, and an eye on what is verified.
+type play struct {
+	*intake.Intake
+
+	mu      sync.Mutex
+	offered []candidates.Candidate
+	checked map[string]int // by signature
+	order   []string       // contents, as they were checked
+	stored  map[string]bool
+	full    chan struct{} // nil: there is room; else an offer of the past takes one value from it
+	checks  chan struct{} // nil: checks take no time; else each takes one value from it
+}
+
+// newPlay begins an intake in the bubble of the test. change may alter its options.
+func newPlay(t testing.TB, change func(*intake.Options)) *play {
+	p := &play{checked: map[string]int{}, stored: map[string]bool{}}
+	o := intake.Options{Offerer: p, Known: p.known, CheckSignature: p.check, Workers: 2}
+	if change != nil {
+		change(&o)
+	}
+	p.Intake = intake.New(o)
+	return p
+}
+
+// run lets it work until the test ends.
+func (p *play) run(t testing.TB) {
+	done := make(chan error, 1)
+	ctx, end := context.WithCancel(context.Background())
+	go func() { done <- p.Run(ctx) }()
+	t.Cleanup(func() {
+		end()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func (p *play) known(id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.stored[id]
+}
+
+func (p *play) check(ev *nostr.Event) error {
+	p.mu.Lock()
+	p.checked[ev.Sig]++
+	p.order = append(p.order, ev.Content)
+	checks := p.checks
+	p.mu.Unlock()
+	if checks != nil {
+		<-checks
+	}
+	return intake.CheckSignature(ev)
+}
+
+func (p *play) Offer(ctx context.Context, c candidates.Candidate) error {
+	p.mu.Lock()
+	full := p.full
+	p.mu.Unlock()
+	if full != nil && c.Lane != proto.LaneSyncLive {
+		select {
+		case <-full:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.offered = append(p.offered, c)
+	return nil
+}
+
+// contents are what was offered, in order.
+func (p *play) contents() (all []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.offered {
+		all = append(all, c.Event.Content)
+	}
+	return all
+}
+
+// decide answers all that was offered.
+func (p *play) decide(outcome proto.Outcome, err error) {
+	p.mu.Lock()
+	offered := p.offered
+	p.offered = nil
+	p.mu.Unlock()
+	for _, c := range offered {
+		c.Done(proto.Verdict{ID: c.Event.ID, Outcome: outcome}, err)
+	}
+}
+
+// ends collects how events ended.
+type ends struct {
+	mu  sync.Mutex
+	all []intake.Result
+}
+
+func (e *ends) done(r intake.Result) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.all = append(e.all, r)
+}
+
+func (e *ends) count(holds func(intake.Result) bool) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, r := range e.all {
+		if holds(r) {
+			n++
+		}
+	}
+	return n
+}
+
+func accepted(r intake.Result) bool {
+	return r.Err == nil && r.Verdict.Outcome == proto.Accepted
+}
+func forged(r intake.Result) bool { return errors.Is(r.Err, intake.ErrForged) }
+func copied(r intake.Result) bool { return r.Copy }
+func any(intake.Result) bool      { return true }
+
+func historic(ev *nostr.Event, done func(intake.Result)) intake.Arrival {
+	return intake.Arrival{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Done: done}
+}
+
+func alive(ev *nostr.Event, done func(intake.Result)) intake.Arrival {
+	return intake.Arrival{Event: ev, Lane: proto.LaneSyncLive, Source: proto.SourceLive, Done: done}
+}
+
+func take(t testing.TB, s *intake.Stream, a intake.Arrival) {
+	t.Helper()
+	if _, err := s.Take(t.Context(), a); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestManyRelaysOneEvent: what twenty relays bring at once is verified once and offered once, and
+// all of them hear the verdict. What one brings later is known.
+func TestManyRelaysOneEvent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, nil)
+		const relays, events = 20, 50
+		var e ends
+		for r := range relays {
+			s := p.Open(fmt.Sprint("wss://r", r))
+			for n := range events {
+				take(t, s, historic(event20(t, n), e.done))
+			}
+		}
+		p.run(t)
+		synctest.Wait()
+		if n := len(p.contents()); n != events {
+			t.Fatalf("%d were offered, want each of %d once", n, events)
+		}
+		p.decide(proto.Accepted, nil)
+		synctest.Wait()
+		if n := e.count(accepted); n != relays*events {
+			t.Errorf("%d verdicts, want %d", n, relays*events)
+		}
+		for _, r := range e.all {
+			if r.Event == nil || r.Event.ID != r.Verdict.ID {
+				t.Errorf("the verdict on %s comes with event %v", r.Verdict.ID, r.Event)
+			}
+		}
+		if n := e.count(copied); n != (relays-1)*events {
+			t.Errorf("%d were copies", n)
+		}
+		if len(p.checked) != events {
+			t.Errorf("%d signatures were checked, want %d", len(p.checked), events)
+		}
+		for sig, n := range p.checked {
+			if n != 1 {
+				t.Errorf("signature %.8s was checked %d times", sig, n)
+			}
+		}
+		if !p.Known(event20(t, 3).ID) || p.Known(event(t, "another").ID) {
+			t.Error("known is not what was accepted")
+		}
+	})
+}
+
+var signed sync.Map
+
+// event20 gives a copy of a numbered event, which is signed once: signatures differ from time to
+// time.
+func event20(t testing.TB, n int) *nostr.Event {
+	ev, ok := signed.Load(n)
+	if !ok {
+		ev, _ = signed.LoadOrStore(n, event(t, fmt.Sprint("event ", n)))
+	}
+	return copyOf(ev.(*nostr.Event))
+}
+
+// TestRejectedIsVerifiedOnceToo: it is offered again, because what it missed may have come, but its
+// signature is right for ever.
+func TestRejectedIsVerifiedOnceToo(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, nil)
+		p.run(t)
+		var e ends
+		for round, outcome := range []proto.Outcome{proto.Rejected, proto.HeldBack, proto.Duplicate} {
+			if p.Known(event20(t, 1).ID) {
+				t.Fatalf("known before round %d", round)
+			}
+			take(t, p.Open(fmt.Sprint("wss://r", round)), historic(event20(t, 1), e.done))
+			synctest.Wait()
+			if len(p.contents()) != 1 {
+				t.Fatalf("not offered in round %d", round)
+			}
+			p.decide(outcome, nil)
+		}
+		if n := p.checked[event20(t, 1).Sig]; n != 1 {
+			t.Errorf("checked %d times", n)
+		}
+		other := event20(t, 1)
+		other.Content = "another text under a signature that was found right"
+		take(t, p.Open("wss://liar"), historic(other, e.done))
+		synctest.Wait()
+		if len(p.contents()) != 0 || e.count(forged) != 1 {
+			t.Error("a changed event passes with the signature of the right one")
+		}
+	})
+}
+
+// TestForgedCopiesHarmNobody: a copy with the id of a good event and another signature, or another
+// text, ends by itself, whichever comes first; all who bring the very same forgery hear of it.
+func TestForgedCopiesHarmNobody(t *testing.T) {
+	t.Parallel()
+	good := event(t, "good")
+	signature, text, both := copyOf(good), copyOf(good), copyOf(good)
+	signature.Sig = event(t, "another").Sig
+	text.Content = "changed"
+	both.Sig, both.Content = signature.Sig, "changed"
+	var many []*nostr.Event
+	for n := range 20 {
+		ev := copyOf(good)
+		ev.Content = fmt.Sprint("changed ", n)
+		many = append(many, ev)
+	}
+	for name, forgeries := range map[string][]*nostr.Event{
+		"signature": {signature}, "text": {text}, "both": {both}, "all": {signature, text, both, signature}, "many": many,
+	} {
+		for _, first := range []bool{true, false} {
+			t.Run(fmt.Sprint(name, first), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					p := newPlay(t, nil)
+					var honest, liars ends
+					bring := func() {
+						for n, ev := range forgeries {
+							take(t, p.Open(fmt.Sprint("wss://liar", n)), historic(copyOf(ev), liars.done))
+						}
+					}
+					if first {
+						bring()
+					}
+					take(t, p.Open("wss://one"), historic(copyOf(good), honest.done))
+					take(t, p.Open("wss://two"), historic(copyOf(good), honest.done))
+					if !first {
+						bring()
+					}
+					p.run(t)
+					synctest.Wait()
+					// Behind many forgeries with its key the good one is not recognised, and offered for each.
+					got := p.contents()
+					if want := 1; len(got) != want && !(name == "many" && first) || slices.ContainsFunc(got, func(s string) bool { return s != "good" }) {
+						t.Fatalf("offered %v", got)
+					}
+					p.decide(proto.Accepted, nil)
+					synctest.Wait()
+					if honest.count(accepted) != 2 || liars.count(forged) != len(forgeries) {
+						t.Errorf("the honest heard %+v, the liars %+v", honest.all, liars.all)
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestMisshapenEventsAreForged: what would not even fit the types that check it.
+func TestMisshapenEventsAreForged(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, nil)
+		p.run(t)
+		s := p.Open("wss://r")
+		var e ends
+		good := event(t, "good")
+		for name, change := range map[string]func(ev *nostr.Event){
+			"a longer public key":  func(ev *nostr.Event) { ev.PubKey += "00" },
+			"a shorter public key": func(ev *nostr.Event) { ev.PubKey = ev.PubKey[:62] },
+			"no public key":        func(ev *nostr.Event) { ev.PubKey = "" },
+			"a key that is no hex": func(ev *nostr.Event) { ev.PubKey = "zz" + ev.PubKey[2:] },
+			"a longer signature":   func(ev *nostr.Event) { ev.Sig += "00" },
+			"no signature":         func(ev *nostr.Event) { ev.Sig = "" },
+			"capitals":             func(ev *nostr.Event) { ev.PubKey = "AB" + ev.PubKey[2:] },
+		} {
+			ev := copyOf(good)
+			change(ev)
+			ev.ID = ev.GetID()
+			before := e.count(forged)
+			take(t, s, historic(ev, e.done))
+			synctest.Wait()
+			if e.count(forged) != before+1 {
+				t.Errorf("%s is taken", name)
+			}
+		}
+		if n := len(p.contents()); n != 0 {
+			t.Errorf("%d were offered", n)
+		}
+	})
+}
+
+// TestOrder: a connection's events are offered in the order in which they came, also those that
+// another connection has brought before, far behind in its own queue.
+func TestOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, func(o *intake.Options) { o.Workers = 7 })
+		var e ends
+		a, b := p.Open("wss://a"), p.Open("wss://b")
+		for n := range 40 {
+			take(t, a, historic(event20(t, n), e.done))
+		}
+		// The same backwards and in between others: each stands behind what the other has first.
+		for n := 39; n >= 0; n-- {
+			take(t, b, historic(event20(t, 100+n), e.done))
+			take(t, b, historic(event20(t, n), e.done))
+		}
+		p.run(t)
+		synctest.Wait()
+		got := p.contents()
+		if len(got) != 80 {
+			t.Fatalf("%d were offered", len(got))
+		}
+		at := func(n int) int { return slices.Index(got, fmt.Sprint("event ", n)) }
+		for n := range 39 {
+			if at(100+n) < at(100+n+1) {
+				t.Errorf("of b %d was offered before %d", 100+n, 100+n+1)
+			}
+			// b brought n after 100+n, so what b brought later may not come before n was offered.
+			if n > 0 && at(100+n-1) < at(n) {
+				t.Errorf("%d overtook %d", 100+n-1, n)
+			}
+		}
+	})
+}
+
+// TestLiveBeforePast: what comes live waits neither for the signatures of the past, nor behind it at
+// ingest, nor for its room; not even where the past has brought it before.
+func TestLiveBeforePast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, func(o *intake.Options) { o.Workers = 1 })
+		p.checks, p.full = make(chan struct{}), make(chan struct{})
+		p.run(t)
+		var e, first ends
+		slow, quick := p.Open("wss://slow"), p.Open("wss://quick")
+		for n := range 30 {
+			take(t, slow, historic(event20(t, n), e.done))
+		}
+		synctest.Wait() // the first is being checked
+		take(t, quick, alive(event20(t, 200), first.done))
+		take(t, quick, alive(event20(t, 29), first.done)) // the last of the past
+		for range 3 {
+			p.checks <- struct{}{}
+		}
+		synctest.Wait()
+		if got := p.contents(); !slices.Equal(got, []string{"event 200", "event 29"}) {
+			t.Fatalf("offered %v, want what is live", got)
+		}
+		p.decide(proto.Accepted, nil)
+		// All of the past is verified now, and waits for room at ingest. The first of it comes live too.
+		close(p.checks)
+		synctest.Wait()
+		take(t, quick, alive(event20(t, 0), first.done))
+		synctest.Wait()
+		if got := p.contents(); !slices.Equal(got, []string{"event 0"}) || p.offered[0].Lane != proto.LaneSyncLive {
+			t.Fatalf("offered %v, want what came live", got)
+		}
+		p.decide(proto.Accepted, nil)
+		if first.count(accepted) != 3 || e.count(accepted) != 2 {
+			t.Fatalf("live heard %+v, the past %+v", first.all, e.all)
+		}
+		close(p.full)
+		synctest.Wait()
+		p.decide(proto.Accepted, nil)
+		synctest.Wait()
+		if e.count(any) != 30 || first.count(any) != 3 {
+			t.Errorf("%d and %d ends, want one each", e.count(any), first.count(any))
+		}
+	})
+}
+
+// TestNoRelayStopsAnother: one that brings wrong signatures without end gets its turn and no more,
+// live events do not stop the past, and the past does not stop what is live.
+func TestNoRelayStopsAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, func(o *intake.Options) { o.Workers = 1 })
+		p.checks = make(chan struct{})
+		var e ends
+		flood, good, lively := p.Open("wss://flood"), p.Open("wss://good"), p.Open("wss://lively")
+		for n := range 300 {
+			ev := event20(t, n)
+			ev.Sig = fmt.Sprintf("%0128x", n)
+			ev.Content = "flood"
+			ev.ID = ev.GetID()
+			take(t, flood, historic(ev, e.done))
+		}
+		for n := range 5 {
+			take(t, good, historic(event20(t, n), e.done))
+			for i := range 20 {
+				take(t, lively, alive(event20(t, 1000+20*n+i), e.done))
+			}
+		}
+		p.run(t)
+		for range 96 {
+			p.checks <- struct{}{}
+		}
+		synctest.Wait()
+		var past []string
+		for _, content := range p.order[:96] {
+			if len(content) < len("event 1000") {
+				past = append(past, content)
+			}
+		}
+		// One in eight is of the past, and every other one of these is the good relay's.
+		if want := 96 / 8; len(past) != want || len(slices.DeleteFunc(past, func(s string) bool { return s == "flood" })) != 5 {
+			t.Errorf("of the past were checked %v", past)
+		}
+		close(p.checks)
+		synctest.Wait()
+		if n := e.count(forged); n != 300 {
+			t.Errorf("%d were found to be forged", n)
+		}
+	})
+}
+
+// TestPushBack: when ingest takes nothing, a connection's events wait up to a bound in bytes, all
+// connections' together up to another, and what is live has room of its own.
+func TestPushBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, func(o *intake.Options) { o.CheckSignature = func(*nostr.Event) error { return nil } })
+		p.full = make(chan struct{})
+		p.run(t)
+		var e ends
+		const large = 100 << 10
+		ctx, stop := context.WithCancel(t.Context())
+		var mu sync.Mutex
+		taken := map[string]int{}
+		bring := func(name string) {
+			s := p.Open(name)
+			for n := 0; ; n++ {
+				ev := &nostr.Event{Kind: 1, PubKey: fmt.Sprintf("%064x", n), Sig: fmt.Sprintf("%0128x", n), Content: name + strings.Repeat("x", large)}
+				ev.ID = ev.GetID()
+				if _, err := s.Take(ctx, historic(ev, e.done)); err != nil {
+					return
+				}
+				mu.Lock()
+				taken[name]++
+				mu.Unlock()
+			}
+		}
+		go bring("wss://first")
+		synctest.Wait()
+		if n := taken["wss://first"]; n == 0 || n*large > 4<<20 {
+			t.Fatalf("%d events of %d bytes of one connection wait", n, large)
+		}
+		for n := range 50 {
+			go bring(fmt.Sprint("wss://", n))
+		}
+		synctest.Wait()
+		all := 0
+		for _, n := range taken {
+			all += n
+		}
+		if all*large > 16<<20 || all == 0 {
+			t.Fatalf("%d events of %d bytes wait", all, large)
+		}
+		// One that waits in vain takes nothing with it.
+		over, cancel := context.WithCancel(t.Context())
+		cancel()
+		if _, err := p.Open("wss://late").Take(over, historic(event(t, "late"), e.done)); !errors.Is(err, context.Canceled) {
+			t.Fatalf("taken without room: %v", err)
+		}
+		take(t, p.Open("wss://lively"), alive(event(t, "live"), e.done))
+		synctest.Wait()
+		if got := p.contents(); !slices.Equal(got, []string{"live"}) {
+			t.Fatalf("offered %d, want what is live", len(got))
+		}
+		// With room at ingest everybody gets on. The first has one turn of its 51, not more.
+		before := taken["wss://first"]
+		for range 51 * 8 {
+			p.full <- struct{}{}
+		}
+		synctest.Wait()
+		mu.Lock()
+		for n := range 50 {
+			if name := fmt.Sprint("wss://", n); taken[name] < 4 {
+				t.Errorf("%s brought %d", name, taken[name])
+			}
+		}
+		if n := taken["wss://first"] - before; n > 16 {
+			t.Errorf("the first brought %d meanwhile", n)
+		}
+		mu.Unlock()
+		stop()
+		synctest.Wait()
+		close(p.full)
+		synctest.Wait()
+		p.decide(proto.Accepted, nil)
+		synctest.Wait()
+		mu.Lock()
+		defer mu.Unlock()
+		total := 1 // the live one
+		for _, n := range taken {
+			total += n
+		}
+		if n := e.count(accepted); n != total {
+			t.Errorf("%d verdicts on %d events", n, total)
+		}
+	})
+}
+
+// TestCopiesAreBounded: those who wait for the verdict on events that another has brought take room
+// too.
+func TestCopiesAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, func(o *intake.Options) { o.CheckSignature = func(*nostr.Event) error { return nil } })
+		p.run(t)
+		var e ends
+		first, second := p.Open("wss://first"), p.Open("wss://second")
+		ctx, stop := context.WithCancel(t.Context())
+		var taken int
+		go func() {
+			for n := 0; ; n++ {
+				ev := &nostr.Event{Kind: 1, PubKey: fmt.Sprintf("%064x", n), Sig: fmt.Sprintf("%0128x", n), Content: "x"}
+				ev.ID = ev.GetID()
+				if _, err := first.Take(ctx, historic(ev, e.done)); err != nil {
+					return
+				}
+				if _, err := second.Take(ctx, historic(copyOf(ev), e.done)); err != nil {
+					return
+				}
+				taken++
+			}
+		}()
+		synctest.Wait() // ingest has taken all of them, and decides nothing
+		if taken < 1000 || taken > 10_000 {
+			t.Errorf("%d copies wait", taken)
+		}
+		stop()
+		synctest.Wait()
+		p.decide(proto.Accepted, nil)
+		if n := e.count(copied); n != taken {
+			t.Errorf("%d of %d copies have an end", n, taken)
+		}
+		// The room is free again.
+		for n := range 1000 {
+			ev := &nostr.Event{Kind: 2, PubKey: fmt.Sprintf("%064x", n), Sig: fmt.Sprintf("%0128x", n)}
+			ev.ID = ev.GetID()
+			take(t, first, historic(ev, e.done))
+			take(t, second, historic(ev, e.done))
+		}
+	})
+}
+
+// TestLossReachesAll: an event without a verdict has none for everybody who brought it, and is
+// offered again when it comes again.
+func TestLossReachesAll(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, nil)
+		p.run(t)
+		var e ends
+		lost := func(r intake.Result) bool { return errors.Is(r.Err, candidates.ErrNoVerdict) }
+		one, other := p.Open("wss://one"), p.Open("wss://other")
+		take(t, one, historic(event20(t, 1), e.done))
+		take(t, other, historic(event20(t, 1), e.done))
+		synctest.Wait()
+		p.decide("", candidates.ErrNoVerdict)
+		if e.count(lost) != 2 {
+			t.Fatalf("heard %+v", e.all)
+		}
+		take(t, one, historic(event20(t, 1), e.done))
+		synctest.Wait()
+		if len(p.contents()) != 1 {
+			t.Error("not offered again")
+		}
+	})
+}
+
+// TestEnd: whatever is on its way ends, whether it waits to be verified or for room, or was offered.
+func TestEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t, func(o *intake.Options) { o.Workers = 1 })
+		p.full = make(chan struct{})
+		p.checks = make(chan struct{})
+		ctx, end := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- p.Run(ctx) }()
+		var e ends
+		s, other := p.Open("wss://r"), p.Open("wss://other")
+		for n := range 5 {
+			take(t, s, historic(event20(t, n), e.done))
+			take(t, other, historic(event20(t, n), e.done))
+		}
+		lone := event20(t, 4)
+		lone.Content = "changed"
+		take(t, other, historic(lone, e.done))
+		p.checks <- struct{}{}
+		synctest.Wait() // one waits for room, the next is being checked
+		end()
+		close(p.checks)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if n := e.count(func(r intake.Result) bool { return r.Err != nil }); n != 11 {
+			t.Errorf("%d of 11 have an end: %+v", n, e.all)
+		}
+		if _, err := s.Take(t.Context(), historic(event20(t, 9), e.done)); !errors.Is(err, intake.ErrEnded) {
+			t.Errorf("taken after the end: %v", err)
+		}
+	})
+}

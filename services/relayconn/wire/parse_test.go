@@ -1,0 +1,128 @@
+package wire_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/wire"
+)
+
+// issue is an event as relays of git events have many.
+func issue(t testing.TB) *nostr.Event {
+	t.Helper()
+	ev := &nostr.Event{Kind: 1621, CreatedAt: 1_700_000_000, Content: strings.Repeat("A line of an issue's text.\n", 8), Tags: nostr.Tags{
+		{"a", "30617:" + strings.Repeat("ab", 32) + ":tendril"}, {"p", strings.Repeat("cd", 32)}, {"subject", "an issue"}, {"t", "bug"},
+	}}
+	if err := ev.Sign("0000000000000000000000000000000000000000000000000000000000000001"); err != nil {
+		t.Fatal(err)
+	}
+	return ev
+}
+
+func encoded(t testing.TB, ev *nostr.Event) string {
+	t.Helper()
+	data, err := ev.MarshalJSON()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// TestEventKeepsItsBytes: however the message around it is written, the event is the same, and where
+// its JSON can be stored as it is, that is what is given.
+func TestEventKeepsItsBytes(t *testing.T) {
+	t.Parallel()
+	ev := issue(t)
+	raw := encoded(t, ev)
+	spaced := strings.Replace(raw, `"kind":`, "\"kind\":\n", 1)
+	for name, tc := range map[string]struct{ message, sub, raw string }{
+		"bare":                      {`["EVENT","h1",` + raw + `]`, "h1", raw},
+		"spaces":                    {` [ "EVENT" , "h1" , ` + raw + " ] \r\n", "h1", raw},
+		"no name":                   {`["EVENT","",` + raw + `]`, "", raw},
+		"a name with escapes":       {`["EVENT","h\"\u0031",` + raw + `]`, `h"1`, raw},
+		"a name beyond ASCII":       {`["EVENT","é",` + raw + `]`, "é", raw},
+		"a verb with an escape":     {`["\u0045VENT","h1",` + raw + `]`, "h1", raw},
+		"an event on several lines": {`["EVENT","h1",` + spaced + `]`, "h1", ""},
+	} {
+		data := []byte(tc.message)
+		m, err := wire.Parse(data)
+		clear(data) // the message may not share its memory
+		if err != nil || m.Kind != wire.Event || m.Sub != tc.sub || string(m.Raw) != tc.raw || (m.Raw == nil) != (tc.raw == "") {
+			t.Errorf("%s: %+v, %v", name, m, err)
+			continue
+		}
+		if !reflect.DeepEqual(m.Event, ev) {
+			t.Errorf("%s: the event is %v", name, m.Event)
+		}
+	}
+}
+
+func TestMisshapenEvents(t *testing.T) {
+	t.Parallel()
+	raw := encoded(t, issue(t))
+	for _, in := range []string{
+		`["EVENT","a",` + raw + `]]`, `["EVENT","a",` + raw + `],`, `["EVENT","a",` + raw, `["EVENT","a" ` + raw + `]`, `["EVENT" "a",` + raw + `]`,
+		`["EVENT","a",` + raw + `,` + raw + `]`, `["EVENT","a",]`, `["EVENT","a",null,null]`, `["EVENT","a` + "\n" + `",` + raw + `]`, `"EVENT","a",` + raw + `]`,
+		`["EVENT","a",` + strings.Replace(raw, "A line", "\xff line", 1) + `]`, `["EVENT",` + raw + `]`,
+		`["EVENT","a",` + strings.Replace(raw, "A line", "A\x13 line", 1) + `]`,
+	} {
+		if m, err := wire.Parse([]byte(in)); err == nil {
+			t.Errorf("%.60s: taken for %+v", in, m)
+		}
+	}
+}
+
+// FuzzParseEvent compares what is read in one pass with what encoding/json and go-nostr read.
+func FuzzParseEvent(f *testing.F) {
+	raw := encoded(f, issue(f))
+	for _, message := range []string{
+		`["EVENT","h1",` + raw + `]`, ` ["EVENT" , "h" , ` + raw + " ]\n", `["EVENT","a",{}]`, `["EVENT","a",{"id":"x","kind":1,"tags":[["a"]],"content":"","created_at":1,"pubkey":"","sig":""}]`,
+		`["EVENT","a",null]`, `["EVENT","\u0061",{}]`, `["EVENT","a",{},1]`, `["EVENT","a",{"content":"]"}]`, `["EVENT"]`,
+	} {
+		f.Add([]byte(message))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		m, err := wire.Parse(data)
+		if err != nil || m.Kind != wire.Event {
+			return
+		}
+		var parts []json.RawMessage
+		var verb, sub string
+		if err := json.Unmarshal(data, &parts); err != nil || len(parts) != 3 {
+			t.Fatalf("%q is no list of three: %v", data, err)
+		}
+		if err := json.Unmarshal(parts[0], &verb); err != nil || verb != "EVENT" {
+			t.Fatalf("%q is no EVENT: %v", data, err)
+		}
+		if err := json.Unmarshal(parts[1], &sub); err != nil || sub != m.Sub {
+			t.Fatalf("the subscription is %q, want %q: %v", m.Sub, sub, err)
+		}
+		var ev nostr.Event
+		if err := ev.UnmarshalJSON(parts[2]); err != nil {
+			t.Fatalf("an event that go-nostr does not take: %v", err)
+		}
+		if got, want := encoded(t, m.Event), encoded(t, &ev); got != want {
+			t.Fatalf("the event is %s, want %s", got, want)
+		}
+		if m.Raw != nil && !bytes.Equal(m.Raw, parts[2]) {
+			t.Fatalf("its bytes are %s, want %s", m.Raw, parts[2])
+		}
+	})
+}
+
+func BenchmarkParse(b *testing.B) {
+	data := fmt.Appendf(nil, `["EVENT","h12",%s]`, encoded(b, issue(b)))
+	b.SetBytes(int64(len(data)))
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, err := wire.Parse(data); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
