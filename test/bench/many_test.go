@@ -1,0 +1,28 @@
+package bench
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// manyRelays measures a cold sync from twenty relays that have the same events.
+func manyRelays(t *testing.T, s *stage) {
+	const relays = 20
+	spec := s.spec(*eventCount)
+	f := s.source(t, spec, relays)
+	p := s.start(t, f, spec, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": strings.Join(f.Relays, ",")})
+	r := p.sync(t, s, "many")
+	report, err := f.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.add(fmt.Sprintf("the same from %d relays that have the same events", relays), fmt.Sprintf("%.0f new/s (%.1f s)", r.rate(p.total), r.took.Seconds()),
+		"≥ 12,000 new/s", s.limits.String())
+	s.add("… events received for each served; CPU each", fmt.Sprintf("%.1f; %.0f µs", float64(report.Total().Sent)/float64(p.total),
+		float64(r.each(p.total).Nanoseconds())/1e3), "each verified once", fmt.Sprintf("the source used %v", r.source.Round(1e7)))
+	s.add("… most resident memory", mib(r.peak), "≤ 256 MiB", "")
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+}
