@@ -8,7 +8,6 @@ require (
 	github.com/fiatjaf/khatru v0.19.1
 	github.com/nats-io/nats.go v1.55.0
 	github.com/nbd-wtf/go-nostr v0.52.3
-	golang.org/x/sys v0.49.0
 	tendril.dev/lib v0.0.0
 	tendril.dev/proto v0.0.0
 )
@@ -55,6 +54,7 @@ require (
 	golang.org/x/crypto v0.58.0 // indirect
 	golang.org/x/exp v0.0.0-20260410095643-746e56fc9e2f // indirect
 	golang.org/x/net v0.60.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
 	golang.org/x/time v0.16.0 // indirect
 )
 

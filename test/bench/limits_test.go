@@ -5,15 +5,12 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"syscall"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/test/corpus"
-
-	"github.com/nbd-wtf/go-nostr"
 )
 
 // limits is what the machine can do at the moment.
@@ -74,11 +71,4 @@ func measureLimits(t *testing.T) (l limits) {
 }
 
 // threadTime is the CPU time that this thread has used.
-func threadTime(t *testing.T) time.Duration {
-	t.Helper()
-	var used syscall.Rusage
-	if err := syscall.Getrusage(unix.RUSAGE_THREAD, &used); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
-}
+func threadTime(t *testing.T) time.Duration { return cpuTime(t, "/proc/thread-self/stat") }

@@ -18,22 +18,10 @@ type usage struct {
 // tick is the unit of times in /proc: USER_HZ is 100 on every Linux.
 const tick = 10 * time.Millisecond
 
-// used reads from /proc what a process has used.
+// used reads what a process has used.
 func used(t testing.TB, pid int) (u usage) {
 	t.Helper()
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		t.Fatalf("measure a process, which needs Linux: %v", err)
-	}
-	// The name, in parentheses, may hold spaces. utime and stime are the 14th and 15th field.
-	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	for _, ticks := range fields[11:13] {
-		n, err := strconv.ParseInt(ticks, 10, 64)
-		if err != nil {
-			t.Fatal(err)
-		}
-		u.cpu += time.Duration(n) * tick
-	}
+	u.cpu = cpuTime(t, fmt.Sprintf("/proc/%d/stat", pid))
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
@@ -48,4 +36,23 @@ func used(t testing.TB, pid int) (u usage) {
 	}
 	u.peak = kib << 10
 	return u
+}
+
+// cpuTime reads the user and system time of a process or a thread from its stat file.
+func cpuTime(t testing.TB, path string) (sum time.Duration) {
+	t.Helper()
+	stat, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatalf("measure CPU time, which needs Linux: %v", err)
+	}
+	// The name, in parentheses, may hold spaces. utime and stime are the 14th and 15th field.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	for _, ticks := range fields[11:13] {
+		n, err := strconv.ParseInt(ticks, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += time.Duration(n) * tick
+	}
+	return sum
 }
