@@ -49,6 +49,11 @@ func newPair(t *testing.T, s *stage, cold bool) *pair {
 		}
 	}
 	world.Git(t, s.work.Dir, "push", "-q", clone, "main")
+	if cold { // not before everything is ready
+		if err := f.Shut(true); err != nil {
+			t.Fatal(err)
+		}
+	}
 	p.second = &play{world.Start(t, settings(more)), f, spec.Size()}
 	return p
 }
@@ -86,7 +91,8 @@ func liveLatency(t *testing.T, s *stage) {
 		during time.Duration
 		target time.Duration
 	}{{50, 15 * time.Second, 8 * time.Millisecond}, {1000, 10 * time.Second, 20 * time.Millisecond}} {
-		d := quiet.publish(t, c.rate, timer(t, c.during))
+		n := int(c.during.Seconds()) * c.rate
+		d := quiet.publish(t, c.rate, quiet.issues(n), t.Context())
 		s.add(fmt.Sprintf("live event from one Tendril to another, %d/s", c.rate), d.String(), fmt.Sprintf("p99 ≤ %v", c.target), s.limits.String())
 	}
 	for _, p := range []*world.Tendril{quiet.first, quiet.second.Tendril} {
@@ -97,6 +103,8 @@ func liveLatency(t *testing.T, s *stage) {
 
 	busy := newPair(t, s, true)
 	busy.ready(t)
+	const rate = 50
+	issues := busy.issues(rate * int(longest.Seconds()))
 	syncing, over := context.WithCancel(t.Context())
 	var r result
 	var running sync.WaitGroup
@@ -104,16 +112,13 @@ func liveLatency(t *testing.T, s *stage) {
 		defer over()
 		r = busy.second.sync(t, s, "live")
 	})
-	d := busy.publish(t, 50, syncing)
+	if err := busy.second.feed.Shut(false); err != nil {
+		t.Fatal(err)
+	}
+	d := busy.publish(t, rate, issues, syncing)
 	running.Wait()
 	s.add(fmt.Sprintf("… 50/s during a cold sync of %d", busy.second.total), d.String(), "p99 ≤ 50ms",
 		fmt.Sprintf("synced meanwhile at %.0f events/s", r.rate(busy.second.total)))
-}
-
-func timer(t *testing.T, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
 }
 
 // delays are how long events took, in order.
@@ -128,12 +133,18 @@ func (d delays) String() string {
 	return fmt.Sprintf("p50 %.1f ms, p99 %.1f ms, most %.1f ms, of %d", ms(d.at(0.5)), ms(d.at(0.99)), ms(d[len(d)-1]), len(d))
 }
 
-// enough is how many events are signed beforehand at most.
-const enough = 20_000
+// issues signs events beforehand.
+func (p *pair) issues(n int) []*nostr.Event {
+	events := make([]*nostr.Event, n)
+	for i := range events {
+		events[i] = p.issue(i)
+	}
+	return events
+}
 
-// publish sends events at a rate until ctx ends and returns how long each took from the moment when
-// it was due to be sent.
-func (p *pair) publish(t *testing.T, rate int, ctx context.Context) delays {
+// publish sends events at a rate until ctx ends or all are sent, and returns how long each took
+// from the moment when it was due to be sent.
+func (p *pair) publish(t *testing.T, rate int, issues []*nostr.Event, ctx context.Context) delays {
 	t.Helper()
 	subscriber, publisher := dial(t, p.second.Relay()), dial(t, p.first.Relay())
 	if err := subscriber.send(finalText, fmt.Appendf(nil, `["REQ","live",{"kinds":[1621],"#a":[%q],"limit":0}]`, p.who.Address(home))); err != nil {
@@ -142,16 +153,10 @@ func (p *pair) publish(t *testing.T, rate int, ctx context.Context) delays {
 	if err := subscriber.next(); err != nil || !bytes.HasPrefix(subscriber.text, []byte(`["EOSE"`)) {
 		t.Fatalf("subscribed: %.200s, %v", subscriber.text, err)
 	}
-	n := enough
-	if until, ok := ctx.Deadline(); ok {
-		n = int(time.Until(until).Seconds() * float64(rate))
-	} else {
-		n = min(n, rate*int(longest.Seconds()))
-	}
-	ids, texts := make([]string, n), make([][]byte, n)
-	for i := range n {
-		ev := p.issue(i)
-		ids[i], texts[i] = ev.ID, []byte(`["EVENT",`+ev.String()+`]`)
+	n := len(issues)
+	texts := make([][]byte, n)
+	for i, ev := range issues {
+		texts[i] = []byte(`["EVENT",` + ev.String() + `]`)
 	}
 	due, sent := make([]time.Time, n), 0
 	arrived := map[string]time.Time{}
@@ -175,7 +180,7 @@ func (p *pair) publish(t *testing.T, rate int, ctx context.Context) delays {
 	reading.Wait()
 	var d delays
 	for i := range sent {
-		if at, ok := arrived[ids[i]]; ok {
+		if at, ok := arrived[issues[i].ID]; ok {
 			d = append(d, at.Sub(due[i]))
 		}
 	}

@@ -102,7 +102,7 @@ func (s *stage) source(t testing.TB, spec corpus.Spec, relays int, args ...strin
 // settings are as in production, but for delays that would only be waited out and limits that one
 // machine, which is every stranger at once, would meet.
 func settings(more map[string]string) map[string]string {
-	env := map[string]string{"NGIT_LOG_LEVEL": "info", "NGIT_SYNC_BATCH_WINDOW_MS": "100", "NGIT_PROFILE_ADDRESS": "127.0.0.1:0",
+	env := map[string]string{"NGIT_LOG_LEVEL": "info", "NGIT_SYNC_BATCH_WINDOW_MS": fmt.Sprint(window.Milliseconds()), "NGIT_PROFILE_ADDRESS": "127.0.0.1:0",
 		"NGIT_EVENTS_PER_MINUTE": "1000000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "1000000"}
 	for k, v := range more {
 		env[k] = v
@@ -120,6 +120,7 @@ type play struct {
 // result is what a sync took.
 type result struct {
 	took   time.Duration // from the first connection until the last event was served
+	began  time.Duration // of that, until the first of the many events was in the log, about
 	cpu    time.Duration
 	peak   int64
 	source time.Duration // CPU of the source
@@ -145,9 +146,11 @@ func (p *play) sync(t testing.TB, s *stage, name string) result {
 	profiled := p.profile(t, name)
 	js, done := world.JetStream(t, p.NATS)
 	defer done()
-	deadline, told := time.Now().Add(longest), time.Now()
+	deadline, told, first := time.Now().Add(longest), time.Now(), time.Time{}
 	for logged := uint64(0); logged < uint64(p.total); time.Sleep(50 * time.Millisecond) {
-		logged = length(t, js)
+		if logged = length(t, js); first.IsZero() && logged > 3*repositories { // more than announcements and states
+			first = time.Now()
+		}
 		if time.Since(told) > 2*time.Second {
 			told = time.Now()
 			s.say("%s: %d of %d in the log", name, logged, p.total)
@@ -170,7 +173,7 @@ func (p *play) sync(t testing.TB, s *stage, name string) result {
 	profiled()
 	sum := after.Total()
 	return result{
-		took: ended.Sub(sum.Connected), cpu: u.cpu - used0.cpu, peak: u.peak,
+		took: ended.Sub(sum.Connected), began: first.Sub(sum.Connected), cpu: u.cpu - used0.cpu, peak: u.peak,
 		source: after.CPU - before.CPU, in: sum.Out - before.Total().Out,
 	}
 }

@@ -16,6 +16,7 @@ var (
 	onlyRows   = flag.String("rows", "", "rows of the table, comma-separated; empty: all")
 	eventCount = flag.Int("events", 100_000, "events of the large sets, about")
 	profileDir = flag.String("profiles", "", "folder for CPU profiles of the measured process, one for each row that syncs")
+	window     = flag.Duration("window", time.Second, "NGIT_SYNC_BATCH_WINDOW_MS of the measured process; 5s by default in production")
 	withPulls  = flag.Bool("pulls", false, "every third root is a pull request, which needs git data")
 )
 

@@ -96,6 +96,9 @@ func (f *Feed) LoadFile(path string) error {
 // Reset sets what is counted to nothing.
 func (f *Feed) Reset() error { return f.post("/reset", nil) }
 
+// Shut lets nobody connect, or anybody again.
+func (f *Feed) Shut(yes bool) error { return f.post(fmt.Sprint("/shut?yes=", yes), nil) }
+
 func (f *Feed) post(path string, body io.Reader) error {
 	resp, err := http.Post(f.Control+path, "application/jsonl", body)
 	if err != nil {

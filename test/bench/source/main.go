@@ -91,6 +91,11 @@ func handler(relays []*strfry.Relay) http.Handler {
 			r.ResetTraffic()
 		}
 	})
+	mux.HandleFunc("POST /shut", func(_ http.ResponseWriter, r *http.Request) {
+		for _, relay := range relays {
+			relay.Shut(r.FormValue("yes") == "true")
+		}
+	})
 	mux.HandleFunc("GET /report", func(w http.ResponseWriter, _ *http.Request) {
 		report := feed.Report{CPU: cpu()}
 		for _, r := range relays {
