@@ -192,7 +192,7 @@ func (p *pair) publish(t *testing.T, rate int, issues []*nostr.Event, ctx contex
 }
 
 // lastWait is how long the last events may take.
-const lastWait = 30 * time.Second
+const lastWait = time.Minute
 
 // drain reads what comes until as many messages have come as expect is told, or for a while after.
 func drain(all *sync.WaitGroup, c *client, each func(text []byte)) (expect func(n int)) {
