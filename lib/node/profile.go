@@ -12,8 +12,8 @@ import (
 // longestProfile is how long a request for a profile may take, in all.
 const longestProfile = 10 * time.Minute
 
-// serveProfiles serves profiles of this process on NGIT_PROFILE_ADDRESS until end is called. Without
-// that setting it does nothing.
+// serveProfiles serves profiles of this process on NGIT_PROFILE_ADDRESS until end is called.
+// Without that setting it does nothing.
 func (n *Node) serveProfiles() (end func(), err error) {
 	address := n.Settings.ProfileAddress
 	if address == "" {
@@ -33,8 +33,8 @@ func (n *Node) serveProfiles() (end func(), err error) {
 	return func() { server.Close() }, nil
 }
 
-// profiles answers /debug/pprof/ as net/http/pprof does, but only requests that name this machine by
-// a loopback address: a web page whose name somebody made point here is told nothing.
+// profiles answers /debug/pprof/ as net/http/pprof does, but only requests that name this machine
+// by a loopback address: a web page whose name somebody made point here is told nothing.
 func profiles() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/pprof/", pprof.Index)
