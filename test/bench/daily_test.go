@@ -1,13 +1,14 @@
 package bench
 
 import (
+	"encoding/json"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/test/bench/feed"
+	"tendril.dev/proto"
 	"tendril.dev/test/corpus"
 	"tendril.dev/test/outside/strfry"
 	"tendril.dev/test/world"
@@ -62,8 +63,8 @@ func (p *play) again(t *testing.T, more map[string]string) (strfry.Traffic, time
 		if err != nil {
 			t.Fatal(err)
 		}
-		if over(r, time.Now()) {
-			return r.Total(), used(t, p.PID()).cpu
+		if sum := r.Total(); !sum.Last.IsZero() && time.Since(sum.Last) > settled && p.confirmed(t) {
+			return sum, used(t, p.PID()).cpu
 		}
 		if time.Now().After(deadline) {
 			t.Fatalf("after %v it is still going on: %+v", longest, r.Total())
@@ -71,11 +72,38 @@ func (p *play) again(t *testing.T, more map[string]string) (strfry.Traffic, time
 	}
 }
 
-// over reports whether nothing has been said for a while.
-func over(r feed.Report, now time.Time) bool {
-	sum := r.Total()
-	return !sum.Connected.IsZero() && !sum.Last.IsZero() && now.Sub(sum.Last) > settled
+// confirmed reports whether nothing is missing any more of what the relay is asked for, as the
+// worker has written it down.
+func (p *play) confirmed(t *testing.T) bool {
+	t.Helper()
+	js, done := world.JetStream(t, p.NATS)
+	defer done()
+	relays, err := js.KeyValue(world.Context(t), proto.BucketRelays)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := relays.Keys(world.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		entry, err := relays.Get(world.Context(t), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var state proto.RelayState
+		if err := json.Unmarshal(entry.Value(), &state); err != nil {
+			t.Fatal(err)
+		}
+		if state.URL == p.feed.Relays[0] {
+			return state.Connection == allSynced && state.Repos == repositories && state.Roots == p.total/2
+		}
+	}
+	return false
 }
+
+// allSynced is the state of a connection on which no batch is pending or failed.
+const allSynced = 3
 
 // sum shows what a sync took.
 func sum(r strfry.Traffic, cpu time.Duration) string {
