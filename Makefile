@@ -18,9 +18,11 @@ NATS_IMAGE ?= docker.io/local/nats:dev
 # How often each fuzz target is run. A time would do too, but at its end `go test` now and then calls its own deadline a failure.
 FUZZTIME ?= 10000x
 BENCH    ?= .
+ROWS     ?=
+EVENTS   ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vet staticcheck format purego alone unit e2e bench fuzz docs tidy nats clean image nats-image k8s-test k8s-sizes manifests
+.PHONY: help run build test lint vet staticcheck format purego alone unit e2e bench bench-table fuzz docs tidy nats clean image nats-image k8s-test k8s-sizes manifests
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -77,6 +79,9 @@ manifests: ## the Kubernetes manifests: privileges, probes, network policies, se
 
 bench: ## benchmarks; BENCH selects them
 	$(TEST) -run '^$$' -bench '$(BENCH)' -benchmem $(PACKAGES) ./test/...
+
+bench-table: ## the whole program at its limit, beside the machine's own; ROWS selects rows, EVENTS is the size
+	$(TEST) -run '^TestTable$$' -timeout 60m -v ./test/bench -args -table -rows '$(ROWS)' -events $(EVENTS)
 
 fuzz: ## every fuzz target FUZZTIME (10000x) times
 	@grep -rl --include='*_test.go' '^func Fuzz' $(MODULES) | sort | while read -r file; do \

@@ -278,6 +278,9 @@ func (o Observe) check() error {
 	if !slices.Contains([]string{"text", "json"}, strings.ToLower(o.LogFormat)) {
 		return &Error{"NGIT_LOG_FORMAT", o.LogFormat, "want text or json"}
 	}
+	if o.ProfileAddress != "" && !loopback(o.ProfileAddress) {
+		return &Error{"NGIT_PROFILE_ADDRESS", o.ProfileAddress, "want a loopback address with a port, like 127.0.0.1:7336"}
+	}
 	return checkAddress("NGIT_OBSERVE_ADDRESS", o.ObserveAddress)
 }
 
@@ -362,6 +365,16 @@ func checkAddress(name, value string) error {
 		return &Error{name, value, "want host:port, like 127.0.0.1:7334"}
 	}
 	return nil
+}
+
+// loopback reports whether value is host:port and only this machine can reach it.
+func loopback(value string) bool {
+	host, port, err := net.SplitHostPort(value)
+	if err != nil || checkPort(port) != nil {
+		return false
+	}
+	address, err := netip.ParseAddr(host)
+	return host == "localhost" || err == nil && address.IsLoopback()
 }
 
 func checkPort(port string) error {

@@ -214,5 +214,6 @@ type Observe struct {
 	AbuseThreshold int           `env:"NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD" name:"metrics-abuse-threshold" default:"10" min:"0" max:"1000000" help:"An address with more WebSocket connections than this counts as an abuser in the metrics."`
 	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" name:"metrics-top-repos" default:"10" min:"0" max:"1000" help:"How many repositories the metric ngit_git_top_repos_bytes names, those with the most git traffic. 0: none."`
 	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" name:"observe-address" default:"127.0.0.1:7335" help:"Where a service that runs alone serves /metrics, /healthz and /readyz."`
+	ProfileAddress string        `env:"NGIT_PROFILE_ADDRESS" name:"profile-address" help:"Where this process serves CPU and memory profiles at /debug/pprof/, for developers: a loopback address, like 127.0.0.1:7336. Empty: nowhere."`
 	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" name:"shutdown-wait" default:"20s" min:"0s" max:"1h" help:"How long a graceful stop may take. Requests that are under way get nine tenths of it, or half if the process runs several services."`
 }

@@ -55,6 +55,11 @@ func Serve(name string, s config.Settings, services ...Service) error {
 	if err != nil {
 		return err
 	}
+	endProfiles, err := n.serveProfiles()
+	if err != nil {
+		return err
+	}
+	defer endProfiles()
 	early, others := split(services)
 	failed := make(chan *running, 1)
 	var started []*running

@@ -19,8 +19,11 @@ type Person struct {
 }
 
 // NewPerson makes a person with a key of their own.
-func NewPerson() (*Person, error) {
-	p := &Person{secret: nostr.GeneratePrivateKey()}
+func NewPerson() (*Person, error) { return PersonOf(nostr.GeneratePrivateKey()) }
+
+// PersonOf makes the person who has a secret key, of 64 hex digits.
+func PersonOf(secret string) (*Person, error) {
+	p := &Person{secret: secret}
 	var err error
 	if p.PubKey, err = nostr.GetPublicKey(p.secret); err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)

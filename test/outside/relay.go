@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
 
+	"github.com/fiatjaf/eventstore"
 	"github.com/fiatjaf/eventstore/slicestore"
 	"github.com/fiatjaf/khatru"
 	"github.com/nbd-wtf/go-nostr"
@@ -25,9 +27,18 @@ type Relay struct {
 	sockets []net.Conn
 }
 
+// NewReconcilingRelay makes a relay without events that speaks NIP-77.
+func NewReconcilingRelay() (*Relay, error) {
+	r, err := NewRelay()
+	if err == nil {
+		r.relay.Negentropy = true
+	}
+	return r, err
+}
+
 // NewRelay makes a relay without events.
 func NewRelay() (*Relay, error) {
-	store := &store{}
+	store := &store{events: slicestore.SliceStore{MaxLimit: math.MaxInt}}
 	if err := store.events.Init(); err != nil {
 		return nil, fmt.Errorf("open the store of a relay: %w", err)
 	}
@@ -120,24 +131,33 @@ func (s *store) replace(ctx context.Context, ev *nostr.Event) error {
 	return s.events.ReplaceEvent(ctx, ev)
 }
 
+// page is how many events a filter is answered with at most.
+const page = 500
+
 func (s *store) query(ctx context.Context, f nostr.Filter) (chan *nostr.Event, error) {
+	if !eventstore.IsNegentropySession(ctx) && (f.Limit > page || f.Limit == 0 && !f.LimitZero) {
+		f.Limit = page
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	found, err := s.events.QueryEvents(ctx, f)
 	if err != nil {
 		return nil, err
 	}
-	answer := make(chan *nostr.Event, s.events.MaxLimit)
-	for ctx.Err() == nil { // when it has ended the store leaves the channel open
+	var events []*nostr.Event
+	for more := true; more && ctx.Err() == nil; { // when it has ended the store leaves the channel open
+		var ev *nostr.Event
 		select {
-		case ev, more := <-found:
-			if !more {
-				close(answer)
-				return answer, nil
+		case ev, more = <-found:
+			if more {
+				events = append(events, ev)
 			}
-			answer <- ev
 		case <-ctx.Done():
 		}
+	}
+	answer := make(chan *nostr.Event, len(events))
+	for _, ev := range events {
+		answer <- ev
 	}
 	close(answer)
 	return answer, nil

@@ -25,7 +25,7 @@ type Replica struct {
 // StartReplica starts a service as on a cluster: with a folder of its own for its index, and the git volume shared.
 func StartReplica(t testing.TB, name, nats, gitVolume string, more map[string]string) *Replica {
 	t.Helper()
-	return startApart(t, name, exec.Command(program(t, "services/"+name)), nats, gitVolume, more)
+	return startApart(t, name, exec.Command(Program(t, "services/"+name)), nats, gitVolume, more)
 }
 
 // StartRun starts `tendril run` with services, as [StartReplica] does with one.

@@ -16,8 +16,8 @@ var built struct {
 	programs map[string]string // by name
 }
 
-// program builds the program of a folder of the repository, once for all tests of a package, and gives its path.
-func program(t testing.TB, folder string) string {
+// Program builds the program of a folder of the repository, once for all tests of a package, and gives its path.
+func Program(t testing.TB, folder string) string {
 	t.Helper()
 	return build(t, filepath.Join(root(t), filepath.FromSlash(folder)), ".", path.Base(folder))
 }
@@ -68,7 +68,7 @@ func root(t testing.TB) string {
 // Binary is the path of the built program.
 func Binary(t testing.TB) string {
 	t.Helper()
-	return program(t, "cmd/tendril")
+	return Program(t, "cmd/tendril")
 }
 
 // Clean removes what was built.

@@ -23,8 +23,11 @@ func NewPerson(t testing.TB) *Person {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &Person{p, t}
+	return Acquaint(t, p)
 }
+
+// Acquaint lets somebody act in a test.
+func Acquaint(t testing.TB, p *outside.Person) *Person { return &Person{p, t} }
 
 // Sign makes an event of now.
 func (p *Person) Sign(kind int, content string, tags ...nostr.Tag) *nostr.Event {

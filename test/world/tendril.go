@@ -171,6 +171,9 @@ func (p *Tendril) Kill() {
 	p.done <- nil
 }
 
+// PID is the id of the process.
+func (p *Tendril) PID() int { return p.cmd.Process.Pid }
+
 // Output is what the process has printed so far.
 func (p *Tendril) Output() string { return p.out.String() }
 

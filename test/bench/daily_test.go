@@ -1,0 +1,117 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/test/corpus"
+	"tendril.dev/test/outside/strfry"
+	"tendril.dev/test/world"
+)
+
+// settled is for how long a source and a Tendril say nothing to each other when a sync is over.
+const settled = 2 * time.Second
+
+// dailySync measures what it takes to ask a relay of which all is known for everything again, as is
+// done once a day: here because the process is new and was told to remember no connection.
+func dailySync(t *testing.T, s *stage) {
+	p := s.played(t)
+	s.say("daily: by REQ, for comparison")
+	byREQ, cpu := p.again(t, map[string]string{"NGIT_SYNC_DISABLE_NEGENTROPY": "true"})
+	all := byREQ.In + byREQ.Out
+	s.add(fmt.Sprintf("daily sync, all %d known, by REQ", p.total), sum(byREQ, cpu), "", s.limits.String())
+
+	known, cpu := p.again(t, map[string]string{"NGIT_SYNC_DISABLE_NEGENTROPY": "false"})
+	s.add("… by NIP-77", sum(known, cpu)+part(known, all), "≤ 2 s, ≤ 2% of the bytes of REQ", "")
+
+	const missing = 100
+	more, err := corpus.Threads(s.spec(*eventCount), *eventCount/2, missing/2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.feed.Load(more...); err != nil {
+		t.Fatal(err)
+	}
+	p.total += len(more)
+	found, cpu := p.again(t, nil)
+	if n := world.Count(t, p.Relay(), nostr.Filter{Kinds: kinds}); n != p.total {
+		t.Errorf("%d events are served, want %d", n, p.total)
+	}
+	s.add(fmt.Sprintf("… %d missing", len(more)), sum(found, cpu)+part(found, all), "≤ 3 s, ≤ 2% of the bytes of REQ", "")
+}
+
+// again starts the process anew and waits until it has asked the relay for everything.
+func (p *play) again(t *testing.T, more map[string]string) (strfry.Traffic, time.Duration) {
+	t.Helper()
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.feed.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	p.Change(more)
+	p.Restart()
+	deadline := time.Now().Add(longest)
+	for {
+		time.Sleep(50 * time.Millisecond)
+		r, err := p.feed.Report()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum := r.Total(); !sum.Last.IsZero() && time.Since(sum.Last) > settled && p.confirmed(t) {
+			return sum, used(t, p.PID()).cpu
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v it is still going on: %+v", longest, r.Total())
+		}
+	}
+}
+
+// confirmed reports whether nothing is missing any more of what the relay is asked for, as the
+// worker has written it down.
+func (p *play) confirmed(t *testing.T) bool {
+	t.Helper()
+	js, done := world.JetStream(t, p.NATS)
+	defer done()
+	relays, err := js.KeyValue(world.Context(t), proto.BucketRelays)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := relays.Keys(world.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		entry, err := relays.Get(world.Context(t), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var state proto.RelayState
+		if err := json.Unmarshal(entry.Value(), &state); err != nil {
+			t.Fatal(err)
+		}
+		if state.URL == p.feed.Relays[0] {
+			return state.Connection == allSynced && state.Repos == repositories && state.Roots == p.total/2
+		}
+	}
+	return false
+}
+
+// allSynced is the state of a connection on which no batch is pending or failed.
+const allSynced = 3
+
+// sum shows what a sync took.
+func sum(r strfry.Traffic, cpu time.Duration) string {
+	return fmt.Sprintf("%.2f s, %d bytes, %d REQ, %d NEG-OPEN, %d events; CPU with the start %.1f s",
+		r.Last.Sub(r.Connected).Seconds(), r.In+r.Out, r.Requests, r.Reconciled, r.Sent, cpu.Seconds())
+}
+
+// part shows how much of the bytes of another sync that was.
+func part(r strfry.Traffic, all int64) string {
+	return fmt.Sprintf(" (%.1f%% of the bytes of REQ)", 100*float64(r.In+r.Out)/float64(all))
+}

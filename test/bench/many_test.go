@@ -1,0 +1,58 @@
+package bench
+
+import (
+	"bufio"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// manyRelays measures a cold sync from twenty relays that have the same events.
+func manyRelays(t *testing.T, s *stage) {
+	const relays = 20
+	spec := s.spec(*eventCount)
+	f := s.source(t, spec, relays)
+	p := s.start(t, f, spec, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": strings.Join(f.Relays, ",")})
+	r := p.sync(t, s, "many")
+	report, err := f.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.add(fmt.Sprintf("the same from %d relays that have the same events", relays), fmt.Sprintf("%.0f new/s (%.1f s)", r.rate(p.total), r.took.Seconds()),
+		"≥ 12,000 new/s", s.limits.String())
+	s.add("… events received for each served; CPU each", fmt.Sprintf("%.1f; %.0f µs", float64(report.Total().Sent)/float64(p.total),
+		float64(r.each(p.total).Nanoseconds())/1e3), "", fmt.Sprintf("the source used %v", r.source.Round(1e7)))
+	s.add("… verifications for each served", p.verified(t), "1", "")
+	s.add("… most resident memory", mib(r.peak), "≤ 256 MiB", "")
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// verified is how many events of relays were verified, for each that is served.
+func (p *play) verified(t *testing.T) string {
+	t.Helper()
+	resp, err := http.Get(p.URL + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	sum, counted := 0.0, false
+	for scan := bufio.NewScanner(resp.Body); scan.Scan(); {
+		name, value, _ := strings.Cut(scan.Text(), " ")
+		if !strings.HasPrefix(name, "ngit_sync_events_verified_total") {
+			continue
+		}
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum, counted = sum+n, true
+	}
+	if !counted {
+		return "not counted"
+	}
+	return fmt.Sprintf("%.2f", sum/float64(p.total))
+}

@@ -1,0 +1,72 @@
+package bench
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+)
+
+const (
+	asked     = 5 * time.Second // how long clients ask
+	page      = 500
+	perClient = `{"kinds":[1621],"limit":500}`
+)
+
+// answered is what clients got who asked one after the other.
+type answered struct {
+	rate   float64 // events a second, all clients together
+	median time.Duration
+	events int
+}
+
+// ask lets clients ask for pages of one kind.
+func ask(t *testing.T, url string, clients int) answered {
+	t.Helper()
+	took := make([][]time.Duration, clients)
+	var all sync.WaitGroup
+	began := time.Now()
+	for i := range clients {
+		c := dial(t, url)
+		all.Go(func() {
+			for time.Since(began) < asked {
+				sent := time.Now()
+				if n, err := c.request(perClient); err != nil || n != page {
+					t.Errorf("asked for %d events, got %d: %v", page, n, err)
+					return
+				}
+				took[i] = append(took[i], time.Since(sent))
+			}
+		})
+	}
+	all.Wait()
+	elapsed := time.Since(began)
+	each := slices.Concat(took...)
+	if len(each) == 0 {
+		t.Fatal("no request was answered")
+	}
+	slices.Sort(each)
+	return answered{float64(len(each)*page) / elapsed.Seconds(), each[len(each)/2], len(each) * page}
+}
+
+// requests measures how fast the gateway answers, and the same client with a relay that does
+// nothing but write: what the client itself can take.
+func requests(t *testing.T, s *stage) {
+	p := s.played(t)
+	for _, c := range []struct {
+		clients int
+		target  string
+	}{{1, "< 2.8 ms"}, {8, "> 232,000 events/s"}} {
+		before := used(t, p.PID())
+		got := ask(t, p.Relay(), c.clients)
+		cpu := used(t, p.PID()).cpu - before.cpu
+		most := ask(t, p.feed.Relays[0], c.clients)
+		s.add(fmt.Sprintf("REQ of %d by kind, clients: %d", page, c.clients),
+			fmt.Sprintf("%.1f ms; %.0f events/s; %.1f µs of CPU an event", ms(got.median), got.rate, float64(cpu.Nanoseconds())/1e3/float64(got.events)),
+			c.target, fmt.Sprintf("a relay with answers in memory: %.1f ms; %.0f events/s", ms(most.median), most.rate))
+	}
+}
+
+// ms shows milliseconds.
+func ms(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e6 }

@@ -1,0 +1,116 @@
+// Command source is relays with strfry's behaviours, in a process of their own: what they cost is
+// not counted to the Tendril that is measured. It prints one line of JSON, [Addresses], and ends
+// when its standard input does. Go programs speak to it with [tendril.dev/test/bench/feed].
+package main
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"os"
+	"syscall"
+	"time"
+
+	"tendril.dev/test/bench/feed"
+	"tendril.dev/test/corpus"
+	"tendril.dev/test/outside/strfry"
+)
+
+func main() {
+	if err := run(); err != nil {
+		log.Fatal("source: ", err)
+	}
+}
+
+func run() error {
+	count := flag.Int("relays", 1, "relays, all with the same events")
+	limits := strfry.Limits{}
+	flag.BoolVar(&limits.NoNegentropy, "no-negentropy", false, "without NIP-77")
+	flag.IntVar(&limits.Subscriptions, "subscriptions", 0, "subscriptions a connection; 0: strfry's 20")
+	flag.IntVar(&limits.Page, "page", 0, "events a filter is answered with; 0: strfry's 500")
+	flag.Parse()
+
+	relays := []*strfry.Relay{strfry.New(limits)}
+	for len(relays) < *count {
+		relays = append(relays, relays[0].Twin())
+	}
+	failed := make(chan error, len(relays)+1)
+	var addresses feed.Addresses
+	for _, r := range relays {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return fmt.Errorf("listen for clients: %w", err)
+		}
+		addresses.Relays = append(addresses.Relays, "ws://"+l.Addr().String())
+		go func() { failed <- r.Serve(l) }()
+	}
+	control, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listen for control: %w", err)
+	}
+	addresses.Control = "http://" + control.Addr().String()
+	go func() { failed <- http.Serve(control, handler(relays)) }()
+	if err := json.NewEncoder(os.Stdout).Encode(addresses); err != nil {
+		return fmt.Errorf("say where the relays are: %w", err)
+	}
+	go func() {
+		_, err := io.Copy(io.Discard, os.Stdin)
+		failed <- err
+	}()
+	return <-failed
+}
+
+// handler lets the measuring process fill the relays and ask what they did.
+func handler(relays []*strfry.Relay) http.Handler {
+	mux := http.NewServeMux()
+	load := func(w http.ResponseWriter, lines [][]byte, err error) {
+		added := 0
+		if err == nil {
+			added, err = relays[0].Load(lines)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		fmt.Fprintln(w, added)
+	}
+	mux.HandleFunc("POST /load", func(w http.ResponseWriter, r *http.Request) {
+		data, err := io.ReadAll(r.Body)
+		load(w, corpus.Lines(data), err)
+	})
+	mux.HandleFunc("POST /file", func(w http.ResponseWriter, r *http.Request) {
+		lines, err := corpus.Read(r.FormValue("path"))
+		load(w, lines, err)
+	})
+	mux.HandleFunc("POST /reset", func(http.ResponseWriter, *http.Request) {
+		for _, r := range relays {
+			r.ResetTraffic()
+		}
+	})
+	mux.HandleFunc("POST /shut", func(_ http.ResponseWriter, r *http.Request) {
+		for _, relay := range relays {
+			relay.Shut(r.FormValue("yes") == "true")
+		}
+	})
+	mux.HandleFunc("GET /report", func(w http.ResponseWriter, _ *http.Request) {
+		report := feed.Report{CPU: cpu()}
+		for _, r := range relays {
+			report.Relays = append(report.Relays, r.Traffic())
+		}
+		json.NewEncoder(w).Encode(report)
+	})
+	return mux
+}
+
+// cpu is the time that this process has used so far.
+func cpu() time.Duration {
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		return 0
+	}
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}

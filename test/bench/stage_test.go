@@ -1,0 +1,245 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/test/bench/feed"
+	"tendril.dev/test/corpus"
+	"tendril.dev/test/world"
+)
+
+const (
+	repositories = 20
+	// longest is how long one sync may take before its row is given up.
+	longest = 5 * time.Minute
+)
+
+// stage is what rows share: the sets of events, and a Tendril that has synced one.
+type stage struct {
+	t      *testing.T // of the whole table
+	dir    string     // of the sets
+	work   *world.WorkTree
+	git    *world.GitServer
+	limits limits
+	lines  []line
+	synced *play // what the cold sync left; nil: none yet
+}
+
+func newStage(t *testing.T) *stage {
+	// The same commit every time, because events that are kept from run to run name it.
+	t.Setenv("GIT_AUTHOR_DATE", "2026-01-01T00:00:00Z")
+	t.Setenv("GIT_COMMITTER_DATE", "2026-01-01T00:00:00Z")
+	s := &stage{t: t, dir: os.Getenv("TENDRIL_BENCH_DIR"), work: world.NewWorkTree(t), git: world.NewGitServer(t)}
+	if s.dir == "" {
+		s.dir = t.TempDir()
+	}
+	if err := os.MkdirAll(s.dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for i := range repositories {
+		s.git.Host(corpus.Identifier(i), s.work)
+	}
+	return s
+}
+
+// spec is a set of so many events.
+func (s *stage) spec(events int) corpus.Spec {
+	return corpus.Spec{
+		Repositories: repositories, Roots: events / 2, Comments: 1,
+		Pulls: *withPulls, Commit: s.work.Refs()["refs/heads/main"],
+	}
+}
+
+// source starts relays that have the announcements, states and all events of a spec.
+func (s *stage) source(t testing.TB, spec corpus.Spec, relays int, args ...string) *feed.Feed {
+	t.Helper()
+	f, err := feed.Start(world.Program(t, "test/bench/source"), append([]string{"-relays", fmt.Sprint(relays)}, args...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Stop(); err != nil {
+			t.Errorf("the source ended: %v", err)
+		}
+	})
+	path, err := corpus.File(spec, s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.LoadFile(path); err != nil {
+		t.Fatal(err)
+	}
+	refs := s.work.Refs()
+	for i := range spec.Repositories {
+		owner, err := corpus.Owner(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := world.Acquaint(t, owner)
+		id := corpus.Identifier(i)
+		if err := f.Load(
+			[]byte(p.Announce(id, id, []string{s.git.URL + "/" + id + ".git"}, f.Relays).String()),
+			[]byte(p.State(id, refs, "refs/heads/main").String()),
+		); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// settings are as in production, but for delays that would only be waited out and limits that one
+// machine, which is every stranger at once, would meet.
+func settings(more map[string]string) map[string]string {
+	env := map[string]string{"NGIT_LOG_LEVEL": "info", "NGIT_SYNC_BATCH_WINDOW_MS": fmt.Sprint(window.Milliseconds()), "NGIT_PROFILE_ADDRESS": "127.0.0.1:0",
+		"NGIT_EVENTS_PER_MINUTE": "1000000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "1000000"}
+	for k, v := range more {
+		env[k] = v
+	}
+	return env
+}
+
+// play is a Tendril that syncs a set from a source.
+type play struct {
+	*world.Tendril
+	feed  *feed.Feed
+	total int // events that it should serve, without announcements and states
+}
+
+// result is what a sync took.
+type result struct {
+	took   time.Duration // from the first connection until the last event was served
+	began  time.Duration // of that, until the first of the many events was in the log, about
+	cpu    time.Duration
+	peak   int64
+	source time.Duration // CPU of the source
+	in     int64         // bytes that the source sent
+}
+
+func (r result) rate(events int) float64 { return float64(events) / r.took.Seconds() }
+
+// each is the CPU time for one event.
+func (r result) each(events int) time.Duration { return r.cpu / time.Duration(events) }
+
+// kinds are those of a set's events, without announcements and states.
+var kinds = []int{1111, 1617, 1618, 1621}
+
+// sync waits until everything is served that was not when began was read.
+func (p *play) sync(t testing.TB, s *stage, name string) result {
+	t.Helper()
+	before, err := p.feed.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used0 := used(t, p.PID())
+	profiled := p.profile(t, name)
+	js, done := world.JetStream(t, p.NATS)
+	defer done()
+	deadline, told, first := time.Now().Add(longest), time.Now(), time.Time{}
+	for logged := uint64(0); logged < uint64(p.total); time.Sleep(50 * time.Millisecond) {
+		if logged = length(t, js); first.IsZero() && logged > 3*repositories { // more than announcements and states
+			first = time.Now()
+		}
+		if time.Since(told) > 2*time.Second {
+			told = time.Now()
+			s.say("%s: %d of %d in the log", name, logged, p.total)
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v there are %d events in the log, want %d", longest, logged, p.total)
+		}
+	}
+	for n := 0; n < p.total; time.Sleep(20 * time.Millisecond) {
+		if n = world.Count(t, p.Relay(), nostr.Filter{Kinds: kinds}); time.Now().After(deadline) {
+			t.Fatalf("after %v %d events are served, want %d", longest, n, p.total)
+		}
+	}
+	ended := time.Now()
+	u := used(t, p.PID())
+	after, err := p.feed.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	profiled()
+	sum := after.Total()
+	return result{
+		took: ended.Sub(sum.Connected), began: first.Sub(sum.Connected), cpu: u.cpu - used0.cpu, peak: u.peak,
+		source: after.CPU - before.CPU, in: sum.Out - before.Total().Out,
+	}
+}
+
+// length is how many events are in the log.
+func length(t testing.TB, js jetstream.JetStream) uint64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	log, err := js.Stream(ctx, proto.StreamEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return log.CachedInfo().State.Msgs
+}
+
+// start runs a Tendril that knows the relays of a source.
+func (s *stage) start(t testing.TB, f *feed.Feed, spec corpus.Spec, more map[string]string) *play {
+	t.Helper()
+	env := settings(more)
+	env["NGIT_SYNC_BOOTSTRAP_RELAY_URL"] = f.Relays[0]
+	return &play{world.Start(t, env), f, spec.Size()}
+}
+
+// profilesAt is where the process says that it serves profiles.
+var profilesAt = regexp.MustCompile(`msg=listening service=profiles address=(\S+)`)
+
+// profile takes a CPU profile while a row syncs, if that is wanted. The profile ends with done.
+func (p *play) profile(t testing.TB, name string) (done func()) {
+	t.Helper()
+	if *profileDir == "" {
+		return func() {}
+	}
+	at := profilesAt.FindStringSubmatch(p.Output())
+	if at == nil {
+		t.Fatal("the process does not say where profiles are")
+	}
+	path := filepath.Join(*profileDir, name+".pprof")
+	saved := make(chan error, 1)
+	go func() { saved <- save(path, "http://"+at[1]+"/debug/pprof/profile?seconds=8") }()
+	return func() {
+		if err := <-saved; err != nil {
+			t.Errorf("profile: %v", err)
+		}
+	}
+}
+
+func save(path, url string) error {
+	resp, err := http.Get(url)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s says %s", url, resp.Status)
+	}
+	file, err := os.Create(path)
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(file, resp.Body); err != nil {
+		file.Close()
+		return err
+	}
+	return file.Close()
+}
+
+// mib shows bytes.
+func mib(bytes int64) string { return fmt.Sprintf("%.0f MiB", float64(bytes)/(1<<20)) }

@@ -1,0 +1,110 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/test/outside/hostile"
+	"tendril.dev/test/outside/strfry"
+	"tendril.dev/test/world"
+)
+
+// TestForeignRelays: one repository lists relays of many kinds, and all are synced at once: khatru
+// with and without NIP-77, another Tendril, one with strfry's limits, and one for every trick of a
+// hostile relay. Whatever the good ones have is served, nothing that was forged is, and a user is
+// answered meanwhile.
+func TestForeignRelays(t *testing.T) {
+	t.Parallel()
+	const each = 120
+	ann, guest, work, git := world.NewPerson(t), world.NewPerson(t), world.NewWorkTree(t), world.NewGitServer(t)
+	written := 0
+	issues := func(n int) (events []*nostr.Event) {
+		for range n {
+			written++
+			events = append(events, guest.SignAt(nostr.Now()-nostr.Timestamp(100_000-50*written), 1621, fmt.Sprint("issue ", written),
+				nostr.Tag{"a", ann.Address("mine")}))
+		}
+		return events
+	}
+	good := map[string][]*nostr.Event{}
+	var relays []string
+	list := func(url string, events []*nostr.Event) {
+		good[url] = events
+		relays = append(relays, url)
+	}
+
+	plain, reconciling := issues(each), issues(each)
+	first := world.NewRelay(t, plain...)
+	list(first.URL, plain)
+	list(world.NewReconcilingRelay(t, reconciling...).URL, reconciling)
+	strict := issues(each) // more than fit into its pages
+	like := world.NewStrfry(t, strfry.Limits{Page: 50, Subscriptions: 6}, strict...)
+	list(like.URL, strict)
+	other, theirs := anotherTendril(t, ann, work, issues(10))
+	list(other.Relay(), theirs)
+	var bad []*world.Hostile
+	for _, trick := range hostile.Tricks {
+		h := world.NewHostile(t, trick, issues(20)...)
+		bad, relays = append(bad, h), append(relays, h.URL)
+	}
+
+	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": first.URL})
+	announcement := ann.Announce("mine", "mine", []string{git.Host("mine", work)}, relays)
+	first.Publish(announcement, ann.State("mine", work.Refs(), "refs/heads/main"))
+	world.Serves(t, p.Relay(), announcement)
+	world.Await(t, "every hostile relay was asked for something", func() bool {
+		for _, h := range bad {
+			if h.Heard() == 0 {
+				return false
+			}
+		}
+		return true
+	})
+	s := world.Dial(t, p.Relay())
+	for n := range 20 {
+		if ok, message := s.Submit(ann.Sign(1621, fmt.Sprint("meanwhile ", n), nostr.Tag{"a", ann.Address("mine")})); !ok {
+			t.Fatalf("a user's event is answered %q", message)
+		}
+	}
+	for url, events := range good {
+		ids := make([]string, len(events))
+		for i, ev := range events {
+			ids[i] = ev.ID
+		}
+		world.Await(t, "all events of "+url+" are served", func() bool {
+			return world.Count(t, p.Relay(), nostr.Filter{IDs: ids}) == len(ids)
+		})
+	}
+	// What comes now comes live, from those that were not given up meanwhile.
+	late := issues(2)
+	first.Publish(late[0])
+	like.Publish(late[1])
+	for _, ev := range late {
+		world.Serves(t, p.Relay(), ev)
+	}
+	for _, ev := range world.Fetch(t, p.Relay(), nostr.Filter{Authors: []string{guest.PubKey}}) {
+		if ok, err := ev.CheckSignature(); !ok || !ev.CheckID() || strings.HasSuffix(ev.Content, "forged") {
+			t.Errorf("served: %s, %v", ev, err)
+		}
+	}
+	if like.Traffic().Requests == 0 {
+		t.Error("the relay with strfry's limits was asked nothing")
+	}
+}
+
+// anotherTendril has the same repository, and events that a user published there.
+func anotherTendril(t *testing.T, ann *world.Person, work *world.WorkTree, events []*nostr.Event) (*world.Tendril, []*nostr.Event) {
+	t.Helper()
+	p := world.Start(t, nil)
+	wantHeld(t, p, ann.Announce("mine", "mine", nil, nil), ann.State("mine", work.Refs(), "refs/heads/main"))
+	world.Git(t, work.Dir, "push", "-q", p.URL+"/"+ann.Npub+"/mine.git", "main")
+	for _, ev := range events {
+		if ok, message := submit(t, p, ev); !ok {
+			t.Fatal(message)
+		}
+	}
+	return p, events
+}
