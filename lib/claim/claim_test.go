@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -180,6 +182,63 @@ func TestNobodyHasTooMany(t *testing.T) {
 	seen.await("eight share", fair(6))
 	stops["pod-3"]()
 	seen.await("seven share", fair(7))
+}
+
+// TestChaos: 200 keys, among workers that die, stop, lose the bus for a moment and come at random.
+// No key is ever worked on twice, and when it is over each is worked on and nobody has more than a
+// quarter over the mean.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	for _, workers := range []int{1, 2, 4, 8} {
+		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, short)
+			seen := &board{t: t, on: map[string]string{}}
+			rnd := rand.New(rand.NewPCG(uint64(workers), 2))
+			type worker struct {
+				bus  *bus.Bus
+				stop func()
+			}
+			var there []worker
+			joined := 0
+			join := func() {
+				joined++
+				name := fmt.Sprint("worker-", joined)
+				b := s.connect(t)
+				there = append(there, worker{b, s.start(t, b, name, keys(200), seen.work(name))})
+			}
+			for range 15 {
+				for len(there) < workers {
+					join()
+				}
+				i := rnd.IntN(len(there))
+				switch w := there[i]; rnd.IntN(3) {
+				case 0: // killed: it stops, and the bus hears nothing of that
+					w.bus.Conn.Close()
+					w.stop()
+					there = slices.Delete(there, i, i+1)
+				case 1:
+					w.stop()
+					there = slices.Delete(there, i, i+1)
+				case 2:
+					if err := w.bus.Conn.ForceReconnect(); err != nil {
+						t.Error(err)
+					}
+				}
+				time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
+			}
+			for len(there) < workers {
+				join()
+			}
+			seen.await("all share", func(share map[string]int) bool {
+				sum, highest := 0, 0
+				for _, n := range share {
+					sum, highest = sum+n, max(highest, n)
+				}
+				return sum == 200 && len(share) == workers && highest*workers*4 <= 200*5
+			})
+		})
+	}
 }
 
 // TestDeadWorkersClaimsPassOn: a worker that loses the bus stops its work before anyone else begins it.
