@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/claim"
 	"tendril.dev/proto"
@@ -254,6 +256,40 @@ func TestDeadWorkersClaimsPassOn(t *testing.T) {
 	seen.await("shared", func(n map[string]int) bool { return n["heir"] > 0 && n["dying"]+n["heir"] == 20 })
 	dying.Conn.Close()
 	seen.await("the heir has it all", func(n map[string]int) bool { return n["heir"] == 20 })
+}
+
+// TestClaimsOnWhatIsGoneGoToo: a worker dies, and some of its keys go away before anybody has
+// claimed them. Its claims on those are removed.
+func TestClaimsOnWhatIsGoneGoToo(t *testing.T) {
+	t.Parallel()
+	s := serve(t, short)
+	seen := &board{t: t, on: map[string]string{}}
+	all := keys(20)
+	dying := s.connect(t)
+	stop := s.start(t, dying, "dying", all, seen.work("dying"))
+	seen.await("one alone", func(n map[string]int) bool { return n["dying"] == 20 })
+	dying.Conn.Close()
+	stop()
+	for _, name := range []string{"heir-1", "heir-2"} {
+		s.start(t, s.connect(t), name, all[:5], seen.work(name))
+	}
+	claims, err := s.connect(t).Bucket(t.Context(), proto.BucketClaims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed := func(keys []string) (n int) {
+		for _, key := range keys {
+			switch _, err := claims.Get(t.Context(), proto.ClaimKey("test", key)); {
+			case err == nil:
+				n++
+			case !errors.Is(err, jetstream.ErrKeyNotFound):
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	seen.await("the claims on what is gone are removed", func(map[string]int) bool { return claimed(all[5:]) == 0 })
+	seen.await("the heirs have the others", func(n map[string]int) bool { return n["heir-1"]+n["heir-2"] == 5 && claimed(all[:5]) == 5 })
 }
 
 func TestNameTaken(t *testing.T) {
