@@ -65,7 +65,9 @@ func ingestKilled(t *testing.T, standby bool) {
 	}
 	url := world.RelayAt(door.URL())
 	issues := nostr.Filter{Kinds: []int{1621}}
-	world.Await(t, "all are served", func() bool { return world.Count(t, url, issues) >= n })
+	for had := 0; had < n; had = world.Count(t, url, issues) {
+		world.Await(t, fmt.Sprintf("more than %d are served", had), func() bool { return world.Count(t, url, issues) > had })
+	}
 	once(t, "the log has", events, inLog(t, js))
 	once(t, "the gateway serves", events, served(t, url, issues))
 }
