@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/claim"
@@ -182,6 +186,63 @@ func TestNobodyHasTooMany(t *testing.T) {
 	seen.await("seven share", fair(7))
 }
 
+// TestChaos: 200 keys, among workers that die, stop, lose the bus for a moment and come at random.
+// No key is ever worked on twice, and when it is over each is worked on and nobody has more than a
+// quarter over the mean.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	for _, workers := range []int{1, 2, 4, 8} {
+		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
+			t.Parallel()
+			s := serve(t, short)
+			seen := &board{t: t, on: map[string]string{}}
+			rnd := rand.New(rand.NewPCG(uint64(workers), 2))
+			type worker struct {
+				bus  *bus.Bus
+				stop func()
+			}
+			var there []worker
+			joined := 0
+			join := func() {
+				joined++
+				name := fmt.Sprint("worker-", joined)
+				b := s.connect(t)
+				there = append(there, worker{b, s.start(t, b, name, keys(200), seen.work(name))})
+			}
+			for range 15 {
+				for len(there) < workers {
+					join()
+				}
+				i := rnd.IntN(len(there))
+				switch w := there[i]; rnd.IntN(3) {
+				case 0: // killed: it stops, and the bus hears nothing of that
+					w.bus.Conn.Close()
+					w.stop()
+					there = slices.Delete(there, i, i+1)
+				case 1:
+					w.stop()
+					there = slices.Delete(there, i, i+1)
+				case 2:
+					if err := w.bus.Conn.ForceReconnect(); err != nil {
+						t.Error(err)
+					}
+				}
+				time.Sleep(time.Duration(rnd.IntN(500)) * time.Millisecond)
+			}
+			for len(there) < workers {
+				join()
+			}
+			seen.await("all share", func(share map[string]int) bool {
+				sum, highest := 0, 0
+				for _, n := range share {
+					sum, highest = sum+n, max(highest, n)
+				}
+				return sum == 200 && len(share) == workers && highest*workers*4 <= 200*5
+			})
+		})
+	}
+}
+
 // TestDeadWorkersClaimsPassOn: a worker that loses the bus stops its work before anyone else begins it.
 func TestDeadWorkersClaimsPassOn(t *testing.T) {
 	t.Parallel()
@@ -195,6 +256,40 @@ func TestDeadWorkersClaimsPassOn(t *testing.T) {
 	seen.await("shared", func(n map[string]int) bool { return n["heir"] > 0 && n["dying"]+n["heir"] == 20 })
 	dying.Conn.Close()
 	seen.await("the heir has it all", func(n map[string]int) bool { return n["heir"] == 20 })
+}
+
+// TestClaimsOnWhatIsGoneGoToo: a worker dies, and some of its keys go away before anybody has
+// claimed them. Its claims on those are removed.
+func TestClaimsOnWhatIsGoneGoToo(t *testing.T) {
+	t.Parallel()
+	s := serve(t, short)
+	seen := &board{t: t, on: map[string]string{}}
+	all := keys(20)
+	dying := s.connect(t)
+	stop := s.start(t, dying, "dying", all, seen.work("dying"))
+	seen.await("one alone", func(n map[string]int) bool { return n["dying"] == 20 })
+	dying.Conn.Close()
+	stop()
+	for _, name := range []string{"heir-1", "heir-2"} {
+		s.start(t, s.connect(t), name, all[:5], seen.work(name))
+	}
+	claims, err := s.connect(t).Bucket(t.Context(), proto.BucketClaims)
+	if err != nil {
+		t.Fatal(err)
+	}
+	claimed := func(keys []string) (n int) {
+		for _, key := range keys {
+			switch _, err := claims.Get(t.Context(), proto.ClaimKey("test", key)); {
+			case err == nil:
+				n++
+			case !errors.Is(err, jetstream.ErrKeyNotFound):
+				t.Fatal(err)
+			}
+		}
+		return n
+	}
+	seen.await("the claims on what is gone are removed", func(map[string]int) bool { return claimed(all[5:]) == 0 })
+	seen.await("the heirs have the others", func(n map[string]int) bool { return n["heir-1"]+n["heir-2"] == 5 && claimed(all[:5]) == 5 })
 }
 
 func TestNameTaken(t *testing.T) {

@@ -22,14 +22,17 @@ type situation struct {
 	freeSince map[string]time.Time
 	// passedOver is whom a key that this worker holds would have belonged to, and who did not take it in time: worker and incarnation.
 	passedOver map[string]proto.Claim
-	grace      time.Duration
-	max        int
-	yields     func(key string) bool
+	// deadSince is since when a claim has been there that no live worker has, on a key that nobody wants, as far as this worker saw.
+	deadSince map[string]time.Time
+	grace     time.Duration
+	max       int
+	yields    func(key string) bool
 }
 
 // decision is what to do now, and when to look again though nothing happened (zero: no need).
 type decision struct {
 	take, leave []string
+	clear       []string // claims that are to be removed
 	again       time.Time
 }
 
@@ -80,7 +83,31 @@ func decide(s situation, now time.Time) decision {
 		d.leave = append(d.leave, yielding[last])
 		yielding = yielding[:last]
 	}
+	d.clear = s.dead(now)
 	return d
+}
+
+// dead are the claims that this worker is to remove: their workers have died, and nobody has wanted
+// their keys for the grace time, so that nobody else ever writes there again.
+func (s situation) dead(now time.Time) (keys []string) {
+	var names []string
+	for _, key := range slices.Sorted(maps.Keys(s.deadSince)) {
+		if now.Before(s.deadSince[key].Add(s.grace)) {
+			continue
+		}
+		if names == nil {
+			names = staying(s.workers)
+		}
+		if preferred(key, names) == s.self {
+			keys = append(keys, key)
+		}
+	}
+	return keys
+}
+
+// abandoned reports whether a claim is one that nobody needs.
+func (s situation) abandoned(key string) bool {
+	return !s.wanted[key] && !s.mine[key] && !s.heldByOther(key)
 }
 
 // free are the wanted keys that no live worker has, those that yield at the end.

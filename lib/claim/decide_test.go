@@ -67,8 +67,12 @@ func TestDecide(t *testing.T) {
 		name        string
 		s           situation
 		take, leave []string
+		clear       []string
 		again       time.Time
 	}{
+		{name: "a claim that nobody needs is removed after a time", s: situation{workers: alive("a", "b"), deadSince: free(now.Add(-10*time.Second), a)}, clear: []string{a}},
+		{name: "but not at once", s: situation{workers: alive("a", "b"), deadSince: free(now, a)}},
+		{name: "and by one of the workers only", s: situation{workers: alive("a", "b"), deadSince: free(now.Add(-10*time.Second), b)}},
 		{name: "alone it takes everything", s: situation{workers: alive("a"), wanted: set(a, b)}, take: sorted(a, b)},
 		{name: "it takes its own and gives the other time", s: situation{workers: alive("a", "b"), wanted: set(a, b), freeSince: free(now, a, b)},
 			take: []string{a}, again: now.Add(10 * time.Second)},
@@ -100,8 +104,8 @@ func TestDecide(t *testing.T) {
 			tc.s.owners[key] = preferred(key, staying(tc.s.workers))
 		}
 		d := decide(tc.s, now)
-		if !slices.Equal(d.take, tc.take) || !slices.Equal(d.leave, tc.leave) || !d.again.Equal(tc.again) {
-			t.Errorf("%s: %+v, want take %v, leave %v, again %v", tc.name, d, tc.take, tc.leave, tc.again)
+		if !slices.Equal(d.take, tc.take) || !slices.Equal(d.leave, tc.leave) || !slices.Equal(d.clear, tc.clear) || !d.again.Equal(tc.again) {
+			t.Errorf("%s: %+v, want take %v, leave %v, clear %v, again %v", tc.name, d, tc.take, tc.leave, tc.clear, tc.again)
 		}
 	}
 }

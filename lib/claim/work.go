@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 )
@@ -21,9 +19,9 @@ const (
 	casTimeout = 5 * time.Second
 	// takeAtOnce is how many claims are written side by side.
 	takeAtOnce = 64
-	// markerKept is how long the bucket says that a claim was let go: long enough for every watch
-	// to hear of it. Relays come and go, and without an end each would leave a message for good.
-	markerKept = time.Hour
+	// gather is how long to wait after a change for what else changes: where many keys move, each of
+	// their claims is one, and each decision looks at all keys.
+	gather = 10 * time.Millisecond
 )
 
 // Work claims its share of the keys that wanted names (each value is the whole list) and runs do for every claim until the claim is given up,
@@ -43,7 +41,7 @@ func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx c
 	w := &work{
 		Member: m, do: do,
 		wanted: map[string]bool{}, jobs: map[string]*job{}, ended: make(chan *job),
-		freeSince: map[string]time.Time{}, passedOver: map[string]proto.Claim{},
+		freeSince: map[string]time.Time{}, passedOver: map[string]proto.Claim{}, deadSince: map[string]time.Time{},
 	}
 	defer w.finish()
 	for {
@@ -64,14 +62,19 @@ func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx c
 				wanted = nil
 				break
 			}
+			w.listed = true
 			clear(w.wanted)
 			for _, k := range keys {
 				w.wanted[k] = true
 			}
 			w.sharing.owners = nil
 		case j := <-w.ended:
-			w.release(ctx, j)
+			w.release(ctx, w.alsoEnded(j))
 		case <-m.register.changed:
+			select {
+			case <-time.After(gather):
+			case <-ctx.Done():
+			}
 		case <-wake.C:
 		}
 		wake.Stop()
@@ -83,10 +86,12 @@ type work struct {
 	*Member
 	do         func(ctx context.Context, key string) error
 	wanted     map[string]bool
+	listed     bool // what is wanted has been told
 	jobs       map[string]*job
 	ended      chan *job
 	freeSince  map[string]time.Time
 	passedOver map[string]proto.Claim
+	deadSince  map[string]time.Time
 	sharing    sharing
 	running    sync.WaitGroup
 }
@@ -140,7 +145,7 @@ func (w *work) share(ctx context.Context, lease *lease, workers map[string]proto
 	workers[w.o.Worker] = proto.Worker{Name: w.o.Worker, Group: w.o.Group, Incarnation: w.o.Incarnation}
 	s := situation{
 		self: w.o.Worker, workers: workers, wanted: w.wanted, claims: map[string]proto.Claim{}, mine: map[string]bool{},
-		freeSince: w.freeSince, passedOver: w.passedOver, grace: w.o.TTL, max: w.o.Max, yields: w.o.Yields,
+		freeSince: w.freeSince, passedOver: w.passedOver, deadSince: w.deadSince, grace: w.o.TTL, max: w.o.Max, yields: w.o.Yields,
 	}
 	s.owners = w.sharing.among(workers, w.wanted)
 	for key, c := range claims {
@@ -154,6 +159,7 @@ func (w *work) share(ctx context.Context, lease *lease, workers map[string]proto
 		s.mine[key] = true
 	}
 	w.noteFree(s, now)
+	w.noteDead(s, now)
 	d := decide(s, now)
 	for _, key := range d.leave {
 		w.leave(w.jobs[key], "it is another's now")
@@ -163,6 +169,7 @@ func (w *work) share(ctx context.Context, lease *lease, workers map[string]proto
 			return 0, err
 		}
 	}
+	w.clear(ctx, lease, d.clear, claims)
 	next := w.o.TTL / 3
 	if !d.again.IsZero() {
 		next = min(next, max(d.again.Sub(now), time.Millisecond))
@@ -326,14 +333,6 @@ func (w *work) stopAll(why string) {
 	}
 }
 
-// release lets a claim go whose work has ended.
-func (w *work) release(ctx context.Context, j *job) {
-	w.forget(j)
-	if err := w.letGo(ctx, j); err != nil && ctx.Err() == nil {
-		w.o.Log.Warn("a claim could not be let go; it is taken up again, or expires with this worker", "key", j.key, "error", err)
-	}
-}
-
 // forget notes that the work on a claim has ended.
 func (w *work) forget(j *job) {
 	j.unbind()
@@ -343,21 +342,6 @@ func (w *work) forget(j *job) {
 	w.mu.Lock()
 	delete(w.held, j.key)
 	w.mu.Unlock()
-}
-
-// letGo makes a claim free. Where another holds it meanwhile, the revision keeps his. A claim of an
-// era before is gone, and its revision means nothing in this one.
-func (w *work) letGo(ctx context.Context, j *job) error {
-	if w.register.current().era != j.era {
-		return nil
-	}
-	cas, cancel := context.WithTimeout(ctx, casTimeout)
-	defer cancel()
-	err := w.claims.Purge(cas, proto.ClaimKey(w.o.Group, j.key), jetstream.LastRevision(j.revision), jetstream.PurgeTTL(markerKept))
-	if bus.IsConflict(err) {
-		return nil
-	}
-	return err
 }
 
 // finish lets everything go: the others are told, so that they take what becomes free at once; all

@@ -4,6 +4,8 @@ package target
 
 import (
 	"bytes"
+	"cmp"
+	"encoding/binary"
 	"encoding/hex"
 	"maps"
 	"slices"
@@ -41,11 +43,19 @@ func ParseID(s string) (ID, bool) {
 	return id, err == nil
 }
 
-func compareIDs(a, b ID) int { return bytes.Compare(a[:], b[:]) }
+// Compare orders ids by their bytes. Ids are hashes, so that the first eight bytes nearly always
+// decide.
+func (id ID) Compare(other ID) int {
+	a, b := binary.BigEndian.Uint64(id[:8]), binary.BigEndian.Uint64(other[:8])
+	if a != b {
+		return cmp.Compare(a, b)
+	}
+	return bytes.Compare(id[8:], other[8:])
+}
 
 // SortIDs gives the ids sorted and each once; it may reorder its argument.
 func SortIDs(ids []ID) []ID {
-	slices.SortFunc(ids, compareIDs)
+	slices.SortFunc(ids, ID.Compare)
 	return slices.Clip(slices.Compact(ids))
 }
 
@@ -74,36 +84,71 @@ func (t Target) Roots() int {
 
 // Apply folds one change into the target. t's map is not changed. Ids that are none are passed over.
 func (t Target) Apply(c proto.TargetChange) Target {
+	f := Folded{target: t, shared: true}
+	f.Take(c)
+	return f.target
+}
+
+// Folded is a target that changes are folded into. Between two looks at it a change costs what it
+// says, however much else is wanted of the relay. The zero value is a target that asks for nothing.
+type Folded struct {
+	target Target
+	shared bool // somebody else has the target's map: it is not to be changed
+}
+
+// Target is what the changes have led to. The value stays as it is when more are taken.
+func (f *Folded) Target() Target {
+	f.shared = true
+	return f.target
+}
+
+// Exists reports whether there is a target.
+func (f *Folded) Exists() bool { return f.target.Exists() }
+
+// Replace makes t what the next changes are folded into.
+func (f *Folded) Replace(t Target) { f.target, f.shared = t, true }
+
+// Take folds one change in. Ids that are none are passed over.
+func (f *Folded) Take(c proto.TargetChange) {
 	if c.Gone {
-		return Target{}
+		*f = Folded{}
+		return
 	}
-	out := Target{URL: c.URL, Bootstrap: c.Bootstrap, Repos: make(map[string]Repo, len(t.Repos)+len(c.Repos))}
-	if !c.Snapshot {
-		maps.Copy(out.Repos, t.Repos)
+	repos := f.target.Repos
+	switch {
+	case c.Snapshot || repos == nil:
+		repos = make(map[string]Repo, len(c.Repos))
+	case f.shared:
+		repos = make(map[string]Repo, len(f.target.Repos)+len(c.Repos))
+		maps.Copy(repos, f.target.Repos)
 	}
+	*f = Folded{target: Target{URL: c.URL, Bootstrap: c.Bootstrap, Repos: repos}}
 	for _, rc := range c.Repos {
 		if rc.Gone {
-			delete(out.Repos, rc.Ref)
-			continue
+			delete(repos, rc.Ref)
+		} else {
+			repos[rc.Ref] = repos[rc.Ref].apply(rc)
 		}
-		r := out.Repos[rc.Ref]
-		if rc.Level != "" {
-			r.Level = rc.Level
-		}
-		if len(rc.Authors) > 0 {
-			r.Authors = slices.Sorted(slices.Values(rc.Authors))
-		}
-		if len(rc.AuthorsAdded) > 0 {
-			r.Authors = slices.Compact(slices.Sorted(slices.Values(slices.Concat(r.Authors, rc.AuthorsAdded))))
-		}
-		if r.Level == proto.LevelFull {
-			r.Authors = nil
-		}
-		r.Roots = union(r.Roots, parseIDs(rc.Roots))
-		r.Roots = without(r.Roots, parseIDs(rc.RootsGone))
-		out.Repos[rc.Ref] = r
 	}
-	return out
+}
+
+// apply is what is wanted of a repository after a change.
+func (r Repo) apply(c proto.RepoChange) Repo {
+	if c.Level != "" {
+		r.Level = c.Level
+	}
+	if len(c.Authors) > 0 {
+		r.Authors = slices.Sorted(slices.Values(c.Authors))
+	}
+	if len(c.AuthorsAdded) > 0 {
+		r.Authors = slices.Compact(slices.Sorted(slices.Values(slices.Concat(r.Authors, c.AuthorsAdded))))
+	}
+	if r.Level == proto.LevelFull {
+		r.Authors = nil
+	}
+	r.Roots = Union(r.Roots, parseIDs(c.Roots))
+	r.Roots = without(r.Roots, parseIDs(c.RootsGone))
+	return r
 }
 
 func parseIDs(list []string) []ID {
@@ -116,11 +161,27 @@ func parseIDs(list []string) []ID {
 	return SortIDs(ids)
 }
 
-func union(a, b []ID) []ID {
+// Union gives the ids of both, each once; both are sorted. It is one of them if the other is empty.
+func Union(a, b []ID) []ID {
 	if len(b) == 0 {
 		return a
 	}
-	return SortIDs(append(slices.Clone(a), b...))
+	if len(a) == 0 {
+		return b
+	}
+	out := make([]ID, 0, len(a)+len(b))
+	for len(a) > 0 && len(b) > 0 {
+		order := a[0].Compare(b[0])
+		if order <= 0 {
+			out, a = append(out, a[0]), a[1:]
+		} else {
+			out = append(out, b[0])
+		}
+		if order >= 0 {
+			b = b[1:]
+		}
+	}
+	return append(append(out, a...), b...)
 }
 
 func without(a, b []ID) []ID {
@@ -134,7 +195,7 @@ func without(a, b []ID) []ID {
 func Missing(a, b []ID) []ID {
 	var out []ID
 	for _, id := range a {
-		for len(b) > 0 && compareIDs(b[0], id) < 0 {
+		for len(b) > 0 && b[0].Compare(id) < 0 {
 			b = b[1:]
 		}
 		if len(b) == 0 || b[0] != id {

@@ -93,6 +93,74 @@ func TestChangesLeadThere(t *testing.T) {
 	}
 }
 
+// TestFoldedIsWhatApplyGives: changes that are folded in lead where applying them one by one does,
+// and what was looked at in between stays what it was.
+func TestFoldedIsWhatApplyGives(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(3, 4))
+	for range 20 {
+		var folded target.Folded
+		var at target.Target
+		type look struct{ is, was target.Target }
+		var looks []look
+		for range 6 {
+			to := randomTarget(rnd)
+			changes := target.Diff(at, to, 20_000)
+			if rnd.IntN(3) == 0 && to.Exists() {
+				changes = target.Snapshot(to, 20_000)
+			}
+			for _, c := range changes {
+				folded.Take(c)
+				at = at.Apply(c)
+				if folded.Exists() != at.Exists() {
+					t.Fatalf("exists: %v, want %v", folded.Exists(), at.Exists())
+				}
+				if rnd.IntN(3) == 0 {
+					is := folded.Target()
+					was := is
+					was.Repos = maps.Clone(is.Repos)
+					looks = append(looks, look{is, was})
+				}
+			}
+			if !equal(folded.Target(), to) || !equal(at, to) {
+				t.Fatalf("folded to %v and %v, want %v", folded.Target(), at, to)
+			}
+			if rnd.IntN(3) == 0 {
+				folded.Replace(to)
+			}
+		}
+		for _, l := range looks {
+			if !equal(l.is, l.was) {
+				t.Fatalf("%v became %v", l.was, l.is)
+			}
+		}
+	}
+}
+
+// TestUnion: both lists together, sorted and each once, as a map says.
+func TestUnion(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(5, 6))
+	for range 500 {
+		all := map[target.ID]bool{}
+		list := func() (ids []target.ID) {
+			for range rnd.IntN(10) {
+				ids = append(ids, id(rnd.Uint64N(12)<<uint(8*rnd.IntN(8))))
+				all[ids[len(ids)-1]] = true
+			}
+			return target.SortIDs(ids)
+		}
+		a, b := list(), list()
+		var want []target.ID
+		for id := range all {
+			want = append(want, id)
+		}
+		if got := target.Union(a, b); !slices.Equal(got, target.SortIDs(want)) {
+			t.Fatalf("union of %v and %v is %v", a, b, got)
+		}
+	}
+}
+
 func TestPromotionForgetsTheAuthors(t *testing.T) {
 	t.Parallel()
 	held := target.Target{URL: "wss://r", Repos: map[string]target.Repo{"30617:a:x": {Level: proto.LevelStateOnly, Authors: []string{"a"}}}}

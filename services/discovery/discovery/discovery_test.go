@@ -357,31 +357,46 @@ func TestAReleaseLeavesNoGap(t *testing.T) {
 	}
 }
 
-// BenchmarkLiveHeap holds discovery to its budget: 1,000 repositories, 50,000 root events, 100 relays. It is none of the tests because the
-// race detector has Pebble keep its cache on the heap.
+// BenchmarkLiveHeap holds discovery to its budgets: 64 MiB at 1,000 repositories with 50,000 root
+// events on 100 relays, five for each repository, and 512 MiB at ten times that. It is none of the
+// tests because the race detector has Pebble keep its cache on the heap.
 func BenchmarkLiveHeap(b *testing.B) {
-	const budget = 64 << 20
-	dir := b.TempDir()
+	for scale, budget := range map[int]uint64{1: 64 << 20, 10: 512 << 20} {
+		b.Run(fmt.Sprint(scale, "x"), func(b *testing.B) { benchmarkLiveHeap(b, scale, budget) })
+	}
+}
+
+func benchmarkLiveHeap(b *testing.B, scale int, budget uint64) {
+	repos, roots, relays := 1000*scale, 50_000*scale, 100*scale
 	server, err := bus.Open(b.Context(), bus.Options{Dir: b.TempDir(), Listen: "127.0.0.1:0", Sizing: proto.DefaultSizing()})
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(server.Close)
 	var events []*nostr.Event
-	for n := range 1000 {
-		relays := []string{fmt.Sprintf("wss://r%d.example", n%100), fmt.Sprintf("wss://r%d.example", n*7%100), fmt.Sprintf("wss://r%d.example", n*13%100)}
-		events = append(events, announce(alice, fmt.Sprintf("p%d", n), 1, relays...))
+	add := func(ev *nostr.Event) {
+		if events = append(events, ev); len(events) == bus.MaxBatch {
+			accept(b, server, events...)
+			events = events[:0]
+		}
 	}
-	for n := range 50_000 {
-		events = append(events, issue(n, fmt.Sprintf("30617:%s:p%d", alice, n%1000)))
+	for n := range repos {
+		var list []string
+		for i := range 5 {
+			list = append(list, fmt.Sprintf("wss://r%d.example", (5*n+i)%relays))
+		}
+		add(announce(alice, fmt.Sprintf("p%d", n), 1, list...))
+	}
+	for n := range roots {
+		add(issue(n, fmt.Sprintf("30617:%s:p%d", alice, n%repos)))
 	}
 	accept(b, server, events...)
 	events = nil
 	before := liveHeap()
-	r := run(b, dir, server.ClientURL())
+	r := run(b, b.TempDir(), server.ClientURL())
 	after := liveHeap()
-	if _, last := published(b, r.Bus); last < 100 {
-		b.Fatalf("only %d messages for 100 relays", last)
+	if _, last := published(b, r.Bus); int(last) < relays {
+		b.Fatalf("only %d messages for %d relays", last, relays)
 	}
 	b.ReportMetric(0, "ns/op")
 	b.ReportMetric(float64(after-before)/(1<<20), "MiB")

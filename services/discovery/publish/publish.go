@@ -57,7 +57,7 @@ type Publisher struct {
 	maxPayload int // bytes of a message
 
 	mu        sync.Mutex
-	published map[string]relay // by identity
+	published map[string]*relay // by identity
 	read      progress.Progress
 
 	failed map[string]string // why relays could not be published the last time, by identity; touched by Publish only
@@ -65,7 +65,7 @@ type Publisher struct {
 
 // relay is what is published for one relay.
 type relay struct {
-	target   target.Target
+	target   target.Folded
 	changed  map[string]uint64 // by reference: the sequence of the last message that changed the repository
 	last     uint64            // sequence of its last message
 	messages int               // since the last snapshot, which counts
@@ -76,7 +76,7 @@ type relay struct {
 
 // New makes a publisher that has read nothing yet.
 func New(b *bus.Bus, log *slog.Logger) *Publisher {
-	p := &Publisher{js: b.JS, log: log, maxPayload: int(b.Conn.MaxPayload()), published: map[string]relay{}, failed: map[string]string{}}
+	p := &Publisher{js: b.JS, log: log, maxPayload: int(b.Conn.MaxPayload()), published: map[string]*relay{}, failed: map[string]string{}}
 	p.head = b.Head(proto.StreamTargets, p.read.WaitFor)
 	return p
 }
@@ -99,13 +99,17 @@ func (p *Publisher) fold(m bus.Message) error {
 		return err
 	}
 	r := p.published[key]
+	if r == nil {
+		r = &relay{}
+		p.published[key] = r
+	}
 	r.last, r.messages = m.Seq, r.messages+1
 	var change proto.TargetChange
 	// A message that cannot be read is there all the same: whoever writes next must expect it.
 	if err = json.Unmarshal(m.Data, &change); err != nil {
 		err = fmt.Errorf("decode change: %w", err)
 	} else {
-		r.target = r.target.Apply(change)
+		r.target.Take(change)
 		r.note(change, m.Seq)
 	}
 	switch {
@@ -118,7 +122,6 @@ func (p *Publisher) fold(m bus.Message) error {
 	if !r.target.Exists() {
 		r.gone = time.Now()
 	}
-	p.published[key] = r
 	return err
 }
 
@@ -141,7 +144,10 @@ func (r *relay) note(change proto.TargetChange, seq uint64) {
 // over knows what of it was confirmed before.
 func (p *Publisher) snapshot(key string, published, want target.Target, limit int) []proto.TargetChange {
 	p.mu.Lock()
-	changed := maps.Clone(p.published[key].changed)
+	changed := map[string]uint64{}
+	if r := p.published[key]; r != nil {
+		changed = maps.Clone(r.changed)
+	}
 	p.mu.Unlock()
 	changes := target.Snapshot(want, limit)
 	for _, change := range changes {
@@ -253,23 +259,32 @@ func (p *Publisher) tellFailure(key string, err error) {
 	}
 }
 
+// stands is how a relay stands, and its published target.
+func (p *Publisher) stands(key string) (relay, target.Target) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.published[key]
+	if r == nil {
+		return relay{}, target.Target{}
+	}
+	return *r, r.target.Target()
+}
+
 // bring publishes one relay's changes.
 func (p *Publisher) bring(ctx context.Context, key string, want target.Target, asOf uint64) (sent int, err error) {
-	p.mu.Lock()
-	r := p.published[key]
-	p.mu.Unlock()
+	r, published := p.stands(key)
 	if r.last > asOf {
 		return 0, ErrOvertaken
 	}
 	limit := min(maxChange, p.maxPayload-headerRoom)
-	changes := target.Diff(r.target, want, limit)
+	changes := target.Diff(published, want, limit)
 	if len(changes) == 0 {
 		p.share(key, r.last, want)
 		return 0, nil
 	}
 	replace := !want.Exists()
 	if want.Exists() && r.messages+len(changes) > max(snapshotAfter, 2*r.parts) {
-		changes, replace = p.snapshot(key, r.target, want, limit), true
+		changes, replace = p.snapshot(key, published, want, limit), true
 	}
 	msgs, err := p.messages(key, changes, want.Level(), replace)
 	if err != nil {
@@ -359,8 +374,7 @@ func (p *Publisher) lookAgain(ctx context.Context) error {
 func (p *Publisher) share(key string, last uint64, want target.Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if r := p.published[key]; r.last == last {
-		r.target = want
-		p.published[key] = r
+	if r := p.published[key]; r != nil && r.last == last {
+		r.target.Replace(want)
 	}
 }

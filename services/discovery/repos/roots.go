@@ -18,7 +18,7 @@ type rootSet struct {
 
 func (s *rootSet) list() []target.ID {
 	if len(s.fresh) > 0 {
-		s.sorted = target.SortIDs(append(s.fresh, s.sorted...))
+		s.sorted = target.Union(s.sorted, target.SortIDs(s.fresh))
 		s.fresh = nil
 	}
 	if len(s.gone) > 0 {

@@ -32,9 +32,14 @@ type want struct {
 
 func (w *want) served() bool { return w.held == nil }
 
+// listedAs reports whether the same relays list both, in the same way.
+func (w *want) listedAs(o *want) bool {
+	return w.served() == o.served() && slices.Equal(w.relays, o.relays)
+}
+
+// same reports whether the same is wanted of the same relays; both are listed in the same way.
 func (w *want) same(o *want) bool {
-	return w.served() == o.served() && slices.Equal(w.repo.Authors, o.repo.Authors) && slices.Equal(w.relays, o.relays) &&
-		sameIDs(w.repo.Roots, o.repo.Roots)
+	return slices.Equal(w.repo.Authors, o.repo.Authors) && sameIDs(w.repo.Roots, o.repo.Roots)
 }
 
 // sameIDs compares two lists of the same set, which is another list whenever it has changed.
@@ -79,14 +84,17 @@ func (b *Book) Targets() map[string]target.Target {
 		g := b.groups[identifier]
 		wants := g.work()
 		for ref, old := range g.wants {
-			if w := wants[ref]; w != nil && w.same(old) {
+			switch w := wants[ref]; {
+			case w == nil || !w.listedAs(old):
+				b.unlist(old, touched)
+			case w.same(old):
 				wants[ref] = old
-				continue
+			default:
+				b.replace(w, touched)
 			}
-			b.unlist(old, touched)
 		}
 		for ref, w := range wants {
-			if g.wants[ref] != w {
+			if b.wants[ref] != w {
 				b.list(w, touched)
 			}
 		}
@@ -160,6 +168,14 @@ func (b *Book) list(w *want, touched map[string]bool) {
 			b.count(key, r, 1)
 		}
 		touched[key] = true
+	}
+}
+
+// replace notes that a repository needs something else of the same relays.
+func (b *Book) replace(w *want, touched map[string]bool) {
+	b.wants[w.ref] = w
+	for _, url := range w.relays {
+		touched[url.Key()] = true
 	}
 }
 

@@ -3,7 +3,6 @@
 package items
 
 import (
-	"bytes"
 	"maps"
 	"slices"
 	"strings"
@@ -60,7 +59,7 @@ func (s Set) Repos() int { return len(s.Full) + len(s.State) }
 func New(wanted, pending, confirmed Set) Set {
 	out := Set{
 		Full:  minus(minus(wanted.Full, confirmed.Full, strings.Compare), pending.Full, strings.Compare),
-		Roots: minus(minus(wanted.Roots, confirmed.Roots, compareIDs), pending.Roots, compareIDs),
+		Roots: minus(minus(wanted.Roots, confirmed.Roots, target.ID.Compare), pending.Roots, target.ID.Compare),
 	}
 	for ref, authors := range wanted.State {
 		if !pending.asksState(ref, authors) && !confirmed.asksState(ref, authors) {
@@ -77,7 +76,7 @@ func (s Set) asksState(ref string, authors []string) bool {
 
 // Union is both together; where both have a state-only repository, b's maintainers count.
 func Union(a, b Set) Set {
-	out := Set{Full: plus(a.Full, b.Full, strings.Compare), Roots: plus(a.Roots, b.Roots, compareIDs), State: a.State}
+	out := Set{Full: plus(a.Full, b.Full, strings.Compare), Roots: plus(a.Roots, b.Roots, target.ID.Compare), State: a.State}
 	switch {
 	case len(a.State) == 0:
 		out.State = b.State
@@ -90,7 +89,7 @@ func Union(a, b Set) Set {
 
 // Only keeps what is still wanted.
 func Only(s, wanted Set) Set {
-	out := Set{Full: both(s.Full, wanted.Full, strings.Compare), Roots: both(s.Roots, wanted.Roots, compareIDs)}
+	out := Set{Full: both(s.Full, wanted.Full, strings.Compare), Roots: both(s.Roots, wanted.Roots, target.ID.Compare)}
 	for ref, authors := range s.State {
 		if _, ok := wanted.State[ref]; ok {
 			out.addState(ref, authors)
@@ -98,8 +97,6 @@ func Only(s, wanted Set) Set {
 	}
 	return out
 }
-
-func compareIDs(a, b target.ID) int { return bytes.Compare(a[:], b[:]) }
 
 // split walks two sorted lists and tells of every element of a whether b has it.
 func split[E any](a, b []E, compare func(E, E) int, tell func(i int, has bool)) {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,12 +51,18 @@ type foreign struct {
 
 func newForeign(t testing.TB, events ...*nostr.Event) *foreign {
 	t.Helper()
-	f := &foreign{events: events, open: map[*websocket.Conn]map[string]nostr.Filters{}}
-	server := httptest.NewServer(http.HandlerFunc(f.serve))
+	server := httptest.NewUnstartedServer(nil)
+	f := foreignAt(t, "ws://"+server.Listener.Addr().String(), events...)
+	server.Config.Handler = http.HandlerFunc(f.serve)
+	server.Start()
 	t.Cleanup(server.Close)
-	f.URL = "ws" + strings.TrimPrefix(server.URL, "http")
-	f.Name = nameOf(t, f.URL)
 	return f
+}
+
+// foreignAt is a relay that somebody else lets serve at that URL.
+func foreignAt(t testing.TB, url string, events ...*nostr.Event) *foreign {
+	t.Helper()
+	return &foreign{URL: url, Name: nameOf(t, url), events: events, open: map[*websocket.Conn]map[string]nostr.Filters{}}
 }
 
 func nameOf(t testing.TB, url string) string {
@@ -168,6 +175,7 @@ func openBus(t testing.TB) *bus.Bus {
 type worker struct {
 	*node.Node
 	stop func()
+	kill func() // without a word to the bus
 }
 
 func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) worker {
@@ -189,12 +197,20 @@ func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) worker {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx, node.Service{Name: "relayconn", Run: relayconn.Run}) }()
-	w := worker{Node: n, stop: sync.OnceFunc(func() {
+	end := sync.OnceValue(func() error {
 		cancel()
-		if err := errors.Join(<-done, n.Close()); err != nil {
+		return errors.Join(<-done, n.Close())
+	})
+	var killed atomic.Bool
+	w := worker{Node: n, stop: func() {
+		if err := end(); err != nil && !killed.Load() {
 			t.Error(err)
 		}
-	})}
+	}, kill: func() {
+		killed.Store(true)
+		n.Bus.Conn.Close()
+		end()
+	}}
 	t.Cleanup(w.stop)
 	return w
 }

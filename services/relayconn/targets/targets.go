@@ -112,7 +112,7 @@ type Follower struct {
 	// Changed is sent on when the target may be another.
 	Changed chan struct{}
 
-	folded target.Target // with changes of which parts are still to come
+	folded target.Folded // with changes of which parts are still to come
 	before []string      // references that a snapshot says were as they are at the revision asked for
 	read   chan struct{}
 	once   sync.Once
@@ -150,7 +150,7 @@ func (f *Follower) take(m bus.Message, log *slog.Logger) {
 	if err := json.Unmarshal(m.Data, &change); err != nil {
 		log.Error("a target cannot be read", "subject", m.Subject, "error", err)
 	} else {
-		f.folded = f.folded.Apply(change)
+		f.folded.Take(change)
 		f.noteBefore(change)
 		if !change.More {
 			f.show(m.Seq)
@@ -179,7 +179,7 @@ func (f *Follower) noteBefore(change proto.TargetChange) {
 // show lets the folded target be seen. The parts of a change are not: a snapshot would look as if most had been withdrawn.
 func (f *Follower) show(revision uint64) {
 	f.mu.Lock()
-	f.target, f.revision = f.folded, revision
+	f.target, f.revision = f.folded.Target(), revision
 	switch {
 	case revision <= f.asked:
 		f.past = f.target

@@ -1,0 +1,223 @@
+package relayconn_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
+)
+
+const (
+	chaosRelays = 200
+	// disturbances is how many there are at least, on a slow machine too.
+	disturbances = 20
+	// chaosTTL is how long a killed worker is believed to live. A slow machine must get a heartbeat
+	// through in two thirds of it.
+	chaosTTL = 4 * time.Second
+)
+
+// chaosTime is how long workers come and go: a few seconds, or what TENDRIL_CHAOS says.
+func chaosTime(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("TENDRIL_CHAOS")
+	if text == "" {
+		return 5 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("TENDRIL_CHAOS: %v", err)
+	}
+	return d
+}
+
+// TestChaos: 200 relays, among workers that are killed, stop, lose the bus for a moment and join at
+// random, while relays hang up and tell new events. When it is over every relay has one worker and
+// one connection, nobody has more than a quarter over the mean, nothing moves any more, and every
+// event has come.
+func TestChaos(t *testing.T) {
+	if testing.Short() {
+		t.Skip("200 relays")
+	}
+	t.Parallel()
+	for _, workers := range []int{1, 2, 4, 8} {
+		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
+			t.Parallel()
+			c := newChaos(t, workers)
+			for range workers {
+				c.join()
+			}
+			end := time.Now().Add(chaosTime(t))
+			for n := 0; n < disturbances || time.Now().Before(end); n++ {
+				c.disturb()
+				time.Sleep(time.Duration(c.rnd.IntN(300)) * time.Millisecond)
+			}
+			for len(c.workers) < workers {
+				c.join()
+			}
+			c.calm()
+		})
+	}
+}
+
+// chaos is the relays, those who share them, and what there is to sync.
+type chaos struct {
+	t        *testing.T
+	rnd      *rand.Rand
+	bus      *bus.Bus
+	judge    *ingest
+	relays   []*foreign
+	most     int // workers
+	workers  []worker
+	joined   int
+	contents []string // of all events
+	did      map[string]int
+}
+
+func newChaos(t *testing.T, workers int) *chaos {
+	t.Helper()
+	sizing := proto.DefaultSizing()
+	sizing.MemoryOnly, sizing.WorkerTTL = true, chaosTTL
+	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: "chaos", Listen: "127.0.0.1:0"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	c := &chaos{t: t, rnd: rand.New(rand.NewPCG(uint64(workers), 1)), bus: b, judge: newIngest(t, b), most: workers, did: map[string]int{}}
+	mux := http.NewServeMux()
+	server := httptest.NewServer(mux)
+	t.Cleanup(server.Close)
+	for i := range chaosRelays {
+		r := foreignAt(t, fmt.Sprintf("ws%s/%d", strings.TrimPrefix(server.URL, "http"), i))
+		mux.HandleFunc(fmt.Sprint("/", i), r.serve)
+		c.relays = append(c.relays, r)
+		c.tell(r, time.Hour)
+		c.tell(r, time.Minute)
+		aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
+	}
+	return c
+}
+
+// tell gives a relay one more event.
+func (c *chaos) tell(r *foreign, ago time.Duration) {
+	content := fmt.Sprint("event-", len(c.contents))
+	c.contents = append(c.contents, content)
+	r.publish(event(c.t, 30617, content, ago))
+}
+
+func (c *chaos) join() {
+	c.joined++
+	c.workers = append(c.workers, newWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), "--worker-ttl="+chaosTTL.String()))
+}
+
+// disturb does one thing that nobody expects.
+func (c *chaos) disturb() {
+	r := c.relays[c.rnd.IntN(len(c.relays))]
+	what := [...]string{"kill", "stop", "reconnect", "join", "join", "hang up", "tell", "tell"}[c.rnd.IntN(8)]
+	switch {
+	case what == "hang up":
+		r.drop()
+	case what == "tell":
+		c.tell(r, 0)
+	case what == "join" && len(c.workers) < c.most || len(c.workers) == 0:
+		what = "join"
+		c.join()
+	case what == "reconnect":
+		if err := c.workers[c.rnd.IntN(len(c.workers))].Bus.Conn.ForceReconnect(); err != nil {
+			c.t.Error(err)
+		}
+	case what != "join":
+		i := c.rnd.IntN(len(c.workers))
+		gone := c.workers[i]
+		c.workers = append(c.workers[:i:i], c.workers[i+1:]...)
+		if what == "kill" {
+			gone.kill()
+		} else {
+			gone.stop()
+		}
+	default:
+		return
+	}
+	c.did[what]++
+}
+
+// calm waits until all is as it should be, and looks whether it stays so.
+func (c *chaos) calm() {
+	c.t.Helper()
+	eventually(c.t, "relays are shared out", func() bool { return c.wrong() == "" })
+	eventually(c.t, "every event is taken", func() bool {
+		taken := map[string]bool{}
+		for _, what := range c.judge.all() {
+			taken[what[strings.LastIndexByte(what, ' ')+1:]] = true
+		}
+		for _, content := range c.contents {
+			if !taken[content] {
+				return false
+			}
+		}
+		return true
+	})
+	eventually(c.t, "relays are shared out still", func() bool { return c.wrong() == "" })
+	before := c.dials()
+	// Nothing is to happen. For how long that is watched decides only what the test may miss.
+	time.Sleep(chaosTTL + chaosTTL/2)
+	if wrong := c.wrong(); wrong != "" {
+		c.t.Error(wrong)
+	}
+	if after := c.dials(); after != before {
+		c.t.Errorf("%d connections are made though nobody came or went", after-before)
+	}
+	c.t.Logf("%v; %d connections, %d events", c.did, before, len(c.contents))
+}
+
+// wrong is what is not as it should be.
+func (c *chaos) wrong() string {
+	kv, err := c.bus.Bucket(c.t.Context(), proto.BucketClaims)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, w := range c.workers {
+		names[w.Worker] = true
+	}
+	share := map[string]int{}
+	for _, r := range c.relays {
+		entry, err := kv.Get(c.t.Context(), proto.ClaimKey(proto.GroupRelays, r.Name))
+		if err != nil {
+			return fmt.Sprintf("%s is not claimed: %v", r.Name, err)
+		}
+		var claim proto.Claim
+		if err := json.Unmarshal(entry.Value(), &claim); err != nil {
+			c.t.Fatal(err)
+		}
+		if !names[claim.Worker] {
+			return fmt.Sprintf("%s is claimed by %s, which is gone", r.Name, claim.Worker)
+		}
+		share[claim.Worker]++
+		open := 0
+		r.look(func() { open = len(r.open) })
+		if open != 1 {
+			return fmt.Sprintf("%s has %d connections", r.Name, open)
+		}
+	}
+	for w, n := range share {
+		if n*len(c.workers)*4 > chaosRelays*5 {
+			return fmt.Sprintf("%s has %d relays of %d, among %d workers", w, n, chaosRelays, len(c.workers))
+		}
+	}
+	return ""
+}
+
+func (c *chaos) dials() (n int) {
+	for _, r := range c.relays {
+		r.look(func() { n += r.dials })
+	}
+	return n
+}

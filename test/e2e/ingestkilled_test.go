@@ -1,0 +1,178 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/test/world"
+)
+
+// TestIngestKilledDuringSync: ingest is killed when it has accepted a part of a relay's 20,000
+// issues, and a standby goes on, or a new one that begins with nothing. In the end all are served,
+// and the log has each once.
+func TestIngestKilledDuringSync(t *testing.T) {
+	t.Parallel()
+	for name, standby := range map[string]bool{"two replicas": true, "started again": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ingestKilled(t, standby)
+		})
+	}
+}
+
+func ingestKilled(t *testing.T, standby bool) {
+	const n = 20_000
+	owner, work, git := world.NewPerson(t), world.NewWorkTree(t), world.NewGitServer(t)
+	events := make([]*nostr.Event, n)
+	for i := range events {
+		events[i] = owner.SignAt(nostr.Now()-nostr.Timestamp(n-i), 1621, fmt.Sprint("issue ", i), nostr.Tag{"a", owner.Address("mine")})
+	}
+	relay := world.NewRelay(t, events...)
+	relay.Publish(owner.Announce("mine", "mine", []string{git.Host("mine", work)}, []string{relay.URL}), owner.State("mine", work.Refs(), "refs/heads/main"))
+	bus, volume := world.StartNATS(t), world.Folder(t)
+	settings := map[string]string{
+		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL, "NGIT_WRITER_TTL": "2s", "NGIT_CANDIDATE_ACK_WAIT": "2s", "NGIT_LOG_LEVEL": "info",
+	}
+	start := func(name string) *world.Replica { return world.StartReplica(t, name, bus.URL, volume, settings) }
+	first := start("ingest")
+	first.AwaitReady()
+	if standby {
+		start("ingest").AwaitReady()
+	}
+	js, done := world.JetStream(t, bus.URL)
+	t.Cleanup(done)
+	part := hears(t, js, n/5)
+	for _, name := range []string{"purgatory", "discovery", "relayconn"} {
+		start(name)
+	}
+	door := start("gateway")
+	<-part
+	first.Kill()
+	if had := accepted(t, js); had >= n {
+		t.Fatalf("all %d were accepted before ingest was killed", had)
+	} else {
+		t.Logf("killed after %d of %d", had, n)
+	}
+	if !standby {
+		start("ingest")
+	}
+	url := world.RelayAt(door.URL())
+	issues := nostr.Filter{Kinds: []int{1621}}
+	for had := 0; had < n; had = world.Count(t, url, issues) {
+		world.Await(t, fmt.Sprintf("more than %d are served", had), func() bool { return world.Count(t, url, issues) > had })
+	}
+	once(t, "the log has", events, inLog(t, js))
+	once(t, "the gateway serves", events, served(t, url, issues))
+}
+
+// hears gives what is closed when so many issues were written to the log.
+func hears(t *testing.T, js jetstream.JetStream, n int) <-chan struct{} {
+	t.Helper()
+	heard := make(chan struct{})
+	if _, err := js.Conn().Subscribe("grasp.event.1621.>", func(*nats.Msg) {
+		if n--; n == 0 {
+			close(heard)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return heard
+}
+
+// accepted is how many events the log has.
+func accepted(t *testing.T, js jetstream.JetStream) int {
+	t.Helper()
+	stream, err := js.Stream(t.Context(), proto.StreamEvents)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(stream.CachedInfo().State.Msgs)
+}
+
+// inLog are the ids of the issues in the log, message by message.
+func inLog(t *testing.T, js jetstream.JetStream) (ids []string) {
+	t.Helper()
+	consumer, err := js.OrderedConsumer(t.Context(), proto.StreamEvents, jetstream.OrderedConsumerConfig{FilterSubjects: []string{"grasp.event.1621.>"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer messages.Stop()
+	ctx := world.Context(t)
+	for {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ev nostr.Event
+		if err := json.Unmarshal(m.Data(), &ev); err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, ev.ID)
+		meta, err := m.Metadata()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if meta.NumPending == 0 {
+			return ids
+		}
+	}
+}
+
+// served are the ids of what a relay has for a filter, in pages; no two of the events are of one
+// second.
+func served(t *testing.T, url string, f nostr.Filter) (ids []string) {
+	t.Helper()
+	c := world.Client(t, url)
+	f.Limit = 500
+	for {
+		ctx, cancel := context.WithCancel(world.Context(t))
+		page, err := c.QuerySync(ctx, f)
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			return ids
+		}
+		oldest := page[0].CreatedAt
+		for _, ev := range page {
+			ids = append(ids, ev.ID)
+			oldest = min(oldest, ev.CreatedAt)
+		}
+		until := oldest - 1
+		f.Until = &until
+	}
+}
+
+// once checks that every event is there exactly once, and nothing else.
+func once(t *testing.T, who string, events []*nostr.Event, ids []string) {
+	t.Helper()
+	times := map[string]int{}
+	for _, id := range ids {
+		times[id]++
+	}
+	missing, often := 0, 0
+	for _, ev := range events {
+		switch times[ev.ID] {
+		case 0:
+			missing++
+		case 1:
+		default:
+			often++
+		}
+	}
+	if missing+often > 0 || len(times) != len(events) {
+		t.Errorf("%s %d messages for %d events: %d are missing, %d are there more than once", who, len(ids), len(events), missing, often)
+	}
+}
