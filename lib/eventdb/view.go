@@ -50,8 +50,8 @@ func (db *DB) View() *View {
 	if !db.enter() {
 		return &View{reads: nothing{}, err: ErrClosed}
 	}
-	snap := db.pebble.NewSnapshot()
-	v := &View{db: db, snap: snap, reads: snap, now: db.now(), keepDeleted: db.keepDeleted}
+	snap := db.snapshot()
+	v := &View{db: db, snap: snap.Snapshot, reads: snap, now: db.now(), keepDeleted: db.keepDeleted}
 	// The sequence is read from the snapshot itself, so that the two cannot differ.
 	if v.seq, v.err = readUint(snap, metaSeq); v.err == nil {
 		v.count, v.err = readUint(snap, metaCount)
