@@ -26,8 +26,10 @@ const (
 	// lookEvery is how often it is looked whether the log has gone on without the writer of this
 	// process, while that feeds the index.
 	lookEvery = 250 * time.Millisecond
-	// lookWait is how long the writer has, when it has committed, to feed what it has committed.
-	lookWait = 50 * time.Millisecond
+	// lookWait is how long the writer has, when it has committed, to feed what it has committed:
+	// a commit is in the log before it is on the disk. wantedWait is the same while somebody waits.
+	lookWait   = 500 * time.Millisecond
+	wantedWait = 50 * time.Millisecond
 )
 
 // layout names how the index is laid out and what it means. Change it with either, and every index is made anew from the log.
@@ -192,9 +194,11 @@ func lookOn(ctx context.Context, js jetstream.JetStream, db *DB) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
+		patience := lookWait
 		select {
 		case <-tick.C:
 		case <-db.wanted:
+			patience = wantedWait
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -202,13 +206,29 @@ func lookOn(ctx context.Context, js jetstream.JetStream, db *DB) error {
 		if err != nil {
 			return err
 		}
-		wait, cancel := context.WithTimeout(ctx, lookWait)
-		fed := db.reach(wait, head) == nil
-		cancel()
-		if !fed {
+		if !db.fedWithin(ctx, patience, head) {
 			return nil
 		}
 	}
+}
+
+// fedWithin says whether the index reaches a sequence in so long, or in wantedWait from when somebody
+// begins to wait for it.
+func (db *DB) fedWithin(ctx context.Context, patience time.Duration, seq uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if patience > wantedWait {
+		done := make(chan struct{})
+		defer close(done)
+		go func() {
+			select {
+			case <-db.wanted:
+				time.AfterFunc(wantedWait, cancel)
+			case <-done:
+			}
+		}()
+	}
+	return db.reach(ctx, seq) == nil
 }
 
 // readLog applies the log. It returns nil when a writer of this process feeds the index: when that
