@@ -20,7 +20,17 @@ const expiredPerApply = 64
 
 // Apply applies records of the log in ascending sequence, all of them or, on an error, none. Records that were applied before
 // (Seq ≤ [DB.Seq]) are passed over, so that a writer that applies its own commits and a follower of the log may both apply.
+// [Follow] does not read what is applied so: a writer applies all that it commits, and only what it
+// has committed on the very head of the log that the index has reached.
 func (db *DB) Apply(recs []Record) error {
+	if len(recs) > 0 {
+		db.fed.Store(recs[len(recs)-1].Seq)
+	}
+	return db.apply(recs)
+}
+
+// apply is Apply for those who read the log.
+func (db *DB) apply(recs []Record) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.isClosed() {
@@ -67,10 +77,13 @@ func (db *DB) Advance(seq uint64) error {
 
 // widenSieve makes the sieve anew when it has become too full to be of use.
 func (db *DB) widenSieve() (err error) {
-	if db.sieve.keys <= db.sieve.room {
+	s := db.sieve.Load()
+	if s.keys <= s.room {
 		return nil
 	}
-	db.sieve, err = readSieve(db.pebble, db.sieve.keys)
+	if s, err = readSieve(db.pebble, s.keys); err == nil {
+		db.sieve.Store(s)
+	}
 	return err
 }
 

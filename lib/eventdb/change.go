@@ -53,7 +53,7 @@ func (db *DB) newChange() *change {
 // Get reads identities, coordinates, deletion requests and events as this change leaves them.
 func (c *change) Get(key []byte) ([]byte, io.Closer, error) {
 	if isSieved(key) {
-		if !c.db.sieve.mayHold(key) {
+		if !c.db.sieve.Load().mayHold(key) {
 			return nil, nil, pebble.ErrNotFound
 		}
 		if value, ok := c.told[string(key)]; ok && value == nil {
@@ -82,7 +82,7 @@ func (c *change) find(seq uint64) *addition {
 // set tells what the key of a sieved table holds from now on; nil: nothing.
 func (c *change) set(key, value []byte) {
 	if value != nil {
-		c.db.sieve.add(key)
+		c.db.sieve.Load().add(key)
 	}
 	c.told[string(key)] = value
 }

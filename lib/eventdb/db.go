@@ -44,12 +44,14 @@ type DB struct {
 	remade      error
 	now         func() nostr.Timestamp
 	keepDeleted bool
-	forgotten   string     // see WithForgottenLog
-	mu          sync.Mutex // one writer: Apply, Advance, reset
-	sieve       *sieve     // guarded by mu
+	forgotten   string                // see WithForgottenLog
+	mu          sync.Mutex            // one writer: Apply, Advance, reset
+	sieve       atomic.Pointer[sieve] // changed by those who hold mu
 	sums        atomic.Pointer[sums]
-	change      change     // what Apply is about; guarded by mu
-	stateMu     sync.Mutex // guards what follows
+	fed         atomic.Uint64 // the last sequence that was given to Apply
+	wanted      chan struct{} // of capacity 1: somebody waits for what is not applied yet
+	change      change        // what Apply is about; guarded by mu
+	stateMu     sync.Mutex    // guards what follows
 	seq         uint64
 	count       uint64
 	moved       chan struct{} // closed and replaced whenever seq changes
@@ -105,7 +107,7 @@ func Open(dir string, opts ...Option) (*DB, error) {
 	}
 	db := &DB{
 		cache: newCache(o), damage: newDamage(dir, o.fs), trouble: newTrouble(o.log), now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{}),
-		forgotten: o.forgotten,
+		forgotten: o.forgotten, wanted: make(chan struct{}, 1),
 	}
 	if err := db.open(dir, o); err != nil {
 		db.cache.Unref()
@@ -168,7 +170,11 @@ func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
 func (db *DB) readMemory(p *pebble.DB) error {
 	var reading sync.WaitGroup
 	var badSieve, badSums error
-	reading.Go(func() { db.sieve, badSieve = readSieve(p, int(db.count)) })
+	reading.Go(func() {
+		var s *sieve
+		s, badSieve = readSieve(p, int(db.count))
+		db.sieve.Store(s)
+	})
 	reading.Go(func() {
 		var s *sums
 		s, badSums = readSums(p)
@@ -261,6 +267,17 @@ func (db *DB) Seq() uint64 {
 
 // WaitFor waits until the index has applied the log up to seq and has told its subscribers.
 func (db *DB) WaitFor(ctx context.Context, seq uint64) error {
+	if db.Seq() < seq {
+		select {
+		case db.wanted <- struct{}{}:
+		default:
+		}
+	}
+	return db.reach(ctx, seq)
+}
+
+// reach is WaitFor for those who see to it themselves that the log is read.
+func (db *DB) reach(ctx context.Context, seq uint64) error {
 	for {
 		db.stateMu.Lock()
 		reached, moved := db.seq, db.moved
@@ -326,7 +343,8 @@ func (db *DB) reset(log string) error {
 	if err := b.Commit(pebble.NoSync); err != nil {
 		return fmt.Errorf("reset index: %w", err)
 	}
-	db.sieve = newSieve(0)
+	db.sieve.Store(newSieve(0))
+	db.fed.Store(0)
 	db.sums.Store(newSums())
 	db.publish(0, 0, nil)
 	return nil

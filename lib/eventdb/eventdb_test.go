@@ -131,6 +131,9 @@ func checkLookUps(t *testing.T, w *world, v *eventdb.View, m *model) {
 		if has, err := v.Has(ev.ID); err != nil || has != present {
 			t.Fatalf("has %s: %v, %v; want %v", ev.ID, has, err, present)
 		}
+		if kind, err := v.Kind(ev.ID); present != (err == nil) || !present && !errors.Is(err, eventdb.ErrNotFound) || present && kind != ev.Kind {
+			t.Fatalf("kind of %s: %d, %v; want it %v", ev.ID, kind, err, present)
+		}
 		if got, err := v.Event(ev.ID); present != (err == nil) || !present && !errors.Is(err, eventdb.ErrNotFound) || present && got.ID != ev.ID {
 			t.Fatalf("event %s: %v, %v; want it %v", ev.ID, got, err, present)
 		}

@@ -92,3 +92,6 @@ func (db *DB) ReadSums() error {
 	_, err := readSums(db.pebble)
 	return err
 }
+
+// Crowd has the next change make the sieve anew.
+func Crowd(db *DB) { db.sieve.Load().room = -1 }

@@ -23,6 +23,13 @@ const (
 	followAheadBytes = 8 << 20
 	// retryFollow is the pause before a broken follow is taken up again.
 	retryFollow = time.Second
+	// lookEvery is how often it is looked whether the log has gone on without the writer of this
+	// process, while that feeds the index.
+	lookEvery = 250 * time.Millisecond
+	// lookWait is how long the writer has, when it has committed, to feed what it has committed:
+	// a commit is in the log before it is on the disk. wantedWait is the same while somebody waits.
+	lookWait   = 500 * time.Millisecond
+	wantedWait = 50 * time.Millisecond
 )
 
 // layout names how the index is laid out and what it means. Change it with either, and every index is made anew from the log.
@@ -117,7 +124,8 @@ func lookAtLog(ctx context.Context, js jetstream.JetStream, db *DB) (identity st
 		info.State.LastSeq, nil
 }
 
-// Follow binds the index to the log, applies the log from where the index stands, and then follows it until ctx ends. A broken connection
+// Follow binds the index to the log, applies the log from where the index stands, and then follows it until ctx ends. While a writer of
+// this process feeds the index ([DB.Apply]) the log is only looked at now and then. A broken connection
 // to the bus is taken up again; other errors end it, and so does a log that was replaced meanwhile ([ErrOtherLog]): what was told to subscribers
 // cannot be taken back.
 func Follow(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
@@ -148,19 +156,84 @@ type indexError struct{ err error }
 func (e *indexError) Error() string { return e.err.Error() }
 func (e *indexError) Unwrap() error { return e.err }
 
+// followOnce reads the log, or looks at it while a writer feeds the index, by turns.
 func followOnce(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
+	for {
+		if _, err := headOf(ctx, js, db); err != nil {
+			return err
+		}
+		if err := readLog(ctx, js, db, log); err != nil {
+			return err
+		}
+		if err := lookOn(ctx, js, db); err != nil {
+			return err
+		}
+	}
+}
+
+// headOf gives the head of the log, if that is still the one that the index was made from.
+func headOf(ctx context.Context, js jetstream.JetStream, db *DB) (head uint64, err error) {
 	known, err := db.logIdentity()
 	if err != nil {
-		return &indexError{err}
+		return 0, &indexError{err}
 	}
 	seq := db.Seq() // before the log's head is asked for: a writer in this process moves both
 	identity, head, err := lookAtLog(ctx, js, db)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if identity != known || head < seq {
-		return &indexError{ErrOtherLog}
+		return 0, &indexError{ErrOtherLog}
 	}
+	return head, nil
+}
+
+// lookOn returns when the log has gone on without the writer that feeds the index: another one
+// writes, or this one does not any more. Nothing is received meanwhile of what is known.
+func lookOn(ctx context.Context, js jetstream.JetStream, db *DB) error {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		patience := lookWait
+		select {
+		case <-tick.C:
+		case <-db.wanted:
+			patience = wantedWait
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		head, err := headOf(ctx, js, db)
+		if err != nil {
+			return err
+		}
+		if !db.fedWithin(ctx, patience, head) {
+			return nil
+		}
+	}
+}
+
+// fedWithin says whether the index reaches a sequence in so long, or in wantedWait from when somebody
+// begins to wait for it.
+func (db *DB) fedWithin(ctx context.Context, patience time.Duration, seq uint64) bool {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if patience > wantedWait {
+		done := make(chan struct{})
+		defer close(done)
+		go func() {
+			select {
+			case <-db.wanted:
+				time.AfterFunc(wantedWait, cancel)
+			case <-done:
+			}
+		}()
+	}
+	return db.reach(ctx, seq) == nil
+}
+
+// readLog applies the log. It returns nil when a writer of this process feeds the index: when that
+// has given it all that was read before the last batch, too.
+func readLog(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
 	consumer, err := js.OrderedConsumer(ctx, proto.StreamEvents, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:   db.Seq() + 1,
@@ -177,22 +250,30 @@ func followOnce(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.L
 	defer messages.Stop()
 	// Only Stop ends the wait for a server that is away; the context of Next does not.
 	defer context.AfterFunc(ctx, messages.Stop)()
-	for {
-		recs, head, err := nextBatch(ctx, messages, log)
+	for before := uint64(0); ; {
+		recs, head, err := nextBatch(ctx, db, messages, log)
 		if err != nil {
 			return err
 		}
-		if err := db.Apply(recs); err != nil {
+		if err := db.apply(recs); err != nil {
 			return &indexError{err}
 		}
 		if err := db.Advance(head); err != nil {
 			return &indexError{err}
 		}
+		if before > 0 && db.fed.Load() >= before {
+			messages.Stop()
+			// What is left of the consumer costs the server little, and goes by itself.
+			_ = js.DeleteConsumer(ctx, proto.StreamEvents, consumer.CachedInfo().Name)
+			return nil
+		}
+		before = head
 	}
 }
 
 // nextBatch waits for a message and takes with it what the server has ready, up to followBatch or followBytes.
-func nextBatch(ctx context.Context, messages jetstream.MessagesContext, log *slog.Logger) (recs []Record, head uint64, err error) {
+// What the index has already is passed over unread.
+func nextBatch(ctx context.Context, db *DB, messages jetstream.MessagesContext, log *slog.Logger) (recs []Record, head uint64, err error) {
 	for pending, size := uint64(1), 0; pending > 0 && len(recs) < followBatch && size < followBytes; {
 		msg, err := messages.Next(jetstream.NextContext(ctx))
 		if err != nil {
@@ -203,6 +284,9 @@ func nextBatch(ctx context.Context, messages jetstream.MessagesContext, log *slo
 			return nil, 0, fmt.Errorf("read the log: %w", err)
 		}
 		pending, head = meta.NumPending, meta.Sequence.Stream
+		if head <= db.Seq() {
+			continue
+		}
 		if _, err := proto.ParseEventSubject(msg.Subject()); err != nil {
 			continue // a writer's mark
 		}

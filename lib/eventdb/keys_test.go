@@ -228,7 +228,7 @@ func TestSieveGrowsWithTheIndex(t *testing.T) {
 		return &nostr.Event{ID: hex.EncodeToString(bytes.Repeat([]byte{n}, 32)), PubKey: strings.Repeat("2", 64), Kind: 1}
 	}
 	for n := range byte(100) {
-		db.sieve.room = int(n) / 2 // always too small
+		db.sieve.Load().room = int(n) / 2 // always too small
 		if err := db.Apply([]Record{{Seq: 2*uint64(n) + 1, Event: ev(n)}, {Seq: 2*uint64(n) + 2, Event: ev(n / 2)}}); err != nil {
 			t.Fatal(err)
 		}

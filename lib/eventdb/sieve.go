@@ -3,15 +3,19 @@ package eventdb
 import (
 	"fmt"
 	"hash/maphash"
+	"io"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 )
 
-// sieve is a Bloom filter over the keys that Apply looks up for every record: known ids, coordinates and deletion requests. Nearly all of
-// these look-ups find nothing, and the sieve says so in tens of nanoseconds, where the many files of an index that is being
-// written take many microseconds. It is made from the index when that is opened.
+// sieve is a Bloom filter over the keys that Apply looks up for every record, and ingest for every
+// candidate: known ids, coordinates and deletion requests. Nearly all of these look-ups find
+// nothing, and the sieve says so in tens of nanoseconds, where the many files of an index that is
+// being written take many microseconds. It is made from the index when that is opened. Only Apply
+// adds keys; anybody may ask meanwhile.
 type sieve struct {
-	bits []uint64
+	bits []atomic.Uint64
 	mask uint64
 	keys int // added
 	room int // how many may be added before the answers get worse
@@ -42,7 +46,7 @@ func newSieve(keys int) *sieve {
 	for bits < keys*sieveBits {
 		bits *= 2
 	}
-	return &sieve{bits: make([]uint64, bits/64), mask: uint64(bits - 1), room: bits / sieveBits, seed: maphash.MakeSeed()}
+	return &sieve{bits: make([]atomic.Uint64, bits/64), mask: uint64(bits - 1), room: bits / sieveBits, seed: maphash.MakeSeed()}
 }
 
 // readSieve makes a sieve of what the index holds, with room for as many again.
@@ -71,7 +75,7 @@ func (s *sieve) add(key []byte) {
 	h := maphash.Bytes(s.seed, key)
 	for step, i := h>>32|1, 0; i < sieveProbes; h, i = h+step, i+1 {
 		at := h & s.mask
-		s.bits[at/64] |= 1 << (at % 64)
+		s.bits[at/64].Or(1 << (at % 64))
 	}
 	s.keys++
 }
@@ -81,9 +85,36 @@ func (s *sieve) mayHold(key []byte) bool {
 	h := maphash.Bytes(s.seed, key)
 	for step, i := h>>32|1, 0; i < sieveProbes; h, i = h+step, i+1 {
 		at := h & s.mask
-		if s.bits[at/64]&(1<<(at%64)) == 0 {
+		if s.bits[at/64].Load()&(1<<(at%64)) == 0 {
 			return false
 		}
 	}
 	return true
+}
+
+// sieved is a snapshot of the index with a sieve of all keys that are in it.
+type sieved struct {
+	*pebble.Snapshot
+	sieve *sieve
+}
+
+// Get asks the sieve first, if it can know.
+func (s sieved) Get(key []byte) ([]byte, io.Closer, error) {
+	if isSieved(key) && !s.sieve.mayHold(key) {
+		return nil, nil, pebble.ErrNotFound
+	}
+	return s.Snapshot.Get(key)
+}
+
+// snapshot takes a snapshot, with the sieve that was in use all the while: one that was made earlier
+// may lack what has come since, one that was made later what has gone since.
+func (db *DB) snapshot() sieved {
+	for {
+		s := sieved{sieve: db.sieve.Load()}
+		s.Snapshot = db.pebble.NewSnapshot()
+		if db.sieve.Load() == s.sieve {
+			return s
+		}
+		_ = s.Close() // nothing was read from it
+	}
 }

@@ -50,8 +50,8 @@ func (db *DB) View() *View {
 	if !db.enter() {
 		return &View{reads: nothing{}, err: ErrClosed}
 	}
-	snap := db.pebble.NewSnapshot()
-	v := &View{db: db, snap: snap, reads: snap, now: db.now(), keepDeleted: db.keepDeleted}
+	snap := db.snapshot()
+	v := &View{db: db, snap: snap.Snapshot, reads: snap, now: db.now(), keepDeleted: db.keepDeleted}
 	// The sequence is read from the snapshot itself, so that the two cannot differ.
 	if v.seq, v.err = readUint(snap, metaSeq); v.err == nil {
 		v.count, v.err = readUint(snap, metaCount)
@@ -119,15 +119,27 @@ func (v *View) Event(eventID string) (*nostr.Event, error) {
 
 // Has reports whether an event with this id is stored and has not expired. What is no id has none.
 func (v *View) Has(eventID string) (bool, error) {
-	eid, err := parseID(eventID)
-	if err != nil {
-		return false, nil
-	}
-	p, err := postingOf(v.reads, eid)
+	_, err := v.Kind(eventID)
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
-	return err == nil && !v.expired(p), err
+	return err == nil, err
+}
+
+// Kind gives the kind of the event with this id, without loading it; [ErrNotFound] as for [View.Event].
+func (v *View) Kind(eventID string) (int, error) {
+	eid, err := parseID(eventID)
+	if err != nil {
+		return 0, ErrNotFound
+	}
+	p, err := postingOf(v.reads, eid)
+	if err != nil {
+		return 0, err
+	}
+	if v.expired(p) {
+		return 0, ErrNotFound
+	}
+	return int(p.kind), nil
 }
 
 // Replaceable gives the event that holds a coordinate: of a replaceable kind (d is ignored) or an addressable one.

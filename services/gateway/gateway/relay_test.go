@@ -411,35 +411,6 @@ func (sys *system) metrics(t testing.TB) string {
 	return string(body)
 }
 
-func BenchmarkRequest500(b *testing.B) {
-	sys := start(b, nil)
-	var all []*nostr.Event
-	for i := range 500 {
-		ev := fake(i, 1621, nostr.Tag{"a", "30617:" + strings.Repeat("a", 64) + ":repo"}, nostr.Tag{"subject", "x"})
-		ev.Content = strings.Repeat("content ", 40)
-		ev.ID = ev.GetID()
-		all = append(all, ev)
-	}
-	sys.store(b, all...)
-	c := sys.dial(b)
-	b.ReportAllocs()
-	for b.Loop() {
-		c.say(`["REQ","s",{"kinds":[1621],"limit":500}]`)
-		for n := 0; ; n++ {
-			got, err := c.hear()
-			if err != nil {
-				b.Fatal(err)
-			}
-			if strings.HasPrefix(got, `["EOSE"`) {
-				if n != 500 {
-					b.Fatalf("%d events", n)
-				}
-				break
-			}
-		}
-	}
-}
-
 // TestFloodReachesAReader commits batch after batch, as ingest does in a historic sync: a reader whose queue holds them gets all in order.
 func TestFloodReachesAReader(t *testing.T) {
 	t.Parallel()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -23,15 +24,15 @@ import (
 type connection struct {
 	relay  *Relay
 	ws     *websocket.Conn
+	socket *socket         // below ws
 	client string          // its key
 	leave  func()          // gives back its place among all connections; may be called several times
 	ctx    context.Context // ends with the connection
 	end    context.CancelFunc
 	work   sync.WaitGroup // all goroutines of the connection
 
-	writing  sync.Mutex // guards what follows
-	buf      []byte
-	watchdog *time.Timer // closes the connection if a write takes too long
+	writing sync.Mutex // guards what follows
+	buf     []byte
 
 	queue   chan delivery
 	backlog atomic.Int64 // live events that wait, in the queue or for the stored part of their subscription to end
@@ -65,9 +66,10 @@ type delivery struct {
 // keptBuffer is the largest buffer that a connection keeps between two messages.
 const keptBuffer = 32 << 10
 
-func newConnection(r *Relay, ws *websocket.Conn, client string, leave func()) *connection {
+// newConnection makes a connection that has no WebSocket yet: its socket is for that.
+func newConnection(r *Relay, client string, leave func()) *connection {
 	c := &connection{
-		relay: r, ws: ws, client: client, leave: leave,
+		relay: r, client: client, leave: leave,
 		queue:         make(chan delivery, r.Limits.SendQueue),
 		subscriptions: map[string]*subscription{}, reconciliations: map[string]*reconciliation{},
 		rate:     rate.NewLimiter(rate.Limit(float64(r.Limits.EventsPerMinute)/60), r.Limits.EventsPerMinute),
@@ -78,8 +80,7 @@ func newConnection(r *Relay, ws *websocket.Conn, client string, leave func()) *c
 	}
 	c.heard.Store(time.Now().UnixNano())
 	c.ctx, c.end = context.WithCancel(context.Background())
-	c.watchdog = time.AfterFunc(time.Hour, c.abandon)
-	c.watchdog.Stop()
+	c.socket = newSocket(r.timing.write, c.abandon)
 	c.late = time.AfterFunc(time.Hour, func() {
 		c.close(websocket.StatusPolicyViolation, fmt.Sprintf("a message took longer than %s", r.Limits.MessageTime))
 	})
@@ -101,7 +102,6 @@ func (c *connection) serve() {
 		c.closeAll()
 		c.work.Wait()
 		c.discard()
-		c.watchdog.Stop()
 		c.late.Stop()
 	}()
 	c.ws.SetReadLimit(-1) // read does it, and says so in nostr's words
@@ -238,13 +238,10 @@ func (c *connection) say(answer []byte) {
 	c.write(answer)
 }
 
-// write writes one message; the caller holds the lock. The context that goes to the socket never ends: to watch one for every message would
-// cost more than to write it.
+// write writes one message; the caller holds the lock. The context that goes to the WebSocket never
+// ends: to watch one for every message would cost more than to write it. The socket watches.
 func (c *connection) write(p []byte) error {
-	c.watchdog.Reset(c.relay.timing.write)
-	err := c.ws.Write(context.Background(), websocket.MessageText, p)
-	c.watchdog.Stop()
-	if err != nil {
+	if err := c.ws.Write(context.Background(), websocket.MessageText, p); err != nil {
 		c.abandon()
 		return fmt.Errorf("write: %w", err)
 	}
@@ -252,13 +249,22 @@ func (c *connection) write(p []byte) error {
 	return nil
 }
 
+// together passes on what fn writes with few system calls; the caller holds the lock.
+func (c *connection) together(fn func() error) error {
+	c.socket.hold()
+	err := fn()
+	if released := c.socket.release(); released != nil {
+		c.abandon()
+		err = errors.Join(err, fmt.Errorf("write: %w", released))
+	}
+	return err
+}
+
 // errClosed: the subscription has ended, so that nothing is sent for it any more.
 var errClosed = errors.New("subscription closed")
 
-// writeEvent writes an event of a subscription, unless it has ended.
+// writeEvent writes an event of a subscription, unless that has ended; the caller holds the lock.
 func (c *connection) writeEvent(s *subscription, json []byte) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
 	if s.ended.Load() {
 		return errClosed
 	}
@@ -270,14 +276,21 @@ func (c *connection) writeEvent(s *subscription, json []byte) error {
 	return err
 }
 
-// writeFor writes an answer for a subscription, unless it has ended.
-func (c *connection) writeFor(s *subscription, answer []byte) error {
+// writeFor writes messages of a subscription together, as long as it has not ended.
+func (c *connection) writeFor(s *subscription, messages iter.Seq[[]byte]) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if s.ended.Load() {
-		return errClosed
-	}
-	return c.write(answer)
+	return c.together(func() error {
+		for m := range messages {
+			if s.ended.Load() {
+				return errClosed
+			}
+			if err := c.write(m); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 // reserve makes room for one more live event to wait. If there is none, the client is too slow, and
@@ -350,16 +363,41 @@ func (c *connection) sendQueued() {
 	for {
 		select {
 		case d := <-c.queue:
-			if d.event == nil {
-				c.lose(d.to)
-			} else {
-				c.writeEvent(d.to, d.event.JSON)
+			if lost := c.sendFrom(d); lost != nil {
+				c.lose(lost)
 			}
-			c.release(d)
 		case <-c.ctx.Done():
 			return
 		}
 	}
+}
+
+// sendFrom writes a live event and with it what waits behind it, up to batchBytes. If it comes to
+// where a subscription has lost events it ends there and returns the subscription.
+func (c *connection) sendFrom(d delivery) (lost *subscription) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	_ = c.together(func() error { // an error ends the connection by itself
+		for size := 0; ; {
+			if d.event == nil {
+				lost = d.to
+				c.release(d)
+				return nil
+			}
+			err := c.writeEvent(d.to, d.event.JSON)
+			size += len(d.event.JSON)
+			c.release(d)
+			if err != nil && !errors.Is(err, errClosed) || size >= batchBytes {
+				return err
+			}
+			select {
+			case d = <-c.queue:
+			default:
+				return nil
+			}
+		}
+	})
+	return lost
 }
 
 // keepAlive pings the client, so that a dead connection is noticed and proxies on the way do not think it idle.

@@ -66,8 +66,8 @@ const (
 	// shortMessage is how many bytes a message has whose reading costs less than to wait for a
 	// turn.
 	shortMessage = 4 << 10
-	// batchBytes is how many bytes of stored events are gathered before they are written.
-	batchBytes = 64 << 10
+	// batchBytes is how many bytes of events are gathered before they are written.
+	batchBytes = 32 << 10
 	// clientsRemembered is for how many clients it is known how many events they sent lately.
 	clientsRemembered = 1 << 16
 	// mostCounted is where a count stops and says that it is approximate. A count may have to keep that many matches and ids.
@@ -81,7 +81,7 @@ func countsAtOnce() int { return runtime.GOMAXPROCS(0) }
 
 // Times of a connection.
 type timing struct {
-	write time.Duration // for one message to be taken by the network
+	write time.Duration // for what one system call is given to be taken by the network
 	scan  time.Duration // for all stored events of one subscription
 	count time.Duration
 	// reconcile is for the answer to one message of NIP-77.
@@ -157,14 +157,16 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 	}
 	defer r.open.Done()
 	// Nostr clients are web pages of any origin. Compression would cost memory for each connection.
-	ws, err := websocket.Accept(w, req, &websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
+	c := newConnection(r, client, leave)
+	c.ws, err = websocket.Accept(&takeover{w, c.socket}, req,
+		&websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
 		r.Log.Debug("no WebSocket came about", "error", err)
+		c.end()
 		return // Accept has answered
 	}
-	c := newConnection(r, ws, client, leave)
 	if !r.add(c) {
-		ws.Close(websocket.StatusGoingAway, "the relay is stopping")
+		c.close(websocket.StatusGoingAway, "the relay is stopping")
 		return
 	}
 	defer r.remove(c)

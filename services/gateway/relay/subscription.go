@@ -212,55 +212,33 @@ func (s *subscription) sendStored(ctx context.Context, m message.Request) error 
 	s.join(r.Hub.Subscribe(m.Filters, s))
 	view := r.Index.View()
 	defer view.Close()
-	var found batch
+	found := batch{head: s.head}
 	for json, err := range stored.Events(scan, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), m.Filters) {
 		if err != nil {
 			turn.Pause()
-			return errors.Join(s.send(&found), err)
+			return errors.Join(s.conn.writeFor(s, found.messages()), err)
 		}
 		if found.add(json); len(found.bytes) < batchBytes {
 			continue
 		}
 		turn.Pause()
-		if err := s.send(&found); err != nil {
+		if err := s.conn.writeFor(s, found.messages()); err != nil {
 			return err
 		}
+		found.empty()
 		if err := turn.Resume(scan); err != nil {
 			return err
 		}
 	}
 	turn.Pause()
-	if err := errors.Join(scan.Err(), s.send(&found)); err != nil {
-		return err
+	if err := scan.Err(); err != nil {
+		return errors.Join(s.conn.writeFor(s, found.messages()), err)
 	}
-	if err := s.conn.writeFor(s, message.EOSE(s.id)); err != nil {
+	found.end(message.EOSE(s.id))
+	if err := s.conn.writeFor(s, found.messages()); err != nil {
 		return err
 	}
 	s.goLive(view.Seq())
-	return nil
-}
-
-// batch is events that were found and are not written yet.
-type batch struct {
-	bytes []byte
-	ends  []int // of each event
-}
-
-func (b *batch) add(json []byte) {
-	b.bytes = append(b.bytes, json...)
-	b.ends = append(b.ends, len(b.bytes))
-}
-
-// send writes a batch and empties it.
-func (s *subscription) send(b *batch) error {
-	begin := 0
-	for _, end := range b.ends {
-		if err := s.conn.writeEvent(s, b.bytes[begin:end]); err != nil {
-			return err
-		}
-		begin = end
-	}
-	b.bytes, b.ends = b.bytes[:0], b.ends[:0]
 	return nil
 }
 

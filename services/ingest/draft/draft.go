@@ -76,6 +76,22 @@ func (d *Draft) Accepted(id string) (*nostr.Event, error) {
 	return found(d.base.Log.Event(id))
 }
 
+// AcceptedKind gives the kind of the accepted event of that id; false if there is none. It reads no
+// event.
+func (d *Draft) AcceptedKind(id string) (kind int, accepted bool, err error) {
+	if ev := d.added[id]; ev != nil {
+		return ev.Kind, true, nil
+	}
+	if d.gone[id] {
+		return 0, false, nil
+	}
+	kind, err = d.base.Log.Kind(id)
+	if errors.Is(err, eventdb.ErrNotFound) {
+		return 0, false, nil
+	}
+	return kind, err == nil, err
+}
+
 // AcceptedAt gives the accepted event at an address, or nil.
 func (d *Draft) AcceptedAt(address nip34.Address) (*nostr.Event, error) {
 	if ev, known := d.at[address]; known {

@@ -26,6 +26,8 @@ import (
 type Knowledge interface {
 	// Accepted gives the accepted event of that id, or nil.
 	Accepted(id string) (*nostr.Event, error)
+	// AcceptedKind gives the kind of the accepted event of that id; false if there is none.
+	AcceptedKind(id string) (kind int, accepted bool, err error)
 	// AcceptedAt gives the accepted event at an address, or nil.
 	AcceptedAt(nip34.Address) (*nostr.Event, error)
 	// Holder gives where the event at an address stands to which older ones give way; it may have expired since, and then is accepted no more.
@@ -172,12 +174,12 @@ func (p *Policy) decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
 
 // known answers for events that were here before (policy.md, third check).
 func (p *Policy) known(k Knowledge, c *candidate.Candidate) (Decision, bool, error) {
-	have, err := k.Accepted(c.Event.ID)
+	_, accepted, err := k.AcceptedKind(c.Event.ID)
 	if err != nil {
 		return Decision{}, false, err
 	}
 	entry := k.Held(c.Event.ID)
-	if have != nil {
+	if accepted {
 		d := duplicate(messageKnown)
 		if entry != nil {
 			// A crash between the two commits of a release left the entry behind.

@@ -109,6 +109,14 @@ func (w *world) Accepted(id string) (*nostr.Event, error) {
 	return nil, nil
 }
 
+func (w *world) AcceptedKind(id string) (kind int, accepted bool, err error) {
+	ev, err := w.Accepted(id)
+	if ev == nil {
+		return 0, false, err
+	}
+	return ev.Kind, true, err
+}
+
 func (w *world) AcceptedAt(a nip34.Address) (*nostr.Event, error) {
 	for _, ev := range w.accepted {
 		if at, ok := nip34.AddressOf(ev); ok && at == a {

@@ -22,11 +22,11 @@ func (p *Policy) referenced(k Knowledge, c *candidate.Candidate) (Decision, erro
 		}
 	}
 	for _, id := range refs.IDs {
-		have, err := k.Accepted(id)
+		kind, have, err := k.AcceptedKind(id)
 		if err != nil {
 			return Decision{}, err
 		}
-		if have != nil && Vouches(have.Kind) {
+		if have && Vouches(kind) {
 			return accepted(), nil
 		}
 	}
