@@ -320,6 +320,11 @@ func (d *Directory) Holder(key string) (proto.Worker, bool) {
 	return w, held
 }
 
+// Lives reports whether a worker is live and was not started anew since.
+func (d *Directory) Lives(worker proto.Worker) bool {
+	return d.Workers()[worker.Name].Incarnation == worker.Incarnation
+}
+
 // Workers are the live workers of the group, by name; while an era rests, those of the one before
 // too.
 func (d *Directory) Workers() map[string]proto.Worker {

@@ -45,6 +45,8 @@ func (h *holders) Holder(string) (proto.Worker, bool) {
 	return proto.Worker{Address: h.address}, h.address != ""
 }
 
+func (h *holders) Lives(proto.Worker) bool { return true }
+
 // heard is a log handler that finds out where the gateway listens and what it warns of.
 type heard struct {
 	slog.Handler

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -18,6 +19,7 @@ var (
 	errNobody      = errors.New("no worker holds the shard")
 	errUnreachable = errors.New("the worker cannot be reached")
 	errCrowded     = errors.New("too many requests wait for a worker")
+	errDied        = errors.New("the worker has died")
 )
 
 const (
@@ -26,6 +28,8 @@ const (
 	// soonest and latest are the pauses before the same worker is asked again.
 	soonest = 10 * time.Millisecond
 	latest  = 500 * time.Millisecond
+	// beat is how often it is looked whether the worker that has a request still lives.
+	beat = 500 * time.Millisecond
 )
 
 // courier brings requests to the worker that holds their shard, as an http.RoundTripper. Where
@@ -99,6 +103,7 @@ func (c *courier) send(r *http.Request, worker proto.Worker, b *body) (*http.Res
 	// worker and us.
 	ctx, cancel := context.WithCancelCause(context.Background())
 	context.AfterFunc(r.Context(), func() { cancel(context.Cause(r.Context())) })
+	go c.outlive(ctx, worker, cancel)
 	out := r.Clone(ctx)
 	out.URL.Host = worker.Address
 	ended := func() error { return nil }
@@ -113,13 +118,46 @@ func (c *courier) send(r *http.Request, worker proto.Worker, b *body) (*http.Res
 	}
 	resp, err := c.transport.RoundTrip(out)
 	if err != nil {
+		cancel(nil)
 		return nil, errors.Join(fmt.Errorf("%w: %w", errUnreachable, err), ended())
 	}
+	resp.Body = &answer{resp.Body, cancel}
 	if resp.StatusCode == http.StatusMisdirectedRequest {
 		resp.Body.Close()
 		return nil, errors.Join(errNobody, ended())
 	}
 	return resp, nil
+}
+
+// outlive ends a request when its worker is no longer live, until ctx ends. A worker whose node has
+// lost its power closes no connection. One that gave its shards away is live until all it had under
+// way is finished.
+func (c *courier) outlive(ctx context.Context, worker proto.Worker, end context.CancelCauseFunc) {
+	tick := time.NewTicker(beat)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			if !c.shards.Lives(worker) {
+				end(errDied)
+			}
+		}
+	}
+}
+
+// answer is the body of a worker's answer. Its request ends with it.
+type answer struct {
+	io.ReadCloser
+	end context.CancelCauseFunc
+}
+
+// Close ends the request.
+func (a *answer) Close() error {
+	err := a.ReadCloser.Close()
+	a.end(nil)
+	return err
 }
 
 // body prepares the body of a request, nil if it has none. A small one of a request that only reads

@@ -319,3 +319,42 @@ func TestManyMoves(t *testing.T) {
 	close(stop)
 	moving.Wait()
 }
+
+// TestWorkerDiesWithoutAWord: a node that loses its power closes no connection. What it was asked is
+// asked elsewhere once its worker is known to be dead, and an answer that has begun ends.
+func TestWorkerDiesWithoutAWord(t *testing.T) {
+	t.Parallel()
+	for name, begins := range map[string]bool{"before the answer": false, "in the middle of it": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			addr, shards, _ := patient(t, patience, 10)
+			asked, hung := make(chan bool), make(chan bool)
+			silent := start(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if begins {
+					fmt.Fprint(w, "half of")
+					http.NewResponseController(w).Flush()
+				}
+				asked <- true
+				<-hung
+			}))
+			t.Cleanup(func() { close(hung) })
+			shards.move(silent)
+			done := ask(t, addr, "info/refs?service=git-upload-pack", "a", nil)
+			<-asked
+			shards.move(start(t, echo)) // which alone ends nothing: the worker may be finishing
+			select {
+			case got := <-done:
+				t.Fatalf("the worker lives, and the client was told %+v", got)
+			case <-time.After(1200 * time.Millisecond): // two beats
+			}
+			shards.die(silent)
+			got := await(t, done)
+			if begins && got.err == nil {
+				t.Errorf("half an answer ended well: %+v", got)
+			}
+			if !begins && (got.err != nil || got.status != http.StatusOK || got.body != "0 <nil>") {
+				t.Errorf("answered %+v by the next worker", got)
+			}
+		})
+	}
+}

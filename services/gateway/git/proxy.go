@@ -25,6 +25,8 @@ import (
 type Shards interface {
 	// Holder is the live worker that holds the shard with this name; false: none does at the moment.
 	Holder(key string) (proto.Worker, bool)
+	// Lives reports whether the worker, in this incarnation, is live.
+	Lives(worker proto.Worker) bool
 }
 
 // Everywhere reports whether requests can be passed on for every repository at this moment.

@@ -32,6 +32,13 @@ type shards struct {
 
 	mu      sync.Mutex
 	address string
+	dead    map[string]bool // addresses of workers
+}
+
+func (s *shards) Lives(worker proto.Worker) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.dead[worker.Address]
 }
 
 func (s *shards) Holder(key string) (proto.Worker, bool) {
@@ -42,6 +49,13 @@ func (s *shards) Holder(key string) (proto.Worker, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return proto.Worker{Name: "w", Address: s.address}, s.address != ""
+}
+
+// die says that a worker is no longer live.
+func (s *shards) die(worker *httptest.Server) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead = map[string]bool{worker.Listener.Addr().String(): true}
 }
 
 // move gives all shards to another worker; nil: to none.
