@@ -56,8 +56,10 @@ type maker struct {
 	authors []*outside.Person
 }
 
-func newMaker(spec Spec) (*maker, error) {
-	m := &maker{spec: spec}
+// newMaker knows the people of so many threads, beginning with one. A key takes longer to make than
+// an event.
+func newMaker(spec Spec, first, count int) (*maker, error) {
+	m := &maker{spec: spec, authors: make([]*outside.Person, authors)}
 	for i := range spec.Repositories {
 		p, err := Owner(i)
 		if err != nil {
@@ -65,12 +67,16 @@ func newMaker(spec Spec) (*maker, error) {
 		}
 		m.owners = append(m.owners, p)
 	}
-	for i := range authors {
+	for n := first; n <= first+count+spec.Comments; n++ {
+		i := n % authors
+		if m.authors[i] != nil {
+			continue
+		}
 		p, err := person("author ", i)
 		if err != nil {
 			return nil, err
 		}
-		m.authors = append(m.authors, p)
+		m.authors[i] = p
 	}
 	return m, nil
 }
@@ -109,7 +115,7 @@ func (m *maker) thread(n int) ([]*nostr.Event, error) {
 
 // Threads makes so many roots and their comments, beginning with one, as JSON.
 func Threads(spec Spec, first, count int) ([][]byte, error) {
-	m, err := newMaker(spec)
+	m, err := newMaker(spec, first, count)
 	if err != nil {
 		return nil, err
 	}
