@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/candidates"
+	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -59,7 +61,7 @@ func (f *full) Offer(ctx context.Context, c candidates.Candidate) error {
 }
 
 // TestNoRoomForTenMinutes: ingest takes nothing for ten minutes. Nothing is read from the relay
-// beyond a few events meanwhile, which is what slows it down; it is not blamed for its silence, no
+// beyond what the intake has room for meanwhile, which is what slows it down; it is not blamed for its silence, no
 // request is taken back or put again, and when there is room everything comes, once.
 func TestNoRoomForTenMinutes(t *testing.T) {
 	t.Parallel()
@@ -68,12 +70,17 @@ func TestNoRoomForTenMinutes(t *testing.T) {
 		f := &full{play: newPlay(t), room: make(chan struct{})}
 		generous := rules
 		generous.PageLimit = roomy
+		in := intake.New(intake.Options{Offerer: f})
+		go in.Run(t.Context())
 		f.session = session.New(session.Options{
-			Relay: "wss://r.example.com", Rules: generous, Asker: f, Offerer: f, Observer: f, Log: slog.New(slog.DiscardHandler),
-			Known: func(string) bool { return false },
+			Relay: "wss://r.example.com", Rules: generous, Asker: f, Intake: in.Open("wss://r.example.com"), Observer: f, Log: slog.New(slog.DiscardHandler),
 		})
 		for i := range stored {
-			f.stored = append(f.stored, event(t, 30617, nostr.Timestamp(10_000-i)))
+			ev := &nostr.Event{Kind: 30617, CreatedAt: nostr.Timestamp(10_000 - i), Content: strings.Repeat("x", 40<<10)}
+			if err := ev.Sign(key); err != nil {
+				t.Fatal(err)
+			}
+			f.stored = append(f.stored, ev)
 		}
 		f.run(session.Start{})
 		time.Sleep(time.Minute)
