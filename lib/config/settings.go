@@ -50,7 +50,7 @@ type Storage struct {
 	GitDataPath     string `env:"NGIT_GIT_DATA_PATH" name:"git-data-path" default:"./data/git" help:"Folder of the git repositories."`
 	RelayDataPath   string `env:"NGIT_RELAY_DATA_PATH" name:"relay-data-path" default:"./data/relay" help:"Folder of the event log and its index."`
 	DatabaseBackend string `env:"NGIT_DATABASE_BACKEND" name:"database-backend" default:"file" help:"'memory': nothing outlives the process, but what is in a git folder that NGIT_GIT_DATA_PATH names. Any other value: the folders."`
-	IndexCacheBytes int64  `env:"NGIT_INDEX_CACHE_BYTES" name:"index-cache-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Cache of the event index, in bytes. Up to 128 MiB more gather what is written."`
+	IndexCacheBytes int64  `env:"NGIT_INDEX_CACHE_BYTES" name:"index-cache-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Cache of the event index, in bytes. Up to 64 MiB more gather what is written."`
 }
 
 // Bus says which NATS to use.
