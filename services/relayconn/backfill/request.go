@@ -104,6 +104,9 @@ func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	t := r.task
 	t.tries = 0
 	b.answered()
+	if err := b.overtaken(ctx, r); err != nil {
+		return err
+	}
 	more, err := t.way.Ended()
 	switch {
 	case err != nil:
@@ -146,6 +149,21 @@ func (b *Backfill) answered() {
 	if !b.full {
 		b.atOnce = min(b.atOnce+1, b.o.AtOnce)
 	}
+}
+
+// overtaken asks again for what was asked before a request that has its answer, and before a NOTICE
+// that there are too many, and has no answer: most likely that NOTICE was for it.
+func (b *Backfill) overtaken(ctx context.Context, by *Request) error {
+	for _, r := range b.open {
+		if r.answered || r.turn > by.turn || b.fewer.Before(r.asked) {
+			continue
+		}
+		if err := b.stop(ctx, r); err != nil {
+			return err
+		}
+		b.again(r.task)
+	}
+	return nil
 }
 
 // Closed notes that the relay has closed a request: the page is lost unless it was only too early,

@@ -33,12 +33,14 @@ type strfry struct {
 const (
 	strfrySubscriptions = 20
 	strfryLimit         = 500
+	roundTrip           = 20 * time.Millisecond
 )
 
 func (r *strfry) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
 	var answer []wire.Message
 	r.with(func() { answer = r.answer(sub, filters) })
 	go func() {
+		time.Sleep(roundTrip)
 		for _, m := range answer {
 			select {
 			case r.messages <- m:
@@ -149,7 +151,15 @@ func TestStrfry(t *testing.T) {
 				document <- tc.document
 				p.session.Document = document
 				p.run(session.Start{})
+				began := time.Now()
 				p.want(1, wanted)
+				for p.status().Confirmed != 1 && time.Since(began) < time.Hour {
+					time.Sleep(roundTrip)
+					synctest.Wait()
+				}
+				if took := time.Since(began); took > rules.Silence/2 {
+					t.Errorf("confirmed after %v: a request that was refused was waited for", took)
+				}
 				time.Sleep(2 * time.Hour)
 				synctest.Wait()
 				if st := p.status(); st.Connection != session.Connected || st.Confirmed != 1 || st.CaughtUp != tc.room {
