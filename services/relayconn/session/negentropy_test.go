@@ -47,10 +47,17 @@ func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling
 	}
 	r.session = session.New(session.Options{
 		Relay: "wss://r.example.com", Rules: rules, Asker: r, Offerer: r, Observer: r, Log: slog.New(slog.DiscardHandler),
-		Known:      func(id string) (known bool) { r.with(func() { known = r.accepted[id] }); return known },
-		Negentropy: &backfill.Negentropy{Relay: r, Service: r, Room: negentropy.NewRoom(), Seq: func() uint64 { return 0 }},
+		Known: r.known,
+		Negentropy: &backfill.Negentropy{
+			Relay: r, Service: r, Room: negentropy.NewRoom(), Seq: func() uint64 { return 0 }, Known: r.known,
+		},
 	})
 	return r
+}
+
+func (r *reconciling) known(id string) (known bool) {
+	r.with(func() { known = r.accepted[id] })
+	return known
 }
 
 // set is what matches a filter, of what is known here or of all.
