@@ -48,7 +48,6 @@ type Options struct {
 	Hold      time.Time                  // nothing is asked before
 	Name      func(prefix string) string // makes a new name
 	Warn      Warn
-	Known     func(id string) bool // accepted already: need not be fetched by id
 	// Negentropy is what a relay is asked by NIP-77 with; nil: it is not.
 	Negentropy *Negentropy
 }
@@ -58,7 +57,8 @@ type Negentropy struct {
 	Relay   negentropy.Relay
 	Service negentropy.Service
 	Room    *negentropy.Room
-	Seq     func() uint64 // of the log: what is known to be accepted
+	Seq     func() uint64        // of the log: what is known to be accepted
+	Known   func(id string) bool // accepted already: need not be fetched
 }
 
 // Backfill is the historic sync of one connection. It belongs to one goroutine.

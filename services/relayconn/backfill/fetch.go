@@ -48,7 +48,7 @@ func (b *Backfill) fetching() *task {
 			f := &fetch{b: b, ids: make(map[string]*find, len(some)), came: map[string]bool{}}
 			for _, wanted := range some {
 				id := hex.EncodeToString(wanted.id[:])
-				if b.o.Known(id) { // another relay was faster
+				if b.o.Negentropy.Known(id) { // another relay was faster
 					b.wantedIDs--
 					continue
 				}

@@ -64,7 +64,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &backfill.Negentropy{
-			Service: ingest.Service{Conn: n.Bus.Conn}, Room: negentropy.NewRoom(), Seq: n.Index.Seq,
+			Service: ingest.Service{Conn: n.Bus.Conn}, Room: negentropy.NewRoom(), Seq: n.Index.Seq, Known: in.Known,
 		}
 	}
 	less := &targets.Less{}

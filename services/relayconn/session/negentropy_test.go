@@ -46,13 +46,20 @@ func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling
 	for _, ev := range stored[:here] {
 		r.accepted[ev.ID] = true
 	}
-	in := intake.New(intake.Options{Offerer: r, Known: func(id string) (known bool) { r.with(func() { known = r.accepted[id] }); return known }})
+	in := intake.New(intake.Options{Offerer: r, Known: r.known})
 	go in.Run(t.Context())
 	r.session = session.New(session.Options{
 		Relay: "wss://r.example.com", Rules: rules, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
-		Negentropy: &backfill.Negentropy{Relay: r, Service: r, Room: negentropy.NewRoom(), Seq: func() uint64 { return 0 }},
+		Negentropy: &backfill.Negentropy{
+			Relay: r, Service: r, Room: negentropy.NewRoom(), Seq: func() uint64 { return 0 }, Known: r.known,
+		},
 	})
 	return r
+}
+
+func (r *reconciling) known(id string) (known bool) {
+	r.with(func() { known = r.accepted[id] })
+	return known
 }
 
 // set is what matches a filter, of what is known here or of all.

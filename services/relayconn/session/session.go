@@ -198,7 +198,7 @@ func (s *Session) prepare(start Start) {
 	s.past = backfill.New(backfill.Options{
 		Asker: s.Asker, Allowance: s.allowance, Ledger: s.ledger, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Live: s.live.Count, Silence: s.Rules.Silence,
 		Hold: time.Now().Add(start.Delay), Name: s.name, Warn: s.warn,
-		Known: s.Intake.Known, Negentropy: s.Negentropy,
+		Negentropy: s.Negentropy,
 	}, confirmed)
 }
 
