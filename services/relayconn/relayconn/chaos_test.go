@@ -21,7 +21,7 @@ const (
 	disturbances = 20
 	// chaosTTL is how long a killed worker is believed to live. A slow machine must get a heartbeat
 	// through in two thirds of it.
-	chaosTTL = 4 * time.Second
+	chaosTTL = 6 * time.Second
 )
 
 // chaosTime is how long workers come and go: a few seconds, or what TENDRIL_CHAOS says.
@@ -114,7 +114,9 @@ func (c *chaos) tell(r *foreign, ago time.Duration) {
 
 func (c *chaos) join() {
 	c.joined++
-	c.workers = append(c.workers, newWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), "--worker-ttl="+chaosTTL.String()))
+	c.workers = append(c.workers, newWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), "--worker-ttl="+chaosTTL.String(),
+		// A relay that hangs up twice is left alone for a while, which is not to be longer than the test waits.
+		"--sync-base-backoff-seconds=15", "--sync-max-backoff-seconds=15"))
 }
 
 // disturb does one thing that nobody expects.
@@ -151,7 +153,7 @@ func (c *chaos) disturb() {
 // calm waits until all is as it should be, and looks whether it stays so.
 func (c *chaos) calm() {
 	c.t.Helper()
-	eventually(c.t, "relays are shared out", func() bool { return c.wrong() == "" })
+	c.settles()
 	eventually(c.t, "every event is taken", func() bool {
 		taken := map[string]bool{}
 		for _, what := range c.judge.all() {
@@ -164,7 +166,7 @@ func (c *chaos) calm() {
 		}
 		return true
 	})
-	eventually(c.t, "relays are shared out still", func() bool { return c.wrong() == "" })
+	c.settles()
 	before := c.dials()
 	// Nothing is to happen. For how long that is watched decides only what the test may miss.
 	time.Sleep(chaosTTL + chaosTTL/2)
@@ -175,6 +177,18 @@ func (c *chaos) calm() {
 		c.t.Errorf("%d connections are made though nobody came or went", after-before)
 	}
 	c.t.Logf("%v; %d connections, %d events", c.did, before, len(c.contents))
+}
+
+// settles waits until nothing is wrong.
+func (c *chaos) settles() {
+	c.t.Helper()
+	deadline := time.Now().Add(patience)
+	for wrong := c.wrong(); wrong != ""; wrong = c.wrong() {
+		if time.Now().After(deadline) {
+			c.t.Fatalf("not in time: %s; there was %v", wrong, c.did)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
 }
 
 // wrong is what is not as it should be.
