@@ -77,7 +77,7 @@ func TestEverythingOfAGroupComes(t *testing.T) {
 			rnd := rand.New(rand.NewPCG(5, 6))
 			shows := &pages.Shows{}
 			asked, came, there := 0, 0, 0
-			for round := range 400 {
+			for round := range 160 {
 				limit := 3 + rnd.IntN(20)
 				most := limit
 				if round%2 == 0 {
