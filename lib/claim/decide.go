@@ -20,7 +20,8 @@ type situation struct {
 	owners  map[string]string       // who of the workers should have each wanted key: assign
 	// freeSince is since when a wanted key has been without a live holder, as far as this worker saw.
 	freeSince map[string]time.Time
-	// passedOver is whom a key that this worker holds would have belonged to, and who did not take it in time: worker and incarnation.
+	// passedOver is whom a key that this worker holds would have belonged to, and who did not take it in time: worker, incarnation, and since when
+	// this worker has it instead.
 	passedOver map[string]proto.Claim
 	// deadSince is since when a claim has been there that no live worker has, on a key that nobody wants, as far as this worker saw.
 	deadSince map[string]time.Time
@@ -44,6 +45,8 @@ type decision struct {
 func decide(s situation, now time.Time) decision {
 	var d decision
 	var yielding []string // of those that are kept
+	var others []string   // of those: keys that another let lie
+	kept := 0
 	room := math.MaxInt
 	if s.max > 0 {
 		room = s.max
@@ -57,11 +60,16 @@ func decide(s situation, now time.Time) decision {
 			d.leave = append(d.leave, key)
 		default:
 			room--
+			kept++
 			if s.yields(key) {
 				yielding = append(yielding, key)
 			}
+			if to != s.self && to != "" {
+				others = append(others, key)
+			}
 		}
 	}
+	d.leave = append(d.leave, s.tooMany(others, kept, now)...)
 	for _, key := range s.free() {
 		if room <= 0 && (len(yielding) == 0 || s.yields(key)) {
 			break // and so do all behind it
@@ -85,6 +93,37 @@ func decide(s situation, now time.Time) decision {
 	}
 	d.clear = s.dead(now)
 	return d
+}
+
+// tooMany are those of the kept keys that are to be left, because this worker has more than its
+// share by what others let lie: they may only have been slow. Who has let a key lie is given time
+// before it is tried again, and nobody is given one who is full.
+func (s situation) tooMany(others []string, kept int, now time.Time) (leave []string) {
+	names := staying(s.workers)
+	if len(others) == 0 || len(names) == 0 {
+		return nil
+	}
+	most := bound(len(s.wanted), len(names))
+	if kept <= most {
+		return nil
+	}
+	load := map[string]int{}
+	for key, c := range s.claims {
+		if s.heldByOther(key) {
+			load[c.Worker]++
+		}
+	}
+	for _, key := range others {
+		to := s.owners[key]
+		full := load[to] >= most || s.max > 0 && load[to] >= s.max
+		if kept <= most || full || now.Before(s.passedOver[key].Since.Add(s.grace)) {
+			continue
+		}
+		leave = append(leave, key)
+		load[to]++
+		kept--
+	}
+	return leave
 }
 
 // dead are the claims that this worker is to remove: their workers have died, and nobody has wanted

@@ -110,6 +110,49 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// TestWhoWasSlowGetsHisShare: a worker has all keys, because the other did not take its own in time.
+// It keeps them for a while, and then leaves as many as it has too many, unless the other is full.
+func TestWhoWasSlowGetsHisShare(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	workers := alive("a", "b")
+	s := situation{
+		self: "a", workers: workers, wanted: map[string]bool{}, claims: map[string]proto.Claim{}, mine: map[string]bool{}, passedOver: map[string]proto.Claim{},
+		grace: 10 * time.Second, yields: func(string) bool { return false },
+	}
+	for i := range 80 {
+		key := fmt.Sprint("key", i)
+		s.wanted[key], s.mine[key] = true, true
+	}
+	s.owners = assign(s.wanted, staying(workers))
+	passed := 0
+	for key, to := range s.owners {
+		if to == "b" {
+			s.passedOver[key] = proto.Claim{Worker: "b", Incarnation: "1", Since: now}
+			passed++
+		}
+	}
+	if d := decide(s, now.Add(9*time.Second)); len(d.leave) != 0 {
+		t.Errorf("%d keys are left at once", len(d.leave))
+	}
+	d := decide(s, now.Add(10*time.Second))
+	if want := 80 - bound(80, 2); len(d.leave) != want || want > passed {
+		t.Errorf("%d keys of %d are left, want %d", len(d.leave), passed, want)
+	}
+	for _, key := range d.leave {
+		if s.owners[key] != "b" {
+			t.Errorf("%s is left and prefers a", key)
+		}
+	}
+	s.max = 80
+	for i := range 80 {
+		s.claims[fmt.Sprint("other", i)] = proto.Claim{Worker: "b", Incarnation: "1"}
+	}
+	if d := decide(s, now.Add(time.Minute)); len(d.leave) != 0 {
+		t.Errorf("%d keys are left to a worker that is full", len(d.leave))
+	}
+}
+
 func sorted(keys ...string) []string {
 	slices.Sort(keys)
 	return keys

@@ -206,7 +206,7 @@ func (w *work) take(ctx context.Context, lease *lease, keys []string, claims map
 		}
 		delete(w.passedOver, key)
 		if to := s.owners[key]; to != w.o.Worker {
-			w.passedOver[key] = proto.Claim{Worker: to, Incarnation: s.workers[to].Incarnation}
+			w.passedOver[key] = proto.Claim{Worker: to, Incarnation: s.workers[to].Incarnation, Since: time.Now()}
 		}
 		w.begin(lease, key, a.revision)
 	}
