@@ -1,12 +1,15 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"log"
 	"math"
 	"net/http/httptest"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,9 +30,40 @@ func reconcilingRelay(t *testing.T) (url string, publish func(...*nostr.Event)) 
 	relay := khatru.NewRelay()
 	relay.Negentropy = true
 	relay.Log = log.New(io.Discard, "", 0)
-	relay.StoreEvent = append(relay.StoreEvent, store.SaveEvent)
-	relay.ReplaceEvent = append(relay.ReplaceEvent, store.ReplaceEvent)
-	relay.QueryEvents = append(relay.QueryEvents, store.QueryEvents)
+	var mu sync.Mutex // the store has none
+	locked := func(do func(context.Context, *nostr.Event) error) func(context.Context, *nostr.Event) error {
+		return func(ctx context.Context, ev *nostr.Event) error {
+			mu.Lock()
+			defer mu.Unlock()
+			return do(ctx, ev)
+		}
+	}
+	relay.StoreEvent = append(relay.StoreEvent, locked(store.SaveEvent))
+	relay.ReplaceEvent = append(relay.ReplaceEvent, locked(store.ReplaceEvent))
+	relay.QueryEvents = append(relay.QueryEvents, func(_ context.Context, f nostr.Filter) (chan *nostr.Event, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if f.LimitZero {
+			f.Limit = 1 // of a live subscription, whose stored events nobody wants
+		}
+		found, err := store.QueryEvents(context.Background(), f)
+		if err != nil {
+			return nil, err
+		}
+		var events []*nostr.Event
+		for ev := range found {
+			events = append(events, ev)
+		}
+		if f.LimitZero {
+			events = nil
+		}
+		answer := make(chan *nostr.Event, len(events))
+		for _, ev := range events {
+			answer <- ev
+		}
+		close(answer)
+		return answer, nil
+	})
 	server := httptest.NewServer(relay)
 	t.Cleanup(server.Close)
 	return server.URL, func(events ...*nostr.Event) {
@@ -42,79 +76,123 @@ func reconcilingRelay(t *testing.T) (url string, publish func(...*nostr.Event)) 
 	}
 }
 
+// source is a relay that has a repository with issues and comments.
+type source struct {
+	owner, guest *world.Person
+	work         *world.WorkTree
+	issues       []*nostr.Event
+	written      int // comments
+}
+
+// comment writes a comment on one of the issues, each a second after the one before.
+func (s *source) comment() *nostr.Event {
+	s.written++
+	root := s.issues[s.written%len(s.issues)].ID
+	return s.guest.SignAt(s.issues[0].CreatedAt+nostr.Timestamp(s.written), 1111, fmt.Sprint("comment ", s.written),
+		nostr.Tag{"E", root}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", root}, nostr.Tag{"k", "1621"})
+}
+
+// has makes everything but the announcement and its state, with so many comments.
+func (s *source) has(comments int) (events []*nostr.Event) {
+	for n := range 10 {
+		s.issues = append(s.issues, s.guest.SignAt(nostr.Now()-20_000, 1621, fmt.Sprint("issue ", n), nostr.Tag{"a", s.owner.Address("mine")}))
+	}
+	events = append(events, s.issues...)
+	for range comments {
+		events = append(events, s.comment())
+	}
+	return events
+}
+
+// through counts the bytes between a relay, whose address is given to to, and who asks it.
+func through(t *testing.T) (url string, to func(string), moved func() int64) {
+	b := world.NewBalancer(t)
+	url, moved = b.Slow(t, 64, 0)
+	return url, b.Add, moved
+}
+
 // TestReconcile: what a relay has and what is known here is compared by NIP-77 when all is asked for
-// again. That takes a fiftieth of the bytes that REQ takes, with khatru and with another Tendril.
+// again. That takes less than a fiftieth of the bytes that REQ takes.
 func TestReconcile(t *testing.T) {
 	t.Parallel()
-	const many, few = 10_000, 100
-	owner, guest, work, git := world.NewPerson(t), world.NewPerson(t), world.NewWorkTree(t), world.NewGitServer(t)
-	khatruURL, publish := reconcilingRelay(t)
-	between := func(url string) (through string, moved func() int64) {
-		b := world.NewBalancer(t)
-		b.Add(url)
-		through, moved = b.Slow(t, 64, 0)
-		return "ws" + strings.TrimPrefix(through, "http"), moved
+	const many, few = 5000, 40
+	scene := func(t *testing.T) *source {
+		return &source{owner: world.NewPerson(t), guest: world.NewPerson(t), work: world.NewWorkTree(t)}
 	}
-	publish(owner.Announce("mine", "mine", []string{git.Host("mine", work)}, nil),
-		owner.State("mine", work.Refs(), "refs/heads/main"))
-	first := nostr.Now() - many - 2*few
-	var issues []*nostr.Event
-	for n := range 10 {
-		issues = append(issues, guest.SignAt(first, 1621, fmt.Sprint("issue ", n), nostr.Tag{"a", owner.Address("mine")}))
-	}
-	publish(issues...)
-	written := 0
-	comment := func() *nostr.Event {
-		written++
-		root := issues[written%len(issues)].ID
-		return guest.SignAt(first+nostr.Timestamp(written), 1111, fmt.Sprint("comment ", written),
-			nostr.Tag{"E", root}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", root}, nostr.Tag{"k", "1621"})
-	}
-	for range many {
-		publish(comment())
-	}
+	t.Run("khatru", func(t *testing.T) {
+		t.Parallel()
+		s, git := scene(t), world.NewGitServer(t)
+		url, to, moved := through(t)
+		relay, publish := reconcilingRelay(t)
+		to(relay)
+		publish(s.owner.Announce("mine", "mine", []string{git.Host("mine", s.work)}, []string{world.RelayAt(url)}),
+			s.owner.State("mine", s.work.Refs(), "refs/heads/main"))
+		publish(s.has(many)...)
+		s.follow(t, url, moved, few, publish)
+	})
+	t.Run("Tendril", func(t *testing.T) {
+		t.Parallel()
+		s := scene(t)
+		url, to, moved := through(t)
+		// This is its own address, so that it does not follow itself.
+		p := world.Start(t, map[string]string{"NGIT_DOMAIN": strings.TrimPrefix(url, "http://")})
+		to(p.URL)
+		clone := fmt.Sprintf("%s/%s/mine.git", url, s.owner.Npub)
+		wantHeld(t, p, s.owner.Announce("mine", "mine", []string{clone}, []string{world.RelayAt(url)}),
+			s.owner.State("mine", s.work.Refs(), "refs/heads/main"))
+		world.Git(t, s.work.Dir, "push", "-q", p.URL+"/"+s.owner.Npub+"/mine.git", "main")
+		publish := func(events ...*nostr.Event) {
+			for some := range slices.Chunk(events, 100) {
+				c := world.Dial(t, p.Relay())
+				for _, ev := range some {
+					c.Send("EVENT", ev)
+				}
+				for range some {
+					if m := c.Next(); m[0] != "OK" || m[2] != true {
+						t.Fatalf("an event is answered %v", m)
+					}
+				}
+				c.Close()
+			}
+		}
+		events := s.has(many)
+		publish(events[:len(s.issues)]...)
+		publish(events[len(s.issues):]...)
+		s.follow(t, url, moved, few, publish)
+	})
+}
 
-	other := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": world.RelayAt(khatruURL)})
+// follow syncs a Tendril with the relay by REQ, and later once more by NIP-77, when so many comments
+// more are there.
+func (s *source) follow(t *testing.T, url string, moved func() int64, few int, publish func(...*nostr.Event)) {
 	served := func(p *world.Tendril) {
 		t.Helper()
-		world.Await(t, fmt.Sprintf("%d comments are served", written), func() bool {
-			return world.Count(t, p.Relay(), nostr.Filter{Kinds: []int{1111}}) == written
+		world.Await(t, fmt.Sprintf("%d comments are served", s.written), func() bool {
+			return world.Count(t, p.Relay(), nostr.Filter{Kinds: []int{1111}}) == s.written
 		})
 	}
-	served(other)
-	type follower struct {
-		*world.Tendril
-		moved func() int64
-		byREQ int64
+	before := settled(moved)
+	f := world.Start(t, map[string]string{
+		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": world.RelayAt(url), "NGIT_SYNC_RECONNECT_WINDOW": "0s", "NGIT_SYNC_DISABLE_NEGENTROPY": "true",
+	})
+	served(f)
+	byREQ := settled(moved) - before
+	if err := f.Stop(); err != nil {
+		t.Fatal(err)
 	}
-	followers := map[string]*follower{}
-	for name, url := range map[string]string{"khatru": khatruURL, "Tendril": other.URL} {
-		through, moved := between(url)
-		f := &follower{moved: moved, Tendril: world.Start(t, map[string]string{
-			"NGIT_SYNC_BOOTSTRAP_RELAY_URL": through, "NGIT_SYNC_RECONNECT_WINDOW": "0s", "NGIT_SYNC_DISABLE_NEGENTROPY": "true",
-			"NGIT_SYNC_BATCH_WINDOW_MS": "1000",
-		})}
-		followers[name] = f
-		served(f.Tendril)
-		f.byREQ = settled(f.moved)
-		if err := f.Stop(); err != nil {
-			t.Fatal(err)
-		}
-	}
+	var more []*nostr.Event
 	for range few {
-		publish(comment())
+		more = append(more, s.comment())
 	}
-	served(other)
-	for name, f := range followers {
-		before := f.moved()
-		f.Change(map[string]string{"NGIT_SYNC_DISABLE_NEGENTROPY": "false"})
-		f.Restart()
-		served(f.Tendril)
-		moved := settled(f.moved) - before
-		t.Logf("%s: %d bytes by REQ, %d bytes by NIP-77 (%.2f%%)", name, f.byREQ, moved, 100*float64(moved)/float64(f.byREQ))
-		if moved*50 > f.byREQ {
-			t.Errorf("%s: %d missing events of %d moved %d bytes, all by REQ %d: more than 2%%", name, few, written, moved, f.byREQ)
-		}
+	publish(more...)
+	before = settled(moved)
+	f.Change(map[string]string{"NGIT_SYNC_DISABLE_NEGENTROPY": "false"})
+	f.Restart()
+	served(f)
+	byNIP77 := settled(moved) - before
+	t.Logf("%d bytes by REQ, %d by NIP-77 (%.2f%%)", byREQ, byNIP77, 100*float64(byNIP77)/float64(byREQ))
+	if byNIP77*50 > byREQ {
+		t.Errorf("%d missing events of %d moved %d bytes, all by REQ %d: more than 2%%", few, s.written, byNIP77, byREQ)
 	}
 }
 

@@ -35,6 +35,8 @@ type Work struct {
 	Filters []nostr.Filter
 	Since   *nostr.Timestamp // nil: from the beginning
 	Cause   Cause
+	// Reconcile has the relay asked by NIP-77 where it can be and something is known.
+	Reconcile bool
 }
 
 // batch is work that has begun. It ends when all of its tasks have ended and everything that came

@@ -85,10 +85,9 @@ func (b *Backfill) findLater(f *find) {
 	b.finds = append(b.finds, f)
 }
 
-// reconciles reports whether a relay is asked by NIP-77 for some work: all of the past, of which
-// something may be known. What was missed lately is brought by few REQs.
+// reconciles reports whether the relay is asked by NIP-77 for some work.
 func (b *Backfill) reconciles(w Work) bool {
-	return b.neg != nil && b.neg.Able() && w.Since == nil
+	return b.neg != nil && b.neg.Able() && w.Reconcile && w.Since == nil
 }
 
 // reconcile says to the relay what can be said.

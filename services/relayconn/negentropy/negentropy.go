@@ -58,7 +58,7 @@ type Options struct {
 	Allowance *allowance.Allowance
 	Room      *Room
 	Seq       func() uint64              // of the log: what is known to be accepted
-	Full      func() bool                // so many events are to be fetched that nothing more is to be found
+	Full      func() bool                // with events to fetch: nothing more is to be found
 	Name      func(prefix string) string // makes a new name
 	Warn      func(cause, message string, args ...any)
 }
@@ -195,9 +195,11 @@ func (s *Set) begin(ctx context.Context, x *search) {
 // ask asks ingest, while others go on.
 func (s *Set) ask(ctx context.Context, r Result, ask func(context.Context, *Result)) {
 	go func() {
-		limited, cancel := context.WithTimeout(ctx, serviceTime)
-		ask(limited, &r)
-		cancel()
+		s.o.Room.ask(ctx, func() {
+			limited, cancel := context.WithTimeout(ctx, serviceTime)
+			defer cancel()
+			ask(limited, &r)
+		})
 		if r.back != nil {
 			r.back()
 		}

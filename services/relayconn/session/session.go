@@ -96,6 +96,7 @@ type Session struct {
 	wanted Wanted
 	due    plan // what the diff found and could not be asked for yet
 	dayDue bool // so could a daily start
+	fresh  bool // what the diff finds next is all of a fresh start
 	days   int  // daily starts that were made
 
 	consolidateBy time.Time // consolidation waits for batches until then; zero: none waits
@@ -217,8 +218,9 @@ func (s *Session) begin(ctx context.Context, start Start) error {
 	if err := s.live.Open(ctx, layers.One(), true); err != nil {
 		return err
 	}
-	if start.Since == nil || start.Whole {
-		s.past.Add(backfill.Work{Filters: layers.One(), Cause: startup})
+	s.fresh = start.Since == nil
+	if s.fresh || start.Whole {
+		s.past.Add(backfill.Work{Filters: layers.One(), Cause: startup, Reconcile: s.fresh})
 	} else {
 		s.past.Add(backfill.Work{Filters: layers.One(), Cause: back, Since: start.Since})
 	}
@@ -247,7 +249,8 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 	if err := s.live.Open(ctx, layers.One(), true); err != nil {
 		return err
 	}
-	s.past.Add(backfill.Work{Filters: layers.One(), Cause: daily})
+	s.past.Add(backfill.Work{Filters: layers.One(), Cause: daily, Reconcile: true})
+	s.fresh = true
 	s.plan(daily)
 	return s.request(ctx, nil)
 }
@@ -326,7 +329,9 @@ func (s *Session) request(ctx context.Context, also []nostr.Filter) error {
 		return err
 	}
 	if !p.items.Empty() {
-		s.past.Add(backfill.Work{Items: p.items, Filters: p.filters, Cause: p.cause})
+		// Of what is found later, one by one, hardly anything is known.
+		s.past.Add(backfill.Work{Items: p.items, Filters: p.filters, Cause: p.cause, Reconcile: s.fresh})
+		s.fresh = false
 	}
 	return nil
 }
