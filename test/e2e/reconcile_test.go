@@ -46,6 +46,10 @@ func reconcilingRelay(t *testing.T) (url string, publish func(...*nostr.Event)) 
 		if f.LimitZero {
 			f.Limit = 1 // of a live subscription, whose stored events nobody wants
 		}
+		if f.Since != nil {
+			before := *f.Since - 1 // the store shows what is younger
+			f.Since = &before
+		}
 		found, err := store.QueryEvents(context.Background(), f)
 		if err != nil {
 			return nil, err

@@ -42,7 +42,8 @@ func (p plan) done() plan { return p[:len(p)-1] }
 func (p plan) rest() Span { return Span{Since: p[0].Since, Until: p.next().Until} }
 
 // split halves what is next, because it has too many events for one side. ok is false if it is
-// small enough for that not to help.
+// small enough for that not to help. Both halves have the second at which it is cut, because there
+// are relays that take since for the moment after which, not from which, events are wanted.
 func (p plan) split(now nostr.Timestamp) (halves plan, ok bool) {
 	whole := p[len(p)-1]
 	from, to := nostr.Timestamp(0), now
@@ -55,12 +56,11 @@ func (p plan) split(now nostr.Timestamp) (halves plan, ok bool) {
 	if from < beginning && to > beginning {
 		from = beginning
 	}
-	if whole.splits >= mostSplits || to-from < 1 {
+	if whole.splits >= mostSplits || to-from < 2 {
 		return p, false
 	}
-	older := from + (to-from)/2
-	newer := older + 1
+	cut := from + (to-from)/2
 	return append(slices.Clone(p.done()),
-		slice{Span{whole.Since, &older}, whole.splits + 1},
-		slice{Span{&newer, whole.Until}, whole.splits + 1}), true
+		slice{Span{whole.Since, &cut}, whole.splits + 1},
+		slice{Span{&cut, whole.Until}, whole.splits + 1}), true
 }
