@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/coder/websocket"
 	"github.com/nbd-wtf/go-nostr"
@@ -25,6 +26,28 @@ func Dial(ctx context.Context, url string, header http.Header) (*Socket, error) 
 
 // Close hangs up at once.
 func (s *Socket) Close() { s.ws.CloseNow() }
+
+// KeepAlive pings until ctx ends or the server does not answer within patience, as clients do that
+// stay for long: a server whose node has lost its power closes no connection. Somebody must read
+// meanwhile.
+func (s *Socket) KeepAlive(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(patience):
+		}
+		ping, cancel := context.WithTimeout(ctx, patience)
+		err := s.ws.Ping(ping)
+		cancel()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// patience is how often a server is pinged, and how long it may take to answer.
+const patience = 10 * time.Second
 
 // Send sends a message of these elements.
 func (s *Socket) Send(ctx context.Context, elements ...any) error {

@@ -302,6 +302,12 @@ func (l *listener) connection(ctx context.Context, w *World, since nostr.Timesta
 		return err
 	}
 	defer s.Close()
+	ctx, hangUp := context.WithCancel(ctx)
+	defer hangUp()
+	go func() {
+		defer hangUp()
+		s.KeepAlive(ctx)
+	}()
 	l.mu.Lock()
 	l.dials++
 	l.mu.Unlock()
