@@ -44,7 +44,7 @@ func TestStatusOfARunningSystem(t *testing.T) {
 	if err := json.Unmarshal([]byte(start(t, dir, here, "status", "--json").all(t)), &report); err != nil {
 		t.Fatal(err)
 	}
-	if len(report.Shards) != 64 || report.Shards[63].Worker != "one" || report.Log.Writer != "one" || len(report.Lanes) != 3 {
+	if len(report.Shards) != 64 || report.Shards[63].Worker != "one" || report.Log.Writer != "one" || len(report.Lanes) != 4 {
 		t.Errorf("%+v", report)
 	}
 

@@ -1,6 +1,7 @@
 package session_test
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -95,10 +96,11 @@ func TestNoRoomForAllThatIsLive(t *testing.T) {
 		if live != 13 {
 			t.Errorf("%d subscriptions are live, want twenty without a quarter for the past and two to spare", live)
 		}
-		new := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", "30617:aa:2999"})
-		if p.published(t, "30617:aa:2999") != 0 {
-			t.Error("the last of the repositories is live; this tests nothing")
+		without := p.withoutRoom(3000)
+		if without == "" {
+			t.Fatal("all repositories are live; this tests nothing")
 		}
+		new := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", without})
 		p.with(func() { p.stored = append(p.stored, new) })
 		time.Sleep(11 * time.Minute)
 		synctest.Wait()
@@ -184,4 +186,21 @@ func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
 		}
 		p.stop()
 	})
+}
+
+// withoutRoom is one of the first n repositories that is not live, the last one of these; "": all are.
+func (p *play) withoutRoom(n int) (repo string) {
+	p.with(func() {
+		for i := n - 1; i >= 0 && repo == ""; i-- {
+			ev := &nostr.Event{Kind: 1621, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"a", fmt.Sprintf("30617:aa:%03d", i)}}}
+			live := false
+			for _, filters := range p.asked {
+				live = live || slices.ContainsFunc(filters, func(f nostr.Filter) bool { return f.LimitZero && f.Matches(ev) })
+			}
+			if !live {
+				repo = ev.Tags[0][1]
+			}
+		}
+	})
+	return repo
 }
