@@ -29,7 +29,7 @@ var ErrEnded = errors.New("the intake has ended")
 // recentIDs is how many ids of stored events are remembered, and recentKeys how many right
 // signatures of events that were not stored: relays that have the same bring it at about the same
 // time, not at the very same.
-const recentIDs, recentKeys = 1 << 17, 1 << 15
+const recentIDs, recentKeys = 1 << 15, 1 << 13
 
 // Offerer takes candidates; *candidates.Sender is one.
 type Offerer interface {

@@ -11,10 +11,10 @@ import (
 const (
 	// liveRoom and pastRoom are what all connections may have together. They are apart, so that what
 	// comes live never waits for room behind the past.
-	liveRoom, pastRoom = 8 << 20, 16 << 20
+	liveRoom, pastRoom = 4 << 20, 8 << 20
 	// streamRoom is what one connection may have of either. Those that wait for more get it in the
 	// order in which they came, each for one event at a time. A larger event waits until it is alone.
-	streamRoom = 4 << 20
+	streamRoom = 2 << 20
 	// eventOverhead is about what an event takes beside its text, which it holds twice, raw and as
 	// strings, and beside the headers of its tags and of their values.
 	eventOverhead, tagOverhead, valueOverhead = 1024, 24, 16
