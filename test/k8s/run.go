@@ -269,9 +269,10 @@ func (r *run) removeAll(keep bool) {
 		fmt.Printf("\nK8S_KEEP: the namespaces %s and %s are left, logins are in %s\n", r.o.namespace, r.worldNamespace(), r.loginsFolder())
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 4*time.Minute)
+	// A gateway may wait for five minutes for requests to end, whose clients are gone as well.
+	ctx, cancel := context.WithTimeout(context.Background(), 7*time.Minute)
 	defer cancel()
-	if _, err := cluster.Kubectl(ctx, "delete", "namespace", r.o.namespace, r.worldNamespace(), "--timeout=3m"); err != nil {
+	if _, err := cluster.Kubectl(ctx, "delete", "namespace", r.o.namespace, r.worldNamespace(), "--timeout=6m"); err != nil {
 		fmt.Printf("clean up: %v\n", err)
 	}
 	if err := os.RemoveAll(r.dir); err != nil {
