@@ -20,7 +20,8 @@ import (
 	"tendril.dev/test/world"
 )
 
-// reconcilingRelay is khatru with NIP-77, of which nothing but the address is ours.
+// reconcilingRelay is khatru with NIP-77, of which nothing but the address is ours. Its store takes
+// since for the moment after which events are wanted.
 func reconcilingRelay(t *testing.T) (url string, publish func(...*nostr.Event)) {
 	t.Helper()
 	store := &slicestore.SliceStore{MaxLimit: math.MaxInt}
@@ -45,10 +46,6 @@ func reconcilingRelay(t *testing.T) (url string, publish func(...*nostr.Event)) 
 		defer mu.Unlock()
 		if f.LimitZero {
 			f.Limit = 1 // of a live subscription, whose stored events nobody wants
-		}
-		if f.Since != nil {
-			before := *f.Since - 1 // the store shows what is younger
-			f.Since = &before
 		}
 		found, err := store.QueryEvents(context.Background(), f)
 		if err != nil {

@@ -37,7 +37,8 @@ func (w *Walk) density() (d density) {
 
 // Slice cuts what is left of the past into slices of time that can be asked for side by side, if
 // what came on the last page says that there may be much. It returns most walks at most, for the
-// older slices; this one keeps the newest.
+// older slices; this one keeps the newest. Each slice begins with the second with which the next
+// older one ends, because some relays take since for the moment after which events are wanted.
 func (w *Walk) Slice(most int) (older []*Walk) {
 	top, bottom := w.left()
 	most = min(most, maxSlices-w.kin.slices)
@@ -47,7 +48,7 @@ func (w *Walk) Slice(most int) (older []*Walk) {
 	width := Width(w.dense.span, top-bottom, most+1)
 	w.dense = density{}
 	for to := top - width; to >= bottom && len(older) < most; to -= width {
-		from := to - width + 1
+		from := to - width
 		if from <= bottom || len(older) == most-1 {
 			older = append(older, w.slice(w.sides[0].filter.Since, to))
 			break
@@ -58,7 +59,7 @@ func (w *Walk) Slice(most int) (older []*Walk) {
 		return nil
 	}
 	w.kin.slices += len(older)
-	cut := top - width + 1
+	cut := top - width
 	for i := range w.sides {
 		w.sides[i].filter.Since = &cut
 	}
