@@ -28,6 +28,9 @@ const (
 	firstAtOnce = 4
 	// slowest is how long a page may take, as a factor of how long a relay may be silent.
 	slowest = 20
+	// doubtful is how much sooner a request is given up that the relay may have refused, as a divisor
+	// of how long a relay may be silent.
+	doubtful = 12
 )
 
 // Asker puts requests to the relay.
@@ -73,7 +76,8 @@ type Backfill struct {
 	batches   []*batch
 	queue     []*task   // not asked yet
 	hold      time.Time // nothing is asked before
-	fewer     time.Time // when the relay said last that we have too many subscriptions
+	fewer     time.Time // when a NOTICE said last that we have too many subscriptions
+	smaller   time.Time // when a NOTICE said last that a subscription asks for too much
 	confirmed items.Set
 	wanted    items.Set
 	neg       *negentropy.Set // nil: the relay is not asked by NIP-77

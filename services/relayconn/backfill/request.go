@@ -17,6 +17,7 @@ type Request struct {
 	id       string
 	task     *task
 	turn     int // counts in the order in which they were asked
+	filters  int // in it
 	asked    time.Time
 	heard    time.Time // last message
 	answered bool      // there was a message
@@ -49,9 +50,10 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 		}
 		t.tries++
 		b.turns++
-		r := &Request{id: b.o.Name("h"), task: t, turn: b.turns, asked: now, heard: now}
+		filters := t.way.Filters()
+		r := &Request{id: b.o.Name("h"), task: t, turn: b.turns, filters: len(filters), asked: now, heard: now}
 		b.open[r.id] = r
-		if err := b.o.Asker.Req(ctx, r.id, t.way.Filters()); err != nil {
+		if err := b.o.Asker.Req(ctx, r.id, filters); err != nil {
 			return err
 		}
 	}
@@ -74,9 +76,24 @@ func (b *Backfill) next() *task {
 	return t
 }
 
-// patience is when a request is given up: the relay is silent, or drips.
+// patience is when a request is given up: the relay is silent, or drips. One that may be what a
+// NOTICE has refused is given up early.
 func (b *Backfill) patience(r *Request) time.Time {
-	return moment.Earlier(r.heard.Add(b.o.Silence), r.asked.Add(slowest*b.o.Silence))
+	end := moment.Earlier(r.heard.Add(b.o.Silence), r.asked.Add(slowest*b.o.Silence))
+	if b.doubted(r) {
+		return moment.Earlier(end, moment.Later(b.fewer, b.smaller).Add(b.o.Silence/doubtful))
+	}
+	return end
+}
+
+// doubted reports whether the relay may have refused a request by a NOTICE, which does not say what
+// it refuses, so that another request may have been blamed.
+func (b *Backfill) doubted(r *Request) bool {
+	return !r.answered && (!b.fewer.Before(r.asked) || b.doubtedSize(r))
+}
+
+func (b *Backfill) doubtedSize(r *Request) bool {
+	return !r.answered && r.filters > 1 && !b.smaller.Before(r.asked)
 }
 
 // stop takes a request back.
@@ -190,11 +207,13 @@ func (b *Backfill) latest(counts func(*Request) bool) (last *Request) {
 	return last
 }
 
-// TooLarge notes a NOTICE that a request asks for too much. It does not say which one; most likely
-// it was the last one of several filters.
-func (b *Backfill) TooLarge(ctx context.Context, reason string) error {
-	last := b.latest(func(r *Request) bool { return len(r.task.way.Filters()) > 1 })
-	if last == nil {
+// TooLarge notes a NOTICE that a request asks for too much. It does not say which one. elsewhere is
+// true if it has been taken for one that is not of these; else it was most likely the last one of
+// several filters.
+func (b *Backfill) TooLarge(ctx context.Context, reason string, elsewhere bool, now time.Time) error {
+	b.smaller = now
+	last := b.latest(func(r *Request) bool { return r.filters > 1 })
+	if elsewhere || last == nil {
 		return nil
 	}
 	if err := b.stop(ctx, last); err != nil {
@@ -259,7 +278,7 @@ func (b *Backfill) TooMany(ctx context.Context, reason string, elsewhere bool, n
 // refused notes that a request was one too many: from now on there are no more at once than the
 // relay has open now. If it has none open, the request waits, but not for ever.
 func (b *Backfill) refused(r *Request, reason string, now time.Time) {
-	b.fewer, b.full = now, true
+	b.full = true
 	t := r.task
 	if n := len(b.open); n > 0 {
 		b.atOnce = min(b.atOnce, n)
@@ -313,9 +332,12 @@ func (b *Backfill) again(t *task) {
 	b.queue = slices.Insert(b.queue, 0, t)
 }
 
-// retry asks for a page again if the relay has wanted quiet, or fewer subscriptions, since it was
-// asked, and otherwise gives it up.
+// retry asks for a page again if the relay has wanted quiet, or fewer subscriptions, or smaller ones,
+// since it was asked, and otherwise gives it up.
 func (b *Backfill) retry(r *Request, why string) {
+	if b.doubtedSize(r) && b.apart(r.task, why) {
+		return
+	}
 	excused := b.o.Allowance.QuietAfter(r.heard) || !b.fewer.Before(r.asked)
 	if excused && r.task.tries < maxTries {
 		b.again(r.task)

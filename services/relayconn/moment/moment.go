@@ -11,6 +11,14 @@ func Earlier(a, b time.Time) time.Time {
 	return a
 }
 
+// Later returns the later of two moments.
+func Later(a, b time.Time) time.Time {
+	if b.After(a) {
+		return b
+	}
+	return a
+}
+
 // NextAfter returns the earliest of the moments that come after now; zero: none does.
 func NextAfter(now time.Time, moments ...time.Time) (next time.Time) {
 	for _, m := range moments {

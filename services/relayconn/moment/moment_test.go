@@ -1,6 +1,7 @@
 package moment_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -17,6 +18,9 @@ func TestMoments(t *testing.T) {
 		if got := moment.Earlier(tc.a, tc.b); !got.Equal(tc.earlier) {
 			t.Errorf("the earlier of %v and %v is %v", tc.a, tc.b, got)
 		}
+		if got, want := moment.Later(tc.a, tc.b), latest(tc.a, tc.b); !got.Equal(want) {
+			t.Errorf("the later of %v and %v is %v", tc.a, tc.b, got)
+		}
 	}
 	for _, tc := range []struct {
 		next    time.Time
@@ -28,4 +32,8 @@ func TestMoments(t *testing.T) {
 			t.Errorf("the next of %v after 5 is %v", tc.moments, got)
 		}
 	}
+}
+
+func latest(moments ...time.Time) time.Time {
+	return slices.MaxFunc(moments, time.Time.Compare)
 }

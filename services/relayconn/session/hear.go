@@ -67,10 +67,9 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 				return err
 			}
 		case allowance.WantsSmaller(m.Reason):
-			if !s.live.TooLarge(m.Reason, now) {
-				if err := s.past.TooLarge(ctx, m.Reason); err != nil {
-					return err
-				}
+			elsewhere := s.live.TooLarge(m.Reason, now)
+			if err := s.past.TooLarge(ctx, m.Reason, elsewhere, now); err != nil {
+				return err
 			}
 		}
 		return s.nothing(ctx)

@@ -3,6 +3,7 @@ package session_test
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -327,4 +328,37 @@ func TestFloodPutsOffNothing(t *testing.T) {
 		}
 		p.stop()
 	})
+}
+
+// TestWrongRequestIsBlamed: a NOTICE does not say which REQ it is for, and the one that is taken for
+// it is another. That the relay has not answered the right one is found out soon all the same.
+func TestWrongRequestIsBlamed(t *testing.T) {
+	t.Parallel()
+	for name, notice := range map[string]string{
+		"too many":  "ERROR: too many concurrent REQs",
+		"too large": "ERROR: bad req: too many filters",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 700, 2
+				p.run(session.Start{})
+				p.with(func() { p.mute = true })
+				p.want(1, manyRepos(0, 200))
+				open := slices.Sorted(maps.Keys(p.pastAsked()))
+				if len(open) != 2 {
+					t.Fatalf("%v are open", open)
+				}
+				p.messages <- wire.Message{Kind: wire.Notice, Reason: notice} // for the first one
+				p.with(func() { p.mute = false })
+				time.Sleep(rules.Silence / 10)
+				synctest.Wait()
+				if st := p.status(); st.Confirmed != 1 {
+					t.Errorf("%+v; still open: %v", st, p.pastAsked())
+				}
+				p.stop()
+			})
+		})
+	}
 }

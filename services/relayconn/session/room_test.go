@@ -2,6 +2,7 @@ package session_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -15,15 +16,15 @@ import (
 )
 
 // historic gives the filters of each REQ of the past that is open.
-func (p *play) historic() (reqs [][]nostr.Filter) {
-	p.with(func() {
-		for _, filters := range p.asked {
-			if !filters[0].LimitZero {
-				reqs = append(reqs, filters)
-			}
-		}
-	})
-	return reqs
+func (p *play) historic() [][]nostr.Filter { return slices.Collect(maps.Values(p.pastAsked())) }
+
+// pastAsked gives the REQs of the past that are open, by name.
+func (p *play) pastAsked() map[string][]nostr.Filter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	asked := maps.Clone(p.asked)
+	maps.DeleteFunc(asked, func(_ string, filters []nostr.Filter) bool { return filters[0].LimitZero })
+	return asked
 }
 
 // TestFiltersThatARelayDoesNotTakeTogether are asked for one at a time, and so are those that come
@@ -114,18 +115,21 @@ func TestNoRoomForAllThatIsLive(t *testing.T) {
 	})
 }
 
+// refusals are the ways in which relays say that a subscription is one too many.
+var refusals = map[string]func(sub string) []wire.Message{
+	"closed": closes("error: too many subscriptions"),
+	"notice": func(string) []wire.Message {
+		return []wire.Message{{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
+	},
+	"end and notice": func(sub string) []wire.Message {
+		return []wire.Message{{Kind: wire.EOSE, Sub: sub}, {Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
+	},
+}
+
 // TestPastIsNotStarved by what is live, at a relay that does not say how much it takes.
 func TestPastIsNotStarved(t *testing.T) {
 	t.Parallel()
-	for name, refuse := range map[string]func(string) []wire.Message{
-		"closed": closes("error: too many subscriptions"),
-		"notice": func(string) []wire.Message {
-			return []wire.Message{{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
-		},
-		"end and notice": func(sub string) []wire.Message {
-			return []wire.Message{{Kind: wire.EOSE, Sub: sub}, {Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}}
-		},
-	} {
+	for name, refuse := range refusals {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
@@ -149,6 +153,52 @@ func TestPastIsNotStarved(t *testing.T) {
 					t.Errorf("%d refusals", relay.refused)
 				}
 				t.Logf("%d refusals", relay.refused)
+				p.stop()
+			})
+		})
+	}
+}
+
+// TestManySmallChangesDoNotStopThePast: while the target changes ten times a second, and then no
+// more, the past comes without a pause, though so many changes make more live subscriptions than the
+// relay takes and it does not say how many these are.
+func TestManySmallChangesDoNotStopThePast(t *testing.T) {
+	t.Parallel()
+	for name, refuse := range refusals {
+		if name == "end and notice" {
+			continue // which says that there is nothing in the past
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const changes = 150
+				p := newPlay(t)
+				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
+				relay := &capped{play: p, subscriptions: 20, filters: 100, refuse: refuse}
+				p.session.Asker = relay
+				for n := range changes {
+					p.stored = append(p.stored, event(t, 1621, nostr.Timestamp(100_000-n), nostr.Tag{"a", fmt.Sprintf("30617:aa:%03d", n)}))
+				}
+				p.run(session.Start{})
+				longest, still := time.Duration(0), time.Duration(0)
+				for n, came := 1, 0; came < len(p.stored) && still < time.Hour; n++ {
+					if n <= changes {
+						p.want(uint64(n), manyRepos(0, n))
+					}
+					time.Sleep(100 * time.Millisecond)
+					synctest.Wait()
+					still += 100 * time.Millisecond
+					p.with(func() {
+						if len(p.accepted) > came {
+							came, still = len(p.accepted), 0
+						}
+					})
+					longest = max(longest, still)
+				}
+				if longest > 2*time.Second {
+					t.Errorf("nothing came for %v", longest)
+				}
+				t.Logf("%d refusals, %d live filters, nothing came for %v", relay.refused, len(p.open(true)), longest)
 				p.stop()
 			})
 		})

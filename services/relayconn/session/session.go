@@ -296,26 +296,27 @@ func (s *Session) plan(why backfill.Cause) {
 	s.due = plan{items: fresh, filters: layers.TwoAndThree(fresh), cause: why}
 }
 
-// add asks for what was planned, as soon as the relay and consolidation allow it.
-func (s *Session) add(ctx context.Context, now time.Time) error {
+// add asks for what was planned, as soon as the relay and consolidation allow it, and reports whether
+// it did.
+func (s *Session) add(ctx context.Context, now time.Time) (added bool, err error) {
 	if s.due.items.Empty() {
 		s.consolidateBy = time.Time{}
-		return nil
+		return false, nil
 	}
 	if !s.mayAsk(now) || s.waits(now) {
-		return nil
+		return false, nil
 	}
 	if !s.crowded() {
-		return s.request(ctx, nil)
+		return true, s.request(ctx, nil)
 	}
 	if !s.mayConsolidate(now) {
-		return nil
+		return false, nil
 	}
 	fewer, err := s.consolidate(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return s.request(ctx, fewer)
+	return true, s.request(ctx, fewer)
 }
 
 // request asks for what was planned, live and historic, and for what else is to be live.
@@ -369,8 +370,14 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 			return err
 		}
 	}
-	if err := s.add(ctx, now); err != nil {
+	added, err := s.add(ctx, now)
+	if err != nil {
 		return err
+	}
+	if added && s.mayAsk(now) { // nothing may come that would bring us here again
+		if err := s.past.Ask(ctx, now); err != nil {
+			return err
+		}
 	}
 	s.report(s.connection(now))
 	return nil
