@@ -82,8 +82,8 @@ func (a *Allowance) Live(live int) bool {
 // Tells reports whether the relay says itself how many subscriptions it takes.
 func (a *Allowance) Tells() bool { return a.said.Subscriptions > 0 }
 
-// spare is how many subscriptions are left free, because a relay may take its time to notice that we
-// have closed one.
+// spare is how many subscriptions are left free, because a relay may take its time to notice that
+// we have closed one.
 func spare(room int) int { return room / 8 }
 
 // Page is how many events to ask for at once, if not more than most should be.

@@ -28,8 +28,8 @@ const (
 	firstAtOnce = 4
 	// slowest is how long a page may take, as a factor of how long a relay may be silent.
 	slowest = 20
-	// doubtful is how much sooner a request is given up that the relay may have refused, as a divisor
-	// of how long a relay may be silent.
+	// doubtful is how much sooner a request is given up that the relay may have refused, as a
+	// divisor of how long a relay may be silent.
 	doubtful = 12
 )
 
@@ -350,8 +350,8 @@ func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
 }
 
 // tryAgain begins once more with the tasks of a batch that failed, each from where it stood. Where
-// events were lost, what is missing is found out anew. Of filters of which the relay did not deliver
-// what it had named, REQ brings what it does deliver.
+// events were lost, what is missing is found out anew. Of filters of which the relay did not
+// deliver what it had named, REQ brings what it does deliver.
 func (b *Backfill) tryAgain(batch *batch) {
 	batch.retryAt = time.Time{}
 	tasks := batch.tasks

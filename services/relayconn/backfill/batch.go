@@ -86,8 +86,8 @@ type Way interface {
 	// Saw notes an event of the answer that matches. It is fresh if it was asked for and has not
 	// come this way before; the answer is enough if it is to be ended.
 	Saw(ev *nostr.Event) (fresh, enough bool)
-	// Ended notes the end of the answer, and reports whether there is more to ask for. With an error
-	// the way has failed; it is tried again with the rest of its batch.
+	// Ended notes the end of the answer, and reports whether there is more to ask for. With an
+	// error the way has failed; it is tried again with the rest of its batch.
 	Ended() (more bool, err error)
 	// Again forgets the answer that has begun, because it is asked for once more.
 	Again()

@@ -60,8 +60,8 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// next takes what is to be asked for next; nil: nothing is. What was named is fetched before more is
-// found.
+// next takes what is to be asked for next; nil: nothing is. What was named is fetched before more
+// is found.
 func (b *Backfill) next() *task {
 	if len(b.queue) == 0 || !isFetch(b.queue[0]) {
 		if t := b.fetching(); t != nil {
@@ -112,8 +112,8 @@ func (b *Backfill) Saw(ctx context.Context, r *Request, ev *nostr.Event) (fresh 
 	return fresh, nil
 }
 
-// Ended notes the end of an answer, mostly by EOSE: the next one is to be asked for, or the task has
-// ended.
+// Ended notes the end of an answer, mostly by EOSE: the next one is to be asked for, or the task
+// has ended.
 func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	if err := b.stop(ctx, r); err != nil {
 		return err
@@ -223,8 +223,8 @@ func (b *Backfill) TooLarge(ctx context.Context, reason string, elsewhere bool, 
 	return nil
 }
 
-// apart asks for one filter at a time where the relay does not take several in one REQ, and from now
-// on. It reports whether there were several.
+// apart asks for one filter at a time where the relay does not take several in one REQ, and from
+// now on. It reports whether there were several.
 func (b *Backfill) apart(t *task, reason string) bool {
 	w, ok := t.way.(walk)
 	if !ok {
@@ -332,8 +332,8 @@ func (b *Backfill) again(t *task) {
 	b.queue = slices.Insert(b.queue, 0, t)
 }
 
-// retry asks for a page again if the relay has wanted quiet, or fewer subscriptions, or smaller ones,
-// since it was asked, and otherwise gives it up.
+// retry asks for a page again if the relay has wanted quiet, or fewer subscriptions, or smaller
+// ones, since it was asked, and otherwise gives it up.
 func (b *Backfill) retry(r *Request, why string) {
 	if b.doubtedSize(r) && b.apart(r.task, why) {
 		return

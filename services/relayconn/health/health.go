@@ -1,4 +1,5 @@
-// Package health knows how a relay has been behaving and when it may be tried again (spec/sync.md, Health). It is a value; time is passed in.
+// Package health knows how a relay has been behaving and when it may be tried again (spec/sync.md,
+// Health). It is a value; time is passed in.
 package health
 
 import (
@@ -97,14 +98,16 @@ func (h Health) blame(r Rules, now time.Time, err error) Health {
 	return h
 }
 
-// Opened notes a connection. It ends a row of failures as far as death is concerned; the back-off remembers them until it has been stable.
+// Opened notes a connection. It ends a row of failures as far as death is concerned; the back-off
+// remembers them until it has been stable.
 func (h Health) Opened(now time.Time) Health {
 	h.Connected, h.FailingSince, h.Naughty = now, time.Time{}, time.Time{}
 	return h
 }
 
-// Dropped notes the end of a connection that the relay has brought about. A relay that was healthy is tried again at once. But a connection
-// that did not hold counts as a failure, so that one that accepts and hangs up is not hammered; and a breach of protocol is one.
+// Dropped notes the end of a connection that the relay has brought about. A relay that was healthy
+// is tried again at once. But a connection that did not hold counts as a failure, so that one that
+// accepts and hangs up is not hammered; and a breach of protocol is one.
 func (h Health) Dropped(r Rules, now time.Time, err error) Health {
 	h = h.Settled(r, now)
 	wait := r.Backoff(h.Failures + 1)
@@ -123,7 +126,8 @@ func (h Health) Dropped(r Rules, now time.Time, err error) Health {
 	return h.blame(r, now, err)
 }
 
-// Left notes the end of a connection that we have brought about: nothing is wrong with the relay, and whoever wants may connect again.
+// Left notes the end of a connection that we have brought about: nothing is wrong with the relay,
+// and whoever wants may connect again.
 func (h Health) Left(r Rules, now time.Time) Health {
 	h = h.Settled(r, now)
 	h.Connected, h.NextAttempt = time.Time{}, now

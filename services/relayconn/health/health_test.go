@@ -35,7 +35,8 @@ func TestBackoff(t *testing.T) {
 	}
 }
 
-// TestStory walks a relay through what may happen to it; each step says what it leads to and when the next attempt is.
+// TestStory walks a relay through what may happen to it; each step says what it leads to and when
+// the next attempt is.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	type step struct {
@@ -134,7 +135,8 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// TestDayOfFailures counts the attempts of a relay that never answers, by the clock that the service runs on.
+// TestDayOfFailures counts the attempts of a relay that never answers, by the clock that the
+// service runs on.
 func TestDayOfFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,8 @@ const (
 	ended
 )
 
-// flight is an event that is on its way: from when the first connection brings it until its verdict.
+// flight is an event that is on its way: from when the first connection brings it until its
+// verdict.
 type flight struct {
 	key     key
 	event   *nostr.Event // nil: the flight has ended
@@ -35,8 +36,8 @@ type waiter struct {
 	size  int64 // of the room that is given back at the end
 }
 
-// maxTwins bounds how many texts with one key can be joined. No more than one of them is genuine, and
-// who brings the others is soon cut off.
+// maxTwins bounds how many texts with one key can be joined. No more than one of them is genuine,
+// and who brings the others is soon cut off.
 const maxTwins = 4
 
 // flights are the events that are on their way.

@@ -28,16 +28,16 @@ func CheckSignature(ev *nostr.Event) error {
 	return nil
 }
 
-// key is what makes an event and its signature one thing: two copies with the same key that are both
-// genuine are the same to the last byte that matters. The signature belongs to it because a copy with
-// the right id and a wrong signature must not speak for the good one.
+// key is what makes an event and its signature one thing: two copies with the same key that are
+// both genuine are the same to the last byte that matters. The signature belongs to it because a
+// copy with the right id and a wrong signature must not speak for the good one.
 type key struct {
 	id  [32]byte
 	sig [64]byte
 }
 
-// keyOf reads an event's key. The public key is looked at too, because go-nostr writes into an array
-// of 32 bytes whatever length it has.
+// keyOf reads an event's key. The public key is looked at too, because go-nostr writes into an
+// array of 32 bytes whatever length it has.
 func keyOf(ev *nostr.Event) (k key, ok bool) {
 	return k, readHex(k.id[:], ev.ID) && readHex(k.sig[:], ev.Sig) && nip34.IsHex64(ev.PubKey)
 }

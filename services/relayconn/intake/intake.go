@@ -1,10 +1,10 @@
-// Package intake takes in the events that relays bring, for all connections of a process: each event
-// is verified once and offered to ingest once, however many relays bring it, and everybody who has
-// brought it hears its verdict.
+// Package intake takes in the events that relays bring, for all connections of a process: each
+// event is verified once and offered to ingest once, however many relays bring it, and everybody
+// who has brought it hears its verdict.
 //
 // Live events come before the past, connections take turns, and what one connection brings is
-// offered in the order in which it came. All that waits is bounded in bytes: where there is no room,
-// whoever brings more waits, and reads nothing from its relay meanwhile.
+// offered in the order in which it came. All that waits is bounded in bytes: where there is no
+// room, whoever brings more waits, and reads nothing from its relay meanwhile.
 package intake
 
 import (
@@ -56,8 +56,8 @@ type Arrival struct {
 	Raw    []byte
 	Lane   proto.Lane
 	Source proto.Source
-	// Done is called once, unless the arrival was not taken, from any goroutine. It must not block, nor
-	// keep Event alive: others may have brought the same.
+	// Done is called once, unless the arrival was not taken, from any goroutine. It must not block,
+	// nor keep Event alive: others may have brought the same.
 	Done func(Result)
 }
 
@@ -68,8 +68,8 @@ type Result struct {
 	Verdict proto.Verdict
 	// Copy: another connection has brought the event before, and hears the same verdict.
 	Copy bool
-	// Err says why there is no verdict and will be none; one that wraps [ErrForged]: because the event
-	// is not genuine.
+	// Err says why there is no verdict and will be none; one that wraps [ErrForged]: because the
+	// event is not genuine.
 	Err error
 }
 
@@ -109,8 +109,8 @@ func New(o Options) *Intake {
 	return i
 }
 
-// Run verifies and offers until ctx ends. Then what is on its way ends with [ErrEnded], unless it has
-// been offered: of that the offerer's end is heard. It runs once.
+// Run verifies and offers until ctx ends. Then what is on its way ends with [ErrEnded], unless it
+// has been offered: of that the offerer's end is heard. It runs once.
 func (i *Intake) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	for range i.o.Workers {
@@ -133,8 +133,8 @@ func (i *Intake) Run(ctx context.Context) error {
 	return nil
 }
 
-// Known reports whether the event of that id (64 hex digits) is stored, so that it need not be taken
-// in. It costs little: about a microsecond.
+// Known reports whether the event of that id (64 hex digits) is stored, so that it need not be
+// taken in. It costs little: about a microsecond.
 func (i *Intake) Known(id string) bool {
 	var bin [32]byte
 	if !readHex(bin[:], id) {
@@ -174,8 +174,8 @@ func (i *Intake) Open(relay string) *Stream {
 // Known is that of the intake.
 func (s *Stream) Known(id string) bool { return s.intake.Known(id) }
 
-// Take takes in an event. It blocks while there is no room, until ctx ends, and says for how long it
-// did. After an error Done is not called; [ErrEnded] is one.
+// Take takes in an event. It blocks while there is no room, until ctx ends, and says for how long
+// it did. After an error Done is not called; [ErrEnded] is one.
 func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err error) {
 	k, ok := keyOf(a.Event)
 	if !ok {
@@ -218,9 +218,9 @@ func (i *Intake) take(ctx context.Context, q *queue, k key, a Arrival) (stored b
 	}
 }
 
-// admit puts an arrival for which there is room into its queue, as a flight of its own or as one more
-// copy of one. It does neither if the event has been stored since somebody asked for it. The lock is
-// held.
+// admit puts an arrival for which there is room into its queue, as a flight of its own or as one
+// more copy of one. It does neither if the event has been stored since somebody asked for it. The
+// lock is held.
 func (i *Intake) admit(q *queue, k key, a Arrival, size int64) (stored bool, err error) {
 	if i.over {
 		q.room.give(size)

@@ -304,7 +304,8 @@ func TestForgedCopiesHarmNobody(t *testing.T) {
 					}
 					p.run(t)
 					synctest.Wait()
-					// Behind many forgeries with its key the good one is not recognised, and offered for each.
+					// Behind many forgeries with its key the good one is not recognised, and
+					// offered for each.
 					got := p.contents()
 					if want := 1; len(got) != want && !(name == "many" && first) || slices.ContainsFunc(got, func(s string) bool { return s != "good" }) {
 						t.Fatalf("offered %v", got)
@@ -389,8 +390,8 @@ func TestOrder(t *testing.T) {
 	})
 }
 
-// TestLiveBeforePast: what comes live waits neither for the signatures of the past, nor behind it at
-// ingest, nor for its room; not even where the past has brought it before.
+// TestLiveBeforePast: what comes live waits neither for the signatures of the past, nor behind it
+// at ingest, nor for its room; not even where the past has brought it before.
 func TestLiveBeforePast(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -413,7 +414,8 @@ func TestLiveBeforePast(t *testing.T) {
 			t.Fatalf("offered %v, want what is live", got)
 		}
 		p.decide(proto.Accepted, nil)
-		// All of the past is verified now, and waits for room at ingest. The first of it comes live too.
+		// All of the past is verified now, and waits for room at ingest. The first of it comes live
+		// too.
 		close(p.checks)
 		synctest.Wait()
 		take(t, quick, alive(event20(t, 0), first.done))
@@ -636,7 +638,8 @@ func TestLossReachesAll(t *testing.T) {
 	})
 }
 
-// TestEnd: whatever is on its way ends, whether it waits to be verified or for room, or was offered.
+// TestEnd: whatever is on its way ends, whether it waits to be verified or for room, or was
+// offered.
 func TestEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -52,9 +52,9 @@ func (w *whimsical) decide(c candidates.Candidate) {
 	c.Done(proto.Verdict{ID: c.Event.ID, Outcome: outcome}, err)
 }
 
-// TestEveryArrivalEndsOnce races relays that bring the same events, some of them forged, live and of
-// the past, with verdicts, losses and the end. Each arrival ends once, and none of the genuine ones is
-// called forged or the other way round; of one relay's none overtakes another.
+// TestEveryArrivalEndsOnce races relays that bring the same events, some of them forged, live and
+// of the past, with verdicts, losses and the end. Each arrival ends once, and none of the genuine
+// ones is called forged or the other way round; of one relay's none overtakes another.
 func TestEveryArrivalEndsOnce(t *testing.T) {
 	t.Parallel()
 	const relays, events = 12, 150

@@ -1,4 +1,5 @@
-// Package layers builds the filters of the three layers that a relay is asked (spec/sync.md, What is asked).
+// Package layers builds the filters of the three layers that a relay is asked (spec/sync.md, What
+// is asked).
 package layers
 
 import (
@@ -33,7 +34,8 @@ func TwoAndThree(s items.Set) []nostr.Filter {
 	return append(filters, tagged(ids, "e", "E", "q")...)
 }
 
-// Fewest is how many filters ask for everything in the sets together, which have nothing in common; many authors may take more.
+// Fewest is how many filters ask for everything in the sets together, which have nothing in common;
+// many authors may take more.
 func Fewest(sets ...items.Set) int {
 	var full, state, roots int
 	for _, s := range sets {

@@ -68,7 +68,8 @@ func TestFilters(t *testing.T) {
 	}
 }
 
-// TestHundreds: a filter names at most a hundred, every item is named, and the number of filters is as foretold.
+// TestHundreds: a filter names at most a hundred, every item is named, and the number of filters is
+// as foretold.
 func TestHundreds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 250} {
@@ -102,7 +103,8 @@ func TestHundreds(t *testing.T) {
 	}
 }
 
-// TestManyMaintainers: how many there are is written by strangers, and must not make a filter that no relay takes.
+// TestManyMaintainers: how many there are is written by strangers, and must not make a filter that
+// no relay takes.
 func TestManyMaintainers(t *testing.T) {
 	t.Parallel()
 	var authors []string

@@ -22,9 +22,9 @@ type Ledger struct {
 	unjudged map[*nostr.Filter]Unjudged
 }
 
-// key is what is offered once: the same event with another signature is another thing, because one of
-// the two is wrong. The signature is hashed, so that a key does not keep the event alive of whose
-// text it is a piece; nobody outside knows the seed.
+// key is what is offered once: the same event with another signature is another thing, because one
+// of the two is wrong. The signature is hashed, so that a key does not keep the event alive of
+// whose text it is a piece; nobody outside knows the seed.
 type key struct {
 	id  string
 	sig uint64

@@ -14,8 +14,8 @@ var errNone = errors.New("no verdict")
 
 func event(id string) *nostr.Event { return &nostr.Event{ID: id, Sig: "right"} }
 
-// TestAnotherSignatureIsAnotherThing: what comes with a wrong signature does not hide the same event
-// with the right one.
+// TestAnotherSignatureIsAnotherThing: what comes with a wrong signature does not hide the same
+// event with the right one.
 func TestAnotherSignatureIsAnotherThing(t *testing.T) {
 	t.Parallel()
 	l := ledger.New()

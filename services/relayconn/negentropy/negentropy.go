@@ -318,8 +318,8 @@ func (s *Set) unable(ctx context.Context, why string) error {
 	return nil
 }
 
-// Lacks notes that the relay says of itself that it does not reconcile. What it has shown counts for
-// more.
+// Lacks notes that the relay says of itself that it does not reconcile. What it has shown counts
+// for more.
 func (s *Set) Lacks(ctx context.Context) error {
 	if s.spoken || s.off {
 		return nil

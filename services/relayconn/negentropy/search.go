@@ -11,12 +11,12 @@ import (
 // Owner is who wants to know what a relay has of a filter. Its methods are called by the goroutine
 // that owns the set of sessions.
 type Owner interface {
-	// Missing takes the ids of events that the relay has and that are not known here, to fetch them.
-	// It returns how many of them were new to it, and how many it had no room for. These are found
-	// again by another session.
+	// Missing takes the ids of events that the relay has and that are not known here, to fetch
+	// them. It returns how many of them were new to it, and how many it had no room for. These are
+	// found again by another session.
 	Missing(ids [][32]byte) (fresh, dropped int)
-	// Ask says that a span of time is to be asked for by REQ, because nothing of it is known here or
-	// because the relay does not reconcile it.
+	// Ask says that a span of time is to be asked for by REQ, because nothing of it is known here
+	// or because the relay does not reconcile it.
 	Ask(span Span)
 	// Settled says that all was said. It is called once, last.
 	Settled()

@@ -17,8 +17,8 @@ const (
 )
 
 // Unit is several groups of filters, each of which would be one REQ, that are reconciled together:
-// the first filters of all groups in one session, the second ones in another, and so on. A relay may
-// be asked by more values in a session than in a REQ, and fewer sessions have fewer messages.
+// the first filters of all groups in one session, the second ones in another, and so on. A relay
+// may be asked by more values in a session than in a REQ, and fewer sessions have fewer messages.
 type Unit struct{ Groups [][]nostr.Filter }
 
 // Units puts groups together that follow each other and ask by the same tags and by nothing else.

@@ -46,8 +46,8 @@ func event(i int, at nostr.Timestamp) *nostr.Event {
 	return &nostr.Event{ID: fmt.Sprintf("%064x", i), Kind: 1, CreatedAt: at}
 }
 
-// TestEverythingComes: whatever the times of the events and the cap of the relay, the walk brings everything unless one second holds as many as
-// a page, and it says when that was so.
+// TestEverythingComes: whatever the times of the events and the cap of the relay, the walk brings
+// everything unless one second holds as many as a page, and it says when that was so.
 func TestEverythingComes(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(3, 4))

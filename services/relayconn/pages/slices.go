@@ -67,9 +67,9 @@ func (w *Walk) Slice(most int) (older []*Walk) {
 	return older
 }
 
-// Width is how many seconds a slice spans, of a past of that many, if it is to be cut into that many
-// slices: they are equal, because nobody knows where the events are, but none is expected to have
-// less than two pages, where a page spans so many seconds.
+// Width is how many seconds a slice spans, of a past of that many, if it is to be cut into that
+// many slices: they are equal, because nobody knows where the events are, but none is expected to
+// have less than two pages, where a page spans so many seconds.
 func Width(page, past nostr.Timestamp, slices int) nostr.Timestamp {
 	return max((past+nostr.Timestamp(slices)-1)/nostr.Timestamp(slices), 2*page, 1)
 }

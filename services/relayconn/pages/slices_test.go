@@ -39,8 +39,8 @@ func past(rnd *rand.Rand) (events []*nostr.Event) {
 	return events
 }
 
-// takesSinceForAfter is how a relay reads filters that takes since for the moment after which events
-// are wanted.
+// takesSinceForAfter is how a relay reads filters that takes since for the moment after which
+// events are wanted.
 func takesSinceForAfter(filters []nostr.Filter) (read []nostr.Filter) {
 	for _, f := range filters {
 		if f.Since != nil {

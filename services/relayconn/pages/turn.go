@@ -56,8 +56,8 @@ func (w *Walk) learn() {
 	w.shows.atLeast = max(w.shows.atLeast, min(n, w.limit))
 }
 
-// turn moves each side as far as the page is whole for it, and reports whether there is something to
-// ask for.
+// turn moves each side as far as the page is whole for it, and reports whether there is something
+// to ask for.
 func (w *Walk) turn() (more bool) {
 	var all [MaxFilters]shown
 	newest := nostr.Timestamp(0)
@@ -122,8 +122,8 @@ func (w *Walk) shown(i int) (s shown) {
 	return s
 }
 
-// advance notes that a page is whole for a side down to a second, with which its next page begins. A
-// second that may have been crowded was, if there is something below it.
+// advance notes that a page is whole for a side down to a second, with which its next page begins.
+// A second that may have been crowded was, if there is something below it.
 func (w *Walk) advance(s *side, to shown) {
 	if to.fresh {
 		s.turned++

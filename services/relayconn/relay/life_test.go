@@ -69,7 +69,8 @@ func put(t *testing.T, s *stateKeeper, worker string, repos int) error {
 	return s.put(t.Context(), proto.RelayState{Worker: worker, Repos: repos})
 }
 
-// TestStateIsFenced: who has lost the claim cannot write over its successor, but a worker finds back into its own entry.
+// TestStateIsFenced: who has lost the claim cannot write over its successor, but a worker finds
+// back into its own entry.
 func TestStateIsFenced(t *testing.T) {
 	t.Parallel()
 	kv := bucket(t)
@@ -227,8 +228,8 @@ func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
 	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, seen: health.Disconnected, state: &stateKeeper{at: time.Now(), kept: 1000 * time.Hour}}, reg
 }
 
-// TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt only; and so is the end of the time on the
-// naughty list, as an information.
+// TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt
+// only; and so is the end of the time on the naughty list, as an information.
 func TestDeathIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -257,7 +258,8 @@ func TestDeathIsTold(t *testing.T) {
 	})
 }
 
-// TestLeavingIsNoFailure: a relay that we leave, because we stop or the claim passes on, is not to wait for us the longer.
+// TestLeavingIsNoFailure: a relay that we leave, because we stop or the claim passes on, is not to
+// wait for us the longer.
 func TestLeavingIsNoFailure(t *testing.T) {
 	t.Parallel()
 	l, _ := newLife(t, quiet)
@@ -278,7 +280,8 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestABreachOfProtocolIsTold with how long the relay is left alone for it, like a connection that could not be made.
+// TestABreachOfProtocolIsTold with how long the relay is left alone for it, like a connection that
+// could not be made.
 func TestABreachOfProtocolIsTold(t *testing.T) {
 	t.Parallel()
 	for _, end := range []func(*life, context.Context, time.Time, error){(*life).ended, (*life).failed} {
@@ -294,7 +297,8 @@ func TestABreachOfProtocolIsTold(t *testing.T) {
 	}
 }
 
-// TestLateVerdict: it may come when the relay is another worker's; then nothing is counted that nobody would take away again.
+// TestLateVerdict: it may come when the relay is another worker's; then nothing is counted that
+// nobody would take away again.
 func TestLateVerdict(t *testing.T) {
 	t.Parallel()
 	l, reg := newLife(t, quiet)
@@ -389,7 +393,8 @@ func (b *busy) Create(ctx context.Context, key string, value []byte, opts ...jet
 	return b.KeyValue.Create(ctx, key, value, opts...)
 }
 
-// TestStateThatCouldNotBeWritten is written at the next tick, and not when something changes or the window nears its end.
+// TestStateThatCouldNotBeWritten is written at the next tick, and not when something changes or the
+// window nears its end.
 func TestStateThatCouldNotBeWritten(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

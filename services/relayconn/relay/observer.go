@@ -11,7 +11,8 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-// observer hears what one session does. It shares nothing with the goroutines of its relay but what is safe for them all.
+// observer hears what one session does. It shares nothing with the goroutines of its relay but what
+// is safe for them all.
 type observer struct {
 	relay    string
 	metrics  *Metrics
@@ -41,7 +42,8 @@ func (o *observer) Status(s session.Status) {
 	}
 }
 
-// Judged counts an event that was new to us, and tells a gap: one that should have come live but was found by a later sync.
+// Judged counts an event that was new to us, and tells a gap: one that should have come live but
+// was found by a later sync.
 func (o *observer) Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict) {
 	o.metrics.synced.Inc()
 	o.log.Debug("event", "id", ev.ID, "kind", ev.Kind, "source", source, "outcome", v.Outcome, "gap", gap)

@@ -13,7 +13,8 @@ const window = 15 * time.Minute
 
 func after(minutes int) time.Time { return noon.Add(time.Duration(minutes) * time.Minute) }
 
-// TestPast: what a next connection asks for depends on what the ones before have come to an end with, not only on when they were.
+// TestPast: what a next connection asks for depends on what the ones before have come to an end
+// with, not only on when they were.
 func TestPast(t *testing.T) {
 	t.Parallel()
 	caughtUp := past{}.begun().held(noon, false).held(after(1), true)

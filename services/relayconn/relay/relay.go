@@ -1,5 +1,6 @@
-// Package relay keeps the connection to one relay for as long as this worker has the claim on it: connects, waits out failures, begins sessions as
-// fresh starts or quick reconnects, and writes down how it stands, so that a successor goes on there (spec/sync.md, Connection life and Health).
+// Package relay keeps the connection to one relay for as long as this worker has the claim on it:
+// connects, waits out failures, begins sessions as fresh starts or quick reconnects, and writes
+// down how it stands, so that a successor goes on there (spec/sync.md, Connection life and Health).
 package relay
 
 import (
@@ -54,7 +55,8 @@ type Env struct {
 	Log        *slog.Logger
 }
 
-// life is what is known of one relay while the claim is held. It belongs to the goroutine of run, and while that talks to the one of tend.
+// life is what is known of one relay while the claim is held. It belongs to the goroutine of run,
+// and while that talks to the one of tend.
 type life struct {
 	*Env
 	name    string // as in subjects and keys

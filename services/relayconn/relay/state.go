@@ -16,8 +16,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// stateKeeper writes a relay's entry in grasp-relays, each write on the revision of the one before: a worker that has lost its claim without
-// knowing it cannot write over its successor.
+// stateKeeper writes a relay's entry in grasp-relays, each write on the revision of the one before:
+// a worker that has lost its claim without knowing it cannot write over its successor.
 type stateKeeper struct {
 	js       jetstream.JetStream
 	kv       jetstream.KeyValue

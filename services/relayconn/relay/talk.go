@@ -75,8 +75,8 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	return err
 }
 
-// tend tells the session what is wanted and when a day is over, and keeps what is known of the relay in step. It never waits for the session, which
-// may be waiting for room for what came.
+// tend tells the session what is wanted and when a day is over, and keeps what is known of the
+// relay in step. It never waits for the session, which may be waiting for room for what came.
 func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Wanted, daily chan<- time.Time) error {
 	tick := time.NewTicker(l.Rules.CheckEvery)
 	defer tick.Stop()
@@ -111,7 +111,8 @@ func (l *life) tend(ctx context.Context, o *observer, wanted chan<- session.Want
 		case now := <-tick.C:
 			l.past = l.past.held(now, l.status.CaughtUp)
 			l.observe(now)
-			// A successor must find the last connection young enough, so it is written down from time to time though nothing changed.
+			// A successor must find the last connection young enough, so it is written down from
+			// time to time though nothing changed.
 			if (l.status != saved || now.Sub(savedAt) > l.Rules.ReconnectWindow/3) && l.save(ctx) {
 				saved, savedAt = l.status, now
 			}

@@ -115,7 +115,8 @@ func (c *chaos) tell(r *foreign, ago time.Duration) {
 func (c *chaos) join() {
 	c.joined++
 	c.workers = append(c.workers, newWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), "--worker-ttl="+chaosTTL.String(),
-		// A relay that hangs up twice is left alone for a while, which is not to be longer than the test waits.
+		// A relay that hangs up twice is left alone for a while, which is not to be longer than the
+		// test waits.
 		"--sync-base-backoff-seconds=15", "--sync-max-backoff-seconds=15"))
 }
 

@@ -1,5 +1,5 @@
-// Package relayconn is the service that keeps connections to other relays: it claims its share of the relays that discovery names, and syncs from
-// each of them.
+// Package relayconn is the service that keeps connections to other relays: it claims its share of
+// the relays that discovery names, and syncs from each of them.
 package relayconn
 
 import (

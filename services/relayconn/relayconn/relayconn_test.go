@@ -19,8 +19,8 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-// TestStory: a relay becomes a target, is claimed, connected, asked for its past, heard live, written down, counted, and left when it is
-// withdrawn.
+// TestStory: a relay becomes a target, is claimed, connected, asked for its past, heard live,
+// written down, counted, and left when it is withdrawn.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -67,8 +67,8 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// TestHandover: a worker that stops says goodbye and lets go, and its successor does a quick reconnect: only what is young, and nothing that was
-// confirmed is asked for whole.
+// TestHandover: a worker that stops says goodbye and lets go, and its successor does a quick
+// reconnect: only what is young, and nothing that was confirmed is asked for whole.
 func TestHandover(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
@@ -115,8 +115,8 @@ func TestHandover(t *testing.T) {
 	})
 }
 
-// TestQuickReconnect: a relay that drops the connection is back at once, what it said meanwhile is heard, and what it should have said before
-// is a gap.
+// TestQuickReconnect: a relay that drops the connection is back at once, what it said meanwhile is
+// heard, and what it should have said before is a gap.
 func TestQuickReconnect(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -154,7 +154,8 @@ func TestDaily(t *testing.T) {
 	})
 }
 
-// TestRelaysThatCannotBeHad: each is tried, counted and written down as what it is, and none disturbs another.
+// TestRelaysThatCannotBeHad: each is tried, counted and written down as what it is, and none
+// disturbs another.
 func TestRelaysThatCannotBeHad(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

@@ -41,8 +41,8 @@ func (silent) Offer(context.Context, candidates.Candidate) error      { return n
 func (silent) Status(session.Status)                                  {}
 func (silent) Judged(*nostr.Event, proto.Source, bool, proto.Verdict) {}
 
-// crowd begins a session that has so many roots, after many small additions. It returns what sends a
-// message of no use.
+// crowd begins a session that has so many roots, after many small additions. It returns what sends
+// a message of no use.
 func crowd(tb testing.TB, roots int, waiting bool) (message func()) {
 	relay := silent{messages: make(chan wire.Message), mute: waiting}
 	r := rules
@@ -80,8 +80,8 @@ func TestMessagesWhileConsolidationWaits(t *testing.T) {
 	}
 }
 
-// BenchmarkMessage is a message of no use to a session that has so many roots, all of them asked for,
-// or while consolidation waits for what is pending.
+// BenchmarkMessage is a message of no use to a session that has so many roots, all of them asked
+// for, or while consolidation waits for what is pending.
 func BenchmarkMessage(b *testing.B) {
 	for _, roots := range []int{100, 50_000} {
 		for _, waiting := range []bool{false, true} {

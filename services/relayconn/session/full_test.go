@@ -61,8 +61,9 @@ func (f *full) Offer(ctx context.Context, c candidates.Candidate) error {
 }
 
 // TestNoRoomForTenMinutes: ingest takes nothing for ten minutes. Nothing is read from the relay
-// beyond what the intake has room for meanwhile, which is what slows it down; it is not blamed for its silence, no
-// request is taken back or put again, and when there is room everything comes, once.
+// beyond what the intake has room for meanwhile, which is what slows it down; it is not blamed for
+// its silence, no request is taken back or put again, and when there is room everything comes,
+// once.
 func TestNoRoomForTenMinutes(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

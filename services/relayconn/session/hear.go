@@ -134,8 +134,8 @@ func (s *Session) unasked(m wire.Message) error {
 	return s.odd(fmt.Sprintf("event %.64q does not match subscription %s", m.Event.ID, m.Sub))
 }
 
-// nothing notes a message that brought nothing. A relay that floods us with them is read more slowly, at its own cost: what it owes us does not get
-// more time.
+// nothing notes a message that brought nothing. A relay that floods us with them is read more
+// slowly, at its own cost: what it owes us does not get more time.
 func (s *Session) nothing(ctx context.Context) error {
 	reservation := s.useless.Reserve()
 	wait := reservation.Delay()

@@ -16,8 +16,8 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// verifying makes a play in which signatures are checked only when something comes on the channel that
-// it gives, or it is closed.
+// verifying makes a play in which signatures are checked only when something comes on the channel
+// that it gives, or it is closed.
 func verifying(t *testing.T) (p *play, checks chan struct{}) {
 	p, checks = newPlay(t), make(chan struct{})
 	in := intake.New(intake.Options{Offerer: p, CheckSignature: func(ev *nostr.Event) error {

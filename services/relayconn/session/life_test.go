@@ -31,7 +31,8 @@ func named(filters []nostr.Filter, tag string) (values []string) {
 	return values
 }
 
-// TestGaps: only what was to come live and did not is a gap, whatever else a reconnect or a day brings.
+// TestGaps: only what was to come live and did not is a gap, whatever else a reconnect or a day
+// brings.
 func TestGaps(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -66,7 +67,8 @@ func TestGaps(t *testing.T) {
 	})
 }
 
-// TestConfirmedRevision is what a successor begins from: kept by a quick reconnect until there is a newer, taken back by a fresh start.
+// TestConfirmedRevision is what a successor begins from: kept by a quick reconnect until there is a
+// newer, taken back by a fresh start.
 func TestConfirmedRevision(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,7 +103,8 @@ func TestConfirmedRevision(t *testing.T) {
 	})
 }
 
-// TestCutOffStartIsMadeWhole: layer 1 is asked for from the beginning, what was confirmed only since then.
+// TestCutOffStartIsMadeWhole: layer 1 is asked for from the beginning, what was confirmed only
+// since then.
 func TestCutOffStartIsMadeWhole(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +121,8 @@ func TestCutOffStartIsMadeWhole(t *testing.T) {
 	})
 }
 
-// TestConsolidationBringsBackWhatItDropped, and leaves alone what a start asks for, which nothing would bring back.
+// TestConsolidationBringsBackWhatItDropped, and leaves alone what a start asks for, which nothing
+// would bring back.
 func TestConsolidationBringsBackWhatItDropped(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -154,7 +158,8 @@ func TestConsolidationBringsBackWhatItDropped(t *testing.T) {
 	})
 }
 
-// TestLargeTargetIsNotConsolidatedForNothing: where even full filters are too many, an addition does not close and open everything.
+// TestLargeTargetIsNotConsolidatedForNothing: where even full filters are too many, an addition
+// does not close and open everything.
 func TestLargeTargetIsNotConsolidatedForNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -177,7 +182,8 @@ func TestLargeTargetIsNotConsolidatedForNothing(t *testing.T) {
 	})
 }
 
-// TestFewSubscriptions: additions share subscriptions, because relays allow few, and one REQ stays of a size that relays take.
+// TestFewSubscriptions: additions share subscriptions, because relays allow few, and one REQ stays
+// of a size that relays take.
 func TestFewSubscriptions(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -246,7 +252,8 @@ func TestClosedLiveSubscriptionIsNoRateLimit(t *testing.T) {
 	})
 }
 
-// TestQuietDelaysTheDay: a daily start does not begin while the relay wants quiet, and keeps what is live until it does.
+// TestQuietDelaysTheDay: a daily start does not begin while the relay wants quiet, and keeps what
+// is live until it does.
 func TestQuietDelaysTheDay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -292,7 +299,8 @@ type knowing struct {
 
 func (k knowing) Known(string) bool { return k.all }
 
-// TestEndOfAPageIsOfferedOnce: the next page begins with the same second, though nothing that was decided may be known yet.
+// TestEndOfAPageIsOfferedOnce: the next page begins with the same second, though nothing that was
+// decided may be known yet.
 func TestEndOfAPageIsOfferedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -309,7 +317,8 @@ func TestEndOfAPageIsOfferedOnce(t *testing.T) {
 	})
 }
 
-// TestFloodIsReadSlowly: messages that bring nothing, of whatever kind, cost us no more than a bounded part of our time.
+// TestFloodIsReadSlowly: messages that bring nothing, of whatever kind, cost us no more than a
+// bounded part of our time.
 func TestFloodIsReadSlowly(t *testing.T) {
 	t.Parallel()
 	for name, message := range map[string]func(known *nostr.Event) wire.Message{
@@ -372,7 +381,8 @@ func TestOneWarningForEachCause(t *testing.T) {
 	})
 }
 
-// FuzzHear: whatever a relay says and in whatever order, the session neither panics nor waits for ever.
+// FuzzHear: whatever a relay says and in whatever order, the session neither panics nor waits for
+// ever.
 func FuzzHear(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Fuzz(func(t *testing.T, script []byte) {

@@ -47,8 +47,9 @@ func issues(t *testing.T, repo string, n int) (events []*nostr.Event) {
 	return events
 }
 
-// TestReplacedWhenTheNewIsOpen: until the relay has answered for the new subscription, in whatever way, or is not going to, the one that it replaces
-// is open and heard, nothing historic is asked for, and nothing else is replaced.
+// TestReplacedWhenTheNewIsOpen: until the relay has answered for the new subscription, in whatever
+// way, or is not going to, the one that it replaces is open and heard, nothing historic is asked
+// for, and nothing else is replaced.
 func TestReplacedWhenTheNewIsOpen(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]func(p *play, sub string){
@@ -110,8 +111,8 @@ func TestClosedLiveSubscriptionIsOpenedAgain(t *testing.T) {
 	})
 }
 
-// TestRefusedLiveSubscriptionIsAskedForAgain as often as the relay says that it is asked too much, not for the wrong thing. The past is not held
-// up by that.
+// TestRefusedLiveSubscriptionIsAskedForAgain as often as the relay says that it is asked too much,
+// not for the wrong thing. The past is not held up by that.
 func TestRefusedLiveSubscriptionIsAskedForAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,8 +139,8 @@ func TestRefusedLiveSubscriptionIsAskedForAgain(t *testing.T) {
 	})
 }
 
-// TestQuietInsteadOfAnAnswer: a NOTICE does not say for which request it is, so a live subscription that has no answer is asked for again, and what
-// came since it was first asked for too.
+// TestQuietInsteadOfAnAnswer: a NOTICE does not say for which request it is, so a live subscription
+// that has no answer is asked for again, and what came since it was first asked for too.
 func TestQuietInsteadOfAnAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -198,8 +199,9 @@ func TestDayClosesWhatItReplaces(t *testing.T) {
 	}
 }
 
-// TestWhatIsMissedWhileClosedComes: all of it, in as many pages as it takes, whatever becomes of the subscription that the relay closed. Until then
-// a next start must go back further than this connection.
+// TestWhatIsMissedWhileClosedComes: all of it, in as many pages as it takes, whatever becomes of
+// the subscription that the relay closed. Until then a next start must go back further than this
+// connection.
 func TestWhatIsMissedWhileClosedComes(t *testing.T) {
 	t.Parallel()
 	const missed = 16

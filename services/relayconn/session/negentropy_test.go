@@ -278,8 +278,8 @@ func TestReconnectByREQ(t *testing.T) {
 	})
 }
 
-// TestNamedNotDelivered asks twice for what the relay named. Then the batch has failed, and is tried
-// again by REQ, because what the relay names is worth nothing.
+// TestNamedNotDelivered asks twice for what the relay named. Then the batch has failed, and is
+// tried again by REQ, because what the relay names is worth nothing.
 func TestNamedNotDelivered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

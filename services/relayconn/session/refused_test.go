@@ -15,7 +15,8 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// capped is a relay that takes no more than so many subscriptions, or no more than so many filters in one.
+// capped is a relay that takes no more than so many subscriptions, or no more than so many filters
+// in one.
 type capped struct {
 	*play
 	subscriptions, filters int
@@ -49,7 +50,8 @@ func closes(reason string) func(string) []wire.Message {
 	return func(sub string) []wire.Message { return []wire.Message{{Kind: wire.Closed, Sub: sub, Reason: reason}} }
 }
 
-// published tells how many subscriptions are open to a live issue of a repository; it is sent on them.
+// published tells how many subscriptions are open to a live issue of a repository; it is sent on
+// them.
 func (p *play) published(t *testing.T, repo string) (open int) {
 	t.Helper()
 	ev := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", repo})
@@ -68,7 +70,8 @@ func (p *play) published(t *testing.T, repo string) (open int) {
 	return len(subs)
 }
 
-// TestRelayWithFewSubscriptions: what is live is replaced even where a relay has no room for the old and the new together, however it says so.
+// TestRelayWithFewSubscriptions: what is live is replaced even where a relay has no room for the
+// old and the new together, however it says so.
 func TestRelayWithFewSubscriptions(t *testing.T) {
 	t.Parallel()
 	strfry := wire.Message{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}
@@ -114,7 +117,8 @@ func TestRelayWithFewSubscriptions(t *testing.T) {
 	}
 }
 
-// TestRefusedSubscriptionHoldsUpNothing: what else is wanted is asked for, live and historic, and the relay is told to be missing something.
+// TestRefusedSubscriptionHoldsUpNothing: what else is wanted is asked for, live and historic, and
+// the relay is told to be missing something.
 func TestRefusedSubscriptionHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -164,7 +168,8 @@ func TestTooLargeSubscriptionIsSplit(t *testing.T) {
 	})
 }
 
-// TestKeptClosedIsMissing until the next day: a start after this connection goes back to when it was closed.
+// TestKeptClosedIsMissing until the next day: a start after this connection goes back to when it
+// was closed.
 func TestKeptClosedIsMissing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +215,8 @@ func TestClosedOftenAtOnce(t *testing.T) {
 	})
 }
 
-// TestQuietDelaysOpeningAgain: a relay that wants quiet is asked for nothing, and not for what it closed before.
+// TestQuietDelaysOpeningAgain: a relay that wants quiet is asked for nothing, and not for what it
+// closed before.
 func TestQuietDelaysOpeningAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,7 +239,8 @@ func TestQuietDelaysOpeningAgain(t *testing.T) {
 	})
 }
 
-// TestMissedLiveIsAGap: what was made before the relay closed a subscription should have come on it.
+// TestMissedLiveIsAGap: what was made before the relay closed a subscription should have come on
+// it.
 func TestMissedLiveIsAGap(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -312,7 +319,8 @@ func TestNoWakeIsMissed(t *testing.T) {
 	})
 }
 
-// TestFloodPutsOffNothing: a relay gets no more time for its answers by sending us what is of no use.
+// TestFloodPutsOffNothing: a relay gets no more time for its answers by sending us what is of no
+// use.
 func TestFloodPutsOffNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -330,8 +338,8 @@ func TestFloodPutsOffNothing(t *testing.T) {
 	})
 }
 
-// TestWrongRequestIsBlamed: a NOTICE does not say which REQ it is for, and the one that is taken for
-// it is another. That the relay has not answered the right one is found out soon all the same.
+// TestWrongRequestIsBlamed: a NOTICE does not say which REQ it is for, and the one that is taken
+// for it is another. That the relay has not answered the right one is found out soon all the same.
 func TestWrongRequestIsBlamed(t *testing.T) {
 	t.Parallel()
 	for name, notice := range map[string]string{

@@ -66,8 +66,8 @@ func TestFiltersThatARelayDoesNotTakeTogether(t *testing.T) {
 	}
 }
 
-// TestNoRoomForAllThatIsLive: the past comes all the same, and so does what has no room: from time to
-// time instead of live.
+// TestNoRoomForAllThatIsLive: the past comes all the same, and so does what has no room: from time
+// to time instead of live.
 func TestNoRoomForAllThatIsLive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -160,8 +160,8 @@ func TestPastIsNotStarved(t *testing.T) {
 }
 
 // TestManySmallChangesDoNotStopThePast: while the target changes ten times a second, and then no
-// more, the past comes without a pause, though so many changes make more live subscriptions than the
-// relay takes and it does not say how many these are.
+// more, the past comes without a pause, though so many changes make more live subscriptions than
+// the relay takes and it does not say how many these are.
 func TestManySmallChangesDoNotStopThePast(t *testing.T) {
 	t.Parallel()
 	for name, refuse := range refusals {
@@ -205,8 +205,8 @@ func TestManySmallChangesDoNotStopThePast(t *testing.T) {
 	}
 }
 
-// TestNextPageIsAskedBeforeVerdicts: a walk goes on while nothing of the pages before has a verdict,
-// and is confirmed only when everything has.
+// TestNextPageIsAskedBeforeVerdicts: a walk goes on while nothing of the pages before has a
+// verdict, and is confirmed only when everything has.
 func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -1,7 +1,8 @@
 // Package session is what is said on one connection to a relay (spec/sync.md). It works out what is
-// to be asked for, has it asked live (package live) and of the past (package backfill), and hands on
-// to be verified and offered what comes (package intake). One goroutine owns a session; it is told of messages, of what is wanted and
-// of verdicts, and never waits for anything but room for what came.
+// to be asked for, has it asked live (package live) and of the past (package backfill), and hands
+// on to be verified and offered what comes (package intake). One goroutine owns a session; it is
+// told of messages, of what is wanted and of verdicts, and never waits for anything but room for
+// what came.
 package session
 
 import (
@@ -118,9 +119,11 @@ type plan struct {
 }
 
 const (
-	// maxInvalid is how many events with a wrong id or signature, or that nobody asked for, a relay may send on one connection.
+	// maxInvalid is how many events with a wrong id or signature, or that nobody asked for, a relay
+	// may send on one connection.
 	maxInvalid = 100
-	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing: with more, the relay is read more slowly.
+	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing:
+	// with more, the relay is read more slowly.
 	uselessRate, uselessBurst = 5000, 20_000
 	// missedMargin is how much earlier than it went missing the past is asked for: clocks differ,
 	// and events come late.
@@ -135,7 +138,8 @@ func New(o Options) *Session {
 // Confirmed is what was asked for and came. Call it after Run has returned.
 func (s *Session) Confirmed() items.Set { return s.past.Confirmed() }
 
-// Run talks until ctx or the messages end. A value on daily begins a fresh start without a disconnect.
+// Run talks until ctx or the messages end. A value on daily begins a fresh start without a
+// disconnect.
 func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, wanted <-chan Wanted, daily <-chan time.Time) error {
 	s.prepare(start)
 	if err := s.begin(ctx, start); err != nil {
@@ -290,14 +294,15 @@ func (s *Session) want(w Wanted) {
 	s.plan(startup)
 }
 
-// plan works out what is wanted and was not asked for yet: the three-way diff, with which everything beyond layer 1 begins.
+// plan works out what is wanted and was not asked for yet: the three-way diff, with which
+// everything beyond layer 1 begins.
 func (s *Session) plan(why backfill.Cause) {
 	fresh := items.New(s.wanted.Items, s.past.Asked(), s.past.Confirmed())
 	s.due = plan{items: fresh, filters: layers.TwoAndThree(fresh), cause: why}
 }
 
-// add asks for what was planned, as soon as the relay and consolidation allow it, and reports whether
-// it did.
+// add asks for what was planned, as soon as the relay and consolidation allow it, and reports
+// whether it did.
 func (s *Session) add(ctx context.Context, now time.Time) (added bool, err error) {
 	if s.due.items.Empty() {
 		s.consolidateBy = time.Time{}
@@ -348,7 +353,8 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 			return err
 		}
 	}
-	// First what makes room at the relay. The past before what is new: where there is always something new, the past would never come.
+	// First what makes room at the relay. The past before what is new: where there is always
+	// something new, the past would never come.
 	if err := s.live.Due(ctx, now); err != nil {
 		return err
 	}

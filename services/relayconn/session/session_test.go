@@ -208,8 +208,9 @@ func manyRepos(from, to int) items.Set {
 	return repos(refs...)
 }
 
-// TestFreshStart: layer 1 live before its past, the past in pages, then what is wanted, live and historic; connected when nothing was pending
-// for the settling time; everything of a batch needs its verdict.
+// TestFreshStart: layer 1 live before its past, the past in pages, then what is wanted, live and
+// historic; connected when nothing was pending for the settling time; everything of a batch needs
+// its verdict.
 func TestFreshStart(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -383,7 +384,8 @@ func TestQuiet(t *testing.T) {
 	})
 }
 
-// TestConsolidation: many small additions become few full live filters, without asking for the past again.
+// TestConsolidation: many small additions become few full live filters, without asking for the past
+// again.
 func TestConsolidation(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -393,7 +395,8 @@ func TestConsolidation(t *testing.T) {
 			p.wanted <- session.Wanted{Items: manyRepos(0, n), Revision: uint64(n)}
 			synctest.Wait()
 		}
-		// 4 additions of 3 filters reach the bound of 12; the fifth made them 3 and added its own 3.
+		// 4 additions of 3 filters reach the bound of 12; the fifth made them 3 and added its own
+		// 3.
 		if n := len(p.open(true)); n != 1+3+3 {
 			t.Fatalf("%d live filters", n)
 		}
@@ -407,7 +410,8 @@ func TestConsolidation(t *testing.T) {
 		if st := p.status(); st.Repos != 5 || st.Confirmed != 5 {
 			t.Fatalf("%+v", st)
 		}
-		// What the relay sent under the old name before it had read of the new one is not lost. Nor did any name stand for two subscriptions.
+		// What the relay sent under the old name before it had read of the new one is not lost. Nor
+		// did any name stand for two subscriptions.
 		_, before := p.count()
 		var closed string
 		p.with(func() {
@@ -456,7 +460,8 @@ func TestConsolidationWaitsForBatchesButNotForEver(t *testing.T) {
 	})
 }
 
-// TestHostileRelay: what was not asked for, has another id or a wrong signature is not offered; too much of it ends the connection.
+// TestHostileRelay: what was not asked for, has another id or a wrong signature is not offered; too
+// much of it ends the connection.
 func TestHostileRelay(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

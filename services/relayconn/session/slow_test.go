@@ -20,8 +20,8 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// slow is a relay on a real socket that does late what it is asked, and gets new events at the worst moments: when a message has come, just before
-// it is heeded, and just after.
+// slow is a relay on a real socket that does late what it is asked, and gets new events at the
+// worst moments: when a message has come, just before it is heeded, and just after.
 type slow struct {
 	t       *testing.T
 	late    func(m nostr.Envelope) time.Duration // how long each message waits; nil: all wait as long, and are heeded in order
@@ -146,8 +146,9 @@ func (r *slow) heed(m nostr.Envelope) {
 	}
 }
 
-// TestNothingIsLostAtSlowRelays: however late, and in whatever order, a relay does what it is asked, and however often it refuses at first, every
-// event comes while live subscriptions grow and are consolidated.
+// TestNothingIsLostAtSlowRelays: however late, and in whatever order, a relay does what it is
+// asked, and however often it refuses at first, every event comes while live subscriptions grow and
+// are consolidated.
 func TestNothingIsLostAtSlowRelays(t *testing.T) {
 	t.Parallel()
 	const steps = 12

@@ -20,7 +20,8 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// talk is a connection to a relay that does what fn says, in the bubble of the test: its time is not the machine's.
+// talk is a connection to a relay that does what fn says, in the bubble of the test: its time is
+// not the machine's.
 func talk(t *testing.T, goodbye time.Duration, fn func(ws *websocket.Conn)) *wire.Conn {
 	t.Helper()
 	l := nettest.Listen()
@@ -48,7 +49,8 @@ func talk(t *testing.T, goodbye time.Duration, fn func(ws *websocket.Conn)) *wir
 	return conn
 }
 
-// TestGoodbye: the end of the context says 1001 to the relay, gives nothing more to the reader, and waits for no longer than the answer takes.
+// TestGoodbye: the end of the context says 1001 to the relay, gives nothing more to the reader, and
+// waits for no longer than the answer takes.
 func TestGoodbye(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -126,8 +128,8 @@ func TestStubbornRelayDoesNotHoldUpTheStop(t *testing.T) {
 	}
 }
 
-// TestTooLargeIsPassedOver: what comes after one event that is larger than the bus takes is still worth having; what is larger by far is not read to
-// its end.
+// TestTooLargeIsPassedOver: what comes after one event that is larger than the bus takes is still
+// worth having; what is larger by far is not read to its end.
 func TestTooLargeIsPassedOver(t *testing.T) {
 	t.Parallel()
 	notice := func(n int) []byte { return []byte(`["NOTICE","` + strings.Repeat("x", n) + `"]`) }

@@ -15,8 +15,8 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// TestNegentropy speaks NIP-77 with a relay that writes down what it hears, and answers at last with
-// messages that are too large.
+// TestNegentropy speaks NIP-77 with a relay that writes down what it hears, and answers at last
+// with messages that are too large.
 func TestNegentropy(t *testing.T) {
 	t.Parallel()
 	heard := make(chan string, 10)

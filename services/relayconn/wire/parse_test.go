@@ -34,8 +34,8 @@ func encoded(t testing.TB, ev *nostr.Event) string {
 	return string(data)
 }
 
-// TestEventKeepsItsBytes: however the message around it is written, the event is the same, and where
-// its JSON can be stored as it is, that is what is given.
+// TestEventKeepsItsBytes: however the message around it is written, the event is the same, and
+// where its JSON can be stored as it is, that is what is given.
 func TestEventKeepsItsBytes(t *testing.T) {
 	t.Parallel()
 	ev := issue(t)

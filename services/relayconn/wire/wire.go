@@ -1,5 +1,6 @@
-// Package wire speaks NIP-01 to another relay over one guarded WebSocket. Everything that comes in is hostile: messages are bounded, and what
-// is not understood is passed over or ends the connection, never worse.
+// Package wire speaks NIP-01 to another relay over one guarded WebSocket. Everything that comes in
+// is hostile: messages are bounded, and what is not understood is passed over or ends the
+// connection, never worse.
 package wire
 
 import (
@@ -46,9 +47,11 @@ const (
 	maxReason    = 500
 	writeTimeout = 20 * time.Second
 	pingEvery    = 30 * time.Second
-	// maxGarbage is how many messages in a row may be no NIP-01, or too large, before the connection is given up.
+	// maxGarbage is how many messages in a row may be no NIP-01, or too large, before the
+	// connection is given up.
 	maxGarbage = 50
-	// passOver is how much larger than what is taken a message may be to be passed over, as a factor. Beyond it the connection ends.
+	// passOver is how much larger than what is taken a message may be to be passed over, as a
+	// factor. Beyond it the connection ends.
 	passOver = 16
 	// keptInput is how large the memory may be that a connection keeps for its next message.
 	keptInput = 16 << 10
@@ -84,7 +87,8 @@ func newConn(ctx context.Context, ws *websocket.Conn, maxMessage int64) *Conn {
 	return c
 }
 
-// Close says goodbye (1001) and closes, within a moment, whatever the relay does. Read, if it is running, hears the relay's answer.
+// Close says goodbye (1001) and closes, within a moment, whatever the relay does. Read, if it is
+// running, hears the relay's answer.
 func (c *Conn) Close() {
 	defer c.cut()
 	closed := make(chan struct{})
@@ -98,11 +102,13 @@ func (c *Conn) Close() {
 	}
 }
 
-// Read gives every message to fn, in order, until the connection ends or fn returns an error; after the end of ctx it says goodbye and gives no more.
-// While fn works nothing is read, which is what slows a relay down that sends more than we can take. A message that is too large is passed over: it
-// would not fit through the bus, and the rest of what the relay has is still worth having.
+// Read gives every message to fn, in order, until the connection ends or fn returns an error; after
+// the end of ctx it says goodbye and gives no more. While fn works nothing is read, which is what
+// slows a relay down that sends more than we can take. A message that is too large is passed over:
+// it would not fit through the bus, and the rest of what the relay has is still worth having.
 func (c *Conn) Read(ctx context.Context, fn func(Message) error) error {
-	// The socket is not read with ctx, because its end would cut the connection off before anything can be said.
+	// The socket is not read with ctx, because its end would cut the connection off before anything
+	// can be said.
 	defer context.AfterFunc(ctx, c.Close)()
 	garbage := 0
 	for {
@@ -164,8 +170,8 @@ func (c *Conn) next() (Message, error) {
 	return m, nil
 }
 
-// readAll reads a message, or as much of one that is too large as shows that it is. What it gives is
-// good until the next one is read.
+// readAll reads a message, or as much of one that is too large as shows that it is. What it gives
+// is good until the next one is read.
 func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 	if c.input.Cap() > keptInput {
 		c.input = bytes.Buffer{}
@@ -206,7 +212,8 @@ func (c *Conn) write(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// KeepAlive pings until ctx ends; a relay that does not answer, and says nothing else either, is gone.
+// KeepAlive pings until ctx ends; a relay that does not answer, and says nothing else either, is
+// gone.
 func (c *Conn) KeepAlive(ctx context.Context) error {
 	for {
 		select {

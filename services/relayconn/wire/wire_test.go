@@ -131,7 +131,8 @@ func TestConversation(t *testing.T) {
 	}
 }
 
-// TestHostileMessages: what is too large ends the connection, garbage is passed over for a while and then a breach of the protocol.
+// TestHostileMessages: what is too large ends the connection, garbage is passed over for a while
+// and then a breach of the protocol.
 func TestHostileMessages(t *testing.T) {
 	t.Parallel()
 	for name, send := range map[string]func(i int) (websocket.MessageType, []byte){
