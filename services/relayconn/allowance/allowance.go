@@ -1,6 +1,6 @@
 // Package allowance knows how much a relay lets us ask: until when it wants quiet, how much it says
-// and shows that it takes, and what it means by what it says when we ask too much (spec/sync.md,
-// Historic sync).
+// and shows that it takes, and what it means by what it says when we ask too much
+// (docs/architecture.md, How things flow).
 package allowance
 
 import (

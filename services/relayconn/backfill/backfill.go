@@ -1,5 +1,6 @@
 // Package backfill asks a relay for the past on one connection: which batches of items are under
-// way, what of them waits for room at the relay, and what has come (spec/sync.md, Historic sync).
+// way, what of them waits for room at the relay, and what has come (docs/architecture.md, How
+// things flow).
 package backfill
 
 import (

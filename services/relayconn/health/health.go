@@ -1,5 +1,5 @@
-// Package health knows how a relay has been behaving and when it may be tried again (spec/sync.md,
-// Health). It is a value; time is passed in.
+// Package health knows how a relay has been behaving and when it may be tried again
+// (docs/architecture.md, How things flow). It is a value; time is passed in.
 package health
 
 import (

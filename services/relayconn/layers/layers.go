@@ -1,5 +1,5 @@
-// Package layers builds the filters of the three layers that a relay is asked (spec/sync.md, What
-// is asked).
+// Package layers builds the filters of the three layers that a relay is asked
+// (docs/architecture.md, How things flow).
 package layers
 
 import (

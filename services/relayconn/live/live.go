@@ -1,6 +1,6 @@
 // Package live keeps the live subscriptions of one connection to a relay: opens them in pieces that
 // relays take, replaces them without a gap, opens again what the relay closes, and tells what did
-// not come meanwhile (spec/sync.md, What is asked).
+// not come meanwhile (docs/architecture.md, How things flow).
 package live
 
 import (

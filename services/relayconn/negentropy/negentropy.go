@@ -1,6 +1,6 @@
 // Package negentropy finds out by NIP-77 which events of a relay are missing here, on one
 // connection: which filters are reconciled now, what was said last in each session, what the relay
-// means by what it answers, and when REQ has to do instead (spec/sync.md, Historic sync).
+// means by what it answers, and when REQ has to do instead (docs/architecture.md, Reconciliation).
 //
 // What to say is worked out by ingest, which knows what is accepted, held and rejected. Every
 // message says by itself what is still in question; so a session that the relay has forgotten is

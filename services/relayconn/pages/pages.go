@@ -1,6 +1,6 @@
 // Package pages walks back through the past of a group of filters that go in one REQ, page by page:
-// what to ask next, when everything has come, and what a relay did not show (spec/sync.md, Historic
-// sync). It is a value that hears of events and ends of pages; asking is its caller's.
+// what to ask next, when everything has come, and what a relay did not show (docs/architecture.md,
+// How things flow). It is a value that hears of events and ends of pages; asking is its caller's.
 //
 // A relay answers each filter of a REQ with its newest events, so a page may reach further back for
 // one filter than for another, and an event that several filters match does not say for which of

@@ -18,7 +18,7 @@ const (
 	otherRelays = "other"
 )
 
-// Metrics are the metrics of a worker's relays (spec/operations.md). A relay's label is its URL. It
+// Metrics are the metrics of a worker's relays (docs/metrics.md). A relay's label is its URL. It
 // is there only while this worker has the relay.
 type Metrics struct {
 	attempts, gaps *prometheus.CounterVec

@@ -9,8 +9,8 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-// past is how far the connections before have come: what the next one may count on (spec/sync.md,
-// Connection life). It is a value.
+// past is how far the connections before have come: what the next one may count on
+// (docs/architecture.md, How things flow). It is a value.
 type past struct {
 	connected time.Time // until when the last connection held; zero: there was none
 	complete  time.Time // what was confirmed is complete up to then; zero: nothing is

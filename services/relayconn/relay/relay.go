@@ -1,6 +1,6 @@
 // Package relay keeps the connection to one relay for as long as this worker has the claim on it:
 // connects, waits out failures, begins sessions as fresh starts or quick reconnects, and writes
-// down how it stands, so that a successor goes on there (spec/sync.md, Connection life and Health).
+// down how it stands, so that a successor goes on there (docs/architecture.md, How things flow).
 package relay
 
 import (
@@ -25,7 +25,7 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// Rules are the numbers of spec/sync.md that concern a connection's life, all of them settings.
+// Rules are the numbers that concern a connection's life, all of them settings.
 type Rules struct {
 	Session            session.Rules
 	Health             health.Rules

@@ -119,7 +119,7 @@ func known(index *eventdb.DB, log *slog.Logger) func(id string) bool {
 	}
 }
 
-// rulesOf turns settings into the numbers of spec/sync.md.
+// rulesOf turns settings into the numbers that sessions and relays are kept to.
 func rulesOf(s config.Sync) relay.Rules {
 	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
 	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }

@@ -11,7 +11,7 @@ import (
 )
 
 // TestHeapAtEverydaySize: 1,000 repositories with 50,000 root events, each on 5 of 100 relays, all
-// connected and confirmed, in less than 64 MiB of live heap (spec/sync.md, Sizes). What is measured
+// connected and confirmed, in less than 64 MiB of live heap. What is measured
 // holds the 100 servers' ends of the connections too.
 func TestHeapAtEverydaySize(t *testing.T) {
 	if testing.Short() {

@@ -1,8 +1,8 @@
-// Package session is what is said on one connection to a relay (spec/sync.md). It works out what is
-// to be asked for, has it asked live (package live) and of the past (package backfill), and hands
-// on to be verified and offered what comes (package intake). One goroutine owns a session; it is
-// told of messages, of what is wanted and of verdicts, and never waits for anything but room for
-// what came.
+// Package session is what is said on one connection to a relay (docs/architecture.md, How things
+// flow). It works out what is to be asked for, has it asked live (package live) and of the past
+// (package backfill), and hands on to be verified and offered what comes (package intake). One
+// goroutine owns a session; it is told of messages, of what is wanted and of verdicts, and never
+// waits for anything but room for what came.
 package session
 
 import (
@@ -44,7 +44,7 @@ type Intake interface {
 	Take(ctx context.Context, a intake.Arrival) (waited time.Duration, err error)
 }
 
-// Rules are the numbers of spec/sync.md, all of them settings.
+// Rules are the numbers that a session keeps to, all of them settings.
 type Rules struct {
 	PageLimit       int           // of a historic REQ
 	AtOnce          int           // historic subscriptions open at once at most

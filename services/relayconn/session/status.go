@@ -9,8 +9,8 @@ import (
 	"tendril.dev/services/relayconn/moment"
 )
 
-// Connection is where a connection stands (spec/sync.md, Connection life), with the values of
-// `ngit_sync_relay_connected`.
+// Connection is where a connection stands (docs/architecture.md, How things flow), with the values
+// of `ngit_sync_relay_connected`.
 type Connection int
 
 // The states.
