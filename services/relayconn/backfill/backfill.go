@@ -101,7 +101,7 @@ func New(o Options, confirmed items.Set) *Backfill {
 
 // Add begins with some work, as soon as there is room.
 func (b *Backfill) Add(w Work) {
-	next := &batch{items: w.Items, cause: w.Cause}
+	next := &batch{items: w.Items, cause: w.Cause, sub: w.For}
 	b.batches = append(b.batches, next)
 	groups := layers.Groups(w.Filters)
 	if b.reconciles(w) {
@@ -221,38 +221,6 @@ func (b *Backfill) ConfirmWanted() { b.confirmed = b.wanted }
 // CaughtUp reports whether what a start asks for has come.
 func (b *Backfill) CaughtUp() bool {
 	return !slices.ContainsFunc(b.batches, func(batch *batch) bool { return !batch.found() })
-}
-
-// Missing is since when events are being made up for; zero: none are.
-func (b *Backfill) Missing() (missing time.Time) {
-	for _, batch := range b.batches {
-		missing = moment.Earlier(missing, batch.cause.Missing)
-	}
-	return missing
-}
-
-// Judging reports whether events that had no verdict are being asked for again.
-func (b *Backfill) Judging() bool {
-	return slices.ContainsFunc(b.batches, func(batch *batch) bool { return batch.cause.Unjudged })
-}
-
-// Working reports whether anything is pending.
-func (b *Backfill) Working() bool { return slices.ContainsFunc(b.batches, (*batch).pending) }
-
-// Incomplete reports whether a batch has failed and has not come to its end since.
-func (b *Backfill) Incomplete() bool {
-	return slices.ContainsFunc(b.batches, func(batch *batch) bool { return !batch.pending() })
-}
-
-// Open counts the requests that are open at the relay.
-func (b *Backfill) Open() int { return len(b.open) }
-
-// Find returns the open request of that name; nil: there is none.
-func (b *Backfill) Find(name string) *Request { return b.open[name] }
-
-// Pending reports whether batches that the diff has found are pending.
-func (b *Backfill) Pending() bool {
-	return slices.ContainsFunc(b.batches, func(batch *batch) bool { return batch.found() && batch.pending() })
 }
 
 // Interrupt takes the open requests for what the diff has found back. They are asked again before

@@ -35,6 +35,8 @@ type Work struct {
 	Filters []nostr.Filter
 	Since   *nostr.Timestamp // nil: from the beginning
 	Cause   Cause
+	// For is the live subscription of which events are made up for; empty: of none.
+	For string
 	// Reconcile has the relay asked by NIP-77 where it can be and something is known.
 	Reconcile bool
 }
@@ -45,6 +47,7 @@ type batch struct {
 	ledger.Account
 	items    items.Set
 	cause    Cause
+	sub      string // the live subscription of which events are made up for
 	tasks    []*task
 	running  int // tasks and finds that have not ended
 	finds    []*find

@@ -29,6 +29,7 @@ type Asker interface {
 
 // Missed is what did not come live and is to be asked for as the past.
 type Missed struct {
+	Sub     string         // the name of the subscription
 	Filters []nostr.Filter // of stored events
 	Since   time.Time      // from when on events did not come
 	Held    bool           // before that they came
@@ -41,6 +42,7 @@ type Options struct {
 	Silence   time.Duration              // a relay that does not answer for so long has taken it
 	Name      func(prefix string) string // makes a new name
 	Missed    func(Missed)               // is told what is to be made up for
+	MakingUp  func(sub string) bool      // reports whether that is under way for a subscription
 	Warn      func(cause, message string, args ...any)
 }
 
@@ -139,7 +141,7 @@ func (s *Set) makeUp(sub *Subscription) {
 	if sub.missing.IsZero() {
 		return
 	}
-	m := Missed{Filters: layers.Stored(sub.filters), Since: sub.missing, Held: sub.held}
+	m := Missed{Sub: sub.id, Filters: layers.Stored(sub.filters), Since: sub.missing, Held: sub.held}
 	sub.missing = time.Time{}
 	s.o.Missed(m)
 }
@@ -354,46 +356,3 @@ func (s *Set) Unread(d time.Duration) {
 		}
 	}
 }
-
-// Standing returns how many subscriptions the relay has answered and not closed.
-func (s *Set) Standing() int { return s.count[open] + s.count[retiring] }
-
-// Count returns how many subscriptions are open at the relay, as far as is known.
-func (s *Set) Count() int {
-	n := s.count[open] + s.count[opening] + s.count[retiring]
-	if s.count[opening] > 0 {
-		for _, sub := range s.subs {
-			if sub.state == opening && !sub.missing.IsZero() {
-				n--
-			}
-		}
-	}
-	return n
-}
-
-// Filters counts the filters of layers 2 and 3 that are live or are to be.
-func (s *Set) Filters() (n int) {
-	for _, sub := range s.subs {
-		if sub.current() && !sub.first {
-			n += len(sub.filters)
-		}
-	}
-	return n
-}
-
-// Missing is since when what comes live is not all there; zero: it is all there.
-func (s *Set) Missing() time.Time {
-	missing := s.gaveUp
-	if s.count[opening]+s.count[closed] == 0 {
-		return missing
-	}
-	for _, sub := range s.subs {
-		if sub.current() {
-			missing = moment.Earlier(missing, sub.missing)
-		}
-	}
-	return missing
-}
-
-// GaveUp reports whether something is not live and is not asked for again before all is replaced.
-func (s *Set) GaveUp() bool { return !s.gaveUp.IsZero() }

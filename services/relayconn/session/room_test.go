@@ -159,6 +159,69 @@ func TestPastIsNotStarved(t *testing.T) {
 	}
 }
 
+// TestSlowPastInsteadOfLive: a relay has no room for all that should come live, and for hours it does
+// not answer for the past either. What is to be asked for does not grow meanwhile, and it comes when
+// the relay answers.
+func TestSlowPastInsteadOfLive(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
+		p.session.Asker = &capped{play: p, subscriptions: 20, filters: 100, refuse: closes("error: too many subscriptions")}
+		document := make(chan nip11.Document, 1)
+		document <- nip11.Document{Limits: nip11.Limits{Subscriptions: 20, Filters: 3}}
+		p.session.Document = document
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 3000)) // 30 subscriptions
+		time.Sleep(5 * time.Minute)
+		p.with(func() { p.mute = true })
+		time.Sleep(12 * time.Hour)
+		select {
+		case err := <-p.done:
+			t.Fatalf("the session has ended: %v", err)
+		default:
+		}
+		new := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", "30617:aa:2999"})
+		p.with(func() { p.mute, p.stored = false, append(p.stored, new) })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if !p.accepted[new.ID] {
+			t.Errorf("what did not come live has not come: %+v", p.status())
+		}
+		p.stop()
+	})
+}
+
+// TestOwedForEverIsAnEnd: a relay takes live subscriptions, says soon that they are too many, and
+// never answers for what did not come meanwhile. What is owed does not grow for ever: the connection
+// ends, and says since when something is missing.
+func TestOwedForEverIsAnEnd(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 1))
+		p.with(func() { p.mute = true })
+		for range 200 {
+			select {
+			case p.messages <- wire.Message{Kind: wire.Notice, Reason: "ERROR: too many concurrent REQs"}:
+			case err := <-p.done:
+				if err == nil {
+					t.Error("the session ended without an error")
+				}
+				if st := p.status(); st.Missing.IsZero() || st.CaughtUp {
+					t.Errorf("%+v", st)
+				}
+				return
+			}
+			time.Sleep(rules.Cooldown + time.Second)
+			synctest.Wait()
+		}
+		t.Error("the session goes on after 200 rounds")
+		p.stop()
+	})
+}
+
 // TestManySmallChangesDoNotStopThePast: while the target changes ten times a second, and then no
 // more, the past comes without a pause, though so many changes make more live subscriptions than
 // the relay takes and it does not say how many these are.

@@ -9,7 +9,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 	"strconv"
 	"time"
 
@@ -111,23 +110,17 @@ type Session struct {
 	useless *rate.Limiter
 }
 
-// plan is what to ask for beyond layer 1, and why.
-type plan struct {
-	items   items.Set
-	filters []nostr.Filter
-	cause   backfill.Cause
-}
-
 const (
 	// maxInvalid is how many events with a wrong id or signature, or that nobody asked for, a relay
 	// may send on one connection.
 	maxInvalid = 100
+	// maxMakeUps is how often the past may be under way at once instead of what did not come live,
+	// beside twice for each live subscription. With more, the connection ends: the next one asks for
+	// all of it together.
+	maxMakeUps = 64
 	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing:
 	// with more, the relay is read more slowly.
 	uselessRate, uselessBurst = 5000, 20_000
-	// missedMargin is how much earlier than it went missing the past is asked for: clocks differ,
-	// and events come late.
-	missedMargin = 15 * time.Minute
 )
 
 // New makes a session; Run begins it.
@@ -195,6 +188,7 @@ func (s *Session) prepare(start Start) {
 	s.allowance, s.ledger = allowance.New(s.Rules.Cooldown), ledger.New()
 	s.live = live.New(live.Options{
 		Asker: s.Asker, Allowance: s.allowance, Silence: s.Rules.Silence, Name: s.name, Missed: s.makeUp, Warn: s.warn,
+		MakingUp: func(sub string) bool { return s.past.MakingUpFor(sub) },
 	})
 	confirmed := items.Set{}
 	if start.Since != nil {
@@ -259,92 +253,6 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 	return s.request(ctx, nil)
 }
 
-// makeUp plans to ask for what did not come live.
-func (s *Session) makeUp(m live.Missed) {
-	why := backfill.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: m.Since}
-	if m.Held {
-		why.LiveUntil = m.Since
-	}
-	s.past.Add(backfill.Work{Filters: m.Filters, Cause: why, Since: missedSince(m.Since)})
-}
-
-// askUnjudged plans to ask again for what came live and never got a verdict. While that is under
-// way, what else has none waits: where ingest stands still, it would only be asked for in vain.
-func (s *Session) askUnjudged() {
-	if s.past.Judging() {
-		return
-	}
-	for _, u := range s.ledger.TakeUnjudged() {
-		s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", u.Since)
-		why := backfill.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: u.Since, Unjudged: true}
-		s.past.Add(backfill.Work{Filters: layers.Stored(u.Filters), Cause: why, Since: missedSince(u.Since)})
-	}
-}
-
-// missedSince is from when to ask for what is missing since t.
-func missedSince(t time.Time) *nostr.Timestamp {
-	since := nostr.Timestamp(t.Add(-missedMargin).Unix())
-	return &since
-}
-
-// want takes in what the target says now.
-func (s *Session) want(w Wanted) {
-	s.wanted = w
-	s.past.Want(w.Items)
-	s.plan(startup)
-}
-
-// plan works out what is wanted and was not asked for yet: the three-way diff, with which
-// everything beyond layer 1 begins.
-func (s *Session) plan(why backfill.Cause) {
-	fresh := items.New(s.wanted.Items, s.past.Asked(), s.past.Confirmed())
-	s.due = plan{items: fresh, filters: layers.TwoAndThree(fresh), cause: why}
-}
-
-// add asks for what was planned, as soon as the relay and consolidation allow it, and reports
-// whether it did.
-func (s *Session) add(ctx context.Context, now time.Time) (added bool, err error) {
-	if s.due.items.Empty() {
-		s.consolidateBy = time.Time{}
-		return false, nil
-	}
-	if !s.mayAsk(now) || s.waits(now) {
-		return false, nil
-	}
-	if !s.crowded() {
-		return true, s.request(ctx, nil)
-	}
-	if !s.mayConsolidate(now) {
-		return false, nil
-	}
-	fewer, err := s.consolidate(ctx)
-	if err != nil {
-		return false, err
-	}
-	return true, s.request(ctx, fewer)
-}
-
-// request asks for what was planned, live and historic, and for what else is to be live.
-func (s *Session) request(ctx context.Context, also []nostr.Filter) error {
-	p := s.due
-	s.due = plan{}
-	if err := s.past.Yield(ctx, s.live.Count()+s.live.Pieces(slices.Concat(also, p.filters))); err != nil {
-		return err
-	}
-	if err := s.live.Open(ctx, slices.Concat(also, p.filters), false); err != nil {
-		return err
-	}
-	if !p.items.Empty() {
-		// Of what is found later, one by one, hardly anything is known.
-		s.past.Add(backfill.Work{Items: p.items, Filters: p.filters, Cause: p.cause, Reconcile: s.fresh})
-		s.fresh = false
-	}
-	return nil
-}
-
-// mayAsk reports whether something new may be asked for.
-func (s *Session) mayAsk(now time.Time) bool { return s.live.Settled() && !s.allowance.Quiet(now) }
-
 // pump does what has become due, and reports the state. It is called after every message, so it
 // looks at what is open and not at everything that is wanted.
 func (s *Session) pump(ctx context.Context, now time.Time) error {
@@ -371,6 +279,9 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 		return err
 	}
 	s.askUnjudged()
+	if owed := s.past.MakingUp(); owed > maxMakeUps+2*s.live.Len() {
+		return fmt.Errorf("the past is asked for %d times instead of what did not come live, and does not come", owed)
+	}
 	if s.mayAsk(now) {
 		if err := s.past.Ask(ctx, now); err != nil {
 			return err
