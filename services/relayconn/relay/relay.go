@@ -72,11 +72,12 @@ type life struct {
 	confirmed items.Set
 	daily     time.Time // when the next daily start is due; it stays until that has begun
 	status    session.Status
+	warned    map[string]bool // of what the operator has been warned since the last fresh start
 }
 
 // Run keeps the connection to the relay of that name until ctx ends.
 func (e *Env) Run(ctx context.Context, name string) error {
-	l := &life{Env: e, name: name, claimed: time.Now(), log: e.Log.With("relay", name)}
+	l := &life{Env: e, name: name, claimed: time.Now(), warned: map[string]bool{}, log: e.Log.With("relay", name)}
 	var err error
 	if l.state, err = openState(ctx, e.JS, e.States, name, e.Rules.StateKept, l.log); err != nil {
 		return err
@@ -203,6 +204,7 @@ func (l *life) start(now time.Time) session.Start {
 	start := l.past.start(now, l.Rules.ReconnectWindow)
 	if start.Since == nil {
 		l.confirmed, l.status.Confirmed = items.Set{}, 0
+		clear(l.warned)
 		l.past = l.past.begun()
 		l.daily = l.nextDay(now)
 	} else if l.daily.IsZero() {

@@ -35,7 +35,7 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	}
 	s := session.New(session.Options{
 		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Intake: l.Intake.Open(l.url), Observer: o, Document: document, Log: l.log,
-		Negentropy: reconciling,
+		Negentropy: reconciling, Warned: l.warned,
 	})
 	l.confirmed = items.Set{} // the session's now
 	messages, wanted, daily := make(chan wire.Message), make(chan session.Wanted), make(chan time.Time)

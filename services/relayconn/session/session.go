@@ -70,7 +70,10 @@ type Options struct {
 	Negentropy *backfill.Negentropy
 	Observer   Observer
 	Document   <-chan nip11.Document // what the relay tells about itself, once; nil: nothing
-	Log        *slog.Logger
+	// Warned is of which causes the operator has been warned. It goes from one session with the relay to
+	// the next, and only one session may have it at a time; nil: of none.
+	Warned map[string]bool
+	Log    *slog.Logger
 }
 
 // Start says how a session begins.
@@ -106,7 +109,6 @@ type Session struct {
 	waited  bool // the last event waited for room
 	forged  forgeries
 	invalid int
-	warned  map[string]bool
 	useless *rate.Limiter
 }
 
@@ -125,7 +127,10 @@ const (
 
 // New makes a session; Run begins it.
 func New(o Options) *Session {
-	return &Session{Options: o, warned: map[string]bool{}, useless: rate.NewLimiter(uselessRate, uselessBurst)}
+	if o.Warned == nil {
+		o.Warned = map[string]bool{}
+	}
+	return &Session{Options: o, useless: rate.NewLimiter(uselessRate, uselessBurst)}
 }
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
@@ -312,10 +317,10 @@ func (s *Session) next(now time.Time) time.Time {
 // warn tells the operator of what this relay does once for each cause, not for each time.
 func (s *Session) warn(cause, message string, args ...any) {
 	level := slog.LevelWarn
-	if s.warned[cause] {
+	if s.Warned[cause] {
 		level = slog.LevelDebug
 	}
-	s.warned[cause] = true
+	s.Warned[cause] = true
 	s.Log.Log(context.Background(), level, message, args...)
 }
 
