@@ -9,11 +9,12 @@ import (
 
 // Bounds of what is taken in and not yet handed on, in bytes as they lie in memory.
 const (
-	// liveRoom and pastRoom are what all connections may have together. They are apart, so that what
-	// comes live never waits for room behind the past.
+	// liveRoom and pastRoom are what all connections may have together. They are apart, so that
+	// what comes live never waits for room behind the past.
 	liveRoom, pastRoom = 4 << 20, 8 << 20
 	// streamRoom is what one connection may have of either. Those that wait for more get it in the
-	// order in which they came, each for one event at a time. A larger event waits until it is alone.
+	// order in which they came, each for one event at a time. A larger event waits until it is
+	// alone.
 	streamRoom = 2 << 20
 	// eventOverhead is about what an event takes beside its text, which it holds twice, raw and as
 	// strings, and beside the headers of its tags and of their values.

@@ -159,9 +159,9 @@ func TestPastIsNotStarved(t *testing.T) {
 	}
 }
 
-// TestSlowPastInsteadOfLive: a relay has no room for all that should come live, and for hours it does
-// not answer for the past either. What is to be asked for does not grow meanwhile, and it comes when
-// the relay answers.
+// TestSlowPastInsteadOfLive: a relay has no room for all that should come live, and for hours it
+// does not answer for the past either. What is to be asked for does not grow meanwhile, and it
+// comes when the relay answers.
 func TestSlowPastInsteadOfLive(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -193,8 +193,8 @@ func TestSlowPastInsteadOfLive(t *testing.T) {
 }
 
 // TestOwedForEverIsAnEnd: a relay takes live subscriptions, says soon that they are too many, and
-// never answers for what did not come meanwhile. What is owed does not grow for ever: the connection
-// ends, and says since when something is missing.
+// never answers for what did not come meanwhile. What is owed does not grow for ever: the
+// connection ends, and says since when something is missing.
 func TestOwedForEverIsAnEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,7 +301,8 @@ func TestNextPageIsAskedBeforeVerdicts(t *testing.T) {
 	})
 }
 
-// withoutRoom is one of the first n repositories that is not live, the last one of these; "": all are.
+// withoutRoom is one of the first n repositories that is not live, the last one of these; "": all
+// are.
 func (p *play) withoutRoom(n int) (repo string) {
 	p.with(func() {
 		for i := n - 1; i >= 0 && repo == ""; i-- {

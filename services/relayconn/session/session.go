@@ -70,8 +70,8 @@ type Options struct {
 	Negentropy *backfill.Negentropy
 	Observer   Observer
 	Document   <-chan nip11.Document // what the relay tells about itself, once; nil: nothing
-	// Warned is of which causes the operator has been warned. It goes from one session with the relay to
-	// the next, and only one session may have it at a time; nil: of none.
+	// Warned is of which causes the operator has been warned. It goes from one session with the
+	// relay to the next, and only one session may have it at a time; nil: of none.
 	Warned map[string]bool
 	Log    *slog.Logger
 }
@@ -117,8 +117,8 @@ const (
 	// may send on one connection.
 	maxInvalid = 100
 	// maxMakeUps is how often the past may be under way at once instead of what did not come live,
-	// beside twice for each live subscription. With more, the connection ends: the next one asks for
-	// all of it together.
+	// beside twice for each live subscription. With more, the connection ends: the next one asks
+	// for all of it together.
 	maxMakeUps = 64
 	// uselessRate and uselessBurst bound how many messages a second are taken that bring nothing:
 	// with more, the relay is read more slowly.
