@@ -84,6 +84,7 @@ type Backfill struct {
 	neg       *negentropy.Set // nil: the relay is not asked by NIP-77
 	finds     []*find         // that wait for their turn
 	wantedIDs int             // events that are to be fetched by id
+	spent     bool            // a batch may have ended, though nothing has come
 	shows     pages.Shows     // how much the relay has shown at once of one of several filters
 }
 
@@ -115,6 +116,7 @@ func (b *Backfill) Add(w Work) {
 		}
 		b.walks(next, filters)
 	}
+	b.spent = b.spent || next.running == 0
 }
 
 // begin adds a way to a batch; it is asked for as soon as there is room.
@@ -257,6 +259,7 @@ func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 			return err
 		}
 	}
+	b.spent = false
 	b.batches = slices.DeleteFunc(b.batches, func(batch *batch) bool { return b.settle(batch, now) })
 	for _, batch := range b.batches {
 		if !batch.retryAt.IsZero() && !now.Before(batch.retryAt) {
@@ -269,6 +272,9 @@ func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 // Next is when something becomes due by itself after now; zero: nothing does.
 func (b *Backfill) Next(now time.Time) time.Time {
 	next := moment.NextAfter(now, b.hold)
+	if b.spent {
+		next = now
+	}
 	if b.neg != nil {
 		next = moment.Earlier(next, b.neg.Next(now))
 	}

@@ -60,6 +60,7 @@ func (b *Backfill) fetching() *task {
 				batch.running++
 				return t
 			}
+			b.spent = true
 		}
 	}
 	return nil

@@ -377,3 +377,25 @@ func TestManyFilters(t *testing.T) {
 		r.stop()
 	})
 }
+
+// TestAnotherRelayIsFaster: all that a relay names has come from elsewhere by the time it is to be
+// fetched. There is nothing to ask for then, and nothing more comes from the relay; the batch ends
+// all the same.
+func TestAnotherRelayIsFaster(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var stored []*nostr.Event
+		for i := range 5 {
+			stored = append(stored, event(t, 30617, nostr.Timestamp(1000-i), nostr.Tag{"d", fmt.Sprint(i)}))
+		}
+		r := newReconciling(t, 2, stored...)
+		r.session.Negentropy.Known = func(string) bool { return true }
+		r.run(session.Start{})
+		time.Sleep(rules.Settle + time.Second)
+		synctest.Wait()
+		if st := r.status(); st.Connection != session.Connected || !st.CaughtUp || len(r.fetched) > 0 {
+			t.Errorf("%+v, %d events were fetched", st, len(r.fetched))
+		}
+		r.stop()
+	})
+}
