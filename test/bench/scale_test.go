@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -114,7 +115,8 @@ func scale(t *testing.T, s *stage) {
 	u := used(t, p.PID())
 	s.add(fmt.Sprintf("%d repositories, %d roots, %d relays, cold, to all in sync", sp.spec.Repositories, sp.spec.Roots, len(sp.repos)),
 		r.String(), "< 30 s", s.limits.String())
-	s.add("… in one process", fmt.Sprintf("%.1f s of CPU; %s resident at most; %s of live heap at the end", u.cpu.Seconds(), mib(u.peak), mib(liveHeap(t, p.Output()))), "", "")
+	s.add("… in one process", fmt.Sprintf("%.1f s of CPU, %.1f s of git's; %s resident at most; %s of live heap at the end",
+		u.cpu.Seconds(), u.children.Seconds(), mib(u.peak), mib(liveHeap(t, p.Output()))), "", fmt.Sprintf("the source used %.1f s", r.source.Seconds()))
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}
@@ -152,6 +154,7 @@ func (sp *spread) apart(t *testing.T, s *stage, what string, workers int, target
 			target = ""
 		}
 		u := used(t, p.PID())
+		saveHeap(t, fmt.Sprint(p.name, "-", sp.spec.Roots), p.Output())
 		s.add("… "+p.name, fmt.Sprintf("%s of live heap at the end; %s resident at most; %.1f s of CPU", mib(liveHeap(t, p.Output())), mib(u.peak), u.cpu.Seconds()), target, "")
 	}
 	for _, p := range append(measured, others) {
@@ -164,7 +167,8 @@ func (sp *spread) apart(t *testing.T, s *stage, what string, workers int, target
 // times are when the stages of a sync were over, since the first connection.
 type times struct {
 	logged, served, all time.Duration
-	sent                int64 // events by the relays
+	sent                int64         // events by the relays
+	source              time.Duration // CPU of these
 }
 
 func (r times) String() string {
@@ -181,7 +185,11 @@ func (sp *spread) sync(t *testing.T, s *stage, name, bus, relay string) (r times
 	synced := sp.watch(t, js)
 	total := sp.spec.Roots + 2*sp.spec.Repositories // with announcements and states
 	deadline := time.Now().Add(longest * time.Duration(max(1, sp.spec.Repositories/scaleRepositories)))
-	began, told := sp.began(t, deadline), time.Now()
+	report, err := sp.feed.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, began, told := report.CPU, sp.began(t, deadline), time.Now()
 	for ; r.all == 0; time.Sleep(100 * time.Millisecond) {
 		logged, relays, since := int(length(t, js)), synced(), time.Since(began)
 		if r.logged == 0 && logged >= total {
@@ -201,7 +209,11 @@ func (sp *spread) sync(t *testing.T, s *stage, name, bus, relay string) (r times
 			t.Fatalf("after %v: %d in the log, %d relays in sync", since, logged, relays)
 		}
 	}
-	r.sent = sp.report(t).Sent
+	after, err := sp.feed.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.sent, r.source = after.Total().Sent, after.CPU-before
 	return r
 }
 
@@ -263,6 +275,17 @@ func (sp *spread) watch(t *testing.T, js jetstream.JetStream) (synced func() int
 			}
 		}
 		return n
+	}
+}
+
+// saveHeap keeps what a process has on its heap, if profiles are wanted.
+func saveHeap(t *testing.T, name, output string) {
+	t.Helper()
+	if *profileDir == "" {
+		return
+	}
+	if err := save(filepath.Join(*profileDir, name+"-heap.pprof"), profilesOf(t, output)+"/heap?gc=1"); err != nil {
+		t.Errorf("heap profile: %v", err)
 	}
 }
 
