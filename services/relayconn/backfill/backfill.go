@@ -72,9 +72,9 @@ type Backfill struct {
 	turns     int
 	batches   []*batch
 	asked     *items.Set // what these ask for together; nil: not known since they changed last
-	queue     []*task   // not asked yet
-	hold      time.Time // nothing is asked before
-	fewer     time.Time // when the relay said last that we have too many subscriptions
+	queue     []*task    // not asked yet
+	hold      time.Time  // nothing is asked before
+	fewer     time.Time  // when the relay said last that we have too many subscriptions
 	confirmed items.Set
 	wanted    items.Set
 	neg       *negentropy.Set // nil: the relay is not asked by NIP-77
