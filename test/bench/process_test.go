@@ -11,8 +11,9 @@ import (
 
 // usage is what a process has used since its start.
 type usage struct {
-	cpu  time.Duration // user and system time, without children
-	peak int64         // most resident memory, in bytes
+	cpu      time.Duration // user and system time, without children
+	children time.Duration // that of children that have ended: git
+	peak     int64         // most resident memory, in bytes
 }
 
 // tick is the unit of times in /proc: USER_HZ is 100 on every Linux.
@@ -21,7 +22,7 @@ const tick = 10 * time.Millisecond
 // used reads what a process has used.
 func used(t testing.TB, pid int) (u usage) {
 	t.Helper()
-	u.cpu = cpuTime(t, fmt.Sprintf("/proc/%d/stat", pid))
+	u.cpu, u.children = cpuTimes(t, fmt.Sprintf("/proc/%d/stat", pid))
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Fatal(err)
@@ -38,21 +39,23 @@ func used(t testing.TB, pid int) (u usage) {
 	return u
 }
 
-// cpuTime reads the user and system time of a process or a thread from its stat file.
-func cpuTime(t testing.TB, path string) (sum time.Duration) {
+// cpuTimes reads the user and system time of a process or a thread from its stat file, and that of
+// its children.
+func cpuTimes(t testing.TB, path string) (own, children time.Duration) {
 	t.Helper()
 	stat, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatalf("measure CPU time, which needs Linux: %v", err)
 	}
-	// The name, in parentheses, may hold spaces. utime and stime are the 14th and 15th field.
+	// The name, in parentheses, may hold spaces. utime, stime, cutime and cstime are the 14th to
+	// 17th field.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
-	for _, ticks := range fields[11:13] {
-		n, err := strconv.ParseInt(ticks, 10, 64)
+	for i, into := range []*time.Duration{&own, &own, &children, &children} {
+		n, err := strconv.ParseInt(fields[11+i], 10, 64)
 		if err != nil {
 			t.Fatal(err)
 		}
-		sum += time.Duration(n) * tick
+		*into += time.Duration(n) * tick
 	}
-	return sum
+	return own, children
 }

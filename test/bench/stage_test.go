@@ -143,7 +143,7 @@ func (p *play) sync(t testing.TB, s *stage, name string) result {
 		t.Fatal(err)
 	}
 	used0 := used(t, p.PID())
-	profiled := p.profile(t, name)
+	profiled := saveProfile(t, name, p.Output())
 	js, done := world.JetStream(t, p.NATS)
 	defer done()
 	deadline, told, first := time.Now().Add(longest), time.Now(), time.Time{}
@@ -201,19 +201,26 @@ func (s *stage) start(t testing.TB, f *feed.Feed, spec corpus.Spec, more map[str
 // profilesAt is where the process says that it serves profiles.
 var profilesAt = regexp.MustCompile(`msg=listening service=profiles address=(\S+)`)
 
-// profile takes a CPU profile while a row syncs, if that is wanted. The profile ends with done.
-func (p *play) profile(t testing.TB, name string) (done func()) {
+// profilesOf is where a process serves its profiles, as its output says.
+func profilesOf(t testing.TB, output string) string {
+	t.Helper()
+	at := profilesAt.FindStringSubmatch(output)
+	if at == nil {
+		t.Fatal("the process does not say where profiles are")
+	}
+	return "http://" + at[1] + "/debug/pprof"
+}
+
+// saveProfile takes a CPU profile of a process while a row syncs, if that is wanted. The profile ends
+// with done.
+func saveProfile(t testing.TB, name, output string) (done func()) {
 	t.Helper()
 	if *profileDir == "" {
 		return func() {}
 	}
-	at := profilesAt.FindStringSubmatch(p.Output())
-	if at == nil {
-		t.Fatal("the process does not say where profiles are")
-	}
-	path := filepath.Join(*profileDir, name+".pprof")
+	path, from := filepath.Join(*profileDir, name+".pprof"), profilesOf(t, output)
 	saved := make(chan error, 1)
-	go func() { saved <- save(path, "http://"+at[1]+"/debug/pprof/profile?seconds=8") }()
+	go func() { saved <- save(path, fmt.Sprintf("%s/profile?seconds=%d", from, *profileSecs)) }()
 	return func() {
 		if err := <-saved; err != nil {
 			t.Errorf("profile: %v", err)

@@ -12,25 +12,29 @@ import (
 )
 
 var (
-	printTable = flag.Bool("table", false, "measure the built program and print the table; docs/performance.md explains it")
-	onlyRows   = flag.String("rows", "", "rows of the table, comma-separated; empty: all")
-	eventCount = flag.Int("events", 100_000, "events of the large sets, about")
-	profileDir = flag.String("profiles", "", "folder for CPU profiles of the measured process, one for each row that syncs")
-	window     = flag.Duration("window", time.Second, "NGIT_SYNC_BATCH_WINDOW_MS of the measured process; 5s by default in production")
-	withPulls  = flag.Bool("pulls", false, "every third root is a pull request, which needs git data")
+	printTable  = flag.Bool("table", false, "measure the built program and print the table; docs/performance.md explains it")
+	onlyRows    = flag.String("rows", "", "rows of the table, comma-separated; empty: all")
+	eventCount  = flag.Int("events", 100_000, "events of the large sets, about")
+	profileDir  = flag.String("profiles", "", "folder for CPU profiles of the measured process, one for each row that syncs")
+	window      = flag.Duration("window", time.Second, "NGIT_SYNC_BATCH_WINDOW_MS of the measured process; 5s by default in production")
+	profileSecs = flag.Int("profile-seconds", 8, "length of these profiles")
+	factor      = flag.Int("factor", 10, "how many times the everyday size the row tenfold measures")
+	withPulls   = flag.Bool("pulls", false, "every third root is a pull request, which needs git data")
 )
 
 // row is one or more lines of the table that are measured together. Each stands in a file of its
 // own.
 type row struct {
-	name    string // for -rows
-	measure func(t *testing.T, s *stage)
+	name        string // for -rows
+	onlyIfNamed bool   // not among all rows: it takes long
+	measure     func(t *testing.T, s *stage)
 }
 
 // rows are in the order in which they run: what leaves a synced Tendril behind comes before what
 // asks for one.
 var rows = []row{
-	{"cold", coldSync}, {"request", requests}, {"daily", dailySync}, {"many", manyRelays}, {"live", liveLatency}, {"growth", growth},
+	{"cold", false, coldSync}, {"request", false, requests}, {"daily", false, dailySync}, {"many", false, manyRelays},
+	{"live", false, liveLatency}, {"growth", false, growth}, {"scale", false, scale}, {"tenfold", true, tenfold},
 }
 
 // line is one line of the table.
@@ -42,11 +46,12 @@ func TestTable(t *testing.T) {
 	if !*printTable {
 		t.Skip("measures for minutes: make bench-table")
 	}
-	known := []string{}
+	var known, wanted []string
 	for _, r := range rows {
-		known = append(known, r.name)
+		if known = append(known, r.name); !r.onlyIfNamed {
+			wanted = append(wanted, r.name)
+		}
 	}
-	wanted := known
 	if *onlyRows != "" {
 		wanted = strings.Split(*onlyRows, ",")
 	}

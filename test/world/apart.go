@@ -102,6 +102,9 @@ func (r *Replica) AwaitReady() {
 // Output is what the process has printed so far.
 func (r *Replica) Output() string { return r.out.String() }
 
+// PID is the id of the process.
+func (r *Replica) PID() int { return r.cmd.Process.Pid }
+
 // Running reports whether it is still the process that was started.
 func (r *Replica) Running() bool {
 	select {

@@ -75,10 +75,11 @@ type Backfill struct {
 	single    bool // the relay takes no REQ of several filters
 	turns     int
 	batches   []*batch
-	queue     []*task   // not asked yet
-	hold      time.Time // nothing is asked before
-	fewer     time.Time // when a NOTICE said last that we have too many subscriptions
-	smaller   time.Time // when a NOTICE said last that a subscription asks for too much
+	asked     *items.Set // what these ask for together; nil: not known since they changed last
+	queue     []*task    // not asked yet
+	hold      time.Time  // nothing is asked before
+	fewer     time.Time  // when a NOTICE said last that we have too many subscriptions
+	smaller   time.Time  // when a NOTICE said last that a subscription asks for too much
 	confirmed items.Set
 	wanted    items.Set
 	neg       *negentropy.Set // nil: the relay is not asked by NIP-77
@@ -103,7 +104,7 @@ func New(o Options, confirmed items.Set) *Backfill {
 // Add begins with some work, as soon as there is room.
 func (b *Backfill) Add(w Work) {
 	next := &batch{items: w.Items, cause: w.Cause, sub: w.For}
-	b.batches = append(b.batches, next)
+	b.batches, b.asked = append(b.batches, next), nil
 	groups := layers.Groups(w.Filters)
 	if b.reconciles(w) {
 		b.find(next, negentropy.Units(groups, b.o.Allowance.Bytes()))
@@ -166,7 +167,7 @@ func (b *Backfill) Restart(ctx context.Context) error {
 	for _, batch := range b.batches {
 		b.forget(batch)
 	}
-	b.batches, b.queue, b.finds, b.wantedIDs = nil, nil, nil, 0
+	b.batches, b.asked, b.queue, b.finds, b.wantedIDs = nil, nil, nil, nil, 0
 	b.confirmed = items.Set{}
 	if b.neg == nil {
 		return nil
@@ -179,13 +180,21 @@ func (b *Backfill) Restart(ctx context.Context) error {
 func (b *Backfill) Want(wanted items.Set) {
 	b.wanted = wanted
 	b.confirmed = items.Only(b.confirmed, wanted)
-	b.batches = slices.DeleteFunc(b.batches, func(batch *batch) bool {
+	b.drop(func(batch *batch) bool {
 		gone := batch.found() && !batch.retryAt.IsZero() && items.Only(batch.items, wanted).Empty()
 		if gone {
 			b.forget(batch)
 		}
 		return gone
 	})
+}
+
+// drop removes those batches for which gone is true.
+func (b *Backfill) drop(gone func(*batch) bool) {
+	before := len(b.batches)
+	if b.batches = slices.DeleteFunc(b.batches, gone); len(b.batches) != before {
+		b.asked = nil
+	}
 }
 
 // forget lets go of what a batch is to fetch.
@@ -205,12 +214,17 @@ func (b *Backfill) forget(batch *batch) {
 // Confirmed is what was asked for and came.
 func (b *Backfill) Confirmed() items.Set { return b.confirmed }
 
-// Asked is what was asked for and is not confirmed: it is pending or has failed.
-func (b *Backfill) Asked() (asked items.Set) {
-	for _, batch := range b.batches {
-		asked = items.Union(asked, batch.items)
+// Asked is what was asked for and is not confirmed: it is pending or has failed. It may be called
+// with every message that comes.
+func (b *Backfill) Asked() items.Set {
+	if b.asked == nil {
+		var asked items.Set
+		for _, batch := range b.batches {
+			asked = items.Union(asked, batch.items)
+		}
+		b.asked = &asked
 	}
-	return asked
+	return *b.asked
 }
 
 // Complete reports whether all items that were asked for have come.
@@ -260,7 +274,7 @@ func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 		}
 	}
 	b.spent = false
-	b.batches = slices.DeleteFunc(b.batches, func(batch *batch) bool { return b.settle(batch, now) })
+	b.drop(func(batch *batch) bool { return b.settle(batch, now) })
 	for _, batch := range b.batches {
 		if !batch.retryAt.IsZero() && !now.Before(batch.retryAt) {
 			b.tryAgain(batch)

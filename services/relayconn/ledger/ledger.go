@@ -19,6 +19,7 @@ type Ledger struct {
 
 	mu       sync.Mutex
 	flights  map[key]flight
+	most     int // that there were in this map, which keeps the room for so many
 	unjudged map[*nostr.Filter]Unjudged
 }
 
@@ -33,6 +34,10 @@ type key struct {
 var seed = maphash.MakeSeed()
 
 func keyOf(ev *nostr.Event) key { return key{ev.ID, maphash.String(seed, ev.Sig)} }
+
+// roomKept is for how many events room is kept while none is on its way: a worker has thousands of
+// connections on which hardly anything happens once the past has come.
+const roomKept = 64
 
 // flight is an event without a verdict.
 type flight struct {
@@ -77,6 +82,7 @@ func (l *Ledger) Depart(ev *nostr.Event, a *Account) (first bool) {
 	}
 	a.waiting++
 	l.flights[k] = f
+	l.most = max(l.most, len(l.flights))
 	return !flying
 }
 
@@ -90,6 +96,7 @@ func (l *Ledger) DepartLive(ev *nostr.Event, filters []nostr.Filter, now time.Ti
 	if f.live.Since.IsZero() {
 		f.live = Unjudged{filters, now}
 		l.flights[k] = f
+		l.most = max(l.most, len(l.flights))
 	}
 	return !flying
 }
@@ -111,6 +118,9 @@ func (l *Ledger) Arrive(ev *nostr.Event, err error) {
 		l.unjudged[first] = f.live
 	}
 	delete(l.flights, k)
+	if len(l.flights) == 0 && l.most > roomKept {
+		l.flights, l.most = map[key]flight{}, 0
+	}
 	l.mu.Unlock()
 	select {
 	case l.Changed <- struct{}{}:

@@ -2,6 +2,8 @@ package ledger_test
 
 import (
 	"errors"
+	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -32,6 +34,34 @@ func TestAnotherSignatureIsAnotherThing(t *testing.T) {
 	if settled, lost := l.Settled(&a); !settled || lost {
 		t.Errorf("settled %v, lost %v", settled, lost)
 	}
+}
+
+// TestNothingIsKeptOfWhatIsOver: a connection on which much of the past came at once takes no room
+// for that when it has its verdicts. It measures the heap, so it runs alone.
+func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
+	const ledgers, events = 20, 5000
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	all := make([]*ledger.Ledger, ledgers)
+	for i := range all {
+		all[i] = ledger.New()
+		var a ledger.Account
+		for n := range events {
+			all[i].Depart(event(fmt.Sprint(n)), &a)
+		}
+		for n := range events {
+			all[i].Arrive(event(fmt.Sprint(n)), nil)
+		}
+	}
+	if kept := heap() - before; kept > ledgers*events*10 {
+		t.Errorf("%d ledgers keep %d bytes of %d events each that have their verdicts", ledgers, kept, events)
+	}
+	runtime.KeepAlive(all)
 }
 
 // TestAccounts: a batch is settled when all that came with it has its verdict, and is told once of

@@ -5,6 +5,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -15,6 +16,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
 	"tendril.dev/test/bench/feed"
 	"tendril.dev/test/corpus"
 	"tendril.dev/test/outside/strfry"
@@ -28,6 +32,7 @@ func main() {
 
 func run() error {
 	count := flag.Int("relays", 1, "relays, all with the same events")
+	copies := flag.Int("copies", 0, "each relay has events of its own: those of so many relays' repositories; 0: all have all")
 	limits := strfry.Limits{}
 	flag.BoolVar(&limits.NoNegentropy, "no-negentropy", false, "without NIP-77")
 	flag.IntVar(&limits.Subscriptions, "subscriptions", 0, "subscriptions a connection; 0: strfry's 20")
@@ -36,7 +41,11 @@ func run() error {
 
 	relays := []*strfry.Relay{strfry.New(limits)}
 	for len(relays) < *count {
-		relays = append(relays, relays[0].Twin())
+		if *copies > 0 {
+			relays = append(relays, strfry.New(limits))
+		} else {
+			relays = append(relays, relays[0].Twin())
+		}
 	}
 	failed := make(chan error, len(relays)+1)
 	var addresses feed.Addresses
@@ -53,7 +62,7 @@ func run() error {
 		return fmt.Errorf("listen for control: %w", err)
 	}
 	addresses.Control = "http://" + control.Addr().String()
-	go func() { failed <- http.Serve(control, handler(relays)) }()
+	go func() { failed <- http.Serve(control, handler(relays, *copies)) }()
 	if err := json.NewEncoder(os.Stdout).Encode(addresses); err != nil {
 		return fmt.Errorf("say where the relays are: %w", err)
 	}
@@ -65,18 +74,15 @@ func run() error {
 }
 
 // handler lets the measuring process fill the relays and ask what they did.
-func handler(relays []*strfry.Relay) http.Handler {
+func handler(relays []*strfry.Relay, copies int) http.Handler {
 	mux := http.NewServeMux()
 	load := func(w http.ResponseWriter, lines [][]byte, err error) {
-		added := 0
 		if err == nil {
-			added, err = relays[0].Load(lines)
+			err = loadAmong(relays, copies, lines)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
 		}
-		fmt.Fprintln(w, added)
 	}
 	mux.HandleFunc("POST /load", func(w http.ResponseWriter, r *http.Request) {
 		data, err := io.ReadAll(r.Body)
@@ -104,6 +110,30 @@ func handler(relays []*strfry.Relay) http.Handler {
 		json.NewEncoder(w).Encode(report)
 	})
 	return mux
+}
+
+// loadAmong gives events to all relays, or each to those that have its repository, and then the
+// first relay has every announcement and state besides: it is where a new server learns of them.
+func loadAmong(relays []*strfry.Relay, copies int, lines [][]byte) error {
+	if copies == 0 {
+		_, err := relays[0].Load(lines)
+		return err
+	}
+	var unnamed error
+	err := strfry.LoadAmong(lines, func(ev *nostr.Event) (homes []*strfry.Relay) {
+		repository := feed.Repository(ev)
+		if repository == "" {
+			unnamed = fmt.Errorf("event %s names no repository", ev.ID)
+		}
+		for _, i := range feed.Homes(repository, len(relays), copies) {
+			homes = append(homes, relays[i])
+		}
+		if ev.Kind == nip34.KindAnnouncement || ev.Kind == nip34.KindState {
+			homes = append(homes, relays[0])
+		}
+		return homes
+	})
+	return errors.Join(err, unnamed)
 }
 
 // cpu is the time that this process has used so far.

@@ -74,6 +74,25 @@ func (r *Relay) Load(raws [][]byte) (added int, err error) {
 	return r.store.load(entries), nil
 }
 
+// LoadAmong adds events, one JSON text each, to the relays that homes names for each, without checking
+// them and without telling anybody. It keeps each text once, however many relays have it.
+func LoadAmong(raws [][]byte, homes func(*nostr.Event) []*Relay) error {
+	loads := map[*Relay][]*entry{}
+	for _, raw := range raws {
+		e, ev, err := read(raw)
+		if err != nil {
+			return err
+		}
+		for _, r := range homes(ev) {
+			loads[r] = append(loads[r], e)
+		}
+	}
+	for r, entries := range loads {
+		r.store.load(entries)
+	}
+	return nil
+}
+
 // Publish adds events and tells subscribers, as if clients had sent them.
 func (r *Relay) Publish(events ...*nostr.Event) error {
 	for _, ev := range events {

@@ -1,0 +1,315 @@
+package bench
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/test/bench/feed"
+	"tendril.dev/test/corpus"
+	"tendril.dev/test/outside/strfry"
+	"tendril.dev/test/world"
+)
+
+// The everyday size, of which the rows "scale" and "tenfold" measure a multiple.
+const (
+	scaleRepositories = 1000
+	scaleRoots        = 50_000
+	scaleRelays       = 100
+	scaleCopies       = 5 // relays of each repository
+)
+
+// spread is many repositories on many relays, each of which has some of them.
+type spread struct {
+	spec  corpus.Spec
+	feed  *feed.Feed
+	repos map[string]int // by relay's URL: repositories that it has
+	roots map[string]int // root events of these
+}
+
+// spread starts so many times the everyday size of relays, and one more that has announcements and
+// states only, which is the first.
+func (s *stage) spread(t *testing.T, times int) *spread {
+	t.Helper()
+	spec := corpus.Spec{Repositories: times * scaleRepositories, Roots: times * scaleRoots}
+	relays := times*scaleRelays + 1
+	f, err := feed.Start(world.Program(t, "test/bench/source"), "-relays", fmt.Sprint(relays), "-copies", fmt.Sprint(scaleCopies))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Stop(); err != nil {
+			t.Errorf("the source ended: %v", err)
+		}
+	})
+	s.say("the set of %d roots is made, unless TENDRIL_BENCH_DIR has it", spec.Roots)
+	path, err := corpus.File(spec, s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.LoadFile(path); err != nil {
+		t.Fatal(err)
+	}
+	sp := &spread{spec: spec, feed: f, repos: map[string]int{}, roots: map[string]int{}}
+	git, refs := newOneForAll(t, s.work), s.work.Refs()
+	var lines [][]byte
+	for i := range spec.Repositories {
+		owner, err := corpus.Owner(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, id := world.Acquaint(t, owner), corpus.Identifier(i)
+		var listed []string
+		for _, home := range feed.Homes(id, relays, scaleCopies) {
+			url := f.Relays[home]
+			listed = append(listed, url)
+			sp.repos[url]++
+			sp.roots[url] += spec.Roots / spec.Repositories
+		}
+		lines = append(lines, []byte(p.Announce(id, id, []string{git.URL + "/" + id + ".git"}, listed).String()),
+			[]byte(p.State(id, refs, "refs/heads/main").String()))
+	}
+	if err := f.Load(lines...); err != nil {
+		t.Fatal(err)
+	}
+	return sp
+}
+
+// settings are those of production, but for the limits on how much is asked of one git server:
+// here one machine has the git data of everybody.
+func (sp *spread) settings() map[string]string {
+	return map[string]string{
+		"NGIT_LOG_LEVEL": "info", "NGIT_PROFILE_ADDRESS": "127.0.0.1:0", "NGIT_SYNC_BOOTSTRAP_RELAY_URL": sp.feed.Relays[0],
+		"NGIT_SYNC_BATCH_WINDOW_MS": "5000", "NGIT_SYNC_STARTUP_JITTER_MS": "10000", "NGIT_SYNC_BASE_BACKOFF_SECS": "5",
+		"NGIT_HUNT_SYNC_DELAY": "500ms", "NGIT_HUNT_INTERVAL": "1s", "NGIT_HUNT_BACKOFF_BASE": "20s", "NGIT_HUNT_BACKOFF_MAX": "2m",
+		"NGIT_SYNC_DOMAIN_CONCURRENT": "32", "NGIT_SYNC_DOMAIN_RATE_LIMIT": "1000000", "NGIT_HUNTS_AT_ONCE": "128",
+	}
+}
+
+// process is one that is measured.
+type process struct {
+	name string
+	*world.Replica
+}
+
+// scale measures a fresh start at the everyday size: in one process how long it takes, and with a
+// process for each service how much memory those take whose work grows with it.
+func scale(t *testing.T, s *stage) {
+	sp := s.spread(t, 1)
+	p := world.Start(t, sp.settings())
+	ended := saveProfile(t, "scale", p.Output())
+	r := sp.sync(t, s, "scale", p.NATS, p.Relay())
+	ended()
+	u := used(t, p.PID())
+	s.add(fmt.Sprintf("%d repositories, %d roots, %d relays, cold, to all in sync", sp.spec.Repositories, sp.spec.Roots, len(sp.repos)),
+		r.String(), "< 30 s", s.limits.String())
+	s.add("… in one process", fmt.Sprintf("%.1f s of CPU, %.1f s of git's; %s resident at most; %s of live heap at the end",
+		u.cpu.Seconds(), u.children.Seconds(), mib(u.peak), mib(liveHeap(t, p.Output()))), "", fmt.Sprintf("the source used %.1f s", r.source.Seconds()))
+	if err := p.Stop(); err != nil {
+		t.Error(err)
+	}
+	if err := sp.feed.Reset(); err != nil {
+		t.Fatal(err)
+	}
+	sp.apart(t, s, "… in processes of their own", 1, "< 64 MiB each for discovery and a worker")
+}
+
+// tenfold measures ten times that with four relay workers, each a process of its own.
+func tenfold(t *testing.T, s *stage) {
+	sp := s.spread(t, *factor)
+	sp.apart(t, s, fmt.Sprintf("%d repositories, %d roots, %d relays, four workers", sp.spec.Repositories, sp.spec.Roots, len(sp.repos)), 4, "< 512 MiB each")
+}
+
+// apart syncs with discovery and so many relay workers in processes of their own.
+func (sp *spread) apart(t *testing.T, s *stage, what string, workers int, target string) {
+	bus, volume := world.StartNATS(t), world.Folder(t)
+	start := func(services ...string) process {
+		r := world.StartRun(t, services, bus.URL, volume, sp.settings())
+		r.AwaitReady()
+		return process{strings.Join(services, " "), r}
+	}
+	others := start("ingest", "purgatory", "gateway")
+	measured := []process{start("discovery")}
+	for range workers {
+		measured = append(measured, start("relayconn"))
+	}
+	ended := saveProfile(t, fmt.Sprint("apart-", sp.spec.Roots), measured[len(measured)-1].Output())
+	r := sp.sync(t, s, fmt.Sprint("apart-", sp.spec.Roots), bus.URL, world.RelayAt(others.URL()))
+	ended()
+	s.add(what, r.String(), "", s.limits.String())
+	for _, p := range append(measured, others) {
+		if p.Replica == others.Replica {
+			target = ""
+		}
+		u := used(t, p.PID())
+		saveHeap(t, fmt.Sprint(p.name, "-", sp.spec.Roots), p.Output())
+		s.add("… "+p.name, fmt.Sprintf("%s of live heap at the end; %s resident at most; %.1f s of CPU", mib(liveHeap(t, p.Output())), mib(u.peak), u.cpu.Seconds()), target, "")
+	}
+	for _, p := range append(measured, others) {
+		if err := p.Stop(); err != nil {
+			t.Errorf("%s: %v", p.name, err)
+		}
+	}
+}
+
+// times are when the stages of a sync were over, since the first connection.
+type times struct {
+	logged, served, all time.Duration
+	sent                int64         // events by the relays
+	source              time.Duration // CPU of these
+}
+
+func (r times) String() string {
+	return fmt.Sprintf("%.1f s (all in the log after %.1f s, served after %.1f s; %d events received)",
+		r.all.Seconds(), r.logged.Seconds(), r.served.Seconds(), r.sent)
+}
+
+// sync waits until everything is served, and every relay is in sync and has confirmed all that it
+// has.
+func (sp *spread) sync(t *testing.T, s *stage, name, bus, relay string) (r times) {
+	t.Helper()
+	js, done := world.JetStream(t, bus)
+	defer done()
+	synced := sp.watch(t, js)
+	total := sp.spec.Roots + 2*sp.spec.Repositories // with announcements and states
+	deadline := time.Now().Add(longest * time.Duration(max(1, sp.spec.Repositories/scaleRepositories)))
+	report, err := sp.feed.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, began, told := report.CPU, sp.began(t, deadline), time.Now()
+	for ; r.all == 0; time.Sleep(100 * time.Millisecond) {
+		logged, relays, since := int(length(t, js)), synced(), time.Since(began)
+		if r.logged == 0 && logged >= total {
+			r.logged = since
+		}
+		if r.logged > 0 && r.served == 0 && world.Count(t, relay, nostr.Filter{Kinds: []int{1617, 1621}}) == sp.spec.Roots {
+			r.served = time.Since(began)
+		}
+		if r.served > 0 && relays == len(sp.repos) {
+			r.all = time.Since(began)
+		}
+		if time.Since(told) > 2*time.Second {
+			told = time.Now()
+			s.say("%s, %.0f s: %d of %d in the log, %d of %d relays in sync", name, since.Seconds(), logged, total, relays, len(sp.repos))
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %v: %d in the log, %d relays in sync", since, logged, relays)
+		}
+	}
+	after, err := sp.feed.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.sent, r.source = after.Total().Sent, after.CPU-before
+	return r
+}
+
+// began waits for the first connection to a relay, and returns when it was.
+func (sp *spread) began(t *testing.T, deadline time.Time) time.Time {
+	t.Helper()
+	for ; time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if at := sp.report(t).Connected; !at.IsZero() {
+			return at
+		}
+	}
+	t.Fatal("nobody connects to the relays")
+	return time.Time{}
+}
+
+func (sp *spread) report(t *testing.T) strfry.Traffic {
+	t.Helper()
+	report, err := sp.feed.Report()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report.Total()
+}
+
+// watch follows what the workers write down about relays. The function that it returns counts those
+// that are in sync with all that they have.
+func (sp *spread) watch(t *testing.T, js jetstream.JetStream) (synced func() int) {
+	t.Helper()
+	relays, err := js.KeyValue(t.Context(), proto.BucketRelays)
+	if err != nil {
+		t.Fatal(err)
+	}
+	watcher, err := relays.WatchAll(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { watcher.Stop() }) // an error says that the server is gone
+	var mu sync.Mutex
+	done := map[string]bool{} // by URL
+	go func() {
+		for entry := range watcher.Updates() {
+			var state proto.RelayState
+			if entry == nil || json.Unmarshal(entry.Value(), &state) != nil {
+				continue // all that was there has come, or it is gone
+			}
+			mu.Lock()
+			if n, ours := sp.repos[state.URL]; ours {
+				done[state.URL] = state.Connection == allSynced && state.Repos == n && state.Roots == sp.roots[state.URL]
+			}
+			mu.Unlock()
+		}
+	}()
+	return func() (n int) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, yes := range done {
+			if yes {
+				n++
+			}
+		}
+		return n
+	}
+}
+
+// saveHeap keeps what a process has on its heap, if profiles are wanted.
+func saveHeap(t *testing.T, name, output string) {
+	t.Helper()
+	if *profileDir == "" {
+		return
+	}
+	if err := save(filepath.Join(*profileDir, name+"-heap.pprof"), profilesOf(t, output)+"/heap?gc=1"); err != nil {
+		t.Errorf("heap profile: %v", err)
+	}
+}
+
+// liveHeap is how much of a process's heap is in use after everything else was collected.
+func liveHeap(t *testing.T, output string) int64 {
+	t.Helper()
+	resp, err := http.Get(profilesOf(t, output) + "/heap?gc=1&debug=1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := heapAlloc.FindSubmatch(text)
+	if found == nil {
+		t.Fatal("the heap profile does not say how much is allocated")
+	}
+	n, err := strconv.ParseInt(string(found[1]), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+var heapAlloc = regexp.MustCompile(`(?m)^# HeapAlloc = (\d+)$`)
