@@ -2,7 +2,6 @@ package session_test
 
 import (
 	"fmt"
-	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -347,43 +346,6 @@ func TestFloodIsReadSlowly(t *testing.T) {
 			})
 		})
 	}
-}
-
-// lines counts log records above debug.
-type lines struct {
-	slog.Handler
-	n *int
-}
-
-func (l lines) Write(b []byte) (int, error) { *l.n++; return len(b), nil }
-
-// TestOneWarningForEachCause, however often it happens, and on however many connections.
-func TestOneWarningForEachCause(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		n, warned := 0, map[string]bool{}
-		for range 3 { // connections
-			p := newPlay(t)
-			options := p.session.Options
-			options.Warned = warned
-			options.Log = slog.New(slog.NewTextHandler(lines{n: &n}, &slog.HandlerOptions{Level: slog.LevelInfo}))
-			p.session = session.New(options)
-			p.mute = true
-			p.run(session.Start{})
-			for i := range 20 {
-				p.want(uint64(i+1), manyRepos(i, i+1))
-				time.Sleep(rules.Silence + time.Second)
-				p.messages <- wire.Message{Kind: wire.Event, Sub: "l1", Event: event(t, 1, 5)}
-				p.messages <- wire.Message{Kind: wire.Notice, Reason: "rate-limited"}
-				time.Sleep(rules.Cooldown + time.Second)
-				synctest.Wait()
-			}
-			p.stop()
-		}
-		if n != 3 {
-			t.Errorf("%d warnings, want one for incomplete sync, one for quiet, one for what was not asked", n)
-		}
-	})
 }
 
 // FuzzHear: whatever a relay says and in whatever order, the session neither panics nor waits for

@@ -1,0 +1,206 @@
+package session_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/target"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/intake"
+	"tendril.dev/services/relayconn/items"
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+// play is a relay, an ingest and an observer, as one session sees them.
+type play struct {
+	t        *testing.T
+	messages chan wire.Message
+	wanted   chan session.Wanted
+	daily    chan time.Time
+	session  *session.Session
+	end      context.CancelFunc
+	done     chan error
+
+	mu       sync.Mutex
+	asked    map[string][]nostr.Filter // open at the relay
+	log      []string
+	offered  []candidates.Candidate
+	hold     bool // verdicts are held back
+	held     []func()
+	fail     error
+	statuses []session.Status
+	judged   []string       // source, and whether it was a gap
+	stored   []*nostr.Event // what the relay has
+	mute     bool           // the relay answers no historic request
+	deaf     bool           // and no live one
+	accepted map[string]bool
+}
+
+// with changes or looks at the play.
+func (p *play) with(fn func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fn()
+}
+
+func (p *play) count() (asked, offered int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.log), len(p.offered)
+}
+
+func (p *play) offer(i int) candidates.Candidate {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.offered[i]
+}
+
+func (p *play) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked[sub] = filters
+	p.log = append(p.log, "REQ "+sub)
+	if p.mute && !filters[0].LimitZero || p.deaf && filters[0].LimitZero {
+		return nil
+	}
+	var answer []wire.Message
+	for _, f := range filters {
+		n := 0
+		for _, ev := range p.stored {
+			if f.Matches(ev) && n < f.Limit {
+				answer = append(answer, wire.Message{Kind: wire.Event, Sub: sub, Event: ev})
+				n++
+			}
+		}
+	}
+	answer = append(answer, wire.Message{Kind: wire.EOSE, Sub: sub})
+	go func() {
+		for _, m := range answer {
+			select {
+			case p.messages <- m:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return nil
+}
+
+func (p *play) Unsubscribe(_ context.Context, sub string) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.asked, sub)
+	return nil
+}
+
+func (p *play) Offer(_ context.Context, c candidates.Candidate) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.offered = append(p.offered, c)
+	err := p.fail
+	answer := func() {
+		p.with(func() { p.accepted[c.Event.ID] = err == nil })
+		c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Accepted}, err)
+	}
+	if p.hold {
+		p.held = append(p.held, answer)
+	} else {
+		go answer()
+	}
+	return nil
+}
+
+func (p *play) Status(s session.Status) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.statuses = append(p.statuses, s)
+}
+
+func (p *play) Judged(_ *nostr.Event, source proto.Source, gap bool, _ proto.Verdict) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	told := string(source)
+	if gap {
+		told += " gap"
+	}
+	p.judged = append(p.judged, told)
+}
+
+func (p *play) status() session.Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.statuses[len(p.statuses)-1]
+}
+
+// open gives the filters of live (limit 0) or historic subscriptions that are open.
+func (p *play) open(live bool) []nostr.Filter {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var out []nostr.Filter
+	for _, filters := range p.asked {
+		if filters[0].LimitZero == live {
+			out = append(out, filters...)
+		}
+	}
+	return out
+}
+
+var rules = session.Rules{PageLimit: 3, AtOnce: 4, MaxFilters: 12, Settle: 6 * time.Second, Silence: time.Minute, ConsolidateWait: time.Minute, Cooldown: 65 * time.Second}
+
+func newPlay(t *testing.T) *play {
+	p := &play{t: t, messages: make(chan wire.Message), wanted: make(chan session.Wanted), daily: make(chan time.Time), asked: map[string][]nostr.Filter{}, accepted: map[string]bool{}, done: make(chan error, 1)}
+	in := intake.New(intake.Options{Offerer: p, Known: func(id string) (known bool) { p.with(func() { known = p.accepted[id] }); return known }})
+	go in.Run(t.Context())
+	p.session = session.New(session.Options{
+		Relay: "wss://r.example.com", Rules: rules, Asker: p, Intake: in.Open("wss://r.example.com"), Observer: p, Log: slog.New(slog.DiscardHandler),
+	})
+	return p
+}
+
+func (p *play) run(start session.Start) {
+	ctx, end := context.WithCancel(p.t.Context())
+	p.end = end
+	go func() { p.done <- p.session.Run(ctx, start, p.messages, p.wanted, p.daily) }()
+	synctest.Wait()
+}
+
+func (p *play) stop() {
+	p.end()
+	if err := <-p.done; err != nil {
+		p.t.Errorf("the session ends with %v", err)
+	}
+}
+
+func event(t *testing.T, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
+	t.Helper()
+	ev := &nostr.Event{Kind: kind, CreatedAt: at, Tags: tags, Content: fmt.Sprint(at)}
+	if err := ev.Sign(key); err != nil {
+		t.Fatal(err)
+	}
+	return ev
+}
+
+func repos(refs ...string) items.Set {
+	t := target.Target{Repos: map[string]target.Repo{}}
+	for _, ref := range refs {
+		t.Repos[ref] = target.Repo{Level: proto.LevelFull}
+	}
+	return items.Of(t)
+}
+
+func manyRepos(from, to int) items.Set {
+	var refs []string
+	for i := from; i < to; i++ {
+		refs = append(refs, fmt.Sprintf("30617:aa:%03d", i))
+	}
+	return repos(refs...)
+}
