@@ -1,6 +1,11 @@
 package eventdb
 
-import "errors"
+import (
+	"errors"
+	"io"
+
+	"github.com/cockroachdb/pebble/v2"
+)
 
 // Has reports whether an event with this id (64 hex digits) is stored and has not expired, as the
 // index stands now. It is the one look-up that needs no snapshot, and so costs about half of asking a
@@ -14,7 +19,7 @@ func (db *DB) Has(eventID string) (bool, error) {
 	if !db.enter() {
 		return false, ErrClosed
 	}
-	p, err := postingOf(db.pebble, eid)
+	p, err := postingOf(db.latest(), eid)
 	if left := db.leave(); left != nil {
 		return false, left
 	}
@@ -25,4 +30,21 @@ func (db *DB) Has(eventID string) (bool, error) {
 		return false, err
 	}
 	return p.expiry == 0 || p.expiry >= db.now(), nil
+}
+
+// latest is what the index holds now, with the sieve of all keys that were in it before the look-up
+// began.
+type latest struct {
+	*pebble.DB
+	sieve *sieve
+}
+
+func (db *DB) latest() latest { return latest{db.pebble, db.sieve.Load()} }
+
+// Get asks the sieve first, if it can know.
+func (l latest) Get(key []byte) ([]byte, io.Closer, error) {
+	if isSieved(key) && !l.sieve.mayHold(key) {
+		return nil, nil, pebble.ErrNotFound
+	}
+	return l.DB.Get(key)
 }

@@ -61,13 +61,18 @@ func (x deletions) name(ev *nostr.Event) bool {
 // heldChanges lies over a held.Set.
 type heldChanges struct {
 	base    *held.Set
-	now     *held.Directory // what the batch has written, as far as it is still there
+	now     *held.Directory // what the draft has written, as far as it is still there
 	changed map[string]bool // keys that the base knows nothing of any more
 	ledger  *held.Ledger    // nil: as in the base
+	fresh   map[string]bool // keys that were changed since the last cut
+	told    map[string]bool // what the cuts have said of a key: whether an entry is there
 }
 
 func newHeldChanges(base *held.Set) heldChanges {
-	return heldChanges{base: base, now: held.NewDirectory(), changed: map[string]bool{}}
+	return heldChanges{
+		base: base, now: held.NewDirectory(), changed: map[string]bool{},
+		fresh: map[string]bool{}, told: map[string]bool{},
+	}
 }
 
 func (x *heldChanges) put(e *held.Entry) {
@@ -81,7 +86,7 @@ func (x *heldChanges) drop(e *held.Entry) {
 	if !x.changed[e.Key] {
 		before = x.base.ByKey(e.Key)
 	}
-	x.changed[e.Key] = true
+	x.changed[e.Key], x.fresh[e.Key] = true, true
 	if ledger := x.counted(); before != nil {
 		ledger.Remove(before)
 	}
@@ -127,39 +132,54 @@ func (x *heldChanges) over(base, now []*held.Entry) iter.Seq[*held.Entry] {
 	}
 }
 
-func (x *heldChanges) changes() []held.Change {
-	changes := make([]held.Change, 0, len(x.changed))
-	for key := range x.changed {
+// cut gives what has changed since the last cut.
+func (x *heldChanges) cut() []held.Change {
+	changes := make([]held.Change, 0, len(x.fresh))
+	for key := range x.fresh {
 		e := x.now.ByKey(key)
-		if e == nil && x.base.ByKey(key) == nil {
+		if e == nil && !x.known(key) {
 			continue // held and gone within one batch: nobody needs to know
 		}
 		changes = append(changes, held.Change{Key: key, Entry: e})
+		x.told[key] = e != nil
 	}
+	clear(x.fresh)
 	slices.SortFunc(changes, func(a, b held.Change) int { return cmp.Compare(a.Key, b.Key) })
 	return changes
 }
 
+// known says whether others know of an entry of this key. The base may not have what was cut yet.
+func (x *heldChanges) known(key string) bool {
+	if there, told := x.told[key]; told {
+		return there
+	}
+	return x.base.ByKey(key) != nil
+}
+
 // rejectedChanges lies over a rejections.Index.
 type rejectedChanges struct {
-	order   []string // ids in the order of their rejection
 	added   map[string]proto.RejectedEvent
-	taken   map[string]rejections.Rejected
-	waiting map[string][]string // ids of added by what they miss
+	taken   map[string]rejections.Rejected // that the base may still have, or get
+	waiting map[string][]string            // ids of added by what they miss
+	told    map[string]bool                // ids that a cut has added and none has taken back
+
+	// Since the last cut.
+	order  []string        // ids in the order of their rejection
+	undone map[string]bool // ids of taken
 }
 
 func newRejectedChanges() rejectedChanges {
 	return rejectedChanges{
 		added: map[string]proto.RejectedEvent{}, taken: map[string]rejections.Rejected{}, waiting: map[string][]string{},
+		told: map[string]bool{}, undone: map[string]bool{},
 	}
 }
 
 func (x *rejectedChanges) add(r proto.RejectedEvent) {
-	if _, again := x.added[r.ID]; !again {
-		x.order = append(x.order, r.ID)
-	}
+	x.order = append(x.order, r.ID)
 	x.added[r.ID] = r
 	delete(x.taken, r.ID)
+	delete(x.undone, r.ID)
 	for _, key := range r.Missing {
 		x.waiting[key] = append(x.waiting[key], r.ID)
 	}
@@ -176,10 +196,24 @@ func (x *rejectedChanges) answer(base *rejections.Index, id string, now time.Tim
 }
 
 func (x *rejectedChanges) forget(base *rejections.Index, id string) {
+	r, again := x.added[id]
 	delete(x.added, id)
-	if r, before := base.Find(id); before {
-		x.taken[id] = r
+	if x.told[id] && again {
+		x.take(rejections.Rejected{ID: id, Kind: r.Kind, CreatedAt: r.CreatedAt})
+		return
 	}
+	if before, known := base.Find(id); known {
+		x.take(before)
+	}
+}
+
+// take takes back what others know of.
+func (x *rejectedChanges) take(r rejections.Rejected) {
+	if _, already := x.taken[r.ID]; already {
+		return
+	}
+	x.taken[r.ID] = r
+	x.undone[r.ID] = true
 }
 
 func (x *rejectedChanges) arrived(base *rejections.Index, keys []string) {
@@ -189,23 +223,31 @@ func (x *rejectedChanges) arrived(base *rejections.Index, keys []string) {
 		}
 		delete(x.waiting, key)
 		for _, r := range base.Waiting(key) {
-			delete(x.added, r.ID)
-			x.taken[r.ID] = r
+			if _, again := x.added[r.ID]; !again { // what was rejected again misses something else
+				x.take(r)
+			}
 		}
 	}
 }
 
-func (x *rejectedChanges) changes() (added []proto.RejectedEvent, taken []rejections.Rejected) {
-	listed := make(map[string]bool, len(x.added))
+// cut gives what has changed since the last cut.
+func (x *rejectedChanges) cut() (added []proto.RejectedEvent, taken []rejections.Rejected) {
+	listed := make(map[string]bool, len(x.order))
 	for _, id := range x.order {
 		if r, still := x.added[id]; still && !listed[id] {
 			listed[id] = true
 			added = append(added, r)
 		}
 	}
-	for _, r := range x.taken {
-		taken = append(taken, r)
+	for id := range x.undone {
+		taken = append(taken, x.taken[id])
+		delete(x.told, id)
 	}
+	for id := range listed {
+		x.told[id] = true
+	}
+	x.order = nil
+	clear(x.undone)
 	slices.SortFunc(taken, func(a, b rejections.Rejected) int { return cmp.Compare(a.ID, b.ID) })
 	return added, taken
 }

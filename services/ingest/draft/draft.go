@@ -1,6 +1,7 @@
 // Package draft is what will be accepted, held and rejected if the batch at hand is committed: the projections as they are, and over
 // them the decisions of the batch so far. An event that the batch has accepted counts for the next one at once, so that a batch of
-// five hundred decides as five hundred batches of one would.
+// five hundred decides as five hundred batches of one would. A draft may go on after the end of a
+// batch, so that the next one is decided while that one is committed (see [Draft.Cut]).
 package draft
 
 import (
@@ -20,7 +21,8 @@ import (
 	"tendril.dev/services/ingest/rejections"
 )
 
-// Base is what a draft stands on. It does not change while the draft is in use.
+// Base is what a draft stands on. It does not change while the draft is in use, but by what the draft
+// itself was cut into.
 type Base struct {
 	Log      *eventdb.View // the log as of one sequence
 	Held     *held.Set
@@ -34,7 +36,7 @@ type Base struct {
 	Now         time.Time
 }
 
-// Draft is a batch in the making. It is not safe for concurrent use.
+// Draft is a batch in the making, or several that follow each other. It is not safe for concurrent use.
 type Draft struct {
 	ctx  context.Context
 	base Base
@@ -323,9 +325,6 @@ func (d *Draft) Hold(e *held.Entry) { d.held.put(e) }
 // Drop deletes an entry from the draft's held events.
 func (d *Draft) Drop(e *held.Entry) { d.held.drop(e) }
 
-// HeldChanges gives what the batch changes of the held events, in order of their keys: each key once, an entry or nil.
-func (d *Draft) HeldChanges() []held.Change { return d.held.changes() }
-
 // RejectedBefore gives the answer that an event got when it was rejected.
 func (d *Draft) RejectedBefore(id string) (string, bool) {
 	return d.rejected.answer(d.base.Rejected, id, d.base.Now)
@@ -340,7 +339,21 @@ func (d *Draft) Forget(id string) { d.rejected.forget(d.base.Rejected, id) }
 // Arrived forgets the rejections of everything that missed one of these keys.
 func (d *Draft) Arrived(keys []string) { d.rejected.arrived(d.base.Rejected, keys) }
 
-// Rejections gives what the batch adds to the rejected ids, in order, and which of them it takes back.
-func (d *Draft) Rejections() (added []proto.RejectedEvent, taken []rejections.Rejected) {
-	return d.rejected.changes()
+// Changes is what a batch changes besides the log.
+type Changes struct {
+	Held     []held.Change         // in order of their keys: each key once, an entry or nil
+	Rejected []proto.RejectedEvent // remembered, in order of their rejection
+	Taken    []rejections.Rejected // remembered before the batch, and not any more, in order of their ids
 }
+
+// Cut ends a batch and gives what was decided since the last cut. What is decided from now on stands
+// on that as if it were committed: the projections may take it in meanwhile, in this order, or not
+// yet. If it is not committed the draft is of no more use.
+func (d *Draft) Cut() Changes {
+	added, taken := d.rejected.cut()
+	return Changes{Held: d.held.cut(), Rejected: added, Taken: taken}
+}
+
+// SetNow says what time it is for the decisions that follow. What the view of the log shows as
+// expired was decided when it was taken.
+func (d *Draft) SetNow(now time.Time) { d.base.Now = now }

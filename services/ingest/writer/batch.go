@@ -18,17 +18,16 @@ import (
 type batch struct {
 	size  int
 	now   time.Time
-	view  *eventdb.View
 	draft *draft.Draft
-	head  uint64 // of the log, that the decisions stand on
-	held  uint64 // head of the held events' stream
+	head  uint64 // of the log, that the decisions stand on; once the batch is committed, behind it
+	held  uint64 // the same of the held events' stream
 
 	decided  []decided
 	accepted []int // of decided, in order
 	healed   []*candidate.Candidate
 	bytes    int
-
-	committed bool
+	late     int           // taken from the lane of older events
+	changes  draft.Changes // when the batch is closed
 }
 
 // decided is one candidate and what came of it.
@@ -40,25 +39,81 @@ type decided struct {
 	seq       uint64 // in the log, once it is there
 }
 
-func (w *Writer) newBatch(ctx context.Context, size int, now time.Time) (*batch, error) {
+// chain is the batches that are decided on one draft: each is decided while the one before it is
+// committed, as if that were done.
+type chain struct {
+	view  *eventdb.View // of the log, before the first of them
+	draft *draft.Draft
+	held  uint64 // head of the held events' stream, before the first of them
+
+	batches, bytes int // that it has had
+}
+
+// Bounds of a chain: the draft keeps in memory what it has accepted, and the view old files.
+const (
+	maxChain      = 8
+	maxChainBytes = maxBatchBytes
+)
+
+func (w *Writer) newChain(ctx context.Context, now time.Time) *chain {
 	view := w.Index.View()
-	return &batch{
-		size: size, now: now, view: view, head: view.Seq(), held: w.Held.Seq(),
+	return &chain{
+		view: view, held: w.Held.Seq(),
 		draft: draft.New(ctx, draft.Base{
 			Log: view, Held: w.Held, Rejected: w.Rejected, Announced: w.announced,
 			Domain: w.Domain, KeepDeleted: w.KeepDeleted, Now: now,
 		}),
-	}, nil
+	}
 }
 
-// close ends the batch. What was read for its decisions is kept for the next one, unless they were
-// not committed.
-func (w *Writer) close(b *batch) {
-	b.view.Close()
-	if b.committed {
+// newBatch begins a batch on the draft of the one that is being committed, or on a new one.
+func (w *Writer) newBatch(ctx context.Context, size int, now time.Time) *batch {
+	if w.chain == nil {
+		w.chain = w.newChain(ctx, now)
+	}
+	w.chain.draft.SetNow(now)
+	return &batch{size: size, now: now, draft: w.chain.draft, head: w.chain.view.Seq(), held: w.chain.held}
+}
+
+// endChain ends the chain. What was read for its decisions is kept for the next one, unless they
+// were not committed.
+func (w *Writer) endChain(committed bool) {
+	if w.chain == nil {
+		return
+	}
+	_ = w.chain.view.Close()
+	w.chain = nil
+	if committed {
 		w.announced.Trim()
 	} else {
 		w.announced.Forget()
+	}
+}
+
+// long says whether the next batch should begin a new chain.
+func (c *chain) long() bool { return c.batches >= maxChain || c.bytes >= maxChainBytes }
+
+// isLate says whether a lane's events are older ones, which wait for all others.
+func isLate(lane proto.Lane) bool {
+	return lane == proto.LaneSyncHistoric || lane == proto.LaneSyncDaily
+}
+
+// gather decides what waits, until the batch is full or nothing waits any more. While another batch
+// is being committed it waits for more until that is done, and keeps an eighth of the batch for those
+// that should not wait for another one: all but the older events.
+func (w *Writer) gather(ctx context.Context, b *batch) error {
+	for {
+		if u := w.fill(b); u != nil {
+			return u
+		}
+		if b.full() || w.flying == nil {
+			return nil
+		}
+		room := room{events: b.size - len(b.decided), late: b.size - b.size/shares - b.late}
+		var err error
+		if w.fetched, err = w.lanes.next(ctx, room, nil, w.flying.stored); err != nil || len(w.fetched) == 0 {
+			return err
+		}
 	}
 }
 
@@ -87,6 +142,9 @@ func (w *Writer) fill(b *batch) *undecidedError {
 		w.fetched = w.fetched[1:]
 		if it.pack.settled {
 			continue // it was given back as a whole
+		}
+		if isLate(it.pack.Lane) {
+			b.late++
 		}
 		line := it.pack.Events[it.n]
 		if line.Err != nil {

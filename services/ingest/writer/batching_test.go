@@ -95,6 +95,9 @@ func decideAll(t *testing.T, settings config.Settings, candidates []message, nex
 			}
 		}
 	}
+	if err := r.land(); err != nil {
+		t.Fatal(err)
+	}
 	o := outcome{log: logIDs(t, b), appended: r.Index.Seq() - begun}
 	for _, e := range r.Held.All() {
 		o.held = append(o.held, fmt.Sprintf("%s %s %s", e.Key, e.Phase, e.Source))

@@ -13,29 +13,30 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/draft"
 	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
 )
 
-// commit writes the batch to the streams and takes it into the projections.
+// commit writes the batch to the streams, and takes it into all projections but the index.
 //
 // The log comes first, then the held events, then the rejected ids; each is atomic, the three together are not. A crash in between
 // loses nothing, because no candidate was acknowledged: all of them come back and are decided on what is there now. An event that
 // the log has is a duplicate then, and its held entry, which the crash left behind, is dropped with that answer, or at the latest when
 // the next writer begins (see heal). An event that was to be held is held now. The other way round, an entry deleted before its event is
 // in the log, a crash would lose an event whose git data is there.
-func (w *Writer) commit(ctx context.Context, b *batch) error {
+func (w *Writer) commit(ctx context.Context, b *batch, logged func()) error {
 	start := time.Now()
 	if err := w.commitEvents(ctx, b); err != nil {
 		return err
 	}
+	logged()
 	w.afterEvents()
-	if err := w.commitHeld(ctx, b.held, b.draft.HeldChanges()); err != nil {
+	var err error
+	if b.held, err = w.commitHeld(ctx, b.held, b.changes.Held); err != nil {
 		return err
 	}
-	if err := w.commitRejections(ctx, b.draft); err != nil {
+	if err := w.commitRejections(ctx, b.changes.Rejected, b.changes.Taken); err != nil {
 		return err
 	}
 	w.Metrics.commits(len(b.decided), time.Since(start))
@@ -56,11 +57,19 @@ func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 	if err != nil {
 		return fmt.Errorf("events on head %d: %w", b.head, err)
 	}
-	records := make([]eventdb.Record, len(b.accepted))
 	first := last - uint64(len(msgs)) + 1
 	for i, n := range b.accepted {
+		b.decided[n].seq = first + uint64(i)
+	}
+	b.head = last
+	return nil
+}
+
+// index takes the events of a batch that is in the log into the index.
+func (w *Writer) index(b *batch) error {
+	records := make([]eventdb.Record, len(b.accepted))
+	for i, n := range b.accepted {
 		x := &b.decided[n]
-		x.seq = first + uint64(i)
 		records[i] = eventdb.Record{Seq: x.seq, Event: x.candidate.Event, Raw: x.candidate.Raw}
 	}
 	if err := w.Index.Apply(records); err != nil {
@@ -89,8 +98,8 @@ func logged(x *decided, at string) *nats.Msg {
 const deletionKept = 24 * time.Hour
 
 // commitHeld changes the held events, if their head is still the one that the changes were decided on. More changes than one atomic
-// batch can carry go in several, each on the head of the one before.
-func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Change) error {
+// batch can carry go in several, each on the head of the one before. It gives the head behind them.
+func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Change) (uint64, error) {
 	for part := range slices.Chunk(changes, bus.MaxBatch) {
 		msgs := make([]*nats.Msg, len(part))
 		for i, change := range part {
@@ -101,14 +110,14 @@ func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Cha
 			} else {
 				var err error
 				if m.Data, err = change.Entry.Encode(); err != nil {
-					return err
+					return 0, err
 				}
 			}
 			msgs[i] = m
 		}
 		last, err := w.Bus.PublishBatch(ctx, msgs, &head)
 		if err != nil {
-			return fmt.Errorf("changes of held events on head %d: %w", head, err)
+			return 0, fmt.Errorf("changes of held events on head %d: %w", head, err)
 		}
 		for i := range part {
 			part[i].Seq = last - uint64(len(part)-1-i)
@@ -116,13 +125,12 @@ func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Cha
 		w.Held.Apply(part...)
 		head = last
 	}
-	return nil
+	return head, nil
 }
 
 // commitRejections remembers what was rejected, and takes back what may heal. No head is expected: a rejection that a stale writer
 // remembers is no more than a fetch less.
-func (w *Writer) commitRejections(ctx context.Context, d *draft.Draft) error {
-	added, taken := d.Rejections()
+func (w *Writer) commitRejections(ctx context.Context, added []proto.RejectedEvent, taken []rejections.Rejected) error {
 	w.Metrics.invalidated.Add(float64(len(taken)))
 	msgs := make([]*nats.Msg, 0, len(added)+len(taken))
 	for _, r := range taken {
@@ -155,11 +163,9 @@ func (w *Writer) commitRejections(ctx context.Context, d *draft.Draft) error {
 // deletion request for them. Announcements that are held with others' are decided again: what they
 // waited for may have ended just before the crash.
 func (w *Writer) heal(ctx context.Context) error {
-	b, err := w.newBatch(ctx, w.BatchSize, time.Now())
-	if err != nil {
-		return err
-	}
-	defer w.close(b)
+	b := w.newBatch(ctx, w.BatchSize, time.Now())
+	committed := false
+	defer func() { w.endChain(committed) }()
 	for _, e := range w.Held.All() {
 		over, err := policy.Over(b.draft, e)
 		if err != nil {
@@ -176,9 +182,11 @@ func (w *Writer) heal(ctx context.Context) error {
 			w.healed = append(w.healed, again)
 		}
 	}
-	changes := b.draft.HeldChanges()
+	changes := b.draft.Cut().Held
 	if len(changes) > 0 {
 		w.Log.Info("held events that are over are dropped", "count", len(changes))
 	}
-	return w.commitHeld(ctx, b.held, changes)
+	_, err := w.commitHeld(ctx, b.held, changes)
+	committed = err == nil
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -178,41 +179,58 @@ func (l *lane) take() (item, bool) {
 	return it, true
 }
 
-// next waits for candidates, at most until deadline, and takes up to most: users' first, then
-// releases, then live ones, then older ones. An eighth of a batch, in candidates and in bytes, is
-// kept for each lane but the first, so that those before it slow it down but never stop it. Of
-// batches that are too small for shares, every eighth begins with one of these lanes, by turns.
-// Nothing waits for a batch to become full. An error says that a lane is broken.
-func (l *lanes) next(ctx context.Context, most int, deadline <-chan time.Time) ([]item, error) {
+// room is how much a batch still takes: so many events, and of these so many from the last lane.
+type room struct{ events, late int }
+
+// next waits for candidates, at most until deadline or until stop is closed, and takes as many as
+// there is room for: users' first, then releases, then live ones, then older ones. An eighth of a
+// batch, in candidates and in bytes, is kept for each lane but the first, so that those before it
+// slow it down but never stop it. Of batches that are too small for shares, every eighth begins with
+// one of these lanes, by turns. Nothing waits for a batch to become full. An error says that a lane
+// is broken.
+func (l *lanes) next(ctx context.Context, r room, deadline <-chan time.Time, stop <-chan struct{}) ([]item, error) {
 	select {
 	case err := <-l.broken:
 		return nil, err
 	default:
 	}
-	if !l.waiting() {
-		if more, err := l.wait(ctx, deadline); !more {
+	all := l.all
+	if r.late <= 0 {
+		all = all[:len(all)-1]
+	}
+	if !slices.ContainsFunc(all, (*lane).waits) {
+		if more, err := l.wait(ctx, len(all) == len(l.all), deadline, stop); !more {
 			return nil, err
 		}
 	}
 	t := taken{}
-	if l.small++; most < shares && l.small%shares == 0 {
-		late := l.all[1:]
-		t.from(late[l.small/shares%len(late)], most, maxBatchBytes)
+	if l.small++; r.events < shares && l.small%shares == 0 {
+		late := all[1:]
+		t.from(late[l.small/shares%len(late)], r.events, maxBatchBytes)
 	}
 	kept := make([]share, len(l.all)+1) // for the lanes behind each
-	for i := len(l.all) - 1; i > 0; i-- {
-		own := l.all[i].share(most)
+	for i := len(all) - 1; i > 0; i-- {
+		own := all[i].share(r.events)
 		kept[i] = share{kept[i+1].events + own.events, kept[i+1].bytes + own.bytes}
 	}
-	for i, lane := range l.all {
-		t.from(lane, most-kept[i+1].events, maxBatchBytes-kept[i+1].bytes)
+	for i, lane := range all {
+		most := r.events - kept[i+1].events
+		if i == len(l.all)-1 {
+			most = min(most, len(t.items)+r.late)
+		}
+		t.from(lane, most, maxBatchBytes-kept[i+1].bytes)
 	}
 	return t.items, nil
 }
 
-// wait waits for a pack of any lane. It gives false if there is none before the deadline.
-func (l *lanes) wait(ctx context.Context, deadline <-chan time.Time) (more bool, err error) {
+// wait waits for a pack of any lane, or of any but the last. It gives false if there is none before
+// the deadline or before stop is closed.
+func (l *lanes) wait(ctx context.Context, last bool, deadline <-chan time.Time, stop <-chan struct{}) (more bool, err error) {
 	user, release, live, sync := l.all[0], l.all[1], l.all[2], l.all[3]
+	older := sync.fetched
+	if !last {
+		older = nil
+	}
 	select {
 	case err := <-l.broken:
 		return false, err
@@ -222,9 +240,11 @@ func (l *lanes) wait(ctx context.Context, deadline <-chan time.Time) (more bool,
 		release.begin(p)
 	case p := <-live.fetched:
 		live.begin(p)
-	case p := <-sync.fetched:
+	case p := <-older:
 		sync.begin(p)
 	case <-deadline:
+		return false, nil
+	case <-stop:
 		return false, nil
 	case <-ctx.Done():
 		return false, nil
@@ -232,20 +252,14 @@ func (l *lanes) wait(ctx context.Context, deadline <-chan time.Time) (more bool,
 	return true, nil
 }
 
-func (l *lanes) waiting() bool {
-	for _, lane := range l.all {
-		if lane.current != nil || len(lane.fetched) > 0 {
-			return true
-		}
-	}
-	return false
-}
+// waits says whether something waits in the lane.
+func (l *lane) waits() bool { return l.current != nil || len(l.fetched) > 0 }
 
 // share is what is kept of a batch for a lane: nothing if nothing waits in it.
 type share struct{ events, bytes int }
 
 func (l *lane) share(most int) share {
-	if l.current == nil && len(l.fetched) == 0 {
+	if !l.waits() {
 		return share{}
 	}
 	return share{min(int(l.events.Load()), most/shares), maxBatchBytes / shares}

@@ -262,9 +262,7 @@ func TestWhatIsParkedKeepsNoPack(t *testing.T) {
 	data := encode(t, newPerson(2).issue(newPerson(1), "x", 1))
 	p := readPack(&message{subject: proto.LaneSyncLive.Subject(), data: data, header: map[string][]string{proto.HeaderSource: {string(proto.SourceLive)}}})
 	r.fetched = itemsOf(p)
-	if err := r.step(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	r.advance(t)
 	c := p.Events[0].Candidate
 	if r.Park.Len() != 1 || !bytes.Equal(c.Raw, data) || &c.Raw[0] == &data[0] {
 		t.Errorf("%d parked, with %d bytes of the message's own", r.Park.Len(), len(c.Raw))

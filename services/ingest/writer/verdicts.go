@@ -8,8 +8,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// finish tells the packs of a committed batch how their events ended, in the order of the decisions.
-func (w *Writer) finish(b *batch) {
+// answer tells the packs of a committed batch how their events ended, in the order of the decisions.
+func (w *Writer) answer(b *batch) {
 	now := time.Now()
 	for i := range b.decided {
 		x := &b.decided[i]

@@ -55,6 +55,8 @@ type Writer struct {
 	fetched     []item                 // taken from the lanes, not decided yet
 	healed      []*candidate.Candidate // parked and held events that are decided again, before anything else
 	announced   *draft.Announced
+	chain       *chain             // nil: the next batch begins on the projections
+	flying      *flight            // being committed; nil: nothing is
 	careful     int                // so many candidates are decided one by one, because one of a batch does not fit
 	failing     map[string]failing // candidates that could not be decided, by event
 	decidedEver uint64
@@ -85,8 +87,8 @@ func (w *Writer) Run(ctx context.Context) error {
 // Writing says whether this replica is the writer now, as far as it knows.
 func (w *Writer) Writing() bool { return w.writing.Load() }
 
-// idle is how often a writer without candidates looks after what it keeps in memory.
-const idle = 5 * time.Second
+// maxIdle is how often a writer without candidates looks after what it keeps in memory.
+const maxIdle = 5 * time.Second
 
 // serve is one term as the writer. It returns when ctx ends, or when a commit failed: then nothing is certain but what the streams
 // say, and the next term begins by reading them.
@@ -102,6 +104,7 @@ func (w *Writer) serve(ctx context.Context) {
 	w.Metrics.writer.Set(1)
 	w.Log.Info("writing the log", "head", w.Index.Seq(), "held", w.Held.Len())
 	defer func() {
+		w.stepDown(ctx, w.land())
 		giveBack(append(packsOf(w.fetched), w.lanes.close()...)...)
 		w.fetched = nil
 		w.writing.Store(false)
@@ -110,65 +113,76 @@ func (w *Writer) serve(ctx context.Context) {
 	}()
 	for ctx.Err() == nil {
 		if err := w.step(ctx); err != nil {
-			if ctx.Err() == nil || errors.Is(err, bus.ErrHeadMoved) {
-				w.stepDown(err)
-			}
+			w.stepDown(ctx, err)
 			return
 		}
 	}
 }
 
-// step decides and commits one batch.
+// step decides one batch and begins to commit it, when the one before it is committed.
 func (w *Writer) step(ctx context.Context) error {
 	size := w.BatchSize
 	if w.careful > 0 {
 		size = 1
 	}
-	if len(w.fetched) == 0 && len(w.healed) == 0 {
-		timer := time.NewTimer(idle)
-		var err error
-		w.fetched, err = w.lanes.next(ctx, size, timer.C)
-		timer.Stop()
-		if err != nil {
+	if w.careful > 0 || w.chain != nil && w.chain.long() {
+		if err := w.land(); err != nil {
 			return err
 		}
 	}
-	now := time.Now()
-	if len(w.fetched) == 0 && len(w.healed) == 0 {
-		w.Rejected.Expire(now)
-		w.Park.Expire(now)
-		w.Metrics.observeMemory(w.Park.Len(), w.Rejected.Len())
-		return nil
-	}
-	b, err := w.newBatch(ctx, size, now)
-	if err != nil {
-		return err
-	}
-	defer w.close(b)
-	if u := w.fill(b); u != nil {
-		return w.undecided(ctx, b, u)
-	}
-	w.beforeCommit()
-	// A commit that has begun is finished, turn or no turn: the log's head decides whether it may.
-	commit, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
-	if err := w.commit(commit, b); err != nil {
-		if w.refused(b, err) {
-			return nil
+	if w.flying == nil && len(w.fetched) == 0 && len(w.healed) == 0 {
+		if more, err := w.idle(ctx, size); !more {
+			return err
 		}
-		w.takeBack(b)
-		return err
 	}
-	b.committed = true
-	w.trouble.over()
-	w.decidedEver += uint64(len(b.decided))
-	w.careful = max(0, w.careful-len(b.decided))
-	w.finish(b)
-	return nil
+	b := w.newBatch(ctx, size, time.Now())
+	if err := w.gather(ctx, b); err != nil {
+		return w.brokenOff(ctx, b, err)
+	}
+	if len(b.decided) > 0 {
+		return w.follow(ctx, b)
+	}
+	if w.flying == nil {
+		w.endChain(true)
+	}
+	return w.land()
 }
 
-// commitTimeout bounds the commits of one batch.
-const commitTimeout = 15 * time.Second
+// idle waits for candidates. If none come it looks after what is kept in memory.
+func (w *Writer) idle(ctx context.Context, size int) (more bool, err error) {
+	timer := time.NewTimer(maxIdle)
+	defer timer.Stop()
+	w.fetched, err = w.lanes.next(ctx, room{size, size}, timer.C, nil)
+	if err != nil || len(w.fetched) > 0 {
+		return err == nil, err
+	}
+	now := time.Now()
+	w.Rejected.Expire(now)
+	w.Park.Expire(now)
+	w.Metrics.observeMemory(w.Park.Len(), w.Rejected.Len())
+	return false, nil
+}
+
+// brokenOff deals with a batch whose decisions broke off. What could not be decided while another
+// batch was committed is tried again, with all others of its batch, when that is done.
+func (w *Writer) brokenOff(ctx context.Context, b *batch, err error) error {
+	var u *undecidedError
+	undecided := errors.As(err, &u)
+	if undecided && w.flying == nil {
+		w.endChain(false)
+		return w.undecided(ctx, b, u)
+	}
+	if undecided {
+		w.takeBack(b, u.decided)
+		err = nil
+	} else {
+		w.takeBack(b)
+	}
+	if landed := w.land(); landed != nil {
+		return landed
+	}
+	return err
+}
 
 // begin makes this replica the only one that can commit, and brings its projections to the heads. The marks move both heads: a commit
 // that was decided on an earlier one, by a writer that was paused or cut off, is refused from now on, whatever that writer believes.
@@ -202,11 +216,14 @@ func (w *Writer) begin(ctx context.Context) error {
 	return nil
 }
 
-// stepDown says why a term ends before its time.
-func (w *Writer) stepDown(err error) {
+// stepDown says why a term ends before its time, if it does.
+func (w *Writer) stepDown(ctx context.Context, err error) {
 	if errors.Is(err, bus.ErrHeadMoved) {
 		w.Metrics.fenced.Inc()
 		w.Log.Warn("another writer has moved the head: the batch was refused and is decided again", "error", err)
+		return
+	}
+	if err == nil || ctx.Err() != nil {
 		return
 	}
 	w.trouble.note(err)

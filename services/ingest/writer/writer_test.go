@@ -178,7 +178,9 @@ func TestUserOvertakesASync(t *testing.T) {
 	synced := newSender(t, b, "sync")
 	synced.sendAll(proto.LaneSyncHistoric, backlog)
 	reached, proceed := make(chan struct{}), make(chan struct{})
-	r := startWith(t, b, "one", batch, func(w *Writer) {
+	seen := newWitness()
+	startWith(t, b, "one", batch, func(w *Writer) {
+		seen.Policy, w.Policy = w.Policy, seen
 		w.beforeCommit = func() {
 			select {
 			case reached <- struct{}{}:
@@ -191,9 +193,10 @@ func TestUserOvertakesASync(t *testing.T) {
 	t.Cleanup(goOn)
 	<-reached // the writer is at work
 	user := newSender(t, b, "user")
-	user.send(proto.LaneUser, newPerson(1).grasps(1))
-	eventually(t, "the user's event is fetched", func() bool { return len(r.lanes.all[0].fetched) == 1 })
-	for range 2 { // what was decided already, and the next batch
+	ev := newPerson(1).grasps(1)
+	user.send(proto.LaneUser, ev)
+	seen.wait(t, ev.ID)
+	for range 2 { // what is being committed, and the batch that is decided meanwhile
 		proceed <- struct{}{}
 		<-reached
 	}
@@ -399,7 +402,7 @@ func testLanes() (l *lanes, user, release, live, sync *lane) {
 // count takes a batch and counts its events by the subjects of their packs.
 func (l *lanes) count(t *testing.T, most int, counts map[string]int) {
 	t.Helper()
-	items, err := l.next(t.Context(), most, time.After(0))
+	items, err := l.next(t.Context(), room{most, most}, time.After(0), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
