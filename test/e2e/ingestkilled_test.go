@@ -39,6 +39,7 @@ func ingestKilled(t *testing.T, standby bool) {
 	bus, volume := world.StartNATS(t), world.Folder(t)
 	settings := map[string]string{
 		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL, "NGIT_WRITER_TTL": "2s", "NGIT_CANDIDATE_ACK_WAIT": "2s", "NGIT_LOG_LEVEL": "info",
+		"NGIT_COMMIT_BATCH": "50", // so that there is time to kill it
 	}
 	start := func(name string) *world.Replica { return world.StartReplica(t, name, bus.URL, volume, settings) }
 	first := start("ingest")
