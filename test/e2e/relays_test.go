@@ -41,7 +41,7 @@ func TestForeignRelays(t *testing.T) {
 	list(first.URL, plain)
 	list(world.NewReconcilingRelay(t, reconciling...).URL, reconciling)
 	strict := issues(each) // more than fit into its pages
-	like := world.NewStrfry(t, strfry.Limits{Page: 50, Subscriptions: 6}, strict...)
+	like := world.NewStrfry(t, strfry.Limits{Page: 50, Subscriptions: 12}, strict...)
 	list(like.URL, strict)
 	other, theirs := anotherTendril(t, ann, work, issues(10))
 	list(other.Relay(), theirs)
@@ -52,8 +52,10 @@ func TestForeignRelays(t *testing.T) {
 	}
 
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": first.URL})
-	announcement := ann.Announce("mine", "mine", []string{git.Host("mine", work)}, relays)
-	first.Publish(announcement, ann.State("mine", work.Refs(), "refs/heads/main"))
+	// Newer than what the other Tendril has, though no second may have passed.
+	again := func(ev *nostr.Event) *nostr.Event { return ann.SignAt(ev.CreatedAt+1, ev.Kind, ev.Content, ev.Tags...) }
+	announcement := again(ann.Announce("mine", "mine", []string{git.Host("mine", work)}, relays))
+	first.Publish(announcement, again(ann.State("mine", work.Refs(), "refs/heads/main")))
 	world.Serves(t, p.Relay(), announcement)
 	world.Await(t, "every hostile relay was asked for something", func() bool {
 		for _, h := range bad {
