@@ -1,6 +1,7 @@
 package proto
 
-// Headers carry facts about a message, on a candidate about all events of its pack; its payload stays what a person wants to read.
+// Headers carry facts about a message, on a candidate about all events of its pack; its payload
+// stays what a person wants to read.
 const (
 	// HeaderSource says where an event came from; see [Source].
 	HeaderSource = "Grasp-Source"

@@ -84,7 +84,8 @@ func (b *Bus) publishOne(ctx context.Context, m *nats.Msg, expect *uint64) (seq 
 	return seq, err
 }
 
-// commit publishes the message that ends a batch of so many, and gives what its acknowledgement says.
+// commit publishes the message that ends a batch of so many, and gives what its acknowledgement
+// says.
 func (b *Bus) commit(ctx context.Context, m *nats.Msg, size int) (seq uint64, count int, err error) {
 	if _, ok := ctx.Deadline(); !ok {
 		var cancel context.CancelFunc

@@ -92,7 +92,8 @@ func offer(t *testing.T, s *Sender, n int) <-chan ending {
 	return offerTo(t, s, proto.LaneSyncLive, n)
 }
 
-// offerTo offers one candidate and gives the channel that its end comes on. A second end would fail the test.
+// offerTo offers one candidate and gives the channel that its end comes on. A second end would fail
+// the test.
 func offerTo(t *testing.T, s *Sender, lane proto.Lane, n int) <-chan ending {
 	t.Helper()
 	ends := make(chan ending, 1)
@@ -131,7 +132,8 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// ingest takes live packs from their queue and answers those that decide says yes to. It returns how many it has taken.
+// ingest takes live packs from their queue and answers those that decide says yes to. It returns
+// how many it has taken.
 func ingest(t *testing.T, b *bus.Bus, decide func(m jetstream.Msg) bool) (taken *atomic.Int64) {
 	t.Helper()
 	return ingestFrom(t, b, proto.StreamLive, proto.ConsumerLive, decide)

@@ -47,7 +47,8 @@ func total(packs [][][]byte) (n int) {
 	return n
 }
 
-// TestHistoricEventsTravelInPacks: in few messages, in their order, a relay's own, within the bounds.
+// TestHistoricEventsTravelInPacks: in few messages, in their order, a relay's own, within the
+// bounds.
 func TestHistoricEventsTravelInPacks(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, 64<<20)

@@ -112,7 +112,8 @@ func (s *Sender) resend(ctx context.Context, now time.Time) {
 		s.mu.Lock()
 		waits := s.waiting[p.ref] == p
 		s.mu.Unlock()
-		// Verdicts may come before it is sent all the same: then it is decided twice, as duplicates, which nobody waits for.
+		// Verdicts may come before it is sent all the same: then it is decided twice, as
+		// duplicates, which nobody waits for.
 		if waits && ctx.Err() == nil {
 			s.publish(p)
 		}

@@ -20,10 +20,11 @@ type situation struct {
 	owners  map[string]string       // who of the workers should have each wanted key: assign
 	// freeSince is since when a wanted key has been without a live holder, as far as this worker saw.
 	freeSince map[string]time.Time
-	// passedOver is whom a key that this worker holds would have belonged to, and who did not take it in time: worker, incarnation, and since when
-	// this worker has it instead.
+	// passedOver is whom a key that this worker holds would have belonged to, and who did not take
+	// it in time: worker, incarnation, and since when this worker has it instead.
 	passedOver map[string]proto.Claim
-	// deadSince is since when a claim has been there that no live worker has, on a key that nobody wants, as far as this worker saw.
+	// deadSince is since when a claim has been there that no live worker has, on a key that nobody
+	// wants, as far as this worker saw.
 	deadSince map[string]time.Time
 	grace     time.Duration
 	max       int

@@ -110,8 +110,9 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// TestWhoWasSlowGetsHisShare: a worker has all keys, because the other did not take its own in time.
-// It keeps them for a while, and then leaves as many as it has too many, unless the other is full.
+// TestWhoWasSlowGetsHisShare: a worker has all keys, because the other did not take its own in
+// time. It keeps them for a while, and then leaves as many as it has too many, unless the other is
+// full.
 func TestWhoWasSlowGetsHisShare(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)

@@ -117,8 +117,8 @@ func TestAnotherLogIsNoticedWhileTheIndexIsFed(t *testing.T) {
 	}
 }
 
-// TestAViewKeepsItsSieve: a view finds what it shows, though it has gone from the index since and the
-// sieve was made anew without it.
+// TestAViewKeepsItsSieve: a view finds what it shows, though it has gone from the index since and
+// the sieve was made anew without it.
 func TestAViewKeepsItsSieve(t *testing.T) {
 	t.Parallel()
 	db := open(t, "")

@@ -124,9 +124,10 @@ func lookAtLog(ctx context.Context, js jetstream.JetStream, db *DB) (identity st
 		info.State.LastSeq, nil
 }
 
-// Follow binds the index to the log, applies the log from where the index stands, and then follows it until ctx ends. While a writer of
-// this process feeds the index ([DB.Apply]) the log is only looked at now and then. A broken connection
-// to the bus is taken up again; other errors end it, and so does a log that was replaced meanwhile ([ErrOtherLog]): what was told to subscribers
+// Follow binds the index to the log, applies the log from where the index stands, and then follows
+// it until ctx ends. While a writer of this process feeds the index ([DB.Apply]) the log is only
+// looked at now and then. A broken connection to the bus is taken up again; other errors end it,
+// and so does a log that was replaced meanwhile ([ErrOtherLog]): what was told to subscribers
 // cannot be taken back.
 func Follow(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
 	if err := Bind(ctx, js, db, log); err != nil {
@@ -212,8 +213,8 @@ func lookOn(ctx context.Context, js jetstream.JetStream, db *DB) error {
 	}
 }
 
-// fedWithin says whether the index reaches a sequence in so long, or in wantedWait from when somebody
-// begins to wait for it.
+// fedWithin says whether the index reaches a sequence in so long, or in wantedWait from when
+// somebody begins to wait for it.
 func (db *DB) fedWithin(ctx context.Context, patience time.Duration, seq uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -8,9 +8,9 @@ import (
 )
 
 // Has reports whether an event with this id (64 hex digits) is stored and has not expired, as the
-// index stands now. It is the one look-up that needs no snapshot, and so costs about half of asking a
-// [View]: whoever hears of events by the thousand asks here first. What is no id is not stored. The
-// error is [ErrClosed], or one of reading.
+// index stands now. It is the one look-up that needs no snapshot, and so costs about half of asking
+// a [View]: whoever hears of events by the thousand asks here first. What is no id is not stored.
+// The error is [ErrClosed], or one of reading.
 func (db *DB) Has(eventID string) (bool, error) {
 	eid, err := parseID(eventID)
 	if err != nil {

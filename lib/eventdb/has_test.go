@@ -9,7 +9,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// TestHas: what is stored, and nothing that was never there, was replaced, has expired, or is no id.
+// TestHas: what is stored, and nothing that was never there, was replaced, has expired, or is no
+// id.
 func TestHas(t *testing.T) {
 	t.Parallel()
 	now := nostr.Timestamp(10)

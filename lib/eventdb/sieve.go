@@ -106,8 +106,8 @@ func (s sieved) Get(key []byte) ([]byte, io.Closer, error) {
 	return s.Snapshot.Get(key)
 }
 
-// snapshot takes a snapshot, with the sieve that was in use all the while: one that was made earlier
-// may lack what has come since, one that was made later what has gone since.
+// snapshot takes a snapshot, with the sieve that was in use all the while: one that was made
+// earlier may lack what has come since, one that was made later what has gone since.
 func (db *DB) snapshot() sieved {
 	for {
 		s := sieved{sieve: db.sieve.Load()}

@@ -126,7 +126,8 @@ func (v *View) Has(eventID string) (bool, error) {
 	return err == nil, err
 }
 
-// Kind gives the kind of the event with this id, without loading it; [ErrNotFound] as for [View.Event].
+// Kind gives the kind of the event with this id, without loading it; [ErrNotFound] as for
+// [View.Event].
 func (v *View) Kind(eventID string) (int, error) {
 	eid, err := parseID(eventID)
 	if err != nil {

@@ -42,8 +42,8 @@ func Parse(data []byte) (ev *nostr.Event, plain bool, err error) {
 // little else with it.
 const shareBelow = 2048
 
-// reader reads plain JSON from its start. Its methods say whether what they ask for was there; after
-// a false nothing of it is of use.
+// reader reads plain JSON from its start. Its methods say whether what they ask for was there;
+// after a false nothing of it is of use.
 type reader struct {
 	data   []byte
 	shared string // data again, of a small event; "": every string is made for itself

@@ -23,7 +23,8 @@ type oneForAll struct {
 	answers map[string]*httptest.ResponseRecorder
 }
 
-// largestWish is the largest request that it takes. Those of a repository with one commit are small.
+// largestWish is the largest request that it takes. Those of a repository with one commit are
+// small.
 const largestWish = 64 << 10
 
 // newOneForAll serves a copy of a work tree's repository.

@@ -211,8 +211,8 @@ func profilesOf(t testing.TB, output string) string {
 	return "http://" + at[1] + "/debug/pprof"
 }
 
-// saveProfile takes a CPU profile of a process while a row syncs, if that is wanted. The profile ends
-// with done.
+// saveProfile takes a CPU profile of a process while a row syncs, if that is wanted. The profile
+// ends with done.
 func saveProfile(t testing.TB, name, output string) (done func()) {
 	t.Helper()
 	if *profileDir == "" {

@@ -112,8 +112,8 @@ func through(t *testing.T) (url string, to func(string), moved func() int64) {
 	return url, b.Add, moved
 }
 
-// TestReconcile: what a relay has and what is known here is compared by NIP-77 when all is asked for
-// again. That takes less than a fiftieth of the bytes that REQ takes.
+// TestReconcile: what a relay has and what is known here is compared by NIP-77 when all is asked
+// for again. That takes less than a fiftieth of the bytes that REQ takes.
 func TestReconcile(t *testing.T) {
 	t.Parallel()
 	const many, few = 5000, 40
@@ -163,8 +163,8 @@ func TestReconcile(t *testing.T) {
 	})
 }
 
-// follow syncs a Tendril with the relay by REQ, and later once more by NIP-77, when so many comments
-// more are there.
+// follow syncs a Tendril with the relay by REQ, and later once more by NIP-77, when so many
+// comments more are there.
 func (s *source) follow(t *testing.T, url string, moved func() int64, few int, publish func(...*nostr.Event)) {
 	served := func(p *world.Tendril) {
 		t.Helper()

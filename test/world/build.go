@@ -16,7 +16,8 @@ var built struct {
 	programs map[string]string // by name
 }
 
-// Program builds the program of a folder of the repository, once for all tests of a package, and gives its path.
+// Program builds the program of a folder of the repository, once for all tests of a package, and
+// gives its path.
 func Program(t testing.TB, folder string) string {
 	t.Helper()
 	return build(t, filepath.Join(root(t), filepath.FromSlash(folder)), ".", path.Base(folder))

@@ -320,8 +320,8 @@ func TestManyMoves(t *testing.T) {
 	moving.Wait()
 }
 
-// TestWorkerDiesWithoutAWord: a node that loses its power closes no connection. What it was asked is
-// asked elsewhere once its worker is known to be dead, and an answer that has begun ends.
+// TestWorkerDiesWithoutAWord: a node that loses its power closes no connection. What it was asked
+// is asked elsewhere once its worker is known to be dead, and an answer that has begun ends.
 func TestWorkerDiesWithoutAWord(t *testing.T) {
 	t.Parallel()
 	for name, begins := range map[string]bool{"before the answer": false, "in the middle of it": true} {

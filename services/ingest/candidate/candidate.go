@@ -1,4 +1,5 @@
-// Package candidate reads what other services ask ingest to decide: events, and the facts that ride in the headers of their message.
+// Package candidate reads what other services ask ingest to decide: events, and the facts that ride
+// in the headers of their message.
 //
 // Signatures are checked where events come in, because that is what costs time. The id is checked
 // here again, because it costs little and is what every later step stands on.
@@ -148,8 +149,8 @@ func (c *Candidate) checkOrigin() error {
 	return nil
 }
 
-// parseEvent reads an event. The log holds the JSON as it came if that is the usual one, and otherwise what the id speaks of,
-// written anew, whatever else the JSON carried.
+// parseEvent reads an event. The log holds the JSON as it came if that is the usual one, and
+// otherwise what the id speaks of, written anew, whatever else the JSON carried.
 func parseEvent(data []byte) (*nostr.Event, []byte, error) {
 	ev, plain, err := rawevent.Parse(data)
 	if err != nil {

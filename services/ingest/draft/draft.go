@@ -21,8 +21,8 @@ import (
 	"tendril.dev/services/ingest/rejections"
 )
 
-// Base is what a draft stands on. It does not change while the draft is in use, but by what the draft
-// itself was cut into.
+// Base is what a draft stands on. It does not change while the draft is in use, but by what the
+// draft itself was cut into.
 type Base struct {
 	Log      *eventdb.View // the log as of one sequence
 	Held     *held.Set
@@ -36,7 +36,8 @@ type Base struct {
 	Now         time.Time
 }
 
-// Draft is a batch in the making, or several that follow each other. It is not safe for concurrent use.
+// Draft is a batch in the making, or several that follow each other. It is not safe for concurrent
+// use.
 type Draft struct {
 	ctx  context.Context
 	base Base
@@ -346,9 +347,9 @@ type Changes struct {
 	Taken    []rejections.Rejected // remembered before the batch, and not any more, in order of their ids
 }
 
-// Cut ends a batch and gives what was decided since the last cut. What is decided from now on stands
-// on that as if it were committed: the projections may take it in meanwhile, in this order, or not
-// yet. If it is not committed the draft is of no more use.
+// Cut ends a batch and gives what was decided since the last cut. What is decided from now on
+// stands on that as if it were committed: the projections may take it in meanwhile, in this order,
+// or not yet. If it is not committed the draft is of no more use.
 func (d *Draft) Cut() Changes {
 	added, taken := d.rejected.cut()
 	return Changes{Held: d.held.cut(), Rejected: added, Taken: taken}

@@ -99,8 +99,8 @@ func isLate(lane proto.Lane) bool {
 }
 
 // gather decides what waits, until the batch is full or nothing waits any more. While another batch
-// is being committed it waits for more until that is done, and keeps an eighth of the batch for those
-// that should not wait for another one: all but the older events.
+// is being committed it waits for more until that is done, and keeps an eighth of the batch for
+// those that should not wait for another one: all but the older events.
 func (w *Writer) gather(ctx context.Context, b *batch) error {
 	for {
 		if u := w.fill(b); u != nil {

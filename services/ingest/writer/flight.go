@@ -8,9 +8,9 @@ import (
 
 // flight is a batch that is being committed, while the next one is decided.
 //
-// The commits of two batches never overlap: the next one is begun when this one is stored, and names
-// the head behind it. So the fence is what it would be without any overlap, and a batch whose commit
-// fails takes the decisions that were made on it along: nobody was told of those yet.
+// The commits of two batches never overlap: the next one is begun when this one is stored, and
+// names the head behind it. So the fence is what it would be without any overlap, and a batch whose
+// commit fails takes the decisions that were made on it along: nobody was told of those yet.
 type flight struct {
 	*batch
 	stored  chan struct{} // closed when the streams have it, or a commit has failed
@@ -21,7 +21,8 @@ type flight struct {
 	unfit  error // of the index
 }
 
-// launch begins to commit a batch, behind the one before it, which must be stored; nil: there is none.
+// launch begins to commit a batch, behind the one before it, which must be stored; nil: there is
+// none.
 func (w *Writer) launch(ctx context.Context, b *batch, before *flight) *flight {
 	if before != nil {
 		b.head, b.held = before.head, before.held
@@ -90,8 +91,8 @@ func (w *Writer) land() error {
 	return nil
 }
 
-// fail deals with a batch that could not be committed, after those that were decided on it have been
-// taken back. It gives nil if the writer can go on.
+// fail deals with a batch that could not be committed, after those that were decided on it have
+// been taken back. It gives nil if the writer can go on.
 func (w *Writer) fail(f *flight, err error) error {
 	w.endChain(false)
 	if w.refused(f.batch, err) {

@@ -185,9 +185,9 @@ type room struct{ events, late int }
 // next waits for candidates, at most until deadline or until stop is closed, and takes as many as
 // there is room for: users' first, then releases, then live ones, then older ones. An eighth of a
 // batch, in candidates and in bytes, is kept for each lane but the first, so that those before it
-// slow it down but never stop it. Of batches that are too small for shares, every eighth begins with
-// one of these lanes, by turns. Nothing waits for a batch to become full. An error says that a lane
-// is broken.
+// slow it down but never stop it. Of batches that are too small for shares, every eighth begins
+// with one of these lanes, by turns. Nothing waits for a batch to become full. An error says that a
+// lane is broken.
 func (l *lanes) next(ctx context.Context, r room, deadline <-chan time.Time, stop <-chan struct{}) ([]item, error) {
 	select {
 	case err := <-l.broken:

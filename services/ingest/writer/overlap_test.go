@@ -79,8 +79,8 @@ func (g *gate) release() {
 	}
 }
 
-// TestTheNextBatchIsDecidedMeanwhile: while an announcement is committed, what needs it is decided as
-// if that were done, and nothing of it is told or stored.
+// TestTheNextBatchIsDecidedMeanwhile: while an announcement is committed, what needs it is decided
+// as if that were done, and nothing of it is told or stored.
 func TestTheNextBatchIsDecidedMeanwhile(t *testing.T) {
 	t.Parallel()
 	r, g, seen, s := heldAtGate(t, 500, nil)
@@ -111,8 +111,8 @@ func TestTheNextBatchIsDecidedMeanwhile(t *testing.T) {
 	}
 }
 
-// TestARefusedCommitTakesTheNextAlong: what was decided on a batch that is refused is decided again,
-// on what the log has then, and answered once.
+// TestARefusedCommitTakesTheNextAlong: what was decided on a batch that is refused is decided
+// again, on what the log has then, and answered once.
 func TestARefusedCommitTakesTheNextAlong(t *testing.T) {
 	t.Parallel()
 	r, g, seen, s := heldAtGate(t, 500, nil)
@@ -183,8 +183,8 @@ func TestNothingBelowAFailureIsCommitted(t *testing.T) {
 	}
 }
 
-// TestOneAfterTheOther: many batches that stand on each other, with held events, rejections and what
-// heals them in each, end as they would one by one, and are answered in order.
+// TestOneAfterTheOther: many batches that stand on each other, with held events, rejections and
+// what heals them in each, end as they would one by one, and are answered in order.
 func TestOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())

@@ -71,8 +71,8 @@ func (w *Writer) judge(it item, v proto.Verdict) {
 	}
 }
 
-// settle acknowledges a pack and tells its sender, or gives it back if not all of it was decided. If
-// the acknowledgement is lost, the pack comes again, and its events are duplicates.
+// settle acknowledges a pack and tells its sender, or gives it back if not all of it was decided.
+// If the acknowledgement is lost, the pack comes again, and its events are duplicates.
 func (w *Writer) settle(p *pack) {
 	p.settled = true
 	var err error

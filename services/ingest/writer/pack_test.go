@@ -232,7 +232,8 @@ func TestLiveOvertakesHistoric(t *testing.T) {
 	history.wait(packs * size)
 }
 
-// TestVerdictsStaySendable: sentences are cut before a message of verdicts is larger than the bus takes.
+// TestVerdictsStaySendable: sentences are cut before a message of verdicts is larger than the bus
+// takes.
 func TestVerdictsStaySendable(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())

@@ -8,7 +8,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// answer tells the packs of a committed batch how their events ended, in the order of the decisions.
+// answer tells the packs of a committed batch how their events ended, in the order of the
+// decisions.
 func (w *Writer) answer(b *batch) {
 	now := time.Now()
 	for i := range b.decided {
@@ -35,7 +36,8 @@ const (
 	maxSentence     = 64
 )
 
-// tell sends the verdicts on a pack to its sender. Nothing is kept for one that is not there any more.
+// tell sends the verdicts on a pack to its sender. Nothing is kept for one that is not there any
+// more.
 func (w *Writer) tell(p *pack) {
 	if p.Reply == "" {
 		return

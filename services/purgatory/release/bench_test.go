@@ -86,8 +86,8 @@ func TestStrangersCostLittle(t *testing.T) {
 }
 
 // TestANewRepositoryStartsFewProcesses: git makes one repository, of which all others and all pools
-// are copies. To apply the first state git only looks the commit up, walks what it reaches and moves
-// the references. A start from nothing is that a thousand times.
+// are copies. To apply the first state git only looks the commit up, walks what it reaches and
+// moves the references. A start from nothing is that a thousand times.
 func TestANewRepositoryStartsFewProcesses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

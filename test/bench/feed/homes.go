@@ -27,8 +27,8 @@ func Repository(ev *nostr.Event) string {
 }
 
 // Homes are the relays that have a repository: so many of those after the first, by their index.
-// They follow from the identifier alone, one at random and others at even distances from it, so that
-// two relays have few repositories in common.
+// They follow from the identifier alone, one at random and others at even distances from it, so
+// that two relays have few repositories in common.
 func Homes(repository string, relays, copies int) []int {
 	others := relays - 1
 	h := fnv.New32a()

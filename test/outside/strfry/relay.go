@@ -74,8 +74,8 @@ func (r *Relay) Load(raws [][]byte) (added int, err error) {
 	return r.store.load(entries), nil
 }
 
-// LoadAmong adds events, one JSON text each, to the relays that homes names for each, without checking
-// them and without telling anybody. It keeps each text once, however many relays have it.
+// LoadAmong adds events, one JSON text each, to the relays that homes names for each, without
+// checking them and without telling anybody. It keeps each text once, however many relays have it.
 func LoadAmong(raws [][]byte, homes func(*nostr.Event) []*Relay) error {
 	loads := map[*Relay][]*entry{}
 	for _, raw := range raws {
