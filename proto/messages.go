@@ -18,7 +18,7 @@ const (
 	Done      Outcome = "done" // an expire or extend action was carried out
 )
 
-// Messages of OK that spec/policy.md fixes.
+// Messages of OK, which clients may rely on.
 const (
 	// MessagePurgatory answers an event that waits for git data.
 	MessagePurgatory = "purgatory: won't be served until git data arrives"

@@ -214,7 +214,7 @@ func ParseGitSubject(subject string) (identifier string, verb GitVerb, err error
 	return identifier, verb, err
 }
 
-// Shards is the number of virtual shards that identifiers fall into (design.md, Failure and scale).
+// Shards is the number of virtual shards that identifiers fall into (docs/architecture.md).
 const Shards = 64
 
 // ShardOf is the shard of an identifier: purgatory's unit of work and of writing to git repositories.

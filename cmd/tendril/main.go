@@ -1,5 +1,5 @@
 // Command tendril is a GRASP server: `tendril up` runs every service in one process over an
-// embedded NATS (design.md, In one process), `tendril run` some of them as one process of several.
+// embedded NATS (docs/architecture.md), `tendril run` some of them as one process of several.
 package main
 
 import (

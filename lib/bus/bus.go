@@ -1,5 +1,6 @@
-// Package bus is the way to NATS JetStream: embedded or remote by configuration, with the streams and buckets of proto made or
-// updated, and the compare-and-set writes that the services stand on (design.md, fourth and fifth idea).
+// Package bus is the way to NATS JetStream: embedded or remote by configuration, with the streams
+// and buckets of proto made or updated, and the compare-and-set writes that the services stand on
+// (docs/architecture.md, Six ideas).
 package bus
 
 import (

@@ -82,7 +82,7 @@ func operatorPermissions() *server.Permissions {
 }
 
 // startServer starts the embedded NATS server in o.Dir; without users everybody may do everything.
-// JetStream syncs every write: durable before done (design.md, fifth idea).
+// JetStream syncs every write: durable before done (docs/architecture.md, Six ideas).
 func startServer(o Options, users []*server.User) (*server.Server, error) {
 	opts := &server.Options{
 		ServerName: "tendril",

@@ -1,7 +1,7 @@
 // Package claim lets workers of a group share out keys (relays, shards) among them. Who is there is
 // told by heartbeats, who should work on what by rendezvous hashing with bounded load, and who does
-// by claims, each taken with a compare-and-set whose revision fences the holder (design.md, fourth
-// idea).
+// by claims, each taken with a compare-and-set whose revision fences the holder
+// (docs/architecture.md, Six ideas).
 //
 // No worker trusts its clock against another's: a dead worker's record expires in the bucket, and with it goes the right to its claims. A worker
 // that cannot renew its own record in time stops its work before that happens.

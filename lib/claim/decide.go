@@ -193,8 +193,8 @@ func assign(wanted map[string]bool, workers []string) map[string]string {
 	return owners
 }
 
-// bound is how many of the keys one of the workers has at most: 25% over the mean (spec/sync.md,
-// Sharing out), and never fewer than it takes to share them all out.
+// bound is how many of the keys one of the workers has at most: 25% over the mean, and never fewer
+// than it takes to share them all out.
 func bound(keys, workers int) int {
 	return max(keys*5/(workers*4), (keys+workers-1)/workers)
 }

@@ -291,7 +291,7 @@ type ServerLimit struct {
 	Rate       int    // most requests in any 60 seconds
 }
 
-// ServerLimits reads NGIT_SYNC_DOMAIN_LIMITS: domain:concurrent:rate (spec/purgatory.md).
+// ServerLimits reads NGIT_SYNC_DOMAIN_LIMITS: domain:concurrent:rate.
 func (g Git) ServerLimits() ([]ServerLimit, error) {
 	var limits []ServerLimit
 	for _, given := range g.DomainLimits {

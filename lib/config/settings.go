@@ -1,5 +1,5 @@
 // Package config declares every setting of Tendril once. Flags, environment, `.env`, `--help` and docs/configuration.md
-// are all made from this declaration (spec/operations.md, Configuration).
+// are all made from this declaration.
 //
 // One declaration serves every service: an operator gives the same environment to each Deployment, and each takes what it
 // needs. The groups are topics, not services.
@@ -72,7 +72,7 @@ type Bus struct {
 	BatchSize      int           `env:"NGIT_COMMIT_BATCH" name:"commit-batch" default:"500" min:"1" max:"1000" help:"Most events in one commit."`
 }
 
-// Policy says what is accepted (spec/policy.md).
+// Policy says what is accepted.
 type Policy struct {
 	RepositoryWhitelist []string      `env:"NGIT_REPOSITORY_WHITELIST" name:"repository-whitelist" help:"Only host these: npub, npub/identifier or identifier, comma-separated."`
 	RepositoryBlacklist []string      `env:"NGIT_REPOSITORY_BLACKLIST" name:"repository-blacklist" help:"Never host these: npub, npub/identifier or identifier, comma-separated. Malformed entries are warned of and left out."`
@@ -99,7 +99,7 @@ type Policy struct {
 	MaxFutureSeconds    int           `env:"NGIT_MAX_FUTURE_SECS" name:"max-future-seconds" default:"900" min:"0" max:"315360000" help:"How far in the future an event's created_at may lie, in seconds."`
 }
 
-// Sync says how other relays are followed (spec/sync.md).
+// Sync says how other relays are followed.
 type Sync struct {
 	BootstrapRelays     []string      `env:"NGIT_SYNC_BOOTSTRAP_RELAY_URL" name:"bootstrap-relay-url" help:"Relays to sync from at the start, comma-separated; wss is assumed without a scheme."`
 	BaseBackoffSeconds  int           `env:"NGIT_SYNC_BASE_BACKOFF_SECS" name:"sync-base-backoff-seconds" default:"5" min:"1" max:"86400" help:"First wait after a failed connection, and the connect timeout, in seconds."`
@@ -127,7 +127,7 @@ type Sync struct {
 	MaxRelaysPerWorker  int           `env:"NGIT_SYNC_MAX_RELAYS" name:"sync-max-relays" default:"10000" min:"1" max:"1000000" help:"Most relays that one worker claims. Those that only announcements in purgatory list give way to others."`
 }
 
-// Git says how git data is kept, hunted and served (spec/purgatory.md).
+// Git says how git data is kept, hunted and served.
 type Git struct {
 	GitBinary        string        `env:"NGIT_GIT_BINARY" name:"git-binary" default:"git" help:"The git program."`
 	GitListen        string        `env:"NGIT_GIT_LISTEN" name:"git-listen" default:"127.0.0.1:0" help:"Where a purgatory worker serves git to the front doors. Port 0: any."`
@@ -166,7 +166,7 @@ type Git struct {
 	GitTransferTime  time.Duration `env:"NGIT_GIT_TRANSFER_TIME" name:"git-transfer-time" default:"6h" min:"1s" max:"168h" help:"Longest time for one request of a git client, and for one answer."`
 }
 
-// Front says how clients are treated at the front door (spec/grasp.md, Limits). "One address" is an
+// Front says how clients are treated at the front door. "One address" is an
 // IPv4 address or the /64 of an IPv6 address.
 type Front struct {
 	TrustedProxies                  []string      `env:"NGIT_TRUSTED_PROXIES" also:"NGIT_TRUSTED_PROXY_CIDRS" name:"trusted-proxies" help:"Reverse proxies whose X-Forwarded-For and Forwarded are believed: addresses and networks like 10.0.0.0/8, comma-separated."`

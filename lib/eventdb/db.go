@@ -1,5 +1,5 @@
 // Package eventdb is the projection of the log GRASP_EVENTS: a Pebble index that answers nostr filters and id scans
-// (design.md, first and third idea; NIP-01, NIP-09, NIP-40).
+// (docs/architecture.md, Six ideas; NIP-01, NIP-09, NIP-40).
 //
 // The log is the truth and the index can be rebuilt from it at any time. So nothing here is synced to disk write by write: the
 // index runs without a write-ahead log and keeps the sequence that it has reached in the same atomic batch as what it applied. After a

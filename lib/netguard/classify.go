@@ -16,7 +16,8 @@ import (
 // Cause is what kind of failure kept us from a server.
 type Cause string
 
-// Causes. Name resolution, TLS and protocol errors are the server's own and last; the rest may pass (spec/sync.md, Health).
+// Causes. Name resolution, TLS and protocol errors are the server's own and last; the rest may
+// pass.
 const (
 	CauseNone     Cause = ""         // no error
 	CauseDNS      Cause = "dns"      // the name does not exist

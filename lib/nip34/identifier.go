@@ -18,7 +18,7 @@ const encodedEmpty = "%"
 const upperHex = "0123456789ABCDEF"
 
 // CheckIdentifier refuses what cannot be the identifier of a repository: nothing, more than MaxIdentifier bytes once encoded,
-// control characters, and what is not UTF-8. Everything else, colons and slashes too, is allowed (spec/sync.md).
+// control characters, and what is not UTF-8. Everything else, colons and slashes too, is allowed.
 func CheckIdentifier(id string) error {
 	if id == "" {
 		return errors.New("the identifier (d tag) is missing or empty")

@@ -7,9 +7,9 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// MaintainerSet is everyone who speaks for the owner's repository: the owner, whom the owner's announcement names as
-// maintainers, whom their announcements name, and so on, without loops (spec/policy.md, 30618). It is empty when the owner has
-// announced nothing.
+// MaintainerSet is everyone who speaks for the owner's repository: the owner, whom the owner's
+// announcement names as maintainers, whom their announcements name, and so on, without loops. It is
+// empty when the owner has announced nothing.
 //
 // announcements are those of one identifier, by any owners; of two by the same owner the one that replaces the other counts.
 func MaintainerSet(owner string, announcements []*Announcement) map[string]bool {

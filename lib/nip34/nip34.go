@@ -2,7 +2,7 @@
 // Tendril asks of these events: maintainer sets, reference tags, relay and clone URLs, identifiers.
 //
 // Everything that comes in here was written by a stranger. Parsers are strict and bounded, and their errors are one sentence
-// that may be shown to the author after "invalid: " (spec/policy.md, Answers to users). Nothing here does I/O.
+// that may be shown to the author after "invalid: ". Nothing here does I/O.
 package nip34
 
 import (
@@ -28,7 +28,7 @@ const (
 // Bounds of one event. An event that goes beyond is refused whole: a part of it would not be what its author signed.
 const (
 	// MaxListed is the most maintainers, relays and clone URLs together that an announcement may
-	// name (spec/policy.md, 30617).
+	// name.
 	MaxListed = 1000
 	// MaxURLs is the most web URLs of an announcement, or clone URLs of a pull request.
 	MaxURLs = 100
@@ -36,7 +36,7 @@ const (
 	MaxRefs = 10_000
 )
 
-// IsRootKind says whether events of this kind start a thread about a repository: patch, PR and issue (spec/sync.md). A PR
+// IsRootKind says whether events of this kind start a thread about a repository: patch, PR and issue. A PR
 // update is no root, it hangs on its PR.
 func IsRootKind(kind int) bool {
 	return kind == KindPatch || kind == KindPR || kind == KindIssue

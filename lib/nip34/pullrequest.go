@@ -27,7 +27,7 @@ type PullRequest struct {
 	Update bool
 }
 
-// ParsePullRequest reads kinds 1618 and 1619 (spec/policy.md): both need a `c` with a commit id, a pull request an `a` that
+// ParsePullRequest reads kinds 1618 and 1619: both need a `c` with a commit id, a pull request an `a` that
 // names a repository, an update an `E` or `e` that names its pull request.
 func ParsePullRequest(ev *nostr.Event) (*PullRequest, error) {
 	if ev.Kind != KindPR && ev.Kind != KindPRUpdate {

@@ -58,8 +58,7 @@ func OnDomain(rawURL, domain string) bool {
 	return err == nil && u.on(d)
 }
 
-// ListsService says whether the announcement lists the service at that domain: in `clone` and in `relays` (spec/policy.md,
-// 30617; GRASP-01).
+// ListsService says whether the announcement lists the service at that domain: in `clone` and in `relays`.
 func (a *Announcement) ListsService(domain string) bool {
 	return a.ListsServiceRelay(domain) && a.ListsServiceClone(domain)
 }
@@ -87,8 +86,7 @@ func (a *Announcement) ListsServiceRelay(domain string) bool {
 
 // ListsServiceClone says whether one of the clone URLs is
 // `<scheme>://<domain>/<npub of the owner>/<identifier>.git`. The scheme (http, https, ws, wss),
-// slashes at the end and how the identifier is percent-encoded make no difference (spec/policy.md,
-// 30617).
+// slashes at the end and how the identifier is percent-encoded make no difference.
 func (a *Announcement) ListsServiceClone(domain string) bool {
 	d, err := parseDomain(domain)
 	if err != nil {

@@ -38,11 +38,10 @@ type State struct {
 }
 
 // Satisfiable reports whether a repository can ever have what the state names. A state that is not
-// satisfiable is held like any other, but nobody hunts for it or pushes by it, and it expires
-// (spec/policy.md, 30618).
+// satisfiable is held like any other, but nobody hunts for it or pushes by it, and it expires.
 func (s *State) Satisfiable() bool { return len(s.Impossible) == 0 }
 
-// ParseState reads a state (spec/policy.md, 30618). Names under refs/heads/ and refs/tags/ must be legal and able to stand
+// ParseState reads a state. Names under refs/heads/ and refs/tags/ must be legal and able to stand
 // side by side in one repository, and no name may have two values. Values are object ids or
 // `ref: refs/heads/…`, that of HEAD also a bare `refs/heads/…`; every other value makes the state
 // impossible to satisfy, but not invalid. Tags of other names are ignored, and so are the ancestors

@@ -84,8 +84,7 @@ func TestParseStateRefuses(t *testing.T) {
 	}
 }
 
-// TestImpossibleStates are taken, and known for what they are: nobody hunts for them
-// (spec/policy.md, 30618).
+// TestImpossibleStates are taken, and known for what they are: nobody hunts for them.
 func TestImpossibleStates(t *testing.T) {
 	t.Parallel()
 	main := nostr.Tag{"refs/heads/main", commit1}

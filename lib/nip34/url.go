@@ -53,7 +53,7 @@ func NormalizeRelayURL(s string) (RelayURL, error) {
 // Secure says whether the relay is reached over TLS (wss).
 func (u RelayURL) Secure() bool { return strings.HasPrefix(string(u), "wss://") }
 
-// Key is the identity of the relay, "host[:port][/path]". ws and wss to one host and effective port are one relay (spec/sync.md):
+// Key is the identity of the relay, "host[:port][/path]". ws and wss to one host and effective port are one relay:
 // port 443 is left out, every other is written, so that ws://h is "h:80" and wss://h is "h".
 func (u RelayURL) Key() string {
 	scheme, rest, _ := strings.Cut(string(u), "://")
@@ -163,8 +163,8 @@ func (u hostedURL) normalized(longest int) (string, error) {
 }
 
 // on reports whether the URL's host and port are those of a service. The default ports of http and
-// https, written or not, are one: the scheme of a URL makes no difference (spec/policy.md, 30617),
-// and so a port that is the other scheme's default does not either (spec/sync.md).
+// https, written or not, are one: the scheme of a URL makes no difference,
+// and so a port that is the other scheme's default does not either.
 func (u hostedURL) on(domain serviceDomain) bool {
 	return u.host == domain.host && withoutDefault(u.port) == withoutDefault(domain.port)
 }

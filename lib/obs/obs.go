@@ -1,4 +1,4 @@
-// Package obs is how a process is watched: its log, its metrics, and whether it lives and is ready (spec/operations.md).
+// Package obs is how a process is watched: its log, its metrics, and whether it lives and is ready.
 package obs
 
 import (

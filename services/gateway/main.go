@@ -1,4 +1,4 @@
-// Command gateway is the front door: nostr relay, git smart HTTP and web pages on one port (design.md, The parts).
+// Command gateway is the front door: nostr relay, git smart HTTP and web pages on one port (docs/architecture.md).
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Command ingest decides what is accepted and writes the log (design.md, The parts).
+// Command ingest decides what is accepted and writes the log (docs/architecture.md).
 package main
 
 import (

@@ -50,7 +50,7 @@ func scrape(t *testing.T, url string) map[string][]series {
 	return all
 }
 
-// wantMetric is a metric of spec/operations.md: its labels, and values of them that must have moved
+// wantMetric is a metric of docs/metrics.md: its labels, and values of them that must have moved
 // from zero after the traffic of the test. still: it may be zero then.
 type wantMetric struct {
 	name   string
@@ -89,7 +89,7 @@ func (w wantMetric) missing(all map[string][]series) string {
 	return ""
 }
 
-// metricsOfThePage are all metrics of spec/operations.md, with those that it names without a name.
+// metricsOfThePage are all metrics that dashboards use, with those that it names without a name.
 // relay is the URL of a relay that is connected.
 func metricsOfThePage(relay, domain, repo string) []wantMetric {
 	of := func(labels ...string) []string { return labels }
@@ -150,7 +150,7 @@ func metricsOfThePage(relay, domain, repo string) []wantMetric {
 }
 
 // TestEveryMetricOfThePage: after some of everything that a server goes through, each metric of
-// spec/operations.md is there with its labels and has moved. None can vanish unseen.
+// docs/metrics.md is there with its labels and has moved. None can vanish unseen.
 func TestEveryMetricOfThePage(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -1,5 +1,5 @@
 // Package status is what an operator sees of a running system at a glance: its relays, shards, held
-// events, queues, and how far its processes are behind (spec/operations.md). It only reads the bus.
+// events, queues, and how far its processes are behind. It only reads the bus.
 package status
 
 import (
@@ -47,8 +47,8 @@ type Log struct {
 type Relay struct {
 	Name          string    `json:"relay"` // its identity: host, port, path
 	URL           string    `json:"url,omitempty"`
-	State         string    `json:"state"`            // of the connection (spec/sync.md)
-	Health        string    `json:"health"`           // (spec/sync.md)
+	State         string    `json:"state"`            // of the connection
+	Health        string    `json:"health"`           // healthy, degraded and so on
 	Worker        string    `json:"worker,omitempty"` // who holds it; empty: nobody
 	Repositories  int       `json:"repositories_confirmed"`
 	Roots         int       `json:"roots_confirmed"`

@@ -1,4 +1,4 @@
-// Package repos knows which repositories we keep, what each needs, and which relays its owner lists (spec/sync.md, What we want). It is a
+// Package repos knows which repositories we keep, what each needs, and which relays its owner lists. It is a
 // value that events fold into; it does no I/O.
 //
 // What an event costs is in proportion to what it changes: the repositories of its identifier, and
@@ -309,8 +309,8 @@ func (g *group) waiting() map[string]*announcement {
 	return newest
 }
 
-// maintainers walks from the sources to whom their announcements name, and on, nearest first
-// (spec/policy.md, 30618). It gives up after so many names, and after so many looks at one: anybody
+// maintainers walks from the sources to whom their announcements name, and on, nearest first.
+// It gives up after so many names, and after so many looks at one: anybody
 // may make that a long way.
 func maintainers(sources []string, known map[string]*announcement, most, looks int) (list []string, all map[string]bool) {
 	all = map[string]bool{}

@@ -1,4 +1,4 @@
-// Package window collects changes: the first one opens a window, later ones do not move its end (spec/sync.md, Batching).
+// Package window collects changes: the first one opens a window, later ones do not move its end.
 package window
 
 import (

@@ -3,7 +3,7 @@ package cors
 
 import "net/http"
 
-// Values of the headers, on all answers (spec/grasp.md, CORS).
+// Values of the headers, on all answers.
 const (
 	origin  = "*"
 	methods = "GET, POST, OPTIONS"

@@ -1,4 +1,4 @@
-// Package gateway is the front door: one port where clients find a nostr relay, git repositories and web pages (spec/grasp.md). Any number
+// Package gateway is the front door: one port where clients find a nostr relay, git repositories and web pages. Any number
 // of replicas may run; each answers from its own projection of the log.
 package gateway
 

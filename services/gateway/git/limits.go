@@ -17,8 +17,7 @@ import (
 // clientsRemembered is for how many clients it is known what they asked for lately.
 const clientsRemembered = 1 << 16
 
-// Limits are what one client may ask of git and of what costs as much: pages and the metrics
-// (spec/grasp.md, Limits).
+// Limits are what one client may ask of git and of what costs as much: pages and the metrics.
 type Limits struct {
 	settings config.Front
 	atOnce   *share.Pool

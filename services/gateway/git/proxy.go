@@ -1,4 +1,4 @@
-// Package git passes git's requests on to the purgatory worker that holds the shard of the repository (design.md, A push). What the
+// Package git passes git's requests on to the purgatory worker that holds the shard of the repository (docs/architecture.md). What the
 // worker may show and take is the worker's business; this package only finds it and keeps the request as it is.
 package git
 
@@ -40,7 +40,7 @@ func Everywhere(shards Shards) bool {
 }
 
 // retrySoon is how soon a shard without a worker has one again: claims pass on within 10 s
-// (design.md, Failure and scale).
+// (docs/architecture.md).
 const retrySoon = 10 * time.Second
 
 // Proxy passes requests on. Requests and answers are streamed both ways.

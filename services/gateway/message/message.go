@@ -14,7 +14,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// MaxSubscriptionID is the longest id of a subscription, in characters (spec/grasp.md, Limits).
+// MaxSubscriptionID is the longest id of a subscription, in characters.
 const MaxSubscriptionID = 250
 
 // KeptMessages times the largest message is what the open subscriptions of a connection may take to keep.

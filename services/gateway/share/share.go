@@ -1,5 +1,5 @@
 // Package share divides what there is only so much of, like connections or memory, among clients:
-// none of them holds more than a share (spec/grasp.md, Limits).
+// none of them holds more than a share.
 package share
 
 import (

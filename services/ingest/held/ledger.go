@@ -15,8 +15,7 @@ import (
 // so that a decision can try what would be. It is not safe for concurrent use.
 //
 // There are two pools: that of everybody, and the room reserved for owners and maintainers of
-// served repositories. Whatever is in one neither counts nor gives way in the other
-// (spec/purgatory.md, What waits).
+// served repositories. Whatever is in one neither counts nor gives way in the other.
 type Ledger struct {
 	records *btree.BTreeG[record] // of each party, silent entries first, then by the end of their time
 	loads   *btree.BTreeG[weighed]

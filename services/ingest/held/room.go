@@ -39,7 +39,7 @@ const waitsAtLeast = 10 * time.Minute
 // also by the oldest entry of the author who has most of it, so that nobody closes a shared address
 // or a relay to others. When a pool is full, its silent entries go, those first that were silent
 // longest; then the oldest of whoever has most of it, measured by what one author or source may
-// have. The newcomer is refused where that is itself (spec/purgatory.md, What waits). The cost does
+// have. The newcomer is refused where that is itself. The cost does
 // not depend on how much is held.
 func (l *Ledger) Admit(b Bounds, e *Entry, leaving []*Entry) ([]*Entry, Full) {
 	after := l

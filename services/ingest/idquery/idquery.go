@@ -1,6 +1,6 @@
 // Package idquery answers the micro services grasp.query.ids and grasp.query.reconcile: which
 // events for a filter need not be fetched, because they are accepted, held, or were rejected within
-// the last days (spec/sync.md, Historic sync). The one lists them, the other finds out step by step
+// the last days. The one lists them, the other finds out step by step
 // which of a relay's are not among them.
 package idquery
 

@@ -91,8 +91,7 @@ func (x *conclusion) dropVouched(e *held.Entry) {
 	}
 }
 
-// dropStates drops the held states of an identifier if no announcement of it remains
-// (spec/purgatory.md, What waits).
+// dropStates drops the held states of an identifier if no announcement of it remains.
 func (x *conclusion) dropStates(identifier, remember string) error {
 	if x.checked[identifier] || x.announces(identifier) {
 		return nil

@@ -13,7 +13,7 @@ import (
 // Bounds of single events, in bytes of their JSON. What is larger is refused wherever it comes
 // from.
 const (
-	// MaxAnnouncementBytes is spec/policy.md's bound, 30617.
+	// MaxAnnouncementBytes bounds the JSON of an announcement (30617).
 	MaxAnnouncementBytes = 64 << 10
 	// MaxStateBytes is what fits the front door's largest message: some 5,000 references with names
 	// as clients write them.

@@ -12,7 +12,7 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// The tables follow spec/policy.md from top to bottom.
+// The tables follow the order in which the policy checks.
 
 func TestKnown(t *testing.T) {
 	t.Parallel()
@@ -135,8 +135,7 @@ func vouchedFor(ev *nostr.Event) want {
 	return want{outcome: proto.HeldBack, message: proto.MessagePurgatory, hold: []string{ev.ID[:8] + " vouched 24h30m0s"}}
 }
 
-// TestVouching: only git data that came here makes anybody else's announcement acceptable
-// (spec/policy.md, Does not list us).
+// TestVouching: only git data that came here makes anybody else's announcement acceptable.
 func TestVouching(t *testing.T) {
 	t.Parallel()
 	const tree = "tree"

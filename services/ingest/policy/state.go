@@ -8,7 +8,7 @@ import (
 )
 
 // state decides kind 30618: the author must speak for some announcement of the identifier, then it waits for its objects. The clocks
-// of the held announcements that it speaks for start anew (spec/purgatory.md, What waits).
+// of the held announcements that it speaks for start anew.
 func (p *Policy) state(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	s, err := nip34.ParseState(c.Event)
 	if err != nil {

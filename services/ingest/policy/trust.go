@@ -169,7 +169,7 @@ func chain(lists ...iter.Seq[*held.Entry]) iter.Seq[*held.Entry] {
 }
 
 // speaksForAny says whether somebody is in the recursive maintainer set of any announcement of the
-// identifier, accepted or held: both count (spec/purgatory.md, What waits). Those who have
+// identifier, accepted or held: both count. Those who have
 // announced it, or are named by somebody who has, are; and nobody else is.
 func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
 	own := nip34.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()

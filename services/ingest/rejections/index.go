@@ -1,5 +1,5 @@
 // Package rejections remembers what was rejected: for seven days the ids, so that nobody fetches them again, and for two minutes the
-// events themselves, where what they missed may be about to come (spec/policy.md, Rejections that may heal).
+// events themselves, where what they missed may be about to come.
 package rejections
 
 import (

@@ -1,5 +1,5 @@
 // Package writer is the one writer of the log: it takes candidates, decides them in order, commits what was decided in atomic
-// batches that name the head they were decided on, and tells the senders (design.md, One writer, fenced by the log).
+// batches that name the head they were decided on, and tells the senders (docs/architecture.md).
 package writer
 
 import (

@@ -1,5 +1,5 @@
 // Package dossier is all that is known of one identifier: who announced it, what states its repositories should have, which pull requests wait,
-// accepted and held alike. It answers what is hosted, what is missing, which state counts and which push is allowed (spec/purgatory.md). It is
+// accepted and held alike. It answers what is hosted, what is missing, which state counts and which push is allowed. It is
 // a value and does no I/O.
 package dossier
 
@@ -18,7 +18,7 @@ import (
 type Announcement struct {
 	*nip34.Announcement
 	Held   bool
-	Silent bool // held, its time over and its repository gone (spec/purgatory.md, two phases)
+	Silent bool // held, its time over and its repository gone
 	// Client is the client key of whoever submitted it, of what is held (proto.HeaderClient).
 	Client string
 }
@@ -238,7 +238,7 @@ func (d Dossier) Wants() []Want {
 
 // Tagged are the owners of hosted repositories of this identifier that a pull request is for: those
 // that it tags, and those whose recursive maintainer set contains an author whom it tags for this
-// identifier (spec/purgatory.md, Release). An update that names none is for all.
+// identifier. An update that names none is for all.
 func (d Dossier) Tagged(pr PullRequest) []string {
 	if len(pr.Repos) == 0 {
 		return d.hosted

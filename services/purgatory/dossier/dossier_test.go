@@ -97,8 +97,7 @@ func TestWants(t *testing.T) {
 	}
 }
 
-// TestAnImpossibleStateIsNeverHuntedForNorPushedBy: clients test with made-up values
-// (spec/policy.md, 30618).
+// TestAnImpossibleStateIsNeverHuntedForNorPushedBy: clients test with made-up values.
 func TestAnImpossibleStateIsNeverHuntedForNorPushedBy(t *testing.T) {
 	t.Parallel()
 	madeUp := state(owner, 5, "refs/heads/main", c1, "refs/heads/next", "made up")

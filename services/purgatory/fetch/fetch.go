@@ -1,4 +1,4 @@
-// Package fetch brings git objects from servers of strangers, by id, over smart HTTP (spec/purgatory.md, The hunt). It speaks the
+// Package fetch brings git objects from servers of strangers, by id, over smart HTTP. It speaks the
 // protocol itself, through the network guard: no git of ours ever connects to a URL that a stranger wrote. What comes is
 // X
 package fetch

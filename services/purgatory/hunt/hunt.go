@@ -1,5 +1,5 @@
 // Package hunt looks for the git data that held events promise: identifier by identifier, at every clone URL that they name, politely, until
-// nothing is missing (spec/purgatory.md, The hunt).
+// nothing is missing.
 package hunt
 
 import (

@@ -1,6 +1,5 @@
 // Package pending keeps account of what clients have pushed below refs/nostr/ before its event
-// came, so that no stranger can fill the disk with it: by client, by repository and in all
-// (spec/purgatory.md, What waits).
+// came, so that no stranger can fill the disk with it: by client, by repository and in all.
 //
 // The ledger is in memory. What it counts lies on disk beside the references
 // (repository.WaitingPush), and is loaded when a worker takes a shard.

@@ -18,7 +18,7 @@ const expireAtOnce = 200
 type asked struct{ about, again time.Time }
 
 // watchClocks looks from time to time for held events whose time is over, and asks ingest to end it: a waiting announcement falls silent, the others
-// go (spec/purgatory.md, What waits).
+// go.
 func (w *worker) watchClocks(ctx context.Context) error {
 	tick := time.NewTicker(w.node.Settings.HuntInterval)
 	defer tick.Stop()

@@ -17,7 +17,7 @@ import (
 // maxDomains bounds the domains that are labels; the rest are counted together.
 const maxDomains = 200
 
-// metrics are what is counted of purgatory (spec/operations.md).
+// metrics are what is counted of purgatory.
 type metrics struct {
 	worker   *worker
 	throttle *throttle.Throttle

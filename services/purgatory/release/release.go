@@ -1,6 +1,6 @@
 // Package release brings the repositories of one identifier in line with what is known of it, and hands what that satisfied to ingest: references
 // follow the newest state whose objects are there, in every repository that its author speaks for; announcements, states and pull requests leave
-// purgatory (spec/purgatory.md, Release).
+// purgatory.
 //
 // Anybody may announce an identifier, so that what is done for one owner must neither fail nor grow expensive because of others: errors stay with the
 // repository that they are of, each repository is asked at most once for the objects that concern it, and one whose references are known to be

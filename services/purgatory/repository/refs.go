@@ -194,7 +194,7 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 }
 
 // headFor returns the branch that HEAD is to follow: the wanted one if it has data, git's own where
-// there is no branch at all, "" for no change (spec/grasp.md).
+// there is no branch at all, "" for no change.
 func (r *Repo) headFor(ctx context.Context, want, symbolic map[string]string, head string) (string, error) {
 	_, born := want[head]
 	if !born {

@@ -1,5 +1,5 @@
 // Package repository is git on disk: bare repositories, one for each owner and identifier, that a real git works on in a clean
-// environment (spec/purgatory.md, Git over HTTP). It keeps two promises that everything above relies on:
+// environment. It keeps two promises that everything above relies on:
 //
 //   - what references of a repository name is there with all that it links to: a pack is checked in quarantine before any of it becomes
 //     visible, and objects are walked through to their end before a reference that we set names them (Promote);

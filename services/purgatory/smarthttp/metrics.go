@@ -41,7 +41,7 @@ const (
 	received = "in"
 )
 
-// Metrics are what is counted of git requests (spec/operations.md).
+// Metrics are what is counted of git requests.
 type Metrics struct {
 	operations *prometheus.CounterVec
 	duration   *prometheus.HistogramVec

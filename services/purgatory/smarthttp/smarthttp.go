@@ -1,4 +1,4 @@
-// Package smarthttp serves repositories to git clients over smart HTTP (spec/purgatory.md, Git over HTTP; GRASP-01): fetches by
+// Package smarthttp serves repositories to git clients over smart HTTP (GRASP-01): fetches by
 // git upload-pack, pushes by git receive-pack after an Authority has allowed them. CORS is the front door's business.
 package smarthttp
 

@@ -9,7 +9,7 @@ import (
 )
 
 // Domain is the host name in a URL, or its IP address, whatever the port; in lower case, without a
-// dot at the end. It is what limits are counted by (spec/purgatory.md, Path 2).
+// dot at the end. It is what limits are counted by.
 func Domain(rawURL string) string {
 	u, err := url.Parse(rawURL)
 	if err != nil {

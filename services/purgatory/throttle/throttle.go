@@ -1,6 +1,6 @@
 // Package throttle keeps us polite and fair. Polite: so many requests at once and so many in any
-// minute to one git server, and a queue of identifiers for each server that is busy
-// (spec/purgatory.md, Path 2). Fair: so many requests at once in all, of which no owner of servers,
+// minute to one git server, and a queue of identifiers for each server that is busy.
+// Fair: so many requests at once in all, of which no owner of servers,
 // no network, no author of announcements and no client has more than a quarter; who had no turn for
 // the longest time is next. It is driven by triggers (a request ends, an identifier joins, the
 // minute moves on) and never polls.

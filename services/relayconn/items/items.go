@@ -1,5 +1,5 @@
 // Package items knows what can be asked of a relay beyond its announcements, and works out what is new: the three-way diff, the only place
-// where it is decided what layers 2 and 3 ask for (spec/sync.md).
+// where it is decided what layers 2 and 3 ask for.
 package items
 
 import (
