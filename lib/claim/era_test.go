@@ -74,7 +74,7 @@ func TestWorkOutlastsARestart(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		s.start(t, s.connect(t), name, all, counted(&begun, seen.work(name)))
 	}
-	seen.await("shared", func(n map[string]int) bool { return n["a"] >= 60 && n["b"] >= 60 && n["a"]+n["b"] == 200 })
+	seen.await("shared", func(n map[string]int) bool { return n["a"] >= 75 && n["b"] >= 75 && n["a"]+n["b"] == 200 })
 	d, err := claim.Watch(t.Context(), s.connect(t), "test", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -139,8 +139,8 @@ func usual(t testing.TB, content int) []byte {
 func TestUsualEventsAreCheap(t *testing.T) {
 	data := usual(t, 100)
 	// The event, its text, id, key, content with escapes, tags and their values; and the lists that
-	// are kept, which the race detector has made anew now and then.
-	const most = 9
+	// are kept, which the race detector has made anew now and then. go-nostr needs 23.
+	const most = 12
 	if n := testing.AllocsPerRun(100, func() {
 		if _, plain, err := rawevent.Parse(data); err != nil || !plain {
 			t.Fatal(plain, err)
