@@ -10,27 +10,25 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"tendril.dev/lib/nip34"
 )
 
 // Named returns the ids of the objects that references of the repository name, each once, without
 // those references for which skip is true; nil skips none. As a rule every reference is a file, and
 // no git is started.
 func (r *Repo) Named(ctx context.Context, skip func(name string) bool) ([]string, error) {
-	found, err := r.readRefFiles()
+	byName, plain, err := r.readRefFiles()
 	if err != nil {
 		return nil, fmt.Errorf("read references: %w", err)
 	}
-	if !found.plain {
-		refs, err := r.listRefs(ctx)
+	if !plain {
+		refs, err := r.Refs(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("read references: %w", err)
+			return nil, err
 		}
-		found.byName = refs.ByName
+		byName = refs.ByName
 	}
 	var ids []string
-	for name, id := range found.byName {
+	for name, id := range byName {
 		if skip == nil || !skip(name) {
 			ids = append(ids, id)
 		}
@@ -39,18 +37,13 @@ func (r *Repo) Named(ctx context.Context, skip func(name string) bool) ([]string
 	return slices.Compact(ids), nil
 }
 
-// refFiles are the references that are files.
-type refFiles struct {
-	byName   map[string]string
-	plain    bool // these are all that there are, but for symbolic ones, and git would read them the same
-	symbolic bool // there are symbolic ones, each of which names a branch that is here too
-}
-
-func (r *Repo) readRefFiles() (found refFiles, err error) {
+// readRefFiles reads the references that are files. plain: those are all that there are, and git
+// would read them the same.
+func (r *Repo) readRefFiles() (byName map[string]string, plain bool, err error) {
 	if _, err := os.Lstat(r.in("packed-refs")); !errors.Is(err, fs.ErrNotExist) {
-		return found, err
+		return nil, false, err
 	}
-	found = refFiles{byName: map[string]string{}, plain: true}
+	byName, plain = map[string]string{}, true
 	err = filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -64,25 +57,20 @@ func (r *Repo) readRefFiles() (found refFiles, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
-		name := filepath.ToSlash(strings.TrimPrefix(path, r.path+string(filepath.Separator)))
 		switch id := strings.TrimSuffix(content, "\n"); {
 		case err != nil:
 			return err
-		case nip34.CheckRefName(name) != nil:
-			found.plain = false
 		case isID(id):
-			found.byName[name] = id
-		case strings.HasPrefix(content, symbolicPrefix):
-			found.symbolic = true
-		default:
-			found.plain = false
+			byName[filepath.ToSlash(strings.TrimPrefix(path, r.path+string(filepath.Separator)))] = id
+		case !strings.HasPrefix(content, symbolicPrefix): // which names a branch, which is here too
+			plain = false
 		}
 		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return found, err
+	return byName, plain, err
 }
 
 // IsNamed reports whether a reference that is a file, as nearly all are, names an object. It

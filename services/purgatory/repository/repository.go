@@ -81,9 +81,9 @@ type Store struct {
 	scans  *slots.Pool // of the processors, for looking through packs
 	volume *volume
 	log    *slog.Logger
-	first  struct {
+	first  struct { // the branch that HEAD follows in a new repository; "": not known yet
 		sync.Mutex
-		made *skeleton // nil: not known yet
+		branch string
 	}
 
 	packs    packscan.Limits
