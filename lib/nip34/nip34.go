@@ -36,8 +36,8 @@ const (
 	MaxRefs = 10_000
 )
 
-// IsRootKind says whether events of this kind start a thread about a repository: patch, PR and issue. A PR
-// update is no root, it hangs on its PR.
+// IsRootKind says whether events of this kind start a thread about a repository: patch, PR and
+// issue. A PR update is no root, it hangs on its PR.
 func IsRootKind(kind int) bool {
 	return kind == KindPatch || kind == KindPR || kind == KindIssue
 }

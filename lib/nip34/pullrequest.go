@@ -27,8 +27,8 @@ type PullRequest struct {
 	Update bool
 }
 
-// ParsePullRequest reads kinds 1618 and 1619: both need a `c` with a commit id, a pull request an `a` that
-// names a repository, an update an `E` or `e` that names its pull request.
+// ParsePullRequest reads kinds 1618 and 1619: both need a `c` with a commit id, a pull request an
+// `a` that names a repository, an update an `E` or `e` that names its pull request.
 func ParsePullRequest(ev *nostr.Event) (*PullRequest, error) {
 	if ev.Kind != KindPR && ev.Kind != KindPRUpdate {
 		return nil, fmt.Errorf("kind %d is neither a pull request nor an update of one", ev.Kind)

@@ -58,7 +58,8 @@ func OnDomain(rawURL, domain string) bool {
 	return err == nil && u.on(d)
 }
 
-// ListsService says whether the announcement lists the service at that domain: in `clone` and in `relays`.
+// ListsService says whether the announcement lists the service at that domain: in `clone` and in
+// `relays`.
 func (a *Announcement) ListsService(domain string) bool {
 	return a.ListsServiceRelay(domain) && a.ListsServiceClone(domain)
 }

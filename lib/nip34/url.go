@@ -53,8 +53,9 @@ func NormalizeRelayURL(s string) (RelayURL, error) {
 // Secure says whether the relay is reached over TLS (wss).
 func (u RelayURL) Secure() bool { return strings.HasPrefix(string(u), "wss://") }
 
-// Key is the identity of the relay, "host[:port][/path]". ws and wss to one host and effective port are one relay:
-// port 443 is left out, every other is written, so that ws://h is "h:80" and wss://h is "h".
+// Key is the identity of the relay, "host[:port][/path]". ws and wss to one host and effective port
+// are one relay: port 443 is left out, every other is written, so that ws://h is "h:80" and wss://h
+// is "h".
 func (u RelayURL) Key() string {
 	scheme, rest, _ := strings.Cut(string(u), "://")
 	host, path := rest, ""

@@ -1,5 +1,6 @@
-// Package node is a process that services run in: what each is handed (settings, bus, index, log, metrics, readiness) and the
-// life cycle around them. One process may run one service or all of them; a service cannot tell which (docs/architecture.md).
+// Package node is a process that services run in: what each is handed (settings, bus, index, log,
+// metrics, readiness) and the life cycle around them. One process may run one service or all of
+// them; a service cannot tell which (docs/architecture.md).
 package node
 
 import (

@@ -1,5 +1,6 @@
-// Package target knows what a relay should be asked for: a value that the changes of GRASP_TARGETS fold into, and the changes that lead from
-// one such value to another. Discovery writes with it, relay workers read with it, so that both mean the same.
+// Package target knows what a relay should be asked for: a value that the changes of GRASP_TARGETS
+// fold into, and the changes that lead from one such value to another. Discovery writes with it,
+// relay workers read with it, so that both mean the same.
 package target
 
 import (

@@ -1,4 +1,5 @@
-// Command gateway is the front door: nostr relay, git smart HTTP and web pages on one port (docs/architecture.md).
+// Command gateway is the front door: nostr relay, git smart HTTP and web pages on one port
+// (docs/architecture.md).
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Package repos knows which repositories we keep, what each needs, and which relays its owner lists. It is a
-// value that events fold into; it does no I/O.
+// Package repos knows which repositories we keep, what each needs, and which relays its owner
+// lists. It is a value that events fold into; it does no I/O.
 //
 // What an event costs is in proportion to what it changes: the repositories of its identifier, and
 // the relays that these list.

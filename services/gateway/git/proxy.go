@@ -1,5 +1,6 @@
-// Package git passes git's requests on to the purgatory worker that holds the shard of the repository (docs/architecture.md). What the
-// worker may show and take is the worker's business; this package only finds it and keeps the request as it is.
+// Package git passes git's requests on to the purgatory worker that holds the shard of the
+// repository (docs/architecture.md). What the worker may show and take is the worker's business;
+// this package only finds it and keeps the request as it is.
 package git
 
 import (

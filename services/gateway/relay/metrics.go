@@ -11,7 +11,8 @@ import (
 	"tendril.dev/services/gateway/share"
 )
 
-// Metrics are what the relay counts. Strangers choose the kinds of events, so that only known ones are labels.
+// Metrics are what the relay counts. Strangers choose the kinds of events, so that only known ones
+// are labels.
 type Metrics struct {
 	total, slow                     prometheus.Counter
 	duration                        prometheus.Histogram

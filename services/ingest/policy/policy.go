@@ -1,4 +1,5 @@
-// Package policy decides which events are accepted, which are held for their git data, and which are rejected.
+// Package policy decides which events are accepted, which are held for their git data, and which
+// are rejected.
 //
 // A decision is a value: it says what should happen to the log and to the held events, and what the sender is told. Nothing here
 // writes anything. What is known at the moment of the decision is asked of [Knowledge], which answers for the log, for the held

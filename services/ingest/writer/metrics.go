@@ -11,7 +11,8 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// Metrics are what the writer counts. A stranger chooses the kinds of events, so that only known ones are labels.
+// Metrics are what the writer counts. A stranger chooses the kinds of events, so that only known
+// ones are labels.
 type Metrics struct {
 	writer        prometheus.Gauge
 	fenced        prometheus.Counter

@@ -1,6 +1,7 @@
-// Package dossier is all that is known of one identifier: who announced it, what states its repositories should have, which pull requests wait,
-// accepted and held alike. It answers what is hosted, what is missing, which state counts and which push is allowed. It is
-// a value and does no I/O.
+// Package dossier is all that is known of one identifier: who announced it, what states its
+// repositories should have, which pull requests wait, accepted and held alike. It answers what is
+// hosted, what is missing, which state counts and which push is allowed. It is a value and does no
+// I/O.
 package dossier
 
 import (

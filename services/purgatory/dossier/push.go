@@ -34,7 +34,8 @@ func refused(format string, args ...any) error {
 	return &Refused{"authorisation failed: " + fmt.Sprintf(format, args...)}
 }
 
-// Authorise decides a push. It gives the state that allows its branches and tags, nil if it has none.
+// Authorise decides a push. It gives the state that allows its branches and tags, nil if it has
+// none.
 func (d Dossier) Authorise(p Push) (*State, error) {
 	after := maps.Clone(p.Refs)
 	if after == nil {

@@ -1,5 +1,6 @@
-// Package shards knows which shards of identifiers this worker holds, and lets one writer at a time at an identifier. A shard is handed on only
-// when nobody writes in it any more, so that each has one writer in the whole deployment (docs/architecture.md).
+// Package shards knows which shards of identifiers this worker holds, and lets one writer at a time
+// at an identifier. A shard is handed on only when nobody writes in it any more, so that each has
+// one writer in the whole deployment (docs/architecture.md).
 package shards
 
 import (
