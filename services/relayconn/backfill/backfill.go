@@ -19,6 +19,7 @@ import (
 	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/pages"
+	"tendril.dev/services/relayconn/recent"
 )
 
 const (
@@ -103,7 +104,7 @@ func New(o Options, confirmed items.Set) *Backfill {
 
 // Add begins with some work, as soon as there is room.
 func (b *Backfill) Add(w Work) {
-	next := &batch{items: w.Items, cause: w.Cause, sub: w.For}
+	next := &batch{items: w.Items, cause: w.Cause, sub: w.For, named: recent.New[[32]byte](mostNamed)}
 	b.batches, b.asked = append(b.batches, next), nil
 	groups := layers.Groups(w.Filters)
 	if b.reconciles(w) {
@@ -345,7 +346,7 @@ func (b *Backfill) tryAgain(batch *batch) {
 	batch.retryAt = time.Time{}
 	tasks := batch.tasks
 	if batch.lost && len(batch.finds) > 0 {
-		batch.lost, batch.tasks, batch.named = false, nil, named{}
+		batch.lost, batch.tasks, batch.named = false, nil, recent.New[[32]byte](mostNamed)
 		for _, f := range batch.finds {
 			b.findLater(f)
 		}

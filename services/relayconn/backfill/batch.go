@@ -9,6 +9,7 @@ import (
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/ledger"
 	"tendril.dev/services/relayconn/pages"
+	"tendril.dev/services/relayconn/recent"
 )
 
 // Cause is why the past is asked for.
@@ -52,7 +53,7 @@ type batch struct {
 	running  int // tasks and finds that have not ended
 	finds    []*find
 	ids      []wantedID // that are to be fetched
-	named    named
+	named    recent.Set[[32]byte]
 	lost     bool      // since the batch was tried last
 	failures int       // how often it has failed
 	retryAt  time.Time // when it is tried again; zero: it is under way

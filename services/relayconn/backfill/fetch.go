@@ -12,9 +12,9 @@ const (
 	perFetch = 100
 	// fetchTries is how often ids are asked for that the relay named and does not deliver.
 	fetchTries = 2
-	// namedAtOnce is how many ids of a batch are at least kept in mind, so that none of them is
-	// fetched again that another filter finds as well.
-	namedAtOnce = 10_000
+	// mostNamed is how many ids of a batch are kept in mind, half of them at least, so that none of
+	// them is fetched again that another filter finds as well.
+	mostNamed = 20_000
 )
 
 // wantedID is an event that a relay named, and what named it first.
@@ -124,22 +124,4 @@ func (f *fetch) Done(Warn) { f.drop() }
 func (f *fetch) drop() {
 	f.b.wantedIDs -= len(f.ids)
 	f.ids, f.came = nil, nil
-}
-
-// named is the ids that a relay has named lately, at least the last namedAtOnce.
-type named struct{ young, old map[[32]byte]struct{} }
-
-func (n *named) has(id [32]byte) bool {
-	if _, has := n.young[id]; has {
-		return true
-	}
-	_, has := n.old[id]
-	return has
-}
-
-func (n *named) add(id [32]byte) {
-	if n.young == nil || len(n.young) >= namedAtOnce {
-		n.young, n.old = map[[32]byte]struct{}{}, n.young
-	}
-	n.young[id] = struct{}{}
 }

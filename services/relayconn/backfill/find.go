@@ -44,11 +44,11 @@ func (f filter) Missing(ids [][32]byte) (fresh, dropped int) {
 	}
 	for _, id := range ids {
 		switch {
-		case f.batch.named.has(id):
+		case f.batch.named.Has(id):
 		case f.b.wantedIDs >= mostWanted:
 			dropped++
 		default:
-			f.batch.named.add(id)
+			f.batch.named.Add(id)
 			f.batch.ids = append(f.batch.ids, wantedID{id, f.find})
 			f.b.wantedIDs++
 			fresh++

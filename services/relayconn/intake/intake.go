@@ -20,6 +20,7 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/recent"
 )
 
 // ErrEnded: the intake's Run has ended. An event that was on its way then may have been decided or
@@ -84,8 +85,8 @@ type Intake struct {
 	over     bool
 	lines    lines
 	flights  flights
-	stored   recent[[32]byte]
-	signed   recent[key]
+	stored   recent.Set[[32]byte]
+	signed   recent.Set[key]
 	draining sync.WaitGroup
 }
 
@@ -102,7 +103,7 @@ func New(o Options) *Intake {
 	}
 	i := &Intake{
 		o: o, room: [classes]*semaphore.Weighted{live: semaphore.NewWeighted(liveRoom), past: semaphore.NewWeighted(pastRoom)},
-		flights: flights{of: map[key]*flight{}, lone: map[*flight]struct{}{}}, stored: newRecent[[32]byte](recentIDs), signed: newRecent[key](recentKeys),
+		flights: flights{of: map[key]*flight{}, lone: map[*flight]struct{}{}}, stored: recent.New[[32]byte](recentIDs), signed: recent.New[key](recentKeys),
 	}
 	i.lines.wake.L = &i.mu
 	i.life, i.cut = context.WithCancel(context.Background())
@@ -141,7 +142,7 @@ func (i *Intake) Known(id string) bool {
 		return false
 	}
 	i.mu.Lock()
-	stored := i.stored.has(bin)
+	stored := i.stored.Has(bin)
 	i.mu.Unlock()
 	if stored {
 		return true
@@ -150,7 +151,7 @@ func (i *Intake) Known(id string) bool {
 		return false
 	}
 	i.mu.Lock()
-	i.stored.add(bin)
+	i.stored.Add(bin)
 	i.mu.Unlock()
 	return true
 }
@@ -227,7 +228,7 @@ func (i *Intake) admit(q *queue, k key, a Arrival, size int64) (stored bool, err
 		return false, ErrEnded
 	}
 	f := i.flights.find(k, a.Event)
-	if f == nil && i.stored.has(k.id) {
+	if f == nil && i.stored.Has(k.id) {
 		q.room.give(size)
 		return true, nil
 	}
@@ -239,7 +240,7 @@ func (i *Intake) admit(q *queue, k key, a Arrival, size int64) (stored bool, err
 		size = copyRoom / 2
 		i.o.Metrics.copied()
 	} else {
-		f = &flight{key: k, event: a.Event, raw: a.Raw, signed: i.signed.has(k), waiters: []waiter{{done: a.Done, queue: q}}}
+		f = &flight{key: k, event: a.Event, raw: a.Raw, signed: i.signed.Has(k), waiters: []waiter{{done: a.Done, queue: q}}}
 		i.flights.add(f)
 	}
 	q.entries = append(q.entries, entry{flight: f, lane: a.Lane, source: a.Source, size: size})
@@ -357,9 +358,9 @@ func (i *Intake) end(f *flight, r Result) {
 	switch {
 	case r.Err != nil:
 	case r.Verdict.Outcome == proto.Accepted:
-		i.stored.add(f.key.id)
+		i.stored.Add(f.key.id)
 	default:
-		i.signed.add(f.key)
+		i.signed.Add(f.key)
 	}
 	for _, w := range waiters {
 		w.queue.room.give(w.size)
