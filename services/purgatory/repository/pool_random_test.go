@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -286,6 +287,62 @@ func TestWhatComesWhileAPruneIsPrepared(t *testing.T) {
 			if again := gittest.Prune(t, r.Pool()); again.Repacked {
 				t.Errorf("pruned again: %+v", again)
 			}
+		})
+	}
+}
+
+// TestWhatGoesWhileAPruneIsPrepared ends no Prune: without the lock repositories are removed or made
+// anew whose references it has seen.
+func TestWhatGoesWhileAPruneIsPrepared(t *testing.T) {
+	t.Parallel()
+	w := gittest.NewWork(t)
+	base := w.Commit("a", "1")
+	beyond := w.Commit("b", gittest.Noise(1000))
+	waiting := w.Commit("c", "3")
+	event := "refs/nostr/" + strings.Repeat("e", 64)
+	for name, happens := range map[string]func(t *testing.T, r *repository.Repo){
+		"a repository is removed": func(t *testing.T, r *repository.Repo) {
+			must(t, r.Remove(t.Context()))
+		},
+		"a repository is made anew": func(t *testing.T, r *repository.Repo) {
+			must(t, r.Remove(t.Context()))
+			must(t, r.Ensure(t.Context()))
+		},
+		"a commit without its event goes": func(t *testing.T, r *repository.Repo) {
+			must(t, r.DeleteRef(t.Context(), event))
+			packs, err := filepath.Glob(filepath.Join(r.Path(), "objects", "pack", "pack-*"))
+			must(t, err)
+			for _, file := range packs {
+				must(t, os.Remove(file))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := gittest.Store(t)
+			first, second := owned(t, s, 0, "x"), owned(t, s, 1, "x")
+			store(t, first, w.Pack(beyond))
+			accept(t, first, refs{main: beyond})
+			store(t, second, w.Pack(waiting, "^"+beyond))
+			must(t, second.SetRef(t.Context(), event, waiting))
+			accept(t, first, refs{main: base})
+			locks := 0
+			pruned, err := first.Pool().Prune(t.Context(), repository.Pruning{
+				Lock: func(context.Context) (func(), error) {
+					locks++
+					return func() {
+						if locks == 1 {
+							happens(t, second)
+						}
+					}, nil
+				},
+				Wanted: func(context.Context) ([]string, error) { return nil, nil },
+				Forget: func() {},
+			})
+			if err != nil || !pruned.Repacked || inFolder(t, first.Path(), beyond) || !inFolder(t, first.Path(), base) {
+				t.Errorf("%+v (%v): what nothing needs is there: %v", pruned, err, inFolder(t, first.Path(), beyond))
+			}
+			gittest.Fsck(t, first.Path())
 		})
 	}
 }

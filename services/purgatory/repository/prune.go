@@ -90,7 +90,7 @@ func (w *pruning) run(ctx context.Context) (out Pruned, err error) {
 // prepare packs what the pool is to have, and reports whether anything else is in it. No lock is
 // held.
 func (w *pruning) prepare(ctx context.Context, quarantine string) (orphaned bool, err error) {
-	if err := w.keep(ctx, w.first, w.first.ids(), quarantine); err != nil {
+	if err := w.keep(ctx, w.first, w.first.ids(), quarantine, mayHaveChanged); err != nil {
 		return false, err
 	}
 	if orphaned, err = w.orphaned(ctx); err != nil || !orphaned {
@@ -202,8 +202,26 @@ func (r roots) ids() []string {
 	return slices.Compact(ids)
 }
 
+// mayHaveChanged passes over a repository that cannot be read. It is for work without the lock: the
+// repository may have been removed or made anew since its references were looked at, or references
+// and what only they needed may have gone. What it needs is looked for again under the lock before
+// anything goes (swap).
+func mayHaveChanged(ctx context.Context, err error) error {
+	if ctx.Err() != nil || Unwritable(err) {
+		return err
+	}
+	return nil
+}
+
+// mustBeThere is for work under the lock: a repository that cannot be read ends it.
+func mustBeThere(_ context.Context, err error) error { return err }
+
 // keep packs what references outside the pool need from the pool and no reference inside does.
-func (w *pruning) keep(ctx context.Context, at roots, known []string, quarantine string) error {
+// unreadable decides about a repository whose objects cannot be listed; nil passes over it.
+func (w *pruning) keep(
+	ctx context.Context, at roots, known []string, quarantine string,
+	unreadable func(ctx context.Context, err error) error,
+) error {
 	pool, err := w.git.openIndexes()
 	if err != nil {
 		return err
@@ -213,7 +231,10 @@ func (w *pruning) keep(ctx context.Context, at roots, known []string, quarantine
 	for r, tips := range at.others {
 		needs, err := r.list(ctx, tips, known)
 		if err != nil {
-			return fmt.Errorf("%s: %w", r.ref, err)
+			if err = unreadable(ctx, err); err != nil {
+				return fmt.Errorf("%s: %w", r.ref, err)
+			}
+			continue
 		}
 		err = needs.each(func(id []byte) bool {
 			if pool.has(id) && !w.kept[string(id)] {
@@ -302,7 +323,7 @@ func (w *pruning) swap(ctx context.Context, quarantine string, out *Pruned) erro
 			return err
 		}
 	}
-	if err := w.keep(ctx, now, slices.Concat(packed, fresh), quarantine); err != nil {
+	if err := w.keep(ctx, now, slices.Concat(packed, fresh), quarantine, mustBeThere); err != nil {
 		return err
 	}
 	w.Forget()
