@@ -55,7 +55,7 @@ func TestConflictsInACluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	makeStream(t, js)
-	for subject := range 50 {
+	for subject := 0; subject < 50; {
 		results := make(chan error, 8)
 		var writing sync.WaitGroup
 		for range cap(results) {
@@ -66,16 +66,21 @@ func TestConflictsInACluster(t *testing.T) {
 		}
 		writing.Wait()
 		close(results)
-		won := 0
+		won, unheard := 0, 0
 		for err := range results {
 			switch {
 			case err == nil:
 				won++
+			case errors.Is(err, jetstream.ErrNoStreamResponse):
+				unheard++ // the stream had no leader: nothing was stored
 			case !IsConflict(err):
 				t.Fatalf("who lost was told %v", err)
 			}
 		}
-		if won != 1 {
+		switch {
+		case won == 1:
+			subject++
+		case won > 1 || unheard == 0:
 			t.Fatalf("%d of 8 won", won)
 		}
 	}
@@ -109,7 +114,7 @@ func TestOneWriterWinsInACluster(t *testing.T) {
 	makeStream(t, js)
 	b := &Bus{Conn: conn, JS: js}
 	head := uint64(0)
-	for round := range 30 {
+	for round := 0; round < 30; {
 		type result struct {
 			last uint64
 			err  error
@@ -129,17 +134,22 @@ func TestOneWriterWinsInACluster(t *testing.T) {
 		}
 		writing.Wait()
 		close(results)
-		won := 0
+		won, unheard := 0, 0
 		for r := range results {
 			switch {
 			case r.err == nil:
 				won++
 				head = r.last
+			case errors.Is(r.err, nats.ErrNoResponders):
+				unheard++ // the stream had no leader: nothing was stored
 			case !errors.Is(r.err, ErrHeadMoved):
 				t.Fatalf("who lost was told %v", r.err)
 			}
 		}
-		if won != 1 {
+		switch {
+		case won == 1:
+			round++
+		case won > 1 || unheard == 0:
 			t.Fatalf("round %d: %d of 6 won", round, won)
 		}
 	}
