@@ -85,6 +85,34 @@ func TestStrangersCostLittle(t *testing.T) {
 	}
 }
 
+// TestANewRepositoryStartsFewProcesses: git makes one repository, of which all others and all pools
+// are copies. To apply the first state git only looks the commit up, walks what it reaches and
+// moves the references. A start from nothing is that a thousand times.
+func TestANewRepositoryStartsFewProcesses(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	store, started := counting(t)
+	w.store, w.r.Store = store, store
+	commit := w.work.Commit("a", "1")
+	w.announce("announcement", alice)
+	started() // to learn its version
+	w.settle()
+	if n := started(); n != 1 {
+		t.Errorf("%d git processes to make a repository and its pool, want 1", n)
+	}
+	w.give(alice, "main")
+	w.state("first", alice, mainBranch, commit)
+	started()
+	w.settle()
+	if n := started(); n != 3 {
+		t.Errorf("%d git processes to apply the first state, want 3", n)
+	}
+	repo := w.repo(alice)
+	if head, err := repo.Head(); head != mainBranch || err != nil || !repo.IsNamed(mainBranch, commit) {
+		t.Errorf("HEAD follows %q, %v", head, err)
+	}
+}
+
 // BenchmarkSettle tells what settling an identifier costs: where nothing happened, and where others announce the same identifier.
 func BenchmarkSettle(b *testing.B) {
 	for _, others := range []int{0, 10, 100} {

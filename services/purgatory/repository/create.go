@@ -59,11 +59,11 @@ func (r *Repo) make(ctx context.Context, finish func(temporary string) error) er
 	if err := os.Chmod(temporary, 0o755); err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
-	fresh := &Repo{store: r.store, ref: r.ref, path: temporary}
-	if err := fresh.init(ctx); err != nil {
+	bones, err := r.store.skeleton(ctx)
+	if err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
-	if err := errors.Join(finish(temporary), syncTree(temporary)); err != nil {
+	if err := errors.Join(bones.write(temporary), finish(temporary), syncTree(temporary)); err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
 	for {
@@ -84,12 +84,6 @@ func (r *Repo) make(ctx context.Context, finish func(temporary string) error) er
 		}
 		return fmt.Errorf("make repository: %w", err)
 	}
-}
-
-// init runs git init in a folder that is there. HEAD is as git itself makes it.
-func (r *Repo) init(ctx context.Context) error {
-	_, err := r.run(ctx, "", "init", "--quiet", "--bare", "--template=")
-	return err
 }
 
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there

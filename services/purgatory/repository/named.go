@@ -10,25 +10,27 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"tendril.dev/lib/nip34"
 )
 
 // Named returns the ids of the objects that references of the repository name, each once, without
 // those references for which skip is true; nil skips none. As a rule every reference is a file, and
 // no git is started.
 func (r *Repo) Named(ctx context.Context, skip func(name string) bool) ([]string, error) {
-	byName, plain, err := r.readRefFiles()
+	found, err := r.readRefFiles()
 	if err != nil {
 		return nil, fmt.Errorf("read references: %w", err)
 	}
-	if !plain {
-		refs, err := r.Refs(ctx)
+	if !found.plain {
+		refs, err := r.listRefs(ctx)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("read references: %w", err)
 		}
-		byName = refs.ByName
+		found.byName = refs.ByName
 	}
 	var ids []string
-	for name, id := range byName {
+	for name, id := range found.byName {
 		if skip == nil || !skip(name) {
 			ids = append(ids, id)
 		}
@@ -37,13 +39,23 @@ func (r *Repo) Named(ctx context.Context, skip func(name string) bool) ([]string
 	return slices.Compact(ids), nil
 }
 
-// readRefFiles reads the references that are files. plain: those are all that there are, and git
-// would read them the same.
-func (r *Repo) readRefFiles() (byName map[string]string, plain bool, err error) {
-	if _, err := os.Lstat(r.in("packed-refs")); !errors.Is(err, fs.ErrNotExist) {
-		return nil, false, err
-	}
-	byName, plain = map[string]string{}, true
+// refFiles are the references that are files.
+type refFiles struct {
+	byName   map[string]string
+	plain    bool // these are all that there are, but for symbolic ones, and git would read them the same
+	symbolic bool // there are symbolic ones, each of which names a branch that is here too
+}
+
+// readRefFiles reads them. A packed-refs, also one that appears meanwhile, may have taken references
+// away from their files: then only git knows them all.
+func (r *Repo) readRefFiles() (found refFiles, err error) {
+	defer func() {
+		if _, packed := os.Lstat(r.in("packed-refs")); !errors.Is(packed, fs.ErrNotExist) {
+			found.plain = false
+			err = errors.Join(err, packed)
+		}
+	}()
+	found = refFiles{byName: map[string]string{}, plain: true}
 	err = filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -57,20 +69,25 @@ func (r *Repo) readRefFiles() (byName map[string]string, plain bool, err error) 
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
 		}
+		name := filepath.ToSlash(strings.TrimPrefix(path, r.path+string(filepath.Separator)))
 		switch id := strings.TrimSuffix(content, "\n"); {
 		case err != nil:
 			return err
+		case nip34.CheckRefName(name) != nil:
+			found.plain = false
 		case isID(id):
-			byName[filepath.ToSlash(strings.TrimPrefix(path, r.path+string(filepath.Separator)))] = id
-		case !strings.HasPrefix(content, symbolicPrefix): // which names a branch, which is here too
-			plain = false
+			found.byName[name] = id
+		case strings.HasPrefix(content, symbolicPrefix):
+			found.symbolic = true
+		default:
+			found.plain = false
 		}
 		return nil
 	})
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	return byName, plain, err
+	return found, err
 }
 
 // IsNamed reports whether a reference that is a file, as nearly all are, names an object. It

@@ -37,12 +37,32 @@ type Refs struct {
 	Head string
 }
 
-// Refs reads the references.
+// Refs reads the references. As a rule each is a file, and no git is started.
 func (r *Repo) Refs(ctx context.Context) (Refs, error) {
+	refs := Refs{Symbolic: map[string]string{}}
+	found, err := r.readRefFiles()
+	switch {
+	case err != nil:
+		return Refs{}, fmt.Errorf("read references: %w", err)
+	case found.plain && !found.symbolic:
+		refs.ByName = found.byName
+	default:
+		if refs, err = r.listRefs(ctx); err != nil {
+			return Refs{}, fmt.Errorf("read references: %w", err)
+		}
+	}
+	if refs.Head, err = r.Head(); err != nil {
+		return Refs{}, err
+	}
+	return refs, nil
+}
+
+// listRefs asks git for the references, without HEAD.
+func (r *Repo) listRefs(ctx context.Context) (Refs, error) {
 	refs := Refs{ByName: map[string]string{}, Symbolic: map[string]string{}}
 	out, err := r.run(ctx, "", "for-each-ref", "--format=%(objectname) %(refname) %(symref)")
 	if err != nil {
-		return Refs{}, fmt.Errorf("read references: %w", err)
+		return Refs{}, err
 	}
 	lines := bufio.NewScanner(bytes.NewReader(out))
 	for lines.Scan() {
@@ -55,13 +75,7 @@ func (r *Repo) Refs(ctx context.Context) (Refs, error) {
 			refs.ByName[name] = id
 		}
 	}
-	if err := lines.Err(); err != nil {
-		return Refs{}, fmt.Errorf("read references: %w", err)
-	}
-	if refs.Head, err = r.Head(); err != nil {
-		return Refs{}, err
-	}
-	return refs, nil
+	return refs, lines.Err()
 }
 
 // Head is the branch that HEAD follows (its full name).
@@ -171,7 +185,7 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 		return changed, err
 	}
 	if head != "" && head != now.Head {
-		if _, err := r.run(ctx, "", "symbolic-ref", "HEAD", head); err != nil {
+		if err := r.setHead(ctx, head); err != nil {
 			return changed, fmt.Errorf("set HEAD: %w", err)
 		}
 		changed = true
@@ -194,27 +208,33 @@ func (r *Repo) headFor(ctx context.Context, want, symbolic map[string]string, he
 			return "", nil
 		}
 	}
-	return r.store.firstBranch(ctx)
+	bones, err := r.store.skeleton(ctx)
+	if err != nil {
+		return "", err
+	}
+	return bones.branch, nil
 }
 
-// firstBranch is the branch that HEAD follows in a repository that git has just made.
-func (s *Store) firstBranch(ctx context.Context) (string, error) {
-	s.first.Lock()
-	defer s.first.Unlock()
-	if s.first.branch != "" {
-		return s.first.branch, nil
+// setHead lets HEAD follow a branch, as git does it: the new HEAD is written to HEAD.lock, which
+// only one can make, and renamed. Where there is a lock git is asked, which knows what to say.
+func (r *Repo) setHead(ctx context.Context, branch string) error {
+	lock := r.in("HEAD.lock")
+	f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		_, err := r.run(ctx, "", "symbolic-ref", "HEAD", branch)
+		return err
 	}
-	temporary, err := os.MkdirTemp(filepath.Join(s.root, newFolder), "init-")
 	if err != nil {
-		return "", fmt.Errorf("look at a new repository: %w", err)
+		return err
 	}
-	defer os.RemoveAll(temporary)
-	fresh := &Repo{store: s, path: temporary}
-	if err := fresh.init(ctx); err != nil {
-		return "", fmt.Errorf("look at a new repository: %w", err)
+	_, err = f.WriteString(symbolicPrefix + branch + "\n")
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(lock, r.in("HEAD"))
 	}
-	s.first.branch, err = fresh.Head()
-	return s.first.branch, err
+	if err != nil {
+		return errors.Join(err, removeFile(lock))
+	}
+	return nil
 }
 
 // checkBranches refuses branches that would name objects which are no commits. Git would refuse them too, but not say it in a way

@@ -81,9 +81,9 @@ type Store struct {
 	scans  *slots.Pool // of the processors, for looking through packs
 	volume *volume
 	log    *slog.Logger
-	first  struct { // the branch that HEAD follows in a new repository; "": not known yet
+	first  struct {
 		sync.Mutex
-		branch string
+		made *skeleton // nil: not known yet
 	}
 
 	packs    packscan.Limits
