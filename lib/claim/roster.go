@@ -118,6 +118,14 @@ func (r *roster) snapshot() (map[string]proto.Worker, map[string]claimed) {
 	return maps.Clone(r.workers), maps.Clone(r.claims)
 }
 
+// worker returns a live worker by its name.
+func (r *roster) worker(name string) (proto.Worker, bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	w, live := r.workers[name]
+	return w, live
+}
+
 // holder is the live worker that holds a key.
 func (r *roster) holder(key string) (proto.Worker, bool) {
 	r.mu.Lock()
@@ -322,7 +330,12 @@ func (d *Directory) Holder(key string) (proto.Worker, bool) {
 
 // Lives reports whether a worker is live and was not started anew since.
 func (d *Directory) Lives(worker proto.Worker) bool {
-	return d.Workers()[worker.Name].Incarnation == worker.Incarnation
+	now := d.register.current()
+	w, live := now.roster.worker(worker.Name)
+	if !live && now.former != nil && now.rests(time.Now(), d.register.ttl) {
+		w, live = now.former.worker(worker.Name)
+	}
+	return live && w.Incarnation == worker.Incarnation
 }
 
 // Workers are the live workers of the group, by name; while an era rests, those of the one before
