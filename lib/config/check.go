@@ -246,6 +246,9 @@ func (g Git) check() error {
 }
 
 func (f Front) check() error {
+	if !slices.Contains([]string{"none", "read", "write", "both"}, f.AuthRequired) {
+		return &Error{"NGIT_AUTH_REQUIRED", f.AuthRequired, "want none, read, write or both"}
+	}
 	if _, err := f.Proxies(); err != nil {
 		return err
 	}
@@ -315,6 +318,12 @@ func (g Git) ServerLimits() ([]ServerLimit, error) {
 
 // InboundShares is how many addresses share NGIT_INBOUND_BYTES if each takes as much as it can.
 const InboundShares = 4
+
+// AuthToRead reports whether clients must authenticate before they may read from the relay (NIP-42).
+func (f Front) AuthToRead() bool { return f.AuthRequired == "read" || f.AuthRequired == "both" }
+
+// AuthToWrite reports whether they must before they may publish.
+func (f Front) AuthToWrite() bool { return f.AuthRequired == "write" || f.AuthRequired == "both" }
 
 // Proxies reads NGIT_TRUSTED_PROXIES: addresses and networks, without zones.
 func (f Front) Proxies() ([]netip.Prefix, error) {

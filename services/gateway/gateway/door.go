@@ -110,6 +110,6 @@ func reading(w http.ResponseWriter, r *http.Request) bool {
 		return true
 	}
 	w.Header().Set("Allow", "GET, HEAD, OPTIONS")
-	http.Error(w, "here is only something to read", http.StatusMethodNotAllowed)
+	http.Error(w, "method not allowed: this address can only be read", http.StatusMethodNotAllowed)
 	return false
 }

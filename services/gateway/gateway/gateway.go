@@ -63,7 +63,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		return err
 	}
 	door.relay = relay.New(relay.Options{
-		Limits: front, Future: time.Duration(n.Settings.MaxFutureSeconds) * time.Second,
+		Limits: front, Domain: n.Settings.Domain, Future: time.Duration(n.Settings.MaxFutureSeconds) * time.Second,
 		Index: n.Index, Hub: hub, Ingest: ingest, Connections: sockets, Work: work, Metrics: metrics, Log: n.Log,
 	})
 	if err := door.relay.Watch(n.Metrics); err != nil {

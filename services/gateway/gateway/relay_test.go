@@ -172,7 +172,6 @@ func TestAnswersToEvents(t *testing.T) {
 		{signed(t, nostr.Event{Kind: 1, CreatedAt: now + 880}), `true,""]`},
 		{signed(t, nostr.Event{Kind: 1, CreatedAt: now + 5000}), `false,"invalid: created_at`},
 		{signed(t, nostr.Event{Kind: 20001}), `false,"invalid: ephemeral`},
-		{signed(t, nostr.Event{Kind: 1, Tags: nostr.Tags{{"-"}}}), `false,"blocked: protected`},
 		{signed(t, nostr.Event{Kind: 1, Tags: nostr.Tags{{"expiration", fmt.Sprint(now - 10)}}}), `false,"invalid: the event has expired`},
 		{signed(t, nostr.Event{Kind: 1, Tags: nostr.Tags{{"expiration", fmt.Sprint(now + 5000)}}}), `true,""]`},
 		{bad, `false,"invalid: the id`},

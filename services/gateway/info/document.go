@@ -75,7 +75,7 @@ const software = "https://tendril.dev"
 func New(s config.Settings, owner, icon string) Document {
 	return Document{
 		Name: s.DisplayName(), Description: s.RelayDescription, Icon: icon, PubKey: owner,
-		SupportedNIPs:          []int{1, 9, 11, 34, 40, 45, 70, 77},
+		SupportedNIPs:          []int{1, 9, 11, 34, 40, 42, 45, 70, 77},
 		SupportedGrasps:        []string{"GRASP-01", "GRASP-02"},
 		RepoAcceptanceCriteria: criteria(s),
 		Curation:               curation(s),
@@ -85,6 +85,8 @@ func New(s config.Settings, owner, icon string) Document {
 			MaxMessageLength: s.MaxMessageBytes, MaxSubscriptions: s.MaxSubscriptions,
 			MaxLimit: s.MaxLimit, DefaultLimit: s.DefaultLimit, MaxSubidLength: message.MaxSubscriptionID,
 			MaxEventTags: message.MaxEventTags, CreatedAtUpperLimit: s.MaxFutureSeconds,
+			// NIP-11 means clients that may do nothing at all before.
+			AuthRequired: s.AuthToRead() && s.AuthToWrite(),
 			// Events must concern a repository that is hosted here.
 			RestrictedWrites: true,
 			MaxFilters:       s.Front.MaxFilters, MaxFilterValues: s.MaxFilterValues, MaxEventsPerMinute: s.EventsPerMinute,

@@ -49,7 +49,7 @@ func TestDocument(t *testing.T) {
 	if _, ok := raw["curation"]; ok {
 		t.Error("curation is there, but nothing is curated")
 	}
-	if nips, _ := json.Marshal(raw["supported_nips"]); string(nips) != "[1,9,11,34,40,45,70,77]" {
+	if nips, _ := json.Marshal(raw["supported_nips"]); string(nips) != "[1,9,11,34,40,42,45,70,77]" {
 		t.Errorf("supported_nips: %s", nips)
 	}
 	if grasps, _ := json.Marshal(raw["supported_grasps"]); string(grasps) != `["GRASP-01","GRASP-02"]` {

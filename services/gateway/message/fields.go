@@ -20,7 +20,7 @@ const maxKind = 65535
 var errForm = errors.New("not of the right type")
 
 // parseEvent reads an event. Fields that NIP-01 does not know are left out, because they are not part of what was signed.
-func parseEvent(raw json.RawMessage) (Message, *Error) {
+func parseEvent(raw json.RawMessage) (*nostr.Event, *Error) {
 	fields := map[string]json.RawMessage{}
 	twice, err := object(raw, func(name string, value json.RawMessage) bool {
 		if _, ok := fields[name]; ok {
@@ -39,7 +39,7 @@ func parseEvent(raw json.RawMessage) (Message, *Error) {
 	if ev.ID, err = text(fields["id"]); err != nil || !nip34.IsHex64(ev.ID) {
 		return nil, refuse("an event's id must be 64 lower-case hex digits")
 	}
-	on := func(e *Error) (Message, *Error) {
+	on := func(e *Error) (*nostr.Event, *Error) {
 		e.EventID = ev.ID
 		return nil, e
 	}
@@ -68,7 +68,7 @@ func parseEvent(raw json.RawMessage) (Message, *Error) {
 	if ev.Tags, refused = parseTags(fields["tags"]); refused != nil {
 		return on(refused)
 	}
-	return Event{ev}, nil
+	return ev, nil
 }
 
 func parseTags(raw json.RawMessage) (nostr.Tags, *Error) {

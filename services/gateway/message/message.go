@@ -1,5 +1,5 @@
-// Package message is what clients say to the relay and what it answers (NIP-01; NIP-45 for COUNT;
-// NIP-77 for NEG-OPEN, NEG-MSG and NEG-CLOSE). What comes in was written by a stranger: it is
+// Package message is what clients say to the relay and what it answers (NIP-01; NIP-42 for AUTH;
+// NIP-45 for COUNT; NIP-77 for NEG-OPEN, NEG-MSG and NEG-CLOSE). What comes in was written by a stranger: it is
 // parsed strictly, within limits, and refused in one sentence that says why.
 package message
 
@@ -28,12 +28,16 @@ type Limits struct {
 	MaxLimit     int // larger limits are lowered to it
 }
 
-// Message is what a client says: an [Event], a [Request], a [Count], a [Close], a [NegOpen], a
-// [NegMsg] or a [NegClose].
+// Message is what a client says: an [Event], an [Auth], a [Request], a [Count], a [Close], a
+// [NegOpen], a [NegMsg] or a [NegClose].
 type Message interface{ isMessage() }
 
 // Event offers an event. Its fields have the right form; its id and signature have not been checked.
 type Event struct{ Event *nostr.Event }
+
+// Auth answers the relay's challenge (NIP-42). Its fields have the right form; nothing else of it
+// has been checked.
+type Auth struct{ Event *nostr.Event }
 
 // Request opens a subscription. Each filter's Limit is set and within bounds.
 type Request struct {
@@ -52,6 +56,7 @@ type Count struct {
 type Close struct{ ID string }
 
 func (Event) isMessage()   {}
+func (Auth) isMessage()    {}
 func (Request) isMessage() {}
 func (Count) isMessage()   {}
 func (Close) isMessage()   {}
@@ -114,7 +119,20 @@ func (l Limits) parse(data []byte) (Message, *Error) {
 		if len(parts) != 2 {
 			return nil, refuse("EVENT takes one event")
 		}
-		return parseEvent(parts[1])
+		ev, refused := parseEvent(parts[1])
+		if refused != nil {
+			return nil, refused
+		}
+		return Event{ev}, nil
+	case "AUTH":
+		if len(parts) != 2 {
+			return nil, refuse("AUTH takes one event")
+		}
+		ev, refused := parseEvent(parts[1])
+		if refused != nil {
+			return nil, refused
+		}
+		return Auth{ev}, nil
 	case "REQ", "COUNT":
 		return l.parseRequest(verb, parts[1:], len(data))
 	case "CLOSE":
@@ -133,7 +151,7 @@ func (l Limits) parse(data []byte) (Message, *Error) {
 	case "NEG-CLOSE":
 		return parseNegClose(parts[1:])
 	}
-	return nil, refuse("unknown type of message %s; known are EVENT, REQ, CLOSE, COUNT, NEG-OPEN, NEG-MSG and NEG-CLOSE", clip(verb))
+	return nil, refuse("unknown type of message %s; known are EVENT, REQ, CLOSE, COUNT, AUTH, NEG-OPEN, NEG-MSG and NEG-CLOSE", clip(verb))
 }
 
 func (l Limits) parseRequest(verb string, parts []json.RawMessage, size int) (Message, *Error) {
@@ -195,6 +213,9 @@ func clip(s string) string {
 
 // OK answers an event.
 func OK(eventID string, ok bool, text string) []byte { return encode("OK", eventID, ok, text) }
+
+// Challenge is what a client signs to prove who it is (NIP-42).
+func Challenge(challenge string) []byte { return encode("AUTH", challenge) }
 
 // EOSE says that the stored events of a subscription have been sent.
 func EOSE(subscription string) []byte { return encode("EOSE", subscription) }

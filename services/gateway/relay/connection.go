@@ -14,6 +14,7 @@ import (
 	"github.com/coder/websocket"
 	"golang.org/x/time/rate"
 
+	"tendril.dev/services/gateway/auth"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
 )
@@ -48,6 +49,8 @@ type connection struct {
 	reconciliations map[string]*reconciliation
 	kept            int // bytes of the filters of all subscriptions and sessions
 
+	auth     *auth.Session // who the client has proved to be
+	asked    atomic.Bool   // the client has heard the challenge
 	rate     *rate.Limiter
 	late     *time.Timer   // closes the connection if a message takes too long
 	inFlight chan struct{} // events
@@ -72,6 +75,7 @@ func newConnection(r *Relay, client string, leave func()) *connection {
 		relay: r, client: client, leave: leave,
 		queue:         make(chan delivery, r.Limits.SendQueue),
 		subscriptions: map[string]*subscription{}, reconciliations: map[string]*reconciliation{},
+		auth:     auth.New(r.Domain),
 		rate:     rate.NewLimiter(rate.Limit(float64(r.Limits.EventsPerMinute)/60), r.Limits.EventsPerMinute),
 		inFlight: make(chan struct{}, eventsInFlight),
 		scans:    make(chan struct{}, scansAtOnce),
@@ -107,6 +111,9 @@ func (c *connection) serve() {
 	c.ws.SetReadLimit(-1) // read does it, and says so in nostr's words
 	c.work.Go(c.sendQueued)
 	c.work.Go(c.keepAlive)
+	if c.relay.Limits.AuthToRead() || c.relay.Limits.AuthToWrite() {
+		c.challenge()
+	}
 	for {
 		kind, data, room, err := c.read()
 		if errors.Is(err, errStopping) {
@@ -182,6 +189,12 @@ func (c *connection) read() (kind websocket.MessageType, data []byte, room func(
 // kept any more.
 func (c *connection) handle(data []byte, room func()) {
 	m, err := c.parse(data)
+	if refusal := c.unauthenticated(m); refusal != nil {
+		room()
+		c.challenge()
+		c.say(refusal)
+		return
+	}
 	switch m := m.(type) {
 	case message.Event:
 		c.offer(m.Event, int64(len(data)), room)
@@ -206,6 +219,8 @@ func (c *connection) handle(data []byte, room func()) {
 		return
 	}
 	switch m := m.(type) {
+	case message.Auth:
+		c.authenticate(m)
 	case message.Request:
 		c.subscribe(m)
 	case message.Count:

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -11,6 +12,7 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/proto"
+	"tendril.dev/services/gateway/auth"
 	"tendril.dev/services/gateway/message"
 )
 
@@ -23,10 +25,13 @@ func (c *connection) offer(ev *nostr.Event, size int64, room func()) {
 	c.relay.Metrics.event(ev.Kind)
 	refusal := c.tooFast()
 	if refusal == "" {
-		refusal = Check(ev, time.Now(), c.relay.Future)
+		refusal = Check(ev, c.auth, time.Now(), c.relay.Future)
 	}
 	if refusal != "" {
 		room()
+		if strings.HasPrefix(refusal, authRequired) {
+			c.challenge()
+		}
 		c.say(message.OK(ev.ID, false, refusal))
 		return
 	}
@@ -108,8 +113,9 @@ func (r *Relay) await(ctx context.Context, decided <-chan decision) (ok bool, te
 const undecided = "error: no decision in time; the event may still be accepted, and may be sent again"
 
 // Check is what the edge checks of an event whose fields have the right form: what needs no knowledge of other events. It gives the
-// reason for a refusal with NIP-01's prefix, or "". future is how far ahead of now an event may be.
-func Check(ev *nostr.Event, now time.Time, future time.Duration) (refusal string) {
+// reason for a refusal with the prefix of NIP-01 or NIP-42, or "". by is who the client has proved to
+// be; future is how far ahead of now an event may be.
+func Check(ev *nostr.Event, by *auth.Session, now time.Time, future time.Duration) (refusal string) {
 	if nostr.IsEphemeralKind(ev.Kind) {
 		return "invalid: ephemeral events are not stored"
 	}
@@ -120,8 +126,14 @@ func Check(ev *nostr.Event, now time.Time, future time.Duration) (refusal string
 	if at := eventdb.Expiration(ev); at != 0 && int64(at) < now.Unix() {
 		return "invalid: the event has expired"
 	}
-	if nip70.IsProtected(*ev) || nip70.HasEmbeddedProtected(*ev) {
-		return "blocked: protected events (NIP-70) are not taken here, because authors cannot authenticate"
+	if nip70.IsProtected(*ev) && !by.Holds(ev.PubKey) {
+		if by.Any() {
+			return "restricted: a protected event (NIP-70) is published by its author"
+		}
+		return authRequired + "a protected event (NIP-70) is taken from its author, who must authenticate (NIP-42)"
+	}
+	if nip70.HasEmbeddedProtected(*ev) {
+		return "blocked: a repost of a protected event (NIP-70)"
 	}
 	if !ev.CheckID() {
 		return "invalid: the id does not fit the event"

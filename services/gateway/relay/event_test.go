@@ -8,6 +8,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/services/gateway/auth"
 	"tendril.dev/services/gateway/relay"
 )
 
@@ -31,8 +32,8 @@ func TestCheck(t *testing.T) {
 		"in its last second":            {event: nostr.Event{Kind: 1, Tags: expires(at)}},
 		"expired":                       {event: nostr.Event{Kind: 1, Tags: expires(at - 1)}, want: "invalid: the event has expired"},
 		"expires, it does not say when": {event: nostr.Event{Kind: 1, Tags: expires("soon")}},
-		"protected":                     {event: nostr.Event{Kind: 1, Tags: nostr.Tags{{"-"}}}, want: "blocked: protected"},
-		"repost of a protected one":     {event: nostr.Event{Kind: 6, Content: `{"tags":[["-"]],"id":"x"}`}, want: "blocked: protected"},
+		"protected":                     {event: nostr.Event{Kind: 1, Tags: nostr.Tags{{"-"}}}, want: "auth-required: "},
+		"repost of a protected one":     {event: nostr.Event{Kind: 6, Content: `{"tags":[["-"]],"id":"x"}`}, want: "blocked: a repost"},
 		"another content":               {event: nostr.Event{Kind: 1}, change: func(ev *nostr.Event) { ev.Content = "x" }, want: "invalid: the id"},
 		"another id":                    {event: nostr.Event{Kind: 1}, change: func(ev *nostr.Event) { ev.ID = strings.Repeat("0", 64) }, want: "invalid: the id"},
 		"another signature":             {event: nostr.Event{Kind: 1}, change: func(ev *nostr.Event) { ev.Sig = strings.Repeat("0", 128) }, want: "invalid: the signature"},
@@ -51,7 +52,7 @@ func TestCheck(t *testing.T) {
 		if c.change != nil {
 			c.change(&ev)
 		}
-		got := relay.Check(&ev, now, 15*time.Minute)
+		got := relay.Check(&ev, auth.New("relay.example"), now, 15*time.Minute)
 		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}

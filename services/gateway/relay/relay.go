@@ -41,6 +41,7 @@ type Offerer interface {
 // Options is what a relay needs.
 type Options struct {
 	Limits      config.Front
+	Domain      string        // of the service: host, and port if it is not a default one
 	Future      time.Duration // how far ahead of our clock an event may be
 	Index       Index
 	Hub         *live.Hub

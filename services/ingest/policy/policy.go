@@ -219,7 +219,7 @@ func (p *Policy) refuse(c *candidate.Candidate) (Decision, bool) {
 	if p.hasExpired(c) {
 		return rejected(ReasonExpired, messageExpired), true
 	}
-	if isProtected(c.Event) {
+	if isProtected(c) {
 		return rejected(ReasonProtected, messageProtected), true
 	}
 	if nostr.IsEphemeralKind(c.Event.Kind) {
@@ -259,11 +259,12 @@ func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func
 	return otherwise()
 }
 
-// isProtected says whether an event is protected (NIP-70), or a repost of one that is. Such an
-// event may be taken only from its author, on an authenticated connection, and no candidate comes
-// that way.
-func isProtected(ev *nostr.Event) bool {
-	return nip70.IsProtected(*ev) || nip70.HasEmbeddedProtected(*ev)
+// isProtected reports whether a candidate is a protected event (NIP-70) that may not be taken, or a
+// repost of one. A protected event is taken from its author only, on an authenticated connection: the
+// gateway has seen to that where it comes from a user. What another relay brings is not that.
+func isProtected(c *candidate.Candidate) bool {
+	fromAuthor := c.Lane == proto.LaneUser || c.Lane == proto.LaneRelease
+	return nip70.IsProtected(*c.Event) && !fromAuthor || nip70.HasEmbeddedProtected(*c.Event)
 }
 
 // isSuperseded says whether the log has given the place of this event to another. That has to be what every index of the log says, whenever it reads
@@ -288,7 +289,7 @@ const (
 	messageUnwelcome = "blocked: this author is not welcome here"
 	messageDeleted   = "blocked: its author has asked for its deletion"
 	messageExpired   = "invalid: the event has expired"
-	messageProtected = "blocked: protected events (NIP-70) are taken only from their authors, who cannot authenticate here"
+	messageProtected = "blocked: protected events (NIP-70) are taken only from their authors"
 )
 
 func accepted() Decision { return Decision{Outcome: proto.Accepted} }

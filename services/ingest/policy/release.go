@@ -43,7 +43,7 @@ func (p *Policy) release(k Knowledge, c *candidate.Candidate) (Decision, error) 
 		d = rejected(ReasonDeleted, messageDeleted)
 	case p.hasExpired(c):
 		d = rejected(ReasonExpired, messageExpired)
-	case isProtected(c.Event):
+	case isProtected(c):
 		d = rejected(ReasonProtected, messageProtected)
 	case superseded:
 		d = duplicate(messageNewer)

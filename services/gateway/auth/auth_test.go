@@ -1,0 +1,137 @@
+package auth_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip42"
+
+	"tendril.dev/services/gateway/auth"
+)
+
+const minute = nostr.Timestamp(60)
+
+func TestProve(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_700_000_000, 0)
+	at := nostr.Timestamp(now.Unix())
+	for name, c := range map[string]struct {
+		relay  string // "": wss://git.example.com
+		change func(ev *nostr.Event, challenge string)
+		forge  func(ev *nostr.Event) // after it was signed
+		want   string
+	}{
+		"as clients write it":          {},
+		"with a slash":                 {relay: "wss://git.example.com/"},
+		"in capitals":                  {relay: "WSS://Git.Example.COM"},
+		"without encryption":           {relay: "ws://git.example.com"},
+		"by http":                      {relay: "https://git.example.com:443/"},
+		"another relay":                {relay: "wss://relay.example.com", want: "invalid: the event does not name this relay"},
+		"another port":                 {relay: "wss://git.example.com:7334", want: "invalid: the event does not name this relay"},
+		"a host that begins like ours": {relay: "wss://git.example.com.evil.example", want: "invalid: the event does not name this relay"},
+		"ours as a user name":          {relay: "wss://git.example.com@evil.example", want: "invalid: the event does not name this relay"},
+		"no URL":                       {relay: "git.example.com", want: "invalid: the event does not name this relay"},
+		"no tags": {
+			change: func(ev *nostr.Event, _ string) { ev.Tags = nostr.Tags{} },
+			want:   "invalid: the event does not name the challenge",
+		},
+		"tags without values": {
+			change: func(ev *nostr.Event, _ string) { ev.Tags = nostr.Tags{{"challenge"}, {"relay"}} },
+			want:   "invalid: the event does not name the challenge",
+		},
+		"another challenge": {
+			change: func(ev *nostr.Event, challenge string) {
+				ev.Tags = nostr.Tags{{"relay", "wss://git.example.com"}, {"challenge", strings.ToLower(challenge)}}
+			},
+			want: "invalid: the event does not name the challenge",
+		},
+		"no challenge": {
+			change: func(ev *nostr.Event, _ string) {
+				ev.Tags = nostr.Tags{{"relay", "wss://git.example.com"}, {"challenge", ""}}
+			},
+			want: "invalid: the event does not name the challenge",
+		},
+		"another kind":             {change: func(ev *nostr.Event, _ string) { ev.Kind = 1 }, want: "invalid: AUTH takes an event of kind 22242"},
+		"ten minutes old":          {change: func(ev *nostr.Event, _ string) { ev.CreatedAt = at - 10*minute }},
+		"older":                    {change: func(ev *nostr.Event, _ string) { ev.CreatedAt = at - 10*minute - 1 }, want: "invalid: created_at"},
+		"ten minutes ahead":        {change: func(ev *nostr.Event, _ string) { ev.CreatedAt = at + 10*minute }},
+		"farther":                  {change: func(ev *nostr.Event, _ string) { ev.CreatedAt = at + 10*minute + 1 }, want: "invalid: created_at"},
+		"the end of time":          {change: func(ev *nostr.Event, _ string) { ev.CreatedAt = 1<<63 - 1 }, want: "invalid: created_at"},
+		"another's id":             {forge: func(ev *nostr.Event) { ev.ID = strings.Repeat("0", 64) }, want: "invalid: the id"},
+		"another's signature":      {forge: func(ev *nostr.Event) { ev.Sig = strings.Repeat("0", 128) }, want: "invalid: the signature"},
+		"signed by another author": {forge: func(ev *nostr.Event) { ev.PubKey = strings.Repeat("f", 64); ev.ID = ev.GetID() }, want: "invalid: the signature"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if c.relay == "" {
+				c.relay = "wss://git.example.com"
+			}
+			s := auth.New("git.example.com")
+			ev := nip42.CreateUnsignedAuthEvent(s.Challenge(), "", c.relay)
+			ev.CreatedAt = at
+			if c.change != nil {
+				c.change(&ev, s.Challenge())
+			}
+			sign(t, &ev, nostr.GeneratePrivateKey())
+			if c.forge != nil {
+				c.forge(&ev)
+			}
+			got := s.Prove(&ev, now)
+			if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+				t.Errorf("%q, want %q", got, c.want)
+			}
+			if proved := c.want == ""; s.Holds(ev.PubKey) != proved || s.Any() != proved {
+				t.Errorf("holds the key: %v, any: %v", s.Holds(ev.PubKey), s.Any())
+			}
+		})
+	}
+}
+
+// TestChallenges are never the same: what was signed for one connection proves nothing on another.
+func TestChallenges(t *testing.T) {
+	t.Parallel()
+	one, other := auth.New("git.example.com"), auth.New("git.example.com")
+	if len(one.Challenge()) < 22 || one.Challenge() == other.Challenge() { // 22 characters hold 128 bits
+		t.Errorf("challenges %q and %q", one.Challenge(), other.Challenge())
+	}
+	ev := nip42.CreateUnsignedAuthEvent(one.Challenge(), "", "wss://git.example.com")
+	sign(t, &ev, nostr.GeneratePrivateKey())
+	if refusal := other.Prove(&ev, time.Now()); refusal == "" {
+		t.Error("the answer to another connection's challenge is taken")
+	}
+}
+
+func TestKeysAreBounded(t *testing.T) {
+	t.Parallel()
+	s := auth.New("git.example.com")
+	prove := func(secret string) (key, refusal string) {
+		ev := nip42.CreateUnsignedAuthEvent(s.Challenge(), "", "wss://git.example.com")
+		sign(t, &ev, secret)
+		return ev.PubKey, s.Prove(&ev, time.Now())
+	}
+	first := nostr.GeneratePrivateKey()
+	for i := range auth.MostKeys {
+		secret := first
+		if i > 0 {
+			secret = nostr.GeneratePrivateKey()
+		}
+		if key, refusal := prove(secret); refusal != "" || !s.Holds(key) {
+			t.Fatalf("key %d: %q", i+1, refusal)
+		}
+	}
+	if key, refusal := prove(nostr.GeneratePrivateKey()); !strings.HasPrefix(refusal, "restricted: ") || s.Holds(key) {
+		t.Errorf("one key more: %q", refusal)
+	}
+	if _, refusal := prove(first); refusal != "" {
+		t.Errorf("the first one again: %q", refusal)
+	}
+}
+
+func sign(t *testing.T, ev *nostr.Event, secret string) {
+	t.Helper()
+	if err := ev.Sign(secret); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,133 @@
+package gateway
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip42"
+)
+
+// challenged hears the relay's challenge.
+func (c *client) challenged() string {
+	c.t.Helper()
+	got := c.want(`["AUTH","`)
+	return strings.TrimSuffix(strings.TrimPrefix(got, `["AUTH","`), `"]`)
+}
+
+// answer is the event that answers a challenge, signed with a secret key.
+func answer(t *testing.T, challenge, secret string) nostr.Event {
+	t.Helper()
+	ev := nip42.CreateUnsignedAuthEvent(challenge, "", "wss://git.example.com/")
+	if err := ev.Sign(secret); err != nil {
+		t.Fatal(err)
+	}
+	return ev
+}
+
+// TestProtectedEvents are published by their authenticated authors and by nobody else (NIP-70).
+func TestProtectedEvents(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	author, other := nostr.GeneratePrivateKey(), nostr.GeneratePrivateKey()
+	protected := nostr.Event{Kind: 1621, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"-"}}}
+	if err := protected.Sign(author); err != nil {
+		t.Fatal(err)
+	}
+	c := sys.dial(t)
+	c.say(`["REQ","free",{"kinds":[1621],"limit":0}]`)
+	c.want(`["EOSE","free"]`) // who needs no authentication hears of none
+	c.say(`["EVENT",%s]`, protected)
+	challenge := c.challenged()
+	c.want(`["OK","` + protected.ID + `",false,"auth-required: `)
+	c.say(`["EVENT",%s]`, protected)
+	c.want(`["OK","` + protected.ID + `",false,"auth-required: `) // the challenge is said once
+
+	stranger := answer(t, challenge, other)
+	c.say(`["AUTH",%s]`, stranger)
+	c.want(`["OK","` + stranger.ID + `",true,""]`)
+	c.say(`["EVENT",%s]`, protected)
+	c.want(`["OK","` + protected.ID + `",false,"restricted: `)
+
+	wrong := answer(t, challenge+"x", author)
+	c.say(`["AUTH",%s]`, wrong)
+	c.want(`["OK","` + wrong.ID + `",false,"invalid: `)
+	c.say(`["EVENT",%s]`, answer(t, challenge, author))
+	c.want(`["OK",`) // it is no event for others: ephemeral
+	c.say(`["AUTH","%s"]`, challenge)
+	c.want(`["NOTICE","invalid: `)
+
+	proof := answer(t, challenge, author)
+	c.say(`["AUTH",%s]`, proof)
+	c.want(`["OK","` + proof.ID + `",true,""]`)
+	c.say(`["EVENT",%s]`, protected)
+	heard := c.want(`["`) + c.want(`["`) // the answer, and the event for the subscription
+	if !strings.Contains(heard, `["OK","`+protected.ID+`",true,""]`) || !strings.Contains(heard, `["EVENT","free",`) {
+		t.Errorf("heard %s", heard)
+	}
+
+	// What was signed for one connection is worth nothing on another.
+	again := sys.dial(t)
+	again.say(`["AUTH",%s]`, proof)
+	again.want(`["OK","` + proof.ID + `",false,"invalid: `)
+}
+
+func TestAuthRequired(t *testing.T) {
+	t.Parallel()
+	for required, c := range map[string]struct{ read, write bool }{
+		"none": {}, "read": {read: true}, "write": {write: true}, "both": {true, true},
+	} {
+		t.Run(required, func(t *testing.T) {
+			t.Parallel()
+			sys := start(t, nil, "--auth-required="+required)
+			conn := sys.dial(t)
+			var challenge string
+			if c.read || c.write {
+				challenge = conn.challenged()
+			}
+			ask := func(read, write bool) {
+				t.Helper()
+				said := func(refused bool, refusal, otherwise string) {
+					t.Helper()
+					if refused {
+						conn.want(refusal + `"auth-required: `)
+					} else {
+						conn.want(otherwise)
+					}
+				}
+				conn.say(`["REQ","s",{"kinds":[1621],"limit":0}]`)
+				said(read, `["CLOSED","s",`, `["EOSE","s"]`)
+				conn.say(`["CLOSE","s"]`)
+				conn.say(`["COUNT","c",{"kinds":[1621]}]`)
+				said(read, `["CLOSED","c",`, `["COUNT","c",`)
+				conn.say(`["NEG-OPEN","n",{"kinds":[1621]},"6100000200"]`)
+				said(read, `["NEG-ERR","n",`, `["NEG-MSG","n",`)
+				conn.say(`["NEG-CLOSE","n"]`)
+				ev := signed(t, nostr.Event{Kind: 1621})
+				conn.say(`["EVENT",%s]`, ev)
+				said(write, `["OK","`+ev.ID+`",false,`, `["OK","`+ev.ID+`",true,`)
+			}
+			ask(c.read, c.write)
+			if challenge == "" {
+				return
+			}
+			proof := answer(t, challenge, nostr.GeneratePrivateKey())
+			conn.say(`["AUTH",%s]`, proof)
+			conn.want(`["OK","` + proof.ID + `",true,""]`)
+			ask(false, false)
+		})
+	}
+}
+
+// TestAuthIsPaced as events are: to check a signature costs as much.
+func TestAuthIsPaced(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--events-per-minute=2", "--auth-required=write")
+	c := sys.dial(t)
+	challenge := c.challenged()
+	for _, want := range []string{`true,""`, `true,""`, `false,"rate-limited: `} {
+		ev := answer(t, challenge, nostr.GeneratePrivateKey())
+		c.say(`["AUTH",%s]`, ev)
+		c.want(`["OK","` + ev.ID + `",` + want)
+	}
+}
