@@ -95,7 +95,7 @@ func (s Service) check() error {
 		return err
 	}
 	if s.RelayOwnerNsec != "" {
-		if _, err := PublicKey(s.RelayOwnerNsec); err != nil {
+		if _, _, err := KeyPair(s.RelayOwnerNsec); err != nil {
 			return &Error{"NGIT_RELAY_OWNER_NSEC", "", "is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key"}
 		}
 	}

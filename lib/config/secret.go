@@ -12,23 +12,23 @@ import (
 // groupOrder is what a secret key of secp256k1 is below; one is not 0 either.
 const groupOrder = "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"
 
-// PublicKey is the public key, 64 hex digits, of a secret key as NGIT_RELAY_OWNER_NSEC and key
-// files hold it: nsec1… (NIP-19) or 64 hex digits, with spaces around. Its error never repeats the
-// secret.
-func PublicKey(secret string) (string, error) {
-	secret = strings.TrimSpace(secret)
+// KeyPair reads a secret key as NGIT_RELAY_OWNER_NSEC and key files hold it: nsec1… (NIP-19) or 64
+// hex digits, with spaces around. It returns the secret and the public key, 64 hex digits each. Its
+// error never repeats the secret.
+func KeyPair(text string) (secret, public string, err error) {
+	secret = strings.TrimSpace(text)
 	if b, err := hex.DecodeString(secret); err == nil && len(b) == 32 {
 		secret = strings.ToLower(secret)
 	} else {
 		kind, decoded, err := nip19.Decode(secret)
 		if err != nil || kind != "nsec" {
-			return "", errors.New("holds no secret key: want nsec1… or 64 hex digits")
+			return "", "", errors.New("holds no secret key: want nsec1… or 64 hex digits")
 		}
 		secret = decoded.(string)
 	}
-	key, err := nostr.GetPublicKey(secret)
+	public, err = nostr.GetPublicKey(secret)
 	if err != nil || secret >= groupOrder || secret == strings.Repeat("0", 64) {
-		return "", errors.New("holds no valid secret key")
+		return "", "", errors.New("holds no valid secret key")
 	}
-	return key, nil
+	return secret, public, nil
 }

@@ -17,6 +17,7 @@ import (
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/owner"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/clientaddr"
 	"tendril.dev/services/gateway/git"
@@ -167,7 +168,7 @@ func newDoor(n *node.Node, shards git.Shards, work *turns.Turns) (*door, error) 
 	if err != nil {
 		return nil, err
 	}
-	owner, err := info.Owner(n.Settings, ".")
+	key, err := owner.Load(n.Settings, ".")
 	if err != nil {
 		return nil, err
 	}
@@ -175,7 +176,7 @@ func newDoor(n *node.Node, shards git.Shards, work *turns.Turns) (*door, error) 
 	if err != nil {
 		return nil, err
 	}
-	document := info.New(n.Settings, owner, icon.URL)
+	document := info.New(n.Settings, key.Public, icon.URL)
 	documents, err := info.Handler(document)
 	if err != nil {
 		return nil, err

@@ -5,12 +5,10 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"net/http/httptest"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip11"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
@@ -95,130 +93,6 @@ func TestWanted(t *testing.T) {
 		if info.Wanted(r) != want {
 			t.Errorf("%q: %v", accept, !want)
 		}
-	}
-}
-
-func TestOwnerOfSettings(t *testing.T) {
-	t.Parallel()
-	secret := nostr.GeneratePrivateKey()
-	nsec, err := nip19.EncodePrivateKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := nostr.GetPublicKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, err := info.Owner(settings(t, "--relay-owner-nsec="+nsec), t.TempDir()); err != nil || got != want {
-		t.Errorf("got %s, %v", got, err)
-	}
-	for _, wrong := range []string{"x", nsec[:20], strings.Repeat("f", 64)} {
-		s := settings(t)
-		s.RelayOwnerNsec = wrong
-		_, err := info.Owner(s, t.TempDir())
-		if err == nil || !strings.Contains(err.Error(), "NGIT_RELAY_OWNER_NSEC") || strings.Contains(err.Error(), wrong) && wrong != "x" {
-			t.Errorf("%s: %v", wrong, err)
-		}
-	}
-}
-
-// TestKeyFileOfAnotherServer: it is taken before a key of ours, as nsec or hex, also where nothing
-// outlives the process; the environment goes before it, and a broken one stops the start.
-func TestKeyFileOfAnotherServer(t *testing.T) {
-	t.Parallel()
-	secret := nostr.GeneratePrivateKey()
-	nsec, err := nip19.EncodePrivateKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := nostr.GetPublicKey(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	brought := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, info.BroughtFile), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	s := settings(t)
-	ours, err := info.Owner(s, dir)
-	if err != nil || ours == want {
-		t.Fatalf("before: %s, %v", ours, err)
-	}
-	for _, backend := range []string{"file", "memory"} {
-		s.DatabaseBackend = backend
-		for _, text := range []string{nsec, nsec + "\n", "  " + strings.ToUpper(secret) + "\r\n"} {
-			brought(text)
-			if got, err := info.Owner(s, dir); err != nil || got != want {
-				t.Errorf("%s, %q: %s, %v", backend, text, got, err)
-			}
-		}
-	}
-	other := nostr.GeneratePrivateKey()
-	s.RelayOwnerNsec = other
-	if got, err := info.Owner(s, dir); err != nil || got == want || got == ours {
-		t.Errorf("hex in the environment: %s, %v", got, err)
-	}
-	s.RelayOwnerNsec = ""
-	for _, broken := range []string{"", "nsec1half", secret[:40]} {
-		brought(broken)
-		_, err := info.Owner(s, dir)
-		if err == nil || !strings.Contains(err.Error(), info.BroughtFile) || broken != "" && strings.Contains(err.Error(), broken) {
-			t.Errorf("%q: %v", broken, err)
-		}
-	}
-}
-
-func TestOwnerIsGeneratedOnce(t *testing.T) {
-	t.Parallel()
-	s := settings(t)
-	s.RelayDataPath = filepath.Join(s.RelayDataPath, "new")
-	var all sync.Map
-	var starts sync.WaitGroup
-	for range 8 {
-		starts.Go(func() {
-			key, err := info.Owner(s, t.TempDir())
-			if err != nil {
-				t.Error(err)
-			}
-			all.Store(key, true)
-		})
-	}
-	starts.Wait()
-	keys := 0
-	all.Range(func(key, _ any) bool { keys++; return len(key.(string)) == 64 })
-	if keys != 1 {
-		t.Errorf("%d keys, want one", keys)
-	}
-	entries, err := os.ReadDir(s.RelayDataPath)
-	if err != nil || len(entries) != 1 {
-		t.Fatalf("files: %v, %v", entries, err)
-	}
-	if stat, err := entries[0].Info(); err != nil || stat.Mode().Perm() != 0o600 {
-		t.Errorf("%v, %v", stat.Mode(), err)
-	}
-
-	s.DatabaseBackend = "memory"
-	s.RelayDataPath = filepath.Join(t.TempDir(), "none")
-	if key, err := info.Owner(s, t.TempDir()); err != nil || !nostr.IsValid32ByteHex(key) {
-		t.Errorf("in memory: %q, %v", key, err)
-	}
-	if _, err := os.Stat(s.RelayDataPath); err == nil {
-		t.Error("in memory, but something was written")
-	}
-}
-
-func TestBrokenKeyFile(t *testing.T) {
-	t.Parallel()
-	s := settings(t)
-	path := filepath.Join(s.RelayDataPath, info.OwnerFile)
-	if err := os.WriteFile(path, []byte("nsec1half"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := info.Owner(s, t.TempDir()); err == nil || !strings.Contains(err.Error(), path) {
-		t.Errorf("%v", err)
 	}
 }
 
