@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"maps"
 	"math"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -24,6 +26,7 @@ type Relay struct {
 
 	mu      sync.Mutex
 	asked   []nostr.Filter
+	readers map[string]bool // public keys
 	sockets []net.Conn
 }
 
@@ -53,6 +56,30 @@ func NewRelay() (*Relay, error) {
 		return store.query(ctx, f)
 	})
 	return r, nil
+}
+
+// Guard lets only clients read that have authenticated (NIP-42), with whatever key.
+func (r *Relay) Guard() {
+	r.relay.RejectFilter = append(r.relay.RejectFilter, func(ctx context.Context, _ nostr.Filter) (bool, string) {
+		reader := khatru.GetAuthed(ctx)
+		if reader == "" {
+			return true, "auth-required: this relay wants to know who reads"
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.readers == nil {
+			r.readers = map[string]bool{}
+		}
+		r.readers[reader] = true
+		return false, ""
+	})
+}
+
+// Readers are the public keys of those who have authenticated and read.
+func (r *Relay) Readers() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(maps.Keys(r.readers))
 }
 
 // ServeHTTP answers a client.

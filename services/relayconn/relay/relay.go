@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/netguard"
@@ -49,6 +50,8 @@ type Env struct {
 	States  jetstream.KeyValue // grasp-relays
 	Guard   *netguard.Guard
 	Intake  *intake.Intake
+	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
+	Sign func(ev *nostr.Event) error
 	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
 	Negentropy *backfill.Negentropy
 	Metrics    *Metrics

@@ -10,6 +10,7 @@ import (
 
 	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/items"
+	"tendril.dev/services/relayconn/login"
 	"tendril.dev/services/relayconn/nip11"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -27,28 +28,37 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	group, ctx := errgroup.WithContext(ctx)
 	o := newObserver(l.name, l.Metrics, l.log)
 	document := make(chan nip11.Document, 1)
+	messages := make(chan wire.Message)
+	pass := func(ctx context.Context, m wire.Message) error {
+		select {
+		case messages <- m:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	asker := login.New(login.Options{Relay: conn, URL: l.url, Sign: l.Sign, Pass: pass, Log: l.log})
 	var reconciling *backfill.Negentropy
 	if l.Negentropy != nil {
 		with := *l.Negentropy
-		with.Relay = conn
+		with.Relay = asker
 		reconciling = &with
 	}
 	s := session.New(session.Options{
-		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Intake: l.Intake.Open(l.url), Observer: o, Document: document, Log: l.log,
+		Relay: l.url, Rules: l.Rules.Session, Asker: asker, Intake: l.Intake.Open(l.url), Observer: o, Document: document, Log: l.log,
 		Negentropy: reconciling, Warned: l.warned,
 	})
 	l.confirmed = items.Set{} // the session's now
-	messages, wanted, daily := make(chan wire.Message), make(chan session.Wanted), make(chan time.Time)
+	wanted, daily := make(chan session.Wanted), make(chan time.Time)
 	group.Go(func() error {
 		return conn.Read(ctx, func(m wire.Message) error {
-			select {
-			case messages <- m:
+			if asker.Hear(m) {
 				return nil
-			case <-ctx.Done():
-				return ctx.Err()
 			}
+			return pass(ctx, m)
 		})
 	})
+	group.Go(func() error { return asker.Run(ctx) })
 	group.Go(func() error { return conn.KeepAlive(ctx) })
 	group.Go(func() error { // beside the start, which does not wait for it
 		if d, err := nip11.Fetch(ctx, l.Guard.HTTPClient(), l.url); err != nil {

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/candidates"
@@ -18,6 +19,7 @@ import (
 	ingest "tendril.dev/lib/known"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/owner"
 	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/backfill"
@@ -61,6 +63,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	env := &relay.Env{
 		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
 		Guard: guard, Intake: in, Metrics: metrics, Log: n.Log,
+		Sign: func(ev *nostr.Event) error { return sign(n.Settings, ev) },
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &backfill.Negentropy{
@@ -137,4 +140,14 @@ func rulesOf(s config.Sync) relay.Rules {
 		ConnectTimeout: seconds(s.BaseBackoffSeconds), ReconnectWindow: s.ReconnectWindow, DailyMin: s.DailyMin, DailyMax: s.DailyMax,
 		StartupJitter: millis(s.StartupJitterMillis), StartupDelay: seconds(s.StartupDelaySeconds), CheckEvery: seconds(s.CheckSeconds), MaxMessage: s.MaxEventBytes,
 	}
+}
+
+// sign signs with the operator's key, as it is now: in one process the gateway may just have
+// generated it.
+func sign(s config.Settings, ev *nostr.Event) error {
+	key, err := owner.Find(s, ".")
+	if err != nil {
+		return err
+	}
+	return key.Sign(ev)
 }

@@ -156,7 +156,8 @@ func (s *Session) complained(reason string, now time.Time) {
 		s.quieten(now, reason)
 	}
 	if strings.HasPrefix(reason, "auth-required:") {
-		s.warn("auth", "the relay asks for authentication (NIP-42), which we do not do: what it keeps for those who do does not come", "reason", reason)
+		s.warn("auth", "the relay refuses for want of an authentication (NIP-42) that it takes: what it keeps for others does not come. "+
+			"The key is the operator's, which each worker needs (NGIT_RELAY_OWNER_NSEC)", "reason", reason)
 	}
 }
 

@@ -129,6 +129,12 @@ func parseAny(data []byte) (Message, error) {
 		}
 	case Notice:
 		m.Reason, err = text(1)
+	case Auth:
+		if m.Reason, err = text(1); len(m.Reason) > maxReason {
+			return Message{}, nil // no challenge is so long
+		}
+	case OK:
+		return parseOK(parts, text)
 	default:
 		return Message{}, nil
 	}
@@ -136,4 +142,25 @@ func parseAny(data []byte) (Message, error) {
 		m.Reason = m.Reason[:maxReason]
 	}
 	return m, err
+}
+
+// parseOK reads the answer to an event.
+func parseOK(parts []json.RawMessage, text func(i int) (string, error)) (Message, error) {
+	m := Message{Kind: OK}
+	var err error
+	if m.Sub, err = text(1); err != nil {
+		return Message{}, err
+	}
+	if len(parts) < 3 || json.Unmarshal(parts[2], &m.OK) != nil {
+		return Message{}, errors.New("parse OK: it does not say whether")
+	}
+	if len(parts) > 3 {
+		if m.Reason, err = text(3); err != nil {
+			return Message{}, err
+		}
+	}
+	if len(m.Reason) > maxReason {
+		m.Reason = m.Reason[:maxReason]
+	}
+	return m, nil
 }

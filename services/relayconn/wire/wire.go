@@ -29,15 +29,18 @@ const (
 	Notice Kind = "NOTICE"
 	NegMsg Kind = "NEG-MSG"
 	NegErr Kind = "NEG-ERR"
+	Auth   Kind = "AUTH" // the relay's challenge (NIP-42)
+	OK     Kind = "OK"   // only for what we sent to authenticate: we publish nothing
 )
 
 // Message is one message of a relay.
 type Message struct {
 	Kind   Kind
-	Sub    string       // subscription id; empty for a notice
+	Sub    string       // subscription id; of OK the event's; empty for a notice
 	Event  *nostr.Event // of EVENT; not verified
 	Raw    []byte       // JSON of the event as it came, if it can be stored so (see rawevent.Parse); else nil
-	Reason string       // of CLOSED, NOTICE and NEG-ERR, cut to a bounded length
+	Reason string       // of CLOSED, NOTICE, NEG-ERR and OK, cut to a bounded length; the challenge of AUTH
+	OK     bool         // of OK: the event is taken
 	// Frame is what NEG-MSG says in the protocol of NIP-77; empty: it is no such message.
 	Frame    []byte
 	TooLarge bool // a NEG-MSG with more bytes than are taken
@@ -186,6 +189,15 @@ func (c *Conn) Req(ctx context.Context, sub string, filters []nostr.Filter) erro
 	data, err := nostr.ReqEnvelope{SubscriptionID: sub, Filters: filters}.MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("encode REQ: %w", err)
+	}
+	return c.write(ctx, data)
+}
+
+// Auth answers the relay's challenge (NIP-42).
+func (c *Conn) Auth(ctx context.Context, ev nostr.Event) error {
+	data, err := nostr.AuthEnvelope{Event: ev}.MarshalJSON()
+	if err != nil {
+		return fmt.Errorf("encode AUTH: %w", err)
 	}
 	return c.write(ctx, data)
 }

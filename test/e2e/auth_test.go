@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/test/world"
+)
+
+// TestAuthentication (NIP-42), as client and as server: a relay that shows what it has to nobody but
+// those who authenticate is synced from, with the operator's key, and a user who authenticates
+// publishes a protected event (NIP-70).
+func TestAuthentication(t *testing.T) {
+	t.Parallel()
+	ann, guest, work, git := world.NewPerson(t), world.NewPerson(t), world.NewWorkTree(t), world.NewGitServer(t)
+	guarded := world.NewReconcilingRelay(t)
+	guarded.Guard()
+	announcement := ann.Announce("mine", "mine", []string{git.Host("mine", work)}, []string{guarded.URL})
+	issue := guest.Sign(1621, "found elsewhere", nostr.Tag{"a", ann.Address("mine")})
+	guarded.Publish(announcement, ann.State("mine", work.Refs(), "refs/heads/main"), issue)
+
+	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": guarded.URL})
+	world.Serves(t, p.Relay(), announcement)
+	world.Serves(t, p.Relay(), issue)
+	live := guest.Sign(1621, "found live", nostr.Tag{"a", ann.Address("mine")})
+	guarded.Publish(live)
+	world.Serves(t, p.Relay(), live)
+	if readers := guarded.Readers(); !slices.Equal(readers, []string{operator(t, p)}) {
+		t.Errorf("the relay was read by %v, want the operator, %s", readers, operator(t, p))
+	}
+
+	protected := guest.Sign(1621, "only here", nostr.Tag{"a", ann.Address("mine")}, nostr.Tag{"-"})
+	client, err := nostr.RelayConnect(t.Context(), p.Relay())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Publish(t.Context(), *protected); err == nil || !strings.Contains(err.Error(), "auth-required: ") {
+		t.Fatalf("a protected event by nobody: %v", err)
+	}
+	client.URL = "wss://" + world.Domain // as clients know it that did not find it by its address
+	as := func(who *world.Person) {
+		t.Helper()
+		err := client.Auth(t.Context(), func(ev *nostr.Event) error {
+			*ev = *who.SignAt(ev.CreatedAt, ev.Kind, ev.Content, ev.Tags...)
+			return nil
+		})
+		if err != nil {
+			t.Fatalf("authenticate: %v", err)
+		}
+	}
+	as(ann)
+	if err := client.Publish(t.Context(), *protected); err == nil || !strings.Contains(err.Error(), "restricted: ") {
+		t.Fatalf("a protected event by another: %v", err)
+	}
+	as(guest)
+	if err := client.Publish(t.Context(), *protected); err != nil {
+		t.Fatalf("a protected event by its author: %v", err)
+	}
+	world.Serves(t, p.Relay(), protected)
+}
+
+// operator is the public key that a Tendril names in its relay information document.
+func operator(t *testing.T, p *world.Tendril) string {
+	t.Helper()
+	req, err := http.NewRequestWithContext(context.Background(), http.MethodGet, p.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/nostr+json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var document struct{ PubKey string }
+	if err := json.NewDecoder(resp.Body).Decode(&document); err != nil {
+		t.Fatal(err)
+	}
+	return document.PubKey
+}
