@@ -71,9 +71,11 @@ type Pages struct {
 	pages  *template.Template
 	policy string // Content-Security-Policy
 
-	mu     sync.Mutex // guards what follows
-	list   []listed
-	listed time.Time
+	mu      sync.Mutex // guards what follows
+	list    []listed
+	listed  time.Time
+	using   int // users, of when they were counted
+	counted time.Time
 }
 
 // site is what all pages know.
@@ -118,35 +120,40 @@ func hashOf(text string) string {
 
 // Home answers with the front page.
 func (p *Pages) Home(w http.ResponseWriter, r *http.Request) {
-	list, err := p.recent(r.Context())
+	list, users, err := p.recent(r.Context())
 	if err != nil {
 		p.broken(w, r, err)
 		return
 	}
 	p.show(w, r, http.StatusOK, "home", struct {
 		site
-		Repositories []listed
-		Most         int
-	}{p.site, list, maxListed})
+		Repositories     []listed
+		Most             int
+		Users, MostUsers int
+	}{p.site, list, maxListed, users, mostUsers})
 }
 
-// recent is the list of the front page.
-func (p *Pages) recent(ctx context.Context) ([]listed, error) {
+// recent is what the front page shows: repositories, and how many users list this service.
+func (p *Pages) recent(ctx context.Context) (list []listed, users int, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.listed) < listFor {
-		return p.list, nil
+		return p.list, p.using, nil
 	}
-	var list []listed
-	err := p.look(ctx, "", func(ctx context.Context, v *eventdb.View) (err error) {
-		list, err = p.hosted(ctx, v)
+	users, counted := p.using, p.counted
+	err = p.look(ctx, "", func(ctx context.Context, v *eventdb.View) (err error) {
+		if list, err = p.hosted(ctx, v); err != nil || time.Since(counted) < countFor {
+			return err
+		}
+		users, err = p.users(ctx, v)
+		counted = time.Now()
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	p.list, p.listed = list, time.Now()
-	return list, nil
+	p.list, p.listed, p.using, p.counted = list, time.Now(), users, counted
+	return list, users, nil
 }
 
 // look looks at the index when it is the client's turn.
