@@ -195,7 +195,7 @@ func (sp *spread) sync(t *testing.T, s *stage, name, bus, relay string) (r times
 		if r.logged == 0 && logged >= total {
 			r.logged = since
 		}
-		if r.logged > 0 && r.served == 0 && world.Count(t, relay, nostr.Filter{Kinds: []int{1617, 1621}}) == sp.spec.Roots {
+		if r.logged > 0 && r.served == 0 && world.CountAll(t, relay, nostr.Filter{Kinds: []int{1617, 1621}}) == sp.spec.Roots {
 			r.served = time.Since(began)
 		}
 		if r.served > 0 && relays == len(sp.repos) {

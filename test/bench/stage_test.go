@@ -160,7 +160,7 @@ func (p *play) sync(t testing.TB, s *stage, name string) result {
 		}
 	}
 	for n := 0; n < p.total; time.Sleep(20 * time.Millisecond) {
-		if n = world.Count(t, p.Relay(), nostr.Filter{Kinds: kinds}); time.Now().After(deadline) {
+		if n = p.served(t); time.Now().After(deadline) {
 			t.Fatalf("after %v %d events are served, want %d", longest, n, p.total)
 		}
 	}
@@ -176,6 +176,12 @@ func (p *play) sync(t testing.TB, s *stage, name string) result {
 		took: ended.Sub(sum.Connected), began: first.Sub(sum.Connected), cpu: u.cpu - used0.cpu, peak: u.peak,
 		source: after.CPU - before.CPU, in: sum.Out - before.Total().Out,
 	}
+}
+
+// served is how many events of the set's kinds are served.
+func (p *play) served(t testing.TB) int {
+	t.Helper()
+	return world.CountAll(t, p.Relay(), nostr.Filter{Kinds: kinds})
 }
 
 // length is how many events are in the log.
