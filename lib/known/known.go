@@ -37,6 +37,7 @@ type Session struct {
 type Step struct {
 	Message []byte     // to say to the relay; nil: all is settled
 	Missing [][32]byte // ids to fetch from it; some may have come before
+	Alone   uint64     // how many events of the filter it has turned out not to have
 }
 
 // Service is the service on the bus.
@@ -61,7 +62,7 @@ func (s Service) Continue(ctx context.Context, session Session, answer []byte) (
 	if err != nil {
 		return Step{}, fmt.Errorf("reconcile: %w", err)
 	}
-	step := Step{Message: a.Message}
+	step := Step{Message: a.Message, Alone: a.Alone}
 	for ids := a.Missing; len(ids) >= 32; ids = ids[32:] {
 		step.Missing = append(step.Missing, [32]byte(ids))
 	}

@@ -19,7 +19,7 @@ func BenchmarkSession(b *testing.B) {
 				bytes, messages := 0, 0
 				for b.Loop() {
 					bytes, messages = 0, 0
-					told, err := ask(b.Context(), ours, reconcile.DefaultLimits, func(message []byte) ([]byte, error) {
+					told, _, err := ask(b.Context(), ours, reconcile.DefaultLimits, func(message []byte) ([]byte, error) {
 						answer, err := reconcile.Respond(b.Context(), theirs, message, reconcile.LimitsFor(512<<10))
 						bytes, messages = bytes+2*(len(message)+len(answer)), messages+2
 						return answer, err

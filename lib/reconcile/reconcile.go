@@ -82,22 +82,23 @@ func Start(ctx context.Context, set Set, limits Limits) ([]byte, error) {
 
 // Continue reads an answer, which is a stranger's, tells by theirs what the other side has in the
 // ranges that are settled by it, and makes the next message; nil: all is settled. It may tell ids
-// that the set has, and the same id again in another message. An error is [ErrMessage], one of the
-// set, or one of theirs.
+// that the set has, and the same id again in another message. listed is how many items the set has
+// in the ranges that the other side has listed. An error is [ErrMessage], one of the set, or one of
+// theirs.
 //
 // Whoever calls it bounds how often: a relay can keep a session going for ever.
 func Continue(
 	ctx context.Context, set Set, message []byte, limits Limits, theirs func(id [32]byte) error,
-) (next []byte, err error) {
+) (next []byte, listed uint64, err error) {
 	if len(message) == 0 || message[0] != version {
-		return nil, broken("it is not of version 1")
+		return nil, 0, broken("it is not of version 1")
 	}
 	d := dialogue{set: set, limits: limits, out: newWriter(), theirs: theirs}
 	next, err = d.reconcile(ctx, message[1:])
 	if err != nil || len(next) == 1 {
-		return nil, err
+		return nil, d.listed, err
 	}
-	return next, nil
+	return next, d.listed, nil
 }
 
 // dialogue answers one message.
@@ -107,6 +108,7 @@ type dialogue struct {
 	out    *writer
 	marks  int                     // written
 	theirs func(id [32]byte) error // of the side that asks; nil: this is the one that answers
+	listed uint64                  // items of the set in ranges that the other side has listed
 }
 
 // reconcile goes through the ranges of a message.
@@ -198,6 +200,11 @@ func (d *dialogue) list(ctx context.Context, in *reader, r Range) (stop bool, er
 	}
 	if d.theirs != nil {
 		d.out.skip(r.To)
+		own, err := d.set.Sum(ctx, r)
+		if err != nil {
+			return false, fmt.Errorf("look at the set: %w", err)
+		}
+		d.listed += own.Count
 		return false, nil
 	}
 	// The fingerprint of all that follows has its room in rangeBytes.

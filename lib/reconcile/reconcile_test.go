@@ -142,7 +142,7 @@ func TestContinue(t *testing.T) {
 			t.Run(name+"/"+limited, func(t *testing.T) {
 				t.Parallel()
 				ours, answering := packed(c.both, c.ours), goNostr(60_000, packed(c.both, c.theirs))
-				got, err := ask(t.Context(), ours, limits, func(message []byte) ([]byte, error) {
+				got, listed, err := ask(t.Context(), ours, limits, func(message []byte) ([]byte, error) {
 					answer, err := answering.Reconcile(hex.EncodeToString(message))
 					if err != nil {
 						return nil, err
@@ -152,29 +152,38 @@ func TestContinue(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				same(t, "lacks", lacking(got, ours), ids(c.theirs))
+				lacks := lacking(got, ours)
+				same(t, "lacks", lacks, ids(c.theirs))
+				if alone := int(listed) - (len(got) - len(lacks)); alone != len(c.ours) {
+					t.Errorf("%d events are said to be here alone, want %d", alone, len(c.ours))
+				}
 			})
 		}
 	}
 }
 
-// ask runs a session of the asking side to its end, and returns what it was told.
-func ask(ctx context.Context, set reconcile.Set, limits reconcile.Limits, other func([]byte) ([]byte, error)) (told [][32]byte, err error) {
+// ask runs a session of the asking side to its end, and returns what it was told, and how many
+// of its own were in the ranges that were listed.
+func ask(
+	ctx context.Context, set reconcile.Set, limits reconcile.Limits, other func([]byte) ([]byte, error),
+) (told [][32]byte, listed uint64, err error) {
 	message, err := reconcile.Start(ctx, set, limits)
 	for rounds := 0; err == nil && message != nil; rounds++ {
 		if rounds == mostRounds {
-			return nil, errors.New("no end")
+			return nil, 0, errors.New("no end")
 		}
 		if len(message) > limits.Frame {
-			return nil, fmt.Errorf("a message of %d bytes", len(message))
+			return nil, 0, fmt.Errorf("a message of %d bytes", len(message))
 		}
 		var answer []byte
 		if answer, err = other(message); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		message, err = reconcile.Continue(ctx, set, answer, limits, func(id [32]byte) error { told = append(told, id); return nil })
+		var n uint64
+		message, n, err = reconcile.Continue(ctx, set, answer, limits, func(id [32]byte) error { told = append(told, id); return nil })
+		listed += n
 	}
-	return told, err
+	return told, listed, err
 }
 
 func lacking(told [][32]byte, ours reconcile.Packed) (lacks []string) {
@@ -241,7 +250,7 @@ func TestSetsThatChange(t *testing.T) {
 		ours := packed(c.both, c.ours)
 		answering := moving(packed(c.both, c.theirs))
 		limits := reconcile.Limits{Frame: reconcile.LeastFrame + rnd.IntN(20_000), Ranges: 1 + rnd.IntN(200), Marks: 16 + rnd.IntN(100)}
-		told, err := ask(t.Context(), moving(ours), limits, func(message []byte) ([]byte, error) {
+		told, _, err := ask(t.Context(), moving(ours), limits, func(message []byte) ([]byte, error) {
 			return reconcile.Respond(t.Context(), answering, message, limits)
 		})
 		if err != nil {
@@ -335,13 +344,13 @@ func FuzzRespond(f *testing.F) {
 			if len(answer) > limits.Frame {
 				t.Errorf("an answer of %d bytes", len(answer))
 			}
-			if _, err := reconcile.Continue(t.Context(), set, answer, limits, func([32]byte) error { return nil }); err != nil {
+			if _, _, err := reconcile.Continue(t.Context(), set, answer, limits, func([32]byte) error { return nil }); err != nil {
 				t.Errorf("the answer cannot be read: %v", err)
 			}
 		} else if !errors.Is(err, reconcile.ErrMessage) {
 			t.Error(err)
 		}
-		next, err := reconcile.Continue(t.Context(), set, message, limits, func([32]byte) error { return nil })
+		next, _, err := reconcile.Continue(t.Context(), set, message, limits, func([32]byte) error { return nil })
 		if err == nil && len(next) > limits.Frame {
 			t.Errorf("a message of %d bytes", len(next))
 		}

@@ -102,12 +102,17 @@ func (k Known) next(ctx context.Context, q proto.ReconcileQuery, m *memory) (a p
 		return a, err
 	}
 	var told [][32]byte
-	a.Message, err = reconcile.Continue(ctx, set, q.Message, asking, func(id [32]byte) error {
+	var listed uint64
+	a.Message, listed, err = reconcile.Continue(ctx, set, q.Message, asking, func(id [32]byte) error {
 		told = append(told, id)
 		return nil
 	})
 	if err == nil {
 		a.Missing, err = k.missing(told)
+	}
+	// What the relay has named and is known here may be known though it does not match the filter.
+	if both := uint64(len(told) - len(a.Missing)/32); listed > both {
+		a.Alone = listed - both
 	}
 	return a, err
 }

@@ -39,6 +39,13 @@ func relay(events []*nostr.Event) func([]byte) ([]byte, error) {
 // missing runs a session over the bus, as a relay worker does.
 func missing(t *testing.T, b *bus.Bus, session known.Session, relay func([]byte) ([]byte, error)) (ids []string, count uint64, steps int) {
 	t.Helper()
+	ids, _, count, steps = differing(t, b, session, relay)
+	return ids, count, steps
+}
+
+// differing also tells how many events the relay does not have.
+func differing(t *testing.T, b *bus.Bus, session known.Session, relay func([]byte) ([]byte, error)) (ids []string, alone, count uint64, steps int) {
+	t.Helper()
 	service := known.Service{Conn: b.Conn}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -51,6 +58,7 @@ func missing(t *testing.T, b *bus.Bus, session known.Session, relay func([]byte)
 		var step known.Step
 		step, err = service.Continue(ctx, session, answer)
 		message = step.Message
+		alone += step.Alone
 		for _, id := range step.Missing {
 			ids = append(ids, hex.EncodeToString(id[:]))
 		}
@@ -59,7 +67,7 @@ func missing(t *testing.T, b *bus.Bus, session known.Session, relay func([]byte)
 		t.Fatal(err)
 	}
 	slices.Sort(ids)
-	return slices.Compact(ids), count, steps
+	return slices.Compact(ids), alone, count, steps
 }
 
 func TestReconcile(t *testing.T) {
@@ -79,26 +87,30 @@ func TestReconcile(t *testing.T) {
 		relay   []*nostr.Event
 		known   uint64
 		missing []*nostr.Event
+		alone   uint64 // here
 	}{
-		"nothing new":           {nostr.Filter{Kinds: []int{1621}}, issues, 4500, nil},
-		"some news":             {nostr.Filter{Kinds: []int{1621}}, slices.Concat(issues[:4000], news), 4500, news},
-		"a relay with nothing":  {nostr.Filter{Kinds: []int{1621}}, nil, 4500, nil},
-		"all is new":            {nostr.Filter{Kinds: []int{42}}, news, 0, news},
-		"everything":            {nostr.Filter{}, slices.Concat(issues, news, states, reactions), 4505, slices.Concat(news, states[2:], reactions[3:])},
-		"held":                  {nostr.Filter{Kinds: []int{30618}}, states, 2, states[2:]},
-		"held, by tag":          {nostr.Filter{Kinds: []int{30618}, Tags: nostr.TagMap{"d": {"2", "3"}}}, states[1:], 1, states[2:]},
-		"rejected":              {nostr.Filter{Kinds: []int{7}}, reactions, 3, reactions[3:]},
-		"rejected, by tag":      {nostr.Filter{Tags: nostr.TagMap{"d": {"3", "4"}}, Kinds: []int{7}}, reactions[2:], 0, reactions[3:]},
-		"of other kinds, known": {nostr.Filter{Kinds: []int{1}, Authors: []string{strings.Repeat("b", 64)}}, issues[:50], 0, nil},
+		"nothing new":           {nostr.Filter{Kinds: []int{1621}}, issues, 4500, nil, 0},
+		"some news":             {nostr.Filter{Kinds: []int{1621}}, slices.Concat(issues[:4000], news), 4500, news, 500},
+		"a relay with nothing":  {nostr.Filter{Kinds: []int{1621}}, nil, 4500, nil, 4500},
+		"all is new":            {nostr.Filter{Kinds: []int{42}}, news, 0, news, 0},
+		"everything":            {nostr.Filter{}, slices.Concat(issues, news, states, reactions), 4505, slices.Concat(news, states[2:], reactions[3:]), 0},
+		"held":                  {nostr.Filter{Kinds: []int{30618}}, states, 2, states[2:], 0},
+		"held, by tag":          {nostr.Filter{Kinds: []int{30618}, Tags: nostr.TagMap{"d": {"2", "3"}}}, states[1:], 1, states[2:], 0},
+		"rejected":              {nostr.Filter{Kinds: []int{7}}, reactions, 3, reactions[3:], 0},
+		"rejected, by tag":      {nostr.Filter{Tags: nostr.TagMap{"d": {"3", "4"}}, Kinds: []int{7}}, reactions[2:], 0, reactions[3:], 0},
+		"of other kinds, known": {nostr.Filter{Kinds: []int{1}, Authors: []string{strings.Repeat("b", 64)}}, issues[:50], 0, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ids, count, steps := missing(t, b, known.Session{Filter: c.filter, Seq: 5001}, relay(c.relay))
+			ids, alone, count, steps := differing(t, b, known.Session{Filter: c.filter, Seq: 5001}, relay(c.relay))
 			var want []string
 			for _, ev := range c.missing {
 				want = append(want, ev.ID)
 			}
 			slices.Sort(want)
+			if alone != c.alone {
+				t.Errorf("%d are said to be here alone, want %d", alone, c.alone)
+			}
 			if !slices.Equal(ids, want) || count != c.known || steps > 8 {
 				t.Errorf("%d missing, want %d; %d known, want %d; %d steps", len(ids), len(want), count, c.known, steps)
 			}

@@ -86,12 +86,14 @@ func (i *ingest) Continue(ctx context.Context, s known.Session, answer []byte) (
 	for _, item := range set {
 		have[item.ID] = true
 	}
-	step.Message, err = reconcile.Continue(ctx, set, answer, reconcile.DefaultLimits, func(id [32]byte) error {
-		if !have[id] {
+	var listed, told uint64
+	step.Message, listed, err = reconcile.Continue(ctx, set, answer, reconcile.DefaultLimits, func(id [32]byte) error {
+		if told++; !have[id] {
 			step.Missing = append(step.Missing, id)
 		}
 		return nil
 	})
+	step.Alone = listed - (told - uint64(len(step.Missing)))
 	if errors.Is(err, reconcile.ErrMessage) {
 		err = fmt.Errorf("%w: %w", known.ErrRefused, err)
 	}

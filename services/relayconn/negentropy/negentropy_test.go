@@ -346,7 +346,7 @@ func TestIngestAway(t *testing.T) {
 		after, away, spans int
 	}{
 		"at first":      {0, 20, 0},
-		"in the middle": {15, 5, 0},
+		"in the middle": {15, 3, 0}, // so few are forgiven though they fail one after the other
 		"for long":      {3, 1 << 30, 10},
 	} {
 		t.Run(name, func(t *testing.T) {

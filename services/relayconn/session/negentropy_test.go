@@ -135,14 +135,16 @@ func (r *reconciling) Begin(ctx context.Context, s known.Session) ([]byte, uint6
 }
 
 func (r *reconciling) Continue(ctx context.Context, s known.Session, answer []byte) (step known.Step, err error) {
-	step.Message, err = reconcile.Continue(ctx, r.set(s.Filter, true), answer, reconcile.DefaultLimits, func(id [32]byte) error {
+	var listed, told uint64
+	step.Message, listed, err = reconcile.Continue(ctx, r.set(s.Filter, true), answer, reconcile.DefaultLimits, func(id [32]byte) error {
 		r.with(func() {
-			if !r.accepted[hex.EncodeToString(id[:])] {
+			if told++; !r.accepted[hex.EncodeToString(id[:])] {
 				step.Missing = append(step.Missing, id)
 			}
 		})
 		return nil
 	})
+	step.Alone = listed - (told - uint64(len(step.Missing)))
 	return step, err
 }
 

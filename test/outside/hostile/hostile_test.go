@@ -178,7 +178,7 @@ func TestPromising(t *testing.T) {
 		t.Fatal(err)
 	}
 	named := 0
-	if _, err := reconcile.Continue(t.Context(), own, answer, reconcile.DefaultLimits, func([32]byte) error {
+	if _, _, err := reconcile.Continue(t.Context(), own, answer, reconcile.DefaultLimits, func([32]byte) error {
 		named++
 		return nil
 	}); err != nil || named != promised {

@@ -279,7 +279,7 @@ func TestReconcile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if message, err = reconcile.Continue(t.Context(), set, answer, reconcile.DefaultLimits, func(id [32]byte) error {
+		if message, _, err = reconcile.Continue(t.Context(), set, answer, reconcile.DefaultLimits, func(id [32]byte) error {
 			if want[id] {
 				found[id] = true
 			}
