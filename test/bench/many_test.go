@@ -25,7 +25,8 @@ func manyRelays(t *testing.T, s *stage) {
 	s.add("… events received for each served; CPU each", fmt.Sprintf("%.1f; %.0f µs", float64(report.Total().Sent)/float64(p.total),
 		float64(r.each(p.total).Nanoseconds())/1e3), "", fmt.Sprintf("the source used %v", r.source.Round(1e7)))
 	s.add("… verifications for each served", p.verified(t), "1", "")
-	s.add("… most resident memory", mib(r.peak), "≤ 256 MiB", "")
+	saveHeap(t, "many", p.Output())
+	s.add("… most resident memory; live heap at the end", mib(r.peak)+"; "+mib(liveHeap(t, p.Output())), "≤ 256 MiB", "")
 	if err := p.Stop(); err != nil {
 		t.Error(err)
 	}

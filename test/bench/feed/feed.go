@@ -35,6 +35,7 @@ func (r Report) Total() (sum strfry.Traffic) {
 		sum.Reconciled += t.Reconciled
 		sum.Sent += t.Sent
 		sum.In += t.In
+		sum.Live += t.Live
 		sum.Out += t.Out
 		if !t.Connected.IsZero() && (sum.Connected.IsZero() || t.Connected.Before(sum.Connected)) {
 			sum.Connected = t.Connected

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"tendril.dev/lib/reconcile"
 )
@@ -81,6 +82,11 @@ func (c *connection) req(m []json.RawMessage) error {
 		r.filters = append(r.filters, f)
 	}
 	c.relay.traffic.requests.Add(1)
+	if !slices.ContainsFunc(r.filters, func(f *filter) bool { return f.limit > 0 }) {
+		for _, raw := range m {
+			c.relay.traffic.live.Add(int64(len(raw)) + 1) // with a comma
+		}
+	}
 	c.mu.Lock()
 	delete(c.requests, id) // a new REQ takes the place of an old one
 	if c.count(false) >= limits.Subscriptions {

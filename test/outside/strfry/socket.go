@@ -14,6 +14,7 @@ type Traffic struct {
 	Reconciled  int64     `json:"neg_open"`  // NEG-OPEN
 	Sent        int64     `json:"sent"`      // EVENT messages
 	In          int64     `json:"in"`        // bytes
+	Live        int64     `json:"live"`      // bytes of these that were REQ for what is new only
 	Out         int64     `json:"out"`       // bytes
 	Connected   time.Time `json:"connected"` // the first WebSocket; zero: none yet
 	Last        time.Time `json:"last"`      // the last message that a client sent, or that was sent to one
@@ -21,13 +22,13 @@ type Traffic struct {
 
 // traffic counts it.
 type traffic struct {
-	connections, requests, reconciled, sent, in, out, connected, last atomic.Int64
+	connections, requests, reconciled, sent, in, live, out, connected, last atomic.Int64
 }
 
 func (t *traffic) touch() { t.last.Store(time.Now().UnixNano()) }
 
 func (t *traffic) reset() {
-	for _, n := range []*atomic.Int64{&t.connections, &t.requests, &t.reconciled, &t.sent, &t.in, &t.out, &t.connected, &t.last} {
+	for _, n := range []*atomic.Int64{&t.connections, &t.requests, &t.reconciled, &t.sent, &t.in, &t.live, &t.out, &t.connected, &t.last} {
 		n.Store(0)
 	}
 }
@@ -40,7 +41,7 @@ func (t *traffic) read() Traffic {
 		return time.Unix(0, n.Load())
 	}
 	return Traffic{
-		Connections: t.connections.Load(), Requests: t.requests.Load(), Reconciled: t.reconciled.Load(), Sent: t.sent.Load(),
+		Connections: t.connections.Load(), Requests: t.requests.Load(), Reconciled: t.reconciled.Load(), Sent: t.sent.Load(), Live: t.live.Load(),
 		In: t.in.Load(), Out: t.out.Load(), Connected: at(&t.connected), Last: at(&t.last),
 	}
 }
