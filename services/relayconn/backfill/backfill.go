@@ -15,6 +15,7 @@ import (
 	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
+	"tendril.dev/services/relayconn/leads"
 	"tendril.dev/services/relayconn/ledger"
 	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/negentropy"
@@ -33,6 +34,8 @@ const (
 	// doubtful is how much sooner a request is given up that the relay may have refused, as a
 	// divisor of how long a relay may be silent.
 	doubtful = 12
+	// lookAgain is how often it is looked whether other connections have brought what finds wait for.
+	lookAgain = 250 * time.Millisecond
 )
 
 // Asker puts requests to the relay.
@@ -50,6 +53,7 @@ type Options struct {
 	AtOnce    int                        // most requests open at once
 	Live      func() int                 // counts the live subscriptions that are open
 	Silence   time.Duration              // a request on which the relay is silent for so long has failed
+	Settle    time.Duration              // when nothing was asked for so long, discovery tells of nothing more
 	Hold      time.Time                  // nothing is asked before
 	Name      func(prefix string) string // makes a new name
 	Warn      Warn
@@ -64,6 +68,7 @@ type Negentropy struct {
 	Room    *negentropy.Room
 	Seq     func() uint64        // of the log: what is known to be accepted
 	Known   func(id string) bool // accepted already: need not be fetched
+	Leads   *leads.Board         // what all connections of the worker ask for; nil: each asks for itself
 }
 
 // Backfill is the historic sync of one connection. It belongs to one goroutine.
@@ -85,6 +90,10 @@ type Backfill struct {
 	wanted    items.Set
 	neg       *negentropy.Set // nil: the relay is not asked by NIP-77
 	finds     []*find         // that wait for their turn
+	wide      *wide           // the session about everything that is under way; nil: none is
+	probed    bool            // there was one
+	narrow    bool            // there is to be none any more
+	lookAt    time.Time       // when it is looked again whether finds must wait; zero: none waits
 	wantedIDs int             // events that are to be fetched by id
 	spent     bool            // a batch may have ended, though nothing has come
 	shows     pages.Shows     // how much the relay has shown at once of one of several filters
@@ -108,22 +117,26 @@ func (b *Backfill) Add(w Work) {
 	b.batches, b.asked = append(b.batches, next), nil
 	groups := layers.Groups(w.Filters)
 	if b.reconciles(w) {
-		b.find(next, negentropy.Units(groups, b.o.Allowance.Bytes()))
+		b.find(next, negentropy.Units(groups, b.o.Allowance.Bytes()), false)
 		return
 	}
 	for _, filters := range groups {
+		if w.Share && w.Since == nil {
+			b.walksShared(next, filters, false)
+			continue
+		}
 		filters = slices.Clone(filters)
 		for i := range filters {
 			filters[i].Since = w.Since
 		}
-		b.walks(next, filters)
+		b.walks(next, filters, false)
 	}
 	b.spent = b.spent || next.running == 0
 }
 
-// begin adds a way to a batch; it is asked for as soon as there is room.
-func (b *Backfill) begin(batch *batch, way Way) {
-	t := &task{batch: batch, way: way}
+// begin adds a task to a batch; it is asked for as soon as there is room.
+func (b *Backfill) begin(batch *batch, t *task) {
+	t.batch = batch
 	batch.tasks = append(batch.tasks, t)
 	batch.running++
 	b.queue = append(b.queue, t)
@@ -142,10 +155,10 @@ func (b *Backfill) together(filters []nostr.Filter) [][]nostr.Filter {
 	return slices.Collect(slices.Chunk(filters, 1))
 }
 
-// walks has filters asked for by REQ.
-func (b *Backfill) walks(batch *batch, filters []nostr.Filter) {
+// walks has filters asked for by REQ. found: a find has led to them.
+func (b *Backfill) walks(batch *batch, filters []nostr.Filter, found bool) {
 	for _, some := range b.together(filters) {
-		b.begin(batch, b.walk(some))
+		b.begin(batch, &task{way: b.walk(some), found: found})
 	}
 }
 
@@ -165,10 +178,12 @@ func (b *Backfill) Restart(ctx context.Context) error {
 			return err
 		}
 	}
+	b.Release()
 	for _, batch := range b.batches {
 		b.forget(batch)
 	}
 	b.batches, b.asked, b.queue, b.finds, b.wantedIDs = nil, nil, nil, nil, 0
+	b.wide, b.probed, b.narrow, b.lookAt = nil, false, false, time.Time{}
 	b.confirmed = items.Set{}
 	if b.neg == nil {
 		return nil
@@ -293,6 +308,7 @@ func (b *Backfill) Next(now time.Time) time.Time {
 	if b.neg != nil {
 		next = moment.Earlier(next, b.neg.Next(now))
 	}
+	next = moment.Earlier(next, moment.NextAfter(now, b.lookAt))
 	for _, r := range b.open {
 		next = moment.Earlier(next, moment.NextAfter(now, b.patience(r)))
 	}
@@ -306,6 +322,7 @@ func (b *Backfill) Next(now time.Time) time.Time {
 func (b *Backfill) Unread(d time.Duration) {
 	for _, r := range b.open {
 		r.asked, r.heard = r.asked.Add(d), r.heard.Add(d)
+		r.task.unread(d)
 	}
 	if b.neg != nil {
 		b.neg.Unread(d)
@@ -346,11 +363,13 @@ func (b *Backfill) tryAgain(batch *batch) {
 	batch.retryAt = time.Time{}
 	tasks := batch.tasks
 	if batch.lost && len(batch.finds) > 0 {
-		batch.lost, batch.tasks, batch.named = false, nil, recent.New[[32]byte](mostNamed)
+		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return t.found })
+		batch.named = recent.New[[32]byte](mostNamed)
+		batch.finds = slices.DeleteFunc(batch.finds, func(f *find) bool { return f.wide != nil })
 		for _, f := range batch.finds {
+			f.unkept = false
 			b.findLater(f)
 		}
-		return
 	}
 	batch.lost, batch.tasks = false, nil
 	for _, t := range tasks {
@@ -369,7 +388,7 @@ func (b *Backfill) tryAgain(batch *batch) {
 		if f.unkept {
 			f.unkept = false
 			for _, group := range f.unit.Groups {
-				b.walks(batch, group)
+				b.walks(batch, group, true)
 			}
 		}
 	}

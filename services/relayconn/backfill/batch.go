@@ -7,6 +7,7 @@ import (
 
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/items"
+	"tendril.dev/services/relayconn/leads"
 	"tendril.dev/services/relayconn/ledger"
 	"tendril.dev/services/relayconn/pages"
 	"tendril.dev/services/relayconn/recent"
@@ -40,6 +41,9 @@ type Work struct {
 	For string
 	// Reconcile has the relay asked by NIP-77 where it can be and something is known.
 	Reconcile bool
+	// Share leaves to other connections of this worker what they ask for as well, and finds out by
+	// NIP-77 what the relay has beyond that.
+	Share bool
 }
 
 // batch is work that has begun. It ends when all of its tasks have ended and everything that came
@@ -52,7 +56,11 @@ type batch struct {
 	tasks    []*task
 	running  int // tasks and finds that have not ended
 	finds    []*find
-	ids      []wantedID // that are to be fetched
+	ids      []wantedID       // that are to be fetched
+	unshared int              // tasks of which it is not settled what is left to other connections
+	deferred [][]nostr.Filter // what was left to them, in groups
+	narrow   bool             // it is not to be asked by a session about everything
+	wideBy   time.Time        // how long it waits for one at most; zero: it does not wait
 	named    recent.Set[[32]byte]
 	lost     bool      // since the batch was tried last
 	failures int       // how often it has failed
@@ -125,8 +133,13 @@ func (w walk) Done(warn Warn) {
 
 // task is one way into the past for a batch.
 type task struct {
-	batch  *batch
-	way    Way
-	tries  int  // of the current answer
-	failed bool // since the batch was tried last
+	batch   *batch
+	way     Way
+	tries   int            // of the current answer
+	failed  bool           // since the batch was tried last
+	found   bool           // a find has led to it, which would lead to it again
+	gone    bool           // all of it was left to other connections
+	brought bool           // it has brought something
+	group   []nostr.Filter // what of it is left to other connections is not settled; nil: it is
+	lead    *leads.Lead    // what it asks for in place of other connections; nil: nothing
 }

@@ -27,7 +27,7 @@ type wantedID struct {
 type fetch struct {
 	b     *Backfill
 	ids   map[string]*find // that have not come
-	came  map[string]bool
+	came  map[string]*find
 	total int // events of this answer, each as often as it came
 	tries int
 }
@@ -45,7 +45,7 @@ func (b *Backfill) fetching() *task {
 			if batch.ids = batch.ids[len(some):]; len(batch.ids) == 0 {
 				batch.ids = nil
 			}
-			f := &fetch{b: b, ids: make(map[string]*find, len(some)), came: map[string]bool{}}
+			f := &fetch{b: b, ids: make(map[string]*find, len(some)), came: map[string]*find{}}
 			for _, wanted := range some {
 				id := hex.EncodeToString(wanted.id[:])
 				if b.o.Negentropy.Known(id) { // another relay was faster
@@ -55,7 +55,7 @@ func (b *Backfill) fetching() *task {
 				f.ids[id] = wanted.by
 			}
 			if len(f.ids) > 0 {
-				t := &task{batch: batch, way: f}
+				t := &task{batch: batch, way: f, found: true}
 				batch.tasks = append(batch.tasks, t)
 				batch.running++
 				return t
@@ -78,15 +78,16 @@ func (f *fetch) Filters() []nostr.Filter {
 // Matches reports whether an event was asked for.
 func (f *fetch) Matches(ev *nostr.Event) bool {
 	_, waits := f.ids[ev.ID]
-	return waits || f.came[ev.ID]
+	return waits || f.came[ev.ID] != nil
 }
 
 // Saw notes that an event has come.
 func (f *fetch) Saw(ev *nostr.Event) (fresh, enough bool) {
 	f.total++
-	if _, fresh = f.ids[ev.ID]; fresh {
+	var by *find
+	if by, fresh = f.ids[ev.ID]; fresh {
 		delete(f.ids, ev.ID)
-		f.came[ev.ID] = true
+		f.came[ev.ID] = by
 		f.b.wantedIDs--
 	}
 	return fresh, f.total >= slack*perFetch

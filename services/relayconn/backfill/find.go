@@ -7,6 +7,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/services/relayconn/leads"
 	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -29,6 +30,12 @@ type find struct {
 	spans   [][]negentropy.Span // of each filter: the times that are to be asked for by REQ
 	unkept  bool                // the relay did not deliver what it had named
 	gone    bool                // all was forgotten
+	wide    *wanted             // of one that stands for what a session about everything has found
+	late    bool                // other connections have been asked for the same before
+	bytes   int                 // of the filters, about
+	by      *leads.Lead         // what it waits for; nil: nothing that is known
+	looked  int                 // groups of which nothing is being asked for by others
+	within  int                 // and items of the next group
 }
 
 // filter is one filter of a unit; it owns a search.
@@ -67,14 +74,31 @@ func (f filter) Settled() {
 		return
 	}
 	f.batch.running--
-	f.b.walkSpans(f.batch, f.unit, f.spans)
+	if f.unknown() && !f.late {
+		for _, group := range f.unit.Groups {
+			f.b.walksShared(f.batch, group, true)
+		}
+	} else {
+		f.b.walkSpans(f.batch, f.unit, f.spans)
+	}
 	f.spans = nil
 }
 
-// find begins to find out what is missing of units of filters.
-func (b *Backfill) find(batch *batch, units []negentropy.Unit) {
+// unknown reports whether all of all filters is to be asked for by REQ.
+func (f *find) unknown() bool {
+	for _, spans := range f.spans {
+		if len(spans) != 1 || spans[0] != (negentropy.Span{}) {
+			return false
+		}
+	}
+	return true
+}
+
+// find begins to find out what is missing of units of filters. late: other connections have been
+// asked for the same before.
+func (b *Backfill) find(batch *batch, units []negentropy.Unit, late bool) {
 	for _, u := range units {
-		f := &find{b: b, batch: batch, unit: u}
+		f := &find{b: b, batch: batch, unit: u, late: late, bytes: size(u)}
 		batch.finds = append(batch.finds, f)
 		b.findLater(f)
 	}
@@ -82,6 +106,7 @@ func (b *Backfill) find(batch *batch, units []negentropy.Unit) {
 
 func (b *Backfill) findLater(f *find) {
 	f.batch.running++
+	f.by, f.looked, f.within, b.lookAt = nil, 0, 0, time.Time{}
 	b.finds = append(b.finds, f)
 }
 
@@ -95,12 +120,45 @@ func (b *Backfill) reconcile(ctx context.Context, now time.Time) error {
 	if b.neg == nil {
 		return nil
 	}
-	for len(b.finds) > 0 && (b.neg.Hungry() || !b.neg.Able()) {
-		f := b.finds[0]
-		b.finds = slices.Delete(b.finds, 0, 1)
+	for b.neg.Hungry() || !b.neg.Able() {
+		f := b.nextFind(now)
+		if f == nil {
+			break
+		}
 		b.search(f)
 	}
 	return b.neg.Ask(ctx, now)
+}
+
+// nextFind takes what is to be found out next; nil: nothing is, because everything waits for a
+// session about everything or for other connections.
+func (b *Backfill) nextFind(now time.Time) *find {
+	if b.wide != nil || now.Before(b.lookAt) && b.neg.Able() {
+		return nil
+	}
+	b.lookAt = time.Time{}
+	var waits *batch
+	for i, f := range b.finds {
+		if b.neg.Able() {
+			if f.batch == waits {
+				continue
+			}
+			begun, wait := b.widen(f.batch, now)
+			if begun {
+				return nil
+			}
+			if wait {
+				waits = f.batch
+			}
+			if wait || f.blocked(now) {
+				b.lookAt = now.Add(lookAgain)
+				continue
+			}
+		}
+		b.finds = slices.Delete(b.finds, i, i+1)
+		return f
+	}
+	return nil
 }
 
 // search begins with a unit.
@@ -133,7 +191,7 @@ func (b *Backfill) walkSpans(batch *batch, u negentropy.Unit, spans [][]negentro
 					filters = append(filters, f)
 				}
 			}
-			b.walks(batch, filters)
+			b.walks(batch, filters, true)
 		}
 	}
 }

@@ -26,8 +26,17 @@ type Request struct {
 // Matches reports whether an event is an answer to what was asked.
 func (r *Request) Matches(ev *nostr.Event) bool { return r.task.way.Matches(ev) }
 
-// Cause is why it was asked.
-func (r *Request) Cause() Cause { return r.task.batch.cause }
+// Cause is why it was asked, as far as an event is concerned that it has brought. One that came
+// because the relay was asked for everything, and that no filter asks for, was never to come live.
+func (r *Request) Cause(ev *nostr.Event) Cause {
+	cause := r.task.batch.cause
+	if f, ok := r.task.way.(*fetch); ok && !cause.LiveUntil.IsZero() {
+		if by := f.came[ev.ID]; by != nil && by.wide != nil && !by.wide.asksFor(ev) {
+			cause.LiveUntil = time.Time{}
+		}
+	}
+	return cause
+}
 
 // Account is who waits for the verdicts on what it brings.
 func (r *Request) Account() *ledger.Account { return &r.task.batch.Account }
@@ -44,7 +53,7 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 		return err
 	}
 	for len(b.open) < b.room() {
-		t := b.next()
+		t := b.next(now)
 		if t == nil {
 			break
 		}
@@ -62,18 +71,20 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 
 // next takes what is to be asked for next; nil: nothing is. What was named is fetched before more
 // is found.
-func (b *Backfill) next() *task {
+func (b *Backfill) next(now time.Time) *task {
 	if len(b.queue) == 0 || !isFetch(b.queue[0]) {
 		if t := b.fetching(); t != nil {
 			return t
 		}
 	}
-	if len(b.queue) == 0 {
-		return nil
+	for len(b.queue) > 0 {
+		t := b.queue[0]
+		b.queue = slices.Delete(b.queue, 0, 1) // which lets go of the task
+		if b.share(t, now) {
+			return t
+		}
 	}
-	t := b.queue[0]
-	b.queue = slices.Delete(b.queue, 0, 1) // which lets go of the task
-	return t
+	return nil
 }
 
 // patience is when a request is given up: the relay is silent, or drips. One that may be what a
@@ -106,6 +117,7 @@ func (b *Backfill) stop(ctx context.Context, r *Request) error {
 // was asked for, and not the end of the page before once more.
 func (b *Backfill) Saw(ctx context.Context, r *Request, ev *nostr.Event) (fresh bool, err error) {
 	fresh, enough := r.task.way.Saw(ev)
+	r.task.brought = true
 	if enough {
 		return fresh, b.Ended(ctx, r)
 	}
@@ -129,10 +141,12 @@ func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	case err != nil:
 		b.fail(t, err.Error())
 	case more:
+		t.led(r.heard)
 		b.queue = slices.Insert(b.queue, 0, t)
 		b.slice(t)
 	default:
 		t.way.Done(b.o.Warn)
+		t.yield(true, r.heard)
 		t.batch.running--
 	}
 	return nil
@@ -147,7 +161,7 @@ func (b *Backfill) slice(t *task) {
 		return
 	}
 	for _, older := range w.Slice(spare) {
-		b.begin(t.batch, walk{older})
+		b.begin(t.batch, t.another(walk{older}))
 	}
 }
 
@@ -241,7 +255,8 @@ func (b *Backfill) apart(t *task, reason string) bool {
 	for i, part := range slices.Backward(parts) {
 		one := t
 		if i > 0 {
-			one = &task{batch: t.batch}
+			one = t.another(nil)
+			one.batch = t.batch
 			t.batch.tasks = append(t.batch.tasks, one)
 		}
 		one.way = walk{part}
@@ -351,5 +366,6 @@ func (b *Backfill) retry(r *Request, why string) {
 func (b *Backfill) fail(t *task, why string) {
 	b.o.Warn("incomplete", "historic sync is incomplete; it is tried again", "reason", why)
 	t.failed = true
+	t.yield(false, time.Now())
 	t.batch.running--
 }

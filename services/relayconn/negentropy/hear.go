@@ -34,6 +34,7 @@ func (s *Set) answer(ctx context.Context, x *search, m wire.Message, now time.Ti
 	case len(m.Frame) == 0:
 		return s.unable(ctx, "its message is not one of NIP-77")
 	}
+	x.wide.spend(m.Frame)
 	back, ok := s.o.Room.take(m.Frame)
 	if !ok {
 		x.state = ready // to say the same again
@@ -82,7 +83,7 @@ func (s *Set) refused(ctx context.Context, x *search, reason string, now time.Ti
 			return nil
 		}
 	}
-	return s.unable(ctx, reason)
+	return s.cannot(ctx, x, reason)
 }
 
 // fewer notes that a session was one too many: from now on there are no more at once than are open
@@ -121,7 +122,7 @@ func (s *Set) Notice(ctx context.Context, text string, now time.Time) (ours bool
 		}
 		return true, s.fewer(ctx, last, text, now)
 	case about || !s.spoken && notUnderstood(text):
-		return true, s.unable(ctx, text)
+		return true, s.cannot(ctx, last, text)
 	}
 	return false, nil
 }

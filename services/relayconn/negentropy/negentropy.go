@@ -111,6 +111,16 @@ func (s *Set) Add(f nostr.Filter, owner Owner) {
 	s.queue = append(s.queue, newSearch(f, owner, s.o.Seq()))
 }
 
+// AddWide has everything that the relay has reconciled, whatever filters there are, within some
+// bounds. Where the relay does not take that, or it turns out not to be worth it, the owner is told
+// to ask for it in another way; that says nothing of other sessions.
+func (s *Set) AddWide(bounds Bounds, owner Owner) *Wide {
+	x := newSearch(nostr.Filter{}, owner, s.o.Seq())
+	x.wide = &Wide{bounds: bounds}
+	s.queue = slices.Insert(s.queue, 0, x)
+	return x.wide
+}
+
 // Count returns how many sessions are open at the relay.
 func (s *Set) Count() int { return len(s.open) }
 
@@ -157,6 +167,7 @@ func (s *Set) Ask(ctx context.Context, now time.Time) error {
 // say says what is to be said, in a session that is open or in a new one.
 func (s *Set) say(ctx context.Context, x *search, now time.Time) error {
 	x.state, x.asked = said, now
+	x.wide.spend(x.message)
 	if x.id != "" {
 		return s.o.Relay.NegMsg(ctx, x.id, x.message)
 	}
@@ -226,6 +237,9 @@ func (s *Set) Answered(ctx context.Context, r Result, now time.Time) error {
 		return s.failed(ctx, x, r.err, now)
 	}
 	s.failures = 0
+	if r.first {
+		x.wide.begin(r.known)
+	}
 	if r.first && r.known == 0 {
 		x.owner.Ask(x.pieces.next())
 		return s.pieceDone(ctx, x)
@@ -233,12 +247,15 @@ func (s *Set) Answered(ctx context.Context, r Result, now time.Time) error {
 	if len(r.step.Missing) > 0 {
 		x.took(x.owner.Missing(r.step.Missing))
 	}
+	x.wide.took(r.step.Alone, len(r.step.Missing))
 	x.state, x.message = ready, r.step.Message
 	switch {
+	case x.wide.beyond():
+		return s.giveUp(ctx, x)
 	case len(x.message) == 0:
 		return s.pieceDone(ctx, x)
 	case x.endless():
-		return s.unable(ctx, "a session with it does not come to an end")
+		return s.cannot(ctx, x, "a session with it does not come to an end")
 	}
 	return nil
 }
@@ -291,6 +308,9 @@ func (s *Set) giveUp(ctx context.Context, x *search) error {
 
 // smaller goes on with half of the time, because too many events match the filter.
 func (s *Set) smaller(ctx context.Context, x *search, now time.Time) error {
+	if x.wide != nil {
+		return s.giveUp(ctx, x)
+	}
 	halves, ok := x.pieces.split(nostr.Timestamp(now.Unix()))
 	if !ok && x.answers == 0 {
 		return s.unable(ctx, "it takes no filter, however short the time")
@@ -302,6 +322,15 @@ func (s *Set) smaller(ctx context.Context, x *search, now time.Time) error {
 	x.pieces = halves
 	x.afresh()
 	return s.close(ctx, x)
+}
+
+// cannot notes that a session has failed, by which the relay shows that it does not reconcile, unless
+// it is one about everything.
+func (s *Set) cannot(ctx context.Context, x *search, why string) error {
+	if x.wide != nil {
+		return s.giveUp(ctx, x)
+	}
+	return s.unable(ctx, why)
 }
 
 // unable notes that the relay does not reconcile. All is asked for by REQ from now on.
@@ -338,7 +367,7 @@ func (s *Set) Due(ctx context.Context, now time.Time) error {
 		}
 		excused := s.o.Allowance.QuietAfter(x.asked) || s.crowded.After(x.asked)
 		if !excused || x.endless() {
-			return s.unable(ctx, "it does not answer")
+			return s.cannot(ctx, x, "it does not answer")
 		}
 		x.state = ready // it was one too many, or came too early
 		if err := s.close(ctx, x); err != nil {

@@ -44,6 +44,7 @@ type search struct {
 	message []byte // what to say, or was said last; every message says all that is in question
 	turn    int    // counts in the order in which sessions were opened
 	asked   time.Time
+	wide    *Wide // nil: it is about one filter
 
 	// Of the piece that is next.
 	rounds  int // messages that the relay has answered

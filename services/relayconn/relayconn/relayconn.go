@@ -25,6 +25,7 @@ import (
 	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/intake"
+	"tendril.dev/services/relayconn/leads"
 	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/relay"
 	"tendril.dev/services/relayconn/session"
@@ -67,7 +68,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &backfill.Negentropy{
-			Service: ingest.Service{Conn: n.Bus.Conn}, Room: negentropy.NewRoom(), Seq: n.Index.Seq, Known: in.Known,
+			Service: ingest.Service{Conn: n.Bus.Conn}, Room: negentropy.NewRoom(), Seq: n.Index.Seq, Known: in.Known, Leads: leads.New(),
 		}
 	}
 	less := &targets.Less{}

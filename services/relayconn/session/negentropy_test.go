@@ -36,6 +36,7 @@ type reconciling struct {
 	reqs    [][]nostr.Filter // historic ones that do not ask by id
 	largest int              // REQ by ids
 	shows   int              // of a REQ by ids; 0: all
+	partial int              // how many events it shows when it is asked for everything by NIP-77; 0: all
 }
 
 // newReconciling is a play with a relay that has these events, of which the first so many are known
@@ -111,7 +112,11 @@ func (r *reconciling) NegMsg(ctx context.Context, sub string, frame []byte) erro
 	defer r.mu.Unlock()
 	m := wire.Message{Kind: wire.NegErr, Sub: sub, Reason: r.unable}
 	if r.unable == "" {
-		out, err := reconcile.Respond(ctx, r.set(r.filters[sub], false), frame, reconcile.DefaultLimits)
+		set := r.set(r.filters[sub], false)
+		if r.partial > 0 && r.filters[sub].Tags == nil && r.filters[sub].Kinds == nil {
+			set = set[:r.partial]
+		}
+		out, err := reconcile.Respond(ctx, set, frame, reconcile.DefaultLimits)
 		if err != nil {
 			return err
 		}
@@ -358,26 +363,42 @@ func TestLostVerdictByNegentropy(t *testing.T) {
 	})
 }
 
-// TestManyFilters asks in few sessions for many references.
+// spread are events of 60 of 3000 repositories.
+func spread(t *testing.T) (events []*nostr.Event) {
+	t.Helper()
+	for i := 0; i < 3000; i += 50 {
+		events = append(events, event(t, 1621, nostr.Timestamp(9000-i), nostr.Tag{"a", fmt.Sprintf("30617:aa:%03d", i)}))
+	}
+	return events
+}
+
+// TestManyFilters asks in few sessions for many references: in one for everything that the relay
+// has, and where it turns out not to show all of that, in one for each thousand references.
 func TestManyFilters(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var events []*nostr.Event
-		for i := range 3000 {
-			if i%50 == 0 {
-				events = append(events, event(t, 1621, nostr.Timestamp(9000-i), nostr.Tag{"a", fmt.Sprintf("30617:aa:%03d", i)}))
-			}
-		}
-		r := newReconciling(t, 59, events...)
-		r.run(session.Start{})
-		r.want(1, manyRepos(0, 3000))
-		time.Sleep(time.Minute)
-		r.all()
-		if sessions, _ := r.askedFor(); sessions != 3 || len(r.fetched) != 1 {
-			t.Errorf("%d sessions for 30 filters, want 3; %d events fetched", sessions, len(r.fetched))
-		}
-		r.stop()
-	})
+	for name, c := range map[string]struct{ partial, sessions int }{"everything": {0, 1}, "by filters": {30, 4}} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := newReconciling(t, 59, spread(t)...)
+				r.partial = c.partial
+				r.run(session.Start{})
+				r.want(1, manyRepos(0, 3000))
+				time.Sleep(time.Minute)
+				r.all()
+				sessions, reqs := r.askedFor()
+				if sessions != c.sessions || len(r.fetched) != 1 {
+					t.Errorf("%d sessions for 30 filters, want %d; %d events fetched", sessions, c.sessions, len(r.fetched))
+				}
+				if c.partial == 0 && len(reqs) != 1 { // layer 1
+					t.Errorf("asked for %v", reqs)
+				}
+				if st := r.status(); st.Connection != session.Connected || st.Repos != 3000 {
+					t.Errorf("status %+v", st)
+				}
+				r.stop()
+			})
+		})
+	}
 }
 
 // TestAnotherRelayIsFaster: all that a relay names has come from elsewhere by the time it is to be

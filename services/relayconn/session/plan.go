@@ -102,7 +102,7 @@ func (s *Session) request(ctx context.Context, also []nostr.Filter) error {
 	}
 	if !p.items.Empty() {
 		// Of what is found later, one by one, hardly anything is known.
-		s.past.Add(backfill.Work{Items: p.items, Filters: p.filters, Cause: p.cause, Reconcile: s.fresh})
+		s.past.Add(backfill.Work{Items: p.items, Filters: p.filters, Cause: p.cause, Reconcile: s.fresh, Share: true})
 		s.fresh = false
 	}
 	return nil

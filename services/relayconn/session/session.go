@@ -140,6 +140,7 @@ func (s *Session) Confirmed() items.Set { return s.past.Confirmed() }
 // disconnect.
 func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Message, wanted <-chan Wanted, daily <-chan time.Time) error {
 	s.prepare(start)
+	defer s.past.Release()
 	if err := s.begin(ctx, start); err != nil {
 		return ignoreEnd(ctx, err)
 	}
@@ -202,7 +203,7 @@ func (s *Session) prepare(start Start) {
 	s.past = backfill.New(backfill.Options{
 		Asker: s.Asker, Allowance: s.allowance, Ledger: s.ledger, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Live: s.live.Count, Silence: s.Rules.Silence,
 		Hold: time.Now().Add(start.Delay), Name: s.name, Warn: s.warn,
-		Negentropy: s.Negentropy,
+		Settle: s.Rules.Settle, Negentropy: s.Negentropy,
 	}, confirmed)
 }
 

@@ -1,0 +1,55 @@
+package negentropy
+
+// Bounds are what a session about everything that a relay has may take before it is given up.
+type Bounds struct {
+	Bytes   int // of all messages, both ways
+	Missing int // events that the relay has and that are not known here
+	Known   int // events that are known here, of all kinds and relays
+}
+
+// aloneOf is the part of what is known here, as a divisor, that a relay may lack. One that lacks
+// more is asked by filters: most of what is known here is none of its business, or it does not show
+// all that it has.
+const aloneOf = 8
+
+// Wide is a session about everything that a relay has. For a nil one nothing is counted.
+type Wide struct {
+	bounds  Bounds
+	spent   int    // bytes
+	known   uint64 // events here
+	alone   uint64 // of these, those that the relay has turned out to lack
+	missing uint64 // events that the relay has and that are not known here
+}
+
+// Differs reports whether the relay lacks much of what is known here, so that asking it for
+// everything is no good at any time. Else it may be, when more of what it has is known.
+func (w *Wide) Differs() bool {
+	return w.known > uint64(w.bounds.Known) || w.alone > w.known/aloneOf || w.alone > w.missing
+}
+
+// begin notes how much is known here.
+func (w *Wide) begin(known uint64) {
+	if w != nil {
+		w.known = known
+	}
+}
+
+// spend notes a message, which goes over the wire as hex digits.
+func (w *Wide) spend(message []byte) {
+	if w != nil {
+		w.spent += 2 * len(message)
+	}
+}
+
+// took notes what the relay has turned out to lack and to have.
+func (w *Wide) took(alone uint64, missing int) {
+	if w != nil {
+		w.alone += alone
+		w.missing += uint64(missing)
+	}
+}
+
+// beyond reports whether the session is to be given up.
+func (w *Wide) beyond() bool {
+	return w != nil && (w.known > uint64(w.bounds.Known) || w.spent > w.bounds.Bytes || w.missing > uint64(w.bounds.Missing) || w.alone > w.known/aloneOf)
+}
