@@ -25,13 +25,15 @@ func One() []nostr.Filter {
 
 // TwoAndThree are the filters for a set of items, in an order that does not depend on chance.
 func TwoAndThree(s items.Set) []nostr.Filter {
-	filters := tagged(s.Full, "a", "A", "q")
-	filters = append(filters, states(s.State)...)
-	ids := make([]string, len(s.Roots))
-	for i, id := range s.Roots {
-		ids[i] = id.String()
+	var filters []nostr.Filter
+	for chunk := range slices.Chunk(s.Full, perFilter) {
+		filters = append(filters, tagged(chunk, "a", "A", "q")...)
 	}
-	return append(filters, tagged(ids, "e", "E", "q")...)
+	filters = append(filters, states(s.State)...)
+	for chunk := range slices.Chunk(s.Roots, perFilter) {
+		filters = append(filters, tagged(texts.of(chunk), "e", "E", "q")...)
+	}
+	return filters
 }
 
 // Fewest is how many filters ask for everything in the sets together, which have nothing in common;
@@ -45,13 +47,10 @@ func Fewest(sets ...items.Set) int {
 	return 3*chunks(full) + chunks(state) + 3*chunks(roots)
 }
 
-// tagged gives one filter for each tag name and hundred values.
-func tagged(values []string, names ...string) []nostr.Filter {
-	var filters []nostr.Filter
-	for chunk := range slices.Chunk(values, perFilter) {
-		for _, name := range names {
-			filters = append(filters, nostr.Filter{Tags: nostr.TagMap{name: chunk}})
-		}
+// tagged gives one filter for each tag name.
+func tagged(values []string, names ...string) (filters []nostr.Filter) {
+	for _, name := range names {
+		filters = append(filters, nostr.Filter{Tags: nostr.TagMap{name: values}})
 	}
 	return filters
 }

@@ -1,0 +1,81 @@
+package layers
+
+import (
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"weak"
+
+	"tendril.dev/lib/target"
+	"tendril.dev/services/relayconn/items"
+)
+
+func ids(from, to int) (ids []target.ID) {
+	for i := from; i < to; i++ {
+		ids = append(ids, target.ID{byte(i >> 8), byte(i)})
+	}
+	return ids
+}
+
+// TestTextsOnce: filters of several connections that name the same ids share their text, and nothing
+// is kept of it when there are none any more.
+func TestTextsOnce(t *testing.T) {
+	t.Parallel()
+	h := hundreds{known: map[[32]byte]weak.Pointer[hundred]{}}
+	var lists [8][][]string
+	var all sync.WaitGroup
+	for n := range lists {
+		all.Go(func() {
+			for chunk := range slices.Chunk(ids(0, 1050), perFilter) {
+				lists[n] = append(lists[n], h.of(chunk))
+			}
+		})
+	}
+	all.Wait()
+	for _, list := range lists[1:] {
+		for i := range list {
+			if &list[i][0] != &lists[0][i][0] {
+				t.Fatal("the same ids are kept twice")
+			}
+		}
+	}
+	for i, id := range ids(0, 1050) {
+		if lists[0][i/perFilter][i%perFilter] != id.String() {
+			t.Fatalf("id %d is %s", i, lists[0][i/perFilter][i%perFilter])
+		}
+	}
+	if last := lists[0][10]; len(last) != 50 || cap(last) != 50 || len(h.known) != 11 {
+		t.Errorf("the last of %d lists has %d ids", len(h.known), len(last))
+	}
+	runtime.KeepAlive(lists)
+	kept := func() int {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return len(h.known)
+	}
+	for n := 0; kept() > 0; n++ {
+		if n == 5000 {
+			t.Fatalf("%d lists are kept that nobody uses", kept())
+		}
+		runtime.GC()
+		runtime.Gosched()
+	}
+}
+
+// TestFiltersShareTexts: two connections that are asked for the same have filters of the same text.
+func TestFiltersShareTexts(t *testing.T) {
+	t.Parallel()
+	set := items.Set{Roots: ids(2000, 2300)}
+	one, two := TwoAndThree(set), TwoAndThree(items.Set{Roots: slices.Clone(set.Roots)})
+	if len(one) != 9 || len(two) != 9 {
+		t.Fatalf("%d and %d filters", len(one), len(two))
+	}
+	for i := range one {
+		for name, values := range one[i].Tags {
+			if &two[i].Tags[name][0] != &values[0] {
+				t.Fatal("the same ids are kept twice")
+			}
+		}
+	}
+}
