@@ -111,16 +111,6 @@ func (s *Set) Add(f nostr.Filter, owner Owner) {
 	s.queue = append(s.queue, newSearch(f, owner, s.o.Seq()))
 }
 
-// AddWide has everything that the relay has reconciled, whatever filters there are, within some
-// bounds. Where the relay does not take that, or it turns out not to be worth it, the owner is told
-// to ask for it in another way; that says nothing of other sessions.
-func (s *Set) AddWide(bounds Bounds, owner Owner) *Wide {
-	x := newSearch(nostr.Filter{}, owner, s.o.Seq())
-	x.wide = &Wide{bounds: bounds}
-	s.queue = slices.Insert(s.queue, 0, x)
-	return x.wide
-}
-
 // Count returns how many sessions are open at the relay.
 func (s *Set) Count() int { return len(s.open) }
 

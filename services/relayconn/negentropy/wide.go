@@ -1,5 +1,11 @@
 package negentropy
 
+import (
+	"slices"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
 // Bounds are what a session about everything that a relay has may take before it is given up.
 type Bounds struct {
 	Bytes   int // of all messages, both ways
@@ -25,6 +31,16 @@ type Wide struct {
 // everything is no good at any time. Else it may be, when more of what it has is known.
 func (w *Wide) Differs() bool {
 	return w.known > uint64(w.bounds.Known) || w.alone > w.known/aloneOf || w.alone > w.missing
+}
+
+// AddWide has everything that the relay has reconciled, whatever filters there are, within some
+// bounds. Where the relay does not take that, or it turns out not to be worth it, the owner is told
+// to ask for it in another way; that says nothing of other sessions.
+func (s *Set) AddWide(bounds Bounds, owner Owner) *Wide {
+	x := newSearch(nostr.Filter{}, owner, s.o.Seq())
+	x.wide = &Wide{bounds: bounds}
+	s.queue = slices.Insert(s.queue, 0, x)
+	return x.wide
 }
 
 // begin notes how much is known here.
