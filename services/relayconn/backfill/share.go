@@ -41,8 +41,9 @@ func narrowed(group []nostr.Filter, items []string) []nostr.Filter {
 	return group
 }
 
-// board is where connections see what others ask for; nil: what this one asks for is its own affair,
-// because it could not find out in a shorter way what the relay has beyond what the others bring.
+// board is where connections see what others ask for; nil: what this one asks for is its own
+// affair, because it could not find out in a shorter way what the relay has beyond what the others
+// bring.
 func (b *Backfill) board() *leads.Board {
 	if b.neg == nil || !b.neg.Able() {
 		return nil
@@ -50,8 +51,9 @@ func (b *Backfill) board() *leads.Board {
 	return b.o.Negentropy.Leads
 }
 
-// hasMost reports whether the relay may have most of what is known here. Only then one session about
-// everything tells what it has beyond that; to find it out by filters costs more than it saves.
+// hasMost reports whether the relay may have most of what is known here. Only then one session
+// about everything tells what it has beyond that; to find it out by filters costs more than it
+// saves.
 func (b *Backfill) hasMost() bool {
 	return b.o.Negentropy.Seq() <= uint64(b.mostKnown())
 }
@@ -67,9 +69,9 @@ func (b *Backfill) walksShared(batch *batch, group []nostr.Filter, found bool) {
 	batch.unshared++
 }
 
-// share settles what of a task is asked for on this connection, now that it is its turn, and reports
-// whether anything is. The rest waits until it has come elsewhere; then it is found out what the
-// relay has beyond that.
+// share settles what of a task is asked for on this connection, now that it is its turn, and
+// reports whether anything is. The rest waits until it has come elsewhere; then it is found out
+// what the relay has beyond that.
 func (b *Backfill) share(t *task, now time.Time) bool {
 	group := t.group
 	if group == nil {

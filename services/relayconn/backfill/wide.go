@@ -25,9 +25,10 @@ const (
 	wideWait = time.Minute
 )
 
-// wide is the way of a batch by one session about everything that the relay has, in place of one for
-// each of thousands of references and root events: where little of it is missing here, that takes a
-// few hundred bytes. What is missing is fetched, whatever it is, and judged by ingest as everything.
+// wide is the way of a batch by one session about everything that the relay has, in place of one
+// for each of thousands of references and root events: where little of it is missing here, that
+// takes a few hundred bytes. What is missing is fetched, whatever it is, and judged by ingest as
+// everything.
 type wide struct {
 	b       *Backfill
 	session *negentropy.Wide
