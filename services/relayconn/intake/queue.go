@@ -69,7 +69,7 @@ func (q *queue) passOver() step {
 // it is offered once more as live.
 func (q *queue) next() step {
 	switch f := q.entries[0].flight; f.stage {
-	case genuine:
+	case checked:
 		return offer
 	case offering, offered:
 		switch {
