@@ -92,6 +92,20 @@ func (s *sieve) mayHold(key []byte) bool {
 	return true
 }
 
+// lacks says that r has no such key, which is of a sieved table, if that can be known without
+// looking. It keeps nothing of the key, and so spares nearly all look-ups a copy of it.
+func lacks(r getter, key []byte) bool {
+	switch r := r.(type) {
+	case *change:
+		return !r.db.sieve.Load().mayHold(key)
+	case sieved:
+		return !r.sieve.mayHold(key)
+	case latest:
+		return !r.sieve.mayHold(key)
+	}
+	return false
+}
+
 // sieved is a snapshot of the index with a sieve of all keys that are in it.
 type sieved struct {
 	*pebble.Snapshot
