@@ -35,12 +35,14 @@ const (
 
 // Message is one message of a relay.
 type Message struct {
-	Kind   Kind
-	Sub    string       // subscription id; of OK the event's; empty for a notice
-	Event  *nostr.Event // of EVENT; not verified
-	Raw    []byte       // JSON of the event as it came, if it can be stored so (see rawevent.Parse); else nil
-	Reason string       // of CLOSED, NOTICE, NEG-ERR and OK, cut to a bounded length; the challenge of AUTH
-	OK     bool         // of OK: the event is taken
+	Kind  Kind
+	Sub   string       // subscription id; of OK the event's; empty for a notice
+	Event *nostr.Event // of EVENT; not verified
+	// Raw is the JSON of the event as it came, if it can be stored so (see rawevent.Parse); else
+	// nil. It is not to be changed: the event's strings may be pieces of it.
+	Raw    []byte
+	Reason string // of CLOSED, NOTICE, NEG-ERR and OK, cut to a bounded length; the challenge of AUTH
+	OK     bool   // of OK: the event is taken
 	// Frame is what NEG-MSG says in the protocol of NIP-77; empty: it is no such message.
 	Frame    []byte
 	TooLarge bool // a NEG-MSG with more bytes than are taken
