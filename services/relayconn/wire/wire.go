@@ -6,9 +6,12 @@ package wire
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http/httptrace"
 	"sync/atomic"
 	"time"
 
@@ -67,9 +70,8 @@ const (
 // Conn is a connection to a relay. One goroutine may read while others write.
 type Conn struct {
 	ws    *websocket.Conn
-	most  int64           // bytes of a message
-	life  context.Context // of the socket; its end cuts the connection off without a word
-	cut   context.CancelFunc
+	cut   func()        // cuts the connection off without a word
+	most  int64         // bytes of a message
 	bye   time.Duration // how long the relay may take to answer the end of the connection
 	busy  atomic.Bool   // a message is being handled, so nothing is read, a pong neither
 	count atomic.Int64  // messages that came
@@ -78,18 +80,26 @@ type Conn struct {
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
 func Dial(ctx context.Context, guard *netguard.Guard, url string, maxMessage int64) (*Conn, error) {
-	ws, err := guard.DialWebSocket(ctx, url, nil)
+	var socket net.Conn
+	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { socket = got.Conn }}
+	ws, err := guard.DialWebSocket(httptrace.WithClientTrace(ctx, trace), url, nil)
 	if err != nil {
 		return nil, err
 	}
-	return newConn(ctx, ws, maxMessage), nil
+	return newConn(ws, func() { cutOff(socket) }, maxMessage), nil
 }
 
-func newConn(ctx context.Context, ws *websocket.Conn, maxMessage int64) *Conn {
+func newConn(ws *websocket.Conn, cut func(), maxMessage int64) *Conn {
 	ws.SetReadLimit(passOver * maxMessage)
-	c := &Conn{ws: ws, most: maxMessage, bye: goodbye}
-	c.life, c.cut = context.WithCancel(context.WithoutCancel(ctx))
-	return c
+	return &Conn{ws: ws, cut: cut, most: maxMessage, bye: goodbye}
+}
+
+// cutOff closes a socket without a word: not even one of TLS, for which it may have to wait.
+func cutOff(socket net.Conn) {
+	if secure, ok := socket.(*tls.Conn); ok {
+		socket = secure.NetConn()
+	}
+	_ = socket.Close()
 }
 
 // Close says goodbye (1001) and closes, within a moment, whatever the relay does. Read, if it is
@@ -146,7 +156,9 @@ var errGarbage = errors.New("not a message of NIP-01")
 
 // next reads one message.
 func (c *Conn) next() (Message, error) {
-	typ, r, err := c.ws.Reader(c.life)
+	// A context that can end would cost more for each message than all else that is done here to
+	// read it. The socket is closed instead.
+	typ, r, err := c.ws.Reader(context.Background())
 	if err != nil {
 		return Message{}, err
 	}
@@ -218,7 +230,7 @@ func (c *Conn) write(ctx context.Context, data []byte) error {
 		return ctx.Err()
 	}
 	// Not with ctx, whose end would cut the connection off before anything can be said.
-	ctx, cancel := context.WithTimeout(c.life, writeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
 	if err := c.ws.Write(ctx, websocket.MessageText, data); err != nil {
 		return fmt.Errorf("write to relay: %w", err)
