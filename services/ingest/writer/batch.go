@@ -211,9 +211,11 @@ func (w *Writer) decide(b *batch, x decided) *undecidedError {
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)
 	next := d.Next
-	if keys := policy.Arrivals(c.Event, d.Outcome); len(keys) > 0 {
-		b.draft.Arrived(keys)
-		next = append(next, w.Park.Take(keys, b.now)...)
+	if w.Park.Len() > 0 || b.draft.Waiting() {
+		if keys := policy.Arrivals(c.Event, d.Outcome); len(keys) > 0 {
+			b.draft.Arrived(keys)
+			next = append(next, w.Park.Take(keys, b.now)...)
+		}
 	}
 	if len(next) > 0 {
 		w.healed = append(next, w.healed...)

@@ -75,7 +75,9 @@ type Conn struct {
 	bye   time.Duration // how long the relay may take to answer the end of the connection
 	busy  atomic.Bool   // a message is being handled, so nothing is read, a pong neither
 	count atomic.Int64  // messages that came
-	input bytes.Buffer  // the message that is being read; it belongs to Read
+	// The message that is being read, and its source. They belong to Read.
+	input bytes.Buffer
+	limit io.LimitedReader
 }
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
@@ -194,7 +196,8 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 		c.input = bytes.Buffer{}
 	}
 	c.input.Reset()
-	_, err := c.input.ReadFrom(io.LimitReader(r, c.most+1))
+	c.limit = io.LimitedReader{R: r, N: c.most + 1}
+	_, err := c.input.ReadFrom(&c.limit)
 	return c.input.Bytes(), err
 }
 
