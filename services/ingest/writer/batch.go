@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"tendril.dev/lib/eventdb"
@@ -124,6 +125,7 @@ func (b *batch) full() bool { return len(b.decided) >= b.size || b.bytes >= maxB
 // time has come are decided right after the event that they were waiting for, whether that is in
 // this batch or the next one: the log does not depend on where a batch ends.
 func (w *Writer) fill(b *batch) *undecidedError {
+	b.decided = slices.Grow(b.decided, min(b.size-len(b.decided), len(w.fetched)))
 	for !b.full() {
 		if len(w.healed) > 0 {
 			c := w.healed[0]
