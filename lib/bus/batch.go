@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -31,8 +32,8 @@ const commitTimeout = 10 * time.Second
 
 // PublishBatch stores all messages in their stream, or none, in one commit (and, with sync always, one fsync). If expect is not nil,
 // the commit goes through only if the stream's last sequence is *expect; otherwise the error wraps [ErrHeadMoved]. It gives the
-// sequence of the last message; those before it have the sequences before. The messages' headers are changed. All must belong to
-// one stream that allows atomic publishing; at least one and at most [MaxBatch].
+// sequence of the last message; those before it have the sequences before. The messages' headers are changed; several messages may
+// share one. All must belong to one stream that allows atomic publishing; at least one and at most [MaxBatch].
 //
 // After any other error (a timeout, a lost connection) the batch may or may not have been stored: read the stream before going on.
 func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64) (last uint64, err error) {
@@ -42,13 +43,12 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 	if len(msgs) == 1 {
 		return b.publishOne(ctx, msgs[0], expect)
 	}
-	id := nuid.Next()
+	id := []string{nuid.Next()}
 	for i, m := range msgs {
 		if m.Header == nil {
 			m.Header = nats.Header{}
 		}
-		m.Header.Set(headerBatchID, id)
-		m.Header.Set(headerBatchSeq, strconv.Itoa(i+1))
+		m.Header[headerBatchID], m.Header[headerBatchSeq] = id, batchSeqs()[i]
 		if i == 0 && expect != nil {
 			m.Header.Set(jetstream.ExpectedLastSeqHeader, strconv.FormatUint(*expect, 10))
 		}
@@ -57,6 +57,9 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 			if err := b.Conn.PublishMsg(m); err != nil {
 				return 0, fmt.Errorf("publish batch: message %d: %w", i+1, err)
 			}
+		}
+		if i == 0 {
+			delete(m.Header, jetstream.ExpectedLastSeqHeader) // the next one may have the same header
 		}
 	}
 	commit := msgs[len(msgs)-1]
@@ -70,6 +73,16 @@ func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64
 	}
 	return seq, nil
 }
+
+// batchSeqs are the values of the header that numbers the messages of a batch, which are the same
+// in all batches.
+var batchSeqs = sync.OnceValue(func() (values [][]string) {
+	values = make([][]string, MaxBatch)
+	for i := range values {
+		values[i] = []string{strconv.Itoa(i + 1)}
+	}
+	return values
+})
 
 // publishOne stores a single message. It is no batch: for each of those the server makes files of
 // its own, and waits several times for the disk, before it stores anything.

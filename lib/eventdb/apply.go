@@ -1,6 +1,7 @@
 package eventdb
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -123,7 +124,7 @@ func (c *change) add(r Record) error {
 	if err != nil {
 		return err
 	}
-	if known, err := c.has(keyID(eid)); err != nil || known {
+	if known, err := has(c, eid); err != nil || known {
 		return err
 	}
 	if deleted, err := isDeleted(c, c.db.keepDeleted, ev, eid, author); err != nil || deleted {
@@ -141,15 +142,12 @@ func (c *change) add(r Record) error {
 	return nil
 }
 
-func (c *change) has(key []byte) (bool, error) {
-	_, closer, err := c.Get(key)
-	if errors.Is(err, pebble.ErrNotFound) {
+func has(r getter, eid id) (bool, error) {
+	_, err := postingOf(r, eid)
+	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
-	if err != nil {
-		return false, err
-	}
-	return true, closer.Close()
+	return err == nil, err
 }
 
 // takeCoordinate decides between the holder of a coordinate and a newcomer: the newer wins, at equal time the lower id (NIP-01).
@@ -235,7 +233,11 @@ type getter interface {
 
 // postingOf looks up an event by id; [ErrNotFound]: it is not there.
 func postingOf(r getter, eid id) (posting, error) {
-	v, closer, err := r.Get(keyID(eid))
+	key := keyID(eid)
+	if lacks(r, key[:]) {
+		return posting{}, ErrNotFound
+	}
+	v, closer, err := r.Get(bytes.Clone(key[:]))
 	if errors.Is(err, pebble.ErrNotFound) {
 		return posting{}, ErrNotFound
 	}

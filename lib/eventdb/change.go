@@ -21,7 +21,7 @@ type change struct {
 	added   []addition // in the order of the log
 	removed []addition // stored by earlier changes
 	count   uint64
-	arena   []byte // holds packed events
+	arena   []byte // holds packed events and their postings
 	// going and coming are what is written: what goes comes first, for the same event may go and come again.
 	going, coming entries
 	came, went    []move // what this means for the kept sums
@@ -93,7 +93,9 @@ func (c *change) store(r Record, eid, author id) {
 	c.arena = pack(c.arena, r.Raw)
 	a := addition{Record: r, eid: eid, author: author, packed: c.arena[from:len(c.arena):len(c.arena)]}
 	c.added = append(c.added, a)
-	c.set(keyID(eid), a.posting().append(nil))
+	key, value := keyID(eid), len(c.arena)
+	c.arena = a.posting().append(c.arena)
+	c.set(key[:], c.arena[value:len(c.arena):len(c.arena)])
 	c.count++
 }
 
@@ -119,7 +121,8 @@ func (c *change) removeStored(seq uint64) error {
 		c.removed = append(c.removed, addition{Record: Record{Seq: seq, Event: ev}, eid: eid, author: author})
 		a = &c.removed[len(c.removed)-1]
 	}
-	c.set(keyID(a.eid), nil)
+	key := keyID(a.eid)
+	c.set(key[:], nil)
 	c.count--
 	return nil
 }
@@ -183,9 +186,9 @@ func (c *change) write(b *pebble.Batch, seq uint64) error {
 	}
 	for key, value := range c.told {
 		if value == nil {
-			going.add([]byte(key), nil)
+			going.copied(key, nil)
 		} else {
-			coming.add([]byte(key), value)
+			coming.copied(key, value)
 		}
 	}
 	coming.add(metaSeq, binary.BigEndian.AppendUint64(nil, seq))

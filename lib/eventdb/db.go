@@ -94,7 +94,7 @@ func WithLog(log *slog.Logger) Option { return func(o *options) { o.log = log } 
 // Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory. Files that are damaged are removed, and the index
 // begins anew (see Remade). While it is open nobody else can open the folder.
 func Open(dir string, opts ...Option) (*DB, error) {
-	o := options{cacheBytes: 64 << 20, memTable: 32 << 20, now: nostr.Now, log: slog.New(slog.DiscardHandler)}
+	o := options{cacheBytes: 64 << 20, memTable: 16 << 20, now: nostr.Now, log: slog.New(slog.DiscardHandler)}
 	for _, set := range opts {
 		set(&o)
 	}

@@ -1,6 +1,7 @@
 package eventdb
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 
@@ -36,7 +37,8 @@ func (c *change) deleteByID(target string, author id) error {
 	if err != nil {
 		return nil // a tag that names nothing
 	}
-	c.set(keyDeletedID(author, eid), []byte{})
+	key := keyDeletedID(author, eid)
+	c.set(key[:], []byte{})
 	p, ev, err := load(c, eid)
 	if errors.Is(err, ErrNotFound) {
 		return nil
@@ -101,12 +103,14 @@ func isDeleted(r getter, disrespected bool, ev *nostr.Event, eid, author id) (bo
 	if disrespected || ev.Kind == nostr.KindDeletion {
 		return false, nil
 	}
-	_, closer, err := r.Get(keyDeletedID(author, eid))
-	if err == nil {
-		return true, closer.Close()
-	}
-	if !errors.Is(err, pebble.ErrNotFound) {
-		return false, err
+	if key := keyDeletedID(author, eid); !lacks(r, key[:]) {
+		_, closer, err := r.Get(bytes.Clone(key[:]))
+		if err == nil {
+			return true, closer.Close()
+		}
+		if !errors.Is(err, pebble.ErrNotFound) {
+			return false, err
+		}
 	}
 	at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD())
 	if !ok {

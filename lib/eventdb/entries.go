@@ -34,14 +34,23 @@ func (e *entries) add(key, value []byte) {
 	e.list = append(e.list, entry{key, value})
 }
 
+// copied adds an entry whose key is copied.
+func (e *entries) copied(key string, value []byte) {
+	from := len(e.arena)
+	e.arena = append(e.arena, key...)
+	e.add(e.arena[from:], value)
+}
+
 // event adds all that an event has in the index except for its identity and coordinate.
 func (e *entries) event(a *addition) {
 	p := a.posting()
-	e.add(keyEvent(a.Seq), a.packed)
+	from := len(e.arena)
+	e.arena = appendEvent(e.arena, a.Seq)
+	e.add(e.arena[from:], a.packed)
 	if p.expiry != 0 {
 		e.add(keyExpiry(p.expiry, a.eid), nil)
 	}
-	from := len(e.arena)
+	from = len(e.arena)
 	e.arena = p.append(e.arena)
 	value := e.arena[from:]
 	var where [placeLen]byte

@@ -3,13 +3,13 @@ package eventdb
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"math"
 	"strconv"
-	"strings"
 
 	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/genuine"
 )
 
 // The tables. A key begins with its table's byte.
@@ -66,11 +66,8 @@ type id [idLen]byte
 // parseID reads 64 lower-case hex digits (NIP-01). Upper-case ones would decode, but no event has them.
 func parseID(s string) (id, error) {
 	var out id
-	if len(s) != 2*idLen || strings.ToLower(s) != s {
+	if !genuine.ReadHex(out[:], s) {
 		return out, fmt.Errorf("id or pubkey %.80q: want %d lower-case hex digits", s, 2*idLen)
-	}
-	if _, err := hex.Decode(out[:], []byte(s)); err != nil {
-		return out, fmt.Errorf("id or pubkey %.80q: %w", s, err)
 	}
 	return out, nil
 }
@@ -126,11 +123,24 @@ func parsePosting(b []byte) (posting, error) {
 	return posting{}, fmt.Errorf("index posting of %d bytes", len(b))
 }
 
-func keyEvent(seq uint64) []byte {
-	return binary.BigEndian.AppendUint64([]byte{tableEvent}, seq)
+func keyEvent(seq uint64) []byte { return appendEvent(nil, seq) }
+
+func appendEvent(b []byte, seq uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(b, tableEvent), seq)
 }
 
-func keyID(eid id) []byte { return append([]byte{tableID}, eid[:]...) }
+// Keys of what is looked up for every event are arrays, so that they need not leave the stack of
+// whoever asks the sieve first.
+type (
+	idKey        [1 + idLen]byte
+	deletedIDKey [1 + 2*idLen]byte
+)
+
+func keyID(eid id) (key idKey) {
+	key[0] = tableID
+	copy(key[1:], eid[:])
+	return key
+}
 
 // The prefixes of postings are appended to what a caller has.
 
@@ -148,7 +158,8 @@ func appendTag(b []byte, letter byte, value string) []byte {
 }
 
 func hashOf(value string) [hashLen]byte {
-	sum := sha256.Sum256([]byte(value))
+	var short [128]byte // most values fit, and then no copy is made on the heap
+	sum := sha256.Sum256(append(short[:0], value...))
 	return [hashLen]byte(sum[:hashLen])
 }
 
@@ -177,8 +188,11 @@ func (c coordinate) key(table byte) []byte {
 	return append(b, c.d[:]...)
 }
 
-func keyDeletedID(author, target id) []byte {
-	return append(append([]byte{tableDeletedID}, author[:]...), target[:]...)
+func keyDeletedID(author, target id) (key deletedIDKey) {
+	key[0] = tableDeletedID
+	copy(key[1:], author[:])
+	copy(key[1+idLen:], target[:])
+	return key
 }
 
 func keyExpiry(at nostr.Timestamp, eid id) []byte {

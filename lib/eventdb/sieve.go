@@ -37,7 +37,8 @@ const (
 	// sieveProbes and sieveBits make at most two look-ups in a hundred vain.
 	sieveProbes = 5
 	sieveBits   = 10
-	sieveLeast  = 1 << 20 // bits
+	// sieveLeast, in bits, is half a MiB: room for the keys of 400,000 events before it is made anew.
+	sieveLeast = 1 << 22
 )
 
 // newSieve makes an empty sieve with room for so many keys or more.
@@ -90,6 +91,20 @@ func (s *sieve) mayHold(key []byte) bool {
 		}
 	}
 	return true
+}
+
+// lacks says that r has no such key, which is of a sieved table, if that can be known without
+// looking. It keeps nothing of the key, and so spares nearly all look-ups a copy of it.
+func lacks(r getter, key []byte) bool {
+	switch r := r.(type) {
+	case *change:
+		return !r.db.sieve.Load().mayHold(key)
+	case sieved:
+		return !r.sieve.mayHold(key)
+	case latest:
+		return !r.sieve.mayHold(key)
+	}
+	return false
 }
 
 // sieved is a snapshot of the index with a sieve of all keys that are in it.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -50,7 +49,7 @@ func Serve(name string, s config.Settings, services ...Service) error {
 	if err != nil {
 		return err
 	}
-	collectOften()
+	paceGarbage()
 	ctx, release := untilSignal(context.Background())
 	defer release()
 	n, err := prepare(name, s, log)
@@ -165,17 +164,4 @@ func ListenError(setting, address string, err error) error {
 		reason = sys.Err.Error() + "; choose another"
 	}
 	return &config.Error{Setting: setting, Value: address, Reason: reason}
-}
-
-// garbage is how much the heap may grow between two collections, as a percentage of what is in use.
-// Most of what an event needs on its way is garbage soon, and what stays is small: collecting twice
-// as often as Go does by itself costs little time and saves a quarter of the memory.
-const garbage = 50
-
-// collectOften sets how often garbage is collected, unless the operator has: see GOGC in the
-// documentation of Go's package runtime.
-func collectOften() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbage)
-	}
 }

@@ -3,11 +3,13 @@
 package rawevent
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"unicode/utf8"
+	"unsafe"
 
 	"github.com/nbd-wtf/go-nostr"
 )
@@ -24,17 +26,50 @@ var ErrEncoding = errors.New("not valid UTF-8")
 // anew. Whether the values make sense, the id above all, is for the caller to check. The event
 // shares no memory with data.
 func Parse(data []byte) (ev *nostr.Event, plain bool, err error) {
+	ev, err = parse(data, func() string { return string(data) })
+	if ev != nil || err != nil {
+		return ev, true, err
+	}
+	ev, err = parseAny(data)
+	return ev, false, err
+}
+
+// ParseCopy is [Parse] for data that will be overwritten. raw is a copy of data if that is plain,
+// and nil otherwise. The strings of a small event are pieces of raw, so that both together are one
+// copy; nobody may write to it.
+func ParseCopy(data []byte) (ev *nostr.Event, raw []byte, err error) {
+	ev, err = parse(data, func() string {
+		raw = bytes.Clone(data)
+		return unsafe.String(unsafe.SliceData(raw), len(raw))
+	})
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case ev == nil:
+		ev, err = parseAny(data)
+		return ev, nil, err
+	case raw == nil:
+		raw = bytes.Clone(data)
+	}
+	return ev, raw, nil
+}
+
+// parse reads plain JSON. The event is nil if it is not plain. share gives the data as a string; it
+// is called once at most, for a small event.
+func parse(data []byte, share func() string) (*nostr.Event, error) {
 	if !utf8.Valid(data) {
-		return nil, false, fmt.Errorf("read event: %w", ErrEncoding)
+		return nil, fmt.Errorf("read event: %w", ErrEncoding)
 	}
-	if ev := readPlain(data); ev != nil {
-		return ev, true, nil
-	}
-	ev = new(nostr.Event)
+	return readPlain(data, share), nil
+}
+
+// parseAny reads whatever go-nostr can read.
+func parseAny(data []byte) (*nostr.Event, error) {
+	ev := new(nostr.Event)
 	if err := ev.UnmarshalJSON(data); err != nil {
-		return nil, false, fmt.Errorf("read event: %w", err)
+		return nil, fmt.Errorf("read event: %w", err)
 	}
-	return ev, false, nil
+	return ev, nil
 }
 
 // shareBelow is the size in bytes up to which the tags, content and signature of an event are
@@ -68,12 +103,12 @@ const (
 )
 
 // readPlain gives the event, or nil if its JSON is not plain.
-func readPlain(data []byte) *nostr.Event {
+func readPlain(data []byte, share func() string) *nostr.Event {
 	r := readers.Get().(*reader)
 	defer r.release()
 	r.data = data
 	if len(data) <= shareBelow {
-		r.shared = string(data)
+		r.shared = share()
 	}
 	return r.event()
 }

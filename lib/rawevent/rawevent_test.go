@@ -252,3 +252,23 @@ func BenchmarkParse(b *testing.B) {
 		}
 	})
 }
+
+// What is read from a buffer outlasts it, and says what Parse says.
+func TestParseCopy(t *testing.T) {
+	t.Parallel()
+	for name, data := range map[string]string{
+		"small": plainest, "large": strings.Replace(plainest, `"c"`, `"`+strings.Repeat("long ", 1000)+`"`, 1),
+		"not plain": " " + plainest, "no event": `{"id":5}`, "not UTF-8": strings.Replace(plainest, `"c"`, "\"\xff\"", 1),
+	} {
+		want, plain, wantErr := rawevent.Parse([]byte(data))
+		buffer := []byte(data)
+		ev, raw, err := rawevent.ParseCopy(buffer)
+		clear(buffer)
+		if (err == nil) != (wantErr == nil) || !reflect.DeepEqual(ev, want) {
+			t.Errorf("%s: %v, %v; want %v, %v", name, ev, err, want, wantErr)
+		}
+		if err == nil && plain != (raw != nil) || raw != nil && string(raw) != data {
+			t.Errorf("%s: plain is %v, raw is %q", name, plain, raw)
+		}
+	}
+}

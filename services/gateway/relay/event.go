@@ -11,6 +11,7 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/genuine"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/auth"
 	"tendril.dev/services/gateway/message"
@@ -135,10 +136,10 @@ func Check(ev *nostr.Event, by *auth.Session, now time.Time, future time.Duratio
 	if nip70.HasEmbeddedProtected(*ev) {
 		return "blocked: a repost of a protected event (NIP-70)"
 	}
-	if !ev.CheckID() {
+	if !genuine.HasID(ev) {
 		return "invalid: the id does not fit the event"
 	}
-	if ok, err := ev.CheckSignature(); err != nil || !ok {
+	if !genuine.Signed(ev) {
 		return "invalid: the signature does not fit the event"
 	}
 	return ""

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/genuine"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/rawevent"
 	"tendril.dev/proto"
@@ -165,7 +166,7 @@ func parseEvent(data []byte) (*nostr.Event, []byte, error) {
 		return nil, nil, errors.New("the kind is not a number from 0 to 65535")
 	case ev.CreatedAt < 0 || ev.CreatedAt > math.MaxUint32:
 		return nil, nil, errors.New("created_at is not a time that fits 32 bits")
-	case !ev.CheckID():
+	case !genuine.HasID(ev):
 		return nil, nil, errors.New("the id is not that of the event")
 	}
 	raw := data

@@ -340,6 +340,10 @@ func (d *Draft) Forget(id string) { d.rejected.forget(d.base.Rejected, id) }
 // Arrived forgets the rejections of everything that missed one of these keys.
 func (d *Draft) Arrived(keys []string) { d.rejected.arrived(d.base.Rejected, keys) }
 
+// Waiting reports whether anything that was rejected may deserve another decision when something
+// arrives. If not, it need not be told what does.
+func (d *Draft) Waiting() bool { return len(d.rejected.waiting) > 0 || d.base.Rejected.AnyWaiting() }
+
 // Changes is what a batch changes besides the log.
 type Changes struct {
 	Held     []held.Change         // in order of their keys: each key once, an entry or nil

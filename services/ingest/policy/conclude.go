@@ -14,8 +14,12 @@ import (
 // more, and the held states of an identifier that nobody announces any more. With one that is
 // accepted, those that it vouches for are released.
 func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d *Decision) error {
+	brings := d.Outcome == proto.Accepted && c.Event.Kind == nip34.KindAnnouncement
+	if !brings && len(d.Drop)+len(d.leaves) == 0 {
+		return nil // as of nearly all events
+	}
 	x := conclusion{k: k, c: c, d: d, gone: map[string]bool{}, checked: map[string]bool{}, steps: 4 * maxSteps}
-	if d.Outcome == proto.Accepted && c.Event.Kind == nip34.KindAnnouncement {
+	if brings {
 		if a, err := nip34.ParseAnnouncement(c.Event); err == nil {
 			x.brings = a
 		}

@@ -205,6 +205,13 @@ type Rejected struct {
 	CreatedAt nostr.Timestamp
 }
 
+// AnyWaiting reports whether anything was rejected because it missed something.
+func (x *Index) AnyWaiting() bool {
+	x.mu.RLock()
+	defer x.mu.RUnlock()
+	return len(x.waiting) > 0
+}
+
 // Waiting gives what was rejected because it missed this key.
 func (x *Index) Waiting(missing string) []Rejected {
 	x.mu.RLock()

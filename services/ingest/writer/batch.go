@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"tendril.dev/lib/eventdb"
@@ -124,6 +125,7 @@ func (b *batch) full() bool { return len(b.decided) >= b.size || b.bytes >= maxB
 // time has come are decided right after the event that they were waiting for, whether that is in
 // this batch or the next one: the log does not depend on where a batch ends.
 func (w *Writer) fill(b *batch) *undecidedError {
+	b.decided = slices.Grow(b.decided, min(b.size-len(b.decided), len(w.fetched)))
 	for !b.full() {
 		if len(w.healed) > 0 {
 			c := w.healed[0]
@@ -211,9 +213,11 @@ func (w *Writer) decide(b *batch, x decided) *undecidedError {
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)
 	next := d.Next
-	if keys := policy.Arrivals(c.Event, d.Outcome); len(keys) > 0 {
-		b.draft.Arrived(keys)
-		next = append(next, w.Park.Take(keys, b.now)...)
+	if w.Park.Len() > 0 || b.draft.Waiting() {
+		if keys := policy.Arrivals(c.Event, d.Outcome); len(keys) > 0 {
+			b.draft.Arrived(keys)
+			next = append(next, w.Park.Take(keys, b.now)...)
+		}
 	}
 	if len(next) > 0 {
 		w.healed = append(next, w.healed...)

@@ -48,10 +48,11 @@ func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 	if len(b.accepted) == 0 {
 		return nil
 	}
-	at := time.Now().UTC().Format(time.RFC3339Nano)
+	headers := logHeaders{at: time.Now().UTC().Format(time.RFC3339Nano)}
 	msgs := make([]*nats.Msg, len(b.accepted))
 	for i, n := range b.accepted {
-		msgs[i] = logged(&b.decided[n], at)
+		c := b.decided[n].candidate
+		msgs[i] = &nats.Msg{Subject: proto.EventSubjectOf(c.Event).String(), Header: headers.of(c), Data: c.Raw}
 	}
 	last, err := w.Bus.PublishBatch(ctx, msgs, &b.head)
 	if err != nil {
@@ -78,19 +79,28 @@ func (w *Writer) index(b *batch) error {
 	return nil
 }
 
-// logged is the message of an accepted event.
-func logged(x *decided, at string) *nats.Msg {
-	c := x.candidate
-	header := nats.Header{}
-	header.Set(proto.HeaderSource, string(c.Source))
-	header.Set(proto.HeaderAcceptedAt, at)
+// logHeaders are the headers of accepted events. Those that come one after the other from the same
+// relay share one.
+type logHeaders struct {
+	at   string // when the batch was accepted
+	last *candidate.Candidate
+	made nats.Header // for last
+}
+
+func (h *logHeaders) of(c *candidate.Candidate) nats.Header {
+	if l := h.last; l != nil && l.Source == c.Source && l.Relay == c.Relay && l.Trace == c.Trace {
+		return h.made
+	}
+	h.last, h.made = c, nats.Header{}
+	h.made.Set(proto.HeaderSource, string(c.Source))
+	h.made.Set(proto.HeaderAcceptedAt, h.at)
 	if c.Relay != "" {
-		header.Set(proto.HeaderRelay, c.Relay)
+		h.made.Set(proto.HeaderRelay, c.Relay)
 	}
 	if c.Trace != "" {
-		header.Set(proto.HeaderTraceParent, c.Trace)
+		h.made.Set(proto.HeaderTraceParent, c.Trace)
 	}
-	return &nats.Msg{Subject: proto.EventSubjectOf(c.Event).String(), Header: header, Data: c.Raw}
+	return h.made
 }
 
 // deletionKept is how long the bucket keeps the message that says that an entry is gone: long enough for every follower that was cut off and not

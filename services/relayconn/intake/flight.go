@@ -10,7 +10,7 @@ type stage int
 const (
 	unchecked stage = iota
 	checking
-	genuine  // and not offered yet
+	checked  // genuine, and not offered yet
 	offering // somebody does that now
 	offered  // and without a verdict
 	ended

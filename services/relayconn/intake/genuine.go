@@ -6,6 +6,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/genuine"
 	"tendril.dev/lib/nip34"
 )
 
@@ -22,7 +23,7 @@ var (
 // CheckSignature says whether the signature of an event whose id is right is its author's. The
 // error wraps [ErrForged].
 func CheckSignature(ev *nostr.Event) error {
-	if ok, err := ev.CheckSignature(); err != nil || !ok {
+	if !genuine.Signed(ev) {
 		return errSignature
 	}
 	return nil
@@ -39,34 +40,8 @@ type key struct {
 // keyOf reads an event's key. The public key is looked at too, because go-nostr writes into an
 // array of 32 bytes whatever length it has.
 func keyOf(ev *nostr.Event) (k key, ok bool) {
-	return k, readHex(k.id[:], ev.ID) && readHex(k.sig[:], ev.Sig) && nip34.IsHex64(ev.PubKey)
+	return k, genuine.ReadHex(k.id[:], ev.ID) && genuine.ReadHex(k.sig[:], ev.Sig) && nip34.IsHex64(ev.PubKey)
 }
-
-// readHex reads lower-case hex digits that fill dst.
-func readHex(dst []byte, s string) bool {
-	if len(s) != 2*len(dst) {
-		return false
-	}
-	for i := range dst {
-		high, low := digit[s[2*i]], digit[s[2*i+1]]
-		if high|low > 15 {
-			return false
-		}
-		dst[i] = high<<4 | low
-	}
-	return true
-}
-
-// digit is the value of each lower-case hex digit; 255: none.
-var digit = func() (value [256]byte) {
-	for i := range value {
-		value[i] = 255
-	}
-	for i, c := range "0123456789abcdef" {
-		value[c] = byte(i)
-	}
-	return value
-}()
 
 // same reports whether two events with the same key say the same. Then one check of the id speaks
 // for both.

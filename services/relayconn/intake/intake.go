@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/genuine"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/recent"
 )
@@ -138,7 +139,7 @@ func (i *Intake) Run(ctx context.Context) error {
 // taken in. It costs little: about a microsecond.
 func (i *Intake) Known(id string) bool {
 	var bin [32]byte
-	if !readHex(bin[:], id) {
+	if !genuine.ReadHex(bin[:], id) {
 		return false
 	}
 	i.mu.Lock()
@@ -272,14 +273,14 @@ func (i *Intake) work() {
 			i.mu.Lock()
 			continue
 		}
-		f.stage = genuine
+		f.stage = checked
 		i.moved(f)
 	}
 }
 
 // check looks whether an event is genuine.
 func (i *Intake) check(f *flight) error {
-	if !f.event.CheckID() {
+	if !genuine.HasID(f.event) {
 		i.o.Metrics.checked("id")
 		return errID
 	}

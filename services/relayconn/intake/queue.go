@@ -69,7 +69,7 @@ func (q *queue) passOver() step {
 // it is offered once more as live.
 func (q *queue) next() step {
 	switch f := q.entries[0].flight; f.stage {
-	case genuine:
+	case checked:
 		return offer
 	case offering, offered:
 		switch {
@@ -123,7 +123,11 @@ func (l *line) push(q *queue) {
 func (l *line) pop() *queue {
 	q := l.queues[0]
 	l.queues[0] = nil
-	l.queues = l.queues[1:]
+	if len(l.queues) == 1 {
+		l.queues = l.queues[:0] // a lone queue, which stands in line for each event, needs no new room
+	} else {
+		l.queues = l.queues[1:]
+	}
 	q.waiting = false
 	return q
 }

@@ -14,7 +14,8 @@ import (
 
 // Ledger is safe for concurrent use: verdicts come from a goroutine of their own.
 type Ledger struct {
-	// Changed has something to receive when a verdict has come since the last look.
+	// Changed has something to receive when an account has got its last verdict since the last
+	// look, or when there will be none for some event.
 	Changed chan struct{}
 
 	mu       sync.Mutex
@@ -53,9 +54,11 @@ type Account struct {
 	lost    bool // one of them never will
 }
 
-func (a *Account) arrived(err error) {
+// arrived notes a verdict, and reports whether it was the last one that the account waits for.
+func (a *Account) arrived(err error) (last bool) {
 	a.waiting--
 	a.lost = a.lost || err != nil
+	return a.waiting == 0
 }
 
 // Unjudged is what events came live for that never got a verdict, and when the first of them came.
@@ -106,11 +109,14 @@ func (l *Ledger) Arrive(ev *nostr.Event, err error) {
 	l.mu.Lock()
 	k := keyOf(ev)
 	f := l.flights[k]
-	if f.account != nil {
-		f.account.arrived(err)
+	changed := err != nil
+	if f.account != nil && f.account.arrived(err) {
+		changed = true
 	}
 	for _, a := range f.more {
-		a.arrived(err)
+		if a.arrived(err) {
+			changed = true
+		}
 	}
 	if err != nil && !f.live.Since.IsZero() {
 		first := &f.live.Filters[0]
@@ -122,6 +128,13 @@ func (l *Ledger) Arrive(ev *nostr.Event, err error) {
 		l.flights, l.most = map[key]flight{}, 0
 	}
 	l.mu.Unlock()
+	if changed {
+		l.Wake()
+	}
+}
+
+// Wake sends on Changed, unless something waits there already.
+func (l *Ledger) Wake() {
 	select {
 	case l.Changed <- struct{}{}:
 	default:

@@ -46,7 +46,9 @@ func (o *observer) Status(s session.Status) {
 // was found by a later sync.
 func (o *observer) Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict) {
 	o.metrics.synced.Inc()
-	o.log.Debug("event", "id", ev.ID, "kind", ev.Kind, "source", source, "outcome", v.Outcome, "gap", gap)
+	if o.log.Enabled(context.Background(), slog.LevelDebug) { // the arguments alone cost something
+		o.log.Debug("event", "id", ev.ID, "kind", ev.Kind, "source", source, "outcome", v.Outcome, "gap", gap)
+	}
 	if !gap {
 		return
 	}

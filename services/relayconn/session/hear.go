@@ -194,6 +194,7 @@ func (s *Session) ended(why backfill.Cause, r intake.Result) {
 	switch {
 	case errors.Is(err, intake.ErrForged):
 		s.forged.add(fmt.Sprintf("event %.64q: %v", ev.ID, err))
+		s.ledger.Wake()
 		err = nil // it is of no use to anybody
 	case errors.Is(err, nats.ErrMaxPayload):
 		err = nil // it will never fit, so there is nothing to wait for

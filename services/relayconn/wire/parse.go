@@ -22,18 +22,14 @@ var errNoJSON = errors.New("not JSON")
 
 // parseEvent reads an EVENT of which the parts are known.
 func parseEvent(sub string, event []byte) (Message, error) {
-	ev, plain, err := rawevent.Parse(event)
-	if err == nil && !plain && !json.Valid(event) {
+	ev, raw, err := rawevent.ParseCopy(event)
+	if err == nil && raw == nil && !json.Valid(event) {
 		err = errNoJSON // go-nostr does not look so closely
 	}
 	if err != nil {
 		return Message{}, fmt.Errorf("parse EVENT: %w", err)
 	}
-	m := Message{Kind: Event, Sub: sub, Event: ev}
-	if plain {
-		m.Raw = bytes.Clone(event)
-	}
-	return m, nil
+	return Message{Kind: Event, Sub: sub, Event: ev, Raw: raw}, nil
 }
 
 // splitEvent finds the parts of an EVENT as nearly all relays write it, in one look at the bytes

@@ -6,9 +6,12 @@ package wire
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/http/httptrace"
 	"sync/atomic"
 	"time"
 
@@ -35,12 +38,14 @@ const (
 
 // Message is one message of a relay.
 type Message struct {
-	Kind   Kind
-	Sub    string       // subscription id; of OK the event's; empty for a notice
-	Event  *nostr.Event // of EVENT; not verified
-	Raw    []byte       // JSON of the event as it came, if it can be stored so (see rawevent.Parse); else nil
-	Reason string       // of CLOSED, NOTICE, NEG-ERR and OK, cut to a bounded length; the challenge of AUTH
-	OK     bool         // of OK: the event is taken
+	Kind  Kind
+	Sub   string       // subscription id; of OK the event's; empty for a notice
+	Event *nostr.Event // of EVENT; not verified
+	// Raw is the JSON of the event as it came, if it can be stored so (see rawevent.Parse); else
+	// nil. It is not to be changed: the event's strings may be pieces of it.
+	Raw    []byte
+	Reason string // of CLOSED, NOTICE, NEG-ERR and OK, cut to a bounded length; the challenge of AUTH
+	OK     bool   // of OK: the event is taken
 	// Frame is what NEG-MSG says in the protocol of NIP-77; empty: it is no such message.
 	Frame    []byte
 	TooLarge bool // a NEG-MSG with more bytes than are taken
@@ -65,29 +70,38 @@ const (
 // Conn is a connection to a relay. One goroutine may read while others write.
 type Conn struct {
 	ws    *websocket.Conn
-	most  int64           // bytes of a message
-	life  context.Context // of the socket; its end cuts the connection off without a word
-	cut   context.CancelFunc
+	cut   func()        // cuts the connection off without a word
+	most  int64         // bytes of a message
 	bye   time.Duration // how long the relay may take to answer the end of the connection
 	busy  atomic.Bool   // a message is being handled, so nothing is read, a pong neither
 	count atomic.Int64  // messages that came
-	input bytes.Buffer  // the message that is being read; it belongs to Read
+	// The message that is being read, and its source. They belong to Read.
+	input bytes.Buffer
+	limit io.LimitedReader
 }
 
 // Dial connects. ctx bounds the opening only; maxMessage is the largest message taken, in bytes.
 func Dial(ctx context.Context, guard *netguard.Guard, url string, maxMessage int64) (*Conn, error) {
-	ws, err := guard.DialWebSocket(ctx, url, nil)
+	var socket net.Conn
+	trace := &httptrace.ClientTrace{GotConn: func(got httptrace.GotConnInfo) { socket = got.Conn }}
+	ws, err := guard.DialWebSocket(httptrace.WithClientTrace(ctx, trace), url, nil)
 	if err != nil {
 		return nil, err
 	}
-	return newConn(ctx, ws, maxMessage), nil
+	return newConn(ws, func() { cutOff(socket) }, maxMessage), nil
 }
 
-func newConn(ctx context.Context, ws *websocket.Conn, maxMessage int64) *Conn {
+func newConn(ws *websocket.Conn, cut func(), maxMessage int64) *Conn {
 	ws.SetReadLimit(passOver * maxMessage)
-	c := &Conn{ws: ws, most: maxMessage, bye: goodbye}
-	c.life, c.cut = context.WithCancel(context.WithoutCancel(ctx))
-	return c
+	return &Conn{ws: ws, cut: cut, most: maxMessage, bye: goodbye}
+}
+
+// cutOff closes a socket without a word: not even one of TLS, for which it may have to wait.
+func cutOff(socket net.Conn) {
+	if secure, ok := socket.(*tls.Conn); ok {
+		socket = secure.NetConn()
+	}
+	_ = socket.Close()
 }
 
 // Close says goodbye (1001) and closes, within a moment, whatever the relay does. Read, if it is
@@ -144,7 +158,9 @@ var errGarbage = errors.New("not a message of NIP-01")
 
 // next reads one message.
 func (c *Conn) next() (Message, error) {
-	typ, r, err := c.ws.Reader(c.life)
+	// A context that can end would cost more for each message than all else that is done here to
+	// read it. The socket is closed instead.
+	typ, r, err := c.ws.Reader(context.Background())
 	if err != nil {
 		return Message{}, err
 	}
@@ -180,7 +196,8 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 		c.input = bytes.Buffer{}
 	}
 	c.input.Reset()
-	_, err := c.input.ReadFrom(io.LimitReader(r, c.most+1))
+	c.limit = io.LimitedReader{R: r, N: c.most + 1}
+	_, err := c.input.ReadFrom(&c.limit)
 	return c.input.Bytes(), err
 }
 
@@ -216,7 +233,7 @@ func (c *Conn) write(ctx context.Context, data []byte) error {
 		return ctx.Err()
 	}
 	// Not with ctx, whose end would cut the connection off before anything can be said.
-	ctx, cancel := context.WithTimeout(c.life, writeTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), writeTimeout)
 	defer cancel()
 	if err := c.ws.Write(ctx, websocket.MessageText, data); err != nil {
 		return fmt.Errorf("write to relay: %w", err)

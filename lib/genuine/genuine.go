@@ -1,0 +1,115 @@
+// Package genuine checks whether an event is what it claims to be: that its id is the hash of what
+// it says, and that its signature is its author's (NIP-01). It does what go-nostr's CheckID and
+// CheckSignature do, and allocates nothing.
+package genuine
+
+import (
+	"crypto/sha256"
+	"strconv"
+	"sync"
+
+	"github.com/nbd-wtf/go-nostr"
+)
+
+// HasID reports whether the id of an event is that of what it says, in lower-case hex digits.
+func HasID(ev *nostr.Event) bool {
+	var claimed [32]byte
+	return ReadHex(claimed[:], ev.ID) && hash(ev) == claimed
+}
+
+// Signed reports whether the signature of an event is its author's. It takes the event's id for the
+// hash of what it says: [HasID] must have said so.
+func Signed(ev *nostr.Event) bool {
+	var id, author [32]byte
+	var sig [64]byte
+	return ReadHex(id[:], ev.ID) && ReadHex(author[:], ev.PubKey) && ReadHex(sig[:], ev.Sig) && verify(ev, &author, &id, &sig)
+}
+
+// hash is the SHA-256 of an event's serialization.
+func hash(ev *nostr.Event) [32]byte {
+	buf := buffers.Get().(*[]byte)
+	*buf = serialize((*buf)[:0], ev)
+	sum := sha256.Sum256(*buf)
+	if cap(*buf) <= keptBytes {
+		buffers.Put(buf)
+	}
+	return sum
+}
+
+// buffers are kept for the next event, unless they are larger than keptBytes.
+var buffers = sync.Pool{New: func() any { return new(make([]byte, 0, 2<<10)) }}
+
+const keptBytes = 64 << 10
+
+// serialize appends what is hashed to make the id of an event.
+func serialize(b []byte, ev *nostr.Event) []byte {
+	b = append(append(append(b, `[0,"`...), ev.PubKey...), `",`...)
+	b = append(strconv.AppendInt(b, int64(ev.CreatedAt), 10), ',')
+	b = append(strconv.AppendInt(b, int64(ev.Kind), 10), `,[`...)
+	for i, tag := range ev.Tags {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, '[')
+		for j, value := range tag {
+			if j > 0 {
+				b = append(b, ',')
+			}
+			b = appendString(b, value)
+		}
+		b = append(b, ']')
+	}
+	return append(appendString(append(b, `],`...), ev.Content), ']')
+}
+
+// appendString appends a string as JSON, with no more escapes than it needs.
+func appendString(b []byte, s string) []byte {
+	b = append(b, '"')
+	start := 0
+	for i := 0; i < len(s); i++ {
+		escape := escapes[s[i]]
+		if escape == "" {
+			continue
+		}
+		b = append(append(b, s[start:i]...), escape...)
+		start = i + 1
+	}
+	return append(append(b, s[start:]...), '"')
+}
+
+// escapes are what stands for a byte in a string of JSON; "": the byte itself.
+var escapes = func() (of [256]string) {
+	const digits = "0123456789abcdef"
+	for c := range ' ' {
+		of[c] = `\u00` + string(digits[c>>4]) + string(digits[c&15])
+	}
+	of['"'], of['\\'] = `\"`, `\\`
+	of['\b'], of['\t'], of['\n'], of['\f'], of['\r'] = `\b`, `\t`, `\n`, `\f`, `\r`
+	return of
+}()
+
+// ReadHex reads lower-case hex digits that fill dst. It reports whether s is that and no more.
+func ReadHex(dst []byte, s string) bool {
+	if len(s) != 2*len(dst) {
+		return false
+	}
+	for i := range dst {
+		high, low := digit[s[2*i]], digit[s[2*i+1]]
+		if high|low > 15 {
+			return false
+		}
+		dst[i] = high<<4 | low
+	}
+	return true
+}
+
+// digit is the value of each lower-case hex digit; 255: none.
+var digit = func() (value [256]byte) {
+	for i := range value {
+		value[i] = 255
+	}
+	for i, c := range "0123456789abcdef" {
+		value[c] = byte(i)
+	}
+	return value
+}()
