@@ -14,6 +14,7 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/obs"
+	"tendril.dev/lib/processors"
 )
 
 // Main is the main function of a service that runs alone: settings, node, observation on its own port, and a graceful stop on
@@ -51,6 +52,7 @@ func Serve(name string, s config.Settings, services ...Service) error {
 		return err
 	}
 	collectOften()
+	processors.Spread()
 	ctx, release := untilSignal(context.Background())
 	defer release()
 	n, err := prepare(name, s, log)

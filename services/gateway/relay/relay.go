@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"runtime"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/processors"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
@@ -78,7 +78,7 @@ const (
 // countsAtOnce is how many counts of all connections are made at once, and how many sets gathered;
 // the others wait. It bounds the memory that they take, and more of them than processors would not
 // be done earlier.
-func countsAtOnce() int { return runtime.GOMAXPROCS(0) }
+func countsAtOnce() int { return processors.Count() }
 
 // Times of a connection.
 type timing struct {
