@@ -54,8 +54,10 @@ type Options struct {
 
 // Bounds that are nobody's to set.
 const (
-	// eventsInFlight is how many events of a connection wait for their verdicts; the next is not read before.
-	eventsInFlight = 16
+	// eventsInFlight is how many events of a connection wait for their verdicts; the next is not read
+	// before. A connection can send that many events in the time of two commits. Their bytes are
+	// bounded by InboundBytes.
+	eventsInFlight = 64
 	// scansAtOnce is how many subscriptions of a connection are answered from the index at once; the others wait.
 	scansAtOnce = 4
 	// countsInFlight is how many counts of a connection may wait. They are taken one after the other, so that nobody can take up all of countsAtOnce
