@@ -15,7 +15,7 @@ type road struct {
 	room *window
 	// packs: candidates of this road travel in packs; otherwise each goes alone, at once.
 	packs bool
-	// eager: with nothing under way a pack is sent as soon as it has an event.
+	// eager: a pack is sent as soon as it has an event, unless ingest has enough of the road to do.
 	eager bool
 	// fillFor is how long a pack is filled before it is sent, fillForBusy the same while ingest has
 	// enough of the road to do.
@@ -130,7 +130,7 @@ func (s *Sender) add(r *road, c *Candidate, line []byte) {
 		s.mu.Unlock()
 		s.publish(p)
 		return
-	case len(p.lines) >= proto.MaxPackEvents || p.size >= s.mostBytes() || r.eager && r.under == 0:
+	case len(p.lines) >= proto.MaxPackEvents || p.size >= s.mostBytes() || r.eager && r.under < busyWith:
 		s.close(p)
 	case len(p.lines) == 1:
 		r.open[k] = p

@@ -110,8 +110,8 @@ func TestHistoricEventsTravelInPacks(t *testing.T) {
 	eventually(t, "all are judged", func() bool { return ends.Load() == n && s.Waiting() == 0 && inside(s) == 0 })
 }
 
-// TestALiveEventIsSentAtOnce: with nothing under way nothing is waited for; while one is under way
-// others gather, and its verdict sends them.
+// TestALiveEventIsSentAtOnce: while few packs are under way nothing is waited for; then others
+// gather, and a verdict sends them.
 func TestALiveEventIsSentAtOnce(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, 1<<20)
@@ -124,21 +124,28 @@ func TestALiveEventIsSentAtOnce(t *testing.T) {
 		<-gate
 		return true
 	})
-	ends := []<-chan ending{offer(t, s, 0)}
-	eventually(t, "the first comes alone", func() bool { return n.Load() == 1 })
-	for i := range 9 {
-		ends = append(ends, offer(t, s, i+1))
+	var ends []<-chan ending
+	for i := range busyWith + 9 {
+		ends = append(ends, offer(t, s, i))
 	}
+	eventually(t, "the first comes alone", func() bool { return n.Load() == 1 })
 	close(gate)
 	for i, e := range ends {
 		if e := ended(t, e); e.err != nil || e.verdict.ID != event(i).ID {
 			t.Fatalf("candidate %d ended as %+v", i, e)
 		}
 	}
-	first, _ := sizes.Load(int64(1))
-	second, _ := sizes.Load(int64(2))
-	if first != 1 || second != 9 || n.Load() != 2 {
-		t.Errorf("packs of %v and %v, %d in all; want 1 and 9", first, second, n.Load())
+	for i := range int64(busyWith + 1) {
+		want := 1
+		if i == busyWith {
+			want = 9
+		}
+		if size, _ := sizes.Load(i + 1); size != want {
+			t.Errorf("pack %d is of %v, want %d", i, size, want)
+		}
+	}
+	if n.Load() != busyWith+1 {
+		t.Errorf("%d packs, want %d", n.Load(), busyWith+1)
 	}
 }
 

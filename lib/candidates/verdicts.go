@@ -165,7 +165,7 @@ func (s *Sender) take(ref string) *pack {
 	}
 	delete(s.waiting, ref)
 	p.road.under--
-	if p.road.eager && p.road.under == 0 {
+	if p.road.eager && p.road.under < busyWith {
 		for _, open := range p.road.open {
 			s.close(open)
 		}

@@ -13,6 +13,7 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/obs"
+	"tendril.dev/lib/processors"
 )
 
 // Main is the main function of a service that runs alone: settings, node, observation on its own port, and a graceful stop on
@@ -50,6 +51,7 @@ func Serve(name string, s config.Settings, services ...Service) error {
 		return err
 	}
 	paceGarbage()
+	processors.Spread()
 	ctx, release := untilSignal(context.Background())
 	defer release()
 	n, err := prepare(name, s, log)

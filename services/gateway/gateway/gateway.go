@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/owner"
+	"tendril.dev/lib/processors"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/clientaddr"
 	"tendril.dev/services/gateway/git"
@@ -58,7 +58,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	}
 	hub := live.NewHub(n.Log)
 	// One processor is left for what takes no turns, like git requests and the verdicts of events.
-	work := turns.New(max(1, runtime.GOMAXPROCS(0)-1))
+	work := turns.New(max(1, processors.Count()-1))
 	door, err := newDoor(n, shards, work)
 	if err != nil {
 		return err

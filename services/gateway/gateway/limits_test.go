@@ -155,6 +155,25 @@ func TestSlowReaderIsDisconnected(t *testing.T) {
 	}
 }
 
+// TestManyEventsWaitForTheirVerdicts: a connection need not wait for one commit after the other.
+func TestManyEventsWaitForTheirVerdicts(t *testing.T) {
+	t.Parallel()
+	const n = 60
+	offered := make(chan struct{}, n)
+	sys := start(t, func(*nostr.Event) *proto.Verdict { offered <- struct{}{}; return nil })
+	c := sys.dial(t)
+	for i := range n {
+		c.say(`["EVENT",%s]`, signed(t, nostr.Event{Kind: 1621, CreatedAt: nostr.Timestamp(i)}))
+	}
+	for i := range n {
+		select {
+		case <-offered:
+		case <-time.After(patience):
+			t.Fatalf("%d of %d events are offered to ingest", i, n)
+		}
+	}
+}
+
 // TestMessageThatDoesNotEnd: a client that stops in the middle of a message holds nothing for ever.
 func TestMessageThatDoesNotEnd(t *testing.T) {
 	t.Parallel()

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
-	"runtime"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/processors"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
@@ -54,8 +54,10 @@ type Options struct {
 
 // Bounds that are nobody's to set.
 const (
-	// eventsInFlight is how many events of a connection wait for their verdicts; the next is not read before.
-	eventsInFlight = 16
+	// eventsInFlight is how many events of a connection wait for their verdicts; the next is not read
+	// before. A connection can send that many events in the time of two commits. Their bytes are
+	// bounded by InboundBytes.
+	eventsInFlight = 64
 	// scansAtOnce is how many subscriptions of a connection are answered from the index at once; the others wait.
 	scansAtOnce = 4
 	// countsInFlight is how many counts of a connection may wait. They are taken one after the other, so that nobody can take up all of countsAtOnce
@@ -78,7 +80,7 @@ const (
 // countsAtOnce is how many counts of all connections are made at once, and how many sets gathered;
 // the others wait. It bounds the memory that they take, and more of them than processors would not
 // be done earlier.
-func countsAtOnce() int { return runtime.GOMAXPROCS(0) }
+func countsAtOnce() int { return processors.Count() }
 
 // Times of a connection.
 type timing struct {

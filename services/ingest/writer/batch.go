@@ -17,7 +17,7 @@ import (
 
 // batch is what one commit decides.
 type batch struct {
-	size  int
+	room
 	now   time.Time
 	draft *draft.Draft
 	head  uint64 // of the log, that the decisions stand on; once the batch is committed, behind it
@@ -27,7 +27,8 @@ type batch struct {
 	accepted []int // of decided, in order
 	healed   []*candidate.Candidate
 	bytes    int
-	late     int           // taken from the lane of older events
+	older    int           // taken from the lane of older events
+	took     time.Duration // to commit to the log; 0: nothing was
 	changes  draft.Changes // when the batch is closed
 }
 
@@ -68,12 +69,12 @@ func (w *Writer) newChain(ctx context.Context, now time.Time) *chain {
 }
 
 // newBatch begins a batch on the draft of the one that is being committed, or on a new one.
-func (w *Writer) newBatch(ctx context.Context, size int, now time.Time) *batch {
+func (w *Writer) newBatch(ctx context.Context, now time.Time) *batch {
 	if w.chain == nil {
 		w.chain = w.newChain(ctx, now)
 	}
 	w.chain.draft.SetNow(now)
-	return &batch{size: size, now: now, draft: w.chain.draft, head: w.chain.view.Seq(), held: w.chain.held}
+	return &batch{now: now, draft: w.chain.draft, head: w.chain.view.Seq(), held: w.chain.held}
 }
 
 // endChain ends the chain. What was read for its decisions is kept for the next one, unless they
@@ -99,33 +100,63 @@ func isLate(lane proto.Lane) bool {
 	return lane == proto.LaneSyncHistoric || lane == proto.LaneSyncDaily
 }
 
+// room is how much the next batch may take, by what waits for it.
+func (w *Writer) room(now time.Time) room {
+	if w.careful > 0 {
+		return room{1, 1}
+	}
+	t := traffic{wait: w.lanes.urgent(), flying: w.flying != nil && w.flying.older > 0, since: w.since}
+	t.recent = t.wait || now.Sub(w.urgentAt) < urgentFor
+	older := t.mayHaveOlder()
+	r := room{w.BatchSize, w.BatchSize}
+	if w.costs.few(len(w.fetched)+len(w.healed)+w.lanes.events(older), w.mostLone) {
+		r = room{1, 1}
+	}
+	switch {
+	case !older:
+		r.late = 0
+	case t.recent:
+		r.late = min(r.late, w.costs.older(w.BatchSize))
+	}
+	return r
+}
+
 // gather decides what waits, until the batch is full or nothing waits any more. While another batch
 // is being committed it waits for more until that is done, and keeps an eighth of the batch for
 // those that should not wait for another one: all but the older events.
 func (w *Writer) gather(ctx context.Context, b *batch) error {
-	for {
+	for taken := false; ; taken = true {
+		if len(b.decided) == 0 {
+			b.room = w.room(b.now)
+		}
 		if u := w.fill(b); u != nil {
 			return u
 		}
-		if b.full() || w.flying == nil {
+		more := room{events: b.events - len(b.decided), late: b.late - b.older}
+		var stop <-chan struct{}
+		switch {
+		case b.full():
+			return nil
+		case w.flying != nil:
+			more.late, stop = min(more.late, b.events-b.events/shares-b.older), w.flying.stored
+		case taken || !w.lanes.wait(more):
 			return nil
 		}
-		room := room{events: b.size - len(b.decided), late: b.size - b.size/shares - b.late}
 		var err error
-		if w.fetched, err = w.lanes.next(ctx, room, nil, w.flying.stored); err != nil || len(w.fetched) == 0 {
+		if w.fetched, err = w.lanes.next(ctx, more, nil, stop); err != nil || len(w.fetched) == 0 {
 			return err
 		}
 	}
 }
 
 // full says whether the batch should be committed before anything more is decided.
-func (b *batch) full() bool { return len(b.decided) >= b.size || b.bytes >= maxBatchBytes }
+func (b *batch) full() bool { return len(b.decided) >= b.events || b.bytes >= maxBatchBytes }
 
 // fill decides what was fetched, in order, until the batch is full. Parked and held events whose
 // time has come are decided right after the event that they were waiting for, whether that is in
 // this batch or the next one: the log does not depend on where a batch ends.
 func (w *Writer) fill(b *batch) *undecidedError {
-	b.decided = slices.Grow(b.decided, min(b.size-len(b.decided), len(w.fetched)))
+	b.decided = slices.Grow(b.decided, min(b.events-len(b.decided), len(w.fetched)))
 	for !b.full() {
 		if len(w.healed) > 0 {
 			c := w.healed[0]
@@ -145,8 +176,13 @@ func (w *Writer) fill(b *batch) *undecidedError {
 		if it.pack.settled {
 			continue // it was given back as a whole
 		}
-		if isLate(it.pack.Lane) {
-			b.late++
+		switch {
+		case isLate(it.pack.Lane):
+			b.older++
+			w.since = 0
+		case isUrgent(it.pack.Lane):
+			w.since++
+			w.urgentAt = b.now
 		}
 		line := it.pack.Events[it.n]
 		if line.Err != nil {

@@ -66,7 +66,7 @@ func decideAll(t *testing.T, settings config.Settings, candidates []message, nex
 		t.Fatal(err)
 	}
 	r := start(t, b, "batching", func(w *Writer) {
-		w.Policy = rules
+		w.Policy, w.mostLone = rules, 0
 		w.turn.beforePull = func() { <-t.Context().Done() }
 	})
 	if err := r.begin(t.Context()); err != nil {

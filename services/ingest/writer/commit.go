@@ -48,7 +48,8 @@ func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 	if len(b.accepted) == 0 {
 		return nil
 	}
-	headers := logHeaders{at: time.Now().UTC().Format(time.RFC3339Nano)}
+	start := time.Now()
+	headers := logHeaders{at: start.UTC().Format(time.RFC3339Nano)}
 	msgs := make([]*nats.Msg, len(b.accepted))
 	for i, n := range b.accepted {
 		c := b.decided[n].candidate
@@ -58,6 +59,7 @@ func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 	if err != nil {
 		return fmt.Errorf("events on head %d: %w", b.head, err)
 	}
+	b.took = time.Since(start)
 	first := last - uint64(len(msgs)) + 1
 	for i, n := range b.accepted {
 		b.decided[n].seq = first + uint64(i)
@@ -173,7 +175,7 @@ func (w *Writer) commitRejections(ctx context.Context, added []proto.RejectedEve
 // deletion request for them. Announcements that are held with others' are decided again: what they
 // waited for may have ended just before the crash.
 func (w *Writer) heal(ctx context.Context) error {
-	b := w.newBatch(ctx, w.BatchSize, time.Now())
+	b := w.newBatch(ctx, time.Now())
 	committed := false
 	defer func() { w.endChain(committed) }()
 	for _, e := range w.Held.All() {

@@ -194,12 +194,9 @@ func (l *lanes) next(ctx context.Context, r room, deadline <-chan time.Time, sto
 		return nil, err
 	default:
 	}
-	all := l.all
-	if r.late <= 0 {
-		all = all[:len(all)-1]
-	}
-	if !slices.ContainsFunc(all, (*lane).waits) {
-		if more, err := l.wait(ctx, len(all) == len(l.all), deadline, stop); !more {
+	all := l.of(r)
+	if !l.wait(r) {
+		if more, err := l.await(ctx, len(all) == len(l.all), deadline, stop); !more {
 			return nil, err
 		}
 	}
@@ -223,9 +220,20 @@ func (l *lanes) next(ctx context.Context, r room, deadline <-chan time.Time, sto
 	return t.items, nil
 }
 
-// wait waits for a pack of any lane, or of any but the last. It gives false if there is none before
+// of gives the lanes that a batch with so much room is filled from.
+func (l *lanes) of(r room) []*lane {
+	if r.late <= 0 {
+		return l.all[:len(l.all)-1]
+	}
+	return l.all
+}
+
+// wait says whether candidates wait for which there is room.
+func (l *lanes) wait(r room) bool { return slices.ContainsFunc(l.of(r), (*lane).waits) }
+
+// await waits for a pack of any lane, or of any but the last. It gives false if there is none before
 // the deadline or before stop is closed.
-func (l *lanes) wait(ctx context.Context, last bool, deadline <-chan time.Time, stop <-chan struct{}) (more bool, err error) {
+func (l *lanes) await(ctx context.Context, last bool, deadline <-chan time.Time, stop <-chan struct{}) (more bool, err error) {
 	user, release, live, sync := l.all[0], l.all[1], l.all[2], l.all[3]
 	older := sync.fetched
 	if !last {
@@ -254,6 +262,24 @@ func (l *lanes) wait(ctx context.Context, last bool, deadline <-chan time.Time, 
 
 // waits says whether something waits in the lane.
 func (l *lane) waits() bool { return l.current != nil || len(l.fetched) > 0 }
+
+// urgent says whether a user's or live candidate waits.
+func (l *lanes) urgent() bool {
+	user, live := l.all[0], l.all[2]
+	return user.waits() || live.waits()
+}
+
+// events is how many candidates wait, in the lane of older events or not.
+func (l *lanes) events(older bool) (n int) {
+	all := l.all
+	if !older {
+		all = all[:len(all)-1]
+	}
+	for _, lane := range all {
+		n += int(lane.events.Load())
+	}
+	return n
+}
 
 // share is what is kept of a batch for a lane: nothing if nothing waits in it.
 type share struct{ events, bytes int }

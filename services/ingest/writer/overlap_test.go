@@ -57,6 +57,7 @@ func heldAtGate(t *testing.T, batch int, prepare func(*Writer)) (*replica, *gate
 	b := openBus(t, t.TempDir())
 	g, seen := &gate{begun: make(chan struct{}, 1), may: make(chan struct{})}, newWitness()
 	r := startWith(t, b, "one", batch, func(w *Writer) {
+		w.mostLone = 0 // these tests are about batches
 		seen.Policy, w.Policy = w.Policy, seen
 		w.beforeCommit = func() {
 			if !g.open.Load() {

@@ -60,6 +60,10 @@ type Writer struct {
 	careful     int                // so many candidates are decided one by one, because one of a batch does not fit
 	failing     map[string]failing // candidates that could not be decided, by event
 	decidedEver uint64
+	costs       costs     // of commits
+	urgentAt    time.Time // when a user's or live candidate was last taken into a batch
+	since       int       // how many of those since a batch last had older events
+	mostLone    int       // mostLone; tests of batches change it
 
 	turn         *turn
 	beforeCommit func() // for tests: a pause here is a writer that stands still between decision and commit
@@ -75,7 +79,7 @@ func New(ctx context.Context, o Options) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Writer{Options: o, turn: t, announced: draft.NewAnnounced(), failing: map[string]failing{}, beforeCommit: func() {}, afterEvents: func() {}}, nil
+	return &Writer{Options: o, turn: t, announced: draft.NewAnnounced(), failing: map[string]failing{}, costs: firstCosts(), mostLone: mostLone, beforeCommit: func() {}, afterEvents: func() {}}, nil
 }
 
 // Run stands in line for the writer's turn and writes while it has it, until ctx ends. A commit that has begun is finished.
@@ -121,21 +125,17 @@ func (w *Writer) serve(ctx context.Context) {
 
 // step decides one batch and begins to commit it, when the one before it is committed.
 func (w *Writer) step(ctx context.Context) error {
-	size := w.BatchSize
-	if w.careful > 0 {
-		size = 1
-	}
 	if w.careful > 0 || w.chain != nil && w.chain.long() {
 		if err := w.land(); err != nil {
 			return err
 		}
 	}
 	if w.flying == nil && len(w.fetched) == 0 && len(w.healed) == 0 {
-		if more, err := w.idle(ctx, size); !more {
+		if more, err := w.idle(ctx); !more {
 			return err
 		}
 	}
-	b := w.newBatch(ctx, size, time.Now())
+	b := w.newBatch(ctx, time.Now())
 	if err := w.gather(ctx, b); err != nil {
 		return w.brokenOff(ctx, b, err)
 	}
@@ -149,10 +149,10 @@ func (w *Writer) step(ctx context.Context) error {
 }
 
 // idle waits for candidates. If none come it looks after what is kept in memory.
-func (w *Writer) idle(ctx context.Context, size int) (more bool, err error) {
+func (w *Writer) idle(ctx context.Context) (more bool, err error) {
 	timer := time.NewTimer(maxIdle)
 	defer timer.Stop()
-	w.fetched, err = w.lanes.next(ctx, room{size, size}, timer.C, nil)
+	w.fetched, err = w.lanes.next(ctx, w.room(time.Now()), timer.C, nil)
 	if err != nil || len(w.fetched) > 0 {
 		return err == nil, err
 	}

@@ -22,7 +22,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"time"
@@ -30,6 +29,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/processors"
 	"tendril.dev/services/purgatory/packscan"
 	"tendril.dev/services/purgatory/slots"
 )
@@ -138,7 +138,7 @@ func NewStore(o Options) (*Store, error) {
 	}
 	s := &Store{
 		root: root, git: git, memory: o.Memory, slots: slots.New(o.Processes), log: o.Log,
-		scans: slots.New(2 * runtime.GOMAXPROCS(0)), packs: o.Packs, packTime: o.PackTime,
+		scans: slots.New(2 * processors.Count()), packs: o.Packs, packTime: o.PackTime,
 	}
 	s.volume = &volume{try: s.probe, log: o.Log}
 	s.sweepRoot()

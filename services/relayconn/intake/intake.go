@@ -45,7 +45,8 @@ type Options struct {
 	Known func(id string) bool
 	// CheckSignature is [CheckSignature] if nil. It is asked only when the id is right.
 	CheckSignature func(*nostr.Event) error
-	// Workers is how many events are verified at once; 0: as many as there are processors.
+	// Workers is how many events are verified at once; 0: as many as run goroutines at once, but
+	// for one, and two at least.
 	Workers int
 	Metrics *Metrics // nil: nothing is counted
 }
@@ -97,7 +98,7 @@ func New(o Options) *Intake {
 		o.CheckSignature = CheckSignature
 	}
 	if o.Workers == 0 {
-		o.Workers = runtime.GOMAXPROCS(0)
+		o.Workers = max(2, runtime.GOMAXPROCS(0)-1)
 	}
 	if o.Known == nil {
 		o.Known = func(string) bool { return false }
@@ -265,6 +266,9 @@ func (i *Intake) work() {
 		}
 		f.stage = checking
 		i.mu.Unlock()
+		// Workers never wait while there is something to check: without this, whoever else has
+		// something to do waits until the scheduler cuts in, after 10 ms.
+		runtime.Gosched()
 		err := i.check(f)
 		i.mu.Lock()
 		if err != nil {
