@@ -29,11 +29,17 @@ type Source interface {
 	Has(ctx context.Context, ids [][32]byte) ([]bool, error)
 	// Query gives the events that match, newest first and by id among equals.
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
-	// IDs is Query without the events.
-	IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error]
+	// IDs is Query without the events, of one filter after the other.
+	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Found, error]
 	// Hear has fn told of the events that are accepted from now on, of some kinds: each once, in
 	// the order of the log, after answers have them. fn must not block.
 	Hear(kinds []int, fn func([]eventdb.Record)) Hearing
+}
+
+// Found is the id of an event that matches a filter.
+type Found struct {
+	Filter int // which of those that were asked for, from 0
+	ID     [32]byte
 }
 
 // Hearing is how newly accepted events are heard of.

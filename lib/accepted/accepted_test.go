@@ -205,6 +205,7 @@ func TestBothWaysOfAskingAreOne(t *testing.T) {
 	}
 	until, since := nostr.Timestamp(1020), nostr.Timestamp(1015)
 	pages := 0
+	var all []nostr.Filter
 	for _, f := range []nostr.Filter{
 		{}, {Kinds: []int{1621}}, {Kinds: []int{30617, 30618}}, {Kinds: []int{5}}, {Tags: nostr.TagMap{"a": {"1", "3"}}, Kinds: []int{1621}},
 		{Until: &until}, {Since: &since, Kinds: []int{1}}, {Limit: 7}, {Limit: 700}, {LimitZero: true}, {Limit: -1}, {Kinds: []int{42}},
@@ -220,10 +221,14 @@ func TestBothWaysOfAskingAreOne(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%v: %d events on the bus, %d in the index, or others", f, len(got), len(want))
 		}
-		if ids := gather(t, remote.IDs(patient(t), f)); !slices.Equal(ids, gather(t, x.IDs(t.Context(), f))) || len(ids) != len(want) {
-			t.Errorf("%v: %d ids on the bus", f, len(ids))
-		}
+		all = append(all, f)
 		pages = max(pages, len(strings.Join(want, ""))/proto.MaxQueriedBytes)
+	}
+	for n := range 500 { // more than one question takes
+		all = append(all, nostr.Filter{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {fmt.Sprint(n % 70)}}})
+	}
+	if ids := gather(t, remote.IDs(patient(t), all...)); !slices.Equal(ids, gather(t, x.IDs(t.Context(), all...))) || len(ids) == 0 {
+		t.Errorf("%d ids on the bus", len(ids))
 	}
 	if pages < 3 {
 		t.Errorf("no answer took more than %d pages", pages)
@@ -250,8 +255,10 @@ func TestIDsOfManyPages(t *testing.T) {
 		recs = append(recs, eventdb.Record{Seq: uint64(n + 1), Event: event(1621, 7, fmt.Sprint(n))})
 	}
 	x := w.replica(recs)
-	got := gather(t, w.remote().IDs(patient(t), nostr.Filter{Kinds: []int{1621}}))
-	if want := gather(t, x.IDs(t.Context(), nostr.Filter{Kinds: []int{1621}})); !slices.Equal(got, want) || len(got) != len(recs) {
+	few, limited := nostr.Filter{Kinds: []int{1621}, Limit: 3}, nostr.Filter{Kinds: []int{1621}, Limit: proto.MaxQueriedIDs + 7}
+	filters := []nostr.Filter{few, {Kinds: []int{1621}}, few, {Kinds: []int{1}}, limited}
+	got := gather(t, w.remote().IDs(patient(t), filters...))
+	if want := gather(t, x.IDs(t.Context(), filters...)); !slices.Equal(got, want) || len(got) != len(recs)+6+limited.Limit {
 		t.Errorf("%d ids, want %d in the same order", len(got), len(want))
 	}
 }
@@ -405,8 +412,9 @@ func TestBadQuestions(t *testing.T) {
 	}
 	for question, subject := range map[string]string{
 		ids(31): proto.SubjectQueryKnown, ids(32 * (proto.MaxKnownIDs + 1)): proto.SubjectQueryKnown, "": proto.SubjectQueryKnown,
-		`{"ids":7}`: proto.SubjectQueryKnown, `{"filter":[]}`: proto.SubjectQueryEvents, "{": proto.SubjectQueryEvents,
-		`{"filter":{"search":"` + strings.Repeat("x", 600<<10) + `"}}`: proto.SubjectQueryEvents,
+		`{"ids":7}`: proto.SubjectQueryKnown, `{"filters":{}}`: proto.SubjectQueryEvents, "{": proto.SubjectQueryEvents,
+		`{"filters":[` + strings.Repeat("{},", proto.MaxQueriedFilters) + `{}]}`: proto.SubjectQueryEvents,
+		`{"filters":[{"search":"` + strings.Repeat("x", 600<<10) + `"}]}`:        proto.SubjectQueryEvents,
 	} {
 		msg, err := w.Conn.Request(subject, []byte(question), patience)
 		if err != nil || msg.Header.Get(micro.ErrorCodeHeader) != proto.QueryBad {

@@ -2,6 +2,7 @@ package accepted
 
 import (
 	"context"
+	"encoding/hex"
 	"fmt"
 	"iter"
 	"slices"
@@ -46,13 +47,15 @@ func (x *Index) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Even
 }
 
 // IDs implements [Source].
-func (x *Index) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error] {
-	return func(yield func([32]byte, error) bool) {
+func (x *Index) IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Found, error] {
+	return func(yield func(Found, error) bool) {
 		view := x.DB.View()
 		defer view.Close()
-		for e, err := range view.IDs(ctx, f) {
-			if !yield(e.ID, err) {
-				return
+		for n, f := range filters {
+			for e, err := range view.IDs(ctx, f) {
+				if !yield(Found{n, e.ID}, err) {
+					return
+				}
 			}
 		}
 	}
@@ -105,102 +108,109 @@ func (x *Index) known(q proto.KnownQuery) (a proto.KnownAnswer, err error) {
 
 // page answers a question of the bus for events, or for their ids.
 func (x *Index) page(ctx context.Context, q proto.EventsQuery) (a proto.EventsAnswer, err error) {
-	f := q.Filter
-	limit, none := f.Limit, f.LimitZero
-	f.Limit, f.LimitZero = 0, false // it counts what comes after the place
-	if none || limit < 0 {
-		a.Seq = x.DB.Seq()
-		return a, nil
-	}
-	if after := q.After; after != nil {
-		until := after.CreatedAt
-		if f.Until == nil || *f.Until > until {
-			f.Until = &until
-		}
+	if len(q.Filters) > proto.MaxQueriedFilters {
+		return a, fmt.Errorf("%w: %d filters; want at most %d", errQuestion, len(q.Filters), proto.MaxQueriedFilters)
 	}
 	view := x.DB.View()
 	defer view.Close()
 	a.Seq = view.Seq()
-	p := &page{answer: &a, limit: limit, idsOnly: q.IDsOnly}
-	if q.IDsOnly {
-		for e, err := range view.IDs(ctx, f) {
-			if err != nil {
-				return a, fmt.Errorf("read the index: %w", err)
-			}
-			if !isBehind(q.After, e.CreatedAt, fmt.Sprintf("%x", e.ID[:])) {
-				continue
-			}
-			if !p.addID(e) {
-				break
-			}
-		}
-		return a, nil
-	}
-	for ev, err := range view.Query(ctx, f) {
+	p := &page{answer: &a, view: view, idsOnly: q.IDsOnly}
+	after := q.After
+	for _, f := range q.Filters {
+		a.Counts = append(a.Counts, 0)
+		whole, err := p.of(ctx, f, after)
 		if err != nil {
 			return a, fmt.Errorf("read the index: %w", err)
 		}
-		if !isBehind(q.After, ev.CreatedAt, ev.ID) {
-			continue
-		}
-		raw, err := ev.MarshalJSON()
-		if err != nil {
-			return a, fmt.Errorf("write event %s: %w", ev.ID, err)
-		}
-		if !p.add(ev, raw) {
+		if !whole {
 			break
 		}
+		after = nil
 	}
 	return a, nil
-}
-
-// isBehind reports whether an event is behind a place in the order of answers.
-func isBehind(after *proto.Place, at nostr.Timestamp, id string) bool {
-	return after == nil || at < after.CreatedAt || at == after.CreatedAt && id > after.ID
 }
 
 // page is an answer that is being filled.
 type page struct {
 	answer  *proto.EventsAnswer
-	last    proto.Place
-	limit   int // 0: none
-	count   int
-	bytes   int
+	view    *eventdb.View
 	idsOnly bool
+	count   int // of all filters
+	bytes   int
 }
 
-// full notes whether more is to come behind what the page has, and reports whether it has room.
-func (p *page) full(next int) bool {
-	if p.limit > 0 && p.count == p.limit {
+// of adds the answers to a filter behind a place, and reports whether the page took all of them.
+func (p *page) of(ctx context.Context, f nostr.Filter, after *proto.Place) (whole bool, err error) {
+	limit := f.Limit
+	if f.LimitZero || limit < 0 {
+		return true, nil
+	}
+	f.Limit = 0 // it counts what comes after the place
+	if after != nil && (f.Until == nil || *f.Until > after.CreatedAt) {
+		f.Until = &after.CreatedAt
+	}
+	last, n := proto.Place{}, &p.answer.Counts[len(p.answer.Counts)-1]
+	take := func(place proto.Place, size int, add func()) (more bool) {
+		switch {
+		case !isBehind(after, place):
+			return true
+		case limit > 0 && *n == limit:
+			whole = true
+			return false
+		case !p.fits(size):
+			if p.answer.After = after; *n > 0 {
+				p.answer.After = &last
+			}
+			if p.answer.After == nil {
+				p.answer.Counts = p.answer.Counts[:len(p.answer.Counts)-1] // the next page begins with it
+			}
+			return false
+		}
+		add()
+		last, *n, p.count, p.bytes = place, *n+1, p.count+1, p.bytes+size
 		return true
 	}
+	if p.idsOnly {
+		return p.ids(ctx, f, take, &whole)
+	}
+	for ev, err := range p.view.Query(ctx, f) {
+		if err != nil {
+			return false, err
+		}
+		raw, err := ev.MarshalJSON()
+		if err != nil {
+			return false, fmt.Errorf("write event %s: %w", ev.ID, err)
+		}
+		if !take(proto.Place{CreatedAt: ev.CreatedAt, ID: ev.ID}, len(raw), func() { p.answer.Events = append(p.answer.Events, raw) }) {
+			return whole, nil
+		}
+	}
+	return true, nil
+}
+
+func (p *page) ids(ctx context.Context, f nostr.Filter, take func(proto.Place, int, func()) bool, whole *bool) (bool, error) {
+	for e, err := range p.view.IDs(ctx, f) {
+		if err != nil {
+			return false, err
+		}
+		place := proto.Place{CreatedAt: e.CreatedAt, ID: hex.EncodeToString(e.ID[:])}
+		if !take(place, len(e.ID), func() { p.answer.IDs = append(p.answer.IDs, e.ID[:]...) }) {
+			return *whole, nil
+		}
+	}
+	return true, nil
+}
+
+// fits reports whether the page has room; for a single event it always has.
+func (p *page) fits(size int) bool {
 	most := proto.MaxQueriedBytes
 	if p.idsOnly {
 		most = 32 * proto.MaxQueriedIDs
 	}
-	if p.count > 0 && p.bytes+next > most {
-		after := p.last
-		p.answer.After = &after
-		return true
-	}
-	p.count, p.bytes = p.count+1, p.bytes+next
-	return false
+	return p.count == 0 || p.bytes+size <= most
 }
 
-func (p *page) add(ev *nostr.Event, raw []byte) (more bool) {
-	if p.full(len(raw)) {
-		return false
-	}
-	p.answer.Events = append(p.answer.Events, raw)
-	p.last = proto.Place{CreatedAt: ev.CreatedAt, ID: ev.ID}
-	return true
-}
-
-func (p *page) addID(e eventdb.Entry) (more bool) {
-	if p.full(len(e.ID)) {
-		return false
-	}
-	p.answer.IDs = append(p.answer.IDs, e.ID[:]...)
-	p.last = proto.Place{CreatedAt: e.CreatedAt, ID: fmt.Sprintf("%x", e.ID[:])}
-	return true
+// isBehind reports whether an event is behind a place in the order of answers.
+func isBehind(after *proto.Place, at proto.Place) bool {
+	return after == nil || at.CreatedAt < after.CreatedAt || at.CreatedAt == after.CreatedAt && at.ID > after.ID
 }

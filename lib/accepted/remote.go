@@ -231,12 +231,12 @@ func (r *Remote) has(ctx context.Context, ids [][32]byte) ([]bool, error) {
 // Query implements [Source]. Each page is as the log is when it is answered.
 func (r *Remote) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
 	return func(yield func(*nostr.Event, error) bool) {
-		for a, err := range r.pages(ctx, proto.EventsQuery{Filter: f}) {
+		for p, err := range r.pages(ctx, proto.EventsQuery{Filters: []nostr.Filter{f}}) {
 			if err != nil {
 				yield(nil, err)
 				return
 			}
-			for _, raw := range a.Events {
+			for _, raw := range p.Events {
 				ev := new(nostr.Event)
 				if err := ev.UnmarshalJSON(raw); err != nil {
 					yield(nil, fmt.Errorf("read an answer: %w", err))
@@ -251,40 +251,54 @@ func (r *Remote) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Eve
 }
 
 // IDs implements [Source], as Query does.
-func (r *Remote) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[[32]byte, error] {
-	return func(yield func([32]byte, error) bool) {
-		for a, err := range r.pages(ctx, proto.EventsQuery{Filter: f, IDsOnly: true}) {
+func (r *Remote) IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Found, error] {
+	return func(yield func(Found, error) bool) {
+		for p, err := range r.pages(ctx, proto.EventsQuery{Filters: filters, IDsOnly: true}) {
 			if err != nil {
-				yield([32]byte{}, err)
+				yield(Found{}, err)
 				return
 			}
-			for id := range slices.Chunk(a.IDs, 32) {
-				if !yield([32]byte(id), nil) {
-					return
+			ids := p.IDs
+			for n, count := range p.Counts {
+				for ; count > 0; count-- {
+					if !yield(Found{p.first + n, [32]byte(ids)}, nil) {
+						return
+					}
+					ids = ids[32:]
 				}
 			}
 		}
 	}
 }
 
+// part is a page, and which filter it begins with.
+type part struct {
+	proto.EventsAnswer
+	first int
+}
+
 // pages asks for one page after the other.
-func (r *Remote) pages(ctx context.Context, q proto.EventsQuery) iter.Seq2[proto.EventsAnswer, error] {
-	return func(yield func(proto.EventsAnswer, error) bool) {
-		for {
+func (r *Remote) pages(ctx context.Context, all proto.EventsQuery) iter.Seq2[part, error] {
+	return func(yield func(part, error) bool) {
+		left, q := slices.Clone(all.Filters), all
+		for len(left) > 0 {
+			q.Filters = left[:min(len(left), proto.MaxQueriedFilters)]
 			a, err := r.page(ctx, &q)
 			if err != nil {
-				yield(a, fmt.Errorf("ask for accepted events: %w", err))
+				yield(part{}, fmt.Errorf("ask for accepted events: %w", err))
 				return
 			}
-			if !yield(a, nil) || a.After == nil {
+			if !yield(part{a, len(all.Filters) - len(left)}, nil) {
 				return
 			}
-			if q.Filter.Limit > 0 {
-				if q.Filter.Limit -= len(a.Events) + len(a.IDs)/32; q.Filter.Limit <= 0 {
-					return
+			done := len(a.Counts)
+			if a.After != nil {
+				done-- // there is more of the last one
+				if f := &left[done]; f.Limit > 0 {
+					f.Limit -= a.Counts[done]
 				}
 			}
-			q.After = a.After
+			left, q.After = left[done:], a.After
 		}
 	}
 }
@@ -298,12 +312,32 @@ func (r *Remote) page(ctx context.Context, q *proto.EventsQuery) (a proto.Events
 		if err := json.Unmarshal(data, &a); err != nil {
 			return err
 		}
-		if len(a.IDs)%32 != 0 || a.Seq < q.Seq || a.After != nil && len(a.Events)+len(a.IDs) == 0 {
-			return fmt.Errorf("an answer at %d, of %d bytes of ids, to a question at %d", a.Seq, len(a.IDs), q.Seq)
-		}
-		return nil
+		return checkPage(*q, a)
 	})
 	return a, err
+}
+
+// checkPage says whether an answer is one to a question, and more than nothing.
+func checkPage(q proto.EventsQuery, a proto.EventsAnswer) error {
+	total := 0
+	for n, count := range a.Counts {
+		if count < 0 {
+			return fmt.Errorf("an answer with a count of %d", count)
+		}
+		if last := n == len(a.Counts)-1; last && a.After != nil && n < len(q.Filters) && q.Filters[n].Limit > 0 && count >= q.Filters[n].Limit {
+			return errors.New("an answer with more than was asked for")
+		}
+		total += count
+	}
+	switch {
+	case a.Seq < q.Seq:
+		return fmt.Errorf("an answer at %d to a question at %d", a.Seq, q.Seq)
+	case len(a.Counts) == 0 || len(a.Counts) > len(q.Filters) || a.After != nil && total == 0:
+		return fmt.Errorf("an answer to %d of %d filters", len(a.Counts), len(q.Filters))
+	case !q.IDsOnly && total != len(a.Events) || q.IDsOnly && 32*total != len(a.IDs):
+		return fmt.Errorf("an answer of %d events and %d bytes of ids that counts %d", len(a.Events), len(a.IDs), total)
+	}
+	return nil
 }
 
 // ask asks until an answer can be read, it is refused, or ctx ends. question makes what is asked,

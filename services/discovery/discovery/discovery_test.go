@@ -31,7 +31,7 @@ import (
 
 const (
 	domain   = "git.example.com"
-	patience = 3 * time.Minute
+	patience = 10 * time.Second
 )
 
 var (
