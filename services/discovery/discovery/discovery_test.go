@@ -31,7 +31,7 @@ import (
 
 const (
 	domain   = "git.example.com"
-	patience = 10 * time.Second
+	patience = 3 * time.Minute
 )
 
 var (
