@@ -116,6 +116,8 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"worker":            {"": KVSubject(BucketWorkers, ClaimKey("g", "w")), "group": "g", "worker": "w"},
 		"queryIds":          {"": SubjectQueryIDs},
 		"queryReconcile":    {"": SubjectQueryReconcile},
+		"queryKnown":        {"": SubjectQueryKnown},
+		"queryEvents":       {"": SubjectQueryEvents},
 	}
 	if a, b := slices.Sorted(maps.Keys(values)), slices.Sorted(maps.Keys(doc.Channels)); !slices.Equal(a, b) {
 		t.Fatalf("channels: the code has %q, asyncapi.yaml %q", a, b)
@@ -141,6 +143,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"TargetChange": TargetChange{}, "RepoChange": RepoChange{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
 		"GitNotice": GitNotice{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
+		"KnownQuery": KnownQuery{}, "KnownAnswer": KnownAnswer{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
 	}
 	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {
 		t.Fatalf("schemas: the code has %q, asyncapi.yaml %q", a, b)

@@ -208,9 +208,10 @@ type ReconcileAnswer struct {
 	Alone uint64 `json:"alone,omitempty"`
 }
 
-// Codes of errors of grasp.query.reconcile.
+// Codes of errors of the grasp.query services.
 const (
 	QueryBad     = "400" // the filter, or the relay's message, is none
+	QueryBehind  = "409" // this replica has not applied the sequence that the query names: ask another
 	QueryTooMany = "413" // too many events match: ask for a shorter time
 	QueryFailed  = "503" // ask again
 )

@@ -70,8 +70,9 @@ func InboxPrefix(user string) string { return "_INBOX." + user }
 func gateway() Permissions {
 	return Permissions{
 		User:      UserGateway,
-		Publish:   join(followStream(StreamEvents), offer(StreamUser, LaneUser), watchGroup(GroupShards)),
-		Subscribe: verdicts(),
+		Publish:   join(followStream(StreamEvents), offer(StreamUser, LaneUser), watchGroup(GroupShards), receipts()),
+		Subscribe: join(verdicts(), answerEvents()),
+		Answers:   true,
 	}
 }
 
@@ -79,7 +80,7 @@ func purgatory() Permissions {
 	return Permissions{
 		User: UserPurgatory,
 		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), offer(StreamRelease, LaneRelease),
-			joinGroup(GroupShards), []string{prefixGit + ">"}),
+			joinGroup(GroupShards), askEvents(), []string{prefixGit + ">"}),
 		Subscribe: verdicts(),
 	}
 }
@@ -88,22 +89,22 @@ func discovery() Permissions {
 	return Permissions{
 		User: UserDiscovery,
 		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), followStream(StreamTargets),
-			[]string{prefixTarget + ">"}),
+			askEvents(), []string{prefixTarget + ">", SubjectMessageOf(StreamEvents)}),
 	}
 }
 
 func relayconn() Permissions {
 	return Permissions{
 		User: UserRelayconn,
-		Publish: join(followStream(StreamEvents), followStream(StreamTargets),
+		Publish: join([]string{api("STREAM.INFO", StreamEvents)}, followStream(StreamTargets),
 			offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
-			getKey(BucketRelays, ">"), []string{KVSubject(BucketRelays, ">"), SubjectQueryReconcile}),
+			getKey(BucketRelays, ">"), askEvents(), []string{KVSubject(BucketRelays, ">"), SubjectQueryReconcile}),
 		Subscribe: verdicts(),
 	}
 }
 
 // ingest makes every stream, bucket and durable consumer, writes the log and what belongs to it,
-// and answers queries for ids. It may also restore the streams from a backup.
+// and answers queries. It may also restore the streams from a backup.
 func ingest() Permissions {
 	p := Permissions{
 		User: UserIngest,
@@ -117,7 +118,7 @@ func ingest() Permissions {
 				// may be answered.
 				jsAck + ">",
 			}),
-		Subscribe: []string{SubjectQueryIDs, SubjectQueryReconcile},
+		Subscribe: join(answerEvents(), []string{SubjectQueryIDs, SubjectQueryReconcile}, describe(ServiceQuery)),
 		Answers:   true,
 	}
 	for _, cfg := range Streams(DefaultSizing()) {
@@ -133,10 +134,33 @@ func ingest() Permissions {
 				api("CONSUMER.MSG.NEXT", stream, cfg.Durable))
 		}
 	}
-	for _, verb := range []string{"PING", "INFO", "STATS"} {
-		p.Subscribe = append(p.Subscribe, microAPI+verb, microAPI+verb+"."+ServiceQuery, microAPI+verb+"."+ServiceQuery+".*")
-	}
 	return p
+}
+
+// askEvents allows to ask those who have an index of the log.
+func askEvents() []string { return []string{SubjectQueryKnown, SubjectQueryEvents} }
+
+// answerEvents allows to be one of them.
+func answerEvents() []string {
+	return join([]string{SubjectQueryKnown, SubjectQueryEvents}, describe(ServiceEvents))
+}
+
+// describe allows a micro service to say what it is.
+func describe(service string) (subjects []string) {
+	for _, verb := range []string{"PING", "INFO", "STATS"} {
+		subjects = append(subjects, microAPI+verb, microAPI+verb+"."+service, microAPI+verb+"."+service+".*")
+	}
+	return subjects
+}
+
+// receipts allows to acknowledge messages of streams whose readers need not. It lets nobody do
+// anything, but the server otherwise keeps in mind the reply subject of every message that it sends
+// to a user who answers, as one that may be answered.
+func receipts() (subjects []string) {
+	for _, stream := range []string{StreamEvents, KVStream(BucketClaims), KVStream(BucketWorkers)} {
+		subjects = append(subjects, jsAck+stream+".>", jsAck+"*.*."+stream+".>")
+	}
+	return subjects
 }
 
 // operator may listen to everything, so that `nats sub '>'` and the programs of the nats command
@@ -149,7 +173,7 @@ func operator() Permissions {
 			jsAPI + "INFO", jsAPI + "STREAM.NAMES", jsAPI + "STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
 			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"),
 			api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST", "*"), api("CONSUMER.INFO", "*", "*"),
-			SubjectQueryIDs, SubjectQueryReconcile, microAPI + ">",
+			SubjectQueryIDs, SubjectQueryReconcile, SubjectQueryKnown, SubjectQueryEvents, microAPI + ">",
 		},
 		Subscribe: []string{">"},
 	}
@@ -171,6 +195,9 @@ const (
 	jsFlow   = "$JS.FC."
 	microAPI = "$SRV."
 )
+
+// SubjectMessageOf is where JetStream is asked for a message of a stream.
+func SubjectMessageOf(stream string) string { return api("STREAM.MSG.GET", stream) }
 
 // api is a subject of JetStream's API.
 func api(verb string, tokens ...string) string {

@@ -42,6 +42,13 @@ const (
 	SubjectQueryReconcile = "grasp.query.reconcile"
 	// ServiceQuery is the name of that micro service.
 	ServiceQuery = "grasp-query"
+	// SubjectQueryKnown is the micro service that answers which of some ids are accepted, see
+	// [KnownQuery], and SubjectQueryEvents the one that answers with the accepted events for a
+	// filter, see [EventsQuery]. Every process with an index of the log answers both.
+	SubjectQueryKnown  = "grasp.query.known"
+	SubjectQueryEvents = "grasp.query.events"
+	// ServiceEvents is the name of that micro service.
+	ServiceEvents = "grasp-events"
 
 	// HeldMarkKey is the key in the bucket grasp-held that a new writer marks, for the same reason. Keys of held events begin
 	// with a shard number and never meet it.
@@ -74,6 +81,9 @@ func ParseLane(subject string) (Lane, error) {
 	}
 	return "", fmt.Errorf("parse candidate subject %q: %w", subject, ErrSubject)
 }
+
+// AnyEventOf are the subjects of all accepted events of a kind.
+func AnyEventOf(kind int) string { return prefixEvent + strconv.Itoa(kind) + ".>" }
 
 // EventSubject is a subject of GRASP_EVENTS, `grasp.event.<kind>.<pubkey>.<slot>`: the identity of an event, or, where newer
 // events replace older ones, of the place that they replace each other in.

@@ -12,6 +12,19 @@ var (
 	someID   = strings.Repeat("0123456789abcdef", 4)
 )
 
+// TestAnyEventOf: the subjects of a kind are those of its events, and of no other kind whose number
+// begins so.
+func TestAnyEventOf(t *testing.T) {
+	t.Parallel()
+	for kind, want := range map[int]bool{1621: true, 16210: false, 162: false} {
+		subject := EventSubjectOf(&nostr.Event{ID: someID, Kind: kind, PubKey: somebody}).String()
+		prefix := strings.TrimSuffix(AnyEventOf(1621), ">")
+		if got := strings.HasPrefix(subject, prefix); got != want || len(prefix) == len(AnyEventOf(1621)) {
+			t.Errorf("%s is of %s: %v", subject, AnyEventOf(1621), got)
+		}
+	}
+}
+
 func TestEventSubjectIsIdentity(t *testing.T) {
 	t.Parallel()
 	other := strings.Repeat("f", 64)

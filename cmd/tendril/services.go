@@ -19,9 +19,9 @@ import (
 func services() []node.Service {
 	return []node.Service{
 		{Name: "ingest", Run: ingest.Run, Provisions: true},
-		{Name: "purgatory", Run: purgatory.Run},
-		{Name: "discovery", Run: discovery.Run},
-		{Name: "relayconn", Run: relayconn.Run},
+		{Name: "purgatory", Run: purgatory.Run, Asks: true},
+		{Name: "discovery", Run: discovery.Run, Asks: true},
+		{Name: "relayconn", Run: relayconn.Run, Asks: true},
 		{Name: "gateway", Run: gateway.Run},
 	}
 }

@@ -34,6 +34,7 @@ type Reading struct {
 	Stream      string
 	Filters     []string // subjects; none: all
 	HeadersOnly bool     // leave the data away
+	After       uint64   // begin behind this sequence; 0: with the first message
 	// Read is called once, when everything was read that was there at the beginning. nil: nobody
 	// wants to know.
 	Read func()
@@ -45,8 +46,8 @@ const prefetch = 1000
 // followPause is the wait before it is tried again to begin to follow a stream.
 const followPause = 500 * time.Millisecond
 
-// Follow hands every message of a stream to read, in order, from the first on and then as they
-// come, until ctx ends. While the bus is away or has no such stream it tries again; so it does not
+// Follow hands every message of a stream to read, in order, from the first on (or from where r says)
+// and then as they come, until ctx ends. While the bus is away or has no such stream it tries again; so it does not
 // fail. It must be ended when the stream is replaced by another of the same name.
 func Follow(ctx context.Context, js jetstream.JetStream, r Reading, log *slog.Logger, read func(Message)) error {
 	f := &follower{Reading: r, log: log, read: read}
@@ -79,9 +80,11 @@ type follower struct {
 }
 
 func (f *follower) begin(ctx context.Context, js jetstream.JetStream) (jetstream.ConsumeContext, error) {
-	consumer, err := js.OrderedConsumer(ctx, f.Stream, jetstream.OrderedConsumerConfig{
-		DeliverPolicy: jetstream.DeliverAllPolicy, FilterSubjects: f.Filters, HeadersOnly: f.HeadersOnly,
-	})
+	cfg := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy, FilterSubjects: f.Filters, HeadersOnly: f.HeadersOnly}
+	if f.After > 0 {
+		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, f.After+1
+	}
+	consumer, err := js.OrderedConsumer(ctx, f.Stream, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("follow stream %s: %w", f.Stream, err)
 	}

@@ -41,7 +41,7 @@ func (b *Bus) Head(stream string, reach func(ctx context.Context, seq uint64) er
 
 // Read waits until everything is read that the stream has at some time after the call.
 func (h *Head) Read(ctx context.Context) error {
-	seq, err := h.last(ctx)
+	seq, err := h.Last(ctx)
 	if err != nil || seq <= h.passed.Load() {
 		return err
 	}
@@ -52,8 +52,8 @@ func (h *Head) Read(ctx context.Context) error {
 	return nil
 }
 
-// last gives the stream's last sequence as it is at some time after the call.
-func (h *Head) last(ctx context.Context) (uint64, error) {
+// Last gives the stream's last sequence as it is at some time after the call.
+func (h *Head) Last(ctx context.Context) (uint64, error) {
 	h.mu.Lock()
 	if h.next == nil {
 		h.next = &question{answered: make(chan struct{})}

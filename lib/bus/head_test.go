@@ -26,7 +26,7 @@ func TestHeadIsAskedForEverybodyTogether(t *testing.T) {
 			all.Go(func() {
 				time.Sleep(time.Duration(i%5) * time.Millisecond)
 				came := time.Since(began)
-				if seq, err := h.last(t.Context()); err != nil || seq < uint64(came/time.Millisecond) {
+				if seq, err := h.Last(t.Context()); err != nil || seq < uint64(came/time.Millisecond) {
 					t.Errorf("who came after %v was told what was true after %d ms (%v)", came, seq, err)
 				}
 			})
@@ -48,13 +48,13 @@ func TestHeadWhileTheBusIsAway(t *testing.T) {
 		}}
 		for range 2 {
 			began := time.Now()
-			if _, err := h.last(t.Context()); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != headTimeout {
+			if _, err := h.Last(t.Context()); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != headTimeout {
 				t.Errorf("%v after %v", err, time.Since(began))
 			}
 		}
 		impatient, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if _, err := h.last(impatient); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := h.Last(impatient); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		synctest.Wait()

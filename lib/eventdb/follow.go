@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
@@ -21,6 +22,8 @@ const (
 	// followAhead and followAheadBytes are the most that the server sends ahead.
 	followAhead      = 2 * followBatch
 	followAheadBytes = 8 << 20
+	// announcedWait is how long a message is waited for that the server has announced.
+	announcedWait = 50 * time.Millisecond
 	// retryFollow is the pause before a broken follow is taken up again.
 	retryFollow = time.Second
 	// lookEvery is how often it is looked whether the log has gone on without the writer of this
@@ -273,10 +276,18 @@ func readLog(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logg
 }
 
 // nextBatch waits for a message and takes with it what the server has ready, up to followBatch or followBytes.
-// What the index has already is passed over unread.
+// What the index has already is passed over unread. Of what the server has announced some may never
+// come, because a newer message of its subject has replaced it: it is not waited for long.
 func nextBatch(ctx context.Context, db *DB, messages jetstream.MessagesContext, log *slog.Logger) (recs []Record, head uint64, err error) {
 	for pending, size := uint64(1), 0; pending > 0 && len(recs) < followBatch && size < followBytes; {
-		msg, err := messages.Next(jetstream.NextContext(ctx))
+		wait := jetstream.NextContext(ctx)
+		if head > 0 {
+			wait = jetstream.NextMaxWait(announcedWait)
+		}
+		msg, err := messages.Next(wait)
+		if errors.Is(err, nats.ErrTimeout) && head > 0 {
+			return recs, head, nil
+		}
 		if err != nil {
 			return nil, 0, fmt.Errorf("read the log: %w", err)
 		}

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/nbd-wtf/go-nostr"
 )
 
 // Has reports whether an event with this id (64 hex digits) is stored and has not expired, as the
@@ -30,6 +31,33 @@ func (db *DB) Has(eventID string) (bool, error) {
 		return false, err
 	}
 	return p.expiry == 0 || p.expiry >= db.now(), nil
+}
+
+// HasEach is [DB.Has] of each of some ids.
+func (db *DB) HasEach(ids [][32]byte) ([]bool, error) {
+	if !db.enter() {
+		return nil, ErrClosed
+	}
+	has, err := hasEach(db.latest(), ids, db.now())
+	if left := db.leave(); left != nil {
+		return nil, left
+	}
+	return has, err
+}
+
+func hasEach(r getter, ids [][32]byte, now nostr.Timestamp) ([]bool, error) {
+	has := make([]bool, len(ids))
+	for n, eid := range ids {
+		p, err := postingOf(r, eid)
+		switch {
+		case errors.Is(err, ErrNotFound):
+		case err != nil:
+			return nil, err
+		default:
+			has[n] = p.expiry == 0 || p.expiry >= now
+		}
+	}
+	return has, nil
 }
 
 // latest is what the index holds now, with the sieve of all keys that were in it before the look-up

@@ -115,6 +115,8 @@ func TestWhoMayPublish(t *testing.T) {
 		{"grasp.target.r.example.com", "discovery"},
 		{"grasp.git.repo.pushed", "purgatory"},
 		{"grasp.query.ids", "operator"},
+		{"grasp.query.known", "purgatory discovery relayconn operator"},
+		{"grasp.query.events", "purgatory discovery relayconn operator"},
 		{"grasp.held.00.a.1.b", nobody},
 		{"grasp.claim.purgatory.00", nobody},
 		{"$KV.grasp-held.00.a.1.b", "ingest"},
@@ -147,7 +149,7 @@ func TestWhoMayPublish(t *testing.T) {
 		{"$JS.API.STREAM.LIST", "operator"},
 		{"$JS.API.STREAM.NAMES", "operator"},
 		{"$JS.API.STREAM.INFO.GRASP_EVENTS", everyone},
-		{"$JS.API.STREAM.MSG.GET.GRASP_EVENTS", "operator"},
+		{"$JS.API.STREAM.MSG.GET.GRASP_EVENTS", "discovery operator"},
 		{"$JS.API.STREAM.MSG.GET.GRASP_CANDIDATES_USER", "operator"},
 
 		{"$JS.API.DIRECT.GET.KV_grasp-held.>", "ingest purgatory discovery operator"},
@@ -155,7 +157,7 @@ func TestWhoMayPublish(t *testing.T) {
 		{"$JS.API.DIRECT.GET.KV_grasp-relays.$KV.grasp-relays.r.example.com", "relayconn operator"},
 
 		// Consumers that are left behind, and those of candidates and of the turn, are ingest's.
-		{"$JS.API.CONSUMER.CREATE.GRASP_EVENTS.any", everyone},
+		{"$JS.API.CONSUMER.CREATE.GRASP_EVENTS.any", "gateway ingest purgatory discovery operator"},
 		{"$JS.API.CONSUMER.DURABLE.CREATE.GRASP_EVENTS.any", nobody},
 		{"$JS.API.CONSUMER.CREATE.GRASP_TARGETS.any", "discovery relayconn operator"},
 		{"$JS.API.CONSUMER.CREATE.GRASP_REJECTED.any", "ingest operator"},
@@ -176,9 +178,10 @@ func TestWhoMayPublish(t *testing.T) {
 		{"$JS.API.CONSUMER.PAUSE.GRASP_CANDIDATES_USER.ingest-user", nobody},
 		{"$JS.API.CONSUMER.RESET.GRASP_CANDIDATES_USER.ingest-user", nobody},
 		{"$JS.API.CONSUMER.LEADER.STEPDOWN.GRASP_WRITER.ingest-turn", nobody},
-		{"$JS.API.CONSUMER.DELETE.GRASP_EVENTS.any", services},
+		{"$JS.API.CONSUMER.DELETE.GRASP_EVENTS.any", "gateway ingest purgatory discovery"},
 		{"$JS.API.CONSUMER.LIST.GRASP_WRITER", "operator"},
 		{"$JS.ACK.GRASP_CANDIDATES_USER.ingest-user.1.1.1.1.0", "ingest"},
+		{"$JS.ACK.GRASP_EVENTS.any.1.1.1.1.0", "gateway ingest"}, // which says nothing to anybody
 		{"$JS.ACK.GRASP_WRITER.ingest-turn.1.1.1.1.0", "ingest"},
 
 		{"_INBOX.gateway.x", nobody},
@@ -208,9 +211,11 @@ func TestWhoMayListen(t *testing.T) {
 		{"grasp.git.>", "operator"},
 		{"grasp.verdict.x", "gateway purgatory relayconn operator"},
 		{"grasp.query.ids", "ingest operator"},
+		{"grasp.query.known", "gateway ingest operator"},
+		{"grasp.query.events", "gateway ingest operator"},
 		{"$JS.API.>", "operator"},
 		{"$JS.EVENT.ADVISORY.>", "operator"},
-		{"$SRV.PING", "ingest operator"},
+		{"$SRV.PING", "gateway ingest operator"},
 		{"_INBOX.>", "operator"},
 		{"_INBOX.gateway.>", "gateway operator"},
 		{"_INBOX.ingest.>", "ingest operator"},

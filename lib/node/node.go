@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
+	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
@@ -36,8 +37,13 @@ import (
 type Node struct {
 	Settings config.Settings
 	Bus      *bus.Bus
-	// Index is the projection of the log, followed from the log while the node runs. All services of a process share it.
-	Index   *eventdb.DB
+	// Index is the projection of the log, followed from the log while the node runs. All services of
+	// a process share it; nil where all of them only ask ([Service.Asks]).
+	Index *eventdb.DB
+	// Accepted is asked which events are accepted. It answers from Index, or asks the processes that
+	// have one.
+	Accepted accepted.Source
+
 	Log     *slog.Logger
 	Metrics *prometheus.Registry
 	Ready   *obs.Readiness
@@ -76,6 +82,9 @@ type Service struct {
 	// Provisions: a process with this service makes the streams, buckets and consumers. All others
 	// wait until those are there that their services need.
 	Provisions bool
+	// Asks: it needs no index of the log of its own, and only asks [Node.Accepted]. A process of
+	// such services keeps nothing of the log, unless it embeds the NATS server.
+	Asks bool
 	// Early: it runs while the process still waits for the bus, and uses neither bus nor index.
 	Early bool
 }
@@ -137,35 +146,40 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 	if err := n.makeScratch(); err != nil {
 		return err
 	}
-	// The index first: its lock keeps a second process off the folder, which the embedded NATS would share with disaster.
 	var err error
-	if n.Index, err = openIndex(s, indexDir, log); err != nil {
-		return errors.Join(err, n.removeScratch())
+	var newLog func() error
+	if hasIndex(s.NATSURL, services) {
+		// The index first: its lock keeps a second process off the folder, which the embedded NATS would share with disaster.
+		if err := n.openIndex(indexDir); err != nil {
+			return errors.Join(err, n.removeScratch())
+		}
+		newLog = n.Index.LogGone
+	} else {
+		dropOldIndex(indexDir, log)
 	}
-	if why := n.Index.Remade(); why != nil {
-		log.Warn("the event index was damaged and is made anew from the log", "folder", indexDir, "error", why)
-	}
-	n.Ready.Add("index files", n.Index.Troubled)
-	n.Metrics.MustRegister(prometheus.NewGaugeFunc(
-		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
-		func() float64 { return float64(n.Index.Seq()) }))
 	n.Bus, err = bus.Open(ctx, bus.Options{
 		Name: "tendril " + n.process + " " + n.Worker, Sizing: Sizing(s), Log: log,
 		URL: s.NATSURL, LoginFile: s.NATSLoginFile, Creds: s.NATSCreds, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey, Role: n.process,
 		Dir: busDir, Listen: s.NATSListen, Password: s.NATSPassword,
 		Provisions: slices.ContainsFunc(services, func(s Service) bool { return s.Provisions }), Needs: needs(services),
-		Waiting: waiting, NewLog: n.Index.LogGone,
+		Waiting: waiting, NewLog: newLog,
 	})
 	if err != nil {
-		return errors.Join(busError(s, err), n.Index.Close(), n.removeScratch())
+		return errors.Join(busError(s, err), n.closeIndex(), n.removeScratch())
 	}
 	n.Metrics.MustRegister(prometheus.NewCounterFunc(
 		prometheus.CounterOpts{Name: "tendril_nats_refused_total", Help: "What this process wanted to publish or subscribe to and NATS did not permit."},
 		func() float64 { return float64(n.Bus.Refused()) }))
 	n.lag = newLag(n.Bus.LastStored)
 	n.Metrics.MustRegister(n.lag)
-	n.Projection("index", proto.StreamEvents, n.Index.Seq)
-	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, log); err != nil {
+	if n.Index == nil {
+		err = n.ask(ctx)
+	} else {
+		n.Projection("index", proto.StreamEvents, n.Index.Seq)
+		n.Accepted = accepted.NewIndex(n.Index, n.Bus)
+		err = eventdb.Bind(ctx, n.Bus.JS, n.Index, log)
+	}
+	if err != nil {
 		return errors.Join(err, n.Close())
 	}
 	n.Ready.Add("bus", func() error {
@@ -177,7 +191,7 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 	return nil
 }
 
-// needs are the streams that the services need, and the log, which the index is made from.
+// needs are the streams that the services need, and the log, which everybody reads or asks about.
 func needs(services []Service) []string {
 	streams := proto.Needs("")
 	for _, s := range services {
@@ -204,6 +218,21 @@ func (w *busWait) err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return fmt.Errorf("waiting for the bus: %s", cmp.Or(w.what, "connecting"))
+}
+
+// openIndex opens the event index in dir (empty: in memory) and tells how it is.
+func (n *Node) openIndex(dir string) (err error) {
+	if n.Index, err = openIndex(n.Settings, dir, n.Log); err != nil {
+		return err
+	}
+	if why := n.Index.Remade(); why != nil {
+		n.Log.Warn("the event index was damaged and is made anew from the log", "folder", dir, "error", why)
+	}
+	n.Ready.Add("index files", n.Index.Troubled)
+	n.Metrics.MustRegister(prometheus.NewGaugeFunc(
+		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
+		func() float64 { return float64(n.Index.Seq()) }))
+	return nil
 }
 
 // openIndex opens the event index in dir (empty: in memory) and says in a sentence what an operator can do about a folder that is not to be had.
@@ -251,7 +280,7 @@ func storageError(s config.Settings, err error) error {
 func (n *Node) Close() error {
 	var err error
 	if !n.overdue.Load() {
-		err = n.Index.Close()
+		err = n.closeIndex()
 	}
 	n.Bus.Close()
 	return errors.Join(err, n.removeScratch())

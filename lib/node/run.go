@@ -8,12 +8,11 @@ import (
 	"sync"
 	"time"
 
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 )
 
-// Run follows the log into the index and runs the services until ctx ends or one fails, then stops them in reverse order, each
+// Run follows the log into the index, if there is one, and runs the services until ctx ends or one fails, then stops them in reverse order, each
 // given what is left of NGIT_SHUTDOWN_WAIT: put those first that others need to finish their work. The error is the first: why a service
 // failed, or else what went wrong as they stopped; those that follow from it are logged.
 func (n *Node) Run(ctx context.Context, services ...Service) error {
@@ -23,16 +22,16 @@ func (n *Node) Run(ctx context.Context, services ...Service) error {
 // run is Run, with services that were started already and that tell failed when they fail.
 func (n *Node) run(ctx context.Context, started []*running, failed chan *running, services []Service) error {
 	var err error
-	n.Ready.Add("index", n.caughtUp())
+	if n.Index != nil {
+		n.Ready.Add("index", n.caughtUp())
+	}
 	if len(started) > 0 { // [Observation]
 		health := http.NewServeMux()
 		obs.Mount(health, n.Ready, nil)
 		n.AtFront = health
 	}
 	n.alone = alone(services)
-	services = append([]Service{{Name: "index", Run: func(ctx context.Context, n *Node) error {
-		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
-	}}}, services...)
+	services = append(n.events(), services...)
 
 	for _, s := range services {
 		started = append(started, n.start(ctx, s, failed))
@@ -42,7 +41,7 @@ func (n *Node) run(ctx context.Context, started []*running, failed chan *running
 	case r := <-failed:
 		err = r.err
 	case err = <-n.Bus.Lost():
-	case damage := <-n.Index.Damaged():
+	case damage := <-n.damaged():
 		err = fmt.Errorf("the event index is damaged: %w; start again, and it is made anew from the log", damage)
 	}
 	return n.stopAll(started, err)

@@ -7,4 +7,4 @@ import (
 	"tendril.dev/services/purgatory/purgatory"
 )
 
-func main() { node.Main(node.Service{Name: "purgatory", Run: purgatory.Run}) }
+func main() { node.Main(node.Service{Name: "purgatory", Run: purgatory.Run, Asks: true}) }

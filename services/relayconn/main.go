@@ -7,4 +7,4 @@ import (
 	"tendril.dev/services/relayconn/relayconn"
 )
 
-func main() { node.Main(node.Service{Name: "relayconn", Run: relayconn.Run}) }
+func main() { node.Main(node.Service{Name: "relayconn", Run: relayconn.Run, Asks: true}) }

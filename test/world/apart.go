@@ -105,6 +105,9 @@ func (r *Replica) Output() string { return r.out.String() }
 // PID is the id of the process.
 func (r *Replica) PID() int { return r.cmd.Process.Pid }
 
+// Dir is the working directory of the process.
+func (r *Replica) Dir() string { return r.cmd.Dir }
+
 // Running reports whether it is still the process that was started.
 func (r *Replica) Running() bool {
 	select {

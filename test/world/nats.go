@@ -41,6 +41,13 @@ func StartNATS(t testing.TB) *NATS {
 	return n
 }
 
+// PID is the id of the process; the server must not have ended.
+func (n *NATS) PID() int {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.cmd.Process.Pid
+}
+
 // dial connects to the process.
 func (n *NATS) dial() (net.Conn, error) {
 	n.mu.Lock()

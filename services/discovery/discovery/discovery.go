@@ -1,5 +1,6 @@
-// Package discovery is the service that decides which relay should be asked for what: it reads accepted announcements and root events from
-// the log and held announcements from purgatory, and publishes a target for every relay that they list.
+// Package discovery is the service that decides which relay should be asked for what: it asks for
+// accepted announcements and the ids of root events, hears of those that come, reads held
+// announcements from purgatory, and publishes a target for every relay that they list.
 package discovery
 
 import (
@@ -7,15 +8,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
+	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
@@ -28,7 +32,7 @@ import (
 	"tendril.dev/services/discovery/window"
 )
 
-// rereadEvery is how often the book is made anew from the index, for what changes without an event: announcements that expire (NIP-40).
+// rereadEvery is how often the book is made anew, for what changes without an event: announcements that expire (NIP-40).
 const rereadEvery = time.Hour
 
 // attempts is how often targets that met another replica's are worked out anew before they are left to the next window.
@@ -48,7 +52,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	d := &discovery{
-		index:     n.Index,
+		events:    n.Accepted,
 		log:       n.Log,
 		book:      repos.NewBook(n.Settings.Domain, bootstrap, repos.Limits{Served: n.Settings.MaxTargets, Held: n.Settings.MaxHeldTargets}),
 		limit:     n.Settings.MaxTargets,
@@ -63,12 +67,12 @@ func Run(ctx context.Context, n *node.Node) error {
 	n.Projection("discovery_held", proto.KVStream(proto.BucketHeld), d.heldRead.Seq)
 	n.Projection("discovery_targets", proto.StreamTargets, d.publisher.Seq)
 	n.Ready.Add("discovery", d.ready)
-	// Subscribed before the first look, so that nothing falls in between.
-	defer n.Index.Subscribe(d.hear)()
+	// It hears before the first look, so that nothing falls in between.
+	d.hearing = n.Accepted.Hear(heardKinds(d.keepAll), d.hear)
 
 	d.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), d.heldRead.WaitFor)
-	d.logHead = n.Bus.Head(proto.StreamEvents, d.index.WaitFor)
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return d.hearing.Run(ctx) })
 	group.Go(func() error { return d.publisher.Follow(ctx) })
 	group.Go(func() error { return d.followHeld(ctx, n.Bus.JS) })
 	group.Go(func() error {
@@ -83,15 +87,23 @@ func Run(ctx context.Context, n *node.Node) error {
 	return group.Wait()
 }
 
+// events is what discovery asks about accepted events.
+type events interface {
+	Seq() uint64
+	Has(ctx context.Context, ids [][32]byte) ([]bool, error)
+	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
+	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[accepted.Found, error]
+}
+
 type discovery struct {
-	index     *eventdb.DB
+	events    events
+	hearing   accepted.Hearing
 	log       *slog.Logger
 	publisher *publish.Publisher
 	changed   chan struct{}
 	metrics   *metrics
 	heldRead  progress.Progress
 	heldHead  *bus.Head
-	logHead   *bus.Head
 	up        atomic.Bool // what there was at the start is published
 	keepAll   bool        // deletion requests do not touch what is accepted
 	limit     int         // of relays that served announcements list
@@ -99,11 +111,11 @@ type discovery struct {
 
 	mu    sync.Mutex
 	book  *repos.Book
-	stale bool   // the book must be made anew from the index
-	at    uint64 // sequence of the index when the book was made from it
+	stale bool   // the book must be made anew
+	at    uint64 // sequence of the log when that began the last time
 	over  bool   // more relays are listed than the limits allow, and that was told
 
-	// What the index tells is only noted, because its writer must not wait: mu may be held for as long as a book takes to be made.
+	// What is heard is only noted, because who tells it must not wait: mu may be held for as long as a book takes to be made.
 	news       chan struct{} // of capacity 1: something was heard
 	heardMu    sync.Mutex
 	heard      []eventdb.Record
@@ -117,9 +129,9 @@ const (
 	maxHeardBytes = 32 << 20
 )
 
-// start waits, as long as it takes, until the index, purgatory and the targets were read as they stood, and publishes what that makes.
+// start waits, as long as it takes, until the log, purgatory and the targets were read as they stood, and publishes what that makes.
 func (d *discovery) start(ctx context.Context) error {
-	for _, read := range []func(context.Context) error{d.logHead.Read, d.heldHead.Read, d.publisher.CatchUp} {
+	for _, read := range []func(context.Context) error{d.hearing.CatchUp, d.heldHead.Read, d.publisher.CatchUp} {
 		for err := read(ctx); err != nil; err = read(ctx) {
 			if ctx.Err() != nil {
 				return nil
@@ -251,7 +263,7 @@ func (d *discovery) want(ctx context.Context) (w wanted, err error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.logHead.Read(reading); err != nil {
+	if err := d.hearing.CatchUp(reading); err != nil {
 		return w, fmt.Errorf("%w: read the log: %w", errPublish, err)
 	}
 	if _, err := d.fold(ctx); err != nil {
@@ -303,7 +315,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		repositories: prometheus.NewGauge(prometheus.GaugeOpts{Name: "ngit_repositories_total", Help: "Repositories whose announcement is served."}),
 		targets:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_targets", Help: "Relays that should be asked for something."}),
 		refused:      prometheus.NewGauge(prometheus.GaugeOpts{Name: "tendril_discovery_refused_relays", Help: "Relays that are listed and not asked because the limits of targets are reached."}),
-		reads:        prometheus.NewCounter(prometheus.CounterOpts{Name: "tendril_discovery_reads_total", Help: "Look-ups in the index and events read from it."}),
+		reads:        prometheus.NewCounter(prometheus.CounterOpts{Name: "tendril_discovery_reads_total", Help: "Look-ups of accepted events, events read, and repositories whose root events were asked for."}),
 	}
 	reg.MustRegister(m.repositories, m.targets, m.refused, m.reads)
 	return m

@@ -7,33 +7,37 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/services/discovery/repos"
 )
 
-// hear notes newly accepted events. It runs in the index's goroutine.
+// heardKinds are the kinds that change the book.
+func heardKinds(keepAll bool) []int {
+	kinds := append([]int{nip34.KindAnnouncement}, rootKinds...)
+	if !keepAll { // deletion requests do not touch what is accepted
+		kinds = append(kinds, nip34.KindDeletion)
+	}
+	return kinds
+}
+
+// hear notes newly accepted events. It must not block.
 func (d *discovery) hear(recs []eventdb.Record) {
 	d.heardMu.Lock()
 	defer d.heardMu.Unlock()
 	if d.missed {
 		return // the next window makes the book anew
 	}
-	concerned := false
 	for _, r := range recs {
-		kind := r.Event.Kind
-		if kind == nip34.KindAnnouncement || nip34.IsRootKind(kind) || kind == nip34.KindDeletion && !d.keepAll {
-			d.heard, d.heardBytes, concerned = append(d.heard, r), d.heardBytes+len(r.Raw), true
-		}
+		d.heard, d.heardBytes = append(d.heard, r), d.heardBytes+len(r.Raw)
 	}
 	if len(d.heard) > maxHeard || d.heardBytes > maxHeardBytes {
 		d.heard, d.heardBytes, d.missed = nil, 0, true
 	}
-	if concerned {
-		select {
-		case d.news <- struct{}{}:
-		default:
-		}
+	select {
+	case d.news <- struct{}{}:
+	default:
 	}
 }
 
@@ -60,8 +64,8 @@ func (d *discovery) foldAsItComes(ctx context.Context) error {
 }
 
 // fold folds what was heard into the book, and reports whether that may change a target; d.mu is
-// held. It reads from the index only what the events concern: what a deletion request names and the
-// book has, and the earlier root events of repositories that are new.
+// held. It asks only for what the events concern: what a deletion request names and the book has, and
+// the earlier root events of repositories that are new.
 func (d *discovery) fold(ctx context.Context) (changed bool, err error) {
 	d.heardMu.Lock()
 	heard, missed := d.heard, d.missed
@@ -69,21 +73,19 @@ func (d *discovery) fold(ctx context.Context) (changed bool, err error) {
 	d.heardMu.Unlock()
 	d.stale = d.stale || missed
 	if d.stale {
-		return true, nil // the next look at the index sees everything
+		return true, nil // the next look sees everything
 	}
 	if len(heard) == 0 {
 		return false, nil
 	}
-	// It was told of after it was written, so this view has it all, with what deletion requests
-	// took away.
-	view := d.index.View()
-	defer func() { err = errors.Join(err, view.Close()) }()
+	// It was told of after it was accepted, so answers have it all, with what deletion requests took
+	// away.
 	for _, r := range heard {
 		did := false
 		switch {
-		case r.Seq <= d.at: // the last look at the index saw it
+		case r.Seq <= d.at: // the last look saw it
 		case r.Event.Kind == nip34.KindDeletion:
-			did, err = d.carryOut(view, d.book.NamedBy(r.Event))
+			did, err = d.carryOut(ctx, d.book.NamedBy(r.Event))
 		default:
 			did = d.book.Accept(r.Event)
 		}
@@ -91,24 +93,30 @@ func (d *discovery) fold(ctx context.Context) (changed bool, err error) {
 			return changed, err
 		}
 	}
-	return changed, d.readRoots(ctx, view)
+	return changed, d.readRoots(ctx)
 }
 
-// carryOut drops what a deletion request names and the index no longer has.
-func (d *discovery) carryOut(view *eventdb.View, named repos.Named) (changed bool, err error) {
-	for _, id := range named.Roots {
-		d.metrics.reads.Inc()
-		has, err := view.Has(id.String())
-		if err != nil {
-			return changed, fmt.Errorf("look up root event %s: %w", id, err)
+// carryOut drops what a deletion request names and is accepted no longer.
+func (d *discovery) carryOut(ctx context.Context, named repos.Named) (changed bool, err error) {
+	if len(named.Roots) > 0 {
+		d.metrics.reads.Add(float64(len(named.Roots)))
+		ids := make([][32]byte, len(named.Roots))
+		for n, id := range named.Roots {
+			ids[n] = id
 		}
-		changed = !has && d.book.ForgetRoot(id) || changed
+		has, err := d.events.Has(ctx, ids)
+		if err != nil {
+			return false, fmt.Errorf("look up root events: %w", err)
+		}
+		for n, id := range named.Roots {
+			changed = !has[n] && d.book.ForgetRoot(id) || changed
+		}
 	}
 	for _, ref := range named.Repos {
 		d.metrics.reads.Inc()
-		_, err := view.Replaceable(nip34.KindAnnouncement, ref.PubKey, ref.Identifier)
+		_, err := accepted.Addressable(ctx, d.events, nip34.KindAnnouncement, ref.PubKey, ref.Identifier)
 		switch {
-		case errors.Is(err, eventdb.ErrNotFound):
+		case errors.Is(err, accepted.ErrNotFound):
 			changed = d.book.Forget(ref) || changed
 		case err != nil:
 			return changed, fmt.Errorf("look up repository %s: %w", ref, err)
@@ -117,47 +125,43 @@ func (d *discovery) carryOut(view *eventdb.View, named repos.Named) (changed boo
 	return changed, nil
 }
 
-// readRoots reads the root events of repositories that are new to the book: they may have been
-// accepted before the announcement was.
-func (d *discovery) readRoots(ctx context.Context, view *eventdb.View) error {
-	for _, ref := range d.book.TakeUnread() {
-		roots := nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref.String()}}}
-		if err := d.readAll(ctx, view, roots); err != nil {
-			return err
+var rootKinds = []int{nip34.KindPatch, nip34.KindPR, nip34.KindIssue}
+
+// readRoots asks for the root events of repositories that are new to the book: they may have been
+// accepted before the announcement was. Their ids are enough.
+func (d *discovery) readRoots(ctx context.Context) error {
+	refs := d.book.TakeUnread()
+	filters := make([]nostr.Filter, len(refs))
+	for n, ref := range refs {
+		filters[n] = nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref.String()}}}
+	}
+	d.metrics.reads.Add(float64(len(refs)))
+	for root, err := range d.events.IDs(ctx, filters...) {
+		if err != nil {
+			return fmt.Errorf("read root events: %w", err)
 		}
+		d.book.AddRoot(root.ID, refs[root.Filter])
 	}
 	return nil
 }
 
-var rootKinds = []int{nip34.KindPatch, nip34.KindPR, nip34.KindIssue}
-
-// readAll folds all events that match a filter into the book.
-func (d *discovery) readAll(ctx context.Context, view *eventdb.View, f nostr.Filter) error {
-	d.metrics.reads.Inc()
-	for ev, err := range view.Query(ctx, f) {
+// reread makes the book anew if it is stale; d.mu is held.
+func (d *discovery) reread(ctx context.Context) error {
+	if !d.stale {
+		return nil
+	}
+	at := d.events.Seq()
+	d.book.ForgetAccepted()
+	for ev, err := range d.events.Query(ctx, nostr.Filter{Kinds: []int{nip34.KindAnnouncement}}) {
 		if err != nil {
-			return fmt.Errorf("read repositories from the index: %w", err)
+			return fmt.Errorf("read repositories: %w", err)
 		}
 		d.metrics.reads.Inc()
 		d.book.Accept(ev)
 	}
-	return nil
-}
-
-// reread makes the book anew from the index if it is stale; d.mu is held.
-func (d *discovery) reread(ctx context.Context) (err error) {
-	if !d.stale {
-		return nil
+	if err := d.readRoots(ctx); err != nil {
+		return err
 	}
-	view := d.index.View()
-	defer func() { err = errors.Join(err, view.Close()) }()
-	d.book.ForgetAccepted()
-	for _, kinds := range [][]int{{nip34.KindAnnouncement}, rootKinds} {
-		if err := d.readAll(ctx, view, nostr.Filter{Kinds: kinds}); err != nil {
-			return err
-		}
-	}
-	d.book.TakeUnread() // their root events were just read
-	d.at, d.stale = view.Seq(), false
+	d.at, d.stale = at, false
 	return nil
 }

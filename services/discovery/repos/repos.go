@@ -6,6 +6,7 @@
 package repos
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +23,8 @@ const (
 	// first ones.
 	maxServedRelays = 50
 	maxHeldRelays   = 20
-	// maxRefs is how many repositories of one root event are looked at, the first ones.
+	// maxRefs is how many repositories one root event counts for, the first ones in the order of
+	// their references: so it is the same ones whether it was heard of or read later.
 	maxRefs = 100
 )
 
@@ -74,7 +76,8 @@ type announcement struct {
 	origin string
 }
 
-// rootEvent is a root event: the repository that it names, and the beginning of its author's key.
+// rootEvent is a root event: the repository that it names, and the beginning of its author's key, or
+// anybody.
 type rootEvent struct {
 	repo   *repository
 	author uint64
@@ -229,21 +232,22 @@ func (b *Book) Forget(ref nip34.RepoRef) (changed bool) {
 }
 
 // TakeUnread gives the repositories that have become known since the last call: root events that
-// name them may have been accepted before, and are to be given to Accept.
+// name them may have been accepted before, and are to be given to AddRoot, in this order.
 func (b *Book) TakeUnread() []nip34.RepoRef {
 	refs := make([]nip34.RepoRef, 0, len(b.unread))
 	for ref := range b.unread {
 		refs = append(refs, ref)
 	}
 	clear(b.unread)
+	slices.SortFunc(refs, compareRefs)
 	return refs
 }
 
 // Counts is how many repositories are served and held, and how many times root events name one.
 func (b *Book) Counts() (accepted, held, roots int) { return b.accepted, len(b.heldIn), b.rootCount }
 
-// Named is what of the book a deletion request names that its author may delete. Whether it is
-// deleted is for the index to say.
+// Named is what of the book a deletion request names that its author may delete, as far as that is
+// known. Whether it is deleted is for others to say.
 type Named struct {
 	Repos []nip34.RepoRef // by address, or by their announcements' ids
 	Roots []target.ID
@@ -272,7 +276,7 @@ func (b *Book) NamedBy(request *nostr.Event) (n Named) {
 			if ref, known := b.announced[id]; known && ref.PubKey == request.PubKey {
 				n.Repos = append(n.Repos, ref)
 			}
-			if root, known := b.roots[id]; known && root.author == keyStart(request.PubKey) {
+			if root, known := b.roots[id]; known && (root.author == anybody || root.author == keyStart(request.PubKey)) {
 				n.Roots = append(n.Roots, id)
 			}
 		}

@@ -1,7 +1,10 @@
 package repos
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/nbd-wtf/go-nostr"
 
@@ -28,6 +31,9 @@ func (s *rootSet) list() []target.ID {
 	return s.sorted
 }
 
+// anybody stands for the author of a root event whose author is not known.
+const anybody = 0
+
 // keyStart is the beginning of a public key, to tell whose a root event is without keeping all of
 // it.
 func keyStart(pubkey string) uint64 {
@@ -48,25 +54,41 @@ func (b *Book) addRoot(ev *nostr.Event) (changed bool) {
 		return false
 	}
 	refs := nip34.RootRefs(ev)
-	for _, ref := range refs[:min(len(refs), maxRefs)] {
-		repo := b.repository(ref)
-		if repo == nil || b.hasRoot(id, repo) {
-			continue
-		}
-		if _, known := b.roots[id]; known {
-			b.shared[id] = append(b.shared[id], repo)
-		} else {
-			b.roots[id] = rootEvent{repo, keyStart(ev.PubKey)}
-		}
-		if len(repo.gone) > 0 {
-			repo.list() // it may be the very one that had gone
-		}
-		repo.fresh = append(repo.fresh, id)
-		b.dirty[ref.Identifier] = true
-		b.rootCount++
-		changed = true
+	slices.SortFunc(refs, compareRefs)
+	for _, ref := range refs {
+		changed = b.nameRoot(id, keyStart(ev.PubKey), ref) || changed
 	}
 	return changed
+}
+
+func compareRefs(a, b nip34.RepoRef) int {
+	return cmp.Or(strings.Compare(a.PubKey, b.PubKey), strings.Compare(a.Identifier, b.Identifier))
+}
+
+// AddRoot notes a root event that names a repository, whoever wrote it. It reports whether that may
+// change a target.
+func (b *Book) AddRoot(id target.ID, ref nip34.RepoRef) (changed bool) {
+	return b.nameRoot(id, anybody, ref)
+}
+
+// nameRoot notes a root event with one repository, if that is known.
+func (b *Book) nameRoot(id target.ID, author uint64, ref nip34.RepoRef) (changed bool) {
+	repo := b.repository(ref)
+	if repo == nil || b.hasRoot(id, repo) || len(b.shared[id]) >= maxRefs-1 {
+		return false
+	}
+	if _, known := b.roots[id]; known {
+		b.shared[id] = append(b.shared[id], repo)
+	} else {
+		b.roots[id] = rootEvent{repo, author}
+	}
+	if len(repo.gone) > 0 {
+		repo.list() // it may be the very one that had gone
+	}
+	repo.fresh = append(repo.fresh, id)
+	b.dirty[ref.Identifier] = true
+	b.rootCount++
+	return true
 }
 
 func (b *Book) hasRoot(id target.ID, repo *repository) bool {

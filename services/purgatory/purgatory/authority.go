@@ -8,8 +8,8 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/candidates"
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
@@ -40,7 +40,7 @@ func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository
 	if !w.shards.Holds(ref.Identifier) {
 		return nil, smarthttp.ErrElsewhere
 	}
-	hosted, err := w.announced(ref, w.holdings.Of(ref.Identifier))
+	hosted, err := w.announced(ctx, ref, w.holdings.Of(ref.Identifier))
 	if err == nil && !hosted {
 		hosted, err = w.announcedNow(ctx, ref)
 	}
@@ -89,24 +89,24 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 
 // announced says whether a repository is here by what its owner has announced, whatever others announce of that identifier. It costs little: anybody
 // may ask.
-func (w *worker) announced(ref nip34.RepoRef, entries []holdings.Entry) (bool, error) {
+func (w *worker) announced(ctx context.Context, ref nip34.RepoRef, entries []holdings.Entry) (bool, error) {
 	var held []proto.Held
 	for _, e := range entries {
 		if e.Event.Kind == nip34.KindAnnouncement && e.Event.PubKey == ref.PubKey {
 			held = append(held, e.Held)
 		}
 	}
-	view := w.index.View()
-	defer view.Close()
-	var accepted []*nostr.Event
-	ev, err := view.Replaceable(nip34.KindAnnouncement, ref.PubKey, ref.Identifier)
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	var have []*nostr.Event
+	ev, err := accepted.Addressable(ctx, w.events, nip34.KindAnnouncement, ref.PubKey, ref.Identifier)
 	switch {
 	case err == nil:
-		accepted = append(accepted, ev)
-	case !errors.Is(err, eventdb.ErrNotFound):
+		have = append(have, ev)
+	case !errors.Is(err, accepted.ErrNotFound):
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
 	}
-	return dossier.New(ref.Identifier, w.node.Settings.Domain, accepted, held).Hosts(ref.PubKey), nil
+	return dossier.New(ref.Identifier, w.node.Settings.Domain, have, held).Hosts(ref.PubKey), nil
 }
 
 // announcedNow is announced after everything is read that there is now, in the order that dossier explains.
@@ -118,7 +118,7 @@ func (w *worker) announcedNow(ctx context.Context, ref nip34.RepoRef) (bool, err
 	if err := w.readAccepted(ctx); err != nil {
 		return false, err
 	}
-	return w.announced(ref, entries)
+	return w.announced(ctx, ref, entries)
 }
 
 // Authorize implements smarthttp.Authority. It only reads: it takes no lock, for the answer may be

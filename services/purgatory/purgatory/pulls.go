@@ -11,7 +11,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
@@ -182,9 +182,9 @@ func (p *pulls) drop(shard int) {
 // heardPull hears of an accepted pull request or update: its commit is to be named in repositories
 // of every identifier that it tags.
 func (w *worker) heardPull(ev *nostr.Event) {
-	view := w.index.View()
-	defer view.Close()
-	refs, err := reposOf(view, ev)
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	refs, err := reposOf(ctx, w.events, ev)
 	if err != nil {
 		w.log.Error("an accepted pull request cannot be followed", "event", ev.ID, "error", err)
 	}
@@ -218,7 +218,7 @@ func (w *worker) heardDeletion(ev *nostr.Event) {
 
 // reposOf are the repositories that a pull request or update is for; an update also those of its
 // pull request.
-func reposOf(view *eventdb.View, ev *nostr.Event) ([]nip34.RepoRef, error) {
+func reposOf(ctx context.Context, from events, ev *nostr.Event) ([]nip34.RepoRef, error) {
 	pr, err := nip34.ParsePullRequest(ev)
 	if err != nil {
 		return nil, nil // of another kind, or one that nobody would accept
@@ -226,8 +226,8 @@ func reposOf(view *eventdb.View, ev *nostr.Event) ([]nip34.RepoRef, error) {
 	if !pr.Update {
 		return pr.Repos, nil
 	}
-	root, err := view.Event(pr.Root)
-	if errors.Is(err, eventdb.ErrNotFound) {
+	root, err := accepted.Event(ctx, from, pr.Root)
+	if errors.Is(err, accepted.ErrNotFound) {
 		return pr.Repos, nil
 	}
 	if err != nil {
@@ -269,10 +269,8 @@ func (w *worker) lookForOwed(ctx context.Context, d dossier.Dossier) (looked boo
 			w.pulls.recheck(d.Identifier)
 		}
 	}()
-	view := w.index.View()
-	defer view.Close()
-	events, err := pullsFor(ctx, view, d)
-	if err != nil || len(events) == 0 {
+	found, err := pullsFor(ctx, w.events, d)
+	if err != nil || len(found) == 0 {
 		return false, err
 	}
 	tips := map[string]map[string]string{}
@@ -285,12 +283,12 @@ func (w *worker) lookForOwed(ctx context.Context, d dossier.Dossier) (looked boo
 			return false, err
 		}
 	}
-	for _, ev := range events {
+	for _, ev := range found {
 		pr, err := nip34.ParsePullRequest(ev)
 		if err != nil {
 			continue
 		}
-		if pr.Repos, err = reposOf(view, ev); err != nil {
+		if pr.Repos, err = reposOf(ctx, w.events, ev); err != nil {
 			return false, err
 		}
 		owed := slices.ContainsFunc(d.Tagged(dossier.PullRequest{PullRequest: pr}), func(owner string) bool { return tips[owner][ev.ID] != pr.Commit })
@@ -301,7 +299,7 @@ func (w *worker) lookForOwed(ctx context.Context, d dossier.Dossier) (looked boo
 
 // pullsFor are the accepted pull requests that tag somebody who speaks for a hosted repository, and
 // the accepted updates of those.
-func pullsFor(ctx context.Context, view *eventdb.View, d dossier.Dossier) (list []*nostr.Event, err error) {
+func pullsFor(ctx context.Context, from events, d dossier.Dossier) (list []*nostr.Event, err error) {
 	var addresses, roots []string
 	for _, pubkey := range d.People() {
 		addresses = append(addresses, nip34.RepoRef{PubKey: pubkey, Identifier: d.Identifier}.String())
@@ -309,7 +307,7 @@ func pullsFor(ctx context.Context, view *eventdb.View, d dossier.Dossier) (list 
 	seen := map[string]bool{}
 	query := func(tag string, values []string, kinds ...int) error {
 		for some := range slices.Chunk(values, valuesAtOnce) {
-			for ev, err := range view.Query(ctx, nostr.Filter{Kinds: kinds, Tags: nostr.TagMap{tag: some}}) {
+			for ev, err := range from.Query(ctx, nostr.Filter{Kinds: kinds, Tags: nostr.TagMap{tag: some}}) {
 				if err != nil {
 					return fmt.Errorf("look for pull requests of %q: %w", d.Identifier, err)
 				}
@@ -340,7 +338,6 @@ func pullsFor(ctx context.Context, view *eventdb.View, d dossier.Dossier) (list 
 // identifier are looked at.
 type others struct {
 	worker *worker
-	view   *eventdb.View
 	by     map[string]dossier.Dossier
 }
 
@@ -355,11 +352,11 @@ func (o *others) hosted(ctx context.Context, identifier string, pr *nip34.PullRe
 			continue
 		}
 		if !known {
-			accepted, err := acceptedOf(ctx, o.view, other)
+			have, err := acceptedOf(ctx, o.worker.events, other)
 			if err != nil {
 				return nil, err
 			}
-			d = dossier.New(other, o.worker.node.Settings.Domain, accepted, nil)
+			d = dossier.New(other, o.worker.node.Settings.Domain, have, nil)
 			o.by[other] = d
 		}
 		for _, owner := range d.Tagged(dossier.PullRequest{PullRequest: pr}) {

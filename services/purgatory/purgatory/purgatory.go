@@ -5,6 +5,7 @@ package purgatory
 import (
 	"context"
 	"errors"
+	"iter"
 	"log/slog"
 	"maps"
 	"slices"
@@ -12,15 +13,17 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
@@ -39,11 +42,19 @@ const leaveTimeout = 3 * time.Second
 // retryRead is the pause before it is tried again to read what was there at the start.
 const retryRead = time.Second
 
+// events is what a worker asks about accepted events.
+type events interface {
+	CatchUp(ctx context.Context) error
+	Reached(ctx context.Context, seq uint64) error
+	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
+}
+
 // worker is one replica.
 type worker struct {
 	node     *node.Node
 	log      *slog.Logger
-	index    *eventdb.DB
+	events   events
+	hearing  accepted.Hearing
 	store    *repository.Store
 	sender   *candidates.Sender
 	guard    *netguard.Guard
@@ -58,7 +69,6 @@ type worker struct {
 	pending  *pushes
 	refusals *rate.Limiter
 	heldHead *bus.Head
-	logHead  *bus.Head
 	releaser *release.Releaser
 	metrics  *metrics
 	limits   fetch.Limits
@@ -79,14 +89,14 @@ func newWorker(n *node.Node) (*worker, error) {
 		return nil, err
 	}
 	w := &worker{
-		node: n, log: n.Log, index: n.Index, store: store, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
+		node: n, log: n.Log, events: n.Accepted, store: store, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
 		pruner: newPruner(), pending: newPushes(s.Git),
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
+	w.hearing = n.Accepted.Hear([]int{nip34.KindAnnouncement, nip34.KindPR, nip34.KindPRUpdate, nip34.KindDeletion}, w.heard)
 	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
-	w.logHead = n.Bus.Head(proto.StreamEvents, w.index.WaitFor)
 	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Arrived: w.pending.Remove, Log: n.Log}
 	return w, nil
 }
@@ -194,8 +204,8 @@ func serverLimits(s config.Git) (throttle.Limits, error) {
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
 func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member, others *claim.Directory, hunter *hunt.Hunter, working *atomic.Bool) error {
-	defer w.index.Subscribe(w.heard)()
 	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return w.hearing.Run(ctx) })
 	group.Go(func() error { return failed(ctx, ground.ended) })
 	group.Go(func() error { return hunter.Run(ctx) })
 	group.Go(func() error { return w.settleDirty(ctx) })

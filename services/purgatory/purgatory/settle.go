@@ -8,6 +8,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
@@ -82,7 +83,7 @@ func (w *worker) readHeld(ctx context.Context) error {
 
 // readAccepted waits until everything is read that is accepted now.
 func (w *worker) readAccepted(ctx context.Context) error {
-	if err := w.logHead.Read(ctx); err != nil {
+	if err := w.events.CatchUp(ctx); err != nil {
 		return fmt.Errorf("read what is accepted: %w", err)
 	}
 	return nil
@@ -94,27 +95,25 @@ func (w *worker) known(ctx context.Context, identifier string, entries []holding
 	for i, e := range entries {
 		held[i] = e.Held
 	}
-	view := w.index.View()
-	defer view.Close()
-	accepted, err := acceptedOf(ctx, view, identifier)
+	have, err := acceptedOf(ctx, w.events, identifier)
 	if err != nil {
 		return dossier.Dossier{}, err
 	}
 	owed, withdrawn := w.pulls.owed(identifier, time.Now(), w.node.Settings.HoldDuration)
 	for _, id := range owed {
-		ev, err := view.Event(id)
+		ev, err := accepted.Event(ctx, w.events, id)
 		if err == nil {
-			accepted = append(accepted, ev)
-		} else if !errors.Is(err, eventdb.ErrNotFound) {
+			have = append(have, ev)
+		} else if !errors.Is(err, accepted.ErrNotFound) {
 			return dossier.Dossier{}, fmt.Errorf("read pull request %s: %w", id, err)
 		}
 	}
-	d := dossier.New(identifier, w.node.Settings.Domain, accepted, held)
+	d := dossier.New(identifier, w.node.Settings.Domain, have, held)
 	d.Withdrawn = withdrawn
-	elsewhere := others{worker: w, view: view, by: map[string]dossier.Dossier{}}
+	elsewhere := others{worker: w, by: map[string]dossier.Dossier{}}
 	for i, pr := range d.PullRequests {
 		whole := *pr.PullRequest
-		if whole.Repos, err = reposOf(view, pr.Event); err != nil {
+		if whole.Repos, err = reposOf(ctx, w.events, pr.Event); err != nil {
 			return dossier.Dossier{}, err
 		}
 		d.PullRequests[i].PullRequest = &whole
@@ -126,23 +125,27 @@ func (w *worker) known(ctx context.Context, identifier string, entries []holding
 }
 
 // acceptedOf are the accepted announcements and states of an identifier.
-func acceptedOf(ctx context.Context, view *eventdb.View, identifier string) (accepted []*nostr.Event, err error) {
+func acceptedOf(ctx context.Context, from events, identifier string) (have []*nostr.Event, err error) {
 	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement, nip34.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
-	for ev, err := range view.Query(ctx, filter) {
+	for ev, err := range from.Query(ctx, filter) {
 		if err != nil {
 			return nil, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
 		}
-		accepted = append(accepted, ev)
+		have = append(have, ev)
 	}
-	return accepted, nil
+	return have, nil
 }
+
+// lookTime bounds the look-up of an accepted event: while nobody answers, whoever wants to know is
+// told so.
+const lookTime = 10 * time.Second
 
 // accepted gives an accepted event, or nil.
 func (w *worker) accepted(id string) (*nostr.Event, error) {
-	view := w.index.View()
-	defer view.Close()
-	ev, err := view.Event(id)
-	if errors.Is(err, eventdb.ErrNotFound) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	ev, err := accepted.Event(ctx, w.events, id)
+	if errors.Is(err, accepted.ErrNotFound) {
 		return nil, nil
 	}
 	return ev, err
@@ -244,7 +247,7 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 	for _, u := range settled.Unfit {
 		w.tell(identifier, proto.GitUnfit, proto.GitNotice{Owner: npub(u.Owner), Event: u.State.ID, Kind: u.State.Kind, Reason: u.Err.Error()})
 	}
-	if err := w.index.WaitFor(ctx, settled.Seq); err != nil {
+	if err := w.events.Reached(ctx, settled.Seq); err != nil {
 		return d, errors.Join(failed, err)
 	}
 	since := map[string]time.Time{}

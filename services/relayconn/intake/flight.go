@@ -8,7 +8,9 @@ import (
 type stage int
 
 const (
-	unchecked stage = iota
+	unasked stage = iota // whether it is stored
+	asked
+	unchecked
 	checking
 	checked  // genuine, and not offered yet
 	offering // somebody does that now

@@ -1,6 +1,6 @@
 // Package intake takes in the events that relays bring, for all connections of a process: each
 // event is verified once and offered to ingest once, however many relays bring it, and everybody
-// who has brought it hears its verdict.
+// who has brought it hears its verdict. What is stored already is neither.
 //
 // Live events come before the past, connections take turns, and what one connection brings is
 // offered in the order in which it came. All that waits is bounded in bytes: where there is no
@@ -41,8 +41,12 @@ type Offerer interface {
 // Options are what an intake needs.
 type Options struct {
 	Offerer Offerer
-	// Known reports whether an event is stored, by its id. Nil: nobody knows.
+	// Known reports whether an event is stored, by its id, where that can be said at once. Nil: it
+	// cannot, and Stored is asked.
 	Known func(id string) bool
+	// Stored is asked what Known cannot say, about many events at once, while others are brought.
+	// Nil: nobody is.
+	Stored Store
 	// CheckSignature is [CheckSignature] if nil. It is asked only when the id is right.
 	CheckSignature func(*nostr.Event) error
 	// Workers is how many events are verified at once; 0: as many as run goroutines at once, but
@@ -71,6 +75,8 @@ type Result struct {
 	Verdict proto.Verdict
 	// Copy: another connection has brought the event before, and hears the same verdict.
 	Copy bool
+	// Known: the event is stored already, and was not verified.
+	Known bool
 	// Err says why there is no verdict and will be none; one that wraps [ErrForged]: because the
 	// event is not genuine.
 	Err error
@@ -87,6 +93,7 @@ type Intake struct {
 	over     bool
 	lines    lines
 	flights  flights
+	asks     [classes]asks
 	stored   recent.Set[[32]byte]
 	signed   recent.Set[key]
 	draining sync.WaitGroup
@@ -100,11 +107,13 @@ func New(o Options) *Intake {
 	if o.Workers == 0 {
 		o.Workers = max(2, runtime.GOMAXPROCS(0)-1)
 	}
-	if o.Known == nil {
+	if o.Known != nil {
+		o.Stored = nil
+	} else {
 		o.Known = func(string) bool { return false }
 	}
 	i := &Intake{
-		o: o, room: [classes]*semaphore.Weighted{live: semaphore.NewWeighted(liveRoom), past: semaphore.NewWeighted(pastRoom)},
+		o: o, asks: [classes]asks{newAsks(), newAsks()}, room: [classes]*semaphore.Weighted{live: semaphore.NewWeighted(liveRoom), past: semaphore.NewWeighted(pastRoom)},
 		flights: flights{of: map[key]*flight{}, lone: map[*flight]struct{}{}}, stored: recent.New[[32]byte](recentIDs), signed: recent.New[key](recentKeys),
 	}
 	i.lines.wake.L = &i.mu
@@ -118,6 +127,11 @@ func (i *Intake) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	for range i.o.Workers {
 		workers.Go(i.work)
+	}
+	if i.o.Stored != nil {
+		for c := range classes {
+			workers.Go(func() { i.askAll(c) })
+		}
 	}
 	<-ctx.Done()
 	i.mu.Lock()
@@ -137,7 +151,7 @@ func (i *Intake) Run(ctx context.Context) error {
 }
 
 // Known reports whether the event of that id (64 hex digits) is stored, so that it need not be
-// taken in. It costs little: about a microsecond.
+// taken in; where others must be asked, whether it was lately. It costs little: about a microsecond.
 func (i *Intake) Known(id string) bool {
 	var bin [32]byte
 	if !genuine.ReadHex(bin[:], id) {
@@ -242,11 +256,18 @@ func (i *Intake) admit(q *queue, k key, a Arrival, size int64) (stored bool, err
 		size = copyRoom / 2
 		i.o.Metrics.copied()
 	} else {
-		f = &flight{key: k, event: a.Event, raw: a.Raw, signed: i.signed.Has(k), waiters: []waiter{{done: a.Done, queue: q}}}
+		first := unchecked
+		if i.o.Stored != nil {
+			first = unasked
+		}
+		f = &flight{stage: first, key: k, event: a.Event, raw: a.Raw, signed: i.signed.Has(k), waiters: []waiter{{done: a.Done, queue: q}}}
 		i.flights.add(f)
 	}
 	q.entries = append(q.entries, entry{flight: f, lane: a.Lane, source: a.Source, size: size})
-	if f.stage == unchecked {
+	switch f.stage {
+	case unasked:
+		i.asks[q.class].add(f)
+	case unchecked:
 		i.lines.of[q.class].push(q)
 		i.lines.wake.Signal()
 	}
@@ -357,14 +378,14 @@ func (i *Intake) end(f *flight, r Result) {
 		return
 	}
 	i.flights.remove(f)
-	waiters := f.waiters
+	waiters, verified := f.waiters, f.stage >= checked
 	r.Event = f.event
 	f.stage, f.waiters, f.event, f.raw = ended, nil, nil, nil
 	switch {
 	case r.Err != nil:
 	case r.Verdict.Outcome == proto.Accepted:
 		i.stored.Add(f.key.id)
-	default:
+	case verified:
 		i.signed.Add(f.key)
 	}
 	for _, w := range waiters {

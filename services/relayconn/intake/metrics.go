@@ -10,6 +10,7 @@ import (
 type Metrics struct {
 	verified *prometheus.CounterVec
 	copies   prometheus.Counter
+	stored   prometheus.Counter
 }
 
 // NewMetrics makes and registers the metrics.
@@ -21,8 +22,11 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 		copies: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "ngit_sync_event_copies_total", Help: "Events from relays that were on their way from another relay already, and were not verified and offered again.",
 		}),
+		stored: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "ngit_sync_events_known_total", Help: "Events from relays of which another process said that they are accepted already; they were not verified and offered again.",
+		}),
 	}
-	for _, c := range []prometheus.Collector{m.verified, m.copies} {
+	for _, c := range []prometheus.Collector{m.verified, m.copies, m.stored} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -39,5 +43,11 @@ func (m *Metrics) checked(result string) {
 func (m *Metrics) copied() {
 	if m != nil {
 		m.copies.Inc()
+	}
+}
+
+func (m *Metrics) known() {
+	if m != nil {
+		m.stored.Inc()
 	}
 }

@@ -85,9 +85,10 @@ func (q *queue) next() step {
 	return wait
 }
 
-// nextUnchecked gives the next flight of the queue that nobody has checked; nil: there is none.
+// nextUnchecked gives the next flight of the queue that nobody has checked; nil: there is none, or
+// it is not known yet whether the next is stored.
 func (q *queue) nextUnchecked() *flight {
-	for q.looked < len(q.entries) {
+	for q.checkable() {
 		f := q.entries[q.looked].flight
 		q.looked++
 		if f.stage == unchecked {
@@ -95,6 +96,12 @@ func (q *queue) nextUnchecked() *flight {
 		}
 	}
 	return nil
+}
+
+// checkable reports whether there is a next flight to look at, and it is known that it is not
+// stored.
+func (q *queue) checkable() bool {
+	return q.looked < len(q.entries) && q.entries[q.looked].stage >= unchecked
 }
 
 // pop takes the head out.
@@ -159,7 +166,7 @@ func (l *lines) next() *flight {
 		}
 		q := from.pop()
 		f := q.nextUnchecked()
-		if q.looked < len(q.entries) {
+		if q.checkable() {
 			from.push(q)
 		}
 		if f != nil {

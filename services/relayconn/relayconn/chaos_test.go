@@ -12,7 +12,9 @@ import (
 	"time"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/node"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/relayconn"
 )
 
 const (
@@ -39,7 +41,8 @@ func chaosTime(t *testing.T) time.Duration {
 }
 
 // TestChaos: 200 relays, among workers that are killed, stop, lose the bus for a moment and join at
-// random, while relays hang up and tell new events. When it is over every relay has one worker and
+// random, while relays hang up and tell new events. The workers have no index and ask two processes
+// that have one, which are killed too. When it is over every relay has one worker and
 // one connection, nobody has more than a quarter over the mean, nothing moves any more, and every
 // event has come.
 func TestChaos(t *testing.T) {
@@ -51,6 +54,9 @@ func TestChaos(t *testing.T) {
 		t.Run(fmt.Sprint(workers, " workers"), func(t *testing.T) {
 			t.Parallel()
 			c := newChaos(t, workers)
+			for range 2 {
+				c.indexes = append(c.indexes, newIndex(t, c.bus))
+			}
 			for range workers {
 				c.join()
 			}
@@ -76,6 +82,7 @@ type chaos struct {
 	relays   []*foreign
 	most     int // workers
 	workers  []worker
+	indexes  []worker // that answer which events are accepted
 	joined   int
 	contents []string // of all events
 	did      map[string]int
@@ -114,7 +121,8 @@ func (c *chaos) tell(r *foreign, ago time.Duration) {
 
 func (c *chaos) join() {
 	c.joined++
-	c.workers = append(c.workers, newWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), "--worker-ttl="+chaosTTL.String(),
+	asks := node.Service{Name: "relayconn", Run: relayconn.Run, Asks: true}
+	c.workers = append(c.workers, startWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), asks, "--worker-ttl="+chaosTTL.String(),
 		// A relay that hangs up twice is left alone for a while, which is not to be longer than the
 		// test waits.
 		"--sync-base-backoff-seconds=15", "--sync-max-backoff-seconds=15"))
@@ -123,8 +131,12 @@ func (c *chaos) join() {
 // disturb does one thing that nobody expects.
 func (c *chaos) disturb() {
 	r := c.relays[c.rnd.IntN(len(c.relays))]
-	what := [...]string{"kill", "stop", "reconnect", "join", "join", "hang up", "tell", "tell"}[c.rnd.IntN(8)]
+	what := [...]string{"kill", "stop", "reconnect", "join", "join", "hang up", "tell", "tell", "kill an index"}[c.rnd.IntN(9)]
 	switch {
+	case what == "kill an index":
+		i := c.rnd.IntN(len(c.indexes))
+		c.indexes[i].kill()
+		c.indexes[i] = newIndex(c.t, c.bus)
 	case what == "hang up":
 		r.drop()
 	case what == "tell":

@@ -57,7 +57,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	in := intake.New(intake.Options{Offerer: sender, Known: known(n.Index, n.Log), Metrics: taken})
+	taking := intake.Options{Offerer: sender, Stored: n.Accepted, Metrics: taken}
+	if n.Index != nil {
+		taking.Known = known(n.Index, n.Log)
+	}
+	in := intake.New(taking)
 	rules := rulesOf(n.Settings.Sync)
 	guard := netguard.New(netguard.Options{AllowPrivate: n.Settings.AllowPrivate, DialTimeout: rules.ConnectTimeout})
 	defer guard.CloseIdleConnections()
@@ -68,7 +72,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &backfill.Negentropy{
-			Service: ingest.Service{Conn: n.Bus.Conn}, Room: negentropy.NewRoom(), Seq: n.Index.Seq, Known: in.Known, Leads: leads.New(),
+			Service: ingest.Service{Conn: n.Bus.Conn}, Room: negentropy.NewRoom(), Seq: n.Accepted.Seq, Known: in.Known, Leads: leads.New(),
 		}
 	}
 	less := &targets.Less{}

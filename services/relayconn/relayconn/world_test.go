@@ -180,6 +180,12 @@ type worker struct {
 
 func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) worker {
 	t.Helper()
+	return startWorker(t, b, name, node.Service{Name: "relayconn", Run: relayconn.Run}, flags...)
+}
+
+// startWorker runs a service in a node of its own. Where that only asks, the node has no index.
+func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, flags ...string) worker {
+	t.Helper()
 	flags = append([]string{
 		"--domain=git.example.com", "--database-backend=memory", "--nats-url=" + b.ClientURL(), "--worker-name=" + name, "--worker-ttl=" + workerTTL.String(),
 		"--allow-private-networks", "--sync-disable-negentropy", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10", "--sync-check-seconds=1",
@@ -190,13 +196,13 @@ func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) worker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := node.Open(t.Context(), "relayconn", s, slog.New(slog.DiscardHandler))
+	n, err := node.Open(t.Context(), "relayconn", s, slog.New(slog.DiscardHandler), service)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- n.Run(ctx, node.Service{Name: "relayconn", Run: relayconn.Run}) }()
+	go func() { done <- n.Run(ctx, service) }()
 	end := sync.OnceValue(func() error {
 		cancel()
 		return errors.Join(<-done, n.Close())
@@ -269,8 +275,18 @@ func wanting(url string, refs ...string) target.Target {
 	return to
 }
 
+// newIndex is a node with an index, which answers workers that have none.
+func newIndex(t testing.TB, b *bus.Bus) worker {
+	t.Helper()
+	return startWorker(t, b, "index", node.Service{Name: "index only", Run: func(ctx context.Context, _ *node.Node) error {
+		<-ctx.Done()
+		return nil
+	}})
+}
+
 // ingest answers every candidate with a verdict, and remembers them.
 type ingest struct {
+	log      func(*nostr.Event) error // appends what is accepted to the log
 	mu       sync.Mutex
 	taken    []string // source, lane and content
 	known    map[string]bool
@@ -279,7 +295,10 @@ type ingest struct {
 
 func newIngest(t testing.TB, b *bus.Bus) *ingest {
 	t.Helper()
-	i := &ingest{known: map[string]bool{}, verdicts: map[string]proto.Outcome{}}
+	i := &ingest{known: map[string]bool{}, verdicts: map[string]proto.Outcome{}, log: func(ev *nostr.Event) error {
+		_, err := b.JS.Publish(context.Background(), proto.EventSubjectOf(ev).String(), []byte(ev.String()))
+		return err
+	}}
 	for stream, lane := range map[string]string{proto.StreamLive: proto.ConsumerLive, proto.StreamSync: proto.ConsumerSync} {
 		consumer, err := b.JS.Consumer(t.Context(), stream, lane)
 		if err != nil {
@@ -316,6 +335,11 @@ func (i *ingest) answer(m jetstream.Msg) ([]byte, error) {
 		}
 		what := fmt.Sprint(h.Get(proto.HeaderSource), " ", strings.TrimPrefix(m.Subject(), "grasp.candidate."), " ", ev.Content)
 		outcome := i.decide(h.Get(proto.HeaderReply)+" "+h.Get(proto.HeaderRef)+" "+ev.ID, ev.ID, what)
+		if outcome == proto.Accepted {
+			if err := i.log(&ev); err != nil {
+				return nil, err
+			}
+		}
 		verdicts.Verdicts = append(verdicts.Verdicts, proto.Verdict{ID: ev.ID, Outcome: outcome})
 	}
 	return json.Marshal(verdicts)

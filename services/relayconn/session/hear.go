@@ -185,6 +185,10 @@ func (s *Session) event(ctx context.Context, m wire.Message, why backfill.Cause,
 		s.live.Unread(waited)
 		s.past.Unread(waited)
 	}
+	// What came live and turned out to be known since brought nothing.
+	for range s.idle.Swap(0) {
+		err = errors.Join(err, s.nothing(ctx))
+	}
 	return err
 }
 
@@ -198,6 +202,10 @@ func (s *Session) ended(why backfill.Cause, r intake.Result) {
 		err = nil // it is of no use to anybody
 	case errors.Is(err, nats.ErrMaxPayload):
 		err = nil // it will never fit, so there is nothing to wait for
+	case r.Known:
+		if why.Source == proto.SourceLive {
+			s.idle.Add(1)
+		}
 	case err == nil && !r.Copy && (r.Verdict.Outcome == proto.Accepted || r.Verdict.Outcome == proto.HeldBack):
 		s.Observer.Judged(ev, why.Source, why.Gap(ev), r.Verdict)
 	}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -110,6 +111,7 @@ type Session struct {
 	forged  forgeries
 	invalid int
 	useless *rate.Limiter
+	idle    atomic.Int64 // live events that turned out to be known
 }
 
 const (

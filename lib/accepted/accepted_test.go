@@ -1,0 +1,433 @@
+package accepted_test
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"iter"
+	"log/slog"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/accepted"
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/proto"
+)
+
+const patience = time.Minute
+
+// world is a bus with a log.
+type world struct {
+	*bus.Bus
+	t testing.TB
+}
+
+func newWorld(t testing.TB) *world {
+	t.Helper()
+	sizing := proto.DefaultSizing()
+	sizing.MemoryOnly = true
+	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return &world{b, t}
+}
+
+func event(kind int, at int, content string, tags ...nostr.Tag) *nostr.Event {
+	ev := &nostr.Event{PubKey: strings.Repeat("a1", 32), Kind: kind, CreatedAt: nostr.Timestamp(at), Tags: tags, Content: content, Sig: strings.Repeat("0", 128)}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+// accept appends events to the log, and gives what an index is to apply.
+func (w *world) accept(events ...*nostr.Event) (recs []eventdb.Record) {
+	w.t.Helper()
+	for chunk := range slices.Chunk(events, bus.MaxBatch) {
+		var msgs []*nats.Msg
+		for _, ev := range chunk {
+			raw, err := ev.MarshalJSON()
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: raw})
+		}
+		last, err := w.PublishBatch(w.t.Context(), msgs, nil)
+		if err != nil {
+			w.t.Fatal(err)
+		}
+		for n, m := range msgs {
+			recs = append(recs, eventdb.Record{Seq: last - uint64(len(msgs)-1-n), Event: chunk[n], Raw: m.Data})
+		}
+	}
+	return recs
+}
+
+func apply(t testing.TB, db *eventdb.DB, recs []eventdb.Record) {
+	t.Helper()
+	if err := db.Apply(recs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// replica is an index and what answers from it.
+type replica struct {
+	*accepted.Index
+	stop func()
+}
+
+// replica serves an index that has those records; it reads nothing by itself.
+func (w *world) replica(recs []eventdb.Record) replica {
+	w.t.Helper()
+	db, err := eventdb.Open("")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	apply(w.t, db, recs)
+	x := accepted.NewIndex(db, w.Bus)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- accepted.Serve(ctx, x, w.Conn, slog.New(slog.DiscardHandler)) }()
+	stopped := false
+	stop := func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-done; err != nil {
+			w.t.Error(err)
+		}
+	}
+	w.t.Cleanup(func() {
+		stop()
+		db.Close()
+	})
+	return replica{x, stop}
+}
+
+func (w *world) remote() *accepted.Remote {
+	w.t.Helper()
+	r, err := accepted.NewRemote(w.t.Context(), w.Bus, func(error) {})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return r
+}
+
+func idOf(t testing.TB, ev *nostr.Event) (id [32]byte) {
+	t.Helper()
+	if _, err := hex.Decode(id[:], []byte(ev.ID)); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func patient(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func has(t testing.TB, s accepted.Source, events ...*nostr.Event) []bool {
+	t.Helper()
+	var ids [][32]byte
+	for _, ev := range events {
+		ids = append(ids, idOf(t, ev))
+	}
+	answer, err := s.Has(patient(t), ids)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
+}
+
+func gather[T any](t testing.TB, all iter.Seq2[T, error]) (list []T) {
+	t.Helper()
+	for x, err := range all {
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, x)
+	}
+	return list
+}
+
+// TestBothWaysOfAskingAreOne: over random logs with replacements, deletions and events that have
+// expired, whoever asks on the bus is told what the index says, however many pages it takes.
+func TestBothWaysOfAskingAreOne(t *testing.T) {
+	t.Parallel()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	w := newWorld(t)
+	var events []*nostr.Event
+	for n := range 600 {
+		at := 1000 + rnd.IntN(40) // many share a second
+		switch kind := []int{1, 1621, 30617, 30618, 5}[rnd.IntN(5)]; kind {
+		case 5:
+			if len(events) > 0 {
+				victim := events[rnd.IntN(len(events))]
+				events = append(events, event(5, at, fmt.Sprint(n), nostr.Tag{"e", victim.ID}))
+			}
+		case 30617, 30618:
+			events = append(events, event(kind, at, "", nostr.Tag{"d", fmt.Sprint(rnd.IntN(60))}))
+		default:
+			ev := event(kind, at, strings.Repeat("<&>", rnd.IntN(3000)), nostr.Tag{"a", fmt.Sprint(rnd.IntN(5))}, nostr.Tag{"n", fmt.Sprint(n)})
+			if rnd.IntN(20) == 0 {
+				ev.Tags = append(ev.Tags, nostr.Tag{"expiration", "2000"})
+				ev.ID = ev.GetID()
+			}
+			events = append(events, ev)
+		}
+	}
+	large := event(1621, 1010, strings.Repeat("<", 600<<10), nostr.Tag{"a", "1"})
+	events = append(events, large)
+	slices.SortFunc(events, func(a, b *nostr.Event) int { return strings.Compare(a.ID, b.ID) })
+	events = slices.CompactFunc(events, func(a, b *nostr.Event) bool { return a.ID == b.ID })
+	rnd.Shuffle(len(events), func(i, j int) { events[i], events[j] = events[j], events[i] })
+	x := w.replica(w.accept(events...))
+	remote := w.remote()
+	unknown := event(1, 1, "unknown")
+	asked := append(events, unknown)
+	local := has(t, x, asked...)
+	if got := has(t, remote, asked...); !slices.Equal(got, local) || slices.Contains(local, false) == false || !slices.Contains(local, true) {
+		t.Error("the two do not have the same events")
+	}
+	until, since := nostr.Timestamp(1020), nostr.Timestamp(1015)
+	pages := 0
+	var all []nostr.Filter
+	for _, f := range []nostr.Filter{
+		{}, {Kinds: []int{1621}}, {Kinds: []int{30617, 30618}}, {Kinds: []int{5}}, {Tags: nostr.TagMap{"a": {"1", "3"}}, Kinds: []int{1621}},
+		{Until: &until}, {Since: &since, Kinds: []int{1}}, {Limit: 7}, {Limit: 700}, {LimitZero: true}, {Limit: -1}, {Kinds: []int{42}},
+		{IDs: []string{large.ID}}, {Authors: []string{large.PubKey}, Limit: 3}, {Search: "nothing"},
+	} {
+		var want, got []string
+		for _, ev := range gather(t, x.Query(t.Context(), f)) {
+			want = append(want, ev.String())
+		}
+		for _, ev := range gather(t, remote.Query(patient(t), f)) {
+			got = append(got, ev.String())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%v: %d events on the bus, %d in the index, or others", f, len(got), len(want))
+		}
+		all = append(all, f)
+		pages = max(pages, len(strings.Join(want, ""))/proto.MaxQueriedBytes)
+	}
+	for n := range 500 { // more than one question takes
+		all = append(all, nostr.Filter{Kinds: []int{30617}, Tags: nostr.TagMap{"d": {fmt.Sprint(n % 70)}}})
+	}
+	if ids := gather(t, remote.IDs(patient(t), all...)); !slices.Equal(ids, gather(t, x.IDs(t.Context(), all...))) || len(ids) == 0 {
+		t.Errorf("%d ids on the bus", len(ids))
+	}
+	if pages < 3 {
+		t.Errorf("no answer took more than %d pages", pages)
+	}
+	for _, s := range []accepted.Source{x, remote} {
+		if ev, err := accepted.Event(patient(t), s, large.ID); err != nil || ev.ID != large.ID {
+			t.Errorf("by id: %v, %v", ev, err)
+		}
+		if _, err := accepted.Event(patient(t), s, unknown.ID); !errors.Is(err, accepted.ErrNotFound) {
+			t.Errorf("by an unknown id: %v", err)
+		}
+		if _, err := accepted.Addressable(patient(t), s, 30617, unknown.PubKey, "none"); !errors.Is(err, accepted.ErrNotFound) {
+			t.Errorf("by an unknown address: %v", err)
+		}
+	}
+}
+
+// TestIDsOfManyPages: more ids than an answer takes, all of one second.
+func TestIDsOfManyPages(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var recs []eventdb.Record
+	for n := range proto.MaxQueriedIDs*2 + 10 {
+		recs = append(recs, eventdb.Record{Seq: uint64(n + 1), Event: event(1621, 7, fmt.Sprint(n))})
+	}
+	x := w.replica(recs)
+	few, limited := nostr.Filter{Kinds: []int{1621}, Limit: 3}, nostr.Filter{Kinds: []int{1621}, Limit: proto.MaxQueriedIDs + 7}
+	filters := []nostr.Filter{few, {Kinds: []int{1621}}, few, {Kinds: []int{1}}, limited}
+	got := gather(t, w.remote().IDs(patient(t), filters...))
+	if want := gather(t, x.IDs(t.Context(), filters...)); !slices.Equal(got, want) || len(got) != len(recs)+6+limited.Limit {
+		t.Errorf("%d ids, want %d in the same order", len(got), len(want))
+	}
+}
+
+// TestAReplicaThatLagsNeverSaysUnknown: what was accepted before it was asked for is not unknown to
+// a replica that has not read that far: it waits, and then has another one asked.
+func TestAReplicaThatLagsNeverSaysUnknown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	first := w.accept(event(1, 1, "first"))
+	lags := w.replica(first)
+	remote := w.remote()
+	late := event(1, 2, "late")
+	recs := w.accept(late)
+	short, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if answer, err := remote.Has(short, [][32]byte{idOf(t, late)}); err == nil {
+		t.Fatalf("a replica that has not read it says %v", answer)
+	}
+	if !errors.Is(short.Err(), context.DeadlineExceeded) {
+		t.Error("it was given up before")
+	}
+	// Whoever asks keeps asking until one has read it: this one, or another.
+	answered := make(chan []bool, 1)
+	go func() {
+		answer, _ := remote.Has(patient(t), [][32]byte{idOf(t, late)})
+		answered <- answer
+	}()
+	w.replica(slices.Concat(first, recs))
+	if answer := <-answered; !slices.Equal(answer, []bool{true}) {
+		t.Errorf("another replica says %v", answer)
+	}
+	for range 6 { // half of these come to the one that lags first
+		if !has(t, remote, late)[0] {
+			t.Fatal("unknown")
+		}
+	}
+	// An event that is accepted while the question is under way.
+	apply(t, lags.DB, recs)
+	if !has(t, remote, late)[0] {
+		t.Error("unknown to one that has caught up")
+	}
+}
+
+// TestQueriesWaitForWhatIsNamed: a page is answered from what the asker knows to be there.
+func TestQueriesWaitForWhatIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	x := w.replica(w.accept(event(1, 1, "first")))
+	remote := w.remote()
+	recs := w.accept(event(1, 2, "second"))
+	if err := remote.CatchUp(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	answered := make(chan int, 1)
+	go func() { answered <- len(gather(t, remote.Query(patient(t), nostr.Filter{Kinds: []int{1}}))) }()
+	select {
+	case n := <-answered:
+		t.Fatalf("%d events before they were read", n)
+	case <-time.After(400 * time.Millisecond):
+	}
+	apply(t, x.DB, recs)
+	if n := <-answered; n != 2 {
+		t.Errorf("%d events", n)
+	}
+}
+
+// TestOneReplicaIsKilledWithAQuestion: it is asked again of the other.
+func TestOneReplicaIsKilledWithAQuestion(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ev := event(1, 1, "first")
+	recs := w.accept(ev)
+	var took atomic.Int32
+	dead, err := w.Conn.QueueSubscribe(proto.SubjectQueryKnown, micro.DefaultQueueGroup, func(*nats.Msg) { took.Add(1) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	remote := w.remote()
+	answered := make(chan []bool, 1)
+	go func() {
+		answer, _ := remote.Has(patient(t), [][32]byte{idOf(t, ev)})
+		answered <- answer
+	}()
+	for took.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := dead.Unsubscribe(); err != nil {
+		t.Fatal(err)
+	}
+	w.replica(recs)
+	if answer := <-answered; !slices.Equal(answer, []bool{true}) {
+		t.Errorf("%v", answer)
+	}
+}
+
+// TestNobodyAnswers: it is told, and told again when somebody does.
+func TestNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	ev := event(1, 1, "first")
+	recs := w.accept(ev)
+	told := make(chan error, 10)
+	remote, err := accepted.NewRemote(t.Context(), w.Bus, func(err error) { told <- err })
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- remote.Run(ctx) }()
+	if remote.Answered() == nil {
+		t.Error("ready though nobody was asked")
+	}
+	if err := <-told; err == nil || remote.Answered() == nil || !strings.Contains(remote.Answered().Error(), "no gateway and no ingest") {
+		t.Errorf("told %v, not ready because: %v", err, remote.Answered())
+	}
+	x := w.replica(recs)
+	if err := <-told; err != nil || remote.Answered() != nil {
+		t.Errorf("told %v, not ready because: %v", err, remote.Answered())
+	}
+	x.stop()
+	short, end := context.WithTimeout(t.Context(), 4*time.Second)
+	defer end()
+	if _, err := remote.Has(short, [][32]byte{idOf(t, ev)}); err == nil {
+		t.Error("an answer from nobody")
+	}
+	if err := <-told; err == nil || remote.Answered() == nil {
+		t.Errorf("told %v, not ready because: %v", err, remote.Answered())
+	}
+	w.replica(recs)
+	if !has(t, remote, ev)[0] || remote.Answered() != nil {
+		t.Error("not ready again")
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBadQuestions are refused at once, and not asked again.
+func TestBadQuestions(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.replica(w.accept(event(1, 1, "first")))
+	if _, err := w.remote().Has(patient(t), nil); err != nil {
+		t.Fatal(err) // somebody answers
+	}
+	ids := func(n int) string {
+		text, _ := json.Marshal(proto.KnownQuery{IDs: make([]byte, n)})
+		return string(text)
+	}
+	for question, subject := range map[string]string{
+		ids(31): proto.SubjectQueryKnown, ids(32 * (proto.MaxKnownIDs + 1)): proto.SubjectQueryKnown, "": proto.SubjectQueryKnown,
+		`{"ids":7}`: proto.SubjectQueryKnown, `{"filters":{}}`: proto.SubjectQueryEvents, "{": proto.SubjectQueryEvents,
+		`{"filters":[` + strings.Repeat("{},", proto.MaxQueriedFilters) + `{}]}`: proto.SubjectQueryEvents,
+		`{"filters":[{"search":"` + strings.Repeat("x", 600<<10) + `"}]}`:        proto.SubjectQueryEvents,
+	} {
+		msg, err := w.Conn.Request(subject, []byte(question), patience)
+		if err != nil || msg.Header.Get(micro.ErrorCodeHeader) != proto.QueryBad {
+			t.Errorf("%.60s: %v, %v", question, msg, err)
+		}
+	}
+	large := make([]string, 20_000)
+	for n := range large {
+		large[n] = fmt.Sprintf("%064x", n)
+	}
+	for _, err := range w.remote().Query(patient(t), nostr.Filter{IDs: large}) {
+		if !errors.Is(err, accepted.ErrRefused) {
+			t.Errorf("a filter that is too large: %v", err)
+		}
+	}
+}

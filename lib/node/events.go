@@ -1,0 +1,89 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"slices"
+
+	"tendril.dev/lib/accepted"
+	"tendril.dev/lib/eventdb"
+)
+
+// hasIndex reports whether a process with these services keeps an index of the log: one of them
+// needs it, or there is nobody else who could be asked, or it is not said which services there will
+// be.
+func hasIndex(natsURL string, services []Service) bool {
+	needs := func(s Service) bool { return !s.Early && !s.Asks }
+	known := slices.ContainsFunc(services, func(s Service) bool { return !s.Early })
+	return natsURL == "" || !known || slices.ContainsFunc(services, needs)
+}
+
+// ask has the process ask others about accepted events, and nothing of the log is kept here.
+func (n *Node) ask(ctx context.Context) error {
+	remote, err := accepted.NewRemote(ctx, n.Bus, func(err error) {
+		if err != nil {
+			n.Log.Warn("nobody says which events are accepted; it will be asked again (is a gateway or ingest running?)", "error", err)
+			return
+		}
+		n.Log.Info("it is said again which events are accepted")
+	})
+	if err != nil {
+		return err
+	}
+	n.Accepted = remote
+	n.Metrics.MustRegister(remote)
+	n.Ready.Add("accepted events", remote.Answered)
+	return nil
+}
+
+// events is the service that keeps what the process knows of accepted events: it follows the log
+// into the index and answers others, or asks others now and then whether they answer.
+func (n *Node) events() []Service {
+	if remote, asks := n.Accepted.(*accepted.Remote); asks {
+		return []Service{{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }}}
+	}
+	return []Service{
+		{Name: "index", Run: func(ctx context.Context, n *Node) error {
+			return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
+		}},
+		{Name: "accepted events", Run: func(ctx context.Context, n *Node) error {
+			return accepted.Serve(ctx, n.Accepted.(*accepted.Index), n.Bus.Conn, n.Log)
+		}},
+	}
+}
+
+// damaged tells when the index is; nil, which never tells, where there is none.
+func (n *Node) damaged() <-chan error {
+	if n.Index == nil {
+		return nil
+	}
+	return n.Index.Damaged()
+}
+
+// closeIndex closes the index if there is one.
+func (n *Node) closeIndex() error {
+	if n.Index == nil {
+		return nil
+	}
+	return n.Index.Close()
+}
+
+// dropOldIndex removes the index that an earlier version kept for a process that keeps none now. It
+// held nothing that is not in the log.
+func dropOldIndex(dir string, log *slog.Logger) {
+	if dir == "" {
+		return
+	}
+	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		return
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		log.Warn("the index that an earlier version kept here is of no use any more and cannot be removed", "error", fmt.Errorf("remove %s: %w", dir, err))
+		return
+	}
+	log.Info("the index that an earlier version kept here is of no use any more and was removed", "folder", dir)
+}
