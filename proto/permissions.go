@@ -70,8 +70,9 @@ func InboxPrefix(user string) string { return "_INBOX." + user }
 func gateway() Permissions {
 	return Permissions{
 		User:      UserGateway,
-		Publish:   join(followStream(StreamEvents), offer(StreamUser, LaneUser), watchGroup(GroupShards)),
-		Subscribe: verdicts(),
+		Publish:   join(followStream(StreamEvents), offer(StreamUser, LaneUser), watchGroup(GroupShards), receipts(), takeIndex(UserGateway)),
+		Subscribe: join(verdicts(), giveIndex(UserGateway)),
+		Answers:   true,
 	}
 }
 
@@ -116,8 +117,8 @@ func ingest() Permissions {
 				// in mind the reply subject of every message of the log that it sends, as one that
 				// may be answered.
 				jsAck + ">",
-			}),
-		Subscribe: []string{SubjectQueryIDs, SubjectQueryReconcile},
+			}, takeIndex(UserIngest)),
+		Subscribe: join([]string{SubjectQueryIDs, SubjectQueryReconcile}, describe(ServiceQuery), giveIndex(UserIngest)),
 		Answers:   true,
 	}
 	for _, cfg := range Streams(DefaultSizing()) {
@@ -132,9 +133,6 @@ func ingest() Permissions {
 			p.Publish = append(p.Publish, api("CONSUMER.CREATE", stream, cfg.Durable), api("CONSUMER.INFO", stream, cfg.Durable),
 				api("CONSUMER.MSG.NEXT", stream, cfg.Durable))
 		}
-	}
-	for _, verb := range []string{"PING", "INFO", "STATS"} {
-		p.Subscribe = append(p.Subscribe, microAPI+verb, microAPI+verb+"."+ServiceQuery, microAPI+verb+"."+ServiceQuery+".*")
 	}
 	return p
 }
@@ -205,6 +203,38 @@ func followKeys(bucket, keys string) []string {
 // both forms that servers have.
 func flowControl(stream string) []string {
 	return []string{jsFlow + stream + ".>", jsFlow + "*.*." + stream + ".>"}
+}
+
+// describe allows a micro service to say what it is.
+func describe(service string) (subjects []string) {
+	for _, verb := range []string{"PING", "INFO", "STATS"} {
+		subjects = append(subjects, microAPI+verb, microAPI+verb+"."+service, microAPI+verb+"."+service+".*")
+	}
+	return subjects
+}
+
+// receipts allows to acknowledge messages of streams whose readers need not. It lets nobody do
+// anything, but the server otherwise keeps in mind the reply subject of every message that it sends
+// to a user who answers, as one that may be answered.
+func receipts() (subjects []string) {
+	for _, stream := range []string{StreamEvents, KVStream(BucketClaims), KVStream(BucketWorkers)} {
+		subjects = append(subjects, jsAck+stream+".>", jsAck+"*.*."+stream+".>")
+	}
+	return subjects
+}
+
+// takeIndex allows a service to ask for a copy of the index, of whom it may take one.
+func takeIndex(user string) (subjects []string) {
+	_, takes := IndexCopies([]string{user})
+	for _, from := range takes {
+		subjects = append(subjects, IndexOffers(from), IndexOffers(from)+".>")
+	}
+	return subjects
+}
+
+// giveIndex allows a service to give copies of its index.
+func giveIndex(user string) []string {
+	return join([]string{IndexOffers(user), IndexOffers(user) + ".>"}, describe(ServiceIndex))
 }
 
 // getKey allows to read single keys of a bucket.
