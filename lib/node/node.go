@@ -55,6 +55,8 @@ type Node struct {
 	scratch   string // the git folder of a process that nothing outlives; empty: none
 	addresses *addresses
 	bus       *busWait
+	copying   *copying // nil: it neither gives nor takes copies of the index
+	copyWorth uint64   // see indexcopy.Taker; 0: as there
 	lag       *lag
 	overdue   *atomic.Bool // a service still runs although the graceful stop is over
 }
@@ -165,15 +167,18 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 	n.lag = newLag(n.Bus.LastStored)
 	n.Metrics.MustRegister(n.lag)
 	n.Projection("index", proto.StreamEvents, n.Index.Seq)
-	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, log); err != nil {
-		return errors.Join(err, n.Close())
-	}
 	n.Ready.Add("bus", func() error {
 		if !n.Bus.Conn.IsConnected() {
 			return errors.New("not connected to NATS")
 		}
 		return nil
 	})
+	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, log); err != nil {
+		return errors.Join(err, n.Close())
+	}
+	if err := n.takeCopy(ctx, services); err != nil {
+		return errors.Join(err, n.Close())
+	}
 	return nil
 }
 

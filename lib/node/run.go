@@ -30,9 +30,13 @@ func (n *Node) run(ctx context.Context, started []*running, failed chan *running
 		n.AtFront = health
 	}
 	n.alone = alone(services)
-	services = append([]Service{{Name: "index", Run: func(ctx context.Context, n *Node) error {
+	own := []Service{{Name: "index", Run: func(ctx context.Context, n *Node) error {
 		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
-	}}}, services...)
+	}}}
+	if n.copying != nil {
+		own = append(own, Service{Name: "index copies", Run: giveCopies})
+	}
+	services = append(own, services...)
 
 	for _, s := range services {
 		started = append(started, n.start(ctx, s, failed))
