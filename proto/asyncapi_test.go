@@ -97,7 +97,14 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 	target, _ := TargetSubject("r.example.com")
 	git, _ := GitSubject("repo", GitFetched)
 	held, _ := HeldKeyOf("repo", ev).Key()
+	begin, _ := IndexSubject(UserGateway, "r", IndexBegin)
+	read, _ := IndexSubject(UserGateway, "r", IndexReads)
+	end, _ := IndexSubject(UserGateway, "r", IndexEnd)
 	values := map[string]map[string]string{
+		"queryIndex":        {"": IndexOffers(UserGateway), "user": UserGateway},
+		"queryIndexBegin":   {"": begin, "user": UserGateway, "replica": "r"},
+		"queryIndexRead":    {"": read, "user": UserGateway, "replica": "r"},
+		"queryIndexEnd":     {"": end, "user": UserGateway, "replica": "r"},
 		"candidateUser":     {"": LaneUser.Subject()},
 		"candidateRelease":  {"": LaneRelease.Subject()},
 		"candidateLive":     {"": LaneSyncLive.Subject()},
@@ -144,6 +151,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"GitNotice": GitNotice{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
 		"KnownQuery": KnownQuery{}, "KnownAnswer": KnownAnswer{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
+		"IndexAsk": IndexAsk{}, "IndexOffer": IndexOffer{}, "IndexCopy": IndexCopy{}, "IndexFile": IndexFile{}, "IndexRead": IndexRead{},
 	}
 	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {
 		t.Fatalf("schemas: the code has %q, asyncapi.yaml %q", a, b)
@@ -171,6 +179,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 	}
 	candidate := doc.Components.Messages["Candidate"].Headers.Properties
 	for name, e := range map[string]struct{ want, got []string }{
+		"user":    {[]string{UserGateway, UserIngest}, doc.Channels["queryIndex"].Parameters["user"].Enum},
 		"verb":    {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit)}, doc.Channels["git"].Parameters["verb"].Enum},
 		"outcome": {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
 		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},

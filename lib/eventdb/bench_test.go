@@ -188,7 +188,7 @@ func copyOf(b *testing.B, db *eventdb.DB) *eventdb.DB {
 	if err := os.RemoveAll(dir); err != nil {
 		b.Fatal(err)
 	}
-	if err := db.Checkpoint(dir); err != nil {
+	if err := db.CheckpointTo(dir); err != nil {
 		b.Fatal(err)
 	}
 	again := open(b, dir)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -64,18 +65,31 @@ func (d *damage) marked() error {
 
 // clear removes the files. The lock stays, and the mark goes last: whoever is interrupted begins again.
 func (d *damage) clear() error {
+	if err := d.clearBut(); err != nil {
+		return err
+	}
+	return d.unmark()
+}
+
+// clearBut removes the files but the lock, the mark, and those of these names.
+func (d *damage) clearBut(keep ...string) error {
 	names, err := d.fs.List(d.dir)
 	if err != nil {
 		return fmt.Errorf("clear the damaged index: %w", err)
 	}
 	for _, name := range names {
-		if name == lockFile || name == damageMark {
+		if name == lockFile || name == damageMark || slices.Contains(keep, name) {
 			continue
 		}
 		if err := d.fs.RemoveAll(d.fs.PathJoin(d.dir, name)); err != nil {
 			return fmt.Errorf("clear the damaged index: %w", err)
 		}
 	}
+	return nil
+}
+
+// unmark removes the mark, if there is one.
+func (d *damage) unmark() error {
 	if d.marked() == nil {
 		return nil
 	}

@@ -39,6 +39,9 @@ type DB struct {
 	pebble      *pebble.DB
 	cache       *pebble.Cache
 	lock        *pebble.Lock // of the folder
+	dir         string       // the folder; empty: in memory
+	fs          vfs.FS       // that the folder is in
+	options     options
 	damage      *damage
 	trouble     *trouble
 	remade      error
@@ -107,7 +110,7 @@ func Open(dir string, opts ...Option) (*DB, error) {
 	}
 	db := &DB{
 		cache: newCache(o), damage: newDamage(dir, o.fs), trouble: newTrouble(o.log), now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{}),
-		forgotten: o.forgotten, wanted: make(chan struct{}, 1),
+		forgotten: o.forgotten, wanted: make(chan struct{}, 1), dir: dir, fs: o.fs, options: o,
 	}
 	if err := db.open(dir, o); err != nil {
 		db.cache.Unref()
@@ -124,6 +127,10 @@ func (db *DB) open(dir string, o options) error {
 	lock, err := pebble.LockDirectory(dir, o.fs)
 	if err != nil {
 		return err
+	}
+	// What is removed first may be what fills the disk.
+	if err := sweepCopies(o.fs, dir); err != nil {
+		return errors.Join(err, lock.Close())
 	}
 	if err := tryWriting(o.fs, dir); err != nil {
 		return errors.Join(err, lock.Close())
@@ -152,27 +159,29 @@ func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
 	if err != nil {
 		return err
 	}
-	if db.seq, err = readUint(p, metaSeq); err == nil {
-		db.count, err = readUint(p, metaCount)
-	}
-	if err == nil {
-		err = db.readMemory(p)
+	seq, err := readUint(p, metaSeq)
+	count, badCount := readUint(p, metaCount)
+	if err = errors.Join(err, badCount); err == nil {
+		err = db.readMemory(p, int(count))
 	}
 	if err != nil {
 		_ = p.Close() // what it complains of is no news
 		return err
 	}
 	db.pebble = p
+	db.stateMu.Lock()
+	defer db.stateMu.Unlock()
+	db.seq, db.count = seq, count
 	return nil
 }
 
-// readMemory reads what is kept in memory besides.
-func (db *DB) readMemory(p *pebble.DB) error {
+// readMemory reads what is kept in memory besides, of an index with so many events.
+func (db *DB) readMemory(p *pebble.DB, count int) error {
 	var reading sync.WaitGroup
 	var badSieve, badSums error
 	reading.Go(func() {
 		var s *sieve
-		s, badSieve = readSieve(p, int(db.count))
+		s, badSieve = readSieve(p, count)
 		db.sieve.Store(s)
 	})
 	reading.Go(func() {
@@ -352,7 +361,15 @@ func (db *DB) reset(log string) error {
 
 // logIdentity is which log the index was made from; empty: none yet.
 func (db *DB) logIdentity() (string, error) {
-	v, closer, err := db.pebble.Get(metaLog)
+	if !db.enter() { // its files may be exchanged, see Adopt
+		return "", ErrClosed
+	}
+	identity, err := readLogIdentity(db.pebble)
+	return identity, errors.Join(err, db.leave())
+}
+
+func readLogIdentity(r getter) (string, error) {
+	v, closer, err := r.Get(metaLog)
 	if errors.Is(err, pebble.ErrNotFound) {
 		return "", nil
 	}

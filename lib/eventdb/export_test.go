@@ -14,8 +14,8 @@ import (
 // WithMemTable sets how many bytes are gathered in memory before they are written out.
 func WithMemTable(bytes uint64) Option { return func(o *options) { o.memTable = bytes } }
 
-// Checkpoint copies the index into a folder that must not exist, as it is now.
-func (db *DB) Checkpoint(dir string) error {
+// CheckpointTo copies the index into a folder that must not exist, as it is now.
+func (db *DB) CheckpointTo(dir string) error {
 	if err := db.pebble.Flush(); err != nil {
 		return err
 	}

@@ -61,6 +61,8 @@ type Node struct {
 	scratch   string // the git folder of a process that nothing outlives; empty: none
 	addresses *addresses
 	bus       *busWait
+	copying   *copying // nil: it neither gives nor takes copies of the index
+	copyWorth uint64   // see indexcopy.Taker; 0: as there
 	lag       *lag
 	overdue   *atomic.Bool // a service still runs although the graceful stop is over
 }
@@ -172,23 +174,32 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 		func() float64 { return float64(n.Bus.Refused()) }))
 	n.lag = newLag(n.Bus.LastStored)
 	n.Metrics.MustRegister(n.lag)
-	if n.Index == nil {
-		err = n.ask(ctx)
-	} else {
-		n.Projection("index", proto.StreamEvents, n.Index.Seq)
-		n.Accepted = accepted.NewIndex(n.Index, n.Bus)
-		err = eventdb.Bind(ctx, n.Bus.JS, n.Index, log)
-	}
-	if err != nil {
-		return errors.Join(err, n.Close())
-	}
 	n.Ready.Add("bus", func() error {
 		if !n.Bus.Conn.IsConnected() {
 			return errors.New("not connected to NATS")
 		}
 		return nil
 	})
+	if n.Index == nil {
+		err = n.ask(ctx)
+	} else {
+		err = n.bindIndex(ctx, services)
+	}
+	if err != nil {
+		return errors.Join(err, n.Close())
+	}
 	return nil
+}
+
+// bindIndex makes the index that of the bus's log, and brings it near the log's end by a copy of
+// another process's where there is one.
+func (n *Node) bindIndex(ctx context.Context, services []Service) error {
+	n.Projection("index", proto.StreamEvents, n.Index.Seq)
+	n.Accepted = accepted.NewIndex(n.Index, n.Bus)
+	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, n.Log); err != nil {
+		return err
+	}
+	return n.takeCopy(ctx, services)
 }
 
 // needs are the streams that the services need, and the log, which everybody reads or asks about.
