@@ -59,9 +59,9 @@ func chaosTime(t *testing.T) time.Duration {
 	return d
 }
 
-// TestNoStaleAnswer: while events are accepted and two replicas are killed and begin anew at random,
-// four askers are never told that an event is unknown that was accepted before they asked, nor that
-// one is known that never came. Each question is answered.
+// TestNoStaleAnswer: while events are accepted and two replicas are killed and begin anew at
+// random, four askers are never told that an event is unknown that was accepted before they asked,
+// nor that one is known that never came. Each question is answered.
 func TestNoStaleAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

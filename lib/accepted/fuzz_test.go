@@ -12,8 +12,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// FuzzQuestions: whatever is asked is refused, or answered within bounds by something that the asker
-// takes for an answer.
+// FuzzQuestions: whatever is asked is refused, or answered within bounds by something that the
+// asker takes for an answer.
 func FuzzQuestions(f *testing.F) {
 	db, err := eventdb.Open("")
 	if err != nil {

@@ -64,9 +64,14 @@ func (x *Index) IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Foun
 // Hear implements [Source].
 func (x *Index) Hear(kinds []int, fn func([]eventdb.Record)) Hearing {
 	stop := x.DB.Subscribe(func(recs []eventdb.Record) {
-		recs = slices.DeleteFunc(slices.Clone(recs), func(r eventdb.Record) bool { return !slices.Contains(kinds, r.Event.Kind) })
-		if len(recs) > 0 {
-			fn(recs)
+		var wanted []eventdb.Record
+		for _, r := range recs {
+			if slices.Contains(kinds, r.Event.Kind) {
+				wanted = append(wanted, r)
+			}
+		}
+		if len(wanted) > 0 {
+			fn(wanted)
 		}
 	})
 	return &indexHearing{x, stop}

@@ -46,9 +46,10 @@ const prefetch = 1000
 // followPause is the wait before it is tried again to begin to follow a stream.
 const followPause = 500 * time.Millisecond
 
-// Follow hands every message of a stream to read, in order, from the first on (or from where r says)
-// and then as they come, until ctx ends. While the bus is away or has no such stream it tries again; so it does not
-// fail. It must be ended when the stream is replaced by another of the same name.
+// Follow hands every message of a stream to read, in order, from the first on (or from where r
+// says) and then as they come, until ctx ends. While the bus is away or has no such stream it tries
+// again; so it does not fail. It must be ended when the stream is replaced by another of the same
+// name.
 func Follow(ctx context.Context, js jetstream.JetStream, r Reading, log *slog.Logger, read func(Message)) error {
 	f := &follower{Reading: r, log: log, read: read}
 	for {

@@ -37,11 +37,11 @@ import (
 type Node struct {
 	Settings config.Settings
 	Bus      *bus.Bus
-	// Index is the projection of the log, followed from the log while the node runs. All services of
-	// a process share it; nil where all of them only ask ([Service.Asks]).
+	// Index is the projection of the log, followed from the log while the node runs. All services
+	// of a process share it; nil where all of them only ask ([Service.Asks]).
 	Index *eventdb.DB
-	// Accepted is asked which events are accepted. It answers from Index, or asks the processes that
-	// have one.
+	// Accepted is asked which events are accepted. It answers from Index, or asks the processes
+	// that have one.
 	Accepted accepted.Source
 
 	Log     *slog.Logger
@@ -151,7 +151,8 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 	var err error
 	var newLog func() error
 	if hasIndex(s.NATSURL, services) {
-		// The index first: its lock keeps a second process off the folder, which the embedded NATS would share with disaster.
+		// The index first: its lock keeps a second process off the folder, which the embedded NATS
+		// would share with disaster.
 		if err := n.openIndex(indexDir); err != nil {
 			return errors.Join(err, n.removeScratch())
 		}

@@ -12,9 +12,10 @@ import (
 	"tendril.dev/proto"
 )
 
-// Run follows the log into the index, if there is one, and runs the services until ctx ends or one fails, then stops them in reverse order, each
-// given what is left of NGIT_SHUTDOWN_WAIT: put those first that others need to finish their work. The error is the first: why a service
-// failed, or else what went wrong as they stopped; those that follow from it are logged.
+// Run follows the log into the index, if there is one, and runs the services until ctx ends or one
+// fails, then stops them in reverse order, each given what is left of NGIT_SHUTDOWN_WAIT: put those
+// first that others need to finish their work. The error is the first: why a service failed, or
+// else what went wrong as they stopped; those that follow from it are logged.
 func (n *Node) Run(ctx context.Context, services ...Service) error {
 	return n.run(ctx, nil, make(chan *running, 1), services)
 }

@@ -45,8 +45,8 @@ func (a *apart) cpu(t *testing.T) (all time.Duration) {
 }
 
 // servicesApart measures a cold sync with every service in a process of its own, what each of them
-// used, and what a further worker costs when the log has all of it. Of two relay workers one has the
-// only relay; the other's use is what others' events cost it.
+// used, and what a further worker costs when the log has all of it. Of two relay workers one has
+// the only relay; the other's use is what others' events cost it.
 func servicesApart(t *testing.T, s *stage) {
 	spec := s.spec(*eventCount)
 	f := s.source(t, spec, 1)

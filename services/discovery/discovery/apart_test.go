@@ -69,8 +69,8 @@ func apart(t testing.TB, dir string, server replica) replica {
 	return r
 }
 
-// story is a random log: announcements, root events that name several repositories, and deletions of
-// both by their authors and by others.
+// story is a random log: announcements, root events that name several repositories, and deletions
+// of both by their authors and by others.
 type story struct {
 	rnd    *rand.Rand
 	n      int

@@ -32,7 +32,8 @@ import (
 	"tendril.dev/services/discovery/window"
 )
 
-// rereadEvery is how often the book is made anew, for what changes without an event: announcements that expire (NIP-40).
+// rereadEvery is how often the book is made anew, for what changes without an event: announcements
+// that expire (NIP-40).
 const rereadEvery = time.Hour
 
 // attempts is how often targets that met another replica's are worked out anew before they are left to the next window.
@@ -115,7 +116,8 @@ type discovery struct {
 	at    uint64 // sequence of the log when that began the last time
 	over  bool   // more relays are listed than the limits allow, and that was told
 
-	// What is heard is only noted, because who tells it must not wait: mu may be held for as long as a book takes to be made.
+	// What is heard is only noted, because who tells it must not wait: mu may be held for as long
+	// as a book takes to be made.
 	news       chan struct{} // of capacity 1: something was heard
 	heardMu    sync.Mutex
 	heard      []eventdb.Record
@@ -129,7 +131,8 @@ const (
 	maxHeardBytes = 32 << 20
 )
 
-// start waits, as long as it takes, until the log, purgatory and the targets were read as they stood, and publishes what that makes.
+// start waits, as long as it takes, until the log, purgatory and the targets were read as they
+// stood, and publishes what that makes.
 func (d *discovery) start(ctx context.Context) error {
 	for _, read := range []func(context.Context) error{d.hearing.CatchUp, d.heldHead.Read, d.publisher.CatchUp} {
 		for err := read(ctx); err != nil; err = read(ctx) {

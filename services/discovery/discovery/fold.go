@@ -64,8 +64,8 @@ func (d *discovery) foldAsItComes(ctx context.Context) error {
 }
 
 // fold folds what was heard into the book, and reports whether that may change a target; d.mu is
-// held. It asks only for what the events concern: what a deletion request names and the book has, and
-// the earlier root events of repositories that are new.
+// held. It asks only for what the events concern: what a deletion request names and the book has,
+// and the earlier root events of repositories that are new.
 func (d *discovery) fold(ctx context.Context) (changed bool, err error) {
 	d.heardMu.Lock()
 	heard, missed := d.heard, d.missed
@@ -78,8 +78,8 @@ func (d *discovery) fold(ctx context.Context) (changed bool, err error) {
 	if len(heard) == 0 {
 		return false, nil
 	}
-	// It was told of after it was accepted, so answers have it all, with what deletion requests took
-	// away.
+	// It was told of after it was accepted, so answers have it all, with what deletion requests
+	// took away.
 	for _, r := range heard {
 		did := false
 		switch {

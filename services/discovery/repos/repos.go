@@ -76,8 +76,8 @@ type announcement struct {
 	origin string
 }
 
-// rootEvent is a root event: the repository that it names, and the beginning of its author's key, or
-// anybody.
+// rootEvent is a root event: the repository that it names, and the beginning of its author's key,
+// or anybody.
 type rootEvent struct {
 	repo   *repository
 	author uint64

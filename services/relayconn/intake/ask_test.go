@@ -59,8 +59,8 @@ func asking(t testing.TB, s *elsewhere) *play {
 
 func known(r intake.Result) bool { return r.Known }
 
-// TestWhatIsStoredElsewhereIsNotVerified: it is asked about a page at a time; what is stored ends so
-// for all who bring it, the rest is offered in its order, and what was found stored is not asked
+// TestWhatIsStoredElsewhereIsNotVerified: it is asked about a page at a time; what is stored ends
+// so for all who bring it, the rest is offered in its order, and what was found stored is not asked
 // about again.
 func TestWhatIsStoredElsewhereIsNotVerified(t *testing.T) {
 	t.Parallel()

@@ -151,7 +151,8 @@ func (i *Intake) Run(ctx context.Context) error {
 }
 
 // Known reports whether the event of that id (64 hex digits) is stored, so that it need not be
-// taken in; where others must be asked, whether it was lately. It costs little: about a microsecond.
+// taken in; where others must be asked, whether it was lately. It costs little: about a
+// microsecond.
 func (i *Intake) Known(id string) bool {
 	var bin [32]byte
 	if !genuine.ReadHex(bin[:], id) {

@@ -14,8 +14,8 @@ import (
 )
 
 // TestNobodySaysWhatIsAccepted: a worker without an index, whom nobody answers, claims its relays
-// and connects, says on /readyz what it lacks, and offers nothing. When somebody answers it goes on,
-// what is accepted already is neither verified nor offered, and so it is after an interruption.
+// and connects, says on /readyz what it lacks, and offers nothing. When somebody answers it goes
+// on, what is accepted already is neither verified nor offered, and so it is after an interruption.
 func TestNobodySaysWhatIsAccepted(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
