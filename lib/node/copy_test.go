@@ -20,7 +20,7 @@ import (
 
 // TestASecondGatewayTakesACopy: nodes apart, with logins and permissions. The second gateway has
 // the index before it has read anything of the log; in its own folder, after a restart, it has it
-// still. Services that no index is copied for take none.
+// still.
 func TestASecondGatewayTakesACopy(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()
@@ -89,35 +89,28 @@ func TestASecondGatewayTakesACopy(t *testing.T) {
 	}
 	reach(ingest)
 
-	for name, service := range map[string]string{"relayconn": "", "gateway": "ingest"} {
-		data := t.TempDir()
-		n := open(name, data)
-		if got := n.Index.Seq() == head; got != (service != "") {
-			t.Errorf("%s: at %d of %d before it runs", name, n.Index.Seq(), head)
-		}
-		stop := run(n)
-		reach(n)
-		stop()
-		if name != "gateway" {
-			continue
-		}
-		again := open(name, data)
-		if again.Index.Seq() != head || again.Index.Remade() != nil {
-			t.Errorf("after a restart: at %d, made anew: %v", again.Index.Seq(), again.Index.Remade())
-		}
-		defer run(again)()
-		// Now ingest may be away: gateways copy from each other.
-		second := open(name, t.TempDir())
-		if second.Index.Seq() != head {
-			t.Errorf("a second one: at %d", second.Index.Seq())
-		}
-		answer := httptest.NewRecorder()
-		second.Observation.ServeHTTP(answer, httptest.NewRequest("GET", "/readyz", nil))
-		if text := answer.Body.String(); !strings.Contains(text, "opening the copy of the index") {
-			t.Errorf("before it runs, /readyz says %s", text)
-		}
-		run(second)()
+	data := t.TempDir()
+	first := open(proto.UserGateway, data)
+	if got := first.Index.Seq(); got != head {
+		t.Errorf("at %d of %d before it runs", got, head)
 	}
+	run(first)()
+	again := open(proto.UserGateway, data)
+	if again.Index.Seq() != head || again.Index.Remade() != nil {
+		t.Errorf("after a restart: at %d, made anew: %v", again.Index.Seq(), again.Index.Remade())
+	}
+	defer run(again)()
+	// Now ingest may be away: gateways copy from each other.
+	second := open(proto.UserGateway, t.TempDir())
+	if second.Index.Seq() != head {
+		t.Errorf("a second one: at %d", second.Index.Seq())
+	}
+	answer := httptest.NewRecorder()
+	second.Observation.ServeHTTP(answer, httptest.NewRequest("GET", "/readyz", nil))
+	if text := answer.Body.String(); !strings.Contains(text, "opening the copy of the index") {
+		t.Errorf("before it runs, /readyz says %s", text)
+	}
+	run(second)()
 }
 
 // TestNoCopiesInOneProcess: with the embedded NATS, or without files, nothing is asked or answered.
