@@ -132,6 +132,12 @@ type Decision struct {
 	leaves  map[string]string // ids of accepted announcements that stand for nothing any more, and their identifiers
 }
 
+// MayChange reports whether a rejection is for something that may change: what the event misses may
+// come, and what is crowded may have room again.
+func (d Decision) MayChange() bool {
+	return d.Outcome == proto.Rejected && (len(d.Missing) > 0 || d.Reason == ReasonCrowded)
+}
+
 // Dropped is a held event that goes.
 type Dropped struct {
 	Entry    *held.Entry
@@ -190,7 +196,7 @@ func (p *Policy) known(k Knowledge, c *candidate.Candidate) (Decision, bool, err
 	}
 	if entry != nil {
 		d := duplicate(proto.MessagePurgatory)
-		if entry.Phase == proto.PhaseSilent && c.Lane == proto.LaneUser {
+		if entry.Phase == proto.PhaseSilent && (c.Lane == proto.LaneUser || c.Source == proto.SourceImport) {
 			// Its time was over; submitted again it gets a new chance.
 			d.Hold = []*held.Entry{p.revived(entry)}
 		}

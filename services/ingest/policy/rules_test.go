@@ -9,6 +9,7 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -401,4 +402,29 @@ func TestEqualTime(t *testing.T) {
 		{"higher id after lower", (&world{}).accept(low), user(high), nil, isDuplicate()},
 		{"lower id after higher", (&world{}).accept(high), user(low), nil, isAccepted()},
 	})
+}
+
+// TestAnImportRevivesWhatFellSilent: an operator's import may take longer than an announcement
+// waits for its git data; offered again it gets a new chance, as a user's does.
+func TestAnImportRevivesWhatFellSilent(t *testing.T) {
+	t.Parallel()
+	a := announce(alice, "tree", 100)
+	rules, err := policy.New(settings(), func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		from    *candidate.Candidate
+		revived bool
+	}{
+		{"a user", user(a), true},
+		{"an import", &candidate.Candidate{Event: a, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}, true},
+		{"a relay", synced(a), false},
+	} {
+		d, err := rules.Decide((&world{}).holdAs(proto.PhaseSilent, now, "tree", a), c.from)
+		if err != nil || d.Outcome != proto.Duplicate || d.Message != proto.MessagePurgatory || (len(d.Hold) == 1) != c.revived {
+			t.Errorf("%s: %+v, %v", c.name, d, err)
+		}
+	}
 }
