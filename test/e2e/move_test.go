@@ -1,0 +1,138 @@
+package e2e
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/test/world"
+)
+
+// tool runs the program beside a running one and gives what it prints.
+func tool(t *testing.T, p *world.Tendril, args ...string) string {
+	t.Helper()
+	out, err := world.RunToEnd(t, p.Dir, map[string]string{"NGIT_NATS_LISTEN": strings.TrimPrefix(p.NATS, "nats://")}, args...)
+	if err != nil {
+		t.Fatalf("tendril %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	t.Logf("$ tendril %s\n%s", strings.Join(args, " "), out)
+	return out
+}
+
+// exported reads the ids of exported events.
+func exported(t *testing.T, path string) (ids []string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var ev nostr.Event
+		if err := json.Unmarshal([]byte(line), &ev); err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := ev.CheckSignature(); !ok || err != nil {
+			t.Errorf("an exported event is not as it was signed: %s", line)
+		}
+		ids = append(ids, ev.ID)
+	}
+	return ids
+}
+
+// TestExportAndImport moves everything from one system to another while both run: events in any
+// order, repositories with branches, tags and the commits of pull requests, and what waits for its
+// git data.
+func TestExportAndImport(t *testing.T) {
+	t.Parallel()
+	old, empty := world.Start(t, nil), world.Start(t, nil)
+	owner, guest := world.NewPerson(t), world.NewPerson(t)
+	work := world.NewWorkTree(t)
+	world.Git(t, work.Dir, "tag", "-a", "v1", "-m", "version 1")
+	for _, name := range []string{"mine", "with space"} {
+		escaped := strings.ReplaceAll(name, " ", "%20")
+		wantHeld(t, old, owner.Announce(name, escaped, nil, nil), owner.State(name, work.Refs(), "refs/heads/main"))
+		world.Git(t, work.Dir, "push", "-q", "--follow-tags", old.URL+"/"+owner.Npub+"/"+escaped+".git", "main", "v1")
+	}
+	address := nostr.Tag{"a", owner.Address("mine")}
+	issue := guest.Sign(1621, "broken", address)
+	comment := guest.Sign(1111, "nor here", nostr.Tag{"E", issue.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", issue.ID}, nostr.Tag{"k", "1621"})
+	for _, ev := range []*nostr.Event{issue, comment, owner.Sign(10317, "", nostr.Tag{"g", "wss://" + world.Domain})} {
+		if ok, message := submit(t, old, ev); !ok {
+			t.Fatal(message)
+		}
+	}
+	world.Git(t, work.Dir, "checkout", "-q", "-b", "fix")
+	tip := work.Commit("a fix")
+	pull := guest.Sign(1618, "please", address, nostr.Tag{"c", tip})
+	wantHeld(t, old, pull)
+	world.Git(t, work.Dir, "push", "-q", old.URL+"/"+owner.Npub+"/mine.git", "fix:refs/nostr/"+pull.ID)
+	waiting := owner.Announce("later", "later", nil, nil)
+	wantHeld(t, old, waiting)
+
+	dir := t.TempDir()
+	events, repositories, refused := filepath.Join(dir, "events.jsonl"), filepath.Join(dir, "git"), filepath.Join(dir, "refused.jsonl")
+	gitData := filepath.Join(old.Dir, "data", "git")
+	tool(t, old, "export", "--held", "-o", events, "--git", repositories, "--git-data-path", gitData)
+	ids := exported(t, events)
+	if len(ids) != 9 || !slices.Contains(ids, waiting.ID) || !slices.Contains(ids, pull.ID) {
+		t.Fatalf("%d events are exported: %q", len(ids), ids)
+	}
+	for _, name := range []string{"mine", "with%20space"} {
+		world.Git(t, filepath.Join(repositories, owner.Npub, name+".git"), "fsck", "--strict")
+	}
+	reverse(t, events) // the worst order there is
+
+	out := tool(t, empty, "import", events, "--git", repositories, "--server", empty.URL, "--refused", refused)
+	if why, _ := os.ReadFile(refused); len(why) > 0 {
+		t.Fatalf("refused:\n%s", why)
+	}
+	for _, want := range []string{"9  lines read", "8  accepted", "1  held", "0  refused", "2  repositories pushed", "1  commits of pull requests pushed"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the import does not say %q", want)
+		}
+	}
+	copied := filepath.Join(dir, "copied.jsonl")
+	tool(t, empty, "export", "--held", "-o", copied, "-q")
+	if got := exported(t, copied); !maps.Equal(set(got), set(ids)) {
+		t.Errorf("%d events are there, want %d", len(got), len(ids))
+	}
+	for _, name := range []string{"mine", "with%20space"} {
+		path := "/" + owner.Npub + "/" + name + ".git"
+		if was, is := world.Git(t, dir, "ls-remote", old.URL+path), world.Git(t, dir, "ls-remote", empty.URL+path); was != is || !strings.Contains(is, "v1^{}") {
+			t.Errorf("%s has\n%s\nand had\n%s", name, is, was)
+		}
+	}
+	out = tool(t, empty, "import", events, "--git", repositories, "--server", empty.URL, "--json", "-q")
+	var again struct{ Known, Held, Refused, Accepted int }
+	if err := json.Unmarshal([]byte(out), &again); err != nil || again.Known != 8 || again.Held != 1 || again.Accepted+again.Refused != 0 {
+		t.Errorf("once more: %+v, %v", again, err)
+	}
+}
+
+func set(ids []string) map[string]bool {
+	all := map[string]bool{}
+	for _, id := range ids {
+		all[id] = true
+	}
+	return all
+}
+
+// reverse turns the lines of a file round.
+func reverse(t *testing.T, path string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	slices.Reverse(lines)
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
