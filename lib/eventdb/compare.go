@@ -6,8 +6,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // Difference is an entry in which two indexes differ.
@@ -46,6 +50,25 @@ func (db *DB) Compare(ctx context.Context, other *DB, differs func(Difference) b
 		}
 	}
 	return nil
+}
+
+// ErrInUse: a process has the folder of an index open.
+var ErrInUse = errors.New("the index is in use")
+
+// Lock keeps every other process from opening the index in a folder, until unlock is called. The
+// folder is made if it is not there. [ErrInUse]: one has it open.
+func Lock(dir string) (unlock func() error, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("lock index: %w", err)
+	}
+	lock, err := pebble.LockDirectory(dir, vfs.Default)
+	if errors.Is(err, syscall.EAGAIN) || err != nil && strings.Contains(err.Error(), "lock held by current process") {
+		return nil, ErrInUse
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock index: %w", err)
+	}
+	return lock.Close, nil
 }
 
 type comparison struct {

@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -113,6 +115,73 @@ func TestExportAndImport(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &again); err != nil || again.Known != 8 || again.Held != 1 || again.Accepted+again.Refused != 0 {
 		t.Errorf("once more: %+v, %v", again, err)
 	}
+	checkAndRepair(t, empty, owner.Npub, pull.ID)
+}
+
+// checked runs `tendril check` on a system's folders and gives its exit status and what it prints.
+func checked(t *testing.T, p *world.Tendril, args ...string) (status int, out string) {
+	t.Helper()
+	env := world.Settings()
+	env["NGIT_NATS_LISTEN"] = strings.TrimPrefix(p.NATS, "nats://")
+	out, err := world.RunToEnd(t, p.Dir, env, append([]string{"check", "-q"}, args...)...)
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		status = exit.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("$ tendril check %s; echo $?\n%s%d", strings.Join(args, " "), out, status)
+	return status, out
+}
+
+// checkAndRepair: a system is clean as it runs and when it was stopped; what is broken then is
+// found and mended, and it runs on.
+func checkAndRepair(t *testing.T, p *world.Tendril, npub, pull string) {
+	t.Helper()
+	if status, out := checked(t, p); status != 0 || !strings.Contains(out, "index-up is in use") {
+		t.Errorf("as it runs it is not clean")
+	}
+	if status, out := checked(t, p, "--repair"); status != 2 || !strings.Contains(out, "needs the system stopped") {
+		t.Error("what runs is repaired")
+	}
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if status, out := checked(t, p); status != 0 || !strings.Contains(out, "8 events in the log, 1 indexes, 3 repositories, 3 pools") {
+		t.Errorf("stopped it is not clean")
+	}
+	root := filepath.Join(p.Dir, "data", "git")
+	mine := filepath.Join(root, npub, "mine.git")
+	world.Git(t, mine, "update-ref", "refs/heads/main", "refs/nostr/"+pull)
+	world.Git(t, mine, "update-ref", "-d", "refs/nostr/"+pull)
+	if err := os.Remove(filepath.Join(root, npub, "with%20space.git", "objects", "info", "alternates")); err != nil {
+		t.Fatal(err)
+	}
+	world.Git(t, root, "clone", "-q", "--bare", mine, filepath.Join(root, npub, "nobodys.git"))
+	tables, err := filepath.Glob(filepath.Join(p.Dir, "data", "relay", "index-up", "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("no files of an index: %v", err)
+	}
+	if err := os.WriteFile(tables[0], []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, out := checked(t, p)
+	for _, want := range []string{
+		"index: index-up: its files are damaged", "refs/heads/main (--repair: they are set)", "refs/nostr/" + pull + " does not name the commit",
+		"it does not borrow from its pool", "nobody announces this repository here",
+	} {
+		if status != 1 || !strings.Contains(out, want) {
+			t.Errorf("exit status %d, and not found: %s", status, want)
+		}
+	}
+	if status, _ := checked(t, p, "--repair"); status != 0 {
+		t.Errorf("the repair ends with %d", status)
+	}
+	if status, out := checked(t, p, "--json"); status != 0 || !strings.Contains(out, `"findings": []`) {
+		t.Errorf("after the repair it is not clean")
+	}
+	world.Git(t, filepath.Join(root, "_orphans", npub, "nobodys.git"), "fsck", "--strict")
+	p.Restart()
+	world.Git(t, t.TempDir(), "clone", "-q", p.URL+"/"+npub+"/with%20space.git")
 }
 
 func set(ids []string) map[string]bool {

@@ -38,7 +38,7 @@ const silence = 10 * time.Second
 // is accepted when it returns was given, also where a newer event took an older one's place
 // meanwhile. A writer may have been given both then.
 func Log(ctx context.Context, js jetstream.JetStream, progress Progress, write func(raw []byte) error) (events int, err error) {
-	err = read(ctx, js, proto.StreamEvents, progress, func(m jetstream.Msg) error {
+	err = Each(ctx, js, proto.StreamEvents, progress, func(m jetstream.Msg) error {
 		if _, err := proto.ParseEventSubject(m.Subject()); err != nil {
 			return nil // a writer's mark
 		}
@@ -54,7 +54,7 @@ func Log(ctx context.Context, js jetstream.JetStream, progress Progress, write f
 
 // Held gives every event that waits for its git data to write, in no order.
 func Held(ctx context.Context, js jetstream.JetStream, write func(raw []byte) error) (events int, err error) {
-	err = read(ctx, js, proto.KVStream(proto.BucketHeld), nil, func(m jetstream.Msg) error {
+	err = Each(ctx, js, proto.KVStream(proto.BucketHeld), nil, func(m jetstream.Msg) error {
 		if len(m.Data()) == 0 || m.Headers().Get(proto.KVOperation) != "" || m.Headers().Get(jetstream.MarkerReasonHeader) != "" {
 			return nil // a key that is gone
 		}
@@ -84,8 +84,9 @@ func oneLine(raw []byte) ([]byte, error) {
 	return compact.Bytes(), nil
 }
 
-// read reads a stream from its first message until its end is reached once.
-func read(ctx context.Context, js jetstream.JetStream, name string, progress Progress, each func(jetstream.Msg) error) error {
+// Each gives every message of a stream to each, from the first one on until the end is reached once.
+// progress may be nil.
+func Each(ctx context.Context, js jetstream.JetStream, name string, progress Progress, each func(jetstream.Msg) error) error {
 	fail := func(err error) error { return fmt.Errorf("read stream %s: %w", name, err) }
 	stream, err := js.Stream(ctx, name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
