@@ -38,6 +38,8 @@ type System struct {
 	Log         *slog.Logger
 }
 
+var discard = slog.New(slog.DiscardHandler)
+
 type checker struct {
 	System
 	report   *Report
@@ -54,9 +56,9 @@ func Run(ctx context.Context, s System) (*Report, error) {
 		s.Progress = func(string, uint64, uint64) {}
 	}
 	if s.Log == nil {
-		s.Log = slog.New(slog.DiscardHandler)
+		s.Log = discard
 	}
-	c := &checker{System: s, report: &Report{Findings: []Finding{}, Notes: []string{}}, holdings: holdings.New(slog.New(slog.DiscardHandler))}
+	c := &checker{System: s, report: &Report{Findings: []Finding{}, Notes: []string{}}, holdings: holdings.New(discard)}
 	defer c.report.finish()
 	temp, err := os.MkdirTemp(s.Temp, ".tendril-check-")
 	if err != nil {

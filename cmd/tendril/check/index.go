@@ -25,6 +25,7 @@ func (c *checker) checkIndex(ctx context.Context, dir, temp string) error {
 		return fmt.Errorf("check %s: %w", name, err)
 	}
 	if problem != "" {
+		problem = strings.ReplaceAll(problem, temp, dir)
 		c.found(PartIndex, name, problem, "it is emptied, and made anew from the log at the next start", func() error { return empty(dir) })
 	}
 	return nil

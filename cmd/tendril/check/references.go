@@ -77,11 +77,15 @@ func (i *identifier) repositories(ctx context.Context) (problems []problem, err 
 			return nil, err
 		}
 		served := slices.ContainsFunc(i.dossier.Announcements, func(a dossier.Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
-		if !repo.Exists() {
-			if served {
-				problems = append(problems, problem{PartDisk, repo.Ref().String(), "it is announced and not on the disk", "an empty one is made; its data must come from a back-up or its owner",
-					func() error { return repo.Ensure(ctx) }})
+		if !repo.Exists() && served {
+			problems = append(problems, problem{PartDisk, repo.Ref().String(), "it is announced and not on the disk", "it is made, and has what is in the pool", func() error { return repo.Ensure(ctx) }})
+			if i.Repair {
+				if err := repo.Ensure(ctx); err != nil { // its references are next
+					return nil, err
+				}
 			}
+		}
+		if !repo.Exists() {
 			continue
 		}
 		found, err := i.repository(ctx, owner, repo)

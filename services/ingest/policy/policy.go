@@ -267,9 +267,11 @@ func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func
 
 // isProtected reports whether a candidate is a protected event (NIP-70) that may not be taken, or a
 // repost of one. A protected event is taken from its author only, on an authenticated connection: the
-// gateway has seen to that where it comes from a user. What another relay brings is not that.
+// gateway has seen to that where it comes from a user. What another relay brings is not that. An
+// operator who imports brings what the author has given to a server of theirs, else a back-up would
+// lose it.
 func isProtected(c *candidate.Candidate) bool {
-	fromAuthor := c.Lane == proto.LaneUser || c.Lane == proto.LaneRelease
+	fromAuthor := c.Lane == proto.LaneUser || c.Lane == proto.LaneRelease || c.Source == proto.SourceImport
 	return nip70.IsProtected(*c.Event) && !fromAuthor || nip70.HasEmbeddedProtected(*c.Event)
 }
 

@@ -54,6 +54,7 @@ func TestKnown(t *testing.T) {
 			isAccepted()},
 		{"protected, by its author", (&world{}).accept(a), user(protected), nil, isAccepted()},
 		{"protected, from sync", (&world{}).accept(a), synced(protected), nil, isRejected(policy.ReasonProtected, "blocked: ")},
+		{"protected, of an import", (&world{}).accept(a), imported(protected), nil, isAccepted()},
 		{"a repost of one", (&world{}).accept(a), synced(repost), nil, isRejected(policy.ReasonProtected, "blocked: ")},
 		{"protected, and held", (&world{}).hold(heldProtected), action(proto.ActionRelease, heldProtected), nil,
 			isAccepted(dropped(heldProtected))},
@@ -419,7 +420,7 @@ func TestAnImportRevivesWhatFellSilent(t *testing.T) {
 		revived bool
 	}{
 		{"a user", user(a), true},
-		{"an import", &candidate.Candidate{Event: a, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}, true},
+		{"an import", imported(a), true},
 		{"a relay", synced(a), false},
 	} {
 		d, err := rules.Decide((&world{}).holdAs(proto.PhaseSilent, now, "tree", a), c.from)
@@ -427,4 +428,8 @@ func TestAnImportRevivesWhatFellSilent(t *testing.T) {
 			t.Errorf("%s: %+v, %v", c.name, d, err)
 		}
 	}
+}
+
+func imported(ev *nostr.Event) *candidate.Candidate {
+	return &candidate.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}
 }
