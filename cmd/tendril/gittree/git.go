@@ -70,8 +70,8 @@ func (e *Error) Error() string {
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// run runs a command in a folder and gives what it printed.
-func (g Git) run(ctx context.Context, dir, stdin string, args ...string) (string, error) {
+// command prepares a command in a folder.
+func (g Git) command(ctx context.Context, dir string, args ...string) (cmd *exec.Cmd, said *tail) {
 	program := g.Program
 	if program == "" {
 		program = "git"
@@ -80,15 +80,19 @@ func (g Git) run(ctx context.Context, dir, stdin string, args ...string) (string
 	for _, c := range append(safe[:len(safe):len(safe)], g.Config...) {
 		all = append(all, "-c", c)
 	}
-	cmd := exec.CommandContext(ctx, program, append(all, args...)...)
-	cmd.Dir, cmd.Env = dir, g.environment()
-	cmd.Stdin = strings.NewReader(stdin)
-	var out bytes.Buffer
-	said := &tail{}
-	cmd.Stdout, cmd.Stderr = &out, said
+	cmd, said = exec.CommandContext(ctx, program, append(all, args...)...), &tail{}
+	cmd.Dir, cmd.Env, cmd.Stderr = dir, g.environment(), said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
+	return cmd, said
+}
+
+// run runs a command in a folder and gives what it printed.
+func (g Git) run(ctx context.Context, dir, stdin string, args ...string) (string, error) {
+	cmd, said := g.command(ctx, dir, args...)
+	var out bytes.Buffer
+	cmd.Stdin, cmd.Stdout = strings.NewReader(stdin), &out
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		return "", ctx.Err()
@@ -99,21 +103,11 @@ func (g Git) run(ctx context.Context, dir, stdin string, args ...string) (string
 	return out.String(), nil
 }
 
-// uploadPack is the other end of a fetch from a folder: git does not hand its configuration on to
-// it.
-func (g Git) uploadPack() string {
-	program := g.Program
-	if program == "" {
-		program = "git"
-	}
-	return "'" + strings.ReplaceAll(program, "'", `'\''`) + "' -c safe.directory='*' upload-pack"
-}
-
 // Mirror makes the repository at path have exactly the references of another, a folder or a URL,
 // and all that they reach as its own. One that is not there is made, and appears when it is whole.
 func (g Git) Mirror(ctx context.Context, from, path string) error {
 	if _, err := os.Stat(path); err == nil {
-		return g.fetch(ctx, from, path)
+		return g.fill(ctx, from, path)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
@@ -129,23 +123,19 @@ func (g Git) Mirror(ctx context.Context, from, path string) error {
 	if _, err := g.run(ctx, temporary, "", "init", "--quiet", "--bare", "--template=", "."); err != nil {
 		return err
 	}
-	if err := g.fetch(ctx, from, temporary); err != nil {
+	if err := g.fill(ctx, from, temporary); err != nil {
 		return err
 	}
 	return os.Rename(temporary, path)
 }
 
-func (g Git) fetch(ctx context.Context, from, path string) error {
-	if !isURL(from) {
-		absolute, err := filepath.Abs(from)
-		if err != nil {
-			return err
-		}
-		from = absolute
+// fill brings a repository in line with another.
+func (g Git) fill(ctx context.Context, from, path string) error {
+	bring := g.copyFolder
+	if isURL(from) {
+		bring = g.fetch
 	}
-	_, err := g.run(ctx, path, "", "fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head",
-		"--update-head-ok", "--upload-pack="+g.uploadPack(), "--", from, "+refs/*:refs/*")
-	if err != nil {
+	if err := bring(ctx, from, path); err != nil {
 		return err
 	}
 	head, err := g.head(ctx, from)
@@ -153,6 +143,11 @@ func (g Git) fetch(ctx context.Context, from, path string) error {
 		return err
 	}
 	_, err = g.run(ctx, path, "", "symbolic-ref", "HEAD", head)
+	return err
+}
+
+func (g Git) fetch(ctx context.Context, from, path string) error {
+	_, err := g.run(ctx, path, "", "fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head", "--update-head-ok", "--", from, "+refs/*:refs/*")
 	return err
 }
 
@@ -183,7 +178,12 @@ func isURL(from string) bool { return strings.Contains(from, "://") }
 
 // References are those of a repository that name objects, by full name. Symbolic ones are left out.
 func (g Git) References(ctx context.Context, path string) (map[string]string, error) {
-	out, err := g.run(ctx, path, "", "for-each-ref", "--format=%(objectname) %(refname) %(symref)")
+	return g.references(ctx, path, "%(objectname) %(refname) %(symref)")
+}
+
+// references lists references whose format gives two words.
+func (g Git) references(ctx context.Context, path, format string) (map[string]string, error) {
+	out, err := g.run(ctx, path, "", "for-each-ref", "--format="+format)
 	if err != nil {
 		return nil, err
 	}

@@ -143,13 +143,34 @@ func TestMirror(t *testing.T) {
 		t.Errorf("later: references %v, want %v", got, refs)
 	}
 
+	// A branch takes the place of a folder of branches, and the other way round.
+	run(t, from, "update-ref", "-d", "refs/heads/old")
+	run(t, from, "update-ref", "refs/heads/old/er", refs["refs/heads/main"])
+	tree := run(t, from, "rev-parse", "refs/heads/main^{tree}")
+	third := run(t, from, "commit-tree", "-m", "third", "-p", refs["refs/heads/main"], tree)
+	run(t, from, "update-ref", "refs/heads/main", third)
+	if err := (Git{}).Mirror(ctx, from, path); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := mustRefs(t, path), mustRefs(t, from); fmt.Sprint(got) != fmt.Sprint(want) || got["refs/heads/main"] != third {
+		t.Errorf("after a change of both: references %v, want %v", got, want)
+	}
+	run(t, path, "fsck", "--strict")
+	broken := filepath.Join(dir, "broken.git")
+	run(t, dir, "clone", "-q", "--bare", "--no-hardlinks", path, broken)
+	run(t, broken, "update-ref", "refs/heads/new", run(t, broken, "commit-tree", "-m", "x", tree))
+	lose(t, broken, run(t, broken, "rev-parse", "refs/heads/new"))
+	if err := (Git{}).Mirror(ctx, broken, path); err == nil || fmt.Sprint(mustRefs(t, path)) != fmt.Sprint(mustRefs(t, from)) {
+		t.Errorf("a repository that lacks an object is copied: %v", err)
+	}
+
 	empty := filepath.Join(dir, "empty.git")
 	run(t, dir, "init", "-q", "--bare", "-b", "trunk", empty)
 	if err := (Git{}).Mirror(ctx, empty, filepath.Join(dir, "out", "empty.git")); err != nil {
 		t.Errorf("an empty repository: %v", err)
 	}
 	var failed *Error
-	if err := (Git{}).Mirror(ctx, filepath.Join(dir, "none.git"), filepath.Join(dir, "out", "none.git")); !errors.As(err, &failed) || failed.Command != "fetch" {
+	if err := (Git{}).Mirror(ctx, filepath.Join(dir, "none.git"), filepath.Join(dir, "out", "none.git")); !errors.As(err, &failed) || failed.Command != "for-each-ref" {
 		t.Errorf("what is not there: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "out", ".*")); len(left) > 0 {
@@ -157,6 +178,14 @@ func TestMirror(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "out", "none.git")); err == nil {
 		t.Error("a copy of nothing is there")
+	}
+}
+
+// lose removes a loose object.
+func lose(t testing.TB, path, id string) {
+	t.Helper()
+	if err := os.Remove(filepath.Join(path, "objects", id[:2], id[2:])); err != nil {
+		t.Fatal(err)
 	}
 }
 
