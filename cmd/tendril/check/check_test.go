@@ -16,6 +16,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
@@ -371,5 +372,25 @@ func TestWrite(t *testing.T) {
 	}
 	if strings.Index(out.String(), "log:") > strings.Index(out.String(), "objects: r") {
 		t.Error("the log does not come first")
+	}
+}
+
+// TestObjectsComeFromACopy: what docs/moving.md says for objects that are gone.
+func TestObjectsComeFromACopy(t *testing.T) {
+	t.Parallel()
+	p := newPlace(t)
+	kept := filepath.Join(t.TempDir(), "copy.git")
+	must(t, gittree.Git{}.Mirror(t.Context(), p.repo.Path(), kept))
+	must(t, os.RemoveAll(p.repo.Pool().Path()))
+	if found, _ := p.check(true); len(found) == 0 {
+		t.Fatal("nothing is found")
+	}
+	pipe := exec.Command("sh", "-c", `git -C "$0" pack-objects -q --all --stdout </dev/null | git -C "$1" index-pack --stdin`, kept, p.repo.Path())
+	if out, err := pipe.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	p.check(true)
+	if found, report := p.check(false); !report.Clean() {
+		t.Errorf("still found: %q", found)
 	}
 }
