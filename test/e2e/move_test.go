@@ -85,8 +85,14 @@ func TestExportAndImport(t *testing.T) {
 	if len(ids) != 9 || !slices.Contains(ids, waiting.ID) || !slices.Contains(ids, pull.ID) {
 		t.Fatalf("%d events are exported: %q", len(ids), ids)
 	}
+	fetched := filepath.Join(dir, "fetched")
+	tool(t, old, "export", "-o", os.DevNull, "--git", fetched, "--from", old.URL)
 	for _, name := range []string{"mine", "with%20space"} {
-		world.Git(t, filepath.Join(repositories, owner.Npub, name+".git"), "fsck", "--strict")
+		copied, same := filepath.Join(repositories, owner.Npub, name+".git"), filepath.Join(fetched, owner.Npub, name+".git")
+		world.Git(t, copied, "fsck", "--strict")
+		if a, b := world.Git(t, dir, "ls-remote", copied), world.Git(t, dir, "ls-remote", same); a != b {
+			t.Errorf("%s of the folder has\n%s\nand of the server\n%s", name, a, b)
+		}
 	}
 	reverse(t, events) // the worst order there is
 
