@@ -18,10 +18,10 @@ type grammar struct {
 	Up      up            `cmd:"" help:"Run all services in one process, with an embedded NATS unless NGIT_NATS_URL names another."`
 	Run     runs          `cmd:"" help:"Run some of the services, for a system of several processes around one NATS server (NGIT_NATS_URL)."`
 	Status  shows         `cmd:"" help:"Show how a running system stands: relays, shards, held events, queues, and how far its processes are behind."`
-	Check   checks        `cmd:"" help:"Hold the log, the indexes and the repositories against each other. Exit status 0: clean, 1: findings, 2: could not check."`
+	Logins  loginsCommand `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
 	Export  exports       `cmd:"" help:"Write the events of a running system as JSON lines, and copies of its repositories."`
 	Import  imports       `cmd:"" help:"Offer events of a file to a running system, and push the repositories that belong to them."`
-	Logins  loginsCommand `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
+	Check   checks        `cmd:"" help:"Hold the log, the indexes and the repositories against each other. Exit status 0: clean, 1: findings, 2: could not check."`
 	Version version       `cmd:"" help:"Print the version."`
 
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version and exit."`
