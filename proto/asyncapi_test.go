@@ -184,7 +184,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 		"outcome": {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
 		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
 		"level":   {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["RepoChange"].Properties["level"].Enum},
-		"source":  {[]string{string(SourceUser), string(SourceLive), string(SourceStartup), string(SourceReconnect), string(SourceDaily), string(SourceRelease)}, enumOf(candidate[HeaderSource])},
+		"source":  {[]string{string(SourceUser), string(SourceLive), string(SourceStartup), string(SourceReconnect), string(SourceDaily), string(SourceRelease), string(SourceImport)}, enumOf(candidate[HeaderSource])},
 		"action":  {[]string{string(ActionRelease), string(ActionExpire), string(ActionExtend)}, enumOf(candidate[HeaderAction])},
 	} {
 		if !slices.Equal(e.want, e.got) {

@@ -45,6 +45,7 @@ const (
 	SourceReconnect Source = "reconnect" // historic sync of a quick reconnect
 	SourceDaily     Source = "daily"     // historic sync of the daily fresh start
 	SourceRelease   Source = "release"   // purgatory: its git data is there
+	SourceImport    Source = "import"    // an operator's file, see `tendril import`
 )
 
 // Synced reports whether the event came from another relay.

@@ -31,6 +31,9 @@ type Verdict struct {
 	Outcome Outcome `json:"outcome"`
 	Message string  `json:"message,omitempty"` // what an OK carries, with NIP-01's prefix
 	Seq     uint64  `json:"seq,omitempty"`     // sequence in GRASP_EVENTS, if accepted
+	// Retry: it was rejected for something that may change. It may be accepted later: when what it
+	// names is accepted, or when there is room for it again.
+	Retry bool `json:"retry,omitempty"`
 	// Ref is the HeaderRef of a pack of one, for senders of earlier versions, which look here for it.
 	Ref string `json:"ref,omitempty"`
 }

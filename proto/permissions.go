@@ -14,6 +14,9 @@ const (
 	UserRelayconn = GroupRelays
 	// UserOperator is for people: it reads everything and writes nothing.
 	UserOperator = "operator"
+	// UserImport is for `tendril import`, which offers events on the lane of older events and reads
+	// nothing. Whoever has this login is trusted to have checked their signatures.
+	UserImport = "import"
 	// UserTendril is for a process that runs several services over one connection. It may do what
 	// each of them may.
 	UserTendril = "tendril"
@@ -46,7 +49,7 @@ func Users() []Permissions {
 		services[i].Subscribe = append(s.Subscribe, InboxPrefix(s.User)+".>")
 	}
 	all.Subscribe = append(all.Subscribe, InboxPrefix(UserTendril)+".>")
-	users := append(services, operator(), all)
+	users := append(services, operator(), importer(), all)
 	for i := range users {
 		users[i].Publish, users[i].Subscribe = sorted(users[i].Publish), sorted(users[i].Subscribe)
 	}
@@ -186,6 +189,15 @@ func operator() Permissions {
 		p.Publish = append(p.Publish, flowControl(cfg.Name)...)
 	}
 	return p
+}
+
+// importer may offer events as relayconn does, and hear how they ended.
+func importer() Permissions {
+	return Permissions{
+		User:      UserImport,
+		Publish:   offer(StreamSync, LaneSyncHistoric),
+		Subscribe: append(verdicts(), InboxPrefix(UserImport)+".>"),
+	}
 }
 
 // Prefixes of NATS itself.

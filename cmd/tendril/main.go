@@ -3,6 +3,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 
@@ -18,16 +19,27 @@ type grammar struct {
 	Run     runs          `cmd:"" help:"Run some of the services, for a system of several processes around one NATS server (NGIT_NATS_URL)."`
 	Status  shows         `cmd:"" help:"Show how a running system stands: relays, shards, held events, queues, and how far its processes are behind."`
 	Logins  loginsCommand `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
+	Export  exports       `cmd:"" help:"Write the events of a running system as JSON lines, and copies of its repositories."`
+	Import  imports       `cmd:"" help:"Offer events of a file to a running system, and push the repositories that belong to them."`
+	Check   checks        `cmd:"" help:"Hold the log, the indexes and the repositories against each other. Exit status 0: clean, 1: findings, 2: could not check."`
 	Version version       `cmd:"" help:"Print the version."`
 
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version and exit."`
 }
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
-		fmt.Fprintf(os.Stderr, "tendril: %v\n", err)
-		os.Exit(1)
+	err := run(os.Args[1:])
+	if err == nil {
+		return
 	}
+	if said := err.Error(); said != "" {
+		fmt.Fprintf(os.Stderr, "tendril: %s\n", said)
+	}
+	status := 1
+	if exit, ok := errors.AsType[*exitStatus](err); ok {
+		status = exit.status
+	}
+	os.Exit(status)
 }
 
 func run(args []string) error {

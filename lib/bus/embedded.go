@@ -53,8 +53,9 @@ func (b *Bus) embeddedOptions() []nats.Option {
 	return options
 }
 
-// embeddedUsers are the users of an embedded server with a password: the operator, and this
-// process, which may do everything and whose password is random. The hashes are in memory only, so
+// embeddedUsers are the users of an embedded server with a password: the operator, `tendril import`
+// with the same password, which may offer events, and this process, which may do everything and
+// whose password is random. The hashes are in memory only, so
 // nobody tries passwords against them but through the server: a higher cost would be its own, for
 // everybody who knocks.
 func embeddedUsers(operator, inside string) (users []*server.User, err error) {
@@ -63,7 +64,8 @@ func embeddedUsers(operator, inside string) (users []*server.User, err error) {
 		permissions    *server.Permissions
 	}{
 		{insideUser, inside, nil},
-		{proto.UserOperator, operator, operatorPermissions()},
+		{proto.UserOperator, operator, permissionsOf(proto.UserOperator)},
+		{proto.UserImport, operator, permissionsOf(proto.UserImport)},
 	} {
 		hash, err := bcrypt.GenerateFromPassword([]byte(u.password), bcrypt.MinCost)
 		if err != nil {
@@ -74,8 +76,8 @@ func embeddedUsers(operator, inside string) (users []*server.User, err error) {
 	return users, nil
 }
 
-func operatorPermissions() *server.Permissions {
-	p := proto.PermissionsOf(proto.UserOperator)
+func permissionsOf(user string) *server.Permissions {
+	p := proto.PermissionsOf(user)
 	return &server.Permissions{
 		Publish: &server.SubjectPermission{Allow: p.Publish}, Subscribe: &server.SubjectPermission{Allow: p.Subscribe},
 	}

@@ -158,6 +158,14 @@ func TestEmbeddedWithPassword(t *testing.T) {
 	if got, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil || got != 2 {
 		t.Errorf("the operator has written: %d, %v", got, err)
 	}
+	imports, err := bus.Look(bus.Options{URL: b.ClientURL(), Password: "hunter2", Role: proto.UserImport}, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer imports.Close()
+	if _, err := imports.JS.Publish(t.Context(), proto.LaneSyncHistoric.Subject(), []byte("{}")); err != nil {
+		t.Errorf("`tendril import` cannot offer events: %v", err)
+	}
 	await(t, "the operator is told", func() bool { return errors.Is(operator.LastError(), nats.ErrPermissionViolation) })
 }
 

@@ -1,6 +1,7 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -25,8 +26,8 @@ func (s signed) OrderedConsumer(ctx context.Context, stream string, cfg jetstrea
 }
 
 // Look connects to a NATS server to read what is there: it makes and changes nothing. With a
-// Password it is the operator of an embedded server. timeout bounds the connecting. A connection
-// that is lost later is taken up again until Close.
+// Password it is a user of an embedded server: Role, or else the operator. timeout bounds the
+// connecting. A connection that is lost later is taken up again until Close.
 func Look(o Options, timeout time.Duration) (*Bus, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -40,7 +41,7 @@ func Look(o Options, timeout time.Duration) (*Bus, error) {
 	}
 	options = append(append(b.connectOptions(o), options...), nats.Timeout(timeout))
 	if o.Password != "" {
-		options = append(options, nats.UserInfo(proto.UserOperator, o.Password))
+		options = append(options, nats.UserInfo(cmp.Or(o.Role, proto.UserOperator), o.Password))
 	}
 	if b.Conn, err = nats.Connect(o.URL, options...); err != nil {
 		b.Close()

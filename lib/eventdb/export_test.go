@@ -3,6 +3,7 @@ package eventdb
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 	"unsafe"
 
@@ -95,3 +96,31 @@ func (db *DB) ReadSums() error {
 
 // Crowd has the next change make the sieve anew.
 func Crowd(db *DB) { db.sieve.Load().room = -1 }
+
+// Spoil replaces the value of the first entry of a table, or removes the entry, behind the index's
+// back. It gives the entry's key, as Compare tells it, and puts it back.
+func (db *DB) Spoil(table byte, value []byte) (key string, restore func()) {
+	it, err := db.pebble.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
+	if err != nil {
+		panic(err)
+	}
+	if !it.First() {
+		panic(fmt.Sprintf("table %c is empty", table))
+	}
+	full, was := slices.Clone(it.Key()), slices.Clone(it.Value())
+	if err := it.Close(); err != nil {
+		panic(err)
+	}
+	set := func(value []byte) {
+		if value == nil {
+			err = db.pebble.Delete(full, pebble.NoSync)
+		} else {
+			err = db.pebble.Set(full, value, pebble.NoSync)
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+	set(value)
+	return fmt.Sprintf("%x", full[1:]), func() { set(append([]byte{}, was...)) }
+}

@@ -37,11 +37,12 @@ const cost = bcrypt.MinCost
 // passwordBytes is how many random bytes a password is made of.
 const passwordBytes = 20
 
-// Default are the users that [Init] makes a login for: one of each service, and the operator.
+// Default are the users that [Init] makes a login for: one of each service, and the operator. The
+// others (tendril, import) are made where somebody asks for them.
 func Default() []string {
 	var names []string
 	for _, p := range proto.Users() {
-		if p.User != proto.UserTendril {
+		if p.User != proto.UserTendril && p.User != proto.UserImport {
 			names = append(names, p.User)
 		}
 	}

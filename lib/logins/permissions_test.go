@@ -23,7 +23,7 @@ type server struct {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	dir := t.TempDir()
-	if err := logins.Init(dir, append(logins.Default(), proto.UserTendril)...); err != nil {
+	if err := logins.Init(dir, append(logins.Default(), proto.UserTendril, proto.UserImport)...); err != nil {
 		t.Fatal(err)
 	}
 	s := &server{bustest.WithUsers(t, filepath.Join(dir, logins.UsersFile)), dir}
@@ -86,7 +86,7 @@ func (s *server) refuses(t *testing.T, conn *nats.Conn, do func() error) bool {
 	return len(s.Refused()) > before
 }
 
-// Who may publish to a subject: the users, in the order of proto.Users without "tendril".
+// Who may publish to a subject: the users, in the order of proto.Users without "tendril" and "import".
 const (
 	nobody   = ""
 	everyone = "gateway ingest purgatory discovery relayconn operator"
@@ -328,6 +328,36 @@ func TestRepliesAreNotChecked(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("the answer did not come into the log: NATS checks reply subjects now")
+		}
+	}
+}
+
+// TestImportOnlyOffersEvents: the login of `tendril import` reaches the lane of older events, and
+// nothing else.
+func TestImportOnlyOffersEvents(t *testing.T) {
+	t.Parallel()
+	s := newServer(t)
+	conn := s.connect(t, proto.UserImport)
+	for subject, may := range map[string]bool{
+		"grasp.candidate.sync.historic": true, "$JS.API.STREAM.INFO.GRASP_CANDIDATES_SYNC": true,
+		"grasp.candidate.sync.live": false, "grasp.candidate.release": false, "grasp.candidate.user": false,
+		"grasp.event.1.a.b": false, "grasp.verdict.x": false, "$KV.grasp-held.mark": false,
+		"$JS.API.STREAM.INFO.GRASP_EVENTS": false, "$JS.API.CONSUMER.CREATE.GRASP_EVENTS.any": false,
+		"$JS.API.STREAM.PURGE.GRASP_CANDIDATES_SYNC": false,
+	} {
+		if refused := s.refuses(t, conn, func() error { return conn.Publish(subject, nil) }); refused == may {
+			t.Errorf("publish to %s: refused %t, want %t", subject, refused, !may)
+		}
+	}
+	for subject, may := range map[string]bool{
+		"grasp.verdict.x": true, "_INBOX.import.x": true, "_INBOX.gateway.x": false, "grasp.event.>": false, "grasp.held.>": false,
+	} {
+		refused := s.refuses(t, conn, func() error {
+			_, err := conn.SubscribeSync(subject)
+			return err
+		})
+		if refused == may {
+			t.Errorf("listen to %s: refused %t, want %t", subject, refused, !may)
 		}
 	}
 }

@@ -143,8 +143,9 @@ func (c *Candidate) checkOrigin() error {
 			return fmt.Errorf("%s is %q, want release, expire or extend", proto.HeaderAction, c.Action)
 		}
 	default:
-		if !c.Source.Synced() {
-			return fmt.Errorf("%s is %q, want one of the sources of synced events", proto.HeaderSource, c.Source)
+		imported := c.Source == proto.SourceImport && c.Lane == proto.LaneSyncHistoric
+		if !c.Source.Synced() && !imported {
+			return fmt.Errorf("%s is %q, want one of the sources of this lane", proto.HeaderSource, c.Source)
 		}
 	}
 	return nil

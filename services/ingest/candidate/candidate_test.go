@@ -72,6 +72,12 @@ func TestParse(t *testing.T) {
 	if c.Action != "" {
 		t.Error("an action outside of the release lane")
 	}
+	if c, err = parse("grasp.candidate.sync.historic", header(proto.HeaderSource, "import"), []byte(data)); err != nil || c.Source != proto.SourceImport {
+		t.Errorf("of an import: source %q, %v", c.Source, err)
+	}
+	if _, err = parse("grasp.candidate.sync.live", header(proto.HeaderSource, "import"), []byte(data)); !errors.Is(err, candidate.ErrMalformed) {
+		t.Errorf("an import on the lane of live events: %v", err)
+	}
 	// No header makes a user's event a synced one.
 	if c, err = parse("grasp.candidate.user", header(proto.HeaderSource, "daily"), []byte(data)); err != nil || c.Source != proto.SourceUser {
 		t.Errorf("on the user lane: source %q, %v", c.Source, err)

@@ -132,6 +132,12 @@ type Decision struct {
 	leaves  map[string]string // ids of accepted announcements that stand for nothing any more, and their identifiers
 }
 
+// MayChange reports whether a rejection is for something that may change: what the event misses may
+// come, and what is crowded may have room again.
+func (d Decision) MayChange() bool {
+	return d.Outcome == proto.Rejected && (len(d.Missing) > 0 || d.Reason == ReasonCrowded)
+}
+
 // Dropped is a held event that goes.
 type Dropped struct {
 	Entry    *held.Entry
@@ -190,7 +196,7 @@ func (p *Policy) known(k Knowledge, c *candidate.Candidate) (Decision, bool, err
 	}
 	if entry != nil {
 		d := duplicate(proto.MessagePurgatory)
-		if entry.Phase == proto.PhaseSilent && c.Lane == proto.LaneUser {
+		if entry.Phase == proto.PhaseSilent && (c.Lane == proto.LaneUser || c.Source == proto.SourceImport) {
 			// Its time was over; submitted again it gets a new chance.
 			d.Hold = []*held.Entry{p.revived(entry)}
 		}
@@ -261,9 +267,11 @@ func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func
 
 // isProtected reports whether a candidate is a protected event (NIP-70) that may not be taken, or a
 // repost of one. A protected event is taken from its author only, on an authenticated connection: the
-// gateway has seen to that where it comes from a user. What another relay brings is not that.
+// gateway has seen to that where it comes from a user. What another relay brings is not that. An
+// operator who imports brings what the author has given to a server of theirs, else a back-up would
+// lose it.
 func isProtected(c *candidate.Candidate) bool {
-	fromAuthor := c.Lane == proto.LaneUser || c.Lane == proto.LaneRelease
+	fromAuthor := c.Lane == proto.LaneUser || c.Lane == proto.LaneRelease || c.Source == proto.SourceImport
 	return nip70.IsProtected(*c.Event) && !fromAuthor || nip70.HasEmbeddedProtected(*c.Event)
 }
 

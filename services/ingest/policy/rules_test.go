@@ -9,6 +9,7 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -53,6 +54,7 @@ func TestKnown(t *testing.T) {
 			isAccepted()},
 		{"protected, by its author", (&world{}).accept(a), user(protected), nil, isAccepted()},
 		{"protected, from sync", (&world{}).accept(a), synced(protected), nil, isRejected(policy.ReasonProtected, "blocked: ")},
+		{"protected, of an import", (&world{}).accept(a), imported(protected), nil, isAccepted()},
 		{"a repost of one", (&world{}).accept(a), synced(repost), nil, isRejected(policy.ReasonProtected, "blocked: ")},
 		{"protected, and held", (&world{}).hold(heldProtected), action(proto.ActionRelease, heldProtected), nil,
 			isAccepted(dropped(heldProtected))},
@@ -401,4 +403,33 @@ func TestEqualTime(t *testing.T) {
 		{"higher id after lower", (&world{}).accept(low), user(high), nil, isDuplicate()},
 		{"lower id after higher", (&world{}).accept(high), user(low), nil, isAccepted()},
 	})
+}
+
+// TestAnImportRevivesWhatFellSilent: an operator's import may take longer than an announcement
+// waits for its git data; offered again it gets a new chance, as a user's does.
+func TestAnImportRevivesWhatFellSilent(t *testing.T) {
+	t.Parallel()
+	a := announce(alice, "tree", 100)
+	rules, err := policy.New(settings(), func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name    string
+		from    *candidate.Candidate
+		revived bool
+	}{
+		{"a user", user(a), true},
+		{"an import", imported(a), true},
+		{"a relay", synced(a), false},
+	} {
+		d, err := rules.Decide((&world{}).holdAs(proto.PhaseSilent, now, "tree", a), c.from)
+		if err != nil || d.Outcome != proto.Duplicate || d.Message != proto.MessagePurgatory || (len(d.Hold) == 1) != c.revived {
+			t.Errorf("%s: %+v, %v", c.name, d, err)
+		}
+	}
+}
+
+func imported(ev *nostr.Event) *candidate.Candidate {
+	return &candidate.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}
 }

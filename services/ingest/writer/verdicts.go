@@ -26,7 +26,7 @@ func (w *Writer) answer(b *batch) {
 func verdictOf(x *decided) proto.Verdict {
 	return proto.Verdict{
 		ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind,
-		Outcome: x.decision.Outcome, Message: x.decision.Message, Seq: x.seq,
+		Outcome: x.decision.Outcome, Message: x.decision.Message, Seq: x.seq, Retry: x.decision.MayChange(),
 	}
 }
 

@@ -58,6 +58,9 @@ type Options struct {
 	// 30 min.
 	PackTime time.Duration
 
+	// LookOnly is for those who only look: nothing is made in the root, and nothing swept up.
+	LookOnly bool
+
 	// Log gets what went wrong where nobody waits for an answer. Default: nothing.
 	Log *slog.Logger
 }
@@ -132,7 +135,7 @@ func NewStore(o Options) (*Store, error) {
 	if err := checkVersion(git); err != nil {
 		return nil, fmt.Errorf("NGIT_GIT_BINARY is %q: %w", o.Git, err)
 	}
-	root, err := openRoot(o.Root)
+	root, err := openRoot(o.Root, o.LookOnly)
 	if err != nil {
 		return nil, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", o.Root, err)
 	}
@@ -141,18 +144,24 @@ func NewStore(o Options) (*Store, error) {
 		scans: slots.New(2 * processors.Count()), packs: o.Packs, packTime: o.PackTime,
 	}
 	s.volume = &volume{try: s.probe, log: o.Log}
-	s.sweepRoot()
+	if !o.LookOnly {
+		s.sweepRoot()
+	}
 	return s, nil
 }
 
-// openRoot makes the root and proves that it can be written to.
-func openRoot(given string) (string, error) {
+// openRoot makes the root and proves that it can be written to, unless that is only to be looked at.
+func openRoot(given string, lookOnly bool) (string, error) {
 	if given == "" {
 		return "", errors.New("it is empty")
 	}
 	root, err := filepath.Abs(given)
 	if err != nil {
 		return "", err
+	}
+	if lookOnly {
+		_, err := os.ReadDir(root)
+		return root, err
 	}
 	for _, folder := range []string{newFolder, trashFolder} {
 		if err := os.MkdirAll(filepath.Join(root, folder), 0o755); err != nil {

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"tendril.dev/cmd/tendril/check"
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/node"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
+)
+
+// checks is `tendril check`.
+type checks struct {
+	Repair bool          `help:"Mend what can be mended from the log. Only while no process works on the folders."`
+	Fsck   bool          `default:"true" negatable:"" help:"Let git look through all objects, which takes longest."`
+	JSON   bool          `name:"json" help:"Print JSON."`
+	Temp   string        `placeholder:"DIR" help:"Folder of temporary files, which take about as much room as the indexes. Default: NGIT_RELAY_DATA_PATH, if it is there, or that of the system."`
+	Quiet  bool          `short:"q" help:"Print no progress."`
+	Wait   time.Duration `default:"10s" help:"How long NATS may take to answer at first."`
+
+	config.Settings `embed:""`
+}
+
+// Exit statuses of `tendril check`. They are for scripts.
+const (
+	exitFindings  = 1
+	exitUnchecked = 2
+)
+
+// exitStatus is an error that has an exit status of its own. Without a message nothing is printed.
+type exitStatus struct {
+	status int
+	err    error
+}
+
+// Error is the cause's.
+func (e *exitStatus) Error() string {
+	if e.err == nil {
+		return ""
+	}
+	return e.err.Error()
+}
+
+// Unwrap gives the cause.
+func (e *exitStatus) Unwrap() error { return e.err }
+
+// Run implements the command.
+func (c *checks) Run(src *config.Source) error {
+	report, err := c.check(src)
+	if report != nil && (err == nil || len(report.Findings) > 0) {
+		if c.JSON {
+			encoder := json.NewEncoder(os.Stdout)
+			encoder.SetIndent("", "  ")
+			err = errors.Join(err, encoder.Encode(report))
+		} else {
+			report.Write(os.Stdout)
+		}
+	}
+	switch {
+	case err != nil:
+		return &exitStatus{exitUnchecked, fmt.Errorf("could not check: %w", err)}
+	case !report.Clean():
+		return &exitStatus{exitFindings, nil}
+	}
+	return nil
+}
+
+func (c *checks) check(src *config.Source) (*check.Report, error) {
+	settings, err := c.Complete(src)
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	folders, err := lockIndexes(settings)
+	if err != nil {
+		return nil, err
+	}
+	defer folders.unlock()
+	b, err := c.open(ctx, settings, folders)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	running := folders.inUse || settings.NATSURL != ""
+	if c.Repair && running {
+		if err := noWorkers(ctx, b, folders); err != nil {
+			return nil, err
+		}
+		running = false
+	}
+	store, err := repository.NewStore(repository.Options{
+		Root: settings.GitDataPath, Git: settings.GitBinary, Processes: settings.GitProcesses, Memory: settings.GitProcessMemory, LookOnly: !c.Repair,
+	})
+	if err != nil {
+		return nil, err
+	}
+	tell := newTeller(os.Stderr, c.Quiet)
+	report, err := check.Run(ctx, check.System{
+		Bus: b, Domain: settings.Domain, Store: store, Indexes: folders.locked, Running: running, IgnoreDeletions: settings.IgnoreDeletions,
+		Temp: c.temp(settings), Repair: c.Repair, WithoutFsck: !c.Fsck, Progress: tell.progress,
+	})
+	for _, dir := range folders.used {
+		report.Notes = append(report.Notes, filepath.Base(dir)+" is in use: it is compared only while its process is stopped")
+	}
+	if ctx.Err() != nil {
+		err = errors.New("interrupted")
+	}
+	return report, err
+}
+
+// temp is where temporary files go: to the file system of the indexes, where those can be linked.
+func (c *checks) temp(s config.Settings) string {
+	if c.Temp != "" {
+		return c.Temp
+	}
+	if _, err := os.Stat(s.RelayDataPath); err == nil {
+		return s.RelayDataPath
+	}
+	return ""
+}
+
+// errNoLog keeps a check from making an empty log.
+var errNoLog = errors.New("there is no log")
+
+// open connects to the NATS server, or starts the embedded one of a system that is stopped.
+func (c *checks) open(ctx context.Context, s config.Settings, folders *indexFolders) (*bus.Bus, error) {
+	if s.NATSURL != "" || folders.inUse {
+		return reach(s.Bus, "check", "", c.Wait)
+	}
+	dir := filepath.Join(s.RelayDataPath, "nats")
+	if _, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("NGIT_RELAY_DATA_PATH is %q: there is no log in it (%w)", s.RelayDataPath, err)
+	}
+	b, err := bus.Open(ctx, bus.Options{Name: "tendril check", Sizing: node.Sizing(s), Dir: dir, Listen: "none", NewLog: func() error { return errNoLog }})
+	if err != nil {
+		return nil, fmt.Errorf("open the log in %s: %w", dir, err)
+	}
+	return b, nil
+}
+
+// noWorkers gives an error while anybody may be working on the folders.
+func noWorkers(ctx context.Context, b *bus.Bus, folders *indexFolders) error {
+	if folders.inUse {
+		return errors.New("--repair needs the system stopped: a process works on the folders")
+	}
+	kv, err := b.JS.KeyValue(ctx, proto.BucketWorkers)
+	if err != nil {
+		return fmt.Errorf("look for workers: %w", err)
+	}
+	watcher, err := kv.Watch(ctx, proto.ClaimKey(proto.GroupShards, ">"))
+	if err != nil {
+		return fmt.Errorf("look for workers: %w", err)
+	}
+	defer watcher.Stop()
+	for entry := range watcher.Updates() {
+		if entry == nil {
+			return nil
+		}
+		if len(entry.Value()) > 0 {
+			return fmt.Errorf("--repair needs the purgatory workers stopped: %s is at work, or was a moment ago", entry.Key())
+		}
+	}
+	return errors.New("look for workers: NATS is away")
+}
+
+// indexFolders are the indexes of NGIT_RELAY_DATA_PATH.
+type indexFolders struct {
+	locked  []string // by us: nobody has them open
+	used    []string // by a process
+	inUse   bool     // `tendril up` runs on the folder
+	unlocks []func() error
+}
+
+// upIndex is the index of `tendril up`. Its lock is what keeps a second process off the embedded
+// NATS.
+const upIndex = "index-up"
+
+func lockIndexes(s config.Settings) (*indexFolders, error) {
+	f := &indexFolders{}
+	if s.DatabaseBackend == "memory" {
+		f.inUse = s.NATSURL == ""
+		return f, nil
+	}
+	dirs, err := filepath.Glob(filepath.Join(s.RelayDataPath, "index-*"))
+	if err != nil {
+		return nil, err
+	}
+	up := filepath.Join(s.RelayDataPath, upIndex)
+	if _, err := os.Stat(filepath.Join(s.RelayDataPath, "nats")); err == nil && s.NATSURL == "" && !slices.Contains(dirs, up) {
+		dirs = append(dirs, up) // it may have been removed
+	}
+	for _, dir := range dirs {
+		unlock, err := eventdb.Lock(dir)
+		switch {
+		case errors.Is(err, eventdb.ErrInUse):
+			f.used = append(f.used, dir)
+			f.inUse = f.inUse || s.NATSURL == "" && filepath.Base(dir) == upIndex
+		case err != nil:
+			f.unlock()
+			return nil, err
+		default:
+			f.locked = append(f.locked, dir)
+			f.unlocks = append(f.unlocks, unlock)
+		}
+	}
+	return f, nil
+}
+
+func (f *indexFolders) unlock() {
+	for _, unlock := range f.unlocks {
+		unlock()
+	}
+}

@@ -1,0 +1,114 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/cmd/tendril/export"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+)
+
+// logBatch is how many events of the log are looked at together.
+const logBatch = 1000
+
+// checkLog reads the log, looks at every event of it, and makes an index of it.
+func (c *checker) checkLog(ctx context.Context) error {
+	if err := eventdb.Bind(ctx, c.Bus.JS, c.truth, c.Log); err != nil {
+		return fmt.Errorf("check the log: %w", err)
+	}
+	var batch []message
+	var head uint64
+	flush := func() error {
+		err := c.take(batch)
+		c.report.Events += len(batch)
+		batch = batch[:0]
+		return err
+	}
+	err := export.Each(ctx, c.Bus.JS, proto.StreamEvents, func(done, of uint64) { c.Progress("events", done, of) }, func(m jetstream.Msg) error {
+		meta, err := m.Metadata()
+		if err != nil {
+			return err
+		}
+		head = meta.Sequence.Stream
+		if m.Subject() == proto.SubjectEventsMark {
+			return nil
+		}
+		if batch = append(batch, message{seq: head, subject: m.Subject(), data: m.Data()}); len(batch) < logBatch {
+			return nil
+		}
+		return flush()
+	})
+	if err == nil {
+		err = flush()
+	}
+	if err == nil {
+		err = c.truth.Advance(head)
+	}
+	if err != nil {
+		return fmt.Errorf("check the log: %w", err)
+	}
+	return nil
+}
+
+// message is one of the log.
+type message struct {
+	seq     uint64
+	subject string
+	data    []byte
+}
+
+// take looks at events of the log on all processors, and puts them into the index.
+func (c *checker) take(batch []message) error {
+	events, wrong := make([]*nostr.Event, len(batch)), make([]error, len(batch))
+	var all sync.WaitGroup
+	for first := range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for i := first; i < len(batch); i += runtime.GOMAXPROCS(0) {
+				events[i], wrong[i] = look(batch[i])
+			}
+		})
+	}
+	all.Wait()
+	var records []eventdb.Record
+	for i, m := range batch {
+		if wrong[i] != nil {
+			c.found(PartLog, fmt.Sprintf("message %d, %s", m.seq, m.subject), wrong[i].Error(), "", nil)
+		}
+		if events[i] != nil {
+			records = append(records, eventdb.Record{Seq: m.seq, Event: events[i], Raw: m.data})
+		}
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	return c.truth.Apply(records)
+}
+
+// look checks one message. The event is given wherever an index takes it.
+func look(m message) (*nostr.Event, error) {
+	ev := new(nostr.Event)
+	if err := ev.UnmarshalJSON(m.data); err != nil {
+		return nil, fmt.Errorf("it is no event: %w", err)
+	}
+	if !nip34.IsHex64(ev.ID) || !nip34.IsHex64(ev.PubKey) || len(ev.Sig) != 128 {
+		return nil, errors.New("it is no event: its id, public key or signature is not hex of the right length")
+	}
+	if subject := proto.EventSubjectOf(ev).String(); subject != m.subject {
+		return ev, fmt.Errorf("its event belongs at %s", subject)
+	}
+	if !ev.CheckID() {
+		return ev, errors.New("the id is not that of the event")
+	}
+	if ok, err := ev.CheckSignature(); err != nil || !ok {
+		return ev, errors.New("the signature is wrong")
+	}
+	return ev, nil
+}

@@ -1,0 +1,119 @@
+// Package check holds what a system has against each other: the log, the indexes made of it, the
+// references of the repositories, their objects, and what lies on the disk.
+package check
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+)
+
+// Parts of a check, in the order in which they are told.
+const (
+	PartLog        = "log"
+	PartIndex      = "index"
+	PartReferences = "references"
+	PartObjects    = "objects"
+	PartPools      = "pools"
+	PartDisk       = "disk"
+)
+
+var parts = []string{PartLog, PartIndex, PartReferences, PartObjects, PartPools, PartDisk}
+
+// Finding is something that is not as it should be.
+type Finding struct {
+	Part    string `json:"part"`
+	What    string `json:"what"` // a repository, a folder, an event
+	Problem string `json:"problem"`
+	// Mend says what --repair would do, or has done; empty: it cannot be mended from the log.
+	Mend   string `json:"mend,omitempty"`
+	Mended bool   `json:"mended"`
+	// Failed is why it could not be mended.
+	Failed string `json:"failed,omitempty"`
+}
+
+// Report is what came of a check.
+type Report struct {
+	Events       int       `json:"events"` // of the log
+	Indexes      int       `json:"indexes"`
+	Repositories int       `json:"repositories"`
+	Pools        int       `json:"pools"`
+	Findings     []Finding `json:"findings"`
+	Notes        []string  `json:"notes"` // what was not looked at, and why
+
+	mu    sync.Mutex
+	found map[string]int // by part and problem
+}
+
+// maxFindings bounds how many findings of one kind are told; the others are counted.
+const maxFindings = 100
+
+// add notes a finding. It reports whether it is to be mended: those beyond the bound are too.
+func (r *Report) add(f Finding) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.found == nil {
+		r.found = map[string]int{}
+	}
+	kind := f.Part + " " + f.Problem[:min(len(f.Problem), 20)]
+	if r.found[kind]++; r.found[kind] > maxFindings && f.Failed == "" {
+		return
+	}
+	r.Findings = append(r.Findings, f)
+}
+
+func (r *Report) note(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
+}
+
+// finish puts the findings into their order.
+func (r *Report) finish() {
+	for kind, n := range r.found {
+		if n > maxFindings {
+			r.Notes = append(r.Notes, fmt.Sprintf("%d more findings like: %s", n-maxFindings, kind))
+		}
+	}
+	slices.Sort(r.Notes)
+	slices.SortFunc(r.Findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(slices.Index(parts, a.Part), slices.Index(parts, b.Part)), cmp.Compare(a.What, b.What), cmp.Compare(a.Problem, b.Problem))
+	})
+}
+
+// Clean reports whether nothing is left that is not as it should be.
+func (r *Report) Clean() bool {
+	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return !f.Mended })
+}
+
+// Write tells it to people.
+func (r *Report) Write(out io.Writer) {
+	fmt.Fprintf(out, "%d events in the log, %d indexes, %d repositories, %d pools were looked at\n", r.Events, r.Indexes, r.Repositories, r.Pools)
+	for _, note := range r.Notes {
+		fmt.Fprintf(out, "note: %s\n", note)
+	}
+	mendable := 0
+	for _, f := range r.Findings {
+		fmt.Fprintf(out, "%s: %s: %s", f.Part, f.What, f.Problem)
+		switch {
+		case f.Mended:
+			fmt.Fprintf(out, " (mended: %s)", f.Mend)
+		case f.Failed != "":
+			fmt.Fprintf(out, " (could not be mended: %s)", f.Failed)
+		case f.Mend != "":
+			mendable++
+			fmt.Fprintf(out, " (--repair: %s)", f.Mend)
+		}
+		fmt.Fprintln(out)
+	}
+	switch n := len(r.Findings); {
+	case n == 0:
+		fmt.Fprintln(out, "clean")
+	case r.Clean():
+		fmt.Fprintf(out, "%d findings, all mended\n", n)
+	default:
+		fmt.Fprintf(out, "%d findings, %d of them can be mended by --repair\n", n, mendable)
+	}
+}

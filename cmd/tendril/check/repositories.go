@@ -1,0 +1,239 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"golang.org/x/sync/errgroup"
+
+	"tendril.dev/cmd/tendril/gittree"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/repository"
+)
+
+// checkRepositories holds what lies on the disk against what is announced.
+func (c *checker) checkRepositories(ctx context.Context) error {
+	onDisk, err := c.onDisk(ctx)
+	if err != nil {
+		return err
+	}
+	identifiers := map[string]bool{}
+	for identifier := range onDisk {
+		identifiers[identifier] = true
+	}
+	if err := c.announced(ctx, identifiers); err != nil {
+		return err
+	}
+	strange, err := c.Store.Strange()
+	if err != nil {
+		return err
+	}
+	for _, name := range strange {
+		c.found(PartDisk, name, "it lies in the git folder and is none of ours", "", nil)
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(runtime.GOMAXPROCS(0))
+	var done atomic.Uint64
+	for _, identifier := range slices.Sorted(maps.Keys(identifiers)) {
+		group.Go(func() error {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			err := c.checkIdentifier(ctx, identifier, onDisk[identifier])
+			c.Progress("identifiers", done.Add(1), uint64(len(identifiers)))
+			if err != nil {
+				return fmt.Errorf("%q: %w", identifier, err)
+			}
+			return nil
+		})
+	}
+	return group.Wait()
+}
+
+// onDisk gives the owners of the repositories that lie on the disk, by identifier. One that has
+// only a pool has none.
+func (c *checker) onDisk(ctx context.Context) (map[string][]string, error) {
+	owners := map[string][]string{}
+	for ref, err := range c.Store.All(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		owners[ref.Identifier] = append(owners[ref.Identifier], ref.PubKey)
+		c.report.Repositories++
+	}
+	for identifier, err := range c.Store.Pools(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		if _, has := owners[identifier]; !has {
+			owners[identifier] = nil
+		}
+		c.report.Pools++
+	}
+	return owners, nil
+}
+
+// announced adds the identifiers of which a repository is served.
+func (c *checker) announced(ctx context.Context, identifiers map[string]bool) error {
+	view := c.truth.View()
+	defer view.Close()
+	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nip34.KindAnnouncement}}) {
+		if err != nil {
+			return err
+		}
+		if a, err := nip34.ParseAnnouncement(ev); err == nil && a.ListsService(c.Domain) {
+			identifiers[a.Ref.Identifier] = true
+		}
+	}
+	return nil
+}
+
+// Where services work meanwhile, what is not as it should be is looked at again, for it may be on
+// its way.
+const (
+	looks     = 5
+	lookAgain = time.Second
+)
+
+// checkIdentifier checks the repositories of an identifier, of which the owners' lie on the disk.
+func (c *checker) checkIdentifier(ctx context.Context, identifier string, owners []string) error {
+	var problems []problem
+	for n := range looks {
+		if n > 0 {
+			select {
+			case <-time.After(lookAgain):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		i, err := c.know(ctx, identifier, owners)
+		if err != nil {
+			return err
+		}
+		if problems, err = i.look(ctx); err != nil && (!c.Running || n == looks-1) {
+			return err
+		}
+		if err == nil && len(problems) == 0 || !c.Running {
+			break
+		}
+	}
+	for _, p := range problems {
+		c.found(p.part, p.what, p.text, p.mend, p.do)
+	}
+	return nil
+}
+
+// problem is a finding before it is told.
+type problem struct {
+	part, what, text, mend string
+	do                     func() error
+}
+
+// look finds what is not as it should be with an identifier.
+func (i *identifier) look(ctx context.Context) (problems []problem, err error) {
+	for _, step := range []func(context.Context) ([]problem, error){i.pool, i.orphans, i.repositories} {
+		found, err := step(ctx)
+		if err != nil {
+			return nil, err
+		}
+		problems = append(problems, found...)
+	}
+	return problems, nil
+}
+
+// pool checks the pool: that somebody uses it, and what it has.
+func (i *identifier) pool(ctx context.Context) (problems []problem, err error) {
+	pool := i.Store.Pool(i.name)
+	if !pool.Exists() {
+		return nil, nil
+	}
+	what := "the pool of " + i.name
+	used, err := pool.Used()
+	if err != nil {
+		return nil, err
+	}
+	if !used && !pool.Marked() {
+		problems = append(problems, problem{PartPools, what, "no repository uses it", "it is marked, and removed when pools are looked through next", pool.OrphanOwn})
+	}
+	if i.WithoutFsck {
+		return problems, nil
+	}
+	if text, err := fault(pool.Fsck(ctx)); err != nil {
+		return nil, err
+	} else if text != "" {
+		problems = append(problems, problem{PartPools, what, text, "", nil})
+	}
+	switch err := pool.CheckTips(ctx); {
+	case errors.Is(err, repository.ErrBroken):
+		problems = append(problems, problem{PartPools, what, "it lacks objects that it is known to have", "what it is known to have is forgotten, and found out again", pool.ForgetTips})
+	case err != nil:
+		return nil, err
+	}
+	return problems, nil
+}
+
+// orphans finds repositories on the disk that nobody announces.
+func (i *identifier) orphans(ctx context.Context) (problems []problem, err error) {
+	for _, owner := range i.owners {
+		if i.dossier.Hosts(owner) {
+			continue
+		}
+		repo, err := i.repo(owner)
+		if err != nil {
+			return nil, err
+		}
+		if !repo.Exists() {
+			continue // it went meanwhile
+		}
+		has, err := repo.HasData(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p := problem{part: PartDisk, what: repo.Ref().String(), text: "nobody announces this repository here, and it is empty", mend: "it is removed"}
+		p.do = func() error { return repo.Remove(ctx) }
+		if has {
+			p.text = "nobody announces this repository here"
+			p.mend = "a copy that needs nothing else is put into " + repository.OrphansFolder + ", and the repository is removed"
+			p.do = func() error { return i.putAside(ctx, repo) }
+		}
+		problems = append(problems, p)
+	}
+	return problems, nil
+}
+
+// putAside makes a copy of a repository and removes the repository then.
+func (i *identifier) putAside(ctx context.Context, repo *repository.Repo) error {
+	root := filepath.Dir(filepath.Dir(repo.Path()))
+	to := filepath.Join(root, repository.OrphansFolder, filepath.Base(filepath.Dir(repo.Path())), filepath.Base(repo.Path()))
+	if _, err := os.Stat(to); err == nil {
+		return fmt.Errorf("%s is there already: move it away first", to)
+	}
+	if err := (gittree.Git{Program: i.Store.Git()}).Mirror(ctx, repo.Path(), to); err != nil {
+		return err
+	}
+	return repo.Remove(ctx)
+}
+
+// fault gives what git has found wrong, in words; an error: git could not look.
+func fault(err error) (string, error) {
+	failed, ok := errors.AsType[*repository.Error](err)
+	if err == nil || !ok || failed.Messages == "" {
+		return "", err
+	}
+	lines := strings.Split(failed.Messages, "\n")
+	text := "git fsck: " + strings.Join(lines[:min(len(lines), 3)], "; ")
+	if len(lines) > 3 {
+		text += fmt.Sprintf(" and %d lines more", len(lines)-3)
+	}
+	return text, nil
+}

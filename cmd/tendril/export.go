@@ -1,0 +1,133 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"tendril.dev/cmd/tendril/export"
+	"tendril.dev/cmd/tendril/gittree"
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
+)
+
+// exports is `tendril export`.
+type exports struct {
+	Output string        `short:"o" default:"-" placeholder:"FILE" help:"Write the events to this file instead of standard output. It appears when it is whole."`
+	Held   bool          `help:"Also the events that wait for their git data, before the others."`
+	Git    string        `placeholder:"DIR" help:"Also copy the repositories to this folder: a bare one each, <npub>/<identifier>.git, that needs nothing else. Copies that are there are brought up to date."`
+	From   string        `placeholder:"URL" help:"Copy the repositories from this http(s) URL of the server, instead of from NGIT_GIT_DATA_PATH."`
+	Quiet  bool          `short:"q" help:"Print no progress."`
+	Wait   time.Duration `default:"10s" help:"How long NATS may take to answer at first."`
+
+	gitFolder  `embed:""`
+	config.Bus `embed:"" group:"Bus"`
+}
+
+// gitFolder is the settings of commands that work on repositories.
+type gitFolder struct {
+	GitDataPath string `env:"NGIT_GIT_DATA_PATH" name:"git-data-path" default:"./data/git" help:"Folder of the git repositories."`
+	GitBinary   string `env:"NGIT_GIT_BINARY" name:"git-binary" default:"git" help:"The git program."`
+}
+
+// Run implements the command.
+func (e *exports) Run() error {
+	if e.From != "" && !strings.HasPrefix(e.From, "http://") && !strings.HasPrefix(e.From, "https://") {
+		return fmt.Errorf("--from is %q; want the http(s) URL of the server, like https://git.example.com", e.From)
+	}
+	if e.From != "" && e.Git == "" {
+		return errors.New("--from says where repositories are copied from; want --git too, the folder to copy them to")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	tell := newTeller(os.Stderr, e.Quiet)
+	if e.Git != "" && e.From == "" {
+		// What is wrong with the folder is told before the log is read.
+		if _, err := export.OnDisk(e.GitDataPath); err != nil {
+			return fmt.Errorf("NGIT_GIT_DATA_PATH is %q: %w; want the folder of the repositories, or --from with the server's URL", e.GitDataPath, err)
+		}
+	}
+	b, err := reach(e.Bus, "export", "", e.Wait)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	announced, err := e.events(ctx, b, tell)
+	if err == nil && e.Git != "" {
+		err = e.repositories(ctx, announced, tell)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return errors.New("interrupted: the export is not whole")
+	case errors.Is(err, export.ErrNothing):
+		return fmt.Errorf("NATS at %s has no streams of Tendril: none has run with it", bus.Redacted(b.Conn.ConnectedUrl()))
+	}
+	return err
+}
+
+// events writes the events, and gives the repositories that they announce.
+func (e *exports) events(ctx context.Context, b *bus.Bus, tell *teller) (export.Announced, error) {
+	announced := export.Announced{}
+	out, err := openOutput(e.Output)
+	if err != nil {
+		return nil, err
+	}
+	defer out.discard()
+	write := func(raw []byte) error {
+		announced.Note(raw)
+		out.w.Write(raw)
+		return out.w.WriteByte('\n') // the first error stays
+	}
+	held := 0
+	if e.Held {
+		// Before the log: what is released meanwhile is in it then.
+		if held, err = export.Held(ctx, b.JS, write); err != nil {
+			return nil, err
+		}
+	}
+	events, err := export.Log(ctx, b.JS, func(done, of uint64) { tell.progress("events", done, of) }, write)
+	if err == nil {
+		err = out.finish()
+	}
+	if err != nil {
+		return nil, err
+	}
+	tell.result("%d events are written to %s", events+held, out.name)
+	if e.Held {
+		tell.result("%d of them wait for their git data", held)
+	}
+	return announced, nil
+}
+
+// repositories brings the copies of all repositories up to date.
+func (e *exports) repositories(ctx context.Context, announced export.Announced, tell *teller) error {
+	var sources []export.Source
+	var err error
+	if e.From != "" {
+		sources, err = export.OnServer(e.From, announced)
+	} else {
+		sources, err = export.OnDisk(e.GitDataPath)
+	}
+	if err != nil {
+		return err
+	}
+	done, err := export.Copy(ctx, gittree.Git{Program: e.GitBinary}, sources, e.Git, func(n int, to string) {
+		tell.progress("repositories", uint64(n), uint64(len(sources)))
+	})
+	if err != nil {
+		return err
+	}
+	tell.result("%d repositories are copied to %s", done.Repositories, e.Git)
+	if done.NotHosted > 0 {
+		tell.result("%d are announced and not hosted at %s", done.NotHosted, e.From)
+	}
+	if n := len(done.Failed); n > 0 {
+		return fmt.Errorf("%d repositories could not be copied: %w", n, errors.Join(done.Failed...))
+	}
+	return nil
+}

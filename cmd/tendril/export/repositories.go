@@ -1,0 +1,104 @@
+package export
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"tendril.dev/cmd/tendril/gittree"
+)
+
+// Source is a repository to copy.
+type Source struct {
+	From string // folder or URL
+	To   string // below the folder of copies: <npub>/<identifier>.git
+}
+
+// OnDisk are the repositories of a git folder (NGIT_GIT_DATA_PATH).
+func OnDisk(root string) ([]Source, error) {
+	found, err := gittree.Find(root)
+	if err != nil {
+		return nil, err
+	}
+	sources := make([]Source, len(found))
+	for i, f := range found {
+		sources[i] = Source{From: f.Path, To: filepath.Join(f.Npub, filepath.Base(f.Path))}
+	}
+	return sources, nil
+}
+
+// OnServer are those of the announced repositories, at a server's http(s) URL. It may not host all
+// of them.
+func OnServer(server string, announced Announced) ([]Source, error) {
+	var sources []Source
+	for ref := range announced {
+		to, err := gittree.Path("", ref)
+		if err != nil {
+			return nil, err
+		}
+		npub := filepath.Dir(to)
+		sources = append(sources, Source{From: gittree.URL(server, npub, ref.Identifier), To: to})
+	}
+	slices.SortFunc(sources, func(a, b Source) int { return strings.Compare(a.To, b.To) })
+	return sources, nil
+}
+
+// Copied is what came of copying repositories.
+type Copied struct {
+	Repositories int
+	NotHosted    int // announced, but not at the server
+	Failed       []error
+}
+
+// tries is how often the copy of a repository is tried: what is read may change meanwhile.
+const tries = 3
+
+// pause is the wait between two of them; tests shorten it.
+var pause = 2 * time.Second
+
+// Copy brings the copies below dir up to date, one after the other. One that cannot be copied keeps
+// none of the others waiting. each is called before each of them.
+func Copy(ctx context.Context, git gittree.Git, sources []Source, dir string, each func(n int, to string)) (Copied, error) {
+	var done Copied
+	for n, s := range sources {
+		each(n, s.To)
+		err := copyOne(ctx, git, s, filepath.Join(dir, s.To))
+		switch {
+		case ctx.Err() != nil:
+			return done, ctx.Err()
+		case err == nil:
+			done.Repositories++
+		case isNotFound(err):
+			done.NotHosted++
+		default:
+			done.Failed = append(done.Failed, fmt.Errorf("%s: %w", s.To, err))
+		}
+	}
+	return done, nil
+}
+
+func copyOne(ctx context.Context, git gittree.Git, s Source, to string) (err error) {
+	for try := range tries {
+		if try > 0 {
+			select {
+			case <-time.After(pause):
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		if err = git.Mirror(ctx, s.From, to); err == nil || isNotFound(err) {
+			return err
+		}
+	}
+	return err
+}
+
+// isNotFound reports whether git says that a server has no such repository.
+func isNotFound(err error) bool {
+	var failed *gittree.Error
+	return errors.As(err, &failed) && strings.Contains(failed.Said, "fatal: repository '") && strings.Contains(failed.Said, "' not found")
+}

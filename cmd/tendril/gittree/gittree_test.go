@@ -1,0 +1,257 @@
+package gittree
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/cgi"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"tendril.dev/lib/nip34"
+)
+
+const (
+	npub = "npub1sg6plzptd64u62a878hep2kev88swjh3tw00gjsfl8f237lmu63q0uf63m"
+	key  = "82341f882b6eabcd2ba7f1ef90aad961cf074af15b9ef44a09f9d2a8fbfbe6a2"
+)
+
+// run runs git as a user would.
+func run(t testing.TB, dir string, args ...string) string {
+	t.Helper()
+	cmd := exec.Command("git", args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "HOME=/nonexistent", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1",
+		"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("git %s: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// bare makes a bare repository with two branches, a tag and a reference below refs/nostr/.
+func bare(t testing.TB, path string) {
+	t.Helper()
+	run(t, t.TempDir(), "init", "-q", "--bare", "-b", "main", path)
+	tree := run(t, path, "hash-object", "-t", "tree", "-w", "--stdin")
+	commit := run(t, path, "commit-tree", "-m", "first", tree)
+	second := run(t, path, "commit-tree", "-m", "second", "-p", commit, tree)
+	for name, id := range map[string]string{
+		"refs/heads/main": second, "refs/heads/old": commit, "refs/tags/v1": commit, "refs/nostr/" + strings.Repeat("1", 64): second,
+	} {
+		run(t, path, "update-ref", name, id)
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{"plain", "a%20b", "a b", "100%", "%41"} {
+		run(t, dir, "init", "-q", "--bare", filepath.Join(dir, npub, name+".git"))
+	}
+	for _, folder := range []string{"npub1wrong/x.git", npub + "/nothing.git", npub + "/repo", "other/y.git"} {
+		if err := os.MkdirAll(filepath.Join(dir, folder), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := Find(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string][]string{}
+	for _, f := range found {
+		if f.Owner != key || f.Npub != npub {
+			t.Errorf("%+v", f)
+		}
+		got[strings.TrimSuffix(filepath.Base(f.Path), ".git")] = f.Identifiers
+	}
+	want := map[string][]string{"plain": {"plain"}, "a%20b": {"a b", "a%20b"}, "a b": {"a b"}, "100%": {"100%"}, "%41": {"A", "%41"}}
+	for name, identifiers := range want {
+		if !slices.Equal(got[name], identifiers) {
+			t.Errorf("%s: %q, want %q", name, got[name], identifiers)
+		}
+	}
+	if len(got) != len(want) {
+		t.Errorf("found %q", got)
+	}
+	if _, err := Find(filepath.Join(dir, "none")); err == nil {
+		t.Error("a folder that is not there has repositories")
+	}
+}
+
+func TestPathAndURL(t *testing.T) {
+	t.Parallel()
+	path, err := Path("/x", nip34.RepoRef{PubKey: key, Identifier: "a/b"})
+	if want := "/x/" + npub + "/a%2Fb.git"; err != nil || path != want {
+		t.Errorf("%s, %v, want %s", path, err, want)
+	}
+	if _, err := Path("/x", nip34.RepoRef{PubKey: key}); err == nil {
+		t.Error("a repository without an identifier has a path")
+	}
+	if got := URL("http://h/", npub, "a/b"); got != "http://h/"+npub+"/a%2Fb.git" {
+		t.Error(got)
+	}
+}
+
+// TestMirror: a copy has everything as its own, follows what changes, and is not there when it
+// could not be made.
+func TestMirror(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	from, pool, path := filepath.Join(dir, "from.git"), filepath.Join(dir, "pool.git"), filepath.Join(dir, "out", "to.git")
+	bare(t, pool)
+	run(t, dir, "init", "-q", "--bare", "-b", "main", from)
+	alternates := filepath.Join(from, "objects", "info", "alternates")
+	if err := os.WriteFile(alternates, []byte("../../pool.git/objects\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refs := map[string]string{}
+	for name, id := range mustRefs(t, pool) {
+		refs[name] = id
+		run(t, from, "update-ref", name, id)
+	}
+	run(t, from, "symbolic-ref", "HEAD", "refs/heads/old")
+	ctx := t.Context()
+	if err := (Git{}).Mirror(ctx, from, path); err != nil {
+		t.Fatal(err)
+	}
+	if got := mustRefs(t, path); fmt.Sprint(got) != fmt.Sprint(refs) {
+		t.Errorf("references %v, want %v", got, refs)
+	}
+	run(t, path, "fsck", "--strict")
+	if _, err := os.Stat(filepath.Join(path, "objects", "info", "alternates")); err == nil {
+		t.Error("the copy borrows objects")
+	}
+	if head := run(t, path, "symbolic-ref", "HEAD"); head != "refs/heads/old" {
+		t.Errorf("HEAD is %s", head)
+	}
+
+	run(t, from, "update-ref", "-d", "refs/tags/v1")
+	run(t, from, "symbolic-ref", "HEAD", "refs/heads/main")
+	if err := (Git{}).Mirror(ctx, from, path); err != nil {
+		t.Fatal(err)
+	}
+	delete(refs, "refs/tags/v1")
+	if got := mustRefs(t, path); fmt.Sprint(got) != fmt.Sprint(refs) || run(t, path, "symbolic-ref", "HEAD") != "refs/heads/main" {
+		t.Errorf("later: references %v, want %v", got, refs)
+	}
+
+	// A branch takes the place of a folder of branches, and the other way round.
+	run(t, from, "update-ref", "-d", "refs/heads/old")
+	run(t, from, "update-ref", "refs/heads/old/er", refs["refs/heads/main"])
+	tree := run(t, from, "rev-parse", "refs/heads/main^{tree}")
+	third := run(t, from, "commit-tree", "-m", "third", "-p", refs["refs/heads/main"], tree)
+	run(t, from, "update-ref", "refs/heads/main", third)
+	if err := (Git{}).Mirror(ctx, from, path); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := mustRefs(t, path), mustRefs(t, from); fmt.Sprint(got) != fmt.Sprint(want) || got["refs/heads/main"] != third {
+		t.Errorf("after a change of both: references %v, want %v", got, want)
+	}
+	run(t, path, "fsck", "--strict")
+	broken := filepath.Join(dir, "broken.git")
+	run(t, dir, "clone", "-q", "--bare", "--no-hardlinks", path, broken)
+	run(t, broken, "update-ref", "refs/heads/new", run(t, broken, "commit-tree", "-m", "x", tree))
+	lose(t, broken, run(t, broken, "rev-parse", "refs/heads/new"))
+	if err := (Git{}).Mirror(ctx, broken, path); err == nil || fmt.Sprint(mustRefs(t, path)) != fmt.Sprint(mustRefs(t, from)) {
+		t.Errorf("a repository that lacks an object is copied: %v", err)
+	}
+
+	empty := filepath.Join(dir, "empty.git")
+	run(t, dir, "init", "-q", "--bare", "-b", "trunk", empty)
+	if err := (Git{}).Mirror(ctx, empty, filepath.Join(dir, "out", "empty.git")); err != nil {
+		t.Errorf("an empty repository: %v", err)
+	}
+	var failed *Error
+	if err := (Git{}).Mirror(ctx, filepath.Join(dir, "none.git"), filepath.Join(dir, "out", "none.git")); !errors.As(err, &failed) || failed.Command != "for-each-ref" {
+		t.Errorf("what is not there: %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "out", ".*")); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "out", "none.git")); err == nil {
+		t.Error("a copy of nothing is there")
+	}
+}
+
+// lose removes a loose object.
+func lose(t testing.TB, path, id string) {
+	t.Helper()
+	if err := os.Remove(filepath.Join(path, "objects", id[:2], id[2:])); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func mustRefs(t testing.TB, path string) map[string]string {
+	t.Helper()
+	refs, err := Git{}.References(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return refs
+}
+
+// backend serves the repositories of a folder by HTTP, for pushes too.
+func backend(t testing.TB, root string) string {
+	t.Helper()
+	program := filepath.Join(run(t, root, "--exec-path"), "git-http-backend")
+	server := httptest.NewServer(&cgi.Handler{Path: program, Env: []string{"GIT_PROJECT_ROOT=" + root, "GIT_HTTP_EXPORT_ALL=1"}})
+	t.Cleanup(server.Close)
+	return server.URL
+}
+
+func TestPush(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	from, to := filepath.Join(dir, "from.git"), filepath.Join(dir, "to.git")
+	bare(t, from)
+	run(t, dir, "init", "-q", "--bare", to)
+	run(t, to, "config", "http.receivepack", "true")
+	server, ctx, all := backend(t, dir), t.Context(), mustRefs(t, from)
+	pull := "refs/nostr/" + strings.Repeat("1", 64)
+	push := func(refs map[string]string, exact bool) error {
+		return Git{}.Push(ctx, from, server+"/to.git", refs, exact)
+	}
+	if err := push(map[string]string{pull: all[pull]}, false); err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{pull: all[pull]}
+	for _, refs := range []map[string]string{
+		{"refs/heads/main": all["refs/heads/main"], "refs/tags/v1": all["refs/tags/v1"]},
+		{"refs/heads/main": all["refs/heads/old"], "refs/heads/new": all["refs/heads/old"]},
+	} {
+		if err := push(refs, true); err != nil {
+			t.Fatal(err)
+		}
+		now := map[string]string{pull: want[pull]} // which is neither branch nor tag
+		for name, id := range refs {
+			now[name] = id
+		}
+		if got := mustRefs(t, to); fmt.Sprint(got) != fmt.Sprint(now) {
+			t.Errorf("references %v, want %v", got, now)
+		}
+	}
+	if err := push(map[string]string{"refs/heads/main": strings.Repeat("2", 40)}, true); !errors.Is(err, ErrMissing) {
+		t.Errorf("an object that is not there: %v", err)
+	}
+	if err := (Git{}).Push(ctx, from, server+"/none.git", all, false); err == nil || errors.Is(err, ErrBusy) {
+		t.Errorf("a repository that is not there: %v", err)
+	}
+	busy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTooManyRequests) }))
+	defer busy.Close()
+	if err := (Git{}).Push(ctx, from, busy.URL+"/to.git", all, false); !errors.Is(err, ErrBusy) {
+		t.Errorf("a server without room: %v", err)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := (Git{}).Push(ended, from, server+"/to.git", all, false); !errors.Is(err, context.Canceled) {
+		t.Errorf("after an interrupt: %v", err)
+	}
+}

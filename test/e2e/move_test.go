@@ -1,0 +1,213 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/test/world"
+)
+
+// tool runs the program beside a running one and gives what it prints.
+func tool(t *testing.T, p *world.Tendril, args ...string) string {
+	t.Helper()
+	out, err := world.RunToEnd(t, p.Dir, map[string]string{"NGIT_NATS_LISTEN": strings.TrimPrefix(p.NATS, "nats://")}, args...)
+	if err != nil {
+		t.Fatalf("tendril %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	t.Logf("$ tendril %s\n%s", strings.Join(args, " "), out)
+	return out
+}
+
+// exported reads the ids of exported events.
+func exported(t *testing.T, path string) (ids []string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		var ev nostr.Event
+		if err := json.Unmarshal([]byte(line), &ev); err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := ev.CheckSignature(); !ok || err != nil {
+			t.Errorf("an exported event is not as it was signed: %s", line)
+		}
+		ids = append(ids, ev.ID)
+	}
+	return ids
+}
+
+// TestExportAndImport moves everything from one system to another while both run: events in any
+// order, repositories with branches, tags and the commits of pull requests, and what waits for its
+// git data.
+func TestExportAndImport(t *testing.T) {
+	t.Parallel()
+	old, empty := world.Start(t, nil), world.Start(t, nil)
+	owner, guest := world.NewPerson(t), world.NewPerson(t)
+	work := world.NewWorkTree(t)
+	world.Git(t, work.Dir, "tag", "-a", "v1", "-m", "version 1")
+	for _, name := range []string{"mine", "with space"} {
+		escaped := strings.ReplaceAll(name, " ", "%20")
+		wantHeld(t, old, owner.Announce(name, escaped, nil, nil), owner.State(name, work.Refs(), "refs/heads/main"))
+		world.Git(t, work.Dir, "push", "-q", "--follow-tags", old.URL+"/"+owner.Npub+"/"+escaped+".git", "main", "v1")
+	}
+	address := nostr.Tag{"a", owner.Address("mine")}
+	issue := guest.Sign(1621, "broken", address)
+	comment := guest.Sign(1111, "nor here", nostr.Tag{"E", issue.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", issue.ID}, nostr.Tag{"k", "1621"})
+	for _, ev := range []*nostr.Event{issue, comment, owner.Sign(10317, "", nostr.Tag{"g", "wss://" + world.Domain})} {
+		if ok, message := submit(t, old, ev); !ok {
+			t.Fatal(message)
+		}
+	}
+	world.Git(t, work.Dir, "checkout", "-q", "-b", "fix")
+	tip := work.Commit("a fix")
+	pull := guest.Sign(1618, "please", address, nostr.Tag{"c", tip})
+	wantHeld(t, old, pull)
+	world.Git(t, work.Dir, "push", "-q", old.URL+"/"+owner.Npub+"/mine.git", "fix:refs/nostr/"+pull.ID)
+	waiting := owner.Announce("later", "later", nil, nil)
+	wantHeld(t, old, waiting)
+
+	dir := t.TempDir()
+	events, repositories, refused := filepath.Join(dir, "events.jsonl"), filepath.Join(dir, "git"), filepath.Join(dir, "refused.jsonl")
+	gitData := filepath.Join(old.Dir, "data", "git")
+	tool(t, old, "export", "--held", "-o", events, "--git", repositories, "--git-data-path", gitData)
+	ids := exported(t, events)
+	if len(ids) != 9 || !slices.Contains(ids, waiting.ID) || !slices.Contains(ids, pull.ID) {
+		t.Fatalf("%d events are exported: %q", len(ids), ids)
+	}
+	fetched := filepath.Join(dir, "fetched")
+	tool(t, old, "export", "-o", os.DevNull, "--git", fetched, "--from", old.URL)
+	for _, name := range []string{"mine", "with%20space"} {
+		copied, same := filepath.Join(repositories, owner.Npub, name+".git"), filepath.Join(fetched, owner.Npub, name+".git")
+		world.Git(t, copied, "fsck", "--strict")
+		if a, b := world.Git(t, dir, "ls-remote", copied), world.Git(t, dir, "ls-remote", same); a != b {
+			t.Errorf("%s of the folder has\n%s\nand of the server\n%s", name, a, b)
+		}
+	}
+	reverse(t, events) // the worst order there is
+
+	out := tool(t, empty, "import", events, "--git", repositories, "--server", empty.URL, "--refused", refused)
+	if why, _ := os.ReadFile(refused); len(why) > 0 {
+		t.Fatalf("refused:\n%s", why)
+	}
+	for _, want := range []string{"9  lines read", "8  accepted", "1  held", "0  refused", "2  repositories pushed", "1  commits of pull requests pushed"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the import does not say %q", want)
+		}
+	}
+	copied := filepath.Join(dir, "copied.jsonl")
+	tool(t, empty, "export", "--held", "-o", copied, "-q")
+	if got := exported(t, copied); !maps.Equal(set(got), set(ids)) {
+		t.Errorf("%d events are there, want %d", len(got), len(ids))
+	}
+	for _, name := range []string{"mine", "with%20space"} {
+		path := "/" + owner.Npub + "/" + name + ".git"
+		if was, is := world.Git(t, dir, "ls-remote", old.URL+path), world.Git(t, dir, "ls-remote", empty.URL+path); was != is || !strings.Contains(is, "v1^{}") {
+			t.Errorf("%s has\n%s\nand had\n%s", name, is, was)
+		}
+	}
+	out = tool(t, empty, "import", events, "--git", repositories, "--server", empty.URL, "--json", "-q")
+	var again struct{ Known, Held, Refused, Accepted int }
+	if err := json.Unmarshal([]byte(out), &again); err != nil || again.Known != 8 || again.Held != 1 || again.Accepted+again.Refused != 0 {
+		t.Errorf("once more: %+v, %v", again, err)
+	}
+	checkAndRepair(t, empty, owner.Npub, pull.ID)
+}
+
+// checked runs `tendril check` on a system's folders and gives its exit status and what it prints.
+func checked(t *testing.T, p *world.Tendril, args ...string) (status int, out string) {
+	t.Helper()
+	env := world.Settings()
+	env["NGIT_NATS_LISTEN"] = strings.TrimPrefix(p.NATS, "nats://")
+	out, err := world.RunToEnd(t, p.Dir, env, append([]string{"check", "-q"}, args...)...)
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		status = exit.ExitCode()
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("$ tendril check %s; echo $?\n%s%d", strings.Join(args, " "), out, status)
+	return status, out
+}
+
+// checkAndRepair: a system is clean as it runs and when it was stopped; what is broken then is
+// found and mended, and it runs on.
+func checkAndRepair(t *testing.T, p *world.Tendril, npub, pull string) {
+	t.Helper()
+	if status, out := checked(t, p); status != 0 || !strings.Contains(out, "index-up is in use") {
+		t.Errorf("as it runs it is not clean")
+	}
+	if status, out := checked(t, p, "--repair"); status != 2 || !strings.Contains(out, "needs the system stopped") {
+		t.Error("what runs is repaired")
+	}
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if status, out := checked(t, p); status != 0 || !strings.Contains(out, "8 events in the log, 1 indexes, 3 repositories, 3 pools") {
+		t.Errorf("stopped it is not clean")
+	}
+	root := filepath.Join(p.Dir, "data", "git")
+	mine := filepath.Join(root, npub, "mine.git")
+	world.Git(t, mine, "update-ref", "refs/heads/main", "refs/nostr/"+pull)
+	world.Git(t, mine, "update-ref", "-d", "refs/nostr/"+pull)
+	if err := os.Remove(filepath.Join(root, npub, "with%20space.git", "objects", "info", "alternates")); err != nil {
+		t.Fatal(err)
+	}
+	world.Git(t, root, "clone", "-q", "--bare", mine, filepath.Join(root, npub, "nobodys.git"))
+	tables, err := filepath.Glob(filepath.Join(p.Dir, "data", "relay", "index-up", "*.sst"))
+	if err != nil || len(tables) == 0 {
+		t.Fatalf("no files of an index: %v", err)
+	}
+	if err := os.WriteFile(tables[0], []byte("broken"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, out := checked(t, p)
+	for _, want := range []string{
+		"index: index-up: its files are damaged", "refs/heads/main (--repair: they are set)", "refs/nostr/" + pull + " does not name the commit",
+		"it does not borrow from its pool", "nobody announces this repository here",
+	} {
+		if status != 1 || !strings.Contains(out, want) {
+			t.Errorf("exit status %d, and not found: %s", status, want)
+		}
+	}
+	if status, _ := checked(t, p, "--repair"); status != 0 {
+		t.Errorf("the repair ends with %d", status)
+	}
+	if status, out := checked(t, p, "--json"); status != 0 || !strings.Contains(out, `"findings": []`) {
+		t.Errorf("after the repair it is not clean")
+	}
+	world.Git(t, filepath.Join(root, "_orphans", npub, "nobodys.git"), "fsck", "--strict")
+	p.Restart()
+	world.Git(t, t.TempDir(), "clone", "-q", p.URL+"/"+npub+"/with%20space.git")
+}
+
+func set(ids []string) map[string]bool {
+	all := map[string]bool{}
+	for _, id := range ids {
+		all[id] = true
+	}
+	return all
+}
+
+// reverse turns the lines of a file round.
+func reverse(t *testing.T, path string) {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	slices.Reverse(lines)
+	if err := os.WriteFile(path, []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
