@@ -15,6 +15,18 @@ import (
 	"tendril.dev/proto"
 )
 
+// Rules say which repositories are here; hosting.Rules does.
+type Rules interface {
+	// Domain is ours.
+	Domain() string
+	// Keeps reports whether a repository is here: its announcement lists us, or it is archived.
+	Keeps(*nip34.Announcement) bool
+	// Archives reports whether a repository is here though its announcement does not list us.
+	Archives(*nip34.Announcement) bool
+	// ReadOnly reports whether pushes to archived repositories are refused.
+	ReadOnly() bool
+}
+
 // Announcement is an announcement of the identifier.
 type Announcement struct {
 	*nip34.Announcement
@@ -56,6 +68,8 @@ type Dossier struct {
 	current []Announcement // the newest of each owner, in order of their keys
 	hosted  []string       // owners
 	hosts   map[string]bool
+	archive map[string]bool // owners of those whose announcement does not list us
+	rules   Rules
 	trust   *trust
 	speaks  map[string][]int // owner → places of the states that count for the owner's repository
 }
@@ -63,8 +77,8 @@ type Dossier struct {
 // New makes a dossier from accepted announcements and states, from accepted pull requests whose
 // commit is still to be named, and from held events. What cannot be read, which ingest would not
 // have let in, is left out.
-func New(identifier, domain string, accepted []*nostr.Event, held []proto.Held) Dossier {
-	d := Dossier{Identifier: identifier, Domain: domain}
+func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.Held) Dossier {
+	d := Dossier{Identifier: identifier, Domain: rules.Domain(), rules: rules}
 	seen := map[string]bool{}
 	for _, ev := range accepted {
 		// Held and accepted at once is what a release looks like between its two commits: then it is accepted.
@@ -87,11 +101,12 @@ func New(identifier, domain string, accepted []*nostr.Event, held []proto.Held) 
 // conclude works out what follows from announcements and states, which are sorted.
 func (d *Dossier) conclude() {
 	d.current = slices.CompactFunc(slices.Clone(d.Announcements), func(a, b Announcement) bool { return a.Ref.PubKey == b.Ref.PubKey })
-	d.hosted, d.hosts = nil, map[string]bool{}
+	d.hosted, d.hosts, d.archive = nil, map[string]bool{}, map[string]bool{}
 	for _, a := range d.current {
-		if !a.Silent && a.ListsService(d.Domain) {
+		if !a.Silent && d.rules.Keeps(a.Announcement) {
 			d.hosted = append(d.hosted, a.Ref.PubKey)
 			d.hosts[a.Ref.PubKey] = true
+			d.archive[a.Ref.PubKey] = d.rules.Archives(a.Announcement)
 		}
 	}
 	d.trust = newTrust(d.current)
@@ -169,11 +184,16 @@ func (d Dossier) Accepting(ids ...string) Dossier {
 	return d
 }
 
-// Hosted are the owners whose repository is here, in order of their keys: the announcement that counts lists us, and is accepted or waits.
+// Hosted are the owners whose repository is here, in order of their keys: the announcement that
+// counts lists us or is archived, and is accepted or waits.
 func (d Dossier) Hosted() []string { return d.hosted }
 
 // Hosts reports whether an owner's repository is here.
 func (d Dossier) Hosts(owner string) bool { return d.hosts[owner] }
+
+// IsArchived reports whether an owner's repository is here though its announcement does not list us
+// (GRASP-05).
+func (d Dossier) IsArchived(owner string) bool { return d.archive[owner] }
 
 // OwnersFor are the owners of hosted repositories for which the author of a state speaks, in order of their keys.
 func (d Dossier) OwnersFor(author string) []string { return d.trust.ownersFor(author, d.hosts) }

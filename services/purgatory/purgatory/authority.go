@@ -106,7 +106,7 @@ func (w *worker) announced(ref nip34.RepoRef, entries []holdings.Entry) (bool, e
 	case !errors.Is(err, eventdb.ErrNotFound):
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
 	}
-	return dossier.New(ref.Identifier, w.node.Settings.Domain, accepted, held).Hosts(ref.PubKey), nil
+	return dossier.New(ref.Identifier, w.rules, accepted, held).Hosts(ref.PubKey), nil
 }
 
 // announcedNow is announced after everything is read that there is now, in the order that dossier explains.

@@ -20,6 +20,7 @@ import (
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
@@ -45,6 +46,7 @@ type worker struct {
 	log      *slog.Logger
 	index    *eventdb.DB
 	store    *repository.Store
+	rules    rules
 	sender   *candidates.Sender
 	guard    *netguard.Guard
 	holdings *holdings.Holdings
@@ -74,12 +76,16 @@ func newWorker(n *node.Node) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	hosted, err := hosting.New(s)
+	if err != nil {
+		return nil, err
+	}
 	sender, err := candidates.New(n.Bus.Conn, n.Log)
 	if err != nil {
 		return nil, err
 	}
 	w := &worker{
-		node: n, log: n.Log, index: n.Index, store: store, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
+		node: n, log: n.Log, index: n.Index, store: store, rules: rules{hosted, store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
 		pruner: newPruner(), pending: newPushes(s.Git),
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),

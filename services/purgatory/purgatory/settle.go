@@ -109,7 +109,7 @@ func (w *worker) known(ctx context.Context, identifier string, entries []holding
 			return dossier.Dossier{}, fmt.Errorf("read pull request %s: %w", id, err)
 		}
 	}
-	d := dossier.New(identifier, w.node.Settings.Domain, accepted, held)
+	d := dossier.New(identifier, w.rules, accepted, held)
 	d.Withdrawn = withdrawn
 	elsewhere := others{worker: w, view: view, by: map[string]dossier.Dossier{}}
 	for i, pr := range d.PullRequests {

@@ -132,6 +132,9 @@ func (s *settlement) open(ctx context.Context, owner string) error {
 		}
 		s.known.swept[owner] = true
 	}
+	if err := repo.SetArchive(s.d.IsArchived(owner)); err != nil {
+		return err
+	}
 	s.stock.repos[owner] = repo
 	return nil
 }
