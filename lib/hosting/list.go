@@ -10,7 +10,8 @@ import (
 	"tendril.dev/lib/nip34"
 )
 
-// List is a list of repositories as operators write it: npub, npub/identifier or identifier. The zero value is empty.
+// List is a list of repositories as operators write it: npub, npub/identifier or identifier. The
+// zero value is empty.
 type List struct {
 	owners      map[string]bool
 	identifiers map[string]bool

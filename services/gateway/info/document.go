@@ -110,6 +110,9 @@ func grasps(s config.Settings) []string {
 	if s.Archives() {
 		all = append(all, "GRASP-05")
 	}
+	if s.ContributorPRs {
+		all = append(all, "GRASP-06")
+	}
 	return all
 }
 

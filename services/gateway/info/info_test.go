@@ -101,6 +101,14 @@ func TestArchivesAreNamed(t *testing.T) {
 	}
 }
 
+func TestContributorsPullRequestsAreNamed(t *testing.T) {
+	t.Parallel()
+	d := info.New(settings(t, "--grasp06-enable"), "", "")
+	if want := []string{"GRASP-01", "GRASP-02", "GRASP-06"}; !slices.Equal(d.SupportedGrasps, want) || d.Curation != "" {
+		t.Errorf("%q, curation %q; want %q", d.SupportedGrasps, d.Curation, want)
+	}
+}
+
 func TestWanted(t *testing.T) {
 	t.Parallel()
 	for accept, want := range map[string]bool{

@@ -61,8 +61,8 @@ func TestArchive(t *testing.T) {
 	})
 }
 
-// TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt: in whatever order they come,
-// a maintainer's comes before what is archived.
+// TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt: in whatever order they
+// come, a maintainer's comes before what is archived.
 func TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt(t *testing.T) {
 	t.Parallel()
 	s := settings()

@@ -67,6 +67,7 @@ type Policy struct {
 	refused     hosting.List
 	lists       string // what the operator's lists say, in short; empty: there are none
 	keepDeleted bool   // deletion requests do not touch what is accepted
+	offers      bool   // contributors offer pull requests below /prs/ (GRASP-06)
 	maxFuture   time.Duration
 	waits       time.Duration // how long a held event waits for its git data
 	silent      time.Duration // how long an announcement is kept after that
@@ -90,7 +91,7 @@ func New(s config.Settings, now func() time.Time) (*Policy, error) {
 			Client: held.Load{Events: s.HeldPerClient, Bytes: s.HeldBytesPerClient},
 			Relay:  held.Load{Events: s.HeldPerRelay, Bytes: s.HeldBytesPerRelay},
 		},
-		keepDeleted: s.IgnoreDeletions, lists: listsOf(s.Policy),
+		keepDeleted: s.IgnoreDeletions, lists: listsOf(s.Policy), offers: s.ContributorPRs,
 		blacklist: map[string]bool{},
 	}
 	for _, npub := range s.EventBlacklist {

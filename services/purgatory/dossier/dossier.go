@@ -51,6 +51,9 @@ type PullRequest struct {
 	Client string // of whoever submitted it, as in Announcement
 	// Elsewhere are repositories of other identifiers that it is for too: its commit may be there.
 	Elsewhere []nip34.RepoRef
+	// Offered are the identifiers for which its author offers it here (GRASP-06): its commit may be
+	// in the author's repositories for them.
+	Offered []string
 }
 
 // Dossier is what is known of one identifier. It is used by one goroutine at a time.
@@ -63,6 +66,9 @@ type Dossier struct {
 	// Withdrawn are ids of pull requests and updates that were accepted and that their authors have
 	// deleted.
 	Withdrawn map[string]bool
+	// Contributors are those whose repository for pull requests of the identifier (GRASP-06) is to be
+	// looked at. Those who have signed a held one that is offered there are among them.
+	Contributors []string
 
 	// What follows from these is worked out once, for there may be thousands of each.
 	current []Announcement // the newest of each owner, in order of their keys
@@ -142,7 +148,9 @@ func (d *Dossier) add(ev *nostr.Event, h *proto.Held) {
 		}
 	case nip34.KindPR, nip34.KindPRUpdate:
 		if pr, err := nip34.ParsePullRequest(ev); err == nil {
-			d.PullRequests = append(d.PullRequests, PullRequest{PullRequest: pr, Held: h != nil, Client: client})
+			d.PullRequests = append(d.PullRequests, PullRequest{
+				PullRequest: pr, Held: h != nil, Client: client, Offered: pr.PRServiceIdentifiers(d.Domain),
+			})
 		}
 	}
 }

@@ -42,28 +42,29 @@ const retryRead = time.Second
 
 // worker is one replica.
 type worker struct {
-	node     *node.Node
-	log      *slog.Logger
-	index    *eventdb.DB
-	store    *repository.Store
-	rules    rules
-	sender   *candidates.Sender
-	guard    *netguard.Guard
-	holdings *holdings.Holdings
-	shards   *shards.Held
-	queue    *hunt.Queue
-	due      *dirty
-	orphans  *orphans
-	pulls    *pulls
-	survey   *survey
-	pruner   *pruner
-	pending  *pushes
-	refusals *rate.Limiter
-	heldHead *bus.Head
-	logHead  *bus.Head
-	releaser *release.Releaser
-	metrics  *metrics
-	limits   fetch.Limits
+	node         *node.Node
+	log          *slog.Logger
+	index        *eventdb.DB
+	store        *repository.Store
+	rules        rules
+	sender       *candidates.Sender
+	guard        *netguard.Guard
+	holdings     *holdings.Holdings
+	shards       *shards.Held
+	queue        *hunt.Queue
+	due          *dirty
+	orphans      *orphans
+	pulls        *pulls
+	survey       *survey
+	pruner       *pruner
+	pending      *pushes
+	contributors *contributors
+	refusals     *rate.Limiter
+	heldHead     *bus.Head
+	logHead      *bus.Head
+	releaser     *release.Releaser
+	metrics      *metrics
+	limits       fetch.Limits
 }
 
 // newWorker is a worker that reads nothing and is asked for nothing yet.
@@ -87,13 +88,13 @@ func newWorker(n *node.Node) (*worker, error) {
 	w := &worker{
 		node: n, log: n.Log, index: n.Index, store: store, rules: rules{hosted, store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
-		pruner: newPruner(), pending: newPushes(s.Git),
+		pruner: newPruner(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
 	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
 	w.logHead = n.Bus.Head(proto.StreamEvents, w.index.WaitFor)
-	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Arrived: w.pending.Remove, Log: n.Log}
+	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, Held: w.heldEvent, CatchUp: w.readAccepted, Hold: s.HoldDuration, Arrived: w.pending.Remove, Log: n.Log}
 	return w, nil
 }
 
@@ -283,5 +284,6 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	w.orphans.drop(n)
 	w.pending.close(n)
 	w.pulls.drop(n)
+	w.contributors.drop(n)
 	return nil
 }
