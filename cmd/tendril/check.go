@@ -16,6 +16,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
@@ -107,9 +108,13 @@ func (c *checks) check(src *config.Source) (*check.Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	rules, err := hosting.New(settings)
+	if err != nil {
+		return nil, err
+	}
 	tell := newTeller(os.Stderr, c.Quiet)
 	report, err := check.Run(ctx, check.System{
-		Bus: b, Domain: settings.Domain, Store: store, Indexes: folders.locked, Running: running, IgnoreDeletions: settings.IgnoreDeletions,
+		Bus: b, Rules: repository.Rules{Rules: rules, Store: store}, Store: store, Indexes: folders.locked, Running: running, IgnoreDeletions: settings.IgnoreDeletions,
 		Temp: c.temp(settings), Repair: c.Repair, WithoutFsck: !c.Fsck, Progress: tell.progress,
 	})
 	for _, dir := range folders.used {

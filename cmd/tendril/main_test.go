@@ -191,7 +191,7 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 	}{
 		"no domain":        {nil, []string{"up"}, "tendril: NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com"},
 		"wrong value":      {domain, []string{"up", "--commit-batch=0"}, `tendril: NGIT_COMMIT_BATCH is "0": want 1 to 1000`},
-		"not supported":    {append([]string{"NGIT_ARCHIVE_ALL=true"}, domain...), []string{"up"}, "tendril: NGIT_ARCHIVE_ALL is set, but archives (GRASP-05) are not supported yet; unset it"},
+		"contradiction":    {append([]string{"NGIT_ARCHIVE_READ_ONLY=true"}, domain...), []string{"up"}, `tendril: NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it`},
 		"no command":       {domain, nil, `tendril: expected one of "up", "run", "status", "logins", "export", ...`},
 		"nothing runs":     {nil, []string{"status", "--nats-url=nats://127.0.0.1:1"}, "tendril: no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)"},
 		"no way in":        {nil, []string{"status", "--nats-listen=none"}, "tendril: NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere, so nobody can look at it; want NGIT_NATS_URL or the address that it listens on"},

@@ -27,7 +27,7 @@ func (s Settings) Check() error {
 			return err
 		}
 	}
-	for _, check := range []func() error{s.unsupported, s.Service.check, s.Storage.check, s.Bus.check, s.Policy.check, s.Sync.check, s.Git.check, s.Front.check, s.patience, s.Observe.check} {
+	for _, check := range []func() error{s.Service.check, s.Storage.check, s.Bus.check, s.Policy.check, s.Sync.check, s.Git.check, s.Front.check, s.archive, s.patience, s.Observe.check} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -55,28 +55,6 @@ func (f field) inRange() error {
 	}
 	if tooSmall || f.value.Int() > bound.Int() {
 		return &Error{f.name(), show(f.value.Int()), "want " + rangeOf(f.Tag.Get)}
-	}
-	return nil
-}
-
-// unsupported refuses what is declared, so that an existing environment is understood, and not carried out yet. To start all the same
-// would lose what the operator relies on.
-func (s Settings) unsupported() error {
-	const reason = "is set, but %s not supported yet; unset it"
-	archive := fmt.Sprintf(reason, "archives (GRASP-05) are")
-	for _, setting := range []struct {
-		name, reason string
-		on           bool
-	}{
-		{"NGIT_ARCHIVE_ALL", archive, s.ArchiveAll},
-		{"NGIT_ARCHIVE_WHITELIST", archive, len(s.ArchiveWhitelist) > 0},
-		{"NGIT_ARCHIVE_GRASP_SERVICES", archive, len(s.ArchiveServices) > 0},
-		{"NGIT_ARCHIVE_READ_ONLY", archive, s.ArchiveReadOnly},
-		{"NGIT_GRASP06_ENABLE", fmt.Sprintf(reason, "contributors' pull requests (GRASP-06) are"), s.ContributorPRs},
-	} {
-		if setting.on {
-			return &Error{Setting: setting.name, Reason: setting.reason}
-		}
 	}
 	return nil
 }

@@ -65,7 +65,7 @@ func (s Settings) Complete(src *Source) (Settings, error) {
 	if s.Domain, err = nip34.NormalizeDomain(s.Domain); err != nil {
 		return s, err // not reached: checked
 	}
-	s.Warnings = slices.Concat(src.strangers(), dropped, s.Bus.warnings())
+	s.Warnings = slices.Concat(src.strangers(), dropped, s.Policy.idle(), s.Bus.warnings())
 	if s.TrustForwardedFor && len(s.TrustedProxies) == 0 {
 		s.Warnings = append(s.Warnings, "NGIT_TRUST_FORWARDED_FOR believes any proxy with a loopback, private or link-local address; "+
 			"name yours in NGIT_TRUSTED_PROXIES instead")

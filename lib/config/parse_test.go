@@ -59,7 +59,7 @@ func TestFlagsOverEnvironmentOverFileOverDefaults(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got[0], got[1])
 		}
 	}
-	if s.WorkerTTL != 10*time.Second || s.BatchSize != 500 || !s.MetricsEnabled || s.ArchiveReadOnly {
+	if s.WorkerTTL != 10*time.Second || s.BatchSize != 500 || !s.MetricsEnabled || s.ArchiveReadOnly != nil || !s.IsArchiveReadOnly() || s.Archives() {
 		t.Errorf("defaults: %+v", s)
 	}
 }
@@ -356,11 +356,11 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_BASE_PATH=/grasp":                           `NGIT_BASE_PATH is "/grasp": a path below the domain is not supported; want / or nothing`,
 		"NGIT_RELAY_OWNER_NSEC=nsec1secret":               `NGIT_RELAY_OWNER_NSEC is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key`,
 		"NGIT_NATS_URL=http://user:password@host.example": `NGIT_NATS_URL is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated`,
-		"NGIT_ARCHIVE_ALL=true":                           `NGIT_ARCHIVE_ALL is set, but archives (GRASP-05) are not supported yet; unset it`,
-		"NGIT_ARCHIVE_WHITELIST=tree":                     `NGIT_ARCHIVE_WHITELIST is set, but archives (GRASP-05) are not supported yet; unset it`,
-		"NGIT_ARCHIVE_GRASP_SERVICES=a.example":           `NGIT_ARCHIVE_GRASP_SERVICES is set, but archives (GRASP-05) are not supported yet; unset it`,
-		"NGIT_ARCHIVE_READ_ONLY=true":                     `NGIT_ARCHIVE_READ_ONLY is set, but archives (GRASP-05) are not supported yet; unset it`,
-		"NGIT_GRASP06_ENABLE=true":                        `NGIT_GRASP06_ENABLE is set, but contributors' pull requests (GRASP-06) are not supported yet; unset it`,
+		"NGIT_ARCHIVE_WHITELIST=npub1x":                   `NGIT_ARCHIVE_WHITELIST is "npub1x": not a legal npub; want npub, npub/identifier or identifier, comma-separated`,
+		"NGIT_ARCHIVE_READ_ONLY=true":                     `NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it`,
+		"NGIT_ARCHIVE_READ_ONLY=maybe":                    `NGIT_ARCHIVE_READ_ONLY is "maybe": want true or false`,
+		"NGIT_ARCHIVE_GRASP_SERVICES=https://a.example":   `NGIT_ARCHIVE_GRASP_SERVICES is "https://a.example": want the domains of GRASP services without a scheme, like git.example.com, comma-separated`,
+		"NGIT_ARCHIVE_GRASP_SERVICES=Git.Example.com:443": `NGIT_ARCHIVE_GRASP_SERVICES is "Git.Example.com:443": that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out`,
 	} {
 		_, err := parse(t, nil, []string{set}, "NGIT_DOMAIN=git.example.com\n")
 		if err == nil || err.Error() != want {
@@ -487,5 +487,42 @@ func TestTrustedProxies(t *testing.T) {
 	s, err = parse(t, []string{"--domain=a.example", "--trust-forwarded-for"}, nil, "")
 	if err != nil || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "NGIT_TRUSTED_PROXIES") {
 		t.Errorf("%v, %v", s.Warnings, err)
+	}
+}
+
+// TestArchiveSettingsThatContradictEachOtherStopTheStart, and those that do not are understood.
+func TestArchiveSettingsThatContradictEachOtherStopTheStart(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		set     []string
+		want    string // of the error; "": none
+		warns   bool
+		archive bool
+		writes  bool // archived repositories can be pushed to
+	}{
+		{set: nil},
+		{set: []string{"NGIT_ARCHIVE_READ_ONLY=false"}, writes: true},
+		{set: []string{"NGIT_ARCHIVE_ALL=true"}, archive: true},
+		{set: []string{"NGIT_ARCHIVE_ALL=true", "NGIT_ARCHIVE_READ_ONLY=true"}, archive: true},
+		{set: []string{"NGIT_ARCHIVE_ALL=true", "NGIT_ARCHIVE_READ_ONLY=false"}, archive: true, writes: true},
+		{set: []string{"NGIT_ARCHIVE_ALL=true", "NGIT_ARCHIVE_WHITELIST=tree"}, archive: true, warns: true},
+		{set: []string{"NGIT_ARCHIVE_WHITELIST=tree", "NGIT_REPOSITORY_WHITELIST=bush"}, archive: true},
+		{set: []string{"NGIT_ARCHIVE_GRASP_SERVICES=a.example, b.example:8080"}, archive: true},
+		{set: []string{"NGIT_ARCHIVE_ALL=true", "NGIT_ARCHIVE_GRASP_SERVICES=a.example"},
+			want: `NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_ALL archives everything, not only what these host; unset one of the two`},
+		{set: []string{"NGIT_ARCHIVE_WHITELIST=tree", "NGIT_ARCHIVE_GRASP_SERVICES=a.example"},
+			want: `NGIT_ARCHIVE_GRASP_SERVICES is "a.example": NGIT_ARCHIVE_WHITELIST says what is archived, too; unset one of the two`},
+		{set: []string{"NGIT_ARCHIVE_WHITELIST=tree,bush", "NGIT_REPOSITORY_BLACKLIST=bush"},
+			want: `NGIT_ARCHIVE_WHITELIST is "bush": NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two`},
+	} {
+		s, err := parse(t, nil, tc.set, "NGIT_DOMAIN=git.example.com\n")
+		switch {
+		case tc.want != "":
+			if err == nil || err.Error() != tc.want {
+				t.Errorf("%v:\n got %v\nwant %s", tc.set, err, tc.want)
+			}
+		case err != nil || s.Archives() != tc.archive || s.IsArchiveReadOnly() == tc.writes || len(s.Warnings) > 0 != tc.warns:
+			t.Errorf("%v: %v, archives %v, read-only %v, warnings %q", tc.set, err, s.Archives(), s.IsArchiveReadOnly(), s.Warnings)
+		}
 	}
 }

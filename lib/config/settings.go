@@ -92,11 +92,11 @@ type Policy struct {
 	HeldBytes           int           `env:"NGIT_PURGATORY_MAX_BYTES" name:"purgatory-max-bytes" default:"134217728" min:"0" max:"1099511627776" help:"Most bytes of events in purgatory, as they are kept in memory. When they are reached, silent entries and the oldest of the heaviest authors and sources make room. 0: any number."`
 	HeldReservedBytes   int           `env:"NGIT_PURGATORY_RESERVED_BYTES" name:"purgatory-reserved-bytes" default:"33554432" min:"0" max:"1099511627776" help:"Bytes of purgatory, on top, that only owners and maintainers of served repositories use. 0: they share the others' room."`
 	SilentDuration      time.Duration `env:"NGIT_PURGATORY_SILENT" name:"purgatory-silent" default:"24h" min:"1ms" max:"8760h" help:"How long an announcement whose wait is over is kept, silent, for a state event that revives it."`
-	ArchiveAll          bool          `env:"NGIT_ARCHIVE_ALL" name:"archive-all" help:"Archive every repository that is seen (GRASP-05). Not supported yet: the start stops."`
-	ArchiveWhitelist    []string      `env:"NGIT_ARCHIVE_WHITELIST" name:"archive-whitelist" help:"Archive these (GRASP-05): npub, npub/identifier or identifier, comma-separated. Not supported yet: the start stops."`
-	ArchiveServices     []string      `env:"NGIT_ARCHIVE_GRASP_SERVICES" name:"archive-grasp-services" help:"Archive what these GRASP services host (GRASP-05): domains, comma-separated. Not supported yet: the start stops."`
-	ArchiveReadOnly     bool          `env:"NGIT_ARCHIVE_READ_ONLY" name:"archive-read-only" help:"Refuse pushes to archived repositories (GRASP-05). Not supported yet: the start stops."`
-	ContributorPRs      bool          `env:"NGIT_GRASP06_ENABLE" name:"grasp06" help:"Take the pull requests of contributors at /prs/ (GRASP-06). Not supported yet: the start stops."`
+	ArchiveAll          bool          `env:"NGIT_ARCHIVE_ALL" name:"archive-all" help:"Archive every repository that is seen (GRASP-05), also those whose announcement does not list this service."`
+	ArchiveWhitelist    []string      `env:"NGIT_ARCHIVE_WHITELIST" name:"archive-whitelist" help:"Archive these (GRASP-05), though they do not list this service: npub, npub/identifier or identifier, comma-separated."`
+	ArchiveServices     []string      `env:"NGIT_ARCHIVE_GRASP_SERVICES" name:"archive-grasp-services" help:"Archive what these GRASP services host (GRASP-05): domains without a scheme, comma-separated. Not together with NGIT_ARCHIVE_ALL or NGIT_ARCHIVE_WHITELIST."`
+	ArchiveReadOnly     *bool         `env:"NGIT_ARCHIVE_READ_ONLY" name:"archive-read-only" help:"Refuse pushes to archived repositories (GRASP-05). Empty: true. false: they are taken as pushes to hosted repositories are. What lists this service can always be pushed to."`
+	ContributorPRs      bool          `env:"NGIT_GRASP06_ENABLE" name:"grasp06" help:"Take the pull requests of contributors at /prs/<npub>/<identifier>.git, for any repository (GRASP-06)."`
 	MaxFutureSeconds    int           `env:"NGIT_MAX_FUTURE_SECS" name:"max-future-seconds" default:"900" min:"0" max:"315360000" help:"How far in the future an event's created_at may lie, in seconds."`
 }
 

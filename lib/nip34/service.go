@@ -113,43 +113,64 @@ func (a *Announcement) ListsServiceClone(domain string) bool {
 	return false
 }
 
-// ListsPRService says whether the pull request names
-// `<scheme>://<domain>/prs/<npub of its author>/<identifier>.git` in `clone`, with the identifier
-// of one of the repositories that it is meant for, which it returns (GRASP-06).
-func (p *PullRequest) ListsPRService(domain string) (identifier string, ok bool) {
+// PRServiceIdentifiers are the identifiers of those repositories that the pull request is meant for
+// and for which it names `<scheme>://<domain>/prs/<npub of its author>/<identifier>.git` in `clone`
+// (GRASP-06): each once, in the order of the clone URLs. The scheme, slashes at the end and how the
+// identifier is percent-encoded make no difference.
+func (p *PullRequest) PRServiceIdentifiers(domain string) []string {
 	d, err := parseDomain(domain)
 	if err != nil {
-		return "", false
+		return nil
 	}
+	var identifiers distinct[string]
+	var tagged map[string]bool
+	prefix := ""
 	for _, given := range p.Clone {
 		path, ok := servicePath(given, d)
-		if !ok {
+		if !ok || !strings.HasPrefix(string(path), "/prs/") {
 			continue
 		}
-		npub, err := nip19.EncodePublicKey(p.Event.PubKey)
-		if err != nil {
-			return "", false
+		if tagged == nil {
+			npub, err := nip19.EncodePublicKey(p.Event.PubKey)
+			if err != nil {
+				return nil
+			}
+			prefix, tagged = "/prs/"+npub+"/", map[string]bool{}
+			for _, repo := range p.Repos {
+				tagged[repo.Identifier] = true
+			}
 		}
-		for _, repo := range p.Repos {
-			if path.is("/prs/" + npub + "/" + repo.Identifier + ".git") {
-				return repo.Identifier, true
+		for _, meant := range path.meanings() {
+			identifier, ok := strings.CutPrefix(meant, prefix)
+			if identifier, is := strings.CutSuffix(identifier, ".git"); ok && is && tagged[identifier] {
+				identifiers.add(identifier)
+				break
 			}
 		}
 	}
-	return "", false
+	return identifiers.items
 }
 
 // writtenPath is the path of a URL as it was written, without slashes at its end.
 type writtenPath string
 
-// is reports whether the path means want, which is not encoded: it is want itself, or want
-// percent-encoded in any way.
+// is reports whether the path means want, which is not encoded.
 func (p writtenPath) is(want string) bool {
 	if string(p) == want {
 		return true
 	}
+	meanings := p.meanings()
+	return meanings[len(meanings)-1] == want
+}
+
+// meanings are the paths, not encoded, that this one may mean: itself, and what it is
+// percent-decoded.
+func (p writtenPath) meanings() []string {
 	decoded, err := url.PathUnescape(string(p))
-	return err == nil && decoded == want && !strings.ContainsAny(string(p), "?#")
+	if err != nil || decoded == string(p) || strings.ContainsAny(string(p), "?#") {
+		return []string{string(p)}
+	}
+	return []string{string(p), decoded}
 }
 
 // servicePath is the path of a clone URL if it leads to the service. The path is taken as it

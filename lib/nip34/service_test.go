@@ -2,6 +2,7 @@ package nip34
 
 import (
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
@@ -89,7 +90,7 @@ func TestEncodedPathListsService(t *testing.T) {
 	}
 }
 
-func TestListsPRService(t *testing.T) {
+func TestPRServiceIdentifiers(t *testing.T) {
 	t.Parallel()
 	npub := npubOf(t, bob)
 	ref := nostr.Tag{"a", RepoRef{alice, "a b"}.String()}
@@ -114,10 +115,19 @@ func TestListsPRService(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		identifier, got := pr.ListsPRService("grasp.example")
-		if got != want || (got && identifier != "a b") {
-			t.Errorf("%s: %q, %v", clone, identifier, got)
+		got := pr.PRServiceIdentifiers("grasp.example")
+		if want && !slices.Equal(got, []string{"a b"}) || !want && got != nil {
+			t.Errorf("%s: %q", clone, got)
 		}
+	}
+	at := func(identifier string) string { return "https://grasp.example" + PRsURLPath(npub, identifier) }
+	pr, err := ParsePullRequest(event(KindPR, bob, ref, nostr.Tag{"a", RepoRef{alice, "%41"}.String()}, nostr.Tag{"a", RepoRef{bob, "x"}.String()}, nostr.Tag{"c", commit1},
+		nostr.Tag{"clone", at("x"), at("none"), at("%41"), at("x")}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := pr.PRServiceIdentifiers("grasp.example"); !slices.Equal(got, []string{"x", "%41"}) {
+		t.Errorf("of several: %q", got)
 	}
 }
 

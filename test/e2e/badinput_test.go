@@ -118,7 +118,7 @@ func TestBadSettings(t *testing.T) {
 		{"a relay folder that is a file", "NGIT_RELAY_DATA_PATH", file, "NGIT_RELAY_DATA_PATH"},
 		{"a folder nobody may write", "NGIT_GIT_DATA_PATH", "/proc/tendril", "NGIT_GIT_DATA_PATH"},
 		{"a git that is none", "NGIT_GIT_BINARY", file, "NGIT_GIT_BINARY"},
-		{"a mode that is not there yet", "NGIT_ARCHIVE_ALL", "true", "not supported yet"},
+		{"an archive of nothing", "NGIT_ARCHIVE_READ_ONLY", "true", "nothing is archived"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -16,8 +16,9 @@ import (
 
 // System is what is looked at.
 type System struct {
-	Bus    *bus.Bus
-	Domain string
+	Bus *bus.Bus
+	// Rules say which repositories are kept here.
+	Rules repository.Rules
 	// Store is the git folder; nil: it is not looked at.
 	Store *repository.Store
 	// Indexes are folders of indexes that nobody has open, each locked by the caller.

@@ -19,6 +19,7 @@ import (
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
@@ -169,7 +170,7 @@ func (p *place) check(repair bool) (findings []string, report *Report) {
 		p.t.Fatal(err)
 	}
 	report, err = Run(p.t.Context(), System{
-		Bus: p.bus, Domain: domain, Store: store, Indexes: []string{p.index}, Temp: p.t.TempDir(), Repair: repair,
+		Bus: p.bus, Rules: repository.Rules{Rules: hosting.Of(domain), Store: store}, Store: store, Indexes: []string{p.index}, Temp: p.t.TempDir(), Repair: repair,
 	})
 	if err != nil {
 		p.t.Fatal(err)
@@ -343,7 +344,7 @@ func TestAnOrphanIsKept(t *testing.T) {
 	unlock, err := eventdb.Lock(p.index)
 	must(t, err)
 	defer unlock()
-	report, err := Run(t.Context(), System{Bus: p.bus, Domain: domain, Store: p.store(), Temp: t.TempDir(), Repair: true})
+	report, err := Run(t.Context(), System{Bus: p.bus, Rules: repository.Rules{Rules: hosting.Of(domain), Store: p.store()}, Store: p.store(), Temp: t.TempDir(), Repair: true})
 	if err != nil || len(report.Findings) != 1 || !strings.Contains(report.Findings[0].Failed, "is there already") {
 		t.Errorf("a second one of that name: %+v, %v", report.Findings, err)
 	}

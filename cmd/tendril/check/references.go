@@ -50,7 +50,7 @@ func (c *checker) know(ctx context.Context, name string, owners []string) (*iden
 		}
 		accepted = append(accepted, ev)
 	}
-	i := &identifier{checker: c, name: name, owners: owners, dossier: dossier.New(name, c.Domain, accepted, held), pulls: map[string][]*nip34.PullRequest{}}
+	i := &identifier{checker: c, name: name, owners: owners, dossier: dossier.New(name, c.Rules, accepted, held), pulls: map[string][]*nip34.PullRequest{}}
 	for _, owner := range i.dossier.Hosted() {
 		address := nip34.RepoRef{PubKey: owner, Identifier: name}.String()
 		for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nip34.KindPR, nip34.KindPRUpdate}, Tags: nostr.TagMap{"a": {address}}}) {

@@ -91,7 +91,7 @@ func (c *checker) announced(ctx context.Context, identifiers map[string]bool) er
 		if err != nil {
 			return err
 		}
-		if a, err := nip34.ParseAnnouncement(ev); err == nil && a.ListsService(c.Domain) {
+		if a, err := nip34.ParseAnnouncement(ev); err == nil && c.Rules.Keeps(a) {
 			identifiers[a.Ref.Identifier] = true
 		}
 	}

@@ -22,6 +22,7 @@ import (
 	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/progress"
@@ -52,10 +53,14 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
+	rules, err := hosting.New(n.Settings)
+	if err != nil {
+		return err
+	}
 	d := &discovery{
 		events:    n.Accepted,
 		log:       n.Log,
-		book:      repos.NewBook(n.Settings.Domain, bootstrap, repos.Limits{Served: n.Settings.MaxTargets, Held: n.Settings.MaxHeldTargets}),
+		book:      repos.NewBook(rules, bootstrap, repos.Limits{Served: n.Settings.MaxTargets, Held: n.Settings.MaxHeldTargets}),
 		limit:     n.Settings.MaxTargets,
 		heldLimit: n.Settings.MaxHeldTargets,
 		keepAll:   n.Settings.IgnoreDeletions,

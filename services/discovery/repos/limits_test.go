@@ -12,6 +12,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
@@ -39,7 +40,7 @@ func heldBy(client string, minute int, ev *nostr.Event) *proto.Held {
 // is held.
 func TestOneAnnouncementAsksForFewRelays(t *testing.T) {
 	t.Parallel()
-	b := repos.NewBook(domain, nil, limits)
+	b := repos.NewBook(hosting.Of(domain), nil, limits)
 	b.Hold("k", waiting(announce(alice, "x", 1, names("r", 90)...)))
 	if got := b.Targets(); len(got) != 20 || !got["r-0000.example"].Exists() {
 		t.Errorf("%d relays of a held announcement", len(got))
@@ -55,7 +56,7 @@ func TestOneAnnouncementAsksForFewRelays(t *testing.T) {
 // client's announcements list.
 func TestMadeUpRelaysAreBounded(t *testing.T) {
 	t.Parallel()
-	b := repos.NewBook(domain, nil, repos.Limits{Served: 100, Held: 50})
+	b := repos.NewBook(hosting.Of(domain), nil, repos.Limits{Served: 100, Held: 50})
 	for n := range 1000 {
 		b.Hold(fmt.Sprint("flood", n), heldBy("192.0.2.1", 0, announce(author(n), fmt.Sprint("x", n), 1, names(fmt.Sprint("made-up-", n), 20)...)))
 	}
@@ -89,7 +90,7 @@ func TestMadeUpRelaysAreBounded(t *testing.T) {
 // keep nobody's repository from being asked for.
 func TestARelayIsAskedForFewHeldRepositories(t *testing.T) {
 	t.Parallel()
-	b := repos.NewBook(domain, nil, limits)
+	b := repos.NewBook(hosting.Of(domain), nil, limits)
 	for n := range 1000 {
 		b.Hold(fmt.Sprint("flood", n), heldBy("192.0.2.1", 0, announce(author(n), fmt.Sprint("x", n), 1, "wss://popular.example")))
 	}
@@ -104,7 +105,7 @@ func TestARelayIsAskedForFewHeldRepositories(t *testing.T) {
 // TestOwnersTakeTurns: one owner's many relays leave room for those of others.
 func TestOwnersTakeTurns(t *testing.T) {
 	t.Parallel()
-	b := repos.NewBook(domain, nil, repos.Limits{Served: 60, Held: 0})
+	b := repos.NewBook(hosting.Of(domain), nil, repos.Limits{Served: 60, Held: 0})
 	for n := range 10 {
 		b.Accept(announce(author(0), fmt.Sprint("x", n), 1, names(fmt.Sprint("many", n), 50)...))
 	}
@@ -120,7 +121,7 @@ func TestOwnersTakeTurns(t *testing.T) {
 // the nearest.
 func TestAuthorsAreBounded(t *testing.T) {
 	t.Parallel()
-	b := repos.NewBook(domain, nil, limits)
+	b := repos.NewBook(hosting.Of(domain), nil, limits)
 	for n := range 20 {
 		ev := announce(author(n), "x", 1, "wss://r.example")
 		tag := nostr.Tag{"maintainers", author(n + 1)}
@@ -139,7 +140,7 @@ func TestAuthorsAreBounded(t *testing.T) {
 // TestARootEventNamesFewRepositories: those that nobody announced cost nothing.
 func TestARootEventNamesFewRepositories(t *testing.T) {
 	t.Parallel()
-	b := repos.NewBook(domain, nil, limits)
+	b := repos.NewBook(hosting.Of(domain), nil, limits)
 	var refs []string
 	for n := range 10_000 {
 		refs = append(refs, ref(author(n), "x"))
@@ -160,7 +161,7 @@ func TestARootEventNamesFewRepositories(t *testing.T) {
 // TestDeletionsNameOnlyTheirAuthorsOwn events, and only those that are here.
 func TestDeletionsNameOnlyTheirAuthorsOwn(t *testing.T) {
 	t.Parallel()
-	b := repos.NewBook(domain, nil, limits)
+	b := repos.NewBook(hosting.Of(domain), nil, limits)
 	a, issue := announce(alice, "x", 1, "wss://r.example"), root(nip34.KindIssue, 1, ref(alice, "x"), ref(bob, "x"))
 	for _, ev := range []*nostr.Event{a, announce(bob, "x", 1, "wss://r.example"), issue} {
 		b.Accept(ev)
@@ -192,7 +193,7 @@ func TestDeletionsNameOnlyTheirAuthorsOwn(t *testing.T) {
 // makes the targets of two relays anew.
 func TestOnlyWhatIsConcernedIsMadeAnew(t *testing.T) {
 	t.Parallel()
-	b := repos.NewBook(domain, nil, limits)
+	b := repos.NewBook(hosting.Of(domain), nil, limits)
 	for n := range 10_000 {
 		b.Accept(announce(author(n), fmt.Sprint("x", n), 1, fmt.Sprintf("r%d.example", n%1000), fmt.Sprintf("r%d.example", (n+1)%1000)))
 	}
@@ -216,7 +217,7 @@ func TestABookInStepIsOneMadeAtOnce(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(3, 4))
 	bounds := repos.Limits{Served: 6, Held: 2}
 	for range 20 {
-		b := repos.NewBook(domain, nil, bounds)
+		b := repos.NewBook(hosting.Of(domain), nil, bounds)
 		log, held := map[string]*nostr.Event{}, map[string]*proto.Held{}
 		for step := range 300 {
 			who, d := author(rnd.IntN(4)), fmt.Sprint("x", rnd.IntN(3))
@@ -263,7 +264,7 @@ func TestABookInStepIsOneMadeAtOnce(t *testing.T) {
 			if rnd.IntN(3) > 0 {
 				continue // several changes at once
 			}
-			fresh := repos.NewBook(domain, nil, bounds)
+			fresh := repos.NewBook(hosting.Of(domain), nil, bounds)
 			accept(fresh, slices.SortedFunc(maps.Values(log), func(a, b *nostr.Event) int { return b.Kind - a.Kind })...)
 			for key, h := range held {
 				fresh.Hold(key, h)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
@@ -36,7 +37,7 @@ type Limits struct {
 
 // Book is what is known of all repositories. It is not safe for concurrent use.
 type Book struct {
-	domain    string // our own: never a target
+	rules     hosting.Rules // its domain is our own: never a target
 	groups    map[string]*group
 	heldIn    map[string]string           // identifier, by key of grasp-held; only of announcements whose wait is not over
 	announced map[target.ID]nip34.RepoRef // accepted announcements by their ids
@@ -68,8 +69,8 @@ type announcement struct {
 	event       *nostr.Event // its id and time only
 	relays      []nip34.RelayURL
 	maintainers []string
-	// hosted: it lists our service. One that does not may be a maintainer's, which counts, or tell
-	// where a repository went, which does not.
+	// hosted: it lists our service or is archived. One that is neither may be a maintainer's, which
+	// counts, or tell where a repository went, which does not.
 	hosted bool
 	// Of held ones: when it came, and from whom.
 	heldAt time.Time
@@ -83,10 +84,11 @@ type rootEvent struct {
 	author uint64
 }
 
-// NewBook makes an empty book of the service at domain, whose bootstrap relays are targets from the start.
-func NewBook(domain string, bootstrap []nip34.RelayURL, limits Limits) *Book {
-	b := &Book{domain: domain, heldIn: map[string]string{}, groups: map[string]*group{}, dirty: map[string]bool{}}
-	b.inverted = newInverted(domain, bootstrap, limits)
+// NewBook makes an empty book of a service that keeps what its rules say. Its bootstrap relays are
+// targets from the start.
+func NewBook(rules hosting.Rules, bootstrap []nip34.RelayURL, limits Limits) *Book {
+	b := &Book{rules: rules, heldIn: map[string]string{}, groups: map[string]*group{}, dirty: map[string]bool{}}
+	b.inverted = newInverted(rules.Domain(), bootstrap, limits)
 	b.ForgetAccepted()
 	return b
 }
@@ -164,10 +166,10 @@ func (b *Book) announce(ev *nostr.Event) (changed bool) {
 // read takes from an announcement what matters, and no more relays than most.
 func (b *Book) read(parsed *nip34.Announcement, most int) *announcement {
 	a := &announcement{
-		ref: parsed.Ref, event: &nostr.Event{ID: parsed.Event.ID, CreatedAt: parsed.Event.CreatedAt}, hosted: parsed.ListsService(b.domain),
+		ref: parsed.Ref, event: &nostr.Event{ID: parsed.Event.ID, CreatedAt: parsed.Event.CreatedAt}, hosted: b.rules.Keeps(parsed),
 	}
 	for _, url := range parsed.RelayURLs() {
-		if len(a.relays) < most && !url.OnDomain(b.domain) {
+		if len(a.relays) < most && !url.OnDomain(b.rules.Domain()) {
 			a.relays = append(a.relays, url)
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
@@ -214,7 +216,7 @@ func TestTargets(t *testing.T) {
 				}
 				urls = append(urls, url)
 			}
-			b := repos.NewBook(domain, urls, limits)
+			b := repos.NewBook(hosting.Of(domain), urls, limits)
 			var accepted []*nostr.Event
 			for _, s := range tc.steps {
 				b.Targets() // whatever has happened until now
@@ -235,7 +237,7 @@ func TestTargets(t *testing.T) {
 
 func TestTargetsStayWhatTheyAreWhenTheBookGoesOn(t *testing.T) {
 	t.Parallel()
-	b := repos.NewBook(domain, nil, limits)
+	b := repos.NewBook(hosting.Of(domain), nil, limits)
 	b.Accept(announce(alice, "x", 1, "r.example"))
 	for n := range 100 {
 		b.Accept(root(nip34.KindIssue, n, ref(alice, "x")))
@@ -258,7 +260,7 @@ func TestABookMadeAnewIsTheSame(t *testing.T) {
 	for n := range 50 {
 		events = append(events, root(nip34.KindPatch, n, ref(alice, "x"), ref(bob, "y")))
 	}
-	b := repos.NewBook(domain, nil, limits)
+	b := repos.NewBook(hosting.Of(domain), nil, limits)
 	b.Hold("k", waiting(announce(carol, "z", 1, "r.example")))
 	accept(b, events...)
 	first := b.Targets()
@@ -270,5 +272,34 @@ func TestABookMadeAnewIsTheSame(t *testing.T) {
 	}
 	if !reflect.DeepEqual(first, b.Targets()) {
 		t.Fatalf("got\n%q\nwant\n%q", told(b.Targets()), told(first))
+	}
+}
+
+// TestArchivesAreTargets: what is archived is asked for as what lists us is, held and served, with
+// the maintainers that it names.
+func TestArchivesAreTargets(t *testing.T) {
+	t.Parallel()
+	rules, err := hosting.New(config.Settings{
+		Service: config.Service{Domain: domain}, Policy: config.Policy{ArchiveWhitelist: []string{"x"}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := repos.NewBook(rules, nil, limits)
+	archived := with(elsewhere(alice, "x", 1, "wss://r.example"), "maintainers", bob)
+	b.Hold("1", waiting(archived))
+	want := []string{"r.example wss://r.example", "r.example " + ref(alice, "x") + " state by " + alice[:2] + " by " + bob[:2]}
+	slices.Sort(want)
+	if got := told(b.Targets()); !slices.Equal(got, want) {
+		t.Errorf("held: %q, want %q", got, want)
+	}
+	b.Hold("1", nil)
+	accept(b, archived, elsewhere(bob, "x", 1, "wss://s.example"), elsewhere(bob, "y", 1, "wss://t.example"))
+	want = []string{
+		"r.example wss://r.example", "r.example " + ref(alice, "x") + " full", "s.example wss://s.example", "s.example " + ref(bob, "x") + " full",
+	}
+	slices.Sort(want)
+	if got := told(b.Targets()); !slices.Equal(got, want) {
+		t.Errorf("served: %q, want %q", got, want)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
@@ -96,7 +97,7 @@ func benchmarkScale(b *testing.B, n network) {
 	var bytes int
 	for b.Loop() {
 		before := liveHeap()
-		book := repos.NewBook(domain, nil, limits)
+		book := repos.NewBook(hosting.Of(domain), nil, limits)
 		published := map[string]target.Target{}
 		window := func(events []*nostr.Event) {
 			began := cpu(b)

@@ -8,6 +8,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
@@ -18,7 +19,7 @@ import (
 func TestNothingIsKeptOfWhatIsGone(t *testing.T) {
 	t.Parallel()
 	const domain = "git.example.com"
-	b := NewBook(domain, nil, Limits{Served: 20, Held: 5})
+	b := NewBook(hosting.Of(domain), nil, Limits{Served: 20, Held: 5})
 	event := func(n, kind int, tags ...nostr.Tag) *nostr.Event {
 		ev := &nostr.Event{PubKey: fmt.Sprintf("%064x", n%7+1), Kind: kind, CreatedAt: nostr.Timestamp(n), Tags: tags}
 		ev.ID = ev.GetID()

@@ -144,7 +144,7 @@ func (g *group) work() map[string]*want {
 	return wants
 }
 
-// hosts are the owners of the repositories that are served and list our service.
+// hosts are the owners of the repositories that are served and hosted or archived here.
 func (g *group) hosts() (owners []string) {
 	for owner, repo := range g.accepted {
 		if repo.hosted {

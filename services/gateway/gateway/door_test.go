@@ -223,6 +223,47 @@ func TestHeldRepositoryHasAPage(t *testing.T) {
 	}
 }
 
+// TestPagesOfArchives: what is archived is listed and has a page that says what it is; what was
+// archived by earlier settings has one as long as a worker keeps it.
+func TestPagesOfArchives(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		args   []string
+		worker bool // keeps it
+		status int
+		says   string // of its page
+		listed bool
+	}{
+		{"archived", []string{"--archive-whitelist=r"}, false, 200, "a copy of\nit that cannot be pushed to", true},
+		{"archived and writable", []string{"--archive-all", "--archive-read-only=false"}, false, 200, "a copy of\nit.", true},
+		{"archived before", nil, true, 200, "does not list this service", false},
+		{"never archived", nil, false, 404, "Not here", false},
+	} {
+		sys := start(t, nil, c.args...)
+		key := nostr.GeneratePrivateKey()
+		ev := nostr.Event{Kind: 30617, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"d", "r"}, {"clone", "https://a.example/r.git"}, {"relays", "wss://a.example"}}}
+		if err := ev.Sign(key); err != nil {
+			t.Fatal(err)
+		}
+		sys.store(t, &ev)
+		npub, err := nip19.EncodePublicKey(ev.PubKey)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sys.hold(t); c.worker {
+			sys.hold(t, npub+"/r")
+		}
+		resp, page := sys.ask(t, "GET", "/"+npub+"/r.git", "")
+		if resp.StatusCode != c.status || !strings.Contains(page, c.says) {
+			t.Errorf("%s: %s\n%s", c.name, resp.Status, page)
+		}
+		if _, home := sys.ask(t, "GET", "/", ""); strings.Contains(home, npub) != c.listed || strings.Contains(home, "(archive)") != c.listed {
+			t.Errorf("%s: front page\n%s", c.name, home)
+		}
+	}
+}
+
 func TestIcon(t *testing.T) {
 	t.Parallel()
 	sys := start(t, nil)

@@ -18,17 +18,18 @@ const ContentType = "application/nostr+json"
 
 // Document is the relay information document.
 type Document struct {
-	Name                   string     `json:"name"`
-	Description            string     `json:"description"`
-	Icon                   string     `json:"icon"`
-	PubKey                 string     `json:"pubkey"`
-	SupportedNIPs          []int      `json:"supported_nips"`
-	SupportedGrasps        []string   `json:"supported_grasps"`
-	RepoAcceptanceCriteria string     `json:"repo_acceptance_criteria"`
-	Curation               string     `json:"curation,omitempty"` // only if the operator's lists restrict what is kept (GRASP-01)
-	Software               string     `json:"software"`
-	Version                string     `json:"version"`
-	Limitation             Limitation `json:"limitation"`
+	Name                   string   `json:"name"`
+	Description            string   `json:"description"`
+	Icon                   string   `json:"icon"`
+	PubKey                 string   `json:"pubkey"`
+	SupportedNIPs          []int    `json:"supported_nips"`
+	SupportedGrasps        []string `json:"supported_grasps"`
+	RepoAcceptanceCriteria string   `json:"repo_acceptance_criteria"`
+	// Curation is there only if the operator's lists say what is kept (GRASP-01, GRASP-05).
+	Curation   string     `json:"curation,omitempty"`
+	Software   string     `json:"software"`
+	Version    string     `json:"version"`
+	Limitation Limitation `json:"limitation"`
 }
 
 // Limitation names every limit of the front door. Those that NIP-11 has no name for come last.
@@ -76,7 +77,7 @@ func New(s config.Settings, owner, icon string) Document {
 	return Document{
 		Name: s.DisplayName(), Description: s.RelayDescription, Icon: icon, PubKey: owner,
 		SupportedNIPs:          []int{1, 9, 11, 34, 40, 42, 45, 70, 77},
-		SupportedGrasps:        []string{"GRASP-01", "GRASP-02"},
+		SupportedGrasps:        grasps(s),
 		RepoAcceptanceCriteria: criteria(s),
 		Curation:               curation(s),
 		Software:               software,
@@ -103,6 +104,18 @@ func New(s config.Settings, owner, icon string) Document {
 	}
 }
 
+// grasps are the parts of GRASP that the settings turn on.
+func grasps(s config.Settings) []string {
+	all := []string{"GRASP-01", "GRASP-02"}
+	if s.Archives() {
+		all = append(all, "GRASP-05")
+	}
+	if s.ContributorPRs {
+		all = append(all, "GRASP-06")
+	}
+	return all
+}
+
 // criteria says in a sentence which repositories are hosted.
 func criteria(s config.Settings) string {
 	who := "Any repository is hosted"
@@ -120,7 +133,26 @@ func except(s config.Settings) string {
 	return ""
 }
 
-// curation says how the operator's lists restrict what is kept; nothing if there are none.
+// archived says what is kept of repositories that do not list this service; nothing if none is.
+func archived(s config.Settings) string {
+	what := ""
+	switch {
+	case s.ArchiveAll:
+		what = "All repositories"
+	case len(s.ArchiveWhitelist) > 0:
+		what = "Repositories on a list of the operator's"
+	case len(s.ArchiveServices) > 0:
+		what = "Repositories that are hosted by " + strings.Join(s.ArchiveServices, ", ")
+	default:
+		return ""
+	}
+	if s.IsArchiveReadOnly() {
+		return what + " are archived, read-only, though they do not list this service."
+	}
+	return what + " are archived, and can be pushed to, though they do not list this service."
+}
+
+// curation says how the operator's lists restrict or widen what is kept; nothing if there are none.
 func curation(s config.Settings) string {
 	var rules []string
 	if len(s.RepositoryWhitelist) > 0 {
@@ -131,6 +163,9 @@ func curation(s config.Settings) string {
 	}
 	if len(s.EventBlacklist) > 0 {
 		rules = append(rules, "Nothing is kept that is signed by authors whom the operator has excluded.")
+	}
+	if sentence := archived(s); sentence != "" {
+		rules = append(rules, sentence)
 	}
 	return strings.Join(rules, " ")
 }

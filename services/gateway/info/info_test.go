@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -76,6 +77,35 @@ func TestCriteriaFollowTheSettings(t *testing.T) {
 		if got := info.New(settings(t, c.args...), "", "").RepoAcceptanceCriteria; got != c.want {
 			t.Errorf("%v:\n got %s\nwant %s", c.args, got, c.want)
 		}
+	}
+}
+
+func TestArchivesAreNamed(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args     []string
+		curation string
+		grasp05  bool
+	}{
+		{nil, "", false},
+		{[]string{"--archive-all"}, "All repositories are archived, read-only, though they do not list this service.", true},
+		{[]string{"--archive-whitelist=tree", "--archive-read-only=false"},
+			"Repositories on a list of the operator's are archived, and can be pushed to, though they do not list this service.", true},
+		{[]string{"--archive-grasp-services=a.example,b.example", "--repository-blacklist=x"},
+			"Repositories that the operator has excluded are never hosted. Repositories that are hosted by a.example, b.example are archived, read-only, though they do not list this service.", true},
+	} {
+		d := info.New(settings(t, c.args...), "", "")
+		if d.Curation != c.curation || slices.Contains(d.SupportedGrasps, "GRASP-05") != c.grasp05 {
+			t.Errorf("%v: %q, %q", c.args, d.Curation, d.SupportedGrasps)
+		}
+	}
+}
+
+func TestContributorsPullRequestsAreNamed(t *testing.T) {
+	t.Parallel()
+	d := info.New(settings(t, "--grasp06-enable"), "", "")
+	if want := []string{"GRASP-01", "GRASP-02", "GRASP-06"}; !slices.Equal(d.SupportedGrasps, want) || d.Curation != "" {
+		t.Errorf("%q, curation %q; want %q", d.SupportedGrasps, d.Curation, want)
 	}
 }
 

@@ -26,12 +26,16 @@ const (
 	maxText          = 2000
 )
 
-// errNotHosted: no accepted announcement names us for this repository.
-var errNotHosted = errors.New("not hosted")
+// Why there is nothing to show of a repository.
+var (
+	errNotHosted = errors.New("not announced")                          // by anything that is accepted
+	errElsewhere = errors.New("announced, neither hosted nor archived") // by what is accepted
+)
 
 // listed is a repository on the front page.
 type listed struct {
 	Name, Description, Path, Owner string
+	Archive                        bool
 }
 
 // repository is what a repository's page shows.
@@ -44,6 +48,8 @@ type repository struct {
 	Maintainers                   []string // npubs, the owner's not among them
 	Web                           []string
 	Head                          string
+	Archive                       bool // it does not list us
+	ReadOnly                      bool // it cannot be pushed to
 	Branches, Tags                []reference
 	More                          int // references that are not shown
 }
@@ -58,7 +64,7 @@ func (p *Pages) hosted(ctx context.Context, v *eventdb.View) ([]listed, error) {
 			return nil, fmt.Errorf("list repositories: %w", err)
 		}
 		a, err := nip34.ParseAnnouncement(ev)
-		if err != nil || !a.ListsService(p.domain) {
+		if err != nil || !p.rules.Keeps(a) {
 			continue
 		}
 		owner, err := nip19.EncodePublicKey(a.Ref.PubKey)
@@ -67,7 +73,7 @@ func (p *Pages) hosted(ctx context.Context, v *eventdb.View) ([]listed, error) {
 		}
 		list = append(list, listed{
 			Name: nameOf(a), Description: clip(a.Description, maxName), Owner: owner,
-			Path: nip34.RepositoryURLPath(owner, a.Ref.Identifier),
+			Path: nip34.RepositoryURLPath(owner, a.Ref.Identifier), Archive: p.rules.Archives(a),
 		})
 		if len(list) == maxListed {
 			break
@@ -76,7 +82,8 @@ func (p *Pages) hosted(ctx context.Context, v *eventdb.View) ([]listed, error) {
 	return list, nil
 }
 
-// repository gathers what is accepted about a repository. The error is errNotHosted if nothing is.
+// repository gathers what is accepted about a repository. The error is errNotHosted if nothing is,
+// and errElsewhere if it is kept elsewhere only.
 func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identifier string) (*repository, error) {
 	ev, err := v.Replaceable(nip34.KindAnnouncement, pubkey, identifier)
 	if errors.Is(err, eventdb.ErrNotFound) {
@@ -86,8 +93,11 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 		return nil, fmt.Errorf("look up announcement: %w", err)
 	}
 	a, err := nip34.ParseAnnouncement(ev)
-	if err != nil || !a.ListsService(p.domain) {
+	if err != nil {
 		return nil, errNotHosted
+	}
+	if !p.rules.Keeps(a) {
+		return nil, errElsewhere
 	}
 	owner, err := nip19.EncodePublicKey(pubkey)
 	if err != nil {
@@ -97,6 +107,7 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 		Name: nameOf(a), Description: clip(a.Description, maxText), Identifier: identifier,
 		Owner: owner, Path: nip34.RepositoryURLPath(owner, identifier),
 		NostrURL: nostrURL(owner, p.site.Relay, identifier),
+		Archive:  p.rules.Archives(a), ReadOnly: p.rules.Archives(a) && p.rules.ReadOnly(),
 	}
 	var relays []string
 	for _, u := range a.RelayURLs()[:min(len(a.RelayURLs()), 3)] {

@@ -21,7 +21,7 @@ const (
 // users counts the users whose grasp list (NIP-34, kind 10317) names this service, up to mostUsers.
 // It reads no events: a list names a service by its URL, of which there are few spellings.
 func (p *Pages) users(ctx context.Context, v *eventdb.View) (n int, err error) {
-	lists := nostr.Filter{Kinds: []int{nip34.KindUserGraspList}, Tags: nostr.TagMap{"g": spellings(p.domain)}}
+	lists := nostr.Filter{Kinds: []int{nip34.KindUserGraspList}, Tags: nostr.TagMap{"g": spellings(p.rules.Domain())}}
 	for _, err := range v.IDs(ctx, lists) {
 		if err != nil {
 			return 0, fmt.Errorf("count users: %w", err)

@@ -22,6 +22,7 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/services/gateway/info"
 	"tendril.dev/services/gateway/turns"
@@ -63,7 +64,7 @@ type Options struct {
 // Pages makes the pages.
 type Pages struct {
 	site   site
-	domain string
+	rules  hosting.Rules
 	index  *eventdb.DB
 	work   *turns.Turns
 	held   Holder
@@ -93,13 +94,17 @@ func New(o Options) (*Pages, error) {
 		return nil, fmt.Errorf("read the pages' templates: %w", err)
 	}
 	s := o.Settings
+	rules, err := hosting.New(s)
+	if err != nil {
+		return nil, err
+	}
 	return &Pages{
 		site: site{
 			Name: s.DisplayName(), Description: s.RelayDescription, Criteria: o.Criteria,
 			Relay: info.Address("ws", s.Domain), Base: info.Address("http", s.Domain),
 			Style: template.CSS(style), Script: template.JS(script),
 		},
-		domain: s.Domain, index: o.Index, work: o.Work, held: o.Held, log: o.Log, pages: pages, policy: policy(o.Icon),
+		rules: rules, index: o.Index, work: o.Work, held: o.Held, log: o.Log, pages: pages, policy: policy(o.Icon),
 	}, nil
 }
 
@@ -184,7 +189,9 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nip34.Repo
 	})
 	switch {
 	case errors.Is(err, errNotHosted):
-		p.waiting(w, r, at, client)
+		p.sparse(w, r, at, client, "held")
+	case errors.Is(err, errElsewhere):
+		p.sparse(w, r, at, client, "elsewhere")
 	case err != nil:
 		p.broken(w, r, err)
 	default:
@@ -196,8 +203,9 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nip34.Repo
 	}
 }
 
-// waiting answers with the page of a repository whose git data is awaited.
-func (p *Pages) waiting(w http.ResponseWriter, r *http.Request, at nip34.RepositoryPath, client string) {
+// sparse answers with a page that shows only what the address says, if a worker has the repository:
+// its git data is awaited, or it was archived by earlier settings.
+func (p *Pages) sparse(w http.ResponseWriter, r *http.Request, at nip34.RepositoryPath, client, page string) {
 	held, err := p.held.Hosts(r.Context(), at, client)
 	if err != nil {
 		p.broken(w, r, err)
@@ -208,7 +216,7 @@ func (p *Pages) waiting(w http.ResponseWriter, r *http.Request, at nip34.Reposit
 		p.NotFound(w, r)
 		return
 	}
-	p.show(w, r, http.StatusOK, "held", struct {
+	p.show(w, r, http.StatusOK, page, struct {
 		site
 		Identifier, Owner, Path string
 	}{p.site, at.Identifier, owner, nip34.RepositoryURLPath(owner, at.Identifier)})

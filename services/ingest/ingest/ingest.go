@@ -33,6 +33,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	set := held.NewSet()
 	index := rejections.NewIndex(time.Duration(s.RejectedColdSeconds) * time.Second)
+	index.Outdated = rules.Outdated
 	w, err := writer.New(ctx, writer.Options{
 		Name: n.Worker, Bus: n.Bus, Index: n.Index, Held: set, Rejected: index,
 		Park:   rejections.NewPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),

@@ -31,7 +31,7 @@ func (p *Policy) announcement(k Knowledge, c *candidate.Candidate) (Decision, er
 	if superseded || mine.supersede(c.Event) {
 		return duplicate(messageNewer), nil
 	}
-	if !a.ListsService(p.domain) {
+	if !p.hosting.Lists(a) {
 		return p.elsewhere(k, c, a, mine)
 	}
 	if allowed, err := p.mayBeHosted(k, a.Ref); !allowed || err != nil {
@@ -46,12 +46,12 @@ func (p *Policy) announcement(k Knowledge, c *candidate.Candidate) (Decision, er
 }
 
 // mayBeHosted says whether the whitelist allows a repository. That of a maintainer of one that is
-// hosted here is always allowed.
+// hosted here is always allowed; to be archived makes nobody's maintainers welcome.
 func (p *Policy) mayBeHosted(k Knowledge, ref nip34.RepoRef) (bool, error) {
 	if p.hosted.Empty() || p.hosted.Has(ref) {
 		return true, nil
 	}
-	return p.speaksForHosted(k, ref.PubKey, ref.Identifier, true)
+	return p.speaksFor(k, ref.PubKey, ref.Identifier, mayVouch{kept: p.hosting.Lists, waiting: true})
 }
 
 // notWhitelisted rejects an announcement until another of its identifier arrives, which may name
@@ -70,22 +70,26 @@ const (
 
 // elsewhere decides an announcement that does not list us. What its author held until now vouches
 // for nothing: it never had git data here. If it replaces one by which we host the repository, the
-// log learns where that went, and our hosting ends. Otherwise it counts as a maintainer's: it is
-// accepted where accepted announcements of others say so, and waits with the held ones where only
-// those do.
+// log learns where that went, and our hosting ends, unless it is archived from then on. Otherwise it
+// counts as a maintainer's where accepted announcements of others say so. One that is archived is
+// held for its git data, unless it replaces one that is; any other waits with the held ones whose
+// authors name its own.
 func (p *Policy) elsewhere(k Knowledge, c *candidate.Candidate, a *nip34.Announcement, mine own) (d Decision, err error) {
 	moved := mine.accepted != nil && p.listsUs(mine.accepted)
 	named, err := isNamedByAccepted(k, a.Ref.PubKey, a.Ref.Identifier)
 	if err != nil {
 		return Decision{}, err
 	}
+	archived := p.hosting.Archives(a)
 	vouched, _ := from(a.Ref.PubKey, a.Ref.Identifier).isVouchedFor(k, nil)
 	switch {
-	case moved:
+	case moved && !archived:
 		d = accepted()
 		d.leaves = map[string]string{mine.accepted.ID: a.Ref.Identifier}
-	case named:
+	case moved, named, archived && mine.accepted != nil && p.keeps(mine.accepted):
 		d = accepted()
+	case archived:
+		return p.hold(k, c, a.Ref.Identifier, proto.PhaseWaiting, mine.held...)
 	case vouched:
 		d, err = p.hold(k, c, a.Ref.Identifier, proto.PhaseVouched, mine.held...)
 	default:
@@ -101,7 +105,9 @@ func (p *Policy) releaseAnnouncement(k Knowledge, entry *held.Entry) (Decision, 
 	switch {
 	case p.refused.Has(a.Ref):
 		return rejected(ReasonBlacklisted, messageRefused), nil
-	case !a.ListsService(p.domain):
+	case p.hosting.Archives(a):
+		return accepted(), nil
+	case !p.hosting.Lists(a):
 		return rejected(ReasonNotListed, messageNotListed), nil
 	}
 	if allowed, err := p.mayBeHosted(k, a.Ref); !allowed || err != nil {

@@ -52,7 +52,7 @@ func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d *Decision) erro
 		}
 	}
 	x.keepOutOfHold()
-	return x.releaseVouched()
+	return x.releaseNamed(p.hosting.Archives)
 }
 
 type conclusion struct {
@@ -134,16 +134,17 @@ func (x *conclusion) keepOutOfHold() {
 	x.d.Hold = kept
 }
 
-// releaseVouched asks for another decision on the announcements of maintainers that waited for the
-// announcement that is accepted now.
-func (x *conclusion) releaseVouched() error {
+// releaseNamed asks for another decision on the announcements of maintainers that waited for the
+// announcement that is accepted now, and on those that are archived: they are accepted as
+// maintainers' now.
+func (x *conclusion) releaseNamed(archived func(*nip34.Announcement) bool) error {
 	if x.brings == nil {
 		return nil
 	}
 	for _, maintainer := range x.brings.Maintainers {
 		ref := nip34.RepoRef{PubKey: maintainer, Identifier: x.brings.Ref.Identifier}
 		for e := range x.k.HeldAt(ref.Address()) {
-			if e.Phase != proto.PhaseVouched || x.d.dropped[e.Key] {
+			if x.d.dropped[e.Key] || e.Phase != proto.PhaseVouched && !archived(e.Announcement) {
 				continue
 			}
 			next, err := candidate.OfHeld(e.Event, proto.ActionRelease)

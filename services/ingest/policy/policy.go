@@ -17,6 +17,7 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
@@ -60,11 +61,13 @@ type Knowledge interface {
 
 // Policy is the configured part of the rules.
 type Policy struct {
-	domain      string
+	hosting     hosting.Rules
 	blacklist   map[string]bool // public keys
-	hosted      RepositoryList  // empty: all
-	refused     RepositoryList
-	keepDeleted bool // deletion requests do not touch what is accepted
+	hosted      hosting.List    // empty: all
+	refused     hosting.List
+	lists       string // what the operator's lists say, in short; empty: there are none
+	keepDeleted bool   // deletion requests do not touch what is accepted
+	offers      bool   // contributors offer pull requests below /prs/ (GRASP-06)
 	maxFuture   time.Duration
 	waits       time.Duration // how long a held event waits for its git data
 	silent      time.Duration // how long an announcement is kept after that
@@ -74,12 +77,12 @@ type Policy struct {
 
 // New reads the rules from settings. An error is one sentence that names the setting and what would be right. now is the clock.
 func New(s config.Settings, now func() time.Time) (*Policy, error) {
-	domain, err := nip34.NormalizeDomain(s.Domain)
+	rules, err := hosting.New(s)
 	if err != nil {
-		return nil, fmt.Errorf("NGIT_DOMAIN is %q: %w; want the public host name, like git.example.com", s.Domain, err)
+		return nil, err
 	}
 	p := &Policy{
-		domain: domain, now: now,
+		hosting: rules, now: now,
 		maxFuture: time.Duration(s.MaxFutureSeconds) * time.Second,
 		waits:     s.HoldDuration, silent: s.SilentDuration,
 		bounds: held.Bounds{
@@ -88,20 +91,20 @@ func New(s config.Settings, now func() time.Time) (*Policy, error) {
 			Client: held.Load{Events: s.HeldPerClient, Bytes: s.HeldBytesPerClient},
 			Relay:  held.Load{Events: s.HeldPerRelay, Bytes: s.HeldBytesPerRelay},
 		},
-		keepDeleted: s.IgnoreDeletions,
-		blacklist:   map[string]bool{},
+		keepDeleted: s.IgnoreDeletions, lists: listsOf(s.Policy), offers: s.ContributorPRs,
+		blacklist: map[string]bool{},
 	}
 	for _, npub := range s.EventBlacklist {
-		pubkey, err := parseNpub(npub)
+		pubkey, err := hosting.ParseNpub(npub)
 		if err != nil {
 			return nil, fmt.Errorf("NGIT_EVENT_BLACKLIST names %q: want npubs, comma-separated", npub)
 		}
 		p.blacklist[pubkey] = true
 	}
-	if p.hosted, err = ParseRepositoryList(s.RepositoryWhitelist); err != nil {
+	if p.hosted, err = hosting.ParseList(s.RepositoryWhitelist); err != nil {
 		return nil, fmt.Errorf("NGIT_REPOSITORY_WHITELIST: %w", err)
 	}
-	if p.refused, err = ParseRepositoryList(s.RepositoryBlacklist); err != nil {
+	if p.refused, err = hosting.ParseList(s.RepositoryBlacklist); err != nil {
 		return nil, fmt.Errorf("NGIT_REPOSITORY_BLACKLIST: %w", err)
 	}
 	if p.waits <= 0 || p.silent <= 0 {
@@ -120,6 +123,7 @@ type Decision struct {
 	Missing  []string // keys that would heal the rejection, see [Arrivals]
 	Remember bool     // keep its id, so that it is not fetched again
 	Park     bool     // keep it whole for a while: what it misses may be about to come
+	Rules    string   // of an announcement: the operator's lists by which it is rejected, in short
 
 	// Changes of the held events; an entry is never in both.
 	Hold []*held.Entry // to be written
@@ -151,6 +155,9 @@ func (p *Policy) Decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	d, err := p.decide(k, c)
 	if err == nil {
 		err = p.conclude(k, c, &d)
+	}
+	if d.Outcome == proto.Rejected && c.Event.Kind == nip34.KindAnnouncement {
+		d.Rules = p.lists
 	}
 	if err != nil {
 		return Decision{}, fmt.Errorf("decide event %s of kind %d: %w", c.Event.ID, c.Event.Kind, err)

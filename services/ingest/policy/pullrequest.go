@@ -41,9 +41,16 @@ const maxTagged = 100
 // identifierOf finds where a pull request, or an update of one, belongs: under the identifier of
 // the first repository that it tags that is hosted here, or whose owner maintains one that is. What
 // tags accepted announcements only whose repositories are elsewhere belongs under the first of
-// those. An update that tags none belongs where its pull request does. An identifier of "" means
-// nowhere; missing says what would change that.
+// those. An update that tags none belongs where its pull request does. What is offered below /prs/
+// (GRASP-06) belongs under the first identifier that it is offered for, because its commit is pushed
+// there, and is for any repository. An identifier of "" means nowhere; missing says what would change
+// that.
 func (p *Policy) identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier string, missing []string, err error) {
+	if p.offers {
+		if offered := pr.PRServiceIdentifiers(p.hosting.Domain()); len(offered) > 0 {
+			return offered[0], nil, nil
+		}
+	}
 	repos := pr.Repos
 	if pr.Update {
 		root, err := k.Accepted(pr.Root)

@@ -58,24 +58,36 @@ func isNamedByAccepted(k Knowledge, pubkey, identifier string) (bool, error) {
 	return len(naming) > 0, err
 }
 
-// isHosted says whether the repository of an announcement is here: it is accepted and lists us.
-func (p *Policy) isHosted(k Knowledge, ref nip34.RepoRef) (bool, error) {
+// isKept says whether the repository of an announcement is here: it is accepted, and lists us or is
+// archived.
+func (p *Policy) isKept(k Knowledge, ref nip34.RepoRef) (bool, error) {
 	ev, err := k.AcceptedAt(ref.Address())
 	if err != nil || ev == nil {
 		return false, err
 	}
-	return p.listsUs(ev), nil
+	return p.keeps(ev), nil
+}
+
+// keeps says whether an accepted announcement is of a repository that lists us or is archived.
+func (p *Policy) keeps(ev *nostr.Event) bool {
+	a, err := nip34.ParseAnnouncement(ev)
+	return err == nil && p.hosting.Keeps(a)
 }
 
 func (p *Policy) listsUs(ev *nostr.Event) bool {
 	a, err := nip34.ParseAnnouncement(ev)
-	return err == nil && a.ListsService(p.domain)
+	return err == nil && p.hosting.Lists(a)
 }
 
-// speaksForHosted says whether somebody is in the recursive maintainer set of another author's
-// announcement that is hosted here. With waiting, those count too that list us and wait for their
-// git data.
-func (p *Policy) speaksForHosted(k Knowledge, pubkey, identifier string, waiting bool) (bool, error) {
+// mayVouch are the announcements that make a repository of somebody else's count here.
+type mayVouch struct {
+	kept    func(*nip34.Announcement) bool
+	waiting bool // those count too that wait for their git data
+}
+
+// speaksFor says whether somebody is in the recursive maintainer set of another author's
+// announcement that counts.
+func (p *Policy) speaksFor(k Knowledge, pubkey, identifier string, by mayVouch) (bool, error) {
 	w := from(pubkey, identifier)
 	for at, ok := w.next(); ok; at, ok = w.next() {
 		naming, err := k.AcceptedNaming(identifier, at)
@@ -83,18 +95,18 @@ func (p *Policy) speaksForHosted(k Knowledge, pubkey, identifier string, waiting
 			return false, err
 		}
 		for _, a := range naming {
-			if a.Ref.PubKey != pubkey && a.ListsService(p.domain) {
+			if a.Ref.PubKey != pubkey && by.kept(a) {
 				return true, nil
 			}
 			if !w.visit(a.Ref.PubKey) {
 				return false, nil
 			}
 		}
-		if !waiting {
+		if !by.waiting {
 			continue
 		}
 		for e := range k.HeldNaming(identifier, at) {
-			if e.Event.PubKey != pubkey && e.Phase == proto.PhaseWaiting {
+			if e.Event.PubKey != pubkey && e.Phase == proto.PhaseWaiting && by.kept(e.Announcement) {
 				return true, nil
 			}
 			if !w.visit(e.Event.PubKey) {
@@ -106,17 +118,17 @@ func (p *Policy) speaksForHosted(k Knowledge, pubkey, identifier string, waiting
 }
 
 // isServed says whether somebody owns or maintains a repository of this identifier that is served
-// here.
+// here, hosted or archived.
 func (p *Policy) isServed(k Knowledge, pubkey, identifier string) (bool, error) {
-	hosted, err := p.isHosted(k, nip34.RepoRef{PubKey: pubkey, Identifier: identifier})
-	if hosted || err != nil {
-		return hosted, err
+	kept, err := p.isKept(k, nip34.RepoRef{PubKey: pubkey, Identifier: identifier})
+	if kept || err != nil {
+		return kept, err
 	}
-	return p.speaksForHosted(k, pubkey, identifier, false)
+	return p.speaksFor(k, pubkey, identifier, mayVouch{kept: p.hosting.Keeps})
 }
 
 // isVouchedFor says whether held announcements of others say that somebody is a maintainer: there
-// is one that lists us, and so waits for git data of its own, in whose recursive maintainer set he
+// is one that waits for git data of its own, because it lists us or is archived, in whose recursive maintainer set he
 // or she is. What is in without, by ids, does not count, and what is in with does. certain is false
 // where the walk was too long to tell.
 func (w *walk) isVouchedFor(k Knowledge, without map[string]bool, with ...*held.Entry) (vouched, certain bool) {

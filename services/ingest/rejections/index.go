@@ -30,6 +30,10 @@ const maxReason = 200
 // It may grow to millions of entries, so that an entry holds bytes instead of hex, its missing keys as hashes (two keys that share one
 // cost a second decision, nothing else), and its answer, which is nearly always one of a few, shared with the others.
 type Index struct {
+	// Outdated reports whether a rejection does not count any more, because it was made by other
+	// rules than those of now. It is set before anything is read; nil: all count.
+	Outdated func(proto.RejectedEvent) bool
+
 	maxAge time.Duration
 	seed   maphash.Seed
 
@@ -102,6 +106,13 @@ func (x *Index) Read(m bus.Message) error {
 	}
 	if proto.ShortID(r.ID) != s.ShortID {
 		return fmt.Errorf("read rejection %s: it speaks of another event", m.Subject)
+	}
+	if x.Outdated != nil && x.Outdated(r) {
+		k, err := shortKey(s.ShortID)
+		if err == nil {
+			x.remove(k)
+		}
+		return err
 	}
 	return x.add(r, m.Time)
 }

@@ -253,3 +253,19 @@ func TestParkIsBoundedByKey(t *testing.T) {
 		t.Errorf("%d taken, want 1024", got)
 	}
 }
+
+// TestIndexLeavesOutWhatIsOutdated, also what it knew before.
+func TestIndexLeavesOutWhatIsOutdated(t *testing.T) {
+	t.Parallel()
+	x := rejections.NewIndex(week)
+	outdated := false
+	x.Outdated = func(proto.RejectedEvent) bool { return outdated }
+	l := &log{t: t, x: x}
+	l.add(start, record(1))
+	outdated = true
+	l.add(start, record(1))
+	l.add(start, record(2))
+	if x.Len() != 0 || x.Seq() != 3 {
+		t.Errorf("%d are known at %d, want none at 3", x.Len(), x.Seq())
+	}
+}

@@ -269,7 +269,9 @@ func (w *Writer) reject(b *batch, c *candidate.Candidate, d policy.Decision) {
 		return
 	}
 	if d.Remember && (c.Lane != proto.LaneUser || d.Park) {
-		b.draft.Reject(rejectionOf(c, d.Message, d.Missing))
+		rejection := rejectionOf(c, d.Message, d.Missing)
+		rejection.Rules = d.Rules
+		b.draft.Reject(rejection)
 	}
 	if d.Park {
 		c.Raw = bytes.Clone(c.Raw) // it would keep the rest of its pack

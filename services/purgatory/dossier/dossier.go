@@ -15,6 +15,18 @@ import (
 	"tendril.dev/proto"
 )
 
+// Rules say which repositories are here; hosting.Rules does.
+type Rules interface {
+	// Domain is ours.
+	Domain() string
+	// Keeps reports whether a repository is here: its announcement lists us, or it is archived.
+	Keeps(*nip34.Announcement) bool
+	// Archives reports whether a repository is here though its announcement does not list us.
+	Archives(*nip34.Announcement) bool
+	// ReadOnly reports whether pushes to archived repositories are refused.
+	ReadOnly() bool
+}
+
 // Announcement is an announcement of the identifier.
 type Announcement struct {
 	*nip34.Announcement
@@ -39,6 +51,9 @@ type PullRequest struct {
 	Client string // of whoever submitted it, as in Announcement
 	// Elsewhere are repositories of other identifiers that it is for too: its commit may be there.
 	Elsewhere []nip34.RepoRef
+	// Offered are the identifiers for which its author offers it here (GRASP-06): its commit may be
+	// in the author's repositories for them.
+	Offered []string
 }
 
 // Dossier is what is known of one identifier. It is used by one goroutine at a time.
@@ -51,11 +66,16 @@ type Dossier struct {
 	// Withdrawn are ids of pull requests and updates that were accepted and that their authors have
 	// deleted.
 	Withdrawn map[string]bool
+	// Contributors are those whose repository for pull requests of the identifier (GRASP-06) is to be
+	// looked at. Those who have signed a held one that is offered there are among them.
+	Contributors []string
 
 	// What follows from these is worked out once, for there may be thousands of each.
 	current []Announcement // the newest of each owner, in order of their keys
 	hosted  []string       // owners
 	hosts   map[string]bool
+	archive map[string]bool // owners of those whose announcement does not list us
+	rules   Rules
 	trust   *trust
 	speaks  map[string][]int // owner → places of the states that count for the owner's repository
 }
@@ -63,8 +83,8 @@ type Dossier struct {
 // New makes a dossier from accepted announcements and states, from accepted pull requests whose
 // commit is still to be named, and from held events. What cannot be read, which ingest would not
 // have let in, is left out.
-func New(identifier, domain string, accepted []*nostr.Event, held []proto.Held) Dossier {
-	d := Dossier{Identifier: identifier, Domain: domain}
+func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.Held) Dossier {
+	d := Dossier{Identifier: identifier, Domain: rules.Domain(), rules: rules}
 	seen := map[string]bool{}
 	for _, ev := range accepted {
 		// Held and accepted at once is what a release looks like between its two commits: then it is accepted.
@@ -87,11 +107,12 @@ func New(identifier, domain string, accepted []*nostr.Event, held []proto.Held) 
 // conclude works out what follows from announcements and states, which are sorted.
 func (d *Dossier) conclude() {
 	d.current = slices.CompactFunc(slices.Clone(d.Announcements), func(a, b Announcement) bool { return a.Ref.PubKey == b.Ref.PubKey })
-	d.hosted, d.hosts = nil, map[string]bool{}
+	d.hosted, d.hosts, d.archive = nil, map[string]bool{}, map[string]bool{}
 	for _, a := range d.current {
-		if !a.Silent && a.ListsService(d.Domain) {
+		if !a.Silent && d.rules.Keeps(a.Announcement) {
 			d.hosted = append(d.hosted, a.Ref.PubKey)
 			d.hosts[a.Ref.PubKey] = true
+			d.archive[a.Ref.PubKey] = d.rules.Archives(a.Announcement)
 		}
 	}
 	d.trust = newTrust(d.current)
@@ -127,7 +148,9 @@ func (d *Dossier) add(ev *nostr.Event, h *proto.Held) {
 		}
 	case nip34.KindPR, nip34.KindPRUpdate:
 		if pr, err := nip34.ParsePullRequest(ev); err == nil {
-			d.PullRequests = append(d.PullRequests, PullRequest{PullRequest: pr, Held: h != nil, Client: client})
+			d.PullRequests = append(d.PullRequests, PullRequest{
+				PullRequest: pr, Held: h != nil, Client: client, Offered: pr.PRServiceIdentifiers(d.Domain),
+			})
 		}
 	}
 }
@@ -169,11 +192,16 @@ func (d Dossier) Accepting(ids ...string) Dossier {
 	return d
 }
 
-// Hosted are the owners whose repository is here, in order of their keys: the announcement that counts lists us, and is accepted or waits.
+// Hosted are the owners whose repository is here, in order of their keys: the announcement that
+// counts lists us or is archived, and is accepted or waits.
 func (d Dossier) Hosted() []string { return d.hosted }
 
 // Hosts reports whether an owner's repository is here.
 func (d Dossier) Hosts(owner string) bool { return d.hosts[owner] }
+
+// IsArchived reports whether an owner's repository is here though its announcement does not list us
+// (GRASP-05).
+func (d Dossier) IsArchived(owner string) bool { return d.archive[owner] }
 
 // OwnersFor are the owners of hosted repositories for which the author of a state speaks, in order of their keys.
 func (d Dossier) OwnersFor(author string) []string { return d.trust.ownersFor(author, d.hosts) }

@@ -12,6 +12,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
@@ -64,7 +65,7 @@ func TestHostedAndMaintainers(t *testing.T) {
 	elsewhere := event(nip34.KindAnnouncement, other, 5, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/3.git"})
 	silent := held(announcement(t, other, 4))
 	silent[0].Phase = proto.PhaseSilent
-	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend)}, append(held(announcement(t, friend, 2)), silent...))
+	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend)}, append(held(announcement(t, friend, 2)), silent...))
 	if got := d.Hosted(); !slices.Equal(got, []string{owner, friend}) {
 		t.Errorf("hosted %v", got)
 	}
@@ -74,7 +75,7 @@ func TestHostedAndMaintainers(t *testing.T) {
 	if got := d.OwnersFor(owner); !slices.Equal(got, []string{owner}) {
 		t.Errorf("the owner speaks for %v", got)
 	}
-	left := dossier.New("x", domain, []*nostr.Event{announcement(t, other, 1), elsewhere}, nil)
+	left := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, other, 1), elsewhere}, nil)
 	if left.Hosts(other) {
 		t.Error("a newer announcement that does not list us, and it is still hosted")
 	}
@@ -86,7 +87,7 @@ func TestHostedAndMaintainers(t *testing.T) {
 func TestWants(t *testing.T) {
 	t.Parallel()
 	pr := event(nip34.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2}, nostr.Tag{"clone", "https://fork.example.org/x.git"})
-	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend), state(owner, 3, "refs/heads/main", c2)},
+	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), state(owner, 3, "refs/heads/main", c2)},
 		held(announcement(t, friend, 2), state(friend, 4, "refs/heads/main", c1), pr))
 	wants := d.Wants()
 	if len(wants) != 2 || wants[0].Owner != owner || !slices.Equal(wants[0].Objects, []string{c2}) || wants[1].Owner != friend || !slices.Equal(wants[1].Objects, []string{c1}) {
@@ -102,7 +103,7 @@ func TestAnImpossibleStateIsNeverHuntedForNorPushedBy(t *testing.T) {
 	t.Parallel()
 	madeUp := state(owner, 5, "refs/heads/main", c1, "refs/heads/next", "made up")
 	older := state(owner, 4, "refs/heads/main", c2)
-	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1)}, held(madeUp, older))
+	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1)}, held(madeUp, older))
 	if got := d.Wants(); len(got) != 1 || !slices.Equal(got[0].Objects, []string{c2}) {
 		t.Errorf("wants %v, want only what the older state names", got)
 	}
@@ -125,7 +126,7 @@ func TestStatesForAndSuperseded(t *testing.T) {
 	t.Parallel()
 	old, mid, young := state(owner, 3, "refs/heads/main", c1), state(friend, 4, "refs/heads/main", c2), state(owner, 5, "refs/heads/main", c1)
 	stranger := state(other, 9, "refs/heads/main", c1)
-	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend)}, held(old, mid, young, stranger))
+	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend)}, held(old, mid, young, stranger))
 	for _, tc := range []struct {
 		name     string
 		complete map[string]bool
@@ -164,9 +165,9 @@ func TestAuthorise(t *testing.T) {
 	waiting := state(friend, 5, "refs/heads/main", c2, "refs/tags/v1", c1)
 	before := state(friend, 2, "refs/heads/main", c2)
 	stranger := state(other, 9, "refs/heads/evil", c2)
-	full := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend), accepted}, held(waiting, before, stranger))
-	bare := dossier.New("x", domain, nil, held(announcement(t, owner, 1)))
-	strangers := dossier.New("x", domain, nil, held(announcement(t, owner, 1), stranger))
+	full := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), accepted}, held(waiting, before, stranger))
+	bare := dossier.New("x", hosting.Of(domain), nil, held(announcement(t, owner, 1)))
+	strangers := dossier.New("x", hosting.Of(domain), nil, held(announcement(t, owner, 1), stranger))
 	main := map[string]string{"refs/heads/main": c1}
 	for _, tc := range []struct {
 		name    string
@@ -217,7 +218,7 @@ func TestWhatIsAcceptedStillSpeaks(t *testing.T) {
 	t.Parallel()
 	first, old, young := announcement(t, owner, 1), state(owner, 2, "refs/heads/main", c1), state(owner, 3, "refs/heads/main", c2)
 	pr := event(nip34.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1})
-	d := dossier.New("x", domain, nil, held(first, old, young, pr)).Accepting(first.ID, old.ID, pr.ID)
+	d := dossier.New("x", hosting.Of(domain), nil, held(first, old, young, pr)).Accepting(first.ID, old.ID, pr.ID)
 	if wants := d.Wants(); len(wants) != 1 || !slices.Equal(wants[0].Objects, []string{c2}) {
 		t.Errorf("wants %+v", wants)
 	}
@@ -229,7 +230,7 @@ func TestWhatIsAcceptedStillSpeaks(t *testing.T) {
 // TestNearURLsComeFromTheOwnersPeople: whoever else announces the identifier has no say in where an owner's data is looked for first.
 func TestNearURLsComeFromTheOwnersPeople(t *testing.T) {
 	t.Parallel()
-	d := dossier.New("x", domain, []*nostr.Event{announcement(t, owner, 1, friend), announcement(t, friend, 1), announcement(t, other, 1, owner)},
+	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), announcement(t, friend, 1), announcement(t, other, 1, owner)},
 		held(state(owner, 3, "refs/heads/main", c1)))
 	wants := d.Wants()
 	if len(wants) != 1 || !slices.Equal(urls(wants[0].Near), []string{"https://git.example.org/1.git", "https://git.example.org/2.git"}) {
@@ -262,7 +263,7 @@ func TestTrustAgreesWithTheProtocol(t *testing.T) {
 		for n := range 8 {
 			events = append(events, state(key(n), nostr.Timestamp(n), "refs/heads/main", c1))
 		}
-		d := dossier.New("x", domain, events, nil)
+		d := dossier.New("x", hosting.Of(domain), events, nil)
 		for n := range 8 {
 			if got, want := d.OwnersFor(key(n)), nip34.AuthorizedOwners(key(n), all); !slices.Equal(got, want) {
 				t.Fatalf("%d speaks for %v, want %v", n, got, want)
@@ -297,7 +298,7 @@ func BenchmarkNew(b *testing.B) {
 	}
 	entries := held(states...)
 	for b.Loop() {
-		d := dossier.New("x", domain, accepted, entries)
+		d := dossier.New("x", hosting.Of(domain), accepted, entries)
 		if len(d.Hosted()) != 500 || len(d.Wants()) == 0 {
 			b.Fatal("not what was meant")
 		}

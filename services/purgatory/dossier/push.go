@@ -35,8 +35,11 @@ func refused(format string, args ...any) error {
 }
 
 // Authorise decides a push. It gives the state that allows its branches and tags, nil if it has
-// none.
+// none. Nothing can be pushed to an archive that is read-only.
 func (d Dossier) Authorise(p Push) (*State, error) {
+	if d.IsArchived(p.Owner) && d.rules.ReadOnly() {
+		return nil, refused("this repository is a read-only archive: its announcement does not list this server; push to a server that it lists")
+	}
 	after := maps.Clone(p.Refs)
 	if after == nil {
 		after = map[string]string{}

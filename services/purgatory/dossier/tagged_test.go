@@ -6,6 +6,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/services/purgatory/dossier"
 )
@@ -38,7 +39,7 @@ func TestTagged(t *testing.T) {
 			tags = append(tags, nostr.Tag{"a", tag})
 		}
 		pr := event(nip34.KindPR, other, 9, tags...)
-		for _, d := range []dossier.Dossier{dossier.New("x", domain, accepted, held(pr)), dossier.New("x", domain, append(slices.Clone(accepted), pr), nil)} {
+		for _, d := range []dossier.Dossier{dossier.New("x", hosting.Of(domain), accepted, held(pr)), dossier.New("x", hosting.Of(domain), append(slices.Clone(accepted), pr), nil)} {
 			if len(d.PullRequests) != 1 {
 				t.Fatalf("%s: %+v", tc.name, d.PullRequests)
 			}
@@ -50,7 +51,7 @@ func TestTagged(t *testing.T) {
 			}
 		}
 	}
-	d := dossier.New("x", domain, accepted, nil)
+	d := dossier.New("x", hosting.Of(domain), accepted, nil)
 	if got, want := d.People(), []string{owner, friend, other, deputy, away}; !slices.Equal(got, want) {
 		t.Errorf("people %v, want %v", got, want)
 	}

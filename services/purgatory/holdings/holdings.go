@@ -38,6 +38,7 @@ type Holdings struct {
 
 	mu     sync.Mutex
 	by     map[string]map[string]*waiting // identifier → key
+	ids    map[string]*waiting            // event id
 	clocks clocks
 	kinds  map[int]int
 	read   progress.Progress
@@ -45,7 +46,7 @@ type Holdings struct {
 
 // New makes empty holdings.
 func New(log *slog.Logger) *Holdings {
-	return &Holdings{log: log, by: map[string]map[string]*waiting{}, kinds: map[int]int{}}
+	return &Holdings{log: log, by: map[string]map[string]*waiting{}, ids: map[string]*waiting{}, kinds: map[int]int{}}
 }
 
 // Follow reads the bucket and follows it until ctx ends. changed is told of every change, after it is visible; it must not block.
@@ -104,6 +105,9 @@ func (h *Holdings) put(k proto.HeldKey, key string, now *Entry) {
 	if before := h.by[k.Identifier][key]; before != nil {
 		heap.Remove(&h.clocks, before.place)
 		h.kinds[k.Kind]--
+		if id := before.Event.ID; h.ids[id] == before {
+			delete(h.ids, id)
+		}
 		delete(h.by[k.Identifier], key)
 		if len(h.by[k.Identifier]) == 0 {
 			delete(h.by, k.Identifier)
@@ -118,6 +122,7 @@ func (h *Holdings) put(k proto.HeldKey, key string, now *Entry) {
 	}
 	w := &waiting{Entry: *now}
 	h.by[k.Identifier][key] = w
+	h.ids[w.Event.ID] = w
 	heap.Push(&h.clocks, w)
 }
 
@@ -137,6 +142,16 @@ func (h *Holdings) Of(identifier string) []Entry {
 	}
 	slices.SortFunc(list, func(a, b Entry) int { return cmp.Compare(a.Key, b.Key) })
 	return list
+}
+
+// Event gives the entry of an event, whatever identifier it waits for, or false.
+func (h *Holdings) Event(id string) (Entry, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w := h.ids[id]; w != nil {
+		return w.Entry, true
+	}
+	return Entry{}, false
 }
 
 // Over gives at most max entries whose time is over, of those that which names, those over the longest first. It looks at nothing whose time is not

@@ -7,9 +7,10 @@ package pending
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
-	"tendril.dev/lib/nip34"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -30,9 +31,11 @@ type Ledger struct {
 	limits Limits
 
 	mu       sync.Mutex
-	entries  map[nip34.RepoRef]map[string]repository.WaitingPush // by event
+	entries  map[repository.Place]map[string]repository.WaitingPush // by event
 	byClient map[string]sum
 	all      sum
+
+	places map[string]map[repository.Place]bool // event → where
 }
 
 type sum struct {
@@ -42,41 +45,51 @@ type sum struct {
 
 // New makes an empty ledger.
 func New(l Limits) *Ledger {
-	return &Ledger{limits: l, entries: map[nip34.RepoRef]map[string]repository.WaitingPush{}, byClient: map[string]sum{}}
+	return &Ledger{
+		limits: l, entries: map[repository.Place]map[string]repository.WaitingPush{}, byClient: map[string]sum{},
+		places: map[string]map[repository.Place]bool{},
+	}
 }
 
 // Set puts an entry into the account, in the place of one for the same event in the same
 // repository.
-func (l *Ledger) Set(ref nip34.RepoRef, p repository.WaitingPush) {
+func (l *Ledger) Set(at repository.Place, p repository.WaitingPush) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.set(ref, p)
+	l.set(at, p)
 }
 
-func (l *Ledger) set(ref nip34.RepoRef, p repository.WaitingPush) {
-	l.remove(ref, p.Event)
-	if l.entries[ref] == nil {
-		l.entries[ref] = map[string]repository.WaitingPush{}
+func (l *Ledger) set(at repository.Place, p repository.WaitingPush) {
+	l.remove(at, p.Event)
+	if l.entries[at] == nil {
+		l.entries[at] = map[string]repository.WaitingPush{}
 	}
-	l.entries[ref][p.Event] = p
+	l.entries[at][p.Event] = p
 	l.count(p, 1)
+	if l.places[p.Event] == nil {
+		l.places[p.Event] = map[repository.Place]bool{}
+	}
+	l.places[p.Event][at] = true
 }
 
 // Remove takes an entry out of the account: its event has come, or its reference has gone.
-func (l *Ledger) Remove(ref nip34.RepoRef, event string) {
+func (l *Ledger) Remove(at repository.Place, event string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.remove(ref, event)
+	l.remove(at, event)
 }
 
-func (l *Ledger) remove(ref nip34.RepoRef, event string) {
-	p, is := l.entries[ref][event]
+func (l *Ledger) remove(at repository.Place, event string) {
+	p, is := l.entries[at][event]
 	if !is {
 		return
 	}
 	l.count(p, -1)
-	if delete(l.entries[ref], event); len(l.entries[ref]) == 0 {
-		delete(l.entries, ref)
+	if delete(l.places[event], at); len(l.places[event]) == 0 {
+		delete(l.places, event)
+	}
+	if delete(l.entries[at], event); len(l.entries[at]) == 0 {
+		delete(l.entries, at)
 	}
 }
 
@@ -89,39 +102,39 @@ func (l *Ledger) count(p repository.WaitingPush, by int) {
 }
 
 // Drop takes out of the account what lies in repositories for which which is true.
-func (l *Ledger) Drop(which func(nip34.RepoRef) bool) {
+func (l *Ledger) Drop(which func(repository.Place) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for ref, entries := range l.entries {
-		if !which(ref) {
+	for at, entries := range l.entries {
+		if !which(at) {
 			continue
 		}
 		for event := range entries {
-			l.remove(ref, event)
+			l.remove(at, event)
 		}
 	}
 }
 
 // Check reports whether a push of that many bytes may wait for the events, without any change. A
 // *Refused says why not.
-func (l *Ledger) Check(ref nip34.RepoRef, client string, events []string, bytes int64) error {
+func (l *Ledger) Check(at repository.Place, client string, events []string, bytes int64) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.check(ref, client, events, bytes)
+	return l.check(at, client, events, bytes)
 }
 
 // Admit is Check that puts the push into the account: its bytes count for the first of the events.
 // It returns the entries.
-func (l *Ledger) Admit(ref nip34.RepoRef, client string, events []string, bytes int64) ([]repository.WaitingPush, error) {
+func (l *Ledger) Admit(at repository.Place, client string, events []string, bytes int64) ([]repository.WaitingPush, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := l.check(ref, client, events, bytes); err != nil {
+	if err := l.check(at, client, events, bytes); err != nil {
 		return nil, err
 	}
 	var admitted []repository.WaitingPush
 	for _, event := range events {
-		p := repository.WaitingPush{Event: event, Client: client, Bytes: bytes + l.entries[ref][event].Bytes}
-		l.set(ref, p)
+		p := repository.WaitingPush{Event: event, Client: client, Bytes: bytes + l.entries[at][event].Bytes}
+		l.set(at, p)
 		admitted = append(admitted, p)
 		bytes = 0
 	}
@@ -130,10 +143,10 @@ func (l *Ledger) Admit(ref nip34.RepoRef, client string, events []string, bytes 
 
 const advice = "publish the pull request's event first, then push: what has its event is not counted"
 
-func (l *Ledger) check(ref nip34.RepoRef, client string, events []string, bytes int64) error {
+func (l *Ledger) check(at repository.Place, client string, events []string, bytes int64) error {
 	fresh := 0
 	for _, event := range events {
-		if _, again := l.entries[ref][event]; !again {
+		if _, again := l.entries[at][event]; !again {
 			fresh++
 		}
 	}
@@ -143,8 +156,8 @@ func (l *Ledger) check(ref nip34.RepoRef, client string, events []string, bytes 
 		return nil
 	case fresh > 0 && of.refs+fresh > l.limits.ClientRefs:
 		return refused("%d references from your address wait for their events, at most %d may", of.refs, l.limits.ClientRefs)
-	case fresh > 0 && len(l.entries[ref])+fresh > l.limits.RepositoryRefs:
-		return refused("%d references of this repository wait for their events, at most %d may", len(l.entries[ref]), l.limits.RepositoryRefs)
+	case fresh > 0 && len(l.entries[at])+fresh > l.limits.RepositoryRefs:
+		return refused("%d references of this repository wait for their events, at most %d may", len(l.entries[at]), l.limits.RepositoryRefs)
 	case fresh > 0 && l.all.refs+fresh > l.limits.References:
 		return refused("too many references wait for their events on this server")
 	case of.bytes+bytes > l.limits.ClientBytes || of.bytes >= l.limits.ClientBytes:
@@ -176,4 +189,11 @@ func (l *Ledger) Waiting() (bytes int64, references int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.all.bytes, l.all.refs
+}
+
+// At returns where references wait for an event.
+func (l *Ledger) At(event string) []repository.Place {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Collect(maps.Keys(l.places[event]))
 }

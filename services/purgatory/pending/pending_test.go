@@ -12,15 +12,15 @@ import (
 )
 
 var (
-	x = nip34.RepoRef{PubKey: strings.Repeat("1", 64), Identifier: "x"}
-	y = nip34.RepoRef{PubKey: strings.Repeat("1", 64), Identifier: "y"}
+	x = repository.Place{RepoRef: nip34.RepoRef{PubKey: strings.Repeat("1", 64), Identifier: "x"}}
+	y = repository.Place{RepoRef: nip34.RepoRef{PubKey: strings.Repeat("1", 64), Identifier: "y"}}
 )
 
 func TestLimits(t *testing.T) {
 	t.Parallel()
 	limits := pending.Limits{ClientBytes: 100, Bytes: 250, ClientRefs: 3, RepositoryRefs: 4, References: 6}
 	type push struct {
-		ref    nip34.RepoRef
+		ref    repository.Place
 		client string
 		events int
 		bytes  int64
@@ -96,12 +96,36 @@ func TestTheAccountIsBalanced(t *testing.T) {
 	}
 	l.Remove(x, one)
 	l.Remove(x, one)
-	l.Drop(func(ref nip34.RepoRef) bool { return ref == y })
+	l.Drop(func(ref repository.Place) bool { return ref == y })
 	if bytes, references := l.Waiting(); bytes != 5 || references != 1 {
 		t.Errorf("%d bytes, %d references", bytes, references)
 	}
 	l.Remove(x, two)
 	if err := l.Check(x, "a", []string{one}, 100); err != nil {
 		t.Errorf("when nothing waits any more: %v", err)
+	}
+}
+
+// TestWhereAnEventIsAwaited: an event may be pushed to several places.
+func TestWhereAnEventIsAwaited(t *testing.T) {
+	t.Parallel()
+	l := pending.New(pending.Limits{ClientBytes: 100, Bytes: 100, ClientRefs: 9, RepositoryRefs: 9, References: 9})
+	offered := repository.Place{RepoRef: x.RepoRef, PRs: true}
+	event := strings.Repeat("a", 64)
+	for n, at := range []repository.Place{x, offered} {
+		if _, err := l.Admit(at, "c", []string{event}, 1); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.At(event); len(got) != n+1 {
+			t.Errorf("it is awaited at %v", got)
+		}
+	}
+	l.Remove(x, event)
+	if got := l.At(event); len(got) != 1 || got[0] != offered {
+		t.Errorf("it is still awaited at %v", got)
+	}
+	l.Drop(func(at repository.Place) bool { return at.PRs })
+	if bytes, refs := l.Waiting(); bytes != 0 || refs != 0 || len(l.At(event)) != 0 {
+		t.Errorf("%d bytes and %d references are left, at %v", bytes, refs, l.At(event))
 	}
 }

@@ -106,7 +106,7 @@ func (w *worker) announced(ctx context.Context, ref nip34.RepoRef, entries []hol
 	case !errors.Is(err, accepted.ErrNotFound):
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
 	}
-	return dossier.New(ref.Identifier, w.node.Settings.Domain, have, held).Hosts(ref.PubKey), nil
+	return dossier.New(ref.Identifier, w.rules, have, held).Hosts(ref.PubKey), nil
 }
 
 // announcedNow is announced after everything is read that there is now, in the order that dossier explains.
@@ -131,9 +131,12 @@ func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) erro
 	state, err := w.authorise(ctx, d, push)
 	// What waits in a shard is known to its worker. Where it has moved, that one decides.
 	if err == nil && state == nil && w.shards.Holds(push.Ref.Identifier) {
-		err = w.checkPending(ctx, d, push)
+		var events []string
+		if events, err = w.unknownEvents(d, push); err == nil {
+			err = w.checkPending(ctx, repository.Place{RepoRef: push.Ref}, push, events)
+		}
 	}
-	return w.refusal(push.Ref, err)
+	return w.refusal(repository.Place{RepoRef: push.Ref}, err)
 }
 
 // Push implements smarthttp.Authority: it authorises, starts the clocks of what the push uses anew,
@@ -153,7 +156,7 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 		return err
 	}
 	state, err := w.authorise(ctx, d, push)
-	if err := w.refusal(ref, err); err != nil {
+	if err := w.refusal(repository.Place{RepoRef: ref}, err); err != nil {
 		return err
 	}
 	repo, err := w.store.Repo(ref)
@@ -167,8 +170,12 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	if err := w.extend(ctx, d, ref, state); err != nil {
 		return fmt.Errorf("keep what the push uses from expiring: %w", err)
 	}
-	waiting, err := w.admitPending(ctx, d, push, state != nil)
-	if err := w.refusal(ref, err); err != nil {
+	events, err := w.unknownEvents(d, push)
+	if err != nil {
+		return err
+	}
+	waiting, err := w.admitPending(ctx, repo, push, events, state != nil)
+	if err := w.refusal(repo.Place(), err); err != nil {
 		return err
 	}
 	if err := repo.Pool().Orphan(oldIDs(push.Commands)...); err != nil {
@@ -176,7 +183,7 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	}
 	w.releaser.Forget(ref.Identifier)
 	err = receive(ctx)
-	w.countPending(ref, waiting)
+	w.countPending(waiting)
 	if err != nil {
 		// The client may have gone in the middle of it: whatever was moved is brought in line.
 		w.due.addAt(ref.Identifier, time.Now().Add(w.node.Settings.HuntInterval))
@@ -198,7 +205,7 @@ const (
 )
 
 // refusal tells that a push is not allowed, and returns what its user is told.
-func (w *worker) refusal(ref nip34.RepoRef, err error) error {
+func (w *worker) refusal(at repository.Place, err error) error {
 	refused, ok := errors.AsType[*dossier.Refused](err)
 	full, tooMuch := errors.AsType[*pending.Refused](err)
 	switch {
@@ -208,8 +215,8 @@ func (w *worker) refusal(ref nip34.RepoRef, err error) error {
 		return err
 	}
 	if w.refusals.Allow() {
-		w.log.Info("push refused", "repository", ref, "reason", refused.Reason)
-		w.tell(ref.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(ref.PubKey), Reason: refused.Reason})
+		w.log.Info("push refused", "repository", at, "reason", refused.Reason)
+		w.tell(at.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(at.PubKey), Reason: refused.Reason})
 	}
 	return &smarthttp.Refusal{Reason: refused.Reason}
 }

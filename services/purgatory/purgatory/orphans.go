@@ -123,16 +123,20 @@ func (w *worker) surveyDisk(ctx context.Context) error {
 
 func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 	found := map[string]bool{}
-	for ref, err := range w.store.All(ctx) {
+	for at, err := range w.store.Places(ctx) {
 		if err != nil {
 			return err
 		}
-		if !shards[proto.ShardOf(ref.Identifier)] || !w.shards.Holds(ref.Identifier) {
+		if !shards[proto.ShardOf(at.Identifier)] || !w.shards.Holds(at.Identifier) {
 			continue
 		}
-		found[ref.Identifier] = true
-		if err := w.lookAt(ctx, ref); err != nil && ctx.Err() == nil {
-			w.log.Warn("a repository cannot be read", "repository", ref, "error", err)
+		found[at.Identifier] = true
+		look := w.lookAt
+		if at.PRs {
+			look = w.lookAtContribution
+		}
+		if err := look(ctx, at.RepoRef); err != nil && ctx.Err() == nil {
+			w.log.Warn("a repository cannot be read", "repository", at, "error", err)
 		}
 	}
 	return w.markUnused(ctx, shards, found)

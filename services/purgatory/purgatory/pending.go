@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/pending"
@@ -81,20 +80,20 @@ func (p *pushes) close(shard int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.read, shard)
-	p.Drop(func(ref nip34.RepoRef) bool { return proto.ShardOf(ref.Identifier) == shard })
+	p.Drop(func(at repository.Place) bool { return proto.ShardOf(at.Identifier) == shard })
 }
 
 // loadPending reads what waits for its events in the repositories of shards. It starts no git.
 func (w *worker) loadPending(ctx context.Context, shards map[int]bool) error {
-	for ref, err := range w.store.All(ctx) {
+	for at, err := range w.store.Places(ctx) {
 		if err != nil {
 			return err
 		}
-		shard := proto.ShardOf(ref.Identifier)
-		if open, _ := w.pending.isOpen(ref.Identifier); open || !shards[shard] || !w.shards.HoldsShard(shard) {
+		shard := proto.ShardOf(at.Identifier)
+		if open, _ := w.pending.isOpen(at.Identifier); open || !shards[shard] || !w.shards.HoldsShard(shard) {
 			continue
 		}
-		repo, err := w.store.Repo(ref)
+		repo, err := w.store.At(at)
 		if err != nil {
 			return err
 		}
@@ -103,7 +102,7 @@ func (w *worker) loadPending(ctx context.Context, shards map[int]bool) error {
 			return err
 		}
 		for _, note := range notes {
-			w.pending.Set(ref, note)
+			w.pending.Set(at, note)
 		}
 	}
 	w.pending.open(slices.DeleteFunc(slices.Collect(maps.Keys(shards)), func(n int) bool { return !w.shards.HoldsShard(n) })...)
@@ -128,17 +127,16 @@ func (w *worker) unknownEvents(d dossier.Dossier, push smarthttp.PushRequest) (e
 	return events, nil
 }
 
-// checkPending reports whether there is room for what a push brings without its event. A
-// *pending.Refused says why not.
-func (w *worker) checkPending(ctx context.Context, d dossier.Dossier, push smarthttp.PushRequest) error {
-	events, err := w.unknownEvents(d, push)
-	if err != nil || len(events) == 0 {
+// checkPending reports whether there is room at a place for what a push brings without its events,
+// which are given. A *pending.Refused says why not.
+func (w *worker) checkPending(ctx context.Context, at repository.Place, push smarthttp.PushRequest, events []string) error {
+	if len(events) == 0 {
+		return nil
+	}
+	if err := w.pending.wait(ctx, at.Identifier); err != nil {
 		return err
 	}
-	if err := w.pending.wait(ctx, push.Ref.Identifier); err != nil {
-		return err
-	}
-	return w.pending.Check(push.Ref, push.Client, events, push.PackBytes)
+	return w.pending.Check(at, push.Client, events, push.PackBytes)
 }
 
 // arriving is what a push brings without its event.
@@ -148,38 +146,32 @@ type arriving struct {
 	before int64 // bytes of the repository's own before it
 }
 
-// admitPending puts into the account what a push brings without its event, durably, before its
-// references are there. The bytes of a push that a state allows are its owner's, and are not
-// counted. The caller has the identifier's lock.
-func (w *worker) admitPending(ctx context.Context, d dossier.Dossier, push smarthttp.PushRequest, byState bool) (arriving, error) {
+// admitPending puts into the account what a push brings without its events, which are given,
+// durably, before its references are there. The bytes of a push that a state allows are its
+// owner's, and are not counted. The caller has the identifier's lock.
+func (w *worker) admitPending(ctx context.Context, repo *repository.Repo, push smarthttp.PushRequest, events []string, byState bool) (arriving, error) {
 	if byState {
 		push.PackBytes = 0
 	}
-	events, err := w.unknownEvents(d, push)
-	if err == nil {
-		err = w.checkPending(ctx, d, push)
-	}
-	if err != nil || len(events) == 0 {
-		return arriving{}, err
-	}
-	repo, err := w.store.Repo(push.Ref)
-	if err != nil {
+	at := repo.Place()
+	if err := w.checkPending(ctx, at, push, events); err != nil || len(events) == 0 {
 		return arriving{}, err
 	}
 	a := arriving{repo: repo}
+	var err error
 	if a.before, err = repo.OwnBytes(); err != nil {
 		return arriving{}, err
 	}
 	if byState {
 		a.before = -1 // not to be counted
 	}
-	if a.notes, err = w.pending.Admit(push.Ref, push.Client, events, push.PackBytes); err != nil {
+	if a.notes, err = w.pending.Admit(at, push.Client, events, push.PackBytes); err != nil {
 		return arriving{}, err
 	}
 	for _, note := range a.notes {
 		if err := repo.SetWaiting(note); err != nil {
 			for _, note := range a.notes {
-				w.pending.Remove(push.Ref, note.Event)
+				w.pending.Remove(at, note.Event)
 			}
 			return arriving{}, err
 		}
@@ -190,10 +182,11 @@ func (w *worker) admitPending(ctx context.Context, d dossier.Dossier, push smart
 // countPending corrects the account by what a push has made of its bytes: a pack that refers to
 // objects which are here takes up more than was sent. Settling removes what did not become a
 // reference.
-func (w *worker) countPending(ref nip34.RepoRef, a arriving) {
+func (w *worker) countPending(a arriving) {
 	if len(a.notes) == 0 || a.before < 0 {
 		return
 	}
+	at := a.repo.Place()
 	after, err := a.repo.OwnBytes()
 	note := a.notes[0]
 	if err != nil || after-a.before <= note.Bytes {
@@ -201,7 +194,7 @@ func (w *worker) countPending(ref nip34.RepoRef, a arriving) {
 	}
 	note.Bytes = after - a.before
 	if err := a.repo.SetWaiting(note); err != nil {
-		w.log.Warn("what a push takes up could not be noted", "repository", ref, "error", err)
+		w.log.Warn("what a push takes up could not be noted", "repository", at, "error", err)
 	}
-	w.pending.Set(ref, note)
+	w.pending.Set(at, note)
 }

@@ -356,7 +356,7 @@ func (o *others) hosted(ctx context.Context, identifier string, pr *nip34.PullRe
 			if err != nil {
 				return nil, err
 			}
-			d = dossier.New(other, o.worker.node.Settings.Domain, have, nil)
+			d = dossier.New(other, o.worker.rules, have, nil)
 			o.by[other] = d
 		}
 		for _, owner := range d.Tagged(dossier.PullRequest{PullRequest: pr}) {

@@ -22,6 +22,7 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
@@ -51,27 +52,29 @@ type events interface {
 
 // worker is one replica.
 type worker struct {
-	node     *node.Node
-	log      *slog.Logger
-	events   events
-	hearing  accepted.Hearing
-	store    *repository.Store
-	sender   *candidates.Sender
-	guard    *netguard.Guard
-	holdings *holdings.Holdings
-	shards   *shards.Held
-	queue    *hunt.Queue
-	due      *dirty
-	orphans  *orphans
-	pulls    *pulls
-	survey   *survey
-	pruner   *pruner
-	pending  *pushes
-	refusals *rate.Limiter
-	heldHead *bus.Head
-	releaser *release.Releaser
-	metrics  *metrics
-	limits   fetch.Limits
+	node         *node.Node
+	log          *slog.Logger
+	events       events
+	hearing      accepted.Hearing
+	store        *repository.Store
+	rules        repository.Rules
+	sender       *candidates.Sender
+	guard        *netguard.Guard
+	holdings     *holdings.Holdings
+	shards       *shards.Held
+	queue        *hunt.Queue
+	due          *dirty
+	orphans      *orphans
+	pulls        *pulls
+	survey       *survey
+	pruner       *pruner
+	pending      *pushes
+	contributors *contributors
+	refusals     *rate.Limiter
+	heldHead     *bus.Head
+	releaser     *release.Releaser
+	metrics      *metrics
+	limits       fetch.Limits
 }
 
 // newWorker is a worker that reads nothing and is asked for nothing yet.
@@ -84,20 +87,24 @@ func newWorker(n *node.Node) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	hosted, err := hosting.New(s)
+	if err != nil {
+		return nil, err
+	}
 	sender, err := candidates.New(n.Bus.Conn, n.Log)
 	if err != nil {
 		return nil, err
 	}
 	w := &worker{
-		node: n, log: n.Log, events: n.Accepted, store: store, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
+		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
-		pruner: newPruner(), pending: newPushes(s.Git),
+		pruner: newPruner(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
 	w.hearing = n.Accepted.Hear([]int{nip34.KindAnnouncement, nip34.KindPR, nip34.KindPRUpdate, nip34.KindDeletion}, w.heard)
 	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
-	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, CatchUp: w.readAccepted, Hold: s.HoldDuration, Arrived: w.pending.Remove, Log: n.Log}
+	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, Held: w.heldEvent, CatchUp: w.readAccepted, Hold: s.HoldDuration, Arrived: w.pending.Remove, Log: n.Log}
 	return w, nil
 }
 
@@ -287,5 +294,6 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	w.orphans.drop(n)
 	w.pending.close(n)
 	w.pulls.drop(n)
+	w.contributors.drop(n)
 	return nil
 }

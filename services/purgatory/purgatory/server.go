@@ -44,7 +44,12 @@ func (s *server) serve(w *worker, directory *claim.Directory) error {
 		return err
 	}
 	limits := w.node.Settings.Git
+	var prs smarthttp.Authority
+	if w.contributors.on {
+		prs = contributions{w}
+	}
 	s.Handler = smarthttp.New(w, smarthttp.Options{
+		PRs:          prs,
 		MaxPushBytes: limits.MaxPushBytes, MinRate: limits.GitMinRate, Stall: limits.GitStall, TransferTime: limits.GitTransferTime,
 		Requests: limits.GitRequests, SpoolBytes: limits.GitSpoolBytes, Log: w.log, Metrics: metrics,
 		HandOver: w.node.Settings.GitHandOverWait,

@@ -16,11 +16,15 @@ import (
 	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
 )
 
 // changed hears of every change among the held events. It must be quick.
 func (w *worker) changed(c holdings.Change) {
+	if c.Now != nil {
+		w.awaited(c.Now.Event.ID)
+	}
 	if !w.shards.Holds(c.Identifier) {
 		return
 	}
@@ -45,6 +49,7 @@ func (w *worker) changed(c holdings.Change) {
 // count, a pull request may be for repositories of several identifiers.
 func (w *worker) heard(recs []eventdb.Record) {
 	for _, r := range recs {
+		w.awaited(r.Event.ID)
 		switch r.Event.Kind {
 		case nip34.KindAnnouncement:
 			if identifier := r.Event.Tags.GetD(); w.shards.Holds(identifier) {
@@ -55,6 +60,7 @@ func (w *worker) heard(recs []eventdb.Record) {
 			w.heardPull(r.Event)
 		case nip34.KindDeletion:
 			w.heardDeletion(r.Event)
+			w.heardWithdrawal(r.Event)
 		}
 	}
 }
@@ -108,7 +114,7 @@ func (w *worker) known(ctx context.Context, identifier string, entries []holding
 			return dossier.Dossier{}, fmt.Errorf("read pull request %s: %w", id, err)
 		}
 	}
-	d := dossier.New(identifier, w.node.Settings.Domain, have, held)
+	d := dossier.New(identifier, w.rules, have, held)
 	d.Withdrawn = withdrawn
 	elsewhere := others{worker: w, by: map[string]dossier.Dossier{}}
 	for i, pr := range d.PullRequests {
@@ -231,7 +237,9 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 	if err != nil {
 		return dossier.Dossier{}, err
 	}
+	d.Contributors = w.contributors.take(d, time.Now())
 	settled, failed := w.releaser.Settle(ctx, d)
+	w.contributors.later(identifier, settled.Restless)
 	if len(settled.Owed) > 0 {
 		w.queue.Ensure(identifier, time.Now(), w.node.Settings.HuntSyncDelay)
 	}
@@ -297,7 +305,7 @@ func (w *worker) removeEmpty(ctx context.Context, ref nip34.RepoRef) error {
 	if err := repo.Remove(ctx); err != nil {
 		return err
 	}
-	w.pending.Drop(func(other nip34.RepoRef) bool { return other == ref })
+	w.pending.Drop(func(other repository.Place) bool { return other == repo.Place() })
 	w.log.Info("an empty repository is removed", "repository", ref)
 	return nil
 }

@@ -67,7 +67,7 @@ func TestARestartedClockIsNoNewRepository(t *testing.T) {
 	t.Parallel()
 	w := &worker{
 		node: &node.Node{}, shards: shards.New(), queue: hunt.NewQueue(hunt.Rules{}), pulls: newPulls(),
-		due: newDirty(), orphans: newOrphans(),
+		due: newDirty(), orphans: newOrphans(), pending: newPushes(config.Git{}),
 	}
 	w.shards.Open(proto.ShardOf("x"))
 	in := func(phase proto.Phase) *holdings.Entry {

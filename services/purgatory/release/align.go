@@ -39,6 +39,9 @@ type settlement struct {
 	unfit   []Unfit
 	broken  bool // something that is there is not whole
 	owed    []string
+
+	offered  map[string]bool // ids of held events whose commit is in a contributor's repository
+	restless map[string]time.Time
 }
 
 func (r *Releaser) begin(d dossier.Dossier) *settlement {
@@ -59,8 +62,8 @@ func (s *settlement) fail(owner string, err error) {
 
 func (s *settlement) err() error {
 	var all []error
-	for _, owner := range s.order() {
-		all = append(all, s.failed[owner])
+	for _, key := range s.everywhere() {
+		all = append(all, s.failed[key])
 	}
 	return errors.Join(all...)
 }
@@ -99,6 +102,7 @@ func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []do
 			s.fail(owner, err)
 		}
 	}
+	s.alignContributions(ctx)
 	for _, owner := range owners {
 		if err := s.alignStates(ctx, owner); err != nil {
 			s.fail(owner, err)
@@ -131,6 +135,9 @@ func (s *settlement) open(ctx context.Context, owner string) error {
 			return fmt.Errorf("%s: %w", repo.Ref(), err)
 		}
 		s.known.swept[owner] = true
+	}
+	if err := repo.SetArchive(s.d.IsArchived(owner)); err != nil {
+		return err
 	}
 	s.stock.repos[owner] = repo
 	return nil
@@ -243,6 +250,11 @@ func (s *settlement) alignPullRequests(ctx context.Context) (ready []*nostr.Even
 		owners := s.d.Tagged(pr)
 		if !pr.Held {
 			s.nameOwed(ctx, pr, owners)
+			continue
+		}
+		if s.offered[pr.Event.ID] {
+			s.mirror(ctx, pr, owners)
+			ready = append(ready, pr.Event)
 			continue
 		}
 		complete := len(owners) > 0

@@ -56,13 +56,26 @@ func Tips(ctx context.Context, repo *repository.Repo) (map[string]string, error)
 	return commits, err
 }
 
+// elsewhere are the places besides repositories of the identifier where the commit of a pull request
+// may be.
+func elsewhere(pr dossier.PullRequest) (places []repository.Place) {
+	for _, ref := range pr.Elsewhere {
+		places = append(places, repository.Place{RepoRef: ref})
+	}
+	for _, identifier := range pr.Offered {
+		ref := nip34.RepoRef{PubKey: pr.Event.PubKey, Identifier: identifier}
+		places = append(places, repository.Place{RepoRef: ref, PRs: true})
+	}
+	return places
+}
+
 // fromElsewhere copies the commit of a pull request from a repository of another identifier that it
-// is for too, if it is in one. That may be another worker's, and may change or go at any time: what
-// cannot be read there is not there.
+// is for too, or in which its author offers it, if it is in one. That may be another worker's, and
+// may change or go at any time: what cannot be read there is not there.
 func (s *settlement) fromElsewhere(ctx context.Context, owner string, pr dossier.PullRequest) (came bool) {
 	into := s.stock.repos[owner]
-	for _, ref := range pr.Elsewhere {
-		from, err := s.Store.Repo(ref)
+	for _, at := range elsewhere(pr) {
+		from, err := s.Store.At(at)
 		if err != nil || !from.Exists() {
 			continue
 		}
@@ -70,7 +83,7 @@ func (s *settlement) fromElsewhere(ctx context.Context, owner string, pr dossier
 			continue
 		}
 		if err := into.CopyFrom(ctx, from, []string{pr.Commit}); err != nil {
-			s.Log.Debug("a commit could not be copied", "from", ref, "to", nip34.RepoRef{PubKey: owner, Identifier: s.d.Identifier}, "error", err)
+			s.Log.Debug("a commit could not be copied", "from", at, "to", nip34.RepoRef{PubKey: owner, Identifier: s.d.Identifier}, "error", err)
 			continue
 		}
 		s.stock.has[owner][pr.Commit] = true

@@ -9,7 +9,7 @@ import (
 // what no accepted event names: for that the pool is marked, so that it goes when nobody waits for
 // it any more.
 func (s *settlement) pool(ctx context.Context) {
-	for _, owner := range s.order() {
+	for _, owner := range s.everywhere() {
 		if s.stock.repos[owner] == nil || s.failed[owner] != nil {
 			continue
 		}

@@ -17,7 +17,6 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/candidates"
-	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
@@ -40,13 +39,15 @@ type Releaser struct {
 	Offerer Offerer
 	// Accepted gives an accepted event, or nil.
 	Accepted func(eventID string) (*nostr.Event, error)
+	// Held gives an event that is held, for whatever identifier, or nil.
+	Held func(eventID string) (*nostr.Event, error)
 	// CatchUp waits until Accepted answers for everything that is committed now.
 	CatchUp func(ctx context.Context) error
 	// Hold is how long a reference waits for the event that it is named for.
 	Hold time.Duration
 	// Arrived is called when a reference does not wait for its event any more: that has come, or
 	// the reference has gone. nil: nobody wants to know.
-	Arrived func(ref nip34.RepoRef, event string)
+	Arrived func(at repository.Place, event string)
 	Log     *slog.Logger
 
 	memory memory
@@ -58,7 +59,10 @@ type Settled struct {
 	Expired  []*nostr.Event // superseded by what was released
 	Unfit    []Unfit        // found now; each is told once, until it is forgotten
 	Owed     []string       // accepted pull requests whose commit is not named everywhere yet
-	Seq      uint64         // of the log; what was released is visible in projections that have reached it
+	// Restless are contributors in whose repositories something waits for its event, and when they
+	// are to be looked at though nothing happens.
+	Restless map[string]time.Time
+	Seq      uint64 // of the log; what was released is visible in projections that have reached it
 	// Again is when to settle again though nothing happens: a reference that waits for its event has waited long enough then, or there is
 	// more to copy than was copied at once. Zero: never.
 	Again time.Time
@@ -82,7 +86,7 @@ func (r *Releaser) Settle(ctx context.Context, d dossier.Dossier) (Settled, erro
 	s := r.begin(d)
 	for range rounds {
 		ready, lost := s.align(ctx)
-		out.Again, out.Unfit, out.Broken, out.Owed = s.again, s.unfit, s.broken, s.owed
+		out.Again, out.Unfit, out.Broken, out.Owed, out.Restless = s.again, s.unfit, s.broken, s.owed, s.restless
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err == nil && len(refused) == 0 {
 			s.pool(ctx)

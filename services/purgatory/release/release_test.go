@@ -18,6 +18,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
@@ -129,7 +130,7 @@ func (w *world) dossier() dossier.Dossier {
 			accepted = append(accepted, ev)
 		}
 	}
-	return dossier.New("x", domain, accepted, entries)
+	return dossier.New("x", hosting.Of(domain), accepted, entries)
 }
 
 func (w *world) settle() release.Settled {

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -45,7 +46,7 @@ func (r *Repo) Ensure(ctx context.Context) error {
 		if err := os.MkdirAll(info, 0o755); err != nil {
 			return err
 		}
-		return os.WriteFile(filepath.Join(info, alternatesFile), []byte(pool.alternate()), 0o644)
+		return os.WriteFile(filepath.Join(info, alternatesFile), []byte(r.alternate()), 0o644)
 	})
 }
 
@@ -73,7 +74,7 @@ func (r *Repo) make(ctx context.Context, finish func(temporary string) error) er
 		err := os.Rename(temporary, r.path)
 		switch {
 		case err == nil:
-			if err := syncFolders(filepath.Dir(r.path), r.store.root); err != nil {
+			if err := syncFolders(r.above()...); err != nil {
 				return fmt.Errorf("make repository: %w", err)
 			}
 			return nil
@@ -84,6 +85,15 @@ func (r *Repo) make(ctx context.Context, finish func(temporary string) error) er
 		}
 		return fmt.Errorf("make repository: %w", err)
 	}
+}
+
+// above are the folders that the repository lies in, the nearest first.
+func (r *Repo) above() []string {
+	folders := []string{filepath.Dir(r.path), r.store.root}
+	if r.prs {
+		folders = slices.Insert(folders, 1, r.store.folder(true))
+	}
+	return folders
 }
 
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there

@@ -40,7 +40,7 @@ func (r *Repo) Borrows() (bool, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("read what a repository borrows from: %w", err)
 	}
-	return strings.Contains("\n"+string(content), "\n"+r.Pool().alternate()), nil
+	return strings.Contains("\n"+string(content), "\n"+r.alternate()), nil
 }
 
 // CheckTips walks from everything that the pool is known to have to its end. [ErrBroken]: it has not
@@ -86,7 +86,7 @@ func (s *Store) Strange() (names []string, err error) {
 	}
 	for _, entry := range entries {
 		_, owner := decodeOwner(entry.Name())
-		if !owner && !slices.Contains([]string{newFolder, trashFolder, poolsFolder, OrphansFolder}, entry.Name()) {
+		if !owner && !slices.Contains([]string{newFolder, trashFolder, poolsFolder, prsFolder, emptyFolder + suffix, OrphansFolder}, entry.Name()) {
 			names = append(names, entry.Name())
 		}
 	}

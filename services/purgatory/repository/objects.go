@@ -98,7 +98,7 @@ func (r *Repo) borrowsElsewhere() (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return strings.TrimSpace(strings.ReplaceAll(string(content), r.Pool().alternate(), "")) != "", err
+	return strings.TrimSpace(strings.ReplaceAll(string(content), r.alternate(), "")) != "", err
 }
 
 // Types gives the type ("commit", "tree", "blob", "tag") of those of the objects that are in the repository.

@@ -105,10 +105,14 @@ func (p *Pool) ensure(ctx context.Context) error {
 	return nil
 }
 
-// alternate is the line by which a repository's objects/info/alternates names the pool. It is
+// alternate is the line by which the repository's objects/info/alternates names its pool. It is
 // relative to the repository's objects folder, so that the root can be moved.
-func (p *Pool) alternate() string {
-	return "../../../" + poolsFolder + "/" + filepath.Base(p.git.path) + "/objects\n"
+func (r *Repo) alternate() string {
+	up := "../../../"
+	if r.prs {
+		up += "../"
+	}
+	return up + poolsFolder + "/" + filepath.Base(r.path) + "/objects\n"
 }
 
 // borrow lets the repository see the objects of its pool, which is made if it is not there. What
@@ -123,7 +127,7 @@ func (r *Repo) borrow(ctx context.Context) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("borrow from the pool: %w", err)
 	}
-	line := pool.alternate()
+	line := r.alternate()
 	if strings.Contains("\n"+string(now), "\n"+line) {
 		return nil
 	}
@@ -139,29 +143,31 @@ func (r *Repo) borrow(ctx context.Context) error {
 	return nil
 }
 
-// repositories returns the repositories on disk that use the pool: what lies there counts, whatever
-// is announced.
+// repositories returns the repositories on disk that use the pool, contributors' included: what lies
+// there counts, whatever is announced.
 func (p *Pool) repositories() ([]*Repo, error) {
-	owners, err := os.ReadDir(p.git.store.root)
-	if err != nil {
-		return nil, fmt.Errorf("look for the repositories of a pool: %w", err)
-	}
 	var all []*Repo
-	for _, owner := range owners {
-		key, ok := decodeOwner(owner.Name())
-		if !ok {
-			continue
-		}
-		r := &Repo{
-			store: p.git.store, ref: nip34.RepoRef{PubKey: key, Identifier: p.identifier},
-			path: filepath.Join(p.git.store.root, owner.Name(), filepath.Base(p.git.path)),
-		}
-		_, err := os.Lstat(r.path)
-		switch {
-		case err == nil:
-			all = append(all, r)
-		case !errors.Is(err, fs.ErrNotExist):
+	for _, prs := range []bool{false, true} {
+		owners, err := os.ReadDir(p.git.store.folder(prs))
+		if err != nil && !(prs && errors.Is(err, fs.ErrNotExist)) {
 			return nil, fmt.Errorf("look for the repositories of a pool: %w", err)
+		}
+		for _, owner := range owners {
+			key, ok := decodeOwner(owner.Name())
+			if !ok {
+				continue
+			}
+			r := &Repo{
+				store: p.git.store, ref: nip34.RepoRef{PubKey: key, Identifier: p.identifier}, prs: prs,
+				path: filepath.Join(p.git.store.folder(prs), owner.Name(), filepath.Base(p.git.path)),
+			}
+			_, err := os.Lstat(r.path)
+			switch {
+			case err == nil:
+				all = append(all, r)
+			case !errors.Is(err, fs.ErrNotExist):
+				return nil, fmt.Errorf("look for the repositories of a pool: %w", err)
+			}
 		}
 	}
 	return all, nil

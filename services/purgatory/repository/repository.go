@@ -13,11 +13,9 @@ package repository
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -71,6 +69,7 @@ const (
 	// Folders of the root that are no repositories. An npub never starts with a dot.
 	newFolder   = ".new"
 	trashFolder = ".trash"
+	emptyFolder = ".empty"
 
 	suffix = ".git"
 )
@@ -180,58 +179,27 @@ type Repo struct {
 	store *Store
 	ref   nip34.RepoRef
 	path  string
+	prs   bool // it is a contributor's (Place)
 }
 
 // Repo names a repository: <root>/<npub>/<encoded identifier>.git. It does no I/O; the error is that of an illegal reference.
-func (s *Store) Repo(ref nip34.RepoRef) (*Repo, error) {
+func (s *Store) Repo(ref nip34.RepoRef) (*Repo, error) { return s.At(Place{RepoRef: ref}) }
+
+// At names the repository at a place. It does no I/O; the error is that of an illegal reference.
+func (s *Store) At(place Place) (*Repo, error) {
+	ref := place.RepoRef
 	if !nip34.IsHex64(ref.PubKey) {
 		return nil, errors.New("name a repository: the owner is not a public key of 64 lower-case hex digits")
 	}
 	if err := nip34.CheckIdentifier(ref.Identifier); err != nil {
 		return nil, fmt.Errorf("name a repository: %w", err)
 	}
-	npub, err := nip19.EncodePublicKey(ref.PubKey)
+	npub, err := encodeOwner(ref.PubKey)
 	if err != nil {
-		return nil, fmt.Errorf("name a repository: %w", err)
+		return nil, err
 	}
-	path := filepath.Join(s.root, npub, nip34.EncodeIdentifier(ref.Identifier)+suffix)
-	return &Repo{store: s, ref: ref, path: path}, nil
-}
-
-// All gives what lies on disk, in the order of the folders' names. Folders that are no repositories of ours are passed over. An
-// error ends it.
-func (s *Store) All(ctx context.Context) iter.Seq2[nip34.RepoRef, error] {
-	return func(yield func(nip34.RepoRef, error) bool) {
-		owners, err := os.ReadDir(s.root)
-		if err != nil {
-			yield(nip34.RepoRef{}, fmt.Errorf("list repositories: %w", err))
-			return
-		}
-		for _, owner := range owners {
-			key, ok := decodeOwner(owner.Name())
-			if !ok {
-				continue
-			}
-			folders, err := os.ReadDir(filepath.Join(s.root, owner.Name()))
-			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				yield(nip34.RepoRef{}, fmt.Errorf("list repositories: %w", err))
-				return
-			}
-			for _, folder := range folders {
-				if ctx.Err() != nil {
-					yield(nip34.RepoRef{}, ctx.Err())
-					return
-				}
-				identifier, ok := decodeFolder(folder)
-				if !ok {
-					continue
-				}
-				if !yield(nip34.RepoRef{PubKey: key, Identifier: identifier}, nil) {
-					return
-				}
-			}
-		}
-	}
+	path := filepath.Join(s.folder(place.PRs), npub, nip34.EncodeIdentifier(ref.Identifier)+suffix)
+	return &Repo{store: s, ref: ref, path: path, prs: place.PRs}, nil
 }
 
 // decodeFolder returns the identifier for which a folder is named.
@@ -242,6 +210,13 @@ func decodeFolder(folder fs.DirEntry) (identifier string, ok bool) {
 	}
 	identifier, err := nip34.DecodeIdentifier(encoded)
 	return identifier, err == nil && nip34.CheckIdentifier(identifier) == nil
+}
+
+func encodeOwner(pubkey string) (npub string, err error) {
+	if npub, err = nip19.EncodePublicKey(pubkey); err != nil {
+		return "", fmt.Errorf("name a repository: %w", err)
+	}
+	return npub, nil
 }
 
 func decodeOwner(name string) (key string, ok bool) {

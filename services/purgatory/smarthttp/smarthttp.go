@@ -20,7 +20,8 @@ import (
 type Authority interface {
 	// Repository finds the repository of a request. ErrNotFound is answered by 404, ErrElsewhere by
 	// 421, any other error by 503: a client must not believe that a repository is gone which only
-	// cannot be had at the moment.
+	// cannot be had at the moment. One below /prs need not be on disk: it is served as an empty one,
+	// and made by Push.
 	Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error)
 
 	// Authorize reports whether a push would be allowed now, before its pack is read. It changes
@@ -190,7 +191,9 @@ type exchange struct {
 	control   *http.ResponseController
 	authority Authority
 	ref       nip34.RepoRef
+	prs       bool // it is below /prs
 	repo      *repository.Repo
+	shown     *repository.Repo // what is read: repo, or an empty one in its place
 	log       *slog.Logger
 	whole     bool         // the request has been read to its end
 	pushes    bool         // the request is a push of at least one reference
@@ -214,10 +217,10 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x.ref = nip34.RepoRef{PubKey: path.PubKey, Identifier: path.Identifier}
-	if path.PRs {
+	if x.prs = path.PRs; x.prs {
 		x.authority = h.options.PRs
 	}
-	x.log = h.log.With("repository", x.ref.String())
+	x.log = h.log.With("repository", repository.Place{RepoRef: x.ref, PRs: x.prs}.String())
 	seat := &holding{room: h.requests, client: x.client()}
 	if err := seat.grow(1); err != nil {
 		x.fail(err)
@@ -237,6 +240,15 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // client is the key of the client that asks, as the front door knows it. Empty: it is not known.
 func (x *exchange) client() string { return x.r.Header.Get(proto.HeaderClient) }
 
+// counted is the repository that bytes are counted for. Of contributors' repositories anybody may
+// name any: they would crowd out the others.
+func (x *exchange) counted() nip34.RepoRef {
+	if x.prs {
+		return nip34.RepoRef{}
+	}
+	return x.ref
+}
+
 // operationOf is the label of a service.
 func operationOf(service string) string {
 	switch service {
@@ -255,9 +267,17 @@ func (x *exchange) find() (err error) {
 	if x.authority == nil {
 		return ErrNotFound
 	}
-	if x.repo, err = x.authority.Repository(x.r.Context(), x.ref); err == nil && !x.repo.Exists() {
+	if x.repo, err = x.authority.Repository(x.r.Context(), x.ref); err != nil {
+		return err
+	}
+	x.shown = x.repo
+	switch {
+	case x.repo.Exists():
+		return nil
+	case !x.prs:
 		return ErrNotFound
 	}
+	x.shown, err = x.repo.Store().Empty(x.r.Context())
 	return err
 }
 

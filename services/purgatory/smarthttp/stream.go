@@ -46,7 +46,7 @@ func (b *timedBody) Read(p []byte) (int, error) {
 	b.x.control.SetReadDeadline(b.pace.wait(0))
 	defer b.x.control.SetReadDeadline(time.Time{})
 	n, err := b.x.r.Body.Read(p)
-	b.x.metrics.transferred(b.x.ref, received, n)
+	b.x.metrics.transferred(b.x.counted(), received, n)
 	if errors.Is(err, io.EOF) {
 		b.x.arrived()
 	}
@@ -138,7 +138,7 @@ func (s *responseStream) write(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := s.x.w.Write(p)
-	s.x.metrics.transferred(s.x.ref, sent, n)
+	s.x.metrics.transferred(s.x.counted(), sent, n)
 	if err != nil {
 		return n, err
 	}
@@ -166,7 +166,7 @@ func (s *responseStream) begin() error {
 	s.x.w.Header().Set("Content-Type", s.contentType)
 	s.x.w.WriteHeader(http.StatusOK)
 	n, err := io.WriteString(s.x.w, s.preamble)
-	s.x.metrics.transferred(s.x.ref, sent, n)
+	s.x.metrics.transferred(s.x.counted(), sent, n)
 	return err
 }
 

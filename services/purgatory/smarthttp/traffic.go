@@ -33,7 +33,7 @@ func newTraffic(top int) *traffic {
 }
 
 func (t *traffic) add(ref nip34.RepoRef, n int) {
-	if t.top == 0 || n <= 0 {
+	if t.top == 0 || n <= 0 || ref == (nip34.RepoRef{}) {
 		return
 	}
 	t.mu.Lock()

@@ -27,7 +27,7 @@ const (
 
 // serveHead answers with the HEAD file, which some clients read to know that there is a repository.
 func (x *exchange) serveHead() {
-	branch, err := x.repo.Head()
+	branch, err := x.shown.Head()
 	if err != nil || branch == "" {
 		x.log.Warn("HEAD cannot be read", "error", err)
 		http.Error(x.w, "HEAD cannot be read", http.StatusInternalServerError)
@@ -44,12 +44,12 @@ func (x *exchange) advertise(service string) {
 	switch service {
 	case uploadPack:
 		protocol := gitProtocol(x.r.Header.Get("Git-Protocol"))
-		c = x.repo.UploadPack(true, protocol)
+		c = x.shown.UploadPack(true, protocol)
 		if protocol != "version=2" {
 			preamble = serviceLine(service)
 		}
 	case receivePack: // knows no version 2
-		c = x.repo.ReceivePack(true, x.options.MaxPushBytes)
+		c = x.shown.ReceivePack(true, x.options.MaxPushBytes)
 		preamble = serviceLine(service)
 	case "":
 		http.Error(x.w, "the dumb HTTP protocol is not served: use a git client that speaks smart HTTP", http.StatusForbidden)
@@ -95,7 +95,7 @@ func (x *exchange) fetch() {
 		x.count(operationFetch, began, err)
 		return
 	}
-	c := x.repo.UploadPack(false, gitProtocol(x.r.Header.Get("Git-Protocol")))
+	c := x.shown.UploadPack(false, gitProtocol(x.r.Header.Get("Git-Protocol")))
 	x.talk = &negotiation{}
 	c.Stdin = io.TeeReader(wants, x.talk.request())
 	x.stream(operationFetch, c, &responseStream{x: x, contentType: "application/x-" + uploadPack + "-result", also: x.talk.response()})

@@ -1,4 +1,4 @@
-package policy
+package hosting
 
 import (
 	"errors"
@@ -10,16 +10,17 @@ import (
 	"tendril.dev/lib/nip34"
 )
 
-// RepositoryList is a list of repositories as operators write it: npub, npub/identifier or identifier. The zero value is empty.
-type RepositoryList struct {
+// List is a list of repositories as operators write it: npub, npub/identifier or identifier. The
+// zero value is empty.
+type List struct {
 	owners      map[string]bool
 	identifiers map[string]bool
 	repos       map[nip34.RepoRef]bool
 }
 
-// ParseRepositoryList reads the entries of a setting.
-func ParseRepositoryList(entries []string) (RepositoryList, error) {
-	l := RepositoryList{owners: map[string]bool{}, identifiers: map[string]bool{}, repos: map[nip34.RepoRef]bool{}}
+// ParseList reads the entries of a setting.
+func ParseList(entries []string) (List, error) {
+	l := List{owners: map[string]bool{}, identifiers: map[string]bool{}, repos: map[nip34.RepoRef]bool{}}
 	for _, entry := range entries {
 		entry = strings.TrimSpace(entry)
 		if entry == "" {
@@ -33,7 +34,7 @@ func ParseRepositoryList(entries []string) (RepositoryList, error) {
 			l.identifiers[entry] = true
 			continue
 		}
-		pubkey, err := parseNpub(npub)
+		pubkey, err := ParseNpub(npub)
 		if err == nil && both {
 			err = nip34.CheckIdentifier(identifier)
 		}
@@ -50,16 +51,17 @@ func ParseRepositoryList(entries []string) (RepositoryList, error) {
 }
 
 // Empty says that nothing is on the list.
-func (l RepositoryList) Empty() bool {
+func (l List) Empty() bool {
 	return len(l.owners) == 0 && len(l.identifiers) == 0 && len(l.repos) == 0
 }
 
 // Has says whether the repository is on the list, by owner, by identifier or by both.
-func (l RepositoryList) Has(r nip34.RepoRef) bool {
+func (l List) Has(r nip34.RepoRef) bool {
 	return l.owners[r.PubKey] || l.identifiers[r.Identifier] || l.repos[r]
 }
 
-func parseNpub(s string) (string, error) {
+// ParseNpub reads a public key as operators write it, and returns its 64 hex digits.
+func ParseNpub(s string) (string, error) {
 	prefix, key, err := nip19.Decode(strings.TrimSpace(s))
 	if err != nil || prefix != "npub" {
 		return "", errors.New("not a legal npub")

@@ -1,0 +1,69 @@
+package dossier_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/dossier"
+)
+
+func archiving(t *testing.T, readOnly bool) hosting.Rules {
+	t.Helper()
+	r, err := hosting.New(config.Settings{
+		Service: config.Service{Domain: domain}, Policy: config.Policy{ArchiveWhitelist: []string{"x"}, ArchiveReadOnly: &readOnly},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestArchivesAreHereAndReadOnly: an archive has states, wants and sources like any repository, and
+// takes no push; what lists us takes pushes whatever is archived.
+func TestArchivesAreHereAndReadOnly(t *testing.T) {
+	t.Parallel()
+	there := event(nip34.KindAnnouncement, owner, 1, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/1.git"})
+	waiting := state(owner, 3, "refs/heads/main", c1)
+	pr := event(nip34.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2})
+	for name, rules := range map[string]hosting.Rules{"read-only": archiving(t, true), "writable": archiving(t, false)} {
+		for _, d := range []dossier.Dossier{
+			dossier.New("x", rules, nil, held(there, waiting, pr)),
+			dossier.New("x", rules, []*nostr.Event{there}, held(waiting, pr)),
+		} {
+			if !slices.Equal(d.Hosted(), []string{owner}) || !d.IsArchived(owner) {
+				t.Errorf("%s: hosted %v, archived %v", name, d.Hosted(), d.IsArchived(owner))
+			}
+			wants := d.Wants()
+			if len(wants) != 1 || !slices.Equal(wants[0].Objects, []string{c1, c2}) || len(d.Sources()) != 1 {
+				t.Errorf("%s: wants %+v from %v", name, wants, d.Sources())
+			}
+			for _, c := range []dossier.Change{{"refs/heads/main", c1}, {"refs/nostr/" + pr.ID, c2}} {
+				_, err := d.Authorise(dossier.Push{Owner: owner, Changes: []dossier.Change{c}, Commit: func(id string) (string, bool, error) {
+					commit, known := d.Commit(id)
+					return commit, known, nil
+				}})
+				var refused *dossier.Refused
+				if readOnly := errors.As(err, &refused) && strings.Contains(refused.Reason, "read-only archive"); readOnly != (name == "read-only") || !readOnly && err != nil {
+					t.Errorf("%s: a push of %s: %v", name, c.Name, err)
+				}
+			}
+		}
+	}
+	d := dossier.New("x", archiving(t, true), []*nostr.Event{announcement(t, owner, 1)}, held(waiting))
+	if d.IsArchived(owner) || !d.Hosts(owner) {
+		t.Error("what lists us is taken for an archive")
+	}
+	if _, err := d.Authorise(dossier.Push{Owner: owner, Changes: []dossier.Change{{"refs/heads/main", c1}}}); err != nil {
+		t.Errorf("a push to what lists us: %v", err)
+	}
+	if d := dossier.New("x", hosting.Of(domain), []*nostr.Event{there}, nil); d.Hosts(owner) {
+		t.Error("hosted though nothing is archived")
+	}
+}

@@ -1,0 +1,91 @@
+package dossier_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/dossier"
+)
+
+// offer is a pull request by friend that is offered here for these identifiers.
+func offer(t *testing.T, commit string, identifiers ...string) *nostr.Event {
+	t.Helper()
+	npub, err := nip19.EncodePublicKey(friend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tags, clone := nostr.Tags{{"c", commit}}, nostr.Tag{"clone"}
+	for _, identifier := range identifiers {
+		tags = append(tags, nostr.Tag{"a", "30617:" + owner + ":" + identifier})
+		clone = append(clone, "https://"+domain+nip34.PRsURLPath(npub, identifier))
+	}
+	return event(nip34.KindPR, friend, 9, append(tags, clone)...)
+}
+
+func TestCheckContribution(t *testing.T) {
+	t.Parallel()
+	good := offer(t, c1, "y", "x")
+	update := event(nip34.KindPRUpdate, friend, 10, append(nostr.Tags{{"E", good.ID}}, good.Tags...)...)
+	bare := event(nip34.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1}, nostr.Tag{"clone", "https://" + domain + "/x.git"})
+	at := nip34.RepoRef{PubKey: friend, Identifier: "x"}
+	for name, tc := range map[string]struct {
+		ev     *nostr.Event
+		at     nip34.RepoRef
+		commit string
+		want   string // of the refusal
+	}{
+		"all matches":                    {good, at, c1, ""},
+		"an update":                      {update, at, c1, ""},
+		"for another of its identifiers": {good, nip34.RepoRef{PubKey: friend, Identifier: "y"}, c1, ""},
+		"another commit":                 {good, at, c2, "names commit " + c1},
+		"another signer":                 {good, nip34.RepoRef{PubKey: other, Identifier: "x"}, c1, "signed by somebody else"},
+		"another identifier":             {good, nip34.RepoRef{PubKey: friend, Identifier: "z"}, c1, `identifier "z"`},
+		"another address":                {bare, at, c1, "does not name " + domain + "/prs/"},
+		"no pull request":                {event(1, friend, 9), at, c1, "is no pull request"},
+	} {
+		err := dossier.CheckContribution(tc.ev, tc.at, tc.commit, domain)
+		var refused *dossier.Refused
+		if tc.want == "" && err != nil || tc.want != "" && (!errors.As(err, &refused) || !strings.Contains(refused.Reason, tc.want)) {
+			t.Errorf("%s: %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+func TestOnlyTipsOfEventsAreTakenFromContributors(t *testing.T) {
+	t.Parallel()
+	id := strings.Repeat("ab", 32)
+	for _, tc := range []struct {
+		change dossier.Change
+		want   string
+	}{
+		{dossier.Change{Name: "refs/nostr/" + id, New: c1}, ""},
+		{dossier.Change{Name: "refs/nostr/" + id}, "cannot be deleted"},
+		{dossier.Change{Name: "refs/nostr/" + strings.ToUpper(id), New: c1}, "64 hex"},
+		{dossier.Change{Name: "refs/nostr/" + id + "/x", New: c1}, "64 hex"},
+		{dossier.Change{Name: "refs/heads/main", New: c1}, "only refs/nostr/"},
+		{dossier.Change{Name: "refs/tags/v1"}, "only refs/nostr/"},
+	} {
+		got, err := dossier.EventOf(tc.change)
+		if tc.want == "" && (err != nil || got != id) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+			t.Errorf("%s: %q, %v", tc.change.Name, got, err)
+		}
+	}
+}
+
+func TestOffers(t *testing.T) {
+	t.Parallel()
+	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{offer(t, c2, "x")}, held(offer(t, c1, "x"), offer(t, c1, "y")))
+	if got := d.Offers(); !slices.Equal(got, []string{friend}) {
+		t.Errorf("offers by %v", got)
+	}
+	if d := dossier.New("x", hosting.Of(domain), []*nostr.Event{offer(t, c1, "x")}, held(offer(t, c1, "y"))); len(d.Offers()) != 0 {
+		t.Errorf("what is accepted, or for another identifier, still waits: %v", d.Offers())
+	}
+}

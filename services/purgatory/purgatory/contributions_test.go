@@ -1,0 +1,297 @@
+package purgatory_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+// offer is a pull request that its author offers below /prs/ for the first of these repositories.
+func offer(t testing.TB, name, author, commit string, refs ...nip34.RepoRef) *nostr.Event {
+	ev := pullFor(name, author, commit, refs...)
+	ev.Tags = append(ev.Tags, nostr.Tag{"clone", "https://" + domain + nip34.PRsURLPath(npub(t, author), refs[0].Identifier)})
+	return finish(ev)
+}
+
+// prs is the address of a contributor's repository.
+func (w *world) prs(contributor, identifier string) string {
+	return w.door.URL + nip34.PRsURLPath(npub(w, contributor), identifier)
+}
+
+// contribution is a contributor's repository on disk.
+func (w *world) contribution(contributor, identifier string) *repository.Repo {
+	w.Helper()
+	repo, err := w.store.At(repository.Place{RepoRef: nip34.RepoRef{PubKey: contributor, Identifier: identifier}, PRs: true})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return repo
+}
+
+// offered is the commit that a contributor's repository names for an event; "" if it names none.
+func (w *world) offered(contributor, identifier, event string) string {
+	w.Helper()
+	out, err := gittest.Try(w, w.git, "ls-remote", w.prs(contributor, identifier), "refs/nostr/"+event)
+	if err != nil {
+		w.Fatalf("%v\n%s", err, out)
+	}
+	commit, _, _ := strings.Cut(out, "\t")
+	return commit
+}
+
+// TestContributorsPullRequest: event first and push first, for repositories that are here, under
+// the same identifier and another, in shards of several workers, and for one that nobody has
+// announced.
+func TestContributorsPullRequest(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--grasp06-enable")
+	two := start(t, "two", w.git, w.Bus.ClientURL(), "--grasp06-enable")
+	eventually(t, "the second has its share", func() bool { return two.metric("purgatory_shards_held") > 16 })
+	work := gittest.NewWork(t)
+	var refs []nip34.RepoRef
+	for n := range 6 {
+		ref := nip34.RepoRef{PubKey: alice, Identifier: fmt.Sprint("repo", n)}
+		refs = append(refs, ref)
+		w.in.accept(announcement(t, "announcement", alice, ref.Identifier))
+	}
+	for name, repos := range map[string][]nip34.RepoRef{"for announced ones": refs, "for an unknown one": {{PubKey: carol, Identifier: "a b/c"}}} {
+		for _, eventFirst := range []bool{true, false} {
+			what := fmt.Sprintf("%s, event first %v", name, eventFirst)
+			at := repos[0].Identifier
+			commit := work.Commit("a", what)
+			pr := offer(t, what, bob, commit, repos...)
+			push := func() {
+				t.Helper()
+				eventually(t, what+" is pushed", func() bool {
+					_, err := gittest.Try(t, work.Dir, "push", w.prs(bob, at), "HEAD:refs/nostr/"+pr.ID)
+					return err == nil
+				})
+			}
+			if eventFirst {
+				w.in.holds(at, pr, proto.SourceUser, time.Hour)
+				push()
+				if w.in.times(pr.ID) != 1 {
+					t.Errorf("%s: the push has ended, and its event is not accepted", what)
+				}
+			} else {
+				push()
+				if got := w.offered(bob, at, pr.ID); got != commit || w.in.times(pr.ID) != 0 {
+					t.Errorf("%s: before its event the reference is %q", what, got)
+				}
+				w.in.holds(at, pr, proto.SourceUser, time.Hour)
+				w.released(pr)
+			}
+			if got := w.offered(bob, at, pr.ID); got != commit {
+				t.Errorf("%s: the reference is %q, want %s", what, got, commit)
+			}
+			for _, ref := range repos {
+				if ref.PubKey == alice {
+					w.names(alice, ref.Identifier, pr, commit)
+				}
+			}
+			clone := t.TempDir()
+			gittest.Git(t, clone, "init", "-q")
+			gittest.Git(t, clone, "fetch", "-q", w.prs(bob, at), commit)
+			gittest.Fsck(t, clone)
+		}
+	}
+	// One way only.
+	commit := work.Commit("a", "to an announced one")
+	pr := offer(t, "to an announced one", carol, commit, refs...)
+	w.in.holds(refs[0].Identifier, pr, proto.SourceUser, time.Hour)
+	if out, err := w.push(work, alice, refs[0].Identifier, "HEAD:refs/nostr/"+pr.ID); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.released(pr)
+	if w.contribution(carol, refs[0].Identifier).Exists() {
+		t.Error("a push to an announced repository is mirrored to the contributor's")
+	}
+}
+
+// TestContributionsThatAreNotTaken: what does not match its event is refused, or goes when that
+// comes, and leaves nothing behind.
+func TestContributionsThatAreNotTaken(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--grasp06-enable", "--git-prune-interval=200ms")
+	work := gittest.NewWork(t)
+	commit := work.Commit("a", "1")
+	x := nip34.RepoRef{PubKey: alice, Identifier: "x"}
+	w.in.accept(announcement(t, "announcement", alice, "x"))
+	held := func(ev *nostr.Event) *nostr.Event {
+		w.in.holds("x", ev, proto.SourceUser, time.Hour)
+		return ev
+	}
+	good := held(offer(t, "good", bob, commit, x))
+	otherCommit := held(offer(t, "another commit", bob, strings.Repeat("c", 40), x))
+	otherSigner := held(offer(t, "another signer", carol, commit, x))
+	elsewhere := held(pull("offered elsewhere", bob, commit, alice, "x", "https://other.example.org/x.git"))
+	note := finish(&nostr.Event{Kind: 1, PubKey: bob, Content: "no pull request"})
+	w.in.accept(note)
+	for to, why := range map[string]string{
+		"refs/nostr/" + otherCommit.ID:                 "names commit cccc",
+		"refs/nostr/" + otherSigner.ID:                 "signed by somebody else",
+		"refs/nostr/" + elsewhere.ID:                   "in its clone tag",
+		"refs/nostr/" + note.ID:                        "is no pull request",
+		"refs/nostr/abc":                               "64 hex digits",
+		"refs/heads/main":                              "only refs/nostr/<event-id> can",
+		"refs/tags/v1":                                 "only refs/nostr/<event-id> can",
+		"refs/nostr/" + good.ID + " HEAD:refs/heads/x": "only refs/nostr/<event-id> can",
+	} {
+		refs := strings.Split("HEAD:"+to, " ")
+		out, err := gittest.Try(t, work.Dir, append([]string{"push", w.prs(bob, "x")}, refs...)...)
+		if err == nil || !strings.Contains(out, why) || !strings.Contains(out, "authorisation failed") {
+			t.Errorf("a push to %s: %v\n%s", to, err, out)
+		}
+	}
+	if w.contribution(bob, "x").Exists() {
+		t.Error("refused, and a repository is there")
+	}
+
+	// Pushed first, and then the event is another's.
+	late := offer(t, "late", carol, commit, x)
+	if out, err := gittest.Try(t, work.Dir, "push", w.prs(bob, "x"), "HEAD:refs/nostr/"+late.ID); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	held(late)
+	eventually(t, "the repository is gone with what did not match", func() bool { return !w.contribution(bob, "x").Exists() })
+	if w.in.times(late.ID) != 0 {
+		t.Error("the event is released by a commit in somebody else's repository")
+	}
+
+	// Deleted by its author.
+	if out, err := gittest.Try(t, work.Dir, "push", w.prs(bob, "x"), "HEAD:refs/nostr/"+good.ID); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	w.released(good)
+	if out, err := gittest.Try(t, work.Dir, "push", w.prs(bob, "x"), ":refs/nostr/"+good.ID); err == nil || !strings.Contains(out, "delete its event") {
+		t.Errorf("a push that deletes: %v\n%s", err, out)
+	}
+	past := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(filepath.Join(w.contribution(bob, "x").Path(), "refs/nostr", good.ID), past, past); err != nil {
+		t.Fatal(err)
+	}
+	w.in.accept(deletion(bob, good))
+	eventually(t, "it is gone with its event", func() bool { return !w.contribution(bob, "x").Exists() })
+}
+
+// TestContributionsThatNobodyClaims wait as long as any push without its event, and leave nothing
+// behind, nor does asking for them.
+func TestContributionsThatNobodyClaims(t *testing.T) {
+	t.Parallel()
+	limit := []string{"--grasp06-enable", "--pending-pushes-per-client=2", "--git-prune-interval=200ms"}
+	w := newWorld(t, limit...)
+	work := gittest.NewWork(t)
+	work.Commit("a", "1")
+	for _, path := range []string{"never", "seen/before"} {
+		if out, err := gittest.Try(t, w.git, "ls-remote", w.prs(bob, path)); err != nil || out != "" {
+			t.Errorf("an unknown path: %v\n%s", err, out)
+		}
+		if out, err := gittest.Try(t, t.TempDir(), "clone", w.prs(bob, path), "clone"); err != nil || !strings.Contains(out, "empty repository") {
+			t.Errorf("a clone of an unknown path: %v\n%s", err, out)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(w.git, "_prs")); err == nil {
+		t.Error("asking has made something")
+	}
+	push := func(n int) (string, error) {
+		return gittest.Try(t, work.Dir, "push", w.prs(bob, fmt.Sprint("x", n)), fmt.Sprintf("HEAD:refs/nostr/%064x", n))
+	}
+	for n := range 2 {
+		if out, err := push(n); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	if out, err := push(2); err == nil || !strings.Contains(out, "from your address wait for their events, at most 2 may") {
+		t.Errorf("a third path of one client: %v\n%s", err, out)
+	}
+	w.stop()
+	w.worker = start(t, "two", w.git, w.Bus.ClientURL(), append(limit, "--purgatory-hold=1ms")...)
+	eventually(t, "what nobody claims is gone, pools included", func() bool {
+		for _, folder := range []string{"_prs", "_pools"} {
+			if left, _ := os.ReadDir(filepath.Join(w.git, folder)); len(left) > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	eventually(t, "nothing is counted any more", func() bool { return w.metric("purgatory_pending_pushes") == 0 })
+	eventually(t, "there is room again", func() bool { _, err := push(2); return err == nil })
+}
+
+// TestContributionsAtOnce: several pushes to one path, which nobody had pushed to before.
+func TestContributionsAtOnce(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--grasp06-enable")
+	x := nip34.RepoRef{PubKey: alice, Identifier: "x"}
+	w.in.accept(announcement(t, "announcement", alice, "x"))
+	var running sync.WaitGroup
+	commits := map[string]string{}
+	for n := range 6 {
+		work := gittest.NewWork(t)
+		commit := work.Commit("a", fmt.Sprint(n))
+		pr := offer(t, fmt.Sprint("pull ", n), bob, commit, x)
+		commits[pr.ID] = commit
+		w.in.holds("x", pr, proto.SourceUser, time.Hour)
+		running.Go(func() {
+			if out, err := gittest.Try(t, work.Dir, "push", w.prs(bob, "x"), "HEAD:refs/nostr/"+pr.ID); err != nil {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+	running.Wait()
+	for id, commit := range commits {
+		if got := w.offered(bob, "x", id); got != commit || w.in.times(id) != 1 {
+			t.Errorf("%s names %q, want %s; accepted %d times", id, got, commit, w.in.times(id))
+		}
+		eventually(t, "it is mirrored", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == commit })
+	}
+	gittest.Fsck(t, w.contribution(bob, "x").Path())
+}
+
+// TestAContributionWhoseWorkerWasKilled between the push and the release, and one whose event has
+// never come, are found by the next worker. While the feature is off nothing of it is there.
+func TestAContributionWhoseWorkerWasKilled(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	commit := work.Commit("a", "1")
+	if out, err := gittest.Try(t, w.git, "ls-remote", w.prs(bob, "x")); err == nil || !strings.Contains(out, "not found") {
+		t.Errorf("the feature is off: %v\n%s", err, out)
+	}
+	w.stop()
+	pr := offer(t, "pull", bob, commit, nip34.RepoRef{PubKey: alice, Identifier: "x"})
+	for contributor, event := range map[string]string{bob: pr.ID, carol: strings.Repeat("ab", 32)} {
+		repo := w.contribution(contributor, "x")
+		if err := repo.Ensure(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if err := repo.SetWaiting(repository.WaitingPush{Event: event, Client: "192.0.2.1", Bytes: 100}); err != nil {
+			t.Fatal(err)
+		}
+		gittest.Git(t, work.Dir, "push", "-q", repo.Path(), "HEAD:refs/nostr/"+event)
+	}
+	past := time.Now().Add(-2 * time.Hour)
+	if err := os.Chtimes(filepath.Join(w.contribution(carol, "x").Path(), "refs/nostr", strings.Repeat("ab", 32)), past, past); err != nil {
+		t.Fatal(err)
+	}
+	w.in.holds("x", pr, proto.SourceUser, time.Hour)
+	w.worker = start(t, "two", w.git, w.Bus.ClientURL(), "--grasp06-enable")
+	w.released(pr)
+	if got := w.offered(bob, "x", pr.ID); got != commit {
+		t.Errorf("the reference is %q, want %s", got, commit)
+	}
+	eventually(t, "what nobody claims is gone", func() bool { return !w.contribution(carol, "x").Exists() })
+	eventually(t, "nothing is counted any more", func() bool { return w.metric("purgatory_pending_pushes") == 0 })
+}

@@ -1,0 +1,74 @@
+package release
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repository"
+)
+
+// TestFateOfAContribution: a commit waits for its event for as long as held events wait, and stays
+// if the event names it.
+func TestFateOfAContribution(t *testing.T) {
+	t.Parallel()
+	const domain, commit = "git.example.com", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+	store, err := repository.NewStore(repository.Options{Root: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	contributor := strings.Repeat("1", 64)
+	npub, err := nip19.EncodePublicKey(contributor)
+	if err != nil {
+		t.Fatal(err)
+	}
+	repo, err := store.At(repository.Place{RepoRef: nip34.RepoRef{PubKey: contributor, Identifier: "x"}, PRs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pr := &nostr.Event{Kind: nip34.KindPR, PubKey: contributor, Tags: nostr.Tags{
+		{"a", "30617:" + strings.Repeat("2", 64) + ":x"}, {"c", commit}, {"clone", "https://" + domain + nip34.PRsURLPath(npub, "x")}}}
+	pr.ID = pr.GetID()
+	held := []proto.Held{{Event: pr, Identifier: "x", Phase: proto.PhaseWaiting}}
+	for name, tc := range map[string]struct {
+		accepted, waiting *nostr.Event
+		here              []proto.Held // of the identifier
+		commit            string
+		age               time.Duration
+		want              fate
+	}{
+		"unknown":                          {commit: commit, age: 30*time.Minute - 1, want: fate{waits: true}},
+		"unknown for too long":             {commit: commit, age: 30 * time.Minute, want: fate{goes: "its event has not come"}},
+		"held":                             {waiting: pr, here: held, commit: commit, age: time.Hour, want: fate{waits: true, matched: true}},
+		"held for another identifier":      {waiting: pr, commit: commit, age: time.Hour, want: fate{waits: true}},
+		"accepted":                         {accepted: pr, commit: commit, age: time.Hour, want: fate{}},
+		"held, and it names another":       {waiting: pr, here: held, commit: strings.Repeat("b", 40), want: fate{goes: "names commit"}},
+		"accepted, and it names another":   {accepted: pr, commit: strings.Repeat("b", 40), want: fate{goes: "names commit"}},
+		"between the commits of a release": {accepted: pr, waiting: pr, here: held, commit: commit, want: fate{matched: true}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &settlement{d: dossier.New("x", hosting.Of(domain), nil, tc.here), Releaser: &Releaser{
+					Hold:     30 * time.Minute,
+					Accepted: func(string) (*nostr.Event, error) { return tc.accepted, nil },
+					Held:     func(string) (*nostr.Event, error) { return tc.waiting, nil },
+				}}
+				pushed := tip{commit: tc.commit, placed: time.Now()}
+				time.Sleep(tc.age)
+				got, err := s.decideContribution(repo, pr.ID, pushed)
+				if err != nil || got.waits != tc.want.waits || got.matched != tc.want.matched ||
+					(got.goes == "") != (tc.want.goes == "") || !strings.Contains(got.goes, tc.want.goes) {
+					t.Errorf("%+v, %v; want %+v", got, err, tc.want)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,134 @@
+package repository
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"os"
+	"path/filepath"
+
+	"tendril.dev/lib/nip34"
+)
+
+// prsFolder is the folder of the root in which contributors' repositories lie. No npub is named so.
+const prsFolder = "_prs"
+
+// Place says where a repository lies: among those that are announced,
+// <root>/<npub>/<identifier>.git, or among those in which contributors offer their pull requests,
+// <root>/_prs/<npub>/<identifier>.git (GRASP-06).
+type Place struct {
+	nip34.RepoRef
+	PRs bool
+}
+
+// String writes the place as people read it: as the reference of a repository, after "prs/" if it
+// is a contributor's.
+func (p Place) String() string {
+	if p.PRs {
+		return "prs/" + p.RepoRef.String()
+	}
+	return p.RepoRef.String()
+}
+
+// Place says where the repository lies.
+func (r *Repo) Place() Place { return Place{RepoRef: r.ref, PRs: r.prs} }
+
+// folder is where the folders of owners, or of contributors, lie.
+func (s *Store) folder(prs bool) string {
+	if prs {
+		return filepath.Join(s.root, prsFolder)
+	}
+	return s.root
+}
+
+// All gives what lies on disk of announced repositories, in the order of the folders' names.
+// Folders that are no repositories of ours are passed over. An error ends it.
+func (s *Store) All(ctx context.Context) iter.Seq2[nip34.RepoRef, error] {
+	return func(yield func(nip34.RepoRef, error) bool) {
+		for place, err := range s.walk(ctx, false) {
+			if !yield(place.RepoRef, err) {
+				return
+			}
+		}
+	}
+}
+
+// Places gives all that lies on disk: announced repositories as All does, then those of
+// contributors.
+func (s *Store) Places(ctx context.Context) iter.Seq2[Place, error] {
+	return func(yield func(Place, error) bool) {
+		for _, prs := range []bool{false, true} {
+			for place, err := range s.walk(ctx, prs) {
+				if !yield(place, err) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (s *Store) walk(ctx context.Context, prs bool) iter.Seq2[Place, error] {
+	return func(yield func(Place, error) bool) {
+		owners, err := os.ReadDir(s.folder(prs))
+		if err != nil && !(prs && errors.Is(err, fs.ErrNotExist)) {
+			yield(Place{}, fmt.Errorf("list repositories: %w", err))
+			return
+		}
+		for _, owner := range owners {
+			key, ok := decodeOwner(owner.Name())
+			if !ok {
+				continue
+			}
+			for place, err := range s.walkOwner(ctx, key, owner.Name(), prs) {
+				if !yield(place, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// walkOwner gives the repositories in one folder.
+func (s *Store) walkOwner(ctx context.Context, key, npub string, prs bool) iter.Seq2[Place, error] {
+	return func(yield func(Place, error) bool) {
+		folders, err := os.ReadDir(filepath.Join(s.folder(prs), npub))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			yield(Place{}, fmt.Errorf("list repositories: %w", err))
+			return
+		}
+		for _, folder := range folders {
+			if ctx.Err() != nil {
+				yield(Place{}, ctx.Err())
+				return
+			}
+			identifier, ok := decodeFolder(folder)
+			if !ok {
+				continue
+			}
+			if !yield(Place{nip34.RepoRef{PubKey: key, Identifier: identifier}, prs}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// PRsOf gives the repositories of one contributor. An error ends it.
+func (s *Store) PRsOf(ctx context.Context, pubkey string) iter.Seq2[Place, error] {
+	npub, err := encodeOwner(pubkey)
+	if err != nil {
+		return func(yield func(Place, error) bool) { yield(Place{}, err) }
+	}
+	return s.walkOwner(ctx, pubkey, npub, true)
+}
+
+// Empty gives a repository without any reference, to be served where a contributor could push to
+// and nobody has. It is one for all, and must not be written to.
+func (s *Store) Empty(ctx context.Context) (*Repo, error) {
+	r := &Repo{store: s, path: filepath.Join(s.root, emptyFolder+suffix)}
+	if r.Exists() {
+		return r, nil
+	}
+	return r, r.make(ctx, func(string) error { return nil })
+}

@@ -1,0 +1,128 @@
+package repository_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+// TestPlaces: contributors' repositories lie apart, are not taken for announced ones, and share the
+// pool of their identifier with these.
+func TestPlaces(t *testing.T) {
+	t.Parallel()
+	store := gittest.Store(t)
+	ctx := t.Context()
+	ref := nip34.RepoRef{PubKey: gittest.Owner, Identifier: "my repo/ü"}
+	hosted, err := store.Repo(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	offered, err := store.At(repository.Place{RepoRef: ref, PRs: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if offered.Exists() || offered.Path() == hosted.Path() {
+		t.Fatalf("%s and %s", offered.Path(), hosted.Path())
+	}
+	for _, r := range []*repository.Repo{hosted, offered} {
+		if err := r.Ensure(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var announced []nip34.RepoRef
+	for ref, err := range store.All(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		announced = append(announced, ref)
+	}
+	var places, of []repository.Place
+	for place, err := range store.Places(ctx) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		places = append(places, place)
+	}
+	for place, err := range store.PRsOf(ctx, gittest.Owner) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		of = append(of, place)
+	}
+	if !slices.Equal(announced, []nip34.RepoRef{ref}) || !slices.Equal(places, []repository.Place{hosted.Place(), offered.Place()}) || !slices.Equal(of, places[1:]) {
+		t.Errorf("announced %v, places %v, the contributor's %v", announced, places, of)
+	}
+
+	work := gittest.NewWork(t)
+	commit := work.Commit("a", "1")
+	gittest.Git(t, work.Dir, "push", "-q", offered.Path(), "HEAD:refs/nostr/"+strings.Repeat("ab", 32))
+	if missing, err := hosted.Missing(ctx, []string{commit}); err != nil || len(missing) != 1 {
+		t.Errorf("what waits is in the announced repository: %v, %v", missing, err)
+	}
+	if err := offered.Promote(ctx, []string{commit}); err != nil {
+		t.Fatal(err)
+	}
+	if err := offered.DropPromoted(); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*repository.Repo{hosted, offered} {
+		if missing, err := r.Missing(ctx, []string{commit}); err != nil || len(missing) != 0 {
+			t.Errorf("%s lacks what is in the pool: %v, %v", r.Place(), missing, err)
+		}
+	}
+	gittest.Fsck(t, offered.Path())
+
+	// What only a contributor's reference needs is kept, and goes with it.
+	if err := hosted.Remove(ctx); err != nil {
+		t.Fatal(err)
+	}
+	gittest.Prune(t, store.Pool(ref.Identifier))
+	if missing, err := offered.Missing(ctx, []string{commit}); err != nil || len(missing) != 0 {
+		t.Errorf("pruned though it is named: %v, %v", missing, err)
+	}
+	if err := offered.Remove(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if pruned := gittest.Prune(t, store.Pool(ref.Identifier)); !pruned.Removed {
+		t.Errorf("the pool is left behind: %+v", pruned)
+	}
+	if _, err := os.Stat(filepath.Dir(offered.Path())); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the contributor's folder is left behind: %v", err)
+	}
+}
+
+// TestEmpty: one repository stands for all that nobody has pushed to, and is none of them.
+func TestEmpty(t *testing.T) {
+	t.Parallel()
+	store := gittest.Store(t)
+	for range 2 {
+		empty, err := store.Empty(t.Context())
+		if err != nil || !empty.Exists() {
+			t.Fatal(err)
+		}
+		if out := gittest.Git(t, t.TempDir(), "ls-remote", empty.Path()); out != "" {
+			t.Errorf("it has %s", out)
+		}
+	}
+	for place, err := range store.Places(t.Context()) {
+		t.Errorf("%v is listed, %v", place, err)
+	}
+}
+
+// TestArchiveMark: it is there until it is taken away.
+func TestArchiveMark(t *testing.T) {
+	t.Parallel()
+	repo := gittest.Repo(t, gittest.Store(t), "x")
+	for _, is := range []bool{false, true, true, false, false} {
+		if err := repo.SetArchive(is); err != nil || repo.IsArchive() != is {
+			t.Errorf("set to %v it is %v: %v", is, repo.IsArchive(), err)
+		}
+	}
+}

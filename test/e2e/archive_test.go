@@ -1,0 +1,160 @@
+package e2e
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/test/world"
+)
+
+// published is a repository at the foreign GRASP server, and everything that belongs to it.
+type published struct {
+	identifier, escaped string
+	owner               *world.Person
+	work                *world.WorkTree
+	events              []*nostr.Event
+	refs                map[string]string // that a clone has, refs/nostr/ included
+}
+
+// publish announces a repository at a GRASP server, pushes it, and adds an issue with a comment and
+// a pull request whose commit is only there.
+func publish(t *testing.T, at *world.Tendril, domain, identifier, escaped string) *published {
+	t.Helper()
+	r := &published{identifier: identifier, escaped: escaped, owner: world.NewPerson(t), work: world.NewWorkTree(t)}
+	guest := world.NewPerson(t)
+	world.Git(t, r.work.Dir, "tag", "-a", "v1", "-m", "version 1")
+	world.Git(t, r.work.Dir, "branch", "old")
+	announcement := r.owner.Sign(30617, "", r.owner.AnnouncementTags(domain, identifier, escaped, nil, nil)...)
+	state := r.owner.State(identifier, r.work.Refs(), "refs/heads/main")
+	wantHeld(t, at, announcement, state)
+	remote := at.URL + r.path()
+	world.Git(t, r.work.Dir, "push", "-q", remote, "main", "old", "v1")
+	r.refs = r.work.Refs()
+
+	world.Git(t, r.work.Dir, "checkout", "-q", "-b", "fix")
+	tip := r.work.Commit("a fix")
+	pull := guest.Sign(1618, "please", nostr.Tag{"a", r.owner.Address(identifier)}, nostr.Tag{"c", tip}, nostr.Tag{"clone", "http://" + domain + r.path()})
+	wantHeld(t, at, pull)
+	world.Git(t, r.work.Dir, "push", "-q", remote, "fix:refs/nostr/"+pull.ID)
+	r.refs["refs/nostr/"+pull.ID] = tip
+	issue := guest.Sign(1621, "it does not work", nostr.Tag{"a", r.owner.Address(identifier)})
+	comment := r.owner.Sign(1111, "it does", nostr.Tag{"E", issue.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", issue.ID}, nostr.Tag{"k", "1621"})
+	for _, ev := range []*nostr.Event{issue, comment} {
+		if ok, message := submit(t, at, ev); !ok {
+			t.Fatalf("kind %d is refused: %s", ev.Kind, message)
+		}
+	}
+	r.events = []*nostr.Event{announcement, state, pull, issue, comment}
+	return r
+}
+
+func (r *published) path() string { return "/" + r.owner.Npub + "/" + r.escaped + ".git" }
+
+// isWholeAt checks that everything of the repository can be read and cloned at a server.
+func (r *published) isWholeAt(t *testing.T, p *world.Tendril) {
+	t.Helper()
+	for _, ev := range r.events {
+		world.Serves(t, p.Relay(), ev)
+	}
+	dir := t.TempDir()
+	world.Git(t, dir, "clone", "-q", p.URL+r.path(), "copy")
+	copied := filepath.Join(dir, "copy")
+	remote := world.Git(t, copied, "ls-remote", "origin")
+	for name, id := range r.refs {
+		if !strings.Contains(remote, id+"\t"+name) {
+			t.Errorf("%s is not served as %s:\n%s", name, id, remote)
+		}
+		world.Git(t, copied, "fetch", "-q", "origin", id)
+	}
+	if head := world.Git(t, copied, "rev-parse", "HEAD"); head != r.refs["refs/heads/main"] {
+		t.Errorf("HEAD is %s", head)
+	}
+	world.Git(t, copied, "fsck", "--full")
+}
+
+// TestArchive keeps what another GRASP server hosts (GRASP-05): three repositories are archived
+// whole, the other server goes away, and everything can still be cloned and read here, and not
+// written; also after the operator has stopped to archive.
+func TestArchive(t *testing.T) {
+	t.Parallel()
+	balancer := world.NewBalancer(t)
+	domain := strings.TrimPrefix(balancer.URL, "http://")
+	foreign := world.Start(t, map[string]string{"NGIT_DOMAIN": domain})
+	balancer.Add(foreign.URL)
+	repos := []*published{
+		publish(t, foreign, domain, "first", "first"), publish(t, foreign, domain, "my repo/ü", "my%20repo%2F%C3%BC"),
+		publish(t, foreign, domain, "third", "third"),
+	}
+	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": "ws://" + domain, "NGIT_ARCHIVE_GRASP_SERVICES": domain})
+	for _, r := range repos {
+		for _, ev := range r.events {
+			world.Serves(t, p.Relay(), ev)
+		}
+	}
+	foreign.Kill()
+	for _, r := range repos {
+		r.isWholeAt(t, p)
+	}
+	grasps, curation := information(t, p)
+	if !slices.Contains(grasps, "GRASP-05") || !strings.Contains(curation, domain) {
+		t.Errorf("the information document names %v and curation %q", grasps, curation)
+	}
+
+	r := repos[0]
+	readOnly := func(when string) {
+		t.Helper()
+		out, err := world.TryGit(t, r.work.Dir, "push", p.URL+r.path(), "fix:refs/heads/main")
+		if err == nil || !strings.Contains(out, "read-only archive") {
+			t.Errorf("a push when %s: %v\n%s", when, err, out)
+		}
+		t.Logf("git push %s\n%s", r.path(), out)
+	}
+	readOnly("it is archived")
+
+	if err := p.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	p.Change(map[string]string{"NGIT_ARCHIVE_GRASP_SERVICES": "", "NGIT_SYNC_BOOTSTRAP_RELAY_URL": ""})
+	p.Restart()
+	for _, r := range repos {
+		r.isWholeAt(t, p)
+	}
+	readOnly("it is archived no more")
+	if grasps, curation := information(t, p); slices.Contains(grasps, "GRASP-05") || curation != "" {
+		t.Errorf("the information document still names %v and curation %q", grasps, curation)
+	}
+}
+
+// information reads what the information document (NIP-11) says of GRASP.
+func information(t *testing.T, p *world.Tendril) (grasps []string, curation string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(world.Context(t), http.MethodGet, p.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "application/nostr+json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var document struct {
+		Grasps   []string `json:"supported_grasps"`
+		Curation string   `json:"curation"`
+	}
+	if err := json.Unmarshal(body, &document); err != nil {
+		t.Fatalf("%s: %v", body, err)
+	}
+	return document.Grasps, document.Curation
+}
