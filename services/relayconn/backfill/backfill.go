@@ -320,9 +320,13 @@ func (b *Backfill) Next(now time.Time) time.Time {
 
 // Unread keeps a time in which nothing was read from counting as the relay's silence.
 func (b *Backfill) Unread(d time.Duration) {
+	told := map[*leads.Lead]bool{nil: true}
 	for _, r := range b.open {
 		r.asked, r.heard = r.asked.Add(d), r.heard.Add(d)
-		r.task.unread(d)
+		if l := r.task.lead; !told[l] { // several parts have one
+			told[l] = true
+			l.Unread(d)
+		}
 	}
 	if b.neg != nil {
 		b.neg.Unread(d)

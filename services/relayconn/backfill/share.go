@@ -126,13 +126,6 @@ func (t *task) led(now time.Time) {
 	}
 }
 
-// unread keeps a time in which nothing was read from counting as the relay's.
-func (t *task) unread(d time.Duration) {
-	if t.lead != nil {
-		t.lead.Unread(d)
-	}
-}
-
 // yield ends what a task has asked for in place of others. whole: it has brought all.
 func (t *task) yield(whole bool, now time.Time) {
 	if t.lead != nil {
