@@ -36,6 +36,7 @@ type find struct {
 	by      *leads.Lead         // what it waits for; nil: nothing that is known
 	looked  int                 // groups of which nothing is being asked for by others
 	within  int                 // and items of the next group
+	waitBy  time.Time           // how long it waits at most; zero: it has not waited
 }
 
 // filter is one filter of a unit; it owns a search.
@@ -106,7 +107,7 @@ func (b *Backfill) find(batch *batch, units []negentropy.Unit, late bool) {
 
 func (b *Backfill) findLater(f *find) {
 	f.batch.running++
-	f.by, f.looked, f.within, b.lookAt = nil, 0, 0, time.Time{}
+	f.by, f.looked, f.within, f.waitBy, b.lookAt = nil, 0, 0, time.Time{}, time.Time{}
 	b.finds = append(b.finds, f)
 }
 
@@ -131,7 +132,8 @@ func (b *Backfill) reconcile(ctx context.Context, now time.Time) error {
 }
 
 // nextFind takes what is to be found out next; nil: nothing is, because everything waits for a
-// session about everything or for other connections.
+// session about everything or for other connections. While everything does, it looks again after
+// lookAgain only.
 func (b *Backfill) nextFind(now time.Time) *find {
 	if b.wide != nil || now.Before(b.lookAt) && b.neg.Able() {
 		return nil
@@ -156,6 +158,7 @@ func (b *Backfill) nextFind(now time.Time) *find {
 			}
 		}
 		b.finds = slices.Delete(b.finds, i, i+1)
+		b.lookAt = time.Time{} // there may be more that does not wait
 		return f
 	}
 	return nil

@@ -15,6 +15,12 @@ import (
 // for the same. Of fewer a REQ is shorter than what finds out that nothing is missing.
 const fewestShared = 50
 
+// mostWait is how long a find waits at most for all other connections together. A lead does not
+// last longer, but one relay after another may have it, or the same one again when it comes back,
+// and the time in which nothing is read does not count there. Items wait twice at most: before it
+// is found out whether they are known, and when they were left to others after that.
+const mostWait = time.Minute
+
 // sharedItems are the references or root events that a group of filters asks for by tags, if there
 // may be much of them; nil: there is not.
 func sharedItems(group []nostr.Filter) []string {
@@ -155,7 +161,7 @@ func (b *Backfill) Release() {
 // blocked reports whether something of a find is being asked for on another connection.
 func (f *find) blocked(now time.Time) bool {
 	board := f.b.board()
-	if board == nil {
+	if board == nil || !f.waitBy.IsZero() && !now.Before(f.waitBy) {
 		return false
 	}
 	for f.by == nil || f.by.Over(now) {
@@ -168,6 +174,9 @@ func (f *find) blocked(now time.Time) bool {
 		if by == nil {
 			f.looked, f.within = f.looked+1, 0
 		}
+	}
+	if f.waitBy.IsZero() {
+		f.waitBy = now.Add(mostWait)
 	}
 	return true
 }
