@@ -32,6 +32,7 @@ type find struct {
 	gone    bool                // all was forgotten
 	wide    *wanted             // of one that stands for what a session about everything has found
 	late    bool                // other connections have been asked for the same before
+	found   bool                // another find has led to it, which would lead to it again
 	bytes   int                 // of the filters, about
 	by      *leads.Lead         // what it waits for; nil: nothing that is known
 	looked  int                 // groups of which nothing is being asked for by others
@@ -95,13 +96,14 @@ func (f *find) unknown() bool {
 	return true
 }
 
-// find begins to find out what is missing of units of filters. late: other connections have been
-// asked for the same before.
-func (b *Backfill) find(batch *batch, units []negentropy.Unit, late bool) {
+// find begins to find out what is missing of units of filters. kind tells what is to be known of
+// these finds: whether they are late, and found.
+func (b *Backfill) find(batch *batch, units []negentropy.Unit, kind find) {
 	for _, u := range units {
-		f := &find{b: b, batch: batch, unit: u, late: late, bytes: size(u)}
-		batch.finds = append(batch.finds, f)
-		b.findLater(f)
+		f := kind
+		f.b, f.batch, f.unit, f.bytes = b, batch, u, size(u)
+		batch.finds = append(batch.finds, &f)
+		b.findLater(&f)
 	}
 }
 

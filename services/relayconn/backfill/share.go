@@ -85,7 +85,7 @@ func (b *Backfill) share(t *task, now time.Time) bool {
 	}
 	t.group = nil
 	t.batch.unshared--
-	defer b.findDeferred(t.batch)
+	defer b.findDeferred(t)
 	board := b.board()
 	if board == nil {
 		return true
@@ -113,15 +113,17 @@ func (b *Backfill) share(t *task, now time.Time) bool {
 }
 
 // findDeferred begins to find out what the relay has of what was left to others, when that is known
-// of all groups of a batch.
-func (b *Backfill) findDeferred(batch *batch) {
+// of all groups of the batch of a task. Finds have led to all of these groups, or to none.
+func (b *Backfill) findDeferred(t *task) {
+	batch := t.batch
 	if batch.unshared > 0 {
 		return
 	}
 	batch.tasks = slices.DeleteFunc(batch.tasks, func(t *task) bool { return t.gone })
 	if len(batch.deferred) > 0 {
-		b.find(batch, negentropy.Units(batch.deferred, b.o.Allowance.Bytes()), true)
+		b.find(batch, negentropy.Units(batch.deferred, b.o.Allowance.Bytes()), find{late: true, found: t.found})
 		batch.deferred = nil
+		b.spent = true // nothing may come that would bring us to them
 	}
 }
 

@@ -194,6 +194,40 @@ func TestOnlyBlockedWait(t *testing.T) {
 	})
 }
 
+// TestSharedLost: where what came got no verdict, what was left to others is found out once each
+// time, not once more with each time.
+func TestSharedLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, r := twoRelays(t, tagged(t, 20)...)
+		_, _, lead := r.session.Negentropy.Leads.Take([]string{repository}, time.Now())
+		lead.End(true, false, time.Now())
+		r.with(func() { r.fail = errNoVerdict })
+		r.run(session.Start{})
+		r.want(1, repos(repository))
+		walks := func() (n int) {
+			_, reqs := r.askedFor()
+			for _, filters := range reqs {
+				if len(filters[0].Tags) > 0 {
+					n++
+				}
+			}
+			return n
+		}
+		time.Sleep(30 * time.Second)
+		once := walks()
+		for n, wait := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
+			time.Sleep(wait)
+			if got := walks(); once == 0 || got != (n+2)*once {
+				t.Errorf("%d REQs in %d tries, of which the first took %d", got, n+2, once)
+			}
+		}
+		r.with(func() { r.fail = nil })
+		time.Sleep(8 * time.Minute)
+		r.inSync("it")
+	})
+}
+
 // TestNotShared: a relay that does not reconcile is asked for everything by REQ, whatever others
 // bring, and so is one that may have little of what is known here. One that has shown nothing of an
 // item does not keep others from bringing it.
