@@ -95,6 +95,7 @@ const (
 func (b *Backfill) tryAgain(batch *batch) {
 	batch.retryAt = time.Time{}
 	tasks := batch.tasks
+	b.unkeptWide(batch)
 	if batch.lost && len(batch.finds) > 0 {
 		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return t.found })
 		batch.named = recent.New[[32]byte](mostNamed)

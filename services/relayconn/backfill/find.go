@@ -31,6 +31,7 @@ type find struct {
 	unkept  bool                // the relay did not deliver what it had named
 	gone    bool                // all was forgotten
 	wide    *wanted             // of one that stands for what a session about everything has found
+	covers  []*find             // and in place of which
 	late    bool                // other connections have been asked for the same before
 	found   bool                // another find has led to it, which would lead to it again
 	bytes   int                 // of the filters, about
