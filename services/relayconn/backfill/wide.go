@@ -96,7 +96,7 @@ func (w *wide) Settled() {
 	b.wide = nil
 	switch {
 	case w.failed:
-		b.narrow = !w.again || w.session.Differs()
+		b.narrow = !w.again || w.session.Hopeless()
 		return
 	case b.wantedIDs+len(w.ids) > mostWanted:
 		w.batch.narrow = true
