@@ -127,15 +127,15 @@ func (b *Backfill) findDeferred(t *task) {
 	}
 }
 
-// led notes that an answer of a task has ended.
-func (t *task) led(now time.Time) {
+// leadHeard notes that an answer of a task has ended.
+func (t *task) leadHeard(now time.Time) {
 	if t.lead != nil {
 		t.lead.Heard(now)
 	}
 }
 
-// yield ends what a task has asked for in place of others. whole: it has brought all.
-func (t *task) yield(whole bool, now time.Time) {
+// endLead ends what a task has asked for in place of others. whole: it has brought all.
+func (t *task) endLead(whole bool, now time.Time) {
 	if t.lead != nil {
 		t.lead.End(whole, t.brought, now)
 		t.lead = nil
@@ -155,7 +155,7 @@ func (b *Backfill) Release() {
 	now := time.Now()
 	for _, batch := range b.batches {
 		for _, t := range batch.tasks {
-			t.yield(false, now)
+			t.endLead(false, now)
 		}
 	}
 }
