@@ -117,7 +117,7 @@ func (b *Backfill) Add(w Work) {
 	b.batches, b.asked = append(b.batches, next), nil
 	groups := layers.Groups(w.Filters)
 	if b.reconciles(w) {
-		b.find(next, negentropy.Units(groups, b.o.Allowance.Bytes()), false)
+		b.find(next, negentropy.Units(groups, b.o.Allowance.Bytes()), find{})
 		return
 	}
 	for _, filters := range groups {
@@ -320,9 +320,13 @@ func (b *Backfill) Next(now time.Time) time.Time {
 
 // Unread keeps a time in which nothing was read from counting as the relay's silence.
 func (b *Backfill) Unread(d time.Duration) {
+	told := map[*leads.Lead]bool{nil: true}
 	for _, r := range b.open {
 		r.asked, r.heard = r.asked.Add(d), r.heard.Add(d)
-		r.task.unread(d)
+		if l := r.task.lead; !told[l] { // several parts have one
+			told[l] = true
+			l.Unread(d)
+		}
 	}
 	if b.neg != nil {
 		b.neg.Unread(d)
@@ -354,42 +358,4 @@ func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
 	}
 	b.confirmed = items.Union(b.confirmed, items.Only(batch.items, b.wanted))
 	return true
-}
-
-// tryAgain begins once more with the tasks of a batch that failed, each from where it stood. Where
-// events were lost, what is missing is found out anew. Of filters of which the relay did not
-// deliver what it had named, REQ brings what it does deliver.
-func (b *Backfill) tryAgain(batch *batch) {
-	batch.retryAt = time.Time{}
-	tasks := batch.tasks
-	if batch.lost && len(batch.finds) > 0 {
-		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return t.found })
-		batch.named = recent.New[[32]byte](mostNamed)
-		batch.finds = slices.DeleteFunc(batch.finds, func(f *find) bool { return f.wide != nil })
-		for _, f := range batch.finds {
-			f.unkept = false
-			b.findLater(f)
-		}
-	}
-	batch.lost, batch.tasks = false, nil
-	for _, t := range tasks {
-		if f, ok := t.way.(*fetch); ok && len(f.ids) == 0 {
-			continue
-		}
-		batch.tasks = append(batch.tasks, t)
-		if t.failed {
-			t.failed, t.tries = false, 0
-			t.way.Again()
-			b.queue = append(b.queue, t)
-			batch.running++
-		}
-	}
-	for _, f := range batch.finds {
-		if f.unkept {
-			f.unkept = false
-			for _, group := range f.unit.Groups {
-				b.walks(batch, group, true)
-			}
-		}
-	}
 }

@@ -1,6 +1,7 @@
 package backfill
 
 import (
+	"slices"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
@@ -87,6 +88,45 @@ const (
 	retryFirst = time.Minute
 	retryMost  = 30 * time.Minute
 )
+
+// tryAgain begins once more with the tasks of a batch that failed, each from where it stood. Where
+// events were lost, what is missing is found out anew. Of filters of which the relay did not
+// deliver what it had named, REQ brings what it does deliver.
+func (b *Backfill) tryAgain(batch *batch) {
+	batch.retryAt = time.Time{}
+	tasks := batch.tasks
+	b.unkeptWide(batch)
+	if batch.lost && len(batch.finds) > 0 {
+		tasks = slices.DeleteFunc(tasks, func(t *task) bool { return t.found })
+		batch.named = recent.New[[32]byte](mostNamed)
+		batch.finds = slices.DeleteFunc(batch.finds, func(f *find) bool { return f.wide != nil || f.found })
+		for _, f := range batch.finds {
+			f.unkept = false
+			b.findLater(f)
+		}
+	}
+	batch.lost, batch.tasks = false, nil
+	for _, t := range tasks {
+		if f, ok := t.way.(*fetch); ok && len(f.ids) == 0 {
+			continue
+		}
+		batch.tasks = append(batch.tasks, t)
+		if t.failed {
+			t.failed, t.tries = false, 0
+			t.way.Again()
+			b.queue = append(b.queue, t)
+			batch.running++
+		}
+	}
+	for _, f := range batch.finds {
+		if f.unkept {
+			f.unkept = false
+			for _, group := range f.unit.Groups {
+				b.walks(batch, group, true)
+			}
+		}
+	}
+}
 
 // Way is a way to a part of the past: it says what to ask for in one REQ after the other, and hears
 // of what comes. It belongs to one goroutine.

@@ -31,11 +31,14 @@ type find struct {
 	unkept  bool                // the relay did not deliver what it had named
 	gone    bool                // all was forgotten
 	wide    *wanted             // of one that stands for what a session about everything has found
+	covers  []*find             // and in place of which
 	late    bool                // other connections have been asked for the same before
+	found   bool                // another find has led to it, which would lead to it again
 	bytes   int                 // of the filters, about
 	by      *leads.Lead         // what it waits for; nil: nothing that is known
 	looked  int                 // groups of which nothing is being asked for by others
 	within  int                 // and items of the next group
+	waitBy  time.Time           // how long it waits at most; zero: it has not waited
 }
 
 // filter is one filter of a unit; it owns a search.
@@ -94,19 +97,20 @@ func (f *find) unknown() bool {
 	return true
 }
 
-// find begins to find out what is missing of units of filters. late: other connections have been
-// asked for the same before.
-func (b *Backfill) find(batch *batch, units []negentropy.Unit, late bool) {
+// find begins to find out what is missing of units of filters. kind tells what is to be known of
+// these finds: whether they are late, and found.
+func (b *Backfill) find(batch *batch, units []negentropy.Unit, kind find) {
 	for _, u := range units {
-		f := &find{b: b, batch: batch, unit: u, late: late, bytes: size(u)}
-		batch.finds = append(batch.finds, f)
-		b.findLater(f)
+		f := kind
+		f.b, f.batch, f.unit, f.bytes = b, batch, u, size(u)
+		batch.finds = append(batch.finds, &f)
+		b.findLater(&f)
 	}
 }
 
 func (b *Backfill) findLater(f *find) {
 	f.batch.running++
-	f.by, f.looked, f.within, b.lookAt = nil, 0, 0, time.Time{}
+	f.by, f.looked, f.within, f.waitBy, b.lookAt = nil, 0, 0, time.Time{}, time.Time{}
 	b.finds = append(b.finds, f)
 }
 
@@ -131,7 +135,8 @@ func (b *Backfill) reconcile(ctx context.Context, now time.Time) error {
 }
 
 // nextFind takes what is to be found out next; nil: nothing is, because everything waits for a
-// session about everything or for other connections.
+// session about everything or for other connections. While everything does, it looks again after
+// lookAgain only.
 func (b *Backfill) nextFind(now time.Time) *find {
 	if b.wide != nil || now.Before(b.lookAt) && b.neg.Able() {
 		return nil
@@ -156,6 +161,7 @@ func (b *Backfill) nextFind(now time.Time) *find {
 			}
 		}
 		b.finds = slices.Delete(b.finds, i, i+1)
+		b.lookAt = time.Time{} // there may be more that does not wait
 		return f
 	}
 	return nil

@@ -141,12 +141,12 @@ func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	case err != nil:
 		b.fail(t, err.Error())
 	case more:
-		t.led(r.heard)
+		t.leadHeard(r.heard)
 		b.queue = slices.Insert(b.queue, 0, t)
 		b.slice(t)
 	default:
 		t.way.Done(b.o.Warn)
-		t.yield(true, r.heard)
+		t.endLead(true, r.heard)
 		t.batch.running--
 	}
 	return nil
@@ -366,6 +366,6 @@ func (b *Backfill) retry(r *Request, why string) {
 func (b *Backfill) fail(t *task, why string) {
 	b.o.Warn("incomplete", "historic sync is incomplete; it is tried again", "reason", why)
 	t.failed = true
-	t.yield(false, time.Now())
+	t.endLead(false, time.Now())
 	t.batch.running--
 }

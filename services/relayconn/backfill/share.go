@@ -15,6 +15,12 @@ import (
 // for the same. Of fewer a REQ is shorter than what finds out that nothing is missing.
 const fewestShared = 50
 
+// mostWait is how long a find waits at most for all other connections together. A lead does not
+// last longer, but one relay after another may have it, or the same one again when it comes back,
+// and the time in which nothing is read does not count there. Items wait twice at most: before it
+// is found out whether they are known, and when they were left to others after that.
+const mostWait = time.Minute
+
 // sharedItems are the references or root events that a group of filters asks for by tags, if there
 // may be much of them; nil: there is not.
 func sharedItems(group []nostr.Filter) []string {
@@ -79,7 +85,7 @@ func (b *Backfill) share(t *task, now time.Time) bool {
 	}
 	t.group = nil
 	t.batch.unshared--
-	defer b.findDeferred(t.batch)
+	defer b.findDeferred(t)
 	board := b.board()
 	if board == nil {
 		return true
@@ -107,34 +113,29 @@ func (b *Backfill) share(t *task, now time.Time) bool {
 }
 
 // findDeferred begins to find out what the relay has of what was left to others, when that is known
-// of all groups of a batch.
-func (b *Backfill) findDeferred(batch *batch) {
+// of all groups of the batch of a task. Finds have led to all of these groups, or to none.
+func (b *Backfill) findDeferred(t *task) {
+	batch := t.batch
 	if batch.unshared > 0 {
 		return
 	}
 	batch.tasks = slices.DeleteFunc(batch.tasks, func(t *task) bool { return t.gone })
 	if len(batch.deferred) > 0 {
-		b.find(batch, negentropy.Units(batch.deferred, b.o.Allowance.Bytes()), true)
+		b.find(batch, negentropy.Units(batch.deferred, b.o.Allowance.Bytes()), find{late: true, found: t.found})
 		batch.deferred = nil
+		b.spent = true // nothing may come that would bring us to them
 	}
 }
 
-// led notes that an answer of a task has ended.
-func (t *task) led(now time.Time) {
+// leadHeard notes that an answer of a task has ended.
+func (t *task) leadHeard(now time.Time) {
 	if t.lead != nil {
 		t.lead.Heard(now)
 	}
 }
 
-// unread keeps a time in which nothing was read from counting as the relay's.
-func (t *task) unread(d time.Duration) {
-	if t.lead != nil {
-		t.lead.Unread(d)
-	}
-}
-
-// yield ends what a task has asked for in place of others. whole: it has brought all.
-func (t *task) yield(whole bool, now time.Time) {
+// endLead ends what a task has asked for in place of others. whole: it has brought all.
+func (t *task) endLead(whole bool, now time.Time) {
 	if t.lead != nil {
 		t.lead.End(whole, t.brought, now)
 		t.lead = nil
@@ -154,7 +155,7 @@ func (b *Backfill) Release() {
 	now := time.Now()
 	for _, batch := range b.batches {
 		for _, t := range batch.tasks {
-			t.yield(false, now)
+			t.endLead(false, now)
 		}
 	}
 }
@@ -162,7 +163,7 @@ func (b *Backfill) Release() {
 // blocked reports whether something of a find is being asked for on another connection.
 func (f *find) blocked(now time.Time) bool {
 	board := f.b.board()
-	if board == nil {
+	if board == nil || !f.waitBy.IsZero() && !now.Before(f.waitBy) {
 		return false
 	}
 	for f.by == nil || f.by.Over(now) {
@@ -175,6 +176,9 @@ func (f *find) blocked(now time.Time) bool {
 		if by == nil {
 			f.looked, f.within = f.looked+1, 0
 		}
+	}
+	if f.waitBy.IsZero() {
+		f.waitBy = now.Add(mostWait)
 	}
 	return true
 }

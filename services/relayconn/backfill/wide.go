@@ -8,6 +8,7 @@ import (
 
 	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/negentropy"
+	"tendril.dev/services/relayconn/recent"
 )
 
 const (
@@ -95,13 +96,13 @@ func (w *wide) Settled() {
 	b.wide = nil
 	switch {
 	case w.failed:
-		b.narrow = !w.again || w.session.Differs()
+		b.narrow = !w.again || w.session.Hopeless()
 		return
 	case b.wantedIDs+len(w.ids) > mostWanted:
 		w.batch.narrow = true
 		return
 	}
-	all := &find{b: b, batch: w.batch}
+	all := &find{b: b, batch: w.batch, covers: w.finds}
 	for _, f := range w.finds {
 		all.unit.Groups = append(all.unit.Groups, f.unit.Groups...)
 	}
@@ -111,6 +112,29 @@ func (w *wide) Settled() {
 	b.finds = slices.DeleteFunc(b.finds, func(f *find) bool { return slices.Contains(w.finds, f) })
 	b.spent = true
 	filter{all, 0}.Missing(w.ids)
+}
+
+// unkeptWide has a batch asked by its filters of which the relay did not deliver what it had named
+// when it was asked for everything. That may have been something that no filter asks for.
+func (b *Backfill) unkeptWide(batch *batch) {
+	var again []*find
+	for _, f := range batch.finds {
+		if f.wide != nil && f.unkept {
+			again = append(again, f.covers...)
+		}
+	}
+	if again == nil {
+		return
+	}
+	b.narrow = true
+	batch.finds = slices.DeleteFunc(batch.finds, func(f *find) bool { return f.wide != nil && f.unkept })
+	if batch.lost {
+		return // everything is found out again
+	}
+	batch.named = recent.New[[32]byte](mostNamed)
+	for _, f := range again {
+		b.findLater(f)
+	}
 }
 
 // mostKnown is how many events may be known here if the relay is to have most of them.

@@ -13,8 +13,8 @@ import (
 type hundred [perFilter]string
 
 // hundreds keeps ids as text once for all connections of a process, for as long as any filter names
-// them: relays that have the same repositories are asked for the same ids. It is safe for concurrent
-// use.
+// them: relays that have the same repositories are asked for the same ids. It is safe for
+// concurrent use.
 type hundreds struct {
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]weak.Pointer[hundred]
@@ -22,8 +22,18 @@ type hundreds struct {
 
 var texts = hundreds{known: map[[sha256.Size]byte]weak.Pointer[hundred]{}}
 
-// of gives at most a hundred ids as text. The list is shared, and not to be changed.
+// fewestKept is how many ids are worth the room of a hundred. What is found later comes one by one.
+const fewestKept = 10
+
+// of gives at most a hundred ids as text. The list may be shared, and is not to be changed.
 func (h *hundreds) of(ids []target.ID) []string {
+	if len(ids) < fewestKept {
+		list := make([]string, len(ids))
+		for i, id := range ids {
+			list[i] = id.String()
+		}
+		return list
+	}
 	sum := sha256.New()
 	for i := range ids {
 		sum.Write(ids[i][:])

@@ -48,6 +48,10 @@ func TestTextsOnce(t *testing.T) {
 	if last := lists[0][10]; len(last) != 50 || cap(last) != 50 || len(h.known) != 11 {
 		t.Errorf("the last of %d lists has %d ids", len(h.known), len(last))
 	}
+	few := h.of(ids(5000, 5001))
+	if len(h.known) != 11 || cap(few) != 1 || few[0] != ids(5000, 5001)[0].String() {
+		t.Errorf("the text of %d ids takes the room of %d, and is %v", len(few), cap(few), few)
+	}
 	runtime.KeepAlive(lists)
 	kept := func() int {
 		h.mu.Lock()

@@ -4,8 +4,8 @@
 // (docs/architecture.md, How things flow).
 //
 // A relay is a stranger: it may take its time, or bring nothing. So a lead is lost when no answer
-// ends for a while, and at the latest after a minute, and nothing depends on what the relay brought:
-// the others are asked for the same items in any case.
+// ends for a while, and at the latest after a minute, and nothing depends on what the relay
+// brought: the others are asked for the same items in any case.
 package leads
 
 import (

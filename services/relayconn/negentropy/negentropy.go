@@ -299,7 +299,7 @@ func (s *Set) giveUp(ctx context.Context, x *search) error {
 // smaller goes on with half of the time, because too many events match the filter.
 func (s *Set) smaller(ctx context.Context, x *search, now time.Time) error {
 	if x.wide != nil {
-		return s.giveUp(ctx, x)
+		return s.cannot(ctx, x, "")
 	}
 	halves, ok := x.pieces.split(nostr.Timestamp(now.Unix()))
 	if !ok && x.answers == 0 {
@@ -318,6 +318,7 @@ func (s *Set) smaller(ctx context.Context, x *search, now time.Time) error {
 // it is one about everything.
 func (s *Set) cannot(ctx context.Context, x *search, why string) error {
 	if x.wide != nil {
+		x.wide.refused = true
 		return s.giveUp(ctx, x)
 	}
 	return s.unable(ctx, why)

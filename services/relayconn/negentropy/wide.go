@@ -25,12 +25,14 @@ type Wide struct {
 	known   uint64 // events here
 	alone   uint64 // of these, those that the relay has turned out to lack
 	missing uint64 // events that the relay has and that are not known here
+	refused bool   // the relay does not take it
 }
 
-// Differs reports whether the relay lacks much of what is known here, so that asking it for
-// everything is no good at any time. Else it may be, when more of what it has is known.
-func (w *Wide) Differs() bool {
-	return w.known > uint64(w.bounds.Known) || w.alone > w.known/aloneOf || w.alone > w.missing
+// Hopeless reports whether asking the relay for everything will not help at any time on this
+// connection: it refuses that, or it lacks much of what is known here. Else it may help when more
+// of what it has is known.
+func (w *Wide) Hopeless() bool {
+	return w.refused || w.known > uint64(w.bounds.Known) || w.alone > w.known/aloneOf || w.alone > w.missing
 }
 
 // AddWide has everything that the relay has reconciled, whatever filters there are, within some

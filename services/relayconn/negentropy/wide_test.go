@@ -30,7 +30,7 @@ func TestWide(t *testing.T) {
 		here, there []reconcile.Item
 		bounds      negentropy.Bounds
 		missing     []reconcile.Item // nil: it is given up
-		differs     bool
+		hopeless    bool
 		said        int // messages at most
 	}{
 		"all is known":              {here: events(0, 9000), there: events(0, 9000), bounds: enough, missing: []reconcile.Item{}, said: 1},
@@ -38,10 +38,10 @@ func TestWide(t *testing.T) {
 		"it lacks a little":         {here: events(0, 9000), there: events(500, 9050), bounds: enough, missing: events(9000, 9050), said: 3},
 		"much is missing":           {here: events(0, 9000), there: events(0, 20_000), bounds: enough, said: 3},
 		"more bytes than it may":    {here: events(0, 9000), there: events(0, 9500), bounds: negentropy.Bounds{Bytes: 10_000, Missing: 1000, Known: 9000}, said: 3},
-		"it lacks much":             {here: events(0, 9000), there: events(0, 7000), bounds: enough, differs: true, said: 3},
-		"it has something else":     {here: events(0, 9000), there: events(9000, 9100), bounds: enough, differs: true, said: 3},
-		"much else is known":        {here: events(0, 9001), there: events(0, 9001), bounds: enough, differs: true},
-		"it shows nothing":          {here: events(0, 9000), bounds: enough, differs: true, said: 3},
+		"it lacks much":             {here: events(0, 9000), there: events(0, 7000), bounds: enough, hopeless: true, said: 3},
+		"it has something else":     {here: events(0, 9000), there: events(9000, 9100), bounds: enough, hopeless: true, said: 3},
+		"much else is known":        {here: events(0, 9001), there: events(0, 9001), bounds: enough, hopeless: true},
+		"it shows nothing":          {here: events(0, 9000), bounds: enough, hopeless: true, said: 3},
 		"of which nothing is known": {there: events(0, 100), bounds: enough},
 		"of which hardly any is":    {here: events(0, 3), there: events(0, 9000), bounds: enough, said: 3},
 	} {
@@ -55,8 +55,8 @@ func TestWide(t *testing.T) {
 				if gaveUp := len(p.spans) > 0; gaveUp != (c.missing == nil) || gaveUp && p.spans[0] != (negentropy.Span{}) {
 					t.Errorf("asks for %v by REQ", p.spans)
 				}
-				if c.missing == nil && w.Differs() != c.differs {
-					t.Errorf("it differs: %v", w.Differs())
+				if c.missing == nil && w.Hopeless() != c.hopeless {
+					t.Errorf("hopeless: %v", w.Hopeless())
 				}
 				if n := p.says("NEG-OPEN") + p.says("NEG-MSG"); n > c.said {
 					t.Errorf("%d messages, want %d at most", n, c.said)
@@ -95,7 +95,10 @@ func TestWideRefused(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				p := newPlay(t, events(0, 100), events(0, 120))
 				p.relay = func(sub string, _ nostr.Filter, _ []byte) []wire.Message { return refusal(sub) }
-				p.wide(negentropy.Bounds{Bytes: 100_000, Missing: 1000, Known: 9000})
+				w := p.wide(negentropy.Bounds{Bytes: 100_000, Missing: 1000, Known: 9000})
+				if !w.Hopeless() {
+					t.Error("it is to be tried again")
+				}
 				if len(p.spans) != 1 || !p.set.Able() || len(p.warned) > 0 {
 					t.Fatalf("asks for %v by REQ, able %v, warned of %v", p.spans, p.set.Able(), p.warned)
 				}

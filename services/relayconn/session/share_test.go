@@ -150,6 +150,84 @@ func TestLeaderGone(t *testing.T) {
 	})
 }
 
+// TestLeaderReturns: relays that ask for the same one after the other and bring nothing, or one that
+// ends its connection and comes back at once, hold nobody up for ever.
+func TestLeaderReturns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, second := twoRelays(t, tagged(t, 20)...)
+		board := second.session.Negentropy.Leads
+		_, _, lead := board.Take([]string{repository}, time.Now())
+		second.run(session.Start{})
+		second.want(1, repos(repository))
+		for range 13 {
+			time.Sleep(10 * time.Second)
+			lead.End(false, false, time.Now())
+			if _, _, lead = board.Take([]string{repository}, time.Now()); lead == nil {
+				break
+			}
+		}
+		second.inSync("after two minutes")
+	})
+}
+
+// TestOnlyBlockedWait: of many filters only those wait that ask for what is asked for elsewhere.
+func TestOnlyBlockedWait(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newReconciling(t, 59, spread(t)...)
+		r.partial = 30
+		r.session.Negentropy.Leads = leads.New()
+		r.session.Negentropy.Leads.Take([]string{"30617:aa:000"}, time.Now())
+		r.run(session.Start{})
+		r.want(1, manyRepos(0, 3000))
+		time.Sleep(100 * time.Millisecond)
+		if sessions, _ := r.askedFor(); sessions != 3 { // about everything, and two of three thousand
+			t.Errorf("%d sessions at first, want 3", sessions)
+		}
+		time.Sleep(time.Minute)
+		if sessions, _ := r.askedFor(); sessions != 4 {
+			t.Errorf("%d sessions, want 4", sessions)
+		}
+		r.all()
+		r.stop()
+	})
+}
+
+// TestSharedLost: where what came got no verdict, what was left to others is found out once each
+// time, not once more with each time.
+func TestSharedLost(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		_, r := twoRelays(t, tagged(t, 20)...)
+		_, _, lead := r.session.Negentropy.Leads.Take([]string{repository}, time.Now())
+		lead.End(true, false, time.Now())
+		r.with(func() { r.fail = errNoVerdict })
+		r.run(session.Start{})
+		r.want(1, repos(repository))
+		walks := func() (n int) {
+			_, reqs := r.askedFor()
+			for _, filters := range reqs {
+				if len(filters[0].Tags) > 0 {
+					n++
+				}
+			}
+			return n
+		}
+		time.Sleep(30 * time.Second)
+		once := walks()
+		for n, wait := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
+			time.Sleep(wait)
+			if got := walks(); once == 0 || got != (n+2)*once {
+				t.Errorf("%d REQs in %d tries, of which the first took %d", got, n+2, once)
+			}
+		}
+		r.with(func() { r.fail = nil })
+		time.Sleep(8 * time.Minute)
+		r.inSync("it")
+	})
+}
+
 // TestNotShared: a relay that does not reconcile is asked for everything by REQ, whatever others
 // bring, and so is one that may have little of what is known here. One that has shown nothing of an
 // item does not keep others from bringing it.

@@ -10,27 +10,48 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-// TestWideNotDelivered: what a relay names when it is asked for everything, and does not deliver, is
-// asked for by all filters once more.
+// TestWideNotDelivered: when a relay names events as it is asked for everything, and does not
+// deliver them, it is asked by filters. REQ is used only for those that ask for what it holds back.
 func TestWideNotDelivered(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		events := spread(t)
-		r := newReconciling(t, 59, events...)
-		r.hidden[events[59].ID] = true
-		r.run(session.Start{})
-		r.want(1, manyRepos(0, 3000))
-		time.Sleep(30 * time.Second)
-		if st := r.status(); st.Connection != session.Incomplete || st.Repos != 0 {
-			t.Errorf("status %+v", st)
-		}
-		time.Sleep(2 * time.Minute)
-		r.all()
-		if st := r.status(); st.Connection != session.Connected || st.Repos != 3000 {
-			t.Errorf("status %+v", st)
-		}
-		r.stop()
-	})
+	for name, c := range map[string]struct {
+		hidden *nostr.Event
+		walked bool
+	}{
+		"asked for":     {event(t, 1111, 50, nostr.Tag{"a", "30617:aa:007"}), true},
+		"not asked for": {event(t, 1111, 50, nostr.Tag{"a", "30617:bb:007"}), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				events := spread(t)
+				for _, ev := range events {
+					ev.Tags = append(ev.Tags, nostr.Tag{"A", ev.Tags[0][1]}, nostr.Tag{"q", ev.Tags[0][1]})
+					if err := ev.Sign(key); err != nil {
+						t.Fatal(err)
+					}
+				}
+				r := newReconciling(t, 59, append(events, c.hidden)...)
+				r.hidden[c.hidden.ID] = true
+				r.run(session.Start{})
+				r.want(1, manyRepos(0, 3000))
+				time.Sleep(30 * time.Second)
+				if st := r.status(); st.Connection != session.Incomplete || st.Repos != 0 {
+					t.Errorf("status %+v", st)
+				}
+				if r.walked() {
+					t.Error("asked by REQ at once")
+				}
+				time.Sleep(4 * time.Minute)
+				if st := r.status(); st.Connection != session.Connected || st.Repos != 3000 {
+					t.Errorf("status %+v", st)
+				}
+				if r.walked() != c.walked || r.fetched[events[59].ID] != 1 {
+					t.Errorf("asked by REQ: %v; fetched %d times", r.walked(), r.fetched[events[59].ID])
+				}
+				r.stop()
+			})
+		})
+	}
 }
 
 // TestWideLost: where what was fetched got no verdict, what is missing is found out by filters.
