@@ -70,7 +70,7 @@ type Bus struct {
 	WorkerTTL      time.Duration `env:"NGIT_WORKER_TTL" name:"worker-ttl" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
 	WriterTTL      time.Duration `env:"NGIT_WRITER_TTL" name:"writer-ttl" default:"5s" min:"100ms" max:"1h" help:"A writer that is silent for so long hands over to the standby."`
 	CandidateWait  time.Duration `env:"NGIT_CANDIDATE_ACK_WAIT" name:"candidate-ack-wait" default:"10s" min:"100ms" max:"1h" help:"A candidate that a writer took and did not decide is handed out again after this."`
-	BatchSize      int           `env:"NGIT_COMMIT_BATCH" name:"commit-batch" default:"500" min:"1" max:"1000" help:"Most events in one commit."`
+	BatchSize      int           `env:"NGIT_COMMIT_BATCH" name:"commit-batch" default:"1000" min:"1" max:"1000" help:"Most events in one commit."`
 }
 
 // Policy says what is accepted.

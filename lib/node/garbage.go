@@ -12,8 +12,8 @@ import (
 // soon. With Go's own 100% a process takes twice the memory that it uses; a lower percentage alone
 // would have one that uses little collect many times a second when events come by the thousand.
 const (
-	leastGrowth = 40 << 20
-	growth      = 40
+	leastGrowth = 36 << 20
+	growth      = 36
 )
 
 // paceGarbage sets how often garbage is collected, unless the operator has: see GOGC in the

@@ -13,7 +13,7 @@ func TestGrowth(t *testing.T) {
 		live uint64
 		want int // percent
 	}{
-		{0, 4000}, {mib, 4000}, {20 * mib, 200}, {40 * mib, 100}, {80 * mib, 50}, {100 * mib, 40}, {101 * mib, 40}, {4096 * mib, 40},
+		{0, 3600}, {mib, 3600}, {18 * mib, 200}, {36 * mib, 100}, {72 * mib, 50}, {100 * mib, 36}, {101 * mib, 36}, {4096 * mib, 36},
 	} {
 		if got := growthOf(c.live); got != c.want {
 			t.Errorf("with %d MiB in use: %d%%, want %d%%", c.live/mib, got, c.want)

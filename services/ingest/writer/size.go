@@ -15,7 +15,7 @@ const (
 	shortCommit = 15 * time.Millisecond
 	// leastOlder is the part of a batch that older events may always have, as a divisor: a batch
 	// costs something however small it is.
-	leastOlder = 4
+	leastOlder = 8
 	// urgentFor is for how long after a user's or a live candidate the next one is expected.
 	urgentFor = 2 * time.Second
 	// forgets is how little a new measurement counts, as a divisor.

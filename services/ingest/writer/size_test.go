@@ -37,9 +37,9 @@ func TestOlderEventsAreAsManyAsKeepACommitShort(t *testing.T) {
 		each       time.Duration
 		most, want int
 	}{
-		"fast":           {10 * time.Microsecond, 500, 500},
-		"ordinary":       {80 * time.Microsecond, 500, 187},
-		"slow":           {ms, 500, 125},
+		"fast":           {10 * time.Microsecond, 1000, 1000},
+		"ordinary":       {80 * time.Microsecond, 1000, 187},
+		"slow":           {ms, 1000, 125},
 		"a small batch":  {ms, 3, 3},
 		"batches of one": {time.Second, 1, 1},
 	} {
