@@ -162,7 +162,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 			headers[h] = true
 		}
 	}
-	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderGone, HeaderLevel, HeaderTraceParent}
+	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderRemoved, HeaderGone, HeaderLevel, HeaderTraceParent}
 	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(slices.Sorted(slices.Values(want)), got) {
 		t.Errorf("headers: the code has %q, asyncapi.yaml %q", want, got)
 	}
@@ -173,7 +173,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
 		"level":   {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["RepoChange"].Properties["level"].Enum},
 		"source":  {[]string{string(SourceUser), string(SourceLive), string(SourceStartup), string(SourceReconnect), string(SourceDaily), string(SourceRelease)}, enumOf(candidate[HeaderSource])},
-		"action":  {[]string{string(ActionRelease), string(ActionExpire), string(ActionExtend)}, enumOf(candidate[HeaderAction])},
+		"action":  {[]string{string(ActionRelease), string(ActionExpire), string(ActionExtend), string(ActionRemove)}, enumOf(candidate[HeaderAction])},
 	} {
 		if !slices.Equal(e.want, e.got) {
 			t.Errorf("%s: the code has %q, asyncapi.yaml %q", name, e.want, e.got)

@@ -15,7 +15,7 @@ const (
 	HeldBack  Outcome = "held"      // in purgatory
 	Duplicate Outcome = "duplicate" // known already, or older than what replaced it
 	Rejected  Outcome = "rejected"
-	Done      Outcome = "done" // an expire or extend action was carried out
+	Done      Outcome = "done" // an expire, extend or remove action was carried out
 )
 
 // Messages of OK, which clients may rely on.
@@ -30,7 +30,7 @@ type Verdict struct {
 	Kind    int     `json:"kind"` // event kind
 	Outcome Outcome `json:"outcome"`
 	Message string  `json:"message,omitempty"` // what an OK carries, with NIP-01's prefix
-	Seq     uint64  `json:"seq,omitempty"`     // sequence in GRASP_EVENTS, if accepted
+	Seq     uint64  `json:"seq,omitempty"`     // sequence in GRASP_EVENTS, if accepted or removed
 	// Ref is the HeaderRef of a pack of one, for senders of earlier versions, which look here for it.
 	Ref string `json:"ref,omitempty"`
 }

@@ -43,14 +43,14 @@ func (w *Writer) commit(ctx context.Context, b *batch, logged func()) error {
 	return nil
 }
 
-// commitEvents appends the accepted events, if the log's head is still the one that they were decided on.
+// commitEvents appends the accepted events and the removals, if the log's head is still the one that they were decided on.
 func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
-	if len(b.accepted) == 0 {
+	if len(b.logged) == 0 {
 		return nil
 	}
 	at := time.Now().UTC().Format(time.RFC3339Nano)
-	msgs := make([]*nats.Msg, len(b.accepted))
-	for i, n := range b.accepted {
+	msgs := make([]*nats.Msg, len(b.logged))
+	for i, n := range b.logged {
 		msgs[i] = logged(&b.decided[n], at)
 	}
 	last, err := w.Bus.PublishBatch(ctx, msgs, &b.head)
@@ -58,7 +58,7 @@ func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 		return fmt.Errorf("events on head %d: %w", b.head, err)
 	}
 	first := last - uint64(len(msgs)) + 1
-	for i, n := range b.accepted {
+	for i, n := range b.logged {
 		b.decided[n].seq = first + uint64(i)
 	}
 	b.head = last
@@ -67,9 +67,13 @@ func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 
 // index takes the events of a batch that is in the log into the index.
 func (w *Writer) index(b *batch) error {
-	records := make([]eventdb.Record, len(b.accepted))
-	for i, n := range b.accepted {
+	records := make([]eventdb.Record, len(b.logged))
+	for i, n := range b.logged {
 		x := &b.decided[n]
+		if x.decision.Removes {
+			records[i] = eventdb.Record{Seq: x.seq, Removed: x.candidate.Event.ID}
+			continue
+		}
 		records[i] = eventdb.Record{Seq: x.seq, Event: x.candidate.Event, Raw: x.candidate.Raw}
 	}
 	if err := w.Index.Apply(records); err != nil {
@@ -78,7 +82,7 @@ func (w *Writer) index(b *batch) error {
 	return nil
 }
 
-// logged is the message of an accepted event.
+// logged is the message of an accepted event, or the empty one that takes its place.
 func logged(x *decided, at string) *nats.Msg {
 	c := x.candidate
 	header := nats.Header{}
@@ -90,7 +94,12 @@ func logged(x *decided, at string) *nats.Msg {
 	if c.Trace != "" {
 		header.Set(proto.HeaderTraceParent, c.Trace)
 	}
-	return &nats.Msg{Subject: proto.EventSubjectOf(c.Event).String(), Header: header, Data: c.Raw}
+	subject := proto.EventSubjectOf(c.Event).String()
+	if x.decision.Removes {
+		header.Set(proto.HeaderRemoved, c.Event.ID)
+		return &nats.Msg{Subject: subject, Header: header}
+	}
+	return &nats.Msg{Subject: subject, Header: header, Data: c.Raw}
 }
 
 // deletionKept is how long the bucket keeps the message that says that an entry is gone: long enough for every follower that was cut off and not
