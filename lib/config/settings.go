@@ -96,6 +96,7 @@ type Policy struct {
 	ArchiveServices     []string      `env:"NGIT_ARCHIVE_GRASP_SERVICES" name:"archive-grasp-services" help:"Archive what these GRASP services host (GRASP-05): domains, comma-separated. Not supported yet: the start stops."`
 	ArchiveReadOnly     bool          `env:"NGIT_ARCHIVE_READ_ONLY" name:"archive-read-only" help:"Refuse pushes to archived repositories (GRASP-05). Not supported yet: the start stops."`
 	ContributorPRs      bool          `env:"NGIT_GRASP06_ENABLE" name:"grasp06" help:"Take the pull requests of contributors at /prs/ (GRASP-06). Not supported yet: the start stops."`
+	DeletionGrace       time.Duration `env:"NGIT_DELETION_GRACE" name:"deletion-grace" default:"168h" min:"0s" max:"87600h" help:"How long the git data of a repository is kept that its owner has deleted or moved away. An announcement within that time brings it back."`
 	MaxFutureSeconds    int           `env:"NGIT_MAX_FUTURE_SECS" name:"max-future-seconds" default:"900" min:"0" max:"315360000" help:"How far in the future an event's created_at may lie, in seconds."`
 }
 

@@ -95,6 +95,11 @@ func (in *ingest) verdict(ev *nostr.Event, action proto.Action, reason string) p
 	in.asked[string(action)+" "+ev.Content]++
 	key, entry, holds := in.find(ev.ID)
 	switch {
+	case action == proto.ActionRemove:
+		in.accepted[ev.ID] = 0
+		m := &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Header: nats.Header{}}
+		m.Header.Set(proto.HeaderRemoved, ev.ID)
+		return proto.Verdict{Outcome: proto.Done, Seq: in.commit(m)}
 	case action == proto.ActionRelease && in.accepted[ev.ID] > 0:
 		return proto.Verdict{Outcome: proto.Duplicate}
 	case action == proto.ActionRelease && (!holds || in.refuse[ev.ID]):

@@ -24,6 +24,7 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
+	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/packscan"
@@ -56,6 +57,9 @@ type worker struct {
 	survey   *survey
 	pruner   *pruner
 	pending  *pushes
+	leavers  *leavers
+	endings  *grace.Registry
+	domains  []string // ours, those of earlier too
 	refusals *rate.Limiter
 	heldHead *bus.Head
 	logHead  *bus.Head
@@ -74,6 +78,10 @@ func newWorker(n *node.Node) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	domains, err := store.Domains(s.Domain)
+	if err != nil {
+		return nil, err
+	}
 	sender, err := candidates.New(n.Bus.Conn, n.Log)
 	if err != nil {
 		return nil, err
@@ -81,7 +89,7 @@ func newWorker(n *node.Node) (*worker, error) {
 	w := &worker{
 		node: n, log: n.Log, index: n.Index, store: store, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
-		pruner: newPruner(), pending: newPushes(s.Git),
+		pruner: newPruner(), pending: newPushes(s.Git), leavers: newLeavers(), endings: grace.NewRegistry(), domains: domains,
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
@@ -202,6 +210,8 @@ func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member,
 	group.Go(func() error { return w.watchClocks(ctx) })
 	group.Go(func() error { return w.surveyDisk(ctx) })
 	group.Go(func() error { return w.prunePools(ctx) })
+	group.Go(func() error { return w.followLeavers(ctx) })
+	group.Go(func() error { return w.removeEnded(ctx) })
 	group.Go(func() error {
 		for err := w.readHeld(ctx); err != nil; err = w.readHeld(ctx) {
 			w.log.Warn("what was there at the start could not be read, trying again", "error", err)
@@ -275,6 +285,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	<-ctx.Done()
 	w.shards.Close(n)
 	w.orphans.drop(n)
+	w.endings.DropShard(n)
 	w.pending.close(n)
 	w.pulls.drop(n)
 	return nil

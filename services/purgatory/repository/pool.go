@@ -167,6 +167,16 @@ func (p *Pool) repositories() ([]*Repo, error) {
 	return all, nil
 }
 
+// Refs returns the repositories on disk that use the pool, as repositories does.
+func (p *Pool) Refs() ([]nip34.RepoRef, error) {
+	repos, err := p.repositories()
+	refs := make([]nip34.RepoRef, len(repos))
+	for i, r := range repos {
+		refs[i] = r.ref
+	}
+	return refs, err
+}
+
 // Marked reports whether the pool is to be pruned.
 func (p *Pool) Marked() bool {
 	for _, name := range []string{orphansFile, pruningFile} {

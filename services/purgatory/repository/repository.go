@@ -203,23 +203,44 @@ func (s *Store) All(ctx context.Context) iter.Seq2[nip34.RepoRef, error] {
 			if !ok {
 				continue
 			}
-			folders, err := os.ReadDir(filepath.Join(s.root, owner.Name()))
-			if err != nil && !errors.Is(err, os.ErrNotExist) {
-				yield(nip34.RepoRef{}, fmt.Errorf("list repositories: %w", err))
+			for ref, err := range s.of(ctx, owner.Name(), key) {
+				if !yield(ref, err) || err != nil {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Of gives what lies on disk of one owner, as All does.
+func (s *Store) Of(ctx context.Context, pubkey string) iter.Seq2[nip34.RepoRef, error] {
+	npub, err := nip19.EncodePublicKey(pubkey)
+	if err != nil {
+		return func(yield func(nip34.RepoRef, error) bool) {
+			yield(nip34.RepoRef{}, fmt.Errorf("list repositories: %w", err))
+		}
+	}
+	return s.of(ctx, npub, pubkey)
+}
+
+func (s *Store) of(ctx context.Context, owner, key string) iter.Seq2[nip34.RepoRef, error] {
+	return func(yield func(nip34.RepoRef, error) bool) {
+		folders, err := os.ReadDir(filepath.Join(s.root, owner))
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			yield(nip34.RepoRef{}, fmt.Errorf("list repositories: %w", err))
+			return
+		}
+		for _, folder := range folders {
+			if ctx.Err() != nil {
+				yield(nip34.RepoRef{}, ctx.Err())
 				return
 			}
-			for _, folder := range folders {
-				if ctx.Err() != nil {
-					yield(nip34.RepoRef{}, ctx.Err())
-					return
-				}
-				identifier, ok := decodeFolder(folder)
-				if !ok {
-					continue
-				}
-				if !yield(nip34.RepoRef{PubKey: key, Identifier: identifier}, nil) {
-					return
-				}
+			identifier, ok := decodeFolder(folder)
+			if !ok {
+				continue
+			}
+			if !yield(nip34.RepoRef{PubKey: key, Identifier: identifier}, nil) {
+				return
 			}
 		}
 	}

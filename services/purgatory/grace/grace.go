@@ -1,0 +1,77 @@
+// Package grace knows the repositories that are on the disk and not hosted any more, and decides
+// what becomes of each: their git data is kept for a while, for owners who come back, and then
+// removed.
+package grace
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/repository"
+)
+
+// Reasons for which hosting has ended.
+const (
+	Deleted = "deleted" // the owner has asked for the deletion of the announcement
+	Moved   = "moved"   // the owner's newest announcement does not list us
+)
+
+// Ending is how the hosting of a repository has ended, as the log tells it. The zero value: the log
+// does not say that it has. Then nothing is ever removed: a log may be lost, or lie before the
+// repositories' time, and what it says may come back.
+type Ending struct {
+	Announcement string // id of the owner's last announcement
+	Reason       string
+}
+
+// EndingOf reads how the hosting of a repository that is not hosted has ended from the last
+// announcement of it that was ever accepted (nil: none), and from whether its author has asked for
+// its deletion. One that lists a domain of earlier was not moved away by its owner: the service was
+// moved. domains are all of ours.
+func EndingOf(ref nip34.RepoRef, domains []string, last *nostr.Event, deleted bool) Ending {
+	if last == nil {
+		return Ending{}
+	}
+	a, err := nip34.ParseAnnouncement(last)
+	switch {
+	case err != nil || a.Ref != ref:
+		return Ending{}
+	case deleted:
+		return Ending{Announcement: last.ID, Reason: Deleted}
+	case !slices.ContainsFunc(domains, a.ListsService):
+		return Ending{Announcement: last.ID, Reason: Moved}
+	}
+	return Ending{} // it has expired, or nobody knows why
+}
+
+// Step is what is to be done about a repository that is not hosted.
+type Step int
+
+// The steps.
+const (
+	Keep   Step = iota // without an end
+	Note               // that the hosting has ended, now
+	Wait               // until the grace period is over
+	Remove             // it is over
+)
+
+// Decide gives the next step for a repository with git data that is not hosted, and up to when it
+// is kept, where that has an end. note is what is noted in its folder; nil: nothing. A note of
+// another ending is none: the owner has come back and gone again, and nobody was there to see it.
+func Decide(ending Ending, note *repository.Ended, grace time.Duration, now time.Time) (step Step, until time.Time) {
+	switch {
+	case ending == Ending{}:
+		return Keep, time.Time{}
+	case note == nil || note.Announcement != ending.Announcement:
+		return Note, now.Add(grace)
+	case note.Kept:
+		return Keep, time.Time{}
+	}
+	if until = note.Since.Add(grace); now.Before(until) {
+		return Wait, until
+	}
+	return Remove, until
+}
