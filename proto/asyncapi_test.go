@@ -116,6 +116,8 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"worker":            {"": KVSubject(BucketWorkers, ClaimKey("g", "w")), "group": "g", "worker": "w"},
 		"queryIds":          {"": SubjectQueryIDs},
 		"queryReconcile":    {"": SubjectQueryReconcile},
+		"repo":              {"": RepoSubject(RepoShow, 7), "verb": "show", "shard": "07"},
+		"repoAnswer":        {"": RepoAnswerSubject("in"), "inbox": "in"},
 	}
 	if a, b := slices.Sorted(maps.Keys(values)), slices.Sorted(maps.Keys(doc.Channels)); !slices.Equal(a, b) {
 		t.Fatalf("channels: the code has %q, asyncapi.yaml %q", a, b)
@@ -141,6 +143,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"TargetChange": TargetChange{}, "RepoChange": RepoChange{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
 		"GitNotice": GitNotice{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
+		"RepoQuery": RepoQuery{}, "RepoAnswer": RepoAnswer{}, "RepoStatus": RepoStatus{},
 	}
 	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {
 		t.Fatalf("schemas: the code has %q, asyncapi.yaml %q", a, b)
@@ -168,12 +171,13 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 	}
 	candidate := doc.Components.Messages["Candidate"].Headers.Properties
 	for name, e := range map[string]struct{ want, got []string }{
-		"verb":    {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit), string(GitEnded), string(GitReturned), string(GitRemoved)}, doc.Channels["git"].Parameters["verb"].Enum},
-		"outcome": {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
-		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
-		"level":   {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["RepoChange"].Properties["level"].Enum},
-		"source":  {[]string{string(SourceUser), string(SourceLive), string(SourceStartup), string(SourceReconnect), string(SourceDaily), string(SourceRelease)}, enumOf(candidate[HeaderSource])},
-		"action":  {[]string{string(ActionRelease), string(ActionExpire), string(ActionExtend), string(ActionRemove)}, enumOf(candidate[HeaderAction])},
+		"verb":      {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit), string(GitEnded), string(GitReturned), string(GitRemoved)}, doc.Channels["git"].Parameters["verb"].Enum},
+		"repo verb": {[]string{string(RepoList), string(RepoShow), string(RepoRestore), string(RepoRemove)}, doc.Channels["repo"].Parameters["verb"].Enum},
+		"outcome":   {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
+		"phase":     {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
+		"level":     {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["RepoChange"].Properties["level"].Enum},
+		"source":    {[]string{string(SourceUser), string(SourceLive), string(SourceStartup), string(SourceReconnect), string(SourceDaily), string(SourceRelease)}, enumOf(candidate[HeaderSource])},
+		"action":    {[]string{string(ActionRelease), string(ActionExpire), string(ActionExtend), string(ActionRemove)}, enumOf(candidate[HeaderAction])},
 	} {
 		if !slices.Equal(e.want, e.got) {
 			t.Errorf("%s: the code has %q, asyncapi.yaml %q", name, e.want, e.got)

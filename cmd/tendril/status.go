@@ -11,40 +11,27 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"tendril.dev/cmd/tendril/status"
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/config"
 )
 
 // againAfter is how long `tendril status --watch` shows one report.
 const againAfter = 2 * time.Second
 
-// shows is `tendril status`. It needs the settings of the bus and no others.
+// shows is `tendril status`.
 type shows struct {
 	JSON  bool          `name:"json" help:"Print JSON, with --watch one object a line."`
 	Watch bool          `name:"watch" help:"Stay, and print again every two seconds."`
 	Wait  time.Duration `name:"wait" default:"10s" help:"How long NATS may take to answer."`
 
-	config.Bus `embed:"" group:"Bus"`
+	onBus `embed:""`
 }
 
 // Run implements the command.
 func (s *shows) Run() error {
-	url, err := s.url()
+	b, err := s.open("tendril status", s.Wait)
 	if err != nil {
 		return err
-	}
-	options := bus.Options{
-		Name: "tendril status", URL: url, LoginFile: s.NATSLoginFile, Creds: s.NATSCreds, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey,
-	}
-	if s.NATSURL == "" {
-		options.Password = s.NATSPassword
-	}
-	b, err := bus.Look(options, s.Wait)
-	if err != nil {
-		return s.unreachable(url, err)
 	}
 	defer b.Close()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -57,25 +44,6 @@ func (s *shows) Run() error {
 		return err
 	}
 	return s.print(os.Stdout, report)
-}
-
-// url is where the bus is: the server that is named, or else the one that `tendril up` embeds.
-func (s *shows) url() (string, error) {
-	switch {
-	case s.NATSURL != "":
-		return s.NATSURL, nil
-	case s.NATSListen == "none":
-		return "", &config.Error{Setting: "NGIT_NATS_LISTEN", Value: s.NATSListen, Reason: "the NATS of `tendril up` listens nowhere, so nobody can look at it; want NGIT_NATS_URL or the address that it listens on"}
-	}
-	return "nats://" + s.NATSListen, nil
-}
-
-// unreachable is the sentence for an operator whose system is not there.
-func (s *shows) unreachable(url string, err error) error {
-	if !errors.Is(err, nats.ErrNoServers) {
-		return err
-	}
-	return fmt.Errorf("no NATS server answers at %s: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)", bus.Redacted(url))
 }
 
 // look makes a report with a reader; with a new one if there is none, or if NATS has been started

@@ -282,7 +282,9 @@ func (w *worker) hold(ctx context.Context, name string) error {
 		}
 	}
 	w.survey.ask(n)
+	closeDesk := w.openDesk(ctx, n)
 	<-ctx.Done()
+	closeDesk()
 	w.shards.Close(n)
 	w.orphans.drop(n)
 	w.endings.DropShard(n)

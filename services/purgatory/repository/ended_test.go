@@ -83,3 +83,16 @@ func TestOneOwnersRepositories(t *testing.T) {
 		t.Errorf("somebody else has %v, %v", ref, err)
 	}
 }
+
+// FuzzEnded: whatever stands in the file, it is a note of an announcement and a time, or none.
+func FuzzEnded(f *testing.F) {
+	for _, content := range []string{"", "{}", `{"announcement":"` + strings.Repeat("ab", 32) + `","since":"2026-11-22T12:00:00Z","kept":true}`, `{"since":7}`, "[]", "\x00"} {
+		f.Add(content)
+	}
+	f.Fuzz(func(t *testing.T, content string) {
+		note := repository.ParseEnded(content)
+		if note != nil && (len(note.Announcement) != 64 || note.Since.IsZero()) {
+			t.Errorf("%q is a note: %+v", content, note)
+		}
+	})
+}
