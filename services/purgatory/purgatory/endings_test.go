@@ -116,11 +116,18 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	}
 	issue := finish(&nostr.Event{Kind: 1621, PubKey: bob, CreatedAt: 1004, Content: "issue", Tags: nostr.Tags{{"a", "30617:" + alice + ":x"}}})
 	w.in.accept(issue)
+	w.in.refuses(issue.ID, true)
 	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", "30617:" + alice + ":x"}))
 	w.told.await("x ended")
 	w.stop()
 	w.worker = start(t, "two", w.git, w.Bus.ClientURL(), "--deletion-grace=0s", "--git-prune-interval=20ms")
 	w.openDoor()
+	// An ingest of an earlier version: nothing goes before it can go whole.
+	eventually(t, "the removal is tried again", func() bool { return w.in.requests()["remove issue"] > 1 })
+	if w.told.count("x removed") > 0 || !w.repo(alice, "x").Exists() {
+		t.Fatal("it is removed though its events are not")
+	}
+	w.in.refuses(issue.ID, false)
 	w.told.await("x removed")
 	if _, err := os.Stat(w.repo(alice, "x").Path()); !os.IsNotExist(err) {
 		t.Fatalf("the repository is still there: %v", err)

@@ -185,6 +185,9 @@ func (w *worker) removeMatching(ctx context.Context, filter nostr.Filter) error 
 			return err
 		}
 		for i, v := range verdicts {
+			if v.Outcome == proto.Rejected { // an ingest of an earlier version does not know how
+				return fmt.Errorf("ingest does not remove event %s: %s", asks[i].Event.ID, v.Message)
+			}
 			if v.Seq > 0 {
 				w.log.Info("an event of a removed repository is removed", "event", asks[i].Event.ID, "kind", asks[i].Event.Kind)
 			}
