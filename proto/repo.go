@@ -73,10 +73,11 @@ type RepoStatus struct {
 	Kept         bool      `json:"kept,omitempty"` // an operator has cancelled the removal
 
 	// Of one that is shown, and of one that was removed.
-	References int      `json:"references,omitempty"`
-	OwnBytes   int64    `json:"own_bytes,omitempty"`  // of git objects that only it has
-	PoolBytes  int64    `json:"pool_bytes,omitempty"` // of those that all repositories of the identifier share
-	Beside     []string `json:"beside,omitempty"`     // other repositories of the identifier on the disk
-	Events     int      `json:"events,omitempty"`     // accepted events that name it
-	States     int      `json:"states,omitempty"`     // accepted states of the identifier, by anybody
+	References int   `json:"references,omitempty"`
+	OwnBytes   int64 `json:"own_bytes,omitempty"` // of git objects that only it has
+	// PoolBytes is of those that all repositories of the identifier share.
+	PoolBytes int64    `json:"pool_bytes,omitempty"`
+	Beside    []string `json:"beside,omitempty"` // other repositories of the identifier on the disk
+	Events    int      `json:"events,omitempty"` // accepted events that name it
+	States    int      `json:"states,omitempty"` // accepted states of the identifier, by anybody
 }

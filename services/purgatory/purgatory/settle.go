@@ -212,8 +212,9 @@ func (w *worker) tidy(ctx context.Context, d dossier.Dossier) error {
 	return nil
 }
 
-// settle looks after repositories that may not be hosted any more, releases what is complete, waits until that is served, and tells about it. It gives the dossier as
-// it is then, beside an error too, unless nothing could be read. The caller has the identifier's lock.
+// settle looks after repositories that may not be hosted any more, releases what is complete, waits
+// until that is served, and tells about it. It gives the dossier as it is then, beside an error
+// too, unless nothing could be read. The caller has the identifier's lock.
 func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier, error) {
 	suspects := w.orphans.take(identifier)
 	d, entries, err := w.dossier(ctx, identifier)
