@@ -44,7 +44,8 @@ func (w *Writer) commit(ctx context.Context, b *batch, logged func()) error {
 	return nil
 }
 
-// commitEvents appends the accepted events and the removals, if the log's head is still the one that they were decided on.
+// commitEvents appends the accepted events and the removals, if the log's head is still the one that
+// they were decided on.
 func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 	if len(b.logged) == 0 {
 		return nil

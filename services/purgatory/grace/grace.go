@@ -30,8 +30,8 @@ type Ending struct {
 // EndingOf reads how the hosting of a repository that is not hosted has ended from the last
 // announcement of it that was ever accepted (nil: none), and from whether its author has asked for
 // its deletion. isHere says whether an announcement is of a repository that is here as long as it
-// stands. One that lists a domain of earlier is: it was not moved away by its owner, the service was
-// moved. So is one that is archived, wherever it moves.
+// stands. One that lists a domain of earlier is: the service was moved, not the repository. So is
+// one that is archived, wherever it moves.
 func EndingOf(ref nip34.RepoRef, isHere func(*nip34.Announcement) bool, last *nostr.Event, deleted bool) Ending {
 	if last == nil {
 		return Ending{}
