@@ -125,6 +125,8 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"queryReconcile":    {"": SubjectQueryReconcile},
 		"queryKnown":        {"": SubjectQueryKnown},
 		"queryEvents":       {"": SubjectQueryEvents},
+		"repo":              {"": RepoSubject(RepoShow, 7), "verb": "show", "shard": "07"},
+		"repoAnswer":        {"": RepoAnswerSubject("in"), "inbox": "in"},
 	}
 	if a, b := slices.Sorted(maps.Keys(values)), slices.Sorted(maps.Keys(doc.Channels)); !slices.Equal(a, b) {
 		t.Fatalf("channels: the code has %q, asyncapi.yaml %q", a, b)
@@ -152,6 +154,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
 		"KnownQuery": KnownQuery{}, "KnownAnswer": KnownAnswer{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
 		"IndexAsk": IndexAsk{}, "IndexOffer": IndexOffer{}, "IndexCopy": IndexCopy{}, "IndexFile": IndexFile{}, "IndexRead": IndexRead{},
+		"RepoQuery": RepoQuery{}, "RepoAnswer": RepoAnswer{}, "RepoStatus": RepoStatus{},
 	}
 	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {
 		t.Fatalf("schemas: the code has %q, asyncapi.yaml %q", a, b)
@@ -173,19 +176,20 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 			headers[h] = true
 		}
 	}
-	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderGone, HeaderLevel, HeaderTraceParent}
+	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderRemoved, HeaderGone, HeaderLevel, HeaderTraceParent}
 	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(slices.Sorted(slices.Values(want)), got) {
 		t.Errorf("headers: the code has %q, asyncapi.yaml %q", want, got)
 	}
 	candidate := doc.Components.Messages["Candidate"].Headers.Properties
 	for name, e := range map[string]struct{ want, got []string }{
-		"user":    {[]string{UserGateway, UserIngest}, doc.Channels["queryIndex"].Parameters["user"].Enum},
-		"verb":    {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit)}, doc.Channels["git"].Parameters["verb"].Enum},
-		"outcome": {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
-		"phase":   {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
-		"level":   {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["RepoChange"].Properties["level"].Enum},
-		"source":  {[]string{string(SourceUser), string(SourceLive), string(SourceStartup), string(SourceReconnect), string(SourceDaily), string(SourceRelease), string(SourceImport)}, enumOf(candidate[HeaderSource])},
-		"action":  {[]string{string(ActionRelease), string(ActionExpire), string(ActionExtend)}, enumOf(candidate[HeaderAction])},
+		"user":      {[]string{UserGateway, UserIngest}, doc.Channels["queryIndex"].Parameters["user"].Enum},
+		"verb":      {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit), string(GitEnded), string(GitReturned), string(GitRemoved)}, doc.Channels["git"].Parameters["verb"].Enum},
+		"outcome":   {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
+		"phase":     {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
+		"level":     {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["RepoChange"].Properties["level"].Enum},
+		"source":    {[]string{string(SourceUser), string(SourceLive), string(SourceStartup), string(SourceReconnect), string(SourceDaily), string(SourceRelease), string(SourceImport)}, enumOf(candidate[HeaderSource])},
+		"action":    {[]string{string(ActionRelease), string(ActionExpire), string(ActionExtend), string(ActionRemove)}, enumOf(candidate[HeaderAction])},
+		"repo verb": {[]string{string(RepoList), string(RepoShow), string(RepoRestore), string(RepoRemove)}, doc.Channels["repo"].Parameters["verb"].Enum},
 	} {
 		if !slices.Equal(e.want, e.got) {
 			t.Errorf("%s: the code has %q, asyncapi.yaml %q", name, e.want, e.got)

@@ -23,6 +23,9 @@ const (
 	HeaderReason = "Grasp-Reason"
 	// HeaderAcceptedAt is the time of the commit, RFC 3339 with nanoseconds, on events of the log.
 	HeaderAcceptedAt = "Grasp-Accepted-At"
+	// HeaderRemoved is the id of an event that has left the log, on the empty message that stands in
+	// its place: nothing that is hosted here needed it any more ([ActionRemove]).
+	HeaderRemoved = "Grasp-Removed"
 	// HeaderGone is "true" on a change of a target that withdraws it, for readers that take the headers only.
 	HeaderGone = "Grasp-Gone"
 
@@ -57,7 +60,7 @@ func (s Source) Synced() bool {
 	return false
 }
 
-// Action is what purgatory asks ingest to do with a held event.
+// Action is what purgatory asks ingest to do with an event, a held one but for the last.
 type Action string
 
 // The actions of the release lane.
@@ -65,4 +68,7 @@ const (
 	ActionRelease Action = "release" // its git data is there: decide again and accept
 	ActionExpire  Action = "expire"  // its time is over
 	ActionExtend  Action = "extend"  // its clock starts anew
+	// ActionRemove: the repository that an accepted event was for has been removed. The event leaves
+	// the log, unless something that is still here needs it.
+	ActionRemove Action = "remove"
 )

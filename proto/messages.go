@@ -15,7 +15,7 @@ const (
 	HeldBack  Outcome = "held"      // in purgatory
 	Duplicate Outcome = "duplicate" // known already, or older than what replaced it
 	Rejected  Outcome = "rejected"
-	Done      Outcome = "done" // an expire or extend action was carried out
+	Done      Outcome = "done" // an expire, extend or remove action was carried out
 )
 
 // Messages of OK, which clients may rely on.
@@ -30,7 +30,7 @@ type Verdict struct {
 	Kind    int     `json:"kind"` // event kind
 	Outcome Outcome `json:"outcome"`
 	Message string  `json:"message,omitempty"` // what an OK carries, with NIP-01's prefix
-	Seq     uint64  `json:"seq,omitempty"`     // sequence in GRASP_EVENTS, if accepted
+	Seq     uint64  `json:"seq,omitempty"`     // sequence in GRASP_EVENTS, if accepted or removed
 	// Retry: it was rejected for something that may change. It may be accepted later: when what it
 	// names is accepted, or when there is room for it again.
 	Retry bool `json:"retry,omitempty"`

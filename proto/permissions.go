@@ -12,7 +12,8 @@ const (
 	UserPurgatory = GroupShards
 	UserDiscovery = "discovery"
 	UserRelayconn = GroupRelays
-	// UserOperator is for people: it reads everything and writes nothing.
+	// UserOperator is for people: it reads everything, writes nothing, and may ask purgatory to
+	// remove or keep repositories that are not hosted any more.
 	UserOperator = "operator"
 	// UserImport is for `tendril import`, which offers events on the lane of older events and reads
 	// nothing. Whoever has this login is trusted to have checked their signatures.
@@ -83,8 +84,8 @@ func purgatory() Permissions {
 	return Permissions{
 		User: UserPurgatory,
 		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), offer(StreamRelease, LaneRelease),
-			joinGroup(GroupShards), askEvents(), []string{prefixGit + ">"}),
-		Subscribe: verdicts(),
+			joinGroup(GroupShards), askEvents(), []string{prefixGit + ">", prefixRepoAnswer + "*", SubjectMessageOf(StreamEvents)}),
+		Subscribe: join(verdicts(), askRepos()),
 	}
 }
 
@@ -167,7 +168,8 @@ func receipts() (subjects []string) {
 }
 
 // operator may listen to everything, so that `nats sub '>'` and the programs of the nats command
-// line work without more. On streams of candidates and on the writer's turn it may make no
+// line work without more, and ask purgatory about repositories, which may have those removed that
+// their owners gave up. On streams of candidates and on the writer's turn it may make no
 // consumer: there, who reads takes away.
 func operator() Permissions {
 	p := Permissions{
@@ -180,6 +182,7 @@ func operator() Permissions {
 		},
 		Subscribe: []string{">"},
 	}
+	p.Publish = append(p.Publish, askRepos()...)
 	for _, cfg := range Streams(DefaultSizing()) {
 		if len(Consumers(DefaultSizing())[cfg.Name]) > 0 {
 			continue
@@ -290,6 +293,14 @@ func offer(stream string, lanes ...Lane) []string {
 // verdicts are where those who offer candidates are told how they ended. Each sender has a subject
 // of its own below it, which nobody can know beforehand.
 func verdicts() []string { return []string{prefixVerdict + "*"} }
+
+// askRepos are the questions of operators to purgatory about repositories.
+func askRepos() (subjects []string) {
+	for _, verb := range RepoVerbs() {
+		subjects = append(subjects, prefixRepo+string(verb)+".*")
+	}
+	return subjects
+}
 
 func join(lists ...[]string) []string { return slices.Concat(lists...) }
 

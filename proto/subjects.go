@@ -200,6 +200,9 @@ const (
 	GitReleased GitVerb = "released" // an event left purgatory and is served
 	GitExpired  GitVerb = "expired"  // an event left purgatory unserved
 	GitUnfit    GitVerb = "unfit"    // a state names references that no repository can have, whatever data comes
+	GitEnded    GitVerb = "ended"    // a repository is not hosted any more: deleted or moved away by its owner
+	GitReturned GitVerb = "returned" // it is hosted again
+	GitRemoved  GitVerb = "removed"  // its git data is removed
 )
 
 // GitSubject is where a happening with the git data of an identifier is told.
@@ -216,7 +219,7 @@ func ParseGitSubject(subject string) (identifier string, verb GitVerb, err error
 		return "", "", fmt.Errorf("parse git subject %q: %w", subject, ErrSubject)
 	}
 	switch verb = GitVerb(v); verb {
-	case GitFetched, GitFailed, GitPushed, GitRefused, GitReleased, GitExpired, GitUnfit:
+	case GitFetched, GitFailed, GitPushed, GitRefused, GitReleased, GitExpired, GitUnfit, GitEnded, GitReturned, GitRemoved:
 	default:
 		return "", "", fmt.Errorf("parse git subject %q: %w", subject, ErrSubject)
 	}

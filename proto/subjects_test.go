@@ -72,7 +72,9 @@ func TestParsersRefuse(t *testing.T) {
 		"target":   {func(s string) error { _, err := ParseTargetSubject(s); return err }, []string{"", "grasp.target.", "grasp.target.a b"}},
 		"verdict":  {func(s string) error { _, err := ParseVerdictSubject(s); return err }, []string{"", "grasp.verdict.", "grasp.verdict.a.b", "grasp.verdict.>", "grasp.event.1", "grasp.verdict." + strings.Repeat("a", 65)}},
 		"git":      {func(s string) error { _, _, err := ParseGitSubject(s); return err }, []string{"", "grasp.git.x", "grasp.git.x.exploded", "grasp.git..fetched"}},
-		"shard":    {func(s string) error { _, err := ParseShardName(s); return err }, []string{"", "1", "64", "-1", "001", "+1"}},
+		"repo answer": {func(s string) error { _, err := ParseRepoAnswerSubject(s); return err }, []string{
+			"", "grasp.repo.answer.", "grasp.repo.answer.a.b", "grasp.repo.answer.*", "grasp.repo.show.07", "grasp.repo.answer." + strings.Repeat("a", 65)}},
+		"shard": {func(s string) error { _, err := ParseShardName(s); return err }, []string{"", "1", "64", "-1", "001", "+1"}},
 		"held": {func(s string) error { _, err := ParseHeldKey(s); return err }, []string{
 			"", HeldMarkKey, "00.x.1." + short + ".y", ShardName((ShardOf("x")+1)%Shards) + ".x.1." + short, ShardName(ShardOf("x")) + ".x.1." + somebody}},
 		"claim": {func(s string) error { _, _, err := ParseClaimKey(s); return err }, []string{"", "x", ".x", "x."}},

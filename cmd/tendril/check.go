@@ -114,7 +114,7 @@ func (c *checks) check(src *config.Source) (*check.Report, error) {
 	}
 	tell := newTeller(os.Stderr, c.Quiet)
 	report, err := check.Run(ctx, check.System{
-		Bus: b, Rules: repository.Rules{Rules: rules, Store: store}, Store: store, Indexes: folders.locked, Running: running, IgnoreDeletions: settings.IgnoreDeletions,
+		Bus: b, Rules: repository.Rules{Rules: rules, Store: store}, Store: store, Indexes: folders.locked, Running: running, IgnoreDeletions: settings.IgnoreDeletions, DeletionGrace: settings.DeletionGrace,
 		Temp: c.temp(settings), Repair: c.Repair, WithoutFsck: !c.Fsck, Progress: tell.progress,
 	})
 	for _, dir := range folders.used {

@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -429,5 +430,43 @@ func TestBadQuestions(t *testing.T) {
 		if !errors.Is(err, accepted.ErrRefused) {
 			t.Errorf("a filter that is too large: %v", err)
 		}
+	}
+}
+
+// TestWhatHasLeftTheLogIsNotHeard: an empty message stands in its place, of which nobody is told.
+func TestWhatHasLeftTheLogIsNotHeard(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	gone := event(1621, 1, "gone")
+	w.accept(gone)
+	x, remote := w.replica(nil), w.remote()
+	heard := make(chan string, 10)
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	for name, s := range map[string]accepted.Source{"the index": x.Index, "the bus": remote} {
+		hearing := s.Hear([]int{1621}, func(recs []eventdb.Record) {
+			for _, r := range recs {
+				heard <- name + ": " + r.Event.Content
+			}
+		})
+		running.Go(func() {
+			if err := hearing.Run(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	seq, err := w.PublishBatch(t.Context(), []*nats.Msg{{
+		Subject: proto.EventSubjectOf(gone).String(), Header: nats.Header{proto.HeaderRemoved: {gone.ID}},
+	}}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	apply(t, x.DB, append([]eventdb.Record{{Seq: seq, Removed: gone.ID}}, w.accept(event(1621, 2, "stays"))...))
+	got := []string{<-heard, <-heard}
+	slices.Sort(got)
+	if want := []string{"the bus: stays", "the index: stays"}; !slices.Equal(got, want) || len(heard) > 0 {
+		t.Errorf("heard %q and %d more, want %q", got, len(heard), want)
 	}
 }

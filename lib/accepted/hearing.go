@@ -50,7 +50,8 @@ func (h *remoteHearing) Run(ctx context.Context) error {
 func (h *remoteHearing) take(m bus.Message) {
 	h.remote.reached(m.Seq)
 	ev := new(nostr.Event)
-	if err := ev.UnmarshalJSON(m.Data); err == nil {
+	// Nothing is heard of what has left the log: an empty message stands in its place.
+	if err := ev.UnmarshalJSON(m.Data); err == nil && m.Header.Get(proto.HeaderRemoved) == "" {
 		h.fn([]eventdb.Record{{Seq: m.Seq, Event: ev, Raw: m.Data}})
 	}
 	h.read.Advance(m.Seq)

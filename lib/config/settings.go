@@ -64,7 +64,7 @@ type Bus struct {
 	NATSKey        string        `env:"NGIT_NATS_KEY" name:"nats-key" placeholder:"FILE" help:"Key (PEM) of NGIT_NATS_CERT."`
 	NATSReplicas   int           `env:"NGIT_NATS_REPLICAS" name:"nats-replicas" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen     string        `env:"NGIT_NATS_LISTEN" name:"nats-listen" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
-	NATSPassword   string        `env:"NGIT_NATS_PASSWORD" name:"nats-password" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write nothing, and of 'import', by which 'tendril import' offers events; nobody else is let in. Empty: whoever can connect may do everything."`
+	NATSPassword   string        `env:"NGIT_NATS_PASSWORD" name:"nats-password" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write nothing ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; nobody else is let in. Empty: whoever can connect may do everything."`
 	ForgetLog      string        `env:"NGIT_FORGET_LOG" name:"forget-log" help:"The log that is given up, named by the time at which it was made, as a process says it that misses this log. Only then does it begin again with an empty one."`
 	CandidateBytes int64         `env:"NGIT_CANDIDATE_QUEUE_BYTES" name:"candidate-queue-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Bound of each queue of undecided events, in bytes: users' events, releases from purgatory, live events of other relays, older ones. A full queue slows its senders down. Less than 2 MiB is taken as 2 MiB, so that the largest event fits."`
 	WorkerTTL      time.Duration `env:"NGIT_WORKER_TTL" name:"worker-ttl" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
@@ -97,6 +97,7 @@ type Policy struct {
 	ArchiveServices     []string      `env:"NGIT_ARCHIVE_GRASP_SERVICES" name:"archive-grasp-services" help:"Archive what these GRASP services host (GRASP-05): domains without a scheme, comma-separated. Not together with NGIT_ARCHIVE_ALL or NGIT_ARCHIVE_WHITELIST."`
 	ArchiveReadOnly     *bool         `env:"NGIT_ARCHIVE_READ_ONLY" name:"archive-read-only" help:"Refuse pushes to archived repositories (GRASP-05). Empty: true. false: they are taken as pushes to hosted repositories are. What lists this service can always be pushed to."`
 	ContributorPRs      bool          `env:"NGIT_GRASP06_ENABLE" name:"grasp06" help:"Take the pull requests of contributors at /prs/<npub>/<identifier>.git, for any repository (GRASP-06)."`
+	DeletionGrace       time.Duration `env:"NGIT_DELETION_GRACE" name:"deletion-grace" default:"168h" min:"0s" max:"87600h" help:"How long the git data of a repository is kept that its owner has deleted or moved away. An announcement within that time brings it back."`
 	MaxFutureSeconds    int           `env:"NGIT_MAX_FUTURE_SECS" name:"max-future-seconds" default:"900" min:"0" max:"315360000" help:"How far in the future an event's created_at may lie, in seconds."`
 }
 

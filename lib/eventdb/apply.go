@@ -104,6 +104,9 @@ func (r *Record) encode() (err error) {
 
 // add stores one event and carries out what it means for others, unless it is one to be passed over.
 func (c *change) add(r Record) error {
+	if r.Removed != "" {
+		return c.takeOut(r.Removed)
+	}
 	if r.Event == nil {
 		return errors.New("record without event")
 	}
@@ -176,6 +179,32 @@ func (c *change) takeCoordinate(at coordinate, created nostr.Timestamp, eid id, 
 	}
 	c.set(at.key(tableHolder), binary.BigEndian.AppendUint64(place, seq))
 	return true, nil
+}
+
+// takeOut removes an event that has left the log. Nothing of it stays: whoever reads the log from
+// its start never sees it. One that is not here was replaced or deleted before. One that expires is
+// left to its expiration: ingest removes none, because whether an index has swept it out by now
+// would decide what may take its place.
+func (c *change) takeOut(eventID string) error {
+	eid, err := parseID(eventID)
+	if err != nil {
+		return err
+	}
+	p, ev, err := load(c, eid)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil || p.expiry != 0 {
+		return err
+	}
+	author, err := parseID(ev.PubKey)
+	if err != nil {
+		return err
+	}
+	if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
+		c.set(at.key(tableHolder), nil)
+	}
+	return c.removeStored(p.seq)
 }
 
 // remove takes an event away and empties its coordinate, or, if the event has an expiration, leaves it held by what was swept.

@@ -32,6 +32,9 @@ type Record struct {
 	Seq   uint64 // its sequence in the log
 	Event *nostr.Event
 	Raw   []byte // its JSON as logged; nil: made from Event
+	// Removed is the id of an event that has left the log (proto.HeaderRemoved), and that has no
+	// expiration. Event is nil then.
+	Removed string
 }
 
 // DB is the index. It is safe for concurrent use.

@@ -95,9 +95,15 @@ func TestAgainstNaiveMatcher(t *testing.T) {
 				batch := slices.Clone(recent[len(recent)-min(len(recent), w.rnd.IntN(5)):]) // some that were applied already
 				for range 1 + w.rnd.IntN(25) {
 					seq += 1 + uint64(w.rnd.IntN(3)) // the log has gaps where it was compacted
-					r := eventdb.Record{Seq: seq, Event: w.event()}
+					r := eventdb.Record{Seq: seq}
+					if w.rnd.IntN(15) == 0 {
+						r.Removed = w.id()
+						m.remove(r.Removed)
+					} else {
+						r.Event = w.event()
+						m.apply(r.Event)
+					}
 					batch, recent = append(batch, r), append(recent, r)
-					m.apply(r.Event)
 				}
 				if err := db.Apply(batch); err != nil {
 					t.Fatal(err)

@@ -36,7 +36,7 @@ const (
 )
 
 // layout names how the index is laid out and what it means. Change it with either, and every index is made anew from the log.
-const layout = "3"
+const layout = "4"
 
 // ErrOtherLog: the log is not the one that the index was made from. Opened and bound again, the index is made anew.
 var ErrOtherLog = errors.New("NATS has another log now, or an earlier state of it: it is not the one that the index was made from " +
@@ -301,6 +301,14 @@ func nextBatch(ctx context.Context, db *DB, messages jetstream.MessagesContext, 
 		}
 		if _, err := proto.ParseEventSubject(msg.Subject()); err != nil {
 			continue // a writer's mark
+		}
+		if removed := msg.Headers().Get(proto.HeaderRemoved); removed != "" {
+			if _, err := parseID(removed); err != nil {
+				log.Error("the log removes what is no event", "seq", head, "error", err)
+				continue
+			}
+			recs = append(recs, Record{Seq: head, Removed: removed})
+			continue
 		}
 		ev, err := decode(msg.Data())
 		if err != nil {

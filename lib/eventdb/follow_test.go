@@ -297,6 +297,45 @@ func TestMarksAndReplacedMessagesMoveTheSequence(t *testing.T) {
 	}
 }
 
+// TestWhatLeavesTheLogLeavesTheIndex: an empty message in the place of an event takes it away. An
+// index that has read the event is then as one that reads the log from its start, also in what it
+// takes afterwards.
+func TestWhatLeavesTheLogLeavesTheIndex(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	log := slog.New(slog.DiscardHandler)
+	removal := func(ev *nostr.Event, id string) uint64 {
+		head, err := b.PublishBatch(t.Context(), []*nats.Msg{{
+			Subject: proto.EventSubjectOf(ev).String(), Header: nats.Header{proto.HeaderRemoved: {id}},
+		}}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return head
+	}
+	whole := open(t, "")
+	defer closeDB(t, whole)
+	defer follow(t, b, whole, log)()
+	tree, bush := project("tree", 2000), project("bush", 2000)
+	waitFor(t, whole, write(t, b, note(1), note(2), tree, bush))
+	holds(t, whole, note(1), note(2), tree, bush)
+	removal(note(1), note(1).ID)
+	removal(note(3), "no id")
+	waitFor(t, whole, removal(tree, tree.ID))
+	holds(t, whole, note(2), bush)
+
+	older := project("tree", 1000)
+	head := write(t, b, older, note(1))
+	waitFor(t, whole, head)
+	fresh := open(t, "")
+	defer closeDB(t, fresh)
+	defer follow(t, b, fresh, log)()
+	waitFor(t, fresh, head)
+	for _, db := range []*eventdb.DB{whole, fresh} {
+		holds(t, db, note(1), note(2), bush, older)
+	}
+}
+
 func TestAMalformedMessageDoesNotStopTheFollower(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

@@ -54,6 +54,18 @@ func (m *model) apply(ev *nostr.Event) (stored bool) {
 	return true
 }
 
+// remove is an event that has left the log: it stands for nothing any more, nor does what it
+// replaced, whose message it took. What expires is left to do so.
+func (m *model) remove(id string) {
+	m.events = slices.DeleteFunc(m.events, func(ev *nostr.Event) bool {
+		if ev.ID != id || expired(ev, math.MaxInt64) {
+			return false
+		}
+		m.past = slices.DeleteFunc(m.past, func(old *nostr.Event) bool { return sameCoordinate(old, ev) })
+		return true
+	})
+}
+
 func (m *model) deleted(ev *nostr.Event) bool {
 	if ev.Kind == nostr.KindDeletion {
 		return false

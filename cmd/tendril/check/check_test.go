@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nbd-wtf/go-nostr"
@@ -139,6 +140,15 @@ func (p *place) logAt(subject, data string) {
 	}
 }
 
+// removal writes a message in the place of an event that leaves the log.
+func (p *place) removal(subject, id, data string) {
+	p.t.Helper()
+	m := &nats.Msg{Subject: subject, Header: nats.Header{proto.HeaderRemoved: {id}}, Data: []byte(data)}
+	if _, err := p.bus.PublishBatch(p.t.Context(), []*nats.Msg{m}, nil); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
 // makeIndex makes the index of the log as it is now.
 func (p *place) makeIndex() {
 	p.t.Helper()
@@ -170,7 +180,7 @@ func (p *place) check(repair bool) (findings []string, report *Report) {
 		p.t.Fatal(err)
 	}
 	report, err = Run(p.t.Context(), System{
-		Bus: p.bus, Rules: repository.Rules{Rules: hosting.Of(domain), Store: store}, Store: store, Indexes: []string{p.index}, Temp: p.t.TempDir(), Repair: repair,
+		Bus: p.bus, Rules: repository.Rules{Rules: hosting.Of(domain), Store: store}, Store: store, Indexes: []string{p.index}, Temp: p.t.TempDir(), Repair: repair, DeletionGrace: 7 * 24 * time.Hour,
 	})
 	if err != nil {
 		p.t.Fatal(err)
@@ -264,6 +274,25 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 			p.logAt("grasp.event.1621."+p.owner+"."+strings.Repeat("a", 32), "hello")
 			p.makeIndex()
 		}, []string{"log: it is no event"}, false},
+		{"an event has left the log", func(t *testing.T, p *place) {
+			issue := event(t, 1621, nostr.Tag{"a", "30617:" + p.owner + ":mine"})
+			p.log(issue)
+			p.makeIndex()
+			p.removal(proto.EventSubjectOf(issue).String(), issue.ID, "")
+		}, nil, true},
+		{"something else left the log", func(_ *testing.T, p *place) {
+			subject := "grasp.event.1621." + p.owner + "." + strings.Repeat("a", 32)
+			p.removal(subject, strings.Repeat("b", 64), "")
+			p.makeIndex()
+		}, []string{"log: it removes the event " + strings.Repeat("b", 64) + ", which belongs elsewhere"}, false},
+		{"what left the log is there", func(_ *testing.T, p *place) {
+			p.removal("grasp.event.1621."+p.owner+"."+strings.Repeat("a", 32), strings.Repeat("a", 64), "{}")
+			p.makeIndex()
+		}, []string{"log: it removes the event " + strings.Repeat("a", 64) + ", and is not empty"}, false},
+		{"no event left the log", func(_ *testing.T, p *place) {
+			p.removal("grasp.event.1621."+p.owner+"."+strings.Repeat("a", 32), "x", "")
+			p.makeIndex()
+		}, []string{"log: it removes what is no event"}, false},
 		{"the index lags", func(t *testing.T, p *place) { p.log(event(t, 1621, nostr.Tag{"a", "30617:" + p.owner + ":mine"})) }, nil, true},
 		{"a file of the index is broken", func(t *testing.T, p *place) {
 			tables, err := filepath.Glob(filepath.Join(p.index, "*.sst"))
@@ -350,6 +379,38 @@ func TestAnOrphanIsKept(t *testing.T) {
 	}
 }
 
+// TestWhatItsOwnerGaveUpIsLeftAlone: a repository that purgatory keeps for a while, or for good, is
+// no finding, and a repair does not touch it; nor one of which purgatory has noted nothing yet.
+func TestWhatItsOwnerGaveUpIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	since := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	for want, note := range map[string]*repository.Ended{
+		"it waits, and is removed after 2026-03-08T12:00:00Z": {Announcement: strings.Repeat("a", 64), Reason: "deleted", Since: since},
+		"an operator keeps it":                                {Announcement: strings.Repeat("a", 64), Reason: "moved", Since: since, Kept: true},
+		"purgatory decides what becomes of it":                nil,
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t)
+			p.log(event(t, 5, nostr.Tag{"a", "30617:" + p.owner + ":mine"}))
+			if note != nil {
+				must(t, p.repo.SetEnded(*note))
+			}
+			for _, repair := range []bool{false, true} {
+				if found, report := p.check(repair); len(found) > 0 || len(report.Notes) != 1 || !strings.Contains(report.Notes[0], want) {
+					t.Errorf("found %q, notes %q", found, report.Notes)
+				}
+			}
+			if got := git(t, p.repo.Path(), "rev-parse", "refs/heads/main"); got != p.head {
+				t.Errorf("main is %s", got)
+			}
+			if _, err := os.Stat(filepath.Join(p.root, repository.OrphansFolder)); !os.IsNotExist(err) {
+				t.Errorf("something was put aside: %v", err)
+			}
+		})
+	}
+}
+
 func TestWrite(t *testing.T) {
 	t.Parallel()
 	r := &Report{Events: 1}
@@ -364,7 +425,7 @@ func TestWrite(t *testing.T) {
 	var out bytes.Buffer
 	r.Write(&out)
 	for _, want := range []string{
-		"note: 5 more findings like: objects", "\nlog: message 1: it is no event\n", "disk: x: p (mended: m)\n", "disk: y: p (--repair: m)\n",
+		"note: 5 more like: objects", "\nlog: message 1: it is no event\n", "disk: x: p (mended: m)\n", "disk: y: p (--repair: m)\n",
 		"disk: z: p (could not be mended: no room)\n", "104 findings, 1 of them can be mended by --repair\n",
 	} {
 		if !strings.Contains(out.String(), want) {

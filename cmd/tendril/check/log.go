@@ -28,7 +28,6 @@ func (c *checker) checkLog(ctx context.Context) error {
 	var head uint64
 	flush := func() error {
 		err := c.take(batch)
-		c.report.Events += len(batch)
 		batch = batch[:0]
 		return err
 	}
@@ -41,7 +40,7 @@ func (c *checker) checkLog(ctx context.Context) error {
 		if m.Subject() == proto.SubjectEventsMark {
 			return nil
 		}
-		if batch = append(batch, message{seq: head, subject: m.Subject(), data: m.Data()}); len(batch) < logBatch {
+		if batch = append(batch, message{seq: head, subject: m.Subject(), data: m.Data(), removed: m.Headers().Get(proto.HeaderRemoved)}); len(batch) < logBatch {
 			return nil
 		}
 		return flush()
@@ -63,6 +62,7 @@ type message struct {
 	seq     uint64
 	subject string
 	data    []byte
+	removed string // id of the event in whose place it stands, which has left the log
 }
 
 // take looks at events of the log on all processors, and puts them into the index.
@@ -79,6 +79,11 @@ func (c *checker) take(batch []message) error {
 	all.Wait()
 	var records []eventdb.Record
 	for i, m := range batch {
+		if m.removed == "" {
+			c.report.Events++
+		} else if nip34.IsHex64(m.removed) {
+			records = append(records, eventdb.Record{Seq: m.seq, Removed: m.removed})
+		}
 		if wrong[i] != nil {
 			c.found(PartLog, fmt.Sprintf("message %d, %s", m.seq, m.subject), wrong[i].Error(), "", nil)
 		}
@@ -94,6 +99,9 @@ func (c *checker) take(batch []message) error {
 
 // look checks one message. The event is given wherever an index takes it.
 func look(m message) (*nostr.Event, error) {
+	if m.removed != "" {
+		return nil, lookAtRemoval(m)
+	}
 	ev := new(nostr.Event)
 	if err := ev.UnmarshalJSON(m.data); err != nil {
 		return nil, fmt.Errorf("it is no event: %w", err)
@@ -111,4 +119,20 @@ func look(m message) (*nostr.Event, error) {
 		return ev, errors.New("the signature is wrong")
 	}
 	return ev, nil
+}
+
+// lookAtRemoval checks a message that stands in the place of an event that has left the log.
+func lookAtRemoval(m message) error {
+	subject, err := proto.ParseEventSubject(m.subject)
+	switch {
+	case !nip34.IsHex64(m.removed):
+		return errors.New("it removes what is no event")
+	case len(m.data) > 0:
+		return fmt.Errorf("it removes the event %s, and is not empty", m.removed)
+	case err != nil:
+		return err
+	case !nostr.IsReplaceableKind(subject.Kind) && !nostr.IsAddressableKind(subject.Kind) && subject.Slot != m.removed[:proto.ShortIDLength]:
+		return fmt.Errorf("it removes the event %s, which belongs elsewhere", m.removed)
+	}
+	return nil
 }

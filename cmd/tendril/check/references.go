@@ -26,6 +26,7 @@ type identifier struct {
 	owners  []string // of repositories on the disk
 	dossier dossier.Dossier
 	pulls   map[string][]*nip34.PullRequest // accepted ones, by the owner whose repository they tag
+	kept    []string                        // those that are not hosted and kept all the same, and why
 }
 
 // know reads what is accepted and held of an identifier at this moment.

@@ -41,7 +41,7 @@ type Report struct {
 	Repositories int       `json:"repositories"`
 	Pools        int       `json:"pools"`
 	Findings     []Finding `json:"findings"`
-	Notes        []string  `json:"notes"` // what was not looked at, and why
+	Notes        []string  `json:"notes"` // what is no finding: what was not looked at, and why; what is kept
 
 	mu    sync.Mutex
 	found map[string]int // by part and problem
@@ -70,11 +70,23 @@ func (r *Report) note(format string, args ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
 }
 
+// noteSome is note, for what there may be many of: like the findings of a kind it is bounded.
+func (r *Report) noteSome(kind, text string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.found == nil {
+		r.found = map[string]int{}
+	}
+	if r.found[kind]++; r.found[kind] <= maxFindings {
+		r.Notes = append(r.Notes, text)
+	}
+}
+
 // finish puts the findings into their order.
 func (r *Report) finish() {
 	for kind, n := range r.found {
 		if n > maxFindings {
-			r.Notes = append(r.Notes, fmt.Sprintf("%d more findings like: %s", n-maxFindings, kind))
+			r.Notes = append(r.Notes, fmt.Sprintf("%d more like: %s", n-maxFindings, kind))
 		}
 	}
 	slices.Sort(r.Notes)

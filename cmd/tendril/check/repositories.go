@@ -13,11 +13,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -108,6 +110,7 @@ const (
 // checkIdentifier checks the repositories of an identifier, of which the owners' lie on the disk.
 func (c *checker) checkIdentifier(ctx context.Context, identifier string, owners []string) error {
 	var problems []problem
+	var kept []string
 	for n := range looks {
 		if n > 0 {
 			select {
@@ -120,12 +123,17 @@ func (c *checker) checkIdentifier(ctx context.Context, identifier string, owners
 		if err != nil {
 			return err
 		}
-		if problems, err = i.look(ctx); err != nil && (!c.Running || n == looks-1) {
+		problems, err = i.look(ctx)
+		kept = i.kept
+		if err != nil && (!c.Running || n == looks-1) {
 			return err
 		}
 		if err == nil && len(problems) == 0 || !c.Running {
 			break
 		}
+	}
+	for _, text := range kept {
+		c.report.noteSome("a repository that is kept though it is not hosted", text)
 	}
 	for _, p := range problems {
 		c.found(p.part, p.what, p.text, p.mend, p.do)
@@ -182,7 +190,9 @@ func (i *identifier) pool(ctx context.Context) (problems []problem, err error) {
 	return problems, nil
 }
 
-// orphans finds repositories on the disk that nobody announces.
+// orphans finds repositories on the disk that nobody announces. One with git data of which the log
+// has an announcement is for purgatory, which keeps it for a while, or without an end: it is no
+// finding, and left alone.
 func (i *identifier) orphans(ctx context.Context) (problems []problem, err error) {
 	for _, owner := range i.owners {
 		if i.dossier.Hosts(owner) {
@@ -202,6 +212,13 @@ func (i *identifier) orphans(ctx context.Context) (problems []problem, err error
 		p := problem{part: PartDisk, what: repo.Ref().String(), text: "nobody announces this repository here, and it is empty", mend: "it is removed"}
 		p.do = func() error { return repo.Remove(ctx) }
 		if has {
+			kept, err := i.isKept(ctx, repo)
+			if err != nil {
+				return nil, err
+			}
+			if kept {
+				continue
+			}
 			p.text = "nobody announces this repository here"
 			p.mend = "a copy that needs nothing else is put into " + repository.OrphansFolder + ", and the repository is removed"
 			p.do = func() error { return i.putAside(ctx, repo) }
@@ -209,6 +226,38 @@ func (i *identifier) orphans(ctx context.Context) (problems []problem, err error
 		problems = append(problems, p)
 	}
 	return problems, nil
+}
+
+// isKept reports whether a repository that is not hosted is kept all the same, and notes why.
+func (i *identifier) isKept(ctx context.Context, repo *repository.Repo) (bool, error) {
+	note, err := repo.Ended()
+	if err != nil {
+		return false, err
+	}
+	text := "it is not hosted any more, and its owner once announced it here: purgatory decides what becomes of it, and keeps it until then"
+	switch {
+	case note == nil:
+		stream, err := i.Bus.JS.Stream(ctx, proto.StreamEvents)
+		if err != nil {
+			return false, err
+		}
+		ref := repo.Ref()
+		place := &nostr.Event{Kind: nip34.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
+		_, err = stream.GetLastMsgForSubject(ctx, proto.EventSubjectOf(place).String())
+		if errors.Is(err, jetstream.ErrMsgNotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("read the last announcement of %s: %w", ref, err)
+		}
+	case note.Kept:
+		text = fmt.Sprintf("its owner gave it up (%s), and an operator keeps it", note.Reason)
+	default:
+		text = fmt.Sprintf("its owner gave it up (%s): it waits, and is removed after %s (NGIT_DELETION_GRACE)",
+			note.Reason, note.Since.Add(i.DeletionGrace).UTC().Format(time.RFC3339))
+	}
+	i.kept = append(i.kept, repo.Ref().String()+": "+text)
+	return true, nil
 }
 
 // putAside makes a copy of a repository and removes the repository then.

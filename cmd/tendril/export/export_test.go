@@ -96,6 +96,12 @@ func TestLog(t *testing.T) {
 	if _, err := b.PublishBatch(t.Context(), []*nats.Msg{{Subject: proto.SubjectEventsMark, Data: []byte(`{"writer":"x"}`)}}, nil); err != nil {
 		t.Fatal(err)
 	}
+	gone := event(t, 1621, 1000, "it has left the log")
+	store(t, b, gone.String())
+	removal := &nats.Msg{Subject: proto.EventSubjectOf(gone).String(), Header: nats.Header{proto.HeaderRemoved: {gone.ID}}}
+	if _, err := b.PublishBatch(t.Context(), []*nats.Msg{removal}, nil); err != nil {
+		t.Fatal(err)
+	}
 	want = append(want, newer.String())
 	var last uint64
 	got := logOf(t, b, func(done, of uint64) {

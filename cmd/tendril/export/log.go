@@ -42,6 +42,9 @@ func Log(ctx context.Context, js jetstream.JetStream, progress Progress, write f
 		if _, err := proto.ParseEventSubject(m.Subject()); err != nil {
 			return nil // a writer's mark
 		}
+		if m.Headers().Get(proto.HeaderRemoved) != "" {
+			return nil // an event stood here that has left the log
+		}
 		raw, err := oneLine(m.Data())
 		if err != nil {
 			return fmt.Errorf("%s is no JSON: %w", m.Subject(), err)

@@ -20,16 +20,16 @@ func (r Report) WriteTable(w io.Writer) error {
 	var b strings.Builder
 	writer := "nobody has written yet"
 	if r.Log.Writer != "" {
-		writer = fmt.Sprintf("writer %s, for %s", shown(r.Log.Writer), ago(r.At, r.Log.WriterSince))
+		writer = fmt.Sprintf("writer %s, for %s", Shown(r.Log.Writer), ago(r.At, r.Log.WriterSince))
 	}
-	fmt.Fprintf(&b, "NATS      %s, version %s\n", shown(r.Server.URL), shown(r.Server.Version))
-	fmt.Fprintf(&b, "log       %d messages (%s), last sequence %d; %s\n", r.Log.Messages, size(r.Log.Bytes), r.Log.LastSeq, writer)
+	fmt.Fprintf(&b, "NATS      %s, version %s\n", Shown(r.Server.URL), Shown(r.Server.Version))
+	fmt.Fprintf(&b, "log       %d messages (%s), last sequence %d; %s\n", r.Log.Messages, Size(r.Log.Bytes), r.Log.LastSeq, writer)
 	fmt.Fprintf(&b, "rejected  %d ids remembered\n", r.Log.Rejected)
 	fmt.Fprintf(&b, "held      %s\n", r.Held.line(r.At))
 
 	table(&b, "LANE\tQUEUED\tWITH THE WRITER\tBYTES\tOF", len(r.Lanes), func(i int) []any {
 		l := r.Lanes[i]
-		return []any{l.Name, l.Queued, l.Deciding, size(l.Bytes), size(uint64(max(l.MaxBytes, 0)))}
+		return []any{l.Name, l.Queued, l.Deciding, Size(l.Bytes), Size(uint64(max(l.MaxBytes, 0)))}
 	})
 	workers := byWorker(r.Shards)
 	table(&b, "SHARDS HELD BY\tSHARDS\tHELD EVENTS\tHUNTS", len(workers), func(i int) []any {
@@ -38,11 +38,11 @@ func (r Report) WriteTable(w io.Writer) error {
 	})
 	table(&b, "RELAY\tSTATE\tHEALTH\tWORKER\tREPOSITORIES\tROOTS\tOPEN\tCOMPLETE UNTIL\tLAST ERROR", len(r.Relays), func(i int) []any {
 		l := r.Relays[i]
-		return []any{shown(l.Name), l.State, l.Health, orNobody(l.Worker), l.Repositories, l.Roots, l.Subscriptions, clock(l.CompleteUntil), l.trouble()}
+		return []any{Shown(l.Name), l.State, l.Health, orNobody(l.Worker), l.Repositories, l.Roots, l.Subscriptions, clock(l.CompleteUntil), l.trouble()}
 	})
 	table(&b, "PROJECTION OF\tBY\tBEHIND\tLAST READ", len(r.Projections), func(i int) []any {
 		p := r.Projections[i]
-		return []any{p.Stream, shown(p.Reader), p.Lag, ago(r.At, p.Last) + " ago"}
+		return []any{p.Stream, Shown(p.Reader), p.Lag, ago(r.At, p.Last) + " ago"}
 	})
 	_, err := io.WriteString(w, b.String())
 	return err
@@ -72,7 +72,7 @@ func (h Held) line(now time.Time) string {
 	}
 	var parts []string
 	for _, phase := range slices.Sorted(maps.Keys(h.Phases)) {
-		parts = append(parts, fmt.Sprintf("%d %s", h.Phases[phase], shown(phase)))
+		parts = append(parts, fmt.Sprintf("%d %s", h.Phases[phase], Shown(phase)))
 	}
 	for _, kind := range slices.Sorted(maps.Keys(h.Kinds)) {
 		name, known := kindNames[kind]
@@ -119,7 +119,7 @@ func (l Relay) trouble() string {
 	if l.Failures == 0 {
 		return "-"
 	}
-	reason := []rune(shown(l.LastError))
+	reason := []rune(Shown(l.LastError))
 	if len(reason) > maxError {
 		reason = append(reason[:maxError-1], '…')
 	}
@@ -130,11 +130,11 @@ func orNobody(worker string) string {
 	if worker == "" {
 		return "nobody"
 	}
-	return shown(worker)
+	return Shown(worker)
 }
 
-// shown makes text from outside harmless on a terminal and in a table.
-func shown(s string) string {
+// Shown makes text from outside harmless on a terminal and in a table.
+func Shown(s string) string {
 	return strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
 			return '?'
@@ -155,8 +155,8 @@ func clock(t time.Time) string {
 	return t.UTC().Format("2006-01-02 15:04:05")
 }
 
-// size is a number of bytes for people.
-func size(n uint64) string {
+// Size is a number of bytes for people.
+func Size(n uint64) string {
 	switch {
 	case n < 1<<10:
 		return fmt.Sprintf("%d B", n)

@@ -138,9 +138,9 @@ func (c *Candidate) checkOrigin() error {
 	case proto.LaneRelease:
 		c.Source = proto.SourceRelease
 		switch c.Action {
-		case proto.ActionRelease, proto.ActionExpire, proto.ActionExtend:
+		case proto.ActionRelease, proto.ActionExpire, proto.ActionExtend, proto.ActionRemove:
 		default:
-			return fmt.Errorf("%s is %q, want release, expire or extend", proto.HeaderAction, c.Action)
+			return fmt.Errorf("%s is %q, want release, expire, extend or remove", proto.HeaderAction, c.Action)
 		}
 	default:
 		imported := c.Source == proto.SourceImport && c.Lane == proto.LaneSyncHistoric

@@ -254,6 +254,14 @@ func (d *Draft) delete(request *nostr.Event) error {
 	return nil
 }
 
+// Remove takes an accepted event out of the draft's log, as if it had never been there.
+func (d *Draft) Remove(ev *nostr.Event) {
+	d.leave(ev)
+	if address, ok := nip34.AddressOf(ev); ok {
+		d.at[address], d.taken[address] = nil, nil
+	}
+}
+
 // leave removes an event from the draft's log.
 func (d *Draft) leave(ev *nostr.Event) {
 	d.gone[ev.ID] = true

@@ -129,6 +129,9 @@ type Decision struct {
 	Hold []*held.Entry // to be written
 	Drop []Dropped     // to be deleted
 
+	// Removes: the event was accepted, and leaves the log.
+	Removes bool
+
 	// Next are candidates to be decided right after this one, because of it.
 	Next []*candidate.Candidate
 
@@ -173,6 +176,8 @@ func (p *Policy) decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
 		return p.expire(k, c)
 	case proto.ActionExtend:
 		return p.extend(k, c), nil
+	case proto.ActionRemove:
+		return p.remove(k, c)
 	}
 	if p.blacklist[c.Event.PubKey] {
 		return rejected(ReasonBlacklisted, messageUnwelcome), nil

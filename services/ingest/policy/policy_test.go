@@ -266,6 +266,7 @@ type want struct {
 	missing  []string
 	hold     []string // "<short id> <phase> <time until it expires>"
 	drop     []string // "<short id> <what it is remembered by>"
+	removes  bool
 }
 
 type row struct {
@@ -306,6 +307,9 @@ func check(t *testing.T, d policy.Decision, w want) {
 	t.Helper()
 	if d.Outcome != w.outcome || d.Reason != w.reason || !strings.HasPrefix(d.Message, w.message) || w.message == "" && d.Message != "" {
 		t.Errorf("%s, %q, reason %q; want %s, %q, reason %q", d.Outcome, d.Message, d.Reason, w.outcome, w.message, w.reason)
+	}
+	if d.Removes != w.removes {
+		t.Errorf("removes %v, want %v", d.Removes, w.removes)
 	}
 	if d.Park != w.park || d.Remember != w.remember {
 		t.Errorf("park %v, remember %v; want %v, %v", d.Park, d.Remember, w.park, w.remember)

@@ -23,13 +23,13 @@ type batch struct {
 	head  uint64 // of the log, that the decisions stand on; once the batch is committed, behind it
 	held  uint64 // the same of the held events' stream
 
-	decided  []decided
-	accepted []int // of decided, in order
-	healed   []*candidate.Candidate
-	bytes    int
-	older    int           // taken from the lane of older events
-	took     time.Duration // to commit to the log; 0: nothing was
-	changes  draft.Changes // when the batch is closed
+	decided []decided
+	logged  []int // of decided, in order: what the log gets, events and removals
+	healed  []*candidate.Candidate
+	bytes   int
+	older   int           // taken from the lane of older events
+	took    time.Duration // to commit to the log; 0: nothing was
+	changes draft.Changes // when the batch is closed
 }
 
 // decided is one candidate and what came of it.
@@ -240,11 +240,15 @@ func (w *Writer) decide(b *batch, x decided) *undecidedError {
 			return &undecidedError{x, fmt.Errorf("take it in: %w", err)}
 		}
 		b.draft.Forget(c.Event.ID)
-		b.accepted = append(b.accepted, len(b.decided))
+		b.logged = append(b.logged, len(b.decided))
 	case proto.HeldBack:
 		b.draft.Forget(c.Event.ID)
 	case proto.Rejected:
 		w.reject(b, c, d)
+	}
+	if d.Removes {
+		b.draft.Remove(c.Event)
+		b.logged = append(b.logged, len(b.decided))
 	}
 	b.bytes += len(c.Raw)
 	b.decided = append(b.decided, x)

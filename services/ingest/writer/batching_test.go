@@ -168,7 +168,7 @@ func story(rng *rand.Rand, length int) []message {
 			m.header.Set(proto.HeaderSource, string(proto.SourceLive))
 		case 1, 2:
 			m.subject = proto.LaneRelease.Subject()
-			actions := []proto.Action{proto.ActionRelease, proto.ActionRelease, proto.ActionRelease, proto.ActionExpire, proto.ActionExtend}
+			actions := []proto.Action{proto.ActionRelease, proto.ActionRelease, proto.ActionRelease, proto.ActionExpire, proto.ActionExtend, proto.ActionRemove}
 			m.header.Set(proto.HeaderAction, string(actions[rng.IntN(len(actions))]))
 			m.header.Set(proto.HeaderReason, "test")
 		}

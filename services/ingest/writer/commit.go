@@ -3,6 +3,7 @@ package writer
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -43,17 +44,22 @@ func (w *Writer) commit(ctx context.Context, b *batch, logged func()) error {
 	return nil
 }
 
-// commitEvents appends the accepted events, if the log's head is still the one that they were decided on.
+// commitEvents appends the accepted events and the removals, if the log's head is still the one that
+// they were decided on.
 func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
-	if len(b.accepted) == 0 {
+	if len(b.logged) == 0 {
 		return nil
 	}
 	start := time.Now()
 	headers := logHeaders{at: start.UTC().Format(time.RFC3339Nano)}
-	msgs := make([]*nats.Msg, len(b.accepted))
-	for i, n := range b.accepted {
-		c := b.decided[n].candidate
+	msgs := make([]*nats.Msg, len(b.logged))
+	for i, n := range b.logged {
+		x := &b.decided[n]
+		c := x.candidate
 		msgs[i] = &nats.Msg{Subject: proto.EventSubjectOf(c.Event).String(), Header: headers.of(c), Data: c.Raw}
+		if x.decision.Removes { // an empty message takes the event's place
+			msgs[i].Header, msgs[i].Data = headers.removed(c), nil
+		}
 	}
 	last, err := w.Bus.PublishBatch(ctx, msgs, &b.head)
 	if err != nil {
@@ -61,7 +67,7 @@ func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 	}
 	b.took = time.Since(start)
 	first := last - uint64(len(msgs)) + 1
-	for i, n := range b.accepted {
+	for i, n := range b.logged {
 		b.decided[n].seq = first + uint64(i)
 	}
 	b.head = last
@@ -70,9 +76,13 @@ func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 
 // index takes the events of a batch that is in the log into the index.
 func (w *Writer) index(b *batch) error {
-	records := make([]eventdb.Record, len(b.accepted))
-	for i, n := range b.accepted {
+	records := make([]eventdb.Record, len(b.logged))
+	for i, n := range b.logged {
 		x := &b.decided[n]
+		if x.decision.Removes {
+			records[i] = eventdb.Record{Seq: x.seq, Removed: x.candidate.Event.ID}
+			continue
+		}
 		records[i] = eventdb.Record{Seq: x.seq, Event: x.candidate.Event, Raw: x.candidate.Raw}
 	}
 	if err := w.Index.Apply(records); err != nil {
@@ -103,6 +113,13 @@ func (h *logHeaders) of(c *candidate.Candidate) nats.Header {
 		h.made.Set(proto.HeaderTraceParent, c.Trace)
 	}
 	return h.made
+}
+
+// removed are the headers of the message that takes the place of an event that leaves the log.
+func (h *logHeaders) removed(c *candidate.Candidate) nats.Header {
+	header := maps.Clone(h.of(c))
+	header.Set(proto.HeaderRemoved, c.Event.ID)
+	return header
 }
 
 // deletionKept is how long the bucket keeps the message that says that an entry is gone: long enough for every follower that was cut off and not

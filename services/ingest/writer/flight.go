@@ -70,7 +70,7 @@ func (w *Writer) finish(f *flight) error {
 		return err
 	}
 	w.trouble.over()
-	w.costs.learn(len(f.accepted), f.took)
+	w.costs.learn(len(f.logged), f.took)
 	w.decidedEver += uint64(len(f.decided))
 	w.careful = max(0, w.careful-len(f.decided))
 	w.answer(f.batch)

@@ -329,6 +329,12 @@ func (s *sender) release(ev *nostr.Event) proto.Verdict {
 	return s.ask(proto.LaneRelease, ev, proto.HeaderAction, string(proto.ActionRelease))
 }
 
+// remove asks as purgatory does when a repository has been removed.
+func (s *sender) remove(ev *nostr.Event) proto.Verdict {
+	s.t.Helper()
+	return s.ask(proto.LaneRelease, ev, proto.HeaderAction, string(proto.ActionRemove))
+}
+
 func encode(t testing.TB, ev *nostr.Event) []byte {
 	t.Helper()
 	data, err := ev.MarshalJSON()
@@ -338,12 +344,16 @@ func encode(t testing.TB, ev *nostr.Event) []byte {
 	return data
 }
 
-// logIDs reads the log from its start: the ids in order.
+// logIDs reads the log from its start: the ids in order, "removed <id>" of what has left it.
 func logIDs(t testing.TB, b *bus.Bus) []string {
 	t.Helper()
 	var ids []string
 	for _, m := range readStream(t, b, proto.StreamEvents) {
 		if m.Subject == proto.SubjectEventsMark {
+			continue
+		}
+		if removed := m.Header.Get(proto.HeaderRemoved); removed != "" {
+			ids = append(ids, "removed "+removed)
 			continue
 		}
 		var ev nostr.Event

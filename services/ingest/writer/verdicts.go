@@ -20,7 +20,7 @@ func (w *Writer) answer(b *batch) {
 		}
 	}
 	w.Metrics.observeMemory(w.Park.Len(), w.Rejected.Len())
-	w.Log.Debug("batch committed", "candidates", len(b.decided), "accepted", len(b.accepted), "head", w.Index.Seq())
+	w.Log.Debug("batch committed", "candidates", len(b.decided), "logged", len(b.logged), "head", w.Index.Seq())
 }
 
 func verdictOf(x *decided) proto.Verdict {

@@ -54,6 +54,9 @@ func TestStoryOfARepository(t *testing.T) {
 	if r.Held.Len() != 0 {
 		t.Fatalf("%d still held", r.Held.Len())
 	}
+	if v := s.remove(issue); v.Outcome != proto.Done || v.Seq != 0 {
+		t.Fatalf("the removal of what is needed: %+v", v)
+	}
 	if got, want := logIDs(t, b), []string{announcement.ID, state.ID, issue.ID}; !slices.Equal(got, want) {
 		t.Fatalf("the log is %v, want %v", got, want)
 	}
@@ -67,6 +70,53 @@ func TestStoryOfARepository(t *testing.T) {
 	}
 	if last.Subject != proto.EventSubjectOf(issue).String() {
 		t.Errorf("subject %s", last.Subject)
+	}
+}
+
+// TestWhatNobodyNeedsLeavesTheLog: a state and an issue of a repository that was given up leave the
+// log when purgatory says that it is removed, and what comes later finds no trace of them.
+func TestWhatNobodyNeedsLeavesTheLog(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, t.TempDir())
+	r := start(t, b, "one", nil)
+	s := newSender(t, b, "remove")
+	alice, bob := newPerson(1), newPerson(2)
+	announcement, state, issue := alice.announcement("tree", 100), alice.state("tree", 200), bob.issue(alice, "tree", 1)
+	s.ask(proto.LaneUser, announcement)
+	s.ask(proto.LaneUser, state)
+	s.release(announcement)
+	s.release(state)
+	s.ask(proto.LaneUser, issue)
+	deletion := alice.event(5, 300, "", nostr.Tag{"e", announcement.ID})
+	if v := s.ask(proto.LaneUser, deletion); v.Outcome != proto.Accepted {
+		t.Fatalf("the deletion request: %+v", v)
+	}
+	before := r.Index.Seq()
+	for i, ev := range []*nostr.Event{state, issue, announcement} {
+		v := s.remove(ev)
+		if i < 2 && (v.Outcome != proto.Done || v.Seq <= before) || i == 2 && v.Seq != 0 {
+			t.Fatalf("%d: the removal: %+v", ev.Kind, v)
+		}
+	}
+	view := r.Index.View()
+	defer view.Close()
+	if n, err := view.Len(); err != nil || n != 1 {
+		t.Fatalf("%d events are left, want only the deletion request (%v)", n, err)
+	}
+	for _, m := range readStream(t, b, proto.StreamEvents) {
+		if m.Subject == proto.EventSubjectOf(state).String() && (len(m.Data) > 0 || m.Header.Get(proto.HeaderRemoved) != state.ID) {
+			t.Errorf("the log has %q, %v in the place of the state", m.Data, m.Header)
+		}
+	}
+	older := alice.state("tree", 150)
+	if v := s.ask(proto.LaneUser, alice.announcement("tree", 400)); v.Outcome != proto.HeldBack {
+		t.Fatalf("a new announcement: %+v", v)
+	}
+	if v := s.ask(proto.LaneUser, older); v.Outcome != proto.HeldBack {
+		t.Fatalf("an older state than the one that has left: %+v", v)
+	}
+	if v := s.ask(proto.LaneUser, state); v.Outcome != proto.HeldBack {
+		t.Fatalf("the state, submitted again: %+v", v)
 	}
 }
 

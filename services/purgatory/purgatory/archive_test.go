@@ -44,6 +44,8 @@ func TestArchive(t *testing.T) {
 	other := start(t, "two", w.git, w.Bus.ClientURL())
 	eventually(t, "all shards are held", func() bool { return other.metric("purgatory_shards_held") == proto.Shards })
 	w.isReadOnly("archived before", work, commit)
+	w.in.accept(elsewhere("it moves on", alice, "x", 1002))
+	w.isReadOnly("archived before, and somewhere else since", work, commit)
 
 	w.in.accept(finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: alice, CreatedAt: 1003, Tags: announcement(t, "", alice, "x").Tags}))
 	eventually(t, "it is no archive any more", func() bool { return !w.repo(alice, "x").IsArchive() })
@@ -51,11 +53,15 @@ func TestArchive(t *testing.T) {
 		t.Fatalf("a push to what lists us: %v\n%s", err, out)
 	}
 	w.released(newer)
+	if w.told.count("x ended") > 0 {
+		t.Error("an archive has ended though nobody has deleted its announcement")
+	}
 	w.in.accept(elsewhere("it goes", alice, "x", 1004))
 	eventually(t, "it is gone", func() bool {
 		_, err := gittest.Try(t, root, "ls-remote", w.address(alice, "x"))
 		return err != nil
 	})
+	w.told.await("x ended")
 }
 
 // isReadOnly checks that alice's repository x can be cloned and that pushes to it are refused.

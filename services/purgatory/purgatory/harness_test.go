@@ -44,6 +44,12 @@ type worker struct {
 // open opens the node of a worker on the git folder; url is the NATS server of another, or empty.
 func open(t testing.TB, name, gitFolder, url string, flags ...string) *node.Node {
 	t.Helper()
+	return openFor(t, name, gitFolder, url, nil, flags...)
+}
+
+// openFor is open for a process of which it is known which services it has.
+func openFor(t testing.TB, name, gitFolder, url string, services []node.Service, flags ...string) *node.Node {
+	t.Helper()
 	flags = append([]string{
 		"--domain=" + domain, "--relay-data-path=" + t.TempDir(), "--database-backend=memory", "--git-data-path=" + gitFolder, "--worker-name=" + name,
 		"--nats-url=" + url, "--git-listen=127.0.0.1:0", "--allow-private-networks", "--hunt-sync-delay=10ms", "--hunt-user-delay=10m",
@@ -58,7 +64,7 @@ func open(t testing.TB, name, gitFolder, url string, flags ...string) *node.Node
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := node.Open(t.Context(), "purgatory", s, slog.New(slog.DiscardHandler))
+	n, err := node.Open(t.Context(), "purgatory", s, slog.New(slog.DiscardHandler), services...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -95,6 +95,13 @@ func (in *ingest) verdict(ev *nostr.Event, action proto.Action, reason string) p
 	in.asked[string(action)+" "+ev.Content]++
 	key, entry, holds := in.find(ev.ID)
 	switch {
+	case action == proto.ActionRemove && in.refuse[ev.ID]:
+		return proto.Verdict{Outcome: proto.Rejected, Message: "invalid: refused"}
+	case action == proto.ActionRemove:
+		in.accepted[ev.ID] = 0
+		m := &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Header: nats.Header{}}
+		m.Header.Set(proto.HeaderRemoved, ev.ID)
+		return proto.Verdict{Outcome: proto.Done, Seq: in.commit(m)}
 	case action == proto.ActionRelease && in.accepted[ev.ID] > 0:
 		return proto.Verdict{Outcome: proto.Duplicate}
 	case action == proto.ActionRelease && (!holds || in.refuse[ev.ID]):
@@ -188,6 +195,13 @@ func (in *ingest) without(ev *nostr.Event) {
 	defer in.mu.Unlock()
 	key, _, _ := in.find(ev.ID)
 	in.drop(key)
+}
+
+// refuses says whether the release or removal of an event is refused from now on.
+func (in *ingest) refuses(id string, refused bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.refuse[id] = refused
 }
 
 func (in *ingest) times(id string) int {

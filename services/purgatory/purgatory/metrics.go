@@ -24,7 +24,7 @@ type metrics struct {
 
 	attempts, requests, released, expired *prometheus.CounterVec
 	prunes                                *prometheus.CounterVec
-	objects, prunedBytes                  prometheus.Counter
+	objects, prunedBytes, removed         prometheus.Counter
 	poolBytes                             prometheus.Gauge
 	waited                                prometheus.Histogram
 
@@ -36,6 +36,7 @@ var (
 	queueDesc    = prometheus.NewDesc("purgatory_sync_queue_size", "Identifiers that are hunted for.", nil, nil)
 	heldDesc     = prometheus.NewDesc("purgatory_held", "Events that wait for git data.", []string{"kind"}, nil)
 	pendingDesc  = prometheus.NewDesc("purgatory_pending_pushes", "References below refs/nostr/ that wait for their events.", nil, nil)
+	endedDesc    = prometheus.NewDesc("purgatory_repositories_ended", "Repositories on the disk that are not hosted any more: to be removed (ending), or kept without an end (kept).", []string{"until"}, nil)
 	pendingBytes = prometheus.NewDesc("purgatory_pending_push_bytes", "Bytes that these references take up.", nil, nil)
 	inFlightDesc = prometheus.NewDesc("purgatory_domain_in_flight", "Requests to a git server under way.", []string{"domain"}, nil)
 	shardsDesc   = prometheus.NewDesc("purgatory_shards_held", "Shards that this worker holds.", nil, nil)
@@ -53,12 +54,13 @@ func newMetrics(reg prometheus.Registerer, w *worker, t *throttle.Throttle) (*me
 		expired:     counter("purgatory_expired_total", "Events that left purgatory unserved.", "kind"),
 		objects:     prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_sync_oids_fetched_total", Help: "Wanted objects that fetches brought."}),
 		prunes:      counter("purgatory_git_prunes_total", "Looks for git objects that nothing needs any more.", "result"),
+		removed:     prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_repositories_removed_total", Help: "Repositories with git data that were removed because their hosting had ended."}),
 		prunedBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_git_pruned_bytes_total", Help: "Bytes of git objects that were removed because nothing needed them any more."}),
 		poolBytes:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "purgatory_git_pool_bytes", Help: "Bytes of the git objects that accepted events name, as of the last look for what can go."}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "purgatory_wait_seconds", Help: "Time that released events spent in purgatory.",
 			Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600, 1800, 86400}}),
 	}
-	for _, c := range []prometheus.Collector{m.attempts, m.requests, m.released, m.expired, m.objects, m.waited, m.prunes, m.prunedBytes, m.poolBytes, m} {
+	for _, c := range []prometheus.Collector{m.attempts, m.requests, m.released, m.expired, m.objects, m.waited, m.prunes, m.prunedBytes, m.removed, m.poolBytes, m} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}
@@ -108,7 +110,7 @@ func (m *metrics) domain(name string) string {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{queueDesc, heldDesc, inFlightDesc, shardsDesc, pendingDesc, pendingBytes} {
+	for _, d := range []*prometheus.Desc{queueDesc, heldDesc, inFlightDesc, shardsDesc, pendingDesc, pendingBytes, endedDesc} {
 		ch <- d
 	}
 }
@@ -123,6 +125,9 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	bytes, references := m.worker.pending.Waiting()
 	gauge(pendingDesc, references)
 	gauge(pendingBytes, int(bytes))
+	ending, kept := m.worker.endings.Count()
+	gauge(endedDesc, ending, "ending")
+	gauge(endedDesc, kept, "kept")
 	for _, kind := range []int{nip34.KindAnnouncement, nip34.KindState, nip34.KindPR, nip34.KindPRUpdate} {
 		gauge(heldDesc, m.worker.holdings.Count(kind), strconv.Itoa(kind))
 	}

@@ -7,10 +7,12 @@ import (
 
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/release"
 )
 
-// orphans are repositories that may have lost the announcement that they were made for. They are looked at when their identifier is settled.
+// orphans are repositories that may have lost the announcement that they were made for, or have got
+// another one. They are looked at when their identifier is settled.
 type orphans struct {
 	mu sync.Mutex
 	by map[string]map[nip34.RepoRef]bool // identifier
@@ -77,6 +79,15 @@ func (s *survey) ask(shards ...int) {
 	}
 }
 
+// askAll asks for all shards; those that the worker does not hold are passed over.
+func (s *survey) askAll() {
+	all := make([]int, proto.Shards)
+	for n := range all {
+		all[n] = n
+	}
+	s.ask(all...)
+}
+
 func (s *survey) take() map[int]bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -86,10 +97,10 @@ func (s *survey) take() map[int]bool {
 }
 
 // surveyDisk looks through the disk for repositories of newly held shards in which something waits
-// that no held event tells of: those without data, whose announcement may be gone, those with
-// pushed commits whose event has not come, and those with objects that are not in the pool. What
-// killed processes left is swept up on the way. All shards that came together are looked at in one
-// go.
+// that no held event tells of: those without data, whose announcement may be gone, those that are
+// not hosted any more and are kept for a while, those with pushed commits whose event has not come,
+// and those with objects that are not in the pool. What killed processes left is swept up on the
+// way. All shards that came together are looked at in one go.
 func (w *worker) surveyDisk(ctx context.Context) error {
 	again := time.NewTicker(surveyEvery)
 	defer again.Stop()
@@ -99,9 +110,7 @@ func (w *worker) surveyDisk(ctx context.Context) error {
 			return nil
 		case <-w.survey.wake:
 		case <-again.C:
-			for n := range proto.Shards {
-				w.survey.ask(n)
-			}
+			w.survey.askAll()
 		}
 		shards := w.survey.take()
 		err := w.loadPending(ctx, shards)
@@ -182,6 +191,18 @@ func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
 		w.due.add(ref.Identifier)
 		return nil
 	}
+	d, err := w.known(ctx, ref.Identifier, w.holdings.Of(ref.Identifier))
+	if err != nil {
+		return err
+	}
+	ended, err := repo.Ended()
+	if err != nil {
+		return err
+	}
+	if !d.Hosts(ref.PubKey) || ended != nil {
+		w.orphans.add(ref)
+		w.due.add(ref.Identifier)
+	}
 	own, err := repo.HasOwnObjects()
 	if err != nil {
 		return err
@@ -201,16 +222,13 @@ func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
 	if err != nil {
 		return err
 	}
-	return w.surveyPulls(ctx, ref.Identifier)
+	return w.surveyPulls(ctx, d)
 }
 
 // surveyPulls looks for accepted pull requests whose commit is to be named in a repository of an
 // identifier.
-func (w *worker) surveyPulls(ctx context.Context, identifier string) error {
-	d, err := w.known(ctx, identifier, w.holdings.Of(identifier))
-	if err != nil {
-		return err
-	}
+func (w *worker) surveyPulls(ctx context.Context, d dossier.Dossier) error {
+	identifier := d.Identifier
 	w.pulls.recheck(identifier)
 	if _, err := w.lookForOwed(ctx, d); err != nil {
 		return err

@@ -28,6 +28,7 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
+	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/packscan"
@@ -48,6 +49,7 @@ type events interface {
 	CatchUp(ctx context.Context) error
 	Reached(ctx context.Context, seq uint64) error
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
+	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[accepted.Found, error]
 }
 
 // worker is one replica.
@@ -70,6 +72,9 @@ type worker struct {
 	pruner       *pruner
 	pending      *pushes
 	contributors *contributors
+	leavers      *leavers
+	endings      *grace.Registry
+	domains      []string // ours, those of earlier too
 	refusals     *rate.Limiter
 	heldHead     *bus.Head
 	releaser     *release.Releaser
@@ -91,6 +96,10 @@ func newWorker(n *node.Node) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	domains, err := store.Domains(hosted.Domain())
+	if err != nil {
+		return nil, err
+	}
 	sender, err := candidates.New(n.Bus.Conn, n.Log)
 	if err != nil {
 		return nil, err
@@ -99,6 +108,7 @@ func newWorker(n *node.Node) (*worker, error) {
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
 		pruner: newPruner(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
+		leavers: newLeavers(), endings: grace.NewRegistry(), domains: domains,
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
@@ -219,6 +229,8 @@ func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member,
 	group.Go(func() error { return w.watchClocks(ctx) })
 	group.Go(func() error { return w.surveyDisk(ctx) })
 	group.Go(func() error { return w.prunePools(ctx) })
+	group.Go(func() error { return w.followLeavers(ctx) })
+	group.Go(func() error { return w.removeEnded(ctx) })
 	group.Go(func() error {
 		for err := w.readHeld(ctx); err != nil; err = w.readHeld(ctx) {
 			w.log.Warn("what was there at the start could not be read, trying again", "error", err)
@@ -289,9 +301,12 @@ func (w *worker) hold(ctx context.Context, name string) error {
 		}
 	}
 	w.survey.ask(n)
+	closeDesk := w.openDesk(ctx, n)
 	<-ctx.Done()
+	closeDesk()
 	w.shards.Close(n)
 	w.orphans.drop(n)
+	w.endings.DropShard(n)
 	w.pending.close(n)
 	w.pulls.drop(n)
 	w.contributors.drop(n)

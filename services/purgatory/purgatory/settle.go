@@ -16,7 +16,6 @@ import (
 	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
-	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
 )
 
@@ -37,6 +36,7 @@ func (w *worker) changed(c holdings.Change) {
 		waited := c.Before != nil && c.Before.Phase == proto.PhaseWaiting
 		if c.Now.Event.Kind == nip34.KindAnnouncement && !waited {
 			w.pulls.recheck(c.Identifier) // its repository is new; no mere restart of its clock
+			w.orphans.add(nip34.RepoRef{PubKey: c.Now.Event.PubKey, Identifier: c.Identifier})
 		}
 	}
 	if c.Before != nil && c.Before.Event.Kind == nip34.KindAnnouncement && (c.Now == nil || c.Now.Phase == proto.PhaseSilent) {
@@ -46,7 +46,8 @@ func (w *worker) changed(c holdings.Change) {
 }
 
 // heard hears of newly accepted events: an announcement may let others' states and pull requests
-// count, a pull request may be for repositories of several identifiers.
+// count, and may end the hosting of a repository or begin it again, a pull request may be for
+// repositories of several identifiers.
 func (w *worker) heard(recs []eventdb.Record) {
 	for _, r := range recs {
 		w.awaited(r.Event.ID)
@@ -54,6 +55,7 @@ func (w *worker) heard(recs []eventdb.Record) {
 		case nip34.KindAnnouncement:
 			if identifier := r.Event.Tags.GetD(); w.shards.Holds(identifier) {
 				w.pulls.recheck(identifier)
+				w.orphans.add(nip34.RepoRef{PubKey: r.Event.PubKey, Identifier: identifier})
 				w.due.add(identifier)
 			}
 		case nip34.KindPR, nip34.KindPRUpdate:
@@ -61,6 +63,7 @@ func (w *worker) heard(recs []eventdb.Record) {
 		case nip34.KindDeletion:
 			w.heardDeletion(r.Event)
 			w.heardWithdrawal(r.Event)
+			w.leavers.add(r.Event.PubKey)
 		}
 	}
 }
@@ -217,8 +220,9 @@ func (w *worker) tidy(ctx context.Context, d dossier.Dossier) error {
 	return nil
 }
 
-// settle clears away repositories that are nobody's, releases what is complete, waits until that is served, and tells about it. It gives the dossier as
-// it is then, beside an error too, unless nothing could be read. The caller has the identifier's lock.
+// settle looks after repositories that may not be hosted any more, releases what is complete, waits
+// until that is served, and tells about it. It gives the dossier as it is then, beside an error
+// too, unless nothing could be read. The caller has the identifier's lock.
 func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier, error) {
 	suspects := w.orphans.take(identifier)
 	d, entries, err := w.dossier(ctx, identifier)
@@ -227,7 +231,7 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 		return dossier.Dossier{}, err
 	}
 	if err := w.clear(ctx, d, suspects); err != nil {
-		w.log.Error("an empty repository is left behind for now", "error", err)
+		w.log.Error("what becomes of a repository that may not be hosted any more could not be decided", "error", err)
 		w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
 	}
 	looked, err := w.lookForOwed(ctx, d)
@@ -277,35 +281,15 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 	return d.Accepting(served...).Without(gone...), failed
 }
 
-// clear removes repositories that no announcement speaks for any more and that never got any data: those of held announcements that fell silent,
-// expired, were deleted, or no longer list us. A repository with data is never removed.
+// clear looks after repositories that may not be hosted any more, or may be hosted again. Those
+// that never got any data go at once, with their held announcements: silent, expired, deleted, or
+// not listing us any more.
 func (w *worker) clear(ctx context.Context, d dossier.Dossier, suspects []nip34.RepoRef) error {
 	for i, ref := range suspects {
-		if d.Hosts(ref.PubKey) {
-			continue
-		}
-		if err := w.removeEmpty(ctx, ref); err != nil {
+		if err := w.clearOne(ctx, d, ref); err != nil {
 			w.orphans.add(suspects[i:]...)
 			return fmt.Errorf("%s: %w", ref, err)
 		}
 	}
-	return nil
-}
-
-func (w *worker) removeEmpty(ctx context.Context, ref nip34.RepoRef) error {
-	repo, err := w.store.Repo(ref)
-	if err != nil || !repo.Exists() {
-		return err
-	}
-	has, err := repo.HasData(ctx)
-	if err != nil || has {
-		return err
-	}
-	w.releaser.Forget(ref.Identifier)
-	if err := repo.Remove(ctx); err != nil {
-		return err
-	}
-	w.pending.Drop(func(other repository.Place) bool { return other == repo.Place() })
-	w.log.Info("an empty repository is removed", "repository", ref)
 	return nil
 }

@@ -162,7 +162,7 @@ func (r *Repo) Sweep() error {
 
 // sweepSmall removes small files that were being written when a process was killed.
 func (r *Repo) sweepSmall(now time.Time) error {
-	for _, folder := range []string{r.in(waitingFolder), r.in("objects", "info")} {
+	for _, folder := range []string{r.path, r.in(waitingFolder), r.in("objects", "info")} {
 		files, err := os.ReadDir(folder)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err

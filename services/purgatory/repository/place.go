@@ -114,6 +114,22 @@ func (s *Store) walkOwner(ctx context.Context, key, npub string, prs bool) iter.
 	}
 }
 
+// Of gives what lies on disk of announced repositories of one owner. An error ends it.
+func (s *Store) Of(ctx context.Context, pubkey string) iter.Seq2[nip34.RepoRef, error] {
+	return func(yield func(nip34.RepoRef, error) bool) {
+		npub, err := encodeOwner(pubkey)
+		if err != nil {
+			yield(nip34.RepoRef{}, err)
+			return
+		}
+		for place, err := range s.walkOwner(ctx, pubkey, npub, false) {
+			if !yield(place.RepoRef, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
 // PRsOf gives the repositories of one contributor. An error ends it.
 func (s *Store) PRsOf(ctx context.Context, pubkey string) iter.Seq2[Place, error] {
 	npub, err := encodeOwner(pubkey)

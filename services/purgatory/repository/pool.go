@@ -173,6 +173,16 @@ func (p *Pool) repositories() ([]*Repo, error) {
 	return all, nil
 }
 
+// Places returns where the repositories on disk lie that use the pool, contributors' included.
+func (p *Pool) Places() ([]Place, error) {
+	repos, err := p.repositories()
+	places := make([]Place, len(repos))
+	for i, r := range repos {
+		places[i] = r.Place()
+	}
+	return places, err
+}
+
 // Marked reports whether the pool is to be pruned.
 func (p *Pool) Marked() bool {
 	for _, name := range []string{orphansFile, pruningFile} {

@@ -1,0 +1,88 @@
+package repos
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"tendril.dev/cmd/tendril/status"
+
+	"tendril.dev/proto"
+)
+
+// WriteList writes repositories for people, a line each.
+func WriteList(w io.Writer, list []proto.RepoStatus, now time.Time) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintln(w, "no repository waits for its removal")
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "REPOSITORY\tSINCE\tREMOVED\tWHY")
+	for _, s := range list {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", status.Shown(Name(s.Ref)), at(s.Since), end(s, now), why(s))
+	}
+	return t.Flush()
+}
+
+// WriteOne writes all about one repository for people.
+func WriteOne(w io.Writer, s proto.RepoStatus, now time.Time) error {
+	var b strings.Builder
+	line := func(name, format string, values ...any) {
+		fmt.Fprintf(&b, "%-13s "+format+"\n", append([]any{name}, values...)...)
+	}
+	line("repository", "%s", status.Shown(Name(s.Ref)))
+	line("address", "%s", status.Shown(s.Ref))
+	if s.Hosted {
+		line("state", "hosted")
+	} else {
+		line("state", "not hosted: %s", why(s))
+		line("since", "%s", at(s.Since))
+		line("removed", "%s", end(s, now))
+	}
+	if s.Announcement != "" {
+		line("announcement", "%s", status.Shown(s.Announcement))
+	}
+	line("references", "%d", s.References)
+	line("git objects", "%s of its own, %s shared by all repositories of the identifier", size(s.OwnBytes), size(s.PoolBytes))
+	line("events", "%d name it; %d states of the identifier", s.Events, s.States)
+	for _, other := range s.Beside {
+		line("beside it", "%s", status.Shown(Name(other)))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func why(s proto.RepoStatus) string {
+	switch {
+	case s.Reason == "deleted":
+		return "deleted by its owner"
+	case s.Reason == "moved":
+		return "its owner's announcement does not list this service"
+	case s.Reason != "":
+		return status.Shown(s.Reason)
+	}
+	return "it is not announced, and the log does not say that its owner gave it up"
+}
+
+func end(s proto.RepoStatus, now time.Time) string {
+	switch {
+	case s.Kept:
+		return "never: cancelled by an operator"
+	case s.Until.IsZero():
+		return "never"
+	case s.Until.Before(now):
+		return "now"
+	}
+	return fmt.Sprintf("%s, in %s", at(s.Until), s.Until.Sub(now).Round(time.Minute))
+}
+
+func at(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format("2006-01-02 15:04:05")
+}
+
+func size(bytes int64) string { return status.Size(uint64(max(bytes, 0))) }

@@ -1,0 +1,83 @@
+package proto
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// RepoVerb is what an operator asks purgatory about repositories.
+type RepoVerb string
+
+// The verbs of grasp.repo.<verb>.<shard>.
+const (
+	RepoList    RepoVerb = "list"    // repositories on the disk that are not hosted
+	RepoShow    RepoVerb = "show"    // one repository
+	RepoRestore RepoVerb = "restore" // cancel the removal of one
+	RepoRemove  RepoVerb = "remove"  // remove one now
+)
+
+const (
+	prefixRepo       = "grasp.repo."
+	prefixRepoAnswer = prefixRepo + "answer."
+)
+
+// RepoVerbs are all verbs.
+func RepoVerbs() []RepoVerb { return []RepoVerb{RepoList, RepoShow, RepoRestore, RepoRemove} }
+
+// RepoSubject is where the worker is asked that holds a shard, `grasp.repo.<verb>.<shard>`.
+func RepoSubject(verb RepoVerb, shard int) string {
+	return prefixRepo + string(verb) + "." + ShardName(shard)
+}
+
+// RepoAnswerSubject is where an answer goes, `grasp.repo.answer.<inbox>`. Whoever asks names it as
+// the reply subject of the request. inbox must be a token of letters and digits.
+func RepoAnswerSubject(inbox string) string { return prefixRepoAnswer + inbox }
+
+// ParseRepoAnswerSubject gives the inbox back. Purgatory answers to nothing else.
+func ParseRepoAnswerSubject(subject string) (inbox string, err error) {
+	inbox, ok := strings.CutPrefix(subject, prefixRepoAnswer)
+	ok = ok && inbox != "" && len(inbox) <= 64
+	for i := range len(inbox) {
+		ok = ok && isPlain(inbox[i])
+	}
+	if !ok {
+		return "", fmt.Errorf("parse answer subject %q: %w", subject, ErrSubject)
+	}
+	return inbox, nil
+}
+
+// RepoQuery is a request of an operator.
+type RepoQuery struct {
+	// Ref is the repository, as nip34.RepoRef.String writes it. Of a list: what was listed last;
+	// empty at its beginning.
+	Ref string `json:"ref,omitempty"`
+}
+
+// RepoAnswer is what purgatory answers. A list ends with an answer that has no repository.
+type RepoAnswer struct {
+	Repos []RepoStatus `json:"repos,omitempty"`
+	Error string       `json:"error,omitempty"` // why nothing was done, one sentence
+}
+
+// RepoStatus is how a repository stands.
+type RepoStatus struct {
+	Ref    string `json:"ref"` // 30617:<pubkey>:<identifier>
+	Hosted bool   `json:"hosted,omitempty"`
+
+	// Of one that is not hosted. Without a reason the log does not say that its owner gave it up.
+	Reason       string    `json:"reason,omitempty"`       // "deleted" or "moved"
+	Announcement string    `json:"announcement,omitempty"` // id of the last one
+	Since        time.Time `json:"since,omitzero"`
+	Until        time.Time `json:"until,omitzero"` // when it is removed; absent: never
+	Kept         bool      `json:"kept,omitempty"` // an operator has cancelled the removal
+
+	// Of one that is shown, and of one that was removed.
+	References int   `json:"references,omitempty"`
+	OwnBytes   int64 `json:"own_bytes,omitempty"` // of git objects that only it has
+	// PoolBytes is of those that all repositories of the identifier share.
+	PoolBytes int64    `json:"pool_bytes,omitempty"`
+	Beside    []string `json:"beside,omitempty"` // other repositories of the identifier on the disk
+	Events    int      `json:"events,omitempty"` // accepted events that name it
+	States    int      `json:"states,omitempty"` // accepted states of the identifier, by anybody
+}

@@ -1,0 +1,79 @@
+package policy
+
+import (
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
+)
+
+// remove decides whether an accepted event leaves the log, because a repository that it was for has
+// been removed: it does if nothing that is here needs it any more.
+func (p *Policy) remove(k Knowledge, c *candidate.Candidate) (Decision, error) {
+	d := Decision{Outcome: proto.Done}
+	have, err := k.Accepted(c.Event.ID)
+	if have == nil || err != nil {
+		return d, err
+	}
+	needed, err := p.isNeeded(k, c, have)
+	d.Removes = !needed && err == nil
+	return d, err
+}
+
+// isNeeded says whether an accepted event has a place here: a state, if its author speaks for a
+// repository that is here or waits; a pull request that is offered below /prs/ (GRASP-06), always,
+// for its commit lies in its author's own repository; everything else, if it would be accepted now.
+// What expires goes by itself: indexes cannot take it out (eventdb.Record).
+func (p *Policy) isNeeded(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (bool, error) {
+	if eventdb.Expiration(ev) != 0 {
+		return true, nil
+	}
+	switch ev.Kind {
+	case nip34.KindState:
+		return p.speaksHere(k, ev.PubKey, ev.Tags.GetD())
+	case nip34.KindAnnouncement, nip34.KindDeletion, nip34.KindUserGraspList:
+		return true, nil // they stand for themselves
+	case nip34.KindPR, nip34.KindPRUpdate:
+		pr, err := nip34.ParsePullRequest(ev)
+		if err == nil && len(pr.PRServiceIdentifiers(p.hosting.Domain())) > 0 {
+			return true, nil
+		}
+	}
+	d, err := p.referenced(k, c)
+	return d.Outcome == proto.Accepted, err
+}
+
+// speaksHere says whether somebody owns a repository of the identifier that is hosted or archived
+// here, or waits, or is in the recursive maintainer set of one. Where a walk is too long to tell, it
+// does.
+func (p *Policy) speaksHere(k Knowledge, pubkey, identifier string) (bool, error) {
+	own := nip34.RepoRef{PubKey: pubkey, Identifier: identifier}
+	for e := range k.HeldAt(own.Address()) {
+		if e.Event.Kind == nip34.KindAnnouncement && e.Phase != proto.PhaseVouched {
+			return true, nil
+		}
+	}
+	if kept, err := p.isKept(k, own); kept || err != nil {
+		return kept, err
+	}
+	w := from(pubkey, identifier)
+	for at, ok := w.next(); ok; at, ok = w.next() {
+		naming, err := k.AcceptedNaming(identifier, at)
+		if err != nil {
+			return false, err
+		}
+		for _, a := range naming {
+			if p.hosting.Keeps(a) || !w.visit(a.Ref.PubKey) {
+				return true, nil
+			}
+		}
+		for e := range k.HeldNaming(identifier, at) {
+			if e.Phase != proto.PhaseVouched || !w.visit(e.Event.PubKey) {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
+}

@@ -1,0 +1,111 @@
+// Package grace knows the repositories that are on the disk and not hosted any more, and decides
+// what becomes of each: their git data is kept for a while, for owners who come back, and then
+// removed.
+package grace
+
+import (
+	"slices"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/repository"
+)
+
+// Reasons for which hosting has ended.
+const (
+	Deleted = "deleted" // the owner has asked for the deletion of the announcement
+	Moved   = "moved"   // the owner's newest announcement does not list us
+)
+
+// Ending is how the hosting of a repository has ended, as the log tells it. The zero value: the log
+// does not say that it has. Then nothing is ever removed: a log may be lost, or lie before the
+// repositories' time, and what it says may come back.
+type Ending struct {
+	Announcement string // id of the owner's last announcement
+	Reason       string
+}
+
+// EndingOf reads how the hosting of a repository that is not hosted has ended from the last
+// announcement of it that was ever accepted (nil: none), and from whether its author has asked for
+// its deletion. isHere says whether an announcement is of a repository that is here as long as it
+// stands. One that lists a domain of earlier is: the service was moved, not the repository. So is
+// one that is archived, wherever it moves.
+func EndingOf(ref nip34.RepoRef, isHere func(*nip34.Announcement) bool, last *nostr.Event, deleted bool) Ending {
+	if last == nil {
+		return Ending{}
+	}
+	a, err := nip34.ParseAnnouncement(last)
+	switch {
+	case err != nil || a.Ref != ref:
+		return Ending{}
+	case deleted:
+		return Ending{Announcement: last.ID, Reason: Deleted}
+	case !isHere(a):
+		return Ending{Announcement: last.ID, Reason: Moved}
+	}
+	return Ending{} // it has expired, or nobody knows why
+}
+
+// DeletionsOf finds the accepted deletion requests that name an announcement, by its id or by its
+// address (NIP-09).
+func DeletionsOf(announcement *nostr.Event) []nostr.Filter {
+	by := nostr.Filter{Kinds: []int{nip34.KindDeletion}, Authors: []string{announcement.PubKey}, Limit: 1}
+	byID, byAddress := by, by
+	byID.Tags = nostr.TagMap{"e": {announcement.ID}}
+	byAddress.Tags = nostr.TagMap{"a": {addressOf(announcement)}}
+	byAddress.Since = &announcement.CreatedAt
+	return []nostr.Filter{byID, byAddress}
+}
+
+// Deletes reports whether a deletion request deletes an announcement: its author has signed it, and
+// it names the id, or the address and is as new (NIP-09).
+func Deletes(request, announcement *nostr.Event) bool {
+	if request.Kind != nip34.KindDeletion || request.PubKey != announcement.PubKey {
+		return false
+	}
+	address := addressOf(announcement)
+	return slices.ContainsFunc(request.Tags, func(tag nostr.Tag) bool {
+		switch {
+		case len(tag) < 2:
+			return false
+		case tag[0] == "e":
+			return tag[1] == announcement.ID
+		}
+		return tag[0] == "a" && tag[1] == address && request.CreatedAt >= announcement.CreatedAt
+	})
+}
+
+func addressOf(announcement *nostr.Event) string {
+	return nip34.RepoRef{PubKey: announcement.PubKey, Identifier: announcement.Tags.GetD()}.String()
+}
+
+// Step is what is to be done about a repository that is not hosted.
+type Step int
+
+// The steps.
+const (
+	Keep   Step = iota // without an end
+	Note               // that the hosting has ended, now
+	Wait               // until the grace period is over
+	Remove             // it is over
+)
+
+// Decide gives the next step for a repository with git data that is not hosted, and up to when it
+// is kept, where that has an end. note is what is noted in its folder; nil: nothing. A note of
+// another ending is none: the owner has come back and gone again, and nobody was there to see it.
+func Decide(ending Ending, note *repository.Ended, grace time.Duration, now time.Time) (step Step, until time.Time) {
+	switch {
+	case ending == Ending{}:
+		return Keep, time.Time{}
+	case note == nil || note.Announcement != ending.Announcement:
+		return Note, now.Add(grace)
+	case note.Kept:
+		return Keep, time.Time{}
+	}
+	if until = note.Since.Add(grace); now.Before(until) {
+		return Wait, until
+	}
+	return Remove, until
+}

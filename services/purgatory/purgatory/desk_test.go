@@ -1,0 +1,115 @@
+package purgatory_test
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository/gittest"
+)
+
+// ask asks as an operator does.
+func (w *world) ask(verb proto.RepoVerb, ref string) proto.RepoAnswer {
+	w.Helper()
+	question, err := json.Marshal(proto.RepoQuery{Ref: ref})
+	if err != nil {
+		w.Fatal(err)
+	}
+	return w.askRaw(verb, proto.ShardOf("x"), question)
+}
+
+func (w *world) askRaw(verb proto.RepoVerb, shard int, question []byte) (a proto.RepoAnswer) {
+	w.Helper()
+	inbox := proto.RepoAnswerSubject(strconv.FormatInt(time.Now().UnixNano(), 36))
+	sub, err := w.Bus.Conn.SubscribeSync(inbox)
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer sub.Unsubscribe()
+	var m *nats.Msg
+	eventually(w, "somebody answers operators", func() bool {
+		if err := w.Bus.Conn.PublishMsg(&nats.Msg{Subject: proto.RepoSubject(verb, shard), Reply: inbox, Data: question}); err != nil {
+			w.Fatal(err)
+		}
+		m, err = sub.NextMsg(patience)
+		return !errors.Is(err, nats.ErrNoResponders)
+	})
+	if err == nil {
+		err = json.Unmarshal(m.Data, &a)
+	}
+	if err != nil {
+		w.Fatal(err)
+	}
+	return a
+}
+
+// TestAnOperatorAsks: an operator sees what is not hosted any more, and may keep it or remove it at
+// once; what is hosted stays.
+func TestAnOperatorAsks(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	w.pushFirst(work)
+	first, ref := announcement(t, "announcement", alice, "x"), "30617:"+alice+":x"
+	one := func(verb proto.RepoVerb) proto.RepoStatus {
+		t.Helper()
+		a := w.ask(verb, ref)
+		if a.Error != "" || len(a.Repos) != 1 || a.Repos[0].Ref != ref {
+			t.Fatalf("%s: %+v", verb, a)
+		}
+		return a.Repos[0]
+	}
+	if s := one(proto.RepoShow); !s.Hosted || s.References != 1 || s.States != 1 || !s.Until.IsZero() {
+		t.Errorf("a hosted repository: %+v", s)
+	}
+	if s := one(proto.RepoRestore); !s.Hosted {
+		t.Errorf("a hosted repository, restored: %+v", s)
+	}
+	for name, a := range map[string]proto.RepoAnswer{
+		"only its owner":   w.ask(proto.RepoRemove, ref),
+		"nothing of":       w.ask(proto.RepoShow, "30617:"+bob+":x"),
+		"30617":            w.ask(proto.RepoShow, "x"),
+		"no JSON":          w.askRaw(proto.RepoShow, 0, []byte("{")),
+		"shard 0 does not": w.askRaw(proto.RepoShow, 0, []byte(`{"ref":"`+ref+`"}`)),
+	} {
+		if !strings.Contains(a.Error, name) || len(a.Repos) > 0 {
+			t.Errorf("%s: %+v", name, a)
+		}
+	}
+	if a := w.ask(proto.RepoList, ""); len(a.Repos)+len(a.Error) > 0 {
+		t.Errorf("a list where all are hosted: %+v", a)
+	}
+	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", ref}))
+	w.told.await("x ended")
+	eventually(t, "it is listed", func() bool { return len(w.ask(proto.RepoList, "").Repos) == 1 })
+	listed := w.ask(proto.RepoList, "").Repos[0]
+	if listed.Reason != "deleted" || listed.Announcement != first.ID || listed.Until.Sub(listed.Since) != 7*24*time.Hour {
+		t.Errorf("%+v", listed)
+	}
+	if a := w.ask(proto.RepoList, ref); len(a.Repos) > 0 {
+		t.Errorf("behind the last one: %+v", a)
+	}
+	if s := one(proto.RepoRestore); !s.Kept || !s.Until.IsZero() || s.Hosted {
+		t.Errorf("restored: %+v", s)
+	}
+	if s := w.ask(proto.RepoList, "").Repos[0]; !s.Kept || !s.Until.IsZero() {
+		t.Errorf("listed when it was restored: %+v", s)
+	}
+	if s := one(proto.RepoRemove); s.References != 1 {
+		t.Errorf("removed: %+v", s)
+	}
+	if _, err := os.Stat(w.repo(alice, "x").Path()); !os.IsNotExist(err) {
+		t.Errorf("it is still there: %v", err)
+	}
+	if a := w.ask(proto.RepoList, ""); len(a.Repos)+len(a.Error) > 0 {
+		t.Errorf("a list when it is removed: %+v", a)
+	}
+}
