@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -153,15 +154,20 @@ func TestCountKeepsFewMatches(t *testing.T) {
 	for i := range authors {
 		many.Authors = append(many.Authors, hex(i))
 	}
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	n, approximate, err := stored.Count(t.Context(), v, slices.Repeat([]nostr.Filter{many}, 20), most)
-	runtime.ReadMemStats(&after)
-	if n != most || !approximate || err != nil {
-		t.Errorf("counted %d (%v, %v)", n, approximate, err)
+	// What the index does in the background is counted too, so the least of some tries is meant.
+	least := uint64(math.MaxUint64)
+	for range 10 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		n, approximate, err := stored.Count(t.Context(), v, slices.Repeat([]nostr.Filter{many}, 20), most)
+		runtime.ReadMemStats(&after)
+		if n != most || !approximate || err != nil {
+			t.Fatalf("counted %d (%v, %v)", n, approximate, err)
+		}
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
 	}
-	if taken := after.TotalAlloc - before.TotalAlloc; taken > 1<<20 {
-		t.Errorf("took %d bytes", taken)
+	if least > 1<<20 {
+		t.Errorf("took %d bytes", least)
 	}
 }
 
