@@ -31,8 +31,9 @@ type logged struct {
 	data         []byte
 }
 
-func (m logged) Data() []byte    { return m.data }
-func (m logged) Subject() string { return m.subject }
+func (m logged) Data() []byte         { return m.data }
+func (m logged) Subject() string      { return m.subject }
+func (m logged) Headers() nats.Header { return nil }
 func (m logged) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Sequence: jetstream.SequencePair{Stream: m.seq}, NumPending: m.pending, Timestamp: time.Now()}, nil
 }
