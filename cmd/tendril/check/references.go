@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,7 +168,7 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 			break
 		}
 	}
-	names := branchesAndTags(refs.ByName)
+	names := nip34.BranchesAndTags(refs.ByName)
 	switch {
 	case counts != nil:
 		return append(problems, problem{PartReferences, what, "they are not what the state " + counts.Event.ID + " says: " + difference(counts.Refs, names),
@@ -183,7 +184,7 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 
 // agrees reports whether the references are what a state says.
 func agrees(s dossier.State, refs repository.Refs) bool {
-	if !maps.Equal(s.Refs, branchesAndTags(refs.ByName)) {
+	if !maps.Equal(s.Refs, nip34.BranchesAndTags(refs.ByName)) {
 		return false
 	}
 	for name, branch := range s.Symbolic {
@@ -246,37 +247,8 @@ func isOnlyFor(pr *nip34.PullRequest, owner, identifier string) bool {
 	return !pr.Update && !slices.ContainsFunc(pr.Repos, func(ref nip34.RepoRef) bool { return ref.PubKey != owner || ref.Identifier != identifier })
 }
 
-func branchesAndTags(refs map[string]string) map[string]string {
-	out := map[string]string{}
-	for name, id := range refs {
-		if strings.HasPrefix(name, "refs/heads/") || strings.HasPrefix(name, "refs/tags/") {
-			out[name] = id
-		}
-	}
-	return out
-}
-
 // difference names a few references in which two sets differ; where they are the same, what HEAD or
 // a symbolic reference follows is not as it should be.
 func difference(want, have map[string]string) string {
-	var names []string
-	for name, id := range want {
-		if have[name] != id {
-			names = append(names, name)
-		}
-	}
-	for name := range have {
-		if _, wanted := want[name]; !wanted {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	const most = 3
-	switch {
-	case len(names) == 0:
-		return "HEAD or a symbolic reference"
-	case len(names) > most:
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
-	}
-	return strings.Join(names, ", ")
+	return cmp.Or(dossier.Difference(want, have), "HEAD or a symbolic reference")
 }

@@ -143,7 +143,7 @@ func (t *Trees) pushState(ctx context.Context, r *tree) error {
 	}
 	var last error
 	for _, identifier := range identifiers {
-		tries := []map[string]string{branchesAndTags(r.refs)}
+		tries := []map[string]string{nip34.BranchesAndTags(r.refs)}
 		for _, state := range t.newest(identifier) {
 			if state.Satisfiable() && len(state.Refs) > 0 && !maps.Equal(state.Refs, tries[0]) {
 				tries = append(tries, state.Refs)
@@ -300,14 +300,4 @@ func (t *Trees) Pushed() (p Pushed) {
 	return p
 }
 
-func hasBranchesOrTags(refs map[string]string) bool { return len(branchesAndTags(refs)) > 0 }
-
-func branchesAndTags(refs map[string]string) map[string]string {
-	out := map[string]string{}
-	for name, id := range refs {
-		if strings.HasPrefix(name, "refs/heads/") || strings.HasPrefix(name, "refs/tags/") {
-			out[name] = id
-		}
-	}
-	return out
-}
+func hasBranchesOrTags(refs map[string]string) bool { return len(nip34.BranchesAndTags(refs)) > 0 }

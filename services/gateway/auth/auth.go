@@ -9,6 +9,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/genuine"
 	"tendril.dev/lib/nip34"
 )
 
@@ -53,10 +54,9 @@ func (s *Session) Prove(ev *nostr.Event, now time.Time) (refusal string) {
 		return fmt.Sprintf("invalid: the event does not name this relay, %s", s.domain)
 	case ev.CreatedAt.Time().Before(now.Add(-window)) || ev.CreatedAt.Time().After(now.Add(window)):
 		return fmt.Sprintf("invalid: created_at is more than %d minutes from now", window/time.Minute)
-	case !ev.CheckID():
+	case !genuine.HasID(ev):
 		return "invalid: the id does not fit the event"
-	}
-	if ok, err := ev.CheckSignature(); err != nil || !ok {
+	case !genuine.Signed(ev):
 		return "invalid: the signature does not fit the event"
 	}
 	return s.hold(ev.PubKey)

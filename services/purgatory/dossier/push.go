@@ -105,15 +105,15 @@ func (d Dossier) stateEqual(owner string, after map[string]string) (*State, erro
 	}
 	switch {
 	case newest != nil:
-		return nil, refused("no state event names exactly these references; the newest (%.8s…) differs in %s", newest.Event.ID, difference(newest.Refs, after))
+		return nil, refused("no state event names exactly these references; the newest (%.8s…) differs in %s", newest.Event.ID, Difference(newest.Refs, after))
 	case len(d.States) > 0:
 		return nil, refused("no state event of a maintainer of this repository; those that are known are by others")
 	}
 	return nil, refused("no state event for this repository; publish one (kind 30618) first")
 }
 
-// difference names a few references in which two sets differ.
-func difference(want, got map[string]string) string {
+// Difference names a few references in which two sets differ, for people; "": they are the same.
+func Difference(want, got map[string]string) string {
 	var names []string
 	for name, id := range want {
 		if got[name] != id {

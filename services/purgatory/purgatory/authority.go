@@ -263,7 +263,7 @@ func (w *worker) authorise(ctx context.Context, d dossier.Dossier, asked smartht
 		}
 	}
 	push := dossier.Push{
-		Owner: asked.Ref.PubKey, Refs: branchesAndTags(refs.ByName),
+		Owner: asked.Ref.PubKey, Refs: nip34.BranchesAndTags(refs.ByName),
 		Commit: func(id string) (string, bool, error) { return release.CommitOf(d, w.accepted, id) },
 	}
 	for _, c := range asked.Commands {
@@ -292,16 +292,6 @@ func (w *worker) extend(ctx context.Context, d dossier.Dossier, ref nip34.RepoRe
 	}
 	_, err := release.Ask(ctx, w.releaser.Offerer, asks)
 	return err
-}
-
-func branchesAndTags(refs map[string]string) map[string]string {
-	out := map[string]string{}
-	for name, id := range refs {
-		if hasAnyPrefix(name, "refs/heads/", "refs/tags/") {
-			out[name] = id
-		}
-	}
-	return out
 }
 
 // oldIDs are the objects that references leave by a push.
