@@ -30,12 +30,15 @@ const (
 // commitTimeout bounds the wait for a commit's acknowledgement where the context has no deadline.
 const commitTimeout = 10 * time.Second
 
-// PublishBatch stores all messages in their stream, or none, in one commit (and, with sync always, one fsync). If expect is not nil,
-// the commit goes through only if the stream's last sequence is *expect; otherwise the error wraps [ErrHeadMoved]. It gives the
-// sequence of the last message; those before it have the sequences before. The messages' headers are changed; several messages may
-// share one. All must belong to one stream that allows atomic publishing; at least one and at most [MaxBatch].
+// PublishBatch stores all messages in their stream, or none, in one commit (and, with sync always,
+// one fsync). If expect is not nil, the commit goes through only if the stream's last sequence is
+// *expect; otherwise the error wraps [ErrHeadMoved]. It returns the sequence of the last message;
+// those before it have the sequences before. The messages' headers are changed; several messages may
+// share one. All must belong to one stream that allows atomic publishing; at least one and at most
+// [MaxBatch].
 //
-// After any other error (a timeout, a lost connection) the batch may or may not have been stored: read the stream before going on.
+// After any other error (a timeout, a lost connection) the batch may or may not have been stored:
+// read the stream before going on.
 func (b *Bus) PublishBatch(ctx context.Context, msgs []*nats.Msg, expect *uint64) (last uint64, err error) {
 	if len(msgs) == 0 || len(msgs) > MaxBatch {
 		return 0, fmt.Errorf("publish batch: %d messages, want 1 to %d", len(msgs), MaxBatch)

@@ -41,7 +41,8 @@ func (n *Node) ask(ctx context.Context) error {
 }
 
 // events is the service that keeps what the process knows of accepted events: it follows the log
-// into the index, answers others and gives copies of the index, or asks others now and then whether they answer.
+// into the index, answers others and gives copies of the index, or asks others now and then whether
+// they answer.
 func (n *Node) events() []Service {
 	if remote, asks := n.Accepted.(*accepted.Remote); asks {
 		return []Service{{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }}}

@@ -85,8 +85,8 @@ func readFile(path string) (Key, error) {
 	return key, nil
 }
 
-// write writes a new key to a file of its own and then gives it its name, unless another process was faster: nobody ever reads half a
-// key.
+// write writes a new key to a file of its own and then gives it its name, unless another process was
+// faster: nobody ever reads half a key.
 func write(path string) error {
 	nsec, err := nip19.EncodePrivateKey(nostr.GeneratePrivateKey())
 	if err != nil {
