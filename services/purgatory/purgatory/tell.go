@@ -2,7 +2,6 @@ package purgatory
 
 import (
 	"encoding/json"
-	"strings"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
@@ -37,13 +36,4 @@ func npub(pubkey string) string {
 		return pubkey
 	}
 	return s
-}
-
-func hasAnyPrefix(s string, prefixes ...string) bool {
-	for _, p := range prefixes {
-		if strings.HasPrefix(s, p) {
-			return true
-		}
-	}
-	return false
 }
