@@ -12,6 +12,7 @@ import (
 
 	"tendril.dev/cmd/tendril/export"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/genuine"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 )
@@ -106,16 +107,16 @@ func look(m message) (*nostr.Event, error) {
 	if err := ev.UnmarshalJSON(m.data); err != nil {
 		return nil, fmt.Errorf("it is no event: %w", err)
 	}
-	if !nip34.IsHex64(ev.ID) || !nip34.IsHex64(ev.PubKey) || len(ev.Sig) != 128 {
-		return nil, errors.New("it is no event: its id, public key or signature is not hex of the right length")
+	if !nip34.IsHex64(ev.ID) || !nip34.IsHex64(ev.PubKey) {
+		return nil, errors.New("it is no event: its id or public key is not 64 lower-case hex digits")
 	}
 	if subject := proto.EventSubjectOf(ev).String(); subject != m.subject {
 		return ev, fmt.Errorf("its event belongs at %s", subject)
 	}
-	if !ev.CheckID() {
+	if !genuine.HasID(ev) {
 		return ev, errors.New("the id is not that of the event")
 	}
-	if ok, err := ev.CheckSignature(); err != nil || !ok {
+	if !genuine.Signed(ev) {
 		return ev, errors.New("the signature is wrong")
 	}
 	return ev, nil

@@ -182,15 +182,16 @@ func TestWhatIsNoEvent(t *testing.T) {
 	forged.Sig = strings.Repeat("0", 128)
 	renamed.Content = "another"
 	short := strings.Replace(good.String(), good.PubKey, "abc", 1)
+	upper := strings.Replace(good.String(), good.Sig, strings.ToUpper(good.Sig), 1)
 	lines := []string{
 		"hello", forged.String(), renamed.String(), short, `{"kind":"x"}`, blocked.String(),
-		`["EVENT",` + strings.ReplaceAll(string(spaced), "\n", " ") + "]",
+		`["EVENT",` + strings.ReplaceAll(string(spaced), "\n", " ") + "]", upper,
 	}
 	g := newIngest(t)
 	var refused bytes.Buffer
 	m := Import{Offerer: g, Temp: t.TempDir(), Refused: &refused}
 	counts, err := m.Run(t.Context(), strings.NewReader(strings.Join(lines, "\n")))
-	if want := (Counts{Lines: 7, Accepted: 1, Refused: 6, Invalid: 5}); err != nil || counts != want {
+	if want := (Counts{Lines: 8, Accepted: 1, Refused: 7, Invalid: 6}); err != nil || counts != want {
 		t.Errorf("%+v, %v, want %+v", counts, err, want)
 	}
 	if g.offered != 2 || !g.accepted[good.ID] {
@@ -200,6 +201,7 @@ func TestWhatIsNoEvent(t *testing.T) {
 		`{"line":1,"kind":0,"reason":"invalid: want the JSON of an event, or [\"EVENT\",{…}]"}`, `"line":2,"id":"` + good.ID + `","kind":1,"reason":"invalid: the signature is wrong"`,
 		`"line":3,"id":"` + good.ID + `","kind":1,"reason":"invalid: the id is not that of the event"`, `"line":4,`, `"line":5,"kind":0,"reason":"invalid: not an event:`,
 		`"line":6,"id":"` + blocked.ID + `","kind":1,"reason":"blocked: no"`,
+		`"line":8,"id":"` + good.ID + `","kind":1,"reason":"invalid: not an event: its id, public key or signature is not lower-case hex`,
 	} {
 		if !strings.Contains(refused.String(), want) {
 			t.Errorf("refused are\n%swhich lacks %s", &refused, want)

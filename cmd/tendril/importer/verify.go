@@ -8,8 +8,7 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/genuine"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/rawevent"
 )
@@ -27,12 +26,13 @@ func verify(r *record) error {
 		return errors.New("invalid: not an event: " + err.Error())
 	}
 	r.kind = ev.Kind
-	switch ok, err := signed(ev); {
-	case !nip34.IsHex64(ev.ID) || !nip34.IsHex64(ev.PubKey) || len(ev.Sig) != 128:
+	var sig [64]byte
+	switch {
+	case !nip34.IsHex64(ev.ID) || !nip34.IsHex64(ev.PubKey) || !genuine.ReadHex(sig[:], ev.Sig):
 		return errForm
-	case !ev.CheckID():
+	case !genuine.HasID(ev):
 		return errID
-	case err != nil || !ok:
+	case !genuine.Signed(ev):
 		return errSignature
 	}
 	if !plain {
@@ -42,14 +42,6 @@ func verify(r *record) error {
 	}
 	r.verified = true
 	return nil
-}
-
-// signed checks the signature of an event whose fields have the right length.
-func signed(ev *nostr.Event) (bool, error) {
-	if !nip34.IsHex64(ev.PubKey) || len(ev.Sig) != 128 {
-		return false, nil
-	}
-	return ev.CheckSignature()
 }
 
 // idOf is the id that an event's JSON says, for those who read what was refused.
