@@ -152,7 +152,7 @@ func checkAndRepair(t *testing.T, p *world.Tendril, npub, pull string) {
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if status, out := checked(t, p); status != 0 || !strings.Contains(out, "8 events in the log, 1 indexes, 3 repositories, 3 pools") {
+	if status, out := checked(t, p); status != 0 || !strings.Contains(out, "8 events in the log, 1 index, 3 repositories, 3 pools") {
 		t.Errorf("stopped it is not clean")
 	}
 	root := filepath.Join(p.Dir, "data", "git")

@@ -413,7 +413,7 @@ func TestWhatItsOwnerGaveUpIsLeftAlone(t *testing.T) {
 
 func TestWrite(t *testing.T) {
 	t.Parallel()
-	r := &Report{Events: 1}
+	r := &Report{Events: 1, Repositories: 2, Pools: 1}
 	for n := range maxFindings + 5 {
 		r.add(Finding{Part: PartObjects, What: fmt.Sprint("r", n), Problem: "a problem of which there are many"})
 	}
@@ -426,7 +426,7 @@ func TestWrite(t *testing.T) {
 	r.Write(&out)
 	for _, want := range []string{
 		"note: 5 more like: objects", "\nlog: message 1: it is no event\n", "disk: x: p (mended: m)\n", "disk: y: p (--repair: m)\n",
-		"disk: z: p (could not be mended: no room)\n", "104 findings, 1 of them can be mended by --repair\n",
+		"disk: z: p (could not be mended: no room)\n", "1 event in the log, 0 indexes, 2 repositories, 1 pool were looked at\n", "104 findings, 1 can be mended by --repair\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("not there: %q in\n%s", want, &out)

@@ -102,7 +102,8 @@ func (r *Report) Clean() bool {
 
 // Write tells it to people.
 func (r *Report) Write(out io.Writer) {
-	fmt.Fprintf(out, "%d events in the log, %d indexes, %d repositories, %d pools were looked at\n", r.Events, r.Indexes, r.Repositories, r.Pools)
+	fmt.Fprintf(out, "%s in the log, %s, %s, %s were looked at\n", count(r.Events, "event", "events"), count(r.Indexes, "index", "indexes"),
+		count(r.Repositories, "repository", "repositories"), count(r.Pools, "pool", "pools"))
 	for _, note := range r.Notes {
 		fmt.Fprintf(out, "note: %s\n", note)
 	}
@@ -124,8 +125,16 @@ func (r *Report) Write(out io.Writer) {
 	case n == 0:
 		fmt.Fprintln(out, "clean")
 	case r.Clean():
-		fmt.Fprintf(out, "%d findings, all mended\n", n)
+		fmt.Fprintf(out, "%s, all mended\n", count(n, "finding", "findings"))
 	default:
-		fmt.Fprintf(out, "%d findings, %d of them can be mended by --repair\n", n, mendable)
+		fmt.Fprintf(out, "%s, %d can be mended by --repair\n", count(n, "finding", "findings"), mendable)
 	}
+}
+
+// count is a number of things, in words.
+func count(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
