@@ -17,6 +17,7 @@ import (
 
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/cmd/tendril/importer"
+	"tendril.dev/cmd/tendril/relayread"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
@@ -25,7 +26,7 @@ import (
 
 // imports is `tendril import`.
 type imports struct {
-	File    string        `arg:"" placeholder:"FILE" help:"Events, the JSON of one on each line; - for standard input."`
+	File    string        `arg:"" placeholder:"FILE" help:"Events, the JSON of one on each line; - for standard input; the ws(s):// URL of a relay for all that it serves."`
 	Git     string        `placeholder:"DIR" help:"Also push the bare repositories of this folder, <npub>/<identifier>.git, as their owners would: what the state events of the file say."`
 	Server  string        `placeholder:"URL" help:"Where to push them: the http(s) URL of the front door. Default: NGIT_BIND_ADDRESS."`
 	Refused string        `placeholder:"FILE" help:"Write what is not accepted to this file, a line of JSON each: line, id, kind, reason."`
@@ -46,18 +47,16 @@ func (i *imports) Run() error {
 	if err != nil {
 		return err
 	}
-	in := io.ReadCloser(os.Stdin)
-	if i.File != "-" {
-		if in, err = os.Open(i.File); err != nil {
-			return err
-		}
-	}
-	defer in.Close()
 	// A second signal ends the process at once.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop)
 	defer stop()
 	tell := newTeller(os.Stderr, i.Quiet)
+	in, missing, err := i.open(ctx, tell)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
 
 	var trees *importer.Trees
 	if i.Git != "" {
@@ -82,7 +81,25 @@ func (i *imports) Run() error {
 	if closing := refused.close(); err == nil {
 		err = closing
 	}
+	if err == nil {
+		err = missing()
+	}
 	return i.conclude(ctx, counts, trees, err)
+}
+
+// open opens what is read: a file, standard input or a relay. missing says afterwards what could not
+// be read of it.
+func (i *imports) open(ctx context.Context, tell *teller) (in io.ReadCloser, missing func() error, err error) {
+	nothing := func() error { return nil }
+	switch {
+	case i.File == "-":
+		return os.Stdin, nothing, nil
+	case relayread.Named(i.File):
+		r := relayread.New(i.File, tell.reading)
+		return r.Open(ctx), r.Missing, nil
+	}
+	in, err = os.Open(i.File)
+	return in, nothing, err
 }
 
 // server is where repositories are pushed to.

@@ -39,6 +39,19 @@ func (t *teller) progress(what string, done, of uint64) {
 	}
 }
 
+// reading prints how many events have come from a relay; how many there are it does not say.
+func (t *teller) reading(events int) {
+	now := time.Now()
+	if t.next.IsZero() {
+		t.begun, t.next = now, now.Add(tellEvery)
+	}
+	if t.quiet || now.Before(t.next) {
+		return
+	}
+	t.next = now.Add(tellEvery)
+	fmt.Fprintf(t.out, "from the relay: %d events, %.0f a second\n", events, float64(events)/now.Sub(t.begun).Seconds())
+}
+
 // importing prints how far an import is.
 func (t *teller) importing(p importer.Progress) {
 	now := time.Now()

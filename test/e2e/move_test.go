@@ -121,6 +121,11 @@ func TestExportAndImport(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &again); err != nil || again.Known != 8 || again.Held != 1 || again.Accepted+again.Refused != 0 {
 		t.Errorf("once more: %+v, %v", again, err)
 	}
+	again.Known = 0
+	out = tool(t, empty, "import", old.Relay(), "--json", "-q") // what it serves
+	if err := json.Unmarshal([]byte(out), &again); err != nil || again.Known != 8 || again.Held+again.Accepted+again.Refused != 0 {
+		t.Errorf("from the relay: %+v, %v", again, err)
+	}
 	checkAndRepair(t, empty, owner.Npub, pull.ID)
 }
 

@@ -1,0 +1,248 @@
+// Package relayread reads everything that a relay serves, as lines of JSON: page by page, newest
+// first, until nothing older comes (NIP-01).
+package relayread
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/coder/websocket"
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/tidwall/gjson"
+
+	"tendril.dev/cmd/tendril/jsonl"
+	"tendril.dev/services/relayconn/pages"
+)
+
+// Limits of a Reader. Tests shorten the times.
+const (
+	// pageLimit is how many events a page is asked for. Relays that show fewer at once may do so.
+	pageLimit = 500
+	// dialTime bounds the opening of a connection, pageTime the time from the request of a page to
+	// its end.
+	dialTime = 20 * time.Second
+	pageTime = 2 * time.Minute
+	// tries is how often a page is asked for in a row, with pause between the first two, and each
+	// pause twice the one before.
+	tries = 5
+	pause = 2 * time.Second
+)
+
+// Reader reads one relay, once.
+type Reader struct {
+	url      string
+	progress func(events int)
+	pause    time.Duration
+
+	conn   *websocket.Conn
+	walk   *pages.Walk
+	asked  int
+	came   int
+	notice string // the last that came, quoted
+}
+
+// New makes a reader of the relay at a ws:// or wss:// URL. progress is told how many events have
+// come; nil: nobody is.
+func New(url string, progress func(events int)) *Reader {
+	if progress == nil {
+		progress = func(int) {}
+	}
+	return &Reader{url: url, progress: progress, pause: pause, walk: pages.New([]nostr.Filter{{}}, pageLimit, nil)}
+}
+
+// final is an error that would come again.
+type final struct{ error }
+
+// Named reports whether a name is the URL of a relay, and not that of a file.
+func Named(name string) bool {
+	return strings.HasPrefix(name, "ws://") || strings.HasPrefix(name, "wss://")
+}
+
+// Read writes the events of the relay to out, one on each line. An event may be there twice where a
+// connection was lost. What comes is not verified. Its error wraps no other: one of a connection may
+// be io.EOF, which would be the good end of a file.
+func (r *Reader) Read(ctx context.Context, out io.Writer) error {
+	defer r.hangUp()
+	for more, failed := true, 0; more; {
+		err := r.page(ctx, out)
+		if err == nil {
+			more, failed = r.walk.Ended(), 0
+			continue
+		}
+		r.hangUp()
+		_, useless := errors.AsType[final](err)
+		if failed++; failed >= tries || useless || ctx.Err() != nil {
+			if ctx.Err() != nil {
+				err = ctx.Err()
+			} else if r.notice != "" {
+				err = fmt.Errorf("%w (its last notice: %s)", err, r.notice)
+			}
+			return fmt.Errorf("read the relay %s: %v", r.url, err)
+		}
+		r.walk.Again()
+		select {
+		case <-time.After(r.pause << (failed - 1)):
+		case <-ctx.Done():
+		}
+	}
+	return nil
+}
+
+// Missing says, once everything is read, of which times the relay may have more events than it has
+// shown; nil: there are none. It is one that shows fewer at once than were made in one second, or
+// does not heed what it is asked for.
+func (r *Reader) Missing() error {
+	gaps := r.walk.Gaps()
+	if len(gaps) == 0 {
+		return nil
+	}
+	var text strings.Builder
+	for i, g := range gaps {
+		if i == 10 {
+			fmt.Fprintf(&text, ", and %d times more", len(gaps)-i)
+			break
+		}
+		if i > 0 {
+			text.WriteString(", ")
+		}
+		fmt.Fprintf(&text, "%s to %s", g.From.Time().UTC().Format(time.RFC3339), g.To.Time().UTC().Format(time.RFC3339))
+	}
+	return fmt.Errorf("the relay %s may have more events than it shows: those created from %s", r.url, &text)
+}
+
+func (r *Reader) hangUp() {
+	if r.conn != nil {
+		r.conn.CloseNow()
+		r.conn = nil
+	}
+}
+
+// dial opens the connection. A redirect is not followed: the operator has named this relay.
+func (r *Reader) dial(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	conn, _, err := websocket.Dial(ctx, r.url, &websocket.DialOptions{HTTPClient: &http.Client{
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}})
+	if err != nil {
+		return err
+	}
+	conn.SetReadLimit(jsonl.MaxLine)
+	r.conn = conn
+	return nil
+}
+
+// page asks for the next page and reads it to its end.
+func (r *Reader) page(ctx context.Context, out io.Writer) error {
+	if r.conn == nil {
+		if err := r.dial(ctx); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, pageTime)
+	defer cancel()
+	r.asked++
+	id := "page-" + strconv.Itoa(r.asked)
+	request := []any{"REQ", id}
+	for _, f := range r.walk.Filters() {
+		request = append(request, f)
+	}
+	if err := r.send(ctx, request); err != nil {
+		return err
+	}
+	for {
+		_, message, err := r.conn.Read(ctx)
+		if err != nil {
+			return err
+		}
+		ended, err := r.hear(message, id, out)
+		switch {
+		case err != nil:
+			return err
+		case ended:
+			return r.send(ctx, []any{"CLOSE", id})
+		}
+	}
+}
+
+func (r *Reader) send(ctx context.Context, message []any) error {
+	text, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	return r.conn.Write(ctx, websocket.MessageText, text)
+}
+
+// hear takes a message of the relay. What belongs to no request, or to another one, is no concern.
+func (r *Reader) hear(message []byte, id string, out io.Writer) (ended bool, err error) {
+	if !gjson.ValidBytes(message) {
+		return false, nil
+	}
+	parts := gjson.ParseBytes(message).Array()
+	if len(parts) < 2 {
+		return false, nil
+	}
+	if parts[0].String() == "NOTICE" {
+		r.notice = quoted(parts[1:])
+	}
+	if parts[1].String() != id {
+		return false, nil
+	}
+	switch parts[0].String() {
+	case "EOSE":
+		return true, nil
+	case "CLOSED":
+		err := fmt.Errorf("it does not answer: %s", quoted(parts[2:]))
+		if why := parts[len(parts)-1].String(); strings.HasPrefix(why, "rate-limited:") || strings.HasPrefix(why, "error:") {
+			return false, err
+		}
+		return false, final{err}
+	case "EVENT":
+		return r.event(parts, out)
+	}
+	return false, nil
+}
+
+// quoted is what a relay says to people.
+func quoted(said []gjson.Result) string {
+	if len(said) == 0 {
+		return "no reason is given"
+	}
+	text := said[0].String()
+	return strconv.Quote(text[:min(len(text), 200)])
+}
+
+// event takes an event, and writes it if it is new.
+func (r *Reader) event(parts []gjson.Result, out io.Writer) (ended bool, err error) {
+	if len(parts) != 3 || !parts[2].IsObject() {
+		return false, nil
+	}
+	raw := parts[2]
+	fresh, ended := r.walk.Saw(&nostr.Event{ID: raw.Get("id").String(), CreatedAt: nostr.Timestamp(raw.Get("created_at").Int())})
+	if !fresh {
+		return ended, nil
+	}
+	// A line break is whitespace between tokens: strings of JSON have none.
+	line := append(bytes.ReplaceAll([]byte(raw.Raw), []byte("\n"), []byte(" ")), '\n')
+	if _, err := out.Write(line); err != nil {
+		return false, final{fmt.Errorf("write an event: %w", err)}
+	}
+	r.came++
+	r.progress(r.came)
+	return ended, nil
+}
+
+// Open gives what [Reader.Read] writes, as it comes. Its error is met where the events end.
+func (r *Reader) Open(ctx context.Context) io.ReadCloser {
+	in, out := io.Pipe()
+	go func() { out.CloseWithError(r.Read(ctx, out)) }()
+	return in
+}
