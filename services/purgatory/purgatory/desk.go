@@ -208,7 +208,7 @@ func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (proto.
 		return proto.RepoStatus{}, err
 	}
 	e.Note, e.Until = &note, time.Time{}
-	w.endings.Set(e)
+	w.endings.Set(e, time.Time{})
 	w.log.Info("an operator has cancelled the removal of a repository", "repository", e.Ref)
 	return statusOf(e), nil
 }

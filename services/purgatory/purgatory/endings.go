@@ -150,8 +150,9 @@ func (w *worker) welcome(repo *repository.Repo) error {
 	return nil
 }
 
-// keepForAWhile notes that the hosting of a repository has ended, if its owner has ended it, and
-// when it is to be removed.
+// keepForAWhile notes that the hosting of a repository has ended, if its owner has ended it, how
+// much of its time has passed since, and when it is to be removed. The caller has the identifier's
+// lock.
 func (w *worker) keepForAWhile(ctx context.Context, repo *repository.Repo) error {
 	ref := repo.Ref()
 	ending, err := w.ending(ctx, ref)
@@ -164,16 +165,28 @@ func (w *worker) keepForAWhile(ctx context.Context, repo *repository.Repo) error
 	}
 	now := time.Now()
 	step, until := grace.Decide(ending, note, w.node.Settings.DeletionGrace, now)
-	if step == grace.Note {
+	switch step {
+	case grace.Note:
 		note = &repository.Ended{Announcement: ending.Announcement, Reason: ending.Reason, Since: now.UTC()}
+	case grace.Count:
+		counting := grace.Counting(*note, now)
+		note = &counting
+	}
+	if step == grace.Note || step == grace.Count {
 		if err := repo.SetEnded(*note); err != nil {
 			return err
 		}
+	}
+	if step == grace.Note {
 		w.releaser.Forget(ref.Identifier)
 		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", ending.Reason, "kept_until", until)
 		w.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: ending.Announcement, Reason: ending.Reason})
 	}
-	w.endings.Set(grace.Entry{Ref: ref, Note: note, Until: until})
+	var look time.Time
+	if !until.IsZero() {
+		look = now.Add(grace.CountEvery)
+	}
+	w.endings.Set(grace.Entry{Ref: ref, Note: note, Until: until}, look)
 	return nil
 }
 

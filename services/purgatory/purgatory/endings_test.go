@@ -250,3 +250,52 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 		t.Errorf("when it has come back: %+v", a)
 	}
 }
+
+// TestTimeThatNobodySawIsNoTime: a note of long ago, from a backup or by a clock that was wrong, has
+// nothing removed; a day of it counts. What an operator keeps is kept when its owner announces it
+// elsewhere once more.
+func TestTimeThatNobodySawIsNoTime(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	url := w.Bus.ClientURL()
+	work := gittest.NewWork(t)
+	commit := w.pushFirst(work)
+	elsewhere := func(at nostr.Timestamp) *nostr.Event {
+		return finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: alice, CreatedAt: at, Tags: nostr.Tags{
+			{"d", "x"}, {"clone", "https://other.example.org/x.git"}, {"relays", "wss://other.example.org"}}})
+	}
+	w.in.accept(elsewhere(1500))
+	w.told.await("x ended")
+	w.stop()
+	note, err := w.repo(alice, "x").Ended()
+	if err != nil {
+		t.Fatal(err)
+	}
+	month := 30 * 24 * time.Hour
+	note.Since, note.Seen, note.Counted = note.Since.Add(-month), note.Since.Add(-month), 2*24*time.Hour
+	if err := w.repo(alice, "x").SetEnded(*note); err != nil {
+		t.Fatal(err)
+	}
+	w.worker = start(t, "two", w.git, url)
+	eventually(t, "time is counted", func() bool {
+		note, err = w.repo(alice, "x").Ended()
+		return err != nil || note.Counted != 2*24*time.Hour
+	})
+	if err != nil || note.Counted != 3*24*time.Hour || time.Since(note.Seen) > time.Hour {
+		t.Fatalf("%+v, %v", note, err)
+	}
+	ref := "30617:" + alice + ":x"
+	if a := w.ask(proto.RepoRestore, ref); a.Error != "" || !a.Repos[0].Kept {
+		t.Fatalf("%+v", a)
+	}
+	w.stop()
+	w.in.accept(elsewhere(2000))
+	w.worker = start(t, "three", w.git, url, "--deletion-grace=0s")
+	eventually(t, "it is known", func() bool { return w.metric("purgatory_repositories_ended", "kept") == 1 })
+	if a := w.ask(proto.RepoShow, ref); a.Error != "" || !a.Repos[0].Kept || !a.Repos[0].Until.IsZero() {
+		t.Errorf("%+v", a)
+	}
+	if got := w.ref(alice, "x", "refs/heads/main"); got != commit || w.told.count("x removed") > 0 {
+		t.Errorf("main is %q", got)
+	}
+}

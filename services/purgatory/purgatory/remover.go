@@ -113,16 +113,13 @@ func (w *worker) isOver(ctx context.Context, ref nip34.RepoRef, atOnce bool) (bo
 	if err != nil {
 		return false, err
 	}
-	step, until := grace.Decide(ending, note, w.node.Settings.DeletionGrace, time.Now())
-	switch step {
-	case grace.Remove:
+	step, _ := grace.Decide(ending, note, w.node.Settings.DeletionGrace, time.Now())
+	if step == grace.Remove {
 		return true, nil
-	case grace.Wait:
-		w.endings.Postpone(ref, until)
-	default: // the log says something else now
-		w.orphans.add(ref)
-		w.due.add(ref.Identifier)
 	}
+	// The log says something else now, or the time that has passed is to be counted.
+	w.orphans.add(ref)
+	w.due.add(ref.Identifier)
 	return false, nil
 }
 

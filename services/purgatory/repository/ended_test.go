@@ -18,7 +18,7 @@ func TestEndedIsNoted(t *testing.T) {
 	if note, err := repo.Ended(); note != nil || err != nil {
 		t.Fatalf("a new repository: %+v, %v", note, err)
 	}
-	want := repository.Ended{Announcement: strings.Repeat("ab", 32), Reason: "deleted", Since: time.Unix(1000, 5).UTC(), Kept: true}
+	want := repository.Ended{Announcement: strings.Repeat("ab", 32), Reason: "deleted", Since: time.Unix(1000, 5).UTC(), Counted: time.Hour, Seen: time.Unix(4600, 5).UTC(), Kept: true}
 	for range 2 {
 		if err := repo.SetEnded(want); err != nil {
 			t.Fatal(err)
@@ -86,12 +86,12 @@ func TestOneOwnersRepositories(t *testing.T) {
 
 // FuzzEnded: whatever stands in the file, it is a note of an announcement and a time, or none.
 func FuzzEnded(f *testing.F) {
-	for _, content := range []string{"", "{}", `{"announcement":"` + strings.Repeat("ab", 32) + `","since":"2026-11-22T12:00:00Z","kept":true}`, `{"since":7}`, "[]", "\x00"} {
+	for _, content := range []string{"", "{}", `{"announcement":"` + strings.Repeat("ab", 32) + `","since":"2026-11-22T12:00:00Z","kept":true,"counted_ns":-5}`, `{"since":7}`, "[]", "\x00"} {
 		f.Add(content)
 	}
 	f.Fuzz(func(t *testing.T, content string) {
 		note := repository.ParseEnded(content)
-		if note != nil && (len(note.Announcement) != 64 || note.Since.IsZero()) {
+		if note != nil && (len(note.Announcement) != 64 || note.Since.IsZero() || note.Counted < 0) {
 			t.Errorf("%q is a note: %+v", content, note)
 		}
 	})
