@@ -299,3 +299,79 @@ func TestTimeThatNobodySawIsNoTime(t *testing.T) {
 		t.Errorf("main is %q", got)
 	}
 }
+
+// TestWhatNamesAnotherKeptRepositoryStays: what names two repositories that were given up goes with
+// the second one; what names a maintainer only goes with the last repository that he or she maintains.
+func TestWhatNamesAnotherKeptRepositoryStays(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	commit := w.pushFirst(work)
+	carol := strings.Repeat("c0", 32)
+	bobs := announcement(t, "bob's", bob, "x")
+	bobs.Tags = append(bobs.Tags, nostr.Tag{"maintainers", carol})
+	w.in.accept(finish(bobs))
+	bobsState := state("bob's state", bob, "x", 1002, commit)
+	w.in.holds("x", bobsState, proto.SourceUser, time.Hour)
+	w.released(bobsState)
+	issue := func(name string, tags ...nostr.Tag) *nostr.Event {
+		ev := finish(&nostr.Event{Kind: 1621, PubKey: bob, CreatedAt: 1004, Content: name, Tags: tags})
+		w.in.accept(ev)
+		return ev
+	}
+	refs := map[string]string{alice: "30617:" + alice + ":x", bob: "30617:" + bob + ":x", carol: "30617:" + carol + ":x"}
+	one := issue("of alice's", nostr.Tag{"a", refs[alice]}, nostr.Tag{"a", refs[carol]})
+	both := issue("of both", nostr.Tag{"a", refs[alice]}, nostr.Tag{"q", refs[bob]})
+	maintained := issue("of carol's", nostr.Tag{"A", refs[carol]})
+	for _, owner := range []string{alice, bob} {
+		w.in.accept(deletionRequest(owner, 1500, nostr.Tag{"a", refs[owner]}))
+	}
+	eventually(t, "both have ended", func() bool { return w.told.count("x ended") == 2 })
+	has := func(when string, want map[*nostr.Event]bool) {
+		t.Helper()
+		for ev, there := range want {
+			if w.has(ev.ID) != there {
+				t.Errorf("%s: %s is there: %t", when, ev.Content, !there)
+			}
+		}
+	}
+	if a := w.ask(proto.RepoRemove, refs[alice]); a.Error != "" {
+		t.Fatal(a.Error)
+	}
+	has("alice's is removed", map[*nostr.Event]bool{one: false, both: true, maintained: true, bobsState: true})
+	if a := w.ask(proto.RepoRemove, refs[bob]); a.Error != "" {
+		t.Fatal(a.Error)
+	}
+	has("bob's is removed", map[*nostr.Event]bool{both: false, maintained: false, bobsState: false})
+}
+
+// TestAnOwnerComesBackDuringTheRemoval: from then on nothing more is removed.
+func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	work := gittest.NewWork(t)
+	commit := w.pushFirst(work)
+	ref := "30617:" + alice + ":x"
+	var ids []string
+	for n := range 450 {
+		ev := finish(&nostr.Event{Kind: 1621, PubKey: bob, CreatedAt: nostr.Timestamp(1004 + n), Content: "issue", Tags: nostr.Tags{{"a", ref}}})
+		w.in.accept(ev)
+		ids = append(ids, ev.ID)
+	}
+	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", ref}))
+	w.told.await("x ended")
+	back := again(announcement(t, "announcement", alice, "x"), 2000)
+	w.in.after("remove issue", 200, func() { w.in.append(back) })
+	if a := w.ask(proto.RepoRemove, ref); !strings.Contains(a.Error, "only its owner") {
+		t.Errorf("%+v", a)
+	}
+	left := 0
+	for _, id := range ids {
+		if w.has(id) {
+			left++
+		}
+	}
+	if left != 250 || w.ref(alice, "x", "refs/heads/main") != commit {
+		t.Errorf("%d of %d issues are left, main is %q", left, len(ids), w.ref(alice, "x", "refs/heads/main"))
+	}
+}
