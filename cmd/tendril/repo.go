@@ -119,7 +119,7 @@ func (c *repoRemove) Run(k *kong.Kong) error {
 			}
 		}
 		failed = errors.Join(failed, c.one(k.Stdout, proto.RepoRemove, name, func(w io.Writer, s proto.RepoStatus) error {
-			_, err := fmt.Fprintf(w, "%s is removed: %d references, git objects of its own, and what only it needed of its events and of shared objects\n", shown(s.Ref), s.References)
+			_, err := fmt.Fprintf(w, "%s is removed (references: %d), with what only it needed of the events and of the shared git objects\n", shown(s.Ref), s.References)
 			return err
 		}))
 	}

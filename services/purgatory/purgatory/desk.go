@@ -147,10 +147,14 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (proto.Rep
 	s := statusOf(e)
 	s.Hosted = hosted
 	refs, err := repo.Refs(ctx)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return s, err
+	case err != nil:
+		s.Damage = err.Error()
+	default:
+		s.References = len(refs.ByName)
 	}
-	s.References = len(refs.ByName)
 	if s.OwnBytes, err = repo.OwnBytes(); err != nil {
 		return s, err
 	}
