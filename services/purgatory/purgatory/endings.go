@@ -195,7 +195,7 @@ func (w *worker) keepForAWhile(ctx context.Context, repo *repository.Repo) error
 func (w *worker) ending(ctx context.Context, ref nip34.RepoRef) (grace.Ending, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	last, err := w.lastAnnouncement(ctx, ref)
+	last, acceptedAt, err := w.lastAnnouncement(ctx, ref)
 	if last == nil || err != nil {
 		return grace.Ending{}, err
 	}
@@ -203,7 +203,10 @@ func (w *worker) ending(ctx context.Context, ref nip34.RepoRef) (grace.Ending, e
 	if err != nil {
 		return grace.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
 	}
-	return grace.EndingOf(ref, w.isHere, last, deleted), nil
+	isHere := func(a *nip34.Announcement) bool {
+		return w.isHere(a) || acceptedAt.Before(w.domainsSince) // it may list a domain that nobody remembers
+	}
+	return grace.EndingOf(ref, isHere, last, deleted), nil
 }
 
 // isHere reports whether an announcement is of a repository that is here as long as it stands: it
@@ -227,24 +230,24 @@ func (w *worker) isDeleted(ctx context.Context, announcement *nostr.Event) (bool
 	return false, nil
 }
 
-// lastAnnouncement gives the last announcement of a repository that was ever accepted, or nil. The
-// stream's leader is asked, not any replica: that could be behind.
-func (w *worker) lastAnnouncement(ctx context.Context, ref nip34.RepoRef) (*nostr.Event, error) {
+// lastAnnouncement gives the last announcement of a repository that was ever accepted, or nil, and
+// when that was. The stream's leader is asked, not any replica: that could be behind.
+func (w *worker) lastAnnouncement(ctx context.Context, ref nip34.RepoRef) (last *nostr.Event, at time.Time, err error) {
 	place := &nostr.Event{Kind: nip34.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
 	js, err := w.node.Bus.Conn.JetStream()
 	if err != nil {
-		return nil, fmt.Errorf("read the last announcement of %s: %w", ref, err)
+		return nil, at, fmt.Errorf("read the last announcement of %s: %w", ref, err)
 	}
 	message, err := js.GetLastMsg(proto.StreamEvents, proto.EventSubjectOf(place).String(), nats.Context(ctx))
 	if errors.Is(err, nats.ErrMsgNotFound) {
-		return nil, nil
+		return nil, at, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the last announcement of %s: %w", ref, err)
+		return nil, at, fmt.Errorf("read the last announcement of %s: %w", ref, err)
 	}
-	last := &nostr.Event{}
+	last = &nostr.Event{}
 	if err := last.UnmarshalJSON(message.Data); err != nil {
-		return nil, nil // it has left the log
+		return nil, at, nil // it has left the log
 	}
-	return last, nil
+	return last, message.Time, nil
 }

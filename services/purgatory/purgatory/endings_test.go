@@ -375,3 +375,26 @@ func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 		t.Errorf("%d of %d issues are left, main is %q", left, len(ids), w.ref(alice, "x", "refs/heads/main"))
 	}
 }
+
+// TestAMoveOfUnknownTimesIsNone: where the list of our domains was lost, an announcement from before
+// may list one of them. Only its owner's deletion request ends the hosting then.
+func TestAMoveOfUnknownTimesIsNone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	url := w.Bus.ClientURL()
+	work := gittest.NewWork(t)
+	commit := w.pushFirst(work)
+	w.stop()
+	w.in.accept(finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: alice, CreatedAt: 1500, Tags: nostr.Tags{
+		{"d", "x"}, {"clone", "https://old.example.com" + nip34.RepositoryURLPath(npub(t, alice), "x")}, {"relays", "wss://old.example.com"}}}))
+	if err := os.Remove(filepath.Join(w.git, ".domains")); err != nil {
+		t.Fatal(err)
+	}
+	w.worker = start(t, "two", w.git, url, "--deletion-grace=0s")
+	eventually(t, "it is kept", func() bool { return w.metric("purgatory_repositories_ended", "kept") == 1 })
+	if w.ended(alice, "x") || w.ref(alice, "x", "refs/heads/main") != commit {
+		t.Fatal("the hosting has ended")
+	}
+	w.in.accept(deletionRequest(alice, 1600, nostr.Tag{"a", "30617:" + alice + ":x"}))
+	w.told.await("x removed")
+}

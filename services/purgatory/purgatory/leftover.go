@@ -69,7 +69,7 @@ func (r *removal) filters(ctx context.Context) ([]nostr.Filter, error) {
 func (r *removal) goneMaintainers(ctx context.Context) (gone []nip34.RepoRef, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	last, err := r.lastAnnouncement(ctx, r.ref)
+	last, _, err := r.lastAnnouncement(ctx, r.ref)
 	if last == nil || err != nil {
 		return nil, err
 	}
