@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -179,6 +180,9 @@ func shown(ref string) string { return status.Shown(repos.Name(ref)) }
 // one asks for one repository and prints the answer.
 func (c *asks) one(out io.Writer, verb proto.RepoVerb, name repoName, text func(io.Writer, proto.RepoStatus) error) error {
 	return c.with(func(ctx context.Context, b *bus.Bus) error {
+		if verb == proto.RepoRemove {
+			defer tellWaiting(os.Stderr)()
+		}
 		answer, err := repos.Do(ctx, b, verb, name.RepoRef)
 		if errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("no answer within %s (--wait); what was asked for may be done all the same: %w", c.Wait, err)
@@ -188,6 +192,31 @@ func (c *asks) one(out io.Writer, verb proto.RepoVerb, name repoName, text func(
 		}
 		return c.print(out, answer, func(w io.Writer) error { return text(w, answer) })
 	})
+}
+
+// waitTold is how often it is told that there is no answer yet.
+const waitTold = 10 * time.Second
+
+// tellWaiting tells people now and then that there is no answer yet, until stop is called.
+func tellWaiting(to io.Writer) (stop func()) {
+	began, ended := time.Now(), make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		tick := time.NewTicker(waitTold)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(to, "no answer for %s; to remove a repository with many events takes its time\n", time.Since(began).Round(time.Second))
+			case <-ended:
+				return
+			}
+		}
+	})
+	return func() {
+		close(ended)
+		telling.Wait()
+	}
 }
 
 // with connects and does something.

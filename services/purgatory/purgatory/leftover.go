@@ -13,8 +13,9 @@ import (
 )
 
 const (
-	// removeAtOnce bounds the events whose removal is asked for in one go.
-	removeAtOnce = 200
+	// removeAtOnce and removeBytes bound the events whose removal is asked for in one go.
+	removeAtOnce = 1000
+	removeBytes  = 1 << 20
 	// maxLeftBehind bounds the maintainers of a repository whose own repositories are looked for.
 	maxLeftBehind = 20
 )
@@ -25,6 +26,7 @@ type removal struct {
 	ref     nip34.RepoRef
 	atOnce  bool
 	asks    []candidates.Candidate
+	bytes   int // of asks
 	removed int
 }
 
@@ -137,7 +139,8 @@ func (r *removal) matching(ctx context.Context, filter nostr.Filter) error {
 			continue
 		}
 		r.asks = append(r.asks, candidates.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionRemove})
-		if len(r.asks) == removeAtOnce {
+		r.bytes += len(ev.String())
+		if len(r.asks) == removeAtOnce || r.bytes >= removeBytes {
 			if err := r.ask(ctx); err != nil {
 				return err
 			}
@@ -190,6 +193,6 @@ func (r *removal) ask(ctx context.Context) error {
 			r.log.Debug("an event of a removed repository is removed", "event", r.asks[i].Event.ID, "kind", r.asks[i].Event.Kind)
 		}
 	}
-	r.asks = r.asks[:0]
+	r.asks, r.bytes = r.asks[:0], 0
 	return nil
 }
