@@ -70,8 +70,8 @@ func (p *Policy) namesOneHere(k Knowledge, ev *nostr.Event) (bool, error) {
 }
 
 // speaksHere says whether somebody owns a repository of the identifier that is hosted or archived
-// here, or waits, or is in the recursive maintainer set of one. Where a walk is too long to tell, it
-// does.
+// here, or waits, or is in the recursive maintainer set of one. Where a walk is too long to tell,
+// it does.
 func (p *Policy) speaksHere(k Knowledge, pubkey, identifier string) (bool, error) {
 	own := nip34.RepoRef{PubKey: pubkey, Identifier: identifier}
 	for e := range k.HeldAt(own.Address()) {

@@ -115,8 +115,8 @@ func TestAnOperatorAsks(t *testing.T) {
 	}
 }
 
-// TestADamagedRepositoryCanBeRemoved: an operator gets rid of a repository whose references cannot be
-// read, and what it had in the pool goes too.
+// TestADamagedRepositoryCanBeRemoved: an operator gets rid of a repository whose references cannot
+// be read, and what it had in the pool goes too.
 func TestADamagedRepositoryCanBeRemoved(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(path string) error{

@@ -150,8 +150,8 @@ func (r *removal) matching(ctx context.Context, filter nostr.Filter) error {
 }
 
 // mayGo reports whether ingest is to be asked for the removal of an event. What names another
-// repository that is on the disk stays as long as that: its owner may have given it up too, and come
-// back to it, which ingest does not know of.
+// repository that is on the disk stays as long as that: its owner may have given it up too, and
+// come back to it, which ingest does not know of.
 func (r *removal) mayGo(ev *nostr.Event) bool {
 	switch ev.Kind {
 	case nip34.KindAnnouncement, nip34.KindDeletion, nip34.KindUserGraspList:
@@ -167,8 +167,8 @@ func (r *removal) mayGo(ev *nostr.Event) bool {
 	return true
 }
 
-// ask asks for the removal of what was gathered, if the repository is to be removed still: its owner
-// may have come back since the events before.
+// ask asks for the removal of what was gathered, if the repository is to be removed still: its
+// owner may have come back since the events before.
 func (r *removal) ask(ctx context.Context) error {
 	if len(r.asks) == 0 {
 		return nil
