@@ -73,8 +73,10 @@ type RepoStatus struct {
 	Kept         bool      `json:"kept,omitempty"` // an operator has cancelled the removal
 
 	// Of one that is shown, and of one that was removed.
-	References int   `json:"references,omitempty"`
-	OwnBytes   int64 `json:"own_bytes,omitempty"` // of git objects that only it has
+	References int `json:"references,omitempty"`
+	// Damage is why the references cannot be read, one sentence; empty: they can.
+	Damage   string `json:"damage,omitempty"`
+	OwnBytes int64  `json:"own_bytes,omitempty"` // of git objects that only it has
 	// PoolBytes is of those that all repositories of the identifier share.
 	PoolBytes int64    `json:"pool_bytes,omitempty"`
 	Beside    []string `json:"beside,omitempty"` // other repositories of the identifier on the disk

@@ -10,6 +10,7 @@ require (
 	github.com/nbd-wtf/go-nostr v0.52.3
 	github.com/tidwall/gjson v1.18.0
 	golang.org/x/sync v0.24.0
+	golang.org/x/term v0.47.0
 	tendril.dev/lib v0.0.0
 	tendril.dev/proto v0.0.0
 	tendril.dev/services/discovery v0.0.0

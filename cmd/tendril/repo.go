@@ -8,12 +8,16 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"strings"
+	"sync"
 	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
+	"golang.org/x/term"
 
 	"tendril.dev/cmd/tendril/repos"
+	"tendril.dev/cmd/tendril/status"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nip34"
@@ -28,31 +32,35 @@ type repoCommand struct {
 	Remove  repoRemove  `cmd:"" help:"Remove repositories that are not hosted any more now, before their time is over. This cannot be undone."`
 }
 
+// connectTime is how long NATS may take to answer at first.
+const connectTime = 10 * time.Second
+
 // asks is what a question about repositories needs.
 type asks struct {
 	JSON bool          `name:"json" help:"Print JSON."`
-	Wait time.Duration `name:"wait" default:"10s" help:"How long NATS and each answer may take."`
+	Wait time.Duration `name:"wait" default:"${wait}" help:"How long an answer may take."`
 
 	config.Bus `embed:"" group:"Bus"`
 }
 
 type repoList struct {
-	asks `embed:""`
+	asks `embed:"" set:"wait=10s"`
 }
 
 type repoShow struct {
 	Repo repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
-	asks `embed:""`
+	asks `embed:"" set:"wait=10s"`
 }
 
 type repoRestore struct {
 	Repo repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
-	asks `embed:""`
+	asks `embed:"" set:"wait=10s"`
 }
 
 type repoRemove struct {
 	Repos []repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
-	asks  `embed:""`
+	Yes   bool       `short:"y" help:"Do not ask. Only on a terminal, and without --json, is asked at all."`
+	asks  `embed:"" set:"wait=6m"`
 }
 
 // repoName is a repository on the command line.
@@ -95,40 +103,125 @@ func (c *repoRestore) Run(k *kong.Kong) error {
 		if s.Hosted {
 			format = "%s is hosted: there is nothing to restore\n"
 		}
-		_, err := fmt.Fprintf(w, format, repos.Name(s.Ref))
+		_, err := fmt.Fprintf(w, format, shown(s.Ref))
 		return err
 	})
 }
 
 // Run implements the command. What can be removed is, also when something else cannot.
 func (c *repoRemove) Run(k *kong.Kong) error {
+	asks := !c.Yes && !c.JSON && term.IsTerminal(int(os.Stdin.Fd()))
 	var failed error
 	for _, name := range c.Repos {
+		if asks {
+			if err := c.confirm(os.Stdin, k.Stderr, name); err != nil {
+				failed = errors.Join(failed, err)
+				continue
+			}
+		}
 		failed = errors.Join(failed, c.one(k.Stdout, proto.RepoRemove, name, func(w io.Writer, s proto.RepoStatus) error {
-			_, err := fmt.Fprintf(w, "%s is removed: %d references, git objects of its own, and what only it needed of its events and of shared objects\n", repos.Name(s.Ref), s.References)
+			_, err := fmt.Fprintf(w, "%s is removed (references: %d), with what only it needed of the events and of the shared git objects\n", shown(s.Ref), s.References)
 			return err
 		}))
 	}
 	return failed
 }
 
+// confirm shows a repository and asks whether to remove it.
+func (c *repoRemove) confirm(in io.Reader, out io.Writer, name repoName) error {
+	var hosted bool
+	show := *c
+	show.JSON = false
+	err := show.one(out, proto.RepoShow, name, func(w io.Writer, s proto.RepoStatus) error {
+		hosted = s.Hosted
+		return repos.WriteOne(w, s, time.Now())
+	})
+	if hosted || err != nil {
+		return err // of one that is hosted, the worker says why it cannot be
+	}
+	return confirmed(in, out, name)
+}
+
+// confirmed asks, and gives an error unless the answer is yes.
+func confirmed(in io.Reader, out io.Writer, name repoName) error {
+	fmt.Fprint(out, "Remove it now? This cannot be undone. [y/N] ")
+	answer, err := readLine(in)
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	return fmt.Errorf("%s is not removed", shown(name.String()))
+}
+
+// maxAnswer bounds the bytes of an answer.
+const maxAnswer = 100
+
+// readLine reads up to the end of a line, and no byte of the next.
+func readLine(in io.Reader) (string, error) {
+	var line []byte
+	for one := make([]byte, 1); len(line) < maxAnswer; {
+		n, err := in.Read(one)
+		if n > 0 && one[0] == '\n' {
+			break
+		}
+		if line = append(line, one[:n]...); err != nil {
+			return string(line), err
+		}
+	}
+	return string(line), nil
+}
+
+// shown is how a repository is printed.
+func shown(ref string) string { return status.Shown(repos.Name(ref)) }
+
 // one asks for one repository and prints the answer.
 func (c *asks) one(out io.Writer, verb proto.RepoVerb, name repoName, text func(io.Writer, proto.RepoStatus) error) error {
 	return c.with(func(ctx context.Context, b *bus.Bus) error {
-		status, err := repos.Do(ctx, b, verb, name.RepoRef)
+		if verb == proto.RepoRemove {
+			defer tellWaiting(os.Stderr)()
+		}
+		answer, err := repos.Do(ctx, b, verb, name.RepoRef)
 		if errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("no answer within %s (--wait); what was asked for may be done all the same: %w", c.Wait, err)
 		}
 		if err != nil {
 			return err
 		}
-		return c.print(out, status, func(w io.Writer) error { return text(w, status) })
+		return c.print(out, answer, func(w io.Writer) error { return text(w, answer) })
 	})
+}
+
+// waitTold is how often it is told that there is no answer yet.
+const waitTold = 10 * time.Second
+
+// tellWaiting tells people now and then that there is no answer yet, until stop is called.
+func tellWaiting(to io.Writer) (stop func()) {
+	began, ended := time.Now(), make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		tick := time.NewTicker(waitTold)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(to, "no answer for %s; to remove a repository with many events takes its time\n", time.Since(began).Round(time.Second))
+			case <-ended:
+				return
+			}
+		}
+	})
+	return func() {
+		close(ended)
+		telling.Wait()
+	}
 }
 
 // with connects and does something.
 func (c *asks) with(do func(context.Context, *bus.Bus) error) error {
-	b, err := reach(c.Bus, "repo", "", c.Wait)
+	b, err := reach(c.Bus, "repo", "", min(c.Wait, connectTime))
 	if err != nil {
 		return err
 	}

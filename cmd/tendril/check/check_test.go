@@ -383,11 +383,12 @@ func TestAnOrphanIsKept(t *testing.T) {
 // no finding, and a repair does not touch it; nor one of which purgatory has noted nothing yet.
 func TestWhatItsOwnerGaveUpIsLeftAlone(t *testing.T) {
 	t.Parallel()
-	since := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	since := time.Now().Add(-time.Hour).UTC().Truncate(time.Second)
+	waits := "it waits, and is removed after " + since.Add(7*24*time.Hour).Format(time.RFC3339)
 	for want, note := range map[string]*repository.Ended{
-		"it waits, and is removed after 2026-03-08T12:00:00Z": {Announcement: strings.Repeat("a", 64), Reason: "deleted", Since: since},
-		"an operator keeps it":                                {Announcement: strings.Repeat("a", 64), Reason: "moved", Since: since, Kept: true},
-		"purgatory decides what becomes of it":                nil,
+		waits:                                  {Announcement: strings.Repeat("a", 64), Reason: "deleted", Since: since},
+		"an operator keeps it":                 {Announcement: strings.Repeat("a", 64), Reason: "moved", Since: since, Kept: true},
+		"purgatory decides what becomes of it": nil,
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()

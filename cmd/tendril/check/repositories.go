@@ -20,6 +20,7 @@ import (
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -253,8 +254,9 @@ func (i *identifier) isKept(ctx context.Context, repo *repository.Repo) (bool, e
 	case note.Kept:
 		text = fmt.Sprintf("its owner gave it up (%s), and an operator keeps it", note.Reason)
 	default:
+		until := grace.Until(*note, i.DeletionGrace, time.Now())
 		text = fmt.Sprintf("its owner gave it up (%s): it waits, and is removed after %s (NGIT_DELETION_GRACE)",
-			note.Reason, note.Since.Add(i.DeletionGrace).UTC().Format(time.RFC3339))
+			note.Reason, until.UTC().Format(time.RFC3339))
 	}
 	i.kept = append(i.kept, repo.Ref().String()+": "+text)
 	return true, nil

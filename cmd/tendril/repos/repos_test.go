@@ -98,12 +98,14 @@ func TestList(t *testing.T) {
 	b.Reset()
 	err := WriteList(&b, []proto.RepoStatus{
 		{Ref: ref, Reason: "deleted", Since: now.Add(-time.Hour), Until: now.Add(167 * time.Hour)},
+		{Ref: ref, Reason: "deleted", Since: now.Add(-time.Hour), Until: now.Add(19*time.Second + time.Millisecond)},
 		{Ref: ref, Reason: "moved", Since: now.Add(-time.Hour), Kept: true},
 		{Ref: ref, Reason: "deleted", Since: now.Add(-200 * time.Hour), Until: now.Add(-time.Hour)},
 		{Ref: ref + "\x1b[2J"},
 	}, now)
 	want := `REPOSITORY                                                            SINCE                REMOVED                            WHY
 NPUB/tree       2026-11-22 11:00:00  2026-11-29 11:00:00, in 167h0m0s   deleted by its owner
+NPUB/tree       2026-11-22 11:00:00  2026-11-22 12:00:19, in 19s        deleted by its owner
 NPUB/tree       2026-11-22 11:00:00  never: cancelled by an operator    its owner's announcement does not list this service
 NPUB/tree       2026-11-14 04:00:00  now                                deleted by its owner
 30617:OWNER:tree?[2J  -                    never                              it is not announced, and the log does not say that its owner gave it up
@@ -130,6 +132,11 @@ func TestOne(t *testing.T) {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())
 		}
+	}
+	b.Reset()
+	s.Damage = "read HEAD: \x1b[2J"
+	if err := WriteOne(&b, s, now); err != nil || !strings.Contains(b.String(), "references    cannot be read: read HEAD: ?[2J\n") {
+		t.Errorf("%v\n%s", err, b.String())
 	}
 	b.Reset()
 	if err := WriteOne(&b, proto.RepoStatus{Ref: s.Ref, Hosted: true}, now); err != nil || !strings.Contains(b.String(), "state         hosted\n") || strings.Contains(b.String(), "removed") {

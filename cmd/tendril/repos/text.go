@@ -44,7 +44,11 @@ func WriteOne(w io.Writer, s proto.RepoStatus, now time.Time) error {
 	if s.Announcement != "" {
 		line("announcement", "%s", status.Shown(s.Announcement))
 	}
-	line("references", "%d", s.References)
+	if s.Damage == "" {
+		line("references", "%d", s.References)
+	} else {
+		line("references", "cannot be read: %s", status.Shown(s.Damage))
+	}
 	line("git objects", "%s of its own, %s shared by all repositories of the identifier", size(s.OwnBytes), size(s.PoolBytes))
 	line("events", "%d name it; %d states of the identifier", s.Events, s.States)
 	for _, other := range s.Beside {
@@ -75,7 +79,11 @@ func end(s proto.RepoStatus, now time.Time) string {
 	case s.Until.Before(now):
 		return "now"
 	}
-	return fmt.Sprintf("%s, in %s", at(s.Until), s.Until.Sub(now).Round(time.Minute))
+	left, unit := s.Until.Sub(now), time.Minute
+	if left < 10*time.Minute {
+		unit = time.Second
+	}
+	return fmt.Sprintf("%s, in %s", at(s.Until), left.Round(unit))
 }
 
 func at(t time.Time) string {

@@ -24,8 +24,10 @@ func (p *Policy) remove(k Knowledge, c *candidate.Candidate) (Decision, error) {
 
 // isNeeded says whether an accepted event has a place here: a state, if its author speaks for a
 // repository that is here or waits; a pull request that is offered below /prs/ (GRASP-06), always,
-// for its commit lies in its author's own repository; everything else, if it would be accepted now.
-// What expires goes by itself: indexes cannot take it out (eventdb.Record).
+// for its commit lies in its author's own repository; everything else, if it would be accepted now,
+// or names a repository whose owner speaks for one that is here or waits: a pull request for a
+// maintainer is one for the repository, and an owner who comes back finds what others wrote. What
+// expires goes by itself: indexes cannot take it out (eventdb.Record).
 func (p *Policy) isNeeded(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (bool, error) {
 	if eventdb.Expiration(ev) != 0 {
 		return true, nil
@@ -42,12 +44,34 @@ func (p *Policy) isNeeded(k Knowledge, c *candidate.Candidate, ev *nostr.Event) 
 		}
 	}
 	d, err := p.referenced(k, c)
-	return d.Outcome == proto.Accepted, err
+	if d.Outcome == proto.Accepted || err != nil {
+		return true, err
+	}
+	return p.namesOneHere(k, ev)
+}
+
+// namesOneHere says whether an event names a repository whose owner speaks for one that is here or
+// waits. One that names too many to look at does.
+func (p *Policy) namesOneHere(k Knowledge, ev *nostr.Event) (bool, error) {
+	looked := 0
+	for _, address := range nip34.ReferencesOf(ev).Addresses {
+		ref, is := address.Repo()
+		if !is {
+			continue
+		}
+		if looked++; looked > maxTagged {
+			return true, nil
+		}
+		if here, err := p.speaksHere(k, ref.PubKey, ref.Identifier); here || err != nil {
+			return here, err
+		}
+	}
+	return false, nil
 }
 
 // speaksHere says whether somebody owns a repository of the identifier that is hosted or archived
-// here, or waits, or is in the recursive maintainer set of one. Where a walk is too long to tell, it
-// does.
+// here, or waits, or is in the recursive maintainer set of one. Where a walk is too long to tell,
+// it does.
 func (p *Policy) speaksHere(k Knowledge, pubkey, identifier string) (bool, error) {
 	own := nip34.RepoRef{PubKey: pubkey, Identifier: identifier}
 	for e := range k.HeldAt(own.Address()) {

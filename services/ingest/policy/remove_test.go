@@ -20,6 +20,7 @@ func TestRemove(t *testing.T) {
 	both := event(bob, 1621, 100, tag("a", repo(alice, "tree")), tag("a", repo(carol, "tree")))
 	comment := event(carol, 1111, 100, tag("E", issue.ID))
 	pr := event(bob, 1618, 100, tag("c", strings.Repeat("b", 40)), tag("a", repo(alice, "tree")))
+	quoting := event(bob, 1618, 100, tag("c", strings.Repeat("b", 40)), tag("a", repo(alice, "tree")), tag("q", repo(carol, "tree")))
 	deletion := event(bob, 5, 200, tag("e", issue.ID))
 	expiring := event(alice, 30618, 100, tag("d", "tree"), tag("expiration", "2000000000"))
 	list := event(bob, 10317, 100)
@@ -54,10 +55,21 @@ func TestRemove(t *testing.T) {
 		{"issue of a repository that is here", (&world{}).accept(a, issue), remove(issue), nil, stays},
 		{"issue of another's repository too", (&world{}).accept(announce(carol, "tree", 100), both), remove(both), nil, stays},
 		{"issue that a comment names", (&world{}).accept(issue, comment), remove(issue), nil, stays},
-		{"issue that only a held repository has", (&world{}).accept(issue).hold(a), remove(issue), nil, goes},
+		{"issue of a repository that waits", (&world{}).accept(issue).hold(a), remove(issue), nil, stays},
+		{"issue of a silent one", (&world{}).accept(issue).holdAs(proto.PhaseSilent, now, "tree", a), remove(issue), nil, stays},
+		{"issue of one that waits for another identifier", (&world{}).accept(issue).hold(announce(alice, "bush", 100)), remove(issue), nil, goes},
+		{"issue of a maintainer of a repository that is here",
+			(&world{}).accept(announce(carol, "tree", 100, tag("maintainers", alice)), issue), remove(issue), nil, stays},
+		{"issue of a maintainer of one that has moved away",
+			(&world{}).accept(announceElsewhere(carol, "tree", 100, tag("maintainers", alice)), issue), remove(issue), nil, goes},
 		{"issue that only a deletion request names", (&world{}).accept(issue, deletion), remove(issue), nil, goes},
 		{"comment on an issue that is here", (&world{}).accept(issue, comment), remove(comment), nil, stays},
 		{"pull request of nothing", (&world{}).accept(pr), remove(pr), nil, goes},
+		{"pull request for a maintainer of a repository that is here",
+			(&world{}).accept(announce(carol, "tree", 100, tag("maintainers", alice)), pr), remove(pr), nil, stays},
+		{"pull request for a maintainer's maintainer", (&world{}).accept(announce(carol, "tree", 100, tag("maintainers", bob)),
+			announceElsewhere(bob, "tree", 100, tag("maintainers", alice)), pr), remove(pr), nil, stays},
+		{"pull request that quotes one that waits", (&world{}).hold(announce(carol, "tree", 100)).accept(quoting), remove(quoting), nil, stays},
 		{"state that expires by itself", (&world{}).accept(expiring), remove(expiring), nil, stays},
 		{"announcement", (&world{}).accept(gone), remove(gone), nil, stays},
 		{"deletion request", (&world{}).accept(deletion), remove(deletion), nil, stays},

@@ -88,24 +88,64 @@ type Step int
 const (
 	Keep   Step = iota // without an end
 	Note               // that the hosting has ended, now
+	Count              // the time that has passed, and note that
 	Wait               // until the grace period is over
 	Remove             // it is over
+)
+
+// Time is counted in pieces, and each is noted, because clocks are set wrong and set right again,
+// and backups are restored that are weeks old.
+const (
+	// CountEvery is how often the time that has passed is counted.
+	CountEvery = 12 * time.Hour
+	// mostUnseen is what counts at most of the time since it was counted last. Whatever else has
+	// passed is a clock that jumped, or time in which nobody ran that an owner could come back to.
+	mostUnseen = 24 * time.Hour
 )
 
 // Decide gives the next step for a repository with git data that is not hosted, and up to when it
 // is kept, where that has an end. note is what is noted in its folder; nil: nothing. A note of
 // another ending is none: the owner has come back and gone again, and nobody was there to see it.
+// What an operator keeps is kept whatever its owner does elsewhere.
 func Decide(ending Ending, note *repository.Ended, grace time.Duration, now time.Time) (step Step, until time.Time) {
 	switch {
 	case ending == Ending{}:
 		return Keep, time.Time{}
+	case note != nil && note.Kept:
+		return Keep, time.Time{}
 	case note == nil || note.Announcement != ending.Announcement:
 		return Note, now.Add(grace)
-	case note.Kept:
-		return Keep, time.Time{}
 	}
-	if until = note.Since.Add(grace); now.Before(until) {
-		return Wait, until
+	until = Until(*note, grace, now)
+	switch passed := now.Sub(seen(*note)); {
+	case !now.Before(until):
+		return Remove, until
+	case passed < 0 || passed >= CountEvery:
+		return Count, until
 	}
-	return Remove, until
+	return Wait, until
+}
+
+// Until is when a repository with that note has been kept for so long as grace says, if time is
+// counted without a gap from now on.
+func Until(note repository.Ended, grace time.Duration, now time.Time) time.Time {
+	return now.Add(grace - counted(note, now))
+}
+
+// Counting is a note in which the time is counted up to now.
+func Counting(note repository.Ended, now time.Time) repository.Ended {
+	note.Counted, note.Seen = counted(note, now), now.UTC()
+	return note
+}
+
+func counted(note repository.Ended, now time.Time) time.Duration {
+	return note.Counted + min(max(now.Sub(seen(note)), 0), mostUnseen)
+}
+
+// seen is up to when the time of a note is counted.
+func seen(note repository.Ended) time.Time {
+	if note.Seen.IsZero() {
+		return note.Since
+	}
+	return note.Seen
 }

@@ -114,7 +114,10 @@ func TestDecide(t *testing.T) {
 	const week = 7 * 24 * time.Hour
 	ending := grace.Ending{Announcement: "one", Reason: grace.Deleted}
 	noted := func(announcement string, age time.Duration, kept bool) *repository.Ended {
-		return &repository.Ended{Announcement: announcement, Since: now.Add(-age), Kept: kept}
+		return &repository.Ended{Announcement: announcement, Since: now.Add(-age), Counted: age, Seen: now, Kept: kept}
+	}
+	unseen := func(counted, unseen time.Duration) *repository.Ended {
+		return &repository.Ended{Announcement: "one", Since: now.Add(-counted - unseen), Counted: counted, Seen: now.Add(-unseen)}
 	}
 	for name, tc := range map[string]struct {
 		ending grace.Ending
@@ -127,11 +130,16 @@ func TestDecide(t *testing.T) {
 		"the log knows of no end, but was noted":    {grace.Ending{}, noted("one", 2*week, false), week, grace.Keep, 0},
 		"just ended":                                {ending, nil, week, grace.Note, week},
 		"another end than the one that was noted":   {ending, noted("before", 2*week, false), week, grace.Note, week},
-		"another end than the one that was kept":    {ending, noted("before", 2*week, true), week, grace.Note, week},
+		"another end of what an operator keeps":     {ending, noted("before", 2*week, true), week, grace.Keep, 0},
 		"on its way":                                {ending, noted("one", week-time.Second, false), week, grace.Wait, time.Second},
 		"over":                                      {ending, noted("one", week, false), week, grace.Remove, 0},
 		"over, by a shorter grace":                  {ending, noted("one", time.Hour, false), 0, grace.Remove, -time.Hour},
-		"noted by a clock that is ahead":            {ending, noted("one", -time.Hour, false), week, grace.Wait, week + time.Hour},
+		"noted by a clock that is ahead":            {ending, unseen(0, -30*24*time.Hour), week, grace.Count, week},
+		"noted, and never counted":                  {ending, &repository.Ended{Announcement: "one", Since: now.Add(-time.Hour)}, week, grace.Wait, week - time.Hour},
+		"counted a while ago":                       {ending, unseen(time.Hour, grace.CountEvery), week, grace.Count, week - time.Hour - grace.CountEvery},
+		"the clock jumps forward by a month":        {ending, unseen(24*time.Hour, 30*24*time.Hour), week, grace.Count, 5 * 24 * time.Hour},
+		"never counted, and a month is over":        {ending, &repository.Ended{Announcement: "one", Since: now.Add(-30 * 24 * time.Hour)}, week, grace.Count, 6 * 24 * time.Hour},
+		"over within the time that nobody looked":   {ending, unseen(week-time.Hour, 2*time.Hour), week, grace.Remove, -time.Hour},
 		"an operator has cancelled the removal":     {ending, noted("one", 2*week, true), week, grace.Keep, 0},
 		"no grace at all, and nothing noted either": {ending, nil, 0, grace.Note, 0},
 	} {
@@ -142,6 +150,29 @@ func TestDecide(t *testing.T) {
 		}
 		if step != tc.step || !until.Equal(want) {
 			t.Errorf("%s: %v until %v, want %v until %v", name, step, until, tc.step, want)
+		}
+	}
+}
+
+// TestTimeIsCounted: whatever clocks do, time is only counted while somebody looks, and what is
+// counted stays counted.
+func TestTimeIsCounted(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0).UTC()
+	note := repository.Ended{Announcement: "one", Since: now}
+	for _, step := range []struct{ jump, want time.Duration }{
+		{12 * time.Hour, 12 * time.Hour},
+		{-30 * 24 * time.Hour, 12 * time.Hour},
+		{12 * time.Hour, 24 * time.Hour},
+		{60 * 24 * time.Hour, 48 * time.Hour},
+		{time.Hour, 49 * time.Hour},
+	} {
+		now = now.Add(step.jump)
+		if note = grace.Counting(note, now); note.Counted != step.want || !note.Seen.Equal(now) {
+			t.Errorf("after a step of %v: %v counted, up to %v; want %v", step.jump, note.Counted, note.Seen, step.want)
+		}
+		if until := grace.Until(note, 7*24*time.Hour, now); !until.Equal(now.Add(7*24*time.Hour - step.want)) {
+			t.Errorf("after a step of %v it is kept until %v", step.jump, until)
 		}
 	}
 }
@@ -158,9 +189,9 @@ func TestRegistry(t *testing.T) {
 		}
 	}
 	due(time.Hour)
-	r.Set(grace.Entry{Ref: one, Until: now.Add(2 * time.Minute)})
-	r.Set(grace.Entry{Ref: two, Until: now.Add(time.Minute)})
-	r.Set(grace.Entry{Ref: kept})
+	r.Set(grace.Entry{Ref: one, Until: now.Add(2 * time.Minute)}, now.Add(time.Hour))
+	r.Set(grace.Entry{Ref: two, Until: now.Add(time.Minute)}, time.Time{})
+	r.Set(grace.Entry{Ref: kept}, time.Time{})
 	due(0)
 	due(time.Minute, two)
 	due(time.Minute, two) // until something is done about it
@@ -171,6 +202,8 @@ func TestRegistry(t *testing.T) {
 	if e, ok := r.Get(two); !ok || !e.Until.Equal(now.Add(time.Minute)) {
 		t.Errorf("the end of what is postponed: %v, %t", e.Until, ok)
 	}
+	r.Set(grace.Entry{Ref: one, Until: now.Add(2 * time.Hour)}, now.Add(time.Minute))
+	due(time.Minute, one) // to be looked at
 	r.Forget(one)
 	due(2 * time.Minute)
 	if ending, without := r.Count(); ending != 1 || without != 1 {
@@ -189,7 +222,7 @@ func TestRegistryPages(t *testing.T) {
 	var want []string
 	for i := range 10 {
 		owner := strings.Repeat(string("0123456789"[i])+"a", 32)
-		r.Set(grace.Entry{Ref: nip34.RepoRef{PubKey: owner, Identifier: "tree"}})
+		r.Set(grace.Entry{Ref: nip34.RepoRef{PubKey: owner, Identifier: "tree"}}, time.Time{})
 		want = append(want, "30617:"+owner+":tree")
 	}
 	var got []string

@@ -36,11 +36,15 @@ type listed struct {
 // NewRegistry makes an empty one.
 func NewRegistry() *Registry { return &Registry{by: map[nip34.RepoRef]*listed{}} }
 
-// Set notes a repository, which is due at the end of its time.
-func (r *Registry) Set(e Entry) {
+// Set notes a repository, which is due at the end of its time, or at look if that is earlier. The
+// zero time is never.
+func (r *Registry) Set(e Entry, look time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.put(e, e.Until)
+	if look.IsZero() || !e.Until.IsZero() && e.Until.Before(look) {
+		look = e.Until
+	}
+	r.put(e, look)
 }
 
 func (r *Registry) put(e Entry, due time.Time) {

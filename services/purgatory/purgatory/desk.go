@@ -147,10 +147,14 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (proto.Rep
 	s := statusOf(e)
 	s.Hosted = hosted
 	refs, err := repo.Refs(ctx)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return s, err
+	case err != nil:
+		s.Damage = err.Error()
+	default:
+		s.References = len(refs.ByName)
 	}
-	s.References = len(refs.ByName)
 	if s.OwnBytes, err = repo.OwnBytes(); err != nil {
 		return s, err
 	}
@@ -208,7 +212,7 @@ func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (proto.
 		return proto.RepoStatus{}, err
 	}
 	e.Note, e.Until = &note, time.Time{}
-	w.endings.Set(e)
+	w.endings.Set(e, time.Time{})
 	w.log.Info("an operator has cancelled the removal of a repository", "repository", e.Ref)
 	return statusOf(e), nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -111,5 +112,48 @@ func TestAnOperatorAsks(t *testing.T) {
 	}
 	if a := w.ask(proto.RepoList, ""); len(a.Repos)+len(a.Error) > 0 {
 		t.Errorf("a list when it is removed: %+v", a)
+	}
+}
+
+// TestADamagedRepositoryCanBeRemoved: an operator gets rid of a repository whose references cannot
+// be read, and what it had in the pool goes too.
+func TestADamagedRepositoryCanBeRemoved(t *testing.T) {
+	t.Parallel()
+	for name, damage := range map[string]func(path string) error{
+		"a reference that is none": func(path string) error {
+			return os.WriteFile(filepath.Join(path, "refs", "heads", "bad"), []byte("garbage\n"), 0o644)
+		},
+		"packed references that are none": func(path string) error {
+			return os.WriteFile(filepath.Join(path, "packed-refs"), []byte("garbage\x00\n"), 0o644)
+		},
+		"no references at all": func(path string) error { return os.RemoveAll(filepath.Join(path, "refs")) },
+		"no HEAD":              func(path string) error { return os.Remove(filepath.Join(path, "HEAD")) },
+		"no objects":           func(path string) error { return os.RemoveAll(filepath.Join(path, "objects")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, "--git-prune-interval=20ms")
+			work, ref := gittest.NewWork(t), "30617:"+alice+":x"
+			w.pushFirst(work)
+			w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", ref}))
+			w.told.await("x ended")
+			path := w.repo(alice, "x").Path()
+			if err := damage(path); err != nil {
+				t.Fatal(err)
+			}
+			unreadable := strings.Contains("packed references that are none, no HEAD", name)
+			if a := w.ask(proto.RepoShow, ref); a.Error != "" || a.Repos[0].Reason != "deleted" || (a.Repos[0].Damage != "") != unreadable {
+				t.Errorf("shown: %+v", a)
+			}
+			if a := w.ask(proto.RepoRemove, ref); a.Error != "" {
+				t.Errorf("removed: %+v", a)
+			}
+			for _, gone := range []string{path, filepath.Join(w.git, "_pools", "x.git")} {
+				eventually(t, gone+" is gone", func() bool {
+					_, err := os.Stat(gone)
+					return os.IsNotExist(err)
+				})
+			}
+		})
 	}
 }

@@ -150,8 +150,9 @@ func (w *worker) welcome(repo *repository.Repo) error {
 	return nil
 }
 
-// keepForAWhile notes that the hosting of a repository has ended, if its owner has ended it, and
-// when it is to be removed.
+// keepForAWhile notes that the hosting of a repository has ended, if its owner has ended it, how
+// much of its time has passed since, and when it is to be removed. The caller has the identifier's
+// lock.
 func (w *worker) keepForAWhile(ctx context.Context, repo *repository.Repo) error {
 	ref := repo.Ref()
 	ending, err := w.ending(ctx, ref)
@@ -164,16 +165,28 @@ func (w *worker) keepForAWhile(ctx context.Context, repo *repository.Repo) error
 	}
 	now := time.Now()
 	step, until := grace.Decide(ending, note, w.node.Settings.DeletionGrace, now)
-	if step == grace.Note {
+	switch step {
+	case grace.Note:
 		note = &repository.Ended{Announcement: ending.Announcement, Reason: ending.Reason, Since: now.UTC()}
+	case grace.Count:
+		counting := grace.Counting(*note, now)
+		note = &counting
+	}
+	if step == grace.Note || step == grace.Count {
 		if err := repo.SetEnded(*note); err != nil {
 			return err
 		}
+	}
+	if step == grace.Note {
 		w.releaser.Forget(ref.Identifier)
 		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", ending.Reason, "kept_until", until)
 		w.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: ending.Announcement, Reason: ending.Reason})
 	}
-	w.endings.Set(grace.Entry{Ref: ref, Note: note, Until: until})
+	var look time.Time
+	if !until.IsZero() {
+		look = now.Add(grace.CountEvery)
+	}
+	w.endings.Set(grace.Entry{Ref: ref, Note: note, Until: until}, look)
 	return nil
 }
 
@@ -182,7 +195,7 @@ func (w *worker) keepForAWhile(ctx context.Context, repo *repository.Repo) error
 func (w *worker) ending(ctx context.Context, ref nip34.RepoRef) (grace.Ending, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
-	last, err := w.lastAnnouncement(ctx, ref)
+	last, acceptedAt, err := w.lastAnnouncement(ctx, ref)
 	if last == nil || err != nil {
 		return grace.Ending{}, err
 	}
@@ -190,7 +203,10 @@ func (w *worker) ending(ctx context.Context, ref nip34.RepoRef) (grace.Ending, e
 	if err != nil {
 		return grace.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
 	}
-	return grace.EndingOf(ref, w.isHere, last, deleted), nil
+	isHere := func(a *nip34.Announcement) bool {
+		return w.isHere(a) || acceptedAt.Before(w.domainsSince) // it may list a domain that nobody remembers
+	}
+	return grace.EndingOf(ref, isHere, last, deleted), nil
 }
 
 // isHere reports whether an announcement is of a repository that is here as long as it stands: it
@@ -214,24 +230,24 @@ func (w *worker) isDeleted(ctx context.Context, announcement *nostr.Event) (bool
 	return false, nil
 }
 
-// lastAnnouncement gives the last announcement of a repository that was ever accepted, or nil. The
-// stream's leader is asked, not any replica: that could be behind.
-func (w *worker) lastAnnouncement(ctx context.Context, ref nip34.RepoRef) (*nostr.Event, error) {
+// lastAnnouncement gives the last announcement of a repository that was ever accepted, or nil, and
+// when that was. The stream's leader is asked, not any replica: that could be behind.
+func (w *worker) lastAnnouncement(ctx context.Context, ref nip34.RepoRef) (last *nostr.Event, at time.Time, err error) {
 	place := &nostr.Event{Kind: nip34.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
 	js, err := w.node.Bus.Conn.JetStream()
 	if err != nil {
-		return nil, fmt.Errorf("read the last announcement of %s: %w", ref, err)
+		return nil, at, fmt.Errorf("read the last announcement of %s: %w", ref, err)
 	}
 	message, err := js.GetLastMsg(proto.StreamEvents, proto.EventSubjectOf(place).String(), nats.Context(ctx))
 	if errors.Is(err, nats.ErrMsgNotFound) {
-		return nil, nil
+		return nil, at, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("read the last announcement of %s: %w", ref, err)
+		return nil, at, fmt.Errorf("read the last announcement of %s: %w", ref, err)
 	}
-	last := &nostr.Event{}
+	last = &nostr.Event{}
 	if err := last.UnmarshalJSON(message.Data); err != nil {
-		return nil, nil // it has left the log
+		return nil, at, nil // it has left the log
 	}
-	return last, nil
+	return last, message.Time, nil
 }

@@ -31,8 +31,11 @@ type ingest struct {
 	asked    map[string]int           // "<action> <content>"
 	verdicts map[string]proto.Verdict // by inbox and reference: one whose verdict takes long is sent again, and is no other for that
 	refuse   map[string]bool          // ids whose release is refused
-	deaf     bool                     // it does not end anybody's time: its clock is behind
-	pause    chan struct{}            // candidates wait until it is closed
+	then     func()                   // is called when thenOf was asked for thenAt times
+	thenOf   string
+	thenAt   int
+	deaf     bool          // it does not end anybody's time: its clock is behind
+	pause    chan struct{} // candidates wait until it is closed
 	hold     time.Duration
 	silent   time.Duration
 }
@@ -93,6 +96,11 @@ func (in *ingest) verdict(ev *nostr.Event, action proto.Action, reason string) p
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.asked[string(action)+" "+ev.Content]++
+	if in.then != nil && in.asked[in.thenOf] == in.thenAt {
+		then := in.then
+		in.then = nil
+		defer then()
+	}
 	key, entry, holds := in.find(ev.ID)
 	switch {
 	case action == proto.ActionRemove && in.refuse[ev.ID]:
@@ -202,6 +210,13 @@ func (in *ingest) refuses(id string, refused bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	in.refuse[id] = refused
+}
+
+// after has something done when a question was asked so many times.
+func (in *ingest) after(question string, times int, then func()) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.then, in.thenOf, in.thenAt = then, question, times
 }
 
 func (in *ingest) times(id string) int {

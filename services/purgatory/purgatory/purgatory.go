@@ -74,7 +74,8 @@ type worker struct {
 	contributors *contributors
 	leavers      *leavers
 	endings      *grace.Registry
-	domains      []string // ours, those of earlier too
+	domains      []string  // ours, those of earlier too
+	domainsSince time.Time // nothing is known of those before
 	refusals     *rate.Limiter
 	heldHead     *bus.Head
 	releaser     *release.Releaser
@@ -96,7 +97,7 @@ func newWorker(n *node.Node) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	domains, err := store.Domains(hosted.Domain())
+	domains, since, err := store.Domains(hosted.Domain())
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +109,7 @@ func newWorker(n *node.Node) (*worker, error) {
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
 		pruner: newPruner(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
-		leavers: newLeavers(), endings: grace.NewRegistry(), domains: domains,
+		leavers: newLeavers(), endings: grace.NewRegistry(), domains: domains, domainsSince: since,
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}

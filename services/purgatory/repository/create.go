@@ -97,14 +97,19 @@ func (r *Repo) above() []string {
 }
 
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there
-// is no error. Its pool is marked before: others may be using it, or nobody any more.
+// is no error. Its pool is marked before: others may be using it, or nobody any more. Of one whose
+// references cannot be read, anything in the pool may have been its own.
 func (r *Repo) Remove(ctx context.Context) error {
 	if !r.Exists() {
 		return nil
 	}
 	leaving, err := r.Named(ctx, nil)
-	if err != nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
 		return fmt.Errorf("remove repository: %w", err)
+	case err != nil:
+		r.store.log.Warn("a repository that is removed cannot be read", "repository", r.Place(), "error", err)
+		leaving = []string{everything}
 	}
 	if err := r.Pool().mark(append(leaving, ownObjects)); err != nil {
 		return fmt.Errorf("remove repository: %w", err)

@@ -20,6 +20,10 @@ type Ended struct {
 	Announcement string    `json:"announcement"`
 	Reason       string    `json:"reason"`
 	Since        time.Time `json:"since"`
+	// Counted is how much of the time for which the repository is kept has passed, and Seen the time
+	// up to which that was counted; zero: nothing was counted since Since.
+	Counted time.Duration `json:"counted_ns,omitempty"`
+	Seen    time.Time     `json:"seen,omitzero"`
 	// Kept: an operator has cancelled the removal.
 	Kept bool `json:"kept,omitempty"`
 }
@@ -51,7 +55,7 @@ func (r *Repo) Ended() (*Ended, error) {
 
 func parseEnded(content string) *Ended {
 	var e Ended
-	if json.Unmarshal([]byte(content), &e) != nil || !nip34.IsHex64(e.Announcement) || e.Since.IsZero() {
+	if json.Unmarshal([]byte(content), &e) != nil || !nip34.IsHex64(e.Announcement) || e.Since.IsZero() || e.Counted < 0 {
 		return nil
 	}
 	return &e

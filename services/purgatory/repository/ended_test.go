@@ -18,7 +18,7 @@ func TestEndedIsNoted(t *testing.T) {
 	if note, err := repo.Ended(); note != nil || err != nil {
 		t.Fatalf("a new repository: %+v, %v", note, err)
 	}
-	want := repository.Ended{Announcement: strings.Repeat("ab", 32), Reason: "deleted", Since: time.Unix(1000, 5).UTC(), Kept: true}
+	want := repository.Ended{Announcement: strings.Repeat("ab", 32), Reason: "deleted", Since: time.Unix(1000, 5).UTC(), Counted: time.Hour, Seen: time.Unix(4600, 5).UTC(), Kept: true}
 	for range 2 {
 		if err := repo.SetEnded(want); err != nil {
 			t.Fatal(err)
@@ -47,6 +47,7 @@ func TestEndedIsNoted(t *testing.T) {
 func TestDomainsAreRemembered(t *testing.T) {
 	t.Parallel()
 	store := gittest.Store(t)
+	var since time.Time
 	for _, step := range []struct {
 		now  string
 		want []string
@@ -56,8 +57,17 @@ func TestDomainsAreRemembered(t *testing.T) {
 		{"b.example.com:7334", []string{"a.example.com", "b.example.com:7334"}},
 		{"a.example.com", []string{"a.example.com", "b.example.com:7334"}},
 	} {
-		if got, err := store.Domains(step.now); err != nil || !slices.Equal(got, step.want) {
+		got, at, err := store.Domains(step.now)
+		if err != nil || !slices.Equal(got, step.want) {
 			t.Fatalf("%s: %q, %v; want %q", step.now, got, err, step.want)
+		}
+		if since.IsZero() {
+			since = time.Unix(1000, 0) // the list was made long ago
+			if err := os.Chtimes(filepath.Join(filepath.Dir(filepath.Dir(store.Pool("x").Path())), ".domains"), since, since); err != nil {
+				t.Fatal(err)
+			}
+		} else if !at.Equal(since) {
+			t.Errorf("%s: known since %v, want %v", step.now, at, since)
 		}
 	}
 }
@@ -86,12 +96,12 @@ func TestOneOwnersRepositories(t *testing.T) {
 
 // FuzzEnded: whatever stands in the file, it is a note of an announcement and a time, or none.
 func FuzzEnded(f *testing.F) {
-	for _, content := range []string{"", "{}", `{"announcement":"` + strings.Repeat("ab", 32) + `","since":"2026-11-22T12:00:00Z","kept":true}`, `{"since":7}`, "[]", "\x00"} {
+	for _, content := range []string{"", "{}", `{"announcement":"` + strings.Repeat("ab", 32) + `","since":"2026-11-22T12:00:00Z","kept":true,"counted_ns":-5}`, `{"since":7}`, "[]", "\x00"} {
 		f.Add(content)
 	}
 	f.Fuzz(func(t *testing.T, content string) {
 		note := repository.ParseEnded(content)
-		if note != nil && (len(note.Announcement) != 64 || note.Since.IsZero()) {
+		if note != nil && (len(note.Announcement) != 64 || note.Since.IsZero() || note.Counted < 0) {
 			t.Errorf("%q is a note: %+v", content, note)
 		}
 	})
