@@ -18,11 +18,12 @@ NATS_IMAGE ?= docker.io/local/nats:dev
 # How often each fuzz target is run. A time would do too, but at its end `go test` now and then calls its own deadline a failure.
 FUZZTIME ?= 10000x
 BENCH    ?= .
+CHAOS    ?= 1m
 ROWS     ?=
 EVENTS   ?= 100000
 
 .DEFAULT_GOAL := help
-.PHONY: help run build test lint vet staticcheck format purego alone unit e2e bench bench-table fuzz docs tidy nats clean image nats-image k8s-test k8s-sizes manifests
+.PHONY: help run build test lint vet staticcheck format purego alone unit chaos e2e bench bench-table fuzz docs tidy nats clean image nats-image k8s-test k8s-sizes manifests
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-12s %s\n", $$1, $$2 }'
@@ -69,6 +70,9 @@ alone: ## every module builds and vets without its workspace, tests and all
 unit: ## the tests of every module, under the race detector
 	$(TEST) -race $(PACKAGES)
 	$(OUTSIDE) go test -race ./...
+
+chaos: ## processes that are killed at random, for CHAOS (1m), and what must not come of it
+	TENDRIL_CHAOS=$(CHAOS) $(TEST) -count 1 -p 1 -v -run '^(TestChaos|TestNoStaleAnswer)$$' ./lib/accepted ./services/relayconn/relayconn ./test/e2e
 
 e2e: ## tests of the whole system against real NATS, relays and git
 	$(TEST) ./test/...

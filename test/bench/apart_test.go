@@ -29,7 +29,7 @@ func newApart(t *testing.T, relay string) *apart {
 // start starts a service and returns it with how long it took to be ready.
 func (a *apart) start(t *testing.T, service string) (process, time.Duration) {
 	began := time.Now()
-	p := process{service, world.StartRun(t, []string{service}, a.nats.URL, a.volume, a.env)}
+	p := process{service, world.StartRun(t, []string{service}, a.nats.Direct(), a.volume, a.env)}
 	p.AwaitReady()
 	a.run = append(a.run, p)
 	return p, time.Since(began)
@@ -83,7 +83,7 @@ func (a *apart) fiveAtOnce(t *testing.T, s *stage) {
 	began := time.Now()
 	var five []process
 	for range 5 {
-		five = append(five, process{"relayconn", world.StartRun(t, []string{"relayconn"}, a.nats.URL, a.volume, a.env)})
+		five = append(five, process{"relayconn", world.StartRun(t, []string{"relayconn"}, a.nats.Direct(), a.volume, a.env)})
 	}
 	for n, p := range five {
 		p.AwaitReady()
@@ -93,7 +93,7 @@ func (a *apart) fiveAtOnce(t *testing.T, s *stage) {
 
 // synced waits until everything is served.
 func (a *apart) synced(t *testing.T, s *stage, spec corpus.Spec, relay string) time.Duration {
-	js, done := world.JetStream(t, a.nats.URL)
+	js, done := world.JetStream(t, a.nats.Direct())
 	defer done()
 	began, told := time.Now(), time.Now()
 	for n := 0; n < spec.Size(); time.Sleep(50 * time.Millisecond) {

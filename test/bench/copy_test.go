@@ -25,11 +25,11 @@ import (
 func secondGateway(t *testing.T, s *stage) {
 	server, volume := world.StartNATS(t), world.Folder(t)
 	s.say("%d events are written to the log", *eventCount)
-	fillLog(t, server.URL, *eventCount)
+	fillLog(t, server.Direct(), *eventCount)
 	var gateways []*world.Replica
 	start := func(what, target, data string) {
 		begun := time.Now()
-		r := world.StartReplica(t, "gateway", server.URL, volume, map[string]string{"NGIT_RELAY_DATA_PATH": data, "NGIT_LOG_LEVEL": "info"})
+		r := world.StartReplica(t, "gateway", server.Direct(), volume, map[string]string{"NGIT_RELAY_DATA_PATH": data, "NGIT_LOG_LEVEL": "info"})
 		r.AwaitReady()
 		took := time.Since(begun)
 		u := used(t, r.PID())

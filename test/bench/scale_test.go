@@ -136,7 +136,7 @@ func tenfold(t *testing.T, s *stage) {
 func (sp *spread) apart(t *testing.T, s *stage, what string, workers int, target string) {
 	bus, volume := world.StartNATS(t), world.Folder(t)
 	start := func(services ...string) process {
-		r := world.StartRun(t, services, bus.URL, volume, sp.settings())
+		r := world.StartRun(t, services, bus.Direct(), volume, sp.settings())
 		r.AwaitReady()
 		return process{strings.Join(services, " "), r}
 	}
@@ -146,7 +146,7 @@ func (sp *spread) apart(t *testing.T, s *stage, what string, workers int, target
 		measured = append(measured, start("relayconn"))
 	}
 	ended := saveProfile(t, fmt.Sprint("apart-", sp.spec.Roots), measured[len(measured)-1].Output())
-	r := sp.sync(t, s, fmt.Sprint("apart-", sp.spec.Roots), bus.URL, world.RelayAt(others.URL()))
+	r := sp.sync(t, s, fmt.Sprint("apart-", sp.spec.Roots), bus.Direct(), world.RelayAt(others.URL()))
 	ended()
 	s.add(what, r.String(), "", s.limits.String())
 	for _, p := range append(measured, others) {

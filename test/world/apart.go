@@ -69,6 +69,15 @@ func (r *Replica) URL() string {
 	return r.listens("the gateway", gatewayAt)
 }
 
+// Listens is URL without waiting; false: nothing listens yet.
+func (r *Replica) Listens() (url string, ok bool) {
+	found := gatewayAt.FindStringSubmatch(r.out.String())
+	if found == nil {
+		return "", false
+	}
+	return "http://" + found[1], true
+}
+
 // Observation is where metrics and health are served; it waits until they are.
 func (r *Replica) Observation() string {
 	r.t.Helper()

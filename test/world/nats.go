@@ -48,6 +48,14 @@ func (n *NATS) PID() int {
 	return n.cmd.Process.Pid
 }
 
+// Direct is the URL of the process itself, for measurements: what goes by URL passes through the
+// test, which takes processors from those who are measured. It is another after each start.
+func (n *NATS) Direct() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return "nats://" + n.address
+}
+
 // dial connects to the process.
 func (n *NATS) dial() (net.Conn, error) {
 	n.mu.Lock()

@@ -1,0 +1,381 @@
+package e2e
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/test/outside"
+	"tendril.dev/test/outside/strfry"
+	"tendril.dev/test/world"
+)
+
+const (
+	chaosPast = 400                   // events that relays have at the beginning
+	chaosPace = 10 * time.Millisecond // between two new ones
+	// chaosDown is how long a process is away at most: longer than chaosTTL, after which others take
+	// what it had.
+	chaosDown = 5 * time.Second
+	chaosTTL  = "3s"
+	// chaosLimit is more events than there are.
+	chaosLimit = 1_000_000
+)
+
+// chaosTime is how long processes come and go: a moment, or what TENDRIL_CHAOS says.
+func chaosTime(t *testing.T) time.Duration {
+	t.Helper()
+	text := os.Getenv("TENDRIL_CHAOS")
+	if text == "" {
+		return 4 * time.Second
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("TENDRIL_CHAOS: %v", err)
+	}
+	return d
+}
+
+// TestChaos: four relay workers and two gateways are killed, terminated and stopped for a while at
+// random, while six relays have partly the same events and are told new ones, the same by several
+// of them a moment apart. No worker is told that an event is unknown if the log had it when the
+// question was asked. No subscriber gets an event twice, or misses one that stands in the log before
+// another that it got. In the end both gateways have all that any relay has.
+func TestChaos(t *testing.T) {
+	t.Parallel()
+	c := newChaos(t)
+	began := time.Now()
+	var publishing sync.WaitGroup
+	publishing.Go(c.publish)
+	t.Cleanup(func() {
+		c.over.Store(true)
+		publishing.Wait()
+	})
+	for end := began.Add(chaosTime(t)); time.Now().Before(end); {
+		c.disturb()
+		time.Sleep(500*time.Millisecond + rand.N(time.Second))
+	}
+	c.over.Store(true)
+	publishing.Wait()
+	c.logf("the end of the disturbances")
+	for _, v := range c.victims {
+		c.back(v)
+	}
+	c.served()
+	c.audit()
+}
+
+// chaos is the system, the relays, and who watches.
+type chaos struct {
+	t        *testing.T
+	began    time.Time
+	nats     string
+	volume   string
+	settings map[string]string
+	owner    *world.Person
+	relays   []*strfry.Relay // khatru skips a subscriber now and then when another hangs up
+	js       jetstream.JetStream
+	tap      *wiretap
+	over     atomic.Bool // no more events are published
+
+	victims     []*victim
+	round       []*victim // those whose turn is still to come
+	did         map[string]int
+	subscribers []*subscriber
+
+	events []*nostr.Event // that relays have
+	copies int            // how often they have them together
+}
+
+// victim is a process that comes and goes.
+type victim struct {
+	name, service string
+	settings      map[string]string
+	process       atomic.Pointer[world.Replica]
+	since         time.Time // the process runs
+	stopped       bool      // by SIGSTOP
+	dead          bool
+	due           time.Time // to come back
+}
+
+func newChaos(t *testing.T) *chaos {
+	work, git, bus := world.NewWorkTree(t), world.NewGitServer(t), world.StartNATS(t)
+	c := &chaos{t: t, began: time.Now(), nats: bus.URL, volume: world.Folder(t), owner: world.NewPerson(t), did: map[string]int{}}
+	var urls []string
+	for n := range 6 {
+		r := world.NewStrfry(t, strfry.Limits{Page: 100, NoNegentropy: n%2 == 0})
+		c.relays, urls = append(c.relays, r.Relay), append(urls, r.URL)
+	}
+	announcement, state := c.owner.Announce("mine", "mine", []string{git.Host("mine", work)}, urls), c.owner.State("mine", work.Refs(), "refs/heads/main")
+	c.give(0, announcement, state)
+	for n := range chaosPast {
+		ev := c.issue(nostr.Now() - nostr.Timestamp(100_000-50*n))
+		for _, relay := range rand.Perm(len(c.relays))[:1+rand.N(3)] {
+			c.give(relay, ev)
+		}
+	}
+	c.settings = map[string]string{
+		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": urls[0], "NGIT_WORKER_TTL": chaosTTL, "NGIT_WRITER_TTL": chaosTTL, "NGIT_CANDIDATE_ACK_WAIT": chaosTTL, "NGIT_LOG_LEVEL": "info",
+		"NGIT_MAX_LIMIT": strconv.Itoa(chaosLimit),
+	}
+	c.tap = newWiretap(t, c.nats)
+	var done func()
+	c.js, done = world.JetStream(t, c.nats)
+	t.Cleanup(done)
+	for _, service := range []string{"ingest", "purgatory", "discovery"} {
+		c.start(service, c.settings)
+	}
+	for n, service := range []string{"relayconn", "relayconn", "relayconn", "relayconn", "gateway", "gateway"} {
+		v := &victim{name: fmt.Sprint(service, " ", n), service: service, settings: maps.Clone(c.settings)}
+		v.settings["NGIT_RELAY_DATA_PATH"] = world.Folder(t)
+		if n%2 == 0 { // the others have another name each time
+			v.settings["NGIT_WORKER_NAME"] = fmt.Sprint(service, n)
+		}
+		c.victims = append(c.victims, v)
+		c.run(v)
+	}
+	for _, v := range c.gateways() {
+		url := v.process.Load().URL()
+		for _, ev := range []*nostr.Event{announcement, state} {
+			world.Serves(t, world.RelayAt(url), ev)
+		}
+		s := subscribe(v.name, nostr.Filter{Kinds: []int{1621}, Limit: chaosLimit}, func() (string, bool) { return v.process.Load().Listens() })
+		t.Cleanup(func() { s.end() })
+		c.subscribers = append(c.subscribers, s)
+	}
+	return c
+}
+
+// issue makes a new issue, which no relay has yet.
+func (c *chaos) issue(at nostr.Timestamp) *nostr.Event {
+	c.t.Helper()
+	ev := c.owner.SignAt(at, 1621, fmt.Sprint("issue ", len(c.events)), nostr.Tag{"a", c.owner.Address("mine")})
+	c.events = append(c.events, ev)
+	return ev
+}
+
+// give publishes events at a relay.
+func (c *chaos) give(relay int, events ...*nostr.Event) {
+	if err := c.relays[relay].Publish(events...); err != nil {
+		c.t.Error(err)
+	}
+	c.copies += len(events)
+}
+
+// publish tells relays new events until the end: each event one relay, and others up to two
+// seconds later, when it may have been accepted already.
+func (c *chaos) publish() {
+	type copied struct {
+		at    time.Time
+		relay int
+		*nostr.Event
+	}
+	var later []copied
+	for !c.over.Load() || len(later) > 0 {
+		time.Sleep(chaosPace)
+		now := time.Now()
+		if !c.over.Load() {
+			ev := c.issue(nostr.Now())
+			for n, relay := range rand.Perm(len(c.relays))[:1+rand.N(4)] {
+				at := now
+				if n > 0 {
+					at = now.Add(rand.N(2 * time.Second))
+				}
+				later = append(later, copied{at, relay, ev})
+			}
+		}
+		later = slices.DeleteFunc(later, func(l copied) bool {
+			if l.at.After(now) {
+				return false
+			}
+			c.give(l.relay, l.Event)
+			return true
+		})
+	}
+}
+
+func (c *chaos) logf(format string, args ...any) {
+	c.t.Logf("%6.1f s  %s", time.Since(c.began).Seconds(), fmt.Sprintf(format, args...))
+}
+
+func (c *chaos) start(service string, settings map[string]string) *world.Replica {
+	c.t.Helper()
+	return world.StartRun(c.t, []string{service}, c.nats, c.volume, settings)
+}
+
+// run starts a victim.
+func (c *chaos) run(v *victim) {
+	c.t.Helper()
+	v.dead, v.since = false, time.Now()
+	v.process.Store(c.start(v.service, v.settings))
+}
+
+// back lets a victim that is away go on.
+func (c *chaos) back(v *victim) {
+	c.t.Helper()
+	switch {
+	case v.stopped:
+		c.logf("%s goes on", v.name)
+		v.stopped = false
+		if err := syscall.Kill(v.process.Load().PID(), syscall.SIGCONT); err != nil {
+			c.t.Error(err)
+		}
+	case v.dead:
+		c.logf("%s starts again", v.name)
+		c.run(v)
+	}
+}
+
+// disturb brings back who has been away for long enough, and disturbs one of the others. All have
+// their turn before one has it again.
+func (c *chaos) disturb() {
+	c.t.Helper()
+	for _, v := range c.victims {
+		if time.Now().After(v.due) {
+			c.back(v)
+		}
+	}
+	if len(c.round) == 0 {
+		for _, n := range rand.Perm(len(c.victims)) {
+			c.round = append(c.round, c.victims[n])
+		}
+	}
+	at := slices.IndexFunc(c.round, func(v *victim) bool { return !v.dead && !v.stopped })
+	if at < 0 {
+		return
+	}
+	v := c.round[at]
+	c.round = slices.Delete(c.round, at, at+1)
+	r := v.process.Load()
+	v.due = time.Now()
+	switch dice := rand.N(10); {
+	case dice < 4 || r.Output() == "": // it does not listen to signals yet
+		c.note(v, "killed")
+		r.Kill()
+		c.run(v)
+	case dice < 6:
+		c.note(v, "killed, and away for a while")
+		v.dead, v.due = true, v.due.Add(rand.N(chaosDown))
+		r.Kill()
+	case dice < 8:
+		c.note(v, "terminated")
+		if err := r.Stop(); err != nil {
+			c.t.Errorf("%s ends with %v", v.name, err)
+		}
+		c.run(v)
+	default:
+		c.note(v, "stopped for a while")
+		v.stopped, v.due = true, v.due.Add(rand.N(chaosDown))
+		if err := syscall.Kill(r.PID(), syscall.SIGSTOP); err != nil {
+			c.t.Error(err)
+		}
+	}
+}
+
+func (c *chaos) note(v *victim, what string) {
+	c.logf("%s is %s; it ran for %.1f s", v.name, what, time.Since(v.since).Seconds())
+	c.did[what]++
+}
+
+func (c *chaos) gateways() (all []*victim) {
+	for _, v := range c.victims {
+		if v.service == "gateway" {
+			all = append(all, v)
+		}
+	}
+	return all
+}
+
+// served waits until both gateways serve all that relays have.
+func (c *chaos) served() {
+	c.t.Helper()
+	began := time.Now()
+	for _, v := range c.gateways() {
+		url := world.RelayAt(v.process.Load().URL())
+		for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+			if world.Count(c.t, url, nostr.Filter{Kinds: []int{1621}}) == len(c.events) || time.Now().After(deadline) {
+				break
+			}
+		}
+		var ids []string
+		for _, ev := range c.all(url) {
+			ids = append(ids, ev.ID)
+		}
+		once(c.t, v.name+" serves", c.events, ids)
+	}
+	c.logf("both gateways serve all, %.1f s after the last disturbance", time.Since(began).Seconds())
+}
+
+// all is what a gateway has stored.
+func (c *chaos) all(url string) []*nostr.Event {
+	c.t.Helper()
+	ws, err := outside.Dial(world.Context(c.t), url, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer ws.Close()
+	events, err := ws.Query(world.Context(c.t), nostr.Filter{Kinds: []int{1621}, Limit: chaosLimit})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return events
+}
+
+// audit looks at what was told and served.
+func (c *chaos) audit() {
+	c.t.Helper()
+	var visits []visit
+	for _, s := range c.subscribers {
+		visits = append(visits, s.end()...)
+	}
+	c.tap.end()
+	log := readLog(c.t, c.js)
+	sent := 0
+	var wrong []string
+	for _, v := range visits {
+		sent += len(v.ids)
+		wrong = append(wrong, unfaithful(v, log)...)
+	}
+	missedOrTwice := len(wrong)
+	wrong = append(wrong, stale(c.tap.replies, log)...)
+	for n, w := range wrong {
+		if n == 20 {
+			c.t.Errorf("and %d more", len(wrong)-n)
+			break
+		}
+		c.t.Error(w)
+	}
+	asked, known, offers := 0, 0, 0
+	for _, r := range c.tap.replies {
+		asked += len(r.ids)
+		for _, k := range r.known {
+			if k {
+				known++
+			}
+		}
+	}
+	for _, n := range c.tap.offered {
+		offers += n
+	}
+	if known == 0 || len(visits) < len(c.subscribers) {
+		c.t.Errorf("nothing was tried: %d were told to be known, there were %d visits", known, len(visits))
+	}
+	most, again, alone := verified(c.tap.replies)
+	c.logf("disturbances: %v", c.did)
+	c.logf("events: %d, which the relays have %d times together; in the log: %d", len(c.events), c.copies, len(log))
+	c.logf("questions: %d about %d ids were answered, of which %d were known; %d were not and were asked again", len(c.tap.replies), asked, known, c.tap.failed+len(c.tap.waiting))
+	c.logf("verified at most: %d, of which %d again because they were not accepted when it was asked, %d of them by the same process", most, again, alone)
+	c.logf("offered to ingest: %d events, %d times", len(c.tap.offered), offers)
+	c.logf("subscriptions: %d, with %d events", len(visits), sent)
+	c.logf("events served twice or missed: %d; stale answers: %d", missedOrTwice, len(wrong)-missedOrTwice)
+}
