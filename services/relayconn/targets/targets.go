@@ -58,7 +58,14 @@ func (l *Less) set(name string, less bool) (changed bool) {
 func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names chan []string, less *Less, read *progress.Progress) error {
 	wanted := map[string]bool{}
 	changed := false
-	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true}, log, func(m bus.Message) {
+	// While there is more to read the list would be half a list.
+	idle := func() {
+		if changed {
+			changed = false
+			replace(names, slices.Sorted(maps.Keys(wanted)))
+		}
+	}
+	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true, Idle: idle}, log, func(m bus.Message) {
 		defer read.Advance(m.Seq)
 		name, err := nameOf(m.Subject)
 		if err != nil {
@@ -76,11 +83,6 @@ func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names
 					wanted[name] = true
 				}
 			}
-		}
-		// While there is more to read the list would be half a list.
-		if changed && m.Pending == 0 {
-			changed = false
-			replace(names, slices.Sorted(maps.Keys(wanted)))
 		}
 	})
 }
@@ -115,7 +117,6 @@ type Follower struct {
 	folded target.Folded // with changes of which parts are still to come
 	before []string      // references that a snapshot says were as they are at the revision asked for
 	read   chan struct{}
-	once   sync.Once
 
 	mu       sync.Mutex
 	target   target.Target
@@ -139,9 +140,8 @@ func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string,
 	if err != nil {
 		return fmt.Errorf("follow target %s: %w", name, err)
 	}
-	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}}, log, func(m bus.Message) {
-		f.take(m, log)
-	})
+	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}, Read: func() { close(f.read) }}
+	return bus.Follow(ctx, js, reading, log, func(m bus.Message) { f.take(m, log) })
 }
 
 // take reads one message of the relay's subject.
@@ -155,9 +155,6 @@ func (f *Follower) take(m bus.Message, log *slog.Logger) {
 		if !change.More {
 			f.show(m.Seq)
 		}
-	}
-	if m.Pending == 0 {
-		f.once.Do(func() { close(f.read) })
 	}
 }
 
