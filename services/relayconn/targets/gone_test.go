@@ -79,7 +79,7 @@ func TestWhatIsGoneIsNotWaitedFor(t *testing.T) {
 	})
 	log = announced(t, other, one, one, one)
 	f := targets.NewFollower(0)
-	while(t, func(ctx context.Context) error { return f.Run(ctx, other.JS, "one.example", log) })
+	while(t, func(ctx context.Context) error { return f.Run(ctx, other.JS, "one.example", nil, log) })
 	select {
 	case got := <-names:
 		if !slices.Equal(got, []string{"one.example"}) {

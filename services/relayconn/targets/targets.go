@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/progress"
@@ -130,8 +131,19 @@ func NewFollower(past uint64) *Follower {
 	return &Follower{Changed: make(chan struct{}, 1), asked: past, read: make(chan struct{})}
 }
 
-// Run follows the relay's subject until ctx ends.
-func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string, log *slog.Logger) error {
+// readAtOnce is how many targets a worker reads at once: one may have hundreds of thousands of root
+// events, and a worker that starts may claim hundreds of relays.
+const readAtOnce = 4
+
+// Turns bound how many targets are read at once, for all followers that share it.
+type Turns struct{ taken *semaphore.Weighted }
+
+// NewTurns gives turns of which none is taken.
+func NewTurns() *Turns { return &Turns{semaphore.NewWeighted(readAtOnce)} }
+
+// Run follows the relay's subject until ctx ends. It waits for a turn until it has read the target
+// as it stands; nil: for none.
+func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string, turns *Turns, log *slog.Logger) error {
 	key, err := proto.DecodeRelay(name)
 	if err != nil {
 		return fmt.Errorf("follow target %s: %w", name, err)
@@ -140,7 +152,18 @@ func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string,
 	if err != nil {
 		return fmt.Errorf("follow target %s: %w", name, err)
 	}
-	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}, Read: func() { close(f.read) }}
+	over := func() {}
+	if turns != nil {
+		if turns.taken.Acquire(ctx, 1) != nil {
+			return nil // the end
+		}
+		over = sync.OnceFunc(func() { turns.taken.Release(1) })
+		defer over()
+	}
+	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}, Read: func() {
+		close(f.read)
+		over()
+	}}
 	return bus.Follow(ctx, js, reading, log, func(m bus.Message) { f.take(m, log) })
 }
 
