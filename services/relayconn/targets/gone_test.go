@@ -90,9 +90,7 @@ func TestWhatIsGoneIsNotWaitedFor(t *testing.T) {
 	}
 	select {
 	case <-f.Read():
-		if got, _ := f.Current(); len(got.Repos) != 999 {
-			t.Errorf("%d repositories", len(got.Repos))
-		}
+		// How many of them came before they had gone is chance.
 	case <-time.After(patience):
 		t.Error("the target is never read")
 	}
