@@ -13,8 +13,8 @@ import (
 type sum [sha256.Size]byte
 
 // Sum tells targets apart without looking at them: it is the same for the same target, and for no
-// other, as 64 hex digits. It is empty of a target that does not exist. It costs what the repositories
-// are, and what the root events are of those that are not [Repo.Summed].
+// other, as 64 hex digits. It is empty of a target that does not exist. It costs what the
+// repositories are, and what the root events are of those that are not [Repo.Summed].
 func (t Target) Sum() string {
 	if !t.Exists() {
 		return ""

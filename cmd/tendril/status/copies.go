@@ -84,7 +84,8 @@ func (r *Reader) copies(ctx context.Context, report *Report) error {
 	return nil
 }
 
-// copiesIn are the copies of which the statistics of a process tell. What cannot be read is left out.
+// copiesIn are the copies of which the statistics of a process tell. What cannot be read is left
+// out.
 func copiesIn(data []byte) (copies []Copy) {
 	var stats micro.Stats
 	if json.Unmarshal(data, &stats) != nil {

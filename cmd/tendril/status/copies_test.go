@@ -20,7 +20,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// asks asks a giver of copies something, and reads the answer into a value; nil: it does not matter.
+// asks asks a giver of copies something, and reads the answer into a value; nil: it does not
+// matter.
 func asks(t *testing.T, b *bus.Bus, subject string, question, into any) {
 	t.Helper()
 	data, err := json.Marshal(question)

@@ -49,8 +49,8 @@ var ErrOvertaken = errors.New("another replica was first")
 var errUnfit = errors.New("it does not fit on the bus")
 
 // Publisher follows GRASP_TARGETS and writes to it. Of what others write it takes the headers: a
-// message says the sum of the whole target, which is that of what is wanted here nearly always. What
-// the messages of a relay say is read only where it is not.
+// message says the sum of the whole target, which is that of what is wanted here nearly always.
+// What the messages of a relay say is read only where it is not.
 type Publisher struct {
 	js         jetstream.JetStream
 	head       *bus.Head

@@ -50,7 +50,8 @@ func (s *rootSet) has(id target.ID) bool {
 // the event may belong: a book may know millions of them.
 type place uint32
 
-// mostNumbers is how many repositories there may be at once: their log would have tens of gigabytes.
+// mostNumbers is how many repositories there may be at once: their log would have tens of
+// gigabytes.
 const mostNumbers = 1 << 24
 
 func placeOf(repo *repository, author byte) place { return place(repo.number<<8) | place(author) }
@@ -58,9 +59,9 @@ func placeOf(repo *repository, author byte) place { return place(repo.number<<8)
 func (p place) number() uint32 { return uint32(p) >> 8 }
 func (p place) author() byte   { return byte(p) }
 
-// prefix is the beginning of an id. Places are kept by it, because the whole ids are in the lists of
-// the repositories already. Where two ids begin alike, the second is kept as if it named a further
-// repository (Book.shared).
+// prefix is the beginning of an id. Places are kept by it, because the whole ids are in the lists
+// of the repositories already. Where two ids begin alike, the second is kept as if it named a
+// further repository (Book.shared).
 func prefix(id target.ID) uint32 { return binary.BigEndian.Uint32(id[:4]) }
 
 // anybody stands for the author of a root event whose author is not known.
@@ -136,8 +137,8 @@ func (b *Book) AddRoots(ref nip34.RepoRef, ids []target.ID) (changed bool) {
 	return true
 }
 
-// nameRoot notes one repository of a root event, whose id is to be added to the repository's set. It
-// reports false if that was known, or one too many.
+// nameRoot notes one repository of a root event, whose id is to be added to the repository's set.
+// It reports false if that was known, or one too many.
 func (b *Book) nameRoot(id target.ID, author byte, repo *repository) bool {
 	others := b.shared[id]
 	if len(others) >= maxRefs-1 || slices.Contains(others, repo) {

@@ -32,9 +32,9 @@ func (h onError) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// announced writes a message that cannot be read, others of one relay until there are as many as are
-// sent at once, and then further ones of another relay. The log that it gives makes the others leave
-// the stream when the first message is read: the server has announced them by then.
+// announced writes a message that cannot be read, others of one relay until there are as many as
+// are sent at once, and then further ones of another relay. The log that it gives makes the others
+// leave the stream when the first message is read: the server has announced them by then.
 func announced(t *testing.T, b *bus.Bus, first, one, other string) *slog.Logger {
 	t.Helper()
 	send := func(subject, data string) {
