@@ -142,23 +142,26 @@ func (d *discovery) readRoots(ctx context.Context) error {
 	refs := d.book.TakeUnread()
 	d.metrics.reads.Add(float64(len(refs)))
 	size := min(proto.MaxQueriedFilters, len(refs)/(4*readersAtOnce)+1)
-	group, ctx := errgroup.WithContext(ctx)
+	group, reading := errgroup.WithContext(ctx)
 	group.SetLimit(readersAtOnce)
 	in := inOrder{add: d.book.AddRoots}
 	for part := range slices.Chunk(refs, size) {
-		if ctx.Err() != nil {
-			break
+		if reading.Err() != nil {
+			break // a reader has failed, or ctx has ended
 		}
 		turn := in.turn()
 		group.Go(func() error {
-			ids, err := d.rootsOf(ctx, part)
+			ids, err := d.rootsOf(reading, part)
 			if err == nil {
 				in.give(turn, part, ids)
 			}
 			return err
 		})
 	}
-	return group.Wait()
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
 }
 
 // rootsOf asks for the ids of root events that name some repositories.
