@@ -14,7 +14,7 @@ func TestSumsTellTargetsApart(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(5, 6))
 	var before target.Target
-	for range 300 {
+	for range 40 {
 		to := randomTarget(rnd)
 		var folded target.Folded
 		for _, c := range target.Snapshot(before, 20_000) {
