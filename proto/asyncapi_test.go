@@ -153,7 +153,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"GitNotice": GitNotice{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
 		"KnownQuery": KnownQuery{}, "KnownAnswer": KnownAnswer{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
-		"IndexAsk": IndexAsk{}, "IndexOffer": IndexOffer{}, "IndexCopy": IndexCopy{}, "IndexFile": IndexFile{}, "IndexRead": IndexRead{},
+		"IndexAsk": IndexAsk{}, "IndexOffer": IndexOffer{}, "IndexCopy": IndexCopy{}, "IndexLoan": IndexLoan{}, "IndexFile": IndexFile{}, "IndexRead": IndexRead{},
 		"RepoQuery": RepoQuery{}, "RepoAnswer": RepoAnswer{}, "RepoStatus": RepoStatus{},
 	}
 	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {
@@ -176,7 +176,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 			headers[h] = true
 		}
 	}
-	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderRemoved, HeaderGone, HeaderLevel, HeaderTraceParent}
+	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderRemoved, HeaderGone, HeaderLevel, HeaderSum, HeaderTraceParent}
 	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(slices.Sorted(slices.Values(want)), got) {
 		t.Errorf("headers: the code has %q, asyncapi.yaml %q", want, got)
 	}

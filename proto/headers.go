@@ -33,6 +33,9 @@ const (
 	// it, for readers that take the headers only; absent where the target has no repository.
 	HeaderLevel = "Grasp-Level"
 
+	// HeaderSum is a hash of all that is wanted of a relay after a change of its target, on the
+	// last message of the change. Discovery need not read the target where it wants the same.
+	HeaderSum = "Grasp-Sum"
 	// HeaderTraceParent is W3C trace context.
 	HeaderTraceParent = "traceparent"
 )

@@ -3,6 +3,7 @@ package proto
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // The index of one process is copied to another through the micro service grasp.query.index, in
@@ -11,6 +12,9 @@ import (
 
 // ServiceIndex is the name of that micro service.
 const ServiceIndex = "grasp-index"
+
+// IndexOfferEndpoint is the endpoint of that service that answers with an [IndexOffer].
+const IndexOfferEndpoint = "offer"
 
 const prefixIndex = "grasp.query.index."
 
@@ -81,6 +85,17 @@ type IndexCopy struct {
 	Copy  string      `json:"copy"` // names it in what follows
 	Seq   uint64      `json:"seq"`  // of the log, up to which it holds it at least
 	Files []IndexFile `json:"files"`
+}
+
+// IndexLoan is a copy that a replica gives just now. It is the data of
+// [IndexOfferEndpoint] in the statistics of [ServiceIndex], for people.
+type IndexLoan struct {
+	From  string    `json:"from"`  // who gives it
+	For   string    `json:"for"`   // who takes it
+	Seq   uint64    `json:"seq"`   // of the log, up to which it holds it at least; 0: the checkpoint is being made
+	Bytes int64     `json:"bytes"` // of all its files
+	Given int64     `json:"given"` // of them; those that were asked for twice count twice
+	Since time.Time `json:"since"`
 }
 
 // IndexFile is a file of a checkpoint.

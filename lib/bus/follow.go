@@ -38,10 +38,16 @@ type Reading struct {
 	// Read is called once, when everything was read that was there at the beginning. nil: nobody
 	// wants to know.
 	Read func()
+	// Idle is called whenever everything was read that is there. No other function is called
+	// meanwhile. nil: nobody wants to know.
+	Idle func()
 }
 
-// prefetch is how many messages are asked for at once.
-const prefetch = 1000
+// prefetch and prefetchBytes are how many messages are asked for at once.
+const (
+	prefetch      = 1000
+	prefetchBytes = 4 << 20
+)
 
 // followPause is the wait before it is tried again to begin to follow a stream.
 const followPause = 500 * time.Millisecond
@@ -53,11 +59,10 @@ const followPause = 500 * time.Millisecond
 func Follow(ctx context.Context, js jetstream.JetStream, r Reading, log *slog.Logger, read func(Message)) error {
 	f := &follower{Reading: r, log: log, read: read}
 	for {
-		consume, err := f.begin(ctx, js)
+		end, err := f.begin(ctx, js)
 		if err == nil {
 			<-ctx.Done()
-			consume.Stop()
-			<-consume.Closed()
+			end()
 			return nil
 		}
 		if ctx.Err() != nil {
@@ -78,21 +83,34 @@ type follower struct {
 	log  *slog.Logger
 	read func(Message)
 	once sync.Once // for Reading.Read
+
+	mu    sync.Mutex // held while read, Read or Idle runs
+	at    delivery
+	quiet *time.Timer // runs while the server has announced more than came; nil: it never did
 }
 
-func (f *follower) begin(ctx context.Context, js jetstream.JetStream) (jetstream.ConsumeContext, error) {
+// config is that of a consumer.
+func (f *follower) config() jetstream.OrderedConsumerConfig {
 	cfg := jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverAllPolicy, FilterSubjects: f.Filters, HeadersOnly: f.HeadersOnly}
 	if f.After > 0 {
 		cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverByStartSequencePolicy, f.After+1
 	}
-	consumer, err := js.OrderedConsumer(ctx, f.Stream, cfg)
+	return cfg
+}
+
+// begin begins to follow; what it gives ends that.
+func (f *follower) begin(ctx context.Context, js jetstream.JetStream) (end func(), err error) {
+	consumer, err := js.OrderedConsumer(ctx, f.Stream, f.config())
 	if err != nil {
 		return nil, fmt.Errorf("follow stream %s: %w", f.Stream, err)
 	}
 	if consumer.CachedInfo().NumPending == 0 {
+		f.mu.Lock()
 		f.allRead()
+		f.mu.Unlock()
 	}
-	consume, err := consumer.Consume(f.take, jetstream.PullMaxMessages(prefetch),
+	take := func(m jetstream.Msg) { f.take(ctx, consumer, m) }
+	consume, err := consumer.Consume(take, jetstream.PullMaxMessagesWithBytesLimit(prefetch, prefetchBytes),
 		jetstream.ConsumeErrHandler(func(_ jetstream.ConsumeContext, err error) {
 			// The consumer makes itself anew after whatever this is; it begins where it was.
 			f.log.Debug("following a stream", "stream", f.Stream, "error", err)
@@ -100,25 +118,69 @@ func (f *follower) begin(ctx context.Context, js jetstream.JetStream) (jetstream
 	if err != nil {
 		return nil, fmt.Errorf("follow stream %s: %w", f.Stream, err)
 	}
-	return consume, nil
+	return func() {
+		consume.Stop()
+		<-consume.Closed()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if f.quiet != nil {
+			f.quiet.Stop()
+		}
+	}, nil
 }
 
-func (f *follower) take(m jetstream.Msg) {
+func (f *follower) take(ctx context.Context, consumer jetstream.Consumer, m jetstream.Msg) {
 	meta, err := m.Metadata()
 	if err != nil {
 		f.log.Warn("message without metadata", "stream", f.Stream, "error", err)
 		return
 	}
-	f.read(Message{
-		Seq: meta.Sequence.Stream, Subject: m.Subject(), Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp, Pending: meta.NumPending,
-	})
-	if meta.NumPending == 0 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.read(messageOf(m, meta))
+	f.at = deliveryOf(meta)
+	switch {
+	case meta.NumPending == 0:
+		if f.quiet != nil {
+			f.quiet.Stop()
+		}
 		f.allRead()
+	case f.quiet == nil:
+		f.quiet = time.AfterFunc(quietFor, func() { f.ask(ctx, consumer) })
+	default:
+		f.quiet.Reset(quietFor)
 	}
 }
 
+// ask asks whether there is more to read when none of it came for a while.
+func (f *follower) ask(ctx context.Context, consumer jetstream.Consumer) {
+	f.mu.Lock()
+	at := f.at
+	f.mu.Unlock()
+	over := at.last(ctx, consumer)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case ctx.Err() != nil || f.at != at:
+	case over:
+		f.allRead()
+	default:
+		f.quiet.Reset(quietFor)
+	}
+}
+
+func messageOf(m jetstream.Msg, meta *jetstream.MsgMetadata) Message {
+	return Message{
+		Seq: meta.Sequence.Stream, Subject: m.Subject(), Header: m.Headers(), Data: m.Data(), Time: meta.Timestamp, Pending: meta.NumPending,
+	}
+}
+
+// allRead tells that everything was read that is there; f.mu is held.
 func (f *follower) allRead() {
 	if f.Read != nil {
 		f.once.Do(f.Read)
+	}
+	if f.Idle != nil {
+		f.Idle()
 	}
 }

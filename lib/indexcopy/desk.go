@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -31,6 +32,7 @@ type desk struct {
 	Giver
 	replica string // in subjects
 	pace    *rate.Limiter
+	begins  atomic.Pointer[proto.IndexLoan] // while a checkpoint is made; nil: none is
 
 	mu     sync.Mutex
 	closed bool
@@ -71,6 +73,22 @@ func (d *desk) busy() bool {
 	return d.closed || d.out != nil
 }
 
+// lent says which copy is being given, without waiting for a checkpoint; nil: none is.
+func (d *desk) lent() *proto.IndexLoan {
+	if l := d.begins.Load(); l != nil {
+		return l
+	}
+	if !d.mu.TryLock() {
+		return nil // it begins or ends in this moment
+	}
+	defer d.mu.Unlock()
+	l := d.out
+	if l == nil {
+		return nil
+	}
+	return &proto.IndexLoan{From: d.Name, For: l.to, Seq: l.Seq, Bytes: l.total, Given: l.given, Since: l.begun}
+}
+
 // begin makes a checkpoint for somebody.
 func (d *desk) begin(ctx context.Context, ask proto.IndexAsk) (proto.IndexCopy, error) {
 	d.mu.Lock()
@@ -78,6 +96,8 @@ func (d *desk) begin(ctx context.Context, ask proto.IndexAsk) (proto.IndexCopy, 
 	if d.closed || ctx.Err() != nil || d.out != nil {
 		return proto.IndexCopy{}, errBusy
 	}
+	d.begins.Store(&proto.IndexLoan{From: d.Name, For: ask.For, Since: time.Now()})
+	defer d.begins.Store(nil)
 	l := &loan{IndexCopy: proto.IndexCopy{Copy: rand.Text(), Seq: d.Index.Seq()}, to: ask.For}
 	var err error
 	if l.dir, err = d.Index.Checkpoint(); err != nil {

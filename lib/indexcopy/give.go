@@ -36,13 +36,19 @@ type Giver struct {
 func (g Giver) Serve(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
+	d := newDesk(g)
 	service, err := micro.AddService(g.Conn, micro.Config{
 		Name: proto.ServiceIndex, Version: "1.0.0", Description: "copies of the event index for processes that start",
+		StatsHandler: func(e *micro.Endpoint) any {
+			if l := d.lent(); l != nil && e.Name == proto.IndexOfferEndpoint {
+				return l
+			}
+			return nil
+		},
 	})
 	if err != nil {
 		return fmt.Errorf("give copies of the index: %w", err)
 	}
-	d := newDesk(g)
 	err = g.endpoints(ctx, service, d)
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
@@ -82,7 +88,7 @@ func (g Giver) endpoints(ctx context.Context, service micro.Service, d *desk) er
 			return answer(m)
 		})
 	}
-	err := service.AddEndpoint("offer", ask(func(proto.IndexAsk) (any, error) { return d.offer() }),
+	err := service.AddEndpoint(proto.IndexOfferEndpoint, ask(func(proto.IndexAsk) (any, error) { return d.offer() }),
 		micro.WithEndpointSubject(proto.IndexOffers(g.As)),
 		micro.WithEndpointQueueGroupDisabled(), // everybody is asked
 		micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxRequest))

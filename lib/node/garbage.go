@@ -5,6 +5,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
 )
 
 // How much the heap may grow between two collections of garbage: by leastGrowth, or by so many
@@ -14,11 +15,29 @@ import (
 const (
 	leastGrowth = 36 << 20
 	growth      = 36
+	// idleGrowth is how much the heap of a process may grow that has little to do ([Service.Idle]):
+	// memory is nearly all that it costs.
+	idleGrowth = 4 << 20
 )
+
+// pace is by how many percent of what is in use the heap may grow.
+type pace func(live uint64) int
+
+// paceOf is the pace of a process with these services.
+func paceOf(services []Service) pace {
+	if slices.ContainsFunc(services, func(s Service) bool { return !s.Idle && !s.Early }) {
+		return busyPace
+	}
+	return idlePace
+}
+
+func busyPace(live uint64) int { return int(max(growth, 100*leastGrowth/max(live, 1<<20))) }
+
+func idlePace(live uint64) int { return int(max(growth/3, 100*idleGrowth/max(live, 1<<20))) }
 
 // paceGarbage sets how often garbage is collected, unless the operator has: see GOGC in the
 // documentation of Go's package runtime. A bound by GOMEMLIMIT holds besides.
-func paceGarbage() {
+func paceGarbage(growthOf pace) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
@@ -30,11 +49,6 @@ func paceGarbage() {
 			set = percent
 		}
 	})
-}
-
-// growthOf is by how many percent of what is in use the heap may grow.
-func growthOf(live uint64) int {
-	return int(max(growth, 100*leastGrowth/max(live, 1<<20)))
 }
 
 // afterEachCollection calls fn now, and after each collection of garbage, with the bytes that it

@@ -9,14 +9,21 @@ import (
 func TestGrowth(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
+	busy, idle := Service{Name: "busy"}, Service{Name: "idle", Idle: true}
+	lone, shared := []Service{Observation, idle}, []Service{Observation, idle, busy}
 	for _, c := range []struct {
-		live uint64
-		want int // percent
+		services []Service
+		live     uint64
+		want     int // percent
 	}{
-		{0, 3600}, {mib, 3600}, {18 * mib, 200}, {36 * mib, 100}, {72 * mib, 50}, {100 * mib, 36}, {101 * mib, 36}, {4096 * mib, 36},
+		{shared, 0, 3600}, {shared, mib, 3600}, {shared, 18 * mib, 200}, {shared, 36 * mib, 100}, {shared, 72 * mib, 50},
+		{shared, 100 * mib, 36}, {shared, 101 * mib, 36}, {shared, 4096 * mib, 36},
+		{[]Service{busy}, mib, 3600}, {[]Service{idle}, mib, 400},
+		// Only a process all of whose services have little to do keeps little.
+		{lone, 0, 400}, {lone, mib, 400}, {lone, 8 * mib, 50}, {lone, 32 * mib, 12}, {lone, 4096 * mib, 12},
 	} {
-		if got := growthOf(c.live); got != c.want {
-			t.Errorf("with %d MiB in use: %d%%, want %d%%", c.live/mib, got, c.want)
+		if got := paceOf(c.services)(c.live); got != c.want {
+			t.Errorf("%d services with %d MiB in use: %d%%, want %d%%", len(c.services), c.live/mib, got, c.want)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func Serve(name string, s config.Settings, services ...Service) error {
 	if err != nil {
 		return err
 	}
-	paceGarbage()
+	paceGarbage(paceOf(services))
 	processors.Spread()
 	ctx, release := untilSignal(context.Background())
 	defer release()

@@ -87,6 +87,9 @@ type Service struct {
 	// Asks: it needs no index of the log of its own, and only asks [Node.Accepted]. A process of
 	// such services keeps nothing of the log, unless it embeds the NATS server.
 	Asks bool
+	// Idle: it has little to do after its start. A process of such services collects garbage
+	// sooner, to keep little memory.
+	Idle bool
 	// Early: it runs while the process still waits for the bus, and uses neither bus nor index.
 	Early bool
 }

@@ -26,6 +26,7 @@ type Repo struct {
 	Level   proto.Level
 	Authors []string // StateOnly: the maintainers known, sorted
 	Roots   []ID     // root events, sorted
+	sum     *sum     // of these; nil: not worked out
 }
 
 // ID is an event id.
@@ -106,9 +107,6 @@ func (f *Folded) Target() Target {
 // Exists reports whether there is a target.
 func (f *Folded) Exists() bool { return f.target.Exists() }
 
-// Replace makes t what the next changes are folded into.
-func (f *Folded) Replace(t Target) { f.target, f.shared = t, true }
-
 // Take folds one change in. Ids that are none are passed over.
 func (f *Folded) Take(c proto.TargetChange) {
 	if c.Gone {
@@ -135,6 +133,7 @@ func (f *Folded) Take(c proto.TargetChange) {
 
 // apply is what is wanted of a repository after a change.
 func (r Repo) apply(c proto.RepoChange) Repo {
+	r.sum = nil
 	if c.Level != "" {
 		r.Level = c.Level
 	}
@@ -148,7 +147,7 @@ func (r Repo) apply(c proto.RepoChange) Repo {
 		r.Authors = nil
 	}
 	r.Roots = Union(r.Roots, parseIDs(c.Roots))
-	r.Roots = without(r.Roots, parseIDs(c.RootsGone))
+	r.Roots = Without(r.Roots, parseIDs(c.RootsGone))
 	return r
 }
 
@@ -185,16 +184,19 @@ func Union(a, b []ID) []ID {
 	return append(append(out, a...), b...)
 }
 
-func without(a, b []ID) []ID {
+// Without is a without the ids of b; both are sorted. It is a itself if b is empty.
+func Without(a, b []ID) []ID {
 	if len(b) == 0 {
 		return a
 	}
-	return Missing(a, b)
+	return missing(make([]ID, 0, len(a)), a, b)
 }
 
 // Missing gives the ids of a that are not in b; both are sorted.
-func Missing(a, b []ID) []ID {
-	var out []ID
+func Missing(a, b []ID) []ID { return missing(nil, a, b) }
+
+// missing appends to out what Missing gives.
+func missing(out, a, b []ID) []ID {
 	for _, id := range a {
 		for len(b) > 0 && b[0].Compare(id) < 0 {
 			b = b[1:]

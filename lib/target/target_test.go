@@ -125,9 +125,6 @@ func TestFoldedIsWhatApplyGives(t *testing.T) {
 			if !equal(folded.Target(), to) || !equal(at, to) {
 				t.Fatalf("folded to %v and %v, want %v", folded.Target(), at, to)
 			}
-			if rnd.IntN(3) == 0 {
-				folded.Replace(to)
-			}
 		}
 		for _, l := range looks {
 			if !equal(l.is, l.was) {

@@ -6,4 +6,4 @@ import (
 	"tendril.dev/services/discovery/discovery"
 )
 
-func main() { node.Main(node.Service{Name: "discovery", Run: discovery.Run, Asks: true}) }
+func main() { node.Main(node.Service{Name: "discovery", Run: discovery.Run, Asks: true, Idle: true}) }

@@ -127,5 +127,5 @@ func (p process) usage(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return fmt.Sprintf("%.2f s of CPU, %s resident at most, %s on disk", u.cpu.Seconds(), mib(u.peak), mib(disk))
+	return fmt.Sprintf("%.2f s of CPU, %s resident at most, %s of it files; %s on disk", u.cpu.Seconds(), mib(u.peak), mib(u.files), mib(disk))
 }

@@ -14,6 +14,7 @@ type usage struct {
 	cpu      time.Duration // user and system time, without children
 	children time.Duration // that of children that have ended: git
 	peak     int64         // most resident memory, in bytes
+	files    int64         // resident now of files: the program itself, which its processes share
 }
 
 // tick is the unit of times in /proc: USER_HZ is 100 on every Linux.
@@ -27,15 +28,17 @@ func used(t testing.TB, pid int) (u usage) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, peak, found := strings.Cut(string(status), "VmHWM:")
-	if !found {
-		t.Fatal("/proc does not say how much memory was resident")
+	for name, into := range map[string]*int64{"VmHWM:": &u.peak, "RssFile:": &u.files} {
+		_, size, found := strings.Cut(string(status), name)
+		if !found {
+			t.Fatal("/proc does not say how much memory is resident")
+		}
+		kib, err := strconv.ParseInt(strings.Fields(size)[0], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		*into = kib << 10
 	}
-	kib, err := strconv.ParseInt(strings.Fields(peak)[0], 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.peak = kib << 10
 	return u
 }
 

@@ -4,12 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"sync"
 
 	"github.com/nbd-wtf/go-nostr"
+	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/target"
+	"tendril.dev/proto"
 	"tendril.dev/services/discovery/repos"
 )
 
@@ -127,22 +132,88 @@ func (d *discovery) carryOut(ctx context.Context, named repos.Named) (changed bo
 
 var rootKinds = []int{nip34.KindPatch, nip34.KindPR, nip34.KindIssue}
 
+// readersAtOnce is how many questions for root events are under way at once. A process with an
+// index answers four at a time.
+const readersAtOnce = 3
+
 // readRoots asks for the root events of repositories that are new to the book: they may have been
 // accepted before the announcement was. Their ids are enough.
 func (d *discovery) readRoots(ctx context.Context) error {
 	refs := d.book.TakeUnread()
+	d.metrics.reads.Add(float64(len(refs)))
+	size := min(proto.MaxQueriedFilters, len(refs)/(4*readersAtOnce)+1)
+	group, reading := errgroup.WithContext(ctx)
+	group.SetLimit(readersAtOnce)
+	in := inOrder{add: d.book.AddRoots}
+	for part := range slices.Chunk(refs, size) {
+		if reading.Err() != nil {
+			break // a reader has failed, or ctx has ended
+		}
+		turn := in.turn()
+		group.Go(func() error {
+			ids, err := d.rootsOf(reading, part)
+			if err == nil {
+				in.give(turn, part, ids)
+			}
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// rootsOf asks for the ids of root events that name some repositories.
+func (d *discovery) rootsOf(ctx context.Context, refs []nip34.RepoRef) ([][]target.ID, error) {
 	filters := make([]nostr.Filter, len(refs))
 	for n, ref := range refs {
 		filters[n] = nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref.String()}}}
 	}
-	d.metrics.reads.Add(float64(len(refs)))
+	ids := make([][]target.ID, len(refs))
 	for root, err := range d.events.IDs(ctx, filters...) {
 		if err != nil {
-			return fmt.Errorf("read root events: %w", err)
+			return nil, fmt.Errorf("read root events: %w", err)
 		}
-		d.book.AddRoot(root.ID, refs[root.Filter])
+		ids[root.Filter] = append(ids[root.Filter], root.ID)
 	}
-	return nil
+	return ids, nil
+}
+
+// inOrder adds what several readers have read in the order in which they began: of a root event
+// that names very many repositories the same ones count each time.
+type inOrder struct {
+	add func(nip34.RepoRef, []target.ID) bool
+
+	begun int
+	mu    sync.Mutex
+	next  int
+	early map[int]func()
+}
+
+// turn is the place of a reader that begins.
+func (o *inOrder) turn() int {
+	o.begun++
+	return o.begun - 1
+}
+
+// give adds what a reader has read, or keeps it until those before it have given theirs.
+func (o *inOrder) give(turn int, refs []nip34.RepoRef, ids [][]target.ID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.early == nil {
+		o.early = map[int]func(){}
+	}
+	o.early[turn] = func() {
+		for n, ref := range refs {
+			o.add(ref, ids[n])
+			ids[n] = nil
+		}
+	}
+	for ; o.early[o.next] != nil; o.next++ {
+		o.early[o.next]()
+		delete(o.early, o.next)
+	}
 }
 
 // reread makes the book anew if it is stale; d.mu is held.

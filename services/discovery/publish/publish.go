@@ -4,7 +4,6 @@
 package publish
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,7 +48,9 @@ var ErrOvertaken = errors.New("another replica was first")
 // errUnfit: this target cannot be published, however often it is tried.
 var errUnfit = errors.New("it does not fit on the bus")
 
-// Publisher follows GRASP_TARGETS and writes to it.
+// Publisher follows GRASP_TARGETS and writes to it. Of what others write it takes the headers: a
+// message says the sum of the whole target, which is that of what is wanted here nearly always.
+// What the messages of a relay say is read only where it is not.
 type Publisher struct {
 	js         jetstream.JetStream
 	head       *bus.Head
@@ -57,33 +58,27 @@ type Publisher struct {
 	maxPayload int // bytes of a message
 
 	mu        sync.Mutex
-	published map[string]*relay // by identity
+	published map[string]relay // by identity
 	read      progress.Progress
 
-	failed map[string]string // why relays could not be published the last time, by identity; touched by Publish only
-}
-
-// relay is what is published for one relay.
-type relay struct {
-	target   target.Folded
-	changed  map[string]uint64 // by reference: the sequence of the last message that changed the repository
-	last     uint64            // sequence of its last message
-	messages int               // since the last snapshot, which counts
-	parts    int               // messages of the last snapshot
-	partial  bool              // of which more are to come
-	gone     time.Time         // when it was read that it is no target any more; zero: it is one
+	// Touched by Publish only.
+	failed map[string]string   // why relays could not be published the last time, by identity
+	known  map[string]contents // what the messages of relays say, by identity
 }
 
 // New makes a publisher that has read nothing yet.
 func New(b *bus.Bus, log *slog.Logger) *Publisher {
-	p := &Publisher{js: b.JS, log: log, maxPayload: int(b.Conn.MaxPayload()), published: map[string]*relay{}, failed: map[string]string{}}
+	p := &Publisher{
+		js: b.JS, log: log, maxPayload: int(b.Conn.MaxPayload()),
+		published: map[string]relay{}, failed: map[string]string{}, known: map[string]contents{},
+	}
 	p.head = b.Head(proto.StreamTargets, p.read.WaitFor)
 	return p
 }
 
 // Follow folds the stream in until ctx ends.
 func (p *Publisher) Follow(ctx context.Context) error {
-	return bus.Follow(ctx, p.js, bus.Reading{Stream: proto.StreamTargets}, p.log, func(m bus.Message) {
+	return bus.Follow(ctx, p.js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true}, p.log, func(m bus.Message) {
 		if err := p.fold(m); err != nil {
 			p.log.Error("a message of targets cannot be read", "subject", m.Subject, "error", err)
 		}
@@ -98,66 +93,8 @@ func (p *Publisher) fold(m bus.Message) error {
 	if err != nil {
 		return err
 	}
-	r := p.published[key]
-	if r == nil {
-		r = &relay{}
-		p.published[key] = r
-	}
-	r.last, r.messages = m.Seq, r.messages+1
-	var change proto.TargetChange
-	// A message that cannot be read is there all the same: whoever writes next must expect it.
-	if err = json.Unmarshal(m.Data, &change); err != nil {
-		err = fmt.Errorf("decode change: %w", err)
-	} else {
-		r.target.Take(change)
-		r.note(change, m.Seq)
-	}
-	switch {
-	case change.Snapshot:
-		r.messages, r.parts, r.partial = 1, 1, change.More
-	case r.partial:
-		r.parts, r.partial = r.parts+1, change.More
-	}
-	r.gone = time.Time{}
-	if !r.target.Exists() {
-		r.gone = time.Now()
-	}
-	return err
-}
-
-// note keeps when each repository was changed last.
-func (r *relay) note(change proto.TargetChange, seq uint64) {
-	if change.Snapshot || change.Gone || r.changed == nil {
-		r.changed = map[string]uint64{}
-	}
-	for _, c := range change.Repos {
-		if c.Gone {
-			delete(r.changed, c.Ref)
-		} else {
-			r.changed[c.Ref] = cmp.Or(c.Since, seq)
-		}
-	}
-}
-
-// snapshot replaces everything that was said of a relay, as it is published, by what is wanted of
-// it. It says since when the repositories are as they are, so that a worker that takes the relay
-// over knows what of it was confirmed before.
-func (p *Publisher) snapshot(key string, published, want target.Target, limit int) []proto.TargetChange {
-	p.mu.Lock()
-	changed := map[string]uint64{}
-	if r := p.published[key]; r != nil {
-		changed = maps.Clone(r.changed)
-	}
-	p.mu.Unlock()
-	changes := target.Snapshot(want, limit)
-	for _, change := range changes {
-		for i, c := range change.Repos {
-			if want.Repos[c.Ref].Equal(published.Repos[c.Ref]) {
-				change.Repos[i].Since = changed[c.Ref]
-			}
-		}
-	}
-	return changes
+	p.published[key] = p.published[key].after(m)
+	return nil
 }
 
 // CatchUp waits until the stream has been folded in as it is at some time after the call.
@@ -226,10 +163,11 @@ func (p *Publisher) keys(wanted map[string]target.Target) []string {
 	p.mu.Lock()
 	for key, r := range p.published {
 		switch {
-		case r.target.Exists():
+		case r.exists():
 			all[key] = true
 		case time.Since(r.gone) > forgetAfter:
 			delete(p.published, key)
+			delete(p.known, key)
 		}
 	}
 	p.mu.Unlock()
@@ -259,47 +197,73 @@ func (p *Publisher) tellFailure(key string, err error) {
 	}
 }
 
-// stands is how a relay stands, and its published target.
-func (p *Publisher) stands(key string) (relay, target.Target) {
+// stands is how a relay stands.
+func (p *Publisher) stands(key string) relay {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.published[key]
-	if r == nil {
-		return relay{}, target.Target{}
-	}
-	return *r, r.target.Target()
+	return p.published[key]
 }
 
 // bring publishes one relay's changes.
 func (p *Publisher) bring(ctx context.Context, key string, want target.Target, asOf uint64) (sent int, err error) {
-	r, published := p.stands(key)
+	r := p.stands(key)
 	if r.last > asOf {
 		return 0, ErrOvertaken
 	}
+	have := p.known[key]
+	switch {
+	case r.last == 0:
+		have = contents{changed: map[string]uint64{}}
+	case have.at != r.last:
+		if want.Exists() && r.sum == want.Sum() {
+			p.known[key] = contents{at: r.last, target: want}
+			return 0, nil
+		}
+		if have, err = p.readAgain(ctx, key, r); err != nil {
+			return 0, err
+		}
+	}
 	limit := min(maxChange, p.maxPayload-headerRoom)
-	changes := target.Diff(published, want, limit)
+	changes := target.Diff(have.target, want, limit)
 	if len(changes) == 0 {
-		p.share(key, r.last, want)
+		have.target = want // its lists are in memory once
+		p.known[key] = have
 		return 0, nil
 	}
 	replace := !want.Exists()
 	if want.Exists() && r.messages+len(changes) > max(snapshotAfter, 2*r.parts) {
-		changes, replace = p.snapshot(key, published, want, limit), true
+		if have.changed == nil {
+			if have, err = p.readAgain(ctx, key, r); err != nil {
+				return 0, err
+			}
+		}
+		changes, replace = have.snapshot(want, limit), true
 	}
-	msgs, err := p.messages(key, changes, want.Level(), replace)
+	msgs, err := p.messages(key, changes, want, replace)
 	if err != nil {
 		return 0, err
 	}
-	sent, last, err := p.send(ctx, msgs, r)
-	if err == nil {
-		p.share(key, last, want)
+	return p.write(ctx, key, msgs, changes, want, have, r)
+}
+
+// write sends the changes and notes what is published then.
+func (p *Publisher) write(ctx context.Context, key string, msgs []*nats.Msg, changes []proto.TargetChange, want target.Target, have contents, r relay) (sent int, err error) {
+	delete(p.known, key) // unless all of it is written
+	sent, seqs, err := p.send(ctx, msgs, r)
+	if err != nil {
+		return sent, err
 	}
-	return sent, err
+	for i, c := range changes {
+		have.note(c, seqs[i])
+	}
+	have.at, have.target = seqs[len(seqs)-1], want
+	p.known[key] = have
+	return sent, nil
 }
 
 // messages writes the changes down, all or none. The first of those that replace what was said
-// before says so.
-func (p *Publisher) messages(key string, changes []proto.TargetChange, level proto.Level, replace bool) ([]*nats.Msg, error) {
+// before says so, and the last one says the sum of what is wanted.
+func (p *Publisher) messages(key string, changes []proto.TargetChange, want target.Target, replace bool) ([]*nats.Msg, error) {
 	subject, err := proto.TargetSubject(key)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, err)
@@ -317,12 +281,14 @@ func (p *Publisher) messages(key string, changes []proto.TargetChange, level pro
 		if replace && i == 0 {
 			msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
 		}
-		if level != "" {
+		if level := want.Level(); level != "" {
 			msg.Header.Set(proto.HeaderLevel, string(level))
 		}
 		if c.Gone {
 			msg.Header.Set(proto.HeaderGone, "true")
 			msg.Header.Set(jetstream.MsgTTLHeader, goneKept.String())
+		} else if i == len(changes)-1 {
+			msg.Header.Set(proto.HeaderSum, want.Sum())
 		}
 		msgs = append(msgs, msg)
 	}
@@ -331,25 +297,25 @@ func (p *Publisher) messages(key string, changes []proto.TargetChange, level pro
 
 // send publishes the messages one after the other, each on the condition that the one before is the
 // last of its subject. It returns when they are folded in, or what another replica wrote instead;
-// last is the sequence of the last one.
-func (p *Publisher) send(ctx context.Context, msgs []*nats.Msg, r relay) (sent int, last uint64, err error) {
-	last = r.last
+// seqs are the sequences of the messages.
+func (p *Publisher) send(ctx context.Context, msgs []*nats.Msg, r relay) (sent int, seqs []uint64, err error) {
+	last := r.last
 	for _, msg := range msgs {
 		ack, err := p.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(last))
-		if bus.IsConflict(err) && sent == 0 && last > 0 && !r.target.Exists() {
+		if bus.IsConflict(err) && sent == 0 && last > 0 && !r.exists() {
 			// What said that the relay is no target has gone from the stream by now.
 			ack, err = p.js.PublishMsg(ctx, msg, jetstream.WithExpectLastSequencePerSubject(0))
 		}
 		if bus.IsConflict(err) {
-			return sent, last, errors.Join(p.lookAgain(ctx), ErrOvertaken)
+			return sent, nil, errors.Join(p.lookAgain(ctx), ErrOvertaken)
 		}
 		if err != nil {
-			return sent, last, fmt.Errorf("write change: %w", ofTarget(err))
+			return sent, nil, fmt.Errorf("write change: %w", ofTarget(err))
 		}
-		last = ack.Sequence
+		last, seqs = ack.Sequence, append(seqs, ack.Sequence)
 		sent++
 	}
-	return sent, last, p.WaitFor(ctx, last)
+	return sent, seqs, p.WaitFor(ctx, last)
 }
 
 // ofTarget marks errors that the message itself is the reason of; any other may be gone the next
@@ -367,14 +333,4 @@ func (p *Publisher) lookAgain(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	return p.CatchUp(ctx)
-}
-
-// share lets the published target, which equals the wanted one, use its lists, so that the ids are in memory once and the next comparison
-// costs nothing. A target that another message has changed since last is left alone.
-func (p *Publisher) share(key string, last uint64, want target.Target) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if r := p.published[key]; r != nil && r.last == last {
-		r.target.Replace(want)
-	}
 }

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -499,4 +500,88 @@ func TestWhatIsGoneIsForgotten(t *testing.T) {
 		t.Errorf("%d messages for two relays that come back", n)
 	}
 	same(t, b, relays(2))
+}
+
+// counting counts the consumers that are made.
+type counting struct {
+	jetstream.JetStream
+	consumers atomic.Int32
+}
+
+func (c *counting) OrderedConsumer(ctx context.Context, stream string, cfg jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
+	c.consumers.Add(1)
+	return c.JetStream.OrderedConsumer(ctx, stream, cfg)
+}
+
+// TestWhoWantsTheSameReadsNothing: a replica that finds published what it wants reads the headers
+// only; where it wants something else it reads that relay. So it does with what another replica
+// publishes later.
+func TestWhoWantsTheSameReadsNothing(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, _ := start(t, b)
+	send(t, p, relays(5, ids(0, 9000)...))
+	counted := &counting{JetStream: b.JS}
+	b.JS = counted // p has its own already
+	q, _ := start(t, b)
+	if n := send(t, q, relays(5, ids(0, 9000)...)); n != 0 {
+		t.Errorf("%d messages for what is published", n)
+	}
+	if n := counted.consumers.Load(); n != 1 {
+		t.Errorf("%d consumers, want that of the headers", n)
+	}
+	other := relays(5, ids(0, 9000)...)
+	other["r3.example"] = relays(5, ids(0, 9001)...)["r3.example"]
+	if n := send(t, q, other); n != 1 {
+		t.Errorf("%d messages for one root event", n)
+	}
+	same(t, b, other)
+	if n := counted.consumers.Load(); n != 1 {
+		t.Errorf("%d consumers though it knew what was published", n)
+	}
+	all := relays(5, ids(0, 9002)...)
+	send(t, p, all)
+	if n := send(t, q, all); n != 0 || counted.consumers.Load() != 1 {
+		t.Errorf("%d messages for what another has published, %d consumers", n, counted.consumers.Load())
+	}
+	send(t, p, relays(5, ids(0, 9010)...))
+	if n := send(t, q, relays(5, ids(0, 9020)...)); n != 5 {
+		t.Errorf("%d messages for five relays", n)
+	}
+	same(t, b, relays(5, ids(0, 9020)...))
+	if n := counted.consumers.Load(); n != 6 {
+		t.Errorf("%d consumers, want one for each relay more", n)
+	}
+}
+
+// TestWhatHasNoSumIsRead: messages of an earlier version, and a change of which only a part was
+// written, are read, and lead to what is wanted.
+func TestWhatHasNoSumIsRead(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	wanted := relays(3, ids(0, 9000)...)
+	for n, key := range []string{"r0.example", "r1.example"} {
+		subject, err := proto.TargetSubject(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changes := target.Diff(target.Target{}, wanted[key], 512<<10)
+		if len(changes) != 2 {
+			t.Fatalf("%d changes", len(changes))
+		}
+		for _, c := range changes[n:] { // of the second relay only the last
+			data, err := json.Marshal(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := b.JS.Publish(t.Context(), subject, data); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p, _ := start(t, b)
+	if n := send(t, p, wanted); n != 1+2 {
+		t.Errorf("%d messages, want one for the part that is missing, and two for the third relay", n)
+	}
+	same(t, b, wanted)
 }

@@ -41,10 +41,12 @@ type Book struct {
 	groups    map[string]*group
 	heldIn    map[string]string           // identifier, by key of grasp-held; only of announcements whose wait is not over
 	announced map[target.ID]nip34.RepoRef // accepted announcements by their ids
-	roots     map[target.ID]rootEvent     // root events of accepted repositories
+	roots     map[uint32]place            // root events of accepted repositories, by the prefix of their ids
 	shared    map[target.ID][]*repository // further repositories of those that name several
-	unread    map[nip34.RepoRef]bool      // repositories whose earlier root events are to be read
-	dirty     map[string]bool             // identifiers that changed since Targets
+	numbered  []*repository               // accepted ones by their numbers; nil: the number is unused
+	unused    []uint32
+	unread    map[nip34.RepoRef]bool // repositories whose earlier root events are to be read
+	dirty     map[string]bool        // identifiers that changed since Targets
 	accepted  int
 	rootCount int
 	inverted
@@ -61,6 +63,7 @@ type group struct {
 type repository struct {
 	*announcement
 	rootSet
+	number uint32 // in Book.numbered
 }
 
 // announcement is what of an announcement matters here.
@@ -75,13 +78,6 @@ type announcement struct {
 	// Of held ones: when it came, and from whom.
 	heldAt time.Time
 	origin string
-}
-
-// rootEvent is a root event: the repository that it names, and the beginning of its author's key,
-// or anybody.
-type rootEvent struct {
-	repo   *repository
-	author uint64
 }
 
 // NewBook makes an empty book of a service that keeps what its rules say. Its bootstrap relays are
@@ -102,9 +98,10 @@ func (b *Book) ForgetAccepted() {
 		}
 	}
 	b.announced = map[target.ID]nip34.RepoRef{}
-	b.roots = map[target.ID]rootEvent{}
+	b.roots = map[uint32]place{}
 	b.shared = map[target.ID][]*repository{}
 	b.unread = map[nip34.RepoRef]bool{}
+	b.numbered, b.unused = nil, nil
 	b.accepted, b.rootCount = 0, 0
 }
 
@@ -148,12 +145,16 @@ func (b *Book) announce(ev *nostr.Event) (changed bool) {
 	if old != nil && !nip34.Replaces(ev, old.event) {
 		return false
 	}
-	g := b.group(a.ref.Identifier)
 	if old != nil {
 		b.forgetID(old.event.ID)
 		old.announcement = a
+		b.dirty[a.ref.Identifier] = true
 	} else {
-		g.accepted[a.ref.PubKey] = &repository{announcement: a}
+		repo := &repository{announcement: a}
+		if !b.number(repo) {
+			return false
+		}
+		b.group(a.ref.Identifier).accepted[a.ref.PubKey] = repo
 		b.unread[a.ref] = true
 		b.accepted++
 	}
@@ -226,6 +227,7 @@ func (b *Book) Forget(ref nip34.RepoRef) (changed bool) {
 	for _, id := range repo.list() {
 		b.loseRoot(id, repo)
 	}
+	b.unnumber(repo)
 	b.forgetID(repo.event.ID)
 	delete(b.group(ref.Identifier).accepted, ref.PubKey)
 	delete(b.unread, ref)
@@ -234,7 +236,7 @@ func (b *Book) Forget(ref nip34.RepoRef) (changed bool) {
 }
 
 // TakeUnread gives the repositories that have become known since the last call: root events that
-// name them may have been accepted before, and are to be given to AddRoot, in this order.
+// name them may have been accepted before, and are to be given to AddRoots.
 func (b *Book) TakeUnread() []nip34.RepoRef {
 	refs := make([]nip34.RepoRef, 0, len(b.unread))
 	for ref := range b.unread {
@@ -278,7 +280,7 @@ func (b *Book) NamedBy(request *nostr.Event) (n Named) {
 			if ref, known := b.announced[id]; known && ref.PubKey == request.PubKey {
 				n.Repos = append(n.Repos, ref)
 			}
-			if root, known := b.roots[id]; known && (root.author == anybody || root.author == keyStart(request.PubKey)) {
+			if b.mayDelete(request.PubKey, id) {
 				n.Roots = append(n.Roots, id)
 			}
 		}

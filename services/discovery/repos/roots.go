@@ -2,6 +2,7 @@ package repos
 
 import (
 	"cmp"
+	"encoding/binary"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,26 +26,58 @@ func (s *rootSet) list() []target.ID {
 		s.fresh = nil
 	}
 	if len(s.gone) > 0 {
-		s.sorted = target.Missing(s.sorted, target.SortIDs(s.gone))
+		s.sorted = target.Without(s.sorted, target.SortIDs(s.gone))
 		s.gone = nil
 	}
 	return s.sorted
 }
 
+// mostUnsorted is how many ids are looked through one by one before they are sorted in.
+const mostUnsorted = 64
+
+func (s *rootSet) has(id target.ID) bool {
+	if len(s.gone) > 0 || len(s.fresh) > mostUnsorted {
+		s.list()
+	}
+	if slices.Contains(s.fresh, id) {
+		return true
+	}
+	_, found := slices.BinarySearchFunc(s.sorted, id, target.ID.Compare)
+	return found
+}
+
+// place says which repository a root event names, by its number, and in its last eight bits to whom
+// the event may belong: a book may know millions of them.
+type place uint32
+
+// mostNumbers is how many repositories there may be at once: their log would have tens of
+// gigabytes.
+const mostNumbers = 1 << 24
+
+func placeOf(repo *repository, author byte) place { return place(repo.number<<8) | place(author) }
+
+func (p place) number() uint32 { return uint32(p) >> 8 }
+func (p place) author() byte   { return byte(p) }
+
+// prefix is the beginning of an id. Places are kept by it, because the whole ids are in the lists
+// of the repositories already. Where two ids begin alike, the second is kept as if it named a
+// further repository (Book.shared).
+func prefix(id target.ID) uint32 { return binary.BigEndian.Uint32(id[:4]) }
+
 // anybody stands for the author of a root event whose author is not known.
 const anybody = 0
 
-// keyStart is the beginning of a public key, to tell whose a root event is without keeping all of
-// it.
-func keyStart(pubkey string) uint64 {
-	if len(pubkey) < 16 {
-		return 0
+// authorOf is a little of a public key: most root events are so known not to be somebody's. It is
+// anybody for some authors.
+func authorOf(pubkey string) byte {
+	if len(pubkey) < 2 {
+		return anybody
 	}
-	n, err := strconv.ParseUint(pubkey[:16], 16, 64)
+	n, err := strconv.ParseUint(pubkey[:2], 16, 8)
 	if err != nil {
-		return 0
+		return anybody
 	}
-	return n
+	return byte(n)
 }
 
 // addRoot notes a root event with every repository that is known of those it names.
@@ -56,7 +89,16 @@ func (b *Book) addRoot(ev *nostr.Event) (changed bool) {
 	refs := nip34.RootRefs(ev)
 	slices.SortFunc(refs, compareRefs)
 	for _, ref := range refs {
-		changed = b.nameRoot(id, keyStart(ev.PubKey), ref) || changed
+		repo := b.repository(ref)
+		if repo == nil || !b.nameRoot(id, authorOf(ev.PubKey), repo) {
+			continue
+		}
+		if len(repo.gone) > 0 {
+			repo.list() // it may be the very one that had gone
+		}
+		repo.fresh = append(repo.fresh, id)
+		b.dirty[ref.Identifier] = true
+		changed = true
 	}
 	return changed
 }
@@ -65,80 +107,131 @@ func compareRefs(a, b nip34.RepoRef) int {
 	return cmp.Or(strings.Compare(a.PubKey, b.PubKey), strings.Compare(a.Identifier, b.Identifier))
 }
 
-// AddRoot notes a root event that names a repository, whoever wrote it. It reports whether that may
-// change a target.
-func (b *Book) AddRoot(id target.ID, ref nip34.RepoRef) (changed bool) {
-	return b.nameRoot(id, anybody, ref)
-}
-
-// nameRoot notes a root event with one repository, if that is known.
-func (b *Book) nameRoot(id target.ID, author uint64, ref nip34.RepoRef) (changed bool) {
+// AddRoots notes root events that name a repository, whoever wrote them, and keeps the list. It
+// reports whether that may change a target.
+func (b *Book) AddRoots(ref nip34.RepoRef, ids []target.ID) (changed bool) {
 	repo := b.repository(ref)
-	if repo == nil || b.hasRoot(id, repo) || len(b.shared[id]) >= maxRefs-1 {
+	if repo == nil {
 		return false
 	}
-	if _, known := b.roots[id]; known {
-		b.shared[id] = append(b.shared[id], repo)
-	} else {
-		b.roots[id] = rootEvent{repo, author}
+	repo.list()
+	ids = target.SortIDs(ids)
+	fresh := ids[:0]
+	for _, id := range ids {
+		if b.nameRoot(id, anybody, repo) {
+			fresh = append(fresh, id)
+		}
 	}
-	if len(repo.gone) > 0 {
-		repo.list() // it may be the very one that had gone
+	if len(fresh) == 0 {
+		return false
 	}
-	repo.fresh = append(repo.fresh, id)
 	b.dirty[ref.Identifier] = true
+	if w := b.wants[ref.String()]; len(repo.sorted) == 0 && w != nil && slices.Equal(w.repo.Roots, fresh) {
+		repo.sorted = w.repo.Roots // as it was before the book was made anew
+	} else {
+		if cap(fresh)-len(fresh) > len(fresh)/8 {
+			fresh = slices.Clone(fresh)
+		}
+		repo.sorted = target.Union(repo.sorted, fresh)
+	}
+	return true
+}
+
+// nameRoot notes one repository of a root event, whose id is to be added to the repository's set.
+// It reports false if that was known, or one too many.
+func (b *Book) nameRoot(id target.ID, author byte, repo *repository) bool {
+	others := b.shared[id]
+	if len(others) >= maxRefs-1 || slices.Contains(others, repo) {
+		return false
+	}
+	key := prefix(id)
+	switch first, taken := b.roots[key]; {
+	case !taken:
+		b.roots[key] = placeOf(repo, author)
+	case first.number() == repo.number && repo.has(id):
+		return false
+	default:
+		b.shared[id] = append(others, repo)
+	}
 	b.rootCount++
 	return true
 }
 
-func (b *Book) hasRoot(id target.ID, repo *repository) bool {
-	if b.roots[id].repo == repo {
-		return true
+// first is the place of a root event, unless only Book.shared knows it.
+func (b *Book) first(id target.ID) (p place, ok bool) {
+	p, ok = b.roots[prefix(id)]
+	if !ok {
+		return p, false
 	}
-	for _, other := range b.shared[id] {
-		if other == repo {
-			return true
-		}
+	repo := b.numbered[p.number()]
+	// The list of the same repository may have another id that begins alike.
+	return p, !slices.Contains(b.shared[id], repo) && repo.has(id)
+}
+
+// mayDelete reports whether a root event is known that somebody may have written.
+func (b *Book) mayDelete(pubkey string, id target.ID) bool {
+	if p, ok := b.first(id); ok {
+		return p.author() == anybody || p.author() == authorOf(pubkey)
 	}
-	return false
+	return len(b.shared[id]) > 0
 }
 
 // ForgetRoot drops a root event that is deleted.
 func (b *Book) ForgetRoot(id target.ID) (changed bool) {
-	root, known := b.roots[id]
-	if !known {
-		return false
+	all := b.shared[id]
+	if p, ok := b.first(id); ok {
+		all = append(all, b.numbered[p.number()])
+		delete(b.roots, prefix(id))
 	}
-	for _, repo := range append(b.shared[id], root.repo) {
+	for _, repo := range all {
 		repo.gone = append(repo.gone, id)
 		b.dirty[repo.ref.Identifier] = true
 		b.rootCount--
 	}
-	delete(b.roots, id)
 	delete(b.shared, id)
-	return true
+	return len(all) > 0
 }
 
 // loseRoot drops one repository of a root event.
 func (b *Book) loseRoot(id target.ID, repo *repository) {
 	b.rootCount--
-	root, others := b.roots[id], b.shared[id]
-	if root.repo != repo {
-		for i, other := range others {
-			if other == repo {
-				others = append(others[:i:i], others[i+1:]...)
-				break
-			}
-		}
+	others := b.shared[id]
+	if i := slices.Index(others, repo); i >= 0 {
+		others = slices.Concat(others[:i], others[i+1:])
 	} else if len(others) > 0 {
-		b.roots[id] = rootEvent{others[0], root.author}
+		b.roots[prefix(id)] = placeOf(others[0], b.roots[prefix(id)].author())
 		others = others[1:]
 	} else {
-		delete(b.roots, id)
+		delete(b.roots, prefix(id))
 	}
 	if len(others) > 0 {
 		b.shared[id] = others
 	} else {
 		delete(b.shared, id)
+	}
+}
+
+// number gives a repository a number of its own; false: there are too many.
+func (b *Book) number(repo *repository) bool {
+	if last := len(b.unused) - 1; last >= 0 {
+		repo.number, b.unused = b.unused[last], b.unused[:last]
+		b.numbered[repo.number] = repo
+		return true
+	}
+	if len(b.numbered) == mostNumbers {
+		return false
+	}
+	repo.number = uint32(len(b.numbered))
+	b.numbered = append(b.numbered, repo)
+	return true
+}
+
+// unnumber takes the number of a repository back, of which no root event is left. When there are
+// none, no room is kept for them.
+func (b *Book) unnumber(repo *repository) {
+	b.numbered[repo.number] = nil
+	b.unused = append(b.unused, repo.number)
+	if len(b.unused) == len(b.numbered) {
+		b.numbered, b.unused = nil, nil
 	}
 }

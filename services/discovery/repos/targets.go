@@ -97,6 +97,7 @@ func (b *Book) Targets() map[string]target.Target {
 			if b.wants[ref] != w {
 				b.list(w, touched)
 			}
+			w.repo = w.repo.Summed()
 		}
 		g.wants = wants
 		if len(g.accepted)+len(g.held) == 0 {

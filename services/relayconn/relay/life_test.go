@@ -201,7 +201,7 @@ func TestDayIsNotForgotten(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	running.Go(func() {
-		if err := l.target.Run(ctx, kv.js, l.name, quiet); err != nil {
+		if err := l.target.Run(ctx, kv.js, l.name, nil, quiet); err != nil {
 			t.Error(err)
 		}
 	})
@@ -289,7 +289,7 @@ func TestStateThatCouldNotBeWritten(t *testing.T) {
 	}
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := l.target.Run(ctx, b.JS, l.name, quiet); err != nil {
+		if err := l.target.Run(ctx, b.JS, l.name, nil, quiet); err != nil {
 			t.Error(err)
 		}
 	})

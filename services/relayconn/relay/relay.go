@@ -50,6 +50,7 @@ type Env struct {
 	States  jetstream.KeyValue // grasp-relays
 	Guard   *netguard.Guard
 	Intake  *intake.Intake
+	Turns   *targets.Turns // to read targets; nil: as many at once as there are relays
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
 	Sign func(ev *nostr.Event) error
 	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
@@ -90,7 +91,7 @@ func (e *Env) Run(ctx context.Context, name string) error {
 	defer e.Metrics.forget(name)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return l.target.Run(ctx, e.JS, name, l.log) })
+	group.Go(func() error { return l.target.Run(ctx, e.JS, name, e.Turns, l.log) })
 	group.Go(func() error { return l.run(ctx) })
 	return group.Wait()
 }

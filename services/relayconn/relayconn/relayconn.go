@@ -67,7 +67,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	defer guard.CloseIdleConnections()
 	env := &relay.Env{
 		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
-		Guard: guard, Intake: in, Metrics: metrics, Log: n.Log,
+		Guard: guard, Intake: in, Turns: targets.NewTurns(), Metrics: metrics, Log: n.Log,
 		Sign: func(ev *nostr.Event) error { return sign(n.Settings, ev) },
 	}
 	if !n.Settings.Sync.DisableNegentropy {

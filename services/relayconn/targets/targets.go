@@ -12,6 +12,7 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/progress"
@@ -58,7 +59,14 @@ func (l *Less) set(name string, less bool) (changed bool) {
 func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names chan []string, less *Less, read *progress.Progress) error {
 	wanted := map[string]bool{}
 	changed := false
-	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true}, log, func(m bus.Message) {
+	// While there is more to read the list would be half a list.
+	idle := func() {
+		if changed {
+			changed = false
+			replace(names, slices.Sorted(maps.Keys(wanted)))
+		}
+	}
+	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true, Idle: idle}, log, func(m bus.Message) {
 		defer read.Advance(m.Seq)
 		name, err := nameOf(m.Subject)
 		if err != nil {
@@ -76,11 +84,6 @@ func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names
 					wanted[name] = true
 				}
 			}
-		}
-		// While there is more to read the list would be half a list.
-		if changed && m.Pending == 0 {
-			changed = false
-			replace(names, slices.Sorted(maps.Keys(wanted)))
 		}
 	})
 }
@@ -115,7 +118,6 @@ type Follower struct {
 	folded target.Folded // with changes of which parts are still to come
 	before []string      // references that a snapshot says were as they are at the revision asked for
 	read   chan struct{}
-	once   sync.Once
 
 	mu       sync.Mutex
 	target   target.Target
@@ -129,8 +131,19 @@ func NewFollower(past uint64) *Follower {
 	return &Follower{Changed: make(chan struct{}, 1), asked: past, read: make(chan struct{})}
 }
 
-// Run follows the relay's subject until ctx ends.
-func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string, log *slog.Logger) error {
+// readAtOnce is how many targets a worker reads at once: one may have hundreds of thousands of root
+// events, and a worker that starts may claim hundreds of relays.
+const readAtOnce = 4
+
+// Turns bound how many targets are read at once, for all followers that share it.
+type Turns struct{ taken *semaphore.Weighted }
+
+// NewTurns gives turns of which none is taken.
+func NewTurns() *Turns { return &Turns{semaphore.NewWeighted(readAtOnce)} }
+
+// Run follows the relay's subject until ctx ends. It waits for a turn until it has read the target
+// as it stands; nil: for none.
+func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string, turns *Turns, log *slog.Logger) error {
 	key, err := proto.DecodeRelay(name)
 	if err != nil {
 		return fmt.Errorf("follow target %s: %w", name, err)
@@ -139,9 +152,19 @@ func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string,
 	if err != nil {
 		return fmt.Errorf("follow target %s: %w", name, err)
 	}
-	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}}, log, func(m bus.Message) {
-		f.take(m, log)
-	})
+	over := func() {}
+	if turns != nil {
+		if turns.taken.Acquire(ctx, 1) != nil {
+			return nil // the end
+		}
+		over = sync.OnceFunc(func() { turns.taken.Release(1) })
+		defer over()
+	}
+	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}, Read: func() {
+		close(f.read)
+		over()
+	}}
+	return bus.Follow(ctx, js, reading, log, func(m bus.Message) { f.take(m, log) })
 }
 
 // take reads one message of the relay's subject.
@@ -155,9 +178,6 @@ func (f *Follower) take(m bus.Message, log *slog.Logger) {
 		if !change.More {
 			f.show(m.Seq)
 		}
-	}
-	if m.Pending == 0 {
-		f.once.Do(func() { close(f.read) })
 	}
 }
 

@@ -232,7 +232,7 @@ func TestFollower(t *testing.T) {
 	publish(t, b, "other.example.com", false, repo("30617:a:other"))
 	now := publish(t, b, key, false, repo("30617:a:z"))
 	f := targets.NewFollower(past)
-	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, name, quiet) })
+	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, name, nil, quiet) })
 	select {
 	case <-f.Read():
 	case <-time.After(patience):
@@ -256,7 +256,7 @@ func TestFollower(t *testing.T) {
 	if got, revision := f.Current(); got.Exists() || revision != now {
 		t.Fatalf("withdrawn at %d: %v", revision, got)
 	}
-	if err := targets.NewFollower(0).Run(t.Context(), b.JS, "no name", quiet); err == nil {
+	if err := targets.NewFollower(0).Run(t.Context(), b.JS, "no name", nil, quiet); err == nil {
 		t.Fatal("a name that is none is followed")
 	}
 }
@@ -277,7 +277,7 @@ func TestSnapshotIsSeenWhole(t *testing.T) {
 	}
 	publish(t, b, key, true, parts...)
 	f := targets.NewFollower(0)
-	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, quiet) })
+	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, nil, quiet) })
 	<-f.Read()
 	<-f.Changed
 	publish(t, b, key, true, parts[:2]...)
@@ -317,7 +317,7 @@ func TestPastBeforeASnapshot(t *testing.T) {
 	publish(t, b, key, true, snapshot, rest)
 	publish(t, b, key, false, repo("30617:a:after"))
 	f := targets.NewFollower(past)
-	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, quiet) })
+	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, nil, quiet) })
 	<-f.Read()
 	got := f.TakePast()
 	if len(got.Repos) != 2 || len(got.Repos["30617:a:old"].Roots) != 1 || got.Repos["30617:a:last"].Level != proto.LevelFull {
@@ -338,7 +338,7 @@ func TestForgottenPast(t *testing.T) {
 	snapshot.Snapshot = true
 	publish(t, b, key, true, snapshot)
 	f := targets.NewFollower(past)
-	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, quiet) })
+	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, nil, quiet) })
 	<-f.Read()
 	if got := f.TakePast(); got.Exists() {
 		t.Fatalf("the past is %v", got)

@@ -1,0 +1,158 @@
+package repos
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr"
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/target"
+)
+
+// TestRootsAreWhatAMapSays: root events that name several repositories, many of whose ids begin
+// alike, come one by one and in lists, again and again, and go, with repositories that come and go.
+// At each look the book has what a map of sets has.
+func TestRootsAreWhatAMapSays(t *testing.T) {
+	t.Parallel()
+	const domain, author = "git.example.com", "a1"
+	owner := strings.Repeat(author, 32)
+	npub, err := nip19.EncodePublicKey(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rnd := rand.New(rand.NewPCG(7, 8))
+	b := NewBook(hosting.Of(domain), nil, Limits{Served: 20, Held: 5})
+	model := map[string]map[target.ID]bool{}
+	repo := func() nip34.RepoRef { return nip34.RepoRef{PubKey: owner, Identifier: fmt.Sprint("r", rnd.IntN(6))} }
+	id := func() (id target.ID) { // few beginnings, few of each
+		binary.BigEndian.PutUint32(id[:], uint32(rnd.IntN(8)))
+		id[31] = byte(rnd.IntN(5))
+		return id
+	}
+	ends := 0
+	for n := range 30_000 {
+		ref := repo()
+		set := model[ref.String()]
+		switch what := rnd.IntN(20); {
+		case what < 2: // an announcement
+			b.Accept(&nostr.Event{ID: fmt.Sprintf("%064x", n), PubKey: owner, Kind: nip34.KindAnnouncement, CreatedAt: nostr.Timestamp(n), Tags: nostr.Tags{
+				{"d", ref.Identifier}, {"clone", fmt.Sprintf("https://%s/%s/%s.git", domain, npub, ref.Identifier)}, {"relays", "wss://" + domain, "wss://r.example"},
+			}})
+			if set == nil {
+				model[ref.String()] = map[target.ID]bool{}
+			}
+		case what < 9: // one root event
+			ev, refs := &nostr.Event{PubKey: owner, Kind: nip34.KindIssue}, []nip34.RepoRef{ref, repo(), repo()}
+			x := id()
+			ev.ID = x.String()
+			for _, ref := range refs {
+				ev.Tags = append(ev.Tags, nostr.Tag{"a", ref.String()})
+				if set := model[ref.String()]; set != nil {
+					set[x] = true
+				}
+			}
+			b.Accept(ev)
+		case what < 12: // a list of them
+			var ids []target.ID
+			for range rnd.IntN(20) {
+				ids = append(ids, id())
+			}
+			for _, x := range ids {
+				if set != nil {
+					set[x] = true
+				}
+			}
+			b.AddRoots(ref, ids)
+		case what < 18:
+			x := id()
+			known := false
+			for _, set := range model {
+				known = known || set[x]
+				delete(set, x)
+			}
+			request := b.NamedBy(&nostr.Event{PubKey: owner, Tags: nostr.Tags{{"e", x.String()}}})
+			if !slices.Equal(request.Roots, map[bool][]target.ID{true: {x}}[known]) {
+				t.Fatalf("%d: a request names %v; %s is known: %v", n, request.Roots, x, known)
+			}
+			if did := b.ForgetRoot(x); did != known {
+				t.Fatalf("%d: %s was known: %v, want %v", n, x, did, known)
+			}
+		case what < 19:
+			if b.Forget(ref) != (set != nil) {
+				t.Fatalf("%d: forgotten though not there, or the other way round", n)
+			}
+			delete(model, ref.String())
+		default:
+			if rnd.IntN(20) == 0 { // made anew
+				ends++
+				b.ForgetAccepted()
+				model = map[string]map[target.ID]bool{}
+			}
+			compare(t, n, b, model)
+		}
+	}
+	if ends == 0 {
+		t.Error("never made anew")
+	}
+	for ref := range model {
+		ref, err := nip34.ParseRepoRef(ref)
+		if err != nil || !b.Forget(ref) {
+			t.Fatal(ref, err)
+		}
+	}
+	if len(b.roots)+len(b.shared)+len(b.numbered)+len(b.unused)+b.rootCount != 0 {
+		t.Errorf("left: %d roots, %d shared, %d numbers, %d unused ones, %d counted", len(b.roots), len(b.shared), len(b.numbered), len(b.unused), b.rootCount)
+	}
+}
+
+func compare(t *testing.T, n int, b *Book, model map[string]map[target.ID]bool) {
+	t.Helper()
+	got, total := b.Targets()["r.example"].Repos, 0
+	if len(got) != len(model) {
+		t.Fatalf("%d: %d repositories, want %d", n, len(got), len(model))
+	}
+	for ref, set := range model {
+		total += len(set)
+		if want := slices.SortedFunc(maps.Keys(set), target.ID.Compare); !slices.Equal(got[ref].Roots, want) {
+			t.Fatalf("%d: %s has %v, want %v", n, ref, got[ref].Roots, want)
+		}
+	}
+	if b.rootCount != total {
+		t.Fatalf("%d: %d are counted, want %d", n, b.rootCount, total)
+	}
+}
+
+// TestABookMadeAnewKeepsItsLists: what has not changed is in memory once, also when it is read
+// again.
+func TestABookMadeAnewKeepsItsLists(t *testing.T) {
+	t.Parallel()
+	const domain = "git.example.com"
+	owner := strings.Repeat("a1", 32)
+	npub, err := nip19.EncodePublicKey(owner)
+	if err != nil {
+		t.Fatal(err)
+	}
+	announcement := &nostr.Event{ID: strings.Repeat("1", 64), PubKey: owner, Kind: nip34.KindAnnouncement, Tags: nostr.Tags{
+		{"d", "x"}, {"clone", fmt.Sprintf("https://%s/%s/x.git", domain, npub)}, {"relays", "wss://" + domain, "wss://r.example"},
+	}}
+	b := NewBook(hosting.Of(domain), nil, Limits{Served: 20, Held: 5})
+	ref := nip34.RepoRef{PubKey: owner, Identifier: "x"}
+	read := func() []target.ID {
+		b.ForgetAccepted()
+		b.Accept(announcement)
+		b.AddRoots(ref, []target.ID{{3}, {1}, {2}})
+		return b.Targets()["r.example"].Repos[ref.String()].Roots
+	}
+	first, again := read(), read()
+	if len(first) != 3 || &first[0] != &again[0] {
+		t.Errorf("%v and %v are two lists", first, again)
+	}
+}
