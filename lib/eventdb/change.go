@@ -147,9 +147,9 @@ func (c *change) commit(seq uint64) error {
 		return fmt.Errorf("apply: %w", err)
 	}
 	b.Reset()
-	var stored []Record
-	for _, a := range c.added {
-		if !a.gone {
+	stored := make([]Record, 0, len(c.added))
+	for i := range c.added {
+		if a := &c.added[i]; !a.gone {
 			stored = append(stored, a.Record)
 		}
 	}
