@@ -110,7 +110,9 @@ func EventSubjectOf(ev *nostr.Event) EventSubject {
 
 // String is the subject itself.
 func (s EventSubject) String() string {
-	return prefixEvent + strconv.Itoa(s.Kind) + "." + s.PubKey + "." + s.Slot
+	var room [len(prefixEvent) + 5 + 1 + 64 + 1 + ShortIDLength]byte // what it usually needs
+	b := append(strconv.AppendInt(append(room[:0], prefixEvent...), int64(s.Kind), 10), '.')
+	return string(append(append(append(b, s.PubKey...), '.'), s.Slot...))
 }
 
 // ParseEventSubject is the inverse of [EventSubject.String].

@@ -3,7 +3,6 @@ package candidates
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -122,8 +121,8 @@ func (s *Sender) resend(ctx context.Context, now time.Time) {
 
 // judged hears how the events of a pack ended.
 func (s *Sender) judged(msg *nats.Msg) {
-	var vs proto.Verdicts
-	if err := json.Unmarshal(msg.Data, &vs); err != nil {
+	vs, err := readVerdicts(msg.Data)
+	if err != nil {
 		s.log.Error("verdicts cannot be read", "error", err)
 		return
 	}

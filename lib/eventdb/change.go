@@ -25,7 +25,12 @@ type change struct {
 	// going and coming are what is written: what goes comes first, for the same event may go and come again.
 	going, coming entries
 	came, went    []move // what this means for the kept sums
+	batch         *pebble.Batch
 }
+
+// keptBatch is how many bytes the batch may have that is kept for the next change. Those of a large
+// sync have up to about that much, several times a second.
+const keptBatch = 2 << 20
 
 // addition is an event that is stored.
 type addition struct {
@@ -129,17 +134,22 @@ func (c *change) removeStored(seq uint64) error {
 
 // commit writes the change and makes it known.
 func (c *change) commit(seq uint64) error {
-	b := c.db.pebble.NewBatch()
-	defer b.Close()
-	if err := c.write(b, seq); err != nil {
+	if c.batch == nil {
+		c.batch = c.db.pebble.NewBatch(pebble.WithMaxRetainedSizeBytes(keptBatch))
+	}
+	b := c.batch
+	err := c.write(b, seq)
+	if err == nil {
+		err = b.Commit(pebble.NoSync)
+	}
+	if err != nil {
+		c.batch = nil // Pebble may have it still
 		return fmt.Errorf("apply: %w", err)
 	}
-	if err := b.Commit(pebble.NoSync); err != nil {
-		return fmt.Errorf("apply: %w", err)
-	}
-	var stored []Record
-	for _, a := range c.added {
-		if !a.gone {
+	b.Reset()
+	stored := make([]Record, 0, len(c.added))
+	for i := range c.added {
+		if a := &c.added[i]; !a.gone {
 			stored = append(stored, a.Record)
 		}
 	}

@@ -160,3 +160,30 @@ func addAddress(addresses *distinct[Address], s string) {
 		addresses.add(address)
 	}
 }
+
+// NamesOf gives what [ReferencesOf] does as it is written in the tags, ids and addresses alike, each
+// once, in order: an address has one spelling.
+func NamesOf(ev *nostr.Event) []string {
+	var names distinct[string]
+	for _, tag := range ev.Tags {
+		if len(tag) < 2 || len(tag[0]) != 1 {
+			continue
+		}
+		switch tag[0][0] {
+		case 'e', 'E':
+			addID(&names, tag[1])
+		case 'a', 'A':
+			addName(&names, tag[1])
+		case 'q':
+			addID(&names, tag[1])
+			addName(&names, tag[1])
+		}
+	}
+	return names.items
+}
+
+func addName(names *distinct[string], s string) {
+	if _, err := ParseAddress(s); err == nil {
+		names.add(s)
+	}
+}

@@ -3,6 +3,7 @@ package nip34
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -99,17 +100,22 @@ func TestReferencesOf(t *testing.T) {
 	t.Parallel()
 	address := Address{KindAnnouncement, alice, "x"}
 	list := Address{KindUserGraspList, bob, ""}
-	got := ReferencesOf(event(KindComment, carol,
+	ev := event(KindComment, carol,
 		nostr.Tag{"e", key('1')}, nostr.Tag{"E", key('2')}, nostr.Tag{"q", key('3')}, nostr.Tag{"e", key('2')},
 		nostr.Tag{"a", address.String()}, nostr.Tag{"A", list.String()}, nostr.Tag{"q", Address{KindState, alice, "x"}.String()},
 		nostr.Tag{"p", key('4')}, nostr.Tag{"e", "short"}, nostr.Tag{"e", strings.ToUpper(alice)}, nostr.Tag{"a", key('5')},
-		nostr.Tag{"e", address.String()}, nostr.Tag{"ee", key('6')}, nostr.Tag{"e"}, nostr.Tag{}))
+		nostr.Tag{"e", address.String()}, nostr.Tag{"ee", key('6')}, nostr.Tag{"e"}, nostr.Tag{})
+	got := ReferencesOf(ev)
 	want := References{
 		IDs:       []string{key('1'), key('2'), key('3')},
 		Addresses: []Address{address, list, {KindState, alice, "x"}},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("ReferencesOf = %v, want %v", got, want)
+	}
+	names := []string{key('1'), key('2'), key('3'), address.String(), list.String(), want.Addresses[2].String()}
+	if got := NamesOf(ev); !slices.Equal(got, names) {
+		t.Errorf("NamesOf = %v, want %v", got, names)
 	}
 }
 
@@ -127,6 +133,9 @@ func TestReferencesOfManyTags(t *testing.T) {
 	got := ReferencesOf(manyReferences(3000))
 	if len(got.IDs) != 3000 || len(got.Addresses) != 3000 {
 		t.Errorf("%d ids and %d addresses, want 3000 each", len(got.IDs), len(got.Addresses))
+	}
+	if names := NamesOf(manyReferences(3000)); len(names) != 6000 {
+		t.Errorf("%d names, want 6000", len(names))
 	}
 }
 

@@ -46,7 +46,7 @@ type Draft struct {
 	gone   map[string]bool                  // accepted before, or by the batch, and replaced or deleted since
 	at     map[nip34.Address]*nostr.Event   // nil: nothing is there (any more)
 	taken  map[nip34.Address]*eventdb.Entry // holders that the batch has changed; nil: nobody any more
-	named  map[string][]*nostr.Event        // accepted by the batch, by the ids and addresses that they name
+	named  map[string]int                   // how many events of the batch name an id or an address
 	unsent deletions
 
 	held     heldChanges
@@ -61,7 +61,7 @@ func New(ctx context.Context, base Base) *Draft {
 	return &Draft{
 		ctx: ctx, base: base,
 		added: map[string]*nostr.Event{}, gone: map[string]bool{}, at: map[nip34.Address]*nostr.Event{},
-		taken: map[nip34.Address]*eventdb.Entry{}, named: map[string][]*nostr.Event{}, unsent: newDeletions(),
+		taken: map[nip34.Address]*eventdb.Entry{}, named: map[string]int{}, unsent: newDeletions(),
 		held: newHeldChanges(base.Held), rejected: newRejectedChanges(),
 	}
 }
@@ -148,7 +148,7 @@ func (d *Draft) Vouched(ev *nostr.Event) (bool, error) {
 		filters = append(filters, tagFilters([]string{"a", "A", "q"}, address.String())...)
 	}
 	for _, name := range names {
-		if len(d.named[name]) > 0 {
+		if d.named[name] > 0 {
 			return true, nil
 		}
 	}
@@ -193,11 +193,13 @@ func (d *Draft) Accept(ev *nostr.Event) error {
 		}
 		d.at[address], d.taken[address] = ev, &place
 	}
+	if d.added[ev.ID] == nil {
+		for _, name := range namesOf(ev) {
+			d.named[name]++
+		}
+	}
 	d.added[ev.ID] = ev
 	delete(d.gone, ev.ID)
-	for _, name := range namesOf(ev) {
-		d.named[name] = append(d.named[name], ev)
-	}
 	if ev.Kind == nip34.KindAnnouncement {
 		d.base.Announced.add(ev)
 	}
@@ -264,17 +266,13 @@ func (d *Draft) Remove(ev *nostr.Event) {
 
 // leave removes an event from the draft's log.
 func (d *Draft) leave(ev *nostr.Event) {
+	if d.added[ev.ID] != nil {
+		for _, name := range namesOf(ev) {
+			d.named[name]--
+		}
+	}
 	d.gone[ev.ID] = true
 	delete(d.added, ev.ID)
-	for _, name := range namesOf(ev) {
-		rest := d.named[name][:0]
-		for _, other := range d.named[name] {
-			if other.ID != ev.ID {
-				rest = append(rest, other)
-			}
-		}
-		d.named[name] = rest
-	}
 	if ev.Kind == nip34.KindAnnouncement {
 		d.base.Announced.remove(ev)
 	}
@@ -285,13 +283,7 @@ func namesOf(ev *nostr.Event) []string {
 	if !policy.Vouches(ev.Kind) {
 		return nil
 	}
-	refs := nip34.ReferencesOf(ev)
-	names := make([]string, 0, len(refs.IDs)+len(refs.Addresses))
-	names = append(names, refs.IDs...)
-	for _, address := range refs.Addresses {
-		names = append(names, address.String())
-	}
-	return names
+	return nip34.NamesOf(ev)
 }
 
 // found makes "not there" nil.

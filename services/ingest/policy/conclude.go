@@ -9,17 +9,24 @@ import (
 	"tendril.dev/services/ingest/held"
 )
 
+// concerns says whether other held events may follow a decision: it brings an announcement, or some
+// go. Of nearly all events that is not so.
+func concerns(c *candidate.Candidate, d *Decision) bool {
+	return brings(c, d) || len(d.Drop)+len(d.leaves) > 0
+}
+
+// brings says whether an announcement is accepted.
+func brings(c *candidate.Candidate, d *Decision) bool {
+	return d.Outcome == proto.Accepted && c.Event.Kind == nip34.KindAnnouncement
+}
+
 // conclude adds to a decision what follows from it for other held events. With an announcement that
 // goes, whatever took it from purgatory, go the held announcements for which nobody vouches any
 // more, and the held states of an identifier that nobody announces any more. With one that is
 // accepted, those that it vouches for are released.
-func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d *Decision) error {
-	brings := d.Outcome == proto.Accepted && c.Event.Kind == nip34.KindAnnouncement
-	if !brings && len(d.Drop)+len(d.leaves) == 0 {
-		return nil // as of nearly all events
-	}
-	x := conclusion{k: k, c: c, d: d, gone: map[string]bool{}, checked: map[string]bool{}, steps: 4 * maxSteps}
-	if brings {
+func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d Decision) (Decision, error) {
+	x := conclusion{k: k, c: c, d: &d, gone: map[string]bool{}, checked: map[string]bool{}, steps: 4 * maxSteps}
+	if brings(c, &d) {
 		if a, err := nip34.ParseAnnouncement(c.Event); err == nil {
 			x.brings = a
 		}
@@ -43,16 +50,17 @@ func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d *Decision) erro
 		}
 		x.dropVouched(e)
 		if err := x.dropStates(e.Identifier, remember); err != nil {
-			return err
+			return d, err
 		}
 	}
 	for _, identifier := range d.leaves {
 		if err := x.dropStates(identifier, ""); err != nil {
-			return err
+			return d, err
 		}
 	}
 	x.keepOutOfHold()
-	return x.releaseNamed(p.hosting.Archives)
+	err := x.releaseNamed(p.hosting.Archives)
+	return d, err
 }
 
 type conclusion struct {

@@ -156,8 +156,8 @@ type Dropped struct {
 // An error is one of reading; nothing was decided then.
 func (p *Policy) Decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	d, err := p.decide(k, c)
-	if err == nil {
-		err = p.conclude(k, c, &d)
+	if err == nil && concerns(c, &d) {
+		d, err = p.conclude(k, c, d)
 	}
 	if d.Outcome == proto.Rejected && c.Event.Kind == nip34.KindAnnouncement {
 		d.Rules = p.lists

@@ -102,12 +102,8 @@ func Arrivals(ev *nostr.Event, outcome proto.Outcome) []string {
 	if address, ok := nip34.AddressOf(ev); ok {
 		keys = append(keys, address.String())
 	}
-	refs := nip34.ReferencesOf(ev)
-	for _, id := range refs.IDs {
-		keys = append(keys, namedKey+id)
-	}
-	for _, address := range refs.Addresses {
-		keys = append(keys, namedKey+address.String())
+	for _, name := range nip34.NamesOf(ev) {
+		keys = append(keys, namedKey+name)
 	}
 	return keys
 }

@@ -52,11 +52,12 @@ func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 	}
 	start := time.Now()
 	headers := logHeaders{at: start.UTC().Format(time.RFC3339Nano)}
-	msgs := make([]*nats.Msg, len(b.logged))
+	made, msgs := make([]nats.Msg, len(b.logged)), make([]*nats.Msg, len(b.logged))
 	for i, n := range b.logged {
 		x := &b.decided[n]
 		c := x.candidate
-		msgs[i] = &nats.Msg{Subject: proto.EventSubjectOf(c.Event).String(), Header: headers.of(c), Data: c.Raw}
+		msgs[i] = &made[i]
+		msgs[i].Subject, msgs[i].Header, msgs[i].Data = proto.EventSubjectOf(c.Event).String(), headers.of(c), c.Raw
 		if x.decision.Removes { // an empty message takes the event's place
 			msgs[i].Header, msgs[i].Data = headers.removed(c), nil
 		}

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"tendril.dev/lib/rawevent"
 )
 
 // Bounds of what is taken in and not yet handed on, in bytes as they lie in memory.
@@ -16,25 +18,13 @@ const (
 	// order in which they came, each for one event at a time. A larger event waits until it is
 	// alone.
 	streamRoom = 2 << 20
-	// eventOverhead is about what an event takes beside its text, which it holds twice, raw and as
-	// strings, and beside the headers of its tags and of their values.
-	eventOverhead, tagOverhead, valueOverhead = 1024, 24, 16
 	// copyRoom is about what waits for the verdict on an event that another connection has brought:
 	// half for its place in the queue, half for who waits.
 	copyRoom = 1024
 )
 
 // size is about how much memory an event takes.
-func (a *Arrival) size() int64 {
-	text, headers := len(a.Event.Content), 0
-	for _, tag := range a.Event.Tags {
-		headers += tagOverhead + valueOverhead*len(tag)
-		for _, value := range tag {
-			text += len(value)
-		}
-	}
-	return min(eventOverhead+int64(headers+text+max(text, len(a.Raw))), streamRoom)
-}
+func (a *Arrival) size() int64 { return min(rawevent.Memory(a.Event, a.Raw), streamRoom) }
 
 // room is what one connection has of one class.
 type room struct {

@@ -28,16 +28,8 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	group, ctx := errgroup.WithContext(ctx)
 	o := newObserver(l.name, l.Metrics, l.log)
 	document := make(chan nip11.Document, 1)
-	messages := make(chan wire.Message)
-	pass := func(ctx context.Context, m wire.Message) error {
-		select {
-		case messages <- m:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	asker := login.New(login.Options{Relay: conn, URL: l.url, Sign: l.Sign, Pass: pass, Log: l.log})
+	inbox := wire.NewInbox()
+	asker := login.New(login.Options{Relay: conn, URL: l.url, Sign: l.Sign, Pass: inbox.Put, Log: l.log})
 	var reconciling *backfill.Negentropy
 	if l.Negentropy != nil {
 		with := *l.Negentropy
@@ -50,14 +42,7 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	})
 	l.confirmed = items.Set{} // the session's now
 	wanted, daily := make(chan session.Wanted), make(chan time.Time)
-	group.Go(func() error {
-		return conn.Read(ctx, func(m wire.Message) error {
-			if asker.Hear(m) {
-				return nil
-			}
-			return pass(ctx, m)
-		})
-	})
+	group.Go(func() error { return inbox.Fill(ctx, conn, asker.Hear) })
 	group.Go(func() error { return asker.Run(ctx) })
 	group.Go(func() error { return conn.KeepAlive(ctx) })
 	group.Go(func() error { // beside the start, which does not wait for it
@@ -69,7 +54,7 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 		return nil
 	})
 	group.Go(func() error {
-		if err := s.Run(ctx, start, messages, wanted, daily); err != nil {
+		if err := s.Run(ctx, start, inbox.Messages(), wanted, daily); err != nil {
 			return fmt.Errorf("session: %w", err)
 		}
 		return errEnded

@@ -43,6 +43,7 @@ func (s *Session) hearAll(ctx context.Context, m wire.Message, more <-chan wire.
 
 // hear takes in one message of the relay.
 func (s *Session) hear(ctx context.Context, m wire.Message) error {
+	m.Heard()
 	now := time.Now()
 	if ours, err := s.past.Hear(ctx, m, now); ours || err != nil {
 		if m.Kind == wire.Closed || m.Kind == wire.NegErr {

@@ -49,6 +49,9 @@ type Message struct {
 	// Frame is what NEG-MSG says in the protocol of NIP-77; empty: it is no such message.
 	Frame    []byte
 	TooLarge bool // a NEG-MSG with more bytes than are taken
+
+	inbox *Inbox // in which it takes up room until it is heard; nil: in none
+	room  int64  // that it takes up there, in bytes
 }
 
 const (

@@ -1,0 +1,88 @@
+package wire
+
+import (
+	"context"
+
+	"golang.org/x/sync/semaphore"
+
+	"tendril.dev/lib/rawevent"
+)
+
+// Inbox keeps what has come from a relay until the session hears it. Who reads the connection and
+// who hears the messages so wait for each other only where one is far ahead, and not at every
+// message. What waits is bounded in messages and in bytes as they lie in memory: where it is full,
+// nothing more is read from the relay.
+type Inbox struct {
+	messages chan Message
+	room     *semaphore.Weighted
+}
+
+const (
+	inboxMessages = 64
+	inboxBytes    = 64 << 10
+	// messageOverhead is about how many bytes a message takes beside what it says.
+	messageOverhead = 256
+)
+
+// NewInbox makes an empty inbox, for one connection.
+func NewInbox() *Inbox {
+	return &Inbox{messages: make(chan Message, inboxMessages), room: semaphore.NewWeighted(inboxBytes)}
+}
+
+// Messages gives the messages in the order in which they were put. Who takes one calls its Heard.
+func (i *Inbox) Messages() <-chan Message { return i.messages }
+
+// Put puts a message in when there is room for it. One that is larger than the whole inbox waits
+// until it is alone. The error is that of ctx, at whose end nothing more is put in.
+func (i *Inbox) Put(ctx context.Context, m Message) error {
+	m.inbox, m.room = i, m.size()
+	if err := i.room.Acquire(ctx, m.room); err != nil {
+		return err
+	}
+	select {
+	case i.messages <- m:
+		return nil
+	case <-ctx.Done():
+		i.room.Release(m.room)
+		return ctx.Err()
+	}
+}
+
+// Reader gives the messages of a relay to fn until its connection ends or fn returns an error; *Conn
+// is one.
+type Reader interface {
+	Read(ctx context.Context, fn func(Message) error) error
+}
+
+// Fill puts in what r reads, but for messages that keep says true of, and gives r's error. When r has
+// ended it waits until everything has been heard, or ctx ends: what a relay says last may be why it
+// goes.
+func (i *Inbox) Fill(ctx context.Context, r Reader, keep func(Message) bool) error {
+	err := r.Read(ctx, func(m Message) error {
+		if keep(m) {
+			return nil
+		}
+		return i.Put(ctx, m)
+	})
+	if i.room.Acquire(ctx, inboxBytes) == nil {
+		i.room.Release(inboxBytes)
+	}
+	return err
+}
+
+// Heard says that a message has left the inbox, in which it took up room, if it came by one.
+func (m *Message) Heard() {
+	if m.inbox != nil {
+		m.inbox.room.Release(m.room)
+		m.inbox = nil
+	}
+}
+
+// size is about how many bytes of memory a message takes, and at most what an inbox has.
+func (m *Message) size() int64 {
+	n := int64(messageOverhead + len(m.Sub) + len(m.Frame) + len(m.Reason))
+	if m.Event != nil {
+		n += rawevent.Memory(m.Event, m.Raw)
+	}
+	return min(n, inboxBytes)
+}
