@@ -58,7 +58,7 @@ func (r *Repo) promote(ctx context.Context, tips []string) error {
 	if err := pool.mark(tips); err != nil {
 		return err
 	}
-	list, err := r.list(ctx, tips, nearest(known, r.ref.PubKey))
+	list, err := r.listFor(ctx, tips, known)
 	if err != nil {
 		return err
 	}
@@ -96,18 +96,23 @@ func nearest(known []tip, owner string) []string {
 
 // objectList is the ids of objects, in a file: there may be millions.
 type objectList struct {
-	file  *os.File // "<id>\n" for each
+	ids   io.ReaderAt // "<id>\n" for each
+	file  *os.File    // where these lie; nil: in memory
 	count int
-	revs  string // what git was asked to walk, as git rev-list and git pack-objects read it
+	revs  string // what was walked, as git rev-list and git pack-objects read it
 }
 
 const lineBytes = idLength + 1
 
-func (l *objectList) close() { l.file.Close() }
+func (l *objectList) close() {
+	if l.file != nil {
+		l.file.Close()
+	}
+}
 
 // each calls fn with every id as 20 bytes, until it returns false.
 func (l *objectList) each(fn func(id []byte) bool) error {
-	lines := bufio.NewReaderSize(io.NewSectionReader(l.file, 0, int64(l.count)*lineBytes), 1<<16)
+	lines := bufio.NewReaderSize(io.NewSectionReader(l.ids, 0, int64(l.count)*lineBytes), 1<<16)
 	line, id := make([]byte, lineBytes), make([]byte, idBytes)
 	for range l.count {
 		if _, err := io.ReadFull(lines, line); err != nil {
@@ -129,7 +134,7 @@ func (l *objectList) filter(r *Repo, keep func(id []byte) bool) (*objectList, er
 	if err != nil {
 		return nil, err
 	}
-	kept, out := &objectList{file: file}, bufio.NewWriter(file)
+	kept, out := &objectList{ids: file, file: file}, bufio.NewWriter(file)
 	var writing error
 	err = l.each(func(id []byte) bool {
 		if keep(id) {
@@ -143,6 +148,16 @@ func (l *objectList) filter(r *Repo, keep func(id []byte) bool) (*objectList, er
 		return nil, fmt.Errorf("write a list of objects: %w", err)
 	}
 	return kept, nil
+}
+
+// listFor lists what tips reach and the pool may lack, which is asked of git unless the pool is new.
+func (r *Repo) listFor(ctx context.Context, tips []string, known []tip) (*objectList, error) {
+	if len(known) == 0 {
+		if list, ok := r.smallList(tips); ok {
+			return list, nil
+		}
+	}
+	return r.list(ctx, tips, nearest(known, r.ref.PubKey))
 }
 
 // list walks from tips to everything that they reach and none of the known ids does. A known id
@@ -168,7 +183,7 @@ func (r *Repo) list(ctx context.Context, tips, known []string) (*objectList, err
 	if err != nil {
 		return nil, err
 	}
-	list := &objectList{file: file, revs: revs.String()}
+	list := &objectList{ids: file, file: file, revs: revs.String()}
 	walk := r.Command("rev-list", "--objects", "--no-object-names", "--stdin")
 	walk.Stdin, walk.Stdout = strings.NewReader(list.revs), file
 	err = walk.Run(ctx)
@@ -305,7 +320,7 @@ func linkPack(from, to *Repo, name string) error {
 		case err != nil:
 			return copyDurably(source, target) // not on one file system, or one that cannot link
 		}
-		return syncPath(target)
+		return nil // git has brought it to the disk when it wrote it
 	}
 	if err := errors.Join(link(".pack"), link(".rev"), syncPath(folder)); err != nil {
 		return err
