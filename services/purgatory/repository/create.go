@@ -41,11 +41,12 @@ func (r *Repo) Ensure(ctx context.Context) error {
 	if err := pool.ensure(ctx); err != nil {
 		return err
 	}
-	return r.make(ctx, map[string]string{filepath.Join("objects", "info", alternatesFile): r.alternate()})
+	return r.make(ctx, false, map[string]string{filepath.Join("objects", "info", alternatesFile): r.alternate()})
 }
 
-// make makes a bare repository with more files in it, before it appears where it belongs.
-func (r *Repo) make(ctx context.Context, more map[string]string) error {
+// make makes a bare repository with more files in it. It appears whole where it belongs. lean is as in
+// skeleton.write.
+func (r *Repo) make(ctx context.Context, lean bool, more map[string]string) error {
 	temporary, err := os.MkdirTemp(filepath.Join(r.store.root, newFolder), "init-")
 	if err != nil {
 		return fmt.Errorf("make repository: %w", err)
@@ -58,7 +59,7 @@ func (r *Repo) make(ctx context.Context, more map[string]string) error {
 	if err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
-	if err := bones.write(temporary, more); err != nil {
+	if err := bones.write(temporary, lean, more); err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
 	for {

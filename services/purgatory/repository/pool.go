@@ -99,7 +99,7 @@ func (p *Pool) ensure(ctx context.Context) error {
 	if p.Exists() {
 		return nil
 	}
-	if err := p.git.make(ctx, nil); err != nil {
+	if err := p.git.make(ctx, true, nil); err != nil {
 		return fmt.Errorf("make pool: %w", err)
 	}
 	return nil
