@@ -157,12 +157,12 @@ func (sp *spread) apart(t *testing.T, s *stage, what string, workers int, target
 	r := sp.sync(t, s, fmt.Sprint("apart-", sp.spec.Roots), bus.URL, world.RelayAt(others.URL()))
 	ended()
 	s.add(what, r.String(), "", s.limits.String())
-	for _, p := range append(measured, others) {
+	for i, p := range append(measured, others) {
 		if p.Replica == others.Replica {
 			target = ""
 		}
 		u := used(t, p.PID())
-		name := fmt.Sprint(p.name, "-", sp.spec.Roots)
+		name := fmt.Sprint(p.name, "-", i, "-", sp.spec.Roots)
 		saveHeap(t, name, p.Output())
 		saveLog(t, name, p.Output())
 		s.add("… "+p.name, fmt.Sprintf("%s of live heap at the end; %s resident at most; %.1f s of CPU", mib(liveHeap(t, p.Output())), mib(u.peak), u.cpu.Seconds()), target, "")
