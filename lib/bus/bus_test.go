@@ -189,7 +189,8 @@ func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
 }
 
 // TestEveryRelayMayFollowItsTarget: a worker has a consumer of the targets for each of its relays.
-// NATS allows a stream 1,000 unless it says a number, which the stream of an earlier version did not.
+// NATS allows a stream 1,000 unless it says a number, which the stream of an earlier version did
+// not.
 func TestEveryRelayMayFollowItsTarget(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)
@@ -221,8 +222,8 @@ func TestEveryRelayMayFollowItsTarget(t *testing.T) {
 	}
 }
 
-// TestNoMoreConsumersIsTold: who follows a stream that may have no more consumers tells so once, and
-// follows it when there is room.
+// TestNoMoreConsumersIsTold: who follows a stream that may have no more consumers tells so once,
+// and follows it when there is room.
 func TestNoMoreConsumersIsTold(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)

@@ -87,8 +87,8 @@ func TestStrangersCostLittle(t *testing.T) {
 }
 
 // TestANewRepositoryStartsFewProcesses: git makes one repository, of which all others and all pools
-// are copies. Only to store a pack it is started, and not to apply a first state whose objects are in
-// a small pack. A start from nothing is that a thousand times.
+// are copies. Only to store a pack it is started, and not to apply a first state whose objects are
+// in a small pack. A start from nothing is that a thousand times.
 func TestANewRepositoryStartsFewProcesses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

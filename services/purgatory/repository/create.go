@@ -44,8 +44,8 @@ func (r *Repo) Ensure(ctx context.Context) error {
 	return r.make(ctx, false, map[string]string{filepath.Join("objects", "info", alternatesFile): r.alternate()})
 }
 
-// make makes a bare repository with more files in it. It appears whole where it belongs. lean is as in
-// skeleton.write.
+// make makes a bare repository with more files in it. It appears whole where it belongs. lean is as
+// in skeleton.write.
 func (r *Repo) make(ctx context.Context, lean bool, more map[string]string) error {
 	temporary, err := os.MkdirTemp(filepath.Join(r.store.root, newFolder), "init-")
 	if err != nil {

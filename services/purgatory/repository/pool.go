@@ -234,9 +234,9 @@ func (p *Pool) mark(words []string) error {
 }
 
 // Unmark removes the marks of a pool where all that they name is named by references of these
-// repositories, which have nothing of their own, and reports whether there is no mark then. That is as
-// good as a Prune, which has to look for everybody who uses the pool: what was marked before a first
-// state was applied is mostly what that state names. The caller has the identifier's lock.
+// repositories, which have nothing of their own, and reports whether there is no mark then. That is
+// as good as a Prune, which has to look for everybody who uses the pool: what was marked before a
+// first state was applied is mostly what that state names. The caller has the identifier's lock.
 func (p *Pool) Unmark(ctx context.Context, named []*Repo) (bool, error) {
 	if _, err := os.Lstat(p.git.in(pruningFile)); !errors.Is(err, fs.ErrNotExist) {
 		return false, err // a Prune was cut off; nil: there is such a file

@@ -241,8 +241,8 @@ func (r *Repo) setHead(ctx context.Context, branch string) error {
 	return nil
 }
 
-// typesOf returns the types of the objects that branches and, where no git is needed for that, other
-// references are to name.
+// typesOf returns the types of the objects that branches and, where no git is needed for that,
+// other references are to name.
 func (r *Repo) typesOf(ctx context.Context, changes []refChange) (map[string]string, error) {
 	var branches, all []string
 	for _, c := range changes {
@@ -260,8 +260,8 @@ func (r *Repo) typesOf(ctx context.Context, changes []refChange) (map[string]str
 	return r.Types(ctx, branches)
 }
 
-// checkBranches refuses branches that would name objects which are no commits. Git would refuse them too, but not say it in a way
-// that a program can tell from other failures.
+// checkBranches refuses branches that would name objects which are no commits. Git would refuse
+// them too, but not say it in a way that a program can tell from other failures.
 func checkBranches(changes []refChange, types map[string]string) error {
 	for _, c := range changes {
 		if kind := types[c.to]; strings.HasPrefix(c.name, headsPrefix) && kind != "" && kind != "commit" {

@@ -64,8 +64,8 @@ func readSkeleton(root string) (*skeleton, error) {
 	})
 }
 
-// write makes a repository of an empty folder, with more files in it, and brings it to the disk. lean:
-// without the folders that git makes where it needs them.
+// write makes a repository of an empty folder, with more files in it, and brings it to the disk.
+// lean: without the folders that git makes where it needs them.
 func (k *skeleton) write(root string, lean bool, more map[string]string) error {
 	folders := map[string]bool{} // that have something in them
 	for _, name := range k.folders {
