@@ -2,6 +2,12 @@ package smallpack
 
 import "encoding/binary"
 
+// Of is a set of one pack, which need not lie on a disk.
+func Of(index, data []byte) (*Set, error) {
+	p, err := parse(index, data)
+	return &Set{packs: []pack{p}}, err
+}
+
 // IDs are those of all objects of the set, each once.
 func (s *Set) IDs() (ids []ID) {
 	seen := map[ID]bool{}

@@ -201,12 +201,8 @@ func FuzzWalk(f *testing.F) {
 	f.Add([]byte("\xfftOc\x00\x00\x00\x02"), gittest.Pack(gittest.Raw(1, int64(len(content)), content)))
 	f.Add(smallpack.Index([]smallpack.ID{{1}, {2}}, []uint32{12, 40}), gittest.Pack(gittest.Raw(2, 3, []byte("abc")), gittest.OffsetDelta(11, gittest.DeltaHeader(3, 5))))
 	f.Fuzz(func(t *testing.T, index, pack []byte) {
-		dir := t.TempDir()
-		if err := errors.Join(os.WriteFile(filepath.Join(dir, "p.idx"), index, 0o600), os.WriteFile(filepath.Join(dir, "p.pack"), pack, 0o600)); err != nil {
-			t.Fatal(err)
-		}
-		set := &smallpack.Set{}
-		if err := set.Add(filepath.Join(dir, "p")); err != nil {
+		set, err := smallpack.Of(index, pack)
+		if err != nil {
 			return
 		}
 		if reached, err := set.Walk(set.IDs()); err == nil && len(reached) != len(set.IDs()) {
