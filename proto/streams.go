@@ -113,6 +113,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 			Description:        "which relay should be asked for what",
 			Subjects:           []string{prefixTarget + ">"},
 			Storage:            file,
+			MaxConsumers:       maxTargetReaders,
 			AllowRollup:        true,
 			AllowAtomicPublish: true,
 			AllowDirect:        true,
@@ -143,6 +144,11 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	}
 	return configs
 }
+
+// maxTargetReaders is how many consumers the targets may have at once. There is one for every relay
+// that a worker looks after, and without a number of its own NATS 2.15 allows a stream 1,000. It is
+// twice what NGIT_SYNC_MAX_TARGETS can be: when a relay changes hands it has two for a moment.
+const maxTargetReaders = 2_000_000
 
 // Passing reports whether a stream holds only what concerns processes that run now: candidates,
 // the writer's turn, claims and workers. Such streams are always in memory. Where a NATS server has

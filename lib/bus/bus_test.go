@@ -3,6 +3,8 @@ package bus_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"os"
 	"strings"
 	"testing"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/bus/bustest"
@@ -183,6 +186,105 @@ func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
 		t.Errorf("the earlier stream: %v", err)
 	}
 	open(t, bus.Options{URL: server.URL, Provisions: true}) // and once more
+}
+
+// TestEveryRelayMayFollowItsTarget: a worker has a consumer of the targets for each of its relays.
+// NATS allows a stream 1,000 unless it says a number, which the stream of an earlier version did
+// not.
+func TestEveryRelayMayFollowItsTarget(t *testing.T) {
+	t.Parallel()
+	server := bustest.New(t)
+	conn, err := nats.Connect(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: proto.StreamTargets, Subjects: []string{"grasp.target.>"}, AllowRollup: true, AllowMsgTTL: true, AllowAtomicPublish: true}); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, bus.Options{URL: server.URL, Provisions: true})
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(32)
+	for n := range 1001 {
+		group.Go(func() error {
+			_, err := b.JS.CreateConsumer(ctx, proto.StreamTargets, jetstream.ConsumerConfig{
+				Name: fmt.Sprint("relay-", n), FilterSubject: fmt.Sprint("grasp.target.relay-", n), AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, InactiveThreshold: time.Minute,
+			})
+			return err
+		})
+	}
+	if err := group.Wait(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoMoreConsumersIsTold: who follows a stream that may have no more consumers tells so once,
+// and follows it when there is room.
+func TestNoMoreConsumersIsTold(t *testing.T) {
+	t.Parallel()
+	server := bustest.New(t)
+	conn, err := nats.Connect(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SMALL", Subjects: []string{"small"}, MaxConsumers: 1})
+	if err == nil {
+		_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Name: "other"})
+	}
+	if err == nil {
+		_, err = js.Publish(t.Context(), "small", []byte("hello"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	told, read := make(lines, 100), make(chan string, 1)
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	following := make(chan error, 1)
+	go func() {
+		following <- bus.Follow(ctx, js, bus.Reading{Stream: "SMALL"}, slog.New(slog.NewTextHandler(told, nil)), func(m bus.Message) { read <- string(m.Data) })
+	}()
+	select {
+	case line := <-told:
+		if !strings.Contains(line, "level=WARN") || !strings.Contains(line, "no more consumers") {
+			t.Errorf("told %s", line)
+		}
+	case <-ctx.Done():
+		t.Fatal("nothing is told")
+	}
+	if err := stream.DeleteConsumer(ctx, "other"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-read:
+		if got != "hello" {
+			t.Errorf("read %q", got)
+		}
+	case <-ctx.Done():
+		t.Fatal("the stream is not followed")
+	}
+	cancel()
+	if err := <-following; err != nil || len(told) > 0 {
+		t.Errorf("%v; told again: %d lines", err, len(told))
+	}
+}
+
+// lines are those of a log.
+type lines chan string
+
+// Write takes one line.
+func (l lines) Write(p []byte) (int, error) {
+	l <- string(p)
+	return len(p), nil
 }
 
 // TestLiveEventsGetAStreamOfTheirOwn: an earlier version had one stream for all synced events. What

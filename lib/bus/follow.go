@@ -2,6 +2,7 @@ package bus
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -57,7 +58,7 @@ const followPause = 500 * time.Millisecond
 // again; so it does not fail. It must be ended when the stream is replaced by another of the same
 // name.
 func Follow(ctx context.Context, js jetstream.JetStream, r Reading, log *slog.Logger, read func(Message)) error {
-	f := &follower{Reading: r, log: log, read: read}
+	f, told := &follower{Reading: r, log: log, read: read}, false
 	for {
 		end, err := f.begin(ctx, js)
 		if err == nil {
@@ -68,6 +69,10 @@ func Follow(ctx context.Context, js jetstream.JetStream, r Reading, log *slog.Lo
 		if ctx.Err() != nil {
 			return nil
 		}
+		if errors.Is(err, errCrowded) && !told {
+			told = true
+			log.Warn("a stream cannot be followed: NATS lets it have no more consumers, which limits of the NATS server or account say", "stream", r.Stream, "subjects", r.Filters)
+		}
 		log.Debug("a stream cannot be followed yet", "stream", r.Stream, "error", err)
 		select {
 		case <-time.After(followPause):
@@ -76,6 +81,9 @@ func Follow(ctx context.Context, js jetstream.JetStream, r Reading, log *slog.Lo
 		}
 	}
 }
+
+// errCrowded is JetStream's answer where a stream has as many consumers as it may.
+var errCrowded = &jetstream.APIError{ErrorCode: 10026}
 
 // follower follows one stream.
 type follower struct {

@@ -134,20 +134,26 @@ func declared(cfg jetstream.StreamConfig) jetstream.StreamConfig {
 func (b *Bus) ensureStream(ctx context.Context, cfg jetstream.StreamConfig) error {
 	cfg = declared(cfg)
 	stream, err := b.JS.Stream(ctx, cfg.Name)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
-	case err != nil:
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		_, err = b.JS.CreateOrUpdateStream(ctx, cfg)
 		return err
-	default:
-		before := stream.CachedInfo().Config.Metadata
-		if before[metaConfig] == cfg.Metadata[metaConfig] {
-			return nil
-		}
-		if settled, ok := before[metaSettled]; ok {
-			cfg.Metadata[metaSettled] = settled
-		}
 	}
-	_, err = b.JS.CreateOrUpdateStream(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	before := stream.CachedInfo().Config
+	if before.Metadata[metaConfig] == cfg.Metadata[metaConfig] {
+		return nil
+	}
+	if settled, ok := before.Metadata[metaSettled]; ok {
+		cfg.Metadata[metaSettled] = settled
+	}
+	_, err = b.JS.UpdateStream(ctx, cfg)
+	if err != nil && !Passes(err) && before.MaxConsumers != cfg.MaxConsumers {
+		// NATS before 2.15 cannot change this one number, and does not need it to be changed.
+		cfg.MaxConsumers = before.MaxConsumers
+		_, err = b.JS.UpdateStream(ctx, cfg)
+	}
 	return err
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strconv"
@@ -16,9 +17,11 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/test/bench/feed"
 	"tendril.dev/test/corpus"
+	"tendril.dev/test/outside"
 	"tendril.dev/test/outside/strfry"
 	"tendril.dev/test/world"
 )
@@ -64,6 +67,8 @@ func (s *stage) spread(t *testing.T, times int) *spread {
 	}
 	sp := &spread{spec: spec, feed: f, repos: map[string]int{}, roots: map[string]int{}}
 	git, refs := newOneForAll(t, s.work), s.work.Refs()
+	// A relay shows no more of one second than it does of one page, so each event has its own.
+	at := nostr.Now() - nostr.Timestamp(2*spec.Repositories)
 	var lines [][]byte
 	for i := range spec.Repositories {
 		owner, err := corpus.Owner(i)
@@ -78,8 +83,10 @@ func (s *stage) spread(t *testing.T, times int) *spread {
 			sp.repos[url]++
 			sp.roots[url] += spec.Roots / spec.Repositories
 		}
-		lines = append(lines, []byte(p.Announce(id, id, []string{git.URL + "/" + id + ".git"}, listed).String()),
-			[]byte(p.State(id, refs, "refs/heads/main").String()))
+		announced := p.AnnouncementTags(world.Domain, id, id, []string{git.URL + "/" + id + ".git"}, listed)
+		lines = append(lines, []byte(p.SignAt(at, nip34.KindAnnouncement, "", announced...).String()),
+			[]byte(p.SignAt(at+1, nip34.KindState, "", outside.StateTags(id, refs, "refs/heads/main")...).String()))
+		at += 2
 	}
 	if err := f.Load(lines...); err != nil {
 		t.Fatal(err)
@@ -112,6 +119,7 @@ func scale(t *testing.T, s *stage) {
 	ended := saveProfile(t, "scale", p.Output())
 	r := sp.sync(t, s, "scale", p.NATS, p.Relay())
 	ended()
+	saveLog(t, "scale", p.Output())
 	u := used(t, p.PID())
 	s.add(fmt.Sprintf("%d repositories, %d roots, %d relays, cold, to all in sync", sp.spec.Repositories, sp.spec.Roots, len(sp.repos)),
 		r.String(), "< 30 s", s.limits.String())
@@ -149,12 +157,14 @@ func (sp *spread) apart(t *testing.T, s *stage, what string, workers int, target
 	r := sp.sync(t, s, fmt.Sprint("apart-", sp.spec.Roots), bus.Direct(), world.RelayAt(others.URL()))
 	ended()
 	s.add(what, r.String(), "", s.limits.String())
-	for _, p := range append(measured, others) {
+	for i, p := range append(measured, others) {
 		if p.Replica == others.Replica {
 			target = ""
 		}
 		u := used(t, p.PID())
-		saveHeap(t, fmt.Sprint(p.name, "-", sp.spec.Roots), p.Output())
+		name := fmt.Sprint(p.name, "-", i, "-", sp.spec.Roots)
+		saveHeap(t, name, p.Output())
+		saveLog(t, name, p.Output())
 		s.add("… "+p.name, fmt.Sprintf("%s of live heap at the end; %s resident at most; %.1f s of CPU", mib(liveHeap(t, p.Output())), mib(u.peak), u.cpu.Seconds()), target, "")
 	}
 	for _, p := range append(measured, others) {
@@ -286,6 +296,17 @@ func saveHeap(t *testing.T, name, output string) {
 	}
 	if err := save(filepath.Join(*profileDir, name+"-heap.pprof"), profilesOf(t, output)+"/heap?gc=1"); err != nil {
 		t.Errorf("heap profile: %v", err)
+	}
+}
+
+// saveLog keeps what a process said, if profiles are wanted.
+func saveLog(t *testing.T, name, output string) {
+	t.Helper()
+	if *profileDir == "" {
+		return
+	}
+	if err := os.WriteFile(filepath.Join(*profileDir, name+".log"), []byte(output), 0o600); err != nil {
+		t.Errorf("log: %v", err)
 	}
 }
 

@@ -72,6 +72,20 @@ func TestACrowdOfAnnouncementsSharesOneCopy(t *testing.T) {
 	}
 }
 
+// TestWhatAFirstPushMarksNeedsNoPrune: its references name all of it.
+func TestWhatAFirstPushMarksNeedsNoPrune(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--git-prune-interval=20ms")
+	w.pushFirst(gittest.NewWork(t))
+	pool := w.repo(alice, "x").Pool()
+	eventually(t, "the mark goes", func() bool { return pool.Exists() && !pool.Marked() })
+	for _, result := range []string{"nothing", "pruned", "error"} {
+		if n := w.metric("purgatory_git_prunes_total", result); n > 0 { // -1: it was never counted
+			t.Errorf("%v prunes that ended with %q", n, result)
+		}
+	}
+}
+
 // TestPushesWithoutAnEventAreBounded by client, in bytes and in number, over a restart too; others
 // do not notice, and neither does who publishes the event first.
 func TestPushesWithoutAnEventAreBounded(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"tendril.dev/lib/nip34"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
 )
@@ -115,6 +116,9 @@ func (w *worker) prunePool(ctx context.Context, identifier string) (done bool) {
 	if !w.store.Pool(identifier).Marked() {
 		return true
 	}
+	if w.unmark(ctx, identifier) {
+		return true
+	}
 	if !w.alignFirst(ctx, identifier) {
 		return false
 	}
@@ -143,6 +147,36 @@ func (w *worker) prunePool(ctx context.Context, identifier string) (done bool) {
 	w.metrics.prunes.WithLabelValues(result).Inc()
 	w.metrics.prunedBytes.Add(float64(pruned.Freed))
 	return true
+}
+
+// unmark removes the marks of a pool if references of hosted repositories name all of it, and
+// reports whether they are gone. What cannot be found out is left to a prune.
+func (w *worker) unmark(ctx context.Context, identifier string) bool {
+	unlock, err := w.shards.Write(ctx, identifier)
+	if err != nil {
+		return false // another's now, or we are stopping
+	}
+	defer unlock()
+	d, _, err := w.dossier(ctx, identifier)
+	if err != nil {
+		return false
+	}
+	var repos []*repository.Repo
+	for _, owner := range d.Hosted() {
+		repo, err := w.store.Repo(nip34.RepoRef{PubKey: owner, Identifier: identifier})
+		if err != nil {
+			return false
+		}
+		repos = append(repos, repo)
+	}
+	gone, err := w.store.Pool(identifier).Unmark(ctx, repos)
+	if err != nil {
+		w.log.Warn("the marks of a pool of git objects could not be looked at", "identifier", identifier, "error", err)
+	}
+	if gone {
+		w.pruner.drop(identifier)
+	}
+	return gone
 }
 
 // alignFirst brings the references of an identifier in line with its accepted events, and reports

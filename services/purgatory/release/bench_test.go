@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repository/gittest"
 )
 
 // counting gives a store whose git notes every process that is started, and how many there were.
@@ -86,8 +87,8 @@ func TestStrangersCostLittle(t *testing.T) {
 }
 
 // TestANewRepositoryStartsFewProcesses: git makes one repository, of which all others and all pools
-// are copies. To apply the first state git only looks the commit up, walks what it reaches and
-// moves the references. A start from nothing is that a thousand times.
+// are copies. Only to store a pack it is started, and not to apply a first state whose objects are
+// in a small pack. A start from nothing is that a thousand times.
 func TestANewRepositoryStartsFewProcesses(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -104,13 +105,31 @@ func TestANewRepositoryStartsFewProcesses(t *testing.T) {
 	w.state("first", alice, mainBranch, commit)
 	started()
 	w.settle()
-	if n := started(); n != 3 {
-		t.Errorf("%d git processes to apply the first state, want 3", n)
+	if n := started(); n != 0 {
+		t.Errorf("%d git processes to apply the first state, want none", n)
 	}
 	repo := w.repo(alice)
 	if head, err := repo.Head(); head != mainBranch || err != nil || !repo.IsNamed(mainBranch, commit) {
 		t.Errorf("HEAD follows %q, %v", head, err)
 	}
+}
+
+// TestALargeFirstStateIsGits: what is not small is looked up and walked by git.
+func TestALargeFirstStateIsGits(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	store, started := counting(t)
+	w.store, w.r.Store = store, store
+	commit := w.work.Commit("a", gittest.Noise(2<<20))
+	w.announce("announcement", alice)
+	w.give(alice, "main")
+	w.state("first", alice, mainBranch, commit)
+	started()
+	w.settle()
+	if n := started(); n != 2 {
+		t.Errorf("%d git processes to apply the first state, want 2", n)
+	}
+	w.wantRefs(alice, mainBranch, commit)
 }
 
 // BenchmarkSettle tells what settling an identifier costs: where nothing happened, and where others announce the same identifier.

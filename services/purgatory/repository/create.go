@@ -41,17 +41,12 @@ func (r *Repo) Ensure(ctx context.Context) error {
 	if err := pool.ensure(ctx); err != nil {
 		return err
 	}
-	return r.make(ctx, func(temporary string) error {
-		info := filepath.Join(temporary, "objects", "info")
-		if err := os.MkdirAll(info, 0o755); err != nil {
-			return err
-		}
-		return os.WriteFile(filepath.Join(info, alternatesFile), []byte(r.alternate()), 0o644)
-	})
+	return r.make(ctx, false, map[string]string{filepath.Join("objects", "info", alternatesFile): r.alternate()})
 }
 
-// make makes a bare repository, and finishes it before it appears where it belongs.
-func (r *Repo) make(ctx context.Context, finish func(temporary string) error) error {
+// make makes a bare repository with more files in it. It appears whole where it belongs. lean is as
+// in skeleton.write.
+func (r *Repo) make(ctx context.Context, lean bool, more map[string]string) error {
 	temporary, err := os.MkdirTemp(filepath.Join(r.store.root, newFolder), "init-")
 	if err != nil {
 		return fmt.Errorf("make repository: %w", err)
@@ -64,7 +59,7 @@ func (r *Repo) make(ctx context.Context, finish func(temporary string) error) er
 	if err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
-	if err := errors.Join(bones.write(temporary), finish(temporary), syncTree(temporary)); err != nil {
+	if err := bones.write(temporary, lean, more); err != nil {
 		return fmt.Errorf("make repository: %w", err)
 	}
 	for {

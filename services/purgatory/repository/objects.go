@@ -106,16 +106,7 @@ func (r *Repo) Types(ctx context.Context, ids []string) (map[string]string, erro
 	if err := checkIDs(ids); err != nil || !r.Exists() {
 		return map[string]string{}, err
 	}
-	return types(ctx, r.lookUp(), ids)
-}
-
-// lookUp is the command that types runs.
-func (r *Repo) lookUp() *Command {
-	return r.Command("cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype)")
-}
-
-// types looks objects up where the command looks for them.
-func types(ctx context.Context, look *Command, ids []string) (map[string]string, error) {
+	look := r.Command("cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype)")
 	var ask, out bytes.Buffer
 	for _, id := range ids {
 		// Git would take an id of another length for the name of a branch.

@@ -77,7 +77,7 @@ func (r *Repo) replaceOwn(ctx context.Context, packs, loose []string, keep *obje
 	var kept []string
 	if keep.count > 0 {
 		var err error
-		ids := io.NewSectionReader(keep.file, 0, int64(keep.count)*lineBytes)
+		ids := io.NewSectionReader(keep.ids, 0, int64(keep.count)*lineBytes)
 		if kept, err = r.packInto(ctx, r, ids); err != nil {
 			return err
 		}

@@ -98,13 +98,28 @@ func (r *Repo) openIndexes() (packIndexes, error) {
 }
 
 func (r *Repo) tryOpenIndexes() (packIndexes, error) {
-	names, err := r.ownPacks()
+	return openIndexesIn(r.in("objects", packsFolder))
+}
+
+// hasAny reports whether any of the objects is in a pack of a folder.
+func hasAny(folder string, ids []string) (bool, error) {
+	packs, err := openIndexesIn(folder)
+	if err != nil {
+		return false, err
+	}
+	defer packs.close()
+	return slices.ContainsFunc(ids, packs.hasHex), nil
+}
+
+// openIndexesIn maps the indexes of all packs of a folder. close must be called.
+func openIndexesIn(folder string) (packIndexes, error) {
+	names, err := indexesIn(folder)
 	if err != nil {
 		return nil, err
 	}
 	var all packIndexes
 	for _, name := range names {
-		x, err := openIndex(r.in("objects", packsFolder, name+indexSuffix))
+		x, err := openIndex(filepath.Join(folder, name+indexSuffix))
 		if err != nil {
 			all.close()
 			return nil, err

@@ -146,5 +146,5 @@ func (s *Store) Empty(ctx context.Context) (*Repo, error) {
 	if r.Exists() {
 		return r, nil
 	}
-	return r, r.make(ctx, func(string) error { return nil })
+	return r, r.make(ctx, false, nil)
 }

@@ -99,7 +99,7 @@ func (p *Pool) ensure(ctx context.Context) error {
 	if p.Exists() {
 		return nil
 	}
-	if err := p.git.make(ctx, func(string) error { return nil }); err != nil {
+	if err := p.git.make(ctx, true, nil); err != nil {
 		return fmt.Errorf("make pool: %w", err)
 	}
 	return nil
@@ -201,8 +201,9 @@ func (p *Pool) Orphan(ids ...string) error {
 
 // OrphanOwn notes durably that a repository has objects of its own that may not be needed.
 func (p *Pool) OrphanOwn() error {
-	if p.Marked() {
-		return nil // the repositories are looked at whatever the mark says
+	content, err := os.ReadFile(p.git.in(orphansFile))
+	if err == nil && parseOrphans(string(content)).own {
+		return nil
 	}
 	return p.mark([]string{ownObjects})
 }
@@ -232,9 +233,52 @@ func (p *Pool) mark(words []string) error {
 	return nil
 }
 
+// Unmark removes the marks of a pool where all that they name is named by references of these
+// repositories, which have nothing of their own, and reports whether there is no mark then. That is
+// as good as a Prune, which has to look for everybody who uses the pool: what was marked before a
+// first state was applied is mostly what that state names. The caller has the identifier's lock.
+func (p *Pool) Unmark(ctx context.Context, named []*Repo) (bool, error) {
+	if _, err := os.Lstat(p.git.in(pruningFile)); !errors.Is(err, fs.ErrNotExist) {
+		return false, err // a Prune was cut off; nil: there is such a file
+	}
+	content, err := os.ReadFile(p.git.in(orphansFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read the marks of a pool: %w", err)
+	}
+	marks := parseOrphans(string(content))
+	if marks.all || marks.own {
+		return false, nil
+	}
+	needed := map[string]bool{}
+	for _, r := range named {
+		if r.Pool().Path() != p.Path() || !r.Exists() {
+			continue
+		}
+		own, err := r.HasOwnObjects()
+		if own || err != nil {
+			return false, err
+		}
+		ids, err := r.Named(ctx, nil)
+		if err != nil {
+			return false, fmt.Errorf("%s: %w", r.ref, err)
+		}
+		for _, id := range ids {
+			needed[id] = true
+		}
+	}
+	if slices.ContainsFunc(marks.ids, func(id string) bool { return !needed[id] }) {
+		return false, nil
+	}
+	return true, removeFile(p.git.in(orphansFile))
+}
+
 // orphans is what a pool's marks say.
 type orphans struct {
 	ids []string
+	own bool // a repository has objects of its own that may be in the way
 	all bool // anything may be in the way
 }
 
@@ -282,7 +326,9 @@ func parseOrphans(content string) (o orphans) {
 				o.ids = append(o.ids, line)
 			}
 			seen[line] = true
-		case line != "" && line != ownObjects:
+		case line == ownObjects:
+			o.own = true
+		case line != "":
 			o.all = true
 		}
 	}

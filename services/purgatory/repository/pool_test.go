@@ -210,6 +210,53 @@ func TestPruneFreesWhatNothingNeeds(t *testing.T) {
 	}
 }
 
+// TestMarksOfWhatIsNamedGo: what was marked before a state was applied is named by its references
+// then. Where anything else may be in the way, the mark stays for a prune.
+func TestMarksOfWhatIsNamedGo(t *testing.T) {
+	t.Parallel()
+	s, w := gittest.Store(t), gittest.NewWork(t)
+	first := w.Commit("a", "1")
+	second := w.Commit("a", "2")
+	for name, tc := range map[string]struct {
+		then func(t *testing.T, r *repository.Repo)
+		gone bool
+	}{
+		"named": {then: func(*testing.T, *repository.Repo) {}, gone: true},
+		"a branch goes on": {then: func(t *testing.T, r *repository.Repo) {
+			store(t, r, w.Pack(second, "^"+first))
+			accept(t, r, refs{main: second})
+		}},
+		"a branch goes":            {then: func(t *testing.T, r *repository.Repo) { accept(t, r, nil) }},
+		"another is marked":        {then: func(t *testing.T, r *repository.Repo) { must(t, r.Pool().Orphan(second)) }},
+		"anything may be there":    {then: func(t *testing.T, r *repository.Repo) { write(t, r.Pool(), "orphans", "*\n") }},
+		"objects of its own":       {then: func(t *testing.T, r *repository.Repo) { must(t, r.Pool().OrphanOwn()) }},
+		"own ones are not noted":   {then: func(t *testing.T, r *repository.Repo) { store(t, r, w.PackOf(w.Git("rev-parse", second+":a"))) }},
+		"a prune was cut off":      {then: func(t *testing.T, r *repository.Repo) { write(t, r.Pool(), "orphans.pruning", first+"\n") }},
+		"the repository went away": {then: func(t *testing.T, r *repository.Repo) { must(t, r.Remove(t.Context())) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := owned(t, s, 0, strings.ReplaceAll(name, " ", "-"))
+			store(t, r, w.Pack(first))
+			accept(t, r, refs{main: first})
+			tc.then(t, r)
+			elsewhere := owned(t, s, 0, "not-"+strings.ReplaceAll(name, " ", "-"))
+			store(t, elsewhere, w.Pack("main"))
+			accept(t, elsewhere, refs{main: first, "refs/heads/other": second})
+			gone, err := r.Pool().Unmark(t.Context(), []*repository.Repo{r, elsewhere})
+			if gone != tc.gone || err != nil || r.Pool().Marked() == gone {
+				t.Errorf("gone %v, %v; marked %v", gone, err, r.Pool().Marked())
+			}
+		})
+	}
+}
+
+// write writes a file of a pool.
+func write(t *testing.T, p *repository.Pool, name, content string) {
+	t.Helper()
+	must(t, os.WriteFile(filepath.Join(p.Path(), name), []byte(content), 0o600))
+}
+
 // TestRemovingOneHarmsNoOther, and with the last the pool goes.
 func TestRemovingOneHarmsNoOther(t *testing.T) {
 	t.Parallel()

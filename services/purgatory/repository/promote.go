@@ -1,9 +1,7 @@
 package repository
 
 import (
-	"bufio"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -58,7 +56,7 @@ func (r *Repo) promote(ctx context.Context, tips []string) error {
 	if err := pool.mark(tips); err != nil {
 		return err
 	}
-	list, err := r.list(ctx, tips, nearest(known, r.ref.PubKey))
+	list, err := r.listFor(ctx, tips, known)
 	if err != nil {
 		return err
 	}
@@ -92,96 +90,6 @@ func nearest(known []tip, owner string) []string {
 		}
 	}
 	return ids
-}
-
-// objectList is the ids of objects, in a file: there may be millions.
-type objectList struct {
-	file  *os.File // "<id>\n" for each
-	count int
-	revs  string // what git was asked to walk, as git rev-list and git pack-objects read it
-}
-
-const lineBytes = idLength + 1
-
-func (l *objectList) close() { l.file.Close() }
-
-// each calls fn with every id as 20 bytes, until it returns false.
-func (l *objectList) each(fn func(id []byte) bool) error {
-	lines := bufio.NewReaderSize(io.NewSectionReader(l.file, 0, int64(l.count)*lineBytes), 1<<16)
-	line, id := make([]byte, lineBytes), make([]byte, idBytes)
-	for range l.count {
-		if _, err := io.ReadFull(lines, line); err != nil {
-			return fmt.Errorf("read a list of objects: %w", err)
-		}
-		if _, err := hex.Decode(id, line[:idLength]); err != nil {
-			return fmt.Errorf("read a list of objects: %w", err)
-		}
-		if !fn(id) {
-			return nil
-		}
-	}
-	return nil
-}
-
-// filter returns a list of those objects for which keep is true.
-func (l *objectList) filter(r *Repo, keep func(id []byte) bool) (*objectList, error) {
-	file, err := r.Scratch()
-	if err != nil {
-		return nil, err
-	}
-	kept, out := &objectList{file: file}, bufio.NewWriter(file)
-	var writing error
-	err = l.each(func(id []byte) bool {
-		if keep(id) {
-			kept.count++
-			_, writing = out.WriteString(hex.EncodeToString(id) + "\n")
-		}
-		return writing == nil
-	})
-	if err = errors.Join(err, writing, out.Flush()); err != nil {
-		kept.close()
-		return nil, fmt.Errorf("write a list of objects: %w", err)
-	}
-	return kept, nil
-}
-
-// list walks from tips to everything that they reach and none of the known ids does. A known id
-// that is not there is passed over. ErrBroken if something is missing on the way.
-func (r *Repo) list(ctx context.Context, tips, known []string) (*objectList, error) {
-	there, err := r.sees(ctx, slices.Concat(tips, known))
-	if err != nil {
-		return nil, err
-	}
-	var revs strings.Builder
-	for _, id := range tips {
-		if !there[id] {
-			return nil, fmt.Errorf("%w: %s", ErrBroken, id)
-		}
-		revs.WriteString(id + "\n")
-	}
-	for _, id := range known {
-		if there[id] {
-			revs.WriteString("^" + id + "\n")
-		}
-	}
-	file, err := r.Scratch()
-	if err != nil {
-		return nil, err
-	}
-	list := &objectList{file: file, revs: revs.String()}
-	walk := r.Command("rev-list", "--objects", "--no-object-names", "--stdin")
-	walk.Stdin, walk.Stdout = strings.NewReader(list.revs), file
-	err = walk.Run(ctx)
-	if failure, ok := errors.AsType[*Error](err); ok && isExit(failure.Err) && !Unwritable(err) {
-		err = fmt.Errorf("%w: %w", ErrBroken, err)
-	}
-	end, seeking := file.Seek(0, io.SeekEnd)
-	if err = errors.Join(err, seeking); err != nil {
-		file.Close()
-		return nil, err
-	}
-	list.count = int(end / lineBytes)
-	return list, nil
 }
 
 // moveInto brings listed objects, which are the repository's own or in the pool, into packs of the
@@ -305,7 +213,7 @@ func linkPack(from, to *Repo, name string) error {
 		case err != nil:
 			return copyDurably(source, target) // not on one file system, or one that cannot link
 		}
-		return syncPath(target)
+		return nil // git has brought it to the disk when it wrote it
 	}
 	if err := errors.Join(link(".pack"), link(".rev"), syncPath(folder)); err != nil {
 		return err

@@ -160,7 +160,11 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 		return false, fmt.Errorf("set references: %w", err)
 	}
 	plan := planRefs(now, want, symbolic)
-	if err := r.checkBranches(ctx, plan.changes); err != nil {
+	types, err := r.typesOf(ctx, plan.changes)
+	if err == nil {
+		err = checkBranches(plan.changes, types)
+	}
+	if err != nil {
 		return false, fmt.Errorf("set references: %w", err)
 	}
 	if err := r.Pool().mark(plan.leaves()); err != nil {
@@ -170,7 +174,7 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 		if len(changes) == 0 {
 			continue
 		}
-		if err := r.transaction(ctx, changes); err != nil {
+		if err := r.apply(ctx, changes, types); err != nil {
 			return changed, fmt.Errorf("set references: %w", err)
 		}
 		changed = true
@@ -237,19 +241,28 @@ func (r *Repo) setHead(ctx context.Context, branch string) error {
 	return nil
 }
 
-// checkBranches refuses branches that would name objects which are no commits. Git would refuse them too, but not say it in a way
-// that a program can tell from other failures.
-func (r *Repo) checkBranches(ctx context.Context, changes []refChange) error {
-	var ids []string
+// typesOf returns the types of the objects that branches and, where no git is needed for that,
+// other references are to name.
+func (r *Repo) typesOf(ctx context.Context, changes []refChange) (map[string]string, error) {
+	var branches, all []string
 	for _, c := range changes {
-		if c.to != "" && strings.HasPrefix(c.name, headsPrefix) {
-			ids = append(ids, c.to)
+		if c.to == "" {
+			continue
+		}
+		all = append(all, c.to)
+		if strings.HasPrefix(c.name, headsPrefix) {
+			branches = append(branches, c.to)
 		}
 	}
-	types, err := r.Types(ctx, ids)
-	if err != nil {
-		return err
+	if types, all := r.smallKinds(all); all {
+		return types, nil
 	}
+	return r.Types(ctx, branches)
+}
+
+// checkBranches refuses branches that would name objects which are no commits. Git would refuse
+// them too, but not say it in a way that a program can tell from other failures.
+func checkBranches(changes []refChange, types map[string]string) error {
 	for _, c := range changes {
 		if kind := types[c.to]; strings.HasPrefix(c.name, headsPrefix) && kind != "" && kind != "commit" {
 			return fmt.Errorf("%w: the branch %q would name a %s", ErrUnfit, c.name, kind)
@@ -266,7 +279,8 @@ func (r *Repo) SetRef(ctx context.Context, name, id string) error {
 	if err := r.leave(ctx, name, id); err != nil {
 		return fmt.Errorf("set reference: %w", err)
 	}
-	if err := r.transaction(ctx, []refChange{{name: name, to: id}}); err != nil {
+	types, _ := r.smallKinds([]string{id})
+	if err := r.apply(ctx, []refChange{{name: name, to: id}}, types); err != nil {
 		return fmt.Errorf("set reference: %w", err)
 	}
 	return nil

@@ -2,6 +2,7 @@ package repository
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -12,7 +13,7 @@ import (
 // git process for each would be a good part of what a new repository costs.
 type skeleton struct {
 	folders []string // below the repository, each after the one that it is in
-	files   map[string][]byte
+	files   map[string]string
 	branch  string // that HEAD follows, by its full name
 }
 
@@ -44,7 +45,7 @@ func (s *Store) skeleton(ctx context.Context) (*skeleton, error) {
 }
 
 func readSkeleton(root string) (*skeleton, error) {
-	made := &skeleton{files: map[string][]byte{}}
+	made := &skeleton{files: map[string]string{}}
 	return made, filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || path == root {
 			return err
@@ -57,22 +58,48 @@ func readSkeleton(root string) (*skeleton, error) {
 			made.folders = append(made.folders, name)
 			return nil
 		}
-		made.files[name], err = os.ReadFile(path)
+		content, err := os.ReadFile(path)
+		made.files[name] = string(content)
 		return err
 	})
 }
 
-// write makes a repository of an empty folder.
-func (k *skeleton) write(root string) error {
+// write makes a repository of an empty folder, with more files in it, and brings it to the disk.
+// lean: without the folders that git makes where it needs them.
+func (k *skeleton) write(root string, lean bool, more map[string]string) error {
+	folders := map[string]bool{} // that have something in them
 	for _, name := range k.folders {
+		if lean && filepath.Dir(name) != "." {
+			continue
+		}
 		if err := os.Mkdir(filepath.Join(root, name), 0o755); err != nil {
 			return err
 		}
+		folders[filepath.Dir(name)] = true
 	}
-	for name, content := range k.files {
-		if err := os.WriteFile(filepath.Join(root, name), content, 0o644); err != nil {
+	for _, files := range []map[string]string{k.files, more} {
+		for name, content := range files {
+			if err := writeFile(filepath.Join(root, name), content); err != nil {
+				return err
+			}
+			folders[filepath.Dir(name)] = true
+		}
+	}
+	for name := range folders {
+		if err := syncPath(filepath.Join(root, name)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writeFile makes a file that is not there, and brings what is in it to the disk; its folder is the
+// caller's to bring there.
+func writeFile(path string, content string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	return errors.Join(err, f.Sync(), f.Close())
 }

@@ -77,7 +77,7 @@ func (r *Repo) joinPacks(ctx context.Context, packs []string) error {
 	if err != nil {
 		return err
 	}
-	all := &objectList{file: file}
+	all := &objectList{ids: file, file: file}
 	defer all.close()
 	out := bufio.NewWriter(file)
 	for _, name := range packs {
