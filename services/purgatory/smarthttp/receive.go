@@ -182,8 +182,12 @@ func (p *receiving) receive(ctx context.Context) error {
 		return tooLong(err)
 	}
 	err := p.receivePack(ctx)
-	if err != nil && p.takeBack != nil {
+	switch {
+	case err != nil && p.takeBack != nil:
 		p.undo(ctx)
+	case err == nil && p.warning != "":
+		p.x.metrics.secrets.WithLabelValues(secretsWarned).Inc()
+		p.x.log.Info("a push with what looks like secrets was taken")
 	}
 	return err
 }

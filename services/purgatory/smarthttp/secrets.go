@@ -115,9 +115,7 @@ func (p *receiving) findSecrets(ctx context.Context) error {
 	}
 	p.pack = bytes.NewReader(repository.EmptyPack())
 	if found != nil {
-		p.x.metrics.secrets.WithLabelValues(secretsWarned).Inc()
 		p.warning = found.warning()
-		p.x.log.Info("a push has what looks like secrets", "places", found.places[:min(len(found.places), toldSecrets)])
 	}
 	return nil
 }
