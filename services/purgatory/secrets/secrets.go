@@ -123,7 +123,20 @@ func Readable(content []byte) bool {
 // Mentions reports whether a file has what keys begin with. People write that in place of a key, and
 // later complete it.
 func Mentions(content []byte) bool {
-	return bytes.Contains(content, []byte(nsecBegin)) || bytes.Contains(content, []byte(pemKey))
+	if bytes.Contains(content, []byte(pemKey)) {
+		return true
+	}
+	// Its last byte is the rarest.
+	for rest := content; ; {
+		i := bytes.IndexByte(rest, nsecBegin[len(nsecBegin)-1])
+		if i < 0 {
+			return false
+		}
+		if bytes.HasSuffix(rest[:i+1], []byte(nsecBegin)) {
+			return true
+		}
+		rest = rest[i+1:]
+	}
 }
 
 // leastRest is how many letters and digits in a row can be the rest of a secret.

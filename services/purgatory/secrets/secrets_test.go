@@ -126,6 +126,8 @@ func TestMentionsAndMayContinue(t *testing.T) {
 		"a nsec1 key":             {true, false},
 		"-----BEGIN PRIVATE KEY":  {true, false},
 		secretKey(t)[6:]:          {false, true},
+		"1 nsec 11 nsec1":         {true, false},
+		"nsec 1":                  {false, false},
 		"aRatherLongIdentifierOf": {false, false},
 		"12345678901234567890123": {false, false},
 	} {
