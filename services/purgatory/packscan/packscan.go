@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 const (
@@ -172,7 +173,7 @@ func (s *scanner) object() error {
 		return err
 	}
 	if watch {
-		s.show(o, s.watched)
+		s.show(o, s.watched[:size])
 	}
 	return nil
 }
@@ -227,15 +228,21 @@ func (s *scanner) count(size int64) error {
 }
 
 // inflate reads the content of an object, which must have exactly the size that was said.
-// With keep it is in watched then.
+// With keep, for which size is at most WatchedBytes, it is in watched then.
 func (s *scanner) inflate(size int64, delta, keep bool) error {
 	if err := s.reset(); err != nil {
 		return err
 	}
-	s.watched = s.watched[:0]
+	into := s.buffer
+	if keep {
+		s.watched = slices.Grow(s.watched[:0], int(size)+1)[:size+1] // one more, to see what is longer
+	}
 	var head []byte
 	for left := size; ; {
-		n, err := s.inflater.Read(s.buffer)
+		if keep {
+			into = s.watched[size-left:]
+		}
+		n, err := s.inflater.Read(into)
 		if left -= int64(n); left < 0 {
 			return bad("an object is longer than it says")
 		}
@@ -243,11 +250,8 @@ func (s *scanner) inflate(size int64, delta, keep bool) error {
 		if s.inflated > freeInflation+s.in.n*inflation {
 			return bad("it unpacks to more than %d times its size", inflation)
 		}
-		if keep {
-			s.watched = append(s.watched, s.buffer[:n]...)
-		}
 		if delta && len(head) < maxDeltaHeader {
-			head = append(head, s.buffer[:min(n, maxDeltaHeader-len(head))]...)
+			head = append(head, into[:min(n, maxDeltaHeader-len(head))]...)
 		}
 		if errors.Is(err, io.EOF) {
 			if left > 0 {

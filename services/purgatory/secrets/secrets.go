@@ -5,8 +5,10 @@ package secrets
 
 import (
 	"bytes"
+	"cmp"
 	"math"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -42,46 +44,82 @@ func Find(content []byte) []Finding {
 	if !Readable(content) {
 		return nil
 	}
+	l := look{content: content}
+	l.keys()
+	l.tokens()
+	slices.SortStableFunc(l.found, func(a, b span) int { return cmp.Compare(a.start, b.start) })
 	var found []Finding
-	rules, checks, line, counted := compiled(), 0, 1, 0
-	last, searched := -1, 0 // the last keyword, and up to where keywords were looked for
-	eachRun(content, func(from, to int) bool {
-		begin := max(last+1, searched-longestKeyword, from-maxBefore)
-		searched = to
-		rules.keywords.each(content[:to], begin, func(at int, k keyword) bool {
-			last = at
-			for _, i := range k.rules {
-				checks++
-				start, end, ok := rules.all[i].find(content, at)
-				if !ok || allowed(content, start, end) {
-					continue
-				}
-				if start > counted {
-					line += bytes.Count(content[counted:start], newline)
-					counted = start
-				}
-				rule := rules.all[i].name
-				if n := len(found); n == 0 || found[n-1].Line != line || found[n-1].Rule != rule {
-					found = append(found, Finding{Rule: rule, Line: line})
-				}
-				break
-			}
-			return checks < maxChecks && len(found) < MaxFindings
-		})
-		return checks < maxChecks && len(found) < MaxFindings
-	})
+	line, counted := 1, 0
+	for _, f := range l.found {
+		line += bytes.Count(content[counted:f.start], newline)
+		counted = f.start
+		if n := len(found); n > 0 && found[n-1] == (Finding{f.rule, line}) {
+			continue
+		}
+		if found = append(found, Finding{Rule: f.rule, Line: line}); len(found) == MaxFindings {
+			break
+		}
+	}
 	return found
 }
 
-const (
-	// leastRun is how many letters of tokens the shortest secret has in a row.
-	leastRun = 18
-	// maxBefore is how far before its first long row of letters a secret may begin: a private key in
-	// PEM begins with words, and may have headers.
-	maxBefore = 256
-	// longestKeyword is the length of the longest of what secrets begin with, or more.
-	longestKeyword = 24
-)
+// look is a look through one file.
+type look struct {
+	content []byte
+	checks  int // places that were looked at closely
+	found   []span
+}
+
+// span is where a secret begins, and which rule found it.
+type span struct {
+	start int
+	rule  string
+}
+
+// check looks closely at a place for what one rule finds.
+func (l *look) check(r rule, at int) bool {
+	l.checks++
+	start, end, ok := r.find(l.content, at)
+	if !ok || allowed(l.content, start, end) {
+		return false
+	}
+	l.found = append(l.found, span{start, r.name})
+	return true
+}
+
+// enough reports whether no more is to be looked at.
+func (l *look) enough() bool { return l.checks >= maxChecks || len(l.found) >= 2*MaxFindings }
+
+// keys looks for private keys in PEM, which begin with words.
+func (l *look) keys() {
+	for at := 0; !l.enough(); at += len(pemKey) {
+		next := bytes.Index(l.content[at:], []byte(pemKey))
+		if next < 0 {
+			return
+		}
+		at += next
+		l.check(pemRule, at)
+	}
+}
+
+// tokens looks for secrets that are one row of letters from their beginning.
+func (l *look) tokens() {
+	rules := compiled()
+	eachRun(l.content, func(from, to int) bool {
+		rules.keywords.each(l.content[:to], from, func(at int, k keyword) bool {
+			for _, i := range k.rules {
+				if l.check(rules.all[i], at) {
+					break
+				}
+			}
+			return !l.enough()
+		})
+		return !l.enough()
+	})
+}
+
+// leastRun is how many letters of tokens the shortest secret has in a row.
+const leastRun = 18
 
 // eachRun calls found with each row of at least leastRun letters that tokens have, until found
 // returns false. Of most text it reads only a few bytes of each leastRun.
@@ -187,6 +225,8 @@ type rule struct {
 	find func(content []byte, at int) (start, end int, ok bool)
 }
 
+var pemRule = rule{name: "private-key", find: findPEM}
+
 // tokenRule is a rule for tokens that an expression describes.
 type tokenRule struct {
 	id      string
@@ -202,10 +242,7 @@ type ruleSet struct {
 
 // compiled returns the rules, which are made when they are first needed.
 var compiled = sync.OnceValue(func() *ruleSet {
-	set := &ruleSet{all: []rule{
-		{name: "nostr-secret-key", begins: []string{nsecBegin}, find: findNsec},
-		{name: "private-key", begins: []string{pemKey}, find: findPEM},
-	}}
+	set := &ruleSet{all: []rule{{name: "nostr-secret-key", begins: []string{nsecBegin}, find: findNsec}}}
 	for _, r := range tokenRules {
 		set.all = append(set.all, rule{name: r.id, begins: r.begins, find: r.compile()})
 	}

@@ -62,6 +62,7 @@ func TestFind(t *testing.T) {
 		"PGP":                     {pem("PGP PRIVATE KEY BLOCK", "\n"+pemBody, "\n"), []secrets.Finding{{"private-key", 1}}},
 		"token behind a key":      {pem("PRIVATE KEY", pemBody, "\n") + githubToken, []secrets.Finding{{"private-key", 1}, {"github-pat", 4}}},
 		"PEM with headers":        {pem("RSA PRIVATE KEY", "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,3F17F5316E2BAC893F17F5316E2BAC89\n\n"+pemBody, "\n"), []secrets.Finding{{"private-key", 1}}},
+		"key behind a token":      {githubToken + "\n" + pem("PRIVATE KEY", pemBody, "\n"), []secrets.Finding{{"github-pat", 1}, {"private-key", 2}}},
 		"wrong checksum":          {strings.Replace(nsec, nsec[20:21], map[bool]string{true: "q", false: "p"}[nsec[20] != 'q'], 1), nil},
 		"longer word":             {nsec + "q", nil},
 		"inside a word":           {"x" + nsec, nil},
