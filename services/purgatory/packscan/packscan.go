@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 )
 
 const (
@@ -74,10 +75,10 @@ func Objects(header []byte, most int) (int, error) {
 
 // Scan reads a pack to the end of its checksum, which it does not check, and may read on a little.
 // Its error is an *Error where the pack is at fault; one that came from reading is in the chain as
-// it is.
-func Scan(r io.Reader, limits Limits) (Summary, error) {
+// it is. watcher sees the objects; nil: nobody does.
+func Scan(r io.Reader, limits Limits, watcher Watcher) (Summary, error) {
 	source := &source{from: r}
-	s := &scanner{in: &countedReader{from: bufio.NewReaderSize(source, bufferBytes)}, limits: limits, buffer: make([]byte, 32<<10)}
+	s := &scanner{in: &countedReader{from: bufio.NewReaderSize(source, bufferBytes)}, limits: limits, watcher: watcher, buffer: make([]byte, 32<<10)}
 	summary, err := s.scan()
 	if source.err != nil && err != nil {
 		return summary, source.err
@@ -95,6 +96,9 @@ type scanner struct {
 	inflated int64
 	bytes    int64
 	buffer   []byte
+	watcher  Watcher
+	watched  []byte // the content of the object that the watcher sees next
+	added    []byte // what a delta adds
 }
 
 func (s *scanner) scan() (Summary, error) {
@@ -136,6 +140,7 @@ func (s *scanner) object() error {
 		return err
 	}
 	limit := s.limits.ObjectBytes
+	o := Object{Offset: start}
 	switch kind {
 	case commit, tree, tag:
 		limit = min(limit, maxMetadata)
@@ -148,7 +153,9 @@ func (s *scanner) object() error {
 		if back == 0 || back > start-HeaderBytes {
 			return bad("a delta stands on what is not in the pack")
 		}
+		o.Delta, o.Base = true, start-back
 	case refDelta:
+		o.Delta = true
 		if _, err := s.in.discard(idBytes); err != nil {
 			return err
 		}
@@ -161,7 +168,14 @@ func (s *scanner) object() error {
 	if err := s.count(size); err != nil {
 		return err
 	}
-	return s.inflate(size, kind == ofsDelta || kind == refDelta)
+	watch := s.watcher != nil && size <= WatchedBytes && (kind == blob || o.Delta)
+	if err := s.inflate(size, o.Delta, watch); err != nil {
+		return err
+	}
+	if watch {
+		s.show(o, s.watched[:size])
+	}
+	return nil
 }
 
 // objectHeader reads the type and the unpacked size of an object.
@@ -214,13 +228,21 @@ func (s *scanner) count(size int64) error {
 }
 
 // inflate reads the content of an object, which must have exactly the size that was said.
-func (s *scanner) inflate(size int64, delta bool) error {
+// With keep, for which size is at most WatchedBytes, it is in watched then.
+func (s *scanner) inflate(size int64, delta, keep bool) error {
 	if err := s.reset(); err != nil {
 		return err
 	}
+	into := s.buffer
+	if keep {
+		s.watched = slices.Grow(s.watched[:0], int(size)+1)[:size+1] // one more, to see what is longer
+	}
 	var head []byte
 	for left := size; ; {
-		n, err := s.inflater.Read(s.buffer)
+		if keep {
+			into = s.watched[size-left:]
+		}
+		n, err := s.inflater.Read(into)
 		if left -= int64(n); left < 0 {
 			return bad("an object is longer than it says")
 		}
@@ -229,7 +251,7 @@ func (s *scanner) inflate(size int64, delta bool) error {
 			return bad("it unpacks to more than %d times its size", inflation)
 		}
 		if delta && len(head) < maxDeltaHeader {
-			head = append(head, s.buffer[:min(n, maxDeltaHeader-len(head))]...)
+			head = append(head, into[:min(n, maxDeltaHeader-len(head))]...)
 		}
 		if errors.Is(err, io.EOF) {
 			if left > 0 {
