@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 )
 
 const (
@@ -97,8 +96,6 @@ type scanner struct {
 	bytes    int64
 	buffer   []byte
 	watcher  Watcher
-	watched  []byte // the content of the object that the watcher sees next
-	added    []byte // what a delta adds
 }
 
 func (s *scanner) scan() (Summary, error) {
@@ -124,11 +121,11 @@ func (s *scanner) scan() (Summary, error) {
 
 // Types of objects in a pack.
 const (
-	commit   = 1
-	tree     = 2
-	blob     = 3
-	tag      = 4
-	ofsDelta = 6
+	commit   = byte(Commit)
+	tree     = byte(Tree)
+	blob     = byte(Blob)
+	tag      = byte(Tag)
+	ofsDelta = byte(Delta)
 	refDelta = 7
 )
 
@@ -140,7 +137,7 @@ func (s *scanner) object() error {
 		return err
 	}
 	limit := s.limits.ObjectBytes
-	o := Object{Offset: start}
+	o := Object{Kind: Kind(kind), Offset: start}
 	switch kind {
 	case commit, tree, tag:
 		limit = min(limit, maxMetadata)
@@ -153,9 +150,9 @@ func (s *scanner) object() error {
 		if back == 0 || back > start-HeaderBytes {
 			return bad("a delta stands on what is not in the pack")
 		}
-		o.Delta, o.Base = true, start-back
+		o.Base = start - back
 	case refDelta:
-		o.Delta = true
+		o.Kind = Delta
 		if _, err := s.in.discard(idBytes); err != nil {
 			return err
 		}
@@ -168,12 +165,12 @@ func (s *scanner) object() error {
 	if err := s.count(size); err != nil {
 		return err
 	}
-	watch := s.watcher != nil && size <= WatchedBytes && (kind == blob || o.Delta)
-	if err := s.inflate(size, o.Delta, watch); err != nil {
+	show := s.watcher != nil && s.watcher.Begin(o)
+	if err := s.inflate(size, o.Kind == Delta, show); err != nil {
 		return err
 	}
-	if watch {
-		s.show(o, s.watched[:size])
+	if show {
+		s.watcher.End()
 	}
 	return nil
 }
@@ -227,22 +224,16 @@ func (s *scanner) count(size int64) error {
 	return nil
 }
 
-// inflate reads the content of an object, which must have exactly the size that was said.
-// With keep, for which size is at most WatchedBytes, it is in watched then.
-func (s *scanner) inflate(size int64, delta, keep bool) error {
+// inflate reads the content of an object, which must have exactly the size that was said. With show
+// the watcher sees it.
+func (s *scanner) inflate(size int64, delta, show bool) error {
 	if err := s.reset(); err != nil {
 		return err
 	}
-	into := s.buffer
-	if keep {
-		s.watched = slices.Grow(s.watched[:0], int(size)+1)[:size+1] // one more, to see what is longer
-	}
 	var head []byte
+	var added inserts
 	for left := size; ; {
-		if keep {
-			into = s.watched[size-left:]
-		}
-		n, err := s.inflater.Read(into)
+		n, err := s.inflater.Read(s.buffer)
 		if left -= int64(n); left < 0 {
 			return bad("an object is longer than it says")
 		}
@@ -251,7 +242,12 @@ func (s *scanner) inflate(size int64, delta, keep bool) error {
 			return bad("it unpacks to more than %d times its size", inflation)
 		}
 		if delta && len(head) < maxDeltaHeader {
-			head = append(head, into[:min(n, maxDeltaHeader-len(head))]...)
+			head = append(head, s.buffer[:min(n, maxDeltaHeader-len(head))]...)
+		}
+		if show && delta {
+			added.next(s.buffer[:n], s.watcher.Part)
+		} else if show && n > 0 {
+			show = s.watcher.Part(s.buffer[:n])
 		}
 		if errors.Is(err, io.EOF) {
 			if left > 0 {
@@ -294,12 +290,8 @@ const maxDeltaHeader = 20
 
 // delta reads from the head of a delta how large its base and its result are.
 func (s *scanner) delta(head []byte) error {
-	base, n := binary.Uvarint(head)
-	if n <= 0 {
-		return bad("a delta is damaged")
-	}
-	result, m := binary.Uvarint(head[n:])
-	if m <= 0 {
+	base, result, ok := deltaSizes(head)
+	if !ok {
 		return bad("a delta is damaged")
 	}
 	if largest := max(base, result); largest > uint64(s.limits.ObjectBytes) {

@@ -2,65 +2,97 @@ package packscan
 
 import "encoding/binary"
 
-// Watcher sees objects of a pack as they arrive. It cannot refuse any.
+// Watcher sees the objects of a pack as they arrive. It cannot refuse any, and keeps nothing of what
+// it is shown.
 type Watcher interface {
-	// Watch is shown a file, or the delta of any object, of at most WatchedBytes. It must not keep the
-	// bytes.
-	Watch(o Object)
+	// Begin tells of an object before its content arrives. The content is shown if it returns true.
+	Begin(o Object) (show bool)
+	// Part shows the next part of the content, of any length, and returns whether to show more. Of a
+	// delta that is what it adds to its base: pieces that do not follow each other are parted by the
+	// end of a line.
+	Part(content []byte) (more bool)
+	// End is called after the last Part of an object for which Begin returned true.
+	End()
 }
 
-// WatchedBytes is the size of the largest file that a Watcher is shown, and of the largest delta,
-// in bytes.
-const WatchedBytes = 1 << 20
+// Kind is what an object in a pack is.
+type Kind byte
 
-// Object is a file in a pack, or a delta, which is one of a file, a tree, a commit or a tag.
+// The kinds of objects. Of what kind a delta's object is, a pack does not say.
+const (
+	Commit Kind = 1
+	Tree   Kind = 2
+	Blob   Kind = 3
+	Tag    Kind = 4
+	Delta  Kind = 6
+)
+
+// Object is an object in a pack.
 type Object struct {
+	Kind   Kind
 	Offset int64 // where it begins in the pack
-	Delta  bool
 	// Base is where the object begins that a delta stands on. 0: that is known by its id alone, and may
 	// lie elsewhere.
 	Base int64
-	// Content is the file, or what the delta adds to its base: pieces that do not follow each other
-	// are parted by the end of a line.
-	Content []byte
 }
 
-// show shows an object, of which the content is given as it is in the pack, to the watcher.
-func (s *scanner) show(o Object, content []byte) {
-	o.Content = content
-	if o.Delta {
-		s.added = inserts(s.added[:0], content)
-		o.Content = s.added
-	}
-	s.watcher.Watch(o)
+// inserts picks out of the bytes of a delta (gitformat-pack, "Deltified representation") what it adds
+// to its base. The zero value is at the beginning of a delta.
+type inserts struct {
+	sizes   int  // how many of the two sizes at the beginning have been read
+	skip    int  // bytes of a copy that are still to come
+	add     int  // bytes of an insert that are still to come
+	begun   bool // something was shown
+	parted  bool // a copy came since then
+	stopped bool // nobody wants to see more
 }
 
-// inserts appends what a delta (gitformat-pack, "Deltified representation") adds to its base. It
-// ends where a delta is damaged.
-func inserts(to, delta []byte) []byte {
-	for range 2 { // the sizes of the base and of the result
-		_, n := binary.Uvarint(delta)
-		if n <= 0 {
-			return to
-		}
-		delta = delta[n:]
-	}
-	for len(delta) > 0 {
-		op := delta[0]
-		delta = delta[1:]
-		if op&0x80 == 0 {
-			n := min(int(op), len(delta))
-			to, delta = append(to, delta[:n]...), delta[n:]
-			continue
-		}
-		for bit := range 7 { // a copy has as many bytes as bits are set
-			if op&(1<<bit) != 0 && len(delta) > 0 {
-				delta = delta[1:]
+var newline = []byte("\n")
+
+// next takes the next bytes of the delta.
+func (d *inserts) next(delta []byte, show func([]byte) bool) {
+	for len(delta) > 0 && !d.stopped {
+		switch {
+		case d.sizes < 2:
+			if delta[0] < 0x80 {
+				d.sizes++
 			}
-		}
-		if n := len(to); n > 0 && to[n-1] != '\n' {
-			to = append(to, '\n')
+			delta = delta[1:]
+		case d.skip > 0:
+			n := min(d.skip, len(delta))
+			d.skip, delta = d.skip-n, delta[n:]
+		case d.add > 0:
+			n := min(d.add, len(delta))
+			if d.parted && d.begun {
+				d.stopped = !show(newline)
+			}
+			d.stopped = d.stopped || !show(delta[:n])
+			d.add, delta, d.begun, d.parted = d.add-n, delta[n:], true, false
+		default:
+			d.operation(delta[0])
+			delta = delta[1:]
 		}
 	}
-	return to
+}
+
+// operation begins a copy, of which as many bytes follow as it has bits set, or an insert.
+func (d *inserts) operation(op byte) {
+	if op&0x80 == 0 {
+		d.add = int(op)
+		return
+	}
+	d.parted = true
+	for bit := range 7 {
+		d.skip += int(op >> bit & 1)
+	}
+}
+
+// deltaSizes reads the sizes of the base and of the result from the beginning of a delta.
+func deltaSizes(head []byte) (base, result uint64, ok bool) {
+	base, n := binary.Uvarint(head)
+	if n <= 0 {
+		return 0, 0, false
+	}
+	result, n = binary.Uvarint(head[n:])
+	return base, result, n > 0
 }

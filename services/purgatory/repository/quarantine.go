@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -67,34 +66,29 @@ func (q *Quarantine) Drop() error {
 	return nil
 }
 
-// Release moves the pack into the repository, durably. Nothing refers to it yet: if nothing comes to,
-// takeBack removes it again, unless the same pack was there before. Nobody else may write to the
-// repository until then.
-func (q *Quarantine) Release() (takeBack func() error, err error) {
-	packs, err := os.ReadDir(filepath.Join(q.folder, packsFolder))
-	if err != nil {
-		return nil, fmt.Errorf("take a push out of quarantine: %w", err)
-	}
-	var fresh []string
-	for _, pack := range packs {
-		path := q.repo.in("objects", packsFolder, pack.Name())
-		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
-			fresh = append(fresh, path)
-		}
-	}
+// Release moves the pack into the repository, durably. Nothing refers to it yet.
+func (q *Quarantine) Release() error {
 	if err := q.repo.release(filepath.Join(q.folder, packsFolder)); err != nil {
-		return nil, fmt.Errorf("take a push out of quarantine: %w", err)
+		return fmt.Errorf("take a push out of quarantine: %w", err)
 	}
-	// The index goes first: git sees a pack by its index.
-	slices.SortFunc(fresh, func(a, b string) int { return releaseOrder(filepath.Base(b)) - releaseOrder(filepath.Base(a)) })
-	return func() error {
-		for _, path := range fresh {
-			if err := removeFile(path); err != nil {
-				return fmt.Errorf("take a push back: %w", err)
-			}
+	return nil
+}
+
+// Has reports whether all these objects are in quarantine or in the repository.
+func (q *Quarantine) Has(ctx context.Context, ids []string) (bool, error) {
+	c := q.command("cat-file", "--batch-check", "--buffer")
+	c.Stdin = strings.NewReader(strings.Join(ids, "\n") + "\n")
+	has := 0
+	err := q.eachLine(ctx, c, func(line []byte) bool {
+		if !bytes.HasSuffix(line, []byte(" missing")) {
+			has++
 		}
-		return nil
-	}, nil
+		return true
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for the tips of a push: %w", err)
+	}
+	return has == len(ids), nil
 }
 
 // IDs returns the ids of the objects that begin at these places of the pack, in the order of their
@@ -139,34 +133,38 @@ func (q *Quarantine) IDs(ctx context.Context, offsets []int64) ([]string, error)
 	return ids, nil
 }
 
-// Files calls look with the content of each of these objects that is a file of at most largest
-// bytes, until look returns false. It does not keep the bytes.
-func (q *Quarantine) Files(ctx context.Context, ids []string, largest int64, look func(id string, content []byte) bool) error {
+// File is an object of a push that people have written.
+type File struct {
+	ID   string
+	Kind string // "blob", "commit" or "tag"
+	Size int64
+	// Content is to be read before the next File comes. What is not read is passed over.
+	Content io.Reader
+}
+
+// Files calls look with each of these objects that is no tree, until look returns false.
+func (q *Quarantine) Files(ctx context.Context, ids []string, look func(f File) bool) error {
 	if len(ids) == 0 {
 		return nil
 	}
 	c := q.command("cat-file", "--buffer", "--batch")
 	c.Stdin = strings.NewReader(strings.Join(ids, "\n") + "\n")
-	var content []byte
 	err := q.each(ctx, c, func(out *bufio.Reader) (bool, error) {
 		header, err := out.ReadString('\n')
 		if err != nil {
 			return false, err
 		}
-		var id, kind string
-		var size int64
-		if _, err := fmt.Sscanf(header, "%40s %s %d", &id, &kind, &size); err != nil {
+		var f File
+		if _, err := fmt.Sscanf(header, "%40s %s %d", &f.ID, &f.Kind, &f.Size); err != nil {
 			return true, nil // "… missing"
 		}
-		if kind != "blob" || size > largest {
-			_, err := io.CopyN(io.Discard, out, size+1)
-			return true, err
+		content := &io.LimitedReader{R: out, N: f.Size}
+		f.Content = content
+		if f.Kind != "tree" && !look(f) {
+			return false, nil
 		}
-		content = slices.Grow(content[:0], int(size)+1)[:size+1]
-		if _, err := io.ReadFull(out, content); err != nil {
-			return false, err
-		}
-		return look(id, content[:size]), nil
+		_, err = io.CopyN(io.Discard, out, content.N+1)
+		return true, err
 	})
 	if err != nil {
 		return fmt.Errorf("read files of a push: %w", err)
@@ -174,31 +172,61 @@ func (q *Quarantine) Files(ctx context.Context, ids []string, largest int64, loo
 	return nil
 }
 
-// Paths returns a path of each of these files, with slashes, in what a push makes visible by new tips:
-// that in the tips' own trees where there is one, otherwise that in an older commit. A file has none
-// that was visible before, or that no tip leads to.
-func (q *Quarantine) Paths(ctx context.Context, files, tips []string) (map[string]string, error) {
-	paths := map[string]string{}
-	wanted := make(map[string]bool, len(files))
-	for _, id := range files {
-		wanted[id] = true
-	}
-	note := func(id, path []byte) bool {
-		if wanted[string(id)] && paths[string(id)] == "" {
-			paths[string(id)] = string(path)
-		}
-		return len(paths) < len(wanted)
-	}
-	c := q.command("rev-list", "--objects", "--in-commit-order", "--stdin", "--not", "--all")
+// maxPath is the length of the longest path that Changes tells, in bytes. Of a longer one it tells the
+// end.
+const maxPath = 4096
+
+// Changes calls look with each file that a commit of a push brings, newer commits first, with the
+// commit's id and the file's path with slashes, until look returns false; and with the id of each
+// commit, with an empty path and no file, before its files. A commit is one of the push if a new tip
+// leads to it and no reference did before. Of a merge these are the files that none of its parents
+// has. look must not keep the bytes.
+func (q *Quarantine) Changes(ctx context.Context, tips []string, look func(commit, path, file []byte) bool) error {
+	c := q.command("log", "--raw", "-z", "-r", "--root", "--diff-merges=c", "--no-renames", "--no-abbrev", "--format=%H", "--stdin", "--not", "--all")
 	c.Stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")
-	err := q.eachLine(ctx, c, func(line []byte) bool {
-		id, path, _ := bytes.Cut(line, []byte(" "))
-		return note(id, path)
+	var commit, file []byte
+	isPath := false
+	err := q.each(ctx, c, func(out *bufio.Reader) (bool, error) {
+		word, err := readWord(out)
+		if err != nil {
+			return false, err
+		}
+		if isPath {
+			isPath = false
+			return look(commit, word, file), nil
+		}
+		word = bytes.TrimPrefix(word, []byte("\n"))
+		if fields := bytes.Fields(word); len(word) > 0 && word[0] == ':' && len(fields) > 2 {
+			file, isPath = append(file[:0], fields[len(fields)-2]...), true
+		} else if len(word) == idLength {
+			commit = append(commit[:0], word...)
+			return look(commit, nil, nil), nil
+		}
+		return true, nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for the paths of files: %w", err)
+		return fmt.Errorf("look for the paths of files: %w", err)
 	}
-	return paths, nil
+	return nil
+}
+
+// readWord reads up to a byte of zero. Of what is longer than maxPath it returns the end, which is
+// valid until the next read.
+func readWord(out *bufio.Reader) ([]byte, error) {
+	word, err := out.ReadSlice(0)
+	var before []byte
+	for errors.Is(err, bufio.ErrBufferFull) {
+		before = append(before[:0], word[max(0, len(word)-maxPath):]...)
+		word, err = out.ReadSlice(0)
+	}
+	if err != nil {
+		return nil, err
+	}
+	word = word[:len(word)-1]
+	if n := len(word); n < maxPath && len(before) > 0 {
+		word = append(before[n:], word...)
+	}
+	return word[max(0, len(word)-maxPath):], nil
 }
 
 // eachLine runs a command and calls look with each line that it prints, until look returns false.

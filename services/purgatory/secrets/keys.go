@@ -13,7 +13,8 @@ const (
 	// nsecBegin is how a secret key begins as NIP-19 writes it, and nsecLength how long it is.
 	nsecBegin  = "nsec1"
 	nsecLength = 63
-	// leastDifferent is how many different bytes of 32 a key has at least that was not made up.
+	// leastDifferent is how many different bytes of 32 a key must have. Keys that people make up for
+	// tests have fewer.
 	leastDifferent = 12
 )
 
@@ -24,10 +25,11 @@ var publishedKeys = []string{
 	"c15d739894c81a2fcfd3a2df85a0d2c0dbc47a280d092799f144d73d7ae78add", // NIP-06
 }
 
-// findNsec finds a nostr secret key (NIP-19) whose checksum is right.
+// findNsec finds a nostr secret key (NIP-19) whose checksum is right. What stands around it does not
+// matter: a checksum of 30 bits is right by chance in no text that there is.
 func findNsec(content []byte, at int) (start, end int, ok bool) {
 	end = at + nsecLength
-	if end > len(content) || at > 0 && isWord(content[at-1]) || end < len(content) && isWord(content[end]) {
+	if end > len(content) {
 		return 0, 0, false
 	}
 	_, value, err := nip19.Decode(string(content[at:end]))
@@ -57,9 +59,9 @@ const (
 	// maxPEMLabel is how long the words before pemKey may be: "ENCRYPTED", "RSA", "OPENSSH".
 	maxPEMLabel = 32
 	// maxPEM is the length of the longest key that is looked for, with everything around it.
-	maxPEM = 32 << 10
-	// leastPEM and pemEntropy are how many letters of Base64 a key has at least, and how many bits
-	// each of them: sentences and dots have less.
+	maxPEM = 64 << 10
+	// leastPEM and pemEntropy are how many letters of Base64 a key must have, and how many bits each of
+	// them. Sentences and dots in place of a key have fewer.
 	leastPEM   = 64
 	pemEntropy = 4.6
 )
@@ -104,4 +106,18 @@ func pemLetters(body []byte) []byte {
 		}
 	}
 	return letters
+}
+
+// beginsPEM reports whether a private key in PEM begins in a text.
+func beginsPEM(text []byte) bool {
+	for {
+		at := bytes.Index(text, []byte(pemKey))
+		if at < 0 {
+			return false
+		}
+		if bytes.Contains(text[max(0, at-maxPEMLabel-len(pemBegin)):at], []byte(pemBegin)) {
+			return true
+		}
+		text = text[at+len(pemKey):]
+	}
 }

@@ -1,27 +1,35 @@
 package secrets
 
-// The rules below are those of gitleaks (https://github.com/gitleaks/gitleaks, v8.30.1,
-// config/gitleaks.toml) whose tokens begin with letters that nothing else begins with. Their
-// expressions and least entropies are unchanged. Copyright (c) 2019 Zachary Rice, MIT licence, see
-// LICENSE.gitleaks.
+// tokenRules are the rules of gitleaks (https://github.com/gitleaks/gitleaks, v8.30.1,
+// config/gitleaks.toml) for tokens that begin with letters of their own. Names, expressions and
+// entropies are unchanged; TestRulesAreThoseOfGitleaks compares them. Copyright (c) 2019 Zachary
+// Rice, MIT licence, see LICENSE.gitleaks. As a library gitleaks would bring along 60 modules, with
+// readers of archives and of configuration files among them.
 //
 // Left out are rules that need the name of a service beside a value of any shape, because they match
 // hashes and fixtures; and tokens that are public by design, such as the Google API keys (AIza…) of
-// web pages and apps.
+// web pages and apps. Where begins says less than an expression, as it does for tokens that are for
+// tests only, the rest is left out too.
 var tokenRules = []tokenRule{
+	{id: "1password-secret-key", begins: []string{"A3-"}, shape: `\bA3-[A-Z0-9]{6}-(?:(?:[A-Z0-9]{11})|(?:[A-Z0-9]{6}-[A-Z0-9]{5}))-[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}\b`, entropy: 3.8},
 	{id: "1password-service-account-token", begins: []string{"ops_eyJ"}, shape: `ops_eyJ[a-zA-Z0-9+/]{250,}={0,3}`, entropy: 4},
 	{id: "adobe-client-secret", begins: []string{"p8e-"}, shape: `\b(p8e-(?i)[a-z0-9]{32})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 2},
 	{id: "age-secret-key", begins: []string{"AGE-SECRET-KEY-1"}, shape: `AGE-SECRET-KEY-1[QPZRY9X8GF2TVDW0S3JN54KHCE6MUA7L]{58}`, entropy: 0},
+	{id: "alibaba-access-key-id", begins: []string{"LTAI"}, shape: `\b(LTAI(?i)[a-z0-9]{20})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 2},
 	{id: "anthropic-admin-api-key", begins: []string{"sk-ant-admin01-"}, shape: `\b(sk-ant-admin01-[a-zA-Z0-9_\-]{93}AA)(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 0},
 	{id: "anthropic-api-key", begins: []string{"sk-ant-api03-"}, shape: `\b(sk-ant-api03-[a-zA-Z0-9_\-]{93}AA)(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 0},
 	{id: "artifactory-api-key", begins: []string{"AKCp"}, shape: `\bAKCp[A-Za-z0-9]{69}\b`, entropy: 4.5},
-	{id: "aws-access-token", begins: []string{"AKIA", "ASIA", "ABIA", "ACCA"}, shape: `\b((?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16})\b`, entropy: 3},
+	{id: "artifactory-reference-token", begins: []string{"cmVmd"}, shape: `\bcmVmd[A-Za-z0-9]{59}\b`, entropy: 4.5},
+	{id: "aws-access-token", begins: []string{"AKIA", "ASIA", "ABIA", "ACCA", "A3T"}, shape: `\b((?:A3T[A-Z0-9]|AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16})\b`, entropy: 3},
 	{id: "aws-amazon-bedrock-api-key-long-lived", begins: []string{"ABSK"}, shape: `\b(ABSK[A-Za-z0-9+/]{109,269}={0,2})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
+	{id: "clojars-api-token", begins: []string{"CLOJARS_"}, shape: `(?i)CLOJARS_[a-z0-9]{60}`, entropy: 2},
+	{id: "cloudflare-origin-ca-key", begins: []string{"v1.0-"}, shape: `\b(v1\.0-[a-f0-9]{24}-[a-f0-9]{146})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 2},
 	{id: "databricks-api-token", begins: []string{"dapi"}, shape: `\b(dapi[a-f0-9]{32}(?:-\d)?)(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
 	{id: "digitalocean-access-token", begins: []string{"doo_v1_"}, shape: `\b(doo_v1_[a-f0-9]{64})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
 	{id: "digitalocean-pat", begins: []string{"dop_v1_"}, shape: `\b(dop_v1_[a-f0-9]{64})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
 	{id: "digitalocean-refresh-token", begins: []string{"dor_v1_"}, shape: `(?i)\b(dor_v1_[a-f0-9]{64})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 0},
 	{id: "doppler-api-token", begins: []string{"dp.pt."}, shape: `dp\.pt\.(?i)[a-z0-9]{43}`, entropy: 2},
+	{id: "duffel-api-token", begins: []string{"duffel_live_"}, shape: `duffel_(?:test|live)_(?i)[a-z0-9_\-=]{43}`, entropy: 2},
 	{id: "dynatrace-api-token", begins: []string{"dt0c01."}, shape: `dt0c01\.(?i)[a-z0-9]{24}\.[a-z0-9]{64}`, entropy: 4},
 	{id: "easypost-api-token", begins: []string{"EZAK"}, shape: `\bEZAK(?i)[a-z0-9]{54}\b`, entropy: 2},
 	{id: "flyio-access-token", begins: []string{"fo1_", "fm1a_", "fm1r_", "fm2_"}, shape: `\b((?:fo1_[\w-]{43}|fm1[ar]_[a-zA-Z0-9+\/]{100,}={0,3}|fm2_[a-zA-Z0-9+\/]{100,}={0,3}))(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 4},
@@ -33,6 +41,7 @@ var tokenRules = []tokenRule{
 	{id: "github-refresh-token", begins: []string{"ghr_"}, shape: `ghr_[0-9a-zA-Z]{36}`, entropy: 3},
 	{id: "gitlab-cicd-job-token", begins: []string{"glcbt-"}, shape: `glcbt-[0-9a-zA-Z]{1,5}_[0-9a-zA-Z_-]{20}`, entropy: 3},
 	{id: "gitlab-deploy-token", begins: []string{"gldt-"}, shape: `gldt-[0-9a-zA-Z_\-]{20}`, entropy: 3},
+	{id: "gitlab-feature-flag-client-token", begins: []string{"glffct-"}, shape: `glffct-[0-9a-zA-Z_\-]{20}`, entropy: 3},
 	{id: "gitlab-feed-token", begins: []string{"glft-"}, shape: `glft-[0-9a-zA-Z_\-]{20}`, entropy: 3},
 	{id: "gitlab-incoming-mail-token", begins: []string{"glimt-"}, shape: `glimt-[0-9a-zA-Z_\-]{25}`, entropy: 3},
 	{id: "gitlab-kubernetes-agent-token", begins: []string{"glagent-"}, shape: `glagent-[0-9a-zA-Z_\-]{50}`, entropy: 3},
@@ -42,16 +51,22 @@ var tokenRules = []tokenRule{
 	{id: "gitlab-ptt", begins: []string{"glptt-"}, shape: `glptt-[0-9a-f]{40}`, entropy: 3},
 	{id: "gitlab-rrt", begins: []string{"GR1348941"}, shape: `GR1348941[\w-]{20}`, entropy: 3},
 	{id: "gitlab-runner-authentication-token", begins: []string{"glrt-"}, shape: `glrt-[0-9a-zA-Z_\-]{20}`, entropy: 3},
+	{id: "gitlab-runner-authentication-token-routable", begins: []string{"glrt-t"}, shape: `\bglrt-t\d_[0-9a-zA-Z_\-]{27,300}\.[0-9a-z]{2}[0-9a-z]{7}\b`, entropy: 4},
 	{id: "gitlab-scim-token", begins: []string{"glsoat-"}, shape: `glsoat-[0-9a-zA-Z_\-]{20}`, entropy: 3},
+	{id: "gitlab-session-cookie", begins: []string{"_gitlab_session="}, shape: `_gitlab_session=[0-9a-z]{32}`, entropy: 3},
+	{id: "grafana-api-key", begins: []string{"eyJrIjoi"}, shape: `(?i)\b(eyJrIjoi[A-Za-z0-9]{70,400}={0,3})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
 	{id: "grafana-cloud-api-token", begins: []string{"glc_"}, shape: `(?i)\b(glc_[A-Za-z0-9+/]{32,400}={0,3})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
 	{id: "grafana-service-account-token", begins: []string{"glsa_"}, shape: `(?i)\b(glsa_[A-Za-z0-9]{32}_[A-Fa-f0-9]{8})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
+	{id: "harness-api-key", begins: []string{"pat.", "sat."}, shape: `(?:pat|sat)\.[a-zA-Z0-9_-]{22}\.[a-zA-Z0-9]{24}\.[a-zA-Z0-9]{20}`, entropy: 0},
 	{id: "heroku-api-key-v2", begins: []string{"HRKU-AA"}, shape: `\b((HRKU-AA[0-9a-zA-Z_-]{58}))(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 4},
 	{id: "huggingface-access-token", begins: []string{"hf_"}, shape: `\b(hf_(?i:[a-z]{34}))(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 2},
 	{id: "huggingface-organization-api-token", begins: []string{"api_org_"}, shape: `\b(api_org_(?i:[a-z]{34}))(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 2},
 	{id: "infracost-api-token", begins: []string{"ico-"}, shape: `\b(ico-[a-zA-Z0-9]{32})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
+	{id: "intra42-client-secret", begins: []string{"s-s4t2ud-", "s-s4t2af-"}, shape: `\b(s-s4t2(?:ud|af)-(?i)[abcdef0123456789]{64})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
 	{id: "linear-api-key", begins: []string{"lin_api_"}, shape: `lin_api_(?i)[a-z0-9]{40}`, entropy: 2},
 	{id: "notion-api-token", begins: []string{"ntn_"}, shape: `\b(ntn_[0-9]{11}[A-Za-z0-9]{32}[A-Za-z0-9]{3})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 4},
 	{id: "npm-access-token", begins: []string{"npm_"}, shape: `(?i)\b(npm_[a-z0-9]{36})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 2},
+	{id: "octopus-deploy-api-key", begins: []string{"API-"}, shape: `\b(API-[A-Z0-9]{26})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
 	{id: "openai-api-key", begins: []string{"sk-proj-", "sk-svcacct-", "sk-admin-"}, shape: `\b(sk-(?:proj|svcacct|admin)-(?:[A-Za-z0-9_-]{74}|[A-Za-z0-9_-]{58})T3BlbkFJ(?:[A-Za-z0-9_-]{74}|[A-Za-z0-9_-]{58})\b|sk-[a-zA-Z0-9]{20}T3BlbkFJ[a-zA-Z0-9]{20})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
 	{id: "openshift-user-token", begins: []string{"sha256~"}, shape: `\b(sha256~[\w-]{43})(?:[^\w-]|\z)`, entropy: 3.5},
 	{id: "perplexity-api-key", begins: []string{"pplx-"}, shape: `\b(pplx-[a-zA-Z0-9]{48})(?:[\x60'"\s;]|\\[nr]|$|\b)`, entropy: 4},
@@ -69,6 +84,9 @@ var tokenRules = []tokenRule{
 	{id: "sendinblue-api-token", begins: []string{"xkeysib-"}, shape: `\b(xkeysib-[a-f0-9]{64}\-(?i)[a-z0-9]{16})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 2},
 	{id: "sentry-org-token", begins: []string{"sntrys_"}, shape: `\bsntrys_eyJpYXQiO[a-zA-Z0-9+/]{10,200}(?:LCJyZWdpb25fdXJs|InJlZ2lvbl91cmwi|cmVnaW9uX3VybCI6)[a-zA-Z0-9+/]{10,200}={0,2}_[a-zA-Z0-9+/]{43}(?:[^a-zA-Z0-9+/]|\z)`, entropy: 4.5},
 	{id: "sentry-user-token", begins: []string{"sntryu_"}, shape: `\b(sntryu_[a-f0-9]{64})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3.5},
+	{id: "settlemint-application-access-token", begins: []string{"sm_aat_"}, shape: `\b(sm_aat_[a-zA-Z0-9]{16})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
+	{id: "settlemint-personal-access-token", begins: []string{"sm_pat_"}, shape: `\b(sm_pat_[a-zA-Z0-9]{16})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
+	{id: "settlemint-service-access-token", begins: []string{"sm_sat_"}, shape: `\b(sm_sat_[a-zA-Z0-9]{16})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
 	{id: "shippo-api-token", begins: []string{"shippo_live_"}, shape: `\b(shippo_(?:live|test)_[a-fA-F0-9]{40})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 2},
 	{id: "shopify-access-token", begins: []string{"shpat_"}, shape: `shpat_[a-fA-F0-9]{32}`, entropy: 2},
 	{id: "shopify-custom-access-token", begins: []string{"shpca_"}, shape: `shpca_[a-fA-F0-9]{32}`, entropy: 2},
@@ -78,8 +96,12 @@ var tokenRules = []tokenRule{
 	{id: "slack-bot-token", begins: []string{"xoxb-"}, shape: `xoxb-[0-9]{10,13}-[0-9]{10,13}[a-zA-Z0-9-]*`, entropy: 3},
 	{id: "slack-config-access-token", begins: []string{"xoxe.xox"}, shape: `(?i)xoxe.xox[bp]-\d-[A-Z0-9]{163,166}`, entropy: 2},
 	{id: "slack-config-refresh-token", begins: []string{"xoxe-"}, shape: `(?i)xoxe-\d-[A-Z0-9]{146}`, entropy: 2},
+	{id: "slack-legacy-bot-token", begins: []string{"xoxb-"}, shape: `xoxb-[0-9]{8,14}-[a-zA-Z0-9]{18,26}`, entropy: 2},
+	{id: "slack-legacy-token", begins: []string{"xoxo-", "xoxs-"}, shape: `xox[os]-\d+-\d+-\d+-[a-fA-F\d]+`, entropy: 2},
+	{id: "slack-legacy-workspace-token", begins: []string{"xoxa-", "xoxr-"}, shape: `xox[ar]-(?:\d-)?[0-9a-zA-Z]{8,48}`, entropy: 2},
 	{id: "slack-user-token", begins: []string{"xoxp-", "xoxe-"}, shape: `xox[pe](?:-[0-9]{10,13}){3}-[a-zA-Z0-9-]{28,34}`, entropy: 2},
 	{id: "slack-webhook-url", begins: []string{"hooks.slack.com/"}, shape: `(?:https?://)?hooks.slack.com/(?:services|workflows|triggers)/[A-Za-z0-9+/]{43,56}`, entropy: 0},
+	{id: "sourcegraph-access-token", begins: []string{"sgp_"}, shape: `(?i)\b(\b(sgp_(?:[a-fA-F0-9]{16}|local)_[a-fA-F0-9]{40}|sgp_[a-fA-F0-9]{40}|[a-fA-F0-9]{40})\b)(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 3},
 	{id: "square-access-token", begins: []string{"sq0atp-"}, shape: `\b((?:EAAA|sq0atp-)[\w-]{22,60})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 2},
 	{id: "stripe-access-token", begins: []string{"sk_live", "sk_prod", "rk_live", "rk_prod"}, shape: `\b((?:sk|rk)_(?:test|live|prod)_[a-zA-Z0-9]{10,99})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 2},
 	{id: "vault-batch-token", begins: []string{"hvb."}, shape: `\b(hvb\.[\w-]{138,300})(?:[\x60'"\s;]|\\[nr]|$)`, entropy: 4},

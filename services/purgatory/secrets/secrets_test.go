@@ -2,10 +2,13 @@ package secrets_test
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
@@ -64,8 +67,7 @@ func TestFind(t *testing.T) {
 		"PEM with headers":        {pem("RSA PRIVATE KEY", "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,3F17F5316E2BAC893F17F5316E2BAC89\n\n"+pemBody, "\n"), []secrets.Finding{{"private-key", 1}}},
 		"key behind a token":      {githubToken + "\n" + pem("PRIVATE KEY", pemBody, "\n"), []secrets.Finding{{"github-pat", 1}, {"private-key", 2}}},
 		"wrong checksum":          {strings.Replace(nsec, nsec[20:21], map[bool]string{true: "q", false: "p"}[nsec[20] != 'q'], 1), nil},
-		"longer word":             {nsec + "q", nil},
-		"inside a word":           {"x" + nsec, nil},
+		"nostr key in words":      {"key\\n" + nsec + "x", []secrets.Finding{{"nostr-secret-key", 1}}},
 		"public key":              {npub, nil},
 		"key of NIP-19":           {"nsec1vl029mgpspedva04g90vltkh6fvh240zqtv9k0t9af8935ke9laqsnlfe5", nil},
 		"key that was made up":    {one, nil},
@@ -81,7 +83,9 @@ func TestFind(t *testing.T) {
 		"allowed, the line after": {nsec + "\n# gitleaks:allow", []secrets.Finding{{"nostr-secret-key", 1}}},
 		"allowed PEM":             {strings.Replace(pem("PRIVATE KEY", pemBody, "\n"), "KEY-----\n", "KEY----- gitleaks:allow\n", 1), nil},
 		"binary":                  {"\x00" + nsec, nil},
-		"too large":               {nsec + strings.Repeat("\n", secrets.MaxContent), nil},
+		"binary, later":           {strings.Repeat("\n", 8000) + nsec + "\x00", []secrets.Finding{{"nostr-secret-key", 8001}}},
+		"UTF-16, little-endian":   {"\xff\xfe" + utf16("Schlüssel:\r\n"+nsec, 0, 1), []secrets.Finding{{"nostr-secret-key", 2}}},
+		"UTF-16, big-endian":      {"\xfe\xff" + utf16("\n\n"+githubToken, 1, 0), []secrets.Finding{{"github-pat", 3}}},
 		"nothing":                 {"", nil},
 	} {
 		if got := secrets.Find([]byte(test.content)); !slices.Equal(got, test.want) {
@@ -119,23 +123,58 @@ func TestOrdinary(t *testing.T) {
 	}
 }
 
-func TestMentionsAndMayContinue(t *testing.T) {
+// TestFindInLargeFiles: a file of any size, and what begins, ends and is cut at any place.
+func TestFindInLargeFiles(t *testing.T) {
 	t.Parallel()
-	for part, want := range map[string][2]bool{
-		"":                        {false, false},
-		"the quick brown fox":     {false, false},
-		"a nsec1 key":             {true, false},
-		"-----BEGIN PRIVATE KEY":  {true, false},
-		secretKey(t)[6:]:          {false, true},
-		"1 nsec 11 nsec1":         {true, false},
-		"nsec 1":                  {false, false},
-		"aRatherLongIdentifierOf": {false, false},
-		"12345678901234567890123": {false, false},
-	} {
-		if got := [2]bool{secrets.Mentions([]byte(part)), secrets.MayContinue([]byte(part))}; got != want {
-			t.Errorf("%q: %v, want %v", part, got, want)
+	line := "a line of a log that nobody has looked at for years\n"
+	key := pem("RSA PRIVATE KEY", strings.Repeat(pemBody+"\n", 700), "\n")
+	allowed := "// gitleaks:allow " + strings.Repeat("-", 4000) + secretKey(t)
+	var file strings.Builder
+	var want []secrets.Finding
+	add := func(text, rule string) {
+		if rule != "" {
+			want = append(want, secrets.Finding{Rule: rule, Line: 1 + strings.Count(file.String(), "\n")})
+		}
+		file.WriteString(text + "\n")
+	}
+	for i := range 9 {
+		for file.Len() < (i+1)*256<<10-(i*30+20) {
+			file.WriteString(line)
+		}
+		switch i % 3 {
+		case 0:
+			add(secretKey(t), "nostr-secret-key")
+		case 1:
+			add(key, "private-key")
+			add(allowed, "")
+		case 2:
+			add("token = "+githubToken, "github-pat")
 		}
 	}
+	if got := secrets.Find([]byte(file.String())); !slices.Equal(got, want) {
+		t.Errorf("found %v, want %v", got, want)
+	}
+	var f secrets.Finder
+	got, err := f.Find(iotest.OneByteReader(strings.NewReader(file.String())))
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("byte by byte: found %v, want %v (%v)", got, want, err)
+	}
+	broken := errors.New("broken")
+	if got, err := f.Find(io.MultiReader(strings.NewReader(file.String()), iotest.ErrReader(broken))); !errors.Is(err, broken) || len(got) < 8 {
+		t.Errorf("a reader that fails: found %v, %v", got, err)
+	}
+	if got, err := f.Find(strings.NewReader("nothing")); err != nil || got != nil {
+		t.Errorf("after that: found %v, %v", got, err)
+	}
+}
+
+// utf16 writes text of one byte a letter in UTF-16.
+func utf16(text string, low, high int) string {
+	wide := make([]byte, 2*len([]rune(text)))
+	for i, c := range []rune(text) {
+		wide[2*i+low], wide[2*i+high] = byte(c), byte(c>>8)
+	}
+	return string(wide)
 }
 
 func FuzzFind(f *testing.F) {
@@ -168,7 +207,7 @@ func BenchmarkFind(b *testing.B) {
 		"hashes": "9c1f8a3be07d5264f1e0bb934c8d27a65d3f7e1982c4b6a0517e3d9f264b8ac5  file\n",
 		"tokens": "ghp_nsec1_AKIA_xoxb_ -----BEGIN PRIVATE KEY----- ",
 	} {
-		content := []byte(strings.Repeat(text, secrets.MaxContent/len(text)))
+		content := []byte(strings.Repeat(text, 1<<20/len(text)))
 		b.Run(name, func(b *testing.B) {
 			b.SetBytes(int64(len(content)))
 			b.ReportAllocs()

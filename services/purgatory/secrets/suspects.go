@@ -1,46 +1,119 @@
 package secrets
 
-import "tendril.dev/services/purgatory/packscan"
+import (
+	"bytes"
+
+	"tendril.dev/services/purgatory/packscan"
+)
 
 const (
 	// maxSuspects is how many objects of one pack are remembered to be looked at.
 	maxSuspects = 10_000
-	// maxMarked is how many objects of one pack are remembered that mention what secrets begin with.
-	maxMarked = 100_000
+	// partBytes is how much of an object is looked at once, and partOverlap how much of that once more
+	// with the next part.
+	partBytes   = 32 << 10
+	partOverlap = maxToken
+	// packChecks and partChecks bound the places of a pack, and of a part of an object, that are
+	// compared with a rule. What begins like a secret beyond that is a suspect without it.
+	packChecks = 5000
+	partChecks = 4
 )
 
-// Suspects looks at the objects of a pack as they arrive, and remembers which may have secrets: files
-// that have some, and deltas that may make such a file. Most packs have none, so that nothing more is
-// to be done about them. The zero value works.
+// Suspects looks at the objects of a pack as they arrive, and remembers which may have secrets: files,
+// commits and tags that have some, and deltas that may make such an object. Most packs have none, so
+// that nothing more is to be done about them. It keeps 34 KiB of memory for each pack at most, and
+// the places of the objects. The zero value works.
 type Suspects struct {
 	offsets []int64
-	marked  map[int64]bool // where objects begin of which a delta may make a secret whole
 	dropped int
+	checks  int // places that were compared with a rule
+
+	object  packscan.Object
+	part    []byte // of the object
+	format  format // of the object
+	later   bool   // the part is not the first one
+	suspect bool   // the object may have secrets
 }
 
-// Watch implements packscan.Watcher.
-func (s *Suspects) Watch(o packscan.Object) {
-	readable := Readable(o.Content)
-	onMarked := o.Delta && (o.Base == 0 || s.marked[o.Base])
-	if readable && Mentions(o.Content) || o.Base != 0 && onMarked {
-		s.mark(o.Offset)
+// Begin implements packscan.Watcher.
+func (s *Suspects) Begin(o packscan.Object) bool {
+	if o.Kind == packscan.Tree {
+		return false
 	}
+	s.object, s.part, s.format, s.later, s.suspect = o, s.part[:0], text, false, false
+	return true
+}
+
+// Part implements packscan.Watcher.
+func (s *Suspects) Part(content []byte) bool {
+	for len(content) > 0 && !s.suspect && s.format != binary {
+		if s.part == nil {
+			s.part = make([]byte, 0, partOverlap+partBytes)
+		}
+		n := min(len(content), cap(s.part)-len(s.part))
+		s.part = append(s.part, content[:n]...)
+		content = content[n:]
+		if len(s.part) == cap(s.part) {
+			s.look()
+		}
+	}
+	return !s.suspect && s.format != binary
+}
+
+// End implements packscan.Watcher.
+func (s *Suspects) End() {
+	s.look()
 	switch {
-	case !(readable && len(Find(o.Content)) > 0 || onMarked && MayContinue(o.Content)):
+	case !s.suspect:
 	case len(s.offsets) < maxSuspects:
-		s.offsets = append(s.offsets, o.Offset)
+		s.offsets = append(s.offsets, s.object.Offset)
 	default:
 		s.dropped++
 	}
 }
 
-func (s *Suspects) mark(offset int64) {
-	if s.marked == nil {
-		s.marked = map[int64]bool{}
+// look looks at a part of the object, and keeps its end for the next part.
+func (s *Suspects) look() {
+	if s.suspect || s.format == binary {
+		return
 	}
-	if len(s.marked) < maxMarked {
-		s.marked[offset] = true
+	if !s.later {
+		s.later = true
+		if s.format = formatOf(s.part); s.format == binary {
+			return
+		}
 	}
+	s.part = s.format.plain(s.part)
+	s.suspect = s.hasSecret() || s.object.Kind == packscan.Delta && mayContinue(s.part)
+	kept := min(len(s.part), partOverlap)
+	s.part = append(s.part[:0], s.part[len(s.part)-kept:]...)
+}
+
+// hasSecret reports whether the part may have a secret that begins and ends in it, or a private key
+// that begins in it.
+func (s *Suspects) hasSecret() (is bool) {
+	if beginsPEM(s.part) {
+		return true
+	}
+	rules, left := compiled(), partChecks
+	eachRun(s.part, func(from, to int) bool {
+		rules.keywords.each(s.part[:to], from, func(at int, k keyword) bool {
+			for _, i := range k.rules {
+				if left == 0 || s.checks == packChecks {
+					is = true
+					return false
+				}
+				left--
+				s.checks++
+				if _, _, is = rules.all[i].find(s.part, at); is {
+					return false
+				}
+			}
+			return true
+		})
+		return !is
+	})
+	return is
 }
 
 // Offsets are where the objects begin in the pack that are to be looked at, in order.
@@ -48,3 +121,41 @@ func (s *Suspects) Offsets() []int64 { return s.offsets }
 
 // Dropped is how many more there are than are remembered.
 func (s *Suspects) Dropped() int { return s.dropped }
+
+const (
+	// leastRest is how many letters and digits in a row can be the rest of a token, and leastKeyRest how
+	// many that of a private key, of which the first line may be there already.
+	leastRest    = 16
+	leastKeyRest = 40
+)
+
+// mayContinue reports whether what a delta adds may make a secret whole of which the base has the
+// beginning, such as a placeholder. The rest stands where an addition begins, which is where a line
+// begins: many letters and digits in a row, some of each.
+func mayContinue(added []byte) bool {
+	for len(added) > 0 {
+		line, rest, _ := bytes.Cut(added, newline)
+		if isRest(line, leastRest) || isRest(bytes.TrimLeft(line, " \t\r\"'`"), leastKeyRest) {
+			return true
+		}
+		added = rest
+	}
+	return false
+}
+
+// isRest reports whether a line begins with that many letters and digits of a secret.
+func isRest(line []byte, least int) bool {
+	if len(line) < least {
+		return false
+	}
+	digits := 0
+	for _, c := range line[:least] {
+		if !tokenLetters[c] || c == '.' || c == '~' {
+			return false
+		}
+		if c >= '0' && c <= '9' {
+			digits++
+		}
+	}
+	return digits > 0 && digits < least
+}

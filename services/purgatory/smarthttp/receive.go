@@ -110,11 +110,12 @@ type receiving struct {
 	called  bool                // it has been received, or that has failed
 	report  *packp.ReportStatus // nil until receive-pack has spoken
 	said    string              // what git said beside its report
-	// suspects are what in the pack looked like secrets as it arrived, and warning is what the user is
-	// told of secrets that it published.
+	// suspects are what in the pack looked like secrets as it arrived.
 	suspects secrets.Suspects
-	warning  string
-	takeBack func() error // removes the pack again if no reference came to need it; nil: git still has it to read
+	found    bool   // secrets that are published
+	missed   bool   // something that could not be looked at for secrets
+	warning  string // what the user is told of that
+	released bool   // the pack is in the repository, and git has an empty one to read
 	// passedOn is true if another worker has answered, and its answer went to the client.
 	passedOn bool
 }
@@ -183,11 +184,10 @@ func (p *receiving) receive(ctx context.Context) error {
 	}
 	err := p.receivePack(ctx)
 	switch {
-	case err != nil && p.takeBack != nil:
-		p.undo(ctx)
-	case err == nil && p.warning != "":
-		p.x.metrics.secrets.WithLabelValues(secretsWarned).Inc()
-		p.x.log.Info("a push with what looks like secrets was taken")
+	case err == nil:
+		p.countSecrets()
+	case p.released:
+		p.undo()
 	}
 	return err
 }

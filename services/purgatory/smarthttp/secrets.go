@@ -5,26 +5,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"tendril.dev/services/purgatory/packscan"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/secrets"
 )
 
 const (
-	// secretsTime bounds how long the files of a push are looked at for secrets, once its pack is
-	// checked. What is not looked at by then is let through.
+	// secretsTime bounds how long a push is looked at closely for secrets, once its pack is checked.
+	// What is not looked at by then is let through.
 	secretsTime = 20 * time.Second
-	// secretsBytes bounds how much of them is looked at.
-	secretsBytes = 128 << 20
 	// toldSecrets is how many places of secrets a user is told.
 	toldSecrets = 10
-	// maxToldPath bounds a path on the user's terminal, in letters.
-	maxToldPath = 200
 )
 
 // Secrets says what becomes of a push that would publish a secret (NGIT_PUSH_SECRETS).
@@ -39,7 +32,8 @@ const (
 
 func (s Secrets) on() bool { return s == SecretsRefuse || s == SecretsWarn }
 
-// SecretsFound is why a push is refused that would publish secrets. The secrets are not in it.
+// SecretsFound is why a push is refused that would publish secrets. It says where they are, and has
+// none of them.
 type SecretsFound struct{ places []string }
 
 // Error is one line: how many there are, and where the first is.
@@ -65,12 +59,13 @@ func (e *SecretsFound) list() string {
 func (e *SecretsFound) refusal() string {
 	return "refused: this push would publish what looks like secrets:\n" + e.list() +
 		"Take them out of every commit that has them (git commit --amend, git rebase) and push again.\n" +
-		"If it is no secret, write gitleaks:allow in a comment on its line."
+		"If one is no secret, write gitleaks:allow in a comment on its line."
 }
 
 func (e *SecretsFound) warning() string {
 	return "warning: this push publishes what looks like secrets:\n" + e.list() +
-		"Whoever has fetched them keeps them: revoke them, and use new ones."
+		"Whoever has fetched them keeps them: revoke them, and use new ones.\n" +
+		"If one is no secret, write gitleaks:allow in a comment on its line."
 }
 
 // watcher is who looks at the objects of the pack as they arrive.
@@ -81,9 +76,9 @@ func (p *receiving) watcher() packscan.Watcher {
 	return &p.suspects
 }
 
-// findSecrets looks for secrets in the files that the push brings, if anything in its pack looked
-// like one as it arrived. Git checks the pack for it before anybody sees it, and not once more
-// afterwards. A *SecretsFound refuses the push. What cannot be looked at is let through and logged.
+// findSecrets looks for secrets in what the push brings, if anything in its pack looked like one as
+// it arrived. Git checks the pack for it before anybody sees it, and not once more afterwards. A
+// *SecretsFound refuses the push. What cannot be looked at is let through, and its user is warned.
 func (p *receiving) findSecrets(ctx context.Context) error {
 	if !p.x.options.Secrets.on() || len(p.suspects.Offsets()) == 0 {
 		return nil
@@ -101,41 +96,47 @@ func (p *receiving) findSecrets(ctx context.Context) error {
 			p.x.log.Warn("a quarantine could not be removed", "error", err)
 		}
 	}()
-	found, err := p.secretsIn(ctx, q)
-	if err != nil || p.suspects.Dropped() > 0 {
-		p.x.log.Warn("not all of a push could be looked at for secrets", "objects left out", p.suspects.Dropped(), "error", err)
-		p.x.metrics.secrets.WithLabelValues(secretsUnknown).Inc()
+	tips := newTips(p.request.commands)
+	if whole, err := q.Has(ctx, tips); err != nil || !whole {
+		p.pack = p.arrived.Reader() // receive-pack says what is missing
+		return err
 	}
+	found, missed := p.secretsIn(ctx, q, tips)
 	if found != nil && p.x.options.Secrets == SecretsRefuse {
 		p.x.metrics.secrets.WithLabelValues(secretsRefused).Inc()
 		return found
 	}
-	if p.takeBack, err = q.Release(); err != nil {
+	if err := q.Release(); err != nil {
 		return err
 	}
-	p.pack = bytes.NewReader(repository.EmptyPack())
+	p.released, p.pack = true, bytes.NewReader(repository.EmptyPack())
+	p.found, p.missed = found != nil, missed != ""
 	if found != nil {
 		p.warning = found.warning()
+	}
+	if p.missed {
+		p.warning = joinLines(p.warning, "warning: not all of this push was looked at for secrets: "+missed)
 	}
 	return nil
 }
 
-// undo removes what was received for a push that git did not carry out, unless a reference needs it
-// all the same: a process may have been ended in the middle of its work.
-func (p *receiving) undo(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), secretsTime)
-	defer cancel()
-	refs, err := p.x.repo.Refs(ctx)
-	if err == nil {
-		for _, c := range p.request.commands {
-			if !c.Delete() && refs.ByName[c.Name] == c.New {
-				return
-			}
-		}
-		err = p.takeBack()
+// countSecrets counts a push that was taken.
+func (p *receiving) countSecrets() {
+	if p.found {
+		p.x.metrics.secrets.WithLabelValues(secretsWarned).Inc()
+		p.x.log.Info("a push with what looks like secrets was taken")
 	}
-	if err != nil {
-		p.x.log.Warn("what was received for a failed push is still there", "error", err)
+	if p.missed {
+		p.x.metrics.secrets.WithLabelValues(secretsUnknown).Inc()
+		p.x.log.Info("a push was taken that was not all looked at for secrets")
+	}
+}
+
+// undo has what was received for a push that git did not carry out removed with the next prune, unless
+// a reference needs it then.
+func (p *receiving) undo() {
+	if err := p.x.repo.Pool().OrphanOwn(); err != nil {
+		p.x.log.Warn("what was received for a failed push may stay for longer", "error", err)
 	}
 }
 
@@ -144,54 +145,17 @@ func isPressing(err error) bool {
 	return errors.Is(err, repository.ErrTooLong) || errors.Is(err, repository.ErrBusy) || errors.Is(err, repository.ErrShare)
 }
 
-// errMany is a push of which not all suspects are looked at.
-var errMany = fmt.Errorf("its files have more than %d bytes", secretsBytes)
-
-// secretsIn looks at the suspects among the objects of a push. With an error, what was found until
-// then.
-func (p *receiving) secretsIn(ctx context.Context, q *repository.Quarantine) (*SecretsFound, error) {
-	ctx, cancel := context.WithTimeout(ctx, secretsTime)
+// secretsIn looks closely at the suspects among the objects of a push. missed says what was not looked
+// at, in words for the user.
+func (p *receiving) secretsIn(ctx context.Context, q *repository.Quarantine, tips []string) (found *SecretsFound, missed string) {
+	ctx, cancel := context.WithTimeoutCause(ctx, secretsTime, errSecretsTime)
 	defer cancel()
-	ids, err := q.IDs(ctx, p.suspects.Offsets())
-	if err != nil {
-		return nil, err
+	look := secretsLook{hits: map[string]hit{}}
+	err := look.find(ctx, p.x.repo, q, p.suspects.Offsets())
+	if err == nil || len(look.hits) > 0 {
+		err = errors.Join(err, look.locate(ctx, q, tips))
 	}
-	findings := map[string][]secrets.Finding{}
-	var files []string
-	var read int64
-	err = q.Files(ctx, ids, secrets.MaxContent, func(id string, content []byte) bool {
-		if here := secrets.Find(content); len(here) > 0 && findings[id] == nil {
-			findings[id] = here
-			files = append(files, id)
-		}
-		read += int64(len(content))
-		return read <= secretsBytes
-	})
-	if err == nil && read > secretsBytes {
-		err = errMany
-	}
-	if len(files) == 0 {
-		return nil, err
-	}
-	paths, failed := q.Paths(ctx, files, newTips(p.request.commands))
-	if failed != nil {
-		return nil, errors.Join(err, failed)
-	}
-	var places []string
-	for _, id := range files {
-		path, visible := paths[id]
-		if !visible || !secrets.Ordinary(path) {
-			continue
-		}
-		for _, f := range findings[id] {
-			places = append(places, fmt.Sprintf("%s:%d: %s", printable(path), f.Line, f.Rule))
-		}
-	}
-	if len(places) == 0 {
-		return nil, err
-	}
-	slices.Sort(places)
-	return &SecretsFound{slices.Compact(places)}, err
+	return look.result(), look.missed(err, p.suspects.Dropped())
 }
 
 // newTips are the objects that the references of a push lead to.
@@ -203,18 +167,4 @@ func newTips(commands []Command) []string {
 		}
 	}
 	return tips
-}
-
-// printable makes a path fit for a terminal.
-func printable(path string) string {
-	letters := []rune(strings.ToValidUTF8(path, "?"))
-	for i, c := range letters {
-		if !unicode.IsPrint(c) {
-			letters[i] = '?'
-		}
-	}
-	if len(letters) > maxToldPath {
-		return "…" + string(letters[len(letters)-maxToldPath:])
-	}
-	return string(letters)
 }

@@ -77,7 +77,14 @@ func TestPushOfSecrets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			for _, mode := range []smarthttp.Secrets{smarthttp.SecretsRefuse, smarthttp.SecretsWarn, smarthttp.SecretsOff} {
+			modes := []smarthttp.Secrets{smarthttp.SecretsRefuse, smarthttp.SecretsWarn, smarthttp.SecretsOff}
+			switch {
+			case test.place == "":
+				modes = modes[:1]
+			case name != "a new file":
+				modes = modes[:2]
+			}
+			for _, mode := range modes {
 				h := serve(t, smarthttp.Options{Secrets: mode})
 				r := h.repo("secrets")
 				w := gittest.NewWork(t)
@@ -119,6 +126,110 @@ func TestPushOfSecrets(t *testing.T) {
 				gittest.Fsck(t, r.Path())
 			}
 		})
+	}
+}
+
+// TestPlacesOfSecrets: the user is told where each of them is.
+func TestPlacesOfSecrets(t *testing.T) {
+	t.Parallel()
+	key := newSecret(t)
+	const rule = ": nostr-secret-key (commit "
+	for name, test := range map[string]struct {
+		write func(w *gittest.Work, push func()) // push pushes what was written until then
+		place string
+	}{
+		"a merge": {func(w *gittest.Work, push func()) {
+			w.Commit("a.txt", "a")
+			push()
+			w.Git("checkout", "--quiet", "-b", "side")
+			w.Commit("b.txt", "b")
+			w.Git("checkout", "--quiet", "main")
+			w.Commit("c.txt", "c")
+			w.Git("merge", "--quiet", "--no-commit", "side")
+			w.Commit("d.txt", key)
+			w.Git("branch", "--quiet", "--delete", "side")
+		}, "d.txt:1" + rule},
+		"a side that is merged": {func(w *gittest.Work, push func()) {
+			w.Commit("a.txt", "a")
+			push()
+			w.Git("checkout", "--quiet", "-b", "side")
+			w.Commit("b.txt", key)
+			w.Commit("b.txt", "b")
+			w.Git("checkout", "--quiet", "main")
+			w.Git("merge", "--quiet", "--no-ff", "--message", "merged", "side")
+		}, "b.txt:1" + rule},
+		"a fixture that is a file too": {func(w *gittest.Work, _ func()) {
+			w.Commit("a/tests/key", key)
+			w.Commit("b/key", key)
+		}, "b/key:1" + rule},
+		"a large file": {func(w *gittest.Work, _ func()) {
+			w.Commit("a.sql", strings.Repeat("insert into a values (1, 2, 3);\n", 100_000)+key)
+		}, "a.sql:100001" + rule},
+		"UTF-16": {func(w *gittest.Work, _ func()) {
+			w.Commit("a.txt", "\xff\xfe\n\x00"+strings.Join(strings.Split(key, ""), "\x00")+"\x00")
+		}, "a.txt:2" + rule},
+		"a link": {func(w *gittest.Work, _ func()) {
+			if err := os.Symlink(key, filepath.Join(w.Dir, "link")); err != nil {
+				t.Error(err)
+			}
+			w.Git("add", "link")
+			w.Git("commit", "--quiet", "--message", "a link")
+		}, "link:1" + rule},
+		"a name of two lines": {func(w *gittest.Work, _ func()) { w.Commit("a\nb", key) }, "a?b:1" + rule},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := serve(t, smarthttp.Options{Secrets: smarthttp.SecretsRefuse})
+			h.repo("places")
+			w := gittest.NewWork(t)
+			test.write(w, func() { w.Git("push", h.at("places"), "main") })
+			out, err := gittest.Try(t, w.Dir, "push", h.at("places"), "main")
+			if err == nil || !strings.Contains(out, "remote:   "+test.place) || strings.Contains(out, key) {
+				t.Errorf("want %q: %v\n%s", test.place, err, out)
+			}
+		})
+	}
+}
+
+// TestSecretsInMessagesAndNames: those of commits and of tags, and in names of files, which are not
+// shown.
+func TestSecretsInMessagesAndNames(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{Secrets: smarthttp.SecretsRefuse})
+	h.repo("messages")
+	w := gittest.NewWork(t)
+	key := newSecret(t)
+	w.Commit("a"+key, key)
+	w.Git("commit", "--quiet", "--amend", "--message", "a key\n\nit is "+key)
+	w.Git("tag", "--annotate", "--message", key, "v1")
+	out, err := gittest.Try(t, w.Dir, "push", h.at("messages"), "main", "v1")
+	for _, want := range []string{
+		"remote:   a file with a secret in its name:1: nostr-secret-key",
+		"remote:   commit " + w.Git("rev-parse", "main")[:12] + ", line 3 of its message: nostr-secret-key",
+		"remote:   tag " + w.Git("rev-parse", "v1")[:12] + ", line 1 of its message: nostr-secret-key",
+		"would publish 3 secrets",
+	} {
+		if err == nil || !strings.Contains(out, want) || strings.Contains(out, key) {
+			t.Errorf("want %q: %v\n%s", want, err, out)
+		}
+	}
+}
+
+// TestPushThatCannotAllBeLookedAt is taken, and its user is told.
+func TestPushThatCannotAllBeLookedAt(t *testing.T) {
+	t.Parallel()
+	h := serve(t, smarthttp.Options{Secrets: smarthttp.SecretsRefuse})
+	h.repo("large")
+	w := gittest.NewWork(t)
+	key := newSecret(t)
+	w.Commit("large", "-----BEGIN PRIVATE KEY-----\n"+strings.Repeat(strings.Repeat(" ", 1<<10)+"\n", 33<<10)+key)
+	out, err := gittest.Try(t, w.Dir, "push", h.at("large"), "main")
+	want := "remote: warning: not all of this push was looked at for secrets: too many bytes look suspicious, more than 32 MiB of one file"
+	if err != nil || !strings.Contains(out, want) {
+		t.Errorf("%v\n%s", err, out)
+	}
+	if h.counted("ngit_git_push_secrets_total", "unknown") != 1 {
+		t.Error("it is not counted")
 	}
 }
 
@@ -169,7 +280,7 @@ func TestBrokenPushOfSecrets(t *testing.T) {
 		"stale":            fixture.Pack("main"),
 		"damaged":          damaged,
 	} {
-		answers := map[smarthttp.Secrets]string{}
+		answers, own := map[smarthttp.Secrets]string{}, map[smarthttp.Secrets]bool{}
 		for _, mode := range []smarthttp.Secrets{smarthttp.SecretsOff, smarthttp.SecretsRefuse, smarthttp.SecretsWarn} {
 			h := serve(t, smarthttp.Options{Secrets: mode})
 			r := h.repo("broken")
@@ -186,7 +297,8 @@ func TestBrokenPushOfSecrets(t *testing.T) {
 			if left, err := r.HasLeftPushes(); err != nil || left {
 				t.Errorf("%s, %s: something is left in quarantine: %v, %v", name, mode, left, err)
 			}
-			if own, err := r.HasOwnObjects(); err != nil || own && mode != smarthttp.SecretsOff {
+			var err error
+			if own[mode], err = r.HasOwnObjects(); err != nil || own[mode] != own[smarthttp.SecretsOff] {
 				t.Errorf("%s, %s: objects are left that nothing refers to: %v, %v", name, mode, own, err)
 			}
 			if answers[mode] != answers[smarthttp.SecretsOff] {
