@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -74,63 +73,46 @@ func (q *Quarantine) Release() error {
 	return nil
 }
 
-// Has reports whether all these objects are in quarantine or in the repository.
-func (q *Quarantine) Has(ctx context.Context, ids []string) (bool, error) {
-	c := q.command("cat-file", "--batch-check", "--buffer")
-	c.Stdin = strings.NewReader(strings.Join(ids, "\n") + "\n")
-	has := 0
-	err := q.eachLine(ctx, c, func(line []byte) bool {
-		if !bytes.HasSuffix(line, []byte(" missing")) {
-			has++
-		}
-		return true
-	})
+// index opens the index of the pack. close must be called.
+func (q *Quarantine) index() (*packIndex, error) {
+	folder := filepath.Join(q.folder, packsFolder)
+	names, err := indexesIn(folder)
 	if err != nil {
-		return false, fmt.Errorf("look for the tips of a push: %w", err)
+		return nil, err
 	}
-	return has == len(ids), nil
+	if len(names) != 1 {
+		return nil, fmt.Errorf("look for the index of a push: there are %d", len(names))
+	}
+	return openIndex(filepath.Join(folder, names[0]+indexSuffix))
 }
 
-// IDs returns the ids of the objects that begin at these places of the pack, in the order of their
-// places. What is no such place is passed over.
-func (q *Quarantine) IDs(ctx context.Context, offsets []int64) ([]string, error) {
-	names, err := filepath.Glob(filepath.Join(q.folder, packsFolder, packPrefix+"*"+indexSuffix))
-	if err != nil || len(names) != 1 {
-		return nil, fmt.Errorf("look for the index of a push: %d found (%w)", len(names), err)
-	}
-	index, err := os.Open(names[0])
+// Has reports whether all these objects are in quarantine or in the repository.
+func (q *Quarantine) Has(ctx context.Context, ids []string) (bool, error) {
+	index, err := q.index()
 	if err != nil {
-		return nil, fmt.Errorf("read the index of a push: %w", err)
+		return false, err
 	}
-	defer index.Close()
-	wanted := make(map[int64]bool, len(offsets))
-	for _, offset := range offsets {
-		wanted[offset] = true
+	defer index.close()
+	elsewhere := slices.DeleteFunc(slices.Clone(ids), packIndexes{index}.hasHex)
+	missing, err := q.repo.Missing(ctx, elsewhere)
+	return len(missing) == 0, err
+}
+
+// IDs returns the ids of the objects that begin at these places of the pack, which are in order, in the
+// order of their places. What is no such place is passed over.
+func (q *Quarantine) IDs(offsets []int64) ([]string, error) {
+	index, err := q.index()
+	if err != nil {
+		return nil, err
 	}
-	type place struct {
-		offset int64
-		id     string
-	}
-	var found []place
-	c := q.command("show-index")
-	c.Stdin = index
-	err = q.eachLine(ctx, c, func(line []byte) bool {
-		at, rest, _ := bytes.Cut(line, []byte(" "))
-		offset, err := strconv.ParseInt(string(at), 10, 64)
-		if err == nil && wanted[offset] && len(rest) >= idLength {
-			found = append(found, place{offset, string(rest[:idLength])})
+	defer index.close()
+	ids := make([]string, len(offsets))
+	for i := range index.count() {
+		if at, is := slices.BinarySearch(offsets, index.offset(i)); is {
+			ids[at] = hex.EncodeToString(index.at(i))
 		}
-		return len(found) < len(wanted)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("read the index of a push: %w", err)
 	}
-	slices.SortFunc(found, func(a, b place) int { return cmp.Compare(a.offset, b.offset) })
-	ids := make([]string, len(found))
-	for i, f := range found {
-		ids[i] = f.id
-	}
-	return ids, nil
+	return slices.DeleteFunc(ids, func(id string) bool { return id == "" }), nil
 }
 
 // File is an object of a push that people have written.
@@ -227,23 +209,6 @@ func readWord(out *bufio.Reader) ([]byte, error) {
 		word = append(before[n:], word...)
 	}
 	return word[max(0, len(word)-maxPath):], nil
-}
-
-// eachLine runs a command and calls look with each line that it prints, until look returns false.
-func (q *Quarantine) eachLine(ctx context.Context, c *Command, look func(line []byte) bool) error {
-	return q.each(ctx, c, func(out *bufio.Reader) (bool, error) {
-		line, err := out.ReadSlice('\n')
-		if errors.Is(err, bufio.ErrBufferFull) {
-			for errors.Is(err, bufio.ErrBufferFull) { // a path that is too long for a name
-				_, err = out.ReadSlice('\n')
-			}
-			return true, err
-		}
-		if err != nil {
-			return false, err
-		}
-		return look(bytes.TrimSuffix(line, []byte("\n"))), nil
-	})
 }
 
 // each runs a command and lets next read what it prints, until next returns false or the output

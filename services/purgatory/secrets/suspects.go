@@ -29,7 +29,8 @@ type Suspects struct {
 	checks  int // places that were compared with a rule
 
 	object  packscan.Object
-	part    []byte // of the object
+	part    []byte // of the object: what is to be looked at, or was and is kept for the next part
+	fresh   bool   // some of the part is to be looked at
 	format  format // of the object
 	later   bool   // the part is not the first one
 	suspect bool   // the object may have secrets
@@ -40,29 +41,40 @@ func (s *Suspects) Begin(o packscan.Object) bool {
 	if o.Kind == packscan.Tree {
 		return false
 	}
-	s.object, s.part, s.format, s.later, s.suspect = o, s.part[:0], text, false, false
+	s.object, s.part, s.fresh, s.format, s.later, s.suspect = o, s.part[:0], false, text, false, false
 	return true
 }
 
 // Part implements packscan.Watcher.
 func (s *Suspects) Part(content []byte) bool {
-	for len(content) > 0 && !s.suspect && s.format != binary {
-		if s.part == nil {
-			s.part = make([]byte, 0, partOverlap+partBytes)
-		}
-		n := min(len(content), cap(s.part)-len(s.part))
-		s.part = append(s.part, content[:n]...)
-		content = content[n:]
-		if len(s.part) == cap(s.part) {
-			s.look()
-		}
+	if s.part == nil {
+		s.part = make([]byte, 0, partOverlap+partBytes)
+	}
+	if !s.later && len(s.part) == 0 && s.object.Kind != packscan.Delta && formatOf(content) != wide {
+		s.look(content) // most files come in one part, which need not be copied
+	} else {
+		s.collect(content)
 	}
 	return !s.suspect && s.format != binary
 }
 
+// collect puts small parts together, and those that need the end of the part before them.
+func (s *Suspects) collect(content []byte) {
+	for len(content) > 0 && !s.suspect && s.format != binary {
+		n := min(len(content), cap(s.part)-len(s.part))
+		s.part = append(s.part, content[:n]...)
+		s.fresh, content = true, content[n:]
+		if len(s.part) == cap(s.part) {
+			s.look(s.part)
+		}
+	}
+}
+
 // End implements packscan.Watcher.
 func (s *Suspects) End() {
-	s.look()
+	if s.fresh {
+		s.look(s.part)
+	}
 	switch {
 	case !s.suspect:
 	case len(s.offsets) < maxSuspects:
@@ -73,31 +85,31 @@ func (s *Suspects) End() {
 }
 
 // look looks at a part of the object, and keeps its end for the next part.
-func (s *Suspects) look() {
+func (s *Suspects) look(part []byte) {
+	s.fresh = false
 	if s.suspect || s.format == binary {
 		return
 	}
 	if !s.later {
 		s.later = true
-		if s.format = formatOf(s.part); s.format == binary {
+		if s.format = formatOf(part); s.format == binary {
 			return
 		}
 	}
-	s.part = s.format.plain(s.part)
-	s.suspect = s.hasSecret() || s.object.Kind == packscan.Delta && mayContinue(s.part)
-	kept := min(len(s.part), partOverlap)
-	s.part = append(s.part[:0], s.part[len(s.part)-kept:]...)
+	part = s.format.plain(part)
+	s.suspect = s.hasSecret(part) || s.object.Kind == packscan.Delta && mayContinue(part)
+	s.part = append(s.part[:0], part[max(0, len(part)-partOverlap):]...)
 }
 
-// hasSecret reports whether the part may have a secret that begins and ends in it, or a private key
+// hasSecret reports whether a part may have a secret that begins and ends in it, or a private key
 // that begins in it.
-func (s *Suspects) hasSecret() (is bool) {
-	if beginsPEM(s.part) {
+func (s *Suspects) hasSecret(part []byte) (is bool) {
+	if beginsPEM(part) {
 		return true
 	}
 	rules, left := compiled(), partChecks
-	eachRun(s.part, func(from, to int) bool {
-		rules.keywords.each(s.part[:to], from, func(at int, k keyword) bool {
+	eachRun(part, func(from, to int) bool {
+		rules.keywords.each(part[:to], from, func(at int, k keyword) bool {
 			for _, i := range k.rules {
 				if left == 0 || s.checks == packChecks {
 					is = true
@@ -105,7 +117,7 @@ func (s *Suspects) hasSecret() (is bool) {
 				}
 				left--
 				s.checks++
-				if _, _, is = rules.all[i].find(s.part, at); is {
+				if _, _, is = rules.all[i].find(part, at); is {
 					return false
 				}
 			}

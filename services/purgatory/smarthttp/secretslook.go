@@ -54,9 +54,9 @@ type hit struct {
 // find finds the objects that have secrets, among those that begin at these places of the pack. What
 // the repository had before is public already.
 func (l *secretsLook) find(ctx context.Context, repo *repository.Repo, q *repository.Quarantine, offsets []int64) error {
-	ids, err := q.IDs(ctx, offsets)
+	ids, err := q.IDs(offsets)
 	if err != nil {
-		return cause(ctx, err)
+		return err
 	}
 	if ids, err = repo.Missing(ctx, ids); err != nil {
 		return cause(ctx, err)
