@@ -2,8 +2,8 @@ package packscan
 
 import "encoding/binary"
 
-// Watcher sees the objects of a pack as they arrive. It cannot refuse any, and keeps nothing of what
-// it is shown.
+// Watcher sees the objects of a pack as they arrive. It cannot refuse any, and keeps nothing of
+// what it is shown.
 type Watcher interface {
 	// Begin tells of an object before its content arrives. The content is shown if it returns true.
 	Begin(o Object) (show bool)
@@ -31,13 +31,13 @@ const (
 type Object struct {
 	Kind   Kind
 	Offset int64 // where it begins in the pack
-	// Base is where the object begins that a delta stands on. 0: that is known by its id alone, and may
-	// lie elsewhere.
+	// Base is where the object begins that a delta stands on. 0: that is known by its id alone, and
+	// may lie elsewhere.
 	Base int64
 }
 
-// inserts picks out of the bytes of a delta (gitformat-pack, "Deltified representation") what it adds
-// to its base. The zero value is at the beginning of a delta.
+// inserts picks out of the bytes of a delta (gitformat-pack, "Deltified representation") what it
+// adds to its base. The zero value is at the beginning of a delta.
 type inserts struct {
 	sizes   int  // how many of the two sizes at the beginning have been read
 	skip    int  // bytes of a copy that are still to come

@@ -26,9 +26,10 @@ type Quarantine struct {
 	patience time.Duration
 }
 
-// Quarantine takes the pack of a push, which may be thin, checked as strictly as receive-pack checks
-// it. client is whose share of the processes of pushes it takes, and patience how long it waits for
-// them. Drop must be called. A pack that is at fault is ErrBadPack; receive-pack says why.
+// Quarantine takes the pack of a push, which may be thin, checked as strictly as receive-pack
+// checks it. client is whose share of the processes of pushes it takes, and patience how long it
+// waits for them. Drop must be called. A pack that is at fault is ErrBadPack; receive-pack says
+// why.
 func (r *Repo) Quarantine(ctx context.Context, pack io.Reader, client string, patience time.Duration) (*Quarantine, error) {
 	// The name is as receive-pack's own, so that SweepPushes removes what a killed process left.
 	folder, err := os.MkdirTemp(r.in("objects"), quarantinePrefix+"incoming-")
@@ -98,8 +99,8 @@ func (q *Quarantine) Has(ctx context.Context, ids []string) (bool, error) {
 	return len(missing) == 0, err
 }
 
-// IDs returns the ids of the objects that begin at these places of the pack, which are in order, in the
-// order of their places. What is no such place is passed over.
+// IDs returns the ids of the objects that begin at these places of the pack, which are in order, in
+// the order of their places. What is no such place is passed over.
 func (q *Quarantine) IDs(offsets []int64) ([]string, error) {
 	index, err := q.index()
 	if err != nil {
@@ -154,15 +155,15 @@ func (q *Quarantine) Files(ctx context.Context, ids []string, look func(f File) 
 	return nil
 }
 
-// maxPath is the length of the longest path that Changes tells, in bytes. Of a longer one it tells the
-// end.
+// maxPath is the length of the longest path that Changes tells, in bytes. Of a longer one it tells
+// the end.
 const maxPath = 4096
 
 // Changes calls look with each file that a commit of a push brings, newer commits first, with the
 // commit's id and the file's path with slashes, until look returns false; and with the id of each
-// commit, with an empty path and no file, before its files. A commit is one of the push if a new tip
-// leads to it and no reference did before. Of a merge these are the files that none of its parents
-// has. look must not keep the bytes.
+// commit, with an empty path and no file, before its files. A commit is one of the push if a new
+// tip leads to it and no reference did before. Of a merge these are the files that none of its
+// parents has. look must not keep the bytes.
 func (q *Quarantine) Changes(ctx context.Context, tips []string, look func(commit, path, file []byte) bool) error {
 	c := q.command("log", "--raw", "-z", "-r", "--root", "--diff-merges=c", "--no-renames", "--no-abbrev", "--format=%H", "--stdin", "--not", "--all")
 	c.Stdin = strings.NewReader(strings.Join(tips, "\n") + "\n")

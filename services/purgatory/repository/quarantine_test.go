@@ -28,7 +28,8 @@ func quarantined(t *testing.T, r *repository.Repo, pack []byte) *repository.Quar
 	return q
 }
 
-// TestQuarantineReadsAPack: the objects at their places, their contents, and where commits have them.
+// TestQuarantineReadsAPack: the objects at their places, their contents, and where commits have
+// them.
 func TestQuarantineReadsAPack(t *testing.T) {
 	t.Parallel()
 	ctx, w := t.Context(), gittest.NewWork(t)

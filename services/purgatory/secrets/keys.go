@@ -25,8 +25,8 @@ var publishedKeys = []string{
 	"c15d739894c81a2fcfd3a2df85a0d2c0dbc47a280d092799f144d73d7ae78add", // NIP-06
 }
 
-// findNsec finds a nostr secret key (NIP-19) whose checksum is right. What stands around it does not
-// matter: a checksum of 30 bits is right by chance in no text that there is.
+// findNsec finds a nostr secret key (NIP-19) whose checksum is right. What stands around it does
+// not matter: a checksum of 30 bits is right by chance in no text that there is.
 func findNsec(content []byte, at int) (start, end int, ok bool) {
 	end = at + nsecLength
 	if end > len(content) {
@@ -60,8 +60,8 @@ const (
 	maxPEMLabel = 32
 	// maxPEM is the length of the longest key that is looked for, with everything around it.
 	maxPEM = 64 << 10
-	// leastPEM and pemEntropy are how many letters of Base64 a key must have, and how many bits each of
-	// them. Sentences and dots in place of a key have fewer.
+	// leastPEM and pemEntropy are how many letters of Base64 a key must have, and how many bits each
+	// of them. Sentences and dots in place of a key have fewer.
 	leastPEM   = 64
 	pemEntropy = 4.6
 )

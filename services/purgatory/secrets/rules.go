@@ -6,10 +6,10 @@ package secrets
 // Rice, MIT licence, see LICENSE.gitleaks. As a library gitleaks would bring along 60 modules, with
 // readers of archives and of configuration files among them.
 //
-// Left out are rules that need the name of a service beside a value of any shape, because they match
-// hashes and fixtures; and tokens that are public by design, such as the Google API keys (AIza…) of
-// web pages and apps. Where begins says less than an expression, as it does for tokens that are for
-// tests only, the rest is left out too.
+// Left out are rules that need the name of a service beside a value of any shape, because they
+// match hashes and fixtures; and tokens that are public by design, such as the Google API keys
+// (AIza…) of web pages and apps. Where begins says less than an expression, as it does for tokens
+// that are for tests only, the rest is left out too.
 var tokenRules = []tokenRule{
 	{id: "1password-secret-key", begins: []string{"A3-"}, shape: `\bA3-[A-Z0-9]{6}-(?:(?:[A-Z0-9]{11})|(?:[A-Z0-9]{6}-[A-Z0-9]{5}))-[A-Z0-9]{5}-[A-Z0-9]{5}-[A-Z0-9]{5}\b`, entropy: 3.8},
 	{id: "1password-service-account-token", begins: []string{"ops_eyJ"}, shape: `ops_eyJ[a-zA-Z0-9+/]{250,}={0,3}`, entropy: 4},

@@ -1,6 +1,6 @@
-// Package secrets finds secrets in the content of files: nostr secret keys, private keys in PEM, and
-// tokens of services whose shape is known. It helps people who are about to publish one by mistake,
-// and stops nobody who wants to: what is split, encoded or encrypted is not found.
+// Package secrets finds secrets in the content of files: nostr secret keys, private keys in PEM,
+// and tokens of services whose shape is known. It helps people who are about to publish one by
+// mistake, and stops nobody who wants to: what is split, encoded or encrypted is not found.
 package secrets
 
 import (
@@ -34,14 +34,14 @@ type Finder struct {
 	buffer []byte
 	found  []Finding
 	window look
-	// line is the number of the line in which the window begins, and told where in the window the
-	// secrets begin that have not been reported yet.
+	// line is the number of the line in which the window begins, and told where in the window begins
+	// what has not been reported yet.
 	line, told int
 }
 
-// Find returns the secrets of a file in the order in which they begin, MaxFindings at most. It reads
-// no further than it has to. Binary files have none. Its error is that of the reader; what was found
-// until then is returned with it.
+// Find returns the secrets of a file in the order in which they begin, MaxFindings at most. It
+// reads no further than it has to. Binary files have none. Its error is that of the reader; what
+// was found until then is returned with it.
 func (f *Finder) Find(file io.Reader) ([]Finding, error) {
 	if f.buffer == nil {
 		f.buffer = make([]byte, windowBytes)
@@ -118,8 +118,8 @@ func formatOf(head []byte) format {
 	return text
 }
 
-// plain makes the letters of ASCII of a part of a file one byte long, in place. What becomes of other
-// letters does not matter: no secret has any.
+// plain makes the letters of ASCII of a part of a file one byte long, in place. What becomes of
+// other letters does not matter: no secret has any.
 func (f format) plain(part []byte) []byte {
 	if f != wide {
 		return part

@@ -19,10 +19,10 @@ const (
 	partChecks = 4
 )
 
-// Suspects looks at the objects of a pack as they arrive, and remembers which may have secrets: files,
-// commits and tags that have some, and deltas that may make such an object. Most packs have none, so
-// that nothing more is to be done about them. It keeps 34 KiB of memory for each pack at most, and
-// the places of the objects. The zero value works.
+// Suspects looks at the objects of a pack as they arrive, and remembers which may have secrets:
+// files, commits and tags that have some, and deltas that may make such an object. Most packs have
+// none, so that nothing more is to be done about them. It keeps 34 KiB of memory for each pack at
+// most, and the places of the objects. The zero value works.
 type Suspects struct {
 	offsets []int64
 	dropped int
@@ -135,8 +135,8 @@ func (s *Suspects) Offsets() []int64 { return s.offsets }
 func (s *Suspects) Dropped() int { return s.dropped }
 
 const (
-	// leastRest is how many letters and digits in a row can be the rest of a token, and leastKeyRest how
-	// many that of a private key, of which the first line may be there already.
+	// leastRest is how many letters and digits in a row can be the rest of a token, and leastKeyRest
+	// how many that of a private key, of which the first line may be there already.
 	leastRest    = 16
 	leastKeyRest = 40
 )

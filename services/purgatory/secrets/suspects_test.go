@@ -84,8 +84,8 @@ func TestSuspectsAreBounded(t *testing.T) {
 	}
 }
 
-// TestSuspectsTakesFewComparisons: of a pack that is full of beginnings only the first are compared.
-// The others are suspects for being many.
+// TestSuspectsTakesFewComparisons: of a pack that is full of beginnings only the first are
+// compared. The others are suspects for being many.
 func TestSuspectsTakeFewComparisons(t *testing.T) {
 	t.Parallel()
 	var s secrets.Suspects

@@ -132,8 +132,8 @@ func (p *receiving) countSecrets() {
 	}
 }
 
-// undo has what was received for a push that git did not carry out removed with the next prune, unless
-// a reference needs it then.
+// undo has what was received for a push that git did not carry out removed with the next prune,
+// unless a reference needs it then.
 func (p *receiving) undo() {
 	if err := p.x.repo.Pool().OrphanOwn(); err != nil {
 		p.x.log.Warn("what was received for a failed push may stay for longer", "error", err)
@@ -145,8 +145,8 @@ func isPressing(err error) bool {
 	return errors.Is(err, repository.ErrTooLong) || errors.Is(err, repository.ErrBusy) || errors.Is(err, repository.ErrShare)
 }
 
-// secretsIn looks closely at the suspects among the objects of a push. missed says what was not looked
-// at, in words for the user.
+// secretsIn looks closely at the suspects among the objects of a push. missed says what was not
+// looked at, in words for the user.
 func (p *receiving) secretsIn(ctx context.Context, q *repository.Quarantine, tips []string) (found *SecretsFound, missed string) {
 	ctx, cancel := context.WithTimeoutCause(ctx, secretsTime, errSecretsTime)
 	defer cancel()

@@ -263,7 +263,8 @@ func TestPathsOfSecretsCannotWriteToTheTerminal(t *testing.T) {
 	}
 }
 
-// TestBrokenPushOfSecrets: git says what is wrong with it, as it does where nobody looks for secrets.
+// TestBrokenPushOfSecrets: git says what is wrong with it, as it does where nobody looks for
+// secrets.
 func TestBrokenPushOfSecrets(t *testing.T) {
 	t.Parallel()
 	w := gittest.NewWork(t)
@@ -323,9 +324,9 @@ func (h *house) post(identifier, body string) string {
 	return string(answer)
 }
 
-// BenchmarkPushWithALookForSecrets pushes the source of Go's standard library and tools, once as one
-// commit and once as 40, in each of which every tenth file has changed a little. Its tests have many
-// private keys, so that some files are looked at closely.
+// BenchmarkPushWithALookForSecrets pushes the source of Go's standard library and tools, once as
+// one commit and once as 40, in each of which every tenth file has changed a little. Its tests have
+// many private keys, so that some files are looked at closely.
 func BenchmarkPushWithALookForSecrets(b *testing.B) {
 	w := gittest.NewWork(b)
 	root, err := exec.Command("go", "env", "GOROOT").Output()

@@ -51,8 +51,8 @@ type hit struct {
 	located  bool
 }
 
-// find finds the objects that have secrets, among those that begin at these places of the pack. What
-// the repository had before is public already.
+// find finds the objects that have secrets, among those that begin at these places of the pack.
+// What the repository had before is public already.
 func (l *secretsLook) find(ctx context.Context, repo *repository.Repo, q *repository.Quarantine, offsets []int64) error {
 	ids, err := q.IDs(offsets)
 	if err != nil {
@@ -92,8 +92,8 @@ func inMessage(object io.Reader) []secrets.Finding {
 	return secrets.Find(message)
 }
 
-// locate finds out where the user knows the objects that have secrets, and whether the push makes them
-// visible.
+// locate finds out where the user knows the objects that have secrets, and whether the push makes
+// them visible.
 func (l *secretsLook) locate(ctx context.Context, q *repository.Quarantine, tips []string) error {
 	open := len(l.hits)
 	if open == 0 {
@@ -140,8 +140,8 @@ func (l *secretsLook) result() *SecretsFound {
 	return &SecretsFound{slices.Compact(l.places)}
 }
 
-// missed says what was not looked at, in words for the user; "" if everything was. dropped is how many
-// objects were not even remembered as the pack arrived.
+// missed says what was not looked at, in words for the user; "" if everything was. dropped is how
+// many objects were not even remembered as the pack arrived.
 func (l *secretsLook) missed(err error, dropped int) string {
 	reasons := []string{}
 	for _, known := range []error{errSecretsTime, errSecretsBytes, errSecretsFiles} {
