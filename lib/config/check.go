@@ -211,6 +211,9 @@ func (g Git) check() error {
 	if g.GitBinary == "" {
 		return &Error{"NGIT_GIT_BINARY", "", "is empty: want the git program, like git or /usr/bin/git"}
 	}
+	if !slices.Contains([]string{"refuse", "warn", "off"}, g.PushSecrets) {
+		return &Error{"NGIT_PUSH_SECRETS", g.PushSecrets, "want refuse, warn or off"}
+	}
 	if err := checkAddress("NGIT_GIT_LISTEN", g.GitListen); err != nil {
 		return err
 	}

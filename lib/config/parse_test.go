@@ -342,6 +342,7 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_METRICS_ENABLED=perhaps":                    `NGIT_METRICS_ENABLED is "perhaps": want true or false`,
 		"NGIT_LOG_LEVEL=loud":                             `NGIT_LOG_LEVEL is "loud": want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info`,
 		"NGIT_LOG_FORMAT=xml":                             `NGIT_LOG_FORMAT is "xml": want text or json`,
+		"NGIT_PUSH_SECRETS=reject":                        `NGIT_PUSH_SECRETS is "reject": want refuse, warn or off`,
 		"NGIT_PROFILE_ADDRESS=0.0.0.0:7336":               `NGIT_PROFILE_ADDRESS is "0.0.0.0:7336": want a loopback address with a port, like 127.0.0.1:7336`,
 		"NGIT_PROFILE_ADDRESS=7336":                       `NGIT_PROFILE_ADDRESS is "7336": want a loopback address with a port, like 127.0.0.1:7336`,
 		"NGIT_OBSERVE_ADDRESS=x":                          `NGIT_OBSERVE_ADDRESS is "x": want host:port, like 127.0.0.1:7334`,

@@ -147,6 +147,7 @@ type Git struct {
 	MaxFetchBytes    int64         `env:"NGIT_MAX_FETCH_BYTES" name:"max-fetch-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest pack fetched, in bytes."`
 	FetchMinRate     int64         `env:"NGIT_FETCH_MIN_RATE" name:"fetch-min-rate" default:"1024" min:"0" max:"1073741824" help:"Lowest rate of a git server that is fetched from, in bytes a second over 30 s; one that sends more slowly, or takes more than a minute to begin, is cut off. 0: none."`
 	MaxPushBytes     int64         `env:"NGIT_MAX_PUSH_BYTES" name:"max-push-bytes" default:"4294967296" min:"1024" max:"1125899906842624" help:"Largest push taken, in bytes."`
+	PushSecrets      string        `env:"NGIT_PUSH_SECRETS" name:"push-secrets" default:"warn" help:"What becomes of a push that would publish a secret, as a nostr secret key (nsec1…), a private key in PEM, or a service's token. refuse: it is refused, and its user is told the file and the line. warn: it is taken, and its user is warned. off: nobody looks."`
 	GitPruneInterval time.Duration `env:"NGIT_GIT_PRUNE_INTERVAL" name:"git-prune-interval" default:"30m" min:"1ms" max:"50m" help:"How often git objects are removed that nothing needs any more."`
 
 	PendingPushBytes           int64 `env:"NGIT_PENDING_PUSH_BYTES" name:"pending-push-bytes" default:"4294967296" min:"0" max:"1125899906842624" help:"Most bytes below refs/nostr/ that wait for their events in a worker."`

@@ -74,10 +74,10 @@ func Objects(header []byte, most int) (int, error) {
 
 // Scan reads a pack to the end of its checksum, which it does not check, and may read on a little.
 // Its error is an *Error where the pack is at fault; one that came from reading is in the chain as
-// it is.
-func Scan(r io.Reader, limits Limits) (Summary, error) {
+// it is. watcher sees the objects; nil: nobody does.
+func Scan(r io.Reader, limits Limits, watcher Watcher) (Summary, error) {
 	source := &source{from: r}
-	s := &scanner{in: &countedReader{from: bufio.NewReaderSize(source, bufferBytes)}, limits: limits, buffer: make([]byte, 32<<10)}
+	s := &scanner{in: &countedReader{from: bufio.NewReaderSize(source, bufferBytes)}, limits: limits, watcher: watcher, buffer: make([]byte, 32<<10)}
 	summary, err := s.scan()
 	if source.err != nil && err != nil {
 		return summary, source.err
@@ -95,6 +95,7 @@ type scanner struct {
 	inflated int64
 	bytes    int64
 	buffer   []byte
+	watcher  Watcher
 }
 
 func (s *scanner) scan() (Summary, error) {
@@ -120,11 +121,11 @@ func (s *scanner) scan() (Summary, error) {
 
 // Types of objects in a pack.
 const (
-	commit   = 1
-	tree     = 2
-	blob     = 3
-	tag      = 4
-	ofsDelta = 6
+	commit   = byte(Commit)
+	tree     = byte(Tree)
+	blob     = byte(Blob)
+	tag      = byte(Tag)
+	ofsDelta = byte(Delta)
 	refDelta = 7
 )
 
@@ -136,6 +137,7 @@ func (s *scanner) object() error {
 		return err
 	}
 	limit := s.limits.ObjectBytes
+	o := Object{Kind: Kind(kind), Offset: start}
 	switch kind {
 	case commit, tree, tag:
 		limit = min(limit, maxMetadata)
@@ -148,7 +150,9 @@ func (s *scanner) object() error {
 		if back == 0 || back > start-HeaderBytes {
 			return bad("a delta stands on what is not in the pack")
 		}
+		o.Base = start - back
 	case refDelta:
+		o.Kind = Delta
 		if _, err := s.in.discard(idBytes); err != nil {
 			return err
 		}
@@ -161,7 +165,14 @@ func (s *scanner) object() error {
 	if err := s.count(size); err != nil {
 		return err
 	}
-	return s.inflate(size, kind == ofsDelta || kind == refDelta)
+	show := s.watcher != nil && s.watcher.Begin(o)
+	if err := s.inflate(size, o.Kind == Delta, show); err != nil {
+		return err
+	}
+	if show {
+		s.watcher.End()
+	}
+	return nil
 }
 
 // objectHeader reads the type and the unpacked size of an object.
@@ -213,12 +224,14 @@ func (s *scanner) count(size int64) error {
 	return nil
 }
 
-// inflate reads the content of an object, which must have exactly the size that was said.
-func (s *scanner) inflate(size int64, delta bool) error {
+// inflate reads the content of an object, which must have exactly the size that was said. With show
+// the watcher sees it.
+func (s *scanner) inflate(size int64, delta, show bool) error {
 	if err := s.reset(); err != nil {
 		return err
 	}
 	var head []byte
+	var added inserts
 	for left := size; ; {
 		n, err := s.inflater.Read(s.buffer)
 		if left -= int64(n); left < 0 {
@@ -230,6 +243,11 @@ func (s *scanner) inflate(size int64, delta bool) error {
 		}
 		if delta && len(head) < maxDeltaHeader {
 			head = append(head, s.buffer[:min(n, maxDeltaHeader-len(head))]...)
+		}
+		if show && delta {
+			added.next(s.buffer[:n], s.watcher.Part)
+		} else if show && n > 0 {
+			show = s.watcher.Part(s.buffer[:n])
 		}
 		if errors.Is(err, io.EOF) {
 			if left > 0 {
@@ -272,12 +290,8 @@ const maxDeltaHeader = 20
 
 // delta reads from the head of a delta how large its base and its result are.
 func (s *scanner) delta(head []byte) error {
-	base, n := binary.Uvarint(head)
-	if n <= 0 {
-		return bad("a delta is damaged")
-	}
-	result, m := binary.Uvarint(head[n:])
-	if m <= 0 {
+	base, result, ok := deltaSizes(head)
+	if !ok {
 		return bad("a delta is damaged")
 	}
 	if largest := max(base, result); largest > uint64(s.limits.ObjectBytes) {

@@ -30,7 +30,7 @@ func TestRealPacks(t *testing.T) {
 		"trailing": append(w.Pack("main"), "\n"...),
 		"empty":    gittest.Pack(),
 	} {
-		summary, err := packscan.Scan(iotest.OneByteReader(bytes.NewReader(pack)), limits)
+		summary, err := packscan.Scan(iotest.OneByteReader(bytes.NewReader(pack)), limits, nil)
 		claimed := int(binary.BigEndian.Uint32(pack[8:]))
 		if err != nil || summary.Objects != claimed || name == "whole" && summary.Bytes < 100<<10 {
 			t.Errorf("%s: %+v, %v", name, summary, err)
@@ -39,13 +39,13 @@ func TestRealPacks(t *testing.T) {
 			continue
 		}
 		for _, cut := range []int{0, 3, 11, 12, 13, len(pack) / 2, len(pack) - 1} {
-			_, err := packscan.Scan(bytes.NewReader(pack[:min(cut, len(pack)-1)]), limits)
+			_, err := packscan.Scan(bytes.NewReader(pack[:min(cut, len(pack)-1)]), limits, nil)
 			if _, ok := errors.AsType[*packscan.Error](err); !ok {
 				t.Errorf("%s, the first %d bytes: %v", name, cut, err)
 			}
 		}
 		broken := errors.New("the connection was lost")
-		if _, err := packscan.Scan(io.MultiReader(bytes.NewReader(pack[:len(pack)-1]), iotest.ErrReader(broken)), limits); !errors.Is(err, broken) {
+		if _, err := packscan.Scan(io.MultiReader(bytes.NewReader(pack[:len(pack)-1]), iotest.ErrReader(broken)), limits, nil); !errors.Is(err, broken) {
 			t.Errorf("%s, cut off: %v", name, err)
 		}
 	}
@@ -79,7 +79,7 @@ func TestWhatIsRefused(t *testing.T) {
 		{"a delta on what comes before all", "not in the pack", gittest.Pack(gittest.OffsetDelta(100, gittest.DeltaHeader(5, 5)))},
 		{"a size of 70 bits", "2^60", append([]byte("PACK\x00\x00\x00\x02\x00\x00\x00\x01"), bytes.Repeat([]byte{0xbf}, 12)...)},
 	} {
-		_, err := packscan.Scan(bytes.NewReader(test.pack), limits)
+		_, err := packscan.Scan(bytes.NewReader(test.pack), limits, nil)
 		if refused, ok := errors.AsType[*packscan.Error](err); !ok || !strings.Contains(refused.Reason, test.reason) {
 			t.Errorf("%s: %v", test.name, err)
 		}
@@ -96,7 +96,7 @@ func TestHistoriesOfLargeFiles(t *testing.T) {
 		for range versions {
 			entries = append(entries, gittest.RefDelta([]byte("hello"), gittest.DeltaHeader(5, size)))
 		}
-		_, err := packscan.Scan(bytes.NewReader(gittest.Pack(entries...)), most)
+		_, err := packscan.Scan(bytes.NewReader(gittest.Pack(entries...)), most, nil)
 		if (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "2048 times its size") {
 			t.Errorf("%d versions: %v", versions, err)
 		}
@@ -108,7 +108,7 @@ func FuzzScan(f *testing.F) {
 	f.Add([]byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000"))
 	f.Fuzz(func(t *testing.T, pack []byte) {
 		small := packscan.Limits{Objects: 100, ObjectBytes: 1 << 16, Bytes: 1 << 18}
-		summary, err := packscan.Scan(bytes.NewReader(pack), small)
+		summary, err := packscan.Scan(bytes.NewReader(pack), small, &seen{})
 		if _, ok := errors.AsType[*packscan.Error](err); err != nil && !ok {
 			t.Fatalf("%T %v", err, err)
 		}
@@ -132,7 +132,7 @@ func BenchmarkScan(b *testing.B) {
 	pack := w.Pack("main")
 	b.SetBytes(int64(len(pack)))
 	for b.Loop() {
-		if _, err := packscan.Scan(bytes.NewReader(pack), packscan.Limits{Objects: 1000, ObjectBytes: 1 << 30, Bytes: 1 << 40}); err != nil {
+		if _, err := packscan.Scan(bytes.NewReader(pack), packscan.Limits{Objects: 1000, ObjectBytes: 1 << 30, Bytes: 1 << 40}, nil); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -185,6 +185,7 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	err = receive(ctx)
 	w.countPending(waiting)
 	if err != nil {
+		w.tellSecrets(repository.Place{RepoRef: ref}, err)
 		// The client may have gone in the middle of it: whatever was moved is brought in line.
 		w.due.addAt(ref.Identifier, time.Now().Add(w.node.Settings.HuntInterval))
 		return err
@@ -214,11 +215,23 @@ func (w *worker) refusal(at repository.Place, err error) error {
 	case !ok:
 		return err
 	}
-	if w.refusals.Allow() {
-		w.log.Info("push refused", "repository", at, "reason", refused.Reason)
-		w.tell(at.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(at.PubKey), Reason: refused.Reason})
-	}
+	w.tellRefused(at, refused.Reason)
 	return &smarthttp.Refusal{Reason: refused.Reason}
+}
+
+// tellSecrets tells of a push that was refused because it would publish secrets.
+func (w *worker) tellSecrets(at repository.Place, err error) {
+	if found, ok := errors.AsType[*smarthttp.SecretsFound](err); ok {
+		w.tellRefused(at, found.Error())
+	}
+}
+
+// tellRefused tells of a refused push, unless there are too many.
+func (w *worker) tellRefused(at repository.Place, reason string) {
+	if w.refusals.Allow() {
+		w.log.Info("push refused", "repository", at, "reason", reason)
+		w.tell(at.Identifier, proto.GitRefused, proto.GitNotice{Owner: npub(at.PubKey), Reason: reason})
+	}
 }
 
 // releasePushed releases what a push satisfied, and says whether the state that allowed it is served then. What went wrong with other repositories of

@@ -58,6 +58,7 @@ func (c contributions) Push(ctx context.Context, push smarthttp.PushRequest, rec
 		return err
 	}
 	if err := c.receive(ctx, at, push, asked, receive); err != nil {
+		c.tellSecrets(at, err)
 		// Whatever was begun is brought in line, and what is empty goes.
 		c.due.addAt(at.Identifier, time.Now().Add(c.node.Settings.HuntInterval))
 		return err

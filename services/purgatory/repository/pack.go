@@ -38,11 +38,11 @@ var ErrUnwanted = errors.New("the pack has none of the wanted objects")
 // ReadPack reads a pack that somebody sends into a spool, and looks through it meanwhile: one that
 // has too many or too large objects, or is no pack, is ErrBadPack, with an *packscan.Error that
 // says why. client is whose share of the processors it takes, with the class of the work; none is
-// held while from is waited for.
-func (s *Store) ReadPack(ctx context.Context, class slots.Class, client string, from io.Reader, into *spool.Spool) (packscan.Summary, error) {
+// held while from is waited for. watcher sees the objects; it may be nil.
+func (s *Store) ReadPack(ctx context.Context, class slots.Class, client string, from io.Reader, into *spool.Spool, watcher packscan.Watcher) (packscan.Summary, error) {
 	turns := &turnReader{from: io.TeeReader(from, into), take: func() (func(), error) { return s.scans.Acquire(ctx, class, client, 1) }}
 	defer turns.give()
-	summary, err := packscan.Scan(turns, s.packs)
+	summary, err := packscan.Scan(turns, s.packs, watcher)
 	if _, bad := errors.AsType[*packscan.Error](err); bad {
 		return summary, fmt.Errorf("%w: %w", ErrBadPack, err)
 	}
@@ -155,7 +155,7 @@ func (r *Repo) takeIn(ctx context.Context, pack io.Reader, arrived *spool.Spool,
 		}
 		return 0, nil, fmt.Errorf("%w: read its header: %w", ErrBadPack, err)
 	}
-	summary, err := r.store.ReadPack(ctx, slots.Work, "", pack, arrived)
+	summary, err := r.store.ReadPack(ctx, slots.Work, "", pack, arrived, nil)
 	if err != nil {
 		return 0, nil, err
 	}

@@ -51,7 +51,7 @@ func openIndex(path string) (*packIndex, error) {
 	}
 	x := &packIndex{data: data}
 	count := int(binary.BigEndian.Uint32(data[indexHeader-4:]))
-	if !bytes.HasPrefix(data, []byte("\xfftOc\x00\x00\x00\x02")) || count > (len(data)-indexHeader)/idBytes {
+	if !bytes.HasPrefix(data, []byte("\xfftOc\x00\x00\x00\x02")) || count > (len(data)-indexHeader)/(idBytes+4) {
 		x.close()
 		return nil, fmt.Errorf("read the index of a pack: %s is not of version 2", filepath.Base(path))
 	}
@@ -66,6 +66,23 @@ func (x *packIndex) count() int { return len(x.ids) / idBytes }
 
 // at returns the id of one object as 20 bytes.
 func (x *packIndex) at(i int) []byte { return x.ids[i*idBytes : (i+1)*idBytes] }
+
+// offset returns where one object begins in the pack. It is -1 if the index does not say.
+func (x *packIndex) offset(i int) int64 {
+	table := x.data[indexHeader+x.count()*(idBytes+4):] // behind the ids and a checksum of each object
+	if len(table) < 4*x.count() {
+		return -1
+	}
+	at := binary.BigEndian.Uint32(table[4*i:])
+	if at>>31 == 0 {
+		return int64(at)
+	}
+	large := table[4*x.count():] // of packs beyond 2 GiB
+	if i = int(at &^ (1 << 31)); i >= len(large)/8 {
+		return -1
+	}
+	return int64(binary.BigEndian.Uint64(large[8*i:]))
+}
 
 // has reports whether an object, given as 20 bytes, is in the pack.
 func (x *packIndex) has(id []byte) bool {

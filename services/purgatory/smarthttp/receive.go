@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/secrets"
 	"tendril.dev/services/purgatory/slots"
 	"tendril.dev/services/purgatory/spool"
 )
@@ -103,10 +105,17 @@ type receiving struct {
 	request *pushRequest
 	spoken  []byte // the request as it came, up to its pack
 	pack    io.Reader
+	arrived *spool.Spool        // the pack; nil if none was sent
 	allowed bool                // the Authority wants it received
 	called  bool                // it has been received, or that has failed
 	report  *packp.ReportStatus // nil until receive-pack has spoken
 	said    string              // what git said beside its report
+	// suspects are what in the pack looked like secrets as it arrived.
+	suspects secrets.Suspects
+	found    bool   // secrets that are published
+	missed   bool   // something that could not be looked at for secrets
+	warning  string // what the user is told of that
+	released bool   // the pack is in the repository, and git has an empty one to read
 	// passedOn is true if another worker has answered, and its answer went to the client.
 	passedOn bool
 }
@@ -148,11 +157,11 @@ func (p *receiving) readPack(ctx context.Context, body io.Reader, into *spool.Sp
 		return nil
 	}
 	body = fromClient{netguard.LimitBody(body, p.x.options.MaxPushBytes)}
-	_, err = p.x.repo.Store().ReadPack(ctx, slots.Push, p.x.client(), body, into)
+	_, err = p.x.repo.Store().ReadPack(ctx, slots.Push, p.x.client(), body, into, p.watcher())
 	if errors.Is(err, repository.ErrBadPack) {
 		return &Refusal{Reason: err.Error()}
 	}
-	p.pack = into.Reader()
+	p.arrived, p.pack = into, into.Reader()
 	return err
 }
 
@@ -170,6 +179,21 @@ func (p *receiving) receive(ctx context.Context) error {
 	if err := p.x.repo.Sweep(); err != nil {
 		return fmt.Errorf("receive a push: %w", err)
 	}
+	if err := p.findSecrets(ctx); err != nil {
+		return tooLong(err)
+	}
+	err := p.receivePack(ctx)
+	switch {
+	case err == nil:
+		p.countSecrets()
+	case p.released:
+		p.undo()
+	}
+	return err
+}
+
+// receivePack runs git receive-pack and reads its report.
+func (p *receiving) receivePack(ctx context.Context) error {
 	out := &boundedBuffer{max: maxReport}
 	c := p.x.repo.ReceivePack(false, p.x.options.MaxPushBytes)
 	c.Client, c.Patience = p.x.client(), p.x.options.Patience
@@ -180,11 +204,8 @@ func (p *receiving) receive(ctx context.Context) error {
 	if err != nil {
 		err = errors.Join(err, p.x.repo.SweepPushes()) // it may have been killed
 	}
-	if errors.Is(err, repository.ErrTooLong) {
-		return &Refusal{Reason: "the push takes too long to check; push less at once"}
-	}
 	if err != nil {
-		return fmt.Errorf("receive a push: %w", err)
+		return tooLong(err)
 	}
 	report := packp.NewReportStatus()
 	if err := report.Decode(&out.Buffer); err != nil {
@@ -198,6 +219,14 @@ func (p *receiving) receive(ctx context.Context) error {
 	}
 	p.report = report
 	return p.applied()
+}
+
+// tooLong is how receiving a push failed: in words for the user if git had to work for too long.
+func tooLong(err error) error {
+	if errors.Is(err, repository.ErrTooLong) {
+		return &Refusal{Reason: "the push takes too long to check; push less at once"}
+	}
+	return fmt.Errorf("receive a push: %w", err)
 }
 
 // applied says whether the report tells of every command that it was carried out.
@@ -229,13 +258,16 @@ type outcome struct {
 func (p *receiving) outcome(err error) outcome {
 	refusal, refused := errors.AsType[*Refusal](err)
 	away, unavailable := errors.AsType[*Unavailable](err)
+	secret, publishes := errors.AsType[*SecretsFound](err)
 	_, unapplied := errors.AsType[*notApplied](err)
 	_, cut := errors.AsType[*unreadable](err)
 	switch {
 	case err == nil && p.report == nil:
 		return p.refused("the server did not carry out the push", "", resultError, errors.New("the push was neither refused nor received"))
 	case err == nil:
-		return outcome{report: p.report, message: p.said, result: resultOK}
+		return outcome{report: p.report, message: joinLines(p.warning, p.said), result: resultOK}
+	case publishes:
+		return p.refused(secret.Error(), secret.refusal(), resultRefused, nil)
 	case refused:
 		return p.refused(refusal.Reason, refusal.Reason, resultRefused, nil)
 	case unapplied && p.report != nil:
@@ -259,6 +291,11 @@ func (p *receiving) outcome(err error) outcome {
 		return p.refused(Unwritable, Unwritable, resultError, err)
 	}
 	return p.refused("the server could not take the push, try again later", "", resultError, err)
+}
+
+// joinLines joins texts that are not empty.
+func joinLines(texts ...string) string {
+	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), "\n")
 }
 
 // refused makes a report in which every command fails for one reason.
