@@ -147,8 +147,7 @@ func (r Repo) apply(c proto.RepoChange) Repo {
 	if r.Level == proto.LevelFull {
 		r.Authors = nil
 	}
-	r.Roots = Union(r.Roots, parseIDs(c.Roots))
-	r.Roots = without(r.Roots, parseIDs(c.RootsGone))
+	r.Roots = Shared(without(Union(r.Roots, parseIDs(c.Roots)), parseIDs(c.RootsGone)))
 	return r
 }
 

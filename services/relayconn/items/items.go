@@ -11,8 +11,9 @@ import (
 	"tendril.dev/proto"
 )
 
-// Set is what is or was asked for. The zero value is empty. Its lists are sorted, hold everything once and are never changed, so that sets share
-// them: what a relay is wanted to bring and what it has brought are mostly the same, and then in memory once.
+// Set is what is or was asked for. The zero value is empty. Its lists are sorted, hold everything
+// once and are never changed, so that sets share them: what a relay is wanted to bring and what it
+// has brought are mostly the same, and so is what other relays are, and then in memory once.
 type Set struct {
 	Full  []string            // references of repositories wanted whole
 	State map[string][]string // references of repositories of which only states are wanted, and whose
@@ -34,12 +35,20 @@ func Of(t target.Target) Set {
 		}
 	}
 	slices.Sort(s.Full)
-	if len(lists) == 1 {
-		s.Roots = lists[0]
-	} else {
-		s.Roots = target.SortIDs(slices.Concat(lists...))
-	}
+	s.Roots = target.Shared(merge(lists))
 	return s
+}
+
+// merge makes one list of several.
+func merge(lists [][]target.ID) []target.ID {
+	switch n := len(lists); n {
+	case 0:
+		return nil
+	case 1:
+		return lists[0]
+	default:
+		return target.Union(merge(lists[:n/2]), merge(lists[n/2:]))
+	}
 }
 
 func (s *Set) addState(ref string, authors []string) {
@@ -59,7 +68,7 @@ func (s Set) Repos() int { return len(s.Full) + len(s.State) }
 func New(wanted, pending, confirmed Set) Set {
 	out := Set{
 		Full:  minus(minus(wanted.Full, confirmed.Full, strings.Compare), pending.Full, strings.Compare),
-		Roots: minus(minus(wanted.Roots, confirmed.Roots, target.ID.Compare), pending.Roots, target.ID.Compare),
+		Roots: target.Shared(minus(minus(wanted.Roots, confirmed.Roots, target.ID.Compare), pending.Roots, target.ID.Compare)),
 	}
 	for ref, authors := range wanted.State {
 		if !pending.asksState(ref, authors) && !confirmed.asksState(ref, authors) {
@@ -76,7 +85,7 @@ func (s Set) asksState(ref string, authors []string) bool {
 
 // Union is both together; where both have a state-only repository, b's maintainers count.
 func Union(a, b Set) Set {
-	out := Set{Full: plus(a.Full, b.Full, strings.Compare), Roots: plus(a.Roots, b.Roots, target.ID.Compare), State: a.State}
+	out := Set{Full: plus(a.Full, b.Full, strings.Compare), Roots: target.Shared(plus(a.Roots, b.Roots, target.ID.Compare)), State: a.State}
 	switch {
 	case len(a.State) == 0:
 		out.State = b.State
@@ -89,7 +98,7 @@ func Union(a, b Set) Set {
 
 // Only keeps what is still wanted.
 func Only(s, wanted Set) Set {
-	out := Set{Full: both(s.Full, wanted.Full, strings.Compare), Roots: both(s.Roots, wanted.Roots, target.ID.Compare)}
+	out := Set{Full: both(s.Full, wanted.Full, strings.Compare), Roots: target.Shared(both(s.Roots, wanted.Roots, target.ID.Compare))}
 	for ref, authors := range s.State {
 		if _, ok := wanted.State[ref]; ok {
 			out.addState(ref, authors)
