@@ -14,14 +14,19 @@ const (
 	fewestShared = 64
 	// sampled is how many ids of a list decide where it is looked for.
 	sampled = 32
+	// mostResults is how many results are remembered.
+	mostResults = 256
 )
 
 // lists are the lists of ids of this process that others may want as well, each for as long as
 // anybody has it. It is safe for concurrent use.
 type lists struct {
-	mu    sync.Mutex
-	seed  maphash.Seed
-	known map[uint64]list
+	mu      sync.Mutex
+	seed    maphash.Seed
+	known   map[uint64]list
+	results map[uint64]result
+	latest  [mostResults]uint64 // keys of results, to let go of the oldest
+	made    int
 }
 
 // list is a list that may have gone. Who has a list has a pointer to its array, so that is what
@@ -31,7 +36,18 @@ type list struct {
 	ids   int // at first and behind it
 }
 
-var shared = lists{seed: maphash.MakeSeed(), known: map[uint64]list{}}
+// result is what was worked out of some lists.
+type result struct {
+	what  string
+	of    []list
+	gives list
+}
+
+var shared = newLists()
+
+func newLists() *lists {
+	return &lists{seed: maphash.MakeSeed(), known: map[uint64]list{}, results: map[uint64]result{}}
+}
 
 // Shared gives a list with the same ids, which everybody in this process gets who asks for these,
 // so that what many relays have in common lies in memory once. Neither list may be changed from
@@ -54,6 +70,49 @@ func (l *lists) of(ids []ID) []ID {
 	ids = ids[:len(ids):len(ids)]
 	l.known[key] = list{weak.Make(&ids[0]), len(ids)}
 	runtime.AddCleanup(&ids[0], l.forget, key)
+	return ids
+}
+
+// SharedResult gives a shared list of what work gives, which depends on some lists and on what is
+// done with them alone. It does not work that out again while somebody has the list that was given
+// for the very same lists, which must be shared ones, shortly before: relays that have much in common
+// are told of the same changes one after the other.
+func SharedResult(what string, work func() []ID, of ...[]ID) []ID {
+	return shared.result(what, work, of...)
+}
+
+func (l *lists) result(what string, work func() []ID, of ...[]ID) []ID {
+	var few [2]list // of most results, which are not allocated if they are known
+	from := append(few[:0], make([]list, len(of))...)
+	var h maphash.Hash
+	h.SetSeed(l.seed)
+	h.WriteString(what)
+	for i, ids := range of {
+		if len(ids) > 0 {
+			from[i] = list{weak.Make(&ids[0]), len(ids)}
+		}
+		maphash.WriteComparable(&h, from[i])
+	}
+	key := h.Sum64()
+	l.mu.Lock()
+	r, known := l.results[key]
+	l.mu.Unlock()
+	if known && r.what == what && slices.Equal(r.of, from) {
+		if ids := r.gives.value(); len(ids) == r.gives.ids {
+			return ids
+		}
+	}
+	ids := l.of(work())
+	if len(ids) < fewestShared {
+		return ids
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	oldest := &l.latest[l.made%mostResults]
+	l.made++
+	delete(l.results, *oldest)
+	*oldest = key
+	l.results[key] = result{what, slices.Clone(from), list{weak.Make(&ids[0]), len(ids)}}
 	return ids
 }
 

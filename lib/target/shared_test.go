@@ -1,7 +1,6 @@
 package target
 
 import (
-	"hash/maphash"
 	"runtime"
 	"slices"
 	"sync"
@@ -19,7 +18,7 @@ func ascending(from, to int) (ids []ID) {
 // and nothing is kept of those that nobody has any more.
 func TestSharedOnce(t *testing.T) {
 	t.Parallel()
-	l := lists{seed: maphash.MakeSeed(), known: map[uint64]list{}}
+	l := newLists()
 	var got [8][][]ID
 	var all sync.WaitGroup
 	for n := range got {
@@ -65,7 +64,7 @@ func TestSharedOnce(t *testing.T) {
 // it is.
 func TestSharedAlike(t *testing.T) {
 	t.Parallel()
-	l := lists{seed: maphash.MakeSeed(), known: map[uint64]list{}}
+	l := newLists()
 	one, two := ascending(0, 1000), ascending(0, 1000)
 	two[1] = ID{0, 0, 1}
 	if l.key(one) != l.key(two) {
@@ -79,4 +78,56 @@ func TestSharedAlike(t *testing.T) {
 		}
 	}
 	runtime.KeepAlive(one)
+}
+
+// TestSharedResult: what is worked out of the same lists is worked out once, of others again, and no
+// more results are remembered than there is room for.
+func TestSharedResult(t *testing.T) {
+	t.Parallel()
+	l := newLists()
+	worked := 0
+	union := func(a, b []ID) []ID {
+		return l.result("union", func() []ID { worked++; return Union(a, b) }, a, b)
+	}
+	a, b, c := l.of(ascending(0, 500)), l.of(ascending(400, 600)), l.of(ascending(550, 700))
+	one := union(a, b)
+	if again := union(a, b); !sameList(one, again) || worked != 1 || !slices.Equal(one, ascending(0, 600)) {
+		t.Errorf("%d and %d ids, worked out %d times", len(one), len(again), worked)
+	}
+	for i, of := range [][2][]ID{{b, a}, {a[:499], b}, {a, c}, {a, nil}} {
+		if got := union(of[0], of[1]); worked != 2+i || !slices.Equal(got, Union(of[0], of[1])) {
+			t.Errorf("%d ids of other lists, worked out %d times", len(got), worked)
+		}
+	}
+	if got := l.result("missing", func() []ID { return Missing(a, b) }, a, b); !slices.Equal(got, ascending(0, 400)) {
+		t.Errorf("%d ids by other work", len(got))
+	}
+	var kept [][]ID
+	for n := range 2 * mostResults {
+		kept = append(kept, union(a, l.of(ascending(1000+n, 1100+n))))
+	}
+	if len(l.results) > mostResults {
+		t.Errorf("%d results are remembered", len(l.results))
+	}
+	if worked = 0; !sameList(union(a, b), one) || worked != 1 {
+		t.Errorf("a result that was forgotten was worked out %d times", worked)
+	}
+	runtime.KeepAlive(kept)
+}
+
+// TestSharedResultGone: a result that nobody has any more is worked out again.
+func TestSharedResultGone(t *testing.T) {
+	t.Parallel()
+	l := newLists()
+	a, b := l.of(ascending(0, 500)), l.of(ascending(500, 600))
+	worked := 0
+	for n := 0; worked < 2; n++ {
+		if n == 5000 {
+			t.Fatal("a list is kept that nobody has")
+		}
+		if ids := l.result("union", func() []ID { worked++; return Union(a, b) }, a, b); len(ids) != 600 {
+			t.Fatalf("%d ids", len(ids))
+		}
+		runtime.GC()
+	}
 }
