@@ -153,6 +153,9 @@ func (t *task) another(way Way) *task {
 // Release lets others ask for what is being asked for on this connection, which has ended.
 func (b *Backfill) Release() {
 	now := time.Now()
+	if b.wide != nil {
+		b.wide.probe.End(false)
+	}
 	for _, batch := range b.batches {
 		for _, t := range batch.tasks {
 			t.endLead(false, now)

@@ -40,6 +40,7 @@ type Board struct {
 	swept time.Time
 	going int       // leads that have not ended, also those that were lost since the last sweep
 	busy  time.Time // when there was one last
+	probe *Probe    // that is under way, or was the last; nil: there was none since it was quiet last
 }
 
 // New returns a board without leads.
@@ -93,6 +94,9 @@ func (b *Board) Take(items []string, now time.Time) (mine, rest []string, lead *
 		b.held[key] = lead
 	}
 	b.leads[lead] = struct{}{}
+	if b.going == 0 {
+		b.probe = nil
+	}
 	b.going++
 	return mine, rest, lead
 }
@@ -119,6 +123,43 @@ func (b *Board) QuietSince(now time.Time) time.Time {
 		b.busy = now
 	}
 	return b.busy
+}
+
+// Probe is a connection's attempt to find out in one go what its relay has beyond what is known,
+// while others are bringing much.
+type Probe struct {
+	board *Board
+	began time.Time
+	vain  bool
+}
+
+// Probe lets a connection try that; nil: another one is doing so, or has done so in vain since it was
+// quiet last. It would most likely be in vain for this one too, and costs as much each time as there
+// are events missing.
+func (b *Board) Probe(now time.Time) *Probe {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.probe; p != nil && (p.vain || now.Sub(p.began) < patience) {
+		return nil
+	}
+	b.probe = &Probe{board: b, began: now}
+	return b.probe
+}
+
+// End notes how it has ended: in vain if too much was missing. Only the first end counts; a nil
+// Probe has none.
+func (p *Probe) End(vain bool) {
+	if p == nil {
+		return
+	}
+	p.board.mu.Lock()
+	defer p.board.mu.Unlock()
+	if p.board.probe != p || p.vain {
+		return
+	}
+	if p.vain = vain; !vain {
+		p.board.probe = nil
+	}
 }
 
 // sweep forgets leads that are over, once in a while. The lock is held.

@@ -198,3 +198,39 @@ func TestTogether(t *testing.T) {
 		}
 	}
 }
+
+// TestProbe: while leads go on one connection at a time finds out in one go what its relay has
+// beyond them, and none does once that was in vain, until all leads have ended. One that does not
+// come to its end keeps nobody waiting for long.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	b := leads.New()
+	lead := takes(t, b, began, all, nil)
+	one := b.Probe(began)
+	if one == nil || b.Probe(after(time.Second)) != nil {
+		t.Fatal("none may try, or two at once")
+	}
+	one.End(false)
+	two := b.Probe(after(time.Second))
+	if two == nil {
+		t.Fatal("none may try after one that was worth while")
+	}
+	late := b.Probe(after(16 * time.Second))
+	if late == nil {
+		t.Fatal("one that does not end keeps all others waiting")
+	}
+	two.End(true)
+	if late.End(true); b.Probe(after(time.Minute)) != nil {
+		t.Error("it is tried again though it was in vain")
+	}
+	late.End(false)
+	lead.End(true, true, after(time.Minute))
+	if b.Probe(after(time.Minute)) != nil {
+		t.Error("a second end counts")
+	}
+	b.Take([]string{"d"}, after(2*time.Minute))
+	if b.Probe(after(2*time.Minute)) == nil {
+		t.Error("what was in vain once is never tried again")
+	}
+	(*leads.Probe)(nil).End(true)
+}
