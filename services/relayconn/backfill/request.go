@@ -41,6 +41,12 @@ func (r *Request) Cause(ev *nostr.Event) Cause {
 // Account is who waits for the verdicts on what it brings.
 func (r *Request) Account() *ledger.Account { return &r.task.batch.Account }
 
+// Weighed reports whether it matters how much of what it brings is not known.
+func (r *Request) Weighed() bool { return r.task.roots && r.task.lead != nil }
+
+// New notes that an event that it has brought is not known, nor on its way.
+func (r *Request) New() { r.task.fresh++ }
+
 // Heard notes a message of the relay.
 func (r *Request) Heard(now time.Time) { r.heard, r.answered = now, true }
 
@@ -118,6 +124,9 @@ func (b *Backfill) stop(ctx context.Context, r *Request) error {
 func (b *Backfill) Saw(ctx context.Context, r *Request, ev *nostr.Event) (fresh bool, err error) {
 	fresh, enough := r.task.way.Saw(ev)
 	r.task.brought = true
+	if fresh {
+		r.task.came++
+	}
 	if enough {
 		return fresh, b.Ended(ctx, r)
 	}
@@ -132,6 +141,7 @@ func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	}
 	t := r.task
 	t.tries = 0
+	t.answered(b.board())
 	b.answered()
 	if err := b.overtaken(ctx, r); err != nil {
 		return err

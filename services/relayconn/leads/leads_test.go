@@ -234,3 +234,43 @@ func TestProbe(t *testing.T) {
 	}
 	(*leads.Probe)(nil).End(true)
 }
+
+// TestIdle: root events of which others have brought hardly anything new are not asked for, but for
+// some, which are the same for all connections; until the others bring something new, or all leads
+// have ended.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	b := leads.New()
+	_, _, lead := b.Take([]string{"a"}, began)
+	idle := func() (n int) {
+		for i := range 800 {
+			roots := []string{fmt.Sprint(i), "a"}
+			if one := b.Idle(roots); one != b.Idle(roots) {
+				t.Fatal("one connection asks for a group, and the next does not")
+			} else if one {
+				n++
+			}
+		}
+		return n
+	}
+	few := func(n int) bool { return n > 600 && n < 780 }
+	if b.Brought(999, 0); idle() != 0 {
+		t.Error("too little has come to say so")
+	}
+	if b.Brought(1, 0); !few(idle()) {
+		t.Errorf("%d of 800 groups are not asked for, want seven of eight", idle())
+	}
+	if b.Brought(500, 300); idle() != 0 {
+		t.Error("a fifth was new")
+	}
+	for range 3 {
+		b.Brought(1000, 0)
+	}
+	if !few(idle()) {
+		t.Error("what was new some time ago counts still")
+	}
+	lead.End(true, true, began)
+	if _, _, next := b.Take([]string{"b"}, began); idle() != 0 || next == nil {
+		t.Error("what others brought before counts still")
+	}
+}
