@@ -11,11 +11,13 @@ import (
 
 const (
 	// fewestShared is how many ids are worth looking for a list that has the same.
-	fewestShared = 64
+	fewestShared = 32
 	// sampled is how many ids of a list decide where it is looked for.
 	sampled = 32
 	// mostResults is how many results are remembered.
 	mostResults = 256
+	// mostOf is of how many lists one may be to be remembered.
+	mostOf = 256
 )
 
 // lists are the lists of ids of this process that others may want as well, each for as long as
@@ -82,6 +84,9 @@ func SharedResult(what string, work func() []ID, of ...[]ID) []ID {
 }
 
 func (l *lists) result(what string, work func() []ID, of ...[]ID) []ID {
+	if len(of) > mostOf {
+		return l.of(work())
+	}
 	var few [2]list // of most results, which are not allocated if they are known
 	from := append(few[:0], make([]list, len(of))...)
 	var h maphash.Hash

@@ -102,6 +102,13 @@ func TestSharedResult(t *testing.T) {
 	if got := l.result("missing", func() []ID { return Missing(a, b) }, a, b); !slices.Equal(got, ascending(0, 400)) {
 		t.Errorf("%d ids by other work", len(got))
 	}
+	many := make([][]ID, mostOf+1)
+	for range 2 {
+		worked = 0
+		if l.result("many", func() []ID { worked++; return one }, many...); worked != 1 {
+			t.Error("what is made of very many lists is remembered")
+		}
+	}
 	var kept [][]ID
 	for n := range 2 * mostResults {
 		kept = append(kept, union(a, l.of(ascending(1000+n, 1100+n))))
