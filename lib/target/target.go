@@ -146,8 +146,8 @@ func (r Repo) apply(c proto.RepoChange) Repo {
 	if r.Level == proto.LevelFull {
 		r.Authors = nil
 	}
-	r.Roots = Union(r.Roots, parseIDs(c.Roots))
-	r.Roots = Without(r.Roots, parseIDs(c.RootsGone))
+	r.Roots = with(r.Roots, Shared(parseIDs(c.Roots)))
+	r.Roots = Shared(Without(r.Roots, parseIDs(c.RootsGone)))
 	return r
 }
 
@@ -182,6 +182,14 @@ func Union(a, b []ID) []ID {
 		}
 	}
 	return append(append(out, a...), b...)
+}
+
+// with is the ids of both, which are shared lists.
+func with(a, b []ID) []ID {
+	if len(a) == 0 || len(b) < fewestShared {
+		return Union(a, b)
+	}
+	return SharedResult("union", func() []ID { return Union(a, b) }, a, b)
 }
 
 // Without is a without the ids of b; both are sorted. It is a itself if b is empty.

@@ -36,6 +36,9 @@ const (
 	doubtful = 12
 	// lookAgain is how often it is looked whether other connections have brought what finds wait for.
 	lookAgain = 250 * time.Millisecond
+	// yieldWait is how long open requests have to come to their end when their room is needed. What
+	// was on its way of one that is taken back comes once more.
+	yieldWait = 2 * time.Second
 )
 
 // Asker puts requests to the relay.
@@ -84,6 +87,8 @@ type Backfill struct {
 	asked     *items.Set // what these ask for together; nil: not known since they changed last
 	queue     []*task    // not asked yet
 	hold      time.Time  // nothing is asked before
+	yieldTo   int        // live subscriptions that need room
+	yieldBy   time.Time  // when requests are taken back for them; zero: none needs any
 	fewer     time.Time  // when a NOTICE said last that we have too many subscriptions
 	smaller   time.Time  // when a NOTICE said last that a subscription asks for too much
 	confirmed items.Set
@@ -308,7 +313,7 @@ func (b *Backfill) Next(now time.Time) time.Time {
 	if b.neg != nil {
 		next = moment.Earlier(next, b.neg.Next(now))
 	}
-	next = moment.Earlier(next, moment.NextAfter(now, b.lookAt))
+	next = moment.Earlier(next, moment.NextAfter(now, b.lookAt, b.yieldBy))
 	for _, r := range b.open {
 		next = moment.Earlier(next, moment.NextAfter(now, b.patience(r)))
 	}

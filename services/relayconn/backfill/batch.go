@@ -182,4 +182,7 @@ type task struct {
 	brought bool           // it has brought something
 	group   []nostr.Filter // what of it is left to other connections is not settled; nil: it is
 	lead    *leads.Lead    // what it asks for in place of other connections; nil: nothing
+	roots   bool           // that is root events
+	came    int            // events of the current answer that had not come this way before
+	fresh   int            // and of these, those that were not known
 }

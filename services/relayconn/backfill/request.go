@@ -41,6 +41,12 @@ func (r *Request) Cause(ev *nostr.Event) Cause {
 // Account is who waits for the verdicts on what it brings.
 func (r *Request) Account() *ledger.Account { return &r.task.batch.Account }
 
+// Weighed reports whether it matters how much of what it brings is not known.
+func (r *Request) Weighed() bool { return r.task.roots && r.task.lead != nil }
+
+// New notes that an event that it has brought is not known, nor on its way.
+func (r *Request) New() { r.task.fresh++ }
+
 // Heard notes a message of the relay.
 func (r *Request) Heard(now time.Time) { r.heard, r.answered = now, true }
 
@@ -118,6 +124,9 @@ func (b *Backfill) stop(ctx context.Context, r *Request) error {
 func (b *Backfill) Saw(ctx context.Context, r *Request, ev *nostr.Event) (fresh bool, err error) {
 	fresh, enough := r.task.way.Saw(ev)
 	r.task.brought = true
+	if fresh {
+		r.task.came++
+	}
 	if enough {
 		return fresh, b.Ended(ctx, r)
 	}
@@ -132,6 +141,7 @@ func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	}
 	t := r.task
 	t.tries = 0
+	t.answered(b.board())
 	b.answered()
 	if err := b.overtaken(ctx, r); err != nil {
 		return err
@@ -166,7 +176,26 @@ func (b *Backfill) slice(t *task) {
 }
 
 // room is how many requests may be open at once.
-func (b *Backfill) room() int { return b.o.Allowance.Past(b.o.Live(), b.atOnce) }
+func (b *Backfill) room() int {
+	return b.o.Allowance.Past(max(b.o.Live(), b.yieldTo), b.atOnce)
+}
+
+// Yields reports whether there is room for that many live subscriptions, or it is time to make it
+// with [Backfill.Yield]. Until then no more is asked for than leaves room for them, and the requests
+// that are open have time to come to their end. None: no room is needed any more.
+func (b *Backfill) Yields(live int, now time.Time) bool {
+	if live == 0 || len(b.open) <= b.roomBeside(live) {
+		b.yieldTo, b.yieldBy = 0, time.Time{}
+		return true
+	}
+	if b.yieldTo = live; b.yieldBy.IsZero() {
+		b.yieldBy = now.Add(yieldWait)
+	}
+	return !now.Before(b.yieldBy)
+}
+
+// roomBeside is how many of the open requests may stay open beside that many live subscriptions.
+func (b *Backfill) roomBeside(live int) int { return b.o.Allowance.Past(live, max(1, len(b.open))) }
 
 // answered notes that the relay has answered a request, so that it may well take one more at once.
 func (b *Backfill) answered() {
@@ -325,7 +354,8 @@ func (b *Backfill) Relieve(now time.Time) { b.hold = moment.Earlier(b.hold, now)
 // Yield takes back so many of the open requests, those asked last, that there is room for that many
 // live subscriptions. They are asked again.
 func (b *Backfill) Yield(ctx context.Context, live int) error {
-	for len(b.open) > b.o.Allowance.Past(live, max(1, len(b.open))) {
+	b.yieldTo, b.yieldBy = 0, time.Time{}
+	for len(b.open) > b.roomBeside(live) {
 		var last *Request
 		for _, r := range b.open {
 			if last == nil || r.turn > last.turn {

@@ -91,7 +91,14 @@ func (b *Backfill) share(t *task, now time.Time) bool {
 		return true
 	}
 	items := sharedItems(group)
-	mine, rest, lead := board.Take(items, now)
+	t.roots = group[0].Tags["e"] != nil
+	var mine, rest []string
+	var lead *leads.Lead
+	if t.roots && board.Idle(items) {
+		rest = items
+	} else {
+		mine, rest, lead = board.Take(items, now)
+	}
 	switch len(rest) {
 	case 0:
 	case len(items):
@@ -127,7 +134,15 @@ func (b *Backfill) findDeferred(t *task) {
 	}
 }
 
-// leadHeard notes that an answer of a task has ended.
+// answered notes that an answer of a task has ended.
+func (t *task) answered(board *leads.Board) {
+	if board != nil && t.roots && t.lead != nil {
+		board.Brought(t.came, t.fresh)
+	}
+	t.came, t.fresh = 0, 0
+}
+
+// leadHeard notes that an answer of a task has ended, and that there is more to ask for.
 func (t *task) leadHeard(now time.Time) {
 	if t.lead != nil {
 		t.lead.Heard(now)
@@ -147,12 +162,15 @@ func (t *task) another(way Way) *task {
 	if t.lead != nil {
 		t.lead.Part(1)
 	}
-	return &task{way: way, found: t.found, lead: t.lead}
+	return &task{way: way, found: t.found, lead: t.lead, roots: t.roots}
 }
 
 // Release lets others ask for what is being asked for on this connection, which has ended.
 func (b *Backfill) Release() {
 	now := time.Now()
+	if b.wide != nil {
+		b.wide.probe.End(false)
+	}
 	for _, batch := range b.batches {
 		for _, t := range batch.tasks {
 			t.endLead(false, now)

@@ -7,6 +7,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/services/relayconn/layers"
+	"tendril.dev/services/relayconn/leads"
 	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/recent"
 )
@@ -39,6 +40,7 @@ type wide struct {
 	seen    map[[32]byte]bool
 	failed  bool
 	again   bool // if it fails it is tried once more, when others have brought what they ask for
+	probe   *leads.Probe
 }
 
 // widen begins such a session for the finds of a batch that wait, if it is worth while. wait: not
@@ -59,7 +61,11 @@ func (b *Backfill) widen(batch *batch, now time.Time) (begun, wait bool) {
 		return false, false
 	}
 	quiet := !blocked && (b.board() == nil || now.Sub(b.board().QuietSince(now)) >= b.o.Settle)
-	if late && !quiet && b.probed {
+	var probe *leads.Probe
+	if late && !quiet && !b.probed && b.board() != nil {
+		probe = b.board().Probe(now)
+	}
+	if late && !quiet && probe == nil {
 		// What is on its way, or will be as soon as discovery has told of it, would be missing.
 		if batch.wideBy.IsZero() {
 			batch.wideBy = now.Add(wideWait)
@@ -67,7 +73,7 @@ func (b *Backfill) widen(batch *batch, now time.Time) (begun, wait bool) {
 		batch.narrow = !now.Before(batch.wideBy)
 		return false, !batch.narrow
 	}
-	w := &wide{b: b, batch: batch, finds: finds, seen: map[[32]byte]bool{}, again: late && !quiet}
+	w := &wide{b: b, batch: batch, finds: finds, seen: map[[32]byte]bool{}, again: late && !quiet, probe: probe}
 	b.wide, b.probed = w, true
 	w.session = b.neg.AddWide(negentropy.Bounds{
 		Bytes: bytes / wideSaves, Missing: min(bytes/missingBytes, fullAt), Known: b.mostKnown(),
@@ -94,6 +100,7 @@ func (w *wide) Ask(negentropy.Span) { w.failed = true }
 func (w *wide) Settled() {
 	b := w.b
 	b.wide = nil
+	w.probe.End(w.failed && !w.session.Hopeless())
 	switch {
 	case w.failed:
 		b.narrow = !w.again || w.session.Hopeless()

@@ -23,7 +23,8 @@ func One() []nostr.Filter {
 	return []nostr.Filter{{Kinds: []int{nip34.KindAnnouncement, nip34.KindState, nip34.KindUserGraspList}}}
 }
 
-// TwoAndThree are the filters for a set of items, in an order that does not depend on chance.
+// TwoAndThree are the filters for a set of items, in an order that does not depend on chance. Other
+// connections may have the same: their tags are not to be changed.
 func TwoAndThree(s items.Set) []nostr.Filter {
 	var filters []nostr.Filter
 	for chunk := range slices.Chunk(s.Full, perFilter) {
@@ -31,7 +32,7 @@ func TwoAndThree(s items.Set) []nostr.Filter {
 	}
 	filters = append(filters, states(s.State)...)
 	for chunk := range slices.Chunk(s.Roots, perFilter) {
-		filters = append(filters, tagged(texts.of(chunk), "e", "E", "q")...)
+		filters = append(filters, texts.of(chunk)...)
 	}
 	return filters
 }

@@ -6,33 +6,43 @@ import (
 	"sync"
 	"weak"
 
+	"github.com/nbd-wtf/go-nostr"
+
 	"tendril.dev/lib/target"
 )
 
-// hundred is the ids of one filter as it names them.
-type hundred [perFilter]string
+// hundred is the filters of a group that names up to a hundred root events, and their ids as text,
+// which all of these filters name.
+type hundred struct {
+	ids     [perFilter]string
+	filters [3]nostr.Filter
+}
 
-// hundreds keeps ids as text once for all connections of a process, for as long as any filter names
-// them: relays that have the same repositories are asked for the same ids. It is safe for
-// concurrent use.
+// hundreds keeps such filters once for all connections of a process, for as long as any of them has
+// one: relays that have the same repositories are asked for the same ids. It is safe for concurrent
+// use.
 type hundreds struct {
 	mu    sync.Mutex
 	known map[[sha256.Size]byte]weak.Pointer[hundred]
 }
+
+// rootTags are the tags by which events name a root event.
+var rootTags = [3]string{"e", "E", "q"}
 
 var texts = hundreds{known: map[[sha256.Size]byte]weak.Pointer[hundred]{}}
 
 // fewestKept is how many ids are worth the room of a hundred. What is found later comes one by one.
 const fewestKept = 10
 
-// of gives at most a hundred ids as text. The list may be shared, and is not to be changed.
-func (h *hundreds) of(ids []target.ID) []string {
+// of gives the filters that ask for what names at most a hundred root events. Their tags may be
+// shared, and are not to be changed.
+func (h *hundreds) of(ids []target.ID) []nostr.Filter {
 	if len(ids) < fewestKept {
 		list := make([]string, len(ids))
 		for i, id := range ids {
 			list[i] = id.String()
 		}
-		return list
+		return tagged(list, rootTags[:]...)
 	}
 	sum := sha256.New()
 	for i := range ids {
@@ -41,16 +51,19 @@ func (h *hundreds) of(ids []target.ID) []string {
 	key := [sha256.Size]byte(sum.Sum(nil))
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	list := h.known[key].Value()
-	if list == nil {
-		list = new(hundred)
+	group := h.known[key].Value()
+	if group == nil {
+		group = new(hundred)
 		for i, id := range ids {
-			list[i] = id.String()
+			group.ids[i] = id.String()
 		}
-		h.known[key] = weak.Make(list)
-		runtime.AddCleanup(list, h.forget, key)
+		for i, name := range rootTags {
+			group.filters[i].Tags = nostr.TagMap{name: group.ids[:len(ids):len(ids)]}
+		}
+		h.known[key] = weak.Make(group)
+		runtime.AddCleanup(group, h.forget, key)
 	}
-	return list[:len(ids):len(ids)]
+	return group.filters[:]
 }
 
 // forget lets go of ids that no filter names any more, unless another has named them since.

@@ -26,6 +26,14 @@ const (
 	// mostAsked is how many items are remembered that were asked for, half of them at least. One
 	// that is forgotten is asked for once more.
 	mostAsked = 1 << 17
+	// tallied is of how many events it is known at least whether they were known before, for that to
+	// say something of the next ones, and half of how many of the last ones.
+	tallied = 1000
+	// newPart is the part of them that are new, as a divisor, for which it is worth to go on.
+	newPart = 8
+	// sampleEvery is of how many groups one is asked for all the same, to see whether that has
+	// changed.
+	sampleEvery = 8
 	// sweepEvery is how often leads are looked for that were lost.
 	sweepEvery = 10 * time.Second
 )
@@ -40,6 +48,9 @@ type Board struct {
 	swept time.Time
 	going int       // leads that have not ended, also those that were lost since the last sweep
 	busy  time.Time // when there was one last
+	came  int       // events that root events have brought of late, since it was quiet last
+	fresh int       // and of these, those that were not known
+	probe *Probe    // that is under way, or was the last; nil: there was none since it was quiet last
 }
 
 // New returns a board without leads.
@@ -93,6 +104,9 @@ func (b *Board) Take(items []string, now time.Time) (mine, rest []string, lead *
 		b.held[key] = lead
 	}
 	b.leads[lead] = struct{}{}
+	if b.going == 0 {
+		b.probe, b.came, b.fresh = nil, 0, 0
+	}
 	b.going++
 	return mine, rest, lead
 }
@@ -119,6 +133,66 @@ func (b *Board) QuietSince(now time.Time) time.Time {
 		b.busy = now
 	}
 	return b.busy
+}
+
+// Brought notes how many events have come because root events were asked for, and how many of these
+// were not known.
+func (b *Board) Brought(came, fresh int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.came += came; b.came > 2*tallied {
+		b.came, b.fresh = b.came/2, b.fresh/2
+	}
+	b.fresh += fresh
+}
+
+// Idle reports whether a group of root events need not be asked for now, because nearly all that
+// others have brought was known: what names a repository comes with that as well. What else there is
+// of them is found out when everything has come.
+func (b *Board) Idle(roots []string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.came < tallied || b.fresh > b.came/newPart {
+		return false
+	}
+	return maphash.String(b.seed, roots[0])%sampleEvery != 0 // whichever connection it is
+}
+
+// Probe is a connection's attempt to find out in one go what its relay has beyond what is known,
+// while others are bringing much.
+type Probe struct {
+	board *Board
+	began time.Time
+	vain  bool
+}
+
+// Probe lets a connection try that; nil: another one is doing so, or has done so in vain since it was
+// quiet last. It would most likely be in vain for this one too, and costs as much each time as there
+// are events missing.
+func (b *Board) Probe(now time.Time) *Probe {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if p := b.probe; p != nil && (p.vain || now.Sub(p.began) < patience) {
+		return nil
+	}
+	b.probe = &Probe{board: b, began: now}
+	return b.probe
+}
+
+// End notes how it has ended: in vain if too much was missing. Only the first end counts; a nil
+// Probe has none.
+func (p *Probe) End(vain bool) {
+	if p == nil {
+		return
+	}
+	p.board.mu.Lock()
+	defer p.board.mu.Unlock()
+	if p.board.probe != p || p.vain {
+		return
+	}
+	if p.vain = vain; !vain {
+		p.board.probe = nil
+	}
 }
 
 // sweep forgets leads that are over, once in a while. The lock is held.

@@ -198,3 +198,79 @@ func TestTogether(t *testing.T) {
 		}
 	}
 }
+
+// TestProbe: while leads go on one connection at a time finds out in one go what its relay has
+// beyond them, and none does once that was in vain, until all leads have ended. One that does not
+// come to its end keeps nobody waiting for long.
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	b := leads.New()
+	lead := takes(t, b, began, all, nil)
+	one := b.Probe(began)
+	if one == nil || b.Probe(after(time.Second)) != nil {
+		t.Fatal("none may try, or two at once")
+	}
+	one.End(false)
+	two := b.Probe(after(time.Second))
+	if two == nil {
+		t.Fatal("none may try after one that was worth while")
+	}
+	late := b.Probe(after(16 * time.Second))
+	if late == nil {
+		t.Fatal("one that does not end keeps all others waiting")
+	}
+	two.End(true)
+	if late.End(true); b.Probe(after(time.Minute)) != nil {
+		t.Error("it is tried again though it was in vain")
+	}
+	late.End(false)
+	lead.End(true, true, after(time.Minute))
+	if b.Probe(after(time.Minute)) != nil {
+		t.Error("a second end counts")
+	}
+	b.Take([]string{"d"}, after(2*time.Minute))
+	if b.Probe(after(2*time.Minute)) == nil {
+		t.Error("what was in vain once is never tried again")
+	}
+	(*leads.Probe)(nil).End(true)
+}
+
+// TestIdle: root events of which others have brought hardly anything new are not asked for, but for
+// some, which are the same for all connections; until the others bring something new, or all leads
+// have ended.
+func TestIdle(t *testing.T) {
+	t.Parallel()
+	b := leads.New()
+	_, _, lead := b.Take([]string{"a"}, began)
+	idle := func() (n int) {
+		for i := range 800 {
+			roots := []string{fmt.Sprint(i), "a"}
+			if one := b.Idle(roots); one != b.Idle(roots) {
+				t.Fatal("one connection asks for a group, and the next does not")
+			} else if one {
+				n++
+			}
+		}
+		return n
+	}
+	few := func(n int) bool { return n > 600 && n < 780 }
+	if b.Brought(999, 0); idle() != 0 {
+		t.Error("too little has come to say so")
+	}
+	if b.Brought(1, 0); !few(idle()) {
+		t.Errorf("%d of 800 groups are not asked for, want seven of eight", idle())
+	}
+	if b.Brought(500, 300); idle() != 0 {
+		t.Error("a fifth was new")
+	}
+	for range 3 {
+		b.Brought(1000, 0)
+	}
+	if !few(idle()) {
+		t.Error("what was new some time ago counts still")
+	}
+	lead.End(true, true, began)
+	if _, _, next := b.Take([]string{"b"}, began); idle() != 0 || next == nil {
+		t.Error("what others brought before counts still")
+	}
+}

@@ -110,7 +110,12 @@ func (s *Session) hearPast(ctx context.Context, r *backfill.Request, m wire.Mess
 		if fresh, err := s.past.Saw(ctx, r, m.Event); err != nil || !fresh {
 			return errors.Join(err, s.nothing(ctx)) // it came with the page before
 		}
-		return s.event(ctx, m, r.Cause(m.Event), func() bool { return s.ledger.Depart(m.Event, r.Account()) })
+		return s.event(ctx, m, r.Cause(m.Event), func() bool {
+			if r.Weighed() && !s.Intake.Flying(m.Event) {
+				r.New()
+			}
+			return s.ledger.Depart(m.Event, r.Account())
+		})
 	case wire.EOSE:
 		return s.past.Ended(ctx, r)
 	case wire.Closed:

@@ -23,6 +23,7 @@ type plan struct {
 	items   items.Set
 	filters []nostr.Filter
 	cause   backfill.Cause
+	pieces  int // subscriptions that the filters take; 0: nobody has counted
 }
 
 // makeUp plans to ask for what did not come live.
@@ -72,12 +73,19 @@ func (s *Session) plan(why backfill.Cause) {
 func (s *Session) add(ctx context.Context, now time.Time) (added bool, err error) {
 	if s.due.items.Empty() {
 		s.consolidateBy = time.Time{}
+		s.past.Yields(0, now)
 		return false, nil
 	}
 	if !s.mayAsk(now) || s.waits(now) {
 		return false, nil
 	}
 	if !s.crowded() {
+		if s.due.pieces == 0 {
+			s.due.pieces = s.live.Pieces(s.due.filters)
+		}
+		if !s.past.Yields(s.live.Count()+s.due.pieces, now) {
+			return false, nil
+		}
 		return true, s.request(ctx, nil)
 	}
 	if !s.mayConsolidate(now) {

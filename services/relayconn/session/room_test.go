@@ -322,3 +322,59 @@ func (p *play) withoutRoom(n int) (repo string) {
 	})
 	return repo
 }
+
+// TestRequestsYield: when something new needs room to come live, the requests of the past that are
+// open have a moment to come to their end, and no more are opened meanwhile. Then as many as need be
+// are taken back.
+func TestRequestsYield(t *testing.T) {
+	t.Parallel()
+	for name, answers := range map[string]bool{"answered": true, "not answered": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
+				document := make(chan nip11.Document, 1)
+				document <- nip11.Document{Limits: nip11.Limits{Subscriptions: 8, Filters: 6}}
+				p.session.Document = document
+				p.run(session.Start{})
+				p.with(func() { p.mute = true })
+				p.want(1, manyRepos(0, 400))
+				before := p.pastAsked()
+				if len(before) != 4 {
+					t.Fatalf("%d requests are open; this tests nothing", len(before))
+				}
+				p.want(2, manyRepos(0, 600))
+				time.Sleep(time.Second)
+				synctest.Wait()
+				if now := p.pastAsked(); !maps.EqualFunc(now, before, func(a, b []nostr.Filter) bool { return len(a) == len(b) }) {
+					t.Errorf("of %d requests %d are open, or others", len(before), len(now))
+				}
+				if n := p.published(t, "30617:aa:599"); n != 0 {
+					t.Errorf("%d subscriptions to what there is no room for yet", n)
+				}
+				if answers {
+					for sub := range before {
+						p.messages <- wire.Message{Kind: wire.EOSE, Sub: sub}
+					}
+				} else {
+					time.Sleep(time.Second)
+				}
+				synctest.Wait()
+				if n := p.published(t, "30617:aa:599"); n != 1 {
+					t.Errorf("%d subscriptions to what is new", n)
+				}
+				kept := 0
+				for sub := range p.pastAsked() {
+					if before[sub] != nil {
+						kept++
+					}
+				}
+				if answers && kept > 0 || !answers && (kept == 0 || kept == len(before)) {
+					t.Errorf("%d of %d requests are open still", kept, len(before))
+				}
+				p.stop()
+			})
+		})
+	}
+}

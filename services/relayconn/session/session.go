@@ -40,6 +40,8 @@ type Asker interface {
 type Intake interface {
 	// Known reports whether an event is stored, so that it need not be taken in.
 	Known(id string) bool
+	// Flying reports whether an event is on its way to be stored.
+	Flying(ev *nostr.Event) bool
 	// Take takes in an event. It waits for nothing but room, and says how long that took.
 	Take(ctx context.Context, a intake.Arrival) (waited time.Duration, err error)
 }

@@ -9,6 +9,9 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/target"
+	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/leads"
 	"tendril.dev/services/relayconn/session"
 )
@@ -254,6 +257,69 @@ func TestNotShared(t *testing.T) {
 				time.Sleep(12 * time.Second) // less than a silent relay would be waited for
 				second.inSync("the second")
 				first.stop()
+			})
+		})
+	}
+}
+
+// TestRootsThatBringNothingNew: while much comes, and nearly all that root events bring is known
+// already, most of them are not asked for one by one. What the relay has of those that is not known
+// comes all the same. Where what they bring is new they all are.
+func TestRootsThatBringNothingNew(t *testing.T) {
+	t.Parallel()
+	for name, known := range map[string]bool{"known": true, "new": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const groups = 40
+				wanted := target.Target{Repos: map[string]target.Repo{}}
+				var roots []target.ID
+				var stored []*nostr.Event
+				for i := range 100 * groups {
+					root := target.ID{byte(i >> 8), byte(i)}
+					roots = append(roots, root)
+					tag := nostr.Tag{"e", root.String()}
+					switch {
+					case known && i < 100*groups-1: // nobody looks whether those are genuine
+						ev := &nostr.Event{Kind: 1111, CreatedAt: nostr.Timestamp(9000 - i), Tags: nostr.Tags{tag}}
+						ev.ID = ev.GetID()
+						stored = append(stored, ev)
+					case known || i%3 == 0:
+						stored = append(stored, event(t, 1111, nostr.Timestamp(9000-i), tag))
+					}
+				}
+				here := 0
+				if known {
+					here = len(stored) - 1 // the last is of the last group
+				}
+				r := newReconciling(t, here, stored...)
+				r.session.Rules.PageLimit = 500
+				board := leads.New()
+				r.session.Negentropy.Leads = board
+				_, _, lead := board.Take([]string{"something else"}, time.Now())
+				r.run(session.Start{})
+				r.want(1, repos(repository))
+				time.Sleep(2 * time.Second)
+				wanted.Repos[repository] = target.Repo{Level: proto.LevelFull, Roots: roots}
+				r.want(2, items.Of(wanted))
+				time.Sleep(10 * time.Second)
+				asked := map[string]bool{}
+				_, reqs := r.askedFor()
+				for _, filters := range reqs {
+					if ids := filters[0].Tags["e"]; len(ids) > 0 {
+						asked[ids[0]] = true
+					}
+				}
+				if known && (len(asked) < 10 || len(asked) > groups*3/4) || !known && len(asked) != groups {
+					t.Errorf("%d of %d groups were asked for one by one", len(asked), groups)
+				}
+				lead.End(true, true, time.Now())
+				time.Sleep(30 * time.Second)
+				r.all()
+				if st := r.status(); st.Connection != session.Connected || st.Roots != len(roots) {
+					t.Errorf("status %+v", st)
+				}
+				r.stop()
 			})
 		})
 	}

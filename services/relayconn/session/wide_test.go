@@ -7,6 +7,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/services/relayconn/leads"
 	"tendril.dev/services/relayconn/session"
 )
 
@@ -99,6 +100,54 @@ func TestWideGaps(t *testing.T) {
 				r.all()
 				if len(r.judged) != 1 || r.judged[0] != c.want {
 					t.Errorf("judged %v, want %q", r.judged, c.want)
+				}
+				r.stop()
+			})
+		})
+	}
+}
+
+// TestWideOneAtATime: while another connection is bringing what this one asks for too, and finds out
+// in one go what is missing of it, this one does not do the same, until that was worth while or
+// everything has come.
+func TestWideOneAtATime(t *testing.T) {
+	t.Parallel()
+	for name, vain := range map[string]bool{"worth while": false, "in vain": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				board := leads.New()
+				r := newReconciling(t, 60, spread(t)...)
+				r.session.Negentropy.Leads = board
+				r.run(session.Start{})
+				r.want(1, manyRepos(0, 1))
+				time.Sleep(10 * time.Second)
+				all := manyRepos(1, 3000)
+				_, _, lead := board.Take(all.Full, time.Now())
+				probe := board.Probe(time.Now())
+				before, _ := r.askedFor()
+				r.want(2, manyRepos(0, 3000))
+				time.Sleep(2 * time.Second)
+				if n, _ := r.askedFor(); n != before {
+					t.Errorf("%d sessions beside the one of another connection", n-before)
+				}
+				probe.End(vain)
+				time.Sleep(2 * time.Second)
+				want := 1
+				if vain {
+					want = 0
+				}
+				if n, _ := r.askedFor(); n-before != want {
+					t.Errorf("%d sessions after it, want %d", n-before, want)
+				}
+				lead.End(true, true, time.Now())
+				time.Sleep(30 * time.Second)
+				r.all()
+				if n, _ := r.askedFor(); n-before != 1 {
+					t.Errorf("%d sessions in all, want one", n-before)
+				}
+				if st := r.status(); st.Connection != session.Connected || st.Repos != 3000 {
+					t.Errorf("status %+v", st)
 				}
 				r.stop()
 			})
