@@ -172,6 +172,7 @@ func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
 		return err
 	}
 	db.pebble = p
+	db.change.batch = nil // it belonged to the files before
 	db.stateMu.Lock()
 	defer db.stateMu.Unlock()
 	db.seq, db.count = seq, count
