@@ -14,6 +14,9 @@ const (
 	fewestShared = 32
 	// sampled is how many ids of a list decide where it is looked for.
 	sampled = 32
+	// mostAlike is how many lists are kept that look alike. Who has a list that differs from another
+	// only where nobody looks may well have a few such; more than that do not share theirs.
+	mostAlike = 8
 	// mostResults is how many results are remembered.
 	mostResults = 256
 	// mostOf is of how many lists one may be to be remembered.
@@ -25,7 +28,7 @@ const (
 type lists struct {
 	mu      sync.Mutex
 	seed    maphash.Seed
-	known   map[uint64]list
+	known   map[uint64][]list // those that look alike, by what is looked at
 	results map[uint64]result
 	latest  [mostResults]uint64 // keys of results, to let go of the oldest
 	made    int
@@ -48,7 +51,7 @@ type result struct {
 var shared = newLists()
 
 func newLists() *lists {
-	return &lists{seed: maphash.MakeSeed(), known: map[uint64]list{}, results: map[uint64]result{}}
+	return &lists{seed: maphash.MakeSeed(), known: map[uint64][]list{}, results: map[uint64]result{}}
 }
 
 // Shared gives a list with the same ids, which everybody in this process gets who asks for these,
@@ -63,14 +66,20 @@ func (l *lists) of(ids []ID) []ID {
 	key := l.key(ids)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if same := l.known[key].value(); sameList(same, ids) || slices.Equal(same, ids) {
-		return same
+	alike := slices.DeleteFunc(l.known[key], list.gone)
+	for _, one := range alike {
+		if same := one.value(); sameList(same, ids) || slices.Equal(same, ids) {
+			return same
+		}
 	}
 	if cap(ids) > len(ids)+len(ids)/8 {
 		ids = slices.Clone(ids)
 	}
 	ids = ids[:len(ids):len(ids)]
-	l.known[key] = list{weak.Make(&ids[0]), len(ids)}
+	if len(alike) == mostAlike {
+		return ids
+	}
+	l.known[key] = append(alike, list{weak.Make(&ids[0]), len(ids)})
 	runtime.AddCleanup(&ids[0], l.forget, key)
 	return ids
 }
@@ -141,11 +150,16 @@ func (l list) value() []ID {
 	return unsafe.Slice(first, l.ids)
 }
 
-// forget lets go of a list that nobody has any more, unless another has taken its place.
+// gone reports whether nobody has the list any more.
+func (l list) gone() bool { return l.first.Value() == nil }
+
+// forget lets go of lists that nobody has any more.
 func (l *lists) forget(key uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.known[key].first.Value() == nil {
+	if alike := slices.DeleteFunc(l.known[key], list.gone); len(alike) > 0 {
+		l.known[key] = alike
+	} else {
 		delete(l.known, key)
 	}
 }

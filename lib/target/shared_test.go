@@ -60,22 +60,46 @@ func TestSharedOnce(t *testing.T) {
 	}
 }
 
-// TestSharedAlike: of two lists of which the parts that are looked at are the same each stays what
-// it is.
+// TestSharedAlike: lists of which the parts that are looked at are the same stay what they are, and
+// each lies in memory once. Where very many look alike only a few are kept, however often those are
+// asked for.
 func TestSharedAlike(t *testing.T) {
 	t.Parallel()
 	l := newLists()
-	one, two := ascending(0, 1000), ascending(0, 1000)
-	two[1] = ID{0, 0, 1}
-	if l.key(one) != l.key(two) {
-		t.Fatal("the lists do not look alike")
+	many := make([][]ID, 2*mostAlike)
+	for i := range many {
+		many[i] = ascending(0, 1000)
+		many[i][1] = ID{0, 0, byte(i)}
 	}
-	for range 2 {
-		for _, ids := range [][]ID{one, two} {
-			if got := l.of(slices.Clone(ids)); !slices.Equal(got, ids) {
+	key := l.key(many[0])
+	var first [][]ID
+	for range 3 {
+		for i, ids := range many {
+			if l.key(ids) != key {
+				t.Fatal("the lists do not look alike")
+			}
+			got := l.of(slices.Clone(ids))
+			if !slices.Equal(got, ids) {
 				t.Fatal("got other ids than were asked for")
 			}
+			if len(first) < len(many) {
+				first = append(first, got)
+			} else if i < mostAlike && !sameList(got, first[i]) {
+				t.Fatalf("list %d is kept twice", i)
+			}
 		}
+		if len(l.known[key]) != mostAlike {
+			t.Fatalf("%d lists are kept that look alike", len(l.known[key]))
+		}
+	}
+	runtime.KeepAlive(first)
+	one, last := first[1], many[len(many)-1]
+	first = nil
+	for n := 0; !sameList(l.of(last), l.of(slices.Clone(last))); n++ {
+		if n == 1000 {
+			t.Fatal("there is no room though nobody has the others any more")
+		}
+		runtime.GC()
 	}
 	runtime.KeepAlive(one)
 }
