@@ -94,7 +94,7 @@ func (b *Backfill) share(t *task, now time.Time) bool {
 	t.roots = group[0].Tags["e"] != nil
 	var mine, rest []string
 	var lead *leads.Lead
-	if t.roots && board.Idle(items) {
+	if t.roots && board.Idle(items, now) {
 		rest = items
 	} else {
 		mine, rest, lead = board.Take(items, now)

@@ -27,7 +27,7 @@ const (
 	// that is forgotten is asked for once more.
 	mostAsked = 1 << 17
 	// tallied is of how many events it is known at least whether they were known before, for that to
-	// say something of the next ones, and half of how many of the last ones.
+	// say something of the next ones, and half of how many of the last ones at most.
 	tallied = 1000
 	// newPart is the part of them that are new, as a divisor, for which it is worth to go on.
 	newPart = 8
@@ -140,19 +140,21 @@ func (b *Board) QuietSince(now time.Time) time.Time {
 func (b *Board) Brought(came, fresh int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.came += came; b.came > 2*tallied {
+	b.came, b.fresh = b.came+came, b.fresh+fresh
+	for b.came > 2*tallied {
 		b.came, b.fresh = b.came/2, b.fresh/2
 	}
-	b.fresh += fresh
 }
 
 // Idle reports whether a group of root events need not be asked for now, because nearly all that
 // others have brought was known: what names a repository comes with that as well. What else there is
-// of them is found out when everything has come.
-func (b *Board) Idle(roots []string) bool {
+// of them is found out when everything has come. When no lead has gone on for a while, what was
+// counted says nothing any more.
+func (b *Board) Idle(roots []string, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.came < tallied || b.fresh > b.came/newPart {
+	b.sweep(now)
+	if b.going == 0 && now.Sub(b.busy) >= patience || b.came < tallied || b.fresh > b.came/newPart {
 		return false
 	}
 	return maphash.String(b.seed, roots[0])%sampleEvery != 0 // whichever connection it is

@@ -245,7 +245,7 @@ func TestIdle(t *testing.T) {
 	idle := func() (n int) {
 		for i := range 800 {
 			roots := []string{fmt.Sprint(i), "a"}
-			if one := b.Idle(roots); one != b.Idle(roots) {
+			if one := b.Idle(roots, began); one != b.Idle(roots, began) {
 				t.Fatal("one connection asks for a group, and the next does not")
 			} else if one {
 				n++
@@ -272,5 +272,68 @@ func TestIdle(t *testing.T) {
 	lead.End(true, true, began)
 	if _, _, next := b.Take([]string{"b"}, began); idle() != 0 || next == nil {
 		t.Error("what others brought before counts still")
+	}
+}
+
+// TestTally: a tenth that is new stays a tenth, however much comes at once and for however long.
+func TestTally(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		came, fresh int
+		idle        bool
+	}{
+		"a tenth":                 {1000, 100, true},
+		"a tenth, in small parts": {10, 1, true},
+		"a tenth, in large parts": {50_000, 5000, true},
+		"a sixth":                 {600, 100, false},
+		"a sixth, in large parts": {60_000, 10_000, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := leads.New()
+			takes(t, b, began, all, nil)
+			for range 300_000 / c.came {
+				b.Brought(c.came, c.fresh)
+			}
+			if got := idles(b, began); got != c.idle {
+				t.Errorf("not asked for: %v, want %v", got, c.idle)
+			}
+			b.Brought(1000, 1000)
+			b.Brought(1000, 1000)
+			if idles(b, began) {
+				t.Error("what came long ago counts more than what comes now")
+			}
+		})
+	}
+}
+
+// idles is whether some groups of root events are not asked for.
+func idles(b *leads.Board, now time.Time) bool {
+	for i := range 100 {
+		if b.Idle([]string{fmt.Sprint(i)}, now) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestIdleQuiet: what was counted says nothing when no lead has gone on for a while, whether it came
+// to its end or was lost.
+func TestIdleQuiet(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]bool{"ended": true, "lost": false} {
+		t.Run(name, func(t *testing.T) {
+			b := leads.New()
+			lead := takes(t, b, began, all, nil)
+			b.Brought(1000, 0)
+			if ends {
+				lead.End(true, true, after(time.Second))
+			}
+			if !idles(b, after(5*time.Second)) {
+				t.Error("all are asked for at once when a lead has come to its end")
+			}
+			if idles(b, after(time.Minute)) {
+				t.Error("some are put off though nobody has asked for anything for a minute")
+			}
+		})
 	}
 }
