@@ -37,6 +37,10 @@ type reconciling struct {
 	largest int              // REQ by ids
 	shows   int              // of a REQ by ids; 0: all
 	partial int              // how many events it shows when it is asked for everything by NIP-77; 0: all
+	silent  bool             // it does not answer by NIP-77
+	closes  int              // so many of the next REQs by root events it closes
+	// unableAfter is after how many messages of NIP-77 it takes no more; 0: after none.
+	unableAfter int
 }
 
 // newReconciling is a play with a relay that has these events, of which the first so many are known
@@ -84,6 +88,11 @@ func (r *reconciling) Req(ctx context.Context, sub string, filters []nostr.Filte
 	defer r.mu.Unlock()
 	if filters[0].IDs == nil {
 		r.reqs = append(r.reqs, filters)
+		if r.closes > 0 && len(filters[0].Tags["e"]) > 0 {
+			r.closes--
+			r.say(ctx, wire.Message{Kind: wire.Closed, Sub: sub, Reason: "error: not now"})
+			return nil
+		}
 		return r.play.Req(ctx, sub, filters)
 	}
 	asked := filters[0]
@@ -110,6 +119,14 @@ func (r *reconciling) NegOpen(ctx context.Context, sub string, f nostr.Filter, f
 func (r *reconciling) NegMsg(ctx context.Context, sub string, frame []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.silent {
+		return nil
+	}
+	if r.unableAfter > 0 {
+		if r.unableAfter--; r.unableAfter == 0 {
+			r.unable = "error: not any more"
+		}
+	}
 	m := wire.Message{Kind: wire.NegErr, Sub: sub, Reason: r.unable}
 	if r.unable == "" {
 		set := r.set(r.filters[sub], false)
@@ -122,13 +139,18 @@ func (r *reconciling) NegMsg(ctx context.Context, sub string, frame []byte) erro
 		}
 		m = wire.Message{Kind: wire.NegMsg, Sub: sub, Frame: out}
 	}
+	r.say(ctx, m)
+	return nil
+}
+
+// say has the relay say something.
+func (r *reconciling) say(ctx context.Context, m wire.Message) {
 	go func() {
 		select {
 		case r.messages <- m:
 		case <-ctx.Done():
 		}
 	}()
-	return nil
 }
 
 func (r *reconciling) NegClose(context.Context, string) error { return nil }
