@@ -374,6 +374,7 @@ func (b *Backfill) Yield(ctx context.Context, live int) error {
 // again asks for a page once more, before all others.
 func (b *Backfill) again(t *task) {
 	t.way.Again()
+	t.came, t.fresh = 0, 0 // it all comes once more
 	b.queue = slices.Insert(b.queue, 0, t)
 }
 
