@@ -16,14 +16,15 @@ import (
 	"tendril.dev/services/relayconn/session"
 )
 
-// busyFor has another relay of the worker lead without end, and bring nothing but what is known by
-// root events, until ctx ends.
+// busyFor has another relay of the worker lead without end, bring nothing but what is known by root
+// events, and take its time to say what is missing, whenever it is its turn, until ctx ends.
 func busyFor(ctx context.Context, board *leads.Board) {
 	again := time.NewTicker(5 * time.Second)
 	defer again.Stop()
 	for n := 0; ; n++ {
 		board.Take([]string{fmt.Sprint("something else", n)}, time.Now())
 		board.Brought(10_000, 0)
+		board.Probe(time.Now())
 		select {
 		case <-ctx.Done():
 			return
