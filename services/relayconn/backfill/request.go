@@ -41,12 +41,6 @@ func (r *Request) Cause(ev *nostr.Event) Cause {
 // Account is who waits for the verdicts on what it brings.
 func (r *Request) Account() *ledger.Account { return &r.task.batch.Account }
 
-// Weighed reports whether it matters how much of what it brings is not known.
-func (r *Request) Weighed() bool { return r.task.roots && r.task.lead != nil }
-
-// New notes that an event that it has brought is not known, nor on its way.
-func (r *Request) New() { r.task.fresh++ }
-
 // Heard notes a message of the relay.
 func (r *Request) Heard(now time.Time) { r.heard, r.answered = now, true }
 

@@ -134,6 +134,12 @@ func (b *Backfill) findDeferred(t *task) {
 	}
 }
 
+// Weighed reports whether it matters how much of what it brings is not known.
+func (r *Request) Weighed() bool { return r.task.roots && r.task.lead != nil }
+
+// New notes that an event that it has brought is not known, nor on its way.
+func (r *Request) New() { r.task.fresh++ }
+
 // answered notes that an answer of a task has ended.
 func (t *task) answered(board *leads.Board) {
 	if board != nil && t.roots && t.lead != nil {
