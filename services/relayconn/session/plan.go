@@ -88,6 +88,7 @@ func (s *Session) add(ctx context.Context, now time.Time) (added bool, err error
 		}
 		return true, s.request(ctx, nil)
 	}
+	s.past.Yields(0, now) // that takes back all of them
 	if !s.mayConsolidate(now) {
 		return false, nil
 	}
