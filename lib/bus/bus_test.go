@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -219,6 +220,42 @@ func TestEveryRelayMayFollowItsTarget(t *testing.T) {
 	}
 	if err := group.Wait(); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestAccountsWithALimitOfConsumers are those of most hosted NATS. A stream that asks for more is
+// refused there, and does with what there is. What the account allows later is asked for again.
+func TestAccountsWithALimitOfConsumers(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "nats.conf")
+	allow := func(consumers int) {
+		content := fmt.Sprintf("accounts { tendril { jetstream: { max_consumers: %d }, users: [{ user: tendril, password: secret }] } }\n", consumers)
+		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	allow(500)
+	server := bustest.WithUsers(t, file)
+	url := strings.Replace(server.URL, "nats://", "nats://tendril:secret@", 1)
+	limit := func() int {
+		b := open(t, bus.Options{URL: url, Provisions: true})
+		defer b.Close()
+		stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return stream.CachedInfo().Config.MaxConsumers
+	}
+	for _, start := range []string{"first", "second"} {
+		if n := limit(); n > 500 {
+			t.Errorf("%s start: the stream may have %d consumers", start, n)
+		}
+	}
+	server.Stop()
+	allow(5_000_000)
+	server.Start()
+	if n := limit(); n < 1_000_000 {
+		t.Errorf("when the account allows it the stream may have %d consumers", n)
 	}
 }
 

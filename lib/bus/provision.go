@@ -132,27 +132,31 @@ func declared(cfg jetstream.StreamConfig) jetstream.StreamConfig {
 }
 
 func (b *Bus) ensureStream(ctx context.Context, cfg jetstream.StreamConfig) error {
-	cfg = declared(cfg)
+	before, apply := jetstream.StreamConfig{MaxConsumers: -1}, b.JS.CreateOrUpdateStream
 	stream, err := b.JS.Stream(ctx, cfg.Name)
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		_, err = b.JS.CreateOrUpdateStream(ctx, cfg)
+	switch {
+	case err == nil:
+		before, apply = stream.CachedInfo().Config, b.JS.UpdateStream
+	case !errors.Is(err, jetstream.ErrStreamNotFound):
 		return err
 	}
-	if err != nil {
+	ensure := func(cfg jetstream.StreamConfig) error {
+		cfg = declared(cfg)
+		if before.Metadata[metaConfig] == cfg.Metadata[metaConfig] {
+			return nil
+		}
+		if settled, ok := before.Metadata[metaSettled]; ok {
+			cfg.Metadata[metaSettled] = settled
+		}
+		_, err := apply(ctx, cfg)
 		return err
 	}
-	before := stream.CachedInfo().Config
-	if before.Metadata[metaConfig] == cfg.Metadata[metaConfig] {
-		return nil
-	}
-	if settled, ok := before.Metadata[metaSettled]; ok {
-		cfg.Metadata[metaSettled] = settled
-	}
-	_, err = b.JS.UpdateStream(ctx, cfg)
-	if err != nil && !Passes(err) && before.MaxConsumers != cfg.MaxConsumers {
-		// NATS before 2.15 cannot change this one number, and does not need it to be changed.
+	err = ensure(cfg)
+	if err != nil && !Passes(err) && cfg.MaxConsumers > 0 && before.MaxConsumers != cfg.MaxConsumers {
+		// The account allows fewer, or NATS is older than 2.15, which cannot change this one number
+		// and does not need it. The next start tries again.
 		cfg.MaxConsumers = before.MaxConsumers
-		_, err = b.JS.UpdateStream(ctx, cfg)
+		err = ensure(cfg)
 	}
 	return err
 }

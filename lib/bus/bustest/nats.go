@@ -41,7 +41,7 @@ func New(t testing.TB) *NATS {
 }
 
 // WithUsers starts a server that lets in only those whom a file of its configuration names, like
-// that of lib/logins, and holds them to what it allows. It ends with the test.
+// that of lib/logins, and holds them and their accounts to what it allows. It ends with the test.
 func WithUsers(t testing.TB, file string) *NATS {
 	t.Helper()
 	return start(t, file)
@@ -108,7 +108,7 @@ func (n *NATS) configuration() *server.Options {
 		if err != nil {
 			n.t.Fatal(err)
 		}
-		options.Users = file.Users
+		options.Users, options.Accounts = file.Users, file.Accounts
 	}
 	return &options
 }

@@ -72,7 +72,7 @@ func (l *objectList) filter(r *Repo, keep func(id []byte) bool) (*objectList, er
 // new.
 func (r *Repo) listFor(ctx context.Context, tips []string, known []tip) (*objectList, error) {
 	if len(known) == 0 {
-		if list, ok := r.smallList(tips); ok {
+		if list, ok := r.smallList(ctx, tips); ok {
 			return list, nil
 		}
 	}

@@ -221,7 +221,8 @@ func linkPack(from, to *Repo, name string) error {
 	if err := from.store.before("link an index"); err != nil {
 		return err
 	}
-	return errors.Join(link(indexSuffix), syncPath(folder))
+	// A new pool gets its folder of packs here.
+	return errors.Join(link(indexSuffix), syncFolders(folder, to.in("objects")))
 }
 
 // copyDurably makes a copy of a file that appears whole or not at all.

@@ -254,7 +254,7 @@ func (r *Repo) typesOf(ctx context.Context, changes []refChange) (map[string]str
 			branches = append(branches, c.to)
 		}
 	}
-	if types, all := r.smallKinds(all); all {
+	if types, all := r.smallKinds(ctx, all); all {
 		return types, nil
 	}
 	return r.Types(ctx, branches)
@@ -279,7 +279,7 @@ func (r *Repo) SetRef(ctx context.Context, name, id string) error {
 	if err := r.leave(ctx, name, id); err != nil {
 		return fmt.Errorf("set reference: %w", err)
 	}
-	types, _ := r.smallKinds([]string{id})
+	types, _ := r.smallKinds(ctx, []string{id})
 	if err := r.apply(ctx, []refChange{{name: name, to: id}}, types); err != nil {
 		return fmt.Errorf("set reference: %w", err)
 	}

@@ -10,18 +10,36 @@ import (
 	"strings"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/services/purgatory/slots"
 	"tendril.dev/services/purgatory/smallpack"
 )
 
-// small reads the packs that the repository sees, its own and its pool's. That is for what can be
-// told without git while a repository is new; ErrNotSmall, as any other error, says that git is to
-// be asked, which alone knows what to say of a repository that is not as we make them.
+// withSmall calls ask with the packs that the repository sees, its own and its pool's, if they are
+// small. That is for what can be told without git while a repository is new. It returns false where
+// git is to be asked, which alone knows what to say of a repository that is not as we make them. As
+// many may ask at once as packs are looked through at once: that bounds the memory.
+func (r *Repo) withSmall(ctx context.Context, ask func(*smallpack.Set) error) bool {
+	release, err := r.store.scans.Acquire(ctx, slots.Work, "", 1)
+	if err != nil {
+		return false
+	}
+	defer release()
+	set, err := r.small()
+	return err == nil && ask(set) == nil
+}
+
+// small reads the packs that the repository sees.
 func (r *Repo) small() (*smallpack.Set, error) {
 	if head, err := r.Head(); err != nil || nip34.CheckRefName(head) != nil {
 		return nil, errors.Join(smallpack.ErrNotSmall, err)
 	}
-	if elsewhere, err := r.borrowsElsewhere(); elsewhere || err != nil {
-		return nil, errors.Join(smallpack.ErrNotSmall, err)
+	// Without that line git does not see the pool, and with another one it sees more.
+	alternates, err := os.ReadFile(r.in("objects", "info", alternatesFile))
+	if err != nil {
+		return nil, err
+	}
+	if string(alternates) != r.alternate() {
+		return nil, fmt.Errorf("%w: it borrows not only from its pool", smallpack.ErrNotSmall)
 	}
 	if _, err := os.Lstat(r.in("shallow")); !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%w: its history is cut off", smallpack.ErrNotSmall)
@@ -42,41 +60,43 @@ func (r *Repo) small() (*smallpack.Set, error) {
 }
 
 // smallKinds returns the types of objects, as Types does, if all of them are in small packs.
-func (r *Repo) smallKinds(ids []string) (types map[string]string, all bool) {
-	set, err := r.small()
-	if err != nil {
-		return nil, false
-	}
+func (r *Repo) smallKinds(ctx context.Context, ids []string) (types map[string]string, all bool) {
 	types = make(map[string]string, len(ids))
-	for _, text := range ids {
-		id, ok := smallpack.ParseID(text)
-		if !ok {
-			return nil, false
+	all = r.withSmall(ctx, func(set *smallpack.Set) error {
+		for _, text := range ids {
+			id, ok := smallpack.ParseID(text)
+			if !ok {
+				return smallpack.ErrNotSmall
+			}
+			kind, found, err := set.Kind(id)
+			if !found || err != nil {
+				return errors.Join(smallpack.ErrNotSmall, err)
+			}
+			types[text] = kind.String()
 		}
-		kind, found, err := set.Kind(id)
-		if !found || err != nil {
-			return nil, false
-		}
-		types[text] = kind.String()
+		return nil
+	})
+	if !all {
+		return nil, false
 	}
 	return types, true
 }
 
 // smallList is list where nothing is known to be in the pool and everything is in small packs. ok
 // is false if it is not, or something is not there.
-func (r *Repo) smallList(tips []string) (list *objectList, ok bool) {
-	set, err := r.small()
-	if err != nil {
-		return nil, false
-	}
+func (r *Repo) smallList(ctx context.Context, tips []string) (list *objectList, ok bool) {
 	ids := make([]smallpack.ID, len(tips))
 	for i, tip := range tips {
 		if ids[i], ok = smallpack.ParseID(tip); !ok {
 			return nil, false
 		}
 	}
-	reached, err := set.Walk(ids)
-	if err != nil {
+	var reached []smallpack.ID
+	ok = r.withSmall(ctx, func(set *smallpack.Set) (err error) {
+		reached, err = set.Walk(ids)
+		return err
+	})
+	if !ok {
 		return nil, false
 	}
 	var lines strings.Builder

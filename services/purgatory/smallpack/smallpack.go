@@ -179,9 +179,9 @@ type entry struct {
 
 // entry reads the head of the object that begins at an offset.
 func (p pack) entry(offset int) (e entry, err error) {
-	odd := fmt.Errorf("%w: no object begins at byte %d of the pack", ErrNotSmall, offset)
+	odd := func() error { return fmt.Errorf("%w: no object begins at byte %d of the pack", ErrNotSmall, offset) }
 	if offset < packHeader || offset >= len(p.data) {
-		return e, odd
+		return e, odd()
 	}
 	rest := p.data[offset:]
 	b := rest[0]
@@ -189,7 +189,7 @@ func (p pack) entry(offset int) (e entry, err error) {
 	e.kind, e.size = Kind(b>>4&7), int64(b&15)
 	for shift := 4; b&0x80 != 0; shift += 7 {
 		if len(rest) == 0 || shift > 32 {
-			return e, odd
+			return e, odd()
 		}
 		b, rest = rest[0], rest[1:]
 		e.size |= int64(b&0x7f) << shift
@@ -200,7 +200,7 @@ func (p pack) entry(offset int) (e entry, err error) {
 		back := 0
 		for i := 0; ; i++ {
 			if len(rest) == 0 || i > 4 {
-				return e, odd
+				return e, odd()
 			}
 			b, rest = rest[0], rest[1:]
 			if back = back<<7 | int(b&0x7f); b&0x80 == 0 {
@@ -209,15 +209,15 @@ func (p pack) entry(offset int) (e entry, err error) {
 			back++
 		}
 		if e.base = offset - back; back == 0 || e.base < packHeader {
-			return e, odd
+			return e, odd()
 		}
 	case refDelta:
 		if len(rest) < idBytes {
-			return e, odd
+			return e, odd()
 		}
 		e.ref, rest = ID(rest[:idBytes]), rest[idBytes:]
 	default:
-		return e, odd
+		return e, odd()
 	}
 	e.data = rest
 	return e, nil

@@ -11,7 +11,7 @@ import (
 // not what a link says that it is; git knows whether it is somewhere else.
 func (s *Set) Walk(tips []ID) ([]ID, error) {
 	s.inflated = 0
-	w := walk{set: s, seen: map[ID]bool{}}
+	w := walk{set: s, seen: map[ID]Kind{}}
 	for _, id := range tips {
 		kind, found, err := s.Kind(id)
 		if err != nil {
@@ -53,23 +53,27 @@ type link struct {
 
 type walk struct {
 	set   *Set
-	seen  map[ID]bool
+	seen  map[ID]Kind
 	order []ID
 	todo  []link // whose links were not followed yet
 }
 
 // reach notes an object that the walk has come to.
 func (w *walk) reach(l link) error {
-	kind, found, err := w.set.Kind(l.to)
-	switch {
-	case err != nil:
-		return err
-	case !found || kind != l.kind:
+	kind, seen := w.seen[l.to]
+	if !seen {
+		var err error
+		if kind, _, err = w.set.Kind(l.to); err != nil {
+			return err
+		}
+	}
+	if kind != l.kind { // 0: it is not there
 		return fmt.Errorf("%w: there is no %s %s", ErrNotSmall, l.kind, l.to)
-	case w.seen[l.to]:
+	}
+	if seen {
 		return nil
 	}
-	w.seen[l.to] = true
+	w.seen[l.to] = kind
 	w.order = append(w.order, l.to)
 	if kind != Blob {
 		w.todo = append(w.todo, l)
