@@ -22,8 +22,8 @@ const mostUnanswered = 3
 var errLost = errors.New("its consumer is lost")
 
 // Read hands every message to read that the stream has of some subjects, in order, and returns when
-// that was all. Reading.Read and Reading.Idle are not used. Where NATS loses the consumer another one
-// reads on; the error says that none could be made.
+// that was all. Reading.Read and Reading.Idle are not used. Where NATS loses the consumer another
+// one reads on; the error says that none could be made.
 func Read(ctx context.Context, js jetstream.JetStream, r Reading, read func(Message)) error {
 	for {
 		err := readOn(ctx, js, r, func(m Message) {
