@@ -139,8 +139,8 @@ func TestReadReadsWhatThereIs(t *testing.T) {
 	}
 }
 
-// TestReadOutlivesItsConsumer: where NATS loses the consumer, as it does with the server that has it,
-// and has nobody to tell of it, another one reads on. Nothing is read twice, and nothing is missed.
+// TestReadOutlivesItsConsumer: where NATS loses the consumer, as it does with the server that has
+// it, and has nobody to tell of it, another one reads on. Nothing is read twice or missed.
 func TestReadOutlivesItsConsumer(t *testing.T) {
 	t.Parallel()
 	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})

@@ -219,8 +219,8 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// TestNothingIsAskedBeforeItIsRead: whoever opens a relay may have much to do before it reads. A page
-// that waits for that would be too late.
+// TestNothingIsAskedBeforeItIsRead: whoever opens a relay may have much to do before it reads. A
+// page that waits for that would be too late.
 func TestNothingIsAskedBeforeItIsRead(t *testing.T) {
 	t.Parallel()
 	r := &relay{events: events(300, 3), most: 20, instead: func(int, string, *websocket.Conn) bool { return false }}
