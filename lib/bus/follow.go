@@ -165,7 +165,8 @@ func (f *follower) ask(ctx context.Context, consumer jetstream.Consumer) {
 	f.mu.Lock()
 	at := f.at
 	f.mu.Unlock()
-	over := at.last(ctx, consumer)
+	// A consumer that is lost makes itself anew when its heartbeats are missed.
+	over, _ := at.last(ctx, consumer)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {

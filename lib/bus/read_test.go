@@ -138,3 +138,58 @@ func TestReadReadsWhatThereIs(t *testing.T) {
 		t.Error("it ends well though it was ended")
 	}
 }
+
+// TestReadOutlivesItsConsumer: where NATS loses the consumer, as it does with the server that has
+// it, and has nobody to tell of it, another one reads on. Nothing is read twice or missed.
+func TestReadOutlivesItsConsumer(t *testing.T) {
+	t.Parallel()
+	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	const all = 1200
+	for n := range all {
+		if _, err := b.JS.PublishAsync("grasp.target.a.example", fmt.Append(nil, n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case <-b.JS.PublishAsyncComplete():
+	case <-time.After(time.Minute):
+		t.Fatal("the messages are not stored")
+	}
+	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// lose removes the consumer when it has sent all that it was asked for: nobody waits for it then.
+	lose := func() {
+		for t.Context().Err() == nil {
+			for c := range stream.ListConsumers(t.Context()).Info() {
+				if c.NumWaiting == 0 && c.Delivered.Consumer > 0 {
+					if err := stream.DeleteConsumer(t.Context(), c.Name); err != nil {
+						t.Error(err)
+					}
+					return
+				}
+			}
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var got []uint64
+	err = bus.Read(ctx, b.JS, bus.Reading{Stream: proto.StreamTargets}, func(m bus.Message) {
+		if got = append(got, m.Seq); len(got) == 1 {
+			lose()
+		}
+	})
+	if err != nil || len(got) != all {
+		t.Errorf("%d messages, %v; want %d", len(got), err, all)
+	}
+	for n, seq := range got {
+		if seq != uint64(n+1) {
+			t.Fatalf("message %d comes in place of %d", seq, n+1)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/coder/websocket"
@@ -183,10 +184,7 @@ func (r *Reader) send(ctx context.Context, message []any) error {
 
 // hear takes a message of the relay. What belongs to no request, or to another one, is no concern.
 func (r *Reader) hear(message []byte, id string, out io.Writer) (ended bool, err error) {
-	if !gjson.ValidBytes(message) {
-		return false, nil
-	}
-	parts := gjson.ParseBytes(message).Array()
+	parts := partsOf(message)
 	if len(parts) < 2 {
 		return false, nil
 	}
@@ -209,6 +207,25 @@ func (r *Reader) hear(message []byte, id string, out io.Writer) (ended bool, err
 		return r.event(parts, out)
 	}
 	return false, nil
+}
+
+// mostParts is how many elements of a message matter: an EVENT that has more than three is none.
+const mostParts = 4
+
+// partsOf gives the first elements of a message; none: it is no list. What a message of 4 MiB costs
+// does not depend on what it is made of: gjson's own check of JSON would take a gigabyte of stack
+// for brackets in brackets, and a list of all elements as much memory for small ones.
+func partsOf(message []byte) (parts []gjson.Result) {
+	if !json.Valid(message) {
+		return nil
+	}
+	if list := gjson.ParseBytes(message); list.IsArray() {
+		list.ForEach(func(_, part gjson.Result) bool {
+			parts = append(parts, part)
+			return len(parts) < mostParts
+		})
+	}
+	return parts
 }
 
 // quoted is what a relay says to people.
@@ -240,9 +257,22 @@ func (r *Reader) event(parts []gjson.Result, out io.Writer) (ended bool, err err
 	return ended, nil
 }
 
-// Open gives what [Reader.Read] writes, as it comes. Its error is met where the events end.
+// Open gives what [Reader.Read] writes, as it comes. The relay is asked from the first read on,
+// because a page that nobody takes would be too late in the end. Its error is met where the events
+// end.
 func (r *Reader) Open(ctx context.Context) io.ReadCloser {
 	in, out := io.Pipe()
-	go func() { out.CloseWithError(r.Read(ctx, out)) }()
-	return in
+	return &opened{PipeReader: in, begin: sync.OnceFunc(func() {
+		go func() { out.CloseWithError(r.Read(ctx, out)) }()
+	})}
+}
+
+type opened struct {
+	*io.PipeReader
+	begin func()
+}
+
+func (o *opened) Read(p []byte) (int, error) {
+	o.begin()
+	return o.PipeReader.Read(p)
 }

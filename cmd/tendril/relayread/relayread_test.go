@@ -219,6 +219,28 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
+// TestNothingIsAskedBeforeItIsRead: whoever opens a relay may have much to do before it reads. A
+// page that waits for that would be too late.
+func TestNothingIsAskedBeforeItIsRead(t *testing.T) {
+	t.Parallel()
+	r := &relay{events: events(300, 3), most: 20, instead: func(int, string, *websocket.Conn) bool { return false }}
+	url := r.start(t)
+	before := relayread.New(url, nil).Open(t.Context())
+	defer before.Close()
+	for round := range 2 {
+		asked := r.requests.Load()
+		if got, err := ids(t, relayread.New(url, nil).Open(t.Context())); err != nil || len(got) != len(r.events) {
+			t.Fatalf("%d came: %v", len(got), err)
+		}
+		if asked = r.requests.Load() - asked; round == 1 && 2*asked != r.requests.Load() {
+			t.Errorf("it was asked %d times in two readings, and %d times in the second", r.requests.Load(), asked)
+		}
+	}
+	if got, err := ids(t, before); err != nil || len(got) != len(r.events) {
+		t.Errorf("%d came in the end: %v", len(got), err)
+	}
+}
+
 func TestNamed(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{"wss://r.example": true, "ws://127.0.0.1:7334": true, "events.jsonl": false, "-": false, "https://r.example": false, "wss:": false} {

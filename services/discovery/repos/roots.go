@@ -32,18 +32,37 @@ func (s *rootSet) list() []target.ID {
 	return s.sorted
 }
 
-// mostUnsorted is how many ids are looked through one by one before they are sorted in.
+// mostUnsorted is how many ids that came, and how many that went, are looked through one by one
+// before the list is made anew: each time costs as much as the list is long.
 const mostUnsorted = 64
 
 func (s *rootSet) has(id target.ID) bool {
-	if len(s.gone) > 0 || len(s.fresh) > mostUnsorted {
+	if len(s.fresh) > mostUnsorted {
 		s.list()
+	}
+	if slices.Contains(s.gone, id) {
+		return false
 	}
 	if slices.Contains(s.fresh, id) {
 		return true
 	}
 	_, found := slices.BinarySearchFunc(s.sorted, id, target.ID.Compare)
 	return found
+}
+
+// add takes in an id that the set does not have.
+func (s *rootSet) add(id target.ID) {
+	if slices.Contains(s.gone, id) {
+		s.list()
+	}
+	s.fresh = append(s.fresh, id)
+}
+
+// lose drops an id that the set has.
+func (s *rootSet) lose(id target.ID) {
+	if s.gone = append(s.gone, id); len(s.gone) > mostUnsorted {
+		s.list()
+	}
 }
 
 // place says which repository a root event names, by its number, and in its last eight bits to whom
@@ -93,10 +112,7 @@ func (b *Book) addRoot(ev *nostr.Event) (changed bool) {
 		if repo == nil || !b.nameRoot(id, authorOf(ev.PubKey), repo) {
 			continue
 		}
-		if len(repo.gone) > 0 {
-			repo.list() // it may be the very one that had gone
-		}
-		repo.fresh = append(repo.fresh, id)
+		repo.add(id)
 		b.dirty[ref.Identifier] = true
 		changed = true
 	}
@@ -184,7 +200,7 @@ func (b *Book) ForgetRoot(id target.ID) (changed bool) {
 		delete(b.roots, prefix(id))
 	}
 	for _, repo := range all {
-		repo.gone = append(repo.gone, id)
+		repo.lose(id)
 		b.dirty[repo.ref.Identifier] = true
 		b.rootCount--
 	}

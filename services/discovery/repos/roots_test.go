@@ -156,3 +156,40 @@ func TestABookMadeAnewKeepsItsLists(t *testing.T) {
 		t.Errorf("%v and %v are two lists", first, again)
 	}
 }
+
+// TestIDsThatGoAreTakenOutTogether: an author may delete any number of root events of a repository
+// that has very many, one by one and beside new ones. The list is not made anew for each.
+func TestIDsThatGoAreTakenOutTogether(t *testing.T) {
+	t.Parallel()
+	const all, going = 5000, 1000
+	b := NewBook(hosting.Of("git.example.com"), nil, Limits{Served: 20, Held: 5})
+	ref := nip34.RepoRef{PubKey: strings.Repeat("a1", 32), Identifier: "x"}
+	repo := &repository{announcement: &announcement{ref: ref}}
+	b.number(repo)
+	b.group(ref.Identifier).accepted[ref.PubKey] = repo
+	id := func(n int) (id target.ID) {
+		binary.BigEndian.PutUint32(id[:], uint32(n))
+		return id
+	}
+	var ids []target.ID
+	for n := range all {
+		ids = append(ids, id(n))
+	}
+	b.AddRoots(ref, ids)
+	made, last := 0, &repo.sorted[0]
+	for n := range going {
+		if !b.ForgetRoot(id(n)) || b.ForgetRoot(id(n)) {
+			t.Fatalf("%d is not known once", n)
+		}
+		b.Accept(&nostr.Event{ID: id(all + n).String(), PubKey: ref.PubKey, Kind: nip34.KindIssue, Tags: nostr.Tags{{"a", ref.String()}}})
+		if at := &repo.sorted[0]; at != last {
+			made, last = made+1, at
+		}
+	}
+	if made > going/32 {
+		t.Errorf("the list is made anew %d times for %d ids that go", made, going)
+	}
+	if got := repo.list(); len(got) != all || got[0] != id(going) || got[all-1] != id(all+going-1) {
+		t.Errorf("%d ids are left", len(got))
+	}
+}
