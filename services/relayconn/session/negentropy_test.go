@@ -161,7 +161,10 @@ func (r *reconciling) Begin(ctx context.Context, s known.Session) ([]byte, uint6
 	return first, uint64(len(set)), err
 }
 
+// Continue takes a moment, so that every session that begins at the same time has been told what is
+// known here before anything is fetched.
 func (r *reconciling) Continue(ctx context.Context, s known.Session, answer []byte) (step known.Step, err error) {
+	time.Sleep(time.Millisecond)
 	var listed, told uint64
 	step.Message, listed, err = reconcile.Continue(ctx, r.set(s.Filter, true), answer, reconcile.DefaultLimits, func(id [32]byte) error {
 		r.with(func() {
