@@ -39,7 +39,7 @@ func ingestKilled(t *testing.T, standby bool) {
 	bus, volume := world.StartNATS(t), world.Folder(t)
 	settings := map[string]string{
 		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL, "NGIT_WRITER_TTL": "2s", "NGIT_CANDIDATE_ACK_WAIT": "2s", "NGIT_LOG_LEVEL": "info",
-		"NGIT_COMMIT_BATCH": "50", // so that there is time to kill it
+		"NGIT_COMMIT_BATCH": "50", // so that it is killed while more is waiting
 	}
 	start := func(name string) *world.Replica { return world.StartReplica(t, name, bus.URL, volume, settings) }
 	first := start("ingest")
@@ -50,12 +50,15 @@ func ingestKilled(t *testing.T, standby bool) {
 	js, done := world.JetStream(t, bus.URL)
 	t.Cleanup(done)
 	part := hears(t, js, n/5)
-	for _, name := range []string{"purgatory", "discovery", "relayconn"} {
+	release := relay.Hold(3 * n / 4) // a slow machine must not sync all before the kill
+	t.Cleanup(release)
+	door := start("gateway")
+	for _, name := range []string{"purgatory", "discovery", "relayconn"} { // the sync begins with the last
 		start(name)
 	}
-	door := start("gateway")
 	<-part
 	first.Kill()
+	release()
 	if had := accepted(t, js); had >= n {
 		t.Fatalf("all %d were accepted before ingest was killed", had)
 	} else {

@@ -28,6 +28,8 @@ type Relay struct {
 	asked   []nostr.Filter
 	readers map[string]bool // public keys
 	sockets []net.Conn
+	left    int           // how many stored events are shown while held is open
+	held    chan struct{} // nil: all are
 }
 
 // NewReconcilingRelay makes a relay without events that speaks NIP-77.
@@ -53,9 +55,38 @@ func NewRelay() (*Relay, error) {
 		r.mu.Lock()
 		r.asked = append(r.asked, f)
 		r.mu.Unlock()
-		return store.query(ctx, f)
+		answer, err := store.query(ctx, f)
+		if err == nil {
+			r.wait(ctx, len(answer))
+		}
+		return answer, err
 	})
 	return r, nil
+}
+
+// Hold shows so many stored events, or a page more, and keeps whoever asks for others waiting until
+// release is called.
+func (r *Relay) Hold(after int) (release func()) {
+	held := make(chan struct{})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left, r.held = after, held
+	return sync.OnceFunc(func() { close(held) })
+}
+
+// wait waits until so many stored events may be shown.
+func (r *Relay) wait(ctx context.Context, n int) {
+	r.mu.Lock()
+	held, now := r.held, r.held == nil || r.left > 0
+	r.left -= n
+	r.mu.Unlock()
+	if now || n == 0 {
+		return
+	}
+	select {
+	case <-held:
+	case <-ctx.Done():
+	}
 }
 
 // Guard lets only clients read that have authenticated (NIP-42), with whatever key.
