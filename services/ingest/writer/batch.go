@@ -28,6 +28,7 @@ type batch struct {
 	healed  []*candidate.Candidate
 	bytes   int
 	older   int           // taken from the lane of older events
+	urgent  int           // taken from the lanes of users' and live ones
 	took    time.Duration // to commit to the log; 0: nothing was
 	changes draft.Changes // when the batch is closed
 }
@@ -105,7 +106,7 @@ func (w *Writer) room(now time.Time) room {
 	if w.careful > 0 {
 		return room{1, 1}
 	}
-	t := traffic{wait: w.lanes.urgent(), flying: w.flying != nil && w.flying.older > 0, since: w.since}
+	t := traffic{wait: w.lanes.urgent(), flying: w.flying != nil && w.flying.keepsOlder(), since: w.since}
 	t.recent = t.wait || now.Sub(w.urgentAt) < urgentFor
 	older := t.mayHaveOlder()
 	r := room{w.BatchSize, w.BatchSize}
@@ -149,6 +150,10 @@ func (w *Writer) gather(ctx context.Context, b *batch) error {
 	}
 }
 
+// keepsOlder says whether older events wait until the batch is committed while there are urgent
+// ones. They do not wait for releases, of which there may be many for long.
+func (b *batch) keepsOlder() bool { return b.older > 0 || b.urgent >= len(b.decided) }
+
 // full says whether the batch should be committed before anything more is decided.
 func (b *batch) full() bool { return len(b.decided) >= b.events || b.bytes >= maxBatchBytes }
 
@@ -181,6 +186,7 @@ func (w *Writer) fill(b *batch) *undecidedError {
 			b.older++
 			w.since = 0
 		case isUrgent(it.pack.Lane):
+			b.urgent++
 			w.since++
 			w.urgentAt = b.now
 		}

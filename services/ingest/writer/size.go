@@ -73,14 +73,15 @@ func (c costs) older(most int) int {
 type traffic struct {
 	recent bool // some came lately
 	wait   bool // some wait now
-	flying bool // a batch with older events is being committed
+	flying bool // a batch that older ones should wait for is being committed
 	since  int  // how many were taken since a batch last had older events
 }
 
-// mayHaveOlder says whether a batch may have older events. While there are urgent ones, no batch
-// with older events follows directly on another: who comes while one is being committed goes next,
-// in a commit of its own. So that older events come forward all the same, no more than [mostLone]
-// urgent ones go before them.
+// mayHaveOlder says whether a batch may have older events. While there are urgent ones, older ones
+// are decided neither during a commit of others nor during one of urgent ones: who comes during a
+// commit goes next, in a commit of its own, and not together with older events that were decided
+// before. So that older events come forward all the same, no more than [mostLone] urgent ones go
+// before them.
 func (t traffic) mayHaveOlder() bool {
 	return !t.recent || t.since >= mostLone || !t.flying && !t.wait
 }

@@ -81,16 +81,36 @@ func TestWhenABatchMayHaveOlderEvents(t *testing.T) {
 		traffic
 		want bool
 	}{
-		"nothing urgent":                                         {traffic{}, true},
-		"nothing urgent, older ones committed":                   {traffic{flying: true}, true},
-		"urgent ones lately":                                     {traffic{recent: true}, true},
-		"urgent ones lately, and older ones are being committed": {traffic{recent: true, flying: true}, false},
-		"an urgent one waits":                                    {traffic{recent: true, wait: true}, false},
-		"an urgent one waits for older ones":                     {traffic{recent: true, wait: true, flying: true}, false},
-		"enough urgent ones went before":                         {traffic{recent: true, wait: true, since: mostLone}, true},
-		"enough, and older ones are being committed":             {traffic{recent: true, flying: true, since: mostLone}, true},
+		"nothing urgent": {traffic{}, true},
+		"nothing urgent, others are being committed":         {traffic{flying: true}, true},
+		"urgent ones lately":                                 {traffic{recent: true}, true},
+		"urgent ones lately, and others are being committed": {traffic{recent: true, flying: true}, false},
+		"an urgent one waits":                                {traffic{recent: true, wait: true}, false},
+		"an urgent one waits for a commit":                   {traffic{recent: true, wait: true, flying: true}, false},
+		"enough urgent ones went before":                     {traffic{recent: true, wait: true, since: mostLone}, true},
+		"enough, and others are being committed":             {traffic{recent: true, flying: true, since: mostLone}, true},
 	} {
 		if got := c.mayHaveOlder(); got != c.want {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+func TestWhatOlderEventsWaitFor(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		older, urgent, decided int
+		want                   bool
+	}{
+		"older ones":                        {older: 3, decided: 3, want: true},
+		"older ones with others":            {older: 1, urgent: 1, decided: 3, want: true},
+		"a live one":                        {urgent: 1, decided: 1, want: true},
+		"live ones, one of them unreadable": {urgent: 3, decided: 2, want: true},
+		"releases":                          {decided: 3},
+		"a live one with releases":          {urgent: 1, decided: 3},
+	} {
+		b := batch{older: c.older, urgent: c.urgent, decided: make([]decided, c.decided)}
+		if got := b.keepsOlder(); got != c.want {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
 		}
 	}
@@ -122,6 +142,32 @@ func TestALiveEventIsCommittedBetweenOlderOnes(t *testing.T) {
 	}
 	if got := len(logIDs(t, r.Bus)); got != len(past)+2 {
 		t.Errorf("%d events in the log, want %d", got, len(past)+2)
+	}
+}
+
+// TestALiveEventIsCommittedBehindAnother: it comes while another is being committed, and is in the
+// log right behind that, though a thousand older ones had come before it.
+func TestALiveEventIsCommittedBehindAnother(t *testing.T) {
+	t.Parallel()
+	_, g, seen, s := heldAtGate(t, 500, func(w *Writer) { w.mostLone = mostLone })
+	first, second := newPerson(5000).grasps(1), newPerson(5001).grasps(1)
+	s.send(proto.LaneSyncLive, first)
+	<-g.begun
+	past := manyGrasps(0, 1000)
+	for pack := range slices.Chunk(past, 250) {
+		s.sendPack(proto.LaneSyncHistoric, pack)
+	}
+	eventually(t, "the older events are in the writer's hands", func() bool { return fetched(s) == 1+4 })
+	s.send(proto.LaneSyncLive, second)
+	seen.wait(t, second.ID)
+	g.release()
+	s.wait(2 + len(past))
+	at := map[string]uint64{}
+	for _, v := range s.verdicts {
+		at[v.ID] = v.Seq
+	}
+	if at[second.ID] != at[first.ID]+1 {
+		t.Errorf("the second live event is at %d, want it right behind the first, at %d", at[second.ID], at[first.ID])
 	}
 }
 
