@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -185,6 +186,13 @@ func (r *reconciling) askedFor() (sessions int, reqs [][]nostr.Filter) {
 	return len(r.opened), slices.Clone(r.reqs)
 }
 
+// fetches is how often each event was asked for by its id.
+func (r *reconciling) fetches() map[string]int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return maps.Clone(r.fetched)
+}
+
 // all reports that everything that the relay has is known here.
 func (r *reconciling) all() {
 	r.t.Helper()
@@ -234,13 +242,13 @@ func TestDailyByNegentropy(t *testing.T) {
 				}
 			}
 		}
-		for id, times := range r.fetched {
+		for id, times := range r.fetches() {
 			if times != 1 {
 				t.Errorf("%s was fetched %d times", id, times)
 			}
 		}
-		if len(r.fetched) != 250 || r.largest != 100 {
-			t.Errorf("%d events were fetched, %d at once at most", len(r.fetched), r.largest)
+		if len(r.fetches()) != 250 || r.largest != 100 {
+			t.Errorf("%d events were fetched, %d at once at most", len(r.fetches()), r.largest)
 		}
 		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 || !st.CaughtUp {
 			t.Errorf("status %+v", st)
@@ -258,7 +266,7 @@ func TestDailyByNegentropy(t *testing.T) {
 		if sessions != 3 || len(reqs) != len(before)+2 { // #a and #A; layer 1 and #q by REQ
 			t.Errorf("%d sessions, %v", sessions, reqs[len(before):])
 		}
-		for id, times := range r.fetched {
+		for id, times := range r.fetches() {
 			if times != 1 {
 				t.Errorf("%s was fetched %d times", id, times)
 			}
@@ -283,8 +291,8 @@ func TestUnable(t *testing.T) {
 		r.all()
 		r.daily <- time.Now()
 		time.Sleep(time.Minute)
-		if sessions, _ := r.askedFor(); sessions != 1 || len(r.fetched) != 0 {
-			t.Errorf("%d sessions, %d events fetched by id", sessions, len(r.fetched))
+		if sessions, _ := r.askedFor(); sessions != 1 || len(r.fetches()) != 0 {
+			t.Errorf("%d sessions, %d events fetched by id", sessions, len(r.fetches()))
 		}
 		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 {
 			t.Errorf("status %+v", st)
@@ -324,7 +332,7 @@ func TestNamedNotDelivered(t *testing.T) {
 		r.want(1, repos(repository))
 		time.Sleep(30 * time.Second)
 		for _, ev := range events[100:] {
-			if n := r.fetched[ev.ID]; n != 2 {
+			if n := r.fetches()[ev.ID]; n != 2 {
 				t.Fatalf("an event that does not come was asked for %d times", n)
 			}
 		}
@@ -334,8 +342,8 @@ func TestNamedNotDelivered(t *testing.T) {
 		sessions, _ := r.askedFor()
 		time.Sleep(2 * time.Minute)
 		r.all()
-		if after, _ := r.askedFor(); after != sessions || len(r.fetched) != 125 {
-			t.Errorf("reconciled again: %d sessions, %d events fetched", after-sessions, len(r.fetched))
+		if after, _ := r.askedFor(); after != sessions || len(r.fetches()) != 125 {
+			t.Errorf("reconciled again: %d sessions, %d events fetched", after-sessions, len(r.fetches()))
 		}
 		if st := r.status(); st.Connection != session.Connected || st.Repos != 1 {
 			t.Errorf("status %+v", st)
@@ -411,8 +419,8 @@ func TestManyFilters(t *testing.T) {
 				time.Sleep(time.Minute)
 				r.all()
 				sessions, reqs := r.askedFor()
-				if sessions != c.sessions || len(r.fetched) != 1 {
-					t.Errorf("%d sessions for 30 filters, want %d; %d events fetched", sessions, c.sessions, len(r.fetched))
+				if sessions != c.sessions || len(r.fetches()) != 1 {
+					t.Errorf("%d sessions for 30 filters, want %d; %d events fetched", sessions, c.sessions, len(r.fetches()))
 				}
 				if c.partial == 0 && len(reqs) != 1 { // layer 1
 					t.Errorf("asked for %v", reqs)
@@ -441,8 +449,8 @@ func TestAnotherRelayIsFaster(t *testing.T) {
 		r.run(session.Start{})
 		time.Sleep(rules.Settle + time.Second)
 		synctest.Wait()
-		if st := r.status(); st.Connection != session.Connected || !st.CaughtUp || len(r.fetched) > 0 {
-			t.Errorf("%+v, %d events were fetched", st, len(r.fetched))
+		if st := r.status(); st.Connection != session.Connected || !st.CaughtUp || len(r.fetches()) > 0 {
+			t.Errorf("%+v, %d events were fetched", st, len(r.fetches()))
 		}
 		r.stop()
 	})

@@ -46,8 +46,8 @@ func TestWideNotDelivered(t *testing.T) {
 				if st := r.status(); st.Connection != session.Connected || st.Repos != 3000 {
 					t.Errorf("status %+v", st)
 				}
-				if r.walked() != c.walked || r.fetched[events[59].ID] != 1 {
-					t.Errorf("asked by REQ: %v; fetched %d times", r.walked(), r.fetched[events[59].ID])
+				if r.walked() != c.walked || r.fetches()[events[59].ID] != 1 {
+					t.Errorf("asked by REQ: %v; fetched %d times", r.walked(), r.fetches()[events[59].ID])
 				}
 				r.stop()
 			})
