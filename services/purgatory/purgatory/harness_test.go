@@ -170,7 +170,14 @@ func (w *world) openDoor() {
 		},
 		ErrorHandler: func(rw http.ResponseWriter, _ *http.Request, _ error) { rw.WriteHeader(http.StatusBadGateway) },
 	}
-	w.door = httptest.NewServer(proxy)
+	w.door = httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		// A worker may answer before the last read of the request's body, which net/http would
+		// refuse then; and with it the connection to the worker would go, in mid-answer.
+		if err := http.NewResponseController(rw).EnableFullDuplex(); err != nil {
+			w.Error(err)
+		}
+		proxy.ServeHTTP(rw, r)
+	}))
 	w.Cleanup(w.door.Close)
 }
 
