@@ -254,7 +254,7 @@ func (r *Repo) typesOf(ctx context.Context, changes []refChange) (map[string]str
 			branches = append(branches, c.to)
 		}
 	}
-	if types, all := r.smallKinds(ctx, all); all {
+	if types, known := r.smallKinds(ctx, all); known {
 		return types, nil
 	}
 	return r.Types(ctx, branches)

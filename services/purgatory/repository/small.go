@@ -115,9 +115,12 @@ const maxCreated = 64
 // nothing has changed, where git has to be asked: references that are there or were packed, locks,
 // and names of which one is the folder of another. The objects must be there.
 func (r *Repo) create(changes []refChange) (done bool, err error) {
+	if len(changes) > maxCreated {
+		return false, nil
+	}
 	names := map[string]bool{}
 	for _, c := range changes {
-		if c.from != "" || c.to == "" || len(changes) > maxCreated {
+		if c.from != "" || c.to == "" {
 			return false, nil
 		}
 		names[c.name] = true
