@@ -132,21 +132,27 @@ type References struct {
 func ReferencesOf(ev *nostr.Event) References {
 	var ids distinct[string]
 	var addresses distinct[Address]
+	eachNaming(ev, func(id string) { addID(&ids, id) }, func(address string) { addAddress(&addresses, address) })
+	return References{IDs: ids.items, Addresses: addresses.items}
+}
+
+// eachNaming calls id and address with the values of the tags that name events in these ways, in
+// order. A value need not be an id or an address.
+func eachNaming(ev *nostr.Event, id, address func(value string)) {
 	for _, tag := range ev.Tags {
 		if len(tag) < 2 || len(tag[0]) != 1 {
 			continue
 		}
 		switch tag[0][0] {
 		case 'e', 'E':
-			addID(&ids, tag[1])
+			id(tag[1])
 		case 'a', 'A':
-			addAddress(&addresses, tag[1])
+			address(tag[1])
 		case 'q':
-			addID(&ids, tag[1])
-			addAddress(&addresses, tag[1])
+			id(tag[1])
+			address(tag[1])
 		}
 	}
-	return References{IDs: ids.items, Addresses: addresses.items}
 }
 
 func addID(ids *distinct[string], s string) {
@@ -165,20 +171,7 @@ func addAddress(addresses *distinct[Address], s string) {
 // once, in order: an address has one spelling.
 func NamesOf(ev *nostr.Event) []string {
 	var names distinct[string]
-	for _, tag := range ev.Tags {
-		if len(tag) < 2 || len(tag[0]) != 1 {
-			continue
-		}
-		switch tag[0][0] {
-		case 'e', 'E':
-			addID(&names, tag[1])
-		case 'a', 'A':
-			addName(&names, tag[1])
-		case 'q':
-			addID(&names, tag[1])
-			addName(&names, tag[1])
-		}
-	}
+	eachNaming(ev, func(id string) { addID(&names, id) }, func(address string) { addName(&names, address) })
 	return names.items
 }
 
