@@ -64,6 +64,9 @@ func (r *Reader) copies(ctx context.Context, report *Report) error {
 	if err := r.bus.Conn.PublishRequest(subject, inbox, nil); err != nil {
 		return fmt.Errorf("ask for copies of the index: %w", err)
 	}
+	defer func() {
+		slices.SortFunc(report.Copies, func(a, b Copy) int { return strings.Compare(a.From, b.From) })
+	}()
 	wait := firstAnswer
 	for range mostAnswers {
 		next, cancel := context.WithTimeout(ctx, wait)
@@ -79,7 +82,6 @@ func (r *Reader) copies(ctx context.Context, report *Report) error {
 		}
 		wait = furtherAnswers
 		report.Copies = append(report.Copies, copiesIn(msg.Data)...)
-		slices.SortFunc(report.Copies, func(a, b Copy) int { return strings.Compare(a.From, b.From) })
 	}
 	return nil
 }
