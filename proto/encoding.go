@@ -6,14 +6,17 @@ import (
 	"strings"
 )
 
-// Relay names and identifiers come from strangers and go into subjects and keys, where '.', '*', '>' and spaces have
-// meaning. Both encodings below are reversible, canonical (one encoding a string) and leave ordinary names as they are,
-// because a person reads them in `nats sub`. A byte that may not stand as it is becomes "=XX", its value in upper-case hex.
+// Relay names and identifiers come from strangers and go into subjects and keys, where '.', '*',
+// '>' and spaces have meaning. Both encodings below are reversible, canonical (one encoding a
+// string) and leave ordinary names as they are, because a person reads them in `nats sub`. A byte
+// that may not stand as it is becomes "=XX", its value in upper-case hex.
 
-// MaxEncodedLength bounds an encoded relay or identifier, in bytes, so that no subject grows without end.
+// MaxEncodedLength bounds an encoded relay or identifier, in bytes, so that no subject grows
+// without end.
 const MaxEncodedLength = 1024
 
-// emptyToken stands for the empty string, which a subject token cannot be. It is no valid escape, so it is unambiguous.
+// emptyToken stands for the empty string, which a subject token cannot be. It is no valid escape,
+// so it is unambiguous.
 const emptyToken = "="
 
 const upperHex = "0123456789ABCDEF"
@@ -21,8 +24,9 @@ const upperHex = "0123456789ABCDEF"
 // ErrEncoding is wrapped by every error of the encoders and decoders of this package.
 var ErrEncoding = errors.New("not a valid encoding")
 
-// EncodeRelay turns a relay's identity, "host[:port][/path]", into a name for subjects and keys. Dots stay, so a name
-// may be several tokens (`grasp.target.relay.example.com`): it is always the last thing in its subject. ':' becomes '_'.
+// EncodeRelay turns a relay's identity, "host[:port][/path]", into a name for subjects and keys.
+// Dots stay, so a name may be several tokens (`grasp.target.relay.example.com`): it is always the
+// last thing in its subject. ':' becomes '_'.
 func EncodeRelay(key string) (string, error) {
 	if key == "" {
 		return "", fmt.Errorf("encode relay: %w: empty", ErrEncoding)
@@ -47,7 +51,8 @@ func EncodeRelay(key string) (string, error) {
 	return b.String(), nil
 }
 
-// DecodeRelay is the inverse of [EncodeRelay]. It refuses whatever EncodeRelay would not have written.
+// DecodeRelay is the inverse of [EncodeRelay]. It refuses whatever EncodeRelay would not have
+// written.
 func DecodeRelay(name string) (string, error) {
 	key, err := unescape(name, func(c byte) (byte, bool) {
 		switch {
@@ -67,7 +72,8 @@ func DecodeRelay(name string) (string, error) {
 	return key, nil
 }
 
-// EncodeIdentifier turns a repository identifier (a `d` tag, any bytes) into exactly one subject token.
+// EncodeIdentifier turns a repository identifier (a `d` tag, any bytes) into exactly one subject
+// token.
 func EncodeIdentifier(identifier string) (string, error) {
 	if identifier == "" {
 		return emptyToken, nil
@@ -87,7 +93,8 @@ func EncodeIdentifier(identifier string) (string, error) {
 	return b.String(), nil
 }
 
-// DecodeIdentifier is the inverse of [EncodeIdentifier]. It refuses whatever EncodeIdentifier would not have written.
+// DecodeIdentifier is the inverse of [EncodeIdentifier]. It refuses whatever EncodeIdentifier would
+// not have written.
 func DecodeIdentifier(token string) (string, error) {
 	if token == emptyToken {
 		return "", nil
@@ -108,7 +115,8 @@ func isPlain(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
-// dotNeedsEscape: a dot at either end of a name or next to another dot would make an empty token, which NATS refuses.
+// dotNeedsEscape: a dot at either end of a name or next to another dot would make an empty token,
+// which NATS refuses.
 func dotNeedsEscape(s string, i int) bool {
 	return i == 0 || i == len(s)-1 || s[i-1] == '.'
 }

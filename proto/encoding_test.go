@@ -79,7 +79,8 @@ func TestEncodingsRefuse(t *testing.T) {
 	}
 }
 
-// validSubject is what NATS asks of a subject to publish to: tokens that are not empty, no wildcard, no white space.
+// validSubject is what NATS asks of a subject to publish to: tokens that are not empty, no
+// wildcard, no white space.
 func validSubject(s string) bool {
 	for _, token := range strings.Split(s, ".") {
 		if token == "" || strings.ContainsAny(token, "*> \t\r\n\x00") {

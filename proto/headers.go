@@ -12,8 +12,9 @@ const (
 	// gateway passes on to purgatory workers; empty for everything that did not come through the
 	// front door.
 	HeaderClient = "Grasp-Client"
-	// HeaderReply is the subject for the verdict, always one of [VerdictSubject]. JetStream itself uses the reply subject
-	// of a published message for its acknowledgement, so ours rides in a header.
+	// HeaderReply is the subject for the verdict, always one of [VerdictSubject]. JetStream itself
+	// uses the reply subject of a published message for its acknowledgement, so ours rides in a
+	// header.
 	HeaderReply = "Grasp-Reply"
 	// HeaderRef is a token of the sender's own for a pack, repeated with its verdicts.
 	HeaderRef = "Grasp-Ref"
@@ -23,10 +24,11 @@ const (
 	HeaderReason = "Grasp-Reason"
 	// HeaderAcceptedAt is the time of the commit, RFC 3339 with nanoseconds, on events of the log.
 	HeaderAcceptedAt = "Grasp-Accepted-At"
-	// HeaderRemoved is the id of an event that has left the log, on the empty message that stands in
-	// its place: nothing that is hosted here needed it any more ([ActionRemove]).
+	// HeaderRemoved is the id of an event that has left the log, on the empty message that stands
+	// in its place: nothing that is hosted here needed it any more ([ActionRemove]).
 	HeaderRemoved = "Grasp-Removed"
-	// HeaderGone is "true" on a change of a target that withdraws it, for readers that take the headers only.
+	// HeaderGone is "true" on a change of a target that withdraws it, for readers that take the
+	// headers only.
 	HeaderGone = "Grasp-Gone"
 
 	// HeaderLevel is the highest [Level] that a target wants of a repository, on every change of
@@ -71,7 +73,7 @@ const (
 	ActionRelease Action = "release" // its git data is there: decide again and accept
 	ActionExpire  Action = "expire"  // its time is over
 	ActionExtend  Action = "extend"  // its clock starts anew
-	// ActionRemove: the repository that an accepted event was for has been removed. The event leaves
-	// the log, unless something that is still here needs it.
+	// ActionRemove: the repository that an accepted event was for has been removed. The event
+	// leaves the log, unless something that is still here needs it.
 	ActionRemove Action = "remove"
 )

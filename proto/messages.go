@@ -34,7 +34,8 @@ type Verdict struct {
 	// Retry: it was rejected for something that may change. It may be accepted later: when what it
 	// names is accepted, or when there is room for it again.
 	Retry bool `json:"retry,omitempty"`
-	// Ref is the HeaderRef of a pack of one, for senders of earlier versions, which look here for it.
+	// Ref is the HeaderRef of a pack of one, for senders of earlier versions, which look here for
+	// it.
 	Ref string `json:"ref,omitempty"`
 }
 
@@ -80,8 +81,8 @@ type RejectedEvent struct {
 	Reason    string          `json:"reason"`
 	Missing   []string        `json:"missing,omitempty"` // what would heal it: event ids, addresses, "d:<identifier>" for an announcement
 	Relay     string          `json:"relay,omitempty"`
-	// Rules are the operator's lists by which an announcement was rejected, in short: by other lists
-	// it may be welcome. Empty: there were none.
+	// Rules are the operator's lists by which an announcement was rejected, in short: by other
+	// lists it may be welcome. Empty: there were none.
 	Rules string `json:"rules,omitempty"`
 }
 
@@ -94,8 +95,9 @@ const (
 	LevelStateOnly Level = "state" // a held announcement: only its state events
 )
 
-// TargetChange is a message of GRASP_TARGETS: what to ask one relay for, as a change to what its earlier messages said. A message
-// with the header Nats-Rollup is a snapshot's first part and replaces all earlier ones.
+// TargetChange is a message of GRASP_TARGETS: what to ask one relay for, as a change to what its
+// earlier messages said. A message with the header Nats-Rollup is a snapshot's first part and
+// replaces all earlier ones.
 type TargetChange struct {
 	URL       string       `json:"url"` // normalised, to connect to
 	Bootstrap bool         `json:"bootstrap,omitempty"`
@@ -120,7 +122,8 @@ type RepoChange struct {
 	Since uint64 `json:"since,omitempty"`
 }
 
-// RelayState is a value of the bucket grasp-relays: how the connection to a relay stands, so that a successor goes on there.
+// RelayState is a value of the bucket grasp-relays: how the connection to a relay stands, so that a
+// successor goes on there.
 type RelayState struct {
 	URL            string    `json:"url"`
 	Worker         string    `json:"worker"`
@@ -134,9 +137,11 @@ type RelayState struct {
 	FailingSince   time.Time `json:"failing_since,omitzero"`
 	NaughtyUntil   time.Time `json:"naughty_until,omitzero"`
 	NextDaily      time.Time `json:"next_daily,omitzero"` // the next daily fresh start
-	// CompleteUntil is up to when nothing is missing of what is confirmed and of layer 1; absent while a fresh start has not come that far.
+	// CompleteUntil is up to when nothing is missing of what is confirmed and of layer 1; absent
+	// while a fresh start has not come that far.
 	CompleteUntil time.Time `json:"complete_until,omitzero"`
-	// ConfirmedRevision is the sequence in GRASP_TARGETS up to which everything that was asked for is confirmed.
+	// ConfirmedRevision is the sequence in GRASP_TARGETS up to which everything that was asked for
+	// is confirmed.
 	ConfirmedRevision uint64 `json:"confirmed_revision,omitempty"`
 	Repos             int    `json:"repos,omitempty"`         // confirmed repositories
 	Roots             int    `json:"roots,omitempty"`         // confirmed root events
@@ -181,8 +186,9 @@ type WriterMark struct {
 	At     time.Time `json:"at"`
 }
 
-// KnownID is an event that need not be fetched: it is accepted, held, or was rejected lately. An answer of grasp.query.ids is a stream
-// of messages, each a JSON array of these; an empty array ends it.
+// KnownID is an event that need not be fetched: it is accepted, held, or was rejected lately. An
+// answer of grasp.query.ids is a stream of messages, each a JSON array of these; an empty array
+// ends it.
 type KnownID struct {
 	ID        string          `json:"id"`
 	CreatedAt nostr.Timestamp `json:"created_at"`

@@ -75,8 +75,9 @@ func DefaultSizing() Sizing {
 	}
 }
 
-// Streams gives every stream of the contract, buckets included: a bucket is a stream, and ours are declared as such because
-// ingest writes grasp-held in atomic batches and because their changes are republished where people listen.
+// Streams gives every stream of the contract, buckets included: a bucket is a stream, and ours are
+// declared as such because ingest writes grasp-held in atomic batches and because their changes are
+// republished where people listen.
 func Streams(s Sizing) []jetstream.StreamConfig {
 	file := jetstream.FileStorage
 	if s.MemoryOnly {
@@ -128,7 +129,8 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		},
 		bucket(BucketHeld, "events that wait for git data", file, "grasp.held"),
 		bucket(BucketRelays, "how every relay's connection stands", file, "grasp.relay"),
-		// Claims and workers are facts about processes that run now; on disk they would only outlive their truth.
+		// Claims and workers are facts about processes that run now; on disk they would only
+		// outlive their truth.
 		bucket(BucketClaims, "who works on what", jetstream.MemoryStorage, "grasp.claim"),
 		bucket(BucketWorkers, "who is there to work", jetstream.MemoryStorage, ""),
 	}
@@ -224,7 +226,8 @@ func lane(name, description string, maxBytes int64, lanes ...Lane) jetstream.Str
 	}
 }
 
-// KVOperation is the header by which a message of a bucket's stream says that it deletes its key; a value has none. KVDelete is what we write.
+// KVOperation is the header by which a message of a bucket's stream says that it deletes its key; a
+// value has none. KVDelete is what we write.
 const (
 	KVOperation = "KV-Operation"
 	KVDelete    = "DEL"
@@ -236,7 +239,8 @@ func KVStream(bucket string) string { return "KV_" + bucket }
 // KVSubject is the subject of a key of a bucket, for writers that batch.
 func KVSubject(bucket, key string) string { return "$KV." + bucket + "." + key }
 
-// bucket declares a KV bucket as nats.go's CreateKeyValue would, with its changes republished below told (empty: nowhere).
+// bucket declares a KV bucket as nats.go's CreateKeyValue would, with its changes republished below
+// told (empty: nowhere).
 func bucket(name, description string, storage jetstream.StorageType, told string) jetstream.StreamConfig {
 	c := jetstream.StreamConfig{
 		Name:              KVStream(name),

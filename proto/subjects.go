@@ -15,8 +15,9 @@ import (
 // ErrSubject is wrapped by every error of a subject or key parser.
 var ErrSubject = errors.New("not a subject of this form")
 
-// ShortIDLength is how many hex digits of an event id (or of a hash of a `d` tag) stand in a subject: 128 bits, so that nobody
-// can make two events meet on one subject, where the log would keep only one of them.
+// ShortIDLength is how many hex digits of an event id (or of a hash of a `d` tag) stand in a
+// subject: 128 bits, so that nobody can make two events meet on one subject, where the log would
+// keep only one of them.
 const ShortIDLength = 32
 
 // Subject prefixes. What follows a prefix is said at its builder.
@@ -31,11 +32,13 @@ const (
 	// AnyEvent are the subjects of all accepted events.
 	AnyEvent = prefixEvent + ">"
 
-	// SubjectEventsMark is where a new writer marks the log GRASP_EVENTS; the mark moves the head, which fences every older writer.
+	// SubjectEventsMark is where a new writer marks the log GRASP_EVENTS; the mark moves the head,
+	// which fences every older writer.
 	SubjectEventsMark = "grasp.mark.events"
 	// SubjectWriterTurn carries the one message that JetStream hands to the pinned writer.
 	SubjectWriterTurn = "grasp.writer.turn"
-	// SubjectQueryIDs is the micro service that answers with the ids (known, held, rejected) for a filter.
+	// SubjectQueryIDs is the micro service that answers with the ids (known, held, rejected) for a
+	// filter.
 	SubjectQueryIDs = "grasp.query.ids"
 	// SubjectQueryReconcile is the micro service that does the asking side of a reconciliation with
 	// a relay (NIP-77), one message at a time: see [ReconcileQuery].
@@ -50,8 +53,8 @@ const (
 	// ServiceEvents is the name of that micro service.
 	ServiceEvents = "grasp-events"
 
-	// HeldMarkKey is the key in the bucket grasp-held that a new writer marks, for the same reason. Keys of held events begin
-	// with a shard number and never meet it.
+	// HeldMarkKey is the key in the bucket grasp-held that a new writer marks, for the same reason.
+	// Keys of held events begin with a shard number and never meet it.
 	HeldMarkKey = "mark"
 )
 
@@ -85,15 +88,17 @@ func ParseLane(subject string) (Lane, error) {
 // AnyEventOf are the subjects of all accepted events of a kind.
 func AnyEventOf(kind int) string { return prefixEvent + strconv.Itoa(kind) + ".>" }
 
-// EventSubject is a subject of GRASP_EVENTS, `grasp.event.<kind>.<pubkey>.<slot>`: the identity of an event, or, where newer
-// events replace older ones, of the place that they replace each other in.
+// EventSubject is a subject of GRASP_EVENTS, `grasp.event.<kind>.<pubkey>.<slot>`: the identity of
+// an event, or, where newer events replace older ones, of the place that they replace each other
+// in.
 type EventSubject struct {
 	Kind   int
 	PubKey string // 64 hex digits
 	Slot   string // short id of a regular event, "_" of a replaceable one, short hash of `d` of an addressable one
 }
 
-// EventSubjectOf names the place of an event in the log. Its id and pubkey must be valid lower-case hex of 64 digits.
+// EventSubjectOf names the place of an event in the log. Its id and pubkey must be valid lower-case
+// hex of 64 digits.
 func EventSubjectOf(ev *nostr.Event) EventSubject {
 	s := EventSubject{Kind: ev.Kind, PubKey: ev.PubKey}
 	switch {
@@ -157,7 +162,8 @@ func ParseRejectedSubject(subject string) (RejectedSubject, error) {
 	return RejectedSubject{Kind: kind, ShortID: id}, nil
 }
 
-// TargetSubject is where the target of a relay is told, `grasp.target.<relay>`. key is the relay's identity, "host[:port][/path]".
+// TargetSubject is where the target of a relay is told, `grasp.target.<relay>`. key is the relay's
+// identity, "host[:port][/path]".
 func TargetSubject(key string) (string, error) {
 	name, err := EncodeRelay(key)
 	return prefixTarget + name, err
@@ -172,11 +178,13 @@ func ParseTargetSubject(subject string) (string, error) {
 	return DecodeRelay(name)
 }
 
-// VerdictSubject is where verdicts for one sender of candidates go, `grasp.verdict.<inbox>`. It stands under `grasp.` rather
-// than `_INBOX.` so that `nats sub 'grasp.>'` shows how every candidate ended. inbox must be a token of letters and digits.
+// VerdictSubject is where verdicts for one sender of candidates go, `grasp.verdict.<inbox>`. It
+// stands under `grasp.` rather than `_INBOX.` so that `nats sub 'grasp.>'` shows how every
+// candidate ended. inbox must be a token of letters and digits.
 func VerdictSubject(inbox string) string { return prefixVerdict + inbox }
 
-// ParseVerdictSubject gives the inbox back. Ingest answers to nothing else, whatever a candidate asks for.
+// ParseVerdictSubject gives the inbox back. Ingest answers to nothing else, whatever a candidate
+// asks for.
 func ParseVerdictSubject(subject string) (string, error) {
 	inbox, ok := strings.CutPrefix(subject, prefixVerdict)
 	if !ok || inbox == "" || len(inbox) > 64 {
@@ -232,7 +240,8 @@ func ParseGitSubject(subject string) (identifier string, verb GitVerb, err error
 // Shards is the number of virtual shards that identifiers fall into (docs/architecture.md).
 const Shards = 64
 
-// ShardOf is the shard of an identifier: purgatory's unit of work and of writing to git repositories.
+// ShardOf is the shard of an identifier: purgatory's unit of work and of writing to git
+// repositories.
 func ShardOf(identifier string) int {
 	h := fnv.New32a()
 	h.Write([]byte(identifier))
@@ -251,8 +260,8 @@ func ParseShardName(name string) (int, error) {
 	return int(n), nil
 }
 
-// HeldKey is a key of the bucket grasp-held: `<shard>.<identifier>.<kind>.<short id>`. A PR update that names no repository
-// has the identifier of its PR.
+// HeldKey is a key of the bucket grasp-held: `<shard>.<identifier>.<kind>.<short id>`. A PR update
+// that names no repository has the identifier of its PR.
 type HeldKey struct {
 	Identifier string
 	Kind       int
@@ -291,7 +300,8 @@ func ParseHeldKey(key string) (HeldKey, error) {
 	return HeldKey{Identifier: identifier, Kind: kind, ShortID: parts[3]}, nil
 }
 
-// ClaimKey is a key of grasp-claims, `<group>.<name>`: group is a service, name an encoded relay or a shard.
+// ClaimKey is a key of grasp-claims, `<group>.<name>`: group is a service, name an encoded relay or
+// a shard.
 func ClaimKey(group, name string) string { return group + "." + name }
 
 // ParseClaimKey is the inverse of [ClaimKey].

@@ -16,8 +16,8 @@ import (
 // lookAround is how often the greeting looks whether everything is ready.
 const lookAround = 50 * time.Millisecond
 
-// greeting tells whoever started the process where everything is, once it is ready, and that it stops. It starts last, so it is the first
-// to stop.
+// greeting tells whoever started the process where everything is, once it is ready, and that it
+// stops. It starts last, so it is the first to stop.
 func greeting(out io.Writer) node.Service {
 	return node.Service{Name: "greeting", Run: func(ctx context.Context, n *node.Node) error {
 		ticker := time.NewTicker(lookAround)
@@ -36,7 +36,8 @@ func greeting(out io.Writer) node.Service {
 	}}
 }
 
-// welcome is what is printed once everything is ready. Its first line is stable: scripts wait for it and read the address.
+// welcome is what is printed once everything is ready. Its first line is stable: scripts wait for
+// it and read the address.
 func welcome(n *node.Node) string {
 	s, door := n.Settings, n.Announced(node.FrontDoor)
 	var b strings.Builder

@@ -87,8 +87,8 @@ func (i *imports) Run() error {
 	return i.conclude(ctx, counts, trees, err)
 }
 
-// open opens what is read: a file, standard input or a relay. missing says afterwards what could not
-// be read of it.
+// open opens what is read: a file, standard input or a relay. missing says afterwards what could
+// not be read of it.
 func (i *imports) open(ctx context.Context, tell *teller) (in io.ReadCloser, missing func() error, err error) {
 	nothing := func() error { return nil }
 	switch {

@@ -77,7 +77,8 @@ func (p *program) line(t *testing.T, prefix string) string {
 	return ""
 }
 
-// fails waits for the end with exit code 1 and gives the last line of stderr: what the operator is told.
+// fails waits for the end with exit code 1 and gives the last line of stderr: what the operator is
+// told.
 func (p *program) fails(t *testing.T) string {
 	t.Helper()
 	out := new(strings.Builder)

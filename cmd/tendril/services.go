@@ -14,8 +14,8 @@ import (
 	"tendril.dev/services/relayconn/relayconn"
 )
 
-// services gives all services in the order of their start. They stop in reverse: clients and other relays first, and ingest last, because
-// what the others finish needs its decision.
+// services gives all services in the order of their start. They stop in reverse: clients and other
+// relays first, and ingest last, because what the others finish needs its decision.
 func services() []node.Service {
 	return []node.Service{
 		{Name: "ingest", Run: ingest.Run, Provisions: true},

@@ -17,7 +17,8 @@ import (
 // MaxBatch is the most messages of one atomic batch (JetStream, ADR-50).
 const MaxBatch = 1000
 
-// ErrHeadMoved: the stream's last sequence is not the one that the batch was decided on. Nothing was stored.
+// ErrHeadMoved: the stream's last sequence is not the one that the batch was decided on. Nothing
+// was stored.
 var ErrHeadMoved = errors.New("the head of the stream has moved")
 
 // Headers of atomic batches (JetStream, ADR-50).
@@ -33,9 +34,9 @@ const commitTimeout = 10 * time.Second
 // PublishBatch stores all messages in their stream, or none, in one commit (and, with sync always,
 // one fsync). If expect is not nil, the commit goes through only if the stream's last sequence is
 // *expect; otherwise the error wraps [ErrHeadMoved]. It returns the sequence of the last message;
-// those before it have the sequences before. The messages' headers are changed; several messages may
-// share one. All must belong to one stream that allows atomic publishing; at least one and at most
-// [MaxBatch].
+// those before it have the sequences before. The messages' headers are changed; several messages
+// may share one. All must belong to one stream that allows atomic publishing; at least one and at
+// most [MaxBatch].
 //
 // After any other error (a timeout, a lost connection) the batch may or may not have been stored:
 // read the stream before going on.
@@ -129,11 +130,13 @@ func (b *Bus) commit(ctx context.Context, m *nats.Msg, size int) (seq uint64, co
 	return ack.Seq, ack.Count, nil
 }
 
-// catchUpPause is how long a reader gets to reach the last sequence before it is asked whether the message with that sequence is still there.
+// catchUpPause is how long a reader gets to reach the last sequence before it is asked whether the
+// message with that sequence is still there.
 const catchUpPause = 300 * time.Millisecond
 
-// CatchUp waits until a reader has read a stream up to a sequence that it has had. reach waits until the reader has come to a sequence. The
-// messages at the end of a stream may have grown too old and gone; then the last one that is there is enough.
+// CatchUp waits until a reader has read a stream up to a sequence that it has had. reach waits
+// until the reader has come to a sequence. The messages at the end of a stream may have grown too
+// old and gone; then the last one that is there is enough.
 func (b *Bus) CatchUp(ctx context.Context, stream string, seq uint64, reach func(ctx context.Context, seq uint64) error) error {
 	for !reachedWithin(ctx, catchUpPause, reach, seq) {
 		if ctx.Err() != nil {

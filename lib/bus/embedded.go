@@ -18,7 +18,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// startEmbedded starts the embedded server in its folder, which is one to be thrown away if none is given.
+// startEmbedded starts the embedded server in its folder, which is one to be thrown away if none is
+// given.
 func (b *Bus) startEmbedded(o Options) error {
 	if o.Dir == "" {
 		temp, err := os.MkdirTemp("", "tendril-bus-")
@@ -108,7 +109,8 @@ func startServer(o Options, users []*server.User) (*server.Server, error) {
 		if n == 0 {
 			n = server.RANDOM_PORT
 		}
-		// The server itself would try for a while and then end the process; a look beforehand gives a sentence instead.
+		// The server itself would try for a while and then end the process; a look beforehand gives
+		// a sentence instead.
 		if n > 0 {
 			l, err := net.Listen("tcp", o.Listen)
 			if err != nil {

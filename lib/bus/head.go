@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// headTimeout bounds one question for a stream's head: while the bus is away, whoever asks is told so.
+// headTimeout bounds one question for a stream's head: while the bus is away, whoever asks is told
+// so.
 const headTimeout = 5 * time.Second
 
-// Head waits until a stream is read up to where it ends now. It asks for the stream's last sequence for everybody together who wants to know it at
-// the same time: anybody may send requests for repositories that are not there, and each of them wants to know for sure.
+// Head waits until a stream is read up to where it ends now. It asks for the stream's last sequence
+// for everybody together who wants to know it at the same time: anybody may send requests for
+// repositories that are not there, and each of them wants to know for sure.
 type Head struct {
 	ask     func(ctx context.Context) (uint64, error)
 	catchUp func(ctx context.Context, seq uint64) error // waits until everything up to a sequence is read that is still there

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestHeadIsAskedForEverybodyTogether: many who want to know at once are two questions, and none gets an answer to one that was asked before.
+// TestHeadIsAskedForEverybodyTogether: many who want to know at once are two questions, and none
+// gets an answer to one that was asked before.
 func TestHeadIsAskedForEverybodyTogether(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -62,7 +63,8 @@ func TestHeadWhileTheBusIsAway(t *testing.T) {
 	})
 }
 
-// TestHeadIsCaughtUpWithOnce: what was read to its end is not waited for again, though its last messages are gone by now.
+// TestHeadIsCaughtUpWithOnce: what was read to its end is not waited for again, though its last
+// messages are gone by now.
 func TestHeadIsCaughtUpWithOnce(t *testing.T) {
 	t.Parallel()
 	end, waited := uint64(7), []uint64{}

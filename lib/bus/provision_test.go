@@ -15,7 +15,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// TestCatchUpPassesOverWhatIsGone: the last message of a stream has expired; a reader that starts now never sees it, and need not.
+// TestCatchUpPassesOverWhatIsGone: the last message of a stream has expired; a reader that starts
+// now never sees it, and need not.
 func TestCatchUpPassesOverWhatIsGone(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Options{Dir: t.TempDir()})

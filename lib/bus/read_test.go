@@ -163,7 +163,8 @@ func TestReadOutlivesItsConsumer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// lose removes the consumer when it has sent all that it was asked for: nobody waits for it then.
+	// lose removes the consumer when it has sent all that it was asked for: nobody waits for it
+	// then.
 	lose := func() {
 		for t.Context().Err() == nil {
 			for c := range stream.ListConsumers(t.Context()).Info() {

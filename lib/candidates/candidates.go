@@ -42,7 +42,8 @@ const (
 // ErrNoVerdict: ingest did not decide, however often it was asked.
 var ErrNoVerdict = errors.New("no verdict")
 
-// ErrEnded: the sender's Run has ended. A candidate that was without a verdict then may have been decided or not.
+// ErrEnded: the sender's Run has ended. A candidate that was without a verdict then may have been
+// decided or not.
 var ErrEnded = errors.New("the sender of candidates has ended")
 
 // Candidate is an event to offer.
@@ -91,7 +92,8 @@ func New(conn *nats.Conn, log *slog.Logger) (*Sender, error) {
 		most += r.room.candidates
 	}
 	var err error
-	// Room for a second try beside a first whose acknowledgement is still out; an acknowledgement that was lost is given up in time.
+	// Room for a second try beside a first whose acknowledgement is still out; an acknowledgement
+	// that was lost is given up in time.
 	if s.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(2*most), jetstream.WithPublishAsyncTimeout(resendAfter),
 		jetstream.WithPublishAsyncErrHandler(s.refused)); err != nil {
 		return nil, fmt.Errorf("open JetStream: %w", err)

@@ -39,8 +39,9 @@ func openBus(t testing.TB, queueBytes int64) *bus.Bus {
 	return b
 }
 
-// start makes a sender that pauses briefly and does not give up. It sends again what has no verdict only where change gives it a time for that,
-// or a test says that it has passed. Nobody decides anything until a test does.
+// start makes a sender that pauses briefly and does not give up. It sends again what has no verdict
+// only where change gives it a time for that, or a test says that it has passed. Nobody decides
+// anything until a test does.
 func start(t *testing.T, b *bus.Bus, change func(*Sender)) (s *Sender, stop func()) {
 	t.Helper()
 	s, err := New(b.Conn, slog.New(slog.DiscardHandler))
@@ -226,7 +227,8 @@ func TestVerdictReachesDone(t *testing.T) {
 	}
 }
 
-// TestVerdictsAreHeardBeforeRun: what is offered before Run has begun has its verdict without being sent twice.
+// TestVerdictsAreHeardBeforeRun: what is offered before Run has begun has its verdict without being
+// sent twice.
 func TestVerdictsAreHeardBeforeRun(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, 1<<20)
@@ -296,7 +298,8 @@ func TestVerdictsAreAskedForAnewAfterAReconnect(t *testing.T) {
 	}
 }
 
-// TestAFullQueueLosesNothing: the queue holds some twenty candidates, and nobody takes any until all that fit are in.
+// TestAFullQueueLosesNothing: the queue holds some twenty candidates, and nobody takes any until
+// all that fit are in.
 func TestAFullQueueLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, 16<<10)

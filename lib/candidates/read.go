@@ -86,8 +86,8 @@ func outcomeOf(text string) proto.Outcome {
 	return proto.Outcome(strings.Clone(text))
 }
 
-// readObject reads an object. field reads the value of the field of that name; false: it knows none,
-// and the value is passed over. What is null is left as it is.
+// readObject reads an object. field reads the value of the field of that name; false: it knows
+// none, and the value is passed over. What is null is left as it is.
 func readObject(in *jlexer.Lexer, field func(name string) bool) {
 	if in.IsNull() {
 		in.Skip()

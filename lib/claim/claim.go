@@ -3,8 +3,9 @@
 // by claims, each taken with a compare-and-set whose revision fences the holder
 // (docs/architecture.md, Six ideas).
 //
-// No worker trusts its clock against another's: a dead worker's record expires in the bucket, and with it goes the right to its claims. A worker
-// that cannot renew its own record in time stops its work before that happens.
+// No worker trusts its clock against another's: a dead worker's record expires in the bucket, and
+// with it goes the right to its claims. A worker that cannot renew its own record in time stops its
+// work before that happens.
 package claim
 
 import (

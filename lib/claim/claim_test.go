@@ -134,8 +134,9 @@ func keys(n int) []string {
 	return list
 }
 
-// TestWorkersShareAndHandOver: one worker has everything, a second gets its share without any key being worked on twice, and when either goes
-// the other has everything again. The directory tells all along who holds what.
+// TestWorkersShareAndHandOver: one worker has everything, a second gets its share without any key
+// being worked on twice, and when either goes the other has everything again. The directory tells
+// all along who holds what.
 func TestWorkersShareAndHandOver(t *testing.T) {
 	t.Parallel()
 	s := serve(t, long)
@@ -243,7 +244,8 @@ func TestChaos(t *testing.T) {
 	}
 }
 
-// TestDeadWorkersClaimsPassOn: a worker that loses the bus stops its work before anyone else begins it.
+// TestDeadWorkersClaimsPassOn: a worker that loses the bus stops its work before anyone else begins
+// it.
 func TestDeadWorkersClaimsPassOn(t *testing.T) {
 	t.Parallel()
 	s := serve(t, short)
@@ -306,7 +308,8 @@ func TestNameTaken(t *testing.T) {
 	}
 }
 
-// TestCrashedWorkerComesBack: a worker that ended without a word may come back under its name at once.
+// TestCrashedWorkerComesBack: a worker that ended without a word may come back under its name at
+// once.
 func TestCrashedWorkerComesBack(t *testing.T) {
 	t.Parallel()
 	s := serve(t, short)
@@ -342,7 +345,8 @@ func TestWorkThatEndsBeginsAgain(t *testing.T) {
 	}
 }
 
-// TestStopWithoutABucket: a bus that was started anew may have lost the claims. The stop does not try every one of them in vain.
+// TestStopWithoutABucket: a bus that was started anew may have lost the claims. The stop does not
+// try every one of them in vain.
 func TestStopWithoutABucket(t *testing.T) {
 	t.Parallel()
 	s := serve(t, long)

@@ -18,7 +18,8 @@ type situation struct {
 	wanted  map[string]bool         // keys that should be worked on by someone
 	mine    map[string]bool         // keys that this worker works on
 	owners  map[string]string       // who of the workers should have each wanted key: assign
-	// freeSince is since when a wanted key has been without a live holder, as far as this worker saw.
+	// freeSince is since when a wanted key has been without a live holder, as far as this worker
+	// saw.
 	freeSince map[string]time.Time
 	// passedOver is whom a key that this worker holds would have belonged to, and who did not take
 	// it in time: worker, incarnation, and since when this worker has it instead.
@@ -165,8 +166,9 @@ func (s situation) free() []string {
 	return append(first, last...)
 }
 
-// heldByOther says whether another live worker has claimed the key. A claim by this worker itself that it does not work on keeps nobody from the
-// key: it could not be let go, or was taken without our hearing of it, while the bus was away.
+// heldByOther says whether another live worker has claimed the key. A claim by this worker itself
+// that it does not work on keeps nobody from the key: it could not be let go, or was taken without
+// our hearing of it, while the bus was away.
 func (s situation) heldByOther(key string) bool {
 	c, claimed := s.claims[key]
 	w, alive := s.workers[c.Worker]
@@ -226,7 +228,8 @@ func staying(workers map[string]proto.Worker) []string {
 	return names
 }
 
-// preferred is the worker with the highest hash for the key (rendezvous hashing): when a worker comes or goes, only its own keys move.
+// preferred is the worker with the highest hash for the key (rendezvous hashing): when a worker
+// comes or goes, only its own keys move.
 func preferred(key string, workers []string) string {
 	best, highest := "", uint64(0)
 	for _, w := range workers {
@@ -241,7 +244,8 @@ func preferred(key string, workers []string) string {
 	return best
 }
 
-// mix spreads FNV's last bytes over all bits (the finalizer of splitmix64): without it, keys that differ only at their end favour one worker.
+// mix spreads FNV's last bytes over all bits (the finalizer of splitmix64): without it, keys that
+// differ only at their end favour one worker.
 func mix(x uint64) uint64 {
 	x ^= x >> 30
 	x *= 0xbf58476d1ce4e5b9

@@ -159,7 +159,8 @@ func sorted(keys ...string) []string {
 	return keys
 }
 
-// TestRendezvousIsEvenAndMovesLittle: keys spread over workers, and only those of a worker that goes find a new one.
+// TestRendezvousIsEvenAndMovesLittle: keys spread over workers, and only those of a worker that
+// goes find a new one.
 func TestRendezvousIsEvenAndMovesLittle(t *testing.T) {
 	t.Parallel()
 	workers := []string{"pod-0", "pod-1", "pod-2", "pod-3"}

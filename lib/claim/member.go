@@ -76,8 +76,9 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	return m, nil
 }
 
-// enter writes the first record. One that is there already may be of an earlier process of this name that ended without a word: then it expires,
-// and only a living one writes it anew. While the bus is away it is tried again.
+// enter writes the first record. One that is there already may be of an earlier process of this
+// name that ended without a word: then it expires, and only a living one writes it anew. While the
+// bus is away it is tried again.
 func (m *Member) enter(ctx context.Context) error {
 	expired := time.NewTimer(m.o.TTL + m.o.TTL/2)
 	defer expired.Stop()
@@ -108,7 +109,8 @@ func (m *Member) enter(ctx context.Context) error {
 // Directory tells who holds which key of the worker's group, until Leave.
 func (m *Member) Directory() *Directory { return &Directory{m.register, func() {}} }
 
-// Leave takes the worker's record away, so that nobody waits for it to expire. Call it after Work has returned.
+// Leave takes the worker's record away, so that nobody waits for it to expire. Call it after Work
+// has returned.
 func (m *Member) Leave(ctx context.Context) error {
 	m.stop()
 	m.beating.Wait()
@@ -244,7 +246,8 @@ func (m *Member) beatInTime(ctx context.Context) error {
 // errEraOver: the buckets were made anew meanwhile.
 var errEraOver = errors.New("the buckets of claims were made anew")
 
-// beat writes the own record anew. The time from before the write counts: the bucket's clock for it cannot have begun earlier.
+// beat writes the own record anew. The time from before the write counts: the bucket's clock for it
+// cannot have begun earlier.
 //
 // After the write it asks whether the era lasts. If so, it lasted when the heartbeat began, and so
 // no other worker can be handed a key of ours before that time and one TTL.

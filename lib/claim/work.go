@@ -19,13 +19,14 @@ const (
 	casTimeout = 5 * time.Second
 	// takeAtOnce is how many claims are written side by side.
 	takeAtOnce = 64
-	// gather is how long to wait after a change for what else changes: where many keys move, each of
-	// their claims is one, and each decision looks at all keys.
+	// gather is how long to wait after a change for what else changes: where many keys move, each
+	// of their claims is one, and each decision looks at all keys.
 	gather = 10 * time.Millisecond
 )
 
-// Work claims its share of the keys that wanted names (each value is the whole list) and runs do for every claim until the claim is given up,
-// which ends do's context; the claim goes to another only after do has returned. It returns when ctx has ended and everything is let go.
+// Work claims its share of the keys that wanted names (each value is the whole list) and runs do
+// for every claim until the claim is given up, which ends do's context; the claim goes to another
+// only after do has returned. It returns when ctx has ended and everything is let go.
 //
 // When NATS has lost the claims (a new era, see [bus.Era]), do runs on, and the claims are made
 // again under it. Two workers never work on one key:

@@ -19,8 +19,8 @@ import (
 	"tendril.dev/lib/obs"
 )
 
-// Check says what is wrong with the settings: the first wrong one, in one sentence with what would be right. It looks at nothing but
-// them; folders and ports are tried by who opens them.
+// Check says what is wrong with the settings: the first wrong one, in one sentence with what would
+// be right. It looks at nothing but them; folders and ports are tried by who opens them.
 func (s Settings) Check() error {
 	for f := range s.fields() {
 		if err := f.inRange(); err != nil {
@@ -150,7 +150,8 @@ func (b Bus) check() error {
 		}
 		u, err := url.Parse(given)
 		if err != nil || u.Hostname() == "" || !slices.Contains([]string{"nats", "tls", "ws", "wss"}, u.Scheme) {
-			// The value may carry a password, and one that cannot be parsed cannot be stripped of it.
+			// The value may carry a password, and one that cannot be parsed cannot be stripped of
+			// it.
 			return &Error{"NGIT_NATS_URL", "", "is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated"}
 		}
 	}
@@ -303,7 +304,8 @@ func (g Git) ServerLimits() ([]ServerLimit, error) {
 // InboundShares is how many addresses share NGIT_INBOUND_BYTES if each takes as much as it can.
 const InboundShares = 4
 
-// AuthToRead reports whether clients must authenticate before they may read from the relay (NIP-42).
+// AuthToRead reports whether clients must authenticate before they may read from the relay
+// (NIP-42).
 func (f Front) AuthToRead() bool { return f.AuthRequired == "read" || f.AuthRequired == "both" }
 
 // AuthToWrite reports whether they must before they may publish.

@@ -13,8 +13,9 @@ import (
 	"tendril.dev/lib/obs"
 )
 
-// Parse reads the settings of a program that has nothing but settings: flags over environment over `.env` over defaults, checked. name
-// is the program's, for help; `--help` and `--version` end the process. An error is one sentence for the operator.
+// Parse reads the settings of a program that has nothing but settings: flags over environment over
+// `.env` over defaults, checked. name is the program's, for help; `--help` and `--version` end the
+// process. An error is one sentence for the operator.
 func Parse(name string, args []string) (Settings, error) {
 	var grammar struct {
 		Settings `embed:""`
@@ -31,8 +32,8 @@ func Parse(name string, args []string) (Settings, error) {
 	return grammar.Complete(src)
 }
 
-// NewParser makes a parser of a grammar that holds Settings somewhere, alone or as the flags of a command. What flags do not say, src
-// does. After parsing, [Settings.Complete] must be called.
+// NewParser makes a parser of a grammar that holds Settings somewhere, alone or as the flags of a
+// command. What flags do not say, src does. After parsing, [Settings.Complete] must be called.
 func NewParser(grammar any, src *Source, options ...kong.Option) (*kong.Kong, error) {
 	parser, err := kong.New(grammar, append([]kong.Option{
 		kong.Vars{"version": "tendril " + obs.Version()},

@@ -426,7 +426,8 @@ func TestExampleEnvironmentIsLegal(t *testing.T) {
 	if _, err := parse(t, nil, nil, DotEnv()); err != nil {
 		t.Error(err)
 	}
-	// Every line that is a comment must be legal too when it is taken in, but for what has no value.
+	// Every line that is a comment must be legal too when it is taken in, but for what has no
+	// value.
 	s, err := parse(t, nil, nil, strings.ReplaceAll(DotEnv(), "\n#NGIT_", "\nNGIT_"))
 	if err != nil || len(s.Warnings) > 0 {
 		t.Error(err, s.Warnings)

@@ -1,8 +1,8 @@
-// Package config declares every setting of Tendril once. Flags, environment, `.env`, `--help` and docs/configuration.md
-// are all made from this declaration.
+// Package config declares every setting of Tendril once. Flags, environment, `.env`, `--help` and
+// docs/configuration.md are all made from this declaration.
 //
-// One declaration serves every service: an operator gives the same environment to each Deployment, and each takes what it
-// needs. The groups are topics, not services.
+// One declaration serves every service: an operator gives the same environment to each Deployment,
+// and each takes what it needs. The groups are topics, not services.
 //
 // Tags of a setting: env (its name), name, default, help, as kong has them. The flag of NGIT_X_Y is
 // --x-y; where name differs from that, it is a second flag. Ours are min and max (the range that
@@ -14,7 +14,8 @@ import "time"
 
 //go:generate go run ./internal/reference ../../docs/configuration.md ../../.env.example
 
-// Settings is all that can be set. A name NGIT_X means what it means to other GRASP servers, so their `.env` works here.
+// Settings is all that can be set. A name NGIT_X means what it means to other GRASP servers, so
+// their `.env` works here.
 type Settings struct {
 	Service `embed:"" group:"Service"`
 	Storage `embed:"" group:"Storage"`
@@ -25,7 +26,8 @@ type Settings struct {
 	Front   `embed:"" group:"Front door"`
 	Observe `embed:"" group:"Observation"`
 
-	// Warnings are what the operator should know about where the settings came from, like a name that is none of ours.
+	// Warnings are what the operator should know about where the settings came from, like a name
+	// that is none of ours.
 	Warnings []string `kong:"-"`
 }
 

@@ -11,18 +11,21 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// swept stands for the sequence of a holder that is gone because of its expiration: swept out, or deleted by id, which must end the same way
-// whether it came before the sweep or after. It goes on holding its coordinate against older events: what the index accepts must follow from the
-// log alone, and not from when it happened to sweep.
+// swept stands for the sequence of a holder that is gone because of its expiration: swept out, or
+// deleted by id, which must end the same way whether it came before the sweep or after. It goes on
+// holding its coordinate against older events: what the index accepts must follow from the log
+// alone, and not from when it happened to sweep.
 const swept = 0
 
-// expiredPerApply bounds how many expired events one Apply sweeps out; they are passed over by queries long before.
+// expiredPerApply bounds how many expired events one Apply sweeps out; they are passed over by
+// queries long before.
 const expiredPerApply = 64
 
-// Apply applies records of the log in ascending sequence, all of them or, on an error, none. Records that were applied before
-// (Seq ≤ [DB.Seq]) are passed over, so that a writer that applies its own commits and a follower of the log may both apply.
-// [Follow] does not read what is applied so: a writer applies all that it commits, and only what it
-// has committed on the very head of the log that the index has reached.
+// Apply applies records of the log in ascending sequence, all of them or, on an error, none.
+// Records that were applied before (Seq ≤ [DB.Seq]) are passed over, so that a writer that applies
+// its own commits and a follower of the log may both apply. [Follow] does not read what is applied
+// so: a writer applies all that it commits, and only what it has committed on the very head of the
+// log that the index has reached.
 func (db *DB) Apply(recs []Record) error {
 	if len(recs) > 0 {
 		db.fed.Store(recs[len(recs)-1].Seq)
@@ -63,7 +66,8 @@ func (db *DB) apply(recs []Record) error {
 	return c.commit(done)
 }
 
-// Advance notes that the log has moved to seq by messages that carry no event, such as a writer's mark.
+// Advance notes that the log has moved to seq by messages that carry no event, such as a writer's
+// mark.
 func (db *DB) Advance(seq uint64) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -88,8 +92,9 @@ func (db *DB) widenSieve() (err error) {
 	return err
 }
 
-// encode makes the JSON of a record that has none, and reads it back: what is indexed must be what is stored, or it could not be found
-// again to be taken away (JSON has no place for bytes that are no UTF-8).
+// encode makes the JSON of a record that has none, and reads it back: what is indexed must be what
+// is stored, or it could not be found again to be taken away (JSON has no place for bytes that are
+// no UTF-8).
 func (r *Record) encode() (err error) {
 	if r.Raw, err = r.Event.MarshalJSON(); err != nil {
 		return fmt.Errorf("encode event: %w", err)
@@ -102,7 +107,8 @@ func (r *Record) encode() (err error) {
 	return nil
 }
 
-// add stores one event and carries out what it means for others, unless it is one to be passed over.
+// add stores one event and carries out what it means for others, unless it is one to be passed
+// over.
 func (c *change) add(r Record) error {
 	if r.Removed != "" {
 		return c.takeOut(r.Removed)
@@ -153,7 +159,8 @@ func has(r getter, eid id) (bool, error) {
 	return err == nil, err
 }
 
-// takeCoordinate decides between the holder of a coordinate and a newcomer: the newer wins, at equal time the lower id (NIP-01).
+// takeCoordinate decides between the holder of a coordinate and a newcomer: the newer wins, at
+// equal time the lower id (NIP-01).
 func (c *change) takeCoordinate(at coordinate, created nostr.Timestamp, eid id, seq uint64) (won bool, err error) {
 	place := appendPlace(make([]byte, 0, placeLen+8), created, eid)
 	holder, closer, err := c.Get(at.key(tableHolder))
@@ -207,7 +214,8 @@ func (c *change) takeOut(eventID string) error {
 	return c.removeStored(p.seq)
 }
 
-// remove takes an event away and empties its coordinate, or, if the event has an expiration, leaves it held by what was swept.
+// remove takes an event away and empties its coordinate, or, if the event has an expiration, leaves
+// it held by what was swept.
 func (c *change) remove(p posting, ev *nostr.Event, eid, author id) error {
 	if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
 		if p.expiry == 0 {
@@ -220,7 +228,8 @@ func (c *change) remove(p posting, ev *nostr.Event, eid, author id) error {
 	return c.removeStored(p.seq)
 }
 
-// sweepExpired removes some of the events whose time is over, of those that were there before this change.
+// sweepExpired removes some of the events whose time is over, of those that were there before this
+// change.
 func (c *change) sweepExpired() error {
 	it, err := c.db.pebble.NewIter(&pebble.IterOptions{
 		LowerBound: []byte{tableExpiry},

@@ -17,8 +17,9 @@ import (
 	"tendril.dev/lib/eventdb"
 )
 
-// The benchmarks ask an index of a million events. Making it takes a minute, so TENDRIL_BENCH_DIR may name a folder that keeps it from run
-// to run (about 1 GB); without it, it is made in a temporary folder and removed.
+// The benchmarks ask an index of a million events. Making it takes a minute, so TENDRIL_BENCH_DIR
+// may name a folder that keeps it from run to run (about 1 GB); without it, it is made in a
+// temporary folder and removed.
 const (
 	benchEvents  = 1_000_000
 	benchAuthors = 20_000
@@ -104,8 +105,8 @@ const (
 	ofSignature
 )
 
-// benchEvent makes an event as a git relay has them: of few prolific and many rare authors, about few busy and many quiet repositories, 500
-// to 900 bytes of JSON.
+// benchEvent makes an event as a git relay has them: of few prolific and many rare authors, about
+// few busy and many quiet repositories, 500 to 900 bytes of JSON.
 func benchEvent(seq uint64) *nostr.Event {
 	rnd := rand.New(rand.NewPCG(seq, 3))
 	skewed := func(n int) uint64 { f := rnd.Float64(); return uint64(f * f * float64(n)) }
@@ -139,9 +140,10 @@ func benchEvent(seq uint64) *nostr.Event {
 	return ev
 }
 
-// BenchmarkApply applies events, a batch of the log at a time, on top of a million. Run it with GOMAXPROCS=1 to see what one core does,
-// flushes and compactions included, and long enough that there are some: -benchtime 800x. The settled figure counts what is still to be written
-// out and merged when the last batch is applied; it is what a rebuild of many millions comes down to.
+// BenchmarkApply applies events, a batch of the log at a time, on top of a million. Run it with
+// GOMAXPROCS=1 to see what one core does, flushes and compactions included, and long enough that
+// there are some: -benchtime 800x. The settled figure counts what is still to be written out and
+// merged when the last batch is applied; it is what a rebuild of many millions comes down to.
 func BenchmarkApply(b *testing.B) {
 	db := copyOf(b, million(b))
 	batches := make([][]eventdb.Record, b.N)
@@ -172,7 +174,8 @@ func BenchmarkApply(b *testing.B) {
 	b.ReportMetric(events/(cpuTime(b)-start).Seconds(), "settled-events/cpu-s")
 }
 
-// cpuTime is what the process has used of all cores: unlike the clock it does not count what other processes use.
+// cpuTime is what the process has used of all cores: unlike the clock it does not count what other
+// processes use.
 func cpuTime(b *testing.B) time.Duration {
 	b.Helper()
 	var u syscall.Rusage

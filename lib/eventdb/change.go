@@ -13,16 +13,19 @@ import (
 	"tendril.dev/lib/reconcile"
 )
 
-// change is what one Apply does. Nothing is written before all of it is known: an event that comes and goes within one change leaves no trace.
+// change is what one Apply does. Nothing is written before all of it is known: an event that comes
+// and goes within one change leaves no trace.
 type change struct {
 	db *DB
-	// told is what the change says about identities, coordinates and deletion requests, which the records after it must see; nil: no more.
+	// told is what the change says about identities, coordinates and deletion requests, which the
+	// records after it must see; nil: no more.
 	told    map[string][]byte
 	added   []addition // in the order of the log
 	removed []addition // stored by earlier changes
 	count   uint64
 	arena   []byte // holds packed events and their postings
-	// going and coming are what is written: what goes comes first, for the same event may go and come again.
+	// going and coming are what is written: what goes comes first, for the same event may go and
+	// come again.
 	going, coming entries
 	came, went    []move // what this means for the kept sums
 	batch         *pebble.Batch
@@ -108,7 +111,8 @@ func (a *addition) posting() posting {
 	return posting{seq: a.Seq, kind: uint16(a.Event.Kind), expiry: Expiration(a.Event)}
 }
 
-// removeStored takes the event at seq and all its index entries away. The holder of its coordinate is the caller's business.
+// removeStored takes the event at seq and all its index entries away. The holder of its coordinate
+// is the caller's business.
 func (c *change) removeStored(seq uint64) error {
 	a := c.find(seq)
 	if a != nil {

@@ -33,8 +33,8 @@ var ErrNoFolder = errors.New("the index is in memory")
 const Format = uint64(pebble.FormatNewest)
 
 // Checkpoint makes a folder with the files of the index as it is now, and gives its path. It holds
-// at least what was applied before the call. Tables are linked, not copied; as long as the folder is
-// there the disk keeps them. Who asked for it removes it, with [DB.RemoveCheckpoint].
+// at least what was applied before the call. Tables are linked, not copied; as long as the folder
+// is there the disk keeps them. Who asked for it removes it, with [DB.RemoveCheckpoint].
 func (db *DB) Checkpoint() (dir string, err error) {
 	if db.dir == "" {
 		return "", ErrNoFolder
@@ -64,8 +64,8 @@ func (db *DB) RemoveCheckpoint(dir string) error {
 	return nil
 }
 
-// Gather makes an empty folder for the files of a copy, which [DB.Adopt] then takes from there. Each
-// file must be synced. What was gathered before is removed.
+// Gather makes an empty folder for the files of a copy, which [DB.Adopt] then takes from there.
+// Each file must be synced. What was gathered before is removed.
 func (db *DB) Gather() (dir string, err error) {
 	if db.dir == "" {
 		return "", ErrNoFolder
@@ -104,8 +104,8 @@ func (db *DB) Free() (uint64, error) {
 // of which it is the same may be copied from one process to the other.
 func (db *DB) Log() (string, error) { return db.logIdentity() }
 
-// ErrNotAdopted is wrapped by errors of [DB.Adopt] after which the index can be used: it is empty, or
-// as it was, and is made from the log.
+// ErrNotAdopted is wrapped by errors of [DB.Adopt] after which the index can be used: it is empty,
+// or as it was, and is made from the log.
 var ErrNotAdopted = errors.New("the copy of the index cannot be used")
 
 // Adopt puts the files of [DB.Gather]'s folder in the place of the index's own. They must be of the

@@ -99,8 +99,8 @@ func BenchmarkCopy(b *testing.B) {
 	b.ReportMetric(float64(answering.Milliseconds())/float64(max(answers, 1)), "ms/query")
 }
 
-// indexOfMany gives the folder of an index of TENDRIL_BENCH_EVENTS events, and tells how long it took
-// to make the events, and to apply them, if it was not there.
+// indexOfMany gives the folder of an index of TENDRIL_BENCH_EVENTS events, and tells how long it
+// took to make the events, and to apply them, if it was not there.
 func indexOfMany(b *testing.B) (dir string, events uint64, made, applied time.Duration) {
 	b.Helper()
 	events = benchEvents
@@ -135,8 +135,8 @@ func indexOfMany(b *testing.B) (dir string, events uint64, made, applied time.Du
 }
 
 // BenchmarkOpen opens the index that BenchmarkCopy made, and answers a query. Run it alone, with
-// -benchtime 1x and TENDRIL_BENCH_DIR, to see how much memory an index takes: resident-B is the most
-// that the process had resident.
+// -benchtime 1x and TENDRIL_BENCH_DIR, to see how much memory an index takes: resident-B is the
+// most that the process had resident.
 func BenchmarkOpen(b *testing.B) {
 	dir, _, _, applied := indexOfMany(b)
 	for b.Loop() {

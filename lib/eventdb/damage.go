@@ -12,8 +12,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// The index is a projection of the log, so files of it that are damaged are thrown away and made anew. That happens when it is opened: either they
-// cannot be opened, or damage was found while it was last in use, and a mark says so.
+// The index is a projection of the log, so files of it that are damaged are thrown away and made
+// anew. That happens when it is opened: either they cannot be opened, or damage was found while it
+// was last in use, and a mark says so.
 
 const damageMark, lockFile = "DAMAGED", "LOCK"
 
@@ -63,7 +64,8 @@ func (d *damage) marked() error {
 	return errors.New(string(why))
 }
 
-// clear removes the files. The lock stays, and the mark goes last: whoever is interrupted begins again.
+// clear removes the files. The lock stays, and the mark goes last: whoever is interrupted begins
+// again.
 func (d *damage) clear() error {
 	if err := d.clearBut(); err != nil {
 		return err
@@ -99,14 +101,15 @@ func (d *damage) unmark() error {
 	return nil
 }
 
-// isDamage tells files that are not what they should be from a system that does not let us at them, which throwing them away would not mend.
+// isDamage tells files that are not what they should be from a system that does not let us at them,
+// which throwing them away would not mend.
 func isDamage(err error) bool {
 	var system syscall.Errno
 	return err != nil && (pebble.IsCorruptionError(err) || !errors.As(err, &system) || system == syscall.ENOENT)
 }
 
-// Damaged gives an error when files of the index turn out to be damaged. What is answered from then on may be wrong or missing; closed and opened
-// again, the index begins anew.
+// Damaged gives an error when files of the index turn out to be damaged. What is answered from then
+// on may be wrong or missing; closed and opened again, the index begins anew.
 func (db *DB) Damaged() <-chan error { return db.damage.found }
 
 // Remade says why the index was begun anew when it was opened; nil: it was not.

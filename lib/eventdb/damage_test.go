@@ -44,7 +44,8 @@ func spoil(t *testing.T, path string, from, count int) {
 	}
 }
 
-// TestADamagedIndexIsMadeAnew: whatever is wrong with the files, the index opens, says so, and has everything again from the log.
+// TestADamagedIndexIsMadeAnew: whatever is wrong with the files, the index opens, says so, and has
+// everything again from the log.
 func TestADamagedIndexIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, dir string){
@@ -87,7 +88,8 @@ func TestADamagedIndexIsMadeAnew(t *testing.T) {
 	}
 }
 
-// TestDamageFoundInUse: what opens well and turns out to be damaged later is told, and begun anew when it is opened the next time.
+// TestDamageFoundInUse: what opens well and turns out to be damaged later is told, and begun anew
+// when it is opened the next time.
 func TestDamageFoundInUse(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -138,7 +140,8 @@ func TestDamageFoundInUse(t *testing.T) {
 	closeDB(t, db)
 }
 
-// TestAnIndexInUseIsNotDamaged: a second process gets an error, and takes nothing away from the first.
+// TestAnIndexInUseIsNotDamaged: a second process gets an error, and takes nothing away from the
+// first.
 func TestAnIndexInUseIsNotDamaged(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -158,7 +161,8 @@ func TestAnIndexInUseIsNotDamaged(t *testing.T) {
 	closeDB(t, db)
 }
 
-// intact: the index says nothing of damage. What was told about files that are gone would end a process that has just mended itself.
+// intact: the index says nothing of damage. What was told about files that are gone would end a
+// process that has just mended itself.
 func intact(t *testing.T, db *eventdb.DB) {
 	t.Helper()
 	select {

@@ -1,9 +1,10 @@
-// Package eventdb is the projection of the log GRASP_EVENTS: a Pebble index that answers nostr filters and id scans
-// (docs/architecture.md, Six ideas; NIP-01, NIP-09, NIP-40).
+// Package eventdb is the projection of the log GRASP_EVENTS: a Pebble index that answers nostr
+// filters and id scans (docs/architecture.md, Six ideas; NIP-01, NIP-09, NIP-40).
 //
-// The log is the truth and the index can be rebuilt from it at any time. So nothing here is synced to disk write by write: the
-// index runs without a write-ahead log and keeps the sequence that it has reached in the same atomic batch as what it applied. After a
-// crash it holds the state of some earlier sequence, whole, and follows the log on from there.
+// The log is the truth and the index can be rebuilt from it at any time. So nothing here is synced
+// to disk write by write: the index runs without a write-ahead log and keeps the sequence that it
+// has reached in the same atomic batch as what it applied. After a crash it holds the state of some
+// earlier sequence, whole, and follows the log on from there.
 package eventdb
 
 import (
@@ -84,7 +85,8 @@ type options struct {
 // WithCache sets the size of Pebble's block cache, in bytes. Default 64 MiB.
 func WithCache(bytes int64) Option { return func(o *options) { o.cacheBytes = bytes } }
 
-// WithDeletionsDisrespected keeps the events that deletion requests name (policy.md, kind 5). The requests are stored as any event.
+// WithDeletionsDisrespected keeps the events that deletion requests name (policy.md, kind 5). The
+// requests are stored as any event.
 func WithDeletionsDisrespected(on bool) Option { return func(o *options) { o.keepDeleted = on } }
 
 // WithForgottenLog names the log that the operator gives up, by the time at which it was made (RFC
@@ -94,11 +96,13 @@ func WithForgottenLog(made string) Option { return func(o *options) { o.forgotte
 // WithClock sets the clock that decides which events have expired (NIP-40).
 func WithClock(now func() nostr.Timestamp) Option { return func(o *options) { o.now = now } }
 
-// WithLog sets where it is said that files cannot be written, and that they can be again. Default: nowhere.
+// WithLog sets where it is said that files cannot be written, and that they can be again. Default:
+// nowhere.
 func WithLog(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
-// Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory. Files that are damaged are removed, and the index
-// begins anew (see Remade). While it is open nobody else can open the folder.
+// Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory.
+// Files that are damaged are removed, and the index begins anew (see Remade). While it is open
+// nobody else can open the folder.
 func Open(dir string, opts ...Option) (*DB, error) {
 	o := options{cacheBytes: 64 << 20, memTable: 16 << 20, now: nostr.Now, log: slog.New(slog.DiscardHandler)}
 	for _, set := range opts {
@@ -197,9 +201,10 @@ func (db *DB) readMemory(p *pebble.DB, count int) error {
 	return errors.Join(badSieve, badSums)
 }
 
-// Close writes out what is in memory and closes the index. If it cannot be written out the index is closed without it, and reads it from the log
-// again when it is opened the next time. From then on the index takes no records and new views answer [ErrClosed]. Views
-// that are still open go on, and the last of them closes the files.
+// Close writes out what is in memory and closes the index. If it cannot be written out the index is
+// closed without it, and reads it from the log again when it is opened the next time. From then on
+// the index takes no records and new views answer [ErrClosed]. Views that are still open go on, and
+// the last of them closes the files.
 func (db *DB) Close() error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
@@ -220,7 +225,8 @@ func (db *DB) Close() error {
 	return nil
 }
 
-// flush writes out what is in memory, unless files cannot be written: Pebble would try that for ever.
+// flush writes out what is in memory, unless files cannot be written: Pebble would try that for
+// ever.
 func (db *DB) flush() error {
 	if err := db.Troubled(); err != nil {
 		return err
@@ -271,7 +277,8 @@ func (db *DB) leave() error {
 	return nil
 }
 
-// Seq is the last log sequence applied and told to the subscribers. A view may be ahead of it for a moment.
+// Seq is the last log sequence applied and told to the subscribers. A view may be ahead of it for a
+// moment.
 func (db *DB) Seq() uint64 {
 	db.stateMu.Lock()
 	defer db.stateMu.Unlock()
@@ -306,9 +313,10 @@ func (db *DB) reach(ctx context.Context, seq uint64) error {
 	}
 }
 
-// Subscribe calls fn with the events that each Apply stored, in log order, after they are visible to a new View. Events that were passed over
-// (known, replaced by newer ones, deleted, ephemeral) are not among them. fn is called by the applying goroutine: it must not block or apply.
-// After cancel has returned, a call that had already begun may still be running.
+// Subscribe calls fn with the events that each Apply stored, in log order, after they are visible
+// to a new View. Events that were passed over (known, replaced by newer ones, deleted, ephemeral)
+// are not among them. fn is called by the applying goroutine: it must not block or apply. After
+// cancel has returned, a call that had already begun may still be running.
 func (db *DB) Subscribe(fn func(recs []Record)) (cancel func()) {
 	s := &subscriber{fn}
 	db.stateMu.Lock()

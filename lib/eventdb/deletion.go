@@ -11,8 +11,8 @@ import (
 	"tendril.dev/lib/nip34"
 )
 
-// carryOut does what a deletion request asks, now and for events that come later (NIP-09): only events of its own author, and no
-// deletion requests.
+// carryOut does what a deletion request asks, now and for events that come later (NIP-09): only
+// events of its own author, and no deletion requests.
 func (c *change) carryOut(request *nostr.Event, author id) error {
 	for _, tag := range request.Tags {
 		if len(tag) < 2 {
@@ -85,8 +85,8 @@ func (c *change) deleteByAddress(address string, author id, until nostr.Timestam
 	return c.removeStored(seq)
 }
 
-// coordinateAt reads an address if it is one of author's. What is an address is for nip34 to say: ingest asks it too when it decides what may
-// follow a deletion request, and the two must agree.
+// coordinateAt reads an address if it is one of author's. What is an address is for nip34 to say:
+// ingest asks it too when it decides what may follow a deletion request, and the two must agree.
 func coordinateAt(s string, author id) (coordinate, bool) {
 	address, err := nip34.ParseAddress(s)
 	if err != nil {

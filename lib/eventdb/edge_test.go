@@ -16,7 +16,8 @@ func made(n int, kind int, created nostr.Timestamp, tags ...nostr.Tag) *nostr.Ev
 	return &nostr.Event{ID: fmt.Sprintf("%064x", n), PubKey: strings.Repeat("2", 64), Kind: kind, CreatedAt: created, Tags: tags, Sig: strings.Repeat("0", 128)}
 }
 
-// TestWhatIsKept reads the rules of NIP-01, 09 and 40 one by one; the random test reads them all at once.
+// TestWhatIsKept reads the rules of NIP-01, 09 and 40 one by one; the random test reads them all at
+// once.
 func TestWhatIsKept(t *testing.T) {
 	t.Parallel()
 	d, me := nostr.Tag{"d", "x"}, strings.Repeat("2", 64)
@@ -88,7 +89,8 @@ func kept(t *testing.T, db *DB, want ...int) {
 	}
 }
 
-// TestSweepingLeavesNoTrace: an index that swept an expired event out before its deletion ends as one that did so after.
+// TestSweepingLeavesNoTrace: an index that swept an expired event out before its deletion ends as
+// one that did so after.
 func TestSweepingLeavesNoTrace(t *testing.T) {
 	t.Parallel()
 	d := nostr.Tag{"d", "x"}
@@ -115,7 +117,8 @@ func TestSweepingLeavesNoTrace(t *testing.T) {
 	}
 }
 
-// TestCrash stops the machine in the middle of everything: what was not synced is lost. What is found is the state of one sequence, whole.
+// TestCrash stops the machine in the middle of everything: what was not synced is lost. What is
+// found is the state of one sequence, whole.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	fs := vfs.NewCrashableMem()
@@ -220,7 +223,8 @@ func TestClosingUnderOpenViews(t *testing.T) {
 	}
 }
 
-// TestWithinBoundsWhatAQueryCosts: filters that match next to nothing end soon, and those of honest clients do not notice.
+// TestWithinBoundsWhatAQueryCosts: filters that match next to nothing end soon, and those of honest
+// clients do not notice.
 func TestWithinBoundsWhatAQueryCosts(t *testing.T) {
 	t.Parallel()
 	db, err := Open("")

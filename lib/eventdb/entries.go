@@ -72,8 +72,8 @@ func (e *entries) posting(prefixed, at, value []byte) {
 	e.add(e.arena[from:], value)
 }
 
-// each gives the entries to fn roughly in the order of their keys. Pebble takes them in faster so: from where it put
-// the last one it finds the place of the next one in a few steps.
+// each gives the entries to fn roughly in the order of their keys. Pebble takes them in faster so:
+// from where it put the last one it finds the place of the next one in a few steps.
 func (e *entries) each(fn func(key, value []byte) error) error {
 	slices.SortFunc(e.order, func(a, b place) int { return cmp.Or(cmp.Compare(a.head, b.head), cmp.Compare(a.n, b.n)) })
 	for _, at := range e.order {

@@ -74,8 +74,9 @@ func compare(t *testing.T, v *eventdb.View, m *model, f nostr.Filter) {
 	}
 }
 
-// TestAgainstNaiveMatcher is the heart of the package's tests: thousands of random events, in batches, with replays, restarts and a moving
-// clock, and after each a handful of random filters whose every answer must be the naive matcher's.
+// TestAgainstNaiveMatcher is the heart of the package's tests: thousands of random events, in
+// batches, with replays, restarts and a moving clock, and after each a handful of random filters
+// whose every answer must be the naive matcher's.
 func TestAgainstNaiveMatcher(t *testing.T) {
 	t.Parallel()
 	seeds := []uint64{1, 2, 3, rand.Uint64()}

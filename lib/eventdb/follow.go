@@ -16,7 +16,8 @@ import (
 )
 
 const (
-	// followBatch and followBytes are the most that is applied at once, in messages and in bytes (a last message may go beyond).
+	// followBatch and followBytes are the most that is applied at once, in messages and in bytes (a
+	// last message may go beyond).
 	followBatch = 500
 	followBytes = 4 << 20
 	// followAhead and followAheadBytes are the most that the server sends ahead.
@@ -35,10 +36,12 @@ const (
 	wantedWait = 50 * time.Millisecond
 )
 
-// layout names how the index is laid out and what it means. Change it with either, and every index is made anew from the log.
+// layout names how the index is laid out and what it means. Change it with either, and every index
+// is made anew from the log.
 const layout = "4"
 
-// ErrOtherLog: the log is not the one that the index was made from. Opened and bound again, the index is made anew.
+// ErrOtherLog: the log is not the one that the index was made from. Opened and bound again, the
+// index is made anew.
 var ErrOtherLog = errors.New("NATS has another log now, or an earlier state of it: it is not the one that the index was made from " +
 	"(docs/running.md, When NATS has lost its disk)")
 
@@ -116,7 +119,8 @@ func logMade(identity string) (made string, ok bool) {
 	return made, ok
 }
 
-// lookAtLog gives what ties an index to the log, and the log's head. A stream that was deleted and made again has another time of creation.
+// lookAtLog gives what ties an index to the log, and the log's head. A stream that was deleted and
+// made again has another time of creation.
 func lookAtLog(ctx context.Context, js jetstream.JetStream, db *DB) (identity string, head uint64, err error) {
 	stream, err := js.Stream(ctx, proto.StreamEvents)
 	if err != nil {
@@ -241,7 +245,8 @@ func readLog(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logg
 	consumer, err := js.OrderedConsumer(ctx, proto.StreamEvents, jetstream.OrderedConsumerConfig{
 		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
 		OptStartSeq:   db.Seq() + 1,
-		// A lost consumer is given up and not taken up again in there: first the log is looked at again.
+		// A lost consumer is given up and not taken up again in there: first the log is looked at
+		// again.
 		MaxResetAttempts: 1,
 	})
 	if err != nil {
@@ -275,9 +280,10 @@ func readLog(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logg
 	}
 }
 
-// nextBatch waits for a message and takes with it what the server has ready, up to followBatch or followBytes.
-// What the index has already is passed over unread. Of what the server has announced some may never
-// come, because a newer message of its subject has replaced it: it is not waited for long.
+// nextBatch waits for a message and takes with it what the server has ready, up to followBatch or
+// followBytes. What the index has already is passed over unread. Of what the server has announced
+// some may never come, because a newer message of its subject has replaced it: it is not waited for
+// long.
 func nextBatch(ctx context.Context, db *DB, messages jetstream.MessagesContext, log *slog.Logger) (recs []Record, head uint64, err error) {
 	for pending, size := uint64(1), 0; pending > 0 && len(recs) < followBatch && size < followBytes; {
 		wait := jetstream.NextContext(ctx)
@@ -312,7 +318,8 @@ func nextBatch(ctx context.Context, db *DB, messages jetstream.MessagesContext, 
 		}
 		ev, err := decode(msg.Data())
 		if err != nil {
-			// Ingest wrote it, so this is a bug somewhere; but one bad message must not stop every index there is.
+			// Ingest wrote it, so this is a bug somewhere; but one bad message must not stop every
+			// index there is.
 			log.Error("the log holds a message that is no event", "seq", head, "subject", msg.Subject(), "error", err)
 			continue
 		}

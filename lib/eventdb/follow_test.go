@@ -386,7 +386,8 @@ func (s *syncBuffer) String() string {
 	return s.b.String()
 }
 
-// TestAWriterMayApplyBesideTheFollower: ingest applies its own commits, and what the follower reads again is passed over.
+// TestAWriterMayApplyBesideTheFollower: ingest applies its own commits, and what the follower reads
+// again is passed over.
 func TestAWriterMayApplyBesideTheFollower(t *testing.T) {
 	t.Parallel()
 	b, log := openBus(t), slog.New(slog.DiscardHandler)
@@ -410,7 +411,8 @@ func TestAWriterMayApplyBesideTheFollower(t *testing.T) {
 	holds(t, db, notes(0, 200)...)
 }
 
-// TestACopyOfARunningIndexIsWhole: what lies on disk while the index runs is the whole state of some earlier sequence.
+// TestACopyOfARunningIndexIsWhole: what lies on disk while the index runs is the whole state of
+// some earlier sequence.
 func TestACopyOfARunningIndexIsWhole(t *testing.T) {
 	t.Parallel()
 	b, dir, log := openBus(t), t.TempDir(), slog.New(slog.DiscardHandler)
@@ -443,7 +445,8 @@ func TestACopyOfARunningIndexIsWhole(t *testing.T) {
 	holds(t, again, append(notes(0, 400), note(5000))...)
 }
 
-// copyWhenStill copies a folder, once no file in it comes or goes meanwhile: Pebble's background work ends soon after the last write.
+// copyWhenStill copies a folder, once no file in it comes or goes meanwhile: Pebble's background
+// work ends soon after the last write.
 func copyWhenStill(from, to string) error {
 	deadline := time.Now().Add(patience)
 	for {
@@ -471,7 +474,8 @@ func copyWhenStill(from, to string) error {
 	}
 }
 
-// TestFollowEndsWhenTheBusIsAway: a follower that waits for a server must still hear that it is to end.
+// TestFollowEndsWhenTheBusIsAway: a follower that waits for a server must still hear that it is to
+// end.
 func TestFollowEndsWhenTheBusIsAway(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -483,7 +487,8 @@ func TestFollowEndsWhenTheBusIsAway(t *testing.T) {
 	stop()
 }
 
-// TestFollowRefusesAReplacedLog: what subscribers were told cannot be taken back, so the process is to begin anew.
+// TestFollowRefusesAReplacedLog: what subscribers were told cannot be taken back, so the process is
+// to begin anew.
 func TestFollowRefusesAReplacedLog(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

@@ -7,7 +7,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// TestHolderOutlivesItsTime: what older events give way to does not depend on the clock, nor on what was swept.
+// TestHolderOutlivesItsTime: what older events give way to does not depend on the clock, nor on
+// what was swept.
 func TestHolderOutlivesItsTime(t *testing.T) {
 	t.Parallel()
 	now := nostr.Timestamp(10)

@@ -26,10 +26,11 @@ import (
 //	z <expiration> <id>                  → nothing      when events expire
 //	m <name>                             → what the index knows of itself
 //
-// A place is the inverted created_at and the id, 40 bytes, so that bytewise order is NIP-01's: newest first, and the lower id
-// first among equals. A posting is <kind> <seq> and, of an event that expires, <expiration>: enough to pass over an event of
-// the wrong kind, or one that is over, without loading it. So there is no table by author and kind, or by tag and kind: each table is one more
-// entry for every event, and entries are what applying an event costs.
+// A place is the inverted created_at and the id, 40 bytes, so that bytewise order is NIP-01's:
+// newest first, and the lower id first among equals. A posting is <kind> <seq> and, of an event
+// that expires, <expiration>: enough to pass over an event of the wrong kind, or one that is over,
+// without loading it. So there is no table by author and kind, or by tag and kind: each table is
+// one more entry for every event, and entries are what applying an event costs.
 const (
 	tableEvent     = 'e'
 	tableID        = 'i'
@@ -48,10 +49,11 @@ const (
 	idLen    = 32
 	timeLen  = 8
 	placeLen = timeLen + idLen
-	// hashLen is how much of SHA-256 stands for a tag's value: 128 bits, so that the key is bounded however long the value is, and nothing has to be
-	// loaded to tell values apart. Nobody can find a value that meets one of somebody else's (2^128 tries). Two values of one's own that meet are to be
-	// had for 2^64, and bring little: who asks for one of them is given events of the other too, and events of one author whose d tags meet
-	// replace and delete each other.
+	// hashLen is how much of SHA-256 stands for a tag's value: 128 bits, so that the key is bounded
+	// however long the value is, and nothing has to be loaded to tell values apart. Nobody can find
+	// a value that meets one of somebody else's (2^128 tries). Two values of one's own that meet
+	// are to be had for 2^64, and bring little: who asks for one of them is given events of the
+	// other too, and events of one author whose d tags meet replace and delete each other.
 	hashLen = 16
 )
 
@@ -63,7 +65,8 @@ var (
 
 type id [idLen]byte
 
-// parseID reads 64 lower-case hex digits (NIP-01). Upper-case ones would decode, but no event has them.
+// parseID reads 64 lower-case hex digits (NIP-01). Upper-case ones would decode, but no event has
+// them.
 func parseID(s string) (id, error) {
 	var out id
 	if !genuine.ReadHex(out[:], s) {
@@ -170,7 +173,8 @@ type coordinate struct {
 	d      [hashLen]byte
 }
 
-// coordinateOf gives the coordinate of an event of a replaceable or addressable kind. A replaceable kind has no d.
+// coordinateOf gives the coordinate of an event of a replaceable or addressable kind. A replaceable
+// kind has no d.
 func coordinateOf(kind int, author id, d string) (coordinate, bool) {
 	switch {
 	case nostr.IsReplaceableKind(kind):

@@ -118,7 +118,8 @@ func FuzzCoordinateAt(f *testing.F) {
 	})
 }
 
-// FuzzOddTags: whatever stands in tags, an event is found by exactly its tags, by none of their neighbours, and leaves nothing behind.
+// FuzzOddTags: whatever stands in tags, an event is found by exactly its tags, by none of their
+// neighbours, and leaves nothing behind.
 func FuzzOddTags(f *testing.F) {
 	f.Add("t", "", "x", "d")
 	f.Add("T", "\x00", "\x00\x00", "\x00")

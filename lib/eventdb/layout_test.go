@@ -16,7 +16,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// TestAnIndexOfAnotherLayoutIsMadeAnew: what an earlier version left behind is noticed, and nothing of it is ever read as if it were of this one.
+// TestAnIndexOfAnotherLayoutIsMadeAnew: what an earlier version left behind is noticed, and nothing
+// of it is ever read as if it were of this one.
 func TestAnIndexOfAnotherLayoutIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	b, dir := openBus(t), t.TempDir()
@@ -33,7 +34,8 @@ func TestAnIndexOfAnotherLayoutIsMadeAnew(t *testing.T) {
 	holds(t, db, append(events, note(3))...)
 }
 
-// leaveLayoutOne writes what the first layout had of the events: plain JSON, postings of fixed size, filters of all keys.
+// leaveLayoutOne writes what the first layout had of the events: plain JSON, postings of fixed
+// size, filters of all keys.
 func leaveLayoutOne(t *testing.T, b *bus.Bus, dir string, events []*nostr.Event) {
 	t.Helper()
 	stream, err := b.JS.Stream(t.Context(), proto.StreamEvents)

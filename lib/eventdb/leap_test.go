@@ -12,8 +12,9 @@ import (
 	"tendril.dev/lib/eventdb"
 )
 
-// TestLeapsMissNothing: filters whose kinds are rare among what else they ask for, so that the walk leaps to them, are answered as by the naive
-// matcher. The random filters of TestAgainstNaiveMatcher ask worlds that are too small for that.
+// TestLeapsMissNothing: filters whose kinds are rare among what else they ask for, so that the walk
+// leaps to them, are answered as by the naive matcher. The random filters of
+// TestAgainstNaiveMatcher ask worlds that are too small for that.
 func TestLeapsMissNothing(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(3, 4))

@@ -2,8 +2,9 @@ package eventdb
 
 import "github.com/nbd-wtf/go-nostr"
 
-// matcher checks of a filter what only the event itself tells: its author and its tags. It takes one look at each tag, however many names
-// and values the filter lists, because strangers write both.
+// matcher checks of a filter what only the event itself tells: its author and its tags. It takes
+// one look at each tag, however many names and values the filter lists, because strangers write
+// both.
 type matcher struct {
 	authors map[string]bool // nil: anybody
 	tags    map[string]*wanted
@@ -29,7 +30,8 @@ func newMatcher(f nostr.Filter) *matcher {
 	return m
 }
 
-// matches says whether one of the authors wrote the event, and a tag of every name has one of its values (NIP-01).
+// matches says whether one of the authors wrote the event, and a tag of every name has one of its
+// values (NIP-01).
 func (m *matcher) matches(ev *nostr.Event) bool {
 	if m.authors != nil && !m.authors[ev.PubKey] {
 		return false

@@ -11,7 +11,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// model is the naive matcher that the index is compared with: a list, and NIP-01, 09 and 40 read literally.
+// model is the naive matcher that the index is compared with: a list, and NIP-01, 09 and 40 read
+// literally.
 type model struct {
 	events []*nostr.Event
 	gone   []*nostr.Event // every deletion request ever applied

@@ -7,9 +7,10 @@ import (
 	"slices"
 )
 
-// An event's JSON is stored packed: a third of it is ids, keys and the signature, whose hex digits take half the room as bytes. No general
-// compression does that, and it costs more. The JSON is cut into pairs of a literal part and a part in hex digits, each with its
-// length in front: <length> <bytes as they are> <length> <bytes in place of two digits each> …
+// An event's JSON is stored packed: a third of it is ids, keys and the signature, whose hex digits
+// take half the room as bytes. No general compression does that, and it costs more. The JSON is cut
+// into pairs of a literal part and a part in hex digits, each with its length in front: <length>
+// <bytes as they are> <length> <bytes in place of two digits each> …
 
 // leastHex is the shortest run of hex digits that is packed.
 const leastHex = 32
@@ -28,8 +29,9 @@ func pack(b, raw []byte) []byte {
 	return b
 }
 
-// findHex finds the first long run of lower-case hex digits, an even number of them; both ends are the end of raw if there is none.
-// A run covers one of any leastHex bytes in a row, so that not every byte has to be looked at.
+// findHex finds the first long run of lower-case hex digits, an even number of them; both ends are
+// the end of raw if there is none. A run covers one of any leastHex bytes in a row, so that not
+// every byte has to be looked at.
 func findHex(raw []byte) (from, to int) {
 	for start := 0; ; {
 		probe := start + leastHex - 1

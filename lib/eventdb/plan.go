@@ -8,20 +8,23 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// plan says how a filter is answered: which parts of the index are walked, and what of the filter they leave to be checked.
+// plan says how a filter is answered: which parts of the index are walked, and what of the filter
+// they leave to be checked.
 type plan struct {
 	empty bool
 	ids   []id // look these up; conditions is not used
-	// conditions must all hold. Each is a list of ranges, sorted by place, of which one must have the event. If the first has more than
-	// maxMerged ranges it is the only one, otherwise all together have no more than that.
+	// conditions must all hold. Each is a list of ranges, sorted by place, of which one must have
+	// the event. If the first has more than maxMerged ranges it is the only one, otherwise all
+	// together have no more than that.
 	conditions [][][]byte
 	kinds      []uint16 // check the posting's kind, if not nil
 	leap       [][]byte // the ranges of the kinds, for leaping over what is of others; nil: too many
 	load       bool     // the rest of the filter needs the event itself
 }
 
-// planOf picks what to walk. Tags and authors are walked together, each leaping over what the others do not have; kinds are
-// walked only if there is nothing else, or if they turn out to be rare among the rest, because every posting tells its kind.
+// planOf picks what to walk. Tags and authors are walked together, each leaping over what the
+// others do not have; kinds are walked only if there is nothing else, or if they turn out to be
+// rare among the rest, because every posting tells its kind.
 func planOf(f nostr.Filter) plan {
 	if f.LimitZero || f.Search != "" || f.Limit < 0 || namesNothing(f) {
 		return plan{empty: true}
@@ -61,7 +64,8 @@ func planOf(f nostr.Filter) plan {
 	return p
 }
 
-// choose takes the conditions with the fewest ranges, as many as may be open at once, and leaves the others to be checked.
+// choose takes the conditions with the fewest ranges, as many as may be open at once, and leaves
+// the others to be checked.
 func (p *plan) choose(all [][][]byte) {
 	slices.SortFunc(all, func(a, b [][]byte) int {
 		return cmp.Or(cmp.Compare(len(a), len(b)), bytes.Compare(a[0], b[0]))

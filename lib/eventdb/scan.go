@@ -19,8 +19,8 @@ type match struct {
 	event   *nostr.Event
 }
 
-// maxMerged bounds the Pebble iterators that are open at once for one filter, and again those for the kinds that it leaps to. A filter with more
-// values is gathered range by range.
+// maxMerged bounds the Pebble iterators that are open at once for one filter, and again those for
+// the kinds that it leaps to. A filter with more values is gathered range by range.
 const maxMerged = 64
 
 // What a query costs is counted in steps: of an iterator from one index entry to another.
@@ -56,7 +56,8 @@ func (v *View) scanner(ctx context.Context, f nostr.Filter) *scanner {
 	return s
 }
 
-// scan gives every match of the filter to fn, newest first, until fn says stop or the limit is reached.
+// scan gives every match of the filter to fn, newest first, until fn says stop or the limit is
+// reached.
 func (s *scanner) scan(fn func(match) (more bool, err error)) error {
 	if s.view.err != nil {
 		return fmt.Errorf("query: %w", s.view.err)
@@ -207,7 +208,8 @@ func (s *scanner) lookUp(fn func(match) (bool, error)) error {
 	return s.emit(found, fn)
 }
 
-// small is a match without its event, which is loaded again if it is asked for: one of many that are kept.
+// small is a match without its event, which is loaded again if it is asked for: one of many that
+// are kept.
 func (m match) small() match { m.event = nil; return m }
 
 // emit gives sorted matches to fn, up to the limit.
@@ -223,11 +225,13 @@ func (s *scanner) emit(found []match, fn func(match) (bool, error)) error {
 	return nil
 }
 
-// patience is how many postings in a row may be of wrong kinds before the walk leaps to where one of the right kinds may be. A step costs a
-// fraction of what a leap does, and most who ask for kinds find them at every turn.
+// patience is how many postings in a row may be of wrong kinds before the walk leaps to where one
+// of the right kinds may be. A step costs a fraction of what a leap does, and most who ask for
+// kinds find them at every turn.
 const patience = 256
 
-// intersect walks all conditions of the plan at once, newest first, and stops as soon as enough was found.
+// intersect walks all conditions of the plan at once, newest first, and stops as soon as enough was
+// found.
 func (s *scanner) intersect(fn func(match) (bool, error)) (err error) {
 	var unions []*union
 	defer func() {
@@ -297,8 +301,9 @@ func (s *scanner) unite(ranges [][]byte) (*union, error) {
 	return u, s.tick(len(ranges))
 }
 
-// meet moves the unions on to the next place where all of them stand. It is false at the end of one of them. None is walked step by step:
-// each leaps to where another stands, so that this takes about as many leaps as the smallest of them has entries.
+// meet moves the unions on to the next place where all of them stand. It is false at the end of one
+// of them. None is walked step by step: each leaps to where another stands, so that this takes
+// about as many leaps as the smallest of them has entries.
 func (s *scanner) meet(unions []*union) (bool, error) {
 	lead := unions[0]
 next:
@@ -334,8 +339,9 @@ func (s *scanner) seek(u *union, place []byte) error {
 	return s.tick(moved)
 }
 
-// gather answers a filter with very many values: range by range with one iterator, keeping the best matches so far. With a limit it keeps
-// no more than that many, and leaves a range where it gets worse than all of them.
+// gather answers a filter with very many values: range by range with one iterator, keeping the best
+// matches so far. With a limit it keeps no more than that many, and leaves a range where it gets
+// worse than all of them.
 func (s *scanner) gather(fn func(match) (bool, error)) error {
 	best := &worstFirst{}
 	known := map[[32]byte]bool{}

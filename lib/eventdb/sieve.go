@@ -37,7 +37,8 @@ const (
 	// sieveProbes and sieveBits make at most two look-ups in a hundred vain.
 	sieveProbes = 5
 	sieveBits   = 10
-	// sieveLeast, in bits, is half a MiB: room for the keys of 400,000 events before it is made anew.
+	// sieveLeast, in bits, is half a MiB: room for the keys of 400,000 events before it is made
+	// anew.
 	sieveLeast = 1 << 22
 )
 

@@ -79,7 +79,8 @@ func TestEveryIteratorThatMovesCounts(t *testing.T) {
 	}
 }
 
-// TestLargeEventsCountMore: an event counts what it takes to read it, whether it is an answer or only looked at.
+// TestLargeEventsCountMore: an event counts what it takes to read it, whether it is an answer or
+// only looked at.
 func TestLargeEventsCountMore(t *testing.T) {
 	t.Parallel()
 	const events, size = 20, 100_000

@@ -10,8 +10,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// When files cannot be written, most often because the disk is full, Pebble tries again without end and tells nobody. What is in memory is answered
-// from meanwhile, but once that is full the index takes no more records: [DB.Apply] blocks until there is room.
+// When files cannot be written, most often because the disk is full, Pebble tries again without end
+// and tells nobody. What is in memory is answered from meanwhile, but once that is full the index
+// takes no more records: [DB.Apply] blocks until there is room.
 
 // trouble remembers why files cannot be written. Pebble's own goroutines tell it.
 type trouble struct {
@@ -24,7 +25,8 @@ type trouble struct {
 
 func newTrouble(log *slog.Logger) *trouble { return &trouble{log: log, begun: make(chan struct{})} }
 
-// nothingToFlush is what Pebble says of a flush that had nothing to write. It has no name for it that others could use.
+// nothingToFlush is what Pebble says of a flush that had nothing to write. It has no name for it
+// that others could use.
 const nothingToFlush = "pebble: empty table"
 
 // flushed and compacted are told how a try ended.
@@ -43,7 +45,8 @@ func (t *trouble) compacted(err error) {
 	t.note(&t.compaction, "merge files", err)
 }
 
-// note keeps the outcome of a try. The log hears of each kind of failure once, because Pebble tries again at once, and of the end of all.
+// note keeps the outcome of a try. The log hears of each kind of failure once, because Pebble tries
+// again at once, and of the end of all.
 func (t *trouble) note(last *error, doing string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -85,7 +88,8 @@ func (t *trouble) raised() <-chan struct{} {
 // trialBytes is more than Pebble writes before it is open.
 const trialBytes = 64 << 10
 
-// tryWriting finds out whether files can be written at all. A full disk that Pebble runs into while it is being opened would end the process.
+// tryWriting finds out whether files can be written at all. A full disk that Pebble runs into while
+// it is being opened would end the process.
 func tryWriting(fs vfs.FS, dir string) (err error) {
 	name := fs.PathJoin(dir, "TRIAL")
 	f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
@@ -107,8 +111,8 @@ func cause(err error) error {
 	return err
 }
 
-// Troubled says why files of the index cannot be written now; nil: they can be, as far as is known. It is tried again without end. Meanwhile queries are
-// answered, but [DB.Apply] may block.
+// Troubled says why files of the index cannot be written now; nil: they can be, as far as is known.
+// It is tried again without end. Meanwhile queries are answered, but [DB.Apply] may block.
 func (db *DB) Troubled() error {
 	db.trouble.mu.Lock()
 	defer db.trouble.mu.Unlock()

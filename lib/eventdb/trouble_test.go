@@ -52,7 +52,8 @@ func long(seq uint64) []Record {
 	return []Record{{Seq: seq, Event: ev}}
 }
 
-// TestFullDiskIsTold: while nothing can be written the index says so, the log hears of it once, and it goes on when there is room.
+// TestFullDiskIsTold: while nothing can be written the index says so, the log hears of it once, and
+// it goes on when there is room.
 func TestFullDiskIsTold(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer

@@ -40,7 +40,8 @@ func (u *union) place() []byte {
 // match reads the entry that the union stands at.
 func (u *union) match() (match, error) { return matchAt(u.spans[0].it) }
 
-// next leaves the place that the union stands at, in every range that has it, and tells how many these are.
+// next leaves the place that the union stands at, in every range that has it, and tells how many
+// these are.
 func (u *union) next() (moved int, err error) {
 	left := [placeLen]byte(u.place())
 	for len(u.spans) > 0 && bytes.Equal(u.place(), left[:]) {
@@ -52,7 +53,8 @@ func (u *union) next() (moved int, err error) {
 	return moved, nil
 }
 
-// seek moves on to the first place at or after the given one, and tells in how many ranges it had to.
+// seek moves on to the first place at or after the given one, and tells in how many ranges it had
+// to.
 func (u *union) seek(place []byte) (moved int, err error) {
 	for len(u.spans) > 0 && bytes.Compare(u.place(), place) < 0 {
 		first := u.spans[0]

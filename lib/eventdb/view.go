@@ -13,8 +13,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// View is a consistent snapshot of the index: it stays at one sequence of the log however the index moves on. It is safe for concurrent use,
-// and must be closed.
+// View is a consistent snapshot of the index: it stays at one sequence of the log however the index
+// moves on. It is safe for concurrent use, and must be closed.
 type View struct {
 	db          *DB
 	snap        *pebble.Snapshot // nil: the index is closed
@@ -27,7 +27,8 @@ type View struct {
 	err         error
 }
 
-// Entry is what an index entry tells of an event: where it stands in time, which is all that reconciliation needs (NIP-77), and its kind.
+// Entry is what an index entry tells of an event: where it stands in time, which is all that
+// reconciliation needs (NIP-77), and its kind.
 type Entry struct {
 	CreatedAt nostr.Timestamp
 	ID        [32]byte
@@ -40,12 +41,14 @@ func EntryOf(ev *nostr.Event) (Entry, error) {
 	return Entry{CreatedAt: ev.CreatedAt, ID: eid, Kind: ev.Kind}, err
 }
 
-// Compare sorts newest first, and by id among equals: the order of answers, and of which event of an address takes the place of which (NIP-01).
+// Compare sorts newest first, and by id among equals: the order of answers, and of which event of
+// an address takes the place of which (NIP-01).
 func (e Entry) Compare(o Entry) int {
 	return cmp.Or(cmp.Compare(o.CreatedAt, e.CreatedAt), bytes.Compare(e.ID[:], o.ID[:]))
 }
 
-// View takes a snapshot. It never fails: a view of a closed index answers everything with [ErrClosed].
+// View takes a snapshot. It never fails: a view of a closed index answers everything with
+// [ErrClosed].
 func (db *DB) View() *View {
 	if !db.enter() {
 		return &View{reads: nothing{}, err: ErrClosed}
@@ -64,10 +67,12 @@ type nothing struct{}
 
 func (nothing) Get([]byte) ([]byte, io.Closer, error) { return nil, nil, ErrClosed }
 
-// Within gives the same view with a bound on what one query may cost: after so many steps over index entries it ends with [ErrTooBroad]. To load
-// an event, as an answer or to check it, counts as eight, and one more for every half KiB that it has; to decode it as one for every 64 bytes.
-// What was given until then stands. Strangers' filters are answered so, because some match next to nothing and still have to be compared with
-// everything. Only the view that this was made from is to be closed.
+// Within gives the same view with a bound on what one query may cost: after so many steps over
+// index entries it ends with [ErrTooBroad]. To load an event, as an answer or to check it, counts
+// as eight, and one more for every half KiB that it has; to decode it as one for every 64 bytes.
+// What was given until then stands. Strangers' filters are answered so, because some match next to
+// nothing and still have to be compared with everything. Only the view that this was made from is
+// to be closed.
 func (v *View) Within(steps int) *View {
 	bounded := *v
 	bounded.within = steps
@@ -101,7 +106,8 @@ func (v *View) Seq() uint64 { return v.seq }
 // Len is the number of events stored, expired ones that were not swept out yet included.
 func (v *View) Len() (uint64, error) { return v.count, v.err }
 
-// Event gives the event with this id (64 hex digits). [ErrNotFound]: there is none, or it has expired, or no event can have such an id.
+// Event gives the event with this id (64 hex digits). [ErrNotFound]: there is none, or it has
+// expired, or no event can have such an id.
 func (v *View) Event(eventID string) (*nostr.Event, error) {
 	eid, err := parseID(eventID)
 	if err != nil {
@@ -143,8 +149,9 @@ func (v *View) Kind(eventID string) (int, error) {
 	return int(p.kind), nil
 }
 
-// Replaceable gives the event that holds a coordinate: of a replaceable kind (d is ignored) or an addressable one.
-// [ErrNotFound]: nobody does, or the kind is neither, or nobody can have such a key.
+// Replaceable gives the event that holds a coordinate: of a replaceable kind (d is ignored) or an
+// addressable one. [ErrNotFound]: nobody does, or the kind is neither, or nobody can have such a
+// key.
 func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	holder, held, err := v.Holder(kind, pubkey, d)
 	if err != nil {
@@ -160,8 +167,9 @@ func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	return ev, err
 }
 
-// Holder gives what older events of a coordinate give way to, whether or not it can still be read: an event whose time is over holds its coordinate
-// until a newer one takes it. So what follows from it follows from the log alone, and not from the clock. held is false where Replaceable finds
+// Holder gives what older events of a coordinate give way to, whether or not it can still be read:
+// an event whose time is over holds its coordinate until a newer one takes it. So what follows from
+// it follows from the log alone, and not from the clock. held is false where Replaceable finds
 // nobody for any other reason.
 func (v *View) Holder(kind int, pubkey, d string) (holder Entry, held bool, err error) {
 	author, err := parseID(pubkey)
@@ -187,8 +195,8 @@ func (v *View) Holder(kind int, pubkey, d string) (holder Entry, held bool, err 
 	return holder, true, nil
 }
 
-// Deleted reports whether a stored deletion request of the event's author covers it, by its id or by its address up to the request's
-// time. The event itself need not be known.
+// Deleted reports whether a stored deletion request of the event's author covers it, by its id or
+// by its address up to the request's time. The event itself need not be known.
 func (v *View) Deleted(ev *nostr.Event) (bool, error) {
 	eid, err := parseID(ev.ID)
 	if err != nil {
@@ -201,8 +209,9 @@ func (v *View) Deleted(ev *nostr.Event) (bool, error) {
 	return isDeleted(v.reads, v.keepDeleted, ev, eid, author)
 }
 
-// Query gives the events that match, newest first and by id among equals, at most f.Limit of them if that is not 0 (none if f.LimitZero).
-// They are loaded one by one as they are asked for. f.Search matches nothing: there is no text index.
+// Query gives the events that match, newest first and by id among equals, at most f.Limit of them
+// if that is not 0 (none if f.LimitZero). They are loaded one by one as they are asked for.
+// f.Search matches nothing: there is no text index.
 func (v *View) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
 	return answers(func(give func(*nostr.Event) bool) error {
 		s := v.scanner(ctx, f)
@@ -213,7 +222,8 @@ func (v *View) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event
 	})
 }
 
-// QueryRaw is Query with the JSON as logged, for those who pass it on. The bytes are valid until the next step.
+// QueryRaw is Query with the JSON as logged, for those who pass it on. The bytes are valid until
+// the next step.
 func (v *View) QueryRaw(ctx context.Context, f nostr.Filter) iter.Seq2[[]byte, error] {
 	return answers(func(give func([]byte) bool) error {
 		s, raw := v.scanner(ctx, f), []byte(nil)
@@ -231,7 +241,8 @@ func (v *View) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[Entry, error] 
 	})
 }
 
-// answers makes an iterator of a scan that gives its answers one by one. An error is the last answer, unless nobody listens any more.
+// answers makes an iterator of a scan that gives its answers one by one. An error is the last
+// answer, unless nobody listens any more.
 func answers[T any](scan func(give func(T) bool) error) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		stopped := false

@@ -216,8 +216,8 @@ func (d *desk) close() {
 	}
 }
 
-// letGo removes the checkpoint. early says why the taker cannot have all of it; empty: it has. mu is
-// held.
+// letGo removes the checkpoint. early says why the taker cannot have all of it; empty: it has. mu
+// is held.
 func (d *desk) letGo(early string) {
 	l := d.out
 	d.out = nil

@@ -52,7 +52,8 @@ type Taker struct {
 
 // Take looks how far the index is behind the log, and takes a copy of one that is further, if
 // somebody gives one. It reports whether it did. If not, the index is as it was, or empty, and the
-// log has everything that it lacks. An error means that the index cannot be used, or that ctx ended.
+// log has everything that it lacks. An error means that the index cannot be used, or that ctx
+// ended.
 func (t Taker) Take(ctx context.Context) (bool, error) {
 	deadline := time.Time{}
 	failed := map[string]bool{}

@@ -86,7 +86,8 @@ func (s *server) refuses(t *testing.T, conn *nats.Conn, do func() error) bool {
 	return len(s.Refused()) > before
 }
 
-// Who may publish to a subject: the users, in the order of proto.Users without "tendril" and "import".
+// Who may publish to a subject: the users, in the order of proto.Users without "tendril" and
+// "import".
 const (
 	nobody   = ""
 	everyone = "gateway ingest purgatory discovery relayconn operator"

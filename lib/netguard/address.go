@@ -2,7 +2,8 @@ package netguard
 
 import "net/netip"
 
-// reserved are address ranges that no stranger may lead us into, by the IANA special-purpose registries (RFC 6890) and multicast.
+// reserved are address ranges that no stranger may lead us into, by the IANA special-purpose
+// registries (RFC 6890) and multicast.
 var reserved = []struct {
 	prefix netip.Prefix
 	what   string
@@ -40,8 +41,8 @@ var (
 	nat64         = netip.MustParsePrefix("64:ff9b::/96")
 )
 
-// refusal says why an address is not a public one, or "" if it is. An IPv4 address that is wrapped in an IPv6 one (mapped, or by
-// NAT64) is judged as what it is.
+// refusal says why an address is not a public one, or "" if it is. An IPv4 address that is wrapped
+// in an IPv6 one (mapped, or by NAT64) is judged as what it is.
 func refusal(addr netip.Addr) string {
 	if !addr.IsValid() {
 		return "not an address"
@@ -65,5 +66,6 @@ func refusal(addr netip.Addr) string {
 	return ""
 }
 
-// IsPublic says whether an address is one of the public internet, which the guard lets through without AllowPrivate.
+// IsPublic says whether an address is one of the public internet, which the guard lets through
+// without AllowPrivate.
 func IsPublic(addr netip.Addr) bool { return refusal(addr) == "" }

@@ -35,7 +35,8 @@ func TestIsPublic(t *testing.T) {
 	}
 }
 
-// FuzzIsPublic wraps every IPv4 address in the forms that reach the same host: none may pass where the bare one does not.
+// FuzzIsPublic wraps every IPv4 address in the forms that reach the same host: none may pass where
+// the bare one does not.
 func FuzzIsPublic(f *testing.F) {
 	f.Add(byte(127), byte(0), byte(0), byte(1))
 	f.Add(byte(169), byte(254), byte(169), byte(254))

@@ -29,11 +29,12 @@ const (
 	CauseOther    Cause = "other"
 )
 
-// Lasting says whether the cause is the server's own fault and will not pass by trying again soon (the naughty list).
+// Lasting says whether the cause is the server's own fault and will not pass by trying again soon
+// (the naughty list).
 func (c Cause) Lasting() bool { return c == CauseDNS || c == CauseTLS || c == CauseProtocol }
 
-// ProtocolError marks an error as the other side's breach of the protocol. Callers that speak a protocol over a guarded connection
-// wrap what they find wrong in it, for Classify.
+// ProtocolError marks an error as the other side's breach of the protocol. Callers that speak a
+// protocol over a guarded connection wrap what they find wrong in it, for Classify.
 type ProtocolError struct{ Err error }
 
 // Error is the error that was marked.
@@ -42,9 +43,10 @@ func (e *ProtocolError) Error() string { return e.Err.Error() }
 // Unwrap gives the error that was marked.
 func (e *ProtocolError) Unwrap() error { return e.Err }
 
-// Classify tells what kind of failure an error of this package's dialer, clients and WebSockets is. A time-out counts as such in
-// whatever stage it struck. Of the failures of name resolution only the answer that there is no such name is the server's own
-// fault; a resolver that cannot be reached is ours, and counts as a connection that failed.
+// Classify tells what kind of failure an error of this package's dialer, clients and WebSockets is.
+// A time-out counts as such in whatever stage it struck. Of the failures of name resolution only
+// the answer that there is no such name is the server's own fault; a resolver that cannot be
+// reached is ours, and counts as a connection that failed.
 func Classify(err error) Cause {
 	switch {
 	case err == nil:
@@ -96,8 +98,8 @@ func classifyStatus(err error) Cause {
 	return CauseProtocol
 }
 
-// isTLS says whether the handshake failed by what the other side said. One that was cut off is a broken connection: a server that
-// restarts looks like this.
+// isTLS says whether the handshake failed by what the other side said. One that was cut off is a
+// broken connection: a server that restarts looks like this.
 func isTLS(err error) bool {
 	if isBroken(err) {
 		return false

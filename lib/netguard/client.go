@@ -14,8 +14,9 @@ import (
 // idleTimeout closes connections that no request has used for so long.
 const idleTimeout = 60 * time.Second
 
-// newTransport speaks HTTP/1.1 through the guard. No proxy is taken from the environment: it would resolve names on our behalf.
-// HTTP/2 is left out because WebSocket upgrades need a connection of their own.
+// newTransport speaks HTTP/1.1 through the guard. No proxy is taken from the environment: it would
+// resolve names on our behalf. HTTP/2 is left out because WebSocket upgrades need a connection of
+// their own.
 func (g *Guard) newTransport() *http.Transport {
 	return &http.Transport{
 		DialContext:            g.DialContext,
@@ -29,8 +30,9 @@ func (g *Guard) newTransport() *http.Transport {
 	}
 }
 
-// dialTLS connects and shakes hands. It is here and not in the transport so that a failed handshake is told from a failed
-// connection: one is the server's own fault, the other passes (HandshakeError).
+// dialTLS connects and shakes hands. It is here and not in the transport so that a failed handshake
+// is told from a failed connection: one is the server's own fault, the other passes
+// (HandshakeError).
 func (g *Guard) dialTLS(ctx context.Context, network, addr string) (net.Conn, error) {
 	conn, err := g.DialContext(ctx, network, addr)
 	if err != nil {
@@ -56,7 +58,8 @@ func (g *Guard) dialTLS(ctx context.Context, network, addr string) (net.Conn, er
 	return secure, nil
 }
 
-// HandshakeError is a TLS handshake that failed: a wrong certificate, no common version, or no TLS at all.
+// HandshakeError is a TLS handshake that failed: a wrong certificate, no common version, or no TLS
+// at all.
 type HandshakeError struct {
 	Host string
 	Err  error
@@ -73,7 +76,8 @@ func (e *HandshakeError) Unwrap() error { return e.Err }
 // ClientOption changes one client, not the guard.
 type ClientOption func(*http.Client)
 
-// WithTimeout bounds a whole exchange, the reading of the body included. Not for WebSockets, which it would cut off.
+// WithTimeout bounds a whole exchange, the reading of the body included. Not for WebSockets, which
+// it would cut off.
 func WithTimeout(d time.Duration) ClientOption {
 	return func(c *http.Client) { c.Timeout = d }
 }
@@ -85,10 +89,10 @@ func WithoutRedirects() ClientOption {
 	}
 }
 
-// HTTPClient is an HTTP client that goes out through the guard, redirects included: http and https only, never from https back to
-// http, no proxy, no cookies, bounded headers. There is no time-out over the whole exchange unless WithTimeout sets one, so that
-// WebSockets live on; a caller that reads a body bounds it by LimitBody and its context. All clients share one pool of
-// connections.
+// HTTPClient is an HTTP client that goes out through the guard, redirects included: http and https
+// only, never from https back to http, no proxy, no cookies, bounded headers. There is no time-out
+// over the whole exchange unless WithTimeout sets one, so that WebSockets live on; a caller that
+// reads a body bounds it by LimitBody and its context. All clients share one pool of connections.
 func (g *Guard) HTTPClient(options ...ClientOption) *http.Client {
 	client := &http.Client{
 		Transport:     roundTripper{transport: g.transport, userAgent: g.options.UserAgent},
@@ -143,8 +147,9 @@ func (r roundTripper) CloseIdleConnections() { r.transport.CloseIdleConnections(
 // ErrTooLarge is what a body gives that goes beyond its limit.
 var ErrTooLarge = errors.New("body is too large")
 
-// LimitBody lets max bytes of r through. If there are more, reading ends with an error that is ErrTooLarge: unlike io.LimitReader,
-// never with an EOF that makes a part look like the whole. Closing it closes r, if r can be closed.
+// LimitBody lets max bytes of r through. If there are more, reading ends with an error that is
+// ErrTooLarge: unlike io.LimitReader, never with an EOF that makes a part look like the whole.
+// Closing it closes r, if r can be closed.
 func LimitBody(r io.Reader, max int64) io.ReadCloser {
 	return &limitedBody{from: r, limit: max, left: max}
 }

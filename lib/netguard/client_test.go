@@ -39,7 +39,8 @@ func portOf(t *testing.T, server *httptest.Server) string {
 // patience is how long a test waits for what should happen soon.
 const patience = time.Minute
 
-// get fetches a page. What takes longer than its time is an error of the test's own, which no cause stands for.
+// get fetches a page. What takes longer than its time is an error of the test's own, which no cause
+// stands for.
 func get(t *testing.T, client *http.Client, url string) (*http.Response, string, error) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -58,7 +59,8 @@ func get(t *testing.T, client *http.Client, url string) (*http.Response, string,
 	return resp, string(body), err
 }
 
-// guardOf is a guard to which 127.0.0.1 is the public internet; every other loopback address is what it is.
+// guardOf is a guard to which 127.0.0.1 is the public internet; every other loopback address is
+// what it is.
 func guardOf(t *testing.T, o Options) *Guard {
 	t.Helper()
 	g := New(o)
@@ -88,7 +90,8 @@ func TestHTTPClientGoesThroughTheGuard(t *testing.T) {
 	if hits.Load() != 0 {
 		t.Error("the request came through")
 	}
-	// The environment names a proxy (TestMain) and this host is not a local name: a client that heeds it would ask the proxy.
+	// The environment names a proxy (TestMain) and this host is not a local name: a client that
+	// heeds it would ask the proxy.
 	_, body, err := get(t, New(Options{Resolver: lookup, AllowPrivate: true, UserAgent: "test/1"}).HTTPClient(), target)
 	if want := "git.example:" + portOf(t, server) + " test/1"; err != nil || body != want {
 		t.Errorf("got %q, %v, want %q", body, err, want)

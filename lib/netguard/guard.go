@@ -1,6 +1,7 @@
-// Package netguard is the one way out. Announcements are written by strangers and name relays and git servers to connect to; every
-// outgoing connection, WebSocket or HTTP, passes the guard's dialer, which connects to public addresses only and to the very
-// address that it checked (docs: "Announcements are untrusted input").
+// Package netguard is the one way out. Announcements are written by strangers and name relays and
+// git servers to connect to; every outgoing connection, WebSocket or HTTP, passes the guard's
+// dialer, which connects to public addresses only and to the very address that it checked (docs:
+// "Announcements are untrusted input").
 package netguard
 
 import (
@@ -16,9 +17,11 @@ import (
 	"time"
 )
 
-// Options say how a Guard goes out. The zero value is safe: public addresses only, with the defaults named here.
+// Options say how a Guard goes out. The zero value is safe: public addresses only, with the
+// defaults named here.
 type Options struct {
-	// AllowPrivate lets every address through: loopback, private, link-local. For tests and closed networks.
+	// AllowPrivate lets every address through: loopback, private, link-local. For tests and closed
+	// networks.
 	AllowPrivate bool
 
 	// DialTimeout bounds name resolution and connecting together. Default 10 s.
@@ -27,14 +30,15 @@ type Options struct {
 	// TLSTimeout bounds the TLS handshake. Default 10 s.
 	TLSTimeout time.Duration
 
-	// HeaderTimeout bounds the wait for the header of a response once the request is sent. Default 60 s: a git server may
-	// think before it answers.
+	// HeaderTimeout bounds the wait for the header of a response once the request is sent. Default
+	// 60 s: a git server may think before it answers.
 	HeaderTimeout time.Duration
 
 	// MaxHeaderBytes bounds the header of a response. Default 64 KiB.
 	MaxHeaderBytes int64
 
-	// MaxRedirects is how many redirects are followed, each through the guard. Default 5, negative: none.
+	// MaxRedirects is how many redirects are followed, each through the guard. Default 5, negative:
+	// none.
 	MaxRedirects int
 
 	// UserAgent is sent where a request names none. Default "Tendril".
@@ -43,16 +47,19 @@ type Options struct {
 	// Resolver turns names into addresses. Default: the system's.
 	Resolver Resolver
 
-	// RootCAs are the authorities that servers' certificates are checked against. Default: the system's.
+	// RootCAs are the authorities that servers' certificates are checked against. Default: the
+	// system's.
 	RootCAs *x509.CertPool
 }
 
-// Resolver turns a host name into addresses; *net.Resolver is one. The network is "ip", "ip4" or "ip6".
+// Resolver turns a host name into addresses; *net.Resolver is one. The network is "ip", "ip4" or
+// "ip6".
 type Resolver interface {
 	LookupNetIP(ctx context.Context, network, host string) ([]netip.Addr, error)
 }
 
-// Guard makes outgoing connections. It is safe for use by many goroutines; one for a whole process is enough.
+// Guard makes outgoing connections. It is safe for use by many goroutines; one for a whole process
+// is enough.
 type Guard struct {
 	options   Options
 	judge     func(netip.Addr) string // why an address is refused, or ""
@@ -61,9 +68,11 @@ type Guard struct {
 }
 
 const (
-	// maxAddresses bounds how many addresses of a name are tried: whoever owns a name can list thousands.
+	// maxAddresses bounds how many addresses of a name are tried: whoever owns a name can list
+	// thousands.
 	maxAddresses = 8
-	// nextAddressAfter is how long one address is tried alone before the next one joins the race (RFC 8305).
+	// nextAddressAfter is how long one address is tried alone before the next one joins the race
+	// (RFC 8305).
 	nextAddressAfter = 300 * time.Millisecond
 )
 
@@ -116,9 +125,10 @@ func (e *RefusedError) Error() string {
 // Is makes every refusal an ErrRefused.
 func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
 
-// DialContext connects to "host:port" by TCP. The host is resolved once; addresses that are not public are refused (all of them:
-// a *RefusedError), and the others are raced, each connected to as it was checked, so that a name that changes its answer in
-// between gains nothing. Networks are tcp, tcp4 and tcp6, ports are numbers.
+// DialContext connects to "host:port" by TCP. The host is resolved once; addresses that are not
+// public are refused (all of them: a *RefusedError), and the others are raced, each connected to as
+// it was checked, so that a name that changes its answer in between gains nothing. Networks are
+// tcp, tcp4 and tcp6, ports are numbers.
 func (g *Guard) DialContext(ctx context.Context, network, addr string) (net.Conn, error) {
 	host, port, err := splitAddress(network, addr)
 	if err != nil {
@@ -203,8 +213,9 @@ type attempt struct {
 	err  error
 }
 
-// race connects to the addresses in order, each some time after the one before or as soon as that has failed, and keeps the first
-// connection that stands. If none does, the error is that of the first that failed.
+// race connects to the addresses in order, each some time after the one before or as soon as that
+// has failed, and keeps the first connection that stands. If none does, the error is that of the
+// first that failed.
 func race(ctx context.Context, addresses []netip.Addr, connect func(context.Context, netip.Addr) (net.Conn, error)) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -254,8 +265,8 @@ func closeLosers(results <-chan attempt, running int) {
 	}
 }
 
-// connect opens one connection. The address is checked once more in the moment of connecting: whatever the code above becomes, no
-// socket opens to an address that the guard refuses.
+// connect opens one connection. The address is checked once more in the moment of connecting:
+// whatever the code above becomes, no socket opens to an address that the guard refuses.
 func (g *Guard) connect(ctx context.Context, network string, target netip.AddrPort) (net.Conn, error) {
 	dialer := net.Dialer{
 		Control: func(_, address string, _ syscall.RawConn) error {

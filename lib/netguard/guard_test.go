@@ -129,7 +129,8 @@ func TestDialRefusesWhatIsNotTCP(t *testing.T) {
 func TestDialAllowPrivate(t *testing.T) {
 	t.Parallel()
 	port, _ := listen(t, "127.0.0.2")
-	// The first two addresses have no one on this port: the third is reached all the same, and the name is asked for once.
+	// The first two addresses have no one on this port: the third is reached all the same, and the
+	// name is asked for once.
 	lookup := resolver(map[string]string{"relay.example": "127.0.0.9 127.0.0.8 127.0.0.2"})
 	guard := New(Options{AllowPrivate: true, Resolver: lookup})
 	conn, err := guard.DialContext(t.Context(), "tcp", net.JoinHostPort("relay.example", port))
@@ -179,8 +180,8 @@ func TestConnectChecksOnceMore(t *testing.T) {
 	}
 }
 
-// TestRebinding has a name that is public when it is first asked for and this machine afterwards. The guard asks once a dial, and
-// each answer is checked for itself.
+// TestRebinding has a name that is public when it is first asked for and this machine afterwards.
+// The guard asks once a dial, and each answer is checked for itself.
 func TestRebinding(t *testing.T) {
 	t.Parallel()
 	port, accepted := listen(t, "127.0.0.1")

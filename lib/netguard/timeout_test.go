@@ -25,8 +25,8 @@ func wired(t *testing.T, l *nettest.Listener, o Options) *Guard {
 	return guard
 }
 
-// TestWebSocketOutlivesEveryTimeOut opens a WebSocket under short time-outs and a context that ends with the opening, and uses it
-// when all of them are long over.
+// TestWebSocketOutlivesEveryTimeOut opens a WebSocket under short time-outs and a context that ends
+// with the opening, and uses it when all of them are long over.
 func TestWebSocketOutlivesEveryTimeOut(t *testing.T) {
 	t.Parallel()
 	for scheme, begin := range map[string]func(*httptest.Server){"ws": (*httptest.Server).Start, "wss": (*httptest.Server).StartTLS} {

@@ -8,9 +8,10 @@ import (
 	"github.com/coder/websocket"
 )
 
-// DialWebSocket opens a WebSocket through the guard; whatever HTTPClient the options name is replaced by the guard's. ctx bounds the
-// opening only. An answer that refuses the upgrade is a *HandshakeStatusError, for Classify a breach of protocol unless its status
-// says that it may pass (429, 5xx and the like).
+// DialWebSocket opens a WebSocket through the guard; whatever HTTPClient the options name is
+// replaced by the guard's. ctx bounds the opening only. An answer that refuses the upgrade is a
+// *HandshakeStatusError, for Classify a breach of protocol unless its status says that it may pass
+// (429, 5xx and the like).
 //
 // For its limits on messages see websocket.Conn.SetReadLimit: the caller knows what it expects.
 func (g *Guard) DialWebSocket(ctx context.Context, url string, options *websocket.DialOptions) (*websocket.Conn, error) {

@@ -107,7 +107,8 @@ func TestDialWebSocketCauses(t *testing.T) {
 	}
 }
 
-// speak is a server that greets everyone in the same words, reads what comes, and keeps the line open.
+// speak is a server that greets everyone in the same words, reads what comes, and keeps the line
+// open.
 func speak(t *testing.T, greeting string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -11,8 +11,9 @@ import (
 	"testing"
 )
 
-// Listener is a net.Listener in memory: what dials it is accepted at its other end. The clock of a synctest's bubble stands still while anything
-// moves on its connections, however slow the machine is.
+// Listener is a net.Listener in memory: what dials it is accepted at its other end. The clock of a
+// synctest's bubble stands still while anything moves on its connections, however slow the machine
+// is.
 type Listener struct {
 	accepted chan net.Conn
 	closed   chan struct{}
@@ -55,7 +56,8 @@ func (l *Listener) Close() error { l.close(); return nil }
 // Addr implements net.Listener. It is no address that anybody could dial.
 func (l *Listener) Addr() net.Addr { return &net.TCPAddr{} }
 
-// Refusing is the host and port on which nobody listens, nor will: the port is in use, for a connection of ours.
+// Refusing is the host and port on which nobody listens, nor will: the port is in use, for a
+// connection of ours.
 func Refusing(t testing.TB) string {
 	t.Helper()
 	server := httptest.NewServer(nil)

@@ -14,19 +14,21 @@ type Announcement struct {
 
 	Name, Description string
 
-	// Web, Clone and Relays are URLs as they were given, not checked: an announcement with one odd URL among good ones is
-	// still an announcement. Use RelayURLs and NormalizeCloneURL before any of them is connected to.
+	// Web, Clone and Relays are URLs as they were given, not checked: an announcement with one odd
+	// URL among good ones is still an announcement. Use RelayURLs and NormalizeCloneURL before any
+	// of them is connected to.
 	Web, Clone, Relays []string
 
-	// Maintainers are the public keys (64 hex digits) that the owner trusts with the repository, each once, without the owner.
+	// Maintainers are the public keys (64 hex digits) that the owner trusts with the repository,
+	// each once, without the owner.
 	Maintainers []string
 
 	// EarliestUniqueCommit is the commit that tells forks of one project apart from others, or "".
 	EarliestUniqueCommit string
 }
 
-// ParseAnnouncement reads an announcement. It needs a legal identifier; the tags relays, clone, web and maintainers may hold
-// several values and may stand several times, up to MaxURLs and MaxListed.
+// ParseAnnouncement reads an announcement. It needs a legal identifier; the tags relays, clone, web
+// and maintainers may hold several values and may stand several times, up to MaxURLs and MaxListed.
 func ParseAnnouncement(ev *nostr.Event) (*Announcement, error) {
 	if ev.Kind != KindAnnouncement {
 		return nil, fmt.Errorf("kind %d is not a repository announcement", ev.Kind)
@@ -75,8 +77,8 @@ func earliestUniqueCommit(tags nostr.Tags) string {
 	return ""
 }
 
-// RelayURLs are the relays of the announcement, normalised. Invalid ones are left out; ws and wss to the same host and port are
-// one relay, named as wss.
+// RelayURLs are the relays of the announcement, normalised. Invalid ones are left out; ws and wss
+// to the same host and port are one relay, named as wss.
 func (a *Announcement) RelayURLs() []RelayURL {
 	urls := make([]RelayURL, 0, len(a.Relays))
 	at := make(map[string]int, len(a.Relays))
@@ -98,6 +100,6 @@ func (a *Announcement) RelayURLs() []RelayURL {
 	return urls
 }
 
-// CloneURLs are the http and https clone URLs of the announcement, normalised, each once. Others (ssh, git, paths, URLs with
-// credentials) are left out: no one fetches from them.
+// CloneURLs are the http and https clone URLs of the announcement, normalised, each once. Others
+// (ssh, git, paths, URLs with credentials) are left out: no one fetches from them.
 func (a *Announcement) CloneURLs() []string { return normalizeCloneURLs(a.Clone) }

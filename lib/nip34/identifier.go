@@ -8,17 +8,19 @@ import (
 	"unicode/utf8"
 )
 
-// MaxIdentifier is the longest identifier, in bytes of its encoded form. With ".git" behind it, it is still a legal file name.
+// MaxIdentifier is the longest identifier, in bytes of its encoded form. With ".git" behind it, it
+// is still a legal file name.
 const MaxIdentifier = 200
 
-// encodedEmpty stands for the empty identifier, which no accepted event has. An encoding that is never empty can never turn a
-// path into that of its parent folder.
+// encodedEmpty stands for the empty identifier, which no accepted event has. An encoding that is
+// never empty can never turn a path into that of its parent folder.
 const encodedEmpty = "%"
 
 const upperHex = "0123456789ABCDEF"
 
-// CheckIdentifier refuses what cannot be the identifier of a repository: nothing, more than MaxIdentifier bytes once encoded,
-// control characters, and what is not UTF-8. Everything else, colons and slashes too, is allowed.
+// CheckIdentifier refuses what cannot be the identifier of a repository: nothing, more than
+// MaxIdentifier bytes once encoded, control characters, and what is not UTF-8. Everything else,
+// colons and slashes too, is allowed.
 func CheckIdentifier(id string) error {
 	if id == "" {
 		return errors.New("the identifier (d tag) is missing or empty")
@@ -35,9 +37,10 @@ func CheckIdentifier(id string) error {
 	return nil
 }
 
-// EncodeIdentifier writes an identifier as a path segment and directory name: as it is where it is a plain name (ASCII letters,
-// digits, '.', '_' and '-', not starting with '.' or '-'), every other byte as '%' and two upper-case hex digits. Two identifiers
-// never share an encoding, and no encoding is empty, "." or "..", or contains '/' or NUL.
+// EncodeIdentifier writes an identifier as a path segment and directory name: as it is where it is
+// a plain name (ASCII letters, digits, '.', '_' and '-', not starting with '.' or '-'), every other
+// byte as '%' and two upper-case hex digits. Two identifiers never share an encoding, and no
+// encoding is empty, "." or "..", or contains '/' or NUL.
 func EncodeIdentifier(id string) string {
 	if id == "" {
 		return encodedEmpty
@@ -60,8 +63,8 @@ func EncodeIdentifier(id string) string {
 	return b.String()
 }
 
-// DecodeIdentifier undoes EncodeIdentifier, and accepts nothing else: a name that EncodeIdentifier would have written in another
-// way is an error, so that one identifier never has two directories.
+// DecodeIdentifier undoes EncodeIdentifier, and accepts nothing else: a name that EncodeIdentifier
+// would have written in another way is an error, so that one identifier never has two directories.
 func DecodeIdentifier(s string) (string, error) {
 	if s == encodedEmpty {
 		return "", nil

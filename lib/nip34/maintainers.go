@@ -11,7 +11,8 @@ import (
 // announcement names as maintainers, whom their announcements name, and so on, without loops. It is
 // empty when the owner has announced nothing.
 //
-// announcements are those of one identifier, by any owners; of two by the same owner the one that replaces the other counts.
+// announcements are those of one identifier, by any owners; of two by the same owner the one that
+// replaces the other counts.
 func MaintainerSet(owner string, announcements []*Announcement) map[string]bool {
 	latest := latestByOwner(announcements)
 	set := make(map[string]bool)
@@ -35,8 +36,9 @@ func MaintainerSet(owner string, announcements []*Announcement) map[string]bool 
 	return set
 }
 
-// AuthorizedOwners are the owners whose MaintainerSet contains the author, in order of their keys: the repositories for which a
-// state event of this author is authoritative. It walks the trust backwards once instead of building each owner's set.
+// AuthorizedOwners are the owners whose MaintainerSet contains the author, in order of their keys:
+// the repositories for which a state event of this author is authoritative. It walks the trust
+// backwards once instead of building each owner's set.
 func AuthorizedOwners(author string, announcements []*Announcement) []string {
 	latest := latestByOwner(announcements)
 	trustedBy := make(map[string][]string, len(latest))
@@ -72,8 +74,8 @@ func latestByOwner(announcements []*Announcement) map[string]*Announcement {
 	return latest
 }
 
-// Replaces says whether a takes the place of b where both are events of one address: the newer one does, at the same second the
-// one with the lower id (NIP-01). An event does not replace itself.
+// Replaces says whether a takes the place of b where both are events of one address: the newer one
+// does, at the same second the one with the lower id (NIP-01). An event does not replace itself.
 func Replaces(a, b *nostr.Event) bool {
 	switch {
 	case a == nil || b == nil:

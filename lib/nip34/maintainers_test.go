@@ -69,7 +69,8 @@ func letters(keys []string) string {
 	return b.String()
 }
 
-// FuzzAuthorizedOwners builds any graph of trust among five people and compares the walk backwards with every owner's set.
+// FuzzAuthorizedOwners builds any graph of trust among five people and compares the walk backwards
+// with every owner's set.
 func FuzzAuthorizedOwners(f *testing.F) {
 	f.Add([]byte{0x01, 0x12, 0x20}, byte(0b10011))
 	f.Fuzz(func(t *testing.T, edges []byte, silent byte) {

@@ -1,8 +1,10 @@
-// Package nip34 gives NIP-34's git events types: announcement, state, patch, pull request, issue; and with them what
-// Tendril asks of these events: maintainer sets, reference tags, relay and clone URLs, identifiers.
+// Package nip34 gives NIP-34's git events types: announcement, state, patch, pull request, issue;
+// and with them what Tendril asks of these events: maintainer sets, reference tags, relay and clone
+// URLs, identifiers.
 //
-// Everything that comes in here was written by a stranger. Parsers are strict and bounded, and their errors are one sentence
-// that may be shown to the author after "invalid: ". Nothing here does I/O.
+// Everything that comes in here was written by a stranger. Parsers are strict and bounded, and
+// their errors are one sentence that may be shown to the author after "invalid: ". Nothing here
+// does I/O.
 package nip34
 
 import (
@@ -12,7 +14,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// Kinds of NIP-34, and the ones next to them that a git relay knows by number (NIP-22 comment, NIP-09 deletion).
+// Kinds of NIP-34, and the ones next to them that a git relay knows by number (NIP-22 comment,
+// NIP-09 deletion).
 const (
 	KindPatch         = 1617
 	KindPR            = 1618
@@ -25,7 +28,8 @@ const (
 	KindDeletion      = 5
 )
 
-// Bounds of one event. An event that goes beyond is refused whole: a part of it would not be what its author signed.
+// Bounds of one event. An event that goes beyond is refused whole: a part of it would not be what
+// its author signed.
 const (
 	// MaxListed is the most maintainers, relays and clone URLs together that an announcement may
 	// name.
@@ -45,8 +49,8 @@ func IsRootKind(kind int) bool {
 // IsHex64 says whether s is 64 lower-case hex digits: an event id or a public key (NIP-01).
 func IsHex64(s string) bool { return len(s) == 64 && isLowerHex(s) }
 
-// IsObjectID says whether s names a git object: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits, not all of them zero, which
-// is how git writes "no object".
+// IsObjectID says whether s names a git object: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits,
+// not all of them zero, which is how git writes "no object".
 func IsObjectID(s string) bool {
 	return (len(s) == 40 || len(s) == 64) && isLowerHex(s) && strings.Trim(s, "0") != ""
 }
@@ -85,8 +89,9 @@ func tagValue(tags nostr.Tags, name string) string {
 	return ""
 }
 
-// distinct collects values in the order of their first appearance. A small collection is searched, which costs no memory; a
-// large one, which only a hostile event brings, gets an index, so that it costs no time either.
+// distinct collects values in the order of their first appearance. A small collection is searched,
+// which costs no memory; a large one, which only a hostile event brings, gets an index, so that it
+// costs no time either.
 type distinct[T comparable] struct {
 	items []T
 	index map[T]struct{}

@@ -30,7 +30,8 @@ func event(kind int, pubkey string, tags ...nostr.Tag) *nostr.Event {
 	return &nostr.Event{ID: key('e'), PubKey: pubkey, Kind: kind, CreatedAt: 1000, Tags: tags}
 }
 
-// mentions fails the test unless err is an error that contains the text; an empty text asks for no error.
+// mentions fails the test unless err is an error that contains the text; an empty text asks for no
+// error.
 func mentions(t *testing.T, err error, text string) {
 	t.Helper()
 	switch {

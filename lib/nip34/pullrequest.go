@@ -20,7 +20,8 @@ type PullRequest struct {
 	// Clone are URLs where the commit can be fetched, as given.
 	Clone []string
 
-	// Root is the id of the pull request that an update belongs to (`E`, else `e`), and "" for a pull request itself.
+	// Root is the id of the pull request that an update belongs to (`E`, else `e`), and "" for a
+	// pull request itself.
 	Root string
 
 	// Update says that this is kind 1619.
@@ -61,7 +62,8 @@ func ParsePullRequest(ev *nostr.Event) (*PullRequest, error) {
 	return pr, nil
 }
 
-// rootOfUpdate prefers `E` (NIP-22), then an `e` that is marked as root (NIP-10), then the first `e`.
+// rootOfUpdate prefers `E` (NIP-22), then an `e` that is marked as root (NIP-10), then the first
+// `e`.
 func rootOfUpdate(tags nostr.Tags) string {
 	marked, first := "", ""
 	for _, tag := range tags {

@@ -10,10 +10,12 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// RepoRef names a repository of one owner: the address of its announcement, `30617:<pubkey>:<identifier>`.
+// RepoRef names a repository of one owner: the address of its announcement,
+// `30617:<pubkey>:<identifier>`.
 type RepoRef struct{ PubKey, Identifier string }
 
-// ParseRepoRef reads `30617:<pubkey>:<identifier>`. The identifier may contain colons, so that only the first two separate.
+// ParseRepoRef reads `30617:<pubkey>:<identifier>`. The identifier may contain colons, so that only
+// the first two separate.
 func ParseRepoRef(s string) (RepoRef, error) {
 	rest, found := strings.CutPrefix(s, "30617:")
 	if !found {
@@ -40,14 +42,17 @@ func (r RepoRef) Address() Address {
 	return Address{Kind: KindAnnouncement, PubKey: r.PubKey, Identifier: r.Identifier}
 }
 
-// Address names a replaceable or addressable event: `<kind>:<pubkey>:<d>`, with an empty d for replaceable kinds (NIP-01).
+// Address names a replaceable or addressable event: `<kind>:<pubkey>:<d>`, with an empty d for
+// replaceable kinds (NIP-01).
 type Address struct {
 	Kind               int
 	PubKey, Identifier string
 }
 
-// ParseAddress reads `<kind>:<pubkey>:<d>`. Only the first two colons separate; the kind is a plain decimal number, replaceable (then d is empty) or
-// addressable. What it takes is what [Address.String] writes and nothing else, so that everybody who reads a tag finds the same event in it.
+// ParseAddress reads `<kind>:<pubkey>:<d>`. Only the first two colons separate; the kind is a plain
+// decimal number, replaceable (then d is empty) or addressable. What it takes is what
+// [Address.String] writes and nothing else, so that everybody who reads a tag finds the same event
+// in it.
 func ParseAddress(s string) (Address, error) {
 	digits, rest, found := strings.Cut(s, ":")
 	pubkey, identifier, both := strings.Cut(rest, ":")
@@ -92,7 +97,8 @@ func (a Address) String() string {
 	return strconv.Itoa(a.Kind) + ":" + a.PubKey + ":" + a.Identifier
 }
 
-// Repo is the repository that the address names, and false where it names something other than an announcement.
+// Repo is the repository that the address names, and false where it names something other than an
+// announcement.
 func (a Address) Repo() (RepoRef, bool) {
 	return RepoRef{PubKey: a.PubKey, Identifier: a.Identifier}, a.Kind == KindAnnouncement
 }
@@ -108,7 +114,8 @@ func AddressOf(ev *nostr.Event) (Address, bool) {
 	return Address{}, false
 }
 
-// RootRefs are the repositories that a root event belongs to: its `a` tags that are repository references, each once.
+// RootRefs are the repositories that a root event belongs to: its `a` tags that are repository
+// references, each once.
 func RootRefs(ev *nostr.Event) []RepoRef {
 	var refs distinct[RepoRef]
 	for _, tag := range ev.Tags {
@@ -122,13 +129,15 @@ func RootRefs(ev *nostr.Event) []RepoRef {
 	return refs.items
 }
 
-// References is all that an event names: event ids (`e`, `E`, `q`) and addresses (`a`, `A`, `q`), each once, in order.
+// References is all that an event names: event ids (`e`, `E`, `q`) and addresses (`a`, `A`, `q`),
+// each once, in order.
 type References struct {
 	IDs       []string
 	Addresses []Address
 }
 
-// ReferencesOf gathers the references of an event. Values that are neither an id nor an address name nothing and are left out.
+// ReferencesOf gathers the references of an event. Values that are neither an id nor an address
+// name nothing and are left out.
 func ReferencesOf(ev *nostr.Event) References {
 	var ids distinct[string]
 	var addresses distinct[Address]
@@ -167,8 +176,8 @@ func addAddress(addresses *distinct[Address], s string) {
 	}
 }
 
-// NamesOf gives what [ReferencesOf] does as it is written in the tags, ids and addresses alike, each
-// once, in order: an address has one spelling.
+// NamesOf gives what [ReferencesOf] does as it is written in the tags, ids and addresses alike,
+// each once, in order: an address has one spelling.
 func NamesOf(ev *nostr.Event) []string {
 	var names distinct[string]
 	eachNaming(ev, func(id string) { addID(&names, id) }, func(address string) { addName(&names, address) })

@@ -53,7 +53,8 @@ func FuzzCheckRefName(f *testing.F) {
 		if CheckRefName(name) != nil {
 			return
 		}
-		// What git, file systems and command lines would trip over, told in another way than the code does.
+		// What git, file systems and command lines would trip over, told in another way than the
+		// code does.
 		for _, bad := range []string{"//", "/.", "..", ".lock/", "@{", "\x00", "\n", " ", "~", "^", ":", "?", "*", "[", `\`} {
 			if strings.Contains(name+"/", bad) {
 				t.Fatalf("%q contains %q", name, bad)

@@ -10,8 +10,8 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 )
 
-// serviceDomain is a GRASP service as it is named in settings and in announcements: a host, and a port if it is served at another
-// than the scheme's own.
+// serviceDomain is a GRASP service as it is named in settings and in announcements: a host, and a
+// port if it is served at another than the scheme's own.
 type serviceDomain struct{ host, port string }
 
 func parseDomain(domain string) (serviceDomain, error) {
@@ -35,7 +35,8 @@ func parseDomain(domain string) (serviceDomain, error) {
 	return serviceDomain{host: host, port: port}, nil
 }
 
-// NormalizeDomain brings the domain of a GRASP service, "host" or "host:port", to its one spelling, or says why it is none.
+// NormalizeDomain brings the domain of a GRASP service, "host" or "host:port", to its one spelling,
+// or says why it is none.
 func NormalizeDomain(domain string) (string, error) {
 	d, err := parseDomain(domain)
 	if err != nil {
@@ -47,8 +48,8 @@ func NormalizeDomain(domain string) (string, error) {
 	return d.host + ":" + d.port, nil
 }
 
-// OnDomain says whether a URL (relay or clone) leads to the host of a service. The domain may carry a port; without one, the
-// scheme's own port is meant. Anything that is not a URL leads nowhere.
+// OnDomain says whether a URL (relay or clone) leads to the host of a service. The domain may carry
+// a port; without one, the scheme's own port is meant. Anything that is not a URL leads nowhere.
 func OnDomain(rawURL, domain string) bool {
 	d, err := parseDomain(domain)
 	if err != nil {
@@ -192,8 +193,8 @@ func servicePath(given string, d serviceDomain) (writtenPath, bool) {
 	return writtenPath(strings.TrimRight(rest[slash:], "/")), true
 }
 
-// mayBeOn is a cheap look at a URL before it is parsed: most URLs of an announcement lead elsewhere. It never turns away a URL
-// whose host is written in ASCII and belongs to the domain.
+// mayBeOn is a cheap look at a URL before it is parsed: most URLs of an announcement lead
+// elsewhere. It never turns away a URL whose host is written in ASCII and belongs to the domain.
 func mayBeOn(rawURL string, d serviceDomain) bool {
 	_, rest, found := strings.Cut(rawURL, "://")
 	if !found {
@@ -205,12 +206,14 @@ func mayBeOn(rawURL string, d serviceDomain) bool {
 	return len(rest) >= len(d.host) && strings.EqualFold(rest[:len(d.host)], d.host)
 }
 
-// RepositoryURLPath is where a service serves a repository: "/<npub>/<identifier>.git", the identifier percent-encoded (GRASP-01).
+// RepositoryURLPath is where a service serves a repository: "/<npub>/<identifier>.git", the
+// identifier percent-encoded (GRASP-01).
 func RepositoryURLPath(npub, identifier string) string {
 	return "/" + npub + "/" + EncodeIdentifier(identifier) + ".git"
 }
 
-// PRsURLPath is where a service takes contributors' pull requests: "/prs/<npub>/<identifier>.git" (GRASP-06).
+// PRsURLPath is where a service takes contributors' pull requests: "/prs/<npub>/<identifier>.git"
+// (GRASP-06).
 func PRsURLPath(npub, identifier string) string { return "/prs" + RepositoryURLPath(npub, identifier) }
 
 // RepositoryPath is the path of a request that concerns a repository.
@@ -223,10 +226,10 @@ type RepositoryPath struct {
 
 var gitServices = []string{"HEAD", "info/refs", "git-upload-pack", "git-receive-pack"}
 
-// ParseRepositoryPath reads the path of a request (url.URL.EscapedPath) as that of a repository or of one of git's services below
-// it. The identifier may be percent-encoded in any legal way. Slashes at the end, of the repository
-// too, are ignored: clients that were given an address with a slash at the end ask for
-// ".git//info/refs".
+// ParseRepositoryPath reads the path of a request (url.URL.EscapedPath) as that of a repository or
+// of one of git's services below it. The identifier may be percent-encoded in any legal way.
+// Slashes at the end, of the repository too, are ignored: clients that were given an address with a
+// slash at the end ask for ".git//info/refs".
 func ParseRepositoryPath(escapedPath string) (RepositoryPath, error) {
 	rest := strings.TrimRight(escapedPath, "/")
 	var p RepositoryPath

@@ -21,11 +21,12 @@ type State struct {
 	Event      *nostr.Event
 	Identifier string
 
-	// Refs maps refs/heads/* and refs/tags/* to the object that each names (40 or 64 hex digits). Symbolic references and the
-	// peeled entries of annotated tags (`…^{}`) are not among them.
+	// Refs maps refs/heads/* and refs/tags/* to the object that each names (40 or 64 hex digits).
+	// Symbolic references and the peeled entries of annotated tags (`…^{}`) are not among them.
 	Refs map[string]string
 
-	// Symbolic maps references whose value is `ref: refs/heads/…` to the branch that they follow (its full name).
+	// Symbolic maps references whose value is `ref: refs/heads/…` to the branch that they follow
+	// (its full name).
 	Symbolic map[string]string
 
 	// Head is the branch that HEAD follows (its full name), or "" where the state does not say.
@@ -102,7 +103,8 @@ func (s *State) set(name, value string) error {
 		}
 	}
 	if id := strings.ToLower(value); IsObjectID(id) {
-		// A HEAD that names a commit follows no branch, and a peeled entry only repeats what its tag's object says.
+		// A HEAD that names a commit follows no branch, and a peeled entry only repeats what its
+		// tag's object says.
 		if name != "HEAD" && !peeled {
 			s.Refs[name] = id
 		}
@@ -122,7 +124,8 @@ func (s *State) set(name, value string) error {
 	return nil
 }
 
-// checkSideBySide refuses a state that no repository can have: a reference is a file to git, so none can be the folder of another.
+// checkSideBySide refuses a state that no repository can have: a reference is a file to git, so
+// none can be the folder of another.
 func (s *State) checkSideBySide() error {
 	for _, names := range []map[string]string{s.Refs, s.Symbolic} {
 		for name := range names {
@@ -147,7 +150,8 @@ func (s *State) names(ref string) bool {
 	return direct || symbolic
 }
 
-// Objects are the objects that must be there before the state can be served, each once, in order of their ids.
+// Objects are the objects that must be there before the state can be served, each once, in order of
+// their ids.
 func (s *State) Objects() []string {
 	ids := make([]string, 0, len(s.Refs))
 	for _, id := range s.Refs {

@@ -18,13 +18,14 @@ const (
 	maxHostName = 253
 )
 
-// RelayURL is a normalised relay URL: ws or wss; scheme and host in lower case; without default port, trailing slash, user info,
-// query and fragment. Only NormalizeRelayURL makes one.
+// RelayURL is a normalised relay URL: ws or wss; scheme and host in lower case; without default
+// port, trailing slash, user info, query and fragment. Only NormalizeRelayURL makes one.
 type RelayURL string
 
-// NormalizeRelayURL reads the URL of a relay. Without a scheme wss is assumed; http and https are taken as ws and wss, query and
-// fragment are dropped. Refused are other schemes, user info, missing or illegal hosts and ports, spaces and control characters,
-// and what is longer than 512 bytes. Normalising twice changes nothing.
+// NormalizeRelayURL reads the URL of a relay. Without a scheme wss is assumed; http and https are
+// taken as ws and wss, query and fragment are dropped. Refused are other schemes, user info,
+// missing or illegal hosts and ports, spaces and control characters, and what is longer than 512
+// bytes. Normalising twice changes nothing.
 func NormalizeRelayURL(s string) (RelayURL, error) {
 	s = strings.Trim(s, " ")
 	if !strings.Contains(s, "://") {
@@ -71,17 +72,20 @@ func (u RelayURL) Key() string {
 	return rest
 }
 
-// hasPort says whether a normalised host carries a port: a colon that is not within an IPv6 literal.
+// hasPort says whether a normalised host carries a port: a colon that is not within an IPv6
+// literal.
 func hasPort(host string) bool {
 	return strings.LastIndexByte(host, ':') > strings.LastIndexByte(host, ']')
 }
 
-// OnDomain says whether the relay is at the host (and port) of that service, whatever its path: see OnDomain.
+// OnDomain says whether the relay is at the host (and port) of that service, whatever its path: see
+// OnDomain.
 func (u RelayURL) OnDomain(domain string) bool { return OnDomain(string(u), domain) }
 
-// NormalizeCloneURL reads a URL that git data may be fetched from, and refuses everything but http and https, as well as
-// credentials, queries, fragments, illegal hosts and ports, control characters, and what is longer than 2048 bytes. Scheme and
-// host come back in lower case, without default port and trailing slash. Normalising twice changes nothing.
+// NormalizeCloneURL reads a URL that git data may be fetched from, and refuses everything but http
+// and https, as well as credentials, queries, fragments, illegal hosts and ports, control
+// characters, and what is longer than 2048 bytes. Scheme and host come back in lower case, without
+// default port and trailing slash. Normalising twice changes nothing.
 func NormalizeCloneURL(s string) (string, error) {
 	u, err := parseURL(strings.Trim(s, " "), maxCloneURL)
 	if err != nil {
@@ -150,7 +154,8 @@ func parseURL(s string, longest int) (hostedURL, error) {
 	return hostedURL{URL: u, host: host, port: port}, nil
 }
 
-// normalized writes scheme, host, port unless it is the scheme's own, and path without trailing slashes.
+// normalized writes scheme, host, port unless it is the scheme's own, and path without trailing
+// slashes.
 func (u hostedURL) normalized(longest int) (string, error) {
 	authority := u.host
 	if u.port != defaultPort(u.Scheme) {
@@ -188,8 +193,8 @@ func defaultPort(scheme string) string {
 	return ""
 }
 
-// normalizeHost brings a host name or IP address to its one spelling: lower case, international names in ASCII, no dot at the end,
-// IPv6 in brackets and shortest form.
+// normalizeHost brings a host name or IP address to its one spelling: lower case, international
+// names in ASCII, no dot at the end, IPv6 in brackets and shortest form.
 func normalizeHost(host string) (string, error) {
 	if strings.Contains(host, ":") {
 		ip, err := netip.ParseAddr(host)

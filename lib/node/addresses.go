@@ -11,7 +11,8 @@ type addresses struct {
 	named map[string]string
 }
 
-// Announce says that name is served at url from now on. A configured port 0 is any port: only who listens knows which.
+// Announce says that name is served at url from now on. A configured port 0 is any port: only who
+// listens knows which.
 func (n *Node) Announce(name, url string) {
 	n.addresses.mu.Lock()
 	defer n.addresses.mu.Unlock()

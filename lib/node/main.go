@@ -16,8 +16,8 @@ import (
 	"tendril.dev/lib/processors"
 )
 
-// Main is the main function of a service that runs alone: settings, node, observation on its own port, and a graceful stop on
-// SIGINT or SIGTERM. It does not return.
+// Main is the main function of a service that runs alone: settings, node, observation on its own
+// port, and a graceful stop on SIGINT or SIGTERM. It does not return.
 func Main(s Service) {
 	if err := runAlone(s); err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", s.Name, err)
@@ -43,8 +43,9 @@ func ServeApart(name string, s config.Settings, services ...Service) error {
 	return Serve(name, s, append([]Service{Observation}, services...)...)
 }
 
-// Serve opens a node and runs the services in it until SIGINT or SIGTERM, which stop them gracefully; a second signal ends the process at
-// once. name says what the process is ("ingest", "up").
+// Serve opens a node and runs the services in it until SIGINT or SIGTERM, which stop them
+// gracefully; a second signal ends the process at once. name says what the process is ("ingest",
+// "up").
 func Serve(name string, s config.Settings, services ...Service) error {
 	log, err := obs.NewLogger(os.Stderr, s.LogLevel, s.LogFormat)
 	if err != nil {
@@ -117,8 +118,9 @@ func (n *Node) openWith(ctx context.Context, observed bool, failed chan *running
 	}
 }
 
-// untilSignal gives a context that ends with the first SIGINT or SIGTERM. By then signals have their default back, so that the next one ends
-// the process; signal.NotifyContext gives it back only later.
+// untilSignal gives a context that ends with the first SIGINT or SIGTERM. By then signals have
+// their default back, so that the next one ends the process; signal.NotifyContext gives it back
+// only later.
 func untilSignal(parent context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 1)
@@ -151,7 +153,8 @@ var Observation = Service{Name: "observation", Early: true, Run: func(ctx contex
 	return nil
 }}
 
-// ListenError is why the address of a setting cannot be listened on, in a sentence for the operator.
+// ListenError is why the address of a setting cannot be listened on, in a sentence for the
+// operator.
 func ListenError(setting, address string, err error) error {
 	reason := err.Error()
 	var sys *os.SyscallError

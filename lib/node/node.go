@@ -77,7 +77,8 @@ func (n *Node) StopWait() time.Duration {
 	return n.Settings.ShutdownWait / 2
 }
 
-// Service is one service: its name and what runs it until ctx ends. Run returns nil after a graceful stop.
+// Service is one service: its name and what runs it until ctx ends. Run returns nil after a
+// graceful stop.
 type Service struct {
 	Name string
 	Run  func(ctx context.Context, n *Node) error
@@ -250,7 +251,8 @@ func (n *Node) openIndex(dir string) (err error) {
 	return nil
 }
 
-// openIndex opens the event index in dir (empty: in memory) and says in a sentence what an operator can do about a folder that is not to be had.
+// openIndex opens the event index in dir (empty: in memory) and says in a sentence what an operator
+// can do about a folder that is not to be had.
 func openIndex(s config.Settings, dir string, log *slog.Logger) (*eventdb.DB, error) {
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -265,7 +267,8 @@ func openIndex(s config.Settings, dir string, log *slog.Logger) (*eventdb.DB, er
 	return index, nil
 }
 
-// busError says in the words of every other address why the embedded NATS cannot listen; other errors of the bus speak for themselves.
+// busError says in the words of every other address why the embedded NATS cannot listen; other
+// errors of the bus speak for themselves.
 func busError(s config.Settings, err error) error {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "listen" {
@@ -290,8 +293,9 @@ func storageError(s config.Settings, err error) error {
 	return &config.Error{Setting: "NGIT_RELAY_DATA_PATH", Value: s.RelayDataPath, Reason: reason}
 }
 
-// Close closes the index and the bus. After a stop that took too long the index stays open, because a service may still read from it;
-// the end of the process closes it, and what it then lacks it reads from the log again.
+// Close closes the index and the bus. After a stop that took too long the index stays open, because
+// a service may still read from it; the end of the process closes it, and what it then lacks it
+// reads from the log again.
 func (n *Node) Close() error {
 	var err error
 	if !n.overdue.Load() {

@@ -122,8 +122,8 @@ type running struct {
 	err    error // valid once done is closed
 }
 
-// namer puts a service's name before its errors, unless the process is named for it: that name stands there already, before all that the process says
-// at its end.
+// namer puts a service's name before its errors, unless the process is named for it: that name
+// stands there already, before all that the process says at its end.
 func (n *Node) namer(service string) func(error) error {
 	if service == n.process {
 		return func(err error) error { return err }
@@ -131,7 +131,8 @@ func (n *Node) namer(service string) func(error) error {
 	return func(err error) error { return fmt.Errorf("%s: %w", service, err) }
 }
 
-// start runs s in a context of its own, so that a stop reaches the services one after the other and not all at once.
+// start runs s in a context of its own, so that a stop reaches the services one after the other and
+// not all at once.
 func (n *Node) start(ctx context.Context, s Service, failed chan<- *running) *running {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &running{name: s.Name, named: n.namer(s.Name), cancel: cancel, done: make(chan struct{})}
@@ -157,7 +158,8 @@ func (n *Node) start(ctx context.Context, s Service, failed chan<- *running) *ru
 	return r
 }
 
-// stop ends the service and waits for it until the deadline. It gives what went wrong in the service, then or before.
+// stop ends the service and waits for it until the deadline. It gives what went wrong in the
+// service, then or before.
 func (r *running) stop(deadline time.Time) error {
 	r.cancel()
 	timer := time.NewTimer(time.Until(deadline))

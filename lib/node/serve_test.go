@@ -16,7 +16,8 @@ import (
 	"tendril.dev/lib/node"
 )
 
-// childEnv makes the test binary be a program under test: a node with one service, which says what happens on stdout.
+// childEnv makes the test binary be a program under test: a node with one service, which says what
+// happens on stdout.
 const childEnv = "TENDRIL_TEST_CHILD"
 
 func TestMain(m *testing.M) {

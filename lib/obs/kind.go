@@ -6,7 +6,8 @@ import (
 	"tendril.dev/lib/nip34"
 )
 
-// KindLabel names the kinds that a git relay knows; every other is one label, so that strangers cannot multiply it.
+// KindLabel names the kinds that a git relay knows; every other is one label, so that strangers
+// cannot multiply it.
 func KindLabel(kind int) string {
 	switch kind {
 	case 0, 1, nip34.KindDeletion, 6, 7, nip34.KindComment, nip34.KindPatch, nip34.KindPR, nip34.KindPRUpdate, nip34.KindIssue,

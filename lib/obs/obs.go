@@ -55,7 +55,8 @@ func NewLogger(w io.Writer, level, format string) (*slog.Logger, error) {
 	return nil, fmt.Errorf("NGIT_LOG_FORMAT is %q: want text or json", format)
 }
 
-// spellOutDuration writes a duration as text logs have it ("2m40s"): bare nanoseconds, as JSON has it otherwise, do not say their unit.
+// spellOutDuration writes a duration as text logs have it ("2m40s"): bare nanoseconds, as JSON has
+// it otherwise, do not say their unit.
 func spellOutDuration(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())
@@ -69,7 +70,8 @@ type Readiness struct {
 	checks map[string]func() error
 }
 
-// Add names a condition; check gives nil when it holds. It is called on every request for /readyz and must be quick.
+// Add names a condition; check gives nil when it holds. It is called on every request for /readyz
+// and must be quick.
 func (r *Readiness) Add(name string, check func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

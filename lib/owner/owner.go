@@ -1,4 +1,5 @@
-// Package owner knows the operator's key, with which the service signs what it says in its own name.
+// Package owner knows the operator's key, with which the service signs what it says in its own
+// name.
 package owner
 
 import (
@@ -35,8 +36,8 @@ var passing = sync.OnceValues(func() (Key, error) { return read(nostr.GeneratePr
 
 // Load returns the operator's key. It is, in this order: NGIT_RELAY_OWNER_NSEC; the file
 // .relay-owner.nsec in dir, the working directory, where another GRASP server has left it; a key
-// that is generated once and kept in the relay data folder. Where nothing outlives the process, that
-// last one is in memory only.
+// that is generated once and kept in the relay data folder. Where nothing outlives the process,
+// that last one is in memory only.
 func Load(s config.Settings, dir string) (Key, error) {
 	key, err := Find(s, dir)
 	if !errors.Is(err, fs.ErrNotExist) {
@@ -85,8 +86,8 @@ func readFile(path string) (Key, error) {
 	return key, nil
 }
 
-// write writes a new key to a file of its own and then gives it its name, unless another process was
-// faster: nobody ever reads half a key.
+// write writes a new key to a file of its own and then gives it its name, unless another process
+// was faster: nobody ever reads half a key.
 func write(path string) error {
 	nsec, err := nip19.EncodePrivateKey(nostr.GeneratePrivateKey())
 	if err != nil {

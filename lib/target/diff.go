@@ -67,7 +67,8 @@ func (r Repo) Equal(o Repo) bool {
 	return r.Level == o.Level && slices.Equal(r.Authors, o.Authors) && (sameList(r.Roots, o.Roots) || slices.Equal(r.Roots, o.Roots))
 }
 
-// Snapshot gives changes that mean the target whatever was said before; the first is to replace all earlier ones (Nats-Rollup).
+// Snapshot gives changes that mean the target whatever was said before; the first is to replace all
+// earlier ones (Nats-Rollup).
 func Snapshot(t Target, limit int) []proto.TargetChange {
 	if !t.Exists() {
 		return nil
@@ -144,7 +145,8 @@ func quoted(s string) int {
 	return n
 }
 
-// differences compares two sorted lists; the very same slice, which is the usual case, costs nothing.
+// differences compares two sorted lists; the very same slice, which is the usual case, costs
+// nothing.
 func differences(from, to []ID) (added, gone []ID) {
 	if sameList(from, to) {
 		return nil, nil

@@ -14,8 +14,8 @@ const (
 	fewestShared = 32
 	// sampled is how many ids of a list decide where it is looked for.
 	sampled = 32
-	// mostAlike is how many lists are kept that look alike. Who has a list that differs from another
-	// only where nobody looks may well have a few such; more than that do not share theirs.
+	// mostAlike is how many lists are kept that look alike. Who has a list that differs from
+	// another only where nobody looks may well have a few such; more than that do not share theirs.
 	mostAlike = 8
 	// mostResults is how many results are remembered.
 	mostResults = 256
@@ -86,8 +86,8 @@ func (l *lists) of(ids []ID) []ID {
 
 // SharedResult gives a shared list of what work gives, which depends on some lists and on what is
 // done with them alone. It does not work that out again while somebody has the list that was given
-// for the very same lists, which must be shared ones, shortly before: relays that have much in common
-// are told of the same changes one after the other.
+// for the very same lists, which must be shared ones, shortly before: relays that have much in
+// common are told of the same changes one after the other.
 func SharedResult(what string, work func() []ID, of ...[]ID) []ID {
 	return shared.result(what, work, of...)
 }

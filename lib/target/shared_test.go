@@ -104,8 +104,8 @@ func TestSharedAlike(t *testing.T) {
 	runtime.KeepAlive(one)
 }
 
-// TestSharedResult: what is worked out of the same lists is worked out once, of others again, and no
-// more results are remembered than there is room for.
+// TestSharedResult: what is worked out of the same lists is worked out once, of others again, and
+// no more results are remembered than there is room for.
 func TestSharedResult(t *testing.T) {
 	t.Parallel()
 	l := newLists()

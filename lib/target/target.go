@@ -14,14 +14,16 @@ import (
 	"tendril.dev/proto"
 )
 
-// Target is what one relay should be asked for. The zero value asks for nothing; a target that has only layer 1 has a URL and no repository.
+// Target is what one relay should be asked for. The zero value asks for nothing; a target that has
+// only layer 1 has a URL and no repository.
 type Target struct {
 	URL       string // normalised, to connect to
 	Bootstrap bool
 	Repos     map[string]Repo // by reference, 30617:<pubkey>:<identifier>
 }
 
-// Repo is what is wanted of one repository. Its slices are never changed in place, so values may share them.
+// Repo is what is wanted of one repository. Its slices are never changed in place, so values may
+// share them.
 type Repo struct {
 	Level   proto.Level
 	Authors []string // StateOnly: the maintainers known, sorted
@@ -84,7 +86,8 @@ func (t Target) Roots() int {
 	return n
 }
 
-// Apply folds one change into the target. t's map is not changed. Ids that are none are passed over.
+// Apply folds one change into the target. t's map is not changed. Ids that are none are passed
+// over.
 func (t Target) Apply(c proto.TargetChange) Target {
 	f := Folded{target: t, shared: true}
 	f.Take(c)

@@ -53,8 +53,8 @@ func equal(a, b target.Target) bool {
 	})
 }
 
-// TestChangesLeadThere: folding a diff into where it starts gives where it leads, over the wire and in bounded messages; a diff between
-// equals is nothing; a snapshot leads there from anywhere.
+// TestChangesLeadThere: folding a diff into where it starts gives where it leads, over the wire and
+// in bounded messages; a diff between equals is nothing; a snapshot leads there from anywhere.
 func TestChangesLeadThere(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -1,4 +1,5 @@
-// Command discovery is the service that decides which relay should be asked for what. It needs a NATS server that the other services share.
+// Command discovery is the service that decides which relay should be asked for what. It needs a
+// NATS server that the other services share.
 package main
 
 import (

@@ -1,5 +1,6 @@
-// Command purgatory is the service that holds git repositories and hunts the data that held events wait for. It needs a NATS server that the other
-// services share, and a git volume that its other replicas share.
+// Command purgatory is the service that holds git repositories and hunts the data that held events
+// wait for. It needs a NATS server that the other services share, and a git volume that its other
+// replicas share.
 package main
 
 import (

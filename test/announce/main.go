@@ -1,11 +1,13 @@
-// Command announce tells a Tendril on this machine of the git repository in the working directory: it signs an announcement (30617) and a state
-// event (30618) with its branches and tags, sends both, and prints what the relay answers. The README's tour uses it.
+// Command announce tells a Tendril on this machine of the git repository in the working directory:
+// it signs an announcement (30617) and a state event (30618) with its branches and tags, sends
+// both, and prints what the relay answers. The README's tour uses it.
 //
 //	go run ./test/announce -C <work tree> -id <identifier> [-relay ws://127.0.0.1:7334[,<another>...]]
 //
 // With several relays the announcement lists all of them, and the first is told.
 //
-// The key is made at the first run and lies in .git/nostr-key of the work tree: a toy, to be used for nothing else.
+// The key is made at the first run and lies in .git/nostr-key of the work tree: a toy, to be used
+// for nothing else.
 package main
 
 import (
@@ -70,7 +72,8 @@ func announce(dir, identifier string, relays []string) error {
 		fmt.Printf("%d %s\n", event.Kind, answer)
 	}
 	fmt.Println(clone[1])
-	// Times of events have seconds, and only a newer state takes another's place: the next one must not be as old as this.
+	// Times of events have seconds, and only a newer state takes another's place: the next one must
+	// not be as old as this.
 	time.Sleep(time.Second)
 	return nil
 }

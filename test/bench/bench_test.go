@@ -1,5 +1,6 @@
-// Package bench measures the built program as a whole: how fast events of another relay are served, how long a user waits for an OK, how many users'
-// events go through at once. Figures of single parts are in the benchmarks of their packages.
+// Package bench measures the built program as a whole: how fast events of another relay are served,
+// how long a user waits for an OK, how many users' events go through at once. Figures of single
+// parts are in the benchmarks of their packages.
 package bench
 
 import (
@@ -52,8 +53,8 @@ func issues(p *world.Person, address string, n int) []*nostr.Event {
 	return events
 }
 
-// BenchmarkSync syncs the issues of one repository from a relay that lists it, from the connection to the moment when the last one is served:
-// verification, the bus, commits with fsync, the index.
+// BenchmarkSync syncs the issues of one repository from a relay that lists it, from the connection
+// to the moment when the last one is served: verification, the bus, commits with fsync, the index.
 func BenchmarkSync(b *testing.B) {
 	const n = 10_000
 	for b.Loop() {
@@ -80,7 +81,8 @@ func BenchmarkSync(b *testing.B) {
 	b.ReportMetric(n*float64(b.N)/b.Elapsed().Seconds(), "events/s")
 }
 
-// BenchmarkUserEvent is how long a single user waits for the OK of an event: one commit each, fsync included.
+// BenchmarkUserEvent is how long a single user waits for the OK of an event: one commit each, fsync
+// included.
 func BenchmarkUserEvent(b *testing.B) {
 	p, ann := hosted(b, nil)
 	s := world.Dial(b, p.Relay())
@@ -95,7 +97,8 @@ func BenchmarkUserEvent(b *testing.B) {
 	}
 }
 
-// BenchmarkUsersAtOnce is how many events of fifty users at once are acknowledged in a second: they share commits.
+// BenchmarkUsersAtOnce is how many events of fifty users at once are acknowledged in a second: they
+// share commits.
 func BenchmarkUsersAtOnce(b *testing.B) {
 	p, ann := hosted(b, nil)
 	const users, each = 50, 40

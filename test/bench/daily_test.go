@@ -108,8 +108,8 @@ func sum(r strfry.Traffic, cpu time.Duration) string {
 		r.Last.Sub(r.Connected).Seconds(), r.In-r.Live, r.Out, r.Live, r.Requests, r.Reconciled, r.Sent, cpu.Seconds())
 }
 
-// part shows how much of the bytes of another sync that was. Live subscriptions, which a process that
-// has just begun opens either way, do not count.
+// part shows how much of the bytes of another sync that was. Live subscriptions, which a process
+// that has just begun opens either way, do not count.
 func part(r, other strfry.Traffic) string {
 	past := func(r strfry.Traffic) float64 { return float64(r.In - r.Live + r.Out) }
 	return fmt.Sprintf(" (%.2f%% of the bytes of REQ)", 100*past(r)/past(other))

@@ -39,7 +39,8 @@ func newPair(t *testing.T, s *stage, cold bool) *pair {
 		bootstrap = append(bootstrap, f.Relays[0])
 	}
 	more["NGIT_SYNC_BOOTSTRAP_RELAY_URL"] = strings.Join(bootstrap, ",")
-	// Both are listed. The first is its own domain, and the second is a domain that nobody resolves.
+	// Both are listed. The first is its own domain, and the second is a domain that nobody
+	// resolves.
 	clone := "http://" + at + "/" + p.who.Npub + "/" + home + ".git"
 	for _, ev := range []*nostr.Event{
 		p.who.Announce(home, home, []string{clone}, []string{"ws://" + at}), p.who.State(home, s.work.Refs(), "refs/heads/main"),

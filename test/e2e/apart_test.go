@@ -63,8 +63,8 @@ func TestServicesApart(t *testing.T) {
 	}
 }
 
-// onceMoved runs git, again for as long as it is told that the repository is between two workers, which it may be while they share out anew, and
-// nothing else.
+// onceMoved runs git, again for as long as it is told that the repository is between two workers,
+// which it may be while they share out anew, and nothing else.
 func onceMoved(t *testing.T, dir string, args ...string) {
 	t.Helper()
 	world.Await(t, "git "+args[0]+" finds a worker", func() bool {

@@ -22,9 +22,9 @@ type reply struct {
 	known []bool   // what it was told of each
 }
 
-// stale says what is wrong with replies. An event must not be told to be unknown if it stands in the
-// log no later than where the question names its end, or than where it was read to; nor to be known
-// if it never came.
+// stale says what is wrong with replies. An event must not be told to be unknown if it stands in
+// the log no later than where the question names its end, or than where it was read to; nor to be
+// known if it never came.
 func stale(replies []reply, log map[string]entry) (wrong []string) {
 	for _, r := range replies {
 		if r.at < r.asked {

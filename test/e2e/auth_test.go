@@ -13,8 +13,8 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestAuthentication (NIP-42), as client and as server: a relay that shows what it has to nobody but
-// those who authenticate is synced from, with the operator's key, and a user who authenticates
+// TestAuthentication (NIP-42), as client and as server: a relay that shows what it has to nobody
+// but those who authenticate is synced from, with the operator's key, and a user who authenticates
 // publishes a protected event (NIP-70).
 func TestAuthentication(t *testing.T) {
 	t.Parallel()

@@ -15,7 +15,8 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestBadMessages: whatever a client sends, it is answered with what was wrong, and the connection lives on.
+// TestBadMessages: whatever a client sends, it is answered with what was wrong, and the connection
+// lives on.
 func TestBadMessages(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
@@ -89,7 +90,8 @@ func TestBadMessages(t *testing.T) {
 	world.Serves(t, p.Relay(), good)
 }
 
-// TestBadSettings: one sentence that names the setting, the value, and what would be right; and nothing is started.
+// TestBadSettings: one sentence that names the setting, the value, and what would be right; and
+// nothing is started.
 func TestBadSettings(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -152,8 +154,8 @@ func TestSecondInstance(t *testing.T) {
 	wantHeld(t, p, world.NewPerson(t).Announce("x", "x", nil, nil))
 }
 
-// TestDeletionsOfNothing: deletion requests whose tags name nothing, from a client and from a relay, are events like any other, and what comes after
-// them is accepted.
+// TestDeletionsOfNothing: deletion requests whose tags name nothing, from a client and from a
+// relay, are events like any other, and what comes after them is accepted.
 func TestDeletionsOfNothing(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -24,8 +24,8 @@ import (
 const (
 	chaosPast = 400                   // events that relays have at the beginning
 	chaosPace = 10 * time.Millisecond // between two new ones
-	// chaosDown is how long a process is away at most: longer than chaosTTL, after which others take
-	// what it had.
+	// chaosDown is how long a process is away at most: longer than chaosTTL, after which others
+	// take what it had.
 	chaosDown = 5 * time.Second
 	chaosTTL  = "3s"
 	// chaosLimit is more events than there are.
@@ -49,8 +49,8 @@ func chaosTime(t *testing.T) time.Duration {
 // TestChaos: four relay workers and two gateways are killed, terminated and stopped for a while at
 // random, while six relays have partly the same events and are told new ones, the same by several
 // of them a moment apart. No worker is told that an event is unknown if the log had it when the
-// question was asked. No subscriber gets an event twice, or misses one that stands in the log before
-// another that it got. In the end both gateways have all that any relay has.
+// question was asked. No subscriber gets an event twice, or misses one that stands in the log
+// before another that it got. In the end both gateways have all that any relay has.
 func TestChaos(t *testing.T) {
 	t.Parallel()
 	c := newChaos(t)

@@ -34,7 +34,8 @@ func get(t *testing.T, url string, header ...string) (*http.Response, string) {
 	return res, string(body)
 }
 
-// TestOnePort: health, metrics, the information document and pages, all on the front door, all with CORS.
+// TestOnePort: health, metrics, the information document and pages, all on the front door, all with
+// CORS.
 func TestOnePort(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -113,7 +114,8 @@ func TestStop(t *testing.T) {
 	}
 }
 
-// TestOwnRelayIsNeverATarget: an announcement that lists us and no one else makes no connection, and no loop.
+// TestOwnRelayIsNeverATarget: an announcement that lists us and no one else makes no connection,
+// and no loop.
 func TestOwnRelayIsNeverATarget(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)

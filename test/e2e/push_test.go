@@ -13,7 +13,8 @@ import (
 
 const waits = "purgatory: won't be served until git data arrives"
 
-// submit sends an event as a user does and gives the OK: true and its message, or false and why not.
+// submit sends an event as a user does and gives the OK: true and its message, or false and why
+// not.
 func submit(t *testing.T, p *world.Tendril, ev *nostr.Event) (ok bool, message string) {
 	t.Helper()
 	return world.Submit(t, p.Relay(), ev)
@@ -28,7 +29,8 @@ func wantHeld(t *testing.T, p *world.Tendril, events ...*nostr.Event) {
 	}
 }
 
-// TestUserAnnouncesAndPushes: what a user announces waits until they push with plain git, and is served the moment the push has ended.
+// TestUserAnnouncesAndPushes: what a user announces waits until they push with plain git, and is
+// served the moment the push has ended.
 func TestUserAnnouncesAndPushes(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
@@ -123,7 +125,8 @@ func TestRefusedPushes(t *testing.T) {
 	}
 }
 
-// TestMaintainerPushes: someone whom the owner names as a maintainer decides as the owner does, in both repositories.
+// TestMaintainerPushes: someone whom the owner names as a maintainer decides as the owner does, in
+// both repositories.
 func TestMaintainerPushes(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
@@ -142,7 +145,8 @@ func TestMaintainerPushes(t *testing.T) {
 	}
 }
 
-// TestPullRequestByPush: the commit may come before its event; the event then must name that commit.
+// TestPullRequestByPush: the commit may come before its event; the event then must name that
+// commit.
 func TestPullRequestByPush(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
@@ -172,7 +176,8 @@ func TestPullRequestByPush(t *testing.T) {
 	}
 }
 
-// TestOddIdentifiers: anything that a nostr event can carry as an identifier is hosted, safely; what cannot be is refused with a reason.
+// TestOddIdentifiers: anything that a nostr event can carry as an identifier is hosted, safely;
+// what cannot be is refused with a reason.
 func TestOddIdentifiers(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
@@ -237,7 +242,8 @@ func TestHeldRepositoryExpires(t *testing.T) {
 	wantHeld(t, p, announcement) // a user gets a new chance
 }
 
-// TestEmptyRepository: a state without branches needs no git data, but it is not served before the repository is.
+// TestEmptyRepository: a state without branches needs no git data, but it is not served before the
+// repository is.
 func TestEmptyRepository(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)

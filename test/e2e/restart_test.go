@@ -16,7 +16,8 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestRestartKeepsEverything: events, what is held, repositories; and a relay that was synced is not asked for its whole past again.
+// TestRestartKeepsEverything: events, what is held, repositories; and a relay that was synced is
+// not asked for its whole past again.
 func TestRestartKeepsEverything(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -49,8 +50,9 @@ func TestRestartKeepsEverything(t *testing.T) {
 	}
 }
 
-// TestKillNineLosesNothing: the process is killed at any moment while users send events and push. What was acknowledged is there afterwards: an
-// event with OK is served or held, a pushed repository can be cloned.
+// TestKillNineLosesNothing: the process is killed at any moment while users send events and push.
+// What was acknowledged is there afterwards: an event with OK is served or held, a pushed
+// repository can be cloned.
 func TestKillNineLosesNothing(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
@@ -144,7 +146,8 @@ func TestKillNineLosesNothing(t *testing.T) {
 	}
 }
 
-// TestDamagedIndex: the index of a disk that lies is made anew from the log, without anybody's help.
+// TestDamagedIndex: the index of a disk that lies is made anew from the log, without anybody's
+// help.
 func TestDamagedIndex(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)

@@ -14,8 +14,8 @@ import (
 	"tendril.dev/test/world"
 )
 
-// scene is a repository that was announced elsewhere: the announcement and its state lie on one relay, the conversation on another, the data on a
-// git server.
+// scene is a repository that was announced elsewhere: the announcement and its state lie on one
+// relay, the conversation on another, the data on a git server.
 type scene struct {
 	owner, guest          *world.Person
 	work, fork            *world.WorkTree
@@ -50,7 +50,8 @@ func newScene(t *testing.T) *scene {
 
 	s.issue = s.guest.Sign(1621, "it does not work", nostr.Tag{"a", address}, nostr.Tag{"p", s.owner.PubKey}, nostr.Tag{"subject", "broken"})
 	s.patch = s.guest.Sign(1617, "From: …", nostr.Tag{"a", address}, nostr.Tag{"t", "root"})
-	// The comment names the issue only, so that it can be found by layer 3 alone; the answer names the comment and the issue as its root.
+	// The comment names the issue only, so that it can be found by layer 3 alone; the answer names
+	// the comment and the issue as its root.
 	s.comment = s.guest.Sign(1111, "nor here", nostr.Tag{"E", s.issue.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", s.issue.ID}, nostr.Tag{"k", "1621"})
 	s.onComment = s.owner.Sign(1111, "fixed", nostr.Tag{"E", s.issue.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", s.comment.ID}, nostr.Tag{"k", "1111"})
 	s.unrelated = s.guest.Sign(1, "good morning")
@@ -69,8 +70,9 @@ func (s *scene) commitInFork(t *testing.T) string {
 	return world.Git(t, s.fork.Dir, "rev-parse", "HEAD")
 }
 
-// TestStory is the one thread through all rooms: one relay found, one event accepted, its git data hunted, released and cloned; and the conversation
-// about it, past and present, from a second relay that was not known before.
+// TestStory is the one thread through all rooms: one relay found, one event accepted, its git data
+// hunted, released and cloned; and the conversation about it, past and present, from a second relay
+// that was not known before.
 func TestStory(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
@@ -100,7 +102,8 @@ func TestStory(t *testing.T) {
 		t.Error("what has nothing to do with the repository is served")
 	}
 
-	// What is published now comes live; a comment on it comes by layer 3, whose root was not there when the connection was made.
+	// What is published now comes live; a comment on it comes by layer 3, whose root was not there
+	// when the connection was made.
 	late := s.guest.Sign(1621, "another one", nostr.Tag{"a", s.owner.Address(project)})
 	s.second.Publish(late)
 	world.Serves(t, p.Relay(), late)
@@ -116,7 +119,8 @@ func TestStory(t *testing.T) {
 	}
 }
 
-// checkClone clones as anyone would: commits, branches, the annotated tag, HEAD as the state says, and the pull request's commit under its event.
+// checkClone clones as anyone would: commits, branches, the annotated tag, HEAD as the state says,
+// and the pull request's commit under its event.
 func (s *scene) checkClone(t *testing.T, p *world.Tendril) {
 	t.Helper()
 	dir := t.TempDir()
@@ -144,7 +148,8 @@ func (s *scene) checkClone(t *testing.T, p *world.Tendril) {
 	world.Git(t, copied, "fetch", "-q", "origin", s.pullTip)
 }
 
-// checkLayers looks at what the second relay was asked: all three layers, nothing without bounds, and live subscriptions that stay.
+// checkLayers looks at what the second relay was asked: all three layers, nothing without bounds,
+// and live subscriptions that stay.
 func (s *scene) checkLayers(t *testing.T) {
 	t.Helper()
 	for _, tag := range []string{"a", "A", "q", "e", "E"} {
@@ -160,7 +165,8 @@ func (s *scene) checkLayers(t *testing.T) {
 	}
 }
 
-// synced waits until everything is confirmed that the second relay was asked for, so that the next connection is a quick one.
+// synced waits until everything is confirmed that the second relay was asked for, so that the next
+// connection is a quick one.
 func (s *scene) synced(t *testing.T, bus *world.Listener) {
 	t.Helper()
 	world.Await(t, "the second relay is synced", func() bool {
@@ -180,7 +186,8 @@ func (s *scene) synced(t *testing.T, bus *world.Listener) {
 	})
 }
 
-// checkQuick: since it was asked so many filters, the second relay was not asked for the whole past of the repository again.
+// checkQuick: since it was asked so many filters, the second relay was not asked for the whole past
+// of the repository again.
 func (s *scene) checkQuick(t *testing.T, before int) {
 	t.Helper()
 	for _, f := range s.second.Asked()[before:] {
@@ -220,7 +227,8 @@ func (s *scene) checkTranscript(t *testing.T, bus *world.Listener) {
 	t.Logf("the announcement's way:\n%s", bus.Transcript(s.announcement.ID, "."+project+".f"))
 }
 
-// TestRelayComesBack: events that were published while the connection was away come by the quick reconnect.
+// TestRelayComesBack: events that were published while the connection was away come by the quick
+// reconnect.
 func TestRelayComesBack(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)

@@ -52,7 +52,8 @@ func newRun(ctx context.Context, o options, overlay string, s *summary) (*run, e
 
 func (r *run) worldNamespace() string { return r.o.namespace + "-world" }
 
-// loginsFolder is the folder of the logins in the copy of the overlay local, on which the others build.
+// loginsFolder is the folder of the logins in the copy of the overlay local, on which the others
+// build.
 func (r *run) loginsFolder() string { return filepath.Join(r.dir, "overlays", "local", "logins") }
 
 // overlayFolder is what is applied.

@@ -22,7 +22,8 @@ type Replica struct {
 	t    testing.TB
 }
 
-// StartReplica starts a service as on a cluster: with a folder of its own for its index, and the git volume shared.
+// StartReplica starts a service as on a cluster: with a folder of its own for its index, and the
+// git volume shared.
 func StartReplica(t testing.TB, name, nats, gitVolume string, more map[string]string) *Replica {
 	t.Helper()
 	return startApart(t, name, exec.Command(Program(t, "services/"+name)), nats, gitVolume, more)

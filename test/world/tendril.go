@@ -1,5 +1,5 @@
-// Package world is the outside world of Tendril's whole-system tests: the built binary, relays that no one here wrote, git servers, people with
-// keys, and someone who listens on the bus.
+// Package world is the outside world of Tendril's whole-system tests: the built binary, relays that
+// no one here wrote, git servers, people with keys, and someone who listens on the bus.
 package world
 
 import (
@@ -18,11 +18,12 @@ import (
 	"time"
 )
 
-// Domain is what the tests' Tendril calls itself. Nothing resolves it: clients use the address that the process prints.
+// Domain is what the tests' Tendril calls itself. Nothing resolves it: clients use the address that
+// the process prints.
 const Domain = "grasp.test"
 
-// patience is how long anything that should happen may take on a slow machine: longer than any of [Settings], so that Tendril gives up first and
-// says why.
+// patience is how long anything that should happen may take on a slow machine: longer than any of
+// [Settings], so that Tendril gives up first and says why.
 const patience = 3 * time.Minute
 
 // Tendril is a running `tendril up`.
@@ -40,8 +41,8 @@ type Tendril struct {
 // Relay is the WebSocket URL.
 func (p *Tendril) Relay() string { return "ws" + strings.TrimPrefix(p.URL, "http") }
 
-// Settings is an environment with all delays short enough for tests, and with all limits on how long something may take so long that a slow machine
-// does not meet them.
+// Settings is an environment with all delays short enough for tests, and with all limits on how
+// long something may take so long that a slow machine does not meet them.
 func Settings() map[string]string {
 	return map[string]string{
 		"NGIT_DOMAIN": Domain, "NGIT_BIND_ADDRESS": "127.0.0.1:0", "NGIT_NATS_LISTEN": "127.0.0.1:0", "NGIT_ALLOW_PRIVATE_NETWORKS": "true",
@@ -52,7 +53,8 @@ func Settings() map[string]string {
 	}
 }
 
-// Start starts Tendril in a folder of its own with more settings, and waits until it says that it listens.
+// Start starts Tendril in a folder of its own with more settings, and waits until it says that it
+// listens.
 func Start(t testing.TB, more map[string]string) *Tendril {
 	t.Helper()
 	p := &Tendril{Dir: Folder(t), env: Settings(), t: t}
@@ -63,8 +65,8 @@ func Start(t testing.TB, more map[string]string) *Tendril {
 	return p
 }
 
-// Folder is a folder for the test. It is removed with what a git process writes there that outlived its killed parent for a moment, over which
-// that of the testing package stumbles.
+// Folder is a folder for the test. It is removed with what a git process writes there that outlived
+// its killed parent for a moment, over which that of the testing package stumbles.
 func Folder(t testing.TB) string {
 	dir, err := os.MkdirTemp("", "tendril-")
 	if err != nil {
@@ -234,7 +236,8 @@ func Close(t testing.TB, c io.Closer) {
 	}
 }
 
-// RunToEnd runs the program until it ends by itself, which it must do soon, and gives all that it printed.
+// RunToEnd runs the program until it ends by itself, which it must do soon, and gives all that it
+// printed.
 func RunToEnd(t testing.TB, dir string, env map[string]string, args ...string) (string, error) {
 	t.Helper()
 	cmd := Command(t, dir, env, args...)

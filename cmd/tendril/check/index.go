@@ -15,8 +15,8 @@ import (
 // tellEntries is how many entries are told in which an index differs.
 const tellEntries = 3
 
-// checkIndex holds the index in a folder against the log. What is opened and brought up to date is a
-// copy, as the process would when it starts; the folder stays as it is.
+// checkIndex holds the index in a folder against the log. What is opened and brought up to date is
+// a copy, as the process would when it starts; the folder stays as it is.
 func (c *checker) checkIndex(ctx context.Context, dir, temp string) error {
 	c.report.Indexes++
 	name := filepath.Base(dir)

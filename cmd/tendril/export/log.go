@@ -20,7 +20,8 @@ import (
 // ErrNothing is a NATS server that no Tendril uses.
 var ErrNothing = errors.New("there are no streams of Tendril")
 
-// Progress is told how far a reading has come, in messages. It is called for each: it must be quick.
+// Progress is told how far a reading has come, in messages. It is called for each: it must be
+// quick.
 type Progress func(done, of uint64)
 
 // prefetch is how many messages are asked for at once, prefetchBytes how many bytes.
@@ -87,8 +88,8 @@ func oneLine(raw []byte) ([]byte, error) {
 	return compact.Bytes(), nil
 }
 
-// Each gives every message of a stream to each, from the first one on until the end is reached once.
-// progress may be nil.
+// Each gives every message of a stream to each, from the first one on until the end is reached
+// once. progress may be nil.
 func Each(ctx context.Context, js jetstream.JetStream, name string, progress Progress, each func(jetstream.Msg) error) error {
 	fail := func(err error) error { return fmt.Errorf("read stream %s: %w", name, err) }
 	stream, err := js.Stream(ctx, name)

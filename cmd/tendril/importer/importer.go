@@ -152,7 +152,8 @@ func (m *Import) read(ctx context.Context, in io.Reader) error {
 			m.counts.Invalid++
 			err = m.refuse(&r, "invalid: "+line.Err.Error())
 		} else {
-			// A kind that is none is found when the event is verified. Here it is only for the order.
+			// A kind that is none is found when the event is verified. Here it is only for the
+			// order.
 			r.kind = int(gjson.GetBytes(r.raw, "kind").Int()) & 0xffff
 			err = m.stages[stageOf(r.kind)].queue.add(&r)
 			if m.Repositories != nil && stageOf(r.kind) != others {

@@ -203,8 +203,8 @@ func (t *Trees) PushPulls(ctx context.Context) (pushed int, err error) {
 	return pushed, nil
 }
 
-// pushIDs pushes commits of pull requests in one go. Where that is refused the halves are tried, and
-// so on, because one that is refused refuses all. It returns those that are left and why.
+// pushIDs pushes commits of pull requests in one go. Where that is refused the halves are tried,
+// and so on, because one that is refused refuses all. It returns those that are left and why.
 func (t *Trees) pushIDs(ctx context.Context, r *tree, ids []string) (refused []string, err error) {
 	refs := map[string]string{}
 	for _, id := range ids {

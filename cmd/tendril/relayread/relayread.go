@@ -68,8 +68,8 @@ func Named(name string) bool {
 }
 
 // Read writes the events of the relay to out, one on each line. An event may be there twice where a
-// connection was lost. What comes is not verified. Its error wraps no other: one of a connection may
-// be io.EOF, which would be the good end of a file.
+// connection was lost. What comes is not verified. Its error wraps no other: one of a connection
+// may be io.EOF, which would be the good end of a file.
 func (r *Reader) Read(ctx context.Context, out io.Writer) error {
 	defer r.hangUp()
 	for more, failed := true, 0; more; {

@@ -158,8 +158,8 @@ func TestWhatIsNotShownIsTold(t *testing.T) {
 	}
 }
 
-// TestRefusal: a relay that does not let itself be read, or is not there, is an error, and never the
-// good end of the events.
+// TestRefusal: a relay that does not let itself be read, or is not there, is an error, and never
+// the good end of the events.
 func TestRefusal(t *testing.T) {
 	t.Parallel()
 	closed := func(_ int, id string, ws *websocket.Conn) bool {

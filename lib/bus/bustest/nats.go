@@ -1,4 +1,5 @@
-// Package bustest is a NATS server for tests that Tendril did not start: it may go away, and comes back at the same address.
+// Package bustest is a NATS server for tests that Tendril did not start: it may go away, and comes
+// back at the same address.
 package bustest
 
 import (

@@ -37,7 +37,8 @@ import (
 // that expire (NIP-40).
 const rereadEvery = time.Hour
 
-// attempts is how often targets that met another replica's are worked out anew before they are left to the next window.
+// attempts is how often targets that met another replica's are worked out anew before they are left
+// to the next window.
 const attempts = 5
 
 const (
@@ -47,7 +48,8 @@ const (
 	retryRead = time.Second
 )
 
-// Run runs one replica until ctx ends. Any number may run; each works out the same targets and the first to publish a change wins.
+// Run runs one replica until ctx ends. Any number may run; each works out the same targets and the
+// first to publish a change wins.
 func Run(ctx context.Context, n *node.Node) error {
 	bootstrap, err := bootstrapRelays(n.Settings.BootstrapRelays)
 	if err != nil {
@@ -230,7 +232,8 @@ func (d *discovery) tryPublish(ctx context.Context) error {
 
 var errPublish = errors.New("publish targets")
 
-// publish brings the targets in line with the book. What another replica published meanwhile is looked at first, because it may know more.
+// publish brings the targets in line with the book. What another replica published meanwhile is
+// looked at first, because it may know more.
 func (d *discovery) publish(ctx context.Context) error {
 	for range attempts {
 		asOf := d.publisher.Seq()
@@ -261,8 +264,9 @@ type wanted struct {
 	accepted, held, roots int
 }
 
-// want works the targets out from all that the log and purgatory have by now. What is released goes to the log first and from purgatory then, so
-// the log is read last, and the book's purgatory stands still meanwhile: no repository is missing in between.
+// want works the targets out from all that the log and purgatory have by now. What is released goes
+// to the log first and from purgatory then, so the log is read last, and the book's purgatory
+// stands still meanwhile: no repository is missing in between.
 func (d *discovery) want(ctx context.Context) (w wanted, err error) {
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()

@@ -323,8 +323,8 @@ func TestTwoReplicasPublishEachChangeOnce(t *testing.T) {
 	}
 }
 
-// TestAReleaseLeavesNoGap: an announcement goes to the log and then from purgatory, and in between no relay is withdrawn, whichever of the two is
-// heard of first.
+// TestAReleaseLeavesNoGap: an announcement goes to the log and then from purgatory, and in between
+// no relay is withdrawn, whichever of the two is heard of first.
 func TestAReleaseLeavesNoGap(t *testing.T) {
 	t.Parallel()
 	r := run(t, t.TempDir(), "", "--sync-batch-window-ms=1")

@@ -1,6 +1,7 @@
-// Package publish keeps GRASP_TARGETS in line with what is wanted. It folds the stream into what is published, and writes only the
-// difference, on the condition that nobody wrote to the relay's subject since what is wanted was worked out: of several replicas one wins, the
-// others look again and find nothing left to do, and none takes back what another one already knows better.
+// Package publish keeps GRASP_TARGETS in line with what is wanted. It folds the stream into what is
+// published, and writes only the difference, on the condition that nobody wrote to the relay's
+// subject since what is wanted was worked out: of several replicas one wins, the others look again
+// and find nothing left to do, and none takes back what another one already knows better.
 package publish
 
 import (
@@ -42,7 +43,8 @@ const (
 	maxFailures = 3
 )
 
-// ErrOvertaken: another replica was first with some relay's target, and may know more. What is wanted is to be worked out anew.
+// ErrOvertaken: another replica was first with some relay's target, and may know more. What is
+// wanted is to be worked out anew.
 var ErrOvertaken = errors.New("another replica was first")
 
 // errUnfit: this target cannot be published, however often it is tried.
@@ -116,9 +118,10 @@ func (p *Publisher) WaitFor(ctx context.Context, seq uint64) error {
 // Seq is the sequence up to which the stream has been folded in.
 func (p *Publisher) Seq() uint64 { return p.read.Seq() }
 
-// Publish brings the stream in line with wanted and returns how many messages that took. Targets that it finds published and that are
-// not wanted are withdrawn. asOf is what [Publisher.Seq] was before wanted was worked out: relays that another replica has written to since are
-// left alone, and the error is [ErrOvertaken] once the others are done.
+// Publish brings the stream in line with wanted and returns how many messages that took. Targets
+// that it finds published and that are not wanted are withdrawn. asOf is what [Publisher.Seq] was
+// before wanted was worked out: relays that another replica has written to since are left alone,
+// and the error is [ErrOvertaken] once the others are done.
 //
 // A relay that cannot be published keeps nobody else waiting: it is told of once, and comes last
 // the next time. One that can never be is passed over; any other error is returned once all are

@@ -86,7 +86,8 @@ func bring(t *testing.T, p *publish.Publisher, wanted map[string]target.Target) 
 	}
 }
 
-// folded reads the stream as a relay worker does: from what it holds, to targets. It also gives the number of messages there.
+// folded reads the stream as a relay worker does: from what it holds, to targets. It also gives the
+// number of messages there.
 func folded(t *testing.T, b *bus.Bus) (map[string]target.Target, int) {
 	t.Helper()
 	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
@@ -304,8 +305,8 @@ func TestReplicasPublishEachChangeOnce(t *testing.T) {
 	}
 }
 
-// TestWhoIsBehindTakesNothingBack: what another replica wrote since what is wanted was worked out stays, whether it is already read or not, and
-// the other relays get what they should.
+// TestWhoIsBehindTakesNothingBack: what another replica wrote since what is wanted was worked out
+// stays, whether it is already read or not, and the other relays get what they should.
 func TestWhoIsBehindTakesNothingBack(t *testing.T) {
 	t.Parallel()
 	for name, read := range map[string]bool{"it has read what the other wrote": true, "it has not": false} {
@@ -351,7 +352,8 @@ func TestWhoIsBehindTakesNothingBack(t *testing.T) {
 	}
 }
 
-// TestReplicasThatDisagreedEndAsOne: while each wants something else, each writes that over the other; when both want the same, so does the stream.
+// TestReplicasThatDisagreedEndAsOne: while each wants something else, each writes that over the
+// other; when both want the same, so does the stream.
 func TestReplicasThatDisagreedEndAsOne(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -396,7 +398,8 @@ func TestAMalformedMessageDoesNotStopTheReader(t *testing.T) {
 		}
 	}
 	p, _ := start(t, b)
-	// What cannot be read was written by nobody of us; it is in the way of the expected sequence, and must not stay there.
+	// What cannot be read was written by nobody of us; it is in the way of the expected sequence,
+	// and must not stay there.
 	if n := send(t, p, relays(1)); n != 1 {
 		t.Fatalf("%d messages, want 1", n)
 	}

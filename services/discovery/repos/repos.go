@@ -186,7 +186,8 @@ func (b *Book) forgetID(s string) {
 	}
 }
 
-// Hold notes an entry of purgatory under its key; nil or an event of another kind, or one whose wait is over, forgets the key.
+// Hold notes an entry of purgatory under its key; nil or an event of another kind, or one whose
+// wait is over, forgets the key.
 func (b *Book) Hold(key string, h *proto.Held) (changed bool) {
 	if identifier, had := b.heldIn[key]; had {
 		delete(b.heldIn, key)

@@ -6,8 +6,9 @@ import (
 	"time"
 )
 
-// Run calls flush once for every window of the given length that a signal on changed opened, until ctx ends or flush fails. changed needs a
-// buffer of one, so that a sender never waits; a change that comes while flush runs opens the next window.
+// Run calls flush once for every window of the given length that a signal on changed opened, until
+// ctx ends or flush fails. changed needs a buffer of one, so that a sender never waits; a change
+// that comes while flush runs opens the next window.
 func Run(ctx context.Context, length time.Duration, changed <-chan struct{}, flush func(context.Context) error) error {
 	for {
 		select {

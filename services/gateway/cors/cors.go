@@ -10,7 +10,8 @@ const (
 	headers = "Content-Type, Accept, Accept-Encoding, Authorization, Content-Encoding, Git-Protocol, Range, X-Requested-With"
 )
 
-// Handler sets the headers before next answers, whatever it answers, and answers OPTIONS itself with 204.
+// Handler sets the headers before next answers, whatever it answers, and answers OPTIONS itself
+// with 204.
 func Handler(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
@@ -25,7 +26,8 @@ func Handler(next http.Handler) http.Handler {
 	})
 }
 
-// Forget takes the headers away from an answer that is passed on from elsewhere: twice they would mean nothing to a browser.
+// Forget takes the headers away from an answer that is passed on from elsewhere: twice they would
+// mean nothing to a browser.
 func Forget(h http.Header) {
 	for _, name := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Methods", "Access-Control-Allow-Headers"} {
 		h.Del(name)

@@ -55,7 +55,8 @@ func atRoot(r *http.Request) bool {
 	return path == "" || path == "/"
 }
 
-// serve looks at the path as it was sent. A ServeMux would tidy it up first, and an identifier may hold what looks untidy.
+// serve looks at the path as it was sent. A ServeMux would tidy it up first, and an identifier may
+// hold what looks untidy.
 func (d *door) serve(w http.ResponseWriter, r *http.Request) {
 	switch path := r.URL.EscapedPath(); path {
 	case "", "/":

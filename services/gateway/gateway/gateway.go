@@ -115,11 +115,13 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	return errors.Join(err, stop(server, door, connections, n.StopWait(), n.Log))
 }
 
-// lookForHolders is how often a gateway that has just started looks whether all shards have workers.
+// lookForHolders is how often a gateway that has just started looks whether all shards have
+// workers.
 const lookForHolders = 20 * time.Millisecond
 
-// announce tells where the front door is once git requests can be passed on for every repository: who is told may clone and push at once. It is no
-// condition of readiness, because clients of the relay are served without.
+// announce tells where the front door is once git requests can be passed on for every repository:
+// who is told may clone and push at once. It is no condition of readiness, because clients of the
+// relay are served without.
 func announce(ctx context.Context, n *node.Node, shards git.Shards, url string) {
 	look := time.NewTicker(lookForHolders)
 	defer look.Stop()
@@ -133,8 +135,9 @@ func announce(ctx context.Context, n *node.Node, shards git.Shards, url string) 
 	n.Announce(node.FrontDoor, url)
 }
 
-// stop ends relay connections and HTTP requests side by side. A client that has not taken its answer in time is cut off: how fast strangers
-// read must not decide whether this stop was a good one.
+// stop ends relay connections and HTTP requests side by side. A client that has not taken its
+// answer in time is cut off: how fast strangers read must not decide whether this stop was a good
+// one.
 func stop(server *http.Server, door *door, connections *bounded, within time.Duration, log *slog.Logger) error {
 	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()

@@ -9,7 +9,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// TestGoNostrClient is not for the race detector, because the client that it uses races with itself when it is closed.
+// TestGoNostrClient is not for the race detector, because the client that it uses races with itself
+// when it is closed.
 func TestGoNostrClient(t *testing.T) {
 	t.Parallel()
 	sys := start(t, nil)

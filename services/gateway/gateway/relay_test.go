@@ -57,7 +57,8 @@ func TestStoredEvents(t *testing.T) {
 	}
 }
 
-// TestNothingIsLostOrDoubled opens subscriptions while events are being committed: each event comes once, in the stored part or live.
+// TestNothingIsLostOrDoubled opens subscriptions while events are being committed: each event comes
+// once, in the stored part or live.
 func TestNothingIsLostOrDoubled(t *testing.T) {
 	t.Parallel()
 	const events, clients, subscriptions = 1500, 4, 5
@@ -123,7 +124,8 @@ func TestLiveEvents(t *testing.T) {
 	if c.content("live", got[0]) != "event 1" || c.content("two", got[1]) != "event 1" {
 		t.Errorf("%v", got)
 	}
-	// A new request takes the place of the old one with its id, even one that is refused, and CLOSE ends it.
+	// A new request takes the place of the old one with its id, even one that is refused, and CLOSE
+	// ends it.
 	c.say(`["REQ","three",{"kinds":[7],"limit":0}]`)
 	c.want(`["EOSE","three"]`)
 	c.say(`["REQ","three",{"kinds":[-1]}]`)
@@ -410,7 +412,8 @@ func (sys *system) metrics(t testing.TB) string {
 	return string(body)
 }
 
-// TestFloodReachesAReader commits batch after batch, as ingest does in a historic sync: a reader whose queue holds them gets all in order.
+// TestFloodReachesAReader commits batch after batch, as ingest does in a historic sync: a reader
+// whose queue holds them gets all in order.
 func TestFloodReachesAReader(t *testing.T) {
 	t.Parallel()
 	const events = 20_000

@@ -1,4 +1,5 @@
-// Package info is what the relay says about itself: the relay information document (NIP-11, with GRASP-01's additions).
+// Package info is what the relay says about itself: the relay information document (NIP-11, with
+// GRASP-01's additions).
 package info
 
 import (

@@ -1,5 +1,6 @@
-// Package live brings newly accepted events to the subscriptions that ask for them. Subscriptions are indexed by what their filters name,
-// so that an event is compared with few of them, and the index that tells of events never waits for a reader.
+// Package live brings newly accepted events to the subscriptions that ask for them. Subscriptions
+// are indexed by what their filters name, so that an event is compared with few of them, and the
+// index that tells of events never waits for a reader.
 package live
 
 import (
@@ -13,7 +14,8 @@ import (
 	"tendril.dev/lib/eventdb"
 )
 
-// Bounds of what waits between the index and the subscriptions. Beyond them subscribers are told that they missed something.
+// Bounds of what waits between the index and the subscriptions. Beyond them subscribers are told
+// that they missed something.
 const (
 	maxQueuedEvents = 1 << 16
 	maxQueuedBytes  = 64 << 20
@@ -50,7 +52,8 @@ func (w *Waiting) Done(e *Event) {
 // Bytes is how many bytes wait.
 func (w *Waiting) Bytes() int64 { return w.bytes.Load() }
 
-// Subscriber gets events. Its methods are called by one goroutine, must not block, and must not call [Subscription.Cancel].
+// Subscriber gets events. Its methods are called by one goroutine, must not block, and must not
+// call [Subscription.Cancel].
 type Subscriber interface {
 	// Deliver hands over an event that matches. Events come in the order of the log, each once.
 	Deliver(e *Event)
@@ -86,7 +89,8 @@ type Subscription struct {
 	last    uint64 // sequence of the last event delivered; Run's alone
 }
 
-// Subscribe brings every event to s that is fed from now on and matches one of the filters, whatever their limits.
+// Subscribe brings every event to s that is fed from now on and matches one of the filters,
+// whatever their limits.
 func (h *Hub) Subscribe(filters []nostr.Filter, s Subscriber) *Subscription {
 	sub := &Subscription{hub: h, to: s}
 	for _, f := range filters {
@@ -101,7 +105,8 @@ func (h *Hub) Subscribe(filters []nostr.Filter, s Subscriber) *Subscription {
 	return sub
 }
 
-// Cancel ends the subscription. When it has returned, the subscriber is not called any more. It must be called once.
+// Cancel ends the subscription. When it has returned, the subscriber is not called any more. It
+// must be called once.
 func (s *Subscription) Cancel() {
 	s.hub.mu.Lock()
 	defer s.hub.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// index finds the filters that may match an event. Each filter stands under every value of one of its conditions, the one that is expected
-// to be met least often.
+// index finds the filters that may match an event. Each filter stands under every value of one of
+// its conditions, the one that is expected to be met least often.
 type index map[key][]place
 
 // key is one value of one condition.
@@ -66,8 +66,8 @@ func newEntry(sub *Subscription, f nostr.Filter) *entry {
 	return e
 }
 
-// keysOf picks the condition that a filter is found by. A condition that lists nothing is never met, so it may be picked as well: the
-// filter is then found nowhere.
+// keysOf picks the condition that a filter is found by. A condition that lists nothing is never
+// met, so it may be picked as well: the filter is then found nowhere.
 func keysOf(f nostr.Filter) []key {
 	var keys []key
 	switch name, tagged := fewest(f.Tags); {
@@ -183,7 +183,8 @@ func (c tagCondition) metBy(tags nostr.Tags) bool {
 	return false
 }
 
-// set is a list of allowed values. The zero set is no condition; one that lists nothing allows nothing.
+// set is a list of allowed values. The zero set is no condition; one that lists nothing allows
+// nothing.
 type set[T comparable] struct {
 	list []T
 	many map[T]struct{} // instead of a long list

@@ -59,7 +59,8 @@ func event(id, author, kind int, tags ...nostr.Tag) *nostr.Event {
 // markKind is the kind of the events that say that all before them were delivered.
 const markKind = 65535
 
-// run starts the hub; what it gives back feeds events, with the sequences 1, 2, …, and waits until they are delivered.
+// run starts the hub; what it gives back feeds events, with the sequences 1, 2, …, and waits until
+// they are delivered.
 func run(t testing.TB, h *live.Hub, from uint64) (feed func(...*nostr.Event) (last uint64)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -87,8 +88,8 @@ func run(t testing.TB, h *live.Hub, from uint64) (feed func(...*nostr.Event) (la
 	}
 }
 
-// TestEveryFilterFindsWhatItMatches holds the index to nostr.Filter.Matches with filters and events made at random from few values,
-// while subscriptions come and go.
+// TestEveryFilterFindsWhatItMatches holds the index to nostr.Filter.Matches with filters and events
+// made at random from few values, while subscriptions come and go.
 func TestEveryFilterFindsWhatItMatches(t *testing.T) {
 	t.Parallel()
 	r := rand.New(rand.NewPCG(1, 2))
@@ -260,8 +261,9 @@ type nobody struct{ n int }
 func (s *nobody) Deliver(*live.Event) { s.n++ }
 func (s *nobody) Lost()               {}
 
-// BenchmarkFanOut delivers one event among many subscriptions: to all of them, or to the ten of them that ask for it while the others ask for
-// other repositories, as the subscriptions of git clients do.
+// BenchmarkFanOut delivers one event among many subscriptions: to all of them, or to the ten of
+// them that ask for it while the others ask for other repositories, as the subscriptions of git
+// clients do.
 func BenchmarkFanOut(b *testing.B) {
 	for _, subscriptions := range []int{1000, 10_000} {
 		for name, filter := range map[string]func(i int) nostr.Filter{

@@ -11,7 +11,8 @@ import (
 	"tendril.dev/lib/nip34"
 )
 
-// MaxEventTags is the most tags of an event. A state event that names as many references as a message can hold stays below it.
+// MaxEventTags is the most tags of an event. A state event that names as many references as a
+// message can hold stays below it.
 const MaxEventTags = 10_000
 
 const maxKind = 65535
@@ -19,7 +20,8 @@ const maxKind = 65535
 // errForm: the JSON is not of the type that the field has.
 var errForm = errors.New("not of the right type")
 
-// parseEvent reads an event. Fields that NIP-01 does not know are left out, because they are not part of what was signed.
+// parseEvent reads an event. Fields that NIP-01 does not know are left out, because they are not
+// part of what was signed.
 func parseEvent(raw json.RawMessage) (*nostr.Event, *Error) {
 	fields := map[string]json.RawMessage{}
 	twice, err := object(raw, func(name string, value json.RawMessage) bool {
@@ -226,8 +228,8 @@ func timestamp(name string, raw json.RawMessage) (*nostr.Timestamp, *Error) {
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// object gives every field to fn, names as they are written: encoding/json alone would take "ID" for "id". twice is the first name that
-// fn did not want again.
+// object gives every field to fn, names as they are written: encoding/json alone would take "ID"
+// for "id". twice is the first name that fn did not want again.
 func object(raw json.RawMessage, fn func(name string, value json.RawMessage) bool) (twice string, err error) {
 	if len(raw) == 0 || raw[0] != '{' {
 		return "", errForm
@@ -250,7 +252,8 @@ func object(raw json.RawMessage, fn func(name string, value json.RawMessage) boo
 	return twice, nil
 }
 
-// The readers below take JSON whose syntax has been checked, and nothing but the type that they are for: no null, no other type.
+// The readers below take JSON whose syntax has been checked, and nothing but the type that they are
+// for: no null, no other type.
 
 func text(raw json.RawMessage) (string, error) {
 	if len(raw) < 2 || raw[0] != '"' {

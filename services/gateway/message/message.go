@@ -1,6 +1,6 @@
 // Package message is what clients say to the relay and what it answers (NIP-01; NIP-42 for AUTH;
-// NIP-45 for COUNT; NIP-77 for NEG-OPEN, NEG-MSG and NEG-CLOSE). What comes in was written by a stranger: it is
-// parsed strictly, within limits, and refused in one sentence that says why.
+// NIP-45 for COUNT; NIP-77 for NEG-OPEN, NEG-MSG and NEG-CLOSE). What comes in was written by a
+// stranger: it is parsed strictly, within limits, and refused in one sentence that says why.
 package message
 
 import (
@@ -17,7 +17,8 @@ import (
 // MaxSubscriptionID is the longest id of a subscription, in characters.
 const MaxSubscriptionID = 250
 
-// KeptMessages times the largest message is what the open subscriptions of a connection may take to keep.
+// KeptMessages times the largest message is what the open subscriptions of a connection may take to
+// keep.
 const KeptMessages = 16
 
 // Limits bound what one message may ask.
@@ -32,7 +33,8 @@ type Limits struct {
 // [NegOpen], a [NegMsg] or a [NegClose].
 type Message interface{ isMessage() }
 
-// Event offers an event. Its fields have the right form; its id and signature have not been checked.
+// Event offers an event. Its fields have the right form; its id and signature have not been
+// checked.
 type Event struct{ Event *nostr.Event }
 
 // Auth answers the relay's challenge (NIP-42). Its fields have the right form; nothing else of it
@@ -234,7 +236,8 @@ func Counted(subscription string, n int, approximate bool) []byte {
 	}{n, approximate})
 }
 
-// EventHead is the beginning of an EVENT message for a subscription; the event's JSON and a closing bracket make it whole.
+// EventHead is the beginning of an EVENT message for a subscription; the event's JSON and a closing
+// bracket make it whole.
 func EventHead(subscription string) []byte {
 	head := encode("EVENT", subscription)
 	head[len(head)-1] = ','

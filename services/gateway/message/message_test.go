@@ -229,7 +229,8 @@ func FuzzParse(f *testing.F) {
 		}
 		switch m := m.(type) {
 		case message.Event:
-			// What is taken must survive being passed on: the same event is read again from what we send.
+			// What is taken must survive being passed on: the same event is read again from what we
+			// send.
 			raw, err := m.Event.MarshalJSON()
 			if err != nil {
 				t.Fatal(err)

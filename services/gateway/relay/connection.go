@@ -19,9 +19,10 @@ import (
 	"tendril.dev/services/gateway/message"
 )
 
-// connection is one client. Messages are read one after the other by serve; each REQ, COUNT and EVENT is then carried on by a goroutine of
-// its own, within bounds. Stored events and answers are written at the client's speed, while live ones wait in a queue, and a client
-// that lets it fill up is disconnected.
+// connection is one client. Messages are read one after the other by serve; each REQ, COUNT and
+// EVENT is then carried on by a goroutine of its own, within bounds. Stored events and answers are
+// written at the client's speed, while live ones wait in a queue, and a client that lets it fill up
+// is disconnected.
 type connection struct {
 	relay  *Relay
 	ws     *websocket.Conn
@@ -60,7 +61,8 @@ type connection struct {
 	tasks    tasks
 }
 
-// delivery is a live event on its way to a subscription. Without an event it says that the subscription has lost some.
+// delivery is a live event on its way to a subscription. Without an event it says that the
+// subscription has lost some.
 type delivery struct {
 	to    *subscription
 	event *live.Event
@@ -143,7 +145,8 @@ var errStopping = errors.New("the relay is stopping")
 // large one is read once there is room for it among those of all clients, which the caller gives
 // back by calling room.
 func (c *connection) read() (kind websocket.MessageType, data []byte, room func(), err error) {
-	// Not c.ctx: its end would cut the socket before a goodbye is said. Whoever ends the connection closes the socket too.
+	// Not c.ctx: its end would cut the socket before a goodbye is said. Whoever ends the connection
+	// closes the socket too.
 	kind, r, err := c.ws.Reader(context.Background())
 	if err != nil {
 		return 0, nil, nil, fmt.Errorf("read: %w", err)
@@ -415,7 +418,8 @@ func (c *connection) sendFrom(d delivery) (lost *subscription) {
 	return lost
 }
 
-// keepAlive pings the client, so that a dead connection is noticed and proxies on the way do not think it idle.
+// keepAlive pings the client, so that a dead connection is noticed and proxies on the way do not
+// think it idle.
 func (c *connection) keepAlive() {
 	tick := time.NewTicker(c.relay.timing.ping)
 	defer tick.Stop()

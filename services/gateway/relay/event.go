@@ -17,8 +17,9 @@ import (
 	"tendril.dev/services/gateway/message"
 )
 
-// offer takes an event to ingest. Events of a connection are handed on in the order in which they came, because a state may follow its
-// announcement; it returns when there is room for the next one. The answer comes when ingest has decided.
+// offer takes an event to ingest. Events of a connection are handed on in the order in which they
+// came, because a state may follow its announcement; it returns when there is room for the next
+// one. The answer comes when ingest has decided.
 //
 // size is that of its message. There is room for it already if it is a large one; room is called
 // when the event is not kept any more.
@@ -100,7 +101,8 @@ func (r *Relay) await(ctx context.Context, decided <-chan decision) (ok bool, te
 			return false, undecided
 		}
 		if d.verdict.Seq > 0 {
-			// Who was told OK may ask for the event at once. If our index is far behind, the OK is true all the same.
+			// Who was told OK may ask for the event at once. If our index is far behind, the OK is
+			// true all the same.
 			if err := r.Index.WaitFor(ctx, d.verdict.Seq); err != nil {
 				r.Log.Debug("the index is behind a verdict", "error", err)
 			}
@@ -113,9 +115,9 @@ func (r *Relay) await(ctx context.Context, decided <-chan decision) (ok bool, te
 
 const undecided = "error: no decision in time; the event may still be accepted, and may be sent again"
 
-// Check is what the edge checks of an event whose fields have the right form: what needs no knowledge of other events. It gives the
-// reason for a refusal with the prefix of NIP-01 or NIP-42, or "". by is who the client has proved to
-// be; future is how far ahead of now an event may be.
+// Check is what the edge checks of an event whose fields have the right form: what needs no
+// knowledge of other events. It gives the reason for a refusal with the prefix of NIP-01 or NIP-42,
+// or "". by is who the client has proved to be; future is how far ahead of now an event may be.
 func Check(ev *nostr.Event, by *auth.Session, now time.Time, future time.Duration) (refusal string) {
 	if nostr.IsEphemeralKind(ev.Kind) {
 		return "invalid: ephemeral events are not stored"

@@ -1,5 +1,6 @@
-// Package relay speaks NIP-01 with clients, each over one WebSocket: it takes events to ingest and brings the verdicts back, and answers
-// subscriptions from the index and from what is accepted meanwhile.
+// Package relay speaks NIP-01 with clients, each over one WebSocket: it takes events to ingest and
+// brings the verdicts back, and answers subscriptions from the index and from what is accepted
+// meanwhile.
 package relay
 
 import (
@@ -54,14 +55,15 @@ type Options struct {
 
 // Bounds that are nobody's to set.
 const (
-	// eventsInFlight is how many events of a connection wait for their verdicts; the next is not read
-	// before. A connection can send that many events in the time of two commits. Their bytes are
-	// bounded by InboundBytes.
+	// eventsInFlight is how many events of a connection wait for their verdicts; the next is not
+	// read before. A connection can send that many events in the time of two commits. Their bytes
+	// are bounded by InboundBytes.
 	eventsInFlight = 64
-	// scansAtOnce is how many subscriptions of a connection are answered from the index at once; the others wait.
+	// scansAtOnce is how many subscriptions of a connection are answered from the index at once;
+	// the others wait.
 	scansAtOnce = 4
-	// countsInFlight is how many counts of a connection may wait. They are taken one after the other, so that nobody can take up all of countsAtOnce
-	// with one connection.
+	// countsInFlight is how many counts of a connection may wait. They are taken one after the
+	// other, so that nobody can take up all of countsAtOnce with one connection.
 	countsInFlight = 16
 	// smallMessage is how many bytes of a message are read before there is room for it among the
 	// inbound bytes of all clients.
@@ -73,7 +75,8 @@ const (
 	batchBytes = 32 << 10
 	// clientsRemembered is for how many clients it is known how many events they sent lately.
 	clientsRemembered = 1 << 16
-	// mostCounted is where a count stops and says that it is approximate. A count may have to keep that many matches and ids.
+	// mostCounted is where a count stops and says that it is approximate. A count may have to keep
+	// that many matches and ids.
 	mostCounted = 100_000
 )
 
@@ -253,8 +256,9 @@ func (r *Relay) dropSlowest() {
 	}
 }
 
-// Stop takes no more messages, lets the events that are in flight have their verdicts, closes every connection with 1001, and returns when
-// all of them have ended. Once ctx has ended it is less patient.
+// Stop takes no more messages, lets the events that are in flight have their verdicts, closes every
+// connection with 1001, and returns when all of them have ended. Once ctx has ended it is less
+// patient.
 func (r *Relay) Stop(ctx context.Context) {
 	r.mu.Lock()
 	r.stopping = true

@@ -120,7 +120,8 @@ func (b *bench) store(seq uint64) {
 	}
 }
 
-// TestHubThatLagsDoublesNothing lets the hub deliver late: what the stored part had is not sent again, what came after it is.
+// TestHubThatLagsDoublesNothing lets the hub deliver late: what the stored part had is not sent
+// again, what came after it is.
 func TestHubThatLagsDoublesNothing(t *testing.T) {
 	t.Parallel()
 	b := connect(t)
@@ -162,7 +163,8 @@ func TestOKWaitsForTheIndex(t *testing.T) {
 	}
 }
 
-// TestFilterThatCostsTooMuchIsRefused: it matches next to nothing, but has to be compared with everything.
+// TestFilterThatCostsTooMuchIsRefused: it matches next to nothing, but has to be compared with
+// everything.
 func TestFilterThatCostsTooMuchIsRefused(t *testing.T) {
 	t.Parallel()
 	b := connect(t)
@@ -176,7 +178,8 @@ func TestFilterThatCostsTooMuchIsRefused(t *testing.T) {
 	b.want(`["EOSE","a"]`, "")
 }
 
-// TestCountsTakeTurns: only so many are made at once for all clients; the others wait, and keep nobody's subscriptions waiting.
+// TestCountsTakeTurns: only so many are made at once for all clients; the others wait, and keep
+// nobody's subscriptions waiting.
 func TestCountsTakeTurns(t *testing.T) {
 	t.Parallel()
 	b := connect(t, func(r *relay.Relay) { r.WithCountTime(time.Hour) })

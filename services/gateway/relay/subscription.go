@@ -16,8 +16,9 @@ import (
 	"tendril.dev/services/gateway/stored"
 )
 
-// subscription is one REQ. It is in the hub before the index is looked at, and the look is at one sequence of the log: what is stored up to
-// there comes from the index, what comes after it from the hub. So nothing is lost between the two and nothing comes twice.
+// subscription is one REQ. It is in the hub before the index is looked at, and the look is at one
+// sequence of the log: what is stored up to there comes from the index, what comes after it from
+// the hub. So nothing is lost between the two and nothing comes twice.
 type subscription struct {
 	conn   *connection
 	id     string
@@ -134,7 +135,8 @@ func (c *connection) closeAll() {
 	}
 }
 
-// refuse ends a subscription with a CLOSED, which comes before anything that is sent for a later one with the same id.
+// refuse ends a subscription with a CLOSED, which comes before anything that is sent for a later
+// one with the same id.
 func (c *connection) refuse(s *subscription, why string) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -143,7 +145,8 @@ func (c *connection) refuse(s *subscription, why string) {
 	}
 }
 
-// lose ends a subscription that has missed events: the client asks again and gets them from the index.
+// lose ends a subscription that has missed events: the client asks again and gets them from the
+// index.
 func (c *connection) lose(s *subscription) {
 	c.refuse(s, "error: events came faster than they could be sent; subscribe again")
 }
@@ -179,7 +182,8 @@ func (s *subscription) join(place *live.Subscription) {
 	}
 }
 
-// leave gives the place in the hub back. When the last call has returned, the hub has nothing more to deliver.
+// leave gives the place in the hub back. When the last call has returned, the hub has nothing more
+// to deliver.
 func (s *subscription) leave() {
 	s.mu.Lock()
 	place := s.place
@@ -194,7 +198,8 @@ func (s *subscription) leave() {
 	}
 }
 
-// messageTooBroad answers a filter that costs too much: some match next to nothing and still have to be compared with everything.
+// messageTooBroad answers a filter that costs too much: some match next to nothing and still have
+// to be compared with everything.
 const messageTooBroad = "error: a filter is too broad; narrow it by time, author or tag"
 
 // sendStored joins the hub, sends the stored events and EOSE, each as soon as the client takes it,
@@ -242,7 +247,8 @@ func (s *subscription) sendStored(ctx context.Context, m message.Request) error 
 	return nil
 }
 
-// goLive queues what has come since the view was taken, and everything from now on. All of it has its place reserved.
+// goLive queues what has come since the view was taken, and everything from now on. All of it has
+// its place reserved.
 func (s *subscription) goLive(after uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -308,7 +314,8 @@ func (c *connection) count(m message.Count) {
 	})
 }
 
-// count counts as soon as fewer than countsAtOnce are counted for others. The time that it waits for its turn is part of the time it has.
+// count counts as soon as fewer than countsAtOnce are counted for others. The time that it waits
+// for its turn is part of the time it has.
 func (r *Relay) count(ctx context.Context, client string, m message.Count) (n int, approximate bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timing.count)
 	defer cancel()

@@ -1,4 +1,5 @@
-// Package stored answers filters from the index: several filters become one sequence, newest first, each event once (NIP-01).
+// Package stored answers filters from the index: several filters become one sequence, newest first,
+// each event once (NIP-01).
 package stored
 
 import (
@@ -11,8 +12,8 @@ import (
 	"tendril.dev/lib/eventdb"
 )
 
-// Events gives the JSON of every event that matches one of the filters, up to each filter's own limit, newest first and by id among
-// equals. The bytes are valid until the next step.
+// Events gives the JSON of every event that matches one of the filters, up to each filter's own
+// limit, newest first and by id among equals. The bytes are valid until the next step.
 func Events(ctx context.Context, v *eventdb.View, filters []nostr.Filter) iter.Seq2[[]byte, error] {
 	if len(filters) == 1 {
 		return v.QueryRaw(ctx, filters[0])
@@ -30,13 +31,15 @@ func Events(ctx context.Context, v *eventdb.View, filters []nostr.Filter) iter.S
 	}
 }
 
-// Count is how many events match, but no more than most: then there are at least so many. The filters' limits are passed over, because
-// they bound what is sent (NIP-01), and a count sends nothing. It keeps no more than most ids in memory, and no more matches than that of the one
+// Count is how many events match, but no more than most: then there are at least so many. The
+// filters' limits are passed over, because they bound what is sent (NIP-01), and a count sends
+// nothing. It keeps no more than most ids in memory, and no more matches than that of the one
 // filter that it is at.
 func Count(ctx context.Context, v *eventdb.View, filters []nostr.Filter, most int) (n int, approximate bool, err error) {
 	counted := map[[32]byte]struct{}{} // an event that matches several filters is one event
 	for i, f := range filters {
-		// One more than most is all that has to be known of a filter, whatever the others have given.
+		// One more than most is all that has to be known of a filter, whatever the others have
+		// given.
 		f.Limit, f.LimitZero = most+1, false
 		last := i == len(filters)-1
 		for e, err := range v.IDs(ctx, f) {
@@ -89,7 +92,8 @@ func placeOf(raw []byte) (eventdb.Entry, error) {
 	return at, nil
 }
 
-// merge makes one sequence of several that are sorted. What stands in more than one comes once. An error ends it.
+// merge makes one sequence of several that are sorted. What stands in more than one comes once. An
+// error ends it.
 func merge(streams []iter.Seq2[placed, error]) iter.Seq2[placed, error] {
 	return func(yield func(placed, error) bool) {
 		heads := make([]*head, 0, len(streams))
@@ -126,8 +130,8 @@ type head struct {
 	ended  bool
 }
 
-// newest moves every head past what was given last and picks the one that comes next; nil at the end. A head is moved only here, so that
-// its value stays valid until the next step.
+// newest moves every head past what was given last and picks the one that comes next; nil at the
+// end. A head is moved only here, so that its value stays valid until the next step.
 func newest(heads []*head, last eventdb.Entry, first bool) (*head, error) {
 	var best *head
 	for _, h := range heads {

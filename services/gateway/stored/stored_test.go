@@ -18,7 +18,8 @@ import (
 
 func hex(n int) string { return fmt.Sprintf("%064x", n) }
 
-// filled opens an index with events made at random from few values, many of them of the same second.
+// filled opens an index with events made at random from few values, many of them of the same
+// second.
 func filled(t *testing.T, r *rand.Rand, n int) (*eventdb.View, []*nostr.Event) {
 	t.Helper()
 	db, err := eventdb.Open("")
@@ -132,7 +133,8 @@ func TestCountStops(t *testing.T) {
 	}
 }
 
-// TestCountKeepsFewMatches: the memory that it takes depends on where it stops, and not on how much matches.
+// TestCountKeepsFewMatches: the memory that it takes depends on where it stops, and not on how much
+// matches.
 func TestCountKeepsFewMatches(t *testing.T) {
 	const matching, authors, most = 20_000, 100, 50
 	db, err := eventdb.Open("")

@@ -37,7 +37,8 @@ var style string
 //go:embed copy.js
 var script string
 
-// listFor is how long the list on the front page is kept, so that a busy front page does not read the index for every visitor.
+// listFor is how long the list on the front page is kept, so that a busy front page does not read
+// the index for every visitor.
 const listFor = 2 * time.Second
 
 // answerIn is the longest time for making a page.

@@ -19,7 +19,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// MaxEventBytes bounds an event's JSON. It leaves room for headers, and for the rest of a held entry, in a message of 1 MiB.
+// MaxEventBytes bounds an event's JSON. It leaves room for headers, and for the rest of a held
+// entry, in a message of 1 MiB.
 const MaxEventBytes = 1<<20 - 64<<10
 
 // Bounds of header values, in bytes. What is longer is dropped: none of it decides anything.
@@ -124,7 +125,8 @@ func OfHeld(ev *nostr.Event, action proto.Action) (*Candidate, error) {
 	return &Candidate{Event: ev, Raw: raw, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action}, nil
 }
 
-// checkOrigin holds source and action against the lane, so that no header can say more than the lane that it came by.
+// checkOrigin holds source and action against the lane, so that no header can say more than the
+// lane that it came by.
 func (c *Candidate) checkOrigin() error {
 	if c.Lane != proto.LaneRelease {
 		c.Action = ""

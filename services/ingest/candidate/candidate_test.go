@@ -212,7 +212,8 @@ func TestUsualJSONIsKept(t *testing.T) {
 	}
 }
 
-// Whatever comes in, what comes out is an event whose id is right and whose JSON says the same again.
+// Whatever comes in, what comes out is an event whose id is right and whose JSON says the same
+// again.
 func FuzzParse(f *testing.F) {
 	f.Add("grasp.candidate.user", "direct", "", "grasp.verdict.a", []byte(encode(f, event())))
 	f.Add("grasp.candidate.release", "release", "expire", "x", []byte(`{"id":"","kind":1,"tags":[["e",null],null]}`))

@@ -42,7 +42,8 @@ func (x deletions) add(request *nostr.Event) {
 	}
 }
 
-// name says whether one of the requests asks for the deletion of ev. Deletion requests cannot be deleted (NIP-09).
+// name says whether one of the requests asks for the deletion of ev. Deletion requests cannot be
+// deleted (NIP-09).
 func (x deletions) name(ev *nostr.Event) bool {
 	if ev.Kind == nip34.KindDeletion {
 		return false

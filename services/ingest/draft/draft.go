@@ -1,7 +1,8 @@
-// Package draft is what will be accepted, held and rejected if the batch at hand is committed: the projections as they are, and over
-// them the decisions of the batch so far. An event that the batch has accepted counts for the next one at once, so that a batch of
-// five hundred decides as five hundred batches of one would. A draft may go on after the end of a
-// batch, so that the next one is decided while that one is committed (see [Draft.Cut]).
+// Package draft is what will be accepted, held and rejected if the batch at hand is committed: the
+// projections as they are, and over them the decisions of the batch so far. An event that the batch
+// has accepted counts for the next one at once, so that a batch of five hundred decides as five
+// hundred batches of one would. A draft may go on after the end of a batch, so that the next one is
+// decided while that one is committed (see [Draft.Cut]).
 package draft
 
 import (
@@ -115,7 +116,8 @@ func (d *Draft) AcceptedAt(address nip34.Address) (*nostr.Event, error) {
 	return ev, nil
 }
 
-// Holder gives where the event at an address stands to which older ones give way, though it may have expired.
+// Holder gives where the event at an address stands to which older ones give way, though it may
+// have expired.
 func (d *Draft) Holder(address nip34.Address) (holder eventdb.Entry, held bool, err error) {
 	if holder, changed := d.taken[address]; changed {
 		if holder == nil {
@@ -134,8 +136,9 @@ func (d *Draft) Deleted(ev *nostr.Event) (bool, error) {
 	return d.base.Log.Deleted(ev)
 }
 
-// vouchSteps bounds what is looked at of the accepted events that name one in one way, in steps over the index. Anybody may bring in deletion requests,
-// which speak for nothing, as many as they like; the newest thousands are all that is looked through for one that does.
+// vouchSteps bounds what is looked at of the accepted events that name one in one way, in steps
+// over the index. Anybody may bring in deletion requests, which speak for nothing, as many as they
+// like; the newest thousands are all that is looked through for one that does.
 const vouchSteps = 10_000
 
 // Vouched says whether an accepted event names this one.
@@ -247,7 +250,8 @@ func (d *Draft) delete(request *nostr.Event) error {
 		d.leave(ev)
 		if address, ok := nip34.AddressOf(ev); ok {
 			d.at[address] = nil
-			// As in the index: what would have gone by itself goes on holding its address when it is deleted by its id.
+			// As in the index: what would have gone by itself goes on holding its address when it
+			// is deleted by its id.
 			if eventdb.Expiration(ev) == 0 {
 				d.taken[address] = nil
 			}

@@ -30,8 +30,8 @@ func announcement(identifier string) *nostr.Event {
 	return event(30617, 1000, nostr.Tag{"d", identifier}, nostr.Tag{"clone", "https://grasp.test/x.git"}, nostr.Tag{"relays", "wss://grasp.test"})
 }
 
-// FuzzDecide: whatever tags a stranger writes, on whatever kind, an event is decided over a real index, taken in, and applied. An event that was accepted
-// is known from then on.
+// FuzzDecide: whatever tags a stranger writes, on whatever kind, an event is decided over a real
+// index, taken in, and applied. An event that was accepted is known from then on.
 func FuzzDecide(f *testing.F) {
 	served, waiting := announcement("served"), announcement("waiting")
 	for _, kind := range []uint16{0, 1, 5, 1111, 1617, 1618, 1619, 1621, 1630, 10317, 30617, 30618} {

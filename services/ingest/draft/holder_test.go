@@ -37,8 +37,8 @@ func draftOver(t *testing.T, index *eventdb.DB) *draft.Draft {
 	return draft.New(t.Context(), draft.Base{Log: view, Held: held.NewSet(), Rejected: rejections.NewIndex(time.Hour), Now: time.Now()})
 }
 
-// TestHolderIsTheIndexs: who holds an address is the same whether what led to it was applied to the index, or is of the batch at hand, wherever that
-// begins, and whether the index has swept or not.
+// TestHolderIsTheIndexs: who holds an address is the same whether what led to it was applied to the
+// index, or is of the batch at hand, wherever that begins, and whether the index has swept or not.
 func TestHolderIsTheIndexs(t *testing.T) {
 	t.Parallel()
 	const early, late = 10, 9000

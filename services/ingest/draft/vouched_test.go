@@ -9,7 +9,8 @@ import (
 	"tendril.dev/lib/eventdb"
 )
 
-// TestVouched: an event is vouched for by what names it, unless that speaks for nothing, is gone, or is lost among thousands that speak for nothing.
+// TestVouched: an event is vouched for by what names it, unless that speaks for nothing, is gone,
+// or is lost among thousands that speak for nothing.
 func TestVouched(t *testing.T) {
 	t.Parallel()
 	profile := event(0, 1000)

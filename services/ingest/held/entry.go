@@ -1,5 +1,5 @@
-// Package held knows the events that wait in purgatory: the bucket grasp-held, as a set in memory. Every replica of ingest follows
-// the bucket; only the writer changes it.
+// Package held knows the events that wait in purgatory: the bucket grasp-held, as a set in memory.
+// Every replica of ingest follows the bucket; only the writer changes it.
 package held
 
 import (

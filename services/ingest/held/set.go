@@ -32,8 +32,9 @@ type Set struct {
 // NewSet makes an empty set at sequence 0.
 func NewSet() *Set { return &Set{directory: NewDirectory(), ledger: NewLedger()} }
 
-// Apply takes changes in, in ascending order. Those that are not after [Set.Seq] are known already and skipped: the writer applies
-// its own changes at once, and reads them once more as everybody else does.
+// Apply takes changes in, in ascending order. Those that are not after [Set.Seq] are known already
+// and skipped: the writer applies its own changes at once, and reads them once more as everybody
+// else does.
 func (s *Set) Apply(changes ...Change) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +52,8 @@ func (s *Set) Apply(changes ...Change) {
 	}
 }
 
-// Read takes a message of the bucket's stream in. After an error the set has moved on all the same: what cannot be read is not held.
+// Read takes a message of the bucket's stream in. After an error the set has moved on all the same:
+// what cannot be read is not held.
 func (s *Set) Read(m bus.Message) error {
 	key, ok := strings.CutPrefix(m.Subject, proto.KVSubject(proto.BucketHeld, ""))
 	if !ok || key == proto.HeldMarkKey {

@@ -46,9 +46,10 @@ type Known struct {
 
 // Serve answers queries until ctx ends. Every replica does; NATS gives each query to one of them.
 //
-// A query is a nostr filter as JSON; its limit is not looked at, for reconciliation needs all. The answer is a stream of messages, each
-// a JSON array of [proto.KnownID] in no particular order, each event once; an empty array is the end. A message with the
-// micro service protocol's error headers is the end too, of an answer that is not whole.
+// A query is a nostr filter as JSON; its limit is not looked at, for reconciliation needs all. The
+// answer is a stream of messages, each a JSON array of [proto.KnownID] in no particular order, each
+// event once; an empty array is the end. A message with the micro service protocol's error headers
+// is the end too, of an answer that is not whole.
 func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) error {
 	service, err := micro.AddService(conn, micro.Config{
 		Name: proto.ServiceQuery, Version: "1.0.0",

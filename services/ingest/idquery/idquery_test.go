@@ -28,7 +28,8 @@ func event(kind, n int) *nostr.Event {
 	return ev
 }
 
-// serve serves 4500 accepted issues, 2 held states and 3 rejected events, one of each of the latter accepted too.
+// serve serves 4500 accepted issues, 2 held states and 3 rejected events, one of each of the latter
+// accepted too.
 func serve(t *testing.T) *bus.Bus {
 	t.Helper()
 	b, _ := serveIndex(t)

@@ -1,5 +1,6 @@
-// Package ingest is the service that decides what is accepted: it reads candidates, and writes the log, the held events and the
-// rejected ids. Any number of replicas may run; one of them writes, the others stand by with their projections warm.
+// Package ingest is the service that decides what is accepted: it reads candidates, and writes the
+// log, the held events and the rejected ids. Any number of replicas may run; one of them writes,
+// the others stand by with their projections warm.
 package ingest
 
 import (
@@ -77,7 +78,8 @@ func Run(ctx context.Context, n *node.Node) error {
 		return idquery.Serve(ctx, n.Bus.Conn, idquery.Known{Index: n.Index, Held: set, Rejected: index}, n.Log)
 	})
 	group.Go(func() error {
-		// What expired in purgatory must not come in again because a new writer has not read yet that it did.
+		// What expired in purgatory must not come in again because a new writer has not read yet
+		// that it did.
 		for stream, reach := range map[string]func(context.Context, uint64) error{
 			proto.KVStream(proto.BucketHeld): set.WaitFor, proto.StreamRejected: index.WaitFor,
 		} {

@@ -70,10 +70,10 @@ const (
 
 // elsewhere decides an announcement that does not list us. What its author held until now vouches
 // for nothing: it never had git data here. If it replaces one by which we host the repository, the
-// log learns where that went, and our hosting ends, unless it is archived from then on. Otherwise it
-// counts as a maintainer's where accepted announcements of others say so. One that is archived is
-// held for its git data, unless it replaces one that is; any other waits with the held ones whose
-// authors name its own.
+// log learns where that went, and our hosting ends, unless it is archived from then on. Otherwise
+// it counts as a maintainer's where accepted announcements of others say so. One that is archived
+// is held for its git data, unless it replaces one that is; any other waits with the held ones
+// whose authors name its own.
 func (p *Policy) elsewhere(k Knowledge, c *candidate.Candidate, a *nip34.Announcement, mine own) (d Decision, err error) {
 	moved := mine.accepted != nil && p.listsUs(mine.accepted)
 	named, err := isNamedByAccepted(k, a.Ref.PubKey, a.Ref.Identifier)

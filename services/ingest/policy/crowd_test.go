@@ -73,7 +73,8 @@ func (k *counting) HeldAt(address nip34.Address) iter.Seq[*held.Entry] {
 	return k.Knowledge.HeldAt(address)
 }
 
-// TestRepeatedTagsCostNothing: a deletion request may name an address ten thousand times, or ones that are never held.
+// TestRepeatedTagsCostNothing: a deletion request may name an address ten thousand times, or ones
+// that are never held.
 func TestRepeatedTagsCostNothing(t *testing.T) {
 	t.Parallel()
 	rules, err := policy.New(settings(), time.Now)

@@ -8,8 +8,9 @@ import (
 	"tendril.dev/services/ingest/held"
 )
 
-// deletion decides kind 5: stored, from anyone. It removes the held events of its author that it names by `e`, or by `a` up to its
-// time; the accepted ones are removed by every projection of the log (NIP-09).
+// deletion decides kind 5: stored, from anyone. It removes the held events of its author that it
+// names by `e`, or by `a` up to its time; the accepted ones are removed by every projection of the
+// log (NIP-09).
 func (p *Policy) deletion(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	d := accepted()
 	d.leaves = map[string]string{}

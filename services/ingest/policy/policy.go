@@ -1,9 +1,10 @@
 // Package policy decides which events are accepted, which are held for their git data, and which
 // are rejected.
 //
-// A decision is a value: it says what should happen to the log and to the held events, and what the sender is told. Nothing here
-// writes anything. What is known at the moment of the decision is asked of [Knowledge], which answers for the log, for the held
-// events, and for the earlier decisions of the same batch alike.
+// A decision is a value: it says what should happen to the log and to the held events, and what the
+// sender is told. Nothing here writes anything. What is known at the moment of the decision is
+// asked of [Knowledge], which answers for the log, for the held events, and for the earlier
+// decisions of the same batch alike.
 package policy
 
 import (
@@ -32,7 +33,8 @@ type Knowledge interface {
 	AcceptedKind(id string) (kind int, accepted bool, err error)
 	// AcceptedAt gives the accepted event at an address, or nil.
 	AcceptedAt(nip34.Address) (*nostr.Event, error)
-	// Holder gives where the event at an address stands to which older ones give way; it may have expired since, and then is accepted no more.
+	// Holder gives where the event at an address stands to which older ones give way; it may have
+	// expired since, and then is accepted no more.
 	Holder(nip34.Address) (holder eventdb.Entry, held bool, err error)
 	// AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.
 	AcceptedAnnouncements(identifier string) (iter.Seq[*nip34.Announcement], error)
@@ -55,7 +57,8 @@ type Knowledge interface {
 	HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry]
 	// Room gives what is counted of the held events. It must not be changed.
 	Room() *held.Ledger
-	// RejectedBefore gives the answer that the event got within the last days; false if it was not rejected.
+	// RejectedBefore gives the answer that the event got within the last days; false if it was not
+	// rejected.
 	RejectedBefore(id string) (message string, before bool)
 }
 
@@ -75,7 +78,8 @@ type Policy struct {
 	now         func() time.Time
 }
 
-// New reads the rules from settings. An error is one sentence that names the setting and what would be right. now is the clock.
+// New reads the rules from settings. An error is one sentence that names the setting and what would
+// be right. now is the clock.
 func New(s config.Settings, now func() time.Time) (*Policy, error) {
 	rules, err := hosting.New(s)
 	if err != nil {
@@ -152,8 +156,8 @@ type Dropped struct {
 	Evicted  bool   // it had to make room
 }
 
-// Decide decides one candidate. It is pure but for the clock, which it reads for expirations and for the times in held entries.
-// An error is one of reading; nothing was decided then.
+// Decide decides one candidate. It is pure but for the clock, which it reads for expirations and
+// for the times in held entries. An error is one of reading; nothing was decided then.
 func (p *Policy) Decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	d, err := p.decide(k, c)
 	if err == nil && concerns(c, &d) {
@@ -265,7 +269,8 @@ func (p *Policy) byKind(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	return p.replaceable(k, c, func() (Decision, error) { return p.referenced(k, c) })
 }
 
-// replaceable lets only the newest event of an address pass on to otherwise (policy.md, Replaceables).
+// replaceable lets only the newest event of an address pass on to otherwise (policy.md,
+// Replaceables).
 func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func() (Decision, error)) (Decision, error) {
 	superseded, err := isSuperseded(k, c.Event)
 	if err != nil {
@@ -278,17 +283,18 @@ func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func
 }
 
 // isProtected reports whether a candidate is a protected event (NIP-70) that may not be taken, or a
-// repost of one. A protected event is taken from its author only, on an authenticated connection: the
-// gateway has seen to that where it comes from a user. What another relay brings is not that. An
-// operator who imports brings what the author has given to a server of theirs, else a back-up would
-// lose it.
+// repost of one. A protected event is taken from its author only, on an authenticated connection:
+// the gateway has seen to that where it comes from a user. What another relay brings is not that.
+// An operator who imports brings what the author has given to a server of theirs, else a back-up
+// would lose it.
 func isProtected(c *candidate.Candidate) bool {
 	fromAuthor := c.Lane == proto.LaneUser || c.Lane == proto.LaneRelease || c.Source == proto.SourceImport
 	return nip70.IsProtected(*c.Event) && !fromAuthor || nip70.HasEmbeddedProtected(*c.Event)
 }
 
-// isSuperseded says whether the log has given the place of this event to another. That has to be what every index of the log says, whenever it reads
-// it: an older event would take the newer one's message in the log, and only who reads the log later would have it.
+// isSuperseded says whether the log has given the place of this event to another. That has to be
+// what every index of the log says, whenever it reads it: an older event would take the newer one's
+// message in the log, and only who reads the log later would have it.
 func isSuperseded(k Knowledge, ev *nostr.Event) (bool, error) {
 	address, ok := nip34.AddressOf(ev)
 	if !ok {

@@ -66,7 +66,8 @@ func tag(values ...string) nostr.Tag { return values }
 
 func repo(owner, identifier string) string { return "30617:" + owner + ":" + identifier }
 
-// world is what is known, as plain lists. It answers by looking through them, so that it shares nothing with what it stands for.
+// world is what is known, as plain lists. It answers by looking through them, so that it shares
+// nothing with what it stands for.
 type world struct {
 	accepted []*nostr.Event
 	expired  []*nostr.Event // accepted once
@@ -256,7 +257,8 @@ func action(a proto.Action, ev *nostr.Event) *candidate.Candidate {
 	return &candidate.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: a}
 }
 
-// want is what a decision should be. Empty fields of it must be empty in the decision too, but for the message, whose beginning it is.
+// want is what a decision should be. Empty fields of it must be empty in the decision too, but for
+// the message, whose beginning it is.
 type want struct {
 	outcome  proto.Outcome
 	message  string
@@ -365,7 +367,8 @@ func isParked(reason policy.Reason, message string, missing ...string) want {
 	return w
 }
 
-// TestAnOlderEventDoesNotTakeThePlaceOfAnExpiredOne: who reads the log later would have it, and who has read it would not.
+// TestAnOlderEventDoesNotTakeThePlaceOfAnExpiredOne: who reads the log later would have it, and who
+// has read it would not.
 func TestAnOlderEventDoesNotTakeThePlaceOfAnExpiredOne(t *testing.T) {
 	t.Parallel()
 	rules, err := policy.New(settings(), func() time.Time { return now })

@@ -19,7 +19,8 @@ func (p *Policy) pullRequest(k Knowledge, c *candidate.Candidate) (Decision, err
 	return p.hold(k, c, identifier, proto.PhaseWaiting)
 }
 
-// placeOf is the identifier that the pull request or update ev of a candidate belongs under. If that is nowhere, it is "", and the decision says why.
+// placeOf is the identifier that the pull request or update ev of a candidate belongs under. If
+// that is nowhere, it is "", and the decision says why.
 func (p *Policy) placeOf(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (identifier string, nowhere Decision, err error) {
 	pr, err := nip34.ParsePullRequest(ev)
 	if err != nil {
@@ -42,9 +43,9 @@ const maxTagged = 100
 // the first repository that it tags that is hosted here, or whose owner maintains one that is. What
 // tags accepted announcements only whose repositories are elsewhere belongs under the first of
 // those. An update that tags none belongs where its pull request does. What is offered below /prs/
-// (GRASP-06) belongs under the first identifier that it is offered for, because its commit is pushed
-// there, and is for any repository. An identifier of "" means nowhere; missing says what would change
-// that.
+// (GRASP-06) belongs under the first identifier that it is offered for, because its commit is
+// pushed there, and is for any repository. An identifier of "" means nowhere; missing says what
+// would change that.
 func (p *Policy) identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier string, missing []string, err error) {
 	if p.offers {
 		if offered := pr.PRServiceIdentifiers(p.hosting.Domain()); len(offered) > 0 {

@@ -8,8 +8,8 @@ import (
 	"tendril.dev/services/ingest/candidate"
 )
 
-// referenced decides everything that has no rule of its own: it must name, or be named by, what is accepted. Held announcements do
-// not count.
+// referenced decides everything that has no rule of its own: it must name, or be named by, what is
+// accepted. Held announcements do not count.
 func (p *Policy) referenced(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	refs := nip34.ReferencesOf(c.Event)
 	for _, address := range refs.Addresses {
@@ -40,14 +40,15 @@ func (p *Policy) referenced(k Knowledge, c *candidate.Candidate) (Decision, erro
 	return orphan(c, missingOf(c.Event, refs)), nil
 }
 
-// Vouches says whether accepted events of this kind make others acceptable. Deletion requests and user grasp lists do not: they are
-// accepted from anyone, so that anyone could bring in anything by them.
+// Vouches says whether accepted events of this kind make others acceptable. Deletion requests and
+// user grasp lists do not: they are accepted from anyone, so that anyone could bring in anything by
+// them.
 func Vouches(kind int) bool {
 	return kind != nip34.KindDeletion && kind != nip34.KindUserGraspList
 }
 
-// orphan rejects an event for which nothing accepted speaks. What its author has just submitted is answered once and for all; what
-// came by sync may have come before what it belongs to.
+// orphan rejects an event for which nothing accepted speaks. What its author has just submitted is
+// answered once and for all; what came by sync may have come before what it belongs to.
 func orphan(c *candidate.Candidate, missing []string) Decision {
 	d := healable(ReasonOrphan, "invalid: the event neither names nor is named by anything that is accepted here", missing)
 	d.Park = c.Source.Synced()
@@ -60,7 +61,8 @@ const (
 	maxMissingBytes = 512
 )
 
-// missingOf gives what would make an orphan acceptable: any event or address that it names, or to be named itself.
+// missingOf gives what would make an orphan acceptable: any event or address that it names, or to
+// be named itself.
 func missingOf(ev *nostr.Event, refs nip34.References) []string {
 	missing := []string{namedKey + ev.ID}
 	if address, ok := nip34.AddressOf(ev); ok {
@@ -88,8 +90,8 @@ const (
 // MissingAnnouncement is the missing key of an announcement of an identifier, whoever's.
 func MissingAnnouncement(identifier string) string { return announcementKey + identifier }
 
-// Arrivals gives the keys that arrive with an event that was accepted or held: what was rejected because it missed one of them
-// deserves another decision.
+// Arrivals gives the keys that arrive with an event that was accepted or held: what was rejected
+// because it missed one of them deserves another decision.
 func Arrivals(ev *nostr.Event, outcome proto.Outcome) []string {
 	var keys []string
 	if ev.Kind == nip34.KindAnnouncement && (outcome == proto.Accepted || outcome == proto.HeldBack) {

@@ -17,7 +17,8 @@ const (
 	rememberDeleted    = "deleted by its author"
 )
 
-// release decides a held event again, now that its git data is there. Whatever comes out, the entry goes.
+// release decides a held event again, now that its git data is there. Whatever comes out, the entry
+// goes.
 func (p *Policy) release(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	entry := k.Held(c.Event.ID)
 	have, err := k.Accepted(c.Event.ID)
@@ -62,7 +63,8 @@ func (p *Policy) release(k Knowledge, c *candidate.Candidate) (Decision, error) 
 	return d, nil
 }
 
-// releasedBefore answers where there is nothing to release: the event is accepted, or gone. Asked twice is answered twice.
+// releasedBefore answers where there is nothing to release: the event is accepted, or gone. Asked
+// twice is answered twice.
 func releasedBefore(isAccepted bool, entry *held.Entry) Decision {
 	if !isAccepted {
 		return forgotten(ReasonNotHeld, "invalid: the event is not held any more")
@@ -90,8 +92,9 @@ func (p *Policy) hasExpired(c *candidate.Candidate) bool {
 	return at != 0 && int64(at) < p.now().Unix() // its second is still alive, as at the front door and in the index
 }
 
-// expire ends the time of a held event: a waiting announcement falls silent, everything else goes. Purgatory may give a reason to
-// end it early; without one, an entry whose clock was started anew in the meantime stays.
+// expire ends the time of a held event: a waiting announcement falls silent, everything else goes.
+// Purgatory may give a reason to end it early; without one, an entry whose clock was started anew
+// in the meantime stays.
 func (p *Policy) expire(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	d := Decision{Outcome: proto.Done}
 	entry := k.Held(c.Event.ID)
@@ -140,7 +143,8 @@ func (p *Policy) expireVouched(k Knowledge, entry *held.Entry) (Decision, error)
 	return d, nil
 }
 
-// tolerance is how far the clocks of purgatory and ingest may differ without an expiry being asked for in vain.
+// tolerance is how far the clocks of purgatory and ingest may differ without an expiry being asked
+// for in vain.
 func (p *Policy) tolerance() time.Duration { return min(p.waits/10, 5*time.Second) }
 
 // extend starts the clock of a held event anew.
@@ -152,8 +156,8 @@ func (p *Policy) extend(k Knowledge, c *candidate.Candidate) Decision {
 	return d
 }
 
-// Over says whether a held event is left over: accepted by now, superseded by what is, or deleted. Only a crash between two commits
-// leaves such entries behind.
+// Over says whether a held event is left over: accepted by now, superseded by what is, or deleted.
+// Only a crash between two commits leaves such entries behind.
 func Over(k Knowledge, entry *held.Entry) (bool, error) {
 	have, err := k.Accepted(entry.Event.ID)
 	if have != nil || err != nil {

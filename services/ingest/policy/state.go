@@ -7,8 +7,8 @@ import (
 	"tendril.dev/services/ingest/held"
 )
 
-// state decides kind 30618: the author must speak for some announcement of the identifier, then it waits for its objects. The clocks
-// of the held announcements that it speaks for start anew.
+// state decides kind 30618: the author must speak for some announcement of the identifier, then it
+// waits for its objects. The clocks of the held announcements that it speaks for start anew.
 func (p *Policy) state(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	s, err := nip34.ParseState(c.Event)
 	if err != nil {
@@ -52,8 +52,8 @@ func unauthorised(k Knowledge, author, identifier string) (refusal Decision, ref
 	return healable(ReasonNoAnnouncement, "invalid: no announcement exists for this repository", missing), true, err
 }
 
-// releaseState decides a held state whose objects are all there. Older held states of the same author go with it: the log holds a
-// newer one from now on.
+// releaseState decides a held state whose objects are all there. Older held states of the same
+// author go with it: the log holds a newer one from now on.
 func (p *Policy) releaseState(k Knowledge, entry *held.Entry) (Decision, error) {
 	if refusal, refused, err := unauthorised(k, entry.Event.PubKey, entry.Identifier); refused || err != nil {
 		refusal.Park = false

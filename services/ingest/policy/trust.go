@@ -128,9 +128,9 @@ func (p *Policy) isServed(k Knowledge, pubkey, identifier string) (bool, error) 
 }
 
 // isVouchedFor says whether held announcements of others say that somebody is a maintainer: there
-// is one that waits for git data of its own, because it lists us or is archived, in whose recursive maintainer set he
-// or she is. What is in without, by ids, does not count, and what is in with does. certain is false
-// where the walk was too long to tell.
+// is one that waits for git data of its own, because it lists us or is archived, in whose recursive
+// maintainer set he or she is. What is in without, by ids, does not count, and what is in with
+// does. certain is false where the walk was too long to tell.
 func (w *walk) isVouchedFor(k Knowledge, without map[string]bool, with ...*held.Entry) (vouched, certain bool) {
 	pubkey := w.queue[0]
 	for at, ok := w.next(); ok; at, ok = w.next() {

@@ -1,5 +1,6 @@
-// Package rejections remembers what was rejected: for seven days the ids, so that nobody fetches them again, and for two minutes the
-// events themselves, where what they missed may be about to come.
+// Package rejections remembers what was rejected: for seven days the ids, so that nobody fetches
+// them again, and for two minutes the events themselves, where what they missed may be about to
+// come.
 package rejections
 
 import (
@@ -25,10 +26,12 @@ import (
 // maxReason bounds the answer that is kept for every id, in bytes.
 const maxReason = 200
 
-// Index is the rejected ids of the last days, as of a sequence of GRASP_REJECTED. It is safe for concurrent use.
+// Index is the rejected ids of the last days, as of a sequence of GRASP_REJECTED. It is safe for
+// concurrent use.
 //
-// It may grow to millions of entries, so that an entry holds bytes instead of hex, its missing keys as hashes (two keys that share one
-// cost a second decision, nothing else), and its answer, which is nearly always one of a few, shared with the others.
+// It may grow to millions of entries, so that an entry holds bytes instead of hex, its missing keys
+// as hashes (two keys that share one cost a second decision, nothing else), and its answer, which
+// is nearly always one of a few, shared with the others.
 type Index struct {
 	// Outdated reports whether a rejection does not count any more, because it was made by other
 	// rules than those of now. It is set before anything is read; nil: all count.
@@ -81,8 +84,9 @@ func Encode(r proto.RejectedEvent) ([]byte, error) {
 	return data, nil
 }
 
-// Read takes one message of GRASP_REJECTED in. A message without payload takes back what its subject said before. Messages that are
-// not after the index's sequence are known already. After an error the index has moved on all the same.
+// Read takes one message of GRASP_REJECTED in. A message without payload takes back what its
+// subject said before. Messages that are not after the index's sequence are known already. After an
+// error the index has moved on all the same.
 func (x *Index) Read(m bus.Message) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -152,8 +156,8 @@ func (x *Index) remove(k key) {
 	}
 	delete(x.entries, k)
 	for _, h := range e.missing {
-		// A key of the list is stale now. Thousands may leave one list one after the other, so that it is tidied only when
-		// half of it is stale.
+		// A key of the list is stale now. Thousands may leave one list one after the other, so that
+		// it is tidied only when half of it is stale.
 		l := x.waiting[h]
 		if l.stale++; 2*l.stale < len(l.keys) {
 			continue
@@ -182,7 +186,8 @@ func (x *Index) current(h uint64, keys []key) []key {
 	return slices.Compact(some)
 }
 
-// shared gives one copy of each reason. Reasons that name what is wrong with an event are many; those are not worth sharing.
+// shared gives one copy of each reason. Reasons that name what is wrong with an event are many;
+// those are not worth sharing.
 func (x *Index) shared(reason string) string {
 	const most = 1024
 	if have, ok := x.reasons[reason]; ok {
@@ -194,7 +199,8 @@ func (x *Index) shared(reason string) string {
 	return reason
 }
 
-// Answer gives the answer that an event got; false if it was not rejected, or so long ago that it is forgotten.
+// Answer gives the answer that an event got; false if it was not rejected, or so long ago that it
+// is forgotten.
 func (x *Index) Answer(id string, now time.Time) (reason string, found bool) {
 	k, err := shortKey(proto.ShortID(id))
 	if err != nil {
@@ -256,8 +262,9 @@ func (x *Index) Find(id string) (Rejected, bool) {
 	return Rejected{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt}, true
 }
 
-// Matching gives the rejected events that match the filter as far as is known of them: by id, kind, author and time. Tags are not
-// kept, so that a filter by tags matches every one of them: for reconciliation, one id too many is one fetch less.
+// Matching gives the rejected events that match the filter as far as is known of them: by id, kind,
+// author and time. Tags are not kept, so that a filter by tags matches every one of them: for
+// reconciliation, one id too many is one fetch less.
 func (x *Index) Matching(f nostr.Filter, now time.Time) iter.Seq[Rejected] {
 	f.Tags = nil
 	return func(yield func(Rejected) bool) {

@@ -9,10 +9,12 @@ import (
 	"tendril.dev/services/ingest/candidate"
 )
 
-// maxPerKey bounds how many events wait for one key, so that one arrival is never more than a moment's work.
+// maxPerKey bounds how many events wait for one key, so that one arrival is never more than a
+// moment's work.
 const maxPerKey = 1024
 
-// Park keeps rejected events whole for a short time, by what they miss. It is safe for concurrent use.
+// Park keeps rejected events whole for a short time, by what they miss. It is safe for concurrent
+// use.
 type Park struct {
 	duration time.Duration
 	most     int
@@ -37,7 +39,8 @@ func NewPark(duration time.Duration, most int) *Park {
 	return &Park{duration: duration, most: most, byID: map[string]*parked{}, byKey: map[string]map[*parked]struct{}{}}
 }
 
-// Add parks an event by what it misses. An event that is parked already stays as it is, its time too. A full park lets its oldest go.
+// Add parks an event by what it misses. An event that is parked already stays as it is, its time
+// too. A full park lets its oldest go.
 func (p *Park) Add(c *candidate.Candidate, missing []string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,7 +68,8 @@ func (p *Park) Add(c *candidate.Candidate, missing []string, now time.Time) {
 	}
 }
 
-// Take removes and gives the events that wait for any of these keys, in the order in which they came.
+// Take removes and gives the events that wait for any of these keys, in the order in which they
+// came.
 func (p *Park) Take(keys []string, now time.Time) []*candidate.Candidate {
 	p.mu.Lock()
 	defer p.mu.Unlock()

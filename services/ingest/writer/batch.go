@@ -271,9 +271,9 @@ func (w *Writer) decide(b *batch, x decided) *undecidedError {
 	return nil
 }
 
-// reject remembers and parks what was rejected. What a user submitted, and what no arrival can heal, is not remembered: nobody
-// fetches it, and remembering it would let any client fill the disk. Of an import nothing is kept:
-// whoever imports offers again what may be right later.
+// reject remembers and parks what was rejected. What a user submitted, and what no arrival can
+// heal, is not remembered: nobody fetches it, and remembering it would let any client fill the
+// disk. Of an import nothing is kept: whoever imports offers again what may be right later.
 func (w *Writer) reject(b *batch, c *candidate.Candidate, d policy.Decision) {
 	if c.Source == proto.SourceImport {
 		return

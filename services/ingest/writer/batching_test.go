@@ -116,7 +116,8 @@ func decideAll(t *testing.T, settings config.Settings, candidates []message, nex
 
 var kindsOfStory = []string{"announce", "elsewhere", "state", "issue", "comment", "quote", "pr", "update", "delete", "grasps", "profile"}
 
-// story makes a random sequence of candidates by few authors about few repositories, so that everything meets everything.
+// story makes a random sequence of candidates by few authors about few repositories, so that
+// everything meets everything.
 func story(rng *rand.Rand, length int) []message {
 	authors, identifiers := []person{newPerson(1), newPerson(2), newPerson(3)}, []string{"tree", "bush"}
 	pick := func() person { return authors[rng.IntN(len(authors))] }
@@ -178,7 +179,8 @@ func story(rng *rand.Rand, length int) []message {
 	return candidates
 }
 
-// Where batches end decides nothing: random batches come to the same log, held events, rejections and verdicts as batches of one.
+// Where batches end decides nothing: random batches come to the same log, held events, rejections
+// and verdicts as batches of one.
 func TestBatchesDecideAsOneByOne(t *testing.T) {
 	t.Parallel()
 	seeds := []uint64{1, 2, 3, 4, 5, 6}

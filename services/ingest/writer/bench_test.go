@@ -12,8 +12,9 @@ import (
 	"tendril.dev/proto"
 )
 
-// BenchmarkDecideAndCommit measures what the one writer does for each event: parse, decide, append in an atomic batch to a log on disk
-// that syncs every commit, apply to the index, answer. Signatures are not its work. One operation is one event.
+// BenchmarkDecideAndCommit measures what the one writer does for each event: parse, decide, append
+// in an atomic batch to a log on disk that syncs every commit, apply to the index, answer.
+// Signatures are not its work. One operation is one event.
 func BenchmarkDecideAndCommit(b *testing.B) {
 	for _, bm := range []struct{ batch, pack int }{{1, 1}, {100, 1}, {500, 1}, {500, 250}, {1000, 250}} {
 		b.Run(fmt.Sprintf("batch=%d/pack=%d", bm.batch, bm.pack), func(b *testing.B) {

@@ -21,11 +21,13 @@ import (
 
 // commit writes the batch to the streams, and takes it into all projections but the index.
 //
-// The log comes first, then the held events, then the rejected ids; each is atomic, the three together are not. A crash in between
-// loses nothing, because no candidate was acknowledged: all of them come back and are decided on what is there now. An event that
-// the log has is a duplicate then, and its held entry, which the crash left behind, is dropped with that answer, or at the latest when
-// the next writer begins (see heal). An event that was to be held is held now. The other way round, an entry deleted before its event is
-// in the log, a crash would lose an event whose git data is there.
+// The log comes first, then the held events, then the rejected ids; each is atomic, the three
+// together are not. A crash in between loses nothing, because no candidate was acknowledged: all of
+// them come back and are decided on what is there now. An event that the log has is a duplicate
+// then, and its held entry, which the crash left behind, is dropped with that answer, or at the
+// latest when the next writer begins (see heal). An event that was to be held is held now. The
+// other way round, an entry deleted before its event is in the log, a crash would lose an event
+// whose git data is there.
 func (w *Writer) commit(ctx context.Context, b *batch, logged func()) error {
 	start := time.Now()
 	if err := w.commitEvents(ctx, b); err != nil {
@@ -44,8 +46,8 @@ func (w *Writer) commit(ctx context.Context, b *batch, logged func()) error {
 	return nil
 }
 
-// commitEvents appends the accepted events and the removals, if the log's head is still the one that
-// they were decided on.
+// commitEvents appends the accepted events and the removals, if the log's head is still the one
+// that they were decided on.
 func (w *Writer) commitEvents(ctx context.Context, b *batch) error {
 	if len(b.logged) == 0 {
 		return nil
@@ -123,12 +125,14 @@ func (h *logHeaders) removed(c *candidate.Candidate) nats.Header {
 	return header
 }
 
-// deletionKept is how long the bucket keeps the message that says that an entry is gone: long enough for every follower that was cut off and not
-// started anew to hear of it. Without an end each event that was ever held would leave a message for good.
+// deletionKept is how long the bucket keeps the message that says that an entry is gone: long
+// enough for every follower that was cut off and not started anew to hear of it. Without an end
+// each event that was ever held would leave a message for good.
 const deletionKept = 24 * time.Hour
 
-// commitHeld changes the held events, if their head is still the one that the changes were decided on. More changes than one atomic
-// batch can carry go in several, each on the head of the one before. It gives the head behind them.
+// commitHeld changes the held events, if their head is still the one that the changes were decided
+// on. More changes than one atomic batch can carry go in several, each on the head of the one
+// before. It gives the head behind them.
 func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Change) (uint64, error) {
 	for part := range slices.Chunk(changes, bus.MaxBatch) {
 		msgs := make([]*nats.Msg, len(part))
@@ -158,8 +162,8 @@ func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Cha
 	return head, nil
 }
 
-// commitRejections remembers what was rejected, and takes back what may heal. No head is expected: a rejection that a stale writer
-// remembers is no more than a fetch less.
+// commitRejections remembers what was rejected, and takes back what may heal. No head is expected:
+// a rejection that a stale writer remembers is no more than a fetch less.
 func (w *Writer) commitRejections(ctx context.Context, added []proto.RejectedEvent, taken []rejections.Rejected) error {
 	w.Metrics.invalidated.Add(float64(len(taken)))
 	msgs := make([]*nats.Msg, 0, len(added)+len(taken))
@@ -189,9 +193,9 @@ func (w *Writer) commitRejections(ctx context.Context, added []proto.RejectedEve
 	return nil
 }
 
-// heal deletes held events that a crash between two commits left behind: the log has them, or something newer in their place, or a
-// deletion request for them. Announcements that are held with others' are decided again: what they
-// waited for may have ended just before the crash.
+// heal deletes held events that a crash between two commits left behind: the log has them, or
+// something newer in their place, or a deletion request for them. Announcements that are held with
+// others' are decided again: what they waited for may have ended just before the crash.
 func (w *Writer) heal(ctx context.Context) error {
 	b := w.newBatch(ctx, time.Now())
 	committed := false

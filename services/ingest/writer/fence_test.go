@@ -12,8 +12,9 @@ import (
 	"tendril.dev/proto"
 )
 
-// The fencing test: a writer stands still between its decision and its commit, another takes over, and the first goes on. Of what the first commits
-// the log comes first, so that the fence of the held events shows only where nothing is for the log.
+// The fencing test: a writer stands still between its decision and its commit, another takes over,
+// and the first goes on. Of what the first commits the log comes first, so that the fence of the
+// held events shows only where nothing is for the log.
 func TestPausedWriterCannotCommit(t *testing.T) {
 	t.Parallel()
 	var accepted []*nostr.Event
@@ -29,7 +30,8 @@ func TestPausedWriterCannotCommit(t *testing.T) {
 	}
 }
 
-// staleCommit has a writer decide candidates, of which some are to be accepted and one is to be held, and commit them after another did.
+// staleCommit has a writer decide candidates, of which some are to be accepted and one is to be
+// held, and commit them after another did.
 func staleCommit(t *testing.T, accepted []*nostr.Event, held *nostr.Event) {
 	b := openImpatientBus(t, t.TempDir())
 	pause, paused := make(chan struct{}), make(chan struct{})
@@ -56,12 +58,14 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, held *nostr.Event) {
 
 	second := start(t, b, "second", nil)
 	eventually(t, "the standby takes over", second.Writing)
-	// The candidates in the first one's hands come back when their time for an answer is over; the second decides them.
+	// The candidates in the first one's hands come back when their time for an answer is over; the
+	// second decides them.
 	s.wait(len(accepted) + 1)
 	if !first.Writing() {
 		t.Fatal("the first replica does not believe any more that it writes: the test proves nothing")
 	}
-	// Two marks and each event once: a stream would hide a second copy of an event, its sequence does not.
+	// Two marks and each event once: a stream would hide a second copy of an event, its sequence
+	// does not.
 	heads := map[string]uint64{proto.StreamEvents: uint64(2 + len(accepted)), proto.KVStream(proto.BucketHeld): 2 + 1}
 	wantHeads := func(when string) {
 		t.Helper()

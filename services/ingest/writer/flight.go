@@ -34,7 +34,8 @@ func (w *Writer) launch(ctx context.Context, b *batch, before *flight) *flight {
 	go func() {
 		defer close(f.stored)
 		w.beforeCommit()
-		// A commit that has begun is finished, turn or no turn: the log's head decides whether it may.
+		// A commit that has begun is finished, turn or no turn: the log's head decides whether it
+		// may.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 		defer cancel()
 		f.failed = w.commit(ctx, b, func() { go w.apply(f, before) })

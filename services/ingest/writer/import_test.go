@@ -39,7 +39,8 @@ func TestAnImportLeavesNothingBehind(t *testing.T) {
 	if v := s.ask(proto.LaneSyncHistoric, announcement, imported...); v.Outcome != proto.HeldBack {
 		t.Fatalf("the announcement: %+v", v)
 	}
-	// Still an orphan, because held announcements speak for nothing. Asked again it is decided again.
+	// Still an orphan, because held announcements speak for nothing. Asked again it is decided
+	// again.
 	if v := s.ask(proto.LaneSyncHistoric, issue, imported...); v.Outcome != proto.Rejected || !v.Retry {
 		t.Fatalf("an orphan: %+v", v)
 	}

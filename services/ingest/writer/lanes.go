@@ -56,7 +56,8 @@ func newLane(name string, ahead int) *lane {
 	return &lane{name: name, fetched: make(chan *pack, ahead), room: semaphore.NewWeighted(laneBytes), behind: func(string, uint64) {}}
 }
 
-// openLanes begins to fetch. At most ahead messages of each lane are in its channel, and as many again on their way there.
+// openLanes begins to fetch. At most ahead messages of each lane are in its channel, and as many
+// again on their way there.
 func openLanes(ctx context.Context, js jetstream.JetStream, ahead int, log *slog.Logger, behind func(lane string, messages uint64)) (*lanes, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	l := &lanes{cancel: cancel, broken: make(chan error, 1)}
@@ -231,8 +232,8 @@ func (l *lanes) of(r room) []*lane {
 // wait says whether candidates wait for which there is room.
 func (l *lanes) wait(r room) bool { return slices.ContainsFunc(l.of(r), (*lane).waits) }
 
-// await waits for a pack of any lane, or of any but the last. It gives false if there is none before
-// the deadline or before stop is closed.
+// await waits for a pack of any lane, or of any but the last. It gives false if there is none
+// before the deadline or before stop is closed.
 func (l *lanes) await(ctx context.Context, last bool, deadline <-chan time.Time, stop <-chan struct{}) (more bool, err error) {
 	user, release, live, sync := l.all[0], l.all[1], l.all[2], l.all[3]
 	older := sync.fetched

@@ -14,11 +14,12 @@ import (
 	"tendril.dev/services/ingest/policy"
 )
 
-// A candidate that can never be decided, or never be stored, must not stand in the way of the others: it is found by deciding those of its batch
-// one by one, told apart from a failure of ours by trying again, and then done with alone.
+// A candidate that can never be decided, or never be stored, must not stand in the way of the
+// others: it is found by deciding those of its batch one by one, told apart from a failure of ours
+// by trying again, and then done with alone.
 
-// tries is how often a candidate is decided before it is given up. Only those tries count between which others were decided: while nothing can be
-// read at all, no candidate is at fault.
+// tries is how often a candidate is decided before it is given up. Only those tries count between
+// which others were decided: while nothing can be read at all, no candidate is at fault.
 const tries = 3
 
 // Pauses before a candidate is tried again, and before anything else is decided meanwhile.
@@ -27,7 +28,8 @@ const (
 	breath     = 50 * time.Millisecond
 )
 
-// maxFailing bounds how many candidates' failures are counted. More fail only while everything does, and then nothing is counted.
+// maxFailing bounds how many candidates' failures are counted. More fail only while everything
+// does, and then nothing is counted.
 const maxFailing = 10_000
 
 // batchIncomplete is JetStream's error code for a batch of which the server has not taken every
@@ -51,11 +53,13 @@ type failing struct {
 	decided uint64 // how many candidates the writer had decided by the last one
 }
 
-// undecided deals with a batch in which a candidate could not be decided. It gives nil if the writer can go on.
+// undecided deals with a batch in which a candidate could not be decided. It gives nil if the
+// writer can go on.
 func (w *Writer) undecided(ctx context.Context, b *batch, u *undecidedError) error {
 	if others := len(b.decided); others > 0 || ctx.Err() != nil {
 		w.takeBack(b, u.decided)
-		// What was decided before it may be half of what it would have done. They go first, each in a batch of its own.
+		// What was decided before it may be half of what it would have done. They go first, each in
+		// a batch of its own.
 		w.careful = others + 1
 		return ctx.Err()
 	}
@@ -75,7 +79,8 @@ func (w *Writer) undecided(ctx context.Context, b *batch, u *undecidedError) err
 	return nil
 }
 
-// givesUp counts a failure and says whether it was the last one that is allowed. A parked event has only one: it is not in the stream any more.
+// givesUp counts a failure and says whether it was the last one that is allowed. A parked event has
+// only one: it is not in the stream any more.
 func (w *Writer) givesUp(x decided) bool {
 	if x.pack == nil {
 		return true
@@ -110,9 +115,9 @@ func (w *Writer) takeBack(b *batch, more ...decided) {
 	w.healed = append(b.healed, w.healed...)
 }
 
-// refused deals with a batch that the server refuses whatever the head: something in it cannot be stored. The candidates are decided
-// again one by one, and the one that is refused alone is done with, so that it never stands in the way of the others. It gives false
-// for every other error.
+// refused deals with a batch that the server refuses whatever the head: something in it cannot be
+// stored. The candidates are decided again one by one, and the one that is refused alone is done
+// with, so that it never stands in the way of the others. It gives false for every other error.
 func (w *Writer) refused(b *batch, err error) bool {
 	var api *jetstream.APIError
 	if errors.As(err, &api) && api.ErrorCode == batchIncomplete {
@@ -121,7 +126,8 @@ func (w *Writer) refused(b *batch, err error) bool {
 		w.careful = len(b.decided)
 		return false
 	}
-	// Only what is said of a message's size is about an event. An account that is full, or a stream that is sealed, is about all of them.
+	// Only what is said of a message's size is about an event. An account that is full, or a stream
+	// that is sealed, is about all of them.
 	unstorable := errors.Is(err, nats.ErrMaxPayload) ||
 		errors.As(err, &api) && api.ErrorCode == jetstream.JSErrCodeStreamMessageExceedsMaximum
 	if !unstorable {
@@ -174,7 +180,8 @@ func (t *trouble) over() {
 	t.count = 0
 }
 
-// Troubled gives what keeps the writer from its work again and again; nil: nothing, or it is not the writer.
+// Troubled gives what keeps the writer from its work again and again; nil: nothing, or it is not
+// the writer.
 func (w *Writer) Troubled() error {
 	w.trouble.mu.Lock()
 	defer w.trouble.mu.Unlock()

@@ -32,7 +32,8 @@ func (p *baffled) Decide(k policy.Knowledge, c *candidate.Candidate) (policy.Dec
 	return p.Policy.Decide(k, c)
 }
 
-// TestUndecidableEventIsGivenUp: a candidate that cannot be decided is refused alone, whatever it stands among, and the writer goes on.
+// TestUndecidableEventIsGivenUp: a candidate that cannot be decided is refused alone, whatever it
+// stands among, and the writer goes on.
 func TestUndecidableEventIsGivenUp(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
@@ -113,8 +114,8 @@ func TestNothingIsGivenUpWhileNothingCanBeRead(t *testing.T) {
 	}
 }
 
-// TestParkedEventSurvivesAFencedBatch: an issue that came by sync before its repository is accepted with it, though the first batch that would have
-// done so was refused.
+// TestParkedEventSurvivesAFencedBatch: an issue that came by sync before its repository is accepted
+// with it, though the first batch that would have done so was refused.
 func TestParkedEventSurvivesAFencedBatch(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
@@ -168,7 +169,8 @@ func TestParkedEventSurvivesAnUndecidedNeighbour(t *testing.T) {
 	})
 }
 
-// parkedThenReleased holds an announcement, parks an issue of it, does what releases the announcement, and waits for the issue in the log.
+// parkedThenReleased holds an announcement, parks an issue of it, does what releases the
+// announcement, and waits for the issue in the log.
 func parkedThenReleased(t *testing.T, b *bus.Bus, p person, release func(*sender, *nostr.Event)) {
 	t.Helper()
 	s := newSender(t, b, "parked")

@@ -16,13 +16,15 @@ import (
 
 // turn is this replica's part in the election of the writer.
 //
-// The stream GRASP_WRITER holds one message, and its consumer is pinned: JetStream hands the message to one client only, until that
-// client has not pulled for the writer's TTL. The client that gets it gives it back with a delay, so that each redelivery confirms
-// that it still has the turn. The client library keeps the pin's id from the messages and sends it along with every pull; a pull with
-// an id that is no longer the pinned one is refused (status 423), upon which the library forgets the id and we stand in line again.
+// The stream GRASP_WRITER holds one message, and its consumer is pinned: JetStream hands the
+// message to one client only, until that client has not pulled for the writer's TTL. The client
+// that gets it gives it back with a delay, so that each redelivery confirms that it still has the
+// turn. The client library keeps the pin's id from the messages and sends it along with every pull;
+// a pull with an id that is no longer the pinned one is refused (status 423), upon which the
+// library forgets the id and we stand in line again.
 //
-// Having the turn decides who works, never what is true: two replicas may believe for a moment that it is theirs. The log's head
-// decides between them (see Writer.begin).
+// Having the turn decides who works, never what is true: two replicas may believe for a moment that
+// it is theirs. The log's head decides between them (see Writer.begin).
 type turn struct {
 	consumer jetstream.Consumer
 	unpin    func(context.Context) error
@@ -53,8 +55,9 @@ func openTurn(ctx context.Context, b *bus.Bus, log *slog.Logger) (*turn, error) 
 // maxHold is how long the turn message is given back for; its return is the confirmation.
 const maxHold = time.Second
 
-// run stands in line until ctx ends, and runs write whenever and for as long as the turn is ours. write must return soon after its
-// context ends; if it returns by itself, it is run again at the next confirmation.
+// run stands in line until ctx ends, and runs write whenever and for as long as the turn is ours.
+// write must return soon after its context ends; if it returns by itself, it is run again at the
+// next confirmation.
 func (t *turn) run(ctx context.Context, write func(context.Context)) {
 	var term *term
 	var confirmed time.Time // monotonic; it decides who works, not what is true
@@ -82,7 +85,8 @@ func (t *turn) run(ctx context.Context, write func(context.Context)) {
 	}
 }
 
-// pull asks for the turn message and gives it back with a delay. Each pull, successful or not, keeps the pin alive.
+// pull asks for the turn message and gives it back with a delay. Each pull, successful or not,
+// keeps the pin alive.
 func (t *turn) pull(ctx context.Context) (had bool, err error) {
 	t.beforePull()
 	wait, cancel := context.WithTimeout(ctx, t.ttl/3)

@@ -1,5 +1,6 @@
-// Package writer is the one writer of the log: it takes candidates, decides them in order, commits what was decided in atomic
-// batches that name the head they were decided on, and tells the senders (docs/architecture.md).
+// Package writer is the one writer of the log: it takes candidates, decides them in order, commits
+// what was decided in atomic batches that name the head they were decided on, and tells the senders
+// (docs/architecture.md).
 package writer
 
 import (
@@ -26,8 +27,8 @@ type Policy interface {
 	Decide(policy.Knowledge, *candidate.Candidate) (policy.Decision, error)
 }
 
-// Options is what a writer works with. Index, Held and Rejected are followed from their streams by others; the writer applies its own
-// commits to them at once.
+// Options is what a writer works with. Index, Held and Rejected are followed from their streams by
+// others; the writer applies its own commits to them at once.
 type Options struct {
 	Name     string // in the marks that it leaves
 	Bus      *bus.Bus
@@ -82,7 +83,8 @@ func New(ctx context.Context, o Options) (*Writer, error) {
 	return &Writer{Options: o, turn: t, announced: draft.NewAnnounced(), failing: map[string]failing{}, costs: firstCosts(), mostLone: mostLone, beforeCommit: func() {}, afterEvents: func() {}}, nil
 }
 
-// Run stands in line for the writer's turn and writes while it has it, until ctx ends. A commit that has begun is finished.
+// Run stands in line for the writer's turn and writes while it has it, until ctx ends. A commit
+// that has begun is finished.
 func (w *Writer) Run(ctx context.Context) error {
 	w.turn.run(ctx, w.serve)
 	return nil
@@ -94,8 +96,8 @@ func (w *Writer) Writing() bool { return w.writing.Load() }
 // maxIdle is how often a writer without candidates looks after what it keeps in memory.
 const maxIdle = 5 * time.Second
 
-// serve is one term as the writer. It returns when ctx ends, or when a commit failed: then nothing is certain but what the streams
-// say, and the next term begins by reading them.
+// serve is one term as the writer. It returns when ctx ends, or when a commit failed: then nothing
+// is certain but what the streams say, and the next term begins by reading them.
 func (w *Writer) serve(ctx context.Context) {
 	if err := w.begin(ctx); err != nil {
 		if ctx.Err() == nil {
@@ -184,8 +186,9 @@ func (w *Writer) brokenOff(ctx context.Context, b *batch, err error) error {
 	return err
 }
 
-// begin makes this replica the only one that can commit, and brings its projections to the heads. The marks move both heads: a commit
-// that was decided on an earlier one, by a writer that was paused or cut off, is refused from now on, whatever that writer believes.
+// begin makes this replica the only one that can commit, and brings its projections to the heads.
+// The marks move both heads: a commit that was decided on an earlier one, by a writer that was
+// paused or cut off, is refused from now on, whatever that writer believes.
 func (w *Writer) begin(ctx context.Context) error {
 	mark, err := json.Marshal(proto.WriterMark{Writer: w.Name, At: time.Now().UTC()})
 	if err != nil {

@@ -129,8 +129,8 @@ func sameIDs(ids []string, events []*nostr.Event) bool {
 	return slices.Equal(slices.Sorted(slices.Values(ids)), want)
 }
 
-// A crash between the commit of the log and that of the held events: the entry that is left behind goes with the next answer, or when
-// the next writer begins.
+// A crash between the commit of the log and that of the held events: the entry that is left behind
+// goes with the next answer, or when the next writer begins.
 func TestCrashBetweenCommitsHeals(t *testing.T) {
 	t.Parallel()
 	for _, again := range []bool{true, false} {
@@ -160,7 +160,8 @@ func TestCrashBetweenCommitsHeals(t *testing.T) {
 			armed.Store(true)
 			s.act(proto.ActionRelease, announcement)
 			<-crashed
-			// The first replica never goes on: its commit of the held events is fenced off by the second one's mark.
+			// The first replica never goes on: its commit of the held events is fenced off by the
+			// second one's mark.
 			if !again {
 				purge(t, b, proto.StreamUser)
 				purge(t, b, proto.StreamRelease)
@@ -381,7 +382,8 @@ func TestIdleWritesNothing(t *testing.T) {
 	}
 }
 
-// A graceful stop hands the turn on without waiting for the pin to lapse, and nothing is lost or done twice on the way.
+// A graceful stop hands the turn on without waiting for the pin to lapse, and nothing is lost or
+// done twice on the way.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())

@@ -66,8 +66,8 @@ type Dossier struct {
 	// Withdrawn are ids of pull requests and updates that were accepted and that their authors have
 	// deleted.
 	Withdrawn map[string]bool
-	// Contributors are those whose repository for pull requests of the identifier (GRASP-06) is to be
-	// looked at. Those who have signed a held one that is offered there are among them.
+	// Contributors are those whose repository for pull requests of the identifier (GRASP-06) is to
+	// be looked at. Those who have signed a held one that is offered there are among them.
 	Contributors []string
 
 	// What follows from these is worked out once, for there may be thousands of each.
@@ -87,7 +87,8 @@ func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.H
 	d := Dossier{Identifier: identifier, Domain: rules.Domain(), rules: rules}
 	seen := map[string]bool{}
 	for _, ev := range accepted {
-		// Held and accepted at once is what a release looks like between its two commits: then it is accepted.
+		// Held and accepted at once is what a release looks like between its two commits: then it
+		// is accepted.
 		seen[ev.ID] = true
 		d.add(ev, nil)
 	}
@@ -171,7 +172,8 @@ func (d Dossier) Without(ids ...string) Dossier {
 	return d
 }
 
-// Accepting is the dossier after some held events were accepted: announcements and states still say what they said, pull requests wait no more.
+// Accepting is the dossier after some held events were accepted: announcements and states still say
+// what they said, pull requests wait no more.
 func (d Dossier) Accepting(ids ...string) Dossier {
 	if len(ids) == 0 {
 		return d
@@ -203,7 +205,8 @@ func (d Dossier) Hosts(owner string) bool { return d.hosts[owner] }
 // (GRASP-05).
 func (d Dossier) IsArchived(owner string) bool { return d.archive[owner] }
 
-// OwnersFor are the owners of hosted repositories for which the author of a state speaks, in order of their keys.
+// OwnersFor are the owners of hosted repositories for which the author of a state speaks, in order
+// of their keys.
 func (d Dossier) OwnersFor(author string) []string { return d.trust.ownersFor(author, d.hosts) }
 
 // StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
@@ -229,8 +232,8 @@ type Want struct {
 // Client is empty where that did not come through the front door, or is accepted.
 type Source struct{ URL, Author, Client string }
 
-// Wants are the objects that held states and pull requests name, by the repository that they should first come to: the author's own where there is
-// one. Which of them are missing is for git to say.
+// Wants are the objects that held states and pull requests name, by the repository that they should
+// first come to: the author's own where there is one. Which of them are missing is for git to say.
 func (d Dossier) Wants() []Want {
 	wants := map[string]map[string]bool{}
 	near := map[string]*sources{}
@@ -334,8 +337,9 @@ func named(urls []string, author, client string) []Source {
 	return list
 }
 
-// Commit says which commit an event of this dossier is pushed with: that of a pull request or update; none for an announcement or a state, which are
-// known and name no commit of their own. known is false for every other event.
+// Commit says which commit an event of this dossier is pushed with: that of a pull request or
+// update; none for an announcement or a state, which are known and name no commit of their own.
+// known is false for every other event.
 func (d Dossier) Commit(id string) (commit string, known bool) {
 	for _, pr := range d.PullRequests {
 		if pr.Event.ID == id {
@@ -387,7 +391,8 @@ func (u *sources) add(more ...Source) {
 	}
 }
 
-// Superseded are the held states that have lost: in every repository that their author speaks for, a newer one is applied.
+// Superseded are the held states that have lost: in every repository that their author speaks for,
+// a newer one is applied.
 func (d Dossier) Superseded(applied map[string]State) []State {
 	var out []State
 	for _, s := range d.States {

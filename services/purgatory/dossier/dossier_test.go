@@ -213,7 +213,8 @@ func TestAuthorise(t *testing.T) {
 	}
 }
 
-// TestWhatIsAcceptedStillSpeaks: a newer state goes on being wanted when the announcement and an older state have left purgatory.
+// TestWhatIsAcceptedStillSpeaks: a newer state goes on being wanted when the announcement and an
+// older state have left purgatory.
 func TestWhatIsAcceptedStillSpeaks(t *testing.T) {
 	t.Parallel()
 	first, old, young := announcement(t, owner, 1), state(owner, 2, "refs/heads/main", c1), state(owner, 3, "refs/heads/main", c2)
@@ -227,7 +228,8 @@ func TestWhatIsAcceptedStillSpeaks(t *testing.T) {
 	}
 }
 
-// TestNearURLsComeFromTheOwnersPeople: whoever else announces the identifier has no say in where an owner's data is looked for first.
+// TestNearURLsComeFromTheOwnersPeople: whoever else announces the identifier has no say in where an
+// owner's data is looked for first.
 func TestNearURLsComeFromTheOwnersPeople(t *testing.T) {
 	t.Parallel()
 	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), announcement(t, friend, 1), announcement(t, other, 1, owner)},
@@ -279,7 +281,8 @@ func TestTrustAgreesWithTheProtocol(t *testing.T) {
 	}
 }
 
-// BenchmarkNew is a crowd at one identifier: 500 owners who each name 20 others, and a held state of each.
+// BenchmarkNew is a crowd at one identifier: 500 owners who each name 20 others, and a held state
+// of each.
 func BenchmarkNew(b *testing.B) {
 	key := func(n int) string { return fmt.Sprintf("%064x", n%500+1) }
 	var accepted, states []*nostr.Event

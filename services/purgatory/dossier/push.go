@@ -20,7 +20,8 @@ type Push struct {
 	Owner   string
 	Refs    map[string]string // of the repository before the push, refs/heads and refs/tags
 	Changes []Change
-	// Commit says which commit a known event names, empty for one that names none; ok is false for one that is not known.
+	// Commit says which commit a known event names, empty for one that names none; ok is false for
+	// one that is not known.
 	Commit func(eventID string) (commit string, ok bool, err error)
 }
 
@@ -89,7 +90,8 @@ func (p Push) checkNostr(c Change) error {
 	return refused("event %s names commit %s, not %s", id, commit, c.New)
 }
 
-// stateEqual finds the state that allows references: by the owner or a maintainer, not older than the one that counts now, naming exactly them.
+// stateEqual finds the state that allows references: by the owner or a maintainer, not older than
+// the one that counts now, naming exactly them.
 func (d Dossier) stateEqual(owner string, after map[string]string) (*State, error) {
 	var newest *State // of those that authorised people have signed
 	for _, s := range d.StatesFor(owner) {

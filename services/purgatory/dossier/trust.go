@@ -5,8 +5,9 @@ import (
 	"slices"
 )
 
-// trust is who speaks for whom among the announcements of one identifier, read backwards: whose announcements name somebody as a maintainer. It is
-// made once for a dossier, because anybody may announce an identifier, so that there can be many announcements and states of it.
+// trust is who speaks for whom among the announcements of one identifier, read backwards: whose
+// announcements name somebody as a maintainer. It is made once for a dossier, because anybody may
+// announce an identifier, so that there can be many announcements and states of it.
 type trust struct {
 	announced map[string]bool
 	by        map[string][]string // maintainer → owners that name him or her
@@ -24,7 +25,8 @@ func newTrust(current []Announcement) *trust {
 	return t
 }
 
-// ownersFor are the owners among the hosted ones for whose repositories the author speaks (nip34.AuthorizedOwners), in order of their keys.
+// ownersFor are the owners among the hosted ones for whose repositories the author speaks
+// (nip34.AuthorizedOwners), in order of their keys.
 func (t *trust) ownersFor(author string, hosted map[string]bool) []string {
 	if owners, asked := t.owners[author]; asked {
 		return owners

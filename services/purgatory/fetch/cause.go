@@ -68,8 +68,8 @@ func failed(url string, err error) *Error {
 // ours marks a failure of this machine.
 func ours(err error) error { return &Error{Cause: CauseOurs, Err: err} }
 
-// classify finds the cause of an error. A deadline that has passed, and a limit that was met, come before all that followed from
-// them: the pack that was cut off is a bad one, too.
+// classify finds the cause of an error. A deadline that has passed, and a limit that was met, come
+// before all that followed from them: the pack that was cut off is a bad one, too.
 func classify(err error) Cause {
 	switch {
 	case err == nil:

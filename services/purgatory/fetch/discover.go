@@ -43,7 +43,8 @@ func (s *server) offered(ids []string) []string {
 	return offered
 }
 
-// discover asks for the advertisement of references. Only of the wanted objects it is remembered whether they are advertised.
+// discover asks for the advertisement of references. Only of the wanted objects it is remembered
+// whether they are advertised.
 func (f *fetching) discover(ctx context.Context, base string, wanted []string) (_ *server, err error) {
 	ctx, pace, end := f.limits.paced(ctx)
 	defer func() {
@@ -94,8 +95,8 @@ func checkResponse(response *http.Response, contentType string) error {
 	return &Error{Cause: cause, Err: errors.New("it answered " + told(response.Status))}
 }
 
-// baseOf is the URL of the repository behind that of its advertisement. A redirect that leads to anything else is none that git
-// follows.
+// baseOf is the URL of the repository behind that of its advertisement. A redirect that leads to
+// anything else is none that git follows.
 func baseOf(u *url.URL) (string, error) {
 	bare := *u
 	bare.RawQuery, bare.Fragment = "", ""

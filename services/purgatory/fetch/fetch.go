@@ -1,6 +1,6 @@
 // Package fetch brings git objects from servers of strangers, by id, over smart HTTP. It speaks the
-// protocol itself, through the network guard: no git of ours ever connects to a URL that a stranger wrote. What comes is
-// X
+// protocol itself, through the network guard: no git of ours ever connects to a URL that a stranger
+// wrote. What comes is X
 package fetch
 
 import (
@@ -42,14 +42,16 @@ const (
 	defaultWindow   = 30 * time.Second
 	// maxHaves bounds how many of our tips a server is told, so that it sends only what is new.
 	maxHaves = 256
-	// maxRefusals is how many wanted objects a server may refuse, one by one, before it is only asked for what it advertises.
+	// maxRefusals is how many wanted objects a server may refuse, one by one, before it is only
+	// asked for what it advertises.
 	maxRefusals = 5
 )
 
-// Fetch asks the git server at url for the wanted objects that are not there yet, and stores what it sends, with all that these
-// objects link to. A server that has a part of them brings that part: the error is nil if anything that was wanted came, or
-// nothing was missing. Else it is an *Error that says why nothing came, and nothing that the server sent is kept: no stranger fills
-// the disk, or makes a repository look as if its data had come, with objects that nobody asked for.
+// Fetch asks the git server at url for the wanted objects that are not there yet, and stores what
+// it sends, with all that these objects link to. A server that has a part of them brings that part:
+// the error is nil if anything that was wanted came, or nothing was missing. Else it is an *Error
+// that says why nothing came, and nothing that the server sent is kept: no stranger fills the disk,
+// or makes a repository look as if its data had come, with objects that nobody asked for.
 func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *repository.Repo, want []string, l Limits) (Result, error) {
 	l.MaxBytes = cmp.Or(l.MaxBytes, defaultMaxBytes)
 	l.Begin, l.Window = cmp.Or(l.Begin, defaultBegin), cmp.Or(l.Window, defaultWindow)
@@ -109,9 +111,9 @@ type fetching struct {
 	result  Result
 }
 
-// run asks for the advertisement, then for what of the missing objects the server may have. A server that does not offer objects by
-// id in protocol version 0 is asked in version 2, in which git gives any object that it has. The last resort is to ask only for
-// what is advertised.
+// run asks for the advertisement, then for what of the missing objects the server may have. A
+// server that does not offer objects by id in protocol version 0 is asked in version 2, in which
+// git gives any object that it has. The last resort is to ask only for what is advertised.
 func (f *fetching) run(ctx context.Context, url string) error {
 	server, err := f.discover(ctx, url, f.missing)
 	if err != nil {
@@ -134,7 +136,8 @@ func (f *fetching) run(ctx context.Context, url string) error {
 	return f.insist(ctx, server, encodeRequest, offered, haves)
 }
 
-// insist asks for objects. One that the server refuses spoils the whole request, so the others are asked for again without it.
+// insist asks for objects. One that the server refuses spoils the whole request, so the others are
+// asked for again without it.
 func (f *fetching) insist(ctx context.Context, s *server, encode encoding, ask, haves []string) error {
 	for refusals := 0; len(ask) > 0; refusals++ {
 		err := f.request(ctx, s, encode(s.capabilities, ask, haves))

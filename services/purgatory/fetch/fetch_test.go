@@ -494,7 +494,8 @@ func TestUnpackedBytesAreBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkFetch shows that the memory of a fetch does not grow with the pack: bytes per operation stay the same.
+// BenchmarkFetch shows that the memory of a fetch does not grow with the pack: bytes per operation
+// stay the same.
 func BenchmarkFetch(b *testing.B) {
 	for _, size := range []int{1 << 20, 32 << 20} {
 		b.Run(fmt.Sprintf("%dMiB", size>>20), func(b *testing.B) {

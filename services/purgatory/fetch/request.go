@@ -141,7 +141,8 @@ const delimiter = "0001"
 // message is packets on their way to a server.
 type message struct{ bytes.Buffer }
 
-// lines adds a packet for each of the words. They are short, and a buffer takes everything, so that no error can come.
+// lines adds a packet for each of the words. They are short, and a buffer takes everything, so that
+// no error can come.
 func (m *message) lines(prefix string, words ...string) {
 	packets := pktline.NewEncoder(&m.Buffer)
 	for _, word := range words {
@@ -179,7 +180,8 @@ func openPack(r *bufio.Reader, band bands) (*packReader, error) {
 	return nil, notGit("it sends ACK and NAK without end")
 }
 
-// answers begin the lines before a pack: those of version 0, the name of the section that is the pack in version 2, and an error.
+// answers begin the lines before a pack: those of version 0, the name of the section that is the
+// pack in version 2, and an error.
 var answers = [][]byte{[]byte("NAK"), []byte("ACK"), []byte("packfile\n"), []byte("ERR ")}
 
 // isAnswer says whether a line, or the first four bytes of one, is such a line.
@@ -194,8 +196,8 @@ func isAnswer(line []byte) bool {
 
 var notOurs = regexp.MustCompile(`not our ref ([0-9a-f]{40})\b`)
 
-// refusal understands a server that ended the conversation. What it says, or hangs up over, is most often an object that it does
-// not give.
+// refusal understands a server that ended the conversation. What it says, or hangs up over, is most
+// often an object that it does not give.
 func refusal(err error) error {
 	spoken, ok := errors.AsType[*pktline.ErrorLine](err)
 	if !ok {

@@ -11,7 +11,8 @@ type waiting struct {
 	place int
 }
 
-// clocks is a heap (container/heap) of entries by the end of their time: however many wait, those that are over are found at its top.
+// clocks is a heap (container/heap) of entries by the end of their time: however many wait, those
+// that are over are found at its top.
 type clocks []*waiting
 
 // Len implements heap.Interface.
@@ -42,7 +43,8 @@ func (c *clocks) Pop() any {
 	return w
 }
 
-// before gives the entries whose time ended before now, in no order: below one whose time is not over, none is.
+// before gives the entries whose time ended before now, in no order: below one whose time is not
+// over, none is.
 func (c clocks) before(now time.Time) iter.Seq[*waiting] {
 	return func(yield func(*waiting) bool) {
 		open := []int{0}

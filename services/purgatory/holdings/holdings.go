@@ -1,4 +1,5 @@
-// Package holdings is the bucket grasp-held as one worker sees it: what waits, by identifier. Ingest writes the bucket; here it is only read.
+// Package holdings is the bucket grasp-held as one worker sees it: what waits, by identifier.
+// Ingest writes the bucket; here it is only read.
 package holdings
 
 import (
@@ -49,7 +50,8 @@ func New(log *slog.Logger) *Holdings {
 	return &Holdings{log: log, by: map[string]map[string]*waiting{}, ids: map[string]*waiting{}, kinds: map[int]int{}}
 }
 
-// Follow reads the bucket and follows it until ctx ends. changed is told of every change, after it is visible; it must not block.
+// Follow reads the bucket and follows it until ctx ends. changed is told of every change, after it
+// is visible; it must not block.
 func (h *Holdings) Follow(ctx context.Context, js jetstream.JetStream, changed func(Change)) error {
 	return bus.Follow(ctx, js, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, h.log, func(m bus.Message) {
 		c, ok := h.fold(m)
@@ -154,8 +156,9 @@ func (h *Holdings) Event(id string) (Entry, bool) {
 	return Entry{}, false
 }
 
-// Over gives at most max entries whose time is over, of those that which names, those over the longest first. It looks at nothing whose time is not
-// over. which must be quick and must not ask the holdings.
+// Over gives at most max entries whose time is over, of those that which names, those over the
+// longest first. It looks at nothing whose time is not over. which must be quick and must not ask
+// the holdings.
 func (h *Holdings) Over(now time.Time, max int, which func(Entry) bool) []Entry {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -117,7 +117,8 @@ func (b *bucket) over(at time.Time, max int, which func(holdings.Entry) bool) (c
 
 func all(holdings.Entry) bool { return true }
 
-// TestFollowsItsBucket: what came before and what comes after, changes, deletions, the writer's mark, and what cannot be read.
+// TestFollowsItsBucket: what came before and what comes after, changes, deletions, the writer's
+// mark, and what cannot be read.
 func TestFollowsItsBucket(t *testing.T) {
 	t.Parallel()
 	b := newBucket(t)

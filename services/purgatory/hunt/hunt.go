@@ -1,5 +1,5 @@
-// Package hunt looks for the git data that held events promise: identifier by identifier, at every clone URL that they name, politely, until
-// nothing is missing.
+// Package hunt looks for the git data that held events promise: identifier by identifier, at every
+// clone URL that they name, politely, until nothing is missing.
 package hunt
 
 import (
@@ -100,8 +100,9 @@ func (h *Hunter) leave() {
 	}
 }
 
-// attempt tries every URL whose server is not busy, one after the other, until nothing is missing (Path 1), and leaves the others to their servers'
-// queues (Path 2). It says whether something is still missing.
+// attempt tries every URL whose server is not busy, one after the other, until nothing is missing
+// (Path 1), and leaves the others to their servers' queues (Path 2). It says whether something is
+// still missing.
 func (h *Hunter) attempt(ctx context.Context, identifier string) (missing bool) {
 	p, ok := h.look(ctx, identifier)
 	_, wasCut := h.cut.LoadAndDelete(identifier)
@@ -161,7 +162,8 @@ func (h *Hunter) begin(at place, r request) (*throttle.Turn, bool) {
 	return h.Throttle.Try(at.domain, r.who())
 }
 
-// join waits in a busy server's queue with the requests that were not made yet; after each turn it stands at the end again.
+// join waits in a busy server's queue with the requests that were not made yet; after each turn it
+// stands at the end again.
 func (h *Hunter) join(ctx context.Context, at place) {
 	next, waits := h.paths.first(at)
 	if !waits {

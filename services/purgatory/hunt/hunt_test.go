@@ -186,7 +186,8 @@ func TestSeveralServersEachBringAPart(t *testing.T) {
 	})
 }
 
-// TestBackoffUntilSomebodyHasIt: attempts at 0, 20, 60, 140, 260 s and so on; when the objects turn up the hunt ends.
+// TestBackoffUntilSomebodyHasIt: attempts at 0, 20, 60, 140, 260 s and so on; when the objects turn
+// up the hunt ends.
 func TestBackoffUntilSomebodyHasIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -208,8 +209,8 @@ func TestBackoffUntilSomebodyHasIt(t *testing.T) {
 	})
 }
 
-// TestBusyServersQueueServesEverybody: with one request at once, twenty identifiers of one server all come through, none of them by waiting for a
-// back-off.
+// TestBusyServersQueueServesEverybody: with one request at once, twenty identifiers of one server
+// all come through, none of them by waiting for a back-off.
 func TestBusyServersQueueServesEverybody(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -254,7 +255,8 @@ func TestBrokenGroundIsTriedAgain(t *testing.T) {
 	})
 }
 
-// TestEveryRequestIsCounted: what several repositories miss is not asked of one server in one go past its limits.
+// TestEveryRequestIsCounted: what several repositories miss is not asked of one server in one go
+// past its limits.
 func TestEveryRequestIsCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -305,7 +307,8 @@ func TestNearURLsFirst(t *testing.T) {
 	})
 }
 
-// TestACrowdsRequestsAreBounded: a thousand owners with a thousand URLs are a bounded number of requests, and none of them is always the one left out.
+// TestACrowdsRequestsAreBounded: a thousand owners with a thousand URLs are a bounded number of
+// requests, and none of them is always the one left out.
 func TestACrowdsRequestsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -338,8 +341,8 @@ func TestACrowdsRequestsAreBounded(t *testing.T) {
 	})
 }
 
-// TestSlowServersDoNotKeepTheirPlace: with room for one hunt and twenty servers that never answer, another identifier gets its turn, and one that
-// stands behind those servers is asked in the end.
+// TestSlowServersDoNotKeepTheirPlace: with room for one hunt and twenty servers that never answer,
+// another identifier gets its turn, and one that stands behind those servers is asked in the end.
 func TestSlowServersDoNotKeepTheirPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -23,7 +23,8 @@ func (r Rules) backoff(attempts int) time.Duration {
 	return min(wait, r.Max)
 }
 
-// Queue knows which identifiers are to be hunted for and when: one entry for all events of an identifier. It is safe for concurrent use.
+// Queue knows which identifiers are to be hunted for and when: one entry for all events of an
+// identifier. It is safe for concurrent use.
 type Queue struct {
 	rules Rules
 
@@ -44,7 +45,8 @@ type entry struct {
 // NewQueue makes an empty queue.
 func NewQueue(r Rules) *Queue { return &Queue{rules: r, entries: map[string]*entry{}} }
 
-// Add notes a new event that waits: the attempts count anew, and the next comes sooner if delay says so, never later.
+// Add notes a new event that waits: the attempts count anew, and the next comes sooner if delay
+// says so, never later.
 func (q *Queue) Add(identifier string, now time.Time, delay time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -78,7 +80,8 @@ func (q *Queue) Ensure(identifier string, now time.Time, delay time.Duration) {
 	}
 }
 
-// Due takes out at most n identifiers whose time has come and that are not in progress, longest due first.
+// Due takes out at most n identifiers whose time has come and that are not in progress, longest due
+// first.
 func (q *Queue) Due(now time.Time, n int) []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -91,7 +94,8 @@ func (q *Queue) Due(now time.Time, n int) []string {
 	return due
 }
 
-// Finished ends an attempt: the entry goes if nothing is missing any more, and waits for its next attempt otherwise.
+// Finished ends an attempt: the entry goes if nothing is missing any more, and waits for its next
+// attempt otherwise.
 func (q *Queue) Finished(identifier string, now time.Time, missing bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

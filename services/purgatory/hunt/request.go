@@ -9,11 +9,12 @@ import (
 	"tendril.dev/services/purgatory/throttle"
 )
 
-// maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as many URLs as will fit, so that there can be
-// more of them than are ever asked.
+// maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as many
+// URLs as will fit, so that there can be more of them than are ever asked.
 const maxRequests = 1000
 
-// request is one server that is asked for what one repository misses: what the limits of servers count.
+// request is one server that is asked for what one repository misses: what the limits of servers
+// count.
 type request struct {
 	owner string
 	dossier.Source
@@ -27,8 +28,9 @@ func (r request) who() throttle.Who { return throttle.Who{Author: r.Author, Clie
 
 func (r request) key() key { return key{r.owner, r.URL} }
 
-// requests gives what may be asked, each once: first every want's near URLs, then every other URL for every want. Where that is more than
-// an attempt may make, or elsewhere says so, it begins with any of the wants and any of the URLs, so that each gets its turn.
+// requests gives what may be asked, each once: first every want's near URLs, then every other URL
+// for every want. Where that is more than an attempt may make, or elsewhere says so, it begins with
+// any of the wants and any of the URLs, so that each gets its turn.
 func (p Prospect) requests(elsewhere bool) iter.Seq[request] {
 	wants, sources := slices.Clone(p.Wants), p.Sources
 	if elsewhere || len(wants)*len(sources) > maxRequests {

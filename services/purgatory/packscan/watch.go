@@ -7,9 +7,9 @@ import "encoding/binary"
 type Watcher interface {
 	// Begin tells of an object before its content arrives. The content is shown if it returns true.
 	Begin(o Object) (show bool)
-	// Part shows the next part of the content, of any length, and returns whether to show more. Of a
-	// delta that is what it adds to its base: pieces that do not follow each other are parted by the
-	// end of a line.
+	// Part shows the next part of the content, of any length, and returns whether to show more. Of
+	// a delta that is what it adds to its base: pieces that do not follow each other are parted by
+	// the end of a line.
 	Part(content []byte) (more bool)
 	// End is called after the last Part of an object for which Begin returned true.
 	End()

@@ -34,8 +34,9 @@ func releaseTime(packBytes int64) time.Duration {
 	return afterPush + time.Duration(packBytes>>20)*afterEach
 }
 
-// Repository implements smarthttp.Authority: a repository is here if its announcement is served or waits. What this worker has read so far mostly
-// tells; a client that was told of its announcement a moment ago may be ahead of it.
+// Repository implements smarthttp.Authority: a repository is here if its announcement is served or
+// waits. What this worker has read so far mostly tells; a client that was told of its announcement
+// a moment ago may be ahead of it.
 func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error) {
 	if !w.shards.Holds(ref.Identifier) {
 		return nil, smarthttp.ErrElsewhere
@@ -57,7 +58,8 @@ func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository
 	return repo, err
 }
 
-// makeRepository makes a repository that is announced but not on disk yet: a client was quicker than we, or the disk is a new one.
+// makeRepository makes a repository that is announced but not on disk yet: a client was quicker
+// than we, or the disk is a new one.
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
 	unlock, err := w.shards.Write(ctx, repo.Ref().Identifier)
 	if errors.Is(err, shards.ErrElsewhere) {
@@ -67,7 +69,8 @@ func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) erro
 		return err
 	}
 	defer unlock()
-	// Looked at again under the lock: it may just have been removed because its announcement is over.
+	// Looked at again under the lock: it may just have been removed because its announcement is
+	// over.
 	hosted, err := w.announcedNow(ctx, repo.Ref())
 	if err != nil {
 		return err
@@ -87,8 +90,8 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 	return &smarthttp.Unavailable{Reason: smarthttp.Unwritable, Err: err}
 }
 
-// announced says whether a repository is here by what its owner has announced, whatever others announce of that identifier. It costs little: anybody
-// may ask.
+// announced says whether a repository is here by what its owner has announced, whatever others
+// announce of that identifier. It costs little: anybody may ask.
 func (w *worker) announced(ctx context.Context, ref nip34.RepoRef, entries []holdings.Entry) (bool, error) {
 	var held []proto.Held
 	for _, e := range entries {
@@ -109,7 +112,8 @@ func (w *worker) announced(ctx context.Context, ref nip34.RepoRef, entries []hol
 	return dossier.New(ref.Identifier, w.rules, have, held).Hosts(ref.PubKey), nil
 }
 
-// announcedNow is announced after everything is read that there is now, in the order that dossier explains.
+// announcedNow is announced after everything is read that there is now, in the order that dossier
+// explains.
 func (w *worker) announcedNow(ctx context.Context, ref nip34.RepoRef) (bool, error) {
 	if err := w.readHeld(ctx); err != nil {
 		return false, err
@@ -234,8 +238,8 @@ func (w *worker) tellRefused(at repository.Place, reason string) {
 	}
 }
 
-// releasePushed releases what a push satisfied, and says whether the state that allowed it is served then. What went wrong with other repositories of
-// the identifier is no concern of the push.
+// releasePushed releases what a push satisfied, and says whether the state that allowed it is
+// served then. What went wrong with other repositories of the identifier is no concern of the push.
 func (w *worker) releasePushed(ctx context.Context, ref nip34.RepoRef, state *dossier.State, packBytes int64) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime(packBytes))
 	defer cancel()
@@ -289,7 +293,8 @@ func (w *worker) authorise(ctx context.Context, d dossier.Dossier, asked smartht
 	return d.Authorise(push)
 }
 
-// extend starts the clocks anew of the owner's held announcement and of the held state that a push uses.
+// extend starts the clocks anew of the owner's held announcement and of the held state that a push
+// uses.
 func (w *worker) extend(ctx context.Context, d dossier.Dossier, ref nip34.RepoRef, state *dossier.State) error {
 	var asks []candidates.Candidate
 	ask := candidates.Candidate{Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionExtend}

@@ -17,7 +17,8 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// traced gives a git that tells of every process, those that git itself starts too, and how often each flushed to the disk.
+// traced gives a git that tells of every process, those that git itself starts too, and how often
+// each flushed to the disk.
 func traced(t testing.TB) (program string, cost func() (processes, flushes int)) {
 	t.Helper()
 	git, err := exec.LookPath("git")
@@ -48,7 +49,8 @@ func traced(t testing.TB) (program string, cost func() (processes, flushes int))
 	}
 }
 
-// BenchmarkPush is one commit on its way from the user's git to being served: through the door and the worker's port, with ingest's verdicts.
+// BenchmarkPush is one commit on its way from the user's git to being served: through the door and
+// the worker's port, with ingest's verdicts.
 func BenchmarkPush(b *testing.B) {
 	program, cost := traced(b)
 	w := newWorld(b, "--git-binary="+program)

@@ -14,11 +14,12 @@ import (
 // expireAtOnce bounds how many expiries are asked for in one go.
 const expireAtOnce = 200
 
-// asked is an entry whose end was asked for: not again for a while, unless its clock was started anew. Ingest's clock may be behind ours.
+// asked is an entry whose end was asked for: not again for a while, unless its clock was started
+// anew. Ingest's clock may be behind ours.
 type asked struct{ about, again time.Time }
 
-// watchClocks looks from time to time for held events whose time is over, and asks ingest to end it: a waiting announcement falls silent, the others
-// go.
+// watchClocks looks from time to time for held events whose time is over, and asks ingest to end
+// it: a waiting announcement falls silent, the others go.
 func (w *worker) watchClocks(ctx context.Context) error {
 	tick := time.NewTicker(w.node.Settings.HuntInterval)
 	defer tick.Stop()
@@ -36,7 +37,8 @@ func (w *worker) watchClocks(ctx context.Context) error {
 	}
 }
 
-// over gives entries of this worker's shards whose time is over and whose end was not asked for lately, and notes that it is now.
+// over gives entries of this worker's shards whose time is over and whose end was not asked for
+// lately, and notes that it is now.
 func (w *worker) over(now time.Time, before map[string]asked) []holdings.Entry {
 	list := w.holdings.Over(now, expireAtOnce, func(e holdings.Entry) bool {
 		return w.shards.Holds(e.Identifier) && !before[e.Key].about.Equal(e.ExpiresAt)

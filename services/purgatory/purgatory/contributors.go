@@ -10,9 +10,9 @@ import (
 )
 
 // contributors are those whose repositories for pull requests (GRASP-06) are to be looked at when
-// their identifier is settled, and from when on: something may have changed there, or what waits for
-// its event will have waited long enough. All others are left alone, so that a crowd that waits costs
-// nothing. Nobody is in it where the feature is off.
+// their identifier is settled, and from when on: something may have changed there, or what waits
+// for its event will have waited long enough. All others are left alone, so that a crowd that waits
+// costs nothing. Nobody is in it where the feature is off.
 type contributors struct {
 	on bool
 

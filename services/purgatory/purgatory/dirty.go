@@ -12,8 +12,8 @@ import (
 // settlers is how many identifiers are settled at once; git processes have a bound of their own.
 const settlers = 4
 
-// dirty is the set of identifiers that should be settled: each once, however often it is added before its turn, and each by one at a time, so that a
-// slow one does not keep others waiting.
+// dirty is the set of identifiers that should be settled: each once, however often it is added
+// before its turn, and each by one at a time, so that a slow one does not keep others waiting.
 type dirty struct {
 	mu    sync.Mutex
 	order []string
@@ -154,7 +154,8 @@ func (w *worker) takeTurn(ctx context.Context, identifier string) {
 	}
 }
 
-// unsettled sees to it that an identifier is settled later. While the bus is away that is no news of any one of them.
+// unsettled sees to it that an identifier is settled later. While the bus is away that is no news
+// of any one of them.
 func (w *worker) unsettled(ctx context.Context, identifier string, err error) {
 	if ctx.Err() != nil {
 		return

@@ -28,8 +28,8 @@ import (
 	"tendril.dev/services/purgatory/smarthttp"
 )
 
-// TestWhatNobodyWantedIsNotKept: a server that sends anything but what it is asked for fills no disk, and does not make an announcement look as if its
-// data had come.
+// TestWhatNobodyWantedIsNotKept: a server that sends anything but what it is asked for fills no
+// disk, and does not make an announcement look as if its data had come.
 func TestWhatNobodyWantedIsNotKept(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--hunt-backoff-base=20ms", "--hunt-backoff-max=20ms")
@@ -67,7 +67,8 @@ func TestWhatNobodyWantedIsNotKept(t *testing.T) {
 	}
 }
 
-// TestGitFolderThatCannotBeWritten is told by /readyz and to who pushes, who must not believe that the announcement is gone.
+// TestGitFolderThatCannotBeWritten is told by /readyz and to who pushes, who must not believe that
+// the announcement is gone.
 func TestGitFolderThatCannotBeWritten(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -158,7 +159,8 @@ func TestAPruneThatFails(t *testing.T) {
 	}
 }
 
-// TestWhyItDoesNotStart is one sentence, in which the service and what it was doing stand once: `purgatory: ` stands before it on the terminal.
+// TestWhyItDoesNotStart is one sentence, in which the service and what it was doing stand once:
+// `purgatory: ` stands before it on the terminal.
 func TestWhyItDoesNotStart(t *testing.T) {
 	t.Parallel()
 	const ttl = time.Second // how long somebody waits for the record of an earlier process to expire

@@ -54,7 +54,8 @@ func openFor(t testing.TB, name, gitFolder, url string, services []node.Service,
 		"--domain=" + domain, "--relay-data-path=" + t.TempDir(), "--database-backend=memory", "--git-data-path=" + gitFolder, "--worker-name=" + name,
 		"--nats-url=" + url, "--git-listen=127.0.0.1:0", "--allow-private-networks", "--hunt-sync-delay=10ms", "--hunt-user-delay=10m",
 		"--hunt-interval=10ms", "--hunt-backoff-base=200ms", "--hunt-backoff-max=1s",
-		// However slow the machine is, no worker is taken for dead, and no server is spared for having been asked often meanwhile.
+		// However slow the machine is, no worker is taken for dead, and no server is spared for
+		// having been asked often meanwhile.
 		"--worker-ttl=" + workerTTL.String(), "--domain-rate-limit=1000000",
 	}, flags...)
 	if url == "" {
@@ -99,7 +100,8 @@ func run(t testing.TB, name string, n *node.Node) worker {
 	return w
 }
 
-// metric is the sum of a metric over its labels that contain all of the parts; -1 if there is no such metric.
+// metric is the sum of a metric over its labels that contain all of the parts; -1 if there is no
+// such metric.
 func (w worker) metric(name string, parts ...string) float64 {
 	families, err := w.Metrics.Gather()
 	if err != nil {

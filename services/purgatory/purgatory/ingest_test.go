@@ -20,7 +20,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// ingest plays the writer of the log: services do not import each other. It knows no policy, only what purgatory asks of it.
+// ingest plays the writer of the log: services do not import each other. It knows no policy, only
+// what purgatory asks of it.
 type ingest struct {
 	testing.TB
 	bus *bus.Bus

@@ -14,9 +14,9 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// TestTimeThatNobodySawIsNoTime: a note of long ago, from a backup or by a clock that was wrong, has
-// nothing removed; a day of it counts. What an operator keeps is kept when its owner announces it
-// elsewhere once more.
+// TestTimeThatNobodySawIsNoTime: a note of long ago, from a backup or by a clock that was wrong,
+// has nothing removed; a day of it counts. What an operator keeps is kept when its owner announces
+// it elsewhere once more.
 func TestTimeThatNobodySawIsNoTime(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -64,7 +64,8 @@ func TestTimeThatNobodySawIsNoTime(t *testing.T) {
 }
 
 // TestWhatNamesAnotherKeptRepositoryStays: what names two repositories that were given up goes with
-// the second one; what names a maintainer only goes with the last repository that he or she maintains.
+// the second one; what names a maintainer only goes with the last repository that he or she
+// maintains.
 func TestWhatNamesAnotherKeptRepositoryStays(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -139,8 +140,8 @@ func TestAnOwnerComesBackDuringTheRemoval(t *testing.T) {
 	}
 }
 
-// TestAMoveOfUnknownTimesIsNone: where the list of our domains was lost, an announcement from before
-// may list one of them. Only its owner's deletion request ends the hosting then.
+// TestAMoveOfUnknownTimesIsNone: where the list of our domains was lost, an announcement from
+// before may list one of them. Only its owner's deletion request ends the hosting then.
 func TestAMoveOfUnknownTimesIsNone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

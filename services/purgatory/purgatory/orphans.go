@@ -31,8 +31,8 @@ func (o *orphans) add(refs ...nip34.RepoRef) {
 	}
 }
 
-// take gives those of an identifier, and forgets them. It is called before what is known of the identifier is read: one that is added later is for
-// the next time.
+// take gives those of an identifier, and forgets them. It is called before what is known of the
+// identifier is read: one that is added later is for the next time.
 func (o *orphans) take(identifier string) (refs []nip34.RepoRef) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -54,11 +54,12 @@ func (o *orphans) drop(shard int) {
 	}
 }
 
-// surveyEvery is how often all repositories are looked at though nothing happened: what a killed process left is swept up only when it is so old that no
-// living one can own it.
+// surveyEvery is how often all repositories are looked at though nothing happened: what a killed
+// process left is swept up only when it is so old that no living one can own it.
 const surveyEvery = 24 * time.Hour
 
-// survey is the shards whose repositories are to be looked at, because nobody may have been there when something happened to what they wait for.
+// survey is the shards whose repositories are to be looked at, because nobody may have been there
+// when something happened to what they wait for.
 type survey struct {
 	mu     sync.Mutex
 	shards map[int]bool

@@ -1,5 +1,6 @@
-// Package purgatory is the service that holds the git repositories: it shares the shards of identifiers with its other replicas, keeps what waits
-// for git data, hunts that data, takes pushes, and serves git to the front doors.
+// Package purgatory is the service that holds the git repositories: it shares the shards of
+// identifiers with its other replicas, keeps what waits for git data, hunts that data, takes
+// pushes, and serves git to the front doors.
 package purgatory
 
 import (
@@ -195,7 +196,8 @@ func leave(ctx context.Context, member *claim.Member, log *slog.Logger) {
 	}
 }
 
-// allServed says whether every repository has a worker at this moment. What this one has claimed counts once it is at work there.
+// allServed says whether every repository has a worker at this moment. What this one has claimed
+// counts once it is at work there.
 func (w *worker) allServed(directory *claim.Directory) bool {
 	for shard := range proto.Shards {
 		holder, held := directory.Holder(proto.ShardName(shard))
@@ -254,8 +256,8 @@ func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member,
 	return group.Wait()
 }
 
-// ground is what the rest stands on: verdicts from ingest, and what is held. It outlives the rest, so that what is being pushed or released when
-// the worker stops comes to its end.
+// ground is what the rest stands on: verdicts from ingest, and what is held. It outlives the rest,
+// so that what is being pushed or released when the worker stops comes to its end.
 type ground struct {
 	running sync.WaitGroup
 	stop    context.CancelFunc

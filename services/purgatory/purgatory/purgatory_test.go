@@ -22,7 +22,8 @@ import (
 
 const mainBranch = "refs/heads/main"
 
-// TestHunt: what another server has is found, released and served, and everybody who watches is told.
+// TestHunt: what another server has is found, released and served, and everybody who watches is
+// told.
 func TestHunt(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -60,7 +61,8 @@ func TestHunt(t *testing.T) {
 	}
 }
 
-// TestHuntGoesOnForWhatIsNewer: the release of an announcement and an older state does not end the hunt for a newer one.
+// TestHuntGoesOnForWhatIsNewer: the release of an announcement and an older state does not end the
+// hunt for a newer one.
 func TestHuntGoesOnForWhatIsNewer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -82,7 +84,8 @@ func TestHuntGoesOnForWhatIsNewer(t *testing.T) {
 	}
 }
 
-// TestPush: refused with the reason on the terminal while nothing allows it; then what it satisfies is served when it returns.
+// TestPush: refused with the reason on the terminal while nothing allows it; then what it satisfies
+// is served when it returns.
 func TestPush(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -133,7 +136,8 @@ func TestAskingAboutAPushChangesNothing(t *testing.T) {
 	}
 }
 
-// TestRefusedAfterThePush: ingest has the last word, and references do not stay where a refused state put them.
+// TestRefusedAfterThePush: ingest has the last word, and references do not stay where a refused
+// state put them.
 func TestRefusedAfterThePush(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -153,7 +157,8 @@ func TestRefusedAfterThePush(t *testing.T) {
 	}
 }
 
-// TestPushedCommitWaitsForItsPullRequest, which is then released at once; an update goes where its pull request went.
+// TestPushedCommitWaitsForItsPullRequest, which is then released at once; an update goes where its
+// pull request went.
 func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -181,7 +186,8 @@ func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 	}
 }
 
-// TestNoCommitUnderAnotherEvent: nothing is pushed under the name of an announcement or a state, while they wait or when they are served.
+// TestNoCommitUnderAnotherEvent: nothing is pushed under the name of an announcement or a state,
+// while they wait or when they are served.
 func TestNoCommitUnderAnotherEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -211,7 +217,8 @@ func TestNoCommitUnderAnotherEvent(t *testing.T) {
 	refused("when they are served")
 }
 
-// TestExpiry in two phases: the empty repository goes with the first, a state event revives it, and the end is told once, however often it is due.
+// TestExpiry in two phases: the empty repository goes with the first, a state event revives it, and
+// the end is told once, however often it is due.
 func TestExpiry(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -240,7 +247,8 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
-// TestIngestsClockIsBehind: an end that ingest does not agree to is not asked for with every tick, nor told.
+// TestIngestsClockIsBehind: an end that ingest does not agree to is not asked for with every tick,
+// nor told.
 func TestIngestsClockIsBehind(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--hunt-backoff-base=500ms")
@@ -259,7 +267,8 @@ func TestIngestsClockIsBehind(t *testing.T) {
 	}
 }
 
-// TestWhatHappenedMeanwhile: repositories that nobody speaks for any more, and pushed commits whose time is over, are found at the start.
+// TestWhatHappenedMeanwhile: repositories that nobody speaks for any more, and pushed commits whose
+// time is over, are found at the start.
 func TestWhatHappenedMeanwhile(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -286,7 +295,8 @@ func TestWhatHappenedMeanwhile(t *testing.T) {
 	eventually(t, "the empty repository is removed", func() bool { return !w.repo(bob, "empty").Exists() })
 }
 
-// TestStartAfterTheLastEntryIsGone: a worker starts though the last messages about what is held, those of what ended, have grown too old and gone.
+// TestStartAfterTheLastEntryIsGone: a worker starts though the last messages about what is held,
+// those of what ended, have grown too old and gone.
 func TestStartAfterTheLastEntryIsGone(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -307,8 +317,8 @@ func TestStartAfterTheLastEntryIsGone(t *testing.T) {
 	start(t, "two", w.git, w.Bus.ClientURL())
 }
 
-// TestHandOver: while people push, a second worker comes and the first one goes. Every push that was told to have been taken is there, and no state
-// is accepted twice.
+// TestHandOver: while people push, a second worker comes and the first one goes. Every push that
+// was told to have been taken is there, and no state is accepted twice.
 func TestHandOver(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -406,7 +416,8 @@ func candidatesWaiting(t *testing.T, w *world) uint64 {
 	return stream.CachedInfo().State.Msgs
 }
 
-// TestStopDuringAFetch: a server that never answers does not keep the worker from ending, and is not blamed for it.
+// TestStopDuringAFetch: a server that never answers does not keep the worker from ending, and is
+// not blamed for it.
 func TestStopDuringAFetch(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--fetch-timeout=24h")

@@ -8,7 +8,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// TestReadyOnceEveryRepositoryHasAWorker: who waits until a worker is ready can clone and push then, whatever the repository.
+// TestReadyOnceEveryRepositoryHasAWorker: who waits until a worker is ready can clone and push
+// then, whatever the repository.
 func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
 	t.Parallel()
 	n := open(t, "one", filepath.Join(t.TempDir(), "git"), "", "--worker-ttl=1h")

@@ -68,8 +68,9 @@ func (w *worker) heard(recs []eventdb.Record) {
 	}
 }
 
-// dossier gathers what is known of an identifier at this moment. What is held is brought up to date and read before what is accepted: an event
-// that leaves purgatory while we look is seen in at least one of the two.
+// dossier gathers what is known of an identifier at this moment. What is held is brought up to date
+// and read before what is accepted: an event that leaves purgatory while we look is seen in at
+// least one of the two.
 func (w *worker) dossier(ctx context.Context, identifier string) (dossier.Dossier, []holdings.Entry, error) {
 	if err := w.readHeld(ctx); err != nil {
 		return dossier.Dossier{}, nil, err
@@ -160,7 +161,8 @@ func (w *worker) accepted(id string) (*nostr.Event, error) {
 	return ev, err
 }
 
-// Look implements hunt.Ground: it settles an identifier and says what is still missing and where that may be.
+// Look implements hunt.Ground: it settles an identifier and says what is still missing and where
+// that may be.
 func (w *worker) Look(ctx context.Context, identifier string) (hunt.Prospect, error) {
 	unlock, err := w.shards.Write(ctx, identifier)
 	if errors.Is(err, shards.ErrElsewhere) {

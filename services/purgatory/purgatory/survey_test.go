@@ -21,7 +21,8 @@ import (
 	"tendril.dev/services/purgatory/shards"
 )
 
-// TestLeftoversAreSweptFromQuietRepositories: at the start they may still be somebody's, and later nothing may happen that makes anybody look.
+// TestLeftoversAreSweptFromQuietRepositories: at the start they may still be somebody's, and later
+// nothing may happen that makes anybody look.
 func TestLeftoversAreSweptFromQuietRepositories(t *testing.T) {
 	t.Parallel()
 	store := gittest.Store(t)

@@ -75,7 +75,8 @@ func (s *settlement) soon(at time.Time) {
 	}
 }
 
-// order is that in which owners come: those who have signed states first, those who only announce to have a part in it last.
+// order is that in which owners come: those who have signed states first, those who only announce
+// to have a part in it last.
 func (s *settlement) order() []string {
 	rank := map[string]int{}
 	for _, state := range s.d.States {
@@ -91,8 +92,8 @@ func (s *settlement) order() []string {
 	return order
 }
 
-// align makes references what the states and pull requests say, and gives the events that are ready to be released, in the order of their release,
-// and the states that have lost.
+// align makes references what the states and pull requests say, and gives the events that are ready
+// to be released, in the order of their release, and the states that have lost.
 func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []dossier.State) {
 	s.again, s.applied, s.owed = time.Time{}, map[string]dossier.State{}, nil
 	s.moved, s.named = 0, 0
@@ -168,8 +169,9 @@ func (s *settlement) announcements(ctx context.Context) (ready []*nostr.Event) {
 	return ready
 }
 
-// states are the held ones that count in some repository whose announcement is accepted, or leaves with them. A state that names no objects is
-// complete at once, and would otherwise be served though nothing of its repository ever came.
+// states are the held ones that count in some repository whose announcement is accepted, or leaves
+// with them. A state that names no objects is complete at once, and would otherwise be served
+// though nothing of its repository ever came.
 func (s *settlement) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 	served := map[string]bool{}
 	for _, a := range s.d.Announcements {

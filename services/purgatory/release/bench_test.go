@@ -39,7 +39,8 @@ func counting(t testing.TB) (*repository.Store, func() int) {
 	}
 }
 
-// crowd makes an identifier of one owner with data and of others who announce the same, each with a state whose object never comes.
+// crowd makes an identifier of one owner with data and of others who announce the same, each with a
+// state whose object never comes.
 func crowd(t testing.TB, others int) (*world, func() int) {
 	w := newWorld(t)
 	store, started := counting(t)
@@ -57,7 +58,8 @@ func crowd(t testing.TB, others int) (*world, func() int) {
 	return w, started
 }
 
-// TestStrangersCostLittle: where nothing happened no git is started, however many announce the same identifier and wait for something.
+// TestStrangersCostLittle: where nothing happened no git is started, however many announce the same
+// identifier and wait for something.
 func TestStrangersCostLittle(t *testing.T) {
 	t.Parallel()
 	w, started := crowd(t, 0)
@@ -75,7 +77,8 @@ func TestStrangersCostLittle(t *testing.T) {
 	if n := started() - 1; n != 0 {
 		t.Errorf("%d git processes to look for what one of 10 strangers waits for in what has come, want none", n)
 	}
-	// Somebody who names the owner as a maintainer does not make the owner's next state dearer than by what it brings.
+	// Somebody who names the owner as a maintainer does not make the owner's next state dearer than
+	// by what it brings.
 	c2 := w.work.Commit("a", "2")
 	w.give(alice, c2)
 	w.state("second", alice, mainBranch, c2)
@@ -132,7 +135,8 @@ func TestALargeFirstStateIsGits(t *testing.T) {
 	w.wantRefs(alice, mainBranch, commit)
 }
 
-// BenchmarkSettle tells what settling an identifier costs: where nothing happened, and where others announce the same identifier.
+// BenchmarkSettle tells what settling an identifier costs: where nothing happened, and where others
+// announce the same identifier.
 func BenchmarkSettle(b *testing.B) {
 	for _, others := range []int{0, 10, 100} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
@@ -149,7 +153,8 @@ func BenchmarkSettle(b *testing.B) {
 	}
 }
 
-// BenchmarkRelease is a state with one new commit, from its objects being there to its release, ingest aside.
+// BenchmarkRelease is a state with one new commit, from its objects being there to its release,
+// ingest aside.
 func BenchmarkRelease(b *testing.B) {
 	w, started := crowd(b, 0)
 	before := strings.TrimSpace(w.work.Git("rev-parse", "HEAD"))

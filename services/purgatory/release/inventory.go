@@ -14,7 +14,8 @@ import (
 	"tendril.dev/services/purgatory/repository"
 )
 
-// inventory is what the hosted repositories of an identifier have of the objects that matter. Each is asked once, for all that concerns it.
+// inventory is what the hosted repositories of an identifier have of the objects that matter. Each
+// is asked once, for all that concerns it.
 type inventory struct {
 	repos    map[string]*repository.Repo // owner
 	has      map[string]map[string]bool  // owner → object, of those that were asked for
@@ -132,7 +133,8 @@ func (v *inventory) gather(ctx context.Context, owner string, sources, objects [
 	return true, nil
 }
 
-// concerns are the objects of the held events that an owner's repository may have to do with, and of the newest accepted state.
+// concerns are the objects of the held events that an owner's repository may have to do with, and
+// of the newest accepted state.
 func (s *settlement) concerns(owner string) []string {
 	var ids []string
 	for _, state := range s.d.StatesFor(owner) {
@@ -152,7 +154,8 @@ func (s *settlement) concerns(owner string) []string {
 	return ids
 }
 
-// sources are the owners in whose repositories the commit of a pull request may be: those that it is for, and its author's people.
+// sources are the owners in whose repositories the commit of a pull request may be: those that it
+// is for, and its author's people.
 func (s *settlement) sources(pr dossier.PullRequest) []string {
 	sources := slices.Clone(s.d.Tagged(pr))
 	for _, owner := range s.d.OwnersFor(pr.Event.PubKey) {

@@ -5,11 +5,13 @@ import (
 	"sync"
 )
 
-// maxRemembered bounds the identifiers that are remembered; what is forgotten costs a look at the disk.
+// maxRemembered bounds the identifiers that are remembered; what is forgotten costs a look at the
+// disk.
 const maxRemembered = 20_000
 
-// memory is what the releaser knows of the disk from having put it there, so that settling where nothing happened starts no git process. Whoever
-// else changes a repository, a push above all, makes it forget.
+// memory is what the releaser knows of the disk from having put it there, so that settling where
+// nothing happened starts no git process. Whoever else changes a repository, a push above all,
+// makes it forget.
 type memory struct {
 	mu sync.Mutex
 	by map[string]*remembered // identifier
@@ -25,7 +27,8 @@ type remembered struct {
 	pooled  map[string]string  // owner → the packs that there were when all that references name had been brought to the pool
 }
 
-// shelf is which objects a repository has of those that were asked for. What is there stays there; what is not may have come with a new pack.
+// shelf is which objects a repository has of those that were asked for. What is there stays there;
+// what is not may have come with a new pack.
 type shelf struct {
 	packs string // those that there were, the repository's own and the pool's
 	has   map[string]bool
@@ -40,7 +43,8 @@ type aligned struct {
 	held  bool   // it was not accepted yet
 }
 
-// of gives what is remembered of an identifier. It is the caller's alone while the caller settles the identifier.
+// of gives what is remembered of an identifier. It is the caller's alone while the caller settles
+// the identifier.
 func (m *memory) of(identifier string) *remembered {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -57,7 +61,8 @@ func (m *memory) of(identifier string) *remembered {
 	return m.by[identifier]
 }
 
-// Forget makes the releaser look at the repositories of an identifier again: somebody else is about to change them, or may have.
+// Forget makes the releaser look at the repositories of an identifier again: somebody else is about
+// to change them, or may have.
 func (r *Releaser) Forget(identifier string) {
 	r.memory.mu.Lock()
 	defer r.memory.mu.Unlock()

@@ -56,8 +56,8 @@ func Tips(ctx context.Context, repo *repository.Repo) (map[string]string, error)
 	return commits, err
 }
 
-// elsewhere are the places besides repositories of the identifier where the commit of a pull request
-// may be.
+// elsewhere are the places besides repositories of the identifier where the commit of a pull
+// request may be.
 func elsewhere(pr dossier.PullRequest) (places []repository.Place) {
 	for _, ref := range pr.Elsewhere {
 		places = append(places, repository.Place{RepoRef: ref})

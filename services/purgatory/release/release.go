@@ -1,9 +1,11 @@
-// Package release brings the repositories of one identifier in line with what is known of it, and hands what that satisfied to ingest: references
-// follow the newest state whose objects are there, in every repository that its author speaks for; announcements, states and pull requests leave
+// Package release brings the repositories of one identifier in line with what is known of it, and
+// hands what that satisfied to ingest: references follow the newest state whose objects are there,
+// in every repository that its author speaks for; announcements, states and pull requests leave
 // purgatory.
 //
-// Anybody may announce an identifier, so that what is done for one owner must neither fail nor grow expensive because of others: errors stay with the
-// repository that they are of, each repository is asked at most once for the objects that concern it, and one whose references are known to be
+// Anybody may announce an identifier, so that what is done for one owner must neither fail nor grow
+// expensive because of others: errors stay with the repository that they are of, each repository is
+// asked at most once for the objects that concern it, and one whose references are known to be
 // right is not asked at all.
 package release
 
@@ -25,7 +27,8 @@ import (
 // Superseded is the reason by which a held state goes that a newer one has overtaken.
 const Superseded = "superseded"
 
-// rounds bounds how often the repositories are aligned anew because ingest refused what was aligned.
+// rounds bounds how often the repositories are aligned anew because ingest refused what was
+// aligned.
 const rounds = 5
 
 // Offerer takes candidates; *candidates.Sender is one.
@@ -63,24 +66,26 @@ type Settled struct {
 	// are to be looked at though nothing happens.
 	Restless map[string]time.Time
 	Seq      uint64 // of the log; what was released is visible in projections that have reached it
-	// Again is when to settle again though nothing happens: a reference that waits for its event has waited long enough then, or there is
-	// more to copy than was copied at once. Zero: never.
+	// Again is when to settle again though nothing happens: a reference that waits for its event
+	// has waited long enough then, or there is more to copy than was copied at once. Zero: never.
 	Again time.Time
 	// Broken: something that is wanted is there but not whole. It is to be pruned at once, so that
 	// it comes again.
 	Broken bool
 }
 
-// Unfit is a state that no repository can have, whatever data comes: it waits until its time is over.
+// Unfit is a state that no repository can have, whatever data comes: it waits until its time is
+// over.
 type Unfit struct {
 	State *nostr.Event
 	Owner string // of the repository in which that was found
 	Err   error  // why; repository.ErrUnfit
 }
 
-// Settle aligns the repositories of an identifier and releases what is complete. It may be called at any time and again; an error leaves nothing
-// behind that a later call does not put right. What came of it counts beside an error too: that is of some repositories, and does not hold up
-// the others.
+// Settle aligns the repositories of an identifier and releases what is complete. It may be called
+// at any time and again; an error leaves nothing behind that a later call does not put right. What
+// came of it counts beside an error too: that is of some repositories, and does not hold up the
+// others.
 func (r *Releaser) Settle(ctx context.Context, d dossier.Dossier) (Settled, error) {
 	var out Settled
 	s := r.begin(d)
@@ -100,7 +105,8 @@ func (r *Releaser) Settle(ctx context.Context, d dossier.Dossier) (Settled, erro
 	return out, fmt.Errorf("settle %q: still refused after %d rounds", d.Identifier, rounds)
 }
 
-// commit asks ingest to accept what is ready and to drop what has lost, waits for its verdicts, and gives the ids that were refused.
+// commit asks ingest to accept what is ready and to drop what has lost, waits for its verdicts, and
+// gives the ids that were refused.
 func (r *Releaser) commit(ctx context.Context, ready []*nostr.Event, lost []dossier.State, out *Settled) (refused []string, err error) {
 	var asks []candidates.Candidate
 	for _, ev := range ready {
@@ -134,8 +140,9 @@ func (r *Releaser) commit(ctx context.Context, ready []*nostr.Event, lost []doss
 	return refused, nil
 }
 
-// served says whether a release was accepted. One that was decided before, because its first verdict was lost on the way, is a duplicate; so is one
-// in whose place something newer is, and only the log tells them apart.
+// served says whether a release was accepted. One that was decided before, because its first
+// verdict was lost on the way, is a duplicate; so is one in whose place something newer is, and
+// only the log tells them apart.
 func (r *Releaser) served(ctx context.Context, ev *nostr.Event, v proto.Verdict) (bool, error) {
 	if v.Outcome != proto.Duplicate {
 		return v.Outcome == proto.Accepted, nil

@@ -47,7 +47,8 @@ func npub(t testing.TB, pubkey string) string {
 	return s
 }
 
-// world is the repositories of identifier x, and an ingest that is played: what waits and what it has accepted.
+// world is the repositories of identifier x, and an ingest that is played: what waits and what it
+// has accepted.
 type world struct {
 	testing.TB
 	store *repository.Store
@@ -196,7 +197,8 @@ func (w *world) repo(owner string) *repository.Repo {
 	return repo
 }
 
-// give brings everything that revisions reach into an owner's repository, as a fetch or a push does.
+// give brings everything that revisions reach into an owner's repository, as a fetch or a push
+// does.
 func (w *world) give(owner string, revisions ...string) {
 	w.Helper()
 	repo := w.repo(owner)
@@ -252,7 +254,8 @@ func TestNothingIsReleasedWithoutData(t *testing.T) {
 	}
 }
 
-// TestAStateOfNothingWaitsForItsAnnouncement: a state that names no objects is complete at once, but it is served no sooner than the announcement.
+// TestAStateOfNothingWaitsForItsAnnouncement: a state that names no objects is complete at once,
+// but it is served no sooner than the announcement.
 func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -278,7 +281,8 @@ func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
 	}
 }
 
-// TestReleaseOfOneRepository: announcement, state and pull request, in this order; references exactly those of the state, HEAD too.
+// TestReleaseOfOneRepository: announcement, state and pull request, in this order; references
+// exactly those of the state, HEAD too.
 func TestReleaseOfOneRepository(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -304,7 +308,8 @@ func TestReleaseOfOneRepository(t *testing.T) {
 	w.wantAsked()
 }
 
-// TestTheNewestCompleteStateCounts: newer ones wait for their objects, older ones are superseded, a stranger's is nothing.
+// TestTheNewestCompleteStateCounts: newer ones wait for their objects, older ones are superseded, a
+// stranger's is nothing.
 func TestTheNewestCompleteStateCounts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -326,8 +331,9 @@ func TestTheNewestCompleteStateCounts(t *testing.T) {
 	w.wantRefs(alice, mainBranch, c3)
 }
 
-// TestSiblingsFollow: the state of somebody who speaks for several repositories is applied in all of them, objects are copied, and the held
-// announcements of those are released; a repository of other people is left alone.
+// TestSiblingsFollow: the state of somebody who speaks for several repositories is applied in all
+// of them, objects are copied, and the held announcements of those are released; a repository of
+// other people is left alone.
 func TestSiblingsFollow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -384,7 +390,8 @@ func TestPullRequestsGoToEveryRepositoryTheyTag(t *testing.T) {
 	w.wantRefs(carol)
 }
 
-// TestPushedTips: those without an event wait, those whose event names another commit go, those whose time is over go.
+// TestPushedTips: those without an event wait, those whose event names another commit go, those
+// whose time is over go.
 func TestPushedTips(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -420,7 +427,8 @@ func TestPushedTips(t *testing.T) {
 	w.wantRefs(alice, nostrPrefix+good.ID, c1)
 }
 
-// TestCommitOf: only pull requests and updates name a commit; whatever else is known, held or accepted, names none.
+// TestCommitOf: only pull requests and updates name a commit; whatever else is known, held or
+// accepted, names none.
 func TestCommitOf(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -452,7 +460,8 @@ func TestCommitOf(t *testing.T) {
 	}
 }
 
-// TestRefusedReleaseIsTakenBack: references fall back on what counts without it, and to nothing where nothing else does.
+// TestRefusedReleaseIsTakenBack: references fall back on what counts without it, and to nothing
+// where nothing else does.
 func TestRefusedReleaseIsTakenBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -482,7 +491,8 @@ func TestRefusedReleaseIsTakenBack(t *testing.T) {
 	w.wantRefs(alice, mainBranch, c1)
 }
 
-// TestLostVerdictIsNoRefusal: a release that is a duplicate because it was accepted before counts as released.
+// TestLostVerdictIsNoRefusal: a release that is a duplicate because it was accepted before counts
+// as released.
 func TestLostVerdictIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -497,8 +507,8 @@ func TestLostVerdictIsNoRefusal(t *testing.T) {
 	w.wantRefs(alice, mainBranch, c1)
 }
 
-// TestIngestAway: references are there before the release is committed; asked again later it is, by another worker too, and an event whose release
-// never came is taken back.
+// TestIngestAway: references are there before the release is committed; asked again later it is, by
+// another worker too, and an event whose release never came is taken back.
 func TestIngestAway(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -539,7 +549,8 @@ func TestStateThatCannotBeStandsInNobodysWay(t *testing.T) {
 	w.wantRefs(alice, mainBranch, c1)
 }
 
-// TestBrokenSiblingStandsInNobodysWay: what is wrong with one owner's repository is told, and everybody else's is released.
+// TestBrokenSiblingStandsInNobodysWay: what is wrong with one owner's repository is told, and
+// everybody else's is released.
 func TestBrokenSiblingStandsInNobodysWay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -563,7 +574,8 @@ func TestBrokenSiblingStandsInNobodysWay(t *testing.T) {
 	w.wantAsked("release alice's")
 }
 
-// TestACrowdIsNotServedAtOnce: many who name somebody as their maintainer get the data little by little, after the one whose it is.
+// TestACrowdIsNotServedAtOnce: many who name somebody as their maintainer get the data little by
+// little, after the one whose it is.
 func TestACrowdIsNotServedAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

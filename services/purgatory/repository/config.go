@@ -10,14 +10,15 @@ import (
 	"time"
 )
 
-// Git older than this cannot be configured by its environment (GIT_CONFIG_COUNT, 2.31) or bring packs together bit by bit
-// (repack --geometric, 2.32).
+// Git older than this cannot be configured by its environment (GIT_CONFIG_COUNT, 2.31) or bring
+// packs together bit by bit (repack --geometric, 2.32).
 const leastMajor, leastMinor = 2, 32
 
 // setting is one value of git's configuration.
 type setting struct{ key, value string }
 
-// configuration rules every git command. It comes by the environment, so that the commands that git starts have it too.
+// configuration rules every git command. It comes by the environment, so that the commands that git
+// starts have it too.
 var configuration = []setting{
 	{"safe.directory", "*"}, // the volume may belong to another user
 	{"core.hooksPath", "/dev/null"},
@@ -33,8 +34,8 @@ var configuration = []setting{
 	{"core.bigFileThreshold", "64m"}, // larger ones are streamed, not kept in memory
 }
 
-// forgiven are faults that old versions of git wrote into many an honest history. Every other fault that git fsck knows refuses the
-// pack, those that it only warns of too.
+// forgiven are faults that old versions of git wrote into many an honest history. Every other fault
+// that git fsck knows refuses the pack, those that it only warns of too.
 var forgiven = []string{
 	"badTimezone",
 	"missingSpaceBeforeDate",

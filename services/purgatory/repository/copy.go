@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// CopyFrom brings the objects that are reachable from tips, and that r lacks, from another repository of the same store. Nothing
-// is copied if all tips are there already.
+// CopyFrom brings the objects that are reachable from tips, and that r lacks, from another
+// repository of the same store. Nothing is copied if all tips are there already.
 func (r *Repo) CopyFrom(ctx context.Context, from *Repo, tips []string) error {
 	missing, err := r.Missing(ctx, tips)
 	if err != nil {

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// staleFolder is the age at which a temporary folder belongs to nobody: no push or fetch lasts that long.
+	// staleFolder is the age at which a temporary folder belongs to nobody: no push or fetch lasts
+	// that long.
 	staleFolder = 24 * time.Hour
 	// staleLock is the age at which a lock file belongs to nobody: a transaction of references
 	// takes seconds. Until then a push fails that meets the lock of a git that was killed.
@@ -133,8 +134,9 @@ func (r *Repo) discard(name string) error {
 	return os.RemoveAll(trash)
 }
 
-// Sweep removes what killed processes left in the repository: packs in quarantine, which nobody can see, and lock files, which would
-// keep references from changing for ever. What is younger than any living process could have made it is left alone.
+// Sweep removes what killed processes left in the repository: packs in quarantine, which nobody can
+// see, and lock files, which would keep references from changing for ever. What is younger than any
+// living process could have made it is left alone.
 func (r *Repo) Sweep() error {
 	now := time.Now()
 	folders, err := os.ReadDir(r.in("objects"))
@@ -178,9 +180,10 @@ func (r *Repo) sweepSmall(now time.Time) error {
 	return nil
 }
 
-// removeUnfinished removes those packs that nobody will finish any more: pack-objects and index-pack give files that they write names that begin with
-// "tmp_", repack with ".tmp-". One that is finished but has no index stays, though git does not see it: its index may be what was lost, and a
-// pack can be indexed again.
+// removeUnfinished removes those packs that nobody will finish any more: pack-objects and
+// index-pack give files that they write names that begin with "tmp_", repack with ".tmp-". One that
+// is finished but has no index stays, though git does not see it: its index may be what was lost,
+// and a pack can be indexed again.
 func (r *Repo) removeUnfinished(abandoned func(fs.DirEntry) bool) error {
 	files, err := os.ReadDir(r.in("objects", "pack"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -218,7 +221,8 @@ func (r *Repo) sweepLocks(now time.Time) error {
 	})
 }
 
-// sweepRoot removes temporary folders of repositories that were being made or removed when a process was killed.
+// sweepRoot removes temporary folders of repositories that were being made or removed when a
+// process was killed.
 func (s *Store) sweepRoot() {
 	now := time.Now()
 	for _, folder := range []string{newFolder, trashFolder} {

@@ -18,10 +18,10 @@ const (
 	maxDomains  = 64 << 10
 )
 
-// Domains returns the domains under which the repositories were served since a time, the current one
-// among them: a service may be moved to another domain, and its owners' announcements still list the
-// old one. Of the time before, nothing is known: the list is made anew where it is lost, as by a copy
-// of the folder that leaves out what begins with a dot.
+// Domains returns the domains under which the repositories were served since a time, the current
+// one among them: a service may be moved to another domain, and its owners' announcements still
+// list the old one. Of the time before, nothing is known: the list is made anew where it is lost,
+// as by a copy of the folder that leaves out what begins with a dot.
 func (s *Store) Domains(current string) (domains []string, since time.Time, err error) {
 	path := filepath.Join(s.root, domainsFile)
 	content, err := os.ReadFile(path)

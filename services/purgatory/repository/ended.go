@@ -20,8 +20,8 @@ type Ended struct {
 	Announcement string    `json:"announcement"`
 	Reason       string    `json:"reason"`
 	Since        time.Time `json:"since"`
-	// Counted is how much of the time for which the repository is kept has passed, and Seen the time
-	// up to which that was counted; zero: nothing was counted since Since.
+	// Counted is how much of the time for which the repository is kept has passed, and Seen the
+	// time up to which that was counted; zero: nothing was counted since Since.
 	Counted time.Duration `json:"counted_ns,omitempty"`
 	Seen    time.Time     `json:"seen,omitzero"`
 	// Kept: an operator has cancelled the removal.

@@ -43,9 +43,9 @@ func (r *Repo) Borrows() (bool, error) {
 	return strings.Contains("\n"+string(content), "\n"+r.alternate()), nil
 }
 
-// CheckTips walks from everything that the pool is known to have to its end. [ErrBroken]: it has not
-// all of that, and [Pool.ForgetTips] is to be called, because nothing is fetched that is known to
-// be there.
+// CheckTips walks from everything that the pool is known to have to its end. [ErrBroken]: it has
+// not all of that, and [Pool.ForgetTips] is to be called, because nothing is fetched that is known
+// to be there.
 func (p *Pool) CheckTips(ctx context.Context) error {
 	tips, err := p.readTips()
 	if err != nil || len(tips) == 0 {

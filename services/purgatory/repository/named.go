@@ -46,8 +46,8 @@ type refFiles struct {
 	symbolic bool // there are symbolic ones, each of which names a branch that is here too
 }
 
-// readRefFiles reads them. A packed-refs, also one that appears meanwhile, may have taken references
-// away from their files: then only git knows them all.
+// readRefFiles reads them. A packed-refs, also one that appears meanwhile, may have taken
+// references away from their files: then only git knows them all.
 func (r *Repo) readRefFiles() (found refFiles, err error) {
 	defer func() {
 		if _, packed := os.Lstat(r.in("packed-refs")); !errors.Is(packed, fs.ErrNotExist) {

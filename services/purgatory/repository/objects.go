@@ -101,7 +101,8 @@ func (r *Repo) borrowsElsewhere() (bool, error) {
 	return strings.TrimSpace(strings.ReplaceAll(string(content), r.alternate(), "")) != "", err
 }
 
-// Types gives the type ("commit", "tree", "blob", "tag") of those of the objects that are in the repository.
+// Types gives the type ("commit", "tree", "blob", "tag") of those of the objects that are in the
+// repository.
 func (r *Repo) Types(ctx context.Context, ids []string) (map[string]string, error) {
 	if err := checkIDs(ids); err != nil || !r.Exists() {
 		return map[string]string{}, err
@@ -140,7 +141,8 @@ func checkIDs(ids []string) error {
 	return nil
 }
 
-// Size is the number of bytes of all files of the repository. Files that go while it counts are not counted.
+// Size is the number of bytes of all files of the repository. Files that go while it counts are not
+// counted.
 func (r *Repo) Size() (bytes int64, err error) {
 	err = filepath.WalkDir(r.path, func(_ string, entry fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

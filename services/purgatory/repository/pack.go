@@ -17,8 +17,8 @@ import (
 )
 
 const (
-	// quarantinePrefix begins the names of folders below objects/ that hold a pack until it is checked. It is git's own for the same
-	// purpose, so that git's tools pass over them too.
+	// quarantinePrefix begins the names of folders below objects/ that hold a pack until it is
+	// checked. It is git's own for the same purpose, so that git's tools pass over them too.
 	quarantinePrefix = "tmp_objdir-"
 
 	// maxObjects bounds the objects that a pack may have. The largest histories that people keep in
@@ -28,8 +28,8 @@ const (
 	memoryOfPack = 256 << 10
 )
 
-// ErrBadPack is a stream that is no pack, or a pack that git refused: damaged, with faulty objects, or with links to objects that
-// are nowhere.
+// ErrBadPack is a stream that is no pack, or a pack that git refused: damaged, with faulty objects,
+// or with links to objects that are nowhere.
 var ErrBadPack = errors.New("the pack is not acceptable")
 
 // ErrUnwanted is a sound pack in which there is nothing of what was wanted.
@@ -85,17 +85,20 @@ func (t *turnReader) give() {
 	}
 }
 
-// StorePack takes a pack, which may be thin, into the repository. It is indexed and checked in quarantine, where nobody sees it:
-// every object must be sound, and every link of every object must lead to an object that is in the pack or in the repository.
-// Then it appears at once, durably. A pack without objects changes nothing. bytes is what was read of the stream.
+// StorePack takes a pack, which may be thin, into the repository. It is indexed and checked in
+// quarantine, where nobody sees it: every object must be sound, and every link of every object must
+// lead to an object that is in the pack or in the repository. Then it appears at once, durably. A
+// pack without objects changes nothing. bytes is what was read of the stream.
 //
-// The error is ErrBadPack where the pack is at fault; one that came from reading is in the chain too.
+// The error is ErrBadPack where the pack is at fault; one that came from reading is in the chain
+// too.
 func (r *Repo) StorePack(ctx context.Context, pack io.Reader) (bytes int64, objects int, err error) {
 	return r.storePack(ctx, pack, intake{})
 }
 
-// StoreWanted is StorePack for what a stranger's server sends: a pack that has not one of the wanted objects never leaves quarantine, and
-// the error is ErrUnwanted. One that has some of them is taken whole, for the history of those is in it.
+// StoreWanted is StorePack for what a stranger's server sends: a pack that has not one of the
+// wanted objects never leaves quarantine, and the error is ErrUnwanted. One that has some of them
+// is taken whole, for the history of those is in it.
 func (r *Repo) StoreWanted(ctx context.Context, pack io.Reader, wanted []string) (bytes int64, objects int, err error) {
 	return r.storePack(ctx, pack, intake{selective: true, wanted: wanted})
 }
@@ -127,7 +130,8 @@ func (r *Repo) storePack(ctx context.Context, pack io.Reader, how intake) (int64
 		return counted.n, 0, fmt.Errorf("store pack: %w", err)
 	}
 	if how.selective {
-		// Only the quarantine is looked into: what is in the repository already did not come with this pack.
+		// Only the quarantine is looked into: what is in the repository already did not come with
+		// this pack.
 		came, err := hasAny(filepath.Join(quarantine, packsFolder), how.wanted)
 		if err != nil {
 			return counted.n, 0, fmt.Errorf("store pack: %w", err)
@@ -203,7 +207,8 @@ func (r *Repo) release(from string) error {
 	return syncFolders(to, r.in("objects"))
 }
 
-// takeBack removes the files of a pack whose index could not follow. If there is an index, the same pack was there before, and stays.
+// takeBack removes the files of a pack whose index could not follow. If there is an index, the same
+// pack was there before, and stays.
 func takeBack(folder string, names []string) error {
 	for _, name := range names {
 		index := strings.TrimSuffix(name, filepath.Ext(name)) + ".idx"
@@ -232,7 +237,8 @@ func releaseOrder(name string) int {
 	return -1
 }
 
-// quotePath writes a path as git reads it in a list of alternates: one that begins with a quote is taken as a C string.
+// quotePath writes a path as git reads it in a list of alternates: one that begins with a quote is
+// taken as a C string.
 func quotePath(path string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(path) + `"`
 }

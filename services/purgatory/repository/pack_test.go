@@ -224,7 +224,8 @@ func TestOnlyPacksWithSomethingThatIsWantedAreKept(t *testing.T) {
 	if _, objects, err := r.StoreWanted(t.Context(), bytes.NewReader(w.Pack(first)), []string{none, first}); err != nil || objects != 3 {
 		t.Errorf("%d objects, %v", objects, err)
 	}
-	// What was there before does not speak for a pack that comes later, and a thin one is looked into as it is.
+	// What was there before does not speak for a pack that comes later, and a thin one is looked
+	// into as it is.
 	if _, _, err := r.StoreWanted(t.Context(), bytes.NewReader(w.Pack(other)), []string{first, second}); !errors.Is(err, repository.ErrUnwanted) {
 		t.Errorf("error %v", err)
 	}
@@ -369,7 +370,8 @@ func TestPackWhoseIndexCannotFollowIsTakenBack(t *testing.T) {
 	has(t, r, true, id)
 }
 
-// TestTidyOnAFullDiskLeavesNothing, though it is tried again and again. Not parallel: gittest.CrampedStore.
+// TestTidyOnAFullDiskLeavesNothing, though it is tried again and again. Not parallel:
+// gittest.CrampedStore.
 func TestTidyOnAFullDiskLeavesNothing(t *testing.T) {
 	r := gittest.Repo(t, gittest.CrampedStore(t, 256), "packs")
 	w := gittest.NewWork(t)

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// Git refuses a transaction in which one name is a folder of another, even if one of the two is deleted in it.
+// Git refuses a transaction in which one name is a folder of another, even if one of the two is
+// deleted in it.
 func TestPlannedTransactionsNeverConflict(t *testing.T) {
 	t.Parallel()
 	names := []string{"a", "b", "a/b", "a/c", "a/b/c", "a/b/d", "b/a", "b/a/c"}

@@ -143,8 +143,8 @@ func (r *Repo) borrow(ctx context.Context) error {
 	return nil
 }
 
-// repositories returns the repositories on disk that use the pool, contributors' included: what lies
-// there counts, whatever is announced.
+// repositories returns the repositories on disk that use the pool, contributors' included: what
+// lies there counts, whatever is announced.
 func (p *Pool) repositories() ([]*Repo, error) {
 	var all []*Repo
 	for _, prs := range []bool{false, true} {

@@ -291,8 +291,8 @@ func TestWhatComesWhileAPruneIsPrepared(t *testing.T) {
 	}
 }
 
-// TestWhatGoesWhileAPruneIsPrepared ends no Prune: without the lock repositories are removed or made
-// anew whose references it has seen.
+// TestWhatGoesWhileAPruneIsPrepared ends no Prune: without the lock repositories are removed or
+// made anew whose references it has seen.
 func TestWhatGoesWhileAPruneIsPrepared(t *testing.T) {
 	t.Parallel()
 	w := gittest.NewWork(t)

@@ -19,20 +19,23 @@ import (
 )
 
 const (
-	// afterTerm is how long a git process may tidy up (remove its lock files) after its context has ended.
+	// afterTerm is how long a git process may tidy up (remove its lock files) after its context has
+	// ended.
 	afterTerm = 2 * time.Second
 	// afterExit is how long output and input of an ended process may take to be closed.
 	afterExit = 3 * time.Second
-	// maxMessages bounds what is kept of git's standard error: its last bytes, where the reason stands.
+	// maxMessages bounds what is kept of git's standard error: its last bytes, where the reason
+	// stands.
 	maxMessages = 4 << 10
-	// allocLimit is the largest piece of memory that a git process may ask for at once. A pack can claim any size for its objects.
+	// allocLimit is the largest piece of memory that a git process may ask for at once. A pack can
+	// claim any size for its objects.
 	allocLimit = "2g"
 	// defaultMemory is how much memory a git process may have in all.
 	defaultMemory = 4 << 30
 )
 
-// Command is one git command on one repository. It runs with nothing of our environment but PATH, and with no configuration but
-// that of this package.
+// Command is one git command on one repository. It runs with nothing of our environment but PATH,
+// and with no configuration but that of this package.
 type Command struct {
 	// Stdin is read to its end, if it is set. It is not read any more when Run has returned.
 	Stdin io.Reader
@@ -42,7 +45,8 @@ type Command struct {
 	Class slots.Class
 	// Client is whose share of the class it takes, the client key of a request. Empty: nobody's.
 	Client string
-	// Patience is how long to wait for a slot before it is ErrBusy. Zero: as long as the context lets.
+	// Patience is how long to wait for a slot before it is ErrBusy. Zero: as long as the context
+	// lets.
 	Patience time.Duration
 	// Time is how long the process may run, its wait for a slot not counted, before it is ended
 	// with ErrTooLong. Zero: as long as the context lets.
@@ -56,7 +60,8 @@ type Command struct {
 	messages tail
 }
 
-// Command prepares `git <args>` in the repository. Arguments are never taken from a request as they are.
+// Command prepares `git <args>` in the repository. Arguments are never taken from a request as they
+// are.
 func (r *Repo) Command(args ...string) *Command {
 	return &Command{repo: r, args: args}
 }
@@ -67,8 +72,8 @@ func (c *Command) Setenv(name, value string) { c.env = append(c.env, name+"="+va
 // Config adds a configuration value, as `git -c key=value` does.
 func (c *Command) Config(key, value string) { c.config = append(c.config, setting{key, value}) }
 
-// Messages are the last lines that git wrote to its standard error, without the repository's path and control characters. Call it
-// after Run.
+// Messages are the last lines that git wrote to its standard error, without the repository's path
+// and control characters. Call it after Run.
 func (c *Command) Messages() string { return c.messages.text(c.repo.path) }
 
 // Error is a git command that failed.
@@ -215,7 +220,8 @@ func (r *Repo) run(ctx context.Context, stdin string, args ...string) ([]byte, e
 	return out.Bytes(), nil
 }
 
-// watchedReader remembers how reading failed, and can be taken away from a goroutine that still reads it.
+// watchedReader remembers how reading failed, and can be taken away from a goroutine that still
+// reads it.
 type watchedReader struct {
 	reading sync.Mutex // held while the source is read
 	from    io.Reader
@@ -237,7 +243,8 @@ func (w *watchedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// detach waits for a read that is under way, and lets no other begin. It says how reading failed, if it did.
+// detach waits for a read that is under way, and lets no other begin. It says how reading failed,
+// if it did.
 func (w *watchedReader) detach() error {
 	w.reading.Lock()
 	defer w.reading.Unlock()
@@ -316,7 +323,8 @@ func environment(more []setting) []string {
 	return append(env, fmt.Sprintf("GIT_CONFIG_COUNT=%d", count))
 }
 
-// isExit says whether git itself ended with a failure, and was not ended by us or for want of input.
+// isExit says whether git itself ended with a failure, and was not ended by us or for want of
+// input.
 func isExit(err error) bool {
 	exit, ok := errors.AsType[*exec.ExitError](err)
 	return ok && exit.Exited()

@@ -23,7 +23,8 @@ const (
 	tagsPrefix     = "refs/tags/"
 	symbolicPrefix = "ref: "
 
-	// maxSymbolic bounds the symbolic references of a repository: git changes them one process at a time.
+	// maxSymbolic bounds the symbolic references of a repository: git changes them one process at a
+	// time.
 	maxSymbolic = 256
 )
 
@@ -149,8 +150,9 @@ var ErrUnfit = errors.New("these references cannot be")
 // wanted is left out; nobody could see it. It says whether anything changed. What the references
 // leave is noted in the pool before they change.
 //
-// It fails, and leaves the references as they were, if an object is not there. What no repository could ever have, a branch that
-// names something that is no commit for example, is ErrUnfit: whoever wrote it must not hold up others.
+// It fails, and leaves the references as they were, if an object is not there. What no repository
+// could ever have, a branch that names something that is no commit for example, is ErrUnfit:
+// whoever wrote it must not hold up others.
 func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, head string) (changed bool, err error) {
 	if err := checkWanted(want, symbolic, head); err != nil {
 		return false, fmt.Errorf("set references: %w: %w", ErrUnfit, err)

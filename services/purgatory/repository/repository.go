@@ -1,5 +1,5 @@
-// Package repository is git on disk: bare repositories, one for each owner and identifier, that a real git works on in a clean
-// environment. It keeps two promises that everything above relies on:
+// Package repository is git on disk: bare repositories, one for each owner and identifier, that a
+// real git works on in a clean environment. It keeps two promises that everything above relies on:
 //
 //   - what references of a repository name is there with all that it links to: a pack is checked in quarantine before any of it becomes
 //     visible, and objects are walked through to their end before a reference that we set names them (Promote);
@@ -103,8 +103,8 @@ func (s *Store) before(step string) error {
 	return s.fault(step)
 }
 
-// NewStore opens the root, checks that git runs and is not too old, and sweeps up what processes left behind that were killed. Its
-// errors name the setting that has to change.
+// NewStore opens the root, checks that git runs and is not too old, and sweeps up what processes
+// left behind that were killed. Its errors name the setting that has to change.
 func NewStore(o Options) (*Store, error) {
 	if o.Git == "" {
 		o.Git = "git"
@@ -149,7 +149,8 @@ func NewStore(o Options) (*Store, error) {
 	return s, nil
 }
 
-// openRoot makes the root and proves that it can be written to, unless that is only to be looked at.
+// openRoot makes the root and proves that it can be written to, unless that is only to be looked
+// at.
 func openRoot(given string, lookOnly bool) (string, error) {
 	if given == "" {
 		return "", errors.New("it is empty")
@@ -182,7 +183,8 @@ type Repo struct {
 	prs   bool // it is a contributor's (Place)
 }
 
-// Repo names a repository: <root>/<npub>/<encoded identifier>.git. It does no I/O; the error is that of an illegal reference.
+// Repo names a repository: <root>/<npub>/<encoded identifier>.git. It does no I/O; the error is
+// that of an illegal reference.
 func (s *Store) Repo(ref nip34.RepoRef) (*Repo, error) { return s.At(Place{RepoRef: ref}) }
 
 // At names the repository at a place. It does no I/O; the error is that of an illegal reference.

@@ -73,7 +73,8 @@ func TestIllegalReferencesAreRefused(t *testing.T) {
 	}
 }
 
-// Not parallel: a program that is being written cannot be run, and a fork elsewhere holds its file open.
+// Not parallel: a program that is being written cannot be run, and a fork elsewhere holds its file
+// open.
 func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
 	script := func(prints string) string {
 		path := filepath.Join(t.TempDir(), "git")

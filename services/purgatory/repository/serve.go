@@ -16,8 +16,9 @@ import (
 // lookTime bounds how long git may take to say what references there are.
 const lookTime = 2 * time.Minute
 
-// UploadPack is `git upload-pack --stateless-rpc`: it answers a fetch, or, with advertise, says what there is to fetch. protocol is the
-// value of a Git-Protocol header, which the caller has checked, or "".
+// UploadPack is `git upload-pack --stateless-rpc`: it answers a fetch, or, with advertise, says
+// what there is to fetch. protocol is the value of a Git-Protocol header, which the caller has
+// checked, or "".
 func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 	c := r.serve("upload-pack", slots.Fetch, advertise)
 	c.config = uploadConfiguration()
@@ -27,8 +28,9 @@ func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 	return c
 }
 
-// ReceivePack is `git receive-pack --stateless-rpc`: it takes a push, checked as strictly as StorePack checks, of a pack of at most
-// maxBytes; or, with advertise, says what there is now. A push is to be read from disk or memory, not from the network.
+// ReceivePack is `git receive-pack --stateless-rpc`: it takes a push, checked as strictly as
+// StorePack checks, of a pack of at most maxBytes; or, with advertise, says what there is now. A
+// push is to be read from disk or memory, not from the network.
 func (r *Repo) ReceivePack(advertise bool, maxBytes int64) *Command {
 	c := r.serve("receive-pack", slots.Push, advertise)
 	if !advertise {
@@ -89,7 +91,8 @@ func (r *Repo) leftPushes() (names []string, err error) {
 	return names, nil
 }
 
-// Scratch opens a file on the volume of the repositories that nobody else sees, and that is gone when it is closed or the process ends.
+// Scratch opens a file on the volume of the repositories that nobody else sees, and that is gone
+// when it is closed or the process ends.
 func (r *Repo) Scratch() (*os.File, error) {
 	f, err := os.CreateTemp(filepath.Join(r.store.root, newFolder), "scratch-")
 	if err != nil {

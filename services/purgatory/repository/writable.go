@@ -20,20 +20,23 @@ const (
 	probeFresh = 5 * time.Second
 	// probePatience is how long whoever asks waits for a disk that does not answer.
 	probePatience = time.Second
-	// probeBytes is what a disk that is not full has room for. Small files may still fit where no push would.
+	// probeBytes is what a disk that is not full has room for. Small files may still fit where no
+	// push would.
 	probeBytes = 256 << 10
 )
 
 // refusing are errors by which a system says that nothing can be written.
 var refusing = []error{syscall.ENOSPC, syscall.EDQUOT, syscall.EROFS, syscall.EACCES, syscall.EPERM, syscall.EIO, syscall.EFBIG}
 
-// unwritable are the words of git for the same (LC_ALL=C). Receive-pack keeps the reason to itself where it cannot even begin.
+// unwritable are the words of git for the same (LC_ALL=C). Receive-pack keeps the reason to itself
+// where it cannot even begin.
 var unwritable = []string{
 	"No space left on device", "Disk quota exceeded", "Read-only file system", "Permission denied", "Operation not permitted",
 	"Input/output error", "File too large", "unable to create temporary object directory",
 }
 
-// Unwritable says whether an error is that of a disk that takes nothing: it is full, read-only, failing, or not ours to write to.
+// Unwritable says whether an error is that of a disk that takes nothing: it is full, read-only,
+// failing, or not ours to write to.
 func Unwritable(err error) bool {
 	if slices.ContainsFunc(refusing, func(reason error) bool { return errors.Is(err, reason) }) {
 		return true
@@ -42,8 +45,8 @@ func Unwritable(err error) bool {
 	return ok && slices.ContainsFunc(unwritable, func(words string) bool { return strings.Contains(failure.Messages, words) })
 }
 
-// Writable says in a sentence why nothing can be written to the root now; nil: it can be. It is tried at most every few seconds, and never waited
-// for long.
+// Writable says in a sentence why nothing can be written to the root now; nil: it can be. It is
+// tried at most every few seconds, and never waited for long.
 func (s *Store) Writable() error { return s.volume.writable() }
 
 // volume knows whether a folder can be written to.
@@ -99,7 +102,8 @@ func (v *volume) retry(ended chan struct{}) {
 	}
 }
 
-// probe writes to the root, to the disk itself, and cleans up. The error names no file: that differs from try to try.
+// probe writes to the root, to the disk itself, and cleans up. The error names no file: that
+// differs from try to try.
 func (s *Store) probe() error {
 	err := s.writeProbe()
 	if path, ok := errors.AsType[*fs.PathError](err); ok {

@@ -13,8 +13,8 @@ const (
 	// nsecBegin is how a secret key begins as NIP-19 writes it, and nsecLength how long it is.
 	nsecBegin  = "nsec1"
 	nsecLength = 63
-	// leastDifferent is how many different bytes of 32 a key must have. Keys that people make up for
-	// tests have fewer.
+	// leastDifferent is how many different bytes of 32 a key must have. Keys that people make up
+	// for tests have fewer.
 	leastDifferent = 12
 )
 
@@ -50,8 +50,8 @@ func isWord(c byte) bool {
 }
 
 const (
-	// pemKey is in the first line of every private key in PEM (RFC 7468), and of those of OpenSSH and
-	// OpenPGP.
+	// pemKey is in the first line of every private key in PEM (RFC 7468), and of those of OpenSSH
+	// and OpenPGP.
 	pemKey   = "PRIVATE KEY"
 	pemBegin = "-----BEGIN"
 	dashes   = "-----"
@@ -60,8 +60,8 @@ const (
 	maxPEMLabel = 32
 	// maxPEM is the length of the longest key that is looked for, with everything around it.
 	maxPEM = 64 << 10
-	// leastPEM and pemEntropy are how many letters of Base64 a key must have, and how many bits each
-	// of them. Sentences and dots in place of a key have fewer.
+	// leastPEM and pemEntropy are how many letters of Base64 a key must have, and how many bits
+	// each of them. Sentences and dots in place of a key have fewer.
 	leastPEM   = 64
 	pemEntropy = 4.6
 )

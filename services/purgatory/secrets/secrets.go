@@ -34,8 +34,8 @@ type Finder struct {
 	buffer []byte
 	found  []Finding
 	window look
-	// line is the number of the line in which the window begins, and told where in the window begins
-	// what has not been reported yet.
+	// line is the number of the line in which the window begins, and told where in the window
+	// begins what has not been reported yet.
 	line, told int
 }
 

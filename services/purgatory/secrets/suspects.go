@@ -9,8 +9,8 @@ import (
 const (
 	// maxSuspects is how many objects of one pack are remembered to be looked at.
 	maxSuspects = 10_000
-	// partBytes is how much of an object is looked at once, and partOverlap how much of that once more
-	// with the next part.
+	// partBytes is how much of an object is looked at once, and partOverlap how much of that once
+	// more with the next part.
 	partBytes   = 32 << 10
 	partOverlap = maxToken
 	// packChecks and partChecks bound the places of a pack, and of a part of an object, that are
@@ -135,8 +135,8 @@ func (s *Suspects) Offsets() []int64 { return s.offsets }
 func (s *Suspects) Dropped() int { return s.dropped }
 
 const (
-	// leastRest is how many letters and digits in a row can be the rest of a token, and leastKeyRest
-	// how many that of a private key, of which the first line may be there already.
+	// leastRest is how many letters and digits in a row can be the rest of a token, and
+	// leastKeyRest how many that of a private key, of which the first line may be there already.
 	leastRest    = 16
 	leastKeyRest = 40
 )

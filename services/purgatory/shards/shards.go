@@ -81,7 +81,8 @@ func (h *Held) Count() int {
 	return len(h.shards)
 }
 
-// Write waits until the caller is the only writer of the identifier. unlock must be called when it is done. ErrElsewhere: it may not write.
+// Write waits until the caller is the only writer of the identifier. unlock must be called when it
+// is done. ErrElsewhere: it may not write.
 func (h *Held) Write(ctx context.Context, identifier string) (unlock func(), err error) {
 	h.mu.Lock()
 	s := h.shards[proto.ShardOf(identifier)]

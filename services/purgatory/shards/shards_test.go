@@ -13,8 +13,8 @@ import (
 	"tendril.dev/services/purgatory/shards"
 )
 
-// TestOneWriterAndHandOver: writers of one identifier come one after the other, those of others do not wait, and a shard is let go only when nobody
-// writes any more.
+// TestOneWriterAndHandOver: writers of one identifier come one after the other, those of others do
+// not wait, and a shard is let go only when nobody writes any more.
 func TestOneWriterAndHandOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,7 +16,8 @@ import (
 // maxReason bounds the reason that stands behind each refused reference.
 const maxReason = 300
 
-// answer is what a client that pushes gets: a report on each reference and words for the terminal, in the form that it asked for.
+// answer is what a client that pushes gets: a report on each reference and words for the terminal,
+// in the form that it asked for.
 type answer struct {
 	request *pushRequest
 	out     *responseStream
@@ -26,11 +27,13 @@ func newAnswer(request *pushRequest, out *responseStream) *answer {
 	return &answer{request: request, out: out}
 }
 
-// emptyPacket is what git itself sends to keep a connection alive: a side-band packet without content.
+// emptyPacket is what git itself sends to keep a connection alive: a side-band packet without
+// content.
 const emptyPacket = "0005\x01"
 
-// keepAlive sends an empty packet from time to time until it is stopped. It is for a client that has sent everything and only
-// waits: an answer that begins before the request has ended makes many clients and proxies stop sending.
+// keepAlive sends an empty packet from time to time until it is stopped. It is for a client that
+// has sent everything and only waits: an answer that begins before the request has ended makes many
+// clients and proxies stop sending.
 func (a *answer) keepAlive(every time.Duration) (stop func()) {
 	if !a.request.sideband || !a.request.report {
 		return func() {}

@@ -40,11 +40,12 @@ func isMalformed(err error) bool {
 	return ok
 }
 
-// readPush reads the commands of a push (gitprotocol-pack, "Reference Update Request") and leaves the reader at the pack. A lone
-// flush, by which git asks whether it may push, is a push without commands.
+// readPush reads the commands of a push (gitprotocol-pack, "Reference Update Request") and leaves
+// the reader at the pack. A lone flush, by which git asks whether it may push, is a push without
+// commands.
 //
-// The shallow lines of a client that has only a part of the history are read and forgotten: what it sends must stand on what is
-// here, shallow or not, and git must check it so.
+// The shallow lines of a client that has only a part of the history are read and forgotten: what it
+// sends must stand on what is here, shallow or not, and git must check it so.
 func readPush(r io.Reader) (*pushRequest, error) {
 	lines := &lineReader{lines: pktline.NewScanner(r)}
 	p := &pushRequest{}
@@ -135,8 +136,8 @@ func isHex40(s string) bool {
 	return s == ZeroID || (len(s) == len(ZeroID) && nip34.IsObjectID(s))
 }
 
-// encode writes the commands as receive-pack is to read them. The capabilities are ours and not the client's: all or nothing, and a
-// plain report, from which we make the answer.
+// encode writes the commands as receive-pack is to read them. The capabilities are ours and not the
+// client's: all or nothing, and a plain report, from which we make the answer.
 func (p *pushRequest) encode() []byte {
 	var b bytes.Buffer
 	for i, c := range p.commands {

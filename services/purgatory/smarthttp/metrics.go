@@ -93,8 +93,8 @@ func (m *Metrics) operation(name, result string, took time.Duration) {
 	m.duration.WithLabelValues(name).Observe(took.Seconds())
 }
 
-// transferred counts bytes exchanged over a repository that there is. Those of the zero reference are
-// nobody's in particular.
+// transferred counts bytes exchanged over a repository that there is. Those of the zero reference
+// are nobody's in particular.
 func (m *Metrics) transferred(ref nip34.RepoRef, direction string, n int) {
 	m.bytes.WithLabelValues(direction).Add(float64(n))
 	m.traffic.add(ref, n)

@@ -22,14 +22,15 @@ import (
 )
 
 const (
-	// drainBytes is how much more than the largest push is read, and thrown away, so that its client sees why it was refused.
+	// drainBytes is how much more than the largest push is read, and thrown away, so that its
+	// client sees why it was refused.
 	drainBytes = 64 << 20
 	// maxReport bounds what receive-pack says about maxCommands references.
 	maxReport = 32 << 20
 )
 
-// push answers POST git-receive-pack. The answer is held back until the Authority is done, so that "done" on the user's terminal
-// means committed.
+// push answers POST git-receive-pack. The answer is held back until the Authority is done, so that
+// "done" on the user's terminal means committed.
 func (x *exchange) push() {
 	began := time.Now()
 	result := x.takePush()
@@ -120,8 +121,8 @@ type receiving struct {
 	passedOn bool
 }
 
-// carryOut reads the pack and lets the Authority decide. While that takes its time the client, which has sent everything by then, is
-// kept alive.
+// carryOut reads the pack and lets the Authority decide. While that takes its time the client,
+// which has sent everything by then, is kept alive.
 func (p *receiving) carryOut(body io.Reader, answer *answer) error {
 	ctx := p.x.r.Context()
 	asked := PushRequest{Ref: p.x.ref, Commands: p.request.commands, Client: p.x.client()}

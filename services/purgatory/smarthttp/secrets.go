@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// secretsTime bounds how long a push is looked at closely for secrets, once its pack is checked.
-	// What is not looked at by then is let through.
+	// secretsTime bounds how long a push is looked at closely for secrets, once its pack is
+	// checked. What is not looked at by then is let through.
 	secretsTime = 20 * time.Second
 	// toldSecrets is how many places of secrets a user is told.
 	toldSecrets = 10

@@ -1,5 +1,6 @@
 // Package smarthttp serves repositories to git clients over smart HTTP (GRASP-01): fetches by
-// git upload-pack, pushes by git receive-pack after an Authority has allowed them. CORS is the front door's business.
+// git upload-pack, pushes by git receive-pack after an Authority has allowed them. CORS is the
+// front door's business.
 package smarthttp
 
 import (
@@ -20,8 +21,8 @@ import (
 type Authority interface {
 	// Repository finds the repository of a request. ErrNotFound is answered by 404, ErrElsewhere by
 	// 421, any other error by 503: a client must not believe that a repository is gone which only
-	// cannot be had at the moment. One below /prs need not be on disk: it is served as an empty one,
-	// and made by Push.
+	// cannot be had at the moment. One below /prs need not be on disk: it is served as an empty
+	// one, and made by Push.
 	Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error)
 
 	// Authorize reports whether a push would be allowed now, before its pack is read. It changes
@@ -44,7 +45,8 @@ type PushRequest struct {
 	PackBytes int64  // length of the pack as it came; 0 for Authorize, and for a push that sends none
 }
 
-// Command is one reference that a push changes. Old or New is ZeroID where the reference is created or deleted.
+// Command is one reference that a push changes. Old or New is ZeroID where the reference is created
+// or deleted.
 type Command struct{ Name, Old, New string }
 
 // Create says whether the reference is new to the client.
@@ -56,7 +58,8 @@ func (c Command) Delete() bool { return c.New == ZeroID }
 // ZeroID is how git writes that there is no object.
 const ZeroID = "0000000000000000000000000000000000000000"
 
-// Refusal is why a push is not taken, in words for the user: "authorisation failed: no state event authorises these references".
+// Refusal is why a push is not taken, in words for the user: "authorisation failed: no state event
+// authorises these references".
 type Refusal struct{ Reason string }
 
 // Error is the reason.
@@ -114,7 +117,8 @@ type Options struct {
 	// (NGIT_GIT_TRANSFER_TIME). Default 6 h.
 	TransferTime time.Duration
 
-	// Patience is how long a request waits for a free git process before it is answered by 503. Default 30 s.
+	// Patience is how long a request waits for a free git process before it is answered by 503.
+	// Default 30 s.
 	Patience time.Duration
 
 	// Requests is how many requests may be under way at once, those that are being sent and those
@@ -127,7 +131,8 @@ type Options struct {
 	// least twice MaxPushBytes.
 	SpoolBytes int64
 
-	// KeepAlive is how often a client that has sent its push and waits is told that we still work. Default 5 s.
+	// KeepAlive is how often a client that has sent its push and waits is told that we still work.
+	// Default 5 s.
 	KeepAlive time.Duration
 
 	// Holder returns where the worker listens that holds an identifier now, unless it is this one;

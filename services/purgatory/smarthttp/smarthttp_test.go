@@ -124,7 +124,8 @@ func (h *house) refs(r *repository.Repo) map[string]string {
 	return refs.ByName
 }
 
-// counted gives one count of ngit_git_operations_total and the like, by the labels in the order of their names.
+// counted gives one count of ngit_git_operations_total and the like, by the labels in the order of
+// their names.
 func (h *house) counted(metric string, labels ...string) float64 {
 	h.Helper()
 	families, err := h.registry.Gather()
@@ -438,7 +439,8 @@ func TestPullRequestsHaveAnAuthorityOfTheirOwn(t *testing.T) {
 	}
 }
 
-// Not parallel: a program that is being written cannot be run, and a fork elsewhere holds its file open.
+// Not parallel: a program that is being written cannot be run, and a fork elsewhere holds its file
+// open.
 func TestFullHouseAsksToComeBack(t *testing.T) {
 	root := t.TempDir()
 	hang := filepath.Join(t.TempDir(), "git")

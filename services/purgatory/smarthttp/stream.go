@@ -42,7 +42,8 @@ type timedBody struct {
 
 // Read reads some of the body.
 func (b *timedBody) Read(p []byte) (int, error) {
-	// The deadline goes when the read is over: it must not strike while the server watches an idle connection for its end.
+	// The deadline goes when the read is over: it must not strike while the server watches an idle
+	// connection for its end.
 	b.x.control.SetReadDeadline(b.pace.wait(0))
 	defer b.x.control.SetReadDeadline(time.Time{})
 	n, err := b.x.r.Body.Read(p)
@@ -88,8 +89,8 @@ func (x *exchange) spool(allowed func() error) (into *spool.Spool, end func()) {
 	}
 }
 
-// responseStream passes on what git prints as it comes. Its header is sent with the first byte, so that a git that fails at once
-// is still answered by a status.
+// responseStream passes on what git prints as it comes. Its header is sent with the first byte, so
+// that a git that fails at once is still answered by a status.
 type responseStream struct {
 	x           *exchange
 	pace        *pace

@@ -70,13 +70,15 @@ func (x *exchange) advertise(service string) {
 	x.stream(operationRefs, c, out)
 }
 
-// noRefs is how newer versions of git advertise what they can do where there is no reference yet. Before 2.41, upload-pack only
-// sends a flush, from which a client cannot learn that it may ask for objects by id.
+// noRefs is how newer versions of git advertise what they can do where there is no reference yet.
+// Before 2.41, upload-pack only sends a flush, from which a client cannot learn that it may ask for
+// objects by id.
 const noRefs = ZeroID + " capabilities^{}\x00multi_ack thin-pack side-band side-band-64k ofs-delta shallow deepen-since deepen-not " +
 	"deepen-relative no-progress include-tag multi_ack_detailed allow-tip-sha1-in-want allow-reachable-sha1-in-want no-done filter " +
 	"object-format=sha1 agent=git/tendril\n"
 
-// emptyAdvertisements are what stands in place of an advertisement without a line, in protocol versions 0 and 1.
+// emptyAdvertisements are what stands in place of an advertisement without a line, in protocol
+// versions 0 and 1.
 var emptyAdvertisements = map[string]string{
 	"0000":                     pktLine(noRefs) + "0000",
 	"000eversion 1\n" + "0000": "000eversion 1\n" + pktLine(noRefs) + "0000",
@@ -177,13 +179,14 @@ func (x *exchange) count(operation string, began time.Time, err error) {
 	}
 }
 
-// serviceLine is what stands before an advertisement of protocol versions 0 and 1 (gitprotocol-http).
+// serviceLine is what stands before an advertisement of protocol versions 0 and 1
+// (gitprotocol-http).
 func serviceLine(service string) string {
 	return pktLine("# service="+service+"\n") + "0000"
 }
 
-// gitProtocol reads the Git-Protocol header, "version=2" for example, and gives what of it git is to know. Whatever else stands
-// there, a list of keys that we do not know, is left out.
+// gitProtocol reads the Git-Protocol header, "version=2" for example, and gives what of it git is
+// to know. Whatever else stands there, a list of keys that we do not know, is left out.
 func gitProtocol(header string) string {
 	for part := range strings.SplitSeq(header, ":") {
 		switch part {

@@ -40,7 +40,8 @@ func TestConcurrency(t *testing.T) {
 	})
 }
 
-// TestRateInAnyMinute: whenever one looks, the last 60 seconds have no more requests than the limit.
+// TestRateInAnyMinute: whenever one looks, the last 60 seconds have no more requests than the
+// limit.
 func TestRateInAnyMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -65,7 +66,8 @@ func TestRateInAnyMinute(t *testing.T) {
 	})
 }
 
-// TestQueueIsRoundRobin: an identifier that joins again stands behind the others, and the queue moves by itself.
+// TestQueueIsRoundRobin: an identifier that joins again stands behind the others, and the queue
+// moves by itself.
 func TestQueueIsRoundRobin(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,7 +129,8 @@ func TestLimitsAreSharedAmongWorkers(t *testing.T) {
 	}
 }
 
-// TestMoreWorkersThanRequests: eight workers and a server that is asked at most twice at once: never more, and every worker gets its turn.
+// TestMoreWorkersThanRequests: eight workers and a server that is asked at most twice at once:
+// never more, and every worker gets its turn.
 func TestMoreWorkersThanRequests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -34,7 +34,8 @@ const (
 	// doubtful is how much sooner a request is given up that the relay may have refused, as a
 	// divisor of how long a relay may be silent.
 	doubtful = 12
-	// lookAgain is how often it is looked whether other connections have brought what finds wait for.
+	// lookAgain is how often it is looked whether other connections have brought what finds wait
+	// for.
 	lookAgain = 250 * time.Millisecond
 	// yieldWait is how long open requests have to come to their end when their room is needed. What
 	// was on its way of one that is taken back comes once more.

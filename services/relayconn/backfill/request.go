@@ -175,8 +175,8 @@ func (b *Backfill) room() int {
 }
 
 // Yields reports whether there is room for that many live subscriptions, or it is time to make it
-// with [Backfill.Yield]. Until then no more is asked for than leaves room for them, and the requests
-// that are open have time to come to their end. None: no room is needed any more.
+// with [Backfill.Yield]. Until then no more is asked for than leaves room for them, and the
+// requests that are open have time to come to their end. None: no room is needed any more.
 func (b *Backfill) Yields(live int, now time.Time) bool {
 	if live == 0 || len(b.open) <= b.roomBeside(live) {
 		b.yieldTo, b.yieldBy = 0, time.Time{}

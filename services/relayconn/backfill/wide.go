@@ -20,8 +20,9 @@ const (
 	wideSaves = 8
 	// missingBytes is about how many bytes it takes to fetch an event that turns out to be missing.
 	missingBytes = 1000
-	// mostByItem is how many events may be known here for each reference and root event that the relay
-	// is asked for. If there are more, most of them are of others, and the relay will not have them.
+	// mostByItem is how many events may be known here for each reference and root event that the
+	// relay is asked for. If there are more, most of them are of others, and the relay will not
+	// have them.
 	mostByItem = 8
 	// wideWait is how long a batch waits at most until others have brought what they ask for.
 	wideWait = time.Minute

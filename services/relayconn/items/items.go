@@ -1,5 +1,5 @@
-// Package items knows what can be asked of a relay beyond its announcements, and works out what is new: the three-way diff, the only place
-// where it is decided what layers 2 and 3 ask for.
+// Package items knows what can be asked of a relay beyond its announcements, and works out what is
+// new: the three-way diff, the only place where it is decided what layers 2 and 3 ask for.
 package items
 
 import (
@@ -62,7 +62,8 @@ func (s Set) Empty() bool { return len(s.Full) == 0 && len(s.State) == 0 && len(
 // Repos counts the repositories.
 func (s Set) Repos() int { return len(s.Full) + len(s.State) }
 
-// New is the three-way diff: what is wanted and neither pending nor confirmed. A state-only repository whose maintainers changed is new.
+// New is the three-way diff: what is wanted and neither pending nor confirmed. A state-only
+// repository whose maintainers changed is new.
 func New(wanted, pending, confirmed Set) Set {
 	out := Set{
 		Full:  minus(minus(wanted.Full, confirmed.Full, strings.Compare), pending.Full, strings.Compare),

@@ -96,7 +96,8 @@ func randomSet(rnd *rand.Rand) items.Set {
 	return items.Of(t)
 }
 
-// TestLikeSets compares with what sets should do, over many random ones, and sees that no set is changed by what is done with it.
+// TestLikeSets compares with what sets should do, over many random ones, and sees that no set is
+// changed by what is done with it.
 func TestLikeSets(t *testing.T) {
 	t.Parallel()
 	rnd := rand.New(rand.NewPCG(1, 2))

@@ -31,8 +31,8 @@ func texted(t *testing.T, group []nostr.Filter) (ids []string) {
 	return ids
 }
 
-// TestTextsOnce: filters of several connections that name the same ids share their text, and nothing
-// is kept of it when there are none any more.
+// TestTextsOnce: filters of several connections that name the same ids share their text, and
+// nothing is kept of it when there are none any more.
 func TestTextsOnce(t *testing.T) {
 	t.Parallel()
 	h := hundreds{known: map[[32]byte]weak.Pointer[hundred]{}}

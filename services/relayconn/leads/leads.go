@@ -26,8 +26,8 @@ const (
 	// mostAsked is how many items are remembered that were asked for, half of them at least. One
 	// that is forgotten is asked for once more.
 	mostAsked = 1 << 17
-	// tallied is of how many events it is known at least whether they were known before, for that to
-	// say something of the next ones, and half of how many of the last ones at most.
+	// tallied is of how many events it is known at least whether they were known before, for that
+	// to say something of the next ones, and half of how many of the last ones at most.
 	tallied = 1000
 	// newPart is the part of them that are new, as a divisor, for which it is worth to go on.
 	newPart = 8
@@ -147,8 +147,8 @@ func (b *Board) Brought(came, fresh int) {
 }
 
 // Idle reports whether a group of root events need not be asked for now, because nearly all that
-// others have brought was known: what names a repository comes with that as well. What else there is
-// of them is found out when everything has come. When no lead has gone on for a while, what was
+// others have brought was known: what names a repository comes with that as well. What else there
+// is of them is found out when everything has come. When no lead has gone on for a while, what was
 // counted says nothing any more.
 func (b *Board) Idle(roots []string, now time.Time) bool {
 	b.mu.Lock()
@@ -168,9 +168,9 @@ type Probe struct {
 	vain  bool
 }
 
-// Probe lets a connection try that; nil: another one is doing so, or has done so in vain since it was
-// quiet last. It would most likely be in vain for this one too, and costs as much each time as there
-// are events missing.
+// Probe lets a connection try that; nil: another one is doing so, or has done so in vain since it
+// was quiet last. It would most likely be in vain for this one too, and costs as much each time as
+// there are events missing.
 func (b *Board) Probe(now time.Time) *Probe {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -316,8 +316,8 @@ func idles(b *leads.Board, now time.Time) bool {
 	return false
 }
 
-// TestIdleQuiet: what was counted says nothing when no lead has gone on for a while, whether it came
-// to its end or was lost.
+// TestIdleQuiet: what was counted says nothing when no lead has gone on for a while, whether it
+// came to its end or was lost.
 func TestIdleQuiet(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]bool{"ended": true, "lost": false} {

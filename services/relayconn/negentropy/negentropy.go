@@ -314,8 +314,8 @@ func (s *Set) smaller(ctx context.Context, x *search, now time.Time) error {
 	return s.close(ctx, x)
 }
 
-// cannot notes that a session has failed, by which the relay shows that it does not reconcile, unless
-// it is one about everything.
+// cannot notes that a session has failed, by which the relay shows that it does not reconcile,
+// unless it is one about everything.
 func (s *Set) cannot(ctx context.Context, x *search, why string) error {
 	if x.wide != nil {
 		x.wide.refused = true

@@ -153,8 +153,8 @@ func TestLeaderGone(t *testing.T) {
 	})
 }
 
-// TestLeaderReturns: relays that ask for the same one after the other and bring nothing, or one that
-// ends its connection and comes back at once, hold nobody up for ever.
+// TestLeaderReturns: relays that ask for the same one after the other and bring nothing, or one
+// that ends its connection and comes back at once, hold nobody up for ever.
 func TestLeaderReturns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

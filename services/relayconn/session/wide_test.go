@@ -77,8 +77,8 @@ func TestWideLost(t *testing.T) {
 	})
 }
 
-// TestWideGaps: what a daily sync finds because it asks for everything should have come live only if
-// a filter asks for it.
+// TestWideGaps: what a daily sync finds because it asks for everything should have come live only
+// if a filter asks for it.
 func TestWideGaps(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -107,8 +107,8 @@ func TestWideGaps(t *testing.T) {
 	}
 }
 
-// TestWideOneAtATime: while another connection is bringing what this one asks for too, and finds out
-// in one go what is missing of it, this one does not do the same, until that was worth while or
+// TestWideOneAtATime: while another connection is bringing what this one asks for too, and finds
+// out in one go what is missing of it, this one does not do the same, until that was worth while or
 // everything has come.
 func TestWideOneAtATime(t *testing.T) {
 	t.Parallel()

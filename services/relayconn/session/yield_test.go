@@ -14,8 +14,8 @@ import (
 )
 
 // TestRequestsYield: when something new needs room to come live, the requests of the past that are
-// open have a moment to come to their end, and no more are opened meanwhile. Then as many as need be
-// are taken back.
+// open have a moment to come to their end, and no more are opened meanwhile. Then as many as need
+// be are taken back.
 func TestRequestsYield(t *testing.T) {
 	t.Parallel()
 	for name, answers := range map[string]bool{"answered": true, "not answered": false} {

@@ -1,5 +1,5 @@
-// Package targets reads what discovery wants of relays from the stream GRASP_TARGETS: which relays there are to claim, and what one of them should
-// be asked for.
+// Package targets reads what discovery wants of relays from the stream GRASP_TARGETS: which relays
+// there are to claim, and what one of them should be asked for.
 package targets
 
 import (
@@ -126,7 +126,8 @@ type Follower struct {
 	asked    uint64
 }
 
-// NewFollower makes a follower that also keeps what the target was at a revision in the past, if the stream still knows.
+// NewFollower makes a follower that also keeps what the target was at a revision in the past, if
+// the stream still knows.
 func NewFollower(past uint64) *Follower {
 	return &Follower{Changed: make(chan struct{}, 1), asked: past, read: make(chan struct{})}
 }
@@ -196,7 +197,8 @@ func (f *Follower) noteBefore(change proto.TargetChange) {
 	}
 }
 
-// show lets the folded target be seen. The parts of a change are not: a snapshot would look as if most had been withdrawn.
+// show lets the folded target be seen. The parts of a change are not: a snapshot would look as if
+// most had been withdrawn.
 func (f *Follower) show(revision uint64) {
 	f.mu.Lock()
 	f.target, f.revision = f.folded.Target(), revision

@@ -189,7 +189,8 @@ func TestWhatOnlyPurgatoryListsIsLess(t *testing.T) {
 	}
 }
 
-// TestNoListIsLost: however slowly the lists are taken, and whatever comes last, in the end the list is whole.
+// TestNoListIsLost: however slowly the lists are taken, and whatever comes last, in the end the
+// list is whole.
 func TestNoListIsLost(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -261,8 +262,8 @@ func TestFollower(t *testing.T) {
 	}
 }
 
-// TestSnapshotIsSeenWhole: a large target that discovery writes anew in parts is never seen as a part of itself, for that would have everything in
-// the other parts asked for again.
+// TestSnapshotIsSeenWhole: a large target that discovery writes anew in parts is never seen as a
+// part of itself, for that would have everything in the other parts asked for again.
 func TestSnapshotIsSeenWhole(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

@@ -48,15 +48,15 @@ func (i *Inbox) Put(ctx context.Context, m Message) error {
 	}
 }
 
-// Reader gives the messages of a relay to fn until its connection ends or fn returns an error; *Conn
-// is one.
+// Reader gives the messages of a relay to fn until its connection ends or fn returns an error;
+// *Conn is one.
 type Reader interface {
 	Read(ctx context.Context, fn func(Message) error) error
 }
 
-// Fill puts in what r reads, but for messages that keep says true of, and gives r's error. When r has
-// ended it waits until everything has been heard, or ctx ends: what a relay says last may be why it
-// goes.
+// Fill puts in what r reads, but for messages that keep says true of, and gives r's error. When r
+// has ended it waits until everything has been heard, or ctx ends: what a relay says last may be
+// why it goes.
 func (i *Inbox) Fill(ctx context.Context, r Reader, keep func(Message) bool) error {
 	err := r.Read(ctx, func(m Message) error {
 		if keep(m) {

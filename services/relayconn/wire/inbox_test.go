@@ -91,8 +91,8 @@ func TestInboxIsBounded(t *testing.T) {
 	}
 }
 
-// TestNobodyHears: who waits for room, or for the last messages to be heard, does not when ctx ends,
-// and what could not be put in takes up no room. What is kept is not put in.
+// TestNobodyHears: who waits for room, or for the last messages to be heard, does not when ctx
+// ends, and what could not be put in takes up no room. What is kept is not put in.
 func TestNobodyHears(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -1,4 +1,5 @@
-// Command reference writes the reference of the settings: reference <docs/configuration.md> <.env.example>.
+// Command reference writes the reference of the settings: reference <docs/configuration.md>
+// <.env.example>.
 package main
 
 import (

@@ -1,4 +1,5 @@
-// Package gittest makes git repositories, and servers of them, for tests: real git, in folders that the test throws away.
+// Package gittest makes git repositories, and servers of them, for tests: real git, in folders that
+// the test throws away.
 package gittest
 
 import (
@@ -30,8 +31,9 @@ func Store(t testing.TB) *repository.Store {
 	return s
 }
 
-// CrampedStore opens a store whose git can write no file larger than this, as on a disk that fills up in the middle of one. Tests that use it do not
-// run in parallel: a program that is being written cannot be run, and a fork elsewhere holds its file open.
+// CrampedStore opens a store whose git can write no file larger than this, as on a disk that fills
+// up in the middle of one. Tests that use it do not run in parallel: a program that is being
+// written cannot be run, and a fork elsewhere holds its file open.
 func CrampedStore(t testing.TB, kibibytes int) *repository.Store {
 	t.Helper()
 	cramped := filepath.Join(t.TempDir(), "git")
@@ -124,7 +126,8 @@ func environment() []string {
 		"GIT_AUTHOR_NAME=A", "GIT_AUTHOR_EMAIL=a@example.com", "GIT_COMMITTER_NAME=A", "GIT_COMMITTER_EMAIL=a@example.com",
 		"GIT_CONFIG_COUNT=3", "GIT_CONFIG_KEY_0=init.defaultBranch", "GIT_CONFIG_VALUE_0=main",
 		"GIT_CONFIG_KEY_1=safe.directory", "GIT_CONFIG_VALUE_1=*",
-		// Newer gits tidy up in the background after a commit, in a folder that the test may be removing by then.
+		// Newer gits tidy up in the background after a commit, in a folder that the test may be
+		// removing by then.
 		"GIT_CONFIG_KEY_2=maintenance.auto", "GIT_CONFIG_VALUE_2=false")
 }
 
@@ -219,7 +222,8 @@ func (w *Work) Publish(root, name string, config ...string) string {
 	return path
 }
 
-// Backend is a git server that nobody here wrote: git http-backend, serving every repository below root.
+// Backend is a git server that nobody here wrote: git http-backend, serving every repository below
+// root.
 func Backend(t testing.TB, root string) *httptest.Server {
 	t.Helper()
 	exec := Git(t, root, "--exec-path")
