@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"tendril.dev/lib/nettest"
 )
 
 const patience = time.Minute
@@ -106,16 +108,15 @@ func eventually(t *testing.T, what string, holds func() bool) {
 func TestWaitsForAWorker(t *testing.T) {
 	t.Parallel()
 	const large = 8 << 20
-	closed := httptest.NewServer(echo)
-	closed.Close()
-	for _, before := range []struct {
-		name   string
-		worker *httptest.Server
-	}{{"none", nil}, {"one that gives it away", start(t, elsewhere)}, {"one that has stopped", closed}} {
+	for _, before := range []struct{ name, worker string }{
+		{"none", ""},
+		{"one that gives it away", start(t, elsewhere).Listener.Addr().String()},
+		{"one that has stopped", nettest.Refusing(t)},
+	} {
 		t.Run(before.name, func(t *testing.T) {
 			t.Parallel()
 			addr, s, registry := patient(t, patience, 100)
-			s.move(before.worker)
+			s.at(before.worker)
 			var read atomic.Int64
 			push := ask(t, addr, "git-receive-pack", "a", io.TeeReader(io.LimitReader(zeroes{}, large), counter{&read}))
 			requests := map[string]<-chan answered{
@@ -123,7 +124,7 @@ func TestWaitsForAWorker(t *testing.T) {
 				"fetch": ask(t, addr, "git-upload-pack", "c", strings.NewReader("0032want")),
 			}
 			eventually(t, "all wait", func() bool { return metric(t, registry, "tendril_gateway_git_waiting") == 3 })
-			if before.worker != nil {
+			if before.worker != "" {
 				eventually(t, "and are sent again", func() bool { return metric(t, registry, "tendril_gateway_git_repeats_total") > 6 })
 			}
 			// What has left the client is in the buffers of two sockets, not with us.
@@ -192,7 +193,7 @@ func TestWhatIsSentAgain(t *testing.T) {
 				want = http.StatusOK
 			}
 			if a.err != nil || a.status != want || begun.Load() != 1 {
-				t.Errorf("%+v, begun %d times", a, begun.Load())
+				t.Errorf("%+v, error %v, begun %d times", a, a.err, begun.Load())
 			}
 			if test.again && test.service == "git-upload-pack" && a.body != "300000 <nil>" {
 				t.Errorf("the next worker got %s", a.body)

@@ -24,7 +24,8 @@ import (
 
 // Shards knows which worker serves a shard.
 type Shards interface {
-	// Holder is the live worker that holds the shard with this name; false: none does at the moment.
+	// Holder is the live worker that holds the shard with this name; false: none does at the
+	// moment.
 	Holder(key string) (proto.Worker, bool)
 	// Lives reports whether the worker, in this incarnation, is live.
 	Lives(worker proto.Worker) bool
@@ -95,7 +96,8 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nip34.Repositor
 		r.Body = &metered{r.Body, func(n int) bool { return p.limits.pushed.Spend(client, n) }}
 	}
 	to := passage{shard: shardOf(at), client: client, reads: at.Service == uploadPack}
-	// An answer may begin before the request has ended. Where that cannot be had (HTTP/2 has it anyway), it comes afterwards.
+	// An answer may begin before the request has ended. Where that cannot be had (HTTP/2 has it
+	// anyway), it comes afterwards.
 	_ = http.NewResponseController(w).EnableFullDuplex()
 	p.reverse.ServeHTTP(w, r.WithContext(to.on(r.Context())))
 }
@@ -146,7 +148,8 @@ func (p *Proxy) Hosts(ctx context.Context, at nip34.RepositoryPath, client strin
 	return false, fmt.Errorf("ask a worker for a repository: it answered %s", resp.Status)
 }
 
-// rewrite changes where a request goes and nothing of what it says: path and query stay byte for byte. Hop headers are gone already.
+// rewrite changes where a request goes and nothing of what it says: path and query stay byte for
+// byte. Hop headers are gone already.
 func (p *Proxy) rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.Scheme = "http" // the courier knows where to
 	r.Out.Header.Del("Expect")

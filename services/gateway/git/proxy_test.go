@@ -60,11 +60,18 @@ func (s *shards) die(worker *httptest.Server) {
 
 // move gives all shards to another worker; nil: to none.
 func (s *shards) move(to *httptest.Server) {
+	address := ""
+	if to != nil {
+		address = to.Listener.Addr().String()
+	}
+	s.at(address)
+}
+
+// at gives all shards to the worker at an address; empty: to none.
+func (s *shards) at(address string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.address = ""; to != nil {
-		s.address = to.Listener.Addr().String()
-	}
+	s.address = address
 }
 
 // front serves a proxy to the worker, and gives its address. Requests do not wait for a worker.
