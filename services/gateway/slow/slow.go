@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +21,8 @@ var errGone = errors.New("the request has been answered")
 
 // Handler lets next answer. A client has the time stall for the next bytes of its request, and for
 // each 32 KiB of the answer; then its connection ends. If an answer begins before the whole request
-// was read, the connection is closed after it: what is still to come is no next request.
+// was read, the connection is closed after it: what is still to come is no next request. It is
+// closed in two steps, so that the client gets the answer though it is still sending.
 //
 // It must not be used for requests that take the connection over (WebSockets).
 func Handler(next http.Handler, stall time.Duration) http.Handler {
@@ -30,7 +32,26 @@ func Handler(next http.Handler, stall time.Duration) http.Handler {
 		r.Body = b
 		defer b.Close()
 		next.ServeHTTP(&answer{ResponseWriter: w, control: control, stall: stall, body: b}, r)
+		if b.partial() {
+			closeInSteps(w)
+		}
 	})
+}
+
+// closeInSteps lets the server of w close the connection in two steps after the answer: first its
+// own direction, and half a second later the client's. A client that sends to a connection that is
+// closed at once gets a reset, which takes the answer away from it before it has read it. The server
+// does so by itself where the body is its own; here it is a [body]. A body that is larger than
+// http.MaxBytesReader allows has the same effect, so it is told of one.
+func closeInSteps(w http.ResponseWriter) {
+	for {
+		outer, wraps := w.(interface{ Unwrap() http.ResponseWriter })
+		if !wraps {
+			break
+		}
+		w = outer.Unwrap()
+	}
+	_, _ = http.MaxBytesReader(w, io.NopCloser(strings.NewReader("x")), 0).Read(make([]byte, 1))
 }
 
 // Begin lets next answer, and gives the client the time stall to take an answer that is written as

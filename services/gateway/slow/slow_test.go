@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -85,6 +87,80 @@ func TestAnswerWithoutTheBody(t *testing.T) {
 	}
 	if n := len(requests); n != 1 {
 		t.Errorf("%d requests", n)
+	}
+}
+
+// inSteps is a server's connection that, once its own direction is closed, stays until the client
+// has taken everything: how long a server gives it is no matter for a test.
+type inSteps struct {
+	*net.TCPConn
+	half  atomic.Bool
+	taken <-chan struct{}
+}
+
+func (c *inSteps) CloseWrite() error { c.half.Store(true); return c.TCPConn.CloseWrite() }
+
+func (c *inSteps) Close() error {
+	if c.half.Load() {
+		<-c.taken
+	}
+	return c.TCPConn.Close()
+}
+
+type inStepsListener struct {
+	net.Listener
+	taken <-chan struct{}
+}
+
+func (l inStepsListener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &inSteps{TCPConn: c.(*net.TCPConn), taken: l.taken}, nil
+}
+
+// TestAnswerReachesWhoIsStillSending: a client that is told in the middle of a long body why it is
+// refused gets the whole answer, not a reset.
+func TestAnswerReachesWhoIsStillSending(t *testing.T) {
+	t.Parallel()
+	for name, head := range map[string]string{
+		"length": "Content-Length: 1000000000\r\n\r\n",
+		"chunks": "Transfer-Encoding: chunked\r\n\r\n3b9aca00\r\n",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			reason := strings.Repeat("no! ", 64<<10)
+			taken := make(chan struct{})
+			server := httptest.NewUnstartedServer(slow.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				_ = http.NewResponseController(w).EnableFullDuplex()
+				io.ReadFull(r.Body, make([]byte, 1<<20))
+				http.Error(w, reason, http.StatusForbidden)
+			}), patience))
+			server.Listener = inStepsListener{server.Listener, taken}
+			server.Start()
+			t.Cleanup(server.Close)
+			defer close(taken)
+			c, r := dial(t, server.Listener.Addr().String())
+			fmt.Fprint(c, "POST / HTTP/1.1\r\nHost: x\r\n", head)
+			part := make([]byte, 64<<10)
+			for range 16 { // as much as is read
+				if _, err := c.Write(part); err != nil {
+					t.Fatal(err)
+				}
+			}
+			resp, err := http.ReadResponse(r, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The answer is under way: more is sent before all of it has been taken.
+			if _, err := c.Write(part); err != nil {
+				t.Error(err)
+			}
+			if body, err := io.ReadAll(resp.Body); string(body) != reason+"\n" || err != nil {
+				t.Errorf("%d bytes of the answer, %v", len(body), err)
+			}
+		})
 	}
 }
 
