@@ -21,7 +21,7 @@ var ErrPack = errors.New("not a pack of events")
 // JoinPack makes a pack of events. No line may contain a line break.
 func JoinPack(lines [][]byte) []byte { return bytes.Join(lines, []byte{'\n'}) }
 
-// SplitPack gives the lines of a pack, at least one. They are parts of data. Whether a line is an
+// SplitPack returns the lines of a pack, at least one. They are parts of data. Whether a line is an
 // event is not looked at.
 func SplitPack(data []byte) ([][]byte, error) {
 	more := bytes.Count(data, []byte{'\n'})

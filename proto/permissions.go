@@ -38,7 +38,7 @@ type Permissions struct {
 	Answers bool
 }
 
-// Users gives every user and what it may do, in a fixed order. NATS cannot check everything; what
+// Users returns every user and what it may do, in a fixed order. NATS cannot check everything; what
 // is left open is described in docs/security.md.
 func Users() []Permissions {
 	services := []Permissions{gateway(), ingest(), purgatory(), discovery(), relayconn()}
@@ -57,7 +57,7 @@ func Users() []Permissions {
 	return users
 }
 
-// PermissionsOf gives what a user may do; nothing if there is no such user.
+// PermissionsOf returns what a user may do; nothing if there is no such user.
 func PermissionsOf(user string) Permissions {
 	for _, p := range Users() {
 		if p.User == user {

@@ -34,7 +34,7 @@ func RepoSubject(verb RepoVerb, shard int) string {
 // the reply subject of the request. inbox must be a token of letters and digits.
 func RepoAnswerSubject(inbox string) string { return prefixRepoAnswer + inbox }
 
-// ParseRepoAnswerSubject gives the inbox back. Purgatory answers to nothing else.
+// ParseRepoAnswerSubject returns the inbox back. Purgatory answers to nothing else.
 func ParseRepoAnswerSubject(subject string) (inbox string, err error) {
 	inbox, ok := strings.CutPrefix(subject, prefixRepoAnswer)
 	ok = ok && inbox != "" && len(inbox) <= 64

@@ -75,9 +75,9 @@ func DefaultSizing() Sizing {
 	}
 }
 
-// Streams gives every stream of the contract, buckets included: a bucket is a stream, and ours are
-// declared as such because ingest writes grasp-held in atomic batches and because their changes are
-// republished where people listen.
+// Streams returns every stream of the contract, buckets included: a bucket is a stream, and ours
+// are declared as such because ingest writes grasp-held in atomic batches and because their changes
+// are republished where people listen.
 func Streams(s Sizing) []jetstream.StreamConfig {
 	file := jetstream.FileStorage
 	if s.MemoryOnly {
@@ -163,8 +163,8 @@ func Passing(stream string) bool {
 	return false
 }
 
-// Needs gives the streams that a service reads or writes, by its name. It cannot begin before they
-// are there. A process of any other name needs the log alone, for its index.
+// Needs returns the streams that a service reads or writes, by its name. It cannot begin before
+// they are there. A process of any other name needs the log alone, for its index.
 func Needs(service string) []string {
 	claims := []string{KVStream(BucketClaims), KVStream(BucketWorkers)}
 	needs := []string{StreamEvents}
@@ -186,7 +186,7 @@ func Needs(service string) []string {
 	return needs
 }
 
-// Consumers gives the durable consumers of the ingest writer, by stream.
+// Consumers returns the durable consumers of the ingest writer, by stream.
 func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
 	lane := func(name string) jetstream.ConsumerConfig {
 		return jetstream.ConsumerConfig{

@@ -169,7 +169,7 @@ func TargetSubject(key string) (string, error) {
 	return prefixTarget + name, err
 }
 
-// ParseTargetSubject gives the relay's identity back.
+// ParseTargetSubject returns the relay's identity back.
 func ParseTargetSubject(subject string) (string, error) {
 	name, ok := strings.CutPrefix(subject, prefixTarget)
 	if !ok {
@@ -183,7 +183,7 @@ func ParseTargetSubject(subject string) (string, error) {
 // candidate ended. inbox must be a token of letters and digits.
 func VerdictSubject(inbox string) string { return prefixVerdict + inbox }
 
-// ParseVerdictSubject gives the inbox back. Ingest answers to nothing else, whatever a candidate
+// ParseVerdictSubject returns the inbox back. Ingest answers to nothing else, whatever a candidate
 // asks for.
 func ParseVerdictSubject(subject string) (string, error) {
 	inbox, ok := strings.CutPrefix(subject, prefixVerdict)

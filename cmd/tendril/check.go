@@ -54,7 +54,7 @@ func (e *exitStatus) Error() string {
 	return e.err.Error()
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *exitStatus) Unwrap() error { return e.err }
 
 // Run implements the command.
@@ -156,7 +156,7 @@ func (c *checks) open(ctx context.Context, s config.Settings, folders *indexFold
 	return b, nil
 }
 
-// noWorkers gives an error while anybody may be working on the folders.
+// noWorkers returns an error while anybody may be working on the folders.
 func noWorkers(ctx context.Context, b *bus.Bus, folders *indexFolders) error {
 	if folders.inUse {
 		return errors.New("--repair needs the system stopped: a process works on the folders")

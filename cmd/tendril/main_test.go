@@ -65,7 +65,7 @@ func start(t *testing.T, dir string, env []string, args ...string) *program {
 	return p
 }
 
-// line gives the next line with this prefix, without it.
+// line returns the next line with this prefix, without it.
 func (p *program) line(t *testing.T, prefix string) string {
 	t.Helper()
 	for p.lines.Scan() {

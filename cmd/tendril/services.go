@@ -14,8 +14,8 @@ import (
 	"tendril.dev/services/relayconn/relayconn"
 )
 
-// services gives all services in the order of their start. They stop in reverse: clients and other
-// relays first, and ingest last, because what the others finish needs its decision.
+// services returns all services in the order of their start. They stop in reverse: clients and
+// other relays first, and ingest last, because what the others finish needs its decision.
 func services() []node.Service {
 	return []node.Service{
 		{Name: "ingest", Run: ingest.Run, Provisions: true},
@@ -29,7 +29,7 @@ func services() []node.Service {
 // errNoServices is for `tendril run` without names.
 var errNoServices = errors.New("no service is named")
 
-// chosen gives the named services in the order of [services]. The error is a sentence for the
+// chosen returns the named services in the order of [services]. The error is a sentence for the
 // operator.
 func chosen(names []serviceName) ([]node.Service, error) {
 	all := services()

@@ -13,7 +13,7 @@ import (
 	"tendril.dev/lib/bus/bustest"
 )
 
-// all gives what it prints until it ends well.
+// all returns what it prints until it ends well.
 func (p *program) all(t *testing.T) string {
 	t.Helper()
 	var out strings.Builder

@@ -62,7 +62,7 @@ var built struct {
 	overlays []overlay
 }
 
-// overlays gives all overlays, and production with all components. They are built once.
+// overlays returns all overlays, and production with all components. They are built once.
 func overlays(t *testing.T) []overlay {
 	t.Helper()
 	built.Do(func() { built.overlays = buildAll(t) })

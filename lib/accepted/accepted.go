@@ -27,7 +27,7 @@ type Source interface {
 	// Has reports of each id whether such an event is accepted, was not deleted, and has not
 	// expired.
 	Has(ctx context.Context, ids [][32]byte) ([]bool, error)
-	// Query gives the events that match, newest first and by id among equals.
+	// Query returns the events that match, newest first and by id among equals.
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
 	// IDs is Query without the events, of one filter after the other.
 	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Found, error]
@@ -50,14 +50,14 @@ type Hearing interface {
 	CatchUp(ctx context.Context) error
 }
 
-// Event gives the event with an id; [ErrNotFound]: there is none.
+// Event returns the event with an id; [ErrNotFound]: there is none.
 func Event(ctx context.Context, s interface {
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
 }, id string) (*nostr.Event, error) {
 	return first(s.Query(ctx, nostr.Filter{IDs: []string{id}, Limit: 1}))
 }
 
-// Addressable gives the event at an address of an addressable kind; [ErrNotFound]: there is none.
+// Addressable returns the event at an address of an addressable kind; [ErrNotFound]: there is none.
 func Addressable(ctx context.Context, s interface {
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
 }, kind int, pubkey, d string) (*nostr.Event, error) {

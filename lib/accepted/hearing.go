@@ -116,7 +116,7 @@ type nextAnswer struct {
 	} `json:"message,omitempty"`
 }
 
-// next gives the sequence of the first message of a subject from a sequence on; 0: there is none.
+// next returns the sequence of the first message of a subject from a sequence on; 0: there is none.
 // The stream's leader answers that, who knows of every message that was acknowledged.
 func (h *remoteHearing) next(ctx context.Context, subject string, from uint64) (uint64, error) {
 	data, err := json.Marshal(nextQuery{from, subject})

@@ -105,7 +105,7 @@ func (r *Remote) quiet() bool {
 	return time.Since(r.answered) >= probeEvery
 }
 
-// Answered gives an error while nobody answers: since the beginning, or for silentFor.
+// Answered returns an error while nobody answers: since the beginning, or for silentFor.
 func (r *Remote) Answered() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -110,7 +110,7 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 	return b, nil
 }
 
-// way gives the options by which the connection reaches its server, and starts that if it is
+// way returns the options by which the connection reaches its server, and starts that if it is
 // embedded.
 func (b *Bus) way(o Options) ([]nats.Option, error) {
 	if o.URL != "" {

@@ -54,7 +54,7 @@ func (h *Head) Read(ctx context.Context) error {
 	return nil
 }
 
-// Last gives the stream's last sequence as it is at some time after the call.
+// Last returns the stream's last sequence as it is at some time after the call.
 func (h *Head) Last(ctx context.Context) (uint64, error) {
 	h.mu.Lock()
 	if h.next == nil {

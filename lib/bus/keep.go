@@ -42,7 +42,7 @@ type found struct {
 	gone time.Time // since when it is missing; zero: it is there
 }
 
-// Lost gives an error when NATS has lost a stream that was on disk, or has another one in its
+// Lost returns an error when NATS has lost a stream that was on disk, or has another one in its
 // place: what this process knows is of a log that is not there any more. The process should end and
 // say so, because what it serves and decides could not be made good again.
 func (b *Bus) Lost() <-chan error { return b.lost }
@@ -91,7 +91,7 @@ func (k *keeper) look(ctx context.Context) {
 	k.told = why
 }
 
-// lookAtDisk gives an error when a stream of the disk is lost for good.
+// lookAtDisk returns an error when a stream of the disk is lost for good.
 func (k *keeper) lookAtDisk(ctx context.Context, now time.Time) error {
 	for name, f := range k.durable {
 		stream, err := k.bus.JS.Stream(ctx, name)

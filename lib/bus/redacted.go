@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Redacted gives NATS URLs, comma-separated, without what opens the door: passwords and tokens.
+// Redacted returns NATS URLs, comma-separated, without what opens the door: passwords and tokens.
 func Redacted(urls string) string {
 	var shown []string
 	for given := range strings.SplitSeq(urls, ",") {

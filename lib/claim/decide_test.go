@@ -28,7 +28,7 @@ func leaving(name string, names ...string) map[string]proto.Worker {
 	return workers
 }
 
-// keyFor gives a key that prefers a worker among others.
+// keyFor returns a key that prefers a worker among others.
 func keyFor(t *testing.T, want string, workers ...string) string {
 	t.Helper()
 	for i := range 10_000 {

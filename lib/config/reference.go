@@ -32,7 +32,7 @@ type field struct {
 // name is the setting's NGIT_X.
 func (f field) name() string { return f.Tag.Get("env") }
 
-// fields gives every declared setting with its value, in the order of declaration.
+// fields returns every declared setting with its value, in the order of declaration.
 func (s Settings) fields() iter.Seq[field] {
 	return func(yield func(field) bool) {
 		for topic, group := range reflect.ValueOf(s).Fields() {

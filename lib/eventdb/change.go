@@ -78,7 +78,7 @@ func (c *change) Get(key []byte) ([]byte, io.Closer, error) {
 	return c.db.pebble.Get(key)
 }
 
-// find gives the event that this change has stored at seq; nil if there is none.
+// find returns the event that this change has stored at seq; nil if there is none.
 func (c *change) find(seq uint64) *addition {
 	n, ok := slices.BinarySearchFunc(c.added, seq, func(a addition, seq uint64) int { return cmp.Compare(a.Seq, seq) })
 	if !ok {

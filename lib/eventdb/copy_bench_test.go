@@ -99,7 +99,7 @@ func BenchmarkCopy(b *testing.B) {
 	b.ReportMetric(float64(answering.Milliseconds())/float64(max(answers, 1)), "ms/query")
 }
 
-// indexOfMany gives the folder of an index of TENDRIL_BENCH_EVENTS events, and tells how long it
+// indexOfMany returns the folder of an index of TENDRIL_BENCH_EVENTS events, and tells how long it
 // took to make the events, and to apply them, if it was not there.
 func indexOfMany(b *testing.B) (dir string, events uint64, made, applied time.Duration) {
 	b.Helper()

@@ -50,7 +50,7 @@ func (d *damage) mark(why string) error {
 	return nil
 }
 
-// marked gives what the mark says; nil if there is none.
+// marked returns what the mark says; nil if there is none.
 func (d *damage) marked() error {
 	f, err := d.fs.Open(d.fs.PathJoin(d.dir, damageMark))
 	if err != nil {
@@ -108,8 +108,8 @@ func isDamage(err error) bool {
 	return err != nil && (pebble.IsCorruptionError(err) || !errors.As(err, &system) || system == syscall.ENOENT)
 }
 
-// Damaged gives an error when files of the index turn out to be damaged. What is answered from then
-// on may be wrong or missing; closed and opened again, the index begins anew.
+// Damaged returns an error when files of the index turn out to be damaged. What is answered from
+// then on may be wrong or missing; closed and opened again, the index begins anew.
 func (db *DB) Damaged() <-chan error { return db.damage.found }
 
 // Remade says why the index was begun anew when it was opened; nil: it was not.

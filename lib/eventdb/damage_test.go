@@ -16,7 +16,7 @@ import (
 	"tendril.dev/lib/eventdb"
 )
 
-// files gives those of a folder that match.
+// files returns those of a folder that match.
 func files(t *testing.T, dir, pattern string) []string {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, pattern))

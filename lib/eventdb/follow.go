@@ -73,7 +73,7 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 	return db.reset(identity)
 }
 
-// lookForEvents gives an error when the log has no event, and the index is of one that had some.
+// lookForEvents returns an error when the log has no event, and the index is of one that had some.
 func lookForEvents(ctx context.Context, js jetstream.JetStream, db *DB) error {
 	stream, err := js.Stream(ctx, proto.StreamEvents)
 	if err != nil {
@@ -119,8 +119,8 @@ func logMade(identity string) (made string, ok bool) {
 	return made, ok
 }
 
-// lookAtLog gives what ties an index to the log, and the log's head. A stream that was deleted and
-// made again has another time of creation.
+// lookAtLog returns what ties an index to the log, and the log's head. A stream that was deleted
+// and made again has another time of creation.
 func lookAtLog(ctx context.Context, js jetstream.JetStream, db *DB) (identity string, head uint64, err error) {
 	stream, err := js.Stream(ctx, proto.StreamEvents)
 	if err != nil {
@@ -179,7 +179,7 @@ func followOnce(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.L
 	}
 }
 
-// headOf gives the head of the log, if that is still the one that the index was made from.
+// headOf returns the head of the log, if that is still the one that the index was made from.
 func headOf(ctx context.Context, js jetstream.JetStream, db *DB) (head uint64, err error) {
 	known, err := db.logIdentity()
 	if err != nil {

@@ -173,8 +173,8 @@ type coordinate struct {
 	d      [hashLen]byte
 }
 
-// coordinateOf gives the coordinate of an event of a replaceable or addressable kind. A replaceable
-// kind has no d.
+// coordinateOf returns the coordinate of an event of a replaceable or addressable kind. A
+// replaceable kind has no d.
 func coordinateOf(kind int, author id, d string) (coordinate, bool) {
 	switch {
 	case nostr.IsReplaceableKind(kind):

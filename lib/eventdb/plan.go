@@ -117,7 +117,7 @@ func namesNothing(f nostr.Filter) bool {
 	return f.Since != nil && f.Until != nil && *f.Since > *f.Until
 }
 
-// validIDs gives the distinct ids that can exist; nil for nil.
+// validIDs returns the distinct ids that can exist; nil for nil.
 func validIDs(list []string) []id {
 	if list == nil {
 		return nil

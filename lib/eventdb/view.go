@@ -67,7 +67,7 @@ type nothing struct{}
 
 func (nothing) Get([]byte) ([]byte, io.Closer, error) { return nil, nil, ErrClosed }
 
-// Within gives the same view with a bound on what one query may cost: after so many steps over
+// Within returns the same view with a bound on what one query may cost: after so many steps over
 // index entries it ends with [ErrTooBroad]. To load an event, as an answer or to check it, counts
 // as eight, and one more for every half KiB that it has; to decode it as one for every 64 bytes.
 // What was given until then stands. Strangers' filters are answered so, because some match next to
@@ -79,7 +79,7 @@ func (v *View) Within(steps int) *View {
 	return &bounded
 }
 
-// Yielding gives the same view with a function that each query calls every few hundred steps, so
+// Yielding returns the same view with a function that each query calls every few hundred steps, so
 // that it can let others go first. Its error ends the query; it replaces the look at the context.
 // Only the view that this was made from is to be closed.
 func (v *View) Yielding(yield func(context.Context) error) *View {
@@ -106,7 +106,7 @@ func (v *View) Seq() uint64 { return v.seq }
 // Len is the number of events stored, expired ones that were not swept out yet included.
 func (v *View) Len() (uint64, error) { return v.count, v.err }
 
-// Event gives the event with this id (64 hex digits). [ErrNotFound]: there is none, or it has
+// Event returns the event with this id (64 hex digits). [ErrNotFound]: there is none, or it has
 // expired, or no event can have such an id.
 func (v *View) Event(eventID string) (*nostr.Event, error) {
 	eid, err := parseID(eventID)
@@ -132,7 +132,7 @@ func (v *View) Has(eventID string) (bool, error) {
 	return err == nil, err
 }
 
-// Kind gives the kind of the event with this id, without loading it; [ErrNotFound] as for
+// Kind returns the kind of the event with this id, without loading it; [ErrNotFound] as for
 // [View.Event].
 func (v *View) Kind(eventID string) (int, error) {
 	eid, err := parseID(eventID)
@@ -149,7 +149,7 @@ func (v *View) Kind(eventID string) (int, error) {
 	return int(p.kind), nil
 }
 
-// Replaceable gives the event that holds a coordinate: of a replaceable kind (d is ignored) or an
+// Replaceable returns the event that holds a coordinate: of a replaceable kind (d is ignored) or an
 // addressable one. [ErrNotFound]: nobody does, or the kind is neither, or nobody can have such a
 // key.
 func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
@@ -167,10 +167,10 @@ func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	return ev, err
 }
 
-// Holder gives what older events of a coordinate give way to, whether or not it can still be read:
-// an event whose time is over holds its coordinate until a newer one takes it. So what follows from
-// it follows from the log alone, and not from the clock. held is false where Replaceable finds
-// nobody for any other reason.
+// Holder returns what older events of a coordinate give way to, whether or not it can still be
+// read: an event whose time is over holds its coordinate until a newer one takes it. So what
+// follows from it follows from the log alone, and not from the clock. held is false where
+// Replaceable finds nobody for any other reason.
 func (v *View) Holder(kind int, pubkey, d string) (holder Entry, held bool, err error) {
 	author, err := parseID(pubkey)
 	if err != nil {
@@ -209,7 +209,7 @@ func (v *View) Deleted(ev *nostr.Event) (bool, error) {
 	return isDeleted(v.reads, v.keepDeleted, ev, eid, author)
 }
 
-// Query gives the events that match, newest first and by id among equals, at most f.Limit of them
+// Query returns the events that match, newest first and by id among equals, at most f.Limit of them
 // if that is not 0 (none if f.LimitZero). They are loaded one by one as they are asked for.
 // f.Search matches nothing: there is no text index.
 func (v *View) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {

@@ -35,7 +35,7 @@ type want struct {
 	worth uint64 // by how many sequences a copy must be ahead
 }
 
-// choose gives the offers that are worth it, the best first: who is free, who is asked first, who
+// choose returns the offers that are worth it, the best first: who is free, who is asked first, who
 // has most. What somebody has that is asked first but is far behind comes after the others.
 func choose(offers []offer, w want) []offer {
 	most := uint64(0)

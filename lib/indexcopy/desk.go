@@ -137,7 +137,7 @@ func filesOf(dir string) (files []proto.IndexFile, total int64, err error) {
 	return files, total, nil
 }
 
-// read gives a chunk with its checksum, when its turn has come.
+// read returns a chunk with its checksum, when its turn has come.
 func (d *desk) read(ctx context.Context, r proto.IndexRead) ([]byte, error) {
 	path, offset, length, err := d.locate(r)
 	if err != nil {

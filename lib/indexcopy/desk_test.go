@@ -16,7 +16,7 @@ import (
 	"tendril.dev/proto"
 )
 
-// someDesk gives copies of an index with one event, and has no bus.
+// someDesk returns copies of an index with one event, and has no bus.
 func someDesk(t testing.TB, rate int64) *desk {
 	t.Helper()
 	db, err := eventdb.Open(t.TempDir())

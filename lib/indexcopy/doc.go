@@ -82,7 +82,8 @@ func checkCopy(c proto.IndexCopy, most int64) (total int64, err error) {
 // chunks is how many chunks a file of so many bytes has.
 func chunks(bytes int64) int { return int((bytes + proto.IndexChunk - 1) / proto.IndexChunk) }
 
-// chunkAt gives the offset and the length of a chunk of a file; false: the file has no such chunk.
+// chunkAt returns the offset and the length of a chunk of a file; false: the file has no such
+// chunk.
 func chunkAt(bytes int64, chunk int) (offset int64, length int, ok bool) {
 	if chunk < 0 || chunk >= chunks(bytes) {
 		return 0, 0, false
@@ -100,7 +101,7 @@ func sealed(message []byte) []byte {
 	return message
 }
 
-// opened gives the chunk of a message, which must be of a length.
+// opened returns the chunk of a message, which must be of a length.
 func opened(message []byte, length int) ([]byte, error) {
 	if length < 0 || len(message) != sumBytes+length {
 		return nil, fmt.Errorf("%w: a chunk of %d bytes, want %d", errBad, len(message)-sumBytes, length)

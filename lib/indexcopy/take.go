@@ -92,7 +92,7 @@ func (t Taker) Take(ctx context.Context) (bool, error) {
 	}
 }
 
-// without gives the error that ends the start, if the index cannot be used or ctx has ended. Any
+// without returns the error that ends the start, if the index cannot be used or ctx has ended. Any
 // other leaves the index to be made from the log.
 func (t Taker) without(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

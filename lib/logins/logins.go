@@ -247,7 +247,7 @@ func (f *folder) save() error {
 	return nil
 }
 
-// password gives 32 random letters and digits.
+// password returns 32 random letters and digits.
 func password() string {
 	b := make([]byte, passwordBytes)
 	rand.Read(b) // never fails

@@ -40,7 +40,7 @@ type ProtocolError struct{ Err error }
 // Error is the error that was marked.
 func (e *ProtocolError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the error that was marked.
+// Unwrap returns the error that was marked.
 func (e *ProtocolError) Unwrap() error { return e.Err }
 
 // Classify tells what kind of failure an error of this package's dialer, clients and WebSockets is.

@@ -70,7 +70,7 @@ func (e *HandshakeError) Error() string {
 	return fmt.Sprintf("TLS handshake with %s: %v", e.Host, e.Err)
 }
 
-// Unwrap gives what the TLS library said.
+// Unwrap returns what the TLS library said.
 func (e *HandshakeError) Unwrap() error { return e.Err }
 
 // ClientOption changes one client, not the guard.
@@ -82,7 +82,7 @@ func WithTimeout(d time.Duration) ClientOption {
 	return func(c *http.Client) { c.Timeout = d }
 }
 
-// WithoutRedirects gives the redirect itself as the response.
+// WithoutRedirects returns the redirect itself as the response.
 func WithoutRedirects() ClientOption {
 	return func(c *http.Client) {
 		c.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }

@@ -166,7 +166,7 @@ func splitAddress(network, addr string) (host string, port uint16, err error) {
 	return host, uint16(number), nil
 }
 
-// resolve gives the addresses of a host that fit the network. An IP literal is its own address.
+// resolve returns the addresses of a host that fit the network. An IP literal is its own address.
 func (g *Guard) resolve(ctx context.Context, network, host string) ([]netip.Addr, error) {
 	if literal, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{literal}, nil

@@ -39,7 +39,7 @@ type HandshakeStatusError struct {
 // Error says what the WebSocket library found wrong.
 func (e *HandshakeStatusError) Error() string { return e.Err.Error() }
 
-// Unwrap gives what the WebSocket library found wrong.
+// Unwrap returns what the WebSocket library found wrong.
 func (e *HandshakeStatusError) Unwrap() error { return e.Err }
 
 // passing says whether the status is one of a server that is there and speaks HTTP, but not now.

@@ -176,7 +176,7 @@ func addAddress(addresses *distinct[Address], s string) {
 	}
 }
 
-// NamesOf gives what [ReferencesOf] does as it is written in the tags, ids and addresses alike,
+// NamesOf returns what [ReferencesOf] does as it is written in the tags, ids and addresses alike,
 // each once, in order: an address has one spelling.
 func NamesOf(ev *nostr.Event) []string {
 	var names distinct[string]

@@ -118,7 +118,7 @@ func (n *Node) openWith(ctx context.Context, observed bool, failed chan *running
 	}
 }
 
-// untilSignal gives a context that ends with the first SIGINT or SIGTERM. By then signals have
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. By then signals have
 // their default back, so that the next one ends the process; signal.NotifyContext gives it back
 // only later.
 func untilSignal(parent context.Context) (context.Context, context.CancelFunc) {

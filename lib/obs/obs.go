@@ -81,7 +81,7 @@ func (r *Readiness) Add(name string, check func() error) {
 	r.checks[name] = check
 }
 
-// Failing gives the conditions that do not hold, by name, with the reason.
+// Failing returns the conditions that do not hold, by name, with the reason.
 func (r *Readiness) Failing() map[string]string {
 	r.mu.Lock()
 	checks := maps.Clone(r.checks)

@@ -102,7 +102,7 @@ const (
 	allFields = 1<<iota - 1
 )
 
-// readPlain gives the event, or nil if its JSON is not plain.
+// readPlain returns the event, or nil if its JSON is not plain.
 func readPlain(data []byte, share func() string) *nostr.Event {
 	r := readers.Get().(*reader)
 	defer r.release()

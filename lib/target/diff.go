@@ -15,7 +15,7 @@ const (
 	itemBytes   = 67
 )
 
-// Diff gives the changes that lead from one target to another, none if they are the same. Their
+// Diff returns the changes that lead from one target to another, none if they are the same. Their
 // order matters. No change is larger than limit, in bytes of JSON, unless a single repository's
 // reference is.
 func Diff(from, to Target, limit int) []proto.TargetChange {
@@ -67,8 +67,8 @@ func (r Repo) Equal(o Repo) bool {
 	return r.Level == o.Level && slices.Equal(r.Authors, o.Authors) && (sameList(r.Roots, o.Roots) || slices.Equal(r.Roots, o.Roots))
 }
 
-// Snapshot gives changes that mean the target whatever was said before; the first is to replace all
-// earlier ones (Nats-Rollup).
+// Snapshot returns changes that mean the target whatever was said before; the first is to replace
+// all earlier ones (Nats-Rollup).
 func Snapshot(t Target, limit int) []proto.TargetChange {
 	if !t.Exists() {
 		return nil

@@ -54,7 +54,7 @@ func newLists() *lists {
 	return &lists{seed: maphash.MakeSeed(), known: map[uint64][]list{}, results: map[uint64]result{}}
 }
 
-// Shared gives a list with the same ids, which everybody in this process gets who asks for these,
+// Shared returns a list with the same ids, which everybody in this process gets who asks for these,
 // so that what many relays have in common lies in memory once. Neither list may be changed from
 // then on.
 func Shared(ids []ID) []ID { return shared.of(ids) }
@@ -84,7 +84,7 @@ func (l *lists) of(ids []ID) []ID {
 	return ids
 }
 
-// SharedResult gives a shared list of what work gives, which depends on some lists and on what is
+// SharedResult returns a shared list of what work gives, which depends on some lists and on what is
 // done with them alone. It does not work that out again while somebody has the list that was given
 // for the very same lists, which must be shared ones, shortly before: relays that have much in
 // common are told of the same changes one after the other.

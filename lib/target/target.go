@@ -57,7 +57,7 @@ func (id ID) Compare(other ID) int {
 	return bytes.Compare(id[8:], other[8:])
 }
 
-// SortIDs gives the ids sorted and each once; it may reorder its argument.
+// SortIDs returns the ids sorted and each once; it may reorder its argument.
 func SortIDs(ids []ID) []ID {
 	slices.SortFunc(ids, ID.Compare)
 	return slices.Clip(slices.Compact(ids))
@@ -164,7 +164,8 @@ func parseIDs(list []string) []ID {
 	return SortIDs(ids)
 }
 
-// Union gives the ids of both, each once; both are sorted. It is one of them if the other is empty.
+// Union returns the ids of both, each once; both are sorted. It is one of them if the other is
+// empty.
 func Union(a, b []ID) []ID {
 	if len(b) == 0 {
 		return a
@@ -203,7 +204,7 @@ func Without(a, b []ID) []ID {
 	return missing(make([]ID, 0, len(a)), a, b)
 }
 
-// Missing gives the ids of a that are not in b; both are sorted.
+// Missing returns the ids of a that are not in b; both are sorted.
 func Missing(a, b []ID) []ID { return missing(nil, a, b) }
 
 // missing appends to out what Missing gives.

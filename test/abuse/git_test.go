@@ -24,7 +24,7 @@ import (
 	"tendril.dev/test/world"
 )
 
-// stranger gives one of many addresses, each in a network of its own.
+// stranger returns one of many addresses, each in a network of its own.
 func stranger(i int) string { return fmt.Sprintf("198.51.%d.%d", 100+i/250, 1+i%250) }
 
 // open begins an HTTP request to a repository on a socket of its own: the head, and as much of the

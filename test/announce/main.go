@@ -102,7 +102,7 @@ func git(dir string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// send gives the relay's answer to an event, as it came.
+// send returns the relay's answer to an event, as it came.
 func send(ctx context.Context, relay string, event nostr.Event) (string, error) {
 	ws, _, err := websocket.Dial(ctx, relay, nil)
 	if err != nil {

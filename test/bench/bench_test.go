@@ -30,7 +30,7 @@ func quiet(more map[string]string) map[string]string {
 	return env
 }
 
-// hosted gives a running Tendril with one repository that is served.
+// hosted returns a running Tendril with one repository that is served.
 func hosted(b *testing.B, more map[string]string) (*world.Tendril, *world.Person) {
 	b.Helper()
 	p := world.Start(b, quiet(more))

@@ -67,7 +67,7 @@ func Client(t testing.TB, url string) *nostr.Relay {
 	return c
 }
 
-// Fetch gives what a relay has for a filter.
+// Fetch returns what a relay has for a filter.
 func Fetch(t testing.TB, url string, f nostr.Filter) []*nostr.Event {
 	t.Helper()
 	c := Client(t, url)

@@ -63,7 +63,7 @@ func (c *checker) checkRepositories(ctx context.Context) error {
 	return group.Wait()
 }
 
-// onDisk gives the owners of the repositories that lie on the disk, by identifier. One that has
+// onDisk returns the owners of the repositories that lie on the disk, by identifier. One that has
 // only a pool has none.
 func (c *checker) onDisk(ctx context.Context) (map[string][]string, error) {
 	owners := map[string][]string{}
@@ -275,7 +275,7 @@ func (i *identifier) putAside(ctx context.Context, repo *repository.Repo) error 
 	return repo.Remove(ctx)
 }
 
-// fault gives what git has found wrong, in words; an error: git could not look.
+// fault returns what git has found wrong, in words; an error: git could not look.
 func fault(err error) (string, error) {
 	failed, ok := errors.AsType[*repository.Error](err)
 	if err == nil || !ok || failed.Messages == "" {

@@ -76,7 +76,7 @@ func Held(ctx context.Context, js jetstream.JetStream, write func(raw []byte) er
 	return events, err
 }
 
-// oneLine gives JSON without line breaks, as it is if it has none.
+// oneLine returns JSON without line breaks, as it is if it has none.
 func oneLine(raw []byte) ([]byte, error) {
 	if bytes.IndexByte(raw, '\n') < 0 {
 		return raw, nil

@@ -69,7 +69,7 @@ func revisions(from, without []string) string {
 	return b.String()
 }
 
-// present gives those of the objects that a repository has.
+// present returns those of the objects that a repository has.
 func (g Git) present(ctx context.Context, path string, ids []string) (present []string, err error) {
 	if len(ids) == 0 {
 		return nil, nil

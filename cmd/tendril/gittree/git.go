@@ -67,7 +67,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("git %s: %s", e.Command, strings.Join(strings.Split(e.Said, "\n"), "; "))
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // command prepares a command in a folder.

@@ -60,7 +60,7 @@ func Find(dir string) ([]Found, error) {
 	return all, nil
 }
 
-// identifiersOf gives the identifiers that a folder may be named for.
+// identifiersOf returns the identifiers that a folder may be named for.
 func identifiersOf(name string) (identifiers []string) {
 	add := func(identifier string, err error) {
 		if err == nil && nip34.CheckIdentifier(identifier) == nil && !slices.Contains(identifiers, identifier) {

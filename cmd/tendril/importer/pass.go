@@ -66,7 +66,7 @@ func (f *flight) end(x finished) {
 	}
 }
 
-// take gives those that have ended since it was called last, and how many are still out.
+// take returns those that have ended since it was called last, and how many are still out.
 func (f *flight) take() (ended []finished, out int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -42,8 +42,8 @@ func NewReader(r io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(r, 
 // Bytes is how many bytes of the input were read so far.
 func (r *Reader) Bytes() int64 { return r.bytes }
 
-// Next gives the next line that is not empty; io.EOF after the last one. A line that is no event is
-// no error of the file: the next one may be.
+// Next returns the next line that is not empty; io.EOF after the last one. A line that is no event
+// is no error of the file: the next one may be.
 func (r *Reader) Next() (Line, error) {
 	for {
 		text, tooLong, err := r.line()
@@ -99,7 +99,7 @@ func (r *Reader) line() (text []byte, tooLong bool, err error) {
 	}
 }
 
-// Event gives the event's JSON in a line without whitespace around it: the line itself, or what
+// Event returns the event's JSON in a line without whitespace around it: the line itself, or what
 // stands last in a message ["EVENT", …] of a client or a relay (NIP-01). Whether it is an event is
 // not looked at.
 func Event(line []byte) ([]byte, error) {

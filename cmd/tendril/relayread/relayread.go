@@ -212,9 +212,9 @@ func (r *Reader) hear(message []byte, id string, out io.Writer) (ended bool, err
 // mostParts is how many elements of a message matter: an EVENT that has more than three is none.
 const mostParts = 4
 
-// partsOf gives the first elements of a message; none: it is no list. What a message of 4 MiB costs
-// does not depend on what it is made of: gjson's own check of JSON would take a gigabyte of stack
-// for brackets in brackets, and a list of all elements as much memory for small ones.
+// partsOf returns the first elements of a message; none: it is no list. What a message of 4 MiB
+// costs does not depend on what it is made of: gjson's own check of JSON would take a gigabyte of
+// stack for brackets in brackets, and a list of all elements as much memory for small ones.
 func partsOf(message []byte) (parts []gjson.Result) {
 	if !json.Valid(message) {
 		return nil
@@ -257,7 +257,7 @@ func (r *Reader) event(parts []gjson.Result, out io.Writer) (ended bool, err err
 	return ended, nil
 }
 
-// Open gives what [Reader.Read] writes, as it comes. The relay is asked from the first read on,
+// Open returns what [Reader.Read] writes, as it comes. The relay is asked from the first read on,
 // because a page that nobody takes would be too late in the end. Its error is met where the events
 // end.
 func (r *Reader) Open(ctx context.Context) io.ReadCloser {

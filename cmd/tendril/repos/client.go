@@ -69,7 +69,7 @@ func Name(ref string) string {
 	return npub + "/" + parsed.Identifier
 }
 
-// List gives the repositories that lie on the disk and are not hosted, of all shards. missing are
+// List returns the repositories that lie on the disk and are not hosted, of all shards. missing are
 // the shards for which no worker answered.
 func List(ctx context.Context, b *bus.Bus) (list []proto.RepoStatus, missing []int, err error) {
 	for shard := range proto.Shards {

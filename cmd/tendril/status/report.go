@@ -106,8 +106,8 @@ type heldEvent struct {
 // claims are who holds what, by group and name.
 type claims map[string]map[string]proto.Claim
 
-// relays gives every relay of which the bus knows something, by name. live are the workers that are
-// there, by group: a claim of another is nobody's.
+// relays returns every relay of which the bus knows something, by name. live are the workers that
+// are there, by group: a claim of another is nobody's.
 func relays(states map[string]proto.RelayState, held claims, live map[string]map[string]proto.Worker) []Relay {
 	all := make([]Relay, 0, len(states))
 	for token, s := range states {

@@ -143,7 +143,7 @@ func (n *NATS) Unknown() int {
 	return n.refused.logins
 }
 
-// Refused gives what the server has refused to users who wanted more than they may, as it has
+// Refused returns what the server has refused to users who wanted more than they may, as it has
 // logged it.
 func (n *NATS) Refused() []string { return n.refused.all() }
 

@@ -236,7 +236,7 @@ func (b *Book) Forget(ref nip34.RepoRef) (changed bool) {
 	return true
 }
 
-// TakeUnread gives the repositories that have become known since the last call: root events that
+// TakeUnread returns the repositories that have become known since the last call: root events that
 // name them may have been accepted before, and are to be given to AddRoots.
 func (b *Book) TakeUnread() []nip34.RepoRef {
 	refs := make([]nip34.RepoRef, 0, len(b.unread))

@@ -227,7 +227,7 @@ func (b *Book) loseRoot(id target.ID, repo *repository) {
 	}
 }
 
-// number gives a repository a number of its own; false: there are too many.
+// number returns a repository a number of its own; false: there are too many.
 func (b *Book) number(repo *repository) bool {
 	if last := len(b.unused) - 1; last >= 0 {
 		repo.number, b.unused = b.unused[last], b.unused[:last]

@@ -141,7 +141,7 @@ func TestReconcile(t *testing.T) {
 	}
 }
 
-// matching gives the events that a REQ would be answered with.
+// matching returns the events that a REQ would be answered with.
 func matching(f nostr.Filter, events []*nostr.Event) (found []*nostr.Event) {
 	if f.LimitZero {
 		return nil
@@ -163,7 +163,7 @@ func matching(f nostr.Filter, events []*nostr.Event) (found []*nostr.Event) {
 	return found
 }
 
-// without gives the ids of those events that are not among others.
+// without returns the ids of those events that are not among others.
 func without(events, others []*nostr.Event) (ids []string) {
 	known := map[string]bool{}
 	for _, ev := range others {

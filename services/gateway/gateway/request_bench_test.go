@@ -131,7 +131,7 @@ func (c *counter) request(req string, want int) error {
 	}
 }
 
-// next gives the first bytes of the next message, and its size. Those of a ping are a zero.
+// next returns the first bytes of the next message, and its size. Those of a ping are a zero.
 func (c *counter) next() (begin []byte, size int, err error) {
 	head, err := c.in.Peek(2)
 	if err != nil {

@@ -24,7 +24,7 @@ func (b *batch) end(message []byte) {
 // empty forgets the messages, and keeps the room.
 func (b *batch) empty() { b.bytes, b.ends = b.bytes[:0], b.ends[:0] }
 
-// messages gives the messages one by one. They are valid until the next call of any other method.
+// messages returns the messages one by one. They are valid until the next call of any other method.
 func (b *batch) messages() iter.Seq[[]byte] {
 	return func(yield func([]byte) bool) {
 		begin := 0

@@ -93,7 +93,7 @@ type decision struct {
 	err     error
 }
 
-// await gives what an OK message says about an event that was offered.
+// await returns what an OK message says about an event that was offered.
 func (r *Relay) await(ctx context.Context, decided <-chan decision) (ok bool, text string) {
 	select {
 	case d := <-decided:

@@ -40,9 +40,9 @@ func Handler(next http.Handler, stall time.Duration) http.Handler {
 
 // closeInSteps lets the server of w close the connection in two steps after the answer: first its
 // own direction, and half a second later the client's. A client that sends to a connection that is
-// closed at once gets a reset, which takes the answer away from it before it has read it. The server
-// does so by itself where the body is its own; here it is a [body]. A body that is larger than
-// http.MaxBytesReader allows has the same effect, so it is told of one.
+// closed at once gets a reset, which takes the answer away from it before it has read it. The
+// server does so by itself where the body is its own; here it is a [body]. A body that is larger
+// than http.MaxBytesReader allows has the same effect, so it is told of one.
 func closeInSteps(w http.ResponseWriter) {
 	for {
 		outer, wraps := w.(interface{ Unwrap() http.ResponseWriter })

@@ -12,7 +12,7 @@ import (
 	"tendril.dev/lib/eventdb"
 )
 
-// Events gives the JSON of every event that matches one of the filters, up to each filter's own
+// Events returns the JSON of every event that matches one of the filters, up to each filter's own
 // limit, newest first and by id among equals. The bytes are valid until the next step.
 func Events(ctx context.Context, v *eventdb.View, filters []nostr.Filter) iter.Seq2[[]byte, error] {
 	if len(filters) == 1 {

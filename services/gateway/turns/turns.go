@@ -65,7 +65,7 @@ func (turn *Turn) Pause() {
 	}
 }
 
-// End gives the turn back, if it is held.
+// End returns the turn back, if it is held.
 func (turn *Turn) End() { turn.Pause() }
 
 // Yield is called now and then by work that takes long: it lets those who wait go first once the

@@ -107,7 +107,7 @@ func (c *circle) remove(owner, id string) {
 	}
 }
 
-// announced gives the accepted announcements of an identifier.
+// announced returns the accepted announcements of an identifier.
 func (d *Draft) announced(identifier string) (*circle, error) {
 	known := d.base.Announced.circles
 	if c := known[identifier]; c != nil && (c.until == 0 || d.base.Now.Before(time.Unix(int64(c.until), 0))) {
@@ -135,7 +135,7 @@ func (d *Draft) announced(identifier string) (*circle, error) {
 	return c, nil
 }
 
-// AcceptedNaming gives the accepted announcements of an identifier that name this key among their
+// AcceptedNaming returns the accepted announcements of an identifier that name this key among their
 // maintainers, those that list us first: whoever looks for one of these has an end at so many, and
 // a crowd of others must not hide it.
 func (d *Draft) AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error) {
@@ -150,7 +150,7 @@ func (d *Draft) AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement
 	return slices.Concat(listing, others), nil
 }
 
-// AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.
+// AcceptedAnnouncements returns the accepted announcements of an identifier, by any owners.
 func (d *Draft) AcceptedAnnouncements(identifier string) (iter.Seq[*nip34.Announcement], error) {
 	c, err := d.announced(identifier)
 	if err != nil {

@@ -117,7 +117,7 @@ func (x *heldChanges) of(identifier string) []*held.Entry {
 	return entries
 }
 
-// over gives what is left of the base's entries, then the batch's own.
+// over returns what is left of the base's entries, then the batch's own.
 func (x *heldChanges) over(base, now []*held.Entry) iter.Seq[*held.Entry] {
 	return func(yield func(*held.Entry) bool) {
 		for _, e := range base {
@@ -133,7 +133,7 @@ func (x *heldChanges) over(base, now []*held.Entry) iter.Seq[*held.Entry] {
 	}
 }
 
-// cut gives what has changed since the last cut.
+// cut returns what has changed since the last cut.
 func (x *heldChanges) cut() []held.Change {
 	changes := make([]held.Change, 0, len(x.fresh))
 	for key := range x.fresh {
@@ -231,7 +231,7 @@ func (x *rejectedChanges) arrived(base *rejections.Index, keys []string) {
 	}
 }
 
-// cut gives what has changed since the last cut.
+// cut returns what has changed since the last cut.
 func (x *rejectedChanges) cut() (added []proto.RejectedEvent, taken []rejections.Rejected) {
 	listed := make(map[string]bool, len(x.order))
 	for _, id := range x.order {

@@ -69,7 +69,7 @@ func New(ctx context.Context, base Base) *Draft {
 
 var _ policy.Knowledge = (*Draft)(nil)
 
-// Accepted gives the accepted event of that id, or nil.
+// Accepted returns the accepted event of that id, or nil.
 func (d *Draft) Accepted(id string) (*nostr.Event, error) {
 	if ev := d.added[id]; ev != nil {
 		return ev, nil
@@ -80,8 +80,8 @@ func (d *Draft) Accepted(id string) (*nostr.Event, error) {
 	return found(d.base.Log.Event(id))
 }
 
-// AcceptedKind gives the kind of the accepted event of that id; false if there is none. It reads no
-// event.
+// AcceptedKind returns the kind of the accepted event of that id; false if there is none. It reads
+// no event.
 func (d *Draft) AcceptedKind(id string) (kind int, accepted bool, err error) {
 	if ev := d.added[id]; ev != nil {
 		return ev.Kind, true, nil
@@ -96,7 +96,7 @@ func (d *Draft) AcceptedKind(id string) (kind int, accepted bool, err error) {
 	return kind, err == nil, err
 }
 
-// AcceptedAt gives the accepted event at an address, or nil.
+// AcceptedAt returns the accepted event at an address, or nil.
 func (d *Draft) AcceptedAt(address nip34.Address) (*nostr.Event, error) {
 	if ev, known := d.at[address]; known {
 		return ev, nil
@@ -116,7 +116,7 @@ func (d *Draft) AcceptedAt(address nip34.Address) (*nostr.Event, error) {
 	return ev, nil
 }
 
-// Holder gives where the event at an address stands to which older ones give way, though it may
+// Holder returns where the event at an address stands to which older ones give way, though it may
 // have expired.
 func (d *Draft) Holder(address nip34.Address) (holder eventdb.Entry, held bool, err error) {
 	if holder, changed := d.taken[address]; changed {
@@ -282,7 +282,7 @@ func (d *Draft) leave(ev *nostr.Event) {
 	}
 }
 
-// namesOf gives the ids and addresses that an event speaks for by naming them.
+// namesOf returns the ids and addresses that an event speaks for by naming them.
 func namesOf(ev *nostr.Event) []string {
 	if !policy.Vouches(ev.Kind) {
 		return nil
@@ -298,29 +298,29 @@ func found(ev *nostr.Event, err error) (*nostr.Event, error) {
 	return ev, err
 }
 
-// Held gives the held event of that id, or nil.
+// Held returns the held event of that id, or nil.
 func (d *Draft) Held(id string) *held.Entry { return d.held.byID(id) }
 
-// HeldOf gives the held events of an identifier, in order of their keys.
+// HeldOf returns the held events of an identifier, in order of their keys.
 func (d *Draft) HeldOf(identifier string) []*held.Entry { return d.held.of(identifier) }
 
-// HeldAt gives the held events at an address.
+// HeldAt returns the held events at an address.
 func (d *Draft) HeldAt(address nip34.Address) iter.Seq[*held.Entry] {
 	return d.held.over(d.base.Held.At(address), d.held.now.At(address))
 }
 
-// HeldAnnouncements gives the held announcements of an identifier.
+// HeldAnnouncements returns the held announcements of an identifier.
 func (d *Draft) HeldAnnouncements(identifier string) iter.Seq[*held.Entry] {
 	return d.held.over(d.base.Held.Announcements(identifier), d.held.now.Announcements(identifier))
 }
 
-// HeldNaming gives the held announcements of an identifier that name this key among their
+// HeldNaming returns the held announcements of an identifier that name this key among their
 // maintainers.
 func (d *Draft) HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry] {
 	return d.held.over(d.base.Held.Naming(identifier, pubkey), d.held.now.Naming(identifier, pubkey))
 }
 
-// Room gives what is counted of the held events, those of the batch so far too. It must not be
+// Room returns what is counted of the held events, those of the batch so far too. It must not be
 // changed.
 func (d *Draft) Room() *held.Ledger { return d.held.counted() }
 
@@ -330,7 +330,7 @@ func (d *Draft) Hold(e *held.Entry) { d.held.put(e) }
 // Drop deletes an entry from the draft's held events.
 func (d *Draft) Drop(e *held.Entry) { d.held.drop(e) }
 
-// RejectedBefore gives the answer that an event got when it was rejected.
+// RejectedBefore returns the answer that an event got when it was rejected.
 func (d *Draft) RejectedBefore(id string) (string, bool) {
 	return d.rejected.answer(d.base.Rejected, id, d.base.Now)
 }

@@ -75,35 +75,36 @@ func (s *Set) Seq() uint64 { return s.progress.Seq() }
 // WaitFor waits until the set has reached seq, or ctx ends.
 func (s *Set) WaitFor(ctx context.Context, seq uint64) error { return s.progress.WaitFor(ctx, seq) }
 
-// ByID gives the held event of that id, or nil.
+// ByID returns the held event of that id, or nil.
 func (s *Set) ByID(id string) *Entry { return look(s, func(d *Directory) *Entry { return d.ByID(id) }) }
 
-// ByKey gives the entry of that key, or nil.
+// ByKey returns the entry of that key, or nil.
 func (s *Set) ByKey(key string) *Entry {
 	return look(s, func(d *Directory) *Entry { return d.ByKey(key) })
 }
 
-// At gives the held events at an address.
+// At returns the held events at an address.
 func (s *Set) At(address nip34.Address) []*Entry {
 	return look(s, func(d *Directory) []*Entry { return d.At(address) })
 }
 
-// Announcements gives the held announcements of an identifier.
+// Announcements returns the held announcements of an identifier.
 func (s *Set) Announcements(identifier string) []*Entry {
 	return look(s, func(d *Directory) []*Entry { return d.Announcements(identifier) })
 }
 
-// Naming gives the held announcements of an identifier that name this key among their maintainers.
+// Naming returns the held announcements of an identifier that name this key among their
+// maintainers.
 func (s *Set) Naming(identifier, pubkey string) []*Entry {
 	return look(s, func(d *Directory) []*Entry { return d.Naming(identifier, pubkey) })
 }
 
-// OfIdentifier gives the held events of an identifier, in order of their keys.
+// OfIdentifier returns the held events of an identifier, in order of their keys.
 func (s *Set) OfIdentifier(identifier string) []*Entry {
 	return look(s, func(d *Directory) []*Entry { return d.OfIdentifier(identifier) })
 }
 
-// All gives every held event, in order of their keys.
+// All returns every held event, in order of their keys.
 func (s *Set) All() []*Entry { return look(s, (*Directory).All) }
 
 // Len is how many events are held.
@@ -115,7 +116,7 @@ func look[T any](s *Set, at func(*Directory) T) T {
 	return at(s.directory)
 }
 
-// Ledger gives a copy of what is counted, which is the caller's own.
+// Ledger returns a copy of what is counted, which is the caller's own.
 func (s *Set) Ledger() *Ledger {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -150,7 +150,7 @@ func (o own) supersede(ev *nostr.Event) bool {
 		slices.ContainsFunc(o.held, func(e *held.Entry) bool { return !nip34.Replaces(ev, e.Event) })
 }
 
-// revived gives the entry with its clock started anew.
+// revived returns the entry with its clock started anew.
 func (p *Policy) revived(entry *held.Entry) *held.Entry {
 	again := *entry
 	if again.Phase != proto.PhaseVouched {

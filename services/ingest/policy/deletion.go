@@ -59,7 +59,7 @@ func (p *Policy) deletion(k Knowledge, c *candidate.Candidate) (Decision, error)
 	return d, nil
 }
 
-// heldAt gives the held events at an address that are not younger than the deletion request.
+// heldAt returns the held events at an address that are not younger than the deletion request.
 func heldAt(k Knowledge, address nip34.Address, c *candidate.Candidate) []*held.Entry {
 	return slices.DeleteFunc(slices.Collect(k.HeldAt(address)), func(e *held.Entry) bool {
 		return e.Event.CreatedAt > c.Event.CreatedAt

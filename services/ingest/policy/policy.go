@@ -27,38 +27,38 @@ import (
 
 // Knowledge is what decisions are made on. Errors are of reading, never "not there".
 type Knowledge interface {
-	// Accepted gives the accepted event of that id, or nil.
+	// Accepted returns the accepted event of that id, or nil.
 	Accepted(id string) (*nostr.Event, error)
-	// AcceptedKind gives the kind of the accepted event of that id; false if there is none.
+	// AcceptedKind returns the kind of the accepted event of that id; false if there is none.
 	AcceptedKind(id string) (kind int, accepted bool, err error)
-	// AcceptedAt gives the accepted event at an address, or nil.
+	// AcceptedAt returns the accepted event at an address, or nil.
 	AcceptedAt(nip34.Address) (*nostr.Event, error)
-	// Holder gives where the event at an address stands to which older ones give way; it may have
+	// Holder returns where the event at an address stands to which older ones give way; it may have
 	// expired since, and then is accepted no more.
 	Holder(nip34.Address) (holder eventdb.Entry, held bool, err error)
-	// AcceptedAnnouncements gives the accepted announcements of an identifier, by any owners.
+	// AcceptedAnnouncements returns the accepted announcements of an identifier, by any owners.
 	AcceptedAnnouncements(identifier string) (iter.Seq[*nip34.Announcement], error)
-	// AcceptedNaming gives those of them that name this key among their maintainers, those that
+	// AcceptedNaming returns those of them that name this key among their maintainers, those that
 	// list us first.
 	AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error)
 	// Deleted says whether an accepted deletion request of its author names the event.
 	Deleted(*nostr.Event) (bool, error)
 	// Vouched says whether an accepted event names this one, by id, or by address where it has one.
 	Vouched(*nostr.Event) (bool, error)
-	// Held gives the held event of that id, or nil.
+	// Held returns the held event of that id, or nil.
 	Held(id string) *held.Entry
-	// HeldOf gives the held events of an identifier, in order of their keys.
+	// HeldOf returns the held events of an identifier, in order of their keys.
 	HeldOf(identifier string) []*held.Entry
-	// HeldAt gives the held events at an address.
+	// HeldAt returns the held events at an address.
 	HeldAt(nip34.Address) iter.Seq[*held.Entry]
-	// HeldAnnouncements gives the held announcements of an identifier.
+	// HeldAnnouncements returns the held announcements of an identifier.
 	HeldAnnouncements(identifier string) iter.Seq[*held.Entry]
-	// HeldNaming gives those of them that name this key among their maintainers.
+	// HeldNaming returns those of them that name this key among their maintainers.
 	HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry]
-	// Room gives what is counted of the held events. It must not be changed.
+	// Room returns what is counted of the held events. It must not be changed.
 	Room() *held.Ledger
-	// RejectedBefore gives the answer that the event got within the last days; false if it was not
-	// rejected.
+	// RejectedBefore returns the answer that the event got within the last days; false if it was
+	// not rejected.
 	RejectedBefore(id string) (message string, before bool)
 }
 

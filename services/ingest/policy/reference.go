@@ -61,7 +61,7 @@ const (
 	maxMissingBytes = 512
 )
 
-// missingOf gives what would make an orphan acceptable: any event or address that it names, or to
+// missingOf returns what would make an orphan acceptable: any event or address that it names, or to
 // be named itself.
 func missingOf(ev *nostr.Event, refs nip34.References) []string {
 	missing := []string{namedKey + ev.ID}
@@ -90,7 +90,7 @@ const (
 // MissingAnnouncement is the missing key of an announcement of an identifier, whoever's.
 func MissingAnnouncement(identifier string) string { return announcementKey + identifier }
 
-// Arrivals gives the keys that arrive with an event that was accepted or held: what was rejected
+// Arrivals returns the keys that arrive with an event that was accepted or held: what was rejected
 // because it missed one of them deserves another decision.
 func Arrivals(ev *nostr.Event, outcome proto.Outcome) []string {
 	var keys []string

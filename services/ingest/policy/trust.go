@@ -149,7 +149,7 @@ func (w *walk) isVouchedFor(k Knowledge, without map[string]bool, with ...*held.
 	return false, w.steps > 0
 }
 
-// naming gives those of some entries that are announcements and name somebody as a maintainer.
+// naming returns those of some entries that are announcements and name somebody as a maintainer.
 func naming(entries []*held.Entry, identifier, pubkey string) iter.Seq[*held.Entry] {
 	return func(yield func(*held.Entry) bool) {
 		for _, e := range entries {
@@ -220,7 +220,8 @@ func isAnnounced(k Knowledge, identifier string, without map[string]bool) (bool,
 // thousands of writes.
 const maxRevived = 64
 
-// spokenFor gives the held announcements that list us and for which somebody speaks, the own first.
+// spokenFor returns the held announcements that list us and for which somebody speaks, the own
+// first.
 func spokenFor(k Knowledge, pubkey, identifier string) ([]*held.Entry, error) {
 	var entries []*held.Entry
 	take := func(e *held.Entry) {

@@ -174,7 +174,7 @@ type waitList struct {
 	stale int
 }
 
-// current gives those of keys, each once, whose entries still wait for h.
+// current returns those of keys, each once, whose entries still wait for h.
 func (x *Index) current(h uint64, keys []key) []key {
 	some := make([]key, 0, len(keys))
 	for _, k := range keys {
@@ -186,7 +186,7 @@ func (x *Index) current(h uint64, keys []key) []key {
 	return slices.Compact(some)
 }
 
-// shared gives one copy of each reason. Reasons that name what is wrong with an event are many;
+// shared returns one copy of each reason. Reasons that name what is wrong with an event are many;
 // those are not worth sharing.
 func (x *Index) shared(reason string) string {
 	const most = 1024
@@ -199,7 +199,7 @@ func (x *Index) shared(reason string) string {
 	return reason
 }
 
-// Answer gives the answer that an event got; false if it was not rejected, or so long ago that it
+// Answer returns the answer that an event got; false if it was not rejected, or so long ago that it
 // is forgotten.
 func (x *Index) Answer(id string, now time.Time) (reason string, found bool) {
 	k, err := shortKey(proto.ShortID(id))
@@ -229,7 +229,7 @@ func (x *Index) AnyWaiting() bool {
 	return len(x.waiting) > 0
 }
 
-// Waiting gives what was rejected because it missed this key.
+// Waiting returns what was rejected because it missed this key.
 func (x *Index) Waiting(missing string) []Rejected {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
@@ -247,7 +247,7 @@ func (x *Index) Waiting(missing string) []Rejected {
 	return all
 }
 
-// Find gives a rejected event by id.
+// Find returns a rejected event by id.
 func (x *Index) Find(id string) (Rejected, bool) {
 	k, err := shortKey(proto.ShortID(id))
 	if err != nil {
@@ -262,8 +262,8 @@ func (x *Index) Find(id string) (Rejected, bool) {
 	return Rejected{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt}, true
 }
 
-// Matching gives the rejected events that match the filter as far as is known of them: by id, kind,
-// author and time. Tags are not kept, so that a filter by tags matches every one of them: for
+// Matching returns the rejected events that match the filter as far as is known of them: by id,
+// kind, author and time. Tags are not kept, so that a filter by tags matches every one of them: for
 // reconciliation, one id too many is one fetch less.
 func (x *Index) Matching(f nostr.Filter, now time.Time) iter.Seq[Rejected] {
 	f.Tags = nil

@@ -39,7 +39,7 @@ func (m *message) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Timestamp: time.Now()}, nil
 }
 
-// itemsOf gives the events of a pack.
+// itemsOf returns the events of a pack.
 func itemsOf(p *pack) (items []item) {
 	for n := range p.Events {
 		items = append(items, item{p, n})

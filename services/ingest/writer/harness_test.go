@@ -365,7 +365,7 @@ func logIDs(t testing.TB, b *bus.Bus) []string {
 	return ids
 }
 
-// readStream gives all messages of a stream.
+// readStream returns all messages of a stream.
 func readStream(t testing.TB, b *bus.Bus, name string) []bus.Message {
 	t.Helper()
 	stream, err := b.JS.Stream(context.Background(), name)

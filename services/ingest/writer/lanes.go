@@ -162,7 +162,7 @@ func (l *lane) begin(p *pack) {
 	l.current, l.next = p, 0
 }
 
-// take gives the next event that waits in the lane, if there is one.
+// take returns the next event that waits in the lane, if there is one.
 func (l *lane) take() (item, bool) {
 	if l.current == nil {
 		select {
@@ -221,7 +221,7 @@ func (l *lanes) next(ctx context.Context, r room, deadline <-chan time.Time, sto
 	return t.items, nil
 }
 
-// of gives the lanes that a batch with so much room is filled from.
+// of returns the lanes that a batch with so much room is filled from.
 func (l *lanes) of(r room) []*lane {
 	if r.late <= 0 {
 		return l.all[:len(l.all)-1]

@@ -180,7 +180,7 @@ func (t *trouble) over() {
 	t.count = 0
 }
 
-// Troubled gives what keeps the writer from its work again and again; nil: nothing, or it is not
+// Troubled returns what keeps the writer from its work again and again; nil: nothing, or it is not
 // the writer.
 func (w *Writer) Troubled() error {
 	w.trouble.mu.Lock()

@@ -42,7 +42,7 @@ func readPack(m jetstream.Msg) *pack {
 	return p
 }
 
-// packsOf gives the packs that some events are of, each once.
+// packsOf returns the packs that some events are of, each once.
 func packsOf(items []item) (packs []*pack) {
 	for _, it := range items {
 		if len(packs) == 0 || packs[len(packs)-1] != it.pack {

@@ -53,7 +53,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("fetch from %s: %v", e.URL, e.Err)
 }
 
-// Unwrap gives what happened.
+// Unwrap returns what happened.
 func (e *Error) Unwrap() error { return e.Err }
 
 // failed makes any error of a fetch an *Error with a cause and a URL.

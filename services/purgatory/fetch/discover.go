@@ -32,7 +32,7 @@ type server struct {
 	capabilities *capability.List
 }
 
-// offered gives those of the ids that the server advertises.
+// offered returns those of the ids that the server advertises.
 func (s *server) offered(ids []string) []string {
 	var offered []string
 	for _, id := range ids {

@@ -85,7 +85,7 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 	return f.result, failed(url, err)
 }
 
-// without gives those of the ids that are not among the others, each once.
+// without returns those of the ids that are not among the others, each once.
 func without(ids, others []string) []string {
 	passed := make(map[string]bool, len(ids))
 	for _, id := range others {

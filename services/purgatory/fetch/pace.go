@@ -114,8 +114,8 @@ func (r *restingReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// ended gives the error of a phase that we have ended, because the server was too slow or is not to
-// be asked now; else err as it is.
+// ended returns the error of a phase that we have ended, because the server was too slow or is not
+// to be asked now; else err as it is.
 func ended(ctx context.Context, err error) error {
 	switch why := context.Cause(ctx); {
 	case err == nil:

@@ -103,7 +103,7 @@ const (
 	mostUnseen = 24 * time.Hour
 )
 
-// Decide gives the next step for a repository with git data that is not hosted, and up to when it
+// Decide returns the next step for a repository with git data that is not hosted, and up to when it
 // is kept, where that has an end. note is what is noted in its folder; nil: nothing. A note of
 // another ending is none: the owner has come back and gone again, and nobody was there to see it.
 // What an operator keeps is kept whatever its owner does elsewhere.

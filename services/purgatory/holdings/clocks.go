@@ -43,7 +43,7 @@ func (c *clocks) Pop() any {
 	return w
 }
 
-// before gives the entries whose time ended before now, in no order: below one whose time is not
+// before returns the entries whose time ended before now, in no order: below one whose time is not
 // over, none is.
 func (c clocks) before(now time.Time) iter.Seq[*waiting] {
 	return func(yield func(*waiting) bool) {

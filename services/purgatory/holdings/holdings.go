@@ -134,7 +134,7 @@ func (h *Holdings) Seq() uint64 { return h.read.Seq() }
 // WaitFor waits until the bucket has been read up to a sequence of its stream.
 func (h *Holdings) WaitFor(ctx context.Context, seq uint64) error { return h.read.WaitFor(ctx, seq) }
 
-// Of gives what waits for an identifier, in order of the keys.
+// Of returns what waits for an identifier, in order of the keys.
 func (h *Holdings) Of(identifier string) []Entry {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -146,7 +146,7 @@ func (h *Holdings) Of(identifier string) []Entry {
 	return list
 }
 
-// Event gives the entry of an event, whatever identifier it waits for, or false.
+// Event returns the entry of an event, whatever identifier it waits for, or false.
 func (h *Holdings) Event(id string) (Entry, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -156,7 +156,7 @@ func (h *Holdings) Event(id string) (Entry, bool) {
 	return Entry{}, false
 }
 
-// Over gives at most max entries whose time is over, of those that which names, those over the
+// Over returns at most max entries whose time is over, of those that which names, those over the
 // longest first. It looks at nothing whose time is not over. which must be quick and must not ask
 // the holdings.
 func (h *Holdings) Over(now time.Time, max int, which func(Entry) bool) []Entry {
@@ -172,7 +172,7 @@ func (h *Holdings) Over(now time.Time, max int, which func(Entry) bool) []Entry 
 	return over[:min(len(over), max)]
 }
 
-// Now gives the entry of a key as it is now, or false.
+// Now returns the entry of a key as it is now, or false.
 func (h *Holdings) Now(identifier, key string) (Entry, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

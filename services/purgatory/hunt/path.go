@@ -90,7 +90,7 @@ func (ps *paths) add(at place, left *path) (first bool) {
 	return false
 }
 
-// first gives a request that may be still to be made, or ends the cycle.
+// first returns a request that may be still to be made, or ends the cycle.
 func (ps *paths) first(at place) (request, bool) {
 	ps.mu.Lock()
 	defer ps.mu.Unlock()

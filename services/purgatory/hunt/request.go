@@ -28,7 +28,7 @@ func (r request) who() throttle.Who { return throttle.Who{Author: r.Author, Clie
 
 func (r request) key() key { return key{r.owner, r.URL} }
 
-// requests gives what may be asked, each once: first every want's near URLs, then every other URL
+// requests returns what may be asked, each once: first every want's near URLs, then every other URL
 // for every want. Where that is more than an attempt may make, or elsewhere says so, it begins with
 // any of the wants and any of the URLs, so that each gets its turn.
 func (p Prospect) requests(elsewhere bool) iter.Seq[request] {
@@ -75,7 +75,7 @@ func turned[T any](list []T) []T {
 	return slices.Concat(list[at:], list[:at])
 }
 
-// want gives what an owner's repository misses, if it still does.
+// want returns what an owner's repository misses, if it still does.
 func (p Prospect) want(owner string) (dossier.Want, bool) {
 	i := slices.IndexFunc(p.Wants, func(w dossier.Want) bool { return w.Owner == owner })
 	if i < 0 {

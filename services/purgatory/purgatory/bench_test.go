@@ -17,7 +17,7 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// traced gives a git that tells of every process, those that git itself starts too, and how often
+// traced returns a git that tells of every process, those that git itself starts too, and how often
 // each flushed to the disk.
 func traced(t testing.TB) (program string, cost func() (processes, flushes int)) {
 	t.Helper()

@@ -37,7 +37,7 @@ func (w *worker) watchClocks(ctx context.Context) error {
 	}
 }
 
-// over gives entries of this worker's shards whose time is over and whose end was not asked for
+// over returns entries of this worker's shards whose time is over and whose end was not asked for
 // lately, and notes that it is now.
 func (w *worker) over(now time.Time, before map[string]asked) []holdings.Entry {
 	list := w.holdings.Over(now, expireAtOnce, func(e holdings.Entry) bool {

@@ -169,7 +169,7 @@ func (c contributions) releaseOffered(ctx context.Context, at repository.Place, 
 	return nil
 }
 
-// heldEvent gives a held event, whatever identifier it waits for, or nil.
+// heldEvent returns a held event, whatever identifier it waits for, or nil.
 func (w *worker) heldEvent(id string) (*nostr.Event, error) {
 	if entry, held := w.holdings.Event(id); held {
 		return entry.Event, nil

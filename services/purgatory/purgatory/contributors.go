@@ -47,7 +47,7 @@ func (c *contributors) later(identifier string, when map[string]time.Time) {
 	}
 }
 
-// take gives those to be looked at now, in order of their keys, and forgets them: whose time has
+// take returns those to be looked at now, in order of their keys, and forgets them: whose time has
 // come, and who has signed what is held. Who is noted later is for the next time.
 func (c *contributors) take(d dossier.Dossier, now time.Time) []string {
 	if !c.on {

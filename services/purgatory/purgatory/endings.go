@@ -230,8 +230,8 @@ func (w *worker) isDeleted(ctx context.Context, announcement *nostr.Event) (bool
 	return false, nil
 }
 
-// lastAnnouncement gives the last announcement of a repository that was ever accepted, or nil, and
-// when that was. The stream's leader is asked, not any replica: that could be behind.
+// lastAnnouncement returns the last announcement of a repository that was ever accepted, or nil,
+// and when that was. The stream's leader is asked, not any replica: that could be behind.
 func (w *worker) lastAnnouncement(ctx context.Context, ref nip34.RepoRef) (last *nostr.Event, at time.Time, err error) {
 	place := &nostr.Event{Kind: nip34.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
 	js, err := w.node.Bus.Conn.JetStream()

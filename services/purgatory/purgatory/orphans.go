@@ -31,7 +31,7 @@ func (o *orphans) add(refs ...nip34.RepoRef) {
 	}
 }
 
-// take gives those of an identifier, and forgets them. It is called before what is known of the
+// take returns those of an identifier, and forgets them. It is called before what is known of the
 // identifier is read: one that is added later is for the next time.
 func (o *orphans) take(identifier string) (refs []nip34.RepoRef) {
 	o.mu.Lock()

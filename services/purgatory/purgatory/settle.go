@@ -150,7 +150,7 @@ func acceptedOf(ctx context.Context, from events, identifier string) (have []*no
 // told so.
 const lookTime = 10 * time.Second
 
-// accepted gives an accepted event, or nil.
+// accepted returns an accepted event, or nil.
 func (w *worker) accepted(id string) (*nostr.Event, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()

@@ -13,7 +13,7 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// counting gives a store whose git notes every process that is started, and how many there were.
+// counting returns a store whose git notes every process that is started, and how many there were.
 func counting(t testing.TB) (*repository.Store, func() int) {
 	t.Helper()
 	git, err := exec.LookPath("git")

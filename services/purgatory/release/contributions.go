@@ -75,7 +75,7 @@ func (s *settlement) alignContribution(ctx context.Context, contributor string) 
 	return nil
 }
 
-// openContribution gives a contributor's repository, swept up the first time; nil if it is not
+// openContribution returns a contributor's repository, swept up the first time; nil if it is not
 // there.
 func (s *settlement) openContribution(ctx context.Context, contributor string) (*repository.Repo, error) {
 	key := keyOf(contributor)

@@ -58,7 +58,7 @@ func (v *inventory) packs(owner string) (string, error) {
 	return names.String(), nil
 }
 
-// missing gives those of the objects that an owner's repository lacks.
+// missing returns those of the objects that an owner's repository lacks.
 func (v *inventory) missing(ctx context.Context, owner string, wanted []string) ([]string, error) {
 	known, objects := v.has[owner], wanted
 	if known == nil {

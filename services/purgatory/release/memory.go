@@ -43,7 +43,7 @@ type aligned struct {
 	held  bool   // it was not accepted yet
 }
 
-// of gives what is remembered of an identifier. It is the caller's alone while the caller settles
+// of returns what is remembered of an identifier. It is the caller's alone while the caller settles
 // the identifier.
 func (m *memory) of(identifier string) *remembered {
 	m.mu.Lock()

@@ -40,9 +40,9 @@ type Offerer interface {
 type Releaser struct {
 	Store   *repository.Store
 	Offerer Offerer
-	// Accepted gives an accepted event, or nil.
+	// Accepted returns an accepted event, or nil.
 	Accepted func(eventID string) (*nostr.Event, error)
-	// Held gives an event that is held, for whatever identifier, or nil.
+	// Held returns an event that is held, for whatever identifier, or nil.
 	Held func(eventID string) (*nostr.Event, error)
 	// CatchUp waits until Accepted answers for everything that is committed now.
 	CatchUp func(ctx context.Context) error

@@ -89,7 +89,7 @@ type tip struct {
 	placed time.Time // when it was pushed; what has no file of its own is as old as can be
 }
 
-// readTips gives the references under refs/nostr/ by the rest of their names. Nothing here ever
+// readTips returns the references under refs/nostr/ by the rest of their names. Nothing here ever
 // packs references, so that as a rule each is a file, and where there is none no git need be asked.
 func readTips(ctx context.Context, repo *repository.Repo) (map[string]tip, error) {
 	folder := filepath.Join(repo.Path(), filepath.FromSlash(prefixNostr))
@@ -124,8 +124,8 @@ func modified(path string) time.Time {
 	return info.ModTime()
 }
 
-// Waiting gives the events that references under refs/nostr/ of a repository are named for and that
-// are not accepted. It starts no git process where there are no such references.
+// Waiting returns the events that references under refs/nostr/ of a repository are named for and
+// that are not accepted. It starts no git process where there are no such references.
 func Waiting(ctx context.Context, repo *repository.Repo, accepted func(id string) (*nostr.Event, error)) (events []string, err error) {
 	tips, err := readTips(ctx, repo)
 	for event := range tips {

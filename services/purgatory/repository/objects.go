@@ -42,8 +42,8 @@ func (r *Repo) HasOwnObjects() (bool, error) {
 	return len(loose) > 0, err
 }
 
-// Missing gives those of the object ids that the repository cannot see, in its own folder or in the
-// pool, each once, in the order given. What is no object id is refused. As a rule no git is
+// Missing returns those of the object ids that the repository cannot see, in its own folder or in
+// the pool, each once, in the order given. What is no object id is refused. As a rule no git is
 // started.
 func (r *Repo) Missing(ctx context.Context, ids []string) ([]string, error) {
 	if err := checkIDs(ids); err != nil {
@@ -101,7 +101,7 @@ func (r *Repo) borrowsElsewhere() (bool, error) {
 	return strings.TrimSpace(strings.ReplaceAll(string(content), r.alternate(), "")) != "", err
 }
 
-// Types gives the type ("commit", "tree", "blob", "tag") of those of the objects that are in the
+// Types returns the type ("commit", "tree", "blob", "tag") of those of the objects that are in the
 // repository.
 func (r *Repo) Types(ctx context.Context, ids []string) (map[string]string, error) {
 	if err := checkIDs(ids); err != nil || !r.Exists() {

@@ -43,7 +43,7 @@ func (s *Store) folder(prs bool) string {
 	return s.root
 }
 
-// All gives what lies on disk of announced repositories, in the order of the folders' names.
+// All returns what lies on disk of announced repositories, in the order of the folders' names.
 // Folders that are no repositories of ours are passed over. An error ends it.
 func (s *Store) All(ctx context.Context) iter.Seq2[nip34.RepoRef, error] {
 	return func(yield func(nip34.RepoRef, error) bool) {
@@ -55,7 +55,7 @@ func (s *Store) All(ctx context.Context) iter.Seq2[nip34.RepoRef, error] {
 	}
 }
 
-// Places gives all that lies on disk: announced repositories as All does, then those of
+// Places returns all that lies on disk: announced repositories as All does, then those of
 // contributors.
 func (s *Store) Places(ctx context.Context) iter.Seq2[Place, error] {
 	return func(yield func(Place, error) bool) {
@@ -90,7 +90,7 @@ func (s *Store) walk(ctx context.Context, prs bool) iter.Seq2[Place, error] {
 	}
 }
 
-// walkOwner gives the repositories in one folder.
+// walkOwner returns the repositories in one folder.
 func (s *Store) walkOwner(ctx context.Context, key, npub string, prs bool) iter.Seq2[Place, error] {
 	return func(yield func(Place, error) bool) {
 		folders, err := os.ReadDir(filepath.Join(s.folder(prs), npub))
@@ -114,7 +114,7 @@ func (s *Store) walkOwner(ctx context.Context, key, npub string, prs bool) iter.
 	}
 }
 
-// Of gives what lies on disk of announced repositories of one owner. An error ends it.
+// Of returns what lies on disk of announced repositories of one owner. An error ends it.
 func (s *Store) Of(ctx context.Context, pubkey string) iter.Seq2[nip34.RepoRef, error] {
 	return func(yield func(nip34.RepoRef, error) bool) {
 		npub, err := encodeOwner(pubkey)
@@ -130,7 +130,7 @@ func (s *Store) Of(ctx context.Context, pubkey string) iter.Seq2[nip34.RepoRef, 
 	}
 }
 
-// PRsOf gives the repositories of one contributor. An error ends it.
+// PRsOf returns the repositories of one contributor. An error ends it.
 func (s *Store) PRsOf(ctx context.Context, pubkey string) iter.Seq2[Place, error] {
 	npub, err := encodeOwner(pubkey)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *Store) PRsOf(ctx context.Context, pubkey string) iter.Seq2[Place, error
 	return s.walkOwner(ctx, pubkey, npub, true)
 }
 
-// Empty gives a repository without any reference, to be served where a contributor could push to
+// Empty returns a repository without any reference, to be served where a contributor could push to
 // and nobody has. It is one for all, and must not be written to.
 func (s *Store) Empty(ctx context.Context) (*Repo, error) {
 	r := &Repo{store: s, path: filepath.Join(s.root, emptyFolder+suffix)}

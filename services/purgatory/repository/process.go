@@ -91,7 +91,7 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("git %s: %v: %s", e.Command, e.Err, strings.ReplaceAll(e.Messages, "\n", "; "))
 }
 
-// Unwrap gives the cause.
+// Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
 // Run waits for a slot, runs the command and waits for its end. When ctx or the command's time
@@ -274,7 +274,7 @@ func (t *tail) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// text gives whole lines, without the path that nobody but the operator should see.
+// text returns whole lines, without the path that nobody but the operator should see.
 func (t *tail) text(path string) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

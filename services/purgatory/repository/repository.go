@@ -242,7 +242,7 @@ func (r *Repo) Ref() nip34.RepoRef { return r.ref }
 // Path is the folder of the bare repository.
 func (r *Repo) Path() string { return r.path }
 
-// in gives a path within the repository.
+// in returns a path within the repository.
 func (r *Repo) in(elements ...string) string {
 	return filepath.Join(append([]string{r.path}, elements...)...)
 }

@@ -167,7 +167,7 @@ type lineReader struct {
 	bytes int
 }
 
-// next gives the payload of the next line, valid until the one after; a flush is empty.
+// next returns the payload of the next line, valid until the one after; a flush is empty.
 func (l *lineReader) next() ([]byte, error) {
 	if !l.lines.Scan() {
 		err := l.lines.Err()

@@ -87,7 +87,7 @@ func (u *Unavailable) Error() string {
 	return u.Reason + ": " + u.Err.Error()
 }
 
-// Unwrap gives what lies behind it.
+// Unwrap returns what lies behind it.
 func (u *Unavailable) Unwrap() error { return u.Err }
 
 // Unwritable is the reason where the disk takes nothing.

@@ -124,8 +124,8 @@ func (h *house) refs(r *repository.Repo) map[string]string {
 	return refs.ByName
 }
 
-// counted gives one count of ngit_git_operations_total and the like, by the labels in the order of
-// their names.
+// counted returns one count of ngit_git_operations_total and the like, by the labels in the order
+// of their names.
 func (h *house) counted(metric string, labels ...string) float64 {
 	h.Helper()
 	families, err := h.registry.Gather()

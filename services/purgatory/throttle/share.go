@@ -28,7 +28,7 @@ type parties struct {
 	many int
 }
 
-// of gives a party, which must be left again.
+// of returns a party, which must be left again.
 func (p *parties) of(name string, now time.Time) *party {
 	one := p.by[name]
 	if one == nil {

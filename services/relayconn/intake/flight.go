@@ -48,7 +48,7 @@ type flights struct {
 	lone map[*flight]struct{} // that are twins too many, so that nobody joins them
 }
 
-// find gives the flight of an event with that key; nil: there is none.
+// find returns the flight of an event with that key; nil: there is none.
 func (fs *flights) find(k key, ev *nostr.Event) *flight {
 	for f := fs.of[k]; f != nil; f = f.twin {
 		if same(f.event, ev) {

@@ -64,7 +64,7 @@ func TestManyRelaysOneEvent(t *testing.T) {
 
 var signed sync.Map
 
-// event20 gives a copy of a numbered event, which is signed once: signatures differ from time to
+// event20 returns a copy of a numbered event, which is signed once: signatures differ from time to
 // time.
 func event20(t testing.TB, n int) *nostr.Event {
 	ev, ok := signed.Load(n)

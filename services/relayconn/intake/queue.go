@@ -85,8 +85,8 @@ func (q *queue) next() step {
 	return wait
 }
 
-// nextUnchecked gives the next flight of the queue that nobody has checked; nil: there is none, or
-// it is not known yet whether the next is stored.
+// nextUnchecked returns the next flight of the queue that nobody has checked; nil: there is none,
+// or it is not known yet whether the next is stored.
 func (q *queue) nextUnchecked() *flight {
 	for q.checkable() {
 		f := q.entries[q.looked].flight
@@ -150,7 +150,7 @@ type lines struct {
 	turns int
 }
 
-// next gives the flight that is to be checked next; nil: there is none.
+// next returns the flight that is to be checked next; nil: there is none.
 func (l *lines) next() *flight {
 	for {
 		first, second := live, past

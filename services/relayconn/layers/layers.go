@@ -48,7 +48,7 @@ func Fewest(sets ...items.Set) int {
 	return 3*chunks(full) + chunks(state) + 3*chunks(roots)
 }
 
-// tagged gives one filter for each tag name.
+// tagged returns one filter for each tag name.
 func tagged(values []string, names ...string) (filters []nostr.Filter) {
 	for _, name := range names {
 		filters = append(filters, nostr.Filter{Tags: nostr.TagMap{name: values}})
@@ -88,7 +88,7 @@ func onlyTag(f nostr.Filter) (name string, values []string, ok bool) {
 	return name, values, true
 }
 
-// states gives filters for each hundred state-only repositories: their identifiers, by anyone who
+// states returns filters for each hundred state-only repositories: their identifiers, by anyone who
 // maintains one of them, a hundred of these in each. What this lets in too much is ingest's to
 // refuse.
 func states(wanted map[string][]string) []nostr.Filter {

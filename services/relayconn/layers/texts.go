@@ -34,7 +34,7 @@ var texts = hundreds{known: map[[sha256.Size]byte]weak.Pointer[hundred]{}}
 // fewestKept is how many ids are worth the room of a hundred. What is found later comes one by one.
 const fewestKept = 10
 
-// of gives the filters that ask for what names at most a hundred root events. Their tags may be
+// of returns the filters that ask for what names at most a hundred root events. Their tags may be
 // shared, and are not to be changed.
 func (h *hundreds) of(ids []target.ID) []nostr.Filter {
 	if len(ids) < fewestKept {

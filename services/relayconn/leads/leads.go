@@ -72,7 +72,7 @@ type Lead struct {
 	some  bool      // a part has brought something
 }
 
-// Take gives the lead for those items that no other connection is asking for or has asked for
+// Take returns the lead for those items that no other connection is asking for or has asked for
 // lately; nil: for none. rest is the others. Both may be a part of items.
 func (b *Board) Take(items []string, now time.Time) (mine, rest []string, lead *Lead) {
 	b.mu.Lock()

@@ -141,7 +141,7 @@ func (p *play) status() session.Status {
 	return p.statuses[len(p.statuses)-1]
 }
 
-// open gives the filters of live (limit 0) or historic subscriptions that are open.
+// open returns the filters of live (limit 0) or historic subscriptions that are open.
 func (p *play) open(live bool) []nostr.Filter {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,10 +15,10 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// historic gives the filters of each REQ of the past that is open.
+// historic returns the filters of each REQ of the past that is open.
 func (p *play) historic() [][]nostr.Filter { return slices.Collect(maps.Values(p.pastAsked())) }
 
-// pastAsked gives the REQs of the past that are open, by name.
+// pastAsked returns the REQs of the past that are open, by name.
 func (p *play) pastAsked() map[string][]nostr.Filter {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -139,7 +139,7 @@ const readAtOnce = 4
 // Turns bound how many targets are read at once, for all followers that share it.
 type Turns struct{ taken *semaphore.Weighted }
 
-// NewTurns gives turns of which none is taken.
+// NewTurns returns turns of which none is taken.
 func NewTurns() *Turns { return &Turns{semaphore.NewWeighted(readAtOnce)} }
 
 // Run follows the relay's subject until ctx ends. It waits for a turn until it has read the target
@@ -229,7 +229,7 @@ func (f *Follower) Current() (target.Target, uint64) {
 	return f.target, f.revision
 }
 
-// TakePast gives the target as it was at the revision that was asked for, and keeps it no longer.
+// TakePast returns the target as it was at the revision that was asked for, and keeps it no longer.
 // Of what a snapshot has replaced since, it gives the repositories that have not changed since.
 func (f *Follower) TakePast() target.Target {
 	f.mu.Lock()

@@ -29,7 +29,7 @@ func NewInbox() *Inbox {
 	return &Inbox{messages: make(chan Message, inboxMessages), room: semaphore.NewWeighted(inboxBytes)}
 }
 
-// Messages gives the messages in the order in which they were put. Who takes one calls its Heard.
+// Messages returns the messages in the order in which they were put. Who takes one calls its Heard.
 func (i *Inbox) Messages() <-chan Message { return i.messages }
 
 // Put puts a message in when there is room for it. One that is larger than the whole inbox waits

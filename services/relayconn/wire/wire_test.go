@@ -85,7 +85,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// serve gives the URL of a relay that does what fn says with every connection.
+// serve returns the URL of a relay that does what fn says with every connection.
 func serve(t *testing.T, fn func(ctx context.Context, ws *websocket.Conn)) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
