@@ -317,7 +317,7 @@ func (r *Remote) page(ctx context.Context, q *proto.EventsQuery) (a proto.Events
 	return a, err
 }
 
-// checkPage says whether an answer is one to a question, and more than nothing.
+// checkPage reports whether an answer is one to a question, and more than nothing.
 func checkPage(q proto.EventsQuery, a proto.EventsAnswer) error {
 	total := 0
 	for n, count := range a.Counts {

@@ -166,9 +166,9 @@ func (s situation) free() []string {
 	return append(first, last...)
 }
 
-// heldByOther says whether another live worker has claimed the key. A claim by this worker itself
-// that it does not work on keeps nobody from the key: it could not be let go, or was taken without
-// our hearing of it, while the bus was away.
+// heldByOther reports whether another live worker has claimed the key. A claim by this worker
+// itself that it does not work on keeps nobody from the key: it could not be let go, or was taken
+// without our hearing of it, while the bus was away.
 func (s situation) heldByOther(key string) bool {
 	c, claimed := s.claims[key]
 	w, alive := s.workers[c.Worker]

@@ -220,7 +220,7 @@ func lookOn(ctx context.Context, js jetstream.JetStream, db *DB) error {
 	}
 }
 
-// fedWithin says whether the index reaches a sequence in so long, or in wantedWait from when
+// fedWithin reports whether the index reaches a sequence in so long, or in wantedWait from when
 // somebody begins to wait for it.
 func (db *DB) fedWithin(ctx context.Context, patience time.Duration, seq uint64) bool {
 	ctx, cancel := context.WithTimeout(ctx, patience)

@@ -30,8 +30,8 @@ func newMatcher(f nostr.Filter) *matcher {
 	return m
 }
 
-// matches says whether one of the authors wrote the event, and a tag of every name has one of its
-// values (NIP-01).
+// matches reports whether one of the authors wrote the event, and a tag of every name has one of
+// its values (NIP-01).
 func (m *matcher) matches(ev *nostr.Event) bool {
 	if m.authors != nil && !m.authors[ev.PubKey] {
 		return false

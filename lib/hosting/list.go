@@ -55,7 +55,7 @@ func (l List) Empty() bool {
 	return len(l.owners) == 0 && len(l.identifiers) == 0 && len(l.repos) == 0
 }
 
-// Has says whether the repository is on the list, by owner, by identifier or by both.
+// Has reports whether the repository is on the list, by owner, by identifier or by both.
 func (l List) Has(r nip34.RepoRef) bool {
 	return l.owners[r.PubKey] || l.identifiers[r.Identifier] || l.repos[r]
 }

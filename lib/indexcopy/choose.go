@@ -53,7 +53,7 @@ func choose(offers []offer, w want) []offer {
 	return good
 }
 
-// best says whether no other offer can be better by more than does not matter.
+// best reports whether no other offer can be better by more than does not matter.
 func (o offer) best(w want) bool {
 	return o.rank == 0 && !o.Busy && missing(o.Seq, w.head, w.head) < w.worth && len(choose([]offer{o}, w)) > 0
 }

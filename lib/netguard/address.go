@@ -66,6 +66,6 @@ func refusal(addr netip.Addr) string {
 	return ""
 }
 
-// IsPublic says whether an address is one of the public internet, which the guard lets through
+// IsPublic reports whether an address is one of the public internet, which the guard lets through
 // without AllowPrivate.
 func IsPublic(addr netip.Addr) bool { return refusal(addr) == "" }

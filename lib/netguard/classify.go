@@ -29,8 +29,8 @@ const (
 	CauseOther    Cause = "other"
 )
 
-// Lasting says whether the cause is the server's own fault and will not pass by trying again soon
-// (the naughty list).
+// Lasting reports whether the cause is the server's own fault and will not pass by trying again
+// soon (the naughty list).
 func (c Cause) Lasting() bool { return c == CauseDNS || c == CauseTLS || c == CauseProtocol }
 
 // ProtocolError marks an error as the other side's breach of the protocol. Callers that speak a
@@ -98,7 +98,7 @@ func classifyStatus(err error) Cause {
 	return CauseProtocol
 }
 
-// isTLS says whether the handshake failed by what the other side said. One that was cut off is a
+// isTLS reports whether the handshake failed by what the other side said. One that was cut off is a
 // broken connection: a server that restarts looks like this.
 func isTLS(err error) bool {
 	if isBroken(err) {
@@ -144,7 +144,7 @@ func isConnect(err error) bool {
 	return isBroken(err) || as[*net.OpError](err) || errors.Is(err, net.ErrClosed) || saidByHTTP(err, CauseConnect)
 }
 
-// isBroken says whether the connection ended, or was refused, below what we speak over it.
+// isBroken reports whether the connection ended, or was refused, below what we speak over it.
 func isBroken(err error) bool {
 	return as[syscall.Errno](err) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

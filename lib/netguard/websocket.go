@@ -42,7 +42,7 @@ func (e *HandshakeStatusError) Error() string { return e.Err.Error() }
 // Unwrap returns what the WebSocket library found wrong.
 func (e *HandshakeStatusError) Unwrap() error { return e.Err }
 
-// passing says whether the status is one of a server that is there and speaks HTTP, but not now.
+// passing reports whether the status is one of a server that is there and speaks HTTP, but not now.
 func (e *HandshakeStatusError) passing() bool {
 	switch e.Status {
 	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:

@@ -102,7 +102,7 @@ func DecodeIdentifier(s string) (string, error) {
 	return id, nil
 }
 
-// plain says whether the byte at i stands for itself in an encoded identifier.
+// plain reports whether the byte at i stands for itself in an encoded identifier.
 func plain(id string, i int) bool {
 	switch c := id[i]; {
 	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':

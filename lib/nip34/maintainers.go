@@ -74,8 +74,9 @@ func latestByOwner(announcements []*Announcement) map[string]*Announcement {
 	return latest
 }
 
-// Replaces says whether a takes the place of b where both are events of one address: the newer one
-// does, at the same second the one with the lower id (NIP-01). An event does not replace itself.
+// Replaces reports whether a takes the place of b where both are events of one address: the newer
+// one does, at the same second the one with the lower id (NIP-01). An event does not replace
+// itself.
 func Replaces(a, b *nostr.Event) bool {
 	switch {
 	case a == nil || b == nil:

@@ -40,17 +40,17 @@ const (
 	MaxRefs = 10_000
 )
 
-// IsRootKind says whether events of this kind start a thread about a repository: patch, PR and
+// IsRootKind reports whether events of this kind start a thread about a repository: patch, PR and
 // issue. A PR update is no root, it hangs on its PR.
 func IsRootKind(kind int) bool {
 	return kind == KindPatch || kind == KindPR || kind == KindIssue
 }
 
-// IsHex64 says whether s is 64 lower-case hex digits: an event id or a public key (NIP-01).
+// IsHex64 reports whether s is 64 lower-case hex digits: an event id or a public key (NIP-01).
 func IsHex64(s string) bool { return len(s) == 64 && isLowerHex(s) }
 
-// IsObjectID says whether s names a git object: 40 (SHA-1) or 64 (SHA-256) lower-case hex digits,
-// not all of them zero, which is how git writes "no object".
+// IsObjectID reports whether s names a git object: 40 (SHA-1) or 64 (SHA-256) lower-case hex
+// digits, not all of them zero, which is how git writes "no object".
 func IsObjectID(s string) bool {
 	return (len(s) == 40 || len(s) == 64) && isLowerHex(s) && strings.Trim(s, "0") != ""
 }

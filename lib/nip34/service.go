@@ -48,8 +48,9 @@ func NormalizeDomain(domain string) (string, error) {
 	return d.host + ":" + d.port, nil
 }
 
-// OnDomain says whether a URL (relay or clone) leads to the host of a service. The domain may carry
-// a port; without one, the scheme's own port is meant. Anything that is not a URL leads nowhere.
+// OnDomain reports whether a URL (relay or clone) leads to the host of a service. The domain may
+// carry a port; without one, the scheme's own port is meant. Anything that is not a URL leads
+// nowhere.
 func OnDomain(rawURL, domain string) bool {
 	d, err := parseDomain(domain)
 	if err != nil {
@@ -59,13 +60,13 @@ func OnDomain(rawURL, domain string) bool {
 	return err == nil && u.on(d)
 }
 
-// ListsService says whether the announcement lists the service at that domain: in `clone` and in
+// ListsService reports whether the announcement lists the service at that domain: in `clone` and in
 // `relays`.
 func (a *Announcement) ListsService(domain string) bool {
 	return a.ListsServiceRelay(domain) && a.ListsServiceClone(domain)
 }
 
-// ListsServiceRelay says whether one of the relays is at the domain of the service.
+// ListsServiceRelay reports whether one of the relays is at the domain of the service.
 func (a *Announcement) ListsServiceRelay(domain string) bool {
 	d, err := parseDomain(domain)
 	if err != nil {
@@ -86,7 +87,7 @@ func (a *Announcement) ListsServiceRelay(domain string) bool {
 	return false
 }
 
-// ListsServiceClone says whether one of the clone URLs is
+// ListsServiceClone reports whether one of the clone URLs is
 // `<scheme>://<domain>/<npub of the owner>/<identifier>.git`. The scheme (http, https, ws, wss),
 // slashes at the end and how the identifier is percent-encoded make no difference.
 func (a *Announcement) ListsServiceClone(domain string) bool {

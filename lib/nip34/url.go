@@ -51,7 +51,7 @@ func NormalizeRelayURL(s string) (RelayURL, error) {
 	return RelayURL(normalized), nil
 }
 
-// Secure says whether the relay is reached over TLS (wss).
+// Secure reports whether the relay is reached over TLS (wss).
 func (u RelayURL) Secure() bool { return strings.HasPrefix(string(u), "wss://") }
 
 // Key is the identity of the relay, "host[:port][/path]". ws and wss to one host and effective port
@@ -72,14 +72,14 @@ func (u RelayURL) Key() string {
 	return rest
 }
 
-// hasPort says whether a normalised host carries a port: a colon that is not within an IPv6
+// hasPort reports whether a normalised host carries a port: a colon that is not within an IPv6
 // literal.
 func hasPort(host string) bool {
 	return strings.LastIndexByte(host, ':') > strings.LastIndexByte(host, ']')
 }
 
-// OnDomain says whether the relay is at the host (and port) of that service, whatever its path: see
-// OnDomain.
+// OnDomain reports whether the relay is at the host (and port) of that service, whatever its path:
+// see OnDomain.
 func (u RelayURL) OnDomain(domain string) bool { return OnDomain(string(u), domain) }
 
 // NormalizeCloneURL reads a URL that git data may be fetched from, and refuses everything but http

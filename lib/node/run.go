@@ -100,7 +100,7 @@ func alone(services []Service) bool {
 	return n == 1
 }
 
-// caughtUp says whether the index has read what the log held at the start.
+// caughtUp reports whether the index has read what the log held at the start.
 func caughtUp(seq, head uint64) error {
 	if seq < head {
 		return fmt.Errorf("reading the log: at %d of %d", seq, head)

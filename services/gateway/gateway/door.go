@@ -105,7 +105,7 @@ func upgrade(r *http.Request) bool {
 	return strings.EqualFold(strings.TrimSpace(r.Header.Get("Upgrade")), "websocket")
 }
 
-// reading says whether the request only reads; if not, it has been answered.
+// reading reports whether the request only reads; if not, it has been answered.
 func reading(w http.ResponseWriter, r *http.Request) bool {
 	if r.Method == http.MethodGet || r.Method == http.MethodHead {
 		return true

@@ -192,7 +192,7 @@ func Handler(d Document) (http.Handler, error) {
 	}), nil
 }
 
-// Wanted says whether a request asks for the document.
+// Wanted reports whether a request asks for the document.
 func Wanted(r *http.Request) bool {
 	for _, accept := range r.Header.Values("Accept") {
 		for part := range strings.SplitSeq(accept, ",") {

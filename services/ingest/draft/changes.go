@@ -42,7 +42,7 @@ func (x deletions) add(request *nostr.Event) {
 	}
 }
 
-// name says whether one of the requests asks for the deletion of ev. Deletion requests cannot be
+// name reports whether one of the requests asks for the deletion of ev. Deletion requests cannot be
 // deleted (NIP-09).
 func (x deletions) name(ev *nostr.Event) bool {
 	if ev.Kind == nip34.KindDeletion {
@@ -149,7 +149,8 @@ func (x *heldChanges) cut() []held.Change {
 	return changes
 }
 
-// known says whether others know of an entry of this key. The base may not have what was cut yet.
+// known reports whether others know of an entry of this key. The base may not have what was cut
+// yet.
 func (x *heldChanges) known(key string) bool {
 	if there, told := x.told[key]; told {
 		return there

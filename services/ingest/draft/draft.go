@@ -128,7 +128,7 @@ func (d *Draft) Holder(address nip34.Address) (holder eventdb.Entry, held bool, 
 	return d.base.Log.Holder(address.Kind, address.PubKey, address.Identifier)
 }
 
-// Deleted says whether an accepted deletion request of its author names the event.
+// Deleted reports whether an accepted deletion request of its author names the event.
 func (d *Draft) Deleted(ev *nostr.Event) (bool, error) {
 	if !d.base.KeepDeleted && d.unsent.name(ev) {
 		return true, nil
@@ -141,7 +141,7 @@ func (d *Draft) Deleted(ev *nostr.Event) (bool, error) {
 // like; the newest thousands are all that is looked through for one that does.
 const vouchSteps = 10_000
 
-// Vouched says whether an accepted event names this one.
+// Vouched reports whether an accepted event names this one.
 func (d *Draft) Vouched(ev *nostr.Event) (bool, error) {
 	address, hasAddress := nip34.AddressOf(ev)
 	names := []string{ev.ID}

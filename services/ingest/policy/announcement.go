@@ -45,8 +45,8 @@ func (p *Policy) announcement(k Knowledge, c *candidate.Candidate) (Decision, er
 	return d, nil
 }
 
-// mayBeHosted says whether the whitelist allows a repository. That of a maintainer of one that is
-// hosted here is always allowed; to be archived makes nobody's maintainers welcome.
+// mayBeHosted reports whether the whitelist allows a repository. That of a maintainer of one that
+// is hosted here is always allowed; to be archived makes nobody's maintainers welcome.
 func (p *Policy) mayBeHosted(k Knowledge, ref nip34.RepoRef) (bool, error) {
 	if p.hosted.Empty() || p.hosted.Has(ref) {
 		return true, nil
@@ -144,7 +144,7 @@ func ownAnnouncements(k Knowledge, ref nip34.RepoRef) (own, error) {
 	return own{accepted: have, held: slices.Collect(k.HeldAt(ref.Address()))}, err
 }
 
-// supersede says whether one of them takes the place of ev.
+// supersede reports whether one of them takes the place of ev.
 func (o own) supersede(ev *nostr.Event) bool {
 	return o.accepted != nil && !nip34.Replaces(ev, o.accepted) ||
 		slices.ContainsFunc(o.held, func(e *held.Entry) bool { return !nip34.Replaces(ev, e.Event) })

@@ -9,13 +9,13 @@ import (
 	"tendril.dev/services/ingest/held"
 )
 
-// concerns says whether other held events may follow a decision: it brings an announcement, or some
-// go. Of nearly all events that is not so.
+// concerns reports whether other held events may follow a decision: it brings an announcement, or
+// some go. Of nearly all events that is not so.
 func concerns(c *candidate.Candidate, d *Decision) bool {
 	return brings(c, d) || len(d.Drop)+len(d.leaves) > 0
 }
 
-// brings says whether an announcement is accepted.
+// brings reports whether an announcement is accepted.
 func brings(c *candidate.Candidate, d *Decision) bool {
 	return d.Outcome == proto.Accepted && c.Event.Kind == nip34.KindAnnouncement
 }
@@ -121,8 +121,8 @@ func (x *conclusion) dropStates(identifier, remember string) error {
 	return nil
 }
 
-// announces says whether the decision itself brings an announcement of the identifier. One by which
-// its author moves away is none.
+// announces reports whether the decision itself brings an announcement of the identifier. One by
+// which its author moves away is none.
 func (x *conclusion) announces(identifier string) bool {
 	ev := x.c.Event
 	if ev.Kind != nip34.KindAnnouncement || ev.Tags.GetD() != identifier || len(x.d.leaves) > 0 {

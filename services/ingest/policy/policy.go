@@ -41,9 +41,10 @@ type Knowledge interface {
 	// AcceptedNaming returns those of them that name this key among their maintainers, those that
 	// list us first.
 	AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error)
-	// Deleted says whether an accepted deletion request of its author names the event.
+	// Deleted reports whether an accepted deletion request of its author names the event.
 	Deleted(*nostr.Event) (bool, error)
-	// Vouched says whether an accepted event names this one, by id, or by address where it has one.
+	// Vouched reports whether an accepted event names this one, by id, or by address where it has
+	// one.
 	Vouched(*nostr.Event) (bool, error)
 	// Held returns the held event of that id, or nil.
 	Held(id string) *held.Entry
@@ -292,7 +293,7 @@ func isProtected(c *candidate.Candidate) bool {
 	return nip70.IsProtected(*c.Event) && !fromAuthor || nip70.HasEmbeddedProtected(*c.Event)
 }
 
-// isSuperseded says whether the log has given the place of this event to another. That has to be
+// isSuperseded reports whether the log has given the place of this event to another. That has to be
 // what every index of the log says, whenever it reads it: an older event would take the newer one's
 // message in the log, and only who reads the log later would have it.
 func isSuperseded(k Knowledge, ev *nostr.Event) (bool, error) {

@@ -40,9 +40,9 @@ func (p *Policy) referenced(k Knowledge, c *candidate.Candidate) (Decision, erro
 	return orphan(c, missingOf(c.Event, refs)), nil
 }
 
-// Vouches says whether accepted events of this kind make others acceptable. Deletion requests and
-// user grasp lists do not: they are accepted from anyone, so that anyone could bring in anything by
-// them.
+// Vouches reports whether accepted events of this kind make others acceptable. Deletion requests
+// and user grasp lists do not: they are accepted from anyone, so that anyone could bring in
+// anything by them.
 func Vouches(kind int) bool {
 	return kind != nip34.KindDeletion && kind != nip34.KindUserGraspList
 }

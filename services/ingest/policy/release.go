@@ -156,8 +156,8 @@ func (p *Policy) extend(k Knowledge, c *candidate.Candidate) Decision {
 	return d
 }
 
-// Over says whether a held event is left over: accepted by now, superseded by what is, or deleted.
-// Only a crash between two commits leaves such entries behind.
+// Over reports whether a held event is left over: accepted by now, superseded by what is, or
+// deleted. Only a crash between two commits leaves such entries behind.
 func Over(k Knowledge, entry *held.Entry) (bool, error) {
 	have, err := k.Accepted(entry.Event.ID)
 	if have != nil || err != nil {

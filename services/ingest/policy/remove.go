@@ -22,7 +22,7 @@ func (p *Policy) remove(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	return d, err
 }
 
-// isNeeded says whether an accepted event has a place here: a state, if its author speaks for a
+// isNeeded reports whether an accepted event has a place here: a state, if its author speaks for a
 // repository that is here or waits; a pull request that is offered below /prs/ (GRASP-06), always,
 // for its commit lies in its author's own repository; everything else, if it would be accepted now,
 // or names a repository whose owner speaks for one that is here or waits: a pull request for a
@@ -50,8 +50,8 @@ func (p *Policy) isNeeded(k Knowledge, c *candidate.Candidate, ev *nostr.Event) 
 	return p.namesOneHere(k, ev)
 }
 
-// namesOneHere says whether an event names a repository whose owner speaks for one that is here or
-// waits. One that names too many to look at does.
+// namesOneHere reports whether an event names a repository whose owner speaks for one that is here
+// or waits. One that names too many to look at does.
 func (p *Policy) namesOneHere(k Knowledge, ev *nostr.Event) (bool, error) {
 	looked := 0
 	for _, address := range nip34.ReferencesOf(ev).Addresses {
@@ -69,9 +69,9 @@ func (p *Policy) namesOneHere(k Knowledge, ev *nostr.Event) (bool, error) {
 	return false, nil
 }
 
-// speaksHere says whether somebody owns a repository of the identifier that is hosted or archived
-// here, or waits, or is in the recursive maintainer set of one. Where a walk is too long to tell,
-// it does.
+// speaksHere reports whether somebody owns a repository of the identifier that is hosted or
+// archived here, or waits, or is in the recursive maintainer set of one. Where a walk is too long
+// to tell, it does.
 func (p *Policy) speaksHere(k Knowledge, pubkey, identifier string) (bool, error) {
 	own := nip34.RepoRef{PubKey: pubkey, Identifier: identifier}
 	for e := range k.HeldAt(own.Address()) {

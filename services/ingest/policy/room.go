@@ -80,7 +80,7 @@ func (p *Policy) hold(k Knowledge, c *candidate.Candidate, identifier string, ph
 	return d, nil
 }
 
-// standsWithout says whether a new entry may still be held when others had to make room for it:
+// standsWithout reports whether a new entry may still be held when others had to make room for it:
 // what it depends on may be among them.
 func standsWithout(k Knowledge, e *held.Entry, evicted []*held.Entry) (bool, error) {
 	if len(evicted) == 0 {
@@ -118,8 +118,8 @@ func (p *Policy) lifetime(phase proto.Phase) time.Duration {
 	return p.waits
 }
 
-// isReserved says whether an event of this author goes into the room of owners and maintainers of
-// served repositories.
+// isReserved reports whether an event of this author goes into the room of owners and maintainers
+// of served repositories.
 func (p *Policy) isReserved(k Knowledge, author, identifier string) (bool, error) {
 	if p.bounds.Reserved == 0 {
 		return false, nil

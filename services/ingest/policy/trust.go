@@ -50,7 +50,7 @@ func (w *walk) visit(author string) (more bool) {
 	return w.steps > 0
 }
 
-// isNamedByAccepted says whether somebody is in the recursive maintainer set of another author's
+// isNamedByAccepted reports whether somebody is in the recursive maintainer set of another author's
 // accepted announcement. Whoever names somebody has announced the identifier, so that those who do
 // so themselves are all that matters.
 func isNamedByAccepted(k Knowledge, pubkey, identifier string) (bool, error) {
@@ -58,8 +58,8 @@ func isNamedByAccepted(k Knowledge, pubkey, identifier string) (bool, error) {
 	return len(naming) > 0, err
 }
 
-// isKept says whether the repository of an announcement is here: it is accepted, and lists us or is
-// archived.
+// isKept reports whether the repository of an announcement is here: it is accepted, and lists us or
+// is archived.
 func (p *Policy) isKept(k Knowledge, ref nip34.RepoRef) (bool, error) {
 	ev, err := k.AcceptedAt(ref.Address())
 	if err != nil || ev == nil {
@@ -68,7 +68,7 @@ func (p *Policy) isKept(k Knowledge, ref nip34.RepoRef) (bool, error) {
 	return p.keeps(ev), nil
 }
 
-// keeps says whether an accepted announcement is of a repository that lists us or is archived.
+// keeps reports whether an accepted announcement is of a repository that lists us or is archived.
 func (p *Policy) keeps(ev *nostr.Event) bool {
 	a, err := nip34.ParseAnnouncement(ev)
 	return err == nil && p.hosting.Keeps(a)
@@ -85,7 +85,7 @@ type mayVouch struct {
 	waiting bool // those count too that wait for their git data
 }
 
-// speaksFor says whether somebody is in the recursive maintainer set of another author's
+// speaksFor reports whether somebody is in the recursive maintainer set of another author's
 // announcement that counts.
 func (p *Policy) speaksFor(k Knowledge, pubkey, identifier string, by mayVouch) (bool, error) {
 	w := from(pubkey, identifier)
@@ -117,8 +117,8 @@ func (p *Policy) speaksFor(k Knowledge, pubkey, identifier string, by mayVouch) 
 	return false, nil
 }
 
-// isServed says whether somebody owns or maintains a repository of this identifier that is served
-// here, hosted or archived.
+// isServed reports whether somebody owns or maintains a repository of this identifier that is
+// served here, hosted or archived.
 func (p *Policy) isServed(k Knowledge, pubkey, identifier string) (bool, error) {
 	kept, err := p.isKept(k, nip34.RepoRef{PubKey: pubkey, Identifier: identifier})
 	if kept || err != nil {
@@ -127,10 +127,10 @@ func (p *Policy) isServed(k Knowledge, pubkey, identifier string) (bool, error) 
 	return p.speaksFor(k, pubkey, identifier, mayVouch{kept: p.hosting.Keeps})
 }
 
-// isVouchedFor says whether held announcements of others say that somebody is a maintainer: there
-// is one that waits for git data of its own, because it lists us or is archived, in whose recursive
-// maintainer set he or she is. What is in without, by ids, does not count, and what is in with
-// does. certain is false where the walk was too long to tell.
+// isVouchedFor reports whether held announcements of others say that somebody is a maintainer:
+// there is one that waits for git data of its own, because it lists us or is archived, in whose
+// recursive maintainer set he or she is. What is in without, by ids, does not count, and what is in
+// with does. certain is false where the walk was too long to tell.
 func (w *walk) isVouchedFor(k Knowledge, without map[string]bool, with ...*held.Entry) (vouched, certain bool) {
 	pubkey := w.queue[0]
 	for at, ok := w.next(); ok; at, ok = w.next() {
@@ -180,9 +180,9 @@ func chain(lists ...iter.Seq[*held.Entry]) iter.Seq[*held.Entry] {
 	}
 }
 
-// speaksForAny says whether somebody is in the recursive maintainer set of any announcement of the
-// identifier, accepted or held: both count. Those who have
-// announced it, or are named by somebody who has, are; and nobody else is.
+// speaksForAny reports whether somebody is in the recursive maintainer set of any announcement of
+// the identifier, accepted or held: both count. Those who have announced it, or are named by
+// somebody who has, are; and nobody else is.
 func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
 	own := nip34.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()
 	for range chain(k.HeldAt(own), k.HeldNaming(identifier, pubkey)) {
@@ -195,8 +195,8 @@ func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
 	return isNamedByAccepted(k, pubkey, identifier)
 }
 
-// isAnnounced says whether there is an announcement of the identifier, accepted or held, whose id
-// is not in without.
+// isAnnounced reports whether there is an announcement of the identifier, accepted or held, whose
+// id is not in without.
 func isAnnounced(k Knowledge, identifier string, without map[string]bool) (bool, error) {
 	for e := range k.HeldAnnouncements(identifier) {
 		if !without[e.Event.ID] {

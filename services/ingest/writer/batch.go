@@ -93,10 +93,10 @@ func (w *Writer) endChain(committed bool) {
 	}
 }
 
-// long says whether the next batch should begin a new chain.
+// long reports whether the next batch should begin a new chain.
 func (c *chain) long() bool { return c.batches >= maxChain || c.bytes >= maxChainBytes }
 
-// isLate says whether a lane's events are older ones, which wait for all others.
+// isLate reports whether a lane's events are older ones, which wait for all others.
 func isLate(lane proto.Lane) bool {
 	return lane == proto.LaneSyncHistoric || lane == proto.LaneSyncDaily
 }
@@ -150,11 +150,11 @@ func (w *Writer) gather(ctx context.Context, b *batch) error {
 	}
 }
 
-// keepsOlder says whether older events wait until the batch is committed while there are urgent
+// keepsOlder reports whether older events wait until the batch is committed while there are urgent
 // ones. They do not wait for releases, of which there may be many for long.
 func (b *batch) keepsOlder() bool { return b.older > 0 || b.urgent >= len(b.decided) }
 
-// full says whether the batch should be committed before anything more is decided.
+// full reports whether the batch should be committed before anything more is decided.
 func (b *batch) full() bool { return len(b.decided) >= b.events || b.bytes >= maxBatchBytes }
 
 // fill decides what was fetched, in order, until the batch is full. Parked and held events whose

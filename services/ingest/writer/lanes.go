@@ -229,7 +229,7 @@ func (l *lanes) of(r room) []*lane {
 	return l.all
 }
 
-// wait says whether candidates wait for which there is room.
+// wait reports whether candidates wait for which there is room.
 func (l *lanes) wait(r room) bool { return slices.ContainsFunc(l.of(r), (*lane).waits) }
 
 // await waits for a pack of any lane, or of any but the last. It gives false if there is none
@@ -261,10 +261,10 @@ func (l *lanes) await(ctx context.Context, last bool, deadline <-chan time.Time,
 	return true, nil
 }
 
-// waits says whether something waits in the lane.
+// waits reports whether something waits in the lane.
 func (l *lane) waits() bool { return l.current != nil || len(l.fetched) > 0 }
 
-// urgent says whether a user's or live candidate waits.
+// urgent reports whether a user's or live candidate waits.
 func (l *lanes) urgent() bool {
 	user, live := l.all[0], l.all[2]
 	return user.waits() || live.waits()

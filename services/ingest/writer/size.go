@@ -56,8 +56,8 @@ func average(of, value time.Duration) time.Duration {
 	return max(time.Microsecond, of+(min(value, 4*of)-of)/forgets)
 }
 
-// few says whether so many candidates are committed one by one: where that takes no longer than to
-// commit them together.
+// few reports whether so many candidates are committed one by one: where that takes no longer than
+// to commit them together.
 func (c costs) few(waiting, most int) bool {
 	return waiting <= most && time.Duration(waiting)*c.lone <= c.small
 }
@@ -77,14 +77,14 @@ type traffic struct {
 	since  int  // how many were taken since a batch last had older events
 }
 
-// mayHaveOlder says whether a batch may have older events. While there are urgent ones, older ones
-// are decided neither during a commit of others nor during one of urgent ones: who comes during a
-// commit goes next, in a commit of its own, and not together with older events that were decided
-// before. So that older events come forward all the same, no more than [mostLone] urgent ones go
-// before them.
+// mayHaveOlder reports whether a batch may have older events. While there are urgent ones, older
+// ones are decided neither during a commit of others nor during one of urgent ones: who comes
+// during a commit goes next, in a commit of its own, and not together with older events that were
+// decided before. So that older events come forward all the same, no more than [mostLone] urgent
+// ones go before them.
 func (t traffic) mayHaveOlder() bool {
 	return !t.recent || t.since >= mostLone || !t.flying && !t.wait
 }
 
-// isUrgent says whether somebody waits for the events of a lane as they happen.
+// isUrgent reports whether somebody waits for the events of a lane as they happen.
 func isUrgent(lane proto.Lane) bool { return lane == proto.LaneUser || lane == proto.LaneSyncLive }

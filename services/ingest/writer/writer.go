@@ -90,7 +90,7 @@ func (w *Writer) Run(ctx context.Context) error {
 	return nil
 }
 
-// Writing says whether this replica is the writer now, as far as it knows.
+// Writing reports whether this replica is the writer now, as far as it knows.
 func (w *Writer) Writing() bool { return w.writing.Load() }
 
 // maxIdle is how often a writer without candidates looks after what it keeps in memory.

@@ -154,7 +154,7 @@ func (f *fetching) insist(ctx context.Context, s *server, encode encoding, ask, 
 	return &Error{Cause: CauseNoSuchObject, Err: errors.New("the server gives none of the wanted objects")}
 }
 
-// saysNo says whether an error is the server's answer, and not a failure on the way.
+// saysNo reports whether an error is the server's answer, and not a failure on the way.
 func saysNo(err error) bool {
 	if err == nil {
 		return false

@@ -184,7 +184,7 @@ func openPack(r *bufio.Reader, band bands) (*packReader, error) {
 // pack in version 2, and an error.
 var answers = [][]byte{[]byte("NAK"), []byte("ACK"), []byte("packfile\n"), []byte("ERR ")}
 
-// isAnswer says whether a line, or the first four bytes of one, is such a line.
+// isAnswer reports whether a line, or the first four bytes of one, is such a line.
 func isAnswer(line []byte) bool {
 	for _, answer := range answers {
 		if bytes.HasPrefix(line, answer[:min(4, len(answer))]) {

@@ -90,7 +90,7 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 	return &smarthttp.Unavailable{Reason: smarthttp.Unwritable, Err: err}
 }
 
-// announced says whether a repository is here by what its owner has announced, whatever others
+// announced reports whether a repository is here by what its owner has announced, whatever others
 // announce of that identifier. It costs little: anybody may ask.
 func (w *worker) announced(ctx context.Context, ref nip34.RepoRef, entries []holdings.Entry) (bool, error) {
 	var held []proto.Held

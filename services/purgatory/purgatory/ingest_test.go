@@ -206,7 +206,7 @@ func (in *ingest) without(ev *nostr.Event) {
 	in.drop(key)
 }
 
-// refuses says whether the release or removal of an event is refused from now on.
+// refuses reports whether the release or removal of an event is refused from now on.
 func (in *ingest) refuses(id string, refused bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()

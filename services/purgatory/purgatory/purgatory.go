@@ -196,7 +196,7 @@ func leave(ctx context.Context, member *claim.Member, log *slog.Logger) {
 	}
 }
 
-// allServed says whether every repository has a worker at this moment. What this one has claimed
+// allServed reports whether every repository has a worker at this moment. What this one has claimed
 // counts once it is at work there.
 func (w *worker) allServed(directory *claim.Directory) bool {
 	for shard := range proto.Shards {

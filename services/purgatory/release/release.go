@@ -140,7 +140,7 @@ func (r *Releaser) commit(ctx context.Context, ready []*nostr.Event, lost []doss
 	return refused, nil
 }
 
-// served says whether a release was accepted. One that was decided before, because its first
+// served reports whether a release was accepted. One that was decided before, because its first
 // verdict was lost on the way, is a duplicate; so is one in whose place something newer is, and
 // only the log tells them apart.
 func (r *Releaser) served(ctx context.Context, ev *nostr.Event, v proto.Verdict) (bool, error) {

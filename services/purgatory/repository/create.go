@@ -22,7 +22,7 @@ const (
 	staleLock = time.Minute
 )
 
-// Exists says whether the repository is on disk.
+// Exists reports whether the repository is on disk.
 func (r *Repo) Exists() bool {
 	info, err := os.Stat(r.path)
 	return err == nil && info.IsDir()

@@ -77,7 +77,7 @@ func addWithFolders(names map[string]bool, name string) {
 	}
 }
 
-// isFolderOfAny says whether a folder of name is itself one of the names.
+// isFolderOfAny reports whether a folder of name is itself one of the names.
 func isFolderOfAny(name string, names map[string]bool) bool {
 	for {
 		end := strings.LastIndexByte(name, '/')

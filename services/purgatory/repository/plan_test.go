@@ -76,7 +76,7 @@ func TestPlannedTransactionsNeverConflict(t *testing.T) {
 	}
 }
 
-// conflicts says whether a name and any of the others cannot both be files.
+// conflicts reports whether a name and any of the others cannot both be files.
 func conflicts(name string, others map[string]string) bool {
 	for other := range others {
 		if strings.HasPrefix(other, name+"/") || strings.HasPrefix(name, other+"/") {

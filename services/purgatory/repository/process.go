@@ -323,7 +323,7 @@ func environment(more []setting) []string {
 	return append(env, fmt.Sprintf("GIT_CONFIG_COUNT=%d", count))
 }
 
-// isExit says whether git itself ended with a failure, and was not ended by us or for want of
+// isExit reports whether git itself ended with a failure, and was not ended by us or for want of
 // input.
 func isExit(err error) bool {
 	exit, ok := errors.AsType[*exec.ExitError](err)

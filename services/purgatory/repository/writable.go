@@ -35,7 +35,7 @@ var unwritable = []string{
 	"Input/output error", "File too large", "unable to create temporary object directory",
 }
 
-// Unwritable says whether an error is that of a disk that takes nothing: it is full, read-only,
+// Unwritable reports whether an error is that of a disk that takes nothing: it is full, read-only,
 // failing, or not ours to write to.
 func Unwritable(err error) bool {
 	if slices.ContainsFunc(refusing, func(reason error) bool { return errors.Is(err, reason) }) {

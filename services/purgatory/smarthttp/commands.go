@@ -151,7 +151,7 @@ func (p *pushRequest) encode() []byte {
 	return b.Bytes()
 }
 
-// sendsPack says whether a pack follows the commands.
+// sendsPack reports whether a pack follows the commands.
 func (p *pushRequest) sendsPack() bool {
 	for _, c := range p.commands {
 		if !c.Delete() {

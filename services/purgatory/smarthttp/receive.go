@@ -230,7 +230,7 @@ func tooLong(err error) error {
 	return fmt.Errorf("receive a push: %w", err)
 }
 
-// applied says whether the report tells of every command that it was carried out.
+// applied reports whether the report tells of every command that it was carried out.
 func (p *receiving) applied() error {
 	if err := p.report.Error(); err != nil {
 		return &notApplied{err.Error()}

@@ -49,10 +49,10 @@ type PushRequest struct {
 // or deleted.
 type Command struct{ Name, Old, New string }
 
-// Create says whether the reference is new to the client.
+// Create reports whether the reference is new to the client.
 func (c Command) Create() bool { return c.Old == ZeroID }
 
-// Delete says whether the reference is to go.
+// Delete reports whether the reference is to go.
 func (c Command) Delete() bool { return c.New == ZeroID }
 
 // ZeroID is how git writes that there is no object.

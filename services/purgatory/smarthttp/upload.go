@@ -115,7 +115,7 @@ func (x *exchange) readRequest(into *spool.Spool) (io.Reader, error) {
 	return into.Reader(), nil
 }
 
-// isProtocolError says whether git gave up because of what the client said, not of what we have.
+// isProtocolError reports whether git gave up because of what the client said, not of what we have.
 func isProtocolError(err error) bool {
 	failed, ok := errors.AsType[*repository.Error](err)
 	return ok && strings.HasPrefix(failed.Messages, "fatal: protocol error")

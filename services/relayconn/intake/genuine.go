@@ -20,7 +20,7 @@ var (
 	errSignature = fmt.Errorf("%w: its signature is wrong", ErrForged)
 )
 
-// CheckSignature says whether the signature of an event whose id is right is its author's. The
+// CheckSignature reports whether the signature of an event whose id is right is its author's. The
 // error wraps [ErrForged].
 func CheckSignature(ev *nostr.Event) error {
 	if !genuine.Signed(ev) {

@@ -115,8 +115,8 @@ func Run(ctx context.Context, n *node.Node) error {
 	return err
 }
 
-// known says whether an event is stored already, so that it need not be verified and offered. One
-// that cannot be looked up is offered: ingest knows.
+// known reports whether an event is stored already, so that it need not be verified and offered.
+// One that cannot be looked up is offered: ingest knows.
 func known(index *eventdb.DB, log *slog.Logger) func(id string) bool {
 	return func(id string) bool {
 		has, err := index.Has(id)
