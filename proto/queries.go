@@ -51,7 +51,7 @@ type EventsQuery struct {
 type EventsAnswer struct {
 	Seq uint64 `json:"seq"` // as of KnownAnswer
 	// Counts is how many of what follows answer each of the filters, in their order. Where there
-	// are fewer than filters the page is full, and the others are to be asked for.
+	// are fewer than filters the page is full, and the others must be asked for.
 	Counts []int             `json:"counts,omitempty"`
 	Events []json.RawMessage `json:"events,omitempty"`
 	IDs    []byte            `json:"ids,omitempty"` // 32 bytes each, if only ids were asked for

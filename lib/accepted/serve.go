@@ -27,7 +27,7 @@ const (
 	atOnce      = 4
 	mostQueued  = 512
 	// lagWait is how long a question waits for the log to be applied up to what it names, before
-	// another replica is to be asked.
+	// another replica must be asked.
 	lagWait = 250 * time.Millisecond
 	// answerTime bounds the work on one answer.
 	answerTime = 10 * time.Second

@@ -35,7 +35,7 @@ type situation struct {
 // decision is what to do now, and when to look again though nothing happened (zero: no need).
 type decision struct {
 	take, leave []string
-	clear       []string // claims that are to be removed
+	clear       []string // claims to be removed
 	again       time.Time
 }
 
@@ -97,7 +97,7 @@ func decide(s situation, now time.Time) decision {
 	return d
 }
 
-// tooMany are those of the kept keys that are to be left, because this worker has more than its
+// tooMany are those of the kept keys to be left, because this worker has more than its
 // share by what others let lie: they may only have been slow. Who has let a key lie is given time
 // before it is tried again, and nobody is given one who is full.
 func (s situation) tooMany(others []string, kept int, now time.Time) (leave []string) {

@@ -52,8 +52,8 @@ const (
 	// hashLen is how much of SHA-256 stands for a tag's value: 128 bits, so that the key is bounded
 	// however long the value is, and nothing has to be loaded to tell values apart. Nobody can find
 	// a value that meets one of somebody else's (2^128 tries). Two values of one's own that meet
-	// are to be had for 2^64, and bring little: who asks for one of them is given events of the
-	// other too, and events of one author whose d tags meet replace and delete each other.
+	// take 2^64 tries, and bring little: a query for one of them returns events of the other too,
+	// and events of one author whose d tags meet replace and delete each other.
 	hashLen = 16
 )
 

@@ -81,7 +81,7 @@ func (v *View) Within(steps int) *View {
 
 // Yielding returns the same view with a function that each query calls every few hundred steps, so
 // that it can let others go first. Its error ends the query; it replaces the look at the context.
-// Only the view that this was made from is to be closed.
+// Only the view that this was made from must be closed.
 func (v *View) Yielding(yield func(context.Context) error) *View {
 	yielding := *v
 	yielding.yield = yield

@@ -146,7 +146,7 @@ func change(dir string, users []string, do func(f *folder, user string) error) e
 	return f.save()
 }
 
-// folder is what is to be written.
+// folder is what must be written.
 type folder struct {
 	dir     string
 	entries []entry

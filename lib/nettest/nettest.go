@@ -20,7 +20,7 @@ type Listener struct {
 	close    func()
 }
 
-// Listen makes a listener. In a bubble it is to be made there.
+// Listen makes a listener. In a bubble it must be made there.
 func Listen() *Listener {
 	l := &Listener{accepted: make(chan net.Conn), closed: make(chan struct{})}
 	l.close = sync.OnceFunc(func() { close(l.closed) })

@@ -252,7 +252,7 @@ func (n *Node) openIndex(dir string) (err error) {
 }
 
 // openIndex opens the event index in dir (empty: in memory) and says in a sentence what an operator
-// can do about a folder that is not to be had.
+// can do about a folder that cannot be opened.
 func openIndex(s config.Settings, dir string, log *slog.Logger) (*eventdb.DB, error) {
 	if dir != "" {
 		if err := os.MkdirAll(dir, 0o700); err != nil {

@@ -50,7 +50,7 @@ type Report struct {
 // maxFindings bounds how many findings of one kind are told; the others are counted.
 const maxFindings = 100
 
-// add notes a finding. It reports whether it is to be mended: those beyond the bound are too.
+// add notes a finding. It reports whether it must be mended: those beyond the bound are too.
 func (r *Report) add(f Finding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

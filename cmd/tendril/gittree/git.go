@@ -201,7 +201,7 @@ var ErrMissing = errors.New("the repository lacks an object")
 
 // Push sends references of a repository, and what they reach, to a URL. With exact the branches and
 // tags there are these and no others afterwards. The repository is only read. [ErrMissing]: it has
-// not all that is to be pushed; [ErrBusy]: try again later.
+// not all to be pushed; [ErrBusy]: try again later.
 func (g Git) Push(ctx context.Context, from, url string, refs map[string]string, exact bool) error {
 	staging, err := g.stage(ctx, from, refs)
 	if err != nil {

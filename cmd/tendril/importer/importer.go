@@ -77,7 +77,7 @@ type Import struct {
 type stage struct {
 	name     string
 	queue    *spool // to be offered
-	next     *spool // was refused in the pass that runs, and is to be offered again
+	next     *spool // was refused in the pass that runs, and must be offered again
 	held     *spool // waits for its git data
 	backward bool   // the next pass goes through the queue from its end
 	tried    bool

@@ -44,7 +44,7 @@ const (
 )
 
 // ErrOvertaken: another replica was first with some relay's target, and may know more. What is
-// wanted is to be worked out anew.
+// wanted must be worked out anew.
 var ErrOvertaken = errors.New("another replica was first")
 
 // errUnfit: this target cannot be published, however often it is tried.

@@ -334,7 +334,7 @@ func TestWhoIsBehindTakesNothingBack(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			behind := relays(2, ids(0, 2)...) // it knows of another relay, and of less that is to be had of this one
+			behind := relays(2, ids(0, 2)...) // it knows of another relay, and of fewer root events of this one
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			if !read {

@@ -45,7 +45,7 @@ type Book struct {
 	shared    map[target.ID][]*repository // further repositories of those that name several
 	numbered  []*repository               // accepted ones by their numbers; nil: the number is unused
 	unused    []uint32
-	unread    map[nip34.RepoRef]bool // repositories whose earlier root events are to be read
+	unread    map[nip34.RepoRef]bool // repositories whose earlier root events must be read
 	dirty     map[string]bool        // identifiers that changed since Targets
 	accepted  int
 	rootCount int
@@ -237,7 +237,7 @@ func (b *Book) Forget(ref nip34.RepoRef) (changed bool) {
 }
 
 // TakeUnread returns the repositories that have become known since the last call: root events that
-// name them may have been accepted before, and are to be given to AddRoots.
+// name them may have been accepted before, and must be given to AddRoots.
 func (b *Book) TakeUnread() []nip34.RepoRef {
 	refs := make([]nip34.RepoRef, 0, len(b.unread))
 	for ref := range b.unread {

@@ -153,7 +153,7 @@ func (b *Book) AddRoots(ref nip34.RepoRef, ids []target.ID) (changed bool) {
 	return true
 }
 
-// nameRoot notes one repository of a root event, whose id is to be added to the repository's set.
+// nameRoot notes one repository of a root event, whose id must be added to the repository's set.
 // It reports false if that was known, or one too many.
 func (b *Book) nameRoot(id target.ID, author byte, repo *repository) bool {
 	others := b.shared[id]

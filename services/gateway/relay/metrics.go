@@ -77,7 +77,7 @@ func (r *Relay) Watch(to prometheus.Registerer) error {
 	return nil
 }
 
-// connected counts a connection; what it gives back is to be called at the end of it.
+// connected counts a connection; what it gives back must be called at the end of it.
 func (m *Metrics) connected() (ended func()) {
 	m.total.Inc()
 	start := time.Now()

@@ -1,6 +1,6 @@
 // Package web shows people in a browser what the service is and what it hosts (GRASP-01: a page at
 // a repository's address, 404 for what is not hosted). Pages are plain HTML with nothing from
-// elsewhere; a script of a few lines copies what is to be copied.
+// elsewhere; a script of a few lines copies what must be copied.
 package web
 
 import (

@@ -30,7 +30,7 @@ func TestPausedWriterCannotCommit(t *testing.T) {
 	}
 }
 
-// staleCommit has a writer decide candidates, of which some are to be accepted and one is to be
+// staleCommit has a writer decide candidates, of which some must be accepted and one is to be
 // held, and commit them after another did.
 func staleCommit(t *testing.T, accepted []*nostr.Event, held *nostr.Event) {
 	b := openImpatientBus(t, t.TempDir())

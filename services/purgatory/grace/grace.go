@@ -81,7 +81,7 @@ func addressOf(announcement *nostr.Event) string {
 	return nip34.RepoRef{PubKey: announcement.PubKey, Identifier: announcement.Tags.GetD()}.String()
 }
 
-// Step is what is to be done about a repository that is not hosted.
+// Step is what must be done about a repository that is not hosted.
 type Step int
 
 // The steps.

@@ -23,7 +23,7 @@ func (r Rules) backoff(attempts int) time.Duration {
 	return min(wait, r.Max)
 }
 
-// Queue knows which identifiers are to be hunted for and when: one entry for all events of an
+// Queue knows which identifiers must be hunted for and when: one entry for all events of an
 // identifier. It is safe for concurrent use.
 type Queue struct {
 	rules Rules

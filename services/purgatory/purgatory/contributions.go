@@ -227,7 +227,7 @@ func (w *worker) heardWithdrawal(ev *nostr.Event) {
 	}
 }
 
-// lookAtContribution looks whether something is to be done about a contributor's repository that is
+// lookAtContribution looks whether something must be done about a contributor's repository that is
 // found on the disk: a killed process has left something, or what it waits for may be over.
 func (w *worker) lookAtContribution(ctx context.Context, ref nip34.RepoRef) error {
 	if !w.contributors.on {

@@ -9,7 +9,7 @@ import (
 	"tendril.dev/services/purgatory/dossier"
 )
 
-// contributors are those whose repositories for pull requests (GRASP-06) are to be looked at when
+// contributors are those whose repositories for pull requests (GRASP-06) must be looked at when
 // their identifier is settled, and from when on: something may have changed there, or what waits
 // for its event will have waited long enough. All others are left alone, so that a crowd that waits
 // costs nothing. Nobody is in it where the feature is off.
@@ -24,12 +24,12 @@ func newContributors(on bool) *contributors {
 	return &contributors{on: on, by: map[string]map[string]time.Time{}}
 }
 
-// note says that a contributor's repository is to be looked at the next time.
+// note says that a contributor's repository must be looked at the next time.
 func (c *contributors) note(identifier, pubkey string) {
 	c.later(identifier, map[string]time.Time{pubkey: {}})
 }
 
-// later says when repositories of an identifier are to be looked at, by their contributors. The
+// later says when repositories of an identifier must be looked at, by their contributors. The
 // earliest time counts.
 func (c *contributors) later(identifier string, when map[string]time.Time) {
 	if !c.on || len(when) == 0 {

@@ -151,7 +151,7 @@ func (w *worker) welcome(repo *repository.Repo) error {
 }
 
 // keepForAWhile notes that the hosting of a repository has ended, if its owner has ended it, how
-// much of its time has passed since, and when it is to be removed. The caller has the identifier's
+// much of its time has passed since, and when it must be removed. The caller has the identifier's
 // lock.
 func (w *worker) keepForAWhile(ctx context.Context, repo *repository.Repo) error {
 	ref := repo.Ref()

@@ -149,7 +149,7 @@ func (r *removal) matching(ctx context.Context, filter nostr.Filter) error {
 	return r.ask(ctx)
 }
 
-// mayGo reports whether ingest is to be asked for the removal of an event. What names another
+// mayGo reports whether ingest must be asked for the removal of an event. What names another
 // repository that is on the disk stays as long as that: its owner may have given it up too, and
 // come back to it, which ingest does not know of.
 func (r *removal) mayGo(ev *nostr.Event) bool {
@@ -167,7 +167,7 @@ func (r *removal) mayGo(ev *nostr.Event) bool {
 	return true
 }
 
-// ask asks for the removal of what was gathered, if the repository is to be removed still: its
+// ask asks for the removal of what was gathered, if the repository must be removed still: its
 // owner may have come back since the events before.
 func (r *removal) ask(ctx context.Context) error {
 	if len(r.asks) == 0 {

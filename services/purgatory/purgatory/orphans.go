@@ -58,7 +58,7 @@ func (o *orphans) drop(shard int) {
 // process left is swept up only when it is so old that no living one can own it.
 const surveyEvery = 24 * time.Hour
 
-// survey is the shards whose repositories are to be looked at, because nobody may have been there
+// survey is the shards whose repositories must be looked at, because nobody may have been there
 // when something happened to what they wait for.
 type survey struct {
 	mu     sync.Mutex
@@ -226,7 +226,7 @@ func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
 	return w.surveyPulls(ctx, d)
 }
 
-// surveyPulls looks for accepted pull requests whose commit is to be named in a repository of an
+// surveyPulls looks for accepted pull requests whose commit must be named in a repository of an
 // identifier.
 func (w *worker) surveyPulls(ctx context.Context, d dossier.Dossier) error {
 	identifier := d.Identifier

@@ -20,7 +20,7 @@ const (
 	pruneTime = 30 * time.Minute
 )
 
-// pruner is the identifiers whose pools are to be pruned at once.
+// pruner is the identifiers whose pools must be pruned at once.
 type pruner struct {
 	mu    sync.Mutex
 	asked []string

@@ -126,7 +126,7 @@ func (p *pulls) known(id string) bool {
 	return p.at[id] != nil
 }
 
-// check reports whether what was accepted of an identifier before is to be looked at, and notes
+// check reports whether what was accepted of an identifier before must be looked at, and notes
 // that it is.
 func (p *pulls) check(identifier string) bool {
 	p.mu.Lock()
@@ -179,7 +179,7 @@ func (p *pulls) drop(shard int) {
 	}
 }
 
-// heardPull hears of an accepted pull request or update: its commit is to be named in repositories
+// heardPull hears of an accepted pull request or update: its commit must be named in repositories
 // of every identifier that it tags.
 func (w *worker) heardPull(ev *nostr.Event) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)

@@ -81,7 +81,7 @@ func (w *worker) removeOne(ctx context.Context, ref nip34.RepoRef, atOnce bool) 
 	return nil
 }
 
-// isOver decides on all that is known at this moment whether a repository is to be removed. Where
+// isOver decides on all that is known at this moment whether a repository must be removed. Where
 // that cannot be known within lookTime, because nobody answers who has read the log to its end, it
 // is an error, and nothing is removed.
 func (w *worker) isOver(ctx context.Context, ref nip34.RepoRef, atOnce bool) (bool, error) {
@@ -115,7 +115,7 @@ func (w *worker) isOver(ctx context.Context, ref nip34.RepoRef, atOnce bool) (bo
 	if step == grace.Remove {
 		return true, nil
 	}
-	// The log says something else now, or the time that has passed is to be counted.
+	// The log says something else now, or the time that has passed must be counted.
 	w.orphans.add(ref)
 	w.due.add(ref.Identifier)
 	return false, nil

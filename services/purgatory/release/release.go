@@ -63,13 +63,13 @@ type Settled struct {
 	Unfit    []Unfit        // found now; each is told once, until it is forgotten
 	Owed     []string       // accepted pull requests whose commit is not named everywhere yet
 	// Restless are contributors in whose repositories something waits for its event, and when they
-	// are to be looked at though nothing happens.
+	// must be looked at though nothing happens.
 	Restless map[string]time.Time
 	Seq      uint64 // of the log; what was released is visible in projections that have reached it
 	// Again is when to settle again though nothing happens: a reference that waits for its event
 	// has waited long enough then, or there is more to copy than was copied at once. Zero: never.
 	Again time.Time
-	// Broken: something that is wanted is there but not whole. It is to be pruned at once, so that
+	// Broken: something that is wanted is there but not whole. It must be pruned at once, so that
 	// it comes again.
 	Broken bool
 }

@@ -44,7 +44,7 @@ func (r *Repo) Borrows() (bool, error) {
 }
 
 // CheckTips walks from everything that the pool is known to have to its end. [ErrBroken]: it has
-// not all of that, and [Pool.ForgetTips] is to be called, because nothing is fetched that is known
+// not all of that, and [Pool.ForgetTips] must be called, because nothing is fetched that is known
 // to be there.
 func (p *Pool) CheckTips(ctx context.Context) error {
 	tips, err := p.readTips()

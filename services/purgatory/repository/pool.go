@@ -23,7 +23,7 @@ const (
 	alternatesFile = "alternates"
 
 	// orphansFile of a pool names objects that references have left, and that may be in the way
-	// now: a pool with such a file is to be pruned. pruningFile is the same while that happens.
+	// now: a pool with such a file must be pruned. pruningFile is the same while that happens.
 	orphansFile = "orphans"
 	pruningFile = "orphans.pruning"
 	// maxOrphans bounds either file in bytes; beyond it the whole pool is looked through.
@@ -183,7 +183,7 @@ func (p *Pool) Places() ([]Place, error) {
 	return places, err
 }
 
-// Marked reports whether the pool is to be pruned.
+// Marked reports whether the pool must be pruned.
 func (p *Pool) Marked() bool {
 	for _, name := range []string{orphansFile, pruningFile} {
 		if _, err := os.Lstat(p.git.in(name)); err == nil {

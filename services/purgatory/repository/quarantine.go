@@ -121,7 +121,7 @@ type File struct {
 	ID   string
 	Kind string // "blob", "commit" or "tag"
 	Size int64
-	// Content is to be read before the next File comes. What is not read is passed over.
+	// Content must be read before the next File comes. What is not read is passed over.
 	Content io.Reader
 }
 

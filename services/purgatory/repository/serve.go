@@ -30,7 +30,7 @@ func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 
 // ReceivePack is `git receive-pack --stateless-rpc`: it takes a push, checked as strictly as
 // StorePack checks, of a pack of at most maxBytes; or, with advertise, says what there is now. A
-// push is to be read from disk or memory, not from the network.
+// push must be read from disk or memory, not from the network.
 func (r *Repo) ReceivePack(advertise bool, maxBytes int64) *Command {
 	c := r.serve("receive-pack", slots.Push, advertise)
 	if !advertise {

@@ -16,7 +16,7 @@ import (
 
 // withSmall calls ask with the packs that the repository sees, its own and its pool's, if they are
 // small. That is for what can be told without git while a repository is new. It returns false where
-// git is to be asked, which alone knows what to say of a repository that is not as we make them. As
+// git must be asked, which alone knows what to say of a repository that is not as we make them. As
 // many may ask at once as packs are looked through at once: that bounds the memory.
 func (r *Repo) withSmall(ctx context.Context, ask func(*smallpack.Set) error) bool {
 	release, err := r.store.scans.Acquire(ctx, slots.Work, "", 1)

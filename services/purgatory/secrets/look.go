@@ -55,7 +55,7 @@ func (l *look) check(r rule, at int) bool {
 	return true
 }
 
-// enough reports whether no more is to be looked at. What begins before the window's own part
+// enough reports whether nothing more needs a look. What begins before the window's own part
 // counts too, so twice as much is looked for as is reported.
 func (l *look) enough() bool { return l.checks <= 0 || len(l.found) >= 8*MaxFindings }
 

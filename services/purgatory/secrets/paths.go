@@ -7,7 +7,7 @@ import (
 )
 
 // Ordinary reports whether what looks like a secret in a file of this path (with slashes, as git
-// writes it) is to be told. It is not where made-up secrets belong, as in tests, and where others'
+// writes it) must be told. It is not where made-up secrets belong, as in tests, and where others'
 // files lie, as in vendored packages and lock files.
 func Ordinary(file string) bool {
 	folders, name := path.Split(file)

@@ -21,16 +21,16 @@ const (
 
 // Suspects looks at the objects of a pack as they arrive, and remembers which may have secrets:
 // files, commits and tags that have some, and deltas that may make such an object. Most packs have
-// none, so that nothing more is to be done about them. It keeps 34 KiB of memory for each pack at
-// most, and the places of the objects. The zero value works.
+// none, so that nothing more needs to be done about them. It keeps 34 KiB of memory for each pack
+// at most, and the places of the objects. The zero value works.
 type Suspects struct {
 	offsets []int64
 	dropped int
 	checks  int // places that were compared with a rule
 
 	object  packscan.Object
-	part    []byte // of the object: what is to be looked at, or was and is kept for the next part
-	fresh   bool   // some of the part is to be looked at
+	part    []byte // of the object: what must be looked at, or was and is kept for the next part
+	fresh   bool   // some of the part must be looked at
 	format  format // of the object
 	later   bool   // the part is not the first one
 	suspect bool   // the object may have secrets
@@ -128,7 +128,7 @@ func (s *Suspects) hasSecret(part []byte) (is bool) {
 	return is
 }
 
-// Offsets are where the objects begin in the pack that are to be looked at, in order.
+// Offsets are where the objects that need a look begin in the pack, in order.
 func (s *Suspects) Offsets() []int64 { return s.offsets }
 
 // Dropped is how many more there are than are remembered.

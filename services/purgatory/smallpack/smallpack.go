@@ -3,7 +3,7 @@
 // question about it would be most of what a new repository costs.
 //
 // Git has checked every pack that is read here (index-pack --strict). Sizes are bounded all the
-// same: whatever is larger, deeper or odd is ErrNotSmall, and git is to be asked.
+// same: whatever is larger, deeper or odd is ErrNotSmall, and git must be asked.
 package smallpack
 
 import (

@@ -100,7 +100,7 @@ type Backfill struct {
 	probed    bool            // there was one
 	narrow    bool            // there is to be none any more
 	lookAt    time.Time       // when it is looked again whether finds must wait; zero: none waits
-	wantedIDs int             // events that are to be fetched by id
+	wantedIDs int             // events to be fetched by id
 	spent     bool            // a batch may have ended, though nothing has come
 	shows     pages.Shows     // how much the relay has shown at once of one of several filters
 }
@@ -340,7 +340,7 @@ func (b *Backfill) Unread(d time.Duration) {
 }
 
 // settle ends a batch whose tasks have ended and whose events have their verdicts, and reports
-// whether it has come to its end. If a task has failed, or a verdict was lost, it is to be tried
+// whether it has come to its end. If a task has failed, or a verdict was lost, it must be tried
 // again.
 func (b *Backfill) settle(batch *batch, now time.Time) (done bool) {
 	if batch.running > 0 || len(batch.ids) > 0 || !batch.retryAt.IsZero() {

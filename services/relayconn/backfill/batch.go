@@ -30,7 +30,7 @@ type Cause struct {
 // Gap reports whether an event that comes now should have come live before.
 func (c Cause) Gap(ev *nostr.Event) bool { return ev.CreatedAt.Time().Before(c.LiveUntil) }
 
-// Work is what is to be asked for, all for one cause.
+// Work is what must be asked for, all for one cause.
 type Work struct {
 	// Items are confirmed together when the filters have brought everything. None: it is asked for
 	// whatever the target says.
@@ -57,7 +57,7 @@ type batch struct {
 	tasks    []*task
 	running  int // tasks and finds that have not ended
 	finds    []*find
-	ids      []wantedID       // that are to be fetched
+	ids      []wantedID       // to be fetched
 	unshared int              // tasks of which it is not settled what is left to other connections
 	deferred [][]nostr.Filter // what was left to them, in groups
 	narrow   bool             // it is not to be asked by a session about everything
@@ -136,7 +136,7 @@ type Way interface {
 	// Matches reports whether an event is an answer to what was asked.
 	Matches(ev *nostr.Event) bool
 	// Saw notes an event of the answer that matches. It is fresh if it was asked for and has not
-	// come this way before; the answer is enough if it is to be ended.
+	// come this way before; the answer is enough if it must be ended.
 	Saw(ev *nostr.Event) (fresh, enough bool)
 	// Ended notes the end of the answer, and reports whether there is more to ask for. With an
 	// error the way has failed; it is tried again with the rest of its batch.

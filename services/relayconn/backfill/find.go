@@ -27,7 +27,7 @@ type find struct {
 	batch   *batch
 	unit    negentropy.Unit
 	running int                 // filters of which not all was said
-	spans   [][]negentropy.Span // of each filter: the times that are to be asked for by REQ
+	spans   [][]negentropy.Span // of each filter: the times to be asked for by REQ
 	unkept  bool                // the relay did not deliver what it had named
 	gone    bool                // all was forgotten
 	wide    *wanted             // of one that stands for what a session about everything has found
@@ -47,7 +47,7 @@ type filter struct {
 	n int
 }
 
-// Missing takes ids that are to be fetched.
+// Missing takes ids to be fetched.
 func (f filter) Missing(ids [][32]byte) (fresh, dropped int) {
 	if f.gone {
 		return 0, 0
@@ -67,7 +67,7 @@ func (f filter) Missing(ids [][32]byte) (fresh, dropped int) {
 	return fresh, dropped
 }
 
-// Ask notes a time that is to be asked for by REQ.
+// Ask notes a time to be asked for by REQ.
 func (f filter) Ask(span negentropy.Span) { f.spans[f.n] = append(f.spans[f.n], span) }
 
 // Settled notes that all is said of a filter. When it is of all filters of a unit, what is to be
@@ -87,7 +87,7 @@ func (f filter) Settled() {
 	f.spans = nil
 }
 
-// unknown reports whether all of all filters is to be asked for by REQ.
+// unknown reports whether all of all filters must be asked for by REQ.
 func (f *find) unknown() bool {
 	for _, spans := range f.spans {
 		if len(spans) != 1 || spans[0] != (negentropy.Span{}) {

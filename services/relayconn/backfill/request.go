@@ -69,7 +69,7 @@ func (b *Backfill) Ask(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// next takes what is to be asked for next; nil: nothing is. What was named is fetched before more
+// next takes what must be asked for next; nil: nothing is. What was named is fetched before more
 // is found.
 func (b *Backfill) next(now time.Time) *task {
 	if len(b.queue) == 0 || !isFetch(b.queue[0]) {
@@ -127,7 +127,7 @@ func (b *Backfill) Saw(ctx context.Context, r *Request, ev *nostr.Event) (fresh 
 	return fresh, nil
 }
 
-// Ended notes the end of an answer, mostly by EOSE: the next one is to be asked for, or the task
+// Ended notes the end of an answer, mostly by EOSE: the next one must be asked for, or the task
 // has ended.
 func (b *Backfill) Ended(ctx context.Context, r *Request) error {
 	if err := b.stop(ctx, r); err != nil {

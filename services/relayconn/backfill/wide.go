@@ -82,7 +82,7 @@ func (b *Backfill) widen(batch *batch, now time.Time) (begun, wait bool) {
 	return true, false
 }
 
-// Missing takes ids that are to be fetched if the session comes to its end.
+// Missing takes ids to be fetched if the session comes to its end.
 func (w *wide) Missing(ids [][32]byte) (fresh, dropped int) {
 	for _, id := range ids {
 		if !w.seen[id] {

@@ -25,7 +25,7 @@ const (
 	liveAtOnce, pastAtOnce = 2, 4
 )
 
-// asks is what is to be asked about, of one class. The lock of the intake guards it.
+// asks is what must be asked about, of one class. The lock of the intake guards it.
 type asks struct {
 	waiting []*flight
 	some    chan struct{} // of capacity 1: something waits
@@ -129,7 +129,7 @@ func (i *Intake) gather(a *asks) bool {
 	return true
 }
 
-// ask asks about some flights. What is stored ends; the rest is to be checked.
+// ask asks about some flights. What is stored ends; the rest must be checked.
 func (i *Intake) ask(batch []*flight) {
 	ids := make([][32]byte, len(batch))
 	for n, f := range batch {

@@ -150,7 +150,7 @@ type lines struct {
 	turns int
 }
 
-// next returns the flight that is to be checked next; nil: there is none.
+// next returns the flight to be checked next; nil: there is none.
 func (l *lines) next() *flight {
 	for {
 		first, second := live, past

@@ -164,7 +164,7 @@ func (l *Ledger) Missing() (since time.Time) {
 	return since
 }
 
-// TakeUnjudged returns what is to be asked for again, once.
+// TakeUnjudged returns what must be asked for again, once.
 func (l *Ledger) TakeUnjudged() (all []Unjudged) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

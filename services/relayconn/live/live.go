@@ -27,7 +27,7 @@ type Asker interface {
 	Unsubscribe(ctx context.Context, sub string) error
 }
 
-// Missed is what did not come live and is to be asked for as the past.
+// Missed is what did not come live and must be asked for as the past.
 type Missed struct {
 	Sub     string         // the name of the subscription
 	Filters []nostr.Filter // of stored events
@@ -41,7 +41,7 @@ type Options struct {
 	Allowance *allowance.Allowance
 	Silence   time.Duration              // a relay that does not answer for so long has taken it
 	Name      func(prefix string) string // makes a new name
-	Missed    func(Missed)               // is told what is to be made up for
+	Missed    func(Missed)               // is told what must be made up for
 	MakingUp  func(sub string) bool      // reports whether that is under way for a subscription
 	Warn      func(cause, message string, args ...any)
 }

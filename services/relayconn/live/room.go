@@ -30,7 +30,7 @@ func (s *Set) wait(sub *Subscription, now time.Time) {
 
 // look asks for the past instead of what the relay has no room for, once that has come that was
 // asked for before. Where the relay has not said how much room there is, it reports now and then
-// that this is to be asked for live once more, to see.
+// that this must be asked for live once more, to see.
 func (s *Set) look(sub *Subscription, now time.Time) (probe bool) {
 	sub.reopenAt = now.Add(s.o.Allowance.Cooldown())
 	if now.Before(sub.looked.Add(lookEvery)) || s.o.MakingUp(sub.id) {

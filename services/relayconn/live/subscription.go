@@ -34,7 +34,7 @@ type Subscription struct {
 	looked   time.Time // when the past was asked for last, of one for which there is no room
 }
 
-// current reports whether it is one of those that are to be open.
+// current reports whether it should be open.
 func (sub *Subscription) current() bool { return sub.state <= closed }
 
 // Filters are what it asks for; they are not to be changed.

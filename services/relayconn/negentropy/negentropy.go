@@ -154,7 +154,7 @@ func (s *Set) Ask(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// say says what is to be said, in a session that is open or in a new one.
+// say says what must be said, in a session that is open or in a new one.
 func (s *Set) say(ctx context.Context, x *search, now time.Time) error {
 	x.state, x.asked = said, now
 	x.wide.spend(x.message)

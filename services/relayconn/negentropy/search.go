@@ -15,7 +15,7 @@ type Owner interface {
 	// them. It returns how many of them were new to it, and how many it had no room for. These are
 	// found again by another session.
 	Missing(ids [][32]byte) (fresh, dropped int)
-	// Ask says that a span of time is to be asked for by REQ, because nothing of it is known here
+	// Ask says that a span of time must be asked for by REQ, because nothing of it is known here
 	// or because the relay does not reconcile it.
 	Ask(span Span)
 	// Settled says that all was said. It is called once, last.

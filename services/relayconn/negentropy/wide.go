@@ -67,7 +67,7 @@ func (w *Wide) took(alone uint64, missing int) {
 	}
 }
 
-// beyond reports whether the session is to be given up.
+// beyond reports whether the session must be given up.
 func (w *Wide) beyond() bool {
 	return w != nil && (w.known > uint64(w.bounds.Known) || w.spent > w.bounds.Bytes || w.missing > uint64(w.bounds.Missing) || w.alone > w.known/aloneOf)
 }

@@ -141,7 +141,7 @@ func (s *side) matches(ev *nostr.Event) bool {
 
 // Saw notes an event of the current page that matches. It is fresh if it is of the time that was
 // asked for and came neither on the pages before nor on this one. The page is enough when it has
-// gone so far beyond its limit that it is to be ended.
+// gone so far beyond its limit that it must be ended.
 func (w *Walk) Saw(ev *nostr.Event) (fresh, enough bool) {
 	w.said++
 	enough = w.endless()
@@ -190,7 +190,7 @@ func nibble(c byte) byte {
 	return c & 15
 }
 
-// Again forgets the current page, which is to be asked for once more.
+// Again forgets the current page, which must be asked for once more.
 func (w *Walk) Again() { w.page, w.here, w.said, w.fresh, w.out = nil, nil, 0, 0, 0 }
 
 // Restart goes back to where the walk began.

@@ -67,14 +67,14 @@ func (w *Walk) Slice(most int) (older []*Walk) {
 	return older
 }
 
-// Width is how many seconds a slice spans, of a past of that many, if it is to be cut into that
+// Width is how many seconds a slice spans, of a past of that many, if it must be cut into that
 // many slices: they are equal, because nobody knows where the events are, but none is expected to
 // have less than two pages, where a page spans so many seconds.
 func Width(page, past nostr.Timestamp, slices int) nostr.Timestamp {
 	return max((past+nostr.Timestamp(slices)-1)/nostr.Timestamp(slices), 2*page, 1)
 }
 
-// left is the time that is still to be asked for, if it is to be cut; none of it: top is bottom.
+// left is the time that is still to be asked for, if it must be cut; none of it: top is bottom.
 func (w *Walk) left() (top, bottom nostr.Timestamp) {
 	bottom = beginning
 	if since := w.sides[0].filter.Since; since != nil {

@@ -99,7 +99,7 @@ func (s *Session) add(ctx context.Context, now time.Time) (added bool, err error
 	return true, s.request(ctx, fewer)
 }
 
-// request asks for what was planned, live and historic, and for what else is to be live.
+// request asks for what was planned, live and historic, and for what else must be live.
 func (s *Session) request(ctx context.Context, also []nostr.Filter) error {
 	p := s.due
 	s.due = plan{}

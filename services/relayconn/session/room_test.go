@@ -160,7 +160,7 @@ func TestPastIsNotStarved(t *testing.T) {
 }
 
 // TestSlowPastInsteadOfLive: a relay has no room for all that should come live, and for hours it
-// does not answer for the past either. What is to be asked for does not grow meanwhile, and it
+// does not answer for the past either. What must be asked for does not grow meanwhile, and it
 // comes when the relay answers.
 func TestSlowPastInsteadOfLive(t *testing.T) {
 	t.Parallel()

@@ -1,5 +1,5 @@
 // Package session is what is said on one connection to a relay (docs/architecture.md, How things
-// flow). It works out what is to be asked for, has it asked live (package live) and of the past
+// flow). It works out what must be asked for, has it asked live (package live) and of the past
 // (package backfill), and hands on to be verified and offered what comes (package intake). One
 // goroutine owns a session; it is told of messages, of what is wanted and of verdicts, and never
 // waits for anything but room for what came.
