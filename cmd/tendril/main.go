@@ -22,7 +22,7 @@ type grammar struct {
 	Logins  loginsCommand `cmd:"" help:"Make and rotate the logins of a NATS server that several processes share."`
 	Export  exports       `cmd:"" help:"Write the events of a running system as JSON lines, and copies of its repositories."`
 	Import  imports       `cmd:"" help:"Offer events of a file to a running system, and push the repositories that belong to them."`
-	Check   checks        `cmd:"" help:"Hold the log, the indexes and the repositories against each other. Exit status 0: clean, 1: findings, 2: could not check."`
+	Check   checks        `cmd:"" help:"Check that the log, the indexes and the repositories fit together. Exit status 0: clean, 1: findings, 2: could not check."`
 	Version version       `cmd:"" help:"Print the version."`
 
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version and exit."`
@@ -52,9 +52,39 @@ func run(args []string) error {
 	}
 	command, err := parser.Parse(args)
 	if err != nil {
-		return config.Sentence(err)
+		return refuse(parser, args, err)
 	}
 	return command.Run()
+}
+
+// refuse says what is wrong with a command line. One that stops short of a command gets the list of
+// commands. A script that calls `tendril check` must not take the refusal for a finding.
+func refuse(parser *kong.Kong, args []string, err error) error {
+	parse, ok := errors.AsType[*kong.ParseError](err)
+	if ok && stopsShort(parse.Context, args) {
+		parser.Stdout = os.Stderr
+		if shown := parse.Context.PrintUsage(false); shown != nil {
+			return shown
+		}
+		fmt.Fprintln(os.Stderr)
+	}
+	err = config.Sentence(err)
+	if len(args) > 0 && args[0] == "check" {
+		return &exitStatus{exitUnchecked, err}
+	}
+	return err
+}
+
+// stopsShort reports whether args name no command, or only one that has commands of its own.
+func stopsShort(c *kong.Context, args []string) bool {
+	commands := 0
+	for _, step := range c.Path {
+		if step.Command != nil {
+			commands++
+		}
+	}
+	node := c.Selected()
+	return commands == len(args) && (node == nil || !node.Leaf())
 }
 
 type up struct {

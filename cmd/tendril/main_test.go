@@ -193,8 +193,7 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		"no domain":        {nil, []string{"up"}, "tendril: NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com"},
 		"wrong value":      {domain, []string{"up", "--commit-batch=0"}, `tendril: NGIT_COMMIT_BATCH is "0": want 1 to 1000`},
 		"contradiction":    {append([]string{"NGIT_ARCHIVE_READ_ONLY=true"}, domain...), []string{"up"}, `tendril: NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it`},
-		"no command":       {domain, nil, `tendril: expected one of "up", "run", "status", "repo", "logins", ...`},
-		"no repository":    {nil, []string{"repo", "show", "tree"}, "tendril: <repository>: \"tree\" is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>"},
+		"no repository":    {nil, []string{"repo", "show", "tree"}, "tendril: <repository>: \"tree\" is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier> (see \"tendril repo show --help\")"},
 		"nobody to ask":    {nil, []string{"repo", "list", "--nats-url=nats://127.0.0.1:1"}, "tendril: no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)"},
 		"nothing runs":     {nil, []string{"status", "--nats-url=nats://127.0.0.1:1"}, "tendril: no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)"},
 		"no way in":        {nil, []string{"status", "--nats-listen=none"}, "tendril: NGIT_NATS_LISTEN is \"none\": the NATS of `tendril up` listens nowhere, so nobody can look at it; want NGIT_NATS_URL or the address that it listens on"},
@@ -204,7 +203,11 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		"no NATS named":    {domain, []string{"run", "gateway", "discovery"}, "tendril: " + alone},
 		"no NATS for one":  {domain, []string{"run", "ingest"}, "tendril: " + alone},
 		"no domain to run": {nil, []string{"run", "ingest"}, "tendril: NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com"},
-		"wrong flag":       {domain, []string{"up", "--domian=x"}, "tendril: unknown flag --domian, did you mean \"--domain\"?"},
+		"wrong flag":       {domain, []string{"up", "--domian=x"}, `tendril: unknown flag --domian, did you mean "--domain"? (see "tendril up --help")`},
+		"wrong command":    {domain, []string{"serve"}, `tendril: unexpected argument serve (see "tendril --help")`},
+		"wrong subcommand": {nil, []string{"repo", "delete", "x"}, `tendril: unexpected argument delete (see "tendril repo --help")`},
+		"no argument":      {nil, []string{"logins", "init"}, `tendril: expected "<folder>" (see "tendril logins init --help")`},
+		"no value":         {nil, []string{"up", "--domain"}, "tendril: --domain has no value: want --domain=…"},
 		"folder is a file": {domain, []string{"up", "--relay-data-path=" + file}, `tendril: NGIT_RELAY_DATA_PATH is "` + file + `": not a directory; want a folder that this user may write to`},
 		"no NATS there":    {domain, []string{"up", "--nats-url=nats://127.0.0.1:1"}, "tendril: connect to NATS nats://127.0.0.1:1: nats: no servers available for connection"},
 	} {
@@ -215,6 +218,35 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 				t.Errorf("got %s\nwant %s", p.stderr.String(), c.want)
 			}
 		})
+	}
+}
+
+// TestWithoutACommandTheCommandsAreListed starts the program, and two of its commands, without
+// saying what to do.
+func TestWithoutACommandTheCommandsAreListed(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string][2]string{
+		"":       {"Run all services in one process", `tendril: expected one of "up", "run", "status", "repo", "logins", ... (see "tendril --help")`},
+		"repo":   {"Cancel the removal of a repository", `tendril: expected one of "list", "show", "restore", "remove" (see "tendril repo --help")`},
+		"logins": {"which stay valid until retire", `tendril: expected one of "init", "rotate", "retire" (see "tendril logins --help")`},
+	} {
+		t.Run(args, func(t *testing.T) {
+			t.Parallel()
+			p := start(t, t.TempDir(), nil, strings.Fields(args)...)
+			if got := p.fails(t); got != want[1] || !strings.Contains(p.stderr.String(), want[0]) {
+				t.Errorf("got %s\nwant %s, and last %s", p.stderr.String(), want[0], want[1])
+			}
+		})
+	}
+}
+
+// TestAWrongCommandLineOfCheckIsNoFinding calls it as a script would that has a typing error.
+func TestAWrongCommandLineOfCheckIsNoFinding(t *testing.T) {
+	t.Parallel()
+	p := start(t, t.TempDir(), nil, "check", "--repiar")
+	var exit *exec.ExitError
+	if err := p.Wait(); !errors.As(err, &exit) || exit.ExitCode() != exitUnchecked {
+		t.Errorf("%v, want exit status %d", err, exitUnchecked)
 	}
 }
 

@@ -69,7 +69,7 @@ func (s Service) check() error {
 	if _, err := nip34.NormalizeDomain(s.Domain); err != nil {
 		return &Error{"NGIT_DOMAIN", s.Domain, "want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443"}
 	}
-	if err := checkAddress("NGIT_BIND_ADDRESS", s.BindAddress); err != nil {
+	if err := checkAddress("NGIT_BIND_ADDRESS", s.BindAddress, "127.0.0.1:7334"); err != nil {
 		return err
 	}
 	if s.RelayOwnerNsec != "" {
@@ -99,17 +99,29 @@ func (s Storage) check() error {
 // maxPassword is the longest password that bcrypt takes, in bytes.
 const maxPassword = 72
 
-// warnings tells of an embedded NATS that others may reach and everybody may write to.
+// warnings tells of settings of a NATS server of its own where one is embedded, and of an embedded
+// one that others may reach and everybody may write to.
 func (b Bus) warnings() []string {
-	host, _, err := net.SplitHostPort(b.NATSListen)
-	if b.NATSURL != "" || b.NATSPassword != "" || err != nil {
+	if b.NATSURL != "" {
 		return nil
+	}
+	var idle []string
+	for _, s := range []struct{ name, value string }{
+		{"NGIT_NATS_LOGIN_FILE", b.NATSLoginFile}, {"NGIT_NATS_CREDS", b.NATSCreds}, {"NGIT_NATS_CA", b.NATSCA}, {"NGIT_NATS_CERT", b.NATSCert},
+	} {
+		if s.value != "" {
+			idle = append(idle, s.name+" has no effect without NGIT_NATS_URL: it is for a NATS server of its own, and this process embeds one")
+		}
+	}
+	host, _, err := net.SplitHostPort(b.NATSListen)
+	if b.NATSPassword != "" || err != nil {
+		return idle
 	}
 	if address, err := netip.ParseAddr(host); host == "localhost" || err == nil && address.IsLoopback() {
-		return nil
+		return idle
 	}
-	return []string{fmt.Sprintf("NGIT_NATS_LISTEN is %q and NGIT_NATS_PASSWORD is not set: whoever reaches this address can read and write everything; "+
-		"set a password, or listen on 127.0.0.1 only", b.NATSListen)}
+	return append(idle, fmt.Sprintf("NGIT_NATS_LISTEN is %q and NGIT_NATS_PASSWORD is not set: whoever reaches this address can read and write everything; "+
+		"set a password, or listen on 127.0.0.1 only", b.NATSListen))
 }
 
 func (b Bus) check() error {
@@ -141,7 +153,7 @@ func (b Bus) check() error {
 		if b.NATSListen == "none" {
 			return nil
 		}
-		return checkAddress("NGIT_NATS_LISTEN", b.NATSListen)
+		return checkAddress("NGIT_NATS_LISTEN", b.NATSListen, "127.0.0.1:4222, or none")
 	}
 	for given := range strings.SplitSeq(b.NATSURL, ",") {
 		given = strings.TrimSpace(given)
@@ -215,7 +227,7 @@ func (g Git) check() error {
 	if !slices.Contains([]string{"refuse", "warn", "off"}, g.PushSecrets) {
 		return &Error{"NGIT_PUSH_SECRETS", g.PushSecrets, "want refuse, warn or off"}
 	}
-	if err := checkAddress("NGIT_GIT_LISTEN", g.GitListen); err != nil {
+	if err := checkAddress("NGIT_GIT_LISTEN", g.GitListen, "127.0.0.1:0 or 0.0.0.0:7336"); err != nil {
 		return err
 	}
 	if g.GitAdvertise != "" {
@@ -269,7 +281,7 @@ func (o Observe) check() error {
 	if o.ProfileAddress != "" && !loopback(o.ProfileAddress) {
 		return &Error{"NGIT_PROFILE_ADDRESS", o.ProfileAddress, "want a loopback address with a port, like 127.0.0.1:7336"}
 	}
-	return checkAddress("NGIT_OBSERVE_ADDRESS", o.ObserveAddress)
+	return checkAddress("NGIT_OBSERVE_ADDRESS", o.ObserveAddress, "127.0.0.1:7335")
 }
 
 // ServerLimit bounds requests to one git server.
@@ -354,10 +366,11 @@ func ordered[T int | time.Duration](lessName string, less T, moreName string, mo
 	return &Error{lessName, fmt.Sprint(less), fmt.Sprintf("want at most %s, which is %v", moreName, more)}
 }
 
-func checkAddress(name, value string) error {
+// checkAddress takes host:port; like says what would be right.
+func checkAddress(name, value, like string) error {
 	_, port, err := net.SplitHostPort(value)
 	if err != nil || checkPort(port) != nil {
-		return &Error{name, value, "want host:port, like 127.0.0.1:7334"}
+		return &Error{name, value, "want host:port, like " + like}
 	}
 	return nil
 }

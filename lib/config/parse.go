@@ -74,13 +74,27 @@ func (s Settings) Complete(src *Source) (Settings, error) {
 	return s, nil
 }
 
-// Sentence takes out of a parser's error what an operator needs to read.
+// Sentence takes out of a parser's error what an operator needs to read: what is wrong with a
+// setting, or with the command line, and then which `--help` says what would be right.
 func Sentence(err error) error {
-	var wrong *Error
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[*Error](err); ok {
 		return wrong
 	}
+	if parse, ok := errors.AsType[*kong.ParseError](err); ok {
+		return fmt.Errorf("%w (see \"%s --help\")", err, commandLine(parse.Context))
+	}
 	return err
+}
+
+// commandLine is the program and the commands that were understood: "tendril repo".
+func commandLine(c *kong.Context) string {
+	line := c.Model.Name
+	for _, step := range c.Path {
+		if step.Command != nil {
+			line += " " + step.Command.Name
+		}
+	}
+	return line
 }
 
 // ourFlags names every flag for its setting: NGIT_SYNC_BOOTSTRAP_RELAY_URL is
@@ -88,6 +102,7 @@ func Sentence(err error) error {
 // too. It also keeps kong from reading the environment by itself: that would take an empty value
 // for a value, and it knows no `.env`.
 func ourFlags(k *kong.Kong) error {
+	k.Model.HelpFlag.Help = "Print this help and exit."
 	return kong.Visit(k.Model, func(node kong.Visitable, next kong.Next) error {
 		if flag, ok := node.(*kong.Flag); ok {
 			flag.Envs, flag.Tag.Envs = nil, nil

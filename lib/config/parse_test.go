@@ -326,10 +326,10 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_WORKER_NAME=a.b":                            `NGIT_WORKER_NAME is "a.b": want up to 64 letters, digits, - and _`,
 		"NGIT_NATS_REPLICAS=2":                            `NGIT_NATS_REPLICAS is "2": want 1, 3 or 5`,
 		"NGIT_NATS_REPLICAS=3":                            `NGIT_NATS_REPLICAS is "3": want 1 without NGIT_NATS_URL, for the embedded NATS is a single server`,
-		"NGIT_NATS_LISTEN=4222":                           `NGIT_NATS_LISTEN is "4222": want host:port, like 127.0.0.1:7334`,
+		"NGIT_NATS_LISTEN=4222":                           `NGIT_NATS_LISTEN is "4222": want host:port, like 127.0.0.1:4222, or none`,
 		"NGIT_COMMIT_BATCH=1001":                          `NGIT_COMMIT_BATCH is "1001": want 1 to 1000`,
 		"NGIT_INDEX_COPY_RATE=1000":                       `NGIT_INDEX_COPY_RATE is "1000": want at least 1048576 bytes a second, or 0 for no copies`,
-		"NGIT_COMMIT_BATCH=many":                          `NGIT_COMMIT_BATCH is "many": want a whole number`,
+		"NGIT_COMMIT_BATCH=many":                          `NGIT_COMMIT_BATCH is "many": want a whole number from 1 to 1000`,
 		"NGIT_SYNC_BASE_BACKOFF_SECS=0":                   `NGIT_SYNC_BASE_BACKOFF_SECS is "0": want 1 to 86400 seconds`,
 		"NGIT_SYNC_BASE_BACKOFF_SECS=7200":                `NGIT_SYNC_BASE_BACKOFF_SECS is "7200": want at most NGIT_SYNC_MAX_BACKOFF_SECS, which is 3600`,
 		"NGIT_SYNC_DAILY_MIN=26h":                         `NGIT_SYNC_DAILY_MIN is "26h0m0s": want at most NGIT_SYNC_DAILY_MAX, which is 25h0m0s`,
@@ -345,7 +345,7 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_PUSH_SECRETS=reject":                        `NGIT_PUSH_SECRETS is "reject": want refuse, warn or off`,
 		"NGIT_PROFILE_ADDRESS=0.0.0.0:7336":               `NGIT_PROFILE_ADDRESS is "0.0.0.0:7336": want a loopback address with a port, like 127.0.0.1:7336`,
 		"NGIT_PROFILE_ADDRESS=7336":                       `NGIT_PROFILE_ADDRESS is "7336": want a loopback address with a port, like 127.0.0.1:7336`,
-		"NGIT_OBSERVE_ADDRESS=x":                          `NGIT_OBSERVE_ADDRESS is "x": want host:port, like 127.0.0.1:7334`,
+		"NGIT_OBSERVE_ADDRESS=x":                          `NGIT_OBSERVE_ADDRESS is "x": want host:port, like 127.0.0.1:7335`,
 		"NGIT_GIT_ADVERTISE=:80":                          `NGIT_GIT_ADVERTISE is ":80": want host:port under which front doors reach this worker, like 10.0.0.7:7336`,
 		"NGIT_SYNC_BOOTSTRAP_RELAY_URL=ftp://a.example":   `NGIT_SYNC_BOOTSTRAP_RELAY_URL is "ftp://a.example": relay URL: the scheme is not ws or wss; want relays like wss://relay.example.com, comma-separated`,
 		"NGIT_SYNC_DOMAIN_LIMITS=github.com:10":           `NGIT_SYNC_DOMAIN_LIMITS is "github.com:10": want domain:concurrent:rate, like github.com:10:60, comma-separated`,
@@ -381,7 +381,7 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 	if _, err := parse(t, []string{"--domian=a.example"}, nil, ""); err == nil || !strings.Contains(err.Error(), "--domain") {
 		t.Errorf("a misspelt flag: %v", err)
 	}
-	if _, err := parse(t, []string{"--commit-batch=x"}, nil, ""); err == nil || err.Error() != `NGIT_COMMIT_BATCH is "x": want a whole number` {
+	if _, err := parse(t, []string{"--commit-batch=x"}, nil, ""); err == nil || err.Error() != `NGIT_COMMIT_BATCH is "x": want a whole number from 1 to 1000` {
 		t.Errorf("a wrong flag: %v", err)
 	}
 }
@@ -489,6 +489,20 @@ func TestTrustedProxies(t *testing.T) {
 	s, err = parse(t, []string{"--domain=a.example", "--trust-forwarded-for"}, nil, "")
 	if err != nil || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "NGIT_TRUSTED_PROXIES") {
 		t.Errorf("%v, %v", s.Warnings, err)
+	}
+}
+
+// TestSettingsOfANATSServerThatIsNotNamedAreWarnedOf, because the embedded one has no use for them.
+func TestSettingsOfANATSServerThatIsNotNamedAreWarnedOf(t *testing.T) {
+	t.Parallel()
+	args := []string{"--domain=a.example", "--nats-login-file=x.login", "--nats-ca=ca.pem"}
+	s, err := parse(t, args, nil, "")
+	if err != nil || len(s.Warnings) != 2 || !strings.HasPrefix(s.Warnings[0], "NGIT_NATS_LOGIN_FILE has no effect without NGIT_NATS_URL: ") ||
+		!strings.HasPrefix(s.Warnings[1], "NGIT_NATS_CA has no effect without NGIT_NATS_URL: ") {
+		t.Errorf("%q, %v", s.Warnings, err)
+	}
+	if s, err = parse(t, append(args, "--nats-url=nats://127.0.0.1:1"), nil, ""); err != nil || len(s.Warnings) > 0 {
+		t.Errorf("with a server: %q, %v", s.Warnings, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"strconv"
@@ -47,11 +48,18 @@ func (mappers) Apply(k *kong.Kong) error {
 // text makes a mapper of a function that reads one value; what is wrong with it is the error.
 func text(decode func(s string, target reflect.Value) error) kong.MapperFunc {
 	return func(ctx *kong.DecodeContext, target reflect.Value) error {
+		if ctx.Scan.Peek().Type == kong.EOLToken {
+			return &Error{Setting: "--" + ctx.Value.Name, Reason: "has no value: want --" + ctx.Value.Name + "=…"}
+		}
 		var s string
 		if err := ctx.Scan.PopValueInto("value", &s); err != nil {
 			return err
 		}
-		return wrong(ctx, s, decode(s, target))
+		err := decode(s, target)
+		if errors.Is(err, errNoNumber) && ctx.Value.Tag.Get("min") != "" {
+			err = fmt.Errorf("%w from %s", err, rangeOf(ctx.Value.Tag.Get))
+		}
+		return wrong(ctx, s, err)
 	}
 }
 
@@ -71,10 +79,13 @@ func decodeString(s string, target reflect.Value) error {
 	return nil
 }
 
+// errNoNumber is what is wrong with a value that is no whole number, or one of more than 64 bits.
+var errNoNumber = errors.New("want a whole number")
+
 func decodeInt(s string, target reflect.Value) error {
 	n, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
 	if err != nil {
-		return fmt.Errorf("want a whole number")
+		return errNoNumber
 	}
 	target.SetInt(n)
 	return nil

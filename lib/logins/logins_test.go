@@ -211,7 +211,7 @@ func TestRefusedCommandsChangeNothing(t *testing.T) {
 		want string
 	}{
 		"retire without the login": {logins.Retire(dir), "gateway.login: no such file"},
-		"an unknown user":          {logins.Rotate(dir, "gatway"), `there is no user "gatway": want one of gateway, ingest`},
+		"an unknown user":          {logins.Rotate(dir, "gatway"), `there is no user "gatway": want one of gateway, ingest, purgatory, discovery, relayconn, operator, import, tendril`},
 		"rotate nothing":           {logins.Rotate(t.TempDir()), "has no logins: make them with init"},
 		"no such user yet":         {logins.Rotate(dir, proto.UserTendril), "has no user tendril: make it with init"},
 	} {
