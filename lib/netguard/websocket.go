@@ -2,8 +2,10 @@ package netguard
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"net/http"
+	"net/url"
+	"strings"
 
 	"github.com/coder/websocket"
 )
@@ -14,21 +16,39 @@ import (
 // (429, 5xx and the like).
 //
 // For its limits on messages see websocket.Conn.SetReadLimit: the caller knows what it expects.
-func (g *Guard) DialWebSocket(ctx context.Context, url string, options *websocket.DialOptions) (*websocket.Conn, error) {
+func (g *Guard) DialWebSocket(ctx context.Context, address string, options *websocket.DialOptions) (*websocket.Conn, error) {
 	var o websocket.DialOptions
 	if options != nil {
 		o = *options
 	}
 	o.HTTPClient = g.HTTPClient()
-	conn, response, err := websocket.Dial(ctx, url, &o)
+	conn, response, err := websocket.Dial(ctx, address, &o)
 	if err == nil {
 		return conn, nil
 	}
 	if response == nil {
-		return nil, fmt.Errorf("open WebSocket to %s: %w", url, err)
+		return nil, &dialError{address, err}
 	}
-	return nil, fmt.Errorf("open WebSocket to %s: %w", url, &HandshakeStatusError{Status: response.StatusCode, Err: err})
+	return nil, &dialError{address, &HandshakeStatusError{Status: response.StatusCode, Err: err}}
 }
+
+// dialError says in its text what went wrong without the steps that the libraries name on the way
+// ("failed to WebSocket dial: failed to send handshake request: Get …"): operators read it in one
+// line of `tendril status`. The errors of the libraries are all in its chain.
+type dialError struct {
+	url string
+	err error
+}
+
+func (e *dialError) Error() string {
+	reason := strings.TrimPrefix(e.err.Error(), "failed to WebSocket dial: ")
+	if request, ok := errors.AsType[*url.Error](e.err); ok {
+		reason = request.Err.Error()
+	}
+	return "open WebSocket to " + e.url + ": " + reason
+}
+
+func (e *dialError) Unwrap() error { return e.err }
 
 // HandshakeStatusError is an HTTP answer that was not, or not rightly, the upgrade to a WebSocket.
 type HandshakeStatusError struct {

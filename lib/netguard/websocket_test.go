@@ -99,6 +99,10 @@ func TestDialWebSocketCauses(t *testing.T) {
 			if got := Classify(err); got != c.want {
 				t.Errorf("%v is %q, want %q", err, got, c.want)
 			}
+			// One line of a table must have room for the reason.
+			if said := err.Error(); !strings.HasPrefix(said, "open WebSocket to "+c.url+": ") || strings.Contains(said, "WebSocket dial") || strings.Contains(said, "Get ") {
+				t.Errorf("the reason comes behind the libraries' steps: %v", err)
+			}
 		})
 	}
 	var failure *HandshakeStatusError

@@ -115,7 +115,7 @@ func TestTable(t *testing.T) {
 		Held: Held{Events: 3, Phases: map[string]int{"waiting": 2, "silent": 1}, Kinds: map[int]int{30617: 2, 9: 1}, Hunts: 1, Oldest: noon.Add(-time.Hour)},
 		Relays: []Relay{
 			{Name: "a.example", State: "connected", Health: "healthy", Worker: "r1", Repositories: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon},
-			{Name: "b.example", State: "disconnected", Health: "dead", Failures: 8, LastError: strings.Repeat("no\n", 50)},
+			{Name: "b.example", State: "disconnected", Health: "dead", Failures: 8, URL: "wss://b.example", LastError: "open WebSocket to wss://b.example: " + strings.Repeat("no\n", 50)},
 		},
 		Shards:      []Shard{{Shard: "00", Held: 1}, {Shard: "01", Worker: "p1", Held: 1, Hunts: 1}, {Shard: "02", Worker: "p1"}},
 		Lanes:       []Lane{{Name: "user", Queued: 5, Deciding: 2, Bytes: 900, MaxBytes: 64 << 20}},
@@ -140,7 +140,7 @@ nobody          1       1            0
 
 RELAY      STATE         HEALTH   WORKER  REPOSITORIES  ROOTS  OPEN  COMPLETE UNTIL       LAST ERROR
 a.example  connected     healthy  r1      7             9      2     2026-01-02 12:00:00  -
-b.example  disconnected  dead     nobody  0             0      0     -                    8 × no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no…
+b.example  disconnected  dead     nobody  0             0      0     -                    8 × no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?…
 
 PROJECTION OF  BY          BEHIND  LAST READ
 GRASP_EVENTS   gateway g1  4       2s ago

@@ -13,7 +13,7 @@ import (
 )
 
 // maxError is how many letters of an error are shown.
-const maxError = 60
+const maxError = 100
 
 // WriteTable writes a report for people.
 func (r Report) WriteTable(w io.Writer) error {
@@ -123,7 +123,8 @@ func (l Relay) trouble() string {
 	if l.Failures == 0 {
 		return "-"
 	}
-	reason := []rune(Shown(l.LastError))
+	// The row names the relay, so its error need not.
+	reason := []rune(Shown(strings.TrimPrefix(l.LastError, "open WebSocket to "+l.URL+": ")))
 	if len(reason) > maxError {
 		reason = append(reason[:maxError-1], '…')
 	}
