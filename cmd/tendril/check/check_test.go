@@ -427,7 +427,7 @@ func TestWrite(t *testing.T) {
 	r.Write(&out)
 	for _, want := range []string{
 		"note: 5 more like: objects", "\nlog: message 1: it is no event\n", "disk: x: p (mended: m)\n", "disk: y: p (--repair: m)\n",
-		"disk: z: p (could not be mended: no room)\n", "1 event in the log, 0 indexes, 2 repositories, 1 pool were looked at\n", "104 findings, 1 can be mended by --repair\n",
+		"disk: z: p (could not be mended: no room)\n", "1 event in the log, 0 indexes, 2 repositories, 1 pool were looked at\n", "104 findings: 1 mended, 1 can be mended by --repair, 102 only by hand\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("not there: %q in\n%s", want, &out)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -107,11 +108,12 @@ func (r *Report) Write(out io.Writer) {
 	for _, note := range r.Notes {
 		fmt.Fprintf(out, "note: %s\n", note)
 	}
-	mendable := 0
+	mended, mendable := 0, 0
 	for _, f := range r.Findings {
 		fmt.Fprintf(out, "%s: %s: %s", f.Part, f.What, f.Problem)
 		switch {
 		case f.Mended:
+			mended++
 			fmt.Fprintf(out, " (mended: %s)", f.Mend)
 		case f.Failed != "":
 			fmt.Fprintf(out, " (could not be mended: %s)", f.Failed)
@@ -127,8 +129,22 @@ func (r *Report) Write(out io.Writer) {
 	case r.Clean():
 		fmt.Fprintf(out, "%s, all mended\n", count(n, "finding", "findings"))
 	default:
-		fmt.Fprintf(out, "%s, %d can be mended by --repair\n", count(n, "finding", "findings"), mendable)
+		fmt.Fprintf(out, "%s: %s\n", count(n, "finding", "findings"), summary(mended, mendable, n-mended-mendable))
 	}
+}
+
+// summary says what becomes of findings of which some are left.
+func summary(mended, mendable, byHand int) string {
+	var parts []string
+	for _, part := range []struct {
+		n    int
+		what string
+	}{{mended, "mended"}, {mendable, "can be mended by --repair"}, {byHand, "only by hand"}} {
+		if part.n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // count is a number of things, in words.

@@ -42,7 +42,7 @@ func (c *checker) checkRepositories(ctx context.Context) error {
 		return err
 	}
 	for _, name := range strange {
-		c.found(PartDisk, name, "it lies in the git folder and is none of ours", "", nil)
+		c.found(PartDisk, name, "it lies in the git folder, and Tendril did not put it there; move it elsewhere", "", nil)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
