@@ -62,12 +62,17 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 	if known == identity && seq <= head {
 		return nil
 	}
-	if made, _ := logMade(known); known != "" && made != db.forgotten && !strings.HasSuffix(identity, logOf+made) {
+	made, _ := logMade(known)
+	if known != "" && made != db.forgotten && !strings.HasSuffix(identity, logOf+made) {
 		if err := lookForEvents(ctx, js, db); err != nil {
 			return err
 		}
 	}
-	if known != "" {
+	switch {
+	case known == "":
+	case known != identity && strings.HasSuffix(identity, logOf+made):
+		log.Info("the event index was made by another version of Tendril or under other settings, and is made anew from the log", "log_seq", head)
+	default:
 		log.Warn("the event index is of another log and is made anew", "index_seq", seq, "log_seq", head)
 	}
 	return db.reset(identity)

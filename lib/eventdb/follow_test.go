@@ -201,9 +201,10 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, b *bus.Bus, db *eventdb.DB)
 		opts   []eventdb.Option // of the second opening
+		says   string
 	}{
-		"the stream was deleted and made again": {change: func(t *testing.T, b *bus.Bus, _ *eventdb.DB) { remake(t, b) }},
-		"the index is ahead": {change: func(t *testing.T, _ *bus.Bus, db *eventdb.DB) {
+		"the stream was deleted and made again": {change: func(t *testing.T, b *bus.Bus, _ *eventdb.DB) { remake(t, b) }, says: "is of another log"},
+		"the index is ahead": {says: "is of another log", change: func(t *testing.T, _ *bus.Bus, db *eventdb.DB) {
 			if err := db.Apply([]eventdb.Record{{Seq: 1000, Event: note(999)}}); err != nil {
 				t.Fatal(err)
 			}
@@ -211,6 +212,7 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 		"it was made under other rules": {
 			change: func(*testing.T, *bus.Bus, *eventdb.DB) {},
 			opts:   []eventdb.Option{eventdb.WithDeletionsDisrespected(true)},
+			says:   "made by another version of Tendril or under other settings",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -226,8 +228,12 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 
 			db = open(t, dir, tc.opts...)
 			defer closeDB(t, db)
-			if err := eventdb.Bind(t.Context(), b.JS, db, log); err != nil {
+			var said bytes.Buffer
+			if err := eventdb.Bind(t.Context(), b.JS, db, slog.New(slog.NewTextHandler(&said, nil))); err != nil {
 				t.Fatal(err)
+			}
+			if !strings.Contains(said.String(), tc.says) {
+				t.Errorf("it said %q, want %q", said.String(), tc.says)
 			}
 			if db.Seq() != 0 {
 				t.Fatalf("bound at %d, want an empty index", db.Seq())

@@ -107,9 +107,9 @@ func (d Dossier) stateEqual(owner string, after map[string]string) (*State, erro
 	}
 	switch {
 	case newest != nil:
-		return nil, refused("no state event names exactly these references; the newest (%.8s…) differs in %s", newest.Event.ID, Difference(newest.Refs, after))
+		return nil, refused("no state event names exactly these references; the newest (%.8s…) differs in %s; publish a new one (kind 30618) first", newest.Event.ID, Difference(newest.Refs, after))
 	case len(d.States) > 0:
-		return nil, refused("no state event of a maintainer of this repository; those that are known are by others")
+		return nil, refused("no state event of the owner or a maintainer of this repository; those that are known are by others")
 	}
 	return nil, refused("no state event for this repository; publish one (kind 30618) first")
 }
