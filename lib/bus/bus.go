@@ -13,7 +13,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -49,7 +48,7 @@ type Options struct {
 	// NewLog is asked before a log is made because there is none. An error refuses it. nil: none.
 	NewLog func() error
 
-	pingEvery time.Duration // for tests; 0: pingEvery
+	pingEvery, reviveEvery time.Duration // for tests; 0: the constants of these names
 }
 
 // Bus is an open connection to JetStream, and the server behind it where that is embedded.
@@ -58,8 +57,8 @@ type Bus struct {
 	JS      jetstream.JetStream
 	sizing  proto.Sizing
 	refused refused
-	server  *server.Server // nil: remote
-	inside  string         // password of this process at the embedded server; empty: it needs none
+	server  *embedded // nil: remote
+	inside  string    // password of this process at the embedded server; empty: it needs none
 
 	temporary string // the embedded server's folder, if it goes with the server
 
@@ -130,8 +129,7 @@ func (b *Bus) Close() {
 		b.Conn.Close()
 	}
 	if b.server != nil {
-		b.server.Shutdown()
-		b.server.WaitForShutdown()
+		b.server.stop()
 	}
 	if b.temporary != "" {
 		os.RemoveAll(b.temporary)
@@ -140,10 +138,10 @@ func (b *Bus) Close() {
 
 // ClientURL is where others reach the embedded server; empty if it listens nowhere or is not ours.
 func (b *Bus) ClientURL() string {
-	if b.server == nil || b.server.Addr() == nil {
+	if b.server == nil || b.server.server().Addr() == nil {
 		return ""
 	}
-	return b.server.ClientURL()
+	return b.server.server().ClientURL()
 }
 
 // Sizing is what the streams were made with.

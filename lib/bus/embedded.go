@@ -1,14 +1,13 @@
 package bus
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -38,8 +37,13 @@ func (b *Bus) startEmbedded(o Options) error {
 			return err
 		}
 	}
-	b.server, err = startServer(o, users)
-	return err
+	if b.server, err = startServing(o, users); err != nil {
+		return err
+	}
+	if !o.Sizing.MemoryOnly { // what is in memory only would not outlive the server
+		b.keeping.Go(func() { b.server.watch(b.open, cmp.Or(o.reviveEvery, reviveEvery)) })
+	}
+	return nil
 }
 
 // insideUser is this process at an embedded server that has users.
@@ -86,7 +90,7 @@ func permissionsOf(user string) *server.Permissions {
 
 // startServer starts the embedded NATS server in o.Dir; without users everybody may do everything.
 // JetStream syncs every write: durable before done (docs/architecture.md, Six ideas).
-func startServer(o Options, users []*server.User) (*server.Server, error) {
+func startServer(o Options, users []*server.User, log server.Logger) (*server.Server, error) {
 	opts := &server.Options{
 		ServerName: "tendril",
 		JetStream:  true,
@@ -124,7 +128,7 @@ func startServer(o Options, users []*server.User) (*server.Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("configure the embedded NATS: %w", err)
 	}
-	srv.SetLoggerV2(serverLog{o.Log}, false, false, false)
+	srv.SetLoggerV2(log, false, false, false)
 	go srv.Start()
 	if !srv.ReadyForConnections(30 * time.Second) {
 		srv.Shutdown()
@@ -135,20 +139,4 @@ func startServer(o Options, users []*server.User) (*server.Server, error) {
 		return nil, fmt.Errorf("start the embedded NATS: JetStream could not use the folder %s", o.Dir)
 	}
 	return srv, nil
-}
-
-// serverLog passes the server's own log on; its notices about itself are debug to us.
-type serverLog struct{ log *slog.Logger }
-
-func (l serverLog) Noticef(format string, v ...any) {
-	l.log.Debug("nats: " + fmt.Sprintf(format, v...))
-}
-func (l serverLog) Warnf(format string, v ...any)  { l.log.Warn("nats: " + fmt.Sprintf(format, v...)) }
-func (l serverLog) Errorf(format string, v ...any) { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
-func (l serverLog) Fatalf(format string, v ...any) { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
-func (l serverLog) Debugf(format string, v ...any) { l.trace(format, v...) }
-func (l serverLog) Tracef(format string, v ...any) { l.trace(format, v...) }
-
-func (l serverLog) trace(format string, v ...any) {
-	l.log.Debug("nats: " + strings.TrimSpace(fmt.Sprintf(format, v...)))
 }
