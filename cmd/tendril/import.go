@@ -32,7 +32,7 @@ type imports struct {
 	Refused string        `placeholder:"FILE" help:"Write what is not accepted to this file, a line of JSON each: line, id, kind, reason."`
 	For     time.Duration `name:"wait-for-git" placeholder:"DURATION" help:"How long to wait for git data that is hunted for, and then to offer again what depends on it."`
 	Temp    string        `placeholder:"DIR" help:"Folder of temporary files, which take about as much room as the input. Default: that of the system."`
-	JSON    bool          `name:"json" help:"Print what came of it as JSON."`
+	JSON    bool          `name:"json" help:"Print the result as JSON."`
 	Quiet   bool          `short:"q" help:"Print no progress."`
 	Wait    time.Duration `default:"10s" help:"How long NATS may take to answer at first."`
 

@@ -59,7 +59,7 @@ type repoRestore struct {
 
 type repoRemove struct {
 	Repos []repoName `arg:"" name:"repository" help:"npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>."`
-	Yes   bool       `short:"y" help:"Do not ask. Only on a terminal, and without --json, is asked at all."`
+	Yes   bool       `short:"y" help:"Do not ask for confirmation. Without it the command asks, if it runs on a terminal and without --json."`
 	asks  `embed:"" set:"wait=6m"`
 }
 
@@ -207,7 +207,7 @@ func tellWaiting(to io.Writer) (stop func()) {
 		for {
 			select {
 			case <-tick.C:
-				fmt.Fprintf(to, "no answer for %s; to remove a repository with many events takes its time\n", time.Since(began).Round(time.Second))
+				fmt.Fprintf(to, "no answer for %s; removing a repository with many events takes time\n", time.Since(began).Round(time.Second))
 			case <-ended:
 				return
 			}

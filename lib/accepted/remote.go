@@ -114,7 +114,7 @@ func (r *Remote) Answered() error {
 	case r.silent.IsZero(), time.Since(r.silent) < silentFor:
 		return nil
 	}
-	return fmt.Errorf("no gateway and no ingest says which events are accepted: %w", r.why)
+	return fmt.Errorf("no gateway and no ingest answers which events are accepted: %w", r.why)
 }
 
 // heard notes how a try ended.

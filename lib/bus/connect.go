@@ -143,7 +143,7 @@ func connectError(o Options, err error) error {
 	case isRefused(err):
 		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is not set: NATS %s wants another login: %w", server, err)
 	case errors.As(err, &authority):
-		return fmt.Errorf("NGIT_NATS_CA is %q: the certificate of NATS %s is signed by nobody in there: %w", o.CA, server, err)
+		return fmt.Errorf("NGIT_NATS_CA is %q: the certificate of NATS %s is not signed by any certificate in this file: %w", o.CA, server, err)
 	}
 	return fmt.Errorf("connect to NATS %s: %w", server, err)
 }

@@ -71,7 +71,7 @@ func Follow(ctx context.Context, js jetstream.JetStream, r Reading, log *slog.Lo
 		}
 		if errors.Is(err, errCrowded) && !told {
 			told = true
-			log.Warn("a stream cannot be followed: NATS lets it have no more consumers, which limits of the NATS server or account say", "stream", r.Stream, "subjects", r.Filters)
+			log.Warn("a stream cannot be followed: the limits of the NATS server or account allow no more consumers", "stream", r.Stream, "subjects", r.Filters)
 		}
 		log.Debug("a stream cannot be followed yet", "stream", r.Stream, "error", err)
 		select {

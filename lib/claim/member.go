@@ -184,7 +184,7 @@ func (m *Member) renew(era bus.Era, revision uint64, began time.Time, unbroken b
 		if m.currentLease() == l {
 			m.o.Log.Warn("the heartbeat did not get through in time; work on claims stops", "group", m.o.Group)
 		} else {
-			m.o.Log.Info("work that was not claimed again since the claims were made anew stops", "group", m.o.Group)
+			m.o.Log.Info("work stops whose claim could not be renewed after the claims were made anew", "group", m.o.Group)
 		}
 		l.end()
 	})

@@ -131,7 +131,7 @@ func (b Bus) check() error {
 	}
 	if b.ForgetLog != "" {
 		if _, err := time.Parse(time.RFC3339Nano, b.ForgetLog); err != nil {
-			return &Error{"NGIT_FORGET_LOG", b.ForgetLog, "want the time at which the log was made, as the process that misses it says it"}
+			return &Error{"NGIT_FORGET_LOG", b.ForgetLog, "want the time that the message `the log of … is gone` names"}
 		}
 	}
 	if b.NATSLoginFile != "" && b.NATSCreds != "" {

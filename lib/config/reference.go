@@ -19,7 +19,7 @@ var groups = []kong.Group{
 	{Key: "Sync", Title: "Sync", Description: "How other relays are followed."},
 	{Key: "Git data", Title: "Git data", Description: "How git data is kept, hunted and served."},
 	{Key: "Front door", Title: "Front door", Description: "How clients are treated."},
-	{Key: "Observation", Title: "Observation", Description: "Logs, metrics, health, and the end."},
+	{Key: "Observation", Title: "Observation", Description: "Logs, metrics, health, shutdown."},
 }
 
 // field is one declared setting.

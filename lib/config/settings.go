@@ -51,8 +51,8 @@ const DefaultGitDataPath = "./data/git"
 type Storage struct {
 	GitDataPath     string `env:"NGIT_GIT_DATA_PATH" name:"git-data-path" default:"./data/git" help:"Folder of the git repositories."`
 	RelayDataPath   string `env:"NGIT_RELAY_DATA_PATH" name:"relay-data-path" default:"./data/relay" help:"Folder of the event log and its index."`
-	DatabaseBackend string `env:"NGIT_DATABASE_BACKEND" name:"database-backend" default:"file" help:"'memory': nothing outlives the process, but what is in a git folder that NGIT_GIT_DATA_PATH names. Any other value: the folders."`
-	IndexCacheBytes int64  `env:"NGIT_INDEX_CACHE_BYTES" name:"index-cache-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Cache of the event index, in bytes. Up to 64 MiB more gather what is written."`
+	DatabaseBackend string `env:"NGIT_DATABASE_BACKEND" name:"database-backend" default:"file" help:"'memory': nothing outlives the process, except a git folder that NGIT_GIT_DATA_PATH names. Any other value: the folders."`
+	IndexCacheBytes int64  `env:"NGIT_INDEX_CACHE_BYTES" name:"index-cache-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Cache of the event index, in bytes. Up to 64 MiB more hold what is being written."`
 	IndexCopyRate   int64  `env:"NGIT_INDEX_COPY_RATE" name:"index-copy-rate" default:"268435456" min:"0" max:"1099511627776" help:"Most bytes a second at which a gateway or ingest gives copies of its index to others that start, at least 1 MiB. 0: it gives none."`
 }
 
@@ -67,7 +67,7 @@ type Bus struct {
 	NATSReplicas   int           `env:"NGIT_NATS_REPLICAS" name:"nats-replicas" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen     string        `env:"NGIT_NATS_LISTEN" name:"nats-listen" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
 	NATSPassword   string        `env:"NGIT_NATS_PASSWORD" name:"nats-password" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write nothing ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; nobody else is let in. Empty: whoever can connect may do everything."`
-	ForgetLog      string        `env:"NGIT_FORGET_LOG" name:"forget-log" help:"The log that is given up, named by the time at which it was made, as a process says it that misses this log. Only then does it begin again with an empty one."`
+	ForgetLog      string        `env:"NGIT_FORGET_LOG" name:"forget-log" help:"Time at which the event log was made that is given up; the message 'the log of … is gone' names it. Only with it does a process that misses this log start with an empty one."`
 	CandidateBytes int64         `env:"NGIT_CANDIDATE_QUEUE_BYTES" name:"candidate-queue-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Bound of each queue of undecided events, in bytes: users' events, releases from purgatory, live events of other relays, older ones. A full queue slows its senders down. Less than 2 MiB is taken as 2 MiB, so that the largest event fits."`
 	WorkerTTL      time.Duration `env:"NGIT_WORKER_TTL" name:"worker-ttl" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
 	WriterTTL      time.Duration `env:"NGIT_WRITER_TTL" name:"writer-ttl" default:"5s" min:"100ms" max:"1h" help:"A writer that is silent for so long hands over to the standby."`
@@ -99,7 +99,7 @@ type Policy struct {
 	ArchiveServices     []string      `env:"NGIT_ARCHIVE_GRASP_SERVICES" name:"archive-grasp-services" help:"Archive what these GRASP services host (GRASP-05): domains without a scheme, comma-separated. Not together with NGIT_ARCHIVE_ALL or NGIT_ARCHIVE_WHITELIST."`
 	ArchiveReadOnly     *bool         `env:"NGIT_ARCHIVE_READ_ONLY" name:"archive-read-only" help:"Refuse pushes to archived repositories (GRASP-05). Empty: true. false: they are taken as pushes to hosted repositories are. What lists this service can always be pushed to."`
 	ContributorPRs      bool          `env:"NGIT_GRASP06_ENABLE" name:"grasp06" help:"Take the pull requests of contributors at /prs/<npub>/<identifier>.git, for any repository (GRASP-06)."`
-	DeletionGrace       time.Duration `env:"NGIT_DELETION_GRACE" name:"deletion-grace" default:"168h" min:"0s" max:"87600h" help:"How long the git data of a repository is kept that its owner has deleted or moved away. An announcement within that time brings it back."`
+	DeletionGrace       time.Duration `env:"NGIT_DELETION_GRACE" name:"deletion-grace" default:"168h" min:"0s" max:"87600h" help:"How long the git data of a repository is kept after its owner has deleted it or moved it away. An announcement within that time brings it back."`
 	MaxFutureSeconds    int           `env:"NGIT_MAX_FUTURE_SECS" name:"max-future-seconds" default:"900" min:"0" max:"315360000" help:"How far in the future an event's created_at may lie, in seconds."`
 }
 
@@ -121,7 +121,7 @@ type Sync struct {
 	DeadAfter           time.Duration `env:"NGIT_SYNC_DEAD_AFTER" name:"sync-dead-after" default:"24h" min:"1ms" max:"8760h" help:"A relay that failed for so long is dead, and is tried once in that time."`
 	RateLimitCooldown   time.Duration `env:"NGIT_SYNC_RATE_LIMIT_COOLDOWN" name:"sync-rate-limit-cooldown" default:"65s" min:"1ms" max:"24h" help:"How long a relay that said we are rate limited is left in peace."`
 	PageSize            int           `env:"NGIT_SYNC_PAGE_LIMIT" name:"sync-page-limit" default:"500" min:"1" max:"10000" help:"limit of one page of a historic REQ."`
-	SilenceTimeout      time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" name:"sync-req-timeout" default:"60s" min:"1ms" max:"24h" help:"A relay that says nothing on a historic subscription for so long has failed it; a live one that it does not answer for so long is taken to be open."`
+	SilenceTimeout      time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" name:"sync-req-timeout" default:"60s" min:"1ms" max:"24h" help:"How long a relay may be silent on a historic subscription until that counts as failed. A live subscription that it does not answer for so long counts as open."`
 	ConsolidateWait     time.Duration `env:"NGIT_SYNC_CONSOLIDATE_WAIT" name:"sync-consolidate-wait" default:"60s" min:"0s" max:"24h" help:"How long consolidation waits for historic sync to end."`
 	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" name:"sync-filters-at-once" default:"16" min:"1" max:"1000" help:"Most historic subscriptions open at once on a connection. Less where the relay takes less."`
 	MaxFilters          int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" default:"70" min:"1" max:"10000" help:"More live filters than this on a connection are consolidated."`
@@ -149,7 +149,7 @@ type Git struct {
 	MaxFetchBytes    int64         `env:"NGIT_MAX_FETCH_BYTES" name:"max-fetch-bytes" default:"2147483648" min:"1024" max:"1125899906842624" help:"Largest pack fetched, in bytes."`
 	FetchMinRate     int64         `env:"NGIT_FETCH_MIN_RATE" name:"fetch-min-rate" default:"1024" min:"0" max:"1073741824" help:"Lowest rate of a git server that is fetched from, in bytes a second over 30 s; one that sends more slowly, or takes more than a minute to begin, is cut off. 0: none."`
 	MaxPushBytes     int64         `env:"NGIT_MAX_PUSH_BYTES" name:"max-push-bytes" default:"4294967296" min:"1024" max:"1125899906842624" help:"Largest push taken, in bytes."`
-	PushSecrets      string        `env:"NGIT_PUSH_SECRETS" name:"push-secrets" default:"warn" help:"What becomes of a push that would publish a secret, as a nostr secret key (nsec1…), a private key in PEM, or a service's token. refuse: it is refused, and its user is told the file and the line. warn: it is taken, and its user is warned. off: nobody looks."`
+	PushSecrets      string        `env:"NGIT_PUSH_SECRETS" name:"push-secrets" default:"warn" help:"What happens to a push that would publish a secret: a nostr secret key (nsec1…), a private key in PEM, or a service's token. refuse: it is refused, and the user is told the file and the line. warn: it is taken, and the user is warned. off: pushes are not searched for secrets."`
 	GitPruneInterval time.Duration `env:"NGIT_GIT_PRUNE_INTERVAL" name:"git-prune-interval" default:"30m" min:"1ms" max:"50m" help:"How often git objects are removed that nothing needs any more."`
 
 	PendingPushBytes           int64 `env:"NGIT_PENDING_PUSH_BYTES" name:"pending-push-bytes" default:"4294967296" min:"0" max:"1125899906842624" help:"Most bytes below refs/nostr/ that wait for their events in a worker."`
@@ -175,8 +175,8 @@ type Git struct {
 // IPv4 address or the /64 of an IPv6 address.
 type Front struct {
 	TrustedProxies                  []string      `env:"NGIT_TRUSTED_PROXIES" also:"NGIT_TRUSTED_PROXY_CIDRS" name:"trusted-proxies" help:"Reverse proxies whose X-Forwarded-For and Forwarded are believed: addresses and networks like 10.0.0.0/8, comma-separated."`
-	TrustForwardedFor               bool          `env:"NGIT_TRUST_FORWARDED_FOR" name:"trust-forwarded-for" help:"Believe X-Forwarded-For and Forwarded of one proxy with a loopback, private or link-local address. NGIT_TRUSTED_PROXIES says it more exactly and takes its place."`
-	AuthRequired                    string        `env:"NGIT_AUTH_REQUIRED" name:"auth-required" default:"none" help:"What only clients may do that have authenticated (NIP-42), with whatever key: none, read, write or both. Git and web pages ask for nothing. Other servers that cannot authenticate no longer sync from a relay that wants it for reading."`
+	TrustForwardedFor               bool          `env:"NGIT_TRUST_FORWARDED_FOR" name:"trust-forwarded-for" help:"Believe X-Forwarded-For and Forwarded of one proxy with a loopback, private or link-local address. Where NGIT_TRUSTED_PROXIES is set, only that counts."`
+	AuthRequired                    string        `env:"NGIT_AUTH_REQUIRED" name:"auth-required" default:"none" help:"What clients may do only after they have authenticated (NIP-42), with any key: none, read, write or both. Git and web pages never need it. Servers that cannot authenticate cannot sync from a relay that requires it for reading."`
 	MaxConnections                  int           `env:"NGIT_MAX_CONNECTIONS" name:"max-connections" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once. Beyond it the client with the most of them loses one to a client with fewer."`
 	MaxConnectionsPerIP             int           `env:"NGIT_MAX_CONNECTIONS_PER_IP" name:"max-connections-per-ip" default:"256" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
 	MaxHTTPConnections              int           `env:"NGIT_MAX_HTTP_CONNECTIONS" name:"max-http-connections" default:"8192" min:"1" max:"10000000" help:"Most connections of any kind at once, WebSockets included. The limit of open files (ulimit -n) must be higher."`
@@ -191,7 +191,7 @@ type Front struct {
 	MaxReconciliations              int           `env:"NGIT_MAX_RECONCILIATIONS" name:"max-reconciliations" default:"4096" min:"1" max:"1000000" help:"Most sessions of reconciliation (NIP-77) at once. Beyond it the client with the most of them loses one to a client with fewer."`
 	MaxReconciliationsPerIP         int           `env:"NGIT_MAX_RECONCILIATIONS_PER_IP" name:"max-reconciliations-per-ip" default:"256" min:"1" max:"1000000" help:"Most sessions of reconciliation at once from one address."`
 	MaxReconciliationsPerConnection int           `env:"NGIT_MAX_RECONCILIATIONS_PER_CONNECTION" name:"max-reconciliations-per-connection" default:"32" min:"1" max:"1000000" help:"Most sessions of reconciliation at once of a connection."`
-	MaxReconciledEvents             int           `env:"NGIT_MAX_RECONCILED_EVENTS" name:"max-reconciled-events" default:"250000" min:"1000" max:"10000000" help:"Most events of a filter that is reconciled, unless it is of nothing but kinds and times: these are never too many. An event takes 40 bytes meanwhile, twice that while it is gathered."`
+	MaxReconciledEvents             int           `env:"NGIT_MAX_RECONCILED_EVENTS" name:"max-reconciled-events" default:"250000" min:"1000" max:"10000000" help:"Most events that a filter of a reconciliation may match. Filters by kinds and times alone have no such limit. An event takes 40 bytes during a session, twice that while the events are gathered."`
 	ReconciliationBytes             int64         `env:"NGIT_RECONCILIATION_BYTES" name:"reconciliation-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Bytes of what sessions of reconciliation keep between two messages; what does not fit is gathered again. One address has at most a quarter."`
 	ReconciliationIdle              time.Duration `env:"NGIT_RECONCILIATION_IDLE" name:"reconciliation-idle" default:"1m" min:"1s" max:"24h" help:"How long a session of reconciliation may be silent before it is closed."`
 	MaxMessageBytes                 int64         `env:"NGIT_MAX_MESSAGE_BYTES" name:"max-message-bytes" default:"524288" min:"1024" max:"1048576" help:"Largest message of a client, in bytes."`

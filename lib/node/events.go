@@ -26,10 +26,10 @@ func hasIndex(natsURL string, services []Service) bool {
 func (n *Node) ask(ctx context.Context) error {
 	remote, err := accepted.NewRemote(ctx, n.Bus, func(err error) {
 		if err != nil {
-			n.Log.Warn("nobody says which events are accepted; it will be asked again (is a gateway or ingest running?)", "error", err)
+			n.Log.Warn("no gateway and no ingest answers which events are accepted; trying again (is one running?)", "error", err)
 			return
 		}
-		n.Log.Info("it is said again which events are accepted")
+		n.Log.Info("a gateway or ingest answers again which events are accepted")
 	})
 	if err != nil {
 		return err

@@ -146,7 +146,7 @@ func (d *discovery) start(ctx context.Context) error {
 			if ctx.Err() != nil {
 				return nil
 			}
-			d.log.Warn("what was there at the start could not be read, trying again", "error", err)
+			d.log.Warn("the state at the start could not be read; trying again", "error", err)
 			select {
 			case <-time.After(retryRead):
 			case <-ctx.Done():

@@ -58,7 +58,7 @@ func (d *discovery) foldAsItComes(ctx context.Context) error {
 		d.mu.Lock()
 		changed, err := d.fold(ctx)
 		if err != nil && ctx.Err() == nil {
-			d.log.Warn("what was accepted could not be looked up, reading everything anew", "error", err)
+			d.log.Warn("accepted events could not be looked up; everything is read again", "error", err)
 			d.stale, changed = true, true
 		}
 		d.mu.Unlock()

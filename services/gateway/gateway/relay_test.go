@@ -248,7 +248,7 @@ func TestLimitsOfAConnection(t *testing.T) {
 		c.want(`["EOSE","` + id + `"]`)
 	}
 	c.say(`["REQ","c",{}]`)
-	c.want(`["CLOSED","c","error: no more subscriptions are allowed on one connection than are open: 2"]`)
+	c.want(`["CLOSED","c","error: too many subscriptions: at most 2 at once on one connection; close some"]`)
 	c.say(`["REQ","a",{"limit":0}]`) // in place of another
 	c.want(`["EOSE","a"]`)
 	c.say(`["CLOSE","b"]`)

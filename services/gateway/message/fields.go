@@ -181,7 +181,7 @@ func (r *filterReader) field(name string, value json.RawMessage) (refused *Error
 		}
 		r.filter.Tags[name[1:]] = values
 	default:
-		return &Error{Text: "unsupported: a filter has no " + clip(name) + " here"}
+		return &Error{Text: "unsupported: filters with " + clip(name) + " are not supported here"}
 	}
 	return refused
 }

@@ -55,7 +55,7 @@ func (c *connection) negMsg(m message.NegMsg, room func()) {
 	c.mu.Lock()
 	s := c.reconciliations[m.ID]
 	c.mu.Unlock()
-	const gone = "closed: there is no session of this id (any more); open one"
+	const gone = "closed: there is no session with this id; open a new one"
 	switch {
 	case s == nil:
 		room()

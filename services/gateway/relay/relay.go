@@ -167,7 +167,7 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 	c.ws, err = websocket.Accept(&takeover{w, c.socket}, req,
 		&websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
-		r.Log.Debug("no WebSocket came about", "error", err)
+		r.Log.Debug("a WebSocket could not be opened", "error", err)
 		c.end()
 		return // Accept has answered
 	}

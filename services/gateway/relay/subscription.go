@@ -59,7 +59,7 @@ func (c *connection) keep(s *subscription) (refusal string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if len(c.subscriptions) >= limits.MaxSubscriptions {
-		return fmt.Sprintf("error: no more subscriptions are allowed on one connection than are open: %d", len(c.subscriptions))
+		return fmt.Sprintf("error: too many subscriptions: at most %d at once on one connection; close some", len(c.subscriptions))
 	}
 	one, err := c.relay.subscriptions.Take(c.client, 1)
 	if err != nil {

@@ -230,7 +230,7 @@ func (p *Pages) NotFound(w http.ResponseWriter, r *http.Request) {
 
 func (p *Pages) broken(w http.ResponseWriter, r *http.Request, err error) {
 	if r.Context().Err() == nil {
-		p.log.Warn("a page could not be made", "path", r.URL.Path, "error", err)
+		p.log.Warn("a page could not be rendered", "path", r.URL.Path, "error", err)
 	}
 	w.Header().Set("Retry-After", "10")
 	http.Error(w, "this page cannot be shown at the moment; try again later", http.StatusServiceUnavailable)

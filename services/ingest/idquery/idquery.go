@@ -114,7 +114,7 @@ func endpoint(
 		if err != nil {
 			log.Warn("a query was refused", "subject", subject, "error", err)
 			if err := r.Error(proto.QueryBad, err.Error(), nil); err != nil {
-				log.Debug("telling so", "error", err)
+				log.Debug("an error could not be told to who asked", "error", err)
 			}
 			return
 		}
@@ -164,7 +164,7 @@ func (k Known) serve(ctx context.Context, conn *nats.Conn, q query, log *slog.Lo
 		micro.ErrorCodeHeader: []string{"500"}, micro.ErrorHeader: []string{err.Error()},
 	}}
 	if err := conn.PublishMsg(failure); err != nil {
-		log.Debug("telling so", "error", err)
+		log.Debug("an error could not be told to who asked", "error", err)
 	}
 }
 

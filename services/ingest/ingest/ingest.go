@@ -84,7 +84,7 @@ func Run(ctx context.Context, n *node.Node) error {
 			proto.KVStream(proto.BucketHeld): set.WaitFor, proto.StreamRejected: index.WaitFor,
 		} {
 			for err := readAll(ctx, n.Bus, stream, reach); err != nil; err = readAll(ctx, n.Bus, stream, reach) {
-				n.Log.Warn("what was there at the start could not be read, trying again", "error", err)
+				n.Log.Warn("the state at the start could not be read; trying again", "error", err)
 				select {
 				case <-time.After(retryRead):
 				case <-ctx.Done():

@@ -218,7 +218,7 @@ func (w *Writer) heal(ctx context.Context) error {
 	}
 	changes := b.draft.Cut().Held
 	if len(changes) > 0 {
-		w.Log.Info("held events that are over are dropped", "count", len(changes))
+		w.Log.Info("held events whose time is over are dropped", "count", len(changes))
 	}
 	_, err := w.commitHeld(ctx, b.held, changes)
 	committed = err == nil

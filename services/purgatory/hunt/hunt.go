@@ -196,7 +196,7 @@ func (h *Hunter) look(ctx context.Context, identifier string) (Prospect, bool) {
 	p, err := h.Ground.Look(ctx, identifier)
 	if err != nil {
 		if ctx.Err() == nil {
-			h.Log.Debug("an attempt found nothing to stand on", "identifier", identifier, "error", err)
+			h.Log.Debug("the event to hunt for is not held any more, or could not be looked up", "identifier", identifier, "error", err)
 		}
 		return Prospect{}, false
 	}

@@ -245,7 +245,7 @@ func (w *worker) releasePushed(ctx context.Context, ref nip34.RepoRef, state *do
 	defer cancel()
 	_, failed := w.settle(ctx, ref.Identifier)
 	if failed != nil {
-		w.log.Warn("what was pushed could not all be released", "repository", ref, "error", failed)
+		w.log.Warn("not all events of a push could be released", "repository", ref, "error", failed)
 		w.due.addAt(ref.Identifier, time.Now().Add(w.node.Settings.HuntInterval))
 	}
 	if state == nil || !state.Held {

@@ -148,7 +148,7 @@ func (c contributions) releaseOffered(ctx context.Context, at repository.Place, 
 	defer cancel()
 	_, failed := c.settle(ctx, at.Identifier)
 	if failed != nil {
-		c.log.Warn("what was pushed could not all be released", "repository", at, "error", failed)
+		c.log.Warn("not all events of a push could be released", "repository", at, "error", failed)
 		c.due.addAt(at.Identifier, time.Now().Add(c.node.Settings.HuntInterval))
 	}
 	for _, id := range asked.held {
@@ -203,7 +203,7 @@ func (w *worker) heardWithdrawal(ev *nostr.Event) {
 	}
 	for at, err := range w.store.PRsOf(context.Background(), ev.PubKey) {
 		if err != nil {
-			w.log.Warn("what a contributor has deleted cannot be looked for", "author", ev.PubKey, "error", err)
+			w.log.Warn("deletion requests of contributors could not be looked up", "author", ev.PubKey, "error", err)
 			return
 		}
 		if !w.shards.Holds(at.Identifier) {
@@ -215,7 +215,7 @@ func (w *worker) heardWithdrawal(ev *nostr.Event) {
 		}
 		tips, err := release.Tips(context.Background(), repo)
 		if err != nil {
-			w.log.Warn("what a contributor has deleted cannot be looked for", "repository", at, "error", err)
+			w.log.Warn("deletion requests of contributors could not be looked up", "repository", at, "error", err)
 		}
 		for event := range tips {
 			if named[event] {

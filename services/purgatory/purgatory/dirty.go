@@ -164,6 +164,6 @@ func (w *worker) unsettled(ctx context.Context, identifier string, err error) {
 	if !w.node.Bus.Conn.IsConnected() {
 		level = slog.LevelDebug
 	}
-	w.log.Log(ctx, level, "what waits for git data could not be settled", "identifier", identifier, "error", err)
+	w.log.Log(ctx, level, "events that wait for git data could not be processed", "identifier", identifier, "error", err)
 	w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
 }

@@ -194,7 +194,7 @@ func (w *worker) countPending(a arriving) {
 	}
 	note.Bytes = after - a.before
 	if err := a.repo.SetWaiting(note); err != nil {
-		w.log.Warn("what a push takes up could not be noted", "repository", at, "error", err)
+		w.log.Warn("the size of a waiting push could not be recorded", "repository", at, "error", err)
 	}
 	w.pending.Set(at, note)
 }

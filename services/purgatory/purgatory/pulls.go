@@ -186,7 +186,7 @@ func (w *worker) heardPull(ev *nostr.Event) {
 	defer cancel()
 	refs, err := reposOf(ctx, w.events, ev)
 	if err != nil {
-		w.log.Error("an accepted pull request cannot be followed", "event", ev.ID, "error", err)
+		w.log.Error("an accepted pull request could not be applied", "event", ev.ID, "error", err)
 	}
 	for _, identifier := range identifiersOf(refs) {
 		if w.shards.Holds(identifier) {
@@ -205,7 +205,7 @@ func (w *worker) heardDeletion(ev *nostr.Event) {
 		}
 		have, err := w.accepted(tag[1])
 		if err != nil {
-			w.log.Error("a deletion cannot be followed", "event", tag[1], "error", err)
+			w.log.Error("an accepted deletion request could not be applied", "event", tag[1], "error", err)
 		}
 		if have != nil || err != nil {
 			continue // another's, or deletions are not respected here

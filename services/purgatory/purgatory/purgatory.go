@@ -236,7 +236,7 @@ func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member,
 	group.Go(func() error { return w.removeEnded(ctx) })
 	group.Go(func() error {
 		for err := w.readHeld(ctx); err != nil; err = w.readHeld(ctx) {
-			w.log.Warn("what was there at the start could not be read, trying again", "error", err)
+			w.log.Warn("the state at the start could not be read; trying again", "error", err)
 			select {
 			case <-time.After(retryRead):
 			case <-ctx.Done():

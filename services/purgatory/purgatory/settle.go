@@ -233,7 +233,7 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 		return dossier.Dossier{}, err
 	}
 	if err := w.clear(ctx, d, suspects); err != nil {
-		w.log.Error("what becomes of a repository that may not be hosted any more could not be decided", "error", err)
+		w.log.Error("whether a repository is still hosted could not be decided", "error", err)
 		w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
 	}
 	looked, err := w.lookForOwed(ctx, d)

@@ -300,7 +300,7 @@ func (s *settlement) hasCommit(ctx context.Context, owner string, pr dossier.Pul
 func (s *settlement) gather(ctx context.Context, owner string, sources, objects []string) (complete bool, err error) {
 	complete, err = s.stock.gather(ctx, owner, sources, objects)
 	if errors.Is(err, repository.ErrBroken) {
-		s.Log.Warn("data of which a part was pruned is to come again", "identifier", s.d.Identifier, "error", err)
+		s.Log.Warn("git data was partly pruned and is fetched again", "identifier", s.d.Identifier, "error", err)
 		s.broken = true
 		return false, nil
 	}

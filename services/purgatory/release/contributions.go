@@ -163,7 +163,7 @@ func (s *settlement) offer(ctx context.Context, repo *repository.Repo, event, co
 	if errors.Is(err, repository.ErrBroken) {
 		// It cannot be hunted for: only the contributor has it. Without the reference it is sent
 		// again.
-		s.Log.Warn("a contributor's commit is not whole, and is to be pushed again", "repository", repo.Place(), "error", err)
+		s.Log.Warn("a contributor's commit lacks objects and must be pushed again", "repository", repo.Place(), "error", err)
 		return repo.DeleteRef(ctx, prefixNostr+event)
 	}
 	if err != nil {

@@ -136,7 +136,7 @@ func (p *receiving) countSecrets() {
 // unless a reference needs it then.
 func (p *receiving) undo() {
 	if err := p.x.repo.Pool().OrphanOwn(); err != nil {
-		p.x.log.Warn("what was received for a failed push may stay for longer", "error", err)
+		p.x.log.Warn("the data of a failed push could not be removed; it is tried again later", "error", err)
 	}
 }
 

@@ -300,13 +300,13 @@ func (x *exchange) notFound(err error) {
 		http.Error(x.w, ErrElsewhere.Error(), http.StatusMisdirectedRequest)
 		return
 	}
-	reason := "whether this repository is here cannot be told now, try again later"
+	reason := "this repository cannot be looked up now, try again later"
 	log := err
 	if known, ok := errors.AsType[*Unavailable](err); ok {
 		reason, log = known.Reason, known.Err
 	}
 	if log != nil && x.r.Context().Err() == nil {
-		x.log.Error("a repository could not be had", "error", log)
+		x.log.Error("a repository could not be opened", "error", log)
 	}
 	x.w.Header().Set("Retry-After", retryAfter)
 	http.Error(x.w, reason, http.StatusServiceUnavailable)

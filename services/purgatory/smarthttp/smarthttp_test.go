@@ -409,7 +409,7 @@ func TestRepositoryThatCannotBeHadNow(t *testing.T) {
 		body   string
 	}{
 		"unwritable": {503, "the repository cannot be written now, try again later"},
-		"unknown":    {503, "whether this repository is here cannot be told now, try again later"},
+		"unknown":    {503, "this repository cannot be looked up now, try again later"},
 		"nowhere":    {404, "repository not found: no announcement of it is served or held here"},
 	} {
 		status, header, body := h.get("GET", h.at(identifier)+"/info/refs?service=git-receive-pack", nil)

@@ -162,7 +162,7 @@ func (s *Session) complained(reason string, now time.Time) {
 		s.quieten(now, reason)
 	}
 	if strings.HasPrefix(reason, "auth-required:") {
-		s.warn("auth", "the relay refuses for want of an authentication (NIP-42) that it takes: what it keeps for others does not come. "+
+		s.warn("auth", "the relay requires authentication (NIP-42) and does not accept ours: events that it keeps for others do not come. "+
 			"The key is the operator's, which each worker needs (NGIT_RELAY_OWNER_NSEC)", "reason", reason)
 	}
 }

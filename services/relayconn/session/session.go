@@ -290,7 +290,7 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 	}
 	s.askUnjudged()
 	if owed := s.past.MakingUp(); owed > maxMakeUps+2*s.live.Len() {
-		return fmt.Errorf("the past is asked for %d times instead of what did not come live, and does not come", owed)
+		return fmt.Errorf("%d times a subscription that the relay does not keep open was replaced by a question for past events, and the answer does not come", owed)
 	}
 	if s.mayAsk(now) {
 		if err := s.past.Ask(ctx, now); err != nil {
