@@ -80,6 +80,8 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request) {
 		case !d.limits.Page(w, d.client(r)):
 		case err == nil:
 			d.pages.Repository(w, r, at, d.client(r))
+		case askedByGit(r):
+			http.Error(w, "repository not found: "+err.Error()+"; repositories are at /<npub of the owner>/<identifier>.git", http.StatusNotFound)
 		default:
 			d.pages.NotFound(w, r)
 		}
@@ -99,6 +101,12 @@ func (d *door) root(w http.ResponseWriter, r *http.Request) {
 	if d.limits.Page(w, d.client(r)) {
 		d.pages.Home(w, r)
 	}
+}
+
+// askedByGit reports whether a git client begins a clone, fetch or push. It shows what it is told
+// only if that is plain text.
+func askedByGit(r *http.Request) bool {
+	return strings.HasSuffix(r.URL.Path, "/info/refs") && strings.HasPrefix(r.URL.Query().Get("service"), "git-")
 }
 
 func upgrade(r *http.Request) bool {

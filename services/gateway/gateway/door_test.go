@@ -147,6 +147,22 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestGitIsToldWhatIsWrongWithAnAddress in plain text: git shows no pages.
+func TestGitIsToldWhatIsWrongWithAnAddress(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil)
+	for path, want := range map[string]string{
+		"/npub1xyz/a.git": "the path does not start with a legal npub",
+		"/alice/a.git":    "the path does not start with an npub",
+	} {
+		resp, body := sys.ask(t, "GET", path+"/info/refs?service=git-upload-pack", "")
+		want = "repository not found: " + want + "; repositories are at /<npub of the owner>/<identifier>.git\n"
+		if resp.StatusCode != http.StatusNotFound || body != want || !strings.HasPrefix(resp.Header.Get("Content-Type"), "text/plain") {
+			t.Errorf("%s: %s %s %q, want %q", path, resp.Status, resp.Header.Get("Content-Type"), body, want)
+		}
+	}
+}
+
 func TestInformationDocument(t *testing.T) {
 	t.Parallel()
 	sys := start(t, nil)
