@@ -93,7 +93,7 @@ func (i *imports) open(ctx context.Context, tell *teller) (in io.ReadCloser, mis
 	nothing := func() error { return nil }
 	switch {
 	case i.File == "-":
-		return os.Stdin, nothing, nil
+		return interruptible(ctx, os.Stdin), nothing, nil
 	case relayread.Named(i.File):
 		r := relayread.New(i.File, tell.reading)
 		return r.Open(ctx), r.Missing, nil
@@ -159,4 +159,16 @@ func (i *imports) run(ctx context.Context, b *bus.Bus, in io.Reader, trees *impo
 		m.Refused = refused.w
 	}
 	return m.Run(ctx, in)
+}
+
+// interruptible reads from r until ctx ends. Nothing else ends the wait for a terminal, or for a
+// pipe whose other end is silent.
+func interruptible(ctx context.Context, r io.Reader) io.ReadCloser {
+	out, in := io.Pipe()
+	go func() {
+		_, err := io.Copy(in, r)
+		in.CloseWithError(err)
+	}()
+	context.AfterFunc(ctx, func() { in.CloseWithError(context.Cause(ctx)) })
+	return out
 }
