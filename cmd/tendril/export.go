@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"tendril.dev/cmd/tendril/check"
 	"tendril.dev/cmd/tendril/export"
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/lib/bus"
@@ -97,9 +98,9 @@ func (e *exports) events(ctx context.Context, b *bus.Bus, tell *teller) (export.
 	if err != nil {
 		return nil, err
 	}
-	tell.result("%d events are written to %s", events+held, out.name)
+	tell.result("%s written to %s", check.Count(events+held, "event", "events"), out.name)
 	if e.Held {
-		tell.result("%d of them wait for their git data", held)
+		tell.result("of these, %d waiting for git data", held)
 	}
 	return announced, nil
 }
@@ -122,12 +123,12 @@ func (e *exports) repositories(ctx context.Context, announced export.Announced, 
 	if err != nil {
 		return err
 	}
-	tell.result("%d repositories are copied to %s", done.Repositories, e.Git)
+	tell.result("%s copied to %s", check.Count(done.Repositories, "repository", "repositories"), e.Git)
 	if done.NotHosted > 0 {
-		tell.result("%d are announced and not hosted at %s", done.NotHosted, e.From)
+		tell.result("%s announced, but not hosted at %s", check.Count(done.NotHosted, "repository is", "repositories are"), e.From)
 	}
 	if n := len(done.Failed); n > 0 {
-		return fmt.Errorf("%d repositories could not be copied: %w", n, errors.Join(done.Failed...))
+		return fmt.Errorf("%s could not be copied: %w", check.Count(n, "repository", "repositories"), errors.Join(done.Failed...))
 	}
 	return nil
 }

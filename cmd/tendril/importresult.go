@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 
+	"tendril.dev/cmd/tendril/check"
 	"tendril.dev/cmd/tendril/importer"
 )
 
@@ -32,7 +33,7 @@ func (i *imports) conclude(ctx context.Context, counts importer.Counts, trees *i
 	case err != nil:
 		return err
 	case result.Pushed != nil && len(result.Pushed.Failed) > 0:
-		return fmt.Errorf("%d repositories could not be pushed", len(result.Pushed.Failed))
+		return fmt.Errorf("%s could not be pushed", check.Count(len(result.Pushed.Failed), "repository", "repositories"))
 	}
 	return nil
 }

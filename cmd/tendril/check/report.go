@@ -103,8 +103,8 @@ func (r *Report) Clean() bool {
 
 // Write tells it to people.
 func (r *Report) Write(out io.Writer) {
-	fmt.Fprintf(out, "%s in the log, %s, %s, %s were looked at\n", count(r.Events, "event", "events"), count(r.Indexes, "index", "indexes"),
-		count(r.Repositories, "repository", "repositories"), count(r.Pools, "pool", "pools"))
+	fmt.Fprintf(out, "%s in the log, %s, %s, %s were looked at\n", Count(r.Events, "event", "events"), Count(r.Indexes, "index", "indexes"),
+		Count(r.Repositories, "repository", "repositories"), Count(r.Pools, "pool", "pools"))
 	for _, note := range r.Notes {
 		fmt.Fprintf(out, "note: %s\n", note)
 	}
@@ -127,9 +127,9 @@ func (r *Report) Write(out io.Writer) {
 	case n == 0:
 		fmt.Fprintln(out, "clean")
 	case r.Clean():
-		fmt.Fprintf(out, "%s, all mended\n", count(n, "finding", "findings"))
+		fmt.Fprintf(out, "%s, all mended\n", Count(n, "finding", "findings"))
 	default:
-		fmt.Fprintf(out, "%s: %s\n", count(n, "finding", "findings"), summary(mended, mendable, n-mended-mendable))
+		fmt.Fprintf(out, "%s: %s\n", Count(n, "finding", "findings"), summary(mended, mendable, n-mended-mendable))
 	}
 }
 
@@ -147,8 +147,8 @@ func summary(mended, mendable, byHand int) string {
 	return strings.Join(parts, ", ")
 }
 
-// count is a number of things, in words.
-func count(n int, one, many string) string {
+// Count is a number of things, in words: "1 event", "2 events".
+func Count(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
