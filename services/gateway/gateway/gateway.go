@@ -29,9 +29,9 @@ import (
 	"tendril.dev/services/gateway/web"
 )
 
-// lastRequests is how long idle connections are kept at a stop. A client that is between two
-// requests makes the next one in that time, and hears that the connection ends after it; one that
-// is closed under it might fail.
+// lastRequests is how long connections are kept at a stop for one more request. A client that is
+// between two requests, or takes the answer to one, makes the next one in that time, and hears that
+// the connection ends after it; if the connection were closed under it, it might fail.
 const lastRequests = 2 * time.Second
 
 // Run serves until ctx ends, and then stops gracefully: events in flight have their verdicts,
@@ -149,7 +149,7 @@ func stop(server *http.Server, door *door, connections *bounded, within time.Dur
 	}()
 	last, cancel := context.WithTimeout(ctx, lastRequests)
 	defer cancel()
-	connections.awaitBusy(last)
+	connections.tellAll(last)
 	err := server.Shutdown(ctx)
 	<-ended
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -37,11 +37,15 @@ type bounded struct {
 
 	mu   sync.Mutex
 	idle map[string]*list.List // of *connection, by client and, as "", of all; who has been idle longest comes first
+	// stopping: connections end with their next request. unaware are the open ones that have begun
+	// no request since, or at all.
+	stopping bool
+	unaware  map[*connection]bool
 }
 
 func newBounded(l net.Listener, pool *share.Pool, proxy func(netip.Addr) bool) *bounded {
 	return &bounded{Listener: l, pool: pool, proxy: proxy, leaving: make(chan struct{}, farewells),
-		idle: map[string]*list.List{"": list.New()}}
+		idle: map[string]*list.List{"": list.New()}, unaware: map[*connection]bool{}}
 }
 
 // connection is one that was let in.
@@ -97,11 +101,21 @@ func (b *bounded) watch(conn net.Conn, state http.ConnState) {
 		return
 	}
 	b.busy(c)
-	if state != http.StateNew && state != http.StateIdle {
-		return
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		b.unaware[c] = true
+	case http.StateIdle:
+	case http.StateActive:
+		if b.stopping {
+			delete(b.unaware, c)
+		}
+		return
+	default:
+		delete(b.unaware, c)
+		return
+	}
 	if b.idle[c.client] == nil {
 		b.idle[c.client] = list.New()
 	}
@@ -120,18 +134,24 @@ func (b *bounded) busy(c *connection) {
 	c.idle = nil
 }
 
-// lookForIdle is how often it is looked whether there are idle connections.
-const lookForIdle = 20 * time.Millisecond
+// lookForUnaware is how often it is looked whether there are connections that do not know of the
+// stop.
+const lookForUnaware = 20 * time.Millisecond
 
-// awaitBusy returns when no connection is idle, or ctx has ended.
-func (b *bounded) awaitBusy(ctx context.Context) {
-	tick := time.NewTicker(lookForIdle)
+// tellAll returns when every connection has begun a request since the call, which tells the client
+// that it is the last one, or has ended, or when ctx has ended. A connection that was busy at the
+// call counts too: the answer that is under way does not say so.
+func (b *bounded) tellAll(ctx context.Context) {
+	b.mu.Lock()
+	b.stopping = true
+	b.mu.Unlock()
+	tick := time.NewTicker(lookForUnaware)
 	defer tick.Stop()
 	for {
 		b.mu.Lock()
-		idle := b.idle[""].Len()
+		unaware := len(b.unaware)
 		b.mu.Unlock()
-		if idle == 0 {
+		if unaware == 0 {
 			return
 		}
 		select {
