@@ -44,7 +44,9 @@ func (e *exports) Run() error {
 	if e.From != "" && e.Git == "" {
 		return errors.New("--from says where repositories are copied from; want --git too, the folder to copy them to")
 	}
+	// A second signal ends the process at once: nobody may be reading what is written.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
 	defer stop()
 	tell := newTeller(os.Stderr, e.Quiet)
 	if e.Git != "" && e.From == "" {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,6 @@ import (
 
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/cmd/tendril/importer"
-	"tendril.dev/cmd/tendril/relayread"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
@@ -52,11 +52,14 @@ func (i *imports) Run() error {
 	context.AfterFunc(ctx, stop)
 	defer stop()
 	tell := newTeller(os.Stderr, i.Quiet)
-	in, missing, err := i.open(ctx, tell)
+	in, err := i.open(ctx, tell)
 	if err != nil {
 		return err
 	}
-	defer in.Close()
+	defer in.close()
+	if i.Refused != "" && in.isFile(i.Refused) {
+		return fmt.Errorf("--refused is %q, which is the file that is read; want another one", i.Refused)
+	}
 
 	var trees *importer.Trees
 	if i.Git != "" {
@@ -71,7 +74,7 @@ func (i *imports) Run() error {
 	}
 	defer b.Close()
 	if err := i.look(ctx, b); err != nil {
-		return err
+		return cmp.Or(interrupted(ctx), err)
 	}
 	refused, err := openRefused(i.Refused)
 	if err != nil {
@@ -82,24 +85,9 @@ func (i *imports) Run() error {
 		err = closing
 	}
 	if err == nil {
-		err = missing()
+		err = in.missing()
 	}
 	return i.conclude(ctx, counts, trees, err)
-}
-
-// open opens what is read: a file, standard input or a relay. missing says afterwards what could
-// not be read of it.
-func (i *imports) open(ctx context.Context, tell *teller) (in io.ReadCloser, missing func() error, err error) {
-	nothing := func() error { return nil }
-	switch {
-	case i.File == "-":
-		return interruptible(ctx, os.Stdin), nothing, nil
-	case relayread.Named(i.File):
-		r := relayread.New(i.File, tell.reading)
-		return r.Open(ctx), r.Missing, nil
-	}
-	in, err = os.Open(i.File)
-	return in, nothing, err
 }
 
 // server is where repositories are pushed to.
@@ -159,16 +147,4 @@ func (i *imports) run(ctx context.Context, b *bus.Bus, in io.Reader, trees *impo
 		m.Refused = refused.w
 	}
 	return m.Run(ctx, in)
-}
-
-// interruptible reads from r until ctx ends. Nothing else ends the wait for a terminal, or for a
-// pipe whose other end is silent.
-func interruptible(ctx context.Context, r io.Reader) io.ReadCloser {
-	out, in := io.Pipe()
-	go func() {
-		_, err := io.Copy(in, r)
-		in.CloseWithError(err)
-	}()
-	context.AfterFunc(ctx, func() { in.CloseWithError(context.Cause(ctx)) })
-	return out
 }

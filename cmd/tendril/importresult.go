@@ -29,13 +29,21 @@ func (i *imports) conclude(ctx context.Context, counts importer.Counts, trees *i
 	}
 	switch {
 	case ctx.Err() != nil:
-		return errors.New("interrupted: run it again to go on; what is here already is counted as known then")
+		return interrupted(ctx)
 	case err != nil:
 		return err
 	case result.Pushed != nil && len(result.Pushed.Failed) > 0:
 		return fmt.Errorf("%s could not be pushed", check.Count(len(result.Pushed.Failed), "repository", "repositories"))
 	}
 	return nil
+}
+
+// interrupted is the error of an import whose ctx has ended; nil: it has not.
+func interrupted(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return errors.New("interrupted: run it again to go on; what is here already is counted as known then")
 }
 
 // importResult is what is printed.

@@ -53,6 +53,8 @@ func TestMovingSaysWhatIsWrong(t *testing.T) {
 		{nowhere, "import events.jsonl", 1, "no NATS server answers"},
 		{empty, "import events.jsonl", 1, "has no streams of Tendril"},
 		{empty, "import none.jsonl", 1, "open none.jsonl: no such file"},
+		{empty, "import .", 1, ". is a folder; want a file"},
+		{empty, "import events.jsonl --refused ./events.jsonl", 1, `--refused is "./events.jsonl", which is the file that is read`},
 		{empty, "import events.jsonl --git none", 1, "list repositories: open none: no such file"},
 		{empty, "import events.jsonl --server x", 1, `--server is "x"; want the http(s) URL of the front door`},
 		{nil, "check", 2, "could not check: NGIT_DOMAIN is not set"},
@@ -66,6 +68,9 @@ func TestMovingSaysWhatIsWrong(t *testing.T) {
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 		t.Errorf("left behind: %v, %v", entries, err)
+	}
+	if content, err := os.ReadFile(events); err != nil || string(content) != "{}\n" {
+		t.Errorf("the file that was read is %q now, %v", content, err)
 	}
 }
 
@@ -82,12 +87,14 @@ func TestMovingWithAPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, said := start(t, dir, here, "import", "events.jsonl", "--refused", "refused.jsonl").ends(t)
-	if code != 0 || !strings.Contains(said, "1  lines read") || !strings.Contains(said, "1  refused, see refused.jsonl") {
+	if code != 1 || !strings.Contains(said, "1  lines read") || !strings.Contains(said, "1  refused, see refused.jsonl") ||
+		!strings.Contains(said, "no line of the input holds an event") {
 		t.Errorf("import: %d\n%s", code, said)
 	}
 	if why, err := os.ReadFile(filepath.Join(dir, "refused.jsonl")); err != nil || !strings.HasPrefix(string(why), `{"line":1,"kind":0,"reason":"invalid: want the JSON of an event`) {
 		t.Errorf("refused: %s, %v", why, err)
 	}
+	interruptWhileItWaits(t, dir, here)
 	if code, said := start(t, dir, here, "export", "-q").ends(t); code != 0 || said != "" {
 		t.Errorf("export: %d\n%s", code, said)
 	}
@@ -100,5 +107,26 @@ func TestMovingWithAPassword(t *testing.T) {
 	up.ends(t)
 	if code, said := start(t, dir, domain, "check").ends(t); code != 0 || !strings.Contains(said, "0 events in the log, 1 index, 0 repositories, 0 pools were looked at\n") {
 		t.Errorf("check: %d\n%s", code, said)
+	}
+}
+
+// interruptWhileItWaits interrupts an import of what nobody goes on to write.
+func interruptWhileItWaits(t *testing.T, dir string, env []string) {
+	t.Helper()
+	pipe := filepath.Join(dir, "pipe")
+	if err := syscall.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	p := start(t, dir, env, "import", "pipe")
+	in, err := os.OpenFile(pipe, os.O_WRONLY, 0) // once it is read
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	if err := p.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if code, said := p.ends(t); code != 1 || !strings.Contains(said, "interrupted: run it again") {
+		t.Errorf("interrupted: %d\n%s", code, said)
 	}
 }

@@ -119,7 +119,10 @@ func (m *Import) Run(ctx context.Context, in io.Reader) (Counts, error) {
 		}
 		m.stages = append(m.stages, s)
 	}
-	err := m.read(ctx, in)
+	events, err := m.read(ctx, in)
+	if err == nil && events == 0 && m.counts.Lines > 0 {
+		err = errors.New("no line of the input holds an event; want the JSON of one on each line, not compressed, and no list of all")
+	}
 	if err == nil {
 		err = m.offerAll(ctx)
 	}
@@ -133,18 +136,18 @@ func (m *Import) Run(ctx context.Context, in io.Reader) (Counts, error) {
 	return m.counts, m.giveUp()
 }
 
-// read divides the input by stages.
-func (m *Import) read(ctx context.Context, in io.Reader) error {
+// read divides the input by stages, and returns how many lines look like those of an event.
+func (m *Import) read(ctx context.Context, in io.Reader) (events int, err error) {
 	lines := jsonl.NewReader(in)
 	for {
 		line, err := lines.Next()
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil
+			return events, nil
 		case err != nil:
-			return err
+			return events, err
 		case m.counts.Lines%1024 == 0 && ctx.Err() != nil:
-			return ctx.Err()
+			return events, ctx.Err()
 		}
 		m.counts.Lines++
 		r := record{line: line.Number, raw: line.Event}
@@ -152,6 +155,7 @@ func (m *Import) read(ctx context.Context, in io.Reader) error {
 			m.counts.Invalid++
 			err = m.refuse(&r, "invalid: "+line.Err.Error())
 		} else {
+			events++
 			// A kind that is none is found when the event is verified. Here it is only for the
 			// order.
 			r.kind = int(gjson.GetBytes(r.raw, "kind").Int()) & 0xffff
@@ -161,7 +165,7 @@ func (m *Import) read(ctx context.Context, in io.Reader) error {
 			}
 		}
 		if err != nil {
-			return err
+			return events, err
 		}
 	}
 }
