@@ -100,6 +100,34 @@ func TestPathAndURL(t *testing.T) {
 	}
 }
 
+// TestADamagedCopyIsNotTheRepositoryAround: copies may lie in somebody's repository. Where one of
+// them is none any more, git is not to work on that.
+func TestADamagedCopyIsNotTheRepositoryAround(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	around, from := filepath.Join(dir, "around"), filepath.Join(dir, "from.git")
+	bare(t, from)
+	run(t, dir, "init", "-q", "-b", "mine", around)
+	run(t, around, "commit", "-q", "--allow-empty", "-m", "mine")
+	before := run(t, around, "for-each-ref")
+	copied := filepath.Join(around, "copies", npub, "x.git")
+	if err := (Git{}).Mirror(t.Context(), from, copied); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(copied, "HEAD"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := (Git{}).Mirror(t.Context(), from, copied); err == nil {
+		t.Error("a damaged copy was brought up to date")
+	}
+	if refs, err := (Git{}).References(t.Context(), copied); err == nil {
+		t.Errorf("a damaged copy has the references %v", refs)
+	}
+	if now := run(t, around, "for-each-ref"); now != before {
+		t.Errorf("the repository around has other references now:\n%s\nbefore:\n%s", now, before)
+	}
+}
+
 // TestMirror: a copy has everything as its own, follows what changes, and is not there when it
 // could not be made.
 func TestMirror(t *testing.T) {
