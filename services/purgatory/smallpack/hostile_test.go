@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha1"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -74,5 +75,47 @@ func TestLinksToOneObjectAreLookedUpOnce(t *testing.T) {
 	})
 	if allocs > 10_000 {
 		t.Errorf("%v allocations for %d objects", allocs, len(tips)+1)
+	}
+}
+
+// deepFolders is a sound pack of as many small folders, most of which stand on up to 49 deltas. It
+// returns their ids.
+func deepFolders(t *testing.T, folders int) (pack []byte, tips []string) {
+	t.Helper()
+	blob := []byte("x")
+	entries := [][]byte{gittest.Blob(blob)}
+	file := ids(t, gittest.BlobID(blob))[0]
+	var last []byte
+	for n := range folders {
+		name := fmt.Sprintf("100644 %05d", n)
+		folder := append([]byte(name+"\x00"), file[:]...)
+		sum := sha1.Sum(append(fmt.Appendf(nil, "tree %d\x00", len(folder)), folder...))
+		tips = append(tips, smallpack.ID(sum).String())
+		entry := gittest.Raw(2, int64(len(folder)), folder)
+		if n%50 > 0 {
+			delta := gittest.DeltaHeader(uint64(len(last)), uint64(len(folder)))
+			delta = append(append(delta, byte(len(name))), name...)
+			delta = append(delta, 0x91, byte(len(name)), byte(len(folder)-len(name))) // copy the rest
+			entry = gittest.OffsetDelta(len(entries[len(entries)-1]), delta)
+		}
+		entries, last = append(entries, entry), folder
+	}
+	return gittest.Pack(entries...), tips
+}
+
+// TestEveryDeltaCounts: objects of a few bytes at the ends of long chains are much work, and hardly
+// any bytes.
+func TestEveryDeltaCounts(t *testing.T) {
+	t.Parallel()
+	pack, tips := deepFolders(t, 3000)
+	set, err := indexed(t, pack)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reached, err := set.Walk(ids(t, tips[:200]...)); err != nil || len(reached) != 201 {
+		t.Errorf("walked %d objects, %v", len(reached), err)
+	}
+	if _, err := set.Walk(ids(t, tips...)); !errors.Is(err, smallpack.ErrNotSmall) {
+		t.Errorf("75,000 deltas were applied: %v", err)
 	}
 }

@@ -31,6 +31,10 @@ const (
 	maxInflated  = 16 << 20 // bytes that one walk inflates
 	maxObject    = 1 << 20  // bytes of one commit, tree or tag, and of a delta
 	maxDepth     = 50       // deltas that stand one on the other
+
+	// inflateCost is what it costs at least to inflate something, counted as bytes of maxInflated.
+	// Objects and deltas of a few bytes, at the end of long chains, are inflated again and again.
+	inflateCost = 256
 )
 
 // idBytes is the length of an object id (SHA-1).
@@ -93,6 +97,7 @@ type Set struct {
 	bytes    int64
 	objects  int
 	inflated int64
+	inflater io.ReadCloser // for one object after the other: a new one takes 40 KiB
 }
 
 // Add reads a pack, by its path without suffix. ErrNotSmall: the set is too large with it.
@@ -308,7 +313,7 @@ func resultSize(delta []byte) int64 {
 
 // allow counts bytes that are about to be held.
 func (s *Set) allow(size int64) error {
-	if s.inflated += size; size > maxObject || s.inflated > maxInflated {
+	if s.inflated += max(size, inflateCost); size > maxObject || s.inflated > maxInflated {
 		return fmt.Errorf("%w: an object of %d bytes, %d in all", ErrNotSmall, size, s.inflated)
 	}
 	return nil
@@ -318,7 +323,7 @@ func (s *Set) inflate(e entry) ([]byte, error) {
 	if err := s.allow(e.size); err != nil {
 		return nil, err
 	}
-	z, err := zlib.NewReader(bytes.NewReader(e.data))
+	z, err := s.open(e.data)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNotSmall, err)
 	}
@@ -330,4 +335,18 @@ func (s *Set) inflate(e entry) ([]byte, error) {
 		return nil, fmt.Errorf("%w: an object is longer than it says", ErrNotSmall)
 	}
 	return content, nil
+}
+
+// open begins to inflate. What was opened before is not read any more.
+func (s *Set) open(deflated []byte) (io.Reader, error) {
+	from := bytes.NewReader(deflated)
+	if again, is := s.inflater.(zlib.Resetter); is {
+		return s.inflater, again.Reset(from, nil)
+	}
+	z, err := zlib.NewReader(from)
+	if err != nil {
+		return nil, err
+	}
+	s.inflater = z
+	return z, nil
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"fmt"
+	"sync"
 )
 
 // Pack writes a pack of these entries, of which some may be what no git writes.
@@ -97,9 +98,14 @@ func entryHeader(kind byte, size int64) []byte {
 	return append(header, b)
 }
 
+// deflaters are used again: a new one takes most of a megabyte.
+var deflaters = sync.Pool{New: func() any { return zlib.NewWriter(nil) }}
+
 func deflate(content []byte) []byte {
 	var b bytes.Buffer
-	z := zlib.NewWriter(&b)
+	z := deflaters.Get().(*zlib.Writer)
+	defer deflaters.Put(z)
+	z.Reset(&b)
 	z.Write(content)
 	z.Close()
 	return b.Bytes()
