@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 
 	"tendril.dev/cmd/tendril/relayread"
 )
@@ -29,6 +31,9 @@ func (i *imports) open(ctx context.Context, tell *teller) (*importInput, error) 
 		return &importInput{Reader: interruptible(ctx, os.Stdin), close: nothing, file: os.Stdin, missing: nothing}, nil
 	}
 	file, err := os.Open(i.File)
+	if errors.Is(err, os.ErrNotExist) && strings.Contains(i.File, "://") {
+		return nil, fmt.Errorf("%s is no URL of a relay, and no file; want ws:// or wss://", i.File)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -53,6 +53,7 @@ func TestMovingSaysWhatIsWrong(t *testing.T) {
 		{nowhere, "import events.jsonl", 1, "no NATS server answers"},
 		{empty, "import events.jsonl", 1, "has no streams of Tendril"},
 		{empty, "import none.jsonl", 1, "open none.jsonl: no such file"},
+		{empty, "import https://relay.example.com", 1, "https://relay.example.com is no URL of a relay, and no file; want ws:// or wss://"},
 		{empty, "import .", 1, ". is a folder; want a file"},
 		{empty, "import events.jsonl --refused ./events.jsonl", 1, `--refused is "./events.jsonl", which is the file that is read`},
 		{empty, "import events.jsonl --git none", 1, "list repositories: open none: no such file"},

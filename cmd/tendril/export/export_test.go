@@ -253,6 +253,26 @@ func run(t testing.TB, dir string, args ...string) {
 	}
 }
 
+func init() { pause = time.Millisecond }
+
+// TestCopyingEndsWhereNothingCanBeWritten: the others would only fail too, one after the other.
+func TestCopyingEndsWhereNothingCanBeWritten(t *testing.T) {
+	t.Parallel()
+	out := filepath.Join(t.TempDir(), "out")
+	begun := 0
+	done, err := Copy(t.Context(), gittree.Git{}, []Source{{From: "/nonexistent", To: "a.git"}, {From: "/nonexistent", To: "b.git"}}, out, func(int, string) {
+		if begun++; begun > 1 {
+			t.Error("it went on")
+		}
+		if err := errors.Join(os.Remove(out), os.WriteFile(out, nil, 0o600)); err != nil { // no folder any more
+			t.Error(err)
+		}
+	})
+	if err == nil || !strings.Contains(err.Error(), "after 0 of 2 repositories") || len(done.Failed) != 1 {
+		t.Errorf("%+v, %v", done, err)
+	}
+}
+
 // TestCopy: one that cannot be copied is told of and keeps no other waiting.
 func TestCopy(t *testing.T) {
 	t.Parallel()
@@ -270,11 +290,13 @@ func TestCopy(t *testing.T) {
 		t.Fatalf("%v, %v", sources, err)
 	}
 	sources = append(sources, Source{From: "http://127.0.0.1:1/x.git", To: "x.git"})
-	pause = time.Millisecond
 	var told bytes.Buffer
 	done, err := Copy(t.Context(), gittree.Git{}, sources, out, func(n int, to string) { fmt.Fprint(&told, n, filepath.Base(to), " ") })
 	if err != nil || done.Repositories != 2 || len(done.Failed) != 2 || done.NotHosted != 0 || told.String() != "0a.git 1b.git 2c.git 3x.git " {
 		t.Errorf("%+v, %v, told %q", done, err, &told)
+	}
+	if _, err := Copy(t.Context(), gittree.Git{}, sources, filepath.Join(broken, "out"), func(int, string) { t.Error("it was begun") }); err == nil {
+		t.Error("a folder that cannot be made is no error")
 	}
 	if _, err := OnDisk(filepath.Join(root, "none")); err == nil {
 		t.Error("no folder is no error")

@@ -2,8 +2,10 @@ package export
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,9 +63,13 @@ const tries = 3
 var pause = 2 * time.Second
 
 // Copy brings the copies below dir up to date, one after the other. One that cannot be copied keeps
-// none of the others waiting. each is called before each of them.
+// none of the others waiting; a folder to which nothing can be written ends it. each is called
+// before each of them.
 func Copy(ctx context.Context, git gittree.Git, sources []Source, dir string, each func(n int, to string)) (Copied, error) {
 	var done Copied
+	if err := writable(dir); err != nil {
+		return done, err
+	}
 	for n, s := range sources {
 		each(n, s.To)
 		err := copyOne(ctx, git, s, filepath.Join(dir, s.To))
@@ -76,9 +82,31 @@ func Copy(ctx context.Context, git gittree.Git, sources []Source, dir string, ea
 			done.NotHosted++
 		default:
 			done.Failed = append(done.Failed, fmt.Errorf("%s: %w", s.To, err))
+			if full := writable(dir); full != nil {
+				return done, fmt.Errorf("after %d of %d repositories: %w", n, len(sources), full)
+			}
 		}
 	}
 	return done, nil
+}
+
+// probeBytes is what is written to see whether anything can be. Small files may fit on a disk on
+// which no repository does.
+const probeBytes = 256 << 10
+
+// writable makes a folder and writes to it.
+func writable(dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	probe, err := os.CreateTemp(dir, ".tendril-export-")
+	if err != nil {
+		return err
+	}
+	noise := make([]byte, probeBytes) // which no file system stores in less
+	rand.Read(noise)
+	_, err = probe.Write(noise)
+	return errors.Join(err, probe.Close(), os.Remove(probe.Name()))
 }
 
 func copyOne(ctx context.Context, git gittree.Git, s Source, to string) (err error) {

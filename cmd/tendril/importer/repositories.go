@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os/exec"
 	"slices"
 	"strings"
 	"time"
@@ -57,10 +58,10 @@ func NewTrees(ctx context.Context, git gittree.Git, dir, server string, tell fun
 	t := &Trees{git: git, server: server, states: map[string]map[string]*nip34.State{}, pulls: map[string]bool{}, tell: tell}
 	for _, f := range found {
 		refs, err := git.References(ctx, f.Path)
-		if err != nil {
+		if _, ran := errors.AsType[*exec.ExitError](err); err != nil && !ran {
 			return nil, fmt.Errorf("%s: %w", f.Path, err)
 		}
-		r := &tree{Found: f, refs: refs}
+		r := &tree{Found: f, refs: refs, err: err} // one that git cannot read keeps none of the others
 		for name := range refs {
 			if id, is := strings.CutPrefix(name, prefixNostr); is && nip34.IsHex64(id) {
 				t.pulls[id] = false
