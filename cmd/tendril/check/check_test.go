@@ -415,6 +415,9 @@ func TestWhatItsOwnerGaveUpIsLeftAlone(t *testing.T) {
 func TestWrite(t *testing.T) {
 	t.Parallel()
 	r := &Report{Events: 1, Repositories: 2, Pools: 1}
+	for n := range maxFindings + 7 { // of one kind, whatever their ids
+		r.add(Finding{Part: PartReferences, What: "x", Problem: fmt.Sprintf("refs/nostr/%064x names a commit that its event does not", n+1<<32)})
+	}
 	for n := range maxFindings + 5 {
 		r.add(Finding{Part: PartObjects, What: fmt.Sprint("r", n), Problem: "a problem of which there are many"})
 	}
@@ -426,8 +429,8 @@ func TestWrite(t *testing.T) {
 	var out bytes.Buffer
 	r.Write(&out)
 	for _, want := range []string{
-		"note: 5 more like: objects", "\nlog: message 1: it is no event\n", "disk: x: p (mended: m)\n", "disk: y: p (--repair: m)\n",
-		"disk: z: p (could not be mended: no room)\n", "1 event in the log, 0 indexes, 2 repositories, 1 pool were looked at\n", "104 findings: 1 mended, 1 can be mended by --repair, 102 only by hand\n",
+		"note: 5 more like: objects", "note: 7 more like: references refs/nostr/… names a", "\nlog: message 1: it is no event\n", "disk: x: p (mended: m)\n", "disk: y: p (--repair: m)\n",
+		"disk: z: p (could not be mended: no room)\n", "1 event in the log, 0 indexes, 2 repositories, 1 pool were looked at\n", "204 findings: 1 mended, 1 can be mended by --repair, 202 only by hand\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("not there: %q in\n%s", want, &out)

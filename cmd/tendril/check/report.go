@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -58,11 +59,20 @@ func (r *Report) add(f Finding) {
 	if r.found == nil {
 		r.found = map[string]int{}
 	}
-	kind := f.Part + " " + f.Problem[:min(len(f.Problem), 20)]
+	kind := f.Part + " " + kindOf(f.Problem)
 	if r.found[kind]++; r.found[kind] > maxFindings && f.Failed == "" {
 		return
 	}
 	r.Findings = append(r.Findings, f)
+}
+
+// numbers are what differs between problems of one kind: ids and counts.
+var numbers = regexp.MustCompile(`[0-9a-f]{8,}|[0-9]+`)
+
+// kindOf is the beginning of a problem, without ids and counts.
+func kindOf(problem string) string {
+	kind := []rune(numbers.ReplaceAllString(problem[:min(len(problem), 200)], "…"))
+	return string(kind[:min(len(kind), 20)])
 }
 
 func (r *Report) note(format string, args ...any) {
