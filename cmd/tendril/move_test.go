@@ -96,6 +96,9 @@ func TestMovingWithAPassword(t *testing.T) {
 		t.Errorf("refused: %s, %v", why, err)
 	}
 	interruptWhileItWaits(t, dir, here)
+	if code, said := start(t, dir, here, "repo", "list", "--json").ends(t); code != 0 || said != "[]\n" {
+		t.Errorf("repo list: %d\n%s", code, said)
+	}
 	if code, said := start(t, dir, here, "export", "-q").ends(t); code != 0 || said != "" {
 		t.Errorf("export: %d\n%s", code, said)
 	}

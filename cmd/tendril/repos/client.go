@@ -72,6 +72,7 @@ func Name(ref string) string {
 // List returns the repositories that lie on the disk and are not hosted, of all shards. missing are
 // the shards for which no worker answered.
 func List(ctx context.Context, b *bus.Bus) (list []proto.RepoStatus, missing []int, err error) {
+	list = []proto.RepoStatus{} // none is [] in JSON, not null
 	for shard := range proto.Shards {
 		for after := ""; ; {
 			page, err := ask(ctx, b, proto.RepoList, shard, after)
