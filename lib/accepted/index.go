@@ -11,6 +11,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/rawevent"
 	"tendril.dev/proto"
 )
 
@@ -182,10 +183,7 @@ func (p *page) of(ctx context.Context, f nostr.Filter, after *proto.Place) (whol
 		if err != nil {
 			return false, err
 		}
-		raw, err := ev.MarshalJSON()
-		if err != nil {
-			return false, fmt.Errorf("write event %s: %w", ev.ID, err)
-		}
+		raw := rawevent.Encode(ev) // no longer than what is stored, so that it fits on the bus too
 		if !take(proto.Place{CreatedAt: ev.CreatedAt, ID: ev.ID}, len(raw), func() { p.answer.Events = append(p.answer.Events, raw) }) {
 			return whole, nil
 		}

@@ -19,6 +19,7 @@ import (
 	"github.com/nats-io/nuid"
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/rawevent"
 	"tendril.dev/proto"
 )
 
@@ -152,10 +153,7 @@ func (s *Sender) endAll() {
 // without a verdict, or too many bytes, until ctx ends. Those who wait are served by turns: the
 // client or relay with the least bytes under way comes first. After an error Done is not called.
 func (s *Sender) Offer(ctx context.Context, c Candidate) error {
-	line, err := c.line()
-	if err != nil {
-		return err
-	}
+	line := c.line()
 	r, from, size := s.roads[roadOf(c.Lane)], c.origin(), overhead+len(line)
 	if err := r.room.enter(ctx, s.ended, from, size); err != nil {
 		return err
@@ -172,16 +170,12 @@ func (s *Sender) Offer(ctx context.Context, c Candidate) error {
 	return nil
 }
 
-// line is the event's JSON on one line.
-func (c *Candidate) line() ([]byte, error) {
+// line is the event's JSON on one line. That of an accepted event is no longer than it was.
+func (c *Candidate) line() []byte {
 	if c.Raw != nil && bytes.IndexByte(c.Raw, '\n') < 0 {
-		return c.Raw, nil
+		return c.Raw
 	}
-	payload, err := c.Event.MarshalJSON()
-	if err != nil {
-		return nil, fmt.Errorf("encode candidate: %w", err)
-	}
-	return payload, nil
+	return rawevent.Encode(c.Event)
 }
 
 // origin is who the candidate comes from, of those who share the window of its road.

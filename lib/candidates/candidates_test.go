@@ -400,6 +400,24 @@ func TestWhatIsTooLargeEndsAtOnce(t *testing.T) {
 	}
 }
 
+// TestWhatWasAcceptedCanBeOffered: an accepted event that is offered again without its JSON takes
+// no more room than what its author may have written.
+func TestWhatWasAcceptedCanBeOffered(t *testing.T) {
+	t.Parallel()
+	b := openBus(t, 64<<20)
+	s, _ := start(t, b, nil)
+	ingest(t, b, always)
+	escaped := event(1)
+	escaped.Content = strings.Repeat("\b\u2028", 150<<10)
+	ends := make(chan ending, 1)
+	if err := s.Offer(t.Context(), Candidate{Event: escaped, Lane: proto.LaneSyncLive, Source: proto.SourceLive, Done: func(v proto.Verdict, err error) { ends <- ending{v, err} }}); err != nil {
+		t.Fatal(err)
+	}
+	if e := ended(t, ends); e.err != nil {
+		t.Fatal(e.err)
+	}
+}
+
 // TestEveryCandidateEndsOnce races verdicts, resends, refusals and many senders.
 func TestEveryCandidateEndsOnce(t *testing.T) {
 	t.Parallel()

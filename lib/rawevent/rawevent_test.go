@@ -176,6 +176,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if plain {
 			checkPlain(t, data, ev)
+			if short := rawevent.Encode(ev); len(short) > len(data) {
+				t.Fatalf("%d bytes of %d: %s", len(short), len(data), short)
+			}
 		}
 		checkEncoded(t, ev)
 	})
@@ -206,7 +209,7 @@ func checkPlain(t *testing.T, data []byte, ev *nostr.Event) {
 	}
 }
 
-// checkEncoded reads again what go-nostr writes.
+// checkEncoded reads again what go-nostr writes, and what Encode does.
 func checkEncoded(t *testing.T, ev *nostr.Event) {
 	t.Helper()
 	// go-nostr leaves these out if they are empty.
@@ -227,9 +230,24 @@ func checkEncoded(t *testing.T, ev *nostr.Event) {
 	if !digits(int64(ev.CreatedAt)) || !digits(int64(ev.Kind)) {
 		return
 	}
-	again, plain, err := rawevent.Parse(data)
-	if err != nil || !plain || !reflect.DeepEqual(again, ev) {
-		t.Fatalf("%s is read as %+v, plain %v: %v", data, again, plain, err)
+	for _, data := range [][]byte{data, rawevent.Encode(ev)} {
+		again, plain, err := rawevent.Parse(data)
+		if err != nil || !plain || !reflect.DeepEqual(again, ev) {
+			t.Fatalf("%s is read as %+v, plain %v: %v", data, again, plain, err)
+		}
+	}
+}
+
+// TestEncode: nothing is escaped but what must be.
+func TestEncode(t *testing.T) {
+	t.Parallel()
+	ev := &nostr.Event{ID: "i", PubKey: "p", CreatedAt: -1, Kind: 2, Sig: "s", Content: "<&>\u2028\x7fé😀\b\f\n\r\t\x00\x1f\"\\/", Tags: nostr.Tags{{"a", "b\n"}, {}, nil}}
+	want := `{"id":"i","pubkey":"p","created_at":-1,"kind":2,"tags":[["a","b\n"],[],[]],"content":"<&>` + "\u2028\x7f" + `é😀\b\f\n\r\t\u0000\u001f\"\\/","sig":"s"}`
+	if got := string(rawevent.Encode(ev)); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	if got := string(rawevent.Encode(&nostr.Event{Content: "a\xffb\xe2\x80"})); got != `{"id":"","pubkey":"","created_at":0,"kind":0,"tags":[],"content":"a`+"\ufffd"+`b`+"\ufffd\ufffd"+`","sig":""}` {
+		t.Errorf("not UTF-8: %s", got)
 	}
 }
 

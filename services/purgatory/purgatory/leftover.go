@@ -8,6 +8,7 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/rawevent"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/release"
 )
@@ -138,8 +139,9 @@ func (r *removal) matching(ctx context.Context, filter nostr.Filter) error {
 		if !r.mayGo(ev) {
 			continue
 		}
-		r.asks = append(r.asks, candidates.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionRemove})
-		r.bytes += len(ev.String())
+		raw := rawevent.Encode(ev)
+		r.asks = append(r.asks, candidates.Candidate{Event: ev, Raw: raw, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionRemove})
+		r.bytes += len(raw)
 		if len(r.asks) == removeAtOnce || r.bytes >= removeBytes {
 			if err := r.ask(ctx); err != nil {
 				return err
