@@ -18,10 +18,10 @@ func Encode(ev *nostr.Event) []byte {
 		}
 	}
 	b := make([]byte, 0, size)
-	b = appendString(append(b, `{"id":`...), ev.ID)
+	b = strconv.AppendInt(append(b, `{"kind":`...), int64(ev.Kind), 10)
+	b = appendString(append(b, `,"id":`...), ev.ID)
 	b = appendString(append(b, `,"pubkey":`...), ev.PubKey)
 	b = strconv.AppendInt(append(b, `,"created_at":`...), int64(ev.CreatedAt), 10)
-	b = strconv.AppendInt(append(b, `,"kind":`...), int64(ev.Kind), 10)
 	b = append(b, `,"tags":[`...)
 	for i, tag := range ev.Tags {
 		if i > 0 {

@@ -242,11 +242,11 @@ func checkEncoded(t *testing.T, ev *nostr.Event) {
 func TestEncode(t *testing.T) {
 	t.Parallel()
 	ev := &nostr.Event{ID: "i", PubKey: "p", CreatedAt: -1, Kind: 2, Sig: "s", Content: "<&>\u2028\x7fé😀\b\f\n\r\t\x00\x1f\"\\/", Tags: nostr.Tags{{"a", "b\n"}, {}, nil}}
-	want := `{"id":"i","pubkey":"p","created_at":-1,"kind":2,"tags":[["a","b\n"],[],[]],"content":"<&>` + "\u2028\x7f" + `é😀\b\f\n\r\t\u0000\u001f\"\\/","sig":"s"}`
+	want := `{"kind":2,"id":"i","pubkey":"p","created_at":-1,"tags":[["a","b\n"],[],[]],"content":"<&>` + "\u2028\x7f" + `é😀\b\f\n\r\t\u0000\u001f\"\\/","sig":"s"}`
 	if got := string(rawevent.Encode(ev)); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
-	if got := string(rawevent.Encode(&nostr.Event{Content: "a\xffb\xe2\x80"})); got != `{"id":"","pubkey":"","created_at":0,"kind":0,"tags":[],"content":"a`+"\ufffd"+`b`+"\ufffd\ufffd"+`","sig":""}` {
+	if got := string(rawevent.Encode(&nostr.Event{Content: "a\xffb\xe2\x80"})); got != `{"kind":0,"id":"","pubkey":"","created_at":0,"tags":[],"content":"a`+"\ufffd"+`b`+"\ufffd\ufffd"+`","sig":""}` {
 		t.Errorf("not UTF-8: %s", got)
 	}
 }

@@ -36,9 +36,7 @@ func verify(r *record) error {
 		return errSignature
 	}
 	if !plain {
-		if r.raw, err = ev.MarshalJSON(); err != nil {
-			return errors.New("invalid: not an event: " + err.Error())
-		}
+		r.raw = rawevent.Encode(ev)
 	}
 	r.verified = true
 	return nil

@@ -117,12 +117,8 @@ func parseFacts(subject string, header nats.Header) (Candidate, error) {
 
 // OfHeld is a candidate of ingest's own, with which no message came: it asks for a decision on a
 // held event, as purgatory would.
-func OfHeld(ev *nostr.Event, action proto.Action) (*Candidate, error) {
-	raw, err := ev.MarshalJSON()
-	if err != nil {
-		return nil, fmt.Errorf("the held event %s cannot be written: %w", ev.ID, err)
-	}
-	return &Candidate{Event: ev, Raw: raw, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action}, nil
+func OfHeld(ev *nostr.Event, action proto.Action) *Candidate {
+	return &Candidate{Event: ev, Raw: rawevent.Encode(ev), Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action}
 }
 
 // checkOrigin holds source and action against the lane, so that no header can say more than the
@@ -174,9 +170,7 @@ func parseEvent(data []byte) (*nostr.Event, []byte, error) {
 	}
 	raw := data
 	if !plain {
-		if raw, err = ev.MarshalJSON(); err != nil {
-			return nil, nil, fmt.Errorf("the event cannot be written: %w", err)
-		}
+		raw = rawevent.Encode(ev)
 	}
 	if len(raw) > MaxEventBytes {
 		return nil, nil, fmt.Errorf("the event is larger than %d bytes", MaxEventBytes)

@@ -9,6 +9,7 @@ import (
 	"fmt"
 
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/rawevent"
 	"tendril.dev/proto"
 )
 
@@ -62,7 +63,11 @@ func (e *Entry) Encode() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
-	if err := enc.Encode(e.Held); err != nil {
+	shortest := struct {
+		Event json.RawMessage `json:"event"` // in place of Held's: it must not outgrow what was taken
+		proto.Held
+	}{rawevent.Encode(e.Event), e.Held}
+	if err := enc.Encode(shortest); err != nil {
 		return nil, fmt.Errorf("write held entry %s: %w", e.Key, err)
 	}
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), nil

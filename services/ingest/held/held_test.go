@@ -108,6 +108,21 @@ func TestEntrySurvivesItsEncoding(t *testing.T) {
 	}
 }
 
+// TestAnEntryIsHardlyLargerThanItsEvent: as its author may have written it. What is taken must fit
+// into the bucket.
+func TestAnEntryIsHardlyLargerThanItsEvent(t *testing.T) {
+	t.Parallel()
+	const times = 100 << 10
+	e := entry(t, "tree", 30618, strings.Repeat("\b\u2028", times))
+	data, err := e.Encode()
+	if err != nil || len(data) > times*len("\\b\u2028")+4<<10 {
+		t.Fatalf("%d bytes, %v", len(data), err)
+	}
+	if again, err := held.Decode(e.Key, data); err != nil || again.Event.Content != e.Event.Content {
+		t.Errorf("read back: %v", err)
+	}
+}
+
 func TestWaitFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

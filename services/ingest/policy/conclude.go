@@ -59,8 +59,8 @@ func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d Decision) (Deci
 		}
 	}
 	x.keepOutOfHold()
-	err := x.releaseNamed(p.hosting.Archives)
-	return d, err
+	x.releaseNamed(p.hosting.Archives)
+	return d, nil
 }
 
 type conclusion struct {
@@ -145,9 +145,9 @@ func (x *conclusion) keepOutOfHold() {
 // releaseNamed asks for another decision on the announcements of maintainers that waited for the
 // announcement that is accepted now, and on those that are archived: they are accepted as
 // maintainers' now.
-func (x *conclusion) releaseNamed(archived func(*nip34.Announcement) bool) error {
+func (x *conclusion) releaseNamed(archived func(*nip34.Announcement) bool) {
 	if x.brings == nil {
-		return nil
+		return
 	}
 	for _, maintainer := range x.brings.Maintainers {
 		ref := nip34.RepoRef{PubKey: maintainer, Identifier: x.brings.Ref.Identifier}
@@ -155,12 +155,7 @@ func (x *conclusion) releaseNamed(archived func(*nip34.Announcement) bool) error
 			if x.d.dropped[e.Key] || e.Phase != proto.PhaseVouched && !archived(e.Announcement) {
 				continue
 			}
-			next, err := candidate.OfHeld(e.Event, proto.ActionRelease)
-			if err != nil {
-				return err
-			}
-			x.d.Next = append(x.d.Next, next)
+			x.d.Next = append(x.d.Next, candidate.OfHeld(e.Event, proto.ActionRelease))
 		}
 	}
-	return nil
 }

@@ -131,9 +131,8 @@ func (p *Policy) expireVouched(k Knowledge, entry *held.Entry) (Decision, error)
 		return Decision{}, err
 	}
 	if named {
-		next, err := candidate.OfHeld(entry.Event, proto.ActionRelease)
-		d.Next = []*candidate.Candidate{next}
-		return d, err
+		d.Next = []*candidate.Candidate{candidate.OfHeld(entry.Event, proto.ActionRelease)}
+		return d, nil
 	}
 	if vouched, _ := from(entry.Event.PubKey, entry.Identifier).isVouchedFor(k, nil); vouched {
 		d.Hold = []*held.Entry{p.revived(entry)}

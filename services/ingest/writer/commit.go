@@ -209,11 +209,7 @@ func (w *Writer) heal(ctx context.Context) error {
 		case over:
 			b.draft.Drop(e)
 		case e.Phase == proto.PhaseVouched:
-			again, err := candidate.OfHeld(e.Event, proto.ActionRelease)
-			if err != nil {
-				return err
-			}
-			w.healed = append(w.healed, again)
+			w.healed = append(w.healed, candidate.OfHeld(e.Event, proto.ActionRelease))
 		}
 	}
 	changes := b.draft.Cut().Held
