@@ -39,6 +39,7 @@ type settlement struct {
 	unfit   []Unfit
 	broken  bool // something that is there is not whole
 	owed    []string
+	commits map[string][]string // pullCommits, once they were asked for
 
 	offered  map[string]bool // ids of held events whose commit is in a contributor's repository
 	restless map[string]time.Time
@@ -51,7 +52,7 @@ func (r *Releaser) begin(d dossier.Dossier) *settlement {
 }
 
 // without goes on as if some events had never been.
-func (s *settlement) without(ids []string) { s.d = s.d.Without(ids...) }
+func (s *settlement) without(ids []string) { s.d, s.commits = s.d.Without(ids...), nil }
 
 // fail notes what went wrong in an owner's repository. The others go on.
 func (s *settlement) fail(owner string, err error) {
