@@ -185,7 +185,7 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	if err := repo.Pool().Orphan(oldIDs(push.Commands)...); err != nil {
 		return err
 	}
-	w.releaser.Forget(ref.Identifier)
+	w.releaser.ForgetRepository(repo.Place())
 	err = receive(ctx)
 	w.countPending(waiting)
 	if err != nil {

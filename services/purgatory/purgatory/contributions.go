@@ -78,7 +78,7 @@ func (c contributions) receive(ctx context.Context, at repository.Place, push sm
 		return err
 	}
 	c.contributors.note(at.Identifier, at.PubKey)
-	c.releaser.Forget(at.Identifier)
+	c.releaser.ForgetRepository(at)
 	if err := ensure(ctx, repo); err != nil {
 		return err
 	}
