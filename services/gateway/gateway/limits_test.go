@@ -121,6 +121,28 @@ func TestFiltersOfAClient(t *testing.T) {
 	other.want(`["CLOSED","x","rate-limited: the open subscriptions of all clients take as much as this relay keeps`)
 }
 
+// TestSmallFiltersOfAClient: a subscription takes more than the bytes of its filters.
+func TestSmallFiltersOfAClient(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--open-filter-bytes=1048576", "--open-filter-bytes-per-ip=1048576", "--max-subscriptions=2000")
+	c := sys.dial(t)
+	const most = 1048576 / (1024 + len(`["REQ","1000",{"limit":0}]`)) // at least
+	for i := range 1021 {
+		c.say(`["REQ","%d",{"limit":0}]`, i)
+		got, err := c.hear()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(got, `["CLOSED"`) {
+			if i < most || !strings.Contains(got, "the filters of open subscriptions from your address take more than 1048576 bytes") {
+				t.Errorf("subscription %d: %s", i, got)
+			}
+			return
+		}
+	}
+	t.Error("a client has 1021 subscriptions in 1 MiB")
+}
+
 // TestSlowReaderIsDisconnected: by the messages that wait for it, or by their bytes.
 func TestSlowReaderIsDisconnected(t *testing.T) {
 	t.Parallel()

@@ -20,6 +20,7 @@ var (
 	errUnreachable = errors.New("the worker cannot be reached")
 	errCrowded     = errors.New("too many requests wait for a worker")
 	errDied        = errors.New("the worker has died")
+	errBroken      = errors.New("the request ended before it was whole")
 )
 
 const (
@@ -74,6 +75,9 @@ func (c *courier) RoundTrip(r *http.Request) (*http.Response, error) {
 				return resp, nil
 			}
 			if failure = err; !repeatable(r, sent, err) {
+				if sent != nil && sent.err() != nil {
+					failure = fmt.Errorf("%w: %w", errBroken, failure)
+				}
 				return nil, failure
 			}
 			c.metrics.repeated(err)

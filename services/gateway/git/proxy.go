@@ -174,6 +174,9 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		http.Error(w, "the request was sent too slowly", http.StatusRequestTimeout)
 		return
+	case errors.Is(err, errBroken):
+		http.Error(w, "bad request: "+errBroken.Error(), http.StatusBadRequest)
+		return
 	case errors.Is(err, share.ErrTooMuch):
 		(&refusal{"too many git requests from your address wait for a worker", retrySoon}).answer(w)
 		return

@@ -390,3 +390,18 @@ func TestClientGoes(t *testing.T) {
 		t.Error("the worker still waits for a client that has gone")
 	}
 }
+
+// TestRequestBreaksOff: it is the client that has failed, and not the worker.
+func TestRequestBreaksOff(t *testing.T) {
+	t.Parallel()
+	addr, _ := front(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}))
+	for _, rest := range []string{"what\r\n", "4\r\n0032what"} {
+		resp, body := raw(t, addr, fmt.Sprintf("POST /%s/r.git/git-receive-pack HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n%s", npub, rest))
+		if resp.StatusCode != http.StatusBadRequest || !strings.Contains(body, "the request ended before it was whole") {
+			t.Errorf("%q: %s %q", rest, resp.Status, body)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"tendril.dev/services/gateway/auth"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
+	"tendril.dev/services/gateway/share"
 )
 
 // connection is one client. Messages are read one after the other by serve; each REQ, COUNT and
@@ -28,7 +29,7 @@ type connection struct {
 	ws     *websocket.Conn
 	socket *socket         // below ws
 	client string          // its key
-	leave  func()          // gives back its place among all connections; may be called several times
+	place  *share.Part     // among all connections
 	ctx    context.Context // ends with the connection
 	end    context.CancelFunc
 	work   sync.WaitGroup // all goroutines of the connection
@@ -72,9 +73,9 @@ type delivery struct {
 const keptBuffer = 32 << 10
 
 // newConnection makes a connection that has no WebSocket yet: its socket is for that.
-func newConnection(r *Relay, client string, leave func()) *connection {
+func newConnection(r *Relay, client string, place *share.Part) *connection {
 	c := &connection{
-		relay: r, client: client, leave: leave,
+		relay: r, client: client, place: place,
 		queue:         make(chan delivery, r.Limits.SendQueue),
 		subscriptions: map[string]*subscription{}, reconciliations: map[string]*reconciliation{},
 		auth:     auth.New(r.Domain),

@@ -148,22 +148,22 @@ func New(o Options) *Relay {
 // Serve answers a request for a WebSocket of a client, which is named by its key, and returns when
 // the connection has ended.
 func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
-	leave, err := r.Connections.Take(client, 1)
-	if errors.Is(err, share.ErrFull) && r.makeWay(client) {
-		leave, err = r.Connections.Take(client, 1)
+	place, err := r.Connections.Part(client, 1)
+	if errors.Is(err, share.ErrFull) {
+		place, err = r.makeWay(client)
 	}
 	if err != nil {
 		turnAway(w, err)
 		return
 	}
-	defer leave()
+	defer place.Back()
 	if !r.enter() {
 		http.Error(w, "this relay is stopping", http.StatusServiceUnavailable)
 		return
 	}
 	defer r.open.Done()
 	// Nostr clients are web pages of any origin. Compression would cost memory for each connection.
-	c := newConnection(r, client, leave)
+	c := newConnection(r, client, place)
 	c.ws, err = websocket.Accept(&takeover{w, c.socket}, req,
 		&websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
@@ -181,11 +181,12 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 }
 
 // makeWay closes the connection that has been quiet longest of the client that has most, if that is
-// more than client then has: so few strangers do not keep all others out.
-func (r *Relay) makeWay(client string) bool {
+// more than client then has, and gives its place to client: so few strangers do not keep all others
+// out, however often they try to get in again.
+func (r *Relay) makeWay(client string) (*share.Part, error) {
 	heaviest, more := r.Connections.Heaviest(client)
 	if more < 2 {
-		return false
+		return nil, share.ErrFull
 	}
 	r.mu.Lock()
 	var quietest *connection
@@ -196,11 +197,11 @@ func (r *Relay) makeWay(client string) bool {
 	}
 	r.mu.Unlock()
 	if quietest == nil || quietest.leaving.Swap(true) {
-		return false
+		return nil, share.ErrFull
 	}
-	quietest.leave()
+	place, err := quietest.place.PassTo(client)
 	go quietest.close(websocket.StatusTryAgainLater, "the relay is full, and your address has the most connections")
-	return true
+	return place, err
 }
 
 // turnAway answers whoever wants one connection too many.

@@ -76,6 +76,10 @@ func (c *connection) keep(s *subscription) (refusal string) {
 	return ""
 }
 
+// beside is what a subscription or session is counted with beside the bytes of its filters: with
+// small ones there could be millions, and the process would run out of memory.
+const beside = 1 << 10
+
 // keepFilter makes room for the filters of a subscription or session of so many bytes, or says why
 // there is none. The caller holds the lock.
 func (c *connection) keepFilter(size int) (back func(), refusal string) {
@@ -83,7 +87,7 @@ func (c *connection) keepFilter(size int) (back func(), refusal string) {
 	if most := message.KeptMessages * limits.MaxMessageBytes; int64(c.kept+size) > most {
 		return nil, fmt.Sprintf("error: the filters of all open subscriptions take more than %d bytes", most)
 	}
-	back, err := c.relay.filters.Take(c.client, int64(size))
+	back, err := c.relay.filters.Take(c.client, int64(size)+beside)
 	switch {
 	case errors.Is(err, share.ErrTooMuch):
 		return nil, fmt.Sprintf("rate-limited: the filters of open subscriptions from your address take more than %d bytes; close some", limits.OpenFilterBytesPerIP)

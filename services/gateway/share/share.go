@@ -33,6 +33,23 @@ func NewPool(size, each int64) *Pool {
 // Take gives n to a client, who gives it back by calling back, which may happen several times. The
 // error is [ErrFull] or [ErrTooMuch].
 func (p *Pool) Take(client string, n int64) (back func(), err error) {
+	part, err := p.Part(client, n)
+	if err != nil {
+		return nil, err
+	}
+	return part.Back, nil
+}
+
+// Part is what a client has taken of a pool.
+type Part struct {
+	pool   *Pool
+	client string
+	n      int64
+	back   bool // it was given back, or passed on
+}
+
+// Part is Take for what may be passed on to another client.
+func (p *Pool) Part(client string, n int64) (*Part, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
@@ -43,12 +60,40 @@ func (p *Pool) Take(client string, n int64) (back func(), err error) {
 	}
 	p.taken += n
 	p.by[client] += n
-	return sync.OnceFunc(func() { p.give(client, n) }), nil
+	return &Part{pool: p, client: client, n: n}, nil
 }
 
-func (p *Pool) give(client string, n int64) {
+// Back gives it back. It may be called several times.
+func (part *Part) Back() {
+	part.pool.mu.Lock()
+	defer part.pool.mu.Unlock()
+	if !part.back {
+		part.back = true
+		part.pool.give(part.client, part.n)
+	}
+}
+
+// PassTo gives it to another client, before anybody else can take it. The error is [ErrFull] where
+// it is not there any more, or [ErrTooMuch].
+func (part *Part) PassTo(client string) (*Part, error) {
+	p := part.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	switch {
+	case part.back:
+		return nil, ErrFull
+	case p.by[client]+part.n > p.each:
+		return nil, ErrTooMuch
+	}
+	part.back = true
+	p.give(part.client, part.n)
+	p.taken += part.n
+	p.by[client] += part.n
+	return &Part{pool: p, client: client, n: part.n}, nil
+}
+
+// give takes n back; p.mu is held.
+func (p *Pool) give(client string, n int64) {
 	p.taken -= n
 	if p.by[client] -= n; p.by[client] == 0 {
 		delete(p.by, client)

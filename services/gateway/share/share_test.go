@@ -3,6 +3,8 @@ package share_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +50,70 @@ func TestTake(t *testing.T) {
 	must("a", 1)
 	if taken, clients, over := p.Counts(2); taken != 4 || clients != 2 || over != 0 {
 		t.Errorf("counts: %d, %d, %d", taken, clients, over)
+	}
+}
+
+// TestPassTo: what is passed on is never free for others, and counts for whoever has it.
+func TestPassTo(t *testing.T) {
+	t.Parallel()
+	p := share.NewPool(2, 2)
+	first, err := p.Part("a", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Take("a", 1); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	var thieves sync.WaitGroup
+	for range 2 {
+		thieves.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if _, err := p.Take("thief", 1); err != share.ErrFull {
+					t.Errorf("a thief: %v", err)
+					return
+				}
+			}
+		})
+	}
+	for n := range 1000 {
+		next, err := first.PassTo(fmt.Sprint("newcomer", n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first.Back() // changes nothing any more
+		if _, err := first.PassTo("b"); err != share.ErrFull {
+			t.Fatalf("passed on twice: %v", err)
+		}
+		first = next
+	}
+	close(stop)
+	thieves.Wait()
+	last, err := first.PassTo("a")
+	if taken, clients, _ := p.Counts(0); err != nil || taken != 2 || clients != 1 {
+		t.Errorf("%v, %d taken by %d clients", err, taken, clients)
+	}
+	if third, err := p.Take("b", 1); err != share.ErrFull {
+		t.Errorf("%v %v", third != nil, err)
+	}
+	last.Back()
+	other, err := p.Part("b", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Take("c", 1); err != share.ErrFull {
+		t.Error(err)
+	}
+	if _, err := other.PassTo("a"); err != nil {
+		t.Error(err)
+	}
+	if _, err := share.NewPool(1, 1).Part("a", 2); err != share.ErrTooMuch {
+		t.Error(err)
 	}
 }
 

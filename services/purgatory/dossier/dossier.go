@@ -201,6 +201,11 @@ func (d Dossier) Hosted() []string { return d.hosted }
 // Hosts reports whether an owner's repository is here.
 func (d Dossier) Hosts(owner string) bool { return d.hosts[owner] }
 
+// Serves reports whether an owner's announcement is accepted: some that counts or counted.
+func (d Dossier) Serves(owner string) bool {
+	return slices.ContainsFunc(d.Announcements, func(a Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
+}
+
 // IsArchived reports whether an owner's repository is here though its announcement does not list us
 // (GRASP-05).
 func (d Dossier) IsArchived(owner string) bool { return d.archive[owner] }

@@ -228,6 +228,16 @@ func TestWhatIsAcceptedStillSpeaks(t *testing.T) {
 	}
 }
 
+// TestServes: an owner whose first announcement only waits is not served yet; one who has a newer
+// one that waits still is.
+func TestServes(t *testing.T) {
+	t.Parallel()
+	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1)}, held(announcement(t, owner, 2), announcement(t, other, 1)))
+	if !d.Serves(owner) || d.Serves(other) || d.Serves("nobody") {
+		t.Errorf("served: owner %v, other %v, nobody %v", d.Serves(owner), d.Serves(other), d.Serves("nobody"))
+	}
+}
+
 // TestNearURLsComeFromTheOwnersPeople: whoever else announces the identifier has no say in where an
 // owner's data is looked for first.
 func TestNearURLsComeFromTheOwnersPeople(t *testing.T) {

@@ -147,10 +147,7 @@ func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) erro
 // receives, and releases what is complete then. It returns when that is served.
 func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive func(ctx context.Context) error) error {
 	ref := push.Ref
-	unlock, err := w.shards.Write(ctx, ref.Identifier)
-	if errors.Is(err, shards.ErrElsewhere) {
-		return smarthttp.ErrElsewhere
-	}
+	unlock, err := w.writeFor(ctx, push, func() (shards.Rank, error) { return w.rank(ctx, push) })
 	if err != nil {
 		return err
 	}
@@ -185,7 +182,7 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	if err := repo.Pool().Orphan(oldIDs(push.Commands)...); err != nil {
 		return err
 	}
-	w.releaser.Forget(ref.Identifier)
+	w.releaser.ForgetRepository(repo.Place())
 	err = receive(ctx)
 	w.countPending(waiting)
 	if err != nil {
@@ -200,6 +197,48 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	w.tell(ref.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(ref.PubKey), Objects: some(newIDs(push.Commands))})
 	w.log.Info("pushed", "repository", ref, "references", len(push.Commands))
 	return nil
+}
+
+// writeFor waits until a push may write. Where others write too its turn comes by its rank as things
+// stand; what it may do is decided when it has come. What will be refused has the last rank.
+func (w *worker) writeFor(ctx context.Context, push smarthttp.PushRequest, rank func() (shards.Rank, error)) (unlock func(), err error) {
+	unlock, err = w.shards.WriteFor(ctx, push.Ref.Identifier, push.Client, func() shards.Rank {
+		if as, err := rank(); err == nil {
+			return as
+		}
+		return shards.Unknown
+	})
+	switch {
+	case errors.Is(err, shards.ErrElsewhere):
+		return nil, smarthttp.ErrElsewhere
+	case errors.Is(err, shards.ErrCrowded):
+		return nil, &smarthttp.Unavailable{Reason: "too many push to repositories of this name at once, try again later"}
+	}
+	return unlock, err
+}
+
+// rank is what a push comes for. An error: it would be refused.
+func (w *worker) rank(ctx context.Context, push smarthttp.PushRequest) (shards.Rank, error) {
+	d, _, err := w.dossier(ctx, push.Ref.Identifier)
+	if err != nil {
+		return 0, err
+	}
+	state, err := w.authorise(ctx, d, push)
+	if err != nil {
+		return 0, err
+	}
+	unknown, err := w.unknownEvents(d, push)
+	switch {
+	case err != nil:
+		return 0, err
+	case len(unknown) > 0:
+		return shards.Unknown, nil
+	case state == nil:
+		return shards.Offered, nil
+	case d.Serves(push.Ref.PubKey):
+		return shards.Own, nil
+	}
+	return shards.Newcomer, nil
 }
 
 // Refusals are told to the log and to whoever watches, of all pushes of this worker together:

@@ -42,10 +42,13 @@ func (c contributions) Authorize(ctx context.Context, push smarthttp.PushRequest
 // the push brings the commits of. It returns when they are served.
 func (c contributions) Push(ctx context.Context, push smarthttp.PushRequest, receive func(ctx context.Context) error) error {
 	at := repository.Place{RepoRef: push.Ref, PRs: true}
-	unlock, err := c.shards.Write(ctx, at.Identifier)
-	if errors.Is(err, shards.ErrElsewhere) {
-		return smarthttp.ErrElsewhere
-	}
+	unlock, err := c.writeFor(ctx, push, func() (shards.Rank, error) {
+		asked, err := c.authorise(ctx, push)
+		if len(asked.unknown) > 0 {
+			return shards.Unknown, err
+		}
+		return shards.Offered, err
+	})
 	if err != nil {
 		return err
 	}
@@ -78,7 +81,7 @@ func (c contributions) receive(ctx context.Context, at repository.Place, push sm
 		return err
 	}
 	c.contributors.note(at.Identifier, at.PubKey)
-	c.releaser.Forget(at.Identifier)
+	c.releaser.ForgetRepository(at)
 	if err := ensure(ctx, repo); err != nil {
 		return err
 	}

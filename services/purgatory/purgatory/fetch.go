@@ -16,6 +16,9 @@ import (
 // Fetch implements hunt.Ground: it asks one git server for what one repository misses.
 func (w *worker) Fetch(ctx context.Context, identifier, url string, want dossier.Want, reached func(netip.Addr) bool) hunt.Outcome {
 	repo, err := w.store.Repo(nip34.RepoRef{PubKey: want.Owner, Identifier: identifier})
+	if err == nil && !repo.Exists() { // one of many that are made little by little
+		err = w.makeRepository(ctx, repo)
+	}
 	if err != nil {
 		w.log.Error("fetch", "identifier", identifier, "error", err)
 		return hunt.Failed

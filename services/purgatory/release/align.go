@@ -23,6 +23,11 @@ const maxFollowers = 16
 // for thousands of repositories, and each costs a git process.
 const maxNamed = 64
 
+// maxMade bounds the repositories that are made in one go: each costs the disk a dozen writes, and
+// the push of an owner waits meanwhile, whoever else has announced the identifier. A client that
+// asks for one is not kept waiting for it.
+const maxMade = 16
+
 // settlement is one identifier while it is settled.
 type settlement struct {
 	*Releaser
@@ -32,6 +37,7 @@ type settlement struct {
 
 	applied map[string]dossier.State   // owner → the state that counts there
 	moved   int                        // repositories whose references were set
+	made    int                        // repositories that were not there
 	named   int                        // references below refs/nostr/ that were set
 	waiting map[string]map[string]bool // owner → references whose event is not known
 	failed  map[string]error           // owner → what went wrong in the owner's repository
@@ -39,6 +45,7 @@ type settlement struct {
 	unfit   []Unfit
 	broken  bool // something that is there is not whole
 	owed    []string
+	commits map[string][]string // pullCommits, once they were asked for
 
 	offered  map[string]bool // ids of held events whose commit is in a contributor's repository
 	restless map[string]time.Time
@@ -51,7 +58,7 @@ func (r *Releaser) begin(d dossier.Dossier) *settlement {
 }
 
 // without goes on as if some events had never been.
-func (s *settlement) without(ids []string) { s.d = s.d.Without(ids...) }
+func (s *settlement) without(ids []string) { s.d, s.commits = s.d.Without(ids...), nil }
 
 // fail notes what went wrong in an owner's repository. The others go on.
 func (s *settlement) fail(owner string, err error) {
@@ -96,7 +103,7 @@ func (s *settlement) order() []string {
 // to be released, in the order of their release, and the states that have lost.
 func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []dossier.State) {
 	s.again, s.applied, s.owed = time.Time{}, map[string]dossier.State{}, nil
-	s.moved, s.named = 0, 0
+	s.moved, s.made, s.named = 0, 0, 0
 	owners := s.order()
 	for _, owner := range owners {
 		if err := s.open(ctx, owner); err != nil {
@@ -120,13 +127,22 @@ func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []do
 	return append(ready, prs...), s.d.Superseded(s.applied)
 }
 
-// open makes an owner's repository if it is not there, and sweeps it up the first time.
+// open makes an owner's repository if it is not there, and sweeps it up the first time. Beyond
+// maxMade that is for the next time, which is soon.
 func (s *settlement) open(ctx context.Context, owner string) error {
 	repo, err := s.Store.Repo(nip34.RepoRef{PubKey: owner, Identifier: s.d.Identifier})
 	if err != nil {
 		return err
 	}
-	if !s.known.swept[owner] || !repo.Exists() {
+	there := repo.Exists()
+	if !there && s.made == maxMade {
+		s.soon(time.Now())
+		return nil
+	}
+	if !s.known.swept[owner] || !there {
+		if !there {
+			s.made++
+		}
 		s.forget(owner)
 		delete(s.known.shelves, owner)
 		if err := repo.Ensure(ctx); err != nil {
@@ -145,11 +161,7 @@ func (s *settlement) open(ctx context.Context, owner string) error {
 }
 
 // forget is for a repository that is not as it was remembered.
-func (s *settlement) forget(owner string) {
-	delete(s.known.aligned, owner)
-	delete(s.known.tidy, owner)
-	delete(s.known.pooled, owner)
-}
+func (s *settlement) forget(owner string) { s.known.forget(owner) }
 
 // announcements are the held ones whose repository has data.
 func (s *settlement) announcements(ctx context.Context) (ready []*nostr.Event) {

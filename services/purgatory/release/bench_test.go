@@ -89,6 +89,29 @@ func TestStrangersCostLittle(t *testing.T) {
 	}
 }
 
+// TestWaitingPullRequestsOfACrowd: what settling costs grows with how many announce an identifier
+// and with how many pull requests wait there, not with the product of the two. It is counted in
+// allocations, which no busy machine changes.
+func TestWaitingPullRequestsOfACrowd(t *testing.T) { // not parallel, as testing.AllocsPerRun asks
+	allocations := func(others, pulls int) float64 {
+		w, _ := crowd(t, others)
+		for n := range pulls {
+			w.pull("never", key(5000+n), fmt.Sprintf("%040x", 1<<20+n), alice)
+		}
+		d := w.dossier()
+		return testing.AllocsPerRun(2, func() {
+			w.r.Forget("x") // as a push does
+			if _, err := w.r.Settle(t.Context(), d); err != nil {
+				t.Fatal(err)
+			}
+		})
+	}
+	few, many := allocations(20, 0), allocations(20, 400)
+	if each := (many - few) / 400; each > 40 {
+		t.Errorf("%.0f allocations for each pull request that waits beside 20 announcements, want a few", each)
+	}
+}
+
 // TestANewRepositoryStartsFewProcesses: git makes one repository, of which all others and all pools
 // are copies. Only to store a pack it is started, and not to apply a first state whose objects are
 // in a small pack. A start from nothing is that a thousand times.

@@ -146,12 +146,22 @@ func (s *settlement) concerns(owner string) []string {
 			break
 		}
 	}
-	for _, pr := range s.d.PullRequests {
-		if slices.Contains(s.sources(pr), owner) {
-			ids = append(ids, pr.Commit)
+	return append(ids, s.pullCommits()[owner]...)
+}
+
+// pullCommits are the commits of pull requests that may be in each owner's repository. That is
+// worked out once: thousands may announce an identifier, and as many wait with pull requests for
+// it.
+func (s *settlement) pullCommits() map[string][]string {
+	if s.commits == nil {
+		s.commits = map[string][]string{}
+		for _, pr := range s.d.PullRequests {
+			for _, owner := range s.sources(pr) {
+				s.commits[owner] = append(s.commits[owner], pr.Commit)
+			}
 		}
 	}
-	return ids
+	return s.commits
 }
 
 // sources are the owners in whose repositories the commit of a pull request may be: those that it

@@ -3,6 +3,8 @@ package release
 import (
 	"maps"
 	"sync"
+
+	"tendril.dev/services/purgatory/repository"
 )
 
 // maxRemembered bounds the identifiers that are remembered; what is forgotten costs a look at the
@@ -67,6 +69,29 @@ func (r *Releaser) Forget(identifier string) {
 	r.memory.mu.Lock()
 	defer r.memory.mu.Unlock()
 	delete(r.memory.by, identifier)
+}
+
+// ForgetRepository makes the releaser look at one repository again: a push is about to change it.
+// The others of the identifier are as they were.
+func (r *Releaser) ForgetRepository(at repository.Place) {
+	r.memory.mu.Lock()
+	defer r.memory.mu.Unlock()
+	if known := r.memory.by[at.Identifier]; known != nil {
+		key := at.PubKey
+		if at.PRs {
+			key = keyOf(key)
+		}
+		known.forget(key)
+		delete(known.swept, key)
+		delete(known.shelves, key)
+	}
+}
+
+// forget is for references that are not as they were remembered.
+func (k *remembered) forget(key string) {
+	delete(k.aligned, key)
+	delete(k.tidy, key)
+	delete(k.pooled, key)
 }
 
 // ForgetAll forgets the identifiers that another may have worked on.

@@ -599,6 +599,71 @@ func TestACrowdIsNotServedAtOnce(t *testing.T) {
 	}
 }
 
+// TestACrowdsRepositoriesAreMadeLittleByLittle: an owner's push does not wait for the repositories
+// of all who have announced the same identifier meanwhile.
+func TestACrowdsRepositoriesAreMadeLittleByLittle(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	var crowd []string
+	for n := range 40 {
+		crowd = append(crowd, key(100+n))
+		w.announce(fmt.Sprint("other ", n), crowd[n])
+	}
+	c1 := w.work.Commit("a", "1")
+	w.accept(w.announce("bob", bob))
+	state := w.state("state", bob, mainBranch, c1)
+	w.give(bob, "main")
+	made := func() (n int) {
+		for _, owner := range crowd {
+			if w.repo(owner).Exists() {
+				n++
+			}
+		}
+		return n
+	}
+	first := w.settle()
+	if len(first.Released) != 1 || first.Released[0] != state || first.Again.IsZero() || made() != 16 {
+		t.Errorf("%d released, %d repositories of others made, again at %v", len(first.Released), made(), first.Again)
+	}
+	if second := w.settle(); second.Again.IsZero() || made() != 32 {
+		t.Errorf("%d repositories of others made then, again at %v", made(), second.Again)
+	}
+	if third := w.settle(); !third.Again.IsZero() || made() != 40 {
+		t.Errorf("%d repositories of others made at last, again at %v", made(), third.Again)
+	}
+}
+
+// TestAPushIsOfOneRepository: what is known of the others is not forgotten by a push.
+func TestAPushIsOfOneRepository(t *testing.T) {
+	t.Parallel()
+	w, started := crowd(t, 10)
+	c2 := w.work.Commit("a", "2")
+	w.state("second", key(105), mainBranch, c2)
+	w.r.ForgetRepository(repository.Place{RepoRef: nip34.RepoRef{PubKey: key(105), Identifier: "x"}})
+	w.give(key(105), "main")
+	// What somebody else wrote meanwhile is not looked for in a repository that is as it was.
+	left := filepath.Join(w.repo(key(104)).Path(), "objects", "tmp_objdir-incoming-left")
+	if err := os.Mkdir(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	started()
+	if settled := w.settle(); len(settled.Released) != 2 {
+		t.Errorf("%d released, want the announcement and the state", len(settled.Released))
+	}
+	w.wantRefs(key(105), mainBranch, c2)
+	if _, err := os.Stat(left); err != nil {
+		t.Error("a repository that nobody pushed to was swept up again:", err)
+	}
+	if n := started(); n > 6 {
+		t.Errorf("%d git processes", n)
+	}
+	w.r.Forget("x")
+	w.settle()
+	if _, err := os.Stat(left); err == nil {
+		t.Error("a repository of which everything was forgotten was not swept up")
+	}
+}
+
 // TestAPullRequestForACrowd is named little by little, and released when it is named everywhere.
 func TestAPullRequestForACrowd(t *testing.T) {
 	t.Parallel()
@@ -619,7 +684,9 @@ func TestAPullRequestForACrowd(t *testing.T) {
 		}
 		return n
 	}
-	w.settle()
+	for !w.settle().Again.IsZero() { // until all repositories are made
+		continue
+	}
 	w.give(owners[3], "main")
 	if first := w.settle(); first.Again.IsZero() || len(first.Released) != 0 || named() != 64 {
 		t.Errorf("%d released, %d named, again at %v", len(first.Released), named(), first.Again)

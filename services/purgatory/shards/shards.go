@@ -4,7 +4,6 @@
 package shards
 
 import (
-	"context"
 	"errors"
 	"sync"
 
@@ -24,12 +23,6 @@ type shard struct {
 	closing bool // it takes no more writers
 	writers sync.WaitGroup
 	locks   map[string]*lock // by identifier
-}
-
-// lock is taken by sending on its channel. It goes when nobody has it or waits for it.
-type lock struct {
-	taken chan struct{}
-	users int
 }
 
 // New makes a worker that holds nothing.
@@ -79,38 +72,4 @@ func (h *Held) Count() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.shards)
-}
-
-// Write waits until the caller is the only writer of the identifier. unlock must be called when it
-// is done. ErrElsewhere: it may not write.
-func (h *Held) Write(ctx context.Context, identifier string) (unlock func(), err error) {
-	h.mu.Lock()
-	s := h.shards[proto.ShardOf(identifier)]
-	if s == nil || s.closing {
-		h.mu.Unlock()
-		return nil, ErrElsewhere
-	}
-	s.writers.Add(1)
-	l := s.locks[identifier]
-	if l == nil {
-		l = &lock{taken: make(chan struct{}, 1)}
-		s.locks[identifier] = l
-	}
-	l.users++
-	h.mu.Unlock()
-	leave := func() {
-		h.mu.Lock()
-		if l.users--; l.users == 0 {
-			delete(s.locks, identifier)
-		}
-		h.mu.Unlock()
-		s.writers.Done()
-	}
-	select {
-	case l.taken <- struct{}{}:
-		return func() { <-l.taken; leave() }, nil
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
 }

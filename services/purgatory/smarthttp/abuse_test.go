@@ -183,6 +183,29 @@ func (h *house) until(what string, holds func() bool) {
 	}
 }
 
+// TestSlowRequestsOfManyGiveWay: when requests of many that are slow take all places, whoever comes
+// gets one of theirs.
+func TestSlowRequestsOfManyGiveWay(t *testing.T) {
+	t.Parallel()
+	h := besieged(t, smarthttp.Options{Requests: 20, Spared: time.Nanosecond})
+	h.repo("x")
+	w := gittest.NewWork(t)
+	w.Commit("a", "a")
+	w.Commit("b", gittest.Noise(5<<20))
+	w.Git("push", h.at("x"), "main")
+	tip := strings.TrimSpace(w.Git("rev-parse", "main"))
+	before := h.authority.asked.Load()
+	want := pkt("want "+tip+"\n") + "00000009done\n"
+	for i := range 10 {
+		h.open(clients["many addresses"](2*i), fmt.Sprintf("POST %s/git-upload-pack HTTP/1.1\r\nContent-Type: application/x-git-upload-pack-request\r\n"+
+			"Content-Length: %d\r\n\r\n%s", h.path("x"), len(want), want))
+		h.open(clients["many addresses"](2*i+1), "POST "+h.path("x")+"/git-receive-pack HTTP/1.1\r\nContent-Type: application/x-git-receive-pack-request\r\n"+
+			"Content-Length: 100000\r\n\r\n"+pkt(smarthttp.ZeroID+" "+tip+" refs/heads/y\x00report-status")+"PACK")
+	}
+	h.until("all have been let in", func() bool { return h.authority.asked.Load() >= before+20 })
+	h.notices("x")
+}
+
 // TestOneClientHasItsShareOfRequests, and the words for who has it already.
 func TestOneClientHasItsShareOfRequests(t *testing.T) {
 	t.Parallel()

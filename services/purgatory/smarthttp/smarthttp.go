@@ -144,6 +144,10 @@ type Options struct {
 	// (NGIT_GIT_HANDOVER_WAIT). Default 30 s.
 	HandOver time.Duration
 
+	// Spared is how long a request is safe from giving its place to others when all places are
+	// taken. Default 10 s.
+	Spared time.Duration
+
 	Log     *slog.Logger // default: nothing is logged
 	Metrics *Metrics     // default: nothing is counted
 }
@@ -163,7 +167,7 @@ type handler struct {
 	options   Options
 	log       *slog.Logger
 	metrics   *Metrics
-	requests  *room
+	seats     *seats
 	disk      *room // bytes
 	passing   *http.Transport
 }
@@ -179,6 +183,7 @@ func New(a Authority, o Options) http.Handler {
 	o.SpoolBytes = cmp.Or(o.SpoolBytes, 16<<30)
 	o.KeepAlive = cmp.Or(o.KeepAlive, 5*time.Second)
 	o.HandOver = cmp.Or(o.HandOver, 30*time.Second)
+	o.Spared = cmp.Or(o.Spared, 10*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -187,7 +192,7 @@ func New(a Authority, o Options) http.Handler {
 	}
 	return &handler{
 		authority: a, options: o, log: o.Log, metrics: o.Metrics,
-		requests: newRoom(int64(o.Requests)), disk: newRoom(max(o.SpoolBytes, 2*o.MaxPushBytes)),
+		seats: newSeats(o.Requests, o.Spared), disk: newRoom(max(o.SpoolBytes, 2*o.MaxPushBytes)),
 		passing: newPassing(),
 	}
 }
@@ -199,6 +204,7 @@ type exchange struct {
 	r         *http.Request
 	control   *http.ResponseController
 	authority Authority
+	seat      *seat
 	ref       nip34.RepoRef
 	prs       bool // it is below /prs
 	repo      *repository.Repo
@@ -230,15 +236,14 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.authority = h.options.PRs
 	}
 	x.log = h.log.With("repository", repository.Place{RepoRef: x.ref, PRs: x.prs}.String())
-	seat := &holding{room: h.requests, client: x.client()}
-	if err := seat.grow(1); err != nil {
+	if x.seat, err = h.seats.take(x.client(), x.control); err != nil {
 		x.fail(err)
 		if operation := operationOf(path.Service); operation != "" {
 			x.count(operation, time.Now(), err)
 		}
 		return
 	}
-	defer seat.end()
+	defer x.seat.end()
 	if err := x.find(); err != nil {
 		x.notFound(err)
 		return

@@ -44,14 +44,14 @@ type timedBody struct {
 func (b *timedBody) Read(p []byte) (int, error) {
 	// The deadline goes when the read is over: it must not strike while the server watches an idle
 	// connection for its end.
-	b.x.control.SetReadDeadline(b.pace.wait(0))
+	done := b.x.seat.transfer(reading, b.pace.wait(0))
 	defer b.x.control.SetReadDeadline(time.Time{})
 	n, err := b.x.r.Body.Read(p)
 	b.x.metrics.transferred(b.x.counted(), received, n)
 	if errors.Is(err, io.EOF) {
 		b.x.arrived()
 	}
-	return n, b.pace.moved(n, err)
+	return n, done(n, b.pace.moved(n, err))
 }
 
 // unreadable is a request that ended before its end.
@@ -129,9 +129,9 @@ func (s *responseStream) send(p []byte) (int, error) {
 	if s.pace == nil {
 		s.pace = s.x.options.pace()
 	}
-	s.x.control.SetWriteDeadline(s.pace.wait(len(p)))
+	done := s.x.seat.transfer(sending, s.pace.wait(len(p)))
 	n, err := s.write(p)
-	return n, s.pace.moved(n, err)
+	return n, done(n, s.pace.moved(n, err))
 }
 
 func (s *responseStream) write(p []byte) (int, error) {
