@@ -181,7 +181,15 @@ func TestGiverDies(t *testing.T) {
 				}
 			}()
 			if more {
-				other.gives(other.giver())
+				// Until then it is busy: the first copy is the one of the giver that dies, however
+				// late that one's offer comes.
+				other.serves(meddler{offer: func(o *proto.IndexOffer) {
+					select {
+					case <-dies:
+					default:
+						o.Busy = true
+					}
+				}}.serve(other.giver()), proto.UserIngest)
 			}
 			taken, err := to.taker().Take(t.Context())
 			select {

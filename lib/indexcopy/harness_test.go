@@ -195,7 +195,10 @@ func (r *peer) serves(run func(context.Context) error, as string) (stop func()) 
 
 func (r *peer) taker() Taker {
 	_, takes := proto.IndexCopies([]string{r.user})
-	return Taker{Conn: r.Conn, JS: r.JS, Index: r.Index, From: takes, Name: "another " + r.user, Log: slog.New(slog.NewTextHandler(r.p.t.Output(), nil)), Worth: 10, wait: 5 * time.Second, pause: time.Millisecond}
+	return Taker{
+		Conn: r.Conn, JS: r.JS, Index: r.Index, From: takes, Name: "another " + r.user, Log: slog.New(slog.NewTextHandler(r.p.t.Output(), nil)),
+		Worth: 10, wait: 5 * time.Second, pause: time.Millisecond, first: waitMost,
+	}
 }
 
 // same: two indexes hold the same.
