@@ -208,7 +208,9 @@ func TestEveryRelayMayFollowItsTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := open(t, bus.Options{URL: server.URL, Provisions: true})
-	group, ctx := errgroup.WithContext(t.Context())
+	patient, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	group, ctx := errgroup.WithContext(patient)
 	group.SetLimit(32)
 	for n := range 1001 {
 		group.Go(func() error {
@@ -284,7 +286,7 @@ func TestNoMoreConsumersIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	told, read := make(lines, 100), make(chan string, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	following := make(chan error, 1)
 	go func() {

@@ -38,7 +38,7 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 	})
 	b, err := Open(t.Context(), Options{
 		URL: "nats://" + address, Provisions: true, Sizing: proto.DefaultSizing(), Log: slog.New(slog.DiscardHandler),
-		pingEvery: 50 * time.Millisecond,
+		pingEvery: time.Second, // a server that is only slow answers in that time
 	})
 	if err != nil {
 		t.Fatal(err)
