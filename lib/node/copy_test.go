@@ -38,7 +38,7 @@ func TestASecondGatewayTakesACopy(t *testing.T) {
 	open := func(service, data string) *Node {
 		t.Helper()
 		s, err := config.Parse("test", []string{"--domain=git.example.com", "--nats-url=" + server.URL, "--relay-data-path=" + data,
-			"--nats-login-file=" + logins.LoginFile(folder, service)})
+			"--nats-login-file=" + logins.LoginFile(folder, service), "--shutdown-wait=10m"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -436,7 +436,7 @@ func TestRunFindsShardsByTheirClaims(t *testing.T) {
 	t.Parallel()
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "git") }))
 	defer worker.Close()
-	s, err := config.Parse("gateway", []string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none", "--database-backend=memory"})
+	s, err := config.Parse("gateway", []string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none", "--database-backend=memory", "--shutdown-wait=10m"})
 	if err != nil {
 		t.Fatal(err)
 	}
