@@ -105,9 +105,9 @@ func Front(t testing.TB, dial func() (net.Conn, error)) (address string) {
 // test that never gives one.
 const answerWait = time.Minute
 
-// Answers reports whether a GET of a URL is answered with a text somewhere in it. It is for a server
-// that has ended: that somebody takes connections at its address proves nothing, because the port
-// may be another test's by then. So the text should be one that only this server says.
+// Answers reports whether a GET of a URL is answered with a text somewhere in it. It is for a
+// server that has ended: that somebody takes connections at its address proves nothing, because the
+// port may be another test's by then. So the text should be one that only this server says.
 func Answers(t testing.TB, url, text string) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), answerWait)

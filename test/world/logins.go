@@ -38,8 +38,8 @@ func GuardedNATS(t testing.TB, users ...string) *Guarded {
 	return g
 }
 
-// Reload lets the server read its users anew. It forgets who may answer whom by that: an answer to a
-// question from before is refused, and the question is asked again.
+// Reload lets the server read its users anew. It forgets who may answer whom by that: an answer to
+// a question from before is refused, and the question is asked again.
 func (g *Guarded) Reload() {
 	g.t.Helper()
 	g.reloaded = true
