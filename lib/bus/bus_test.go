@@ -156,7 +156,7 @@ func TestFullCandidateQueuePushesBack(t *testing.T) {
 func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL)
+	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
 func TestEveryRelayMayFollowItsTarget(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL)
+	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -266,7 +266,7 @@ func TestAccountsWithALimitOfConsumers(t *testing.T) {
 func TestNoMoreConsumersIsTold(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL)
+	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func (l lines) Write(p []byte) (int, error) {
 func TestLiveEventsGetAStreamOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL)
+	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}

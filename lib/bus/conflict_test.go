@@ -38,7 +38,7 @@ func threeServers(t *testing.T) *nats.Conn {
 		routes = append(routes, &url.URL{Scheme: "nats-route", Host: s.ClusterAddr().String()})
 		all = append(all, s)
 	}
-	conn, err := nats.Connect(all[0].ClientURL())
+	conn, err := nats.Connect(all[0].ClientURL(), nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
