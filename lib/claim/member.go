@@ -84,7 +84,9 @@ func (m *Member) enter(ctx context.Context) error {
 	defer expired.Stop()
 	for told := false; ; {
 		err := m.beatInTime(ctx)
-		again := bus.Passes(err) || errors.Is(err, ErrNameTaken) || errors.Is(err, errEraOver) || errors.Is(err, jetstream.ErrStreamNotFound)
+		// A conflict: the record came or went between two looks at it.
+		again := bus.Passes(err) || bus.IsConflict(err) ||
+			errors.Is(err, ErrNameTaken) || errors.Is(err, errEraOver) || errors.Is(err, jetstream.ErrStreamNotFound)
 		if err == nil || !again {
 			return err
 		}
