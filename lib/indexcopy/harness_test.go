@@ -266,13 +266,6 @@ func (m meddler) serve(g Giver) func(context.Context) error {
 		}
 		prefix := proto.IndexOffers(g.As)
 		err := errors.Join(
-			answer(prefix, func([]byte) (any, error) {
-				o, err := d.offer()
-				if m.offer != nil {
-					m.offer(&o)
-				}
-				return o, err
-			}),
 			answer(prefix+"."+d.replica+".begin", func([]byte) (any, error) {
 				c, err := d.begin(ctx, proto.IndexAsk{})
 				if m.copy != nil {
@@ -294,6 +287,13 @@ func (m meddler) serve(g Giver) func(context.Context) error {
 			answer(prefix+"."+d.replica+".end", func(data []byte) (any, error) {
 				var r proto.IndexRead
 				return nil, errors.Join(json.Unmarshal(data, &r), d.end(r))
+			}),
+			answer(prefix, func([]byte) (any, error) { // the last one: whoever has an offer begins at once
+				o, err := d.offer()
+				if m.offer != nil {
+					m.offer(&o)
+				}
+				return o, err
 			}))
 		<-ctx.Done()
 		return err
