@@ -132,7 +132,9 @@ func (s server) start(t *testing.T, b *bus.Bus, name string, keys []string, do f
 		if err := m.Work(ctx, wanted, do); err != nil && b.Conn.IsConnected() {
 			t.Errorf("%s: %v", name, err)
 		}
-		if err := m.Leave(context.Background()); err != nil && b.Conn.IsConnected() {
+		leave, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := m.Leave(leave); err != nil && b.Conn.IsConnected() {
 			t.Errorf("%s leaves: %v", name, err)
 		}
 	}()

@@ -2,6 +2,7 @@ package claim
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -26,8 +27,16 @@ func (r *restless) Create(ctx context.Context, key string, value []byte, opts ..
 	return r.KeyValue.Create(ctx, key, value, opts...)
 }
 
+func (r *restless) Delete(ctx context.Context, key string, opts ...jetstream.KVDeleteOpt) error {
+	if r.times > 0 {
+		r.times--
+		return jetstream.ErrKeyExists
+	}
+	return r.KeyValue.Delete(ctx, key, opts...)
+}
+
 // TestARecordThatComesAndGoes: a worker joins though its record, of an attempt whose answer was
-// lost, expires just when it is looked at.
+// lost, expires just when it is looked at; and it leaves though that is so again.
 func TestARecordThatComesAndGoes(t *testing.T) {
 	t.Parallel()
 	sizing := proto.DefaultSizing()
@@ -43,12 +52,22 @@ func TestARecordThatComesAndGoes(t *testing.T) {
 	}
 	defer first.Leave(context.Background())
 	o := Options{Group: "test", Worker: "b", Incarnation: "b-1", TTL: 3 * time.Second}.withDefaults()
-	m := &Member{o: o, bus: b, workers: &restless{first.workers, 2}, register: first.register, held: map[string]bool{}, lease: newLease(bus.Era{})}
+	record := &restless{first.workers, 2}
+	m := &Member{
+		o: o, bus: b, workers: record, register: first.register, held: map[string]bool{}, lease: newLease(bus.Era{}), stop: func() {},
+	}
 	m.lease.lapse = time.NewTimer(time.Hour)
 	if err := m.enter(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := first.workers.Get(t.Context(), m.key()); err != nil {
 		t.Errorf("its record: %v", err)
+	}
+	record.times = 2
+	if err := m.Leave(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := first.workers.Get(t.Context(), m.key()); !errors.Is(err, jetstream.ErrKeyNotFound) {
+		t.Errorf("its record when it has left: %v", err)
 	}
 }

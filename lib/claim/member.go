@@ -125,7 +125,7 @@ func (m *Member) Leave(ctx context.Context) error {
 		return err // a record in buckets that are gone is gone
 	}
 	err := m.workers.Delete(ctx, m.key(), jetstream.LastRevision(revision))
-	if bus.IsConflict(err) {
+	for bus.IsConflict(err) { // again where it expires just when it is deleted
 		err = m.deleteOwn(ctx)
 	}
 	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {
