@@ -181,15 +181,18 @@ func TestGiverDies(t *testing.T) {
 				}
 			}()
 			if more {
-				// Until then it is busy: the first copy is the one of the giver that dies, however
-				// late that one's offer comes.
-				other.serves(meddler{offer: func(o *proto.IndexOffer) {
-					select {
-					case <-dies:
-					default:
-						o.Busy = true
+				// It does not answer before that: the first copy is the one of the giver that dies,
+				// however late that one's offer comes.
+				var waits atomic.Bool
+				other.serves(meddler{offer: func(*proto.IndexOffer) {
+					if waits.Load() {
+						select {
+						case <-dies:
+						case <-t.Context().Done():
+						}
 					}
 				}}.serve(other.giver()), proto.UserIngest)
+				waits.Store(true)
 			}
 			taken, err := to.taker().Take(t.Context())
 			select {
