@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 
@@ -68,7 +69,7 @@ func TestStatusOfAnEmptyServer(t *testing.T) {
 	if got := p.fails(t); !strings.HasPrefix(got, "tendril: NATS at nats://") || !strings.HasSuffix(got, " has no streams of Tendril: none has run with it") {
 		t.Error(got)
 	}
-	conn, err := nats.Connect(url)
+	conn, err := nats.Connect(url, nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,7 +29,8 @@ const (
 )
 
 // commitTimeout bounds the wait for a commit's acknowledgement where the context has no deadline.
-const commitTimeout = 10 * time.Second
+// The writer's commits have one of their own.
+const commitTimeout = time.Minute
 
 // PublishBatch stores all messages in their stream, or none, in one commit (and, with sync always,
 // one fsync). If expect is not nil, the commit goes through only if the stream's last sequence is

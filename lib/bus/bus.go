@@ -91,7 +91,7 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 			return connectError(o, err)
 		}
 		return nil
-	}, func(error) bool { return wait.endless })
+	}, func(err error) bool { return wait.endless || isSlow(err) })
 	if err != nil {
 		b.Close()
 		return nil, err

@@ -156,7 +156,7 @@ func TestFullCandidateQueuePushesBack(t *testing.T) {
 func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL)
+	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +195,7 @@ func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
 func TestEveryRelayMayFollowItsTarget(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL)
+	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +208,9 @@ func TestEveryRelayMayFollowItsTarget(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := open(t, bus.Options{URL: server.URL, Provisions: true})
-	group, ctx := errgroup.WithContext(t.Context())
+	patient, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	group, ctx := errgroup.WithContext(patient)
 	group.SetLimit(32)
 	for n := range 1001 {
 		group.Go(func() error {
@@ -264,7 +266,7 @@ func TestAccountsWithALimitOfConsumers(t *testing.T) {
 func TestNoMoreConsumersIsTold(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL)
+	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -284,7 +286,7 @@ func TestNoMoreConsumersIsTold(t *testing.T) {
 		t.Fatal(err)
 	}
 	told, read := make(lines, 100), make(chan string, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	following := make(chan error, 1)
 	go func() {
@@ -329,7 +331,7 @@ func (l lines) Write(p []byte) (int, error) {
 func TestLiveEventsGetAStreamOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL)
+	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}

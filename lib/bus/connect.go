@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"regexp"
 	"sync"
 	"sync/atomic"
@@ -151,6 +152,13 @@ func connectError(o Options, err error) error {
 // isRefused reports whether an error of connecting says that the server does not take the login.
 func isRefused(err error) bool {
 	return errors.Is(err, nats.ErrAuthorization) || errors.Is(err, nats.ErrAuthExpired) || errors.Is(err, nats.ErrAuthRevoked)
+}
+
+// isSlow reports whether the first connect failed because the server, or this process, took longer
+// than the two seconds that it may take, as both do on a machine under load.
+func isSlow(err error) bool {
+	timeout, ok := errors.AsType[net.Error](err)
+	return ok && timeout.Timeout() || errors.Is(err, nats.ErrTimeout)
 }
 
 // outage knows what has been told since the connection broke, so that each reason is told once.

@@ -53,8 +53,10 @@ func complete(ctx context.Context, b *bus.Bus) bool {
 func TestMemoryIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	nats := bustest.New(t)
-	maker := open(t, bus.Options{URL: nats.URL, Provisions: true})
-	user := open(t, bus.Options{URL: nats.URL, Needs: []string{proto.StreamEvents, proto.StreamUser}})
+	sizing := proto.DefaultSizing()
+	sizing.WorkerTTL = time.Hour // no era is settled while the test runs
+	maker := open(t, bus.Options{URL: nats.URL, Provisions: true, Sizing: sizing})
+	user := open(t, bus.Options{URL: nats.URL, Needs: []string{proto.StreamEvents, proto.StreamUser}, Sizing: sizing})
 	var read progress.Progress
 	var mu sync.Mutex
 	seen := 0

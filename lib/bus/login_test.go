@@ -123,7 +123,7 @@ func TestEmbeddedWithPassword(t *testing.T) {
 		"this process":     nats.UserInfo(proto.UserTendril, "hunter2"),
 		"another user":     nats.UserInfo(proto.UserIngest, "hunter2"),
 	} {
-		conn, err := nats.Connect(b.ClientURL(), o)
+		conn, err := nats.Connect(b.ClientURL(), o, nats.Timeout(patience))
 		if !errors.Is(err, nats.ErrAuthorization) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -131,7 +131,7 @@ func TestEmbeddedWithPassword(t *testing.T) {
 			conn.Close()
 		}
 	}
-	operator, err := nats.Connect(b.ClientURL(), nats.UserInfo(proto.UserOperator, "hunter2"), nats.PermissionErrOnSubscribe(true))
+	operator, err := nats.Connect(b.ClientURL(), nats.Timeout(patience), nats.UserInfo(proto.UserOperator, "hunter2"), nats.PermissionErrOnSubscribe(true))
 	if err != nil {
 		t.Fatal(err)
 	}

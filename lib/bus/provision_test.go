@@ -32,7 +32,7 @@ func TestCatchUpPassesOverWhatIsGone(t *testing.T) {
 	stream := proto.KVStream(proto.BucketHeld)
 	put("a", "")
 	put("b", "1s")
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	s, err := b.JS.Stream(ctx, stream)
 	if err != nil {

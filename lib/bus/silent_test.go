@@ -5,6 +5,7 @@ import (
 	"net"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 	})
 	b, err := Open(t.Context(), Options{
 		URL: "nats://" + address, Provisions: true, Sizing: proto.DefaultSizing(), Log: slog.New(slog.DiscardHandler),
-		pingEvery: 50 * time.Millisecond,
+		pingEvery: time.Second, // a server that is only slow answers in that time
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -53,6 +54,34 @@ func TestSilentServerIsGivenUp(t *testing.T) {
 	}
 	if _, err := b.JS.Stream(t.Context(), proto.StreamEvents); err != nil {
 		t.Errorf("after it connected again: %v", err)
+	}
+}
+
+// TestSlowServerIsTriedAgain: a server, or a process, that is too slow for the time that an attempt
+// has is no reason to end the start.
+func TestSlowServerIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	server, err := url.Parse(bustest.New(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var attempts atomic.Int64
+	address := nettest.Front(t, func() (net.Conn, error) {
+		conn, err := net.Dial("tcp", server.Host)
+		if err != nil || attempts.Add(1) > 1 {
+			return conn, err
+		}
+		off := make(chan struct{})
+		close(off)
+		return &silenced{Conn: conn, off: off, closed: make(chan struct{})}, nil
+	})
+	b, err := Open(t.Context(), Options{URL: "nats://" + address, Provisions: true, Sizing: proto.DefaultSizing()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.Close()
+	if n := attempts.Load(); n < 2 {
+		t.Errorf("connected at attempt %d", n)
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -47,13 +49,23 @@ func total(packs [][][]byte) (n int) {
 	return n
 }
 
+// ripen ends the time of all packs that are being filled.
+func ripen(s *Sender, r *road) {
+	s.mu.Lock()
+	open := slices.Collect(maps.Values(r.open))
+	s.mu.Unlock()
+	for _, p := range open {
+		s.ripe(p)
+	}
+}
+
 // TestHistoricEventsTravelInPacks: in few messages, in their order, a relay's own, within the
 // bounds.
 func TestHistoricEventsTravelInPacks(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, 64<<20)
-	s, _ := start(t, b, func(s *Sender) {
-		s.roads[roadPast].fillFor, s.roads[roadPast].fillForBusy = time.Second, time.Second
+	s, _ := start(t, b, func(s *Sender) { // however slowly events come, a pack waits until it is full
+		s.roads[roadPast].fillFor, s.roads[roadPast].fillForBusy = never, never
 	})
 	const n = 2500
 	var ends atomic.Int64
@@ -76,6 +88,7 @@ func TestHistoricEventsTravelInPacks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	ripen(s, s.roads[roadPast]) // the last two are not full
 	stream, err := b.JS.Stream(t.Context(), proto.StreamSync)
 	if err != nil {
 		t.Fatal(err)

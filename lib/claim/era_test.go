@@ -3,7 +3,6 @@ package claim_test
 import (
 	"context"
 	"encoding/json"
-	"maps"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -74,7 +73,7 @@ func TestWorkOutlastsARestart(t *testing.T) {
 	for _, name := range []string{"a", "b"} {
 		s.start(t, s.connect(t), name, all, counted(&begun, seen.work(name)))
 	}
-	seen.await("shared", func(n map[string]int) bool { return n["a"] >= 75 && n["b"] >= 75 && n["a"]+n["b"] == 200 })
+	seen.awaitRest(all, "a", "b")
 	d, err := claim.Watch(t.Context(), s.connect(t), "test", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -98,13 +97,6 @@ func TestWorkOutlastsARestart(t *testing.T) {
 	if n := begun.Load(); n != works {
 		t.Errorf("work began %d times more", n-works)
 	}
-}
-
-// owners copies who works on what.
-func (b *board) owners() map[string]string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return maps.Clone(b.on)
 }
 
 // TestNothingIsHandedOutWhileALeaseRuns: NATS loses the claims while a worker is cut off and works

@@ -84,7 +84,9 @@ func (m *Member) enter(ctx context.Context) error {
 	defer expired.Stop()
 	for told := false; ; {
 		err := m.beatInTime(ctx)
-		again := bus.Passes(err) || errors.Is(err, ErrNameTaken) || errors.Is(err, errEraOver) || errors.Is(err, jetstream.ErrStreamNotFound)
+		// A conflict: the record came or went between two looks at it.
+		again := bus.Passes(err) || bus.IsConflict(err) ||
+			errors.Is(err, ErrNameTaken) || errors.Is(err, errEraOver) || errors.Is(err, jetstream.ErrStreamNotFound)
 		if err == nil || !again {
 			return err
 		}
@@ -123,7 +125,7 @@ func (m *Member) Leave(ctx context.Context) error {
 		return err // a record in buckets that are gone is gone
 	}
 	err := m.workers.Delete(ctx, m.key(), jetstream.LastRevision(revision))
-	if bus.IsConflict(err) {
+	for bus.IsConflict(err) { // again where it expires just when it is deleted
 		err = m.deleteOwn(ctx)
 	}
 	if err != nil && !errors.Is(err, jetstream.ErrKeyNotFound) {

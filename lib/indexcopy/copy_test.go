@@ -181,7 +181,18 @@ func TestGiverDies(t *testing.T) {
 				}
 			}()
 			if more {
-				other.gives(other.giver())
+				// It does not answer before that: the first copy is the one of the giver that dies,
+				// however late that one's offer comes.
+				var waits atomic.Bool
+				other.serves(meddler{offer: func(*proto.IndexOffer) {
+					if waits.Load() {
+						select {
+						case <-dies:
+						case <-t.Context().Done():
+						}
+					}
+				}}.serve(other.giver()), proto.UserIngest)
+				waits.Store(true)
 			}
 			taken, err := to.taker().Take(t.Context())
 			select {

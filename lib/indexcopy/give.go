@@ -88,10 +88,7 @@ func (g Giver) endpoints(ctx context.Context, service micro.Service, d *desk) er
 			return answer(m)
 		})
 	}
-	err := service.AddEndpoint(proto.IndexOfferEndpoint, ask(func(proto.IndexAsk) (any, error) { return d.offer() }),
-		micro.WithEndpointSubject(proto.IndexOffers(g.As)),
-		micro.WithEndpointQueueGroupDisabled(), // everybody is asked
-		micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxRequest))
+	var err error
 	for verb, h := range map[proto.IndexVerb]micro.Handler{
 		proto.IndexBegin: ask(func(m proto.IndexAsk) (any, error) { return d.begin(ctx, m) }),
 		proto.IndexReads: read(func(m proto.IndexRead) (any, error) { return d.read(ctx, m) }),
@@ -101,6 +98,11 @@ func (g Giver) endpoints(ctx context.Context, service micro.Service, d *desk) er
 		err = errors.Join(err, bad, service.AddEndpoint(string(verb), h,
 			micro.WithEndpointSubject(subject), micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxRequest)))
 	}
+	// The last one: whoever has an offer may begin at once.
+	err = errors.Join(err, service.AddEndpoint(proto.IndexOfferEndpoint, ask(func(proto.IndexAsk) (any, error) { return d.offer() }),
+		micro.WithEndpointSubject(proto.IndexOffers(g.As)),
+		micro.WithEndpointQueueGroupDisabled(), // everybody is asked
+		micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxRequest)))
 	if err != nil {
 		return fmt.Errorf("give copies of the index: %w", err)
 	}

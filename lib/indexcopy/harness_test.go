@@ -195,7 +195,10 @@ func (r *peer) serves(run func(context.Context) error, as string) (stop func()) 
 
 func (r *peer) taker() Taker {
 	_, takes := proto.IndexCopies([]string{r.user})
-	return Taker{Conn: r.Conn, JS: r.JS, Index: r.Index, From: takes, Name: "another " + r.user, Log: slog.New(slog.NewTextHandler(r.p.t.Output(), nil)), Worth: 10, wait: 5 * time.Second, pause: time.Millisecond}
+	return Taker{
+		Conn: r.Conn, JS: r.JS, Index: r.Index, From: takes, Name: "another " + r.user, Log: slog.New(slog.NewTextHandler(r.p.t.Output(), nil)),
+		Worth: 10, wait: 5 * time.Second, pause: time.Millisecond, first: waitMost,
+	}
 }
 
 // same: two indexes hold the same.
@@ -263,13 +266,6 @@ func (m meddler) serve(g Giver) func(context.Context) error {
 		}
 		prefix := proto.IndexOffers(g.As)
 		err := errors.Join(
-			answer(prefix, func([]byte) (any, error) {
-				o, err := d.offer()
-				if m.offer != nil {
-					m.offer(&o)
-				}
-				return o, err
-			}),
 			answer(prefix+"."+d.replica+".begin", func([]byte) (any, error) {
 				c, err := d.begin(ctx, proto.IndexAsk{})
 				if m.copy != nil {
@@ -291,6 +287,13 @@ func (m meddler) serve(g Giver) func(context.Context) error {
 			answer(prefix+"."+d.replica+".end", func(data []byte) (any, error) {
 				var r proto.IndexRead
 				return nil, errors.Join(json.Unmarshal(data, &r), d.end(r))
+			}),
+			answer(prefix, func([]byte) (any, error) { // the last one: whoever has an offer begins at once
+				o, err := d.offer()
+				if m.offer != nil {
+					m.offer(&o)
+				}
+				return o, err
 			}))
 		<-ctx.Done()
 		return err

@@ -47,6 +47,7 @@ type Taker struct {
 
 	// For tests.
 	wait, pause time.Duration          // for a chunk; 0: chunkWait, chunkPause
+	first       time.Duration          // for the first offer; 0: firstOffer
 	free        func() (uint64, error) // bytes of the disk; nil: those of the index's
 }
 
@@ -186,7 +187,7 @@ func (t Taker) ask(ctx context.Context, w want, failed map[string]bool) (offers 
 			return nil, fmt.Errorf("ask for a copy of the index: %w", err)
 		}
 	}
-	until := time.Now().Add(firstOffer)
+	until := time.Now().Add(cmp.Or(t.first, firstOffer))
 	for silent := 0; len(offers) < maxOffers && silent < len(t.From); {
 		wait, cancel := context.WithDeadline(ctx, until)
 		msg, err := sub.NextMsgWithContext(wait)

@@ -55,7 +55,7 @@ func (s *server) login(t *testing.T, user string) logins.Login {
 func (s *server) connect(t *testing.T, user string) *nats.Conn {
 	t.Helper()
 	login := s.login(t, user)
-	conn, err := nats.Connect(s.URL, nats.UserInfo(login.User, login.Password), nats.CustomInboxPrefix(proto.InboxPrefix(user)),
+	conn, err := nats.Connect(s.URL, nats.Timeout(time.Minute), nats.UserInfo(login.User, login.Password), nats.CustomInboxPrefix(proto.InboxPrefix(user)),
 		nats.SkipSubjectValidation(), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 	if err != nil {
 		t.Fatal(err)

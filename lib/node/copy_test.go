@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net/http/httptest"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/logins"
@@ -36,7 +38,7 @@ func TestASecondGatewayTakesACopy(t *testing.T) {
 	open := func(service, data string) *Node {
 		t.Helper()
 		s, err := config.Parse("test", []string{"--domain=git.example.com", "--nats-url=" + server.URL, "--relay-data-path=" + data,
-			"--nats-login-file=" + logins.LoginFile(folder, service)})
+			"--nats-login-file=" + logins.LoginFile(folder, service), "--shutdown-wait=10m"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -88,6 +90,7 @@ func TestASecondGatewayTakesACopy(t *testing.T) {
 		}
 	}
 	reach(ingest)
+	offered(t, server.URL, logins.LoginFile(folder, proto.UserGateway), proto.UserIngest)
 
 	data := t.TempDir()
 	first := open(proto.UserGateway, data)
@@ -111,6 +114,25 @@ func TestASecondGatewayTakesACopy(t *testing.T) {
 		t.Errorf("before it runs, /readyz says %s", text)
 	}
 	run(second)()
+}
+
+// offered waits until a user offers copies of its index, as somebody sees it who has a login.
+func offered(t *testing.T, url, login, by string) {
+	t.Helper()
+	asker, err := bus.Open(t.Context(), bus.Options{URL: url, LoginFile: login, Sizing: proto.DefaultSizing()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer asker.Close()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		_, err := asker.Conn.Request(proto.IndexOffers(by), []byte("{}"), time.Minute)
+		switch {
+		case err == nil:
+			return
+		case time.Now().After(deadline) || !errors.Is(err, nats.ErrNoResponders):
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestNoCopiesInOneProcess: with the embedded NATS, or without files, nothing is asked or answered.

@@ -25,7 +25,7 @@ import (
 
 func settings(t *testing.T, args ...string) config.Settings {
 	t.Helper()
-	s, err := config.Parse("test", append([]string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none"}, args...))
+	s, err := config.Parse("test", append([]string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none", "--shutdown-wait=10m"}, args...))
 	if err != nil {
 		t.Fatal(err)
 	}

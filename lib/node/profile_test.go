@@ -5,13 +5,13 @@ import (
 	"compress/gzip"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/nettest"
 )
 
 // TestProfilesAreServed: a profile comes from the port that the log names, and from no other.
@@ -40,10 +40,14 @@ func TestProfilesAreServed(t *testing.T) {
 	if profile, err := io.ReadAll(zipped); err != nil || len(profile) == 0 {
 		t.Errorf("a profile of %d bytes, %v", len(profile), err)
 	}
-	end()
-	if conn, err := net.Dial("tcp", address); err == nil {
-		conn.Close()
-		t.Error("the port is still open at the end")
+	index := func() bool {
+		return nettest.Answers(t, "http://"+address+"/debug/pprof/", "Types of profiles available:")
+	}
+	if !index() {
+		t.Error("the list of profiles is not served")
+	}
+	if end(); index() {
+		t.Error("profiles are still served at the end")
 	}
 }
 

@@ -61,7 +61,7 @@ func run(t *testing.T, behaviour string, args ...string) *program {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
-	args = append([]string{"--domain=git.example.com", "--database-backend=memory", "--git-data-path=" + t.TempDir(), "--nats-listen=none"}, args...)
+	args = append([]string{"--domain=git.example.com", "--database-backend=memory", "--git-data-path=" + t.TempDir(), "--nats-listen=none", "--shutdown-wait=10m"}, args...)
 	p := &program{Cmd: exec.CommandContext(ctx, os.Args[0], args...)}
 	p.Env = append(os.Environ(), childEnv+"="+behaviour)
 	p.Stderr = &p.stderr

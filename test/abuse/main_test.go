@@ -6,6 +6,7 @@ package abuse
 import (
 	"maps"
 	"os"
+	"strconv"
 	"testing"
 
 	"tendril.dev/test/world"
@@ -17,6 +18,9 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
+// eventsOfAddress is how many events a minute one address may send.
+const eventsOfAddress = 240
+
 // start runs Tendril with the limits that it has by default, behind a proxy: every client says by
 // X-Forwarded-For which address it comes from, so that one machine can be many strangers.
 func start(t *testing.T, more map[string]string) *world.Tendril {
@@ -24,7 +28,7 @@ func start(t *testing.T, more map[string]string) *world.Tendril {
 	settings := map[string]string{
 		"NGIT_TRUSTED_PROXIES":                "127.0.0.0/8,::1",
 		"NGIT_EVENTS_PER_MINUTE":              "60",
-		"NGIT_EVENTS_PER_MINUTE_PER_IP":       "240",
+		"NGIT_EVENTS_PER_MINUTE_PER_IP":       strconv.Itoa(eventsOfAddress),
 		"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "600",
 		"NGIT_SYNC_DOMAIN_RATE_LIMIT":         "30",
 	}

@@ -28,6 +28,8 @@ const (
 	// take what it had.
 	chaosDown = 5 * time.Second
 	chaosTTL  = "3s"
+	// chaosPatience is how long a gateway may take in the end to have everything.
+	chaosPatience = 3 * time.Minute
 	// chaosLimit is more events than there are.
 	chaosLimit = 1_000_000
 )
@@ -302,7 +304,7 @@ func (c *chaos) served() {
 	began := time.Now()
 	for _, v := range c.gateways() {
 		url := world.RelayAt(v.process.Load().URL())
-		for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(chaosPatience); ; time.Sleep(100 * time.Millisecond) {
 			if world.Count(c.t, url, nostr.Filter{Kinds: []int{1621}}) == len(c.events) || time.Now().After(deadline) {
 				break
 			}

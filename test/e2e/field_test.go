@@ -35,7 +35,8 @@ func TestBareHead(t *testing.T) {
 func TestMadeUpObjectIDs(t *testing.T) {
 	t.Parallel()
 	git := world.NewGitServer(t)
-	p := world.Start(t, map[string]string{"NGIT_HUNT_USER_DELAY": "0s", "NGIT_PURGATORY_HOLD": "3s", "NGIT_PURGATORY_SILENT": "1s"})
+	// The announcement is held until its state has come.
+	p := world.Start(t, map[string]string{"NGIT_HUNT_USER_DELAY": "0s", "NGIT_PURGATORY_HOLD": "10s", "NGIT_PURGATORY_SILENT": "1s"})
 	ann := world.NewPerson(t)
 	state := ann.State("mine", map[string]string{"refs/heads/main": "abc123", "refs/heads/other": "commit-of-today"}, "refs/heads/main")
 	wantHeld(t, p, ann.Announce("mine", "mine", []string{git.URL + "/mine.git"}, nil), state)

@@ -71,7 +71,7 @@ func TestPasswordsAreRotated(t *testing.T) {
 		if n := bus.Connections(name); n != 0 {
 			t.Errorf("%d connections with the old password of %s", n, name)
 		}
-		conn, err := nats.Connect(bus.URL, nats.UserInfo(old[name].User, old[name].Password))
+		conn, err := nats.Connect(bus.URL, nats.Timeout(time.Minute), nats.UserInfo(old[name].User, old[name].Password))
 		if !errors.Is(err, nats.ErrAuthorization) {
 			t.Errorf("the old password of %s: %v", name, err)
 		}

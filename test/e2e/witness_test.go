@@ -38,7 +38,7 @@ type wiretap struct {
 
 func newWiretap(t *testing.T, url string) *wiretap {
 	t.Helper()
-	conn, err := nats.Connect(url)
+	conn, err := nats.Connect(url, nats.Timeout(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}

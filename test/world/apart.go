@@ -70,10 +70,11 @@ func (r *Replica) URL() string {
 	return r.listens("the gateway", gatewayAt)
 }
 
-// Listens is URL without waiting; false: nothing listens yet.
+// Listens is URL without waiting; false: it does not listen yet, or has ended, and the port may be
+// somebody else's.
 func (r *Replica) Listens() (url string, ok bool) {
 	found := gatewayAt.FindStringSubmatch(r.out.String())
-	if found == nil {
+	if found == nil || !r.Running() {
 		return "", false
 	}
 	return "http://" + found[1], true

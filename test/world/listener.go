@@ -27,7 +27,7 @@ type Said struct {
 // Listen subscribes to everything.
 func Listen(t testing.TB, url string) *Listener {
 	t.Helper()
-	conn, err := nats.Connect(url)
+	conn, err := nats.Connect(url, nats.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +90,7 @@ func (l *Listener) Transcript(texts ...string) string {
 // JetStream connects to the bus at a URL. Call done after use.
 func JetStream(t testing.TB, url string) (js jetstream.JetStream, done func()) {
 	t.Helper()
-	conn, err := nats.Connect(url)
+	conn, err := nats.Connect(url, nats.Timeout(patience))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -52,7 +52,9 @@ func start(t testing.TB, users string) *NATS {
 	t.Helper()
 	n := &NATS{
 		t: t, users: users,
-		options: server.Options{JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, DontListen: true, NoSigs: true},
+		options: server.Options{
+			JetStream: true, StoreDir: t.TempDir(), SyncAlways: true, DontListen: true, NoSigs: true, AuthTimeout: patience.Seconds(),
+		},
 	}
 	n.URL = "nats://" + nettest.Front(t, n.dial)
 	t.Cleanup(n.Stop)

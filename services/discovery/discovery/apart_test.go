@@ -25,7 +25,7 @@ import (
 // start runs a service in a process of its own; url is the NATS server of another, or empty.
 func start(t testing.TB, dir, url string, service node.Service) replica {
 	t.Helper()
-	flags := []string{"--domain=" + domain, "--relay-data-path=" + dir, "--sync-batch-window-ms=1", "--nats-url=" + url}
+	flags := []string{"--domain=" + domain, "--relay-data-path=" + dir, "--sync-batch-window-ms=1", "--shutdown-wait=10m", "--nats-url=" + url}
 	if url == "" {
 		flags = append(flags, "--nats-listen=127.0.0.1:0", "--database-backend=memory")
 	}

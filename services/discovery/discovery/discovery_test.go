@@ -48,7 +48,7 @@ type replica struct {
 // run starts a replica; url is the NATS server of another, or empty.
 func run(t testing.TB, dir, url string, flags ...string) replica {
 	t.Helper()
-	flags = append([]string{"--domain=" + domain, "--relay-data-path=" + dir, "--sync-batch-window-ms=20", "--nats-url=" + url}, flags...)
+	flags = append([]string{"--domain=" + domain, "--relay-data-path=" + dir, "--sync-batch-window-ms=20", "--shutdown-wait=10m", "--nats-url=" + url}, flags...)
 	if url == "" {
 		flags = append(flags, "--nats-listen=127.0.0.1:0")
 	}

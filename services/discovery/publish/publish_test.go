@@ -24,7 +24,7 @@ import (
 	"tendril.dev/services/discovery/publish"
 )
 
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func openBus(t *testing.T) *bus.Bus {
 	t.Helper()

@@ -26,6 +26,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
 )
@@ -435,7 +436,7 @@ func TestRunFindsShardsByTheirClaims(t *testing.T) {
 	t.Parallel()
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "git") }))
 	defer worker.Close()
-	s, err := config.Parse("gateway", []string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none", "--database-backend=memory"})
+	s, err := config.Parse("gateway", []string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none", "--database-backend=memory", "--shutdown-wait=10m"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -496,9 +497,12 @@ func holdShard(t *testing.T, ctx context.Context, b *bus.Bus, address, shard str
 // connection ends after it. Then nothing listens any more.
 func TestStopBetweenTwoRequests(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--shutdown-wait=10m")
+	sys := start(t, nil, "--shutdown-wait=10m", "--relay-name="+t.Name())
 	conn := sys.connect(t)
 	answers := bufio.NewReader(conn)
+	if !sys.listens(t) {
+		t.Error("it does not say its name")
+	}
 	ask := func() *http.Response {
 		t.Helper()
 		fmt.Fprint(conn, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -523,10 +527,15 @@ func TestStopBetweenTwoRequests(t *testing.T) {
 	if err := <-sys.ended; err != nil {
 		t.Errorf("the stop: %v", err)
 	}
-	if conn, err := net.Dial("tcp", sys.addr); err == nil {
-		conn.Close()
+	if sys.listens(t) {
 		t.Error("it still listens")
 	}
+}
+
+// listens reports whether a gateway whose name is that of the test answers at its address.
+func (sys *system) listens(t testing.TB) bool {
+	t.Helper()
+	return nettest.Answers(t, "http://"+sys.addr+"/", t.Name())
 }
 
 // TestUsersOnTheFrontPage are those whose newest grasp list (kind 10317) names this service.

@@ -199,7 +199,7 @@ func TestManyEventsWaitForTheirVerdicts(t *testing.T) {
 // TestMessageThatDoesNotEnd: a client that stops in the middle of a message holds nothing for ever.
 func TestMessageThatDoesNotEnd(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--message-time=100ms")
+	sys := start(t, nil, "--message-time=3s") // longer than it takes to send what follows
 	c := sys.dial(t)
 	w, err := c.ws.Writer(t.Context(), websocket.MessageText)
 	if err != nil {

@@ -374,7 +374,10 @@ func TestStop(t *testing.T) {
 		asked <- struct{}{}
 		<-release
 		return &proto.Verdict{Outcome: proto.Accepted}
-	}, "--shutdown-wait=10m", "--event-timeout=10m")
+	}, "--shutdown-wait=10m", "--event-timeout=10m", "--relay-name="+t.Name())
+	if !sys.listens(t) {
+		t.Error("it does not say its name")
+	}
 	idle, busy := sys.dial(t), sys.dial(t)
 	idle.say(`["REQ","s",{}]`)
 	idle.want(`["EOSE","s"]`)
@@ -393,7 +396,7 @@ func TestStop(t *testing.T) {
 	if err := <-sys.ended; err != nil {
 		t.Errorf("the stop: %v", err)
 	}
-	if _, _, err := websocket.Dial(t.Context(), "ws://"+sys.addr, nil); err == nil {
+	if sys.listens(t) {
 		t.Error("it still listens")
 	}
 }

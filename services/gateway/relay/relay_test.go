@@ -82,7 +82,7 @@ func connect(t *testing.T, set ...func(*relay.Relay)) *bench {
 	}
 	t.Cleanup(func() {
 		b.ws.CloseNow()
-		stop, done := context.WithTimeout(context.Background(), time.Second)
+		stop, done := context.WithTimeout(context.Background(), time.Minute)
 		defer done()
 		r.Stop(stop)
 		server.Close()

@@ -20,7 +20,7 @@ import (
 
 func settings(t *testing.T, dir string) config.Settings {
 	t.Helper()
-	s, err := config.Parse("ingest", []string{"--domain=git.example.com", "--relay-data-path=" + dir, "--nats-listen=none", "--writer-ttl=1h"})
+	s, err := config.Parse("ingest", []string{"--domain=git.example.com", "--relay-data-path=" + dir, "--nats-listen=none", "--writer-ttl=1h", "--shutdown-wait=10m"})
 	if err != nil {
 		t.Fatal(err)
 	}

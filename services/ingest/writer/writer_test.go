@@ -555,7 +555,17 @@ func TestAFullSyncLaneKeepsNobodyElseOut(t *testing.T) {
 	s.act(proto.ActionRelease, held)
 	grasps := newPerson(3).grasps(1)
 	s.send(proto.LaneUser, grasps)
-	start(t, b, "two", nil)
+	judge := newWitness()
+	start(t, b, "two", func(w *Writer) {
+		judge.Policy, w.Policy = w.Policy, judge
+		// However slow the server is to hand them out, both are there before much has been decided.
+		w.beforeCommit = func() {
+			eventually(t, "both are fetched", func() bool {
+				user, release := w.lanes.all[0], w.lanes.all[1]
+				return user.events.Load()+release.events.Load()+int64(judge.count(held.ID)+judge.count(grasps.ID)) >= 2
+			})
+		}
+	})
 	// What was fetched first may be decided first, which is no more than two batches of 4 MiB.
 	seen := map[string]proto.Outcome{}
 	for _, v := range s.wait(1 + synced + 2)[1:20] {

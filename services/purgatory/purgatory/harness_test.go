@@ -54,9 +54,9 @@ func openFor(t testing.TB, name, gitFolder, url string, services []node.Service,
 		"--domain=" + domain, "--relay-data-path=" + t.TempDir(), "--database-backend=memory", "--git-data-path=" + gitFolder, "--worker-name=" + name,
 		"--nats-url=" + url, "--git-listen=127.0.0.1:0", "--allow-private-networks", "--hunt-sync-delay=10ms", "--hunt-user-delay=10m",
 		"--hunt-interval=10ms", "--hunt-backoff-base=200ms", "--hunt-backoff-max=1s",
-		// However slow the machine is, no worker is taken for dead, and no server is spared for
-		// having been asked often meanwhile.
-		"--worker-ttl=" + workerTTL.String(), "--domain-rate-limit=1000000",
+		// However slow the machine is, no worker is taken for dead or stops too late, and no server
+		// is spared for having been asked often meanwhile.
+		"--worker-ttl=" + workerTTL.String(), "--shutdown-wait=" + patience.String(), "--domain-rate-limit=1000000",
 	}, flags...)
 	if url == "" {
 		flags = append(flags, "--nats-listen=127.0.0.1:0")
