@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 
@@ -127,4 +128,22 @@ func TestManyMaintainersStopNobody(t *testing.T) {
 		lines, _ := published(t, r.Bus)
 		return len(lines) == 2 && strings.Count(lines[0], "/state") == 41
 	})
+}
+
+// TestARootEventThatExpired: what a further relay is asked for is looked up, so it is found that a
+// root event is accepted no longer. Then no relay is asked for it any more.
+func TestARootEventThatExpired(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	r := apart(t, t.TempDir(), server)
+	expires := time.Now().Unix() + 5 // it is published by then
+	stays, goes := issue(1, "30617:"+alice+":x"), issue(2, "30617:"+alice+":x")
+	goes.Tags = append(goes.Tags, nostr.Tag{"expiration", fmt.Sprint(expires)})
+	accept(t, r.Bus, announce(alice, "x", 1, "wss://a.example"), stays, finish(goes))
+	both := []string{"+" + stays.ID[:6], "+" + goes.ID[:6]}
+	slices.Sort(both)
+	becomes(t, r.Bus, "wss://a.example x/full"+strings.Join(both, ""))
+	eventually(t, "it has expired", func() bool { return time.Now().Unix() > expires })
+	accept(t, r.Bus, announce(alice, "x", 2, "wss://a.example", "wss://b.example"))
+	becomes(t, r.Bus, "wss://a.example x/full+"+stays.ID[:6], "wss://b.example x/full+"+stays.ID[:6])
 }

@@ -36,10 +36,17 @@ func openBus(t *testing.T) *bus.Bus {
 	return b
 }
 
+// replica is a publisher, and the root events that it may ask for.
+type replica struct {
+	*publish.Publisher
+	index *index
+}
+
 // start makes a publisher that has read what there is.
-func start(t *testing.T, b *bus.Bus) (p *publish.Publisher, stop func()) {
+func start(t *testing.T, b *bus.Bus) (p replica, stop func()) {
 	t.Helper()
-	p = publish.New(b, slog.New(slog.DiscardHandler))
+	p.index = &index{}
+	p.Publisher = publish.New(b, p.index.roots, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.Follow(ctx) }()
@@ -67,7 +74,7 @@ func start(t *testing.T, b *bus.Bus) (p *publish.Publisher, stop func()) {
 	return p, stop
 }
 
-func send(t *testing.T, p *publish.Publisher, wanted map[string]target.Target) int {
+func send(t *testing.T, p replica, wanted map[string]target.Target) int {
 	t.Helper()
 	n, err := bring(t, p, wanted)
 	if err != nil {
@@ -76,10 +83,11 @@ func send(t *testing.T, p *publish.Publisher, wanted map[string]target.Target) i
 	return n
 }
 
-// bring publishes, and again whenever another replica was first.
-func bring(t *testing.T, p *publish.Publisher, wanted map[string]target.Target) (sent int, err error) {
+// bring publishes what is accepted then, and again whenever another replica was first.
+func bring(t *testing.T, p replica, wanted map[string]target.Target) (sent int, err error) {
+	p.index.accept(wanted)
 	for {
-		n, err := p.Publish(t.Context(), wanted, p.Seq())
+		n, err := p.Publish(t.Context(), short(wanted), p.Seq())
 		if sent += n; !errors.Is(err, publish.ErrOvertaken) {
 			return sent, err
 		}
@@ -275,7 +283,7 @@ func TestASnapshotSaysSinceWhen(t *testing.T) {
 func TestReplicasPublishEachChangeOnce(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	var replicas []*publish.Publisher
+	var replicas []replica
 	for range 3 {
 		p, _ := start(t, b)
 		replicas = append(replicas, p)
@@ -340,7 +348,8 @@ func TestWhoIsBehindTakesNothingBack(t *testing.T) {
 			if !read {
 				go func() { _ = q.Follow(ctx) }() // it reads on only now, and what it finds is a conflict
 			}
-			sent, err := q.Publish(t.Context(), behind, asOf)
+			q.index.accept(behind)
+			sent, err := q.Publish(t.Context(), short(behind), asOf)
 			if !errors.Is(err, publish.ErrOvertaken) || sent != 1 {
 				t.Errorf("%d messages, %v; want 1 and ErrOvertaken", sent, err)
 			}
@@ -455,7 +464,8 @@ func TestATargetThatDoesNotFitDelaysNobody(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
 	var text bytes.Buffer
-	p := publish.New(b, slog.New(slog.NewTextHandler(&text, nil)))
+	p := replica{index: &index{}}
+	p.Publisher = publish.New(b, p.index.roots, slog.New(slog.NewTextHandler(&text, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _ = p.Follow(ctx) }()
