@@ -183,7 +183,7 @@ func TestWhateverIsHeardWhatIsWantedIsPublished(t *testing.T) {
 		replicas[n], stops[n] = start(t, b)
 	}
 	roots := map[string]map[target.ID]bool{} // by reference
-	for n := range 250 {
+	for n := range 100 {
 		var changed []target.ID
 		for range rnd.IntN(6) {
 			ref, id := fmt.Sprint("30617:aa:", rnd.IntN(4)), ids(0, 60)[rnd.IntN(60)]

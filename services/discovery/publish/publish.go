@@ -219,7 +219,7 @@ func (p *Publisher) bring(ctx context.Context, key string, want wanted.Target, a
 	if r.last > asOf {
 		return 0, ErrOvertaken
 	}
-	have := p.known[key]
+	have, read := p.known[key], false
 	switch {
 	case r.last == 0:
 		have = contents{changed: map[string]uint64{}}
@@ -231,6 +231,7 @@ func (p *Publisher) bring(ctx context.Context, key string, want wanted.Target, a
 		if have, err = p.readAgain(ctx, key, r); err != nil {
 			return 0, err
 		}
+		read = true
 	}
 	limit := min(maxChange, p.maxPayload-headerRoom)
 	changes, want, err := p.ids.changes(ctx, have, want, limit)
@@ -241,6 +242,10 @@ func (p *Publisher) bring(ctx context.Context, key string, want wanted.Target, a
 	}
 	if err != nil {
 		return 0, err
+	}
+	if len(changes) == 0 && read && want.Exists() && r.sum != want.Sum() {
+		// It says no sum, or that of an earlier version. One more message, and nobody reads it again.
+		changes = []proto.TargetChange{{URL: want.URL, Bootstrap: want.Bootstrap}}
 	}
 	if len(changes) == 0 {
 		have.target = want // its lists are in memory once

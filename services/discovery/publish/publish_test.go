@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -567,13 +568,14 @@ func TestWhoWantsTheSameReadsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatHasNoSumIsRead: messages of an earlier version, and a change of which only a part was
-// written, are read, and lead to what is wanted.
+// TestWhatHasNoSumIsRead: messages of an earlier version, which have no sum or another, and a change
+// of which only a part was written, are read, and lead to what is wanted. Then they have a sum, and
+// nobody reads them again.
 func TestWhatHasNoSumIsRead(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	wanted := relays(3, ids(0, 9000)...)
-	for n, key := range []string{"r0.example", "r1.example"} {
+	wanted := relays(4, ids(0, 9000)...)
+	for n, key := range []string{"r0.example", "r1.example", "r2.example"} {
 		subject, err := proto.TargetSubject(key)
 		if err != nil {
 			t.Fatal(err)
@@ -582,19 +584,32 @@ func TestWhatHasNoSumIsRead(t *testing.T) {
 		if len(changes) != 2 {
 			t.Fatalf("%d changes", len(changes))
 		}
-		for _, c := range changes[n:] { // of the second relay only the last
+		for i, c := range changes[n%2:] { // of the second relay only the last
 			data, err := json.Marshal(c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := b.JS.Publish(t.Context(), subject, data); err != nil {
+			msg := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
+			if n == 2 && i == 1 {
+				msg.Header.Set(proto.HeaderSum, strings.Repeat("0", 64))
+			}
+			if _, err := b.JS.PublishMsg(t.Context(), msg); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	p, _ := start(t, b)
-	if n := send(t, p, wanted); n != 1+2 {
-		t.Errorf("%d messages, want one for the part that is missing, and two for the third relay", n)
+	if n := send(t, p, wanted); n != 1+1+1+2 {
+		t.Errorf("%d messages, want one for the part that is missing, one for each other sum, and two for the fourth relay", n)
 	}
 	same(t, b, wanted)
+	counted := &counting{JetStream: b.JS}
+	b.JS = counted // p has its own already
+	q, _ := start(t, b)
+	if n := send(t, q, wanted) + send(t, p, wanted); n != 0 {
+		t.Errorf("%d messages for what is published", n)
+	}
+	if n := counted.consumers.Load(); n != 1 {
+		t.Errorf("%d consumers, want that of the headers", n)
+	}
 }
