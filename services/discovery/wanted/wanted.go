@@ -91,7 +91,18 @@ func RootChanges(from, to Repo) (added, gone []Short) {
 	if SameList(from.Roots, to.Roots) {
 		return nil, nil
 	}
-	return target.Missing(to.Roots, from.Roots), target.Missing(from.Roots, to.Roots)
+	a, b := from.Roots, to.Roots
+	for len(a) > 0 && len(b) > 0 {
+		switch order := a[0].Compare(b[0]); {
+		case order < 0:
+			gone, a = append(gone, a[0]), a[1:]
+		case order > 0:
+			added, b = append(added, b[0]), b[1:]
+		default:
+			a, b = a[1:], b[1:]
+		}
+	}
+	return append(added, b...), append(gone, a...)
 }
 
 // Diff gives the changes that lead from one target to another, as [target.Diff] does, with the whole
