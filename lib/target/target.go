@@ -192,7 +192,7 @@ func Without[I Ordered[I]](a, b []I) []I {
 // Missing returns the ids of a that are not in b; both are sorted.
 func Missing[I Ordered[I]](a, b []I) []I { return missing(nil, a, b) }
 
-// missing appends to out what Missing gives.
+// missing appends to out what Missing returns.
 func missing[I Ordered[I]](out, a, b []I) []I {
 	for _, id := range a {
 		for len(b) > 0 && b[0].Compare(id) < 0 {

@@ -92,9 +92,14 @@ func TestRootEventsBeforeTheirRepository(t *testing.T) {
 	accept(t, r.Bus, announce(alice, "x", 1, "wss://r.example"))
 	becomes(t, r.Bus, "wss://r.example x/full")
 	patch := finish(&nostr.Event{PubKey: bob, Kind: nip34.KindPatch, CreatedAt: 2, Tags: nostr.Tags{{"a", "30617:" + alice + ":x"}, {"a", "30617:" + alice + ":y"}}})
+	const reads = "tendril_discovery_reads_total"
+	before := value(t, r, reads)
 	accept(t, r.Bus, patch)
 	short := "+" + patch.ID[:6]
 	becomes(t, r.Bus, "wss://r.example x/full"+short)
+	if n := value(t, r, reads) - before; n != 0 {
+		t.Errorf("%v reads for what was heard of", n)
+	}
 	accept(t, r.Bus, announce(alice, "y", 3, "wss://s.example"))
 	becomes(t, r.Bus, "wss://r.example x/full"+short, "wss://s.example y/full"+short)
 }

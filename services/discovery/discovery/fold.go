@@ -184,8 +184,8 @@ func (d *discovery) wholeIDs(ctx context.Context, refs []string) ([][]target.ID,
 	return lists, err
 }
 
-// rootsOf asks for the ids of root events that name some repositories, and gives them in a form: one
-// list for each repository, all of them in one that is appended to room.
+// rootsOf asks for the ids of root events that name some repositories, and returns them in a form:
+// one list for each repository, all of them in one that is appended to room.
 func rootsOf[I any](ctx context.Context, from events, refs []nip34.RepoRef, form func(target.ID) I, room []I) (lists [][]I, all []I, err error) {
 	filters := make([]nostr.Filter, len(refs))
 	for n, ref := range refs {

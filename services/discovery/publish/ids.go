@@ -12,8 +12,8 @@ import (
 	"tendril.dev/services/discovery/wanted"
 )
 
-// Roots gives the ids of the accepted root events that name some repositories, by their references,
-// in any order.
+// Roots returns the ids of the accepted root events that name some repositories, by their
+// references, in any order.
 type Roots func(ctx context.Context, refs []string) ([][]target.ID, error)
 
 const (
@@ -25,7 +25,7 @@ const (
 	mostAsked = 1 << 19
 )
 
-// errNotAtHand: the whole ids of root events that are to be taken back are in the messages only.
+// errNotAtHand: the whole ids of root events that must be taken back are in the messages only.
 var errNotAtHand = errors.New("ids are not at hand")
 
 // wholeIDs finds the whole ids of what is written. Those that have just come or gone are at hand;
@@ -38,12 +38,12 @@ type wholeIDs struct {
 	unsaid []wanted.Short         // wanted, but no longer accepted
 }
 
-// Heard notes whole ids of root events that came or went since the last call. It is not to be called
-// while Publish runs.
+// Heard notes whole ids of root events that came or went since the last call. It must not be called
+// while Publish runs, and may reorder its argument.
 func (p *Publisher) Heard(ids []target.ID) { p.ids.hear(ids) }
 
-// TakeUnaccepted gives the root events that were to be published and are not accepted any more, so
-// that they were left out, each once.
+// TakeUnaccepted returns the root events that were wanted and are not accepted any more, so that
+// they were not published, each once.
 func (p *Publisher) TakeUnaccepted() []wanted.Short {
 	list := target.SortIDs(p.ids.unsaid)
 	p.ids.unsaid = nil
@@ -62,7 +62,7 @@ func (w *wholeIDs) forget() { w.asked, w.held = nil, 0 }
 // settle lets go of what was heard, because all of it is published.
 func (w *wholeIDs) settle() { w.recent = nil }
 
-// changes gives those that lead from what is published to what is wanted, without root events that
+// changes returns those that lead from what is published to what is wanted, without root events that
 // are not accepted any more, and what is wanted without them. The error is errNotAtHand if the
 // messages must be read before.
 func (w *wholeIDs) changes(ctx context.Context, have contents, want wanted.Target, limit int) ([]proto.TargetChange, wanted.Target, error) {
@@ -101,8 +101,8 @@ func (w *wholeIDs) target(ctx context.Context, have contents, want wanted.Target
 	return whole, want, err
 }
 
-// find gives the whole ids of some root events of a target, by the references of their repositories,
-// and the target without those that are not accepted any more.
+// find returns the whole ids of some root events of a target, by the references of their
+// repositories, and the target without those that are not accepted any more.
 func (w *wholeIDs) find(ctx context.Context, have contents, want wanted.Target, some map[string][]wanted.Short) (map[string][]target.ID, wanted.Target, error) {
 	found := make(map[string][]target.ID, len(some))
 	missing := map[string][]wanted.Short{}

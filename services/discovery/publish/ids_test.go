@@ -81,10 +81,18 @@ func TestWhatWasHeardIsNotAskedFor(t *testing.T) {
 			t.Errorf("%s: it read the messages of %d relays, want %d", what, n, read)
 		}
 	}
-	step("what nobody heard of", relays(4, ids(0, 100)...), 1, 0)
+	step("what nobody heard of", relays(4, ids(0, 90)...), 1, 0)
+	step("more of that, which the last answer did not have", relays(4, ids(0, 100)...), 1, 0)
 	q.Heard(ids(100, 110))
 	q.Heard(ids(110, 120))
 	step("what came", relays(4, ids(0, 120)...), 0, 0)
+	for n := range 3 { // more than is kept in all
+		q.Heard(ids(1000+30_000*n, 1000+30_000*(n+1)))
+		some := ids(1000+30_000*n, 1001+30_000*n)
+		step("what came with many others", relays(4, append(ids(0, 120), some...)...), 0, 0)
+		q.Heard(some)
+		step("what went again", relays(4, ids(0, 120)...), 0, 0)
+	}
 	q.Heard(ids(60, 120))
 	step("what went", relays(4, ids(0, 60)...), 0, 0)
 	step("what went and was not heard of", relays(4, ids(0, 50)...), 0, 4)

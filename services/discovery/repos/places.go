@@ -69,8 +69,8 @@ func (t *places) part(id wanted.Short) (part *[]entry, mark uint16) {
 	return &t.parts[h%segments], uint16(h >> 48)
 }
 
-// like gives the places of the ids that are like one, sorted. The table must not be changed
-// meanwhile.
+// like returns the places of all ids that the table cannot tell from one, sorted. The table must not
+// be changed meanwhile.
 func (t *places) like(id wanted.Short) iter.Seq[place] {
 	return func(yield func(place) bool) {
 		part, mark := t.part(id)

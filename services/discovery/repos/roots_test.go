@@ -211,3 +211,49 @@ func TestIDsThatGoAreTakenOutTogether(t *testing.T) {
 		t.Errorf("%d ids are left", len(got))
 	}
 }
+
+// TestWholeIDsAreHeard: of root events that come and go one by one, if they change anything; of
+// others only half of an id is kept.
+func TestWholeIDsAreHeard(t *testing.T) {
+	t.Parallel()
+	b := NewBook(hosting.Of("git.example.com"), nil, Limits{Served: 20, Held: 5})
+	ref := nip34.RepoRef{PubKey: strings.Repeat("a1", 32), Identifier: "x"}
+	repo := &repository{announcement: &announcement{ref: ref}}
+	b.number(repo)
+	b.group(ref.Identifier).accepted[ref.PubKey] = repo
+	issue := func(n int, ref string) target.ID {
+		var id target.ID
+		binary.BigEndian.PutUint32(id[:], uint32(n))
+		id[31] = 1
+		b.Accept(&nostr.Event{ID: id.String(), PubKey: strings.Repeat("b2", 32), Kind: nip34.KindIssue, Tags: nostr.Tags{{"a", ref}}})
+		return id
+	}
+	heard := func(want ...target.ID) {
+		t.Helper()
+		if got := b.TakeHeard(); !slices.Equal(got, want) {
+			t.Errorf("heard %v, want %v", got, want)
+		}
+	}
+	b.AddRoots(ref, []wanted.Short{{1}, {2}})
+	heard()
+	issue(1, "30617:"+ref.PubKey+":y")
+	first := issue(2, ref.String())
+	issue(2, ref.String())
+	second := issue(3, ref.String())
+	heard(first, second)
+	heard()
+	b.ForgetRoot(first)
+	b.ForgetRoot(first)
+	b.DropRoot(wanted.Short{1})
+	b.ForgetAccepted()
+	heard(first)
+	b.group(ref.Identifier).accepted[ref.PubKey] = repo
+	*repo = repository{announcement: repo.announcement}
+	b.number(repo)
+	for n := range mostHeard + 10 {
+		issue(n, ref.String())
+	}
+	if n := len(b.TakeHeard()); n != mostHeard {
+		t.Errorf("%d are kept, want %d", n, mostHeard)
+	}
+}

@@ -105,8 +105,9 @@ func RootChanges(from, to Repo) (added, gone []Short) {
 	return append(added, b...), append(gone, a...)
 }
 
-// Diff gives the changes that lead from one target to another, as [target.Diff] does, with the whole
-// ids of the root events that came and went, sorted, by the references of their repositories.
+// Diff returns the changes that lead from one target to another, as [target.Diff] does. It is told
+// the whole ids of the root events that came and went, sorted, by the references of their
+// repositories.
 func Diff(from, to Target, added, gone map[string][]target.ID, limit int) []proto.TargetChange {
 	before := target.Target{URL: from.URL, Bootstrap: from.Bootstrap, Repos: map[string]target.Repo{}}
 	after := target.Target{URL: to.URL, Bootstrap: to.Bootstrap, Repos: map[string]target.Repo{}}
@@ -124,7 +125,7 @@ func Diff(from, to Target, added, gone map[string][]target.ID, limit int) []prot
 	return target.Diff(before, after, limit)
 }
 
-// Find gives those of some ids that begin as the short ones do, and the short ones of which none
+// Find returns those of some ids that begin as the short ones do, and the short ones of which none
 // does. Both lists are sorted.
 func Find(ids []target.ID, short []Short) (found []target.ID, missing []Short) {
 	for _, s := range short {

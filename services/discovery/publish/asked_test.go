@@ -1,0 +1,62 @@
+package publish
+
+import (
+	"context"
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"tendril.dev/lib/target"
+)
+
+// TestAnswersAreKeptForAWhile: a repository is asked for once in a publication, unless very many ids
+// were asked for since.
+func TestAnswersAreKeptForAWhile(t *testing.T) {
+	t.Parallel()
+	lists, asked := map[string][]target.ID{}, []string(nil)
+	for n, ref := range []string{"a", "b", "c"} {
+		for i := range mostAsked/2 + 1 {
+			var id target.ID
+			binary.BigEndian.PutUint64(id[:], uint64(i))
+			id[31] = byte(n)
+			lists[ref] = append(lists[ref], id)
+		}
+	}
+	w := wholeIDs{roots: func(_ context.Context, refs []string) (out [][]target.ID, err error) {
+		asked = append(asked, refs...)
+		for _, ref := range refs {
+			out = append(out, lists[ref])
+		}
+		return out, nil
+	}}
+	for n, step := range []struct {
+		ask, has []string
+		times    int // asked so far
+	}{
+		{[]string{"a"}, []string{"a"}, 1},
+		{[]string{"a"}, []string{"a"}, 1},
+		{nil, []string{"a"}, 1},
+		{[]string{"a", "b"}, []string{"a", "b"}, 2},
+		{[]string{"a"}, []string{"a"}, 3}, // it was too much: one is asked for again, the others are gone
+		{[]string{"b", "c"}, []string{"a", "b", "c"}, 5},
+	} {
+		if err := w.ask(t.Context(), slices.Clone(step.ask)); err != nil {
+			t.Fatal(err)
+		}
+		held := 0
+		for _, list := range w.asked {
+			held += len(list)
+		}
+		if len(w.asked) != len(step.has) || held != w.held || len(asked) != step.times {
+			t.Errorf("%d: it has %d lists of %d ids, counts %d, and asked for %v; want %v", n, len(w.asked), held, w.held, asked, step.has)
+		}
+		for _, ref := range step.has {
+			if !slices.Equal(w.asked[ref], lists[ref]) {
+				t.Errorf("%d: it has not what %s has", n, ref)
+			}
+		}
+	}
+	if w.forget(); w.asked != nil || w.held != 0 {
+		t.Error("something is kept")
+	}
+}
