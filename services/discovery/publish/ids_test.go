@@ -64,9 +64,8 @@ func TestWhatWasHeardIsNotAskedFor(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
 	p, _ := start(t, b)
-	counted := &counting{JetStream: b.JS}
-	b.JS = counted // p has its own already
-	q, _ := start(t, b)
+	beside, counted := counts(b)
+	q, _ := start(t, beside)
 	step := func(what string, wants map[string]target.Target, asked int, read int32) {
 		t.Helper()
 		before, readBefore := q.index.asked, counted.consumers.Load()

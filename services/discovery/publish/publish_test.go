@@ -527,6 +527,12 @@ func (c *counting) OrderedConsumer(ctx context.Context, stream string, cfg jetst
 	return c.JetStream.OrderedConsumer(ctx, stream, cfg)
 }
 
+// counts returns a bus like one, which counts the consumers that are made.
+func counts(b *bus.Bus) (*bus.Bus, *counting) {
+	counted := &counting{JetStream: b.JS}
+	return &bus.Bus{Conn: b.Conn, JS: counted}, counted
+}
+
 // TestWhoWantsTheSameReadsNothing: a replica that finds published what it wants reads the headers
 // only; where it wants something else it reads that relay. So it does with what another replica
 // publishes later.
@@ -535,9 +541,8 @@ func TestWhoWantsTheSameReadsNothing(t *testing.T) {
 	b := openBus(t)
 	p, _ := start(t, b)
 	send(t, p, relays(5, ids(0, 9000)...))
-	counted := &counting{JetStream: b.JS}
-	b.JS = counted // p has its own already
-	q, _ := start(t, b)
+	beside, counted := counts(b)
+	q, _ := start(t, beside)
 	if n := send(t, q, relays(5, ids(0, 9000)...)); n != 0 {
 		t.Errorf("%d messages for what is published", n)
 	}
@@ -603,9 +608,8 @@ func TestWhatHasNoSumIsRead(t *testing.T) {
 		t.Errorf("%d messages, want one for the part that is missing, one for each other sum, and two for the fourth relay", n)
 	}
 	same(t, b, wanted)
-	counted := &counting{JetStream: b.JS}
-	b.JS = counted // p has its own already
-	q, _ := start(t, b)
+	beside, counted := counts(b)
+	q, _ := start(t, beside)
 	if n := send(t, q, wanted) + send(t, p, wanted); n != 0 {
 		t.Errorf("%d messages for what is published", n)
 	}
