@@ -56,6 +56,14 @@ func (w *wholeIDs) hear(ids []target.ID) {
 	}
 }
 
+// read notes ids, sorted, that are taken back and stood in the messages of one relay: other relays
+// may have them too, whose messages need not be read then. What was heard is not given up for them.
+func (w *wholeIDs) read(ids []target.ID) {
+	if len(w.recent)+len(ids) <= mostRecent {
+		w.recent = target.Union(w.recent, ids)
+	}
+}
+
 // forget lets go of the answers, which may be out of date the next time.
 func (w *wholeIDs) forget() { w.asked, w.held = nil, 0 }
 
@@ -68,17 +76,20 @@ func (w *wholeIDs) settle() { w.recent = nil }
 func (w *wholeIDs) changes(ctx context.Context, have contents, want wanted.Target, limit int) ([]proto.TargetChange, wanted.Target, error) {
 	_, changed := target.Changed(have.target.Repos, want.Repos)
 	missing, lost := make(map[string][]wanted.Short, len(changed)), make(map[string][]target.ID, len(changed))
+	var read []target.ID
 	for _, ref := range changed {
 		more, fewer := wanted.RootChanges(have.target.Repos[ref], want.Repos[ref])
 		found, unknown := wanted.Find(w.recent, fewer)
 		if len(unknown) > 0 {
 			found, unknown = wanted.Find(have.whole.Repos[ref].Roots, fewer)
+			read = append(read, found...)
 		}
 		if len(unknown) > 0 {
 			return nil, want, errNotAtHand
 		}
 		missing[ref], lost[ref] = more, found
 	}
+	w.read(target.SortIDs(read))
 	added, want, err := w.find(ctx, have, want, missing)
 	if err != nil {
 		return nil, want, err
@@ -130,23 +141,25 @@ func (w *wholeIDs) find(ctx context.Context, have contents, want wanted.Target, 
 	return found, want, nil
 }
 
-// ask asks for the root events of repositories for which it has not been asked in this publication.
+// ask asks for the root events of repositories if it has not been asked for them in this
+// publication. When more must be asked for and there are very many ids already, it lets go of those.
 func (w *wholeIDs) ask(ctx context.Context, refs []string) error {
-	if w.held > mostAsked {
-		w.forget()
-	}
-	refs = slices.DeleteFunc(refs, func(ref string) bool { _, asked := w.asked[ref]; return asked })
-	if len(refs) == 0 {
+	unasked := slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { _, asked := w.asked[ref]; return asked })
+	if len(unasked) == 0 {
 		return nil
 	}
-	lists, err := w.roots(ctx, refs)
+	if w.held > mostAsked {
+		w.forget()
+		unasked = refs
+	}
+	lists, err := w.roots(ctx, unasked)
 	if err != nil {
 		return err
 	}
 	if w.asked == nil {
 		w.asked = map[string][]target.ID{}
 	}
-	for n, ref := range refs {
+	for n, ref := range unasked {
 		w.asked[ref] = target.SortIDs(lists[n])
 		w.held += len(w.asked[ref])
 	}
