@@ -215,6 +215,9 @@ func (p *Publisher) stands(key string) relay {
 
 // bring publishes one relay's changes.
 func (p *Publisher) bring(ctx context.Context, key string, want wanted.Target, asOf uint64) (sent int, err error) {
+	if _, err := proto.TargetSubject(key); err != nil {
+		return 0, fmt.Errorf("%w: %w", errUnfit, err) // before its ids are asked for, each time
+	}
 	r := p.stands(key)
 	if r.last > asOf {
 		return 0, ErrOvertaken

@@ -388,11 +388,14 @@ func TestARelayWhoseNameDoesNotFitIsPassedOver(t *testing.T) {
 	p, _ := start(t, b)
 	wanted := relays(2)
 	good := relays(2)
-	wanted[""] = target.Target{URL: "wss://"}
+	wanted[""] = target.Target{URL: "wss://", Repos: map[string]target.Repo{"30617:bb:y": {Level: proto.LevelFull, Roots: ids(0, 5)}}}
 	if n := send(t, p, wanted); n != 2 {
 		t.Fatalf("%d messages, want those of the two relays that have names", n)
 	}
 	same(t, b, good)
+	if p.index.asked > 0 {
+		t.Errorf("it asked for the root events of %d repositories for a relay that cannot be published", p.index.asked)
+	}
 }
 
 func TestAMalformedMessageDoesNotStopTheReader(t *testing.T) {
