@@ -35,7 +35,7 @@ type wholeIDs struct {
 	recent []target.ID            // sorted
 	asked  map[string][]target.ID // by reference, sorted
 	held   int                    // ids in asked
-	unsaid []wanted.Short         // wanted, but no longer accepted
+	unsaid map[wanted.Short]bool  // wanted, but no longer accepted
 }
 
 // Heard notes whole ids of root events that came or went since the last call. It must not be called
@@ -45,7 +45,7 @@ func (p *Publisher) Heard(ids []target.ID) { p.ids.hear(ids) }
 // TakeUnaccepted returns the root events that were wanted and are not accepted any more, so that
 // they were not published, each once.
 func (p *Publisher) TakeUnaccepted() []wanted.Short {
-	list := target.SortIDs(p.ids.unsaid)
+	list := slices.SortedFunc(maps.Keys(p.ids.unsaid), wanted.Short.Compare)
 	p.ids.unsaid = nil
 	return list
 }
@@ -130,15 +130,26 @@ func (w *wholeIDs) find(ctx context.Context, have contents, want wanted.Target, 
 	if err := w.ask(ctx, slices.Sorted(maps.Keys(missing))); err != nil {
 		return nil, want, fmt.Errorf("look up root events: %w", err)
 	}
+	unaccepted := map[string][]wanted.Short{}
 	for ref, short := range missing {
-		more, unaccepted := wanted.Find(w.asked[ref], short)
+		more, others := wanted.Find(w.asked[ref], short)
 		found[ref] = target.Union(found[ref], more)
-		if len(unaccepted) > 0 {
-			w.unsaid = append(w.unsaid, unaccepted...)
-			want = want.WithoutRoots(ref, unaccepted)
+		if len(others) > 0 {
+			unaccepted[ref] = others
+			w.leaveOut(others)
 		}
 	}
-	return found, want, nil
+	return found, want.WithoutRoots(unaccepted), nil
+}
+
+// leaveOut notes root events that are not accepted any more. Many relays may be asked for the same.
+func (w *wholeIDs) leaveOut(ids []wanted.Short) {
+	if w.unsaid == nil {
+		w.unsaid = map[wanted.Short]bool{}
+	}
+	for _, id := range ids {
+		w.unsaid[id] = true
+	}
 }
 
 // ask asks for the root events of repositories if it has not been asked for them in this

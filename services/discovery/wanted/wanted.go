@@ -139,12 +139,16 @@ func Find(ids []target.ID, short []Short) (found []target.ID, missing []Short) {
 	return found, missing
 }
 
-// WithoutRoots is the target without some root events of a repository, which are sorted. t's map is
-// not changed.
-func (t Target) WithoutRoots(ref string, gone []Short) Target {
-	repos := maps.Clone(t.Repos)
-	r := repos[ref]
-	repos[ref] = Repo{Level: r.Level, Authors: r.Authors, Roots: target.Without(r.Roots, gone)}
-	t.Repos = repos
+// WithoutRoots is the target without some root events of repositories, sorted, by their references.
+// t's map is not changed.
+func (t Target) WithoutRoots(gone map[string][]Short) Target {
+	if len(gone) == 0 {
+		return t
+	}
+	t.Repos = maps.Clone(t.Repos)
+	for ref, ids := range gone {
+		r := t.Repos[ref]
+		t.Repos[ref] = Repo{Level: r.Level, Authors: r.Authors, Roots: target.Without(r.Roots, ids)}
+	}
 	return t
 }

@@ -96,17 +96,22 @@ func TestWithoutRoots(t *testing.T) {
 	t.Parallel()
 	before := wanted.Target{URL: "wss://a", Bootstrap: true, Repos: map[string]wanted.Repo{
 		"x": {Level: proto.LevelFull, Roots: []wanted.Short{{1}, {2}, {3}}}, "y": {Level: proto.LevelFull, Roots: []wanted.Short{{2}}},
+		"z": {Level: proto.LevelFull, Roots: []wanted.Short{{2}, {4}}},
 	}}
 	sum := before.Sum()
-	after := before.WithoutRoots("x", []wanted.Short{{2}})
+	after := before.WithoutRoots(map[string][]wanted.Short{"x": {{2}}, "z": {{2}, {4}}})
 	want := wanted.Target{URL: "wss://a", Bootstrap: true, Repos: map[string]wanted.Repo{
 		"x": {Level: proto.LevelFull, Roots: []wanted.Short{{1}, {3}}}, "y": {Level: proto.LevelFull, Roots: []wanted.Short{{2}}},
+		"z": {Level: proto.LevelFull},
 	}}
 	if !same(after, want) || after.Sum() != want.Sum() {
 		t.Errorf("got %v", after)
 	}
 	if before.Sum() != sum || len(before.Repos["x"].Roots) != 3 {
 		t.Errorf("it was changed: %v", before)
+	}
+	if after := before.WithoutRoots(nil); !same(after, before) {
+		t.Errorf("without nothing: %v", after)
 	}
 }
 
