@@ -1,6 +1,7 @@
 package discovery_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -151,4 +152,72 @@ func TestARootEventThatExpired(t *testing.T) {
 	eventually(t, "it has expired", func() bool { return time.Now().Unix() > expires })
 	accept(t, r.Bus, announce(alice, "x", 2, "wss://a.example", "wss://b.example"))
 	becomes(t, r.Bus, "wss://a.example x/full+"+stays.ID[:6], "wss://b.example x/full+"+stays.ID[:6])
+}
+
+// TestASnapshotAsksForWhatWasHeardLongAgo: after many changes of a relay one message replaces all,
+// with the whole ids of root events that came one by one, were deleted, or were there before the
+// replica began, which has no index.
+func TestASnapshotAsksForWhatWasHeardLongAgo(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	x := "30617:" + alice + ":x"
+	long := []*nostr.Event{issue(1, x), issue(2, x), issue(3, x)}
+	accept(t, server.Bus, append(long, announce(alice, "x", 1, "wss://a.example"))...)
+	first := apart(t, t.TempDir(), server)
+	line := func(events []*nostr.Event) string {
+		var ids []string
+		for _, ev := range events {
+			ids = append(ids, "+"+ev.ID[:6])
+		}
+		slices.Sort(ids)
+		return "wss://a.example x/full" + strings.Join(ids, "")
+	}
+	becomes(t, server.Bus, line(long))
+	r, want := first, long
+	subject, err := proto.TargetSubject("a.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 4; ; n++ {
+		switch {
+		case n == 30: // another one, which has not heard of them
+			r.stop()
+			r = apart(t, t.TempDir(), server)
+		case n%10 == 0:
+			accept(t, server.Bus, deletion(bob, 9, nostr.Tag{"e", want[0].ID}))
+			want = want[1:]
+		default:
+			more := issue(n, x)
+			accept(t, server.Bus, more)
+			want = append(slices.Clone(want), more)
+		}
+		becomes(t, server.Bus, line(want))
+		stream, err := server.Bus.JS.Stream(t.Context(), proto.StreamTargets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg, err := stream.GetLastMsgForSubject(t.Context(), subject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c proto.TargetChange
+		if err := json.Unmarshal(msg.Data, &c); err != nil {
+			t.Fatal(err)
+		}
+		if !c.Snapshot || n < 10 {
+			if n > 100 {
+				t.Fatal("there was no snapshot")
+			}
+			continue
+		}
+		ids := make([]string, len(want))
+		for i, ev := range want {
+			ids[i] = ev.ID
+		}
+		slices.Sort(ids)
+		if len(c.Repos) != 1 || !slices.Equal(c.Repos[0].Roots, ids) {
+			t.Errorf("the snapshot says %+v, want %q", c, ids)
+		}
+		return
+	}
 }
