@@ -215,9 +215,6 @@ func (p *Publisher) stands(key string) relay {
 
 // bring publishes one relay's changes.
 func (p *Publisher) bring(ctx context.Context, key string, want wanted.Target, asOf uint64) (sent int, err error) {
-	if _, err := proto.TargetSubject(key); err != nil {
-		return 0, fmt.Errorf("%w: %w", errUnfit, err) // before its ids are asked for, each time
-	}
 	r := p.stands(key)
 	if r.last > asOf {
 		return 0, ErrOvertaken
@@ -225,6 +222,9 @@ func (p *Publisher) bring(ctx context.Context, key string, want wanted.Target, a
 	have, read := p.known[key], false
 	switch {
 	case r.last == 0:
+		if _, err := proto.TargetSubject(key); err != nil {
+			return 0, fmt.Errorf("%w: %w", errUnfit, err) // before ids are asked for
+		}
 		have = contents{changed: map[string]uint64{}}
 	case have.at != r.last:
 		if want.Exists() && r.sum == want.Sum() {
