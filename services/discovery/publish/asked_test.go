@@ -12,8 +12,8 @@ import (
 	"tendril.dev/services/discovery/wanted"
 )
 
-// TestAnswersAreKeptForAWhile: a repository is asked for once in a publication, unless very many ids
-// are at hand when more is asked for.
+// TestAnswersAreKeptForAWhile: a repository is asked for once in a publication, unless very many
+// ids are at hand when more is asked for.
 func TestAnswersAreKeptForAWhile(t *testing.T) {
 	t.Parallel()
 	lists, asked := map[string][]target.ID{}, []string(nil)

@@ -70,8 +70,8 @@ func (w *wholeIDs) forget() { w.asked, w.held = nil, 0 }
 // settle lets go of what was heard, because all of it is published.
 func (w *wholeIDs) settle() { w.recent = nil }
 
-// changes returns those that lead from what is published to what is wanted, without root events that
-// are not accepted any more, and what is wanted without them. The error is errNotAtHand if the
+// changes returns those that lead from what is published to what is wanted, without root events
+// that are not accepted any more, and what is wanted without them. The error is errNotAtHand if the
 // messages must be read before.
 func (w *wholeIDs) changes(ctx context.Context, have contents, want wanted.Target, limit int) ([]proto.TargetChange, wanted.Target, error) {
 	_, changed := target.Changed(have.target.Repos, want.Repos)
@@ -153,7 +153,7 @@ func (w *wholeIDs) leaveOut(ids []wanted.Short) {
 }
 
 // ask asks for the root events of repositories if it has not been asked for them in this
-// publication. When more must be asked for and there are very many ids already, it lets go of those.
+// publication. When more must be asked for and there are very many ids already, those are dropped.
 func (w *wholeIDs) ask(ctx context.Context, refs []string) error {
 	unasked := slices.DeleteFunc(slices.Clone(refs), func(ref string) bool { _, asked := w.asked[ref]; return asked })
 	if len(unasked) == 0 {
