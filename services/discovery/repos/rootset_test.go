@@ -37,7 +37,8 @@ func TestARootSetIsWhatAMapSays(t *testing.T) {
 		if has != model[id] {
 			t.Fatalf("%d: it has %x: %v", step, id, has)
 		}
-		switch more := step%20_000 < 12_000; { // more come for a while, then more go
+		more := step%20_000 < 12_000 // more come for a while, then more go
+		switch {
 		case !has && (more || rnd.IntN(4) == 0):
 			set.add(id)
 			model[id] = true
