@@ -90,15 +90,28 @@ func (b *Book) AddRoots(ref nip34.RepoRef, ids []wanted.Short) (changed bool) {
 // nameRoot notes one repository of a root event, whose id must be added to the repository's set.
 // It reports false if that was known, or one too many.
 func (b *Book) nameRoot(id wanted.Short, author byte, repo *repository) bool {
-	named := 0
-	for other := range b.named(id) {
-		if named++; other == repo || named == maxRefs {
-			return false
-		}
+	if repo.has(id) || b.namesMost(id) {
+		return false
 	}
 	b.roots.add(id, placeOf(repo, author))
 	b.rootCount++
 	return true
+}
+
+// namesMost reports whether a root event names as many repositories as count. Which of its places
+// are those of another id is looked up only if it may.
+func (b *Book) namesMost(id wanted.Short) bool {
+	places, named := 0, 0
+	for range b.roots.like(id) {
+		places++
+	}
+	if places < maxRefs {
+		return false
+	}
+	for range b.named(id) {
+		named++
+	}
+	return named >= maxRefs
 }
 
 // named are the repositories that a root event is known to name.

@@ -257,3 +257,27 @@ func TestWholeIDsAreHeard(t *testing.T) {
 		t.Errorf("%d are kept, want %d", n, mostHeard)
 	}
 }
+
+// TestMostRepositoriesAreCountedForEachRootEvent: root events that the table cannot tell apart count
+// for as many repositories each as one alone.
+func TestMostRepositoriesAreCountedForEachRootEvent(t *testing.T) {
+	t.Parallel()
+	const all, fewer = maxRefs + 20, maxRefs - 40
+	b := NewBook(hosting.Of("git.example.com"), nil, Limits{Served: 20, Held: 5})
+	b.roots.hash = func(wanted.Short) uint64 { return 0 }
+	var tags nostr.Tags
+	for n := range all {
+		ref := nip34.RepoRef{PubKey: fmt.Sprintf("%064x", n+1), Identifier: "x"}
+		repo := &repository{announcement: &announcement{ref: ref}}
+		b.number(repo)
+		b.group(ref.Identifier).accepted[ref.PubKey] = repo
+		tags = append(tags, nostr.Tag{"a", ref.String()})
+	}
+	for n, c := range []struct{ names, counts int }{{fewer, fewer}, {all, maxRefs}, {fewer, fewer}, {maxRefs, maxRefs}} {
+		before := b.rootCount
+		ev := &nostr.Event{ID: spread(n).String(), PubKey: fmt.Sprintf("%064x", 1), Kind: nip34.KindIssue, Tags: tags[:c.names]}
+		if !b.Accept(ev) || b.Accept(ev) || b.rootCount-before != c.counts {
+			t.Errorf("%d: counts for %d repositories, want %d of %d", n, b.rootCount-before, c.counts, c.names)
+		}
+	}
+}
