@@ -17,7 +17,7 @@ const (
 	growth      = 36
 	// idleGrowth is how much the heap of a process may grow that has little to do ([Service.Idle]):
 	// memory is nearly all that it costs.
-	idleGrowth = 4 << 20
+	idleGrowth = 2 << 20
 )
 
 // pace is by how many percent of what is in use the heap may grow.

@@ -18,9 +18,9 @@ func TestGrowth(t *testing.T) {
 	}{
 		{shared, 0, 3600}, {shared, mib, 3600}, {shared, 18 * mib, 200}, {shared, 36 * mib, 100}, {shared, 72 * mib, 50},
 		{shared, 100 * mib, 36}, {shared, 101 * mib, 36}, {shared, 4096 * mib, 36},
-		{[]Service{busy}, mib, 3600}, {[]Service{idle}, mib, 400},
+		{[]Service{busy}, mib, 3600}, {[]Service{idle}, mib, 200},
 		// Only a process all of whose services have little to do keeps little.
-		{lone, 0, 400}, {lone, mib, 400}, {lone, 8 * mib, 50}, {lone, 32 * mib, 12}, {lone, 4096 * mib, 12},
+		{lone, 0, 200}, {lone, mib, 200}, {lone, 8 * mib, 25}, {lone, 32 * mib, 12}, {lone, 4096 * mib, 12},
 	} {
 		if got := paceOf(c.services)(c.live); got != c.want {
 			t.Errorf("%d services with %d MiB in use: %d%%, want %d%%", len(c.services), c.live/mib, got, c.want)

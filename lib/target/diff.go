@@ -26,7 +26,7 @@ func Diff(from, to Target, limit int) []proto.TargetChange {
 		return []proto.TargetChange{{URL: from.URL, Gone: true}}
 	}
 	p := packer{url: to.URL, bootstrap: to.Bootstrap, limit: limit - changeBytes - quoted(to.URL)}
-	gone, changed := changedRepos(from.Repos, to.Repos)
+	gone, changed := Changed(from.Repos, to.Repos)
 	for _, ref := range gone {
 		p.begin(ref, 0)
 		p.add(proto.RepoChange{Ref: ref, Gone: true}, 0)
@@ -40,10 +40,10 @@ func Diff(from, to Target, limit int) []proto.TargetChange {
 	return p.flush()
 }
 
-// changedRepos are the references that only the first has, and those that the second has anew or
-// otherwise, sorted. Targets that share their repositories, as most of two versions do, cost next
-// to nothing.
-func changedRepos(from, to map[string]Repo) (gone, changed []string) {
+// Changed are the references that only the repositories of the first target have, and those that
+// the second has anew or otherwise, sorted. Targets that share their repositories, as most of two
+// versions do, cost next to nothing.
+func Changed[R interface{ Equal(R) bool }](from, to map[string]R) (gone, changed []string) {
 	if len(from) == len(to) && reflect.ValueOf(from).Pointer() == reflect.ValueOf(to).Pointer() {
 		return nil, nil
 	}

@@ -28,7 +28,6 @@ type Repo struct {
 	Level   proto.Level
 	Authors []string // StateOnly: the maintainers known, sorted
 	Roots   []ID     // root events, sorted
-	sum     *sum     // of these; nil: not worked out
 }
 
 // ID is an event id.
@@ -57,34 +56,21 @@ func (id ID) Compare(other ID) int {
 	return bytes.Compare(id[8:], other[8:])
 }
 
+// Ordered are ids, whole or short forms of them.
+type Ordered[I any] interface {
+	comparable
+	// Compare orders them by their bytes.
+	Compare(I) int
+}
+
 // SortIDs returns the ids sorted and each once; it may reorder its argument.
-func SortIDs(ids []ID) []ID {
-	slices.SortFunc(ids, ID.Compare)
+func SortIDs[I Ordered[I]](ids []I) []I {
+	slices.SortFunc(ids, I.Compare)
 	return slices.Clip(slices.Compact(ids))
 }
 
 // Exists reports whether the target is one at all.
 func (t Target) Exists() bool { return t.URL != "" }
-
-// Level is the highest level that the target wants of a repository; empty: it has none.
-func (t Target) Level() (highest proto.Level) {
-	for _, r := range t.Repos {
-		if r.Level == proto.LevelFull {
-			return r.Level
-		}
-		highest = r.Level
-	}
-	return highest
-}
-
-// Roots counts the root events of all repositories; one that belongs to two counts twice.
-func (t Target) Roots() int {
-	n := 0
-	for _, r := range t.Repos {
-		n += len(r.Roots)
-	}
-	return n
-}
 
 // Apply folds one change into the target. t's map is not changed. Ids that are none are passed
 // over.
@@ -136,7 +122,6 @@ func (f *Folded) Take(c proto.TargetChange) {
 
 // apply is what is wanted of a repository after a change.
 func (r Repo) apply(c proto.RepoChange) Repo {
-	r.sum = nil
 	if c.Level != "" {
 		r.Level = c.Level
 	}
@@ -166,14 +151,14 @@ func parseIDs(list []string) []ID {
 
 // Union returns the ids of both, each once; both are sorted. It is one of them if the other is
 // empty.
-func Union(a, b []ID) []ID {
+func Union[I Ordered[I]](a, b []I) []I {
 	if len(b) == 0 {
 		return a
 	}
 	if len(a) == 0 {
 		return b
 	}
-	out := make([]ID, 0, len(a)+len(b))
+	out := make([]I, 0, len(a)+len(b))
 	for len(a) > 0 && len(b) > 0 {
 		order := a[0].Compare(b[0])
 		if order <= 0 {
@@ -197,18 +182,18 @@ func with(a, b []ID) []ID {
 }
 
 // Without is a without the ids of b; both are sorted. It is a itself if b is empty.
-func Without(a, b []ID) []ID {
+func Without[I Ordered[I]](a, b []I) []I {
 	if len(b) == 0 {
 		return a
 	}
-	return missing(make([]ID, 0, len(a)), a, b)
+	return missing(make([]I, 0, len(a)), a, b)
 }
 
 // Missing returns the ids of a that are not in b; both are sorted.
-func Missing(a, b []ID) []ID { return missing(nil, a, b) }
+func Missing[I Ordered[I]](a, b []I) []I { return missing(nil, a, b) }
 
-// missing appends to out what Missing gives.
-func missing(out, a, b []ID) []ID {
+// missing appends to out what Missing returns.
+func missing[I Ordered[I]](out, a, b []I) []I {
 	for _, id := range a {
 		for len(b) > 0 && b[0].Compare(id) < 0 {
 			b = b[1:]

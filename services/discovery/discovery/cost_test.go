@@ -1,10 +1,12 @@
 package discovery_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 
@@ -91,9 +93,14 @@ func TestRootEventsBeforeTheirRepository(t *testing.T) {
 	accept(t, r.Bus, announce(alice, "x", 1, "wss://r.example"))
 	becomes(t, r.Bus, "wss://r.example x/full")
 	patch := finish(&nostr.Event{PubKey: bob, Kind: nip34.KindPatch, CreatedAt: 2, Tags: nostr.Tags{{"a", "30617:" + alice + ":x"}, {"a", "30617:" + alice + ":y"}}})
+	const reads = "tendril_discovery_reads_total"
+	before := value(t, r, reads)
 	accept(t, r.Bus, patch)
 	short := "+" + patch.ID[:6]
 	becomes(t, r.Bus, "wss://r.example x/full"+short)
+	if n := value(t, r, reads) - before; n != 0 {
+		t.Errorf("%v reads for what was heard of", n)
+	}
 	accept(t, r.Bus, announce(alice, "y", 3, "wss://s.example"))
 	becomes(t, r.Bus, "wss://r.example x/full"+short, "wss://s.example y/full"+short)
 }
@@ -127,4 +134,90 @@ func TestManyMaintainersStopNobody(t *testing.T) {
 		lines, _ := published(t, r.Bus)
 		return len(lines) == 2 && strings.Count(lines[0], "/state") == 41
 	})
+}
+
+// TestARootEventThatExpired: what a further relay is asked for is looked up, so it is found that a
+// root event is accepted no longer. Then no relay is asked for it any more.
+func TestARootEventThatExpired(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	r := apart(t, t.TempDir(), server)
+	expires := time.Now().Unix() + 5 // it is published by then
+	stays, goes := issue(1, "30617:"+alice+":x"), issue(2, "30617:"+alice+":x")
+	goes.Tags = append(goes.Tags, nostr.Tag{"expiration", fmt.Sprint(expires)})
+	accept(t, r.Bus, announce(alice, "x", 1, "wss://a.example"), stays, finish(goes))
+	both := []string{"+" + stays.ID[:6], "+" + goes.ID[:6]}
+	slices.Sort(both)
+	becomes(t, r.Bus, "wss://a.example x/full"+strings.Join(both, ""))
+	eventually(t, "it has expired", func() bool { return time.Now().Unix() > expires })
+	accept(t, r.Bus, announce(alice, "x", 2, "wss://a.example", "wss://b.example"))
+	becomes(t, r.Bus, "wss://a.example x/full+"+stays.ID[:6], "wss://b.example x/full+"+stays.ID[:6])
+}
+
+// TestASnapshotAsksForWhatWasHeardLongAgo: after many changes of a relay one message replaces all,
+// with the whole ids of root events that came one by one, were deleted, or were there before the
+// replica began, which has no index.
+func TestASnapshotAsksForWhatWasHeardLongAgo(t *testing.T) {
+	t.Parallel()
+	server := newServer(t)
+	x := "30617:" + alice + ":x"
+	long := []*nostr.Event{issue(1, x), issue(2, x), issue(3, x)}
+	accept(t, server.Bus, append(long, announce(alice, "x", 1, "wss://a.example"))...)
+	first := apart(t, t.TempDir(), server)
+	line := func(events []*nostr.Event) string {
+		var ids []string
+		for _, ev := range events {
+			ids = append(ids, "+"+ev.ID[:6])
+		}
+		slices.Sort(ids)
+		return "wss://a.example x/full" + strings.Join(ids, "")
+	}
+	becomes(t, server.Bus, line(long))
+	r, want := first, long
+	subject, err := proto.TargetSubject("a.example")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 4; ; n++ {
+		switch {
+		case n == 30: // another one, which has not heard of them
+			r.stop()
+			r = apart(t, t.TempDir(), server)
+		case n%10 == 0:
+			accept(t, server.Bus, deletion(bob, 9, nostr.Tag{"e", want[0].ID}))
+			want = want[1:]
+		default:
+			more := issue(n, x)
+			accept(t, server.Bus, more)
+			want = append(slices.Clone(want), more)
+		}
+		becomes(t, server.Bus, line(want))
+		stream, err := server.Bus.JS.Stream(t.Context(), proto.StreamTargets)
+		if err != nil {
+			t.Fatal(err)
+		}
+		msg, err := stream.GetLastMsgForSubject(t.Context(), subject)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var c proto.TargetChange
+		if err := json.Unmarshal(msg.Data, &c); err != nil {
+			t.Fatal(err)
+		}
+		if !c.Snapshot || n < 10 {
+			if n > 100 {
+				t.Fatal("there was no snapshot")
+			}
+			continue
+		}
+		ids := make([]string, len(want))
+		for i, ev := range want {
+			ids[i] = ev.ID
+		}
+		slices.Sort(ids)
+		if len(c.Repos) != 1 || !slices.Equal(c.Repos[0].Roots, ids) {
+			t.Errorf("the snapshot says %+v, want %q", c, ids)
+		}
+		return
+	}
 }

@@ -30,6 +30,7 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/discovery/publish"
 	"tendril.dev/services/discovery/repos"
+	"tendril.dev/services/discovery/wanted"
 	"tendril.dev/services/discovery/window"
 )
 
@@ -67,11 +68,11 @@ func Run(ctx context.Context, n *node.Node) error {
 		heldLimit: n.Settings.MaxHeldTargets,
 		keepAll:   n.Settings.IgnoreDeletions,
 		news:      make(chan struct{}, 1),
-		publisher: publish.New(n.Bus, n.Log),
 		changed:   make(chan struct{}, 1),
 		metrics:   newMetrics(n.Metrics),
 		stale:     true,
 	}
+	d.publisher = publish.New(n.Bus, d.wholeIDs, n.Log)
 	n.Projection("discovery_held", proto.KVStream(proto.BucketHeld), d.heldRead.Seq)
 	n.Projection("discovery_targets", proto.StreamTargets, d.publisher.Seq)
 	n.Ready.Add("discovery", d.ready)
@@ -241,7 +242,9 @@ func (d *discovery) publish(ctx context.Context) error {
 		if err != nil {
 			return ignoreEnd(ctx, err)
 		}
+		d.publisher.Heard(w.heard)
 		sent, err := d.publisher.Publish(ctx, w.targets, asOf)
+		d.drop(d.publisher.TakeUnaccepted())
 		if sent > 0 {
 			d.log.Info("targets published", "relays", len(w.targets), "changes", sent, "repositories", w.accepted, "held", w.held, "roots", w.roots)
 		}
@@ -258,16 +261,17 @@ func (d *discovery) publish(ctx context.Context) error {
 	return fmt.Errorf("%w: %w, %d times", errPublish, publish.ErrOvertaken, attempts)
 }
 
-// wanted is what the book says.
-type wanted struct {
-	targets               map[string]target.Target // by identity
+// look is what the book says.
+type look struct {
+	targets               map[string]wanted.Target // by identity
+	heard                 []target.ID              // root events that came or went since the last look
 	accepted, held, roots int
 }
 
 // want works the targets out from all that the log and purgatory have by now. What is released goes
 // to the log first and from purgatory then, so the log is read last, and the book's purgatory
 // stands still meanwhile: no repository is missing in between.
-func (d *discovery) want(ctx context.Context) (w wanted, err error) {
+func (d *discovery) want(ctx context.Context) (w look, err error) {
 	reading, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	if err := d.heldHead.Read(reading); err != nil {
@@ -285,9 +289,22 @@ func (d *discovery) want(ctx context.Context) (w wanted, err error) {
 		return w, err
 	}
 	w.targets = d.book.Targets()
+	w.heard = d.book.TakeHeard()
 	w.accepted, w.held, w.roots = d.book.Counts()
 	d.tellRefused(d.book.Refused())
 	return w, nil
+}
+
+// drop takes root events out of the book that were found to be accepted no longer, as those are that
+// expire (NIP-40).
+func (d *discovery) drop(roots []wanted.Short) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for _, id := range roots {
+		if d.book.DropRoot(id) {
+			d.signal()
+		}
+	}
 }
 
 // bootstrapRelays reads NGIT_SYNC_BOOTSTRAP_RELAY_URL.

@@ -16,6 +16,7 @@ import (
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/discovery/repos"
+	"tendril.dev/services/discovery/wanted"
 )
 
 // heardKinds are the kinds that change the book.
@@ -141,19 +142,24 @@ const readersAtOnce = 3
 func (d *discovery) readRoots(ctx context.Context) error {
 	refs := d.book.TakeUnread()
 	d.metrics.reads.Add(float64(len(refs)))
-	size := min(proto.MaxQueriedFilters, len(refs)/(4*readersAtOnce)+1)
+	size := min(proto.MaxQueriedFilters, len(refs)/(8*readersAtOnce)+1)
 	group, reading := errgroup.WithContext(ctx)
 	group.SetLimit(readersAtOnce)
 	in := inOrder{add: d.book.AddRoots}
+	var rooms sync.Pool // of *[]wanted.Short: what is read is copied, and is garbage otherwise
 	for part := range slices.Chunk(refs, size) {
 		if reading.Err() != nil {
 			break // a reader has failed, or ctx has ended
 		}
 		turn := in.turn()
 		group.Go(func() error {
-			ids, err := d.rootsOf(reading, part)
+			room, _ := rooms.Get().(*[]wanted.Short)
+			if room == nil {
+				room = new([]wanted.Short)
+			}
+			ids, all, err := rootsOf(reading, d.events, part, wanted.ShortOf, (*room)[:0])
 			if err == nil {
-				in.give(turn, part, ids)
+				in.give(turn, part, ids, func() { *room = all; rooms.Put(room) })
 			}
 			return err
 		})
@@ -164,26 +170,47 @@ func (d *discovery) readRoots(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// rootsOf asks for the ids of root events that name some repositories.
-func (d *discovery) rootsOf(ctx context.Context, refs []nip34.RepoRef) ([][]target.ID, error) {
+// wholeIDs asks for the ids of root events that name some repositories.
+func (d *discovery) wholeIDs(ctx context.Context, refs []string) ([][]target.ID, error) {
+	d.metrics.reads.Add(float64(len(refs)))
+	parsed := make([]nip34.RepoRef, len(refs))
+	for n, ref := range refs {
+		var err error
+		if parsed[n], err = nip34.ParseRepoRef(ref); err != nil {
+			return nil, err
+		}
+	}
+	lists, _, err := rootsOf(ctx, d.events, parsed, func(id target.ID) target.ID { return id }, nil)
+	return lists, err
+}
+
+// rootsOf asks for the ids of root events that name some repositories, and returns them in a form:
+// one list for each repository, all of them in one that is appended to room.
+func rootsOf[I any](ctx context.Context, from events, refs []nip34.RepoRef, form func(target.ID) I, room []I) (lists [][]I, all []I, err error) {
 	filters := make([]nostr.Filter, len(refs))
 	for n, ref := range refs {
 		filters[n] = nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref.String()}}}
 	}
-	ids := make([][]target.ID, len(refs))
-	for root, err := range d.events.IDs(ctx, filters...) {
+	counts := make([]int, len(refs))
+	for root, err := range from.IDs(ctx, filters...) {
 		if err != nil {
-			return nil, fmt.Errorf("read root events: %w", err)
+			return nil, nil, fmt.Errorf("read root events: %w", err)
 		}
-		ids[root.Filter] = append(ids[root.Filter], root.ID)
+		counts[root.Filter]++ // one filter comes after the other
+		room = append(room, form(root.ID))
 	}
-	return ids, nil
+	rest := room
+	for _, count := range counts {
+		lists = append(lists, rest[:count:count])
+		rest = rest[count:]
+	}
+	return lists, room, nil
 }
 
 // inOrder adds what several readers have read in the order in which they began: of a root event
 // that names very many repositories the same ones count each time.
 type inOrder struct {
-	add func(nip34.RepoRef, []target.ID) bool
+	add func(nip34.RepoRef, []wanted.Short) bool
 
 	begun int
 	mu    sync.Mutex
@@ -197,8 +224,9 @@ func (o *inOrder) turn() int {
 	return o.begun - 1
 }
 
-// give adds what a reader has read, or keeps it until those before it have given theirs.
-func (o *inOrder) give(turn int, refs []nip34.RepoRef, ids [][]target.ID) {
+// give adds what a reader has read, or keeps it until those before it have given theirs. done is
+// called when it is added.
+func (o *inOrder) give(turn int, refs []nip34.RepoRef, ids [][]wanted.Short, done func()) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.early == nil {
@@ -207,8 +235,8 @@ func (o *inOrder) give(turn int, refs []nip34.RepoRef, ids [][]target.ID) {
 	o.early[turn] = func() {
 		for n, ref := range refs {
 			o.add(ref, ids[n])
-			ids[n] = nil
 		}
+		done()
 	}
 	for ; o.early[o.next] != nil; o.next++ {
 		o.early[o.next]()

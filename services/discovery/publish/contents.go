@@ -13,6 +13,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
+	"tendril.dev/services/discovery/wanted"
 )
 
 // relay is how the messages of one relay stand, as their headers say.
@@ -31,7 +32,8 @@ func (r relay) exists() bool { return r.last > 0 && r.gone.IsZero() }
 // contents is what the messages of one relay say.
 type contents struct {
 	at      uint64 // the last of them
-	target  target.Target
+	target  wanted.Target
+	whole   target.Target     // the same with whole ids, if it was read just now
 	changed map[string]uint64 // by reference: the sequence of the last message that changed the repository; nil: not known
 }
 
@@ -72,8 +74,8 @@ func (c *contents) note(change proto.TargetChange, seq uint64) {
 // snapshot replaces everything that was said of a relay by what is wanted of it. It says since when
 // the repositories are as they are, so that a worker that takes the relay over knows what of it was
 // confirmed before.
-func (c contents) snapshot(want target.Target, limit int) []proto.TargetChange {
-	changes := target.Snapshot(want, limit)
+func (c contents) snapshot(want wanted.Target, whole target.Target, limit int) []proto.TargetChange {
+	changes := target.Snapshot(whole, limit)
 	for _, change := range changes {
 		for i, r := range change.Repos {
 			if want.Repos[r.Ref].Equal(c.target.Repos[r.Ref]) {
@@ -103,7 +105,8 @@ func (p *Publisher) contentsOf(ctx context.Context, key string) (c contents, err
 		folded.Take(change)
 		c.note(change, m.Seq)
 	})
-	c.target = folded.Target()
+	c.whole = folded.Target()
+	c.target = wanted.Of(c.whole)
 	return c, err
 }
 
@@ -119,6 +122,12 @@ func (p *Publisher) readAgain(ctx context.Context, key string, r relay) (have co
 		return have, fmt.Errorf("read what is published: message %d of %s is missing", r.last, proto.StreamTargets)
 	}
 	have.at = r.last // what said that it is no target any more goes by itself
-	p.known[key] = have
+	p.know(key, have)
 	return have, nil
+}
+
+// know keeps what the messages of a relay say, without whole ids.
+func (p *Publisher) know(key string, c contents) {
+	c.whole = target.Target{}
+	p.known[key] = c
 }

@@ -22,8 +22,8 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/progress"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
+	"tendril.dev/services/discovery/wanted"
 )
 
 const (
@@ -66,13 +66,14 @@ type Publisher struct {
 	// Touched by Publish only.
 	failed map[string]string   // why relays could not be published the last time, by identity
 	known  map[string]contents // what the messages of relays say, by identity
+	ids    wholeIDs
 }
 
-// New makes a publisher that has read nothing yet.
-func New(b *bus.Bus, log *slog.Logger) *Publisher {
+// New makes a publisher that has read nothing yet. It asks roots for whole ids.
+func New(b *bus.Bus, roots Roots, log *slog.Logger) *Publisher {
 	p := &Publisher{
 		js: b.JS, log: log, maxPayload: int(b.Conn.MaxPayload()),
-		published: map[string]relay{}, failed: map[string]string{}, known: map[string]contents{},
+		published: map[string]relay{}, failed: map[string]string{}, known: map[string]contents{}, ids: wholeIDs{roots: roots},
 	}
 	p.head = b.Head(proto.StreamTargets, p.read.WaitFor)
 	return p
@@ -126,12 +127,13 @@ func (p *Publisher) Seq() uint64 { return p.read.Seq() }
 // A relay that cannot be published keeps nobody else waiting: it is told of once, and comes last
 // the next time. One that can never be is passed over; any other error is returned once all are
 // done, or once it is plain that the bus takes nothing.
-func (p *Publisher) Publish(ctx context.Context, wanted map[string]target.Target, asOf uint64) (sent int, err error) {
-	keys := p.keys(wanted)
+func (p *Publisher) Publish(ctx context.Context, targets map[string]wanted.Target, asOf uint64) (sent int, err error) {
+	defer p.ids.forget()
+	keys := p.keys(targets)
 	var overtaken, failed error
 	failures := 0
 	for _, key := range keys {
-		n, err := p.bring(ctx, key, wanted[key], asOf)
+		n, err := p.bring(ctx, key, targets[key], asOf)
 		sent += n
 		switch {
 		case err == nil:
@@ -153,15 +155,19 @@ func (p *Publisher) Publish(ctx context.Context, wanted map[string]target.Target
 			return sent, failed
 		}
 	}
-	if failed != nil {
+	switch {
+	case failed != nil:
 		return sent, failed
+	case overtaken != nil:
+		return sent, overtaken
 	}
-	return sent, overtaken
+	p.ids.settle()
+	return sent, nil
 }
 
 // keys are the relays to look at: what is wanted or published, those that failed the last time at
 // the end.
-func (p *Publisher) keys(wanted map[string]target.Target) []string {
+func (p *Publisher) keys(targets map[string]wanted.Target) []string {
 	all := map[string]bool{}
 	p.mu.Lock()
 	for key, r := range p.published {
@@ -174,7 +180,7 @@ func (p *Publisher) keys(wanted map[string]target.Target) []string {
 		}
 	}
 	p.mu.Unlock()
-	for key := range wanted {
+	for key := range targets {
 		all[key] = true
 	}
 	for key := range p.failed {
@@ -208,29 +214,45 @@ func (p *Publisher) stands(key string) relay {
 }
 
 // bring publishes one relay's changes.
-func (p *Publisher) bring(ctx context.Context, key string, want target.Target, asOf uint64) (sent int, err error) {
+func (p *Publisher) bring(ctx context.Context, key string, want wanted.Target, asOf uint64) (sent int, err error) {
 	r := p.stands(key)
 	if r.last > asOf {
 		return 0, ErrOvertaken
 	}
-	have := p.known[key]
+	have, read := p.known[key], false
 	switch {
 	case r.last == 0:
+		if _, err := proto.TargetSubject(key); err != nil {
+			return 0, fmt.Errorf("%w: %w", errUnfit, err) // before ids are asked for
+		}
 		have = contents{changed: map[string]uint64{}}
 	case have.at != r.last:
 		if want.Exists() && r.sum == want.Sum() {
-			p.known[key] = contents{at: r.last, target: want}
+			p.know(key, contents{at: r.last, target: want})
 			return 0, nil
 		}
 		if have, err = p.readAgain(ctx, key, r); err != nil {
 			return 0, err
 		}
+		read = true
 	}
 	limit := min(maxChange, p.maxPayload-headerRoom)
-	changes := target.Diff(have.target, want, limit)
+	changes, want, err := p.ids.changes(ctx, have, want, limit)
+	if errors.Is(err, errNotAtHand) {
+		if have, err = p.readAgain(ctx, key, r); err == nil {
+			changes, want, err = p.ids.changes(ctx, have, want, limit)
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	if len(changes) == 0 && read && want.Exists() && r.sum != want.Sum() {
+		// It says no sum, or that of an earlier version. One more message, and nobody reads it again.
+		changes = []proto.TargetChange{{URL: want.URL, Bootstrap: want.Bootstrap}}
+	}
 	if len(changes) == 0 {
 		have.target = want // its lists are in memory once
-		p.known[key] = have
+		p.know(key, have)
 		return 0, nil
 	}
 	replace := !want.Exists()
@@ -240,7 +262,12 @@ func (p *Publisher) bring(ctx context.Context, key string, want target.Target, a
 				return 0, err
 			}
 		}
-		changes, replace = have.snapshot(want, limit), true
+		whole, present, err := p.ids.target(ctx, have, want)
+		if err != nil {
+			return 0, err
+		}
+		want = present
+		changes, replace = have.snapshot(want, whole, limit), true
 	}
 	msgs, err := p.messages(key, changes, want, replace)
 	if err != nil {
@@ -250,7 +277,7 @@ func (p *Publisher) bring(ctx context.Context, key string, want target.Target, a
 }
 
 // write sends the changes and notes what is published then.
-func (p *Publisher) write(ctx context.Context, key string, msgs []*nats.Msg, changes []proto.TargetChange, want target.Target, have contents, r relay) (sent int, err error) {
+func (p *Publisher) write(ctx context.Context, key string, msgs []*nats.Msg, changes []proto.TargetChange, want wanted.Target, have contents, r relay) (sent int, err error) {
 	delete(p.known, key) // unless all of it is written
 	sent, seqs, err := p.send(ctx, msgs, r)
 	if err != nil {
@@ -260,13 +287,13 @@ func (p *Publisher) write(ctx context.Context, key string, msgs []*nats.Msg, cha
 		have.note(c, seqs[i])
 	}
 	have.at, have.target = seqs[len(seqs)-1], want
-	p.known[key] = have
+	p.know(key, have)
 	return sent, nil
 }
 
 // messages writes the changes down, all or none. The first of those that replace what was said
 // before says so, and the last one says the sum of what is wanted.
-func (p *Publisher) messages(key string, changes []proto.TargetChange, want target.Target, replace bool) ([]*nats.Msg, error) {
+func (p *Publisher) messages(key string, changes []proto.TargetChange, want wanted.Target, replace bool) ([]*nats.Msg, error) {
 	subject, err := proto.TargetSubject(key)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, err)

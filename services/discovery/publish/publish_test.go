@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -36,10 +37,17 @@ func openBus(t *testing.T) *bus.Bus {
 	return b
 }
 
+// replica is a publisher, and the root events that it may ask for.
+type replica struct {
+	*publish.Publisher
+	index *index
+}
+
 // start makes a publisher that has read what there is.
-func start(t *testing.T, b *bus.Bus) (p *publish.Publisher, stop func()) {
+func start(t *testing.T, b *bus.Bus) (p replica, stop func()) {
 	t.Helper()
-	p = publish.New(b, slog.New(slog.DiscardHandler))
+	p.index = &index{}
+	p.Publisher = publish.New(b, p.index.roots, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.Follow(ctx) }()
@@ -67,7 +75,7 @@ func start(t *testing.T, b *bus.Bus) (p *publish.Publisher, stop func()) {
 	return p, stop
 }
 
-func send(t *testing.T, p *publish.Publisher, wanted map[string]target.Target) int {
+func send(t *testing.T, p replica, wanted map[string]target.Target) int {
 	t.Helper()
 	n, err := bring(t, p, wanted)
 	if err != nil {
@@ -76,10 +84,11 @@ func send(t *testing.T, p *publish.Publisher, wanted map[string]target.Target) i
 	return n
 }
 
-// bring publishes, and again whenever another replica was first.
-func bring(t *testing.T, p *publish.Publisher, wanted map[string]target.Target) (sent int, err error) {
+// bring publishes what is accepted then, and again whenever another replica was first.
+func bring(t *testing.T, p replica, wanted map[string]target.Target) (sent int, err error) {
+	p.index.accept(wanted)
 	for {
-		n, err := p.Publish(t.Context(), wanted, p.Seq())
+		n, err := p.Publish(t.Context(), short(wanted), p.Seq())
 		if sent += n; !errors.Is(err, publish.ErrOvertaken) {
 			return sent, err
 		}
@@ -275,7 +284,7 @@ func TestASnapshotSaysSinceWhen(t *testing.T) {
 func TestReplicasPublishEachChangeOnce(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	var replicas []*publish.Publisher
+	var replicas []replica
 	for range 3 {
 		p, _ := start(t, b)
 		replicas = append(replicas, p)
@@ -340,7 +349,8 @@ func TestWhoIsBehindTakesNothingBack(t *testing.T) {
 			if !read {
 				go func() { _ = q.Follow(ctx) }() // it reads on only now, and what it finds is a conflict
 			}
-			sent, err := q.Publish(t.Context(), behind, asOf)
+			q.index.accept(behind)
+			sent, err := q.Publish(t.Context(), short(behind), asOf)
 			if !errors.Is(err, publish.ErrOvertaken) || sent != 1 {
 				t.Errorf("%d messages, %v; want 1 and ErrOvertaken", sent, err)
 			}
@@ -378,11 +388,14 @@ func TestARelayWhoseNameDoesNotFitIsPassedOver(t *testing.T) {
 	p, _ := start(t, b)
 	wanted := relays(2)
 	good := relays(2)
-	wanted[""] = target.Target{URL: "wss://"}
+	wanted[""] = target.Target{URL: "wss://", Repos: map[string]target.Repo{"30617:bb:y": {Level: proto.LevelFull, Roots: ids(0, 5)}}}
 	if n := send(t, p, wanted); n != 2 {
 		t.Fatalf("%d messages, want those of the two relays that have names", n)
 	}
 	same(t, b, good)
+	if p.index.asked > 0 {
+		t.Errorf("it asked for the root events of %d repositories for a relay that cannot be published", p.index.asked)
+	}
 }
 
 func TestAMalformedMessageDoesNotStopTheReader(t *testing.T) {
@@ -455,7 +468,8 @@ func TestATargetThatDoesNotFitDelaysNobody(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
 	var text bytes.Buffer
-	p := publish.New(b, slog.New(slog.NewTextHandler(&text, nil)))
+	p := replica{index: &index{}}
+	p.Publisher = publish.New(b, p.index.roots, slog.New(slog.NewTextHandler(&text, nil)))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() { _ = p.Follow(ctx) }()
@@ -516,6 +530,12 @@ func (c *counting) OrderedConsumer(ctx context.Context, stream string, cfg jetst
 	return c.JetStream.OrderedConsumer(ctx, stream, cfg)
 }
 
+// counts returns a bus like one, which counts the consumers that are made.
+func counts(b *bus.Bus) (*bus.Bus, *counting) {
+	counted := &counting{JetStream: b.JS}
+	return &bus.Bus{Conn: b.Conn, JS: counted}, counted
+}
+
 // TestWhoWantsTheSameReadsNothing: a replica that finds published what it wants reads the headers
 // only; where it wants something else it reads that relay. So it does with what another replica
 // publishes later.
@@ -524,9 +544,8 @@ func TestWhoWantsTheSameReadsNothing(t *testing.T) {
 	b := openBus(t)
 	p, _ := start(t, b)
 	send(t, p, relays(5, ids(0, 9000)...))
-	counted := &counting{JetStream: b.JS}
-	b.JS = counted // p has its own already
-	q, _ := start(t, b)
+	beside, counted := counts(b)
+	q, _ := start(t, beside)
 	if n := send(t, q, relays(5, ids(0, 9000)...)); n != 0 {
 		t.Errorf("%d messages for what is published", n)
 	}
@@ -557,13 +576,14 @@ func TestWhoWantsTheSameReadsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatHasNoSumIsRead: messages of an earlier version, and a change of which only a part was
-// written, are read, and lead to what is wanted.
+// TestWhatHasNoSumIsRead: messages of an earlier version, which have no sum or another, and a change
+// of which only a part was written, are read, and lead to what is wanted. Then they have a sum, and
+// nobody reads them again.
 func TestWhatHasNoSumIsRead(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	wanted := relays(3, ids(0, 9000)...)
-	for n, key := range []string{"r0.example", "r1.example"} {
+	wanted := relays(4, ids(0, 9000)...)
+	for n, key := range []string{"r0.example", "r1.example", "r2.example"} {
 		subject, err := proto.TargetSubject(key)
 		if err != nil {
 			t.Fatal(err)
@@ -572,19 +592,31 @@ func TestWhatHasNoSumIsRead(t *testing.T) {
 		if len(changes) != 2 {
 			t.Fatalf("%d changes", len(changes))
 		}
-		for _, c := range changes[n:] { // of the second relay only the last
+		for i, c := range changes[n%2:] { // of the second relay only the last
 			data, err := json.Marshal(c)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := b.JS.Publish(t.Context(), subject, data); err != nil {
+			msg := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
+			if n == 2 && i == 1 {
+				msg.Header.Set(proto.HeaderSum, strings.Repeat("0", 64))
+			}
+			if _, err := b.JS.PublishMsg(t.Context(), msg); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	p, _ := start(t, b)
-	if n := send(t, p, wanted); n != 1+2 {
-		t.Errorf("%d messages, want one for the part that is missing, and two for the third relay", n)
+	if n := send(t, p, wanted); n != 1+1+1+2 {
+		t.Errorf("%d messages, want one for the part that is missing, one for each other sum, and two for the fourth relay", n)
 	}
 	same(t, b, wanted)
+	beside, counted := counts(b)
+	q, _ := start(t, beside)
+	if n := send(t, q, wanted) + send(t, p, wanted); n != 0 {
+		t.Errorf("%d messages for what is published", n)
+	}
+	if n := counted.consumers.Load(); n != 1 {
+		t.Errorf("%d consumers, want that of the headers", n)
+	}
 }

@@ -16,6 +16,7 @@ import (
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
+	"tendril.dev/services/discovery/wanted"
 )
 
 // Bounds of what one event of a stranger may ask for. More is passed over.
@@ -41,8 +42,8 @@ type Book struct {
 	groups    map[string]*group
 	heldIn    map[string]string           // identifier, by key of grasp-held; only of announcements whose wait is not over
 	announced map[target.ID]nip34.RepoRef // accepted announcements by their ids
-	roots     map[uint32]place            // root events of accepted repositories, by the prefix of their ids
-	shared    map[target.ID][]*repository // further repositories of those that name several
+	roots     *places                     // root events of accepted repositories
+	heard     []target.ID                 // whole ids of root events that came or went, until they are taken
 	numbered  []*repository               // accepted ones by their numbers; nil: the number is unused
 	unused    []uint32
 	unread    map[nip34.RepoRef]bool // repositories whose earlier root events must be read
@@ -98,8 +99,7 @@ func (b *Book) ForgetAccepted() {
 		}
 	}
 	b.announced = map[target.ID]nip34.RepoRef{}
-	b.roots = map[uint32]place{}
-	b.shared = map[target.ID][]*repository{}
+	b.roots = newPlaces()
 	b.unread = map[nip34.RepoRef]bool{}
 	b.numbered, b.unused = nil, nil
 	b.accepted, b.rootCount = 0, 0
@@ -281,7 +281,7 @@ func (b *Book) NamedBy(request *nostr.Event) (n Named) {
 			if ref, known := b.announced[id]; known && ref.PubKey == request.PubKey {
 				n.Repos = append(n.Repos, ref)
 			}
-			if b.mayDelete(request.PubKey, id) {
+			if b.mayDelete(request.PubKey, wanted.ShortOf(id)) {
 				n.Roots = append(n.Roots, id)
 			}
 		}

@@ -13,9 +13,9 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/discovery/repos"
+	"tendril.dev/services/discovery/wanted"
 )
 
 const domain = "git.example.com"
@@ -86,7 +86,7 @@ func accept(b *repos.Book, events ...*nostr.Event) {
 }
 
 // told writes targets as lines that a test can compare.
-func told(targets map[string]target.Target) []string {
+func told(targets map[string]wanted.Target) []string {
 	var lines []string
 	for key, t := range targets {
 		line := key + " " + t.URL
@@ -100,7 +100,7 @@ func told(targets map[string]target.Target) []string {
 				line += " by " + author[:2]
 			}
 			for _, root := range r.Roots {
-				line += " " + root.String()[:8]
+				line += " " + fmt.Sprintf("%x", root[:4])
 			}
 			lines = append(lines, line)
 		}

@@ -3,7 +3,6 @@ package repos
 import (
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -15,6 +14,7 @@ import (
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/target"
+	"tendril.dev/services/discovery/wanted"
 )
 
 // TestRootsAreWhatAMapSays: root events that name several repositories, many of whose ids begin
@@ -30,11 +30,12 @@ func TestRootsAreWhatAMapSays(t *testing.T) {
 	}
 	rnd := rand.New(rand.NewPCG(7, 8))
 	b := NewBook(hosting.Of(domain), nil, Limits{Served: 20, Held: 5})
+	alike(b)
 	model := map[string]map[target.ID]bool{}
 	repo := func() nip34.RepoRef { return nip34.RepoRef{PubKey: owner, Identifier: fmt.Sprint("r", rnd.IntN(6))} }
 	id := func() (id target.ID) { // few beginnings, few of each
 		binary.BigEndian.PutUint32(id[:], uint32(rnd.IntN(8)))
-		id[31] = byte(rnd.IntN(5))
+		id[15] = byte(rnd.IntN(5))
 		return id
 	}
 	ends := 0
@@ -61,11 +62,10 @@ func TestRootsAreWhatAMapSays(t *testing.T) {
 			}
 			b.Accept(ev)
 		case what < 12: // a list of them
-			var ids []target.ID
+			var ids []wanted.Short
 			for range rnd.IntN(20) {
-				ids = append(ids, id())
-			}
-			for _, x := range ids {
+				x := id()
+				ids = append(ids, wanted.ShortOf(x))
 				if set != nil {
 					set[x] = true
 				}
@@ -94,6 +94,7 @@ func TestRootsAreWhatAMapSays(t *testing.T) {
 			if rnd.IntN(20) == 0 { // made anew
 				ends++
 				b.ForgetAccepted()
+				alike(b)
 				model = map[string]map[target.ID]bool{}
 			}
 			compare(t, n, b, model)
@@ -108,9 +109,22 @@ func TestRootsAreWhatAMapSays(t *testing.T) {
 			t.Fatal(ref, err)
 		}
 	}
-	if len(b.roots)+len(b.shared)+len(b.numbered)+len(b.unused)+b.rootCount != 0 {
-		t.Errorf("left: %d roots, %d shared, %d numbers, %d unused ones, %d counted", len(b.roots), len(b.shared), len(b.numbered), len(b.unused), b.rootCount)
+	if left := entries(b.roots); left+b.roots.count+len(b.numbered)+len(b.unused)+b.rootCount != 0 {
+		t.Errorf("left: %d places, %d counted, %d numbers, %d unused ones, %d roots counted", left, b.roots.count, len(b.numbered), len(b.unused), b.rootCount)
 	}
+}
+
+// alike has the book's table of places take most ids for each other: of all hashes there are four.
+func alike(b *Book) {
+	b.roots.hash = func(id wanted.Short) uint64 { return uint64(id[3]&1)<<63 | uint64(id[15]&1) }
+}
+
+// entries counts the places of a table.
+func entries(t *places) (n int) {
+	for _, part := range t.parts {
+		n += len(part)
+	}
+	return n
 }
 
 func compare(t *testing.T, n int, b *Book, model map[string]map[target.ID]bool) {
@@ -121,7 +135,11 @@ func compare(t *testing.T, n int, b *Book, model map[string]map[target.ID]bool) 
 	}
 	for ref, set := range model {
 		total += len(set)
-		if want := slices.SortedFunc(maps.Keys(set), target.ID.Compare); !slices.Equal(got[ref].Roots, want) {
+		var want []wanted.Short
+		for id := range set {
+			want = append(want, wanted.ShortOf(id))
+		}
+		if want = target.SortIDs(want); !slices.Equal(got[ref].Roots, want) {
 			t.Fatalf("%d: %s has %v, want %v", n, ref, got[ref].Roots, want)
 		}
 	}
@@ -145,10 +163,10 @@ func TestABookMadeAnewKeepsItsLists(t *testing.T) {
 	}}
 	b := NewBook(hosting.Of(domain), nil, Limits{Served: 20, Held: 5})
 	ref := nip34.RepoRef{PubKey: owner, Identifier: "x"}
-	read := func() []target.ID {
+	read := func() []wanted.Short {
 		b.ForgetAccepted()
 		b.Accept(announcement)
-		b.AddRoots(ref, []target.ID{{3}, {1}, {2}})
+		b.AddRoots(ref, []wanted.Short{{3}, {1}, {2}})
 		return b.Targets()["r.example"].Repos[ref.String()].Roots
 	}
 	first, again := read(), read()
@@ -171,9 +189,9 @@ func TestIDsThatGoAreTakenOutTogether(t *testing.T) {
 		binary.BigEndian.PutUint32(id[:], uint32(n))
 		return id
 	}
-	var ids []target.ID
+	var ids []wanted.Short
 	for n := range all {
-		ids = append(ids, id(n))
+		ids = append(ids, wanted.ShortOf(id(n)))
 	}
 	b.AddRoots(ref, ids)
 	made, last := 0, &repo.sorted[0]
@@ -189,7 +207,77 @@ func TestIDsThatGoAreTakenOutTogether(t *testing.T) {
 	if made > going/32 {
 		t.Errorf("the list is made anew %d times for %d ids that go", made, going)
 	}
-	if got := repo.list(); len(got) != all || got[0] != id(going) || got[all-1] != id(all+going-1) {
+	if got := repo.list(); len(got) != all || got[0] != wanted.ShortOf(id(going)) || got[all-1] != wanted.ShortOf(id(all+going-1)) {
 		t.Errorf("%d ids are left", len(got))
+	}
+}
+
+// TestWholeIDsAreHeard: of root events that come and go one by one, if they change anything; of
+// others only half of an id is kept.
+func TestWholeIDsAreHeard(t *testing.T) {
+	t.Parallel()
+	b := NewBook(hosting.Of("git.example.com"), nil, Limits{Served: 20, Held: 5})
+	ref := nip34.RepoRef{PubKey: strings.Repeat("a1", 32), Identifier: "x"}
+	repo := &repository{announcement: &announcement{ref: ref}}
+	b.number(repo)
+	b.group(ref.Identifier).accepted[ref.PubKey] = repo
+	issue := func(n int, ref string) target.ID {
+		var id target.ID
+		binary.BigEndian.PutUint32(id[:], uint32(n))
+		id[31] = 1
+		b.Accept(&nostr.Event{ID: id.String(), PubKey: strings.Repeat("b2", 32), Kind: nip34.KindIssue, Tags: nostr.Tags{{"a", ref}}})
+		return id
+	}
+	heard := func(want ...target.ID) {
+		t.Helper()
+		if got := b.TakeHeard(); !slices.Equal(got, want) {
+			t.Errorf("heard %v, want %v", got, want)
+		}
+	}
+	b.AddRoots(ref, []wanted.Short{{1}, {2}})
+	heard()
+	issue(1, "30617:"+ref.PubKey+":y")
+	first := issue(2, ref.String())
+	issue(2, ref.String())
+	second := issue(3, ref.String())
+	heard(first, second)
+	heard()
+	b.ForgetRoot(first)
+	b.ForgetRoot(first)
+	b.DropRoot(wanted.Short{1})
+	b.ForgetAccepted()
+	heard(first)
+	b.group(ref.Identifier).accepted[ref.PubKey] = repo
+	*repo = repository{announcement: repo.announcement}
+	b.number(repo)
+	for n := range mostHeard + 10 {
+		issue(n, ref.String())
+	}
+	if n := len(b.TakeHeard()); n != mostHeard {
+		t.Errorf("%d are kept, want %d", n, mostHeard)
+	}
+}
+
+// TestMostRepositoriesAreCountedForEachRootEvent: root events that the table cannot tell apart count
+// for as many repositories each as one alone.
+func TestMostRepositoriesAreCountedForEachRootEvent(t *testing.T) {
+	t.Parallel()
+	const all, fewer = maxRefs + 20, maxRefs - 40
+	b := NewBook(hosting.Of("git.example.com"), nil, Limits{Served: 20, Held: 5})
+	b.roots.hash = func(wanted.Short) uint64 { return 0 }
+	var tags nostr.Tags
+	for n := range all {
+		ref := nip34.RepoRef{PubKey: fmt.Sprintf("%064x", n+1), Identifier: "x"}
+		repo := &repository{announcement: &announcement{ref: ref}}
+		b.number(repo)
+		b.group(ref.Identifier).accepted[ref.PubKey] = repo
+		tags = append(tags, nostr.Tag{"a", ref.String()})
+	}
+	for n, c := range []struct{ names, counts int }{{fewer, fewer}, {all, maxRefs}, {fewer, fewer}, {maxRefs, maxRefs}} {
+		before := b.rootCount
+		ev := &nostr.Event{ID: spread(n).String(), PubKey: fmt.Sprintf("%064x", 1), Kind: nip34.KindIssue, Tags: tags[:c.names]}
+		if !b.Accept(ev) || b.Accept(ev) || b.rootCount-before != c.counts {
+			t.Errorf("%d: counts for %d repositories, want %d of %d", n, b.rootCount-before, c.counts, c.names)
+		}
 	}
 }

@@ -14,8 +14,8 @@ import (
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/target"
-	"tendril.dev/proto"
 	"tendril.dev/services/discovery/repos"
+	"tendril.dev/services/discovery/wanted"
 )
 
 // everyday is the everyday size, of which the scales are multiples: 1,000 repositories with fifty
@@ -98,14 +98,14 @@ func benchmarkScale(b *testing.B, n network) {
 	for b.Loop() {
 		before := liveHeap()
 		book := repos.NewBook(hosting.Of(domain), nil, limits)
-		published := map[string]target.Target{}
+		published := map[string]wanted.Target{}
 		window := func(events []*nostr.Event) {
 			began := cpu(b)
 			for _, ev := range events {
 				book.Accept(ev)
 			}
 			book.TakeUnread()
-			bytes += publish(b, published, book.Targets())
+			bytes += publish(b, published, book.Targets(), target.SortIDs(book.TakeHeard()))
 			took += cpu(b) - began
 		}
 		for w := range 10 {
@@ -133,20 +133,25 @@ func benchmarkScale(b *testing.B, n network) {
 	b.ReportMetric(float64(bytes)/float64(b.N)/roots, "published-B/root")
 }
 
-// publish writes down what is different, folds that in as the publisher does, and gives its bytes.
-func publish(b *testing.B, published, wanted map[string]target.Target) (bytes int) {
-	for key, want := range wanted {
-		for _, change := range target.Diff(published[key], want, 512<<10) {
+// publish writes down what is different, as the publisher does, and gives its bytes.
+func publish(b *testing.B, published, targets map[string]wanted.Target, heard []target.ID) (bytes int) {
+	for key, want := range targets {
+		added := map[string][]target.ID{}
+		_, changed := target.Changed(published[key].Repos, want.Repos)
+		for _, ref := range changed {
+			came, went := wanted.RootChanges(published[key].Repos[ref], want.Repos[ref])
+			found, missing := wanted.Find(heard, came)
+			if len(missing)+len(went) > 0 {
+				b.Fatalf("%d root events came that nobody heard of, and %d went", len(missing), len(went))
+			}
+			added[ref] = found
+		}
+		for _, change := range wanted.Diff(published[key], want, added, nil, 512<<10) {
 			data, err := json.Marshal(change)
 			if err != nil {
 				b.Fatal(err)
 			}
 			bytes += len(data)
-			var read proto.TargetChange
-			if err := json.Unmarshal(data, &read); err != nil {
-				b.Fatal(err)
-			}
-			published[key] = published[key].Apply(read)
 		}
 		published[key] = want
 	}

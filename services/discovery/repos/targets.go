@@ -6,8 +6,8 @@ import (
 	"slices"
 
 	"tendril.dev/lib/nip34"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
+	"tendril.dev/services/discovery/wanted"
 )
 
 const (
@@ -24,7 +24,7 @@ const (
 // want is what one repository needs, and of which relays.
 type want struct {
 	ref    string
-	repo   target.Repo
+	repo   wanted.Repo
 	relays []nip34.RelayURL
 	held   *announcement // nil: it is served
 	owner  string
@@ -39,11 +39,8 @@ func (w *want) listedAs(o *want) bool {
 
 // same reports whether the same is wanted of the same relays; both are listed in the same way.
 func (w *want) same(o *want) bool {
-	return slices.Equal(w.repo.Authors, o.repo.Authors) && sameIDs(w.repo.Roots, o.repo.Roots)
+	return slices.Equal(w.repo.Authors, o.repo.Authors) && wanted.SameList(w.repo.Roots, o.repo.Roots)
 }
-
-// sameIDs compares two lists of the same set, which is another list whenever it has changed.
-func sameIDs(a, b []target.ID) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // inverted is relay → what is wanted of it, kept in step with repository → relays.
 type inverted struct {
@@ -52,7 +49,7 @@ type inverted struct {
 	wants     map[string]*want          // by reference
 	relays    map[string]*relay         // by identity
 	served    int                       // relays that a served repository lists, bootstrap relays left out
-	targets   map[string]target.Target  // by identity
+	targets   map[string]wanted.Target  // by identity
 	refused   int                       // relays beyond the limits
 }
 
@@ -65,12 +62,12 @@ type relay struct {
 
 func newInverted(domain string, bootstrap []nip34.RelayURL, limits Limits) inverted {
 	v := inverted{
-		limits: limits, bootstrap: map[string]nip34.RelayURL{}, wants: map[string]*want{}, relays: map[string]*relay{}, targets: map[string]target.Target{},
+		limits: limits, bootstrap: map[string]nip34.RelayURL{}, wants: map[string]*want{}, relays: map[string]*relay{}, targets: map[string]wanted.Target{},
 	}
 	for _, url := range bootstrap {
 		if !url.OnDomain(domain) {
 			v.bootstrap[url.Key()] = url
-			v.targets[url.Key()] = target.Target{URL: string(url), Bootstrap: true, Repos: map[string]target.Repo{}}
+			v.targets[url.Key()] = wanted.Target{URL: string(url), Bootstrap: true, Repos: map[string]wanted.Repo{}}
 		}
 	}
 	return v
@@ -78,7 +75,7 @@ func newInverted(domain string, bootstrap []nip34.RelayURL, limits Limits) inver
 
 // Targets is what is wanted of every relay, by the relay's identity (nip34.RelayURL.Key). Of relays
 // that nothing has changed for since the last call it gives the same value, map included.
-func (b *Book) Targets() map[string]target.Target {
+func (b *Book) Targets() map[string]wanted.Target {
 	touched := map[string]bool{}
 	for identifier := range b.dirty {
 		g := b.groups[identifier]
@@ -131,7 +128,7 @@ func (g *group) work() map[string]*want {
 			}
 		}
 		ref := repo.ref.String()
-		wants[ref] = &want{ref: ref, owner: owner, relays: repo.relays, repo: target.Repo{Level: proto.LevelFull, Roots: repo.list()}}
+		wants[ref] = &want{ref: ref, owner: owner, relays: repo.relays, repo: wanted.Repo{Level: proto.LevelFull, Roots: repo.list()}}
 	}
 	for owner, a := range g.waiting() {
 		if known == nil {
@@ -140,7 +137,7 @@ func (g *group) work() map[string]*want {
 		authors, _ := maintainers([]string{owner}, known, maxAuthors, maxLooks)
 		slices.Sort(authors)
 		ref := a.ref.String()
-		wants[ref] = &want{ref: ref, owner: owner, relays: a.relays, held: a, repo: target.Repo{Level: proto.LevelStateOnly, Authors: authors}}
+		wants[ref] = &want{ref: ref, owner: owner, relays: a.relays, held: a, repo: wanted.Repo{Level: proto.LevelStateOnly, Authors: authors}}
 	}
 	return wants
 }
@@ -211,7 +208,7 @@ func (b *Book) count(key string, r *relay, change int) {
 
 // rebuild makes the target of a relay anew.
 func (b *Book) rebuild(key string) {
-	t := target.Target{Repos: map[string]target.Repo{}}
+	t := wanted.Target{Repos: map[string]wanted.Repo{}}
 	if url, ours := b.bootstrap[key]; ours {
 		t.URL, t.Bootstrap = string(url), true
 	}

@@ -1,4 +1,4 @@
-package target
+package wanted
 
 import (
 	"crypto/sha256"
