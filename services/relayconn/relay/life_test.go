@@ -195,7 +195,7 @@ func TestDayIsNotForgotten(t *testing.T) {
 	if _, err := kv.js.Publish(t.Context(), subject, []byte(`{"url":"wss://r.example.com"}`)); err != nil {
 		t.Fatal(err)
 	}
-	l.target = targets.NewFollower(0)
+	l.target = targets.NewFollower(0, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -280,7 +280,7 @@ func TestStateThatCouldNotBeWritten(t *testing.T) {
 	if _, err := b.JS.Publish(t.Context(), subject, []byte(`{"url":"wss://r.example.com","repos":[{"ref":"30617:a:x","level":"full"}]}`)); err != nil {
 		t.Fatal(err)
 	}
-	l.target = targets.NewFollower(0)
+	l.target = targets.NewFollower(0, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	watch, err := kv.Watch(ctx, l.name, jetstream.UpdatesOnly())

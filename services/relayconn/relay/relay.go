@@ -16,6 +16,7 @@ import (
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/roots"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/health"
@@ -51,6 +52,7 @@ type Env struct {
 	Guard   *netguard.Guard
 	Intake  *intake.Intake
 	Turns   *targets.Turns // to read targets; nil: as many at once as there are relays
+	Lists   *roots.Reader  // reads the lists of root events that targets name; nil: each relay has its own
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
 	Sign func(ev *nostr.Event) error
 	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
@@ -87,7 +89,7 @@ func (e *Env) Run(ctx context.Context, name string) error {
 		return err
 	}
 	l.resume(time.Now())
-	l.target = targets.NewFollower(l.state.value.ConfirmedRevision)
+	l.target = targets.NewFollower(l.state.value.ConfirmedRevision, e.Lists)
 	defer e.Metrics.forget(name)
 
 	group, ctx := errgroup.WithContext(ctx)
