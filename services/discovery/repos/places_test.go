@@ -30,9 +30,9 @@ func TestPlacesAreWhatAMapSays(t *testing.T) {
 				var p pair
 				binary.BigEndian.PutUint16(p.id[14:], uint16(rnd.IntN(300)))
 				p.number = uint32(rnd.IntN(4)) * (mostNumbers / 4)
-				switch author, known := model[p]; {
+				switch _, known := model[p]; {
 				case !known && step%20_000 < 12_000: // more come for a while, then more go
-					author = byte(rnd.IntN(3))
+					author := byte(rnd.IntN(3))
 					model[p] = author
 					table.add(p.id, placeOf(&repository{number: p.number}, author))
 					count++
