@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
+	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -174,5 +176,103 @@ func TestAPastThatASnapshotTells(t *testing.T) {
 	f := follow(t, b, key, past, nil)
 	if got := f.TakePast(); len(got.Repos) != 1 || !slices.Equal(got.Repos[listed].Roots, ids(0, 500)) {
 		t.Errorf("the past is %+v", got)
+	}
+}
+
+// TestAListThatStaysHalf: whoever wrote the list has stopped in the middle. The follower does not
+// wait for ever, says of nothing that it was asked for, keeps the root events that it has, and finds
+// the list when somebody has written it to its end, though nobody tells the target again.
+func TestAListThatStaysHalf(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	const key, other = "r.example.com", "other.example.com"
+	first := publishList(t, b, 0, target.ListDiff(listed, nil, ids(0, 500), 512<<10)...)
+	revision := publish(t, b, key, false, naming(first))
+	publish(t, b, other, false, naming(first))
+	reads := follow(t, b, other, 0, nil)
+	parts := target.ListSnapshot(listed, ids(0, 700), 16<<10)
+	last := publishList(t, b, first, parts[:1]...)
+	f := follow(t, b, key, revision, nil)
+	if got, at := f.Current(); len(got.Repos[listed].Roots) != 0 || got.Repos[listed].Level != proto.LevelFull || at != 0 {
+		t.Errorf("%d root events, at %d", len(got.Repos[listed].Roots), at)
+	}
+	if got := f.TakePast(); len(got.Repos) != 0 {
+		t.Errorf("the past is %+v", got)
+	}
+	publish(t, b, other, false, naming(last+1000), repo("30617:a:z"))
+	eventually(t, "another repository", func() bool {
+		got, _ := reads.Current()
+		return len(got.Repos) == 2
+	})
+	if n := len(rootsOf(reads)); n != 500 {
+		t.Errorf("%d root events are left of those that were read", n)
+	}
+	publishList(t, b, last, parts[1:]...)
+	eventually(t, "the whole list", func() bool {
+		got, at := f.Current()
+		return slices.Equal(got.Repos[listed].Roots, ids(0, 700)) && at == revision
+	})
+}
+
+// asking counts what is asked of JetStream directly.
+type asking struct {
+	jetstream.JetStream
+	questions atomic.Int32
+}
+
+func (a *asking) Conn() *nats.Conn {
+	a.questions.Add(1)
+	return a.JetStream.Conn()
+}
+
+// TestNobodyWaitsForTheListsOfOthers: a target that names a list which is half written keeps no
+// others from being read.
+func TestNobodyWaitsForTheListsOfOthers(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	last := publishList(t, b, 0, target.ListSnapshot(listed, ids(0, 700), 16<<10)[:1]...)
+	turns := targets.NewTurns()
+	start := func(key string, lists *roots.Reader) *targets.Follower {
+		f := targets.NewFollower(0, lists)
+		while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, turns, quiet) })
+		return f
+	}
+	var waiting []*targets.Follower
+	for n := range 4 { // as many as have turns
+		key := string(rune('a'+n)) + ".example.com"
+		publish(t, b, key, false, naming(last+1000))
+		counted := &asking{JetStream: b.JS}
+		waiting = append(waiting, start(key, roots.NewReader(counted)))
+		eventually(t, "a question for the list", func() bool { return counted.questions.Load() > 0 })
+	}
+	publish(t, b, "z.example.com", false, repo("30617:a:z"))
+	<-start("z.example.com", nil).Read()
+	for _, f := range waiting {
+		select {
+		case <-f.Read():
+			t.Error("it was read before the one that names no list")
+		default:
+		}
+	}
+}
+
+// TestAListIsReadOnce, however many root events the target tells besides.
+func TestAListIsReadOnce(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	const key = "r.example.com"
+	at := publishList(t, b, 0, target.ListDiff(listed, nil, ids(0, 500), 4<<10)...)
+	publish(t, b, key, false, naming(at))
+	counted := &asking{JetStream: b.JS}
+	f := follow(t, b, key, 0, roots.NewReader(counted))
+	read := counted.questions.Load()
+	for n := range 10 {
+		one := proto.TargetChange{URL: "wss://r.example.com", Repos: []proto.RepoChange{{Ref: listed, Roots: hex(ids(500+n, 501+n))}}}
+		publish(t, b, key, false, one)
+		eventually(t, "one more", func() bool { return slices.Equal(rootsOf(f), ids(0, 501+n)) })
+		runtime.GC()
+	}
+	if n := counted.questions.Load() - read; n != 0 {
+		t.Errorf("%d messages of the list are read again for ten root events", n)
 	}
 }

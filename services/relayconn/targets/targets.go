@@ -10,6 +10,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/semaphore"
@@ -119,12 +120,18 @@ type Follower struct {
 	// Changed is sent on when the target may be another.
 	Changed chan struct{}
 
-	lists  *roots.Reader
-	folded target.Folded // with changes of which parts are still to come
-	before []string      // references that a snapshot says were as they are at the revision asked for
-	last   told          // what the changes have said that are whole
-	asked  told          // what they said at the revision asked for
-	read   chan struct{}
+	lists *roots.Reader
+	read  chan struct{}
+	over  func() // others may read their targets
+
+	reading sync.Mutex    // held while changes are taken or shown; of what follows
+	folded  target.Folded // with changes of which parts are still to come
+	before  []string      // references that a snapshot says were as they are at the revision asked for
+	last    told          // what the changes have said that are whole
+	asked   told          // what they said at the revision asked for
+	held    map[string]heldList
+	again   *time.Timer // shows the target again; nil: all of it is shown
+	told    bool        // that a list cannot be read
 
 	mu       sync.Mutex
 	target   target.Target
@@ -169,24 +176,29 @@ func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string,
 	if f.lists == nil {
 		f.lists = roots.NewReader(js)
 	}
-	over := func() {}
+	f.over = func() {}
 	if turns != nil {
 		if turns.taken.Acquire(ctx, 1) != nil {
 			return nil // the end
 		}
-		over = sync.OnceFunc(func() { turns.taken.Release(1) })
-		defer over()
+		f.over = sync.OnceFunc(func() { turns.taken.Release(1) })
+		defer f.over()
 	}
+	defer f.stop()
 	all := false
 	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}, Read: func() {
-		if all = f.showPast(ctx, log) && f.show(ctx, log); all {
+		f.reading.Lock()
+		defer f.reading.Unlock()
+		if all = f.showPast(ctx, log) && f.show(ctx, mostTries, log); all {
 			close(f.read)
-			over()
+			f.over()
 		}
 	}}
 	return bus.Follow(ctx, js, reading, log, func(m bus.Message) {
+		f.reading.Lock()
+		defer f.reading.Unlock()
 		if f.take(m, log) && all {
-			f.show(ctx, log)
+			f.show(ctx, 1, log)
 		}
 	})
 }
@@ -230,27 +242,6 @@ func (f *Follower) noteBefore(change proto.TargetChange) {
 			f.before = append(f.before, c.Ref)
 		}
 	}
-}
-
-// show lets the target be seen that was read last, when the lists are read that it names. It
-// reports whether that was before ctx ended.
-func (f *Follower) show(ctx context.Context, log *slog.Logger) bool {
-	found := map[string][]target.ID{}
-	for ref, n := range f.last.named {
-		list, ok := f.list(ctx, ref, n.At, log)
-		if !ok {
-			return false
-		}
-		found[ref] = n.Roots(list)
-	}
-	f.mu.Lock()
-	f.target, f.revision = f.last.target.With(found), f.last.revision
-	f.mu.Unlock()
-	select {
-	case f.Changed <- struct{}{}:
-	default:
-	}
-	return true
 }
 
 // Read is closed when the target was read as it stood.
