@@ -65,8 +65,7 @@ func TestWhatWasHeardIsNotAskedFor(t *testing.T) {
 	b := openBus(t)
 	p, _ := start(t, b)
 	counted := &counting{JetStream: b.JS}
-	b.JS = counted // p has its own already
-	q, _ := start(t, b)
+	q, _ := startThrough(t, b, counted)
 	step := func(what string, wants map[string]target.Target, asked int, read int32) {
 		t.Helper()
 		before, readBefore := q.index.asked, counted.consumers.Load()

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 	"unsafe"
@@ -302,13 +303,11 @@ func (p *Publisher) unwantedLists(targets map[string]wanted.Target, now time.Tim
 		}
 	}
 	for _, t := range targets {
-		for ref := range idle {
-			if _, has := t.Repos[ref]; has {
-				delete(idle, ref)
-				delete(p.lists.unwanted, ref)
-			}
+		for ref := range t.Repos {
+			delete(idle, ref)
 		}
 	}
+	maps.DeleteFunc(p.lists.unwanted, func(ref string, _ time.Time) bool { _, still := idle[ref]; return !still })
 	for ref := range idle {
 		since, known := p.lists.unwanted[ref]
 		if !known {
@@ -319,4 +318,50 @@ func (p *Publisher) unwantedLists(targets map[string]wanted.Target, now time.Tim
 		}
 	}
 	return idle
+}
+
+// finishLists writes lists to their end that another replica has begun to write, and died. Targets
+// may name what was there before, and say nothing else that there would be a change of.
+func (p *Publisher) finishLists(ctx context.Context, now round) (sent int, err error) {
+	if time.Now().Before(p.lists.pause) {
+		return 0, nil
+	}
+	for ref, roots := range p.halfLists(now) {
+		_, n, err := p.bringList(ctx, ref, roots, now.asOf)
+		sent += n
+		switch {
+		case err == nil, errors.Is(err, errUnfit):
+		case ctx.Err() != nil, errors.Is(err, ErrOvertaken), errors.Is(err, errLookUp):
+			return sent, fmt.Errorf("finish the root events of %s: %w", ref, err)
+		default:
+			p.lists.pause = time.Now().Add(listsPause)
+			p.log.Warn("the list of a repository's root events is not whole, and could not be finished", "repository", ref, "error", err)
+			return sent, nil
+		}
+	}
+	return sent, nil
+}
+
+// halfLists are the lists of which more is to come, as long as that has been so since what is wanted
+// was worked out, and what is wanted of them.
+func (p *Publisher) halfLists(now round) map[string][]wanted.Short {
+	half := map[string][]wanted.Short{}
+	p.mu.Lock()
+	for ref, r := range p.listed {
+		if r.exists() && r.sum == "" && r.last <= now.asOf {
+			half[ref] = nil
+		}
+	}
+	p.mu.Unlock()
+	for ref := range half {
+		for _, t := range now.wanted {
+			if roots := t.Repos[ref].Roots; len(roots) > len(half[ref]) {
+				half[ref] = roots
+			}
+		}
+		if half[ref] == nil {
+			delete(half, ref) // nobody wants any: it is withdrawn after a while
+		}
+	}
+	return half
 }

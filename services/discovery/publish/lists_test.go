@@ -212,6 +212,74 @@ func TestALostListIsWrittenAgain(t *testing.T) {
 	}
 }
 
+// TestAHalfListIsFinished: a replica that has begun to write a list anew has died. Those that are
+// there know what the targets say and find nothing to change in them, but what these name is gone.
+func TestAHalfListIsFinished(t *testing.T) {
+	t.Parallel()
+	for name, relaysLeft := range map[string]int{"for several relays": 3, "for the only one that is left": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := openBus(t)
+			p, _ := start(t, b)
+			send(t, p, relays(3, ids(0, 9000)...))
+			wanted := relays(relaysLeft, ids(0, 9000)...)
+			send(t, p, wanted)
+			half := target.ListSnapshot("30617:aa:x", ids(0, 9000), 512<<10)[0]
+			data, err := json.Marshal(half)
+			if err != nil || !half.More {
+				t.Fatal("the test needs two parts", err)
+			}
+			msg := &nats.Msg{Subject: listSubject, Data: data, Header: nats.Header{jetstream.MsgRollup: {jetstream.MsgRollupSubject}}}
+			ack, err := b.JS.PublishMsg(t.Context(), msg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := p.WaitFor(t.Context(), ack.Sequence); err != nil {
+				t.Fatal(err)
+			}
+			if n := send(t, p, wanted); n != 1 {
+				t.Errorf("%d messages, want the other part", n)
+			}
+			same(t, b, wanted)
+			q, _ := start(t, b)
+			if n := send(t, p, wanted) + send(t, q, wanted); n != 0 && relaysLeft == 1 {
+				t.Errorf("%d messages for what is published", n)
+			}
+			same(t, b, wanted)
+		})
+	}
+}
+
+// TestAListThatComesBackIsKept: another replica has withdrawn it. When it is there again, it is kept
+// as long as any that nobody wants.
+func TestAListThatComesBackIsKept(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	p, _ := start(t, b)
+	q, _ := start(t, b)
+	with, without := relays(2, ids(0, 500)...), map[string]target.Target{}
+	send(t, p, with)
+	now := time.Now()
+	q.ListsToWithdraw(short(without), now)
+	p.ListsKept(0)
+	send(t, p, without)
+	send(t, p, without) // the first finds that nobody wants it
+	if err := q.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	q.ListsToWithdraw(short(without), now.Add(time.Hour))
+	send(t, p, with)
+	if err := q.CatchUp(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if n := q.ListsToWithdraw(short(without), now.Add(2*time.Hour)); n != 0 {
+		t.Error("it withdraws a list that has just come back")
+	}
+	if n := q.ListsToWithdraw(short(without), now.Add(3*time.Hour)); n != 1 {
+		t.Error("it keeps a list that nobody wants")
+	}
+}
+
 // TestListsThatNobodyWantsGo, by themselves in the end, and come back with what is wanted then.
 func TestListsThatNobodyWantsGo(t *testing.T) {
 	t.Parallel()

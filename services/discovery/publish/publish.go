@@ -171,8 +171,12 @@ func (p *Publisher) Publish(ctx context.Context, targets map[string]wanted.Targe
 	case overtaken != nil:
 		return sent, overtaken
 	}
+	n, err := p.finishLists(ctx, r)
+	if sent += n; err != nil {
+		return sent, err
+	}
 	p.ids.settle()
-	n, err := p.withdrawLists(ctx, targets, time.Now())
+	n, err = p.withdrawLists(ctx, targets, time.Now())
 	return sent + n, err
 }
 

@@ -45,10 +45,14 @@ type replica struct {
 }
 
 // start makes a publisher that has read what there is.
-func start(t *testing.T, b *bus.Bus) (p replica, stop func()) {
+func start(t *testing.T, b *bus.Bus) (p replica, stop func()) { return startThrough(t, b, b.JS) }
+
+// startThrough makes one that uses another way to JetStream.
+func startThrough(t *testing.T, b *bus.Bus, js jetstream.JetStream) (p replica, stop func()) {
 	t.Helper()
 	p.index = &index{}
 	p.Publisher = publish.New(b, p.index.roots, slog.New(slog.DiscardHandler))
+	p.Through(js)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.Follow(ctx) }()
@@ -559,8 +563,7 @@ func TestWhoWantsTheSameReadsNothing(t *testing.T) {
 	p, _ := start(t, b)
 	send(t, p, relays(5, ids(0, 9000)...))
 	counted := &counting{JetStream: b.JS}
-	b.JS = counted // p has its own already
-	q, _ := start(t, b)
+	q, _ := startThrough(t, b, counted)
 	if n := send(t, q, relays(5, ids(0, 9000)...)); n != 0 {
 		t.Errorf("%d messages for what is published", n)
 	}
@@ -627,8 +630,7 @@ func TestWhatHasNoSumIsRead(t *testing.T) {
 	}
 	same(t, b, wanted)
 	counted := &counting{JetStream: b.JS}
-	b.JS = counted // p has its own already
-	q, _ := start(t, b)
+	q, _ := startThrough(t, b, counted)
 	if n := send(t, q, wanted) + send(t, p, wanted); n != 0 {
 		t.Errorf("%d messages for what is published", n)
 	}
