@@ -161,9 +161,12 @@ type RelayState struct {
 	// ConfirmedRevision is the sequence in GRASP_TARGETS up to which everything that was asked for
 	// is confirmed.
 	ConfirmedRevision uint64 `json:"confirmed_revision,omitempty"`
-	Repos             int    `json:"repos,omitempty"`         // confirmed repositories
-	Roots             int    `json:"roots,omitempty"`         // confirmed root events
-	Subscriptions     int    `json:"subscriptions,omitempty"` // open on the connection
+	// ConfirmedLists says that root events of lists that the target names are among that; false
+	// where a version confirmed it that knew no lists.
+	ConfirmedLists bool `json:"confirmed_lists,omitempty"`
+	Repos          int  `json:"repos,omitempty"`         // confirmed repositories
+	Roots          int  `json:"roots,omitempty"`         // confirmed root events
+	Subscriptions  int  `json:"subscriptions,omitempty"` // open on the connection
 }
 
 // Worker is a value of the bucket grasp-workers. Its key expires unless the worker keeps beating.

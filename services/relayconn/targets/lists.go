@@ -115,7 +115,8 @@ func (f *Follower) stop() {
 }
 
 // showPast lets be seen what the target was at the revision asked for. Repositories whose lists
-// have been replaced since are left away: nobody knows any more what was confirmed of them.
+// have been replaced since, or were not known to who confirmed them, are left away: nobody knows
+// what was confirmed of them.
 func (f *Follower) showPast(ctx context.Context, log *slog.Logger) bool {
 	past := f.asked.target
 	found := map[string][]target.ID{}
@@ -123,7 +124,11 @@ func (f *Follower) showPast(ctx context.Context, log *slog.Logger) bool {
 		if _, has := past.Repos[ref]; !has {
 			continue
 		}
-		list, whole, err := f.lists.At(ctx, ref, n.At)
+		var list []target.ID
+		whole, err := false, error(nil)
+		if !f.Unlisted {
+			list, whole, err = f.lists.At(ctx, ref, n.At)
+		}
 		if ctx.Err() != nil {
 			return false
 		}

@@ -179,6 +179,26 @@ func TestAPastThatASnapshotTells(t *testing.T) {
 	}
 }
 
+// TestAPastWithoutLists: a worker of an earlier version has confirmed a target without the root
+// events of the list that it names.
+func TestAPastWithoutLists(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	const key = "r.example.com"
+	publish(t, b, key, false, repo("30617:a:y"))
+	past := publish(t, b, key, false, naming(publishList(t, b, 0, target.ListDiff(listed, nil, ids(0, 500), 512<<10)...)))
+	f := targets.NewFollower(past, nil)
+	f.Unlisted = true
+	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, nil, quiet) })
+	<-f.Read()
+	if got := f.TakePast(); len(got.Repos) != 1 || got.Repos["30617:a:y"].Level != proto.LevelFull {
+		t.Errorf("the past is %+v", got)
+	}
+	if n := len(rootsOf(f)); n != 500 {
+		t.Errorf("%d root events", n)
+	}
+}
+
 // TestAListThatStaysHalf: whoever wrote the list has stopped in the middle. The follower does not
 // wait for ever, says of nothing that it was asked for, keeps the root events that it has, and finds
 // the list when somebody has written it to its end, though nobody tells the target again.

@@ -119,6 +119,9 @@ func replace(names chan []string, list []string) {
 type Follower struct {
 	// Changed is sent on when the target may be another.
 	Changed chan struct{}
+	// Unlisted says that who confirmed the revision asked for knew no lists of root events: of
+	// repositories with a list nothing is known of the past then. It is set before Run.
+	Unlisted bool
 
 	lists *roots.Reader
 	read  chan struct{}
