@@ -28,16 +28,16 @@ type heldList struct {
 
 // list reads the list that a target names, or the newest one of the repository where that is not
 // there any more: a target that names the newest is on its way then. It tries so many times. whole
-// says that there is one and all of it was read.
-func (f *Follower) list(ctx context.Context, ref string, at uint64, tries int, log *slog.Logger) (ids []target.ID, whole bool) {
+// says that there is one and all of it was read; the error, that the bus does not answer.
+func (f *Follower) list(ctx context.Context, ref string, at uint64, tries int, log *slog.Logger) (ids []target.ID, whole bool, err error) {
 	for pause := listPause; ; pause *= 2 {
-		ids, whole, err := f.lists.At(ctx, ref, at)
+		ids, whole, err = f.lists.At(ctx, ref, at)
 		if err == nil && !whole {
 			ids, whole, err = f.lists.Newest(ctx, ref)
 			whole = whole && len(ids) > 0 // it was withdrawn, or there never was one
 		}
 		if err == nil && whole {
-			return ids, true
+			return ids, true, nil
 		}
 		if tries--; tries <= 0 || ctx.Err() != nil {
 			if !f.told && ctx.Err() == nil {
@@ -45,7 +45,7 @@ func (f *Follower) list(ctx context.Context, ref string, at uint64, tries int, l
 				log.Warn("a list of root events cannot be read or is not whole: those that are new in it are not asked for yet, trying again",
 					"repository", ref, "message", at, "error", err)
 			}
-			return nil, false
+			return nil, false, err
 		}
 		f.over() // others need not wait for it
 		select {
@@ -65,11 +65,17 @@ func (f *Follower) show(ctx context.Context, tries int, log *slog.Logger) bool {
 		f.again = nil
 	}
 	found, held := make(map[string][]target.ID, len(f.last.named)), make(map[string]heldList, len(f.last.named))
-	whole := true
+	whole, away := true, false
 	for ref, n := range f.last.named {
 		list, known := f.held[ref]
 		if !known || list.at != n.At {
-			ids, read := f.list(ctx, ref, n.At, tries, log)
+			var ids []target.ID
+			read := false
+			if !away { // or each list would be waited for
+				var err error
+				ids, read, err = f.list(ctx, ref, n.At, tries, log)
+				away = err != nil
+			}
 			if ctx.Err() != nil {
 				return false
 			}

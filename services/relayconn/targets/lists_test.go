@@ -238,10 +238,14 @@ func TestAListThatStaysHalf(t *testing.T) {
 type asking struct {
 	jetstream.JetStream
 	questions atomic.Int32
+	away      atomic.Bool // nobody answers
 }
 
 func (a *asking) Conn() *nats.Conn {
 	a.questions.Add(1)
+	if a.away.Load() {
+		return nil
+	}
 	return a.JetStream.Conn()
 }
 
@@ -274,6 +278,28 @@ func TestNobodyWaitsForTheListsOfOthers(t *testing.T) {
 		default:
 		}
 	}
+}
+
+// TestListsWhileTheBusIsAway: it is not waited for with each list of a target, and they are read when
+// it is back.
+func TestListsWhileTheBusIsAway(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	const key = "r.example.com"
+	change := naming(publishList(t, b, 0, target.ListDiff(listed, nil, ids(0, 500), 512<<10)...))
+	for _, ref := range []string{"30617:a:y", "30617:a:z"} {
+		change.Repos = append(change.Repos, proto.RepoChange{Ref: ref, Level: proto.LevelFull, RootsAt: 1, Roots: hex(ids(0, 3))})
+	}
+	now := publish(t, b, key, false, change)
+	counted := &asking{JetStream: b.JS}
+	counted.away.Store(true)
+	f := follow(t, b, key, 0, roots.NewReader(counted))
+	if n := counted.questions.Load(); n != 6 {
+		t.Errorf("%d questions for three lists, want those for one", n)
+	}
+	publishList(t, b, now, target.ListSnapshot(listed, ids(0, 600), 512<<10)...)
+	counted.away.Store(false)
+	eventually(t, "the list", func() bool { return slices.Equal(rootsOf(f), ids(0, 600)) })
 }
 
 // TestAListIsReadOnce, however many root events the target tells besides.
