@@ -95,6 +95,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 	ev := &nostr.Event{ID: someID, PubKey: somebody, Kind: 1621}
 	short := ShortID(someID)
 	target, _ := TargetSubject("r.example.com")
+	roots, _ := RootsSubject("30617:" + somebody + ":repo")
 	git, _ := GitSubject("repo", GitFetched)
 	held, _ := HeldKeyOf("repo", ev).Key()
 	begin, _ := IndexSubject(UserGateway, "r", IndexBegin)
@@ -114,6 +115,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"eventsMark":        {"": SubjectEventsMark},
 		"rejected":          {"": RejectedSubject{1621, short}.String(), "kind": "1621", "shortId": short},
 		"target":            {"": target, "relay": "r.example.com"},
+		"roots":             {"": roots, "pubkey": somebody, "identifier": "repo"},
 		"writerTurn":        {"": SubjectWriterTurn},
 		"verdict":           {"": VerdictSubject("in"), "inbox": "in"},
 		"git":               {"": git, "identifier": "repo", "verb": "fetched"},
@@ -150,7 +152,8 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 	types := map[string]any{
 		"Event": nostr.Event{}, "Verdict": Verdict{}, "Verdicts": Verdicts{}, "Held": Held{}, "RejectedEvent": RejectedEvent{},
 		"TargetChange": TargetChange{}, "RepoChange": RepoChange{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
-		"GitNotice": GitNotice{}, "WriterMark": WriterMark{},
+		"RootsChange": RootsChange{},
+		"GitNotice":   GitNotice{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
 		"KnownQuery": KnownQuery{}, "KnownAnswer": KnownAnswer{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
 		"IndexAsk": IndexAsk{}, "IndexOffer": IndexOffer{}, "IndexCopy": IndexCopy{}, "IndexLoan": IndexLoan{}, "IndexFile": IndexFile{}, "IndexRead": IndexRead{},

@@ -115,11 +115,29 @@ type RepoChange struct {
 	Authors []string `json:"authors,omitempty"` // StateOnly: the maintainers known; replaces the list if not empty
 	// AuthorsAdded are further ones, of a list that does not fit into one message.
 	AuthorsAdded []string `json:"authors_added,omitempty"`
-	Roots        []string `json:"roots,omitempty"`      // ids of root events added
-	RootsGone    []string `json:"roots_gone,omitempty"` // ids of root events that are no more
+	// RootsAt says that the root events are those of the repository's own list as it was after this
+	// message of it, see [RootsChange], whatever was said of them before. 0: as they were.
+	RootsAt   uint64   `json:"roots_at,omitempty"`
+	Roots     []string `json:"roots,omitempty"`      // ids of root events added
+	RootsGone []string `json:"roots_gone,omitempty"` // ids of root events that are no more
 	// Since, in a snapshot, is the sequence of the last of the messages that it replaces that
 	// changed the repository; 0: the snapshot itself does.
 	Since uint64 `json:"since,omitempty"`
+}
+
+// RootsChange is a message of GRASP_TARGETS on a subject of [RootsSubject]: a change of the list of
+// one repository's root events, which targets of several relays name by [RepoChange.RootsAt], so
+// that many ids are told once and not once for each relay. A message with the header Nats-Rollup is
+// a snapshot's first part.
+type RootsChange struct {
+	Ref      string `json:"ref"`                // 30617:<pubkey>:<identifier>
+	Prev     uint64 `json:"prev,omitempty"`     // sequence of the message that this one changes the list of; 0: of none
+	Snapshot bool   `json:"snapshot,omitempty"` // forget everything said before
+	Gone     bool   `json:"gone,omitempty"`     // no target names the list any more
+	More     bool   `json:"more,omitempty"`     // the next message belongs to the same change
+	// Roots and RootsGone are ids of root events that are added, and that are no more.
+	Roots     []string `json:"roots,omitempty"`
+	RootsGone []string `json:"roots_gone,omitempty"`
 }
 
 // RelayState is a value of the bucket grasp-relays: how the connection to a relay stands, so that a
@@ -143,9 +161,12 @@ type RelayState struct {
 	// ConfirmedRevision is the sequence in GRASP_TARGETS up to which everything that was asked for
 	// is confirmed.
 	ConfirmedRevision uint64 `json:"confirmed_revision,omitempty"`
-	Repos             int    `json:"repos,omitempty"`         // confirmed repositories
-	Roots             int    `json:"roots,omitempty"`         // confirmed root events
-	Subscriptions     int    `json:"subscriptions,omitempty"` // open on the connection
+	// ConfirmedLists says that root events of lists that the target names are among that; false
+	// where a version confirmed it that knew no lists.
+	ConfirmedLists bool `json:"confirmed_lists,omitempty"`
+	Repos          int  `json:"repos,omitempty"`         // confirmed repositories
+	Roots          int  `json:"roots,omitempty"`         // confirmed root events
+	Subscriptions  int  `json:"subscriptions,omitempty"` // open on the connection
 }
 
 // Worker is a value of the bucket grasp-workers. Its key expires unless the worker keeps beating.

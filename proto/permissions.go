@@ -93,7 +93,7 @@ func discovery() Permissions {
 	return Permissions{
 		User: UserDiscovery,
 		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), followStream(StreamTargets),
-			askEvents(), []string{prefixTarget + ">", SubjectMessageOf(StreamEvents)}),
+			askEvents(), []string{AnyTarget, prefixRoots + ">", SubjectMessageOf(StreamEvents), SubjectMessageOf(StreamTargets)}),
 	}
 }
 
@@ -102,7 +102,7 @@ func relayconn() Permissions {
 		User: UserRelayconn,
 		Publish: join([]string{api("STREAM.INFO", StreamEvents)}, followStream(StreamTargets),
 			offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
-			getKey(BucketRelays, ">"), askEvents(), []string{KVSubject(BucketRelays, ">"), SubjectQueryReconcile}),
+			getKey(BucketRelays, ">"), askEvents(), []string{KVSubject(BucketRelays, ">"), SubjectQueryReconcile, SubjectMessageOf(StreamTargets)}),
 		Subscribe: verdicts(),
 	}
 }

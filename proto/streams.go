@@ -112,7 +112,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		{
 			Name:               StreamTargets,
 			Description:        "which relay should be asked for what",
-			Subjects:           []string{prefixTarget + ">"},
+			Subjects:           []string{AnyTarget, prefixRoots + ">"},
 			Storage:            file,
 			MaxConsumers:       maxTargetReaders,
 			AllowRollup:        true,

@@ -26,6 +26,7 @@ const (
 	prefixCandidate = "grasp.candidate."
 	prefixRejected  = "grasp.rejected."
 	prefixTarget    = "grasp.target."
+	prefixRoots     = "grasp.roots."
 	prefixVerdict   = "grasp.verdict."
 	prefixGit       = "grasp.git."
 
@@ -176,6 +177,43 @@ func ParseTargetSubject(subject string) (string, error) {
 		return "", fmt.Errorf("parse target subject %q: %w", subject, ErrSubject)
 	}
 	return DecodeRelay(name)
+}
+
+// AnyTarget are the subjects of the targets of all relays.
+const AnyTarget = prefixTarget + ">"
+
+// prefixRef begins references to repositories.
+const prefixRef = "30617:"
+
+// RootsSubject is where the list of a repository's root events is told,
+// `grasp.roots.<pubkey>.<identifier>`. ref is its reference, 30617:<pubkey>:<identifier>.
+func RootsSubject(ref string) (string, error) {
+	rest, ok := strings.CutPrefix(ref, prefixRef)
+	pubkey, identifier, two := strings.Cut(rest, ":")
+	if !ok || !two {
+		return "", fmt.Errorf("roots subject of %q: %w", ref, ErrSubject)
+	}
+	owner, err := EncodeIdentifier(pubkey)
+	if err != nil {
+		return "", err
+	}
+	token, err := EncodeIdentifier(identifier)
+	return prefixRoots + owner + "." + token, err
+}
+
+// ParseRootsSubject returns the repository's reference.
+func ParseRootsSubject(subject string) (ref string, err error) {
+	rest, ok := strings.CutPrefix(subject, prefixRoots)
+	owner, token, two := strings.Cut(rest, ".")
+	if !ok || !two {
+		return "", fmt.Errorf("parse roots subject %q: %w", subject, ErrSubject)
+	}
+	pubkey, err := DecodeIdentifier(owner)
+	if err != nil || strings.Contains(pubkey, ":") {
+		return "", fmt.Errorf("parse roots subject %q: %w", subject, ErrSubject)
+	}
+	identifier, err := DecodeIdentifier(token)
+	return prefixRef + pubkey + ":" + identifier, err
 }
 
 // VerdictSubject is where verdicts for one sender of candidates go, `grasp.verdict.<inbox>`. It

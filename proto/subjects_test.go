@@ -70,8 +70,10 @@ func TestParsersRefuse(t *testing.T) {
 		"lane":     {func(s string) error { _, err := ParseLane(s); return err }, []string{"", "grasp.candidate.", "grasp.candidate.sync", "grasp.candidate.sync.weekly", "x.user"}},
 		"rejected": {func(s string) error { _, err := ParseRejectedSubject(s); return err }, []string{"", "grasp.rejected.1", "grasp.rejected.1.x", "grasp.rejected.x." + short}},
 		"target":   {func(s string) error { _, err := ParseTargetSubject(s); return err }, []string{"", "grasp.target.", "grasp.target.a b"}},
-		"verdict":  {func(s string) error { _, err := ParseVerdictSubject(s); return err }, []string{"", "grasp.verdict.", "grasp.verdict.a.b", "grasp.verdict.>", "grasp.event.1", "grasp.verdict." + strings.Repeat("a", 65)}},
-		"git":      {func(s string) error { _, _, err := ParseGitSubject(s); return err }, []string{"", "grasp.git.x", "grasp.git.x.exploded", "grasp.git..fetched"}},
+		"roots": {func(s string) error { _, err := ParseRootsSubject(s); return err }, []string{
+			"", "grasp.roots.", "grasp.roots.a", "grasp.roots.a.b.c", "grasp.roots..b", "grasp.roots.a.", "grasp.roots.a.b c", "grasp.roots.a=3Ab.c", "grasp.target.a.b"}},
+		"verdict": {func(s string) error { _, err := ParseVerdictSubject(s); return err }, []string{"", "grasp.verdict.", "grasp.verdict.a.b", "grasp.verdict.>", "grasp.event.1", "grasp.verdict." + strings.Repeat("a", 65)}},
+		"git":     {func(s string) error { _, _, err := ParseGitSubject(s); return err }, []string{"", "grasp.git.x", "grasp.git.x.exploded", "grasp.git..fetched"}},
 		"repo answer": {func(s string) error { _, err := ParseRepoAnswerSubject(s); return err }, []string{
 			"", "grasp.repo.answer.", "grasp.repo.answer.a.b", "grasp.repo.answer.*", "grasp.repo.show.07", "grasp.repo.answer." + strings.Repeat("a", 65)}},
 		"shard": {func(s string) error { _, err := ParseShardName(s); return err }, []string{"", "1", "64", "-1", "001", "+1"}},
@@ -105,6 +107,17 @@ func TestRoundTrips(t *testing.T) {
 	if back, err := ParseTargetSubject(target); err != nil || back != "relay.example.com:81/a" {
 		t.Errorf("target: %v, %v", back, err)
 	}
+	for _, ref := range []string{"30617:" + somebody + ":repo", "30617:aa:a.b:c *>", "30617:aa:", "30617:aa:é/="} {
+		roots, err := RootsSubject(ref)
+		if back, parsed := ParseRootsSubject(roots); err != nil || parsed != nil || back != ref {
+			t.Errorf("roots of %q: %q, %v; %q, %v", ref, roots, err, back, parsed)
+		}
+	}
+	for _, ref := range []string{"", "30617:", "30617:aa", "30618:aa:x", "30617:aa:" + strings.Repeat("x", 2*MaxEncodedLength)} {
+		if roots, err := RootsSubject(ref); err == nil {
+			t.Errorf("roots of %q: %q", ref, roots)
+		}
+	}
 	if back, err := ParseVerdictSubject(VerdictSubject("aZ09")); err != nil || back != "aZ09" {
 		t.Errorf("verdict: %v, %v", back, err)
 	}
@@ -121,6 +134,23 @@ func FuzzParseEventSubject(f *testing.F) {
 	f.Fuzz(func(t *testing.T, subject string) {
 		if s, err := ParseEventSubject(subject); err == nil && s.String() != subject {
 			t.Fatalf("%q parses to %v, which is %q", subject, s, s)
+		}
+	})
+}
+
+func FuzzRootsSubject(f *testing.F) {
+	f.Add("grasp.roots."+somebody+".repo", "30617:"+somebody+":repo")
+	f.Add("grasp.roots.aa.=", "30617:aa:a:b.c")
+	f.Fuzz(func(t *testing.T, subject, ref string) {
+		if back, err := ParseRootsSubject(subject); err == nil {
+			if again, err := RootsSubject(back); err != nil || again != subject {
+				t.Fatalf("%q is of %q, whose subject is %q, %v", subject, back, again, err)
+			}
+		}
+		if subject, err := RootsSubject(ref); err == nil {
+			if back, err := ParseRootsSubject(subject); err != nil || back != ref {
+				t.Fatalf("the subject of %q is %q, which is of %q, %v", ref, subject, back, err)
+			}
 		}
 	})
 }

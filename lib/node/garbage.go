@@ -13,11 +13,12 @@ import (
 // soon. With Go's own 100% a process takes twice the memory that it uses; a lower percentage alone
 // would have one that uses little collect many times a second when events come by the thousand.
 const (
-	leastGrowth = 36 << 20
-	growth      = 36
-	// idleGrowth is how much the heap of a process may grow that has little to do ([Service.Idle]):
+	leastGrowth = 32 << 20
+	growth      = 28
+	// idleGrowth and idlePercent are the same of a process that has little to do ([Service.Idle]):
 	// memory is nearly all that it costs.
-	idleGrowth = 2 << 20
+	idleGrowth  = 2 << 20
+	idlePercent = 12
 )
 
 // pace is by how many percent of what is in use the heap may grow.
@@ -33,7 +34,7 @@ func paceOf(services []Service) pace {
 
 func busyPace(live uint64) int { return int(max(growth, 100*leastGrowth/max(live, 1<<20))) }
 
-func idlePace(live uint64) int { return int(max(growth/3, 100*idleGrowth/max(live, 1<<20))) }
+func idlePace(live uint64) int { return int(max(idlePercent, 100*idleGrowth/max(live, 1<<20))) }
 
 // paceGarbage sets how often garbage is collected, unless the operator has: see GOGC in the
 // documentation of Go's package runtime. A bound by GOMEMLIMIT holds besides.

@@ -16,9 +16,9 @@ func TestGrowth(t *testing.T) {
 		live     uint64
 		want     int // percent
 	}{
-		{shared, 0, 3600}, {shared, mib, 3600}, {shared, 18 * mib, 200}, {shared, 36 * mib, 100}, {shared, 72 * mib, 50},
-		{shared, 100 * mib, 36}, {shared, 101 * mib, 36}, {shared, 4096 * mib, 36},
-		{[]Service{busy}, mib, 3600}, {[]Service{idle}, mib, 200},
+		{shared, 0, 3200}, {shared, mib, 3200}, {shared, 16 * mib, 200}, {shared, 32 * mib, 100}, {shared, 64 * mib, 50},
+		{shared, 100 * mib, 32}, {shared, 115 * mib, 28}, {shared, 4096 * mib, 28},
+		{[]Service{busy}, mib, 3200}, {[]Service{idle}, mib, 200},
 		// Only a process all of whose services have little to do keeps little.
 		{lone, 0, 200}, {lone, mib, 200}, {lone, 8 * mib, 25}, {lone, 32 * mib, 12}, {lone, 4096 * mib, 12},
 	} {

@@ -11,21 +11,28 @@ import (
 // beside its reference and lists, and of one id or author in a list.
 const (
 	changeBytes = 128
-	repoBytes   = 190
+	repoBytes   = 224
 	itemBytes   = 67
 )
+
+// Lists are lists of root events that a target may name, by reference of the repository: the
+// sequence of the message after which the list is what is wanted of it.
+type Lists map[string]uint64
 
 // Diff returns the changes that lead from one target to another, none if they are the same. Their
 // order matters. No change is larger than limit, in bytes of JSON, unless a single repository's
 // reference is.
-func Diff(from, to Target, limit int) []proto.TargetChange {
+func Diff(from, to Target, limit int) []proto.TargetChange { return Lists(nil).Diff(from, to, limit) }
+
+// Diff is the same with changes that name these lists, where the root events differ.
+func (lists Lists) Diff(from, to Target, limit int) []proto.TargetChange {
 	if !to.Exists() {
 		if !from.Exists() {
 			return nil
 		}
 		return []proto.TargetChange{{URL: from.URL, Gone: true}}
 	}
-	p := packer{url: to.URL, bootstrap: to.Bootstrap, limit: limit - changeBytes - quoted(to.URL)}
+	p := packer{url: to.URL, bootstrap: to.Bootstrap, limit: limit - changeBytes - quoted(to.URL), lists: lists}
 	gone, changed := Changed(from.Repos, to.Repos)
 	for _, ref := range gone {
 		p.begin(ref, 0)
@@ -64,16 +71,29 @@ func Changed[R interface{ Equal(R) bool }](from, to map[string]R) (gone, changed
 
 // Equal reports whether the same is wanted of a repository.
 func (r Repo) Equal(o Repo) bool {
-	return r.Level == o.Level && slices.Equal(r.Authors, o.Authors) && (sameList(r.Roots, o.Roots) || slices.Equal(r.Roots, o.Roots))
+	return r.Level == o.Level && slices.Equal(r.Authors, o.Authors) && sameRoots(r, o)
+}
+
+func sameRoots(a, b Repo) bool { return sameList(a.Roots, b.Roots) || slices.Equal(a.Roots, b.Roots) }
+
+// Others reports whether so many ids or more are in only one of two sorted lists.
+func Others[I Ordered[I]](a, b []I, fewest int) bool {
+	if n := len(a) - len(b); n >= fewest || -n >= fewest {
+		return true
+	}
+	return len(Missing(a, b))+len(Missing(b, a)) >= fewest
 }
 
 // Snapshot returns changes that mean the target whatever was said before; the first is to replace
 // all earlier ones (Nats-Rollup).
-func Snapshot(t Target, limit int) []proto.TargetChange {
+func Snapshot(t Target, limit int) []proto.TargetChange { return Lists(nil).Snapshot(t, limit) }
+
+// Snapshot is the same with changes that name these lists.
+func (lists Lists) Snapshot(t Target, limit int) []proto.TargetChange {
 	if !t.Exists() {
 		return nil
 	}
-	changes := Diff(Target{}, t, limit)
+	changes := lists.Diff(Target{}, t, limit)
 	changes[0].Snapshot = true
 	return changes
 }
@@ -83,6 +103,7 @@ type packer struct {
 	url       string
 	bootstrap bool
 	limit     int // bytes of the repositories of one change
+	lists     Lists
 	full      []proto.TargetChange
 	repos     []proto.RepoChange
 	bytes     int
@@ -114,7 +135,12 @@ func (p *packer) addRepo(ref string, from, to Repo) {
 	if to.Level == proto.LevelStateOnly && (c.Level != "" || !slices.Equal(from.Authors, to.Authors)) {
 		authors = to.Authors
 	}
-	added, gone := differences(from.Roots, to.Roots)
+	var added, gone []ID
+	if at := p.lists[ref]; at > 0 && !sameRoots(from, to) {
+		c.RootsAt = at
+	} else {
+		added, gone = differences(from.Roots, to.Roots)
+	}
 	for part := 0; part == 0 || len(authors)+len(added)+len(gone) > 0; part++ {
 		left := len(authors) + len(added) + len(gone)
 		room := p.begin(ref, left)

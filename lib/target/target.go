@@ -84,10 +84,12 @@ func (t Target) Apply(c proto.TargetChange) Target {
 // says, however much else is wanted of the relay. The zero value is a target that asks for nothing.
 type Folded struct {
 	target Target
-	shared bool // somebody else has the target's map: it is not to be changed
+	shared bool             // somebody else has the target's map: it is not to be changed
+	named  map[string]Named // by reference: of repositories whose root events are in a list
 }
 
-// Target is what the changes have led to. The value stays as it is when more are taken.
+// Target is what the changes have led to, but for root events that are in lists; [Folded.Named]
+// says in which. The value stays as it is when more are taken.
 func (f *Folded) Target() Target {
 	f.shared = true
 	return f.target
@@ -110,11 +112,17 @@ func (f *Folded) Take(c proto.TargetChange) {
 		repos = make(map[string]Repo, len(f.target.Repos)+len(c.Repos))
 		maps.Copy(repos, f.target.Repos)
 	}
-	*f = Folded{target: Target{URL: c.URL, Bootstrap: c.Bootstrap, Repos: repos}}
+	named := f.named
+	if c.Snapshot {
+		named = nil
+	}
+	*f = Folded{target: Target{URL: c.URL, Bootstrap: c.Bootstrap, Repos: repos}, named: named}
 	for _, rc := range c.Repos {
 		if rc.Gone {
 			delete(repos, rc.Ref)
+			delete(f.named, rc.Ref)
 		} else {
+			rc = f.name(rc)
 			repos[rc.Ref] = repos[rc.Ref].apply(rc)
 		}
 	}

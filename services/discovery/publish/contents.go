@@ -16,17 +16,18 @@ import (
 	"tendril.dev/services/discovery/wanted"
 )
 
-// relay is how the messages of one relay stand, as their headers say.
+// relay is how the messages of one relay stand, as their headers say, or those of one repository's
+// list of root events.
 type relay struct {
 	last     uint64    // sequence of its last message
-	sum      string    // of the target by then; empty: the message does not say
+	sum      string    // of the target, or the list, by then; empty: the message does not say
 	messages int       // since the last snapshot, which counts
 	parts    int       // messages of the last snapshot
 	partial  bool      // of which more are to come
-	gone     time.Time // when it was read that it is no target any more; zero: it is one
+	gone     time.Time // when it was read that it is no target, or no list, any more; zero: it is one
 }
 
-// exists reports whether there is a target.
+// exists reports whether there is a target or a list.
 func (r relay) exists() bool { return r.last > 0 && r.gone.IsZero() }
 
 // contents is what the messages of one relay say.
@@ -34,6 +35,8 @@ type contents struct {
 	at      uint64 // the last of them
 	target  wanted.Target
 	whole   target.Target     // the same with whole ids, if it was read just now
+	lists   bool              // the target names lists of root events
+	broken  bool              // of which one is not there any more: the target does not have that repository
 	changed map[string]uint64 // by reference: the sequence of the last message that changed the repository; nil: not known
 }
 
@@ -52,6 +55,14 @@ func (r relay) after(m bus.Message) relay {
 		r.gone = time.Now()
 	}
 	return r
+}
+
+// sum is what the last message of a change says of what is wanted after it.
+func (c contents) sum(want wanted.Target) string {
+	if c.lists {
+		return listsSum + want.Sum()
+	}
+	return want.Sum()
 }
 
 // note keeps when each repository was changed last, where that is known.
@@ -74,8 +85,8 @@ func (c *contents) note(change proto.TargetChange, seq uint64) {
 // snapshot replaces everything that was said of a relay by what is wanted of it. It says since when
 // the repositories are as they are, so that a worker that takes the relay over knows what of it was
 // confirmed before.
-func (c contents) snapshot(want wanted.Target, whole target.Target, limit int) []proto.TargetChange {
-	changes := target.Snapshot(whole, limit)
+func (c contents) snapshot(want wanted.Target, whole target.Target, lists target.Lists, limit int) []proto.TargetChange {
+	changes := lists.Snapshot(whole, limit)
 	for _, change := range changes {
 		for i, r := range change.Repos {
 			if want.Repos[r.Ref].Equal(c.target.Repos[r.Ref]) {
@@ -105,9 +116,32 @@ func (p *Publisher) contentsOf(ctx context.Context, key string) (c contents, err
 		folded.Take(change)
 		c.note(change, m.Seq)
 	})
-	c.whole = folded.Target()
+	if err != nil {
+		return c, err
+	}
+	return c, p.complete(ctx, &c, folded)
+}
+
+// complete reads the lists that a target names.
+func (p *Publisher) complete(ctx context.Context, c *contents, folded target.Folded) error {
+	whole := folded.Target()
+	found := map[string][]target.ID{}
+	for ref, n := range folded.Named() {
+		c.lists = true
+		list, there, err := p.reader.At(ctx, ref, n.At)
+		if err != nil {
+			return err
+		}
+		if !there {
+			c.broken = true
+			delete(whole.Repos, ref) // which nobody else has yet
+			continue
+		}
+		found[ref] = n.Roots(list)
+	}
+	c.whole = whole.With(found)
 	c.target = wanted.Of(c.whole)
-	return c, err
+	return nil
 }
 
 // readAgain reads what the messages of a relay say, which stand as r says.

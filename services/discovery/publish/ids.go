@@ -28,6 +28,9 @@ const (
 // errNotAtHand: the whole ids of root events that must be taken back are in the messages only.
 var errNotAtHand = errors.New("ids are not at hand")
 
+// errLookUp: nobody answers which root events are accepted.
+var errLookUp = errors.New("look up root events")
+
 // wholeIDs finds the whole ids of what is written. Those that have just come or gone are at hand;
 // for others it is asked.
 type wholeIDs struct {
@@ -71,13 +74,16 @@ func (w *wholeIDs) forget() { w.asked, w.held = nil, 0 }
 func (w *wholeIDs) settle() { w.recent = nil }
 
 // changes returns those that lead from what is published to what is wanted, without root events
-// that are not accepted any more, and what is wanted without them. The error is errNotAtHand if the
-// messages must be read before.
-func (w *wholeIDs) changes(ctx context.Context, have contents, want wanted.Target, limit int) ([]proto.TargetChange, wanted.Target, error) {
+// that are not accepted any more, and what is wanted without them. Where lists have what is wanted
+// of a repository they name these. The error is errNotAtHand if the messages must be read before.
+func (w *wholeIDs) changes(ctx context.Context, have contents, want wanted.Target, lists target.Lists, limit int) ([]proto.TargetChange, wanted.Target, error) {
 	_, changed := target.Changed(have.target.Repos, want.Repos)
 	missing, lost := make(map[string][]wanted.Short, len(changed)), make(map[string][]target.ID, len(changed))
 	var read []target.ID
 	for _, ref := range changed {
+		if lists[ref] > 0 {
+			continue
+		}
 		more, fewer := wanted.RootChanges(have.target.Repos[ref], want.Repos[ref])
 		found, unknown := wanted.Find(w.recent, fewer)
 		if len(unknown) > 0 {
@@ -94,22 +100,37 @@ func (w *wholeIDs) changes(ctx context.Context, have contents, want wanted.Targe
 	if err != nil {
 		return nil, want, err
 	}
-	return wanted.Diff(have.target, want, added, lost, limit), want, nil
+	return wanted.Diff(have.target, want, added, lost, lists, limit), want, nil
 }
 
 // target is what is wanted with whole ids, without root events that are not accepted any more, and
-// what is wanted without them.
-func (w *wholeIDs) target(ctx context.Context, have contents, want wanted.Target) (target.Target, wanted.Target, error) {
+// what is wanted without them. Of repositories whose root events are in lists it has others.
+func (w *wholeIDs) target(ctx context.Context, have contents, want wanted.Target, lists target.Lists) (target.Target, wanted.Target, error) {
 	all := make(map[string][]wanted.Short, len(want.Repos))
 	for ref, r := range want.Repos {
-		all[ref] = r.Roots
+		if lists[ref] == 0 {
+			all[ref] = r.Roots
+		}
 	}
 	found, want, err := w.find(ctx, have, want, all)
 	whole := target.Target{URL: want.URL, Bootstrap: want.Bootstrap, Repos: make(map[string]target.Repo, len(want.Repos))}
 	for ref, r := range want.Repos {
+		if lists[ref] > 0 {
+			found[ref] = wanted.InList
+		}
 		whole.Repos[ref] = target.Repo{Level: r.Level, Authors: r.Authors, Roots: found[ref]}
 	}
 	return whole, want, err
+}
+
+// list returns the whole ids of some of the root events of a repository's list, and the list
+// without those that are not accepted any more. read is the list as it is published, if that was
+// read.
+func (w *wholeIDs) list(ctx context.Context, ref string, read []target.ID, roots, some []wanted.Short) ([]target.ID, []wanted.Short, error) {
+	have := contents{whole: target.Target{Repos: map[string]target.Repo{ref: {Roots: read}}}}
+	want := wanted.Target{Repos: map[string]wanted.Repo{ref: {Roots: roots}}}
+	found, want, err := w.find(ctx, have, want, map[string][]wanted.Short{ref: some})
+	return found[ref], want.Repos[ref].Roots, err
 }
 
 // find returns the whole ids of some root events of a target, by the references of their
@@ -128,7 +149,7 @@ func (w *wholeIDs) find(ctx context.Context, have contents, want wanted.Target, 
 		}
 	}
 	if err := w.ask(ctx, slices.Sorted(maps.Keys(missing))); err != nil {
-		return nil, want, fmt.Errorf("look up root events: %w", err)
+		return nil, want, fmt.Errorf("%w: %w", errLookUp, err)
 	}
 	unaccepted := map[string][]wanted.Short{}
 	for ref, short := range missing {

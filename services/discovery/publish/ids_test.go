@@ -58,8 +58,8 @@ func short(targets map[string]target.Target) map[string]wanted.Target {
 	return out
 }
 
-// TestWhatWasHeardIsNotAskedFor: a root event that came or went since is published by what was heard
-// of it, and no more is asked for or read than what was not heard.
+// TestWhatWasHeardIsNotAskedFor: a root event that came or went since is published by what was
+// heard of it, and no more is asked for or read than what was not heard.
 func TestWhatWasHeardIsNotAskedFor(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -102,8 +102,8 @@ func TestWhatWasHeardIsNotAskedFor(t *testing.T) {
 	step("what came, and far too much was heard of", relays(4, append(ids(0, 52), ids(1000, 1010)...)...), 1, 0)
 }
 
-// TestWhatIsNotAcceptedAnyMoreIsLeftOut: a root event that has gone since it was wanted is neither in
-// a change nor in a snapshot, is told of, and the sum is that of what is published.
+// TestWhatIsNotAcceptedAnyMoreIsLeftOut: a root event that has gone since it was wanted is neither
+// in a change nor in a snapshot, is told of, and the sum is that of what is published.
 func TestWhatIsNotAcceptedAnyMoreIsLeftOut(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

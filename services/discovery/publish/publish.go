@@ -22,6 +22,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/progress"
+	"tendril.dev/lib/roots"
 	"tendril.dev/proto"
 	"tendril.dev/services/discovery/wanted"
 )
@@ -61,19 +62,23 @@ type Publisher struct {
 
 	mu        sync.Mutex
 	published map[string]relay // by identity
+	listed    map[string]relay // lists of root events, by reference of the repository
 	read      progress.Progress
 
 	// Touched by Publish only.
 	failed map[string]string   // why relays could not be published the last time, by identity
 	known  map[string]contents // what the messages of relays say, by identity
 	ids    wholeIDs
+	lists  lists
+	reader *roots.Reader
 }
 
-// New makes a publisher that has read nothing yet. It asks roots for whole ids.
-func New(b *bus.Bus, roots Roots, log *slog.Logger) *Publisher {
+// New makes a publisher that has read nothing yet. It asks whole for whole ids.
+func New(b *bus.Bus, whole Roots, log *slog.Logger) *Publisher {
 	p := &Publisher{
 		js: b.JS, log: log, maxPayload: int(b.Conn.MaxPayload()),
-		published: map[string]relay{}, failed: map[string]string{}, known: map[string]contents{}, ids: wholeIDs{roots: roots},
+		published: map[string]relay{}, listed: map[string]relay{}, failed: map[string]string{}, known: map[string]contents{},
+		ids: wholeIDs{roots: whole}, lists: newLists(), reader: roots.NewReader(b.JS),
 	}
 	p.head = b.Head(proto.StreamTargets, p.read.WaitFor)
 	return p
@@ -92,6 +97,10 @@ func (p *Publisher) fold(m bus.Message) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	defer p.read.Advance(m.Seq)
+	if ref, err := proto.ParseRootsSubject(m.Subject); err == nil {
+		p.listed[ref] = p.listed[ref].after(m)
+		return nil
+	}
 	key, err := proto.ParseTargetSubject(m.Subject)
 	if err != nil {
 		return err
@@ -130,10 +139,11 @@ func (p *Publisher) Seq() uint64 { return p.read.Seq() }
 func (p *Publisher) Publish(ctx context.Context, targets map[string]wanted.Target, asOf uint64) (sent int, err error) {
 	defer p.ids.forget()
 	keys := p.keys(targets)
+	r := round{targets, asOf, map[string]brought{}}
 	var overtaken, failed error
 	failures := 0
 	for _, key := range keys {
-		n, err := p.bring(ctx, key, targets[key], asOf)
+		n, err := p.bring(ctx, key, r)
 		sent += n
 		switch {
 		case err == nil:
@@ -161,8 +171,13 @@ func (p *Publisher) Publish(ctx context.Context, targets map[string]wanted.Targe
 	case overtaken != nil:
 		return sent, overtaken
 	}
+	n, err := p.finishLists(ctx, r)
+	if sent += n; err != nil {
+		return sent, err
+	}
 	p.ids.settle()
-	return sent, nil
+	n, err = p.withdrawLists(ctx, targets, time.Now())
+	return sent + n, err
 }
 
 // keys are the relays to look at: what is wanted or published, those that failed the last time at
@@ -213,10 +228,17 @@ func (p *Publisher) stands(key string) relay {
 	return p.published[key]
 }
 
-// bring publishes one relay's changes.
-func (p *Publisher) bring(ctx context.Context, key string, want wanted.Target, asOf uint64) (sent int, err error) {
-	r := p.stands(key)
-	if r.last > asOf {
+// round is one time of publishing.
+type round struct {
+	wanted map[string]wanted.Target
+	asOf   uint64 // what is wanted was worked out when the stream had been read up to here, or later
+	lists  map[string]brought
+}
+
+// bring publishes one relay's changes, and the lists of root events that they name.
+func (p *Publisher) bring(ctx context.Context, key string, now round) (sent int, err error) {
+	r, want := p.stands(key), now.wanted[key]
+	if r.last > now.asOf {
 		return 0, ErrOvertaken
 	}
 	have, read := p.known[key], false
@@ -227,8 +249,9 @@ func (p *Publisher) bring(ctx context.Context, key string, want wanted.Target, a
 		}
 		have = contents{changed: map[string]uint64{}}
 	case have.at != r.last:
-		if want.Exists() && r.sum == want.Sum() {
-			p.know(key, contents{at: r.last, target: want})
+		sum := want.Sum()
+		if want.Exists() && (r.sum == sum || r.sum == listsSum+sum && p.hasLists(want, now)) {
+			p.know(key, contents{at: r.last, target: want, lists: r.sum != sum})
 			return 0, nil
 		}
 		if have, err = p.readAgain(ctx, key, r); err != nil {
@@ -237,43 +260,66 @@ func (p *Publisher) bring(ctx context.Context, key string, want wanted.Target, a
 		read = true
 	}
 	limit := min(maxChange, p.maxPayload-headerRoom)
-	changes, want, err := p.ids.changes(ctx, have, want, limit)
+	named, want, sent, err := p.listsFor(ctx, have.target, want, now)
+	if err != nil {
+		return sent, err
+	}
+	changes, want, err := p.ids.changes(ctx, have, want, named, limit)
 	if errors.Is(err, errNotAtHand) {
 		if have, err = p.readAgain(ctx, key, r); err == nil {
-			changes, want, err = p.ids.changes(ctx, have, want, limit)
+			changes, want, err = p.ids.changes(ctx, have, want, named, limit)
 		}
 	}
 	if err != nil {
-		return 0, err
+		return sent, err
 	}
-	if len(changes) == 0 && read && want.Exists() && r.sum != want.Sum() {
-		// It says no sum, or that of an earlier version. One more message, and nobody reads it again.
+	if len(changes) == 0 && read && want.Exists() && r.sum != have.sum(want) {
+		// It says no sum, or that of an earlier version. One more message, and nobody reads it
+		// again.
 		changes = []proto.TargetChange{{URL: want.URL, Bootstrap: want.Bootstrap}}
 	}
-	if len(changes) == 0 {
+	if len(changes) == 0 && !have.broken {
 		have.target = want // its lists are in memory once
 		p.know(key, have)
-		return 0, nil
+		return sent, nil
 	}
-	replace := !want.Exists()
-	if want.Exists() && r.messages+len(changes) > max(snapshotAfter, 2*r.parts) {
-		if have.changed == nil {
-			if have, err = p.readAgain(ctx, key, r); err != nil {
-				return 0, err
-			}
+	replace := want.Exists() && (have.broken || r.messages+len(changes) > max(snapshotAfter, 2*r.parts))
+	if replace {
+		n := 0
+		have, want, changes, n, err = p.renew(ctx, key, r, have, want, now, limit)
+		if sent += n; err != nil {
+			return sent, err
 		}
-		whole, present, err := p.ids.target(ctx, have, want)
-		if err != nil {
-			return 0, err
-		}
-		want = present
-		changes, replace = have.snapshot(want, whole, limit), true
 	}
-	msgs, err := p.messages(key, changes, want, replace)
+	have.lists = have.lists || names(changes)
+	msgs, err := p.messages(key, changes, want, have.lists, replace || !want.Exists())
 	if err != nil {
-		return 0, err
+		return sent, err
 	}
-	return p.write(ctx, key, msgs, changes, want, have, r)
+	n, err := p.write(ctx, key, msgs, changes, want, have, r)
+	return sent + n, err
+}
+
+// renew returns a snapshot of what is wanted of a relay, and brings the lists up to date that it
+// names.
+func (p *Publisher) renew(ctx context.Context, key string, r relay, have contents, want wanted.Target, now round, limit int) (contents, wanted.Target, []proto.TargetChange, int, error) {
+	if have.changed == nil {
+		var err error
+		if have, err = p.readAgain(ctx, key, r); err != nil {
+			return have, want, nil, 0, err
+		}
+	}
+	named, want, sent, err := p.listsFor(ctx, wanted.Target{}, want, now)
+	if err != nil {
+		return have, want, nil, sent, err
+	}
+	whole, want, err := p.ids.target(ctx, have, want, named)
+	if err != nil {
+		return have, want, nil, sent, err
+	}
+	changes := have.snapshot(want, whole, named, limit)
+	have.lists, have.broken = false, false
+	return have, want, changes, sent, nil
 }
 
 // write sends the changes and notes what is published then.
@@ -292,8 +338,10 @@ func (p *Publisher) write(ctx context.Context, key string, msgs []*nats.Msg, cha
 }
 
 // messages writes the changes down, all or none. The first of those that replace what was said
-// before says so, and the last one says the sum of what is wanted.
-func (p *Publisher) messages(key string, changes []proto.TargetChange, want wanted.Target, replace bool) ([]*nats.Msg, error) {
+// before says so, and the last one says the sum of what is wanted. Where the target names lists of
+// root events, the sum is none that earlier versions take for theirs: they read the target, and
+// write the root events that they do not find.
+func (p *Publisher) messages(key string, changes []proto.TargetChange, want wanted.Target, lists, replace bool) ([]*nats.Msg, error) {
 	subject, err := proto.TargetSubject(key)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errUnfit, err)
@@ -318,7 +366,7 @@ func (p *Publisher) messages(key string, changes []proto.TargetChange, want want
 			msg.Header.Set(proto.HeaderGone, "true")
 			msg.Header.Set(jetstream.MsgTTLHeader, goneKept.String())
 		} else if i == len(changes)-1 {
-			msg.Header.Set(proto.HeaderSum, want.Sum())
+			msg.Header.Set(proto.HeaderSum, contents{lists: lists}.sum(want))
 		}
 		msgs = append(msgs, msg)
 	}

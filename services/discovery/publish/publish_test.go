@@ -20,6 +20,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/roots"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/discovery/publish"
@@ -44,10 +45,14 @@ type replica struct {
 }
 
 // start makes a publisher that has read what there is.
-func start(t *testing.T, b *bus.Bus) (p replica, stop func()) {
+func start(t *testing.T, b *bus.Bus) (p replica, stop func()) { return startThrough(t, b, b.JS) }
+
+// startThrough makes one that uses another way to JetStream.
+func startThrough(t *testing.T, b *bus.Bus, js jetstream.JetStream) (p replica, stop func()) {
 	t.Helper()
 	p.index = &index{}
 	p.Publisher = publish.New(b, p.index.roots, slog.New(slog.DiscardHandler))
+	p.Through(js)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- p.Follow(ctx) }()
@@ -104,7 +109,7 @@ func folded(t *testing.T, b *bus.Bus) (map[string]target.Target, int) {
 		t.Fatal(err)
 	}
 	info := stream.CachedInfo().State
-	out, n := map[string]target.Target{}, 0
+	at, out, n := map[string]*target.Folded{}, map[string]target.Target{}, 0
 	for seq := max(1, info.FirstSeq); seq <= info.LastSeq; seq++ {
 		msg, err := stream.GetMsg(t.Context(), seq)
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -114,6 +119,9 @@ func folded(t *testing.T, b *bus.Bus) (map[string]target.Target, int) {
 			t.Fatal(err)
 		}
 		n++
+		if _, err := proto.ParseRootsSubject(msg.Subject); err == nil {
+			continue
+		}
 		key, err := proto.ParseTargetSubject(msg.Subject)
 		if err != nil {
 			t.Fatal(err)
@@ -125,9 +133,28 @@ func folded(t *testing.T, b *bus.Bus) (map[string]target.Target, int) {
 		if gone := msg.Header.Get(proto.HeaderGone) != ""; gone != c.Gone {
 			t.Fatalf("message %d: header says gone %v, payload %v", seq, gone, c.Gone)
 		}
-		if out[key] = out[key].Apply(c); !out[key].Exists() {
-			delete(out, key)
+		if at[key] == nil {
+			at[key] = &target.Folded{}
 		}
+		at[key].Take(c)
+	}
+	lists := roots.NewReader(b.JS)
+	for key, f := range at {
+		if !f.Exists() {
+			continue
+		}
+		found := map[string][]target.ID{}
+		for ref, named := range f.Named() {
+			list, whole, err := lists.At(t.Context(), ref, named.At)
+			if err == nil && !whole {
+				list, whole, err = lists.Newest(t.Context(), ref)
+			}
+			if err != nil || !whole {
+				t.Fatalf("%s: the root events of %s at %d: %v, %v", key, ref, named.At, whole, err)
+			}
+			found[ref] = named.Roots(list)
+		}
+		out[key] = f.Target().With(found)
 	}
 	return out, n
 }
@@ -576,9 +603,9 @@ func TestWhoWantsTheSameReadsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatHasNoSumIsRead: messages of an earlier version, which have no sum or another, and a change
-// of which only a part was written, are read, and lead to what is wanted. Then they have a sum, and
-// nobody reads them again.
+// TestWhatHasNoSumIsRead: messages of an earlier version, which have no sum or another, and a
+// change of which only a part was written, are read, and lead to what is wanted. Then they have a
+// sum, and nobody reads them again.
 func TestWhatHasNoSumIsRead(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -607,8 +634,8 @@ func TestWhatHasNoSumIsRead(t *testing.T) {
 		}
 	}
 	p, _ := start(t, b)
-	if n := send(t, p, wanted); n != 1+1+1+2 {
-		t.Errorf("%d messages, want one for the part that is missing, one for each other sum, and two for the fourth relay", n)
+	if n := send(t, p, wanted); n != 2+1+1+1+1 {
+		t.Errorf("%d messages, want two for the list of what is missing, one each of the two relays that name it, and one for each other sum", n)
 	}
 	same(t, b, wanted)
 	beside, counted := counts(b)

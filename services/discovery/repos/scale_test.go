@@ -146,7 +146,7 @@ func publish(b *testing.B, published, targets map[string]wanted.Target, heard []
 			}
 			added[ref] = found
 		}
-		for _, change := range wanted.Diff(published[key], want, added, nil, 512<<10) {
+		for _, change := range wanted.Diff(published[key], want, added, nil, nil, 512<<10) {
 			data, err := json.Marshal(change)
 			if err != nil {
 				b.Fatal(err)

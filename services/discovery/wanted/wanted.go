@@ -51,14 +51,19 @@ type Repo struct {
 func Of(t target.Target) Target {
 	short := Target{URL: t.URL, Bootstrap: t.Bootstrap, Repos: make(map[string]Repo, len(t.Repos))}
 	for ref, r := range t.Repos {
-		var roots []Short
-		if len(r.Roots) > 0 {
-			roots = make([]Short, len(r.Roots))
-		}
-		for n, id := range r.Roots {
-			roots[n] = ShortOf(id)
-		}
-		short.Repos[ref] = Repo{Level: r.Level, Authors: r.Authors, Roots: roots}
+		short.Repos[ref] = Repo{Level: r.Level, Authors: r.Authors, Roots: ShortIDs(r.Roots)}
+	}
+	return short
+}
+
+// ShortIDs are the short forms of some ids.
+func ShortIDs(ids []target.ID) []Short {
+	if len(ids) == 0 {
+		return nil
+	}
+	short := make([]Short, len(ids))
+	for n, id := range ids {
+		short[n] = ShortOf(id)
 	}
 	return short
 }
@@ -87,11 +92,14 @@ func SameList(a, b []Short) bool { return len(a) == len(b) && (len(a) == 0 || &a
 
 // RootChanges are the root events that only the second of two versions of a repository has, and
 // those that only the first has, sorted.
-func RootChanges(from, to Repo) (added, gone []Short) {
-	if SameList(from.Roots, to.Roots) {
+func RootChanges(from, to Repo) (added, gone []Short) { return Changes(from.Roots, to.Roots) }
+
+// Changes are the same of two lists.
+func Changes(from, to []Short) (added, gone []Short) {
+	if SameList(from, to) {
 		return nil, nil
 	}
-	a, b := from.Roots, to.Roots
+	a, b := from, to
 	for len(a) > 0 && len(b) > 0 {
 		switch order := a[0].Compare(b[0]); {
 		case order < 0:
@@ -107,8 +115,8 @@ func RootChanges(from, to Repo) (added, gone []Short) {
 
 // Diff returns the changes that lead from one target to another, as [target.Diff] does. It is told
 // the whole ids of the root events that came and went, sorted, by the references of their
-// repositories.
-func Diff(from, to Target, added, gone map[string][]target.ID, limit int) []proto.TargetChange {
+// repositories; of those whose root events are in lists they are not needed.
+func Diff(from, to Target, added, gone map[string][]target.ID, lists target.Lists, limit int) []proto.TargetChange {
 	before := target.Target{URL: from.URL, Bootstrap: from.Bootstrap, Repos: map[string]target.Repo{}}
 	after := target.Target{URL: to.URL, Bootstrap: to.Bootstrap, Repos: map[string]target.Repo{}}
 	less, changed := target.Changed(from.Repos, to.Repos)
@@ -119,10 +127,30 @@ func Diff(from, to Target, added, gone map[string][]target.ID, limit int) []prot
 		if r, known := from.Repos[ref]; known {
 			before.Repos[ref] = target.Repo{Level: r.Level, Authors: r.Authors, Roots: gone[ref]}
 		}
-		r := to.Repos[ref]
-		after.Repos[ref] = target.Repo{Level: r.Level, Authors: r.Authors, Roots: added[ref]}
+		r, roots := to.Repos[ref], added[ref]
+		if lists[ref] > 0 {
+			roots = InList
+		}
+		after.Repos[ref] = target.Repo{Level: r.Level, Authors: r.Authors, Roots: roots}
 	}
-	return target.Diff(before, after, limit)
+	return lists.Diff(before, after, limit)
+}
+
+// InList stands for root events of a repository that are in its list, so that those that were
+// wanted before are others.
+var InList = []target.ID{{}}
+
+// Large returns the references of repositories of which so many root events or more are others in
+// the second target than in the first.
+func Large(from, to Target, fewest int) (refs []string) {
+	_, changed := target.Changed(from.Repos, to.Repos)
+	for _, ref := range changed {
+		a, b := from.Repos[ref].Roots, to.Repos[ref].Roots
+		if !SameList(a, b) && target.Others(a, b, fewest) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs
 }
 
 // Find returns those of some ids that begin as the short ones do, and the short ones of which none

@@ -66,7 +66,7 @@ func TestDiffIsThatOfWholeIDs(t *testing.T) {
 				t.Fatalf("not found: %x and %x", unknown, lost)
 			}
 		}
-		got, want := wanted.Diff(a, b, added, gone, 2000), target.Diff(from, to, 2000)
+		got, want := wanted.Diff(a, b, added, gone, nil, 2000), target.Diff(from, to, 2000)
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("from %v to %v: got %v, want %v", from, to, got, want)
 		}
@@ -159,5 +159,37 @@ func TestSumsOfNearlyTheSame(t *testing.T) {
 			t.Errorf("%d has the sum of %d", n, other)
 		}
 		seen[x.Sum()] = n
+	}
+}
+
+// TestLists: root events of a repository that are in a list are named by that where they differ, and
+// their ids are not needed.
+func TestLists(t *testing.T) {
+	t.Parallel()
+	roots := func(from, to uint64) (list []target.ID) {
+		for n := from; n < to; n++ {
+			list = append(list, id(n))
+		}
+		return target.SortIDs(list)
+	}
+	of := func(x, y []target.ID) wanted.Target {
+		return wanted.Of(target.Target{URL: "wss://a", Repos: map[string]target.Repo{
+			"30617:a:x": {Level: proto.LevelFull, Roots: x}, "30617:a:y": {Level: proto.LevelFull, Roots: y},
+		}})
+	}
+	from, to := of(roots(0, 20), roots(0, 20)), of(roots(5, 25), roots(0, 21))
+	if refs := wanted.Large(from, to, 10); !slices.Equal(refs, []string{"30617:a:x"}) {
+		t.Errorf("many others in %v", refs)
+	}
+	if refs := wanted.Large(from, from, 0); len(refs) > 0 {
+		t.Errorf("others in what is the same: %v", refs)
+	}
+	changes := wanted.Diff(from, to, map[string][]target.ID{"30617:a:y": roots(20, 21)}, nil, target.Lists{"30617:a:x": 7}, 2000)
+	want := []proto.RepoChange{{Ref: "30617:a:x", RootsAt: 7}, {Ref: "30617:a:y", Roots: []string{id(20).String()}}}
+	if len(changes) != 1 || fmt.Sprint(changes[0].Repos) != fmt.Sprint(want) {
+		t.Errorf("changes %+v", changes)
+	}
+	if changes := wanted.Diff(from, from, nil, nil, target.Lists{"30617:a:x": 7}, 2000); len(changes) > 0 {
+		t.Errorf("changes to the same %+v", changes)
 	}
 }

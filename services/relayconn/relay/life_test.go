@@ -148,6 +148,43 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	}
 }
 
+// TestWhatWasConfirmedWithoutLists: a worker of an earlier version asks for no root events of lists.
+// Its successor is told that they are not confirmed, and so is the next, until more is confirmed than
+// what that worker has.
+func TestWhatWasConfirmedWithoutLists(t *testing.T) {
+	t.Parallel()
+	l, _ := newLife(t, quiet)
+	l.state = open(t, bucket(t))
+	for _, step := range []struct {
+		confirmed uint64
+		lists     bool
+	}{{7, false}, {7, false}, {9, true}, {9, true}, {0, false}, {7, true}} {
+		if step.confirmed == 7 && !step.lists { // as an earlier version writes it
+			if err := l.state.put(t.Context(), proto.RelayState{ConfirmedRevision: 7}); err != nil {
+				t.Fatal(err)
+			}
+			l = &life{Env: l.Env, state: l.state, log: quiet}
+			l.resume(time.Now())
+			if l.unlisted != 7 {
+				t.Errorf("without lists it is confirmed up to %d", l.unlisted)
+			}
+		}
+		l.status.Confirmed = step.confirmed
+		if !l.save(t.Context()) || l.state.value.ConfirmedLists != step.lists {
+			t.Errorf("%+v: written %v", step, l.state.value.ConfirmedLists)
+		}
+		if step.confirmed == 0 {
+			l.past = past{}
+			l.start(time.Now()) // all is asked for anew
+		}
+		next := &life{Env: l.Env, state: l.state, log: quiet}
+		next.resume(time.Now())
+		if got := next.unlisted > 0; got != (step.confirmed > 0 && !step.lists) {
+			t.Errorf("%+v: the successor is told %v", step, got)
+		}
+	}
+}
+
 // TestABreachOfProtocolIsTold with how long the relay is left alone for it, like a connection that
 // could not be made.
 func TestABreachOfProtocolIsTold(t *testing.T) {
@@ -195,7 +232,7 @@ func TestDayIsNotForgotten(t *testing.T) {
 	if _, err := kv.js.Publish(t.Context(), subject, []byte(`{"url":"wss://r.example.com"}`)); err != nil {
 		t.Fatal(err)
 	}
-	l.target = targets.NewFollower(0)
+	l.target = targets.NewFollower(0, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -280,7 +317,7 @@ func TestStateThatCouldNotBeWritten(t *testing.T) {
 	if _, err := b.JS.Publish(t.Context(), subject, []byte(`{"url":"wss://r.example.com","repos":[{"ref":"30617:a:x","level":"full"}]}`)); err != nil {
 		t.Fatal(err)
 	}
-	l.target = targets.NewFollower(0)
+	l.target = targets.NewFollower(0, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	watch, err := kv.Watch(ctx, l.name, jetstream.UpdatesOnly())

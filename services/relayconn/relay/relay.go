@@ -16,6 +16,7 @@ import (
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/roots"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/health"
@@ -51,6 +52,7 @@ type Env struct {
 	Guard   *netguard.Guard
 	Intake  *intake.Intake
 	Turns   *targets.Turns // to read targets; nil: as many at once as there are relays
+	Lists   *roots.Reader  // reads the lists of root events that targets name; nil: each relay has its own
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
 	Sign func(ev *nostr.Event) error
 	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
@@ -74,6 +76,7 @@ type life struct {
 	seen      health.State // what was observed last
 	past      past
 	confirmed items.Set
+	unlisted  uint64    // revision that was confirmed by a version that knew no lists; 0: none
 	daily     time.Time // when the next daily start is due; it stays until that has begun
 	status    session.Status
 	warned    map[string]bool // of what the operator has been warned since the last fresh start
@@ -87,7 +90,8 @@ func (e *Env) Run(ctx context.Context, name string) error {
 		return err
 	}
 	l.resume(time.Now())
-	l.target = targets.NewFollower(l.state.value.ConfirmedRevision)
+	l.target = targets.NewFollower(l.state.value.ConfirmedRevision, e.Lists)
+	l.target.Unlisted = l.unlisted > 0
 	defer e.Metrics.forget(name)
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -109,6 +113,9 @@ func (l *life) resume(now time.Time) {
 	}
 	l.daily = s.NextDaily
 	l.status.Confirmed = s.ConfirmedRevision
+	if !s.ConfirmedLists {
+		l.unlisted = s.ConfirmedRevision
+	}
 }
 
 func (l *life) run(ctx context.Context) error {
@@ -207,7 +214,7 @@ func (l *life) attempt(ctx context.Context) {
 func (l *life) start(now time.Time) session.Start {
 	start := l.past.start(now, l.Rules.ReconnectWindow)
 	if start.Since == nil {
-		l.confirmed, l.status.Confirmed = items.Set{}, 0
+		l.confirmed, l.status.Confirmed, l.unlisted = items.Set{}, 0, 0
 		clear(l.warned)
 		l.past = l.past.begun()
 		l.daily = l.nextDay(now)
@@ -263,7 +270,7 @@ func (l *life) save(ctx context.Context) bool {
 		URL: l.url, Worker: l.Worker, Connection: int(l.status.Connection), Health: int(l.seen),
 		Failures: l.health.Failures, FailingSince: l.health.FailingSince, LastError: l.health.LastError, NaughtyUntil: l.health.Naughty,
 		NextAttempt: l.health.NextAttempt, NextDaily: l.daily, LastConnected: l.past.connected,
-		ConfirmedRevision: l.status.Confirmed, Repos: l.status.Repos, Roots: l.status.Roots, Subscriptions: l.status.Subscriptions,
+		ConfirmedRevision: l.status.Confirmed, ConfirmedLists: l.status.Confirmed > 0 && l.status.Confirmed != l.unlisted, Repos: l.status.Repos, Roots: l.status.Roots, Subscriptions: l.status.Subscriptions,
 	}
 	if s.NextAttempt.Before(l.health.Limited) {
 		s.NextAttempt = l.health.Limited

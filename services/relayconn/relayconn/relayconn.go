@@ -21,6 +21,7 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/owner"
 	"tendril.dev/lib/progress"
+	"tendril.dev/lib/roots"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/health"
@@ -67,7 +68,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	defer guard.CloseIdleConnections()
 	env := &relay.Env{
 		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
-		Guard: guard, Intake: in, Turns: targets.NewTurns(), Metrics: metrics, Log: n.Log,
+		Guard: guard, Intake: in, Turns: targets.NewTurns(), Lists: roots.NewReader(n.Bus.JS), Metrics: metrics, Log: n.Log,
 		Sign: func(ev *nostr.Event) error { return sign(n.Settings, ev) },
 	}
 	if !n.Settings.Sync.DisableNegentropy {

@@ -78,7 +78,7 @@ func TestWhatIsGoneIsNotWaitedFor(t *testing.T) {
 		return targets.Relays(ctx, b.JS, log, names, &targets.Less{}, new(progress.Progress))
 	})
 	log = announced(t, other, one, one, one)
-	f := targets.NewFollower(0)
+	f := targets.NewFollower(0, nil)
 	while(t, func(ctx context.Context) error { return f.Run(ctx, other.JS, "one.example", nil, log) })
 	select {
 	case got := <-names:

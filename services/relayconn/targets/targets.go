@@ -10,12 +10,14 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/progress"
+	"tendril.dev/lib/roots"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
@@ -68,6 +70,9 @@ func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names
 	}
 	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true, Idle: idle}, log, func(m bus.Message) {
 		defer read.Advance(m.Seq)
+		if _, err := proto.ParseRootsSubject(m.Subject); err == nil {
+			return // a list of root events, which is no target
+		}
 		name, err := nameOf(m.Subject)
 		if err != nil {
 			log.Error("a target cannot be read", "subject", m.Subject, "error", err)
@@ -114,22 +119,40 @@ func replace(names chan []string, list []string) {
 type Follower struct {
 	// Changed is sent on when the target may be another.
 	Changed chan struct{}
+	// Unlisted says that who confirmed the revision asked for knew no lists of root events: of
+	// repositories with a list nothing is known of the past then. It is set before Run.
+	Unlisted bool
 
-	folded target.Folded // with changes of which parts are still to come
-	before []string      // references that a snapshot says were as they are at the revision asked for
-	read   chan struct{}
+	lists *roots.Reader
+	read  chan struct{}
+	over  func() // others may read their targets
+
+	reading sync.Mutex    // held while changes are taken or shown; of what follows
+	folded  target.Folded // with changes of which parts are still to come
+	before  []string      // references that a snapshot says were as they are at the revision asked for
+	last    told          // what the changes have said that are whole
+	asked   told          // what they said at the revision asked for
+	held    map[string]heldList
+	again   *time.Timer // shows the target again; nil: all of it is shown
+	told    bool        // that a list cannot be read
 
 	mu       sync.Mutex
 	target   target.Target
 	revision uint64
 	past     target.Target // as it was at the revision asked for
-	asked    uint64
+}
+
+// told is what changes have said up to a revision, with the names of lists of root events.
+type told struct {
+	revision uint64
+	target   target.Target
+	named    map[string]target.Named
 }
 
 // NewFollower makes a follower that also keeps what the target was at a revision in the past, if
-// the stream still knows.
-func NewFollower(past uint64) *Follower {
-	return &Follower{Changed: make(chan struct{}, 1), asked: past, read: make(chan struct{})}
+// the stream still knows. It reads lists of root events with lists; nil: with a reader of its own.
+func NewFollower(past uint64, lists *roots.Reader) *Follower {
+	return &Follower{Changed: make(chan struct{}, 1), lists: lists, asked: told{revision: past}, read: make(chan struct{})}
 }
 
 // readAtOnce is how many targets a worker reads at once: one may have hundreds of thousands of root
@@ -153,69 +176,74 @@ func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string,
 	if err != nil {
 		return fmt.Errorf("follow target %s: %w", name, err)
 	}
-	over := func() {}
+	if f.lists == nil {
+		f.lists = roots.NewReader(js)
+	}
+	f.over = func() {}
 	if turns != nil {
 		if turns.taken.Acquire(ctx, 1) != nil {
 			return nil // the end
 		}
-		over = sync.OnceFunc(func() { turns.taken.Release(1) })
-		defer over()
+		f.over = sync.OnceFunc(func() { turns.taken.Release(1) })
+		defer f.over()
 	}
+	defer f.stop()
+	all := false
 	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}, Read: func() {
-		close(f.read)
-		over()
+		f.reading.Lock()
+		defer f.reading.Unlock()
+		if all = f.showPast(ctx, log) && f.show(ctx, mostTries, log); all {
+			close(f.read)
+			f.over()
+		}
 	}}
-	return bus.Follow(ctx, js, reading, log, func(m bus.Message) { f.take(m, log) })
+	return bus.Follow(ctx, js, reading, log, func(m bus.Message) {
+		f.reading.Lock()
+		defer f.reading.Unlock()
+		if f.take(m, log) && all {
+			f.show(ctx, 1, log)
+		}
+	})
 }
 
-// take reads one message of the relay's subject.
-func (f *Follower) take(m bus.Message, log *slog.Logger) {
+// take reads one message of the relay's subject, and reports whether a change is whole by that. The
+// parts of a change are no target: a snapshot would look as if most had been withdrawn.
+func (f *Follower) take(m bus.Message, log *slog.Logger) (whole bool) {
 	var change proto.TargetChange
 	if err := json.Unmarshal(m.Data, &change); err != nil {
 		log.Error("a target cannot be read", "subject", m.Subject, "error", err)
-	} else {
-		f.folded.Take(change)
-		f.noteBefore(change)
-		if !change.More {
-			f.show(m.Seq)
+		return false
+	}
+	f.folded.Take(change)
+	f.noteBefore(change)
+	if change.More {
+		return false
+	}
+	f.last = told{m.Seq, f.folded.Target(), f.folded.Named()}
+	switch {
+	case m.Seq <= f.asked.revision:
+		f.asked.target, f.asked.named = f.last.target, f.last.named
+	case len(f.before) > 0 && !f.asked.target.Exists():
+		f.asked.target = target.Target{URL: f.last.target.URL, Repos: map[string]target.Repo{}}
+		f.asked.named = f.last.named
+		for _, ref := range f.before {
+			f.asked.target.Repos[ref] = f.last.target.Repos[ref]
 		}
 	}
+	f.before = nil
+	return true
 }
 
 // noteBefore keeps what a snapshot says of the past. Those that it replaced may have gone from the
 // stream before they were read.
 func (f *Follower) noteBefore(change proto.TargetChange) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	if change.Snapshot {
 		f.before = nil
 	}
 	for _, c := range change.Repos {
-		if c.Since > 0 && c.Since <= f.asked {
+		if c.Since > 0 && c.Since <= f.asked.revision {
 			f.before = append(f.before, c.Ref)
 		}
-	}
-}
-
-// show lets the folded target be seen. The parts of a change are not: a snapshot would look as if
-// most had been withdrawn.
-func (f *Follower) show(revision uint64) {
-	f.mu.Lock()
-	f.target, f.revision = f.folded.Target(), revision
-	switch {
-	case revision <= f.asked:
-		f.past = f.target
-	case len(f.before) > 0 && !f.past.Exists():
-		f.past = target.Target{URL: f.target.URL, Repos: map[string]target.Repo{}}
-		for _, ref := range f.before {
-			f.past.Repos[ref] = f.target.Repos[ref]
-		}
-	}
-	f.before = nil
-	f.mu.Unlock()
-	select {
-	case f.Changed <- struct{}{}:
-	default:
 	}
 }
 
@@ -235,6 +263,6 @@ func (f *Follower) TakePast() target.Target {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	past := f.past
-	f.past, f.asked = target.Target{}, 0
+	f.past = target.Target{}
 	return past
 }

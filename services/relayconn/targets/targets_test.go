@@ -103,9 +103,10 @@ func TestRelays(t *testing.T) {
 	if err := b.Conn.Publish("grasp.target.=", []byte("{}")); err != nil { // not a name
 		t.Fatal(err)
 	}
-	names := make(chan []string, 1)
+	end := publishList(t, b, 0, proto.RootsChange{Ref: listed}) // no target, but read
+	names, read := make(chan []string, 1), new(progress.Progress)
 	while(t, func(ctx context.Context) error {
-		return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}, new(progress.Progress))
+		return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}, read)
 	})
 	next := func() []string {
 		t.Helper()
@@ -120,6 +121,7 @@ func TestRelays(t *testing.T) {
 	if got := next(); !slices.Equal(got, []string{"a.example.com", "b.example.com_7777/path"}) {
 		t.Fatalf("at first %v", got)
 	}
+	eventually(t, "the list is passed over", func() bool { return read.Seq() == end })
 	publish(t, b, "a.example.com", false, repo("30617:a:y")) // no news
 	publish(t, b, "c.example.com", false, repo("30617:a:x"))
 	if got := next(); len(got) != 3 {
@@ -232,7 +234,7 @@ func TestFollower(t *testing.T) {
 	past := publish(t, b, key, false, repo("30617:a:x"), repo("30617:a:y"))
 	publish(t, b, "other.example.com", false, repo("30617:a:other"))
 	now := publish(t, b, key, false, repo("30617:a:z"))
-	f := targets.NewFollower(past)
+	f := targets.NewFollower(past, nil)
 	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, name, nil, quiet) })
 	select {
 	case <-f.Read():
@@ -257,7 +259,7 @@ func TestFollower(t *testing.T) {
 	if got, revision := f.Current(); got.Exists() || revision != now {
 		t.Fatalf("withdrawn at %d: %v", revision, got)
 	}
-	if err := targets.NewFollower(0).Run(t.Context(), b.JS, "no name", nil, quiet); err == nil {
+	if err := targets.NewFollower(0, nil).Run(t.Context(), b.JS, "no name", nil, quiet); err == nil {
 		t.Fatal("a name that is none is followed")
 	}
 }
@@ -277,7 +279,7 @@ func TestSnapshotIsSeenWhole(t *testing.T) {
 		t.Fatalf("%d parts: the test needs more", len(parts))
 	}
 	publish(t, b, key, true, parts...)
-	f := targets.NewFollower(0)
+	f := targets.NewFollower(0, nil)
 	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, nil, quiet) })
 	<-f.Read()
 	<-f.Changed
@@ -317,7 +319,7 @@ func TestPastBeforeASnapshot(t *testing.T) {
 	}}
 	publish(t, b, key, true, snapshot, rest)
 	publish(t, b, key, false, repo("30617:a:after"))
-	f := targets.NewFollower(past)
+	f := targets.NewFollower(past, nil)
 	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, nil, quiet) })
 	<-f.Read()
 	got := f.TakePast()
@@ -338,7 +340,7 @@ func TestForgottenPast(t *testing.T) {
 	snapshot := repo("30617:a:y")
 	snapshot.Snapshot = true
 	publish(t, b, key, true, snapshot)
-	f := targets.NewFollower(past)
+	f := targets.NewFollower(past, nil)
 	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, nil, quiet) })
 	<-f.Read()
 	if got := f.TakePast(); got.Exists() {

@@ -35,7 +35,7 @@ func TestFewTargetsAreReadAtOnce(t *testing.T) {
 	ended, end := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	follow := func(ctx context.Context, name string) *targets.Follower {
-		f := targets.NewFollower(0)
+		f := targets.NewFollower(0, nil)
 		running.Go(func() {
 			if err := f.Run(ctx, js, name, turns, quiet); err != nil {
 				t.Error(err)
@@ -45,7 +45,7 @@ func TestFewTargetsAreReadAtOnce(t *testing.T) {
 	}
 	// Bad names take none, nor do those that end before or after they are read.
 	for range 10 {
-		if err := targets.NewFollower(0).Run(ended, b.JS, "no name", turns, quiet); err == nil {
+		if err := targets.NewFollower(0, nil).Run(ended, b.JS, "no name", turns, quiet); err == nil {
 			t.Error("it follows what is no name")
 		}
 		<-follow(ended, "r.example").Read()
