@@ -160,8 +160,8 @@ func TestOneWriterWinsInACluster(t *testing.T) {
 			decided++
 			continue
 		}
-		// The head has moved only if one of those without an answer has won, in this round or, late,
-		// in one before.
+		// The head has moved only if one of those without an answer has won, in this round or,
+		// late, in one before.
 		if head = headOf(t, b); head == before && unheard == 0 {
 			t.Fatalf("round %d: nobody won", round)
 		}

@@ -19,7 +19,8 @@ import (
 	"tendril.dev/proto"
 )
 
-// fullDiskEnv makes the test run in a process of its own, because it limits the size of files there.
+// fullDiskEnv makes the test run in a process of its own, because it limits the size of files
+// there.
 const fullDiskEnv = "TENDRIL_TEST_FULL_DISK"
 
 // TestEmbeddedServerWritesAgainOnceThereIsRoom: a NATS server writes no more to a stream after a

@@ -391,8 +391,8 @@ func TestRollout(t *testing.T) {
 // had under way; everything else waits for the successor.
 func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
-	// So long that nobody who lives is taken for dead on a slow machine: what such a worker had under
-	// way would fail too.
+	// So long that nobody who lives is taken for dead on a slow machine: what such a worker had
+	// under way would fail too.
 	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "8s", "NGIT_WRITER_TTL": "5s", "NGIT_CANDIDATE_ACK_WAIT": "5s", "NGIT_GIT_HANDOVER_WAIT": "2m"})
 	c.use()
 	for _, name := range []string{"purgatory", "ingest"} { // the oldest ingest is the writer

@@ -33,7 +33,8 @@ var inherited = []string{
 
 func (g Git) environment() []string {
 	env := []string{
-		// Where a folder is no repository, git would go up, and work on one that the folder lies in.
+		// Where a folder is no repository, git would go up, and work on one that the folder lies
+		// in.
 		"GIT_DIR=.",
 		"HOME=/nonexistent", "LC_ALL=C", "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_ATTR_NOSYSTEM=1",
 		"GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=true", "GIT_ALLOW_PROTOCOL=file:http:https", "GIT_NO_REPLACE_OBJECTS=1", "GIT_OPTIONAL_LOCKS=0",

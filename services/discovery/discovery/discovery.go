@@ -295,8 +295,8 @@ func (d *discovery) want(ctx context.Context) (w look, err error) {
 	return w, nil
 }
 
-// drop takes root events out of the book that were found to be accepted no longer, as those are that
-// expire (NIP-40).
+// drop takes root events out of the book that were found to be accepted no longer, as those are
+// that expire (NIP-40).
 func (d *discovery) drop(roots []wanted.Short) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -22,8 +22,8 @@ func placeOf(repo *repository, author byte) place { return place(repo.number<<8)
 func (p place) number() uint32 { return uint32(p) >> 8 }
 func (p place) author() byte   { return byte(p) }
 
-// segments is how many parts a table has. With 500,000 places each is 12 kB, and to put one in moves
-// half of that.
+// segments is how many parts a table has. With 500,000 places each is 12 kB, and to put one in
+// moves half of that.
 const segments = 1 << 8
 
 // places is a table of which root events name which repositories. It takes 6 to 7 bytes for each,
@@ -69,8 +69,8 @@ func (t *places) part(id wanted.Short) (part *[]entry, mark uint16) {
 	return &t.parts[h%segments], uint16(h >> 48)
 }
 
-// like returns the places of all ids that the table cannot tell from one, sorted. The table must not
-// be changed meanwhile.
+// like returns the places of all ids that the table cannot tell from one, sorted. The table must
+// not be changed meanwhile.
 func (t *places) like(id wanted.Short) iter.Seq[place] {
 	return func(yield func(place) bool) {
 		part, mark := t.part(id)

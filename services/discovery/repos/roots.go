@@ -57,8 +57,8 @@ func compareRefs(a, b nip34.RepoRef) int {
 	return cmp.Or(strings.Compare(a.PubKey, b.PubKey), strings.Compare(a.Identifier, b.Identifier))
 }
 
-// AddRoots notes root events that name a repository, whoever wrote them. It may reorder its argument
-// and keeps none of it. It reports whether that may change a target.
+// AddRoots notes root events that name a repository, whoever wrote them. It may reorder its
+// argument and keeps none of it. It reports whether that may change a target.
 func (b *Book) AddRoots(ref nip34.RepoRef, ids []wanted.Short) (changed bool) {
 	repo := b.repository(ref)
 	if repo == nil {
@@ -119,7 +119,8 @@ func (b *Book) named(id wanted.Short) iter.Seq[*repository] {
 	return func(yield func(*repository) bool) {
 		var last *repository
 		for p := range b.roots.like(id) {
-			// Places of one repository follow each other: its set may have several ids like this one.
+			// Places of one repository follow each other: its set may have several ids like this
+			// one.
 			repo := b.numbered[p.number()]
 			if repo != last && repo.has(id) && !yield(repo) {
 				return

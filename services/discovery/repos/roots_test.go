@@ -258,8 +258,8 @@ func TestWholeIDsAreHeard(t *testing.T) {
 	}
 }
 
-// TestMostRepositoriesAreCountedForEachRootEvent: root events that the table cannot tell apart count
-// for as many repositories each as one alone.
+// TestMostRepositoriesAreCountedForEachRootEvent: root events that the table cannot tell apart
+// count for as many repositories each as one alone.
 func TestMostRepositoriesAreCountedForEachRootEvent(t *testing.T) {
 	t.Parallel()
 	const all, fewer = maxRefs + 20, maxRefs - 40

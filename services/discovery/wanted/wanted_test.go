@@ -162,8 +162,8 @@ func TestSumsOfNearlyTheSame(t *testing.T) {
 	}
 }
 
-// TestLists: root events of a repository that are in a list are named by that where they differ, and
-// their ids are not needed.
+// TestLists: root events of a repository that are in a list are named by that where they differ,
+// and their ids are not needed.
 func TestLists(t *testing.T) {
 	t.Parallel()
 	roots := func(from, to uint64) (list []target.ID) {

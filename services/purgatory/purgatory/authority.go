@@ -199,8 +199,8 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	return nil
 }
 
-// writeFor waits until a push may write. Where others write too its turn comes by its rank as things
-// stand; what it may do is decided when it has come. What will be refused has the last rank.
+// writeFor waits until a push may write. Where others write too its turn comes by its rank as
+// things stand; what it may do is decided when it has come. What will be refused has the last rank.
 func (w *worker) writeFor(ctx context.Context, push smarthttp.PushRequest, rank func() (shards.Rank, error)) (unlock func(), err error) {
 	unlock, err = w.shards.WriteFor(ctx, push.Ref.Identifier, push.Client, func() shards.Rank {
 		if as, err := rank(); err == nil {

@@ -148,9 +148,9 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	}
 }
 
-// TestWhatWasConfirmedWithoutLists: a worker of an earlier version asks for no root events of lists.
-// Its successor is told that they are not confirmed, and so is the next, until more is confirmed than
-// what that worker has.
+// TestWhatWasConfirmedWithoutLists: a worker of an earlier version asks for no root events of
+// lists. Its successor is told that they are not confirmed, and so is the next, until more is
+// confirmed than what that worker has.
 func TestWhatWasConfirmedWithoutLists(t *testing.T) {
 	t.Parallel()
 	l, _ := newLife(t, quiet)

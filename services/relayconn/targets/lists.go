@@ -57,8 +57,8 @@ func (f *Follower) list(ctx context.Context, ref string, at uint64, tries int, l
 
 // show lets the target be seen that was read last, with the lists that it names. A repository whose
 // list cannot be read keeps the root events that were seen last, and the revision stays, so that
-// nobody takes the others for confirmed; lists are read again after a while then. It reports whether
-// that was before ctx ended.
+// nobody takes the others for confirmed; lists are read again after a while then. It reports
+// whether that was before ctx ended.
 func (f *Follower) show(ctx context.Context, tries int, log *slog.Logger) bool {
 	if f.again != nil {
 		f.again.Stop()

@@ -200,8 +200,8 @@ func TestAPastWithoutLists(t *testing.T) {
 }
 
 // TestAListThatStaysHalf: whoever wrote the list has stopped in the middle. The follower does not
-// wait for ever, says of nothing that it was asked for, keeps the root events that it has, and finds
-// the list when somebody has written it to its end, though nobody tells the target again.
+// wait for ever, says of nothing that it was asked for, keeps the root events that it has, and
+// finds the list when somebody has written it to its end, though nobody tells the target again.
 func TestAListThatStaysHalf(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -280,8 +280,8 @@ func TestNobodyWaitsForTheListsOfOthers(t *testing.T) {
 	}
 }
 
-// TestListsWhileTheBusIsAway: it is not waited for with each list of a target, and they are read when
-// it is back.
+// TestListsWhileTheBusIsAway: it is not waited for with each list of a target, and they are read
+// when it is back.
 func TestListsWhileTheBusIsAway(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
