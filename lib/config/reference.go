@@ -84,14 +84,14 @@ func Markdown() string {
 <!-- Written by "make docs" from lib/config/settings.go. -->
 
 A setting is a flag, a variable of the environment, or a line of ` + "`.env`" + ` in the working directory
-(or of the file that ` + "`NGIT_ENV_FILE`" + ` names). Flags come before the environment, the environment before
-` + "`.env`" + `, and that before the defaults. A variable that is empty is not set. Lists are comma-separated.
-Times have their unit: ` + "`500ms`, `30s`, `5m`, `24h`" + `.
+(or of the file that ` + "`NGIT_ENV_FILE`" + ` names). Flags come before the environment, the environment
+before ` + "`.env`" + `, and that before the defaults. A variable that is empty is not set. Lists are
+comma-separated. Times have their unit: ` + "`500ms`, `30s`, `5m`, `24h`" + `.
 
 Every service takes the same settings and uses those that concern it, so one environment serves all
-of them. Only ` + "`NGIT_DOMAIN`" + ` must be set. A wrong value stops the start with one sentence that names the
-setting, the value, and what would be right; a variable named ` + "`NGIT_…`" + ` that is no setting is warned
-of.
+of them. Only ` + "`NGIT_DOMAIN`" + ` must be set. A wrong value stops the start with one sentence that names
+the setting, the value, and what would be right; a variable named ` + "`NGIT_…`" + ` that is no setting is
+warned of.
 
 Names that other GRASP servers have mean the same here: an existing ` + "`.env`" + ` works unchanged
 ([running.md](running.md#coming-from-another-grasp-server)).
