@@ -439,6 +439,59 @@ func TestPullRequestsHaveAnAuthorityOfTheirOwn(t *testing.T) {
 	}
 }
 
+// onFirstRead is a body that does something before it is read.
+type onFirstRead struct {
+	io.Reader
+	do func()
+}
+
+func (b onFirstRead) Read(p []byte) (int, error) { b.do(); return b.Reader.Read(p) }
+
+// TestRemovedMeanwhile: a repository that is removed after a request has found it is not there, and
+// one for pull requests is empty then.
+func TestRemovedMeanwhile(t *testing.T) {
+	t.Parallel()
+	prs := &authority{store: gittest.Store(t), known: map[string]bool{"x": true}}
+	h := serve(t, smarthttp.Options{PRs: prs})
+	at, err := url.Parse(h.at("x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client := &http.Client{Transport: &http.Transport{ExpectContinueTimeout: time.Minute}}
+	for _, test := range []struct {
+		at     string
+		repo   *repository.Repo
+		status int
+		body   string
+	}{
+		{h.at("x"), h.repo("x"), 404, "repository not found: no announcement of it is served or held here\n"},
+		{h.URL + "/prs" + at.EscapedPath(), gittest.Repo(t, prs.store, "x"), 200, "0000"},
+	} {
+		const ask = "0014command=ls-refs\n0000"
+		// The body is read when the server wants it, which is after it has found the repository.
+		body := onFirstRead{strings.NewReader(ask), sync.OnceFunc(func() {
+			if err := test.repo.Remove(t.Context()); err != nil {
+				t.Error(err)
+			}
+		})}
+		r, err := http.NewRequestWithContext(t.Context(), "POST", test.at+"/git-upload-pack", body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.ContentLength = int64(len(ask))
+		r.Header = http.Header{"Expect": {"100-continue"}, "Git-Protocol": {"version=2"}, "Content-Type": {"application/x-git-upload-pack-request"}}
+		resp, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil || resp.StatusCode != test.status || string(text) != test.body {
+			t.Errorf("%s: %d %q, %v; want %d %q", test.at, resp.StatusCode, text, err, test.status, test.body)
+		}
+	}
+}
+
 // Not parallel: a program that is being written cannot be run, and a fork elsewhere holds its file
 // open.
 func TestFullHouseAsksToComeBack(t *testing.T) {

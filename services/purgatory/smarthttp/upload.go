@@ -28,6 +28,13 @@ const (
 // serveHead answers with the HEAD file, which some clients read to know that there is a repository.
 func (x *exchange) serveHead() {
 	branch, err := x.shown.Head()
+	if err != nil && !x.shown.Exists() {
+		if err := x.find(); err != nil {
+			x.notFound(err)
+			return
+		}
+		branch, err = x.shown.Head()
+	}
 	if err != nil || branch == "" {
 		x.log.Warn("HEAD cannot be read", "error", err)
 		http.Error(x.w, "HEAD cannot be read", http.StatusInternalServerError)
@@ -39,17 +46,17 @@ func (x *exchange) serveHead() {
 
 // advertise answers GET info/refs: what there is to fetch, or to push to.
 func (x *exchange) advertise(service string) {
-	var c *repository.Command
+	var command func() *repository.Command
 	preamble := ""
 	switch service {
 	case uploadPack:
 		protocol := gitProtocol(x.r.Header.Get("Git-Protocol"))
-		c = x.shown.UploadPack(true, protocol)
+		command = func() *repository.Command { return x.shown.UploadPack(true, protocol) }
 		if protocol != "version=2" {
 			preamble = serviceLine(service)
 		}
 	case receivePack: // knows no version 2
-		c = x.shown.ReceivePack(true, x.options.MaxPushBytes)
+		command = func() *repository.Command { return x.shown.ReceivePack(true, x.options.MaxPushBytes) }
 		preamble = serviceLine(service)
 	case "":
 		http.Error(x.w, "the dumb HTTP protocol is not served: use a git client that speaks smart HTTP", http.StatusForbidden)
@@ -67,7 +74,7 @@ func (x *exchange) advertise(service string) {
 	if service == uploadPack {
 		out.instead = emptyAdvertisements
 	}
-	x.stream(operationRefs, c, out)
+	x.stream(operationRefs, command, out)
 }
 
 // noRefs is how newer versions of git advertise what they can do where there is no reference yet.
@@ -91,28 +98,29 @@ func (x *exchange) fetch() {
 	began := time.Now()
 	request, end := x.spool(func() error { return nil })
 	defer end()
-	wants, err := x.readRequest(request)
-	if err != nil {
+	if err := x.readRequest(request); err != nil {
 		x.fail(err)
 		x.count(operationFetch, began, err)
 		return
 	}
-	c := x.shown.UploadPack(false, gitProtocol(x.r.Header.Get("Git-Protocol")))
-	x.talk = &negotiation{}
-	c.Stdin = io.TeeReader(wants, x.talk.request())
-	x.stream(operationFetch, c, &responseStream{x: x, contentType: "application/x-" + uploadPack + "-result", also: x.talk.response()})
+	out := &responseStream{x: x, contentType: "application/x-" + uploadPack + "-result"}
+	x.stream(operationFetch, func() *repository.Command {
+		x.talk = &negotiation{}
+		out.also = x.talk.response()
+		c := x.shown.UploadPack(false, gitProtocol(x.r.Header.Get("Git-Protocol")))
+		c.Stdin = io.TeeReader(request.Reader(), x.talk.request())
+		return c
+	}, out)
 }
 
 // readRequest reads the wants and haves of a fetch.
-func (x *exchange) readRequest(into *spool.Spool) (io.Reader, error) {
+func (x *exchange) readRequest(into *spool.Spool) error {
 	body, err := x.requestBody(maxNegotiation)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if _, err := io.Copy(into, fromClient{body}); err != nil {
-		return nil, err
-	}
-	return into.Reader(), nil
+	_, err = io.Copy(into, fromClient{body})
+	return err
 }
 
 // isProtocolError reports whether git gave up because of what the client said, not of what we have.
@@ -121,10 +129,19 @@ func isProtocolError(err error) bool {
 	return ok && strings.HasPrefix(failed.Messages, "fatal: protocol error")
 }
 
-// stream runs a git command whose output is the answer.
-func (x *exchange) stream(operation string, c *repository.Command, out *responseStream) {
+// stream runs a git command whose output is the answer. If the repository was removed after it had
+// been found, the answer is that of one that is not there.
+func (x *exchange) stream(operation string, command func() *repository.Command, out *responseStream) {
 	began := time.Now()
-	err := x.pass(c, out)
+	err := x.pass(command(), out)
+	if err != nil && !out.begun && x.r.Context().Err() == nil && !x.shown.Exists() {
+		if err = x.find(); err != nil {
+			x.notFound(err)
+			x.count(operation, began, err)
+			return
+		}
+		err = x.pass(command(), out)
+	}
 	if err != nil && !out.begun {
 		x.fail(err)
 	}
