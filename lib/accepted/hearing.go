@@ -2,14 +2,11 @@ package accepted
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
@@ -72,14 +69,14 @@ func (h *remoteHearing) CatchUp(ctx context.Context) error {
 			if from > head {
 				return nil
 			}
-			next, err := h.next(ctx, filter, from)
+			next, found, err := bus.Next(ctx, h.remote.conn, proto.StreamEvents, filter, from)
 			if err != nil {
 				return fmt.Errorf("look for what was accepted: %w", err)
 			}
-			if next == 0 || next > head {
+			if !found || next.Seq > head {
 				break
 			}
-			if err := h.hears(ctx, next); err != nil {
+			if err := h.hears(ctx, next.Seq); err != nil {
 				return err
 			}
 		}
@@ -100,44 +97,4 @@ func (h *remoteHearing) hears(ctx context.Context, seq uint64) error {
 		return fmt.Errorf("hear what was accepted up to %d, heard up to %d: %w", seq, h.read.Seq(), ctx.Err())
 	}
 	return nil
-}
-
-// nextQuery asks JetStream for the first message of a subject from a sequence on, and nextAnswer
-// is what matters of its answer.
-type nextQuery struct {
-	Seq     uint64 `json:"seq"`
-	Subject string `json:"next_by_subj"`
-}
-
-type nextAnswer struct {
-	Error   *jetstream.APIError `json:"error,omitempty"`
-	Message *struct {
-		Seq uint64 `json:"seq"`
-	} `json:"message,omitempty"`
-}
-
-// next returns the sequence of the first message of a subject from a sequence on; 0: there is none.
-// The stream's leader answers that, who knows of every message that was acknowledged.
-func (h *remoteHearing) next(ctx context.Context, subject string, from uint64) (uint64, error) {
-	data, err := json.Marshal(nextQuery{from, subject})
-	if err != nil {
-		return 0, err
-	}
-	msg, err := h.remote.conn.RequestWithContext(ctx, proto.SubjectMessageOf(proto.StreamEvents), data)
-	if err != nil {
-		return 0, err
-	}
-	var a nextAnswer
-	if err := json.Unmarshal(msg.Data, &a); err != nil {
-		return 0, err
-	}
-	switch {
-	case a.Error != nil && a.Error.ErrorCode == jetstream.JSErrCodeMessageNotFound:
-		return 0, nil
-	case a.Error != nil:
-		return 0, a.Error
-	case a.Message == nil:
-		return 0, errors.New("JetStream's answer has no message")
-	}
-	return a.Message.Seq, nil
 }

@@ -17,6 +17,7 @@ import (
 type messageQuery struct {
 	Seq  uint64 `json:"seq,omitempty"`
 	Last string `json:"last_by_subj,omitempty"`
+	Next string `json:"next_by_subj,omitempty"` // from Seq on
 }
 
 type messageAnswer struct {
@@ -33,22 +34,27 @@ type messageAnswer struct {
 // Get returns the message of a stream that has this sequence. found is false if there is none, or
 // none any more. The stream's leader answers, who has every message that was acknowledged.
 func Get(ctx context.Context, js jetstream.JetStream, stream string, seq uint64) (m Message, found bool, err error) {
-	return get(ctx, js, stream, messageQuery{Seq: seq})
+	return get(ctx, js.Conn(), stream, messageQuery{Seq: seq})
 }
 
 // Last returns the last message of a subject of a stream, as [Get] does.
 func Last(ctx context.Context, js jetstream.JetStream, stream, subject string) (m Message, found bool, err error) {
-	return get(ctx, js, stream, messageQuery{Last: subject})
+	return get(ctx, js.Conn(), stream, messageQuery{Last: subject})
 }
 
-func get(ctx context.Context, js jetstream.JetStream, stream string, q messageQuery) (m Message, found bool, err error) {
+// Next returns the first message of a subject of a stream from a sequence on, as [Get] does.
+func Next(ctx context.Context, conn *nats.Conn, stream, subject string, from uint64) (m Message, found bool, err error) {
+	return get(ctx, conn, stream, messageQuery{Seq: from, Next: subject})
+}
+
+func get(ctx context.Context, conn *nats.Conn, stream string, q messageQuery) (m Message, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, headTimeout)
 	defer cancel()
 	data, err := json.Marshal(q)
 	if err != nil {
 		return m, false, fmt.Errorf("get a message of %s: %w", stream, err)
 	}
-	reply, err := js.Conn().RequestWithContext(ctx, proto.SubjectMessageOf(stream), data)
+	reply, err := conn.RequestWithContext(ctx, proto.SubjectMessageOf(stream), data)
 	if err != nil {
 		return m, false, fmt.Errorf("get a message of %s: %w", stream, err)
 	}
