@@ -9,6 +9,8 @@ import (
 	"sync"
 
 	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/rawevent"
 )
 
 // HasID reports whether the id of an event is that of what it says, in lower-case hex digits.
@@ -46,47 +48,9 @@ func serialize(b []byte, ev *nostr.Event) []byte {
 	b = append(append(append(b, `[0,"`...), ev.PubKey...), `",`...)
 	b = append(strconv.AppendInt(b, int64(ev.CreatedAt), 10), ',')
 	b = append(strconv.AppendInt(b, int64(ev.Kind), 10), `,[`...)
-	for i, tag := range ev.Tags {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, '[')
-		for j, value := range tag {
-			if j > 0 {
-				b = append(b, ',')
-			}
-			b = appendString(b, value)
-		}
-		b = append(b, ']')
-	}
-	return append(appendString(append(b, `],`...), ev.Content), ']')
+	b = rawevent.AppendTags(b, ev.Tags)
+	return append(rawevent.AppendString(append(b, `],`...), ev.Content), ']')
 }
-
-// appendString appends a string as JSON, with no more escapes than it needs.
-func appendString(b []byte, s string) []byte {
-	b = append(b, '"')
-	start := 0
-	for i := 0; i < len(s); i++ {
-		escape := escapes[s[i]]
-		if escape == "" {
-			continue
-		}
-		b = append(append(b, s[start:i]...), escape...)
-		start = i + 1
-	}
-	return append(append(b, s[start:]...), '"')
-}
-
-// escapes are what stands for a byte in a string of JSON; "": the byte itself.
-var escapes = func() (of [256]string) {
-	const digits = "0123456789abcdef"
-	for c := range ' ' {
-		of[c] = `\u00` + string(digits[c>>4]) + string(digits[c&15])
-	}
-	of['"'], of['\\'] = `\"`, `\\`
-	of['\b'], of['\t'], of['\n'], of['\f'], of['\r'] = `\b`, `\t`, `\n`, `\f`, `\r`
-	return of
-}()
 
 // ReadHex reads lower-case hex digits that fill dst. It reports whether s is that and no more.
 func ReadHex(dst []byte, s string) bool {

@@ -1,6 +1,7 @@
 package rawevent
 
 import (
+	"bytes"
 	"strconv"
 	"unicode/utf8"
 
@@ -19,11 +20,22 @@ func Encode(ev *nostr.Event) []byte {
 	}
 	b := make([]byte, 0, size)
 	b = strconv.AppendInt(append(b, `{"kind":`...), int64(ev.Kind), 10)
-	b = appendString(append(b, `,"id":`...), ev.ID)
-	b = appendString(append(b, `,"pubkey":`...), ev.PubKey)
+	b = AppendString(append(b, `,"id":`...), ev.ID)
+	b = AppendString(append(b, `,"pubkey":`...), ev.PubKey)
 	b = strconv.AppendInt(append(b, `,"created_at":`...), int64(ev.CreatedAt), 10)
 	b = append(b, `,"tags":[`...)
-	for i, tag := range ev.Tags {
+	b = AppendTags(b, ev.Tags)
+	b = AppendString(append(b, `],"content":`...), ev.Content)
+	b = AppendString(append(b, `,"sig":`...), ev.Sig)
+	if b = append(b, '}'); !utf8.Valid(b) {
+		return []byte(string(bytes.Runes(b)))
+	}
+	return b
+}
+
+// AppendTags appends what stands between the brackets of an event's tags.
+func AppendTags(b []byte, tags nostr.Tags) []byte {
+	for i, tag := range tags {
 		if i > 0 {
 			b = append(b, ',')
 		}
@@ -32,44 +44,36 @@ func Encode(ev *nostr.Event) []byte {
 			if j > 0 {
 				b = append(b, ',')
 			}
-			b = appendString(b, value)
+			b = AppendString(b, value)
 		}
 		b = append(b, ']')
 	}
-	b = appendString(append(b, `],"content":`...), ev.Content)
-	b = appendString(append(b, `,"sig":`...), ev.Sig)
-	return append(b, '}')
+	return b
 }
 
-// short are the control characters that have an escape of two bytes.
-var short = [' ']byte{'\b': 'b', '\t': 't', '\n': 'n', '\f': 'f', '\r': 'r'}
-
-// appendString writes a string of JSON, and escapes only what must be (RFC 8259, section 7).
-func appendString(b []byte, s string) []byte {
-	const hex = "0123456789abcdef"
+// AppendString appends a string as JSON, with no more escapes than it needs (RFC 8259, section 7;
+// NIP-01 wants the same of what an id is the hash of). Bytes that are no UTF-8 stay.
+func AppendString(b []byte, s string) []byte {
 	b = append(b, '"')
-	written := 0 // of s
-	for i := 0; i < len(s); {
-		c := s[i]
-		size := 1
-		switch {
-		case c >= utf8.RuneSelf:
-			var r rune
-			if r, size = utf8.DecodeRuneInString(s[i:]); r == utf8.RuneError && size == 1 {
-				b = utf8.AppendRune(append(b, s[written:i]...), utf8.RuneError)
-				written = i + 1
-			}
-		case c == '"' || c == '\\':
-			b = append(append(b, s[written:i]...), '\\', c)
-			written = i + 1
-		case c < ' ' && short[c] != 0:
-			b = append(append(b, s[written:i]...), '\\', short[c])
-			written = i + 1
-		case c < ' ':
-			b = append(append(b, s[written:i]...), '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
-			written = i + 1
+	start := 0
+	for i := 0; i < len(s); i++ {
+		escape := escapes[s[i]]
+		if escape == "" {
+			continue
 		}
-		i += size
+		b = append(append(b, s[start:i]...), escape...)
+		start = i + 1
 	}
-	return append(append(b, s[written:]...), '"')
+	return append(append(b, s[start:]...), '"')
 }
+
+// escapes are what stands for a byte in a string of JSON; "": the byte itself.
+var escapes = func() (of [256]string) {
+	const digits = "0123456789abcdef"
+	for c := range ' ' {
+		of[c] = `\u00` + string(digits[c>>4]) + string(digits[c&15])
+	}
+	of['"'], of['\\'] = `\"`, `\\`
+	of['\b'], of['\t'], of['\n'], of['\f'], of['\r'] = `\b`, `\t`, `\n`, `\f`, `\r`
+	return of
+}()
