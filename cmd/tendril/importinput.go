@@ -52,7 +52,7 @@ func (i *imports) open(ctx context.Context, tell *teller) (*importInput, error) 
 	return in, nil
 }
 
-// interruptible gives what a terminal or a pipe gives until ctx ends, also where a read would not
+// interruptible returns what a terminal or a pipe gives until ctx ends, also where a read would not
 // return because nothing more is written there.
 func interruptible(ctx context.Context, from io.Reader) io.Reader {
 	out, into := io.Pipe()

@@ -51,7 +51,7 @@ func (e *embedded) start() (*server.Server, error) {
 	return startServer(e.options, e.users, serverLog{log: e.options.Log, failed: e.failed})
 }
 
-// server gives the one that runs now.
+// server returns the one that runs now.
 func (e *embedded) server() *server.Server {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -73,8 +73,8 @@ func (part *Part) Back() {
 	}
 }
 
-// PassTo gives it to another client, before anybody else can take it. The error is [ErrFull] where
-// it is not there any more, or [ErrTooMuch].
+// PassTo passes it on to another client, before anybody else can take it. The error is [ErrFull]
+// where it is not there any more, or [ErrTooMuch].
 func (part *Part) PassTo(client string) (*Part, error) {
 	p := part.pool
 	p.mu.Lock()

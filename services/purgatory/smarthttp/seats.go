@@ -42,7 +42,7 @@ func newSeats(n int, spared time.Duration) *seats {
 	return &seats{spared: spared, free: n, has: map[string]int{}, taken: map[*seat]struct{}{}}
 }
 
-// take gives a request of a client a seat. The error is repository.ErrBusy, or
+// take finds a seat for a request of a client. The error is repository.ErrBusy, or
 // repository.ErrShare where others may have what this client may not. Clients who are not known may
 // have all seats.
 func (s *seats) take(client string, control *http.ResponseController) (*seat, error) {
