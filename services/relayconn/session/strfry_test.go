@@ -95,7 +95,7 @@ func (r *strfry) answer(sub string, filters []nostr.Filter) (answer []wire.Messa
 	return answer
 }
 
-// fill returns the relay a repository with a dense past over some years, and roots with few
+// fill gives the relay a repository with a dense past over some years, and roots with few
 // comments.
 func (r *strfry) fill(t *testing.T, dense, roots int) items.Set {
 	t.Helper()
