@@ -98,14 +98,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 	roots, _ := RootsSubject("30617:" + somebody + ":repo")
 	git, _ := GitSubject("repo", GitFetched)
 	held, _ := HeldKeyOf("repo", ev).Key()
-	begin, _ := IndexSubject(UserGateway, "r", IndexBegin)
-	read, _ := IndexSubject(UserGateway, "r", IndexReads)
-	end, _ := IndexSubject(UserGateway, "r", IndexEnd)
 	values := map[string]map[string]string{
-		"queryIndex":        {"": IndexOffers(UserGateway), "user": UserGateway},
-		"queryIndexBegin":   {"": begin, "user": UserGateway, "replica": "r"},
-		"queryIndexRead":    {"": read, "user": UserGateway, "replica": "r"},
-		"queryIndexEnd":     {"": end, "user": UserGateway, "replica": "r"},
 		"candidateUser":     {"": LaneUser.Subject()},
 		"candidateRelease":  {"": LaneRelease.Subject()},
 		"candidateLive":     {"": LaneSyncLive.Subject()},
@@ -156,7 +149,6 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"GitNotice":   GitNotice{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
 		"KnownQuery": KnownQuery{}, "KnownAnswer": KnownAnswer{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
-		"IndexAsk": IndexAsk{}, "IndexOffer": IndexOffer{}, "IndexCopy": IndexCopy{}, "IndexLoan": IndexLoan{}, "IndexFile": IndexFile{}, "IndexRead": IndexRead{},
 		"RepoQuery": RepoQuery{}, "RepoAnswer": RepoAnswer{}, "RepoStatus": RepoStatus{},
 	}
 	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {

@@ -74,8 +74,8 @@ func InboxPrefix(user string) string { return "_INBOX." + user }
 func gateway() Permissions {
 	return Permissions{
 		User:      UserGateway,
-		Publish:   join(followStream(StreamEvents), offer(StreamUser, LaneUser), watchGroup(GroupShards), receipts(), takeIndex(UserGateway)),
-		Subscribe: join(verdicts(), answerEvents(), giveIndex(UserGateway)),
+		Publish:   join(followStream(StreamEvents), offer(StreamUser, LaneUser), watchGroup(GroupShards), receipts()),
+		Subscribe: join(verdicts(), answerEvents()),
 		Answers:   true,
 	}
 }
@@ -121,8 +121,8 @@ func ingest() Permissions {
 				// in mind the reply subject of every message of the log that it sends, as one that
 				// may be answered.
 				jsAck + ">",
-			}, takeIndex(UserIngest)),
-		Subscribe: join(answerEvents(), []string{SubjectQueryIDs, SubjectQueryReconcile}, describe(ServiceQuery), giveIndex(UserIngest)),
+			}),
+		Subscribe: join(answerEvents(), []string{SubjectQueryIDs, SubjectQueryReconcile}, describe(ServiceQuery)),
 		Answers:   true,
 	}
 	for _, cfg := range Streams(DefaultSizing()) {
@@ -247,20 +247,6 @@ func followKeys(bucket, keys string) []string {
 // both forms that servers have.
 func flowControl(stream string) []string {
 	return []string{jsFlow + stream + ".>", jsFlow + "*.*." + stream + ".>"}
-}
-
-// takeIndex allows a service to ask for a copy of the index, of whom it may take one.
-func takeIndex(user string) (subjects []string) {
-	_, takes := IndexCopies([]string{user})
-	for _, from := range takes {
-		subjects = append(subjects, IndexOffers(from), IndexOffers(from)+".>")
-	}
-	return subjects
-}
-
-// giveIndex allows a service to give copies of its index.
-func giveIndex(user string) []string {
-	return join([]string{IndexOffers(user), IndexOffers(user) + ".>"}, describe(ServiceIndex))
 }
 
 // getKey allows to read single keys of a bucket.

@@ -90,9 +90,6 @@ func (s Storage) check() error {
 	if s.RelayDataPath == "" {
 		return &Error{"NGIT_RELAY_DATA_PATH", "", "is empty: want a folder, like ./data/relay"}
 	}
-	if s.IndexCopyRate > 0 && s.IndexCopyRate < 1<<20 {
-		return &Error{"NGIT_INDEX_COPY_RATE", strconv.FormatInt(s.IndexCopyRate, 10), "want at least 1048576 bytes a second, or 0 for no copies"}
-	}
 	return nil
 }
 

@@ -328,7 +328,6 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_NATS_REPLICAS=3":                            `NGIT_NATS_REPLICAS is "3": want 1 without NGIT_NATS_URL, for the embedded NATS is a single server`,
 		"NGIT_NATS_LISTEN=4222":                           `NGIT_NATS_LISTEN is "4222": want host:port, like 127.0.0.1:4222, or none`,
 		"NGIT_COMMIT_BATCH=1001":                          `NGIT_COMMIT_BATCH is "1001": want 1 to 1000`,
-		"NGIT_INDEX_COPY_RATE=1000":                       `NGIT_INDEX_COPY_RATE is "1000": want at least 1048576 bytes a second, or 0 for no copies`,
 		"NGIT_COMMIT_BATCH=many":                          `NGIT_COMMIT_BATCH is "many": want a whole number from 1 to 1000`,
 		"NGIT_SYNC_BASE_BACKOFF_SECS=0":                   `NGIT_SYNC_BASE_BACKOFF_SECS is "0": want 1 to 86400 seconds`,
 		"NGIT_SYNC_BASE_BACKOFF_SECS=7200":                `NGIT_SYNC_BASE_BACKOFF_SECS is "7200": want at most NGIT_SYNC_MAX_BACKOFF_SECS, which is 3600`,

@@ -53,7 +53,6 @@ type Storage struct {
 	RelayDataPath   string `env:"NGIT_RELAY_DATA_PATH" name:"relay-data-path" default:"./data/relay" help:"Folder of the event log and its index."`
 	DatabaseBackend string `env:"NGIT_DATABASE_BACKEND" name:"database-backend" default:"file" help:"'memory': nothing outlives the process, except a git folder that NGIT_GIT_DATA_PATH names. Any other value: the folders."`
 	IndexCacheBytes int64  `env:"NGIT_INDEX_CACHE_BYTES" name:"index-cache-bytes" default:"67108864" min:"1048576" max:"1099511627776" help:"Cache of the event index, in bytes. Up to 64 MiB more hold what is being written."`
-	IndexCopyRate   int64  `env:"NGIT_INDEX_COPY_RATE" name:"index-copy-rate" default:"268435456" min:"0" max:"1099511627776" help:"Most bytes a second at which a gateway or ingest gives copies of its index to others that start, at least 1 MiB. 0: it gives none."`
 }
 
 // Bus says which NATS to use.

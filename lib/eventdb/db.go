@@ -135,10 +135,6 @@ func (db *DB) open(dir string, o options) error {
 	if err != nil {
 		return err
 	}
-	// What is removed first may be what fills the disk.
-	if err := sweepCopies(o.fs, dir); err != nil {
-		return errors.Join(err, lock.Close())
-	}
 	if err := tryWriting(o.fs, dir); err != nil {
 		return errors.Join(err, lock.Close())
 	}
@@ -373,7 +369,7 @@ func (db *DB) reset(log string) error {
 
 // logIdentity is which log the index was made from; empty: none yet.
 func (db *DB) logIdentity() (string, error) {
-	if !db.enter() { // its files may be exchanged, see Adopt
+	if !db.enter() {
 		return "", ErrClosed
 	}
 	identity, err := readLogIdentity(db.pebble)

@@ -41,13 +41,12 @@ func (n *Node) ask(ctx context.Context) error {
 }
 
 // events is the service that keeps what the process knows of accepted events: it follows the log
-// into the index, answers others and gives copies of the index, or asks others now and then whether
-// they answer.
+// into the index and answers others, or asks others now and then whether they answer.
 func (n *Node) events() []Service {
 	if remote, asks := n.Accepted.(*accepted.Remote); asks {
 		return []Service{{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }}}
 	}
-	services := []Service{
+	return []Service{
 		{Name: "index", Run: func(ctx context.Context, n *Node) error {
 			return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
 		}},
@@ -55,10 +54,6 @@ func (n *Node) events() []Service {
 			return accepted.Serve(ctx, n.Accepted.(*accepted.Index), n.Bus.Conn, n.Log)
 		}},
 	}
-	if n.copying != nil {
-		services = append(services, Service{Name: "index copies", Run: giveCopies})
-	}
-	return services
 }
 
 // damaged tells when the index is; nil, which never tells, where there is none.

@@ -61,8 +61,6 @@ type Node struct {
 	scratch   string // the git folder of a process that nothing outlives; empty: none
 	addresses *addresses
 	bus       *busWait
-	copying   *copying // nil: it neither gives nor takes copies of the index
-	copyWorth uint64   // see indexcopy.Taker; 0: as there
 	lag       *lag
 	overdue   *atomic.Bool // a service still runs although the graceful stop is over
 }
@@ -188,7 +186,7 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 	if n.Index == nil {
 		err = n.ask(ctx)
 	} else {
-		err = n.bindIndex(ctx, services)
+		err = n.bindIndex(ctx)
 	}
 	if err != nil {
 		return errors.Join(err, n.Close())
@@ -196,15 +194,11 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 	return nil
 }
 
-// bindIndex makes the index that of the bus's log, and brings it near the log's end by a copy of
-// another process's where there is one.
-func (n *Node) bindIndex(ctx context.Context, services []Service) error {
+// bindIndex makes the index that of the bus's log.
+func (n *Node) bindIndex(ctx context.Context) error {
 	n.Projection("index", proto.StreamEvents, n.Index.Seq)
 	n.Accepted = accepted.NewIndex(n.Index, n.Bus)
-	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, n.Log); err != nil {
-		return err
-	}
-	return n.takeCopy(ctx, services)
+	return eventdb.Bind(ctx, n.Bus.JS, n.Index, n.Log)
 }
 
 // needs are the streams that the services need, and the log, which everybody reads or asks about.

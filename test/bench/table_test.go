@@ -35,7 +35,7 @@ type row struct {
 var rows = []row{
 	{"cold", false, coldSync}, {"request", false, requests}, {"daily", false, dailySync}, {"many", false, manyRelays},
 	{"live", false, liveLatency}, {"growth", false, growth}, {"scale", false, scale}, {"apart", false, servicesApart}, {"tenfold", true, tenfold},
-	{"copy", true, secondGateway}, {"replicas", true, manyReplicas},
+	{"gateway", true, gatewayStart}, {"replicas", true, manyReplicas},
 }
 
 // line is one line of the table.

@@ -165,7 +165,7 @@ func (r *Reader) Report(ctx context.Context) (Report, error) {
 			URL: bus.Redacted(r.bus.Conn.ConnectedUrl()), Version: r.bus.Conn.ConnectedServerVersion(),
 		},
 	}
-	for _, part := range []func(context.Context, *Report) error{r.sameBuckets, r.log, r.lanes, r.projections, r.copies} {
+	for _, part := range []func(context.Context, *Report) error{r.sameBuckets, r.log, r.lanes, r.projections} {
 		if err := part(ctx, &report); err != nil {
 			return Report{}, err
 		}

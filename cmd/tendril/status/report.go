@@ -25,7 +25,6 @@ type Report struct {
 	Held        Held         `json:"held"`
 	Lanes       []Lane       `json:"candidates"`
 	Projections []Projection `json:"projections"`
-	Copies      []Copy       `json:"index_copies"` // that are being given
 }
 
 // Server is the NATS server that was asked.

@@ -120,7 +120,6 @@ func TestTable(t *testing.T) {
 		Shards:      []Shard{{Shard: "00", Held: 1}, {Shard: "01", Worker: "p1", Held: 1, Hunts: 1}, {Shard: "02", Worker: "p1"}},
 		Lanes:       []Lane{{Name: "user", Queued: 5, Deciding: 2, Bytes: 900, MaxBytes: 64 << 20}},
 		Projections: []Projection{{Stream: "GRASP_EVENTS", Reader: "gateway g1", Lag: 4, Last: noon.Add(-2 * time.Second)}},
-		Copies:      []Copy{{From: "gateway g1", To: "gateway g\n2", Phase: "copying", Bytes: 3 << 20, Given: 1 << 20, Percent: 33, Since: noon.Add(-time.Second)}},
 	}
 	var b strings.Builder
 	if err := report.WriteTable(&b); err != nil {
@@ -144,9 +143,6 @@ b.example  disconnected  dead     nobody  0             0      0     -          
 
 PROJECTION OF  BY          BEHIND  LAST READ
 GRASP_EVENTS   gateway g1  4       2s ago
-
-COPY OF THE INDEX FOR  FROM        PHASE    DONE     OF       PERCENT  SINCE
-gateway g?2            gateway g1  copying  1.0 MiB  3.0 MiB  33%      1s ago
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)

@@ -44,10 +44,6 @@ func (r Report) WriteTable(w io.Writer) error {
 		p := r.Projections[i]
 		return []any{p.Stream, Shown(p.Reader), p.Lag, ago(r.At, p.Last) + " ago"}
 	})
-	table(&b, "COPY OF THE INDEX FOR\tFROM\tPHASE\tDONE\tOF\tPERCENT\tSINCE", len(r.Copies), func(i int) []any {
-		c := r.Copies[i]
-		return []any{Shown(c.To), Shown(c.From), c.Phase, Size(uint64(max(c.Given, 0))), Size(uint64(max(c.Bytes, 0))), fmt.Sprintf("%d%%", c.Percent), ago(r.At, c.Since) + " ago"}
-	})
 	_, err := io.WriteString(w, b.String())
 	return err
 }
