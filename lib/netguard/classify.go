@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"net/http"
 	"net/textproto"
 	"os"
 	"strings"
@@ -61,8 +62,8 @@ func Classify(err error) Cause {
 		return classifyResolution(err)
 	case isTLS(err):
 		return CauseTLS
-	case as[*HandshakeStatusError](err):
-		return classifyStatus(err)
+	case isAnswered(err):
+		return CauseOther
 	case isProtocol(err):
 		return CauseProtocol
 	case isConnect(err):
@@ -91,11 +92,11 @@ func classifyResolution(err error) Cause {
 	return CauseConnect
 }
 
-func classifyStatus(err error) Cause {
-	if failure, ok := errors.AsType[*HandshakeStatusError](err); ok && failure.passing() {
-		return CauseOther
-	}
-	return CauseProtocol
+// isAnswered reports whether a server answered the handshake of a WebSocket as HTTP should: with a
+// status that says no. A proxy whose backend restarts does so, and it may pass.
+func isAnswered(err error) bool {
+	failure, ok := errors.AsType[*HandshakeStatusError](err)
+	return ok && failure.Status >= http.StatusBadRequest
 }
 
 // isTLS reports whether the handshake failed by what the other side said. One that was cut off is a
@@ -116,7 +117,7 @@ func isTLS(err error) bool {
 }
 
 func isProtocol(err error) bool {
-	return as[*ProtocolError](err) || as[textproto.ProtocolError](err) || saidByHTTP(err, CauseProtocol)
+	return as[*ProtocolError](err) || as[*HandshakeStatusError](err) || as[textproto.ProtocolError](err) || saidByHTTP(err, CauseProtocol)
 }
 
 // untyped are failures for which net/http has words but no exported type.

@@ -3,7 +3,6 @@ package netguard
 import (
 	"context"
 	"errors"
-	"net/http"
 	"net/url"
 	"strings"
 
@@ -12,8 +11,8 @@ import (
 
 // DialWebSocket opens a WebSocket through the guard; whatever HTTPClient the options name is
 // replaced by the guard's. ctx bounds the opening only. An answer that refuses the upgrade is a
-// *HandshakeStatusError, for Classify a breach of protocol unless its status says that it may pass
-// (429, 5xx and the like).
+// *HandshakeStatusError. For Classify that is a breach of protocol only if its status is no error of
+// HTTP: a web page, say, where a WebSocket should be.
 //
 // For its limits on messages see websocket.Conn.SetReadLimit: the caller knows what it expects.
 func (g *Guard) DialWebSocket(ctx context.Context, address string, options *websocket.DialOptions) (*websocket.Conn, error) {
@@ -61,12 +60,3 @@ func (e *HandshakeStatusError) Error() string { return e.Err.Error() }
 
 // Unwrap returns what the WebSocket library found wrong.
 func (e *HandshakeStatusError) Unwrap() error { return e.Err }
-
-// passing reports whether the status is one of a server that is there and speaks HTTP, but not now.
-func (e *HandshakeStatusError) passing() bool {
-	switch e.Status {
-	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
-		return true
-	}
-	return e.Status >= 500 && e.Status != http.StatusNotImplemented
-}

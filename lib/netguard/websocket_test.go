@@ -73,8 +73,9 @@ func TestDialWebSocketCauses(t *testing.T) {
 		want      Cause
 	}{
 		{"a web page", status(200), CauseProtocol},
-		{"not found", status(404), CauseProtocol},
-		{"not implemented", status(501), CauseProtocol},
+		{"forbidden", status(403), CauseOther},
+		{"not found", status(404), CauseOther},
+		{"not implemented", status(501), CauseOther},
 		{"too many requests", status(429), CauseOther},
 		{"a gateway without its relay", status(502), CauseOther},
 		{"half an upgrade", halfway.URL, CauseProtocol},

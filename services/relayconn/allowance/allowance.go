@@ -4,8 +4,7 @@
 package allowance
 
 import (
-	"slices"
-	"strings"
+	"regexp"
 	"time"
 
 	"tendril.dev/services/relayconn/nip11"
@@ -47,6 +46,10 @@ func (a *Allowance) Refused(open int) {
 		a.refused = open
 	}
 }
+
+// Halve notes that a relay with so many subscriptions open has most likely refused one, without
+// saying so in words that are understood.
+func (a *Allowance) Halve(open int) { a.Refused(open / 2) }
 
 // room is how many subscriptions the relay takes; 0: that is not known.
 func (a *Allowance) room() int {
@@ -131,21 +134,23 @@ func (a *Allowance) Until() time.Time { return a.until }
 // Cooldown is how long a relay is left alone that wants quiet.
 func (a *Allowance) Cooldown() time.Duration { return a.cooldown }
 
-// WantsQuiet reports whether a relay says that we ask too much. NIP-01 has a prefix for it; many
-// relays have words of their own.
-func WantsQuiet(text string) bool {
-	return says(text, "rate-limit", "rate limit", "too many requests", "too fast", "slow down")
-}
+// Relays have words of their own for what they do not take; NIP-01 has only a prefix for one case.
+var (
+	quiet    = regexp.MustCompile(`(?i)\brate\b|rate.?limit|throttl|too many requests|too fast|slow down`)
+	limited  = regexp.MustCompile(`(?i)rate.?limit(ed|ing|er)?`)
+	smaller  = regexp.MustCompile(`(?i)filter|too large|too big`)
+	fewer    = regexp.MustCompile(`(?i)too many|maximum|concurrent|\blimit|\breached|exceed|throttl`)
+	requests = regexp.MustCompile(`(?i)too many requests`)
+)
+
+// WantsQuiet reports whether a relay says that we ask too much in a time.
+func WantsQuiet(text string) bool { return quiet.MatchString(text) }
 
 // WantsFewer reports whether a relay says that we have too many subscriptions open.
 func WantsFewer(text string) bool {
-	return says(text, "too many concurrent", "too many subscriptions")
+	text = requests.ReplaceAllString(limited.ReplaceAllString(text, ""), "")
+	return fewer.MatchString(text) && !smaller.MatchString(text)
 }
 
 // WantsSmaller reports whether a relay says that one subscription asks for too much.
-func WantsSmaller(text string) bool { return says(text, "filter", "too large", "too big") }
-
-func says(text string, phrases ...string) bool {
-	text = strings.ToLower(text)
-	return slices.ContainsFunc(phrases, func(phrase string) bool { return strings.Contains(text, phrase) })
-}
+func WantsSmaller(text string) bool { return smaller.MatchString(text) }

@@ -17,6 +17,7 @@ import (
 	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/leads"
 	"tendril.dev/services/relayconn/ledger"
+	"tendril.dev/services/relayconn/live"
 	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/pages"
@@ -288,6 +289,17 @@ func (b *Backfill) Due(ctx context.Context, now time.Time) error {
 		if err := b.stop(ctx, r); err != nil {
 			return err
 		}
+		if r.unclear() && !now.Before(r.doubted.Add(live.Doubtful)) {
+			b.o.Warn("unclear", "the relay says something that is not understood, and does not answer; fewer requests are open at once")
+			b.o.Allowance.Halve(b.o.Live() + len(b.open) + 1)
+			b.atOnce = max(1, (len(b.open)+1)/2)
+			b.refused(r, "no answer after a NOTICE", now)
+			continue
+		}
+		if !r.answered { // it may have been one too many, of which the relay says nothing
+			b.o.Allowance.Refused(b.o.Live() + len(b.open))
+			b.starved = b.starved || len(b.open) == 0
+		}
 		b.retry(r, fmt.Sprintf("no end of the answer after %v", now.Sub(r.asked)))
 	}
 	if b.neg != nil {
@@ -329,6 +341,9 @@ func (b *Backfill) Unread(d time.Duration) {
 	told := map[*leads.Lead]bool{nil: true}
 	for _, r := range b.open {
 		r.asked, r.heard = r.asked.Add(d), r.heard.Add(d)
+		if !r.doubted.IsZero() {
+			r.doubted = r.doubted.Add(d)
+		}
 		if l := r.task.lead; !told[l] { // several parts have one
 			told[l] = true
 			l.Unread(d)

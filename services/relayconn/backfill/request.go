@@ -9,6 +9,7 @@ import (
 
 	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/ledger"
+	"tendril.dev/services/relayconn/live"
 	"tendril.dev/services/relayconn/moment"
 )
 
@@ -21,6 +22,7 @@ type Request struct {
 	asked    time.Time
 	heard    time.Time // last message
 	answered bool      // there was a message
+	doubted  time.Time // when there was a NOTICE since it was asked that is not understood; zero: there was none
 }
 
 // Matches reports whether an event is an answer to what was asked.
@@ -91,11 +93,26 @@ func (b *Backfill) next(now time.Time) *task {
 // NOTICE has refused is given up early.
 func (b *Backfill) patience(r *Request) time.Time {
 	end := moment.Earlier(r.heard.Add(b.o.Silence), r.asked.Add(slowest*b.o.Silence))
+	if r.unclear() {
+		end = moment.Earlier(end, r.doubted.Add(live.Doubtful))
+	}
 	if b.doubted(r) {
 		return moment.Earlier(end, moment.Later(b.fewer, b.smaller).Add(b.o.Silence/doubtful))
 	}
 	return end
 }
+
+// Doubt notes a NOTICE that is not understood: it may be a refusal of what is not answered yet.
+func (b *Backfill) Doubt(now time.Time) {
+	for _, r := range b.open {
+		if r.doubted.IsZero() {
+			r.doubted = now
+		}
+	}
+}
+
+// unclear reports whether a NOTICE that is not understood may be a refusal of a request.
+func (r *Request) unclear() bool { return !r.answered && !r.doubted.IsZero() }
 
 // doubted reports whether the relay may have refused a request by a NOTICE, which does not say what
 // it refuses, so that another request may have been blamed.

@@ -47,7 +47,9 @@ type Rules struct {
 
 // Health is how one relay has been behaving. The zero value is a relay that was never tried.
 type Health struct {
-	Failures int // in a row, without a stable connection between them
+	Failures int // in a row, without an answer between them
+	// Recovering: it has failed, and no connection has been stable since.
+	Recovering bool
 	// FailingSince is since when it has been failing by what may pass, without a connection or a
 	// failure of its own in between; zero: it is not.
 	FailingSince time.Time
@@ -73,6 +75,7 @@ func (h Health) Failed(r Rules, now time.Time, err error) Health {
 // count counts a failure. One that is the relay's own does not count towards its death.
 func (h Health) count(now time.Time, err error) Health {
 	h.Failures++
+	h.Recovering = true
 	switch {
 	case netguard.Classify(err).Lasting():
 		h.FailingSince = time.Time{}
@@ -99,9 +102,15 @@ func (h Health) blame(r Rules, now time.Time, err error) Health {
 }
 
 // Opened notes a connection. It ends a row of failures as far as death is concerned; the back-off
-// remembers them until it has been stable.
+// remembers them until the relay has answered.
 func (h Health) Opened(now time.Time) Health {
 	h.Connected, h.FailingSince, h.Naughty = now, time.Time{}, time.Time{}
+	return h
+}
+
+// Answered notes that the relay has answered on a connection: the next back-off begins at the base.
+func (h Health) Answered() Health {
+	h.Failures = 0
 	return h
 }
 
@@ -111,7 +120,7 @@ func (h Health) Opened(now time.Time) Health {
 func (h Health) Dropped(r Rules, now time.Time, err error) Health {
 	h = h.Settled(r, now)
 	wait := r.Backoff(h.Failures + 1)
-	if h.Failures == 0 {
+	if !h.Recovering {
 		wait = 0
 	}
 	held := now.Sub(h.Connected) >= r.Stable
@@ -137,7 +146,7 @@ func (h Health) Left(r Rules, now time.Time) Health {
 // Settled forgets the failures of a relay whose connection has held.
 func (h Health) Settled(r Rules, now time.Time) Health {
 	if !h.Connected.IsZero() && now.Sub(h.Connected) >= r.Stable {
-		h.Failures, h.LastError = 0, ""
+		h.Failures, h.Recovering, h.LastError = 0, false, ""
 	}
 	return h
 }
@@ -147,7 +156,7 @@ func (h Health) State(r Rules, now time.Time) State {
 	switch {
 	case now.Before(h.Limited):
 		return RateLimited
-	case !h.Connected.IsZero() && (h.Failures == 0 || now.Sub(h.Connected) >= r.Stable):
+	case !h.Connected.IsZero() && (!h.Recovering || now.Sub(h.Connected) >= r.Stable):
 		return Healthy
 	case !h.Connected.IsZero() || h.Failures == 0 || h.FailingSince.IsZero() && h.Naughty.IsZero():
 		return Disconnected

@@ -56,6 +56,18 @@ func TestStory(t *testing.T) {
 			{after: time.Second, do: "look", state: health.Healthy, fails: 0, next: -1},
 			{after: time.Hour, do: "drop", state: health.Disconnected, fails: 0, next: 0},
 		},
+		"an answer ends the row of failures": {
+			{do: "fail", err: errDial, state: health.Degraded, fails: 1, next: 5 * time.Second},
+			{after: 5 * time.Second, do: "fail", err: errDial, state: health.Degraded, fails: 2, next: 10 * time.Second},
+			{after: 10 * time.Second, do: "fail", err: errDial, state: health.Degraded, fails: 3, next: 20 * time.Second},
+			{after: 20 * time.Second, do: "open", state: health.Disconnected, fails: 3, next: -1},
+			{after: time.Second, do: "answer", state: health.Disconnected, fails: 0, next: -1},
+			{after: 2 * time.Minute, do: "drop", state: health.Degraded, fails: 1, next: 5 * time.Second},
+			{after: 5 * time.Second, do: "fail", err: errDial, state: health.Degraded, fails: 2, next: 10 * time.Second},
+			{after: 10 * time.Second, do: "open", state: health.Disconnected, fails: 2, next: -1},
+			{do: "answer", state: health.Disconnected, fails: 0, next: -1},
+			{after: 5 * time.Minute, do: "drop", state: health.Disconnected, fails: 0, next: 0},
+		},
 		"a healthy relay is tried again at once, one that only accepts is not hammered": {
 			{do: "open", state: health.Healthy, next: -1},
 			{after: time.Second, do: "drop", state: health.Degraded, fails: 1, next: 0},
@@ -119,6 +131,8 @@ func TestStory(t *testing.T) {
 					h = h.Failed(rules, now, s.err)
 				case "open":
 					h = h.Opened(now)
+				case "answer":
+					h = h.Answered()
 				case "drop":
 					h = h.Dropped(rules, now, s.err)
 				case "leave":

@@ -15,11 +15,13 @@ import (
 	"tendril.dev/services/relayconn/moment"
 )
 
-const (
-	// maxReopen is how often a live subscription that the relay closed is opened again on one
-	// connection.
-	maxReopen = 5
-)
+// maxReopen is how often a live subscription that the relay closed is opened again on one
+// connection.
+const maxReopen = 5
+
+// Doubtful is how long the relay may take to answer what is open after a NOTICE that is not
+// understood. What it has not answered by then was most likely refused by that.
+const Doubtful = 10 * time.Second
 
 // Asker puts requests to the relay.
 type Asker interface {
@@ -39,7 +41,8 @@ type Missed struct {
 type Options struct {
 	Asker     Asker
 	Allowance *allowance.Allowance
-	Silence   time.Duration              // a relay that does not answer for so long has taken it
+	Silence   time.Duration              // a relay that does not answer for so long has not taken it
+	Past      func() int                 // counts the requests of the past that are open
 	Name      func(prefix string) string // makes a new name
 	Missed    func(Missed)               // is told what must be made up for
 	MakingUp  func(sub string) bool      // reports whether that is under way for a subscription
@@ -118,14 +121,23 @@ func (s *Set) forget(sub *Subscription) {
 func (s *Set) ask(ctx context.Context, sub *Subscription, now time.Time) error {
 	s.turns++
 	s.move(sub, opening)
-	sub.asked, sub.turn, sub.reopenAt = now, s.turns, time.Time{}
+	sub.asked, sub.doubted, sub.turn, sub.reopenAt = now, time.Time{}, s.turns, time.Time{}
 	return s.o.Asker.Req(ctx, sub.id, sub.filters)
 }
 
-// Answered notes an EOSE: the subscription is open.
+// Answered notes an EOSE or an event: the subscription is open.
 func (s *Set) Answered(sub *Subscription) {
 	if sub.state == opening {
 		s.opened(sub)
+	}
+}
+
+// Doubt notes a NOTICE that is not understood: it may be a refusal of what is being opened.
+func (s *Set) Doubt(now time.Time) {
+	for _, sub := range s.subs {
+		if sub.state == opening && sub.doubted.IsZero() {
+			sub.doubted = now
+		}
 	}
 }
 
@@ -133,7 +145,7 @@ func (s *Set) Answered(sub *Subscription) {
 func (s *Set) opened(sub *Subscription) {
 	s.move(sub, open)
 	s.makeUp(sub)
-	sub.held = true
+	sub.held, sub.looked = true, time.Time{}
 }
 
 // makeUp tells what came since the relay closed a subscription, if it did.
@@ -164,7 +176,10 @@ func (s *Set) Closed(sub *Subscription, reason string, now time.Time) {
 // shut plans to open a subscription again. That is not done for ever, unless the relay did not take
 // it only because it was too early.
 func (s *Set) shut(sub *Subscription, reason string, early bool, now time.Time) {
-	s.o.Warn("closed", "the relay closed a live subscription", "reason", reason)
+	s.o.Warn("closed", "a live subscription is not open at the relay", "reason", reason)
+	if sub.looked.IsZero() {
+		sub.looked = now
+	}
 	if !early {
 		sub.shuts++
 	}
@@ -280,7 +295,8 @@ func (s *Set) Due(ctx context.Context, now time.Time) error {
 	}
 	for _, sub := range s.subs {
 		if sub.state == closed && !now.Before(sub.reopenAt) {
-			if !s.room(sub.first) && !s.look(sub, now) {
+			room, probe := s.room(sub.first), s.look(sub, now)
+			if !room && !probe {
 				continue
 			}
 			if err := s.ask(ctx, sub, now); err != nil {
@@ -291,22 +307,39 @@ func (s *Set) Due(ctx context.Context, now time.Time) error {
 	return nil
 }
 
-// expire waits no longer for the relay's answer. The subscriptions may well be open, unless the
-// relay wanted quiet instead.
+// expire waits no longer for the relay's answer: what it has not answered is not open. Most likely
+// the relay refuses it and does not say so, or not in words that are understood.
 func (s *Set) expire(now time.Time) {
 	if s.count[opening] == 0 {
 		return
 	}
 	for _, sub := range s.subs {
-		switch {
-		case sub.state != opening || now.Before(sub.asked.Add(s.o.Silence)):
-		case s.o.Allowance.QuietAfter(sub.asked):
-			s.shut(sub, "it wanted quiet instead", true, sub.asked)
-		default:
-			s.o.Warn("unanswered", "the relay does not answer a live subscription with EOSE", "for", s.o.Silence)
-			s.opened(sub)
+		if sub.state != opening || now.Before(s.patience(sub)) {
+			continue
 		}
+		reason := "it wanted quiet instead"
+		if !s.o.Allowance.QuietAfter(sub.asked) {
+			reason = "no answer"
+			s.o.Warn("unanswered", "the relay does not answer a live subscription, which therefore counts as refused")
+			if open := s.Standing() + s.o.Past(); sub.doubted.IsZero() {
+				s.o.Allowance.Refused(open)
+			} else {
+				s.o.Allowance.Halve(open)
+			}
+		}
+		missing := sub.asked
+		s.shut(sub, reason, true, now)
+		sub.missing = moment.Earlier(sub.missing, missing)
 	}
+}
+
+// patience is until when the relay may answer.
+func (s *Set) patience(sub *Subscription) time.Time {
+	until := sub.asked.Add(s.o.Silence)
+	if !sub.doubted.IsZero() {
+		until = moment.Earlier(until, sub.doubted.Add(Doubtful))
+	}
+	return until
 }
 
 // closeRetiring closes what is replaced, if the relay has answered for what replaces it, or is not
@@ -337,7 +370,7 @@ func (s *Set) Next(now time.Time) (next time.Time) {
 	for _, sub := range s.subs {
 		switch sub.state {
 		case opening:
-			next = moment.Earlier(next, moment.NextAfter(now, sub.asked.Add(s.o.Silence)))
+			next = moment.Earlier(next, moment.NextAfter(now, s.patience(sub)))
 		case closed:
 			next = moment.Earlier(next, moment.NextAfter(now, sub.reopenAt))
 		}
@@ -353,6 +386,9 @@ func (s *Set) Unread(d time.Duration) {
 	for _, sub := range s.subs {
 		if sub.state == opening {
 			sub.asked = sub.asked.Add(d)
+			if !sub.doubted.IsZero() {
+				sub.doubted = sub.doubted.Add(d)
+			}
 		}
 	}
 }

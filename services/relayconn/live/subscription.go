@@ -24,6 +24,7 @@ type Subscription struct {
 	state   state
 	first   bool      // of layer 1, which consolidation leaves alone
 	asked   time.Time // when it was asked for last
+	doubted time.Time // when the relay said something since that is not understood; zero: it did not
 	turn    int       // counts in the order in which they were asked for
 	held    bool      // the relay has had it open
 	shuts   int       // how often the relay closed it without asking for quiet

@@ -35,7 +35,7 @@ func refusalOf(reason string) refusal {
 }
 
 func wantsFewer(text string) bool {
-	return allowance.WantsFewer(text) || says(text, "too many sessions", "too many neg")
+	return says(text, "too many concurrent", "too many subscriptions", "too many sessions", "too many neg", "maximum concurrent")
 }
 
 // concerns reports whether a NOTICE is about NIP-77.

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
@@ -213,6 +214,37 @@ func TestLateVerdict(t *testing.T) {
 	l.Metrics.gap(l.name)
 	if n, err := testutil.GatherAndCount(reg, "ngit_sync_gap_events_total", "ngit_sync_relay_connected"); n != 0 || err != nil {
 		t.Errorf("%d metrics of a relay that is gone (%v)", n, err)
+	}
+}
+
+// TestServedEventsAreCounted: an event that is held is not served yet.
+func TestServedEventsAreCounted(t *testing.T) {
+	t.Parallel()
+	l, reg := newLife(t, quiet)
+	o := newObserver(l.name, l.Metrics, quiet)
+	for _, outcome := range []proto.Outcome{proto.Accepted, proto.HeldBack} {
+		o.Judged(&nostr.Event{}, proto.SourceLive, false, proto.Verdict{Outcome: outcome})
+	}
+	const want = "# HELP ngit_sync_events_synced_total Events from relays that are served now and were not before.\n# TYPE ngit_sync_events_synced_total counter\nngit_sync_events_synced_total 1\n"
+	if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "ngit_sync_events_synced_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestAnAnswerEndsTheFailures, and the next back-off begins at the base.
+func TestAnAnswerEndsTheFailures(t *testing.T) {
+	t.Parallel()
+	l, _ := newLife(t, quiet)
+	now := time.Now()
+	l.health = health.Health{Failures: 9, Recovering: true}.Opened(now)
+	l.note(session.Status{Connection: session.Syncing})
+	if l.health.Failures != 9 {
+		t.Errorf("%d failures before the relay has answered", l.health.Failures)
+	}
+	l.note(session.Status{Connection: session.Syncing, Answered: true})
+	l.health = l.health.Dropped(l.Rules.Health, now.Add(2*time.Minute), errors.New("reset"))
+	if wait := l.health.NextAttempt.Sub(now.Add(2 * time.Minute)); wait != l.Rules.Health.Base {
+		t.Errorf("the next attempt is in %v", wait)
 	}
 }
 

@@ -53,7 +53,7 @@ func NewMetrics(reg prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_sync_connection_attempts_total", Help: "Attempts to connect to relays."}, []string{"relay", "result"}),
 		gaps:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_sync_gap_events_total", Help: "Events that should have come live but were found later."}, []string{"relay"}),
-		synced:   prometheus.NewCounter(prometheus.CounterOpts{Name: "ngit_sync_events_synced_total", Help: "Events from relays that were new to us."}),
+		synced:   prometheus.NewCounter(prometheus.CounterOpts{Name: "ngit_sync_events_synced_total", Help: "Events from relays that are served now and were not before."}),
 		relays:   map[string]snapshot{},
 		labels:   map[string]string{},
 	}

@@ -42,10 +42,12 @@ func (o *observer) Status(s session.Status) {
 	}
 }
 
-// Judged counts an event that was new to us, and tells a gap: one that should have come live but
-// was found by a later sync.
+// Judged counts an event that is served now and was not before, and tells a gap: one that should
+// have come live but was found by a later sync.
 func (o *observer) Judged(ev *nostr.Event, source proto.Source, gap bool, v proto.Verdict) {
-	o.metrics.synced.Inc()
+	if v.Outcome == proto.Accepted {
+		o.metrics.synced.Inc()
+	}
 	if o.log.Enabled(context.Background(), slog.LevelDebug) { // the arguments alone cost something
 		o.log.Debug("event", "id", ev.ID, "kind", ev.Kind, "source", source, "outcome", v.Outcome, "gap", gap)
 	}

@@ -104,7 +104,7 @@ func (e *Env) Run(ctx context.Context, name string) error {
 func (l *life) resume(now time.Time) {
 	s := l.state.value
 	l.health = health.Health{
-		Failures: s.Failures, FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
+		Failures: s.Failures, Recovering: s.Failures > 0, FailingSince: s.FailingSince, Naughty: s.NaughtyUntil, NextAttempt: s.NextAttempt, LastError: s.LastError,
 	}
 	l.seen = l.health.State(l.Rules.Health, now)
 	l.past = past{connected: s.LastConnected, complete: s.CompleteUntil, whole: s.CompleteUntil.IsZero()}

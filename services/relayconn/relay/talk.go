@@ -122,6 +122,9 @@ func (l *life) note(st session.Status) time.Time {
 		l.past = l.past.begun()
 		l.daily = l.nextDay(time.Now())
 	}
+	if st.Answered && !l.status.Answered {
+		l.health = l.health.Answered()
+	}
 	l.status, l.health.Limited = st, st.Limited
 	return l.daily
 }

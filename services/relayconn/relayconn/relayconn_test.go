@@ -162,6 +162,10 @@ func TestRelaysThatCannotBeHad(t *testing.T) {
 	newIngest(t, b)
 	good, ours := newForeign(t), newForeign(t)
 	closed := "ws://" + nettest.Refusing(t)
+	var refused []string
+	for _, code := range []int{http.StatusForbidden, http.StatusNotFound, http.StatusBadGateway} {
+		refused = append(refused, serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }))
+	}
 	page := serve(t, func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("<html>")) })
 	garbage := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		ws, err := websocket.Accept(w, r, nil)
@@ -170,14 +174,16 @@ func TestRelaysThatCannotBeHad(t *testing.T) {
 		}
 	})
 	w := newWorker(t, b, "a", "--domain="+strings.TrimPrefix(ours.URL, "ws://"))
-	for _, url := range []string{good.URL, ours.URL, closed, page, garbage} {
+	for _, url := range append(refused, good.URL, ours.URL, closed, page, garbage) {
 		aim(t, b, url, wanting(url, "30617:aa:x"))
 	}
 	eventually(t, "the good one is connected", func() bool { return state(t, b, good.Name).Connection == int(session.Connected) })
-	eventually(t, "the closed one has failed", func() bool {
-		s := state(t, b, nameOf(t, closed))
-		return s.Failures == 1 && s.Health == 3 && s.Connection == 0 && s.NaughtyUntil.IsZero() && s.LastError != "" && s.LastConnected.IsZero()
-	})
+	for _, url := range append(refused, closed) {
+		eventually(t, "it has failed and is not naughty", func() bool {
+			s := state(t, b, nameOf(t, url))
+			return s.Failures == 1 && s.Health == 3 && s.Connection == 0 && s.NaughtyUntil.IsZero() && s.LastError != "" && s.LastConnected.IsZero()
+		})
+	}
 	for _, url := range []string{page, garbage} {
 		eventually(t, "it is naughty", func() bool {
 			s := state(t, b, nameOf(t, url))

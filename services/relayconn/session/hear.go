@@ -72,6 +72,9 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 			if err := s.past.TooLarge(ctx, m.Reason, elsewhere, now); err != nil {
 				return err
 			}
+		default:
+			s.live.Doubt(now)
+			s.past.Doubt(now)
 		}
 		return s.nothing(ctx)
 	}
@@ -79,14 +82,18 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	if sub == nil && request == nil {
 		return s.nothing(ctx) // closed by us while the message was on its way
 	}
-	if m.Kind == wire.Closed {
+	switch m.Kind {
+	case wire.Closed:
 		s.complained(m.Reason, now)
+	case wire.EOSE:
+		s.answered = true
 	}
 	if request != nil {
 		return s.hearPast(ctx, request, m, now)
 	}
 	switch m.Kind {
 	case wire.Event:
+		s.live.Answered(sub)
 		return s.hearLive(ctx, sub, m)
 	case wire.EOSE:
 		s.live.Answered(sub)

@@ -126,11 +126,10 @@ func TestRefusedSubscriptionHoldsUpNothing(t *testing.T) {
 		p.session.Asker = &capped{play: p, subscriptions: 100, filters: 5, refuse: closes("rate-limited: slow down")}
 		p.run(session.Start{})
 		p.want(1, manyRepos(0, 1))
-		began := time.Now()
 		p.want(2, manyRepos(0, 2)) // six filters together
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || st.Confirmed != 2 || st.CaughtUp || !st.Missing.Equal(began) {
+		if st := p.status(); st.Connection != session.Connected || st.Confirmed != 2 || st.CaughtUp || st.Missing.IsZero() {
 			t.Errorf("%+v", st)
 		}
 		p.stop()

@@ -109,6 +109,8 @@ type Session struct {
 	quietSince    time.Time // no batch has been pending since; zero: one is
 	status        Status
 
+	answered bool // the relay has sent an EOSE
+
 	waited  bool // the last event waited for room
 	forged  forgeries
 	invalid int
@@ -199,6 +201,7 @@ func (s *Session) prepare(start Start) {
 	s.live = live.New(live.Options{
 		Asker: s.Asker, Allowance: s.allowance, Silence: s.Rules.Silence, Name: s.name, Missed: s.makeUp, Warn: s.warn,
 		MakingUp: func(sub string) bool { return s.past.MakingUpFor(sub) },
+		Past:     func() int { return s.past.Open() },
 	})
 	confirmed := items.Set{}
 	if start.Since != nil {

@@ -41,6 +41,8 @@ type Status struct {
 	// Missing is since when what comes live is not all there, because the relay closed a live
 	// subscription, or because there was no verdict; zero: it is all there.
 	Missing time.Time
+	// Answered: the relay has sent an EOSE on this connection.
+	Answered bool
 	// Days counts the daily fresh starts.
 	Days int
 	// Limited is until when the relay wants quiet.
@@ -92,7 +94,7 @@ func (s *Session) report(c Connection) {
 	confirmed := s.past.Confirmed()
 	st := Status{
 		Connection: c, Repos: confirmed.Repos(), Roots: len(confirmed.Roots), Subscriptions: s.live.Count() + s.past.Open(),
-		Confirmed: revision, Missing: s.missing(), Days: s.days, Limited: s.allowance.Until(),
+		Confirmed: revision, Missing: s.missing(), Answered: s.answered, Days: s.days, Limited: s.allowance.Until(),
 	}
 	st.CaughtUp = s.past.CaughtUp() && st.Missing.IsZero()
 	if st != s.status {

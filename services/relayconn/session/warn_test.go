@@ -41,8 +41,8 @@ func TestOneWarningForEachCause(t *testing.T) {
 			}
 			p.stop()
 		}
-		if n != 3 {
-			t.Errorf("%d warnings, want one for incomplete sync, one for quiet, one for what was not asked", n)
+		if n != 4 {
+			t.Errorf("%d warnings, want one for incomplete sync, one for quiet, one for what was not asked, one for the room", n)
 		}
 	})
 }

@@ -1,0 +1,114 @@
+package session_test
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+// TestRelaysThatRefuse: whatever a relay says, or does not say, of subscriptions that are too many
+// for it, the past comes, what is live is known to be so, and what is not live comes all the same.
+func TestRelaysThatRefuse(t *testing.T) {
+	t.Parallel()
+	notice := func(text string) func(string) []wire.Message {
+		return func(string) []wire.Message { return []wire.Message{{Kind: wire.Notice, Reason: text}} }
+	}
+	for name, tc := range map[string]struct {
+		most   int
+		refuse func(sub string) []wire.Message
+		within time.Duration // for the past
+	}{
+		"strfry":           {20, notice("ERROR: too many concurrent REQs"), 10 * time.Minute},
+		"nostr-rs-relay":   {32, notice("Subscription error: Maximum concurrent subscription count reached"), 10 * time.Minute},
+		"khatru":           {20, closes("rate-limited: there are too many open subscriptions"), 20 * time.Minute},
+		"throttled":        {20, closes("Throttled, come back later"), 20 * time.Minute},
+		"a foreign tongue": {20, notice("zu viele Abonnements"), 30 * time.Minute},
+		"silence":          {20, func(string) []wire.Message { return nil }, 30 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const repositories = 12_000 // more than forty subscriptions
+				p := newPlay(t)
+				var log strings.Builder
+				p.session.Log = slog.New(slog.NewTextHandler(&log, nil))
+				p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
+				relay := &capped{play: p, subscriptions: tc.most, filters: 100, refuse: tc.refuse}
+				p.session.Asker = relay
+				for i := range repositories / 100 {
+					p.stored = append(p.stored, event(t, 1621, nostr.Timestamp(1000+i), nostr.Tag{"a", fmt.Sprintf("30617:aa:%03d", 100*i)}))
+				}
+				p.run(session.Start{})
+				p.want(1, manyRepos(0, repositories))
+				time.Sleep(tc.within)
+				synctest.Wait()
+				if st := p.status(); st.Confirmed != 1 || len(p.accepted) != len(p.stored) {
+					t.Errorf("the past: %d of %d events, %+v", len(p.accepted), len(p.stored), st)
+				}
+				time.Sleep(time.Hour)
+				synctest.Wait()
+				st, live := p.status(), 0
+				p.with(func() { live = len(p.asked) })
+				if st.Subscriptions != live || st.CaughtUp {
+					t.Errorf("the relay has %d open: %+v", live, st)
+				}
+				without := p.withoutRoom(repositories)
+				if without == "" {
+					t.Fatal("everything is live; this tests nothing")
+				}
+				new := event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", without})
+				p.with(func() { p.stored = append(p.stored, new) })
+				time.Sleep(25 * time.Minute)
+				synctest.Wait()
+				if !p.accepted[new.ID] {
+					t.Error("an event of a repository that is not live did not come")
+				}
+				if relay.refused > 200 || strings.Count(log.String(), "level=WARN") > 8 {
+					t.Errorf("%d refusals, and the log says\n%s", relay.refused, log.String())
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+// TestARelayThatNeverAnswers live: nothing counts as open, the past is asked for all the same, and
+// an event that comes on a subscription is an answer too.
+func TestARelayThatNeverAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.deaf = true
+		p.run(session.Start{})
+		time.Sleep(rules.Silence + time.Second)
+		p.want(1, manyRepos(0, 1))
+		p.with(func() {
+			p.stored = append(p.stored, event(t, 1621, nostr.Timestamp(time.Now().Unix()), nostr.Tag{"a", "30617:aa:000"}))
+		})
+		time.Sleep(20 * time.Minute)
+		synctest.Wait()
+		if st := p.status(); st.CaughtUp || st.Missing.IsZero() || len(p.accepted) != 1 {
+			t.Errorf("%d events, %+v", len(p.accepted), st)
+		}
+		for range 20 {
+			if p.published(t, "30617:aa:000"); p.status().Missing.IsZero() {
+				break
+			}
+			p.messages <- wire.Message{Kind: wire.EOSE, Sub: "l1"}
+			time.Sleep(rules.Cooldown)
+			synctest.Wait()
+		}
+		if st := p.status(); !st.Missing.IsZero() {
+			t.Errorf("with events that come live: %+v", st)
+		}
+		p.stop()
+	})
+}
