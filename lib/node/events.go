@@ -9,8 +9,8 @@ import (
 	"os"
 	"slices"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/query"
 )
 
 // hasIndex reports whether a process with these services keeps an index of the log: one of them
@@ -24,7 +24,7 @@ func hasIndex(natsURL string, services []Service) bool {
 
 // ask has the process ask others about accepted events, and nothing of the log is kept here.
 func (n *Node) ask(ctx context.Context) error {
-	remote, err := accepted.NewRemote(ctx, n.Bus, func(err error) {
+	remote, err := query.NewRemote(ctx, n.Bus, func(err error) {
 		if err != nil {
 			n.Log.Warn("no gateway and no ingest answers which events are accepted; trying again (is one running?)", "error", err)
 			return
@@ -43,7 +43,7 @@ func (n *Node) ask(ctx context.Context) error {
 // events is the service that keeps what the process knows of accepted events: it follows the log
 // into the index and answers others, or asks others now and then whether they answer.
 func (n *Node) events() []Service {
-	if remote, asks := n.Accepted.(*accepted.Remote); asks {
+	if remote, asks := n.Accepted.(*query.Remote); asks {
 		return []Service{{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }}}
 	}
 	return []Service{
@@ -51,7 +51,7 @@ func (n *Node) events() []Service {
 			return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
 		}},
 		{Name: "accepted events", Run: func(ctx context.Context, n *Node) error {
-			return accepted.Serve(ctx, n.Accepted.(*accepted.Index), n.Bus.Conn, n.Log)
+			return query.Serve(ctx, n.Accepted.(*query.Index), n.Bus.Conn, n.Log)
 		}},
 	}
 }

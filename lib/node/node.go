@@ -25,11 +25,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/obs"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 )
 
@@ -42,7 +42,7 @@ type Node struct {
 	Index *eventdb.DB
 	// Accepted is asked which events are accepted. It answers from Index, or asks the processes
 	// that have one.
-	Accepted accepted.Source
+	Accepted query.Source
 
 	Log     *slog.Logger
 	Metrics *prometheus.Registry
@@ -197,7 +197,7 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 // bindIndex makes the index that of the bus's log.
 func (n *Node) bindIndex(ctx context.Context) error {
 	n.Projection("index", proto.StreamEvents, n.Index.Seq)
-	n.Accepted = accepted.NewIndex(n.Index, n.Bus)
+	n.Accepted = query.NewIndex(n.Index, n.Bus)
 	return eventdb.Bind(ctx, n.Bus.JS, n.Index, n.Log)
 }
 

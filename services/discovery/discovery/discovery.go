@@ -19,13 +19,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/progress"
+	"tendril.dev/lib/query"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/discovery/publish"
@@ -101,12 +101,12 @@ type events interface {
 	Seq() uint64
 	Has(ctx context.Context, ids [][32]byte) ([]bool, error)
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
-	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[accepted.Found, error]
+	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[query.Found, error]
 }
 
 type discovery struct {
 	events    events
-	hearing   accepted.Hearing
+	hearing   query.Hearing
 	log       *slog.Logger
 	publisher *publish.Publisher
 	changed   chan struct{}

@@ -10,9 +10,9 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/query"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/discovery/repos"
@@ -120,9 +120,9 @@ func (d *discovery) carryOut(ctx context.Context, named repos.Named) (changed bo
 	}
 	for _, ref := range named.Repos {
 		d.metrics.reads.Inc()
-		_, err := accepted.Addressable(ctx, d.events, nip34.KindAnnouncement, ref.PubKey, ref.Identifier)
+		_, err := query.Addressable(ctx, d.events, nip34.KindAnnouncement, ref.PubKey, ref.Identifier)
 		switch {
-		case errors.Is(err, accepted.ErrNotFound):
+		case errors.Is(err, query.ErrNotFound):
 			changed = d.book.Forget(ref) || changed
 		case err != nil:
 			return changed, fmt.Errorf("look up repository %s: %w", ref, err)

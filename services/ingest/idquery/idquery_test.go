@@ -106,7 +106,7 @@ func serveIndex(t *testing.T) (*bus.Bus, *eventdb.DB) {
 }
 
 // query gathers an answer: the ids, and how many messages they came in.
-func query(t *testing.T, b *bus.Bus, filter string) (ids []string, chunks int, failure string) {
+func listIDs(t *testing.T, b *bus.Bus, filter string) (ids []string, chunks int, failure string) {
 	t.Helper()
 	inbox := nats.NewInbox()
 	sub, err := b.Conn.SubscribeSync(inbox)
@@ -155,7 +155,7 @@ func TestQuery(t *testing.T) {
 		{`{"kinds":[42]}`, 0, 0},
 		{`{"ids":["` + event(30618, 2).ID + `"]}`, 1, 1},
 	} {
-		ids, chunks, failure := query(t, b, tc.filter)
+		ids, chunks, failure := listIDs(t, b, tc.filter)
 		if failure != "" || len(ids) != tc.want || chunks != tc.chunks {
 			t.Errorf("%s: %d ids in %d messages, %s; want %d in %d", tc.filter, len(ids), chunks, failure, tc.want, tc.chunks)
 		}
@@ -165,7 +165,7 @@ func TestQuery(t *testing.T) {
 		}
 	}
 	for _, bad := range []string{"", "[", `{"kinds":"x"}`, `{"ids":["` + strings.Repeat("x", 600<<10) + `"]}`} {
-		if _, _, failure := query(t, b, bad); !strings.Contains(failure, "not a filter") {
+		if _, _, failure := listIDs(t, b, bad); !strings.Contains(failure, "not a filter") {
 			t.Errorf("%.20q: %q", bad, failure)
 		}
 	}
@@ -179,7 +179,7 @@ func TestRefusalsAreCounted(t *testing.T) {
 	b := serve(t)
 	const refused = 50
 	for range refused {
-		if _, _, failure := query(t, b, "["); !strings.Contains(failure, "not a filter") {
+		if _, _, failure := listIDs(t, b, "["); !strings.Contains(failure, "not a filter") {
 			t.Fatalf("answered with %q", failure)
 		}
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip77/negentropy/storage/vector"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/known"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 )
 
@@ -37,16 +37,16 @@ func relay(events []*nostr.Event) func([]byte) ([]byte, error) {
 }
 
 // missing runs a session over the bus, as a relay worker does.
-func missing(t *testing.T, b *bus.Bus, session known.Session, relay func([]byte) ([]byte, error)) (ids []string, count uint64, steps int) {
+func missing(t *testing.T, b *bus.Bus, session query.Reconciliation, relay func([]byte) ([]byte, error)) (ids []string, count uint64, steps int) {
 	t.Helper()
 	ids, _, count, steps = differing(t, b, session, relay)
 	return ids, count, steps
 }
 
 // differing also tells how many events the relay does not have.
-func differing(t *testing.T, b *bus.Bus, session known.Session, relay func([]byte) ([]byte, error)) (ids []string, alone, count uint64, steps int) {
+func differing(t *testing.T, b *bus.Bus, session query.Reconciliation, relay func([]byte) ([]byte, error)) (ids []string, alone, count uint64, steps int) {
 	t.Helper()
-	service := known.Service{Conn: b.Conn}
+	service := query.Reconciler{Conn: b.Conn}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	message, count, err := service.Begin(ctx, session)
@@ -55,7 +55,7 @@ func differing(t *testing.T, b *bus.Bus, session known.Session, relay func([]byt
 		if answer, err = relay(message); err != nil {
 			break
 		}
-		var step known.Step
+		var step query.Step
 		step, err = service.Continue(ctx, session, answer)
 		message = step.Message
 		alone += step.Alone
@@ -102,7 +102,7 @@ func TestReconcile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ids, alone, count, steps := differing(t, b, known.Session{Filter: c.filter, Seq: 5001}, relay(c.relay))
+			ids, alone, count, steps := differing(t, b, query.Reconciliation{Filter: c.filter, Seq: 5001}, relay(c.relay))
 			var want []string
 			for _, ev := range c.missing {
 				want = append(want, ev.ID)
@@ -121,20 +121,20 @@ func TestReconcile(t *testing.T) {
 func TestReconcileRefusals(t *testing.T) {
 	t.Parallel()
 	b := serve(t)
-	service := known.Service{Conn: b.Conn}
-	if _, err := service.Continue(t.Context(), known.Session{}, []byte{0x61, 0xff}); !errors.Is(err, known.ErrRefused) {
+	service := query.Reconciler{Conn: b.Conn}
+	if _, err := service.Continue(t.Context(), query.Reconciliation{}, []byte{0x61, 0xff}); !errors.Is(err, query.ErrRefused) {
 		t.Errorf("a broken message: %v", err)
 	}
-	if _, err := service.Continue(t.Context(), known.Session{}, []byte{0x62}); !errors.Is(err, known.ErrRefused) {
+	if _, err := service.Continue(t.Context(), query.Reconciliation{}, []byte{0x62}); !errors.Is(err, query.ErrRefused) {
 		t.Errorf("another version: %v", err)
 	}
-	if _, err := service.Continue(t.Context(), known.Session{}, nil); !errors.Is(err, known.ErrRefused) {
+	if _, err := service.Continue(t.Context(), query.Reconciliation{}, nil); !errors.Is(err, query.ErrRefused) {
 		t.Errorf("no message: %v", err)
 	}
-	if _, err := service.Continue(t.Context(), known.Session{}, make([]byte, 700<<10)); !errors.Is(err, known.ErrRefused) || !strings.Contains(err.Error(), "bytes") {
+	if _, err := service.Continue(t.Context(), query.Reconciliation{}, make([]byte, 700<<10)); !errors.Is(err, query.ErrRefused) || !strings.Contains(err.Error(), "bytes") {
 		t.Errorf("a large message: %v", err)
 	}
-	if _, err := service.Continue(t.Context(), known.Session{}, make([]byte, 800<<10)); !errors.Is(err, known.ErrRefused) || !strings.Contains(err.Error(), "the bus takes") {
+	if _, err := service.Continue(t.Context(), query.Reconciliation{}, make([]byte, 800<<10)); !errors.Is(err, query.ErrRefused) || !strings.Contains(err.Error(), "the bus takes") {
 		t.Errorf("a message that is too large for the bus: %v", err)
 	}
 	for _, bad := range []string{"", "[", `{"filter":7}`, `{"message":"%"}`} {
@@ -154,13 +154,13 @@ func TestReconcileWaitsForTheLog(t *testing.T) {
 		err   error
 	}
 	answered := make(chan begun, 1)
-	session := known.Session{Filter: nostr.Filter{Kinds: []int{1621}}, Seq: 6000}
+	session := query.Reconciliation{Filter: nostr.Filter{Kinds: []int{1621}}, Seq: 6000}
 	go func() {
-		_, n, err := known.Service{Conn: b.Conn}.Begin(t.Context(), session)
+		_, n, err := query.Reconciler{Conn: b.Conn}.Begin(t.Context(), session)
 		answered <- begun{n, err}
 	}()
 	// Another question is answered meanwhile, so the first one is with the service too.
-	if _, n, err := (known.Service{Conn: b.Conn}).Begin(t.Context(), known.Session{Filter: session.Filter}); err != nil || n != 4500 {
+	if _, n, err := (query.Reconciler{Conn: b.Conn}).Begin(t.Context(), query.Reconciliation{Filter: session.Filter}); err != nil || n != 4500 {
 		t.Fatal(n, err)
 	}
 	if err := index.Apply(records(6000, event(1621, 20_000))); err != nil {
@@ -176,7 +176,7 @@ func TestReconcileWaitsForTheLog(t *testing.T) {
 func TestReconcileAsEventsAreAccepted(t *testing.T) {
 	t.Parallel()
 	b, index := serveIndex(t)
-	session := known.Session{Filter: nostr.Filter{Authors: []string{strings.Repeat("a", 64)}}}
+	session := query.Reconciliation{Filter: nostr.Filter{Authors: []string{strings.Repeat("a", 64)}}}
 	if _, n, _ := missing(t, b, session, relay(nil)); n != 4505 {
 		t.Fatalf("%d known", n)
 	}

@@ -8,9 +8,9 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/holdings"
@@ -102,11 +102,11 @@ func (w *worker) announced(ctx context.Context, ref nip34.RepoRef, entries []hol
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	var have []*nostr.Event
-	ev, err := accepted.Addressable(ctx, w.events, nip34.KindAnnouncement, ref.PubKey, ref.Identifier)
+	ev, err := query.Addressable(ctx, w.events, nip34.KindAnnouncement, ref.PubKey, ref.Identifier)
 	switch {
 	case err == nil:
 		have = append(have, ev)
-	case !errors.Is(err, accepted.ErrNotFound):
+	case !errors.Is(err, query.ErrNotFound):
 		return false, fmt.Errorf("read the announcement of %s: %w", ref, err)
 	}
 	return dossier.New(ref.Identifier, w.rules, have, held).Hosts(ref.PubKey), nil

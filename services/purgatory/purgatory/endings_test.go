@@ -12,10 +12,10 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/purgatory"
 	"tendril.dev/services/purgatory/repository/gittest"
@@ -235,7 +235,7 @@ func TestNothingIsRemovedOnOldNews(t *testing.T) {
 	})
 	log := slog.New(slog.DiscardHandler)
 	running.Go(func() {
-		if err := accepted.Serve(ctx, accepted.NewIndex(w.Index, w.Bus), w.Bus.Conn, log); err != nil {
+		if err := query.Serve(ctx, query.NewIndex(w.Index, w.Bus), w.Bus.Conn, log); err != nil {
 			t.Error(err)
 		}
 	})

@@ -11,8 +11,8 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/release"
@@ -226,8 +226,8 @@ func reposOf(ctx context.Context, from events, ev *nostr.Event) ([]nip34.RepoRef
 	if !pr.Update {
 		return pr.Repos, nil
 	}
-	root, err := accepted.Event(ctx, from, pr.Root)
-	if errors.Is(err, accepted.ErrNotFound) {
+	root, err := query.Event(ctx, from, pr.Root)
+	if errors.Is(err, query.ErrNotFound) {
 		return pr.Repos, nil
 	}
 	if err != nil {

@@ -18,7 +18,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
@@ -27,6 +26,7 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/grace"
@@ -50,7 +50,7 @@ type events interface {
 	CatchUp(ctx context.Context) error
 	Reached(ctx context.Context, seq uint64) error
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
-	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[accepted.Found, error]
+	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[query.Found, error]
 }
 
 // worker is one replica.
@@ -58,7 +58,7 @@ type worker struct {
 	node         *node.Node
 	log          *slog.Logger
 	events       events
-	hearing      accepted.Hearing
+	hearing      query.Hearing
 	store        *repository.Store
 	rules        repository.Rules
 	sender       *candidates.Sender

@@ -8,9 +8,9 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/holdings"
@@ -111,10 +111,10 @@ func (w *worker) known(ctx context.Context, identifier string, entries []holding
 	}
 	owed, withdrawn := w.pulls.owed(identifier, time.Now(), w.node.Settings.HoldDuration)
 	for _, id := range owed {
-		ev, err := accepted.Event(ctx, w.events, id)
+		ev, err := query.Event(ctx, w.events, id)
 		if err == nil {
 			have = append(have, ev)
-		} else if !errors.Is(err, accepted.ErrNotFound) {
+		} else if !errors.Is(err, query.ErrNotFound) {
 			return dossier.Dossier{}, fmt.Errorf("read pull request %s: %w", id, err)
 		}
 	}
@@ -154,8 +154,8 @@ const lookTime = 10 * time.Second
 func (w *worker) accepted(id string) (*nostr.Event, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
 	defer cancel()
-	ev, err := accepted.Event(ctx, w.events, id)
-	if errors.Is(err, accepted.ErrNotFound) {
+	ev, err := query.Event(ctx, w.events, id)
+	if errors.Is(err, query.ErrNotFound) {
 		return nil, nil
 	}
 	return ev, err

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/known"
+	"tendril.dev/lib/query"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/negentropy"
@@ -68,7 +68,7 @@ func (i *ingest) set(f nostr.Filter) reconcile.Packed {
 	return within(i.known, f)
 }
 
-func (i *ingest) Begin(ctx context.Context, s known.Session) ([]byte, uint64, error) {
+func (i *ingest) Begin(ctx context.Context, s query.Reconciliation) ([]byte, uint64, error) {
 	if err := i.answer(); err != nil {
 		return nil, 0, err
 	}
@@ -77,9 +77,9 @@ func (i *ingest) Begin(ctx context.Context, s known.Session) ([]byte, uint64, er
 	return first, uint64(len(set)), err
 }
 
-func (i *ingest) Continue(ctx context.Context, s known.Session, answer []byte) (step known.Step, err error) {
+func (i *ingest) Continue(ctx context.Context, s query.Reconciliation, answer []byte) (step query.Step, err error) {
 	if err := i.answer(); err != nil {
-		return known.Step{}, err
+		return query.Step{}, err
 	}
 	set := i.set(s.Filter)
 	have := map[[32]byte]bool{}
@@ -95,7 +95,7 @@ func (i *ingest) Continue(ctx context.Context, s known.Session, answer []byte) (
 	})
 	step.Alone = listed - (told - uint64(len(step.Missing)))
 	if errors.Is(err, reconcile.ErrMessage) {
-		err = fmt.Errorf("%w: %w", known.ErrRefused, err)
+		err = fmt.Errorf("%w: %w", query.ErrRefused, err)
 	}
 	return step, err
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/known"
+	"tendril.dev/lib/query"
 	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/moment"
 )
@@ -45,10 +45,10 @@ type Relay interface {
 	NegClose(ctx context.Context, sub string) error
 }
 
-// Service works out what to say; known.Service is one.
+// Service works out what to say; query.Reconciler is one.
 type Service interface {
-	Begin(ctx context.Context, session known.Session) (first []byte, known uint64, err error)
-	Continue(ctx context.Context, session known.Session, answer []byte) (known.Step, error)
+	Begin(ctx context.Context, session query.Reconciliation) (first []byte, known uint64, err error)
+	Continue(ctx context.Context, session query.Reconciliation, answer []byte) (query.Step, error)
 }
 
 // Options are what the sessions of a connection need.
@@ -86,7 +86,7 @@ type Result struct {
 	search *search
 	back   func()
 	known  uint64
-	step   known.Step
+	step   query.Step
 	err    error
 	first  bool
 }
@@ -217,11 +217,11 @@ func (s *Set) Answered(ctx context.Context, r Result, now time.Time) error {
 	switch {
 	case x.ended:
 		return nil
-	case errors.Is(r.err, known.ErrTooMany):
+	case errors.Is(r.err, query.ErrTooMany):
 		return s.smaller(ctx, x, now)
-	case errors.Is(r.err, known.ErrRefused) && r.first:
+	case errors.Is(r.err, query.ErrRefused) && r.first:
 		return s.giveUp(ctx, x) // the filter is too large for the bus
-	case errors.Is(r.err, known.ErrRefused):
+	case errors.Is(r.err, query.ErrRefused):
 		return s.unable(ctx, "its message breaks the rules of the protocol: "+r.err.Error())
 	case r.err != nil:
 		return s.failed(ctx, x, r.err, now)

@@ -5,7 +5,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/known"
+	"tendril.dev/lib/query"
 )
 
 // Owner is who wants to know what a relay has of a filter. Its methods are called by the goroutine
@@ -77,8 +77,8 @@ func newSearch(f nostr.Filter, owner Owner, seq uint64) *search {
 }
 
 // session is the question for ingest.
-func (x *search) session() known.Session {
-	return known.Session{Filter: x.pieces.next().of(x.filter), Seq: x.seq}
+func (x *search) session() query.Reconciliation {
+	return query.Reconciliation{Filter: x.pieces.next().of(x.filter), Seq: x.seq}
 }
 
 // afresh begins with the piece that is next.

@@ -16,11 +16,11 @@ import (
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
-	ingest "tendril.dev/lib/known"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/owner"
 	"tendril.dev/lib/progress"
+	"tendril.dev/lib/query"
 	"tendril.dev/lib/roots"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/backfill"
@@ -73,7 +73,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	if !n.Settings.Sync.DisableNegentropy {
 		env.Negentropy = &backfill.Negentropy{
-			Service: ingest.Service{Conn: n.Bus.Conn}, Room: negentropy.NewRoom(), Seq: n.Accepted.Seq, Known: in.Known, Leads: leads.New(),
+			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: negentropy.NewRoom(), Seq: n.Accepted.Seq, Known: in.Known, Leads: leads.New(),
 		}
 	}
 	less := &targets.Less{}

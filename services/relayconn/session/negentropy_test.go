@@ -15,7 +15,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/known"
+	"tendril.dev/lib/query"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/backfill"
@@ -156,7 +156,7 @@ func (r *reconciling) say(ctx context.Context, m wire.Message) {
 
 func (r *reconciling) NegClose(context.Context, string) error { return nil }
 
-func (r *reconciling) Begin(ctx context.Context, s known.Session) ([]byte, uint64, error) {
+func (r *reconciling) Begin(ctx context.Context, s query.Reconciliation) ([]byte, uint64, error) {
 	set := r.set(s.Filter, true)
 	first, err := reconcile.Start(ctx, set, reconcile.DefaultLimits)
 	return first, uint64(len(set)), err
@@ -164,7 +164,7 @@ func (r *reconciling) Begin(ctx context.Context, s known.Session) ([]byte, uint6
 
 // Continue takes a moment, so that every session that begins at the same time has been told what is
 // known here before anything is fetched.
-func (r *reconciling) Continue(ctx context.Context, s known.Session, answer []byte) (step known.Step, err error) {
+func (r *reconciling) Continue(ctx context.Context, s query.Reconciliation, answer []byte) (step query.Step, err error) {
 	time.Sleep(time.Millisecond)
 	var listed, told uint64
 	step.Message, listed, err = reconcile.Continue(ctx, r.set(s.Filter, true), answer, reconcile.DefaultLimits, func(id [32]byte) error {

@@ -1,8 +1,8 @@
-// Package accepted answers what is asked about accepted events: which of some ids are accepted, and
-// which accepted events match a filter. A process with an index of the log asks that ([Index]). Any
-// other asks on the bus ([Remote]), and every process with an index answers there ([Serve]); so a
-// service that only asks keeps nothing of the log (docs/architecture.md, Asking without an index).
-package accepted
+// Package query answers which of some ids are accepted, and which accepted events match a filter. A
+// process with an index of the log asks that ([Index]). Any other asks ingest on the bus ([Remote],
+// answered by [Serve]), and so keeps nothing of the log (docs/architecture.md, Asking without an
+// index). With [Reconciler] it also asks ingest which of a relay's events are not known.
+package query
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package accepted_test
+package query_test
 
 import (
 	"context"
@@ -20,9 +20,9 @@ import (
 	"github.com/nats-io/nats.go/micro"
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/query"
 	"tendril.dev/lib/rawevent"
 	"tendril.dev/proto"
 )
@@ -81,7 +81,7 @@ func apply(t testing.TB, db *eventdb.DB, recs []eventdb.Record) {
 
 // replica is an index and what answers from it.
 type replica struct {
-	*accepted.Index
+	*query.Index
 	stop func()
 }
 
@@ -93,10 +93,10 @@ func (w *world) replica(recs []eventdb.Record) replica {
 		w.t.Fatal(err)
 	}
 	apply(w.t, db, recs)
-	x := accepted.NewIndex(db, w.Bus)
+	x := query.NewIndex(db, w.Bus)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- accepted.Serve(ctx, x, w.Conn, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- query.Serve(ctx, x, w.Conn, slog.New(slog.DiscardHandler)) }()
 	stopped := false
 	stop := func() {
 		if stopped {
@@ -115,9 +115,9 @@ func (w *world) replica(recs []eventdb.Record) replica {
 	return replica{x, stop}
 }
 
-func (w *world) remote() *accepted.Remote {
+func (w *world) remote() *query.Remote {
 	w.t.Helper()
-	r, err := accepted.NewRemote(w.t.Context(), w.Bus, func(error) {})
+	r, err := query.NewRemote(w.t.Context(), w.Bus, func(error) {})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -138,7 +138,7 @@ func patient(t testing.TB) context.Context {
 	return ctx
 }
 
-func has(t testing.TB, s accepted.Source, events ...*nostr.Event) []bool {
+func has(t testing.TB, s query.Source, events ...*nostr.Event) []bool {
 	t.Helper()
 	var ids [][32]byte
 	for _, ev := range events {
@@ -233,16 +233,16 @@ func TestBothWaysOfAskingAreOne(t *testing.T) {
 	if pages < 3 {
 		t.Errorf("no answer took more than %d pages", pages)
 	}
-	for _, s := range []accepted.Source{x, remote} {
+	for _, s := range []query.Source{x, remote} {
 		for _, want := range []*nostr.Event{large, escaped} {
-			if ev, err := accepted.Event(patient(t), s, want.ID); err != nil || ev.String() != want.String() {
+			if ev, err := query.Event(patient(t), s, want.ID); err != nil || ev.String() != want.String() {
 				t.Errorf("by id: %v", err)
 			}
 		}
-		if _, err := accepted.Event(patient(t), s, unknown.ID); !errors.Is(err, accepted.ErrNotFound) {
+		if _, err := query.Event(patient(t), s, unknown.ID); !errors.Is(err, query.ErrNotFound) {
 			t.Errorf("by an unknown id: %v", err)
 		}
-		if _, err := accepted.Addressable(patient(t), s, 30617, unknown.PubKey, "none"); !errors.Is(err, accepted.ErrNotFound) {
+		if _, err := query.Addressable(patient(t), s, 30617, unknown.PubKey, "none"); !errors.Is(err, query.ErrNotFound) {
 			t.Errorf("by an unknown address: %v", err)
 		}
 	}
@@ -364,7 +364,7 @@ func TestNobodyAnswers(t *testing.T) {
 	ev := event(1, 1, "first")
 	recs := w.accept(ev)
 	told := make(chan error, 10)
-	remote, err := accepted.NewRemote(t.Context(), w.Bus, func(err error) { told <- err })
+	remote, err := query.NewRemote(t.Context(), w.Bus, func(err error) { told <- err })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -428,7 +428,7 @@ func TestBadQuestions(t *testing.T) {
 		large[n] = fmt.Sprintf("%064x", n)
 	}
 	for _, err := range w.remote().Query(patient(t), nostr.Filter{IDs: large}) {
-		if !errors.Is(err, accepted.ErrRefused) {
+		if !errors.Is(err, query.ErrRefused) {
 			t.Errorf("a filter that is too large: %v", err)
 		}
 	}
@@ -446,7 +446,7 @@ func TestWhatHasLeftTheLogIsNotHeard(t *testing.T) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	for name, s := range map[string]accepted.Source{"the index": x.Index, "the bus": remote} {
+	for name, s := range map[string]query.Source{"the index": x.Index, "the bus": remote} {
 		hearing := s.Hear([]int{1621}, func(recs []eventdb.Record) {
 			for _, r := range recs {
 				heard <- name + ": " + r.Event.Content

@@ -1,4 +1,4 @@
-package accepted_test
+package query_test
 
 import (
 	"context"
@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/lib/accepted"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/query"
 )
 
 // follower is a replica that follows the log until it is killed.
@@ -32,7 +32,7 @@ func (w *world) follower() (kill func()) {
 		}
 	})
 	running.Go(func() {
-		if err := accepted.Serve(ctx, accepted.NewIndex(db, w.Bus), w.Conn, slog.New(slog.DiscardHandler)); err != nil {
+		if err := query.Serve(ctx, query.NewIndex(db, w.Bus), w.Conn, slog.New(slog.DiscardHandler)); err != nil {
 			w.t.Error(err)
 		}
 	})

@@ -1,8 +1,4 @@
-// Package known asks the service grasp.query.reconcile which of a relay's events are not known
-// here, step by step, while somebody else speaks with the relay (NIP-77). The asker needs no index
-// and keeps nothing but the filter: what is accepted, held or rejected is looked up where it is
-// known.
-package known
+package query
 
 import (
 	"context"
@@ -17,16 +13,11 @@ import (
 	"tendril.dev/proto"
 )
 
-// The reasons for which a step is refused. Of any other error the step may be asked again.
-var (
-	// ErrTooMany: too many events match the filter; ask for a shorter time.
-	ErrTooMany = errors.New("too many events match the filter")
-	// ErrRefused: the filter is none, or the relay's message breaks the rules of the protocol.
-	ErrRefused = errors.New("refused")
-)
+// ErrTooMany: too many events match the filter of a reconciliation; ask for a shorter time.
+var ErrTooMany = errors.New("too many events match the filter")
 
-// Session is what stays the same during a session with a relay.
-type Session struct {
+// Reconciliation is what stays the same during a session with a relay.
+type Reconciliation struct {
 	Filter nostr.Filter
 	// Seq is the sequence of the log that must have been read before a step is answered: the last
 	// of what the asker knows to be accepted.
@@ -40,11 +31,15 @@ type Step struct {
 	Alone   uint64     // how many events of the filter it has turned out not to have
 }
 
-// Service is the service on the bus.
-type Service struct{ Conn *nats.Conn }
+// Reconciler asks the service grasp.query.reconcile which of a relay's events are not known here,
+// step by step, while another process speaks with the relay (NIP-77). The asker needs no index and
+// keeps nothing but the filter: what is accepted, held or rejected is looked up by ingest.
+// [ErrRefused]: the filter is none, or the relay's message breaks the rules of the protocol. After
+// any other error but [ErrTooMany] the step may be asked again.
+type Reconciler struct{ Conn *nats.Conn }
 
 // Begin makes the first message for a relay, and tells how many events of the filter are known.
-func (s Service) Begin(ctx context.Context, session Session) (first []byte, known uint64, err error) {
+func (s Reconciler) Begin(ctx context.Context, session Reconciliation) (first []byte, known uint64, err error) {
 	a, err := s.ask(ctx, session, nil)
 	if err != nil {
 		return nil, 0, fmt.Errorf("begin to reconcile: %w", err)
@@ -54,7 +49,7 @@ func (s Service) Begin(ctx context.Context, session Session) (first []byte, know
 
 // Continue reads what a relay has answered. It is for the caller to bound how often: a relay can
 // keep a session going for ever.
-func (s Service) Continue(ctx context.Context, session Session, answer []byte) (Step, error) {
+func (s Reconciler) Continue(ctx context.Context, session Reconciliation, answer []byte) (Step, error) {
 	if len(answer) == 0 {
 		return Step{}, fmt.Errorf("reconcile: %w: an empty message", ErrRefused)
 	}
@@ -69,7 +64,7 @@ func (s Service) Continue(ctx context.Context, session Session, answer []byte) (
 	return step, nil
 }
 
-func (s Service) ask(ctx context.Context, session Session, message []byte) (a proto.ReconcileAnswer, err error) {
+func (s Reconciler) ask(ctx context.Context, session Reconciliation, message []byte) (a proto.ReconcileAnswer, err error) {
 	data, err := json.Marshal(proto.ReconcileQuery{Filter: session.Filter, Message: message, Seq: session.Seq})
 	if err != nil {
 		return a, fmt.Errorf("%w: %w", ErrRefused, err)
