@@ -10,8 +10,8 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -48,7 +48,7 @@ type checker struct {
 	System
 	report   *Report
 	truth    *eventdb.DB // made of the log just now
-	holdings *holdings.Holdings
+	holdings *held.Set
 	logHead  *bus.Head
 	heldHead *bus.Head
 }
@@ -62,7 +62,7 @@ func Run(ctx context.Context, s System) (*Report, error) {
 	if s.Log == nil {
 		s.Log = discard
 	}
-	c := &checker{System: s, report: &Report{Findings: []Finding{}, Notes: []string{}}, holdings: holdings.New(discard)}
+	c := &checker{System: s, report: &Report{Findings: []Finding{}, Notes: []string{}}, holdings: held.NewSet()}
 	defer c.report.finish()
 	temp, err := os.MkdirTemp(s.Temp, ".tendril-check-")
 	if err != nil {
@@ -88,7 +88,7 @@ func Run(ctx context.Context, s System) (*Report, error) {
 	done := make(chan error, 2)
 	go func() { done <- eventdb.Follow(following, s.Bus.JS, c.truth, c.Log) }()
 	go func() {
-		done <- c.holdings.Follow(following, s.Bus.JS, func(holdings.Change) {})
+		done <- c.holdings.Follow(following, s.Bus.JS, discard, func(held.Change) {})
 	}()
 	defer func() {
 		stop()

@@ -35,7 +35,7 @@ func (c *checker) know(ctx context.Context, name string, owners []string) (*iden
 	if err := c.heldHead.Read(ctx); err != nil {
 		return nil, fmt.Errorf("read what is held: %w", err)
 	}
-	entries := c.holdings.Of(name)
+	entries := c.holdings.OfIdentifier(name)
 	if err := c.logHead.Read(ctx); err != nil {
 		return nil, fmt.Errorf("read what is accepted: %w", err)
 	}

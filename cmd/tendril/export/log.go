@@ -13,6 +13,8 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 )
@@ -59,14 +61,11 @@ func Log(ctx context.Context, js jetstream.JetStream, progress Progress, write f
 // Held gives every event that waits for its git data to write, in no order.
 func Held(ctx context.Context, js jetstream.JetStream, write func(raw []byte) error) (events int, err error) {
 	err = Each(ctx, js, proto.KVStream(proto.BucketHeld), nil, func(m jetstream.Msg) error {
-		if len(m.Data()) == 0 || m.Headers().Get(proto.KVOperation) != "" || m.Headers().Get(jetstream.MarkerReasonHeader) != "" {
-			return nil // a key that is gone
+		c, _, _ := held.ReadChange(bus.Message{Subject: m.Subject(), Header: m.Headers(), Data: m.Data()})
+		if c.Entry == nil {
+			return nil // a key that is gone, a writer's mark, or unreadable
 		}
-		var held proto.Held
-		if err := json.Unmarshal(m.Data(), &held); err != nil || held.Event == nil {
-			return nil // a writer's mark
-		}
-		raw, err := held.Event.MarshalJSON()
+		raw, err := c.Entry.Event.MarshalJSON()
 		if err != nil {
 			return fmt.Errorf("write a held event: %w", err)
 		}

@@ -5,7 +5,6 @@ package discovery
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -21,6 +20,7 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
@@ -181,27 +181,26 @@ func (d *discovery) signal() {
 
 // followHeld keeps the book's held announcements.
 func (d *discovery) followHeld(ctx context.Context, js jetstream.JetStream) error {
-	prefix := proto.KVSubject(proto.BucketHeld, "")
 	return bus.Follow(ctx, js, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, d.log, func(m bus.Message) {
-		if key := m.Subject[len(prefix):]; key != proto.HeldMarkKey {
-			d.hold(key, m)
+		c, ok, err := held.ReadChange(m)
+		if err != nil {
+			d.log.Error("a held event cannot be read", "error", err)
+		}
+		if ok {
+			d.hold(c)
 		}
 		d.heldRead.Advance(m.Seq)
 	})
 }
 
-func (d *discovery) hold(key string, m bus.Message) {
+func (d *discovery) hold(c held.Change) {
 	var h *proto.Held
-	if !m.Deletes() {
-		h = new(proto.Held)
-		if err := json.Unmarshal(m.Data, h); err != nil {
-			d.log.Error("a held event cannot be read", "key", key, "error", err)
-			return
-		}
+	if c.Entry != nil {
+		h = &c.Entry.Held
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.book.Hold(key, h) {
+	if d.book.Hold(c.Key, h) {
 		d.signal()
 	}
 }

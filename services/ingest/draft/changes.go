@@ -8,9 +8,10 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/held"
+	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
 )
 
@@ -64,14 +65,14 @@ type heldChanges struct {
 	base    *held.Set
 	now     *held.Directory // what the draft has written, as far as it is still there
 	changed map[string]bool // keys that the base knows nothing of any more
-	ledger  *held.Ledger    // nil: as in the base
+	room    *policy.Room    // counts the base with the changes
 	fresh   map[string]bool // keys that were changed since the last cut
 	told    map[string]bool // what the cuts have said of a key: whether an entry is there
 }
 
-func newHeldChanges(base *held.Set) heldChanges {
+func newHeldChanges(base *held.Set, room *policy.Room) heldChanges {
 	return heldChanges{
-		base: base, now: held.NewDirectory(), changed: map[string]bool{},
+		base: base, now: held.NewDirectory(), changed: map[string]bool{}, room: room,
 		fresh: map[string]bool{}, told: map[string]bool{},
 	}
 }
@@ -79,7 +80,7 @@ func newHeldChanges(base *held.Set) heldChanges {
 func (x *heldChanges) put(e *held.Entry) {
 	x.drop(e)
 	x.now.Add(e)
-	x.ledger.Add(e)
+	x.room.Add(e)
 }
 
 func (x *heldChanges) drop(e *held.Entry) {
@@ -88,17 +89,9 @@ func (x *heldChanges) drop(e *held.Entry) {
 		before = x.base.ByKey(e.Key)
 	}
 	x.changed[e.Key], x.fresh[e.Key] = true, true
-	if ledger := x.counted(); before != nil {
-		ledger.Remove(before)
+	if before != nil {
+		x.room.Remove(before)
 	}
-}
-
-// counted is the ledger as of the batch so far.
-func (x *heldChanges) counted() *held.Ledger {
-	if x.ledger == nil {
-		x.ledger = x.base.Ledger()
-	}
-	return x.ledger
 }
 
 func (x *heldChanges) byID(id string) *held.Entry {

@@ -15,9 +15,9 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
 )
@@ -27,6 +27,7 @@ import (
 type Base struct {
 	Log      *eventdb.View // the log as of one sequence
 	Held     *held.Set
+	Room     *policy.Room // counts Held; the draft changes it; nil: it is counted now
 	Rejected *rejections.Index
 	// Announced keeps what was read of accepted announcements from one draft to the next; nil:
 	// nothing is kept.
@@ -56,6 +57,9 @@ type Draft struct {
 
 // New begins a draft. ctx bounds the reads from the base.
 func New(ctx context.Context, base Base) *Draft {
+	if base.Room == nil {
+		base.Room = policy.NewRoom(base.Held.All()...)
+	}
 	if base.Announced == nil {
 		base.Announced = NewAnnounced()
 	}
@@ -63,7 +67,7 @@ func New(ctx context.Context, base Base) *Draft {
 		ctx: ctx, base: base,
 		added: map[string]*nostr.Event{}, gone: map[string]bool{}, at: map[nip34.Address]*nostr.Event{},
 		taken: map[nip34.Address]*eventdb.Entry{}, named: map[string]int{}, unsent: newDeletions(),
-		held: newHeldChanges(base.Held), rejected: newRejectedChanges(),
+		held: newHeldChanges(base.Held, base.Room), rejected: newRejectedChanges(),
 	}
 }
 
@@ -320,9 +324,8 @@ func (d *Draft) HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry] {
 	return d.held.over(d.base.Held.Naming(identifier, pubkey), d.held.now.Naming(identifier, pubkey))
 }
 
-// Room returns what is counted of the held events, those of the batch so far too. It must not be
-// changed.
-func (d *Draft) Room() *held.Ledger { return d.held.counted() }
+// Room counts the held events, with those of the batch so far. It must not be changed.
+func (d *Draft) Room() *policy.Room { return d.held.room }
 
 // Hold writes an entry to the draft's held events.
 func (d *Draft) Hold(e *held.Entry) { d.held.put(e) }

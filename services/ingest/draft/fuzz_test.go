@@ -10,10 +10,10 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/draft"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
 )
@@ -47,7 +47,7 @@ func FuzzDecide(f *testing.F) {
 	}
 	var settings config.Settings
 	settings.Domain, settings.HoldDuration, settings.SilentDuration, settings.MaxFutureSeconds = "grasp.test", time.Minute, time.Hour, 900
-	rules, err := policy.New(settings, time.Now)
+	rules, err := policy.New(settings, policy.Bounds{}, time.Now)
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/services/ingest/draft"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/rejections"
 )
 

@@ -7,8 +7,8 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/held"
 	"tendril.dev/services/ingest/draft"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/rejections"
 )
 

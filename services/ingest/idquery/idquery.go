@@ -19,8 +19,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/rejections"
 )
 

@@ -16,8 +16,8 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/idquery"
 	"tendril.dev/services/ingest/rejections"
 )

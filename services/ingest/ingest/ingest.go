@@ -12,9 +12,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/idquery"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
@@ -24,7 +24,9 @@ import (
 // Run runs one replica until ctx ends. The node follows the log into its index.
 func Run(ctx context.Context, n *node.Node) error {
 	s := n.Settings
-	rules, err := policy.New(s, time.Now)
+	bounds := policy.DefaultBounds
+	bounds.Bytes = s.HeldBytes
+	rules, err := policy.New(s, bounds, time.Now)
 	if err != nil {
 		return err
 	}
@@ -61,11 +63,7 @@ func Run(ctx context.Context, n *node.Node) error {
 
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
-		return bus.Follow(ctx, n.Bus.JS, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, n.Log, func(m bus.Message) {
-			if err := set.Read(m); err != nil {
-				n.Log.Error("a held event cannot be read", "error", err)
-			}
-		})
+		return set.Follow(ctx, n.Bus.JS, n.Log, func(held.Change) {})
 	})
 	group.Go(func() error {
 		return bus.Follow(ctx, n.Bus.JS, bus.Reading{Stream: proto.StreamRejected}, n.Log, func(m bus.Message) {

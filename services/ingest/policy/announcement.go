@@ -5,10 +5,10 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/held"
 )
 
 // announcement decides kind 30617.

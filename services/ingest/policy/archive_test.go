@@ -67,7 +67,7 @@ func TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt(t *tes
 	t.Parallel()
 	s := settings()
 	s.ArchiveAll = true
-	p, err := policy.New(s, func() time.Time { return now })
+	p, err := policy.New(s, policy.Bounds{}, func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ func TestRejectionsByOtherListsDoNotCount(t *testing.T) {
 	rules := func(set func(*config.Policy)) *policy.Policy {
 		s := settings()
 		set(&s.Policy)
-		p, err := policy.New(s, func() time.Time { return now })
+		p, err := policy.New(s, policy.Bounds{}, func() time.Time { return now })
 		if err != nil {
 			t.Fatal(err)
 		}

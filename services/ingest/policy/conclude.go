@@ -3,10 +3,10 @@ package policy
 import (
 	"slices"
 
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/held"
 )
 
 // concerns reports whether other held events may follow a decision: it brings an announcement, or

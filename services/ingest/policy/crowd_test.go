@@ -9,9 +9,9 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -33,9 +33,8 @@ func TestPurgatoryIsBounded(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := settings()
-			s.HeldPerAuthor, s.HeldBytes = tc.perAuthor, tc.bytes
-			rules, err := policy.New(s, time.Now)
+			bounds := policy.Bounds{Bytes: tc.bytes, Author: policy.Load{Events: tc.perAuthor}}
+			rules, err := policy.New(settings(), bounds, time.Now)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -77,7 +76,7 @@ func (k *counting) HeldAt(address nip34.Address) iter.Seq[*held.Entry] {
 // that are never held.
 func TestRepeatedTagsCostNothing(t *testing.T) {
 	t.Parallel()
-	rules, err := policy.New(settings(), time.Now)
+	rules, err := policy.New(settings(), policy.Bounds{}, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}

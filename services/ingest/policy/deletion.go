@@ -3,9 +3,9 @@ package policy
 import (
 	"slices"
 
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/held"
 )
 
 // deletion decides kind 5: stored, from anyone. It removes the held events of its author that it

@@ -39,7 +39,7 @@ func TestOfferedPullRequests(t *testing.T) {
 	})
 	s := settings()
 	on(&s)
-	p, err := policy.New(s, func() time.Time { return now })
+	p, err := policy.New(s, policy.Bounds{}, func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,11 +18,11 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/held"
 )
 
 // Knowledge is what decisions are made on. Errors are of reading, never "not there".
@@ -56,8 +56,8 @@ type Knowledge interface {
 	HeldAnnouncements(identifier string) iter.Seq[*held.Entry]
 	// HeldNaming returns those of them that name this key among their maintainers.
 	HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry]
-	// Room returns what is counted of the held events. It must not be changed.
-	Room() *held.Ledger
+	// Room counts the held events. It must not be changed.
+	Room() *Room
 	// RejectedBefore returns the answer that the event got within the last days; false if it was
 	// not rejected.
 	RejectedBefore(id string) (message string, before bool)
@@ -75,13 +75,13 @@ type Policy struct {
 	maxFuture   time.Duration
 	waits       time.Duration // how long a held event waits for its git data
 	silent      time.Duration // how long an announcement is kept after that
-	bounds      held.Bounds
+	bounds      Bounds
 	now         func() time.Time
 }
 
 // New reads the rules from settings. An error is one sentence that names the setting and what would
-// be right. now is the clock.
-func New(s config.Settings, now func() time.Time) (*Policy, error) {
+// be right. bounds are those of purgatory, now is the clock.
+func New(s config.Settings, bounds Bounds, now func() time.Time) (*Policy, error) {
 	rules, err := hosting.New(s)
 	if err != nil {
 		return nil, err
@@ -90,12 +90,7 @@ func New(s config.Settings, now func() time.Time) (*Policy, error) {
 		hosting: rules, now: now,
 		maxFuture: time.Duration(s.MaxFutureSeconds) * time.Second,
 		waits:     s.HoldDuration, silent: s.SilentDuration,
-		bounds: held.Bounds{
-			Bytes: s.HeldBytes, Reserved: s.HeldReservedBytes,
-			Author: held.Load{Events: s.HeldPerAuthor, Bytes: s.HeldBytesPerAuthor},
-			Client: held.Load{Events: s.HeldPerClient, Bytes: s.HeldBytesPerClient},
-			Relay:  held.Load{Events: s.HeldPerRelay, Bytes: s.HeldBytesPerRelay},
-		},
+		bounds:      bounds,
 		keepDeleted: s.IgnoreDeletions, lists: listsOf(s.Policy), offers: s.ContributorPRs,
 		blacklist: map[string]bool{},
 	}

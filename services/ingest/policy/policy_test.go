@@ -13,10 +13,10 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -228,13 +228,7 @@ func (w *world) HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry] {
 	})
 }
 
-func (w *world) Room() *held.Ledger {
-	l := held.NewLedger()
-	for _, e := range w.held {
-		l.Add(e)
-	}
-	return l
-}
+func (w *world) Room() *policy.Room { return policy.NewRoom(w.held...) }
 
 func (w *world) RejectedBefore(id string) (string, bool) { m, ok := w.rejected[id]; return m, ok }
 
@@ -288,7 +282,7 @@ func run(t *testing.T, rows []row) {
 			if r.settings != nil {
 				r.settings(&s)
 			}
-			p, err := policy.New(s, func() time.Time { return now })
+			p, err := policy.New(s, policy.Bounds{}, func() time.Time { return now })
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -371,7 +365,7 @@ func isParked(reason policy.Reason, message string, missing ...string) want {
 // has read it would not.
 func TestAnOlderEventDoesNotTakeThePlaceOfAnExpiredOne(t *testing.T) {
 	t.Parallel()
-	rules, err := policy.New(settings(), func() time.Time { return now })
+	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,10 +3,10 @@ package policy
 import (
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/held"
 )
 
 // pullRequest decides kinds 1618 and 1619: they wait for their commit, under an identifier where it

@@ -124,7 +124,7 @@ func TestMissingIsBounded(t *testing.T) {
 	for range 3000 {
 		tags = append(tags, tag("a", repo(person(len(tags)+10), strings.Repeat("x", len(tags)))))
 	}
-	p, err := policy.New(settings(), func() time.Time { return now })
+	p, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestSettingsAreSentences(t *testing.T) {
 	} {
 		s := settings()
 		tc.set(&s)
-		if _, err := policy.New(s, time.Now); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "want") && !strings.Contains(err.Error(), "must") {
+		if _, err := policy.New(s, policy.Bounds{}, time.Now); err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "want") && !strings.Contains(err.Error(), "must") {
 			t.Errorf("%s: %v", tc.want, err)
 		}
 	}

@@ -1,142 +1,307 @@
 package policy
 
 import (
-	"fmt"
-	"time"
+	"cmp"
+	"math"
+	"strings"
 
-	"tendril.dev/lib/nip34"
+	"github.com/tidwall/btree"
+
+	"tendril.dev/lib/held"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/held"
 )
 
-// Bounds of single events, in bytes of their JSON. What is larger is refused wherever it comes
-// from.
+// Room counts what is held, for each party that has a part in it, and finds the entries that make
+// room for others. It is not safe for concurrent use.
+//
+// There are two pools: one for all, and one for what owners and maintainers of served repositories
+// hold. An entry of one pool never makes room in the other.
+type Room struct {
+	queue   *btree.BTreeG[place] // of each party: silent entries first, then by the end of their time
+	loads   map[party]Load
+	heavier *btree.BTreeG[weighed] // parties of the same parent, the heaviest last
+}
+
+// Load is an amount of held events.
+type Load struct {
+	Events int
+	Bytes  int // about what they take in memory
+}
+
+// Bounds are how much may be held. 0 anywhere: any number.
+type Bounds struct {
+	Bytes    int // of the pool for all
+	Reserved int // of the pool of owners and maintainers
+
+	Author, Client, Relay Load // of one author, one client address, and one relay that is synced from
+}
+
+// DefaultBounds are those of a running service. Several relays together fill the pool for all, and
+// many addresses, but no single one of them.
+var DefaultBounds = Bounds{
+	Bytes: 128 << 20, Reserved: 32 << 20,
+	Author: Load{Events: 2000, Bytes: 4 << 20},
+	Client: Load{Events: 4000, Bytes: 8 << 20},
+	Relay:  Load{Events: 50_000, Bytes: 64 << 20},
+}
+
+// lightBytes is the load up to which parties are alike: among them the oldest entry goes. It is
+// what one announcement of the largest size takes.
+const lightBytes = 128 << 10
+
+// party is one that entries are counted for: a pool, an author or a source in a pool, or an author
+// within a source. Keys cost nothing, so a source is also bounded, and so that one author does not
+// close a source to the others, each author's part of it is known.
+type party struct {
+	reserved bool
+	parent   string // name of the party that this one is a part of
+	name     string
+}
+
 const (
-	// MaxAnnouncementBytes bounds the JSON of an announcement (30617).
-	MaxAnnouncementBytes = 64 << 10
-	// MaxStateBytes is what fits the front door's largest message: some 5,000 references with names
-	// as clients write them.
-	MaxStateBytes = 512 << 10
-	// MaxPullRequestBytes leaves room for the longest description that other forges allow, 64 Ki
-	// characters, in any script.
-	MaxPullRequestBytes = 256 << 10
-	// MaxDeletionBytes is some 1,700 names. Each is looked up three times, and no other event costs
-	// so much for its size.
-	MaxDeletionBytes = 128 << 10
+	poolName     = "pool"
+	authorPrefix = "author "
+	clientPrefix = "client "
+	relayPrefix  = "relay "
 )
 
-// tooLarge refuses an event that is larger than those of its kind may be.
-func tooLarge(c *candidate.Candidate) (Decision, bool) {
-	most := 0
-	switch c.Event.Kind {
-	case nip34.KindAnnouncement:
-		most = MaxAnnouncementBytes
-	case nip34.KindState:
-		most = MaxStateBytes
-	case nip34.KindPR, nip34.KindPRUpdate:
-		most = MaxPullRequestBytes
-	case nip34.KindDeletion:
-		most = MaxDeletionBytes
-	}
-	if most == 0 || len(c.Raw) <= most {
-		return Decision{}, false
-	}
-	return invalid(fmt.Errorf("an event of this kind may have %d bytes at most, and this one has %d", most, len(c.Raw))), true
+type place struct {
+	party
+	waits bool // false: silent or vouched for, which go first
+	until int64
+	*held.Entry
 }
 
-// hold takes the event of a candidate into purgatory, under an identifier, in place of what it
-// replaces. It drops what has to make room. Where there is no room the event is refused, which is
-// not remembered, and nothing is dropped.
-func (p *Policy) hold(k Knowledge, c *candidate.Candidate, identifier string, phase proto.Phase, replaced ...*held.Entry) (Decision, error) {
-	reserved, err := p.isReserved(k, c.Event.PubKey, identifier)
-	if err != nil {
-		return Decision{}, err
-	}
-	now := p.now().UTC()
-	entry, err := held.NewEntry(proto.Held{
-		Event: c.Event, Identifier: identifier, Source: c.Source, Relay: c.Relay, Client: c.Client,
-		Reserved: reserved, Phase: phase, HeldAt: now, ExpiresAt: now.Add(p.lifetime(phase)),
-	})
-	if err != nil {
-		return Decision{}, err
-	}
-	evicted, full := k.Room().Admit(p.bounds, entry, replaced)
-	if full != held.NotFull {
-		return crowded(full), nil
-	}
-	stands, err := standsWithout(k, entry, evicted)
-	if err != nil {
-		return Decision{}, err
-	}
-	if !stands {
-		return crowded(held.FullInAll), nil
-	}
-	d := Decision{Outcome: proto.HeldBack, Message: proto.MessagePurgatory, Hold: []*held.Entry{entry}}
-	d.drop("", replaced...)
-	for _, e := range evicted {
-		d.add(Dropped{Entry: e, Evicted: true})
-	}
-	return d, nil
+type weighed struct {
+	party
+	bytes int
 }
 
-// standsWithout reports whether a new entry may still be held when others had to make room for it:
-// what it depends on may be among them.
-func standsWithout(k Knowledge, e *held.Entry, evicted []*held.Entry) (bool, error) {
-	if len(evicted) == 0 {
-		return true, nil
+// NewRoom counts entries.
+func NewRoom(entries ...*held.Entry) *Room {
+	r := &Room{
+		loads: map[party]Load{},
+		queue: btree.NewBTreeGOptions(func(a, b place) bool {
+			return cmp.Or(a.party.compare(b.party), compareBool(a.waits, b.waits),
+				cmp.Compare(a.until, b.until), cmp.Compare(keyOf(a.Entry), keyOf(b.Entry))) < 0
+		}, btree.Options{NoLocks: true}),
+		heavier: btree.NewBTreeGOptions(func(a, b weighed) bool {
+			return cmp.Or(compareBool(a.reserved, b.reserved), cmp.Compare(a.parent, b.parent),
+				cmp.Compare(a.bytes, b.bytes), cmp.Compare(a.name, b.name)) < 0
+		}, btree.Options{NoLocks: true}),
 	}
-	gone := idsOf(evicted)
-	switch {
-	case e.Phase == proto.PhaseVouched:
-		vouched, _ := from(e.Event.PubKey, e.Identifier).isVouchedFor(k, gone)
-		return vouched, nil
-	case e.Event.Kind == nip34.KindState:
-		return isAnnounced(k, e.Identifier, gone)
-	}
-	return true, nil
-}
-
-func idsOf(entries []*held.Entry) map[string]bool {
-	ids := make(map[string]bool, len(entries))
 	for _, e := range entries {
-		ids[e.Event.ID] = true
+		r.Add(e)
 	}
-	return ids
+	return r
 }
 
-// lifetime is how long an entry stays as it is.
-func (p *Policy) lifetime(phase proto.Phase) time.Duration {
-	switch phase {
-	case proto.PhaseSilent:
-		return p.silent
-	case proto.PhaseVouched:
-		// As long as those that vouch for it can last without anything happening; then it is looked
-		// at again.
-		return p.waits + p.silent
-	}
-	return p.waits
+func (p party) compare(o party) int {
+	return cmp.Or(compareBool(p.reserved, o.reserved), cmp.Compare(p.parent, o.parent), cmp.Compare(p.name, o.name))
 }
 
-// isReserved reports whether an event of this author goes into the room of owners and maintainers
-// of served repositories.
-func (p *Policy) isReserved(k Knowledge, author, identifier string) (bool, error) {
-	if p.bounds.Reserved == 0 {
-		return false, nil
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
 	}
-	return p.isServed(k, author, identifier)
+	return 1
 }
 
-// crowded refuses an event for which there is no room, in the words of whoever can do something
-// about it.
-func crowded(full held.Full) Decision {
-	switch full {
-	case held.FullForAuthor:
-		return forgotten(ReasonCrowded, "rate-limited: too much of this author waits for git data here; push what waits, or try again later")
-	case held.FullForClient:
-		return forgotten(ReasonCrowded, "rate-limited: too much from your address waits for git data here; push what waits, or try again later")
-	case held.FullForRelay:
-		return forgotten(ReasonCrowded, "rate-limited: too much from this relay waits for git data here")
+func keyOf(e *held.Entry) string {
+	if e == nil {
+		return ""
 	}
-	return forgotten(ReasonCrowded, "rate-limited: too much waits for git data here; try again later")
+	return e.Key
+}
+
+// partiesOf are the parties that an entry counts for: its pool, its author, its source, and its
+// author within the source.
+func partiesOf(e *held.Entry) []party {
+	author := authorPrefix + e.Event.PubKey
+	parties := []party{{e.Reserved, "", poolName}, {e.Reserved, poolName, author}}
+	source := ""
+	switch {
+	case e.Client != "":
+		source = clientPrefix + e.Client
+	case e.Relay != "":
+		source = relayPrefix + e.Relay
+	default:
+		return parties
+	}
+	return append(parties, party{e.Reserved, poolName, source}, party{e.Reserved, source, author})
+}
+
+// weightOf is about what an event takes in memory: its strings, the slices that hold them, and what
+// every entry needs besides.
+func weightOf(e *held.Entry) int {
+	const entry, slice, text = 1024, 24, 16
+	size := entry + len(e.Event.Content)
+	for _, tag := range e.Event.Tags {
+		size += slice
+		for _, value := range tag {
+			size += text + len(value)
+		}
+	}
+	return size
+}
+
+func placeOf(p party, e *held.Entry) place {
+	return place{party: p, waits: e.Phase == proto.PhaseWaiting, until: e.ExpiresAt.UnixNano(), Entry: e}
+}
+
+// Add counts an entry.
+func (r *Room) Add(e *held.Entry) {
+	weight := weightOf(e)
+	for _, p := range partiesOf(e) {
+		r.queue.Set(placeOf(p, e))
+		r.weigh(p, 1, weight)
+	}
+}
+
+// Remove counts an entry no more. It must be the one that was added.
+func (r *Room) Remove(e *held.Entry) {
+	weight := weightOf(e)
+	for _, p := range partiesOf(e) {
+		if _, counted := r.queue.Delete(placeOf(p, e)); counted {
+			r.weigh(p, -1, -weight)
+		}
+	}
+}
+
+func (r *Room) weigh(p party, events, bytes int) {
+	load := r.loads[p]
+	r.heavier.Delete(weighed{p, load.Bytes})
+	load.Events, load.Bytes = load.Events+events, load.Bytes+bytes
+	if load.Events == 0 {
+		delete(r.loads, p)
+		return
+	}
+	r.loads[p] = load
+	r.heavier.Set(weighed{p, load.Bytes})
+}
+
+// first returns the entry of a party that makes room before the others; nil: it has none.
+func (r *Room) first(p party) (e *held.Entry) {
+	r.queue.Ascend(place{party: p, until: math.MinInt64}, func(at place) bool {
+		if at.party == p {
+			e = at.Entry
+		}
+		return false
+	})
+	return e
+}
+
+// heaviestIn returns the heaviest part of a party.
+func (r *Room) heaviestIn(p party) (found weighed) {
+	last := weighed{party: party{p.reserved, p.name, ""}, bytes: math.MaxInt}
+	r.heavier.Descend(last, func(w weighed) bool {
+		if w.reserved == p.reserved && w.parent == p.name {
+			found = w
+		}
+		return false
+	})
+	return found
+}
+
+// most is the bound of a party, and what it is called.
+func (b Bounds) most(p party) (Load, Full) {
+	switch {
+	case p.name == poolName && p.reserved:
+		return Load{Bytes: b.Reserved}, FullInAll
+	case p.name == poolName:
+		return Load{Bytes: b.Bytes}, FullInAll
+	case p.parent != poolName: // an author within a source
+		return Load{}, NotFull
+	case p.isAuthor():
+		return b.Author, FullForAuthor
+	case p.reserved: // strangers at an owner's address do not use up the owner's room
+		return Load{}, NotFull
+	case strings.HasPrefix(p.name, clientPrefix):
+		return b.Client, FullForClient
+	}
+	return b.Relay, FullForRelay
+}
+
+func (p party) isAuthor() bool { return strings.HasPrefix(p.name, authorPrefix) }
+
+// Full says which bound leaves no room for an entry.
+type Full int
+
+// The bounds that can be reached.
+const (
+	NotFull Full = iota
+	FullForAuthor
+	FullForClient
+	FullForRelay
+	FullInAll
+)
+
+// Admit finds room for a new entry when those that are leaving are gone. It returns the entries
+// that must be dropped for it, or the bound that it does not fit. It changes nothing.
+func (r *Room) Admit(b Bounds, e *held.Entry, leaving []*held.Entry) (drop []*held.Entry, full Full) {
+	var gone []*held.Entry
+	remove := func(e *held.Entry) {
+		if _, counted := r.queue.Get(placeOf(partiesOf(e)[0], e)); counted {
+			gone = append(gone, e)
+			r.Remove(e)
+		}
+	}
+	defer func() {
+		for _, e := range gone {
+			r.Add(e)
+		}
+	}()
+	for _, e := range leaving {
+		remove(e)
+	}
+	weight := weightOf(e)
+	parties := partiesOf(e)
+	for _, p := range append(parties[1:], parties[0]) { // the pool at last
+		most, name := b.most(p)
+		for most.fills(r.loads[p], weight) {
+			victim := r.victimIn(p, e, weight)
+			if victim == nil {
+				return nil, name
+			}
+			drop = append(drop, victim)
+			remove(victim)
+		}
+	}
+	return drop, NotFull
+}
+
+// fills reports whether one more entry of that weight is too much.
+func (most Load) fills(have Load, weight int) bool {
+	return most.Events > 0 && have.Events+1 > most.Events || most.Bytes > 0 && have.Bytes+weight > most.Bytes
+}
+
+// victimIn returns the entry of a party that makes room for e; nil: none does, e is refused. Silent
+// entries go first. An author has no room left then. In a pool and in a source the oldest entry of
+// the heaviest author goes, where e counts for its author: if that is all the author has, e is
+// refused. Among light authors the oldest entry goes.
+func (r *Room) victimIn(p party, e *held.Entry, weight int) *held.Entry {
+	first := r.first(p)
+	if first == nil || first.Phase != proto.PhaseWaiting {
+		return first
+	}
+	if p.isAuthor() {
+		return nil
+	}
+	heaviest := r.heaviestIn(p)
+	for _, own := range partiesOf(e) {
+		bytes := r.loads[own].Bytes + weight
+		if own.parent == p.name && own.reserved == p.reserved && bytes >= heaviest.bytes {
+			heaviest = weighed{own, bytes}
+		}
+	}
+	switch {
+	case heaviest.bytes <= lightBytes:
+		return first
+	case heaviest.isAuthor():
+		return r.first(heaviest.party)
+	}
+	return r.victimIn(heaviest.party, e, weight)
 }

@@ -1,165 +1,189 @@
-package policy_test
+package policy
 
 import (
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/config"
+	"tendril.dev/lib/held"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/policy"
 )
 
-// TestSizes: what is larger than events of its kind may be is refused, from wherever it comes.
-func TestSizes(t *testing.T) {
-	t.Parallel()
-	sized := func(bytes int, author string, kind int, tags ...nostr.Tag) *candidate.Candidate {
-		ev := event(author, kind, 100, tags...)
-		ev.Content = strings.Repeat("x", bytes-len(ev.String()))
-		ev.ID = ev.GetID()
-		c := synced(ev)
-		c.Raw = []byte(ev.String())
-		return c
-	}
-	a := announce(alice, "tree", 50)
-	commit := tag("c", strings.Repeat("b", 40))
-	of := map[int]int{30617: policy.MaxAnnouncementBytes, 30618: policy.MaxStateBytes, 1618: policy.MaxPullRequestBytes, 5: policy.MaxDeletionBytes}
-	make := func(kind, bytes int) *candidate.Candidate {
-		switch kind {
-		case 30617:
-			return sized(bytes, alice, kind, announce(alice, "bush", 1).Tags...)
-		case 30618:
-			return sized(bytes, alice, kind, tag("d", "tree"))
-		}
-		if kind == 5 {
-			return sized(bytes, bob, kind, tag("e", person(99)))
-		}
-		return sized(bytes, bob, kind, commit, tag("a", repo(alice, "tree")))
-	}
-	rules, err := policy.New(settings(), func() time.Time { return now })
+var start = time.Unix(1_800_000_000, 0)
+
+// one makes an entry of an author that is about so large and whose time ends after so many seconds.
+func one(author string, kib int, ends int, change ...func(*held.Entry)) *held.Entry {
+	ev := &nostr.Event{Kind: 30617, PubKey: strings.Repeat("0", 64-len(author)) + author, Content: strings.Repeat("x", max(0, kib<<10-1100)),
+		CreatedAt: nostr.Timestamp(ends), Tags: nostr.Tags{{"d", author}}}
+	ev.ID = ev.GetID()
+	e, err := held.NewEntry(proto.Held{Event: ev, Identifier: author, Phase: proto.PhaseWaiting, HeldAt: start.Add(time.Duration(ends-1800) * time.Second), ExpiresAt: start.Add(time.Duration(ends) * time.Second)})
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	for kind, most := range of {
-		fits, not := make(kind, most), make(kind, most+1)
-		if len(fits.Raw) != most {
-			t.Fatalf("the event has %d bytes", len(fits.Raw))
-		}
-		if d, err := rules.Decide((&world{}).accept(a), fits); err != nil || d.Outcome == proto.Rejected {
-			t.Errorf("kind %d of %d bytes: %s %q, %v", kind, most, d.Outcome, d.Message, err)
-		}
-		d, err := rules.Decide((&world{}).accept(a), not)
-		if err != nil || d.Reason != policy.ReasonInvalid || !d.Remember || !strings.HasPrefix(d.Message, "invalid: ") {
-			t.Errorf("kind %d of one more: %s %q, %v", kind, d.Outcome, d.Message, err)
-		}
+	for _, c := range change {
+		c(e)
 	}
+	return e
 }
 
-// TestOwnersHaveRoom: strangers fill purgatory, and a state of a served repository is held all the
-// same; it can only be refused to an author who holds too much already.
-func TestOwnersHaveRoom(t *testing.T) {
+func silent(e *held.Entry)                 { e.Phase = proto.PhaseSilent }
+func reserved(e *held.Entry)               { e.Reserved = true }
+func client(name string) func(*held.Entry) { return func(e *held.Entry) { e.Client = name } }
+func relay(name string) func(*held.Entry)  { return func(e *held.Entry) { e.Relay = name } }
+
+func TestAdmit(t *testing.T) {
 	t.Parallel()
-	s := settings()
-	s.HeldBytes, s.HeldReservedBytes, s.HeldPerAuthor, s.HeldPerClient = 100, 100_000, 2, 1
-	rules, err := policy.New(s, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := announce(alice, "tree", 50, tag("maintainers", bob))
-	from := func(ev *nostr.Event) *candidate.Candidate {
-		c := user(ev)
-		c.Client = "192.0.2.1"
-		return c
-	}
-	w := (&world{}).accept(served).hold(announce(carol, "tree", 100))
-	for _, ev := range []*nostr.Event{state(alice, "tree", 100), state(alice, "tree", 101), state(bob, "tree", 100)} {
-		d, err := rules.Decide(w, from(ev))
-		if err != nil || d.Outcome != proto.HeldBack || !d.Hold[0].Reserved || d.Hold[0].Client != "192.0.2.1" {
-			t.Fatalf("%.4s…: %s %q, %v", ev.PubKey, d.Outcome, d.Message, err)
+	const mib = 1 << 20
+	bounds := Bounds{Bytes: 4 * mib, Reserved: mib, Author: Load{3, mib}, Client: Load{4, 2 * mib}, Relay: Load{100, 3 * mib}}
+	many := func(n int, make func(i int) *held.Entry) (list []*held.Entry) {
+		for i := range n {
+			list = append(list, make(i))
 		}
-		w.held = append(w.held, d.Hold...)
+		return list
 	}
-	for name, tc := range map[string]struct {
-		ev   *nostr.Event
-		want string
+	heavy := one("a", 900, 50)
+	for name, c := range map[string]struct {
+		held    []*held.Entry
+		new     *held.Entry
+		leaving []int
+		full    Full
+		drop    []int // of held
 	}{
-		"an owner with too much": {state(alice, "tree", 102), "rate-limited: too much of this author"},
-		"a stranger":             {announce(dave, "tree", 100), "rate-limited: too much waits"},
-		"a stranger's state":     {state(carol, "tree", 100), "rate-limited: too much waits"},
-		"an owner elsewhere":     {announce(alice, "bush", 100), "rate-limited: too much waits"},
+		"into nothing":                                                   {nil, one("a", 10, 1), nil, NotFull, nil},
+		"an author with as many as may be":                               {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), nil, FullForAuthor, nil},
+		"one of whom is replaced":                                        {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("a", 1, 4), []int{1}, NotFull, nil},
+		"and another author":                                             {[]*held.Entry{one("a", 1, 1), one("a", 1, 2), one("a", 1, 3)}, one("b", 1, 4), nil, NotFull, nil},
+		"an author's silent ones make room, oldest first":                {[]*held.Entry{one("a", 1, 3, silent), one("a", 1, 2, silent), one("a", 1, 1)}, one("a", 1, 4), nil, NotFull, []int{1}},
+		"an author with too many bytes":                                  {[]*held.Entry{one("a", 900, 1)}, one("a", 200, 4), nil, FullForAuthor, nil},
+		"silent ones that are too few":                                   {[]*held.Entry{one("a", 900, 1), one("a", 10, 1, silent)}, one("a", 200, 4), nil, FullForAuthor, nil},
+		"a client with as many as may be, by many keys: its oldest goes": {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("c")), nil, NotFull, []int{0}},
+		"who shares an address with one who fills it": {[]*held.Entry{one("b", 1, 1, client("c")), one("a", 900, 2, client("c")), one("a", 120, 3, client("c")), one("d", 900, 4, client("c"))},
+			one("9", 100, 9, client("c")), nil, NotFull, []int{1}},
+		"who has most of a client is refused": {[]*held.Entry{one("a", 900, 1, client("c")), one("b", 500, 2, client("c")), one("d", 500, 3, client("c"))},
+			one("9", 950, 9, client("c")), nil, FullForClient, nil},
+		"a relay that brings too many":             {many(100, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, relay("c")) }), one("999", 1, 700, relay("c")), nil, NotFull, []int{0}},
+		"who shares a relay with one who fills it": {many(100, func(i int) *held.Entry { return one([]string{"a", "b"}[min(i/97, 1)], 3, i, relay("c")) }), one("999", 1, 200, relay("c")), nil, NotFull, []int{0}},
+		"a source of owners has no bound, but is weighed": {append(many(7, func(i int) *held.Entry { return one(fmt.Sprint(i), 100, 10+i, reserved, client("c")) }), one("8", 120, 1, reserved), one("9", 120, 2, reserved)),
+			one("99", 120, 9, reserved), nil, NotFull, []int{0}},
+		"another client":               {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, client("d")), nil, NotFull, nil},
+		"a client with too many bytes": {many(2, func(i int) *held.Entry { return one(fmt.Sprint(i), 900, i, client("c")) }), one("9", 400, 9, client("c")), nil, NotFull, []int{1}},
+		"a relay may bring more":       {many(3, func(i int) *held.Entry { return one(fmt.Sprint(i), 900, i, relay("c")) }), one("9", 300, 9, relay("c")), nil, NotFull, nil},
+		"but not any number":           {many(3, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i, relay("c")) }), one("9", 1010, 9, relay("c")), nil, FullForRelay, nil},
+		"a full one: silent ones go, whoever's, oldest first": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("7", 40, 9, silent), one("8", 40, 8, silent)),
+			one("9", 30, 9), nil, NotFull, []int{5}},
+		"then the oldest of the heaviest author": {append(many(30, func(i int) *held.Entry { return one(fmt.Sprint(i), 105, i) }), one("a", 500, 40), one("a", 400, 39)),
+			one("99", 50, 99), nil, NotFull, []int{31}},
+		"or of the heaviest client, whose keys cost nothing": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 500, 50-i, client("c")) }), many(4, func(i int) *held.Entry { return one(fmt.Sprint("b", i), 510, i) })...),
+			one("99", 100, 99), nil, NotFull, []int{3}},
+		"among the light the oldest":       {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 100, 99), nil, NotFull, []int{39}},
+		"the newcomer, if nobody has more": {many(40, func(i int) *held.Entry { return one(fmt.Sprint(i), 102, 99-i) }), one("99", 500, 99), nil, FullInAll, nil},
+		"whose older ones go otherwise":    {append(many(33, func(i int) *held.Entry { return one(fmt.Sprint(i), 97, i) }), heavy), one("a", 110, 99), nil, NotFull, []int{33}},
+		"owners have room of their own":    {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1020, i) }), one("9", 500, 9, reserved), nil, NotFull, nil},
+		"and address":                      {many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1, i, client("c")) }), one("9", 1, 9, reserved, client("c")), nil, NotFull, nil},
+		"where strangers do not make room": {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i) }), one("9", 500, 0, reserved, silent)), one("a", 200, 9), nil, NotFull, []int{3}},
+		"nor they for strangers":           {append(many(4, func(i int) *held.Entry { return one(fmt.Sprint(i), 1000, i, silent) }), one("8", 900, 0, reserved)), one("9", 300, 9, reserved), nil, NotFull, []int{4}},
+		"but are bounded too":              {[]*held.Entry{one("9", 900, 1, reserved)}, one("9", 300, 9, reserved), nil, FullForAuthor, nil},
 	} {
-		if d, err := rules.Decide(w, from(tc.ev)); err != nil || d.Remember || len(d.Drop) > 0 || !strings.HasPrefix(d.Message, tc.want) {
-			t.Errorf("%s: %s %q, drops %d, %v; want %q", name, d.Outcome, d.Message, len(d.Drop), err, tc.want)
-		}
-	}
-}
-
-// TestRefusalsNameWhoIsMeant: whoever is refused is told what was too much.
-func TestRefusalsNameWhoIsMeant(t *testing.T) {
-	t.Parallel()
-	for want, set := range map[string]func(*config.Settings){
-		"rate-limited: too much from your address waits": func(s *config.Settings) { s.HeldBytesPerClient = 1 },
-		"rate-limited: too much from this relay waits":   func(s *config.Settings) { s.HeldBytesPerRelay = 1 },
-		"rate-limited: too much of this author waits":    func(s *config.Settings) { s.HeldBytesPerAuthor = 1 },
-	} {
-		t.Run(want, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := settings()
-			set(&s)
-			rules, err := policy.New(s, func() time.Time { return now })
-			if err != nil {
-				t.Fatal(err)
+			l := NewRoom()
+			for _, e := range c.held {
+				l.Add(e)
 			}
-			w, refused := &world{}, 0
-			for n := range 2 {
-				c := synced(announce(alice, fmt.Sprint("x", n), 100))
-				if strings.Contains(want, "address") {
-					c = user(c.Event)
-					c.Client = "192.0.2.1"
-				}
-				d, err := rules.Decide(w, c)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if d.Outcome == proto.Rejected {
-					refused++
-					if d.Remember || d.Reason != policy.ReasonCrowded || !strings.HasPrefix(d.Message, want) {
-						t.Errorf("%+v", d)
-					}
-				}
-				w.held = append(w.held, d.Hold...)
+			before := l.loads[party{name: poolName}]
+			var leaving []*held.Entry
+			for _, i := range c.leaving {
+				leaving = append(leaving, c.held[i])
 			}
-			if refused == 0 {
-				t.Error("nothing was refused")
+			drop, full := l.Admit(bounds, c.new, leaving)
+			var got []int
+			for _, e := range drop {
+				got = append(got, slices.Index(c.held, e))
+			}
+			if full != c.full || !slices.Equal(got, c.drop) {
+				t.Errorf("full %d, drops %v; want %d, %v", full, got, c.full, c.drop)
+			}
+			if l.loads[party{name: poolName}] != before {
+				t.Error("the decision has changed the room")
 			}
 		})
 	}
 }
 
-// TestWhatMakesRoomTakesItsOwnAlong: with an announcement that has to go, its states and the
-// announcements that it vouched for go; and nothing that would be left without its announcement is
-// taken for it.
-func TestWhatMakesRoomTakesItsOwnAlong(t *testing.T) {
+// TestRoomAgreesWithWhatIsHeld holds a room against plain sums, and the bounds against what
+// Admit lets in.
+func TestRoomAgreesWithWhatIsHeld(t *testing.T) {
 	t.Parallel()
-	s := settings()
-	s.HeldBytes = 6000
-	rules, err := policy.New(s, func() time.Time { return now })
-	if err != nil {
-		t.Fatal(err)
+	random := rand.New(rand.NewPCG(1, 2))
+	bounds := Bounds{Bytes: 400 << 10, Reserved: 100 << 10, Author: Load{20, 100 << 10}, Client: Load{30, 150 << 10}, Relay: Load{50, 200 << 10}}
+	l, has := NewRoom(), map[string]*held.Entry{}
+	for step := range 5000 {
+		e := one(fmt.Sprint(random.IntN(12)), 1+random.IntN(20), step, func(e *held.Entry) {
+			switch random.IntN(4) {
+			case 0:
+				e.Client = fmt.Sprint(random.IntN(5))
+			case 1:
+				e.Relay = fmt.Sprint(random.IntN(3))
+			case 2:
+				e.Reserved, e.Client = true, fmt.Sprint(random.IntN(3))
+			}
+			if random.IntN(3) == 0 {
+				e.Phase = proto.PhaseSilent
+			}
+		})
+		drop, full := l.Admit(bounds, e, nil)
+		for _, gone := range drop {
+			if gone.Reserved != e.Reserved || has[gone.Key] == nil {
+				t.Fatalf("step %d drops %+v", step, gone.Held)
+			}
+			delete(has, gone.Key)
+			l.Remove(gone)
+		}
+		if full == NotFull {
+			has[e.Key] = e
+			l.Add(e)
+		} else if len(drop) > 0 {
+			t.Fatal("refused, and others dropped for it")
+		}
+		sums := map[party]Load{}
+		for _, e := range has {
+			for _, p := range partiesOf(e) {
+				sums[p] = Load{sums[p].Events + 1, sums[p].Bytes + weightOf(e)}
+			}
+		}
+		for p, sum := range sums {
+			most, _ := bounds.most(p)
+			if l.loads[p] != sum || most.Bytes > 0 && sum.Bytes > most.Bytes || most.Events > 0 && sum.Events > most.Events {
+				t.Fatalf("step %d: %+v has %+v, the room says %+v, at most %+v", step, p, sum, l.loads[p], most)
+			}
+		}
+		if len(l.loads) != len(sums) || l.heavier.Len() != len(sums) {
+			t.Fatalf("step %d: %d parties are counted and %d weighed, want %d", step, len(l.loads), l.heavier.Len(), len(sums))
+		}
 	}
-	first := announce(alice, "tree", 100, tag("maintainers", bob))
-	vouched, states := announceElsewhere(bob, "tree", 100), state(alice, "tree", 100)
-	w := (&world{}).holdAs(proto.PhaseSilent, now, "tree", first).vouch(vouched).hold(states)
-	d, err := rules.Decide(w, user(announce(carol, "bush", 100, tag("description", strings.Repeat("x", 1000)))))
-	if err != nil || d.Outcome != proto.HeldBack || len(d.Drop) != 3 {
-		t.Fatalf("%s %q drops %d, %v", d.Outcome, d.Message, len(d.Drop), err)
-	}
-	d, err = rules.Decide((&world{}).holdAs(proto.PhaseSilent, now, "tree", first), user(event(alice, 30618, 100, tag("d", "tree"), tag("t", strings.Repeat("x", 4000)))))
-	if err != nil || d.Outcome != proto.Rejected || d.Remember || len(d.Drop) != 0 {
-		t.Fatalf("%s %q drops %d, %v", d.Outcome, d.Message, len(d.Drop), err)
+}
+
+// BenchmarkAdmit: room is made at the same cost however much is held.
+func BenchmarkAdmit(b *testing.B) {
+	for _, n := range []int{1000, 100_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			l := NewRoom()
+			for i := range n {
+				l.Add(one(fmt.Sprint(i), 2, i, client(fmt.Sprint(i/10))))
+			}
+			bounds := Bounds{Bytes: l.loads[party{name: poolName}].Bytes, Author: Load{2000, 4 << 20}, Client: Load{4000, 8 << 20}}
+			new := one("99999999", 2, n, client("new"))
+			for b.Loop() {
+				drop, full := l.Admit(bounds, new, nil)
+				if len(drop) == 0 || full != NotFull {
+					b.Fatal(full)
+				}
+			}
+		})
 	}
 }

@@ -206,7 +206,7 @@ func TestVouching(t *testing.T) {
 		{"and to those of another identifier", (&world{}).accept(alices), user(announce(bob, "bush", 100)), whitelist,
 			isRejected(policy.ReasonNotWhitelisted, "blocked: ")},
 	})
-	rules, err := policy.New(settings(), func() time.Time { return now })
+	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +219,7 @@ func TestVouching(t *testing.T) {
 // TestACrowdIsNotVouchedIn: one held announcement that names hundreds of keys lets none of them in.
 func TestACrowdIsNotVouchedIn(t *testing.T) {
 	t.Parallel()
-	rules, err := policy.New(settings(), func() time.Time { return now })
+	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -311,7 +311,7 @@ func TestPullRequest(t *testing.T) {
 			isRejected(policy.ReasonOrphan, "invalid: ")},
 		{"update without its pull request", (&world{}).accept(a), user(event(bob, 1619, 200, commit)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
 	})
-	p, err := policy.New(settings(), func() time.Time { return now })
+	p, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -410,7 +410,7 @@ func TestEqualTime(t *testing.T) {
 func TestAnImportRevivesWhatFellSilent(t *testing.T) {
 	t.Parallel()
 	a := announce(alice, "tree", 100)
-	rules, err := policy.New(settings(), func() time.Time { return now })
+	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
 	if err != nil {
 		t.Fatal(err)
 	}

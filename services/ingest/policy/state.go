@@ -1,10 +1,10 @@
 package policy
 
 import (
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/held"
 )
 
 // state decides kind 30618: the author must speak for some announcement of the identifier, then it

@@ -5,9 +5,9 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/held"
 )
 
 // Who speaks for whom is asked backwards: from somebody to those who name him or her as a

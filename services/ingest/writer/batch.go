@@ -60,10 +60,13 @@ const (
 
 func (w *Writer) newChain(ctx context.Context, now time.Time) *chain {
 	view := w.Index.View()
+	if w.heldRoom == nil {
+		w.heldRoom = policy.NewRoom(w.Held.All()...)
+	}
 	return &chain{
 		view: view, held: w.Held.Seq(),
 		draft: draft.New(ctx, draft.Base{
-			Log: view, Held: w.Held, Rejected: w.Rejected, Announced: w.announced,
+			Log: view, Held: w.Held, Room: w.heldRoom, Rejected: w.Rejected, Announced: w.announced,
 			Domain: w.Domain, KeepDeleted: w.KeepDeleted, Now: now,
 		}),
 	}
@@ -90,6 +93,7 @@ func (w *Writer) endChain(committed bool) {
 		w.announced.Trim()
 	} else {
 		w.announced.Forget()
+		w.heldRoom = nil
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/config"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
 )
@@ -57,11 +56,11 @@ type outcome struct {
 }
 
 // decideAll decides the candidates in batches of sizes that next gives.
-func decideAll(t *testing.T, settings config.Settings, candidates []message, next func() int) outcome {
+func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next func() int) outcome {
 	t.Helper()
 	b := openBus(t, t.TempDir())
 	// A replica whose turn never comes: this test takes its steps by hand.
-	rules, err := policy.New(settings, time.Now)
+	rules, err := policy.New(testSettings(), bounds, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,12 +191,12 @@ func TestBatchesDecideAsOneByOne(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(seed, 7))
 			candidates := story(rng, 300)
-			settings := testSettings()
+			bounds := policy.Bounds{}
 			if seed%2 == 0 { // and little room, so that much has to make room
-				settings.HeldBytes, settings.HeldReservedBytes, settings.HeldPerAuthor = 8000, 4000, 3
+				bounds = policy.Bounds{Bytes: 8000, Reserved: 4000, Author: policy.Load{Events: 3}}
 			}
-			single := decideAll(t, settings, candidates, func() int { return 1 })
-			batched := decideAll(t, settings, candidates, func() int { return 1 + rng.IntN(60) })
+			single := decideAll(t, bounds, candidates, func() int { return 1 })
+			batched := decideAll(t, bounds, candidates, func() int { return 1 + rng.IntN(60) })
 			if len(single.log) < 5 || len(single.held) == 0 || len(single.rejected) == 0 {
 				t.Fatalf("a dull story: %d logged, %d held, %d rejected", len(single.log), len(single.held), len(single.rejected))
 			}

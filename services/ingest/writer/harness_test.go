@@ -19,8 +19,8 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
 )
@@ -81,7 +81,7 @@ func start(t testing.TB, b *bus.Bus, name string, prepare func(*Writer)) *replic
 func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Writer)) *replica {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	rules, err := policy.New(testSettings(), time.Now)
+	rules, err := policy.New(testSettings(), policy.Bounds{}, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +115,7 @@ func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*W
 		}
 	})
 	for stream, read := range map[string]func(bus.Message) error{
-		proto.KVStream(proto.BucketHeld): set.Read, proto.StreamRejected: cold.Read,
+		proto.KVStream(proto.BucketHeld): func(m bus.Message) error { _, err := set.Read(m); return err }, proto.StreamRejected: cold.Read,
 	} {
 		running.Go(func() {
 			err := bus.Follow(ctx, b.JS, bus.Reading{Stream: stream}, log, func(m bus.Message) {

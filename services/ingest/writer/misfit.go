@@ -111,6 +111,7 @@ func (w *Writer) takeBack(b *batch, more ...decided) {
 			items = append(items, x.item)
 		}
 	}
+	w.heldRoom = nil // it counts what was undone
 	w.fetched = append(items, w.fetched...)
 	w.healed = append(b.healed, w.healed...)
 }

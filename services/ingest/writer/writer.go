@@ -14,10 +14,10 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/draft"
-	"tendril.dev/services/ingest/held"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
 )
@@ -58,6 +58,7 @@ type Writer struct {
 	announced   *draft.Announced
 	chain       *chain             // nil: the next batch begins on the projections
 	flying      *flight            // being committed; nil: nothing is
+	heldRoom    *policy.Room       // counts the held events as of the last decision; nil: unknown
 	careful     int                // so many candidates are decided one by one, because one of a batch does not fit
 	failing     map[string]failing // candidates that could not be decided, by event
 	decidedEver uint64
@@ -211,6 +212,7 @@ func (w *Writer) begin(ctx context.Context) error {
 	if w.lanes, err = openLanes(ctx, w.Bus.JS, w.BatchSize, w.Log, w.Metrics.pending); err != nil {
 		return err
 	}
+	w.heldRoom = nil
 	w.announced.Forget() // another writer may have changed the log
 	if err := w.heal(ctx); err != nil {
 		giveBack(w.lanes.close()...)

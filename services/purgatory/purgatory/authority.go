@@ -9,11 +9,11 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
-	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/pending"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
@@ -41,7 +41,7 @@ func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository
 	if !w.shards.Holds(ref.Identifier) {
 		return nil, smarthttp.ErrElsewhere
 	}
-	hosted, err := w.announced(ctx, ref, w.holdings.Of(ref.Identifier))
+	hosted, err := w.announced(ctx, ref, w.holdings.OfIdentifier(ref.Identifier))
 	if err == nil && !hosted {
 		hosted, err = w.announcedNow(ctx, ref)
 	}
@@ -92,7 +92,7 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 
 // announced reports whether a repository is here by what its owner has announced, whatever others
 // announce of that identifier. It costs little: anybody may ask.
-func (w *worker) announced(ctx context.Context, ref nip34.RepoRef, entries []holdings.Entry) (bool, error) {
+func (w *worker) announced(ctx context.Context, ref nip34.RepoRef, entries []*held.Entry) (bool, error) {
 	var held []proto.Held
 	for _, e := range entries {
 		if e.Event.Kind == nip34.KindAnnouncement && e.Event.PubKey == ref.PubKey {
@@ -118,7 +118,7 @@ func (w *worker) announcedNow(ctx context.Context, ref nip34.RepoRef) (bool, err
 	if err := w.readHeld(ctx); err != nil {
 		return false, err
 	}
-	entries := w.holdings.Of(ref.Identifier)
+	entries := w.holdings.OfIdentifier(ref.Identifier)
 	if err := w.readAccepted(ctx); err != nil {
 		return false, err
 	}

@@ -6,8 +6,8 @@ import (
 	"time"
 
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/held"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/release"
 )
 
@@ -39,8 +39,8 @@ func (w *worker) watchClocks(ctx context.Context) error {
 
 // over returns entries of this worker's shards whose time is over and whose end was not asked for
 // lately, and notes that it is now.
-func (w *worker) over(now time.Time, before map[string]asked) []holdings.Entry {
-	list := w.holdings.Over(now, expireAtOnce, func(e holdings.Entry) bool {
+func (w *worker) over(now time.Time, before map[string]asked) []*held.Entry {
+	list := w.holdings.Over(now, expireAtOnce, func(e *held.Entry) bool {
 		return w.shards.Holds(e.Identifier) && !before[e.Key].about.Equal(e.ExpiresAt)
 	})
 	for _, e := range list {
@@ -50,7 +50,7 @@ func (w *worker) over(now time.Time, before map[string]asked) []holdings.Entry {
 }
 
 // expire asks ingest to end the time of entries, and tells of those for which it did.
-func (w *worker) expire(ctx context.Context, list []holdings.Entry) error {
+func (w *worker) expire(ctx context.Context, list []*held.Entry) error {
 	if len(list) == 0 {
 		return nil
 	}
@@ -65,8 +65,8 @@ func (w *worker) expire(ctx context.Context, list []holdings.Entry) error {
 		return err
 	}
 	for _, e := range list {
-		now, still := w.holdings.Now(e.Identifier, e.Key)
-		if still && now.Phase == e.Phase {
+		now := w.holdings.ByKey(e.Key)
+		if now != nil && now.Phase == e.Phase {
 			continue // its clock was started anew meanwhile, or ingest's is behind
 		}
 		if e.Phase == proto.PhaseWaiting { // the end of the silence is no news

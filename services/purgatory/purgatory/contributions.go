@@ -174,7 +174,7 @@ func (c contributions) releaseOffered(ctx context.Context, at repository.Place, 
 
 // heldEvent returns a held event, whatever identifier it waits for, or nil.
 func (w *worker) heldEvent(id string) (*nostr.Event, error) {
-	if entry, held := w.holdings.Event(id); held {
+	if entry := w.holdings.ByID(id); entry != nil {
 		return entry.Event, nil
 	}
 	return nil, nil

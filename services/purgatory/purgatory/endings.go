@@ -97,7 +97,7 @@ func (w *worker) lookAfter(ctx context.Context, pubkey string) error {
 		if !w.shards.Holds(ref.Identifier) {
 			continue
 		}
-		hosted, err := w.announced(ctx, ref, w.holdings.Of(ref.Identifier))
+		hosted, err := w.announced(ctx, ref, w.holdings.OfIdentifier(ref.Identifier))
 		if err != nil {
 			return err
 		}

@@ -123,7 +123,7 @@ func (w *worker) keptBeside(ctx context.Context, ref nip34.RepoRef) (bool, error
 		if err != nil {
 			return true, err
 		}
-		hosted, err := w.announced(ctx, other.RepoRef, w.holdings.Of(other.Identifier))
+		hosted, err := w.announced(ctx, other.RepoRef, w.holdings.OfIdentifier(other.Identifier))
 		if err != nil || !hosted || repo.IsArchive() {
 			return true, err
 		}

@@ -192,7 +192,7 @@ func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
 		w.due.add(ref.Identifier)
 		return nil
 	}
-	d, err := w.known(ctx, ref.Identifier, w.holdings.Of(ref.Identifier))
+	d, err := w.known(ctx, ref.Identifier, w.holdings.OfIdentifier(ref.Identifier))
 	if err != nil {
 		return err
 	}

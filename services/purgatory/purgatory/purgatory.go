@@ -22,6 +22,7 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nip34"
@@ -30,7 +31,6 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/grace"
-	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/packscan"
 	"tendril.dev/services/purgatory/release"
@@ -63,7 +63,7 @@ type worker struct {
 	rules        repository.Rules
 	sender       *candidates.Sender
 	guard        *netguard.Guard
-	holdings     *holdings.Holdings
+	holdings     *held.Set
 	shards       *shards.Held
 	queue        *hunt.Queue
 	due          *dirty
@@ -108,7 +108,7 @@ func newWorker(n *node.Node) (*worker, error) {
 	}
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
-		holdings: holdings.New(n.Log), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
+		holdings: held.NewSet(), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
 		pruner: newPruner(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
 		leavers: newLeavers(), endings: grace.NewRegistry(), domains: domains, domainsSince: since,
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
@@ -268,7 +268,7 @@ func (w *worker) standOn(ctx context.Context) *ground {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g := &ground{stop: stop, ended: make(chan error, 2)}
 	g.running.Go(func() { g.ended <- w.sender.Run(ctx) })
-	g.running.Go(func() { g.ended <- w.holdings.Follow(ctx, w.node.Bus.JS, w.changed) })
+	g.running.Go(func() { g.ended <- w.holdings.Follow(ctx, w.node.Bus.JS, w.node.Log, w.changed) })
 	return g
 }
 

@@ -9,40 +9,40 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
-	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/shards"
 )
 
 // changed hears of every change among the held events. It must be quick.
-func (w *worker) changed(c holdings.Change) {
-	if c.Now != nil {
-		w.awaited(c.Now.Event.ID)
+func (w *worker) changed(c held.Change) {
+	if c.Entry != nil {
+		w.awaited(c.Entry.Event.ID)
 	}
-	if !w.shards.Holds(c.Identifier) {
+	if !w.shards.Holds(c.Identifier()) {
 		return
 	}
-	if c.Now != nil && c.Now.Phase == proto.PhaseWaiting {
+	if c.Entry != nil && c.Entry.Phase == proto.PhaseWaiting {
 		delay := w.node.Settings.HuntSyncDelay
-		if c.Now.Source == proto.SourceUser {
+		if c.Entry.Source == proto.SourceUser {
 			delay = w.node.Settings.HuntUserDelay
 		}
-		w.queue.Add(c.Identifier, time.Now(), delay)
+		w.queue.Add(c.Identifier(), time.Now(), delay)
 		waited := c.Before != nil && c.Before.Phase == proto.PhaseWaiting
-		if c.Now.Event.Kind == nip34.KindAnnouncement && !waited {
-			w.pulls.recheck(c.Identifier) // its repository is new; no mere restart of its clock
-			w.orphans.add(nip34.RepoRef{PubKey: c.Now.Event.PubKey, Identifier: c.Identifier})
+		if c.Entry.Event.Kind == nip34.KindAnnouncement && !waited {
+			w.pulls.recheck(c.Identifier()) // its repository is new; no mere restart of its clock
+			w.orphans.add(nip34.RepoRef{PubKey: c.Entry.Event.PubKey, Identifier: c.Identifier()})
 		}
 	}
-	if c.Before != nil && c.Before.Event.Kind == nip34.KindAnnouncement && (c.Now == nil || c.Now.Phase == proto.PhaseSilent) {
-		w.orphans.add(nip34.RepoRef{PubKey: c.Before.Event.PubKey, Identifier: c.Identifier})
+	if c.Before != nil && c.Before.Event.Kind == nip34.KindAnnouncement && (c.Entry == nil || c.Entry.Phase == proto.PhaseSilent) {
+		w.orphans.add(nip34.RepoRef{PubKey: c.Before.Event.PubKey, Identifier: c.Identifier()})
 	}
-	w.due.add(c.Identifier)
+	w.due.add(c.Identifier())
 }
 
 // heard hears of newly accepted events: an announcement may let others' states and pull requests
@@ -71,11 +71,11 @@ func (w *worker) heard(recs []eventdb.Record) {
 // dossier gathers what is known of an identifier at this moment. What is held is brought up to date
 // and read before what is accepted: an event that leaves purgatory while we look is seen in at
 // least one of the two.
-func (w *worker) dossier(ctx context.Context, identifier string) (dossier.Dossier, []holdings.Entry, error) {
+func (w *worker) dossier(ctx context.Context, identifier string) (dossier.Dossier, []*held.Entry, error) {
 	if err := w.readHeld(ctx); err != nil {
 		return dossier.Dossier{}, nil, err
 	}
-	entries := w.holdings.Of(identifier)
+	entries := w.holdings.OfIdentifier(identifier)
 	if err := w.readAccepted(ctx); err != nil {
 		return dossier.Dossier{}, nil, err
 	}
@@ -100,7 +100,7 @@ func (w *worker) readAccepted(ctx context.Context) error {
 }
 
 // known is the dossier from what this worker has read so far.
-func (w *worker) known(ctx context.Context, identifier string, entries []holdings.Entry) (dossier.Dossier, error) {
+func (w *worker) known(ctx context.Context, identifier string, entries []*held.Entry) (dossier.Dossier, error) {
 	held := make([]proto.Held, len(entries))
 	for i, e := range entries {
 		held[i] = e.Held

@@ -12,10 +12,10 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/held"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/holdings"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/shards"
@@ -71,12 +71,12 @@ func TestARestartedClockIsNoNewRepository(t *testing.T) {
 		due: newDirty(), orphans: newOrphans(), pending: newPushes(config.Git{}),
 	}
 	w.shards.Open(proto.ShardOf("x"))
-	in := func(phase proto.Phase) *holdings.Entry {
+	in := func(phase proto.Phase) *held.Entry {
 		ev := &nostr.Event{Kind: nip34.KindAnnouncement}
-		return &holdings.Entry{Held: proto.Held{Event: ev, Identifier: "x", Phase: phase}}
+		return &held.Entry{Held: proto.Held{Event: ev, Identifier: "x", Phase: phase}}
 	}
 	for _, c := range []struct {
-		before, now *holdings.Entry
+		before, now *held.Entry
 		looks       bool
 	}{
 		{nil, in(proto.PhaseWaiting), true},
@@ -85,7 +85,7 @@ func TestARestartedClockIsNoNewRepository(t *testing.T) {
 		{in(proto.PhaseWaiting), in(proto.PhaseSilent), false},
 	} {
 		w.pulls.check("x")
-		w.changed(holdings.Change{Identifier: "x", Before: c.before, Now: c.now})
+		w.changed(held.Change{Before: c.before, Entry: c.now})
 		if looks := w.pulls.check("x"); looks != c.looks {
 			t.Errorf("from %v to %v: looks again %t", c.before, c.now, looks)
 		}

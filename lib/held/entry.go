@@ -1,5 +1,6 @@
-// Package held knows the events that wait in purgatory: the bucket grasp-held, as a set in memory.
-// Every replica of ingest follows the bucket; only the writer changes it.
+// Package held reads the bucket grasp-held: the events that wait in purgatory. It decodes the
+// entries and folds them into a set in memory. Every service that needs held events uses it; only
+// the writer of ingest changes the bucket.
 package held
 
 import (
@@ -7,7 +8,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/rawevent"
 	"tendril.dev/proto"
@@ -18,13 +21,30 @@ type Entry struct {
 	proto.Held
 	Key string // in the bucket
 
-	// Announcement is the event, read, where it is one.
+	// Announcement is the parsed event if it is an announcement.
 	Announcement *nip34.Announcement
-
-	weight int // about what it takes in memory, in bytes
 }
 
-// NewEntry names the key of a held event and reads it where it is an announcement.
+// Change is one change of the bucket: an entry was written, or its key was deleted.
+type Change struct {
+	Seq    uint64 // of its message in the bucket's stream
+	Key    string
+	Before *Entry // what the set had; only [Set.Read] fills it in
+	Entry  *Entry // nil: deleted
+}
+
+// Identifier is the identifier that the changed entry waits for.
+func (c Change) Identifier() string {
+	switch {
+	case c.Entry != nil:
+		return c.Entry.Identifier
+	case c.Before != nil:
+		return c.Before.Identifier
+	}
+	return ""
+}
+
+// NewEntry names the key of a held event and parses it if it is an announcement.
 func NewEntry(h proto.Held) (*Entry, error) {
 	if h.Event == nil {
 		return nil, errors.New("held entry: no event")
@@ -33,7 +53,7 @@ func NewEntry(h proto.Held) (*Entry, error) {
 	if err != nil {
 		return nil, fmt.Errorf("held entry: %w", err)
 	}
-	e := &Entry{Held: h, Key: key, weight: weightOf(h.Event)}
+	e := &Entry{Held: h, Key: key}
 	if h.Event.Kind == nip34.KindAnnouncement {
 		if e.Announcement, err = nip34.ParseAnnouncement(h.Event); err != nil {
 			return nil, fmt.Errorf("held entry: %w", err)
@@ -58,7 +78,21 @@ func Decode(key string, value []byte) (*Entry, error) {
 	return e, nil
 }
 
-// Encode writes the entry's value. Like all JSON of ours it leaves <, > and & as they are.
+// ReadChange reads a message of the bucket's stream; false if it is no change of an entry. After an
+// error the change is a deletion: what cannot be read is not held.
+func ReadChange(m bus.Message) (c Change, ok bool, err error) {
+	key, ok := strings.CutPrefix(m.Subject, proto.KVSubject(proto.BucketHeld, ""))
+	if !ok || key == proto.HeldMarkKey {
+		return Change{}, false, nil
+	}
+	c = Change{Seq: m.Seq, Key: key}
+	if !m.Deletes() {
+		c.Entry, err = Decode(key, m.Data)
+	}
+	return c, true, err
+}
+
+// Encode writes the entry's value. Like all our JSON it leaves <, > and & as they are.
 func (e *Entry) Encode() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

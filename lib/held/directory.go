@@ -1,6 +1,7 @@
 package held
 
 import (
+	"maps"
 	"slices"
 
 	"tendril.dev/lib/nip34"
@@ -16,19 +17,21 @@ type Directory struct {
 	byAddress    map[nip34.Address][]*Entry
 	announced    map[string][]*Entry // announcements by identifier
 	naming       map[nip34.RepoRef][]*Entry
+	kinds        map[int]int // how many entries of a kind there are
 }
 
 // NewDirectory makes an empty one.
 func NewDirectory() *Directory {
 	return &Directory{
 		byKey: map[string]*Entry{}, byID: map[string]*Entry{}, byIdentifier: map[string]map[string]*Entry{},
-		byAddress: map[nip34.Address][]*Entry{}, announced: map[string][]*Entry{}, naming: map[nip34.RepoRef][]*Entry{},
+		byAddress: map[nip34.Address][]*Entry{}, announced: map[string][]*Entry{}, naming: map[nip34.RepoRef][]*Entry{}, kinds: map[int]int{},
 	}
 }
 
 // Add takes an entry in. No entry of its key may be there.
 func (d *Directory) Add(e *Entry) {
 	d.byKey[e.Key], d.byID[e.Event.ID] = e, e
+	d.kinds[e.Event.Kind]++
 	of := d.byIdentifier[e.Identifier]
 	if of == nil {
 		of = map[string]*Entry{}
@@ -55,7 +58,10 @@ func (d *Directory) Remove(key string) *Entry {
 		return nil
 	}
 	delete(d.byKey, key)
-	delete(d.byID, e.Event.ID)
+	d.kinds[e.Event.Kind]--
+	if d.byID[e.Event.ID] == e {
+		delete(d.byID, e.Event.ID)
+	}
 	of := d.byIdentifier[e.Identifier]
 	delete(of, key)
 	if len(of) == 0 {
@@ -111,6 +117,9 @@ func (d *Directory) Naming(identifier, pubkey string) []*Entry {
 func (d *Directory) OfIdentifier(identifier string) []*Entry {
 	return sorted(d.byIdentifier[identifier])
 }
+
+// Identifiers returns the identifiers for which anything is held, in order.
+func (d *Directory) Identifiers() []string { return slices.Sorted(maps.Keys(d.byIdentifier)) }
 
 // All returns every held event, in order of their keys.
 func (d *Directory) All() []*Entry { return sorted(d.byKey) }

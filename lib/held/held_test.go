@@ -12,8 +12,8 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/held"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/held"
 )
 
 func entry(t testing.TB, identifier string, kind int, content string) *held.Entry {
@@ -45,7 +45,7 @@ func TestSetFollowsItsBucket(t *testing.T) {
 	announcement, state, other := entry(t, "a.b/ü <&>", 30617, ""), entry(t, "a.b/ü <&>", 30618, "<b>"), entry(t, "bush", 30618, "")
 	read := func(m bus.Message) {
 		t.Helper()
-		if err := s.Read(m); err != nil {
+		if _, err := s.Read(m); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -86,7 +86,7 @@ func TestUnreadableEntriesAreNotHeld(t *testing.T) {
 		put(t, 0, &held.Entry{Held: proto.Held{Event: entry(t, "tree", 1, "").Event, Identifier: "tree"}, Key: good.Key}),
 	} {
 		m.Seq = uint64(i + 1)
-		if err := s.Read(m); err == nil {
+		if _, err := s.Read(m); err == nil {
 			t.Errorf("message %d was read", i)
 		}
 	}

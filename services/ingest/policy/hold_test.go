@@ -1,0 +1,159 @@
+package policy_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/policy"
+)
+
+// TestSizes: what is larger than events of its kind may be is refused, from wherever it comes.
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	sized := func(bytes int, author string, kind int, tags ...nostr.Tag) *candidate.Candidate {
+		ev := event(author, kind, 100, tags...)
+		ev.Content = strings.Repeat("x", bytes-len(ev.String()))
+		ev.ID = ev.GetID()
+		c := synced(ev)
+		c.Raw = []byte(ev.String())
+		return c
+	}
+	a := announce(alice, "tree", 50)
+	commit := tag("c", strings.Repeat("b", 40))
+	of := map[int]int{30617: policy.MaxAnnouncementBytes, 30618: policy.MaxStateBytes, 1618: policy.MaxPullRequestBytes, 5: policy.MaxDeletionBytes}
+	make := func(kind, bytes int) *candidate.Candidate {
+		switch kind {
+		case 30617:
+			return sized(bytes, alice, kind, announce(alice, "bush", 1).Tags...)
+		case 30618:
+			return sized(bytes, alice, kind, tag("d", "tree"))
+		}
+		if kind == 5 {
+			return sized(bytes, bob, kind, tag("e", person(99)))
+		}
+		return sized(bytes, bob, kind, commit, tag("a", repo(alice, "tree")))
+	}
+	rules, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for kind, most := range of {
+		fits, not := make(kind, most), make(kind, most+1)
+		if len(fits.Raw) != most {
+			t.Fatalf("the event has %d bytes", len(fits.Raw))
+		}
+		if d, err := rules.Decide((&world{}).accept(a), fits); err != nil || d.Outcome == proto.Rejected {
+			t.Errorf("kind %d of %d bytes: %s %q, %v", kind, most, d.Outcome, d.Message, err)
+		}
+		d, err := rules.Decide((&world{}).accept(a), not)
+		if err != nil || d.Reason != policy.ReasonInvalid || !d.Remember || !strings.HasPrefix(d.Message, "invalid: ") {
+			t.Errorf("kind %d of one more: %s %q, %v", kind, d.Outcome, d.Message, err)
+		}
+	}
+}
+
+// TestOwnersHaveRoom: strangers fill purgatory, and a state of a served repository is held all the
+// same; it can only be refused to an author who holds too much already.
+func TestOwnersHaveRoom(t *testing.T) {
+	t.Parallel()
+	bounds := policy.Bounds{Bytes: 100, Reserved: 100_000, Author: policy.Load{Events: 2}, Client: policy.Load{Events: 1}}
+	rules, err := policy.New(settings(), bounds, func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := announce(alice, "tree", 50, tag("maintainers", bob))
+	from := func(ev *nostr.Event) *candidate.Candidate {
+		c := user(ev)
+		c.Client = "192.0.2.1"
+		return c
+	}
+	w := (&world{}).accept(served).hold(announce(carol, "tree", 100))
+	for _, ev := range []*nostr.Event{state(alice, "tree", 100), state(alice, "tree", 101), state(bob, "tree", 100)} {
+		d, err := rules.Decide(w, from(ev))
+		if err != nil || d.Outcome != proto.HeldBack || !d.Hold[0].Reserved || d.Hold[0].Client != "192.0.2.1" {
+			t.Fatalf("%.4s…: %s %q, %v", ev.PubKey, d.Outcome, d.Message, err)
+		}
+		w.held = append(w.held, d.Hold...)
+	}
+	for name, tc := range map[string]struct {
+		ev   *nostr.Event
+		want string
+	}{
+		"an owner with too much": {state(alice, "tree", 102), "rate-limited: too much of this author"},
+		"a stranger":             {announce(dave, "tree", 100), "rate-limited: too much waits"},
+		"a stranger's state":     {state(carol, "tree", 100), "rate-limited: too much waits"},
+		"an owner elsewhere":     {announce(alice, "bush", 100), "rate-limited: too much waits"},
+	} {
+		if d, err := rules.Decide(w, from(tc.ev)); err != nil || d.Remember || len(d.Drop) > 0 || !strings.HasPrefix(d.Message, tc.want) {
+			t.Errorf("%s: %s %q, drops %d, %v; want %q", name, d.Outcome, d.Message, len(d.Drop), err, tc.want)
+		}
+	}
+}
+
+// TestRefusalsNameWhoIsMeant: whoever is refused is told what was too much.
+func TestRefusalsNameWhoIsMeant(t *testing.T) {
+	t.Parallel()
+	for want, bounds := range map[string]policy.Bounds{
+		"rate-limited: too much from your address waits": {Client: policy.Load{Bytes: 1}},
+		"rate-limited: too much from this relay waits":   {Relay: policy.Load{Bytes: 1}},
+		"rate-limited: too much of this author waits":    {Author: policy.Load{Bytes: 1}},
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			rules, err := policy.New(settings(), bounds, func() time.Time { return now })
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, refused := &world{}, 0
+			for n := range 2 {
+				c := synced(announce(alice, fmt.Sprint("x", n), 100))
+				if strings.Contains(want, "address") {
+					c = user(c.Event)
+					c.Client = "192.0.2.1"
+				}
+				d, err := rules.Decide(w, c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d.Outcome == proto.Rejected {
+					refused++
+					if d.Remember || d.Reason != policy.ReasonCrowded || !strings.HasPrefix(d.Message, want) {
+						t.Errorf("%+v", d)
+					}
+				}
+				w.held = append(w.held, d.Hold...)
+			}
+			if refused == 0 {
+				t.Error("nothing was refused")
+			}
+		})
+	}
+}
+
+// TestWhatMakesRoomTakesItsOwnAlong: with an announcement that has to go, its states and the
+// announcements that it vouched for go; and nothing that would be left without its announcement is
+// taken for it.
+func TestWhatMakesRoomTakesItsOwnAlong(t *testing.T) {
+	t.Parallel()
+	rules, err := policy.New(settings(), policy.Bounds{Bytes: 6000}, func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := announce(alice, "tree", 100, tag("maintainers", bob))
+	vouched, states := announceElsewhere(bob, "tree", 100), state(alice, "tree", 100)
+	w := (&world{}).holdAs(proto.PhaseSilent, now, "tree", first).vouch(vouched).hold(states)
+	d, err := rules.Decide(w, user(announce(carol, "bush", 100, tag("description", strings.Repeat("x", 1000)))))
+	if err != nil || d.Outcome != proto.HeldBack || len(d.Drop) != 3 {
+		t.Fatalf("%s %q drops %d, %v", d.Outcome, d.Message, len(d.Drop), err)
+	}
+	d, err = rules.Decide((&world{}).holdAs(proto.PhaseSilent, now, "tree", first), user(event(alice, 30618, 100, tag("d", "tree"), tag("t", strings.Repeat("x", 4000)))))
+	if err != nil || d.Outcome != proto.Rejected || d.Remember || len(d.Drop) != 0 {
+		t.Fatalf("%s %q drops %d, %v", d.Outcome, d.Message, len(d.Drop), err)
+	}
+}
