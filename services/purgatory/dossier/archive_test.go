@@ -41,7 +41,7 @@ func TestArchivesAreHereAndReadOnly(t *testing.T) {
 				t.Errorf("%s: hosted %v, archived %v", name, d.Hosted(), d.IsArchived(owner))
 			}
 			wants := d.Wants()
-			if len(wants) != 1 || !slices.Equal(wants[0].Objects, []string{c1, c2}) || len(d.Sources()) != 1 {
+			if len(wants) != 2 || !slices.Equal(wants[0].Objects, []string{c1}) || !slices.Equal(wants[1].Objects, []string{c2}) || len(d.Sources()) != 1 {
 				t.Errorf("%s: wants %+v from %v", name, wants, d.Sources())
 			}
 			for _, c := range []dossier.Change{{"refs/heads/main", c1}, {"refs/nostr/" + pr.ID, c2}} {

@@ -8,6 +8,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/nbd-wtf/go-nostr"
 
@@ -226,7 +227,11 @@ func (d Dossier) StatesFor(owner string) []State {
 
 // Want is what one repository misses.
 type Want struct {
-	Owner   string
+	Owner string
+	// Payer is whom the data counts for: the owner for what states name, the author of a pull
+	// request for its commit.
+	Payer   string
+	Served  bool     // the payer owns a repository of the identifier that is served
 	Objects []string // in order
 	// Near are those of the sources that the owner's people name: where it is most likely found,
 	// whatever strangers announce.
@@ -238,38 +243,44 @@ type Want struct {
 type Source struct{ URL, Author, Client string }
 
 // Wants are the objects that held states and pull requests name, by the repository that they should
-// first come to: the author's own where there is one. Which of them are missing is for git to say.
+// first come to, the author's own where there is one, and by whom they count for. Which of them are
+// missing is for git to say.
 func (d Dossier) Wants() []Want {
-	wants := map[string]map[string]bool{}
-	near := map[string]*sources{}
-	add := func(owners []string, author string, objects []string, clone ...Source) {
-		if len(owners) == 0 {
-			return
+	type key struct{ owner, payer string }
+	wants := map[key]map[string]bool{}
+	near := map[key]*sources{}
+	add := func(at key, objects []string, clone ...Source) {
+		if wants[at] == nil {
+			wants[at], near[at] = map[string]bool{}, d.near(at.owner)
 		}
-		owner := owners[0]
-		if slices.Contains(owners, author) {
-			owner = author
-		}
-		if wants[owner] == nil {
-			wants[owner], near[owner] = map[string]bool{}, d.near(owner)
-		}
-		near[owner].add(clone...)
+		near[at].add(clone...)
 		for _, id := range objects {
-			wants[owner][id] = true
+			wants[at][id] = true
 		}
 	}
 	for _, s := range d.States {
-		if s.Held && s.Satisfiable() {
-			add(d.OwnersFor(s.Event.PubKey), s.Event.PubKey, s.Objects())
+		owners := d.OwnersFor(s.Event.PubKey)
+		if !s.Held || !s.Satisfiable() || len(owners) == 0 {
+			continue
 		}
+		owner := owners[0]
+		if slices.Contains(owners, s.Event.PubKey) {
+			owner = s.Event.PubKey
+		}
+		add(key{owner, owner}, s.Objects())
 	}
 	for _, pr := range d.PullRequests {
-		add(d.Tagged(pr), "", []string{pr.Commit}, pr.sources()...)
+		if owners := d.Tagged(pr); len(owners) > 0 {
+			add(key{owners[0], pr.Event.PubKey}, []string{pr.Commit}, pr.sources()...)
+		}
 	}
 	var list []Want
-	for _, owner := range slices.Sorted(maps.Keys(wants)) {
-		list = append(list, Want{owner, slices.Sorted(maps.Keys(wants[owner])), near[owner].list})
+	for at, objects := range wants {
+		list = append(list, Want{at.owner, at.payer, d.Serves(at.payer), slices.Sorted(maps.Keys(objects)), near[at].list})
 	}
+	slices.SortFunc(list, func(a, b Want) int {
+		return cmp.Or(cmp.Compare(a.Owner, b.Owner), strings.Compare(a.Payer, b.Payer))
+	})
 	return list
 }
 

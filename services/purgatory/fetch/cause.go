@@ -27,7 +27,6 @@ const (
 	CauseTimeout      Cause = "timeout"
 	CauseTooSlow      Cause = "too_slow" // fewer bytes a second than the lowest rate
 	CauseCanceled     Cause = "canceled" // by us
-	CausePutOff       Cause = "put_off"  // by us, for others to that address
 	CauseConnect      Cause = "connect"
 	CauseDNS          Cause = "dns"
 	CauseTLS          Cause = "tls"

@@ -48,7 +48,7 @@ func (s *server) offered(ids []string) []string {
 func (f *fetching) discover(ctx context.Context, base string, wanted []string) (_ *server, err error) {
 	ctx, pace, end := f.limits.paced(ctx)
 	defer func() {
-		err = ended(ctx, err)
+		err = tooSlow(ctx, err)
 		end()
 	}()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/info/refs?service=git-upload-pack", nil)

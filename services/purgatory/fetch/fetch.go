@@ -1,6 +1,6 @@
 // Package fetch brings git objects from servers of strangers, by id, over smart HTTP. It speaks the
 // protocol itself, through the network guard: no git of ours ever connects to a URL that a stranger
-// wrote. What comes is X
+// wrote.
 package fetch
 
 import (
@@ -8,7 +8,6 @@ import (
 	"context"
 	"errors"
 	"net/http"
-	"net/netip"
 	"time"
 
 	"tendril.dev/lib/netguard"
@@ -24,13 +23,11 @@ type Limits struct {
 	// first byte of an answer on, which may take as long as Begin (zero: 1 min).
 	MinRate       int64
 	Begin, Window time.Duration
-	// Reached is told to which address a request goes; where it returns false the fetch ends with
-	// CausePutOff. Nil: every address will do.
-	Reached func(netip.Addr) bool
 }
 
 // Result is what a fetch brought.
 type Result struct {
+	Asked   bool     // the server was asked; false: nothing was missing
 	Bytes   int64    // of packs
 	Objects int      // in the packs that were kept
 	Got     []string // those of the wanted ids that are there now, in the order of want
@@ -60,15 +57,13 @@ func Fetch(ctx context.Context, guard *netguard.Guard, url string, into *reposit
 		ctx, cancel = context.WithTimeout(ctx, l.Timeout)
 		defer cancel()
 	}
-	ctx, end := l.watched(ctx)
-	defer end()
 	f := &fetching{client: guard.HTTPClient(), limits: l, into: into, left: l.MaxBytes}
 	missing, err := into.Missing(ctx, want)
 	if err != nil {
 		return Result{}, failed(url, ours(err))
 	}
 	if len(missing) > 0 {
-		f.missing = missing
+		f.missing, f.result.Asked = missing, true
 		err = f.run(ctx, url)
 	}
 	still, lookup := into.Missing(context.WithoutCancel(ctx), want)

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -427,36 +426,6 @@ func TestServersThatCannotBeReached(t *testing.T) {
 		_, err := fetch.Fetch(tc.ctx, tc.guard, tc.url+"/a.git", r, ids(1), limits)
 		if got := cause(t, err); got != tc.cause {
 			t.Errorf("%s: cause %q, want %q: %v", name, got, tc.cause, err)
-		}
-	}
-}
-
-// TestPutOff: a server whose address others have taken is not asked, and that is told apart from a
-// failure of the server.
-func TestPutOff(t *testing.T) {
-	t.Parallel()
-	w, root := gittest.NewWork(t), t.TempDir()
-	id := w.Commit("a", "a")
-	w.Publish(root, "a.git")
-	server := gittest.Backend(t, root)
-	r := gittest.Repo(t, gittest.Store(t), "into")
-	var at []netip.Addr
-	watched, goOn := limits, false
-	watched.Reached = func(addr netip.Addr) bool {
-		at = append(at, addr)
-		return goOn
-	}
-	_, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{id}, watched)
-	if cause(t, err) != fetch.CausePutOff || len(missing(t, r, id)) == 0 {
-		t.Errorf("%v", err)
-	}
-	goOn = true
-	if _, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{id}, watched); err != nil {
-		t.Error(err)
-	}
-	for _, addr := range at {
-		if addr != netip.MustParseAddr("127.0.0.1") {
-			t.Errorf("reached %v", addr)
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestPace(t *testing.T) {
 		{"a byte a second", 1000, time.Second, time.Second, 1, 31 * time.Second},
 		{"just enough", 1000, time.Second, time.Second, 1100, 0},
 		{"in large pieces", 1000, time.Second, 29 * time.Second, 60_000, 0},
-		{"one large piece, then nothing", 1000, time.Second, time.Hour, 1 << 20, 61 * time.Second},
+		{"one large piece, then nothing", 1000, time.Second, time.Hour, 1 << 20, 31 * time.Second},
 		{"no lowest rate", 0, time.Hour, time.Hour, 1, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -51,7 +51,7 @@ func TestPace(t *testing.T) {
 					if took := time.Since(began); took != tc.lasts {
 						t.Errorf("cut off after %v, want %v: %v", took, tc.lasts, context.Cause(ctx))
 					}
-					if failed, ok := errors.AsType[*Error](ended(ctx, ctx.Err())); !ok || failed.Cause != CauseTooSlow {
+					if failed, ok := errors.AsType[*Error](tooSlow(ctx, ctx.Err())); !ok || failed.Cause != CauseTooSlow {
 						t.Errorf("the error is %v", failed)
 					}
 				case <-time.After(24 * time.Hour):

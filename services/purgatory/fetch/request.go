@@ -43,7 +43,7 @@ type asking struct {
 func (f *fetching) request(ctx context.Context, s *server, ask asking) (err error) {
 	asked, pace, end := f.limits.paced(ctx)
 	defer end() // nothing is read of the body once this returns
-	defer func() { err = ended(asked, err) }()
+	defer func() { err = tooSlow(asked, err) }()
 	request, err := http.NewRequestWithContext(asked, http.MethodPost, s.base+"/git-upload-pack", bytes.NewReader(ask.body))
 	if err != nil {
 		return notGit("its URL cannot be asked: %w", err)

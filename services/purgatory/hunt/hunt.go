@@ -1,23 +1,26 @@
-// Package hunt looks for the git data that held events promise: identifier by identifier, at every
-// clone URL that they name, politely, until nothing is missing.
+// Package hunt decides which git server is asked next for what. Everything is hunted per
+// identifier: an attempt asks one server after the other for what each repository misses, and the
+// next attempt follows after a back-off. Servers that are busy keep their requests in a queue,
+// which goes on whatever the attempts do.
+//
+// It is polite: so many requests at once and in any minute to one host. It is fair: no host and no
+// party (the author of an announcement, or the client that submitted it) has more than a quarter of
+// all requests at once, owners who are served come before strangers, and the party that had no
+// request for the longest time is next. It is driven by triggers (something is missing, a request
+// ends, the minute moves on) and never polls.
 package hunt
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
-	"net/netip"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	"tendril.dev/services/purgatory/dossier"
-	"tendril.dev/services/purgatory/throttle"
 )
-
-// Prospect is what is missing for an identifier, and where it may be.
-type Prospect struct {
-	Wants   []dossier.Want
-	Sources []dossier.Source
-}
 
 // Outcome is how a fetch ended.
 type Outcome int
@@ -26,179 +29,449 @@ type Outcome int
 const (
 	Failed  Outcome = iota // nothing came
 	Brought                // something that was wanted came
-	PutOff                 // the server was not asked: others to the same network were
+	Unasked                // the server was not asked: nothing is missing any more
+	Broken                 // the name or the TLS of the server is broken
 )
 
-// Ground is where the hunt takes place.
-type Ground interface {
-	// Look releases what is complete and tells what is still missing. It logs what goes wrong.
-	Look(ctx context.Context, identifier string) (Prospect, error)
-	// Fetch asks one server for what one repository misses. reached is told at which address the
-	// server was found; where it returns false the fetch is put off.
-	Fetch(ctx context.Context, identifier, url string, want dossier.Want, reached func(netip.Addr) bool) Outcome
+// Options are the rules of a hunter and what it works with.
+type Options struct {
+	Base, Max time.Duration // back-off between attempts: Base, doubled each time, at most Max
+	Limits    Limits
+	// Share says among how many workers the limits of servers are divided, and which of them this
+	// one is, from 0.
+	Share func() (place, workers int)
+	// Fetch asks one server for what one repository misses.
+	Fetch func(ctx context.Context, identifier, url string, want dossier.Want) Outcome
+	// Look asks for a call of Seek for an identifier at a time. It must not block.
+	Look func(identifier string, at time.Time)
+	Log  *slog.Logger
+}
+
+// Hunter hunts what Seek tells it. It is safe for concurrent use.
+type Hunter struct {
+	Options
+	mu      sync.Mutex
+	ctx     context.Context // of the fetches; nil before Run
+	hunts   map[string]*hunt
+	hosts   hosts
+	parties map[string]*party
+	running int // requests under way
+	joined  uint64
+	timer   *time.Timer // fires when a busy host may be asked again
+	fetches sync.WaitGroup
+}
+
+// hunt is what is hunted of one identifier.
+type hunt struct {
+	attempts int
+	next     time.Time // of the next attempt
+	open     bool      // an attempt is under way
+	renewed  bool      // an event came, and Wanted has not been called since
+	lanes    map[lane]*search
+}
+
+// search is the hunt for what one repository misses.
+type search struct {
+	identifier string
+	want       dossier.Want
+	todo       []request
+	tried      map[string][]string // URL → the objects it was asked for, in order
+	joined     uint64              // where it stands among those that wait
+	asking     string              // URL of the request under way
+	stale      bool                // something came, and Seek has not been called since
+}
+
+// request is one server that may be asked in a search.
+type request struct {
+	url, host string
+	domain    string // whom the server belongs to, a party
+	by        string // on whose behalf it is asked, a party
+}
+
+// party is one among whom requests are shared out. It is kept while it has requests, and for memory
+// after its last one.
+type party struct {
+	running int
+	last    time.Time
 }
 
 const (
-	// attemptTime is how long an attempt begins new requests. Anybody may announce servers that
-	// take their time: an identifier that has many of them must not be in progress for hours, for
-	// nothing new of it is looked at meanwhile.
-	attemptTime = 5 * time.Minute
-	// looksAtOnce is how many attempts look at their identifier at once, which takes git processes.
-	// While one waits for a server it is not among them.
-	looksAtOnce = 16
+	// quarter is the part of all requests at once that one host or one party may have.
+	quarter = 4
+	// memory is how long it counts at least that a party had a request.
+	memory = 10 * time.Minute
+	// manyParties is how many parties are kept before the idle ones are forgotten.
+	manyParties = 4096
 )
 
-// Hunter hunts what its queue says.
-type Hunter struct {
-	Queue    *Queue
-	Throttle *throttle.Throttle
-	Ground   Ground
-	Rules    Rules
-	Log      *slog.Logger
-
-	running sync.WaitGroup
-	paths   paths
-	room    chan struct{} // a token for each attempt that looks
-	left    chan struct{} // somebody has left the room
-	cut     sync.Map      // identifiers whose last attempt ran out of time: the next begins elsewhere
+// New makes a hunter.
+func New(o Options) *Hunter {
+	return &Hunter{Options: o, hunts: map[string]*hunt{}, hosts: newHosts(o.Limits), parties: map[string]*party{}}
 }
 
-// Run hunts until ctx ends; fetches under way are ended with it.
+// Run hunts until ctx ends. Fetches under way end with it.
 func (h *Hunter) Run(ctx context.Context) error {
-	defer h.running.Wait()
-	defer h.Throttle.Close()
-	h.room, h.left = make(chan struct{}, looksAtOnce), make(chan struct{}, 1)
-	tick := time.NewTicker(h.Rules.Interval)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		case <-h.left:
-		}
-		for _, identifier := range h.Queue.Due(time.Now(), cap(h.room)-len(h.room)) {
-			h.running.Go(func() {
-				h.enter()
-				defer h.leave()
-				missing := h.attempt(ctx, identifier)
-				h.Queue.Finished(identifier, time.Now(), missing)
-			})
+	h.mu.Lock()
+	h.ctx = ctx
+	h.startAll()
+	h.mu.Unlock()
+	<-ctx.Done()
+	h.mu.Lock()
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	h.mu.Unlock()
+	h.fetches.Wait()
+	return nil
+}
+
+// Add notes that a new event waits: the attempts count from one again, and the next one comes
+// sooner if delay says so, never later.
+func (h *Hunter) Add(identifier string, delay time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := time.Now().Add(delay)
+	one := h.hunts[identifier]
+	if one == nil {
+		one = &hunt{next: at, lanes: map[lane]*search{}}
+		h.hunts[identifier] = one
+	}
+	// When the attempt that is under way was due says nothing about the next one.
+	if one.open || at.Before(one.next) {
+		one.next = at
+	}
+	one.attempts, one.open, one.renewed = 0, false, true
+	h.Look(identifier, one.next)
+}
+
+// Ensure is Add for an identifier that is not hunted for yet.
+func (h *Hunter) Ensure(identifier string, delay time.Duration) {
+	h.mu.Lock()
+	known := h.hunts[identifier] != nil
+	h.mu.Unlock()
+	if !known {
+		h.Add(identifier, delay)
+	}
+}
+
+// Len is how many identifiers are hunted for.
+func (h *Hunter) Len() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.hunts)
+}
+
+// InFlight returns the requests under way by host.
+func (h *Hunter) InFlight() map[string]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.hosts.inFlight()
+}
+
+// Drop forgets the identifiers for which which is true.
+func (h *Hunter) Drop(which func(identifier string) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for identifier := range h.hunts {
+		if which(identifier) {
+			delete(h.hunts, identifier)
 		}
 	}
 }
 
-// enter waits for room to look.
-func (h *Hunter) enter() { h.room <- struct{}{} }
-
-// leave makes room for another, who may be due already.
-func (h *Hunter) leave() {
-	<-h.room
-	select {
-	case h.left <- struct{}{}:
-	default:
-	}
-}
-
-// attempt tries every URL whose server is not busy, one after the other, until nothing is missing
-// (Path 1), and leaves the others to their servers' queues (Path 2). It says whether something is
-// still missing.
-func (h *Hunter) attempt(ctx context.Context, identifier string) (missing bool) {
-	p, ok := h.look(ctx, identifier)
-	_, wasCut := h.cut.LoadAndDelete(identifier)
-	until := time.Now().Add(attemptTime)
-	made := rest{by: map[place]*path{}}
-	for r := range p.requests(wasCut) {
-		if len(p.Wants) == 0 || ctx.Err() != nil {
-			break
-		}
-		if time.Now().After(until) {
-			h.cut.Store(identifier, true)
-			break
-		}
-		want, still := p.want(r.owner)
-		if !still {
-			continue
-		}
-		at := place{throttle.Domain(r.URL), identifier}
-		turn, free := h.begin(at, r)
-		if !free {
-			made.leave(at, r)
-			continue
-		}
-		h.leave() // the server may take its time, and others want to look
-		outcome := h.Ground.Fetch(ctx, identifier, r.URL, want, turn.Reached)
-		turn.End()
-		h.enter()
-		switch outcome {
-		case PutOff:
-			made.leave(at, r)
-		case Brought:
-			made.note(at, r, want)
-			if next, looked := h.look(ctx, identifier); looked {
-				p.Wants = next.Wants
-			}
-		default:
-			made.note(at, r, want)
-		}
-	}
-	if ok && len(p.Wants) == 0 {
+// Wanted reports whether Seek must be called for an identifier. It is called before what is missing
+// is read: an event that comes meanwhile is for the next time.
+func (h *Hunter) Wanted(identifier string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	one := h.hunts[identifier]
+	if one == nil {
 		return false
 	}
-	for _, at := range made.busy {
-		if h.paths.add(at, made.by[at]) {
-			h.join(ctx, at)
-		}
-	}
-	return true
+	one.renewed = false
+	return len(one.lanes) > 0 || !time.Now().Before(one.next)
 }
 
-// begin admits a request of an attempt. Where the identifier waits for that server already, its
-// turn there will come.
-func (h *Hunter) begin(at place, r request) (*throttle.Turn, bool) {
-	if h.paths.has(at) {
-		return nil, false
+// Remind asks again for the call of Seek for the next attempt.
+func (h *Hunter) Remind(identifier string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if one := h.hunts[identifier]; one != nil && !one.open {
+		h.Look(identifier, one.next)
 	}
-	return h.Throttle.Try(at.domain, r.who())
 }
 
-// join waits in a busy server's queue with the requests that were not made yet; after each turn it
-// stands at the end again.
-func (h *Hunter) join(ctx context.Context, at place) {
-	next, waits := h.paths.first(at)
-	if !waits {
+// Seek tells what an identifier misses now and where that may be. The hunt ends if it misses
+// nothing, and an attempt begins if it is time for one.
+func (h *Hunter) Seek(identifier string, wants []dossier.Want, sources []dossier.Source) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	one := h.hunts[identifier]
+	if one == nil {
 		return
 	}
-	h.Throttle.Join(at.domain, at.identifier, next.who(), func(turn *throttle.Turn) {
-		defer turn.End()
-		if ctx.Err() != nil {
-			return
+	one.keep(wants)
+	if len(wants) == 0 {
+		if !one.renewed {
+			delete(h.hunts, identifier)
 		}
-		// The identifier's own entry ends at its next attempt, which finds nothing missing; ending
-		// it here could end what came meanwhile.
-		p, _ := h.look(ctx, at.identifier)
-		r, want, waits := h.paths.next(at, p)
-		if !waits {
-			return
+		return
+	}
+	if !one.open && !time.Now().Before(one.next) {
+		one.open = true
+		h.begin(identifier, one, wants, sources)
+	}
+	for _, s := range one.lanes {
+		h.start(s)
+	}
+	h.pause(identifier, one)
+	h.wakeLater()
+}
+
+// keep drops the searches for what is not missing any more, and lets the others go on.
+func (one *hunt) keep(wants []dossier.Want) {
+	still := map[lane]dossier.Want{}
+	for _, w := range wants {
+		still[laneOf(w)] = w
+	}
+	for at, s := range one.lanes {
+		if w, is := still[at]; is {
+			s.want, s.stale = w, false
+		} else {
+			s.todo = nil
+			delete(one.lanes, at)
 		}
-		switch h.Ground.Fetch(ctx, at.identifier, r.URL, want, turn.Reached) {
-		case PutOff:
-			h.paths.putOff(at, r)
-		case Brought:
-			h.look(ctx, at.identifier)
+	}
+}
+
+// begin gives the searches of a hunt the requests of an attempt. A host that has requests left from
+// the attempts before is asked for the same again only when all of these were made.
+func (h *Hunter) begin(identifier string, one *hunt, wants []dossier.Want, sources []dossier.Source) {
+	left := map[lane]map[string]bool{}
+	for _, w := range wants {
+		at := laneOf(w)
+		if one.lanes[at] == nil {
+			h.joined++
+			one.lanes[at] = &search{identifier: identifier, want: w, tried: map[string][]string{}, joined: h.joined}
 		}
-		turn.End() // before it joins again, so that it stands behind those who had no turn
-		h.join(ctx, at)
+		left[at] = one.lanes[at].empty()
+	}
+	now := time.Now()
+	for at, r := range requests(wants, sources) {
+		s := one.lanes[at]
+		if !h.hosts.broken(r.host, now) && (left[at][r.url] || !s.asked(r.url)) {
+			s.todo = append(s.todo, r)
+		}
+	}
+}
+
+// empty takes the requests out of a search, returns their URLs, and forgets what was tried at hosts
+// that have none left.
+func (s *search) empty() (urls map[string]bool) {
+	urls, hosts := map[string]bool{}, map[string]bool{}
+	for _, r := range s.todo {
+		urls[r.url], hosts[r.host] = true, true
+	}
+	for url := range s.tried {
+		if url != s.asking && !hosts[HostOf(url)] {
+			delete(s.tried, url)
+		}
+	}
+	s.todo = nil
+	return urls
+}
+
+// asked reports whether a URL was tried for all that is missing.
+func (s *search) asked(url string) bool {
+	objects, tried := s.tried[url]
+	return tried && !slices.ContainsFunc(s.want.Objects, func(id string) bool {
+		_, found := slices.BinarySearch(objects, id)
+		return !found
 	})
 }
 
-func (h *Hunter) look(ctx context.Context, identifier string) (Prospect, bool) {
-	p, err := h.Ground.Look(ctx, identifier)
-	if err != nil {
-		if ctx.Err() == nil {
-			h.Log.Debug("the event to hunt for is not held any more, or could not be looked up", "identifier", identifier, "error", err)
-		}
-		return Prospect{}, false
+// start makes the first request of a search whose host and party are free. h.mu is held.
+func (h *Hunter) start(s *search) bool {
+	if h.ctx == nil || h.ctx.Err() != nil || h.running >= h.Limits.AtOnce {
+		return false
 	}
-	return p, true
+	i, now := h.startable(s)
+	if i < 0 {
+		return false
+	}
+	r := s.todo[i]
+	s.todo = append(s.todo[:i:i], s.todo[i+1:]...)
+	s.tried[r.url], s.asking = s.want.Objects, r.url
+	h.joined++
+	s.joined = h.joined
+	h.running++
+	h.hosts.begin(r.host, now)
+	h.count(r, 1, now)
+	want := s.want
+	h.fetches.Go(func() {
+		outcome := h.Fetch(h.ctx, s.identifier, r.url, want)
+		h.ended(s, r, now, outcome)
+	})
+	return true
+}
+
+// startable finds the first request of a search that may be made now, -1 if there is none.
+func (h *Hunter) startable(s *search) (at int, now time.Time) {
+	if s.asking != "" || s.stale || len(s.todo) == 0 {
+		return -1, now
+	}
+	now = time.Now()
+	most := max(1, h.Limits.AtOnce/quarter)
+	share := h.shareNow(now)
+	for i, r := range s.todo {
+		if h.below(r.by, most) && h.below(r.domain, most) && h.hosts.free(r.host, share, now) {
+			return i, now
+		}
+	}
+	return -1, now
+}
+
+func (h *Hunter) below(name string, most int) bool {
+	one := h.parties[name]
+	return one == nil || one.running < most
+}
+
+func (h *Hunter) shareNow(now time.Time) share {
+	place, workers := h.Share()
+	return share{place: place, workers: workers, minute: now.Unix() / int64(window/time.Second)}
+}
+
+// ended takes note of the end of a request.
+func (h *Hunter) ended(s *search, r request, began time.Time, outcome Outcome) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	now := time.Now()
+	h.running--
+	h.hosts.end(r.host, began, outcome == Unasked)
+	h.count(r, -1, now)
+	if outcome == Broken && h.hosts.breaks(r.host, now) {
+		h.Log.Warn("a git server is left alone: its name or its TLS is broken", "host", r.host, "for", brokenTime)
+	}
+	// What came, by this fetch or another, is looked at before the search goes on.
+	s.asking = ""
+	if s.stale = outcome == Brought || outcome == Unasked; s.stale {
+		h.Look(s.identifier, now)
+	}
+	h.startAll()
+	if one := h.hunts[s.identifier]; one != nil {
+		h.pause(s.identifier, one)
+	}
+}
+
+// pause ends an attempt that can ask nothing more at the moment: the next one follows after the
+// back-off, whatever waits for busy hosts.
+func (h *Hunter) pause(identifier string, one *hunt) {
+	if !one.open || h.ctx == nil {
+		return
+	}
+	for _, s := range one.lanes {
+		if s.asking != "" || s.stale {
+			return
+		}
+	}
+	one.open = false
+	one.attempts++
+	one.next = time.Now().Add(h.backoff(one.attempts))
+	h.Look(identifier, one.next)
+}
+
+// backoff is the wait after so many unsuccessful attempts: 20 s, 40 s, 80 s, then 120 s each.
+func (h *Hunter) backoff(attempts int) time.Duration {
+	wait := h.Base
+	for range attempts - 1 {
+		if wait *= 2; wait >= h.Max {
+			return h.Max
+		}
+	}
+	return min(wait, h.Max)
+}
+
+// startAll makes every request that may be made now, those first that stand first. h.mu is held.
+func (h *Hunter) startAll() {
+	for h.ctx != nil && h.ctx.Err() == nil && h.running < h.Limits.AtOnce {
+		var best *search
+		var rank rank
+		for _, one := range h.hunts {
+			for _, s := range one.lanes {
+				i, _ := h.startable(s)
+				if i < 0 {
+					continue
+				}
+				if r := h.rankOf(s, s.todo[i]); best == nil || r.before(rank) {
+					best, rank = s, r
+				}
+			}
+		}
+		if best == nil || !h.start(best) {
+			break
+		}
+	}
+	h.wakeLater()
+}
+
+// rank is the place of a request among those that may be made.
+type rank struct {
+	stranger   bool      // nothing of the payer is served
+	last, mine time.Time // the last request of its party or its domain, and of its party
+	joined     uint64
+}
+
+func (h *Hunter) rankOf(s *search, r request) rank {
+	place := rank{stranger: !s.want.Served, joined: s.joined}
+	if p := h.parties[r.by]; p != nil {
+		place.last, place.mine = p.last, p.last
+	}
+	if p := h.parties[r.domain]; p != nil && p.last.After(place.last) {
+		place.last = p.last
+	}
+	return place
+}
+
+func (r rank) before(o rank) bool {
+	if r.stranger != o.stranger {
+		return o.stranger
+	}
+	return cmp.Or(r.last.Compare(o.last), r.mine.Compare(o.mine), cmp.Compare(r.joined, o.joined)) < 0
+}
+
+// wakeLater sets the timer for the time when a busy host may be asked again. h.mu is held.
+func (h *Hunter) wakeLater() {
+	if h.timer != nil {
+		h.timer.Stop()
+	}
+	now := time.Now()
+	at := h.hosts.next(now)
+	if part := h.shareNow(now); part.workers > 1 && len(h.hunts) > 0 {
+		if turn := now.Truncate(window).Add(window); at.IsZero() || turn.Before(at) {
+			at = turn
+		}
+	}
+	if at.IsZero() || h.ctx == nil || h.ctx.Err() != nil {
+		return
+	}
+	h.timer = time.AfterFunc(time.Until(at), func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.startAll()
+	})
+}
+
+// count counts a request that begins (1) or ends (-1) for its parties, and forgets idle parties when
+// there are many.
+func (h *Hunter) count(r request, by int, now time.Time) {
+	for _, name := range []string{r.by, r.domain} {
+		if h.parties[name] == nil {
+			h.parties[name] = &party{}
+		}
+		h.parties[name].running += by
+		h.parties[name].last = now
+	}
+	if len(h.parties) > manyParties {
+		maps.DeleteFunc(h.parties, func(_ string, p *party) bool { return p.running == 0 && now.Sub(p.last) >= memory })
+	}
 }

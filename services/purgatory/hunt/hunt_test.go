@@ -3,11 +3,9 @@ package hunt_test
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -17,91 +15,109 @@ import (
 
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/hunt"
-	"tendril.dev/services/purgatory/throttle"
 )
 
-var rules = hunt.Rules{Base: 20 * time.Second, Max: 2 * time.Minute, Interval: time.Second}
+// world is identifiers that miss something, and servers that each have some of it.
+type world struct {
+	*hunt.Hunter
+	limit  hunt.Limit
+	atOnce int
+	share  func() (place, workers int)
+	takes  func(url string) time.Duration // nil: 100 ms
 
-func TestQueue(t *testing.T) {
-	t.Parallel()
-	at := func(seconds float64) time.Time { return time.Unix(0, int64(seconds*1e9)) }
-	q := hunt.NewQueue(rules)
-	due := func(seconds float64, want ...string) {
-		t.Helper()
-		if got := q.Due(at(seconds), 10); !slices.Equal(got, want) {
-			t.Fatalf("at %v s due %v, want %v", seconds, got, want)
-		}
-	}
-	q.Add("x", at(0), 3*time.Minute) // by a user
-	due(1)
-	q.Add("x", at(1), 500*time.Millisecond) // and by sync: sooner
-	q.Add("x", at(1.2), 3*time.Minute)      // never later
-	due(1.5, "x")
-	due(2) // in progress
-	q.Finished("x", at(2), true)
-	due(21.9)
-	due(22, "x")
-	q.Finished("x", at(22), true)
-	due(61.9)
-	due(62, "x")
-	q.Finished("x", at(62), true)
-	due(142, "x")
-	for n := range 3 { // 120 s each from here
-		now := 142 + 120*float64(n)
-		q.Finished("x", at(now), true)
-		due(now + 119.9)
-		due(now+120, "x")
-	}
-	// A new event while the hunt is on: at its own time, with the attempts counted anew.
-	q.Add("x", at(510), 500*time.Millisecond)
-	q.Finished("x", at(511), true)
-	due(511, "x")
-	q.Finished("x", at(511), true)
-	due(531, "x")
-	q.Finished("x", at(531), false)
-	due(10_000)
-	if q.Len() != 0 {
-		t.Fatalf("%d entries are left", q.Len())
-	}
-}
-
-// alone is how a worker counts that has no others beside it.
-func alone() (place, workers int) { return 0, 1 }
-
-// ground is a world of servers, each with some objects.
-type ground struct {
 	mu      sync.Mutex
-	missing map[string][]string // identifier → objects
-	urls    map[string][]string
-	author  map[string]string   // identifier → who announces it; nobody else, if it has none
-	has     map[string][]string // url → objects
-	asked   []string
-	broken  bool
-	takes   func(url string) time.Duration
-	at      func(url string) netip.Addr    // where a server is, if that matters
-	client  func(identifier string) string // who submitted it, if that matters
+	missing map[string][]dossier.Want
+	urls    map[string][]dossier.Source
+	has     map[string][]string // URL → objects
+	broken  map[string]bool     // URL
+	asked   []string            // "identifier owner URL"
 }
 
-func (g *ground) Look(_ context.Context, identifier string) (hunt.Prospect, error) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.broken {
-		return hunt.Prospect{}, errors.New("broken")
+func newWorld() *world {
+	return &world{
+		limit: hunt.Limit{Concurrent: 5, Rate: 30}, atOnce: 16, share: func() (place, workers int) { return 0, 1 },
+		missing: map[string][]dossier.Want{}, urls: map[string][]dossier.Source{}, has: map[string][]string{}, broken: map[string]bool{},
 	}
-	if len(g.missing[identifier]) == 0 {
-		return hunt.Prospect{}, nil
-	}
-	sources := by(cmp.Or(g.author[identifier], identifier), g.urls[identifier]...)
-	if g.client != nil {
-		for i := range sources {
-			sources[i].Client = g.client(identifier)
+}
+
+// run begins to hunt; Add and Seek are called as the worker does.
+func (w *world) run(t *testing.T) (stop func()) {
+	w.Hunter = hunt.New(hunt.Options{
+		Base: 20 * time.Second, Max: 2 * time.Minute, Limits: hunt.Limits{Default: w.limit, AtOnce: w.atOnce},
+		Share: w.share, Fetch: w.fetch, Log: slog.New(slog.DiscardHandler),
+		Look: func(identifier string, at time.Time) { time.AfterFunc(time.Until(at), func() { w.look(identifier) }) },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
 	}
-	wants := []dossier.Want{{Owner: "o", Objects: slices.Clone(g.missing[identifier])}}
-	return hunt.Prospect{Wants: wants, Sources: sources}, nil
 }
 
-// by are URLs that somebody names.
+func (w *world) look(identifier string) {
+	if !w.Wanted(identifier) {
+		return
+	}
+	w.mu.Lock()
+	wants, sources := slices.Clone(w.missing[identifier]), w.urls[identifier]
+	w.mu.Unlock()
+	w.Seek(identifier, wants, sources)
+}
+
+func (w *world) fetch(ctx context.Context, identifier, url string, want dossier.Want) hunt.Outcome {
+	if len(w.left(identifier, want)) == 0 {
+		return hunt.Unasked
+	}
+	takes := 100 * time.Millisecond
+	if w.takes != nil {
+		takes = w.takes(url)
+	}
+	select {
+	case <-time.After(takes):
+	case <-ctx.Done():
+		return hunt.Failed
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.asked = append(w.asked, identifier+" "+want.Owner+" "+url)
+	if w.broken[url] {
+		return hunt.Broken
+	}
+	outcome := hunt.Failed
+	for i, m := range w.missing[identifier] {
+		left := slices.DeleteFunc(slices.Clone(m.Objects), func(id string) bool { return slices.Contains(w.has[url], id) })
+		if m.Owner == want.Owner && len(left) < len(m.Objects) {
+			outcome = hunt.Brought
+			w.missing[identifier][i].Objects = left
+		}
+	}
+	w.missing[identifier] = slices.DeleteFunc(w.missing[identifier], func(m dossier.Want) bool { return len(m.Objects) == 0 })
+	return outcome
+}
+
+func (w *world) left(identifier string, want dossier.Want) []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.missing[identifier] {
+		if m.Owner == want.Owner {
+			return m.Objects
+		}
+	}
+	return nil
+}
+
+// set says what an identifier misses, and the URLs that its author names.
+func (w *world) set(identifier, author string, objects []string, urls ...string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.missing[identifier] = []dossier.Want{{Owner: "o", Objects: objects}}
+	w.urls[identifier] = by(author, urls...)
+}
+
 func by(author string, urls ...string) (list []dossier.Source) {
 	for _, url := range urls {
 		list = append(list, dossier.Source{URL: url, Author: author})
@@ -109,200 +125,169 @@ func by(author string, urls ...string) (list []dossier.Source) {
 	return list
 }
 
-func (g *ground) Fetch(_ context.Context, identifier, url string, want dossier.Want, reached func(netip.Addr) bool) hunt.Outcome {
-	if g.at != nil && !reached(g.at(url)) {
-		return hunt.PutOff
-	}
-	if g.takes != nil {
-		time.Sleep(g.takes(url))
-	} else {
-		time.Sleep(100 * time.Millisecond)
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.asked = append(g.asked, identifier+" "+url)
-	before := len(g.missing[identifier])
-	g.missing[identifier] = slices.DeleteFunc(g.missing[identifier], func(id string) bool { return slices.Contains(g.has[url], id) })
-	if len(g.missing[identifier]) < before {
-		return hunt.Brought
-	}
-	return hunt.Failed
+func (w *world) requests() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.asked)
 }
 
-func (g *ground) requests() []string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return slices.Clone(g.asked)
+func (w *world) misses(identifier string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.missing[identifier]) > 0
 }
 
-// left is what nobody has brought yet.
-func (g *ground) left() map[string][]string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	left := maps.Clone(g.missing)
-	maps.DeleteFunc(left, func(_ string, objects []string) bool { return len(objects) == 0 })
-	return left
-}
-
-func (g *ground) count() int { return len(g.requests()) }
-
-func run(t *testing.T, g *ground, limit throttle.Limit) (*hunt.Queue, func()) {
-	q := hunt.NewQueue(rules)
-	h := &hunt.Hunter{
-		Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-		Throttle: throttle.New(throttle.Limits{AtOnce: 16, Default: limit}, alone),
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- h.Run(ctx) }()
-	return q, func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
+// inTime runs a test by a clock that jumps.
+func inTime(t *testing.T, test func(t *testing.T, w *world)) {
+	t.Helper()
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) { test(t, newWorld()) })
 }
 
 // TestSeveralServersEachBringAPart, and no more are asked than needed.
 func TestSeveralServersEachBringAPart(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := &ground{
-			missing: map[string][]string{"x": {"1", "2", "3"}},
-			urls:    map[string][]string{"x": {"http://a/x", "http://b/x", "http://c/x", "http://d/x"}},
-			has:     map[string][]string{"http://a/x": {"1"}, "http://c/x": {"2", "3"}, "http://d/x": {"1", "2", "3"}},
-		}
-		q, stop := run(t, g, throttle.Limit{Concurrent: 5, Rate: 30})
-		q.Add("x", time.Now(), 500*time.Millisecond)
+	inTime(t, func(t *testing.T, w *world) {
+		w.set("x", "alice", []string{"1", "2", "3"}, "http://a/x", "http://b/x", "http://c/x", "http://d/x")
+		w.has = map[string][]string{"http://a/x": {"1"}, "http://c/x": {"2", "3"}, "http://d/x": {"1", "2", "3"}}
+		defer w.run(t)()
+		w.Add("x", 500*time.Millisecond)
 		time.Sleep(5 * time.Second)
-		synctest.Wait()
-		if want := []string{"x http://a/x", "x http://b/x", "x http://c/x"}; !slices.Equal(g.requests(), want) {
-			t.Errorf("asked %v, want %v", g.requests(), want)
+		if want := []string{"x o http://a/x", "x o http://b/x", "x o http://c/x"}; !slices.Equal(w.requests(), want) {
+			t.Errorf("asked %v, want %v", w.requests(), want)
 		}
-		if q.Len() != 0 {
+		if w.Len() != 0 {
 			t.Error("the hunt goes on though nothing is missing")
 		}
-		stop()
 	})
 }
 
-// TestBackoffUntilSomebodyHasIt: attempts at 0, 20, 60, 140, 260 s and so on; when the objects turn
-// up the hunt ends.
-func TestBackoffUntilSomebodyHasIt(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := &ground{missing: map[string][]string{"x": {"1"}}, urls: map[string][]string{"x": {"http://a/x"}}, has: map[string][]string{}}
-		q, stop := run(t, g, throttle.Limit{Concurrent: 5, Rate: 30})
-		q.Add("x", time.Now(), 0)
-		time.Sleep(270 * time.Second)
-		if g.count() != 5 {
-			t.Errorf("%d attempts in 270 s, want 5", g.count())
+// TestBackoffUntilSomeServerHasIt: attempts at 180, 200, 240, 320, 440 s and so on; a new event
+// begins again, sooner and never later.
+func TestBackoffUntilSomeServerHasIt(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.set("x", "alice", []string{"1"}, "http://a/x")
+		defer w.run(t)()
+		began := time.Now()
+		attempts := func(at time.Duration, want int) {
+			t.Helper()
+			time.Sleep(time.Until(began.Add(at)))
+			if got := len(w.requests()); got != want {
+				t.Fatalf("%d attempts after %v, want %d", got, at, want)
+			}
 		}
-		g.mu.Lock()
-		g.has["http://a/x"] = []string{"1"}
-		g.mu.Unlock()
-		time.Sleep(125 * time.Second)
-		if q.Len() != 0 || g.count() != 6 {
-			t.Errorf("%d in the queue after %d attempts", q.Len(), g.count())
+		w.Add("x", 3*time.Minute)
+		attempts(179*time.Second, 0)
+		attempts(190*time.Second, 1)
+		attempts(210*time.Second, 2)
+		attempts(330*time.Second, 4)
+		attempts(450*time.Second, 5)
+		attempts(690*time.Second, 7)
+		w.Add("x", 3*time.Minute)
+		attempts(700*time.Second, 7)
+		w.Add("x", 500*time.Millisecond)
+		attempts(702*time.Second, 8)
+		attempts(723*time.Second, 9)
+		w.mu.Lock()
+		w.has["http://a/x"] = []string{"1"}
+		w.mu.Unlock()
+		attempts(24*time.Hour, 10)
+		if w.Len() != 0 {
+			t.Error("the hunt goes on though nothing is missing")
 		}
-		stop()
 	})
 }
 
-// TestBusyServersQueueServesEverybody: with one request at once, twenty identifiers of one server
-// all come through, none of them by waiting for a back-off.
-func TestBusyServersQueueServesEverybody(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := &ground{missing: map[string][]string{}, urls: map[string][]string{}, has: map[string][]string{}}
-		q, stop := run(t, g, throttle.Limit{Concurrent: 1, Rate: 1000})
+// TestABusyHostServesAllInTurn: with one request at once, twenty identifiers of one host all come
+// through, none of them by waiting for a back-off.
+func TestABusyHostServesAllInTurn(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.limit = hunt.Limit{Concurrent: 1, Rate: 1000}
+		defer w.run(t)()
 		for i := range 20 {
 			id := fmt.Sprint("id", i)
-			url := "http://busy/" + id
-			g.mu.Lock()
-			g.missing[id], g.urls[id], g.has[url] = []string{"1"}, []string{"http://busy/none", url}, []string{"1"}
-			g.mu.Unlock()
-			q.Add(id, time.Now(), 0)
+			w.set(id, id, []string{"1"}, "http://busy/none", "http://busy/"+id)
+			w.mu.Lock()
+			w.has["http://busy/"+id] = []string{"1"}
+			w.mu.Unlock()
+			w.Add(id, 0)
 		}
 		time.Sleep(15 * time.Second)
-		for id, missing := range g.left() {
-			t.Errorf("%s still misses %v", id, missing)
+		if n := len(w.requests()); w.Len() != 0 || n != 40 {
+			t.Errorf("%d identifiers are left after %d requests", w.Len(), n)
 		}
-		asked := g.count()
-		time.Sleep(rules.Base + rules.Interval)
-		if q.Len() != 0 || g.count() != asked {
-			t.Errorf("%d identifiers are left after %d requests", q.Len(), g.count())
-		}
-		stop()
 	})
 }
 
-func TestBrokenGroundIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := &ground{missing: map[string][]string{"x": {"1"}}, urls: map[string][]string{"x": {"http://a/x"}}, has: map[string][]string{"http://a/x": {"1"}}, broken: true}
-		q, stop := run(t, g, throttle.Limit{Concurrent: 1, Rate: 1000})
-		q.Add("x", time.Now(), 0)
+// TestWhatCameMeanwhileCostsNoRequest: an identifier that a push completes while it waits for a busy
+// host does not use one of the requests of that host.
+func TestWhatCameMeanwhileCostsNoRequest(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		w.limit = hunt.Limit{Concurrent: 5, Rate: 2}
+		defer w.run(t)()
+		for _, id := range []string{"a", "b", "c", "d"} {
+			w.set(id, id, []string{"1"}, "http://busy/"+id)
+			w.Add(id, 0)
+		}
 		time.Sleep(10 * time.Second)
-		g.mu.Lock()
-		g.broken = false
-		g.mu.Unlock()
-		time.Sleep(30 * time.Second)
-		if q.Len() != 0 {
-			t.Error("the hunt was given up")
+		w.mu.Lock()
+		waits := []string{"a", "b", "c", "d"}
+		for _, r := range w.asked {
+			waits = slices.DeleteFunc(waits, func(id string) bool { return strings.HasPrefix(r, id+" ") })
 		}
-		stop()
+		delete(w.missing, waits[0]) // pushed
+		w.has["http://busy/"+waits[1]] = []string{"1"}
+		w.mu.Unlock()
+		w.set("e", "e", []string{"1"}, "http://busy/e")
+		w.Add("e", 0)
+		time.Sleep(55 * time.Second)
+		if got := w.requests(); len(got) != 4 || w.misses(waits[1]) {
+			t.Errorf("asked %v; %s had been completed by a push", got, waits[0])
+		}
 	})
 }
 
-// TestEveryRequestIsCounted: what several repositories miss is not asked of one server in one go
-// past its limits.
+// TestEveryRequestIsCounted: what several repositories miss is not asked of one host in one go past
+// its limits, in any 60 seconds.
 func TestEveryRequestIsCounted(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := &crowd{owners: 20}
-		q := hunt.NewQueue(rules)
-		h := &hunt.Hunter{
-			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{AtOnce: 16, Default: throttle.Limit{Concurrent: 5, Rate: 6}}, alone),
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- h.Run(ctx) }()
-		q.Add("x", time.Now(), 0)
-		time.Sleep(59 * time.Second)
-		if asked := g.requests(); len(asked) != 6 {
-			t.Errorf("%d requests within a minute, want 6: %v", len(asked), asked)
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+	inTime(t, func(t *testing.T, w *world) {
+		w.limit = hunt.Limit{Concurrent: 5, Rate: 6}
+		w.crowd(20)
+		defer w.run(t)()
+		w.Add("x", 0)
+		for minute := range 3 {
+			time.Sleep(time.Minute)
+			if asked := len(w.requests()); asked != 6*(minute+1) {
+				t.Errorf("%d requests within %d minutes, want 6 in each", asked, minute+1)
+			}
 		}
 	})
 }
 
-// TestNearURLsFirst: each want's own, before anything that others announce.
+// crowd makes x an identifier of many owners who each miss something that no server has.
+func (w *world) crowd(owners int) {
+	for i := range owners {
+		owner := fmt.Sprintf("o%d", i)
+		near := by(owner, "http://s/"+owner)
+		w.urls["x"] = append(w.urls["x"], near...)
+		w.missing["x"] = append(w.missing["x"], dossier.Want{Owner: owner, Objects: []string{"1"}, Near: near})
+	}
+}
+
+// TestNearURLsFirst: each repository is asked for where its own people say it is, before anything
+// that others announce.
 func TestNearURLsFirst(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := &crowd{owners: 3}
-		q := hunt.NewQueue(rules)
-		h := &hunt.Hunter{
-			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{AtOnce: 16, Default: throttle.Limit{Concurrent: 5, Rate: 1000}}, alone),
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- h.Run(ctx) }()
-		q.Add("x", time.Now(), 0)
+	inTime(t, func(t *testing.T, w *world) {
+		w.crowd(3)
+		defer w.run(t)()
+		w.Add("x", 0)
 		time.Sleep(15 * time.Second)
-		want := []string{"o0 http://s/o0", "o1 http://s/o1", "o2 http://s/o2", "o1 http://s/o0", "o2 http://s/o0", "o0 http://s/o1", "o2 http://s/o1", "o0 http://s/o2", "o1 http://s/o2"}
-		if asked := g.requests(); !slices.Equal(asked, want) {
-			t.Errorf("asked %v, want %v", asked, want)
+		first := map[string]string{}
+		for _, r := range w.requests() {
+			words := strings.Fields(r)
+			first[words[1]] = cmp.Or(first[words[1]], words[2])
 		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+		if len(w.requests()) != 9 || !maps.Equal(first, map[string]string{"o0": "http://s/o0", "o1": "http://s/o1", "o2": "http://s/o2"}) {
+			t.Errorf("asked %v", w.requests())
 		}
 	})
 }
@@ -310,104 +295,205 @@ func TestNearURLsFirst(t *testing.T) {
 // TestACrowdsRequestsAreBounded: a thousand owners with a thousand URLs are a bounded number of
 // requests, and none of them is always the one left out.
 func TestACrowdsRequestsAreBounded(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := &crowd{owners: 1500}
-		q := hunt.NewQueue(rules)
-		h := &hunt.Hunter{
-			Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{AtOnce: 16, Default: throttle.Limit{Concurrent: 5, Rate: 1_000_000}}, alone),
+	inTime(t, func(t *testing.T, w *world) {
+		w.limit = hunt.Limit{Concurrent: 1000, Rate: 1_000_000}
+		w.crowd(1500)
+		defer w.run(t)()
+		w.Add("x", 0)
+		time.Sleep(15 * time.Second)
+		if asked := w.requests(); len(asked) > 1000 {
+			t.Errorf("%d requests in the first attempt, want 1000 at most", len(asked))
 		}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- h.Run(ctx) }()
-		q.Add("x", time.Now(), 0)
-		time.Sleep(2 * time.Minute)
-		if asked := g.requests(); len(asked) != 1000 {
-			t.Errorf("%d requests in the first attempt, want 1000", len(asked))
-		}
-		time.Sleep(20 * time.Minute)
+		time.Sleep(time.Hour)
 		served := map[string]bool{}
-		for _, r := range g.requests() {
-			served[strings.Fields(r)[0]] = true
+		for _, r := range w.requests() {
+			served[strings.Fields(r)[1]] = true
 		}
 		if len(served) < 1400 {
-			t.Errorf("only %d of 1500 got a turn", len(served))
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+			t.Errorf("only %d of 1500 were asked for", len(served))
 		}
 	})
 }
 
-// TestSlowServersDoNotKeepTheirPlace: with room for one hunt and twenty servers that never answer,
-// another identifier gets its turn, and one that stands behind those servers is asked in the end.
-func TestSlowServersDoNotKeepTheirPlace(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		g := &ground{missing: map[string][]string{"slow": {"1"}, "x": {"1"}}, urls: map[string][]string{"x": {"http://a/x"}}, has: map[string][]string{"http://a/x": {"1"}, "http://z/slow": {"1"}}}
-		for i := range 20 {
-			g.urls["slow"] = append(g.urls["slow"], fmt.Sprintf("http://s%d/slow", i))
+// TestTriedURLsSurviveTheAttempts: while an identifier waits for a busy host, its own attempts come
+// and go. No URL of that host is asked a second time before all others were asked once.
+func TestTriedURLsSurviveTheAttempts(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		const urls = 12
+		var list []string
+		for n := range urls {
+			list = append(list, fmt.Sprintf("http://busy/%02d", n))
 		}
-		g.urls["slow"] = append(g.urls["slow"], "http://z/slow")
-		g.takes = func(url string) time.Duration {
+		w.limit = hunt.Limit{Concurrent: 1, Rate: 2}
+		w.set("x", "alice", []string{"1"}, list...)
+		defer w.run(t)()
+		w.Add("x", 0)
+		time.Sleep(9 * time.Minute)
+		asked := w.requests()
+		if len(asked) < urls+2 {
+			t.Fatalf("%d requests: %v", len(asked), asked)
+		}
+		first := slices.Sorted(slices.Values(asked[:urls]))
+		if len(slices.Compact(first)) != urls {
+			t.Errorf("within one cycle asked %v", asked)
+		}
+		// What is new is asked for where the old was asked for in vain.
+		w.set("x", "alice", []string{"1", "2"}, list...)
+		w.mu.Lock()
+		w.has["http://busy/00"] = []string{"1", "2"}
+		w.mu.Unlock()
+		w.Add("x", 0)
+		time.Sleep(8 * time.Minute)
+		if w.misses("x") {
+			t.Errorf("not found in %v", w.requests()[len(asked):])
+		}
+	})
+}
+
+// TestABrokenHostIsLeftAlone for 12 hours, by all identifiers.
+func TestABrokenHostIsLeftAlone(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		for _, id := range []string{"x", "y"} {
+			w.set(id, id, []string{"1"}, "http://broken/"+id, "http://sound/"+id)
+			w.broken["http://broken/"+id] = true
+		}
+		defer w.run(t)()
+		w.Add("x", 0)
+		w.Add("y", time.Hour)
+		count := func(host string) (n int) {
+			for _, r := range w.requests() {
+				if strings.Contains(r, "//"+host+"/") {
+					n++
+				}
+			}
+			return n
+		}
+		time.Sleep(11 * time.Hour)
+		if count("broken") != 1 || count("sound") < 100 {
+			t.Errorf("asked the broken host %d times, the other one %d times", count("broken"), count("sound"))
+		}
+		time.Sleep(2 * time.Hour)
+		if count("broken") != 2 {
+			t.Errorf("asked the broken host %d times in 13 hours", count("broken"))
+		}
+	})
+}
+
+// TestAFloodDelaysNoOther: whatever strangers announce, the repository of another owner is hunted
+// within some minutes. A slow server takes as long as a fetch may last.
+func TestAFloodDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	keys := func(n int) string { return fmt.Sprint("key", n) }
+	one := func(int) string { return "one" }
+	for _, tc := range []struct {
+		name   string
+		flood  int
+		url    string // of the nth, with %d
+		host   int    // n is taken modulo this for the host
+		author func(n int) string
+		served bool // the owner of the normal one is
+		within time.Duration
+	}{
+		{"110 identifiers on one slow host", 110, "http://slow.example/%d", 1, keys, false, time.Minute},
+		{"2,000 identifiers by as many keys on 50 slow hosts", 2_000, "http://slow%d.example/", 50, keys, false, 6 * time.Minute},
+		{"hosts without number below one domain", 500, "http://slow%d.slow.example/", 500, keys, false, time.Minute},
+		{"one author on hosts without number", 500, "http://slow%d.example/", 500, one, false, time.Minute},
+		{"one author with many identifiers on the same host", 1_500, "http://git.example.org/%d", 1, one, false, 3 * time.Minute},
+		{"200 identifiers of as many keys on the same host", 200, "http://git.example.org/%d", 1, keys, false, 10 * time.Minute},
+		{"2,000 of as many keys on the host of an owner who is served", 2_000, "http://git.example.org/%d", 1, keys, true, time.Minute},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inTime(t, func(t *testing.T, w *world) {
+				w.takes = func(url string) time.Duration {
+					if strings.HasPrefix(url, "http://slow") {
+						return 5 * time.Minute
+					}
+					return 100 * time.Millisecond
+				}
+				defer w.run(t)()
+				for n := range tc.flood {
+					id := fmt.Sprint("flood", n)
+					w.set(id, tc.author(n), []string{"1"}, fmt.Sprintf(tc.url, n%max(tc.host, 2)))
+					w.Add(id, 0)
+				}
+				time.Sleep(10 * time.Minute) // the flood is in full flow
+				w.set("normal", "normal", []string{"1"}, "http://git.example.org/x")
+				w.mu.Lock()
+				w.missing["normal"][0].Served = tc.served
+				w.has["http://git.example.org/x"] = []string{"1"}
+				w.mu.Unlock()
+				w.Add("normal", 0)
+				began := time.Now()
+				for w.misses("normal") && time.Since(began) < time.Hour {
+					time.Sleep(time.Second)
+				}
+				if took := time.Since(began); took > tc.within {
+					t.Errorf("the normal repository waited %v, want %v at most", took, tc.within)
+				}
+			})
+		})
+	}
+}
+
+// TestSlowServersDoNotKeepTheirPlace: with room for one request and twenty servers that never
+// answer, another identifier is asked for, and the server behind them is asked in the end.
+func TestSlowServersDoNotKeepTheirPlace(t *testing.T) {
+	inTime(t, func(t *testing.T, w *world) {
+		var slow []string
+		for i := range 20 {
+			slow = append(slow, fmt.Sprintf("http://s%d/slow", i))
+		}
+		w.set("slow", "mallory", []string{"1"}, append(slow, "http://z/slow")...)
+		w.set("x", "alice", []string{"1"}, "http://a/x")
+		w.has = map[string][]string{"http://a/x": {"1"}, "http://z/slow": {"1"}}
+		w.atOnce = 1
+		w.takes = func(url string) time.Duration {
 			if strings.HasPrefix(url, "http://s") {
 				return 5 * time.Minute
 			}
 			return 100 * time.Millisecond
 		}
-		q := hunt.NewQueue(rules)
-		h := &hunt.Hunter{Queue: q, Ground: g, Rules: rules, Log: slog.New(slog.DiscardHandler),
-			Throttle: throttle.New(throttle.Limits{AtOnce: 1, Default: throttle.Limit{Concurrent: 5, Rate: 30}}, alone)}
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan error, 1)
-		go func() { done <- h.Run(ctx) }()
-		q.Add("slow", time.Now(), 0)
+		defer w.run(t)()
+		w.Add("slow", 0)
 		time.Sleep(2 * time.Second)
-		q.Add("x", time.Now(), 0)
-		time.Sleep(15 * time.Minute)
-		if len(g.left()["x"]) > 0 {
-			t.Errorf("still waiting for its turn after %v", g.requests())
+		w.Add("x", 0)
+		time.Sleep(10 * time.Minute)
+		if w.misses("x") {
+			t.Errorf("still waiting for its turn after %v", w.requests())
 		}
-		time.Sleep(48 * time.Hour)
-		if len(g.left()) > 0 {
-			t.Errorf("the server at the end was never asked, in %d requests", g.count())
-		}
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
+		time.Sleep(4 * time.Hour)
+		if w.misses("slow") {
+			t.Errorf("the server at the end was never asked, in %d requests", len(w.requests()))
 		}
 	})
 }
 
-// crowd is many owners who each miss something that nobody has.
-type crowd struct {
-	owners int
-	mu     sync.Mutex
-	asked  []string
-}
-
-func (c *crowd) Look(context.Context, string) (p hunt.Prospect, err error) {
-	for i := range c.owners {
-		url := fmt.Sprintf("http://s/o%d", i)
-		owner := fmt.Sprintf("o%d", i)
-		p.Sources = append(p.Sources, by(owner, url)...)
-		p.Wants = append(p.Wants, dossier.Want{Owner: owner, Objects: []string{"1"}, Near: by(owner, url)})
-	}
-	return p, nil
-}
-
-func (c *crowd) Fetch(_ context.Context, _, url string, want dossier.Want, _ func(netip.Addr) bool) hunt.Outcome {
-	time.Sleep(100 * time.Millisecond)
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asked = append(c.asked, want.Owner+" "+url)
-	return hunt.Failed
-}
-
-func (c *crowd) requests() []string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.asked)
+// TestWorkersShareTheLimits: the limits of hosts hold for all workers together, also where there are
+// more workers than a host may be asked at once.
+func TestWorkersShareTheLimits(t *testing.T) {
+	inTime(t, func(t *testing.T, _ *world) {
+		const workers = 8
+		var all []*world
+		for place := range workers {
+			w := newWorld()
+			w.limit = hunt.Limit{Concurrent: 5, Rate: 5}
+			var urls []string
+			for n := range 40 {
+				urls = append(urls, fmt.Sprintf("http://busy/%d/%d", place, n))
+			}
+			w.set("x", "alice", []string{"1"}, urls...)
+			w.share = func() (int, int) { return place, workers }
+			defer w.run(t)()
+			w.Add("x", 0)
+			all = append(all, w)
+		}
+		time.Sleep(20 * time.Minute)
+		sum, least := 0, 1000
+		for _, w := range all {
+			sum, least = sum+len(w.requests()), min(least, len(w.requests()))
+		}
+		if sum > 5*21 || sum < 5*15 || least < 5 {
+			t.Errorf("%d requests in 20 minutes by all workers, %d by the one with the least", sum, least)
+		}
+	})
 }

@@ -1,64 +1,60 @@
 package hunt
 
 import (
+	"cmp"
 	"iter"
 	"math/rand/v2"
 	"slices"
 
 	"tendril.dev/services/purgatory/dossier"
-	"tendril.dev/services/purgatory/throttle"
 )
 
 // maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as many
 // URLs as will fit, so that there can be more of them than are ever asked.
 const maxRequests = 1000
 
-// request is one server that is asked for what one repository misses: what the limits of servers
-// count.
-type request struct {
-	owner string
-	dossier.Source
-}
+// lane is what is asked for one request after the other: what one repository misses, for one who
+// pays for it.
+type lane struct{ owner, payer string }
 
-// key is what a request is made once for: repository and URL, whoever named it.
-type key struct{ owner, url string }
-
-// who is on whose behalf the request is made.
-func (r request) who() throttle.Who { return throttle.Who{Author: r.Author, Client: r.Client} }
-
-func (r request) key() key { return key{r.owner, r.URL} }
+func laneOf(w dossier.Want) lane { return lane{w.Owner, w.Payer} }
 
 // requests returns what may be asked, each once: first every want's near URLs, then every other URL
-// for every want. Where that is more than an attempt may make, or elsewhere says so, it begins with
-// any of the wants and any of the URLs, so that each gets its turn.
-func (p Prospect) requests(elsewhere bool) iter.Seq[request] {
-	wants, sources := slices.Clone(p.Wants), p.Sources
-	if elsewhere || len(wants)*len(sources) > maxRequests {
+// for every want. Where that is more than an attempt may make, it begins with any of the wants and
+// any of the URLs, so that each gets its turn.
+func requests(wants []dossier.Want, sources []dossier.Source) iter.Seq2[lane, request] {
+	if len(wants)*len(sources) > maxRequests {
 		wants, sources = turned(wants), turned(sources)
 		for i, w := range wants {
 			wants[i].Near = turned(w.Near)
 		}
 	}
-	return func(yield func(request) bool) {
+	return func(yield func(lane, request) bool) {
+		type key struct {
+			lane
+			url string
+		}
 		made := map[key]bool{}
-		ask := func(owner string, at dossier.Source) bool {
-			r := request{owner, at}
-			if made[r.key()] {
+		ask := func(w dossier.Want, s dossier.Source) bool {
+			at := laneOf(w)
+			if made[key{at, s.URL}] {
 				return true
 			}
-			made[r.key()] = true
-			return len(made) <= maxRequests && yield(r)
+			made[key{at, s.URL}] = true
+			host := HostOf(s.URL)
+			r := request{url: s.URL, host: host, domain: "host " + domainOf(host), by: cmp.Or(s.Client, s.Author)}
+			return len(made) <= maxRequests && yield(at, r)
 		}
 		for _, w := range wants {
-			for _, at := range w.Near {
-				if !ask(w.Owner, at) {
+			for _, s := range w.Near {
+				if !ask(w, s) {
 					return
 				}
 			}
 		}
-		for _, at := range sources {
+		for _, s := range sources {
 			for _, w := range wants {
-				if !ask(w.Owner, at) {
+				if !ask(w, s) {
 					return
 				}
 			}
@@ -73,13 +69,4 @@ func turned[T any](list []T) []T {
 	}
 	at := rand.IntN(len(list))
 	return slices.Concat(list[at:], list[:at])
-}
-
-// want returns what an owner's repository misses, if it still does.
-func (p Prospect) want(owner string) (dossier.Want, bool) {
-	i := slices.IndexFunc(p.Wants, func(w dossier.Want) bool { return w.Owner == owner })
-	if i < 0 {
-		return dossier.Want{}, false
-	}
-	return p.Wants[i], true
 }

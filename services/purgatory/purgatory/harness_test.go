@@ -9,6 +9,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -65,7 +66,7 @@ func openFor(t testing.TB, name, gitFolder, url string, services []node.Service,
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := node.Open(t.Context(), "purgatory", s, slog.New(slog.DiscardHandler), services...)
+	n, err := node.Open(t.Context(), "purgatory", s, slog.New(&recorder{}), services...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,6 +77,44 @@ func openFor(t testing.TB, name, gitFolder, url string, services []node.Service,
 func start(t testing.TB, name, gitFolder, url string, flags ...string) worker {
 	t.Helper()
 	return run(t, name, open(t, name, gitFolder, url, flags...))
+}
+
+// recorder keeps what is logged, a line each: level, message and attributes.
+type recorder struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+// Enabled implements slog.Handler.
+func (r *recorder) Enabled(context.Context, slog.Level) bool { return true }
+
+// Handle implements slog.Handler.
+func (r *recorder) Handle(_ context.Context, rec slog.Record) error {
+	line := rec.Level.String() + " " + rec.Message
+	rec.Attrs(func(a slog.Attr) bool {
+		line += " " + a.String()
+		return true
+	})
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, line)
+	return nil
+}
+
+// WithAttrs implements slog.Handler.
+func (r *recorder) WithAttrs([]slog.Attr) slog.Handler { return r }
+
+// WithGroup implements slog.Handler.
+func (r *recorder) WithGroup(string) slog.Handler { return r }
+
+// logged reports whether the worker has logged a line that has all of the parts.
+func (w worker) logged(parts ...string) bool {
+	r := w.Log.Handler().(*recorder)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.lines, func(line string) bool {
+		return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(line, part) })
+	})
 }
 
 // run runs a worker in a node that open has opened.

@@ -11,7 +11,7 @@ import (
 
 	"tendril.dev/lib/nip34"
 	"tendril.dev/services/purgatory/fetch"
-	"tendril.dev/services/purgatory/throttle"
+	"tendril.dev/services/purgatory/hunt"
 )
 
 // maxDomains bounds the domains that are labels; the rest are counted together.
@@ -19,8 +19,7 @@ const maxDomains = 200
 
 // metrics are what is counted of purgatory.
 type metrics struct {
-	worker   *worker
-	throttle *throttle.Throttle
+	worker *worker
 
 	attempts, requests, released, expired *prometheus.CounterVec
 	prunes                                *prometheus.CounterVec
@@ -42,12 +41,12 @@ var (
 	shardsDesc   = prometheus.NewDesc("purgatory_shards_held", "Shards that this worker holds.", nil, nil)
 )
 
-func newMetrics(reg prometheus.Registerer, w *worker, t *throttle.Throttle) (*metrics, error) {
+func newMetrics(reg prometheus.Registerer, w *worker) (*metrics, error) {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &metrics{
-		worker: w, throttle: t, domains: map[string]bool{},
+		worker: w, domains: map[string]bool{},
 		attempts:    counter("purgatory_sync_attempts_total", "Fetches from git servers.", "result"),
 		requests:    counter("purgatory_domain_requests_total", "Fetches by git server.", "domain", "result"),
 		released:    counter("purgatory_released_total", "Events that left purgatory and are served.", "kind"),
@@ -90,7 +89,7 @@ func (m *metrics) fetched(url string, r fetch.Result, err error) {
 		result = "error"
 	}
 	m.attempts.WithLabelValues(result).Inc()
-	m.requests.WithLabelValues(m.domain(throttle.Domain(url)), result).Inc()
+	m.requests.WithLabelValues(m.domain(hunt.HostOf(url)), result).Inc()
 	if err == nil {
 		m.objects.Add(float64(len(r.Got)))
 	}
@@ -120,7 +119,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v int, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(v), labels...)
 	}
-	gauge(queueDesc, m.worker.queue.Len())
+	gauge(queueDesc, m.worker.hunter.Len())
 	gauge(shardsDesc, m.worker.shards.Count())
 	bytes, references := m.worker.pending.Waiting()
 	gauge(pendingDesc, references)
@@ -137,7 +136,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		inFlight[name] = 0
 	}
 	m.mu.Unlock()
-	for name, n := range m.throttle.InFlight() {
+	for name, n := range m.worker.hunter.InFlight() {
 		inFlight[m.domain(name)] += n
 	}
 	for name, n := range inFlight {

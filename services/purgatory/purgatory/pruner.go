@@ -72,7 +72,7 @@ func (w *worker) prunePools(ctx context.Context) error {
 				// from, or the prune may have failed: neither is tried again at once.
 				delay := w.node.Settings.HuntBackoffBase
 				if w.prunePool(ctx, identifier) {
-					w.queue.Ensure(identifier, time.Now(), delay)
+					w.hunter.Ensure(identifier, delay)
 				}
 				w.due.addAt(identifier, time.Now().Add(delay))
 			}

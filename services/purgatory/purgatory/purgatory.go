@@ -36,7 +36,6 @@ import (
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
-	"tendril.dev/services/purgatory/throttle"
 )
 
 // leaveTimeout bounds the last words to the bus.
@@ -65,8 +64,8 @@ type worker struct {
 	guard        *netguard.Guard
 	holdings     *held.Set
 	shards       *shards.Held
-	queue        *hunt.Queue
-	due          *dirty
+	hunter       *hunt.Hunter
+	due          *queue
 	orphans      *orphans
 	pulls        *pulls
 	survey       *survey
@@ -108,7 +107,7 @@ func newWorker(n *node.Node) (*worker, error) {
 	}
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
-		holdings: held.NewSet(), shards: shards.New(), queue: hunt.NewQueue(huntRules(s.Git)), due: newDirty(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
+		holdings: held.NewSet(), shards: shards.New(), due: newQueue(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
 		pruner: newPruner(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
 		leavers: newLeavers(), endings: grace.NewRegistry(), domains: domains, domainsSince: since,
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
@@ -123,10 +122,6 @@ func newWorker(n *node.Node) (*worker, error) {
 // Run runs one worker until ctx ends; its shards are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
 	s := n.Settings
-	limits, err := serverLimits(s.Git)
-	if err != nil {
-		return err
-	}
 	w, err := newWorker(n)
 	if err != nil {
 		return err
@@ -153,8 +148,12 @@ func Run(ctx context.Context, n *node.Node) error {
 		place, _ = slices.BinarySearch(names, n.Worker)
 		return place, len(names)
 	}
-	hunter := &hunt.Hunter{Queue: w.queue, Throttle: throttle.New(limits, share), Ground: w, Rules: huntRules(s.Git), Log: n.Log}
-	if w.metrics, err = newMetrics(n.Metrics, w, hunter.Throttle); err != nil {
+	limits, err := serverLimits(s.Git)
+	if err != nil {
+		return err
+	}
+	w.hunter = hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share, Fetch: w.fetch, Look: w.due.addAt, Log: n.Log})
+	if w.metrics, err = newMetrics(n.Metrics, w); err != nil {
 		return err
 	}
 	if err := server.serve(w, directory); err != nil {
@@ -177,7 +176,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	defer ground.end()
 	asked := make(chan time.Time, 1)
 	defer context.AfterFunc(ctx, func() { asked <- time.Now() })()
-	err = w.work(ctx, ground, member, directory, hunter, &working)
+	err = w.work(ctx, ground, member, &working)
 	// All shards are with others now. What is under way, clones and pushes that are being read in,
 	// comes to its end here; pushes are passed on then.
 	until := time.Now()
@@ -208,27 +207,23 @@ func (w *worker) allServed(directory *claim.Directory) bool {
 	return true
 }
 
-func huntRules(s config.Git) hunt.Rules {
-	return hunt.Rules{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Interval: s.HuntInterval}
-}
-
 // serverLimits is what git servers are asked at most.
-func serverLimits(s config.Git) (throttle.Limits, error) {
-	limits := throttle.Limits{AtOnce: s.HuntsAtOnce, Default: throttle.Limit{Concurrent: s.DomainConcurrent, Rate: s.DomainRateLimit}, Domains: map[string]throttle.Limit{}}
+func serverLimits(s config.Git) (hunt.Limits, error) {
+	limits := hunt.Limits{AtOnce: s.HuntsAtOnce, Default: hunt.Limit{Concurrent: s.DomainConcurrent, Rate: s.DomainRateLimit}, Hosts: map[string]hunt.Limit{}}
 	overrides, err := s.ServerLimits()
 	for _, o := range overrides {
-		limits.Domains[throttle.Domain("https://"+o.Domain)] = throttle.Limit{Concurrent: o.Concurrent, Rate: o.Rate}
+		limits.Hosts[hunt.HostOf("https://"+o.Domain)] = hunt.Limit{Concurrent: o.Concurrent, Rate: o.Rate}
 	}
 	return limits, err
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
-func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member, others *claim.Directory, hunter *hunt.Hunter, working *atomic.Bool) error {
+func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member, working *atomic.Bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return w.hearing.Run(ctx) })
 	group.Go(func() error { return failed(ctx, ground.ended) })
-	group.Go(func() error { return hunter.Run(ctx) })
-	group.Go(func() error { return w.settleDirty(ctx) })
+	group.Go(func() error { return w.hunter.Run(ctx) })
+	group.Go(func() error { return w.settleDue(ctx) })
 	group.Go(func() error { return w.watchClocks(ctx) })
 	group.Go(func() error { return w.surveyDisk(ctx) })
 	group.Go(func() error { return w.prunePools(ctx) })
@@ -299,7 +294,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	w.shards.Open(n)
 	for _, identifier := range w.holdings.Identifiers() {
 		if ours(identifier) {
-			w.queue.Add(identifier, time.Now(), w.node.Settings.HuntSyncDelay)
+			w.hunter.Add(identifier, w.node.Settings.HuntSyncDelay)
 			w.due.add(identifier)
 		}
 	}
@@ -308,6 +303,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	<-ctx.Done()
 	closeDesk()
 	w.shards.Close(n)
+	w.hunter.Drop(ours)
 	w.orphans.drop(n)
 	w.endings.DropShard(n)
 	w.pending.close(n)

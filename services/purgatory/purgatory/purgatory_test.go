@@ -61,6 +61,37 @@ func TestHunt(t *testing.T) {
 	}
 }
 
+// TestARewrittenEntryIsNoNewEvent: an entry whose clock is started again, or that is written again
+// with another source, does not begin the hunt again. A failed fetch is a warning with its reason.
+func TestARewrittenEntryIsNoNewEvent(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--hunt-backoff-base=1h", "--hunt-backoff-max=1h")
+	gone := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(gone.Close)
+	nowhere := strings.Repeat("1", 40)
+	hold := func(identifier string, source proto.Source, at nostr.Timestamp) {
+		w.in.holds(identifier, announcement(t, "announcement", alice, identifier, gone.URL+"/"+identifier), source, time.Hour)
+		w.in.holds(identifier, state("state", alice, identifier, at, nowhere), source, time.Hour)
+	}
+	tries := func() float64 { return w.metric("purgatory_domain_requests_total", "127.0.0.1") }
+	hold("x", proto.SourceLive, 1001)
+	eventually(t, "the server is asked", func() bool { return tries() == 1 })
+	for range 3 {
+		hold("x", proto.SourceLive, 1001)
+		hold("x", proto.SourceUser, 1001)
+	}
+	hold("y", proto.SourceLive, 1001)
+	eventually(t, "another identifier is hunted", func() bool { return tries() >= 2 })
+	if n := w.told.count("x failed"); n != 1 {
+		t.Errorf("x was asked for %d times", n)
+	}
+	hold("x", proto.SourceLive, 1002) // a new event
+	eventually(t, "it is hunted for what is new", func() bool { return w.told.count("x failed") == 2 })
+	if !w.logged("WARN fetch failed", "identifier=x", "url="+gone.URL, "reason=", "404") {
+		t.Error("the failed fetches are no warnings with a reason")
+	}
+}
+
 // TestHuntGoesOnForWhatIsNewer: the release of an announcement and an older state does not end the
 // hunt for a newer one.
 func TestHuntGoesOnForWhatIsNewer(t *testing.T) {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr"
+	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
@@ -14,9 +16,7 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
-	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
-	"tendril.dev/services/purgatory/shards"
 )
 
 // changed hears of every change among the held events. It must be quick.
@@ -27,13 +27,12 @@ func (w *worker) changed(c held.Change) {
 	if !w.shards.Holds(c.Identifier()) {
 		return
 	}
+	waited := c.Before != nil && c.Before.Phase == proto.PhaseWaiting
 	if c.Entry != nil && c.Entry.Phase == proto.PhaseWaiting {
-		delay := w.node.Settings.HuntSyncDelay
-		if c.Entry.Source == proto.SourceUser {
-			delay = w.node.Settings.HuntUserDelay
+		// An entry that is written again, with another clock, is no new event.
+		if !waited || c.Before.Event.ID != c.Entry.Event.ID {
+			w.hunter.Add(c.Identifier(), w.huntDelay(c.Entry.Source))
 		}
-		w.queue.Add(c.Identifier(), time.Now(), delay)
-		waited := c.Before != nil && c.Before.Phase == proto.PhaseWaiting
 		if c.Entry.Event.Kind == nip34.KindAnnouncement && !waited {
 			w.pulls.recheck(c.Identifier()) // its repository is new; no mere restart of its clock
 			w.orphans.add(nip34.RepoRef{PubKey: c.Entry.Event.PubKey, Identifier: c.Identifier()})
@@ -43,6 +42,15 @@ func (w *worker) changed(c held.Change) {
 		w.orphans.add(nip34.RepoRef{PubKey: c.Before.Event.PubKey, Identifier: c.Identifier()})
 	}
 	w.due.add(c.Identifier())
+}
+
+// huntDelay is how long the hunt for the data of a new event waits: for a push by the user, or for
+// more of what a relay sends.
+func (w *worker) huntDelay(source proto.Source) time.Duration {
+	if source == proto.SourceUser {
+		return w.node.Settings.HuntUserDelay
+	}
+	return w.node.Settings.HuntSyncDelay
 }
 
 // heard hears of newly accepted events: an announcement may let others' states and pull requests
@@ -161,39 +169,22 @@ func (w *worker) accepted(id string) (*nostr.Event, error) {
 	return ev, err
 }
 
-// Look implements hunt.Ground: it settles an identifier and says what is still missing and where
-// that may be.
-func (w *worker) Look(ctx context.Context, identifier string) (hunt.Prospect, error) {
-	unlock, err := w.shards.Write(ctx, identifier)
-	if errors.Is(err, shards.ErrElsewhere) {
-		return hunt.Prospect{}, nil
-	}
-	if err != nil {
-		return hunt.Prospect{}, err
-	}
-	defer unlock()
-	d, err := w.settle(ctx, identifier)
-	if err != nil {
-		w.unsettled(ctx, identifier, err)
-		if d.Identifier == "" || ctx.Err() != nil {
-			return hunt.Prospect{}, err
-		}
-		// It is with some repositories, and the hunt goes on for the others.
-	}
-	p := hunt.Prospect{Sources: d.Sources()}
+// seek tells the hunter what an identifier misses and where that may be.
+func (w *worker) seek(ctx context.Context, d dossier.Dossier) {
+	var wants []dossier.Want
 	for _, want := range d.Wants() {
-		missing, err := w.missing(ctx, identifier, want)
+		missing, err := w.missing(ctx, d.Identifier, want)
 		if err != nil && ctx.Err() == nil {
-			w.log.Error("missing objects could not be looked for", "identifier", identifier, "owner", want.Owner, "error", err)
+			w.log.Error("missing objects could not be looked for", "identifier", d.Identifier, "owner", want.Owner, "error", err)
 		}
 		if len(missing) > 0 {
-			p.Wants = append(p.Wants, dossier.Want{Owner: want.Owner, Objects: missing, Near: want.Near})
+			want.Objects = missing
+			wants = append(wants, want)
 		}
 	}
-	if err := w.tidy(ctx, d); err != nil && ctx.Err() == nil {
-		w.log.Error("packs could not be brought together", "identifier", identifier, "error", err)
+	if ctx.Err() == nil {
+		w.hunter.Seek(d.Identifier, wants, d.Sources())
 	}
-	return p, ctx.Err()
 }
 
 func (w *worker) missing(ctx context.Context, identifier string, want dossier.Want) ([]string, error) {
@@ -247,7 +238,7 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 	settled, failed := w.releaser.Settle(ctx, d)
 	w.contributors.later(identifier, settled.Restless)
 	if len(settled.Owed) > 0 {
-		w.queue.Ensure(identifier, time.Now(), w.node.Settings.HuntSyncDelay)
+		w.hunter.Ensure(identifier, w.node.Settings.HuntSyncDelay)
 	}
 	if failed == nil {
 		w.pulls.settled(d, settled.Owed)
@@ -294,4 +285,59 @@ func (w *worker) clear(ctx context.Context, d dossier.Dossier, suspects []nip34.
 		}
 	}
 	return nil
+}
+
+// settlers is how many identifiers are settled at once; git processes have a bound of their own.
+const settlers = 4
+
+// settleDue settles the identifiers in the queue until ctx ends.
+func (w *worker) settleDue(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for range settlers {
+		group.Go(func() error {
+			for {
+				identifier, ok := w.due.next(ctx)
+				if !ok {
+					return nil
+				}
+				w.takeTurn(ctx, identifier)
+				w.due.done(identifier)
+			}
+		})
+	}
+	return group.Wait()
+}
+
+func (w *worker) takeTurn(ctx context.Context, identifier string) {
+	hunted := w.hunter.Wanted(identifier)
+	defer w.hunter.Remind(identifier)
+	unlock, err := w.shards.Write(ctx, identifier)
+	if err != nil {
+		return // another's now, or we are stopping
+	}
+	defer unlock()
+	d, err := w.settle(ctx, identifier)
+	if hunted && d.Identifier != "" {
+		w.seek(ctx, d) // what went wrong is with some repositories; the hunt goes on for the others
+	}
+	if err == nil {
+		err = w.tidy(ctx, d)
+	}
+	if err != nil {
+		w.unsettled(ctx, identifier, err)
+	}
+}
+
+// unsettled sees to it that an identifier is settled later. While the bus is away that is no news
+// of any one of them.
+func (w *worker) unsettled(ctx context.Context, identifier string, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	level := slog.LevelError
+	if !w.node.Bus.Conn.IsConnected() {
+		level = slog.LevelDebug
+	}
+	w.log.Log(ctx, level, "events that wait for git data could not be processed", "identifier", identifier, "error", err)
+	w.due.addAt(identifier, time.Now().Add(w.node.Settings.HuntBackoffBase))
 }

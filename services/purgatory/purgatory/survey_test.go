@@ -40,7 +40,7 @@ func TestLeftoversAreSweptFromQuietRepositories(t *testing.T) {
 		}
 		old := leftover("tmp_objdir-pack-1", time.Now().Add(-48*time.Hour))
 		young := leftover("tmp_objdir-incoming-2", time.Now().Add(-time.Minute))
-		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: shards.New(), survey: newSurvey(), due: newDirty(), orphans: newOrphans(), pending: newPushes(config.Git{})}
+		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: shards.New(), survey: newSurvey(), due: newQueue(), orphans: newOrphans(), pending: newPushes(config.Git{})}
 		w.shards.Open(proto.ShardOf("quiet"))
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -67,8 +67,8 @@ func TestLeftoversAreSweptFromQuietRepositories(t *testing.T) {
 func TestARestartedClockIsNoNewRepository(t *testing.T) {
 	t.Parallel()
 	w := &worker{
-		node: &node.Node{}, shards: shards.New(), queue: hunt.NewQueue(hunt.Rules{}), pulls: newPulls(),
-		due: newDirty(), orphans: newOrphans(), pending: newPushes(config.Git{}),
+		node: &node.Node{}, shards: shards.New(), hunter: hunt.New(hunt.Options{Look: func(string, time.Time) {}}), pulls: newPulls(),
+		due: newQueue(), orphans: newOrphans(), pending: newPushes(config.Git{}),
 	}
 	w.shards.Open(proto.ShardOf("x"))
 	in := func(phase proto.Phase) *held.Entry {
