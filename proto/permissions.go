@@ -47,9 +47,9 @@ func Users() []Permissions {
 		all.Publish = append(all.Publish, s.Publish...)
 		all.Subscribe = append(all.Subscribe, s.Subscribe...)
 		all.Answers = all.Answers || s.Answers
-		services[i].Subscribe = append(s.Subscribe, InboxPrefix(s.User)+".>")
+		services[i].Subscribe = append(s.Subscribe, InboxPrefix(s.User)+".>", "grasp.stored.>", "grasp.held.>", "grasp.claim.>", "grasp.worker.>")
 	}
-	all.Subscribe = append(all.Subscribe, InboxPrefix(UserTendril)+".>")
+	all.Subscribe = append(all.Subscribe, InboxPrefix(UserTendril)+".>", "grasp.stored.>", "grasp.held.>", "grasp.claim.>", "grasp.worker.>")
 	users := append(services, operator(), importer(), all)
 	for i := range users {
 		users[i].Publish, users[i].Subscribe = sorted(users[i].Publish), sorted(users[i].Subscribe)
@@ -235,12 +235,13 @@ func readBy(stream, filter string) []string {
 // followStream allows to follow a stream as lib/bus and lib/eventdb do, whole or by subject, and to
 // ask for its last message, which tells how far behind it a reader is.
 func followStream(stream string) []string {
-	return append(readBy(stream, ">"), api("CONSUMER.CREATE", stream, "*"), api("DIRECT.GET", stream, ">"))
+	return append(readBy(stream, ">"), api("CONSUMER.CREATE", stream, "*"), api("DIRECT.GET", stream, ">"), api("DIRECT.GET", stream), SubjectMessageOf(stream))
 }
 
 // followKeys allows to follow keys of a bucket.
 func followKeys(bucket, keys string) []string {
-	return readBy(KVStream(bucket), KVSubject(bucket, keys))
+	stream := KVStream(bucket)
+	return append(readBy(stream, KVSubject(bucket, keys)), api("DIRECT.GET", stream), SubjectMessageOf(stream))
 }
 
 // flowControl allows to answer a stream's consumers that push, as `nats kv watch` makes them, in

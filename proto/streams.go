@@ -1,6 +1,7 @@
 package proto
 
 import (
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -91,6 +92,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		lane(StreamLive, "new events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncLive),
 		{
 			Name:               StreamEvents,
+			RePublish:          told(">", toldStored),
 			Description:        "the log: every accepted event",
 			Subjects:           []string{prefixEvent + ">", SubjectEventsMark},
 			Storage:            file,
@@ -101,6 +103,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		},
 		{
 			Name:               StreamRejected,
+			RePublish:          told(">", toldStored),
 			Description:        "ids of rejected events and why",
 			Subjects:           []string{prefixRejected + ">"},
 			Storage:            file,
@@ -111,6 +114,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		},
 		{
 			Name:               StreamTargets,
+			RePublish:          told(">", toldStored),
 			Description:        "which relay should be asked for what",
 			Subjects:           []string{AnyTarget, prefixRoots + ">"},
 			Storage:            file,
@@ -132,7 +136,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		// Claims and workers are facts about processes that run now; on disk they would only
 		// outlive their truth.
 		bucket(BucketClaims, "who works on what", jetstream.MemoryStorage, "grasp.claim"),
-		bucket(BucketWorkers, "who is there to work", jetstream.MemoryStorage, ""),
+		bucket(BucketWorkers, "who is there to work", jetstream.MemoryStorage, "grasp.worker"),
 	}
 	for i := range configs {
 		configs[i].Replicas = s.Replicas
@@ -240,9 +244,9 @@ func KVStream(bucket string) string { return "KV_" + bucket }
 func KVSubject(bucket, key string) string { return "$KV." + bucket + "." + key }
 
 // bucket declares a KV bucket as nats.go's CreateKeyValue would, with its changes republished below
-// told (empty: nowhere).
-func bucket(name, description string, storage jetstream.StorageType, told string) jetstream.StreamConfig {
-	c := jetstream.StreamConfig{
+// destination.
+func bucket(name, description string, storage jetstream.StorageType, destination string) jetstream.StreamConfig {
+	return jetstream.StreamConfig{
 		Name:              KVStream(name),
 		Description:       description,
 		Subjects:          []string{KVSubject(name, ">")},
@@ -253,9 +257,29 @@ func bucket(name, description string, storage jetstream.StorageType, told string
 		DenyDelete:        true,
 		AllowDirect:       true,
 		AllowMsgTTL:       true,
+		RePublish:         told(KVSubject(name, ">"), destination),
 	}
-	if told != "" {
-		c.RePublish = &jetstream.RePublish{Source: KVSubject(name, ">"), Destination: told + ".>"}
+}
+
+// toldStored begins the subjects on which the streams that are no buckets tell, without the data,
+// what they have stored.
+const toldStored = "grasp.stored"
+
+func told(source, destination string) *jetstream.RePublish {
+	return &jetstream.RePublish{Source: source, Destination: destination + ".>", HeadersOnly: destination == toldStored}
+}
+
+// StoredSubject is where a stream tells of each message that it has stored, with its sequence in a
+// header, on the subjects of a filter: a subject of the stream, which may have wildcards.
+func StoredSubject(stream, filter string) string {
+	for _, cfg := range Streams(DefaultSizing()) {
+		if cfg.Name == stream && cfg.RePublish != nil {
+			rest := filter
+			if rest != ">" {
+				rest = strings.TrimPrefix(rest, strings.TrimSuffix(cfg.RePublish.Source, ">"))
+			}
+			return strings.TrimSuffix(cfg.RePublish.Destination, ">") + rest
+		}
 	}
-	return c
+	return toldStored + "." + filter
 }

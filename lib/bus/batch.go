@@ -175,12 +175,3 @@ func (b *Bus) LastStored(ctx context.Context, stream string) (uint64, error) {
 	}
 	return m.Sequence, nil
 }
-
-// LastSeq is the stream's last sequence as its leader knows it now.
-func (b *Bus) LastSeq(ctx context.Context, stream string) (uint64, error) {
-	s, err := b.JS.Stream(ctx, stream)
-	if err != nil {
-		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
-	}
-	return s.CachedInfo().State.LastSeq, nil
-}

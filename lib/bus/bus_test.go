@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -258,62 +257,6 @@ func TestAccountsWithALimitOfConsumers(t *testing.T) {
 	server.Start()
 	if n := limit(); n < 1_000_000 {
 		t.Errorf("when the account allows it the stream may have %d consumers", n)
-	}
-}
-
-// TestNoMoreConsumersIsTold: who follows a stream that may have no more consumers tells so once,
-// and follows it when there is room.
-func TestNoMoreConsumersIsTold(t *testing.T) {
-	t.Parallel()
-	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "SMALL", Subjects: []string{"small"}, MaxConsumers: 1})
-	if err == nil {
-		_, err = stream.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Name: "other"})
-	}
-	if err == nil {
-		_, err = js.Publish(t.Context(), "small", []byte("hello"))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	told, read := make(lines, 100), make(chan string, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	following := make(chan error, 1)
-	go func() {
-		following <- bus.Follow(ctx, js, bus.Reading{Stream: "SMALL"}, slog.New(slog.NewTextHandler(told, nil)), func(m bus.Message) { read <- string(m.Data) })
-	}()
-	select {
-	case line := <-told:
-		if !strings.Contains(line, "level=WARN") || !strings.Contains(line, "no more consumers") {
-			t.Errorf("told %s", line)
-		}
-	case <-ctx.Done():
-		t.Fatal("nothing is told")
-	}
-	if err := stream.DeleteConsumer(ctx, "other"); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case got := <-read:
-		if got != "hello" {
-			t.Errorf("read %q", got)
-		}
-	case <-ctx.Done():
-		t.Fatal("the stream is not followed")
-	}
-	cancel()
-	if err := <-following; err != nil || len(told) > 0 {
-		t.Errorf("%v; told again: %d lines", err, len(told))
 	}
 }
 

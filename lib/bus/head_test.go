@@ -3,7 +3,6 @@ package bus
 import (
 	"context"
 	"errors"
-	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -61,33 +60,4 @@ func TestHeadWhileTheBusIsAway(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(headTimeout)
 	})
-}
-
-// TestHeadIsCaughtUpWithOnce: what was read to its end is not waited for again, though its last
-// messages are gone by now.
-func TestHeadIsCaughtUpWithOnce(t *testing.T) {
-	t.Parallel()
-	end, waited := uint64(7), []uint64{}
-	broken := errors.New("away")
-	h := &Head{
-		ask: func(context.Context) (uint64, error) { return end, nil },
-		catchUp: func(_ context.Context, seq uint64) error {
-			waited = append(waited, seq)
-			if len(waited) == 1 {
-				return broken
-			}
-			return nil
-		},
-	}
-	if err := h.Read(t.Context()); !errors.Is(err, broken) {
-		t.Error(err)
-	}
-	for _, end = range []uint64{7, 7, 9, 9} {
-		if err := h.Read(t.Context()); err != nil {
-			t.Error(err)
-		}
-	}
-	if !slices.Equal(waited, []uint64{7, 7, 9}) {
-		t.Errorf("waited for %v", waited)
-	}
 }

@@ -43,7 +43,7 @@ func (r *roster) follow(ctx, reading context.Context, b *bus.Bus, running *sync.
 		prefix := proto.KVSubject(bucket, "")
 		read := make(chan struct{})
 		what := bus.Reading{
-			Stream: proto.KVStream(bucket), Filters: []string{prefix + proto.ClaimKey(r.group, ">")}, Read: func() { close(read) },
+			Stream: proto.KVStream(bucket), Filters: []string{prefix + proto.ClaimKey(r.group, ">")}, Idle: sync.OnceFunc(func() { close(read) }),
 		}
 		running.Go(func() {
 			// It ends with ctx and never with an error.

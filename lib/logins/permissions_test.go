@@ -156,7 +156,7 @@ func TestWhoMayPublish(t *testing.T) {
 		{"$JS.API.STREAM.LIST", "operator"},
 		{"$JS.API.STREAM.NAMES", "operator"},
 		{"$JS.API.STREAM.INFO.GRASP_EVENTS", everyone},
-		{"$JS.API.STREAM.MSG.GET.GRASP_EVENTS", "purgatory discovery operator"},
+		{"$JS.API.STREAM.MSG.GET.GRASP_EVENTS", "gateway ingest purgatory discovery operator"},
 		{"$JS.API.STREAM.MSG.GET.GRASP_CANDIDATES_USER", "operator"},
 
 		{"$JS.API.DIRECT.GET.KV_grasp-held.>", "ingest purgatory discovery operator"},

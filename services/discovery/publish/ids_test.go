@@ -58,50 +58,6 @@ func short(targets map[string]target.Target) map[string]wanted.Target {
 	return out
 }
 
-// TestWhatWasHeardIsNotAskedFor: a root event that came or went since is published by what was
-// heard of it, and no more is asked for or read than what was not heard.
-func TestWhatWasHeardIsNotAskedFor(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	p, _ := start(t, b)
-	beside, counted := counts(b)
-	q, _ := start(t, beside)
-	step := func(what string, wants map[string]target.Target, asked int, read int32) {
-		t.Helper()
-		before, readBefore := q.index.asked, counted.consumers.Load()
-		if n := send(t, q, wants); n != len(wants) {
-			t.Errorf("%s: %d messages for %d relays", what, n, len(wants))
-		}
-		same(t, b, wants)
-		if n := q.index.asked - before; n != asked {
-			t.Errorf("%s: it asked for %d repositories, want %d", what, n, asked)
-		}
-		if n := counted.consumers.Load() - readBefore; n != read {
-			t.Errorf("%s: it read the messages of %d relays, want %d", what, n, read)
-		}
-	}
-	step("what nobody heard of", relays(4, ids(0, 90)...), 1, 0)
-	step("more of that, which the last answer did not have", relays(4, ids(0, 100)...), 1, 0)
-	q.Heard(ids(100, 110))
-	q.Heard(ids(110, 120))
-	step("what came", relays(4, ids(0, 120)...), 0, 0)
-	for n := range 3 { // more than is kept in all
-		q.Heard(ids(1000+30_000*n, 1000+30_000*(n+1)))
-		some := ids(1000+30_000*n, 1001+30_000*n)
-		step("what came with many others", relays(4, append(ids(0, 120), some...)...), 0, 0)
-		q.Heard(some)
-		step("what went again", relays(4, ids(0, 120)...), 0, 0)
-	}
-	q.Heard(ids(60, 120))
-	step("what went", relays(4, ids(0, 60)...), 0, 0)
-	step("what went and was not heard of", relays(4, ids(0, 50)...), 0, 1) // one relay's say it all
-	q.Heard(ids(50, 51))
-	step("what came, and only some of it was heard of", relays(4, ids(0, 52)...), 1, 0)
-	send(t, p, relays(4, ids(0, 52)...))
-	q.Heard(ids(1000, 1000+1<<16+1))
-	step("what came, and far too much was heard of", relays(4, append(ids(0, 52), ids(1000, 1010)...)...), 1, 0)
-}
-
 // TestWhatIsNotAcceptedAnyMoreIsLeftOut: a root event that has gone since it was wanted is neither
 // in a change nor in a snapshot, is told of, and the sum is that of what is published.
 func TestWhatIsNotAcceptedAnyMoreIsLeftOut(t *testing.T) {

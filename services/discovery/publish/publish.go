@@ -86,7 +86,7 @@ func New(b *bus.Bus, whole Roots, log *slog.Logger) *Publisher {
 
 // Follow folds the stream in until ctx ends.
 func (p *Publisher) Follow(ctx context.Context) error {
-	return bus.Follow(ctx, p.js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true}, p.log, func(m bus.Message) {
+	return bus.Follow(ctx, p.js, bus.Reading{Stream: proto.StreamTargets}, p.log, func(m bus.Message) {
 		if err := p.fold(m); err != nil {
 			p.log.Error("a message of targets cannot be read", "subject", m.Subject, "error", err)
 		}

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -561,89 +560,4 @@ func (c *counting) OrderedConsumer(ctx context.Context, stream string, cfg jetst
 func counts(b *bus.Bus) (*bus.Bus, *counting) {
 	counted := &counting{JetStream: b.JS}
 	return &bus.Bus{Conn: b.Conn, JS: counted}, counted
-}
-
-// TestWhoWantsTheSameReadsNothing: a replica that finds published what it wants reads the headers
-// only; where it wants something else it reads that relay. So it does with what another replica
-// publishes later.
-func TestWhoWantsTheSameReadsNothing(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	p, _ := start(t, b)
-	send(t, p, relays(5, ids(0, 9000)...))
-	beside, counted := counts(b)
-	q, _ := start(t, beside)
-	if n := send(t, q, relays(5, ids(0, 9000)...)); n != 0 {
-		t.Errorf("%d messages for what is published", n)
-	}
-	if n := counted.consumers.Load(); n != 1 {
-		t.Errorf("%d consumers, want that of the headers", n)
-	}
-	other := relays(5, ids(0, 9000)...)
-	other["r3.example"] = relays(5, ids(0, 9001)...)["r3.example"]
-	if n := send(t, q, other); n != 1 {
-		t.Errorf("%d messages for one root event", n)
-	}
-	same(t, b, other)
-	if n := counted.consumers.Load(); n != 1 {
-		t.Errorf("%d consumers though it knew what was published", n)
-	}
-	all := relays(5, ids(0, 9002)...)
-	send(t, p, all)
-	if n := send(t, q, all); n != 0 || counted.consumers.Load() != 1 {
-		t.Errorf("%d messages for what another has published, %d consumers", n, counted.consumers.Load())
-	}
-	send(t, p, relays(5, ids(0, 9010)...))
-	if n := send(t, q, relays(5, ids(0, 9020)...)); n != 5 {
-		t.Errorf("%d messages for five relays", n)
-	}
-	same(t, b, relays(5, ids(0, 9020)...))
-	if n := counted.consumers.Load(); n != 6 {
-		t.Errorf("%d consumers, want one for each relay more", n)
-	}
-}
-
-// TestWhatHasNoSumIsRead: messages of an earlier version, which have no sum or another, and a
-// change of which only a part was written, are read, and lead to what is wanted. Then they have a
-// sum, and nobody reads them again.
-func TestWhatHasNoSumIsRead(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	wanted := relays(4, ids(0, 9000)...)
-	for n, key := range []string{"r0.example", "r1.example", "r2.example"} {
-		subject, err := proto.TargetSubject(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		changes := target.Diff(target.Target{}, wanted[key], 512<<10)
-		if len(changes) != 2 {
-			t.Fatalf("%d changes", len(changes))
-		}
-		for i, c := range changes[n%2:] { // of the second relay only the last
-			data, err := json.Marshal(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			msg := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
-			if n == 2 && i == 1 {
-				msg.Header.Set(proto.HeaderSum, strings.Repeat("0", 64))
-			}
-			if _, err := b.JS.PublishMsg(t.Context(), msg); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	p, _ := start(t, b)
-	if n := send(t, p, wanted); n != 2+1+1+1+1 {
-		t.Errorf("%d messages, want two for the list of what is missing, one each of the two relays that name it, and one for each other sum", n)
-	}
-	same(t, b, wanted)
-	beside, counted := counts(b)
-	q, _ := start(t, beside)
-	if n := send(t, q, wanted) + send(t, p, wanted); n != 0 {
-		t.Errorf("%d messages for what is published", n)
-	}
-	if n := counted.consumers.Load(); n != 1 {
-		t.Errorf("%d consumers, want that of the headers", n)
-	}
 }

@@ -68,7 +68,7 @@ func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names
 			replace(names, slices.Sorted(maps.Keys(wanted)))
 		}
 	}
-	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, HeadersOnly: true, Idle: idle}, log, func(m bus.Message) {
+	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, Idle: idle}, log, func(m bus.Message) {
 		defer read.Advance(m.Seq)
 		if _, err := proto.ParseRootsSubject(m.Subject); err == nil {
 			return // a list of root events, which is no target
@@ -189,7 +189,10 @@ func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string,
 	}
 	defer f.stop()
 	all := false
-	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}, Read: func() {
+	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}, Idle: func() {
+		if all {
+			return
+		}
 		f.reading.Lock()
 		defer f.reading.Unlock()
 		if all = f.showPast(ctx, log) && f.show(ctx, mostTries, log); all {

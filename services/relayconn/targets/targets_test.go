@@ -201,22 +201,10 @@ func TestNoListIsLost(t *testing.T) {
 		return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}, new(progress.Progress))
 	})
 	const n = 300
-	var end uint64
 	for i := range n {
 		publish(t, b, fmt.Sprintf("r%d.example.com", i), false, repo("30617:a:x"))
-		end = publish(t, b, "r0.example.com", false, repo("30617:a:y")) // not a change of the list
+		publish(t, b, "r0.example.com", false, repo("30617:a:y")) // not a change of the list
 	}
-	// Nobody takes a list until all were told of.
-	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
-	if err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "all are read", func() bool {
-		for info := range stream.ListConsumers(t.Context()).Info() {
-			return info.Delivered.Stream == end
-		}
-		return false
-	})
 	var last []string
 	eventually(t, "all are listed", func() bool {
 		select {
