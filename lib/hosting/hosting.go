@@ -62,7 +62,7 @@ func (r Rules) archives(a *nip34.Announcement) bool {
 		return true
 	}
 	for _, service := range r.services {
-		if a.ListsServiceClone(service) {
+		if a.HasCloneOn(service) {
 			return true
 		}
 	}

@@ -47,20 +47,20 @@ func TestWhatIsKept(t *testing.T) {
 		at               []string
 		listed, archived bool
 	}{
-		"listed":                         {config.Policy{}, []string{"git.example.com"}, true, false},
-		"elsewhere":                      {config.Policy{}, []string{"a.example"}, false, false},
-		"all":                            {config.Policy{ArchiveAll: true}, nil, false, true},
-		"all, and listed":                {config.Policy{ArchiveAll: true}, []string{"git.example.com"}, true, false},
-		"its owner":                      {list(npub(t, owner)), nil, false, true},
-		"its identifier":                 {list("x"), nil, false, true},
-		"itself":                         {list(npub(t, owner) + "/x"), nil, false, true},
-		"another of its owner":           {list(npub(t, owner) + "/y"), nil, false, false},
-		"the same of another":            {list(npub(t, other) + "/x"), nil, false, false},
-		"its service":                    {config.Policy{ArchiveServices: []string{"b.example", "A.example:443"}}, []string{"a.example"}, false, true},
-		"another port of its service":    {config.Policy{ArchiveServices: []string{"a.example:8080"}}, []string{"a.example"}, false, false},
-		"listed, and at such a service":  {config.Policy{ArchiveServices: []string{"a.example"}}, []string{"a.example", "git.example.com"}, true, false},
-		"a host that is no such service": {config.Policy{ArchiveServices: []string{"plain.example"}}, nil, false, false},
-		"writable":                       {config.Policy{ArchiveAll: true, ArchiveReadOnly: &no}, nil, false, true},
+		"listed":                        {config.Policy{}, []string{"git.example.com"}, true, false},
+		"elsewhere":                     {config.Policy{}, []string{"a.example"}, false, false},
+		"all":                           {config.Policy{ArchiveAll: true}, nil, false, true},
+		"all, and listed":               {config.Policy{ArchiveAll: true}, []string{"git.example.com"}, true, false},
+		"its owner":                     {list(npub(t, owner)), nil, false, true},
+		"its identifier":                {list("x"), nil, false, true},
+		"itself":                        {list(npub(t, owner) + "/x"), nil, false, true},
+		"another of its owner":          {list(npub(t, owner) + "/y"), nil, false, false},
+		"the same of another":           {list(npub(t, other) + "/x"), nil, false, false},
+		"its service":                   {config.Policy{ArchiveServices: []string{"b.example", "A.example:443"}}, []string{"a.example"}, false, true},
+		"another port of its service":   {config.Policy{ArchiveServices: []string{"a.example:8080"}}, []string{"a.example"}, false, false},
+		"listed, and at such a service": {config.Policy{ArchiveServices: []string{"a.example"}}, []string{"a.example", "git.example.com"}, true, false},
+		"a host of a plain git server":  {config.Policy{ArchiveServices: []string{"plain.example"}}, nil, false, true},
+		"writable":                      {config.Policy{ArchiveAll: true, ArchiveReadOnly: &no}, nil, false, true},
 	} {
 		s := config.Settings{Service: config.Service{Domain: "git.example.com"}, Policy: tc.policy}
 		r, err := hosting.New(s)

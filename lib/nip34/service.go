@@ -87,28 +87,26 @@ func (a *Announcement) ListsServiceRelay(domain string) bool {
 	return false
 }
 
-// ListsServiceClone reports whether one of the clone URLs is
-// `<scheme>://<domain>/<npub of the owner>/<identifier>.git`. The scheme (http, https, ws, wss),
-// slashes at the end and how the identifier is percent-encoded make no difference.
+// ListsServiceClone reports whether one of the clone URLs is at the domain, and its path is not the
+// address of another repository. The usual path is `/<npub of the owner>/<identifier>.git`; a path
+// of another form counts too. The scheme (http, https, ws, wss), slashes at the end and how the
+// identifier is percent-encoded make no difference.
 func (a *Announcement) ListsServiceClone(domain string) bool {
+	return a.anyCloneOn(domain, func(p writtenPath) bool { return !p.isOfOtherThan(a.Ref) })
+}
+
+// HasCloneOn reports whether one of the clone URLs is at the domain, whatever its path.
+func (a *Announcement) HasCloneOn(domain string) bool {
+	return a.anyCloneOn(domain, func(writtenPath) bool { return true })
+}
+
+func (a *Announcement) anyCloneOn(domain string, matches func(writtenPath) bool) bool {
 	d, err := parseDomain(domain)
 	if err != nil {
 		return false
 	}
-	want := ""
 	for _, given := range a.Clone {
-		path, ok := servicePath(given, d)
-		if !ok {
-			continue
-		}
-		if want == "" {
-			npub, err := nip19.EncodePublicKey(a.Ref.PubKey)
-			if err != nil {
-				return false
-			}
-			want = "/" + npub + "/" + a.Ref.Identifier + ".git"
-		}
-		if path.is(want) {
+		if path, ok := servicePath(given, d); ok && matches(path) {
 			return true
 		}
 	}
@@ -156,13 +154,23 @@ func (p *PullRequest) PRServiceIdentifiers(domain string) []string {
 // writtenPath is the path of a URL as it was written, without slashes at its end.
 type writtenPath string
 
-// is reports whether the path means want, which is not encoded.
-func (p writtenPath) is(want string) bool {
-	if string(p) == want {
-		return true
+// isOfOtherThan reports whether the path is the address of a repository other than ref, or of one
+// below /prs/, which no announcement lists.
+func (p writtenPath) isOfOtherThan(ref RepoRef) bool {
+	other := strings.HasPrefix(string(p), "/prs/")
+	for _, meant := range p.meanings() {
+		npub, identifier, _ := strings.Cut(strings.TrimPrefix(meant, "/"), "/")
+		identifier, isRepo := strings.CutSuffix(identifier, ".git")
+		prefix, key, err := nip19.Decode(npub)
+		if !isRepo || err != nil || prefix != "npub" {
+			continue
+		}
+		if key == ref.PubKey && identifier == ref.Identifier {
+			return false
+		}
+		other = true
 	}
-	meanings := p.meanings()
-	return meanings[len(meanings)-1] == want
+	return other
 }
 
 // meanings are the paths, not encoded, that this one may mean: itself, and what it is
@@ -185,7 +193,7 @@ func servicePath(given string, d serviceDomain) (writtenPath, bool) {
 	scheme, rest, _ := strings.Cut(given, "://")
 	slash := strings.IndexByte(rest, '/')
 	if slash < 0 {
-		return "", false
+		slash = len(rest)
 	}
 	u, err := parseURL(scheme+"://"+rest[:slash], maxCloneURL)
 	if err != nil || defaultPort(u.Scheme) == "" || u.RawQuery != "" || u.Fragment != "" || !u.on(d) {

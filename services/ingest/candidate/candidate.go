@@ -1,8 +1,9 @@
 // Package candidate reads what other services ask ingest to decide: events, and the facts that ride
 // in the headers of their message.
 //
-// Signatures are checked where events come in, because that is what costs time. The id is checked
-// here again, because it costs little and is what every later step stands on.
+// The gateway and the relay workers check ids and signatures where events come in, because
+// signatures cost time. Ingest does not trust them (policy.md): it checks every id again, and the
+// signature of each event that decides about other people's data.
 package candidate
 
 import (
@@ -167,6 +168,8 @@ func parseEvent(data []byte) (*nostr.Event, []byte, error) {
 		return nil, nil, errors.New("created_at is not a time that fits 32 bits")
 	case !genuine.HasID(ev):
 		return nil, nil, errors.New("the id is not that of the event")
+	case decides(ev.Kind) && !genuine.Signed(ev):
+		return nil, nil, errors.New("the signature is not its author's")
 	}
 	raw := data
 	if !plain {
@@ -176,6 +179,16 @@ func parseEvent(data []byte) (*nostr.Event, []byte, error) {
 		return nil, nil, fmt.Errorf("the event is larger than %d bytes", MaxEventBytes)
 	}
 	return ev, raw, nil
+}
+
+// decides reports whether events of a kind decide about others: deletion requests, announcements,
+// states and pull requests.
+func decides(kind int) bool {
+	switch kind {
+	case nip34.KindDeletion, nip34.KindAnnouncement, nip34.KindState, nip34.KindPR, nip34.KindPRUpdate:
+		return true
+	}
+	return false
 }
 
 func bounded(s string, most int) string {

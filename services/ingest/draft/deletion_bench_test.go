@@ -37,7 +37,7 @@ func BenchmarkLargeDeletion(b *testing.B) {
 	} {
 		b.Run(name, func(b *testing.B) {
 			var tags nostr.Tags
-			for size := 0; size < policy.MaxDeletionBytes-1000; size += len(tags[len(tags)-1][1]) + 8 {
+			for size := 0; size < policy.MaxOtherBytes-1000; size += len(tags[len(tags)-1][1]) + 8 {
 				tags = append(tags, value(len(tags)))
 			}
 			view := index.View()

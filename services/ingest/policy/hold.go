@@ -21,14 +21,16 @@ const (
 	// MaxPullRequestBytes leaves room for the longest description that other forges allow, 64 Ki
 	// characters, in any script.
 	MaxPullRequestBytes = 256 << 10
-	// MaxDeletionBytes is some 1,700 names. Each is looked up three times, and no other event costs
-	// so much for its size.
-	MaxDeletionBytes = 128 << 10
+	// MaxPatchBytes bounds a patch (1617), MaxGraspListBytes a user's grasp list (10317).
+	MaxPatchBytes     = 512 << 10
+	MaxGraspListBytes = 16 << 10
+	// MaxOtherBytes bounds every event of another kind.
+	MaxOtherBytes = 128 << 10
 )
 
 // tooLarge refuses an event that is larger than those of its kind may be.
 func tooLarge(c *candidate.Candidate) (Decision, bool) {
-	most := 0
+	most := MaxOtherBytes
 	switch c.Event.Kind {
 	case nip34.KindAnnouncement:
 		most = MaxAnnouncementBytes
@@ -36,10 +38,12 @@ func tooLarge(c *candidate.Candidate) (Decision, bool) {
 		most = MaxStateBytes
 	case nip34.KindPR, nip34.KindPRUpdate:
 		most = MaxPullRequestBytes
-	case nip34.KindDeletion:
-		most = MaxDeletionBytes
+	case nip34.KindPatch:
+		most = MaxPatchBytes
+	case nip34.KindUserGraspList:
+		most = MaxGraspListBytes
 	}
-	if most == 0 || len(c.Raw) <= most {
+	if len(c.Raw) <= most {
 		return Decision{}, false
 	}
 	return invalid(fmt.Errorf("an event of this kind may have %d bytes at most, and this one has %d", most, len(c.Raw))), true

@@ -26,7 +26,7 @@ func TestSizes(t *testing.T) {
 	}
 	a := announce(alice, "tree", 50)
 	commit := tag("c", strings.Repeat("b", 40))
-	of := map[int]int{30617: policy.MaxAnnouncementBytes, 30618: policy.MaxStateBytes, 1618: policy.MaxPullRequestBytes, 5: policy.MaxDeletionBytes}
+	of := map[int]int{30617: policy.MaxAnnouncementBytes, 30618: policy.MaxStateBytes, 1618: policy.MaxPullRequestBytes, 5: policy.MaxOtherBytes, 1617: policy.MaxPatchBytes, 1: policy.MaxOtherBytes, 10317: policy.MaxGraspListBytes}
 	make := func(kind, bytes int) *candidate.Candidate {
 		switch kind {
 		case 30617:

@@ -243,7 +243,7 @@ func (p *Policy) refuse(c *candidate.Candidate) (Decision, bool) {
 	if nostr.IsEphemeralKind(c.Event.Kind) {
 		return forgotten(ReasonEphemeral, "invalid: ephemeral events are not stored"), true
 	}
-	if c.Lane == proto.LaneUser && c.Event.CreatedAt.Time().After(p.now().Add(p.maxFuture)) {
+	if c.Event.CreatedAt.Time().After(p.now().Add(p.maxFuture)) {
 		return forgotten(ReasonFuture, "invalid: created_at is too far in the future"), true
 	}
 	return Decision{}, false

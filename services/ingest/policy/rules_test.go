@@ -65,7 +65,10 @@ func TestKnown(t *testing.T) {
 		{"too far ahead", (&world{}).accept(a), user(ahead), nil,
 			want{outcome: proto.Rejected, reason: policy.ReasonFuture, message: "invalid: "}},
 		{"just not too far ahead", (&world{}).accept(a), user(justAhead), nil, isAccepted()},
-		{"ahead, from sync: other relays have it", (&world{}).accept(a), synced(ahead), nil, isAccepted()},
+		{"ahead, from sync: not remembered", (&world{}).accept(a), synced(ahead), nil,
+			want{outcome: proto.Rejected, reason: policy.ReasonFuture, message: "invalid: "}},
+		{"ahead, of an import", (&world{}).accept(a), imported(ahead), nil,
+			want{outcome: proto.Rejected, reason: policy.ReasonFuture, message: "invalid: "}},
 	})
 }
 

@@ -2,6 +2,7 @@ package writer
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -38,6 +39,11 @@ func (w *Writer) commit(ctx context.Context, b *batch, logged func()) error {
 	var err error
 	if b.held, err = w.commitHeld(ctx, b.held, b.changes.Held); err != nil {
 		return err
+	}
+	if len(b.logged)+len(b.changes.Held) == 0 {
+		if b.held, err = w.confirm(ctx, b.held); err != nil {
+			return err
+		}
 	}
 	if err := w.commitRejections(ctx, b.changes.Rejected, b.changes.Taken); err != nil {
 		return err
@@ -160,6 +166,31 @@ func (w *Writer) commitHeld(ctx context.Context, head uint64, changes []held.Cha
 		head = last
 	}
 	return head, nil
+}
+
+// confirm makes sure that this is still the writer's term, for a batch that changes neither the log
+// nor the held events. It writes the mark of held events on the head that the batch was decided on:
+// a new writer has moved that head before it decides anything.
+func (w *Writer) confirm(ctx context.Context, head uint64) (uint64, error) {
+	mark, err := w.mark(proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey))
+	if err != nil {
+		return 0, err
+	}
+	last, err := w.Bus.PublishBatch(ctx, []*nats.Msg{mark}, &head)
+	if err != nil {
+		return 0, fmt.Errorf("confirm the writer's term on head %d: %w", head, err)
+	}
+	w.Held.Apply(held.Change{Seq: last, Key: proto.HeldMarkKey})
+	return last, nil
+}
+
+// mark is the message by which a writer moves a head.
+func (w *Writer) mark(subject string) (*nats.Msg, error) {
+	data, err := json.Marshal(proto.WriterMark{Writer: w.Name, At: time.Now().UTC()})
+	if err != nil {
+		return nil, fmt.Errorf("write the writer's mark: %w", err)
+	}
+	return &nats.Msg{Subject: subject, Data: data}, nil
 }
 
 // commitRejections remembers what was rejected, and takes back what may heal. No head is expected:

@@ -21,18 +21,24 @@ func TestPausedWriterCannotCommit(t *testing.T) {
 	for i := range 40 {
 		accepted = append(accepted, newPerson(100+i).grasps(i))
 	}
-	held := newPerson(1).announcement("tree", 100)
-	for name, accepted := range map[string][]*nostr.Event{"log and held events": accepted, "held events only": nil} {
+	held, orphan := newPerson(1).announcement("tree", 100), newPerson(1).issue(newPerson(2), "tree", 1)
+	for name, c := range map[string]struct {
+		accepted []*nostr.Event
+		other    *nostr.Event
+	}{
+		"log and held events": {accepted, held}, "held events only": {nil, held}, "rejections only": {nil, orphan},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			staleCommit(t, accepted, held)
+			staleCommit(t, c.accepted, c.other)
 		})
 	}
 }
 
-// staleCommit has a writer decide candidates, of which some must be accepted and one is to be
-// held, and commit them after another did.
-func staleCommit(t *testing.T, accepted []*nostr.Event, held *nostr.Event) {
+// staleCommit has a writer decide candidates, of which some must be accepted and one is held or
+// rejected, and commit them after another did. The stale writer must not answer either: if it
+// acknowledged what it rejected, the candidate would be gone.
+func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 	b := openImpatientBus(t, t.TempDir())
 	pause, paused := make(chan struct{}), make(chan struct{})
 	var once atomic.Bool
@@ -53,7 +59,7 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, held *nostr.Event) {
 	t.Cleanup(goOn)
 	eventually(t, "the first replica writes", first.Writing)
 	s := newSender(t, b, "fence")
-	s.sendAll(proto.LaneUser, append(slices.Clone(accepted), held))
+	s.sendAll(proto.LaneUser, append(slices.Clone(accepted), other))
 	<-paused
 
 	second := start(t, b, "second", nil)
@@ -89,7 +95,10 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, held *nostr.Event) {
 	if got := logIDs(t, b); !sameIDs(got, accepted) {
 		t.Errorf("the log has %d events, want exactly the %d that were to be accepted", len(got), len(accepted))
 	}
-	if second.Held.Len() != 1 || second.Held.ByID(held.ID) == nil {
-		t.Errorf("%d held, want the announcement", second.Held.Len())
+	if isHeld := second.Held.ByID(other.ID) != nil; isHeld != (other.Kind == 30617) || second.Held.Len() > 1 {
+		t.Errorf("%d held", second.Held.Len())
+	}
+	if len(s.wait(len(accepted)+1)) != len(accepted)+1 {
+		t.Error("the stale writer has answered too")
 	}
 }

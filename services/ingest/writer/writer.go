@@ -5,7 +5,6 @@ package writer
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -191,24 +190,26 @@ func (w *Writer) brokenOff(ctx context.Context, b *batch, err error) error {
 // The marks move both heads: a commit that was decided on an earlier one, by a writer that was
 // paused or cut off, is refused from now on, whatever that writer believes.
 func (w *Writer) begin(ctx context.Context) error {
-	mark, err := json.Marshal(proto.WriterMark{Writer: w.Name, At: time.Now().UTC()})
-	if err != nil {
-		return fmt.Errorf("write the writer's mark: %w", err)
+	var heads [2]uint64
+	for i, subject := range []string{proto.SubjectEventsMark, proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey)} {
+		mark, err := w.mark(subject)
+		if err != nil {
+			return err
+		}
+		ack, err := w.Bus.JS.PublishMsg(ctx, mark)
+		if err != nil {
+			return fmt.Errorf("mark %s: %w", subject, err)
+		}
+		heads[i] = ack.Sequence
 	}
-	events, err := w.Bus.JS.Publish(ctx, proto.SubjectEventsMark, mark)
-	if err != nil {
-		return fmt.Errorf("mark the log: %w", err)
-	}
-	entries, err := w.Bus.JS.Publish(ctx, proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), mark)
-	if err != nil {
-		return fmt.Errorf("mark the held events: %w", err)
-	}
-	if err := w.Index.WaitFor(ctx, events.Sequence); err != nil {
+	events, entries := heads[0], heads[1]
+	if err := w.Index.WaitFor(ctx, events); err != nil {
 		return fmt.Errorf("catch up with the log: %w", err)
 	}
-	if err := w.Held.WaitFor(ctx, entries.Sequence); err != nil {
+	if err := w.Held.WaitFor(ctx, entries); err != nil {
 		return fmt.Errorf("catch up with the held events: %w", err)
 	}
+	var err error
 	if w.lanes, err = openLanes(ctx, w.Bus.JS, w.BatchSize, w.Log, w.Metrics.pending); err != nil {
 		return err
 	}
