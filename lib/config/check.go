@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/nip34"
@@ -27,7 +29,8 @@ func (s Settings) Check() error {
 			return err
 		}
 	}
-	for _, check := range []func() error{s.Service.check, s.Storage.check, s.Bus.check, s.Policy.check, s.Sync.check, s.Git.check, s.Front.check, s.archive, s.patience, s.Observe.check} {
+	for _, check := range []func() error{s.Service.check, s.Storage.check, s.Bus.check, s.Policy.check, s.Sync.check,
+		s.Git.check, s.Front.check, s.archive, s.Observe.check} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -35,26 +38,17 @@ func (s Settings) Check() error {
 	return nil
 }
 
-// inRange holds a number or a time to the range that its tags declare.
+// inRange holds a number, a size or a time to the range that its tags declare.
 func (f field) inRange() error {
-	least, most := f.Tag.Get("min"), f.Tag.Get("max")
-	if least == "" {
+	if f.Tag.Get("min") == "" {
 		return nil
 	}
-	read, show := decodeInt, func(n int64) string { return strconv.FormatInt(n, 10) }
-	if f.value.Type() == reflect.TypeFor[time.Duration]() {
-		read, show = decodeDuration, func(n int64) string { return time.Duration(n).String() }
+	least, most := reflect.New(f.Type).Elem(), reflect.New(f.Type).Elem()
+	if err := errors.Join(f.decode(f.Tag.Get("min"), least), f.decode(f.Tag.Get("max"), most)); err != nil {
+		return fmt.Errorf("%s: its declared range: %w", f.name(), err)
 	}
-	bound := reflect.New(f.value.Type()).Elem()
-	if err := read(least, bound); err != nil {
-		return fmt.Errorf("%s: its declared minimum: %w", f.name(), err)
-	}
-	tooSmall := f.value.Int() < bound.Int()
-	if err := read(most, bound); err != nil {
-		return fmt.Errorf("%s: its declared maximum: %w", f.name(), err)
-	}
-	if tooSmall || f.value.Int() > bound.Int() {
-		return &Error{f.name(), show(f.value.Int()), "want " + rangeOf(f.Tag.Get)}
+	if n := f.value.Int(); n < least.Int() || n > most.Int() {
+		return &Error{f.name(), fmt.Sprint(f.value), "want " + rangeOf(f.Tag.Get)}
 	}
 	return nil
 }
@@ -96,29 +90,30 @@ func (s Storage) check() error {
 // maxPassword is the longest password that bcrypt takes, in bytes.
 const maxPassword = 72
 
-// warnings tells of settings of a NATS server of its own where one is embedded, and of an embedded
-// one that others may reach and everybody may write to.
-func (b Bus) warnings() []string {
-	if b.NATSURL != "" {
-		return nil
+// warnings are about settings that change nothing, or more than one may think.
+func (s Settings) warnings() (warnings []string) {
+	if s.ArchiveAll && len(s.ArchiveWhitelist) > 0 {
+		warnings = append(warnings, "NGIT_ARCHIVE_WHITELIST changes nothing, because NGIT_ARCHIVE_ALL archives every repository")
 	}
-	var idle []string
-	for _, s := range []struct{ name, value string }{
-		{"NGIT_NATS_LOGIN_FILE", b.NATSLoginFile}, {"NGIT_NATS_CREDS", b.NATSCreds}, {"NGIT_NATS_CA", b.NATSCA}, {"NGIT_NATS_CERT", b.NATSCert},
+	if s.TrustForwardedFor && len(s.TrustedProxies) == 0 {
+		warnings = append(warnings, "NGIT_TRUST_FORWARDED_FOR believes any proxy with a loopback, private or link-local address; "+
+			"name yours in NGIT_TRUSTED_PROXIES instead")
+	}
+	if s.NATSURL != "" {
+		return warnings
+	}
+	for _, server := range []struct{ name, value string }{
+		{"NGIT_NATS_LOGIN_FILE", s.NATSLoginFile}, {"NGIT_NATS_CREDS", s.NATSCreds}, {"NGIT_NATS_CA", s.NATSCA}, {"NGIT_NATS_CERT", s.NATSCert},
 	} {
-		if s.value != "" {
-			idle = append(idle, s.name+" has no effect without NGIT_NATS_URL: it is for a NATS server of its own, and this process embeds one")
+		if server.value != "" {
+			warnings = append(warnings, server.name+" has no effect without NGIT_NATS_URL: it is for a NATS server of its own, and this process embeds one")
 		}
 	}
-	host, _, err := net.SplitHostPort(b.NATSListen)
-	if b.NATSPassword != "" || err != nil {
-		return idle
+	if s.NATSPassword == "" && s.NATSListen != "none" && !loopback(s.NATSListen) {
+		warnings = append(warnings, fmt.Sprintf("NGIT_NATS_LISTEN is %q and NGIT_NATS_PASSWORD is not set: everyone who reaches this address can read and write everything; "+
+			"set a password, or listen on 127.0.0.1 only", s.NATSListen))
 	}
-	if address, err := netip.ParseAddr(host); host == "localhost" || err == nil && address.IsLoopback() {
-		return idle
-	}
-	return append(idle, fmt.Sprintf("NGIT_NATS_LISTEN is %q and NGIT_NATS_PASSWORD is not set: whoever reaches this address can read and write everything; "+
-		"set a password, or listen on 127.0.0.1 only", b.NATSListen))
+	return warnings
 }
 
 func (b Bus) check() error {
@@ -170,7 +165,7 @@ func (b Bus) check() error {
 // dropMalformed takes malformed entries out of the lists of who is not welcome, and says which.
 // Other GRASP servers leave them out too; to stop a start for one would take the whole service
 // away. Lists of who is welcome are strict: without its malformed entries such a list may be empty,
-// and then everybody is welcome.
+// and then everyone is welcome.
 func (p *Policy) dropMalformed() (warnings []string) {
 	for _, list := range []struct {
 		name    string
@@ -211,10 +206,11 @@ func (s Sync) check() error {
 			return &Error{"NGIT_SYNC_BOOTSTRAP_RELAY_URL", given, err.Error() + "; want relays like wss://relay.example.com, comma-separated"}
 		}
 	}
-	if err := ordered("NGIT_SYNC_BASE_BACKOFF_SECS", s.BaseBackoffSeconds, "NGIT_SYNC_MAX_BACKOFF_SECS", s.MaxBackoffSeconds); err != nil {
-		return err
+	if s.BaseBackoffSeconds > s.MaxBackoffSeconds {
+		return &Error{"NGIT_SYNC_BASE_BACKOFF_SECS", strconv.Itoa(s.BaseBackoffSeconds),
+			fmt.Sprintf("want at most NGIT_SYNC_MAX_BACKOFF_SECS, which is %d", s.MaxBackoffSeconds)}
 	}
-	return ordered("NGIT_SYNC_DAILY_MIN", s.DailyMin, "NGIT_SYNC_DAILY_MAX", s.DailyMax)
+	return nil
 }
 
 func (g Git) check() error {
@@ -233,40 +229,20 @@ func (g Git) check() error {
 			return &Error{"NGIT_GIT_ADVERTISE", g.GitAdvertise, "want host:port under which front doors reach this worker, like 10.0.0.7:7336"}
 		}
 	}
-	if _, err := g.ServerLimits(); err != nil {
-		return err
-	}
-	return ordered("NGIT_HUNT_BACKOFF_BASE", g.HuntBackoffBase, "NGIT_HUNT_BACKOFF_MAX", g.HuntBackoffMax)
+	_, err := g.ServerLimits()
+	return err
 }
 
 func (f Front) check() error {
 	if !slices.Contains([]string{"none", "read", "write", "both"}, f.AuthRequired) {
 		return &Error{"NGIT_AUTH_REQUIRED", f.AuthRequired, "want none, read, write or both"}
 	}
-	if _, err := f.Proxies(); err != nil {
-		return err
-	}
-	if f.MaxMessageBytes > f.InboundBytes/InboundShares {
-		return &Error{"NGIT_INBOUND_BYTES", strconv.FormatInt(f.InboundBytes, 10), fmt.Sprintf(
-			"want at least %d times NGIT_MAX_MESSAGE_BYTES, which is %d", InboundShares, f.MaxMessageBytes)}
-	}
-	return ordered("NGIT_DEFAULT_LIMIT", f.DefaultLimit, "NGIT_MAX_LIMIT", f.MaxLimit)
+	_, err := f.Proxies()
+	return err
 }
 
 // AnswerChunk is how much of an answer a client must take within NGIT_ANSWER_STALL, in bytes.
 const AnswerChunk = 32 << 10
-
-// patience holds that the front door is no less patient with a git client than the worker behind
-// it, which says why it ends a request and frees what it holds.
-func (s Settings) patience() error {
-	worker := s.GitStall + AnswerChunk*time.Second/time.Duration(s.GitMinRate)
-	if s.AnswerStall > worker {
-		return nil
-	}
-	return &Error{"NGIT_ANSWER_STALL", s.AnswerStall.String(), fmt.Sprintf(
-		"want more than %v: a git client may fall behind by NGIT_GIT_STALL (%v), and take 32 KiB at NGIT_GIT_MIN_RATE (%d bytes a second)",
-		worker, s.GitStall, s.GitMinRate)}
-}
 
 func (o Observe) check() error {
 	if _, err := obs.ParseLevel(o.LogLevel); err != nil {
@@ -355,14 +331,6 @@ func cutNumber(s string) (before string, n int, ok bool) {
 	return s[:colon], n, err == nil && n >= 1 && n <= 1_000_000
 }
 
-// ordered says that the first setting is at most the second.
-func ordered[T int | time.Duration](lessName string, less T, moreName string, more T) error {
-	if less <= more {
-		return nil
-	}
-	return &Error{lessName, fmt.Sprint(less), fmt.Sprintf("want at most %s, which is %v", moreName, more)}
-}
-
 // checkAddress takes host:port; like says what would be right.
 func checkAddress(name, value, like string) error {
 	_, port, err := net.SplitHostPort(value)
@@ -412,4 +380,71 @@ func checkRepository(entry string) error {
 		return err
 	}
 	return nip34.CheckIdentifier(identifier)
+}
+
+// Archives reports whether repositories are archived that do not list this service (GRASP-05).
+func (p Policy) Archives() bool {
+	return p.ArchiveAll || len(p.ArchiveWhitelist) > 0 || len(p.ArchiveServices) > 0
+}
+
+// IsArchiveReadOnly reports whether pushes to archived repositories are refused. They are, unless
+// NGIT_ARCHIVE_READ_ONLY says otherwise.
+func (p Policy) IsArchiveReadOnly() bool { return p.ArchiveReadOnly == nil || *p.ArchiveReadOnly }
+
+// archive checks what is archived. Settings that contradict each other stop the start: one of the
+// two is not what the operator means.
+func (s Settings) archive() error {
+	if err := checkRepositories("NGIT_ARCHIVE_WHITELIST", s.ArchiveWhitelist); err != nil {
+		return err
+	}
+	if s.ArchiveReadOnly != nil && *s.ArchiveReadOnly && !s.Archives() {
+		return &Error{"NGIT_ARCHIVE_READ_ONLY", "true", "nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it"}
+	}
+	for _, entry := range s.ArchiveWhitelist {
+		if slices.Contains(s.RepositoryBlacklist, entry) {
+			return &Error{"NGIT_ARCHIVE_WHITELIST", entry, "NGIT_REPOSITORY_BLACKLIST names it too, and that is never kept; take it out of one of the two"}
+		}
+	}
+	all := strings.Join(s.ArchiveServices, ",")
+	switch {
+	case all == "":
+		return nil
+	case s.ArchiveAll:
+		return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", all, "NGIT_ARCHIVE_ALL archives everything, not only what these host; unset one of the two"}
+	case len(s.ArchiveWhitelist) > 0:
+		return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", all, "NGIT_ARCHIVE_WHITELIST says what is archived, too; unset one of the two"}
+	}
+	for _, given := range s.ArchiveServices {
+		if _, err := nip34.NormalizeDomain(given); err != nil {
+			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given, "want the domains of GRASP services without a scheme, like git.example.com, comma-separated"}
+		}
+		if nip34.OnDomain("https://"+given, strings.TrimRight(s.Domain, "/")) {
+			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given, "that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out"}
+		}
+	}
+	return nil
+}
+
+// groupOrder is what a secret key of secp256k1 is below; one is not 0 either.
+const groupOrder = "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"
+
+// KeyPair reads a secret key as NGIT_RELAY_OWNER_NSEC and key files hold it: nsec1… (NIP-19) or 64
+// hex digits, with spaces around. It returns the secret and the public key, 64 hex digits each. Its
+// error never repeats the secret.
+func KeyPair(text string) (secret, public string, err error) {
+	secret = strings.TrimSpace(text)
+	if b, err := hex.DecodeString(secret); err == nil && len(b) == 32 {
+		secret = strings.ToLower(secret)
+	} else {
+		kind, decoded, err := nip19.Decode(secret)
+		if err != nil || kind != "nsec" {
+			return "", "", errors.New("holds no secret key: want nsec1… or 64 hex digits")
+		}
+		secret = decoded.(string)
+	}
+	public, err = nostr.GetPublicKey(secret)
+	if err != nil || secret >= groupOrder || secret == strings.Repeat("0", 64) {
+		return "", "", errors.New("holds no valid secret key")
+	}
+	return secret, public, nil
 }

@@ -22,7 +22,12 @@ const (
 // parse reads settings from a given environment and `.env`, not from the process's.
 func parse(t *testing.T, args, environ []string, dotenv string) (Settings, error) {
 	t.Helper()
-	src := &Source{Environ: environ, Dir: t.TempDir()}
+	return parseFrom(t, &Source{Environ: environ, product: true}, args, dotenv)
+}
+
+func parseFrom(t *testing.T, src *Source, args []string, dotenv string) (Settings, error) {
+	t.Helper()
+	src.Dir = t.TempDir()
 	if dotenv != "" {
 		if err := os.WriteFile(filepath.Join(src.Dir, ".env"), []byte(dotenv), 0o600); err != nil {
 			t.Fatal(err)
@@ -91,7 +96,6 @@ NGIT_SYNC_MAX_BACKOFF_SECS=3600
 NGIT_SYNC_DISABLE_NEGENTROPY=true
 NGIT_SYNC_BATCH_WINDOW_MS=5000
 NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS=2
-NGIT_SYNC_DOMAIN_LIMITS=github.com:10:60,[::1]:8080:1:2
 NGIT_NAUGHTY_LIST_EXPIRATION_HOURS=12
 NGIT_REJECTED_HOT_CACHE_DURATION_SECS=120
 NGIT_REJECTED_COLD_INDEX_EXPIRY_SECS=604800
@@ -107,10 +111,6 @@ NGIT_METRICS_TOP_N_REPOS=20
 	}
 	if want := []string{npub, npub + "/tree", "bush"}; !reflect.DeepEqual(s.RepositoryWhitelist, want) {
 		t.Errorf("whitelist: %q", s.RepositoryWhitelist)
-	}
-	limits, err := s.ServerLimits()
-	if want := []ServerLimit{{"github.com", 10, 60}, {"[::1]:8080", 1, 2}}; err != nil || !reflect.DeepEqual(limits, want) {
-		t.Errorf("limits: %v, %v", limits, err)
 	}
 	if len(s.Warnings) > 0 {
 		t.Errorf("warnings: %q", s.Warnings)
@@ -133,6 +133,7 @@ NGIT_REPOSITORY_BLACKLIST=npub1spam..., spam-repo,alice/x/y
 NGIT_EVENT_BLACKLIST=npub1spam...,`+npub+`
 NGIT_SYNC_ALLOW_NON_GLOBAL_TARGETS=true
 NGIT_RELAY_MAX_SUBSCRIPTIONS=77
+NGIT_MAX_SUBSCRIPTIONS=500
 NGIT_METRICS_TOP_N_REPOS=500
 NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD=0
 NGIT_PRIVATE_MODE=false
@@ -152,7 +153,7 @@ NGIT_HOLDING_RETENTION_SECS=7776000
 			t.Errorf("%s: %q, want %q", what, got[0], got[1])
 		}
 	}
-	if !s.AllowPrivate || s.MaxSubscriptions != 77 || s.TopRepos != 500 || len(s.RepositoryWhitelist) > 0 {
+	if !s.AllowPrivate || s.MaxSubscriptions != 500 || s.TopRepos != 500 || len(s.RepositoryWhitelist) > 0 {
 		t.Errorf("settings: %+v", s)
 	}
 	if !reflect.DeepEqual(s.RepositoryBlacklist, []string{"spam-repo", "alice/x/y"}) || !reflect.DeepEqual(s.EventBlacklist, []string{npub}) {
@@ -160,6 +161,8 @@ NGIT_HOLDING_RETENTION_SECS=7776000
 	}
 	want := []string{
 		"NGIT_HOLDING_RETENTION_SECS is set, but there is no such setting",
+		"NGIT_MAX_SUBSCRIPTIONS is set, but there is no such setting any more: it is always 500",
+		"NGIT_RELAY_MAX_SUBSCRIPTIONS is set, but there is no such setting any more: it is always 500, as NGIT_MAX_SUBSCRIPTIONS was",
 		`NGIT_REPOSITORY_BLACKLIST: the entry "npub1spam..." is left out: not a legal npub`,
 		`NGIT_EVENT_BLACKLIST: the entry "npub1spam..." is left out: not a legal npub`,
 	}
@@ -168,13 +171,13 @@ NGIT_HOLDING_RETENTION_SECS=7776000
 	}
 }
 
-// TestFlagsAreNamedLikeSettings: NGIT_X_Y is --x-y for every setting; a declared name works too.
+// TestFlagsAreNamedLikeSettings: NGIT_X_Y is --x-y for every setting, and constants have no flag.
 func TestFlagsAreNamedLikeSettings(t *testing.T) {
 	t.Parallel()
 	var grammar struct {
 		Settings `embed:""`
 	}
-	parser, err := NewParser(&grammar, &Source{}, kong.Name("test"))
+	parser, err := NewParser(&grammar, &Source{product: true}, kong.Name("test"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,10 +190,10 @@ func TestFlagsAreNamedLikeSettings(t *testing.T) {
 			flags[name] = flag.Tag.Get("env")
 		}
 	}
-	for f := range (Settings{}).fields() {
+	for f := range new(Settings).fields() {
 		like := strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(f.name(), "NGIT_")), "_", "-")
-		if flags[like] != f.name() || flags[f.Tag.Get("name")] != f.name() {
-			t.Errorf("%s: --%s is of %q, --%s of %q", f.name(), like, flags[like], f.Tag.Get("name"), flags[f.Tag.Get("name")])
+		if f.fixed() != (flags[like] == "") {
+			t.Errorf("%s: --%s is of %q", f.name(), like, flags[like])
 		}
 	}
 	s, err := parse(t, []string{"--domain", "a.example", "--sync-bootstrap-relay-url", "b.example", "--sync-max-backoff-secs", "60",
@@ -203,6 +206,10 @@ func TestFlagsAreNamedLikeSettings(t *testing.T) {
 
 // nonsense are values that no setting of a type can have. Text that may be anything has none.
 func nonsense(f field) []string {
+	switch {
+	case f.Tag.Get("type") == "bytes":
+		return []string{"many", "-1", "1.5XB", "9999TiB"}
+	}
 	switch f.Type {
 	case reflect.TypeFor[bool]():
 		return []string{"perhaps", "2", "tru"}
@@ -226,8 +233,8 @@ func TestNonsense(t *testing.T) {
 	}
 	warned := []string{"NGIT_REPOSITORY_BLACKLIST", "NGIT_EVENT_BLACKLIST"}
 	secret := []string{"NGIT_RELAY_OWNER_NSEC", "NGIT_NATS_URL"}
-	for f := range (Settings{}).fields() {
-		if slices.Contains(anything, f.name()) {
+	for f := range new(Settings).fields() {
+		if f.fixed() || slices.Contains(anything, f.name()) {
 			continue
 		}
 		for _, value := range nonsense(f) {
@@ -256,7 +263,7 @@ func TestNonsense(t *testing.T) {
 
 func TestListFlagsAddUp(t *testing.T) {
 	t.Parallel()
-	s, err := parse(t, []string{"--domain=a.example", "--bootstrap-relay-url=wss://a.example,b.example", "--bootstrap-relay-url", "c.example"}, nil, "")
+	s, err := parse(t, []string{"--domain=a.example", "--sync-bootstrap-relay-url=wss://a.example,b.example", "--sync-bootstrap-relay-url", "c.example"}, nil, "")
 	if want := []string{"wss://a.example", "b.example", "c.example"}; err != nil || !reflect.DeepEqual(s.BootstrapRelays, want) {
 		t.Errorf("%q, %v", s.BootstrapRelays, err)
 	}
@@ -264,7 +271,7 @@ func TestListFlagsAddUp(t *testing.T) {
 
 func TestSwitches(t *testing.T) {
 	t.Parallel()
-	for arg, want := range map[string]bool{"--metrics": true, "--no-metrics": false, "--metrics=false": false, "--metrics=yes": true} {
+	for arg, want := range map[string]bool{"--metrics-enabled": true, "--no-metrics-enabled": false, "--metrics-enabled=false": false, "--metrics-enabled=yes": true} {
 		if s, err := parse(t, []string{"--domain=a.example", arg}, nil, ""); err != nil || s.MetricsEnabled != want {
 			t.Errorf("%s: %v, %v", arg, s.MetricsEnabled, err)
 		}
@@ -301,6 +308,35 @@ func TestEnvFile(t *testing.T) {
 	}
 }
 
+// TestFormsOfLines: what shells and other GRASP servers write into env files.
+func TestFormsOfLines(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"NGIT_RELAY_NAME=My GRASP relay":                       "My GRASP relay",
+		"  export NGIT_RELAY_NAME = b ":                        "b",
+		`NGIT_RELAY_NAME='b "c" $HOME # d'`:                    `b "c" $HOME # d`,
+		`NGIT_RELAY_NAME="b 'c' \"d\" \$HOME # e"`:             `b 'c' "d" $HOME # e`,
+		"NGIT_RELAY_NAME=b # c":                                "b",
+		"NGIT_RELAY_NAME=b#c":                                  "b#c",
+		"NGIT_RELAY_NAME=Alice's relay":                        "Alice's relay",
+		"NGIT_RELAY_NAME=$HOME/x":                              "/home/ann/x",
+		"NGIT_RELAY_NAME=\"${HOME}/x\"":                        "/home/ann/x",
+		"A=b\nNGIT_RELAY_NAME=${A}c":                           "bc",
+		"NGIT_RELAY_NAME=\"two\nlines\"":                       "two\nlines",
+		"NGIT_RELAY_NAME=nats://u:p=w@host:4222?x=#y":          "nats://u:p=w@host:4222?x=#y",
+		"# x\r\n\r\nNGIT_RELAY_NAME=b\r\nNGIT_RELAY_ICON=\r\n": "b",
+	} {
+		s, err := parse(t, []string{"--domain=a.example"}, []string{"HOME=/home/ann"}, text)
+		if err != nil || s.RelayName != want {
+			t.Errorf("%q: %q, want %q, %v", text, s.RelayName, want, err)
+		}
+	}
+	s, err := parse(t, []string{"--domain=a.example"}, nil, "NGIT_RELAY_NAME=\nNGIT_RELAY_NAME=b\nNGIT_RELAY_NAME=c\n")
+	if err != nil || s.RelayName != "c" || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "more than once") {
+		t.Errorf("%q, %q, %v", s.RelayName, s.Warnings, err)
+	}
+}
+
 func TestUnknownNamesAreWarnedOf(t *testing.T) {
 	t.Parallel()
 	s, err := parse(t, nil, []string{"NGIT_DOMAIN=a.example", "NGIT_RELAY_NMAE=x", "NGIT_SOMETHING_QUITE_ELSE=1", "OTHER=1"}, "NGIT_BIND_ADRESS=x\n")
@@ -327,32 +363,21 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_NATS_REPLICAS=2":                            `NGIT_NATS_REPLICAS is "2": want 1, 3 or 5`,
 		"NGIT_NATS_REPLICAS=3":                            `NGIT_NATS_REPLICAS is "3": want 1 without NGIT_NATS_URL, for the embedded NATS is a single server`,
 		"NGIT_NATS_LISTEN=4222":                           `NGIT_NATS_LISTEN is "4222": want host:port, like 127.0.0.1:4222, or none`,
-		"NGIT_COMMIT_BATCH=1001":                          `NGIT_COMMIT_BATCH is "1001": want 1 to 1000`,
-		"NGIT_COMMIT_BATCH=many":                          `NGIT_COMMIT_BATCH is "many": want a whole number from 1 to 1000`,
 		"NGIT_SYNC_BASE_BACKOFF_SECS=0":                   `NGIT_SYNC_BASE_BACKOFF_SECS is "0": want 1 to 86400 seconds`,
 		"NGIT_SYNC_BASE_BACKOFF_SECS=7200":                `NGIT_SYNC_BASE_BACKOFF_SECS is "7200": want at most NGIT_SYNC_MAX_BACKOFF_SECS, which is 3600`,
-		"NGIT_SYNC_DAILY_MIN=26h":                         `NGIT_SYNC_DAILY_MIN is "26h0m0s": want at most NGIT_SYNC_DAILY_MAX, which is 25h0m0s`,
-		"NGIT_HUNT_BACKOFF_BASE=3m":                       `NGIT_HUNT_BACKOFF_BASE is "3m0s": want at most NGIT_HUNT_BACKOFF_MAX, which is 2m0s`,
-		"NGIT_ANSWER_STALL=1m":                            `NGIT_ANSWER_STALL is "1m0s": want more than 1m2s: a git client may fall behind by NGIT_GIT_STALL (30s), and take 32 KiB at NGIT_GIT_MIN_RATE (1024 bytes a second)`,
-		"NGIT_GIT_STALL=2m":                               `NGIT_ANSWER_STALL is "2m0s": want more than 2m32s: a git client may fall behind by NGIT_GIT_STALL (2m0s), and take 32 KiB at NGIT_GIT_MIN_RATE (1024 bytes a second)`,
-		"NGIT_DEFAULT_LIMIT=6000":                         `NGIT_DEFAULT_LIMIT is "6000": want at most NGIT_MAX_LIMIT, which is 5000`,
 		"NGIT_WORKER_TTL=10":                              `NGIT_WORKER_TTL is "10": want a time with its unit, like 500ms, 30s, 5m or 24h`,
 		"NGIT_WORKER_TTL=10ms":                            `NGIT_WORKER_TTL is "10ms": want 1s to 1h`,
 		"NGIT_METRICS_ENABLED=perhaps":                    `NGIT_METRICS_ENABLED is "perhaps": want true or false`,
 		"NGIT_LOG_LEVEL=loud":                             `NGIT_LOG_LEVEL is "loud": want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info`,
 		"NGIT_LOG_FORMAT=xml":                             `NGIT_LOG_FORMAT is "xml": want text or json`,
 		"NGIT_PUSH_SECRETS=reject":                        `NGIT_PUSH_SECRETS is "reject": want refuse, warn or off`,
-		"NGIT_PROFILE_ADDRESS=0.0.0.0:7336":               `NGIT_PROFILE_ADDRESS is "0.0.0.0:7336": want a loopback address with a port, like 127.0.0.1:7336`,
-		"NGIT_PROFILE_ADDRESS=7336":                       `NGIT_PROFILE_ADDRESS is "7336": want a loopback address with a port, like 127.0.0.1:7336`,
 		"NGIT_OBSERVE_ADDRESS=x":                          `NGIT_OBSERVE_ADDRESS is "x": want host:port, like 127.0.0.1:7335`,
 		"NGIT_GIT_ADVERTISE=:80":                          `NGIT_GIT_ADVERTISE is ":80": want host:port under which front doors reach this worker, like 10.0.0.7:7336`,
 		"NGIT_SYNC_BOOTSTRAP_RELAY_URL=ftp://a.example":   `NGIT_SYNC_BOOTSTRAP_RELAY_URL is "ftp://a.example": relay URL: the scheme is not ws or wss; want relays like wss://relay.example.com, comma-separated`,
-		"NGIT_SYNC_DOMAIN_LIMITS=github.com:10":           `NGIT_SYNC_DOMAIN_LIMITS is "github.com:10": want domain:concurrent:rate, like github.com:10:60, comma-separated`,
-		"NGIT_SYNC_DOMAIN_LIMITS=github.com:0:60":         `NGIT_SYNC_DOMAIN_LIMITS is "github.com:0:60": want domain:concurrent:rate, like github.com:10:60, comma-separated`,
 		"NGIT_REPOSITORY_WHITELIST=npub1x":                `NGIT_REPOSITORY_WHITELIST is "npub1x": not a legal npub; want npub, npub/identifier or identifier, comma-separated`,
 		"NGIT_REPOSITORY_WHITELIST=" + npub + "/":         `NGIT_REPOSITORY_WHITELIST is "` + npub + `/": the identifier (d tag) is missing or empty; want npub, npub/identifier or identifier, comma-separated`,
-		"NGIT_PRIVATE_MODE=true":                          `NGIT_PRIVATE_MODE is "true": private services (GRASP-08) are not supported: everything here can be read by everybody; unset it`,
-		"NGIT_PRIVATE_MEMBERS=" + npub:                    `NGIT_PRIVATE_MEMBERS is "` + npub + `": private services (GRASP-08) are not supported: everything here can be read by everybody; unset it`,
+		"NGIT_PRIVATE_MODE=true":                          `NGIT_PRIVATE_MODE is "true": private services (GRASP-08) are not supported: everyone can read what is here; unset it`,
+		"NGIT_PRIVATE_MEMBERS=" + npub:                    `NGIT_PRIVATE_MEMBERS is "` + npub + `": private services (GRASP-08) are not supported: everyone can read what is here; unset it`,
 		"NGIT_BASE_PATH=/grasp":                           `NGIT_BASE_PATH is "/grasp": a path below the domain is not supported; want / or nothing`,
 		"NGIT_RELAY_OWNER_NSEC=nsec1secret":               `NGIT_RELAY_OWNER_NSEC is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key`,
 		"NGIT_NATS_URL=http://user:password@host.example": `NGIT_NATS_URL is not the URL of a NATS server (its value is not shown): want nats://host:4222, or several, comma-separated`,
@@ -380,7 +405,7 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 	if _, err := parse(t, []string{"--domian=a.example"}, nil, ""); err == nil || !strings.Contains(err.Error(), "--domain") {
 		t.Errorf("a misspelt flag: %v", err)
 	}
-	if _, err := parse(t, []string{"--commit-batch=x"}, nil, ""); err == nil || err.Error() != `NGIT_COMMIT_BATCH is "x": want a whole number from 1 to 1000` {
+	if _, err := parse(t, []string{"--git-processes=x"}, nil, ""); err == nil || err.Error() != `NGIT_GIT_PROCESSES is "x": want a whole number` {
 		t.Errorf("a wrong flag: %v", err)
 	}
 }
@@ -389,21 +414,57 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 func TestDeclaration(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
-	for f := range (Settings{}).fields() {
+	count := 0
+	for f := range new(Settings).fields() {
 		name := f.name()
-		if !strings.HasPrefix(name, prefix) || seen[name] || f.Tag.Get("name") == "" || !strings.HasSuffix(f.Tag.Get("help"), ".") {
-			t.Errorf("%s: wants an NGIT_ name of its own, a flag and help that is a sentence", name)
+		if !strings.HasPrefix(name, prefix) || seen[name] || f.fixed() == strings.HasSuffix(f.Tag.Get("help"), ".") {
+			t.Errorf("%s: wants an NGIT_ name of its own, and help that is a sentence or a constant value", name)
+		}
+		if _, again := removed[name]; again {
+			t.Errorf("%s is declared and removed", name)
 		}
 		seen[name] = true
-		known := false
-		for _, g := range groups {
-			known = known || g.Key == f.group
-		}
-		if !known {
+		if !slices.ContainsFunc(groups, func(g kong.Group) bool { return g.Key == f.group }) {
 			t.Errorf("%s: group %q is not described", name, f.group)
 		}
+		if f.fixed() {
+			continue
+		}
+		count++
 		if k := f.Type.Kind(); (k == reflect.Int || k == reflect.Int64) && (f.Tag.Get("min") == "" || f.Tag.Get("max") == "") && name != "NGIT_NATS_REPLICAS" {
 			t.Errorf("%s: has no range", name)
+		}
+	}
+	if count > 70 {
+		t.Errorf("%d settings: want at most 70", count)
+	}
+}
+
+// TestConstants have their values in the product, where neither a flag nor a variable changes them.
+func TestConstants(t *testing.T) {
+	t.Parallel()
+	if _, err := parse(t, []string{"--domain=a.example", "--hunt-interval=1m"}, nil, ""); err == nil {
+		t.Error("a constant has a flag")
+	}
+	s, err := parse(t, []string{"--domain=a.example"}, []string{"NGIT_HUNT_INTERVAL=1m"}, "")
+	if err != nil || s.HuntInterval != time.Second || s.GitSpoolBytes != 16<<30 || s.PageSize != 500 {
+		t.Errorf("%v, %v, %v, %v", s.HuntInterval, s.GitSpoolBytes, s.PageSize, err)
+	}
+	if want := "NGIT_HUNT_INTERVAL is set, but there is no such setting any more: it is always 1s"; !slices.Equal(s.Warnings, []string{want}) {
+		t.Errorf("%q", s.Warnings)
+	}
+	s, err = parseFrom(t, &Source{}, []string{"--domain=a.example", "--hunt-interval=1m"}, "")
+	if err != nil || s.HuntInterval != time.Minute || s.GitSpoolBytes != 16<<30 {
+		t.Errorf("in a test: %v, %v, %v", s.HuntInterval, s.GitSpoolBytes, err)
+	}
+}
+
+func TestSizes(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]int64{"64MiB": 64 << 20, "2GiB": 2 << 30, "1048576": 1 << 20, "3 GiB": 3 << 30, "5MB": 5_000_000} {
+		s, err := parse(t, []string{"--domain=a.example"}, []string{"NGIT_MAX_PUSH_BYTES=" + text}, "")
+		if err != nil || s.MaxPushBytes != want {
+			t.Errorf("%s: %d, %v", text, s.MaxPushBytes, err)
 		}
 	}
 }
@@ -433,26 +494,35 @@ func TestExampleEnvironmentIsLegal(t *testing.T) {
 	}
 }
 
+// TestHelp: the short help fits one screen, the long one has every setting.
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	var out strings.Builder
-	var grammar struct {
-		Settings `embed:""`
+	help := func(arg string) string {
+		var out strings.Builder
+		var grammar struct {
+			Settings `embed:""`
+			HelpAll  HelpAll `help:"Print all."`
+		}
+		parser, err := NewParser(&grammar, &Source{product: true}, kong.Name("test"), kong.Writers(&out, &out), kong.Exit(func(int) {}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		parser.Parse([]string{arg})
+		return out.String()
 	}
-	parser, err := NewParser(&grammar, &Source{}, kong.Name("test"), kong.Writers(&out, &out), kong.Exit(func(int) {}))
-	if err != nil {
-		t.Fatal(err)
+	short, long := help("--help"), help("--help-all")
+	if lines := strings.Count(short, "\n"); lines > 24 || !strings.Contains(short, "--domain=HOST") || !strings.Contains(short, "--help-all") {
+		t.Errorf("--help has %d lines:\n%s", lines, short)
 	}
-	parser.Parse([]string{"--help"})
-	for _, want := range []string{"\nFront door\n", "How clients are treated.", "--domain=HOST", "[NGIT_DOMAIN]", "--metrics-enabled/no-metrics"} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("the help does not say %q:\n%s", want, out.String())
+	for f := range new(Settings).fields() {
+		if strings.Contains(long, "["+f.name()+"]") == f.fixed() {
+			t.Errorf("--help-all and %s", f.name())
 		}
 	}
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("NGIT_DOMAIN=a.example\nNGIT_SYNC_DOMAIN_LIMITS=a:1:2\n")
+	f.Add("NGIT_DOMAIN=a.example\nNGIT_MAX_PUSH_BYTES=1GiB\n")
 	f.Add("NGIT_DOMAIN=\"${NGIT_DOMAIN}\"\nexport NGIT_REPOSITORY_WHITELIST='npub1/ x'\n")
 	f.Add("NGIT_WORKER_TTL=9999999999h\nNGIT_NATS_URL=nats://%zz")
 	f.Fuzz(func(t *testing.T, dotenv string) {

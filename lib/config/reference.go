@@ -5,7 +5,6 @@ import (
 	"iter"
 	"reflect"
 	"strings"
-	"time"
 
 	"github.com/alecthomas/kong"
 )
@@ -15,14 +14,14 @@ var groups = []kong.Group{
 	{Key: "Service", Title: "Service", Description: "Who we are and where we listen."},
 	{Key: "Storage", Title: "Storage", Description: "Where data lies."},
 	{Key: "Bus", Title: "Bus", Description: "NATS JetStream: embedded, or a server that several processes share."},
-	{Key: "Policy", Title: "Policy", Description: "What is accepted, and how long events wait for their git data."},
+	{Key: "Policy", Title: "Policy", Description: "What is accepted, and how much of it."},
 	{Key: "Sync", Title: "Sync", Description: "How other relays are followed."},
 	{Key: "Git data", Title: "Git data", Description: "How git data is kept, hunted and served."},
 	{Key: "Front door", Title: "Front door", Description: "How clients are treated."},
 	{Key: "Observation", Title: "Observation", Description: "Logs, metrics, health, shutdown."},
 }
 
-// field is one declared setting.
+// field is one declared setting or constant.
 type field struct {
 	reflect.StructField
 	group string
@@ -32,10 +31,16 @@ type field struct {
 // name is the setting's NGIT_X.
 func (f field) name() string { return f.Tag.Get("env") }
 
-// fields returns every declared setting with its value, in the order of declaration.
-func (s Settings) fields() iter.Seq[field] {
+// fixed reports whether it is a constant.
+func (f field) fixed() bool {
+	_, constant := f.Tag.Lookup("constant")
+	return constant
+}
+
+// fields returns every declared setting and constant with its value, in the order of declaration.
+func (s *Settings) fields() iter.Seq[field] {
 	return func(yield func(field) bool) {
-		for topic, group := range reflect.ValueOf(s).Fields() {
+		for topic, group := range reflect.ValueOf(s).Elem().Fields() {
 			if !topic.Anonymous {
 				continue
 			}
@@ -48,11 +53,21 @@ func (s Settings) fields() iter.Seq[field] {
 	}
 }
 
-// describe is a setting's line in the help.
-func describe(help string, tag func(string) string) string {
-	help += spanOf(tag)
-	if env := tag("env"); env != "" {
-		help += " [" + env + "]"
+// settings returns the declared settings of a group.
+func settings(group string) iter.Seq[field] {
+	return func(yield func(field) bool) {
+		for f := range new(Settings).fields() {
+			if f.group == group && !f.fixed() && !yield(f) {
+				return
+			}
+		}
+	}
+}
+
+// describe is a setting's line in the help: the short line of a main setting, or all about it.
+func describe(help string, tag *kong.Tag) string {
+	if env := tag.Get("env"); env != "" && help != tag.Get("main") {
+		help += spanOf(tag.Get) + " [" + env + "]"
 	}
 	return help
 }
@@ -68,7 +83,7 @@ func spanOf(tag func(string) string) string {
 // rangeOf writes the range of a setting, with the unit that its name tells: "1 to 3600 seconds".
 func rangeOf(tag func(string) string) string {
 	span := tag("min") + " to " + tag("max")
-	for suffix, unit := range map[string]string{"_BYTES": "bytes", "_SECS": "seconds", "_MS": "milliseconds", "_HOURS": "hours"} {
+	for suffix, unit := range map[string]string{"_SECS": "seconds", "_MS": "milliseconds", "_HOURS": "hours"} {
 		if strings.HasSuffix(tag("env"), suffix) {
 			span += " " + unit
 		}
@@ -86,22 +101,25 @@ func Markdown() string {
 A setting is a flag, a variable of the environment, or a line of ` + "`.env`" + ` in the working directory
 (or of the file that ` + "`NGIT_ENV_FILE`" + ` names). Flags come before the environment, the environment
 before ` + "`.env`" + `, and that before the defaults. A variable that is empty is not set. Lists are
-comma-separated. Times have their unit: ` + "`500ms`, `30s`, `5m`, `24h`" + `.
+comma-separated. Times have their unit: ` + "`500ms`, `30s`, `5m`, `24h`" + `. Sizes have one, too, or are a number
+of bytes: ` + "`64MiB`, `2GiB`" + `.
 
 Every service takes the same settings and uses those that concern it, so one environment serves all
 of them. Only ` + "`NGIT_DOMAIN`" + ` must be set. A wrong value stops the start with one sentence that names
-the setting, the value, and what would be right; a variable named ` + "`NGIT_…`" + ` that is no setting is
-warned of.
+the setting, the value, and what would be right. A variable named ` + "`NGIT_…`" + ` that is no setting, or no
+longer one, is named in a warning at the start.
 
 Names that other GRASP servers have mean the same here: an existing ` + "`.env`" + ` works unchanged
 ([running.md](running.md#coming-from-another-grasp-server)).
 `)
 	for _, group := range groups {
 		fmt.Fprintf(&b, "\n## %s\n\n%s\n\n| setting | flag | default | meaning |\n| --- | --- | --- | --- |\n", group.Title, group.Description)
-		for f := range (Settings{}).fields() {
-			if f.group == group.Key {
-				fmt.Fprintf(&b, "| `%s` | `--%s` | %s | %s |\n", f.name(), flagName(f.name()), f.shownDefault(), f.meaning())
+		for f := range settings(group.Key) {
+			value := strings.Trim(f.plainDefault(), `"`)
+			if value != "" {
+				value = "`" + value + "`"
 			}
+			fmt.Fprintf(&b, "| `%s` | `--%s` | %s | %s |\n", f.name(), flagName(f.name()), value, f.meaning())
 		}
 	}
 	return b.String()
@@ -113,10 +131,10 @@ func DotEnv() string {
 	b.WriteString("# Settings of Tendril. Copy to .env and change what should differ. Written by \"make docs\" from lib/config/settings.go.\n")
 	for _, group := range groups {
 		fmt.Fprintf(&b, "\n# --- %s: %s\n", group.Title, group.Description)
-		for f := range (Settings{}).fields() {
-			switch {
-			case f.group != group.Key || f.name() == envFileName:
-			case f.name() == "NGIT_DOMAIN":
+		for f := range settings(group.Key) {
+			switch f.name() {
+			case envFileName:
+			case "NGIT_DOMAIN":
 				fmt.Fprintf(&b, "\n# %s\n%s=git.example.com\n", f.meaning(), f.name())
 			default:
 				fmt.Fprintf(&b, "\n# %s\n#%s=%s\n", f.meaning(), f.name(), f.plainDefault())
@@ -138,29 +156,4 @@ func (f field) plainDefault() string {
 		return `"` + value + `"`
 	}
 	return value
-}
-
-// shownDefault is the default for a reader: large sizes with their meaning.
-func (f field) shownDefault() string {
-	value := strings.Trim(f.plainDefault(), `"`)
-	if value == "" {
-		return ""
-	}
-	if f.Type != reflect.TypeFor[time.Duration]() && strings.Contains(f.Tag.Get("help"), "in bytes") {
-		var n int64
-		if _, err := fmt.Sscan(value, &n); err == nil {
-			return fmt.Sprintf("`%d` (%s)", n, size(n))
-		}
-	}
-	return "`" + value + "`"
-}
-
-// size writes a number of bytes in the largest unit that divides it.
-func size(n int64) string {
-	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB"}
-	i := 0
-	for i < len(units)-1 && n >= 1024 && n%1024 == 0 {
-		n, i = n/1024, i+1
-	}
-	return fmt.Sprintf("%d %s", n, units[i])
 }

@@ -7,15 +7,19 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/agnivade/levenshtein"
 	"github.com/alecthomas/kong"
+	"github.com/joho/godotenv"
 )
 
 const (
 	prefix      = "NGIT_"
 	envFileName = "NGIT_ENV_FILE"
+	maxEnvFile  = 1 << 20 // bytes
 )
 
 // Source is where settings come from that no flag names. It serves one parse.
@@ -23,14 +27,14 @@ type Source struct {
 	Environ []string // "NAME=value" each; an empty value is no value
 	Dir     string   // where `.env` may lie
 
+	product  bool              // a test wants what the product does
 	values   map[string]string // what is set, after the first look-up
 	warnings []string          // of reading it
 }
 
 // resolve is a kong resolver.
 func (s *Source) resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
-	name := flag.Tag.Get("env")
-	if name == "" {
+	if flag.Tag.Get("env") == "" {
 		return nil, nil
 	}
 	if s.values == nil {
@@ -67,49 +71,82 @@ func envFileFlag(ctx *kong.Context) string {
 func (s *Source) read(file string) error {
 	environ := map[string]string{}
 	for _, line := range s.Environ {
-		if name, value, ok := strings.Cut(line, "="); ok && value != "" && strings.HasPrefix(name, prefix) {
+		if name, value, ok := strings.Cut(line, "="); ok && value != "" {
 			environ[name] = value
 		}
 	}
 	if file == "" {
 		file = environ[envFileName]
 	}
-	values, err := s.readFile(file)
+	values, err := s.readFile(file, environ)
 	if err != nil {
 		return err
 	}
-	for name, value := range environ {
-		values[name] = value
+	s.values = map[string]string{}
+	for _, from := range []map[string]string{values, environ} {
+		for name, value := range from {
+			if value != "" && strings.HasPrefix(name, prefix) {
+				s.values[name] = value
+			}
+		}
 	}
-	s.values = values
 	return nil
 }
 
-// readFile reads an env file; without a name `.env`, which need not be there.
-func (s *Source) readFile(file string) (map[string]string, error) {
+// readFile reads an env file; without a name `.env`, which need not be there. An error quotes
+// nothing of the file, which may hold secrets.
+func (s *Source) readFile(file string, environ map[string]string) (map[string]string, error) {
 	path := file
 	if file == "" {
 		path = filepath.Join(s.Dir, ".env")
 	}
 	text, err := readBounded(path)
-	if err != nil && file == "" && errors.Is(err, fs.ErrNotExist) {
-		return map[string]string{}, nil
+	if file == "" && errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
 	}
-	var read map[string]string
+	var values map[string]string
 	if err == nil {
-		read, s.warnings, err = parseDotEnv(text, s.environment)
+		values, err = s.parseFile(text, environ)
+	}
+	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pathErr.Err
 	}
 	if err != nil {
-		if pathErr := (*fs.PathError)(nil); errors.As(err, &pathErr) {
-			err = pathErr.Err
-		}
-		return nil, &Error{Setting: envFileName, Value: path, Reason: fmt.Sprintf("cannot be read (%v); want a file with lines like NGIT_DOMAIN=git.example.com", err)}
+		reason := fmt.Sprintf("cannot be read (%v); want a file with lines like NGIT_DOMAIN=git.example.com", err)
+		return nil, &Error{envFileName, path, reason}
 	}
-	values := map[string]string{}
-	for name, value := range read {
-		if value != "" {
-			values[name] = value
+	return values, nil
+}
+
+var (
+	// assigned is the beginning of a line that sets a variable.
+	assigned = regexp.MustCompile(`(?m)^[ \t]*(?:export[ \t]+)?(NGIT_[A-Z0-9_]+)[ \t]*=[ \t]*[^\s#]`)
+	// commented is a comment in place of a value.
+	commented = regexp.MustCompile(`(?m)^([ \t]*(?:export[ \t]+)?NGIT_[A-Z0-9_]+[ \t]*=)[ \t]*#.*$`)
+	// referenced is a variable in a value: $NAME or ${NAME}.
+	referenced = regexp.MustCompile(`\$\{?([A-Za-z_][A-Za-z0-9_]*)`)
+)
+
+// parseFile reads the text of an env file. Its references to variables of the environment work as
+// well as those to earlier lines.
+func (s *Source) parseFile(text string, environ map[string]string) (map[string]string, error) {
+	text = commented.ReplaceAllString(strings.TrimPrefix(text, "\ufeff"), "$1")
+	seen := map[string]bool{}
+	for _, found := range assigned.FindAllStringSubmatch(text, -1) {
+		if seen[found[1]] {
+			s.warnings = append(s.warnings, fmt.Sprintf("%.64s is set more than once in the env file; the last value counts", found[1]))
 		}
+		seen[found[1]] = true
+	}
+	var before strings.Builder
+	for _, found := range referenced.FindAllStringSubmatch(text, -1) {
+		if value := environ[found[1]]; !strings.Contains(value, "'") {
+			fmt.Fprintf(&before, "%s='%s'\n", found[1], value)
+		}
+	}
+	values, err := godotenv.Unmarshal(before.String() + text)
+	if err != nil {
+		return nil, errors.New("a line is not NAME=value, or a quote is not closed")
 	}
 	return values, nil
 }
@@ -127,38 +164,46 @@ func readBounded(path string) (string, error) {
 	return string(text), err
 }
 
-// environment looks up a variable of any name.
-func (s *Source) environment(name string) (string, bool) {
-	for _, line := range s.Environ {
-		if n, value, ok := strings.Cut(line, "="); ok && n == name {
-			return value, true
-		}
-	}
-	return "", false
-}
-
-// strangers tells of names that look like settings and are none: most are misspelt.
+// strangers warns of names that look like settings and are none.
 func (s *Source) strangers() []string {
 	var known []string
-	for f := range (Settings{}).fields() {
-		known = append(known, names(f.Tag.Get)...)
+	for f := range new(Settings).fields() {
+		if !f.fixed() || s.setsConstants() {
+			known = append(known, names(f.Tag.Get)...)
+		}
 	}
 	for _, f := range foreign {
 		known = append(known, f.name)
 	}
 	var warnings []string
 	for name := range s.values {
-		if !strings.HasPrefix(name, prefix) || slices.Contains(known, name) {
+		if slices.Contains(known, name) {
 			continue
 		}
 		warning := fmt.Sprintf("%.64s is set, but there is no such setting", name)
-		if near := nearest(name, known); near != "" {
+		if instead, ok := replacement(name); ok {
+			warning += " any more: " + instead
+		} else if near := nearest(name, known); near != "" {
 			warning += "; " + near + " is meant?"
 		}
 		warnings = append(warnings, warning)
 	}
 	slices.Sort(warnings)
-	return append(s.warnings, warnings...)
+	return warnings
+}
+
+// nearest is the known name that fewest edits make of name; empty if none is near.
+func nearest(name string, known []string) string {
+	best, fewest := "", 4
+	if len(name) > 64 {
+		return ""
+	}
+	for _, k := range known {
+		if n := levenshtein.ComputeDistance(name, k); n < fewest {
+			best, fewest = k, n
+		}
+	}
+	return best
 }
 
 // foreign are settings of other GRASP servers that have no counterpart here and that it would harm
@@ -166,8 +211,8 @@ func (s *Source) strangers() []string {
 var foreign = []struct {
 	name, harmless, reason string
 }{
-	{"NGIT_PRIVATE_MODE", "false", "private services (GRASP-08) are not supported: everything here can be read by everybody; unset it"},
-	{"NGIT_PRIVATE_MEMBERS", "", "private services (GRASP-08) are not supported: everything here can be read by everybody; unset it"},
+	{"NGIT_PRIVATE_MODE", "false", "private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
+	{"NGIT_PRIVATE_MEMBERS", "", "private services (GRASP-08) are not supported: everyone can read what is here; unset it"},
 	{"NGIT_BASE_PATH", "/", "a path below the domain is not supported; want / or nothing"},
 }
 
@@ -175,42 +220,8 @@ var foreign = []struct {
 func (s *Source) refuse() error {
 	for _, f := range foreign {
 		if value := strings.TrimSpace(s.values[f.name]); value != "" && !strings.EqualFold(value, f.harmless) {
-			return &Error{Setting: f.name, Value: value, Reason: f.reason}
+			return &Error{f.name, value, f.reason}
 		}
 	}
 	return nil
-}
-
-// nearest is the known name that fewest edits make of name; empty if none is near.
-func nearest(name string, known []string) string {
-	best, fewest := "", 4
-	for _, k := range known {
-		if len(name) < len(k)+fewest && len(k) < len(name)+fewest {
-			if n := edits(name, k); n < fewest {
-				best, fewest = k, n
-			}
-		}
-	}
-	return best
-}
-
-// edits is the Levenshtein distance: bytes to insert, delete or replace.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }

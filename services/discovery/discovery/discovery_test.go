@@ -214,7 +214,7 @@ func becomes(t testing.TB, b *bus.Bus, want ...string) {
 // TestStory follows a repository from purgatory to its end.
 func TestStory(t *testing.T) {
 	t.Parallel()
-	r := run(t, t.TempDir(), "", "--bootstrap-relay-url=relay.ngit.dev")
+	r := run(t, t.TempDir(), "", "--sync-bootstrap-relay-url=relay.ngit.dev")
 	const bootstrap = "wss://relay.ngit.dev"
 	becomes(t, r.Bus, bootstrap)
 

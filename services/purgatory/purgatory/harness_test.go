@@ -57,7 +57,7 @@ func openFor(t testing.TB, name, gitFolder, url string, services []node.Service,
 		"--hunt-interval=10ms", "--hunt-backoff-base=200ms", "--hunt-backoff-max=1s",
 		// However slow the machine is, no worker is taken for dead or stops too late, and no server
 		// is spared for having been asked often meanwhile.
-		"--worker-ttl=" + workerTTL.String(), "--shutdown-wait=" + patience.String(), "--domain-rate-limit=1000000",
+		"--worker-ttl=" + workerTTL.String(), "--shutdown-wait=" + patience.String(), "--sync-domain-rate-limit=1000000",
 	}, flags...)
 	if url == "" {
 		flags = append(flags, "--nats-listen=127.0.0.1:0")

@@ -125,7 +125,7 @@ func (c *chaos) join() {
 	c.workers = append(c.workers, startWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), asks, "--worker-ttl="+chaosTTL.String(),
 		// A relay that hangs up twice is left alone for a while, which is not to be longer than the
 		// test waits.
-		"--sync-base-backoff-seconds=15", "--sync-max-backoff-seconds=15"))
+		"--sync-base-backoff-secs=15", "--sync-max-backoff-secs=15"))
 }
 
 // disturb does one thing that nobody expects.

@@ -206,7 +206,7 @@ func TestAClosedRelayIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
 	url := "ws://" + nettest.Refusing(t)
-	w := newWorker(t, b, "a", "--sync-base-backoff-seconds=1")
+	w := newWorker(t, b, "a", "--sync-base-backoff-secs=1")
 	aim(t, b, url, wanting(url, "30617:aa:x"))
 	eventually(t, "it has failed twice", func() bool {
 		s := state(t, b, nameOf(t, url))

@@ -188,10 +188,10 @@ func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, fl
 	t.Helper()
 	flags = append([]string{
 		"--domain=git.example.com", "--database-backend=memory", "--nats-url=" + b.ClientURL(), "--worker-name=" + name, "--worker-ttl=" + workerTTL.String(),
-		"--allow-private-networks", "--sync-disable-negentropy", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10", "--sync-check-seconds=1",
+		"--allow-private-networks", "--sync-disable-negentropy", "--sync-startup-jitter-ms=0", "--sync-batch-window-ms=10", "--sync-disconnect-check-interval-secs=1",
 		// This is the connect timeout too: no relay is to fail because the machine is slow, and no
 		// worker is to stop too late for that.
-		fmt.Sprint("--sync-base-backoff-seconds=", patience.Seconds()), "--shutdown-wait=" + patience.String(),
+		fmt.Sprint("--sync-base-backoff-secs=", patience.Seconds()), "--shutdown-wait=" + patience.String(),
 	}, flags...)
 	s, err := config.Parse("relayconn", flags)
 	if err != nil {

@@ -1,0 +1,33 @@
+package config
+
+const heldByParty = "purgatory has one bound in all, and shares it out by itself"
+
+// removed are names that were settings, and what there is instead. Constants are named by their
+// declaration.
+var removed = map[string]string{
+	"NGIT_INDEX_COPY_RATE":                "indexes are not copied between processes",
+	"NGIT_PURGATORY_MAX_BYTES_PER_AUTHOR": heldByParty,
+	"NGIT_PURGATORY_MAX_BYTES_PER_CLIENT": heldByParty,
+	"NGIT_PURGATORY_MAX_BYTES_PER_RELAY":  heldByParty,
+	"NGIT_PURGATORY_MAX_PER_AUTHOR":       heldByParty,
+	"NGIT_PURGATORY_MAX_PER_CLIENT":       heldByParty,
+	"NGIT_PURGATORY_MAX_PER_RELAY":        heldByParty,
+	"NGIT_PURGATORY_RESERVED_BYTES":       heldByParty,
+	"NGIT_RELAY_MAX_SUBSCRIPTIONS":        "it is always 500, as NGIT_MAX_SUBSCRIPTIONS was",
+}
+
+// replacement says what there is instead of a setting that was removed.
+func replacement(name string) (instead string, ok bool) {
+	if instead, ok = removed[name]; ok {
+		return instead, true
+	}
+	for f := range new(Settings).fields() {
+		if f.fixed() && f.name() == name {
+			if value := f.Tag.Get("constant"); value != "" {
+				return "it is always " + value, true
+			}
+			return "it is always off", true
+		}
+	}
+	return "", false
+}
