@@ -25,6 +25,7 @@ type grammar struct {
 	Check   checks        `cmd:"" help:"Check that the log, the indexes and the repositories fit together. Exit status 0: clean, 1: findings, 2: could not check."`
 	Version version       `cmd:"" help:"Print the version."`
 
+	HelpAll     config.HelpAll   `help:"Print help with all settings and exit."`
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version and exit."`
 }
 

@@ -191,7 +191,7 @@ func TestWrongUseIsOneSentence(t *testing.T) {
 		want      string
 	}{
 		"no domain":        {nil, []string{"up"}, "tendril: NGIT_DOMAIN is not set: want the public host name of this server, like git.example.com"},
-		"wrong value":      {domain, []string{"up", "--commit-batch=0"}, `tendril: NGIT_COMMIT_BATCH is "0": want 1 to 1000`},
+		"wrong value":      {domain, []string{"up", "--git-processes=0"}, `tendril: NGIT_GIT_PROCESSES is "0": want 1 to 100000`},
 		"contradiction":    {append([]string{"NGIT_ARCHIVE_READ_ONLY=true"}, domain...), []string{"up"}, `tendril: NGIT_ARCHIVE_READ_ONLY is "true": nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it`},
 		"no repository":    {nil, []string{"repo", "show", "tree"}, "tendril: <repository>: \"tree\" is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier> (see \"tendril repo show --help\")"},
 		"nobody to ask":    {nil, []string{"repo", "list", "--nats-url=nats://127.0.0.1:1"}, "tendril: no NATS server answers at nats://127.0.0.1:1: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)"},
@@ -281,7 +281,7 @@ func TestVersionAndHelp(t *testing.T) {
 		}
 	}
 	for _, command := range []string{"up", "run"} {
-		p := start(t, t.TempDir(), nil, command, "--help")
+		p := start(t, t.TempDir(), nil, command, "--help-all")
 		p.line(t, "Front door")
 		p.line(t, "  How clients are treated.")
 		for p.lines.Scan() {

@@ -214,9 +214,6 @@ func (s Sync) check() error {
 }
 
 func (g Git) check() error {
-	if g.GitBinary == "" {
-		return &Error{"NGIT_GIT_BINARY", "", "is empty: want the git program, like git or /usr/bin/git"}
-	}
 	if !slices.Contains([]string{"refuse", "warn", "off"}, g.PushSecrets) {
 		return &Error{"NGIT_PUSH_SECRETS", g.PushSecrets, "want refuse, warn or off"}
 	}

@@ -182,9 +182,11 @@ func (s *Settings) setConstants() error {
 	return nil
 }
 
-// decode reads a number, size or time of a field's type.
+// decode reads a text, number, size or time of a field's type.
 func (f field) decode(text string, target reflect.Value) error {
 	switch {
+	case f.Type.Kind() == reflect.String:
+		return decodeString(text, target)
 	case f.Tag.Get("type") == "bytes":
 		return decodeBytes(text, target)
 	case f.Type == reflect.TypeFor[time.Duration]():

@@ -140,7 +140,6 @@ type Sync struct {
 
 // Git says how git data is kept, hunted and served.
 type Git struct {
-	GitBinary     string `env:"NGIT_GIT_BINARY" default:"git" help:"The git program."`
 	GitListen     string `env:"NGIT_GIT_LISTEN" default:"127.0.0.1:0" help:"Where a purgatory worker serves git to the front doors. Port 0: any."`
 	GitAdvertise  string `env:"NGIT_GIT_ADVERTISE" help:"host:port under which front doors reach this purgatory worker. Empty: what it listens on."`
 	MaxFetchBytes int64  `env:"NGIT_MAX_FETCH_BYTES" type:"bytes" default:"2GiB" min:"1KiB" max:"1024TiB" help:"Largest pack fetched."`
@@ -149,6 +148,7 @@ type Git struct {
 	GitProcesses  int    `env:"NGIT_GIT_PROCESSES" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker, at least 5; more wait."`
 
 	// Constants.
+	GitBinary                  string        `env:"NGIT_GIT_BINARY" constant:"git"`
 	HuntUserDelay              time.Duration `env:"NGIT_HUNT_USER_DELAY" constant:"3m"`
 	HuntSyncDelay              time.Duration `env:"NGIT_HUNT_SYNC_DELAY" constant:"500ms"`
 	HuntInterval               time.Duration `env:"NGIT_HUNT_INTERVAL" constant:"1s"`
@@ -229,8 +229,6 @@ type Observe struct {
 	AbuseThreshold int           `env:"NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD" default:"10" min:"0" max:"1000000" help:"An address with more WebSocket connections than this counts as an abuser in the metrics."`
 	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" default:"10" min:"0" max:"1000" help:"How many repositories the metric ngit_git_top_repos_bytes names, those with the most git traffic. 0: none."`
 	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" default:"127.0.0.1:7335" help:"Where a service that runs alone serves /metrics, /healthz and /readyz."`
+	ProfileAddress string        `env:"NGIT_PROFILE_ADDRESS" help:"Where this process serves CPU and memory profiles at /debug/pprof/: a loopback address, like 127.0.0.1:7336. Empty: nowhere."`
 	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" default:"20s" min:"0s" max:"1h" help:"How long a graceful stop may take. Requests that are under way get nine tenths of it, or half if the process runs several services."`
-
-	// Constants.
-	ProfileAddress string `env:"NGIT_PROFILE_ADDRESS" constant:""`
 }
