@@ -56,7 +56,7 @@ func New(url string, progress func(events int)) *Reader {
 	if progress == nil {
 		progress = func(int) {}
 	}
-	return &Reader{url: url, progress: progress, pause: pause, walk: pages.New([]nostr.Filter{{}}, pageLimit, nil)}
+	return &Reader{url: url, progress: progress, pause: pause, walk: pages.New([]nostr.Filter{{}}, pageLimit)}
 }
 
 // final is an error that would come again.

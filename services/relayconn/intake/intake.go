@@ -192,17 +192,6 @@ func (i *Intake) Open(relay string) *Stream {
 // Known is that of the intake.
 func (s *Stream) Known(id string) bool { return s.intake.Known(id) }
 
-// Flying reports whether an event is on its way already, brought by whatever connection.
-func (s *Stream) Flying(ev *nostr.Event) bool {
-	k, ok := keyOf(ev)
-	if !ok {
-		return false
-	}
-	s.intake.mu.Lock()
-	defer s.intake.mu.Unlock()
-	return s.intake.flights.find(k, ev) != nil
-}
-
 // Take takes in an event. It blocks while there is no room, until ctx ends, and says for how long
 // it did. After an error Done is not called; [ErrEnded] is one.
 func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err error) {

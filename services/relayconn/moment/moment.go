@@ -19,6 +19,14 @@ func Later(a, b time.Time) time.Time {
 	return a
 }
 
+// Shift moves a moment that is set.
+func Shift(t time.Time, by time.Duration) time.Time {
+	if t.IsZero() {
+		return t
+	}
+	return t.Add(by)
+}
+
 // NextAfter returns the earliest of the moments that come after now; zero: none does.
 func NextAfter(now time.Time, moments ...time.Time) (next time.Time) {
 	for _, m := range moments {

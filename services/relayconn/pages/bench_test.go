@@ -27,7 +27,7 @@ func BenchmarkSaw(b *testing.B) {
 		ev.Tags = nostr.Tags{{"E", id}, {"K", "1621"}, {"P", ids[3]}, {"e", id}, {"k", "1621"}, {"p", ids[3]}}
 		events = append(events, ev)
 	}
-	w := pages.New(filters, 500, nil)
+	w := pages.New(filters, 500)
 	b.ReportAllocs()
 	for b.Loop() {
 		for _, ev := range events {

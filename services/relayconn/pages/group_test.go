@@ -75,7 +75,6 @@ func TestEverythingOfAGroupComes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rnd := rand.New(rand.NewPCG(5, 6))
-			shows := &pages.Shows{}
 			asked, came, there := 0, 0, 0
 			for round := range 160 {
 				limit := 3 + rnd.IntN(20)
@@ -83,17 +82,9 @@ func TestEverythingOfAGroupComes(t *testing.T) {
 				if round%2 == 0 {
 					most = 3 + rnd.IntN(limit-2)
 				}
-				if round%8 < 6 {
-					shows = &pages.Shows{} // another connection
-				} else { // the same
-					limit, most = 20, 15
-					if round%8 == 6 {
-						shows = &pages.Shows{}
-					}
-				}
 				events := tagged(rnd)
 				filters := group("a", "A", "q")
-				w := pages.New(filters, limit, shows)
+				w := pages.New(filters, limit)
 				got := map[string]bool{}
 				for n, more := 0, true; more; n++ {
 					if n > 2000 {
@@ -147,7 +138,7 @@ func TestSparseBesideDense(t *testing.T) {
 		}
 		events = append(events, ev)
 	}
-	w := pages.New(group("a", "A", "q"), 100, nil)
+	w := pages.New(group("a", "A", "q"), 100)
 	asked, came := 0, 0
 	for more := true; more; {
 		asked++
@@ -164,32 +155,5 @@ func TestSparseBesideDense(t *testing.T) {
 	}
 	if asked > 12 || came > 1030 {
 		t.Errorf("%d pages, %d events for 1000", asked, came)
-	}
-}
-
-// TestSmallGroupIsTwoPages on a connection on which the relay has shown more than that at once.
-func TestSmallGroupIsTwoPages(t *testing.T) {
-	t.Parallel()
-	shows := &pages.Shows{}
-	for round, want := range []int{0, 2} {
-		var events []*nostr.Event
-		for i := range []int{300, 90}[round] {
-			ev := event(i, nostr.Timestamp(10_000-i))
-			ev.Tags = nostr.Tags{{"e", "x"}, {"E", "x"}} // as a comment has
-			events = append(events, ev)
-		}
-		w := pages.New(group("e", "E", "q"), 500, shows)
-		asked := 0
-		for more := true; more; asked++ {
-			for _, f := range w.Filters() {
-				for _, ev := range relay(events, f, 500) {
-					w.Saw(ev)
-				}
-			}
-			more = w.Ended()
-		}
-		if want != 0 && asked != want {
-			t.Errorf("%d pages, want %d", asked, want)
-		}
 	}
 }

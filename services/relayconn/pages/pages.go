@@ -29,15 +29,10 @@ const (
 // any other does not heed since, until or limit.
 type Gap struct{ From, To nostr.Timestamp }
 
-// Shows is what a relay's pages prove: how many events of each filter of a REQ it shows at once, at
-// least. Walks on one connection share it. The zero value is a relay of which nothing is known.
-type Shows struct{ atLeast int }
-
 // Walk is the way through the past of a group of filters.
 type Walk struct {
 	sides []side
 	limit int
-	shows *Shows
 	kin   *kin
 	pages int
 	most  int // the most events that any page brought
@@ -53,7 +48,10 @@ type Walk struct {
 }
 
 // kin is what the slices of one past have together.
-type kin struct{ pages, slices int }
+type kin struct {
+	pages, slices int
+	shows         int // events of each filter that the relay has shown at once, at least
+}
 
 // side is one filter, and how far back everything of it has come.
 type side struct {
@@ -80,12 +78,8 @@ type seen struct {
 }
 
 // New begins a walk for at most MaxFilters filters, with pages of at most limit events of each.
-// Pages teach shows, which may be nil.
-func New(filters []nostr.Filter, limit int, shows *Shows) *Walk {
-	if shows == nil {
-		shows = &Shows{}
-	}
-	w := &Walk{limit: limit, shows: shows, kin: &kin{}, sides: make([]side, min(len(filters), MaxFilters))}
+func New(filters []nostr.Filter, limit int) *Walk {
+	w := &Walk{limit: limit, kin: &kin{}, sides: make([]side, min(len(filters), MaxFilters))}
 	for i := range w.sides {
 		w.sides[i].filter = filters[i]
 		if until := filters[i].Until; until != nil {
@@ -206,7 +200,7 @@ func (w *Walk) Rest() {
 	for i, s := range w.sides {
 		sides[i] = side{filter: s.filter, begin: s.begin, until: s.begin}
 	}
-	*w = Walk{sides: sides, limit: w.limit, shows: w.shows, kin: w.kin, pages: w.pages}
+	*w = Walk{sides: sides, limit: w.limit, kin: w.kin, pages: w.pages}
 }
 
 // Apart makes a walk of each filter that goes on where this one stands, at the page that has begun.
@@ -216,7 +210,7 @@ func (w *Walk) Apart() []*Walk {
 		if s.over() {
 			continue
 		}
-		one := &Walk{sides: []side{s}, limit: w.limit, shows: &Shows{}, kin: &kin{pages: w.pages}, pages: w.pages}
+		one := &Walk{sides: []side{s}, limit: w.limit, kin: &kin{pages: w.pages}, pages: w.pages}
 		for k, m := range w.known {
 			if m.sides&(1<<i) != 0 {
 				if one.known == nil {

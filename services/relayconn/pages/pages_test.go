@@ -26,7 +26,7 @@ func relay(events []*nostr.Event, f nostr.Filter, most int) []*nostr.Event {
 func walk(t *testing.T, events []*nostr.Event, f nostr.Filter, limit, most int) (got map[string]bool, w *pages.Walk, asked int) {
 	t.Helper()
 	got = map[string]bool{}
-	w = pages.New([]nostr.Filter{f}, limit, nil)
+	w = pages.New([]nostr.Filter{f}, limit)
 	for more := true; more; {
 		if asked++; asked > 10_000 {
 			t.Fatal("it does not end")
@@ -168,7 +168,7 @@ func TestWhatIsIgnored(t *testing.T) {
 		"all of them":     {filter: nostr.Filter{Since: &since}, heeds: func(f *nostr.Filter) { f.Since, f.Until, f.Limit = nil, nil, 1000 }, most: 100, fresh: 50, from: since},
 		"limit, for ever": {heeds: func(f *nostr.Filter) { f.Limit = 1000 }, most: 1000, fresh: 60, perhaps: true},
 	} {
-		w := pages.New([]nostr.Filter{tc.filter}, 10, nil)
+		w := pages.New([]nostr.Filter{tc.filter}, 10)
 		got := map[string]bool{}
 		for asked, more := 0, true; more; asked++ {
 			if asked > 100 {
@@ -198,7 +198,7 @@ func TestWhatIsIgnored(t *testing.T) {
 // TestEndlessPage: it is enough after a while, and the walk ends.
 func TestEndlessPage(t *testing.T) {
 	t.Parallel()
-	w := pages.New([]nostr.Filter{{}}, 5, nil)
+	w := pages.New([]nostr.Filter{{}}, 5)
 	for i := range 1000 {
 		if _, enough := w.Saw(event(i, 7)); enough {
 			if i != 99 {
@@ -216,7 +216,7 @@ func TestEndlessPage(t *testing.T) {
 // TestEndlessPast that a relay invents ends too.
 func TestEndlessPast(t *testing.T) {
 	t.Parallel()
-	w := pages.New([]nostr.Filter{{}}, 5, nil)
+	w := pages.New([]nostr.Filter{{}}, 5)
 	at := nostr.Timestamp(1_000_000_000)
 	for i := range 100_000 {
 		at -= 1000
@@ -233,7 +233,7 @@ func TestEndlessPast(t *testing.T) {
 
 func TestRestart(t *testing.T) {
 	t.Parallel()
-	w := pages.New([]nostr.Filter{{Kinds: []int{1}}}, 1, nil)
+	w := pages.New([]nostr.Filter{{Kinds: []int{1}}}, 1)
 	w.Saw(event(1, 7))
 	if !w.Ended() || w.Filters()[0].Until == nil {
 		t.Fatal("it has not begun")

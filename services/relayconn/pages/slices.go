@@ -28,7 +28,7 @@ func (w *Walk) density() (d density) {
 		return d
 	}
 	for i := range w.sides {
-		if w.shown(i).n >= w.shows.atLeast {
+		if w.shown(i).n >= w.kin.shows {
 			return density{w.fresh, w.page[0].at - w.page[len(w.page)-1].at + 1}
 		}
 	}
@@ -100,5 +100,5 @@ func (w *Walk) slice(since *nostr.Timestamp, to nostr.Timestamp) *Walk {
 		sides[i] = side{filter: s.filter, begin: until, until: until, turned: s.turned}
 		sides[i].filter.Since = since
 	}
-	return &Walk{sides: sides, limit: w.limit, shows: w.shows, kin: w.kin, most: w.most}
+	return &Walk{sides: sides, limit: w.limit, kin: w.kin, most: w.most}
 }

@@ -75,7 +75,7 @@ func TestSlicesAreTheWholePast(t *testing.T) {
 					reads = takesSinceForAfter
 				}
 				cap := 25 + rnd.IntN(30)
-				walks := []*pages.Walk{pages.New(filters, 40, nil)}
+				walks := []*pages.Walk{pages.New(filters, 40)}
 				got, gaps := map[string]bool{}, []pages.Gap{}
 				for asked := 0; len(walks) > 0; asked++ {
 					if asked > 5000 {
@@ -127,7 +127,7 @@ func TestSlicesAreNotWorthIt(t *testing.T) {
 		"a full page":         {nostr.Filter{}, 50, 5},
 		"less than two pages": {nostr.Filter{Since: &since}, 50, 0},
 	} {
-		w := pages.New([]nostr.Filter{tc.filter}, tc.limit, nil)
+		w := pages.New([]nostr.Filter{tc.filter}, tc.limit)
 		if n := len(w.Slice(5)); n != 0 {
 			t.Errorf("%s: %d slices before anything came", name, n)
 		}
@@ -147,7 +147,7 @@ func TestSlicesAreNotWorthIt(t *testing.T) {
 // TestSlicesAreBounded though a relay invents a past that is dense everywhere.
 func TestSlicesAreBounded(t *testing.T) {
 	t.Parallel()
-	walks, asked, most, id := []*pages.Walk{pages.New([]nostr.Filter{{}}, 20, nil)}, 0, 0, 0
+	walks, asked, most, id := []*pages.Walk{pages.New([]nostr.Filter{{}}, 20)}, 0, 0, 0
 	for ; len(walks) > 0; asked++ {
 		w := walks[asked%len(walks)]
 		until := nostr.Timestamp(1_790_000_000)

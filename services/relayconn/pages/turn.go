@@ -53,7 +53,7 @@ func (w *Walk) learn() {
 		}
 		n = max(n, alone)
 	}
-	w.shows.atLeast = max(w.shows.atLeast, min(n, w.limit))
+	w.kin.shows = max(w.kin.shows, min(n, w.limit))
 }
 
 // turn moves each side as far as the page is whole for it, and reports whether there is something
@@ -79,7 +79,7 @@ func (w *Walk) turn() (more bool) {
 		case came.fresh:
 			w.advance(s, came)
 		case full && s.until < newest: // others may have taken its room
-		case came.n >= w.shows.atLeast:
+		case came.n >= w.kin.shows:
 			w.stepBelow(s, came.n)
 			moved = true
 		default:
@@ -114,7 +114,7 @@ func (w *Walk) shown(i int) (s shown) {
 		if e.sides&(1<<i) == 0 {
 			continue
 		}
-		if s.n++; s.n <= w.shows.atLeast || e.sides == 1<<i {
+		if s.n++; s.n <= w.kin.shows || e.sides == 1<<i {
 			s.whole = e.at
 		}
 		s.fresh = s.fresh || e.fresh

@@ -18,8 +18,8 @@ import (
 	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/roots"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
@@ -56,7 +56,7 @@ type Env struct {
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
 	Sign func(ev *nostr.Event) error
 	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
-	Negentropy *backfill.Negentropy
+	Negentropy *history.Negentropy
 	Metrics    *Metrics
 	Log        *slog.Logger
 }

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"tendril.dev/services/relayconn/backfill"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/login"
 	"tendril.dev/services/relayconn/nip11"
@@ -30,7 +30,7 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 	document := make(chan nip11.Document, 1)
 	inbox := wire.NewInbox()
 	asker := login.New(login.Options{Relay: conn, URL: l.url, Sign: l.Sign, Pass: inbox.Put, Log: l.log})
-	var reconciling *backfill.Negentropy
+	var reconciling *history.Negentropy
 	if l.Negentropy != nil {
 		with := *l.Negentropy
 		with.Relay = asker

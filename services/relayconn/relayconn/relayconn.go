@@ -23,11 +23,9 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/roots"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/backfill"
 	"tendril.dev/services/relayconn/health"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
-	"tendril.dev/services/relayconn/leads"
-	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/relay"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/targets"
@@ -72,8 +70,8 @@ func Run(ctx context.Context, n *node.Node) error {
 		Sign: func(ev *nostr.Event) error { return sign(n.Settings, ev) },
 	}
 	if !n.Settings.Sync.DisableNegentropy {
-		env.Negentropy = &backfill.Negentropy{
-			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: negentropy.NewRoom(), Seq: n.Accepted.Seq, Known: in.Known, Leads: leads.New(),
+		env.Negentropy = &history.Negentropy{
+			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: history.NewRoom(), Seq: n.Accepted.Seq, Known: in.Known, Walks: history.NewWalks(),
 		}
 	}
 	less := &targets.Less{}

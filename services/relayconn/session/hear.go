@@ -12,7 +12,7 @@ import (
 
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/allowance"
-	"tendril.dev/services/relayconn/backfill"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/live"
 	"tendril.dev/services/relayconn/wire"
@@ -74,7 +74,7 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 			}
 		default:
 			s.live.Doubt(now)
-			s.past.Doubt(now)
+			s.past.Doubt(now, false)
 		}
 		return s.nothing(ctx)
 	}
@@ -107,7 +107,7 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 }
 
 // hearPast takes in a message that answers a historic request.
-func (s *Session) hearPast(ctx context.Context, r *backfill.Request, m wire.Message, now time.Time) error {
+func (s *Session) hearPast(ctx context.Context, r *history.Request, m wire.Message, now time.Time) error {
 	r.Heard(now)
 	switch m.Kind {
 	case wire.Event:
@@ -117,12 +117,7 @@ func (s *Session) hearPast(ctx context.Context, r *backfill.Request, m wire.Mess
 		if fresh, err := s.past.Saw(ctx, r, m.Event); err != nil || !fresh {
 			return errors.Join(err, s.nothing(ctx)) // it came with the page before
 		}
-		return s.event(ctx, m, r.Cause(m.Event), func() bool {
-			if r.Weighed() && !s.Intake.Flying(m.Event) {
-				r.New()
-			}
-			return s.ledger.Depart(m.Event, r.Account())
-		})
+		return s.event(ctx, m, r.Cause(m.Event), func() bool { return s.inflight.Depart(m.Event, r.Account()) })
 	case wire.EOSE:
 		return s.past.Ended(ctx, r)
 	case wire.Closed:
@@ -132,14 +127,14 @@ func (s *Session) hearPast(ctx context.Context, r *backfill.Request, m wire.Mess
 }
 
 // fromLive is why an event comes that was not asked for by the past.
-var fromLive = backfill.Cause{Source: proto.SourceLive, Lane: proto.LaneSyncLive}
+var fromLive = history.Cause{Source: proto.SourceLive, Lane: proto.LaneSyncLive}
 
 // hearLive takes in a live event.
 func (s *Session) hearLive(ctx context.Context, sub *live.Subscription, m wire.Message) error {
 	if !sub.Matches(m.Event) {
 		return s.unasked(m)
 	}
-	return s.event(ctx, m, fromLive, func() bool { return s.ledger.DepartLive(m.Event, sub.Filters(), time.Now()) })
+	return s.event(ctx, m, fromLive, func() bool { return s.inflight.DepartLive(m.Event, sub.Filters(), time.Now()) })
 }
 
 // unasked counts an event that does not match what was asked for.
@@ -180,10 +175,10 @@ func (s *Session) quieten(now time.Time, why string) {
 	s.allowance.Quieten(now)
 }
 
-// event takes in an event that was asked for. depart notes it in the ledger, and reports whether it
+// event takes in an event that was asked for. depart notes that it is on its way, and reports whether it
 // is not on its way already. What is known costs nothing where it is to be expected: of the past,
 // which is asked for only so far.
-func (s *Session) event(ctx context.Context, m wire.Message, why backfill.Cause, depart func() (first bool)) error {
+func (s *Session) event(ctx context.Context, m wire.Message, why history.Cause, depart func() (first bool)) error {
 	if s.Intake.Known(m.Event.ID) || !depart() {
 		if why.Source == proto.SourceLive {
 			return s.nothing(ctx)
@@ -206,12 +201,12 @@ func (s *Session) event(ctx context.Context, m wire.Message, why backfill.Cause,
 }
 
 // ended hears how an event ended, on whatever goroutine.
-func (s *Session) ended(why backfill.Cause, r intake.Result) {
+func (s *Session) ended(why history.Cause, r intake.Result) {
 	ev, err := r.Event, r.Err
 	switch {
 	case errors.Is(err, intake.ErrForged):
 		s.forged.add(fmt.Sprintf("event %.64q: %v", ev.ID, err))
-		s.ledger.Wake()
+		s.inflight.Wake()
 		err = nil // it is of no use to anybody
 	case errors.Is(err, nats.ErrMaxPayload):
 		err = nil // it will never fit, so there is nothing to wait for
@@ -222,7 +217,7 @@ func (s *Session) ended(why backfill.Cause, r intake.Result) {
 	case err == nil && !r.Copy && (r.Verdict.Outcome == proto.Accepted || r.Verdict.Outcome == proto.HeldBack):
 		s.Observer.Judged(ev, why.Source, why.Gap(ev), r.Verdict)
 	}
-	s.ledger.Arrive(ev, err)
+	s.inflight.Arrive(ev, err)
 }
 
 // forgeries are the events that were found not to be genuine and have not been counted against the

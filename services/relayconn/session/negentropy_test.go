@@ -18,9 +18,8 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/backfill"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
-	"tendril.dev/services/relayconn/negentropy"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -56,8 +55,8 @@ func newReconciling(t *testing.T, here int, stored ...*nostr.Event) *reconciling
 	go in.Run(t.Context())
 	r.session = session.New(session.Options{
 		Relay: "wss://r.example.com", Rules: rules, Asker: r, Intake: in.Open("wss://r.example.com"), Observer: r, Log: slog.New(slog.DiscardHandler),
-		Negentropy: &backfill.Negentropy{
-			Relay: r, Service: r, Room: negentropy.NewRoom(), Seq: func() uint64 { return 0 }, Known: r.known,
+		Negentropy: &history.Negentropy{
+			Relay: r, Service: r, Room: history.NewRoom(), Seq: func() uint64 { return 0 }, Known: r.known,
 		},
 	})
 	return r

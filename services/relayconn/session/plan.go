@@ -8,7 +8,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/backfill"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/live"
@@ -22,17 +22,16 @@ const missedMargin = 15 * time.Minute
 type plan struct {
 	items   items.Set
 	filters []nostr.Filter
-	cause   backfill.Cause
-	pieces  int // subscriptions that the filters take; 0: nobody has counted
+	cause   history.Cause
 }
 
 // makeUp plans to ask for what did not come live.
 func (s *Session) makeUp(m live.Missed) {
-	why := backfill.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: m.Since}
+	why := history.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: m.Since}
 	if m.Held {
 		why.LiveUntil = m.Since
 	}
-	s.past.Add(backfill.Work{Filters: m.Filters, Cause: why, Since: missedSince(m.Since), For: m.Sub})
+	s.past.Add(history.Work{Filters: m.Filters, Cause: why, Since: missedSince(m.Since), For: m.Sub})
 }
 
 // askUnjudged plans to ask again for what came live and never got a verdict. While that is under
@@ -41,10 +40,10 @@ func (s *Session) askUnjudged() {
 	if s.past.Judging() {
 		return
 	}
-	for _, u := range s.ledger.TakeUnjudged() {
+	for _, u := range s.inflight.TakeUnjudged() {
 		s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", u.Since)
-		why := backfill.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: u.Since, Unjudged: true}
-		s.past.Add(backfill.Work{Filters: layers.Stored(u.Filters), Cause: why, Since: missedSince(u.Since)})
+		why := history.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: u.Since, Unjudged: true}
+		s.past.Add(history.Work{Filters: layers.Stored(u.Filters), Cause: why, Since: missedSince(u.Since)})
 	}
 }
 
@@ -63,7 +62,7 @@ func (s *Session) want(w Wanted) {
 
 // plan works out what is wanted and was not asked for yet: the three-way diff, with which
 // everything beyond layer 1 begins.
-func (s *Session) plan(why backfill.Cause) {
+func (s *Session) plan(why history.Cause) {
 	fresh := items.New(s.wanted.Items, s.past.Asked(), s.past.Confirmed())
 	s.due = plan{items: fresh, filters: layers.TwoAndThree(fresh), cause: why}
 }
@@ -73,22 +72,14 @@ func (s *Session) plan(why backfill.Cause) {
 func (s *Session) add(ctx context.Context, now time.Time) (added bool, err error) {
 	if s.due.items.Empty() {
 		s.consolidateBy = time.Time{}
-		s.past.Yields(0, now)
 		return false, nil
 	}
 	if !s.mayAsk(now) || s.waits(now) {
 		return false, nil
 	}
 	if !s.crowded() {
-		if s.due.pieces == 0 {
-			s.due.pieces = s.live.Pieces(s.due.filters)
-		}
-		if !s.past.Yields(s.live.Count()+s.due.pieces, now) {
-			return false, nil
-		}
 		return true, s.request(ctx, nil)
 	}
-	s.past.Yields(0, now) // that takes back all of them
 	if !s.mayConsolidate(now) {
 		return false, nil
 	}
@@ -111,7 +102,7 @@ func (s *Session) request(ctx context.Context, also []nostr.Filter) error {
 	}
 	if !p.items.Empty() {
 		// Of what is found later, one by one, hardly anything is known.
-		s.past.Add(backfill.Work{Items: p.items, Filters: p.filters, Cause: p.cause, Reconcile: s.fresh, Share: true})
+		s.past.Add(history.Work{Items: p.items, Filters: p.filters, Cause: p.cause, Reconcile: s.fresh})
 		s.fresh = false
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -359,7 +360,7 @@ func TestWrongRequestIsBlamed(t *testing.T) {
 				}
 				p.messages <- wire.Message{Kind: wire.Notice, Reason: notice} // for the first one
 				p.with(func() { p.mute = false })
-				time.Sleep(rules.Silence / 10)
+				time.Sleep(history.Doubtful + time.Second)
 				synctest.Wait()
 				if st := p.status(); st.Confirmed != 1 {
 					t.Errorf("%+v; still open: %v", st, p.pastAsked())

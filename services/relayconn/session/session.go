@@ -19,11 +19,10 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/allowance"
-	"tendril.dev/services/relayconn/backfill"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
-	"tendril.dev/services/relayconn/ledger"
 	"tendril.dev/services/relayconn/live"
 	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/nip11"
@@ -40,8 +39,6 @@ type Asker interface {
 type Intake interface {
 	// Known reports whether an event is stored, so that it need not be taken in.
 	Known(id string) bool
-	// Flying reports whether an event is on its way to be stored.
-	Flying(ev *nostr.Event) bool
 	// Take takes in an event. It waits for nothing but room, and says how long that took.
 	Take(ctx context.Context, a intake.Arrival) (waited time.Duration, err error)
 }
@@ -70,7 +67,7 @@ type Options struct {
 	Asker  Asker
 	Intake Intake
 	// Negentropy is what the relay is asked by NIP-77 with; nil: it is not.
-	Negentropy *backfill.Negentropy
+	Negentropy *history.Negentropy
 	Observer   Observer
 	Document   <-chan nip11.Document // what the relay tells about itself, once; nil: nothing
 	// Warned is of which causes the operator has been warned. It goes from one session with the
@@ -94,9 +91,9 @@ type Start struct {
 type Session struct {
 	Options
 	allowance *allowance.Allowance
-	ledger    *ledger.Ledger
+	inflight  *history.Inflight
 	live      *live.Set
-	past      *backfill.Backfill
+	past      *history.History
 	nextID    int
 
 	wanted Wanted
@@ -178,7 +175,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 			}
 		case r := <-s.past.Results():
 			err = s.past.Told(ctx, r, time.Now())
-		case <-s.ledger.Changed:
+		case <-s.inflight.Changed:
 			err = s.hearEnds()
 		case <-wake.C:
 		}
@@ -197,7 +194,7 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 // prepare puts the parts together.
 func (s *Session) prepare(start Start) {
-	s.allowance, s.ledger = allowance.New(s.Rules.Cooldown), ledger.New()
+	s.allowance, s.inflight = allowance.New(s.Rules.Cooldown), history.NewInflight()
 	s.live = live.New(live.Options{
 		Asker: s.Asker, Allowance: s.allowance, Silence: s.Rules.Silence, Name: s.name, Missed: s.makeUp, Warn: s.warn,
 		MakingUp: func(sub string) bool { return s.past.MakingUpFor(sub) },
@@ -207,10 +204,10 @@ func (s *Session) prepare(start Start) {
 	if start.Since != nil {
 		confirmed, s.status.Confirmed = start.Confirmed, start.Revision
 	}
-	s.past = backfill.New(backfill.Options{
-		Asker: s.Asker, Allowance: s.allowance, Ledger: s.ledger, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Live: s.live.Count, Silence: s.Rules.Silence,
+	s.past = history.New(history.Options{
+		Asker: s.Asker, Allowance: s.allowance, Inflight: s.inflight, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Live: s.live.Count, Silence: s.Rules.Silence,
 		Hold: time.Now().Add(start.Delay), Name: s.name, Warn: s.warn,
-		Settle: s.Rules.Settle, Negentropy: s.Negentropy,
+		Negentropy: s.Negentropy,
 	}, confirmed)
 }
 
@@ -221,26 +218,26 @@ func (s *Session) name(prefix string) string {
 }
 
 // startup is the cause of a fresh start, and of whatever is asked for the first time.
-var startup = backfill.Cause{Source: proto.SourceStartup, Lane: proto.LaneSyncHistoric}
+var startup = history.Cause{Source: proto.SourceStartup, Lane: proto.LaneSyncHistoric}
 
 // begin opens layer 1, and with a quick reconnect what was confirmed before.
 func (s *Session) begin(ctx context.Context, start Start) error {
-	back := backfill.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, LiveUntil: start.Live}
+	back := history.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, LiveUntil: start.Live}
 	if err := s.live.Open(ctx, layers.One(), true); err != nil {
 		return err
 	}
 	s.fresh = start.Since == nil
 	if s.fresh || start.Whole {
-		s.past.Add(backfill.Work{Filters: layers.One(), Cause: startup, Reconcile: s.fresh})
+		s.past.Add(history.Work{Filters: layers.One(), Cause: startup, Reconcile: s.fresh})
 	} else {
-		s.past.Add(backfill.Work{Filters: layers.One(), Cause: back, Since: start.Since})
+		s.past.Add(history.Work{Filters: layers.One(), Cause: back, Since: start.Since})
 	}
 	if confirmed := s.past.Confirmed(); !confirmed.Empty() {
 		filters := layers.TwoAndThree(confirmed)
 		if err := s.live.Open(ctx, filters, false); err != nil {
 			return err
 		}
-		s.past.Add(backfill.Work{Filters: filters, Cause: back, Since: start.Since})
+		s.past.Add(history.Work{Filters: filters, Cause: back, Since: start.Since})
 	}
 	s.report(Syncing)
 	return nil
@@ -254,13 +251,13 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 		return err
 	}
 	s.consolidateBy, s.status.Confirmed = time.Time{}, 0
-	s.ledger.TakeUnjudged() // all is asked for
+	s.inflight.TakeUnjudged() // all is asked for
 	s.live.Retire(true)
-	daily := backfill.Cause{Source: proto.SourceDaily, Lane: proto.LaneSyncDaily, LiveUntil: now}
+	daily := history.Cause{Source: proto.SourceDaily, Lane: proto.LaneSyncDaily, LiveUntil: now}
 	if err := s.live.Open(ctx, layers.One(), true); err != nil {
 		return err
 	}
-	s.past.Add(backfill.Work{Filters: layers.One(), Cause: daily, Reconcile: true})
+	s.past.Add(history.Work{Filters: layers.One(), Cause: daily, Reconcile: true})
 	s.fresh = true
 	s.plan(daily)
 	return s.request(ctx, nil)

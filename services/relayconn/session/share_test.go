@@ -9,10 +9,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/target"
-	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/items"
-	"tendril.dev/services/relayconn/leads"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 )
 
@@ -20,10 +17,10 @@ var errNoVerdict = errors.New("no verdict")
 
 // twoRelays are two connections of one worker, with relays that have the same events.
 func twoRelays(t *testing.T, stored ...*nostr.Event) (first, second *reconciling) {
-	board := leads.New()
+	board := history.NewWalks()
 	first, second = newReconciling(t, 0, stored...), newReconciling(t, 0, stored...)
 	for _, r := range []*reconciling{first, second} {
-		r.session.Negentropy.Leads = board
+		r.session.Negentropy.Walks = board
 	}
 	return first, second
 }
@@ -159,13 +156,13 @@ func TestLeaderReturns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		_, second := twoRelays(t, tagged(t, 20)...)
-		board := second.session.Negentropy.Leads
+		board := second.session.Negentropy.Walks
 		_, _, lead := board.Take([]string{repository}, time.Now())
 		second.run(session.Start{})
 		second.want(1, repos(repository))
 		for range 13 {
 			time.Sleep(10 * time.Second)
-			lead.End(false, false, time.Now())
+			lead.End(false, time.Now())
 			if _, _, lead = board.Take([]string{repository}, time.Now()); lead == nil {
 				break
 			}
@@ -174,77 +171,13 @@ func TestLeaderReturns(t *testing.T) {
 	})
 }
 
-// TestOnlyBlockedWait: of many filters only those wait that ask for what is asked for elsewhere.
-func TestOnlyBlockedWait(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newReconciling(t, 59, spread(t)...)
-		r.partial = 30
-		r.session.Negentropy.Leads = leads.New()
-		r.session.Negentropy.Leads.Take([]string{"30617:aa:000"}, time.Now())
-		r.run(session.Start{})
-		r.want(1, manyRepos(0, 3000))
-		time.Sleep(100 * time.Millisecond)
-		if sessions, _ := r.askedFor(); sessions != 3 { // about everything, and two of three thousand
-			t.Errorf("%d sessions at first, want 3", sessions)
-		}
-		time.Sleep(time.Minute)
-		if sessions, _ := r.askedFor(); sessions != 4 {
-			t.Errorf("%d sessions, want 4", sessions)
-		}
-		r.all()
-		r.stop()
-	})
-}
-
-// TestSharedLost: where what came got no verdict, what was left to others is found out once each
-// time, not once more with each time.
-func TestSharedLost(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		_, r := twoRelays(t, tagged(t, 20)...)
-		_, _, lead := r.session.Negentropy.Leads.Take([]string{repository}, time.Now())
-		lead.End(true, false, time.Now())
-		r.with(func() { r.fail = errNoVerdict })
-		r.run(session.Start{})
-		r.want(1, repos(repository))
-		walks := func() (n int) {
-			_, reqs := r.askedFor()
-			for _, filters := range reqs {
-				if len(filters[0].Tags) > 0 {
-					n++
-				}
-			}
-			return n
-		}
-		time.Sleep(30 * time.Second)
-		once := walks()
-		for n, wait := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
-			time.Sleep(wait)
-			if got := walks(); once == 0 || got != (n+2)*once {
-				t.Errorf("%d REQs in %d tries, of which the first took %d", got, n+2, once)
-			}
-		}
-		r.with(func() { r.fail = nil })
-		time.Sleep(8 * time.Minute)
-		r.inSync("it")
-	})
-}
-
 // TestNotShared: a relay that does not reconcile is asked for everything by REQ, whatever others
-// bring, and so is one that may have little of what is known here. One that has shown nothing of an
-// item does not keep others from bringing it.
+// bring. One that has shown nothing of an item does not keep others from bringing it.
 func TestNotShared(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(first, second *reconciling){
 		"does not reconcile": func(_, second *reconciling) { second.unable = "error: not here" },
-		"may have little of what is known": func(first, second *reconciling) {
-			for _, r := range []*reconciling{first, second} {
-				r.session.Negentropy.Seq = func() uint64 { return 9 }
-			}
-			first.mute = true
-		},
-		"shows nothing": func(first, _ *reconciling) { first.stored = nil },
+		"shows nothing":      func(first, _ *reconciling) { first.stored = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -257,69 +190,6 @@ func TestNotShared(t *testing.T) {
 				time.Sleep(12 * time.Second) // less than a silent relay would be waited for
 				second.inSync("the second")
 				first.stop()
-			})
-		})
-	}
-}
-
-// TestRootsThatBringNothingNew: while much comes, and nearly all that root events bring is known
-// already, most of them are not asked for one by one. What the relay has of those that is not known
-// comes all the same. Where what they bring is new they all are.
-func TestRootsThatBringNothingNew(t *testing.T) {
-	t.Parallel()
-	for name, known := range map[string]bool{"known": true, "new": false} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				const groups = 40
-				wanted := target.Target{Repos: map[string]target.Repo{}}
-				var roots []target.ID
-				var stored []*nostr.Event
-				for i := range 100 * groups {
-					root := target.ID{byte(i >> 8), byte(i)}
-					roots = append(roots, root)
-					tag := nostr.Tag{"e", root.String()}
-					switch {
-					case known && i < 100*groups-1: // nobody looks whether those are genuine
-						ev := &nostr.Event{Kind: 1111, CreatedAt: nostr.Timestamp(9000 - i), Tags: nostr.Tags{tag}}
-						ev.ID = ev.GetID()
-						stored = append(stored, ev)
-					case known || i%3 == 0:
-						stored = append(stored, event(t, 1111, nostr.Timestamp(9000-i), tag))
-					}
-				}
-				here := 0
-				if known {
-					here = len(stored) - 1 // the last is of the last group
-				}
-				r := newReconciling(t, here, stored...)
-				r.session.Rules.PageLimit = 500
-				board := leads.New()
-				r.session.Negentropy.Leads = board
-				_, _, lead := board.Take([]string{"something else"}, time.Now())
-				r.run(session.Start{})
-				r.want(1, repos(repository))
-				time.Sleep(2 * time.Second)
-				wanted.Repos[repository] = target.Repo{Level: proto.LevelFull, Roots: roots}
-				r.want(2, items.Of(wanted))
-				time.Sleep(10 * time.Second)
-				asked := map[string]bool{}
-				_, reqs := r.askedFor()
-				for _, filters := range reqs {
-					if ids := filters[0].Tags["e"]; len(ids) > 0 {
-						asked[ids[0]] = true
-					}
-				}
-				if known && (len(asked) < 10 || len(asked) > groups*3/4) || !known && len(asked) != groups {
-					t.Errorf("%d of %d groups were asked for one by one", len(asked), groups)
-				}
-				lead.End(true, true, time.Now())
-				time.Sleep(30 * time.Second)
-				r.all()
-				if st := r.status(); st.Connection != session.Connected || st.Roots != len(roots) {
-					t.Errorf("status %+v", st)
-				}
-				r.stop()
 			})
 		})
 	}

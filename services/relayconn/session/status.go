@@ -105,5 +105,5 @@ func (s *Session) report(c Connection) {
 
 // missing is since when what comes live is not all there.
 func (s *Session) missing() time.Time {
-	return moment.Earlier(moment.Earlier(s.live.Missing(), s.past.Missing()), s.ledger.Missing())
+	return moment.Earlier(moment.Earlier(s.live.Missing(), s.past.Missing()), s.inflight.Missing())
 }

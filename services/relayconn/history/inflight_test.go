@@ -1,4 +1,4 @@
-package ledger_test
+package history_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/services/relayconn/ledger"
+	"tendril.dev/services/relayconn/history"
 )
 
 var errNone = errors.New("no verdict")
@@ -20,8 +20,8 @@ func event(id string) *nostr.Event { return &nostr.Event{ID: id, Sig: "right"} }
 // event with the right one.
 func TestAnotherSignatureIsAnotherThing(t *testing.T) {
 	t.Parallel()
-	l := ledger.New()
-	var a ledger.Account
+	l := history.NewInflight()
+	var a history.Account
 	forged := &nostr.Event{ID: "1", Sig: "wrong"}
 	if !l.Depart(forged, &a) || !l.Depart(event("1"), &a) {
 		t.Error("the good one does not depart")
@@ -47,10 +47,10 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 		return int64(m.HeapAlloc)
 	}
 	before := heap()
-	all := make([]*ledger.Ledger, ledgers)
+	all := make([]*history.Ledger, ledgers)
 	for i := range all {
-		all[i] = ledger.New()
-		var a ledger.Account
+		all[i] = history.NewInflight()
+		var a history.Account
 		for n := range events {
 			all[i].Depart(event(fmt.Sprint(n)), &a)
 		}
@@ -68,8 +68,8 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 // one that was lost.
 func TestAccounts(t *testing.T) {
 	t.Parallel()
-	l := ledger.New()
-	var a, b ledger.Account
+	l := history.NewInflight()
+	var a, b history.Account
 	if !l.Depart(event("1"), &a) || l.Depart(event("1"), &b) || !l.Depart(event("2"), &a) {
 		t.Error("an event is on its way once")
 	}
@@ -100,10 +100,10 @@ func TestAccounts(t *testing.T) {
 // came.
 func TestUnjudged(t *testing.T) {
 	t.Parallel()
-	l := ledger.New()
+	l := history.NewInflight()
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 	one, other := []nostr.Filter{{Kinds: []int{1}}}, []nostr.Filter{{Kinds: []int{2}}, {Kinds: []int{3}}}
-	var a ledger.Account
+	var a history.Account
 	l.DepartLive(event("1"), one, noon.Add(2*time.Minute))
 	l.DepartLive(event("2"), one, noon.Add(time.Minute))
 	l.DepartLive(event("3"), one, noon)

@@ -1,6 +1,4 @@
-// Package ledger knows which events of one connection were offered to ingest and have no verdict
-// yet, who waits for them, and which live ones never got one.
-package ledger
+package history
 
 import (
 	"hash/maphash"
@@ -12,8 +10,9 @@ import (
 	"tendril.dev/services/relayconn/moment"
 )
 
-// Ledger is safe for concurrent use: verdicts come from a goroutine of their own.
-type Ledger struct {
+// Inflight knows which events of one connection were offered to ingest and have no verdict yet, who
+// waits for them, and which live ones never got one. It is safe for concurrent use: verdicts come from a goroutine of their own.
+type Inflight struct {
 	// Changed has something to receive when an account has got its last verdict since the last
 	// look, or when there will be none for some event.
 	Changed chan struct{}
@@ -47,7 +46,7 @@ type flight struct {
 	live    Unjudged   // if it came live
 }
 
-// Account is what one batch waits for; the ledger's lock guards it. The zero value waits for
+// Account is what one batch waits for; the lock of Inflight guards it. The zero value waits for
 // nothing.
 type Account struct {
 	waiting int  // verdicts that have not come
@@ -67,13 +66,13 @@ type Unjudged struct {
 	Since   time.Time
 }
 
-// New returns a ledger of a connection on which nothing has come yet.
-func New() *Ledger {
-	return &Ledger{Changed: make(chan struct{}, 1), flights: map[key]flight{}, unjudged: map[*nostr.Filter]Unjudged{}}
+// NewInflight returns one of a connection on which nothing has come yet.
+func NewInflight() *Inflight {
+	return &Inflight{Changed: make(chan struct{}, 1), flights: map[key]flight{}, unjudged: map[*nostr.Filter]Unjudged{}}
 }
 
 // Depart notes an event of the past that came; first is true if it is not on its way already.
-func (l *Ledger) Depart(ev *nostr.Event, a *Account) (first bool) {
+func (l *Inflight) Depart(ev *nostr.Event, a *Account) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := keyOf(ev)
@@ -91,7 +90,7 @@ func (l *Ledger) Depart(ev *nostr.Event, a *Account) (first bool) {
 
 // DepartLive notes an event that came live on a subscription of those filters, at least one; first
 // is true if it is not on its way already.
-func (l *Ledger) DepartLive(ev *nostr.Event, filters []nostr.Filter, now time.Time) (first bool) {
+func (l *Inflight) DepartLive(ev *nostr.Event, filters []nostr.Filter, now time.Time) (first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	k := keyOf(ev)
@@ -105,7 +104,7 @@ func (l *Ledger) DepartLive(ev *nostr.Event, filters []nostr.Filter, now time.Ti
 }
 
 // Arrive notes that the verdict on an event came, or with an error that there will be none.
-func (l *Ledger) Arrive(ev *nostr.Event, err error) {
+func (l *Inflight) Arrive(ev *nostr.Event, err error) {
 	l.mu.Lock()
 	k := keyOf(ev)
 	f := l.flights[k]
@@ -134,7 +133,7 @@ func (l *Ledger) Arrive(ev *nostr.Event, err error) {
 }
 
 // Wake sends on Changed, unless something waits there already.
-func (l *Ledger) Wake() {
+func (l *Inflight) Wake() {
 	select {
 	case l.Changed <- struct{}{}:
 	default:
@@ -143,7 +142,7 @@ func (l *Ledger) Wake() {
 
 // Settled reports whether everything has its verdict, and whether one was lost since that was
 // reported last.
-func (l *Ledger) Settled(a *Account) (settled, lost bool) {
+func (l *Inflight) Settled(a *Account) (settled, lost bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a.waiting > 0 {
@@ -155,7 +154,7 @@ func (l *Ledger) Settled(a *Account) (settled, lost bool) {
 
 // Missing is since when events came live that never got a verdict and were not taken; zero: none
 // were.
-func (l *Ledger) Missing() (since time.Time) {
+func (l *Inflight) Missing() (since time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, u := range l.unjudged {
@@ -165,7 +164,7 @@ func (l *Ledger) Missing() (since time.Time) {
 }
 
 // TakeUnjudged returns what must be asked for again, once.
-func (l *Ledger) TakeUnjudged() (all []Unjudged) {
+func (l *Inflight) TakeUnjudged() (all []Unjudged) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, u := range l.unjudged {
