@@ -47,7 +47,7 @@ func TestNothingIsKeptOfWhatIsOver(t *testing.T) {
 		return int64(m.HeapAlloc)
 	}
 	before := heap()
-	all := make([]*history.Ledger, ledgers)
+	all := make([]*history.Inflight, ledgers)
 	for i := range all {
 		all[i] = history.NewInflight()
 		var a history.Account
