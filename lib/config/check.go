@@ -122,8 +122,11 @@ func (b Bus) check() error {
 		return &Error{"NGIT_NATS_REPLICAS", replicas, "want 1, 3 or 5"}
 	}
 	if b.ForgetLog != "" {
-		if _, err := time.Parse(time.RFC3339Nano, b.ForgetLog); err != nil {
-			return &Error{"NGIT_FORGET_LOG", b.ForgetLog, "want the time that the message `the log of … is gone` names"}
+		for given := range strings.SplitSeq(b.ForgetLog, ",") {
+			_, noTime := time.Parse(time.RFC3339Nano, given)
+			if _, err := nip34.NormalizeDomain(given); err != nil && noTime != nil {
+				return &Error{"NGIT_FORGET_LOG", b.ForgetLog, "want the time or the domain that the message names by which the start ended"}
+			}
 		}
 	}
 	if b.NATSLoginFile != "" && b.NATSCreds != "" {

@@ -192,6 +192,22 @@ func (h *Hunter) Wanted(identifier string) bool {
 	return len(one.lanes) > 0 || !time.Now().Before(one.next)
 }
 
+// Exhausted reports whether an attempt was made for an identifier and has nothing left to ask.
+func (h *Hunter) Exhausted(identifier string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	one := h.hunts[identifier]
+	if one == nil || one.attempts == 0 {
+		return one == nil
+	}
+	for _, s := range one.lanes {
+		if s.asking != "" || s.stale || len(s.todo) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // Remind asks again for the call of Seek for the next attempt.
 func (h *Hunter) Remind(identifier string) {
 	h.mu.Lock()

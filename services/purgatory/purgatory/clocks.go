@@ -41,12 +41,31 @@ func (w *worker) watchClocks(ctx context.Context) error {
 // lately, and notes that it is now.
 func (w *worker) over(now time.Time, before map[string]asked) []*held.Entry {
 	list := w.holdings.Over(now, expireAtOnce, func(e *held.Entry) bool {
-		return w.shards.Holds(e.Identifier) && !before[e.Key].about.Equal(e.ExpiresAt)
+		return w.shards.Holds(e.Identifier) && !before[e.Key].about.Equal(e.ExpiresAt) &&
+			mayExpire(e, w.openedAt(e.Identifier), now, w.hunter.Exhausted)
 	})
 	for _, e := range list {
 		before[e.Key] = asked{about: e.ExpiresAt, again: now.Add(w.node.Settings.HuntBackoffBase)}
 	}
 	return list
+}
+
+// lastChance is how long what is overdue when a worker takes a shard is hunted before it expires.
+const lastChance = 5 * time.Minute
+
+// mayExpire reports whether an entry whose time is over may end. What was overdue when the worker
+// took the shard, because no worker ran, is hunted once before.
+func mayExpire(e *held.Entry, opened, now time.Time, hunted func(identifier string) bool) bool {
+	if e.Phase != proto.PhaseWaiting || e.ExpiresAt.After(opened) || now.Sub(opened) > lastChance {
+		return true
+	}
+	return hunted(e.Identifier)
+}
+
+func (w *worker) openedAt(identifier string) time.Time {
+	w.openedMu.Lock()
+	defer w.openedMu.Unlock()
+	return w.opened[proto.ShardOf(identifier)]
 }
 
 // expire asks ingest to end the time of entries, and tells of those for which it did.

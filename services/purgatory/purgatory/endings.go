@@ -123,11 +123,12 @@ func (w *worker) clearOne(ctx context.Context, d dossier.Dossier, ref nip34.Repo
 	if d.Hosts(ref.PubKey) {
 		return w.welcome(repo)
 	}
-	has, err := repo.HasData(ctx)
+	// What was pushed for an event that never came has no reference any more.
+	refs, err := repo.Refs(ctx)
 	if err != nil {
 		return err
 	}
-	if !has {
+	if len(refs.ByName) == 0 {
 		return w.removeRepository(ctx, repo, "an empty repository is removed")
 	}
 	return w.keepForAWhile(ctx, repo)
@@ -204,7 +205,7 @@ func (w *worker) ending(ctx context.Context, ref nip34.RepoRef) (grace.Ending, e
 		return grace.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
 	}
 	isHere := func(a *nip34.Announcement) bool {
-		return w.isHere(a) || acceptedAt.Before(w.domainsSince) // it may list a domain that nobody remembers
+		return w.isHere(a) || acceptedAt.Before(w.belongs.Since) // it may list a domain that nobody remembers
 	}
 	return grace.EndingOf(ref, isHere, last, deleted), nil
 }
@@ -212,7 +213,7 @@ func (w *worker) ending(ctx context.Context, ref nip34.RepoRef) (grace.Ending, e
 // isHere reports whether an announcement is of a repository that is here as long as it stands: it
 // lists us, under this or an earlier domain, or it is archived.
 func (w *worker) isHere(a *nip34.Announcement) bool {
-	return w.rules.Keeps(a) || slices.ContainsFunc(w.domains, a.ListsService)
+	return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService)
 }
 
 // isDeleted reports whether an accepted deletion request by its author names an announcement.

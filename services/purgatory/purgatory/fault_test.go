@@ -24,6 +24,7 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/purgatory"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/smarthttp"
 )
@@ -183,7 +184,13 @@ func TestWhyItDoesNotStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { taken.Close() })
+	other := filepath.Join(t.TempDir(), "git")
+	if _, err := repository.TakeFolder(other, repository.System{Domain: "old.example.com"}, nil); err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct{ flags, want string }{
+		"the folder of another domain": {"--git-data-path=" + other, "the git folder " + other + " belongs to the domain old.example.com, and this process has the domain " + domain +
+			": nothing was changed; use the git folder of this domain, or, to give up the old one, set NGIT_FORGET_LOG=old.example.com"},
 		"the port is taken": {"--git-listen=" + taken.Addr().String(),
 			`NGIT_GIT_LISTEN is "` + taken.Addr().String() + `": address already in use; stop what listens there, or choose another`},
 		"the name is taken": {"--worker-name=one", "join the workers: another live worker has this name; NGIT_WORKER_NAME must differ"},

@@ -151,7 +151,7 @@ func TestAMoveOfUnknownTimesIsNone(t *testing.T) {
 	w.stop()
 	w.in.accept(finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: alice, CreatedAt: 1500, Tags: nostr.Tags{
 		{"d", "x"}, {"clone", "https://old.example.com" + nip34.RepositoryURLPath(npub(t, alice), "x")}, {"relays", "wss://old.example.com"}}}))
-	if err := os.Remove(filepath.Join(w.git, ".domains")); err != nil {
+	if err := os.Remove(filepath.Join(w.git, ".belongs")); err != nil {
 		t.Fatal(err)
 	}
 	w.worker = start(t, "two", w.git, url, "--deletion-grace=0s")

@@ -6,10 +6,12 @@ package purgatory
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,8 +76,9 @@ type worker struct {
 	contributors *contributors
 	leavers      *leavers
 	endings      *grace.Registry
-	domains      []string  // ours, those of earlier too
-	domainsSince time.Time // nothing is known of those before
+	belongs      repository.Belongs // our domains, those of earlier too
+	openedMu     sync.Mutex
+	opened       map[int]time.Time // shard → since when it is ours
 	refusals     *rate.Limiter
 	heldHead     *bus.Head
 	releaser     *release.Releaser
@@ -84,20 +87,20 @@ type worker struct {
 }
 
 // newWorker is a worker that reads nothing and is asked for nothing yet.
-func newWorker(n *node.Node) (*worker, error) {
+func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	s := n.Settings
-	store, err := repository.NewStore(repository.Options{
-		Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Memory: s.GitProcessMemory, PackTime: s.GitPackTime,
-		Packs: packscan.Limits{ObjectBytes: s.MaxObjectBytes, Bytes: s.MaxUnpackedBytes}, Log: n.Log,
-	})
-	if err != nil {
-		return nil, err
-	}
 	hosted, err := hosting.New(s)
 	if err != nil {
 		return nil, err
 	}
-	domains, since, err := store.Domains(hosted.Domain())
+	belongs, err := takeFolder(ctx, n, hosted.Domain())
+	if err != nil {
+		return nil, err
+	}
+	store, err := repository.NewStore(repository.Options{
+		Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Memory: s.GitProcessMemory, PackTime: s.GitPackTime,
+		Packs: packscan.Limits{ObjectBytes: s.MaxObjectBytes, Bytes: s.MaxUnpackedBytes}, Log: n.Log,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +112,7 @@ func newWorker(n *node.Node) (*worker, error) {
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: held.NewSet(), shards: shards.New(), due: newQueue(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
 		pruner: newPruner(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
-		leavers: newLeavers(), endings: grace.NewRegistry(), domains: domains, domainsSince: since,
+		leavers: newLeavers(), endings: grace.NewRegistry(), belongs: belongs, opened: map[int]time.Time{},
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
@@ -119,10 +122,23 @@ func newWorker(n *node.Node) (*worker, error) {
 	return w, nil
 }
 
+// takeFolder makes sure that the git folder belongs to this log and this domain.
+func takeFolder(ctx context.Context, n *node.Node, domain string) (repository.Belongs, error) {
+	system := repository.System{Domain: domain}
+	if n.Settings.DatabaseBackend != "memory" || n.Settings.NATSURL != "" {
+		stream, err := n.Bus.JS.Stream(ctx, proto.StreamEvents)
+		if err != nil {
+			return repository.Belongs{}, fmt.Errorf("look at the log: %w", err)
+		}
+		system.Log = stream.CachedInfo().Created.UTC().Format(time.RFC3339Nano)
+	}
+	return repository.TakeFolder(n.Settings.GitDataPath, system, strings.Split(n.Settings.ForgetLog, ","))
+}
+
 // Run runs one worker until ctx ends; its shards are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
 	s := n.Settings
-	w, err := newWorker(n)
+	w, err := newWorker(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -291,12 +307,16 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	ours := func(identifier string) bool { return proto.ShardOf(identifier) == n }
 	w.releaser.ForgetAll(ours)
 	w.pending.close(n)
+	w.openedMu.Lock()
+	w.opened[n] = time.Now()
+	w.openedMu.Unlock()
+	waiting := slices.DeleteFunc(w.holdings.Identifiers(), func(identifier string) bool { return !ours(identifier) })
+	for _, identifier := range waiting {
+		w.hunter.Add(identifier, w.node.Settings.HuntSyncDelay) // before anything that is overdue can expire
+	}
 	w.shards.Open(n)
-	for _, identifier := range w.holdings.Identifiers() {
-		if ours(identifier) {
-			w.hunter.Add(identifier, w.node.Settings.HuntSyncDelay)
-			w.due.add(identifier)
-		}
+	for _, identifier := range waiting {
+		w.due.add(identifier)
 	}
 	w.survey.ask(n)
 	closeDesk := w.openDesk(ctx, n)

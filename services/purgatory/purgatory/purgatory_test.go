@@ -278,6 +278,56 @@ func TestExpiry(t *testing.T) {
 	}
 }
 
+// TestOverdueAtTheStart: what was overdue when the worker started is hunted once before it expires.
+func TestOverdueAtTheStart(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.stop()
+	work, root := gittest.NewWork(t), t.TempDir()
+	c1 := work.Commit("a", "1")
+	work.Publish(root, "x.git")
+	server := gittest.Backend(t, root)
+	ann, st := announcement(t, "announcement", alice, "x", server.URL+"/x.git"), state("state", alice, "x", 1001, c1)
+	lost := announcement(t, "lost", bob, "lost", server.URL+"/nowhere.git")
+	other := state("other", bob, "lost", 1001, strings.Repeat("1", 40))
+	for _, ev := range []*nostr.Event{ann, st} {
+		w.in.holds("x", ev, proto.SourceUser, -time.Hour)
+	}
+	for _, ev := range []*nostr.Event{lost, other} {
+		w.in.holds("lost", ev, proto.SourceUser, -time.Hour)
+	}
+	start(t, "two", w.git, w.Bus.ClientURL())
+	w.released(ann)
+	w.released(st)
+	w.told.await("lost failed")
+	w.told.await("lost expired 30617")
+	w.told.await("lost expired 30618")
+	if n := w.told.count("x expired"); n != 0 {
+		t.Errorf("%d events that were to be found have expired", n)
+	}
+}
+
+// TestAPlaceholderIsNoData: a stranger's commit, pushed for an event that nobody knows, does not
+// release a held announcement, and is gone with the repository when the time of both is over.
+func TestAPlaceholderIsNoData(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "--purgatory-hold=2s")
+	work := gittest.NewWork(t)
+	work.Commit("a", "1")
+	ann := announcement(t, "announcement", alice, "x")
+	w.in.holds("x", ann, proto.SourceUser, time.Hour)
+	id := strings.Repeat("e", 64)
+	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+id); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	eventually(t, "the placeholder is gone", func() bool { return w.ref(alice, "x", "refs/nostr/"+id) == "" })
+	if n := w.in.times(ann.ID); n != 0 {
+		t.Error("the announcement is released by a placeholder")
+	}
+	w.in.holds("x", ann, proto.SourceUser, time.Millisecond)
+	eventually(t, "the repository is removed with what the placeholder brought", func() bool { return !w.repo(alice, "x").Exists() })
+}
+
 // TestIngestsClockIsBehind: an end that ingest does not agree to is not asked for with every tick,
 // nor told.
 func TestIngestsClockIsBehind(t *testing.T) {

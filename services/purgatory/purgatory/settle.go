@@ -310,15 +310,17 @@ func (w *worker) settleDue(ctx context.Context) error {
 
 func (w *worker) takeTurn(ctx context.Context, identifier string) {
 	hunted := w.hunter.Wanted(identifier)
-	defer w.hunter.Remind(identifier)
 	unlock, err := w.shards.Write(ctx, identifier)
 	if err != nil {
 		return // another's now, or we are stopping
 	}
 	defer unlock()
 	d, err := w.settle(ctx, identifier)
-	if hunted && d.Identifier != "" {
-		w.seek(ctx, d) // what went wrong is with some repositories; the hunt goes on for the others
+	if d.Identifier != "" { // what went wrong is with some repositories; the hunt goes on for the others
+		if hunted {
+			w.seek(ctx, d)
+		}
+		w.hunter.Remind(identifier)
 	}
 	if err == nil {
 		err = w.tidy(ctx, d)

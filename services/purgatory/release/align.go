@@ -166,11 +166,10 @@ func (s *settlement) forget(owner string) { s.known.forget(owner) }
 // announcements are the held ones whose repository has data.
 func (s *settlement) announcements(ctx context.Context) (ready []*nostr.Event) {
 	for _, a := range s.d.Announcements {
-		repo := s.stock.repos[a.Ref.PubKey]
-		if !a.Held || a.Silent || repo == nil || !s.d.Hosts(a.Ref.PubKey) {
+		if !a.Held || a.Silent || s.stock.repos[a.Ref.PubKey] == nil || !s.d.Hosts(a.Ref.PubKey) {
 			continue
 		}
-		has, err := repo.HasData(ctx)
+		has, err := s.hasData(ctx, a.Ref.PubKey)
 		if err != nil {
 			s.fail(a.Ref.PubKey, err)
 		}
@@ -179,6 +178,25 @@ func (s *settlement) announcements(ctx context.Context) (ready []*nostr.Event) {
 		}
 	}
 	return ready
+}
+
+// hasData reports whether an owner's repository has any object that a state of its maintainers or a
+// pull request names. What was pushed for an event that has not come is no data.
+func (s *settlement) hasData(ctx context.Context, owner string) (bool, error) {
+	if has, err := s.stock.repos[owner].HasData(ctx); !has || err != nil {
+		return false, err
+	}
+	var named []string
+	for _, pr := range s.d.PullRequests {
+		if slices.Contains(s.d.Tagged(pr), owner) {
+			named = append(named, pr.Commit)
+		}
+	}
+	for _, state := range s.d.StatesFor(owner) {
+		named = append(named, state.Objects()...)
+	}
+	missing, err := s.stock.missing(ctx, owner, named)
+	return len(missing) < len(named), err
 }
 
 // states are the held ones that count in some repository whose announcement is accepted, or leaves

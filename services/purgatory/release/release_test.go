@@ -264,10 +264,13 @@ func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
 	w.state("empty", alice)
 	w.settle()
 	w.wantAsked()
-	w.give(alice, "main") // data that no state names, as of a pull request
+	w.give(alice, "main") // data that no event names, as of a placeholder
 	w.settle()
-	w.wantAsked("release announcement", "release empty")
-	w.wantRefs(alice)
+	w.wantAsked()
+	pr := w.pull("pull", carol, c1, alice)
+	w.settle()
+	w.wantAsked("release announcement", "release empty", "release pull")
+	w.wantRefs(alice, nostrPrefix+pr.ID, c1)
 
 	w.state("full", alice, mainBranch, c1)
 	w.settle()
@@ -275,7 +278,7 @@ func TestAStateOfNothingWaitsForItsAnnouncement(t *testing.T) {
 	w.state("emptied", alice)
 	w.settle()
 	w.wantAsked("release emptied")
-	w.wantRefs(alice)
+	w.wantRefs(alice, nostrPrefix+pr.ID, c1)
 	if has, err := w.find(announcement.ID); has == nil || err != nil {
 		t.Errorf("the announcement is not accepted: %v", err)
 	}

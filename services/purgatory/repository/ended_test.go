@@ -44,34 +44,6 @@ func TestEndedIsNoted(t *testing.T) {
 	gittest.Fsck(t, repo.Path())
 }
 
-func TestDomainsAreRemembered(t *testing.T) {
-	t.Parallel()
-	store := gittest.Store(t)
-	var since time.Time
-	for _, step := range []struct {
-		now  string
-		want []string
-	}{
-		{"a.example.com", []string{"a.example.com"}},
-		{"a.example.com", []string{"a.example.com"}},
-		{"b.example.com:7334", []string{"a.example.com", "b.example.com:7334"}},
-		{"a.example.com", []string{"a.example.com", "b.example.com:7334"}},
-	} {
-		got, at, err := store.Domains(step.now)
-		if err != nil || !slices.Equal(got, step.want) {
-			t.Fatalf("%s: %q, %v; want %q", step.now, got, err, step.want)
-		}
-		if since.IsZero() {
-			since = time.Unix(1000, 0) // the list was made long ago
-			if err := os.Chtimes(filepath.Join(filepath.Dir(filepath.Dir(store.Pool("x").Path())), ".domains"), since, since); err != nil {
-				t.Fatal(err)
-			}
-		} else if !at.Equal(since) {
-			t.Errorf("%s: known since %v, want %v", step.now, at, since)
-		}
-	}
-}
-
 func TestOneOwnersRepositories(t *testing.T) {
 	t.Parallel()
 	store := gittest.Store(t)

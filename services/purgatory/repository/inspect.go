@@ -86,7 +86,7 @@ func (s *Store) Strange() (names []string, err error) {
 	}
 	for _, entry := range entries {
 		_, owner := decodeOwner(entry.Name())
-		if !owner && !slices.Contains([]string{newFolder, trashFolder, poolsFolder, prsFolder, emptyFolder + suffix, OrphansFolder, domainsFile}, entry.Name()) {
+		if !owner && !slices.Contains([]string{newFolder, trashFolder, poolsFolder, prsFolder, emptyFolder + suffix, OrphansFolder, belongsFile}, entry.Name()) {
 			names = append(names, entry.Name())
 		}
 	}
