@@ -69,7 +69,7 @@ type Bus struct {
 	NATSReplicas  int           `env:"NGIT_NATS_REPLICAS" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
 	NATSListen    string        `env:"NGIT_NATS_LISTEN" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
 	NATSPassword  string        `env:"NGIT_NATS_PASSWORD" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write nothing ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; nobody else is let in. Empty: whoever can connect may do everything."`
-	ForgetLog     string        `env:"NGIT_FORGET_LOG" help:"Time at which the event log was made that is given up; the message 'the log of … is gone' names it. Only with it does a process that misses this log start with an empty one."`
+	ForgetLog     string        `env:"NGIT_FORGET_LOG" help:"What is given up, as the message names it that ends the start: the time at which an event log was made, or the domain under which the git folder was served before. Both with a comma between."`
 	WorkerTTL     time.Duration `env:"NGIT_WORKER_TTL" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
 
 	// Constants.
