@@ -43,7 +43,7 @@ type Reading struct {
 	Idle func()
 	// Patience is for a reader that another part of the process feeds too and that calls Advance:
 	// how long that part has, after a message was stored, before the follower reads it.
-	Patience time.Duration
+	Patience func() time.Duration
 }
 
 const (
@@ -378,10 +378,14 @@ func (f *Follower) rest(ctx context.Context) bool {
 
 // fed reports whether the reader gets what is stored by another way, in the time that it may take.
 func (f *Follower) fed(ctx context.Context) bool {
-	if f.what.Patience == 0 {
+	if f.what.Patience == nil {
 		return false
 	}
-	ctx, cancel := context.WithTimeout(ctx, f.what.Patience)
+	patience := f.what.Patience()
+	if patience == 0 {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return f.await(ctx, f.Told()) == nil
 }

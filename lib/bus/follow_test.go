@@ -235,7 +235,7 @@ func TestAFedReaderReadsOnlyWhatItIsNotFed(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
 	var got []uint64
-	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets, Patience: time.Second}, func(messages []bus.Message) error {
+	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets, Patience: func() time.Duration { return time.Second }}, func(messages []bus.Message) error {
 		for _, m := range messages {
 			got = append(got, m.Seq)
 		}

@@ -2,15 +2,20 @@ package eventdb_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/eventdb"
@@ -69,8 +74,8 @@ func TestADamagedIndexIsMadeAnew(t *testing.T) {
 			damage(t, dir)
 
 			db = open(t, dir)
-			if db.Remade() == nil || db.Seq() != 0 {
-				t.Errorf("at %d, begun anew: %v", db.Seq(), db.Remade())
+			if db.Rebuilt() == nil || db.Seq() != 0 {
+				t.Errorf("at %d, begun anew: %v", db.Seq(), db.Rebuilt())
 			}
 			intact(t, db)
 			stop = follow(t, b, db, slog.New(slog.DiscardHandler))
@@ -80,8 +85,8 @@ func TestADamagedIndexIsMadeAnew(t *testing.T) {
 			closeDB(t, db)
 
 			db = open(t, dir)
-			if db.Remade() != nil || db.Seq() != last {
-				t.Errorf("opened again: at %d, begun anew: %v", db.Seq(), db.Remade())
+			if db.Rebuilt() != nil || db.Seq() != last {
+				t.Errorf("opened again: at %d, begun anew: %v", db.Seq(), db.Rebuilt())
 			}
 			closeDB(t, db)
 		})
@@ -110,11 +115,11 @@ func TestDamageFoundInUse(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	spoil(t, table, int(info.Size()/4), 64) // among the events, not among the ids, which are read at once
+	spoil(t, table, int(info.Size()*3/4), 64) // among the events, not among the ids, which are read at once
 
 	db = open(t, dir)
-	if db.Remade() != nil {
-		t.Fatalf("the damage was found at once: %v; the test wants some that is found later", db.Remade())
+	if db.Rebuilt() != nil {
+		t.Fatalf("the damage was found at once: %v; the test wants some that is found later", db.Rebuilt())
 	}
 	v := db.View()
 	var failed error
@@ -125,7 +130,7 @@ func TestDamageFoundInUse(t *testing.T) {
 		t.Error("a damaged index answers as if nothing were wrong")
 	}
 	select {
-	case err := <-db.Damaged():
+	case err := <-db.Failed():
 		t.Log(err)
 	case <-time.After(patience):
 		t.Fatal("nobody is told")
@@ -134,8 +139,8 @@ func TestDamageFoundInUse(t *testing.T) {
 	_ = db.Close()
 
 	db = open(t, dir)
-	if db.Remade() == nil || db.Seq() != 0 {
-		t.Errorf("opened again: at %d, begun anew: %v", db.Seq(), db.Remade())
+	if db.Rebuilt() == nil || db.Seq() != 0 {
+		t.Errorf("opened again: at %d, begun anew: %v", db.Seq(), db.Rebuilt())
 	}
 	closeDB(t, db)
 }
@@ -155,8 +160,8 @@ func TestAnIndexInUseIsNotDamaged(t *testing.T) {
 	holds(t, db, note(1))
 	closeDB(t, db)
 	db = open(t, dir)
-	if db.Remade() != nil || db.Seq() != 1 {
-		t.Errorf("at %d, begun anew: %v", db.Seq(), db.Remade())
+	if db.Rebuilt() != nil || db.Seq() != 1 {
+		t.Errorf("at %d, begun anew: %v", db.Seq(), db.Rebuilt())
 	}
 	closeDB(t, db)
 }
@@ -166,7 +171,7 @@ func TestAnIndexInUseIsNotDamaged(t *testing.T) {
 func intact(t *testing.T, db *eventdb.DB) {
 	t.Helper()
 	select {
-	case err := <-db.Damaged():
+	case err := <-db.Failed():
 		t.Errorf("the new files are said to be damaged: %v", err)
 	default:
 	}
@@ -184,4 +189,39 @@ func remove(t *testing.T, path string) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// TestAFullDiskEndsTheProcess: it is told in a sentence, and nothing waits for room.
+func TestAFullDiskEndsTheProcess(t *testing.T) {
+	t.Parallel()
+	full := &atomic.Bool{}
+	files := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if full.Load() && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	db := open(t, "index", eventdb.WithFS(files), eventdb.WithMemTable(256<<10))
+	full.Store(true)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for n := 1; n < 2000; n++ {
+			ev := note(n)
+			ev.Content = strings.Repeat("x", 4000)
+			ev.ID = ev.GetID()
+			_ = db.Apply([]eventdb.Record{{Seq: uint64(n), Event: ev}}) // it may block: the process ends meanwhile
+		}
+	}()
+	select {
+	case err := <-db.Failed():
+		if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "is the disk full?") {
+			t.Error(err)
+		}
+	case <-time.After(patience):
+		t.Fatal("a full disk is not told")
+	}
+	full.Store(false)
+	<-done
+	_ = db.Close()
 }

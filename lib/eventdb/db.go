@@ -5,21 +5,29 @@
 // to disk write by write: the index runs without a write-ahead log and keeps the sequence that it
 // has reached in the same atomic batch as what it applied. After a crash it holds the state of some
 // earlier sequence, whole, and follows the log on from there.
+//
+// The index repairs nothing. Damaged files, or a disk that is full, are told by [DB.Failed]; the
+// process ends. Damaged files are removed when the index is opened again, and it is rebuilt.
 package eventdb
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/bus"
 )
 
 // ErrNotFound: the index has no such event.
@@ -43,22 +51,21 @@ type DB struct {
 	pebble      *pebble.DB
 	cache       *pebble.Cache
 	lock        *pebble.Lock // of the folder
-	dir         string       // the folder; empty: in memory
-	fs          vfs.FS       // that the folder is in
-	options     options
-	damage      *damage
-	trouble     *trouble
-	remade      error
+	dir         string       // empty: in memory
 	now         func() nostr.Timestamp
 	keepDeleted bool
-	forgotten   string                // see WithForgottenLog
-	mu          sync.Mutex            // one writer: Apply, Advance, reset
-	sieve       atomic.Pointer[sieve] // changed by those who hold mu
-	sums        atomic.Pointer[sums]
-	fed         atomic.Uint64 // the last sequence that was given to Apply
-	wanted      chan struct{} // of capacity 1: somebody waits for what is not applied yet
-	change      change        // what Apply is about; guarded by mu
-	stateMu     sync.Mutex    // guards what follows
+	forgotten   string // see WithForgottenLog
+	rebuilt     error
+	failed      chan error
+
+	follower atomic.Pointer[bus.Follower]
+	fed      atomic.Int64 // when a writer fed the index last; see Feed
+
+	mu     sync.Mutex // one writer: Apply, Advance, reset
+	sieve  atomic.Pointer[sieve]
+	change change // what Apply is about; guarded by mu
+
+	stateMu     sync.Mutex // guards what follows
 	seq         uint64
 	count       uint64
 	moved       chan struct{} // closed and replaced whenever seq changes
@@ -77,7 +84,7 @@ type options struct {
 	keepDeleted bool
 	now         func() nostr.Timestamp
 	log         *slog.Logger
-	forgotten   string // see WithForgottenLog
+	forgotten   string
 	memTable    uint64 // bytes that are gathered in memory before they are written out
 	fs          vfs.FS // nil: the real one, or memory if there is no folder
 }
@@ -96,118 +103,159 @@ func WithForgottenLog(made string) Option { return func(o *options) { o.forgotte
 // WithClock sets the clock that decides which events have expired (NIP-40).
 func WithClock(now func() nostr.Timestamp) Option { return func(o *options) { o.now = now } }
 
-// WithLog sets where it is said that files cannot be written, and that they can be again. Default:
-// nowhere.
+// WithLog sets where it is said why the process ends when Pebble cannot go on. Default: nowhere.
 func WithLog(log *slog.Logger) Option { return func(o *options) { o.log = log } }
 
 // Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory.
-// Files that are damaged are removed, and the index begins anew (see Remade). While it is open
-// nobody else can open the folder.
+// Damaged files are removed, and the index begins from nothing (see Rebuilt). While it is open no
+// other process can open the folder.
 func Open(dir string, opts ...Option) (*DB, error) {
 	o := options{cacheBytes: 64 << 20, memTable: 16 << 20, now: nostr.Now, log: slog.New(slog.DiscardHandler)}
 	for _, set := range opts {
 		set(&o)
 	}
-	switch {
-	case o.fs != nil:
-	case dir == "":
-		o.fs = vfs.NewMem()
-	default:
-		o.fs = vfs.Default
+	if o.fs == nil {
+		if o.fs = vfs.Default; dir == "" {
+			o.fs = vfs.NewMem()
+		}
 	}
 	db := &DB{
-		cache: newCache(o), damage: newDamage(dir, o.fs), trouble: newTrouble(o.log), now: o.now, keepDeleted: o.keepDeleted, moved: make(chan struct{}),
-		forgotten: o.forgotten, wanted: make(chan struct{}, 1), dir: dir, fs: o.fs, options: o,
+		cache: newCache(o), dir: dir, now: o.now, keepDeleted: o.keepDeleted, forgotten: o.forgotten,
+		failed: make(chan error, 1), moved: make(chan struct{}),
 	}
-	if err := db.open(dir, o); err != nil {
+	if err := db.open(o); err != nil {
 		db.cache.Unref()
 		return nil, fmt.Errorf("open index in %q: %w", dir, err)
 	}
 	return db, nil
 }
 
-// open opens the files, and begins anew if they are damaged.
-func (db *DB) open(dir string, o options) error {
-	if err := o.fs.MkdirAll(dir, 0o755); err != nil {
+// open opens the files. It removes them first if they are damaged.
+func (db *DB) open(o options) (err error) {
+	if err := o.fs.MkdirAll(db.dir, 0o755); err != nil {
 		return err
 	}
-	lock, err := pebble.LockDirectory(dir, o.fs)
-	if err != nil {
+	if db.lock, err = pebble.LockDirectory(db.dir, o.fs); err != nil {
 		return err
 	}
-	if err := tryWriting(o.fs, dir); err != nil {
-		return errors.Join(err, lock.Close())
-	}
-	if db.remade = db.damage.marked(); db.remade == nil {
-		if err = db.openFiles(dir, o, lock); isDamage(err) {
-			db.remade = err
+	if db.rebuilt = db.damage(); db.rebuilt == nil {
+		if err = db.openFiles(o); isDamage(err) {
+			db.rebuilt = err
 		}
 	}
-	if db.remade != nil {
-		db.damage = newDamage(dir, o.fs) // what was told about the old files is past
-		if err = db.damage.clear(); err == nil {
-			err = db.openFiles(dir, o, lock)
+	if db.rebuilt != nil {
+		db.failed = make(chan error, 1) // what was told of the old files is past
+		if err = db.clear(o.fs); err == nil {
+			err = db.openFiles(o)
 		}
 	}
 	if err != nil {
-		return errors.Join(err, lock.Close())
+		return errors.Join(err, db.lock.Close())
 	}
-	db.lock = lock
 	return nil
 }
 
 // openFiles opens what is there and reads what is kept in memory. After an error nothing is open.
-func (db *DB) openFiles(dir string, o options, lock *pebble.Lock) error {
-	p, err := pebble.Open(dir, tuned(o, db.cache, lock, db.damage, db.trouble))
+func (db *DB) openFiles(o options) error {
+	p, err := pebble.Open(db.dir, db.tuned(o))
 	if err != nil {
 		return err
 	}
-	seq, err := readUint(p, metaSeq)
-	count, badCount := readUint(p, metaCount)
-	if err = errors.Join(err, badCount); err == nil {
-		err = db.readMemory(p, int(count))
-	}
-	if err != nil {
+	r := reader{Reader: p}
+	seq, badSeq := readUint(r, metaSeq)
+	count, badCount := readUint(r, metaCount)
+	sieve, badSieve := readSieve(p, int(count))
+	if err := errors.Join(badSeq, badCount, badSieve); err != nil {
 		_ = p.Close() // what it complains of is no news
 		return err
 	}
-	db.pebble = p
-	db.change.batch = nil // it belonged to the files before
-	db.stateMu.Lock()
-	defer db.stateMu.Unlock()
-	db.seq, db.count = seq, count
+	db.pebble, db.seq, db.count = p, seq, count
+	db.sieve.Store(sieve)
 	return nil
 }
 
-// readMemory reads what is kept in memory besides, of an index with so many events.
-func (db *DB) readMemory(p *pebble.DB, count int) error {
-	var reading sync.WaitGroup
-	var badSieve, badSums error
-	reading.Go(func() {
-		var s *sieve
-		s, badSieve = readSieve(p, count)
-		db.sieve.Store(s)
-	})
-	reading.Go(func() {
-		var s *sums
-		s, badSums = readSums(p)
-		db.sums.Store(s)
-	})
-	reading.Wait()
-	return errors.Join(badSieve, badSums)
+const lockFile, damageMark = "LOCK", "DAMAGED"
+
+// damage is what the mark says that was left when damage was found; nil: there is none.
+func (db *DB) damage() error {
+	why, err := os.ReadFile(filepath.Join(db.dir, damageMark))
+	if db.dir == "" || errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return fmt.Errorf("damage was found while it was in use: %.1000s", why)
 }
 
-// Close writes out what is in memory and closes the index. If it cannot be written out the index is
-// closed without it, and reads it from the log again when it is opened the next time. From then on
-// the index takes no records and new views answer [ErrClosed]. Views that are still open go on, and
-// the last of them closes the files.
+// clear removes all files but the lock. The mark goes last, so that a process that dies meanwhile
+// begins again.
+func (db *DB) clear(files vfs.FS) error {
+	names, err := files.List(db.dir)
+	if err != nil {
+		return fmt.Errorf("remove the damaged index: %w", err)
+	}
+	slices.SortFunc(names, func(a, b string) int {
+		switch {
+		case a == damageMark:
+			return 1
+		case b == damageMark:
+			return -1
+		}
+		return 0
+	})
+	for _, name := range names {
+		if name == lockFile {
+			continue
+		}
+		if err := files.RemoveAll(files.PathJoin(db.dir, name)); err != nil {
+			return fmt.Errorf("remove the damaged index: %w", err)
+		}
+	}
+	return nil
+}
+
+// isDamage tells damaged files from a system that does not let us read or write them, which
+// removing them would not help.
+func isDamage(err error) bool {
+	var system syscall.Errno
+	return err != nil && (pebble.IsCorruptionError(err) || !errors.As(err, &system) || system == syscall.ENOENT)
+}
+
+// fail tells the process that the index cannot go on. Pebble's own goroutines call it.
+func (db *DB) fail(err error, damaged bool) {
+	if damaged {
+		if db.dir != "" {
+			// Without the mark the same damage is found again.
+			_ = os.WriteFile(filepath.Join(db.dir, damageMark), []byte(err.Error()), 0o600)
+		}
+		err = fmt.Errorf("files of the event index are damaged; it is rebuilt from the log at the next start: %w", err)
+	} else {
+		err = fmt.Errorf("files of the event index cannot be written (is the disk full?): %w", err)
+	}
+	select {
+	case db.failed <- err:
+	default:
+	}
+}
+
+// Failed returns an error when files of the index are damaged or cannot be written. The process
+// must end: answers may be wrong from then on, and [DB.Apply] may block.
+func (db *DB) Failed() <-chan error { return db.failed }
+
+// Rebuilt says why the index began from nothing when it was opened; nil: it did not.
+func (db *DB) Rebuilt() error { return db.rebuilt }
+
+// Close writes out what is in memory and closes the index. From then on it takes no records and new
+// views answer [ErrClosed]. Views that are still open go on, and the last of them closes the files.
+// An index that has failed is left to the end of the process.
 func (db *DB) Close() error {
+	if len(db.failed) > 0 {
+		return nil
+	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.isClosed() {
 		return ErrClosed
 	}
-	err := db.flush()
+	err := db.pebble.Flush()
 	db.stateMu.Lock()
 	db.closed = true
 	last := db.views == 0
@@ -219,24 +267,6 @@ func (db *DB) Close() error {
 		return fmt.Errorf("close index: %w", err)
 	}
 	return nil
-}
-
-// flush writes out what is in memory, unless files cannot be written: Pebble would try that for
-// ever.
-func (db *DB) flush() error {
-	if err := db.Troubled(); err != nil {
-		return err
-	}
-	done, err := db.pebble.AsyncFlush()
-	if err != nil {
-		return err
-	}
-	select {
-	case <-done:
-		return nil
-	case <-db.trouble.raised():
-		return db.Troubled()
-	}
 }
 
 func (db *DB) isClosed() bool {
@@ -281,34 +311,6 @@ func (db *DB) Seq() uint64 {
 	return db.seq
 }
 
-// WaitFor waits until the index has applied the log up to seq and has told its subscribers.
-func (db *DB) WaitFor(ctx context.Context, seq uint64) error {
-	if db.Seq() < seq {
-		select {
-		case db.wanted <- struct{}{}:
-		default:
-		}
-	}
-	return db.reach(ctx, seq)
-}
-
-// reach is WaitFor for those who see to it themselves that the log is read.
-func (db *DB) reach(ctx context.Context, seq uint64) error {
-	for {
-		db.stateMu.Lock()
-		reached, moved := db.seq, db.moved
-		db.stateMu.Unlock()
-		if reached >= seq {
-			return nil
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the index to reach %d, it is at %d: %w", seq, reached, ctx.Err())
-		}
-	}
-}
-
 // Subscribe calls fn with the events that each Apply stored, in log order, after they are visible
 // to a new View. Events that were passed over (known, replaced by newer ones, deleted, ephemeral)
 // are not among them. fn is called by the applying goroutine: it must not block or apply. After
@@ -325,7 +327,7 @@ func (db *DB) Subscribe(fn func(recs []Record)) (cancel func()) {
 	}
 }
 
-// publish tells the subscribers, and makes a new sequence known when they have heard.
+// publish tells the subscribers, and then those who wait for the sequence.
 func (db *DB) publish(seq, count uint64, stored []Record) {
 	db.stateMu.Lock()
 	subscribers := db.subscribers
@@ -351,18 +353,11 @@ func (db *DB) reset(log string) error {
 	}
 	b := db.pebble.NewBatch()
 	defer b.Close()
-	if err := b.DeleteRange([]byte{0}, []byte{0xff}, nil); err != nil {
-		return fmt.Errorf("reset index: %w", err)
-	}
-	if err := b.Set(metaLog, []byte(log), nil); err != nil {
-		return fmt.Errorf("reset index: %w", err)
-	}
-	if err := b.Commit(pebble.NoSync); err != nil {
+	err := errors.Join(b.DeleteRange([]byte{0}, []byte{0xff}, nil), b.Set(metaLog, []byte(log), nil), b.Commit(pebble.NoSync))
+	if err != nil {
 		return fmt.Errorf("reset index: %w", err)
 	}
 	db.sieve.Store(newSieve(0))
-	db.fed.Store(0)
-	db.sums.Store(newSums())
 	db.publish(0, 0, nil)
 	return nil
 }
@@ -372,33 +367,17 @@ func (db *DB) logIdentity() (string, error) {
 	if !db.enter() {
 		return "", ErrClosed
 	}
-	identity, err := readLogIdentity(db.pebble)
-	return identity, errors.Join(err, db.leave())
-}
-
-func readLogIdentity(r getter) (string, error) {
-	v, closer, err := r.Get(metaLog)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("read the index's log identity: %w", err)
-	}
-	defer closer.Close()
-	return string(v), nil
+	value, _, err := db.latest().get(metaLog)
+	return string(value), errors.Join(err, db.leave())
 }
 
 func readUint(r getter, key []byte) (uint64, error) {
-	v, closer, err := r.Get(key)
-	if errors.Is(err, pebble.ErrNotFound) {
-		return 0, nil
-	}
-	if err != nil {
+	value, found, err := r.get(key)
+	if err != nil || !found {
 		return 0, err
 	}
-	defer closer.Close()
-	if len(v) != 8 {
-		return 0, fmt.Errorf("key %q holds %d bytes, want 8", key, len(v))
+	if len(value) != 8 {
+		return 0, fmt.Errorf("key %q holds %d bytes, want 8", key, len(value))
 	}
-	return binary.BigEndian.Uint64(v), nil
+	return binary.BigEndian.Uint64(value), nil
 }

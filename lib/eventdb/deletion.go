@@ -1,11 +1,10 @@
 package eventdb
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
 
-	"github.com/cockroachdb/pebble/v2"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nip34"
@@ -37,9 +36,8 @@ func (c *change) deleteByID(target string, author id) error {
 	if err != nil {
 		return nil // a tag that names nothing
 	}
-	key := keyDeletedID(author, eid)
-	c.set(key[:], []byte{})
-	p, ev, err := load(c, eid)
+	c.set(keyDeletedID(author, eid), []byte{})
+	at, ev, err := load(c, eid)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
@@ -49,7 +47,7 @@ func (c *change) deleteByID(target string, author id) error {
 	if owner, err := parseID(ev.PubKey); err != nil || owner != author || ev.Kind == nostr.KindDeletion {
 		return err
 	}
-	return c.remove(p, ev, eid, author)
+	return c.remove(at, ev)
 }
 
 func (c *change) deleteByAddress(address string, author id, until nostr.Timestamp) error {
@@ -64,25 +62,15 @@ func (c *change) deleteByAddress(address string, author id, until nostr.Timestam
 	if !known || until > earlier {
 		c.set(at.key(tableDeletedTo), binary.BigEndian.AppendUint64(nil, uint64(until)))
 	}
-	holder, closer, err := c.Get(at.key(tableHolder))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return nil
-	}
-	if err != nil {
+	held, found, err := holderOf(c, at)
+	if err != nil || !found || held.created > until {
 		return err
-	}
-	created, seq := placeOf(holder[:placeLen]).CreatedAt, binary.BigEndian.Uint64(holder[placeLen:])
-	if err := closer.Close(); err != nil {
-		return err
-	}
-	if created > until {
-		return nil
 	}
 	c.set(at.key(tableHolder), nil)
-	if seq == swept {
+	if held.gone {
 		return nil
 	}
-	return c.removeStored(seq)
+	return c.removeStored(held.created, held.id)
 }
 
 // coordinateAt reads an address if it is one of author's. What is an address is for nip34 to say:
@@ -103,14 +91,8 @@ func isDeleted(r getter, disrespected bool, ev *nostr.Event, eid, author id) (bo
 	if disrespected || ev.Kind == nostr.KindDeletion {
 		return false, nil
 	}
-	if key := keyDeletedID(author, eid); !lacks(r, key[:]) {
-		_, closer, err := r.Get(bytes.Clone(key[:]))
-		if err == nil {
-			return true, closer.Close()
-		}
-		if !errors.Is(err, pebble.ErrNotFound) {
-			return false, err
-		}
+	if _, deleted, err := r.get(keyDeletedID(author, eid)); err != nil || deleted {
+		return deleted, err
 	}
 	at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD())
 	if !ok {
@@ -122,12 +104,12 @@ func isDeleted(r getter, disrespected bool, ev *nostr.Event, eid, author id) (bo
 
 // deletedTo is the latest time up to which a deletion request covers a coordinate, if one does.
 func deletedTo(r getter, at coordinate) (until nostr.Timestamp, known bool, err error) {
-	v, closer, err := r.Get(at.key(tableDeletedTo))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return 0, false, nil
-	}
-	if err != nil {
+	value, found, err := r.get(at.key(tableDeletedTo))
+	if err != nil || !found {
 		return 0, false, err
 	}
-	return nostr.Timestamp(binary.BigEndian.Uint64(v)), true, closer.Close()
+	if len(value) != timeLen {
+		return 0, false, fmt.Errorf("deletion of %d bytes", len(value))
+	}
+	return nostr.Timestamp(binary.BigEndian.Uint64(value)), true, nil
 }

@@ -79,7 +79,7 @@ func kept(t *testing.T, db *DB, want ...int) {
 	t.Helper()
 	v := db.View()
 	defer v.Close()
-	if n, err := v.Count(t.Context(), nostr.Filter{}); err != nil || n != len(want) {
+	if n, err := countOf(t, v, nostr.Filter{}); err != nil || n != len(want) {
 		t.Fatalf("%d events kept, %v; want %d", n, err, len(want))
 	}
 	for _, n := range want {
@@ -185,7 +185,7 @@ func TestClosingUnderOpenViews(t *testing.T) {
 		wg.Go(func() {
 			for {
 				v := db.View()
-				n, err := v.Count(t.Context(), nostr.Filter{})
+				n, err := countOf(t, v, nostr.Filter{})
 				if err == nil && n != 1 || err != nil && !errors.Is(err, ErrClosed) {
 					t.Errorf("a view beside Close counts %d, %v", n, err)
 				}
@@ -201,7 +201,7 @@ func TestClosingUnderOpenViews(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := early.Count(t.Context(), nostr.Filter{}); err != nil || n != 1 {
+	if n, err := countOf(t, early, nostr.Filter{}); err != nil || n != 1 {
 		t.Errorf("an open view counts %d after Close, %v", n, err)
 	}
 	if err := early.Close(); err != nil {
@@ -255,12 +255,10 @@ func TestWithinBoundsWhatAQueryCosts(t *testing.T) {
 		broad  bool
 	}{
 		"newest of a tag":                    {nostr.Filter{Tags: nostr.TagMap{"t": {"popular"}}, Limit: 500}, 500, false},
-		"a rare kind of a prolific author":   {nostr.Filter{Authors: []string{me}, Kinds: []int{7}, Limit: 1}, 1, false},
+		"a rare kind of a prolific author":   {nostr.Filter{Authors: []string{me}, Kinds: []int{7}, Limit: 1}, 0, true},
 		"a rare tag beside a popular one":    {nostr.Filter{Tags: nostr.TagMap{"t": {"popular"}, "p": {"rare"}}, Limit: 1}, 1, false},
 		"a popular tag of nobody":            {nostr.Filter{Authors: strangers[:10], Tags: nostr.TagMap{"t": {"popular"}}, Limit: 1}, 0, false},
 		"many strangers":                     {nostr.Filter{Authors: strangers, Kinds: []int{1, 2, 3}, Limit: 1}, 0, false},
-		"a rare kind with a popular tag":     {nostr.Filter{Kinds: []int{7}, Tags: nostr.TagMap{"t": {"popular"}}, Limit: 1}, 1, false},
-		"more kinds than are leapt to":       {nostr.Filter{Kinds: manyKinds(100), Tags: nostr.TagMap{"t": {"popular"}}, Limit: 1}, 0, true},
 		"a popular tag of many strangers":    {nostr.Filter{Authors: strangers, Tags: nostr.TagMap{"t": {"popular"}}, Limit: 1}, 0, true},
 		"a tag that has no index":            {nostr.Filter{Tags: nostr.TagMap{"long": {"y"}}, Limit: 1}, 0, true},
 		"everything":                         {nostr.Filter{}, steps, true},
@@ -274,24 +272,27 @@ func TestWithinBoundsWhatAQueryCosts(t *testing.T) {
 		"a limit of none":                    {nostr.Filter{LimitZero: true}, 0, false},
 		"ids that are prefixes find nothing": {nostr.Filter{IDs: []string{"00", strings.Repeat("0", 63)}}, 0, false},
 	} {
-		n, err := v.Within(steps).Count(t.Context(), tc.filter)
+		n, err := countOf(t, v.Within(steps), tc.filter)
 		if errors.Is(err, ErrTooBroad) != tc.broad || !tc.broad && err != nil || n != tc.want {
 			t.Errorf("%s: %d answers, %v; want %d, too broad: %v", name, n, err, tc.want, tc.broad)
 		}
 	}
-	if n, err := v.Count(t.Context(), nostr.Filter{}); err != nil || n != len(recs) {
+	if n, err := countOf(t, v, nostr.Filter{}); err != nil || n != len(recs) {
 		t.Errorf("the view itself counts %d, %v", n, err)
 	}
 }
 
 func at(t nostr.Timestamp) *nostr.Timestamp { return &t }
 
-// manyKinds are kinds that nobody uses.
-func manyKinds(n int) (kinds []int) {
-	for i := range n {
-		kinds = append(kinds, 100+i)
+// countOf is how many events a filter is answered with.
+func countOf(t testing.TB, v *View, f nostr.Filter) (n int, err error) {
+	for _, err := range v.IDs(t.Context(), f) {
+		if err != nil {
+			return n, err
+		}
+		n++
 	}
-	return kinds
+	return n, nil
 }
 
 func manyIDs(n int) (ids []string) {

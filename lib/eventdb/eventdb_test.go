@@ -65,7 +65,7 @@ func compare(t *testing.T, v *eventdb.View, m *model, f nostr.Filter) {
 			t.Fatalf("entry %+v is of %v", e, wanted[n-1])
 		}
 	}
-	n, err := v.Count(t.Context(), f)
+	n, err := countOf(t, v, f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +177,7 @@ func TestViewStaysWhereItWasTaken(t *testing.T) {
 	if err := db.Apply([]eventdb.Record{{Seq: 2, Event: second}, {Seq: 3, Event: deletion}}); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := v.Count(t.Context(), nostr.Filter{}); err != nil || n != 1 || v.Seq() != 1 {
+	if n, err := countOf(t, v, nostr.Filter{}); err != nil || n != 1 || v.Seq() != 1 {
 		t.Fatalf("the old view counts %d at %d, %v; want 1 at 1", n, v.Seq(), err)
 	}
 	if has, err := v.Has(first.ID); err != nil || !has {
@@ -265,7 +265,7 @@ func TestApplyRefusesBadRecordsWhole(t *testing.T) {
 			t.Errorf("%s: applied", name)
 		}
 		v := db.View()
-		if n, err := v.Count(t.Context(), nostr.Filter{}); err != nil || n != 0 || db.Seq() != 0 {
+		if n, err := countOf(t, v, nostr.Filter{}); err != nil || n != 0 || db.Seq() != 0 {
 			t.Errorf("%s: %d events at %d, %v; want none of them", name, n, db.Seq(), err)
 		}
 		v.Close()
@@ -285,7 +285,7 @@ func TestDeletionsDisrespected(t *testing.T) {
 	}
 	v := db.View()
 	defer v.Close()
-	if n, err := v.Count(t.Context(), nostr.Filter{}); err != nil || n != 2 {
+	if n, err := countOf(t, v, nostr.Filter{}); err != nil || n != 2 {
 		t.Fatalf("%d events, %v; want both", n, err)
 	}
 	if deleted, err := v.Deleted(ev); err != nil || deleted {
@@ -346,4 +346,15 @@ func TestWaitFor(t *testing.T) {
 	if err := db.WaitFor(ctx, 8); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("wait for what does not come: %v", err)
 	}
+}
+
+// countOf is how many events a filter is answered with.
+func countOf(t testing.TB, v *eventdb.View, f nostr.Filter) (n int, err error) {
+	for _, err := range v.IDs(t.Context(), f) {
+		if err != nil {
+			return n, err
+		}
+		n++
+	}
+	return n, nil
 }

@@ -9,40 +9,29 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 )
 
 const (
-	// followBatch and followBytes are the most that is applied at once, in messages and in bytes (a
-	// last message may go beyond).
-	followBatch = 500
-	followBytes = 4 << 20
-	// followAhead and followAheadBytes are the most that the server sends ahead.
-	followAhead      = 2 * followBatch
-	followAheadBytes = 8 << 20
-	// announcedWait is how long a message is waited for that the server has announced.
-	announcedWait = 50 * time.Millisecond
-	// retryFollow is the pause before a broken follow is taken up again.
-	retryFollow = time.Second
-	// lookEvery is how often it is looked whether the log has gone on without the writer of this
-	// process, while that feeds the index.
-	lookEvery = 250 * time.Millisecond
-	// lookWait is how long the writer has, when it has committed, to feed what it has committed:
-	// a commit is in the log before it is on the disk. wantedWait is the same while somebody waits.
-	lookWait   = 500 * time.Millisecond
-	wantedWait = 50 * time.Millisecond
+	// lookEvery is how often it is looked whether the log is still the same.
+	lookEvery = 2500 * time.Millisecond
+	// waitMost bounds every wait for the index.
+	waitMost = 30 * time.Second
+	// writerTime is how long a writer of this process has to feed what it has committed: a commit
+	// is in the log before it is on the disk. A writer that has fed nothing for fedFor has ended.
+	writerTime = 50 * time.Millisecond
+	fedFor     = 5 * time.Second
 )
 
 // layout names how the index is laid out and what it means. Change it with either, and every index
-// is made anew from the log.
-const layout = "4"
+// is rebuilt from the log.
+const layout = "5"
 
-// ErrOtherLog: the log is not the one that the index was made from. Opened and bound again, the
-// index is made anew.
+// ErrOtherLog: the log is not the one that the index was made from. At the next start the index is
+// rebuilt.
 var ErrOtherLog = errors.New("NATS has another log now, or an earlier state of it: it is not the one that the index was made from " +
 	"(docs/running.md, When NATS has lost its disk)")
 
@@ -72,9 +61,9 @@ func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger)
 	switch {
 	case known == "":
 	case known != identity && strings.HasSuffix(identity, logOf+made):
-		log.Info("the event index was made by another version of Tendril or under other settings, and is made anew from the log", "log_seq", head)
+		log.Info("the event index was made by another version of Tendril or under other settings, and is rebuilt from the log", "log_seq", head)
 	default:
-		log.Warn("the event index is of another log and is made anew", "index_seq", seq, "log_seq", head)
+		log.Warn("the event index is of another log and is rebuilt", "index_seq", seq, "log_seq", head)
 	}
 	return db.reset(identity)
 }
@@ -138,209 +127,122 @@ func lookAtLog(ctx context.Context, js jetstream.JetStream, db *DB) (identity st
 }
 
 // Follow binds the index to the log, applies the log from where the index stands, and then follows
-// it until ctx ends. While a writer of this process feeds the index ([DB.Apply]) the log is only
-// looked at now and then. A broken connection to the bus is taken up again; other errors end it,
-// and so does a log that was replaced meanwhile ([ErrOtherLog]): what was told to subscribers
-// cannot be taken back.
+// it until ctx ends. What a writer of this process feeds by [DB.Apply] is not read again. It fails
+// if the index does, and if the log was replaced meanwhile ([ErrOtherLog]): what was told to
+// subscribers cannot be taken back.
 func Follow(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
 	if err := Bind(ctx, js, db, log); err != nil {
 		return err
 	}
-	for {
-		err := followOnce(ctx, js, db, log)
-		if ctx.Err() != nil {
-			return nil
-		}
-		var broken *indexError
-		if errors.As(err, &broken) {
-			return err
-		}
-		log.Warn("following the log broke off, trying again", "error", err)
-		select {
-		case <-time.After(retryFollow):
-		case <-ctx.Done():
-			return nil
-		}
+	reading := bus.Reading{Stream: proto.StreamEvents, After: db.Seq(), Patience: db.patience}
+	f := bus.NewFollower(js, reading, log, func(messages []bus.Message) error { return db.applyLog(messages, log) })
+	db.follower.Store(f)
+	defer db.follower.Store(nil)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	go func() { stop(watchLog(ctx, js, db)) }()
+	if err := f.Run(ctx); err != nil {
+		return err
 	}
+	if err := context.Cause(ctx); errors.Is(err, ErrOtherLog) {
+		return err
+	}
+	return nil
 }
 
-// indexError is a failure of the index itself, which no new connection mends.
-type indexError struct{ err error }
-
-func (e *indexError) Error() string { return e.err.Error() }
-func (e *indexError) Unwrap() error { return e.err }
-
-// followOnce reads the log, or looks at it while a writer feeds the index, by turns.
-func followOnce(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
-	for {
-		if _, err := headOf(ctx, js, db); err != nil {
-			return err
-		}
-		if err := readLog(ctx, js, db, log); err != nil {
-			return err
-		}
-		if err := lookOn(ctx, js, db); err != nil {
-			return err
-		}
-	}
-}
-
-// headOf returns the head of the log, if that is still the one that the index was made from.
-func headOf(ctx context.Context, js jetstream.JetStream, db *DB) (head uint64, err error) {
+// watchLog returns [ErrOtherLog] when the log is not the one that the index was made from, and
+// another error when ctx ends.
+func watchLog(ctx context.Context, js jetstream.JetStream, db *DB) error {
 	known, err := db.logIdentity()
 	if err != nil {
-		return 0, &indexError{err}
+		return err
 	}
-	seq := db.Seq() // before the log's head is asked for: a writer in this process moves both
-	identity, head, err := lookAtLog(ctx, js, db)
-	if err != nil {
-		return 0, err
-	}
-	if identity != known || head < seq {
-		return 0, &indexError{ErrOtherLog}
-	}
-	return head, nil
-}
-
-// lookOn returns when the log has gone on without the writer that feeds the index: another one
-// writes, or this one does not any more. Nothing is received meanwhile of what is known.
-func lookOn(ctx context.Context, js jetstream.JetStream, db *DB) error {
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
-		patience := lookWait
 		select {
 		case <-tick.C:
-		case <-db.wanted:
-			patience = wantedWait
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		head, err := headOf(ctx, js, db)
-		if err != nil {
-			return err
-		}
-		if !db.fedWithin(ctx, patience, head) {
-			return nil
+		seq := db.Seq() // before the log's head is asked for: a writer in this process moves both
+		identity, head, err := lookAtLog(ctx, js, db)
+		if err == nil && (identity != known || head < seq) {
+			return ErrOtherLog
 		}
 	}
 }
 
-// fedWithin reports whether the index reaches a sequence in so long, or in wantedWait from when
-// somebody begins to wait for it.
-func (db *DB) fedWithin(ctx context.Context, patience time.Duration, seq uint64) bool {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if patience > wantedWait {
-		done := make(chan struct{})
-		defer close(done)
-		go func() {
-			select {
-			case <-db.wanted:
-				time.AfterFunc(wantedWait, cancel)
-			case <-done:
-			}
-		}()
+// patience is how long the follower waits for a writer of this process, if there is one.
+func (db *DB) patience() time.Duration {
+	if time.Since(time.Unix(0, db.fed.Load())) > fedFor {
+		return 0
 	}
-	return db.reach(ctx, seq) == nil
+	return writerTime
 }
 
-// readLog applies the log. It returns nil when a writer of this process feeds the index: when that
-// has given it all that was read before the last batch, too.
-func readLog(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
-	consumer, err := js.OrderedConsumer(ctx, proto.StreamEvents, jetstream.OrderedConsumerConfig{
-		DeliverPolicy: jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:   db.Seq() + 1,
-		// A lost consumer is given up and not taken up again in there: first the log is looked at
-		// again.
-		MaxResetAttempts: 1,
-	})
-	if err != nil {
-		return fmt.Errorf("open log consumer: %w", err)
+// Feed is [DB.Apply] for a writer that has just committed the records on the very head of the log
+// that the index had reached: [Follow] does not read them again.
+func (db *DB) Feed(recs []Record) error {
+	if err := db.Apply(recs); err != nil {
+		return err
 	}
-	messages, err := consumer.Messages(jetstream.PullMaxMessagesWithBytesLimit(followAhead, followAheadBytes))
-	if err != nil {
-		return fmt.Errorf("open log consumer: %w", err)
+	db.fed.Store(time.Now().UnixNano())
+	if f := db.follower.Load(); f != nil {
+		f.Advance(db.Seq())
 	}
-	defer messages.Stop()
-	// Only Stop ends the wait for a server that is away; the context of Next does not.
-	defer context.AfterFunc(ctx, messages.Stop)()
-	for before := uint64(0); ; {
-		recs, head, err := nextBatch(ctx, db, messages, log)
-		if err != nil {
-			return err
-		}
-		if err := db.apply(recs); err != nil {
-			return &indexError{err}
-		}
-		if err := db.Advance(head); err != nil {
-			return &indexError{err}
-		}
-		if before > 0 && db.fed.Load() >= before {
-			messages.Stop()
-			// What is left of the consumer costs the server little, and goes by itself.
-			_ = js.DeleteConsumer(ctx, proto.StreamEvents, consumer.CachedInfo().Name)
-			return nil
-		}
-		before = head
-	}
+	return nil
 }
 
-// nextBatch waits for a message and takes with it what the server has ready, up to followBatch or
-// followBytes. What the index has already is passed over unread. Of what the server has announced
-// some may never come, because a newer message of its subject has replaced it: it is not waited for
-// long.
-func nextBatch(ctx context.Context, db *DB, messages jetstream.MessagesContext, log *slog.Logger) (recs []Record, head uint64, err error) {
-	for pending, size := uint64(1), 0; pending > 0 && len(recs) < followBatch && size < followBytes; {
-		wait := jetstream.NextContext(ctx)
-		if head > 0 {
-			wait = jetstream.NextMaxWait(announcedWait)
-		}
-		msg, err := messages.Next(wait)
-		if errors.Is(err, nats.ErrTimeout) && head > 0 {
-			return recs, head, nil
-		}
-		if err != nil {
-			return nil, 0, fmt.Errorf("read the log: %w", err)
-		}
-		meta, err := msg.Metadata()
-		if err != nil {
-			return nil, 0, fmt.Errorf("read the log: %w", err)
-		}
-		pending, head = meta.NumPending, meta.Sequence.Stream
-		if head <= db.Seq() {
+// applyLog applies messages of the log. What the index has already is passed over.
+func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
+	var recs []Record
+	for _, m := range messages {
+		if m.Seq <= db.Seq() {
 			continue
 		}
-		if _, err := proto.ParseEventSubject(msg.Subject()); err != nil {
+		if _, err := proto.ParseEventSubject(m.Subject); err != nil {
 			continue // a writer's mark
 		}
-		if removed := msg.Headers().Get(proto.HeaderRemoved); removed != "" {
+		if removed := m.Header.Get(proto.HeaderRemoved); removed != "" {
 			if _, err := parseID(removed); err != nil {
-				log.Error("the log removes what is no event", "seq", head, "error", err)
+				log.Error("the log removes what is no event", "seq", m.Seq, "error", err)
 				continue
 			}
-			recs = append(recs, Record{Seq: head, Removed: removed})
+			recs = append(recs, Record{Seq: m.Seq, Removed: removed})
 			continue
 		}
-		ev, err := decode(msg.Data())
+		ev, err := decode(m.Data)
 		if err != nil {
 			// Ingest wrote it, so this is a bug somewhere; but one bad message must not stop every
 			// index there is.
-			log.Error("the log holds a message that is no event", "seq", head, "subject", msg.Subject(), "error", err)
+			log.Error("the log holds a message that is no event", "seq", m.Seq, "subject", m.Subject, "error", err)
 			continue
 		}
-		recs, size = append(recs, Record{Seq: head, Event: ev, Raw: msg.Data()}), size+len(msg.Data())
+		recs = append(recs, Record{Seq: m.Seq, Event: ev, Raw: m.Data})
 	}
-	return recs, head, nil
+	if err := db.Apply(recs); err != nil {
+		return err
+	}
+	return db.Advance(messages[len(messages)-1].Seq)
 }
 
-// decode reads an event that Apply will take.
-func decode(data []byte) (*nostr.Event, error) {
-	ev := new(nostr.Event)
-	if err := ev.UnmarshalJSON(data); err != nil {
-		return nil, err
+// WaitFor waits until the index has applied the log up to seq and has told its subscribers, for at
+// most 30 s.
+func (db *DB) WaitFor(ctx context.Context, seq uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, waitMost)
+	defer cancel()
+	for {
+		db.stateMu.Lock()
+		reached, moved := db.seq, db.moved
+		db.stateMu.Unlock()
+		if reached >= seq {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the index to reach %d, it is at %d: %w", seq, reached, ctx.Err())
+		}
 	}
-	_, badID := parseID(ev.ID)
-	_, badAuthor := parseID(ev.PubKey)
-	return ev, errors.Join(badID, badAuthor)
 }

@@ -29,21 +29,30 @@ func TestHas(t *testing.T) {
 	look := func(want map[string]bool) {
 		t.Helper()
 		for id, stored := range want {
-			if has, err := db.Has(id); err != nil || has != stored {
+			if has, err := hasOne(db, id); err != nil || has != stored {
 				t.Errorf("%.70q is stored: %v, %v", id, has, err)
 			}
 		}
 	}
 	id := func(n int) string { return fmt.Sprintf("%064x", n) }
-	look(map[string]bool{id(1): false, id(2): true, id(3): true, id(4): false, "": false, id(2) + "00": false, "x": false})
+	look(map[string]bool{id(1): false, id(2): true, id(3): true, id(4): false})
 	now = 100
 	look(map[string]bool{id(2): true, id(3): false})
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if has, err := db.Has(id(2)); has || !errors.Is(err, ErrClosed) {
+	if has, err := hasOne(db, id(2)); has || !errors.Is(err, ErrClosed) {
 		t.Errorf("a closed index answers %v, %v", has, err)
 	}
+}
+
+func hasOne(db *DB, eventID string) (bool, error) {
+	eid, err := parseID(eventID)
+	if err != nil {
+		return false, err
+	}
+	has, err := db.HasEach([][32]byte{eid})
+	return len(has) == 1 && has[0], err
 }
 
 // TestHasWhileTheSieveIsMadeAnew: what is stored is found at once, whichever sieve is asked, and by
@@ -59,7 +68,7 @@ func TestHasWhileTheSieveIsMadeAnew(t *testing.T) {
 	asking.Go(func() {
 		for n := range stored {
 			for i := 1; i <= n; i++ {
-				if has, err := db.Has(fmt.Sprintf("%064x", i)); err != nil || !has {
+				if has, err := hasOne(db, fmt.Sprintf("%064x", i)); err != nil || !has {
 					t.Errorf("of %d events number %d is not found: %v", n, i, err)
 					return
 				}

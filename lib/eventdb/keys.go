@@ -14,27 +14,28 @@ import (
 
 // The tables. A key begins with its table's byte.
 //
-//	e <seq>                              → the event's JSON as logged, packed
-//	i <id>                               → posting
-//	t <place>                            → posting      every event
-//	a <pubkey> <place>                   → posting      by author
-//	k <kind> <place>                     → posting      by kind
-//	g <letter> <hash of value> <place>   → posting      by single-letter tag
-//	r <kind> <pubkey> <hash of d>        → <place> <seq>: who holds the coordinate
-//	d <pubkey> <id>                      → nothing      deletion request by id
-//	c <kind> <pubkey> <hash of d>        → <created_at> deletion request by coordinate, up to this time
-//	z <expiration> <id>                  → nothing      when events expire
+//	t <place>                            → posting JSON     every event
+//	i <id>                               → created_at posting
+//	a <pubkey> <place>                   → posting          by author
+//	k <kind> <place>                     → posting          by kind
+//	g <letter> <hash of value> <place>   → posting          by single-letter tag
+//	r <kind> <pubkey> <hash of d>        → place gone       who holds the coordinate
+//	d <pubkey> <id>                      → nothing          deletion request by id
+//	c <kind> <pubkey> <hash of d>        → created_at       deletion request by coordinate, up to this time
+//	z <expiration> <id>                  → nothing          when events expire
 //	m <name>                             → what the index knows of itself
 //
 // A place is the inverted created_at and the id, 40 bytes, so that bytewise order is NIP-01's:
-// newest first, and the lower id first among equals. A posting is <kind> <seq> and, of an event
-// that expires, <expiration>: enough to pass over an event of the wrong kind, or one that is over,
-// without loading it. So there is no table by author and kind, or by tag and kind: each table is
-// one more entry for every event, and entries are what applying an event costs.
+// newest first, and the lower id first among equals. The events themselves are in that order too:
+// what a filter matches lies close together there, and is read by one iterator that moves forward.
+//
+// A posting is <length> <kind> and, of an event that expires, <expiration>: enough to pass over an
+// event of the wrong kind, or one that is over, without loading it. So there is no table by author
+// and kind, or by tag and kind: each table is one more entry for every event, and entries are what
+// applying an event costs.
 const (
-	tableEvent     = 'e'
+	tableEvent     = 't'
 	tableID        = 'i'
-	tableTime      = 't'
 	tableAuthor    = 'a'
 	tableKind      = 'k'
 	tableTag       = 'g'
@@ -50,10 +51,10 @@ const (
 	timeLen  = 8
 	placeLen = timeLen + idLen
 	// hashLen is how much of SHA-256 stands for a tag's value: 128 bits, so that the key is bounded
-	// however long the value is, and nothing has to be loaded to tell values apart. Nobody can find
-	// a value that meets one of somebody else's (2^128 tries). Two values of one's own that meet
-	// take 2^64 tries, and bring little: a query for one of them returns events of the other too,
-	// and events of one author whose d tags meet replace and delete each other.
+	// however long the value is, and nothing has to be loaded to tell values apart. A value that
+	// collides with another author's takes 2^128 tries. Two values of one's own that collide take
+	// 2^64 tries, and bring little: a query for one of them returns events of the other too, and
+	// events of one author whose d tags collide replace and delete each other.
 	hashLen = 16
 )
 
@@ -94,55 +95,83 @@ func placeOf(key []byte) Entry {
 	return e
 }
 
-// posting is the value of an index entry.
+// posting is what each index entry says of its event.
 type posting struct {
-	seq    uint64
 	kind   uint16
 	expiry nostr.Timestamp // 0: never
 }
 
 func (p posting) append(b []byte) []byte {
-	b = binary.BigEndian.AppendUint16(b, p.kind)
-	b = binary.AppendUvarint(b, p.seq)
-	if p.expiry != 0 {
-		b = binary.BigEndian.AppendUint64(b, uint64(p.expiry))
+	if p.expiry == 0 {
+		return binary.BigEndian.AppendUint16(append(b, 2), p.kind)
 	}
-	return b
+	b = binary.BigEndian.AppendUint16(append(b, 10), p.kind)
+	return binary.BigEndian.AppendUint64(b, uint64(p.expiry))
 }
 
-func parsePosting(b []byte) (posting, error) {
-	if len(b) > 2 {
-		seq, size := binary.Uvarint(b[2:])
-		p, rest := posting{seq: seq, kind: binary.BigEndian.Uint16(b)}, b[2+max(size, 0):]
-		switch {
-		case size <= 0:
-		case len(rest) == 8:
-			p.expiry = nostr.Timestamp(binary.BigEndian.Uint64(rest))
-			return p, nil
-		case len(rest) == 0:
-			return p, nil
-		}
+// parsePosting reads a posting, and returns what stands behind it.
+func parsePosting(b []byte) (p posting, rest []byte, err error) {
+	if len(b) == 0 || len(b) <= int(b[0]) || b[0] != 2 && b[0] != 10 {
+		return p, nil, fmt.Errorf("index posting of %d bytes", len(b))
 	}
-	return posting{}, fmt.Errorf("index posting of %d bytes", len(b))
+	p.kind = binary.BigEndian.Uint16(b[1:])
+	if b[0] == 10 {
+		p.expiry = nostr.Timestamp(binary.BigEndian.Uint64(b[3:]))
+	}
+	return p, b[1+b[0]:], nil
 }
 
-func keyEvent(seq uint64) []byte { return appendEvent(nil, seq) }
+func (p posting) expired(now nostr.Timestamp) bool { return p.expiry != 0 && p.expiry < now }
 
-func appendEvent(b []byte, seq uint64) []byte {
-	return binary.BigEndian.AppendUint64(append(b, tableEvent), seq)
+// located is what the table of ids says: where in time the event is, and its posting.
+type located struct {
+	created nostr.Timestamp
+	posting
 }
 
-// Keys of what is looked up for every event are arrays, so that they need not leave the stack of
-// whoever asks the sieve first.
-type (
-	idKey        [1 + idLen]byte
-	deletedIDKey [1 + 2*idLen]byte
-)
+func (a located) append(b []byte) []byte {
+	return a.posting.append(binary.BigEndian.AppendUint64(b, uint64(a.created)))
+}
 
-func keyID(eid id) (key idKey) {
-	key[0] = tableID
-	copy(key[1:], eid[:])
-	return key
+func parseAt(b []byte) (a located, err error) {
+	if len(b) < timeLen {
+		return a, fmt.Errorf("entry of %d bytes in the table of ids", len(b))
+	}
+	a.created = nostr.Timestamp(binary.BigEndian.Uint64(b))
+	a.posting, _, err = parsePosting(b[timeLen:])
+	return a, err
+}
+
+func keyEvent(created nostr.Timestamp, eid id) []byte {
+	return appendPlace(append(make([]byte, 0, 1+placeLen), tableEvent), created, eid)
+}
+
+func keyID(eid id) []byte { return append(append(make([]byte, 0, 1+idLen), tableID), eid[:]...) }
+
+// holder is what holds a coordinate. gone: the event itself is not there any more because of its
+// expiration: swept out, or deleted by id, which must end the same way whether it came before the
+// sweep or after. It goes on holding its coordinate against older events: what the index accepts
+// must follow from the log alone, and not from when it happened to sweep.
+type holder struct {
+	created nostr.Timestamp
+	id      id
+	gone    bool
+}
+
+func (h holder) append(b []byte) []byte {
+	b = appendPlace(b, h.created, h.id)
+	if h.gone {
+		return append(b, 1)
+	}
+	return append(b, 0)
+}
+
+func parseHolder(b []byte) (h holder, err error) {
+	if len(b) != placeLen+1 {
+		return h, fmt.Errorf("holder of %d bytes", len(b))
+	}
+	e := placeOf(b[:placeLen])
+	return holder{e.CreatedAt, e.ID, b[placeLen] != 0}, nil
 }
 
 // The prefixes of postings are appended to what a caller has.
@@ -192,11 +221,8 @@ func (c coordinate) key(table byte) []byte {
 	return append(b, c.d[:]...)
 }
 
-func keyDeletedID(author, target id) (key deletedIDKey) {
-	key[0] = tableDeletedID
-	copy(key[1:], author[:])
-	copy(key[1+idLen:], target[:])
-	return key
+func keyDeletedID(author, target id) []byte {
+	return append(append(append(make([]byte, 0, 1+2*idLen), tableDeletedID), author[:]...), target[:]...)
 }
 
 func keyExpiry(at nostr.Timestamp, eid id) []byte {

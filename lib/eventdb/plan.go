@@ -18,13 +18,12 @@ type plan struct {
 	// together have no more than that.
 	conditions [][][]byte
 	kinds      []uint16 // check the posting's kind, if not nil
-	leap       [][]byte // the ranges of the kinds, for leaping over what is of others; nil: too many
 	load       bool     // the rest of the filter needs the event itself
 }
 
 // planOf picks what to walk. Tags and authors are walked together, each leaping over what the
-// others do not have; kinds are walked only if there is nothing else, or if they turn out to be
-// rare among the rest, because every posting tells its kind.
+// others do not have; kinds are walked only if there is nothing else, because every posting tells
+// its kind.
 func planOf(f nostr.Filter) plan {
 	if f.LimitZero || f.Search != "" || f.Limit < 0 || namesNothing(f) {
 		return plan{empty: true}
@@ -54,11 +53,9 @@ func planOf(f nostr.Filter) plan {
 	}
 	switch {
 	case len(all) == 0 && kinds == nil:
-		all = append(all, [][]byte{{tableTime}})
+		all = append(all, [][]byte{{tableEvent}})
 	case len(all) == 0:
 		all, p.kinds = append(all, kindRanges(kinds)), nil
-	case kinds != nil && len(kinds) <= maxMerged:
-		p.leap = kindRanges(kinds)
 	}
 	p.choose(all)
 	return p

@@ -2,7 +2,6 @@ package eventdb
 
 import (
 	"bytes"
-	"container/heap"
 	"context"
 	"errors"
 	"fmt"
@@ -12,22 +11,24 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 )
 
-// match is one answer of a scan. event is nil unless the scan had to load it.
+// match is one answer of a scan. raw and event are nil unless the scan had to read them; raw is
+// valid until the scan goes on.
 type match struct {
-	entry   Entry
-	posting posting
-	event   *nostr.Event
+	Entry
+	expiry nostr.Timestamp
+	raw    []byte
+	event  *nostr.Event
 }
 
-// maxMerged bounds the Pebble iterators that are open at once for one filter, and again those for
-// the kinds that it leaps to. A filter with more values is gathered range by range.
+// maxMerged bounds the Pebble iterators that are open at once for one filter. A filter with more
+// values is gathered range by range.
 const maxMerged = 64
 
 // What a query costs is counted in steps: of an iterator from one index entry to another.
 const (
 	// checkEvery is how many steps are taken between two looks at the context.
 	checkEvery = 256
-	// loadSteps is what a look-up of an event counts, however small the event is.
+	// loadSteps is what reading an event counts, however small the event is.
 	loadSteps = 8
 	// readPerStep and decodedPerStep are how many bytes of JSON count one step more.
 	readPerStep    = 512
@@ -43,9 +44,12 @@ type scanner struct {
 	ctx    context.Context
 	filter nostr.Filter
 	plan   plan
-	rest   *matcher // of what the plan leaves to be checked in the event; nil: nothing
-	steps  int      // taken so far
-	check  int      // look at the context at this step
+	rest   *matcher         // of what the plan leaves to be checked in the event; nil: nothing
+	events *pebble.Iterator // over all events; nil: none was read yet
+	key    []byte           // of the event that is read
+	at     match            // what a walk stands at
+	steps  int              // taken so far
+	check  int              // look at the context at this step
 }
 
 func (v *View) scanner(ctx context.Context, f nostr.Filter) *scanner {
@@ -56,13 +60,19 @@ func (v *View) scanner(ctx context.Context, f nostr.Filter) *scanner {
 	return s
 }
 
+func (s *scanner) close() error {
+	if s.events == nil {
+		return nil
+	}
+	return s.events.Close()
+}
+
 // scan gives every match of the filter to fn, newest first, until fn says stop or the limit is
 // reached.
-func (s *scanner) scan(fn func(match) (more bool, err error)) error {
+func (s *scanner) scan(fn func(*match) (more bool, err error)) (err error) {
 	if s.view.err != nil {
 		return fmt.Errorf("query: %w", s.view.err)
 	}
-	var err error
 	switch {
 	case s.plan.empty:
 	case s.plan.ids != nil:
@@ -94,55 +104,67 @@ func (s *scanner) tick(steps int) error {
 	return nil
 }
 
-// accept checks what the index range does not answer. It loads the event only if it must.
+// accept checks what the index range does not answer. It reads the event only if it must.
 func (s *scanner) accept(m *match) (bool, error) {
-	if s.view.expired(m.posting) {
+	if m.expiry != 0 && m.expiry < s.view.now {
 		return false, nil
 	}
 	if s.plan.kinds != nil {
-		if _, ok := slices.BinarySearch(s.plan.kinds, m.posting.kind); !ok {
+		if _, ok := slices.BinarySearch(s.plan.kinds, uint16(m.Kind)); !ok {
 			return false, nil
 		}
 	}
 	if s.rest == nil {
 		return true, nil
 	}
-	if err := s.load(m); err != nil {
+	if err := s.decode(m); err != nil {
 		return false, err
 	}
 	return s.rest.matches(m.event), nil
 }
 
-// read appends the JSON of a match to buf.
-func (s *scanner) read(m match, buf []byte) ([]byte, error) {
-	if err := s.tick(loadSteps); err != nil {
-		return nil, err
+// read makes sure that a match has its JSON. All events of a scan are read by one iterator, which
+// finds the next one with few steps: what matches comes in the order of the events.
+func (s *scanner) read(m *match) (err error) {
+	if err := s.tick(loadSteps + len(m.raw)/readPerStep); err != nil || m.raw != nil {
+		return err
 	}
-	raw, err := loadRaw(s.view.reads, m.posting.seq, buf)
+	if s.events == nil {
+		s.events, err = s.view.snap.NewIter(&pebble.IterOptions{LowerBound: []byte{tableEvent}, UpperBound: []byte{tableEvent + 1}})
+		if err != nil {
+			return err
+		}
+	}
+	s.key = appendPlace(append(s.key[:0], tableEvent), m.CreatedAt, m.ID)
+	if !s.events.SeekGE(s.key) || !bytes.Equal(s.events.Key(), s.key) {
+		return errors.Join(s.events.Error(), fmt.Errorf("load event %x: %w", m.ID, errLost))
+	}
+	value, err := s.events.ValueAndErr()
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("load event %x: %w", m.ID, err)
 	}
-	return raw, s.tick((len(raw) - len(buf)) / readPerStep)
+	if _, m.raw, err = parsePosting(value); err != nil {
+		return fmt.Errorf("load event %x: %w", m.ID, err)
+	}
+	return s.tick(len(m.raw) / readPerStep)
 }
 
-// load makes sure that a match has its event.
-func (s *scanner) load(m *match) error {
+// decode makes sure that a match has its event.
+func (s *scanner) decode(m *match) error {
 	if m.event != nil {
 		return nil
 	}
-	raw, err := s.read(*m, nil)
-	if err != nil {
+	if err := s.read(m); err != nil {
 		return err
 	}
-	if err := s.tick(len(raw) / decodedPerStep); err != nil {
+	if err := s.tick(len(m.raw) / decodedPerStep); err != nil {
 		return err
 	}
-	m.event, err = decodeAt(raw, m.posting.seq)
-	return err
-}
-
-func (s *scanner) inTime(t nostr.Timestamp) bool {
-	return (s.filter.Since == nil || t >= *s.filter.Since) && (s.filter.Until == nil || t <= *s.filter.Until)
+	m.event = new(nostr.Event)
+	if err := m.event.UnmarshalJSON(m.raw); err != nil {
+		return fmt.Errorf("decode event %x: %w", m.ID, err)
+	}
+	return nil
 }
 
 // bounds are the ends of the part of a range that lies between since and until.
@@ -152,10 +174,7 @@ func (s *scanner) bounds(prefix []byte) (lower, upper []byte) {
 		lower = appendPlace(slices.Clone(prefix), *s.filter.Until, id{})
 	}
 	if s.filter.Since != nil {
-		var last id
-		for i := range last {
-			last[i] = 0xff
-		}
+		last := id(bytes.Repeat([]byte{0xff}, idLen))
 		upper = append(appendPlace(slices.Clone(prefix), *s.filter.Since, last), 0)
 	}
 	return lower, upper
@@ -166,73 +185,63 @@ func (s *scanner) open(prefix []byte) (*pebble.Iterator, error) {
 	return s.view.snap.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 }
 
-func matchAt(it *pebble.Iterator) (match, error) {
+// matchAt reads the entry that an iterator stands at; it is valid until the iterator moves.
+func (s *scanner) matchAt(it *pebble.Iterator) (*match, error) {
 	value, err := it.ValueAndErr()
 	if err != nil {
-		return match{}, err
+		return nil, err
 	}
-	m := match{entry: placeOf(it.Key())}
-	m.posting, err = parsePosting(value)
-	m.entry.Kind = int(m.posting.kind)
-	return m, err
+	p, raw, err := parsePosting(value)
+	if err != nil {
+		return nil, err
+	}
+	s.at = match{Entry: placeOf(it.Key()), expiry: p.expiry}
+	if s.at.Kind = int(p.kind); len(raw) > 0 {
+		s.at.raw = raw
+	}
+	return &s.at, nil
 }
 
-// lookUp answers a filter that names ids by point reads.
-func (s *scanner) lookUp(fn func(match) (bool, error)) error {
+// lookUp answers a filter that names ids.
+func (s *scanner) lookUp(fn func(*match) (bool, error)) error {
 	var found []match
 	for _, eid := range s.plan.ids {
 		if err := s.tick(loadSteps); err != nil {
 			return err
 		}
-		p, err := postingOf(s.view.reads, eid)
-		if errors.Is(err, ErrNotFound) {
+		at, known, err := lookUp(s.view.reads, eid)
+		if err != nil {
+			return err
+		}
+		if !known || s.filter.Since != nil && at.created < *s.filter.Since || s.filter.Until != nil && at.created > *s.filter.Until {
 			continue
 		}
-		if err != nil {
-			return err
-		}
-		m := match{posting: p, entry: Entry{ID: eid, Kind: int(p.kind)}}
-		if err := s.load(&m); err != nil {
-			return err
-		}
-		m.entry.CreatedAt = m.event.CreatedAt
-		ok, err := s.accept(&m)
-		if err != nil {
-			return err
-		}
-		if ok && s.inTime(m.entry.CreatedAt) {
-			found = append(found, m.small())
-		}
+		found = append(found, match{Entry: Entry{at.created, eid, int(at.kind)}, expiry: at.expiry})
 	}
-	slices.SortFunc(found, compareMatches)
-	return s.emit(found, fn)
-}
-
-// small is a match without its event, which is loaded again if it is asked for: one of many that
-// are kept.
-func (m match) small() match { m.event = nil; return m }
-
-// emit gives sorted matches to fn, up to the limit.
-func (s *scanner) emit(found []match, fn func(match) (bool, error)) error {
-	for i, m := range found {
-		if s.filter.Limit > 0 && i == s.filter.Limit {
+	sortMatches(found)
+	given := 0
+	for i := range found {
+		ok, err := s.accept(&found[i])
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue
+		}
+		if more, err := fn(&found[i]); err != nil || !more {
+			return err
+		}
+		if given++; given == s.filter.Limit {
 			return nil
 		}
-		if more, err := fn(m); err != nil || !more {
-			return err
-		}
+		found[i].event = nil
 	}
 	return nil
 }
 
-// patience is how many postings in a row may be of wrong kinds before the walk leaps to where one
-// of the right kinds may be. A step costs a fraction of what a leap does, and most who ask for
-// kinds find them at every turn.
-const patience = 256
-
 // intersect walks all conditions of the plan at once, newest first, and stops as soon as enough was
 // found.
-func (s *scanner) intersect(fn func(match) (bool, error)) (err error) {
+func (s *scanner) intersect(fn func(*match) (bool, error)) (err error) {
 	var unions []*union
 	defer func() {
 		for _, u := range unions {
@@ -240,33 +249,41 @@ func (s *scanner) intersect(fn func(match) (bool, error)) (err error) {
 		}
 	}()
 	for _, ranges := range s.plan.conditions {
-		u, err := s.unite(ranges)
+		u := &union{}
 		unions = append(unions, u)
-		if err != nil {
+		for _, prefix := range ranges {
+			it, err := s.open(prefix)
+			if err != nil {
+				return err
+			}
+			if err := u.add(prefix, it); err != nil {
+				return err
+			}
+		}
+		if err := s.tick(len(ranges)); err != nil {
 			return err
 		}
 	}
-	for found, misses := 0, 0; ; {
+	for found := 0; ; {
 		met, err := s.meet(unions)
 		if err != nil || !met {
 			return err
 		}
-		m, err := unions[0].match()
+		m, err := s.matchAt(unions[0].spans[0].it)
 		if err != nil {
 			return err
 		}
-		ok, err := s.accept(&m)
+		ok, err := s.accept(m)
 		if err != nil {
 			return err
 		}
-		if misses++; ok {
+		if ok {
 			if more, err := fn(m); err != nil || !more {
 				return err
 			}
 			if found++; found == s.filter.Limit {
 				return nil
 			}
-			misses = 0
 		}
 		moved, err := unions[0].next()
 		if err != nil {
@@ -275,30 +292,7 @@ func (s *scanner) intersect(fn func(match) (bool, error)) (err error) {
 		if err := s.tick(moved); err != nil {
 			return err
 		}
-		if misses == patience && s.plan.leap != nil {
-			// From here on the kinds are walked like any other condition.
-			u, err := s.unite(s.plan.leap)
-			unions, s.plan.leap = append(unions, u), nil
-			if err != nil {
-				return err
-			}
-		}
 	}
-}
-
-// unite opens the union of ranges; it has to be closed even after an error.
-func (s *scanner) unite(ranges [][]byte) (*union, error) {
-	u := &union{}
-	for _, prefix := range ranges {
-		it, err := s.open(prefix)
-		if err != nil {
-			return u, err
-		}
-		if err := u.add(prefix, it); err != nil {
-			return u, err
-		}
-	}
-	return u, s.tick(len(ranges))
 }
 
 // meet moves the unions on to the next place where all of them stand. It is false at the end of one
@@ -339,87 +333,67 @@ func (s *scanner) seek(u *union, place []byte) error {
 	return s.tick(moved)
 }
 
-// gather answers a filter with very many values: range by range with one iterator, keeping the best
-// matches so far. With a limit it keeps no more than that many, and leaves a range where it gets
-// worse than all of them.
-func (s *scanner) gather(fn func(match) (bool, error)) error {
-	best := &worstFirst{}
-	known := map[[32]byte]bool{}
-	if err := s.eachRange(func(it *pebble.Iterator) error { return s.gatherRange(it, best, known) }); err != nil {
-		return err
-	}
-	found := []match(*best)
-	slices.SortFunc(found, compareMatches)
-	return s.emit(found, fn)
-}
-
-// eachRange opens the ranges of the first condition one after the other, with one iterator.
-func (s *scanner) eachRange(fn func(it *pebble.Iterator) error) (err error) {
+// gather answers a filter with very many values: range by range with one iterator, and then in
+// order. With a limit it keeps no more than twice that many, and leaves a range where it gets worse
+// than the limit's best.
+func (s *scanner) gather(fn func(*match) (bool, error)) (err error) {
 	ranges := s.plan.conditions[0]
 	it, err := s.open(ranges[0])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
+	var best []match
+	var worst *Entry // of the limit's best so far; nil: there are not so many
 	for _, prefix := range ranges {
 		if err := s.tick(1); err != nil {
 			return err
 		}
 		it.SetBounds(s.bounds(prefix))
-		if err := fn(it); err != nil {
+		for valid := it.First(); valid; valid = it.Next() {
+			if err := s.tick(1); err != nil {
+				return err
+			}
+			m, err := s.matchAt(it)
+			if err != nil {
+				return err
+			}
+			if worst != nil && m.Compare(*worst) > 0 {
+				break
+			}
+			ok, err := s.accept(m)
+			if err != nil {
+				return err
+			}
+			if !ok {
+				continue
+			}
+			best = append(best, match{Entry: m.Entry, expiry: m.expiry})
+			if limit := s.filter.Limit; limit > 0 && len(best) >= 2*limit {
+				if best = sortMatches(best); len(best) >= limit {
+					best = best[:limit]
+					last := best[limit-1].Entry
+					worst = &last
+				}
+			}
+		}
+		if err := it.Error(); err != nil {
+			return err
+		}
+	}
+	for i, m := range sortMatches(best) {
+		if s.filter.Limit > 0 && i == s.filter.Limit {
+			return nil
+		}
+		if more, err := fn(&m); err != nil || !more {
 			return err
 		}
 	}
 	return nil
 }
 
-func (s *scanner) gatherRange(it *pebble.Iterator, best *worstFirst, known map[[32]byte]bool) error {
-	for valid := it.First(); valid; valid = it.Next() {
-		if err := s.tick(1); err != nil {
-			return err
-		}
-		m, err := matchAt(it)
-		if err != nil {
-			return err
-		}
-		full := s.filter.Limit > 0 && len(*best) == s.filter.Limit
-		if full && compareMatches(m, (*best)[0]) >= 0 {
-			return nil
-		}
-		if known[m.entry.ID] {
-			continue
-		}
-		ok, err := s.accept(&m)
-		if err != nil {
-			return err
-		}
-		if !ok {
-			continue
-		}
-		if full {
-			delete(known, (*best)[0].entry.ID)
-			(*best)[0] = m.small()
-			heap.Fix(best, 0)
-		} else {
-			heap.Push(best, m.small())
-		}
-		known[m.entry.ID] = true
-	}
-	return it.Error()
+// sortMatches sorts newest first, each event once.
+func sortMatches(list []match) []match {
+	slices.SortFunc(list, func(a, b match) int { return a.Compare(b.Entry) })
+	return slices.CompactFunc(list, func(a, b match) bool { return a.ID == b.ID })
 }
-
-// worstFirst is a heap with the oldest match on top.
-type worstFirst []match
-
-func (w worstFirst) Len() int           { return len(w) }
-func (w worstFirst) Less(i, j int) bool { return compareMatches(w[i], w[j]) > 0 }
-func (w worstFirst) Swap(i, j int)      { w[i], w[j] = w[j], w[i] }
-func (w *worstFirst) Push(x any)        { *w = append(*w, x.(match)) }
-func (w *worstFirst) Pop() any {
-	old := *w
-	last := old[len(old)-1]
-	*w = old[:len(old)-1]
-	return last
-}
-
-func compareMatches(a, b match) int { return a.entry.Compare(b.entry) }

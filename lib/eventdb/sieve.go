@@ -1,9 +1,10 @@
 package eventdb
 
 import (
+	"errors"
 	"fmt"
 	"hash/maphash"
-	"io"
+	"slices"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -13,7 +14,7 @@ import (
 // candidate: known ids, coordinates and deletion requests. Nearly all of these look-ups find
 // nothing, and the sieve says so in tens of nanoseconds, where the many files of an index that is
 // being written take many microseconds. It is made from the index when that is opened. Only Apply
-// adds keys; anybody may ask meanwhile.
+// adds keys; all may ask meanwhile.
 type sieve struct {
 	bits []atomic.Uint64
 	mask uint64
@@ -22,25 +23,18 @@ type sieve struct {
 	seed maphash.Seed
 }
 
-// sieveTables are the tables whose keys are in the sieve.
-var sieveTables = []byte{tableID, tableHolder, tableDeletedID, tableDeletedTo}
-
-func isSieved(key []byte) bool {
-	switch key[0] {
-	case tableID, tableHolder, tableDeletedID, tableDeletedTo:
-		return true
-	}
-	return false
-}
-
 const (
 	// sieveProbes and sieveBits make at most two look-ups in a hundred vain.
 	sieveProbes = 5
 	sieveBits   = 10
-	// sieveLeast, in bits, is half a MiB: room for the keys of 400,000 events before it is made
-	// anew.
+	// sieveLeast, in bits, is half a MiB: room for the keys of 400,000 events.
 	sieveLeast = 1 << 22
 )
+
+// sieveTables are the tables whose keys are in the sieve.
+var sieveTables = []byte{tableID, tableHolder, tableDeletedID, tableDeletedTo}
+
+func isSieved(key []byte) bool { return slices.Contains(sieveTables, key[0]) }
 
 // newSieve makes an empty sieve with room for so many keys or more.
 func newSieve(keys int) *sieve {
@@ -51,26 +45,22 @@ func newSieve(keys int) *sieve {
 	return &sieve{bits: make([]atomic.Uint64, bits/64), mask: uint64(bits - 1), room: bits / sieveBits, seed: maphash.MakeSeed()}
 }
 
-// readSieve makes a sieve of what the index holds, with room for as many again.
+// readSieve makes a sieve of what the index holds, with room for as many keys again.
 func readSieve(r pebble.Reader, keys int) (*sieve, error) {
 	s := newSieve(2 * keys)
 	for _, table := range sieveTables {
-		if err := s.read(r, table); err != nil {
+		it, err := r.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
+		if err != nil {
+			return nil, fmt.Errorf("read keys of the index: %w", err)
+		}
+		for valid := it.First(); valid; valid = it.Next() {
+			s.add(it.Key())
+		}
+		if err := it.Close(); err != nil {
 			return nil, fmt.Errorf("read keys of the index: %w", err)
 		}
 	}
 	return s, nil
-}
-
-func (s *sieve) read(r pebble.Reader, table byte) error {
-	it, err := r.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
-	if err != nil {
-		return err
-	}
-	for valid := it.First(); valid; valid = it.Next() {
-		s.add(it.Key())
-	}
-	return it.Close()
 }
 
 func (s *sieve) add(key []byte) {
@@ -94,43 +84,44 @@ func (s *sieve) mayHold(key []byte) bool {
 	return true
 }
 
-// lacks says that r has no such key, which is of a sieved table, if that can be known without
-// looking. It keeps nothing of the key, and so spares nearly all look-ups a copy of it.
-func lacks(r getter, key []byte) bool {
-	switch r := r.(type) {
-	case *change:
-		return !r.db.sieve.Load().mayHold(key)
-	case sieved:
-		return !r.sieve.mayHold(key)
-	case latest:
-		return !r.sieve.mayHold(key)
-	}
-	return false
+// getter looks up one key: a reader, or a change that is being made. The value is the caller's.
+type getter interface {
+	get(key []byte) (value []byte, found bool, err error)
 }
 
-// sieved is a snapshot of the index with a sieve of all keys that are in it.
-type sieved struct {
-	*pebble.Snapshot
+// reader is the index as it is now, or a snapshot of it, with a sieve of all keys that are in it.
+// Without a sieve every look-up is made.
+type reader struct {
+	pebble.Reader
 	sieve *sieve
 }
 
-// Get asks the sieve first, if it can know.
-func (s sieved) Get(key []byte) ([]byte, io.Closer, error) {
-	if isSieved(key) && !s.sieve.mayHold(key) {
-		return nil, nil, pebble.ErrNotFound
+func (r reader) get(key []byte) (value []byte, found bool, err error) {
+	if r.sieve != nil && isSieved(key) && !r.sieve.mayHold(key) {
+		return nil, false, nil
 	}
-	return s.Snapshot.Get(key)
+	value, closer, err := r.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, false, nil
+	}
+	if err != nil {
+		return nil, false, err
+	}
+	return slices.Clone(value), true, closer.Close()
 }
+
+// latest is the index as it is now.
+func (db *DB) latest() reader { return reader{db.pebble, db.sieve.Load()} }
 
 // snapshot takes a snapshot, with the sieve that was in use all the while: one that was made
 // earlier may lack what has come since, one that was made later what has gone since.
-func (db *DB) snapshot() sieved {
+func (db *DB) snapshot() (reader, *pebble.Snapshot) {
 	for {
-		s := sieved{sieve: db.sieve.Load()}
-		s.Snapshot = db.pebble.NewSnapshot()
-		if db.sieve.Load() == s.sieve {
-			return s
+		sieve := db.sieve.Load()
+		snap := db.pebble.NewSnapshot()
+		if db.sieve.Load() == sieve {
+			return reader{snap, sieve}, snap
 		}
-		_ = s.Close() // nothing was read from it
+		_ = snap.Close() // nothing was read from it
 	}
 }

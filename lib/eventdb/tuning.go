@@ -2,9 +2,10 @@ package eventdb
 
 import (
 	"fmt"
+	"log/slog"
+	"os"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/bloom"
 )
 
 // newCache is the block cache. Pebble takes the memory of what is gathered off it, which would
@@ -14,21 +15,25 @@ func newCache(o options) *pebble.Cache { return pebble.NewCache(o.cacheBytes + 2
 // tuned is how Pebble keeps the index. Most of what applying an event costs is Pebble's flushing
 // and merging of files, so all of this is about doing that less often and in larger pieces.
 // Benchmarks decide (bench_test.go), what is merged later included.
-func tuned(o options, cache *pebble.Cache, lock *pebble.Lock, damage *damage, trouble *trouble) *pebble.Options {
+func (db *DB) tuned(o options) *pebble.Options {
 	po := &pebble.Options{
 		FS:    o.fs,
-		Cache: cache,
-		Lock:  lock,
+		Cache: db.cache,
+		Lock:  db.lock,
 		EventListener: &pebble.EventListener{
 			DataCorruption: func(info pebble.DataCorruptionInfo) {
-				damage.tell(fmt.Errorf("%s: %w", info.Path, info.Details))
+				db.fail(fmt.Errorf("%s: %w", info.Path, info.Details), true)
 			},
-			FlushEnd:      func(info pebble.FlushInfo) { trouble.flushed(info.Err) },
-			CompactionEnd: func(info pebble.CompactionInfo) { trouble.compacted(info.Err) },
+			BackgroundError: func(err error) {
+				// A flush that had nothing to write fails so; Pebble has no name for it.
+				if err.Error() != "pebble: empty table" {
+					db.fail(err, pebble.IsCorruptionError(err))
+				}
+			},
 		},
 		DisableWAL:         true,
 		FormatMajorVersion: pebble.FormatNewest,
-		Logger:             quiet{},
+		Logger:             pebbleLog{o.log},
 		// One is filled while the last one is written out, so twice this is the most memory that
 		// they take.
 		MemTableSize: o.memTable,
@@ -39,42 +44,21 @@ func tuned(o options, cache *pebble.Cache, lock *pebble.Lock, damage *damage, tr
 		BytesPerSync: 8 << 20,
 	}
 	for i := range po.Levels {
-		level := &po.Levels[i]
 		// What is read is mostly read in order, and each block costs a system call whenever files
 		// are merged.
-		level.BlockSize = 32 << 10
-		level.FilterPolicy = lookUps{bloom.FilterPolicy(10)}
+		po.Levels[i].BlockSize = 32 << 10
 	}
 	return po
 }
 
-// lookUps is a filter of the keys that are looked up without being known to exist: an unknown id
-// then costs no block. Postings, which are nine of ten keys, are only ever walked, and events are
-// only looked up if something names them: a filter of these would be asked nothing.
-type lookUps struct{ pebble.FilterPolicy }
+// pebbleLog passes over Pebble's notes on flushes and compactions. What fails comes back as an
+// error, or ends the process.
+type pebbleLog struct{ log *slog.Logger }
 
-func (l lookUps) Name() string { return "eventdb.look-ups." + l.FilterPolicy.Name() }
+func (pebbleLog) Infof(string, ...any)  {}
+func (pebbleLog) Errorf(string, ...any) {}
 
-func (l lookUps) MayContain(t pebble.FilterType, filter, key []byte) bool {
-	return !isSieved(key) || l.FilterPolicy.MayContain(t, filter, key)
+func (l pebbleLog) Fatalf(format string, args ...any) {
+	l.log.Error("files of the event index cannot be written (is the disk full?); the process ends", "error", fmt.Sprintf(format, args...))
+	os.Exit(1)
 }
-
-func (l lookUps) NewWriter(t pebble.FilterType) pebble.FilterWriter {
-	return lookUpsWriter{l.FilterPolicy.NewWriter(t)}
-}
-
-type lookUpsWriter struct{ pebble.FilterWriter }
-
-func (w lookUpsWriter) AddKey(key []byte) {
-	if isSieved(key) {
-		w.FilterWriter.AddKey(key)
-	}
-}
-
-// quiet: Pebble's notes on flushes and compactions are nobody's news. What fails comes back as an
-// error.
-type quiet struct{}
-
-func (quiet) Infof(string, ...any)              {}
-func (quiet) Errorf(string, ...any)             {}
-func (quiet) Fatalf(format string, args ...any) { panic(fmt.Sprintf("pebble: "+format, args...)) }

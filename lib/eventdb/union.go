@@ -37,9 +37,6 @@ func (u *union) place() []byte {
 	return u.spans[0].place()
 }
 
-// match reads the entry that the union stands at.
-func (u *union) match() (match, error) { return matchAt(u.spans[0].it) }
-
 // next leaves the place that the union stands at, in every range that has it, and tells how many
 // these are.
 func (u *union) next() (moved int, err error) {

@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/reconcile"
 )
 
 // View is a consistent snapshot of the index: it stays at one sequence of the log however the index
@@ -19,7 +21,6 @@ type View struct {
 	db          *DB
 	snap        *pebble.Snapshot // nil: the index is closed
 	reads       getter           // snap, or what answers in its place
-	seq, count  uint64
 	now         nostr.Timestamp
 	keepDeleted bool
 	within      int // steps that a query may take; 0: no bound
@@ -53,19 +54,14 @@ func (db *DB) View() *View {
 	if !db.enter() {
 		return &View{reads: nothing{}, err: ErrClosed}
 	}
-	snap := db.snapshot()
-	v := &View{db: db, snap: snap.Snapshot, reads: snap, now: db.now(), keepDeleted: db.keepDeleted}
-	// The sequence is read from the snapshot itself, so that the two cannot differ.
-	if v.seq, v.err = readUint(snap, metaSeq); v.err == nil {
-		v.count, v.err = readUint(snap, metaCount)
-	}
-	return v
+	reads, snap := db.snapshot()
+	return &View{db: db, snap: snap, reads: reads, now: db.now(), keepDeleted: db.keepDeleted}
 }
 
 // nothing is what a view of a closed index reads.
 type nothing struct{}
 
-func (nothing) Get([]byte) ([]byte, io.Closer, error) { return nil, nil, ErrClosed }
+func (nothing) get([]byte) ([]byte, bool, error) { return nil, false, ErrClosed }
 
 // Within returns the same view with a bound on what one query may cost: after so many steps over
 // index entries it ends with [ErrTooBroad]. To load an event, as an answer or to check it, counts
@@ -100,11 +96,15 @@ func (v *View) Close() error {
 	return nil
 }
 
-// Seq is the log sequence that the view shows.
-func (v *View) Seq() uint64 { return v.seq }
+// Seq is the log sequence that the view shows. It is read from the snapshot itself, so that the two
+// cannot differ; 0 if that fails, as every query will.
+func (v *View) Seq() uint64 {
+	seq, _ := readUint(v.reads, metaSeq)
+	return seq
+}
 
 // Len is the number of events stored, expired ones that were not swept out yet included.
-func (v *View) Len() (uint64, error) { return v.count, v.err }
+func (v *View) Len() (uint64, error) { return readUint(v.reads, metaCount) }
 
 // Event returns the event with this id (64 hex digits). [ErrNotFound]: there is none, or it has
 // expired, or no event can have such an id.
@@ -113,11 +113,11 @@ func (v *View) Event(eventID string) (*nostr.Event, error) {
 	if err != nil {
 		return nil, ErrNotFound
 	}
-	p, ev, err := load(v.reads, eid)
+	at, ev, err := load(v.reads, eid)
 	if err != nil {
 		return nil, err
 	}
-	if v.expired(p) {
+	if at.expired(v.now) {
 		return nil, ErrNotFound
 	}
 	return ev, nil
@@ -139,19 +139,18 @@ func (v *View) Kind(eventID string) (int, error) {
 	if err != nil {
 		return 0, ErrNotFound
 	}
-	p, err := postingOf(v.reads, eid)
+	at, found, err := lookUp(v.reads, eid)
 	if err != nil {
 		return 0, err
 	}
-	if v.expired(p) {
+	if !found || at.expired(v.now) {
 		return 0, ErrNotFound
 	}
-	return int(p.kind), nil
+	return int(at.kind), nil
 }
 
 // Replaceable returns the event that holds a coordinate: of a replaceable kind (d is ignored) or an
-// addressable one. [ErrNotFound]: nobody does, or the kind is neither, or nobody can have such a
-// key.
+// addressable one. [ErrNotFound]: there is none, or the kind is neither, or there is no such key.
 func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	holder, held, err := v.Holder(kind, pubkey, d)
 	if err != nil {
@@ -160,18 +159,18 @@ func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	if !held {
 		return nil, ErrNotFound
 	}
-	p, ev, err := load(v.reads, holder.ID)
-	if err == nil && v.expired(p) {
+	at, ev, err := load(v.reads, holder.ID)
+	if err == nil && at.expired(v.now) {
 		return nil, ErrNotFound
 	}
 	return ev, err
 }
 
-// Holder returns what older events of a coordinate give way to, whether or not it can still be
-// read: an event whose time is over holds its coordinate until a newer one takes it. So what
-// follows from it follows from the log alone, and not from the clock. held is false where
-// Replaceable finds nobody for any other reason.
-func (v *View) Holder(kind int, pubkey, d string) (holder Entry, held bool, err error) {
+// Holder returns what keeps older events from a coordinate, whether or not it can still be read: an
+// event whose time is over holds its coordinate until a newer one takes it. So what follows from it
+// follows from the log alone, and not from the clock. held is false where Replaceable finds nothing
+// for any other reason.
+func (v *View) Holder(kind int, pubkey, d string) (e Entry, held bool, err error) {
 	author, err := parseID(pubkey)
 	if err != nil {
 		return Entry{}, false, nil
@@ -180,29 +179,17 @@ func (v *View) Holder(kind int, pubkey, d string) (holder Entry, held bool, err 
 	if !ok {
 		return Entry{}, false, nil
 	}
-	value, closer, err := v.reads.Get(at.key(tableHolder))
-	if errors.Is(err, pebble.ErrNotFound) {
-		return Entry{}, false, nil
+	h, found, err := holderOf(v.reads, at)
+	if err != nil || !found {
+		return Entry{}, false, err
 	}
-	if err != nil {
-		return Entry{}, false, fmt.Errorf("look up coordinate: %w", err)
-	}
-	holder = placeOf(value[:placeLen])
-	holder.Kind = kind
-	if err := closer.Close(); err != nil {
-		return Entry{}, false, fmt.Errorf("look up coordinate: %w", err)
-	}
-	return holder, true, nil
+	return Entry{CreatedAt: h.created, ID: h.id, Kind: kind}, true, nil
 }
 
 // Deleted reports whether a stored deletion request of the event's author covers it, by its id or
 // by its address up to the request's time. The event itself need not be known.
 func (v *View) Deleted(ev *nostr.Event) (bool, error) {
-	eid, err := parseID(ev.ID)
-	if err != nil {
-		return false, err
-	}
-	author, err := parseID(ev.PubKey)
+	eid, author, err := namesOf(ev)
 	if err != nil {
 		return false, err
 	}
@@ -213,56 +200,79 @@ func (v *View) Deleted(ev *nostr.Event) (bool, error) {
 // if that is not 0 (none if f.LimitZero). They are loaded one by one as they are asked for.
 // f.Search matches nothing: there is no text index.
 func (v *View) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
-	return answers(func(give func(*nostr.Event) bool) error {
-		s := v.scanner(ctx, f)
-		return s.scan(func(m match) (bool, error) {
-			err := s.load(&m)
-			return err == nil && give(m.event), err
-		})
+	return answers(v, ctx, f, func(s *scanner, m *match) (*nostr.Event, error) {
+		err := s.decode(m)
+		return m.event, err
 	})
 }
 
 // QueryRaw is Query with the JSON as logged, for those who pass it on. The bytes are valid until
 // the next step.
 func (v *View) QueryRaw(ctx context.Context, f nostr.Filter) iter.Seq2[[]byte, error] {
-	return answers(func(give func([]byte) bool) error {
-		s, raw := v.scanner(ctx, f), []byte(nil)
-		return s.scan(func(m match) (more bool, err error) {
-			raw, err = s.read(m, raw[:0])
-			return err == nil && give(raw), err
-		})
+	return answers(v, ctx, f, func(s *scanner, m *match) ([]byte, error) {
+		err := s.read(m)
+		return m.raw, err
 	})
 }
 
 // IDs is Query without the events: where an index alone answers the filter, it loads none.
 func (v *View) IDs(ctx context.Context, f nostr.Filter) iter.Seq2[Entry, error] {
-	return answers(func(give func(Entry) bool) error {
-		return v.scanner(ctx, f).scan(func(m match) (bool, error) { return give(m.entry), nil })
-	})
+	return answers(v, ctx, f, func(_ *scanner, m *match) (Entry, error) { return m.Entry, nil })
 }
 
-// answers makes an iterator of a scan that gives its answers one by one. An error is the last
-// answer, unless nobody listens any more.
-func answers[T any](scan func(give func(T) bool) error) iter.Seq2[T, error] {
+// answers makes an iterator of a scan. An error is the last answer.
+func answers[T any](v *View, ctx context.Context, f nostr.Filter, read func(*scanner, *match) (T, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
-		stopped := false
-		err := scan(func(answer T) bool {
+		s, stopped := v.scanner(ctx, f), false
+		err := s.scan(func(m *match) (more bool, err error) {
+			answer, err := read(s, m)
+			if err != nil {
+				return false, err
+			}
 			stopped = !yield(answer, nil)
-			return !stopped
+			return !stopped, nil
 		})
-		if err != nil && !stopped {
+		if err = errors.Join(err, s.close()); err != nil && !stopped {
 			var none T
 			yield(none, err)
 		}
 	}
 }
 
-// Count is how many events match, at most f.Limit if that is not 0.
-func (v *View) Count(ctx context.Context, f nostr.Filter) (int, error) {
-	n := 0
-	err := v.scanner(ctx, f).scan(func(match) (bool, error) { n++; return true, nil })
-	return n, err
+// ErrTooMany: more events match a filter than may be kept in memory.
+var ErrTooMany = errors.New("too many events match the filter")
+
+// Packed gathers what matches a filter, for reconciliation. [ErrTooMany]: more than most do.
+func (v *View) Packed(ctx context.Context, f nostr.Filter, most int) (reconcile.Packed, error) {
+	var items []reconcile.Item
+	f.Limit, f.LimitZero = most+1, false
+	for e, err := range v.IDs(ctx, f) {
+		if err != nil {
+			return nil, err
+		}
+		items = append(items, reconcile.Item{CreatedAt: e.CreatedAt, ID: e.ID})
+	}
+	if len(items) > most {
+		return nil, ErrTooMany
+	}
+	return slices.Clip(reconcile.Pack(items)), nil
 }
 
-// expired: NIP-40 counts the second of the expiration as still alive.
-func (v *View) expired(p posting) bool { return p.expiry != 0 && p.expiry < v.now }
+// HasEach reports of each of some ids whether such an event is stored and has not expired, as the
+// index stands now. It needs no snapshot.
+func (db *DB) HasEach(ids [][32]byte) (has []bool, err error) {
+	if !db.enter() {
+		return nil, ErrClosed
+	}
+	defer func() { err = errors.Join(err, db.leave()) }()
+	has = make([]bool, len(ids))
+	r, now := db.latest(), db.now()
+	for n, eid := range ids {
+		at, found, err := lookUp(r, eid)
+		if err != nil {
+			return nil, err
+		}
+		has[n] = found && !at.expired(now)
+	}
+	return has, nil
+}

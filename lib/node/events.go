@@ -56,12 +56,12 @@ func (n *Node) events() []Service {
 	}
 }
 
-// damaged tells when the index is; nil, which never tells, where there is none.
-func (n *Node) damaged() <-chan error {
+// indexFailed tells when the index cannot go on; nil, which never tells, where there is none.
+func (n *Node) indexFailed() <-chan error {
 	if n.Index == nil {
 		return nil
 	}
-	return n.Index.Damaged()
+	return n.Index.Failed()
 }
 
 // closeIndex closes the index if there is one.

@@ -235,10 +235,9 @@ func (n *Node) openIndex(dir string) (err error) {
 	if n.Index, err = openIndex(n.Settings, dir, n.Log); err != nil {
 		return err
 	}
-	if why := n.Index.Remade(); why != nil {
-		n.Log.Warn("the event index was damaged and is made anew from the log", "folder", dir, "error", why)
+	if why := n.Index.Rebuilt(); why != nil {
+		n.Log.Warn("the event index was damaged and is rebuilt from the log", "folder", dir, "error", why)
 	}
-	n.Ready.Add("index files", n.Index.Troubled)
 	n.Metrics.MustRegister(prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
 		func() float64 { return float64(n.Index.Seq()) }))

@@ -42,8 +42,7 @@ func (n *Node) run(ctx context.Context, started []*running, failed chan *running
 	case r := <-failed:
 		err = r.err
 	case err = <-n.Bus.Lost():
-	case damage := <-n.damaged():
-		err = fmt.Errorf("the event index is damaged: %w; start again, and it is made anew from the log", damage)
+	case err = <-n.indexFailed():
 	}
 	return n.stopAll(started, err)
 }

@@ -41,7 +41,7 @@ func (c *checker) lookAtIndex(ctx context.Context, dir, temp string) (problem st
 		return "", err
 	}
 	defer db.Close()
-	if why := db.Remade(); why != nil {
+	if why := db.Rebuilt(); why != nil {
 		return fmt.Sprintf("its files are damaged: %v", why), nil
 	}
 	before := db.Seq()

@@ -164,7 +164,7 @@ func (s *reconciliation) answer(frame []byte) {
 	case errors.Is(err, eventdb.ErrTooMany):
 		most := r.Limits.MaxReconciledEvents
 		s.refuseWith(message.NegTooMany(s.id, fmt.Sprintf(
-			"blocked: too many events match, at most %d are reconciled for a filter by more than kinds and times; narrow it by time", most), most))
+			"blocked: too many events match, at most %d are reconciled for a filter; narrow it by time", most), most))
 	case errors.Is(err, eventdb.ErrTooBroad):
 		s.refuse("blocked: too many events to look through; narrow the filter by time, author or tag")
 	case errors.Is(err, context.DeadlineExceeded):
@@ -195,7 +195,7 @@ func (s *reconciliation) respond(frame []byte) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, r.timing.reconcile)
 	defer cancel()
 	items, kept := s.place.Items()
-	if !kept && !eventdb.IsOrdered(s.filter) {
+	if !kept {
 		// This turn is kept to the end, as is what is gathered.
 		gathering, err := r.gathering.Take(ctx, client)
 		if err != nil {
@@ -214,14 +214,6 @@ func (s *reconciliation) respond(frame []byte) ([]byte, error) {
 	view := r.Index.View()
 	defer view.Close()
 	bounded := view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield)
-	if eventdb.IsOrdered(s.filter) {
-		set, err := bounded.Ordered(s.filter)
-		if err != nil {
-			return nil, err
-		}
-		defer set.Close()
-		return reconcile.Respond(ctx, set, frame, r.frames)
-	}
 	if items, err = bounded.Packed(ctx, s.filter, r.Limits.MaxReconciledEvents); err != nil {
 		return nil, err
 	}

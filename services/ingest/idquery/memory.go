@@ -21,7 +21,7 @@ const (
 
 // gathered is what had to be read for a filter at a sequence of the log.
 type gathered struct {
-	accepted reconcile.Packed // nil: the index keeps sums for the filter
+	accepted reconcile.Packed
 	others   reconcile.Packed // held and rejected
 	seq      uint64
 }

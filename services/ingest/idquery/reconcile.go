@@ -26,8 +26,7 @@ const (
 	maxMessage = 600 << 10
 	// stepTime is for the answer to one step, the wait for a sequence of the log included.
 	stepTime = 15 * time.Second
-	// mostPacked is how many events of a filter there may be, unless it is of nothing but kinds and
-	// times.
+	// mostPacked is how many events of a filter there may be.
 	mostPacked = 250_000
 )
 
@@ -87,11 +86,11 @@ func (k Known) next(ctx context.Context, q proto.ReconcileQuery, m *memory) (a p
 	}
 	view := k.Index.View()
 	defer view.Close()
-	set, end, err := k.set(ctx, view, q.Filter, q.Seq, m)
+	g, err := m.get(keyOf(q.Filter), q.Seq, func() (gathered, error) { return k.gather(ctx, view, q.Filter) })
 	if err != nil {
 		return a, err
 	}
-	defer end()
+	set := reconcile.Union{g.others, g.accepted}
 	if len(q.Message) == 0 {
 		all, err := set.Sum(ctx, reconcile.Everything)
 		if err != nil {
@@ -152,25 +151,8 @@ func (k Known) has(view *eventdb.View, id string) (bool, error) {
 	return accepted, nil
 }
 
-// set is what is known for a filter. What had to be gathered for it may be as old as forgetAfter;
-// reconcile says why that is right, and missing looks at what is there now.
-func (k Known) set(ctx context.Context, view *eventdb.View, f nostr.Filter, seq uint64, m *memory) (set reconcile.Union, end func(), err error) {
-	gathered, err := m.get(keyOf(f), seq, func() (gathered, error) { return k.gather(ctx, view, f) })
-	if err != nil {
-		return nil, nil, err
-	}
-	set = reconcile.Union{gathered.others}
-	if !eventdb.IsOrdered(f) {
-		return append(set, gathered.accepted), func() {}, nil
-	}
-	ordered, err := view.Ordered(f)
-	if err != nil {
-		return nil, nil, err
-	}
-	return append(set, ordered), func() { ordered.Close() }, nil
-}
-
-// gather reads what no sums are kept of.
+// gather reads what is known for a filter. It may be used for as long as forgetAfter; reconcile says
+// why that is right, and missing looks at what is there now.
 func (k Known) gather(ctx context.Context, view *eventdb.View, f nostr.Filter) (g gathered, err error) {
 	g.seq = view.Seq()
 	var others []reconcile.Item
@@ -185,9 +167,8 @@ func (k Known) gather(ctx context.Context, view *eventdb.View, f nostr.Filter) (
 	if err != nil {
 		return g, err
 	}
-	if g.others = reconcile.Pack(others); !eventdb.IsOrdered(f) {
-		g.accepted, err = view.Packed(ctx, f, mostPacked)
-	}
+	g.others = reconcile.Pack(others)
+	g.accepted, err = view.Packed(ctx, f, mostPacked)
 	return g, err
 }
 

@@ -94,7 +94,7 @@ func (w *Writer) index(b *batch) error {
 		}
 		records[i] = eventdb.Record{Seq: x.seq, Event: x.candidate.Event, Raw: x.candidate.Raw}
 	}
-	if err := w.Index.Apply(records); err != nil {
+	if err := w.Index.Feed(records); err != nil {
 		return fmt.Errorf("take %d committed events into the index: %w", len(records), err)
 	}
 	return nil

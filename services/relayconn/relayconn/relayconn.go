@@ -16,6 +16,7 @@ import (
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/genuine"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/owner"
@@ -118,11 +119,16 @@ func Run(ctx context.Context, n *node.Node) error {
 // One that cannot be looked up is offered: ingest knows.
 func known(index *eventdb.DB, log *slog.Logger) func(id string) bool {
 	return func(id string) bool {
-		has, err := index.Has(id)
+		var key [32]byte
+		if !genuine.ReadHex(key[:], id) {
+			return false
+		}
+		has, err := index.HasEach([][32]byte{key})
 		if err != nil {
 			log.Debug("an event cannot be looked up", "error", err)
+			return false
 		}
-		return has && err == nil
+		return has[0]
 	}
 }
 
