@@ -56,7 +56,7 @@ type Limitation struct {
 	MaxFilterSteps         int   `json:"max_filter_steps"`      // looked at in the index for one filter
 	MaxOpenFilterBytes     int64 `json:"max_open_filter_bytes"` // of all open subscriptions of a connection
 	MaxReconciliations     int   `json:"max_reconciliations"`   // sessions of NIP-77 of a connection
-	MaxReconciledEvents    int   `json:"max_reconciled_events"` // of a filter by more than kinds and times
+	MaxReconciledEvents    int   `json:"max_reconciled_events"`
 
 	// Per IP: of an IPv4 address or the /64 of an IPv6 address.
 	MaxHTTPConnectionsPerIP int   `json:"max_http_connections_per_ip"` // of any kind
