@@ -75,11 +75,9 @@ type RepoStatus struct {
 	// Of one that is shown, and of one that was removed.
 	References int `json:"references,omitempty"`
 	// Damage is why the references cannot be read, one sentence; empty: they can.
-	Damage   string `json:"damage,omitempty"`
-	OwnBytes int64  `json:"own_bytes,omitempty"` // of git objects that only it has
-	// PoolBytes is of those that all repositories of the identifier share.
-	PoolBytes int64    `json:"pool_bytes,omitempty"`
-	Beside    []string `json:"beside,omitempty"` // other repositories of the identifier on the disk
-	Events    int      `json:"events,omitempty"` // accepted events that name it
-	States    int      `json:"states,omitempty"` // accepted states of the identifier, by anybody
+	Damage string   `json:"damage,omitempty"`
+	Bytes  int64    `json:"bytes,omitempty"`  // of git objects; its maintainers' repositories may share them
+	Beside []string `json:"beside,omitempty"` // other repositories of the identifier on the disk
+	Events int      `json:"events,omitempty"` // accepted events that name it
+	States int      `json:"states,omitempty"` // accepted states of the identifier, by any author
 }

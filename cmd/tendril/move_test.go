@@ -109,7 +109,7 @@ func TestMovingWithAPassword(t *testing.T) {
 		t.Fatal(err)
 	}
 	up.ends(t)
-	if code, said := start(t, dir, domain, "check").ends(t); code != 0 || !strings.Contains(said, "0 events in the log, 1 index, 0 repositories, 0 pools were looked at\n") {
+	if code, said := start(t, dir, domain, "check").ends(t); code != 0 || !strings.Contains(said, "0 events in the log, 1 index, 0 repositories were looked at\n") {
 		t.Errorf("check: %d\n%s", code, said)
 	}
 }

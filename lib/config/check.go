@@ -217,9 +217,6 @@ func (s Sync) check() error {
 }
 
 func (g Git) check() error {
-	if !slices.Contains([]string{"refuse", "warn", "off"}, g.PushSecrets) {
-		return &Error{"NGIT_PUSH_SECRETS", g.PushSecrets, "want refuse, warn or off"}
-	}
 	if err := checkAddress("NGIT_GIT_LISTEN", g.GitListen, "127.0.0.1:0 or 0.0.0.0:7336"); err != nil {
 		return err
 	}

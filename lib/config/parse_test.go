@@ -370,7 +370,6 @@ func TestWrongValuesGiveOneSentence(t *testing.T) {
 		"NGIT_METRICS_ENABLED=perhaps":                    `NGIT_METRICS_ENABLED is "perhaps": want true or false`,
 		"NGIT_LOG_LEVEL=loud":                             `NGIT_LOG_LEVEL is "loud": want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info`,
 		"NGIT_LOG_FORMAT=xml":                             `NGIT_LOG_FORMAT is "xml": want text or json`,
-		"NGIT_PUSH_SECRETS=reject":                        `NGIT_PUSH_SECRETS is "reject": want refuse, warn or off`,
 		"NGIT_OBSERVE_ADDRESS=x":                          `NGIT_OBSERVE_ADDRESS is "x": want host:port, like 127.0.0.1:7335`,
 		"NGIT_GIT_ADVERTISE=:80":                          `NGIT_GIT_ADVERTISE is ":80": want host:port under which front doors reach this worker, like 10.0.0.7:7336`,
 		"NGIT_SYNC_BOOTSTRAP_RELAY_URL=ftp://a.example":   `NGIT_SYNC_BOOTSTRAP_RELAY_URL is "ftp://a.example": relay URL: the scheme is not ws or wss; want relays like wss://relay.example.com, comma-separated`,

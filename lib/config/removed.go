@@ -5,6 +5,10 @@ const heldByParty = "purgatory has one bound in all, and shares it out by itself
 // removed are names that were settings, and what there is instead. Constants are named by their
 // declaration.
 var removed = map[string]string{
+	"NGIT_GIT_PRUNE_INTERVAL":             "git gc removes what nothing has named for a day",
+	"NGIT_MAX_OBJECT_BYTES":               "git is bounded in its memory and time",
+	"NGIT_MAX_UNPACKED_BYTES":             "git is bounded in its memory and time",
+	"NGIT_PUSH_SECRETS":                   "pushes are not searched for secrets",
 	"NGIT_INDEX_COPY_RATE":                "indexes are not copied between processes",
 	"NGIT_PURGATORY_MAX_BYTES_PER_AUTHOR": heldByParty,
 	"NGIT_PURGATORY_MAX_BYTES_PER_CLIENT": heldByParty,

@@ -144,7 +144,6 @@ type Git struct {
 	GitAdvertise  string `env:"NGIT_GIT_ADVERTISE" help:"host:port under which front doors reach this purgatory worker. Empty: what it listens on."`
 	MaxFetchBytes int64  `env:"NGIT_MAX_FETCH_BYTES" type:"bytes" default:"2GiB" min:"1KiB" max:"1024TiB" help:"Largest pack fetched."`
 	MaxPushBytes  int64  `env:"NGIT_MAX_PUSH_BYTES" type:"bytes" default:"4GiB" min:"1KiB" max:"1024TiB" help:"Largest push taken."`
-	PushSecrets   string `env:"NGIT_PUSH_SECRETS" default:"warn" help:"What happens to a push that would publish a secret: a nostr secret key (nsec1…), a private key in PEM, or a service's token. refuse: it is refused, and the user is told the file and the line. warn: it is taken, and the user is warned. off: pushes are not searched for secrets."`
 	GitProcesses  int    `env:"NGIT_GIT_PROCESSES" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker, at least 5; more wait."`
 
 	// Constants.
@@ -160,7 +159,6 @@ type Git struct {
 	DomainLimits               []string      `env:"NGIT_SYNC_DOMAIN_LIMITS" constant:""`
 	FetchTimeout               time.Duration `env:"NGIT_FETCH_TIMEOUT" constant:"5m"`
 	FetchMinRate               int64         `env:"NGIT_FETCH_MIN_RATE" constant:"1024"`
-	GitPruneInterval           time.Duration `env:"NGIT_GIT_PRUNE_INTERVAL" constant:"30m"`
 	PendingPushBytes           int64         `env:"NGIT_PENDING_PUSH_BYTES" type:"bytes" constant:"4GiB"`
 	PendingPushBytesPerClient  int64         `env:"NGIT_PENDING_PUSH_BYTES_PER_CLIENT" type:"bytes" constant:"256MiB"`
 	PendingPushes              int           `env:"NGIT_PENDING_PUSHES" constant:"10000"`
@@ -168,8 +166,6 @@ type Git struct {
 	PendingPushesPerRepository int           `env:"NGIT_PENDING_PUSHES_PER_REPOSITORY" constant:"256"`
 	GitProcessMemory           int64         `env:"NGIT_GIT_PROCESS_MEMORY" type:"bytes" constant:"4GiB"`
 	GitPackTime                time.Duration `env:"NGIT_GIT_PACK_TIME" constant:"30m"`
-	MaxObjectBytes             int64         `env:"NGIT_MAX_OBJECT_BYTES" type:"bytes" constant:"512MiB"`
-	MaxUnpackedBytes           int64         `env:"NGIT_MAX_UNPACKED_BYTES" type:"bytes" constant:"256GiB"`
 	GitRequests                int           `env:"NGIT_GIT_REQUESTS" constant:"1024"`
 	GitSpoolBytes              int64         `env:"NGIT_GIT_SPOOL_BYTES" type:"bytes" constant:"16GiB"`
 	GitMinRate                 int64         `env:"NGIT_GIT_MIN_RATE" constant:"1024"`

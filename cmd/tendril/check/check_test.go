@@ -108,12 +108,7 @@ func newPlace(t *testing.T) *place {
 	if err := p.repo.SetRef(t.Context(), "refs/nostr/"+p.pull.ID, p.tip); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.repo.Promote(t.Context(), []string{p.head, p.tip}); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.repo.DropPromoted(); err != nil {
-		t.Fatal(err)
-	}
+	git(t, path, "repack", "-adq")
 	p.makeIndex()
 	return p
 }
@@ -226,13 +221,12 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 		{"a commit waits for its event", func(t *testing.T, p *place) {
 			git(t, p.repo.Path(), "update-ref", "refs/nostr/"+strings.Repeat("1", 64), p.head)
 		}, nil, true},
-		{"it borrows nothing", func(t *testing.T, p *place) {
-			must(t, os.Remove(filepath.Join(p.repo.Path(), "objects", "info", "alternates")))
-		}, []string{"objects: git fsck", "pools: it does not borrow"}, true},
-		{"the pool is gone", func(t *testing.T, p *place) { must(t, os.RemoveAll(p.repo.Pool().Path())) },
-			[]string{"objects: 1 objects are gone", "objects: git fsck", "pools: the pool that it borrows from is gone"}, false},
+		{"its objects are gone", func(t *testing.T, p *place) {
+			must(t, os.RemoveAll(filepath.Join(p.repo.Path(), "objects")))
+			must(t, os.Mkdir(filepath.Join(p.repo.Path(), "objects"), 0o755))
+		}, []string{"objects: 1 objects are gone", "objects: git fsck"}, false},
 		{"a pack is broken", func(t *testing.T, p *place) {
-			packs, err := filepath.Glob(filepath.Join(p.repo.Pool().Path(), "objects", "pack", "*.pack"))
+			packs, err := filepath.Glob(filepath.Join(p.repo.Path(), "objects", "pack", "*.pack"))
 			if err != nil || len(packs) == 0 {
 				t.Fatal("no packs", err)
 			}
@@ -241,16 +235,7 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 			content[len(content)-1] ^= 0xff
 			must(t, os.Chmod(packs[0], 0o644))
 			must(t, os.WriteFile(packs[0], content, 0o644))
-		}, []string{"objects: git fsck", "pools: git fsck", "pools: it lacks objects"}, false},
-		{"tips that the pool has not", func(t *testing.T, p *place) {
-			must(t, os.WriteFile(filepath.Join(p.repo.Pool().Path(), "tips"), []byte(p.owner+" "+strings.Repeat("2", 40)+"\n"), 0o644))
-		}, []string{"pools: it lacks objects"}, true},
-		{"a pool of nobody", func(t *testing.T, p *place) {
-			other, err := p.store().Repo(nip34.RepoRef{PubKey: p.owner, Identifier: "other"})
-			must(t, err)
-			must(t, other.Ensure(t.Context()))
-			must(t, os.RemoveAll(other.Path()))
-		}, []string{"pools: no repository uses it"}, true},
+		}, []string{"objects: 1 objects are gone", "objects: git fsck"}, false},
 		{"an empty repository of nobody", func(t *testing.T, p *place) {
 			other, err := p.store().Repo(nip34.RepoRef{PubKey: p.owner, Identifier: "other"})
 			must(t, err)
@@ -262,7 +247,7 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 		{"something else on the disk", func(t *testing.T, p *place) { must(t, os.Mkdir(filepath.Join(p.root, "notes"), 0o755)) },
 			[]string{"disk: it lies in the git folder"}, false},
 		{"the repository is gone", func(t *testing.T, p *place) { must(t, os.RemoveAll(p.repo.Path())) },
-			[]string{"disk: it is announced and not on the disk"}, true},
+			[]string{"disk: it is announced and not on the disk"}, false},
 		{"an event was moved in the log", func(_ *testing.T, p *place) {
 			p.logAt("grasp.event.1621."+p.owner+"."+strings.Repeat("a", 32), event(p.t, 1621).String())
 			p.makeIndex()
@@ -416,7 +401,7 @@ func TestWhatItsOwnerGaveUpIsLeftAlone(t *testing.T) {
 
 func TestWrite(t *testing.T) {
 	t.Parallel()
-	r := &Report{Events: 1, Repositories: 2, Pools: 1}
+	r := &Report{Events: 1, Repositories: 2}
 	for n := range maxFindings + 7 { // of one kind, whatever their ids
 		r.add(Finding{Part: PartReferences, What: "x", Problem: fmt.Sprintf("refs/nostr/%064x names a commit that its event does not", n+1<<32)})
 	}
@@ -432,7 +417,7 @@ func TestWrite(t *testing.T) {
 	r.Write(&out)
 	for _, want := range []string{
 		"note: 5 more like: objects", "note: 7 more like: references refs/nostr/… names a", "\nlog: message 1: it is no event\n", "disk: x: p (mended: m)\n", "disk: y: p (--repair: m)\n",
-		"disk: z: p (could not be mended: no room)\n", "1 event in the log, 0 indexes, 2 repositories, 1 pool were looked at\n", "204 findings: 1 mended, 1 can be mended by --repair, 202 only by hand\n",
+		"disk: z: p (could not be mended: no room)\n", "1 event in the log, 0 indexes, 2 repositories were looked at\n", "204 findings: 1 mended, 1 can be mended by --repair, 202 only by hand\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("not there: %q in\n%s", want, &out)
@@ -449,7 +434,8 @@ func TestObjectsComeFromACopy(t *testing.T) {
 	p := newPlace(t)
 	kept := filepath.Join(t.TempDir(), "copy.git")
 	must(t, gittree.Git{}.Mirror(t.Context(), p.repo.Path(), kept))
-	must(t, os.RemoveAll(p.repo.Pool().Path()))
+	must(t, os.RemoveAll(filepath.Join(p.repo.Path(), "objects")))
+	must(t, os.Mkdir(filepath.Join(p.repo.Path(), "objects"), 0o755))
 	if found, _ := p.check(true); len(found) == 0 {
 		t.Fatal("nothing is found")
 	}

@@ -80,7 +80,7 @@ func (i *identifier) repositories(ctx context.Context) (problems []problem, err 
 		}
 		served := slices.ContainsFunc(i.dossier.Announcements, func(a dossier.Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
 		if !repo.Exists() && served {
-			problems = append(problems, problem{PartDisk, repo.Ref().String(), "it is announced and not on the disk", "it is made, and has what is in the pool", func() error { return repo.Ensure(ctx) }})
+			problems = append(problems, problem{PartDisk, repo.Ref().String(), "it is announced and not on the disk", "it is made; its data must come from a back-up or a clone URL", func() error { return repo.Ensure(ctx) }})
 			if i.Repair {
 				if err := repo.Ensure(ctx); err != nil { // its references are next
 					return nil, err
@@ -99,25 +99,9 @@ func (i *identifier) repositories(ctx context.Context) (problems []problem, err 
 	return problems, nil
 }
 
-// repository checks one: what it borrows, what its references are, and its objects.
+// repository checks one: what its references are, and its objects.
 func (i *identifier) repository(ctx context.Context, owner string, repo *repository.Repo) (problems []problem, err error) {
 	what := repo.Ref().String()
-	borrows, err := repo.Borrows()
-	if err != nil {
-		return nil, err
-	}
-	pool := repo.Pool()
-	switch {
-	case borrows && !pool.Exists():
-		problems = append(problems, problem{PartPools, what, "the pool that it borrows from is gone", "an empty pool is made; the data must come from a back-up or its owner", func() error { return repo.Ensure(ctx) }})
-	case !borrows && pool.Exists():
-		problems = append(problems, problem{PartPools, what, "it does not borrow from its pool", "it borrows again", func() error { return repo.Ensure(ctx) }})
-		if i.Repair {
-			if err := repo.Ensure(ctx); err != nil { // what follows depends on it
-				return nil, err
-			}
-		}
-	}
 	refs, err := repo.Refs(ctx)
 	if err != nil {
 		return append(problems, problem{PartReferences, what, "they cannot be read: " + err.Error(), "", nil}), ctx.Err()

@@ -18,11 +18,10 @@ const (
 	PartIndex      = "index"
 	PartReferences = "references"
 	PartObjects    = "objects"
-	PartPools      = "pools"
 	PartDisk       = "disk"
 )
 
-var parts = []string{PartLog, PartIndex, PartReferences, PartObjects, PartPools, PartDisk}
+var parts = []string{PartLog, PartIndex, PartReferences, PartObjects, PartDisk}
 
 // Finding is something that is not as it should be.
 type Finding struct {
@@ -41,7 +40,6 @@ type Report struct {
 	Events       int       `json:"events"` // of the log
 	Indexes      int       `json:"indexes"`
 	Repositories int       `json:"repositories"`
-	Pools        int       `json:"pools"`
 	Findings     []Finding `json:"findings"`
 	Notes        []string  `json:"notes"` // what is no finding: what was not looked at, and why; what is kept
 
@@ -113,8 +111,8 @@ func (r *Report) Clean() bool {
 
 // Write tells it to people.
 func (r *Report) Write(out io.Writer) {
-	fmt.Fprintf(out, "%s in the log, %s, %s, %s were looked at\n", Count(r.Events, "event", "events"), Count(r.Indexes, "index", "indexes"),
-		Count(r.Repositories, "repository", "repositories"), Count(r.Pools, "pool", "pools"))
+	fmt.Fprintf(out, "%s in the log, %s, %s were looked at\n", Count(r.Events, "event", "events"), Count(r.Indexes, "index", "indexes"),
+		Count(r.Repositories, "repository", "repositories"))
 	for _, note := range r.Notes {
 		fmt.Fprintf(out, "note: %s\n", note)
 	}

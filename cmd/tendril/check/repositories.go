@@ -63,8 +63,7 @@ func (c *checker) checkRepositories(ctx context.Context) error {
 	return group.Wait()
 }
 
-// onDisk returns the owners of the repositories that lie on the disk, by identifier. One that has
-// only a pool has none.
+// onDisk returns the owners of the repositories that lie on the disk, by identifier.
 func (c *checker) onDisk(ctx context.Context) (map[string][]string, error) {
 	owners := map[string][]string{}
 	for ref, err := range c.Store.All(ctx) {
@@ -73,15 +72,6 @@ func (c *checker) onDisk(ctx context.Context) (map[string][]string, error) {
 		}
 		owners[ref.Identifier] = append(owners[ref.Identifier], ref.PubKey)
 		c.report.Repositories++
-	}
-	for identifier, err := range c.Store.Pools(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		if _, has := owners[identifier]; !has {
-			owners[identifier] = nil
-		}
-		c.report.Pools++
 	}
 	return owners, nil
 }
@@ -150,43 +140,12 @@ type problem struct {
 
 // look finds what is not as it should be with an identifier.
 func (i *identifier) look(ctx context.Context) (problems []problem, err error) {
-	for _, step := range []func(context.Context) ([]problem, error){i.pool, i.orphans, i.repositories} {
+	for _, step := range []func(context.Context) ([]problem, error){i.orphans, i.repositories} {
 		found, err := step(ctx)
 		if err != nil {
 			return nil, err
 		}
 		problems = append(problems, found...)
-	}
-	return problems, nil
-}
-
-// pool checks the pool: that somebody uses it, and what it has.
-func (i *identifier) pool(ctx context.Context) (problems []problem, err error) {
-	pool := i.Store.Pool(i.name)
-	if !pool.Exists() {
-		return nil, nil
-	}
-	what := "the pool of " + i.name
-	used, err := pool.Used()
-	if err != nil {
-		return nil, err
-	}
-	if !used && !pool.Marked() {
-		problems = append(problems, problem{PartPools, what, "no repository uses it", "it is marked, and removed when pools are looked through next", pool.OrphanOwn})
-	}
-	if i.WithoutFsck {
-		return problems, nil
-	}
-	if text, err := fault(pool.Fsck(ctx)); err != nil {
-		return nil, err
-	} else if text != "" {
-		problems = append(problems, problem{PartPools, what, text, "", nil})
-	}
-	switch err := pool.CheckTips(ctx); {
-	case errors.Is(err, repository.ErrBroken):
-		problems = append(problems, problem{PartPools, what, "it lacks objects that it is known to have", "what it is known to have is forgotten, and found out again", pool.ForgetTips})
-	case err != nil:
-		return nil, err
 	}
 	return problems, nil
 }
@@ -221,7 +180,7 @@ func (i *identifier) orphans(ctx context.Context) (problems []problem, err error
 				continue
 			}
 			p.text = "nobody announces this repository here"
-			p.mend = "a copy that needs nothing else is put into " + repository.OrphansFolder + ", and the repository is removed"
+			p.mend = "a copy is put into " + repository.OrphansFolder + ", and the repository is removed"
 			p.do = func() error { return i.putAside(ctx, repo) }
 		}
 		problems = append(problems, p)

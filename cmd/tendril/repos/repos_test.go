@@ -119,7 +119,7 @@ func TestOne(t *testing.T) {
 	t.Parallel()
 	s := proto.RepoStatus{
 		Ref: "30617:" + owner + ":tree", Reason: "deleted", Announcement: strings.Repeat("ab", 32), Since: now, Until: now.Add(time.Hour),
-		References: 3, OwnBytes: 1536, PoolBytes: 3 << 20, Events: 2, States: 1, Beside: []string{"30617:" + strings.Repeat("b1", 32) + ":tree"},
+		References: 3, Bytes: 1536, Events: 2, States: 1, Beside: []string{"30617:" + strings.Repeat("b1", 32) + ":tree"},
 	}
 	var b strings.Builder
 	if err := WriteOne(&b, s, now); err != nil {
@@ -127,7 +127,7 @@ func TestOne(t *testing.T) {
 	}
 	for _, want := range []string{
 		"repository    " + npub(t) + "/tree\n", "state         not hosted: deleted by its owner\n", "removed       2026-11-22 13:00:00, in 1h0m0s\n",
-		"references    3\n", "1.5 KiB of its own, 3.0 MiB shared", "2 name it; 1 states", "beside it     npub1",
+		"references    3\n", "git objects   1.5 KiB\n", "2 name it; 1 states", "beside it     npub1",
 	} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("no %q in\n%s", want, b.String())

@@ -49,7 +49,7 @@ func WriteOne(w io.Writer, s proto.RepoStatus, now time.Time) error {
 	} else {
 		line("references", "cannot be read: %s", status.Shown(s.Damage))
 	}
-	line("git objects", "%s of its own, %s shared by all repositories of the identifier", size(s.OwnBytes), size(s.PoolBytes))
+	line("git objects", "%s", size(s.Bytes))
 	line("events", "%d name it; %d states of the identifier", s.Events, s.States)
 	for _, other := range s.Beside {
 		line("beside it", "%s", status.Shown(Name(other)))

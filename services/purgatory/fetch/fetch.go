@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 	"time"
 
 	"tendril.dev/lib/netguard"
@@ -114,10 +115,11 @@ func (f *fetching) run(ctx context.Context, url string) error {
 	if err != nil {
 		return err
 	}
-	haves, err := f.into.Tips(ctx, maxHaves)
+	haves, err := f.into.Named(ctx, func(name string) bool { return strings.HasPrefix(name, "refs/nostr/") })
 	if err != nil {
 		return ours(err)
 	}
+	haves = haves[:min(len(haves), maxHaves)]
 	ask := sha1Only(f.missing)
 	offered := server.offered(ask)
 	if server.byID || len(offered) == len(ask) {

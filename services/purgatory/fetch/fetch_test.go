@@ -342,7 +342,7 @@ func TestHostileServers(t *testing.T) {
 		"a hole in the history":   {hostile{refs: adv, pack: "0008NAK\n" + band(1, hole) + "0000"}, limits, fetch.CauseBadPack},
 		"a pack without our wish": {hostile{refs: adv, pack: "0008NAK\n" + band(1, string(w.Pack("main^"))) + "0000"}, limits, fetch.CauseNoSuchObject},
 		"words without end":       {hostile{refs: adv, pack: "0008NAK\n", endless: band(2, strings.Repeat("progress", 1000))}, small, fetch.CauseTooLarge},
-		"a pack without end":      {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), endless: band(1, strings.Repeat("x", 60_000))}, limits, fetch.CauseBadPack},
+		"a pack without end":      {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), endless: band(1, strings.Repeat("x", 60_000))}, limits, fetch.CauseTooLarge},
 		"stalls":                  {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), stall: true}, short, fetch.CauseTimeout},
 		"words slowly":            {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(2, ".")}, slow, fetch.CauseTooSlow},
 		"a pack slowly":           {hostile{refs: adv, pack: "0008NAK\n" + band(1, pack[:40]), trickle: band(1, "x")}, slow, fetch.CauseTooSlow},
@@ -395,7 +395,7 @@ func TestFullDiskIsOursAndNothingStaysOnIt(t *testing.T) {
 	if cause(t, err) != fetch.CauseOurs || !repository.Unwritable(err) {
 		t.Errorf("error %v", err)
 	}
-	if size, err := r.Size(); err != nil || size > 64<<10 {
+	if size, err := r.Bytes(); err != nil || size > 64<<10 {
 		t.Errorf("%d bytes are left, %v", size, err)
 	}
 	if _, err := fetch.Fetch(t.Context(), guard(), server.URL+"/a.git", r, []string{small}, limits); err != nil {

@@ -179,14 +179,10 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	if err := w.refusal(repo.Place(), err); err != nil {
 		return err
 	}
-	if err := repo.Pool().Orphan(oldIDs(push.Commands)...); err != nil {
-		return err
-	}
 	w.releaser.ForgetRepository(repo.Place())
 	err = receive(ctx)
 	w.countPending(waiting)
 	if err != nil {
-		w.tellSecrets(repository.Place{RepoRef: ref}, err)
 		// The client may have gone in the middle of it: whatever was moved is brought in line.
 		w.due.addAt(ref.Identifier, time.Now().Add(w.node.Settings.HuntInterval))
 		return err
@@ -196,6 +192,7 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	}
 	w.tell(ref.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(ref.PubKey), Objects: some(newIDs(push.Commands))})
 	w.log.Info("pushed", "repository", ref, "references", len(push.Commands))
+	w.chores.ask(repo.Place())
 	return nil
 }
 
@@ -260,13 +257,6 @@ func (w *worker) refusal(at repository.Place, err error) error {
 	}
 	w.tellRefused(at, refused.Reason)
 	return &smarthttp.Refusal{Reason: refused.Reason}
-}
-
-// tellSecrets tells of a push that was refused because it would publish secrets.
-func (w *worker) tellSecrets(at repository.Place, err error) {
-	if found, ok := errors.AsType[*smarthttp.SecretsFound](err); ok {
-		w.tellRefused(at, found.Error())
-	}
 }
 
 // tellRefused tells of a refused push, unless there are too many.
@@ -349,16 +339,6 @@ func (w *worker) extend(ctx context.Context, d dossier.Dossier, ref nip34.RepoRe
 	}
 	_, err := release.Ask(ctx, w.releaser.Offerer, asks)
 	return err
-}
-
-// oldIDs are the objects that references leave by a push.
-func oldIDs(commands []smarthttp.Command) (ids []string) {
-	for _, c := range commands {
-		if !c.Create() {
-			ids = append(ids, c.Old)
-		}
-	}
-	return ids
 }
 
 func newIDs(commands []smarthttp.Command) (ids []string) {

@@ -61,7 +61,6 @@ func (c contributions) Push(ctx context.Context, push smarthttp.PushRequest, rec
 		return err
 	}
 	if err := c.receive(ctx, at, push, asked, receive); err != nil {
-		c.tellSecrets(at, err)
 		// Whatever was begun is brought in line, and what is empty goes.
 		c.due.addAt(at.Identifier, time.Now().Add(c.node.Settings.HuntInterval))
 		return err
@@ -71,6 +70,7 @@ func (c contributions) Push(ctx context.Context, push smarthttp.PushRequest, rec
 	}
 	c.tell(at.Identifier, proto.GitPushed, proto.GitNotice{Owner: npub(at.PubKey), Objects: some(newIDs(push.Commands))})
 	c.log.Info("pushed", "repository", at, "references", len(push.Commands))
+	c.chores.ask(at)
 	return nil
 }
 
@@ -87,9 +87,6 @@ func (c contributions) receive(ctx context.Context, at repository.Place, push sm
 	}
 	waiting, err := c.admitPending(ctx, repo, push, asked.unknown, false)
 	if err := c.refusal(at, err); err != nil {
-		return err
-	}
-	if err := repo.Pool().Orphan(oldIDs(push.Commands)...); err != nil {
 		return err
 	}
 	err = receive(ctx)
@@ -243,10 +240,6 @@ func (w *worker) lookAtContribution(ctx context.Context, ref nip34.RepoRef) erro
 	if err := repo.Sweep(); err != nil {
 		return err
 	}
-	own, err := repo.HasOwnObjects()
-	if err != nil {
-		return err
-	}
 	has, err := repo.HasData(ctx)
 	if err != nil {
 		return err
@@ -256,7 +249,7 @@ func (w *worker) lookAtContribution(ctx context.Context, ref nip34.RepoRef) erro
 		return err
 	}
 	waiting, err := release.Waiting(ctx, repo, w.accepted)
-	if own || !has || killed || len(waiting) > 0 {
+	if !has || killed || len(waiting) > 0 {
 		w.releaser.Forget(ref.Identifier)
 		w.contributors.note(ref.Identifier, ref.PubKey)
 		w.due.add(ref.Identifier)

@@ -124,7 +124,7 @@ func TestContributorsPullRequest(t *testing.T) {
 // comes, and leaves nothing behind.
 func TestContributionsThatAreNotTaken(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "--grasp06-enable", "--git-prune-interval=200ms")
+	w := newWorld(t, "--grasp06-enable")
 	work := gittest.NewWork(t)
 	commit := work.Commit("a", "1")
 	x := nip34.RepoRef{PubKey: alice, Identifier: "x"}
@@ -190,7 +190,7 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 // behind, nor does asking for them.
 func TestContributionsThatNobodyClaims(t *testing.T) {
 	t.Parallel()
-	limit := []string{"--grasp06-enable", "--pending-pushes-per-client=2", "--git-prune-interval=200ms"}
+	limit := []string{"--grasp06-enable", "--pending-pushes-per-client=2"}
 	w := newWorld(t, limit...)
 	work := gittest.NewWork(t)
 	work.Commit("a", "1")
@@ -218,13 +218,9 @@ func TestContributionsThatNobodyClaims(t *testing.T) {
 	}
 	w.stop()
 	w.worker = start(t, "two", w.git, w.Bus.ClientURL(), append(limit, "--purgatory-hold=1ms")...)
-	eventually(t, "what nobody claims is gone, pools included", func() bool {
-		for _, folder := range []string{"_prs", "_pools"} {
-			if left, _ := os.ReadDir(filepath.Join(w.git, folder)); len(left) > 0 {
-				return false
-			}
-		}
-		return true
+	eventually(t, "what no event claims is gone", func() bool {
+		left, _ := os.ReadDir(filepath.Join(w.git, "_prs"))
+		return len(left) == 0
 	})
 	eventually(t, "nothing is counted any more", func() bool { return w.metric("purgatory_pending_pushes") == 0 })
 	eventually(t, "there is room again", func() bool { _, err := push(2); return err == nil })

@@ -155,13 +155,10 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (proto.Rep
 	default:
 		s.References = len(refs.ByName)
 	}
-	if s.OwnBytes, err = repo.OwnBytes(); err != nil {
+	if s.Bytes, err = repo.Bytes(); err != nil {
 		return s, err
 	}
-	if s.PoolBytes, err = repo.Pool().Bytes(); err != nil {
-		return s, err
-	}
-	beside, err := repo.Pool().Places()
+	beside, err := w.store.Beside(repo.Ref().Identifier)
 	if err != nil {
 		return s, err
 	}

@@ -114,6 +114,9 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	w.in.accept(announcement(t, "bob's", bob, "x"))
 	bobs := state("bob's state", bob, "x", 1002, shared)
 	w.in.holds("x", bobs, proto.SourceUser, time.Hour)
+	if out, err := w.push(work, bob, "x", "main"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	w.released(bobs)
 	own := work.Commit("only", gittest.Noise(4096))
 	alices := state("alice's next", alice, "x", 1003, own)
@@ -127,7 +130,7 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	w.in.accept(deletionRequest(alice, 1500, nostr.Tag{"a", "30617:" + alice + ":x"}))
 	w.told.await("x ended")
 	w.stop()
-	w.worker = start(t, "two", w.git, w.Bus.ClientURL(), "--deletion-grace=0s", "--git-prune-interval=20ms")
+	w.worker = start(t, "two", w.git, w.Bus.ClientURL(), "--deletion-grace=0s")
 	w.openDoor()
 	// An ingest of an earlier version: nothing goes before it can go whole.
 	eventually(t, "the removal is tried again", func() bool { return w.in.requests()["remove issue"] > 1 })
@@ -146,21 +149,11 @@ func TestAnEndedRepositoryIsRemoved(t *testing.T) {
 	if w.has(issue.ID) || w.has(alices.ID) {
 		t.Error("events of the repository are still there")
 	}
-	pool := filepath.Join(w.git, "_pools", "x.git")
-	eventually(t, "what only alice had is gone from the pool", func() bool {
-		_, err := gittest.Try(t, pool, "cat-file", "-e", own)
-		return err != nil
-	})
 	gittest.Fsck(t, w.repo(bob, "x").Path())
 	clone := filepath.Join(t.TempDir(), "clone")
 	if out, err := gittest.Try(t, "", "clone", w.address(bob, "x"), clone); err != nil {
 		t.Fatalf("bob's repository: %v\n%s", err, out)
 	}
-	w.in.accept(deletionRequest(bob, 1500, nostr.Tag{"a", "30617:" + bob + ":x"}))
-	eventually(t, "the last one takes the pool along", func() bool {
-		_, err := os.Stat(pool)
-		return os.IsNotExist(err)
-	})
 }
 
 // TestNobodyWasThere: a deletion and a return that no worker heard of are found on the disk. What

@@ -3,7 +3,6 @@ package purgatory_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -18,7 +17,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
@@ -105,7 +103,7 @@ func TestUnfitState(t *testing.T) {
 	work.Publish(root, "x.git", "uploadpack.allowReachableSHA1InWant", "true")
 	w.in.holds("x", announcement(t, "announcement", alice, "x", gittest.Backend(t, root).URL+"/x.git"), proto.SourceLive, time.Hour)
 	w.in.holds("x", state("state", alice, "x", 1001, tree), proto.SourceLive, time.Hour)
-	w.told.await("x unfit 30618 set references: these references cannot be: the branch \"refs/heads/main\" would name a tree")
+	w.told.await("x unfit 30618 set references: these references cannot be: a branch would name what is no commit")
 	eventually(t, "the hunt is over", func() bool { return w.metric("purgatory_sync_queue_size") == 0 })
 	if n := w.told.count("x unfit"); n != 1 {
 		t.Errorf("told %d times", n)
@@ -125,39 +123,6 @@ func TestWhatAKilledPushLeft(t *testing.T) {
 	}
 	w.worker = start(t, "two", w.git, w.Bus.ClientURL())
 	eventually(t, "it is gone", func() bool { _, err := os.Lstat(left); return os.IsNotExist(err) })
-}
-
-// TestAPruneThatFails is not tried again and again, though what it was to remove stands in the way
-// of an event.
-func TestAPruneThatFails(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "--hunt-backoff-base=10m", "--hunt-backoff-max=10m")
-	work := gittest.NewWork(t)
-	work.Commit("a", "1")
-	broken := work.Commit("a", "2")
-	repo := w.repo(alice, "x")
-	if err := repo.Ensure(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	gittest.Input(t, repo.Path(), work.PackOf(broken), "index-pack", "--stdin")
-	if err := os.Mkdir(filepath.Join(repo.Pool().Path(), "orphans.pruning"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	w.in.accept(announcement(t, "announcement", alice, "x"))
-	w.in.holds("x", state("state", alice, "x", 1001, broken), proto.SourceLive, time.Hour)
-	failed := func() float64 { return w.metric("purgatory_git_prunes_total", "error") }
-	eventually(t, "a prune has failed", func() bool { return failed() > 0 })
-	w.in.accept(announcement(t, "other", alice, "y"))
-	for n := range 10 {
-		commit := work.Commit("a", fmt.Sprint("more ", n))
-		w.in.holds("y", state(commit, alice, "y", nostr.Timestamp(1001+n), commit), proto.SourceUser, time.Hour)
-		if out, err := w.push(work, alice, "y", "main"); err != nil {
-			t.Fatalf("%v\n%s", err, out)
-		}
-	}
-	if n := failed(); n > 4 {
-		t.Errorf("%v prunes have failed", n)
-	}
 }
 
 // TestWhyItDoesNotStart is one sentence, in which the service and what it was doing stand once:

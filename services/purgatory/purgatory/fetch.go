@@ -14,6 +14,11 @@ import (
 
 // fetch asks one git server for what one repository misses.
 func (w *worker) fetch(ctx context.Context, identifier, url string, want dossier.Want) hunt.Outcome {
+	ctx, done, err := w.shards.During(ctx, identifier)
+	if err != nil {
+		return hunt.Failed // another worker's now
+	}
+	defer done()
 	repo, err := w.store.Repo(nip34.RepoRef{PubKey: want.Owner, Identifier: identifier})
 	if err == nil && !repo.Exists() { // one of many that are made little by little
 		err = w.makeRepository(ctx, repo)

@@ -77,6 +77,9 @@ func TestWhatNamesAnotherKeptRepositoryStays(t *testing.T) {
 	w.in.accept(finish(bobs))
 	bobsState := state("bob's state", bob, "x", 1002, commit)
 	w.in.holds("x", bobsState, proto.SourceUser, time.Hour)
+	if out, err := w.push(work, bob, "x", "main"); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
 	w.released(bobsState)
 	issue := func(name string, tags ...nostr.Tag) *nostr.Event {
 		ev := finish(&nostr.Event{Kind: 1621, PubKey: bob, CreatedAt: 1004, Content: name, Tags: tags})

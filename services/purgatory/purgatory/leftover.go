@@ -111,7 +111,7 @@ func statesOf(identifier string) nostr.Filter {
 // not know of: it is not hosted, or it is an archive, which may be one by settings of earlier.
 // Those of contributors have no states.
 func (w *worker) keptBeside(ctx context.Context, ref nip34.RepoRef) (bool, error) {
-	places, err := w.store.Pool(ref.Identifier).Places()
+	places, err := w.store.Beside(ref.Identifier)
 	if err != nil {
 		return false, err
 	}

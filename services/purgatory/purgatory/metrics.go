@@ -22,9 +22,8 @@ type metrics struct {
 	worker *worker
 
 	attempts, requests, released, expired *prometheus.CounterVec
-	prunes                                *prometheus.CounterVec
-	objects, prunedBytes, removed         prometheus.Counter
-	poolBytes                             prometheus.Gauge
+	housekeeping                          *prometheus.CounterVec
+	objects, removed                      prometheus.Counter
 	waited                                prometheus.Histogram
 
 	mu      sync.Mutex
@@ -47,19 +46,17 @@ func newMetrics(reg prometheus.Registerer, w *worker) (*metrics, error) {
 	}
 	m := &metrics{
 		worker: w, domains: map[string]bool{},
-		attempts:    counter("purgatory_sync_attempts_total", "Fetches from git servers.", "result"),
-		requests:    counter("purgatory_domain_requests_total", "Fetches by git server.", "domain", "result"),
-		released:    counter("purgatory_released_total", "Events that left purgatory and are served.", "kind"),
-		expired:     counter("purgatory_expired_total", "Events that left purgatory unserved.", "kind"),
-		objects:     prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_sync_oids_fetched_total", Help: "Wanted objects that fetches brought."}),
-		prunes:      counter("purgatory_git_prunes_total", "Looks for git objects that nothing needs any more.", "result"),
-		removed:     prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_repositories_removed_total", Help: "Repositories with git data that were removed because their hosting had ended."}),
-		prunedBytes: prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_git_pruned_bytes_total", Help: "Bytes of git objects that were removed because nothing needed them any more."}),
-		poolBytes:   prometheus.NewGauge(prometheus.GaugeOpts{Name: "purgatory_git_pool_bytes", Help: "Bytes of the git objects that accepted events name, as of the last look for what can go."}),
+		attempts:     counter("purgatory_sync_attempts_total", "Fetches from git servers.", "result"),
+		requests:     counter("purgatory_domain_requests_total", "Fetches by git server.", "domain", "result"),
+		released:     counter("purgatory_released_total", "Events that left purgatory and are served.", "kind"),
+		expired:      counter("purgatory_expired_total", "Events that left purgatory unserved.", "kind"),
+		objects:      prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_sync_oids_fetched_total", Help: "Wanted objects that fetches brought."}),
+		housekeeping: counter("purgatory_git_housekeeping_total", "Repositories that git gc cleaned up.", "result"),
+		removed:      prometheus.NewCounter(prometheus.CounterOpts{Name: "purgatory_repositories_removed_total", Help: "Repositories with git data that were removed because their hosting had ended."}),
 		waited: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "purgatory_wait_seconds", Help: "Time that released events spent in purgatory.",
 			Buckets: []float64{0.1, 0.5, 1, 2, 5, 10, 30, 60, 180, 600, 1800, 86400}}),
 	}
-	for _, c := range []prometheus.Collector{m.attempts, m.requests, m.released, m.expired, m.objects, m.waited, m.prunes, m.prunedBytes, m.removed, m.poolBytes, m} {
+	for _, c := range []prometheus.Collector{m.attempts, m.requests, m.released, m.expired, m.objects, m.waited, m.housekeeping, m.removed, m} {
 		if err := reg.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
 		}

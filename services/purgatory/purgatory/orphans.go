@@ -99,9 +99,8 @@ func (s *survey) take() map[int]bool {
 
 // surveyDisk looks through the disk for repositories of newly held shards in which something waits
 // that no held event tells of: those without data, whose announcement may be gone, those that are
-// not hosted any more and are kept for a while, those with pushed commits whose event has not come,
-// and those with objects that are not in the pool. What killed processes left is swept up on the
-// way. All shards that came together are looked at in one go.
+// not hosted any more and are kept for a while, and those with pushed commits whose event has not
+// come. What killed processes left is swept up on the way. All shards that came together are looked at in one go.
 func (w *worker) surveyDisk(ctx context.Context) error {
 	again := time.NewTicker(surveyEvery)
 	defer again.Stop()
@@ -132,7 +131,6 @@ func (w *worker) surveyDisk(ctx context.Context) error {
 }
 
 func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
-	found := map[string]bool{}
 	for at, err := range w.store.Places(ctx) {
 		if err != nil {
 			return err
@@ -140,36 +138,12 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 		if !shards[proto.ShardOf(at.Identifier)] || !w.shards.Holds(at.Identifier) {
 			continue
 		}
-		found[at.Identifier] = true
 		look := w.lookAt
 		if at.PRs {
 			look = w.lookAtContribution
 		}
 		if err := look(ctx, at.RepoRef); err != nil && ctx.Err() == nil {
 			w.log.Warn("a repository cannot be read", "repository", at, "error", err)
-		}
-	}
-	return w.markUnused(ctx, shards, found)
-}
-
-// markUnused marks the pools of identifiers of which no repository was found: somebody else may
-// have removed them.
-func (w *worker) markUnused(ctx context.Context, shards map[int]bool, found map[string]bool) error {
-	for identifier, err := range w.store.Pools(ctx) {
-		if err != nil {
-			return err
-		}
-		if found[identifier] || !shards[proto.ShardOf(identifier)] {
-			continue
-		}
-		unlock, err := w.shards.Write(ctx, identifier)
-		if err != nil {
-			continue // another's now, or we are stopping
-		}
-		err = w.store.Pool(identifier).OrphanOwn()
-		unlock()
-		if err != nil {
-			return err
 		}
 	}
 	return nil
@@ -204,16 +178,12 @@ func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
 		w.orphans.add(ref)
 		w.due.add(ref.Identifier)
 	}
-	own, err := repo.HasOwnObjects()
-	if err != nil {
-		return err
-	}
 	killed, err := repo.HasLeftPushes()
 	if err != nil {
 		return err
 	}
-	if own || killed {
-		w.due.add(ref.Identifier) // it may be from before pools, or what it waited for may be over
+	if killed {
+		w.due.add(ref.Identifier)
 	}
 	waiting, err := release.Waiting(ctx, repo, w.accepted)
 	if len(waiting) > 0 {

@@ -159,7 +159,7 @@ func (w *worker) admitPending(ctx context.Context, repo *repository.Repo, push s
 	}
 	a := arriving{repo: repo}
 	var err error
-	if a.before, err = repo.OwnBytes(); err != nil {
+	if a.before, err = repo.Bytes(); err != nil {
 		return arriving{}, err
 	}
 	if byState {
@@ -187,7 +187,7 @@ func (w *worker) countPending(a arriving) {
 		return
 	}
 	at := a.repo.Place()
-	after, err := a.repo.OwnBytes()
+	after, err := a.repo.Bytes()
 	note := a.notes[0]
 	if err != nil || after-a.before <= note.Bytes {
 		return

@@ -34,7 +34,6 @@ import (
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/hunt"
-	"tendril.dev/services/purgatory/packscan"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
@@ -71,7 +70,7 @@ type worker struct {
 	orphans      *orphans
 	pulls        *pulls
 	survey       *survey
-	pruner       *pruner
+	chores       *chores
 	pending      *pushes
 	contributors *contributors
 	leavers      *leavers
@@ -99,7 +98,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	}
 	store, err := repository.NewStore(repository.Options{
 		Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Memory: s.GitProcessMemory, PackTime: s.GitPackTime,
-		Packs: packscan.Limits{ObjectBytes: s.MaxObjectBytes, Bytes: s.MaxUnpackedBytes}, Log: n.Log,
+		Log: n.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -111,7 +110,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
 		holdings: held.NewSet(), shards: shards.New(), due: newQueue(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
-		pruner: newPruner(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
+		chores: newChores(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
 		leavers: newLeavers(), endings: grace.NewRegistry(), belongs: belongs, opened: map[int]time.Time{},
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
@@ -242,7 +241,7 @@ func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member,
 	group.Go(func() error { return w.settleDue(ctx) })
 	group.Go(func() error { return w.watchClocks(ctx) })
 	group.Go(func() error { return w.surveyDisk(ctx) })
-	group.Go(func() error { return w.prunePools(ctx) })
+	group.Go(func() error { return w.keepHouse(ctx) })
 	group.Go(func() error { return w.followLeavers(ctx) })
 	group.Go(func() error { return w.removeEnded(ctx) })
 	group.Go(func() error {

@@ -75,9 +75,6 @@ func (w *worker) removeOne(ctx context.Context, ref nip34.RepoRef, atOnce bool) 
 	w.log.Info("events that were accepted for a removed repository alone are removed", "repository", ref, "events", removed)
 	w.metrics.removed.Inc()
 	w.tell(ref.Identifier, proto.GitRemoved, proto.GitNotice{Owner: npub(ref.PubKey)})
-	if atOnce {
-		w.pruner.ask(ref.Identifier)
-	}
 	return nil
 }
 

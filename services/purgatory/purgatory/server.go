@@ -52,7 +52,6 @@ func (s *server) serve(w *worker, directory *claim.Directory) error {
 		PRs:          prs,
 		MaxPushBytes: limits.MaxPushBytes, MinRate: limits.GitMinRate, Stall: limits.GitStall, TransferTime: limits.GitTransferTime,
 		Requests: limits.GitRequests, SpoolBytes: limits.GitSpoolBytes, Log: w.log, Metrics: metrics,
-		Secrets:  smarthttp.Secrets(limits.PushSecrets),
 		HandOver: w.node.Settings.GitHandOverWait,
 		Holder: func(identifier string) (string, bool) {
 			holder, held := directory.Holder(proto.ShardName(proto.ShardOf(identifier)))

@@ -17,6 +17,7 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/release"
+	"tendril.dev/services/purgatory/repository"
 )
 
 // changed hears of every change among the held events. It must be quick.
@@ -195,22 +196,11 @@ func (w *worker) missing(ctx context.Context, identifier string, want dossier.Wa
 	return repo.Missing(ctx, want.Objects)
 }
 
-// tidy keeps the packs of an identifier's repositories and of their pool few: every push and fetch
-// leaves one.
-func (w *worker) tidy(ctx context.Context, d dossier.Dossier) error {
-	if _, err := w.store.Pool(d.Identifier).Tidy(ctx); err != nil {
-		return fmt.Errorf("the pool of %q: %w", d.Identifier, err)
-	}
+// tidy asks for housekeeping where something may have come.
+func (w *worker) tidy(d dossier.Dossier) {
 	for _, owner := range d.Hosted() {
-		repo, err := w.store.Repo(nip34.RepoRef{PubKey: owner, Identifier: d.Identifier})
-		if err != nil {
-			return err
-		}
-		if _, err := repo.Tidy(ctx); err != nil {
-			return fmt.Errorf("%s: %w", repo.Ref(), err)
-		}
+		w.chores.ask(repository.Place{RepoRef: nip34.RepoRef{PubKey: owner, Identifier: d.Identifier}})
 	}
-	return nil
 }
 
 // settle looks after repositories that may not be hosted any more, releases what is complete, waits
@@ -245,9 +235,6 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 	}
 	if !settled.Again.IsZero() {
 		w.due.addAt(identifier, settled.Again)
-	}
-	if settled.Broken {
-		w.pruner.ask(identifier)
 	}
 	for _, u := range settled.Unfit {
 		w.tell(identifier, proto.GitUnfit, proto.GitNotice{Owner: npub(u.Owner), Event: u.State.ID, Kind: u.State.Kind, Reason: u.Err.Error()})
@@ -322,9 +309,7 @@ func (w *worker) takeTurn(ctx context.Context, identifier string) {
 		}
 		w.hunter.Remind(identifier)
 	}
-	if err == nil {
-		err = w.tidy(ctx, d)
-	}
+	w.tidy(d)
 	if err != nil {
 		w.unsettled(ctx, identifier, err)
 	}

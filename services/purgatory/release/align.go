@@ -43,7 +43,6 @@ type settlement struct {
 	failed  map[string]error           // owner → what went wrong in the owner's repository
 	again   time.Time
 	unfit   []Unfit
-	broken  bool // something that is there is not whole
 	owed    []string
 	commits map[string][]string // pullCommits, once they were asked for
 
@@ -53,7 +52,7 @@ type settlement struct {
 
 func (r *Releaser) begin(d dossier.Dossier) *settlement {
 	s := &settlement{Releaser: r, d: d, known: r.memory.of(d.Identifier), failed: map[string]error{}, waiting: map[string]map[string]bool{}}
-	s.stock = &inventory{repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, concerns: s.concerns, shelves: s.known.shelves}
+	s.stock = &inventory{repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, concerns: s.concerns}
 	return s
 }
 
@@ -144,7 +143,6 @@ func (s *settlement) open(ctx context.Context, owner string) error {
 			s.made++
 		}
 		s.forget(owner)
-		delete(s.known.shelves, owner)
 		if err := repo.Ensure(ctx); err != nil {
 			return fmt.Errorf("%s: %w", repo.Ref(), err)
 		}
@@ -222,8 +220,8 @@ func (s *settlement) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 }
 
 // alignStates applies to an owner's repository the state that counts there: the newest by somebody
-// who speaks for it whose objects are all there, after they were brought together in the pool from
-// the other repositories for which its author speaks. A state that no repository can have, whatever
+// who speaks for it whose objects are all there, after they were brought together from the
+// other repositories for which its author speaks. A state that no repository can have, whatever
 // data comes, counts nowhere.
 func (s *settlement) alignStates(ctx context.Context, owner string) error {
 	repo, before := s.stock.repos[owner], s.known.aligned[owner]
@@ -250,6 +248,9 @@ func (s *settlement) alignStates(ctx context.Context, owner string) error {
 			s.moved++
 			s.forget(owner) // until it is done
 			_, err = repo.SetRefs(ctx, state.Refs, state.Symbolic, state.Head)
+			if s.isBroken(err) {
+				continue
+			}
 			if errors.Is(err, repository.ErrUnfit) {
 				s.Log.Warn("a state cannot be applied", "repository", repo.Ref(), "event", id, "error", err)
 				s.known.unfit[id] = true
@@ -325,16 +326,22 @@ func (s *settlement) hasCommit(ctx context.Context, owner string, pr dossier.Pul
 	return s.gather(ctx, owner, s.sources(pr), []string{pr.Commit})
 }
 
-// gather is inventory.gather. What is there but not whole counts as not there, until it is pruned
-// and comes again.
+// gather is inventory.gather. What is there but not whole counts as not there.
 func (s *settlement) gather(ctx context.Context, owner string, sources, objects []string) (complete bool, err error) {
 	complete, err = s.stock.gather(ctx, owner, sources, objects)
-	if errors.Is(err, repository.ErrBroken) {
-		s.Log.Warn("git data was partly pruned and is fetched again", "identifier", s.d.Identifier, "error", err)
-		s.broken = true
+	if s.isBroken(err) {
 		return false, nil
 	}
 	return complete, err
+}
+
+// isBroken reports whether an error is that of objects that are there but not whole.
+func (s *settlement) isBroken(err error) bool {
+	broken := errors.Is(err, repository.ErrBroken)
+	if broken {
+		s.Log.Warn("git data is there in part only", "identifier", s.d.Identifier, "error", err)
+	}
+	return broken
 }
 
 // nameCommit names the commit of a pull request in an owner's repository, and reports whether it is
@@ -342,7 +349,6 @@ func (s *settlement) gather(ctx context.Context, owner string, sources, objects 
 func (s *settlement) nameCommit(ctx context.Context, owner string, pr dossier.PullRequest) (named bool, err error) {
 	repo := s.stock.repos[owner]
 	delete(s.known.tidy, owner)
-	delete(s.known.pooled, owner)
 	if repo.IsNamed(prefixNostr+pr.Event.ID, pr.Commit) {
 		return true, nil
 	}
@@ -351,7 +357,11 @@ func (s *settlement) nameCommit(ctx context.Context, owner string, pr dossier.Pu
 		return false, nil
 	}
 	s.named++
-	if err := repo.SetRef(ctx, prefixNostr+pr.Event.ID, pr.Commit); err != nil {
+	err = repo.SetRef(ctx, prefixNostr+pr.Event.ID, pr.Commit)
+	if s.isBroken(err) {
+		return false, nil
+	}
+	if err != nil {
 		return false, fmt.Errorf("name the commit of %s in %s: %w", pr.Event.ID, repo.Ref(), err)
 	}
 	return true, nil

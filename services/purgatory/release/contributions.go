@@ -27,7 +27,7 @@ func (s *settlement) everywhere() []string {
 
 // alignContributions looks at the repositories in which contributors offer pull requests of the
 // identifier (GRASP-06). What does not match its event goes, and so does a repository without any
-// reference; the commit of a held event that matches is brought to the pool.
+// reference; the commit of a held event that matches is offered to the announced repositories.
 func (s *settlement) alignContributions(ctx context.Context) {
 	s.offered, s.restless = map[string]bool{}, map[string]time.Time{}
 	for _, contributor := range s.d.Contributors {
@@ -85,7 +85,6 @@ func (s *settlement) openContribution(ctx context.Context, contributor string) (
 	}
 	if !repo.Exists() {
 		delete(s.known.swept, key)
-		delete(s.known.pooled, key)
 		return nil, nil
 	}
 	if !s.known.swept[key] {
@@ -130,9 +129,6 @@ func (s *settlement) decideContribution(repo *repository.Repo, event string, tip
 // carryOut does what was decided about a reference.
 func (s *settlement) carryOut(ctx context.Context, repo *repository.Repo, event string, tip tip, f fate) error {
 	name := prefixNostr + event
-	if f.goes != "" || f.matched {
-		delete(s.known.pooled, keyOf(repo.Ref().PubKey))
-	}
 	switch {
 	case f.goes != "":
 		if err := repo.DeleteRef(ctx, name); err != nil {
@@ -140,7 +136,7 @@ func (s *settlement) carryOut(ctx context.Context, repo *repository.Repo, event 
 		}
 		s.Log.Info("a contributor's commit is removed", "repository", repo.Place(), "event", event, "reason", f.goes)
 	case f.matched:
-		return s.offer(ctx, repo, event, tip.commit)
+		s.offered[event] = true
 	case f.waits:
 		contributor := repo.Ref().PubKey
 		s.waiting[keyOf(contributor)][name] = true
@@ -153,23 +149,6 @@ func (s *settlement) carryOut(ctx context.Context, repo *repository.Repo, event 
 		}
 		s.soon(until)
 	}
-	return nil
-}
-
-// offer brings the commit of a held event to the pool, where all repositories of the identifier see
-// it, with everything that it links to.
-func (s *settlement) offer(ctx context.Context, repo *repository.Repo, event, commit string) error {
-	err := repo.Promote(ctx, []string{commit})
-	if errors.Is(err, repository.ErrBroken) {
-		// It cannot be hunted for: only the contributor has it. Without the reference it is sent
-		// again.
-		s.Log.Warn("a contributor's commit lacks objects and must be pushed again", "repository", repo.Place(), "error", err)
-		return repo.DeleteRef(ctx, prefixNostr+event)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", repo.Place(), err)
-	}
-	s.offered[event] = true
 	return nil
 }
 

@@ -2,13 +2,8 @@ package release
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
@@ -20,81 +15,47 @@ type inventory struct {
 	repos    map[string]*repository.Repo // owner
 	has      map[string]map[string]bool  // owner → object, of those that were asked for
 	concerns func(owner string) []string // objects to ask for in the same go
-	shelves  map[string]shelf            // what is remembered of earlier inventories
-}
-
-// recall returns what is known of an owner's repository without asking git, and the packs that
-// there are.
-func (v *inventory) recall(owner string) (has map[string]bool, packs string, err error) {
-	if packs, err = v.packs(owner); err != nil {
-		return nil, "", err
-	}
-	had := v.shelves[owner]
-	has = map[string]bool{}
-	for id, there := range had.has {
-		if there || had.packs == packs {
-			has[id] = there
-		}
-	}
-	return has, packs, nil
-}
-
-// packs names the packs that an owner's repository can see.
-func (v *inventory) packs(owner string) (string, error) {
-	repo := v.repos[owner]
-	var names strings.Builder
-	for _, folder := range []string{repo.Path(), repo.Pool().Path()} {
-		files, err := os.ReadDir(filepath.Join(folder, "objects", "pack"))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("look for packs: %w", err)
-		}
-		for _, file := range files {
-			if strings.HasSuffix(file.Name(), ".idx") {
-				names.WriteString(file.Name())
-			}
-		}
-		names.WriteByte('/')
-	}
-	return names.String(), nil
 }
 
 // missing returns those of the objects that an owner's repository lacks.
 func (v *inventory) missing(ctx context.Context, owner string, wanted []string) ([]string, error) {
-	known, objects := v.has[owner], wanted
-	if known == nil {
-		has, packs, err := v.recall(owner)
-		if err != nil {
-			return nil, err
-		}
-		known, v.has[owner] = has, has
+	objects := wanted
+	if v.has[owner] == nil {
+		v.has[owner] = map[string]bool{}
 		objects = slices.Concat(wanted, v.concerns(owner))
-		v.shelves[owner] = shelf{packs: packs, has: known}
 	}
+	known := v.has[owner]
 	var ask []string
 	for _, id := range objects {
 		if _, asked := known[id]; !asked {
 			ask = append(ask, id)
 		}
 	}
-	absent, err := v.repos[owner].Missing(ctx, ask)
+	// What references name is there, so that no git is started for a push that has just come.
+	named, err := v.repos[owner].Named(ctx, nil)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", v.repos[owner].Ref(), err)
+		return nil, fmt.Errorf("%s: %w", v.repos[owner].Place(), err)
 	}
 	for _, id := range ask {
 		known[id] = true
 	}
+	ask = slices.DeleteFunc(ask, func(id string) bool {
+		_, is := slices.BinarySearch(named, id)
+		return is
+	})
+	absent, err := v.repos[owner].Missing(ctx, ask)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", v.repos[owner].Place(), err)
+	}
 	for _, id := range absent {
 		known[id] = false
-	}
-	if len(known) > maxShelf {
-		delete(v.shelves, owner)
 	}
 	return slices.DeleteFunc(slices.Clone(wanted), func(id string) bool { return known[id] }), nil
 }
 
-// gather brings objects together in the pool, where an owner's repository sees them, and reports
-// whether all are there then, with everything that they link to. Nothing is brought if some of them
-// are nowhere.
+// gather brings objects into an owner's repository from the sources, which are repositories that
+// may share with it, and reports whether all are there then. Nothing is brought if some of them are
+// nowhere.
 func (v *inventory) gather(ctx context.Context, owner string, sources, objects []string) (complete bool, err error) {
 	missing, err := v.missing(ctx, owner, objects)
 	if err != nil {
@@ -120,12 +81,9 @@ func (v *inventory) gather(ctx context.Context, owner string, sources, objects [
 		return false, nil
 	}
 	for _, source := range from {
-		if err := v.repos[source].Promote(ctx, bring[source]); err != nil {
-			return false, fmt.Errorf("%s: %w", v.repos[source].Ref(), err)
+		if err := v.repos[owner].Share(ctx, v.repos[source], bring[source]); err != nil {
+			return false, fmt.Errorf("%s, from %s: %w", v.repos[owner].Place(), v.repos[source].Place(), err)
 		}
-	}
-	if err := v.repos[owner].Promote(ctx, objects); err != nil {
-		return false, fmt.Errorf("%s: %w", v.repos[owner].Ref(), err)
 	}
 	for _, id := range objects {
 		v.has[owner][id] = true
@@ -165,13 +123,16 @@ func (s *settlement) pullCommits() map[string][]string {
 }
 
 // sources are the owners in whose repositories the commit of a pull request may be: those that it
-// is for, and its author's people.
+// is for, its author's people's, and that in which its author offers it.
 func (s *settlement) sources(pr dossier.PullRequest) []string {
 	sources := slices.Clone(s.d.Tagged(pr))
 	for _, owner := range s.d.OwnersFor(pr.Event.PubKey) {
 		if !slices.Contains(sources, owner) {
 			sources = append(sources, owner)
 		}
+	}
+	if s.offered[pr.Event.ID] {
+		sources = append(sources, keyOf(pr.Event.PubKey))
 	}
 	return sources
 }

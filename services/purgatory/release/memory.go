@@ -25,19 +25,7 @@ type remembered struct {
 	aligned map[string]aligned // owner
 	tidy    map[string]bool    // owners below whose refs/nostr/ nothing waits and nothing is wrong
 	unfit   map[string]bool    // ids of states that no repository can have
-	shelves map[string]shelf   // owner
-	pooled  map[string]string  // owner → the packs that there were when all that references name had been brought to the pool
 }
-
-// shelf is which objects a repository has of those that were asked for. What is there stays there;
-// what is not may have come with a new pack.
-type shelf struct {
-	packs string // those that there were, the repository's own and the pool's
-	has   map[string]bool
-}
-
-// maxShelf bounds the objects that are remembered of one repository.
-const maxShelf = 1000
 
 // aligned is the state whose references a repository has.
 type aligned struct {
@@ -58,7 +46,6 @@ func (m *memory) of(identifier string) *remembered {
 	}
 	m.by[identifier] = &remembered{
 		swept: map[string]bool{}, aligned: map[string]aligned{}, tidy: map[string]bool{}, unfit: map[string]bool{},
-		shelves: map[string]shelf{}, pooled: map[string]string{},
 	}
 	return m.by[identifier]
 }
@@ -83,7 +70,6 @@ func (r *Releaser) ForgetRepository(at repository.Place) {
 		}
 		known.forget(key)
 		delete(known.swept, key)
-		delete(known.shelves, key)
 	}
 }
 
@@ -91,7 +77,6 @@ func (r *Releaser) ForgetRepository(at repository.Place) {
 func (k *remembered) forget(key string) {
 	delete(k.aligned, key)
 	delete(k.tidy, key)
-	delete(k.pooled, key)
 }
 
 // ForgetAll forgets the identifiers that another may have worked on.

@@ -82,12 +82,11 @@ func (s *settlement) fromElsewhere(ctx context.Context, owner string, pr dossier
 		if missing, err := from.Missing(ctx, []string{pr.Commit}); err != nil || len(missing) > 0 {
 			continue
 		}
-		if err := into.CopyFrom(ctx, from, []string{pr.Commit}); err != nil {
+		if err := into.Share(ctx, from, []string{pr.Commit}); err != nil {
 			s.Log.Debug("a commit could not be copied", "from", at, "to", nip34.RepoRef{PubKey: owner, Identifier: s.d.Identifier}, "error", err)
 			continue
 		}
 		s.stock.has[owner][pr.Commit] = true
-		delete(s.known.pooled, owner)
 		return true
 	}
 	return false

@@ -69,9 +69,6 @@ type Settled struct {
 	// Again is when to settle again though nothing happens: a reference that waits for its event
 	// has waited long enough then, or there is more to copy than was copied at once. Zero: never.
 	Again time.Time
-	// Broken: something that is wanted is there but not whole. It must be pruned at once, so that
-	// it comes again.
-	Broken bool
 }
 
 // Unfit is a state that no repository can have, whatever data comes: it waits until its time is
@@ -91,11 +88,8 @@ func (r *Releaser) Settle(ctx context.Context, d dossier.Dossier) (Settled, erro
 	s := r.begin(d)
 	for range rounds {
 		ready, lost := s.align(ctx)
-		out.Again, out.Unfit, out.Broken, out.Owed, out.Restless = s.again, s.unfit, s.broken, s.owed, s.restless
+		out.Again, out.Unfit, out.Owed, out.Restless = s.again, s.unfit, s.owed, s.restless
 		refused, err := r.commit(ctx, ready, lost, &out)
-		if err == nil && len(refused) == 0 {
-			s.pool(ctx)
-		}
 		if err != nil || len(refused) == 0 {
 			return out, errors.Join(err, s.err())
 		}

@@ -75,7 +75,6 @@ func (s *settlement) arrive(owner string) error {
 		if err := repo.ForgetWaiting(note.Event); err != nil {
 			return err
 		}
-		delete(s.known.pooled, owner) // what it stands on may be for the pool now
 		if s.Arrived != nil {
 			s.Arrived(repo.Place(), note.Event)
 		}

@@ -1,7 +1,6 @@
 package repository
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,9 +9,8 @@ import (
 	"time"
 )
 
-// Git older than this cannot be configured by its environment (GIT_CONFIG_COUNT, 2.31) or bring
-// packs together bit by bit (repack --geometric, 2.32).
-const leastMajor, leastMinor = 2, 32
+// Git older than this cannot keep what nothing reaches in a pack of its own (gc --cruft, 2.37).
+const leastMajor, leastMinor = 2, 37
 
 // setting is one value of git's configuration.
 type setting struct{ key, value string }
@@ -85,24 +83,31 @@ func strictOption() string {
 	return "--strict=" + strings.Join(faults, ",")
 }
 
-// checkVersion runs git once.
-func checkVersion(git string) error {
+// checkGit runs git, and returns the branch that HEAD of a new repository follows.
+func checkGit(git string) (branch string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, git, "version")
-	cmd.Env = environment(nil)
-	cmd.WaitDelay = afterExit
-	var out bytes.Buffer
-	cmd.Stdout = &out
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("want a git program that can be run (%w)", err)
+	ask := func(args ...string) (string, error) {
+		cmd := exec.CommandContext(ctx, git, args...)
+		cmd.Env = environment(nil)
+		cmd.WaitDelay = afterExit
+		out, err := cmd.Output()
+		if err != nil {
+			return "", fmt.Errorf("want a git program that can be run (%w)", err)
+		}
+		return strings.TrimSpace(string(out)), nil
+	}
+	version, err := ask("version")
+	if err != nil {
+		return "", err
 	}
 	var major, minor int
-	if _, err := fmt.Sscanf(out.String(), "git version %d.%d", &major, &minor); err != nil {
-		return errors.New("want a git program, but it does not say which version of git it is")
+	if _, err := fmt.Sscanf(version, "git version %d.%d", &major, &minor); err != nil {
+		return "", errors.New("want a git program, but it does not say which version of git it is")
 	}
 	if major < leastMajor || (major == leastMajor && minor < leastMinor) {
-		return fmt.Errorf("want git %d.%d or newer, but it is %d.%d", leastMajor, leastMinor, major, minor)
+		return "", fmt.Errorf("want git %d.%d or newer, but it is %d.%d", leastMajor, leastMinor, major, minor)
 	}
-	return nil
+	branch, err = ask("var", "GIT_DEFAULT_BRANCH")
+	return headsPrefix + branch, err
 }

@@ -14,13 +14,16 @@ import (
 )
 
 const (
-	// staleFolder is the age at which a temporary folder belongs to nobody: no push or fetch lasts
-	// that long.
+	// staleFolder is the age of a temporary folder that no living process can own: no push or fetch
+	// lasts that long.
 	staleFolder = 24 * time.Hour
-	// staleLock is the age at which a lock file belongs to nobody: a transaction of references
-	// takes seconds. Until then a push fails that meets the lock of a git that was killed.
+	// staleLock is the same for a lock file: a transaction of references takes seconds. Until then a
+	// push fails that meets the lock of a git that was killed.
 	staleLock = time.Minute
 )
+
+// newConfig is the configuration of a new repository. What rules git comes by its environment.
+const newConfig = "[core]\n\trepositoryformatversion = 0\n\tfilemode = true\n\tbare = true\n"
 
 // Exists reports whether the repository is on disk.
 func (r *Repo) Exists() bool {
@@ -28,59 +31,65 @@ func (r *Repo) Exists() bool {
 	return err == nil && info.IsDir()
 }
 
-// Ensure makes the bare repository if it is not there, and lets it borrow from the pool of its
-// identifier. It appears whole or not at all, many may ask at once, and asking again changes
-// nothing, but sweeps up what killed processes left in it.
+// Ensure makes the bare repository if it is not there: HEAD, config and the two folders by which git
+// knows it. It appears whole or not at all, many may ask at once, and asking again changes nothing.
 func (r *Repo) Ensure(ctx context.Context) error {
 	if r.Exists() {
-		if err := r.borrow(ctx); err != nil {
-			return err
-		}
-		return r.Sweep()
+		return nil
 	}
-	pool := r.Pool()
-	if err := pool.ensure(ctx); err != nil {
-		return err
+	if err := r.make(ctx); err != nil {
+		return fmt.Errorf("make repository: %w", err)
 	}
-	return r.make(ctx, false, map[string]string{filepath.Join("objects", "info", alternatesFile): r.alternate()})
+	return nil
 }
 
-// make makes a bare repository with more files in it. It appears whole where it belongs. lean is as
-// in skeleton.write.
-func (r *Repo) make(ctx context.Context, lean bool, more map[string]string) error {
+func (r *Repo) make(ctx context.Context) error {
 	temporary, err := os.MkdirTemp(filepath.Join(r.store.root, newFolder), "init-")
 	if err != nil {
-		return fmt.Errorf("make repository: %w", err)
+		return err
 	}
 	defer os.RemoveAll(temporary)
-	if err := os.Chmod(temporary, 0o755); err != nil {
-		return fmt.Errorf("make repository: %w", err)
-	}
-	bones, err := r.store.skeleton(ctx)
-	if err != nil {
-		return fmt.Errorf("make repository: %w", err)
-	}
-	if err := bones.write(temporary, lean, more); err != nil {
-		return fmt.Errorf("make repository: %w", err)
+	if err := r.store.writeNew(temporary); err != nil {
+		return err
 	}
 	for {
 		if err := os.MkdirAll(filepath.Dir(r.path), 0o755); err != nil {
-			return fmt.Errorf("make repository: %w", err)
+			return err
 		}
 		err := os.Rename(temporary, r.path)
 		switch {
 		case err == nil:
-			if err := syncFolders(r.above()...); err != nil {
-				return fmt.Errorf("make repository: %w", err)
-			}
-			return nil
+			return syncFolders(r.above()...)
 		case r.Exists():
 			return nil // another was first
 		case errors.Is(err, fs.ErrNotExist) && ctx.Err() == nil:
 			continue // the owner's last repository was removed in between, and the owner's folder with it
 		}
-		return fmt.Errorf("make repository: %w", err)
+		return err
 	}
+}
+
+// writeNew makes a repository of an empty folder, durably.
+func (s *Store) writeNew(folder string) error {
+	if err := os.Chmod(folder, 0o755); err != nil {
+		return err
+	}
+	for _, name := range []string{"objects", "refs"} {
+		if err := os.Mkdir(filepath.Join(folder, name), 0o755); err != nil {
+			return err
+		}
+	}
+	for name, content := range map[string]string{"HEAD": symbolicPrefix + s.branch + "\n", "config": newConfig} {
+		f, err := os.OpenFile(filepath.Join(folder, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+		if err != nil {
+			return err
+		}
+		_, err = f.WriteString(content)
+		if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
+			return err
+		}
+	}
+	return syncPath(folder)
 }
 
 // above are the folders that the repository lies in, the nearest first.
@@ -93,34 +102,14 @@ func (r *Repo) above() []string {
 }
 
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there
-// is no error. Its pool is marked before: others may be using it, or nobody any more. Of one whose
-// references cannot be read, anything in the pool may have been its own.
+// is no error.
 func (r *Repo) Remove(ctx context.Context) error {
-	if !r.Exists() {
-		return nil
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("remove repository: %w", context.Cause(ctx))
 	}
-	leaving, err := r.Named(ctx, nil)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("remove repository: %w", err)
-	case err != nil:
-		r.store.log.Warn("a repository that is removed cannot be read", "repository", r.Place(), "error", err)
-		leaving = []string{everything}
-	}
-	if err := r.Pool().mark(append(leaving, ownObjects)); err != nil {
-		return fmt.Errorf("remove repository: %w", err)
-	}
-	if err := r.discard("repository-"); err != nil {
-		return fmt.Errorf("remove repository: %w", err)
-	}
-	return nil
-}
-
-// discard moves the folder to the trash, and empties that. One that is not there is no error.
-func (r *Repo) discard(name string) error {
-	trash, err := os.MkdirTemp(filepath.Join(r.store.root, trashFolder), name)
+	trash, err := os.MkdirTemp(filepath.Join(r.store.root, trashFolder), "repository-")
 	if err != nil {
-		return err
+		return fmt.Errorf("remove repository: %w", err)
 	}
 	defer os.Remove(trash)
 	err = os.Rename(r.path, filepath.Join(trash, "folder"))
@@ -128,76 +117,66 @@ func (r *Repo) discard(name string) error {
 		return nil
 	}
 	if err != nil {
-		return err
+		return fmt.Errorf("remove repository: %w", err)
 	}
 	os.Remove(filepath.Dir(r.path)) // the owner's folder, if it was the last one in it
-	return os.RemoveAll(trash)
+	if err := os.RemoveAll(trash); err != nil {
+		return fmt.Errorf("remove repository: %w", err)
+	}
+	return nil
 }
 
-// Sweep removes what killed processes left in the repository: packs in quarantine, which nobody can
-// see, and lock files, which would keep references from changing for ever. What is younger than any
+// Sweep removes what killed processes left in the repository: packs in quarantine, which no reader
+// sees, and lock files, which would keep references from changing for ever. What is younger than any
 // living process could have made it is left alone.
 func (r *Repo) Sweep() error {
 	now := time.Now()
-	folders, err := os.ReadDir(r.in("objects"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it has just been removed
+	left, err := r.quarantines()
+	for _, folder := range left {
+		if olderThan(folder, now, staleFolder) {
+			err = errors.Join(err, os.RemoveAll(r.in("objects", folder.Name())))
+		}
+	}
+	err = errors.Join(err, r.sweepLocks(now))
+	for _, folder := range []string{r.path, r.in(waitingFolder)} {
+		err = errors.Join(err, sweepSmall(folder, now))
 	}
 	if err != nil {
 		return fmt.Errorf("sweep repository: %w", err)
 	}
-	for _, folder := range folders {
-		if strings.HasPrefix(folder.Name(), quarantinePrefix) && olderThan(folder, now, staleFolder) {
-			if err := os.RemoveAll(r.in("objects", folder.Name())); err != nil {
-				return fmt.Errorf("sweep repository: %w", err)
-			}
+	return nil
+}
+
+// SweepPushes removes what a receive-pack that was killed left in quarantine. Only who has the lock
+// of the repository may call it.
+func (r *Repo) SweepPushes() error {
+	left, err := r.quarantines()
+	for _, folder := range left {
+		if strings.HasPrefix(folder.Name(), pushPrefix) {
+			err = errors.Join(err, os.RemoveAll(r.in("objects", folder.Name())))
 		}
 	}
-	if err := r.removeUnfinished(func(file fs.DirEntry) bool { return olderThan(file, now, staleFolder) }); err != nil {
-		return fmt.Errorf("sweep repository: %w", err)
-	}
-	if err := errors.Join(r.sweepLocks(now), r.sweepSmall(now)); err != nil {
+	if err != nil {
 		return fmt.Errorf("sweep repository: %w", err)
 	}
 	return nil
 }
 
-// sweepSmall removes small files that were being written when a process was killed.
-func (r *Repo) sweepSmall(now time.Time) error {
-	for _, folder := range []string{r.path, r.in(waitingFolder), r.in("objects", "info")} {
-		files, err := os.ReadDir(folder)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		for _, file := range files {
-			if strings.HasPrefix(file.Name(), smallPrefix) && olderThan(file, now, staleLock) {
-				if err := removeFile(filepath.Join(folder, file.Name())); err != nil {
-					return err
-				}
-			}
-		}
+// HasLeftPushes reports whether there is a push in quarantine, under way or left behind.
+func (r *Repo) HasLeftPushes() (bool, error) {
+	left, err := r.quarantines()
+	if err != nil {
+		return false, fmt.Errorf("look for pushes that were killed: %w", err)
 	}
-	return nil
+	return slices.ContainsFunc(left, func(folder fs.DirEntry) bool { return strings.HasPrefix(folder.Name(), pushPrefix) }), nil
 }
 
-// removeUnfinished removes those packs that nobody will finish any more: pack-objects and
-// index-pack give files that they write names that begin with "tmp_", repack with ".tmp-". One that
-// is finished but has no index stays, though git does not see it: its index may be what was lost,
-// and a pack can be indexed again.
-func (r *Repo) removeUnfinished(abandoned func(fs.DirEntry) bool) error {
-	files, err := os.ReadDir(r.in("objects", "pack"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	for _, file := range files {
-		unfinished := strings.HasPrefix(file.Name(), "tmp_") || strings.HasPrefix(file.Name(), ".tmp-")
-		if unfinished && abandoned(file) {
-			if err := removeFile(r.in("objects", "pack", file.Name())); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+// quarantines are the folders below objects/ that hold packs until these are checked.
+func (r *Repo) quarantines() ([]fs.DirEntry, error) {
+	folders, err := readDir(r.in("objects"))
+	return slices.DeleteFunc(folders, func(folder fs.DirEntry) bool {
+		return !strings.HasPrefix(folder.Name(), quarantinePrefix)
+	}), err
 }
 
 func (r *Repo) sweepLocks(now time.Time) error {
@@ -221,6 +200,17 @@ func (r *Repo) sweepLocks(now time.Time) error {
 	})
 }
 
+// sweepSmall removes small files of a folder that were being written when a process was killed.
+func sweepSmall(folder string, now time.Time) error {
+	files, err := readDir(folder)
+	for _, file := range files {
+		if strings.HasPrefix(file.Name(), smallPrefix) && olderThan(file, now, staleLock) {
+			err = errors.Join(err, removeFile(filepath.Join(folder, file.Name())))
+		}
+	}
+	return err
+}
+
 // sweepRoot removes temporary folders of repositories that were being made or removed when a
 // process was killed.
 func (s *Store) sweepRoot() {
@@ -233,7 +223,7 @@ func (s *Store) sweepRoot() {
 		}
 		for _, entry := range entries {
 			if folder == newFolder && !olderThan(entry, now, staleFolder) {
-				continue // somebody may be making it
+				continue // another process may be making it
 			}
 			if err := os.RemoveAll(filepath.Join(s.root, folder, entry.Name())); err != nil {
 				s.log.Warn("could not remove a leftover", "folder", folder, "name", entry.Name(), "error", err)
@@ -247,6 +237,15 @@ func olderThan(entry fs.DirEntry, now time.Time, age time.Duration) bool {
 	return err == nil && now.Sub(info.ModTime()) > age
 }
 
+// readDir lists a folder. One that is not there is empty.
+func readDir(folder string) ([]fs.DirEntry, error) {
+	entries, err := os.ReadDir(folder)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return entries, err
+}
+
 func removeFile(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -254,14 +253,24 @@ func removeFile(path string) error {
 	return nil
 }
 
-// syncTree brings every file and folder of a small tree to the disk.
-func syncTree(root string) error {
-	return filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		return syncPath(path)
-	})
+// smallPrefix begins the names of small files that are being written.
+const smallPrefix = ".tmp-small-"
+
+// writeDurably replaces a small file, at once and on the disk.
+func writeDurably(path, content string) error {
+	f, err := os.CreateTemp(filepath.Dir(path), smallPrefix)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(content)
+	err = errors.Join(err, f.Chmod(0o644), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, removeFile(f.Name()))
+	}
+	return syncPath(filepath.Dir(path))
 }
 
 func syncFolders(paths ...string) error {

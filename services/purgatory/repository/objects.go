@@ -7,8 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 
@@ -18,96 +16,93 @@ import (
 // idLength is the length of an object id in hex digits (SHA-1).
 const idLength = 40
 
+const (
+	packFolder  = "pack" // below objects/
+	indexSuffix = ".idx"
+	// cruftSuffix ends the name of the file that makes a pack one of objects that nothing reaches.
+	cruftSuffix = ".mtimes"
+)
+
+// ErrBroken are objects that are there while something that they link to is not.
+var ErrBroken = errors.New("objects that these link to are missing")
+
 func isID(id string) bool { return len(id) == idLength && nip34.IsObjectID(id) }
 
-// HasData reports whether data of the repository itself has come: any object of its own, or any
-// reference. What lies in the pool belongs to all repositories of the identifier, and tells nothing
-// about one of them.
+// HasData reports whether anything has come: an object or a reference. It starts no git.
 func (r *Repo) HasData(context.Context) (bool, error) {
-	own, err := r.HasOwnObjects()
-	if own || err != nil {
-		return own, err
+	has, err := r.HasObjects()
+	if has || err != nil {
+		return has, err
 	}
 	return r.hasReferences()
 }
 
-// HasOwnObjects reports whether there is any object in the repository's own folder: one that is not
-// in the pool yet, or that no accepted event names.
-func (r *Repo) HasOwnObjects() (bool, error) {
-	packs, err := r.ownPacks()
+// HasObjects reports whether there is any object. It starts no git.
+func (r *Repo) HasObjects() (bool, error) {
+	packs, err := r.packs()
 	if len(packs) > 0 || err != nil {
 		return len(packs) > 0, err
 	}
-	loose, err := r.looseObjects()
-	return len(loose) > 0, err
+	folders, err := readDir(r.in("objects"))
+	if err != nil {
+		return false, fmt.Errorf("look for objects: %w", err)
+	}
+	return slices.ContainsFunc(folders, func(folder fs.DirEntry) bool { return len(folder.Name()) == 2 }), nil
 }
 
-// Missing returns those of the object ids that the repository cannot see, in its own folder or in
-// the pool, each once, in the order given. What is no object id is refused. As a rule no git is
-// started.
+// packs returns the names, without suffix, of the packs that git sees.
+func (r *Repo) packs() ([]string, error) {
+	files, err := readDir(r.in("objects", packFolder))
+	if err != nil {
+		return nil, fmt.Errorf("look for packs: %w", err)
+	}
+	var names []string
+	for _, file := range files {
+		if name, is := strings.CutSuffix(file.Name(), indexSuffix); is {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}
+
+// Missing returns those of the object ids that are not in the repository, each once, in the order
+// given. What is no object id is refused. It starts no git where there are no objects at all.
 func (r *Repo) Missing(ctx context.Context, ids []string) ([]string, error) {
-	if err := checkIDs(ids); err != nil {
+	for _, id := range ids {
+		if !nip34.IsObjectID(id) {
+			return nil, fmt.Errorf("look up objects: %q is not an object id", id)
+		}
+	}
+	ids = unique(ids)
+	has, err := r.HasObjects()
+	if err != nil || !has || len(ids) == 0 {
+		return ids, err
+	}
+	types, err := r.Types(ctx, ids)
+	if err != nil {
 		return nil, err
 	}
-	there, err := r.sees(ctx, ids)
-	if err != nil {
-		return nil, fmt.Errorf("look up objects: %w", err)
-	}
-	var missing []string
+	return slices.DeleteFunc(ids, func(id string) bool { return types[id] != "" }), nil
+}
+
+// unique returns a copy without what comes twice.
+func unique(ids []string) []string {
 	seen := make(map[string]bool, len(ids))
-	for _, id := range ids {
-		if !there[id] && !seen[id] {
-			missing = append(missing, id)
-		}
+	return slices.DeleteFunc(slices.Clone(ids), func(id string) bool {
+		before := seen[id]
 		seen[id] = true
-	}
-	return missing, nil
-}
-
-// sees returns which objects are there. Git is asked only about repositories that borrow from
-// elsewhere than their pool, which is none that we have made.
-func (r *Repo) sees(ctx context.Context, ids []string) (map[string]bool, error) {
-	there := map[string]bool{}
-	if len(ids) == 0 || !r.Exists() {
-		return there, nil
-	}
-	for _, from := range []*Repo{r, r.Pool().git} {
-		packs, err := from.openIndexes()
-		if err != nil {
-			return nil, err
-		}
-		for _, id := range ids {
-			there[id] = there[id] || packs.hasHex(id) || from.hasLoose(id)
-		}
-		packs.close()
-	}
-	elsewhere, err := r.borrowsElsewhere()
-	if err != nil || !elsewhere {
-		return there, err
-	}
-	types, err := r.Types(ctx, slices.DeleteFunc(slices.Clone(ids), func(id string) bool { return there[id] }))
-	for id := range types {
-		there[id] = true
-	}
-	return there, err
-}
-
-// borrowsElsewhere reports whether somebody else has told the repository where to look for objects.
-func (r *Repo) borrowsElsewhere() (bool, error) {
-	content, err := os.ReadFile(r.in("objects", "info", alternatesFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return strings.TrimSpace(strings.ReplaceAll(string(content), r.alternate(), "")) != "", err
+		return before
+	})
 }
 
 // Types returns the type ("commit", "tree", "blob", "tag") of those of the objects that are in the
 // repository.
 func (r *Repo) Types(ctx context.Context, ids []string) (map[string]string, error) {
-	if err := checkIDs(ids); err != nil || !r.Exists() {
-		return map[string]string{}, err
-	}
-	look := r.Command("cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype)")
+	return r.types(ctx, ids, r.Command)
+}
+
+// types asks a cat-file that command prepares.
+func (r *Repo) types(ctx context.Context, ids []string, command func(args ...string) *Command) (map[string]string, error) {
 	var ask, out bytes.Buffer
 	for _, id := range ids {
 		// Git would take an id of another length for the name of a branch.
@@ -116,9 +111,10 @@ func (r *Repo) Types(ctx context.Context, ids []string) (map[string]string, erro
 		}
 	}
 	types := make(map[string]string)
-	if ask.Len() == 0 {
+	if ask.Len() == 0 || !r.Exists() {
 		return types, nil
 	}
+	look := command("cat-file", "--buffer", "--batch-check=%(objectname) %(objecttype)")
 	look.Stdin, look.Stdout = &ask, &out
 	if err := look.Run(ctx); err != nil {
 		return nil, fmt.Errorf("look up objects: %w", err)
@@ -132,32 +128,41 @@ func (r *Repo) Types(ctx context.Context, ids []string) (map[string]string, erro
 	return types, nil
 }
 
-func checkIDs(ids []string) error {
-	for _, id := range ids {
-		if !nip34.IsObjectID(id) {
-			return fmt.Errorf("look up objects: %q is not an object id", id)
-		}
+// connected walks from objects to the end of all that they reach and no reference does. ErrBroken:
+// something is missing on the way.
+func (r *Repo) connected(ctx context.Context, ids []string) error {
+	if len(ids) == 0 {
+		return nil
 	}
-	return nil
+	walk := r.Command("rev-list", "--objects", "--quiet", "--stdin", "--not", "--all")
+	walk.Stdin = strings.NewReader(strings.Join(ids, "\n") + "\n")
+	err := walk.Run(ctx)
+	if failure, ok := errors.AsType[*Error](err); ok && isExit(failure.Err) && !Unwritable(err) {
+		return fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	return err
 }
 
-// Size is the number of bytes of all files of the repository. Files that go while it counts are not
-// counted.
-func (r *Repo) Size() (bytes int64, err error) {
-	err = filepath.WalkDir(r.path, func(_ string, entry fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if info, err := entry.Info(); err == nil && info.Mode().IsRegular() {
+// Bytes is the size of the repository's packs.
+func (r *Repo) Bytes() (bytes int64, err error) {
+	files, err := readDir(r.in("objects", packFolder))
+	if err != nil {
+		return 0, fmt.Errorf("measure packs: %w", err)
+	}
+	for _, file := range files {
+		if info, err := file.Info(); err == nil && strings.HasSuffix(file.Name(), ".pack") {
 			bytes += info.Size()
 		}
-		return nil
-	})
-	if err != nil {
-		return 0, fmt.Errorf("measure repository: %w", err)
 	}
 	return bytes, nil
+}
+
+// Fsck lets git look through the repository: whatever its references reach must be there, and every
+// object must be whole. A fault is an *[Error].
+func (r *Repo) Fsck(ctx context.Context) error {
+	c := r.Command("fsck", "--full", "--no-dangling", "--no-reflogs", "--no-progress")
+	for _, fault := range forgiven {
+		c.Config("fsck."+fault, "ignore")
+	}
+	return c.Run(ctx)
 }

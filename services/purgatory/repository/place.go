@@ -8,6 +8,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"tendril.dev/lib/nip34"
 )
@@ -139,12 +140,50 @@ func (s *Store) PRsOf(ctx context.Context, pubkey string) iter.Seq2[Place, error
 	return s.walkOwner(ctx, pubkey, npub, true)
 }
 
+// Beside returns where repositories of one identifier lie on disk, contributors' included.
+func (s *Store) Beside(identifier string) (places []Place, err error) {
+	encoded := nip34.EncodeIdentifier(identifier) + suffix
+	for _, prs := range []bool{false, true} {
+		owners, err := readDir(s.folder(prs))
+		if err != nil {
+			return nil, fmt.Errorf("list repositories: %w", err)
+		}
+		for _, owner := range owners {
+			key, ok := decodeOwner(owner.Name())
+			if _, err := os.Lstat(filepath.Join(s.folder(prs), owner.Name(), encoded)); !ok || errors.Is(err, fs.ErrNotExist) {
+				continue
+			} else if err != nil {
+				return nil, fmt.Errorf("list repositories: %w", err)
+			}
+			places = append(places, Place{nip34.RepoRef{PubKey: key, Identifier: identifier}, prs})
+		}
+	}
+	return places, nil
+}
+
+// Strange lists what lies in the root and is none of ours.
+func (s *Store) Strange() (names []string, err error) {
+	entries, err := os.ReadDir(s.root)
+	if err != nil {
+		return nil, fmt.Errorf("list the git folder: %w", err)
+	}
+	ours := []string{newFolder, trashFolder, prsFolder, emptyFolder + suffix, OrphansFolder, belongsFile}
+	for _, entry := range entries {
+		_, owner := decodeOwner(entry.Name())
+		if !owner && !slices.Contains(ours, entry.Name()) {
+			names = append(names, entry.Name())
+		}
+	}
+	return names, nil
+}
+
+// OrphansFolder is the folder of the root into which `tendril check --repair` puts copies of
+// repositories that no announcement is for.
+const OrphansFolder = "_orphans"
+
 // Empty returns a repository without any reference, to be served where a contributor could push to
 // and nobody has. It is one for all, and must not be written to.
 func (s *Store) Empty(ctx context.Context) (*Repo, error) {
 	r := &Repo{store: s, path: filepath.Join(s.root, emptyFolder+suffix)}
-	if r.Exists() {
-		return r, nil
-	}
-	return r, r.make(ctx, false, nil)
+	return r, r.Ensure(ctx)
 }

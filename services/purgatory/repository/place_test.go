@@ -13,8 +13,7 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// TestPlaces: contributors' repositories lie apart, are not taken for announced ones, and share the
-// pool of their identifier with these.
+// TestPlaces: contributors' repositories lie apart, and are not taken for announced ones.
 func TestPlaces(t *testing.T) {
 	t.Parallel()
 	store := gittest.Store(t)
@@ -66,32 +65,14 @@ func TestPlaces(t *testing.T) {
 	if missing, err := hosted.Missing(ctx, []string{commit}); err != nil || len(missing) != 1 {
 		t.Errorf("what waits is in the announced repository: %v, %v", missing, err)
 	}
-	if err := offered.Promote(ctx, []string{commit}); err != nil {
-		t.Fatal(err)
+	if beside, err := store.Beside(ref.Identifier); err != nil || !slices.Equal(beside, places) {
+		t.Errorf("of the identifier there is %v, %v", beside, err)
 	}
-	if err := offered.DropPromoted(); err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range []*repository.Repo{hosted, offered} {
-		if missing, err := r.Missing(ctx, []string{commit}); err != nil || len(missing) != 0 {
-			t.Errorf("%s lacks what is in the pool: %v, %v", r.Place(), missing, err)
-		}
-	}
-	gittest.Fsck(t, offered.Path())
-
-	// What only a contributor's reference needs is kept, and goes with it.
 	if err := hosted.Remove(ctx); err != nil {
 		t.Fatal(err)
 	}
-	gittest.Prune(t, store.Pool(ref.Identifier))
-	if missing, err := offered.Missing(ctx, []string{commit}); err != nil || len(missing) != 0 {
-		t.Errorf("pruned though it is named: %v, %v", missing, err)
-	}
 	if err := offered.Remove(ctx); err != nil {
 		t.Fatal(err)
-	}
-	if pruned := gittest.Prune(t, store.Pool(ref.Identifier)); !pruned.Removed {
-		t.Errorf("the pool is left behind: %+v", pruned)
 	}
 	if _, err := os.Stat(filepath.Dir(offered.Path())); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the contributor's folder is left behind: %v", err)

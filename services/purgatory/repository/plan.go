@@ -13,14 +13,18 @@ type refPlan struct {
 	symbolic map[string]string // symbolic references to set after it
 }
 
-// leaves returns the objects that references leave.
-func (p refPlan) leaves() (ids []string) {
-	for _, c := range slices.Concat(p.before, p.changes) {
-		if c.from != "" {
-			ids = append(ids, c.from)
+// comes returns the objects that are to be named and that no reference names now.
+func (p refPlan) comes(now Refs) (ids []string) {
+	named := map[string]bool{"": true}
+	for _, id := range now.ByName {
+		named[id] = true
+	}
+	for _, c := range p.changes {
+		if !named[c.to] {
+			ids = append(ids, c.to)
 		}
 	}
-	return ids
+	return unique(ids)
 }
 
 // planRefs compares branches and tags with what is wanted.

@@ -51,12 +51,16 @@ type Command struct {
 	// Time is how long the process may run, its wait for a slot not counted, before it is ended
 	// with ErrTooLong. Zero: as long as the context lets.
 	Time time.Duration
+	// Pack is how many bytes of packs the process checks, by which its time on a processor is
+	// bounded. Zero: there is no bound.
+	Pack int64
 
 	repo     *Repo
 	args     []string
 	env      []string
 	config   []setting
 	held     bool // the caller holds the slot
+	low      bool // no client waits for it: it runs with a low priority
 	messages tail
 }
 
@@ -129,8 +133,7 @@ func (c *Command) Run(ctx context.Context) error {
 		killer.Store(time.AfterFunc(afterTerm, func() { syscall.Kill(group, syscall.SIGKILL) }))
 		return syscall.Kill(group, syscall.SIGTERM)
 	}
-	low, _ := ctx.Value(unhurried{}).(bool)
-	err := c.start(cmd, input, low)
+	err := c.start(cmd, input)
 	if err == nil {
 		err = cmd.Wait()
 	}
@@ -150,31 +153,36 @@ func (c *Command) Run(ctx context.Context) error {
 	return nil
 }
 
-// start starts the process with bounded memory. It gets its input only then: what it starts itself,
-// on what it reads, has the same bound. low: with a low priority.
-func (c *Command) start(cmd *exec.Cmd, input *watchedReader, low bool) error {
+// start starts the process with bounded memory and time. It gets its input only then: what it starts itself,
+// on what it reads, has the same bound.
+func (c *Command) start(cmd *exec.Cmd, input *watchedReader) error {
 	input.reading.Lock()
 	defer input.reading.Unlock()
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	if err := limitMemory(cmd.Process.Pid, c.repo.store.memory); err != nil {
-		c.repo.store.log.Warn("the memory of a git process is not bounded", "error", err)
+	if err := limitProcess(cmd.Process.Pid, c.repo.store.memory, c.processorTime()); err != nil {
+		c.repo.store.log.Warn("a git process has no bound", "error", err)
 	}
-	if low {
+	if c.low {
 		_ = syscall.Setpriority(syscall.PRIO_PROCESS, cmd.Process.Pid, lowPriority) // it is only a courtesy
 	}
 	return nil
 }
 
-// lowPriority is the priority of git processes that nobody waits for, as nice(1) counts it.
-const lowPriority = 10
+// Git checks 6 MiB of an honest pack a second on one processor of today.
+const (
+	processorTimeOfAny = 10 * time.Second
+	processorTimeOfMiB = 2 * time.Second
+)
 
-type unhurried struct{}
-
-// withoutHurry lets git processes run with a low priority: nobody waits for them.
-func withoutHurry(ctx context.Context) context.Context {
-	return context.WithValue(ctx, unhurried{}, true)
+// processorTime is how long the process may have a processor: what takes longer unpacks to far more
+// than was sent.
+func (c *Command) processorTime() time.Duration {
+	if c.Pack == 0 {
+		return 0
+	}
+	return processorTimeOfAny + time.Duration(c.Pack>>20)*processorTimeOfMiB
 }
 
 func (c *Command) failed(err error) error {

@@ -7,10 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -97,62 +95,19 @@ func (r *Repo) Head() (string, error) {
 	return branch, nil
 }
 
-// Tips are the objects that references name, branches first, each once, at most max of them.
-func (r *Repo) Tips(ctx context.Context, max int) ([]string, error) {
-	refs, err := r.Refs(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return refs.tips(max), nil
-}
-
-func (r Refs) tips(max int) []string {
-	names := make([]string, 0, len(r.ByName))
-	for name := range r.ByName {
-		names = append(names, name)
-	}
-	rank := func(name string) int {
-		switch {
-		case name == r.Head:
-			return 0
-		case strings.HasPrefix(name, headsPrefix):
-			return 1
-		case strings.HasPrefix(name, tagsPrefix):
-			return 2
-		}
-		return 3
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		if d := rank(a) - rank(b); d != 0 {
-			return d
-		}
-		return strings.Compare(a, b)
-	})
-	var tips []string
-	seen := map[string]bool{}
-	for _, name := range names {
-		if id := r.ByName[name]; !seen[id] && len(tips) < max {
-			tips = append(tips, id)
-			seen[id] = true
-		}
-	}
-	return tips
-}
-
 // ErrUnfit are references that no repository of ours can have, now or later.
 var ErrUnfit = errors.New("these references cannot be")
 
 // SetRefs makes refs/heads/* and refs/tags/* exactly what is wanted, in one transaction, and lets
 // HEAD follow head if that branch is among them; "" and a branch without data leave HEAD as it is.
 // Where no branch is left, HEAD is what git init makes it. Other references are left alone. Only
-// where a name that goes is the folder of one that comes, or the other way round, the former goes
+// where a name that goes is the folder of one that comes, or the other way round, what goes does so
 // in a transaction before: git cannot do both at once. A symbolic reference to a branch that is not
-// wanted is left out; nobody could see it. It says whether anything changed. What the references
-// leave is noted in the pool before they change.
+// wanted is left out; no client could see it. It says whether anything changed.
 //
-// It fails, and leaves the references as they were, if an object is not there. What no repository
-// could ever have, a branch that names something that is no commit for example, is ErrUnfit:
-// whoever wrote it must not hold up others.
+// It fails, and leaves the references as they were, if an object is not there with all that it
+// reaches (ErrBroken). What no repository could ever have, a branch that names something that is no
+// commit for example, is ErrUnfit: its author must not hold up others.
 func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, head string) (changed bool, err error) {
 	if err := checkWanted(want, symbolic, head); err != nil {
 		return false, fmt.Errorf("set references: %w: %w", ErrUnfit, err)
@@ -162,21 +117,14 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 		return false, fmt.Errorf("set references: %w", err)
 	}
 	plan := planRefs(now, want, symbolic)
-	types, err := r.typesOf(ctx, plan.changes)
-	if err == nil {
-		err = checkBranches(plan.changes, types)
-	}
-	if err != nil {
-		return false, fmt.Errorf("set references: %w", err)
-	}
-	if err := r.Pool().mark(plan.leaves()); err != nil {
+	if err := r.connected(ctx, plan.comes(now)); err != nil {
 		return false, fmt.Errorf("set references: %w", err)
 	}
 	for _, changes := range [][]refChange{plan.before, plan.changes} {
 		if len(changes) == 0 {
 			continue
 		}
-		if err := r.apply(ctx, changes, types); err != nil {
+		if err := r.transaction(ctx, changes); err != nil {
 			return changed, fmt.Errorf("set references: %w", err)
 		}
 		changed = true
@@ -187,11 +135,8 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 		}
 		changed = true
 	}
-	if head, err = r.headFor(ctx, want, symbolic, head); err != nil {
-		return changed, err
-	}
-	if head != "" && head != now.Head {
-		if err := r.setHead(ctx, head); err != nil {
+	if head = r.headFor(want, symbolic, head); head != "" && head != now.Head {
+		if _, err := r.run(ctx, "", "symbolic-ref", "HEAD", head); err != nil {
 			return changed, fmt.Errorf("set HEAD: %w", err)
 		}
 		changed = true
@@ -201,88 +146,32 @@ func (r *Repo) SetRefs(ctx context.Context, want, symbolic map[string]string, he
 
 // headFor returns the branch that HEAD is to follow: the wanted one if it has data, git's own where
 // there is no branch at all, "" for no change.
-func (r *Repo) headFor(ctx context.Context, want, symbolic map[string]string, head string) (string, error) {
+func (r *Repo) headFor(want, symbolic map[string]string, head string) string {
 	_, born := want[head]
 	if !born {
 		_, born = want[symbolic[head]]
 	}
 	if born {
-		return head, nil
+		return head
 	}
 	for name := range want {
 		if strings.HasPrefix(name, headsPrefix) {
-			return "", nil
+			return ""
 		}
 	}
-	bones, err := r.store.skeleton(ctx)
-	if err != nil {
-		return "", err
-	}
-	return bones.branch, nil
+	return r.store.branch
 }
 
-// setHead lets HEAD follow a branch, as git does it: the new HEAD is written to HEAD.lock, which
-// only one can make, and renamed. Where there is a lock git is asked, which knows what to say.
-func (r *Repo) setHead(ctx context.Context, branch string) error {
-	lock := r.in("HEAD.lock")
-	f, err := os.OpenFile(lock, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-	if errors.Is(err, fs.ErrExist) {
-		_, err := r.run(ctx, "", "symbolic-ref", "HEAD", branch)
-		return err
-	}
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteString(symbolicPrefix + branch + "\n")
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(lock, r.in("HEAD"))
-	}
-	if err != nil {
-		return errors.Join(err, removeFile(lock))
-	}
-	return nil
-}
-
-// typesOf returns the types of the objects that branches and, where no git is needed for that,
-// other references are to name.
-func (r *Repo) typesOf(ctx context.Context, changes []refChange) (map[string]string, error) {
-	var branches, all []string
-	for _, c := range changes {
-		if c.to == "" {
-			continue
-		}
-		all = append(all, c.to)
-		if strings.HasPrefix(c.name, headsPrefix) {
-			branches = append(branches, c.to)
-		}
-	}
-	if types, known := r.smallKinds(ctx, all); known {
-		return types, nil
-	}
-	return r.Types(ctx, branches)
-}
-
-// checkBranches refuses branches that would name objects which are no commits. Git would refuse
-// them too, but not say it in a way that a program can tell from other failures.
-func checkBranches(changes []refChange, types map[string]string) error {
-	for _, c := range changes {
-		if kind := types[c.to]; strings.HasPrefix(c.name, headsPrefix) && kind != "" && kind != "commit" {
-			return fmt.Errorf("%w: the branch %q would name a %s", ErrUnfit, c.name, kind)
-		}
-	}
-	return nil
-}
-
-// SetRef makes one reference name an object that is there.
+// SetRef makes one reference name an object that is there with all that it reaches.
 func (r *Repo) SetRef(ctx context.Context, name, id string) error {
-	if err := checkRef(name, id, "refs/"); err != nil {
-		return fmt.Errorf("set reference: %w", err)
+	err := checkRef(name, id, "refs/")
+	if err == nil {
+		err = r.connected(ctx, []string{id})
 	}
-	if err := r.leave(ctx, name, id); err != nil {
-		return fmt.Errorf("set reference: %w", err)
+	if err == nil {
+		err = r.transaction(ctx, []refChange{{name: name, to: id}})
 	}
-	types, _ := r.smallKinds(ctx, []string{id})
-	if err := r.apply(ctx, []refChange{{name: name, to: id}}, types); err != nil {
+	if err != nil {
 		return fmt.Errorf("set reference: %w", err)
 	}
 	return nil
@@ -290,36 +179,14 @@ func (r *Repo) SetRef(ctx context.Context, name, id string) error {
 
 // DeleteRef removes one reference. One that is not there is no error.
 func (r *Repo) DeleteRef(ctx context.Context, name string) error {
-	if err := checkRefName(name, "refs/"); err != nil {
-		return fmt.Errorf("delete reference: %w", err)
+	err := checkRefName(name, "refs/")
+	if err == nil {
+		err = r.transaction(ctx, []refChange{{name: name}})
 	}
-	if err := r.leave(ctx, name, ""); err != nil {
-		return fmt.Errorf("delete reference: %w", err)
-	}
-	if err := r.transaction(ctx, []refChange{{name: name}}); err != nil {
+	if err != nil {
 		return fmt.Errorf("delete reference: %w", err)
 	}
 	return nil
-}
-
-// leave notes in the pool what a reference leaves that is about to name another object, or none.
-func (r *Repo) leave(ctx context.Context, name, to string) error {
-	content, err := readShort(r.in(filepath.FromSlash(name)))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	now := strings.TrimSuffix(content, "\n")
-	if _, none := os.Lstat(r.in("packed-refs")); now == "" && none == nil {
-		refs, err := r.Refs(ctx)
-		if err != nil {
-			return err
-		}
-		now = refs.ByName[name]
-	}
-	if !isID(now) || now == to {
-		return nil
-	}
-	return r.Pool().mark([]string{now})
 }
 
 // refChange is one reference in a transaction.
@@ -343,14 +210,23 @@ func (r *Repo) transaction(ctx context.Context, changes []refChange) error {
 	}
 	b.WriteString("prepare\x00commit\x00")
 	_, err := r.run(ctx, b.String(), "update-ref", "--stdin", "-z")
-	if failure, ok := errors.AsType[*Error](err); ok && strings.Contains(failure.Messages, "File exists") {
+	if says(err, "File exists") {
 		// A lock: of another, who will be done, or of a process that was killed.
 		if err := r.sweepLocks(time.Now()); err != nil {
 			return fmt.Errorf("sweep locks: %w", err)
 		}
 		_, err = r.run(ctx, b.String(), "update-ref", "--stdin", "-z")
 	}
+	if says(err, "trying to write non-commit object") {
+		return fmt.Errorf("%w: a branch would name what is no commit", ErrUnfit)
+	}
 	return err
+}
+
+// says reports whether a git command failed with these words.
+func says(err error, words string) bool {
+	failure, ok := errors.AsType[*Error](err)
+	return ok && strings.Contains(failure.Messages, words)
 }
 
 func checkWanted(want, symbolic map[string]string, head string) error {

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -161,90 +159,5 @@ func TestSetRefsIsAllOrNothing(t *testing.T) {
 		if err := r.DeleteRef(t.Context(), name); err == nil {
 			t.Errorf("the reference %q was deleted", name)
 		}
-	}
-}
-
-func TestTipsNameBranchesFirstAndAreBounded(t *testing.T) {
-	t.Parallel()
-	w := gittest.NewWork(t)
-	a, b, c := w.Commit("a", "a"), w.Commit("b", "b"), w.Commit("c", "c")
-	r := gittest.Repo(t, gittest.Store(t), "tips")
-	store(t, r, w.Pack("main"))
-	if _, err := r.SetRefs(t.Context(), refs{"refs/heads/z": a, "refs/heads/y": a, "refs/heads/x": b, "refs/tags/1": c}, nil, "refs/heads/z"); err != nil {
-		t.Fatal(err)
-	}
-	for max, want := range map[int]string{0: "", 1: a, 2: a + b, 9: a + b + c} {
-		tips, err := r.Tips(t.Context(), max)
-		if err != nil || strings.Join(tips, "") != want {
-			t.Errorf("%d tips: %v, %v", max, tips, err)
-		}
-	}
-}
-
-// TestWhereGitCreatesReferences: what is not plain is left to git, and left as it was.
-func TestWhereGitCreatesReferences(t *testing.T) {
-	t.Parallel()
-	w := gittest.NewWork(t)
-	a := w.Commit("a", "a")
-	store0 := gittest.Store(t)
-	many := refs{}
-	for i := range 65 {
-		many[fmt.Sprint("refs/heads/b", i)] = a
-	}
-	write := func(name, content string) func(t *testing.T, path string) {
-		return func(t *testing.T, path string) {
-			file := filepath.Join(path, name)
-			if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, []byte(content), 0o644)); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	for name, tc := range map[string]struct {
-		before func(t *testing.T, path string)
-		create refs
-		done   bool
-	}{
-		"two of them":             {create: refs{"refs/heads/x": a, "refs/tags/v/1": a}, done: true},
-		"beside another":          {before: write("refs/heads/y", a+"\n"), create: refs{"refs/heads/x": a}, done: true},
-		"there already":           {before: write("refs/heads/y", a+"\n"), create: refs{"refs/heads/x": a, "refs/heads/y": a}},
-		"below another":           {before: write("refs/heads/x", a+"\n"), create: refs{"refs/heads/x/y": a, "refs/heads/z": a}},
-		"where others are below":  {before: write("refs/heads/x/y", a+"\n"), create: refs{"refs/heads/x": a}},
-		"one below the other":     {create: refs{"refs/heads/x": a, "refs/heads/x/y/z": a}},
-		"somebody has a lock":     {before: write("refs/heads/x.lock", ""), create: refs{"refs/heads/a": a, "refs/heads/x": a}},
-		"packed ones":             {before: write("packed-refs", a+" refs/heads/x\n"), create: refs{"refs/heads/x": a}},
-		"more than are worth it":  {create: many},
-		"one that is to go, none": {create: refs{"refs/heads/x": ""}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := gittest.Repo(t, store0, strings.ReplaceAll(name, " ", "-"))
-			store(t, r, w.Pack("main"))
-			if tc.before != nil {
-				tc.before(t, r.Path())
-			}
-			before := gittest.Git(t, r.Path(), "for-each-ref")
-			done, err := r.CreateRefs(tc.create)
-			if err != nil || done != tc.done {
-				t.Fatalf("done %v, %v", done, err)
-			}
-			if now := gittest.Git(t, r.Path(), "for-each-ref"); !done && now != before {
-				t.Errorf("there was %q, now %q", before, now)
-			}
-			for name, id := range tc.create {
-				if done && gittest.Git(t, r.Path(), "rev-parse", name) != id {
-					t.Errorf("%s does not name %s", name, id)
-				}
-			}
-			locks := 0
-			err = filepath.WalkDir(r.Path(), func(path string, _ os.DirEntry, err error) error {
-				if strings.HasSuffix(path, ".lock") {
-					locks++
-				}
-				return err
-			})
-			if want := strings.Count(name, "lock"); locks != want || err != nil {
-				t.Errorf("%d lock files are left, %v; want %d", locks, err, want)
-			}
-		})
 	}
 }

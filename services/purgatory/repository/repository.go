@@ -1,18 +1,17 @@
 // Package repository is git on disk: bare repositories, one for each owner and identifier, that a
 // real git works on in a clean environment. It keeps two promises that everything above relies on:
 //
-//   - what references of a repository name is there with all that it links to: a pack is checked in quarantine before any of it becomes
-//     visible, and objects are walked through to their end before a reference that we set names them (Promote);
+//   - what references of a repository name is there with all that it links to: a pack is checked in
+//     quarantine before any of it becomes visible, and objects are walked through to their end
+//     before a reference that we set names them;
 //   - no name that a stranger chose leaves the root folder or reaches a command line as an option.
 //
-// The objects that accepted events name lie once for all repositories of an identifier, in its
-// Pool.
+// Repositories of one maintainer group share what they have in common ([Repo.Share]); no others do.
 //
 // Repositories are of git's SHA-1 object format; an object id of 64 digits is never there.
 package repository
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -21,14 +20,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/nip34"
-	"tendril.dev/lib/processors"
-	"tendril.dev/services/purgatory/packscan"
 	"tendril.dev/services/purgatory/slots"
 )
 
@@ -47,10 +43,6 @@ type Options struct {
 	// Memory is how many bytes of memory one git process may have (NGIT_GIT_PROCESS_MEMORY).
 	// Default 4 GiB. It is enforced on Linux only.
 	Memory int64
-
-	// Packs bound what a pack may have that somebody sends (NGIT_MAX_OBJECT_BYTES,
-	// NGIT_MAX_UNPACKED_BYTES). Default: 20 million objects of 512 MiB at most, 256 GiB together.
-	Packs packscan.Limits
 
 	// PackTime is how long git may take to check and store one pack (NGIT_GIT_PACK_TIME). Default
 	// 30 min.
@@ -80,27 +72,11 @@ type Store struct {
 	git    string
 	memory int64 // of one git process
 	slots  *slots.Pool
-	scans  *slots.Pool // of the processors, for looking through packs
 	volume *volume
 	log    *slog.Logger
-	first  struct {
-		sync.Mutex
-		made *skeleton // nil: not known yet
-	}
+	branch string // that HEAD of a new repository follows, by its full name
 
-	packs    packscan.Limits
 	packTime time.Duration
-
-	fault func(step string) error // of tests: what goes wrong before a step; nil: nothing
-}
-
-// before is called between the steps of what must be whole if a process is killed in the middle of
-// it.
-func (s *Store) before(step string) error {
-	if s.fault == nil {
-		return nil
-	}
-	return s.fault(step)
 }
 
 // NewStore opens the root, checks that git runs and is not too old, and sweeps up what processes
@@ -118,9 +94,6 @@ func NewStore(o Options) (*Store, error) {
 	if o.PackTime == 0 {
 		o.PackTime = 30 * time.Minute
 	}
-	o.Packs.Objects = cmp.Or(o.Packs.Objects, maxObjects)
-	o.Packs.ObjectBytes = cmp.Or(o.Packs.ObjectBytes, 512<<20)
-	o.Packs.Bytes = cmp.Or(o.Packs.Bytes, 256<<30)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -131,7 +104,8 @@ func NewStore(o Options) (*Store, error) {
 	if git, err = filepath.Abs(git); err != nil {
 		return nil, fmt.Errorf("find git: %w", err)
 	}
-	if err := checkVersion(git); err != nil {
+	branch, err := checkGit(git)
+	if err != nil {
 		return nil, fmt.Errorf("NGIT_GIT_BINARY is %q: %w", o.Git, err)
 	}
 	root, err := openRoot(o.Root, o.LookOnly)
@@ -139,8 +113,8 @@ func NewStore(o Options) (*Store, error) {
 		return nil, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", o.Root, err)
 	}
 	s := &Store{
-		root: root, git: git, memory: o.Memory, slots: slots.New(o.Processes), log: o.Log,
-		scans: slots.New(2 * processors.Count()), packs: o.Packs, packTime: o.PackTime,
+		root: root, git: git, branch: branch, memory: o.Memory, slots: slots.New(o.Processes), log: o.Log,
+		packTime: o.PackTime,
 	}
 	s.volume = &volume{try: s.probe, log: o.Log}
 	if !o.LookOnly {
@@ -238,6 +212,9 @@ func (r *Repo) Store() *Store { return r.store }
 
 // Ref says whose repository it is, and which.
 func (r *Repo) Ref() nip34.RepoRef { return r.ref }
+
+// Git is the git program that works on the repositories.
+func (s *Store) Git() string { return s.git }
 
 // Path is the folder of the bare repository.
 func (r *Repo) Path() string { return r.path }

@@ -93,7 +93,7 @@ func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
 	}{
 		"no git":      {repository.Options{Root: t.TempDir(), Git: "no-such-git"}, `NGIT_GIT_BINARY is "no-such-git": want a git program`},
 		"another":     {repository.Options{Root: t.TempDir(), Git: script("hello")}, "want a git program, but it does not say"},
-		"old git":     {repository.Options{Root: t.TempDir(), Git: script("git version 2.31.9")}, "want git 2.32 or newer, but it is 2.31"},
+		"old git":     {repository.Options{Root: t.TempDir(), Git: script("git version 2.36.9")}, "want git 2.37 or newer, but it is 2.36"},
 		"root a file": {repository.Options{Root: file}, "NGIT_GIT_DATA_PATH is"},
 		"no root":     {repository.Options{}, "NGIT_GIT_DATA_PATH is \"\""},
 	} {
@@ -139,9 +139,6 @@ func TestEnsureIsSafeForManyAndRemoveTakesAllAway(t *testing.T) {
 	if err := r.Remove(t.Context()); err != nil {
 		t.Errorf("removing what is not there: %v", err)
 	}
-	if pruned := gittest.Prune(t, r.Pool()); !pruned.Removed {
-		t.Error("the pool that nobody uses is still there")
-	}
 	if left := files(t, filepath.Dir(filepath.Dir(r.Path()))); len(left) != 0 {
 		t.Errorf("left behind: %q", left)
 	}
@@ -185,15 +182,14 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 		return path
 	}
 	gone := []string{
-		place("HEAD.lock", old), place("packed-refs.lock", old), place("refs/heads/main.lock", old), place("objects/pack/tmp_pack_x", old),
-		place("objects/pack/.tmp-7-pack-x.pack", old),
+		place("HEAD.lock", old), place("packed-refs.lock", old), place("refs/heads/main.lock", old),
 		filepath.Dir(place("objects/tmp_objdir-pack-1/pack", old)),
 	}
 	if err := os.Chtimes(filepath.Join(r.Path(), "objects/tmp_objdir-pack-1"), old, old); err != nil {
 		t.Fatal(err)
 	}
 	stays := []string{
-		place("refs/heads/new.lock", time.Now()), place("objects/tmp_objdir-pack-2/pack", time.Now()), place("objects/pack/tmp_pack_y", time.Now()),
+		place("refs/heads/new.lock", time.Now()), place("objects/tmp_objdir-pack-2/pack", time.Now()),
 		place("objects/pack/pack-blind.pack", old), // its index may be what was lost
 	}
 	packs, err := filepath.Glob(filepath.Join(r.Path(), "objects/pack/pack-????????????????????????????????????????.*"))
@@ -206,7 +202,7 @@ func TestSweepRemovesWhatKilledProcessesLeft(t *testing.T) {
 		}
 	}
 	stays = append(stays, packs...)
-	if err := r.Ensure(t.Context()); err != nil {
+	if err := r.Sweep(); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range gone {

@@ -1,13 +1,10 @@
 package repository
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
 	"tendril.dev/services/purgatory/slots"
@@ -51,44 +48,6 @@ func (r *Repo) serve(service string, class slots.Class, advertise bool) *Command
 		c.Class, c.Time = slots.Look, lookTime
 	}
 	return c
-}
-
-// SweepPushes removes what a receive-pack that was killed left in quarantine. Nobody may be
-// pushing to the repository.
-func (r *Repo) SweepPushes() error {
-	left, err := r.leftPushes()
-	for _, name := range left {
-		err = errors.Join(err, os.RemoveAll(r.in("objects", name)))
-	}
-	if err != nil {
-		return fmt.Errorf("sweep repository: %w", err)
-	}
-	return nil
-}
-
-// HasLeftPushes reports whether there is a push in quarantine, under way or left behind.
-func (r *Repo) HasLeftPushes() (bool, error) {
-	left, err := r.leftPushes()
-	if err != nil {
-		return false, fmt.Errorf("look for pushes that were killed: %w", err)
-	}
-	return len(left) > 0, nil
-}
-
-// leftPushes returns the folders below objects/ in which receive-pack keeps pushes.
-func (r *Repo) leftPushes() (names []string, err error) {
-	folders, err := os.ReadDir(r.in("objects"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	for _, folder := range folders {
-		// "incoming-" is how git before 2.35 named it.
-		name := folder.Name()
-		if strings.HasPrefix(name, quarantinePrefix+"incoming-") || strings.HasPrefix(name, "incoming-") {
-			names = append(names, name)
-		}
-	}
-	return names, nil
 }
 
 // Scratch opens a file on the volume of the repositories that nobody else sees, and that is gone

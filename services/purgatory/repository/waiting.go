@@ -100,6 +100,3 @@ func (r *Repo) ForgetWaiting(event string) error {
 	}
 	return nil
 }
-
-// OwnBytes is how much the repository's own packs take up.
-func (r *Repo) OwnBytes() (int64, error) { return r.packBytes() }

@@ -4,6 +4,7 @@
 package shards
 
 import (
+	"context"
 	"errors"
 	"sync"
 
@@ -22,6 +23,8 @@ type Held struct {
 type shard struct {
 	closing bool // it takes no more writers
 	writers sync.WaitGroup
+	tenure  context.Context // ends when the shard is to be let go
+	end     context.CancelFunc
 	locks   map[string]*lock // by identifier
 }
 
@@ -32,7 +35,9 @@ func New() *Held { return &Held{shards: map[int]*shard{}} }
 func (h *Held) Open(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.shards[n] = &shard{locks: map[string]*lock{}}
+	s := &shard{locks: map[string]*lock{}}
+	s.tenure, s.end = context.WithCancel(context.Background())
+	h.shards[n] = s
 }
 
 // Close lets go of a shard, and returns when its writers have finished. It takes no new ones, but
@@ -42,6 +47,7 @@ func (h *Held) Close(n int) {
 	s := h.shards[n]
 	if s != nil {
 		s.closing = true
+		s.end()
 	}
 	h.mu.Unlock()
 	if s == nil {
@@ -51,6 +57,25 @@ func (h *Held) Close(n int) {
 	h.mu.Lock()
 	delete(h.shards, n)
 	h.mu.Unlock()
+}
+
+// During returns a context for work on an identifier that is given up when the shard is to be let
+// go. done must be called when the work has ended: the shard is held until then.
+func (h *Held) During(ctx context.Context, identifier string) (during context.Context, done func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s := h.shards[proto.ShardOf(identifier)]
+	if s == nil || s.closing {
+		return nil, nil, ErrElsewhere
+	}
+	s.writers.Add(1)
+	during, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(s.tenure, cancel)
+	return during, func() {
+		stop()
+		cancel()
+		s.writers.Done()
+	}, nil
 }
 
 // Holds reports whether the identifier's shard is held, be it for reading only.

@@ -2,7 +2,7 @@ package smarthttp_test
 
 import (
 	"bytes"
-	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,37 +45,29 @@ func untouched(t *testing.T, r *repository.Repo) {
 	}
 }
 
-func TestBombsAreRefusedBeforeGitSeesThem(t *testing.T) {
+// TestBombs: a pack that is small on the wire and large, or endless, for who believes it is refused,
+// and nothing of it stays.
+func TestBombs(t *testing.T) {
 	t.Parallel()
 	small := []byte("hello")
 	grow := append(gittest.DeltaHeader(5, 4<<30), 0x90, 5)
-	for name, test := range map[string]struct {
-		pack   []byte
-		reason string
-	}{
-		"a blob of 1 GiB of zeros":      {gittest.Pack(gittest.Zeros(3, 1<<30)), "it has an object of 1073741824 bytes, more than 536870912"},
-		"many blobs of zeros":           {gittest.Pack(slices.Repeat([][]byte{gittest.Zeros(3, 64<<20)}, 16)...), "it unpacks to more than 64 times its size"},
-		"a tree of 1 GiB":               {gittest.Pack(gittest.Zeros(2, 1<<30)), "it has an object of 1073741824 bytes, more than 67108864"},
-		"a delta that makes 4 GiB":      {gittest.Pack(gittest.Blob(small), gittest.RefDelta(small, grow)), "it has an object of 4294967296 bytes, more than 536870912"},
-		"2^32-1 objects":                {[]byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000000000000000000"), "it claims to have 4294967295 objects, more than 20000000"},
-		"20 million objects in nothing": {gittest.PackThatClaims(20_000_000, gittest.Blob(small)), "an object is damaged"},
-		"deltas of 5 GiB": {gittest.Pack(slices.Repeat([][]byte{gittest.RefDelta(small, gittest.DeltaHeader(5, 512<<20))}, 10)...),
-			"its objects have more than 2048 times its size"},
+	for name, pack := range map[string][]byte{
+		"blobs of zeros":                gittest.Pack(slices.Repeat([][]byte{gittest.Zeros(3, 32<<20)}, 4)...),
+		"a tree of zeros":               gittest.Pack(gittest.Zeros(2, 64<<20)),
+		"a delta that makes 4 GiB":      gittest.Pack(gittest.Blob(small), gittest.RefDelta(small, grow)),
+		"2^32-1 objects":                []byte("PACK\x00\x00\x00\x02\xff\xff\xff\xff0000000000000000000000"),
+		"20 million objects in nothing": gittest.PackThatClaims(20_000_000, gittest.Blob(small)),
+		"deltas of 5 GiB":               gittest.Pack(slices.Repeat([][]byte{gittest.RefDelta(small, gittest.DeltaHeader(5, 512<<20))}, 10)...),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := serve(t, smarthttp.Options{})
-			h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
-				t.Error("the authority was asked to take it")
-				return nil
-			}
 			r := h.repo("bomb")
-			answer := h.sendPack("bomb", gittest.BlobID(small), test.pack)
-			if want := "ng refs/tags/bomb the pack is not acceptable: " + test.reason; !strings.Contains(answer, want) {
-				t.Errorf("answer %q, want %q", answer, want)
+			if answer := h.sendPack("bomb", gittest.BlobID(small), pack); !strings.Contains(answer, "ng refs/tags/bomb") {
+				t.Errorf("answer %q", answer)
 			}
 			untouched(t, r)
-			if _, _, err := r.StorePack(t.Context(), bytes.NewReader(test.pack)); err == nil || !strings.Contains(err.Error(), test.reason) {
+			if _, _, err := r.StorePack(t.Context(), bytes.NewReader(pack)); !errors.Is(err, repository.ErrBadPack) {
 				t.Errorf("fetched: %v", err)
 			}
 			untouched(t, r)
@@ -123,10 +115,9 @@ func TestGitIsEndedWhenItTakesTooLong(t *testing.T) {
 	r := h.repo("long")
 	pack, last := chain(3<<20, 1000)
 	for range 2 { // the second finds the only slot free
-		for _, name := range []string{"tmp_objdir-incoming-abc", "incoming-abc"} { // git that had to be killed leaves these
-			if err := os.MkdirAll(filepath.Join(r.Path(), "objects", name, "pack"), 0o755); err != nil {
-				t.Fatal(err)
-			}
+		// Git that had to be killed leaves this.
+		if err := os.MkdirAll(filepath.Join(r.Path(), "objects", "tmp_objdir-incoming-abc", "pack"), 0o755); err != nil {
+			t.Fatal(err)
 		}
 		if answer := h.sendPack("long", last, pack); !strings.Contains(answer, "ng refs/tags/bomb the push takes too long to check; push less at once") {
 			t.Errorf("answer %q", answer)

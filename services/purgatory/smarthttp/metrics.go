@@ -37,10 +37,6 @@ const (
 	authorRefused = "denied"
 	authorError   = "error"
 
-	secretsRefused = "refused" // a push with secrets was refused
-	secretsWarned  = "warned"  // one was taken
-	secretsUnknown = "unknown" // not all of a push could be looked at
-
 	sent     = "out"
 	received = "in"
 )
@@ -51,7 +47,6 @@ type Metrics struct {
 	duration   *prometheus.HistogramVec
 	bytes      *prometheus.CounterVec
 	pushes     *prometheus.CounterVec
-	secrets    *prometheus.CounterVec
 	traffic    *traffic
 }
 
@@ -65,8 +60,6 @@ func newMetrics(topRepos int) *Metrics {
 			Help: "Bytes of bodies exchanged with git clients."}, []string{"direction"}),
 		pushes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_git_push_authorization_total",
 			Help: "Pushes by whether they were authorised."}, []string{"result"}),
-		secrets: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_git_push_secrets_total",
-			Help: "Pushes with what looks like secrets, by what became of them, and those of which not all could be looked at."}, []string{"result"}),
 		traffic: newTraffic(topRepos),
 	}
 }
@@ -75,7 +68,7 @@ func newMetrics(topRepos int) *Metrics {
 // named.
 func NewMetrics(r prometheus.Registerer, topRepos int) (*Metrics, error) {
 	m := newMetrics(topRepos)
-	for _, c := range []prometheus.Collector{m.operations, m.duration, m.bytes, m.pushes, m.secrets, m.traffic} {
+	for _, c := range []prometheus.Collector{m.operations, m.duration, m.bytes, m.pushes, m.traffic} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("register git metrics: %w", err)
 		}

@@ -152,7 +152,7 @@ func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
 	if !strings.Contains(log.String(), "File too large") {
 		t.Errorf("the log says:\n%s", &log)
 	}
-	if size, err := r.Size(); err != nil || size > 64<<10 {
+	if size, err := r.Bytes(); err != nil || size > 64<<10 {
 		t.Errorf("%d bytes are left, %v", size, err)
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,8 +15,6 @@ import (
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/secrets"
-	"tendril.dev/services/purgatory/slots"
 	"tendril.dev/services/purgatory/spool"
 )
 
@@ -111,12 +108,6 @@ type receiving struct {
 	called  bool                // it has been received, or that has failed
 	report  *packp.ReportStatus // nil until receive-pack has spoken
 	said    string              // what git said beside its report
-	// suspects are what in the pack looked like secrets as it arrived.
-	suspects secrets.Suspects
-	found    bool   // secrets that are published
-	missed   bool   // something that could not be looked at for secrets
-	warning  string // what the user is told of that
-	released bool   // the pack is in the repository, and git has an empty one to read
 	// passedOn is true if another worker has answered, and its answer went to the client.
 	passedOn bool
 }
@@ -132,7 +123,7 @@ func (p *receiving) carryOut(body io.Reader, answer *answer) error {
 		return err
 	})
 	defer end()
-	if err := p.readPack(ctx, body, arrived); err != nil {
+	if err := p.readPack(body, arrived); err != nil {
 		return err
 	}
 	asked.PackBytes = arrived.Size()
@@ -150,20 +141,18 @@ func (p *receiving) carryOut(body io.Reader, answer *answer) error {
 	return err
 }
 
-// readPack reads the pack, if one follows, and refuses one that git should not see.
-func (p *receiving) readPack(ctx context.Context, body io.Reader, into *spool.Spool) (err error) {
+// readPack reads the pack, if one follows.
+func (p *receiving) readPack(body io.Reader, into *spool.Spool) error {
 	if !p.request.sendsPack() {
 		drain(body) // an answer may begin from here on
 		p.pack = strings.NewReader("")
 		return nil
 	}
-	body = fromClient{netguard.LimitBody(body, p.x.options.MaxPushBytes)}
-	_, err = p.x.repo.Store().ReadPack(ctx, slots.Push, p.x.client(), body, into, p.watcher())
-	if errors.Is(err, repository.ErrBadPack) {
-		return &Refusal{Reason: err.Error()}
+	if _, err := io.Copy(into, fromClient{netguard.LimitBody(body, p.x.options.MaxPushBytes)}); err != nil {
+		return err
 	}
 	p.arrived, p.pack = into, into.Reader()
-	return err
+	return nil
 }
 
 // notApplied is a push that git did not take; its report says why.
@@ -180,17 +169,7 @@ func (p *receiving) receive(ctx context.Context) error {
 	if err := p.x.repo.Sweep(); err != nil {
 		return fmt.Errorf("receive a push: %w", err)
 	}
-	if err := p.findSecrets(ctx); err != nil {
-		return tooLong(err)
-	}
-	err := p.receivePack(ctx)
-	switch {
-	case err == nil:
-		p.countSecrets()
-	case p.released:
-		p.undo()
-	}
-	return err
+	return p.receivePack(ctx)
 }
 
 // receivePack runs git receive-pack and reads its report.
@@ -198,6 +177,9 @@ func (p *receiving) receivePack(ctx context.Context) error {
 	out := &boundedBuffer{max: maxReport}
 	c := p.x.repo.ReceivePack(false, p.x.options.MaxPushBytes)
 	c.Client, c.Patience = p.x.client(), p.x.options.Patience
+	if p.arrived != nil {
+		c.Pack = p.arrived.Size()
+	}
 	c.Stdin = io.MultiReader(bytes.NewReader(p.request.encode()), p.pack)
 	c.Stdout = out
 	err := c.Run(ctx)
@@ -216,6 +198,9 @@ func (p *receiving) receivePack(ctx context.Context) error {
 		failed := &repository.Error{Command: "receive-pack", Messages: report.UnpackStatus + "\n" + p.said, Err: unpacked}
 		if repository.Unwritable(failed) {
 			return fmt.Errorf("receive a push: %w", failed)
+		}
+		if strings.Contains(report.UnpackStatus, "abnormal exit") { // index-pack was ended by a limit, or is at fault
+			return &Refusal{Reason: "git cannot check the pack within the limits on its memory and time: " + p.said}
 		}
 	}
 	p.report = report
@@ -259,16 +244,13 @@ type outcome struct {
 func (p *receiving) outcome(err error) outcome {
 	refusal, refused := errors.AsType[*Refusal](err)
 	away, unavailable := errors.AsType[*Unavailable](err)
-	secret, publishes := errors.AsType[*SecretsFound](err)
 	_, unapplied := errors.AsType[*notApplied](err)
 	_, cut := errors.AsType[*unreadable](err)
 	switch {
 	case err == nil && p.report == nil:
 		return p.refused("the server did not carry out the push", "", resultError, errors.New("the push was neither refused nor received"))
 	case err == nil:
-		return outcome{report: p.report, message: joinLines(p.warning, p.said), result: resultOK}
-	case publishes:
-		return p.refused(secret.Error(), secret.refusal(), resultRefused, nil)
+		return outcome{report: p.report, message: p.said, result: resultOK}
 	case refused:
 		return p.refused(refusal.Reason, refusal.Reason, resultRefused, nil)
 	case unapplied && p.report != nil:
@@ -292,11 +274,6 @@ func (p *receiving) outcome(err error) outcome {
 		return p.refused(Unwritable, Unwritable, resultError, err)
 	}
 	return p.refused("the server could not take the push, try again later", "", resultError, err)
-}
-
-// joinLines joins texts that are not empty.
-func joinLines(texts ...string) string {
-	return strings.Join(slices.DeleteFunc(texts, func(text string) bool { return text == "" }), "\n")
 }
 
 // refused makes a report in which every command fails for one reason.

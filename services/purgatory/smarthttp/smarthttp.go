@@ -101,10 +101,6 @@ type Options struct {
 	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES). Default 4 GiB.
 	MaxPushBytes int64
 
-	// Secrets says what becomes of a push that would publish a secret (NGIT_PUSH_SECRETS). Default:
-	// nobody looks.
-	Secrets Secrets
-
 	// MinRate is the lowest rate at which a client must send its request and take its answer, in
 	// bytes a second (NGIT_GIT_MIN_RATE). Default 1024.
 	MinRate int64

@@ -497,7 +497,7 @@ func TestRemovedMeanwhile(t *testing.T) {
 func TestFullHouseAsksToComeBack(t *testing.T) {
 	root := t.TempDir()
 	hang := filepath.Join(t.TempDir(), "git")
-	script := "#!/bin/sh\ncase \"$1\" in version) echo git version 2.39.0;; init) exec git \"$@\";; *) exec sleep 3600;; esac\n"
+	script := "#!/bin/sh\ncase \"$1\" in version) echo git version 2.39.0;; var) echo main;; *) exec sleep 3600;; esac\n"
 	if err := os.WriteFile(hang, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}

@@ -4,7 +4,6 @@ package gittest
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -87,20 +86,6 @@ func FirstBranch(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return strings.TrimSpace(strings.TrimPrefix(string(head), "ref: "))
-}
-
-// Prune prunes a pool that nobody else writes to.
-func Prune(t testing.TB, p *repository.Pool, wanted ...string) repository.Pruned {
-	t.Helper()
-	pruned, err := p.Prune(t.Context(), repository.Pruning{
-		Lock:   func(context.Context) (func(), error) { return func() {}, nil },
-		Wanted: func(context.Context) ([]string, error) { return wanted, nil },
-		Forget: func() {},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return pruned
 }
 
 // Fsck runs git fsck in a repository, which must be without fault.

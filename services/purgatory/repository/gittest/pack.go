@@ -7,8 +7,12 @@ import (
 	"crypto/sha1"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"os"
 	"sync"
+	"testing"
+	"time"
 )
 
 // Pack writes a pack of these entries, of which some may be what no git writes.
@@ -109,4 +113,24 @@ func deflate(content []byte) []byte {
 	z.Write(content)
 	z.Close()
 	return b.Bytes()
+}
+
+// Age makes all objects of a pack of unreached objects, whose table of times is given, as old as
+// this (gitformat-pack, "pack-*.mtimes files"). name is its path without suffix.
+func Age(t testing.TB, name string, table []byte, at time.Time) {
+	t.Helper()
+	const header, sum = 12, sha1.Size
+	for i := header; i < len(table)-2*sum; i += 4 {
+		binary.BigEndian.PutUint32(table[i:], uint32(at.Unix()))
+	}
+	whole := sha1.Sum(table[:len(table)-sum])
+	copy(table[len(table)-sum:], whole[:])
+	file := name + ".mtimes"
+	err := errors.Join(os.Chmod(file, 0o644), os.WriteFile(file, table, 0o444))
+	for _, suffix := range []string{".pack", ".mtimes", ".idx"} {
+		err = errors.Join(err, os.Chtimes(name+suffix, at, at))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
 }

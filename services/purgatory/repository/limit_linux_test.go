@@ -11,11 +11,11 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// TestMemoryOfGitIsBounded, and of what it starts. Not parallel: a program that is being written
+// TestGitIsBounded in its memory and its time, and what it starts. Not parallel: a program that is being written
 // cannot be run, and a fork elsewhere holds its file open.
-func TestMemoryOfGitIsBounded(t *testing.T) {
+func TestGitIsBounded(t *testing.T) {
 	fake := filepath.Join(t.TempDir(), "git")
-	script := "#!/bin/sh\ncase \"$1\" in tell) read line; sh -c 'ulimit -d';; *) exec git \"$@\";; esac\n"
+	script := "#!/bin/sh\ncase \"$1\" in tell) read line; sh -c 'ulimit -d; ulimit -t';; *) exec git \"$@\";; esac\n"
 	if err := os.WriteFile(fake, []byte(script), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -25,8 +25,9 @@ func TestMemoryOfGitIsBounded(t *testing.T) {
 	}
 	var out bytes.Buffer
 	c := gittest.Repo(t, s, "x").Command("tell")
+	c.Pack = 5 << 20
 	c.Stdin, c.Stdout = strings.NewReader("go\n"), &out
-	if err := c.Run(t.Context()); err != nil || strings.TrimSpace(out.String()) != "524288" {
-		t.Errorf("%q KiB, %v", out.String(), err)
+	if err := c.Run(t.Context()); err != nil || out.String() != "524288\n20\n" {
+		t.Errorf("KiB and seconds %q, %v", out.String(), err)
 	}
 }

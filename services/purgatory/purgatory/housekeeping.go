@@ -1,0 +1,110 @@
+package purgatory
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"tendril.dev/services/purgatory/repository"
+)
+
+const (
+	// firstHousekeeping and housekeepingEvery are when all repositories are looked at.
+	firstHousekeeping = time.Minute
+	housekeepingEvery = time.Hour
+)
+
+// chores are repositories that something was written to. They are looked at before all others are.
+type chores struct {
+	mu    sync.Mutex
+	asked map[repository.Place]bool
+	wake  chan struct{}
+}
+
+func newChores() *chores {
+	return &chores{asked: map[repository.Place]bool{}, wake: make(chan struct{}, 1)}
+}
+
+func (c *chores) ask(at repository.Place) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.asked[at] = true
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (c *chores) take() map[repository.Place]bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	asked := c.asked
+	c.asked = map[repository.Place]bool{}
+	return asked
+}
+
+// keepHouse lets git clean up the repositories of the worker's shards, one at a time, until ctx
+// ends.
+func (w *worker) keepHouse(ctx context.Context) error {
+	tick := time.NewTimer(firstHousekeeping)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-w.chores.wake:
+			for at := range w.chores.take() {
+				w.cleanUp(ctx, at)
+			}
+		case <-tick.C:
+			for at, err := range w.store.Places(ctx) {
+				if err != nil {
+					w.log.Error("housekeeping: the repositories could not be listed", "error", err)
+					break
+				}
+				w.cleanUp(ctx, at)
+			}
+			tick.Reset(housekeepingEvery)
+		}
+	}
+}
+
+// cleanUp cleans one repository up, if that is due. What goes wrong is for the next time.
+func (w *worker) cleanUp(ctx context.Context, at repository.Place) {
+	ctx, done, err := w.shards.During(ctx, at.Identifier)
+	if err != nil {
+		return // another worker's
+	}
+	defer done()
+	cleaned, err := w.collectGarbage(ctx, at)
+	switch {
+	case err != nil && ctx.Err() == nil:
+		w.metrics.housekeeping.WithLabelValues("error").Inc()
+		w.log.Error("housekeeping failed; it is tried again later", "repository", at, "error", err)
+	case err == nil && cleaned:
+		w.metrics.housekeeping.WithLabelValues("ok").Inc()
+	}
+}
+
+func (w *worker) collectGarbage(ctx context.Context, at repository.Place) (done bool, err error) {
+	repo, err := w.store.At(at)
+	if err != nil || !repo.Exists() {
+		return false, err
+	}
+	due, err := repo.NeedsGc(time.Now())
+	if err != nil || !due {
+		return false, err
+	}
+	began := time.Now()
+	before, err := repo.Bytes()
+	if err == nil {
+		err = repo.Gc(ctx)
+	}
+	if err != nil {
+		return false, err
+	}
+	after, err := repo.Bytes()
+	w.log.Debug("housekeeping done", "repository", at, "bytes_before", before, "bytes_after", after,
+		"took", time.Since(began).Round(time.Millisecond))
+	return true, err
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package repository
+
+import "time"
+
+func limitProcess(int, int64, time.Duration) error { return nil }
