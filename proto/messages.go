@@ -34,6 +34,9 @@ type Verdict struct {
 	// Retry: it was rejected for something that may change. It may be accepted later: when what it
 	// names is accepted, or when there is room for it again.
 	Retry bool `json:"retry,omitempty"`
+	// RetryAt, in seconds since 1970, is when the event may be offered again: the daily budget of
+	// its author, address or relay is used up until then, or the service is full.
+	RetryAt int64 `json:"retry_at,omitempty"`
 	// Ref is the HeaderRef of a pack of one, for senders of earlier versions, which look here for
 	// it.
 	Ref string `json:"ref,omitempty"`

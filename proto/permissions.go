@@ -84,7 +84,8 @@ func purgatory() Permissions {
 	return Permissions{
 		User: UserPurgatory,
 		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), offer(StreamRelease, LaneRelease),
-			joinGroup(GroupShards), askEvents(), []string{prefixGit + ">", prefixRepoAnswer + "*", SubjectMessageOf(StreamEvents)}),
+			joinGroup(GroupShards), askEvents(), []string{prefixGit + ">", prefixRepoAnswer + "*", SubjectMessageOf(StreamEvents)},
+			getKey(BucketUsage, ">"), []string{KVSubject(BucketUsage, ">")}),
 		Subscribe: join(verdicts(), askRepos()),
 	}
 }
@@ -112,9 +113,9 @@ func relayconn() Permissions {
 func ingest() Permissions {
 	p := Permissions{
 		User: UserIngest,
-		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), followStream(StreamRejected),
+		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), followStream(StreamRejected), followStream(KVStream(BucketUsage)),
 			[]string{
-				prefixEvent + ">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected + ">",
+				prefixEvent + ">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected + ">", KVSubject(BucketUsage, ">"), jsAPI + "INFO",
 				prefixVerdict + "*", SubjectWriterTurn,
 				api("CONSUMER.UNPIN", StreamWriter, ConsumerTurn),
 				// For candidates and the turn. The whole space, because the server otherwise keeps

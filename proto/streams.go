@@ -29,6 +29,7 @@ const (
 	BucketRelays  = "grasp-relays"
 	BucketClaims  = "grasp-claims"
 	BucketWorkers = "grasp-workers"
+	BucketUsage   = "grasp-usage"
 )
 
 // Worker groups: the first token of a claim or worker key.
@@ -133,6 +134,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		},
 		bucket(BucketHeld, "events that wait for git data", file, "grasp.held"),
 		bucket(BucketRelays, "how every relay's connection stands", file, "grasp.relay"),
+		bucket(BucketUsage, "bytes stored today, by author, address and relay", file, "grasp.usage"),
 		// Claims and workers are facts about processes that run now; on disk they would only
 		// outlive their truth.
 		bucket(BucketClaims, "who works on what", jetstream.MemoryStorage, "grasp.claim"),
@@ -142,6 +144,9 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		configs[i].Replicas = s.Replicas
 		if configs[i].Name == KVStream(BucketHeld) {
 			configs[i].AllowAtomicPublish = true
+		}
+		if configs[i].Name == KVStream(BucketUsage) {
+			configs[i].MaxAge = 48 * time.Hour
 		}
 		if configs[i].Name == KVStream(BucketWorkers) {
 			configs[i].MaxAge = s.WorkerTTL
@@ -185,7 +190,7 @@ func Needs(service string) []string {
 	case GroupRelays:
 		needs = append(append(needs, StreamLive, StreamSync, StreamTargets, KVStream(BucketRelays)), claims...)
 	case GroupShards:
-		needs = append(append(needs, StreamRelease, KVStream(BucketHeld)), claims...)
+		needs = append(append(needs, StreamRelease, KVStream(BucketHeld), KVStream(BucketUsage)), claims...)
 	}
 	return needs
 }

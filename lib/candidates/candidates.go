@@ -47,6 +47,12 @@ var ErrNoVerdict = errors.New("no verdict")
 // decided or not.
 var ErrEnded = errors.New("the sender of candidates has ended")
 
+// Later is the error of a synced event that was refused because its relay has stored as much as it
+// may today, or because the service is full. The relay should be read again from Until on.
+type Later struct{ Until time.Time }
+
+func (l *Later) Error() string { return "refused until " + l.Until.UTC().Format(time.RFC3339) }
+
 // Candidate is an event to offer.
 type Candidate struct {
 	Event *nostr.Event

@@ -67,6 +67,8 @@ func readVerdict(in *jlexer.Lexer, v *proto.Verdict) {
 			v.Seq = in.Uint64()
 		case "retry":
 			v.Retry = in.Bool()
+		case "retry_at":
+			v.RetryAt = in.Int64()
 		case "ref":
 			v.Ref = in.String()
 		default:

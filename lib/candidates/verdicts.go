@@ -181,9 +181,12 @@ func (s *Sender) take(ref string) *pack {
 func (s *Sender) finish(p *pack, verdicts []proto.Verdict, err error) {
 	p.road.room.leave(p.from, len(p.done), p.room)
 	for i, done := range p.done {
-		if err != nil {
+		switch {
+		case err != nil:
 			done(proto.Verdict{}, err)
-		} else {
+		case verdicts[i].RetryAt > 0 && p.road.packs: // synced
+			done(verdicts[i], &Later{time.Unix(verdicts[i].RetryAt, 0)})
+		default:
 			done(verdicts[i], nil)
 		}
 	}

@@ -120,10 +120,11 @@ type Decision struct {
 
 	// Set where Outcome is Rejected.
 	Reason   Reason
-	Missing  []string // keys that would heal the rejection, see [Arrivals]
-	Remember bool     // keep its id, so that it is not fetched again
-	Park     bool     // keep it whole for a while: what it misses may be about to come
-	Rules    string   // of an announcement: the operator's lists by which it is rejected, in short
+	Missing  []string  // keys that would heal the rejection, see [Arrivals]
+	Remember bool      // keep its id, so that it is not fetched again
+	Park     bool      // keep it whole for a while: what it misses may be about to come
+	RetryAt  time.Time // when it may be offered again; zero: that is not known
+	Rules    string    // of an announcement: the operator's lists by which it is rejected, in short
 
 	// Changes of the held events; an entry is never in both.
 	Hold []*held.Entry // to be written
@@ -326,6 +327,13 @@ func rejected(reason Reason, message string) Decision {
 // forgotten rejects what may be right another time, or what no relay keeps.
 func forgotten(reason Reason, message string) Decision {
 	return Decision{Outcome: proto.Rejected, Reason: reason, Message: message}
+}
+
+// Later rejects what is welcome at another time. It is not remembered.
+func Later(reason Reason, message string, at time.Time) Decision {
+	d := forgotten(reason, message)
+	d.RetryAt = at
+	return d
 }
 
 // healable rejects an event whose reason may go away when one of the missing keys arrives.

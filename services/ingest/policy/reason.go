@@ -22,5 +22,7 @@ const (
 	ReasonOrphan         Reason = "orphan"      // neither names nor is named by what is accepted
 	ReasonNotHeld        Reason = "not_held"    // a release of what is not held any more
 	ReasonCrowded        Reason = "crowded"     // too much is held already
+	ReasonOverBudget     Reason = "over_budget" // its author, address or relay has stored as much as it may today
+	ReasonFull           Reason = "full"        // the service is above a high-water mark
 	ReasonUndecidable    Reason = "undecidable" // a failure of ours, again and again
 )

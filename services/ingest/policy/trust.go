@@ -127,6 +127,33 @@ func (p *Policy) isServed(k Knowledge, pubkey, identifier string) (bool, error) 
 	return p.speaksFor(k, pubkey, identifier, mayVouch{kept: p.hosting.Keeps})
 }
 
+// maxOfServed bounds how many repositories of an event are looked at.
+const maxOfServed = 10
+
+// OfServed reports whether an event is one of an owner or maintainer of a served repository, for
+// that repository: its announcement or state, or an event that names the repository.
+func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) (bool, error) {
+	switch ev.Kind {
+	case nip34.KindAnnouncement, nip34.KindState:
+		return p.isServed(k, ev.PubKey, ev.Tags.GetD())
+	}
+	looks := 0
+	for _, tag := range ev.Tags {
+		if len(tag) < 2 || tag[0] != "a" && tag[0] != "A" || looks == maxOfServed {
+			continue
+		}
+		ref, err := nip34.ParseRepoRef(tag[1])
+		if err != nil {
+			continue
+		}
+		looks++
+		if served, err := p.isServed(k, ev.PubKey, ref.Identifier); served || err != nil {
+			return served, err
+		}
+	}
+	return false, nil
+}
+
 // isVouchedFor reports whether held announcements of others say that somebody is a maintainer:
 // there is one that waits for git data of its own, because it lists us or is archived, in whose
 // recursive maintainer set he or she is. What is in without, by ids, does not count, and what is in

@@ -228,6 +228,9 @@ func (w *Writer) decide(b *batch, x decided) *undecidedError {
 	if err != nil {
 		return &undecidedError{x, err}
 	}
+	if d, err = w.afford(b.draft, c, d); err != nil {
+		return &undecidedError{x, err}
+	}
 	x.decision = d
 	for _, dropped := range d.Drop {
 		b.draft.Drop(dropped.Entry)

@@ -24,10 +24,14 @@ func (w *Writer) answer(b *batch) {
 }
 
 func verdictOf(x *decided) proto.Verdict {
-	return proto.Verdict{
+	v := proto.Verdict{
 		ID: x.candidate.Event.ID, Kind: x.candidate.Event.Kind,
 		Outcome: x.decision.Outcome, Message: x.decision.Message, Seq: x.seq, Retry: x.decision.MayChange(),
 	}
+	if !x.decision.RetryAt.IsZero() {
+		v.Retry, v.RetryAt = true, x.decision.RetryAt.Unix()
+	}
+	return v
 }
 
 // Bounds of a message of verdicts. Where it would be larger, its sentences are cut.

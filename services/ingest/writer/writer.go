@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nbd-wtf/go-nostr"
+
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
@@ -24,6 +26,9 @@ import (
 // Policy decides candidates; *policy.Policy does. An error is one of reading.
 type Policy interface {
 	Decide(policy.Knowledge, *candidate.Candidate) (policy.Decision, error)
+	// OfServed reports whether an event is one of an owner or maintainer of a served repository,
+	// for that repository.
+	OfServed(policy.Knowledge, *nostr.Event) (bool, error)
 }
 
 // Options is what a writer works with. Index, Held and Rejected are followed from their streams by
@@ -38,6 +43,7 @@ type Options struct {
 	Policy   Policy
 	Metrics  *Metrics
 	Log      *slog.Logger
+	Budgets  Budgets
 
 	Domain      string // ours
 	BatchSize   int    // most candidates decided in one commit
@@ -214,6 +220,11 @@ func (w *Writer) begin(ctx context.Context) error {
 		return err
 	}
 	w.heldRoom = nil
+	if w.Budgets.Usage != nil {
+		if err := w.Budgets.Usage.Load(ctx); err != nil {
+			return err
+		}
+	}
 	w.announced.Forget() // another writer may have changed the log
 	if err := w.heal(ctx); err != nil {
 		giveBack(w.lanes.close()...)

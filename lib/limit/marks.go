@@ -1,0 +1,132 @@
+package limit
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
+)
+
+// Marks are the high-water marks of a process: of the log, and of free disk. Above one only owners
+// and maintainers of served repositories may add data.
+type Marks struct {
+	log   *slog.Logger
+	gauge prometheus.Gauge
+	looks []Look
+	full  atomic.Pointer[string]
+}
+
+// Look reports why there is no room; "": there is.
+type Look func(context.Context) (full string, err error)
+
+// lookEvery is how often the marks are looked at.
+const lookEvery = 5 * time.Second
+
+// NewMarks makes the marks. [Marks.Run] looks at them.
+func NewMarks(log *slog.Logger, metrics prometheus.Registerer, looks ...Look) (*Marks, error) {
+	m := &Marks{log: log, looks: looks, gauge: prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "ngit_full", Help: "1 above a high-water mark: only owners and maintainers of served repositories may add data.",
+	})}
+	if err := metrics.Register(m.gauge); err != nil {
+		return nil, fmt.Errorf("register metrics: %w", err)
+	}
+	return m, nil
+}
+
+// Run looks at the marks until ctx ends.
+func (m *Marks) Run(ctx context.Context) {
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		m.Look(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Look looks at the marks once. What cannot be looked at is as it was.
+func (m *Marks) Look(ctx context.Context) {
+	why := ""
+	for _, look := range m.looks {
+		full, err := look(ctx)
+		if err != nil {
+			m.log.Warn("a high-water mark cannot be looked at", "error", err)
+			return
+		}
+		if why == "" {
+			why = full
+		}
+	}
+	before := m.Full()
+	m.full.Store(&why)
+	switch {
+	case before == "" && why != "":
+		m.gauge.Set(1)
+		m.log.Error("this service is full: only owners and maintainers of served repositories may add data", "reason", why)
+	case before != "" && why == "":
+		m.gauge.Set(0)
+		m.log.Info("this service has room again")
+	}
+}
+
+// Full reports why there is no room; "": there is.
+func (m *Marks) Full() string {
+	if m == nil {
+		return ""
+	}
+	if why := m.full.Load(); why != nil {
+		return *why
+	}
+	return ""
+}
+
+// minFree is what must be free on a disk: a tenth of it, but not less than this.
+const minFree = 1 << 30
+
+// Disk looks at the free space of the disk that holds a folder.
+func Disk(folder string) Look {
+	return func(context.Context) (string, error) {
+		var s syscall.Statfs_t
+		if err := syscall.Statfs(folder, &s); err != nil {
+			return "", fmt.Errorf("look at the disk of %s: %w", folder, err)
+		}
+		block := int64(s.Bsize)
+		free, all := int64(s.Bavail)*block, int64(s.Blocks)*block
+		if least := max(minFree, all/10); free < least {
+			return fmt.Sprintf("%d MiB are free on the disk of %s; new data needs %d MiB", free>>20, folder, least>>20), nil
+		}
+		return "", nil
+	}
+}
+
+// Log looks at the size of the log. most is its mark in bytes; 0: 80% of what JetStream may store.
+func Log(b *bus.Bus, most int64) Look {
+	return func(ctx context.Context) (string, error) {
+		mark := most
+		if mark <= 0 {
+			store, err := b.StoreLimit(ctx)
+			if err != nil {
+				return "", err
+			}
+			mark = store / 5 * 4
+		}
+		stream, err := b.JS.Stream(ctx, proto.StreamEvents)
+		if err != nil {
+			return "", fmt.Errorf("look at the size of the log: %w", err)
+		}
+		if size := int64(stream.CachedInfo().State.Bytes); mark > 0 && size > mark {
+			return fmt.Sprintf("the log has %d MiB and may have %d MiB (NGIT_LOG_MAX_BYTES)", size>>20, mark>>20), nil
+		}
+		return "", nil
+	}
+}

@@ -1,0 +1,312 @@
+package limit
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
+)
+
+// What is stored, and by which kind of party.
+const (
+	Events = "events"
+	Git    = "git"
+
+	Author        = "author"  // a public key
+	ClientAddress = "address" // see [Address]
+	Relay         = "relay"   // a normalised URL
+)
+
+// Party is one whose stored bytes are counted.
+type Party struct{ What, Kind, Name string }
+
+// Charge is a party that pays for what is stored, and how much it may store in a day. 0: any
+// amount.
+type Charge struct {
+	Party
+	Most int64
+}
+
+// Usage counts the bytes that each party has stored on the present day (UTC). The counts are kept
+// in the bucket grasp-usage: they survive restarts, and the workers that store git data share them.
+// It is safe for concurrent use.
+type Usage struct {
+	kv  jetstream.KeyValue
+	js  jetstream.JetStream
+	log *slog.Logger
+	now func() time.Time
+
+	mu   sync.Mutex
+	day  int64 // since 1970, in UTC
+	used map[Party]*amount
+}
+
+// amount is what a party has stored: as the bucket says, and since then.
+type amount struct{ saved, more int64 }
+
+const (
+	// saveEvery is how often counts of events are saved. A crash forgets the last ones.
+	saveEvery = 2 * time.Second
+	// leastSaved is what a party must have stored to be remembered: keys cost nothing, so there may
+	// be any number of small ones. Beyond mostCounted parties the small ones are forgotten.
+	leastSaved  = 64 << 10
+	mostCounted = 100_000
+)
+
+// usage is a value of the bucket grasp-usage.
+type usage struct {
+	Day   int64 `json:"day"`
+	Bytes int64 `json:"bytes"`
+}
+
+// OpenUsage opens the bucket. now is the clock.
+func OpenUsage(ctx context.Context, b *bus.Bus, log *slog.Logger, now func() time.Time) (*Usage, error) {
+	kv, err := b.Bucket(ctx, proto.BucketUsage)
+	if err != nil {
+		return nil, err
+	}
+	return &Usage{kv: kv, js: b.JS, log: log, now: now, used: map[Party]*amount{}}, nil
+}
+
+func (p Party) key() string {
+	return p.What + "." + p.Kind + "." + base64.RawURLEncoding.EncodeToString([]byte(p.Name))
+}
+
+// Load reads what was saved.
+func (u *Usage) Load(ctx context.Context) error {
+	saved := map[string]usage{}
+	err := bus.Read(ctx, u.js, bus.Reading{Stream: proto.KVStream(proto.BucketUsage)}, func(m bus.Message) {
+		var v usage
+		if !m.Deletes() && json.Unmarshal(m.Data, &v) == nil {
+			saved[m.Subject] = v
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("read %s: %w", proto.BucketUsage, err)
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turnDay()
+	for subject, v := range saved {
+		p, ok := partyOf(subject)
+		if ok && v.Day == u.day {
+			u.amountOf(p).saved = v.Bytes
+		}
+	}
+	return nil
+}
+
+func partyOf(subject string) (p Party, ok bool) {
+	prefix := proto.KVSubject(proto.BucketUsage, "")
+	if len(subject) < len(prefix) {
+		return p, false
+	}
+	for _, what := range []string{Events, Git} {
+		for _, kind := range []string{Author, ClientAddress, Relay} {
+			start := prefix + what + "." + kind + "."
+			if len(subject) > len(start) && subject[:len(start)] == start {
+				name, err := base64.RawURLEncoding.DecodeString(subject[len(start):])
+				return Party{what, kind, string(name)}, err == nil
+			}
+		}
+	}
+	return p, false
+}
+
+// turnDay forgets the day before; u.mu is held.
+func (u *Usage) turnDay() {
+	if day := u.now().Unix() / (24 * 60 * 60); day != u.day {
+		u.day = day
+		clear(u.used)
+	}
+}
+
+func (u *Usage) amountOf(p Party) *amount {
+	a := u.used[p]
+	if a == nil {
+		if len(u.used) >= mostCounted {
+			for other, a := range u.used {
+				if a.saved+a.more < leastSaved {
+					delete(u.used, other)
+				}
+			}
+		}
+		a = &amount{}
+		u.used[p] = a
+	}
+	return a
+}
+
+// Over reports whether n more bytes are too much for one of those who pay for them, for whom, and
+// when its budget is free again. factor multiplies all budgets: what owners and maintainers of
+// served repositories store for these has ten times the budget.
+func (u *Usage) Over(n, factor int64, charges ...Charge) (p Party, free time.Time, over bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turnDay()
+	for _, c := range charges {
+		used := int64(0)
+		if a := u.used[c.Party]; a != nil {
+			used = a.saved + a.more
+		}
+		if c.Most > 0 && used+n > c.Most*factor {
+			return c.Party, time.Unix((u.day+1)*24*60*60, 0).UTC(), true
+		}
+	}
+	return Party{}, time.Time{}, false
+}
+
+// Left is how many bytes all of those who pay may still store today. [Usage.Refresh] first, where
+// others store too.
+func (u *Usage) Left(factor int64, charges ...Charge) int64 {
+	left := int64(1) << 62
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turnDay()
+	for _, c := range charges {
+		if c.Most <= 0 {
+			continue
+		}
+		used := int64(0)
+		if a := u.used[c.Party]; a != nil {
+			used = a.saved + a.more
+		}
+		left = min(left, max(0, c.Most*factor-used))
+	}
+	return left
+}
+
+// Add counts n bytes. They are saved by [Usage.Run], or by [Usage.Save].
+func (u *Usage) Add(n int64, charges ...Charge) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.turnDay()
+	for _, c := range charges {
+		u.amountOf(c.Party).more += n
+	}
+}
+
+// Spend counts n bytes and saves them at once, for what several workers store.
+func (u *Usage) Spend(ctx context.Context, n int64, charges ...Charge) error {
+	u.Add(n, charges...)
+	for _, c := range charges {
+		if err := u.save(ctx, c.Party); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Refresh reads what others have stored of the same parties.
+func (u *Usage) Refresh(ctx context.Context, charges ...Charge) error {
+	for _, c := range charges {
+		_, v, err := u.read(ctx, c.Party)
+		if err != nil {
+			return err
+		}
+		u.mu.Lock()
+		u.turnDay()
+		if v.Day == u.day {
+			u.amountOf(c.Party).saved = v.Bytes
+		}
+		u.mu.Unlock()
+	}
+	return nil
+}
+
+// Run saves the counts from time to time, and when ctx ends.
+func (u *Usage) Run(ctx context.Context) {
+	tick := time.NewTicker(saveEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveEvery)
+			defer cancel()
+			_ = u.Save(last)
+			return
+		}
+		if err := u.Save(ctx); err != nil && ctx.Err() == nil {
+			u.log.Warn("the stored bytes of the day cannot be saved; trying again", "error", err)
+		}
+	}
+}
+
+// Save saves the counts of all parties that are not small.
+func (u *Usage) Save(ctx context.Context) error {
+	var parties []Party
+	u.mu.Lock()
+	for p, a := range u.used {
+		if a.more > 0 && a.saved+a.more >= leastSaved {
+			parties = append(parties, p)
+		}
+	}
+	u.mu.Unlock()
+	for _, p := range parties {
+		if err := u.save(ctx, p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// save adds to the bucket what was counted since the last time. Another worker may do so too, so
+// the value is replaced only as it was read.
+func (u *Usage) save(ctx context.Context, p Party) error {
+	for {
+		revision, v, err := u.read(ctx, p)
+		if err != nil {
+			return err
+		}
+		u.mu.Lock()
+		u.turnDay()
+		a := u.amountOf(p)
+		more := a.more
+		if v.Day != u.day {
+			v = usage{Day: u.day}
+		}
+		v.Bytes += more
+		u.mu.Unlock()
+		data, err := json.Marshal(v)
+		if err != nil {
+			return err
+		}
+		_, err = u.kv.Update(ctx, p.key(), data, revision)
+		if bus.IsConflict(err) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("save stored bytes: %w", err)
+		}
+		u.mu.Lock()
+		if v.Day == u.day {
+			a.saved, a.more = v.Bytes, a.more-more
+		}
+		u.mu.Unlock()
+		return nil
+	}
+}
+
+func (u *Usage) read(ctx context.Context, p Party) (revision uint64, v usage, err error) {
+	entry, err := u.kv.Get(ctx, p.key())
+	if errors.Is(err, jetstream.ErrKeyNotFound) {
+		return 0, v, nil
+	}
+	if err != nil {
+		return 0, v, fmt.Errorf("read stored bytes: %w", err)
+	}
+	if json.Unmarshal(entry.Value(), &v) != nil {
+		v = usage{}
+	}
+	return entry.Revision(), v, nil
+}

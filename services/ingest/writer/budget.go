@@ -1,0 +1,86 @@
+package writer
+
+import (
+	"fmt"
+	"time"
+
+	"tendril.dev/lib/limit"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/policy"
+)
+
+// Budgets bound what is stored (policy.md, Bounds). The zero value bounds nothing.
+type Budgets struct {
+	Usage *limit.Usage
+	Marks *limit.Marks
+
+	Author, Address, Relay int64           // bytes a day; 0: any amount
+	Bootstrap              map[string]bool // relays that have ten times as much
+}
+
+// ofServed multiplies the budgets of owners and maintainers for the events of their repositories,
+// and those of bootstrap relays.
+const ofServed = 10
+
+// fullAgain is when an event is offered again that came while the service was full.
+const fullAgain = 5 * time.Minute
+
+// charges are those who pay for an event. What an operator imports and what leaves purgatory is
+// free.
+func (l *Budgets) charges(c *candidate.Candidate) []limit.Charge {
+	if c.Lane == proto.LaneRelease || c.Source == proto.SourceImport {
+		return nil
+	}
+	charges := []limit.Charge{{Party: limit.Party{What: limit.Events, Kind: limit.Author, Name: c.Event.PubKey}, Most: l.Author}}
+	if c.Client != "" {
+		charges = append(charges, limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.ClientAddress, Name: c.Client}, Most: l.Address})
+	}
+	if c.Relay != "" {
+		most := l.Relay
+		if l.Bootstrap[c.Relay] {
+			most *= ofServed
+		}
+		charges = append(charges, limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.Relay, Name: c.Relay}, Most: most})
+	}
+	return charges
+}
+
+// afford makes those who bring an event pay for it, if it is to be stored, or refuses it. A refusal
+// is not remembered: the event is welcome when the budget is free again.
+func (w *Writer) afford(k policy.Knowledge, c *candidate.Candidate, d policy.Decision) (policy.Decision, error) {
+	stored := d.Outcome == proto.Accepted || d.Outcome == proto.HeldBack
+	l := &w.Budgets
+	if !stored || l.Usage == nil {
+		return d, nil
+	}
+	charges := l.charges(c)
+	if len(charges) == 0 {
+		return d, nil
+	}
+	bytes := int64(len(c.Raw))
+	full := l.Marks.Full()
+	_, _, over := l.Usage.Over(bytes, 1, charges...)
+	if full == "" && !over {
+		l.Usage.Add(bytes, charges...)
+		return d, nil
+	}
+	served, err := w.Policy.OfServed(k, c.Event)
+	if err != nil {
+		return d, err
+	}
+	factor := int64(1)
+	if served {
+		factor, full = ofServed, ""
+	}
+	party, free, over := l.Usage.Over(bytes, factor, charges...)
+	switch {
+	case over:
+		return policy.Later(policy.ReasonOverBudget, fmt.Sprintf("rate-limited: this %s has stored as much as it may today; it may store more from %s on",
+			party.Kind, free.Format(time.RFC3339)), free), nil
+	case full != "":
+		return policy.Later(policy.ReasonFull, "error: this service is full", time.Now().Add(fullAgain).UTC()), nil
+	}
+	l.Usage.Add(bytes, charges...)
+	return d, nil
+}
