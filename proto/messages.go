@@ -37,9 +37,6 @@ type Verdict struct {
 	// RetryAt, in seconds since 1970, is when the event may be offered again: the daily budget of
 	// its author, address or relay is used up until then, or the service is full.
 	RetryAt int64 `json:"retry_at,omitempty"`
-	// Ref is the HeaderRef of a pack of one, for senders of earlier versions, which look here for
-	// it.
-	Ref string `json:"ref,omitempty"`
 }
 
 // OK reports what the OK message to a user says.
@@ -50,6 +47,12 @@ func (v Verdict) OK() bool { return v.Outcome != Rejected }
 type Verdicts struct {
 	Ref      string    `json:"ref,omitempty"` // the pack's HeaderRef
 	Verdicts []Verdict `json:"verdicts"`
+}
+
+// Usage is a value of the bucket grasp-usage: what a party has stored on a day.
+type Usage struct {
+	Day   int64 `json:"day"` // since 1970, in UTC
+	Bytes int64 `json:"bytes"`
 }
 
 // Phase is where a held event stands (purgatory.md).

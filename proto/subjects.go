@@ -2,6 +2,7 @@ package proto
 
 import (
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -296,6 +297,30 @@ func ParseShardName(name string) (int, error) {
 		return 0, fmt.Errorf("parse shard %q: %w", name, ErrSubject)
 	}
 	return int(n), nil
+}
+
+// UsageKey is a key of the bucket grasp-usage: what is stored, the kind of the party that pays for
+// it, and its name, which is any text.
+func UsageKey(what, kind, name string) string {
+	return what + "." + kind + "." + base64.RawURLEncoding.EncodeToString([]byte(name))
+}
+
+// UsageSubject is the subject of that key.
+func UsageSubject(what, kind, name string) string {
+	return KVSubject(BucketUsage, UsageKey(what, kind, name))
+}
+
+// ParseUsageSubject is the inverse of [UsageSubject].
+func ParseUsageSubject(subject string) (what, kind, name string, err error) {
+	parts := strings.Split(strings.TrimPrefix(subject, KVSubject(BucketUsage, "")), ".")
+	if len(parts) != 3 {
+		return "", "", "", fmt.Errorf("parse usage subject %q: %w", subject, ErrSubject)
+	}
+	decoded, err := base64.RawURLEncoding.DecodeString(parts[2])
+	if err != nil {
+		return "", "", "", fmt.Errorf("parse usage subject %q: %w", subject, err)
+	}
+	return parts[0], parts[1], string(decoded), nil
 }
 
 // HeldKey is a key of the bucket grasp-held: `<shard>.<identifier>.<kind>.<short id>`. A PR update

@@ -3,7 +3,6 @@ package candidates
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -200,44 +199,6 @@ func TestAPackThatTheBusDoesNotTakeIsSplit(t *testing.T) {
 		}
 	}
 	eventually(t, "nothing waits", func() bool { return s.Waiting() == 0 })
-}
-
-// TestAnIngestOfAnEarlierVersion takes a pack of several for one event that is none, and names the
-// ref of one in its verdict.
-func TestAnIngestOfAnEarlierVersion(t *testing.T) {
-	t.Parallel()
-	b := openBus(t, 64<<20)
-	s, _ := start(t, b, nil)
-	var packs atomic.Int64
-	ingestFrom(t, b, proto.StreamSync, proto.ConsumerSync, func(m jetstream.Msg) bool {
-		v := proto.Verdict{Outcome: proto.Rejected, Message: "invalid: not a candidate", Ref: m.Headers().Get(proto.HeaderRef)}
-		var ev nostr.Event
-		if ev.UnmarshalJSON(m.Data()) == nil {
-			v.ID, v.Outcome, v.Message = ev.ID, proto.Accepted, ""
-		} else {
-			packs.Add(1)
-		}
-		payload, err := json.Marshal(map[string]any{"verdicts": []proto.Verdict{v}})
-		if err == nil {
-			err = b.Conn.Publish(m.Headers().Get(proto.HeaderReply), payload)
-		}
-		if err != nil {
-			t.Error(err)
-		}
-		return false
-	})
-	var ends []<-chan ending
-	for i := range 20 {
-		ends = append(ends, offerTo(t, s, proto.LaneSyncHistoric, i))
-	}
-	for i, e := range ends {
-		if e := ended(t, e); e.err != nil || e.verdict.ID != event(i).ID || e.verdict.Outcome != proto.Accepted {
-			t.Fatalf("candidate %d ended as %+v", i, e)
-		}
-	}
-	if packs.Load() == 0 {
-		t.Fatal("no pack was ever sent")
-	}
 }
 
 // TestTenMinutesWithoutIngest: the windows and the queue are bounded, the sender pushes back, and

@@ -69,8 +69,6 @@ func readVerdict(in *jlexer.Lexer, v *proto.Verdict) {
 			v.Retry = in.Bool()
 		case "retry_at":
 			v.RetryAt = in.Int64()
-		case "ref":
-			v.Ref = in.String()
 		default:
 			return false
 		}

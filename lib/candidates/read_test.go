@@ -20,7 +20,7 @@ func samples(t testing.TB) (all []string) {
 			{ID: strings.Repeat("cd", 32), Kind: 65535, Outcome: proto.Rejected, Message: "invalid: \"a\"\n<&>\u2028\\", Retry: true},
 			{Outcome: proto.Duplicate}, {Outcome: proto.HeldBack}, {Outcome: proto.Done}, {Outcome: "something new"},
 		}},
-		{Verdicts: []proto.Verdict{{Kind: -1, Ref: "x"}}},
+		{Verdicts: []proto.Verdict{{Kind: -1, RetryAt: 1 << 40}}},
 	} {
 		data, err := json.Marshal(vs)
 		if err != nil {

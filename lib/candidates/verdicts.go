@@ -126,31 +126,12 @@ func (s *Sender) judged(msg *nats.Msg) {
 		s.log.Error("verdicts cannot be read", "error", err)
 		return
 	}
-	if vs.Ref != "" {
-		s.heed(vs.Ref, vs.Verdicts)
-		return
-	}
-	// An ingest of an earlier version: it knows only packs of one, and names each in its verdict.
-	for i, v := range vs.Verdicts {
-		s.heed(v.Ref, vs.Verdicts[i:i+1])
-	}
-}
-
-// heed ends a pack with its verdicts. Those that do not fit it are of an ingest that does not know
-// packs: then its events are sent one by one.
-func (s *Sender) heed(ref string, verdicts []proto.Verdict) {
 	s.mu.Lock()
-	p := s.waiting[ref]
-	fits := p != nil && len(verdicts) == len(p.done)
+	p := s.waiting[vs.Ref]
+	fits := p != nil && len(vs.Verdicts) == len(p.done)
 	s.mu.Unlock()
-	switch {
-	case p == nil:
-	case !fits:
-		if len(p.done) > 1 {
-			s.split(p)
-		}
-	case s.take(ref) != nil:
-		s.finish(p, verdicts, nil)
+	if fits && s.take(vs.Ref) != nil {
+		s.finish(p, vs.Verdicts, nil)
 	}
 }
 

@@ -29,10 +29,10 @@ type Look func(context.Context) (full string, err error)
 // lookEvery is how often the marks are looked at.
 const lookEvery = 5 * time.Second
 
-// NewMarks makes the marks. [Marks.Run] looks at them.
-func NewMarks(log *slog.Logger, metrics prometheus.Registerer, looks ...Look) (*Marks, error) {
+// NewMarks makes the marks of what a service stores. [Marks.Run] looks at them.
+func NewMarks(what string, log *slog.Logger, metrics prometheus.Registerer, looks ...Look) (*Marks, error) {
 	m := &Marks{log: log, looks: looks, gauge: prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "ngit_full", Help: "1 above a high-water mark: only owners and maintainers of served repositories may add data.",
+		Name: "ngit_full", ConstLabels: prometheus.Labels{"store": what}, Help: "1 above a high-water mark: only owners and maintainers of served repositories may add data.",
 	})}
 	if err := metrics.Register(m.gauge); err != nil {
 		return nil, fmt.Errorf("register metrics: %w", err)

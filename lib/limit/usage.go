@@ -2,7 +2,6 @@ package limit
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -62,12 +61,6 @@ const (
 	mostCounted = 100_000
 )
 
-// usage is a value of the bucket grasp-usage.
-type usage struct {
-	Day   int64 `json:"day"`
-	Bytes int64 `json:"bytes"`
-}
-
 // OpenUsage opens the bucket. now is the clock.
 func OpenUsage(ctx context.Context, b *bus.Bus, log *slog.Logger, now func() time.Time) (*Usage, error) {
 	kv, err := b.Bucket(ctx, proto.BucketUsage)
@@ -77,15 +70,13 @@ func OpenUsage(ctx context.Context, b *bus.Bus, log *slog.Logger, now func() tim
 	return &Usage{kv: kv, js: b.JS, log: log, now: now, used: map[Party]*amount{}}, nil
 }
 
-func (p Party) key() string {
-	return p.What + "." + p.Kind + "." + base64.RawURLEncoding.EncodeToString([]byte(p.Name))
-}
+func (p Party) key() string { return proto.UsageKey(p.What, p.Kind, p.Name) }
 
 // Load reads what was saved.
 func (u *Usage) Load(ctx context.Context) error {
-	saved := map[string]usage{}
+	saved := map[string]proto.Usage{}
 	err := bus.Read(ctx, u.js, bus.Reading{Stream: proto.KVStream(proto.BucketUsage)}, func(m bus.Message) {
-		var v usage
+		var v proto.Usage
 		if !m.Deletes() && json.Unmarshal(m.Data, &v) == nil {
 			saved[m.Subject] = v
 		}
@@ -106,20 +97,8 @@ func (u *Usage) Load(ctx context.Context) error {
 }
 
 func partyOf(subject string) (p Party, ok bool) {
-	prefix := proto.KVSubject(proto.BucketUsage, "")
-	if len(subject) < len(prefix) {
-		return p, false
-	}
-	for _, what := range []string{Events, Git} {
-		for _, kind := range []string{Author, ClientAddress, Relay} {
-			start := prefix + what + "." + kind + "."
-			if len(subject) > len(start) && subject[:len(start)] == start {
-				name, err := base64.RawURLEncoding.DecodeString(subject[len(start):])
-				return Party{what, kind, string(name)}, err == nil
-			}
-		}
-	}
-	return p, false
+	what, kind, name, err := proto.ParseUsageSubject(subject)
+	return Party{what, kind, name}, err == nil
 }
 
 // turnDay forgets the day before; u.mu is held.
@@ -273,7 +252,7 @@ func (u *Usage) save(ctx context.Context, p Party) error {
 		a := u.amountOf(p)
 		more := a.more
 		if v.Day != u.day {
-			v = usage{Day: u.day}
+			v = proto.Usage{Day: u.day}
 		}
 		v.Bytes += more
 		u.mu.Unlock()
@@ -297,7 +276,7 @@ func (u *Usage) save(ctx context.Context, p Party) error {
 	}
 }
 
-func (u *Usage) read(ctx context.Context, p Party) (revision uint64, v usage, err error) {
+func (u *Usage) read(ctx context.Context, p Party) (revision uint64, v proto.Usage, err error) {
 	entry, err := u.kv.Get(ctx, p.key())
 	if errors.Is(err, jetstream.ErrKeyNotFound) {
 		return 0, v, nil
@@ -306,7 +285,7 @@ func (u *Usage) read(ctx context.Context, p Party) (revision uint64, v usage, er
 		return 0, v, fmt.Errorf("read stored bytes: %w", err)
 	}
 	if json.Unmarshal(entry.Value(), &v) != nil {
-		v = usage{}
+		v = proto.Usage{}
 	}
 	return entry.Revision(), v, nil
 }

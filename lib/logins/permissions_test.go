@@ -134,6 +134,7 @@ func TestWhoMayPublish(t *testing.T) {
 		{"$KV.grasp-claims.other.x", nobody},
 		{"$KV.grasp-workers.relayconn.a", "relayconn"},
 		{"$KV.grasp-workers.purgatory.a", "purgatory"},
+		{"$KV.grasp-usage.events.author.YQ", "ingest purgatory"},
 
 		// Streams are made and changed by ingest, and emptied or deleted by nobody.
 		{"$JS.API.STREAM.CREATE.GRASP_EVENTS", "ingest"},
@@ -152,7 +153,7 @@ func TestWhoMayPublish(t *testing.T) {
 		{"$JS.API.ACCOUNT.PURGE.$G", nobody},
 		{"$JS.API.ACCOUNT.STREAM.MOVE.$G.GRASP_EVENTS", nobody},
 		{"$SYS.REQ.SERVER.PING", nobody},
-		{"$JS.API.INFO", "operator"},
+		{"$JS.API.INFO", "operator ingest"},
 		{"$JS.API.STREAM.LIST", "operator"},
 		{"$JS.API.STREAM.NAMES", "operator"},
 		{"$JS.API.STREAM.INFO.GRASP_EVENTS", everyone},

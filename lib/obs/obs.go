@@ -68,6 +68,7 @@ func spellOutDuration(_ []string, a slog.Attr) slog.Attr {
 type Readiness struct {
 	mu     sync.Mutex
 	checks map[string]func() error
+	notes  map[string]func() string
 }
 
 // Add names a condition; check gives nil when it holds. It is called on every request for /readyz
@@ -79,6 +80,30 @@ func (r *Readiness) Add(name string, check func() error) {
 		r.checks = map[string]func() error{}
 	}
 	r.checks[name] = check
+}
+
+// Note names something that /readyz reports besides, though the process is ready; "": nothing.
+func (r *Readiness) Note(name string, note func() string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.notes == nil {
+		r.notes = map[string]func() string{}
+	}
+	r.notes[name] = note
+}
+
+// Notes returns what is reported besides, by name.
+func (r *Readiness) Notes() map[string]string {
+	r.mu.Lock()
+	notes := maps.Clone(r.notes)
+	r.mu.Unlock()
+	said := map[string]string{}
+	for name, note := range notes {
+		if text := note(); text != "" {
+			said[name] = text
+		}
+	}
+	return said
 }
 
 // Failing returns the conditions that do not hold, by name, with the reason.
@@ -106,7 +131,11 @@ func Mount(mux *http.ServeMux, ready *Readiness, gatherer prometheus.Gatherer) {
 		if len(failing) > 0 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		json.NewEncoder(w).Encode(map[string]any{"ready": len(failing) == 0, "failing": failing})
+		answer := map[string]any{"ready": len(failing) == 0, "failing": failing}
+		if notes := ready.Notes(); len(notes) > 0 {
+			answer["notes"] = notes
+		}
+		json.NewEncoder(w).Encode(answer)
 	})
 	if gatherer != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(gatherer, promhttp.HandlerOpts{}))

@@ -164,8 +164,8 @@ func (sys *system) write(t testing.TB, ctx context.Context, judge decide) {
 				}
 				v.Seq = ack.Sequence
 			}
-			v.ID, v.Kind, v.Ref = ev.ID, ev.Kind, msg.Headers().Get(proto.HeaderRef)
-			data, _ := json.Marshal(proto.Verdicts{Verdicts: []proto.Verdict{*v}})
+			v.ID, v.Kind = ev.ID, ev.Kind
+			data, _ := json.Marshal(proto.Verdicts{Ref: msg.Headers().Get(proto.HeaderRef), Verdicts: []proto.Verdict{*v}})
 			sys.Bus.Conn.Publish(msg.Headers().Get(proto.HeaderReply), data)
 			msg.Ack()
 		}

@@ -13,6 +13,8 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/held"
+	"tendril.dev/lib/limit"
+	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/idquery"
@@ -37,10 +39,15 @@ func Run(ctx context.Context, n *node.Node) error {
 	set := held.NewSet()
 	index := rejections.NewIndex(time.Duration(s.RejectedColdSeconds) * time.Second)
 	index.Outdated = rules.Outdated
+	budgets, err := budgetsOf(ctx, n)
+	if err != nil {
+		return err
+	}
+	n.Ready.Note("full", budgets.Marks.Full)
 	w, err := writer.New(ctx, writer.Options{
 		Name: n.Worker, Bus: n.Bus, Index: n.Index, Held: set, Rejected: index,
 		Park:   rejections.NewPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),
-		Policy: rules, Metrics: metrics, Log: n.Log,
+		Policy: rules, Metrics: metrics, Log: n.Log, Budgets: budgets,
 		BatchSize: s.BatchSize, Domain: s.Domain, KeepDeleted: s.IgnoreDeletions,
 	})
 	if err != nil {
@@ -75,6 +82,8 @@ func Run(ctx context.Context, n *node.Node) error {
 	group.Go(func() error {
 		return idquery.Serve(ctx, n.Bus.Conn, idquery.Known{Index: n.Index, Held: set, Rejected: index}, n.Log)
 	})
+	group.Go(func() error { budgets.Marks.Run(ctx); return nil })
+	group.Go(func() error { budgets.Usage.Run(ctx); return nil })
 	group.Go(func() error {
 		// What expired in purgatory must not come in again because a new writer has not read yet
 		// that it did.
@@ -94,6 +103,30 @@ func Run(ctx context.Context, n *node.Node) error {
 		return w.Run(ctx)
 	})
 	return group.Wait()
+}
+
+// budgetsOf are the bounds of what is stored, by the settings.
+func budgetsOf(ctx context.Context, n *node.Node) (b writer.Budgets, err error) {
+	s := n.Settings
+	b = writer.Budgets{
+		Author: s.DailyAuthorBytes, Address: s.DailyAddressBytes, Relay: s.DailyRelayBytes, Bootstrap: map[string]bool{},
+	}
+	for _, given := range s.BootstrapRelays {
+		url, err := nip34.NormalizeRelayURL(given)
+		if err != nil {
+			return b, fmt.Errorf("NGIT_SYNC_BOOTSTRAP_RELAY_URL is %q: %w", given, err)
+		}
+		b.Bootstrap[string(url)] = true
+	}
+	if b.Usage, err = limit.OpenUsage(ctx, n.Bus, n.Log, time.Now); err != nil {
+		return b, err
+	}
+	looks := []limit.Look{limit.Log(n.Bus, s.LogMaxBytes)}
+	if s.DatabaseBackend != "memory" {
+		looks = append(looks, limit.Disk(s.RelayDataPath))
+	}
+	b.Marks, err = limit.NewMarks("log", n.Log, n.Metrics, looks...)
+	return b, err
 }
 
 // retryRead is the pause before it is tried again to read what was there at the start.

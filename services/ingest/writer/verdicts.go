@@ -46,9 +46,6 @@ func (w *Writer) tell(p *pack) {
 	if p.Reply == "" {
 		return
 	}
-	if len(p.verdicts) == 1 {
-		p.verdicts[0].Ref = p.Ref
-	}
 	data, err := json.Marshal(proto.Verdicts{Ref: p.Ref, Verdicts: p.verdicts})
 	if err == nil && len(data) > maxVerdictBytes {
 		for i := range p.verdicts {

@@ -78,10 +78,10 @@ func (in *ingest) decide(m jetstream.Msg) {
 	v, decided := in.verdicts[candidate]
 	if !decided {
 		v = in.verdict(ev, proto.Action(m.Headers().Get(proto.HeaderAction)), m.Headers().Get(proto.HeaderReason))
-		v.ID, v.Kind, v.Ref = ev.ID, ev.Kind, m.Headers().Get(proto.HeaderRef)
+		v.ID, v.Kind = ev.ID, ev.Kind
 		in.verdicts[candidate] = v
 	}
-	data, err := json.Marshal(proto.Verdicts{Verdicts: []proto.Verdict{v}})
+	data, err := json.Marshal(proto.Verdicts{Ref: m.Headers().Get(proto.HeaderRef), Verdicts: []proto.Verdict{v}})
 	if err != nil {
 		in.Error(err)
 	}

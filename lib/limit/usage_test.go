@@ -1,0 +1,174 @@
+package limit_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/limit"
+	"tendril.dev/proto"
+)
+
+func openBus(t *testing.T) *bus.Bus {
+	t.Helper()
+	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// clock is a time that a test sets.
+type clock struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (c *clock) now() time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.at
+}
+
+func (c *clock) set(at time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.at = at
+}
+
+func openUsage(t *testing.T, b *bus.Bus, c *clock) *limit.Usage {
+	t.Helper()
+	u, err := limit.OpenUsage(t.Context(), b, slog.New(slog.DiscardHandler), c.now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := u.Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return u
+}
+
+// TestUsage: a budget of a day, which outlives a restart and ends at midnight (UTC).
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	b, c := openBus(t), &clock{at: time.Date(2026, 3, 1, 22, 0, 0, 0, time.UTC)}
+	const mib = 1 << 20
+	author := limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.Author, Name: "alice"}, Most: 2 * mib}
+	relay := limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.Relay, Name: "wss://relay.example/ä"}, Most: 10 * mib}
+	free := limit.Charge{Party: limit.Party{What: limit.Events, Kind: limit.ClientAddress, Name: "2001:db8::/64"}}
+	u := openUsage(t, b, c)
+	u.Add(mib, author, relay, free)
+	u.Add(mib, author, relay, free)
+	check := func(u *limit.Usage, factor int64, want bool, charges ...limit.Charge) {
+		t.Helper()
+		party, until, over := u.Over(1, factor, charges...)
+		if over != want {
+			t.Errorf("over: %v, want %v", over, want)
+		}
+		if midnight := c.now().Truncate(24 * time.Hour).Add(24 * time.Hour); over && (party != author.Party || !until.Equal(midnight)) {
+			t.Errorf("%+v is free at %s, want %s", party, until, midnight)
+		}
+	}
+	check(u, 1, true, relay, author)
+	check(u, 10, false, relay, author)
+	check(u, 1, false, relay, free)
+	if left := u.Left(1, author, relay); left != 0 {
+		t.Errorf("%d bytes are left", left)
+	}
+	if left := u.Left(10, author, relay); left != 18*mib {
+		t.Errorf("%d bytes are left of ten times the budget", left)
+	}
+	if err := u.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	again := openUsage(t, b, c)
+	check(again, 1, true, relay, author)
+	again.Add(mib, relay)
+	if err := again.Save(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := openUsage(t, b, c).Left(1, relay); left != 7*mib {
+		t.Errorf("%d bytes are left after two of them have saved", left)
+	}
+	c.set(c.now().Add(3 * time.Hour))
+	check(again, 1, false, relay, author)
+	check(openUsage(t, b, c), 1, false, relay, author)
+}
+
+// TestWorkersShareUsage: what several of them store at the same time is counted once and whole.
+func TestWorkersShareUsage(t *testing.T) {
+	t.Parallel()
+	b, c := openBus(t), &clock{at: time.Now()}
+	charge := limit.Charge{Party: limit.Party{What: limit.Git, Kind: limit.Author, Name: "alice"}, Most: 1000}
+	var workers sync.WaitGroup
+	for range 4 {
+		u := openUsage(t, b, c)
+		workers.Go(func() {
+			for range 10 {
+				if err := u.Spend(t.Context(), 10, charge); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	workers.Wait()
+	u := openUsage(t, b, c)
+	if err := u.Refresh(t.Context(), charge); err != nil {
+		t.Fatal(err)
+	}
+	if left := u.Left(1, charge); left != 600 {
+		t.Errorf("%d bytes are left, want 600", left)
+	}
+}
+
+// TestMarks: above a mark the service is full, until there is room again. What cannot be looked at
+// changes nothing.
+func TestMarks(t *testing.T) {
+	t.Parallel()
+	why, failed := "", error(nil)
+	m, err := limit.NewMarks("test", slog.New(slog.DiscardHandler), prometheus.NewRegistry(),
+		func(context.Context) (string, error) { return "", nil }, func(context.Context) (string, error) { return why, failed })
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func(want string) {
+		t.Helper()
+		if m.Look(t.Context()); m.Full() != want {
+			t.Errorf("full: %q, want %q", m.Full(), want)
+		}
+	}
+	look("")
+	why = "no room"
+	look("no room")
+	why, failed = "", errors.New("gone")
+	look("no room")
+	failed = nil
+	look("")
+}
+
+func TestLogMark(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	for range 3 {
+		if _, err := b.JS.Publish(t.Context(), proto.SubjectEventsMark, make([]byte, 4096)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if full, err := limit.Log(b, 0)(t.Context()); err != nil || full != "" {
+		t.Errorf("of the store: %q, %v", full, err)
+	}
+	if full, err := limit.Log(b, 1000)(t.Context()); err != nil || !strings.Contains(full, "NGIT_LOG_MAX_BYTES") {
+		t.Errorf("of the setting: %q, %v", full, err)
+	}
+	if full, err := limit.Disk(t.TempDir())(t.Context()); err != nil {
+		t.Errorf("%q, %v", full, err)
+	}
+}
