@@ -95,7 +95,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 	ev := &nostr.Event{ID: someID, PubKey: somebody, Kind: 1621}
 	short := ShortID(someID)
 	target, _ := TargetSubject("r.example.com")
-	roots, _ := RootsSubject("30617:" + somebody + ":repo")
+	wanted, _ := WantedSubject("r.example.com", "30617:"+somebody+":repo")
 	git, _ := GitSubject("repo", GitFetched)
 	held, _ := HeldKeyOf("repo", ev).Key()
 	values := map[string]map[string]string{
@@ -108,7 +108,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"eventsMark":        {"": SubjectEventsMark},
 		"rejected":          {"": RejectedSubject{1621, short}.String(), "kind": "1621", "shortId": short},
 		"target":            {"": target, "relay": "r.example.com"},
-		"roots":             {"": roots, "pubkey": somebody, "identifier": "repo"},
+		"wanted":            {"": wanted, "relay": "r.example.com", "pubkey": somebody, "identifier": "repo"},
 		"writerTurn":        {"": SubjectWriterTurn},
 		"verdict":           {"": VerdictSubject("in"), "inbox": "in"},
 		"git":               {"": git, "identifier": "repo", "verb": "fetched"},
@@ -145,9 +145,8 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 	doc := readDocument(t)
 	types := map[string]any{
 		"Event": nostr.Event{}, "Verdict": Verdict{}, "Verdicts": Verdicts{}, "Held": Held{}, "RejectedEvent": RejectedEvent{},
-		"TargetChange": TargetChange{}, "RepoChange": RepoChange{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
-		"RootsChange": RootsChange{},
-		"GitNotice":   GitNotice{}, "Usage": Usage{}, "WriterMark": WriterMark{},
+		"Target": Target{}, "Wanted": Wanted{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
+		"GitNotice": GitNotice{}, "Usage": Usage{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
 		"KnownQuery": KnownQuery{}, "KnownAnswer": KnownAnswer{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
 		"RepoQuery": RepoQuery{}, "RepoAnswer": RepoAnswer{}, "RepoStatus": RepoStatus{},
@@ -172,7 +171,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 			headers[h] = true
 		}
 	}
-	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderRemoved, HeaderGone, HeaderLevel, HeaderSum, HeaderTraceParent}
+	want := []string{HeaderSource, HeaderRelay, HeaderClient, HeaderReply, HeaderRef, HeaderAction, HeaderReason, HeaderAcceptedAt, HeaderRemoved, HeaderTraceParent}
 	if got := slices.Sorted(maps.Keys(headers)); !slices.Equal(slices.Sorted(slices.Values(want)), got) {
 		t.Errorf("headers: the code has %q, asyncapi.yaml %q", want, got)
 	}
@@ -181,7 +180,7 @@ func TestAsyncAPIHeadersAndEnumsAreOurs(t *testing.T) {
 		"verb":      {[]string{string(GitFetched), string(GitFailed), string(GitPushed), string(GitRefused), string(GitReleased), string(GitExpired), string(GitUnfit), string(GitEnded), string(GitReturned), string(GitRemoved)}, doc.Channels["git"].Parameters["verb"].Enum},
 		"outcome":   {[]string{string(Accepted), string(HeldBack), string(Duplicate), string(Rejected), string(Done)}, doc.Components.Schemas["Verdict"].Properties["outcome"].Enum},
 		"phase":     {[]string{string(PhaseWaiting), string(PhaseSilent), string(PhaseVouched)}, doc.Components.Schemas["Held"].Properties["phase"].Enum},
-		"level":     {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["RepoChange"].Properties["level"].Enum},
+		"level":     {[]string{string(LevelFull), string(LevelStateOnly)}, doc.Components.Schemas["Wanted"].Properties["level"].Enum},
 		"source":    {[]string{string(SourceUser), string(SourceLive), string(SourceStartup), string(SourceReconnect), string(SourceDaily), string(SourceRelease), string(SourceImport)}, enumOf(candidate[HeaderSource])},
 		"action":    {[]string{string(ActionRelease), string(ActionExpire), string(ActionExtend), string(ActionRemove)}, enumOf(candidate[HeaderAction])},
 		"repo verb": {[]string{string(RepoList), string(RepoShow), string(RepoRestore), string(RepoRemove)}, doc.Channels["repo"].Parameters["verb"].Enum},

@@ -27,18 +27,6 @@ const (
 	// HeaderRemoved is the id of an event that has left the log, on the empty message that stands
 	// in its place: nothing that is hosted here needed it any more ([ActionRemove]).
 	HeaderRemoved = "Grasp-Removed"
-	// HeaderGone is "true" on a change of a target, or of a list of root events, that withdraws it,
-	// for readers that take the headers only.
-	HeaderGone = "Grasp-Gone"
-
-	// HeaderLevel is the highest [Level] that a target wants of a repository, on every change of
-	// it, for readers that take the headers only; absent where the target has no repository.
-	HeaderLevel = "Grasp-Level"
-
-	// HeaderSum is a hash of all that is wanted of a relay after a change of its target, on the
-	// last message of the change, or of a repository's list of root events after a change of that.
-	// Discovery need not read the target or the list where it wants the same.
-	HeaderSum = "Grasp-Sum"
 	// HeaderTraceParent is W3C trace context.
 	HeaderTraceParent = "traceparent"
 )

@@ -101,49 +101,21 @@ const (
 	LevelStateOnly Level = "state" // a held announcement: only its state events
 )
 
-// TargetChange is a message of GRASP_TARGETS: what to ask one relay for, as a change to what its
-// earlier messages said. A message with the header Nats-Rollup is a snapshot's first part and
-// replaces all earlier ones.
-type TargetChange struct {
-	URL       string       `json:"url"` // normalised, to connect to
-	Bootstrap bool         `json:"bootstrap,omitempty"`
-	Snapshot  bool         `json:"snapshot,omitempty"` // forget everything said before
-	Gone      bool         `json:"gone,omitempty"`     // no target any more: close the connection
-	More      bool         `json:"more,omitempty"`     // the next message belongs to the same change: a part is no target
-	Repos     []RepoChange `json:"repos,omitempty"`
+// Target is a message of GRASP_TARGETS on a subject of [TargetSubject]: the relay is a target. An
+// empty message says that it is none any more.
+type Target struct {
+	URL       string `json:"url"` // normalised, to connect to
+	Bootstrap bool   `json:"bootstrap,omitempty"`
+	// Level is the highest that is wanted of a repository; empty: the relay is asked for
+	// announcements and states only.
+	Level Level `json:"level,omitempty"`
 }
 
-// RepoChange changes what is wanted of one repository from one relay.
-type RepoChange struct {
-	Ref     string   `json:"ref"` // 30617:<pubkey>:<identifier>
-	Gone    bool     `json:"gone,omitempty"`
-	Level   Level    `json:"level,omitempty"`   // empty: as it was
-	Authors []string `json:"authors,omitempty"` // StateOnly: the maintainers known; replaces the list if not empty
-	// AuthorsAdded are further ones, of a list that does not fit into one message.
-	AuthorsAdded []string `json:"authors_added,omitempty"`
-	// RootsAt says that the root events are those of the repository's own list as it was after this
-	// message of it, see [RootsChange], whatever was said of them before. 0: as they were.
-	RootsAt   uint64   `json:"roots_at,omitempty"`
-	Roots     []string `json:"roots,omitempty"`      // ids of root events added
-	RootsGone []string `json:"roots_gone,omitempty"` // ids of root events that are no more
-	// Since, in a snapshot, is the sequence of the last of the messages that it replaces that
-	// changed the repository; 0: the snapshot itself does.
-	Since uint64 `json:"since,omitempty"`
-}
-
-// RootsChange is a message of GRASP_TARGETS on a subject of [RootsSubject]: a change of the list of
-// one repository's root events, which targets of several relays name by [RepoChange.RootsAt], so
-// that many ids are told once and not once for each relay. A message with the header Nats-Rollup is
-// a snapshot's first part.
-type RootsChange struct {
-	Ref      string `json:"ref"`                // 30617:<pubkey>:<identifier>
-	Prev     uint64 `json:"prev,omitempty"`     // sequence of the message that this one changes the list of; 0: of none
-	Snapshot bool   `json:"snapshot,omitempty"` // forget everything said before
-	Gone     bool   `json:"gone,omitempty"`     // no target names the list any more
-	More     bool   `json:"more,omitempty"`     // the next message belongs to the same change
-	// Roots and RootsGone are ids of root events that are added, and that are no more.
-	Roots     []string `json:"roots,omitempty"`
-	RootsGone []string `json:"roots_gone,omitempty"`
+// Wanted is a message of GRASP_TARGETS on a subject of [WantedSubject]: what is wanted of one
+// repository from one relay. An empty message says that nothing is wanted any more.
+type Wanted struct {
+	Level   Level    `json:"level"`
+	Authors []string `json:"authors,omitempty"` // StateOnly: the maintainers known, sorted
 }
 
 // RelayState is a value of the bucket grasp-relays: how the connection to a relay stands, so that a
@@ -164,15 +136,13 @@ type RelayState struct {
 	// CompleteUntil is up to when nothing is missing of what is confirmed and of layer 1; absent
 	// while a fresh start has not come that far.
 	CompleteUntil time.Time `json:"complete_until,omitzero"`
-	// ConfirmedRevision is the sequence in GRASP_TARGETS up to which everything that was asked for
-	// is confirmed.
-	ConfirmedRevision uint64 `json:"confirmed_revision,omitempty"`
-	// ConfirmedLists says that root events of lists that the target names are among that; false
-	// where a version confirmed it that knew no lists.
-	ConfirmedLists bool `json:"confirmed_lists,omitempty"`
-	Repos          int  `json:"repos,omitempty"`         // confirmed repositories
-	Roots          int  `json:"roots,omitempty"`         // confirmed root events
-	Subscriptions  int  `json:"subscriptions,omitempty"` // open on the connection
+	// Confirmed is the sequence in GRASP_TARGETS up to which all repositories are confirmed that
+	// were wanted, and ConfirmedLog the sequence of the log up to which their root events are.
+	Confirmed     uint64 `json:"confirmed,omitempty"`
+	ConfirmedLog  uint64 `json:"confirmed_log,omitempty"`
+	Repos         int    `json:"repos,omitempty"`         // confirmed repositories
+	Roots         int    `json:"roots,omitempty"`         // confirmed root events
+	Subscriptions int    `json:"subscriptions,omitempty"` // open on the connection
 }
 
 // Worker is a value of the bucket grasp-workers. Its key expires unless the worker keeps beating.

@@ -94,16 +94,16 @@ func discovery() Permissions {
 	return Permissions{
 		User: UserDiscovery,
 		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), followStream(StreamTargets),
-			askEvents(), []string{AnyTarget, prefixRoots + ">", SubjectMessageOf(StreamEvents), SubjectMessageOf(StreamTargets)}),
+			askEvents(), []string{AnyTarget, AnyWanted, SubjectMessageOf(StreamEvents), SubjectMessageOf(StreamTargets)}),
 	}
 }
 
 func relayconn() Permissions {
 	return Permissions{
 		User: UserRelayconn,
-		Publish: join([]string{api("STREAM.INFO", StreamEvents)}, followStream(StreamTargets),
+		Publish: join(followStream(StreamEvents), followStream(StreamTargets),
 			offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
-			getKey(BucketRelays, ">"), askEvents(), []string{KVSubject(BucketRelays, ">"), SubjectQueryReconcile, SubjectMessageOf(StreamTargets)}),
+			getKey(BucketRelays, ">"), askEvents(), []string{KVSubject(BucketRelays, ">"), SubjectQueryReconcile}),
 		Subscribe: verdicts(),
 	}
 }

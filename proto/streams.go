@@ -117,13 +117,13 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 			Name:               StreamTargets,
 			RePublish:          told(">", toldStored),
 			Description:        "which relay should be asked for what",
-			Subjects:           []string{AnyTarget, prefixRoots + ">"},
+			Subjects:           []string{AnyTarget, AnyWanted},
 			Storage:            file,
+			MaxMsgsPerSubject:  1,
 			MaxConsumers:       maxTargetReaders,
-			AllowRollup:        true,
 			AllowAtomicPublish: true,
 			AllowDirect:        true,
-			AllowMsgTTL:        true, // what says that a relay is no target any more goes by itself
+			AllowMsgTTL:        true, // what says that nothing is wanted any more goes by itself
 		},
 		{
 			Name:              StreamWriter,

@@ -27,7 +27,7 @@ const (
 	prefixCandidate = "grasp.candidate."
 	prefixRejected  = "grasp.rejected."
 	prefixTarget    = "grasp.target."
-	prefixRoots     = "grasp.roots."
+	prefixWanted    = "grasp.wanted."
 	prefixVerdict   = "grasp.verdict."
 	prefixGit       = "grasp.git."
 
@@ -164,8 +164,8 @@ func ParseRejectedSubject(subject string) (RejectedSubject, error) {
 	return RejectedSubject{Kind: kind, ShortID: id}, nil
 }
 
-// TargetSubject is where the target of a relay is told, `grasp.target.<relay>`. key is the relay's
-// identity, "host[:port][/path]".
+// TargetSubject is where it is said that a relay is a target, `grasp.target.<relay>`. key is the
+// relay's identity, "host[:port][/path]".
 func TargetSubject(key string) (string, error) {
 	name, err := EncodeRelay(key)
 	return prefixTarget + name, err
@@ -180,41 +180,60 @@ func ParseTargetSubject(subject string) (string, error) {
 	return DecodeRelay(name)
 }
 
-// AnyTarget are the subjects of the targets of all relays.
+// AnyTarget are the subjects of all relays that are targets.
 const AnyTarget = prefixTarget + ">"
+
+// AnyWanted are the subjects of all that is wanted of repositories from relays.
+const AnyWanted = prefixWanted + ">"
+
+// relayEnd ends the tokens of a relay's name. No name has such a token.
+const relayEnd = "." + emptyToken + "."
 
 // prefixRef begins references to repositories.
 const prefixRef = "30617:"
 
-// RootsSubject is where the list of a repository's root events is told,
-// `grasp.roots.<pubkey>.<identifier>`. ref is its reference, 30617:<pubkey>:<identifier>.
-func RootsSubject(ref string) (string, error) {
+// WantedSubject is where it is said what is wanted of one repository from one relay,
+// `grasp.wanted.<relay>.=.<pubkey>.<identifier>`. ref is the repository's reference,
+// 30617:<pubkey>:<identifier>.
+func WantedSubject(key, ref string) (string, error) {
+	name, err := EncodeRelay(key)
+	if err != nil {
+		return "", err
+	}
 	rest, ok := strings.CutPrefix(ref, prefixRef)
 	pubkey, identifier, two := strings.Cut(rest, ":")
 	if !ok || !two {
-		return "", fmt.Errorf("roots subject of %q: %w", ref, ErrSubject)
+		return "", fmt.Errorf("wanted subject of %q: %w", ref, ErrSubject)
 	}
 	owner, err := EncodeIdentifier(pubkey)
 	if err != nil {
 		return "", err
 	}
 	token, err := EncodeIdentifier(identifier)
-	return prefixRoots + owner + "." + token, err
+	return prefixWanted + name + relayEnd + owner + "." + token, err
 }
 
-// ParseRootsSubject returns the repository's reference.
-func ParseRootsSubject(subject string) (ref string, err error) {
-	rest, ok := strings.CutPrefix(subject, prefixRoots)
-	owner, token, two := strings.Cut(rest, ".")
-	if !ok || !two {
-		return "", fmt.Errorf("parse roots subject %q: %w", subject, ErrSubject)
+// AnyWantedOf are the subjects of what is wanted from one relay, by its name as [EncodeRelay]
+// writes it.
+func AnyWantedOf(name string) string { return prefixWanted + name + relayEnd + ">" }
+
+// ParseWantedSubject returns the relay's identity and the repository's reference.
+func ParseWantedSubject(subject string) (key, ref string, err error) {
+	rest, ok := strings.CutPrefix(subject, prefixWanted)
+	name, repo, two := strings.Cut(rest, relayEnd)
+	owner, token, three := strings.Cut(repo, ".")
+	if !ok || !two || !three {
+		return "", "", fmt.Errorf("parse wanted subject %q: %w", subject, ErrSubject)
+	}
+	if key, err = DecodeRelay(name); err != nil {
+		return "", "", err
 	}
 	pubkey, err := DecodeIdentifier(owner)
 	if err != nil || strings.Contains(pubkey, ":") {
-		return "", fmt.Errorf("parse roots subject %q: %w", subject, ErrSubject)
+		return "", "", fmt.Errorf("parse wanted subject %q: %w", subject, ErrSubject)
 	}
 	identifier, err := DecodeIdentifier(token)
-	return prefixRef + pubkey + ":" + identifier, err
+	return key, prefixRef + pubkey + ":" + identifier, err
 }
 
 // VerdictSubject is where verdicts for one sender of candidates go, `grasp.verdict.<inbox>`. It

@@ -70,8 +70,9 @@ func TestParsersRefuse(t *testing.T) {
 		"lane":     {func(s string) error { _, err := ParseLane(s); return err }, []string{"", "grasp.candidate.", "grasp.candidate.sync", "grasp.candidate.sync.weekly", "x.user"}},
 		"rejected": {func(s string) error { _, err := ParseRejectedSubject(s); return err }, []string{"", "grasp.rejected.1", "grasp.rejected.1.x", "grasp.rejected.x." + short}},
 		"target":   {func(s string) error { _, err := ParseTargetSubject(s); return err }, []string{"", "grasp.target.", "grasp.target.a b"}},
-		"roots": {func(s string) error { _, err := ParseRootsSubject(s); return err }, []string{
-			"", "grasp.roots.", "grasp.roots.a", "grasp.roots.a.b.c", "grasp.roots..b", "grasp.roots.a.", "grasp.roots.a.b c", "grasp.roots.a=3Ab.c", "grasp.target.a.b"}},
+		"wanted": {func(s string) error { _, _, err := ParseWantedSubject(s); return err }, []string{
+			"", "grasp.wanted.", "grasp.wanted.a.b", "grasp.wanted.a.=.b", "grasp.wanted.a.=.b.c.d", "grasp.wanted..=.a.b", "grasp.wanted.a.=..b",
+			"grasp.wanted.a.=.a.", "grasp.wanted.a.=.a.b c", "grasp.wanted.a.=.a=3Ab.c", "grasp.target.a.=.a.b"}},
 		"verdict": {func(s string) error { _, err := ParseVerdictSubject(s); return err }, []string{"", "grasp.verdict.", "grasp.verdict.a.b", "grasp.verdict.>", "grasp.event.1", "grasp.verdict." + strings.Repeat("a", 65)}},
 		"git":     {func(s string) error { _, _, err := ParseGitSubject(s); return err }, []string{"", "grasp.git.x", "grasp.git.x.exploded", "grasp.git..fetched"}},
 		"repo answer": {func(s string) error { _, err := ParseRepoAnswerSubject(s); return err }, []string{
@@ -108,14 +109,14 @@ func TestRoundTrips(t *testing.T) {
 		t.Errorf("target: %v, %v", back, err)
 	}
 	for _, ref := range []string{"30617:" + somebody + ":repo", "30617:aa:a.b:c *>", "30617:aa:", "30617:aa:é/="} {
-		roots, err := RootsSubject(ref)
-		if back, parsed := ParseRootsSubject(roots); err != nil || parsed != nil || back != ref {
-			t.Errorf("roots of %q: %q, %v; %q, %v", ref, roots, err, back, parsed)
+		wanted, err := WantedSubject("relay.example.com:81/a", ref)
+		if key, back, parsed := ParseWantedSubject(wanted); err != nil || parsed != nil || back != ref || key != "relay.example.com:81/a" {
+			t.Errorf("wanted of %q: %q, %v; %q, %v", ref, wanted, err, back, parsed)
 		}
 	}
 	for _, ref := range []string{"", "30617:", "30617:aa", "30618:aa:x", "30617:aa:" + strings.Repeat("x", 2*MaxEncodedLength)} {
-		if roots, err := RootsSubject(ref); err == nil {
-			t.Errorf("roots of %q: %q", ref, roots)
+		if wanted, err := WantedSubject("a", ref); err == nil {
+			t.Errorf("wanted of %q: %q", ref, wanted)
 		}
 	}
 	if back, err := ParseVerdictSubject(VerdictSubject("aZ09")); err != nil || back != "aZ09" {
@@ -138,17 +139,17 @@ func FuzzParseEventSubject(f *testing.F) {
 	})
 }
 
-func FuzzRootsSubject(f *testing.F) {
-	f.Add("grasp.roots."+somebody+".repo", "30617:"+somebody+":repo")
-	f.Add("grasp.roots.aa.=", "30617:aa:a:b.c")
-	f.Fuzz(func(t *testing.T, subject, ref string) {
-		if back, err := ParseRootsSubject(subject); err == nil {
-			if again, err := RootsSubject(back); err != nil || again != subject {
+func FuzzWantedSubject(f *testing.F) {
+	f.Add("grasp.wanted.a.b.=."+somebody+".repo", "a.b", "30617:"+somebody+":repo")
+	f.Add("grasp.wanted.a.=.aa.=", "a", "30617:aa:a:b.c")
+	f.Fuzz(func(t *testing.T, subject, key, ref string) {
+		if of, back, err := ParseWantedSubject(subject); err == nil {
+			if again, err := WantedSubject(of, back); err != nil || again != subject {
 				t.Fatalf("%q is of %q, whose subject is %q, %v", subject, back, again, err)
 			}
 		}
-		if subject, err := RootsSubject(ref); err == nil {
-			if back, err := ParseRootsSubject(subject); err != nil || back != ref {
+		if subject, err := WantedSubject(key, ref); err == nil {
+			if of, back, err := ParseWantedSubject(subject); err != nil || back != ref || of != key {
 				t.Fatalf("the subject of %q is %q, which is of %q, %v", ref, subject, back, err)
 			}
 		}

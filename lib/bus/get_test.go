@@ -14,8 +14,8 @@ func TestSingleMessages(t *testing.T) {
 	t.Parallel()
 	b := open(t, bus.Options{})
 	for _, msg := range []*nats.Msg{
-		{Subject: "grasp.target.a.example", Data: []byte("one"), Header: nats.Header{proto.HeaderSum: {"s"}}},
-		{Subject: "grasp.target.a.example", Data: []byte("two")},
+		{Subject: "grasp.target.a.example", Data: []byte("one"), Header: nats.Header{proto.HeaderReason: {"s"}}},
+		{Subject: "grasp.target.c.example", Data: []byte("two")},
 		{Subject: "grasp.target.b.example"},
 	} {
 		if _, err := b.JS.PublishMsg(t.Context(), msg); err != nil {
@@ -23,14 +23,14 @@ func TestSingleMessages(t *testing.T) {
 		}
 	}
 	m, found, err := bus.Get(t.Context(), b.JS, proto.StreamTargets, 1)
-	if err != nil || !found || string(m.Data) != "one" || m.Header.Get(proto.HeaderSum) != "s" || m.Subject != "grasp.target.a.example" || m.Seq != 1 || m.Time.IsZero() {
+	if err != nil || !found || string(m.Data) != "one" || m.Header.Get(proto.HeaderReason) != "s" || m.Subject != "grasp.target.a.example" || m.Seq != 1 || m.Time.IsZero() {
 		t.Errorf("the first: %+v, %v, %v", m, found, err)
 	}
 	if m, found, err = bus.Get(t.Context(), b.JS, proto.StreamTargets, 3); err != nil || !found || len(m.Data) != 0 || m.Header != nil {
 		t.Errorf("the third: %+v, %v, %v", m, found, err)
 	}
-	if m, found, err = bus.Last(t.Context(), b.JS, proto.StreamTargets, "grasp.target.a.example"); err != nil || !found || m.Seq != 2 {
-		t.Errorf("the last of a: %+v, %v, %v", m, found, err)
+	if m, found, err = bus.Last(t.Context(), b.JS, proto.StreamTargets, "grasp.target.c.example"); err != nil || !found || m.Seq != 2 {
+		t.Errorf("the last of c: %+v, %v, %v", m, found, err)
 	}
 	if m, found, err = bus.Get(t.Context(), b.JS, proto.StreamTargets, 4); err != nil || found {
 		t.Errorf("one that is not there: %+v, %v, %v", m, found, err)

@@ -1,6 +1,5 @@
-// Package target knows what a relay should be asked for: a value that the changes of GRASP_TARGETS
-// fold into, and the changes that lead from one such value to another. Discovery writes with it,
-// relay workers read with it, so that both mean the same.
+// Package target is what one relay should be asked for, as discovery publishes it and relay workers
+// read it: a list of repositories with their levels, each in a message of its own.
 package target
 
 import (
@@ -8,7 +7,8 @@ import (
 	"cmp"
 	"encoding/binary"
 	"encoding/hex"
-	"maps"
+	"encoding/json"
+	"fmt"
 	"slices"
 
 	"tendril.dev/proto"
@@ -22,12 +22,47 @@ type Target struct {
 	Repos     map[string]Repo // by reference, 30617:<pubkey>:<identifier>
 }
 
-// Repo is what is wanted of one repository. Its slices are never changed in place, so values may
-// share them.
+// Repo is what is wanted of one repository.
 type Repo struct {
 	Level   proto.Level
 	Authors []string // StateOnly: the maintainers known, sorted
-	Roots   []ID     // root events, sorted
+}
+
+// Exists reports whether the target is one at all.
+func (t Target) Exists() bool { return t.URL != "" }
+
+// Level is the highest level that the target wants of a repository; empty: it has none.
+func (t Target) Level() (highest proto.Level) {
+	for _, r := range t.Repos {
+		if r.Level == proto.LevelFull {
+			return r.Level
+		}
+		highest = r.Level
+	}
+	return highest
+}
+
+// Messages are what GRASP_TARGETS has to say of a target, by subject. key is the relay's identity.
+// What has no subject, because its name is too long, is left out.
+func (t Target) Messages(key string) (map[string][]byte, error) {
+	subject, err := proto.TargetSubject(key)
+	if err != nil {
+		return nil, fmt.Errorf("target of %q: %w", key, err)
+	}
+	messages := make(map[string][]byte, 1+len(t.Repos))
+	if messages[subject], err = json.Marshal(proto.Target{URL: t.URL, Bootstrap: t.Bootstrap, Level: t.Level()}); err != nil {
+		return nil, fmt.Errorf("target of %q: %w", key, err)
+	}
+	for ref, r := range t.Repos {
+		subject, err := proto.WantedSubject(key, ref)
+		if err != nil {
+			continue
+		}
+		if messages[subject], err = json.Marshal(proto.Wanted{Level: r.Level, Authors: r.Authors}); err != nil {
+			return nil, fmt.Errorf("target of %q: %w", key, err)
+		}
+	}
+	return messages, nil
 }
 
 // ID is an event id.
@@ -56,159 +91,8 @@ func (id ID) Compare(other ID) int {
 	return bytes.Compare(id[8:], other[8:])
 }
 
-// Ordered are ids, whole or short forms of them.
-type Ordered[I any] interface {
-	comparable
-	// Compare orders them by their bytes.
-	Compare(I) int
-}
-
 // SortIDs returns the ids sorted and each once; it may reorder its argument.
-func SortIDs[I Ordered[I]](ids []I) []I {
-	slices.SortFunc(ids, I.Compare)
+func SortIDs(ids []ID) []ID {
+	slices.SortFunc(ids, ID.Compare)
 	return slices.Clip(slices.Compact(ids))
-}
-
-// Exists reports whether the target is one at all.
-func (t Target) Exists() bool { return t.URL != "" }
-
-// Apply folds one change into the target. t's map is not changed. Ids that are none are passed
-// over.
-func (t Target) Apply(c proto.TargetChange) Target {
-	f := Folded{target: t, shared: true}
-	f.Take(c)
-	return f.target
-}
-
-// Folded is a target that changes are folded into. Between two looks at it a change costs what it
-// says, however much else is wanted of the relay. The zero value is a target that asks for nothing.
-type Folded struct {
-	target Target
-	shared bool             // somebody else has the target's map: it is not to be changed
-	named  map[string]Named // by reference: of repositories whose root events are in a list
-}
-
-// Target is what the changes have led to, but for root events that are in lists; [Folded.Named]
-// says in which. The value stays as it is when more are taken.
-func (f *Folded) Target() Target {
-	f.shared = true
-	return f.target
-}
-
-// Exists reports whether there is a target.
-func (f *Folded) Exists() bool { return f.target.Exists() }
-
-// Take folds one change in. Ids that are none are passed over.
-func (f *Folded) Take(c proto.TargetChange) {
-	if c.Gone {
-		*f = Folded{}
-		return
-	}
-	repos := f.target.Repos
-	switch {
-	case c.Snapshot || repos == nil:
-		repos = make(map[string]Repo, len(c.Repos))
-	case f.shared:
-		repos = make(map[string]Repo, len(f.target.Repos)+len(c.Repos))
-		maps.Copy(repos, f.target.Repos)
-	}
-	named := f.named
-	if c.Snapshot {
-		named = nil
-	}
-	*f = Folded{target: Target{URL: c.URL, Bootstrap: c.Bootstrap, Repos: repos}, named: named}
-	for _, rc := range c.Repos {
-		if rc.Gone {
-			delete(repos, rc.Ref)
-			delete(f.named, rc.Ref)
-		} else {
-			rc = f.name(rc)
-			repos[rc.Ref] = repos[rc.Ref].apply(rc)
-		}
-	}
-}
-
-// apply is what is wanted of a repository after a change.
-func (r Repo) apply(c proto.RepoChange) Repo {
-	if c.Level != "" {
-		r.Level = c.Level
-	}
-	if len(c.Authors) > 0 {
-		r.Authors = slices.Sorted(slices.Values(c.Authors))
-	}
-	if len(c.AuthorsAdded) > 0 {
-		r.Authors = slices.Compact(slices.Sorted(slices.Values(slices.Concat(r.Authors, c.AuthorsAdded))))
-	}
-	if r.Level == proto.LevelFull {
-		r.Authors = nil
-	}
-	r.Roots = with(r.Roots, Shared(parseIDs(c.Roots)))
-	r.Roots = Shared(Without(r.Roots, parseIDs(c.RootsGone)))
-	return r
-}
-
-func parseIDs(list []string) []ID {
-	ids := make([]ID, 0, len(list))
-	for _, s := range list {
-		if id, ok := ParseID(s); ok {
-			ids = append(ids, id)
-		}
-	}
-	return SortIDs(ids)
-}
-
-// Union returns the ids of both, each once; both are sorted. It is one of them if the other is
-// empty.
-func Union[I Ordered[I]](a, b []I) []I {
-	if len(b) == 0 {
-		return a
-	}
-	if len(a) == 0 {
-		return b
-	}
-	out := make([]I, 0, len(a)+len(b))
-	for len(a) > 0 && len(b) > 0 {
-		order := a[0].Compare(b[0])
-		if order <= 0 {
-			out, a = append(out, a[0]), a[1:]
-		} else {
-			out = append(out, b[0])
-		}
-		if order >= 0 {
-			b = b[1:]
-		}
-	}
-	return append(append(out, a...), b...)
-}
-
-// with is the ids of both, which are shared lists.
-func with(a, b []ID) []ID {
-	if len(a) == 0 || len(b) < fewestShared {
-		return Union(a, b)
-	}
-	return SharedResult("union", func() []ID { return Union(a, b) }, a, b)
-}
-
-// Without is a without the ids of b; both are sorted. It is a itself if b is empty.
-func Without[I Ordered[I]](a, b []I) []I {
-	if len(b) == 0 {
-		return a
-	}
-	return missing(make([]I, 0, len(a)), a, b)
-}
-
-// Missing returns the ids of a that are not in b; both are sorted.
-func Missing[I Ordered[I]](a, b []I) []I { return missing(nil, a, b) }
-
-// missing appends to out what Missing returns.
-func missing[I Ordered[I]](out, a, b []I) []I {
-	for _, id := range a {
-		for len(b) > 0 && b[0].Compare(id) < 0 {
-			b = b[1:]
-		}
-		if len(b) == 0 || b[0] != id {
-			out = append(out, id)
-		}
-	}
-	return out
 }

@@ -8,45 +8,15 @@ import (
 	"strings"
 
 	"tendril.dev/lib/target"
-	"tendril.dev/proto"
 )
 
 // Set is what is or was asked for. The zero value is empty. Its lists are sorted, hold everything
 // once and are never changed, so that sets share them: what a relay is wanted to bring and what it
-// has brought are mostly the same, and so is what other relays are, and then in memory once.
+// has brought are mostly the same.
 type Set struct {
 	Full  []string            // references of repositories wanted whole
 	State map[string][]string // references of repositories of which only states are wanted, and whose
 	Roots []target.ID         // root events
-}
-
-// Of lists what a target wants. A root event that belongs to several repositories is one item.
-func Of(t target.Target) Set {
-	var s Set
-	var lists [][]target.ID
-	for ref, r := range t.Repos {
-		if r.Level == proto.LevelStateOnly {
-			s.addState(ref, r.Authors)
-		} else {
-			s.Full = append(s.Full, ref)
-		}
-	}
-	slices.Sort(s.Full)
-	for _, ref := range s.Full {
-		if roots := t.Repos[ref].Roots; len(roots) > 0 {
-			lists = append(lists, roots)
-		}
-	}
-	s.Roots = target.SharedResult("merge", func() []target.ID { return merge(lists) }, lists...)
-	return s
-}
-
-// merge makes one list of several.
-func merge(lists [][]target.ID) []target.ID {
-	if len(lists) == 1 {
-		return lists[0]
-	}
-	return target.SortIDs(slices.Concat(lists...))
 }
 
 func (s *Set) addState(ref string, authors []string) {
@@ -67,7 +37,7 @@ func (s Set) Repos() int { return len(s.Full) + len(s.State) }
 func New(wanted, pending, confirmed Set) Set {
 	out := Set{
 		Full:  minus(minus(wanted.Full, confirmed.Full, strings.Compare), pending.Full, strings.Compare),
-		Roots: roots("minus", minus, roots("minus", minus, wanted.Roots, confirmed.Roots), pending.Roots),
+		Roots: minus(minus(wanted.Roots, confirmed.Roots, target.ID.Compare), pending.Roots, target.ID.Compare),
 	}
 	for ref, authors := range wanted.State {
 		if !pending.asksState(ref, authors) && !confirmed.asksState(ref, authors) {
@@ -84,7 +54,7 @@ func (s Set) asksState(ref string, authors []string) bool {
 
 // Union is both together; where both have a state-only repository, b's maintainers count.
 func Union(a, b Set) Set {
-	out := Set{Full: plus(a.Full, b.Full, strings.Compare), Roots: roots("plus", plus, a.Roots, b.Roots), State: a.State}
+	out := Set{Full: plus(a.Full, b.Full, strings.Compare), Roots: plus(a.Roots, b.Roots, target.ID.Compare), State: a.State}
 	switch {
 	case len(a.State) == 0:
 		out.State = b.State
@@ -97,7 +67,7 @@ func Union(a, b Set) Set {
 
 // Only keeps what is still wanted.
 func Only(s, wanted Set) Set {
-	out := Set{Full: both(s.Full, wanted.Full, strings.Compare), Roots: roots("both", both, s.Roots, wanted.Roots)}
+	out := Set{Full: both(s.Full, wanted.Full, strings.Compare), Roots: both(s.Roots, wanted.Roots, target.ID.Compare)}
 	for ref, authors := range s.State {
 		if _, ok := wanted.State[ref]; ok {
 			out.addState(ref, authors)
@@ -114,15 +84,6 @@ func split[E any](a, b []E, compare func(E, E) int, tell func(i int, has bool)) 
 		}
 		tell(i, len(b) > 0 && compare(b[0], e) == 0)
 	}
-}
-
-// roots does one of the following with lists of root events, once for all relays of a process that
-// have the same.
-func roots(what string, do func(a, b []target.ID, compare func(target.ID, target.ID) int) []target.ID, a, b []target.ID) []target.ID {
-	if len(a) == 0 || len(b) == 0 {
-		return do(a, b, target.ID.Compare)
-	}
-	return target.SharedResult(what, func() []target.ID { return do(a, b, target.ID.Compare) }, a, b)
 }
 
 func same[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }

@@ -9,7 +9,6 @@ import (
 	"testing"
 
 	"tendril.dev/lib/target"
-	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/items"
 )
 
@@ -24,21 +23,6 @@ func ids(ns ...int) []target.ID {
 		out = append(out, id(n))
 	}
 	return target.SortIDs(out)
-}
-
-func TestOf(t *testing.T) {
-	t.Parallel()
-	s := items.Of(target.Target{Repos: map[string]target.Repo{
-		"30617:a:y": {Level: proto.LevelFull, Roots: ids(1, 2)},
-		"30617:a:x": {Level: proto.LevelFull, Roots: ids(2, 3)},
-		"30617:a:z": {Level: proto.LevelStateOnly, Authors: []string{"a"}, Roots: ids(4)},
-	}})
-	if !slices.Equal(s.Full, []string{"30617:a:x", "30617:a:y"}) || !slices.Equal(s.Roots, ids(1, 2, 3)) || !slices.Equal(s.State["30617:a:z"], []string{"a"}) || s.Repos() != 3 {
-		t.Errorf("%+v", s)
-	}
-	if !items.Of(target.Target{URL: "wss://r"}).Empty() || s.Empty() {
-		t.Error("what is empty is not, or the other way round")
-	}
 }
 
 func TestNewStates(t *testing.T) {
@@ -79,21 +63,25 @@ func modelOf(s items.Set) model {
 	return m
 }
 
-func randomSet(rnd *rand.Rand) items.Set {
-	t := target.Target{Repos: map[string]target.Repo{}}
-	for range rnd.IntN(12) {
-		r := target.Repo{Level: proto.LevelFull}
-		if rnd.IntN(3) == 0 {
-			r = target.Repo{Level: proto.LevelStateOnly, Authors: []string{"a"}}
+func randomSet(rnd *rand.Rand) (s items.Set) {
+	for n := range 15 {
+		ref := fmt.Sprintf("30617:a:%02d", n)
+		switch rnd.IntN(5) {
+		case 0, 1:
+			s.Full = append(s.Full, ref)
+		case 2:
+			if s.State == nil {
+				s.State = map[string][]string{}
+			}
+			s.State[ref] = []string{"a"}
 		}
-		var ns []int
-		for range rnd.IntN(6) {
-			ns = append(ns, rnd.IntN(15))
-		}
-		r.Roots = ids(ns...)
-		t.Repos[fmt.Sprint("30617:a:", rnd.IntN(15))] = r
 	}
-	return items.Of(t)
+	var ns []int
+	for range rnd.IntN(20) {
+		ns = append(ns, rnd.IntN(30))
+	}
+	s.Roots = ids(ns...)
+	return s
 }
 
 // TestLikeSets compares with what sets should do, over many random ones, and sees that no set is
@@ -136,22 +124,19 @@ func TestLikeSets(t *testing.T) {
 	}
 }
 
-// many is a target of one repository in ten with roots in all.
-func many(roots int) target.Target {
-	t := target.Target{Repos: map[string]target.Repo{}}
-	for i := range 10 {
-		var ns []int
-		for n := i; n < roots; n += 10 {
-			ns = append(ns, n)
-		}
-		t.Repos[fmt.Sprint("30617:a:", i)] = target.Repo{Level: proto.LevelFull, Roots: ids(ns...)}
+// many is a set of so many root events.
+func many(roots int) (s items.Set) {
+	var ns []int
+	for n := range roots {
+		ns = append(ns, n)
 	}
-	return t
+	s.Roots = ids(ns...)
+	return s
 }
 
 // TestSameCostsNothing: what is shared stays shared, so the everyday cases copy nothing.
 func TestSameCostsNothing(t *testing.T) {
-	s, other := items.Of(many(10_000)), items.Of(many(10_000))
+	s, other := many(10_000), many(10_000)
 	for name, fn := range map[string]func() items.Set{
 		"new of what is confirmed": func() items.Set { return items.New(s, items.Set{}, s) },
 		"new, equal but not same":  func() items.Set { return items.New(s, items.Set{}, other) },
@@ -165,21 +150,13 @@ func TestSameCostsNothing(t *testing.T) {
 }
 
 func BenchmarkDiff(b *testing.B) {
-	wanted := items.Of(many(10_001))
-	for name, confirmed := range map[string]items.Set{"10000 roots, one new": items.Of(many(10_000)), "10000 roots, all new": {}, "10000 roots, nothing new": wanted} {
+	wanted := many(10_001)
+	for name, confirmed := range map[string]items.Set{"10000 roots, one new": many(10_000), "10000 roots, all new": {}, "10000 roots, nothing new": wanted} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				items.New(wanted, items.Set{}, confirmed)
 			}
 		})
-	}
-}
-
-func BenchmarkOf(b *testing.B) {
-	t := many(10_000)
-	b.ReportAllocs()
-	for b.Loop() {
-		items.Of(t)
 	}
 }

@@ -13,18 +13,15 @@ import (
 	"tendril.dev/services/relayconn/items"
 )
 
-const (
-	// perFilter is how many references, ids or authors one filter names.
-	perFilter = 100
-)
+// perFilter is how many references, ids or authors one filter names.
+const perFilter = 100
 
-// One is layer 1: announcements, states and user grasp lists, whoever's.
+// One is layer 1: announcements, states and user grasp lists of anyone.
 func One() []nostr.Filter {
 	return []nostr.Filter{{Kinds: []int{nip34.KindAnnouncement, nip34.KindState, nip34.KindUserGraspList}}}
 }
 
-// TwoAndThree are the filters for a set of items, in an order that does not depend on chance. Other
-// connections may have the same: their tags are not to be changed.
+// TwoAndThree are the filters for a set of items, in an order that does not depend on chance.
 func TwoAndThree(s items.Set) []nostr.Filter {
 	var filters []nostr.Filter
 	for chunk := range slices.Chunk(s.Full, perFilter) {
@@ -32,7 +29,11 @@ func TwoAndThree(s items.Set) []nostr.Filter {
 	}
 	filters = append(filters, states(s.State)...)
 	for chunk := range slices.Chunk(s.Roots, perFilter) {
-		filters = append(filters, texts.of(chunk)...)
+		ids := make([]string, len(chunk))
+		for i, id := range chunk {
+			ids[i] = id.String()
+		}
+		filters = append(filters, tagged(ids, "e", "E", "q")...)
 	}
 	return filters
 }

@@ -86,6 +86,39 @@ func TestUnreadableStateIsNone(t *testing.T) {
 	}
 }
 
+// newTargets are those of a worker.
+func newTargets(js jetstream.JetStream) *targets.Targets {
+	return targets.New(js, targets.NewRoots(js, nil, time.Millisecond, quiet), make(chan []string, 1), quiet)
+}
+
+// wanting is what a relay that is a target is asked for, once that is known.
+func wanting(t *testing.T, ctx context.Context, b relays, name string) *targets.Follower {
+	t.Helper()
+	subject, err := proto.TargetSubject(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.js.Publish(t.Context(), subject, []byte(`{"url":"wss://r.example.com"}`)); err != nil {
+		t.Fatal(err)
+	}
+	all := newTargets(b.js)
+	f := all.Follow(name, targets.Mark{})
+	for _, run := range []func(context.Context) error{all.Run, f.Run} {
+		done := make(chan error, 1)
+		go func() { done <- run(ctx) }()
+		t.Cleanup(func() {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	<-f.Read
+	for url := ""; url == ""; url, _ = f.Relay() {
+		time.Sleep(time.Millisecond)
+	}
+	return f
+}
+
 func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
 	t.Helper()
 	reg := prometheus.NewRegistry()
@@ -94,7 +127,7 @@ func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
 		t.Fatal(err)
 	}
 	rules := Rules{StateKept: time.Hour, Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
-	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, seen: health.Disconnected, state: &stateKeeper{at: time.Now(), kept: 1000 * time.Hour}}, reg
+	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Follow("r.example.com", targets.Mark{}), seen: health.Disconnected, state: &stateKeeper{at: time.Now(), kept: 1000 * time.Hour}}, reg
 }
 
 // TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt
@@ -136,53 +169,17 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	now := time.Now()
 	l.health = health.Health{Failures: 4}.Opened(now)
 	l.past = past{}.held(now, true)
-	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: 7}
+	l.target = newTargets(nil).Follow("r.example.com", targets.Mark{Target: 7, Log: 9})
+	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: 1}
 	l.ended(t.Context(), now.Add(time.Second), errWithdrawn)
 	s := l.state.value
-	if s.Failures != 4 || s.NextAttempt.After(now.Add(time.Second)) || s.ConfirmedRevision != 7 || s.Connection != 0 || s.CompleteUntil.IsZero() || s.LastError != "" {
+	if s.Failures != 4 || s.NextAttempt.After(now.Add(time.Second)) || s.Confirmed != 7 || s.ConfirmedLog < 9 || s.Connection != 0 || s.CompleteUntil.IsZero() || s.LastError != "" {
 		t.Errorf("written: %+v", s)
 	}
-	next := &life{Env: l.Env, state: l.state, log: quiet}
+	next := &life{Env: l.Env, state: l.state, target: l.target, log: quiet}
 	next.resume(now.Add(time.Minute))
-	if start := next.past.start(now.Add(time.Minute), window); start.Since == nil || start.Whole || next.status.Confirmed != 7 {
+	if start := next.past.start(now.Add(time.Minute), window); start.Since == nil || start.Whole || next.status.Confirmed != 1 {
 		t.Errorf("the successor begins with %+v", start)
-	}
-}
-
-// TestWhatWasConfirmedWithoutLists: a worker of an earlier version asks for no root events of
-// lists. Its successor is told that they are not confirmed, and so is the next, until more is
-// confirmed than what that worker has.
-func TestWhatWasConfirmedWithoutLists(t *testing.T) {
-	t.Parallel()
-	l, _ := newLife(t, quiet)
-	l.state = open(t, bucket(t))
-	for _, step := range []struct {
-		confirmed uint64
-		lists     bool
-	}{{7, false}, {7, false}, {9, true}, {9, true}, {0, false}, {7, true}} {
-		if step.confirmed == 7 && !step.lists { // as an earlier version writes it
-			if err := l.state.put(t.Context(), proto.RelayState{ConfirmedRevision: 7}); err != nil {
-				t.Fatal(err)
-			}
-			l = &life{Env: l.Env, state: l.state, log: quiet}
-			l.resume(time.Now())
-			if l.unlisted != 7 {
-				t.Errorf("without lists it is confirmed up to %d", l.unlisted)
-			}
-		}
-		l.status.Confirmed = step.confirmed
-		if !l.save(t.Context()) || l.state.value.ConfirmedLists != step.lists {
-			t.Errorf("%+v: written %v", step, l.state.value.ConfirmedLists)
-		}
-		if step.confirmed == 0 {
-			l.past = past{}
-			l.start(time.Now()) // all is asked for anew
-		}
-		next := &life{Env: l.Env, state: l.state, log: quiet}
-		next.resume(time.Now())
-		if got := next.unlisted > 0; got != (step.confirmed > 0 && !step.lists) {
-			t.Errorf("%+v: the successor is told %v", step, got)
-		}
 	}
 }
 
@@ -257,24 +254,9 @@ func TestDayIsNotForgotten(t *testing.T) {
 	l.Rules.CheckEvery, l.Rules.ReconnectWindow = time.Hour, window
 	l.Rules.DailyMin, l.Rules.DailyMax = 23*time.Hour, 25*time.Hour
 	l.state = open(t, kv)
-	subject, err := proto.TargetSubject("r.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := kv.js.Publish(t.Context(), subject, []byte(`{"url":"wss://r.example.com"}`)); err != nil {
-		t.Fatal(err)
-	}
-	l.target = targets.NewFollower(0, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	running.Go(func() {
-		if err := l.target.Run(ctx, kv.js, l.name, nil, quiet); err != nil {
-			t.Error(err)
-		}
-	})
-	<-l.target.Read()
+	t.Cleanup(cancel)
+	l.target = wanting(t, ctx, kv, l.name)
 	due := time.Now().Add(-time.Minute).UTC().Round(0)
 	l.daily = due
 	// connection tells the session that the day is due; it begins or it does not.
@@ -342,27 +324,14 @@ func TestStateThatCouldNotBeWritten(t *testing.T) {
 	l, _ := newLife(t, quiet)
 	l.Rules.CheckEvery, l.Rules.ReconnectWindow, l.daily = time.Millisecond, 24*time.Hour, time.Now().Add(24*time.Hour)
 	l.state = open(t, relays{&busy{KeyValue: kv, refusals: 3}, b.JS})
-	subject, err := proto.TargetSubject("r.example.com")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.JS.Publish(t.Context(), subject, []byte(`{"url":"wss://r.example.com","repos":[{"ref":"30617:a:x","level":"full"}]}`)); err != nil {
-		t.Fatal(err)
-	}
-	l.target = targets.NewFollower(0, nil)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
+	l.target = wanting(t, ctx, relays{kv, b.JS}, l.name)
 	watch, err := kv.Watch(ctx, l.name, jetstream.UpdatesOnly())
 	if err != nil {
 		t.Fatal(err)
 	}
 	var running sync.WaitGroup
-	running.Go(func() {
-		if err := l.target.Run(ctx, b.JS, l.name, nil, quiet); err != nil {
-			t.Error(err)
-		}
-	})
-	<-l.target.Read()
 	running.Go(func() {
 		if err := l.tend(ctx, newObserver(l.name, l.Metrics, quiet), make(chan session.Wanted), nil); err != nil {
 			t.Error(err)

@@ -16,7 +16,6 @@ import (
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nip34"
-	"tendril.dev/lib/roots"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/history"
@@ -51,8 +50,7 @@ type Env struct {
 	States  jetstream.KeyValue // grasp-relays
 	Guard   *netguard.Guard
 	Intake  *intake.Intake
-	Turns   *targets.Turns // to read targets; nil: as many at once as there are relays
-	Lists   *roots.Reader  // reads the lists of root events that targets name; nil: each relay has its own
+	Targets *targets.Targets
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
 	Sign func(ev *nostr.Event) error
 	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
@@ -76,7 +74,6 @@ type life struct {
 	seen      health.State // what was observed last
 	past      past
 	confirmed items.Set
-	unlisted  uint64    // revision that was confirmed by a version that knew no lists; 0: none
 	daily     time.Time // when the next daily start is due; it stays until that has begun
 	status    session.Status
 	warned    map[string]bool // of what the operator has been warned since the last fresh start
@@ -90,12 +87,11 @@ func (e *Env) Run(ctx context.Context, name string) error {
 		return err
 	}
 	l.resume(time.Now())
-	l.target = targets.NewFollower(l.state.value.ConfirmedRevision, e.Lists)
-	l.target.Unlisted = l.unlisted > 0
+	l.target = e.Targets.Follow(name, targets.Mark{Target: l.state.value.Confirmed, Log: l.state.value.ConfirmedLog})
 	defer e.Metrics.forget(name)
 
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return l.target.Run(ctx, e.JS, name, e.Turns, l.log) })
+	group.Go(func() error { return l.target.Run(ctx) })
 	group.Go(func() error { return l.run(ctx) })
 	return group.Wait()
 }
@@ -112,24 +108,27 @@ func (l *life) resume(now time.Time) {
 		l.past.complete = s.LastConnected
 	}
 	l.daily = s.NextDaily
-	l.status.Confirmed = s.ConfirmedRevision
-	if !s.ConfirmedLists {
-		l.unlisted = s.ConfirmedRevision
+	if s.Confirmed > 0 {
+		l.status.Confirmed = 1 // the follower's number for it
 	}
 }
 
 func (l *life) run(ctx context.Context) error {
 	select {
-	case <-l.target.Read():
+	case <-l.target.Read:
 	case <-ctx.Done():
 		return nil
 	}
-	l.confirmed = items.Of(l.target.TakePast())
+	var err error
+	if l.confirmed, err = l.target.Past(ctx); err != nil && ctx.Err() == nil {
+		l.log.Warn("what was confirmed before is asked for again", "error", err)
+		l.status.Confirmed = 0
+	}
 	first := true
 	for {
-		t, _ := l.target.Current()
-		l.url = t.URL
-		if !t.Exists() || nip34.RelayURL(t.URL).OnDomain(l.Domain) {
+		bootstrap := false
+		l.url, bootstrap = l.target.Relay()
+		if l.url == "" || nip34.RelayURL(l.url).OnDomain(l.Domain) {
 			// Not a target any more, or ourselves: the claim will be taken back.
 			select {
 			case <-l.target.Changed:
@@ -138,7 +137,7 @@ func (l *life) run(ctx context.Context) error {
 				return nil
 			}
 		}
-		if err := l.pause(ctx, l.wait(time.Now(), first, t.Bootstrap)); err != nil {
+		if err := l.pause(ctx, l.wait(time.Now(), first, bootstrap)); err != nil {
 			return nil
 		}
 		first = false
@@ -214,7 +213,7 @@ func (l *life) attempt(ctx context.Context) {
 func (l *life) start(now time.Time) session.Start {
 	start := l.past.start(now, l.Rules.ReconnectWindow)
 	if start.Since == nil {
-		l.confirmed, l.status.Confirmed, l.unlisted = items.Set{}, 0, 0
+		l.confirmed, l.status.Confirmed = items.Set{}, 0
 		clear(l.warned)
 		l.past = l.past.begun()
 		l.daily = l.nextDay(now)
@@ -266,11 +265,12 @@ func (l *life) tell(what string, now time.Time, err error) {
 func (l *life) save(ctx context.Context) bool {
 	now := time.Now()
 	l.observe(now)
+	confirmed := l.target.Mark(l.status.Confirmed)
 	s := proto.RelayState{
 		URL: l.url, Worker: l.Worker, Connection: int(l.status.Connection), Health: int(l.seen),
 		Failures: l.health.Failures, FailingSince: l.health.FailingSince, LastError: l.health.LastError, NaughtyUntil: l.health.Naughty,
 		NextAttempt: l.health.NextAttempt, NextDaily: l.daily, LastConnected: l.past.connected,
-		ConfirmedRevision: l.status.Confirmed, ConfirmedLists: l.status.Confirmed > 0 && l.status.Confirmed != l.unlisted, Repos: l.status.Repos, Roots: l.status.Roots, Subscriptions: l.status.Subscriptions,
+		Confirmed: confirmed.Target, ConfirmedLog: confirmed.Log, Repos: l.status.Repos, Roots: l.status.Roots, Subscriptions: l.status.Subscriptions,
 	}
 	if s.NextAttempt.Before(l.health.Limited) {
 		s.NextAttempt = l.health.Limited

@@ -131,9 +131,9 @@ func (l *life) note(st session.Status) time.Time {
 
 // want is what the session should ask for now.
 func (l *life) want() (session.Wanted, error) {
-	t, revision := l.target.Current()
-	if !t.Exists() {
+	if url, _ := l.target.Relay(); url == "" {
 		return session.Wanted{}, errWithdrawn
 	}
-	return session.Wanted{Items: items.Of(t), Revision: revision}, nil
+	wanted, revision := l.target.Wanted()
+	return session.Wanted{Items: wanted, Revision: revision}, nil
 }

@@ -20,9 +20,7 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/owner"
-	"tendril.dev/lib/progress"
 	"tendril.dev/lib/query"
-	"tendril.dev/lib/roots"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/history"
@@ -65,9 +63,12 @@ func Run(ctx context.Context, n *node.Node) error {
 	rules := rulesOf(n.Settings.Sync)
 	guard := netguard.New(netguard.Options{AllowPrivate: n.Settings.AllowPrivate, DialTimeout: rules.ConnectTimeout})
 	defer guard.CloseIdleConnections()
+	window := time.Duration(n.Settings.Sync.BatchWindowMillis) * time.Millisecond
+	names := make(chan []string, 1)
+	all := targets.New(n.Bus.JS, targets.NewRoots(n.Bus.JS, n.Accepted, window, n.Log), names, n.Log)
 	env := &relay.Env{
 		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
-		Guard: guard, Intake: in, Turns: targets.NewTurns(), Lists: roots.NewReader(n.Bus.JS), Metrics: metrics, Log: n.Log,
+		Guard: guard, Intake: in, Targets: all, Metrics: metrics, Log: n.Log,
 		Sign: func(ev *nostr.Event) error { return sign(n.Settings, ev) },
 	}
 	if !n.Settings.Sync.DisableNegentropy {
@@ -75,17 +76,15 @@ func Run(ctx context.Context, n *node.Node) error {
 			Service: query.Reconciler{Conn: n.Bus.Conn}, Room: history.NewRoom(), Seq: n.Accepted.Seq, Known: in.Known, Walks: history.NewWalks(),
 		}
 	}
-	less := &targets.Less{}
 	member, err := claim.Join(ctx, n.Bus, claim.Options{
 		Group: proto.GroupRelays, Worker: n.Worker, Incarnation: n.Incarnation,
-		TTL: n.Settings.WorkerTTL, Max: n.Settings.MaxRelaysPerWorker, Yields: less.Has, Log: n.Log,
+		TTL: n.Settings.WorkerTTL, Max: n.Settings.MaxRelaysPerWorker, Yields: all.Less, Log: n.Log,
 	})
 	if err != nil {
 		return err
 	}
 	var working atomic.Bool
-	var read progress.Progress
-	n.Projection("relayconn_targets", proto.StreamTargets, read.Seq)
+	n.Projection("relayconn_targets", proto.StreamTargets, all.Seq)
 	n.Ready.Add("relayconn", func() error {
 		if !working.Load() {
 			return errors.New("not claiming relays yet")
@@ -93,13 +92,12 @@ func Run(ctx context.Context, n *node.Node) error {
 		return nil
 	})
 
-	names := make(chan []string, 1)
 	// Intake and sender outlive the sessions, so that verdicts still come while they end.
 	sending, stopSending := context.WithCancel(context.WithoutCancel(ctx))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return sender.Run(sending) })
 	group.Go(func() error { return in.Run(sending) })
-	group.Go(func() error { return targets.Relays(ctx, n.Bus.JS, n.Log, names, less, &read) })
+	group.Go(func() error { return all.Run(ctx) })
 	group.Go(func() error {
 		defer stopSending()
 		working.Store(true)

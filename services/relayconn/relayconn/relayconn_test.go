@@ -32,7 +32,7 @@ func TestStory(t *testing.T) {
 	eventually(t, "the past comes", func() bool { return judge.has("startup sync.historic announced", "startup sync.historic issue") })
 	eventually(t, "it is connected", func() bool {
 		s := state(t, b, r.Name)
-		return s.Connection == int(session.Connected) && s.ConfirmedRevision == revision && s.Repos == 1 && s.Worker == "a" && s.URL == r.URL &&
+		return s.Connection == int(session.Connected) && s.Confirmed == revision && s.Repos == 1 && s.Worker == "a" && s.URL == r.URL &&
 			s.Health == 1 && !s.CompleteUntil.IsZero() && !s.NextDaily.IsZero() && s.DisconnectedAt.IsZero()
 	})
 	r.publish(event(t, 1621, "live issue", 0, nostr.Tag{"a", "30617:aa:x"}))
@@ -78,7 +78,7 @@ func TestHandover(t *testing.T) {
 	workers := map[string]worker{"a": newWorker(t, b, "a")}
 	revision := aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
 	connected := func(s proto.RelayState) bool {
-		return s.Connection == int(session.Connected) && s.ConfirmedRevision == revision && !s.CompleteUntil.IsZero()
+		return s.Connection == int(session.Connected) && s.Confirmed == revision && !s.CompleteUntil.IsZero()
 	}
 	var first proto.RelayState
 	eventually(t, "one has it", func() bool {

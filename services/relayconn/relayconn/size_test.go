@@ -3,8 +3,13 @@ package relayconn_test
 import (
 	"fmt"
 	"runtime"
+	"strings"
 	"testing"
 
+	"github.com/nats-io/nats.go"
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
@@ -27,13 +32,18 @@ func TestHeapAtEverydaySize(t *testing.T) {
 		targets[i] = target.Target{URL: all[i].URL, Repos: map[string]target.Repo{}}
 	}
 	for i := range repos {
-		var ids []target.ID
+		ref := fmt.Sprintf("30617:%064d:repository-%d", i, i)
+		var batch []*nats.Msg
 		for n := range roots {
-			id := target.ID{byte(n), byte(i >> 8), byte(i), 31: 1}
-			ids = append(ids, id)
+			ev := &nostr.Event{Kind: nip34.KindIssue, PubKey: strings.Repeat("a", 64), CreatedAt: nostr.Timestamp(1 + n), Tags: nostr.Tags{{"a", ref}}}
+			ev.ID = ev.GetID() // nobody verifies what is in the log
+			batch = append(batch, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: []byte(ev.String())})
+		}
+		if _, err := b.PublishBatch(t.Context(), batch, nil); err != nil {
+			t.Fatal(err)
 		}
 		for c := range copies {
-			targets[(i*copies+c)%relays].Repos[fmt.Sprintf("30617:%064d:repository-%d", i, i)] = target.Repo{Level: proto.LevelFull, Roots: target.SortIDs(ids)}
+			targets[(i*copies+c)%relays].Repos[ref] = target.Repo{Level: proto.LevelFull}
 		}
 	}
 	for i := range relays {

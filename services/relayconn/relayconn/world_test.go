@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -243,27 +244,34 @@ func (w worker) metric(t testing.TB, name string, labels ...string) float64 {
 	return -1
 }
 
-// aim makes a relay a target, as discovery does, and gives the revision.
+// aim makes a relay a target, or withdraws what it was, as discovery does, and returns the last
+// sequence.
 func aim(t testing.TB, b *bus.Bus, url string, to target.Target, from ...target.Target) (revision uint64) {
 	t.Helper()
-	subject, err := proto.TargetSubject(nip34.RelayURL(url).Key())
+	said := map[string][]byte{}
+	for _, f := range from {
+		messages, err := f.Messages(nip34.RelayURL(url).Key())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for subject := range messages {
+			said[subject] = nil
+		}
+	}
+	if to.Exists() {
+		messages, err := to.Messages(nip34.RelayURL(url).Key())
+		if err != nil {
+			t.Fatal(err)
+		}
+		maps.Copy(said, messages)
+	}
+	var batch []*nats.Msg
+	for _, subject := range slices.Sorted(maps.Keys(said)) {
+		batch = append(batch, &nats.Msg{Subject: subject, Data: said[subject]})
+	}
+	revision, err := b.PublishBatch(t.Context(), batch, nil)
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, c := range target.Diff(append(from, target.Target{})[0], to, 256<<10) {
-		data, err := json.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		msg := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
-		if c.Gone {
-			msg.Header.Set(proto.HeaderGone, "true")
-		}
-		ack, err := b.JS.PublishMsg(t.Context(), msg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		revision = ack.Sequence
 	}
 	return revision
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -12,7 +13,6 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/candidates"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/items"
@@ -190,11 +190,7 @@ func event(t *testing.T, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr
 }
 
 func repos(refs ...string) items.Set {
-	t := target.Target{Repos: map[string]target.Repo{}}
-	for _, ref := range refs {
-		t.Repos[ref] = target.Repo{Level: proto.LevelFull}
-	}
-	return items.Of(t)
+	return items.Set{Full: slices.Compact(slices.Sorted(slices.Values(refs)))}
 }
 
 func manyRepos(from, to int) items.Set {

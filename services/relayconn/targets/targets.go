@@ -1,104 +1,147 @@
-// Package targets reads what discovery wants of relays from the stream GRASP_TARGETS: which relays
-// there are to claim, and what one of them should be asked for.
+// Package targets reads what a worker should ask relays for: which relays are targets, which
+// repositories are wanted from one of them (the stream GRASP_TARGETS), and which root events these
+// repositories have (the accepted events).
 package targets
 
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/progress"
-	"tendril.dev/lib/roots"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
 
-// Less knows the relays that only announcements in purgatory list. Where a worker has no room for
-// all relays, they give way. It is safe for concurrent use; the zero value knows none.
-type Less struct {
-	mu    sync.Mutex
-	names map[string]bool
+// Targets follows GRASP_TARGETS for a whole worker. It keeps which relays are targets; which
+// repositories are wanted is kept by the followers of the relays that the worker has claimed. The
+// lock of roots guards it.
+type Targets struct {
+	js    jetstream.JetStream
+	log   *slog.Logger
+	roots *Roots
+	names chan []string
+
+	stream    *bus.Follower
+	begun     chan struct{}           // closed when messages about repositories are passed on
+	relays    map[string]proto.Target // by name
+	followers map[string]*Follower    // by name
+	changed   bool                    // the list of names
 }
 
-// Has reports whether the relay of that name is one of them.
-func (l *Less) Has(name string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.names[name]
+// New makes Targets that have read nothing yet. The names (as proto.EncodeRelay writes them) of all
+// relays that are targets are sent to names, the whole list whenever it has changed. A list that was
+// not received yet is replaced by the next; names must have room for one.
+func New(js jetstream.JetStream, roots *Roots, names chan []string, log *slog.Logger) *Targets {
+	t := &Targets{
+		js: js, log: log, roots: roots, names: names, begun: make(chan struct{}),
+		relays: map[string]proto.Target{}, followers: map[string]*Follower{},
+	}
+	t.stream = bus.NewFollower(js, bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyTarget}, Idle: t.idle}, log, t.takeRelays)
+	return t
 }
 
-// set notes whether a relay is one of them, and reports whether that is news.
-func (l *Less) set(name string, less bool) (changed bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.names[name] == less {
-		return false
-	}
-	if l.names == nil {
-		l.names = map[string]bool{}
-	}
-	if less {
-		l.names[name] = true
-	} else {
-		delete(l.names, name)
-	}
-	return true
+// Seq says how far the stream has been read.
+func (t *Targets) Seq() uint64 { return t.stream.Seq() }
+
+// Less reports whether only announcements in purgatory list a relay. Where a worker has no room for
+// all relays, it keeps the others.
+func (t *Targets) Less(name string) bool {
+	t.roots.mu.Lock()
+	defer t.roots.mu.Unlock()
+	return t.relays[name].Level == proto.LevelStateOnly
 }
 
-// Relays tells the names (as proto.EncodeRelay writes them) of all relays that are targets, the
-// whole list whenever it has changed, until ctx ends. A list that nobody has taken yet is replaced
-// by the next; names must have room for one. It keeps less in step, and tells the list again when
-// that changes. read says how far the stream has been read.
-func Relays(ctx context.Context, js jetstream.JetStream, log *slog.Logger, names chan []string, less *Less, read *progress.Progress) error {
-	wanted := map[string]bool{}
-	changed := false
-	// While there is more to read the list would be half a list.
-	idle := func() {
-		if changed {
-			changed = false
-			replace(names, slices.Sorted(maps.Keys(wanted)))
-		}
-	}
-	return bus.Follow(ctx, js, bus.Reading{Stream: proto.StreamTargets, Idle: idle}, log, func(m bus.Message) {
-		defer read.Advance(m.Seq)
-		if _, err := proto.ParseRootsSubject(m.Subject); err == nil {
-			return // a list of root events, which is no target
-		}
-		name, err := nameOf(m.Subject)
-		if err != nil {
-			log.Error("a target cannot be read", "subject", m.Subject, "error", err)
-		} else {
-			gone := m.Header.Get(proto.HeaderGone) == "true"
-			if less.set(name, !gone && m.Header.Get(proto.HeaderLevel) == string(proto.LevelStateOnly)) {
-				changed = true
-			}
-			if wanted[name] == gone {
-				changed = true
-				if gone {
-					delete(wanted, name)
-				} else {
-					wanted[name] = true
-				}
-			}
-		}
-	})
-}
-
-func nameOf(subject string) (string, error) {
-	key, err := proto.ParseTargetSubject(subject)
+// Run follows the stream, and the root events, until ctx ends.
+func (t *Targets) Run(ctx context.Context) error {
+	base, err := lastSeq(ctx, t.js, proto.StreamTargets, t.log)
 	if err != nil {
-		return "", err
+		return nil // the end
 	}
-	return proto.EncodeRelay(key)
+	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyWanted}, After: base, Idle: t.idle}
+	repos := bus.NewFollower(t.js, reading, t.log, t.takeRepos)
+	close(t.begun)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return t.roots.run(ctx) })
+	group.Go(func() error { return t.stream.Run(ctx) })
+	group.Go(func() error { return repos.Run(ctx) })
+	return group.Wait()
+}
+
+// takeRelays reads messages that say whether a relay is a target.
+func (t *Targets) takeRelays(messages []bus.Message) error {
+	t.roots.mu.Lock()
+	defer t.roots.mu.Unlock()
+	for _, m := range messages {
+		name, relay, err := parseRelay(m)
+		if err != nil {
+			t.log.Error("a target cannot be read", "subject", m.Subject, "error", err)
+			continue
+		}
+		before, was := t.relays[name]
+		if relay.URL == "" {
+			delete(t.relays, name)
+		} else {
+			t.relays[name] = relay
+		}
+		if was != (relay.URL != "") || before.Level != relay.Level {
+			t.changed = true
+		}
+		if f := t.followers[name]; f != nil {
+			f.fresh = true
+		}
+	}
+	return nil
+}
+
+// parseRelay reads a message about a relay; one that is no target has no URL.
+func parseRelay(m bus.Message) (name string, relay proto.Target, err error) {
+	key, err := proto.ParseTargetSubject(m.Subject)
+	if err != nil {
+		return "", relay, err
+	}
+	if name, err = proto.EncodeRelay(key); err != nil || len(m.Data) == 0 {
+		return name, relay, err
+	}
+	return name, relay, json.Unmarshal(m.Data, &relay)
+}
+
+// takeRepos reads messages that say what is wanted of a repository.
+func (t *Targets) takeRepos(messages []bus.Message) error {
+	t.roots.mu.Lock()
+	defer t.roots.mu.Unlock()
+	for _, m := range messages {
+		key, _, err := proto.ParseWantedSubject(m.Subject)
+		name, _ := proto.EncodeRelay(key)
+		f := t.followers[name]
+		if err != nil || f == nil {
+			continue
+		}
+		if err := f.take(m); err != nil {
+			t.log.Error("a target cannot be read", "subject", m.Subject, "error", err)
+		}
+	}
+	return nil
+}
+
+// idle is called when everything was read that is there. Until then the list of names would be half
+// a list, and what is wanted of a relay half of it.
+func (t *Targets) idle() {
+	t.roots.mu.Lock()
+	defer t.roots.mu.Unlock()
+	if t.changed {
+		t.changed = false
+		replace(t.names, slices.Sorted(maps.Keys(t.relays)))
+	}
+	for _, f := range t.followers {
+		if f.fresh && f.shown {
+			f.show()
+		}
+	}
 }
 
 func replace(names chan []string, list []string) {
@@ -113,159 +156,4 @@ func replace(names chan []string, list []string) {
 		default:
 		}
 	}
-}
-
-// Follower keeps the target of one relay.
-type Follower struct {
-	// Changed is sent on when the target may be another.
-	Changed chan struct{}
-	// Unlisted says that who confirmed the revision asked for knew no lists of root events: of
-	// repositories with a list nothing is known of the past then. It is set before Run.
-	Unlisted bool
-
-	lists *roots.Reader
-	read  chan struct{}
-	over  func() // others may read their targets
-
-	reading sync.Mutex    // held while changes are taken or shown; of what follows
-	folded  target.Folded // with changes of which parts are still to come
-	before  []string      // references that a snapshot says were as they are at the revision asked for
-	last    told          // what the changes have said that are whole
-	asked   told          // what they said at the revision asked for
-	held    map[string]heldList
-	again   *time.Timer // shows the target again; nil: all of it is shown
-	told    bool        // that a list cannot be read
-
-	mu       sync.Mutex
-	target   target.Target
-	revision uint64
-	past     target.Target // as it was at the revision asked for
-}
-
-// told is what changes have said up to a revision, with the names of lists of root events.
-type told struct {
-	revision uint64
-	target   target.Target
-	named    map[string]target.Named
-}
-
-// NewFollower makes a follower that also keeps what the target was at a revision in the past, if
-// the stream still knows. It reads lists of root events with lists; nil: with a reader of its own.
-func NewFollower(past uint64, lists *roots.Reader) *Follower {
-	return &Follower{Changed: make(chan struct{}, 1), lists: lists, asked: told{revision: past}, read: make(chan struct{})}
-}
-
-// readAtOnce is how many targets a worker reads at once: one may have hundreds of thousands of root
-// events, and a worker that starts may claim hundreds of relays.
-const readAtOnce = 4
-
-// Turns bound how many targets are read at once, for all followers that share it.
-type Turns struct{ taken *semaphore.Weighted }
-
-// NewTurns returns turns of which none is taken.
-func NewTurns() *Turns { return &Turns{semaphore.NewWeighted(readAtOnce)} }
-
-// Run follows the relay's subject until ctx ends. It waits for a turn until it has read the target
-// as it stands; nil: for none.
-func (f *Follower) Run(ctx context.Context, js jetstream.JetStream, name string, turns *Turns, log *slog.Logger) error {
-	key, err := proto.DecodeRelay(name)
-	if err != nil {
-		return fmt.Errorf("follow target %s: %w", name, err)
-	}
-	subject, err := proto.TargetSubject(key)
-	if err != nil {
-		return fmt.Errorf("follow target %s: %w", name, err)
-	}
-	if f.lists == nil {
-		f.lists = roots.NewReader(js)
-	}
-	f.over = func() {}
-	if turns != nil {
-		if turns.taken.Acquire(ctx, 1) != nil {
-			return nil // the end
-		}
-		f.over = sync.OnceFunc(func() { turns.taken.Release(1) })
-		defer f.over()
-	}
-	defer f.stop()
-	all := false
-	reading := bus.Reading{Stream: proto.StreamTargets, Filters: []string{subject}, Idle: func() {
-		if all {
-			return
-		}
-		f.reading.Lock()
-		defer f.reading.Unlock()
-		if all = f.showPast(ctx, log) && f.show(ctx, mostTries, log); all {
-			close(f.read)
-			f.over()
-		}
-	}}
-	return bus.Follow(ctx, js, reading, log, func(m bus.Message) {
-		f.reading.Lock()
-		defer f.reading.Unlock()
-		if f.take(m, log) && all {
-			f.show(ctx, 1, log)
-		}
-	})
-}
-
-// take reads one message of the relay's subject, and reports whether a change is whole by that. The
-// parts of a change are no target: a snapshot would look as if most had been withdrawn.
-func (f *Follower) take(m bus.Message, log *slog.Logger) (whole bool) {
-	var change proto.TargetChange
-	if err := json.Unmarshal(m.Data, &change); err != nil {
-		log.Error("a target cannot be read", "subject", m.Subject, "error", err)
-		return false
-	}
-	f.folded.Take(change)
-	f.noteBefore(change)
-	if change.More {
-		return false
-	}
-	f.last = told{m.Seq, f.folded.Target(), f.folded.Named()}
-	switch {
-	case m.Seq <= f.asked.revision:
-		f.asked.target, f.asked.named = f.last.target, f.last.named
-	case len(f.before) > 0 && !f.asked.target.Exists():
-		f.asked.target = target.Target{URL: f.last.target.URL, Repos: map[string]target.Repo{}}
-		f.asked.named = f.last.named
-		for _, ref := range f.before {
-			f.asked.target.Repos[ref] = f.last.target.Repos[ref]
-		}
-	}
-	f.before = nil
-	return true
-}
-
-// noteBefore keeps what a snapshot says of the past. Those that it replaced may have gone from the
-// stream before they were read.
-func (f *Follower) noteBefore(change proto.TargetChange) {
-	if change.Snapshot {
-		f.before = nil
-	}
-	for _, c := range change.Repos {
-		if c.Since > 0 && c.Since <= f.asked.revision {
-			f.before = append(f.before, c.Ref)
-		}
-	}
-}
-
-// Read is closed when the target was read as it stood.
-func (f *Follower) Read() <-chan struct{} { return f.read }
-
-// Current is the target now and the revision that says so.
-func (f *Follower) Current() (target.Target, uint64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.target, f.revision
-}
-
-// TakePast returns the target as it was at the revision that was asked for, and keeps it no longer.
-// Of what a snapshot has replaced since, it gives the repositories that have not changed since.
-func (f *Follower) TakePast() target.Target {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	past := f.past
-	f.past = target.Target{}
-	return past
 }

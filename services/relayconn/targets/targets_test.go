@@ -2,9 +2,10 @@ package targets_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
+	"iter"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -12,18 +13,24 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/progress"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/query"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/targets"
 )
 
 const patience = 3 * time.Minute
 
-var quiet = slog.New(slog.DiscardHandler)
+var (
+	quiet  = slog.New(slog.DiscardHandler)
+	author = strings.Repeat("a", 64)
+	x, y   = "30617:" + author + ":x", "30617:" + author + ":y"
+)
 
 func openBus(t *testing.T) *bus.Bus {
 	t.Helper()
@@ -37,36 +44,42 @@ func openBus(t *testing.T) *bus.Bus {
 	return b
 }
 
-// publish writes changes as discovery does, and gives the sequence of the last.
-func publish(t *testing.T, b *bus.Bus, key string, replace bool, changes ...proto.TargetChange) (seq uint64) {
+// aim says what a relay is asked for further, as discovery does: the levels of repositories by
+// reference, none for those that are gone.
+func aim(t *testing.T, b *bus.Bus, key string, levels map[string]proto.Level) (seq uint64) {
+	t.Helper()
+	to := target.Target{URL: "wss://" + key, Repos: map[string]target.Repo{}}
+	for ref, level := range levels {
+		to.Repos[ref] = target.Repo{Level: level}
+	}
+	messages, err := to.Messages(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var batch []*nats.Msg
+	for _, subject := range slices.Sorted(maps.Keys(messages)) {
+		data := messages[subject]
+		if _, ref, err := proto.ParseWantedSubject(subject); err == nil && levels[ref] == "" {
+			data = nil
+		}
+		batch = append(batch, &nats.Msg{Subject: subject, Data: data})
+	}
+	if seq, err = b.PublishBatch(t.Context(), batch, nil); err != nil {
+		t.Fatal(err)
+	}
+	return seq
+}
+
+// withdraw says that a relay is no target any more.
+func withdraw(t *testing.T, b *bus.Bus, key string) {
 	t.Helper()
 	subject, err := proto.TargetSubject(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for i, c := range changes {
-		data, err := json.Marshal(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		msg := &nats.Msg{Subject: subject, Data: data, Header: nats.Header{}}
-		if replace && i == 0 {
-			msg.Header.Set(jetstream.MsgRollup, jetstream.MsgRollupSubject)
-		}
-		if c.Gone {
-			msg.Header.Set(proto.HeaderGone, "true")
-		}
-		ack, err := b.JS.PublishMsg(t.Context(), msg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seq = ack.Sequence
+	if _, err := b.JS.Publish(t.Context(), subject, nil); err != nil {
+		t.Fatal(err)
 	}
-	return seq
-}
-
-func repo(ref string) proto.TargetChange {
-	return proto.TargetChange{URL: "wss://r.example.com", Repos: []proto.RepoChange{{Ref: ref, Level: proto.LevelFull}}}
 }
 
 // while runs fn in the background until the test ends.
@@ -93,248 +106,272 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// TestRelays: the list has all relays that are targets. Those of which only states are wanted are
+// known as such until something else is wanted of them.
 func TestRelays(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
-	publish(t, b, "a.example.com", false, repo("30617:a:x"))
-	publish(t, b, "b.example.com:7777/path", false, repo("30617:a:x"))
-	publish(t, b, "c.example.com", false, repo("30617:a:x"))
-	publish(t, b, "c.example.com", false, proto.TargetChange{Gone: true})
+	full, state := map[string]proto.Level{x: proto.LevelFull}, map[string]proto.Level{x: proto.LevelStateOnly}
+	aim(t, b, "full.example", full)
+	aim(t, b, "state.example:7777/path", state)
+	aim(t, b, "bare.example", nil)
+	aim(t, b, "gone.example", full)
+	withdraw(t, b, "gone.example")
 	if err := b.Conn.Publish("grasp.target.=", []byte("{}")); err != nil { // not a name
 		t.Fatal(err)
 	}
-	end := publishList(t, b, 0, proto.RootsChange{Ref: listed}) // no target, but read
-	names, read := make(chan []string, 1), new(progress.Progress)
-	while(t, func(ctx context.Context) error {
-		return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}, read)
-	})
-	next := func() []string {
+	names := make(chan []string, 1)
+	all := targets.New(b.JS, targets.NewRoots(b.JS, nil, 0, quiet), names, quiet)
+	while(t, all.Run)
+	becomes := func(want ...string) {
 		t.Helper()
-		select {
-		case list := <-names:
-			return list
-		case <-time.After(patience):
-			t.Fatal("no list in time")
-			return nil
-		}
+		var got []string
+		eventually(t, fmt.Sprintf("the list is %q", want), func() bool {
+			select {
+			case list := <-names:
+				got = nil
+				for _, name := range list {
+					if all.Less(name) {
+						name += " (less)"
+					}
+					got = append(got, name)
+				}
+			default:
+			}
+			return slices.Equal(got, want)
+		})
 	}
-	if got := next(); !slices.Equal(got, []string{"a.example.com", "b.example.com_7777/path"}) {
-		t.Fatalf("at first %v", got)
-	}
-	eventually(t, "the list is passed over", func() bool { return read.Seq() == end })
-	publish(t, b, "a.example.com", false, repo("30617:a:y")) // no news
-	publish(t, b, "c.example.com", false, repo("30617:a:x"))
-	if got := next(); len(got) != 3 {
-		t.Fatalf("one more: %v", got)
-	}
-	publish(t, b, "b.example.com:7777/path", false, proto.TargetChange{Gone: true})
-	if got := next(); !slices.Equal(got, []string{"a.example.com", "c.example.com"}) {
-		t.Fatalf("one withdrawn: %v", got)
-	}
+	becomes("bare.example", "full.example", "state.example_7777/path (less)")
+	aim(t, b, "gone.example", full)
+	becomes("bare.example", "full.example", "gone.example", "state.example_7777/path (less)")
+	aim(t, b, "state.example:7777/path", full)
+	becomes("bare.example", "full.example", "gone.example", "state.example_7777/path")
+	withdraw(t, b, "full.example")
+	becomes("bare.example", "gone.example", "state.example_7777/path")
 }
 
-// TestWhatOnlyPurgatoryListsIsLess: a relay of which only states are wanted gives way, until
-// something else is wanted of it; a bootstrap relay, and one whose target an earlier version wrote,
-// do not.
-func TestWhatOnlyPurgatoryListsIsLess(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	write := func(key string, level proto.Level, gone bool) {
-		t.Helper()
-		subject, err := proto.TargetSubject(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		msg := &nats.Msg{Subject: subject, Data: []byte("{}"), Header: nats.Header{}}
-		if level != "" {
-			msg.Header.Set(proto.HeaderLevel, string(level))
-		}
-		if gone {
-			msg.Header.Set(proto.HeaderGone, "true")
-		}
-		if _, err := b.JS.PublishMsg(t.Context(), msg); err != nil {
-			t.Fatal(err)
-		}
+// world is a bus with a log, and what is asked about accepted events.
+type world struct {
+	*bus.Bus
+	*targets.Targets
+
+	mu       sync.Mutex
+	accepted map[target.ID][]string // root events and the repositories that they name
+	asked    int
+	failing  bool
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{Bus: openBus(t), accepted: map[target.ID][]string{}}
+	w.Targets = w.worker(10 * time.Millisecond)
+	return w
+}
+
+// worker is what one worker knows; it does not run yet.
+func (w *world) worker(window time.Duration) *targets.Targets {
+	return targets.New(w.JS, targets.NewRoots(w.JS, w, window, quiet), make(chan []string, 1), quiet)
+}
+
+// CatchUp implements targets.Events, and so do the following.
+func (w *world) CatchUp(context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.asked++; w.failing {
+		return context.DeadlineExceeded
 	}
-	write("state.example", proto.LevelStateOnly, false)
-	write("raised.example", proto.LevelStateOnly, false)
-	write("full.example", proto.LevelFull, false)
-	write("old.example", "", false)
-	names, less := make(chan []string, 1), &targets.Less{}
-	while(t, func(ctx context.Context) error {
-		return targets.Relays(ctx, b.JS, quiet, names, less, new(progress.Progress))
-	})
-	next := func() (yielding string) {
-		t.Helper()
-		select {
-		case list := <-names:
-			for _, name := range list {
-				if less.Has(name) {
-					yielding += name + " "
+	return nil
+}
+
+func (w *world) Has(_ context.Context, ids [][32]byte) (has []bool, err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, id := range ids {
+		_, is := w.accepted[id]
+		has = append(has, is)
+	}
+	return has, nil
+}
+
+func (w *world) IDs(_ context.Context, filters ...nostr.Filter) iter.Seq2[query.Found, error] {
+	return func(yield func(query.Found, error) bool) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for n, f := range filters {
+			for id, refs := range w.accepted {
+				if slices.Contains(refs, f.Tags["a"][0]) && !yield(query.Found{Filter: n, ID: id}, nil) {
+					return
 				}
 			}
-		case <-time.After(patience):
-			t.Fatal("no list in time")
 		}
-		return yielding
-	}
-	if got := next(); got != "raised.example state.example " {
-		t.Errorf("at first %q", got)
-	}
-	write("raised.example", proto.LevelFull, false)
-	if got := next(); got != "state.example " {
-		t.Errorf("when one is raised %q", got)
-	}
-	write("state.example", "", true)
-	if got := next(); got != "" || less.Has("state.example") {
-		t.Errorf("when one is gone %q", got)
 	}
 }
 
-// TestNoListIsLost: however slowly the lists are taken, and whatever comes last, in the end the
-// list is whole.
-func TestNoListIsLost(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	names := make(chan []string, 1)
-	while(t, func(ctx context.Context) error {
-		return targets.Relays(ctx, b.JS, quiet, names, &targets.Less{}, new(progress.Progress))
-	})
-	const n = 300
-	for i := range n {
-		publish(t, b, fmt.Sprintf("r%d.example.com", i), false, repo("30617:a:x"))
-		publish(t, b, "r0.example.com", false, repo("30617:a:y")) // not a change of the list
-	}
-	var last []string
-	eventually(t, "all are listed", func() bool {
-		select {
-		case last = <-names:
-		default:
-		}
-		return len(last) == n
-	})
-}
-
-func TestFollower(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	const key, name = "r.example.com:7777", "r.example.com_7777"
-	past := publish(t, b, key, false, repo("30617:a:x"), repo("30617:a:y"))
-	publish(t, b, "other.example.com", false, repo("30617:a:other"))
-	now := publish(t, b, key, false, repo("30617:a:z"))
-	f := targets.NewFollower(past, nil)
-	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, name, nil, quiet) })
-	select {
-	case <-f.Read():
-	case <-time.After(patience):
-		t.Fatal("not read in time")
-	}
-	if got, revision := f.Current(); len(got.Repos) != 3 || revision != now {
-		t.Fatalf("at %d: %v", revision, got)
-	}
-	if got := f.TakePast(); len(got.Repos) != 2 {
-		t.Fatalf("in the past %v", got)
-	}
-	if got := f.TakePast(); got.Exists() {
-		t.Fatalf("the past was kept: %v", got)
-	}
-	<-f.Changed
-	if err := b.Conn.Publish("grasp.target."+name, []byte("{")); err != nil { // passed over
+// write appends an event to the log.
+func (w *world) write(t *testing.T, ev *nostr.Event) (seq uint64) {
+	t.Helper()
+	ack, err := w.JS.Publish(t.Context(), proto.EventSubjectOf(ev).String(), []byte(ev.String()))
+	if err != nil {
 		t.Fatal(err)
 	}
-	now = publish(t, b, key, false, proto.TargetChange{Gone: true})
-	<-f.Changed
-	if got, revision := f.Current(); got.Exists() || revision != now {
-		t.Fatalf("withdrawn at %d: %v", revision, got)
-	}
-	if err := targets.NewFollower(0, nil).Run(t.Context(), b.JS, "no name", nil, quiet); err == nil {
-		t.Fatal("a name that is none is followed")
-	}
+	return ack.Sequence
 }
 
-// TestSnapshotIsSeenWhole: a large target that discovery writes anew in parts is never seen as a
-// part of itself, for that would have everything in the other parts asked for again.
-func TestSnapshotIsSeenWhole(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	const key = "r.example.com"
-	whole := target.Target{URL: "wss://r.example.com", Repos: map[string]target.Repo{}}
-	for i := range 1200 {
-		whole.Repos[fmt.Sprintf("30617:%s:%d", strings.Repeat("a", 64), i)] = target.Repo{Level: proto.LevelFull}
+// issue has an issue accepted that names repositories.
+func (w *world) issue(t *testing.T, refs ...string) (id target.ID, seq uint64) {
+	t.Helper()
+	w.mu.Lock()
+	n := len(w.accepted)
+	w.mu.Unlock()
+	ev := &nostr.Event{Kind: nip34.KindIssue, PubKey: author, CreatedAt: nostr.Timestamp(n), Content: fmt.Sprint(refs)}
+	for _, ref := range refs {
+		ev.Tags = append(ev.Tags, nostr.Tag{"a", ref})
 	}
-	parts := target.Snapshot(whole, 64<<10)
-	if len(parts) < 3 {
-		t.Fatalf("%d parts: the test needs more", len(parts))
-	}
-	publish(t, b, key, true, parts...)
-	f := targets.NewFollower(0, nil)
-	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, nil, quiet) })
-	<-f.Read()
-	<-f.Changed
-	publish(t, b, key, true, parts[:2]...)
-	publish(t, b, key+".after", false, repo("30617:a:x"))
-	select {
-	case <-f.Changed:
-		got, _ := f.Current()
-		t.Fatalf("a part is seen: %d repositories", len(got.Repos))
-	case <-time.After(200 * time.Millisecond):
-	}
-	if got, _ := f.Current(); len(got.Repos) != len(whole.Repos) {
-		t.Fatalf("%d repositories while it is written anew", len(got.Repos))
-	}
-	end := publish(t, b, key, false, parts[2:]...)
-	<-f.Changed
-	if got, revision := f.Current(); len(got.Repos) != len(whole.Repos) || revision != end {
-		t.Fatalf("%d repositories at %d", len(got.Repos), revision)
-	}
+	ev.ID = ev.GetID()
+	id, _ = target.ParseID(ev.ID)
+	w.mu.Lock()
+	w.accepted[id] = refs
+	w.mu.Unlock()
+	return id, w.write(t, ev)
 }
 
-// TestPastBeforeASnapshot: a snapshot that replaced what was said at the revision asked for says
-// which repositories were as they are already then, in whatever part of it they are.
-func TestPastBeforeASnapshot(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	const key = "r.example.com"
-	publish(t, b, key, false, repo("30617:a:old"))
-	past := publish(t, b, key, false, repo("30617:a:last"))
-	later := publish(t, b, key, false, repo("30617:a:later"))
-	snapshot := proto.TargetChange{URL: "wss://r.example.com", Snapshot: true, More: true, Repos: []proto.RepoChange{
-		{Ref: "30617:a:old", Level: proto.LevelFull, Since: past - 1, Roots: []string{strings.Repeat("ab", 32)}},
-		{Ref: "30617:a:now", Level: proto.LevelFull},
-	}}
-	rest := proto.TargetChange{URL: "wss://r.example.com", Repos: []proto.RepoChange{
-		{Ref: "30617:a:later", Level: proto.LevelFull, Since: later}, {Ref: "30617:a:last", Level: proto.LevelFull, Since: past},
-	}}
-	publish(t, b, key, true, snapshot, rest)
-	publish(t, b, key, false, repo("30617:a:after"))
-	f := targets.NewFollower(past, nil)
-	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, nil, quiet) })
-	<-f.Read()
-	got := f.TakePast()
-	if len(got.Repos) != 2 || len(got.Repos["30617:a:old"].Roots) != 1 || got.Repos["30617:a:last"].Level != proto.LevelFull {
-		t.Errorf("the past is %+v", got)
+// request has a deletion request accepted; what it names is deleted if it is carried out.
+func (w *world) request(t *testing.T, id target.ID, carriedOut bool) {
+	t.Helper()
+	ev := &nostr.Event{Kind: nip34.KindDeletion, PubKey: author, CreatedAt: 9, Tags: nostr.Tags{{"e", id.String()}}}
+	ev.ID = ev.GetID()
+	if carriedOut {
+		w.mu.Lock()
+		delete(w.accepted, id)
+		w.mu.Unlock()
 	}
-	if now, _ := f.Current(); len(now.Repos) != 5 {
-		t.Errorf("now %+v", now)
-	}
+	w.write(t, ev)
 }
 
-// TestForgottenPast: after a snapshot the stream does not know what was before.
-func TestForgottenPast(t *testing.T) {
+func (w *world) follow(t *testing.T, name string, past targets.Mark) *targets.Follower {
+	t.Helper()
+	f := w.Follow(name, past)
+	while(t, f.Run)
+	return f
+}
+
+func wanted(f *targets.Follower) items.Set {
+	set, _ := f.Wanted()
+	return set
+}
+
+func is(set items.Set, full []string, roots ...target.ID) bool {
+	return slices.Equal(set.Full, full) && slices.Equal(set.Roots, target.SortIDs(roots))
+}
+
+// TestWhatIsWanted follows what is wanted of two relays: repositories and levels from the stream,
+// root events from what is accepted, those that were there and those that come and go.
+func TestWhatIsWanted(t *testing.T) {
 	t.Parallel()
-	b := openBus(t)
-	const key = "r.example.com"
-	past := publish(t, b, key, false, repo("30617:a:x"))
-	snapshot := repo("30617:a:y")
-	snapshot.Snapshot = true
-	publish(t, b, key, true, snapshot)
-	f := targets.NewFollower(past, nil)
-	while(t, func(ctx context.Context) error { return f.Run(ctx, b.JS, key, nil, quiet) })
-	<-f.Read()
-	if got := f.TakePast(); got.Exists() {
-		t.Fatalf("the past is %v", got)
+	w := newWorld(t)
+	old, _ := w.issue(t, x)
+	while(t, w.Run)
+	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelStateOnly})
+	aim(t, w.Bus, "s.example", map[string]proto.Level{x: proto.LevelFull})
+	aim(t, w.Bus, "r.example.com", map[string]proto.Level{y: proto.LevelFull}) // another relay, whose name begins alike
+	r, s := w.follow(t, "r.example", targets.Mark{}), w.follow(t, "s.example", targets.Mark{})
+	for _, f := range []*targets.Follower{r, s} {
+		select {
+		case <-f.Read:
+		case <-time.After(patience):
+			t.Fatal("not read in time")
+		}
+		if !is(wanted(f), []string{x}, old) {
+			t.Fatalf("at first %+v", wanted(f))
+		}
 	}
-	if got, _ := f.Current(); len(got.Repos) != 1 {
-		t.Fatalf("now %v", got)
+	if url, _ := r.Relay(); url != "wss://r.example" || len(wanted(r).State) != 1 || len(wanted(s).State) != 0 {
+		t.Fatalf("%s: %+v, %+v", url, wanted(r), wanted(s))
+	}
+	both, _ := w.issue(t, x, y)
+	eventually(t, "one that comes is wanted of both", func() bool {
+		return is(wanted(r), []string{x}, old, both) && is(wanted(s), []string{x}, old, both)
+	})
+	other, _ := w.issue(t, y)
+	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
+	eventually(t, "the root events of one that is raised are wanted, each once", func() bool {
+		return is(wanted(r), []string{x, y}, old, both, other) && len(wanted(r).State) == 0
+	})
+	w.request(t, other, false)
+	w.request(t, both, true)
+	eventually(t, "one that is deleted is not", func() bool { return is(wanted(r), []string{x, y}, old, other) && is(wanted(s), []string{x}, old) })
+	aim(t, w.Bus, "r.example", map[string]proto.Level{x: "", y: proto.LevelFull})
+	eventually(t, "nor what is withdrawn", func() bool { return is(wanted(r), []string{y}, other) })
+	withdraw(t, w.Bus, "r.example")
+	eventually(t, "the relay is no target any more", func() bool { url, _ := r.Relay(); return url == "" })
+}
+
+// TestUnknownRootEventsAreWaitedFor: a repository is wanted once its root events are known, and what
+// was wanted before stays wanted until then.
+func TestUnknownRootEventsAreWaitedFor(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old, _ := w.issue(t, x)
+	while(t, w.Run)
+	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
+	f := w.follow(t, "r.example", targets.Mark{})
+	<-f.Read
+	_, before := f.Wanted()
+	w.mu.Lock()
+	w.failing, w.asked = true, 0
+	w.mu.Unlock()
+	other, _ := w.issue(t, y)
+	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
+	eventually(t, "it is asked", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.asked > 0 })
+	if set, revision := f.Wanted(); revision != before || !is(set, []string{x}, old) {
+		t.Errorf("wanted at %d is %+v", revision, set)
+	}
+	w.mu.Lock()
+	w.failing = false
+	w.mu.Unlock()
+	eventually(t, "it is known", func() bool { return is(wanted(f), []string{x, y}, old, other) })
+}
+
+// TestWhatWasConfirmed: a successor takes for confirmed what the mark says, and nothing that came
+// later, whether its process was there already or not.
+func TestWhatWasConfirmed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	old, _ := w.issue(t, x)
+	while(t, w.Run)
+	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
+	f := w.follow(t, "r.example", targets.Mark{})
+	<-f.Read
+	var revision uint64
+	// What is of no concern to the relay moves the mark on.
+	_, seq := w.issue(t, y)
+	eventually(t, "the mark is behind it", func() bool { _, revision = f.Wanted(); return f.Mark(revision).Log == seq })
+	mark := f.Mark(revision)
+	newer, _ := w.issue(t, x)
+	eventually(t, "it is wanted", func() bool { return is(wanted(f), []string{x}, old, newer) })
+	if m := f.Mark(revision); m != mark {
+		t.Errorf("what was wanted before is confirmed up to %+v, want %+v", m, mark)
+	}
+	aim(t, w.Bus, "r.example", map[string]proto.Level{y: proto.LevelFull})
+	eventually(t, "another repository is wanted", func() bool { return len(wanted(f).Full) == 2 })
+
+	later := w.worker(time.Millisecond)
+	while(t, later.Run)
+	for name, worker := range map[string]*targets.Targets{"there before": w.Targets, "there later": later} {
+		next := worker.Follow("r.example", mark)
+		while(t, next.Run)
+		<-next.Read
+		past, err := next.Past(t.Context())
+		if err != nil || !is(past, []string{x}, old) {
+			t.Errorf("%s: confirmed is %+v, %v", name, past, err)
+		}
+		if m := next.Mark(1); m.Target != mark.Target {
+			t.Errorf("%s: the mark becomes %+v", name, m)
+		}
+	}
+	none := w.follow(t, "r.example", targets.Mark{})
+	<-none.Read
+	if past, err := none.Past(t.Context()); err != nil || !past.Empty() || none.Mark(0) != (targets.Mark{}) {
+		t.Errorf("without a mark %+v, %v", past, err)
 	}
 }

@@ -1,0 +1,210 @@
+package discovery
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/held"
+	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/nip34"
+	"tendril.dev/proto"
+)
+
+// Bounds of what one announcement of a stranger may ask for: the first ones of its relays are
+// taken.
+const (
+	maxServedRelays = 50
+	maxHeldRelays   = 20
+)
+
+// announcement is what of an announcement matters here.
+type announcement struct {
+	ref         nip34.RepoRef
+	id          string
+	created     nostr.Timestamp
+	expires     nostr.Timestamp // NIP-40; 0: never
+	relays      []nip34.RelayURL
+	maintainers []string
+	// hosted: it lists our service or is archived. One that is neither may be a maintainer's, which
+	// counts, or tell where a repository went, which does not.
+	hosted bool
+	// Of held ones: when it came, and from whom.
+	heldAt time.Time
+	origin string
+}
+
+// replaces reports whether a takes the place of b, as in [nip34.Replaces].
+func (a *announcement) replaces(b *announcement) bool {
+	return b == nil || cmp.Or(cmp.Compare(a.created, b.created), strings.Compare(b.id, a.id)) > 0
+}
+
+func (a *announcement) expired(now time.Time) bool {
+	return a.expires > 0 && int64(a.expires) <= now.Unix()
+}
+
+// announcements are all that are accepted or held: a fold of the log and of purgatory. It does no
+// I/O, and is not safe for concurrent use.
+type announcements struct {
+	rules  hosting.Rules                       // its domain is our own: never a target
+	served map[string]map[string]*announcement // by identifier and owner
+	byID   map[string]*announcement            // the same, by the event's id
+	held   map[string]*announcement            // by key of grasp-held; only those whose wait is not over
+	recent []request                           // the last deletion requests
+}
+
+// request is a deletion request, and its sequence in the log.
+type request struct {
+	*nostr.Event
+	seq uint64
+}
+
+// mostRecent is how many deletion requests are kept for announcements that are older in the log and
+// are read after them: only messages of the same kind are read in order.
+const mostRecent = 100
+
+func newAnnouncements(rules hosting.Rules) *announcements {
+	return &announcements{
+		rules: rules, served: map[string]map[string]*announcement{}, byID: map[string]*announcement{}, held: map[string]*announcement{},
+	}
+}
+
+// accept folds an accepted event in, with its sequence in the log, and reports whether it may change
+// a target. Only announcements and deletion requests do.
+func (all *announcements) accept(ev *nostr.Event, seq uint64) (changed bool) {
+	switch ev.Kind {
+	case nip34.KindAnnouncement:
+		changed = all.announce(ev)
+		for _, r := range all.recent {
+			if r.seq > seq {
+				all.delete(r.Event)
+			}
+		}
+	case nip34.KindDeletion:
+		if all.recent = append(all.recent, request{ev, seq}); len(all.recent) > mostRecent {
+			all.recent = slices.Delete(all.recent, 0, 1)
+		}
+		changed = all.delete(ev)
+	}
+	return changed
+}
+
+func (all *announcements) announce(ev *nostr.Event) (changed bool) {
+	parsed, err := nip34.ParseAnnouncement(ev)
+	if err != nil {
+		return false // ingest refuses those
+	}
+	a := all.read(parsed, maxServedRelays)
+	owners := all.served[a.ref.Identifier]
+	if owners == nil {
+		owners = map[string]*announcement{}
+		all.served[a.ref.Identifier] = owners
+	}
+	old := owners[a.ref.PubKey]
+	if !a.replaces(old) {
+		return false
+	}
+	if old != nil {
+		delete(all.byID, old.id)
+	}
+	owners[a.ref.PubKey], all.byID[a.id] = a, a
+	return true
+}
+
+// delete carries a deletion request out (NIP-09).
+func (all *announcements) delete(request *nostr.Event) (changed bool) {
+	for _, tag := range request.Tags {
+		if len(tag) < 2 {
+			continue
+		}
+		var a *announcement
+		switch tag[0] {
+		case "a":
+			if ref, err := nip34.ParseRepoRef(tag[1]); err == nil {
+				a = all.served[ref.Identifier][ref.PubKey]
+			}
+			if a != nil && a.created > request.CreatedAt {
+				a = nil
+			}
+		case "e":
+			a = all.byID[tag[1]]
+		}
+		if a != nil && a.ref.PubKey == request.PubKey {
+			all.forget(a)
+			changed = true
+		}
+	}
+	return changed
+}
+
+// remove drops an accepted event that has left the log.
+func (all *announcements) remove(id string) (changed bool) {
+	a := all.byID[id]
+	if a != nil {
+		all.forget(a)
+	}
+	return a != nil
+}
+
+func (all *announcements) forget(a *announcement) {
+	owners := all.served[a.ref.Identifier]
+	delete(owners, a.ref.PubKey)
+	delete(all.byID, a.id)
+	if len(owners) == 0 {
+		delete(all.served, a.ref.Identifier)
+	}
+}
+
+// hold notes an entry of purgatory under its key; nil or an event of another kind, or one whose
+// wait is over, forgets the key.
+func (all *announcements) hold(key string, e *held.Entry) (changed bool) {
+	_, changed = all.held[key]
+	delete(all.held, key)
+	if e == nil || e.Announcement == nil || e.Phase != proto.PhaseWaiting {
+		return changed
+	}
+	a := all.read(e.Announcement, maxHeldRelays)
+	a.heldAt, a.origin = e.HeldAt, originOf(e)
+	all.held[key] = a
+	return true
+}
+
+// originOf is who brought what is held: keys cost nothing, addresses and relays do.
+func originOf(e *held.Entry) string {
+	switch {
+	case e.Client != "":
+		return "client " + e.Client
+	case e.Relay != "":
+		return "relay " + e.Relay
+	}
+	return "author " + e.Event.PubKey
+}
+
+// read takes from an announcement what matters, and no more relays than most. The event's text is
+// not kept.
+func (all *announcements) read(parsed *nip34.Announcement, most int) *announcement {
+	a := &announcement{
+		ref:     nip34.RepoRef{PubKey: strings.Clone(parsed.Ref.PubKey), Identifier: strings.Clone(parsed.Ref.Identifier)},
+		id:      strings.Clone(parsed.Event.ID),
+		created: parsed.Event.CreatedAt,
+		hosted:  all.rules.Keeps(parsed),
+	}
+	if tag := parsed.Event.Tags.Find("expiration"); len(tag) > 1 {
+		if at, err := strconv.ParseInt(tag[1], 10, 64); err == nil {
+			a.expires = nostr.Timestamp(at)
+		}
+	}
+	for _, url := range parsed.RelayURLs() {
+		if len(a.relays) < most && !url.OnDomain(all.rules.Domain()) {
+			a.relays = append(a.relays, url)
+		}
+	}
+	for _, m := range parsed.Maintainers {
+		a.maintainers = append(a.maintainers, strings.Clone(m))
+	}
+	return a
+}
