@@ -17,6 +17,8 @@ var removed = map[string]string{
 	"NGIT_PURGATORY_MAX_PER_CLIENT":       heldByParty,
 	"NGIT_PURGATORY_MAX_PER_RELAY":        heldByParty,
 	"NGIT_PURGATORY_RESERVED_BYTES":       heldByParty,
+	"NGIT_SYNC_MAX_HELD_TARGETS":          "it is always 1000",
+	"NGIT_SYNC_MAX_TARGETS":               "it is always 20000",
 	"NGIT_RELAY_MAX_SUBSCRIPTIONS":        "it is always 500, as NGIT_MAX_SUBSCRIPTIONS was",
 }
 

@@ -133,8 +133,6 @@ type Sync struct {
 	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" constant:"16"`
 	MaxFilters          int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" constant:"70"`
 	MaxEventBytes       int64         `env:"NGIT_SYNC_MAX_MESSAGE_BYTES" type:"bytes" constant:"1MiB"`
-	MaxTargets          int           `env:"NGIT_SYNC_MAX_TARGETS" constant:"20000"`
-	MaxHeldTargets      int           `env:"NGIT_SYNC_MAX_HELD_TARGETS" constant:"1000"`
 	MaxRelaysPerWorker  int           `env:"NGIT_SYNC_MAX_RELAYS" constant:"10000"`
 }
 
