@@ -87,8 +87,8 @@ type RejectedEvent struct {
 	Reason    string          `json:"reason"`
 	Missing   []string        `json:"missing,omitempty"` // what would heal it: event ids, addresses, "d:<identifier>" for an announcement
 	Relay     string          `json:"relay,omitempty"`
-	// Rules are the operator's lists by which an announcement was rejected, in short: by other
-	// lists it may be welcome. Empty: there were none.
+	// Rules are the settings by which the event was rejected, in short: by other
+	// settings it may be welcome. Empty: there were none.
 	Rules string `json:"rules,omitempty"`
 }
 

@@ -1,6 +1,8 @@
 package policy_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -101,8 +103,11 @@ func TestRejectionsByOtherListsDoNotCount(t *testing.T) {
 		if err != nil || d.Outcome != proto.Rejected {
 			t.Fatalf("%+v, %v", d, err)
 		}
-		return proto.RejectedEvent{ID: ev.ID, Kind: ev.Kind, Reason: d.Message, Rules: d.Rules}
+		return proto.RejectedEvent{ID: ev.ID, Kind: ev.Kind, PubKey: ev.PubKey, Reason: d.Message, Rules: d.Rules}
 	}
+	blacklist := rules(func(p *config.Policy) { p.EventBlacklist = []string{npub(bob)} })
+	offers := rules(func(p *config.Policy) { p.ContributorPRs = true })
+	pr := event(bob, 1618, 100, tag("c", strings.Repeat("b", 40)), tag("a", repo(alice, "tree")))
 	tree, malformed := announceElsewhere(alice, "tree", 100), event(alice, 30617, 100)
 	for name, tc := range map[string]struct {
 		rejected proto.RejectedEvent
@@ -117,9 +122,37 @@ func TestRejectionsByOtherListsDoNotCount(t *testing.T) {
 		"it is malformed":                        {reject(without, malformed), archive, false},
 		"it has expired in purgatory":            {proto.RejectedEvent{ID: tree.ID, Kind: 30617, Reason: "previously expired"}, archive, false},
 		"an orphan":                              {reject(without, event(bob, 1, 100)), archive, false},
+		"its author was on the blacklist":        {reject(blacklist, event(bob, 1, 100)), without, true},
+		"its author is on the blacklist":         {reject(blacklist, event(bob, 1, 100)), blacklist, false},
+		"a pull request, and /prs/ is on since":  {reject(without, pr), offers, true},
+		"and was on already":                     {reject(offers, pr), offers, false},
+		"and is off":                             {reject(offers, pr), without, false},
 	} {
 		if got := tc.by.Outdated(tc.rejected); got != tc.want {
 			t.Errorf("%s: outdated %v, want %v", name, got, tc.want)
 		}
+	}
+}
+
+// TestAnOwnersAnnouncementBringsBackPullRequests that tag a maintainer only, who has no announcement
+// here: too early they are rejected, and the owner's announcement is what they miss.
+func TestAnOwnersAnnouncementBringsBackPullRequests(t *testing.T) {
+	t.Parallel()
+	p, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	pr := event(carol, 1618, 100, tag("c", strings.Repeat("b", 40)), tag("a", repo(bob, "tree")))
+	early, err := p.Decide(new(world), synced(pr))
+	if err != nil || early.Outcome != proto.Rejected || !early.Park {
+		t.Fatalf("%+v, %v", early, err)
+	}
+	owners := announce(alice, "tree", 100, tag("maintainers", bob))
+	arrives := policy.Arrivals(owners, proto.Accepted)
+	if !slices.ContainsFunc(early.Missing, func(key string) bool { return slices.Contains(arrives, key) }) {
+		t.Errorf("it misses %q, and %q arrives", early.Missing, arrives)
+	}
+	if d, err := p.Decide(new(world).accept(owners), synced(pr)); err != nil || d.Outcome != proto.HeldBack {
+		t.Errorf("with the owner's announcement: %+v, %v", d, err)
 	}
 }

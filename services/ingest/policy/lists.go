@@ -31,11 +31,32 @@ func listsOf(s config.Policy) string {
 	return hex.EncodeToString(hash[:8])
 }
 
-// Outdated reports whether an announcement was rejected by other lists than those of now. It may be
-// welcome by these, so that it must be fetched and decided again.
-func (p *Policy) Outdated(r proto.RejectedEvent) bool {
-	if r.Kind != nip34.KindAnnouncement || r.Rules == p.lists {
-		return false
+// rulesOfOffers stands for the setting by which pull requests are taken below /prs/.
+const rulesOfOffers = "prs"
+
+// rulesFor are the settings that decide about events of a kind, in short; "": there are none.
+func (p *Policy) rulesFor(kind int) string {
+	switch {
+	case kind == nip34.KindAnnouncement:
+		return p.lists
+	case p.offers && (kind == nip34.KindPR || kind == nip34.KindPRUpdate):
+		return rulesOfOffers
 	}
-	return r.Reason == messageNotListed || r.Reason == messageNotHosted || r.Reason == messageRefused
+	return ""
+}
+
+// Outdated reports whether the reason of a rejection may not hold any more, because it was made by
+// other settings than those of now: such an event must be fetched and decided again. Its author may
+// not be on the blacklist any more, the lists may welcome its repository, and pull requests may be
+// taken below /prs/.
+func (p *Policy) Outdated(r proto.RejectedEvent) bool {
+	switch r.Reason {
+	case messageUnwelcome:
+		return !p.blacklist[r.PubKey]
+	case messageNotListed, messageNotHosted, messageRefused:
+		return r.Kind == nip34.KindAnnouncement && r.Rules != p.lists
+	case messageOrphan:
+		return p.rulesFor(r.Kind) == rulesOfOffers && r.Rules != rulesOfOffers
+	}
+	return false
 }

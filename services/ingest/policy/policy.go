@@ -124,7 +124,7 @@ type Decision struct {
 	Remember bool      // keep its id, so that it is not fetched again
 	Park     bool      // keep it whole for a while: what it misses may be about to come
 	RetryAt  time.Time // when it may be offered again; zero: that is not known
-	Rules    string    // of an announcement: the operator's lists by which it is rejected, in short
+	Rules    string    // the settings by which it is rejected, in short
 
 	// Changes of the held events; an entry is never in both.
 	Hold []*held.Entry // to be written
@@ -160,8 +160,8 @@ func (p *Policy) Decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	if err == nil && concerns(c, &d) {
 		d, err = p.conclude(k, c, d)
 	}
-	if d.Outcome == proto.Rejected && c.Event.Kind == nip34.KindAnnouncement {
-		d.Rules = p.lists
+	if d.Outcome == proto.Rejected {
+		d.Rules = p.rulesFor(c.Event.Kind)
 	}
 	if err != nil {
 		return Decision{}, fmt.Errorf("decide event %s of kind %d: %w", c.Event.ID, c.Event.Kind, err)

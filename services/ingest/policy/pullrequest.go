@@ -1,6 +1,8 @@
 package policy
 
 import (
+	"slices"
+
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/held"
@@ -80,6 +82,10 @@ func (p *Policy) identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier st
 			elsewhere = ref.Identifier
 		}
 		missing = append(missing, ref.String())
+		// The owner's announcement of it may name the author of this address as a maintainer.
+		if key := MissingAnnouncement(ref.Identifier); !slices.Contains(missing, key) {
+			missing = append(missing, key)
+		}
 	}
 	return elsewhere, missing, nil
 }

@@ -47,10 +47,12 @@ func Vouches(kind int) bool {
 	return kind != nip34.KindDeletion && kind != nip34.KindUserGraspList
 }
 
+const messageOrphan = "invalid: the event neither names nor is named by anything that is accepted here"
+
 // orphan rejects an event for which nothing accepted speaks. What its author has just submitted is
 // answered once and for all; what came by sync may have come before what it belongs to.
 func orphan(c *candidate.Candidate, missing []string) Decision {
-	d := healable(ReasonOrphan, "invalid: the event neither names nor is named by anything that is accepted here", missing)
+	d := healable(ReasonOrphan, messageOrphan, missing)
 	d.Park = c.Source.Synced()
 	return d
 }

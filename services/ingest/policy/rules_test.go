@@ -300,7 +300,7 @@ func TestPullRequest(t *testing.T) {
 		{"without a", (&world{}).accept(a), user(event(bob, 1618, 100, commit)), nil, isRejected(policy.ReasonInvalid, "invalid: ")},
 		{"accepted repository", (&world{}).accept(a), user(pr), nil, isHeld(pr)},
 		{"held repository does not count", (&world{}).hold(a), user(pr), nil, isRejected(policy.ReasonOrphan, "invalid: ")},
-		{"unknown repository, from sync", prs, synced(pr), nil, isParked(policy.ReasonOrphan, "invalid: ", repo(alice, "tree"))},
+		{"unknown repository, from sync", prs, synced(pr), nil, isParked(policy.ReasonOrphan, "invalid: ", repo(alice, "tree"), policy.MissingAnnouncement("tree"))},
 		{"the same name of another owner", (&world{}).accept(announce(carol, "tree", 100)), user(pr), nil, isRejected(policy.ReasonOrphan, "invalid: ")},
 		{"one of two repositories", (&world{}).accept(a), user(two), nil, isHeld(two)},
 		{"repository of a maintainer who announces elsewhere", (&world{}).accept(naming, announceElsewhere(carol, "tree", 100)), user(carols), nil, isHeld(carols)},
