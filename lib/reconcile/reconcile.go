@@ -10,9 +10,6 @@ const (
 	parts = 16
 	// listBelow is how many items a range has at least that is split; of fewer the ids are listed.
 	listBelow = 2 * parts
-	// walkBelow is how many items a range has at most that are looked at one by one, so that all
-	// parts have the same size. Of more, the set knows where to cut.
-	walkBelow = 4096
 	// rangeBytes is what the answer to one range takes at most, unless it is a list for a list: as
 	// many bounds with fingerprints, or a bound and ids, and the fingerprint of all that follows.
 	rangeBytes = (parts + 3) * (maxVarint + 1 + 32 + 1 + fingerprintLen)
@@ -70,14 +67,8 @@ func Respond(ctx context.Context, set Set, message []byte, limits Limits) ([]byt
 // Start makes the first message of the side that asks.
 func Start(ctx context.Context, set Set, limits Limits) ([]byte, error) {
 	d := dialogue{set: set, limits: limits, out: newWriter()}
-	own, err := set.Sum(ctx, Everything)
-	if err != nil {
-		return nil, fmt.Errorf("look at the set: %w", err)
-	}
-	if err := d.split(ctx, Everything, own); err != nil {
-		return nil, err
-	}
-	return d.out.out, nil
+	err := d.split(ctx, Everything)
+	return d.out.out, err
 }
 
 // Continue reads an answer, which is a stranger's, tells by theirs what the other side has in the
@@ -176,7 +167,7 @@ func (d *dialogue) compare(ctx context.Context, in *reader, r Range) error {
 		d.out.skip(r.To)
 		return nil
 	}
-	return d.split(ctx, r, own)
+	return d.split(ctx, r)
 }
 
 // list reads a list of ids. The side that asks is done with the range then; the one that answers
@@ -200,16 +191,16 @@ func (d *dialogue) list(ctx context.Context, in *reader, r Range) (stop bool, er
 	}
 	if d.theirs != nil {
 		d.out.skip(r.To)
-		own, err := d.set.Sum(ctx, r)
+		own, err := d.set.Items(ctx, r)
 		if err != nil {
 			return false, fmt.Errorf("look at the set: %w", err)
 		}
-		d.listed += own.Count
+		d.listed += uint64(len(own))
 		return false, nil
 	}
 	// The fingerprint of all that follows has its room in rangeBytes.
 	room := (d.limits.Frame - rangeBytes/2 - len(d.out.out)) / len(Item{}.ID)
-	own, err := d.set.Items(ctx, r, room+1)
+	own, err := d.set.Items(ctx, r)
 	if err != nil {
 		return false, fmt.Errorf("look at the set: %w", err)
 	}
@@ -223,27 +214,15 @@ func (d *dialogue) list(ctx context.Context, in *reader, r Range) (stop bool, er
 	return true, err
 }
 
-// split writes a range whose sum is own as several smaller ones, or lists its ids if they are few.
-func (d *dialogue) split(ctx context.Context, r Range, own Sum) error {
-	if own.Count > walkBelow {
-		cuts, err := d.set.Cut(ctx, r, parts)
-		if err != nil {
-			return fmt.Errorf("look at the set: %w", err)
-		}
-		if len(cuts) > 0 {
-			return d.pieces(ctx, r, cuts)
-		}
-	}
-	// What has come meanwhile is among them too.
-	items, err := d.set.Items(ctx, r, 2*walkBelow)
-	switch {
-	case err != nil:
+// split writes a range as several smaller ones of the same size, or lists its ids if they are few.
+func (d *dialogue) split(ctx context.Context, r Range) error {
+	items, err := d.set.Items(ctx, r)
+	if err != nil {
 		return fmt.Errorf("look at the set: %w", err)
-	case len(items) < listBelow:
+	}
+	if len(items) < listBelow {
 		d.out.ids(r.To, items)
 		return nil
-	case len(items) == 2*walkBelow: // and more
-		return d.pieces(ctx, r, []Item{Between(items[walkBelow-1], items[walkBelow])})
 	}
 	for n, from := 1, 0; n <= parts; n++ {
 		at, to := n*len(items)/parts, r.To
@@ -254,27 +233,9 @@ func (d *dialogue) split(ctx context.Context, r Range, own Sum) error {
 		for i := range items[from:at] {
 			s.Add(&items[from:at][i].ID)
 		}
-		d.mark(to, s)
+		d.out.fingerprint(to, s)
+		d.marks++
 		from = at
-	}
-	return nil
-}
-
-func (d *dialogue) mark(to Item, s Sum) {
-	d.out.fingerprint(to, s)
-	d.marks++
-}
-
-// pieces writes the fingerprints of what lies between cuts.
-func (d *dialogue) pieces(ctx context.Context, r Range, cuts []Item) error {
-	from := r.From
-	for _, to := range append(cuts, r.To) {
-		s, err := d.set.Sum(ctx, Range{from, to})
-		if err != nil {
-			return fmt.Errorf("look at the set: %w", err)
-		}
-		d.mark(to, s)
-		from = to
 	}
 	return nil
 }

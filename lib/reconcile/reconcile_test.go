@@ -218,14 +218,9 @@ func (s *shifting) Sum(ctx context.Context, r reconcile.Range) (reconcile.Sum, e
 	return s.Set.Sum(ctx, r)
 }
 
-func (s *shifting) Items(ctx context.Context, r reconcile.Range, most int) ([]reconcile.Item, error) {
+func (s *shifting) Items(ctx context.Context, r reconcile.Range) ([]reconcile.Item, error) {
 	s.Set = s.change()
-	return s.Set.Items(ctx, r, most)
-}
-
-func (s *shifting) Cut(ctx context.Context, r reconcile.Range, parts int) ([]reconcile.Item, error) {
-	s.Set = s.change()
-	return s.Set.Cut(ctx, r, parts)
+	return s.Set.Items(ctx, r)
 }
 
 // TestSetsThatChange lets events come and go on both sides between any two looks at the sets. What
@@ -244,7 +239,7 @@ func TestSetsThatChange(t *testing.T) {
 						some = append(some, i)
 					}
 				}
-				return reconcile.Union{steady, reconcile.Pack(some)}
+				return packed(steady, some)
 			}}
 		}
 		ours := packed(c.both, c.ours)

@@ -62,18 +62,6 @@ type Range struct{ From, To Item }
 // Everything is the range of all items.
 var Everything = Range{To: End}
 
-// Within returns the part of the range that is not older than since and not younger than until;
-// nil: no bound. The range is empty if From does not come before To.
-func (r Range) Within(since, until *nostr.Timestamp) Range {
-	if since != nil && *since > r.From.CreatedAt {
-		r.From = Item{CreatedAt: *since}
-	}
-	if until != nil && *until < r.To.CreatedAt {
-		r.To = Item{CreatedAt: max(*until+1, 0)}
-	}
-	return r
-}
-
 // Empty reports whether nothing can be in the range.
 func (r Range) Empty() bool { return r.From.Compare(r.To) >= 0 }
 
@@ -89,9 +77,6 @@ type Sum struct {
 
 // Add adds an id.
 func (s *Sum) Add(id *[32]byte) { s.Plus(sumOf(id)) }
-
-// Remove takes an id away that was added.
-func (s *Sum) Remove(id *[32]byte) { s.Minus(sumOf(id)) }
 
 func sumOf(id *[32]byte) Sum {
 	return Sum{Count: 1, Total: [4]uint64{
@@ -109,15 +94,6 @@ func (s *Sum) Plus(o Sum) {
 	s.Count += o.Count
 }
 
-// Minus takes the sum of a range away that was added.
-func (s *Sum) Minus(o Sum) {
-	borrow := uint64(0)
-	for i := range s.Total {
-		s.Total[i], borrow = bits.Sub64(s.Total[i], o.Total[i], borrow)
-	}
-	s.Count -= o.Count
-}
-
 // Fingerprint returns what the other side is told of a range (NIP-77, Fingerprint algorithm).
 func (s Sum) Fingerprint() [fingerprintLen]byte {
 	var b []byte
@@ -132,13 +108,8 @@ func (s Sum) Fingerprint() [fingerprintLen]byte {
 type Set interface {
 	// Sum adds up a range.
 	Sum(ctx context.Context, r Range) (Sum, error)
-	// Items returns the first items of a range in order, at most so many. They are valid until the
-	// next call.
-	Items(ctx context.Context, r Range, most int) ([]Item, error)
-	// Cut returns places inside of a range, in order and none twice, that divide it into that many
-	// parts of about the same number of items, or into fewer. Of a range with few items it may
-	// return none.
-	Cut(ctx context.Context, r Range, parts int) ([]Item, error)
+	// Items returns the items of a range in order. They must not be changed.
+	Items(ctx context.Context, r Range) ([]Item, error)
 }
 
 // Packed is a set that is kept in memory, in order and none twice.
@@ -170,92 +141,5 @@ func (p Packed) Sum(ctx context.Context, r Range) (s Sum, err error) {
 	return s, ctx.Err()
 }
 
-// Items returns the first items of a range.
-func (p Packed) Items(ctx context.Context, r Range, most int) ([]Item, error) {
-	some := p.in(r)
-	return some[:min(len(some), most)], ctx.Err()
-}
-
-// Cut divides a range into parts of the same size.
-func (p Packed) Cut(ctx context.Context, r Range, parts int) (cuts []Item, err error) {
-	some := p.in(r)
-	for n := 1; n < parts; n++ {
-		if at := n * len(some) / parts; at > (n-1)*len(some)/parts {
-			cuts = append(cuts, Between(some[at-1], some[at]))
-		}
-	}
-	return cuts, ctx.Err()
-}
-
-// Union is several sets as one. No item should be in two of them: one that is counts twice in sums,
-// which costs messages, but is listed once.
-type Union []Set
-
-// Sum adds up a range.
-func (u Union) Sum(ctx context.Context, r Range) (s Sum, err error) {
-	for _, set := range u {
-		part, err := set.Sum(ctx, r)
-		if err != nil {
-			return Sum{}, err
-		}
-		s.Plus(part)
-	}
-	return s, nil
-}
-
-// Items returns the first items of a range.
-func (u Union) Items(ctx context.Context, r Range, most int) ([]Item, error) {
-	if len(u) == 1 {
-		return u[0].Items(ctx, r, most)
-	}
-	var all []Item
-	for _, set := range u {
-		some, err := set.Items(ctx, r, most)
-		if err != nil {
-			return nil, err
-		}
-		if all = Pack(append(all, some...)); len(all) > most {
-			all = all[:most]
-		}
-	}
-	return all, nil
-}
-
-// finer is into how many parts each set is cut for one part of the union.
-const finer = 4
-
-// Cut divides a range by the cuts of each set, weighed by what is between two of them.
-func (u Union) Cut(ctx context.Context, r Range, parts int) (cuts []Item, err error) {
-	if len(u) == 1 {
-		return u[0].Cut(ctx, r, parts)
-	}
-	type weighed struct {
-		at     Item
-		weight float64
-	}
-	var all []weighed
-	total := 0.0
-	for _, set := range u {
-		some, err := set.Cut(ctx, r, finer*parts)
-		if err != nil {
-			return nil, err
-		}
-		s, err := set.Sum(ctx, r)
-		if err != nil {
-			return nil, err
-		}
-		total += float64(s.Count)
-		for _, at := range some {
-			all = append(all, weighed{at, float64(s.Count) / float64(len(some)+1)})
-		}
-	}
-	slices.SortFunc(all, func(a, b weighed) int { return a.at.Compare(b.at) })
-	before, next := 0.0, total/float64(parts)
-	for _, w := range all {
-		if before += w.weight; before < next || len(cuts) > 0 && cuts[len(cuts)-1] == w.at {
-			continue
-		}
-		cuts, next = append(cuts, w.at), before+total/float64(parts)
-	}
-	return cuts[:min(len(cuts), parts-1)], nil
-}
+// Items returns the items of a range.
+func (p Packed) Items(ctx context.Context, r Range) ([]Item, error) { return p.in(r), ctx.Err() }

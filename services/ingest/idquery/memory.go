@@ -21,12 +21,11 @@ const (
 
 // gathered is what had to be read for a filter at a sequence of the log.
 type gathered struct {
-	accepted reconcile.Packed
-	others   reconcile.Packed // held and rejected
-	seq      uint64
+	items reconcile.Packed // accepted, held and rejected
+	seq   uint64
 }
 
-func (g gathered) bytes() int { return (cap(g.accepted) + cap(g.others)) * reconcile.ItemBytes }
+func (g gathered) bytes() int { return cap(g.items) * reconcile.ItemBytes }
 
 // memory keeps gathered sets for a while, within a bound. It is safe for concurrent use.
 type memory struct {

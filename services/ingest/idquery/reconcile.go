@@ -90,7 +90,7 @@ func (k Known) next(ctx context.Context, q proto.ReconcileQuery, m *memory) (a p
 	if err != nil {
 		return a, err
 	}
-	set := reconcile.Union{g.others, g.accepted}
+	set := g.items
 	if len(q.Message) == 0 {
 		all, err := set.Sum(ctx, reconcile.Everything)
 		if err != nil {
@@ -167,8 +167,9 @@ func (k Known) gather(ctx context.Context, view *eventdb.View, f nostr.Filter) (
 	if err != nil {
 		return g, err
 	}
-	g.others = reconcile.Pack(others)
-	g.accepted, err = view.Packed(ctx, f, mostPacked)
+	if g.items, err = view.Packed(ctx, f, mostPacked); err == nil && len(others) > 0 {
+		g.items = reconcile.Pack(append(g.items, others...))
+	}
 	return g, err
 }
 
