@@ -26,16 +26,15 @@ func hasIndex(natsURL string, services []Service) bool {
 func (n *Node) ask(ctx context.Context) error {
 	remote, err := query.NewRemote(ctx, n.Bus, func(err error) {
 		if err != nil {
-			n.Log.Warn("no gateway and no ingest answers which events are accepted; trying again (is one running?)", "error", err)
+			n.Log.Warn("no ingest answers which events are accepted; trying again (is one running?)", "error", err)
 			return
 		}
-		n.Log.Info("a gateway or ingest answers again which events are accepted")
+		n.Log.Info("ingest answers again which events are accepted")
 	})
 	if err != nil {
 		return err
 	}
 	n.Accepted = remote
-	n.Metrics.MustRegister(remote)
 	n.Ready.Add("accepted events", remote.Answered)
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"iter"
 	"slices"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
@@ -18,12 +19,13 @@ import (
 // Index answers from the index of this process.
 type Index struct {
 	DB   *eventdb.DB
+	js   jetstream.JetStream
 	head *bus.Head
 }
 
 // NewIndex is for an index that follows the log of that bus.
 func NewIndex(db *eventdb.DB, b *bus.Bus) *Index {
-	return &Index{DB: db, head: b.Head(proto.StreamEvents, db.WaitFor)}
+	return &Index{DB: db, js: b.JS, head: b.Head(proto.StreamEvents, db.WaitFor)}
 }
 
 // Seq implements [Source].
@@ -64,29 +66,7 @@ func (x *Index) IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Foun
 
 // Hear implements [Source].
 func (x *Index) Hear(kinds []int, fn func([]eventdb.Record)) Hearing {
-	stop := x.DB.Subscribe(func(recs []eventdb.Record) {
-		var wanted []eventdb.Record
-		for _, r := range recs {
-			if slices.Contains(kinds, r.Event.Kind) {
-				wanted = append(wanted, r)
-			}
-		}
-		if len(wanted) > 0 {
-			fn(wanted)
-		}
-	})
-	return &indexHearing{x, stop}
-}
-
-type indexHearing struct {
-	*Index
-	stop func()
-}
-
-func (h *indexHearing) Run(ctx context.Context) error {
-	<-ctx.Done()
-	h.stop()
-	return nil
+	return hear(x.js, x, x.DB.Seq(), kinds, fn)
 }
 
 // known answers a question of the bus about ids.

@@ -7,10 +7,14 @@ package query
 import (
 	"context"
 	"iter"
+	"log/slog"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/proto"
 )
 
 // ErrNotFound: there is no such event.
@@ -32,9 +36,12 @@ type Source interface {
 	// IDs is Query without the events, of one filter after the other.
 	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Found, error]
 	// Hear has fn told of the events that are accepted from now on, of some kinds: each once, in
-	// the order of the log, after answers have them. fn must not block.
+	// the order of the log, after answers have them. It runs while Run of the follower does.
 	Hear(kinds []int, fn func([]eventdb.Record)) Hearing
 }
+
+// Hearing is how newly accepted events are heard of.
+type Hearing = *bus.Follower
 
 // Found is the id of an event that matches a filter.
 type Found struct {
@@ -42,12 +49,29 @@ type Found struct {
 	ID     [32]byte
 }
 
-// Hearing is how newly accepted events are heard of.
-type Hearing interface {
-	// Run hears until ctx ends.
-	Run(ctx context.Context) error
-	// CatchUp waits until all is heard that was accepted before the call, while Run runs.
-	CatchUp(ctx context.Context) error
+// hear follows some kinds of the log, behind a sequence.
+func hear(js jetstream.JetStream, s Source, after uint64, kinds []int, fn func([]eventdb.Record)) *bus.Follower {
+	reading := bus.Reading{Stream: proto.StreamEvents, After: after}
+	for _, kind := range kinds {
+		reading.Filters = append(reading.Filters, proto.AnyEventOf(kind))
+	}
+	return bus.NewFollower(js, reading, slog.New(slog.DiscardHandler), func(messages []bus.Message) error {
+		var recs []eventdb.Record
+		for _, m := range messages {
+			ev := new(nostr.Event)
+			// An empty message stands where an event stood that has left the log.
+			if err := ev.UnmarshalJSON(m.Data); err == nil && m.Header.Get(proto.HeaderRemoved) == "" {
+				recs = append(recs, eventdb.Record{Seq: m.Seq, Event: ev, Raw: m.Data})
+			}
+		}
+		if err := s.Reached(context.Background(), messages[len(messages)-1].Seq); err != nil {
+			return err
+		}
+		if len(recs) > 0 {
+			fn(recs)
+		}
+		return nil
+	})
 }
 
 // Event returns the event with an id; [ErrNotFound]: there is none.

@@ -15,9 +15,9 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 	"github.com/nbd-wtf/go-nostr"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/proto"
 )
 
@@ -30,9 +30,9 @@ const (
 	firstPause   = 20 * time.Millisecond
 	longestPause = time.Second
 	// silentFor is how long questions must have been without an answer before that is told, and
-	// probeEvery how often it is asked whether anybody answers while nothing else is asked.
+	// probeEvery how often it is asked whether ingest answers while nothing else is asked.
 	silentFor  = 2 * time.Second
-	probeEvery = 5 * time.Second
+	probeEvery = time.Second
 )
 
 // ErrRefused: the question is none, or its answer does not fit on the bus. It need not be asked
@@ -51,44 +51,35 @@ type Remote struct {
 	mu       sync.Mutex
 	seq      uint64
 	answered time.Time // when an answer came last
-	silent   time.Time // since when none comes; zero: the last question was answered
-	why      error
-	told     bool // that nobody answers
-
-	questions *prometheus.CounterVec
+	why      error     // why the last try had none; nil: it had
 }
 
 // NewRemote asks the log where it ends, which is where hearing begins. told is called with an error
-// when nobody answers any more, and with nil when somebody does again.
+// when ingest does not answer any more, and with nil when it does again.
 func NewRemote(ctx context.Context, b *bus.Bus, told func(error)) (*Remote, error) {
-	r := &Remote{
-		conn: b.Conn, js: b.JS, head: b.Head(proto.StreamEvents, nil), tell: told, why: errors.New("nobody was asked yet"),
-		questions: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "tendril_accepted_questions_total", Help: "Questions about accepted events that this process has asked on the bus, by how they ended.",
-		}, []string{"outcome"}),
-	}
 	last, err := b.LastSeq(ctx, proto.StreamEvents)
 	if err != nil {
 		return nil, err
 	}
-	r.base, r.seq = last, last
-	return r, nil
+	return &Remote{conn: b.Conn, js: b.JS, head: b.Head(proto.StreamEvents, nil), tell: told, base: last, seq: last, why: errors.New("it was not asked yet")}, nil
 }
 
-// Describe implements prometheus.Collector.
-func (r *Remote) Describe(ch chan<- *prometheus.Desc) { r.questions.Describe(ch) }
-
-// Collect implements prometheus.Collector.
-func (r *Remote) Collect(ch chan<- prometheus.Metric) { r.questions.Collect(ch) }
-
-// Run asks now and then whether anybody answers, until ctx ends.
+// Run asks now and then whether ingest answers, until ctx ends, and tells when that changes.
 func (r *Remote) Run(ctx context.Context) error {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
-	for {
-		if r.quiet() {
-			// It ends with an answer, or with ctx.
-			_, _ = r.Has(ctx, nil)
+	for silent := false; ; {
+		r.mu.Lock()
+		quiet := time.Since(r.answered) >= probeEvery
+		r.mu.Unlock()
+		if quiet {
+			brief, cancel := context.WithTimeout(ctx, silentFor)
+			_, _ = r.Has(brief, nil)
+			cancel()
+		}
+		if err := r.Answered(); (err != nil) != silent && ctx.Err() == nil {
+			silent = err != nil
+			r.tell(err)
 		}
 		select {
 		case <-tick.C:
@@ -98,55 +89,22 @@ func (r *Remote) Run(ctx context.Context) error {
 	}
 }
 
-// quiet reports whether no answer has come for a while.
-func (r *Remote) quiet() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return time.Since(r.answered) >= probeEvery
-}
-
-// Answered returns an error while nobody answers: since the beginning, or for silentFor.
+// Answered returns an error while ingest does not answer: since the beginning, or for silentFor.
 func (r *Remote) Answered() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	switch {
-	case r.answered.IsZero():
-	case r.silent.IsZero(), time.Since(r.silent) < silentFor:
+	if r.why == nil || time.Since(r.answered) < silentFor {
 		return nil
 	}
-	return fmt.Errorf("no gateway and no ingest answers which events are accepted: %w", r.why)
+	return fmt.Errorf("no ingest answers which events are accepted: %w", r.why)
 }
 
 // heard notes how a try ended.
 func (r *Remote) heard(err error) {
-	outcome := "answered"
-	switch {
-	case errors.Is(err, errBehind):
-		outcome = "behind"
-	case errors.Is(err, ErrRefused):
-		outcome = "refused"
-	case err != nil:
-		outcome = "unanswered"
-	}
-	r.questions.WithLabelValues(outcome).Inc()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	now := time.Now()
-	if err == nil || errors.Is(err, ErrRefused) {
-		r.answered, r.silent, r.why = now, time.Time{}, nil
-		if r.told {
-			r.told = false
-			r.tell(nil)
-		}
-		return
-	}
-	r.why = err
-	if r.silent.IsZero() {
-		r.silent = now
-	}
-	if !r.told && now.Sub(r.silent) >= silentFor {
-		r.told = true
-		r.tell(err)
+	if r.why = err; err == nil || errors.Is(err, ErrRefused) {
+		r.answered, r.why = time.Now(), nil
 	}
 }
 
@@ -178,6 +136,11 @@ func (r *Remote) CatchUp(ctx context.Context) error {
 	}
 	r.reached(last)
 	return nil
+}
+
+// Hear implements [Source]: from where the log ended when the process began.
+func (r *Remote) Hear(kinds []int, fn func([]eventdb.Record)) Hearing {
+	return hear(r.js, r, r.base, kinds, fn)
 }
 
 // Has implements [Source]. Each question names where the log ends at some time after the call, so

@@ -36,7 +36,7 @@ func TestNobodySaysWhatIsAccepted(t *testing.T) {
 		t.Fatal("the worker has an index")
 	}
 	aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
-	lacks := func() bool { return strings.Contains(w.Ready.Failing()["accepted events"], "no gateway and no ingest") }
+	lacks := func() bool { return strings.Contains(w.Ready.Failing()["accepted events"], "no ingest") }
 	eventually(t, "it is claimed", func() bool { return holder(t, b, r.Name) == "a" && lacks() })
 	if !lacks() || len(judge.all()) > 0 {
 		t.Errorf("it is not ready because %v, and has offered %d events", w.Ready.Failing(), len(judge.all()))
