@@ -170,7 +170,7 @@ func TestDamagedIndex(t *testing.T) {
 	p.Restart()
 	world.Serves(t, p.Relay(), announcement)
 	world.Serves(t, p.Relay(), state)
-	if !strings.Contains(p.Output(), "the event index was damaged and is made anew from the log") {
+	if !strings.Contains(p.Output(), "the event index was damaged and is rebuilt from the log") {
 		t.Error("nothing is said of the damage")
 	}
 }
