@@ -123,7 +123,7 @@ func ingest() Permissions {
 				// may be answered.
 				jsAck + ">",
 			}),
-		Subscribe: join(answerEvents(), []string{SubjectQueryIDs, SubjectQueryReconcile}, describe(ServiceQuery)),
+		Subscribe: join(answerEvents(), []string{SubjectQueryIDs, SubjectQueryReconcile, StoredSubject(KVStream(BucketUsage), ">")}, describe(ServiceQuery)),
 		Answers:   true,
 	}
 	for _, cfg := range Streams(DefaultSizing()) {
