@@ -138,7 +138,7 @@ type way interface {
 type walk struct{ *pages.Walk }
 
 func (h *History) walk(filters []nostr.Filter) walk {
-	return walk{pages.New(filters, h.o.Allowance.Page(h.o.PageLimit))}
+	return walk{pages.New(filters, h.o.Limits.Page(h.o.PageLimit))}
 }
 
 // end warns of gaps at the end and lets go of pages, because a batch may have many walks that have
@@ -155,7 +155,7 @@ func (w walk) end(warn Warn) (more bool, err error) {
 			warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
 		}
 	}
-	w.Rest()
+	*w.Walk = pages.Walk{}
 	return false, nil
 }
 
@@ -185,7 +185,7 @@ type fetch struct {
 func (h *History) fetching() *task {
 	for _, b := range h.batches {
 		for len(b.ids) > 0 {
-			some := b.ids[:min(len(b.ids), h.o.Allowance.Page(perFetch))]
+			some := b.ids[:min(len(b.ids), h.o.Limits.Page(perFetch))]
 			if b.ids = b.ids[len(some):]; len(b.ids) == 0 {
 				b.ids = nil
 			}

@@ -16,10 +16,10 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/moment"
+	"tendril.dev/services/relayconn/wire"
 )
 
 // Asker puts requests to the relay.
@@ -34,7 +34,7 @@ type Warn func(cause, message string, args ...any)
 // Options are what a history needs.
 type Options struct {
 	Asker     Asker
-	Allowance *allowance.Allowance
+	Limits    *wire.Limits
 	Inflight  *Inflight
 	PageLimit int                        // of a filter
 	AtOnce    int                        // most requests open at once
@@ -125,7 +125,7 @@ func (h *History) begin(b *batch, t *task) {
 // together cuts the filters of a group into those that go in one REQ: all of them, or each alone
 // where the relay does not take them together.
 func (h *History) together(filters []nostr.Filter) [][]nostr.Filter {
-	if !h.single && h.o.Allowance.Together(size([][]nostr.Filter{filters})) {
+	if !h.single && h.o.Limits.Together(size([][]nostr.Filter{filters})) {
 		return [][]nostr.Filter{filters}
 	}
 	return slices.Collect(slices.Chunk(filters, 1))

@@ -23,8 +23,6 @@ const (
 	// serviceTime is how long ingest may take to answer, and mostFailures how often in a row it is
 	// asked in vain, each time after a wait twice as long, before filters are asked for by REQ.
 	serviceTime, mostFailures = 20 * time.Second, 3
-	// mostRefusals is how often in a row a relay may refuse the only session.
-	mostRefusals = 3
 	// roomWait is how long a session waits that found no room for the relay's message.
 	roomWait = time.Second
 	// lookAgain is how often it is looked whether other connections have brought what units wait
@@ -86,7 +84,6 @@ type reconciler struct {
 	results  chan Result
 	atOnce   int // sessions that the relay takes, as far as is known
 	turns    int
-	refusals int       // in a row that the relay takes no session though none is open
 	crowded  time.Time // when a NOTICE said last that a session was one too many
 	hold     time.Time // nothing is said before
 	lookAt   time.Time // when units are looked at again; zero: at once
@@ -126,7 +123,7 @@ func (r *reconciler) add(b *batch, groups [][]nostr.Filter, late bool) {
 }
 
 func (r *reconciler) addUnits(b *batch, groups [][]nostr.Filter, late bool) {
-	for _, some := range unitsOf(groups, r.h.o.Allowance.Bytes()) {
+	for _, some := range unitsOf(groups, r.h.o.Limits.Bytes()) {
 		r.push(&unit{batch: b, groups: some, late: late})
 	}
 }
@@ -349,7 +346,9 @@ func (r *reconciler) unitDone(u *unit) {
 	case u.everything && len(u.spans[0]) > 0:
 		r.addUnits(b, u.groups, u.late)
 	case u.everything:
-		h.name(b, u.ids)
+		if _, dropped := h.name(b, u.ids); dropped {
+			r.addUnits(b, u.groups, u.late)
+		}
 	case u.unknown() && !u.late && !r.off:
 		for _, group := range u.groups {
 			h.walkShared(b, group)
@@ -432,7 +431,7 @@ func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now 
 	if x.state != said {
 		return nil // nobody asked
 	}
-	r.heard, r.spoken, r.refusals = now, true, 0
+	r.heard, r.spoken = now, true
 	switch {
 	case m.TooLarge:
 		return r.smaller(ctx, x, now)
@@ -465,6 +464,12 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 		return nil // what comes of what it said before opens another session
 	}
 	switch refusalOf(reason) {
+	case unproved:
+		if x.said < 2 {
+			x.state = ready
+			r.hold = moment.Later(r.hold, now.Add(wire.ProofWait))
+			return nil
+		}
 	case tooMany:
 		return r.smaller(ctx, x, now)
 	case fewer:
@@ -483,17 +488,15 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 // fewer notes that a session was one too many: from now on there are no more at once than are open
 // now. If none are, all wait, but not for ever.
 func (r *reconciler) fewer(ctx context.Context, x *search, reason string, now time.Time) error {
-	x.state = ready
-	x.said-- // it will be said when there is room
-	if n := len(r.open); n > 0 {
-		r.atOnce = min(r.atOnce, n)
+	x.state, r.atOnce = ready, max(1, min(r.atOnce, len(r.open)))
+	if len(r.open) > 0 {
+		x.said-- // it will be said when there is room
 		return nil
 	}
-	r.atOnce = 1
-	if r.refusals++; r.refusals > mostRefusals {
+	if x.refused++; x.refused > mostRefused {
 		return r.unable(ctx, reason)
 	}
-	r.hold = moment.Later(r.hold, now.Add(r.h.o.Allowance.Cooldown()))
+	r.hold = moment.Later(r.hold, now.Add(r.h.o.Limits.Cooldown()))
 	return nil
 }
 
@@ -529,7 +532,7 @@ func (r *reconciler) due(ctx context.Context, now time.Time) error {
 		if x.ended || x.state != said || now.Before(r.patience(x)) {
 			continue
 		}
-		excused := r.h.o.Allowance.QuietAfter(x.asked) || r.crowded.After(x.asked)
+		excused := r.h.o.Limits.QuietAfter(x.asked) || r.crowded.After(x.asked)
 		if !excused || x.endless() {
 			if err := r.cannot(ctx, x, "it does not answer"); err != nil {
 				return err

@@ -8,8 +8,8 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/moment"
+	"tendril.dev/services/relayconn/wire"
 )
 
 const (
@@ -104,7 +104,7 @@ func isFetch(t *task) bool {
 }
 
 // room is how many requests may be open at once.
-func (h *History) room() int { return h.o.Allowance.Past(h.o.Live(), h.atOnce) }
+func (h *History) room() int { return h.o.Limits.Past(h.o.Live(), h.atOnce) }
 
 // patience is when a request is given up: the relay is silent, or drips, or may have refused it.
 func (h *History) patience(r *Request) time.Time {
@@ -134,7 +134,7 @@ func (h *History) takeBack(ctx context.Context, r *Request) error {
 // Yield takes back so many of the open requests, those asked last, that there is room for that many
 // live subscriptions.
 func (h *History) Yield(ctx context.Context, live int) error {
-	for len(h.open) > h.o.Allowance.Past(live, max(1, len(h.open))) {
+	for len(h.open) > h.o.Limits.Past(live, max(1, len(h.open))) {
 		last := h.latest(func(*Request) bool { return true })
 		if err := h.takeBack(ctx, last); err != nil {
 			return err
@@ -182,6 +182,7 @@ func (h *History) Ended(ctx context.Context, r *Request) error {
 		h.slice(t)
 	default:
 		t.lead.End(true, r.heard)
+		t.lead = nil
 		t.batch.running--
 	}
 	return nil
@@ -195,7 +196,7 @@ func (h *History) grow() {
 			standing++
 		}
 	}
-	h.o.Allowance.Stood(h.o.Live() + standing)
+	h.o.Limits.Stood(h.o.Live() + standing)
 	if !h.full {
 		h.atOnce = min(h.atOnce+1, h.o.AtOnce)
 	}
@@ -225,11 +226,14 @@ func (t *task) another(way way) *task {
 func (h *History) Closed(r *Request, reason string, now time.Time) {
 	delete(h.open, r.id)
 	switch {
-	case allowance.WantsFewer(reason):
+	case wire.WantsProof(reason) && r.task.tries < 2:
+		h.hold = moment.Later(h.hold, now.Add(wire.ProofWait))
+		h.again(r.task)
+	case wire.WantsFewer(reason):
 		h.refused(r.task, reason, now)
-	case allowance.WantsQuiet(reason):
+	case wire.WantsQuiet(reason):
 		h.retry(r.task, "closed by the relay: "+reason)
-	case allowance.WantsSmaller(reason) && h.apart(r.task, reason):
+	case wire.WantsSmaller(reason) && h.apart(r.task, reason):
 	default:
 		h.fail(r.task, "closed by the relay: "+reason)
 	}
@@ -297,14 +301,14 @@ func (h *History) silent(ctx context.Context, r *Request, now time.Time) error {
 	case doubted && r.smaller && h.apart(r.task, why):
 	case doubted:
 		h.o.Warn("unclear", "the relay says something and does not answer, which counts as a refusal; fewer requests are open at once")
-		h.o.Allowance.Refused((h.o.Live() + len(h.open) + 1) / 2)
+		h.o.Limits.Refused((h.o.Live() + len(h.open) + 1) / 2)
 		h.atOnce, h.full, h.starved = max(1, (len(h.open)+1)/2), true, h.starved || len(h.open) == 0
 		h.retry(r.task, why)
-	case h.o.Allowance.QuietAfter(r.heard):
+	case h.o.Limits.QuietAfter(r.heard):
 		h.retry(r.task, why)
 	default:
 		if !r.answered {
-			h.o.Allowance.Refused(h.o.Live() + len(h.open))
+			h.o.Limits.Refused(h.o.Live() + len(h.open))
 			h.starved = h.starved || len(h.open) == 0
 		}
 		h.fail(r.task, why)
@@ -313,28 +317,24 @@ func (h *History) silent(ctx context.Context, r *Request, now time.Time) error {
 }
 
 // apart asks for one filter at a time where the relay does not take several in one REQ, and from
-// now on. It reports whether there were several.
+// now on, each from where the walk stood. It reports whether there were several.
 func (h *History) apart(t *task, reason string) bool {
 	w, ok := t.way.(walk)
 	if !ok {
 		return false
 	}
-	parts := w.Apart()
-	if len(parts) < 2 {
+	filters := w.Filters()
+	if len(filters) < 2 {
 		return false
 	}
 	h.o.Warn("apart", "the relay does not take several filters in one REQ; they are asked one at a time", "reason", reason)
 	h.single = true
-	t.tries, t.way = 0, walk{parts[0]}
-	again := []*task{t}
-	for _, part := range parts[1:] {
-		one := t.another(walk{part})
-		one.batch = t.batch
-		t.batch.tasks = append(t.batch.tasks, one)
-		t.batch.running++
-		again = append(again, one)
+	t.tries, t.way = 0, h.walk(filters[:1])
+	h.queue = slices.Insert(h.queue, 0, t)
+	for _, f := range filters[1:] {
+		one := t.another(h.walk([]nostr.Filter{f}))
+		h.begin(t.batch, one)
 	}
-	h.queue = slices.Insert(h.queue, 0, again...)
 	return true
 }
 
@@ -344,14 +344,14 @@ func (h *History) refused(t *task, reason string, now time.Time) {
 	h.full = true
 	if n := len(h.open); n > 0 {
 		h.atOnce = min(h.atOnce, n)
-		h.o.Allowance.Refused(h.o.Live() + n)
+		h.o.Limits.Refused(h.o.Live() + n)
 		t.tries-- // it will be one when there is room
 		h.again(t)
 		return
 	}
 	h.atOnce, h.starved = 1, true
-	h.o.Allowance.Refused(h.o.Live())
-	h.hold = now.Add(h.o.Allowance.Cooldown())
+	h.o.Limits.Refused(h.o.Live())
+	h.hold = now.Add(h.o.Limits.Cooldown())
 	h.retry(t, "closed by the relay: "+reason)
 }
 
@@ -360,6 +360,11 @@ func (h *History) refused(t *task, reason string, now time.Time) {
 func (h *History) Starved() (starved bool) {
 	starved, h.starved = h.starved, false
 	return starved
+}
+
+// Hold asks nothing before a moment, which is at most a day away.
+func (h *History) Hold(until time.Time) {
+	h.hold = moment.Later(h.hold, moment.Earlier(until, time.Now().Add(24*time.Hour)))
 }
 
 // Relieve says that there is room again for one that starved.

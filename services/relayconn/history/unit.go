@@ -9,7 +9,7 @@ import (
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/query"
-	"tendril.dev/services/relayconn/allowance"
+	"tendril.dev/services/relayconn/wire"
 )
 
 const (
@@ -28,6 +28,8 @@ const (
 	mostSaid, namedBySaid = 256, 64
 	// mostOfOne is how many events that are not known here a relay may name of one filter.
 	mostOfOne = 1_000_000
+	// mostRefused is how often a relay may refuse the only session.
+	mostRefused = 3
 	// beginning is about when nostr began, in seconds. What is said to be older is cut off as one
 	// piece, and shortest is the shortest piece.
 	beginning, shortest nostr.Timestamp = 1_604_188_800, 3600
@@ -178,6 +180,7 @@ type search struct {
 	turn    int    // counts in the order in which sessions were opened
 	asked   time.Time
 	splits  int
+	refused int    // how often the relay took no session though none was open
 	said    int    // messages
 	bytes   int    // of all messages, both ways
 	named   int    // events that the relay has named, each once
@@ -265,6 +268,7 @@ const (
 	fewer                    // too many sessions are open
 	quiet                    // we ask too much
 	forgotten                // the session
+	unproved                 // we have not authenticated
 )
 
 var (
@@ -278,7 +282,9 @@ var (
 // `closed:`; the rest are words of strfry, khatru and our own.
 func refusalOf(reason string) refusal {
 	switch {
-	case allowance.WantsQuiet(reason):
+	case wire.WantsProof(reason):
+		return unproved
+	case wire.WantsQuiet(reason):
 		return quiet
 	case wantsFewer(reason):
 		return fewer

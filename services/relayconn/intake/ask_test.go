@@ -94,7 +94,7 @@ func TestWhatIsStoredElsewhereIsNotVerified(t *testing.T) {
 		if n := e.count(known); n != 2*(events-len(want)) {
 			t.Errorf("%d were said to be known", n)
 		}
-		if len(s.questions) > events/200+1 || s.most > 4 {
+		if len(s.questions) > events/100+1 || s.most > 4 {
 			t.Errorf("questions of %v events, %d at once", s.questions, s.most)
 		}
 		asked := len(s.questions)

@@ -1,17 +1,17 @@
 // Package intake takes in the events that relays bring, for all connections of a process: each
-// event is verified once and offered to ingest once, however many relays bring it, and everybody
-// who has brought it hears its verdict. What is stored already is neither.
+// event is verified once and offered to ingest once, however many relays bring it, and all who have
+// brought it hear its verdict. What is stored already is neither.
 //
-// Live events come before the past, connections take turns, and what one connection brings is
-// offered in the order in which it came. All that waits is bounded in bytes: where there is no
-// room, whoever brings more waits, and reads nothing from its relay meanwhile.
+// An event goes these steps: Take, prepare (is it known, is it genuine), offer, end. Live events do
+// not wait for the past. What one connection brings is offered in the order in which it came. All
+// that waits is bounded in bytes: where there is no room, who brings more waits, and reads nothing
+// from its relay meanwhile.
 package intake
 
 import (
 	"context"
 	"errors"
 	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,22 +20,41 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/genuine"
+	"tendril.dev/lib/rawevent"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/recent"
 )
 
 // ErrEnded: the intake's Run has ended. An event that was on its way then may have been decided or
 // not.
 var ErrEnded = errors.New("the intake has ended")
 
-// recentIDs is how many ids of stored events are remembered, and recentKeys how many right
-// signatures of events that were not stored: relays that have the same bring it at about the same
-// time, not at the very same.
-const recentIDs, recentKeys = 1 << 15, 1 << 13
+const (
+	// recentIDs is how many ids of stored events are remembered, and recentKeys how many right
+	// signatures of events that were not stored: relays that have the same bring it at about the
+	// same time, not at the very same.
+	recentIDs, recentKeys = 1 << 15, 1 << 13
+	// liveRoom and pastRoom are the bytes, as they lie in memory, that all connections may have
+	// taken in together and not handed on; streamRoom is what one connection may have of either. A
+	// larger event waits until it is alone.
+	liveRoom, pastRoom, streamRoom = 4 << 20, 8 << 20, 2 << 20
+	// copyRoom is about what an event takes that another connection has brought before.
+	copyRoom = 1024
+	// perBatch is how many events are prepared together, and atOnce how many batches at once.
+	perBatch, atOnce = 256, 4
+	// gather is how long events of the past wait for others to be asked about with.
+	gather = 5 * time.Millisecond
+)
 
 // Offerer takes candidates; *candidates.Sender is one.
 type Offerer interface {
 	Offer(ctx context.Context, c candidates.Candidate) error
+}
+
+// Store is asked which events are stored.
+type Store interface {
+	// Has reports of each id whether an event of it is stored. It asks until it is told, or ctx
+	// ends.
+	Has(ctx context.Context, ids [][32]byte) ([]bool, error)
 }
 
 // Options are what an intake needs.
@@ -44,8 +63,7 @@ type Options struct {
 	// Known reports whether an event is stored, by its id, where that can be said at once. Nil: it
 	// cannot, and Stored is asked.
 	Known func(id string) bool
-	// Stored is asked what Known cannot say, about many events at once, while others are brought.
-	// Nil: nobody is.
+	// Stored is asked what Known cannot say, about many events at once. Nil: nothing is asked.
 	Stored Store
 	// CheckSignature is [CheckSignature] if nil. It is asked only when the id is right.
 	CheckSignature func(*nostr.Event) error
@@ -70,7 +88,7 @@ type Arrival struct {
 
 // Result is how an event ended.
 type Result struct {
-	// Event is the event as it was brought first. Whoever waits for the end need not keep a copy.
+	// Event is the event as it was brought first. Who waits for the end need not keep a copy.
 	Event   *nostr.Event
 	Verdict proto.Verdict
 	// Copy: another connection has brought the event before, and hears the same verdict.
@@ -82,21 +100,76 @@ type Result struct {
 	Err error
 }
 
+// class tells live events from those of the past.
+type class int
+
+const (
+	live class = iota
+	past
+	classes
+)
+
+// flight is an event that is on its way: from when the first connection brings it until its
+// verdict.
+type flight struct {
+	key    key
+	event  *nostr.Event
+	raw    []byte
+	check  sync.Once
+	forged error // valid after check
+	stored bool  // which another process has said
+	asked  bool
+	// offered and urgent: a connection offers it, or has; as live.
+	offered, urgent, ended bool
+	waiters                []func(Result)
+}
+
+// entry is an event in a queue. The same flight may stand in those of several connections.
+type entry struct {
+	*flight
+	queue  *queue
+	size   int64 // of the room that is given back when it was handed on
+	lane   proto.Lane
+	source proto.Source
+}
+
+// queue is what one connection has brought of one class.
+type queue struct {
+	relay    string
+	class    class
+	room     *semaphore.Weighted
+	ready    []entry // prepared, in the order in which they came
+	offering bool    // a goroutine hands on what is ready
+}
+
+// line is what waits to be prepared of one class.
+type line struct {
+	entries    []entry
+	some, many chan struct{} // of capacity 1: something waits; a whole batch does
+}
+
+// batch is some entries that are prepared together.
+type batch struct {
+	entries []entry
+	ready   chan struct{} // closed when they are
+}
+
 // Intake is safe for concurrent use.
 type Intake struct {
-	o    Options
-	room [classes]*semaphore.Weighted
-	life context.Context // of what is being offered
-	cut  context.CancelFunc
+	o       Options
+	room    [classes]*semaphore.Weighted
+	workers chan struct{}
+	life    context.Context // of what is being offered
+	cut     context.CancelFunc
 
 	mu       sync.Mutex
 	over     bool
-	lines    lines
-	flights  flights
-	asks     [classes]asks
-	stored   recent.Set[[32]byte]
-	signed   recent.Set[key]
-	draining sync.WaitGroup
+	lines    [classes]line
+	flights  map[key]*flight
+	all      map[*flight]struct{}
+	stored   recent[[32]byte]
+	signed   recent[key]
+	offering sync.WaitGroup
 }
 
 // New makes an intake. What is brought before Run waits for it.
@@ -113,10 +186,13 @@ func New(o Options) *Intake {
 		o.Known = func(string) bool { return false }
 	}
 	i := &Intake{
-		o: o, asks: [classes]asks{newAsks(), newAsks()}, room: [classes]*semaphore.Weighted{live: semaphore.NewWeighted(liveRoom), past: semaphore.NewWeighted(pastRoom)},
-		flights: flights{of: map[key]*flight{}, lone: map[*flight]struct{}{}}, stored: recent.New[[32]byte](recentIDs), signed: recent.New[key](recentKeys),
+		o: o, room: [classes]*semaphore.Weighted{live: semaphore.NewWeighted(liveRoom), past: semaphore.NewWeighted(pastRoom)},
+		workers: make(chan struct{}, o.Workers), flights: map[key]*flight{}, all: map[*flight]struct{}{},
+		stored: newRecent[[32]byte](recentIDs), signed: newRecent[key](recentKeys),
 	}
-	i.lines.wake.L = &i.mu
+	for c := range i.lines {
+		i.lines[c] = line{some: make(chan struct{}, 1), many: make(chan struct{}, 1)}
+	}
 	i.life, i.cut = context.WithCancel(context.Background())
 	return i
 }
@@ -124,25 +200,26 @@ func New(o Options) *Intake {
 // Run verifies and offers until ctx ends. Then what is on its way ends with [ErrEnded], unless it
 // has been offered: of that the offerer's end is heard. It runs once.
 func (i *Intake) Run(ctx context.Context) error {
-	var workers sync.WaitGroup
-	for range i.o.Workers {
-		workers.Go(i.work)
-	}
-	if i.o.Stored != nil {
-		for c := range classes {
-			workers.Go(func() { i.askAll(c) })
-		}
+	var work sync.WaitGroup
+	for c := range classes {
+		batches := make(chan *batch, atOnce)
+		work.Go(func() { i.gather(c, batches) })
+		work.Go(func() { i.handOn(batches) })
 	}
 	<-ctx.Done()
 	i.mu.Lock()
 	i.over = true
-	i.lines.wake.Broadcast()
 	i.mu.Unlock()
 	i.cut()
-	workers.Wait()
-	i.draining.Wait()
+	work.Wait()
+	i.offering.Wait()
 	i.mu.Lock()
-	left := slices.DeleteFunc(i.flights.all(), func(f *flight) bool { return f.stage == offered })
+	var left []*flight
+	for f := range i.all {
+		if !f.offered {
+			left = append(left, f)
+		}
+	}
 	i.mu.Unlock()
 	for _, f := range left {
 		i.end(f, Result{Err: ErrEnded})
@@ -159,7 +236,7 @@ func (i *Intake) Known(id string) bool {
 		return false
 	}
 	i.mu.Lock()
-	stored := i.stored.Has(bin)
+	stored := i.stored.has(bin)
 	i.mu.Unlock()
 	if stored {
 		return true
@@ -168,7 +245,7 @@ func (i *Intake) Known(id string) bool {
 		return false
 	}
 	i.mu.Lock()
-	i.stored.Add(bin)
+	i.stored.add(bin)
 	i.mu.Unlock()
 	return true
 }
@@ -184,7 +261,7 @@ type Stream struct {
 func (i *Intake) Open(relay string) *Stream {
 	s := &Stream{intake: i}
 	for c := range classes {
-		s.queues[c] = &queue{relay: relay, class: c, room: room{own: semaphore.NewWeighted(streamRoom), all: i.room[c]}}
+		s.queues[c] = &queue{relay: relay, class: c, room: semaphore.NewWeighted(streamRoom)}
 	}
 	return s
 }
@@ -200,117 +277,188 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err
 		a.Done(Result{Event: a.Event, Err: errForm})
 		return 0, nil
 	}
-	q := s.queues[classOf(a.Lane)]
-	stored, waited, err := s.intake.take(ctx, q, k, a)
-	if stored {
-		a.Done(Result{Event: a.Event, Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Copy: true})
+	i, q := s.intake, s.queues[past]
+	if a.Lane == proto.LaneSyncLive {
+		q = s.queues[live]
 	}
-	return waited, err
+	e := entry{queue: q, lane: a.Lane, source: a.Source, size: min(rawevent.Memory(a.Event, a.Raw), streamRoom)}
+	if waited, err = i.enter(ctx, q, e.size); err != nil {
+		return waited, err
+	}
+	if stored, err := i.admit(k, a, e); err != nil || stored {
+		i.leave(q, e.size)
+		if stored {
+			a.Done(Result{Event: a.Event, Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Copy: true})
+		}
+		return waited, err
+	}
+	return waited, nil
 }
 
-// take puts an arrival into its queue when there is room for it. What it needs may change while it
-// waits: less if somebody else brings the event, more if it has ended.
-func (i *Intake) take(ctx context.Context, q *queue, k key, a Arrival) (stored bool, waited time.Duration, err error) {
+// enter takes room for so many bytes, and says how long it waited for it.
+func (i *Intake) enter(ctx context.Context, q *queue, size int64) (waited time.Duration, err error) {
+	all := i.room[q.class]
+	if q.room.TryAcquire(size) {
+		if all.TryAcquire(size) {
+			return 0, nil
+		}
+		q.room.Release(size)
+	}
+	began := time.Now()
+	if err = q.room.Acquire(ctx, size); err == nil {
+		if err = all.Acquire(ctx, size); err != nil {
+			q.room.Release(size)
+		}
+	}
+	return time.Since(began), err
+}
+
+func (i *Intake) leave(q *queue, size int64) {
+	i.room[q.class].Release(size)
+	q.room.Release(size)
+}
+
+// admit puts an arrival for which there is room into the line, as a flight of its own or as one
+// more copy of one. It does neither if the event has been stored meanwhile.
+func (i *Intake) admit(k key, a Arrival, e entry) (stored bool, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	var has int64
-	for {
-		needs := a.size()
-		if i.flights.find(k, a.Event) != nil {
-			needs = copyRoom
-		}
-		if more := needs - has; more > 0 && !q.room.tryTake(more) {
-			i.mu.Unlock()
-			wait, err := q.room.take(ctx, more)
-			i.mu.Lock()
-			waited += wait
-			if err != nil {
-				q.room.give(has)
-				return false, waited, err
-			}
-			has = needs
-			continue
-		}
-		stored, err = i.admit(q, k, a, max(has, needs))
-		return stored, waited, err
-	}
-}
-
-// admit puts an arrival for which there is room into its queue, as a flight of its own or as one
-// more copy of one. It does neither if the event has been stored since somebody asked for it. The
-// lock is held.
-func (i *Intake) admit(q *queue, k key, a Arrival, size int64) (stored bool, err error) {
-	if i.over {
-		q.room.give(size)
+	f := i.flights[k]
+	joined := f != nil && same(f.event, a.Event)
+	switch {
+	case i.over:
 		return false, ErrEnded
-	}
-	f := i.flights.find(k, a.Event)
-	if f == nil && i.stored.Has(k.id) {
-		q.room.give(size)
-		return true, nil
-	}
-	if f != nil {
-		if size > copyRoom {
-			q.room.give(size - copyRoom)
-		}
-		f.waiters = append(f.waiters, waiter{done: a.Done, queue: q, size: copyRoom / 2})
-		size = copyRoom / 2
+	case joined:
+		i.leave(e.queue, max(0, e.size-copyRoom))
+		e.size = min(e.size, copyRoom)
 		i.o.Metrics.copied()
-	} else {
-		first := unchecked
-		if i.o.Stored != nil {
-			first = unasked
-		}
-		f = &flight{stage: first, key: k, event: a.Event, raw: a.Raw, signed: i.signed.Has(k), waiters: []waiter{{done: a.Done, queue: q}}}
-		i.flights.add(f)
+	case i.stored.has(k.id):
+		return true, nil
+	default: // of two texts with one key one is forged; the newer one is joined by others
+		f = &flight{key: k, event: a.Event, raw: a.Raw}
+		i.all[f], i.flights[k] = struct{}{}, f
 	}
-	q.entries = append(q.entries, entry{flight: f, lane: a.Lane, source: a.Source, size: size})
-	switch f.stage {
-	case unasked:
-		i.asks[q.class].add(f)
-	case unchecked:
-		i.lines.of[q.class].push(q)
-		i.lines.wake.Signal()
+	f.waiters = append(f.waiters, a.Done)
+	e.flight = f
+	l := &i.lines[e.queue.class]
+	l.entries = append(l.entries, e)
+	wake(l.some)
+	if len(l.entries) >= perBatch {
+		wake(l.many)
 	}
-	i.drainLater(q)
 	return false, nil
 }
 
-// work checks one flight after the other.
-func (i *Intake) work() {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for !i.over {
-		f := i.lines.next()
-		if f == nil {
-			i.lines.wake.Wait()
-			continue
-		}
-		f.stage = checking
-		i.mu.Unlock()
-		// Workers never wait while there is something to check: without this, whoever else has
-		// something to do waits until the scheduler cuts in, after 10 ms.
-		runtime.Gosched()
-		err := i.check(f)
-		i.mu.Lock()
-		if err != nil {
-			i.mu.Unlock()
-			i.end(f, Result{Err: err})
-			i.mu.Lock()
-			continue
-		}
-		f.stage = checked
-		i.moved(f)
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
-// check looks whether an event is genuine.
-func (i *Intake) check(f *flight) error {
+// gather makes batches of what has come of a class and has them prepared, a few at once, until the
+// intake ends.
+func (i *Intake) gather(c class, batches chan<- *batch) {
+	defer close(batches)
+	l := &i.lines[c]
+	for {
+		select {
+		case <-l.some:
+		case <-i.life.Done():
+			return
+		}
+		if c == past && i.o.Stored != nil {
+			select {
+			case <-l.many:
+			case <-time.After(gather):
+			case <-i.life.Done():
+				return
+			}
+		}
+		b := &batch{ready: make(chan struct{})}
+		i.mu.Lock()
+		b.entries = l.entries[:min(len(l.entries), perBatch):min(len(l.entries), perBatch)]
+		if l.entries = l.entries[len(b.entries):]; len(l.entries) > 0 {
+			wake(l.some)
+		} else {
+			l.entries = nil // lets go of the array
+		}
+		if len(l.entries) >= perBatch {
+			wake(l.many)
+		}
+		i.mu.Unlock()
+		go func() {
+			defer close(b.ready)
+			i.prepare(c, b.entries)
+		}()
+		batches <- b // whose receiver goes on until this is closed
+	}
+}
+
+// prepare finds out of some events whether they are stored and whether they are genuine.
+func (i *Intake) prepare(c class, entries []entry) {
+	if i.o.Stored != nil {
+		i.ask(entries)
+	}
+	for _, e := range entries {
+		e.check.Do(func() {
+			i.mu.Lock()
+			stored := e.stored
+			i.mu.Unlock()
+			if stored || i.life.Err() != nil {
+				return
+			}
+			i.workers <- struct{}{}
+			e.forged = i.verify(e.flight)
+			<-i.workers
+			if c == past {
+				// Without this, who else has something to do waits until the scheduler cuts in,
+				// after 10 ms.
+				runtime.Gosched()
+			}
+		})
+	}
+}
+
+// ask asks which events are stored. Where there is no answer, ingest says what is stored.
+func (i *Intake) ask(entries []entry) {
+	var unasked []*flight
+	var ids [][32]byte
+	i.mu.Lock()
+	for _, e := range entries {
+		if !e.asked {
+			e.asked = true
+			unasked, ids = append(unasked, e.flight), append(ids, e.key.id)
+		}
+	}
+	i.mu.Unlock()
+	if len(ids) == 0 {
+		return
+	}
+	has, err := i.o.Stored.Has(i.life, ids)
+	if err != nil {
+		return
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for n, f := range unasked {
+		if f.stored = has[n]; has[n] {
+			i.stored.add(f.key.id)
+			i.o.Metrics.known()
+		}
+	}
+}
+
+// verify looks whether an event is genuine.
+func (i *Intake) verify(f *flight) error {
 	if !genuine.HasID(f.event) {
 		i.o.Metrics.checked("id")
 		return errID
 	}
-	if f.signed {
+	i.mu.Lock()
+	signed := i.signed.has(f.key)
+	i.mu.Unlock()
+	if signed {
 		return nil
 	}
 	if err := i.o.CheckSignature(f.event); err != nil {
@@ -321,81 +469,112 @@ func (i *Intake) check(f *flight) error {
 	return nil
 }
 
-// moved goes on with the queues at whose head a flight may stand. The lock is held.
-func (i *Intake) moved(f *flight) {
-	for _, w := range f.waiters {
-		i.drainLater(w.queue)
+// handOn gives what is prepared to the connections that have brought it, in order. Each offers by
+// itself, so that one that has too many candidates waiting holds up no other.
+func (i *Intake) handOn(batches <-chan *batch) {
+	for b := range batches {
+		<-b.ready
+		i.mu.Lock()
+		for _, e := range b.entries {
+			q := e.queue
+			q.ready = append(q.ready, e)
+			if !q.offering {
+				q.offering = true
+				i.offering.Go(func() { i.offerAll(q) })
+			}
+		}
+		i.mu.Unlock()
 	}
 }
 
-// drainLater goes on with a queue if its head can be handed on. The lock is held.
-func (i *Intake) drainLater(q *queue) {
-	if q.draining || i.over {
-		return
-	}
-	if q.passOver() == offer {
-		q.draining = true
-		i.draining.Go(func() { i.drain(q) })
+// offerAll offers what is ready of a queue until nothing is left.
+func (i *Intake) offerAll(q *queue) {
+	for {
+		i.mu.Lock()
+		if len(q.ready) == 0 {
+			q.offering, q.ready = false, nil
+			i.mu.Unlock()
+			return
+		}
+		e := q.ready[0]
+		q.ready[0] = entry{}
+		q.ready = q.ready[1:]
+		again := e.offered && (q.class != live || e.urgent)
+		idle := e.ended || again || i.over
+		if !idle && e.forged == nil && !e.stored {
+			e.offered, e.urgent = true, e.urgent || q.class == live
+		}
+		stored := e.stored
+		i.mu.Unlock()
+		switch f := e.flight; {
+		case idle:
+		case stored:
+			i.end(f, Result{Verdict: proto.Verdict{ID: f.event.ID, Kind: f.event.Kind, Outcome: proto.Duplicate}, Known: true})
+		case f.forged != nil:
+			i.end(f, Result{Err: f.forged})
+		default:
+			err := i.o.Offerer.Offer(i.life, candidates.Candidate{
+				Event: f.event, Raw: f.raw, Lane: e.lane, Source: e.source, Relay: q.relay,
+				Done: func(v proto.Verdict, err error) { i.end(f, Result{Verdict: v, Err: err}) },
+			})
+			if err != nil {
+				i.end(f, Result{Err: err})
+			}
+		}
+		i.leave(q, e.size)
 	}
 }
 
-// drain offers what is at the head of a queue, as far as it has been checked.
-func (i *Intake) drain(q *queue) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	for !i.over && q.passOver() == offer {
-		i.offer(q)
-		q.pop()
-	}
-	q.draining = false
-}
-
-// offer puts the event at the head of a queue to ingest. The lock is held, but not while it blocks
-// because too many candidates wait.
-func (i *Intake) offer(q *queue) {
-	e := q.entries[0]
-	f := e.flight
-	f.stage, f.urgent = offering, f.urgent || q.class == live
-	c := candidates.Candidate{Event: f.event, Raw: f.raw, Lane: e.lane, Source: e.source, Relay: q.relay, Done: func(v proto.Verdict, err error) {
-		i.end(f, Result{Verdict: v, Err: err})
-	}}
-	i.mu.Unlock()
-	err := i.o.Offerer.Offer(i.life, c)
-	if err != nil {
-		i.end(f, Result{Err: err})
-	}
-	i.mu.Lock()
-	if f.stage == offering {
-		f.stage = offered
-	}
-	i.moved(f)
-}
-
-// end tells everybody who has brought an event how it ended. Only the first end counts.
+// end tells all who have brought an event how it ended. Only the first end counts.
 func (i *Intake) end(f *flight, r Result) {
 	i.mu.Lock()
-	if f.stage == ended {
+	if f.ended {
 		i.mu.Unlock()
 		return
 	}
-	i.flights.remove(f)
-	waiters, verified := f.waiters, f.stage >= checked
-	r.Event = f.event
-	f.stage, f.waiters, f.event, f.raw = ended, nil, nil, nil
-	switch {
-	case r.Err != nil:
-	case r.Verdict.Outcome == proto.Accepted:
-		i.stored.Add(f.key.id)
-	case verified:
-		i.signed.Add(f.key)
+	f.ended = true
+	delete(i.all, f)
+	if i.flights[f.key] == f {
+		delete(i.flights, f.key)
 	}
-	for _, w := range waiters {
-		w.queue.room.give(w.size)
-		i.drainLater(w.queue)
+	waiters := f.waiters
+	f.waiters, r.Event = nil, f.event
+	switch {
+	case r.Err != nil && !f.offered, r.Known:
+	case r.Err == nil && r.Verdict.Outcome == proto.Accepted:
+		i.stored.add(f.key.id)
+	case f.offered:
+		i.signed.add(f.key)
 	}
 	i.mu.Unlock()
-	for n, w := range waiters {
+	for n, done := range waiters {
 		r.Copy = n > 0
-		w.done(r)
+		done(r)
 	}
+}
+
+// recent remembers the last keys that were added, at least half of most and at most most of them.
+type recent[K comparable] struct {
+	most       int
+	young, old map[K]struct{}
+}
+
+func newRecent[K comparable](most int) recent[K] {
+	return recent[K]{most: most, young: map[K]struct{}{}}
+}
+
+func (s *recent[K]) add(k K) {
+	if s.has(k) {
+		return
+	}
+	if len(s.young) >= s.most/2 {
+		s.young, s.old = make(map[K]struct{}, s.most/2), s.young
+	}
+	s.young[k] = struct{}{}
+}
+
+func (s *recent[K]) has(k K) bool {
+	_, young := s.young[k]
+	_, old := s.old[k]
+	return young || old
 }

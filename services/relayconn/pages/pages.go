@@ -56,7 +56,6 @@ type kin struct {
 // side is one filter, and how far back everything of it has come.
 type side struct {
 	filter  nostr.Filter
-	begin   nostr.Timestamp // the second at which its first page begins; 0: now
 	until   nostr.Timestamp // the second at which its next page begins; 0: now
 	turned  int             // pages that brought something new of it
 	suspect nostr.Timestamp // a second that may be crowded: if there is anything older, it is
@@ -83,7 +82,7 @@ func New(filters []nostr.Filter, limit int) *Walk {
 	for i := range w.sides {
 		w.sides[i].filter = filters[i]
 		if until := filters[i].Until; until != nil {
-			w.sides[i].begin, w.sides[i].until = *until, *until
+			w.sides[i].until = *until
 		}
 	}
 	return w
@@ -186,40 +185,3 @@ func nibble(c byte) byte {
 
 // Again forgets the current page, which must be asked for once more.
 func (w *Walk) Again() { w.page, w.here, w.said, w.fresh, w.out = nil, nil, 0, 0, 0 }
-
-// Restart goes back to where the walk began.
-func (w *Walk) Restart() {
-	w.kin.pages -= w.pages
-	w.pages = 0
-	w.Rest()
-}
-
-// Rest lets go of what came. Nothing is asked for after that but by a restart.
-func (w *Walk) Rest() {
-	sides := make([]side, len(w.sides))
-	for i, s := range w.sides {
-		sides[i] = side{filter: s.filter, begin: s.begin, until: s.begin}
-	}
-	*w = Walk{sides: sides, limit: w.limit, kin: w.kin, pages: w.pages}
-}
-
-// Apart makes a walk of each filter that goes on where this one stands, at the page that has begun.
-func (w *Walk) Apart() []*Walk {
-	walks := make([]*Walk, 0, len(w.sides))
-	for i, s := range w.sides {
-		if s.over() {
-			continue
-		}
-		one := &Walk{sides: []side{s}, limit: w.limit, kin: &kin{pages: w.pages}, pages: w.pages}
-		for k, m := range w.known {
-			if m.sides&(1<<i) != 0 {
-				if one.known == nil {
-					one.known = map[key]mark{}
-				}
-				one.known[k] = mark{at: m.at, sides: 1}
-			}
-		}
-		walks = append(walks, one)
-	}
-	return walks
-}

@@ -212,37 +212,3 @@ func TestEndlessPage(t *testing.T) {
 	}
 	t.Fatal("a page without end")
 }
-
-// TestEndlessPast that a relay invents ends too.
-func TestEndlessPast(t *testing.T) {
-	t.Parallel()
-	w := pages.New([]nostr.Filter{{}}, 5)
-	at := nostr.Timestamp(1_000_000_000)
-	for i := range 100_000 {
-		at -= 1000
-		w.Saw(event(i, at))
-		if !w.Ended() {
-			if len(w.Gaps()) != 1 || w.Gaps()[0].To < at {
-				t.Errorf("gaps %v", w.Gaps())
-			}
-			return
-		}
-	}
-	t.Fatal("it does not end")
-}
-
-func TestRestart(t *testing.T) {
-	t.Parallel()
-	w := pages.New([]nostr.Filter{{Kinds: []int{1}}}, 1)
-	w.Saw(event(1, 7))
-	if !w.Ended() || w.Filters()[0].Until == nil {
-		t.Fatal("it has not begun")
-	}
-	w.Restart()
-	if f := w.Filters()[0]; f.Until != nil || len(f.Kinds) != 1 || f.Limit != 1 {
-		t.Errorf("it begins again with %v", f)
-	}
-	if fresh, _ := w.Saw(event(1, 7)); !fresh {
-		t.Error("what came before is not asked for again")
-	}
-}

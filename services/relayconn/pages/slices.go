@@ -97,7 +97,7 @@ func (w *Walk) slice(since *nostr.Timestamp, to nostr.Timestamp) *Walk {
 		if s.until != 0 {
 			until = min(until, s.until)
 		}
-		sides[i] = side{filter: s.filter, begin: until, until: until, turned: s.turned}
+		sides[i] = side{filter: s.filter, until: until, turned: s.turned}
 		sides[i].filter.Since = since
 	}
 	return &Walk{sides: sides, limit: w.limit, kin: w.kin, most: w.most}

@@ -6,12 +6,11 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nbd-wtf/go-nostr/nip42"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/items"
-	"tendril.dev/services/relayconn/login"
-	"tendril.dev/services/relayconn/nip11"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -27,26 +26,32 @@ var (
 func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) error {
 	group, ctx := errgroup.WithContext(ctx)
 	o := newObserver(l.name, l.Metrics, l.log)
-	document := make(chan nip11.Document, 1)
+	document := make(chan wire.Document, 1)
 	inbox := wire.NewInbox()
-	asker := login.New(login.Options{Relay: conn, URL: l.url, Sign: l.Sign, Pass: inbox.Put, Log: l.log})
 	var reconciling *history.Negentropy
 	if l.Negentropy != nil {
 		with := *l.Negentropy
-		with.Relay = asker
+		with.Relay = conn
 		reconciling = &with
 	}
 	s := session.New(session.Options{
-		Relay: l.url, Rules: l.Rules.Session, Asker: asker, Intake: l.Intake.Open(l.url), Observer: o, Document: document, Log: l.log,
+		Relay: l.url, Rules: l.Rules.Session, Asker: conn, Intake: l.Intake.Open(l.url), Observer: o, Document: document, Log: l.log,
 		Negentropy: reconciling, Warned: l.warned,
+		Authenticate: func(ctx context.Context, challenge string) error {
+			// Nothing that the relay says gets into what is signed but its challenge.
+			ev := nip42.CreateUnsignedAuthEvent(challenge, "", l.url)
+			if err := l.Sign(&ev); err != nil {
+				return err
+			}
+			return conn.Auth(ctx, ev)
+		},
 	})
 	l.confirmed = items.Set{} // the session's now
 	wanted, daily := make(chan session.Wanted), make(chan time.Time)
-	group.Go(func() error { return inbox.Fill(ctx, conn, asker.Hear) })
-	group.Go(func() error { return asker.Run(ctx) })
+	group.Go(func() error { return inbox.Fill(ctx, conn) })
 	group.Go(func() error { return conn.KeepAlive(ctx) })
 	group.Go(func() error { // beside the start, which does not wait for it
-		if d, err := nip11.Fetch(ctx, l.Guard.HTTPClient(), l.url); err != nil {
+		if d, err := wire.FetchDocument(ctx, l.Guard.HTTPClient(), l.url); err != nil {
 			l.log.Debug("the relay tells nothing about itself", "error", err)
 		} else {
 			document <- d

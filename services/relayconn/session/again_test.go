@@ -390,3 +390,27 @@ func (p *play) release(err error) {
 		c.Done(proto.Verdict{ID: c.Event.ID}, err)
 	}
 }
+
+// TestOverBudget: what ingest does not take because the relay has brought too much is asked for again
+// when it may bring more, not before, and is not confirmed before it is taken.
+func TestOverBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.retry = time.Now().Add(8 * time.Hour)
+		p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 1))
+		time.Sleep(7 * time.Hour)
+		synctest.Wait()
+		if st, n := p.status(), len(p.offered); st.Connection != session.Incomplete || st.Confirmed != 0 || n != 1 {
+			t.Errorf("offered %d times, %+v", n, st)
+		}
+		time.Sleep(2 * time.Hour)
+		synctest.Wait()
+		if st := p.status(); st.Confirmed != 1 || st.Connection != session.Connected {
+			t.Errorf("with a budget again: %+v", st)
+		}
+		p.stop()
+	})
+}

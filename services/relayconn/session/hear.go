@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
-	"tendril.dev/services/relayconn/live"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -47,27 +45,27 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 	now := time.Now()
 	if ours, err := s.past.Hear(ctx, m, now); ours || err != nil {
 		if m.Kind == wire.Closed || m.Kind == wire.NegErr {
-			s.complained(m.Reason, now)
+			err = errors.Join(err, s.complained(ctx, m.Reason, now))
 		}
 		return errors.Join(err, s.nothing(ctx))
 	}
 	if m.Kind == wire.Notice {
 		s.Log.Debug("notice", "text", m.Reason)
 		switch {
-		case allowance.WantsQuiet(m.Reason):
+		case wire.WantsQuiet(m.Reason):
 			s.quieten(now, m.Reason)
-		case allowance.WantsFewer(m.Reason):
+		case wire.WantsFewer(m.Reason):
 			elsewhere, err := s.live.TooMany(ctx, m.Reason, now)
 			if err != nil {
 				return err
 			}
 			if elsewhere {
-				s.allowance.Refused(s.live.Count() + s.past.Open())
+				s.limits.Refused(s.live.Count() + s.past.Open())
 			}
 			if err := s.past.TooMany(ctx, m.Reason, elsewhere, now); err != nil {
 				return err
 			}
-		case allowance.WantsSmaller(m.Reason):
+		case wire.WantsSmaller(m.Reason):
 			elsewhere := s.live.TooLarge(m.Reason, now)
 			if err := s.past.TooLarge(ctx, m.Reason, elsewhere, now); err != nil {
 				return err
@@ -78,13 +76,19 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		}
 		return s.nothing(ctx)
 	}
+	if m.Kind == wire.Auth {
+		s.auth.challenge = m.Reason
+		return errors.Join(s.prove(ctx), s.nothing(ctx))
+	}
 	sub, request := s.live.Find(m.Sub), s.past.Find(m.Sub)
 	if sub == nil && request == nil {
 		return s.nothing(ctx) // closed by us while the message was on its way
 	}
 	switch m.Kind {
 	case wire.Closed:
-		s.complained(m.Reason, now)
+		if err := s.complained(ctx, m.Reason, now); err != nil {
+			return err
+		}
 	case wire.EOSE:
 		s.answered = true
 	}
@@ -97,10 +101,10 @@ func (s *Session) hear(ctx context.Context, m wire.Message) error {
 		return s.hearLive(ctx, sub, m)
 	case wire.EOSE:
 		s.live.Answered(sub)
-		s.allowance.Stood(s.live.Standing())
+		s.limits.Stood(s.live.Standing())
 	case wire.Closed:
-		if s.live.Closed(sub, m.Reason, now); allowance.WantsFewer(m.Reason) {
-			s.allowance.Refused(s.live.Count() + s.past.Open())
+		if s.live.Closed(sub, m.Reason, now); wire.WantsFewer(m.Reason) {
+			s.limits.Refused(s.live.Count() + s.past.Open())
 		}
 	}
 	return s.nothing(ctx)
@@ -130,7 +134,7 @@ func (s *Session) hearPast(ctx context.Context, r *history.Request, m wire.Messa
 var fromLive = history.Cause{Source: proto.SourceLive, Lane: proto.LaneSyncLive}
 
 // hearLive takes in a live event.
-func (s *Session) hearLive(ctx context.Context, sub *live.Subscription, m wire.Message) error {
+func (s *Session) hearLive(ctx context.Context, sub *subscription, m wire.Message) error {
 	if !sub.Matches(m.Event) {
 		return s.unasked(m)
 	}
@@ -159,20 +163,20 @@ func (s *Session) nothing(ctx context.Context) error {
 }
 
 // complained takes in why the relay closed a subscription, whichever.
-func (s *Session) complained(reason string, now time.Time) {
-	if allowance.WantsQuiet(reason) {
+func (s *Session) complained(ctx context.Context, reason string, now time.Time) error {
+	if wire.WantsQuiet(reason) {
 		s.quieten(now, reason)
 	}
-	if strings.HasPrefix(reason, "auth-required:") {
-		s.warn("auth", "the relay requires authentication (NIP-42) and does not accept ours: events that it keeps for others do not come. "+
-			"The key is the operator's, which each worker needs (NGIT_RELAY_OWNER_NSEC)", "reason", reason)
+	if wire.WantsProof(reason) {
+		return s.unproved(ctx, reason, now)
 	}
+	return nil
 }
 
 // quieten asks nothing more for a while.
 func (s *Session) quieten(now time.Time, why string) {
 	s.warn("quiet", "the relay wants quiet", "reason", why, "for", s.Rules.Cooldown)
-	s.allowance.Quieten(now)
+	s.limits.Quieten(now)
 }
 
 // event takes in an event that was asked for. depart notes that it is on its way, and reports whether it
@@ -205,7 +209,10 @@ func (s *Session) ended(why history.Cause, r intake.Result) {
 	ev, err := r.Event, r.Err
 	switch {
 	case errors.Is(err, intake.ErrForged):
-		s.forged.add(fmt.Sprintf("event %.64q: %v", ev.ID, err))
+		select {
+		case s.forged <- fmt.Sprintf("event %.64q: %v", ev.ID, err):
+		default: // there are enough of them
+		}
 		s.inflight.Wake()
 		err = nil // it is of no use to anybody
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -214,42 +221,41 @@ func (s *Session) ended(why history.Cause, r intake.Result) {
 		if why.Source == proto.SourceLive {
 			s.idle.Add(1)
 		}
+	case overBudget(r):
+		err = errBudget // it is asked for again
+		s.later.Store(r.Verdict.RetryAt)
 	case err == nil && !r.Copy && (r.Verdict.Outcome == proto.Accepted || r.Verdict.Outcome == proto.HeldBack):
 		s.Observer.Judged(ev, why.Source, why.Gap(ev), r.Verdict)
 	}
 	s.inflight.Arrive(ev, err)
 }
 
-// forgeries are the events that were found not to be genuine and have not been counted against the
-// relay. They are found by other goroutines than the session's.
-type forgeries struct {
-	mu    sync.Mutex
-	count int
-	last  string
+// errBudget: the relay has brought as much as it may today.
+var errBudget = errors.New("the relay is over its budget of stored bytes")
+
+// overBudget reports whether ingest has refused an event only because its relay has brought too much.
+// What is refused because of its author comes with the next daily sync: it would stop every relay.
+func overBudget(r intake.Result) bool {
+	v := r.Verdict
+	return r.Err == nil && v.Outcome == proto.Rejected && v.RetryAt > 0 && strings.HasPrefix(v.Message, "rate-limited: this "+limit.Relay+" ")
 }
 
-func (f *forgeries) add(what string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.count++
-	f.last = what
-}
-
-// take returns how many there are since it was asked last, and which was the last one.
-func (f *forgeries) take() (count int, last string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	count, f.count = f.count, 0
-	return count, f.last
-}
-
-// hearEnds takes in that events have ended: the forged ones count against the relay.
+// hearEnds takes in that events have ended: the forged ones count against the relay, and one that is
+// over its budget is read later.
 func (s *Session) hearEnds() error {
-	count, last := s.forged.take()
-	for range count {
-		if err := s.odd(last); err != nil {
-			return err
+	if at := s.later.Swap(0); at > 0 {
+		until := time.Unix(at, 0)
+		s.warn("budget", "the relay has brought as much as it may today; the past is asked for later", "from", until)
+		s.past.Hold(until)
+	}
+	for {
+		select {
+		case what := <-s.forged:
+			if err := s.odd(what); err != nil {
+				return err
+			}
+		default:
+			return nil
 		}
 	}
-	return nil
 }

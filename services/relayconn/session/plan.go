@@ -11,7 +11,6 @@ import (
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
-	"tendril.dev/services/relayconn/live"
 )
 
 // missedMargin is how much earlier than it went missing the past is asked for: clocks differ, and
@@ -26,7 +25,7 @@ type plan struct {
 }
 
 // makeUp plans to ask for what did not come live.
-func (s *Session) makeUp(m live.Missed) {
+func (s *Session) makeUp(m missed) {
 	why := history.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: m.Since}
 	if m.Held {
 		why.LiveUntil = m.Since
@@ -109,4 +108,4 @@ func (s *Session) request(ctx context.Context, also []nostr.Filter) error {
 }
 
 // mayAsk reports whether something new may be asked for.
-func (s *Session) mayAsk(now time.Time) bool { return s.live.Settled() && !s.allowance.Quiet(now) }
+func (s *Session) mayAsk(now time.Time) bool { return s.live.Settled() && !s.limits.Quiet(now) }

@@ -37,6 +37,7 @@ type play struct {
 	hold     bool // verdicts are held back
 	held     []func()
 	fail     error
+	retry    time.Time // ingest takes no more of the relay before
 	statuses []session.Status
 	judged   []string       // source, and whether it was a gap
 	stored   []*nostr.Event // what the relay has
@@ -106,8 +107,12 @@ func (p *play) Offer(_ context.Context, c candidates.Candidate) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.offered = append(p.offered, c)
-	err := p.fail
+	err, budget := p.fail, time.Now().Before(p.retry)
 	answer := func() {
+		if budget {
+			c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Rejected, RetryAt: p.retry.Unix(), Message: "rate-limited: this relay has stored as much as it may today"}, nil)
+			return
+		}
 		p.with(func() { p.accepted[c.Event.ID] = err == nil })
 		c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Accepted}, err)
 	}

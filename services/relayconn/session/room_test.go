@@ -10,7 +10,6 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/services/relayconn/nip11"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -75,8 +74,8 @@ func TestNoRoomForAllThatIsLive(t *testing.T) {
 		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
 		relay := &capped{play: p, subscriptions: 20, filters: 100, refuse: closes("error: too many subscriptions")}
 		p.session.Asker = relay
-		document := make(chan nip11.Document, 1)
-		document <- nip11.Document{Limits: nip11.Limits{Subscriptions: 20, Filters: 3}}
+		document := make(chan wire.Document, 1)
+		document <- wire.Document{Limits: wire.Stated{Subscriptions: 20, Filters: 3}}
 		p.session.Document = document
 		p.stored = []*nostr.Event{event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:2999"}), event(t, 1621, 900, nostr.Tag{"a", "30617:aa:000"})}
 		p.run(session.Start{})
@@ -168,8 +167,8 @@ func TestSlowPastInsteadOfLive(t *testing.T) {
 		p := newPlay(t)
 		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
 		p.session.Asker = &capped{play: p, subscriptions: 20, filters: 100, refuse: closes("error: too many subscriptions")}
-		document := make(chan nip11.Document, 1)
-		document <- nip11.Document{Limits: nip11.Limits{Subscriptions: 20, Filters: 3}}
+		document := make(chan wire.Document, 1)
+		document <- wire.Document{Limits: wire.Stated{Subscriptions: 20, Filters: 3}}
 		p.session.Document = document
 		p.run(session.Start{})
 		p.want(1, manyRepos(0, 3000)) // 30 subscriptions

@@ -18,14 +18,11 @@ import (
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/allowance"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
-	"tendril.dev/services/relayconn/live"
 	"tendril.dev/services/relayconn/moment"
-	"tendril.dev/services/relayconn/nip11"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -69,11 +66,14 @@ type Options struct {
 	// Negentropy is what the relay is asked by NIP-77 with; nil: it is not.
 	Negentropy *history.Negentropy
 	Observer   Observer
-	Document   <-chan nip11.Document // what the relay tells about itself, once; nil: nothing
+	Document   <-chan wire.Document // what the relay tells about itself, once; nil: nothing
 	// Warned is of which causes the operator has been warned. It goes from one session with the
 	// relay to the next, and only one session may have it at a time; nil: of none.
 	Warned map[string]bool
-	Log    *slog.Logger
+	// Authenticate answers the relay's challenge (NIP-42); fs.ErrNotExist: there is no key to do so.
+	// Nil: it is not answered.
+	Authenticate func(ctx context.Context, challenge string) error
+	Log          *slog.Logger
 }
 
 // Start says how a session begins.
@@ -90,11 +90,11 @@ type Start struct {
 // Session is the state of one connection.
 type Session struct {
 	Options
-	allowance *allowance.Allowance
-	inflight  *history.Inflight
-	live      *live.Set
-	past      *history.History
-	nextID    int
+	limits   *wire.Limits
+	inflight *history.Inflight
+	live     *liveSet
+	past     *history.History
+	nextID   int
 
 	wanted Wanted
 	due    plan // what the diff found and could not be asked for yet
@@ -106,12 +106,14 @@ type Session struct {
 	quietSince    time.Time // no batch has been pending since; zero: one is
 	status        Status
 
+	auth     auth
 	answered bool // the relay has sent an EOSE
 
-	waited  bool // the last event waited for room
-	forged  forgeries
+	waited  bool        // the last event waited for room
+	forged  chan string // events that were found not to be genuine and have not been counted
 	invalid int
 	useless *rate.Limiter
+	later   atomic.Int64 // when the relay may bring more, in seconds since 1970; 0: now
 	idle    atomic.Int64 // live events that turned out to be known
 }
 
@@ -133,7 +135,7 @@ func New(o Options) *Session {
 	if o.Warned == nil {
 		o.Warned = map[string]bool{}
 	}
-	return &Session{Options: o, useless: rate.NewLimiter(uselessRate, uselessBurst)}
+	return &Session{Options: o, useless: rate.NewLimiter(uselessRate, uselessBurst), forged: make(chan string, maxInvalid+1)}
 }
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
@@ -169,7 +171,7 @@ func (s *Session) Run(ctx context.Context, start Start, messages <-chan wire.Mes
 		case <-daily:
 			s.dayDue = true
 		case d := <-s.Document:
-			s.allowance.Said(d.Limits)
+			s.limits.Said(d.Limits)
 			if !d.Supports(77) {
 				err = s.past.Lacks(ctx)
 			}
@@ -194,9 +196,9 @@ func ignoreEnd(ctx context.Context, err error) error {
 
 // prepare puts the parts together.
 func (s *Session) prepare(start Start) {
-	s.allowance, s.inflight = allowance.New(s.Rules.Cooldown), history.NewInflight()
-	s.live = live.New(live.Options{
-		Asker: s.Asker, Allowance: s.allowance, Silence: s.Rules.Silence, Name: s.name, Missed: s.makeUp, Warn: s.warn,
+	s.limits, s.inflight = wire.NewLimits(s.Rules.Cooldown), history.NewInflight()
+	s.live = newLive(liveOptions{
+		Asker: s.Asker, Limits: s.limits, Silence: s.Rules.Silence, Name: s.name, Missed: s.makeUp, Warn: s.warn,
 		MakingUp: func(sub string) bool { return s.past.MakingUpFor(sub) },
 		Past:     func() int { return s.past.Open() },
 	})
@@ -205,7 +207,7 @@ func (s *Session) prepare(start Start) {
 		confirmed, s.status.Confirmed = start.Confirmed, start.Revision
 	}
 	s.past = history.New(history.Options{
-		Asker: s.Asker, Allowance: s.allowance, Inflight: s.inflight, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Live: s.live.Count, Silence: s.Rules.Silence,
+		Asker: s.Asker, Limits: s.limits, Inflight: s.inflight, PageLimit: s.Rules.PageLimit, AtOnce: s.Rules.AtOnce, Live: s.live.Count, Silence: s.Rules.Silence,
 		Hold: time.Now().Add(start.Delay), Name: s.name, Warn: s.warn,
 		Negentropy: s.Negentropy,
 	}, confirmed)
@@ -266,7 +268,7 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 // pump does what has become due, and reports the state. It is called after every message, so it
 // looks at what is open and not at everything that is wanted.
 func (s *Session) pump(ctx context.Context, now time.Time) error {
-	if s.dayDue && !s.allowance.Quiet(now) {
+	if s.dayDue && !s.limits.Quiet(now) {
 		if err := s.restart(ctx, now); err != nil {
 			return err
 		}
@@ -313,7 +315,7 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 // next is when something becomes due by itself.
 func (s *Session) next(now time.Time) time.Time {
 	next := now.Add(time.Hour)
-	for _, at := range []time.Time{s.live.Next(now), s.past.Next(now), moment.NextAfter(now, s.allowance.Until(), s.consolidateBy, s.settledAt())} {
+	for _, at := range []time.Time{s.live.Next(now), s.past.Next(now), moment.NextAfter(now, s.limits.Until(), s.consolidateBy, s.settledAt())} {
 		next = moment.Earlier(next, at)
 	}
 	return next

@@ -94,7 +94,7 @@ func (s *Session) report(c Connection) {
 	confirmed := s.past.Confirmed()
 	st := Status{
 		Connection: c, Repos: confirmed.Repos(), Roots: len(confirmed.Roots), Subscriptions: s.live.Count() + s.past.Open(),
-		Confirmed: revision, Missing: s.missing(), Answered: s.answered, Days: s.days, Limited: s.allowance.Until(),
+		Confirmed: revision, Missing: s.missing(), Answered: s.answered, Days: s.days, Limited: s.limits.Until(),
 	}
 	st.CaughtUp = s.past.CaughtUp() && st.Missing.IsZero()
 	if st != s.status {

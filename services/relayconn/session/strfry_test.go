@@ -12,7 +12,6 @@ import (
 
 	"tendril.dev/lib/target"
 	"tendril.dev/services/relayconn/items"
-	"tendril.dev/services/relayconn/nip11"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -126,18 +125,18 @@ func (r *strfry) fill(t *testing.T, dense, roots int) items.Set {
 func TestStrfry(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		document nip11.Document
+		document wire.Document
 		late     bool
 		filters  int
 		refused  int  // at most
 		peak     int  // at least
 		room     bool // for all that should come live
 	}{
-		"it says what it takes":              {document: nip11.Document{Limits: nip11.Limits{Subscriptions: 20, Events: 500, Bytes: 131072}}, peak: 6, room: true},
+		"it says what it takes":              {document: wire.Document{Limits: wire.Stated{Subscriptions: 20, Events: 500, Bytes: 131072}}, peak: 6, room: true},
 		"it says nothing":                    {refused: 4, peak: 6, room: true},
 		"it says nothing, and answers first": {late: true, refused: 4, peak: 6, room: true},
-		"it says that it takes one":          {document: nip11.Document{Limits: nip11.Limits{Subscriptions: 1, Events: 1, Bytes: 1, Filters: 1}}, peak: 2},
-		"it says that it takes thousands":    {document: nip11.Document{Limits: nip11.Limits{Subscriptions: 5000, Events: 5000, Bytes: 1 << 30, Filters: 5000}}, refused: 4, peak: 6, room: true},
+		"it says that it takes one":          {document: wire.Document{Limits: wire.Stated{Subscriptions: 1, Events: 1, Bytes: 1, Filters: 1}}, peak: 2},
+		"it says that it takes thousands":    {document: wire.Document{Limits: wire.Stated{Subscriptions: 5000, Events: 5000, Bytes: 1 << 30, Filters: 5000}}, refused: 4, peak: 6, room: true},
 		"it takes one filter":                {filters: 1, refused: 12, peak: 3, room: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -148,7 +147,7 @@ func TestStrfry(t *testing.T) {
 				relay := &strfry{play: p, late: tc.late, filters: tc.filters}
 				p.session.Asker = relay
 				wanted := relay.fill(t, 3000, 400)
-				document := make(chan nip11.Document, 1)
+				document := make(chan wire.Document, 1)
 				document <- tc.document
 				p.session.Document = document
 				p.run(session.Start{})

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"tendril.dev/services/relayconn/nip11"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -16,8 +15,8 @@ func TestRequestsYield(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
 		p.session.Rules.MaxFilters, p.session.Rules.AtOnce = 7000, 16
-		document := make(chan nip11.Document, 1)
-		document <- nip11.Document{Limits: nip11.Limits{Subscriptions: 8, Filters: 6}}
+		document := make(chan wire.Document, 1)
+		document <- wire.Document{Limits: wire.Stated{Subscriptions: 8, Filters: 6}}
 		p.session.Document = document
 		p.run(session.Start{})
 		p.with(func() { p.mute = true })

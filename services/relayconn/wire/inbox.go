@@ -54,16 +54,10 @@ type Reader interface {
 	Read(ctx context.Context, fn func(Message) error) error
 }
 
-// Fill puts in what r reads, but for messages that keep says true of, and gives r's error. When r
-// has ended it waits until everything has been heard, or ctx ends: what a relay says last may be
-// why it goes.
-func (i *Inbox) Fill(ctx context.Context, r Reader, keep func(Message) bool) error {
-	err := r.Read(ctx, func(m Message) error {
-		if keep(m) {
-			return nil
-		}
-		return i.Put(ctx, m)
-	})
+// Fill puts in what r reads, and gives r's error. When r has ended it waits until everything has
+// been heard, or ctx ends: what a relay says last may be why it goes.
+func (i *Inbox) Fill(ctx context.Context, r Reader) error {
+	err := r.Read(ctx, func(m Message) error { return i.Put(ctx, m) })
 	if i.room.Acquire(ctx, inboxBytes) == nil {
 		i.room.Release(inboxBytes)
 	}

@@ -63,7 +63,7 @@ func TestInboxIsBounded(t *testing.T) {
 					return m
 				}}
 				go func() {
-					if err := inbox.Fill(t.Context(), r, func(wire.Message) bool { return false }); !errors.Is(err, errGone) {
+					if err := inbox.Fill(t.Context(), r); !errors.Is(err, errGone) {
 						t.Errorf("ended with %v", err)
 					}
 					ended = true
@@ -92,15 +92,15 @@ func TestInboxIsBounded(t *testing.T) {
 }
 
 // TestNobodyHears: who waits for room, or for the last messages to be heard, does not when ctx
-// ends, and what could not be put in takes up no room. What is kept is not put in.
+// ends, and what could not be put in takes up no room.
 func TestNobodyHears(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		count, kept, in int
-		err             error
+		count, in int
+		err       error
 	}{
-		"waits for room":          {100, 0, 64, context.Canceled},
-		"waits for the last ones": {10, 5, 5, errGone},
+		"waits for room":          {100, 64, context.Canceled},
+		"waits for the last ones": {10, 10, errGone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -108,10 +108,8 @@ func TestNobodyHears(t *testing.T) {
 				inbox := wire.NewInbox()
 				ctx, cancel := context.WithCancel(t.Context())
 				end := make(chan error, 1)
-				kept := 0
-				keep := func(wire.Message) bool { kept++; return kept <= tc.kept }
 				go func() {
-					end <- inbox.Fill(ctx, &reader{count: tc.count, make: func(int) wire.Message { return wire.Message{} }}, keep)
+					end <- inbox.Fill(ctx, &reader{count: tc.count, make: func(int) wire.Message { return wire.Message{} }})
 				}()
 				if synctest.Wait(); len(end) != 0 {
 					t.Fatal("it does not wait")
@@ -131,7 +129,7 @@ func TestNobodyHears(t *testing.T) {
 					m.Heard()
 				}
 				// It would wait for ever if anything took up room still.
-				if err := inbox.Fill(t.Context(), &reader{}, nil); !errors.Is(err, errGone) {
+				if err := inbox.Fill(t.Context(), &reader{}); !errors.Is(err, errGone) {
 					t.Error(err)
 				}
 			})

@@ -1,7 +1,4 @@
-// Package live keeps the live subscriptions of one connection to a relay: opens them in pieces that
-// relays take, replaces them without a gap, opens again what the relay closes, and tells what did
-// not come meanwhile (docs/architecture.md, How things flow).
-package live
+package session
 
 import (
 	"context"
@@ -10,70 +7,61 @@ import (
 
 	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/services/relayconn/allowance"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/moment"
+	"tendril.dev/services/relayconn/wire"
 )
 
 // maxReopen is how often a live subscription that the relay closed is opened again on one
 // connection.
 const maxReopen = 5
 
-// Doubtful is how long the relay may take to answer what is open after a NOTICE that is not
-// understood. What it has not answered by then was most likely refused by that.
-const Doubtful = 10 * time.Second
-
-// Asker puts requests to the relay.
-type Asker interface {
-	Req(ctx context.Context, sub string, filters []nostr.Filter) error
-	Unsubscribe(ctx context.Context, sub string) error
-}
-
-// Missed is what did not come live and must be asked for as the past.
-type Missed struct {
+// missed is what did not come live and must be asked for as the past.
+type missed struct {
 	Sub     string         // the name of the subscription
 	Filters []nostr.Filter // of stored events
 	Since   time.Time      // from when on events did not come
 	Held    bool           // before that they came
 }
 
-// Options are what live subscriptions need.
-type Options struct {
-	Asker     Asker
-	Allowance *allowance.Allowance
-	Silence   time.Duration              // a relay that does not answer for so long has not taken it
-	Past      func() int                 // counts the requests of the past that are open
-	Name      func(prefix string) string // makes a new name
-	Missed    func(Missed)               // is told what must be made up for
-	MakingUp  func(sub string) bool      // reports whether that is under way for a subscription
-	Warn      func(cause, message string, args ...any)
+// liveOptions are what live subscriptions need.
+type liveOptions struct {
+	Asker    Asker
+	Limits   *wire.Limits
+	Silence  time.Duration              // a relay that does not answer for so long has not taken it
+	Past     func() int                 // counts the requests of the past that are open
+	Name     func(prefix string) string // makes a new name
+	Missed   func(missed)               // is told what must be made up for
+	MakingUp func(sub string) bool      // reports whether that is under way for a subscription
+	Warn     func(cause, message string, args ...any)
 }
 
-// Set is the live subscriptions of one connection. It belongs to one goroutine.
-type Set struct {
-	o      Options
-	subs   map[string]*Subscription
+// liveSet is the live subscriptions of one connection. It belongs to one goroutine.
+type liveSet struct {
+	o      liveOptions
+	subs   map[string]*subscription
 	count  [retired + 1]int // of them by state: this is looked at with every message that comes
-	newest *Subscription    // of layers 2 and 3, which may have room
+	newest *subscription    // of layers 2 and 3, which may have room
 	perReq int              // how many filters a subscription may have, after the relay did not take more; 0: it did
 	turns  int              // subscriptions asked for, again counted again
 	probed time.Time        // when one was asked for last although there is no room
 	gaveUp time.Time        // since when something is not live that is not asked for again; zero: nothing
 }
 
-// New returns a set without subscriptions.
-func New(o Options) *Set {
-	return &Set{o: o, subs: map[string]*Subscription{}}
+// newLive returns a set without subscriptions.
+func newLive(o liveOptions) *liveSet {
+	return &liveSet{o: o, subs: map[string]*subscription{}}
 }
 
 // Find returns the subscription of that name if its events count; nil: there is none.
-func (s *Set) Find(name string) *Subscription { return s.subs[name] }
+func (s *liveSet) Find(name string) *subscription { return s.subs[name] }
 
 // Open subscribes to what comes from now on. first is true for the filters of layer 1. Those of
 // layers 2 and 3 go together with those of the newest subscription while it has room, so that many
 // small additions do not become many subscriptions, of which relays allow few. That is a new
 // subscription too: where a REQ replaces another, nobody knows what the relay does first.
-func (s *Set) Open(ctx context.Context, filters []nostr.Filter, first bool) error {
+func (s *liveSet) Open(ctx context.Context, filters []nostr.Filter, first bool) error {
 	filters = layers.Live(filters)
 	if newest := s.newest; !first && newest != nil && newest.missing.IsZero() && s.fits(newest.filters, filters) > 0 {
 		filters = slices.Concat(newest.filters, filters)
@@ -97,20 +85,20 @@ func (s *Set) Open(ctx context.Context, filters []nostr.Filter, first bool) erro
 	return nil
 }
 
-func (s *Set) add(filters []nostr.Filter, first bool) *Subscription {
-	sub := &Subscription{id: s.o.Name("l"), filters: filters, first: first}
+func (s *liveSet) add(filters []nostr.Filter, first bool) *subscription {
+	sub := &subscription{id: s.o.Name("l"), filters: filters, first: first}
 	s.subs[sub.id] = sub
 	s.count[sub.state]++
 	return sub
 }
 
-func (s *Set) move(sub *Subscription, to state) {
+func (s *liveSet) move(sub *subscription, to liveState) {
 	s.count[sub.state]--
 	s.count[to]++
 	sub.state = to
 }
 
-func (s *Set) forget(sub *Subscription) {
+func (s *liveSet) forget(sub *subscription) {
 	delete(s.subs, sub.id)
 	s.count[sub.state]--
 	if s.newest == sub {
@@ -118,7 +106,7 @@ func (s *Set) forget(sub *Subscription) {
 	}
 }
 
-func (s *Set) ask(ctx context.Context, sub *Subscription, now time.Time) error {
+func (s *liveSet) ask(ctx context.Context, sub *subscription, now time.Time) error {
 	s.turns++
 	s.move(sub, opening)
 	sub.asked, sub.doubted, sub.turn, sub.reopenAt = now, time.Time{}, s.turns, time.Time{}
@@ -126,14 +114,14 @@ func (s *Set) ask(ctx context.Context, sub *Subscription, now time.Time) error {
 }
 
 // Answered notes an EOSE or an event: the subscription is open.
-func (s *Set) Answered(sub *Subscription) {
+func (s *liveSet) Answered(sub *subscription) {
 	if sub.state == opening {
 		s.opened(sub)
 	}
 }
 
 // Doubt notes a NOTICE that is not understood: it may be a refusal of what is being opened.
-func (s *Set) Doubt(now time.Time) {
+func (s *liveSet) Doubt(now time.Time) {
 	for _, sub := range s.subs {
 		if sub.state == opening && sub.doubted.IsZero() {
 			sub.doubted = now
@@ -142,30 +130,34 @@ func (s *Set) Doubt(now time.Time) {
 }
 
 // opened notes that a subscription is open, and makes up for what came while it was not.
-func (s *Set) opened(sub *Subscription) {
+func (s *liveSet) opened(sub *subscription) {
 	s.move(sub, open)
 	s.makeUp(sub)
 	sub.held, sub.looked = true, time.Time{}
 }
 
 // makeUp tells what came since the relay closed a subscription, if it did.
-func (s *Set) makeUp(sub *Subscription) {
+func (s *liveSet) makeUp(sub *subscription) {
 	if sub.missing.IsZero() {
 		return
 	}
-	m := Missed{Sub: sub.id, Filters: layers.Stored(sub.filters), Since: sub.missing, Held: sub.held}
+	m := missed{Sub: sub.id, Filters: layers.Stored(sub.filters), Since: sub.missing, Held: sub.held}
 	sub.missing = time.Time{}
 	s.o.Missed(m)
 }
 
 // Closed notes that the relay has closed a subscription.
-func (s *Set) Closed(sub *Subscription, reason string, now time.Time) {
-	quiet, refused := allowance.WantsQuiet(reason), sub.state == opening
+func (s *liveSet) Closed(sub *subscription, reason string, now time.Time) {
+	quiet, refused := wire.WantsQuiet(reason), sub.state == opening
 	switch {
-	case refused && !quiet && allowance.WantsSmaller(reason) && len(sub.filters) > 1:
+	case refused && !sub.proved && wire.WantsProof(reason):
+		s.move(sub, closed)
+		sub.proved, sub.looked, sub.reopenAt = true, now, now.Add(wire.ProofWait)
+		sub.missing = moment.Earlier(sub.missing, sub.asked)
+	case refused && !quiet && wire.WantsSmaller(reason) && len(sub.filters) > 1:
 		s.split(sub, reason, now)
 	case sub.state == opening || sub.state == open:
-		s.shut(sub, reason, refused && (quiet || allowance.WantsFewer(reason)), now)
+		s.shut(sub, reason, refused && (quiet || wire.WantsFewer(reason)), now)
 	case sub.state == retiring: // before those that replace it are open
 		s.forget(sub)
 		sub.missing = now
@@ -175,7 +167,7 @@ func (s *Set) Closed(sub *Subscription, reason string, now time.Time) {
 
 // shut plans to open a subscription again. That is not done for ever, unless the relay did not take
 // it only because it was too early.
-func (s *Set) shut(sub *Subscription, reason string, early bool, now time.Time) {
+func (s *liveSet) shut(sub *subscription, reason string, early bool, now time.Time) {
 	s.o.Warn("closed", "a live subscription is not open at the relay", "reason", reason)
 	if sub.looked.IsZero() {
 		sub.looked = now
@@ -191,13 +183,13 @@ func (s *Set) shut(sub *Subscription, reason string, early bool, now time.Time) 
 		return
 	}
 	s.move(sub, closed)
-	sub.reopenAt = now.Add(s.o.Allowance.Cooldown())
+	sub.reopenAt = now.Add(s.o.Limits.Cooldown())
 }
 
 // TooLarge notes a NOTICE that a subscription asks for too much, and reports whether it was for the
 // one of these that was asked for last and is not open yet.
-func (s *Set) TooLarge(reason string, now time.Time) bool {
-	var last *Subscription
+func (s *liveSet) TooLarge(reason string, now time.Time) bool {
+	var last *subscription
 	for _, sub := range s.subs {
 		if sub.state == opening && len(sub.filters) > 1 && (last == nil || sub.turn > last.turn) {
 			last = sub
@@ -211,7 +203,7 @@ func (s *Set) TooLarge(reason string, now time.Time) bool {
 
 // split asks in smaller pieces for what is too much in one subscription for the relay, which gets
 // no larger ones from now on.
-func (s *Set) split(sub *Subscription, reason string, now time.Time) {
+func (s *liveSet) split(sub *subscription, reason string, now time.Time) {
 	s.perReq = max(1, len(sub.filters)/2)
 	s.o.Warn("split", "the relay takes no subscription as large as this; they are made smaller", "reason", reason, "filters", s.perReq)
 	s.forget(sub)
@@ -226,8 +218,8 @@ func (s *Set) split(sub *Subscription, reason string, now time.Time) {
 // been for one of these. It does not say which one was not taken, and the relay may even have
 // answered for that (strfry sends EOSE before it looks). It is most likely the one that was asked
 // for last. That is closed: if it was another one, there is room now for what was refused.
-func (s *Set) TooMany(ctx context.Context, reason string, now time.Time) (blamed bool, err error) {
-	var last *Subscription
+func (s *liveSet) TooMany(ctx context.Context, reason string, now time.Time) (blamed bool, err error) {
+	var last *subscription
 	for _, sub := range s.subs {
 		if (sub.state == opening || sub.state == open) && now.Before(sub.asked.Add(s.o.Silence)) && (last == nil || sub.turn > last.turn) {
 			last = sub
@@ -241,7 +233,7 @@ func (s *Set) TooMany(ctx context.Context, reason string, now time.Time) (blamed
 }
 
 // Retire lets others replace what is live, with layer 1 or without.
-func (s *Set) Retire(layer1 bool) {
+func (s *liveSet) Retire(layer1 bool) {
 	for _, sub := range s.subs {
 		if sub.current() && (layer1 || !sub.first) {
 			s.retire(sub)
@@ -255,7 +247,7 @@ func (s *Set) Retire(layer1 bool) {
 // retire lets go of a subscription because others replace it. It is closed only when the relay has
 // answered for those, so that nothing falls in between; where it did not take one, what came since
 // then is made up for.
-func (s *Set) retire(sub *Subscription) {
+func (s *liveSet) retire(sub *subscription) {
 	if sub.state == closed {
 		s.forget(sub)
 	} else {
@@ -271,7 +263,7 @@ func (s *Set) retire(sub *Subscription) {
 // for: what comes from now on must be open before the past is asked for, or something falls in
 // between, in whatever order a relay does what it is asked. Nothing waits for one that the relay
 // has refused before: what falls in between is made up for once it takes that.
-func (s *Set) Settled() bool {
+func (s *liveSet) Settled() bool {
 	if s.count[opening] == 0 {
 		return true
 	}
@@ -285,9 +277,9 @@ func (s *Set) Settled() bool {
 
 // Due does what has become due: waits no longer for answers, closes what is replaced, opens again
 // what the relay closed.
-func (s *Set) Due(ctx context.Context, now time.Time) error {
+func (s *liveSet) Due(ctx context.Context, now time.Time) error {
 	s.expire(now)
-	if s.o.Allowance.Quiet(now) {
+	if s.o.Limits.Quiet(now) {
 		return nil
 	}
 	if err := s.closeRetiring(ctx); err != nil || s.count[closed] == 0 {
@@ -309,7 +301,7 @@ func (s *Set) Due(ctx context.Context, now time.Time) error {
 
 // expire waits no longer for the relay's answer: what it has not answered is not open. Most likely
 // the relay refuses it and does not say so, or not in words that are understood.
-func (s *Set) expire(now time.Time) {
+func (s *liveSet) expire(now time.Time) {
 	if s.count[opening] == 0 {
 		return
 	}
@@ -318,13 +310,13 @@ func (s *Set) expire(now time.Time) {
 			continue
 		}
 		reason := "it wanted quiet instead"
-		if !s.o.Allowance.QuietAfter(sub.asked) {
+		if !s.o.Limits.QuietAfter(sub.asked) {
 			reason = "no answer"
 			s.o.Warn("unanswered", "the relay does not answer a live subscription, which therefore counts as refused")
 			if open := s.Standing() + s.o.Past(); sub.doubted.IsZero() {
-				s.o.Allowance.Refused(open)
+				s.o.Limits.Refused(open)
 			} else {
-				s.o.Allowance.Halve(open)
+				s.o.Limits.Halve(open)
 			}
 		}
 		missing := sub.asked
@@ -334,17 +326,17 @@ func (s *Set) expire(now time.Time) {
 }
 
 // patience is until when the relay may answer.
-func (s *Set) patience(sub *Subscription) time.Time {
+func (s *liveSet) patience(sub *subscription) time.Time {
 	until := sub.asked.Add(s.o.Silence)
 	if !sub.doubted.IsZero() {
-		until = moment.Earlier(until, sub.doubted.Add(Doubtful))
+		until = moment.Earlier(until, sub.doubted.Add(history.Doubtful))
 	}
 	return until
 }
 
 // closeRetiring closes what is replaced, if the relay has answered for what replaces it, or is not
 // going to. Events under its names may still be on their way, until the next are closed.
-func (s *Set) closeRetiring(ctx context.Context) error {
+func (s *liveSet) closeRetiring(ctx context.Context) error {
 	if s.count[retiring] == 0 || !s.Settled() {
 		return nil
 	}
@@ -363,7 +355,7 @@ func (s *Set) closeRetiring(ctx context.Context) error {
 }
 
 // Next is when something becomes due by itself after now; zero: nothing does.
-func (s *Set) Next(now time.Time) (next time.Time) {
+func (s *liveSet) Next(now time.Time) (next time.Time) {
 	if s.count[opening]+s.count[closed] == 0 {
 		return next
 	}
@@ -379,7 +371,7 @@ func (s *Set) Next(now time.Time) (next time.Time) {
 }
 
 // Unread keeps a time in which nothing was read from counting as the relay's silence.
-func (s *Set) Unread(d time.Duration) {
+func (s *liveSet) Unread(d time.Duration) {
 	if s.count[opening] == 0 {
 		return
 	}
@@ -392,3 +384,49 @@ func (s *Set) Unread(d time.Duration) {
 		}
 	}
 }
+
+// Standing returns how many subscriptions the relay has answered and not closed.
+func (s *liveSet) Standing() int { return s.count[open] + s.count[retiring] }
+
+// Count returns how many subscriptions are open at the relay, as far as is known.
+func (s *liveSet) Count() int {
+	n := s.count[open] + s.count[opening] + s.count[retiring]
+	if s.count[opening] > 0 {
+		for _, sub := range s.subs {
+			if sub.state == opening && !sub.missing.IsZero() {
+				n--
+			}
+		}
+	}
+	return n
+}
+
+// Len counts the subscriptions that are open or are to be, and those that are replaced.
+func (s *liveSet) Len() int { return len(s.subs) }
+
+// Filters counts the filters of layers 2 and 3 that are live or are to be.
+func (s *liveSet) Filters() (n int) {
+	for _, sub := range s.subs {
+		if sub.current() && !sub.first {
+			n += len(sub.filters)
+		}
+	}
+	return n
+}
+
+// Missing is since when what comes live is not all there; zero: it is all there.
+func (s *liveSet) Missing() time.Time {
+	missing := s.gaveUp
+	if s.count[opening]+s.count[closed] == 0 {
+		return missing
+	}
+	for _, sub := range s.subs {
+		if sub.current() {
+			missing = moment.Earlier(missing, sub.missing)
+		}
+	}
+	return missing
+}
+
+// GaveUp reports whether something is not live and is not asked for again before all is replaced.
+func (s *liveSet) GaveUp() bool { return !s.gaveUp.IsZero() }

@@ -1,11 +1,10 @@
-package allowance_test
+package wire_test
 
 import (
 	"testing"
 	"time"
 
-	"tendril.dev/services/relayconn/allowance"
-	"tendril.dev/services/relayconn/nip11"
+	"tendril.dev/services/relayconn/wire"
 )
 
 // TestWords has what relays say when we ask too much.
@@ -22,7 +21,7 @@ func TestWords(t *testing.T) {
 		"auth-required: members only":                     {},
 		"":                                                {},
 	} {
-		got := [3]bool{allowance.WantsQuiet(text), allowance.WantsFewer(text), allowance.WantsSmaller(text)}
+		got := [3]bool{wire.WantsQuiet(text), wire.WantsFewer(text), wire.WantsSmaller(text)}
 		if got != want {
 			t.Errorf("%q: quiet, fewer, smaller %v, want %v", text, got, want)
 		}
@@ -32,7 +31,7 @@ func TestWords(t *testing.T) {
 func TestQuiet(t *testing.T) {
 	t.Parallel()
 	noon := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	a := allowance.New(time.Minute)
+	a := wire.NewLimits(time.Minute)
 	if a.Quiet(noon) || a.QuietAfter(noon.Add(-time.Hour)) {
 		t.Error("a relay that has said nothing wants quiet")
 	}
@@ -71,8 +70,8 @@ func TestRoom(t *testing.T) {
 		"layer 1 is live whatever there is": {said: 8, live: 0, past: 7, more: true},
 		"it says eight":                     {said: 8, live: 5, past: 2},
 	} {
-		a := allowance.New(time.Minute)
-		a.Said(nip11.Limits{Subscriptions: tc.said})
+		a := wire.NewLimits(time.Minute)
+		a.Said(wire.Stated{Subscriptions: tc.said})
 		for _, n := range tc.stood {
 			a.Stood(n)
 		}
@@ -89,17 +88,17 @@ func TestRoom(t *testing.T) {
 func TestSizes(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		said                 nip11.Limits
+		said                 wire.Stated
 		page, filters, bytes int
 		together             bool // filters of 30,000 bytes
 	}{
 		"nothing":     {page: 500, filters: 10, bytes: 65536, together: true},
-		"strfry":      {said: nip11.Limits{Events: 500, Bytes: 131072}, page: 500, filters: 20, bytes: 117965, together: true},
-		"little":      {said: nip11.Limits{Events: 100, Filters: 5, Bytes: 20000}, page: 100, filters: 5, bytes: 18000},
-		"the least":   {said: nip11.Limits{Events: 1, Filters: 1, Bytes: 1}, page: 50, filters: 3, bytes: 16384},
-		"a great lie": {said: nip11.Limits{Events: 1 << 30, Filters: 1 << 30, Bytes: 1 << 30}, page: 500, filters: 100, bytes: 262144, together: true},
+		"strfry":      {said: wire.Stated{Events: 500, Bytes: 131072}, page: 500, filters: 20, bytes: 117965, together: true},
+		"little":      {said: wire.Stated{Events: 100, Filters: 5, Bytes: 20000}, page: 100, filters: 5, bytes: 18000},
+		"the least":   {said: wire.Stated{Events: 1, Filters: 1, Bytes: 1}, page: 50, filters: 3, bytes: 16384},
+		"a great lie": {said: wire.Stated{Events: 1 << 30, Filters: 1 << 30, Bytes: 1 << 30}, page: 500, filters: 100, bytes: 262144, together: true},
 	} {
-		a := allowance.New(time.Minute)
+		a := wire.NewLimits(time.Minute)
 		a.Said(tc.said)
 		if a.Page(500) != tc.page || a.Filters() != tc.filters || a.Bytes() != tc.bytes || a.Together(30_000) != tc.together {
 			t.Errorf("%s: %d events, %d filters, %d bytes, together %v", name, a.Page(500), a.Filters(), a.Bytes(), a.Together(30_000))

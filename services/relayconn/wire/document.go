@@ -1,7 +1,4 @@
-// Package nip11 fetches what a relay tells about itself (NIP-11): how much it lets clients ask, and
-// what it can do. A stranger writes it, so it is bounded, whatever is odd in it is passed over, and
-// nobody may rely on it.
-package nip11
+package wire
 
 import (
 	"context"
@@ -18,22 +15,24 @@ import (
 )
 
 const (
-	maxBytes = 64 << 10
-	maxNIPs  = 1000
-	timeout  = 10 * time.Second
+	documentBytes = 64 << 10
+	maxNIPs       = 1000
+	documentTime  = 10 * time.Second
 )
 
-// Limits are how much a relay says that it lets a client ask; 0: it does not say.
-type Limits struct {
+// Stated is how much a relay says that it lets a client ask; 0: it does not say.
+type Stated struct {
 	Subscriptions int // open at once on a connection
 	Events        int // of one filter
 	Filters       int // of one subscription
 	Bytes         int // of one message
 }
 
-// Document is what a relay tells about itself. The zero value tells nothing.
+// Document is what a relay tells about itself (NIP-11): how much it lets clients ask, and what it
+// can do. A stranger writes it, so it is bounded, what is odd in it is passed over, and nothing
+// relies on it. The zero value tells nothing.
 type Document struct {
-	Limits Limits
+	Limits Stated
 	NIPs   []int // that it supports; empty: it does not say
 }
 
@@ -41,10 +40,10 @@ type Document struct {
 // supports.
 func (d Document) Supports(nip int) bool { return len(d.NIPs) == 0 || slices.Contains(d.NIPs, nip) }
 
-// Fetch asks the relay of a ws or wss URL. The client is one of the guard, because a stranger wrote
+// FetchDocument asks the relay of a ws or wss URL. The client is one of the guard, because a stranger wrote
 // the URL.
-func Fetch(ctx context.Context, client *http.Client, url string) (Document, error) {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+func FetchDocument(ctx context.Context, client *http.Client, url string) (Document, error) {
+	ctx, cancel := context.WithTimeout(ctx, documentTime)
 	defer cancel()
 	address, isWebSocket := strings.CutPrefix(url, "ws") // https is to wss what http is to ws
 	if !isWebSocket {
@@ -63,15 +62,15 @@ func Fetch(ctx context.Context, client *http.Client, url string) (Document, erro
 	if res.StatusCode != http.StatusOK {
 		return Document{}, fmt.Errorf("fetch relay information: %s", res.Status)
 	}
-	data, err := io.ReadAll(netguard.LimitBody(res.Body, maxBytes))
+	data, err := io.ReadAll(netguard.LimitBody(res.Body, documentBytes))
 	if err != nil {
 		return Document{}, fmt.Errorf("read relay information: %w", err)
 	}
-	return Parse(data)
+	return ParseDocument(data)
 }
 
-// Parse reads a document. What is not of the type that it should have is as if it were not there.
-func Parse(data []byte) (d Document, err error) {
+// ParseDocument reads a document. What is not of the type that it should have is as if it were not there.
+func ParseDocument(data []byte) (d Document, err error) {
 	var parts struct {
 		NIPs       json.RawMessage `json:"supported_nips"`
 		Limitation json.RawMessage `json:"limitation"`
@@ -89,7 +88,7 @@ func Parse(data []byte) (d Document, err error) {
 	}
 	var limits map[string]json.RawMessage
 	if json.Unmarshal(parts.Limitation, &limits) == nil {
-		d.Limits = Limits{
+		d.Limits = Stated{
 			Subscriptions: positive(limits["max_subscriptions"]),
 			Events:        positive(limits["max_limit"]),
 			Filters:       positive(limits["max_filters"]),

@@ -1,4 +1,4 @@
-package nip11_test
+package wire_test
 
 import (
 	"fmt"
@@ -9,27 +9,27 @@ import (
 	"testing"
 
 	"tendril.dev/lib/netguard"
-	"tendril.dev/services/relayconn/nip11"
+	"tendril.dev/services/relayconn/wire"
 )
 
-func TestParse(t *testing.T) {
+func TestParseDocument(t *testing.T) {
 	t.Parallel()
-	for text, want := range map[string]nip11.Document{
+	for text, want := range map[string]wire.Document{
 		`{}`: {},
 		`{"name":"strfry default","supported_nips":[1,2,77],"limitation":{"max_limit":500,"max_message_length":131072,"max_subscriptions":20}}`: {
-			Limits: nip11.Limits{Subscriptions: 20, Events: 500, Bytes: 131072}, NIPs: []int{1, 2, 77},
+			Limits: wire.Stated{Subscriptions: 20, Events: 500, Bytes: 131072}, NIPs: []int{1, 2, 77},
 		},
-		`{"limitation":{"max_filters":10,"max_subscriptions":2.5,"max_limit":-1,"max_message_length":"many"}}`: {Limits: nip11.Limits{Filters: 10}},
+		`{"limitation":{"max_filters":10,"max_subscriptions":2.5,"max_limit":-1,"max_message_length":"many"}}`: {Limits: wire.Stated{Filters: 10}},
 		`{"limitation":{"max_filters":null,"max_subscriptions":1e99,"max_limit":0}}`:                           {},
 		`{"limitation":[1,2],"supported_nips":"all"}`:                                                          {},
 		`{"supported_nips":[1,"2",[3],null,4]}`:                                                                {NIPs: []int{1, 4}},
 	} {
-		if got, err := nip11.Parse([]byte(text)); err != nil || !reflect.DeepEqual(got, want) {
+		if got, err := wire.ParseDocument([]byte(text)); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, %v", text, got, err)
 		}
 	}
 	for _, text := range []string{"", "<html>", `["a"]`, `{"limitation":`} {
-		if got, err := nip11.Parse([]byte(text)); err == nil || !reflect.DeepEqual(got, nip11.Document{}) {
+		if got, err := wire.ParseDocument([]byte(text)); err == nil || !reflect.DeepEqual(got, wire.Document{}) {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
@@ -37,13 +37,13 @@ func TestParse(t *testing.T) {
 
 func TestSupports(t *testing.T) {
 	t.Parallel()
-	if !(nip11.Document{}).Supports(77) || (nip11.Document{NIPs: []int{1}}).Supports(77) || !(nip11.Document{NIPs: []int{77}}).Supports(77) {
+	if !(wire.Document{}).Supports(77) || (wire.Document{NIPs: []int{1}}).Supports(77) || !(wire.Document{NIPs: []int{77}}).Supports(77) {
 		t.Error("77 is supported where it is named, or nothing is")
 	}
 }
 
 // TestFetch asks as NIP-11 says, and takes neither endless documents nor what is no document.
-func TestFetch(t *testing.T) {
+func TestFetchDocument(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
@@ -66,25 +66,25 @@ func TestFetch(t *testing.T) {
 	defer server.Close()
 	client := netguard.New(netguard.Options{AllowPrivate: true}).HTTPClient()
 	url := "ws" + strings.TrimPrefix(server.URL, "http")
-	if d, err := nip11.Fetch(t.Context(), client, url+"/good"); err != nil || d.Limits.Subscriptions != 7 {
+	if d, err := wire.FetchDocument(t.Context(), client, url+"/good"); err != nil || d.Limits.Subscriptions != 7 {
 		t.Errorf("%+v, %v", d, err)
 	}
 	for _, bad := range []string{url + "/endless", url + "/none", server.URL + "/good", "ws://127.0.0.1:1/", "ws://[", ""} {
-		if d, err := nip11.Fetch(t.Context(), client, bad); err == nil {
+		if d, err := wire.FetchDocument(t.Context(), client, bad); err == nil {
 			t.Errorf("%s: %+v", bad, d)
 		}
 	}
 	guarded := netguard.New(netguard.Options{}).HTTPClient()
-	if _, err := nip11.Fetch(t.Context(), guarded, url+"/good"); err == nil {
+	if _, err := wire.FetchDocument(t.Context(), guarded, url+"/good"); err == nil {
 		t.Error("a private address is asked")
 	}
 }
 
-func FuzzParse(f *testing.F) {
+func FuzzParseDocument(f *testing.F) {
 	f.Add([]byte(`{"supported_nips":[1,77],"limitation":{"max_limit":500,"max_subscriptions":20}}`))
 	f.Add([]byte(`{"limitation":{"max_limit":1e400}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		d, err := nip11.Parse(data)
+		d, err := wire.ParseDocument(data)
 		if l := d.Limits; l.Subscriptions < 0 || l.Events < 0 || l.Filters < 0 || l.Bytes < 0 || len(d.NIPs) > 1000 {
 			t.Errorf("%+v, %v", d, err)
 		}

@@ -1,13 +1,9 @@
-// Package allowance knows how much a relay lets us ask: until when it wants quiet, how much it says
-// and shows that it takes, and what it means by what it says when we ask too much
-// (docs/architecture.md, How things flow).
-package allowance
+package wire
 
 import (
 	"regexp"
+	"strings"
 	"time"
-
-	"tendril.dev/services/relayconn/nip11"
 )
 
 const (
@@ -21,27 +17,27 @@ const (
 	bytesPerReq, fewestBytes, mostBytes                    = 64 << 10, 16 << 10, 256 << 10
 )
 
-// Allowance is how much a relay lets us ask on one connection.
-type Allowance struct {
+// Limits is how much a relay lets us ask on one connection.
+type Limits struct {
 	cooldown time.Duration
 	until    time.Time // no request before; zero: the relay has never wanted quiet
-	said     nip11.Limits
+	said     Stated
 	stood    int // most subscriptions that the relay is known to have had open at once
 	refused  int // how many were open when it refused one more; 0: it never did
 }
 
-// New returns the allowance of a relay that has complained of nothing yet. cooldown is how long it
+// NewLimits returns the limits of a relay that has complained of nothing yet. cooldown is how long it
 // is left alone when it wants quiet.
-func New(cooldown time.Duration) *Allowance { return &Allowance{cooldown: cooldown} }
+func NewLimits(cooldown time.Duration) *Limits { return &Limits{cooldown: cooldown} }
 
 // Said notes what the relay says that it takes.
-func (a *Allowance) Said(limits nip11.Limits) { a.said = limits }
+func (a *Limits) Said(limits Stated) { a.said = limits }
 
 // Stood notes that the relay has so many subscriptions open.
-func (a *Allowance) Stood(open int) { a.stood = max(a.stood, open) }
+func (a *Limits) Stood(open int) { a.stood = max(a.stood, open) }
 
 // Refused notes that the relay takes no more subscriptions while so many are open.
-func (a *Allowance) Refused(open int) {
+func (a *Limits) Refused(open int) {
 	if open = max(open, 1); a.refused == 0 || open < a.refused {
 		a.refused = open
 	}
@@ -49,10 +45,10 @@ func (a *Allowance) Refused(open int) {
 
 // Halve notes that a relay with so many subscriptions open has most likely refused one, without
 // saying so in words that are understood.
-func (a *Allowance) Halve(open int) { a.Refused(open / 2) }
+func (a *Limits) Halve(open int) { a.Refused(open / 2) }
 
 // room is how many subscriptions the relay takes; 0: that is not known.
-func (a *Allowance) room() int {
+func (a *Limits) room() int {
 	room := a.said.Subscriptions
 	if room > 0 {
 		room = max(room, fewestSubscriptions)
@@ -68,7 +64,7 @@ func (a *Allowance) room() int {
 
 // Past is how many historic subscriptions may be open beside so many live ones, if not more than
 // most should be. There is always one.
-func (a *Allowance) Past(live, most int) int {
+func (a *Limits) Past(live, most int) int {
 	if room := a.room(); room > 0 {
 		most = min(most, room-live-spare(room))
 	}
@@ -77,20 +73,20 @@ func (a *Allowance) Past(live, most int) int {
 
 // Live reports whether there is room for one more live subscription beside so many. A quarter of
 // what the relay takes is kept for the past, which would never come otherwise.
-func (a *Allowance) Live(live int) bool {
+func (a *Limits) Live(live int) bool {
 	room := a.room()
 	return room == 0 || live == 0 || live < room-max(1, room/4)-spare(room)
 }
 
 // Tells reports whether the relay says itself how many subscriptions it takes.
-func (a *Allowance) Tells() bool { return a.said.Subscriptions > 0 }
+func (a *Limits) Tells() bool { return a.said.Subscriptions > 0 }
 
 // spare is how many subscriptions are left free, because a relay may take its time to notice that
 // we have closed one.
 func spare(room int) int { return room / 8 }
 
 // Page is how many events to ask for at once, if not more than most should be.
-func (a *Allowance) Page(most int) int {
+func (a *Limits) Page(most int) int {
 	if a.said.Events > 0 {
 		most = min(most, max(a.said.Events, fewestEvents))
 	}
@@ -98,7 +94,7 @@ func (a *Allowance) Page(most int) int {
 }
 
 // Filters is how many live filters a subscription may carry.
-func (a *Allowance) Filters() int {
+func (a *Limits) Filters() int {
 	switch {
 	case a.said.Filters > 0:
 		return min(max(a.said.Filters, fewestFilters), mostFilters)
@@ -109,7 +105,7 @@ func (a *Allowance) Filters() int {
 }
 
 // Bytes is about how long a REQ may become.
-func (a *Allowance) Bytes() int {
+func (a *Limits) Bytes() int {
 	if a.said.Bytes > 0 {
 		return min(max(a.said.Bytes-a.said.Bytes/10, fewestBytes), mostBytes)
 	}
@@ -117,22 +113,22 @@ func (a *Allowance) Bytes() int {
 }
 
 // Together reports whether filters of that many bytes may go in one historic REQ.
-func (a *Allowance) Together(bytes int) bool { return bytes <= a.Bytes() || a.said.Bytes == 0 }
+func (a *Limits) Together(bytes int) bool { return bytes <= a.Bytes() || a.said.Bytes == 0 }
 
 // Quieten notes that the relay wants quiet from now on.
-func (a *Allowance) Quieten(now time.Time) { a.until = now.Add(a.cooldown) }
+func (a *Limits) Quieten(now time.Time) { a.until = now.Add(a.cooldown) }
 
 // Quiet reports whether nothing may be asked now.
-func (a *Allowance) Quiet(now time.Time) bool { return now.Before(a.until) }
+func (a *Limits) Quiet(now time.Time) bool { return now.Before(a.until) }
 
 // QuietAfter reports whether the relay wanted quiet at that time or later.
-func (a *Allowance) QuietAfter(t time.Time) bool { return a.until.After(t) }
+func (a *Limits) QuietAfter(t time.Time) bool { return a.until.After(t) }
 
 // Until is when the quiet that the relay wanted last ends; zero: it has never wanted any.
-func (a *Allowance) Until() time.Time { return a.until }
+func (a *Limits) Until() time.Time { return a.until }
 
 // Cooldown is how long a relay is left alone that wants quiet.
-func (a *Allowance) Cooldown() time.Duration { return a.cooldown }
+func (a *Limits) Cooldown() time.Duration { return a.cooldown }
 
 // Relays have words of their own for what they do not take; NIP-01 has only a prefix for one case.
 var (
@@ -142,6 +138,13 @@ var (
 	fewer    = regexp.MustCompile(`(?i)too many|maximum|concurrent|\blimit|\breached|exceed|throttl`)
 	requests = regexp.MustCompile(`(?i)too many requests`)
 )
+
+// ProofWait is how long a relay may take to heed our answer to its challenge (NIP-42) before what it
+// refused is asked again.
+const ProofWait = 2 * time.Second
+
+// WantsProof reports whether a relay refuses something to those who have not authenticated.
+func WantsProof(text string) bool { return strings.HasPrefix(text, "auth-required:") }
 
 // WantsQuiet reports whether a relay says that we ask too much in a time.
 func WantsQuiet(text string) bool { return quiet.MatchString(text) }

@@ -1,4 +1,4 @@
-package live
+package session
 
 import (
 	"context"
@@ -15,30 +15,30 @@ const lookEvery = 10 * time.Minute
 
 // room reports whether the relay takes one more subscription. What is replaced does not count,
 // because it is closed right after, and layer 1 is opened whatever the relay says.
-func (s *Set) room(first bool) bool {
-	return first || s.o.Allowance.Live(s.count[open]+s.count[opening])
+func (s *liveSet) room(first bool) bool {
+	return first || s.o.Limits.Live(s.count[open]+s.count[opening])
 }
 
 // wait keeps a subscription for which the relay has no room. It may have some later, and the past
 // is asked for meanwhile.
-func (s *Set) wait(sub *Subscription, now time.Time) {
+func (s *liveSet) wait(sub *subscription, now time.Time) {
 	s.o.Warn("no room", "the relay takes too few subscriptions for all that should come live; the rest is asked for from time to time", "every", lookEvery)
 	s.move(sub, closed)
 	sub.missing, sub.looked = moment.Earlier(sub.missing, now), now
-	sub.reopenAt = now.Add(s.o.Allowance.Cooldown())
+	sub.reopenAt = now.Add(s.o.Limits.Cooldown())
 }
 
 // look asks for the past instead of what the relay has no room for, once that has come that was
 // asked for before. Where the relay has not said how much room there is, it reports now and then
 // that this must be asked for live once more, to see.
-func (s *Set) look(sub *Subscription, now time.Time) (probe bool) {
-	sub.reopenAt = now.Add(s.o.Allowance.Cooldown())
+func (s *liveSet) look(sub *subscription, now time.Time) (probe bool) {
+	sub.reopenAt = now.Add(s.o.Limits.Cooldown())
 	if now.Before(sub.looked.Add(lookEvery)) || s.o.MakingUp(sub.id) {
 		return false
 	}
 	s.makeUp(sub)
 	sub.missing, sub.looked = now, now
-	if s.o.Allowance.Tells() || now.Before(s.probed.Add(lookEvery)) {
+	if s.o.Limits.Tells() || now.Before(s.probed.Add(lookEvery)) {
 		return false
 	}
 	s.probed = now
@@ -47,9 +47,9 @@ func (s *Set) look(sub *Subscription, now time.Time) (probe bool) {
 
 // MakeRoom closes what was opened last, but for layer 1, until there is room for the past, and
 // reports whether it has closed anything.
-func (s *Set) MakeRoom(ctx context.Context, now time.Time) (made bool, err error) {
-	for s.count[open]+s.count[opening] > 1 && !s.o.Allowance.Live(s.count[open]+s.count[opening]-1) {
-		var last *Subscription
+func (s *liveSet) MakeRoom(ctx context.Context, now time.Time) (made bool, err error) {
+	for s.count[open]+s.count[opening] > 1 && !s.o.Limits.Live(s.count[open]+s.count[opening]-1) {
+		var last *subscription
 		for _, sub := range s.subs {
 			if sub.state <= open && !sub.first && (last == nil || sub.turn > last.turn) {
 				last = sub
@@ -70,7 +70,7 @@ func (s *Set) MakeRoom(ctx context.Context, now time.Time) (made bool, err error
 }
 
 // Pieces is how many subscriptions those filters would be.
-func (s *Set) Pieces(filters []nostr.Filter) (n int) {
+func (s *liveSet) Pieces(filters []nostr.Filter) (n int) {
 	for ; len(filters) > 0; n++ {
 		filters = filters[max(1, s.fits(nil, filters)):]
 	}
@@ -79,8 +79,8 @@ func (s *Set) Pieces(filters []nostr.Filter) (n int) {
 
 // fits is how many more filters a subscription takes: whole groups that belong together, unless not
 // even one of them fits.
-func (s *Set) fits(have, more []nostr.Filter) (n int) {
-	most, left := s.o.Allowance.Filters(), s.o.Allowance.Bytes()
+func (s *liveSet) fits(have, more []nostr.Filter) (n int) {
+	most, left := s.o.Limits.Filters(), s.o.Limits.Bytes()
 	if s.perReq > 0 {
 		most = min(most, s.perReq)
 	}

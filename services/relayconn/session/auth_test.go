@@ -1,0 +1,79 @@
+package session_test
+
+import (
+	"context"
+	"io/fs"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/services/relayconn/session"
+	"tendril.dev/services/relayconn/wire"
+)
+
+// members is a relay that answers those who have authenticated.
+type members struct {
+	*play
+	member  bool
+	refused int
+}
+
+func (m *members) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
+	member := false
+	m.with(func() {
+		if member = m.member; !member {
+			m.refused++
+		}
+	})
+	if member {
+		return m.play.Req(ctx, sub, filters)
+	}
+	go func() { m.messages <- wire.Message{Kind: wire.Closed, Sub: sub, Reason: "auth-required: members only"} }()
+	return nil
+}
+
+// TestAuthentication: what a relay refuses for want of authentication is asked again when we have
+// answered its challenge, once a connection, whenever that comes. Without a key nothing is said.
+func TestAuthentication(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		late, keyless, strict bool
+	}{"at once": {}, "late": {late: true}, "without a key": {keyless: true}, "a stranger all the same": {strict: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := newPlay(t)
+				p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
+				relay, answers := &members{play: p}, 0
+				p.session.Asker = relay
+				p.session.Authenticate = func(_ context.Context, challenge string) error {
+					if answers++; tc.keyless {
+						return fs.ErrNotExist
+					}
+					if challenge != "prove it" {
+						t.Errorf("answered %q", challenge)
+					}
+					p.with(func() { relay.member = !tc.strict })
+					return nil
+				}
+				p.run(session.Start{})
+				if tc.late {
+					time.Sleep(time.Second)
+				}
+				p.messages <- wire.Message{Kind: wire.Auth, Reason: "prove it"}
+				p.want(1, manyRepos(0, 1))
+				time.Sleep(20 * time.Second)
+				synctest.Wait()
+				if st, in := p.status(), !tc.keyless && !tc.strict; (st.Confirmed == 1 && st.CaughtUp && len(p.accepted) == 1) != in || answers != 1 {
+					t.Errorf("%d events, %d answers, %+v", len(p.accepted), answers, st)
+				}
+				if relay.refused > 12 {
+					t.Errorf("%d refusals", relay.refused)
+				}
+				p.stop()
+			})
+		})
+	}
+}
