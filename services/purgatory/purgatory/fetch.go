@@ -27,9 +27,24 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want dossier
 		w.log.Error("fetch", "identifier", identifier, "error", err)
 		return hunt.Failed
 	}
+	limits := w.limits
+	left, why, err := w.budget.left(ctx, want)
+	if err != nil {
+		w.log.Error("fetch", "identifier", identifier, "error", err)
+		return hunt.Failed
+	}
+	if why != "" {
+		w.log.Warn("not fetched", "identifier", identifier, "url", url, "reason", why)
+		w.tell(identifier, proto.GitFailed, proto.GitNotice{Owner: npub(want.Owner), URL: url, Reason: why, Objects: some(want.Objects)})
+		return hunt.Failed
+	}
+	limits.MaxBytes = min(limits.MaxBytes, left)
 	began := time.Now()
-	result, err := fetch.Fetch(ctx, w.guard, url, repo, want.Objects, w.limits)
+	result, err := fetch.Fetch(ctx, w.guard, url, repo, want.Objects, limits)
 	took := time.Since(began)
+	if failed := w.budget.spend(ctx, want, result.Bytes); failed != nil {
+		w.log.Warn("fetched bytes could not be counted", "author", npub(want.Payer), "error", failed)
+	}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return hunt.Failed // cut off by our own stop: no failure of the server

@@ -83,6 +83,7 @@ type worker struct {
 	releaser     *release.Releaser
 	metrics      *metrics
 	limits       fetch.Limits
+	budget       budget
 }
 
 // newWorker is a worker that reads nothing and is asked for nothing yet.
@@ -142,6 +143,9 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	defer w.guard.CloseIdleConnections()
+	if err := w.openBudget(ctx); err != nil {
+		return err
+	}
 
 	server, err := w.listen()
 	if err != nil {
