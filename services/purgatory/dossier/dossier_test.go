@@ -178,10 +178,10 @@ func TestAuthorise(t *testing.T) {
 		refusal string
 	}{
 		{"exactly the newest", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}}, waiting.ID, ""},
-		{"only a part of it", full, main, []dossier.Change{{"refs/heads/main", c2}}, "", "differs in refs/tags/v1"},
+		{"only a part of it", full, main, []dossier.Change{{"refs/heads/main", c2}}, "", "names refs/tags/v1 too"},
 		{"more than it names", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}, {"refs/heads/b", c1}}, "", "differs in refs/heads/b"},
 		{"back to the accepted one", full, map[string]string{"refs/heads/main": c2}, []dossier.Change{{"refs/heads/main", c1}}, accepted.ID, ""},
-		{"one older than the accepted", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", ""}}, "", "no state event names exactly"},
+		{"one older than the accepted", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", ""}}, "", "names refs/tags/v1 too"},
 		{"a stranger's", full, nil, []dossier.Change{{"refs/heads/evil", c2}}, "", "refs/tags/v1; publish a new one (kind 30618) first"},
 		{"deleting what is gone in the state", full, map[string]string{"refs/heads/main": c1, "refs/heads/old": c1}, []dossier.Change{{"refs/heads/old", ""}}, accepted.ID, ""},
 		{"no state at all", bare, nil, []dossier.Change{{"refs/heads/main", c1}}, "", "no state event for this repository"},

@@ -106,12 +106,25 @@ func (d Dossier) stateEqual(owner string, after map[string]string) (*State, erro
 		}
 	}
 	switch {
+	case newest != nil && isPart(after, newest.Refs):
+		return nil, refused("the newest state event (%.8s…) names %s too; push everything that it names in one push: git push <remote> 'refs/heads/*' 'refs/tags/*'",
+			newest.Event.ID, Difference(newest.Refs, after))
 	case newest != nil:
 		return nil, refused("no state event names exactly these references; the newest (%.8s…) differs in %s; publish a new one (kind 30618) first", newest.Event.ID, Difference(newest.Refs, after))
 	case len(d.States) > 0:
 		return nil, refused("no state event of the owner or a maintainer of this repository; those that are known are by others")
 	}
 	return nil, refused("no state event for this repository; publish one (kind 30618) first")
+}
+
+// isPart reports whether references are all among the wanted ones.
+func isPart(some, wanted map[string]string) bool {
+	for name, id := range some {
+		if wanted[name] != id {
+			return false
+		}
+	}
+	return true
 }
 
 // Difference names a few references in which two sets differ, for people; "": they are the same.
