@@ -103,6 +103,7 @@ type job struct {
 	era      bus.Era // of the claim
 	revision uint64  // of the claim in that era
 	cancel   context.CancelFunc
+	endLease context.CancelFunc
 	unbind   func() bool // from the lease whose end ends the work; false: it has ended
 	leaving  bool
 }
@@ -112,7 +113,22 @@ func (j *job) bind(l *lease) {
 	if j.unbind != nil {
 		j.unbind()
 	}
-	j.unbind = context.AfterFunc(l.ctx, j.cancel)
+	j.unbind = context.AfterFunc(l.ctx, func() {
+		j.endLease()
+		j.cancel()
+	})
+}
+
+type leaseKey struct{}
+
+// Lease returns the lease's own context from that which Work gives to do. It ends when the lease
+// ends: from then on nothing may be written. The context that do gets ends with it, and also when
+// the claim is to be given up: then what was begun may be finished.
+func Lease(ctx context.Context) context.Context {
+	if l, ok := ctx.Value(leaseKey{}).(context.Context); ok {
+		return l
+	}
+	return ctx
 }
 
 // step does what the situation asks for, and says after what time to look again at the latest.
@@ -292,8 +308,9 @@ func (w *work) write(ctx context.Context, lease *lease, keys []string, claims ma
 
 // begin runs the work until the claim is left or the lease ends.
 func (w *work) begin(lease *lease, key string, revision uint64) {
-	own, cancel := context.WithCancel(context.Background())
-	j := &job{key: key, era: lease.era, revision: revision, cancel: cancel}
+	lasting, endLease := context.WithCancel(context.Background())
+	own, cancel := context.WithCancel(context.WithValue(lasting, leaseKey{}, lasting))
+	j := &job{key: key, era: lease.era, revision: revision, cancel: cancel, endLease: endLease}
 	j.bind(lease)
 	w.jobs[key] = j
 	w.mu.Lock()
@@ -314,7 +331,7 @@ func (w *work) begin(lease *lease, key string, revision uint64) {
 			}
 			break
 		}
-		cancel()
+		endLease() // and own with it
 		w.ended <- j
 	})
 }

@@ -97,9 +97,10 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
+	ours := shards.New()
 	store, err := repository.NewStore(repository.Options{
 		Root: s.GitDataPath, Git: s.GitBinary, Processes: s.GitProcesses, Memory: s.GitProcessMemory, PackTime: s.GitPackTime,
-		Log: n.Log,
+		Lease: ours.Lease, Log: n.Log,
 	})
 	if err != nil {
 		return nil, err
@@ -110,7 +111,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	}
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
-		holdings: held.NewSet(), shards: shards.New(), due: newQueue(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
+		holdings: held.NewSet(), shards: ours, due: newQueue(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
 		chores: newChores(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
 		leavers: newLeavers(), endings: grace.NewRegistry(), belongs: belongs, opened: map[int]time.Time{},
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
@@ -317,7 +318,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	for _, identifier := range waiting {
 		w.hunter.Add(identifier, w.node.Settings.HuntSyncDelay) // before anything that is overdue can expire
 	}
-	w.shards.Open(n)
+	w.shards.Open(n, claim.Lease(ctx))
 	for _, identifier := range waiting {
 		w.due.add(identifier)
 	}

@@ -41,7 +41,7 @@ func TestLeftoversAreSweptFromQuietRepositories(t *testing.T) {
 		old := leftover("tmp_objdir-pack-1", time.Now().Add(-48*time.Hour))
 		young := leftover("tmp_objdir-incoming-2", time.Now().Add(-time.Minute))
 		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: shards.New(), survey: newSurvey(), due: newQueue(), orphans: newOrphans(), pending: newPushes(config.Git{})}
-		w.shards.Open(proto.ShardOf("quiet"))
+		w.shards.Open(proto.ShardOf("quiet"), t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- w.surveyDisk(ctx) }()
@@ -70,7 +70,7 @@ func TestARestartedClockIsNoNewRepository(t *testing.T) {
 		node: &node.Node{}, shards: shards.New(), hunter: hunt.New(hunt.Options{Look: func(string, time.Time) {}}), pulls: newPulls(),
 		due: newQueue(), orphans: newOrphans(), pending: newPushes(config.Git{}),
 	}
-	w.shards.Open(proto.ShardOf("x"))
+	w.shards.Open(proto.ShardOf("x"), t.Context())
 	in := func(phase proto.Phase) *held.Entry {
 		ev := &nostr.Event{Kind: nip34.KindAnnouncement}
 		return &held.Entry{Held: proto.Held{Event: ev, Identifier: "x", Phase: phase}}

@@ -49,7 +49,7 @@ func (r *Repo) make(ctx context.Context) error {
 		return err
 	}
 	defer os.RemoveAll(temporary)
-	if err := r.store.writeNew(temporary); err != nil {
+	if err := errors.Join(r.store.writeNew(temporary), r.mayWrite(ctx)); err != nil {
 		return err
 	}
 	for {
@@ -104,8 +104,8 @@ func (r *Repo) above() []string {
 // Remove takes the repository away: out of sight at once, then off the disk. One that is not there
 // is no error.
 func (r *Repo) Remove(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("remove repository: %w", context.Cause(ctx))
+	if err := r.mayWrite(ctx); err != nil {
+		return fmt.Errorf("remove repository: %w", err)
 	}
 	trash, err := os.MkdirTemp(filepath.Join(r.store.root, trashFolder), "repository-")
 	if err != nil {
@@ -131,6 +131,9 @@ func (r *Repo) Remove(ctx context.Context) error {
 // living process could have made it is left alone.
 func (r *Repo) Sweep() error {
 	now := time.Now()
+	if err := r.mayWrite(context.Background()); err != nil {
+		return fmt.Errorf("sweep repository: %w", err)
+	}
 	left, err := r.quarantines()
 	for _, folder := range left {
 		if olderThan(folder, now, staleFolder) {
@@ -150,6 +153,9 @@ func (r *Repo) Sweep() error {
 // SweepPushes removes what a receive-pack that was killed left in quarantine. Only who has the lock
 // of the repository may call it.
 func (r *Repo) SweepPushes() error {
+	if err := r.mayWrite(context.Background()); err != nil {
+		return fmt.Errorf("sweep repository: %w", err)
+	}
 	left, err := r.quarantines()
 	for _, folder := range left {
 		if strings.HasPrefix(folder.Name(), pushPrefix) {

@@ -134,6 +134,9 @@ func (r *Repo) Gc(ctx context.Context) error {
 // dropUnfinished removes packs that git did not finish; where the disk is full, they are what fills
 // it. Only housekeeping makes such files: pushes and fetches write in quarantine.
 func (r *Repo) dropUnfinished() error {
+	if err := r.mayWrite(context.Background()); err != nil {
+		return err
+	}
 	files, err := readDir(r.in("objects", packFolder))
 	for _, file := range files {
 		if strings.HasPrefix(file.Name(), "tmp_") || strings.HasPrefix(file.Name(), ".tmp-") {

@@ -107,8 +107,8 @@ func (r *Repo) takePack(ctx context.Context, pack io.Reader, size int64, check f
 			return err
 		}
 	}
-	if err := ctx.Err(); err != nil { // the lease may have ended: another worker writes here now
-		return context.Cause(ctx)
+	if err := r.mayWrite(ctx); err != nil {
+		return err
 	}
 	if err := q.release(); err != nil {
 		return fmt.Errorf("take a pack out of quarantine: %w", err)

@@ -114,6 +114,14 @@ func (c *Command) Run(ctx context.Context) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, c.Time, ErrTooLong)
 		defer cancel()
 	}
+	if writing[c.args[0]] && c.Class != slots.Look {
+		var cancel func()
+		ctx, cancel = c.repo.underLease(ctx)
+		defer cancel()
+		if err := c.repo.mayWrite(ctx); err != nil {
+			return c.failed(err)
+		}
+	}
 	cmd := exec.CommandContext(ctx, c.repo.store.git, c.args...)
 	cmd.Dir = c.repo.path
 	cmd.Env = append(environment(c.config), "GIT_DIR="+c.repo.path)
@@ -152,6 +160,9 @@ func (c *Command) Run(ctx context.Context) error {
 	}
 	return nil
 }
+
+// writing are the commands that change a repository.
+var writing = map[string]bool{"gc": true, "index-pack": true, "receive-pack": true, "symbolic-ref": true, "update-ref": true}
 
 // start starts the process with bounded memory and time. It gets its input only then: what it starts itself,
 // on what it reads, has the same bound.

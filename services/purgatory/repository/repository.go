@@ -12,6 +12,7 @@
 package repository
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -48,6 +49,10 @@ type Options struct {
 	// 30 min.
 	PackTime time.Duration
 
+	// Lease returns the context under which an identifier's repositories may be written: when it ends,
+	// git processes that write are killed, and nothing is moved or removed. nil: they always may.
+	Lease func(identifier string) context.Context
+
 	// LookOnly is for those who only look: nothing is made in the root, and nothing swept up.
 	LookOnly bool
 
@@ -77,6 +82,7 @@ type Store struct {
 	branch string // that HEAD of a new repository follows, by its full name
 
 	packTime time.Duration
+	lease    func(identifier string) context.Context
 }
 
 // NewStore opens the root, checks that git runs and is not too old, and sweeps up what processes
@@ -114,7 +120,7 @@ func NewStore(o Options) (*Store, error) {
 	}
 	s := &Store{
 		root: root, git: git, branch: branch, memory: o.Memory, slots: slots.New(o.Processes), log: o.Log,
-		packTime: o.PackTime,
+		packTime: o.PackTime, lease: o.Lease,
 	}
 	s.volume = &volume{try: s.probe, log: o.Log}
 	if !o.LookOnly {
@@ -218,6 +224,31 @@ func (s *Store) Git() string { return s.git }
 
 // Path is the folder of the bare repository.
 func (r *Repo) Path() string { return r.path }
+
+// ErrLease is a write that was not done, or was cut off, because another worker may write there now.
+var ErrLease = errors.New("the lease of the repository has ended")
+
+// underLease returns a context for writing to the repository, which ends with the lease too. cancel
+// must be called when the write is done.
+func (r *Repo) underLease(ctx context.Context) (leased context.Context, cancel func()) {
+	if r.store.lease == nil || r.ref.Identifier == "" { // the empty one belongs to no shard
+		return ctx, func() {}
+	}
+	leased, end := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(r.store.lease(r.ref.Identifier), func() { end(ErrLease) })
+	return leased, func() {
+		stop()
+		end(nil)
+	}
+}
+
+// mayWrite is asked before files are moved or removed.
+func (r *Repo) mayWrite(ctx context.Context) error {
+	if r.store.lease != nil && r.ref.Identifier != "" && r.store.lease(r.ref.Identifier).Err() != nil {
+		return ErrLease
+	}
+	return context.Cause(ctx)
+}
 
 // in returns a path within the repository.
 func (r *Repo) in(elements ...string) string {

@@ -60,8 +60,8 @@ func (r *Repo) linkPacks(ctx context.Context, from *Repo) error {
 		return err
 	}
 	for _, name := range names {
-		if err := ctx.Err(); err != nil {
-			return context.Cause(ctx)
+		if err := r.mayWrite(ctx); err != nil {
+			return err
 		}
 		if _, err := os.Lstat(from.in("objects", packFolder, name+cruftSuffix)); err == nil {
 			continue

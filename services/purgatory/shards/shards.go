@@ -23,6 +23,7 @@ type Held struct {
 type shard struct {
 	closing bool // it takes no more writers
 	writers sync.WaitGroup
+	lease   context.Context // ends when the claim on the shard does
 	tenure  context.Context // ends when the shard is to be let go
 	end     context.CancelFunc
 	locks   map[string]*lock // by identifier
@@ -31,12 +32,12 @@ type shard struct {
 // New makes a worker that holds nothing.
 func New() *Held { return &Held{shards: map[int]*shard{}} }
 
-// Open begins to hold a shard.
-func (h *Held) Open(n int) {
+// Open begins to hold a shard, for as long as its lease.
+func (h *Held) Open(n int, lease context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := &shard{locks: map[string]*lock{}}
-	s.tenure, s.end = context.WithCancel(context.Background())
+	s := &shard{lease: lease, locks: map[string]*lock{}}
+	s.tenure, s.end = context.WithCancel(lease)
 	h.shards[n] = s
 }
 
@@ -77,6 +78,24 @@ func (h *Held) During(ctx context.Context, identifier string) (during context.Co
 		s.writers.Done()
 	}, nil
 }
+
+// Lease returns the context of what is written of an identifier. It ends with the lease of the
+// shard: another worker may write from then on. Of a shard that is not held it has ended.
+func (h *Held) Lease(identifier string) context.Context {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if s := h.shards[proto.ShardOf(identifier)]; s != nil {
+		return s.lease
+	}
+	return ended
+}
+
+// ended is a context that has ended.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // Holds reports whether the identifier's shard is held, be it for reading only.
 func (h *Held) Holds(identifier string) bool {

@@ -23,7 +23,7 @@ func TestOneWriterAndHandOver(t *testing.T) {
 			t.Fatalf("writing in a shard that is not held: %v", err)
 		}
 		for n := range proto.Shards {
-			h.Open(n)
+			h.Open(n, t.Context())
 		}
 		var writers, most atomic.Int32
 		var all sync.WaitGroup
@@ -73,4 +73,40 @@ func TestOneWriterAndHandOver(t *testing.T) {
 			t.Error("the shard is still held")
 		}
 	})
+}
+
+// TestLease: what is written ends with the lease, or when the shard is another's; what may be begun
+// anew elsewhere ends as soon as the shard is to be let go.
+func TestLease(t *testing.T) {
+	t.Parallel()
+	h := shards.New()
+	if h.Lease("x").Err() == nil {
+		t.Error("a shard that is not held may be written")
+	}
+	lease, end := context.WithCancel(t.Context())
+	h.Open(proto.ShardOf("x"), lease)
+	during, done, err := h.During(t.Context(), "x")
+	if err != nil || h.Lease("x").Err() != nil || during.Err() != nil {
+		t.Fatalf("a shard that is held: %v", err)
+	}
+	unlock, err := h.Write(t.Context(), "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan struct{})
+	go func() { h.Close(proto.ShardOf("x")); close(closed) }()
+	<-during.Done()
+	done()
+	if h.Lease("x").Err() != nil {
+		t.Error("a write that is under way is cut off though the lease lasts")
+	}
+	end()
+	if h.Lease("x").Err() == nil {
+		t.Error("a write goes on though the lease has ended")
+	}
+	unlock()
+	<-closed
+	if h.Lease("x").Err() == nil {
+		t.Error("a shard that was let go may be written")
+	}
 }

@@ -22,7 +22,7 @@ type queue struct {
 
 func newQueue(t *testing.T) *queue {
 	q := &queue{T: t, held: shards.New()}
-	q.held.Open(proto.ShardOf("x"))
+	q.held.Open(proto.ShardOf("x"), t.Context())
 	return q
 }
 
