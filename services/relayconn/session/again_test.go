@@ -397,19 +397,39 @@ func TestOverBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		p := newPlay(t)
-		p.retry = time.Now().Add(8 * time.Hour)
+		p.over, p.retry = "relay", time.Now().Add(8*time.Hour)
 		p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
 		p.run(session.Start{})
 		p.want(1, manyRepos(0, 1))
 		time.Sleep(7 * time.Hour)
 		synctest.Wait()
-		if st, n := p.status(), len(p.offered); st.Connection != session.Incomplete || st.Confirmed != 0 || n != 1 {
+		_, n := p.count()
+		if st := p.status(); st.Connection != session.Incomplete || st.Confirmed != 0 || n != 1 {
 			t.Errorf("offered %d times, %+v", n, st)
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
 		if st := p.status(); st.Confirmed != 1 || st.Connection != session.Connected {
 			t.Errorf("with a budget again: %+v", st)
+		}
+		p.stop()
+	})
+}
+
+// TestAuthorOverBudget: one author who has stored too much stops no relay.
+func TestAuthorOverBudget(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPlay(t)
+		p.over, p.retry = "author", time.Now().Add(8*time.Hour)
+		p.stored = append(p.stored, event(t, 1621, 1000, nostr.Tag{"a", "30617:aa:000"}))
+		p.run(session.Start{})
+		p.want(1, manyRepos(0, 1))
+		time.Sleep(rules.Settle)
+		synctest.Wait()
+		_, n := p.count()
+		if st := p.status(); st.Confirmed != 1 || st.Connection != session.Connected || n != 1 {
+			t.Errorf("offered %d times, %+v", n, st)
 		}
 		p.stop()
 	})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/limit"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
@@ -207,6 +208,7 @@ func (s *Session) event(ctx context.Context, m wire.Message, why history.Cause, 
 // ended hears how an event ended, on whatever goroutine.
 func (s *Session) ended(why history.Cause, r intake.Result) {
 	ev, err := r.Event, r.Err
+	var later *candidates.Later
 	switch {
 	case errors.Is(err, intake.ErrForged):
 		select {
@@ -221,23 +223,14 @@ func (s *Session) ended(why history.Cause, r intake.Result) {
 		if why.Source == proto.SourceLive {
 			s.idle.Add(1)
 		}
-	case overBudget(r):
-		err = errBudget // it is asked for again
-		s.later.Store(r.Verdict.RetryAt)
+	case errors.As(err, &later) && strings.HasPrefix(r.Verdict.Message, "rate-limited: this "+limit.Author+" "):
+		err = nil // it comes with a daily sync; else one author would stop every relay
+	case errors.As(err, &later): // it is asked for again then
+		s.later.Store(later.Until.Unix())
 	case err == nil && !r.Copy && (r.Verdict.Outcome == proto.Accepted || r.Verdict.Outcome == proto.HeldBack):
 		s.Observer.Judged(ev, why.Source, why.Gap(ev), r.Verdict)
 	}
 	s.inflight.Arrive(ev, err)
-}
-
-// errBudget: the relay has brought as much as it may today.
-var errBudget = errors.New("the relay is over its budget of stored bytes")
-
-// overBudget reports whether ingest has refused an event only because its relay has brought too much.
-// What is refused because of its author comes with the next daily sync: it would stop every relay.
-func overBudget(r intake.Result) bool {
-	v := r.Verdict
-	return r.Err == nil && v.Outcome == proto.Rejected && v.RetryAt > 0 && strings.HasPrefix(v.Message, "rate-limited: this "+limit.Relay+" ")
 }
 
 // hearEnds takes in that events have ended: the forged ones count against the relay, and one that is
@@ -245,7 +238,7 @@ func overBudget(r intake.Result) bool {
 func (s *Session) hearEnds() error {
 	if at := s.later.Swap(0); at > 0 {
 		until := time.Unix(at, 0)
-		s.warn("budget", "the relay has brought as much as it may today; the past is asked for later", "from", until)
+		s.warn("budget", "what the relay brings is not taken today, or the service is full; the past is asked for later", "from", until)
 		s.past.Hold(until)
 	}
 	for {

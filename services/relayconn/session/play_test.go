@@ -37,6 +37,7 @@ type play struct {
 	hold     bool // verdicts are held back
 	held     []func()
 	fail     error
+	over     string    // whose budget is used up
 	retry    time.Time // ingest takes no more of the relay before
 	statuses []session.Status
 	judged   []string       // source, and whether it was a gap
@@ -110,7 +111,7 @@ func (p *play) Offer(_ context.Context, c candidates.Candidate) error {
 	err, budget := p.fail, time.Now().Before(p.retry)
 	answer := func() {
 		if budget {
-			c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Rejected, RetryAt: p.retry.Unix(), Message: "rate-limited: this relay has stored as much as it may today"}, nil)
+			c.Done(proto.Verdict{ID: c.Event.ID, Outcome: proto.Rejected, Retry: true, RetryAt: p.retry.Unix(), Message: "rate-limited: this " + p.over + " has stored as much as it may today"}, &candidates.Later{Until: p.retry})
 			return
 		}
 		p.with(func() { p.accepted[c.Event.ID] = err == nil })
