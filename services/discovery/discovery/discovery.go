@@ -198,14 +198,16 @@ func (d *discovery) takeHeld(m bus.Message) {
 func (d *discovery) publishChanges(ctx context.Context) error {
 	for {
 		limited, cancel := context.WithTimeout(ctx, d.timeout)
-		err := d.publish(limited)
+		sent, err := d.publish(limited)
 		cancel()
 		pause := d.window
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			d.misses.Add(1)
+			if sent == 0 { // or much is published, in several steps
+				d.misses.Add(1)
+			}
 			d.log.Warn("targets could not be published, trying again", "error", err)
 			d.signal()
 			pause = max(pause, retryPause)
@@ -231,33 +233,33 @@ func (d *discovery) publishChanges(ctx context.Context) error {
 	}
 }
 
-// publish brings the targets in line with what is announced. What another replica published
+// publish brings the targets in line with what is announced, and returns how many messages that took. What another replica published
 // meanwhile is looked at first, because it may know more.
-func (d *discovery) publish(ctx context.Context) error {
+func (d *discovery) publish(ctx context.Context) (all int, err error) {
 	if !d.up.Load() {
 		if err := d.publisher.stream.CatchUp(ctx); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	for range attempts {
 		asOf := d.publisher.stream.Seq()
 		wants, counts, err := d.want(ctx)
 		if err != nil {
-			return err
+			return all, err
 		}
 		wanted, refused := targets(wants, d.bootstrap, d.limits)
 		d.tellRefused(refused)
 		sent, err := d.publisher.publish(ctx, wanted, asOf)
-		if sent > 0 {
+		if all += sent; sent > 0 {
 			d.log.Info("targets published", "relays", len(wanted), "changes", sent, "repositories", counts.served, "held", counts.held)
 		}
 		if !errors.Is(err, errOvertaken) {
 			d.metrics.repositories.Set(float64(counts.served))
 			d.metrics.targets.Set(float64(len(wanted)))
-			return err
+			return all, err
 		}
 	}
-	return fmt.Errorf("%w, %d times", errOvertaken, attempts)
+	return all, fmt.Errorf("%w, %d times", errOvertaken, attempts)
 }
 
 // counts is how many repositories there are.

@@ -29,12 +29,12 @@ type Follower struct {
 	past    Mark // what was confirmed before
 
 	// The lock of the roots guards the following.
-	repos    map[string]repo   // by reference
-	seqs     map[string]uint64 // by reference: of the last message; nil once shown
-	sequence uint64            // of the last message
-	using    map[string]bool   // repositories of which the root events are followed
-	fresh    bool              // messages came that are not shown yet
-	shown    bool              // everything was read that was there at the beginning
+	news     []news          // messages that are not shown yet
+	repos    map[string]repo // by reference
+	sequence uint64          // of the last message that is shown
+	using    map[string]bool // repositories of which the root events are followed
+	moved    bool            // the relay's URL may be another
+	shown    bool            // everything was read that was there at the beginning
 
 	dirty    bool // something else may be wanted than what wanted says
 	wanted   items.Set
@@ -48,12 +48,18 @@ type repo struct {
 	seq uint64
 }
 
+// news is one message; its repository has no level if nothing is wanted of it any more.
+type news struct {
+	ref string
+	repo
+}
+
 // Follow makes a follower of the relay of that name, of which was confirmed what was wanted at a
 // mark.
 func (t *Targets) Follow(name string, past Mark) *Follower {
 	f := &Follower{
 		Changed: make(chan struct{}, 1), Read: make(chan struct{}), targets: t, name: name, past: past,
-		repos: map[string]repo{}, seqs: map[string]uint64{}, marks: map[uint64]Mark{},
+		repos: map[string]repo{}, marks: map[uint64]Mark{},
 	}
 	if past != (Mark{}) {
 		f.revision, f.marks = 1, map[uint64]Mark{1: past}
@@ -89,7 +95,6 @@ func (f *Follower) Run(ctx context.Context) error {
 		return fmt.Errorf("read target %s: %w", f.name, err)
 	}
 	roots.mu.Lock()
-	f.seqs = nil
 	f.show()
 	roots.mu.Unlock()
 	<-ctx.Done()
@@ -106,34 +111,38 @@ func (f *Follower) leave() {
 	f.targets.roots.use(f, nil)
 }
 
-// take takes in what a message says of a repository.
+// take takes in what a message says of a repository, to be shown.
 func (f *Follower) take(m bus.Message) error {
 	_, ref, err := proto.ParseWantedSubject(m.Subject)
 	if err != nil {
 		return err
 	}
-	if f.seqs != nil {
-		if m.Seq < f.seqs[ref] {
-			return nil // a later one was passed on before
+	n := news{ref, repo{seq: m.Seq}}
+	if len(m.Data) > 0 {
+		if err := json.Unmarshal(m.Data, &n.Wanted); err != nil {
+			return err
 		}
-		f.seqs[ref] = m.Seq
 	}
-	f.sequence, f.fresh = max(f.sequence, m.Seq), true
-	if len(m.Data) == 0 {
-		delete(f.repos, ref)
-		return nil
-	}
-	r := repo{seq: m.Seq}
-	if err := json.Unmarshal(m.Data, &r.Wanted); err != nil {
-		return err
-	}
-	f.repos[ref] = r
+	f.news = append(f.news, n)
 	return nil
 }
 
-// show makes what was read what is wanted.
+// show makes what was read what is wanted. At the beginning messages may have come twice, and in
+// another order.
 func (f *Follower) show() {
-	f.fresh, f.shown, f.dirty = false, true, true
+	last := map[string]uint64{}
+	for _, n := range f.news {
+		if n.seq < last[n.ref] || n.seq < f.repos[n.ref].seq {
+			continue
+		}
+		last[n.ref], f.sequence = n.seq, max(f.sequence, n.seq)
+		if n.Level == "" {
+			delete(f.repos, n.ref)
+		} else {
+			f.repos[n.ref] = n.repo
+		}
+	}
+	f.news, f.shown, f.dirty = nil, true, true
 	var refs []string
 	for ref, r := range f.repos {
 		if r.Level == proto.LevelFull {
@@ -158,13 +167,18 @@ func (f *Follower) Relay() (url string, bootstrap bool) {
 func (f *Follower) Wanted() (wanted items.Set, revision uint64) {
 	f.targets.roots.mu.Lock()
 	defer f.targets.roots.mu.Unlock()
-	if f.dirty && !f.fresh && f.known() {
-		f.wanted = f.set(func(repo) bool { return true })
-		f.revision++
-		f.marks[f.revision] = Mark{f.sequence, f.targets.roots.seq}
-		f.dirty = false
+	if f.dirty && f.known() {
+		f.look()
 	}
 	return f.wanted, f.revision
+}
+
+// look works out what is wanted; the lock is held.
+func (f *Follower) look() {
+	f.wanted = f.set(func(repo) bool { return true })
+	f.revision++
+	f.marks[f.revision] = Mark{f.sequence, f.targets.roots.seq}
+	f.dirty = false
 }
 
 // Mark is how to tell a successor that what was wanted is confirmed, by its number; 0 is nothing.
@@ -242,6 +256,7 @@ func (f *Follower) tell() {
 	select {
 	case <-f.Read:
 	default:
+		f.look()
 		close(f.Read)
 	}
 	select {

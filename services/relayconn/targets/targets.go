@@ -92,7 +92,7 @@ func (t *Targets) takeRelays(messages []bus.Message) error {
 			t.changed = true
 		}
 		if f := t.followers[name]; f != nil {
-			f.fresh = true
+			f.moved = true
 		}
 	}
 	return nil
@@ -138,9 +138,14 @@ func (t *Targets) idle() {
 		replace(t.names, slices.Sorted(maps.Keys(t.relays)))
 	}
 	for _, f := range t.followers {
-		if f.fresh && f.shown {
+		switch {
+		case !f.shown:
+		case len(f.news) > 0:
 			f.show()
+		case f.moved:
+			f.tell()
 		}
+		f.moved = false
 	}
 }
 
