@@ -41,7 +41,7 @@ type Belongs struct {
 // folder is read or changed.
 func TakeFolder(root string, system System, given []string) (Belongs, error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
-		return Belongs{}, fmt.Errorf("make the git folder: %w", err)
+		return Belongs{}, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", root, err)
 	}
 	path := filepath.Join(root, belongsFile)
 	content, err := os.ReadFile(path)
