@@ -95,10 +95,6 @@ func (s Settings) warnings() (warnings []string) {
 	if s.ArchiveAll && len(s.ArchiveWhitelist) > 0 {
 		warnings = append(warnings, "NGIT_ARCHIVE_WHITELIST changes nothing, because NGIT_ARCHIVE_ALL archives every repository")
 	}
-	if s.TrustForwardedFor && len(s.TrustedProxies) == 0 {
-		warnings = append(warnings, "NGIT_TRUST_FORWARDED_FOR believes any proxy with a loopback, private or link-local address; "+
-			"name yours in NGIT_TRUSTED_PROXIES instead")
-	}
 	if s.NATSURL != "" {
 		return warnings
 	}
@@ -220,12 +216,6 @@ func (g Git) check() error {
 	if err := checkAddress("NGIT_GIT_LISTEN", g.GitListen, "127.0.0.1:0 or 0.0.0.0:7336"); err != nil {
 		return err
 	}
-	if g.GitAdvertise != "" {
-		host, port, err := net.SplitHostPort(g.GitAdvertise)
-		if err != nil || host == "" || port == "0" || checkPort(port) != nil {
-			return &Error{"NGIT_GIT_ADVERTISE", g.GitAdvertise, "want host:port under which front doors reach this worker, like 10.0.0.7:7336"}
-		}
-	}
 	_, err := g.ServerLimits()
 	return err
 }
@@ -247,9 +237,6 @@ func (o Observe) check() error {
 	}
 	if !slices.Contains([]string{"text", "json"}, strings.ToLower(o.LogFormat)) {
 		return &Error{"NGIT_LOG_FORMAT", o.LogFormat, "want text or json"}
-	}
-	if o.ProfileAddress != "" && !loopback(o.ProfileAddress) {
-		return &Error{"NGIT_PROFILE_ADDRESS", o.ProfileAddress, "want a loopback address with a port, like 127.0.0.1:7336"}
 	}
 	return checkAddress("NGIT_OBSERVE_ADDRESS", o.ObserveAddress, "127.0.0.1:7335")
 }
@@ -282,9 +269,6 @@ func (g Git) ServerLimits() ([]ServerLimit, error) {
 	}
 	return limits, nil
 }
-
-// InboundShares is how many addresses share NGIT_INBOUND_BYTES if each takes as much as it can.
-const InboundShares = 4
 
 // AuthToRead reports whether clients must authenticate before they may read from the relay
 // (NIP-42).

@@ -55,7 +55,9 @@ type Storage struct {
 	GitDataPath     string `env:"NGIT_GIT_DATA_PATH" main:"Folder of git repositories." placeholder:"FOLDER" default:"./data/git" help:"Folder of the git repositories."`
 	RelayDataPath   string `env:"NGIT_RELAY_DATA_PATH" main:"Folder of events." placeholder:"FOLDER" default:"./data/relay" help:"Folder of the event log and its index."`
 	DatabaseBackend string `env:"NGIT_DATABASE_BACKEND" default:"file" help:"'memory': nothing outlives the process, except a git folder that NGIT_GIT_DATA_PATH names. Any other value: the folders."`
-	IndexCacheBytes int64  `env:"NGIT_INDEX_CACHE_BYTES" type:"bytes" default:"64MiB" min:"1MiB" max:"1TiB" help:"Cache of the event index. Up to 64 MiB more hold what is being written."`
+
+	// Constants.
+	IndexCacheBytes int64 `env:"NGIT_INDEX_CACHE_BYTES" type:"bytes" constant:"64MiB"`
 }
 
 // Bus says which NATS to use.
@@ -93,13 +95,13 @@ type Policy struct {
 	ArchiveServices      []string      `env:"NGIT_ARCHIVE_GRASP_SERVICES" help:"Archive what these GRASP services host (GRASP-05): domains without a scheme, comma-separated. Not together with NGIT_ARCHIVE_ALL or NGIT_ARCHIVE_WHITELIST."`
 	ArchiveReadOnly      *bool         `env:"NGIT_ARCHIVE_READ_ONLY" help:"Refuse pushes to archived repositories (GRASP-05). Empty: true. false: they are taken as pushes to hosted repositories are. What lists this service can always be pushed to."`
 	ContributorPRs       bool          `env:"NGIT_GRASP06_ENABLE" help:"Take the pull requests of contributors at /prs/<npub>/<identifier>.git, for any repository (GRASP-06)."`
+	DeletionGrace        time.Duration `env:"NGIT_DELETION_GRACE" default:"168h" min:"0s" max:"87600h" help:"How long the git data of a repository is kept after its owner has deleted it or moved it away. An announcement within that time brings it back."`
 	LogMaxBytes          int64         `env:"NGIT_LOG_MAX_BYTES" type:"bytes" default:"0" min:"0" max:"1024TiB" help:"Size of the event log above which only owners and maintainers of served repositories may add data. 0: 80% of what the store may hold."`
 	DailyAuthorBytes     int64         `env:"NGIT_DAILY_AUTHOR_BYTES" type:"bytes" default:"64MiB" min:"0" max:"1024TiB" help:"Most bytes of events that are stored of one author in a day. Owners and maintainers of served repositories have ten times that. 0: no limit."`
 	DailyAddressBytes    int64         `env:"NGIT_DAILY_ADDRESS_BYTES" type:"bytes" default:"64MiB" min:"0" max:"1024TiB" help:"Most bytes of events that are stored from one client address in a day. 0: no limit."`
 	DailyRelayBytes      int64         `env:"NGIT_DAILY_RELAY_BYTES" type:"bytes" default:"1GiB" min:"0" max:"1024TiB" help:"Most bytes of events that are stored from one relay in a day; the rest is read later. Bootstrap relays have ten times that. 0: no limit."`
 	DailyAuthorGitBytes  int64         `env:"NGIT_DAILY_AUTHOR_GIT_BYTES" type:"bytes" default:"4GiB" min:"0" max:"1024TiB" help:"Most bytes of git data, pushed or fetched, that are stored for one author in a day. Owners and maintainers of served repositories have ten times that. 0: no limit."`
 	DailyAddressGitBytes int64         `env:"NGIT_DAILY_ADDRESS_GIT_BYTES" type:"bytes" default:"8GiB" min:"0" max:"1024TiB" help:"Most bytes of git data that are stored from one client address in a day. 0: no limit."`
-	DeletionGrace        time.Duration `env:"NGIT_DELETION_GRACE" default:"168h" min:"0s" max:"87600h" help:"How long the git data of a repository is kept after its owner has deleted it or moved it away. An announcement within that time brings it back."`
 
 	// Constants.
 	RejectedHotEvents int           `env:"NGIT_REJECTED_HOT_CACHE_EVENTS" constant:"20000"`
@@ -110,41 +112,44 @@ type Policy struct {
 
 // Sync says how other relays are followed.
 type Sync struct {
-	BootstrapRelays    []string `env:"NGIT_SYNC_BOOTSTRAP_RELAY_URL" main:"Relays to sync from first." placeholder:"URLS" help:"Relays to sync from at the start, comma-separated; wss is assumed without a scheme."`
-	BaseBackoffSeconds int      `env:"NGIT_SYNC_BASE_BACKOFF_SECS" default:"5" min:"1" max:"86400" help:"First wait after a failed connection, and the connect timeout, in seconds."`
-	MaxBackoffSeconds  int      `env:"NGIT_SYNC_MAX_BACKOFF_SECS" default:"3600" min:"1" max:"604800" help:"Longest wait after failed connections, in seconds."`
-	DisableNegentropy  bool     `env:"NGIT_SYNC_DISABLE_NEGENTROPY" help:"Never ask other relays by NIP-77 (negentropy), always by REQ."`
-	BatchWindowMillis  int      `env:"NGIT_SYNC_BATCH_WINDOW_MS" default:"5000" min:"0" max:"3600000" help:"How long changes are collected before they become one change of targets, in milliseconds."`
-	CheckSeconds       int      `env:"NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS" default:"2" min:"1" max:"3600" help:"How often a worker looks after its relays, in seconds."`
-	NaughtyHours       int      `env:"NGIT_NAUGHTY_LIST_EXPIRATION_HOURS" default:"12" min:"1" max:"8760" help:"How long a relay with DNS, TLS or protocol errors of its own is left alone, in hours."`
+	BootstrapRelays     []string `env:"NGIT_SYNC_BOOTSTRAP_RELAY_URL" main:"Relays to sync from first." placeholder:"URLS" help:"Relays to sync from at the start, comma-separated; wss is assumed without a scheme."`
+	BaseBackoffSeconds  int      `env:"NGIT_SYNC_BASE_BACKOFF_SECS" default:"5" min:"1" max:"86400" help:"First wait after a failed connection, and the connect timeout, in seconds."`
+	MaxBackoffSeconds   int      `env:"NGIT_SYNC_MAX_BACKOFF_SECS" default:"3600" min:"1" max:"604800" help:"Longest wait after failed connections, in seconds."`
+	DisableNegentropy   bool     `env:"NGIT_SYNC_DISABLE_NEGENTROPY" help:"Never ask other relays by NIP-77 (negentropy), always by REQ."`
+	BatchWindowMillis   int      `env:"NGIT_SYNC_BATCH_WINDOW_MS" default:"5000" min:"0" max:"3600000" help:"How long changes are collected before they become one change of targets, in milliseconds."`
+	CheckSeconds        int      `env:"NGIT_SYNC_DISCONNECT_CHECK_INTERVAL_SECS" default:"2" min:"1" max:"3600" help:"How often a worker looks after its relays, in seconds."`
+	NaughtyHours        int      `env:"NGIT_NAUGHTY_LIST_EXPIRATION_HOURS" default:"12" min:"1" max:"8760" help:"How long a relay with DNS, TLS or protocol errors of its own is left alone, in hours."`
+	StartupJitterMillis int      `env:"NGIT_SYNC_STARTUP_JITTER_MS" default:"10000" min:"0" max:"3600000" help:"Connections of a start are spread over this time, in milliseconds."`
+	StartupDelaySeconds int      `env:"NGIT_SYNC_STARTUP_DELAY_SECS" default:"0" min:"0" max:"86400" help:"Holds back the first historic sync, in seconds."`
 
 	// Constants.
-	StartupJitterMillis int           `env:"NGIT_SYNC_STARTUP_JITTER_MS" constant:"10000"`
-	StartupDelaySeconds int           `env:"NGIT_SYNC_STARTUP_DELAY_SECS" constant:"0"`
-	ReconnectWindow     time.Duration `env:"NGIT_SYNC_RECONNECT_WINDOW" constant:"15m"`
-	DailyMin            time.Duration `env:"NGIT_SYNC_DAILY_MIN" constant:"23h"`
-	DailyMax            time.Duration `env:"NGIT_SYNC_DAILY_MAX" constant:"25h"`
-	StableAfter         time.Duration `env:"NGIT_SYNC_STABLE_AFTER" constant:"5m"`
-	DeadAfter           time.Duration `env:"NGIT_SYNC_DEAD_AFTER" constant:"24h"`
-	RateLimitCooldown   time.Duration `env:"NGIT_SYNC_RATE_LIMIT_COOLDOWN" constant:"65s"`
-	PageSize            int           `env:"NGIT_SYNC_PAGE_LIMIT" constant:"500"`
-	SilenceTimeout      time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" constant:"60s"`
-	ConsolidateWait     time.Duration `env:"NGIT_SYNC_CONSOLIDATE_WAIT" constant:"60s"`
-	BatchesAtOnce       int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" constant:"16"`
-	MaxFilters          int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" constant:"70"`
-	MaxEventBytes       int64         `env:"NGIT_SYNC_MAX_MESSAGE_BYTES" type:"bytes" constant:"1MiB"`
-	MaxRelaysPerWorker  int           `env:"NGIT_SYNC_MAX_RELAYS" constant:"10000"`
+	ReconnectWindow    time.Duration `env:"NGIT_SYNC_RECONNECT_WINDOW" constant:"15m"`
+	DailyMin           time.Duration `env:"NGIT_SYNC_DAILY_MIN" constant:"23h"`
+	DailyMax           time.Duration `env:"NGIT_SYNC_DAILY_MAX" constant:"25h"`
+	StableAfter        time.Duration `env:"NGIT_SYNC_STABLE_AFTER" constant:"5m"`
+	DeadAfter          time.Duration `env:"NGIT_SYNC_DEAD_AFTER" constant:"24h"`
+	RateLimitCooldown  time.Duration `env:"NGIT_SYNC_RATE_LIMIT_COOLDOWN" constant:"65s"`
+	PageSize           int           `env:"NGIT_SYNC_PAGE_LIMIT" constant:"500"`
+	SilenceTimeout     time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" constant:"60s"`
+	ConsolidateWait    time.Duration `env:"NGIT_SYNC_CONSOLIDATE_WAIT" constant:"60s"`
+	BatchesAtOnce      int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" constant:"16"`
+	MaxFilters         int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" constant:"70"`
+	MaxEventBytes      int64         `env:"NGIT_SYNC_MAX_MESSAGE_BYTES" type:"bytes" constant:"1MiB"`
+	MaxRelaysPerWorker int           `env:"NGIT_SYNC_MAX_RELAYS" constant:"10000"`
 }
 
 // Git says how git data is kept, hunted and served.
 type Git struct {
-	GitListen     string `env:"NGIT_GIT_LISTEN" default:"127.0.0.1:0" help:"Where a purgatory worker serves git to the front doors. Port 0: any."`
-	GitAdvertise  string `env:"NGIT_GIT_ADVERTISE" help:"host:port under which front doors reach this purgatory worker. Empty: what it listens on."`
-	MaxFetchBytes int64  `env:"NGIT_MAX_FETCH_BYTES" type:"bytes" default:"2GiB" min:"1KiB" max:"1024TiB" help:"Largest pack fetched."`
-	MaxPushBytes  int64  `env:"NGIT_MAX_PUSH_BYTES" type:"bytes" default:"4GiB" min:"1KiB" max:"1024TiB" help:"Largest push taken."`
-	GitProcesses  int    `env:"NGIT_GIT_PROCESSES" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker, at least 5; more wait."`
+	GitListen        string   `env:"NGIT_GIT_LISTEN" default:"127.0.0.1:0" help:"Where a purgatory worker serves git to the front doors. Port 0: any."`
+	MaxFetchBytes    int64    `env:"NGIT_MAX_FETCH_BYTES" type:"bytes" default:"2GiB" min:"1KiB" max:"1024TiB" help:"Largest pack fetched."`
+	MaxPushBytes     int64    `env:"NGIT_MAX_PUSH_BYTES" type:"bytes" default:"4GiB" min:"1KiB" max:"1024TiB" help:"Largest push taken."`
+	GitProcesses     int      `env:"NGIT_GIT_PROCESSES" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker, at least 5; more wait."`
+	DomainConcurrent int      `env:"NGIT_SYNC_DOMAIN_CONCURRENT" default:"5" min:"1" max:"10000" help:"Most requests at once to one git server."`
+	DomainRateLimit  int      `env:"NGIT_SYNC_DOMAIN_RATE_LIMIT" default:"30" min:"1" max:"1000000" help:"Most requests to one git server in any 60 seconds."`
+	DomainLimits     []string `env:"NGIT_SYNC_DOMAIN_LIMITS" help:"Limits of single git servers, domain:concurrent:rate, comma-separated."`
 
 	// Constants.
+	GitAdvertise               string        `env:"NGIT_GIT_ADVERTISE" constant:""`
 	GitBinary                  string        `env:"NGIT_GIT_BINARY" constant:"git"`
 	HuntUserDelay              time.Duration `env:"NGIT_HUNT_USER_DELAY" constant:"3m"`
 	HuntSyncDelay              time.Duration `env:"NGIT_HUNT_SYNC_DELAY" constant:"500ms"`
@@ -152,9 +157,6 @@ type Git struct {
 	HuntBackoffBase            time.Duration `env:"NGIT_HUNT_BACKOFF_BASE" constant:"20s"`
 	HuntBackoffMax             time.Duration `env:"NGIT_HUNT_BACKOFF_MAX" constant:"2m"`
 	HuntsAtOnce                int           `env:"NGIT_HUNTS_AT_ONCE" constant:"32"`
-	DomainConcurrent           int           `env:"NGIT_SYNC_DOMAIN_CONCURRENT" constant:"5"`
-	DomainRateLimit            int           `env:"NGIT_SYNC_DOMAIN_RATE_LIMIT" constant:"30"`
-	DomainLimits               []string      `env:"NGIT_SYNC_DOMAIN_LIMITS" constant:""`
 	FetchTimeout               time.Duration `env:"NGIT_FETCH_TIMEOUT" constant:"5m"`
 	FetchMinRate               int64         `env:"NGIT_FETCH_MIN_RATE" constant:"1024"`
 	PendingPushBytes           int64         `env:"NGIT_PENDING_PUSH_BYTES" type:"bytes" constant:"4GiB"`
@@ -176,43 +178,38 @@ type Git struct {
 // IPv4 address or the /64 of an IPv6 address.
 type Front struct {
 	TrustedProxies       []string `env:"NGIT_TRUSTED_PROXIES" main:"Reverse proxies before this server." placeholder:"LIST" also:"NGIT_TRUSTED_PROXY_CIDRS" help:"Reverse proxies whose X-Forwarded-For and Forwarded are believed: addresses and networks like 10.0.0.0/8, comma-separated."`
-	TrustForwardedFor    bool     `env:"NGIT_TRUST_FORWARDED_FOR" help:"Believe X-Forwarded-For and Forwarded of one proxy with a loopback, private or link-local address. Where NGIT_TRUSTED_PROXIES is set, only that counts."`
 	AuthRequired         string   `env:"NGIT_AUTH_REQUIRED" default:"none" help:"What clients may do only after they have authenticated (NIP-42), with any key: none, read, write or both. Git and web pages never need it. Servers that cannot authenticate cannot sync from a relay that requires it for reading."`
 	MaxConnections       int      `env:"NGIT_MAX_CONNECTIONS" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once. Beyond it the client with the most of them loses one to a client with fewer."`
 	MaxConnectionsPerIP  int      `env:"NGIT_MAX_CONNECTIONS_PER_IP" default:"256" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
 	EventsPerMinutePerIP int      `env:"NGIT_EVENTS_PER_MINUTE_PER_IP" default:"240" min:"1" max:"10000000" help:"Most events a minute that one address may send, over all its connections."`
 
 	// Constants.
-	MaxHTTPConnections              int           `env:"NGIT_MAX_HTTP_CONNECTIONS" constant:"8192"`
-	MaxHTTPConnectionsPerIP         int           `env:"NGIT_MAX_HTTP_CONNECTIONS_PER_IP" constant:"512"`
-	MaxSubscriptions                int           `env:"NGIT_MAX_SUBSCRIPTIONS" constant:"500"`
-	MaxSubscriptionsPerIP           int           `env:"NGIT_MAX_SUBSCRIPTIONS_PER_IP" constant:"4000"`
-	MaxFilters                      int           `env:"NGIT_MAX_FILTERS" constant:"20"`
-	MaxFilterValues                 int           `env:"NGIT_MAX_FILTER_VALUES" constant:"2000"`
-	MaxFilterSteps                  int           `env:"NGIT_MAX_FILTER_STEPS" constant:"2000000"`
-	OpenFilterBytes                 int64         `env:"NGIT_OPEN_FILTER_BYTES" type:"bytes" constant:"128MiB"`
-	OpenFilterBytesPerIP            int64         `env:"NGIT_OPEN_FILTER_BYTES_PER_IP" type:"bytes" constant:"16MiB"`
-	MaxReconciliations              int           `env:"NGIT_MAX_RECONCILIATIONS" constant:"4096"`
-	MaxReconciliationsPerIP         int           `env:"NGIT_MAX_RECONCILIATIONS_PER_IP" constant:"256"`
-	MaxReconciliationsPerConnection int           `env:"NGIT_MAX_RECONCILIATIONS_PER_CONNECTION" constant:"32"`
-	MaxReconciledEvents             int           `env:"NGIT_MAX_RECONCILED_EVENTS" constant:"250000"`
-	ReconciliationBytes             int64         `env:"NGIT_RECONCILIATION_BYTES" type:"bytes" constant:"64MiB"`
-	ReconciliationIdle              time.Duration `env:"NGIT_RECONCILIATION_IDLE" constant:"1m"`
-	MaxMessageBytes                 int64         `env:"NGIT_MAX_MESSAGE_BYTES" constant:"524288"`
-	MessageTime                     time.Duration `env:"NGIT_MESSAGE_TIME" constant:"1m"`
-	InboundBytes                    int64         `env:"NGIT_INBOUND_BYTES" type:"bytes" constant:"64MiB"`
-	MaxLimit                        int           `env:"NGIT_MAX_LIMIT" constant:"5000"`
-	DefaultLimit                    int           `env:"NGIT_DEFAULT_LIMIT" constant:"500"`
-	EventsPerMinute                 int           `env:"NGIT_EVENTS_PER_MINUTE" constant:"60"`
-	SendQueue                       int           `env:"NGIT_SEND_QUEUE" constant:"1024"`
-	SendQueueBytes                  int64         `env:"NGIT_SEND_QUEUE_BYTES" type:"bytes" constant:"16MiB"`
-	SendQueuesBytes                 int64         `env:"NGIT_SEND_QUEUES_BYTES" type:"bytes" constant:"256MiB"`
-	EventTimeout                    time.Duration `env:"NGIT_EVENT_TIMEOUT" constant:"10s"`
-	GitRequestsPerIP                int           `env:"NGIT_GIT_REQUESTS_PER_IP" constant:"128"`
-	GitWaiting                      int           `env:"NGIT_GIT_WAITING" constant:"2048"`
-	GitRequestsPerMinute            int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" constant:"600"`
-	PushBytesPerHour                int           `env:"NGIT_PUSH_BYTES_PER_HOUR_PER_IP" type:"bytes" constant:"8GiB"`
-	AnswerStall                     time.Duration `env:"NGIT_ANSWER_STALL" constant:"2m"`
+	MaxHTTPConnections      int           `env:"NGIT_MAX_HTTP_CONNECTIONS" constant:"8192"`
+	MaxHTTPConnectionsPerIP int           `env:"NGIT_MAX_HTTP_CONNECTIONS_PER_IP" constant:"512"`
+	MaxSubscriptions        int           `env:"NGIT_MAX_SUBSCRIPTIONS" constant:"500"`
+	MaxSubscriptionsPerIP   int           `env:"NGIT_MAX_SUBSCRIPTIONS_PER_IP" constant:"4000"`
+	MaxFilters              int           `env:"NGIT_MAX_FILTERS" constant:"20"`
+	MaxFilterValues         int           `env:"NGIT_MAX_FILTER_VALUES" constant:"2000"`
+	MaxFilterSteps          int           `env:"NGIT_MAX_FILTER_STEPS" constant:"2000000"`
+	OpenFilterBytes         int64         `env:"NGIT_OPEN_FILTER_BYTES" type:"bytes" constant:"128MiB"`
+	OpenFilterBytesPerIP    int64         `env:"NGIT_OPEN_FILTER_BYTES_PER_IP" type:"bytes" constant:"16MiB"`
+	MaxReconciledEvents     int           `env:"NGIT_MAX_RECONCILED_EVENTS" constant:"250000"`
+	ReconciliationBytes     int64         `env:"NGIT_RECONCILIATION_BYTES" type:"bytes" constant:"64MiB"`
+	ReconciliationIdle      time.Duration `env:"NGIT_RECONCILIATION_IDLE" constant:"1m"`
+	MaxMessageBytes         int64         `env:"NGIT_MAX_MESSAGE_BYTES" constant:"524288"`
+	MessageTime             time.Duration `env:"NGIT_MESSAGE_TIME" constant:"1m"`
+	InboundBytes            int64         `env:"NGIT_INBOUND_BYTES" type:"bytes" constant:"64MiB"`
+	MaxLimit                int           `env:"NGIT_MAX_LIMIT" constant:"5000"`
+	DefaultLimit            int           `env:"NGIT_DEFAULT_LIMIT" constant:"500"`
+	SendQueue               int           `env:"NGIT_SEND_QUEUE" constant:"1024"`
+	SendQueueBytes          int64         `env:"NGIT_SEND_QUEUE_BYTES" type:"bytes" constant:"16MiB"`
+	SendQueuesBytes         int64         `env:"NGIT_SEND_QUEUES_BYTES" type:"bytes" constant:"256MiB"`
+	EventTimeout            time.Duration `env:"NGIT_EVENT_TIMEOUT" constant:"10s"`
+	GitRequestsPerIP        int           `env:"NGIT_GIT_REQUESTS_PER_IP" constant:"128"`
+	GitWaiting              int           `env:"NGIT_GIT_WAITING" constant:"2048"`
+	GitRequestsPerMinute    int           `env:"NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP" constant:"600"`
+	PushBytesPerHour        int           `env:"NGIT_PUSH_BYTES_PER_HOUR_PER_IP" type:"bytes" constant:"8GiB"`
+	AnswerStall             time.Duration `env:"NGIT_ANSWER_STALL" constant:"2m"`
 }
 
 // Observe says how we are watched.
@@ -223,6 +220,8 @@ type Observe struct {
 	AbuseThreshold int           `env:"NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD" default:"10" min:"0" max:"1000000" help:"An address with more WebSocket connections than this counts as an abuser in the metrics."`
 	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" default:"10" min:"0" max:"1000" help:"How many repositories the metric ngit_git_top_repos_bytes names, those with the most git traffic. 0: none."`
 	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" default:"127.0.0.1:7335" help:"Where a service that runs alone serves /metrics, /healthz and /readyz."`
-	ProfileAddress string        `env:"NGIT_PROFILE_ADDRESS" help:"Where this process serves CPU and memory profiles at /debug/pprof/: a loopback address, like 127.0.0.1:7336. Empty: nowhere."`
 	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" default:"20s" min:"0s" max:"1h" help:"How long a graceful stop may take. Requests that are under way get nine tenths of it, or half if the process runs several services."`
+
+	// Constants.
+	ProfileAddress string `env:"NGIT_PROFILE_ADDRESS" constant:""`
 }

@@ -245,7 +245,9 @@ var ErrTooMany = errors.New("too many events match the filter")
 // Packed gathers what matches a filter, for reconciliation. [ErrTooMany]: more than most do.
 func (v *View) Packed(ctx context.Context, f nostr.Filter, most int) (reconcile.Packed, error) {
 	var items []reconcile.Item
-	f.Limit, f.LimitZero = most+1, false
+	if f.Limit == 0 || f.Limit > most {
+		f.Limit = most + 1
+	}
 	for e, err := range v.IDs(ctx, f) {
 		if err != nil {
 			return nil, err

@@ -23,8 +23,8 @@ var (
 
 const (
 	// mostWaiting and mostWaitingOfParty bound the waiters of one Fair.
-	mostWaiting        = 1 << 14
-	mostWaitingOfParty = 1 << 10
+	mostWaiting        = 1 << 16
+	mostWaitingOfParty = 1 << 12
 	// quantum is how long a Turn lasts while others wait.
 	quantum = 5 * time.Millisecond
 )
@@ -76,6 +76,9 @@ func (f *Fair) AcquireN(ctx context.Context, name string, n int64) (release func
 
 // Try is AcquireN without waiting. The error is [ErrShare] or [ErrFull].
 func (f *Fair) Try(name string, n int64) (release func(), err error) {
+	if n == 0 {
+		return func() {}, nil
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -132,7 +135,10 @@ func (f *Fair) acquire(ctx context.Context, name string, n int64) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if n > f.perParty {
+	switch {
+	case n == 0:
+		return nil
+	case n > f.perParty:
 		return ErrShare
 	}
 	f.mu.Lock()
@@ -257,6 +263,9 @@ func (f *Fair) give(p *party, n int64) {
 }
 
 func (f *Fair) release(name string, n int64) {
+	if n == 0 {
+		return
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.give(f.parties[name], n)

@@ -138,6 +138,30 @@ func TestFairWeights(t *testing.T) {
 	})
 }
 
+// TestNothing: no places are taken and given back at any time.
+func TestNothing(t *testing.T) {
+	t.Parallel()
+	f := limit.NewFair(4, 4)
+	none, err := f.Try("a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	waited, err := f.AcquireN(t.Context(), "a", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	some, err := f.Try("a", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	some()
+	none()
+	waited()
+	if taken, parties, _ := f.Counts(0); taken != 0 || parties != 0 {
+		t.Errorf("%d places of %d parties remain", taken, parties)
+	}
+}
+
 // TestFairEnds: a request that is given up leaves nothing behind, and those behind it are served.
 func TestFairEnds(t *testing.T) {
 	t.Parallel()
@@ -183,7 +207,7 @@ func TestWaitersAreBounded(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		var done sync.WaitGroup
-		for range 1024 {
+		for range 4096 {
 			done.Go(func() { f.Acquire(ctx, "flood") })
 		}
 		synctest.Wait()
@@ -297,6 +321,27 @@ func TestRates(t *testing.T) {
 		time.Sleep(wait)
 		if ok, _ := r.Allow("a"); !ok {
 			t.Error("refused after the time that was named")
+		}
+	})
+}
+
+func TestSpending(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := limit.NewRates(100, time.Hour)
+		if !r.Spend("a", 60) || r.Spend("a", 60) {
+			t.Error("120 of 100 were spent")
+		}
+		ok, wait := r.Left("a")
+		if ok || wait <= 0 || wait > 6*time.Minute {
+			t.Errorf("%v, %s", ok, wait)
+		}
+		if !r.Spend("b", 100) {
+			t.Error("one party spends what is another's")
+		}
+		time.Sleep(wait)
+		if ok, _ := r.Left("a"); !ok || !r.Spend("a", 9) {
+			t.Error("nothing is left after the time that was named")
 		}
 	})
 }

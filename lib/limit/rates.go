@@ -44,8 +44,38 @@ func (l *Rates) Allow(party string) (ok bool, wait time.Duration) {
 	if a.bucket.AllowN(now, 1) {
 		return true, 0
 	}
-	missing := max(1-a.bucket.TokensAt(now), 0)
-	return false, time.Duration(math.Ceil(missing / float64(l.most) * float64(l.per)))
+	return false, l.until(a, 1, now)
+}
+
+// Left reports whether the party has any of its allowance left, and if not, after which time it has
+// a tenth of it again: it need not come back before.
+func (l *Rates) Left(party string) (ok bool, wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	a := l.of(party, now)
+	if a.bucket.TokensAt(now) >= 1 {
+		return true, 0
+	}
+	return false, l.until(a, float64(l.most)/10, now)
+}
+
+// Spend takes n from the party's allowance. When less is left, it takes that and returns false.
+func (l *Rates) Spend(party string, n int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	a := l.of(party, now)
+	if a.bucket.AllowN(now, n) {
+		return true
+	}
+	a.bucket.AllowN(now, int(a.bucket.TokensAt(now)))
+	return false
+}
+
+func (l *Rates) until(a *allowance, tokens float64, now time.Time) time.Duration {
+	missing := max(tokens-a.bucket.TokensAt(now), 0)
+	return time.Duration(math.Ceil(missing / float64(l.most) * float64(l.per)))
 }
 
 // of finds or adds the allowance of a party; the caller holds the lock.

@@ -1,5 +1,4 @@
-// Package clientaddr finds out which client a request comes from, also behind reverse proxies, and
-// what limits "by address" count as one client.
+// Package clientaddr finds out which client a request comes from, also behind reverse proxies.
 package clientaddr
 
 import (
@@ -15,32 +14,15 @@ const (
 	maxHops = 8
 	// maxHeader is how long a forwarding header may be, in bytes; a longer one is not read.
 	maxHeader = 4096
-	// unknown is the key of all clients whose address cannot be told.
-	unknown = "unknown"
 )
-
-// local are the networks that NGIT_TRUST_FORWARDED_FOR trusts: addresses that no stranger on the
-// internet can connect from.
-var local = []netip.Prefix{
-	netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128"),
-	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"),
-	netip.MustParsePrefix("192.168.0.0/16"), netip.MustParsePrefix("fc00::/7"),
-	netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("fe80::/10"),
-}
 
 // Resolver tells which address a request comes from. The zero value trusts no proxy.
 type Resolver struct {
 	proxies []netip.Prefix
-	hops    int // most proxies in a row
 }
 
 // Behind makes a resolver that trusts what these proxies say (NGIT_TRUSTED_PROXIES).
-func Behind(proxies []netip.Prefix) Resolver { return Resolver{proxies: proxies, hops: maxHops} }
-
-// BehindLocal makes a resolver that trusts one proxy, whose own address is loopback, private or
-// link-local (NGIT_TRUST_FORWARDED_FOR). It takes only the last address that the proxy names: the
-// client may have a private address too, and is no proxy for that.
-func BehindLocal() Resolver { return Resolver{proxies: local, hops: 1} }
+func Behind(proxies []netip.Prefix) Resolver { return Resolver{proxies: proxies} }
 
 // Trusts reports whether the address is that of a trusted proxy.
 func (r Resolver) Trusts(addr netip.Addr) bool {
@@ -76,7 +58,7 @@ func (r Resolver) Of(req *http.Request) netip.Addr {
 // walk goes from the peer to the left, past as many trusted proxies as may stand in a row.
 func (r Resolver) walk(peer netip.Addr, nodes []string) netip.Addr {
 	addr := peer
-	for hops := 0; hops < r.hops && len(nodes) > 0 && r.Trusts(addr); hops++ {
+	for hops := 0; hops < maxHops && len(nodes) > 0 && r.Trusts(addr); hops++ {
 		last := len(nodes) - 1
 		next, ok := parseNode(nodes[last])
 		if !ok {
@@ -98,21 +80,6 @@ func Peer(hostport string) netip.Addr {
 		return netip.Addr{}
 	}
 	return addr.Unmap().WithZone("")
-}
-
-// Key returns what limits by address count as one client, as text: an IPv4 address, or the /64 of
-// an IPv6 address, which one customer has for himself.
-func Key(addr netip.Addr) string {
-	addr = addr.Unmap().WithZone("")
-	switch {
-	case addr.Is4():
-		return addr.String()
-	case addr.Is6():
-		if network, err := addr.Prefix(64); err == nil {
-			return network.String()
-		}
-	}
-	return unknown
 }
 
 // readList splits X-Forwarded-For. Several headers are one list (RFC 9110, 5.3).

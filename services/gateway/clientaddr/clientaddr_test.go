@@ -34,7 +34,6 @@ func TestOf(t *testing.T) {
 	nobody := clientaddr.Resolver{}
 	one := clientaddr.Behind(prefixes("10.0.0.1/32"))
 	chain := clientaddr.Behind(prefixes("10.0.0.0/8", "2001:db8:ffff::/48", "203.0.113.9/32"))
-	local := clientaddr.BehindLocal()
 	const proxy = "10.0.0.1:5"
 	for name, c := range map[string]struct {
 		resolver       clientaddr.Resolver
@@ -89,36 +88,10 @@ func TestOf(t *testing.T) {
 		"both agree":            {one, proxy, []string{"198.51.100.7"}, []string{"for=198.51.100.7"}, "198.51.100.7"},
 		"a Forwarded made up":   {one, proxy, []string{"198.51.100.7"}, []string{"for=6.6.6.6"}, "10.0.0.1"},
 		"an X-Forwarded-For so": {one, proxy, []string{"6.6.6.6"}, []string{"for=198.51.100.7"}, "10.0.0.1"},
-
-		"the old setting":                   {local, "127.0.0.1:5", []string{"6.6.6.6, 198.51.100.7"}, nil, "198.51.100.7"},
-		"the old setting, in a cluster":     {local, "10.244.3.9:5", []string{"198.51.100.7"}, nil, "198.51.100.7"},
-		"the old setting, a public peer":    {local, "192.0.2.1:5", []string{"198.51.100.7"}, nil, "192.0.2.1"},
-		"the old setting, a private client": {local, "127.0.0.1:5", []string{"6.6.6.6, 192.168.1.5"}, nil, "192.168.1.5"},
 	} {
 		if got := c.resolver.Of(request(c.remote, c.xff, c.forwarded)).String(); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
-	}
-}
-
-func TestKey(t *testing.T) {
-	t.Parallel()
-	for addr, want := range map[string]string{
-		"192.0.2.1":              "192.0.2.1",
-		"::ffff:192.0.2.1":       "192.0.2.1",
-		"2001:db8:1:2::1":        "2001:db8:1:2::/64",
-		"2001:db8:1:2:ffff::9":   "2001:db8:1:2::/64",
-		"2001:db8:1:3::1":        "2001:db8:1:3::/64",
-		"fe80::1%eth0":           "fe80::/64",
-		"::1":                    "::/64",
-		"::ffff:192.0.2.1%scope": "192.0.2.1",
-	} {
-		if got := clientaddr.Key(netip.MustParseAddr(addr)); got != want {
-			t.Errorf("%s: %s, want %s", addr, got, want)
-		}
-	}
-	if got := clientaddr.Key(netip.Addr{}); got != "unknown" {
-		t.Errorf("no address: %s", got)
 	}
 }
 

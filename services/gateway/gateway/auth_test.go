@@ -122,7 +122,7 @@ func TestAuthRequired(t *testing.T) {
 // TestAuthIsPaced as events are: to check a signature costs as much.
 func TestAuthIsPaced(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--events-per-minute=2", "--auth-required=write")
+	sys := start(t, nil, "--auth-required=write", "--events-per-minute-per-ip=2")
 	c := sys.dial(t)
 	challenge := c.challenged()
 	for _, want := range []string{`true,""`, `true,""`, `false,"rate-limited: `} {

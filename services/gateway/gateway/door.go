@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/clientaddr"
@@ -48,7 +49,7 @@ func (d *door) handler() http.Handler {
 }
 
 // client is the key of the client that a request comes from.
-func (d *door) client(r *http.Request) string { return clientaddr.Key(d.clients.Of(r)) }
+func (d *door) client(r *http.Request) string { return limit.Address(d.clients.Of(r)) }
 
 func atRoot(r *http.Request) bool {
 	path := r.URL.EscapedPath()

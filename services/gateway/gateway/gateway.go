@@ -15,6 +15,7 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/owner"
 	"tendril.dev/lib/processors"
@@ -24,8 +25,6 @@ import (
 	"tendril.dev/services/gateway/info"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/relay"
-	"tendril.dev/services/gateway/share"
-	"tendril.dev/services/gateway/turns"
 	"tendril.dev/services/gateway/web"
 )
 
@@ -47,7 +46,7 @@ func Run(ctx context.Context, n *node.Node) error {
 
 func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	front := n.Settings.Front
-	sockets := share.NewPool(int64(front.MaxConnections), int64(front.MaxConnectionsPerIP))
+	sockets := limit.NewFair(int64(front.MaxConnections), int64(front.MaxConnectionsPerIP))
 	metrics, err := relay.NewMetrics(n.Metrics, sockets, n.Settings.AbuseThreshold)
 	if err != nil {
 		return err
@@ -57,8 +56,8 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		return err
 	}
 	hub := live.NewHub(n.Log)
-	// One processor is left for what takes no turns, like git requests and the verdicts of events.
-	work := turns.New(max(1, processors.Count()-1))
+	// As many questions are worked on at once as there are processors.
+	work := limit.NewFair(int64(processors.Count()), int64(processors.Count()))
 	door, err := newDoor(n, shards, work)
 	if err != nil {
 		return err
@@ -75,7 +74,8 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	if err != nil {
 		return node.ListenError("NGIT_BIND_ADDRESS", n.Settings.BindAddress, err)
 	}
-	connections := newBounded(listener, share.NewPool(int64(front.MaxHTTPConnections), int64(front.MaxHTTPConnectionsPerIP)), door.clients.Trusts)
+	connections := newBounded(listener,
+		limit.NewFair(int64(front.MaxHTTPConnections), int64(front.MaxHTTPConnectionsPerIP)), door.clients.Trusts)
 	// What the connections stand on outlives ctx: they are served until the last of them is closed.
 	lasting, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
@@ -165,7 +165,7 @@ func stop(server *http.Server, door *door, connections *bounded, within time.Dur
 }
 
 // newDoor puts together what needs no connections.
-func newDoor(n *node.Node, shards git.Shards, work *turns.Turns) (*door, error) {
+func newDoor(n *node.Node, shards git.Shards, work *limit.Fair) (*door, error) {
 	front := n.Settings.Front
 	clients, err := resolver(front)
 	if err != nil {
@@ -209,11 +209,5 @@ func newDoor(n *node.Node, shards git.Shards, work *turns.Turns) (*door, error) 
 // resolver tells clients apart as the settings say.
 func resolver(front config.Front) (clientaddr.Resolver, error) {
 	proxies, err := front.Proxies()
-	switch {
-	case err != nil:
-		return clientaddr.Resolver{}, err
-	case len(proxies) == 0 && front.TrustForwardedFor:
-		return clientaddr.BehindLocal(), nil
-	}
-	return clientaddr.Behind(proxies), nil
+	return clientaddr.Behind(proxies), err
 }

@@ -85,7 +85,7 @@ type decide func(ev *nostr.Event) *proto.Verdict
 func start(t testing.TB, judge decide, args ...string) *system {
 	t.Helper()
 	s, err := config.Parse("gateway", append([]string{"--domain=git.example.com", "--bind-address=127.0.0.1:0", "--nats-listen=none",
-		"--database-backend=memory", "--events-per-minute=1000000", "--events-per-minute-per-ip=1000000",
+		"--database-backend=memory", "--events-per-minute-per-ip=1000000",
 		"--git-handover-wait=0s"}, args...))
 	if err != nil {
 		t.Fatal(err)

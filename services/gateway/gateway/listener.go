@@ -12,9 +12,9 @@ import (
 	"sync"
 	"time"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/services/gateway/clientaddr"
 	"tendril.dev/services/gateway/cors"
-	"tendril.dev/services/gateway/share"
 )
 
 const (
@@ -29,7 +29,7 @@ const (
 // HTTP connections of any kind, before anything of them is read.
 type bounded struct {
 	net.Listener
-	pool *share.Pool
+	places *limit.Fair
 	// proxy reports whether an address is that of a trusted proxy, which connects for many clients.
 	proxy func(netip.Addr) bool
 
@@ -43,8 +43,8 @@ type bounded struct {
 	unaware  map[*connection]bool
 }
 
-func newBounded(l net.Listener, pool *share.Pool, proxy func(netip.Addr) bool) *bounded {
-	return &bounded{Listener: l, pool: pool, proxy: proxy, leaving: make(chan struct{}, farewells),
+func newBounded(l net.Listener, places *limit.Fair, proxy func(netip.Addr) bool) *bounded {
+	return &bounded{Listener: l, places: places, proxy: proxy, leaving: make(chan struct{}, farewells),
 		idle: map[string]*list.List{"": list.New()}, unaware: map[*connection]bool{}}
 }
 
@@ -74,9 +74,9 @@ func (b *bounded) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		client := b.client(conn)
-		back, err := b.pool.Take(client, 1)
-		if errors.Is(err, share.ErrTooMuch) && b.closeIdle(client) || errors.Is(err, share.ErrFull) && b.closeIdle("") {
-			back, err = b.pool.Take(client, 1)
+		back, err := b.places.Try(client, 1)
+		if errors.Is(err, limit.ErrShare) && b.closeIdle(client) || errors.Is(err, limit.ErrFull) && b.closeIdle("") {
+			back, err = b.places.Try(client, 1)
 		}
 		if err == nil {
 			return &connection{Conn: conn, from: b, client: client, back: back}, nil
@@ -89,7 +89,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 func (b *bounded) client(conn net.Conn) string {
 	remote := conn.RemoteAddr().String()
 	if addr := clientaddr.Peer(remote); !b.proxy(addr) {
-		return clientaddr.Key(addr)
+		return limit.Address(addr)
 	}
 	return "proxy " + remote
 }
@@ -187,7 +187,7 @@ func (b *bounded) turnAway(conn net.Conn, why error) {
 		return
 	}
 	status, sentence := http.StatusServiceUnavailable, "this server has as many connections as it can serve; try again later"
-	if errors.Is(why, share.ErrTooMuch) {
+	if errors.Is(why, limit.ErrShare) {
 		status, sentence = http.StatusTooManyRequests, "too many connections from your address; close some first"
 	}
 	go func() {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/services/gateway/share"
+	"tendril.dev/lib/limit"
 )
 
 // TestWhoTakesAnAnswerAtAStop is not told by it of the stop, and is waited for until the next
@@ -25,7 +25,7 @@ func TestWhoTakesAnAnswerAtAStop(t *testing.T) {
 		<-goOn
 		fmt.Fprint(w, "answer")
 	}))
-	connections := newBounded(server.Listener, share.NewPool(math.MaxInt64, 10), func(netip.Addr) bool { return false })
+	connections := newBounded(server.Listener, limit.NewFair(math.MaxInt64, 10), func(netip.Addr) bool { return false })
 	server.Listener, server.Config.ConnState = connections, connections.watch
 	server.Start()
 	t.Cleanup(server.Close)

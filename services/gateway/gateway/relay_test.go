@@ -241,7 +241,7 @@ func TestOrderOfEventsIsKept(t *testing.T) {
 
 func TestLimitsOfAConnection(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--max-subscriptions=2", "--events-per-minute=2", "--max-message-bytes=2000")
+	sys := start(t, nil, "--max-subscriptions=2", "--events-per-minute-per-ip=2", "--max-message-bytes=2000")
 	c := sys.dial(t)
 	for _, id := range []string{"a", "b"} {
 		c.say(`["REQ","%s",{"limit":0}]`, id)
@@ -278,20 +278,6 @@ func TestLimitsOfAConnection(t *testing.T) {
 	c.want(`["NOTICE","invalid: message larger than 2000 bytes"]`)
 	if code := c.closed(); code != websocket.StatusMessageTooBig {
 		t.Errorf("closed with %v", code)
-	}
-}
-
-func TestKeptFiltersAreBounded(t *testing.T) {
-	t.Parallel()
-	sys := start(t, nil, "--max-message-bytes=2000")
-	c := sys.dial(t)
-	for i := range 17 {
-		c.say(`["REQ","%02d",{"limit":0,"#t":["%s"]}]`, i, strings.Repeat("x", 1900))
-		if i < 16 {
-			c.want(fmt.Sprintf(`["EOSE","%02d"]`, i))
-		} else {
-			c.want(`["CLOSED","16","error: the filters of all open subscriptions`)
-		}
 	}
 }
 

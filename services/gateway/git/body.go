@@ -7,7 +7,7 @@ import (
 	"io"
 	"sync"
 
-	"tendril.dev/services/gateway/share"
+	"tendril.dev/lib/limit"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 // takes as much as it may.
 const sharers = 16
 
-func newKept() *share.Pool { return share.NewPool(allKept, allKept/sharers) }
+func newKept() *limit.Fair { return limit.NewFair(allKept, allKept/sharers) }
 
 // body is what a client sends. It is handed to one try after the other to pass it on, for as long
 // as nothing of it has been passed on that is not kept.

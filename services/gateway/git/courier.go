@@ -10,8 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/proto"
-	"tendril.dev/services/gateway/share"
 )
 
 // The reasons for which a request could not be passed on to a worker.
@@ -41,8 +41,8 @@ type courier struct {
 	shards    Shards
 	transport *http.Transport
 	patience  time.Duration // how long a request waits for a worker
-	places    *share.Pool   // of those who wait
-	kept      *share.Pool   // bytes
+	places    *limit.Fair   // of those who wait
+	kept      *limit.Fair   // bytes
 	metrics   *Metrics
 }
 
@@ -173,7 +173,7 @@ func (c *courier) body(r *http.Request, w *waiter) (b *body, forget func()) {
 	}
 	b = &body{from: r.Body, begin: func() { w.end(waitServed) }}
 	if w.reads && r.ContentLength > 0 && r.ContentLength <= maxKept {
-		if back, err := c.kept.Take(w.client, r.ContentLength); err == nil {
+		if back, err := c.kept.Try(w.client, r.ContentLength); err == nil {
 			b.keep, b.begin, forget = true, func() {}, back
 		}
 	}
@@ -242,7 +242,7 @@ func (w *waiter) enter() (began time.Time, err error) {
 	if w.back != nil {
 		return w.began, nil
 	}
-	if w.back, err = w.places.Take(w.client, 1); err != nil {
+	if w.back, err = w.places.Try(w.client, 1); err != nil {
 		w.metrics.waits.WithLabelValues(waitCrowded).Observe(0)
 		return time.Time{}, fmt.Errorf("%w: %w", errCrowded, err)
 	}

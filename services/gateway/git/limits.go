@@ -10,28 +10,24 @@ import (
 	"time"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/services/gateway/pace"
-	"tendril.dev/services/gateway/share"
+	"tendril.dev/lib/limit"
 )
-
-// clientsRemembered is for how many clients it is known what they asked for lately.
-const clientsRemembered = 1 << 16
 
 // Limits are what one client may ask of git and of what costs as much: pages and the metrics.
 type Limits struct {
 	settings config.Front
-	atOnce   *share.Pool
-	requests *pace.Limits
-	pushed   *pace.Limits // bytes
+	atOnce   *limit.Fair
+	requests *limit.Rates
+	pushed   *limit.Rates // bytes
 }
 
 // NewLimits makes the limits that the settings ask for.
 func NewLimits(s config.Front) *Limits {
 	return &Limits{
 		settings: s,
-		atOnce:   share.NewPool(math.MaxInt64, int64(s.GitRequestsPerIP)),
-		requests: pace.New(s.GitRequestsPerMinute, time.Minute, clientsRemembered),
-		pushed:   pace.New(s.PushBytesPerHour, time.Hour, clientsRemembered),
+		atOnce:   limit.NewFair(math.MaxInt64, int64(s.GitRequestsPerIP)),
+		requests: limit.NewRates(s.GitRequestsPerMinute, time.Minute),
+		pushed:   limit.NewRates(s.PushBytesPerHour, time.Hour),
 	}
 }
 
@@ -58,7 +54,7 @@ func (l *Limits) admit(client string, pushes bool) (leave func(), refused *refus
 			return nil, l.tooMuch(wait)
 		}
 	}
-	leave, err := l.atOnce.Take(client, 1)
+	leave, err := l.atOnce.Try(client, 1)
 	if err != nil {
 		return nil, &refusal{fmt.Sprintf("at most %d git requests at once from one address", l.settings.GitRequestsPerIP), 5 * time.Second}
 	}

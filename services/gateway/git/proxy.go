@@ -16,10 +16,10 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/cors"
-	"tendril.dev/services/gateway/share"
 )
 
 // Shards knows which worker serves a shard.
@@ -67,7 +67,7 @@ type Options struct {
 func New(o Options) *Proxy {
 	c := &courier{
 		shards: o.Shards, transport: newTransport(), patience: o.Wait, kept: newKept(), metrics: o.Metrics,
-		places: share.NewPool(int64(o.Waiting), max(1, int64(o.Waiting/sharers))),
+		places: limit.NewFair(int64(o.Waiting), max(1, int64(o.Waiting/sharers))),
 	}
 	p := &Proxy{courier: c, limits: o.Limits, log: o.Log}
 	p.reverse = &httputil.ReverseProxy{
@@ -177,7 +177,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	case errors.Is(err, errBroken):
 		http.Error(w, "bad request: "+errBroken.Error(), http.StatusBadRequest)
 		return
-	case errors.Is(err, share.ErrTooMuch):
+	case errors.Is(err, limit.ErrShare):
 		(&refusal{"too many git requests from your address wait for a worker", retrySoon}).answer(w)
 		return
 	}

@@ -48,22 +48,18 @@ type Limitation struct {
 
 	MaxFilters             int   `json:"max_filters"`
 	MaxFilterValues        int   `json:"max_filter_values"`
-	MaxEventsPerMinute     int   `json:"max_events_per_minute"`
 	MaxConnections         int   `json:"max_connections"`
 	MaxConnectionsPerIP    int   `json:"max_connections_per_ip"`
 	MaxWaitingLiveMessages int   `json:"max_waiting_live_messages"`
 	MaxWaitingLiveBytes    int64 `json:"max_waiting_live_bytes"`
-	MaxFilterSteps         int   `json:"max_filter_steps"`      // looked at in the index for one filter
-	MaxOpenFilterBytes     int64 `json:"max_open_filter_bytes"` // of all open subscriptions of a connection
-	MaxReconciliations     int   `json:"max_reconciliations"`   // sessions of NIP-77 of a connection
+	MaxFilterSteps         int   `json:"max_filter_steps"` // looked at in the index for one filter
 	MaxReconciledEvents    int   `json:"max_reconciled_events"`
 
 	// Per IP: of an IPv4 address or the /64 of an IPv6 address.
 	MaxHTTPConnectionsPerIP int   `json:"max_http_connections_per_ip"` // of any kind
 	MaxEventsPerMinutePerIP int   `json:"max_events_per_minute_per_ip"`
-	MaxSubscriptionsPerIP   int   `json:"max_subscriptions_per_ip"`
+	MaxSubscriptionsPerIP   int   `json:"max_subscriptions_per_ip"` // and sessions of NIP-77
 	MaxOpenFilterBytesPerIP int64 `json:"max_open_filter_bytes_per_ip"`
-	MaxReconciliationsPerIP int   `json:"max_reconciliations_per_ip"`
 	MaxGitRequestsPerIP     int   `json:"max_git_requests_per_ip"` // at once
 	MaxGitPerMinutePerIP    int   `json:"max_git_requests_per_minute_per_ip"`
 	MaxPushBytesPerHour     int   `json:"max_push_bytes_per_hour_per_ip"`
@@ -91,11 +87,10 @@ func New(s config.Settings, owner, icon string) Document {
 			AuthRequired: s.AuthToRead() && s.AuthToWrite(),
 			// Events must concern a repository that is hosted here.
 			RestrictedWrites: true,
-			MaxFilters:       s.Front.MaxFilters, MaxFilterValues: s.MaxFilterValues, MaxEventsPerMinute: s.EventsPerMinute,
+			MaxFilters:       s.Front.MaxFilters, MaxFilterValues: s.MaxFilterValues,
 			MaxConnections: s.MaxConnections, MaxConnectionsPerIP: s.MaxConnectionsPerIP, MaxWaitingLiveMessages: s.SendQueue,
-			MaxWaitingLiveBytes: s.SendQueueBytes,
-			MaxFilterSteps:      s.MaxFilterSteps, MaxOpenFilterBytes: message.KeptMessages * s.MaxMessageBytes,
-			MaxReconciliations: s.MaxReconciliationsPerConnection, MaxReconciliationsPerIP: s.MaxReconciliationsPerIP,
+			MaxWaitingLiveBytes:     s.SendQueueBytes,
+			MaxFilterSteps:          s.MaxFilterSteps,
 			MaxReconciledEvents:     s.MaxReconciledEvents,
 			MaxHTTPConnectionsPerIP: s.MaxHTTPConnectionsPerIP, MaxEventsPerMinutePerIP: s.EventsPerMinutePerIP,
 			MaxSubscriptionsPerIP: s.MaxSubscriptionsPerIP, MaxOpenFilterBytesPerIP: s.OpenFilterBytesPerIP,

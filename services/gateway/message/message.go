@@ -17,10 +17,6 @@ import (
 // MaxSubscriptionID is the longest id of a subscription, in characters.
 const MaxSubscriptionID = 250
 
-// KeptMessages times the largest message is what the open subscriptions of a connection may take to
-// keep.
-const KeptMessages = 16
-
 // Limits bound what one message may ask.
 type Limits struct {
 	Filters      int // of a REQ or COUNT

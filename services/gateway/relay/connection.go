@@ -12,12 +12,10 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"golang.org/x/time/rate"
 
 	"tendril.dev/services/gateway/auth"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
-	"tendril.dev/services/gateway/share"
 )
 
 // connection is one client. Messages are read one after the other by serve; each REQ, COUNT and
@@ -29,7 +27,7 @@ type connection struct {
 	ws     *websocket.Conn
 	socket *socket         // below ws
 	client string          // its key
-	place  *share.Part     // among all connections
+	leave  func()          // gives its place among all connections back
 	ctx    context.Context // ends with the connection
 	end    context.CancelFunc
 	work   sync.WaitGroup // all goroutines of the connection
@@ -49,16 +47,12 @@ type connection struct {
 	// reconciliations are the sessions of NIP-77, whose ids are another matter than those of
 	// subscriptions.
 	reconciliations map[string]*reconciliation
-	kept            int // bytes of the filters of all subscriptions and sessions
 
 	auth     *auth.Session // who the client has proved to be
 	asked    atomic.Bool   // the client has heard the challenge
-	rate     *rate.Limiter
 	late     *time.Timer   // closes the connection if a message takes too long
 	inFlight chan struct{} // events
 	scans    chan struct{}
-	counts   chan struct{} // under way
-	counting chan struct{} // the one of them whose turn it is
 	tasks    tasks
 }
 
@@ -73,17 +67,14 @@ type delivery struct {
 const keptBuffer = 32 << 10
 
 // newConnection makes a connection that has no WebSocket yet: its socket is for that.
-func newConnection(r *Relay, client string, place *share.Part) *connection {
+func newConnection(r *Relay, client string, leave func()) *connection {
 	c := &connection{
-		relay: r, client: client, place: place,
+		relay: r, client: client, leave: leave,
 		queue:         make(chan delivery, r.Limits.SendQueue),
 		subscriptions: map[string]*subscription{}, reconciliations: map[string]*reconciliation{},
 		auth:     auth.New(r.Domain),
-		rate:     rate.NewLimiter(rate.Limit(float64(r.Limits.EventsPerMinute)/60), r.Limits.EventsPerMinute),
 		inFlight: make(chan struct{}, eventsInFlight),
 		scans:    make(chan struct{}, scansAtOnce),
-		counts:   make(chan struct{}, countsInFlight),
-		counting: make(chan struct{}, 1),
 	}
 	c.heard.Store(time.Now().UnixNano())
 	c.ctx, c.end = context.WithCancel(context.Background())
@@ -169,7 +160,7 @@ func (c *connection) read() (kind websocket.MessageType, data []byte, room func(
 	data, err = io.ReadAll(io.LimitReader(r, min(smallMessage, most+1)))
 	room = func() {}
 	if err == nil && len(data) == smallMessage {
-		if room, err = c.relay.inbound.Wait(c.ctx, c.client, most); err != nil {
+		if room, err = c.relay.inbound.AcquireN(c.ctx, c.client, most); err != nil {
 			return 0, nil, nil, fmt.Errorf("wait for room for a message: %w", err)
 		}
 		whole := bytes.NewBuffer(data)
@@ -228,7 +219,7 @@ func (c *connection) handle(data []byte, room func()) {
 	case message.Request:
 		c.subscribe(m)
 	case message.Count:
-		c.count(m)
+		c.count(m, len(data))
 	case message.Close:
 		c.unsubscribe(m.ID)
 	case message.NegClose:
@@ -242,11 +233,11 @@ func (c *connection) parse(data []byte) (message.Message, error) {
 	if len(data) < shortMessage {
 		return c.relay.limits.Parse(data)
 	}
-	turn, err := c.relay.Work.Take(c.ctx, c.client)
+	turn, err := c.relay.Work.Turn(c.ctx, c.client)
 	if err != nil {
 		return nil, err // the connection has ended
 	}
-	defer turn.End()
+	defer turn.Pause()
 	return c.relay.limits.Parse(data)
 }
 

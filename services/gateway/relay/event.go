@@ -67,15 +67,11 @@ func (c *connection) offer(ev *nostr.Event, size int64, room func()) {
 	})
 }
 
-// tooFast takes one from the events that the connection and its client may send, or says why not.
+// tooFast takes one from the events that the client may send, or says why not.
 func (c *connection) tooFast() (refusal string) {
-	limits := c.relay.Limits
-	if !c.rate.Allow() {
-		return fmt.Sprintf("rate-limited: at most %d events a minute", limits.EventsPerMinute)
-	}
 	if ok, wait := c.relay.events.Allow(c.client); !ok {
 		return fmt.Sprintf("rate-limited: at most %d events a minute from one address; try again in %s",
-			limits.EventsPerMinutePerIP, wait.Round(time.Second)+time.Second)
+			c.relay.Limits.EventsPerMinutePerIP, wait.Round(time.Second)+time.Second)
 	}
 	return ""
 }
@@ -84,7 +80,7 @@ func (c *connection) tooFast() (refusal string) {
 func (c *connection) makeRoom(size int64) (room func(), err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, c.relay.Limits.EventTimeout)
 	defer cancel()
-	return c.relay.inbound.Wait(ctx, c.client, size)
+	return c.relay.inbound.AcquireN(ctx, c.client, size)
 }
 
 // decision is what became of an event: its verdict, or why there is none.

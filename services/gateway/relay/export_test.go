@@ -5,27 +5,27 @@ import (
 	"fmt"
 	"time"
 
-	"tendril.dev/services/gateway/turns"
+	"tendril.dev/lib/processors"
 )
 
-// Occupy takes all turns of counts, and gives them back when free is called.
+// Occupy takes all places of counts, and gives them back when free is called.
 func (r *Relay) Occupy() (free func()) {
-	var taken []*turns.Turn
-	for n := range countsAtOnce() {
-		turn, err := r.counting.Take(context.Background(), fmt.Sprint(n))
+	var taken []func()
+	for n := range processors.Count() {
+		release, err := r.gathering.Acquire(context.Background(), fmt.Sprint(n))
 		if err != nil {
 			panic(err)
 		}
-		taken = append(taken, turn)
+		taken = append(taken, release)
 	}
 	return func() {
-		for _, turn := range taken {
-			turn.End()
+		for _, release := range taken {
+			release()
 		}
 	}
 }
 
-// WithCountTime sets how long a count may take. It is for relays that nobody is connected to yet.
+// WithCountTime sets how long a count may take. It is for relays without connections.
 func (r *Relay) WithCountTime(d time.Duration) { r.timing.count = d }
 
 // WaitingBytes is how many bytes of events wait for slow readers.

@@ -7,8 +7,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/obs"
-	"tendril.dev/services/gateway/share"
 )
 
 // Metrics are what the relay counts. Strangers choose the kinds of events, so that only known ones
@@ -21,7 +21,7 @@ type Metrics struct {
 
 // NewMetrics makes and registers the metrics. An address with more than abuse connections is
 // flagged.
-func NewMetrics(r prometheus.Registerer, connections *share.Pool, abuse int) (*Metrics, error) {
+func NewMetrics(r prometheus.Registerer, connections *limit.Fair, abuse int) (*Metrics, error) {
 	counter := func(name, help string) prometheus.Counter {
 		return prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 	}
@@ -62,11 +62,10 @@ func (r *Relay) Watch(to prometheus.Registerer) error {
 	}
 	for _, c := range []prometheus.Collector{
 		gauge("ngit_reconciliations_active", "Sessions of reconciliation (NIP-77) now.", func() float64 {
-			n, _ := r.sessions.Counts()
-			return float64(n)
+			return float64(r.sessions.Load())
 		}),
 		gauge("ngit_reconciliation_bytes", "Bytes of the events that these keep.", func() float64 {
-			_, kept := r.sessions.Counts()
+			kept, _, _ := r.kept.Counts(0)
 			return float64(kept)
 		}),
 	} {

@@ -4,15 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/services/gateway/message"
-	"tendril.dev/services/gateway/sessions"
-	"tendril.dev/services/gateway/turns"
 )
 
 // mostRounds is how many messages of one session are answered. To name five million ids takes less
@@ -26,8 +27,10 @@ type reconciliation struct {
 	id     string
 	filter nostr.Filter
 	size   int
-	back   func() // gives back what the session takes of what all share
-	place  *sessions.Session
+	back   func()           // gives back what the session takes of what all share
+	idle   *time.Timer      // ends the session when nothing is heard
+	items  reconcile.Packed // the events of the filter, from one message to the next; guarded by conn.mu, as forget is
+	forget func()           // gives back their memory; nil: they are not kept, and are gathered again
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  atomic.Bool // set before anything else is sent under this id
@@ -55,17 +58,12 @@ func (c *connection) negMsg(m message.NegMsg, room func()) {
 	c.mu.Lock()
 	s := c.reconciliations[m.ID]
 	c.mu.Unlock()
-	const gone = "closed: there is no session with this id; open a new one"
-	switch {
-	case s == nil:
+	if s == nil {
 		room()
-		c.say(message.NegErr(m.ID, gone))
-	case !s.place.Touch():
-		room()
-		s.refuse(gone)
-	default:
-		s.hear(m.Message, room)
+		c.say(message.NegErr(m.ID, "closed: there is no session with this id; open a new one"))
+		return
 	}
+	s.hear(m.Message, room)
 }
 
 // hear answers a message in a goroutine of its own.
@@ -78,6 +76,7 @@ func (s *reconciliation) hear(frame []byte, room func()) {
 		room()
 		s.refuse(fmt.Sprintf("closed: %d messages of one session; open another", mostRounds))
 	default:
+		s.idle.Stop()
 		s.conn.work.Go(func() {
 			defer room()
 			s.answer(frame)
@@ -87,28 +86,15 @@ func (s *reconciliation) hear(frame []byte, room func()) {
 
 // keepReconciliation notes a new session, or says why there is no room for it.
 func (c *connection) keepReconciliation(s *reconciliation) (refusal string) {
-	limits := c.relay.Limits
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.reconciliations) >= limits.MaxReconciliationsPerConnection {
-		return fmt.Sprintf("blocked: too many sessions; at most %d on one connection, close some", limits.MaxReconciliationsPerConnection)
+	if s.back, refusal = c.ask(s.size); refusal != "" {
+		return strings.Replace(refusal, "rate-limited:", "blocked:", 1)
 	}
-	bytes, refusal := c.keepFilter(s.size)
-	if refusal != "" {
-		return refusal
-	}
-	var err error
-	s.place, err = c.relay.sessions.Open(c.client, s.refuse)
-	if err != nil {
-		bytes()
-		if errors.Is(err, sessions.ErrTooMuch) {
-			return fmt.Sprintf("blocked: too many sessions; at most %d from one address, close some", limits.MaxReconciliationsPerIP)
-		}
-		return "blocked: too many sessions of all clients; try again later"
-	}
-	s.back = bytes
+	idle := c.relay.Limits.ReconciliationIdle
+	s.idle = time.AfterFunc(idle, func() { s.refuse("closed: nothing was heard for " + idle.String()) })
+	c.relay.sessions.Add(1)
 	c.reconciliations[s.id] = s
-	c.kept += s.size
 	return ""
 }
 
@@ -131,9 +117,13 @@ func (s *reconciliation) drop() bool {
 		return false
 	}
 	delete(c.reconciliations, s.id)
-	c.kept -= s.size
+	if s.forget != nil {
+		s.forget()
+		s.items, s.forget = nil, nil
+	}
 	c.mu.Unlock()
-	s.place.Close()
+	s.idle.Stop()
+	c.relay.sessions.Add(-1)
 	s.back()
 	s.cancel()
 	return true
@@ -185,7 +175,7 @@ func (s *reconciliation) say(answer []byte) {
 	}
 	s.busy.Store(false)
 	if c.write(answer) == nil {
-		s.place.Touch() // the time that the client took for it was not silence
+		s.idle.Reset(c.relay.Limits.ReconciliationIdle)
 	}
 }
 
@@ -194,20 +184,19 @@ func (s *reconciliation) respond(frame []byte) ([]byte, error) {
 	r, client := s.conn.relay, s.conn.client
 	ctx, cancel := context.WithTimeout(s.ctx, r.timing.reconcile)
 	defer cancel()
-	items, kept := s.place.Items()
+	items, kept := s.kept()
 	if !kept {
-		// This turn is kept to the end, as is what is gathered.
-		gathering, err := r.gathering.Take(ctx, client)
+		done, err := r.gathering.Acquire(ctx, client)
 		if err != nil {
 			return nil, err
 		}
-		defer gathering.End()
+		defer done()
 	}
-	turn, err := r.Work.Take(ctx, client)
+	turn, err := r.Work.Turn(ctx, client)
 	if err != nil {
 		return nil, err
 	}
-	defer turn.End()
+	defer turn.Pause()
 	if kept {
 		return reconcile.Respond(ctx, yielding{items, turn}, frame, r.frames)
 	}
@@ -217,14 +206,34 @@ func (s *reconciliation) respond(frame []byte) ([]byte, error) {
 	if items, err = bounded.Packed(ctx, s.filter, r.Limits.MaxReconciledEvents); err != nil {
 		return nil, err
 	}
-	s.place.Keep(items)
+	s.keep(items)
 	return reconcile.Respond(ctx, yielding{items, turn}, frame, r.frames)
+}
+
+// keep keeps the events that were gathered where there is memory for them.
+func (s *reconciliation) keep(items reconcile.Packed) {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	if s.ended.Load() {
+		return
+	}
+	forget, err := s.conn.relay.kept.Try(s.conn.client, int64(cap(items))*reconcile.ItemBytes)
+	if err == nil {
+		s.items, s.forget = items, forget
+	}
+}
+
+// kept returns the events that were kept. If it reports false, they have to be gathered again.
+func (s *reconciliation) kept() (items reconcile.Packed, ok bool) {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.items, s.forget != nil
 }
 
 // yielding lets others work between two looks at a set that is kept.
 type yielding struct {
 	reconcile.Packed
-	turn *turns.Turn
+	turn *limit.Turn
 }
 
 func (y yielding) Sum(ctx context.Context, r reconcile.Range) (reconcile.Sum, error) {

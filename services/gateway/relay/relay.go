@@ -10,6 +10,7 @@ import (
 	"math"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -17,14 +18,11 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/processors"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
-	"tendril.dev/services/gateway/pace"
-	"tendril.dev/services/gateway/sessions"
-	"tendril.dev/services/gateway/share"
-	"tendril.dev/services/gateway/turns"
 )
 
 // Index is the projection of the log.
@@ -47,13 +45,13 @@ type Options struct {
 	Index       Index
 	Hub         *live.Hub
 	Ingest      Offerer
-	Connections *share.Pool  // of WebSockets
-	Work        *turns.Turns // over messages and the index
+	Connections *limit.Fair // of WebSockets
+	Work        *limit.Fair // over messages and the index
 	Metrics     *Metrics
 	Log         *slog.Logger
 }
 
-// Bounds that are nobody's to set.
+// Bounds that have no setting.
 const (
 	// eventsInFlight is how many events of a connection wait for their verdicts; the next is not
 	// read before. A connection can send that many events in the time of two commits. Their bytes
@@ -62,9 +60,6 @@ const (
 	// scansAtOnce is how many subscriptions of a connection are answered from the index at once;
 	// the others wait.
 	scansAtOnce = 4
-	// countsInFlight is how many counts of a connection may wait. They are taken one after the
-	// other, so that nobody can take up all of countsAtOnce with one connection.
-	countsInFlight = 16
 	// smallMessage is how many bytes of a message are read before there is room for it among the
 	// inbound bytes of all clients.
 	smallMessage = 32 << 10
@@ -73,17 +68,15 @@ const (
 	shortMessage = 4 << 10
 	// batchBytes is how many bytes of events are gathered before they are written.
 	batchBytes = 32 << 10
-	// clientsRemembered is for how many clients it is known how many events they sent lately.
-	clientsRemembered = 1 << 16
+	// quarter is how much one client has of a memory that all share: a fourth.
+	quarter = 4
+	// openQuestion is what a subscription, session or count takes of the memory for filters beside
+	// their bytes: with small ones there could be millions, and the process would run out of memory.
+	openQuestion = 1 << 10
 	// mostCounted is where a count stops and says that it is approximate. A count may have to keep
 	// that many matches and ids.
 	mostCounted = 100_000
 )
-
-// countsAtOnce is how many counts of all connections are made at once, and how many sets gathered;
-// the others wait. It bounds the memory that they take, and more of them than processors would not
-// be done earlier.
-func countsAtOnce() int { return processors.Count() }
 
 // Times of a connection.
 type timing struct {
@@ -105,15 +98,16 @@ type Relay struct {
 	limits message.Limits
 	timing timing
 
-	events        *pace.Limits // by client
-	inbound       *share.Pool  // bytes of large messages, and of events without a verdict
-	subscriptions *share.Pool
-	filters       *share.Pool  // bytes of open subscriptions
-	counting      *turns.Turns // counts that are being made
-	gathering     *turns.Turns // sets of events that are being gathered for NIP-77
-	sessions      *sessions.Table
-	frames        reconcile.Limits
-	waiting       live.Waiting // in all queues
+	// What clients share, by address.
+	events    *limit.Rates
+	inbound   *limit.Fair // bytes of large messages, and of events without a verdict
+	questions *limit.Fair // open subscriptions and sessions, and counts that wait
+	filters   *limit.Fair // bytes of these
+	gathering *limit.Fair // counts and sets of NIP-77 that are being made: each keeps many ids
+	kept      *limit.Fair // bytes of sets that sessions keep between two messages
+	sessions  atomic.Int64
+	frames    reconcile.Limits
+	waiting   live.Waiting // in all queues
 
 	mu          sync.Mutex
 	connections map[*connection]struct{}
@@ -129,17 +123,13 @@ func New(o Options) *Relay {
 			Filters: o.Limits.MaxFilters, Values: o.Limits.MaxFilterValues,
 			DefaultLimit: o.Limits.DefaultLimit, MaxLimit: o.Limits.MaxLimit,
 		},
-		timing:        defaultTiming(),
-		events:        pace.New(o.Limits.EventsPerMinutePerIP, time.Minute, clientsRemembered),
-		inbound:       share.NewPool(o.Limits.InboundBytes, o.Limits.InboundBytes/config.InboundShares),
-		subscriptions: share.NewPool(math.MaxInt64, int64(o.Limits.MaxSubscriptionsPerIP)),
-		filters:       share.NewPool(o.Limits.OpenFilterBytes, o.Limits.OpenFilterBytesPerIP),
-		counting:      turns.New(countsAtOnce()),
-		gathering:     turns.New(countsAtOnce()),
-		sessions: sessions.New(sessions.Limits{
-			Sessions: o.Limits.MaxReconciliations, PerClient: o.Limits.MaxReconciliationsPerIP,
-			Bytes: o.Limits.ReconciliationBytes, Idle: o.Limits.ReconciliationIdle,
-		}),
+		timing:      defaultTiming(),
+		events:      limit.NewRates(o.Limits.EventsPerMinutePerIP, time.Minute),
+		inbound:     limit.NewFair(o.Limits.InboundBytes, o.Limits.InboundBytes/quarter),
+		questions:   limit.NewFair(math.MaxInt64, int64(o.Limits.MaxSubscriptionsPerIP)),
+		filters:     limit.NewFair(o.Limits.OpenFilterBytes, o.Limits.OpenFilterBytesPerIP),
+		gathering:   limit.NewFair(int64(processors.Count()), int64(processors.Count())),
+		kept:        limit.NewFair(o.Limits.ReconciliationBytes, o.Limits.ReconciliationBytes/quarter),
 		frames:      reconcile.LimitsFor(o.Limits.MaxMessageBytes),
 		connections: map[*connection]struct{}{},
 	}
@@ -148,22 +138,22 @@ func New(o Options) *Relay {
 // Serve answers a request for a WebSocket of a client, which is named by its key, and returns when
 // the connection has ended.
 func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
-	place, err := r.Connections.Part(client, 1)
-	if errors.Is(err, share.ErrFull) {
-		place, err = r.makeWay(client)
+	leave, err := r.Connections.Try(client, 1)
+	if errors.Is(err, limit.ErrFull) {
+		leave, err = r.makeRoom(client)
 	}
 	if err != nil {
 		turnAway(w, err)
 		return
 	}
-	defer place.Back()
+	defer leave()
 	if !r.enter() {
 		http.Error(w, "this relay is stopping", http.StatusServiceUnavailable)
 		return
 	}
 	defer r.open.Done()
 	// Nostr clients are web pages of any origin. Compression would cost memory for each connection.
-	c := newConnection(r, client, place)
+	c := newConnection(r, client, leave)
 	c.ws, err = websocket.Accept(&takeover{w, c.socket}, req,
 		&websocket.AcceptOptions{InsecureSkipVerify: true, CompressionMode: websocket.CompressionDisabled})
 	if err != nil {
@@ -180,13 +170,13 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 	c.serve()
 }
 
-// makeWay closes the connection that has been quiet longest of the client that has most, if that is
-// more than client then has, and gives its place to client: so few strangers do not keep all others
-// out, however often they try to get in again.
-func (r *Relay) makeWay(client string) (*share.Part, error) {
+// makeRoom closes the connection that has been quiet longest of the client that has most, if that is
+// more than client then has, and gives its place to client. So a few strangers do not keep all
+// others out.
+func (r *Relay) makeRoom(client string) (leave func(), err error) {
 	heaviest, more := r.Connections.Heaviest(client)
 	if more < 2 {
-		return nil, share.ErrFull
+		return nil, limit.ErrFull
 	}
 	r.mu.Lock()
 	var quietest *connection
@@ -197,17 +187,18 @@ func (r *Relay) makeWay(client string) (*share.Part, error) {
 	}
 	r.mu.Unlock()
 	if quietest == nil || quietest.leaving.Swap(true) {
-		return nil, share.ErrFull
+		return nil, limit.ErrFull
 	}
-	place, err := quietest.place.PassTo(client)
+	leave, err = r.Connections.TryOver(client, 1)
+	quietest.leave()
 	go quietest.close(websocket.StatusTryAgainLater, "the relay is full, and your address has the most connections")
-	return place, err
+	return leave, err
 }
 
-// turnAway answers whoever wants one connection too many.
+// turnAway refuses a connection that is one too many.
 func turnAway(w http.ResponseWriter, why error) {
 	w.Header().Set("Retry-After", "30")
-	if errors.Is(why, share.ErrTooMuch) {
+	if errors.Is(why, limit.ErrShare) {
 		http.Error(w, "rate-limited: too many connections from your address; close some first", http.StatusTooManyRequests)
 		return
 	}

@@ -17,11 +17,10 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/limit"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/relay"
-	"tendril.dev/services/gateway/share"
-	"tendril.dev/services/gateway/turns"
 )
 
 // index notes what was waited for.
@@ -58,17 +57,17 @@ func connect(t *testing.T, set ...func(*relay.Relay)) *bench {
 	log := slog.New(slog.DiscardHandler)
 	b := &bench{index: index{db, make(chan uint64, 10)}, hub: live.NewHub(log), t: t}
 	cancel := db.Subscribe(b.hub.Feed)
-	connections := share.NewPool(10, 10)
+	connections := limit.NewFair(10, 10)
 	metrics, err := relay.NewMetrics(prometheus.NewRegistry(), connections, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := relay.New(relay.Options{
 		Limits: config.Front{MaxSubscriptions: 10, MaxFilters: 10, MaxFilterValues: 10, MaxMessageBytes: 10_000, MaxLimit: 100,
-			DefaultLimit: 100, MaxFilterSteps: 100, EventsPerMinute: 10, SendQueue: 10, EventTimeout: 10 * time.Second,
+			DefaultLimit: 100, MaxFilterSteps: 100, SendQueue: 10, EventTimeout: 10 * time.Second,
 			EventsPerMinutePerIP: 10, MaxSubscriptionsPerIP: 10, OpenFilterBytes: 1 << 20, OpenFilterBytesPerIP: 1 << 20,
-			InboundBytes: 1 << 20, MessageTime: time.Minute, SendQueueBytes: 1 << 20, SendQueuesBytes: 1 << 20},
-		Future: time.Minute, Index: b.index, Hub: b.hub, Ingest: ingest(42), Connections: connections, Work: turns.New(1),
+			InboundBytes: 1 << 20, ReconciliationBytes: 1 << 20, ReconciliationIdle: time.Minute, MessageTime: time.Minute, SendQueueBytes: 1 << 20, SendQueuesBytes: 1 << 20},
+		Future: time.Minute, Index: b.index, Hub: b.hub, Ingest: ingest(42), Connections: connections, Work: limit.NewFair(1, 1),
 		Metrics: metrics, Log: log,
 	})
 	for _, set := range set {
@@ -240,9 +239,9 @@ func TestWhatWaitsIsForgotten(t *testing.T) {
 // TestLongMessagesTakeTurns: a long message is not even read before it is the client's turn.
 func TestLongMessagesTakeTurns(t *testing.T) {
 	t.Parallel()
-	work := turns.New(1)
+	work := limit.NewFair(1, 1)
 	b := connect(t, func(r *relay.Relay) { r.Work = work })
-	turn, err := work.Take(t.Context(), "another client")
+	turn, err := work.Turn(t.Context(), "another client")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -259,7 +258,7 @@ func TestLongMessagesTakeTurns(t *testing.T) {
 		t.Fatalf("answered out of turn: %.200s", text)
 	case <-time.After(100 * time.Millisecond):
 	}
-	turn.End()
+	turn.Pause()
 	if text := string(<-answer); !strings.HasPrefix(text, `["NOTICE","invalid: unknown type`) {
 		t.Errorf("heard %.200s", text)
 	}
@@ -269,10 +268,10 @@ func TestLongMessagesTakeTurns(t *testing.T) {
 // from being read, and one that has to wait for its turn has it in the end.
 func TestWorkIsSharedByClients(t *testing.T) {
 	t.Parallel()
-	work := turns.New(1)
+	work := limit.NewFair(1, 1)
 	b := connect(t, func(r *relay.Relay) { r.Work = work })
 	b.store(1)
-	turn, err := work.Take(t.Context(), "another client")
+	turn, err := work.Turn(t.Context(), "another client")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,7 +280,7 @@ func TestWorkIsSharedByClients(t *testing.T) {
 	b.say(`["CLOSE","nothing"]`)
 	b.say(`["x"]`)
 	b.want(`["NOTICE",`, "unknown type") // neither has been answered
-	turn.End()
+	turn.Pause()
 	got := map[string]bool{}
 	for range 3 {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

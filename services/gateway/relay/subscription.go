@@ -10,9 +10,9 @@ import (
 	"sync/atomic"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/limit"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
-	"tendril.dev/services/gateway/share"
 	"tendril.dev/services/gateway/stored"
 )
 
@@ -55,46 +55,34 @@ func (c *connection) subscribe(m message.Request) {
 
 // keep notes a new subscription, or says why there is no room for it.
 func (c *connection) keep(s *subscription) (refusal string) {
-	limits := c.relay.Limits
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.subscriptions) >= limits.MaxSubscriptions {
-		return fmt.Sprintf("error: too many subscriptions: at most %d at once on one connection; close some", len(c.subscriptions))
+	if n := len(c.subscriptions); n >= c.relay.Limits.MaxSubscriptions {
+		return fmt.Sprintf("error: too many subscriptions: at most %d at once on one connection; close some", n)
 	}
-	one, err := c.relay.subscriptions.Take(c.client, 1)
-	if err != nil {
-		return fmt.Sprintf("rate-limited: at most %d subscriptions from one address; close some", limits.MaxSubscriptionsPerIP)
+	if s.back, refusal = c.ask(s.size); refusal == "" {
+		c.subscriptions[s.id] = s
 	}
-	bytes, refusal := c.keepFilter(s.size)
-	if refusal != "" {
-		one()
-		return refusal
-	}
-	s.back = func() { one(); bytes() }
-	c.subscriptions[s.id] = s
-	c.kept += s.size
-	return ""
+	return refusal
 }
 
-// beside is what a subscription or session is counted with beside the bytes of its filters: with
-// small ones there could be millions, and the process would run out of memory.
-const beside = 1 << 10
-
-// keepFilter makes room for the filters of a subscription or session of so many bytes, or says why
-// there is none. The caller holds the lock.
-func (c *connection) keepFilter(size int) (back func(), refusal string) {
+// ask makes room for a subscription, a session or a count with filters of so many bytes, or says
+// why there is none.
+func (c *connection) ask(size int) (back func(), refusal string) {
 	limits := c.relay.Limits
-	if most := message.KeptMessages * limits.MaxMessageBytes; int64(c.kept+size) > most {
-		return nil, fmt.Sprintf("error: the filters of all open subscriptions take more than %d bytes", most)
+	one, err := c.relay.questions.Try(c.client, 1)
+	if err != nil {
+		return nil, fmt.Sprintf("rate-limited: at most %d subscriptions from one address; close some", limits.MaxSubscriptionsPerIP)
 	}
-	back, err := c.relay.filters.Take(c.client, int64(size)+beside)
-	switch {
-	case errors.Is(err, share.ErrTooMuch):
+	bytes, err := c.relay.filters.Try(c.client, int64(size)+openQuestion)
+	if err == nil {
+		return func() { one(); bytes() }, ""
+	}
+	one()
+	if errors.Is(err, limit.ErrShare) {
 		return nil, fmt.Sprintf("rate-limited: the filters of open subscriptions from your address take more than %d bytes; close some", limits.OpenFilterBytesPerIP)
-	case err != nil:
-		return nil, "rate-limited: the open subscriptions of all clients take as much as this relay keeps; try again later"
 	}
-	return back, ""
+	return nil, "rate-limited: the open subscriptions of all clients take as much as this relay keeps; try again later"
 }
 
 // unsubscribe ends the subscription with this id, if there is one.
@@ -115,7 +103,6 @@ func (c *connection) drop(s *subscription) bool {
 		return false
 	}
 	delete(c.subscriptions, s.id)
-	c.kept -= s.size
 	c.mu.Unlock()
 	s.back()
 	s.cancel()
@@ -170,6 +157,8 @@ func (s *subscription) run(ctx context.Context, m message.Request) {
 		c.refuse(s, "error: the stored events could not be sent in time")
 	case errors.Is(err, eventdb.ErrTooBroad):
 		c.refuse(s, messageTooBroad)
+	case errors.Is(err, limit.ErrFull):
+		c.refuse(s, "rate-limited: too many questions wait for an answer; ask again later")
 	default:
 		c.relay.Log.Warn("a subscription could not be answered", "error", err)
 		c.refuse(s, "error: the stored events could not be read")
@@ -213,11 +202,11 @@ func (s *subscription) sendStored(ctx context.Context, m message.Request) error 
 	r := s.conn.relay
 	scan, cancel := context.WithTimeout(ctx, r.timing.scan)
 	defer cancel()
-	turn, err := r.Work.Take(scan, s.conn.client)
+	turn, err := r.Work.Turn(scan, s.conn.client)
 	if err != nil {
 		return err
 	}
-	defer turn.End()
+	defer turn.Pause()
 	s.join(r.Hub.Subscribe(m.Filters, s))
 	view := r.Index.View()
 	defer view.Close()
@@ -290,22 +279,15 @@ func (s *subscription) take(d delivery) {
 }
 
 // count answers a COUNT (NIP-45).
-func (c *connection) count(m message.Count) {
-	select {
-	case c.counts <- struct{}{}:
-	default:
-		c.say(message.Closed(m.ID, fmt.Sprintf("rate-limited: %d counts are under way on this connection", countsInFlight)))
+func (c *connection) count(m message.Count, size int) {
+	back, refusal := c.ask(size)
+	if refusal != "" {
+		c.say(message.Closed(m.ID, refusal))
 		return
 	}
 	c.tasks.more()
 	c.work.Go(func() {
-		defer func() { <-c.counts; c.tasks.done() }()
-		select {
-		case c.counting <- struct{}{}:
-			defer func() { <-c.counting }()
-		case <-c.ctx.Done():
-			return
-		}
+		defer func() { back(); c.tasks.done() }()
 		n, approximate, err := c.relay.count(c.ctx, c.client, m)
 		switch {
 		case errors.Is(err, eventdb.ErrTooBroad):
@@ -318,22 +300,21 @@ func (c *connection) count(m message.Count) {
 	})
 }
 
-// count counts as soon as fewer than countsAtOnce are counted for others. The time that it waits
-// for its turn is part of the time it has.
+// count counts when it is the client's turn. The time that it waits for that is part of the time it
+// has.
 func (r *Relay) count(ctx context.Context, client string, m message.Count) (n int, approximate bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, r.timing.count)
 	defer cancel()
-	// This turn is kept to the end, as is what the count keeps in memory.
-	counting, err := r.counting.Take(ctx, client)
+	done, err := r.gathering.Acquire(ctx, client)
 	if err != nil {
 		return 0, false, err
 	}
-	defer counting.End()
-	turn, err := r.Work.Take(ctx, client)
+	defer done()
+	turn, err := r.Work.Turn(ctx, client)
 	if err != nil {
 		return 0, false, err
 	}
-	defer turn.End()
+	defer turn.Pause()
 	view := r.Index.View()
 	defer view.Close()
 	return stored.Count(ctx, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), m.Filters, mostCounted)

@@ -23,9 +23,9 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nip34"
 	"tendril.dev/services/gateway/info"
-	"tendril.dev/services/gateway/turns"
 )
 
 //go:embed pages.html
@@ -57,7 +57,7 @@ type Options struct {
 	Criteria string // a sentence that says which repositories are hosted
 	Icon     string // URL
 	Index    *eventdb.DB
-	Work     *turns.Turns // over the index
+	Work     *limit.Fair // over the index
 	Held     Holder
 	Log      *slog.Logger
 }
@@ -67,7 +67,7 @@ type Pages struct {
 	site   site
 	rules  hosting.Rules
 	index  *eventdb.DB
-	work   *turns.Turns
+	work   *limit.Fair
 	held   Holder
 	log    *slog.Logger
 	pages  *template.Template
@@ -166,11 +166,11 @@ func (p *Pages) recent(ctx context.Context) (list []listed, users int, err error
 func (p *Pages) look(ctx context.Context, client string, at func(context.Context, *eventdb.View) error) error {
 	ctx, cancel := context.WithTimeout(ctx, answerIn)
 	defer cancel()
-	turn, err := p.work.Take(ctx, client)
+	turn, err := p.work.Turn(ctx, client)
 	if err != nil {
 		return fmt.Errorf("wait for a look at the index: %w", err)
 	}
-	defer turn.End()
+	defer turn.Pause()
 	v := p.index.View()
 	defer v.Close()
 	return at(ctx, v.Yielding(turn.Yield))
