@@ -220,8 +220,11 @@ func (w *worker) removeNow(ctx context.Context, repo *repository.Repo) (proto.Re
 	if err != nil {
 		return status, err
 	}
-	w.log.Info("an operator removes a repository", "repository", repo.Ref())
-	return status, w.removeOne(ctx, repo.Ref(), true)
+	if err := w.removeOne(ctx, repo.Ref(), true); err != nil {
+		return status, err
+	}
+	w.log.Info("an operator has removed a repository", "repository", repo.Ref())
+	return status, nil
 }
 
 // readable is how people write a repository.
