@@ -2,6 +2,7 @@ package proto
 
 import (
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -23,16 +24,52 @@ const (
 	UserTendril = "tendril"
 )
 
+// AccountCore is the account of the NATS server that has the streams. Ingest, operators and
+// processes with several services are in it; every other user has an account of its own.
+//
+// A request in NATS names the subject of its answer, and the server does not check it. So a user of
+// the core account can have answers, and messages that it asks for, published on any subject of
+// that account. From another account only the subjects that it imports reach the core account; all
+// answers come back to the account that asked.
+const AccountCore = "TENDRIL"
+
+// AccountOf is the account of a user.
+func AccountOf(user string) string {
+	switch user {
+	case UserIngest, UserOperator, UserTendril:
+		return AccountCore
+	}
+	return strings.ToUpper(user)
+}
+
+// CoreAPI is the prefix under which users of other accounts reach JetStream in the core account:
+// under its own name it is that of their own account, which has none.
+const CoreAPI = "TENDRIL.API"
+
+// LocalSubjects are the names that a subject of the core account has for a user.
+func LocalSubjects(user, subject string) []string {
+	rest, isAPI := strings.CutPrefix(subject, jsAPI)
+	switch {
+	case AccountOf(user) == AccountCore:
+		return []string{subject}
+	case isAPI:
+		return []string{CoreAPI + "." + rest}
+	case strings.HasPrefix(subject, "$KV."):
+		return []string{subject, CoreAPI + "." + subject} // the client of buckets puts the prefix before
+	}
+	return []string{subject}
+}
+
 // AnswerTime is how long a service may answer a request that it was sent. Questions wait in turn,
 // and the longest answer takes a minute.
 const AnswerTime = 5 * time.Minute
 
 // Permissions are what a user may do on the NATS server. Subjects may have wildcards. What is not
-// allowed is refused.
+// allowed is refused. A user outside of the core account imports these subjects, and no others.
 type Permissions struct {
 	User      string
 	Publish   []string
-	Subscribe []string
+	Subscribe []string // its inboxes are not among them
 	// Answers: the user may also publish to the reply subject of any message that it was sent, for
 	// [AnswerTime].
 	Answers bool
@@ -41,16 +78,14 @@ type Permissions struct {
 // Users returns every user and what it may do, in a fixed order. NATS cannot check everything; what
 // is left open is described in docs/security.md.
 func Users() []Permissions {
-	services := []Permissions{gateway(), ingest(), purgatory(), discovery(), relayconn()}
+	users := []Permissions{gateway(), ingest(), purgatory(), discovery(), relayconn(), operator(), importer()}
 	all := Permissions{User: UserTendril}
-	for i, s := range services {
+	for _, s := range users[:5] {
 		all.Publish = append(all.Publish, s.Publish...)
 		all.Subscribe = append(all.Subscribe, s.Subscribe...)
 		all.Answers = all.Answers || s.Answers
-		services[i].Subscribe = append(s.Subscribe, InboxPrefix(s.User)+".>", "grasp.stored.>", "grasp.held.>", "grasp.claim.>", "grasp.worker.>")
 	}
-	all.Subscribe = append(all.Subscribe, InboxPrefix(UserTendril)+".>", "grasp.stored.>", "grasp.held.>", "grasp.claim.>", "grasp.worker.>")
-	users := append(services, operator(), importer(), all)
+	users = append(users, all)
 	for i := range users {
 		users[i].Publish, users[i].Subscribe = sorted(users[i].Publish), sorted(users[i].Subscribe)
 	}
@@ -67,71 +102,66 @@ func PermissionsOf(user string) Permissions {
 	return Permissions{}
 }
 
+// AnswersOften reports whether a request on a subject may have more than one answer.
+func AnswersOften(subject string) bool { return strings.HasPrefix(subject, api("DIRECT.GET")) }
+
 // InboxPrefix begins the subjects on which a user gets the answers to its requests. Each has its
 // own, so that no service reads what another is answered.
 func InboxPrefix(user string) string { return "_INBOX." + user }
 
-func gateway() Permissions {
-	return Permissions{
-		User:      UserGateway,
-		Publish:   join(followStream(StreamEvents), offer(StreamUser, LaneUser), watchGroup(GroupShards), receipts()),
-		Subscribe: join(verdicts(), answerEvents()),
-		Answers:   true,
+// access is what a user may publish and subscribe to for one purpose.
+type access struct{ publish, subscribe []string }
+
+func permissions(user string, parts ...access) Permissions {
+	p := Permissions{User: user}
+	for _, a := range parts {
+		p.Publish, p.Subscribe = append(p.Publish, a.publish...), append(p.Subscribe, a.subscribe...)
 	}
+	return p
+}
+
+func publish(subjects ...string) access { return access{publish: subjects} }
+
+func gateway() Permissions {
+	return permissions(UserGateway, follow(StreamEvents, ">"), offer(StreamUser, LaneUser), watchGroup(GroupShards))
 }
 
 func purgatory() Permissions {
-	return Permissions{
-		User: UserPurgatory,
-		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), offer(StreamRelease, LaneRelease),
-			joinGroup(GroupShards), askEvents(), []string{prefixGit + ">", prefixRepoAnswer + "*", SubjectMessageOf(StreamEvents)},
-			getKey(BucketUsage, ">"), []string{KVSubject(BucketUsage, ">")}),
-		Subscribe: join(verdicts(), askRepos()),
-	}
+	return permissions(UserPurgatory, follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease),
+		joinGroup(GroupShards), askEvents(), getKey(BucketUsage, ">"),
+		publish(KVSubject(BucketUsage, ">"), prefixGit+">", prefixRepoAnswer+"*"), access{subscribe: askRepos()})
 }
 
 func discovery() Permissions {
-	return Permissions{
-		User: UserDiscovery,
-		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), followStream(StreamTargets),
-			askEvents(), []string{AnyTarget, AnyWanted, SubjectMessageOf(StreamEvents), SubjectMessageOf(StreamTargets)}),
-	}
+	return permissions(UserDiscovery, follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), follow(StreamTargets, ">"),
+		askEvents(), publish(AnyTarget, AnyWanted))
 }
 
 func relayconn() Permissions {
-	return Permissions{
-		User: UserRelayconn,
-		Publish: join(followStream(StreamEvents), followStream(StreamTargets),
-			offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
-			getKey(BucketRelays, ">"), askEvents(), []string{KVSubject(BucketRelays, ">"), SubjectQueryReconcile}),
-		Subscribe: verdicts(),
-	}
+	return permissions(UserRelayconn, follow(StreamEvents, ">"), follow(StreamTargets, ">"),
+		offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
+		getKey(BucketRelays, ">"), askEvents(), publish(KVSubject(BucketRelays, ">"), SubjectQueryReconcile))
 }
+
+// importer may offer events as relayconn does, and hear how they ended.
+func importer() Permissions { return permissions(UserImport, offer(StreamSync, LaneSyncHistoric)) }
 
 // ingest makes every stream, bucket and durable consumer, writes the log and what belongs to it,
 // and answers queries. It may also restore the streams from a backup.
 func ingest() Permissions {
-	p := Permissions{
-		User: UserIngest,
-		Publish: join(followStream(StreamEvents), followStream(KVStream(BucketHeld)), followStream(StreamRejected), followStream(KVStream(BucketUsage)),
-			[]string{
-				prefixEvent + ">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected + ">", KVSubject(BucketUsage, ">"), jsAPI + "INFO",
-				prefixVerdict + "*", SubjectWriterTurn,
-				api("CONSUMER.UNPIN", StreamWriter, ConsumerTurn),
-				// For candidates and the turn. The whole space, because the server otherwise keeps
-				// in mind the reply subject of every message of the log that it sends, as one that
-				// may be answered.
-				jsAck + ">",
-			}),
-		Subscribe: join(answerEvents(), []string{SubjectQueryIDs, SubjectQueryReconcile, StoredSubject(KVStream(BucketUsage), ">")}, describe(ServiceQuery)),
-		Answers:   true,
-	}
+	p := permissions(UserIngest, follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), follow(StreamRejected, ">"), follow(KVStream(BucketUsage), ">"),
+		publish(prefixEvent+">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected+">", prefixVerdict+"*", SubjectWriterTurn,
+			KVSubject(BucketUsage, ">"), jsAPI+"INFO",
+			api("CONSUMER.UNPIN", StreamWriter, ConsumerTurn),
+			// For candidates and the turn. The whole space, because the server otherwise keeps in mind
+			// the reply subject of every message that it sends, as one that may be answered.
+			jsAck+">"),
+		access{subscribe: []string{SubjectQueryKnown, SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile}},
+		access{subscribe: describe(ServiceEvents)}, access{subscribe: describe(ServiceQuery)})
+	p.Answers = true
 	for _, cfg := range Streams(DefaultSizing()) {
 		p.Publish = append(p.Publish, api("STREAM.INFO", cfg.Name), api("STREAM.CREATE", cfg.Name), api("STREAM.UPDATE", cfg.Name),
 			api("STREAM.RESTORE", cfg.Name), "$JS.SNAPSHOT.RESTORE."+cfg.Name+".*")
-	}
-	for _, name := range Retired() {
-		p.Publish = append(p.Publish, api("STREAM.DELETE", name))
 	}
 	for stream, consumers := range Consumers(DefaultSizing()) {
 		for _, cfg := range consumers {
@@ -142,28 +172,13 @@ func ingest() Permissions {
 	return p
 }
 
-// askEvents allows to ask those who have an index of the log.
-func askEvents() []string { return []string{SubjectQueryKnown, SubjectQueryEvents} }
-
-// answerEvents allows to be one of them.
-func answerEvents() []string {
-	return join([]string{SubjectQueryKnown, SubjectQueryEvents}, describe(ServiceEvents))
-}
+// askEvents allows to ask ingest which events are accepted.
+func askEvents() access { return publish(SubjectQueryKnown, SubjectQueryEvents) }
 
 // describe allows a micro service to say what it is.
 func describe(service string) (subjects []string) {
 	for _, verb := range []string{"PING", "INFO", "STATS"} {
 		subjects = append(subjects, microAPI+verb, microAPI+verb+"."+service, microAPI+verb+"."+service+".*")
-	}
-	return subjects
-}
-
-// receipts allows to acknowledge messages of streams whose readers need not. It lets nobody do
-// anything, but the server otherwise keeps in mind the reply subject of every message that it sends
-// to a user who answers, as one that may be answered.
-func receipts() (subjects []string) {
-	for _, stream := range []string{StreamEvents, KVStream(BucketClaims), KVStream(BucketWorkers)} {
-		subjects = append(subjects, jsAck+stream+".>", jsAck+"*.*."+stream+".>")
 	}
 	return subjects
 }
@@ -195,15 +210,6 @@ func operator() Permissions {
 	return p
 }
 
-// importer may offer events as relayconn does, and hear how they ended.
-func importer() Permissions {
-	return Permissions{
-		User:      UserImport,
-		Publish:   offer(StreamSync, LaneSyncHistoric),
-		Subscribe: append(verdicts(), InboxPrefix(UserImport)+".>"),
-	}
-}
-
 // Prefixes of NATS itself.
 const (
 	jsAPI    = "$JS.API."
@@ -224,25 +230,13 @@ func api(verb string, tokens ...string) string {
 	return subject
 }
 
-// readBy allows consumers of a stream that belong to one reader: whose name does not matter and
-// which leave nothing behind. filter is the subject that they ask for; ">" for any.
-func readBy(stream, filter string) []string {
-	return []string{
-		api("STREAM.INFO", stream), api("CONSUMER.CREATE", stream, "*", filter), api("CONSUMER.MSG.NEXT", stream, "*"),
-		api("CONSUMER.DELETE", stream, "*"),
+// follow allows to follow a stream as lib/bus does: to ask for its messages, for its end and for the
+// last message of a subject, and to be told of what it stores on the subjects of a filter.
+func follow(stream, filter string) access {
+	return access{
+		publish:   []string{api("STREAM.INFO", stream), api("DIRECT.GET", stream), api("DIRECT.GET", stream, filter), SubjectMessageOf(stream)},
+		subscribe: []string{StoredSubject(stream, filter)},
 	}
-}
-
-// followStream allows to follow a stream as lib/bus and lib/eventdb do, whole or by subject, and to
-// ask for its last message, which tells how far behind it a reader is.
-func followStream(stream string) []string {
-	return append(readBy(stream, ">"), api("CONSUMER.CREATE", stream, "*"), api("DIRECT.GET", stream, ">"), api("DIRECT.GET", stream), SubjectMessageOf(stream))
-}
-
-// followKeys allows to follow keys of a bucket.
-func followKeys(bucket, keys string) []string {
-	stream := KVStream(bucket)
-	return append(readBy(stream, KVSubject(bucket, keys)), api("DIRECT.GET", stream), SubjectMessageOf(stream))
 }
 
 // flowControl allows to answer a stream's consumers that push, as `nats kv watch` makes them, in
@@ -252,35 +246,37 @@ func flowControl(stream string) []string {
 }
 
 // getKey allows to read single keys of a bucket.
-func getKey(bucket, keys string) []string {
+func getKey(bucket, keys string) access {
 	stream := KVStream(bucket)
-	return []string{api("STREAM.INFO", stream), api("DIRECT.GET", stream, KVSubject(bucket, keys))}
+	return publish(api("STREAM.INFO", stream), api("DIRECT.GET", stream, KVSubject(bucket, keys)))
 }
 
 // watchGroup allows to see who of a group is there and who works on what.
-func watchGroup(group string) []string {
-	return join(followKeys(BucketWorkers, ClaimKey(group, ">")), followKeys(BucketClaims, ClaimKey(group, ">")))
+func watchGroup(group string) access {
+	keys := ClaimKey(group, ">")
+	workers, claims := KVSubject(BucketWorkers, keys), KVSubject(BucketClaims, keys)
+	a, b := follow(KVStream(BucketWorkers), workers), follow(KVStream(BucketClaims), claims)
+	return access{publish: slices.Concat(a.publish, b.publish), subscribe: slices.Concat(a.subscribe, b.subscribe)}
 }
 
 // joinGroup allows to be a worker of a group and to claim its keys.
-func joinGroup(group string) []string {
+func joinGroup(group string) access {
 	keys := ClaimKey(group, ">")
-	return join(watchGroup(group), getKey(BucketWorkers, keys), getKey(BucketClaims, keys),
+	a := watchGroup(group)
+	a.publish = slices.Concat(a.publish, getKey(BucketWorkers, keys).publish, getKey(BucketClaims, keys).publish,
 		[]string{KVSubject(BucketWorkers, keys), KVSubject(BucketClaims, keys)})
+	return a
 }
 
-// offer allows to hand candidates to ingest, through the stream of these lanes.
-func offer(stream string, lanes ...Lane) []string {
-	subjects := []string{api("STREAM.INFO", stream)}
+// offer allows to hand candidates to ingest, through the stream of these lanes, and to be told how
+// they ended: each sender has a subject of its own below grasp.verdict, which no other can guess.
+func offer(stream string, lanes ...Lane) access {
+	a := access{publish: []string{api("STREAM.INFO", stream)}, subscribe: []string{prefixVerdict + "*"}}
 	for _, l := range lanes {
-		subjects = append(subjects, l.Subject())
+		a.publish = append(a.publish, l.Subject())
 	}
-	return subjects
+	return a
 }
-
-// verdicts are where those who offer candidates are told how they ended. Each sender has a subject
-// of its own below it, which nobody can know beforehand.
-func verdicts() []string { return []string{prefixVerdict + "*"} }
 
 // askRepos are the questions of operators to purgatory about repositories.
 func askRepos() (subjects []string) {
@@ -289,8 +285,6 @@ func askRepos() (subjects []string) {
 	}
 	return subjects
 }
-
-func join(lists ...[]string) []string { return slices.Concat(lists...) }
 
 func sorted(subjects []string) []string {
 	return slices.Compact(slices.Sorted(slices.Values(subjects)))

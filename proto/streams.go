@@ -19,10 +19,6 @@ const (
 	StreamWriter   = "GRASP_WRITER"
 )
 
-// Retired are streams of earlier versions, whose subjects others have now. They were in memory, and
-// nothing in them was acknowledged to anybody: they are deleted, and the senders send again.
-func Retired() []string { return []string{"GRASP_CANDIDATES"} }
-
 // Buckets.
 const (
 	BucketHeld    = "grasp-held"
@@ -49,10 +45,6 @@ const (
 	// WriterGroup is the priority group of [ConsumerTurn].
 	WriterGroup = "writer"
 )
-
-// MetadataReader is the key under which every consumer that follows a stream says in its metadata
-// which process it belongs to: what is pending for it is how far that process is behind.
-const MetadataReader = "grasp-reader"
 
 // Sizing is what differs between deployments.
 type Sizing struct {
@@ -88,23 +80,23 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	configs := []jetstream.StreamConfig{
 		lane(StreamUser, "events of users that wait for ingest's decision", s.CandidateBytes, LaneUser),
 		lane(StreamRelease, "what purgatory asks of ingest", s.CandidateBytes, LaneRelease),
-		// Before that of live events, whose subject was among its own in earlier versions.
 		lane(StreamSync, "older events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncHistoric, LaneSyncDaily),
 		lane(StreamLive, "new events of other relays that wait for ingest's decision", s.CandidateBytes, LaneSyncLive),
 		{
 			Name:               StreamEvents,
-			RePublish:          told(">", toldStored),
+			RePublish:          told(">", toldStored+StreamEvents),
 			Description:        "the log: every accepted event",
 			Subjects:           []string{prefixEvent + ">", SubjectEventsMark},
 			Storage:            file,
 			MaxMsgsPerSubject:  1,
+			DenyDelete:         true,
+			DenyPurge:          true,
 			AllowAtomicPublish: true,
 			AllowDirect:        true,
-			Compression:        jetstream.NoCompression,
 		},
 		{
 			Name:               StreamRejected,
-			RePublish:          told(">", toldStored),
+			RePublish:          told(">", toldStored+StreamRejected),
 			Description:        "ids of rejected events and why",
 			Subjects:           []string{prefixRejected + ">"},
 			Storage:            file,
@@ -115,12 +107,11 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		},
 		{
 			Name:               StreamTargets,
-			RePublish:          told(">", toldStored),
+			RePublish:          told(">", toldStored+StreamTargets),
 			Description:        "which relay should be asked for what",
 			Subjects:           []string{AnyTarget, AnyWanted},
 			Storage:            file,
 			MaxMsgsPerSubject:  1,
-			MaxConsumers:       maxTargetReaders,
 			AllowAtomicPublish: true,
 			AllowDirect:        true,
 			AllowMsgTTL:        true, // what says that nothing is wanted any more goes by itself
@@ -135,10 +126,8 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		bucket(BucketHeld, "events that wait for git data", file, "grasp.held"),
 		bucket(BucketRelays, "how every relay's connection stands", file, "grasp.relay"),
 		bucket(BucketUsage, "bytes stored today, by author, address and relay", file, "grasp.usage"),
-		// Claims and workers are facts about processes that run now; on disk they would only
-		// outlive their truth.
-		bucket(BucketClaims, "who works on what", jetstream.MemoryStorage, "grasp.claim"),
-		bucket(BucketWorkers, "who is there to work", jetstream.MemoryStorage, "grasp.worker"),
+		bucket(BucketClaims, "who works on what", file, "grasp.claim"),
+		bucket(BucketWorkers, "who is there to work", file, "grasp.worker"),
 	}
 	for i := range configs {
 		configs[i].Replicas = s.Replicas
@@ -156,17 +145,12 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	return configs
 }
 
-// maxTargetReaders is how many consumers the targets may have at once. There is one for every relay
-// that a worker looks after, and without a number of its own NATS 2.15 allows a stream 1,000. It is
-// twice what NGIT_SYNC_MAX_TARGETS can be: when a relay changes hands it has two for a moment.
-const maxTargetReaders = 2_000_000
-
-// Passing reports whether a stream holds only what concerns processes that run now: candidates,
-// the writer's turn, claims and workers. Such streams are always in memory. Where a NATS server has
+// Passing reports whether a stream holds only what concerns processes that run now: candidates and
+// the writer's turn. Such streams are always in memory. Where a NATS server has
 // lost them, they are made again, and nothing that was acknowledged is lost.
 func Passing(stream string) bool {
 	switch stream {
-	case StreamUser, StreamRelease, StreamLive, StreamSync, StreamWriter, KVStream(BucketClaims), KVStream(BucketWorkers):
+	case StreamUser, StreamRelease, StreamLive, StreamSync, StreamWriter:
 		return true
 	}
 	return false
@@ -268,10 +252,10 @@ func bucket(name, description string, storage jetstream.StorageType, destination
 
 // toldStored begins the subjects on which the streams that are no buckets tell, without the data,
 // what they have stored.
-const toldStored = "grasp.stored"
+const toldStored = "grasp.stored."
 
 func told(source, destination string) *jetstream.RePublish {
-	return &jetstream.RePublish{Source: source, Destination: destination + ".>", HeadersOnly: destination == toldStored}
+	return &jetstream.RePublish{Source: source, Destination: destination + ".>", HeadersOnly: source == ">"}
 }
 
 // StoredSubject is where a stream tells of each message that it has stored, with its sequence in a
@@ -286,5 +270,5 @@ func StoredSubject(stream, filter string) string {
 			return strings.TrimSuffix(cfg.RePublish.Destination, ">") + rest
 		}
 	}
-	return toldStored + "." + filter
+	return toldStored + stream + "." + filter
 }

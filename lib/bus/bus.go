@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -48,7 +48,7 @@ type Options struct {
 	// NewLog is asked before a log is made because there is none. An error refuses it. nil: none.
 	NewLog func() error
 
-	pingEvery, reviveEvery time.Duration // for tests; 0: the constants of these names
+	pingEvery time.Duration // for tests; 0: the constant
 }
 
 // Bus is an open connection to JetStream, and the server behind it where that is embedded.
@@ -57,8 +57,8 @@ type Bus struct {
 	JS      jetstream.JetStream
 	sizing  proto.Sizing
 	refused refused
-	server  *embedded // nil: remote
-	inside  string    // password of this process at the embedded server; empty: it needs none
+	server  *server.Server // embedded; nil: remote
+	inside  string         // password of this process at the embedded server; empty: it needs none
 
 	temporary string // the embedded server's folder, if it goes with the server
 
@@ -96,12 +96,10 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 		b.Close()
 		return nil, err
 	}
-	js, err := jetstream.New(b.Conn)
-	if err != nil {
+	if b.JS, err = openJetStream(b.Conn, o); err != nil {
 		b.Close()
-		return nil, fmt.Errorf("open JetStream: %w", err)
+		return nil, err
 	}
-	b.JS = signed{js, strings.TrimPrefix(o.Name, "tendril ")}
 	if err := b.prepare(ctx, o, wait); err != nil {
 		b.Close()
 		return nil, err
@@ -129,7 +127,8 @@ func (b *Bus) Close() {
 		b.Conn.Close()
 	}
 	if b.server != nil {
-		b.server.stop()
+		b.server.Shutdown()
+		b.server.WaitForShutdown()
 	}
 	if b.temporary != "" {
 		os.RemoveAll(b.temporary)
@@ -138,10 +137,10 @@ func (b *Bus) Close() {
 
 // ClientURL is where others reach the embedded server; empty if it listens nowhere or is not ours.
 func (b *Bus) ClientURL() string {
-	if b.server == nil || b.server.server().Addr() == nil {
+	if b.server == nil || b.server.Addr() == nil {
 		return ""
 	}
-	return b.server.server().ClientURL()
+	return b.server.ClientURL()
 }
 
 // Sizing is what the streams were made with.

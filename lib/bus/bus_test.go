@@ -3,16 +3,13 @@ package bus_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/bus/bustest"
@@ -147,116 +144,6 @@ func TestFullCandidateQueuePushesBack(t *testing.T) {
 	}
 	if _, err := b.JS.Publish(t.Context(), proto.LaneSyncDaily.Subject(), payload); err == nil {
 		t.Error("the lanes of older events do not share one bound")
-	}
-}
-
-// TestStreamsOfEarlierVersionsMakeRoom: an earlier version had one stream for all candidates, on
-// whose subjects others are now. It goes by itself when this version starts.
-func TestStreamsOfEarlierVersionsMakeRoom(t *testing.T) {
-	t.Parallel()
-	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := js.CreateStream(t.Context(), jetstream.StreamConfig{
-		Name: "GRASP_CANDIDATES", Subjects: []string{"grasp.candidate.>"}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.MemoryStorage,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := old.CreateConsumer(t.Context(), jetstream.ConsumerConfig{Durable: "ingest-user", FilterSubject: "grasp.candidate.user", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.Publish(t.Context(), "grasp.candidate.user", []byte("{}")); err != nil {
-		t.Fatal(err)
-	}
-	b := open(t, bus.Options{URL: server.URL, Provisions: true})
-	for _, lane := range []proto.Lane{proto.LaneUser, proto.LaneRelease, proto.LaneSyncDaily} {
-		if _, err := b.JS.Publish(t.Context(), lane.Subject(), []byte("{}")); err != nil {
-			t.Errorf("%s: %v", lane, err)
-		}
-	}
-	if _, err := b.JS.Stream(t.Context(), "GRASP_CANDIDATES"); !errors.Is(err, jetstream.ErrStreamNotFound) {
-		t.Errorf("the earlier stream: %v", err)
-	}
-	open(t, bus.Options{URL: server.URL, Provisions: true}) // and once more
-}
-
-// TestEveryRelayMayFollowItsTarget: a worker has a consumer of the targets for each of its relays.
-// NATS allows a stream 1,000 unless it says a number, which the stream of an earlier version did
-// not.
-func TestEveryRelayMayFollowItsTarget(t *testing.T) {
-	t.Parallel()
-	server := bustest.New(t)
-	conn, err := nats.Connect(server.URL, nats.Timeout(patience))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	js, err := jetstream.New(conn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: proto.StreamTargets, Subjects: []string{"grasp.target.>"}, AllowRollup: true, AllowMsgTTL: true, AllowAtomicPublish: true}); err != nil {
-		t.Fatal(err)
-	}
-	b := open(t, bus.Options{URL: server.URL, Provisions: true})
-	patient, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	group, ctx := errgroup.WithContext(patient)
-	group.SetLimit(32)
-	for n := range 1001 {
-		group.Go(func() error {
-			_, err := b.JS.CreateConsumer(ctx, proto.StreamTargets, jetstream.ConsumerConfig{
-				Name: fmt.Sprint("relay-", n), FilterSubject: fmt.Sprint("grasp.target.relay-", n), AckPolicy: jetstream.AckNonePolicy, MemoryStorage: true, InactiveThreshold: time.Minute,
-			})
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		t.Error(err)
-	}
-}
-
-// TestAccountsWithALimitOfConsumers are those of most hosted NATS. A stream that asks for more is
-// refused there, and does with what there is. What the account allows later is asked for again.
-func TestAccountsWithALimitOfConsumers(t *testing.T) {
-	t.Parallel()
-	file := filepath.Join(t.TempDir(), "nats.conf")
-	allow := func(consumers int) {
-		content := fmt.Sprintf("accounts { tendril { jetstream: { max_consumers: %d }, users: [{ user: tendril, password: secret }] } }\n", consumers)
-		if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	allow(500)
-	server := bustest.WithUsers(t, file)
-	url := strings.Replace(server.URL, "nats://", "nats://tendril:secret@", 1)
-	limit := func() int {
-		b := open(t, bus.Options{URL: url, Provisions: true})
-		defer b.Close()
-		stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return stream.CachedInfo().Config.MaxConsumers
-	}
-	for _, start := range []string{"first", "second"} {
-		if n := limit(); n > 500 {
-			t.Errorf("%s start: the stream may have %d consumers", start, n)
-		}
-	}
-	server.Stop()
-	allow(5_000_000)
-	server.Start()
-	if n := limit(); n < 1_000_000 {
-		t.Errorf("when the account allows it the stream may have %d consumers", n)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/logins"
 	"tendril.dev/proto"
@@ -117,6 +118,27 @@ func remoteOptions(o Options) ([]nats.Option, error) {
 		options = append(options, nats.ClientCert(o.Cert, o.Key))
 	}
 	return options, nil
+}
+
+// openJetStream opens JetStream as the login of these options reaches it.
+func openJetStream(conn *nats.Conn, o Options) (js jetstream.JetStream, err error) {
+	user := cmp.Or(o.Role, proto.UserTendril)
+	if o.LoginFile != "" {
+		login, err := logins.Read(o.LoginFile)
+		if err != nil {
+			return nil, fileError(o.LoginFile, err)
+		}
+		user = logins.Role(login.User)
+	}
+	if guarded := o.LoginFile != "" || o.Password != ""; guarded && o.URL != "" && proto.AccountOf(user) != proto.AccountCore {
+		js, err = jetstream.NewWithAPIPrefix(conn, proto.CoreAPI)
+	} else {
+		js, err = jetstream.New(conn)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open JetStream: %w", err)
+	}
+	return js, nil
 }
 
 // fileError says what is wrong with the login file, in a sentence for the operator.

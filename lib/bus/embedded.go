@@ -1,19 +1,21 @@
 package bus
 
 import (
-	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"golang.org/x/crypto/bcrypt"
 
+	"tendril.dev/lib/logins"
 	"tendril.dev/proto"
 )
 
@@ -29,19 +31,17 @@ func (b *Bus) startEmbedded(o Options) error {
 	} else if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the folder of the embedded NATS: %w", err)
 	}
-	var users []*server.User
-	var err error
+	accounts := ""
 	if o.Password != "" {
 		b.inside = rand.Text()
-		if users, err = embeddedUsers(o.Password, b.inside); err != nil {
+		var err error
+		if accounts, err = embeddedAccounts(o.Password, b.inside); err != nil {
 			return err
 		}
 	}
-	if b.server, err = startServing(o, users); err != nil {
+	var err error
+	if b.server, err = startServer(o, accounts, b.lost); err != nil {
 		return err
-	}
-	if !o.Sizing.MemoryOnly { // what is in memory only would not outlive the server
-		b.keeping.Go(func() { b.server.watch(b.open, cmp.Or(o.reviveEvery, reviveEvery)) })
 	}
 	return nil
 }
@@ -58,49 +58,39 @@ func (b *Bus) embeddedOptions() []nats.Option {
 	return options
 }
 
-// embeddedUsers are the users of an embedded server with a password: the operator, `tendril import`
-// with the same password, which may offer events, and this process, which may do everything and
-// whose password is random. The hashes are in memory only, so
-// nobody tries passwords against them but through the server: a higher cost would be its own, for
-// everybody who knocks.
-func embeddedUsers(operator, inside string) (users []*server.User, err error) {
-	for _, u := range []struct {
-		name, password string
-		permissions    *server.Permissions
-	}{
-		{insideUser, inside, nil},
-		{proto.UserOperator, operator, permissionsOf(proto.UserOperator)},
-		{proto.UserImport, operator, permissionsOf(proto.UserImport)},
-	} {
-		hash, err := bcrypt.GenerateFromPassword([]byte(u.password), bcrypt.MinCost)
+// embeddedAccounts is the configuration of an embedded server with a password. Its users are the
+// operator, `tendril import` with the same password, and this process, whose password is random.
+// The hashes are in memory only, so passwords can be tried only through the server: a higher cost
+// would be the server's own, for each connection.
+func embeddedAccounts(operator, inside string) (string, error) {
+	var users []logins.User
+	for name, password := range map[string]string{insideUser: inside, proto.UserOperator: operator, proto.UserImport: operator} {
+		hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 		if err != nil {
-			return nil, fmt.Errorf("hash the password of NATS user %s: %w", u.name, err)
+			return "", fmt.Errorf("hash the password of NATS user %s: %w", name, err)
 		}
-		users = append(users, &server.User{Username: u.name, Password: string(hash), Permissions: u.permissions})
+		users = append(users, logins.User{Name: name, Hash: string(hash)})
 	}
-	return users, nil
+	return logins.Render(users)
 }
 
-func permissionsOf(user string) *server.Permissions {
-	p := proto.PermissionsOf(user)
-	return &server.Permissions{
-		Publish: &server.SubjectPermission{Allow: p.Publish}, Subscribe: &server.SubjectPermission{Allow: p.Subscribe},
+// startServer starts the embedded NATS server in o.Dir; without accounts every connection may do
+// everything. JetStream syncs every write: durable before done (docs/architecture.md, Six ideas).
+// failed is told when the server cannot write.
+func startServer(o Options, accounts string, failed chan<- error) (*server.Server, error) {
+	opts := &server.Options{}
+	if accounts != "" {
+		if err := opts.ProcessConfigString(accounts); err != nil {
+			return nil, fmt.Errorf("configure the accounts of the embedded NATS: %w", err)
+		}
 	}
-}
-
-// startServer starts the embedded NATS server in o.Dir; without users everybody may do everything.
-// JetStream syncs every write: durable before done (docs/architecture.md, Six ideas).
-func startServer(o Options, users []*server.User, log server.Logger) (*server.Server, error) {
-	opts := &server.Options{
-		ServerName: "tendril",
-		JetStream:  true,
-		StoreDir:   o.Dir,
-		SyncAlways: true,
-		DontListen: true,
-		NoSigs:     true,
-		MaxPayload: 1 << 20,
-		Users:      users,
+	for _, u := range opts.Users {
+		if u.Username == insideUser {
+			u.Permissions = nil // this process may do everything
+		}
 	}
+	opts.ServerName, opts.StoreDir, opts.MaxPayload = "tendril", o.Dir, 1<<20
+	opts.JetStream, opts.SyncAlways, opts.DontListen, opts.NoSigs = true, true, true, true
 	if o.Listen != "" && o.Listen != "none" {
 		host, port, err := net.SplitHostPort(o.Listen)
 		if err != nil {
@@ -128,7 +118,7 @@ func startServer(o Options, users []*server.User, log server.Logger) (*server.Se
 	if err != nil {
 		return nil, fmt.Errorf("configure the embedded NATS: %w", err)
 	}
-	srv.SetLoggerV2(log, false, false, false)
+	srv.SetLoggerV2(serverLog{o.Log, o.Dir, failed}, false, false, false)
 	go srv.Start()
 	if !srv.ReadyForConnections(30 * time.Second) {
 		srv.Shutdown()
@@ -139,4 +129,35 @@ func startServer(o Options, users []*server.User, log server.Logger) (*server.Se
 		return nil, fmt.Errorf("start the embedded NATS: JetStream could not use the folder %s", o.Dir)
 	}
 	return srv, nil
+}
+
+// serverLog passes the server's own log on; its notices about itself are debug to us. It is also
+// how a failed write is noticed: the server tells of it in no other way, and writes nothing more to
+// that stream until it is started again.
+type serverLog struct {
+	log    *slog.Logger
+	dir    string
+	failed chan<- error
+}
+
+// failedWrite begins what the server logs when it could not write a message to its disk.
+const failedWrite = "JetStream failed to store a msg on stream"
+
+func (l serverLog) Noticef(format string, v ...any) { l.Debugf(format, v...) }
+func (l serverLog) Warnf(format string, v ...any)   { l.log.Warn("nats: " + fmt.Sprintf(format, v...)) }
+func (l serverLog) Fatalf(format string, v ...any)  { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
+func (l serverLog) Tracef(format string, v ...any)  { l.Debugf(format, v...) }
+func (l serverLog) Debugf(format string, v ...any) {
+	l.log.Debug("nats: " + strings.TrimSpace(fmt.Sprintf(format, v...)))
+}
+
+func (l serverLog) Errorf(format string, v ...any) {
+	text := fmt.Sprintf(format, v...)
+	l.log.Error("nats: " + text)
+	if strings.HasPrefix(text, failedWrite) {
+		select {
+		case l.failed <- fmt.Errorf("the event log in %s cannot be written (is the disk full?): %s; make room and start again", l.dir, text):
+		default:
+		}
+	}
 }

@@ -258,7 +258,7 @@ func (f *Follower) fetch(ctx context.Context) (more bool, count int, err error) 
 // ask asks for messages of a filter from a sequence on. left: there are more of them.
 func (f *Follower) ask(ctx context.Context, filter string, from uint64) (got []Message, left bool, err error) {
 	if f.leader {
-		m, found, err := Next(ctx, f.js.Conn(), f.what.Stream, filter, from)
+		m, found, err := Next(ctx, f.js, f.what.Stream, filter, from)
 		if err != nil || !found {
 			return nil, false, err
 		}
@@ -341,7 +341,7 @@ func (f *Follower) look(ctx context.Context) error {
 		if at[i] >= end {
 			continue
 		}
-		m, found, err := Next(ctx, f.js.Conn(), f.what.Stream, filter, at[i]+1)
+		m, found, err := Next(ctx, f.js, f.what.Stream, filter, at[i]+1)
 		if err != nil {
 			return err
 		}

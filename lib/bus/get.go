@@ -1,16 +1,16 @@
 package bus
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-
-	"tendril.dev/proto"
 )
 
 // messageQuery asks JetStream for one message, and messageAnswer is its answer.
@@ -34,27 +34,27 @@ type messageAnswer struct {
 // Get returns the message of a stream that has this sequence. found is false if there is none, or
 // none any more. The stream's leader answers, who has every message that was acknowledged.
 func Get(ctx context.Context, js jetstream.JetStream, stream string, seq uint64) (m Message, found bool, err error) {
-	return get(ctx, js.Conn(), stream, messageQuery{Seq: seq})
+	return get(ctx, js, stream, messageQuery{Seq: seq})
 }
 
 // Last returns the last message of a subject of a stream, as [Get] does.
 func Last(ctx context.Context, js jetstream.JetStream, stream, subject string) (m Message, found bool, err error) {
-	return get(ctx, js.Conn(), stream, messageQuery{Last: subject})
+	return get(ctx, js, stream, messageQuery{Last: subject})
 }
 
 // Next returns the first message of a subject of a stream from a sequence on, as [Get] does.
-func Next(ctx context.Context, conn *nats.Conn, stream, subject string, from uint64) (m Message, found bool, err error) {
-	return get(ctx, conn, stream, messageQuery{Seq: from, Next: subject})
+func Next(ctx context.Context, js jetstream.JetStream, stream, subject string, from uint64) (m Message, found bool, err error) {
+	return get(ctx, js, stream, messageQuery{Seq: from, Next: subject})
 }
 
-func get(ctx context.Context, conn *nats.Conn, stream string, q messageQuery) (m Message, found bool, err error) {
+func get(ctx context.Context, js jetstream.JetStream, stream string, q messageQuery) (m Message, found bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, headTimeout)
 	defer cancel()
 	data, err := json.Marshal(q)
 	if err != nil {
 		return m, false, fmt.Errorf("get a message of %s: %w", stream, err)
 	}
-	reply, err := conn.RequestWithContext(ctx, proto.SubjectMessageOf(stream), data)
+	reply, err := js.Conn().RequestWithContext(ctx, apiSubject(js, "STREAM.MSG.GET."+stream), data)
 	if err != nil {
 		return m, false, fmt.Errorf("get a message of %s: %w", stream, err)
 	}
@@ -77,4 +77,10 @@ func get(ctx context.Context, conn *nats.Conn, stream string, q messageQuery) (m
 		}
 	}
 	return m, true, nil
+}
+
+// apiSubject is a subject of JetStream's API as this client reaches it.
+func apiSubject(js jetstream.JetStream, verb string) string {
+	prefix := cmp.Or(js.Options().APIPrefix, jetstream.DefaultAPIPrefix)
+	return strings.TrimSuffix(prefix, ".") + "." + verb
 }

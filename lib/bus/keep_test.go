@@ -3,7 +3,6 @@ package bus_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"strings"
 	"sync"
 	"testing"
@@ -13,7 +12,6 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/bus/bustest"
-	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 )
 
@@ -54,22 +52,16 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	nats := bustest.New(t)
 	sizing := proto.DefaultSizing()
-	sizing.WorkerTTL = time.Hour // no era is settled while the test runs
 	maker := open(t, bus.Options{URL: nats.URL, Provisions: true, Sizing: sizing})
 	user := open(t, bus.Options{URL: nats.URL, Needs: []string{proto.StreamEvents, proto.StreamUser}, Sizing: sizing})
-	var read progress.Progress
 	var mu sync.Mutex
 	seen := 0
-	following, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() {
-		done <- bus.Follow(following, user.JS, bus.Reading{Stream: proto.StreamEvents}, slog.New(slog.DiscardHandler), func(m bus.Message) {
-			mu.Lock()
-			seen++
-			mu.Unlock()
-			read.Advance(m.Seq)
-		})
-	}()
+	f, stop := follow(t, user, bus.Reading{Stream: proto.StreamEvents}, func(messages []bus.Message) error {
+		mu.Lock()
+		defer mu.Unlock()
+		seen += len(messages)
+		return nil
+	})
 	publish := func(slot string) (seq uint64) {
 		t.Helper()
 		await(t, "an event is stored", func() bool {
@@ -81,30 +73,17 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 		})
 		return seq
 	}
-	before, settled, err := maker.Era(t.Context())
-	if err != nil || !settled {
-		t.Fatalf("the first era: settled %v, %v", settled, err)
-	}
 	publish("a")
 	nats.Stop()
 	nats.Start()
 	last := publish("b")
 	await(t, "all is there again", func() bool { return complete(t.Context(), maker) })
-	var after bus.Era
-	await(t, "the user is connected again", func() bool {
-		after, settled, err = user.Era(t.Context())
-		return err == nil
-	})
-	if after == before || settled {
-		t.Errorf("after the restart the era is %v (before %v), settled %v", after, before, settled)
-	}
 	wait, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := read.WaitFor(wait, last); err != nil {
+	if err := f.Wait(wait, last); err != nil {
 		t.Fatal(err)
 	}
-	stop()
-	if err := <-done; err != nil {
+	if err := stop(); err != nil {
 		t.Error(err)
 	}
 	mu.Lock()
@@ -119,33 +98,6 @@ func TestMemoryIsMadeAgain(t *testing.T) {
 		default:
 		}
 	}
-}
-
-// TestDeletedMemoryIsMadeAgain: nobody has to be cut off for it.
-func TestDeletedMemoryIsMadeAgain(t *testing.T) {
-	t.Parallel()
-	b := open(t, bus.Options{Dir: t.TempDir()})
-	for _, name := range []string{proto.StreamUser, proto.StreamWriter, proto.KVStream(proto.BucketClaims)} {
-		if err := b.JS.DeleteStream(t.Context(), name); err != nil {
-			t.Fatal(err)
-		}
-	}
-	await(t, "all is there again", func() bool { return complete(t.Context(), b) })
-}
-
-// TestEraIsSettledInTime: when a TTL is over, those who come later need not wait.
-func TestEraIsSettledInTime(t *testing.T) {
-	t.Parallel()
-	sizing := proto.DefaultSizing()
-	sizing.WorkerTTL = time.Second
-	nats := bustest.New(t)
-	b := open(t, bus.Options{URL: nats.URL, Provisions: true, Sizing: sizing})
-	nats.Stop()
-	nats.Start()
-	await(t, "a new era is settled", func() bool {
-		_, settled, err := b.Era(t.Context())
-		return err == nil && settled
-	})
 }
 
 // TestWhoDoesNotProvisionWaits until what it needs is there, says what for, and makes nothing.
@@ -233,6 +185,9 @@ func TestLostDiskIsTold(t *testing.T) {
 			t.Parallel()
 			b := open(t, bus.Options{Dir: t.TempDir(), Needs: []string{proto.StreamEvents}})
 			lose(t, b)
+			if err := b.Conn.ForceReconnect(); err != nil {
+				t.Fatal(err)
+			}
 			select {
 			case err := <-b.Lost():
 				if !strings.Contains(err.Error(), proto.StreamEvents) {

@@ -3,27 +3,13 @@ package bus
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/proto"
 )
-
-// signed is a JetStream whose ordered consumers say which process reads by them.
-type signed struct {
-	jetstream.JetStream
-	reader string
-}
-
-// OrderedConsumer implements jetstream.StreamConsumerManager.
-func (s signed) OrderedConsumer(ctx context.Context, stream string, cfg jetstream.OrderedConsumerConfig) (jetstream.Consumer, error) {
-	cfg.Metadata = map[string]string{proto.MetadataReader: s.reader}
-	return s.JetStream.OrderedConsumer(ctx, stream, cfg)
-}
 
 // Look connects to a NATS server to read what is there: it makes and changes nothing. With a
 // Password it is a user of an embedded server: Role, or else the operator. timeout bounds the
@@ -47,9 +33,9 @@ func Look(o Options, timeout time.Duration) (*Bus, error) {
 		b.Close()
 		return nil, connectError(o, err)
 	}
-	if b.JS, err = jetstream.New(b.Conn); err != nil {
+	if b.JS, err = openJetStream(b.Conn, o); err != nil {
 		b.Close()
-		return nil, fmt.Errorf("open JetStream: %w", err)
+		return nil, err
 	}
 	return b, nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -20,17 +21,15 @@ import (
 // already.
 const metaConfig = "tendril-config"
 
-// prepare makes everything, or waits until it is there, and looks after it from then on.
+// prepare makes everything, or waits until it is there, and looks at it again after each reconnect.
 func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
-	provisions, fresh := o.Provisions || b.server != nil, b.server != nil
+	provisions := o.Provisions || b.server != nil
 	if provisions {
-		made, err := b.provision(ctx, o, wait)
-		if err != nil {
+		if err := b.provision(ctx, o, wait); err != nil {
 			return err
 		}
-		fresh = fresh || made
 	}
-	k := keeper{bus: b, log: o.Log, provisions: provisions, durable: map[string]found{}}
+	made := map[string]time.Time{}
 	for _, name := range o.Needs {
 		err := wait.until(ctx, func(ctx context.Context) error {
 			stream, err := b.JS.Stream(ctx, name)
@@ -38,7 +37,7 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 				return fmt.Errorf("look for stream %s: %w", name, err)
 			}
 			if !proto.Passing(name) {
-				k.durable[name] = found{made: stream.CachedInfo().Created}
+				made[name] = stream.CachedInfo().Created
 			}
 			return nil
 		}, func(err error) bool { return Passes(err) || errors.Is(err, jetstream.ErrStreamNotFound) })
@@ -46,34 +45,79 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 			return err
 		}
 	}
-	if fresh {
-		// Nobody can hold a claim from before: there was no log, or its server ran in a process
-		// that has ended.
-		if err := b.settleAtOnce(ctx, wait); err != nil {
-			return err
+	reconnected := b.Conn.StatusChanged(nats.CONNECTED)
+	b.keeping.Go(func() {
+		defer b.Conn.RemoveStatusListener(reconnected)
+		for {
+			select {
+			case <-b.open.Done():
+				return
+			case <-reconnected:
+			}
+			err := b.lookAgain(o, provisions, made)
+			if err != nil && b.open.Err() == nil {
+				select {
+				case b.lost <- err:
+				default:
+				}
+			}
 		}
-	}
-	b.keeping.Go(func() { k.run(b.open) })
+	})
 	return nil
 }
 
-func (b *Bus) settleAtOnce(ctx context.Context, wait *waiting) error {
-	return wait.until(ctx, func(ctx context.Context) error {
-		era, settled, err := b.Era(ctx)
-		if err != nil || settled {
+// goneFor is how long a stream of the disk must be missing before it is believed: a cluster that
+// comes up may not know of it yet.
+const goneFor = 10 * time.Second
+
+// Lost returns an error when this process cannot go on: NATS has lost a stream that was on disk, or
+// has another one in its place, or the embedded server cannot write. The process should end and say
+// so: what it knows is of a log that is not there any more.
+func (b *Bus) Lost() <-chan error { return b.lost }
+
+// lookAgain looks, after NATS may have been started again, whether the streams of the disk are the
+// same as before. A process that provisions makes those of the memory again that NATS has lost.
+func (b *Bus) lookAgain(o Options, provisions bool, made map[string]time.Time) error {
+	o.Waiting = func(string) {}
+	wait, began := newWaiting(o), time.Now()
+	for name, before := range made {
+		err := wait.until(b.open, func(ctx context.Context) error {
+			stream, err := b.JS.Stream(ctx, name)
+			switch {
+			case errors.Is(err, jetstream.ErrStreamNotFound):
+				return fmt.Errorf("NATS has lost stream %s, which was on its disk; is NATS on its right volume? (docs/running.md, When NATS has lost its disk): %w", name, err)
+			case err != nil:
+				return err
+			}
+			if now := stream.CachedInfo().Created; !now.Equal(before) {
+				return fmt.Errorf("NATS has another stream %s now: it was made at %s, the one before at %s; is NATS on its right volume? "+
+					"(docs/running.md, When NATS has lost its disk)", name, now.UTC().Format(time.RFC3339), before.UTC().Format(time.RFC3339))
+			}
+			return nil
+		}, func(err error) bool {
+			return Passes(err) || errors.Is(err, jetstream.ErrStreamNotFound) && time.Since(began) < goneFor
+		})
+		if err != nil {
 			return err
 		}
-		return b.settle(ctx, era)
-	}, Passes)
+	}
+	if !provisions {
+		return nil
+	}
+	return b.provision(b.open, o, wait)
 }
 
-// provision makes or updates everything that proto declares. fresh: there was no log.
-func (b *Bus) provision(ctx context.Context, o Options, wait *waiting) (fresh bool, err error) {
-	patiently := func(do func(ctx context.Context) error) error {
-		return wait.until(ctx, do, Passes)
+// provision makes or updates everything that proto declares.
+func (b *Bus) provision(ctx context.Context, o Options, wait *waiting) error {
+	patiently := func(what string, do func(ctx context.Context) error) error {
+		if err := wait.until(ctx, do, Passes); err != nil {
+			return fmt.Errorf("make %s: %w", what, err)
+		}
+		return nil
 	}
 	// The log first: where it is missing and should not be, nothing at all is made.
-	err = patiently(func(ctx context.Context) error {
+	fresh := false
+	err := patiently("the log", func(ctx context.Context) error {
 		_, err := b.JS.Stream(ctx, proto.StreamEvents)
 		if fresh = errors.Is(err, jetstream.ErrStreamNotFound); fresh {
 			return nil
@@ -81,43 +125,33 @@ func (b *Bus) provision(ctx context.Context, o Options, wait *waiting) (fresh bo
 		return err
 	})
 	if err != nil {
-		return fresh, fmt.Errorf("look for the log: %w", err)
+		return err
 	}
 	if fresh && o.NewLog != nil {
 		if err := o.NewLog(); err != nil {
-			return fresh, err
-		}
-	}
-	for _, name := range proto.Retired() {
-		err := patiently(func(ctx context.Context) error { return b.JS.DeleteStream(ctx, name) })
-		if err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
-			return fresh, fmt.Errorf("delete stream %s of an earlier version: %w", name, err)
+			return err
 		}
 	}
 	for _, cfg := range proto.Streams(b.sizing) {
-		err := patiently(func(ctx context.Context) error { return b.ensureStream(ctx, cfg) })
-		if err != nil {
-			return fresh, fmt.Errorf("make stream %s: %w", cfg.Name, err)
+		if err := patiently("stream "+cfg.Name, func(ctx context.Context) error { return b.ensureStream(ctx, cfg) }); err != nil {
+			return err
 		}
 	}
 	for stream, consumers := range proto.Consumers(b.sizing) {
 		for _, cfg := range consumers {
-			err := patiently(func(ctx context.Context) error { return b.ensureConsumer(ctx, stream, cfg) })
+			err := patiently("consumer "+cfg.Durable+" of "+stream, func(ctx context.Context) error { return b.ensureConsumer(ctx, stream, cfg) })
 			if err != nil {
-				return fresh, fmt.Errorf("make consumer %s of %s: %w", cfg.Durable, stream, err)
+				return err
 			}
 		}
 	}
-	if err := patiently(b.makeTurn); err != nil {
-		return fresh, fmt.Errorf("make the writer's turn: %w", err)
-	}
-	return fresh, nil
+	return patiently("the writer's turn", b.makeTurn)
 }
 
 // makeTurn publishes the one turn message. Expecting no earlier message on its subject makes it
 // once, whoever is first.
 func (b *Bus) makeTurn(ctx context.Context) error {
-	_, err := b.JS.Publish(ctx, proto.SubjectWriterTurn, []byte("whoever holds this message writes the log\n"),
+	_, err := b.JS.Publish(ctx, proto.SubjectWriterTurn, []byte("the holder of this message writes the log\n"),
 		jetstream.WithExpectLastSequencePerSubject(0))
 	if IsConflict(err) {
 		return nil
@@ -132,31 +166,13 @@ func declared(cfg jetstream.StreamConfig) jetstream.StreamConfig {
 }
 
 func (b *Bus) ensureStream(ctx context.Context, cfg jetstream.StreamConfig) error {
-	before, apply := jetstream.StreamConfig{MaxConsumers: -1}, b.JS.CreateOrUpdateStream
+	cfg = declared(cfg)
 	stream, err := b.JS.Stream(ctx, cfg.Name)
 	switch {
-	case err == nil:
-		before, apply = stream.CachedInfo().Config, b.JS.UpdateStream
-	case !errors.Is(err, jetstream.ErrStreamNotFound):
-		return err
-	}
-	ensure := func(cfg jetstream.StreamConfig) error {
-		cfg = declared(cfg)
-		if before.Metadata[metaConfig] == cfg.Metadata[metaConfig] {
-			return nil
-		}
-		if settled, ok := before.Metadata[metaSettled]; ok {
-			cfg.Metadata[metaSettled] = settled
-		}
-		_, err := apply(ctx, cfg)
-		return err
-	}
-	err = ensure(cfg)
-	if err != nil && !Passes(err) && cfg.MaxConsumers > 0 && before.MaxConsumers != cfg.MaxConsumers {
-		// The account allows fewer, or NATS is older than 2.15, which cannot change this one number
-		// and does not need it. The next start tries again.
-		cfg.MaxConsumers = before.MaxConsumers
-		err = ensure(cfg)
+	case errors.Is(err, jetstream.ErrStreamNotFound):
+		_, err = b.JS.CreateOrUpdateStream(ctx, cfg)
+	case err == nil && stream.CachedInfo().Config.Metadata[metaConfig] != cfg.Metadata[metaConfig]:
+		_, err = b.JS.UpdateStream(ctx, cfg)
 	}
 	return err
 }

@@ -9,7 +9,7 @@ import (
 // is known.
 func (b *Bus) StoreLimit(ctx context.Context) (int64, error) {
 	if b.server != nil {
-		config := b.server.server().JetStreamConfig()
+		config := b.server.JetStreamConfig()
 		if config == nil {
 			return 0, nil
 		}

@@ -8,12 +8,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/bus/bustest"
 	"tendril.dev/lib/claim"
 	"tendril.dev/proto"
 )
@@ -503,4 +505,69 @@ func TestOpeningEndsWithItsContext(t *testing.T) {
 	if _, err := claim.Join(ctx, b, claim.Options{Group: "test", Worker: "a", TTL: s.ttl}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Join: %v", err)
 	}
+}
+
+// restartable is a NATS server that may be started again.
+func restartable(t *testing.T, ttl time.Duration) (*bustest.NATS, server) {
+	t.Helper()
+	nats := bustest.New(t)
+	sizing := proto.DefaultSizing()
+	sizing.WorkerTTL = ttl
+	b, err := bus.Open(t.Context(), bus.Options{URL: nats.URL, Sizing: sizing, Provisions: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return nats, server{nats.URL, ttl}
+}
+
+// TestWorkOutlastsARestart: NATS is started again before any lease has ended. No work is
+// interrupted, and each key stays where it is.
+func TestWorkOutlastsARestart(t *testing.T) {
+	t.Parallel()
+	nats, s := restartable(t, long)
+	seen := &board{t: t, on: map[string]string{}}
+	all := keys(200) // more than are claimed at once
+	var begun atomic.Int64
+	for _, name := range []string{"a", "b"} {
+		work := seen.work(name)
+		s.start(t, s.connect(t), name, all, func(ctx context.Context, key string) error {
+			begun.Add(1)
+			return work(ctx, key)
+		})
+	}
+	seen.awaitRest(all, "a", "b")
+	before, works := seen.owners(), begun.Load()
+	nats.Stop()
+	nats.Start()
+	d, err := claim.Watch(t.Context(), s.connect(t), "test", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for key, worker := range before {
+		if w, held := d.Holder(key); !held || w.Name != worker {
+			t.Errorf("after the restart %q holds %s, want %s", w.Name, key, worker)
+		}
+	}
+	if n := begun.Load(); n != works {
+		t.Errorf("work began %d times more", n-works)
+	}
+}
+
+// TestNothingIsHandedOutWhileALeaseRuns: a worker is cut off and works on by its lease while NATS is
+// started again. A worker that comes then takes none of its keys before that work has ended.
+func TestNothingIsHandedOutWhileALeaseRuns(t *testing.T) {
+	t.Parallel()
+	nats, s := restartable(t, 6*time.Second)
+	seen := &board{t: t, on: map[string]string{}}
+	all := keys(20)
+	cutOff := s.connect(t)
+	s.start(t, cutOff, "dying", all, seen.work("dying"))
+	seen.await("one alone", func(n map[string]int) bool { return n["dying"] == 20 })
+	cutOff.Conn.Close()
+	nats.Stop()
+	nats.Start()
+	s.start(t, s.connect(t), "heir", all, seen.work("heir"))
+	seen.await("the heir has it all", func(n map[string]int) bool { return n["heir"] == 20 })
 }

@@ -54,7 +54,7 @@ func TestARecordThatComesAndGoes(t *testing.T) {
 	o := Options{Group: "test", Worker: "b", Incarnation: "b-1", TTL: 3 * time.Second}.withDefaults()
 	record := &restless{first.workers, 2}
 	m := &Member{
-		o: o, bus: b, workers: record, register: first.register, held: map[string]bool{}, lease: newLease(bus.Era{}), stop: func() {},
+		o: o, bus: b, workers: record, roster: first.roster, held: map[string]bool{}, lease: newLease(), stop: func() {},
 	}
 	m.lease.lapse = time.NewTimer(time.Hour)
 	if err := m.enter(t.Context()); err != nil {

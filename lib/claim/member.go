@@ -17,33 +17,43 @@ import (
 
 // Member is a worker that has joined its group.
 type Member struct {
-	o        Options
-	bus      *bus.Bus
-	workers  jetstream.KeyValue
-	claims   jetstream.KeyValue
-	register *register
-	stop     context.CancelFunc
-	failed   chan error
-	beating  sync.WaitGroup
+	o       Options
+	bus     *bus.Bus
+	workers jetstream.KeyValue
+	claims  jetstream.KeyValue
+	roster  *roster
+	stop    context.CancelFunc
+	failed  chan error
+	beating sync.WaitGroup
 
 	recording sync.Mutex // held by whoever writes the own record
 
 	mu       sync.Mutex
 	leaving  bool
-	era      bus.Era // in which the own record is
-	revision uint64  // of the own record; 0: none
+	revision uint64 // of the own record; 0: none
 	held     map[string]bool
-	lease    *lease
+	lease    *lease // zero before the first heartbeat
 }
 
-// lease is a time in which this worker may work by its claims of one era. It ends when the own
-// record may be about to expire, and with it the work. A heartbeat that gets through makes it
-// longer; after its end the next one begins a new lease.
+// lease is a time in which this worker may work by its claims. It ends when the own record may be
+// about to expire, and with it the work, which runs under its context. A heartbeat that gets through
+// makes it longer; after its end the next one begins a new lease.
 type lease struct {
-	era   bus.Era
 	ctx   context.Context
 	end   context.CancelFunc
 	lapse *time.Timer
+}
+
+type leaseKey struct{}
+
+// Lease returns the lease's own context from that which Work gives to do. It ends when the lease
+// ends: from then on nothing may be written. The context that do gets ends with it, and also when
+// the claim is to be given up: then what was begun may be finished.
+func Lease(ctx context.Context) context.Context {
+	if l, ok := ctx.Value(leaseKey{}).(context.Context); ok {
+		return l
+	}
+	return ctx
 }
 
 // Join makes the worker known to its group, and keeps its record alive until Leave: the end of ctx
@@ -53,8 +63,7 @@ type lease struct {
 func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	o = o.withDefaults()
 	m := &Member{o: o, bus: b, failed: make(chan error, 1), held: map[string]bool{}}
-	m.lease = &lease{lapse: time.NewTimer(0)}
-	m.lease.ctx, m.lease.end = context.WithCancel(context.Background())
+	m.lease = newLease()
 	m.lease.end()
 	var err error
 	if m.workers, err = b.Bucket(ctx, proto.BucketWorkers); err != nil {
@@ -65,7 +74,7 @@ func Join(ctx context.Context, b *bus.Bus, o Options) (*Member, error) {
 	}
 	beating, stop := context.WithCancel(context.WithoutCancel(ctx))
 	m.stop = stop
-	if m.register, err = openRegister(ctx, beating, b, o.Group, o.TTL, o.Log); err == nil {
+	if m.roster, err = openRoster(ctx, beating, b, o.Group, o.Log); err == nil {
 		err = m.enter(ctx)
 	}
 	if err != nil {
@@ -86,7 +95,7 @@ func (m *Member) enter(ctx context.Context) error {
 		err := m.beatInTime(ctx)
 		// A conflict: the record came or went between two looks at it.
 		again := bus.Passes(err) || bus.IsConflict(err) ||
-			errors.Is(err, ErrNameTaken) || errors.Is(err, errEraOver) || errors.Is(err, jetstream.ErrStreamNotFound)
+			errors.Is(err, ErrNameTaken) || errors.Is(err, jetstream.ErrStreamNotFound)
 		if err == nil || !again {
 			return err
 		}
@@ -109,7 +118,7 @@ func (m *Member) enter(ctx context.Context) error {
 }
 
 // Directory tells who holds which key of the worker's group, until Leave.
-func (m *Member) Directory() *Directory { return &Directory{m.register, func() {}} }
+func (m *Member) Directory() *Directory { return &Directory{m.roster, func() {}} }
 
 // Leave takes the worker's record away, so that nobody waits for it to expire. Call it after Work
 // has returned.
@@ -117,13 +126,10 @@ func (m *Member) Leave(ctx context.Context) error {
 	m.stop()
 	m.beating.Wait()
 	m.mu.Lock()
-	era, revision := m.era, m.revision
+	revision := m.revision
 	m.lease.lapse.Stop()
 	m.lease.end()
 	m.mu.Unlock()
-	if lasts, err := m.register.lasts(ctx, era); err != nil || !lasts {
-		return err // a record in buckets that are gone is gone
-	}
 	err := m.workers.Delete(ctx, m.key(), jetstream.LastRevision(revision))
 	for bus.IsConflict(err) { // again where it expires just when it is deleted
 		err = m.deleteOwn(ctx)
@@ -161,41 +167,31 @@ func (m *Member) Held() []string {
 
 func (m *Member) key() string { return proto.ClaimKey(m.o.Group, m.o.Worker) }
 
-// renew notes a heartbeat that got through in an era and was begun at that time. unbroken: the
-// record was there all the time since the heartbeat before. A tenth of the time is kept for
-// stopping what runs on the claims.
-//
-// The lease of an era before is not made longer: its claims are gone. It runs on to its own end,
-// and the work by it with it, unless the claims are made again before.
-func (m *Member) renew(era bus.Era, revision uint64, began time.Time, unbroken bool) {
+// renew notes a heartbeat that got through and was begun at that time. unbroken: the record was
+// there all the time since the heartbeat before. A tenth of the time is kept for stopping what runs
+// on the claims.
+func (m *Member) renew(revision uint64, began time.Time, unbroken bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.era, m.revision = era, revision
-	switch {
-	case m.lease.era != era:
-		m.lease = newLease(era)
-	case !unbroken || m.lease.ctx.Err() != nil:
-		m.lease.lapse.Stop()
+	m.revision = revision
+	m.lease.lapse.Stop()
+	if !unbroken || m.lease.ctx.Err() != nil {
 		m.lease.end()
-		m.lease = newLease(era)
-	default:
-		m.lease.lapse.Stop()
+		m.lease = newLease()
 	}
 	l := m.lease
 	l.lapse = time.AfterFunc(time.Until(began.Add(m.o.TTL-m.o.TTL/10)), func() {
-		if m.currentLease() == l {
-			m.o.Log.Warn("the heartbeat did not get through in time; work on claims stops", "group", m.o.Group)
-		} else {
-			m.o.Log.Info("work stops whose claim could not be renewed after the claims were made anew", "group", m.o.Group)
-		}
+		m.o.Log.Warn("the heartbeat did not get through in time; work on claims stops", "group", m.o.Group)
 		l.end()
 	})
-	tell(m.register.changed)
+	tell(m.roster.changed)
 }
 
-func newLease(era bus.Era) *lease {
-	l := &lease{era: era}
+// newLease is a lease without an end.
+func newLease() *lease {
+	l := &lease{lapse: time.NewTimer(0)}
 	l.ctx, l.end = context.WithCancel(context.Background())
+	l.ctx = context.WithValue(l.ctx, leaseKey{}, l.ctx)
 	return l
 }
 
@@ -208,16 +204,10 @@ func (m *Member) currentLease() *lease {
 func (m *Member) keepBeating(ctx context.Context) {
 	tick := time.NewTicker(m.o.TTL / 3)
 	defer tick.Stop()
-	look := time.NewTicker(lookEvery(m.o.TTL))
-	defer look.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-look.C:
-			if m.register.current().era == m.recordedIn() {
-				continue
-			}
 		case <-tick.C:
 		}
 		err := m.beatInTime(ctx)
@@ -232,36 +222,19 @@ func (m *Member) keepBeating(ctx context.Context) {
 	}
 }
 
-// recordedIn is the era in which the own record is.
-func (m *Member) recordedIn() bus.Era {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.era
-}
-
 func (m *Member) beatInTime(ctx context.Context) error {
 	beat, cancel := context.WithTimeout(ctx, m.o.TTL/3)
 	defer cancel()
 	return m.beat(beat)
 }
 
-// errEraOver: the buckets were made anew meanwhile.
-var errEraOver = errors.New("the buckets of claims were made anew")
-
-// beat writes the own record anew. The time from before the write counts: the bucket's clock for it
-// cannot have begun earlier.
-//
-// After the write it asks whether the era lasts. If so, it lasted when the heartbeat began, and so
-// no other worker can be handed a key of ours before that time and one TTL.
+// beat writes the own record again. The time from before the write counts: the bucket's clock for
+// it cannot have begun earlier.
 func (m *Member) beat(ctx context.Context) error {
 	m.recording.Lock()
 	defer m.recording.Unlock()
-	era := m.register.current().era
 	m.mu.Lock()
 	revision, leaving := m.revision, m.leaving
-	if m.era != era {
-		revision = 0
-	}
 	m.mu.Unlock()
 	value, err := json.Marshal(proto.Worker{
 		Name: m.o.Worker, Group: m.o.Group, Incarnation: m.o.Incarnation, Address: m.o.Address, Leaving: leaving,
@@ -274,14 +247,7 @@ func (m *Member) beat(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	lasts, err := m.register.lasts(ctx, era)
-	switch {
-	case err != nil:
-		return err
-	case !lasts:
-		return errEraOver
-	}
-	m.renew(era, next, began, unbroken)
+	m.renew(next, began, unbroken)
 	return nil
 }
 

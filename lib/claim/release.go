@@ -35,7 +35,7 @@ func (w *work) release(ctx context.Context, jobs []*job) {
 	for _, j := range jobs {
 		w.forget(j)
 		releasing.Go(func() {
-			if err := w.letGo(ctx, j); err != nil && ctx.Err() == nil {
+			if err := w.letGo(ctx, j.key, j.revision); err != nil && ctx.Err() == nil {
 				w.o.Log.Warn("a claim could not be let go; it is taken up again, or expires with this worker", "key", j.key, "error", err)
 			}
 		})
@@ -43,15 +43,11 @@ func (w *work) release(ctx context.Context, jobs []*job) {
 	releasing.Wait()
 }
 
-// letGo makes a claim free. Where another holds it meanwhile, the revision keeps his. A claim of an
-// era before is gone, and its revision means nothing in this one.
-func (w *work) letGo(ctx context.Context, j *job) error {
-	if w.register.current().era != j.era {
-		return nil
-	}
+// letGo makes a claim free. Where another holds it meanwhile, the revision keeps his.
+func (w *work) letGo(ctx context.Context, key string, revision uint64) error {
 	cas, cancel := context.WithTimeout(ctx, casTimeout)
 	defer cancel()
-	err := w.claims.Purge(cas, proto.ClaimKey(w.o.Group, j.key), jetstream.LastRevision(j.revision), jetstream.PurgeTTL(markerKept))
+	err := w.claims.Purge(cas, proto.ClaimKey(w.o.Group, key), jetstream.LastRevision(revision), jetstream.PurgeTTL(markerKept))
 	if bus.IsConflict(err) {
 		return nil
 	}
@@ -78,9 +74,9 @@ func (w *work) noteDead(s situation, now time.Time) {
 
 // clear removes claims, as long as nobody has written to them. What cannot be removed is tried
 // again with the next decision.
-func (w *work) clear(ctx context.Context, lease *lease, keys []string, claims map[string]claimed) {
+func (w *work) clear(ctx context.Context, keys []string, claims map[string]claimed) {
 	for _, key := range keys[:min(len(keys), takeAtOnce)] {
-		if err := w.letGo(ctx, &job{key: key, era: lease.era, revision: claims[key].revision}); err != nil {
+		if err := w.letGo(ctx, key, claims[key].revision); err != nil {
 			w.o.Log.Debug("the claim of a dead worker could not be removed yet", "key", key, "error", err)
 			return
 		}

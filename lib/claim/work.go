@@ -28,16 +28,9 @@ const (
 // for every claim until the claim is given up, which ends do's context; the claim goes to another
 // only after do has returned. It returns when ctx has ended and everything is let go.
 //
-// When NATS has lost the claims (a new era, see [bus.Era]), do runs on, and the claims are made
-// again under it. Two workers never work on one key:
-//   - In an era, a claim is taken by compare-and-set, from nobody or from a worker whose record has
-//     expired. Whoever holds it works at most until nine tenths of a TTL after a heartbeat began, and
-//     at the end of that heartbeat the era lasted.
-//   - So one TTL after the next era has begun, no work by a claim of the one before goes on, unless
-//     its worker has made that claim again before its lease ended. Until then nobody takes a free key
-//     ([standing.rests]); only who still works on a key claims it.
-//   - A write may meet the buckets of the next era. Therefore after each the bus is asked whether the
-//     era lasts, and what was claimed counts only then.
+// Two workers never work on one key. A claim is taken by compare-and-set, from none or from a worker
+// whose record has expired. The work by it runs under the lease, which ends at most nine tenths of a
+// TTL after a heartbeat began, and so before the record that this heartbeat wrote can expire.
 func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, key string) error) error {
 	w := &work{
 		Member: m, do: do,
@@ -71,7 +64,7 @@ func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx c
 			w.sharing.owners = nil
 		case j := <-w.ended:
 			w.release(ctx, w.alsoEnded(j))
-		case <-m.register.changed:
+		case <-m.roster.changed:
 			select {
 			case <-time.After(gather):
 			case <-ctx.Done():
@@ -100,58 +93,18 @@ type work struct {
 // job is one claim at work.
 type job struct {
 	key      string
-	era      bus.Era // of the claim
-	revision uint64  // of the claim in that era
+	revision uint64
 	cancel   context.CancelFunc
-	endLease context.CancelFunc
-	unbind   func() bool // from the lease whose end ends the work; false: it has ended
 	leaving  bool
 }
 
-// bind makes the work end with a lease, and no longer with the one before.
-func (j *job) bind(l *lease) {
-	if j.unbind != nil {
-		j.unbind()
-	}
-	j.unbind = context.AfterFunc(l.ctx, func() {
-		j.endLease()
-		j.cancel()
-	})
-}
-
-type leaseKey struct{}
-
-// Lease returns the lease's own context from that which Work gives to do. It ends when the lease
-// ends: from then on nothing may be written. The context that do gets ends with it, and also when
-// the claim is to be given up: then what was begun may be finished.
-func Lease(ctx context.Context) context.Context {
-	if l, ok := ctx.Value(leaseKey{}).(context.Context); ok {
-		return l
-	}
-	return ctx
-}
-
-// step does what the situation asks for, and says after what time to look again at the latest.
+// step does what the situation asks for, and says after what time to look again.
 func (w *work) step(ctx context.Context) (time.Duration, error) {
-	lease, now := w.currentLease(), w.register.current()
-	if lease.ctx.Err() != nil || lease.era != now.era {
+	lease := w.currentLease()
+	if lease.ctx.Err() != nil {
 		return w.o.TTL / 10, nil
 	}
-	workers, claims := now.roster.snapshot()
-	if err := w.claimAgain(ctx, lease, claims); err != nil {
-		return 0, err
-	}
-	if at := time.Now(); now.rests(at, w.o.TTL) {
-		// When it is over, each key waits for the worker that it prefers as if it had just become
-		// free.
-		clear(w.freeSince)
-		for key, j := range w.jobs {
-			if !w.wanted[key] {
-				w.leave(j, "nobody wants it")
-			}
-		}
-		return min(w.o.TTL/10, now.seen.Add(w.o.TTL).Sub(at)+time.Millisecond), nil
-	}
+	workers, claims := w.roster.snapshot()
 	return w.share(ctx, lease, workers, claims)
 }
 
@@ -170,7 +123,7 @@ func (w *work) share(ctx context.Context, lease *lease, workers map[string]proto
 	}
 	for key, j := range w.jobs {
 		// Another's claim on what we work on: ours was taken over while we were believed dead.
-		if c, ok := claims[key]; ok && j.era == lease.era && c.revision > j.revision && c.Incarnation != w.o.Incarnation {
+		if c, ok := claims[key]; ok && c.revision > j.revision && c.Incarnation != w.o.Incarnation {
 			w.leave(j, "another worker took the claim over")
 		}
 		s.mine[key] = true
@@ -186,7 +139,7 @@ func (w *work) share(ctx context.Context, lease *lease, workers map[string]proto
 			return 0, err
 		}
 	}
-	w.clear(ctx, lease, d.clear, claims)
+	w.clear(ctx, d.clear, claims)
 	next := w.o.TTL / 3
 	if !d.again.IsZero() {
 		next = min(next, max(d.again.Sub(now), time.Millisecond))
@@ -210,7 +163,12 @@ func (w *work) noteFree(s situation, now time.Time) {
 
 // take claims keys and begins the work on those that it got. Losing a race is no error.
 func (w *work) take(ctx context.Context, lease *lease, keys []string, claims map[string]claimed, s situation) error {
-	attempts, err := w.write(ctx, lease, keys, claims)
+	keys, err := w.gone(ctx, keys, claims)
+	if err != nil {
+		w.o.Log.Debug("the workers cannot be looked at", "group", w.o.Group, "error", err)
+		return nil // it is tried again at the next step
+	}
+	attempts, err := w.write(ctx, keys, claims)
 	if err != nil {
 		return err
 	}
@@ -230,39 +188,31 @@ func (w *work) take(ctx context.Context, lease *lease, keys []string, claims map
 	return nil
 }
 
-// claimAgain makes the claims again that are of an era before and by which work still goes on. From
-// then on the work goes by the new claim and the new lease. What cannot be claimed now is tried
-// again until its lease ends; what another has claimed is left.
-func (w *work) claimAgain(ctx context.Context, lease *lease, claims map[string]claimed) error {
-	var old []string
-	for key, j := range w.jobs {
-		switch c, claimed := claims[key]; {
-		case j.leaving || j.era == lease.era:
-		case claimed && c.Incarnation != w.o.Incarnation:
-			w.leave(j, "another worker has claimed it")
-		default:
-			old = append(old, key)
-		}
-	}
-	for keys := range slices.Chunk(old, takeAtOnce) {
-		attempts, err := w.write(ctx, lease, keys, claims)
-		if err != nil {
-			return err
-		}
-		for key, a := range attempts {
-			j := w.jobs[key]
-			switch {
-			case a.err == nil:
-				j.era, j.revision = lease.era, a.revision
-				j.bind(lease)
-			case bus.IsConflict(a.err):
-				w.leave(j, "another worker has claimed it")
-			default:
-				w.o.Log.Warn("a claim could not be made again yet", "key", key, "error", a.err)
+// gone returns those of the keys that have no live holder, as the leader of the bucket of workers
+// knows it: what this worker has heard of claims may be newer than what it has heard of workers.
+func (w *work) gone(ctx context.Context, keys []string, claims map[string]claimed) (free []string, err error) {
+	lives := map[proto.Claim]bool{} // by worker and incarnation
+	for _, key := range keys {
+		c := claims[key].Claim
+		holder := proto.Claim{Worker: c.Worker, Incarnation: c.Incarnation}
+		alive, known := lives[holder]
+		if !known && c.Worker != "" && c.Worker != w.o.Worker {
+			subject := proto.KVSubject(proto.BucketWorkers, proto.ClaimKey(w.o.Group, c.Worker))
+			m, found, err := bus.Last(ctx, w.bus.JS, proto.KVStream(proto.BucketWorkers), subject)
+			if err != nil {
+				return nil, fmt.Errorf("look whether worker %s lives: %w", c.Worker, err)
 			}
+			var record proto.Worker
+			if found && !m.Deletes() && json.Unmarshal(m.Data, &record) == nil {
+				alive = record.Incarnation == c.Incarnation
+			}
+			lives[holder] = alive
+		}
+		if !alive {
+			free = append(free, key)
 		}
 	}
-	return nil
+	return free, nil
 }
 
 // attempt is what came of a try to claim a key.
@@ -271,9 +221,8 @@ type attempt struct {
 	err      error
 }
 
-// write claims keys at the revisions that their entries have, by compare-and-set. An attempt that
-// succeeded did so in the era of the lease. If nothing is certain of any, it gives none.
-func (w *work) write(ctx context.Context, lease *lease, keys []string, claims map[string]claimed) (map[string]attempt, error) {
+// write claims keys at the revisions that their entries have, by compare-and-set.
+func (w *work) write(ctx context.Context, keys []string, claims map[string]claimed) (map[string]attempt, error) {
 	value, err := json.Marshal(proto.Claim{Worker: w.o.Worker, Incarnation: w.o.Incarnation, Since: time.Now().UTC()})
 	if err != nil {
 		return nil, fmt.Errorf("encode claim: %w", err)
@@ -293,12 +242,6 @@ func (w *work) write(ctx context.Context, lease *lease, keys []string, claims ma
 		})
 	}
 	writing.Wait()
-	lasts, err := w.register.lasts(cas, lease.era)
-	if err != nil || !lasts {
-		// Claims by this worker itself that it does not work on keep nobody from a key for long: it
-		// takes them up itself, or they expire with its record.
-		return nil, nil // it is tried again at the next step
-	}
 	attempts := map[string]attempt{}
 	for i, key := range keys {
 		attempts[key] = results[i]
@@ -308,10 +251,8 @@ func (w *work) write(ctx context.Context, lease *lease, keys []string, claims ma
 
 // begin runs the work until the claim is left or the lease ends.
 func (w *work) begin(lease *lease, key string, revision uint64) {
-	lasting, endLease := context.WithCancel(context.Background())
-	own, cancel := context.WithCancel(context.WithValue(lasting, leaseKey{}, lasting))
-	j := &job{key: key, era: lease.era, revision: revision, cancel: cancel, endLease: endLease}
-	j.bind(lease)
+	own, cancel := context.WithCancel(lease.ctx)
+	j := &job{key: key, revision: revision, cancel: cancel}
 	w.jobs[key] = j
 	w.mu.Lock()
 	w.held[key] = true
@@ -331,7 +272,7 @@ func (w *work) begin(lease *lease, key string, revision uint64) {
 			}
 			break
 		}
-		endLease() // and own with it
+		cancel()
 		w.ended <- j
 	})
 }
@@ -353,7 +294,6 @@ func (w *work) stopAll(why string) {
 
 // forget notes that the work on a claim has ended.
 func (w *work) forget(j *job) {
-	j.unbind()
 	delete(w.jobs, j.key)
 	delete(w.passedOver, j.key)
 	w.freeSince[j.key] = time.Now()
@@ -376,7 +316,7 @@ func (w *work) finish() {
 		if failed != nil {
 			continue
 		}
-		if failed = w.letGo(context.Background(), j); failed != nil {
+		if failed = w.letGo(context.Background(), j.key, j.revision); failed != nil {
 			w.o.Log.Warn("claims could not be let go; they expire with this worker", "key", j.key, "error", failed)
 		}
 	}

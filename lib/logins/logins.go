@@ -103,7 +103,7 @@ func Retire(dir string, users ...string) error {
 		if !f.accepts(login) || Role(login.User) != user {
 			return fmt.Errorf("%s is no login that %s has: run init first", LoginFile(dir, user), filepath.Join(dir, UsersFile))
 		}
-		f.entries = slices.DeleteFunc(f.entries, func(e entry) bool { return Role(e.User) == user && e.User != login.User })
+		f.entries = slices.DeleteFunc(f.entries, func(e User) bool { return Role(e.Name) == user && e.Name != login.User })
 		return nil
 	})
 }
@@ -149,15 +149,13 @@ func change(dir string, users []string, do func(f *folder, user string) error) e
 // folder is what must be written.
 type folder struct {
 	dir     string
-	entries []entry
+	entries []User
 	logins  map[string]Login // new ones, by role
 }
 
-// entry is a user of the server as users.conf has it.
-type entry struct {
-	User string
-	Hash string // bcrypt
-}
+// User is a user of the server as users.conf has it: its name, which is a role with or without a
+// number, and the bcrypt hash of its password.
+type User struct{ Name, Hash string }
 
 func open(dir string) (*folder, error) {
 	f := &folder{dir: dir, logins: map[string]Login{}}
@@ -185,13 +183,13 @@ func (f *folder) roles() (users []string) {
 }
 
 func (f *folder) knows(role string) bool {
-	return slices.ContainsFunc(f.entries, func(e entry) bool { return Role(e.User) == role })
+	return slices.ContainsFunc(f.entries, func(e User) bool { return Role(e.Name) == role })
 }
 
 // accepts reports whether the server that has this folder's users lets the login in.
 func (f *folder) accepts(l Login) bool {
-	return slices.ContainsFunc(f.entries, func(e entry) bool {
-		return e.User == l.User && bcrypt.CompareHashAndPassword([]byte(e.Hash), []byte(l.Password)) == nil
+	return slices.ContainsFunc(f.entries, func(e User) bool {
+		return e.Name == l.User && bcrypt.CompareHashAndPassword([]byte(e.Hash), []byte(l.Password)) == nil
 	})
 }
 
@@ -199,12 +197,12 @@ func (f *folder) accepts(l Login) bool {
 func (f *folder) add(role string) error {
 	highest := 0
 	for _, e := range f.entries {
-		if e.User == role {
+		if e.Name == role {
 			highest = max(highest, 1)
-		} else if Role(e.User) == role {
-			n, err := strconv.Atoi(strings.TrimPrefix(e.User, role+"-"))
+		} else if Role(e.Name) == role {
+			n, err := strconv.Atoi(strings.TrimPrefix(e.Name, role+"-"))
 			if err != nil {
-				return fmt.Errorf("number of user %s: %w", e.User, err)
+				return fmt.Errorf("number of user %s: %w", e.Name, err)
 			}
 			highest = max(highest, n)
 		}
@@ -224,15 +222,15 @@ func (f *folder) admit(l Login) error {
 	if err != nil {
 		return fmt.Errorf("hash the password of user %s: %w", l.User, err)
 	}
-	f.entries = slices.DeleteFunc(f.entries, func(e entry) bool { return e.User == l.User })
-	f.entries = append(f.entries, entry{l.User, string(hash)})
+	f.entries = slices.DeleteFunc(f.entries, func(e User) bool { return e.Name == l.User })
+	f.entries = append(f.entries, User{l.User, string(hash)})
 	return nil
 }
 
 // save writes users.conf first: a login that is then missing is made anew under another name, and
 // whoever reads a login file finds one that is valid.
 func (f *folder) save() error {
-	text, err := render(f.entries)
+	text, err := Render(f.entries)
 	if err != nil {
 		return err
 	}

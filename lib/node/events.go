@@ -11,6 +11,7 @@ import (
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/query"
+	"tendril.dev/proto"
 )
 
 // hasIndex reports whether a process with these services keeps an index of the log: one of them
@@ -39,20 +40,22 @@ func (n *Node) ask(ctx context.Context) error {
 	return nil
 }
 
-// events is the service that keeps what the process knows of accepted events: it follows the log
-// into the index and answers others, or asks others now and then whether they answer.
-func (n *Node) events() []Service {
+// events are the services that keep what the process knows of accepted events: one follows the log
+// into the index, or asks ingest now and then whether it answers. Only a process with ingest answers
+// others, because pushes are decided by these answers; NATS permits it to no other login.
+func (n *Node) events(services []Service) []Service {
 	if remote, asks := n.Accepted.(*query.Remote); asks {
 		return []Service{{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }}}
 	}
-	return []Service{
-		{Name: "index", Run: func(ctx context.Context, n *Node) error {
-			return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
-		}},
-		{Name: "accepted events", Run: func(ctx context.Context, n *Node) error {
+	own := []Service{{Name: "index", Run: func(ctx context.Context, n *Node) error {
+		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
+	}}}
+	if slices.ContainsFunc(services, func(s Service) bool { return s.Name == proto.UserIngest }) {
+		own = append(own, Service{Name: "accepted events", Run: func(ctx context.Context, n *Node) error {
 			return query.Serve(ctx, n.Accepted.(*query.Index), n.Bus.Conn, n.Log)
-		}},
+		}})
 	}
+	return own
 }
 
 // indexFailed tells when the index cannot go on; nil, which never tells, where there is none.

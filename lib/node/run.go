@@ -32,7 +32,7 @@ func (n *Node) run(ctx context.Context, started []*running, failed chan *running
 		n.AtFront = health
 	}
 	n.alone = alone(services)
-	services = append(n.events(), services...)
+	services = append(n.events(services), services...)
 
 	for _, s := range services {
 		started = append(started, n.start(ctx, s, failed))

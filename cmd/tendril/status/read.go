@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -165,7 +163,7 @@ func (r *Reader) Report(ctx context.Context) (Report, error) {
 			URL: bus.Redacted(r.bus.Conn.ConnectedUrl()), Version: r.bus.Conn.ConnectedServerVersion(),
 		},
 	}
-	for _, part := range []func(context.Context, *Report) error{r.sameBuckets, r.log, r.lanes, r.projections} {
+	for _, part := range []func(context.Context, *Report) error{r.sameBuckets, r.log, r.lanes} {
 		if err := part(ctx, &report); err != nil {
 			return Report{}, err
 		}
@@ -245,30 +243,6 @@ func (r *Reader) lanes(ctx context.Context, report *Report) error {
 			Name: lane.name, Queued: info.State.Msgs, Deciding: consumer.CachedInfo().NumAckPending,
 			Bytes: info.State.Bytes, MaxBytes: info.Config.MaxBytes,
 		})
-	}
-	return nil
-}
-
-// projections finds who follows the streams that services make projections of.
-func (r *Reader) projections(ctx context.Context, report *Report) error {
-	for _, name := range []string{proto.StreamEvents, proto.KVStream(proto.BucketHeld), proto.StreamTargets, proto.StreamRejected} {
-		stream, _, err := r.stream(ctx, name)
-		if err != nil {
-			return err
-		}
-		readers := map[string][]*jetstream.ConsumerInfo{}
-		list := stream.ListConsumers(ctx)
-		for info := range list.Info() {
-			if reader := info.Config.Metadata[proto.MetadataReader]; reader != "" {
-				readers[reader] = append(readers[reader], info)
-			}
-		}
-		if err := list.Err(); err != nil {
-			return fmt.Errorf("list who follows %s: %w", name, err)
-		}
-		for _, reader := range slices.Sorted(maps.Keys(readers)) {
-			report.Projections = append(report.Projections, behind(name, reader, readers[reader]))
-		}
 	}
 	return nil
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"tendril.dev/lib/nip34"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
@@ -17,14 +15,13 @@ import (
 
 // Report is the state of a system as its bus tells it. Its JSON is for machines; names stay.
 type Report struct {
-	At          time.Time    `json:"at"`
-	Server      Server       `json:"server"`
-	Log         Log          `json:"log"`
-	Relays      []Relay      `json:"relays"`
-	Shards      []Shard      `json:"shards"` // of those with a worker or with held events
-	Held        Held         `json:"held"`
-	Lanes       []Lane       `json:"candidates"`
-	Projections []Projection `json:"projections"`
+	At     time.Time `json:"at"`
+	Server Server    `json:"server"`
+	Log    Log       `json:"log"`
+	Relays []Relay   `json:"relays"`
+	Shards []Shard   `json:"shards"` // of those with a worker or with held events
+	Held   Held      `json:"held"`
+	Lanes  []Lane    `json:"candidates"`
 }
 
 // Server is the NATS server that was asked.
@@ -84,14 +81,6 @@ type Lane struct {
 	Deciding int    `json:"deciding"` // with the writer
 	Bytes    uint64 `json:"bytes"`
 	MaxBytes int64  `json:"max_bytes"`
-}
-
-// Projection is a process that follows a stream.
-type Projection struct {
-	Stream string    `json:"stream"`
-	Reader string    `json:"reader"`             // process and worker
-	Lag    uint64    `json:"lag"`                // messages that NATS has still to hand out to it
-	Last   time.Time `json:"last_read,omitzero"` // when it was handed one last
 }
 
 // heldEvent is what is kept of an entry of grasp-held.
@@ -188,28 +177,4 @@ func purgatory(events map[string]heldEvent, held claims, live map[string]map[str
 var kindNames = map[int]string{
 	nip34.KindAnnouncement: "announcements", nip34.KindState: "states",
 	nip34.KindPR: "pull requests", nip34.KindPRUpdate: "updates of pull requests",
-}
-
-// behind is how far one reader is behind a stream, of which it may make several projections: the
-// worst of them counts. A consumer that the reader has replaced by a newer one stays for some
-// minutes on the server; it does not count.
-func behind(stream, reader string, consumers []*jetstream.ConsumerInfo) Projection {
-	p := Projection{Stream: stream, Reader: reader}
-	for _, c := range consumers {
-		replaced := slices.ContainsFunc(consumers, func(other *jetstream.ConsumerInfo) bool {
-			return c.NumWaiting == 0 && other.Created.After(lastActive(c))
-		})
-		if !replaced && (p.Last.IsZero() || c.NumPending > p.Lag) {
-			p.Lag, p.Last = c.NumPending, lastActive(c)
-		}
-	}
-	return p
-}
-
-// lastActive is when a consumer was last handed a message, or when it was made.
-func lastActive(c *jetstream.ConsumerInfo) time.Time {
-	if c.Delivered.Last != nil {
-		return *c.Delivered.Last
-	}
-	return c.Created
 }

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
 	"tendril.dev/proto"
 )
 
@@ -78,35 +76,6 @@ func TestPurgatory(t *testing.T) {
 	}
 }
 
-func TestBehind(t *testing.T) {
-	t.Parallel()
-	consumer := func(made, last time.Duration, waiting int, pending uint64) *jetstream.ConsumerInfo {
-		c := &jetstream.ConsumerInfo{Created: noon.Add(made), NumWaiting: waiting, NumPending: pending}
-		if last != 0 {
-			at := noon.Add(last)
-			c.Delivered.Last = &at
-		}
-		return c
-	}
-	for name, c := range map[string]struct {
-		consumers []*jetstream.ConsumerInfo
-		lag       uint64
-		last      time.Duration
-	}{
-		"idle":                        {[]*jetstream.ConsumerInfo{consumer(0, 0, 1, 0)}, 0, 0},
-		"behind":                      {[]*jetstream.ConsumerInfo{consumer(0, 5, 1, 12)}, 12, 5},
-		"stuck":                       {[]*jetstream.ConsumerInfo{consumer(0, 5, 0, 12)}, 12, 5},
-		"the worst of two":            {[]*jetstream.ConsumerInfo{consumer(0, 5, 1, 3), consumer(1, 6, 1, 9)}, 9, 6},
-		"what it replaced is no lag":  {[]*jetstream.ConsumerInfo{consumer(0, 5, 0, 300), consumer(7, 8, 1, 2)}, 2, 8},
-		"a quiet one is not replaced": {[]*jetstream.ConsumerInfo{consumer(0, 5, 1, 4), consumer(7, 8, 1, 2)}, 4, 5},
-	} {
-		got := behind("S", "r", c.consumers)
-		if want := (Projection{Stream: "S", Reader: "r", Lag: c.lag, Last: noon.Add(c.last)}); got != want {
-			t.Errorf("%s: %+v, want %+v", name, got, want)
-		}
-	}
-}
-
 func TestTable(t *testing.T) {
 	t.Parallel()
 	report := Report{
@@ -117,9 +86,8 @@ func TestTable(t *testing.T) {
 			{Name: "a.example", State: "connected", Health: "healthy", Worker: "r1", Repositories: 7, Roots: 9, Subscriptions: 2, CompleteUntil: noon},
 			{Name: "b.example", State: "disconnected", Health: "dead", Failures: 8, URL: "wss://b.example", LastError: "open WebSocket to wss://b.example: " + strings.Repeat("no\n", 50)},
 		},
-		Shards:      []Shard{{Shard: "00", Held: 1}, {Shard: "01", Worker: "p1", Held: 1, Hunts: 1}, {Shard: "02", Worker: "p1"}},
-		Lanes:       []Lane{{Name: "user", Queued: 5, Deciding: 2, Bytes: 900, MaxBytes: 64 << 20}},
-		Projections: []Projection{{Stream: "GRASP_EVENTS", Reader: "gateway g1", Lag: 4, Last: noon.Add(-2 * time.Second)}},
+		Shards: []Shard{{Shard: "00", Held: 1}, {Shard: "01", Worker: "p1", Held: 1, Hunts: 1}, {Shard: "02", Worker: "p1"}},
+		Lanes:  []Lane{{Name: "user", Queued: 5, Deciding: 2, Bytes: 900, MaxBytes: 64 << 20}},
 	}
 	var b strings.Builder
 	if err := report.WriteTable(&b); err != nil {
@@ -140,9 +108,6 @@ nobody          1       1            0
 RELAY      STATE         HEALTH   WORKER  REPOSITORIES  ROOTS  OPEN  COMPLETE UNTIL       LAST ERROR
 a.example  connected     healthy  r1      7             9      2     2026-01-02 12:00:00  -
 b.example  disconnected  dead     nobody  0             0      0     -                    8 × no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?no?…
-
-PROJECTION OF  BY          BEHIND  LAST READ
-GRASP_EVENTS   gateway g1  4       2s ago
 `
 	if b.String() != want {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)

@@ -40,10 +40,6 @@ func (r Report) WriteTable(w io.Writer) error {
 		l := r.Relays[i]
 		return []any{Shown(l.Name), l.State, l.Health, orNobody(l.Worker), l.Repositories, l.Roots, l.Subscriptions, clock(l.CompleteUntil), l.trouble()}
 	})
-	table(&b, "PROJECTION OF\tBY\tBEHIND\tLAST READ", len(r.Projections), func(i int) []any {
-		p := r.Projections[i]
-		return []any{p.Stream, Shown(p.Reader), p.Lag, ago(r.At, p.Last) + " ago"}
-	})
 	_, err := io.WriteString(w, b.String())
 	return err
 }

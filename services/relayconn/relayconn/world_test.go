@@ -287,7 +287,7 @@ func wanting(url string, refs ...string) target.Target {
 // newIndex is a node with an index, which answers workers that have none.
 func newIndex(t testing.TB, b *bus.Bus) worker {
 	t.Helper()
-	return startWorker(t, b, "index", node.Service{Name: "index only", Run: func(ctx context.Context, _ *node.Node) error {
+	return startWorker(t, b, "index", node.Service{Name: proto.UserIngest, Run: func(ctx context.Context, _ *node.Node) error {
 		<-ctx.Done()
 		return nil
 	}})
