@@ -117,7 +117,6 @@ func TestWhoMayPublish(t *testing.T) {
 		{"grasp.verdict.someone", "ingest"},
 		{"grasp.writer.turn", "ingest"},
 		{"grasp.target.r.example.com", "discovery"},
-		{"grasp.roots.aa.repo", "discovery"},
 		{"$JS.API.STREAM.MSG.GET.GRASP_TARGETS", "discovery relayconn operator"},
 		{"grasp.git.repo.pushed", "purgatory"},
 		{"grasp.query.ids", "operator"},
