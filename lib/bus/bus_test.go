@@ -147,15 +147,6 @@ func TestFullCandidateQueuePushesBack(t *testing.T) {
 	}
 }
 
-// lines are those of a log.
-type lines chan string
-
-// Write takes one line.
-func (l lines) Write(p []byte) (int, error) {
-	l <- string(p)
-	return len(p), nil
-}
-
 // TestLiveEventsGetAStreamOfTheirOwn: an earlier version had one stream for all synced events. What
 // is in it is still handed out.
 func TestLiveEventsGetAStreamOfTheirOwn(t *testing.T) {

@@ -177,6 +177,9 @@ func (f *Follower) Run(ctx context.Context) error {
 			f.leader = true
 			f.log.Warn("a stream is not read on; its leader is asked", "stream", f.what.Stream, "read", f.Seq(), "stored", f.Told())
 		}
+		if pause == retryMost {
+			notify(f.looks) // what was told of may have been replaced or removed since
+		}
 		select {
 		case <-ctx.Done():
 			return nil

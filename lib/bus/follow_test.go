@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -142,6 +143,44 @@ func TestFollowDoesNotWaitForWhatIsGone(t *testing.T) {
 	}
 	if count != 1000 {
 		t.Errorf("%d messages, want 1000", count)
+	}
+}
+
+// TestFollowForgetsWhatItWasToldOf: a message that is stored and removed again before it is read does
+// not leave the follower behind.
+func TestFollowForgetsWhatItWasToldOf(t *testing.T) {
+	t.Parallel()
+	b := openBus(t)
+	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	publish(t, b, "grasp.target.stays.example", 1, 10)
+	reads, goOn, idle := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
+	reading := bus.Reading{Stream: proto.StreamTargets, Idle: func() {
+		select {
+		case idle <- struct{}{}:
+		default:
+		}
+	}}
+	f, _ := follow(t, b, reading, func([]bus.Message) error {
+		close(reads)
+		<-goOn
+		return nil
+	})
+	<-reads
+	publish(t, b, "grasp.target.goes.example", 1, 10)
+	for f.Told() < 2 {
+		runtime.Gosched()
+	}
+	if err := stream.DeleteMsg(t.Context(), 2); err != nil {
+		t.Fatal(err)
+	}
+	close(goOn)
+	select {
+	case <-idle:
+	case <-time.After(time.Minute):
+		t.Fatal("it still waits for a message that is gone")
 	}
 }
 
