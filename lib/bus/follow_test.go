@@ -2,6 +2,7 @@ package bus_test
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"runtime"
@@ -47,10 +48,11 @@ func follow(t *testing.T, b *bus.Bus, r bus.Reading, read func([]bus.Message) er
 	return f, stop
 }
 
-func publish(t *testing.T, b *bus.Bus, subject string, count, size int) {
+// publish stores messages on subjects of their own below prefix: the stream keeps one of each.
+func publish(t *testing.T, b *bus.Bus, prefix string, count, size int) {
 	t.Helper()
 	for range count {
-		if _, err := b.JS.PublishAsync(subject, make([]byte, size)); err != nil {
+		if _, err := b.JS.PublishAsync(prefix+"."+rand.Text(), make([]byte, size)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,9 +75,9 @@ func TestFollowHandsOnEveryMessageInOrder(t *testing.T) {
 	}{
 		{"all", nil, 0, seqs(1, 3003)},
 		{"from the middle", nil, 2500, seqs(2501, 3003)},
-		{"one subject", []string{"grasp.target.a.example"}, 0, append(seqs(1, 1500), 3001)},
-		{"two subjects", []string{"grasp.target.a.example", "grasp.target.c.example"}, 0, append(append(seqs(1, 1500), 3001), 3003)},
-		{"a subject without messages", []string{"grasp.target.none.example"}, 0, nil},
+		{"one subject", []string{"grasp.target.a.example.*"}, 0, append(seqs(1, 1500), 3001)},
+		{"two subjects", []string{"grasp.target.a.example.*", "grasp.target.c.example.*"}, 0, append(append(seqs(1, 1500), 3001), 3003)},
+		{"a subject without messages", []string{"grasp.target.none.example.*"}, 0, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -131,7 +133,7 @@ func TestFollowDoesNotWaitForWhatIsGone(t *testing.T) {
 	count := 0
 	f, _ := follow(t, b, bus.Reading{Stream: proto.StreamTargets}, func(messages []bus.Message) error {
 		if count == 0 {
-			if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject("grasp.target.goes.example")); err != nil {
+			if err := stream.Purge(t.Context(), jetstream.WithPurgeSubject("grasp.target.goes.example.*")); err != nil {
 				return err
 			}
 		}
