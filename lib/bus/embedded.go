@@ -31,15 +31,13 @@ func (b *Bus) startEmbedded(o Options) error {
 	} else if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the folder of the embedded NATS: %w", err)
 	}
-	accounts := ""
+	accounts, err := openAccount, error(nil)
 	if o.Password != "" {
 		b.inside = rand.Text()
-		var err error
 		if accounts, err = embeddedAccounts(o.Password, b.inside); err != nil {
 			return err
 		}
 	}
-	var err error
 	if b.server, err = startServer(o, accounts, b.lost); err != nil {
 		return err
 	}
@@ -58,6 +56,13 @@ func (b *Bus) embeddedOptions() []nats.Option {
 	return options
 }
 
+// openAccount is the configuration of an embedded server without a password: every connection is
+// this process's user. The streams lie in the same account as with a password, so that an operator
+// may set one, or remove it, on the same data.
+const openAccount = `accounts: {` + proto.AccountCore + `: {jetstream: enabled, users: [{user: ` + insideUser + `, password: ""}]}}
+no_auth_user: ` + insideUser + `
+`
+
 // embeddedAccounts is the configuration of an embedded server with a password. Its users are the
 // operator, `tendril import` with the same password, and this process, whose password is random.
 // The hashes are in memory only, so passwords can be tried only through the server: a higher cost
@@ -74,15 +79,12 @@ func embeddedAccounts(operator, inside string) (string, error) {
 	return logins.Render(users)
 }
 
-// startServer starts the embedded NATS server in o.Dir; without accounts every connection may do
-// everything. JetStream syncs every write: durable before done (docs/architecture.md, Six ideas).
+// startServer starts the embedded NATS server in o.Dir with these accounts. JetStream syncs every write: durable before done (docs/architecture.md, Six ideas).
 // failed is told when the server cannot write.
 func startServer(o Options, accounts string, failed chan<- error) (*server.Server, error) {
 	opts := &server.Options{}
-	if accounts != "" {
-		if err := opts.ProcessConfigString(accounts); err != nil {
-			return nil, fmt.Errorf("configure the accounts of the embedded NATS: %w", err)
-		}
+	if err := opts.ProcessConfigString(accounts); err != nil {
+		return nil, fmt.Errorf("configure the accounts of the embedded NATS: %w", err)
 	}
 	for _, u := range opts.Users {
 		if u.Username == insideUser {

@@ -210,10 +210,17 @@ func TestHeld(t *testing.T) {
 		}
 	}
 	stays, goes := event(t, 30617, 1000, "a\nb", nostr.Tag{"d", "x"}), event(t, 30618, 1000, "", nostr.Tag{"d", "x"})
-	put("00.x.30617.a", proto.Held{Event: stays, Phase: proto.PhaseWaiting})
-	put("00.x.30618.b", proto.Held{Event: goes, Phase: proto.PhaseWaiting})
+	key := func(ev *nostr.Event) string {
+		key, err := proto.HeldKeyOf("x", ev).Key()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return key
+	}
+	put(key(stays), proto.Held{Event: stays, Identifier: "x", Phase: proto.PhaseWaiting})
+	put(key(goes), proto.Held{Event: goes, Identifier: "x", Phase: proto.PhaseWaiting})
 	put(proto.HeldMarkKey, proto.WriterMark{Writer: "w", At: time.Now()})
-	if err := kv.Delete(t.Context(), "00.x.30618.b"); err != nil {
+	if err := kv.Delete(t.Context(), key(goes)); err != nil {
 		t.Fatal(err)
 	}
 	var got []string
