@@ -284,6 +284,16 @@ func (f *Follower) ask(ctx context.Context, filter string, from uint64) (got []M
 			}
 			return nil, false, fmt.Errorf("read messages of %s: %w", f.what.Stream, err)
 		}
+		// Answers are plain messages: one is lost when the connection breaks, and later ones may
+		// still come. Each names the one before it, the first none.
+		before := uint64(0)
+		if len(got) > 0 {
+			before = got[len(got)-1].Seq
+		}
+		if m.Header.Get(jetstream.LastSequenceHeader) != strconv.FormatUint(before, 10) {
+			left = true
+			break
+		}
 		got = append(got, Message{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Data: m.Data, Time: m.Time})
 		left = m.Header.Get(headerPending) != "0"
 	}
