@@ -79,8 +79,9 @@ func embeddedAccounts(operator, inside string) (string, error) {
 	return logins.Render(users)
 }
 
-// startServer starts the embedded NATS server in o.Dir with these accounts. JetStream syncs every write: durable before done (docs/architecture.md, Six ideas).
-// failed is told when the server cannot write.
+// startServer starts the embedded NATS server in o.Dir with these accounts. JetStream syncs every
+// write: durable before done (docs/architecture.md, Six ideas). failed is told when the server
+// cannot write.
 func startServer(o Options, accounts string, failed chan<- error) (*server.Server, error) {
 	opts := &server.Options{}
 	if err := opts.ProcessConfigString(accounts); err != nil {

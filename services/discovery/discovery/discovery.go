@@ -233,8 +233,8 @@ func (d *discovery) publishChanges(ctx context.Context) error {
 	}
 }
 
-// publish brings the targets in line with what is announced, and returns how many messages that took. What another replica published
-// meanwhile is looked at first, because it may know more.
+// publish brings the targets in line with what is announced, and returns how many messages that
+// took. What another replica published meanwhile is looked at first, because it may know more.
 func (d *discovery) publish(ctx context.Context) (all int, err error) {
 	if !d.up.Load() {
 		if err := d.publisher.stream.CatchUp(ctx); err != nil {

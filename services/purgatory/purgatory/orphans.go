@@ -100,7 +100,8 @@ func (s *survey) take() map[int]bool {
 // surveyDisk looks through the disk for repositories of newly held shards in which something waits
 // that no held event tells of: those without data, whose announcement may be gone, those that are
 // not hosted any more and are kept for a while, and those with pushed commits whose event has not
-// come. What killed processes left is swept up on the way. All shards that came together are looked at in one go.
+// come. What killed processes left is swept up on the way. All shards that came together are looked
+// at in one go.
 func (w *worker) surveyDisk(ctx context.Context) error {
 	again := time.NewTicker(surveyEvery)
 	defer again.Stop()

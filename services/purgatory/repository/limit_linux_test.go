@@ -11,8 +11,8 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// TestGitIsBounded in its memory and its time, and what it starts. Not parallel: a program that is being written
-// cannot be run, and a fork elsewhere holds its file open.
+// TestGitIsBounded in its memory and its time, and what it starts. Not parallel: a program that is
+// being written cannot be run, and a fork elsewhere holds its file open.
 func TestGitIsBounded(t *testing.T) {
 	fake := filepath.Join(t.TempDir(), "git")
 	script := "#!/bin/sh\ncase \"$1\" in tell) read line; sh -c 'ulimit -d; ulimit -t';; *) exec git \"$@\";; esac\n"
