@@ -49,7 +49,7 @@ func ParseRepoAnswerSubject(subject string) (inbox string, err error) {
 
 // RepoQuery is a request of an operator.
 type RepoQuery struct {
-	// Ref is the repository, as nip34.RepoRef.String writes it. Of a list: what was listed last;
+	// Ref is the repository, as nostr.RepoRef.String writes it. Of a list: what was listed last;
 	// empty at its beginning.
 	Ref string `json:"ref,omitempty"`
 }

@@ -20,7 +20,7 @@ import (
 	"tendril.dev/cmd/tendril/status"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -64,7 +64,7 @@ type repoRemove struct {
 }
 
 // repoName is a repository on the command line.
-type repoName struct{ nip34.RepoRef }
+type repoName struct{ nostr.RepoRef }
 
 // UnmarshalText implements encoding.TextUnmarshaler.
 func (r *repoName) UnmarshalText(text []byte) (err error) {

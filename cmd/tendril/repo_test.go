@@ -9,13 +9,13 @@ import (
 	"testing/synctest"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // TestARemovalIsConfirmed: nothing but a yes is one, and an answer is not taken for the next one.
 func TestARemovalIsConfirmed(t *testing.T) {
 	t.Parallel()
-	name := repoName{nip34.RepoRef{PubKey: strings.Repeat("a1", 32), Identifier: "tree"}}
+	name := repoName{nostr.RepoRef{PubKey: strings.Repeat("a1", 32), Identifier: "tree"}}
 	for input, want := range map[string]string{
 		"":                                  "n",
 		"\n":                                "n",

@@ -17,9 +17,8 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
-	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/rawevent"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -57,7 +56,7 @@ func (l *Later) Error() string { return "refused until " + l.Until.UTC().Format(
 type Candidate struct {
 	Event *nostr.Event
 	// Raw is the JSON of Event on one line, if it can be stored and served as it is (see
-	// rawevent.Parse). It is kept until Done; nil: the sender encodes Event.
+	// nostr.Parse). It is kept until Done; nil: the sender encodes Event.
 	Raw    []byte
 	Lane   proto.Lane
 	Source proto.Source
@@ -181,7 +180,7 @@ func (c *Candidate) line() []byte {
 	if c.Raw != nil && bytes.IndexByte(c.Raw, '\n') < 0 {
 		return c.Raw
 	}
-	return rawevent.Encode(c.Event)
+	return nostr.Encode(c.Event)
 }
 
 // origin is who the candidate comes from, of those who share the window of its road.

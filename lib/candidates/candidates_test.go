@@ -15,9 +15,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 

@@ -14,10 +14,10 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/obs"
 )
 
@@ -60,7 +60,7 @@ func (s Service) check() error {
 	if s.Domain == "" {
 		return &Error{"NGIT_DOMAIN", "", "is not set: want the public host name of this server, like git.example.com"}
 	}
-	if _, err := nip34.NormalizeDomain(s.Domain); err != nil {
+	if _, err := nostr.NormalizeDomain(s.Domain); err != nil {
 		return &Error{"NGIT_DOMAIN", s.Domain, "want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443"}
 	}
 	if err := checkAddress("NGIT_BIND_ADDRESS", s.BindAddress, "127.0.0.1:7334"); err != nil {
@@ -120,7 +120,7 @@ func (b Bus) check() error {
 	if b.ForgetLog != "" {
 		for given := range strings.SplitSeq(b.ForgetLog, ",") {
 			_, noTime := time.Parse(time.RFC3339Nano, given)
-			if _, err := nip34.NormalizeDomain(given); err != nil && noTime != nil {
+			if _, err := nostr.NormalizeDomain(given); err != nil && noTime != nil {
 				return &Error{"NGIT_FORGET_LOG", b.ForgetLog, "want the time or the domain that the message names by which the start ended"}
 			}
 		}
@@ -201,7 +201,7 @@ func (p Policy) check() error {
 
 func (s Sync) check() error {
 	for _, given := range s.BootstrapRelays {
-		if _, err := nip34.NormalizeRelayURL(given); err != nil {
+		if _, err := nostr.NormalizeRelayURL(given); err != nil {
 			return &Error{"NGIT_SYNC_BOOTSTRAP_RELAY_URL", given, err.Error() + "; want relays like wss://relay.example.com, comma-separated"}
 		}
 	}
@@ -261,7 +261,7 @@ func (g Git) ServerLimits() ([]ServerLimit, error) {
 		if !ok {
 			return nil, wrong
 		}
-		domain, err := nip34.NormalizeDomain(name)
+		domain, err := nostr.NormalizeDomain(name)
 		if err != nil {
 			return nil, wrong
 		}
@@ -354,13 +354,13 @@ func checkRepositories(name string, entries []string) error {
 
 func checkRepository(entry string) error {
 	if !strings.HasPrefix(entry, "npub1") {
-		return nip34.CheckIdentifier(entry)
+		return nostr.CheckIdentifier(entry)
 	}
 	npub, identifier, both := strings.Cut(entry, "/")
 	if err := checkNpub(npub); err != nil || !both {
 		return err
 	}
-	return nip34.CheckIdentifier(identifier)
+	return nostr.CheckIdentifier(identifier)
 }
 
 // Archives reports whether repositories are archived that do not list this service (GRASP-05).
@@ -396,10 +396,10 @@ func (s Settings) archive() error {
 		return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", all, "NGIT_ARCHIVE_WHITELIST says what is archived, too; unset one of the two"}
 	}
 	for _, given := range s.ArchiveServices {
-		if _, err := nip34.NormalizeDomain(given); err != nil {
+		if _, err := nostr.NormalizeDomain(given); err != nil {
 			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given, "want the domains of GRASP services without a scheme, like git.example.com, comma-separated"}
 		}
-		if nip34.OnDomain("https://"+given, strings.TrimRight(s.Domain, "/")) {
+		if nostr.OnDomain("https://"+given, strings.TrimRight(s.Domain, "/")) {
 			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given, "that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out"}
 		}
 	}
@@ -423,7 +423,7 @@ func KeyPair(text string) (secret, public string, err error) {
 		}
 		secret = decoded.(string)
 	}
-	public, err = nostr.GetPublicKey(secret)
+	public, err = gonostr.GetPublicKey(secret)
 	if err != nil || secret >= groupOrder || secret == strings.Repeat("0", 64) {
 		return "", "", errors.New("holds no valid secret key")
 	}

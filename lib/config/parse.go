@@ -14,7 +14,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/dustin/go-humanize"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/obs"
 )
 
@@ -162,7 +162,7 @@ func (s Settings) Complete(src *Source) (Settings, error) {
 		return s, err
 	}
 	var err error
-	if s.Domain, err = nip34.NormalizeDomain(s.Domain); err != nil {
+	if s.Domain, err = nostr.NormalizeDomain(s.Domain); err != nil {
 		return s, err // not reached: checked
 	}
 	s.Warnings = slices.Concat(src.warnings, src.strangers(), dropped, s.warnings())

@@ -8,7 +8,8 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nostr"
 )
 
 // expiredPerApply bounds how many expired events one Apply sweeps out; they are passed over by

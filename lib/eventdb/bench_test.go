@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
 )
 
 // The benchmarks ask an index of a million events. Making it takes a minute, so TENDRIL_BENCH_DIR

@@ -16,9 +16,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
 )
 
 // files returns those of a folder that match.

@@ -25,9 +25,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/nostr"
 )
 
 // ErrNotFound: the index has no such event.

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // carryOut does what a deletion request asks, now and for events that come later (NIP-09): only
@@ -76,7 +74,7 @@ func (c *change) deleteByAddress(address string, author id, until nostr.Timestam
 // coordinateAt reads an address if it is one of author's. What is an address is for nip34 to say:
 // ingest asks it too when it decides what may follow a deletion request, and the two must agree.
 func coordinateAt(s string, author id) (coordinate, bool) {
-	address, err := nip34.ParseAddress(s)
+	address, err := nostr.ParseAddress(s)
 	if err != nil {
 		return coordinate{}, false
 	}

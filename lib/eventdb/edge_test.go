@@ -9,7 +9,8 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nostr"
 )
 
 func made(n int, kind int, created nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {

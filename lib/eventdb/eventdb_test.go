@@ -11,9 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
 )
 
 func open(t testing.TB, dir string, opts ...eventdb.Option) *eventdb.DB {

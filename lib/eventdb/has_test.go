@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // TestHas: what is stored, and nothing that was never there, was replaced, has expired, or is no

@@ -7,9 +7,7 @@ import (
 	"math"
 	"strconv"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/genuine"
+	"tendril.dev/lib/nostr"
 )
 
 // The tables. A key begins with its table's byte.
@@ -70,7 +68,7 @@ type id [idLen]byte
 // them.
 func parseID(s string) (id, error) {
 	var out id
-	if !genuine.ReadHex(out[:], s) {
+	if !nostr.ReadHex(out[:], s) {
 		return out, fmt.Errorf("id or pubkey %.80q: want %d lower-case hex digits", s, 2*idLen)
 	}
 	return out, nil

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 func FuzzPlace(f *testing.F) {

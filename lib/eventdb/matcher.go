@@ -1,6 +1,6 @@
 package eventdb
 
-import "github.com/nbd-wtf/go-nostr"
+import "tendril.dev/lib/nostr"
 
 // matcher checks of a filter what only the event itself tells: its author and its tags. It takes
 // one look at each tag, however many names and values the filter lists, because strangers write

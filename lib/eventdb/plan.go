@@ -5,7 +5,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // plan says how a filter is answered: which parts of the index are walked, and what of the filter

@@ -8,7 +8,8 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nostr"
 )
 
 // match is one answer of a scan. raw and event are nil unless the scan had to read them; raw is

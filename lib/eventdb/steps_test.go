@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // stepsOf counts what a filter costs that is answered to its end, and its answers.

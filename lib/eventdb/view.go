@@ -10,8 +10,8 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/reconcile"
 )
 

@@ -4,7 +4,7 @@ import (
 	"maps"
 	"slices"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Directory finds held events by what decisions ask for. It is not safe for concurrent use, but the
@@ -14,9 +14,9 @@ type Directory struct {
 	byKey        map[string]*Entry
 	byID         map[string]*Entry
 	byIdentifier map[string]map[string]*Entry // identifier -> key
-	byAddress    map[nip34.Address][]*Entry
+	byAddress    map[nostr.Address][]*Entry
 	announced    map[string][]*Entry // announcements by identifier
-	naming       map[nip34.RepoRef][]*Entry
+	naming       map[nostr.RepoRef][]*Entry
 	kinds        map[int]int // how many entries of a kind there are
 }
 
@@ -24,7 +24,7 @@ type Directory struct {
 func NewDirectory() *Directory {
 	return &Directory{
 		byKey: map[string]*Entry{}, byID: map[string]*Entry{}, byIdentifier: map[string]map[string]*Entry{},
-		byAddress: map[nip34.Address][]*Entry{}, announced: map[string][]*Entry{}, naming: map[nip34.RepoRef][]*Entry{}, kinds: map[int]int{},
+		byAddress: map[nostr.Address][]*Entry{}, announced: map[string][]*Entry{}, naming: map[nostr.RepoRef][]*Entry{}, kinds: map[int]int{},
 	}
 }
 
@@ -46,7 +46,7 @@ func (d *Directory) Add(e *Entry) {
 	}
 	d.announced[e.Identifier] = append(d.announced[e.Identifier], e)
 	for _, maintainer := range e.Announcement.Maintainers {
-		name := nip34.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
+		name := nostr.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
 		d.naming[name] = append(d.naming[name], e)
 	}
 }
@@ -75,7 +75,7 @@ func (d *Directory) Remove(key string) *Entry {
 	}
 	removeFrom(d.announced, e.Identifier, e)
 	for _, maintainer := range e.Announcement.Maintainers {
-		removeFrom(d.naming, nip34.RepoRef{PubKey: maintainer, Identifier: e.Identifier}, e)
+		removeFrom(d.naming, nostr.RepoRef{PubKey: maintainer, Identifier: e.Identifier}, e)
 	}
 	return e
 }
@@ -100,7 +100,7 @@ func (d *Directory) ByID(id string) *Entry { return d.byID[id] }
 func (d *Directory) ByKey(key string) *Entry { return d.byKey[key] }
 
 // At returns the held events at an address.
-func (d *Directory) At(address nip34.Address) []*Entry { return slices.Clip(d.byAddress[address]) }
+func (d *Directory) At(address nostr.Address) []*Entry { return slices.Clip(d.byAddress[address]) }
 
 // Announcements returns the held announcements of an identifier.
 func (d *Directory) Announcements(identifier string) []*Entry {
@@ -110,7 +110,7 @@ func (d *Directory) Announcements(identifier string) []*Entry {
 // Naming returns the held announcements of an identifier that name this key among their
 // maintainers.
 func (d *Directory) Naming(identifier, pubkey string) []*Entry {
-	return slices.Clip(d.naming[nip34.RepoRef{PubKey: pubkey, Identifier: identifier}])
+	return slices.Clip(d.naming[nostr.RepoRef{PubKey: pubkey, Identifier: identifier}])
 }
 
 // OfIdentifier returns the held events of an identifier, in order of their keys.

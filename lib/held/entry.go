@@ -11,8 +11,7 @@ import (
 	"strings"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nip34"
-	"tendril.dev/lib/rawevent"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -22,7 +21,7 @@ type Entry struct {
 	Key string // in the bucket
 
 	// Announcement is the parsed event if it is an announcement.
-	Announcement *nip34.Announcement
+	Announcement *nostr.Announcement
 }
 
 // Change is one change of the bucket: an entry was written, or its key was deleted.
@@ -54,8 +53,8 @@ func NewEntry(h proto.Held) (*Entry, error) {
 		return nil, fmt.Errorf("held entry: %w", err)
 	}
 	e := &Entry{Held: h, Key: key}
-	if h.Event.Kind == nip34.KindAnnouncement {
-		if e.Announcement, err = nip34.ParseAnnouncement(h.Event); err != nil {
+	if h.Event.Kind == nostr.KindAnnouncement {
+		if e.Announcement, err = nostr.ParseAnnouncement(h.Event); err != nil {
 			return nil, fmt.Errorf("held entry: %w", err)
 		}
 	}
@@ -100,7 +99,7 @@ func (e *Entry) Encode() ([]byte, error) {
 	shortest := struct {
 		Event json.RawMessage `json:"event"` // in place of Held's: it must not outgrow what was taken
 		proto.Held
-	}{rawevent.Encode(e.Event), e.Held}
+	}{nostr.Encode(e.Event), e.Held}
 	if err := enc.Encode(shortest); err != nil {
 		return nil, fmt.Errorf("write held entry %s: %w", e.Key, err)
 	}
@@ -108,4 +107,4 @@ func (e *Entry) Encode() ([]byte, error) {
 }
 
 // Address is that of the held event; false for kinds that have none.
-func (e *Entry) Address() (nip34.Address, bool) { return nip34.AddressOf(e.Event) }
+func (e *Entry) Address() (nostr.Address, bool) { return nostr.AddressOf(e.Event) }

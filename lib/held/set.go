@@ -11,7 +11,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 )
@@ -94,7 +94,7 @@ func (s *Set) ByKey(key string) *Entry {
 }
 
 // At returns the held events at an address.
-func (s *Set) At(address nip34.Address) []*Entry {
+func (s *Set) At(address nostr.Address) []*Entry {
 	return look(s, func(d *Directory) []*Entry { return d.At(address) })
 }
 

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Rules say by its announcement alone whether a repository is kept here. The zero value keeps
@@ -22,7 +22,7 @@ type Rules struct {
 // New reads the rules from settings. An error is one sentence that names the setting and what would
 // be right.
 func New(s config.Settings) (Rules, error) {
-	domain, err := nip34.NormalizeDomain(s.Domain)
+	domain, err := nostr.NormalizeDomain(s.Domain)
 	if err != nil {
 		return Rules{}, fmt.Errorf("NGIT_DOMAIN is %q: %w; want the public host name, like git.example.com", s.Domain, err)
 	}
@@ -31,7 +31,7 @@ func New(s config.Settings) (Rules, error) {
 		return Rules{}, fmt.Errorf("NGIT_ARCHIVE_WHITELIST: %w", err)
 	}
 	for _, given := range s.ArchiveServices {
-		service, err := nip34.NormalizeDomain(given)
+		service, err := nostr.NormalizeDomain(given)
 		if err != nil {
 			return Rules{}, fmt.Errorf("NGIT_ARCHIVE_GRASP_SERVICES: %w", err)
 		}
@@ -48,16 +48,16 @@ func (r Rules) Domain() string { return r.domain }
 
 // Lists reports whether the announcement lists this service: the repository is hosted here and can
 // be pushed to, whatever is archived.
-func (r Rules) Lists(a *nip34.Announcement) bool { return a.ListsService(r.domain) }
+func (r Rules) Lists(a *nostr.Announcement) bool { return a.ListsService(r.domain) }
 
 // Archives reports whether the repository is kept though its announcement does not list this
 // service: everything is archived, or the repository is on the list, or its announcement has a
 // clone URL at one of the services that are archived.
-func (r Rules) Archives(a *nip34.Announcement) bool {
+func (r Rules) Archives(a *nostr.Announcement) bool {
 	return r.archives(a) && !r.Lists(a)
 }
 
-func (r Rules) archives(a *nip34.Announcement) bool {
+func (r Rules) archives(a *nostr.Announcement) bool {
 	if r.all || r.archived.Has(a.Ref) {
 		return true
 	}
@@ -70,7 +70,7 @@ func (r Rules) archives(a *nip34.Announcement) bool {
 }
 
 // Keeps reports whether the repository is here, hosted or archived.
-func (r Rules) Keeps(a *nip34.Announcement) bool { return r.archives(a) || r.Lists(a) }
+func (r Rules) Keeps(a *nostr.Announcement) bool { return r.archives(a) || r.Lists(a) }
 
 // ArchivesAny reports whether anything is archived at all.
 func (r Rules) ArchivesAny() bool { return r.all || !r.archived.Empty() || len(r.services) > 0 }

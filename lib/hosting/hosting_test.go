@@ -4,12 +4,11 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 var owner, other = strings.Repeat("1", 64), strings.Repeat("2", 64)
@@ -24,14 +23,14 @@ func npub(t *testing.T, pubkey string) string {
 }
 
 // announced is an announcement of x by owner at GRASP services.
-func announced(t *testing.T, services ...string) *nip34.Announcement {
+func announced(t *testing.T, services ...string) *nostr.Announcement {
 	t.Helper()
 	clone, relays := nostr.Tag{"clone", "https://plain.example/x.git"}, nostr.Tag{"relays"}
 	for _, s := range services {
 		clone, relays = append(clone, "https://"+s+"/"+npub(t, owner)+"/x.git"), append(relays, "wss://"+s)
 	}
-	ev := &nostr.Event{Kind: nip34.KindAnnouncement, PubKey: owner, Tags: nostr.Tags{{"d", "x"}, clone, relays}}
-	a, err := nip34.ParseAnnouncement(ev)
+	ev := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, Tags: nostr.Tags{{"d", "x"}, clone, relays}}
+	a, err := nostr.ParseAnnouncement(ev)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // List is a list of repositories as operators write it: npub, npub/identifier or identifier. The
@@ -15,12 +15,12 @@ import (
 type List struct {
 	owners      map[string]bool
 	identifiers map[string]bool
-	repos       map[nip34.RepoRef]bool
+	repos       map[nostr.RepoRef]bool
 }
 
 // ParseList reads the entries of a setting.
 func ParseList(entries []string) (List, error) {
-	l := List{owners: map[string]bool{}, identifiers: map[string]bool{}, repos: map[nip34.RepoRef]bool{}}
+	l := List{owners: map[string]bool{}, identifiers: map[string]bool{}, repos: map[nostr.RepoRef]bool{}}
 	for _, entry := range entries {
 		entry = strings.TrimSpace(entry)
 		if entry == "" {
@@ -28,7 +28,7 @@ func ParseList(entries []string) (List, error) {
 		}
 		npub, identifier, both := strings.Cut(entry, "/")
 		if !strings.HasPrefix(entry, "npub1") {
-			if err := nip34.CheckIdentifier(entry); err != nil {
+			if err := nostr.CheckIdentifier(entry); err != nil {
 				return l, fmt.Errorf("%q: %w; want npub, npub/identifier or identifier, comma-separated", entry, err)
 			}
 			l.identifiers[entry] = true
@@ -36,13 +36,13 @@ func ParseList(entries []string) (List, error) {
 		}
 		pubkey, err := ParseNpub(npub)
 		if err == nil && both {
-			err = nip34.CheckIdentifier(identifier)
+			err = nostr.CheckIdentifier(identifier)
 		}
 		if err != nil {
 			return l, fmt.Errorf("%q: %w; want npub, npub/identifier or identifier, comma-separated", entry, err)
 		}
 		if both {
-			l.repos[nip34.RepoRef{PubKey: pubkey, Identifier: identifier}] = true
+			l.repos[nostr.RepoRef{PubKey: pubkey, Identifier: identifier}] = true
 		} else {
 			l.owners[pubkey] = true
 		}
@@ -56,7 +56,7 @@ func (l List) Empty() bool {
 }
 
 // Has reports whether the repository is on the list, by owner, by identifier or by both.
-func (l List) Has(r nip34.RepoRef) bool {
+func (l List) Has(r nostr.RepoRef) bool {
 	return l.owners[r.PubKey] || l.identifiers[r.Identifier] || l.repos[r]
 }
 

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 const wantLevel = "want trace, debug, info, warn, error or off, or a filter that begins so, like debug,hyper=info"
@@ -86,7 +86,7 @@ func TestLogger(t *testing.T) {
 // TestFormatsSayTheSame: what a value is called does not depend on NGIT_LOG_FORMAT.
 func TestFormatsSayTheSame(t *testing.T) {
 	t.Parallel()
-	ref := nip34.RepoRef{PubKey: strings.Repeat("a", 64), Identifier: "exp"}
+	ref := nostr.RepoRef{PubKey: strings.Repeat("a", 64), Identifier: "exp"}
 	for name, c := range map[string]struct {
 		value any
 		text  string // bare

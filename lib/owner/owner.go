@@ -10,10 +10,11 @@ import (
 	"path/filepath"
 	"sync"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/nostr"
 )
 
 // File is the name of the operator's key file in the relay data folder.
@@ -32,7 +33,7 @@ type Key struct {
 func (k Key) Sign(ev *nostr.Event) error { return ev.Sign(k.secret) }
 
 // passing is the key of a process that leaves nothing behind.
-var passing = sync.OnceValues(func() (Key, error) { return read(nostr.GeneratePrivateKey()) })
+var passing = sync.OnceValues(func() (Key, error) { return read(gonostr.GeneratePrivateKey()) })
 
 // Load returns the operator's key. It is, in this order: NGIT_RELAY_OWNER_NSEC; the file
 // .relay-owner.nsec in dir, the working directory, where another GRASP server has left it; a key
@@ -89,7 +90,7 @@ func readFile(path string) (Key, error) {
 // write writes a new key to a file of its own and then gives it its name, unless another process
 // was faster: nobody ever reads half a key.
 func write(path string) error {
-	nsec, err := nip19.EncodePrivateKey(nostr.GeneratePrivateKey())
+	nsec, err := nip19.EncodePrivateKey(gonostr.GeneratePrivateKey())
 	if err != nil {
 		return err
 	}

@@ -9,10 +9,11 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/config"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/owner"
 )
 
@@ -48,7 +49,7 @@ func TestFind(t *testing.T) {
 		if err != nil || found != loaded {
 			t.Errorf("%s: found %s, %v, want %s", backend, found.Public, err, loaded.Public)
 		}
-		ev := nostr.Event{Kind: nostr.KindClientAuthentication}
+		ev := nostr.Event{Kind: gonostr.KindClientAuthentication}
 		if err := found.Sign(&ev); err != nil || ev.PubKey != loaded.Public {
 			t.Errorf("%s: signed by %s, %v", backend, ev.PubKey, err)
 		}
@@ -60,12 +61,12 @@ func TestFind(t *testing.T) {
 
 func TestOwnerOfSettings(t *testing.T) {
 	t.Parallel()
-	secret := nostr.GeneratePrivateKey()
+	secret := gonostr.GeneratePrivateKey()
 	nsec, err := nip19.EncodePrivateKey(secret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := nostr.GetPublicKey(secret)
+	want, err := gonostr.GetPublicKey(secret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,12 +87,12 @@ func TestOwnerOfSettings(t *testing.T) {
 // outlives the process; the environment goes before it, and a broken one stops the start.
 func TestKeyFileOfAnotherServer(t *testing.T) {
 	t.Parallel()
-	secret := nostr.GeneratePrivateKey()
+	secret := gonostr.GeneratePrivateKey()
 	nsec, err := nip19.EncodePrivateKey(secret)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := nostr.GetPublicKey(secret)
+	want, err := gonostr.GetPublicKey(secret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +117,7 @@ func TestKeyFileOfAnotherServer(t *testing.T) {
 			}
 		}
 	}
-	other := nostr.GeneratePrivateKey()
+	other := gonostr.GeneratePrivateKey()
 	s.RelayOwnerNsec = other
 	if got, err := load(s, dir); err != nil || got == want || got == ours {
 		t.Errorf("hex in the environment: %s, %v", got, err)
@@ -162,7 +163,7 @@ func TestOwnerIsGeneratedOnce(t *testing.T) {
 
 	s.DatabaseBackend = "memory"
 	s.RelayDataPath = filepath.Join(t.TempDir(), "none")
-	if key, err := load(s, t.TempDir()); err != nil || !nostr.IsValid32ByteHex(key) {
+	if key, err := load(s, t.TempDir()); err != nil || !gonostr.IsValid32ByteHex(key) {
 		t.Errorf("in memory: %q, %v", key, err)
 	}
 	if _, err := os.Stat(s.RelayDataPath); err == nil {

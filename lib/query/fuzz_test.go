@@ -6,9 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 

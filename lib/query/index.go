@@ -8,11 +8,10 @@ import (
 	"slices"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/rawevent"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -163,7 +162,7 @@ func (p *page) of(ctx context.Context, f nostr.Filter, after *proto.Place) (whol
 		if err != nil {
 			return false, err
 		}
-		raw := rawevent.Encode(ev) // no longer than what is stored, so that it fits on the bus too
+		raw := nostr.Encode(ev) // no longer than what is stored, so that it fits on the bus too
 		if !take(proto.Place{CreatedAt: ev.CreatedAt, ID: ev.ID}, len(raw), func() { p.answer.Events = append(p.answer.Events, raw) }) {
 			return whole, nil
 		}

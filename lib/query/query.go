@@ -10,10 +10,10 @@ import (
 	"log/slog"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 

@@ -18,12 +18,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
-	"tendril.dev/lib/rawevent"
 	"tendril.dev/proto"
 )
 
@@ -59,7 +58,7 @@ func (w *world) accept(events ...*nostr.Event) (recs []eventdb.Record) {
 	for chunk := range slices.Chunk(events, bus.MaxBatch) {
 		var msgs []*nats.Msg
 		for _, ev := range chunk {
-			msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: rawevent.Encode(ev)})
+			msgs = append(msgs, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: nostr.Encode(ev)})
 		}
 		last, err := w.PublishBatch(w.t.Context(), msgs, nil)
 		if err != nil {

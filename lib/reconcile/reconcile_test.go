@@ -12,10 +12,10 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip77/negentropy"
 	"github.com/nbd-wtf/go-nostr/nip77/negentropy/storage/vector"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/reconcile"
 )
 

@@ -21,7 +21,7 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // Item is an event as reconciliation sees it, and the place of one in the order: oldest first, and

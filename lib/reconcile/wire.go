@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"math"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // The messages: a byte with the version, then ranges in order, each with its upper bound, a mode

@@ -6,8 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
 

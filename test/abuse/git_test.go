@@ -19,8 +19,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
 

@@ -23,8 +23,10 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/nostr"
 )
 
 func main() {
@@ -109,7 +111,7 @@ func send(ctx context.Context, relay string, event nostr.Event) (string, error) 
 		return "", err
 	}
 	defer ws.CloseNow()
-	message, err := nostr.EventEnvelope{Event: event}.MarshalJSON()
+	message, err := gonostr.EventEnvelope{Event: event}.MarshalJSON()
 	if err != nil {
 		return "", err
 	}
@@ -124,13 +126,13 @@ func send(ctx context.Context, relay string, event nostr.Event) (string, error) 
 func key(path string) (secret, npub string, err error) {
 	data, err := os.ReadFile(path)
 	if os.IsNotExist(err) {
-		data = []byte(nostr.GeneratePrivateKey())
+		data = []byte(gonostr.GeneratePrivateKey())
 		err = os.WriteFile(path, data, 0o600)
 	}
 	if err != nil {
 		return "", "", err
 	}
-	public, err := nostr.GetPublicKey(string(data))
+	public, err := gonostr.GetPublicKey(string(data))
 	if err != nil {
 		return "", "", err
 	}

@@ -10,10 +10,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/test/bench/feed"
 	"tendril.dev/test/corpus"
@@ -107,7 +106,7 @@ func fillWithRoots(t *testing.T, url string, n int, relays []string) {
 			listed = append(listed, relays[(i*replicaCopies+c)%len(relays)])
 		}
 		ev := world.Acquaint(t, owner).Announce(id, id, nil, listed)
-		references[i] = fmt.Sprintf("%d:%s:%s", nip34.KindAnnouncement, ev.PubKey, id)
+		references[i] = fmt.Sprintf("%d:%s:%s", nostr.KindAnnouncement, ev.PubKey, id)
 		write(ev)
 	}
 	for i := range n - repositories {
@@ -124,12 +123,12 @@ func threadEvent(n int, reference string) *nostr.Event {
 		return hex.EncodeToString(sum[:])
 	}
 	ev := &nostr.Event{
-		ID: hash("event", n), PubKey: hash("author", n*13%20_000), CreatedAt: nostr.Timestamp(1_700_000_000 + n/3), Kind: nip34.KindIssue,
+		ID: hash("event", n), PubKey: hash("author", n*13%20_000), CreatedAt: nostr.Timestamp(1_700_000_000 + n/3), Kind: nostr.KindIssue,
 		Sig: hash("sig", n) + hash("gis", n), Content: strings.Repeat("as said before, ", 4+n%20), Tags: nostr.Tags{{"a", reference}},
 	}
 	if n%2 == 1 {
 		root := hash("event", n-1)
-		ev.Kind = nip34.KindComment
+		ev.Kind = nostr.KindComment
 		ev.Tags = append(ev.Tags, nostr.Tag{"e", root}, nostr.Tag{"E", root}, nostr.Tag{"K", "1621"})
 	}
 	return ev

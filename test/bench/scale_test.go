@@ -15,9 +15,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/test/bench/feed"
 	"tendril.dev/test/corpus"
@@ -84,8 +83,8 @@ func (s *stage) spread(t *testing.T, times int) *spread {
 			sp.roots[url] += spec.Roots / spec.Repositories
 		}
 		announced := p.AnnouncementTags(world.Domain, id, id, []string{git.URL + "/" + id + ".git"}, listed)
-		lines = append(lines, []byte(p.SignAt(at, nip34.KindAnnouncement, "", announced...).String()),
-			[]byte(p.SignAt(at+1, nip34.KindState, "", outside.StateTags(id, refs, "refs/heads/main")...).String()))
+		lines = append(lines, []byte(p.SignAt(at, nostr.KindAnnouncement, "", announced...).String()),
+			[]byte(p.SignAt(at+1, nostr.KindState, "", outside.StateTags(id, refs, "refs/heads/main")...).String()))
 		at += 2
 	}
 	if err := f.Load(lines...); err != nil {

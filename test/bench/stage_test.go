@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/test/bench/feed"
 	"tendril.dev/test/corpus"

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // TestSet: a set has what its spec says, signed, and is made once.

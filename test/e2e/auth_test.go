@@ -8,8 +8,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
 
@@ -36,7 +37,7 @@ func TestAuthentication(t *testing.T) {
 	}
 
 	protected := guest.Sign(1621, "only here", nostr.Tag{"a", ann.Address("mine")}, nostr.Tag{"-"})
-	client, err := nostr.RelayConnect(t.Context(), p.Relay())
+	client, err := gonostr.RelayConnect(t.Context(), p.Relay())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
 

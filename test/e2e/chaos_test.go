@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/outside"
 	"tendril.dev/test/outside/strfry"
 	"tendril.dev/test/world"

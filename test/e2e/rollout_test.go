@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/test/world"
 )

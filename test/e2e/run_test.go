@@ -5,9 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/bus/bustest"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
 

@@ -9,8 +9,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
 )
 
@@ -178,7 +179,7 @@ func (s *scene) synced(t *testing.T, bus *world.Listener) {
 				Roots    int       `json:"roots"`
 			}
 			if strings.HasPrefix(said.Subject, "grasp.relay.") && json.Unmarshal([]byte(said.Data), &state) == nil &&
-				nostr.NormalizeURL(state.URL) == nostr.NormalizeURL(s.second.URL) && !state.Complete.IsZero() && state.Repos == 1 && state.Roots == 3 {
+				gonostr.NormalizeURL(state.URL) == gonostr.NormalizeURL(s.second.URL) && !state.Complete.IsZero() && state.Repos == 1 && state.Roots == 3 {
 				return true
 			}
 		}

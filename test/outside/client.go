@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nostr"
 )
 
 // Socket is a bare WebSocket to a relay. One caller at a time may send, and one receive.

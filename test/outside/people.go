@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/nostr"
 )
 
 // Person has a key and signs events.
@@ -19,13 +21,13 @@ type Person struct {
 }
 
 // NewPerson makes a person with a key of their own.
-func NewPerson() (*Person, error) { return PersonOf(nostr.GeneratePrivateKey()) }
+func NewPerson() (*Person, error) { return PersonOf(gonostr.GeneratePrivateKey()) }
 
 // PersonOf makes the person who has a secret key, of 64 hex digits.
 func PersonOf(secret string) (*Person, error) {
 	p := &Person{secret: secret}
 	var err error
-	if p.PubKey, err = nostr.GetPublicKey(p.secret); err != nil {
+	if p.PubKey, err = gonostr.GetPublicKey(p.secret); err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
 	if p.Npub, err = nip19.EncodePublicKey(p.PubKey); err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/fiatjaf/eventstore"
 	"github.com/fiatjaf/eventstore/slicestore"
 	"github.com/fiatjaf/khatru"
-	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nostr"
 )
 
 // Relay is a foreign relay: khatru, which no one here wrote, with its events in memory.

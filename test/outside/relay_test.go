@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // TestRelayAnswersWholeWhileItStores: an event that the relay had when it was asked is in its

@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/outside"
 )
 
@@ -55,11 +56,11 @@ func (p *Person) State(identifier string, refs map[string]string, head string) *
 }
 
 // Client is a connection of go-nostr's own client to a relay.
-func Client(t testing.TB, url string) *nostr.Relay {
+func Client(t testing.TB, url string) *gonostr.Relay {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	c := nostr.NewRelay(t.Context(), url, nostr.WithNoticeHandler(func(string) {}))
+	c := gonostr.NewRelay(t.Context(), url, gonostr.WithNoticeHandler(func(string) {}))
 	if err := c.Connect(ctx); err != nil {
 		t.Fatal(err)
 	}

@@ -14,14 +14,14 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 )
@@ -79,11 +79,11 @@ func newPlace(t *testing.T) *place {
 	}
 	t.Cleanup(b.Close)
 	p := &place{t: t, bus: b, index: filepath.Join(t.TempDir(), "index-up"), root: t.TempDir()}
-	p.owner, err = nostr.GetPublicKey(key)
+	p.owner, err = gonostr.GetPublicKey(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.repo, err = p.store().Repo(nip34.RepoRef{PubKey: p.owner, Identifier: "mine"})
+	p.repo, err = p.store().Repo(nostr.RepoRef{PubKey: p.owner, Identifier: "mine"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -237,7 +237,7 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 			must(t, os.WriteFile(packs[0], content, 0o644))
 		}, []string{"objects: 1 objects are gone", "objects: git fsck"}, false},
 		{"an empty repository of nobody", func(t *testing.T, p *place) {
-			other, err := p.store().Repo(nip34.RepoRef{PubKey: p.owner, Identifier: "other"})
+			other, err := p.store().Repo(nostr.RepoRef{PubKey: p.owner, Identifier: "other"})
 			must(t, err)
 			must(t, other.Ensure(t.Context()))
 		}, []string{"disk: nobody announces this repository here, and it is empty"}, true},

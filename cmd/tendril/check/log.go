@@ -8,12 +8,10 @@ import (
 	"sync"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/cmd/tendril/export"
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/genuine"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -82,7 +80,7 @@ func (c *checker) take(batch []message) error {
 	for i, m := range batch {
 		if m.removed == "" {
 			c.report.Events++
-		} else if nip34.IsHex64(m.removed) {
+		} else if nostr.IsHex64(m.removed) {
 			records = append(records, eventdb.Record{Seq: m.seq, Removed: m.removed})
 		}
 		if wrong[i] != nil {
@@ -107,16 +105,16 @@ func look(m message) (*nostr.Event, error) {
 	if err := ev.UnmarshalJSON(m.data); err != nil {
 		return nil, fmt.Errorf("it is no event: %w", err)
 	}
-	if !nip34.IsHex64(ev.ID) || !nip34.IsHex64(ev.PubKey) {
+	if !nostr.IsHex64(ev.ID) || !nostr.IsHex64(ev.PubKey) {
 		return nil, errors.New("it is no event: its id or public key is not 64 lower-case hex digits")
 	}
 	if subject := proto.EventSubjectOf(ev).String(); subject != m.subject {
 		return ev, fmt.Errorf("its event belongs at %s", subject)
 	}
-	if !genuine.HasID(ev) {
+	if !nostr.HasID(ev) {
 		return ev, errors.New("the id is not that of the event")
 	}
-	if !genuine.Signed(ev) {
+	if !nostr.Signed(ev) {
 		return ev, errors.New("the signature is wrong")
 	}
 	return ev, nil
@@ -126,7 +124,7 @@ func look(m message) (*nostr.Event, error) {
 func lookAtRemoval(m message) error {
 	subject, err := proto.ParseEventSubject(m.subject)
 	switch {
-	case !nip34.IsHex64(m.removed):
+	case !nostr.IsHex64(m.removed):
 		return errors.New("it removes what is no event")
 	case len(m.data) > 0:
 		return fmt.Errorf("it removes the event %s, and is not empty", m.removed)

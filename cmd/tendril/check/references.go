@@ -9,10 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
@@ -26,7 +24,7 @@ type identifier struct {
 	name    string
 	owners  []string // of repositories on the disk
 	dossier dossier.Dossier
-	pulls   map[string][]*nip34.PullRequest // accepted ones, by the owner whose repository they tag
+	pulls   map[string][]*nostr.PullRequest // accepted ones, by the owner whose repository they tag
 	kept    []string                        // those that are not hosted and kept all the same, and why
 }
 
@@ -46,20 +44,20 @@ func (c *checker) know(ctx context.Context, name string, owners []string) (*iden
 	view := c.truth.View()
 	defer view.Close()
 	var accepted []*nostr.Event
-	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nip34.KindAnnouncement, nip34.KindState}, Tags: nostr.TagMap{"d": {name}}}) {
+	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {name}}}) {
 		if err != nil {
 			return nil, err
 		}
 		accepted = append(accepted, ev)
 	}
-	i := &identifier{checker: c, name: name, owners: owners, dossier: dossier.New(name, c.Rules, accepted, held), pulls: map[string][]*nip34.PullRequest{}}
+	i := &identifier{checker: c, name: name, owners: owners, dossier: dossier.New(name, c.Rules, accepted, held), pulls: map[string][]*nostr.PullRequest{}}
 	for _, owner := range i.dossier.Hosted() {
-		address := nip34.RepoRef{PubKey: owner, Identifier: name}.String()
-		for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nip34.KindPR, nip34.KindPRUpdate}, Tags: nostr.TagMap{"a": {address}}}) {
+		address := nostr.RepoRef{PubKey: owner, Identifier: name}.String()
+		for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Tags: nostr.TagMap{"a": {address}}}) {
 			if err != nil {
 				return nil, err
 			}
-			if pr, err := nip34.ParsePullRequest(ev); err == nil {
+			if pr, err := nostr.ParsePullRequest(ev); err == nil {
 				i.pulls[owner] = append(i.pulls[owner], pr)
 			}
 		}
@@ -68,7 +66,7 @@ func (c *checker) know(ctx context.Context, name string, owners []string) (*iden
 }
 
 func (i *identifier) repo(owner string) (*repository.Repo, error) {
-	return i.Store.Repo(nip34.RepoRef{PubKey: owner, Identifier: i.name})
+	return i.Store.Repo(nostr.RepoRef{PubKey: owner, Identifier: i.name})
 }
 
 // repositories checks those that are announced here.
@@ -152,7 +150,7 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 			break
 		}
 	}
-	names := nip34.BranchesAndTags(refs.ByName)
+	names := nostr.BranchesAndTags(refs.ByName)
 	switch {
 	case counts != nil:
 		return append(problems, problem{PartReferences, what, "they are not what the state " + counts.Event.ID + " says: " + difference(counts.Refs, names),
@@ -168,7 +166,7 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 
 // agrees reports whether the references are what a state says.
 func agrees(s dossier.State, refs repository.Refs) bool {
-	if !maps.Equal(s.Refs, nip34.BranchesAndTags(refs.ByName)) {
+	if !maps.Equal(s.Refs, nostr.BranchesAndTags(refs.ByName)) {
 		return false
 	}
 	for name, branch := range s.Symbolic {
@@ -218,7 +216,7 @@ func (i *identifier) pullRequests(ctx context.Context, owner string, repo *repos
 		if err != nil {
 			return nil, err
 		}
-		if pr, err := nip34.ParsePullRequest(ev); err != nil || pr.Commit != id {
+		if pr, err := nostr.ParsePullRequest(ev); err != nil || pr.Commit != id {
 			problems = append(problems, problem{PartReferences, what, name + " names a commit that its event does not", "it is removed", func() error { return repo.DeleteRef(ctx, name) }})
 		}
 	}
@@ -227,8 +225,8 @@ func (i *identifier) pullRequests(ctx context.Context, owner string, repo *repos
 
 // isOnlyFor reports whether a pull request is for one repository alone. Of others the commit may be
 // elsewhere and on its way.
-func isOnlyFor(pr *nip34.PullRequest, owner, identifier string) bool {
-	return !pr.Update && !slices.ContainsFunc(pr.Repos, func(ref nip34.RepoRef) bool { return ref.PubKey != owner || ref.Identifier != identifier })
+func isOnlyFor(pr *nostr.PullRequest, owner, identifier string) bool {
+	return !pr.Update && !slices.ContainsFunc(pr.Repos, func(ref nostr.RepoRef) bool { return ref.PubKey != owner || ref.Identifier != identifier })
 }
 
 // difference names a few references in which two sets differ; where they are the same, what HEAD or

@@ -14,11 +14,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/cmd/tendril/gittree"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/repository"
@@ -80,11 +79,11 @@ func (c *checker) onDisk(ctx context.Context) (map[string][]string, error) {
 func (c *checker) announced(ctx context.Context, identifiers map[string]bool) error {
 	view := c.truth.View()
 	defer view.Close()
-	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nip34.KindAnnouncement}}) {
+	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement}}) {
 		if err != nil {
 			return err
 		}
-		if a, err := nip34.ParseAnnouncement(ev); err == nil && c.Rules.Keeps(a) {
+		if a, err := nostr.ParseAnnouncement(ev); err == nil && c.Rules.Keeps(a) {
 			identifiers[a.Ref.Identifier] = true
 		}
 	}
@@ -202,7 +201,7 @@ func (i *identifier) isKept(ctx context.Context, repo *repository.Repo) (bool, e
 			return false, err
 		}
 		ref := repo.Ref()
-		place := &nostr.Event{Kind: nip34.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
+		place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
 		_, err = stream.GetLastMsgForSubject(ctx, proto.EventSubjectOf(place).String())
 		if errors.Is(err, jetstream.ErrMsgNotFound) {
 			return false, nil

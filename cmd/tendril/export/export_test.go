@@ -15,11 +15,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -242,7 +241,7 @@ func TestAnnounced(t *testing.T) {
 	} {
 		a.Note([]byte(raw))
 	}
-	if want := (nip34.RepoRef{PubKey: announcement.PubKey, Identifier: "x"}); len(a) != 1 || !a[want] {
+	if want := (nostr.RepoRef{PubKey: announcement.PubKey, Identifier: "x"}); len(a) != 1 || !a[want] {
 		t.Errorf("%v", a)
 	}
 	sources, err := OnServer("https://h/", a)

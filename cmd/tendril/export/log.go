@@ -11,11 +11,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -160,7 +159,7 @@ func same(ctx context.Context, js jetstream.JetStream, begun *jetstream.StreamIn
 }
 
 // Announced gathers the repositories that events announce.
-type Announced map[nip34.RepoRef]bool
+type Announced map[nostr.RepoRef]bool
 
 // Note looks at an event of the log.
 func (a Announced) Note(raw []byte) {
@@ -168,10 +167,10 @@ func (a Announced) Note(raw []byte) {
 		return
 	}
 	var ev nostr.Event
-	if ev.UnmarshalJSON(raw) != nil || ev.Kind != nip34.KindAnnouncement {
+	if ev.UnmarshalJSON(raw) != nil || ev.Kind != nostr.KindAnnouncement {
 		return
 	}
-	if announcement, err := nip34.ParseAnnouncement(&ev); err == nil {
+	if announcement, err := nostr.ParseAnnouncement(&ev); err == nil {
 		a[announcement.Ref] = true
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Suffix ends the names of bare repositories.
@@ -63,11 +63,11 @@ func Find(dir string) ([]Found, error) {
 // identifiersOf returns the identifiers that a folder may be named for.
 func identifiersOf(name string) (identifiers []string) {
 	add := func(identifier string, err error) {
-		if err == nil && nip34.CheckIdentifier(identifier) == nil && !slices.Contains(identifiers, identifier) {
+		if err == nil && nostr.CheckIdentifier(identifier) == nil && !slices.Contains(identifiers, identifier) {
 			identifiers = append(identifiers, identifier)
 		}
 	}
-	add(nip34.DecodeIdentifier(name))
+	add(nostr.DecodeIdentifier(name))
 	add(url.PathUnescape(name))
 	add(name, nil)
 	return identifiers
@@ -84,20 +84,20 @@ func isBare(path string) bool {
 }
 
 // Path is where a repository lies below a folder.
-func Path(dir string, ref nip34.RepoRef) (string, error) {
+func Path(dir string, ref nostr.RepoRef) (string, error) {
 	npub, err := nip19.EncodePublicKey(ref.PubKey)
 	if err != nil {
 		return "", fmt.Errorf("name a repository: %w", err)
 	}
-	if err := nip34.CheckIdentifier(ref.Identifier); err != nil {
+	if err := nostr.CheckIdentifier(ref.Identifier); err != nil {
 		return "", fmt.Errorf("name a repository: %w", err)
 	}
-	return filepath.Join(dir, npub, nip34.EncodeIdentifier(ref.Identifier)+Suffix), nil
+	return filepath.Join(dir, npub, nostr.EncodeIdentifier(ref.Identifier)+Suffix), nil
 }
 
 // URL is where a GRASP server serves a repository. server is its http(s) URL.
 func URL(server, npub, identifier string) string {
-	return strings.TrimRight(server, "/") + "/" + npub + "/" + nip34.EncodeIdentifier(identifier) + Suffix
+	return strings.TrimRight(server, "/") + "/" + npub + "/" + nostr.EncodeIdentifier(identifier) + Suffix
 }
 
 func decodeNpub(name string) (key string, ok bool) {
@@ -109,7 +109,7 @@ func decodeNpub(name string) (key string, ok bool) {
 		return "", false
 	}
 	key, ok = value.(string)
-	return key, ok && nip34.IsHex64(key)
+	return key, ok && nostr.IsHex64(key)
 }
 
 // objectFolders are the folder of a repository's objects and those that it borrows from, as

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 const (
@@ -90,11 +90,11 @@ func TestFind(t *testing.T) {
 
 func TestPathAndURL(t *testing.T) {
 	t.Parallel()
-	path, err := Path("/x", nip34.RepoRef{PubKey: key, Identifier: "a/b"})
+	path, err := Path("/x", nostr.RepoRef{PubKey: key, Identifier: "a/b"})
 	if want := "/x/" + npub + "/a%2Fb.git"; err != nil || path != want {
 		t.Errorf("%s, %v, want %s", path, err, want)
 	}
-	if _, err := Path("/x", nip34.RepoRef{PubKey: key}); err == nil {
+	if _, err := Path("/x", nostr.RepoRef{PubKey: key}); err == nil {
 		t.Error("a repository without an identifier has a path")
 	}
 	if got := URL("http://h/", npub, "a/b"); got != "http://h/"+npub+"/a%2Fb.git" {

@@ -16,7 +16,7 @@ import (
 	"github.com/tidwall/gjson"
 
 	"tendril.dev/cmd/tendril/jsonl"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Counts is what became of the events.
@@ -95,11 +95,11 @@ const (
 
 func stageOf(kind int) int {
 	switch kind {
-	case nip34.KindAnnouncement:
+	case nostr.KindAnnouncement:
 		return announcements
-	case nip34.KindState:
+	case nostr.KindState:
 		return states
-	case nip34.KindPR, nip34.KindPRUpdate:
+	case nostr.KindPR, nostr.KindPRUpdate:
 		return pulls
 	}
 	return others

@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 

@@ -10,10 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/cmd/tendril/gittree"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // prefixNostr is where the commits of pull requests are named, by the ids of their events.
@@ -32,7 +30,7 @@ type Trees struct {
 	git    gittree.Git
 	server string // its http(s) URL
 	repos  []*tree
-	states map[string]map[string]*nip34.State // identifier → author → the newest state
+	states map[string]map[string]*nostr.State // identifier → author → the newest state
 	bytes  int                                // that those of strangers take
 	pulls  map[string]bool                    // event ids for which a repository has a reference: seen in the file?
 	tell   func(done, of int)
@@ -55,7 +53,7 @@ func NewTrees(ctx context.Context, git gittree.Git, dir, server string, tell fun
 	if err != nil {
 		return nil, err
 	}
-	t := &Trees{git: git, server: server, states: map[string]map[string]*nip34.State{}, pulls: map[string]bool{}, tell: tell}
+	t := &Trees{git: git, server: server, states: map[string]map[string]*nostr.State{}, pulls: map[string]bool{}, tell: tell}
 	for _, f := range found {
 		refs, err := git.References(ctx, f.Path)
 		if _, ran := errors.AsType[*exec.ExitError](err); err != nil && !ran {
@@ -63,7 +61,7 @@ func NewTrees(ctx context.Context, git gittree.Git, dir, server string, tell fun
 		}
 		r := &tree{Found: f, refs: refs, err: err} // one that git cannot read keeps none of the others
 		for name := range refs {
-			if id, is := strings.CutPrefix(name, prefixNostr); is && nip34.IsHex64(id) {
+			if id, is := strings.CutPrefix(name, prefixNostr); is && nostr.IsHex64(id) {
 				t.pulls[id] = false
 				r.left = append(r.left, id)
 			}
@@ -71,7 +69,7 @@ func NewTrees(ctx context.Context, git gittree.Git, dir, server string, tell fun
 		slices.Sort(r.left)
 		for _, identifier := range f.Identifiers {
 			if t.states[identifier] == nil {
-				t.states[identifier] = map[string]*nip34.State{}
+				t.states[identifier] = map[string]*nostr.State{}
 			}
 		}
 		t.repos = append(t.repos, r)
@@ -82,18 +80,18 @@ func NewTrees(ctx context.Context, git gittree.Git, dir, server string, tell fun
 // Note implements [Repositories].
 func (t *Trees) Note(raw []byte, kind int) {
 	var ev nostr.Event
-	if kind == nip34.KindAnnouncement || ev.UnmarshalJSON(raw) != nil {
+	if kind == nostr.KindAnnouncement || ev.UnmarshalJSON(raw) != nil {
 		return
 	}
-	if _, named := t.pulls[ev.ID]; named && kind != nip34.KindState {
+	if _, named := t.pulls[ev.ID]; named && kind != nostr.KindState {
 		t.pulls[ev.ID] = true
 		return
 	}
 	byAuthor := t.states[ev.Tags.GetD()]
-	if kind != nip34.KindState || byAuthor == nil {
+	if kind != nostr.KindState || byAuthor == nil {
 		return
 	}
-	state, err := nip34.ParseState(&ev)
+	state, err := nostr.ParseState(&ev)
 	if err != nil {
 		return
 	}
@@ -144,7 +142,7 @@ func (t *Trees) pushState(ctx context.Context, r *tree) error {
 	}
 	var last error
 	for _, identifier := range identifiers {
-		tries := []map[string]string{nip34.BranchesAndTags(r.refs)}
+		tries := []map[string]string{nostr.BranchesAndTags(r.refs)}
 		for _, state := range t.newest(identifier) {
 			if state.Satisfiable() && len(state.Refs) > 0 && !maps.Equal(state.Refs, tries[0]) {
 				tries = append(tries, state.Refs)
@@ -168,8 +166,8 @@ func (t *Trees) pushState(ctx context.Context, r *tree) error {
 }
 
 // newest are the states of an identifier, newest first.
-func (t *Trees) newest(identifier string) []*nip34.State {
-	return slices.SortedFunc(maps.Values(t.states[identifier]), func(a, b *nip34.State) int {
+func (t *Trees) newest(identifier string) []*nostr.State {
+	return slices.SortedFunc(maps.Values(t.states[identifier]), func(a, b *nostr.State) int {
 		return int(b.Event.CreatedAt - a.Event.CreatedAt)
 	})
 }
@@ -292,7 +290,7 @@ func (t *Trees) Pushed() (p Pushed) {
 	total := 0
 	for _, r := range t.repos {
 		for name := range r.refs {
-			if id, is := strings.CutPrefix(name, prefixNostr); is && nip34.IsHex64(id) {
+			if id, is := strings.CutPrefix(name, prefixNostr); is && nostr.IsHex64(id) {
 				total++
 			}
 		}
@@ -301,4 +299,4 @@ func (t *Trees) Pushed() (p Pushed) {
 	return p
 }
 
-func hasBranchesOrTags(refs map[string]string) bool { return len(nip34.BranchesAndTags(refs)) > 0 }
+func hasBranchesOrTags(refs map[string]string) bool { return len(nostr.BranchesAndTags(refs)) > 0 }

@@ -8,9 +8,7 @@ import (
 	"runtime"
 	"sync"
 
-	"tendril.dev/lib/genuine"
-	"tendril.dev/lib/nip34"
-	"tendril.dev/lib/rawevent"
+	"tendril.dev/lib/nostr"
 )
 
 var (
@@ -21,22 +19,22 @@ var (
 
 // verify checks an event's id and signature, and makes its JSON one that can be sent.
 func verify(r *record) error {
-	ev, plain, err := rawevent.Parse(r.raw)
+	ev, plain, err := nostr.Parse(r.raw)
 	if err != nil {
 		return errors.New("invalid: not an event: " + err.Error())
 	}
 	r.kind = ev.Kind
 	var sig [64]byte
 	switch {
-	case !nip34.IsHex64(ev.ID) || !nip34.IsHex64(ev.PubKey) || !genuine.ReadHex(sig[:], ev.Sig):
+	case !nostr.IsHex64(ev.ID) || !nostr.IsHex64(ev.PubKey) || !nostr.ReadHex(sig[:], ev.Sig):
 		return errForm
-	case !genuine.HasID(ev):
+	case !nostr.HasID(ev):
 		return errID
-	case !genuine.Signed(ev):
+	case !nostr.Signed(ev):
 		return errSignature
 	}
 	if !plain {
-		r.raw = rawevent.Encode(ev)
+		r.raw = nostr.Encode(ev)
 	}
 	r.verified = true
 	return nil

@@ -16,10 +16,10 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/tidwall/gjson"
 
 	"tendril.dev/cmd/tendril/jsonl"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/pages"
 )
 

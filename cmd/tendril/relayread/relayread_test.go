@@ -14,9 +14,9 @@ import (
 	"testing/iotest"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/cmd/tendril/relayread"
+	"tendril.dev/lib/nostr"
 )
 
 // relay answers each REQ with its newest events, most of them at once.

@@ -10,11 +10,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nuid"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -29,36 +29,36 @@ var ErrNobody = errors.New("no purgatory worker answers")
 
 // Parse reads a repository as people name it: npub1…/identifier, naddr1…, or
 // 30617:<pubkey>:<identifier>.
-func Parse(name string) (nip34.RepoRef, error) {
+func Parse(name string) (nostr.RepoRef, error) {
 	if strings.HasPrefix(name, "30617:") {
-		return nip34.ParseRepoRef(name)
+		return nostr.ParseRepoRef(name)
 	}
 	prefix, identifier, slash := strings.Cut(name, "/")
 	kind, value, err := nip19.Decode(prefix)
 	if err != nil {
-		return nip34.RepoRef{}, fmt.Errorf("%.200q is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>", name)
+		return nostr.RepoRef{}, fmt.Errorf("%.200q is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>", name)
 	}
-	var ref nip34.RepoRef
+	var ref nostr.RepoRef
 	switch v := value.(type) {
 	case string:
 		if kind != "npub" || !slash {
 			return ref, fmt.Errorf("%.200q is no repository: want an npub, a slash and the identifier", name)
 		}
-		ref = nip34.RepoRef{PubKey: v, Identifier: identifier}
-	case nostr.EntityPointer:
-		if v.Kind != nip34.KindAnnouncement || slash {
+		ref = nostr.RepoRef{PubKey: v, Identifier: identifier}
+	case gonostr.EntityPointer:
+		if v.Kind != nostr.KindAnnouncement || slash {
 			return ref, fmt.Errorf("%.200q does not name a repository announcement (kind 30617)", name)
 		}
-		ref = nip34.RepoRef{PubKey: v.PublicKey, Identifier: v.Identifier}
+		ref = nostr.RepoRef{PubKey: v.PublicKey, Identifier: v.Identifier}
 	default:
 		return ref, fmt.Errorf("%.200q is no repository: want npub1…/identifier, naddr1… or 30617:<pubkey>:<identifier>", name)
 	}
-	return ref, nip34.CheckIdentifier(ref.Identifier)
+	return ref, nostr.CheckIdentifier(ref.Identifier)
 }
 
 // Name is how people write a repository.
 func Name(ref string) string {
-	parsed, err := nip34.ParseRepoRef(ref)
+	parsed, err := nostr.ParseRepoRef(ref)
 	if err != nil {
 		return ref
 	}
@@ -93,7 +93,7 @@ func List(ctx context.Context, b *bus.Bus) (list []proto.RepoStatus, missing []i
 }
 
 // Do asks for one repository.
-func Do(ctx context.Context, b *bus.Bus, verb proto.RepoVerb, ref nip34.RepoRef) (proto.RepoStatus, error) {
+func Do(ctx context.Context, b *bus.Bus, verb proto.RepoVerb, ref nostr.RepoRef) (proto.RepoStatus, error) {
 	repos, err := ask(ctx, b, verb, proto.ShardOf(ref.Identifier), ref.String())
 	if err != nil {
 		return proto.RepoStatus{}, err

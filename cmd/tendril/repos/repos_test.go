@@ -7,7 +7,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -64,7 +64,7 @@ func TestParse(t *testing.T) {
 			}
 			continue
 		}
-		if (err != nil || got != nip34.RepoRef{PubKey: owner, Identifier: want}) {
+		if (err != nil || got != nostr.RepoRef{PubKey: owner, Identifier: want}) {
 			t.Errorf("%q: %v, %v; want the identifier %q", name, got, err, want)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/session"
@@ -175,6 +175,6 @@ func purgatory(events map[string]heldEvent, held claims, live map[string]map[str
 
 // kindNames are the kinds that wait for git data.
 var kindNames = map[int]string{
-	nip34.KindAnnouncement: "announcements", nip34.KindState: "states",
-	nip34.KindPR: "pull requests", nip34.KindPRUpdate: "updates of pull requests",
+	nostr.KindAnnouncement: "announcements", nostr.KindState: "states",
+	nostr.KindPR: "pull requests", nostr.KindPRUpdate: "updates of pull requests",
 }

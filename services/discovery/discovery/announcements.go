@@ -7,11 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -24,11 +22,11 @@ const (
 
 // announcement is what of an announcement matters here.
 type announcement struct {
-	ref         nip34.RepoRef
+	ref         nostr.RepoRef
 	id          string
 	created     nostr.Timestamp
 	expires     nostr.Timestamp // NIP-40; 0: never
-	relays      []nip34.RelayURL
+	relays      []nostr.RelayURL
 	maintainers []string
 	// hosted: it lists our service or is archived. One that is neither may be a maintainer's, which
 	// counts, or tell where a repository went, which does not.
@@ -38,7 +36,7 @@ type announcement struct {
 	origin string
 }
 
-// replaces reports whether a takes the place of b, as in [nip34.Replaces].
+// replaces reports whether a takes the place of b, as in [nostr.Replaces].
 func (a *announcement) replaces(b *announcement) bool {
 	return b == nil || cmp.Or(cmp.Compare(a.created, b.created), strings.Compare(b.id, a.id)) > 0
 }
@@ -77,14 +75,14 @@ func newAnnouncements(rules hosting.Rules) *announcements {
 // a target. Only announcements and deletion requests do.
 func (all *announcements) accept(ev *nostr.Event, seq uint64) (changed bool) {
 	switch ev.Kind {
-	case nip34.KindAnnouncement:
+	case nostr.KindAnnouncement:
 		changed = all.announce(ev)
 		for _, r := range all.recent {
 			if r.seq > seq {
 				all.delete(r.Event)
 			}
 		}
-	case nip34.KindDeletion:
+	case nostr.KindDeletion:
 		if all.recent = append(all.recent, request{ev, seq}); len(all.recent) > mostRecent {
 			all.recent = slices.Delete(all.recent, 0, 1)
 		}
@@ -94,7 +92,7 @@ func (all *announcements) accept(ev *nostr.Event, seq uint64) (changed bool) {
 }
 
 func (all *announcements) announce(ev *nostr.Event) (changed bool) {
-	parsed, err := nip34.ParseAnnouncement(ev)
+	parsed, err := nostr.ParseAnnouncement(ev)
 	if err != nil {
 		return false // ingest refuses those
 	}
@@ -124,7 +122,7 @@ func (all *announcements) delete(request *nostr.Event) (changed bool) {
 		var a *announcement
 		switch tag[0] {
 		case "a":
-			if ref, err := nip34.ParseRepoRef(tag[1]); err == nil {
+			if ref, err := nostr.ParseRepoRef(tag[1]); err == nil {
 				a = all.served[ref.Identifier][ref.PubKey]
 			}
 			if a != nil && a.created > request.CreatedAt {
@@ -186,9 +184,9 @@ func originOf(e *held.Entry) string {
 
 // read takes from an announcement what matters, and no more relays than most. The event's text is
 // not kept.
-func (all *announcements) read(parsed *nip34.Announcement, most int) *announcement {
+func (all *announcements) read(parsed *nostr.Announcement, most int) *announcement {
 	a := &announcement{
-		ref:     nip34.RepoRef{PubKey: strings.Clone(parsed.Ref.PubKey), Identifier: strings.Clone(parsed.Ref.Identifier)},
+		ref:     nostr.RepoRef{PubKey: strings.Clone(parsed.Ref.PubKey), Identifier: strings.Clone(parsed.Ref.Identifier)},
 		id:      strings.Clone(parsed.Event.ID),
 		created: parsed.Event.CreatedAt,
 		hosted:  all.rules.Keeps(parsed),

@@ -13,15 +13,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -61,9 +60,9 @@ func Run(ctx context.Context, n *node.Node) error {
 }
 
 // bootstrapRelays reads NGIT_SYNC_BOOTSTRAP_RELAY_URL.
-func bootstrapRelays(list []string) (urls []nip34.RelayURL, err error) {
+func bootstrapRelays(list []string) (urls []nostr.RelayURL, err error) {
 	for _, s := range list {
-		url, err := nip34.NormalizeRelayURL(s)
+		url, err := nostr.NormalizeRelayURL(s)
 		if err != nil {
 			return nil, fmt.Errorf("NGIT_SYNC_BOOTSTRAP_RELAY_URL is %q: %w", s, err)
 		}
@@ -75,7 +74,7 @@ func bootstrapRelays(list []string) (urls []nip34.RelayURL, err error) {
 type discovery struct {
 	bus       *bus.Bus
 	log       *slog.Logger
-	bootstrap []nip34.RelayURL
+	bootstrap []nostr.RelayURL
 	limits    limits
 	window    time.Duration
 	timeout   time.Duration
@@ -94,7 +93,7 @@ type discovery struct {
 }
 
 // newDiscovery makes a replica. keepAll: deletion requests do not touch what is accepted.
-func newDiscovery(b *bus.Bus, rules hosting.Rules, bootstrap []nip34.RelayURL, keepAll bool, reg prometheus.Registerer, log *slog.Logger) *discovery {
+func newDiscovery(b *bus.Bus, rules hosting.Rules, bootstrap []nostr.RelayURL, keepAll bool, reg prometheus.Registerer, log *slog.Logger) *discovery {
 	d := &discovery{
 		bus: b, log: log, limits: defaultLimits, timeout: publishTimeout, publisher: newPublisher(b, log), metrics: newMetrics(reg),
 		changed: make(chan struct{}, 1), all: newAnnouncements(rules),
@@ -104,9 +103,9 @@ func newDiscovery(b *bus.Bus, rules hosting.Rules, bootstrap []nip34.RelayURL, k
 			d.bootstrap = append(d.bootstrap, url)
 		}
 	}
-	kinds := []string{proto.AnyEventOf(nip34.KindAnnouncement)}
+	kinds := []string{proto.AnyEventOf(nostr.KindAnnouncement)}
 	if !keepAll {
-		kinds = append(kinds, proto.AnyEventOf(nip34.KindDeletion))
+		kinds = append(kinds, proto.AnyEventOf(nostr.KindDeletion))
 	}
 	d.accepted = bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamEvents, Filters: kinds}, log, each(d.takeAccepted))
 	d.held = bus.NewFollower(b.JS, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, log, each(d.takeHeld))

@@ -15,12 +15,11 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
@@ -42,7 +41,7 @@ func openBus(t testing.TB) *bus.Bus {
 }
 
 // replica makes one that does not run yet.
-func replica(b *bus.Bus, bootstrap ...nip34.RelayURL) *discovery {
+func replica(b *bus.Bus, bootstrap ...nostr.RelayURL) *discovery {
 	d := newDiscovery(b, hosting.Of(domain), bootstrap, false, prometheus.NewRegistry(), quiet)
 	d.window = 10 * time.Millisecond
 	return d
@@ -64,7 +63,7 @@ func run(t testing.TB, part func(context.Context) error) (end func()) {
 	return end
 }
 
-func start(t testing.TB, b *bus.Bus, bootstrap ...nip34.RelayURL) (*discovery, func()) {
+func start(t testing.TB, b *bus.Bus, bootstrap ...nostr.RelayURL) (*discovery, func()) {
 	t.Helper()
 	d := replica(b, bootstrap...)
 	end := run(t, d.run)

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 )
 
@@ -20,8 +20,8 @@ type limits struct {
 var defaultLimits = limits{served: 20_000, held: 1000, perHeld: 200}
 
 // targets inverts repository → relays into relay → repositories, by the relay's identity
-// (nip34.RelayURL.Key). refused is how many relays are listed and not asked because of the limits.
-func targets(wants []*want, bootstrap []nip34.RelayURL, most limits) (all map[string]target.Target, refused int) {
+// (nostr.RelayURL.Key). refused is how many relays are listed and not asked because of the limits.
+func targets(wants []*want, bootstrap []nostr.RelayURL, most limits) (all map[string]target.Target, refused int) {
 	all = map[string]target.Target{}
 	asked := map[string]bool{}
 	for _, url := range bootstrap {

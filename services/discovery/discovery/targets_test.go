@@ -8,12 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
@@ -32,14 +31,14 @@ func announce(author, d string, created nostr.Timestamp, relays ...string) *nost
 	if err != nil {
 		panic(err)
 	}
-	return finish(&nostr.Event{PubKey: author, Kind: nip34.KindAnnouncement, CreatedAt: created, Tags: nostr.Tags{
+	return finish(&nostr.Event{PubKey: author, Kind: nostr.KindAnnouncement, CreatedAt: created, Tags: nostr.Tags{
 		{"d", d}, {"clone", fmt.Sprintf("https://%s/%s/%s.git", domain, npub, d)}, append(nostr.Tag{"relays", "wss://" + domain}, relays...),
 	}})
 }
 
 // elsewhere makes an announcement that does not list us.
 func elsewhere(author, d string, created nostr.Timestamp, relays ...string) *nostr.Event {
-	return finish(&nostr.Event{PubKey: author, Kind: nip34.KindAnnouncement, CreatedAt: created, Tags: nostr.Tags{
+	return finish(&nostr.Event{PubKey: author, Kind: nostr.KindAnnouncement, CreatedAt: created, Tags: nostr.Tags{
 		{"d", d}, {"clone", "https://other.example/x.git"}, append(nostr.Tag{"relays"}, relays...),
 	}})
 }
@@ -50,7 +49,7 @@ func with(ev *nostr.Event, tag ...string) *nostr.Event {
 }
 
 func deletion(author string, created nostr.Timestamp, tag ...string) *nostr.Event {
-	return finish(&nostr.Event{PubKey: author, Kind: nip34.KindDeletion, CreatedAt: created, Tags: nostr.Tags{tag}})
+	return finish(&nostr.Event{PubKey: author, Kind: nostr.KindDeletion, CreatedAt: created, Tags: nostr.Tags{tag}})
 }
 
 func finish(ev *nostr.Event) *nostr.Event {
@@ -179,7 +178,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	}
 
 	// Of the relays that are allowed each party gets its share, and the first of each comes first.
-	got, refused = targets(all.wants(time.Now()), []nip34.RelayURL{"wss://boot.example"}, limits{served: 10, held: 3, perHeld: 2})
+	got, refused = targets(all.wants(time.Now()), []nostr.RelayURL{"wss://boot.example"}, limits{served: 10, held: 3, perHeld: 2})
 	if len(got) != 14 || refused != 57 || !got["a000.example"].Exists() || !got["b002.example"].Exists() || !got["boot.example"].Bootstrap {
 		t.Errorf("%d targets, %d refused", len(got), refused)
 	}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
@@ -21,7 +21,7 @@ const (
 // want is what is wanted of one repository, and of which relays.
 type want struct {
 	ref    string
-	relays []nip34.RelayURL
+	relays []nostr.RelayURL
 	repo   target.Repo
 	// party is who brought it, and has its share of what is bounded: the owner of a served
 	// announcement; of a held one the client or relay that it came from.
@@ -91,7 +91,7 @@ func (g *group) wants() (wants []*want) {
 	for _, m := range g.maintainers(hosts, math.MaxInt, math.MaxInt) {
 		trusted[m] = true
 	}
-	full := func(ref nip34.RepoRef, by *announcement) {
+	full := func(ref nostr.RepoRef, by *announcement) {
 		wants = append(wants, &want{ref: ref.String(), relays: by.relays, party: by.ref.PubKey, repo: target.Repo{Level: proto.LevelFull}})
 	}
 	for owner, a := range g.served {
@@ -105,7 +105,7 @@ func (g *group) wants() (wants []*want) {
 		// repository, so its relays are asked for them.
 		for _, m := range g.maintainers([]string{owner}, maxMaintainers, maxLooks) {
 			if g.served[m] == nil {
-				full(nip34.RepoRef{PubKey: m, Identifier: a.ref.Identifier}, a)
+				full(nostr.RepoRef{PubKey: m, Identifier: a.ref.Identifier}, a)
 			}
 		}
 	}

@@ -7,10 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/genuine"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 const (
@@ -46,17 +45,17 @@ func (s *Session) Challenge() string { return s.challenge }
 // ways, and neither leads to another service.
 func (s *Session) Prove(ev *nostr.Event, now time.Time) (refusal string) {
 	switch {
-	case ev.Kind != nostr.KindClientAuthentication:
-		return fmt.Sprintf("invalid: AUTH takes an event of kind %d", nostr.KindClientAuthentication)
+	case ev.Kind != gonostr.KindClientAuthentication:
+		return fmt.Sprintf("invalid: AUTH takes an event of kind %d", gonostr.KindClientAuthentication)
 	case !names(ev, "challenge", func(value string) bool { return value == s.challenge }):
 		return "invalid: the event does not name the challenge of this connection"
-	case !names(ev, "relay", func(value string) bool { return nip34.OnDomain(value, s.domain) }):
+	case !names(ev, "relay", func(value string) bool { return nostr.OnDomain(value, s.domain) }):
 		return fmt.Sprintf("invalid: the event does not name this relay, %s", s.domain)
 	case ev.CreatedAt.Time().Before(now.Add(-window)) || ev.CreatedAt.Time().After(now.Add(window)):
 		return fmt.Sprintf("invalid: created_at is more than %d minutes from now", window/time.Minute)
-	case !genuine.HasID(ev):
+	case !nostr.HasID(ev):
 		return "invalid: the id does not fit the event"
-	case !genuine.Signed(ev):
+	case !nostr.Signed(ev):
 		return "invalid: the signature does not fit the event"
 	}
 	return s.hold(ev.PubKey)

@@ -5,9 +5,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip42"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/gateway/auth"
 )
 
@@ -74,7 +75,7 @@ func TestProve(t *testing.T) {
 			if c.change != nil {
 				c.change(&ev, s.Challenge())
 			}
-			sign(t, &ev, nostr.GeneratePrivateKey())
+			sign(t, &ev, gonostr.GeneratePrivateKey())
 			if c.forge != nil {
 				c.forge(&ev)
 			}
@@ -97,7 +98,7 @@ func TestChallenges(t *testing.T) {
 		t.Errorf("challenges %q and %q", one.Challenge(), other.Challenge())
 	}
 	ev := nip42.CreateUnsignedAuthEvent(one.Challenge(), "", "wss://git.example.com")
-	sign(t, &ev, nostr.GeneratePrivateKey())
+	sign(t, &ev, gonostr.GeneratePrivateKey())
 	if refusal := other.Prove(&ev, time.Now()); refusal == "" {
 		t.Error("the answer to another connection's challenge is taken")
 	}
@@ -111,17 +112,17 @@ func TestKeysAreBounded(t *testing.T) {
 		sign(t, &ev, secret)
 		return ev.PubKey, s.Prove(&ev, time.Now())
 	}
-	first := nostr.GeneratePrivateKey()
+	first := gonostr.GeneratePrivateKey()
 	for i := range auth.MostKeys {
 		secret := first
 		if i > 0 {
-			secret = nostr.GeneratePrivateKey()
+			secret = gonostr.GeneratePrivateKey()
 		}
 		if key, refusal := prove(secret); refusal != "" || !s.Holds(key) {
 			t.Fatalf("key %d: %q", i+1, refusal)
 		}
 	}
-	if key, refusal := prove(nostr.GeneratePrivateKey()); !strings.HasPrefix(refusal, "restricted: ") || s.Holds(key) {
+	if key, refusal := prove(gonostr.GeneratePrivateKey()); !strings.HasPrefix(refusal, "restricted: ") || s.Holds(key) {
 		t.Errorf("one key more: %q", refusal)
 	}
 	if _, refusal := prove(first); refusal != "" {

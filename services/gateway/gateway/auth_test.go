@@ -4,8 +4,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip42"
+
+	"tendril.dev/lib/nostr"
 )
 
 // challenged hears the relay's challenge.
@@ -29,7 +31,7 @@ func answer(t *testing.T, challenge, secret string) nostr.Event {
 func TestProtectedEvents(t *testing.T) {
 	t.Parallel()
 	sys := start(t, nil)
-	author, other := nostr.GeneratePrivateKey(), nostr.GeneratePrivateKey()
+	author, other := gonostr.GeneratePrivateKey(), gonostr.GeneratePrivateKey()
 	protected := nostr.Event{Kind: 1621, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"-"}}}
 	if err := protected.Sign(author); err != nil {
 		t.Fatal(err)
@@ -111,7 +113,7 @@ func TestAuthRequired(t *testing.T) {
 			if challenge == "" {
 				return
 			}
-			proof := answer(t, challenge, nostr.GeneratePrivateKey())
+			proof := answer(t, challenge, gonostr.GeneratePrivateKey())
 			conn.say(`["AUTH",%s]`, proof)
 			conn.want(`["OK","` + proof.ID + `",true,""]`)
 			ask(false, false)
@@ -126,7 +128,7 @@ func TestAuthIsPaced(t *testing.T) {
 	c := sys.dial(t)
 	challenge := c.challenged()
 	for _, want := range []string{`true,""`, `true,""`, `false,"rate-limited: `} {
-		ev := answer(t, challenge, nostr.GeneratePrivateKey())
+		ev := answer(t, challenge, gonostr.GeneratePrivateKey())
 		c.say(`["AUTH",%s]`, ev)
 		c.want(`["OK","` + ev.ID + `",` + want)
 	}

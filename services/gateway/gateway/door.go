@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/limit"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/clientaddr"
 	"tendril.dev/services/gateway/cors"
@@ -73,7 +73,7 @@ func (d *door) serve(w http.ResponseWriter, r *http.Request) {
 			d.icon.ServeHTTP(w, r)
 		}
 	default:
-		at, err := nip34.ParseRepositoryPath(path)
+		at, err := nostr.ParseRepositoryPath(path)
 		switch {
 		case err == nil && at.Service != "":
 			d.git.Serve(w, r, at, d.client(r))

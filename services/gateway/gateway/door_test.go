@@ -20,7 +20,7 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/bus"
@@ -28,6 +28,7 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nettest"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -55,8 +56,8 @@ func (sys *system) ask(t testing.TB, method, path, accept string) (*http.Respons
 // repository makes an announcement and a state of a new author.
 func repository(t testing.TB, identifier string, tags ...nostr.Tag) (announcement, state *nostr.Event, npub string) {
 	t.Helper()
-	secret := nostr.GeneratePrivateKey()
-	pubkey, err := nostr.GetPublicKey(secret)
+	secret := gonostr.GeneratePrivateKey()
+	pubkey, err := gonostr.GetPublicKey(secret)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -258,7 +259,7 @@ func TestPagesOfArchives(t *testing.T) {
 		{"never archived", nil, false, 404, "Not here", false},
 	} {
 		sys := start(t, nil, c.args...)
-		key := nostr.GeneratePrivateKey()
+		key := gonostr.GeneratePrivateKey()
 		ev := nostr.Event{Kind: 30617, CreatedAt: nostr.Now(), Tags: nostr.Tags{{"d", "r"}, {"clone", "https://a.example/r.git"}, {"relays", "wss://a.example"}}}
 		if err := ev.Sign(key); err != nil {
 			t.Fatal(err)

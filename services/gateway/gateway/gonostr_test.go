@@ -6,7 +6,9 @@ import (
 	"context"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nostr"
 )
 
 // TestGoNostrClient is not for the race detector, because the client that it uses races with itself
@@ -16,7 +18,7 @@ func TestGoNostrClient(t *testing.T) {
 	sys := start(t, nil)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	r, err := nostr.RelayConnect(ctx, "ws://"+sys.addr)
+	r, err := gonostr.RelayConnect(ctx, "ws://"+sys.addr)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,10 +14,11 @@ import (
 	"github.com/coder/websocket"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -212,7 +213,7 @@ func signed(t testing.TB, ev nostr.Event) *nostr.Event {
 	if ev.CreatedAt == 0 {
 		ev.CreatedAt = nostr.Now()
 	}
-	if err := ev.Sign(nostr.GeneratePrivateKey()); err != nil {
+	if err := ev.Sign(gonostr.GeneratePrivateKey()); err != nil {
 		t.Fatal(err)
 	}
 	return &ev
@@ -286,7 +287,7 @@ func (c *client) events(id string) (contents []string) {
 
 func (c *client) content(id, got string) string {
 	c.t.Helper()
-	env, ok := parse(got).(*nostr.EventEnvelope)
+	env, ok := parse(got).(*gonostr.EventEnvelope)
 	if !ok || env.SubscriptionID == nil || *env.SubscriptionID != id {
 		c.t.Fatalf("heard %.300s, want an event for %s", got, id)
 	}
@@ -307,8 +308,8 @@ func (c *client) closed() websocket.StatusCode {
 }
 
 // parse reads a message of the relay; nil if it is none that go-nostr knows.
-func parse(got string) nostr.Envelope {
-	env, err := nostr.NewMessageParser().ParseMessage(got)
+func parse(got string) gonostr.Envelope {
+	env, err := gonostr.NewMessageParser().ParseMessage(got)
 	if err != nil {
 		return nil
 	}

@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -84,7 +85,7 @@ func TestNothingIsLostOrDoubled(t *testing.T) {
 					t.Errorf("after %d events: %v", total, err)
 					return
 				}
-				env, ok := parse(got).(*nostr.EventEnvelope)
+				env, ok := parse(got).(*gonostr.EventEnvelope)
 				if !ok {
 					continue // EOSE
 				}

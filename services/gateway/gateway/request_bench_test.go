@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // BenchmarkRequest500 asks for the newest 500 events of a kind, from the REQ to the EOSE, as one

@@ -17,7 +17,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/limit"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/cors"
 )
@@ -85,7 +85,7 @@ func New(o Options) *Proxy {
 func (p *Proxy) Close() { p.courier.transport.CloseIdleConnections() }
 
 // Serve passes a request of a client on that concerns the repository at, or refuses it.
-func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nip34.RepositoryPath, client string) {
+func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
 	leave, refused := p.limits.admit(client, pushes(r, at))
 	if refused != nil {
 		refused.answer(w)
@@ -103,7 +103,7 @@ func (p *Proxy) Serve(w http.ResponseWriter, r *http.Request, at nip34.Repositor
 }
 
 // shardOf is the shard of a repository.
-func shardOf(at nip34.RepositoryPath) string { return proto.ShardName(proto.ShardOf(at.Identifier)) }
+func shardOf(at nostr.RepositoryPath) string { return proto.ShardName(proto.ShardOf(at.Identifier)) }
 
 const (
 	receivePack = "git-receive-pack"
@@ -111,7 +111,7 @@ const (
 )
 
 // pushes reports whether a request is part of a push.
-func pushes(r *http.Request, at nip34.RepositoryPath) bool {
+func pushes(r *http.Request, at nostr.RepositoryPath) bool {
 	return at.Service == receivePack || at.Service == "info/refs" && r.URL.Query().Get("service") == receivePack
 }
 
@@ -121,14 +121,14 @@ const askTime = 5 * time.Second
 
 // Hosts asks the worker that holds the shard whether a repository is here, served or held. An
 // error: it cannot be told now.
-func (p *Proxy) Hosts(ctx context.Context, at nip34.RepositoryPath, client string) (bool, error) {
+func (p *Proxy) Hosts(ctx context.Context, at nostr.RepositoryPath, client string) (bool, error) {
 	npub, err := nip19.EncodePublicKey(at.PubKey)
 	if err != nil {
 		return false, fmt.Errorf("encode the owner's key: %w", err)
 	}
 	ctx, cancel := context.WithTimeout(passage{shard: shardOf(at), client: client}.on(ctx), p.courier.patience+askTime)
 	defer cancel()
-	url := "http://worker" + nip34.RepositoryURLPath(npub, at.Identifier) + "/HEAD"
+	url := "http://worker" + nostr.RepositoryURLPath(npub, at.Identifier) + "/HEAD"
 	r, err := http.NewRequestWithContext(ctx, http.MethodHead, url, nil)
 	if err != nil {
 		return false, fmt.Errorf("ask a worker for a repository: %w", err)

@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/cors"
 	"tendril.dev/services/gateway/git"
@@ -108,7 +108,7 @@ func patient(t *testing.T, wait time.Duration, waiting int) (string, *shards, *p
 	p := git.New(git.Options{Shards: s, Limits: git.NewLimits(settings), Wait: wait, Waiting: max(1, waiting), Metrics: metrics, Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(p.Close)
 	server := httptest.NewServer(slow.Handler(cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		at, err := nip34.ParseRepositoryPath(r.URL.EscapedPath())
+		at, err := nostr.ParseRepositoryPath(r.URL.EscapedPath())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusTeapot)
 			return

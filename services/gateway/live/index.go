@@ -3,7 +3,7 @@ package live
 import (
 	"slices"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // index finds the filters that may match an event. Each filter stands under every value of one of

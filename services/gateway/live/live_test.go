@@ -10,9 +10,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/gateway/live"
 )
 

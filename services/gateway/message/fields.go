@@ -6,9 +6,7 @@ import (
 	"errors"
 	"strconv"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // MaxEventTags is the most tags of an event. A state event that names as many references as a
@@ -38,7 +36,7 @@ func parseEvent(raw json.RawMessage) (*nostr.Event, *Error) {
 		return nil, refuse("an event must be a JSON object")
 	}
 	ev := new(nostr.Event)
-	if ev.ID, err = text(fields["id"]); err != nil || !nip34.IsHex64(ev.ID) {
+	if ev.ID, err = text(fields["id"]); err != nil || !nostr.IsHex64(ev.ID) {
 		return nil, refuse("an event's id must be 64 lower-case hex digits")
 	}
 	on := func(e *Error) (*nostr.Event, *Error) {
@@ -48,10 +46,10 @@ func parseEvent(raw json.RawMessage) (*nostr.Event, *Error) {
 	if twice != "" {
 		return on(refuse("the event's %q stands twice", twice))
 	}
-	if ev.PubKey, err = text(fields["pubkey"]); err != nil || !nip34.IsHex64(ev.PubKey) {
+	if ev.PubKey, err = text(fields["pubkey"]); err != nil || !nostr.IsHex64(ev.PubKey) {
 		return on(refuse("an event's pubkey must be 64 lower-case hex digits"))
 	}
-	if ev.Sig, err = text(fields["sig"]); err != nil || len(ev.Sig) != 128 || !nip34.IsHex64(ev.Sig[:64]) || !nip34.IsHex64(ev.Sig[64:]) {
+	if ev.Sig, err = text(fields["sig"]); err != nil || len(ev.Sig) != 128 || !nostr.IsHex64(ev.Sig[:64]) || !nostr.IsHex64(ev.Sig[64:]) {
 		return on(refuse("an event's sig must be 128 lower-case hex digits"))
 	}
 	created, err := integer(fields["created_at"])
@@ -193,7 +191,7 @@ func (r *filterReader) keys(name string, raw json.RawMessage) ([]string, *Error)
 		return nil, refuse("%s must be a list of strings", name)
 	}
 	for _, v := range values {
-		if !nip34.IsHex64(v) {
+		if !nostr.IsHex64(v) {
 			return nil, refuse("%s must be 64 lower-case hex digits each", name)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // MaxSubscriptionID is the longest id of a subscription, in characters.

@@ -6,12 +6,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip70"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/genuine"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/auth"
 	"tendril.dev/services/gateway/message"
@@ -134,10 +133,10 @@ func Check(ev *nostr.Event, by *auth.Session, now time.Time, future time.Duratio
 	if nip70.HasEmbeddedProtected(*ev) {
 		return "blocked: a repost of a protected event (NIP-70)"
 	}
-	if !genuine.HasID(ev) {
+	if !nostr.HasID(ev) {
 		return "invalid: the id does not fit the event"
 	}
-	if !genuine.Signed(ev) {
+	if !nostr.Signed(ev) {
 		return "invalid: the signature does not fit the event"
 	}
 	return ""

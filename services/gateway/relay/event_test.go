@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/gateway/auth"
 	"tendril.dev/services/gateway/relay"
 )
@@ -46,7 +47,7 @@ func TestCheck(t *testing.T) {
 		if ev.CreatedAt == 0 {
 			ev.CreatedAt = at
 		}
-		if err := ev.Sign(nostr.GeneratePrivateKey()); err != nil {
+		if err := ev.Sign(gonostr.GeneratePrivateKey()); err != nil {
 			t.Fatal(err)
 		}
 		if c.change != nil {

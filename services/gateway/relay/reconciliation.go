@@ -8,10 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/services/gateway/message"
 )

@@ -11,13 +11,14 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/relay"
@@ -147,7 +148,7 @@ func TestOKWaitsForTheIndex(t *testing.T) {
 	t.Parallel()
 	b := connect(t)
 	ev := nostr.Event{Kind: 1, CreatedAt: nostr.Now()}
-	if err := ev.Sign(nostr.GeneratePrivateKey()); err != nil {
+	if err := ev.Sign(gonostr.GeneratePrivateKey()); err != nil {
 		t.Fatal(err)
 	}
 	b.say(`["EVENT",` + ev.String() + `]`)

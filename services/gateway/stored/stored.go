@@ -7,9 +7,8 @@ import (
 	"fmt"
 	"iter"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
 )
 
 // Events returns the JSON of every event that matches one of the filters, up to each filter's own

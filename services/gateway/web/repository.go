@@ -8,11 +8,10 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Bounds of what a page shows or looks at. Strangers write all of it.
@@ -59,11 +58,11 @@ type reference struct{ Name, Commit string }
 // hosted lists the repositories that were announced last.
 func (p *Pages) hosted(ctx context.Context, v *eventdb.View) ([]listed, error) {
 	var list []listed
-	for ev, err := range v.Query(ctx, nostr.Filter{Kinds: []int{nip34.KindAnnouncement}, Limit: maxLookedAt}) {
+	for ev, err := range v.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Limit: maxLookedAt}) {
 		if err != nil {
 			return nil, fmt.Errorf("list repositories: %w", err)
 		}
-		a, err := nip34.ParseAnnouncement(ev)
+		a, err := nostr.ParseAnnouncement(ev)
 		if err != nil || !p.rules.Keeps(a) {
 			continue
 		}
@@ -73,7 +72,7 @@ func (p *Pages) hosted(ctx context.Context, v *eventdb.View) ([]listed, error) {
 		}
 		list = append(list, listed{
 			Name: nameOf(a), Description: clip(a.Description, maxName), Owner: owner,
-			Path: nip34.RepositoryURLPath(owner, a.Ref.Identifier), Archive: p.rules.Archives(a),
+			Path: nostr.RepositoryURLPath(owner, a.Ref.Identifier), Archive: p.rules.Archives(a),
 		})
 		if len(list) == maxListed {
 			break
@@ -85,14 +84,14 @@ func (p *Pages) hosted(ctx context.Context, v *eventdb.View) ([]listed, error) {
 // repository gathers what is accepted about a repository. The error is errNotHosted if nothing is,
 // and errElsewhere if it is kept elsewhere only.
 func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identifier string) (*repository, error) {
-	ev, err := v.Replaceable(nip34.KindAnnouncement, pubkey, identifier)
+	ev, err := v.Replaceable(nostr.KindAnnouncement, pubkey, identifier)
 	if errors.Is(err, eventdb.ErrNotFound) {
 		return nil, errNotHosted
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look up announcement: %w", err)
 	}
-	a, err := nip34.ParseAnnouncement(ev)
+	a, err := nostr.ParseAnnouncement(ev)
 	if err != nil {
 		return nil, errNotHosted
 	}
@@ -105,7 +104,7 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 	}
 	r := &repository{
 		Name: nameOf(a), Description: clip(a.Description, maxText), Identifier: identifier,
-		Owner: owner, Path: nip34.RepositoryURLPath(owner, identifier),
+		Owner: owner, Path: nostr.RepositoryURLPath(owner, identifier),
 		NostrURL: nostrURL(owner, p.site.Relay, identifier),
 		Archive:  p.rules.Archives(a), ReadOnly: p.rules.Archives(a) && p.rules.ReadOnly(),
 	}
@@ -113,7 +112,7 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 	for _, u := range a.RelayURLs()[:min(len(a.RelayURLs()), 3)] {
 		relays = append(relays, string(u))
 	}
-	if r.Naddr, err = nip19.EncodeEntity(pubkey, nip34.KindAnnouncement, identifier, relays); err != nil {
+	if r.Naddr, err = nip19.EncodeEntity(pubkey, nostr.KindAnnouncement, identifier, relays); err != nil {
 		return nil, fmt.Errorf("encode address: %w", err)
 	}
 	for _, link := range a.Web {
@@ -136,23 +135,23 @@ func (p *Pages) repository(ctx context.Context, v *eventdb.View, pubkey, identif
 // nostrURL is the address of a repository for git-remote-nostr:
 // nostr://<npub>/<relay>/<identifier>. A relay without a scheme is reached by wss.
 func nostrURL(npub, relay, identifier string) string {
-	return "nostr://" + npub + "/" + url.QueryEscape(strings.TrimPrefix(relay, "wss://")) + "/" + nip34.EncodeIdentifier(identifier)
+	return "nostr://" + npub + "/" + url.QueryEscape(strings.TrimPrefix(relay, "wss://")) + "/" + nostr.EncodeIdentifier(identifier)
 }
 
 // maintainersOf is the recursive maintainer set, sorted, from what is accepted.
-func maintainersOf(ctx context.Context, v *eventdb.View, a *nip34.Announcement) ([]string, error) {
-	all := []*nip34.Announcement{a}
-	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement}, Tags: nostr.TagMap{"d": {a.Ref.Identifier}}, Limit: maxAnnouncements}
+func maintainersOf(ctx context.Context, v *eventdb.View, a *nostr.Announcement) ([]string, error) {
+	all := []*nostr.Announcement{a}
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {a.Ref.Identifier}}, Limit: maxAnnouncements}
 	for ev, err := range v.Query(ctx, filter) {
 		if err != nil {
 			return nil, fmt.Errorf("look up maintainers: %w", err)
 		}
-		if other, err := nip34.ParseAnnouncement(ev); err == nil && other.Ref != a.Ref {
+		if other, err := nostr.ParseAnnouncement(ev); err == nil && other.Ref != a.Ref {
 			all = append(all, other)
 		}
 	}
 	var set []string
-	for m := range nip34.MaintainerSet(a.Ref.PubKey, all) {
+	for m := range nostr.MaintainerSet(a.Ref.PubKey, all) {
 		set = append(set, m)
 	}
 	slices.Sort(set)
@@ -161,12 +160,12 @@ func maintainersOf(ctx context.Context, v *eventdb.View, a *nip34.Announcement) 
 
 // addState adds the references of the newest accepted state of any maintainer.
 func (r *repository) addState(ctx context.Context, v *eventdb.View, maintainers []string) error {
-	filter := nostr.Filter{Kinds: []int{nip34.KindState}, Authors: maintainers, Tags: nostr.TagMap{"d": {r.Identifier}}, Limit: 1}
+	filter := nostr.Filter{Kinds: []int{nostr.KindState}, Authors: maintainers, Tags: nostr.TagMap{"d": {r.Identifier}}, Limit: 1}
 	for ev, err := range v.Query(ctx, filter) {
 		if err != nil {
 			return fmt.Errorf("look up state: %w", err)
 		}
-		state, err := nip34.ParseState(ev)
+		state, err := nostr.ParseState(ev)
 		if err != nil {
 			return nil // ingest accepts none that cannot be read
 		}
@@ -191,7 +190,7 @@ func (r *repository) addState(ctx context.Context, v *eventdb.View, maintainers 
 	return nil
 }
 
-func nameOf(a *nip34.Announcement) string {
+func nameOf(a *nostr.Announcement) string {
 	if name := clip(strings.TrimSpace(a.Name), maxName); name != "" {
 		return name
 	}

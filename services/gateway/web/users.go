@@ -5,10 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 const (
@@ -21,7 +19,7 @@ const (
 // users counts the users whose grasp list (NIP-34, kind 10317) names this service, up to mostUsers.
 // It reads no events: a list names a service by its URL, of which there are few spellings.
 func (p *Pages) users(ctx context.Context, v *eventdb.View) (n int, err error) {
-	lists := nostr.Filter{Kinds: []int{nip34.KindUserGraspList}, Tags: nostr.TagMap{"g": spellings(p.rules.Domain())}}
+	lists := nostr.Filter{Kinds: []int{nostr.KindUserGraspList}, Tags: nostr.TagMap{"g": spellings(p.rules.Domain())}}
 	for _, err := range v.IDs(ctx, lists) {
 		if err != nil {
 			return 0, fmt.Errorf("count users: %w", err)

@@ -24,7 +24,7 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/limit"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/gateway/info"
 )
 
@@ -48,7 +48,7 @@ const answerIn = 10 * time.Second
 type Holder interface {
 	// Hosts reports whether a repository is here, served or held; client is who asks. An error: it
 	// cannot be told now.
-	Hosts(ctx context.Context, at nip34.RepositoryPath, client string) (bool, error)
+	Hosts(ctx context.Context, at nostr.RepositoryPath, client string) (bool, error)
 }
 
 // Options is what the pages need.
@@ -178,7 +178,7 @@ func (p *Pages) look(ctx context.Context, client string, at func(context.Context
 
 // Repository answers with the page of a repository. Of one that is held it shows only what the
 // address itself says; for one that is not here it answers 404.
-func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nip34.RepositoryPath, client string) {
+func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
 	if at.PRs {
 		p.NotFound(w, r)
 		return
@@ -206,7 +206,7 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nip34.Repo
 
 // sparse answers with a page that shows only what the address says, if a worker has the repository:
 // its git data is awaited, or it was archived by earlier settings.
-func (p *Pages) sparse(w http.ResponseWriter, r *http.Request, at nip34.RepositoryPath, client, page string) {
+func (p *Pages) sparse(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client, page string) {
 	held, err := p.held.Hosts(r.Context(), at, client)
 	if err != nil {
 		p.broken(w, r, err)
@@ -220,7 +220,7 @@ func (p *Pages) sparse(w http.ResponseWriter, r *http.Request, at nip34.Reposito
 	p.show(w, r, http.StatusOK, page, struct {
 		site
 		Identifier, Owner, Path string
-	}{p.site, at.Identifier, owner, nip34.RepositoryURLPath(owner, at.Identifier)})
+	}{p.site, at.Identifier, owner, nostr.RepositoryURLPath(owner, at.Identifier)})
 }
 
 // NotFound answers 404 with a page that says what could be found here.

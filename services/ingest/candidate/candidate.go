@@ -12,11 +12,8 @@ import (
 	"math"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/genuine"
-	"tendril.dev/lib/nip34"
-	"tendril.dev/lib/rawevent"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -119,7 +116,7 @@ func parseFacts(subject string, header nats.Header) (Candidate, error) {
 // OfHeld is a candidate of ingest's own, with which no message came: it asks for a decision on a
 // held event, as purgatory would.
 func OfHeld(ev *nostr.Event, action proto.Action) *Candidate {
-	return &Candidate{Event: ev, Raw: rawevent.Encode(ev), Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action}
+	return &Candidate{Event: ev, Raw: nostr.Encode(ev), Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: action}
 }
 
 // checkOrigin holds source and action against the lane, so that no header can say more than the
@@ -153,12 +150,12 @@ func (c *Candidate) checkOrigin() error {
 // parseEvent reads an event. The log holds the JSON as it came if that is the usual one, and
 // otherwise what the id speaks of, written anew, whatever else the JSON carried.
 func parseEvent(data []byte) (*nostr.Event, []byte, error) {
-	ev, plain, err := rawevent.Parse(data)
+	ev, plain, err := nostr.Parse(data)
 	if err != nil {
 		return nil, nil, err
 	}
 	switch {
-	case !nip34.IsHex64(ev.PubKey):
+	case !nostr.IsHex64(ev.PubKey):
 		return nil, nil, errors.New("the public key is not 64 lower-case hex digits")
 	case len(ev.Sig) != 128:
 		return nil, nil, errors.New("the signature is not 128 hex digits")
@@ -166,14 +163,14 @@ func parseEvent(data []byte) (*nostr.Event, []byte, error) {
 		return nil, nil, errors.New("the kind is not a number from 0 to 65535")
 	case ev.CreatedAt < 0 || ev.CreatedAt > math.MaxUint32:
 		return nil, nil, errors.New("created_at is not a time that fits 32 bits")
-	case !genuine.HasID(ev):
+	case !nostr.HasID(ev):
 		return nil, nil, errors.New("the id is not that of the event")
-	case decides(ev.Kind) && !genuine.Signed(ev):
+	case decides(ev.Kind) && !nostr.Signed(ev):
 		return nil, nil, errors.New("the signature is not its author's")
 	}
 	raw := data
 	if !plain {
-		raw = rawevent.Encode(ev)
+		raw = nostr.Encode(ev)
 	}
 	if len(raw) > MaxEventBytes {
 		return nil, nil, fmt.Errorf("the event is larger than %d bytes", MaxEventBytes)
@@ -185,7 +182,7 @@ func parseEvent(data []byte) (*nostr.Event, []byte, error) {
 // states and pull requests.
 func decides(kind int) bool {
 	switch kind {
-	case nip34.KindDeletion, nip34.KindAnnouncement, nip34.KindState, nip34.KindPR, nip34.KindPRUpdate:
+	case nostr.KindDeletion, nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate:
 		return true
 	}
 	return false

@@ -8,9 +8,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/rawevent"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 )
@@ -24,7 +23,7 @@ func event() *nostr.Event {
 	return ev
 }
 
-func encode(ev *nostr.Event) string { return string(rawevent.Encode(ev)) }
+func encode(ev *nostr.Event) string { return string(nostr.Encode(ev)) }
 
 func header(pairs ...string) nats.Header {
 	h := nats.Header{}

@@ -5,10 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Announced is the accepted announcements of some identifiers, read once and then kept up to date
@@ -63,15 +61,15 @@ func (x *Announced) remove(ev *nostr.Event) {
 type circle struct {
 	domain     string // ours
 	identifier string
-	by         map[string]*nip34.Announcement   // owner
-	listing    map[string][]*nip34.Announcement // maintainer: those that list us
-	naming     map[string][]*nip34.Announcement // maintainer: all others
+	by         map[string]*nostr.Announcement   // owner
+	listing    map[string][]*nostr.Announcement // maintainer: those that list us
+	naming     map[string][]*nostr.Announcement // maintainer: all others
 	until      nostr.Timestamp                  // when the first of them expires; 0: never
 }
 
 func (c *circle) add(ev *nostr.Event) {
 	// What was accepted once may not be by today's rules; then it stands for nothing.
-	a, err := nip34.ParseAnnouncement(ev)
+	a, err := nostr.ParseAnnouncement(ev)
 	if err != nil || a.Ref.Identifier != c.identifier {
 		return
 	}
@@ -98,8 +96,8 @@ func (c *circle) remove(owner, id string) {
 	}
 	delete(c.by, owner)
 	for _, maintainer := range a.Maintainers {
-		for _, naming := range []map[string][]*nip34.Announcement{c.listing, c.naming} {
-			rest := slices.DeleteFunc(naming[maintainer], func(other *nip34.Announcement) bool { return other == a })
+		for _, naming := range []map[string][]*nostr.Announcement{c.listing, c.naming} {
+			rest := slices.DeleteFunc(naming[maintainer], func(other *nostr.Announcement) bool { return other == a })
 			if naming[maintainer] = rest; len(rest) == 0 {
 				delete(naming, maintainer)
 			}
@@ -114,10 +112,10 @@ func (d *Draft) announced(identifier string) (*circle, error) {
 		return c, nil
 	}
 	c := &circle{
-		domain: d.base.Domain, identifier: identifier, by: map[string]*nip34.Announcement{},
-		listing: map[string][]*nip34.Announcement{}, naming: map[string][]*nip34.Announcement{},
+		domain: d.base.Domain, identifier: identifier, by: map[string]*nostr.Announcement{},
+		listing: map[string][]*nostr.Announcement{}, naming: map[string][]*nostr.Announcement{},
 	}
-	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
 	for ev, err := range d.base.Log.Query(d.ctx, filter) {
 		if err != nil {
 			return nil, err
@@ -127,7 +125,7 @@ func (d *Draft) announced(identifier string) (*circle, error) {
 		}
 	}
 	for _, ev := range d.added {
-		if ev.Kind == nip34.KindAnnouncement && ev.Tags.GetD() == identifier {
+		if ev.Kind == nostr.KindAnnouncement && ev.Tags.GetD() == identifier {
 			c.add(ev)
 		}
 	}
@@ -138,7 +136,7 @@ func (d *Draft) announced(identifier string) (*circle, error) {
 // AcceptedNaming returns the accepted announcements of an identifier that name this key among their
 // maintainers, those that list us first: whoever looks for one of these has an end at so many, and
 // a crowd of others must not hide it.
-func (d *Draft) AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error) {
+func (d *Draft) AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement, error) {
 	c, err := d.announced(identifier)
 	if err != nil {
 		return nil, err
@@ -151,12 +149,12 @@ func (d *Draft) AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement
 }
 
 // AcceptedAnnouncements returns the accepted announcements of an identifier, by any owners.
-func (d *Draft) AcceptedAnnouncements(identifier string) (iter.Seq[*nip34.Announcement], error) {
+func (d *Draft) AcceptedAnnouncements(identifier string) (iter.Seq[*nostr.Announcement], error) {
 	c, err := d.announced(identifier)
 	if err != nil {
 		return nil, err
 	}
-	return func(yield func(*nip34.Announcement) bool) {
+	return func(yield func(*nostr.Announcement) bool) {
 		for _, a := range c.by {
 			if !yield(a) {
 				return

@@ -6,10 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
@@ -18,13 +16,13 @@ import (
 // deletions is what the deletion requests of the batch name.
 type deletions struct {
 	ids       map[authored]bool
-	addresses map[nip34.Address]nostr.Timestamp // up to this time
+	addresses map[nostr.Address]nostr.Timestamp // up to this time
 }
 
 type authored struct{ pubkey, id string }
 
 func newDeletions() deletions {
-	return deletions{ids: map[authored]bool{}, addresses: map[nip34.Address]nostr.Timestamp{}}
+	return deletions{ids: map[authored]bool{}, addresses: map[nostr.Address]nostr.Timestamp{}}
 }
 
 func (x deletions) add(request *nostr.Event) {
@@ -36,7 +34,7 @@ func (x deletions) add(request *nostr.Event) {
 		case "e":
 			x.ids[authored{request.PubKey, tag[1]}] = true
 		case "a":
-			if address, err := nip34.ParseAddress(tag[1]); err == nil && address.PubKey == request.PubKey {
+			if address, err := nostr.ParseAddress(tag[1]); err == nil && address.PubKey == request.PubKey {
 				x.addresses[address] = max(x.addresses[address], request.CreatedAt)
 			}
 		}
@@ -46,13 +44,13 @@ func (x deletions) add(request *nostr.Event) {
 // name reports whether one of the requests asks for the deletion of ev. Deletion requests cannot be
 // deleted (NIP-09).
 func (x deletions) name(ev *nostr.Event) bool {
-	if ev.Kind == nip34.KindDeletion {
+	if ev.Kind == nostr.KindDeletion {
 		return false
 	}
 	if x.ids[authored{ev.PubKey, ev.ID}] {
 		return true
 	}
-	address, ok := nip34.AddressOf(ev)
+	address, ok := nostr.AddressOf(ev)
 	if !ok {
 		return false
 	}

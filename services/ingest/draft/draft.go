@@ -12,11 +12,9 @@ import (
 	"iter"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
@@ -46,8 +44,8 @@ type Draft struct {
 
 	added  map[string]*nostr.Event          // accepted by the batch
 	gone   map[string]bool                  // accepted before, or by the batch, and replaced or deleted since
-	at     map[nip34.Address]*nostr.Event   // nil: nothing is there (any more)
-	taken  map[nip34.Address]*eventdb.Entry // holders that the batch has changed; nil: nobody any more
+	at     map[nostr.Address]*nostr.Event   // nil: nothing is there (any more)
+	taken  map[nostr.Address]*eventdb.Entry // holders that the batch has changed; nil: nobody any more
 	named  map[string]int                   // how many events of the batch name an id or an address
 	unsent deletions
 
@@ -65,8 +63,8 @@ func New(ctx context.Context, base Base) *Draft {
 	}
 	return &Draft{
 		ctx: ctx, base: base,
-		added: map[string]*nostr.Event{}, gone: map[string]bool{}, at: map[nip34.Address]*nostr.Event{},
-		taken: map[nip34.Address]*eventdb.Entry{}, named: map[string]int{}, unsent: newDeletions(),
+		added: map[string]*nostr.Event{}, gone: map[string]bool{}, at: map[nostr.Address]*nostr.Event{},
+		taken: map[nostr.Address]*eventdb.Entry{}, named: map[string]int{}, unsent: newDeletions(),
 		held: newHeldChanges(base.Held, base.Room), rejected: newRejectedChanges(),
 	}
 }
@@ -101,7 +99,7 @@ func (d *Draft) AcceptedKind(id string) (kind int, accepted bool, err error) {
 }
 
 // AcceptedAt returns the accepted event at an address, or nil.
-func (d *Draft) AcceptedAt(address nip34.Address) (*nostr.Event, error) {
+func (d *Draft) AcceptedAt(address nostr.Address) (*nostr.Event, error) {
 	if ev, known := d.at[address]; known {
 		return ev, nil
 	}
@@ -122,7 +120,7 @@ func (d *Draft) AcceptedAt(address nip34.Address) (*nostr.Event, error) {
 
 // Holder returns where the event at an address stands to which older ones give way, though it may
 // have expired.
-func (d *Draft) Holder(address nip34.Address) (holder eventdb.Entry, held bool, err error) {
+func (d *Draft) Holder(address nostr.Address) (holder eventdb.Entry, held bool, err error) {
 	if holder, changed := d.taken[address]; changed {
 		if holder == nil {
 			return eventdb.Entry{}, false, nil
@@ -147,7 +145,7 @@ const vouchSteps = 10_000
 
 // Vouched reports whether an accepted event names this one.
 func (d *Draft) Vouched(ev *nostr.Event) (bool, error) {
-	address, hasAddress := nip34.AddressOf(ev)
+	address, hasAddress := nostr.AddressOf(ev)
 	names := []string{ev.ID}
 	filters := tagFilters([]string{"e", "E", "q"}, ev.ID)
 	if hasAddress {
@@ -186,7 +184,7 @@ func tagFilters(tags []string, value string) []nostr.Filter {
 
 // Accept takes an event into the draft's log.
 func (d *Draft) Accept(ev *nostr.Event) error {
-	if address, ok := nip34.AddressOf(ev); ok {
+	if address, ok := nostr.AddressOf(ev); ok {
 		before, err := d.AcceptedAt(address)
 		if err != nil {
 			return err
@@ -207,10 +205,10 @@ func (d *Draft) Accept(ev *nostr.Event) error {
 	}
 	d.added[ev.ID] = ev
 	delete(d.gone, ev.ID)
-	if ev.Kind == nip34.KindAnnouncement {
+	if ev.Kind == nostr.KindAnnouncement {
 		d.base.Announced.add(ev)
 	}
-	if ev.Kind == nip34.KindDeletion {
+	if ev.Kind == nostr.KindDeletion {
 		d.unsent.add(ev)
 		if !d.base.KeepDeleted {
 			return d.delete(ev)
@@ -231,7 +229,7 @@ func (d *Draft) delete(request *nostr.Event) error {
 		case "e":
 			ev, err = d.Accepted(tag[1])
 		case "a":
-			address, parseErr := nip34.ParseAddress(tag[1])
+			address, parseErr := nostr.ParseAddress(tag[1])
 			if parseErr != nil || address.PubKey != request.PubKey {
 				continue
 			}
@@ -248,11 +246,11 @@ func (d *Draft) delete(request *nostr.Event) error {
 		if err != nil {
 			return err
 		}
-		if ev == nil || ev.PubKey != request.PubKey || ev.Kind == nip34.KindDeletion {
+		if ev == nil || ev.PubKey != request.PubKey || ev.Kind == nostr.KindDeletion {
 			continue
 		}
 		d.leave(ev)
-		if address, ok := nip34.AddressOf(ev); ok {
+		if address, ok := nostr.AddressOf(ev); ok {
 			d.at[address] = nil
 			// As in the index: what would have gone by itself goes on holding its address when it
 			// is deleted by its id.
@@ -267,7 +265,7 @@ func (d *Draft) delete(request *nostr.Event) error {
 // Remove takes an accepted event out of the draft's log, as if it had never been there.
 func (d *Draft) Remove(ev *nostr.Event) {
 	d.leave(ev)
-	if address, ok := nip34.AddressOf(ev); ok {
+	if address, ok := nostr.AddressOf(ev); ok {
 		d.at[address], d.taken[address] = nil, nil
 	}
 }
@@ -281,7 +279,7 @@ func (d *Draft) leave(ev *nostr.Event) {
 	}
 	d.gone[ev.ID] = true
 	delete(d.added, ev.ID)
-	if ev.Kind == nip34.KindAnnouncement {
+	if ev.Kind == nostr.KindAnnouncement {
 		d.base.Announced.remove(ev)
 	}
 }
@@ -291,7 +289,7 @@ func namesOf(ev *nostr.Event) []string {
 	if !policy.Vouches(ev.Kind) {
 		return nil
 	}
-	return nip34.NamesOf(ev)
+	return nostr.NamesOf(ev)
 }
 
 // found makes "not there" nil.
@@ -309,7 +307,7 @@ func (d *Draft) Held(id string) *held.Entry { return d.held.byID(id) }
 func (d *Draft) HeldOf(identifier string) []*held.Entry { return d.held.of(identifier) }
 
 // HeldAt returns the held events at an address.
-func (d *Draft) HeldAt(address nip34.Address) iter.Seq[*held.Entry] {
+func (d *Draft) HeldAt(address nostr.Address) iter.Seq[*held.Entry] {
 	return d.held.over(d.base.Held.At(address), d.held.now.At(address))
 }
 

@@ -5,11 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/ingest/draft"
 	"tendril.dev/services/ingest/rejections"
 )
@@ -43,7 +41,7 @@ func TestHolderIsTheIndexs(t *testing.T) {
 	t.Parallel()
 	const early, late = 10, 9000
 	expires := nostr.Tag{"expiration", "5000"}
-	list := nip34.Address{Kind: 10317, PubKey: owner}
+	list := nostr.Address{Kind: 10317, PubKey: owner}
 	plain, timed, other := event(10317, 1000), event(10317, 1000, expires), event(1, 1000)
 	deleteID := func(ev *nostr.Event) *nostr.Event { return event(5, 2000, nostr.Tag{"e", ev.ID}) }
 	deleteList := func(at nostr.Timestamp) *nostr.Event { return event(5, at, nostr.Tag{"a", list.String()}) }

@@ -5,9 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/ingest/draft"
 	"tendril.dev/services/ingest/rejections"
 )

@@ -4,9 +4,8 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
 )
 
 // TestVouched: an event is vouched for by what names it, unless that speaks for nothing, is gone,

@@ -16,10 +16,10 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/rejections"
 )

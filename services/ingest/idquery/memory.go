@@ -6,8 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/reconcile"
 )
 

@@ -11,9 +11,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
 )

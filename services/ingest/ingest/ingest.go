@@ -14,8 +14,8 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/limit"
-	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/idquery"
 	"tendril.dev/services/ingest/policy"
@@ -112,7 +112,7 @@ func budgetsOf(ctx context.Context, n *node.Node) (b writer.Budgets, err error) 
 		Author: s.DailyAuthorBytes, Address: s.DailyAddressBytes, Relay: s.DailyRelayBytes, Bootstrap: map[string]bool{},
 	}
 	for _, given := range s.BootstrapRelays {
-		url, err := nip34.NormalizeRelayURL(given)
+		url, err := nostr.NormalizeRelayURL(given)
 		if err != nil {
 			return b, fmt.Errorf("NGIT_SYNC_BOOTSTRAP_RELAY_URL is %q: %w", given, err)
 		}

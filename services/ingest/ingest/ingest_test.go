@@ -10,10 +10,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/ingest"
 )

@@ -3,17 +3,15 @@ package policy
 import (
 	"slices"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 )
 
 // announcement decides kind 30617.
 func (p *Policy) announcement(k Knowledge, c *candidate.Candidate) (Decision, error) {
-	a, err := nip34.ParseAnnouncement(c.Event)
+	a, err := nostr.ParseAnnouncement(c.Event)
 	if err != nil {
 		return invalid(err), nil
 	}
@@ -47,7 +45,7 @@ func (p *Policy) announcement(k Knowledge, c *candidate.Candidate) (Decision, er
 
 // mayBeHosted reports whether the whitelist allows a repository. That of a maintainer of one that
 // is hosted here is always allowed; to be archived makes nobody's maintainers welcome.
-func (p *Policy) mayBeHosted(k Knowledge, ref nip34.RepoRef) (bool, error) {
+func (p *Policy) mayBeHosted(k Knowledge, ref nostr.RepoRef) (bool, error) {
 	if p.hosted.Empty() || p.hosted.Has(ref) {
 		return true, nil
 	}
@@ -56,7 +54,7 @@ func (p *Policy) mayBeHosted(k Knowledge, ref nip34.RepoRef) (bool, error) {
 
 // notWhitelisted rejects an announcement until another of its identifier arrives, which may name
 // its author as a maintainer.
-func notWhitelisted(ref nip34.RepoRef) Decision {
+func notWhitelisted(ref nostr.RepoRef) Decision {
 	d := rejected(ReasonNotWhitelisted, messageNotHosted)
 	d.Missing = []string{MissingAnnouncement(ref.Identifier)}
 	return d
@@ -74,7 +72,7 @@ const (
 // it counts as a maintainer's where accepted announcements of others say so. One that is archived
 // is held for its git data, unless it replaces one that is; any other waits with the held ones
 // whose authors name its own.
-func (p *Policy) elsewhere(k Knowledge, c *candidate.Candidate, a *nip34.Announcement, mine own) (d Decision, err error) {
+func (p *Policy) elsewhere(k Knowledge, c *candidate.Candidate, a *nostr.Announcement, mine own) (d Decision, err error) {
 	moved := mine.accepted != nil && p.listsUs(mine.accepted)
 	named, err := isNamedByAccepted(k, a.Ref.PubKey, a.Ref.Identifier)
 	if err != nil {
@@ -139,15 +137,15 @@ type own struct {
 	held     []*held.Entry
 }
 
-func ownAnnouncements(k Knowledge, ref nip34.RepoRef) (own, error) {
+func ownAnnouncements(k Knowledge, ref nostr.RepoRef) (own, error) {
 	have, err := k.AcceptedAt(ref.Address())
 	return own{accepted: have, held: slices.Collect(k.HeldAt(ref.Address()))}, err
 }
 
 // supersede reports whether one of them takes the place of ev.
 func (o own) supersede(ev *nostr.Event) bool {
-	return o.accepted != nil && !nip34.Replaces(ev, o.accepted) ||
-		slices.ContainsFunc(o.held, func(e *held.Entry) bool { return !nip34.Replaces(ev, e.Event) })
+	return o.accepted != nil && !nostr.Replaces(ev, o.accepted) ||
+		slices.ContainsFunc(o.held, func(e *held.Entry) bool { return !nostr.Replaces(ev, e.Event) })
 }
 
 // revived returns the entry with its clock started anew.

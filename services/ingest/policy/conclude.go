@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 )
@@ -17,7 +17,7 @@ func concerns(c *candidate.Candidate, d *Decision) bool {
 
 // brings reports whether an announcement is accepted.
 func brings(c *candidate.Candidate, d *Decision) bool {
-	return d.Outcome == proto.Accepted && c.Event.Kind == nip34.KindAnnouncement
+	return d.Outcome == proto.Accepted && c.Event.Kind == nostr.KindAnnouncement
 }
 
 // conclude adds to a decision what follows from it for other held events. With an announcement that
@@ -27,7 +27,7 @@ func brings(c *candidate.Candidate, d *Decision) bool {
 func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d Decision) (Decision, error) {
 	x := conclusion{k: k, c: c, d: &d, gone: map[string]bool{}, checked: map[string]bool{}, steps: 4 * maxSteps}
 	if brings(c, &d) {
-		if a, err := nip34.ParseAnnouncement(c.Event); err == nil {
+		if a, err := nostr.ParseAnnouncement(c.Event); err == nil {
 			x.brings = a
 		}
 	}
@@ -70,7 +70,7 @@ type conclusion struct {
 	gone    map[string]bool     // ids of announcements that stand for nothing any more
 	checked map[string]bool     // identifiers whose states were looked after
 	steps   int                 // that are left for all walks together
-	brings  *nip34.Announcement // that is accepted; nil: none
+	brings  *nostr.Announcement // that is accepted; nil: none
 }
 
 func (x *conclusion) drop(remember string, e *held.Entry) {
@@ -86,7 +86,7 @@ func (x *conclusion) dropVouched(e *held.Entry) {
 		if x.brings != nil && x.brings.Ref.Identifier == e.Identifier && slices.Contains(x.brings.Maintainers, maintainer) {
 			continue
 		}
-		ref := nip34.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
+		ref := nostr.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
 		for other := range x.k.HeldAt(ref.Address()) {
 			if other.Phase != proto.PhaseVouched || x.gone[other.Event.ID] || x.steps <= 0 {
 				continue
@@ -114,7 +114,7 @@ func (x *conclusion) dropStates(identifier, remember string) error {
 	}
 	x.checked[identifier] = true
 	for _, e := range x.k.HeldOf(identifier) {
-		if e.Event.Kind == nip34.KindState {
+		if e.Event.Kind == nostr.KindState {
 			x.d.drop(remember, e)
 		}
 	}
@@ -125,7 +125,7 @@ func (x *conclusion) dropStates(identifier, remember string) error {
 // which its author moves away is none.
 func (x *conclusion) announces(identifier string) bool {
 	ev := x.c.Event
-	if ev.Kind != nip34.KindAnnouncement || ev.Tags.GetD() != identifier || len(x.d.leaves) > 0 {
+	if ev.Kind != nostr.KindAnnouncement || ev.Tags.GetD() != identifier || len(x.d.leaves) > 0 {
 		return false
 	}
 	return x.d.Outcome == proto.Accepted || x.d.Outcome == proto.HeldBack
@@ -145,12 +145,12 @@ func (x *conclusion) keepOutOfHold() {
 // releaseNamed asks for another decision on the announcements of maintainers that waited for the
 // announcement that is accepted now, and on those that are archived: they are accepted as
 // maintainers' now.
-func (x *conclusion) releaseNamed(archived func(*nip34.Announcement) bool) {
+func (x *conclusion) releaseNamed(archived func(*nostr.Announcement) bool) {
 	if x.brings == nil {
 		return
 	}
 	for _, maintainer := range x.brings.Maintainers {
-		ref := nip34.RepoRef{PubKey: maintainer, Identifier: x.brings.Ref.Identifier}
+		ref := nostr.RepoRef{PubKey: maintainer, Identifier: x.brings.Ref.Identifier}
 		for e := range x.k.HeldAt(ref.Address()) {
 			if x.d.dropped[e.Key] || e.Phase != proto.PhaseVouched && !archived(e.Announcement) {
 				continue

@@ -7,10 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
 )
@@ -67,7 +65,7 @@ type counting struct {
 	looks int
 }
 
-func (k *counting) HeldAt(address nip34.Address) iter.Seq[*held.Entry] {
+func (k *counting) HeldAt(address nostr.Address) iter.Seq[*held.Entry] {
 	k.looks++
 	return k.Knowledge.HeldAt(address)
 }

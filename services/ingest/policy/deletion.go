@@ -4,7 +4,7 @@ import (
 	"slices"
 
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/ingest/candidate"
 )
 
@@ -29,15 +29,15 @@ func (p *Policy) deletion(k Knowledge, c *candidate.Candidate) (Decision, error)
 			if err != nil {
 				return Decision{}, err
 			}
-			if have != nil && have.Kind == nip34.KindAnnouncement && have.PubKey == c.Event.PubKey {
+			if have != nil && have.Kind == nostr.KindAnnouncement && have.PubKey == c.Event.PubKey {
 				d.leaves[have.ID] = have.Tags.GetD()
 			}
 		case "a":
-			address, err := nip34.ParseAddress(tag[1])
+			address, err := nostr.ParseAddress(tag[1])
 			if err != nil || address.PubKey != c.Event.PubKey {
 				continue
 			}
-			if address.Kind != nip34.KindAnnouncement && address.Kind != nip34.KindState {
+			if address.Kind != nostr.KindAnnouncement && address.Kind != nostr.KindState {
 				continue // no other address is ever held
 			}
 			d.drop(rememberDeleted, heldAt(k, address, c)...)
@@ -60,7 +60,7 @@ func (p *Policy) deletion(k Knowledge, c *candidate.Candidate) (Decision, error)
 }
 
 // heldAt returns the held events at an address that are not younger than the deletion request.
-func heldAt(k Knowledge, address nip34.Address, c *candidate.Candidate) []*held.Entry {
+func heldAt(k Knowledge, address nostr.Address, c *candidate.Candidate) []*held.Entry {
 	return slices.DeleteFunc(slices.Collect(k.HeldAt(address)), func(e *held.Entry) bool {
 		return e.Event.CreatedAt > c.Event.CreatedAt
 	})

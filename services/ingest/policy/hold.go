@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 )
@@ -32,15 +32,15 @@ const (
 func tooLarge(c *candidate.Candidate) (Decision, bool) {
 	most := MaxOtherBytes
 	switch c.Event.Kind {
-	case nip34.KindAnnouncement:
+	case nostr.KindAnnouncement:
 		most = MaxAnnouncementBytes
-	case nip34.KindState:
+	case nostr.KindState:
 		most = MaxStateBytes
-	case nip34.KindPR, nip34.KindPRUpdate:
+	case nostr.KindPR, nostr.KindPRUpdate:
 		most = MaxPullRequestBytes
-	case nip34.KindPatch:
+	case nostr.KindPatch:
 		most = MaxPatchBytes
-	case nip34.KindUserGraspList:
+	case nostr.KindUserGraspList:
 		most = MaxGraspListBytes
 	}
 	if len(c.Raw) <= most {
@@ -95,7 +95,7 @@ func standsWithout(k Knowledge, e *held.Entry, evicted []*held.Entry) (bool, err
 	case e.Phase == proto.PhaseVouched:
 		vouched, _ := from(e.Event.PubKey, e.Identifier).isVouchedFor(k, gone)
 		return vouched, nil
-	case e.Event.Kind == nip34.KindState:
+	case e.Event.Kind == nostr.KindState:
 		return isAnnounced(k, e.Identifier, gone)
 	}
 	return true, nil

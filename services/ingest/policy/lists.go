@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -37,9 +37,9 @@ const rulesOfOffers = "prs"
 // rulesFor are the settings that decide about events of a kind, in short; "": there are none.
 func (p *Policy) rulesFor(kind int) string {
 	switch {
-	case kind == nip34.KindAnnouncement:
+	case kind == nostr.KindAnnouncement:
 		return p.lists
-	case p.offers && (kind == nip34.KindPR || kind == nip34.KindPRUpdate):
+	case p.offers && (kind == nostr.KindPR || kind == nostr.KindPRUpdate):
 		return rulesOfOffers
 	}
 	return ""
@@ -54,7 +54,7 @@ func (p *Policy) Outdated(r proto.RejectedEvent) bool {
 	case messageUnwelcome:
 		return !p.blacklist[r.PubKey]
 	case messageNotListed, messageNotHosted, messageRefused:
-		return r.Kind == nip34.KindAnnouncement && r.Rules != p.lists
+		return r.Kind == nostr.KindAnnouncement && r.Rules != p.lists
 	case messageOrphan:
 		return p.rulesFor(r.Kind) == rulesOfOffers && r.Rules != rulesOfOffers
 	}

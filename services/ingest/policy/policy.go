@@ -13,14 +13,13 @@ import (
 	"iter"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip70"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 )
@@ -32,15 +31,15 @@ type Knowledge interface {
 	// AcceptedKind returns the kind of the accepted event of that id; false if there is none.
 	AcceptedKind(id string) (kind int, accepted bool, err error)
 	// AcceptedAt returns the accepted event at an address, or nil.
-	AcceptedAt(nip34.Address) (*nostr.Event, error)
+	AcceptedAt(nostr.Address) (*nostr.Event, error)
 	// Holder returns where the event at an address stands to which older ones give way; it may have
 	// expired since, and then is accepted no more.
-	Holder(nip34.Address) (holder eventdb.Entry, held bool, err error)
+	Holder(nostr.Address) (holder eventdb.Entry, held bool, err error)
 	// AcceptedAnnouncements returns the accepted announcements of an identifier, by any owners.
-	AcceptedAnnouncements(identifier string) (iter.Seq[*nip34.Announcement], error)
+	AcceptedAnnouncements(identifier string) (iter.Seq[*nostr.Announcement], error)
 	// AcceptedNaming returns those of them that name this key among their maintainers, those that
 	// list us first.
-	AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error)
+	AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement, error)
 	// Deleted reports whether an accepted deletion request of its author names the event.
 	Deleted(*nostr.Event) (bool, error)
 	// Vouched reports whether an accepted event names this one, by id, or by address where it has
@@ -51,7 +50,7 @@ type Knowledge interface {
 	// HeldOf returns the held events of an identifier, in order of their keys.
 	HeldOf(identifier string) []*held.Entry
 	// HeldAt returns the held events at an address.
-	HeldAt(nip34.Address) iter.Seq[*held.Entry]
+	HeldAt(nostr.Address) iter.Seq[*held.Entry]
 	// HeldAnnouncements returns the held announcements of an identifier.
 	HeldAnnouncements(identifier string) iter.Seq[*held.Entry]
 	// HeldNaming returns those of them that name this key among their maintainers.
@@ -252,15 +251,15 @@ func (p *Policy) refuse(c *candidate.Candidate) (Decision, bool) {
 
 func (p *Policy) byKind(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	switch c.Event.Kind {
-	case nip34.KindAnnouncement:
+	case nostr.KindAnnouncement:
 		return p.announcement(k, c)
-	case nip34.KindState:
+	case nostr.KindState:
 		return p.state(k, c)
-	case nip34.KindPR, nip34.KindPRUpdate:
+	case nostr.KindPR, nostr.KindPRUpdate:
 		return p.pullRequest(k, c)
-	case nip34.KindDeletion:
+	case nostr.KindDeletion:
 		return p.deletion(k, c)
-	case nip34.KindUserGraspList:
+	case nostr.KindUserGraspList:
 		return p.replaceable(k, c, func() (Decision, error) { return accepted(), nil })
 	}
 	return p.replaceable(k, c, func() (Decision, error) { return p.referenced(k, c) })
@@ -293,7 +292,7 @@ func isProtected(c *candidate.Candidate) bool {
 // what every index of the log says, whenever it reads it: an older event would take the newer one's
 // message in the log, and only who reads the log later would have it.
 func isSuperseded(k Knowledge, ev *nostr.Event) (bool, error) {
-	address, ok := nip34.AddressOf(ev)
+	address, ok := nostr.AddressOf(ev)
 	if !ok {
 		return false, nil
 	}

@@ -8,13 +8,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/policy"
@@ -118,19 +117,19 @@ func (w *world) AcceptedKind(id string) (kind int, accepted bool, err error) {
 	return ev.Kind, true, err
 }
 
-func (w *world) AcceptedAt(a nip34.Address) (*nostr.Event, error) {
+func (w *world) AcceptedAt(a nostr.Address) (*nostr.Event, error) {
 	for _, ev := range w.accepted {
-		if at, ok := nip34.AddressOf(ev); ok && at == a {
+		if at, ok := nostr.AddressOf(ev); ok && at == a {
 			return ev, nil
 		}
 	}
 	return nil, nil
 }
 
-func (w *world) Holder(a nip34.Address) (eventdb.Entry, bool, error) {
+func (w *world) Holder(a nostr.Address) (eventdb.Entry, bool, error) {
 	var newest *nostr.Event
 	for _, ev := range append(w.accepted, w.expired...) {
-		if at, ok := nip34.AddressOf(ev); ok && at == a && nip34.Replaces(ev, newest) {
+		if at, ok := nostr.AddressOf(ev); ok && at == a && nostr.Replaces(ev, newest) {
 			newest = ev
 		}
 	}
@@ -141,11 +140,11 @@ func (w *world) Holder(a nip34.Address) (eventdb.Entry, bool, error) {
 	return place, true, err
 }
 
-func (w *world) AcceptedAnnouncements(identifier string) (iter.Seq[*nip34.Announcement], error) {
-	var all []*nip34.Announcement
+func (w *world) AcceptedAnnouncements(identifier string) (iter.Seq[*nostr.Announcement], error) {
+	var all []*nostr.Announcement
 	for _, ev := range w.accepted {
 		if ev.Kind == 30617 && ev.Tags.GetD() == identifier {
-			a, err := nip34.ParseAnnouncement(ev)
+			a, err := nostr.ParseAnnouncement(ev)
 			if err != nil {
 				return nil, err
 			}
@@ -155,12 +154,12 @@ func (w *world) AcceptedAnnouncements(identifier string) (iter.Seq[*nip34.Announ
 	return slices.Values(all), nil
 }
 
-func (w *world) AcceptedNaming(identifier, pubkey string) ([]*nip34.Announcement, error) {
+func (w *world) AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement, error) {
 	all, err := w.AcceptedAnnouncements(identifier)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Collect(all), func(a *nip34.Announcement) bool { return !slices.Contains(a.Maintainers, pubkey) }), nil
+	return slices.DeleteFunc(slices.Collect(all), func(a *nostr.Announcement) bool { return !slices.Contains(a.Maintainers, pubkey) }), nil
 }
 
 func (w *world) Deleted(ev *nostr.Event) (bool, error) {
@@ -174,7 +173,7 @@ func (w *world) Deleted(ev *nostr.Event) (bool, error) {
 
 func (w *world) Vouched(ev *nostr.Event) (bool, error) {
 	names := []string{ev.ID}
-	if a, ok := nip34.AddressOf(ev); ok {
+	if a, ok := nostr.AddressOf(ev); ok {
 		names = append(names, a.String())
 	}
 	for _, other := range w.accepted {
@@ -211,7 +210,7 @@ func (w *world) heldThat(is func(*held.Entry) bool) iter.Seq[*held.Entry] {
 	return slices.Values(slices.DeleteFunc(slices.Clone(w.held), func(e *held.Entry) bool { return !is(e) }))
 }
 
-func (w *world) HeldAt(address nip34.Address) iter.Seq[*held.Entry] {
+func (w *world) HeldAt(address nostr.Address) iter.Seq[*held.Entry] {
 	return w.heldThat(func(e *held.Entry) bool {
 		at, ok := e.Address()
 		return ok && at == address

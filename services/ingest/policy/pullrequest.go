@@ -3,10 +3,8 @@ package policy
 import (
 	"slices"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 )
@@ -24,7 +22,7 @@ func (p *Policy) pullRequest(k Knowledge, c *candidate.Candidate) (Decision, err
 // placeOf is the identifier that the pull request or update ev of a candidate belongs under. If
 // that is nowhere, it is "", and the decision says why.
 func (p *Policy) placeOf(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (identifier string, nowhere Decision, err error) {
-	pr, err := nip34.ParsePullRequest(ev)
+	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
 		return "", invalid(err), nil
 	}
@@ -48,7 +46,7 @@ const maxTagged = 100
 // (GRASP-06) belongs under the first identifier that it is offered for, because its commit is
 // pushed there, and is for any repository. An identifier of "" means nowhere; missing says what
 // would change that.
-func (p *Policy) identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier string, missing []string, err error) {
+func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier string, missing []string, err error) {
 	if p.offers {
 		if offered := pr.PRServiceIdentifiers(p.hosting.Domain()); len(offered) > 0 {
 			return offered[0], nil, nil
@@ -60,10 +58,10 @@ func (p *Policy) identifierOf(k Knowledge, pr *nip34.PullRequest) (identifier st
 		if err != nil {
 			return "", nil, err
 		}
-		if root == nil || root.Kind != nip34.KindPR {
+		if root == nil || root.Kind != nostr.KindPR {
 			return "", []string{pr.Root}, nil
 		}
-		repos = append(repos, nip34.RootRefs(root)...)
+		repos = append(repos, nostr.RootRefs(root)...)
 	}
 	elsewhere := ""
 	for _, ref := range repos[:min(len(repos), maxTagged)] {

@@ -1,9 +1,7 @@
 package policy
 
 import (
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 )
@@ -11,7 +9,7 @@ import (
 // referenced decides everything that has no rule of its own: it must name, or be named by, what is
 // accepted. Held announcements do not count.
 func (p *Policy) referenced(k Knowledge, c *candidate.Candidate) (Decision, error) {
-	refs := nip34.ReferencesOf(c.Event)
+	refs := nostr.ReferencesOf(c.Event)
 	for _, address := range refs.Addresses {
 		have, err := k.AcceptedAt(address)
 		if err != nil {
@@ -44,7 +42,7 @@ func (p *Policy) referenced(k Knowledge, c *candidate.Candidate) (Decision, erro
 // and user grasp lists do not: they are accepted from anyone, so that anyone could bring in
 // anything by them.
 func Vouches(kind int) bool {
-	return kind != nip34.KindDeletion && kind != nip34.KindUserGraspList
+	return kind != nostr.KindDeletion && kind != nostr.KindUserGraspList
 }
 
 const messageOrphan = "invalid: the event neither names nor is named by anything that is accepted here"
@@ -65,9 +63,9 @@ const (
 
 // missingOf returns what would make an orphan acceptable: any event or address that it names, or to
 // be named itself.
-func missingOf(ev *nostr.Event, refs nip34.References) []string {
+func missingOf(ev *nostr.Event, refs nostr.References) []string {
 	missing := []string{namedKey + ev.ID}
-	if address, ok := nip34.AddressOf(ev); ok {
+	if address, ok := nostr.AddressOf(ev); ok {
 		missing = append(missing, namedKey+address.String())
 	}
 	for _, address := range refs.Addresses {
@@ -96,17 +94,17 @@ func MissingAnnouncement(identifier string) string { return announcementKey + id
 // because it missed one of them deserves another decision.
 func Arrivals(ev *nostr.Event, outcome proto.Outcome) []string {
 	var keys []string
-	if ev.Kind == nip34.KindAnnouncement && (outcome == proto.Accepted || outcome == proto.HeldBack) {
+	if ev.Kind == nostr.KindAnnouncement && (outcome == proto.Accepted || outcome == proto.HeldBack) {
 		keys = append(keys, MissingAnnouncement(ev.Tags.GetD()))
 	}
 	if outcome != proto.Accepted || !Vouches(ev.Kind) {
 		return keys
 	}
 	keys = append(keys, ev.ID)
-	if address, ok := nip34.AddressOf(ev); ok {
+	if address, ok := nostr.AddressOf(ev); ok {
 		keys = append(keys, address.String())
 	}
-	for _, name := range nip34.NamesOf(ev) {
+	for _, name := range nostr.NamesOf(ev) {
 		keys = append(keys, namedKey+name)
 	}
 	return keys

@@ -5,7 +5,7 @@ import (
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 )
@@ -79,9 +79,9 @@ func releasedBefore(isAccepted bool, entry *held.Entry) Decision {
 
 func (p *Policy) releaseByKind(k Knowledge, c *candidate.Candidate, entry *held.Entry) (Decision, error) {
 	switch entry.Event.Kind {
-	case nip34.KindAnnouncement:
+	case nostr.KindAnnouncement:
 		return p.releaseAnnouncement(k, entry)
-	case nip34.KindState:
+	case nostr.KindState:
 		return p.releaseState(k, entry)
 	}
 	return p.releasePullRequest(k, c, entry)

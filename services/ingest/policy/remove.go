@@ -1,10 +1,8 @@
 package policy
 
 import (
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 )
@@ -33,12 +31,12 @@ func (p *Policy) isNeeded(k Knowledge, c *candidate.Candidate, ev *nostr.Event) 
 		return true, nil
 	}
 	switch ev.Kind {
-	case nip34.KindState:
+	case nostr.KindState:
 		return p.speaksHere(k, ev.PubKey, ev.Tags.GetD())
-	case nip34.KindAnnouncement, nip34.KindDeletion, nip34.KindUserGraspList:
+	case nostr.KindAnnouncement, nostr.KindDeletion, nostr.KindUserGraspList:
 		return true, nil // they stand for themselves
-	case nip34.KindPR, nip34.KindPRUpdate:
-		pr, err := nip34.ParsePullRequest(ev)
+	case nostr.KindPR, nostr.KindPRUpdate:
+		pr, err := nostr.ParsePullRequest(ev)
 		if err == nil && len(pr.PRServiceIdentifiers(p.hosting.Domain())) > 0 {
 			return true, nil
 		}
@@ -54,7 +52,7 @@ func (p *Policy) isNeeded(k Knowledge, c *candidate.Candidate, ev *nostr.Event) 
 // or waits. One that names too many to look at does.
 func (p *Policy) namesOneHere(k Knowledge, ev *nostr.Event) (bool, error) {
 	looked := 0
-	for _, address := range nip34.ReferencesOf(ev).Addresses {
+	for _, address := range nostr.ReferencesOf(ev).Addresses {
 		ref, is := address.Repo()
 		if !is {
 			continue
@@ -73,9 +71,9 @@ func (p *Policy) namesOneHere(k Knowledge, ev *nostr.Event) (bool, error) {
 // archived here, or waits, or is in the recursive maintainer set of one. Where a walk is too long
 // to tell, it does.
 func (p *Policy) speaksHere(k Knowledge, pubkey, identifier string) (bool, error) {
-	own := nip34.RepoRef{PubKey: pubkey, Identifier: identifier}
+	own := nostr.RepoRef{PubKey: pubkey, Identifier: identifier}
 	for e := range k.HeldAt(own.Address()) {
-		if e.Event.Kind == nip34.KindAnnouncement && e.Phase != proto.PhaseVouched {
+		if e.Event.Kind == nostr.KindAnnouncement && e.Phase != proto.PhaseVouched {
 			return true, nil
 		}
 	}

@@ -2,7 +2,7 @@ package policy
 
 import (
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/candidate"
 )
@@ -10,7 +10,7 @@ import (
 // state decides kind 30618: the author must speak for some announcement of the identifier, then it
 // waits for its objects. The clocks of the held announcements that it speaks for start anew.
 func (p *Policy) state(k Knowledge, c *candidate.Candidate) (Decision, error) {
-	s, err := nip34.ParseState(c.Event)
+	s, err := nostr.ParseState(c.Event)
 	if err != nil {
 		return invalid(err), nil
 	}
@@ -62,7 +62,7 @@ func (p *Policy) releaseState(k Knowledge, entry *held.Entry) (Decision, error) 
 	d := accepted()
 	address, _ := entry.Address()
 	for e := range k.HeldAt(address) {
-		if nip34.Replaces(entry.Event, e.Event) {
+		if nostr.Replaces(entry.Event, e.Event) {
 			d.drop(rememberSuperseded, e)
 		}
 	}

@@ -3,10 +3,8 @@ package policy
 import (
 	"iter"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -60,7 +58,7 @@ func isNamedByAccepted(k Knowledge, pubkey, identifier string) (bool, error) {
 
 // isKept reports whether the repository of an announcement is here: it is accepted, and lists us or
 // is archived.
-func (p *Policy) isKept(k Knowledge, ref nip34.RepoRef) (bool, error) {
+func (p *Policy) isKept(k Knowledge, ref nostr.RepoRef) (bool, error) {
 	ev, err := k.AcceptedAt(ref.Address())
 	if err != nil || ev == nil {
 		return false, err
@@ -70,18 +68,18 @@ func (p *Policy) isKept(k Knowledge, ref nip34.RepoRef) (bool, error) {
 
 // keeps reports whether an accepted announcement is of a repository that lists us or is archived.
 func (p *Policy) keeps(ev *nostr.Event) bool {
-	a, err := nip34.ParseAnnouncement(ev)
+	a, err := nostr.ParseAnnouncement(ev)
 	return err == nil && p.hosting.Keeps(a)
 }
 
 func (p *Policy) listsUs(ev *nostr.Event) bool {
-	a, err := nip34.ParseAnnouncement(ev)
+	a, err := nostr.ParseAnnouncement(ev)
 	return err == nil && p.hosting.Lists(a)
 }
 
 // mayVouch are the announcements that make a repository of somebody else's count here.
 type mayVouch struct {
-	kept    func(*nip34.Announcement) bool
+	kept    func(*nostr.Announcement) bool
 	waiting bool // those count too that wait for their git data
 }
 
@@ -120,7 +118,7 @@ func (p *Policy) speaksFor(k Knowledge, pubkey, identifier string, by mayVouch) 
 // isServed reports whether somebody owns or maintains a repository of this identifier that is
 // served here, hosted or archived.
 func (p *Policy) isServed(k Knowledge, pubkey, identifier string) (bool, error) {
-	kept, err := p.isKept(k, nip34.RepoRef{PubKey: pubkey, Identifier: identifier})
+	kept, err := p.isKept(k, nostr.RepoRef{PubKey: pubkey, Identifier: identifier})
 	if kept || err != nil {
 		return kept, err
 	}
@@ -134,7 +132,7 @@ const maxOfServed = 10
 // that repository: its announcement or state, or an event that names the repository.
 func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) (bool, error) {
 	switch ev.Kind {
-	case nip34.KindAnnouncement, nip34.KindState:
+	case nostr.KindAnnouncement, nostr.KindState:
 		return p.isServed(k, ev.PubKey, ev.Tags.GetD())
 	}
 	looks := 0
@@ -142,7 +140,7 @@ func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) (bool, error) {
 		if len(tag) < 2 || tag[0] != "a" && tag[0] != "A" || looks == maxOfServed {
 			continue
 		}
-		ref, err := nip34.ParseRepoRef(tag[1])
+		ref, err := nostr.ParseRepoRef(tag[1])
 		if err != nil {
 			continue
 		}
@@ -211,7 +209,7 @@ func chain(lists ...iter.Seq[*held.Entry]) iter.Seq[*held.Entry] {
 // the identifier, accepted or held: both count. Those who have announced it, or are named by
 // somebody who has, are; and nobody else is.
 func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
-	own := nip34.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()
+	own := nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()
 	for range chain(k.HeldAt(own), k.HeldNaming(identifier, pubkey)) {
 		return true, nil
 	}
@@ -256,7 +254,7 @@ func spokenFor(k Knowledge, pubkey, identifier string) ([]*held.Entry, error) {
 			entries = append(entries, e)
 		}
 	}
-	for e := range k.HeldAt(nip34.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()) {
+	for e := range k.HeldAt(nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()) {
 		take(e)
 	}
 	w := from(pubkey, identifier)

@@ -16,9 +16,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 )

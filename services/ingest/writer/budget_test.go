@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/limit"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -20,6 +20,7 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
 	"tendril.dev/services/ingest/rejections"
@@ -160,7 +161,7 @@ var secrets sync.Map // by person
 
 func newPerson(n int) person {
 	secret := fmt.Sprintf("%064x", n+1)
-	public, err := nostr.GetPublicKey(secret)
+	public, err := gonostr.GetPublicKey(secret)
 	if err != nil {
 		panic(err)
 	}

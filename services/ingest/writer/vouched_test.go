@@ -6,10 +6,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"

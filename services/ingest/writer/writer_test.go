@@ -12,9 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 

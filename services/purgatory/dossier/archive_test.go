@@ -6,11 +6,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/dossier"
 )
 
@@ -29,9 +27,9 @@ func archiving(t *testing.T, readOnly bool) hosting.Rules {
 // takes no push; what lists us takes pushes whatever is archived.
 func TestArchivesAreHereAndReadOnly(t *testing.T) {
 	t.Parallel()
-	there := event(nip34.KindAnnouncement, owner, 1, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/1.git"})
+	there := event(nostr.KindAnnouncement, owner, 1, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/1.git"})
 	waiting := state(owner, 3, "refs/heads/main", c1)
-	pr := event(nip34.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2})
+	pr := event(nostr.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2})
 	for name, rules := range map[string]hosting.Rules{"read-only": archiving(t, true), "writable": archiving(t, false)} {
 		for _, d := range []dossier.Dossier{
 			dossier.New("x", rules, nil, held(there, waiting, pr)),

@@ -4,10 +4,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Offers are those who have signed a held pull request that is offered in their own repository for
@@ -30,7 +29,7 @@ func EventOf(c Change) (id string, err error) {
 	switch {
 	case !below:
 		return "", refused("%s cannot be pushed here: only refs/nostr/<event-id> can, the commit of a pull request", c.Name)
-	case !nip34.IsHex64(id):
+	case !nostr.IsHex64(id):
 		return "", refused("%s is not named for an event id of 64 hex digits", c.Name)
 	case c.New == "":
 		return "", refused("%s cannot be deleted by a push; delete its event", c.Name)
@@ -42,17 +41,17 @@ func EventOf(c Change) (id string, err error) {
 // name of an event, as a *Refused: the event must be a pull request or an update of one that the
 // contributor has signed, that names the identifier in `a`, this address in `clone` and the commit
 // in `c` (GRASP-06).
-func CheckContribution(ev *nostr.Event, at nip34.RepoRef, commit, domain string) error {
-	pr, err := nip34.ParsePullRequest(ev)
+func CheckContribution(ev *nostr.Event, at nostr.RepoRef, commit, domain string) error {
+	pr, err := nostr.ParsePullRequest(ev)
 	switch {
 	case err != nil:
 		return refused("event %s is no pull request and names no commit", ev.ID)
 	case pr.Event.PubKey != at.PubKey:
 		return refused("event %s is signed by somebody else than %s", ev.ID, npub(at.PubKey))
-	case !slices.ContainsFunc(pr.Repos, func(ref nip34.RepoRef) bool { return ref.Identifier == at.Identifier }):
+	case !slices.ContainsFunc(pr.Repos, func(ref nostr.RepoRef) bool { return ref.Identifier == at.Identifier }):
 		return refused("event %s names no repository with the identifier %q in an a tag", ev.ID, at.Identifier)
 	case !slices.Contains(pr.PRServiceIdentifiers(domain), at.Identifier):
-		return refused("event %s does not name %s%s in its clone tag", ev.ID, domain, nip34.PRsURLPath(npub(at.PubKey), at.Identifier))
+		return refused("event %s does not name %s%s in its clone tag", ev.ID, domain, nostr.PRsURLPath(npub(at.PubKey), at.Identifier))
 	case pr.Commit != commit:
 		return refused("event %s names commit %s, not %s", ev.ID, pr.Commit, commit)
 	}

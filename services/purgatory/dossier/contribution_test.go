@@ -6,11 +6,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/dossier"
 )
 
@@ -24,29 +23,29 @@ func offer(t *testing.T, commit string, identifiers ...string) *nostr.Event {
 	tags, clone := nostr.Tags{{"c", commit}}, nostr.Tag{"clone"}
 	for _, identifier := range identifiers {
 		tags = append(tags, nostr.Tag{"a", "30617:" + owner + ":" + identifier})
-		clone = append(clone, "https://"+domain+nip34.PRsURLPath(npub, identifier))
+		clone = append(clone, "https://"+domain+nostr.PRsURLPath(npub, identifier))
 	}
-	return event(nip34.KindPR, friend, 9, append(tags, clone)...)
+	return event(nostr.KindPR, friend, 9, append(tags, clone)...)
 }
 
 func TestCheckContribution(t *testing.T) {
 	t.Parallel()
 	good := offer(t, c1, "y", "x")
-	update := event(nip34.KindPRUpdate, friend, 10, append(nostr.Tags{{"E", good.ID}}, good.Tags...)...)
-	bare := event(nip34.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1}, nostr.Tag{"clone", "https://" + domain + "/x.git"})
-	at := nip34.RepoRef{PubKey: friend, Identifier: "x"}
+	update := event(nostr.KindPRUpdate, friend, 10, append(nostr.Tags{{"E", good.ID}}, good.Tags...)...)
+	bare := event(nostr.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1}, nostr.Tag{"clone", "https://" + domain + "/x.git"})
+	at := nostr.RepoRef{PubKey: friend, Identifier: "x"}
 	for name, tc := range map[string]struct {
 		ev     *nostr.Event
-		at     nip34.RepoRef
+		at     nostr.RepoRef
 		commit string
 		want   string // of the refusal
 	}{
 		"all matches":                    {good, at, c1, ""},
 		"an update":                      {update, at, c1, ""},
-		"for another of its identifiers": {good, nip34.RepoRef{PubKey: friend, Identifier: "y"}, c1, ""},
+		"for another of its identifiers": {good, nostr.RepoRef{PubKey: friend, Identifier: "y"}, c1, ""},
 		"another commit":                 {good, at, c2, "names commit " + c1},
-		"another signer":                 {good, nip34.RepoRef{PubKey: other, Identifier: "x"}, c1, "signed by somebody else"},
-		"another identifier":             {good, nip34.RepoRef{PubKey: friend, Identifier: "z"}, c1, `identifier "z"`},
+		"another signer":                 {good, nostr.RepoRef{PubKey: other, Identifier: "x"}, c1, "signed by somebody else"},
+		"another identifier":             {good, nostr.RepoRef{PubKey: friend, Identifier: "z"}, c1, `identifier "z"`},
 		"another address":                {bare, at, c1, "does not name " + domain + "/prs/"},
 		"no pull request":                {event(1, friend, 9), at, c1, "is no pull request"},
 	} {

@@ -10,9 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -21,16 +19,16 @@ type Rules interface {
 	// Domain is ours.
 	Domain() string
 	// Keeps reports whether a repository is here: its announcement lists us, or it is archived.
-	Keeps(*nip34.Announcement) bool
+	Keeps(*nostr.Announcement) bool
 	// Archives reports whether a repository is here though its announcement does not list us.
-	Archives(*nip34.Announcement) bool
+	Archives(*nostr.Announcement) bool
 	// ReadOnly reports whether pushes to archived repositories are refused.
 	ReadOnly() bool
 }
 
 // Announcement is an announcement of the identifier.
 type Announcement struct {
-	*nip34.Announcement
+	*nostr.Announcement
 	Held   bool
 	Silent bool // held, its time over and its repository gone
 	// Client is the client key of whoever submitted it, of what is held (proto.HeaderClient).
@@ -39,7 +37,7 @@ type Announcement struct {
 
 // State is a state event of the identifier.
 type State struct {
-	*nip34.State
+	*nostr.State
 	Held bool
 }
 
@@ -47,11 +45,11 @@ type State struct {
 // still to be named in repositories of the identifier. Its Repos are those that it tags; of an
 // update also those of its pull request.
 type PullRequest struct {
-	*nip34.PullRequest
+	*nostr.PullRequest
 	Held   bool
 	Client string // of whoever submitted it, as in Announcement
 	// Elsewhere are repositories of other identifiers that it is for too: its commit may be there.
-	Elsewhere []nip34.RepoRef
+	Elsewhere []nostr.RepoRef
 	// Offered are the identifiers for which its author offers it here (GRASP-06): its commit may be
 	// in the author's repositories for them.
 	Offered []string
@@ -140,16 +138,16 @@ func (d *Dossier) add(ev *nostr.Event, h *proto.Held) {
 		silent, client = h.Phase == proto.PhaseSilent, h.Client
 	}
 	switch ev.Kind {
-	case nip34.KindAnnouncement:
-		if a, err := nip34.ParseAnnouncement(ev); err == nil && a.Ref.Identifier == d.Identifier {
+	case nostr.KindAnnouncement:
+		if a, err := nostr.ParseAnnouncement(ev); err == nil && a.Ref.Identifier == d.Identifier {
 			d.Announcements = append(d.Announcements, Announcement{a, h != nil, silent, client})
 		}
-	case nip34.KindState:
-		if s, err := nip34.ParseState(ev); err == nil && s.Identifier == d.Identifier {
+	case nostr.KindState:
+		if s, err := nostr.ParseState(ev); err == nil && s.Identifier == d.Identifier {
 			d.States = append(d.States, State{s, h != nil})
 		}
-	case nip34.KindPR, nip34.KindPRUpdate:
-		if pr, err := nip34.ParsePullRequest(ev); err == nil {
+	case nostr.KindPR, nostr.KindPRUpdate:
+		if pr, err := nostr.ParsePullRequest(ev); err == nil {
 			d.PullRequests = append(d.PullRequests, PullRequest{
 				PullRequest: pr, Held: h != nil, Client: client, Offered: pr.PRServiceIdentifiers(d.Domain),
 			})
@@ -216,7 +214,7 @@ func (d Dossier) IsArchived(owner string) bool { return d.archive[owner] }
 func (d Dossier) OwnersFor(author string) []string { return d.trust.ownersFor(author, d.hosts) }
 
 // StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
-// Those that no repository can ever match (nip34.State.Satisfiable) are not among them.
+// Those that no repository can ever match (nostr.State.Satisfiable) are not among them.
 func (d Dossier) StatesFor(owner string) []State {
 	states := make([]State, len(d.speaks[owner]))
 	for i, place := range d.speaks[owner] {
@@ -400,7 +398,7 @@ func newSources(domain string) *sources { return &sources{domain: domain, in: ma
 
 func (u *sources) add(more ...Source) {
 	for _, s := range more {
-		if !u.in[s.URL] && !nip34.OnDomain(s.URL, u.domain) {
+		if !u.in[s.URL] && !nostr.OnDomain(s.URL, u.domain) {
 			u.in[s.URL] = true
 			u.list = append(u.list, s)
 		}

@@ -9,11 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 )
@@ -39,7 +38,7 @@ func announcement(t *testing.T, pubkey string, at nostr.Timestamp, maintainers .
 	if err != nil {
 		t.Fatal(err)
 	}
-	return event(nip34.KindAnnouncement, pubkey, at, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
+	return event(nostr.KindAnnouncement, pubkey, at, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
 		nostr.Tag{"clone", "https://" + domain + "/" + npub + "/x.git", "https://git.example.org/" + pubkey[:1] + ".git", "ssh://git@example.org/x"},
 		nostr.Tag{"relays", "wss://" + domain})
 }
@@ -49,7 +48,7 @@ func state(pubkey string, at nostr.Timestamp, refs ...string) *nostr.Event {
 	for i := 0; i < len(refs); i += 2 {
 		tags = append(tags, nostr.Tag{refs[i], refs[i+1]})
 	}
-	return event(nip34.KindState, pubkey, at, tags...)
+	return event(nostr.KindState, pubkey, at, tags...)
 }
 
 func held(events ...*nostr.Event) []proto.Held {
@@ -62,7 +61,7 @@ func held(events ...*nostr.Event) []proto.Held {
 
 func TestHostedAndMaintainers(t *testing.T) {
 	t.Parallel()
-	elsewhere := event(nip34.KindAnnouncement, other, 5, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/3.git"})
+	elsewhere := event(nostr.KindAnnouncement, other, 5, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/3.git"})
 	silent := held(announcement(t, other, 4))
 	silent[0].Phase = proto.PhaseSilent
 	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend)}, append(held(announcement(t, friend, 2)), silent...))
@@ -86,7 +85,7 @@ func TestHostedAndMaintainers(t *testing.T) {
 
 func TestWants(t *testing.T) {
 	t.Parallel()
-	pr := event(nip34.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2}, nostr.Tag{"clone", "https://fork.example.org/x.git"})
+	pr := event(nostr.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2}, nostr.Tag{"clone", "https://fork.example.org/x.git"})
 	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), state(owner, 3, "refs/heads/main", c2)},
 		held(announcement(t, friend, 2), state(friend, 4, "refs/heads/main", c1), pr))
 	wants := d.Wants()
@@ -218,7 +217,7 @@ func TestAuthorise(t *testing.T) {
 func TestWhatIsAcceptedStillSpeaks(t *testing.T) {
 	t.Parallel()
 	first, old, young := announcement(t, owner, 1), state(owner, 2, "refs/heads/main", c1), state(owner, 3, "refs/heads/main", c2)
-	pr := event(nip34.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1})
+	pr := event(nostr.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1})
 	d := dossier.New("x", hosting.Of(domain), nil, held(first, old, young, pr)).Accepting(first.ID, old.ID, pr.ID)
 	if wants := d.Wants(); len(wants) != 1 || !slices.Equal(wants[0].Objects, []string{c2}) {
 		t.Errorf("wants %+v", wants)
@@ -257,7 +256,7 @@ func TestTrustAgreesWithTheProtocol(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 50 {
 		var events []*nostr.Event
-		var all []*nip34.Announcement
+		var all []*nostr.Announcement
 		for n := range 8 {
 			var maintainers []string
 			for m := range 8 {
@@ -266,7 +265,7 @@ func TestTrustAgreesWithTheProtocol(t *testing.T) {
 				}
 			}
 			ev := announcement(t, key(n), 1, maintainers...)
-			a, err := nip34.ParseAnnouncement(ev)
+			a, err := nostr.ParseAnnouncement(ev)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -277,14 +276,14 @@ func TestTrustAgreesWithTheProtocol(t *testing.T) {
 		}
 		d := dossier.New("x", hosting.Of(domain), events, nil)
 		for n := range 8 {
-			if got, want := d.OwnersFor(key(n)), nip34.AuthorizedOwners(key(n), all); !slices.Equal(got, want) {
+			if got, want := d.OwnersFor(key(n)), nostr.AuthorizedOwners(key(n), all); !slices.Equal(got, want) {
 				t.Fatalf("%d speaks for %v, want %v", n, got, want)
 			}
 			authors := map[string]bool{}
 			for _, s := range d.StatesFor(key(n)) {
 				authors[s.Event.PubKey] = true
 			}
-			if want := nip34.MaintainerSet(key(n), all); !maps.Equal(authors, want) {
+			if want := nostr.MaintainerSet(key(n), all); !maps.Equal(authors, want) {
 				t.Fatalf("states for %d by %v, want %v", n, authors, want)
 			}
 		}
@@ -305,7 +304,7 @@ func BenchmarkNew(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		accepted = append(accepted, event(nip34.KindAnnouncement, key(n), 1, nostr.Tag{"d", "x"}, maintainers,
+		accepted = append(accepted, event(nostr.KindAnnouncement, key(n), 1, nostr.Tag{"d", "x"}, maintainers,
 			nostr.Tag{"clone", "https://" + domain + "/" + npub + "/x.git"}, nostr.Tag{"relays", "wss://" + domain}))
 		states = append(states, state(key(n), nostr.Timestamp(n), "refs/heads/main", c1))
 	}

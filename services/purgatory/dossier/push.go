@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // prefixNostr is where contributors push the tips of pull requests.
@@ -71,7 +71,7 @@ func (d Dossier) Authorise(p Push) (*State, error) {
 
 func (p Push) checkNostr(c Change) error {
 	id := strings.TrimPrefix(c.Name, prefixNostr)
-	if !nip34.IsHex64(id) {
+	if !nostr.IsHex64(id) {
 		return refused("%s is not named for an event id of 64 hex digits", c.Name)
 	}
 	if c.New == "" {

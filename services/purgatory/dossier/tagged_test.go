@@ -4,10 +4,8 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/dossier"
 )
 
@@ -19,7 +17,7 @@ func TestTagged(t *testing.T) {
 		deputy = "4444444444444444444444444444444444444444444444444444444444444444" // named by friend, announces nothing
 		away   = "5555555555555555555555555555555555555555555555555555555555555555" // announces it elsewhere
 	)
-	elsewhere := event(nip34.KindAnnouncement, away, 1, nostr.Tag{"d", "x"}, nostr.Tag{"maintainers", owner}, nostr.Tag{"clone", "https://git.example.org/5.git"})
+	elsewhere := event(nostr.KindAnnouncement, away, 1, nostr.Tag{"d", "x"}, nostr.Tag{"maintainers", owner}, nostr.Tag{"clone", "https://git.example.org/5.git"})
 	accepted := []*nostr.Event{announcement(t, owner, 1, friend, away), announcement(t, friend, 1, deputy), announcement(t, other, 1), elsewhere}
 	for _, tc := range []struct {
 		name string
@@ -38,7 +36,7 @@ func TestTagged(t *testing.T) {
 		for _, tag := range tc.tags {
 			tags = append(tags, nostr.Tag{"a", tag})
 		}
-		pr := event(nip34.KindPR, other, 9, tags...)
+		pr := event(nostr.KindPR, other, 9, tags...)
 		for _, d := range []dossier.Dossier{dossier.New("x", hosting.Of(domain), accepted, held(pr)), dossier.New("x", hosting.Of(domain), append(slices.Clone(accepted), pr), nil)} {
 			if len(d.PullRequests) != 1 {
 				t.Fatalf("%s: %+v", tc.name, d.PullRequests)

@@ -26,7 +26,7 @@ func newTrust(current []Announcement) *trust {
 }
 
 // ownersFor are the owners among the hosted ones for whose repositories the author speaks
-// (nip34.AuthorizedOwners), in order of their keys.
+// (nostr.AuthorizedOwners), in order of their keys.
 func (t *trust) ownersFor(author string, hosted map[string]bool) []string {
 	if owners, asked := t.owners[author]; asked {
 		return owners

@@ -7,9 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -32,11 +30,11 @@ type Ending struct {
 // its deletion. isHere says whether an announcement is of a repository that is here as long as it
 // stands. One that lists a domain of earlier is: the service was moved, not the repository. So is
 // one that is archived, wherever it moves.
-func EndingOf(ref nip34.RepoRef, isHere func(*nip34.Announcement) bool, last *nostr.Event, deleted bool) Ending {
+func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *nostr.Event, deleted bool) Ending {
 	if last == nil {
 		return Ending{}
 	}
-	a, err := nip34.ParseAnnouncement(last)
+	a, err := nostr.ParseAnnouncement(last)
 	switch {
 	case err != nil || a.Ref != ref:
 		return Ending{}
@@ -51,7 +49,7 @@ func EndingOf(ref nip34.RepoRef, isHere func(*nip34.Announcement) bool, last *no
 // DeletionsOf finds the accepted deletion requests that name an announcement, by its id or by its
 // address (NIP-09).
 func DeletionsOf(announcement *nostr.Event) []nostr.Filter {
-	by := nostr.Filter{Kinds: []int{nip34.KindDeletion}, Authors: []string{announcement.PubKey}, Limit: 1}
+	by := nostr.Filter{Kinds: []int{nostr.KindDeletion}, Authors: []string{announcement.PubKey}, Limit: 1}
 	byID, byAddress := by, by
 	byID.Tags = nostr.TagMap{"e": {announcement.ID}}
 	byAddress.Tags = nostr.TagMap{"a": {addressOf(announcement)}}
@@ -62,7 +60,7 @@ func DeletionsOf(announcement *nostr.Event) []nostr.Filter {
 // Deletes reports whether a deletion request deletes an announcement: its author has signed it, and
 // it names the id, or the address and is as new (NIP-09).
 func Deletes(request, announcement *nostr.Event) bool {
-	if request.Kind != nip34.KindDeletion || request.PubKey != announcement.PubKey {
+	if request.Kind != nostr.KindDeletion || request.PubKey != announcement.PubKey {
 		return false
 	}
 	address := addressOf(announcement)
@@ -78,7 +76,7 @@ func Deletes(request, announcement *nostr.Event) bool {
 }
 
 func addressOf(announcement *nostr.Event) string {
-	return nip34.RepoRef{PubKey: announcement.PubKey, Identifier: announcement.Tags.GetD()}.String()
+	return nostr.RepoRef{PubKey: announcement.PubKey, Identifier: announcement.Tags.GetD()}.String()
 }
 
 // Step is what must be done about a repository that is not hosted.

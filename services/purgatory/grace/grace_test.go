@@ -6,10 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/repository"
@@ -19,7 +18,7 @@ const domain = "git.example.com"
 
 var (
 	alice = strings.Repeat("a1", 32)
-	ref   = nip34.RepoRef{PubKey: alice, Identifier: "tree"}
+	ref   = nostr.RepoRef{PubKey: alice, Identifier: "tree"}
 )
 
 func announcement(t *testing.T, at string) *nostr.Event {
@@ -28,7 +27,7 @@ func announcement(t *testing.T, at string) *nostr.Event {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ev := &nostr.Event{Kind: nip34.KindAnnouncement, PubKey: alice, Tags: nostr.Tags{
+	ev := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: alice, Tags: nostr.Tags{
 		{"d", "tree"}, {"clone", "https://" + at + "/" + npub + "/tree.git"}, {"relays", "wss://" + at}}}
 	ev.ID = ev.GetID()
 	return ev
@@ -54,7 +53,7 @@ func TestEndingOf(t *testing.T) {
 		"another repository's":               {other, true, grace.Ending{}},
 		"no announcement at all":             {&nostr.Event{Kind: 1, PubKey: alice}, true, grace.Ending{}},
 	} {
-		isHere := func(a *nip34.Announcement) bool { return a.ListsService("old.example.com") || a.ListsService(domain) }
+		isHere := func(a *nostr.Announcement) bool { return a.ListsService("old.example.com") || a.ListsService(domain) }
 		if got := grace.EndingOf(ref, isHere, tc.last, tc.deleted); got != tc.want {
 			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
 		}
@@ -64,7 +63,7 @@ func TestEndingOf(t *testing.T) {
 // TestAnArchiveEndsOnlyByDeletion: what is archived is here wherever its owner moves it.
 func TestAnArchiveEndsOnlyByDeletion(t *testing.T) {
 	t.Parallel()
-	archived := func(*nip34.Announcement) bool { return true }
+	archived := func(*nostr.Announcement) bool { return true }
 	elsewhere := announcement(t, "other.example.org")
 	if got := grace.EndingOf(ref, archived, elsewhere, false); got != (grace.Ending{}) {
 		t.Errorf("moved: %+v", got)
@@ -181,8 +180,8 @@ func TestRegistry(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1_800_000_000, 0)
 	r := grace.NewRegistry()
-	one, two, kept := ref, nip34.RepoRef{PubKey: alice, Identifier: "bush"}, nip34.RepoRef{PubKey: alice, Identifier: "leaf"}
-	due := func(at time.Duration, want ...nip34.RepoRef) {
+	one, two, kept := ref, nostr.RepoRef{PubKey: alice, Identifier: "bush"}, nostr.RepoRef{PubKey: alice, Identifier: "leaf"}
+	due := func(at time.Duration, want ...nostr.RepoRef) {
 		t.Helper()
 		if got := r.Due(now.Add(at)); !slices.Equal(got, want) {
 			t.Errorf("due after %v: %v, want %v", at, got, want)
@@ -222,7 +221,7 @@ func TestRegistryPages(t *testing.T) {
 	var want []string
 	for i := range 10 {
 		owner := strings.Repeat(string("0123456789"[i])+"a", 32)
-		r.Set(grace.Entry{Ref: nip34.RepoRef{PubKey: owner, Identifier: "tree"}}, time.Time{})
+		r.Set(grace.Entry{Ref: nostr.RepoRef{PubKey: owner, Identifier: "tree"}}, time.Time{})
 		want = append(want, "30617:"+owner+":tree")
 	}
 	var got []string

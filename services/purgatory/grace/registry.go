@@ -7,14 +7,14 @@ import (
 	"sync"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 )
 
 // Entry is a repository on the disk that is not hosted.
 type Entry struct {
-	Ref  nip34.RepoRef
+	Ref  nostr.RepoRef
 	Note *repository.Ended // nil: the log does not say that its hosting has ended
 	// Until is up to when it is kept; zero: without an end.
 	Until time.Time
@@ -24,7 +24,7 @@ type Entry struct {
 // disk and the log. It is safe for concurrent use.
 type Registry struct {
 	mu   sync.Mutex
-	by   map[nip34.RepoRef]*listed
+	by   map[nostr.RepoRef]*listed
 	next time.Time // nothing is due before
 }
 
@@ -34,7 +34,7 @@ type listed struct {
 }
 
 // NewRegistry makes an empty one.
-func NewRegistry() *Registry { return &Registry{by: map[nip34.RepoRef]*listed{}} }
+func NewRegistry() *Registry { return &Registry{by: map[nostr.RepoRef]*listed{}} }
 
 // Set notes a repository, which is due at the end of its time, or at look if that is earlier. The
 // zero time is never.
@@ -55,7 +55,7 @@ func (r *Registry) put(e Entry, due time.Time) {
 }
 
 // Postpone makes a repository due at a later time, if it is there.
-func (r *Registry) Postpone(ref nip34.RepoRef, until time.Time) {
+func (r *Registry) Postpone(ref nostr.RepoRef, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l := r.by[ref]; l != nil {
@@ -64,7 +64,7 @@ func (r *Registry) Postpone(ref nip34.RepoRef, until time.Time) {
 }
 
 // Forget is for a repository that is hosted again, or gone.
-func (r *Registry) Forget(ref nip34.RepoRef) {
+func (r *Registry) Forget(ref nostr.RepoRef) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.by, ref)
@@ -83,7 +83,7 @@ func (r *Registry) DropShard(shard int) {
 
 // Due returns the repositories whose time is over, those that are over the longest first. It costs
 // nothing while there are none.
-func (r *Registry) Due(now time.Time) (refs []nip34.RepoRef) {
+func (r *Registry) Due(now time.Time) (refs []nostr.RepoRef) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.next.IsZero() || now.Before(r.next) {
@@ -110,7 +110,7 @@ func (r *Registry) Due(now time.Time) (refs []nip34.RepoRef) {
 }
 
 // Get returns what is known of a repository.
-func (r *Registry) Get(ref nip34.RepoRef) (Entry, bool) {
+func (r *Registry) Get(ref nostr.RepoRef) (Entry, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if l := r.by[ref]; l != nil {
@@ -120,7 +120,7 @@ func (r *Registry) Get(ref nip34.RepoRef) (Entry, bool) {
 }
 
 // Shard lists at most so many repositories of a shard behind after, in order of their references
-// (nip34.RepoRef.String); after is empty for the first ones.
+// (nostr.RepoRef.String); after is empty for the first ones.
 func (r *Registry) Shard(shard int, after string, most int) (list []Entry) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,4 +147,4 @@ func (r *Registry) Count() (ending, kept int) {
 	return ending, kept
 }
 
-func compare(a, b nip34.RepoRef) int { return strings.Compare(a.String(), b.String()) }
+func compare(a, b nostr.RepoRef) int { return strings.Compare(a.String(), b.String()) }

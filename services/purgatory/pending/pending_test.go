@@ -6,14 +6,14 @@ import (
 	"strings"
 	"testing"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/pending"
 	"tendril.dev/services/purgatory/repository"
 )
 
 var (
-	x = repository.Place{RepoRef: nip34.RepoRef{PubKey: strings.Repeat("1", 64), Identifier: "x"}}
-	y = repository.Place{RepoRef: nip34.RepoRef{PubKey: strings.Repeat("1", 64), Identifier: "y"}}
+	x = repository.Place{RepoRef: nostr.RepoRef{PubKey: strings.Repeat("1", 64), Identifier: "x"}}
+	y = repository.Place{RepoRef: nostr.RepoRef{PubKey: strings.Repeat("1", 64), Identifier: "y"}}
 )
 
 func TestLimits(t *testing.T) {

@@ -5,16 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
 // elsewhere is an announcement that does not list us.
 func elsewhere(name, owner, identifier string, at nostr.Timestamp, clone ...string) *nostr.Event {
-	return finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: owner, CreatedAt: at, Content: name, Tags: nostr.Tags{
+	return finish(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, CreatedAt: at, Content: name, Tags: nostr.Tags{
 		{"d", identifier}, append(nostr.Tag{"clone"}, clone...), {"relays", "wss://other.example.org"}}})
 }
 
@@ -47,7 +45,7 @@ func TestArchive(t *testing.T) {
 	w.in.accept(elsewhere("it moves on", alice, "x", 1002))
 	w.isReadOnly("archived before, and somewhere else since", work, commit)
 
-	w.in.accept(finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: alice, CreatedAt: 1003, Tags: announcement(t, "", alice, "x").Tags}))
+	w.in.accept(finish(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: alice, CreatedAt: 1003, Tags: announcement(t, "", alice, "x").Tags}))
 	eventually(t, "it is no archive any more", func() bool { return !w.repo(alice, "x").IsArchive() })
 	if out, err := w.push(work, alice, "x", "main"); err != nil {
 		t.Fatalf("a push to what lists us: %v\n%s", err, out)

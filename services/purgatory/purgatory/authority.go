@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
@@ -37,7 +35,7 @@ func releaseTime(packBytes int64) time.Duration {
 // Repository implements smarthttp.Authority: a repository is here if its announcement is served or
 // waits. What this worker has read so far mostly tells; a client that was told of its announcement
 // a moment ago may be ahead of it.
-func (w *worker) Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error) {
+func (w *worker) Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error) {
 	if !w.shards.Holds(ref.Identifier) {
 		return nil, smarthttp.ErrElsewhere
 	}
@@ -92,17 +90,17 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 
 // announced reports whether a repository is here by what its owner has announced, whatever others
 // announce of that identifier. It costs little: anybody may ask.
-func (w *worker) announced(ctx context.Context, ref nip34.RepoRef, entries []*held.Entry) (bool, error) {
+func (w *worker) announced(ctx context.Context, ref nostr.RepoRef, entries []*held.Entry) (bool, error) {
 	var held []proto.Held
 	for _, e := range entries {
-		if e.Event.Kind == nip34.KindAnnouncement && e.Event.PubKey == ref.PubKey {
+		if e.Event.Kind == nostr.KindAnnouncement && e.Event.PubKey == ref.PubKey {
 			held = append(held, e.Held)
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	var have []*nostr.Event
-	ev, err := query.Addressable(ctx, w.events, nip34.KindAnnouncement, ref.PubKey, ref.Identifier)
+	ev, err := query.Addressable(ctx, w.events, nostr.KindAnnouncement, ref.PubKey, ref.Identifier)
 	switch {
 	case err == nil:
 		have = append(have, ev)
@@ -114,7 +112,7 @@ func (w *worker) announced(ctx context.Context, ref nip34.RepoRef, entries []*he
 
 // announcedNow is announced after everything is read that there is now, in the order that dossier
 // explains.
-func (w *worker) announcedNow(ctx context.Context, ref nip34.RepoRef) (bool, error) {
+func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, error) {
 	if err := w.readHeld(ctx); err != nil {
 		return false, err
 	}
@@ -269,7 +267,7 @@ func (w *worker) tellRefused(at repository.Place, reason string) {
 
 // releasePushed releases what a push satisfied, and says whether the state that allowed it is
 // served then. What went wrong with other repositories of the identifier is no concern of the push.
-func (w *worker) releasePushed(ctx context.Context, ref nip34.RepoRef, state *dossier.State, packBytes int64) error {
+func (w *worker) releasePushed(ctx context.Context, ref nostr.RepoRef, state *dossier.State, packBytes int64) error {
 	ctx, cancel := context.WithTimeout(ctx, releaseTime(packBytes))
 	defer cancel()
 	_, failed := w.settle(ctx, ref.Identifier)
@@ -309,7 +307,7 @@ func (w *worker) authorise(ctx context.Context, d dossier.Dossier, asked smartht
 		}
 	}
 	push := dossier.Push{
-		Owner: asked.Ref.PubKey, Refs: nip34.BranchesAndTags(refs.ByName),
+		Owner: asked.Ref.PubKey, Refs: nostr.BranchesAndTags(refs.ByName),
 		Commit: func(id string) (string, bool, error) { return release.CommitOf(d, w.accepted, id) },
 	}
 	for _, c := range asked.Commands {
@@ -324,7 +322,7 @@ func (w *worker) authorise(ctx context.Context, d dossier.Dossier, asked smartht
 
 // extend starts the clocks anew of the owner's held announcement and of the held state that a push
 // uses.
-func (w *worker) extend(ctx context.Context, d dossier.Dossier, ref nip34.RepoRef, state *dossier.State) error {
+func (w *worker) extend(ctx context.Context, d dossier.Dossier, ref nostr.RepoRef, state *dossier.State) error {
 	var asks []candidates.Candidate
 	ask := candidates.Candidate{Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionExtend}
 	for _, a := range d.Announcements {

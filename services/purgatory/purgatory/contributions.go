@@ -5,9 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/release"
@@ -21,7 +19,7 @@ import (
 type contributions struct{ *worker }
 
 // Repository implements smarthttp.Authority. What nobody has pushed to is not on disk.
-func (c contributions) Repository(_ context.Context, ref nip34.RepoRef) (*repository.Repo, error) {
+func (c contributions) Repository(_ context.Context, ref nostr.RepoRef) (*repository.Repo, error) {
 	if !c.shards.Holds(ref.Identifier) {
 		return nil, smarthttp.ErrElsewhere
 	}
@@ -229,7 +227,7 @@ func (w *worker) heardWithdrawal(ev *nostr.Event) {
 
 // lookAtContribution looks whether something must be done about a contributor's repository that is
 // found on the disk: a killed process has left something, or what it waits for may be over.
-func (w *worker) lookAtContribution(ctx context.Context, ref nip34.RepoRef) error {
+func (w *worker) lookAtContribution(ctx context.Context, ref nostr.RepoRef) error {
 	if !w.contributors.on {
 		return nil
 	}

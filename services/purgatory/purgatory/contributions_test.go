@@ -10,30 +10,28 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
 // offer is a pull request that its author offers below /prs/ for the first of these repositories.
-func offer(t testing.TB, name, author, commit string, refs ...nip34.RepoRef) *nostr.Event {
+func offer(t testing.TB, name, author, commit string, refs ...nostr.RepoRef) *nostr.Event {
 	ev := pullFor(name, author, commit, refs...)
-	ev.Tags = append(ev.Tags, nostr.Tag{"clone", "https://" + domain + nip34.PRsURLPath(npub(t, author), refs[0].Identifier)})
+	ev.Tags = append(ev.Tags, nostr.Tag{"clone", "https://" + domain + nostr.PRsURLPath(npub(t, author), refs[0].Identifier)})
 	return finish(ev)
 }
 
 // prs is the address of a contributor's repository.
 func (w *world) prs(contributor, identifier string) string {
-	return w.door.URL + nip34.PRsURLPath(npub(w, contributor), identifier)
+	return w.door.URL + nostr.PRsURLPath(npub(w, contributor), identifier)
 }
 
 // contribution is a contributor's repository on disk.
 func (w *world) contribution(contributor, identifier string) *repository.Repo {
 	w.Helper()
-	repo, err := w.store.At(repository.Place{RepoRef: nip34.RepoRef{PubKey: contributor, Identifier: identifier}, PRs: true})
+	repo, err := w.store.At(repository.Place{RepoRef: nostr.RepoRef{PubKey: contributor, Identifier: identifier}, PRs: true})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -60,13 +58,13 @@ func TestContributorsPullRequest(t *testing.T) {
 	two := start(t, "two", w.git, w.Bus.ClientURL(), "--grasp06-enable")
 	eventually(t, "the second has its share", func() bool { return two.metric("purgatory_shards_held") > 16 })
 	work := gittest.NewWork(t)
-	var refs []nip34.RepoRef
+	var refs []nostr.RepoRef
 	for n := range 6 {
-		ref := nip34.RepoRef{PubKey: alice, Identifier: fmt.Sprint("repo", n)}
+		ref := nostr.RepoRef{PubKey: alice, Identifier: fmt.Sprint("repo", n)}
 		refs = append(refs, ref)
 		w.in.accept(announcement(t, "announcement", alice, ref.Identifier))
 	}
-	for name, repos := range map[string][]nip34.RepoRef{"for announced ones": refs, "for an unknown one": {{PubKey: carol, Identifier: "a b/c"}}} {
+	for name, repos := range map[string][]nostr.RepoRef{"for announced ones": refs, "for an unknown one": {{PubKey: carol, Identifier: "a b/c"}}} {
 		for _, eventFirst := range []bool{true, false} {
 			what := fmt.Sprintf("%s, event first %v", name, eventFirst)
 			at := repos[0].Identifier
@@ -127,7 +125,7 @@ func TestContributionsThatAreNotTaken(t *testing.T) {
 	w := newWorld(t, "--grasp06-enable")
 	work := gittest.NewWork(t)
 	commit := work.Commit("a", "1")
-	x := nip34.RepoRef{PubKey: alice, Identifier: "x"}
+	x := nostr.RepoRef{PubKey: alice, Identifier: "x"}
 	w.in.accept(announcement(t, "announcement", alice, "x"))
 	held := func(ev *nostr.Event) *nostr.Event {
 		w.in.holds("x", ev, proto.SourceUser, time.Hour)
@@ -230,7 +228,7 @@ func TestContributionsThatNobodyClaims(t *testing.T) {
 func TestContributionsAtOnce(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "--grasp06-enable")
-	x := nip34.RepoRef{PubKey: alice, Identifier: "x"}
+	x := nostr.RepoRef{PubKey: alice, Identifier: "x"}
 	w.in.accept(announcement(t, "announcement", alice, "x"))
 	var running sync.WaitGroup
 	commits := map[string]string{}
@@ -267,7 +265,7 @@ func TestAContributionWhoseWorkerWasKilled(t *testing.T) {
 		t.Errorf("the feature is off: %v\n%s", err, out)
 	}
 	w.stop()
-	pr := offer(t, "pull", bob, commit, nip34.RepoRef{PubKey: alice, Identifier: "x"})
+	pr := offer(t, "pull", bob, commit, nostr.RepoRef{PubKey: alice, Identifier: "x"})
 	for contributor, event := range map[string]string{bob: pr.ID, carol: strings.Repeat("ab", 32)} {
 		repo := w.contribution(contributor, "x")
 		if err := repo.Ensure(context.Background()); err != nil {

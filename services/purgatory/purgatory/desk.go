@@ -10,7 +10,7 @@ import (
 
 	"github.com/nats-io/nats.go"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/repository"
@@ -75,7 +75,7 @@ func (w *worker) carryOut(ctx context.Context, shard int, verb proto.RepoVerb, q
 		}
 		return list, nil
 	}
-	ref, err := nip34.ParseRepoRef(q.Ref)
+	ref, err := nostr.ParseRepoRef(q.Ref)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +171,7 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (proto.Rep
 	return s, err
 }
 
-func (w *worker) countEvents(ctx context.Context, ref nip34.RepoRef) (naming, states int, err error) {
+func (w *worker) countEvents(ctx context.Context, ref nostr.RepoRef) (naming, states int, err error) {
 	filters := append(namingOf(ref), statesOf(ref.Identifier))
 	for found, err := range w.events.IDs(ctx, filters...) {
 		switch {
@@ -228,6 +228,6 @@ func (w *worker) removeNow(ctx context.Context, repo *repository.Repo) (proto.Re
 }
 
 // readable is how people write a repository.
-func readable(ref nip34.RepoRef) string {
+func readable(ref nostr.RepoRef) string {
 	return npub(ref.PubKey) + "/" + strings.ToValidUTF8(ref.Identifier, "?")
 }

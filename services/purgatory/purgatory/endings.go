@@ -9,9 +9,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/grace"
@@ -111,7 +110,7 @@ func (w *worker) lookAfter(ctx context.Context, pubkey string) error {
 
 // clearOne looks after a repository that may not be hosted any more, or may be hosted again. The
 // caller has the identifier's lock.
-func (w *worker) clearOne(ctx context.Context, d dossier.Dossier, ref nip34.RepoRef) error {
+func (w *worker) clearOne(ctx context.Context, d dossier.Dossier, ref nostr.RepoRef) error {
 	repo, err := w.store.Repo(ref)
 	if err != nil {
 		return err
@@ -193,7 +192,7 @@ func (w *worker) keepForAWhile(ctx context.Context, repo *repository.Repo) error
 
 // ending reads from the log how the hosting of a repository has ended that is not hosted. The log
 // has the owner's last announcement also when that was deleted.
-func (w *worker) ending(ctx context.Context, ref nip34.RepoRef) (grace.Ending, error) {
+func (w *worker) ending(ctx context.Context, ref nostr.RepoRef) (grace.Ending, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	last, acceptedAt, err := w.lastAnnouncement(ctx, ref)
@@ -204,7 +203,7 @@ func (w *worker) ending(ctx context.Context, ref nip34.RepoRef) (grace.Ending, e
 	if err != nil {
 		return grace.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
 	}
-	isHere := func(a *nip34.Announcement) bool {
+	isHere := func(a *nostr.Announcement) bool {
 		return w.isHere(a) || acceptedAt.Before(w.belongs.Since) // it may list a domain that nobody remembers
 	}
 	return grace.EndingOf(ref, isHere, last, deleted), nil
@@ -212,7 +211,7 @@ func (w *worker) ending(ctx context.Context, ref nip34.RepoRef) (grace.Ending, e
 
 // isHere reports whether an announcement is of a repository that is here as long as it stands: it
 // lists us, under this or an earlier domain, or it is archived.
-func (w *worker) isHere(a *nip34.Announcement) bool {
+func (w *worker) isHere(a *nostr.Announcement) bool {
 	return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService)
 }
 
@@ -233,8 +232,8 @@ func (w *worker) isDeleted(ctx context.Context, announcement *nostr.Event) (bool
 
 // lastAnnouncement returns the last announcement of a repository that was ever accepted, or nil,
 // and when that was. The stream's leader is asked, not any replica: that could be behind.
-func (w *worker) lastAnnouncement(ctx context.Context, ref nip34.RepoRef) (last *nostr.Event, at time.Time, err error) {
-	place := &nostr.Event{Kind: nip34.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
+func (w *worker) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last *nostr.Event, at time.Time, err error) {
+	place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
 	js, err := w.node.Bus.Conn.JetStream()
 	if err != nil {
 		return nil, at, fmt.Errorf("read the last announcement of %s: %w", ref, err)

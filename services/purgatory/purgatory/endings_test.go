@@ -10,11 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/purgatory"
@@ -43,7 +41,7 @@ func (w *world) has(id string) bool {
 }
 
 func deletionRequest(author string, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
-	return finish(&nostr.Event{Kind: nip34.KindDeletion, PubKey: author, CreatedAt: at, Content: "deletion", Tags: tags})
+	return finish(&nostr.Event{Kind: nostr.KindDeletion, PubKey: author, CreatedAt: at, Content: "deletion", Tags: tags})
 }
 
 // again is an announcement that is newer.

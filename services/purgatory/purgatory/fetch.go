@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/fetch"
@@ -19,7 +19,7 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want dossier
 		return hunt.Failed // another worker's now
 	}
 	defer done()
-	repo, err := w.store.Repo(nip34.RepoRef{PubKey: want.Owner, Identifier: identifier})
+	repo, err := w.store.Repo(nostr.RepoRef{PubKey: want.Owner, Identifier: identifier})
 	if err == nil && !repo.Exists() { // one of many that are made little by little
 		err = w.makeRepository(ctx, repo)
 	}

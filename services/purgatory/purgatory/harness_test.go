@@ -15,13 +15,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/purgatory"
 	"tendril.dev/services/purgatory/repository"
@@ -202,7 +201,7 @@ func (w *world) openDoor() {
 	w.Cleanup(directory.Close)
 	proxy := &httputil.ReverseProxy{
 		Rewrite: func(r *httputil.ProxyRequest) {
-			path, err := nip34.ParseRepositoryPath(r.In.URL.EscapedPath())
+			path, err := nostr.ParseRepositoryPath(r.In.URL.EscapedPath())
 			holder, ok := directory.Holder(proto.ShardName(proto.ShardOf(path.Identifier)))
 			if err != nil || !ok {
 				holder.Address = "127.0.0.1:1" // nobody: 502
@@ -223,12 +222,12 @@ func (w *world) openDoor() {
 }
 
 func (w *world) address(owner, identifier string) string {
-	return w.door.URL + nip34.RepositoryURLPath(npub(w, owner), identifier)
+	return w.door.URL + nostr.RepositoryURLPath(npub(w, owner), identifier)
 }
 
 func (w *world) repo(owner, identifier string) *repository.Repo {
 	w.Helper()
-	repo, err := w.store.Repo(nip34.RepoRef{PubKey: owner, Identifier: identifier})
+	repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: identifier})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -291,17 +290,17 @@ func finish(ev *nostr.Event) *nostr.Event {
 }
 
 func announcement(t testing.TB, name, owner, identifier string, clone ...string) *nostr.Event {
-	return finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: owner, CreatedAt: 1000, Content: name, Tags: nostr.Tags{
-		{"d", identifier}, append(nostr.Tag{"clone", "https://" + domain + nip34.RepositoryURLPath(npub(t, owner), identifier)}, clone...),
+	return finish(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, CreatedAt: 1000, Content: name, Tags: nostr.Tags{
+		{"d", identifier}, append(nostr.Tag{"clone", "https://" + domain + nostr.RepositoryURLPath(npub(t, owner), identifier)}, clone...),
 		{"relays", "wss://" + domain}}})
 }
 
 func state(name, author, identifier string, at nostr.Timestamp, commit string) *nostr.Event {
-	return finish(&nostr.Event{Kind: nip34.KindState, PubKey: author, CreatedAt: at, Content: name, Tags: nostr.Tags{
+	return finish(&nostr.Event{Kind: nostr.KindState, PubKey: author, CreatedAt: at, Content: name, Tags: nostr.Tags{
 		{"d", identifier}, {"refs/heads/main", commit}, {"HEAD", "ref: refs/heads/main"}}})
 }
 
 func pull(name, author, commit, owner, identifier string, clone ...string) *nostr.Event {
-	return finish(&nostr.Event{Kind: nip34.KindPR, PubKey: author, CreatedAt: 2000, Content: name, Tags: nostr.Tags{
-		{"a", fmt.Sprintf("%d:%s:%s", nip34.KindAnnouncement, owner, identifier)}, {"c", commit}, append(nostr.Tag{"clone"}, clone...)}})
+	return finish(&nostr.Event{Kind: nostr.KindPR, PubKey: author, CreatedAt: 2000, Content: name, Tags: nostr.Tags{
+		{"a", fmt.Sprintf("%d:%s:%s", nostr.KindAnnouncement, owner, identifier)}, {"c", commit}, append(nostr.Tag{"clone"}, clone...)}})
 }

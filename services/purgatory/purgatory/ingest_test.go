@@ -13,10 +13,9 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -125,7 +124,7 @@ func (in *ingest) verdict(ev *nostr.Event, action proto.Action, reason string) p
 		entry.ExpiresAt = time.Now().Add(in.hold)
 		in.put(key, entry)
 	case reason == "" && (in.deaf || time.Now().Before(entry.ExpiresAt)):
-	case ev.Kind == nip34.KindAnnouncement && entry.Phase == proto.PhaseWaiting:
+	case ev.Kind == nostr.KindAnnouncement && entry.Phase == proto.PhaseWaiting:
 		entry.Phase, entry.ExpiresAt = proto.PhaseSilent, time.Now().Add(in.silent)
 		in.put(key, entry)
 	default:

@@ -7,9 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
@@ -24,7 +22,7 @@ func TestTimeThatNobodySawIsNoTime(t *testing.T) {
 	work := gittest.NewWork(t)
 	commit := w.pushFirst(work)
 	elsewhere := func(at nostr.Timestamp) *nostr.Event {
-		return finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: alice, CreatedAt: at, Tags: nostr.Tags{
+		return finish(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: alice, CreatedAt: at, Tags: nostr.Tags{
 			{"d", "x"}, {"clone", "https://other.example.org/x.git"}, {"relays", "wss://other.example.org"}}})
 	}
 	w.in.accept(elsewhere(1500))
@@ -152,8 +150,8 @@ func TestAMoveOfUnknownTimesIsNone(t *testing.T) {
 	work := gittest.NewWork(t)
 	commit := w.pushFirst(work)
 	w.stop()
-	w.in.accept(finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: alice, CreatedAt: 1500, Tags: nostr.Tags{
-		{"d", "x"}, {"clone", "https://old.example.com" + nip34.RepositoryURLPath(npub(t, alice), "x")}, {"relays", "wss://old.example.com"}}}))
+	w.in.accept(finish(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: alice, CreatedAt: 1500, Tags: nostr.Tags{
+		{"d", "x"}, {"clone", "https://old.example.com" + nostr.RepositoryURLPath(npub(t, alice), "x")}, {"relays", "wss://old.example.com"}}}))
 	if err := os.Remove(filepath.Join(w.git, ".belongs")); err != nil {
 		t.Fatal(err)
 	}

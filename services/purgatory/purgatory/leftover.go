@@ -4,11 +4,8 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/candidates"
-	"tendril.dev/lib/nip34"
-	"tendril.dev/lib/rawevent"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/release"
 )
@@ -24,7 +21,7 @@ const (
 // removal is the events of a repository that leave the log with it.
 type removal struct {
 	*worker
-	ref     nip34.RepoRef
+	ref     nostr.RepoRef
 	atOnce  bool
 	asks    []candidates.Candidate
 	bytes   int // of asks
@@ -35,7 +32,7 @@ type removal struct {
 // nothing else needs, and returns how many these were: those that name it, and the states of those
 // who spoke for it alone. States stay as long as another repository of the identifier is kept for
 // its owner: they may be that one's.
-func (w *worker) removeEvents(ctx context.Context, ref nip34.RepoRef, atOnce bool) (removed int, err error) {
+func (w *worker) removeEvents(ctx context.Context, ref nostr.RepoRef, atOnce bool) (removed int, err error) {
 	r := &removal{worker: w, ref: ref, atOnce: atOnce}
 	filters, err := r.filters(ctx)
 	for _, filter := range filters {
@@ -69,19 +66,19 @@ func (r *removal) filters(ctx context.Context) ([]nostr.Filter, error) {
 
 // goneMaintainers are the repositories of those whom the owner's last announcement names as
 // maintainers, that are not on the disk.
-func (r *removal) goneMaintainers(ctx context.Context) (gone []nip34.RepoRef, err error) {
+func (r *removal) goneMaintainers(ctx context.Context) (gone []nostr.RepoRef, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	last, _, err := r.lastAnnouncement(ctx, r.ref)
 	if last == nil || err != nil {
 		return nil, err
 	}
-	a, err := nip34.ParseAnnouncement(last)
+	a, err := nostr.ParseAnnouncement(last)
 	if err != nil || a.Ref != r.ref {
 		return nil, nil // it is of nobody here
 	}
 	for _, maintainer := range a.Maintainers[:min(len(a.Maintainers), maxLeftBehind)] {
-		ref := nip34.RepoRef{PubKey: maintainer, Identifier: r.ref.Identifier}
+		ref := nostr.RepoRef{PubKey: maintainer, Identifier: r.ref.Identifier}
 		if ref != r.ref && !r.isOnDisk(ref) {
 			gone = append(gone, ref)
 		}
@@ -89,13 +86,13 @@ func (r *removal) goneMaintainers(ctx context.Context) (gone []nip34.RepoRef, er
 	return gone, nil
 }
 
-func (w *worker) isOnDisk(ref nip34.RepoRef) bool {
+func (w *worker) isOnDisk(ref nostr.RepoRef) bool {
 	repo, err := w.store.Repo(ref)
 	return err == nil && repo.Exists()
 }
 
 // namingOf finds the events that name a repository.
-func namingOf(ref nip34.RepoRef) (filters []nostr.Filter) {
+func namingOf(ref nostr.RepoRef) (filters []nostr.Filter) {
 	for _, tag := range []string{"a", "A", "q"} {
 		filters = append(filters, nostr.Filter{Tags: nostr.TagMap{tag: {ref.String()}}})
 	}
@@ -104,13 +101,13 @@ func namingOf(ref nip34.RepoRef) (filters []nostr.Filter) {
 
 // statesOf finds the states of an identifier, by anybody.
 func statesOf(identifier string) nostr.Filter {
-	return nostr.Filter{Kinds: []int{nip34.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
+	return nostr.Filter{Kinds: []int{nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
 }
 
 // keptBeside reports whether another repository of the identifier lies on the disk that ingest may
 // not know of: it is not hosted, or it is an archive, which may be one by settings of earlier.
 // Those of contributors have no states.
-func (w *worker) keptBeside(ctx context.Context, ref nip34.RepoRef) (bool, error) {
+func (w *worker) keptBeside(ctx context.Context, ref nostr.RepoRef) (bool, error) {
 	places, err := w.store.Beside(ref.Identifier)
 	if err != nil {
 		return false, err
@@ -139,7 +136,7 @@ func (r *removal) matching(ctx context.Context, filter nostr.Filter) error {
 		if !r.mayGo(ev) {
 			continue
 		}
-		raw := rawevent.Encode(ev)
+		raw := nostr.Encode(ev)
 		r.asks = append(r.asks, candidates.Candidate{Event: ev, Raw: raw, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionRemove})
 		r.bytes += len(raw)
 		if len(r.asks) == removeAtOnce || r.bytes >= removeBytes {
@@ -156,12 +153,12 @@ func (r *removal) matching(ctx context.Context, filter nostr.Filter) error {
 // come back to it, which ingest does not know of.
 func (r *removal) mayGo(ev *nostr.Event) bool {
 	switch ev.Kind {
-	case nip34.KindAnnouncement, nip34.KindDeletion, nip34.KindUserGraspList:
+	case nostr.KindAnnouncement, nostr.KindDeletion, nostr.KindUserGraspList:
 		return false // ingest keeps these
-	case nip34.KindState:
+	case nostr.KindState:
 		return true // it is its author's, whatever it names
 	}
-	for _, address := range nip34.ReferencesOf(ev).Addresses {
+	for _, address := range nostr.ReferencesOf(ev).Addresses {
 		if ref, is := address.Repo(); is && ref != r.ref && r.isOnDisk(ref) {
 			return false
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/hunt"
 )
@@ -124,7 +124,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	ending, kept := m.worker.endings.Count()
 	gauge(endedDesc, ending, "ending")
 	gauge(endedDesc, kept, "kept")
-	for _, kind := range []int{nip34.KindAnnouncement, nip34.KindState, nip34.KindPR, nip34.KindPRUpdate} {
+	for _, kind := range []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate} {
 		gauge(heldDesc, m.worker.holdings.Count(kind), strconv.Itoa(kind))
 	}
 	inFlight := map[string]int{} // 0 too: a domain that was asked before does not vanish

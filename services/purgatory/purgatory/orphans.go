@@ -5,7 +5,7 @@ import (
 	"sync"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/release"
@@ -15,17 +15,17 @@ import (
 // another one. They are looked at when their identifier is settled.
 type orphans struct {
 	mu sync.Mutex
-	by map[string]map[nip34.RepoRef]bool // identifier
+	by map[string]map[nostr.RepoRef]bool // identifier
 }
 
-func newOrphans() *orphans { return &orphans{by: map[string]map[nip34.RepoRef]bool{}} }
+func newOrphans() *orphans { return &orphans{by: map[string]map[nostr.RepoRef]bool{}} }
 
-func (o *orphans) add(refs ...nip34.RepoRef) {
+func (o *orphans) add(refs ...nostr.RepoRef) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, ref := range refs {
 		if o.by[ref.Identifier] == nil {
-			o.by[ref.Identifier] = map[nip34.RepoRef]bool{}
+			o.by[ref.Identifier] = map[nostr.RepoRef]bool{}
 		}
 		o.by[ref.Identifier][ref] = true
 	}
@@ -33,7 +33,7 @@ func (o *orphans) add(refs ...nip34.RepoRef) {
 
 // take returns those of an identifier, and forgets them. It is called before what is known of the
 // identifier is read: one that is added later is for the next time.
-func (o *orphans) take(identifier string) (refs []nip34.RepoRef) {
+func (o *orphans) take(identifier string) (refs []nostr.RepoRef) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for ref := range o.by[identifier] {
@@ -150,7 +150,7 @@ func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 	return nil
 }
 
-func (w *worker) lookAt(ctx context.Context, ref nip34.RepoRef) error {
+func (w *worker) lookAt(ctx context.Context, ref nostr.RepoRef) error {
 	repo, err := w.store.Repo(ref)
 	if err != nil {
 		return err

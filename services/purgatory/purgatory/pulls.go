@@ -9,9 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
@@ -218,8 +216,8 @@ func (w *worker) heardDeletion(ev *nostr.Event) {
 
 // reposOf are the repositories that a pull request or update is for; an update also those of its
 // pull request.
-func reposOf(ctx context.Context, from events, ev *nostr.Event) ([]nip34.RepoRef, error) {
-	pr, err := nip34.ParsePullRequest(ev)
+func reposOf(ctx context.Context, from events, ev *nostr.Event) ([]nostr.RepoRef, error) {
+	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
 		return nil, nil // of another kind, or one that nobody would accept
 	}
@@ -234,7 +232,7 @@ func reposOf(ctx context.Context, from events, ev *nostr.Event) ([]nip34.RepoRef
 		return nil, fmt.Errorf("read pull request %s: %w", pr.Root, err)
 	}
 	refs := pr.Repos
-	for _, ref := range nip34.RootRefs(root) {
+	for _, ref := range nostr.RootRefs(root) {
 		if !slices.Contains(refs, ref) {
 			refs = append(refs, ref)
 		}
@@ -243,7 +241,7 @@ func reposOf(ctx context.Context, from events, ev *nostr.Event) ([]nip34.RepoRef
 }
 
 // identifiersOf are those of repositories, each once, as many as are followed.
-func identifiersOf(refs []nip34.RepoRef) (identifiers []string) {
+func identifiersOf(refs []nostr.RepoRef) (identifiers []string) {
 	for _, ref := range refs {
 		if len(identifiers) < maxFollowed && !slices.Contains(identifiers, ref.Identifier) {
 			identifiers = append(identifiers, ref.Identifier)
@@ -275,7 +273,7 @@ func (w *worker) lookForOwed(ctx context.Context, d dossier.Dossier) (looked boo
 	}
 	tips := map[string]map[string]string{}
 	for _, owner := range d.Hosted() {
-		repo, err := w.store.Repo(nip34.RepoRef{PubKey: owner, Identifier: d.Identifier})
+		repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: d.Identifier})
 		if err == nil {
 			tips[owner], err = release.Tips(ctx, repo)
 		}
@@ -284,7 +282,7 @@ func (w *worker) lookForOwed(ctx context.Context, d dossier.Dossier) (looked boo
 		}
 	}
 	for _, ev := range found {
-		pr, err := nip34.ParsePullRequest(ev)
+		pr, err := nostr.ParsePullRequest(ev)
 		if err != nil {
 			continue
 		}
@@ -302,7 +300,7 @@ func (w *worker) lookForOwed(ctx context.Context, d dossier.Dossier) (looked boo
 func pullsFor(ctx context.Context, from events, d dossier.Dossier) (list []*nostr.Event, err error) {
 	var addresses, roots []string
 	for _, pubkey := range d.People() {
-		addresses = append(addresses, nip34.RepoRef{PubKey: pubkey, Identifier: d.Identifier}.String())
+		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: d.Identifier}.String())
 	}
 	seen := map[string]bool{}
 	query := func(tag string, values []string, kinds ...int) error {
@@ -316,18 +314,18 @@ func pullsFor(ctx context.Context, from events, d dossier.Dossier) (list []*nost
 				}
 				seen[ev.ID] = true
 				list = append(list, ev)
-				if ev.Kind == nip34.KindPR {
+				if ev.Kind == nostr.KindPR {
 					roots = append(roots, ev.ID)
 				}
 			}
 		}
 		return nil
 	}
-	if err := query("a", addresses, nip34.KindPR, nip34.KindPRUpdate); err != nil {
+	if err := query("a", addresses, nostr.KindPR, nostr.KindPRUpdate); err != nil {
 		return nil, err
 	}
 	for _, tag := range []string{"E", "e"} {
-		if err := query(tag, roots, nip34.KindPRUpdate); err != nil {
+		if err := query(tag, roots, nostr.KindPRUpdate); err != nil {
 			return nil, err
 		}
 	}
@@ -345,7 +343,7 @@ type others struct {
 const maxOthers = 64
 
 // hosted are the hosted repositories of other identifiers that a pull request is for.
-func (o *others) hosted(ctx context.Context, identifier string, pr *nip34.PullRequest) (refs []nip34.RepoRef, err error) {
+func (o *others) hosted(ctx context.Context, identifier string, pr *nostr.PullRequest) (refs []nostr.RepoRef, err error) {
 	for _, other := range identifiersOf(pr.Repos) {
 		d, known := o.by[other]
 		if other == identifier || !known && len(o.by) == maxOthers {
@@ -360,7 +358,7 @@ func (o *others) hosted(ctx context.Context, identifier string, pr *nip34.PullRe
 			o.by[other] = d
 		}
 		for _, owner := range d.Tagged(dossier.PullRequest{PullRequest: pr}) {
-			refs = append(refs, nip34.RepoRef{PubKey: owner, Identifier: other})
+			refs = append(refs, nostr.RepoRef{PubKey: owner, Identifier: other})
 		}
 	}
 	return refs, nil

@@ -6,9 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
@@ -16,8 +14,8 @@ import (
 var carol = strings.Repeat("ca", 32)
 
 // pullFor is a pull request that tags several repositories.
-func pullFor(name, author, commit string, refs ...nip34.RepoRef) *nostr.Event {
-	ev := &nostr.Event{Kind: nip34.KindPR, PubKey: author, CreatedAt: 2000, Content: name, Tags: nostr.Tags{{"c", commit}}}
+func pullFor(name, author, commit string, refs ...nostr.RepoRef) *nostr.Event {
+	ev := &nostr.Event{Kind: nostr.KindPR, PubKey: author, CreatedAt: 2000, Content: name, Tags: nostr.Tags{{"c", commit}}}
 	for _, ref := range refs {
 		ev.Tags = append(ev.Tags, nostr.Tag{"a", ref.String()})
 	}
@@ -33,12 +31,12 @@ func maintained(t testing.TB, name, owner, identifier, maintainer string) *nostr
 
 // abroad is an announcement of a repository that is elsewhere.
 func abroad(name, owner, identifier string) *nostr.Event {
-	return finish(&nostr.Event{Kind: nip34.KindAnnouncement, PubKey: owner, CreatedAt: 1000, Content: name, Tags: nostr.Tags{
+	return finish(&nostr.Event{Kind: nostr.KindAnnouncement, PubKey: owner, CreatedAt: 1000, Content: name, Tags: nostr.Tags{
 		{"d", identifier}, {"clone", "https://other.example.org/x.git"}, {"relays", "wss://other.example.org"}}})
 }
 
 func deletion(author string, of *nostr.Event) *nostr.Event {
-	return finish(&nostr.Event{Kind: nip34.KindDeletion, PubKey: author, CreatedAt: 3000, Tags: nostr.Tags{{"e", of.ID}}})
+	return finish(&nostr.Event{Kind: nostr.KindDeletion, PubKey: author, CreatedAt: 3000, Tags: nostr.Tags{{"e", of.ID}}})
 }
 
 // names waits until a repository names a commit for an event, with all that it links to.
@@ -63,8 +61,8 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 	w.in.accept(maintained(t, "announcement", alice, "z", carol))
 	w.in.accept(abroad("announcement", carol, "z"))
 	w.in.accept(announcement(t, "a stranger's", carol, "y"))
-	pr := pullFor("pull", bob, c1, nip34.RepoRef{PubKey: alice, Identifier: "x"}, nip34.RepoRef{PubKey: alice, Identifier: "y"},
-		nip34.RepoRef{PubKey: carol, Identifier: "z"}, nip34.RepoRef{PubKey: alice, Identifier: "nothing"})
+	pr := pullFor("pull", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: alice, Identifier: "y"},
+		nostr.RepoRef{PubKey: carol, Identifier: "z"}, nostr.RepoRef{PubKey: alice, Identifier: "nothing"})
 	w.in.holds("x", pr, proto.SourceUser, time.Hour)
 	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+pr.ID); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -75,7 +73,7 @@ func TestPullRequestOfSeveralIdentifiers(t *testing.T) {
 		w.names(alice, identifier, pr, c1)
 	}
 	c2 := work.Commit("a", "2")
-	update := finish(&nostr.Event{Kind: nip34.KindPRUpdate, PubKey: bob, CreatedAt: 2001, Content: "update", Tags: nostr.Tags{{"E", pr.ID}, {"c", c2}}})
+	update := finish(&nostr.Event{Kind: nostr.KindPRUpdate, PubKey: bob, CreatedAt: 2001, Content: "update", Tags: nostr.Tags{{"E", pr.ID}, {"c", c2}}})
 	w.in.holds("x", update, proto.SourceUser, time.Hour)
 	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+update.ID); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -137,11 +135,11 @@ func TestPullRequestsThatNobodySaw(t *testing.T) {
 	c2 := work.Commit("a", "2")
 	work.Publish(root, "fork.git")
 	server := gittest.Backend(t, root)
-	both := pullFor("both", bob, c1, nip34.RepoRef{PubKey: alice, Identifier: "x"}, nip34.RepoRef{PubKey: alice, Identifier: "y"})
+	both := pullFor("both", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: alice, Identifier: "y"})
 	w.in.accept(both)
 	hunted := pull("hunted", bob, c2, alice, "y", server.URL+"/fork.git")
 	w.in.accept(hunted)
-	late := pullFor("late", bob, c1, nip34.RepoRef{PubKey: alice, Identifier: "x"}, nip34.RepoRef{PubKey: carol, Identifier: "x"})
+	late := pullFor("late", bob, c1, nostr.RepoRef{PubKey: alice, Identifier: "x"}, nostr.RepoRef{PubKey: carol, Identifier: "x"})
 	w.in.accept(late)
 	start(t, "two", w.git, w.Bus.ClientURL())
 	for _, identifier := range []string{"x", "y"} {
@@ -161,9 +159,9 @@ func TestPullRequestAcrossWorkers(t *testing.T) {
 	eventually(t, "the second has its share", func() bool { return two.metric("purgatory_shards_held") > 16 })
 	work := gittest.NewWork(t)
 	c1 := work.Commit("a", "1")
-	var refs []nip34.RepoRef
+	var refs []nostr.RepoRef
 	for n := range 12 {
-		ref := nip34.RepoRef{PubKey: alice, Identifier: fmt.Sprint("repo", n)}
+		ref := nostr.RepoRef{PubKey: alice, Identifier: fmt.Sprint("repo", n)}
 		refs = append(refs, ref)
 		w.in.accept(announcement(t, "announcement", alice, ref.Identifier))
 	}

@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
@@ -27,8 +26,8 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/netguard"
-	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
@@ -117,7 +116,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
-	w.hearing = n.Accepted.Hear([]int{nip34.KindAnnouncement, nip34.KindPR, nip34.KindPRUpdate, nip34.KindDeletion}, w.heard)
+	w.hearing = n.Accepted.Hear([]int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
 	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, Held: w.heldEvent, CatchUp: w.readAccepted, Hold: s.HoldDuration, Arrived: w.pending.Remove, Log: n.Log}
 	return w, nil

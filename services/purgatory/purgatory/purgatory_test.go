@@ -13,9 +13,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
@@ -205,7 +204,7 @@ func TestPushedCommitWaitsForItsPullRequest(t *testing.T) {
 	w.released(pr)
 	c2 := work.Commit("a", "2")
 	update := pull("update", bob, c2, alice, "x")
-	update.Kind, update.Tags[0] = nip34.KindPRUpdate, []string{"E", pr.ID}
+	update.Kind, update.Tags[0] = nostr.KindPRUpdate, []string{"E", pr.ID}
 	finish(update)
 	w.in.holds("x", update, proto.SourceUser, time.Hour)
 	if out, err := w.push(work, alice, "x", "main:refs/nostr/"+update.ID); err != nil {

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/repository"
@@ -48,7 +48,7 @@ func (w *worker) removeEnded(ctx context.Context) error {
 // Events go first. Whether anything still needs them is decided by ingest, on the head of the log;
 // while they go the note stays, so that a removal that breaks off is begun again by whoever has the
 // shard then.
-func (w *worker) removeOne(ctx context.Context, ref nip34.RepoRef, atOnce bool) error {
+func (w *worker) removeOne(ctx context.Context, ref nostr.RepoRef, atOnce bool) error {
 	if over, err := w.isOver(ctx, ref, atOnce); !over || err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (w *worker) removeOne(ctx context.Context, ref nip34.RepoRef, atOnce bool) 
 // isOver decides on all that is known at this moment whether a repository must be removed. Where
 // that cannot be known within lookTime, because nobody answers who has read the log to its end, it
 // is an error, and nothing is removed.
-func (w *worker) isOver(ctx context.Context, ref nip34.RepoRef, atOnce bool) (bool, error) {
+func (w *worker) isOver(ctx context.Context, ref nostr.RepoRef, atOnce bool) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	hosted, err := w.announcedNow(ctx, ref)

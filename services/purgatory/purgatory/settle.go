@@ -7,12 +7,11 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
@@ -34,13 +33,13 @@ func (w *worker) changed(c held.Change) {
 		if !waited || c.Before.Event.ID != c.Entry.Event.ID {
 			w.hunter.Add(c.Identifier(), w.huntDelay(c.Entry.Source))
 		}
-		if c.Entry.Event.Kind == nip34.KindAnnouncement && !waited {
+		if c.Entry.Event.Kind == nostr.KindAnnouncement && !waited {
 			w.pulls.recheck(c.Identifier()) // its repository is new; no mere restart of its clock
-			w.orphans.add(nip34.RepoRef{PubKey: c.Entry.Event.PubKey, Identifier: c.Identifier()})
+			w.orphans.add(nostr.RepoRef{PubKey: c.Entry.Event.PubKey, Identifier: c.Identifier()})
 		}
 	}
-	if c.Before != nil && c.Before.Event.Kind == nip34.KindAnnouncement && (c.Entry == nil || c.Entry.Phase == proto.PhaseSilent) {
-		w.orphans.add(nip34.RepoRef{PubKey: c.Before.Event.PubKey, Identifier: c.Identifier()})
+	if c.Before != nil && c.Before.Event.Kind == nostr.KindAnnouncement && (c.Entry == nil || c.Entry.Phase == proto.PhaseSilent) {
+		w.orphans.add(nostr.RepoRef{PubKey: c.Before.Event.PubKey, Identifier: c.Identifier()})
 	}
 	w.due.add(c.Identifier())
 }
@@ -61,15 +60,15 @@ func (w *worker) heard(recs []eventdb.Record) {
 	for _, r := range recs {
 		w.awaited(r.Event.ID)
 		switch r.Event.Kind {
-		case nip34.KindAnnouncement:
+		case nostr.KindAnnouncement:
 			if identifier := r.Event.Tags.GetD(); w.shards.Holds(identifier) {
 				w.pulls.recheck(identifier)
-				w.orphans.add(nip34.RepoRef{PubKey: r.Event.PubKey, Identifier: identifier})
+				w.orphans.add(nostr.RepoRef{PubKey: r.Event.PubKey, Identifier: identifier})
 				w.due.add(identifier)
 			}
-		case nip34.KindPR, nip34.KindPRUpdate:
+		case nostr.KindPR, nostr.KindPRUpdate:
 			w.heardPull(r.Event)
-		case nip34.KindDeletion:
+		case nostr.KindDeletion:
 			w.heardDeletion(r.Event)
 			w.heardWithdrawal(r.Event)
 			w.leavers.add(r.Event.PubKey)
@@ -145,7 +144,7 @@ func (w *worker) known(ctx context.Context, identifier string, entries []*held.E
 
 // acceptedOf are the accepted announcements and states of an identifier.
 func acceptedOf(ctx context.Context, from events, identifier string) (have []*nostr.Event, err error) {
-	filter := nostr.Filter{Kinds: []int{nip34.KindAnnouncement, nip34.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
 	for ev, err := range from.Query(ctx, filter) {
 		if err != nil {
 			return nil, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
@@ -189,7 +188,7 @@ func (w *worker) seek(ctx context.Context, d dossier.Dossier) {
 }
 
 func (w *worker) missing(ctx context.Context, identifier string, want dossier.Want) ([]string, error) {
-	repo, err := w.store.Repo(nip34.RepoRef{PubKey: want.Owner, Identifier: identifier})
+	repo, err := w.store.Repo(nostr.RepoRef{PubKey: want.Owner, Identifier: identifier})
 	if err != nil {
 		return nil, err
 	}
@@ -199,7 +198,7 @@ func (w *worker) missing(ctx context.Context, identifier string, want dossier.Wa
 // tidy asks for housekeeping where something may have come.
 func (w *worker) tidy(d dossier.Dossier) {
 	for _, owner := range d.Hosted() {
-		w.chores.ask(repository.Place{RepoRef: nip34.RepoRef{PubKey: owner, Identifier: d.Identifier}})
+		w.chores.ask(repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: d.Identifier}})
 	}
 }
 
@@ -264,7 +263,7 @@ func (w *worker) settle(ctx context.Context, identifier string) (dossier.Dossier
 // clear looks after repositories that may not be hosted any more, or may be hosted again. Those
 // that never got any data go at once, with their held announcements: silent, expired, deleted, or
 // not listing us any more.
-func (w *worker) clear(ctx context.Context, d dossier.Dossier, suspects []nip34.RepoRef) error {
+func (w *worker) clear(ctx context.Context, d dossier.Dossier, suspects []nostr.RepoRef) error {
 	for i, ref := range suspects {
 		if err := w.clearOne(ctx, d, ref); err != nil {
 			w.orphans.add(suspects[i:]...)

@@ -9,12 +9,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/repository/gittest"
@@ -72,7 +70,7 @@ func TestARestartedClockIsNoNewRepository(t *testing.T) {
 	}
 	w.shards.Open(proto.ShardOf("x"), t.Context())
 	in := func(phase proto.Phase) *held.Entry {
-		ev := &nostr.Event{Kind: nip34.KindAnnouncement}
+		ev := &nostr.Event{Kind: nostr.KindAnnouncement}
 		return &held.Entry{Held: proto.Held{Event: ev, Identifier: "x", Phase: phase}}
 	}
 	for _, c := range []struct {

@@ -8,9 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
 )
@@ -129,7 +127,7 @@ func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []do
 // open makes an owner's repository if it is not there, and sweeps it up the first time. Beyond
 // maxMade that is for the next time, which is soon.
 func (s *settlement) open(ctx context.Context, owner string) error {
-	repo, err := s.Store.Repo(nip34.RepoRef{PubKey: owner, Identifier: s.d.Identifier})
+	repo, err := s.Store.Repo(nostr.RepoRef{PubKey: owner, Identifier: s.d.Identifier})
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
 )
@@ -79,7 +79,7 @@ func (s *settlement) alignContribution(ctx context.Context, contributor string) 
 // there.
 func (s *settlement) openContribution(ctx context.Context, contributor string) (*repository.Repo, error) {
 	key := keyOf(contributor)
-	repo, err := s.Store.At(repository.Place{RepoRef: nip34.RepoRef{PubKey: contributor, Identifier: s.d.Identifier}, PRs: true})
+	repo, err := s.Store.At(repository.Place{RepoRef: nostr.RepoRef{PubKey: contributor, Identifier: s.d.Identifier}, PRs: true})
 	if err != nil {
 		return nil, err
 	}

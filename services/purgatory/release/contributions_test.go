@@ -6,11 +6,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
@@ -30,12 +29,12 @@ func TestFateOfAContribution(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	repo, err := store.At(repository.Place{RepoRef: nip34.RepoRef{PubKey: contributor, Identifier: "x"}, PRs: true})
+	repo, err := store.At(repository.Place{RepoRef: nostr.RepoRef{PubKey: contributor, Identifier: "x"}, PRs: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pr := &nostr.Event{Kind: nip34.KindPR, PubKey: contributor, Tags: nostr.Tags{
-		{"a", "30617:" + strings.Repeat("2", 64) + ":x"}, {"c", commit}, {"clone", "https://" + domain + nip34.PRsURLPath(npub, "x")}}}
+	pr := &nostr.Event{Kind: nostr.KindPR, PubKey: contributor, Tags: nostr.Tags{
+		{"a", "30617:" + strings.Repeat("2", 64) + ":x"}, {"c", commit}, {"clone", "https://" + domain + nostr.PRsURLPath(npub, "x")}}}
 	pr.ID = pr.GetID()
 	held := []proto.Held{{Event: pr, Identifier: "x", Phase: proto.PhaseWaiting}}
 	for name, tc := range map[string]struct {

@@ -3,7 +3,7 @@ package release
 import (
 	"context"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
 )
@@ -63,7 +63,7 @@ func elsewhere(pr dossier.PullRequest) (places []repository.Place) {
 		places = append(places, repository.Place{RepoRef: ref})
 	}
 	for _, identifier := range pr.Offered {
-		ref := nip34.RepoRef{PubKey: pr.Event.PubKey, Identifier: identifier}
+		ref := nostr.RepoRef{PubKey: pr.Event.PubKey, Identifier: identifier}
 		places = append(places, repository.Place{RepoRef: ref, PRs: true})
 	}
 	return places
@@ -83,7 +83,7 @@ func (s *settlement) fromElsewhere(ctx context.Context, owner string, pr dossier
 			continue
 		}
 		if err := into.Share(ctx, from, []string{pr.Commit}); err != nil {
-			s.Log.Debug("a commit could not be copied", "from", at, "to", nip34.RepoRef{PubKey: owner, Identifier: s.d.Identifier}, "error", err)
+			s.Log.Debug("a commit could not be copied", "from", at, "to", nostr.RepoRef{PubKey: owner, Identifier: s.d.Identifier}, "error", err)
 			continue
 		}
 		s.stock.has[owner][pr.Commit] = true

@@ -16,9 +16,8 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"

@@ -14,12 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/release"
@@ -127,7 +126,7 @@ func (w *world) dossier() dossier.Dossier {
 	}
 	var accepted []*nostr.Event
 	for _, ev := range w.accepted {
-		if ev.Kind == nip34.KindAnnouncement || ev.Kind == nip34.KindState || w.owed[ev.ID] {
+		if ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState || w.owed[ev.ID] {
 			accepted = append(accepted, ev)
 		}
 	}
@@ -155,7 +154,7 @@ func (w *world) event(name string, kind int, pubkey string, tags ...nostr.Tag) *
 }
 
 func (w *world) announce(name, owner string, maintainers ...string) *nostr.Event {
-	return w.event(name, nip34.KindAnnouncement, owner, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
+	return w.event(name, nostr.KindAnnouncement, owner, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
 		nostr.Tag{"clone", "https://" + domain + "/" + npub(w, owner) + "/x.git"}, nostr.Tag{"relays", "wss://" + domain})
 }
 
@@ -164,7 +163,7 @@ func (w *world) state(name, author string, refs ...string) *nostr.Event {
 	for i := 0; i < len(refs); i += 2 {
 		tags = append(tags, nostr.Tag{refs[i], refs[i+1]})
 	}
-	return w.event(name, nip34.KindState, author, tags...)
+	return w.event(name, nostr.KindState, author, tags...)
 }
 
 func (w *world) pull(name, author, commit string, owners ...string) *nostr.Event {
@@ -172,7 +171,7 @@ func (w *world) pull(name, author, commit string, owners ...string) *nostr.Event
 	for _, o := range owners {
 		tags = append(tags, nostr.Tag{"a", "30617:" + o + ":x"})
 	}
-	return w.event(name, nip34.KindPR, author, tags...)
+	return w.event(name, nostr.KindPR, author, tags...)
 }
 
 func (w *world) accept(ev *nostr.Event) {
@@ -190,7 +189,7 @@ func (w *world) drop(ev *nostr.Event) {
 
 func (w *world) repo(owner string) *repository.Repo {
 	w.Helper()
-	repo, err := w.store.Repo(nip34.RepoRef{PubKey: owner, Identifier: "x"})
+	repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: "x"})
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -425,7 +424,7 @@ func TestPushedTips(t *testing.T) {
 	}
 	// The event comes, and names another commit.
 	w.r.Forget("x")
-	w.accept(&nostr.Event{ID: unknown, Kind: nip34.KindPR, PubKey: carol, Tags: nostr.Tags{{"c", c1}, {"a", "30617:" + alice + ":x"}}})
+	w.accept(&nostr.Event{ID: unknown, Kind: nostr.KindPR, PubKey: carol, Tags: nostr.Tags{{"c", c1}, {"a", "30617:" + alice + ":x"}}})
 	w.settle()
 	w.wantRefs(alice, nostrPrefix+good.ID, c1)
 }
@@ -642,7 +641,7 @@ func TestAPushIsOfOneRepository(t *testing.T) {
 	w, started := crowd(t, 10)
 	c2 := w.work.Commit("a", "2")
 	w.state("second", key(105), mainBranch, c2)
-	w.r.ForgetRepository(repository.Place{RepoRef: nip34.RepoRef{PubKey: key(105), Identifier: "x"}})
+	w.r.ForgetRepository(repository.Place{RepoRef: nostr.RepoRef{PubKey: key(105), Identifier: "x"}})
 	w.give(key(105), "main")
 	// What somebody else wrote meanwhile is not looked for in a repository that is as it was.
 	left := filepath.Join(w.repo(key(104)).Path(), "objects", "tmp_objdir-incoming-left")

@@ -10,9 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
 )
@@ -145,14 +143,14 @@ func CommitOf(d dossier.Dossier, accepted func(id string) (*nostr.Event, error),
 	if commit, known := d.Commit(id); known {
 		return commit, true, nil
 	}
-	if !nip34.IsHex64(id) {
+	if !nostr.IsHex64(id) {
 		return "", false, nil
 	}
 	ev, err := accepted(id)
 	if ev == nil || err != nil {
 		return "", false, err
 	}
-	pr, err := nip34.ParsePullRequest(ev)
+	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
 		return "", true, nil // of another kind
 	}

@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // endedFile of a repository says since when and why it is not hosted any more.
@@ -55,7 +55,7 @@ func (r *Repo) Ended() (*Ended, error) {
 
 func parseEnded(content string) *Ended {
 	var e Ended
-	if json.Unmarshal([]byte(content), &e) != nil || !nip34.IsHex64(e.Announcement) || e.Since.IsZero() || e.Counted < 0 {
+	if json.Unmarshal([]byte(content), &e) != nil || !nostr.IsHex64(e.Announcement) || e.Since.IsZero() || e.Counted < 0 {
 		return nil
 	}
 	return &e

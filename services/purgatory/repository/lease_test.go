@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
@@ -43,7 +43,7 @@ func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	second := w.Commit("a", "2")
 	store(t, next, w.Pack("main", "^"+first))
 	set(t, next, second)
-	other, err := next.Store().Repo(nip34.RepoRef{PubKey: strings.Repeat("a1", 32), Identifier: "x"})
+	other, err := next.Store().Repo(nostr.RepoRef{PubKey: strings.Repeat("a1", 32), Identifier: "x"})
 	must(t, err)
 	must(t, other.Ensure(t.Context()))
 	third := w.Commit("a", "3")

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"strings"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Named returns the ids of the objects that references of the repository name, each once, without
@@ -73,7 +73,7 @@ func (r *Repo) readRefFiles() (found refFiles, err error) {
 		switch id := strings.TrimSuffix(content, "\n"); {
 		case err != nil:
 			return err
-		case nip34.CheckRefName(name) != nil:
+		case nostr.CheckRefName(name) != nil:
 			found.plain = false
 		case isID(id):
 			found.byName[name] = id

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // idLength is the length of an object id in hex digits (SHA-1).
@@ -26,7 +26,7 @@ const (
 // ErrBroken are objects that are there while something that they link to is not.
 var ErrBroken = errors.New("objects that these link to are missing")
 
-func isID(id string) bool { return len(id) == idLength && nip34.IsObjectID(id) }
+func isID(id string) bool { return len(id) == idLength && nostr.IsObjectID(id) }
 
 // HasData reports whether anything has come: an object or a reference. It starts no git.
 func (r *Repo) HasData(context.Context) (bool, error) {
@@ -69,7 +69,7 @@ func (r *Repo) packs() ([]string, error) {
 // given. What is no object id is refused. It starts no git where there are no objects at all.
 func (r *Repo) Missing(ctx context.Context, ids []string) ([]string, error) {
 	for _, id := range ids {
-		if !nip34.IsObjectID(id) {
+		if !nostr.IsObjectID(id) {
 			return nil, fmt.Errorf("look up objects: %q is not an object id", id)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // prsFolder is the folder of the root in which contributors' repositories lie. No npub is named so.
@@ -20,7 +20,7 @@ const prsFolder = "_prs"
 // <root>/<npub>/<identifier>.git, or among those in which contributors offer their pull requests,
 // <root>/_prs/<npub>/<identifier>.git (GRASP-06).
 type Place struct {
-	nip34.RepoRef
+	nostr.RepoRef
 	PRs bool
 }
 
@@ -46,8 +46,8 @@ func (s *Store) folder(prs bool) string {
 
 // All returns what lies on disk of announced repositories, in the order of the folders' names.
 // Folders that are no repositories of ours are passed over. An error ends it.
-func (s *Store) All(ctx context.Context) iter.Seq2[nip34.RepoRef, error] {
-	return func(yield func(nip34.RepoRef, error) bool) {
+func (s *Store) All(ctx context.Context) iter.Seq2[nostr.RepoRef, error] {
+	return func(yield func(nostr.RepoRef, error) bool) {
 		for place, err := range s.walk(ctx, false) {
 			if !yield(place.RepoRef, err) {
 				return
@@ -108,7 +108,7 @@ func (s *Store) walkOwner(ctx context.Context, key, npub string, prs bool) iter.
 			if !ok {
 				continue
 			}
-			if !yield(Place{nip34.RepoRef{PubKey: key, Identifier: identifier}, prs}, nil) {
+			if !yield(Place{nostr.RepoRef{PubKey: key, Identifier: identifier}, prs}, nil) {
 				return
 			}
 		}
@@ -116,11 +116,11 @@ func (s *Store) walkOwner(ctx context.Context, key, npub string, prs bool) iter.
 }
 
 // Of returns what lies on disk of announced repositories of one owner. An error ends it.
-func (s *Store) Of(ctx context.Context, pubkey string) iter.Seq2[nip34.RepoRef, error] {
-	return func(yield func(nip34.RepoRef, error) bool) {
+func (s *Store) Of(ctx context.Context, pubkey string) iter.Seq2[nostr.RepoRef, error] {
+	return func(yield func(nostr.RepoRef, error) bool) {
 		npub, err := encodeOwner(pubkey)
 		if err != nil {
-			yield(nip34.RepoRef{}, err)
+			yield(nostr.RepoRef{}, err)
 			return
 		}
 		for place, err := range s.walkOwner(ctx, pubkey, npub, false) {
@@ -142,7 +142,7 @@ func (s *Store) PRsOf(ctx context.Context, pubkey string) iter.Seq2[Place, error
 
 // Beside returns where repositories of one identifier lie on disk, contributors' included.
 func (s *Store) Beside(identifier string) (places []Place, err error) {
-	encoded := nip34.EncodeIdentifier(identifier) + suffix
+	encoded := nostr.EncodeIdentifier(identifier) + suffix
 	for _, prs := range []bool{false, true} {
 		owners, err := readDir(s.folder(prs))
 		if err != nil {
@@ -155,7 +155,7 @@ func (s *Store) Beside(identifier string) (places []Place, err error) {
 			} else if err != nil {
 				return nil, fmt.Errorf("list repositories: %w", err)
 			}
-			places = append(places, Place{nip34.RepoRef{PubKey: key, Identifier: identifier}, prs})
+			places = append(places, Place{nostr.RepoRef{PubKey: key, Identifier: identifier}, prs})
 		}
 	}
 	return places, nil

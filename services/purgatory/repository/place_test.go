@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
@@ -18,7 +18,7 @@ func TestPlaces(t *testing.T) {
 	t.Parallel()
 	store := gittest.Store(t)
 	ctx := t.Context()
-	ref := nip34.RepoRef{PubKey: gittest.Owner, Identifier: "my repo/ü"}
+	ref := nostr.RepoRef{PubKey: gittest.Owner, Identifier: "my repo/ü"}
 	hosted, err := store.Repo(ref)
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestPlaces(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	var announced []nip34.RepoRef
+	var announced []nostr.RepoRef
 	for ref, err := range store.All(ctx) {
 		if err != nil {
 			t.Fatal(err)
@@ -55,7 +55,7 @@ func TestPlaces(t *testing.T) {
 		}
 		of = append(of, place)
 	}
-	if !slices.Equal(announced, []nip34.RepoRef{ref}) || !slices.Equal(places, []repository.Place{hosted.Place(), offered.Place()}) || !slices.Equal(of, places[1:]) {
+	if !slices.Equal(announced, []nostr.RepoRef{ref}) || !slices.Equal(places, []repository.Place{hosted.Place(), offered.Place()}) || !slices.Equal(of, places[1:]) {
 		t.Errorf("announced %v, places %v, the contributor's %v", announced, places, of)
 	}
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 const (
@@ -263,7 +263,7 @@ func checkRef(name, id string, prefixes ...string) error {
 }
 
 func checkRefName(name string, prefixes ...string) error {
-	if err := nip34.CheckRefName(name); err != nil {
+	if err := nostr.CheckRefName(name); err != nil {
 		return err
 	}
 	for _, prefix := range prefixes {

@@ -25,7 +25,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/slots"
 )
 
@@ -158,29 +158,29 @@ func openRoot(given string, lookOnly bool) (string, error) {
 // Repo is one repository, which may or may not be on disk yet.
 type Repo struct {
 	store *Store
-	ref   nip34.RepoRef
+	ref   nostr.RepoRef
 	path  string
 	prs   bool // it is a contributor's (Place)
 }
 
 // Repo names a repository: <root>/<npub>/<encoded identifier>.git. It does no I/O; the error is
 // that of an illegal reference.
-func (s *Store) Repo(ref nip34.RepoRef) (*Repo, error) { return s.At(Place{RepoRef: ref}) }
+func (s *Store) Repo(ref nostr.RepoRef) (*Repo, error) { return s.At(Place{RepoRef: ref}) }
 
 // At names the repository at a place. It does no I/O; the error is that of an illegal reference.
 func (s *Store) At(place Place) (*Repo, error) {
 	ref := place.RepoRef
-	if !nip34.IsHex64(ref.PubKey) {
+	if !nostr.IsHex64(ref.PubKey) {
 		return nil, errors.New("name a repository: the owner is not a public key of 64 lower-case hex digits")
 	}
-	if err := nip34.CheckIdentifier(ref.Identifier); err != nil {
+	if err := nostr.CheckIdentifier(ref.Identifier); err != nil {
 		return nil, fmt.Errorf("name a repository: %w", err)
 	}
 	npub, err := encodeOwner(ref.PubKey)
 	if err != nil {
 		return nil, err
 	}
-	path := filepath.Join(s.folder(place.PRs), npub, nip34.EncodeIdentifier(ref.Identifier)+suffix)
+	path := filepath.Join(s.folder(place.PRs), npub, nostr.EncodeIdentifier(ref.Identifier)+suffix)
 	return &Repo{store: s, ref: ref, path: path, prs: place.PRs}, nil
 }
 
@@ -190,8 +190,8 @@ func decodeFolder(folder fs.DirEntry) (identifier string, ok bool) {
 	if !ok || !folder.IsDir() {
 		return "", false
 	}
-	identifier, err := nip34.DecodeIdentifier(encoded)
-	return identifier, err == nil && nip34.CheckIdentifier(identifier) == nil
+	identifier, err := nostr.DecodeIdentifier(encoded)
+	return identifier, err == nil && nostr.CheckIdentifier(identifier) == nil
 }
 
 func encodeOwner(pubkey string) (npub string, err error) {
@@ -217,7 +217,7 @@ func decodeOwner(name string) (key string, ok bool) {
 func (r *Repo) Store() *Store { return r.store }
 
 // Ref says whose repository it is, and which.
-func (r *Repo) Ref() nip34.RepoRef { return r.ref }
+func (r *Repo) Ref() nostr.RepoRef { return r.ref }
 
 // Git is the git program that works on the repositories.
 func (s *Store) Git() string { return s.git }

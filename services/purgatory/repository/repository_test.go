@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
@@ -58,7 +58,7 @@ func TestRepositoriesOfAnyIdentifierStayBelowTheRoot(t *testing.T) {
 func TestIllegalReferencesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := gittest.Store(t)
-	for _, ref := range []nip34.RepoRef{
+	for _, ref := range []nostr.RepoRef{
 		{PubKey: gittest.Owner},
 		{PubKey: "../../etc", Identifier: "a"},
 		{PubKey: strings.ToUpper(gittest.Owner), Identifier: "a"},
@@ -109,7 +109,7 @@ func TestStoreSaysWhatIsWrongWithItsSettings(t *testing.T) {
 func TestEnsureIsSafeForManyAndRemoveTakesAllAway(t *testing.T) {
 	t.Parallel()
 	s := gittest.Store(t)
-	r, err := s.Repo(nip34.RepoRef{PubKey: gittest.Owner, Identifier: "busy"})
+	r, err := s.Repo(nostr.RepoRef{PubKey: gittest.Owner, Identifier: "busy"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@ package repository
 
 import (
 	"tendril.dev/lib/hosting"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Rules say which repositories are here: those of the settings, and those that were archived by
@@ -14,14 +14,14 @@ type Rules struct {
 }
 
 // Keeps reports whether the repository of an announcement is here.
-func (r Rules) Keeps(a *nip34.Announcement) bool { return r.Rules.Keeps(a) || r.wasArchived(a) }
+func (r Rules) Keeps(a *nostr.Announcement) bool { return r.Rules.Keeps(a) || r.wasArchived(a) }
 
 // Archives reports whether it is here though its announcement does not list this service.
-func (r Rules) Archives(a *nip34.Announcement) bool {
+func (r Rules) Archives(a *nostr.Announcement) bool {
 	return r.Rules.Archives(a) || !r.Lists(a) && r.wasArchived(a)
 }
 
-func (r Rules) wasArchived(a *nip34.Announcement) bool {
+func (r Rules) wasArchived(a *nostr.Announcement) bool {
 	repo, err := r.Store.Repo(a.Ref)
 	return err == nil && repo.IsArchive()
 }

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
 )
@@ -19,7 +19,7 @@ import (
 // maintained makes the empty repository of one of several maintainers.
 func maintained(t testing.TB, s *repository.Store, n int) *repository.Repo {
 	t.Helper()
-	r, err := s.Repo(nip34.RepoRef{PubKey: fmt.Sprintf("%064x", n), Identifier: `of "many"`})
+	r, err := s.Repo(nostr.RepoRef{PubKey: fmt.Sprintf("%064x", n), Identifier: `of "many"`})
 	if err == nil {
 		err = r.Ensure(t.Context())
 	}

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 const (
@@ -30,7 +30,7 @@ type WaitingPush struct {
 // SetWaiting notes durably who pushes a reference and how much it takes up. It is called before the
 // reference is there.
 func (r *Repo) SetWaiting(p WaitingPush) error {
-	if !nip34.IsHex64(p.Event) || p.Bytes < 0 || len(p.Client) > maxClientKey || strings.ContainsAny(p.Client, " \n") {
+	if !nostr.IsHex64(p.Event) || p.Bytes < 0 || len(p.Client) > maxClientKey || strings.ContainsAny(p.Client, " \n") {
 		return fmt.Errorf("note a push that waits for its event: %q by %q cannot be noted", p.Event, p.Client)
 	}
 	err := os.Mkdir(r.in(waitingFolder), 0o755)
@@ -65,7 +65,7 @@ func (r *Repo) Waiting() ([]WaitingPush, error) {
 	}
 	var all []WaitingPush
 	for _, name := range names {
-		if !nip34.IsHex64(name) {
+		if !nostr.IsHex64(name) {
 			continue
 		}
 		content, err := readShort(r.in(waitingFolder, name))
@@ -92,7 +92,7 @@ func parseWaiting(event, content string) WaitingPush {
 
 // ForgetWaiting removes a note. One that is not there is no error.
 func (r *Repo) ForgetWaiting(event string) error {
-	if !nip34.IsHex64(event) {
+	if !nostr.IsHex64(event) {
 		return fmt.Errorf("forget a push that waited for its event: %q is no event id", event)
 	}
 	if err := removeFile(r.in(waitingFolder, event)); err != nil {

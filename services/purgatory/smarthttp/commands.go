@@ -9,7 +9,7 @@ import (
 
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Bounds of what stands before the pack of a push.
@@ -126,14 +126,14 @@ func parseCommand(line string) (Command, error) {
 	if !strings.HasPrefix(name, "refs/") {
 		return Command{}, malformed("the reference %q is not below refs/", name)
 	}
-	if err := nip34.CheckRefName(name); err != nil {
+	if err := nostr.CheckRefName(name); err != nil {
 		return Command{}, malformed("%v", err)
 	}
 	return Command{Name: name, Old: before, New: after}, nil
 }
 
 func isHex40(s string) bool {
-	return s == ZeroID || (len(s) == len(ZeroID) && nip34.IsObjectID(s))
+	return s == ZeroID || (len(s) == len(ZeroID) && nostr.IsObjectID(s))
 }
 
 // encode writes the commands as receive-pack is to read them. The capabilities are ours and not the

@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // Operations, results, states and directions as labels. There are no others. Requests are counted
@@ -88,7 +88,7 @@ func (m *Metrics) operation(name, result string, took time.Duration) {
 
 // transferred counts bytes exchanged over a repository that there is. Those of the zero reference
 // are nobody's in particular.
-func (m *Metrics) transferred(ref nip34.RepoRef, direction string, n int) {
+func (m *Metrics) transferred(ref nostr.RepoRef, direction string, n int) {
 	m.bytes.WithLabelValues(direction).Add(float64(n))
 	m.traffic.add(ref, n)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 func lines(ls ...string) string {
@@ -95,7 +95,7 @@ func FuzzPacketLines(f *testing.F) {
 func TestTrafficNamesTheTop(t *testing.T) {
 	t.Parallel()
 	owner := strings.Repeat("1", 64)
-	ref := func(i int) nip34.RepoRef { return nip34.RepoRef{PubKey: owner, Identifier: fmt.Sprintf("r%d", i)} }
+	ref := func(i int) nostr.RepoRef { return nostr.RepoRef{PubKey: owner, Identifier: fmt.Sprintf("r%d", i)} }
 	top := newTraffic(2)
 	for i := range 5 {
 		top.add(ref(i), i*10)

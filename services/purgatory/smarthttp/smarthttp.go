@@ -12,7 +12,7 @@ import (
 	"net/http"
 	"time"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 )
@@ -23,7 +23,7 @@ type Authority interface {
 	// 421, any other error by 503: a client must not believe that a repository is gone which only
 	// cannot be had at the moment. One below /prs need not be on disk: it is served as an empty
 	// one, and made by Push.
-	Repository(ctx context.Context, ref nip34.RepoRef) (*repository.Repo, error)
+	Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error)
 
 	// Authorize reports whether a push would be allowed now, before its pack is read. It changes
 	// nothing. A *Refusal is told to the user's terminal as it is, and so is the reason of an
@@ -39,7 +39,7 @@ type Authority interface {
 
 // PushRequest is what a client asks to push.
 type PushRequest struct {
-	Ref       nip34.RepoRef
+	Ref       nostr.RepoRef
 	Commands  []Command
 	Client    string // the client key from the front door (proto.HeaderClient), empty if it is not known
 	PackBytes int64  // length of the pack as it came; 0 for Authorize, and for a push that sends none
@@ -168,7 +168,7 @@ type handler struct {
 	passing   *http.Transport
 }
 
-// New makes the handler for every path that nip34.ParseRepositoryPath reads.
+// New makes the handler for every path that nostr.ParseRepositoryPath reads.
 func New(a Authority, o Options) http.Handler {
 	o.MaxPushBytes = cmp.Or(o.MaxPushBytes, 4<<30)
 	o.MinRate = cmp.Or(o.MinRate, 1024)
@@ -201,7 +201,7 @@ type exchange struct {
 	control   *http.ResponseController
 	authority Authority
 	seat      *seat
-	ref       nip34.RepoRef
+	ref       nostr.RepoRef
 	prs       bool // it is below /prs
 	repo      *repository.Repo
 	shown     *repository.Repo // what is read: repo, or an empty one in its place
@@ -222,12 +222,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x := &exchange{handler: h, w: w, r: r, control: http.NewResponseController(w), authority: h.authority}
 	x.enter()
 	defer x.leave()
-	path, err := nip34.ParseRepositoryPath(r.URL.EscapedPath())
+	path, err := nostr.ParseRepositoryPath(r.URL.EscapedPath())
 	if err != nil {
 		http.Error(w, "not found: "+err.Error(), http.StatusNotFound)
 		return
 	}
-	x.ref = nip34.RepoRef{PubKey: path.PubKey, Identifier: path.Identifier}
+	x.ref = nostr.RepoRef{PubKey: path.PubKey, Identifier: path.Identifier}
 	if x.prs = path.PRs; x.prs {
 		x.authority = h.options.PRs
 	}
@@ -252,9 +252,9 @@ func (x *exchange) client() string { return x.r.Header.Get(proto.HeaderClient) }
 
 // counted is the repository that bytes are counted for. Of contributors' repositories anybody may
 // name any: they would crowd out the others.
-func (x *exchange) counted() nip34.RepoRef {
+func (x *exchange) counted() nostr.RepoRef {
 	if x.prs {
-		return nip34.RepoRef{}
+		return nostr.RepoRef{}
 	}
 	return x.ref
 }

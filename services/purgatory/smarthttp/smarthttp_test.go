@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/smarthttp"
@@ -43,7 +43,7 @@ type authority struct {
 	asked atomic.Int64
 }
 
-func (a *authority) Repository(_ context.Context, ref nip34.RepoRef) (*repository.Repo, error) {
+func (a *authority) Repository(_ context.Context, ref nostr.RepoRef) (*repository.Repo, error) {
 	defer a.asked.Add(1)
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,7 +112,7 @@ func (h *house) at(identifier string) string {
 	if err != nil {
 		h.Fatal(err)
 	}
-	return h.URL + nip34.RepositoryURLPath(npub, identifier)
+	return h.URL + nostr.RepositoryURLPath(npub, identifier)
 }
 
 func (h *house) refs(r *repository.Repo) map[string]string {

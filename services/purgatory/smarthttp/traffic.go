@@ -10,7 +10,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // maxCounted bounds the repositories whose traffic is counted.
@@ -25,15 +25,15 @@ type traffic struct {
 	top int
 
 	mu    sync.Mutex
-	bytes map[nip34.RepoRef]uint64
+	bytes map[nostr.RepoRef]uint64
 }
 
 func newTraffic(top int) *traffic {
-	return &traffic{top: top, bytes: map[nip34.RepoRef]uint64{}}
+	return &traffic{top: top, bytes: map[nostr.RepoRef]uint64{}}
 }
 
-func (t *traffic) add(ref nip34.RepoRef, n int) {
-	if t.top == 0 || n <= 0 || ref == (nip34.RepoRef{}) {
+func (t *traffic) add(ref nostr.RepoRef, n int) {
+	if t.top == 0 || n <= 0 || ref == (nostr.RepoRef{}) {
 		return
 	}
 	t.mu.Lock()
@@ -48,8 +48,8 @@ func (t *traffic) add(ref nip34.RepoRef, n int) {
 }
 
 // most is all that is counted, the most first.
-func (t *traffic) most() []nip34.RepoRef {
-	return slices.SortedFunc(maps.Keys(t.bytes), func(a, b nip34.RepoRef) int {
+func (t *traffic) most() []nostr.RepoRef {
+	return slices.SortedFunc(maps.Keys(t.bytes), func(a, b nostr.RepoRef) int {
 		return cmp.Or(cmp.Compare(t.bytes[b], t.bytes[a]), strings.Compare(a.String(), b.String()))
 	})
 }

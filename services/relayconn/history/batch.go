@@ -6,8 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/pages"

@@ -14,8 +14,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/moment"

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/semaphore"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/wire"

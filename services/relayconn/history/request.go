@@ -6,8 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/wire"
 )

@@ -6,8 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/services/relayconn/wire"
 )

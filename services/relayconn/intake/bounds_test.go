@@ -10,8 +10,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
 )

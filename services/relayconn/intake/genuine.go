@@ -4,10 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/genuine"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 )
 
 // ErrForged is wrapped by the errors that say why an event is not what it claims to be. Whoever
@@ -23,7 +20,7 @@ var (
 // CheckSignature reports whether the signature of an event whose id is right is its author's. The
 // error wraps [ErrForged].
 func CheckSignature(ev *nostr.Event) error {
-	if !genuine.Signed(ev) {
+	if !nostr.Signed(ev) {
 		return errSignature
 	}
 	return nil
@@ -40,7 +37,7 @@ type key struct {
 // keyOf reads an event's key. The public key is looked at too, because go-nostr writes into an
 // array of 32 bytes whatever length it has.
 func keyOf(ev *nostr.Event) (k key, ok bool) {
-	return k, genuine.ReadHex(k.id[:], ev.ID) && genuine.ReadHex(k.sig[:], ev.Sig) && nip34.IsHex64(ev.PubKey)
+	return k, nostr.ReadHex(k.id[:], ev.ID) && nostr.ReadHex(k.sig[:], ev.Sig) && nostr.IsHex64(ev.PubKey)
 }
 
 // same reports whether two events with the same key say the same. Then one check of the id speaks

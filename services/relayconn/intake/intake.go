@@ -15,12 +15,10 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/candidates"
-	"tendril.dev/lib/genuine"
-	"tendril.dev/lib/rawevent"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
@@ -76,7 +74,7 @@ type Options struct {
 // Arrival is an event that has come from a relay.
 type Arrival struct {
 	Event *nostr.Event // not verified; not to be changed any more
-	// Raw is the JSON of Event as it came, if it can be stored so (see rawevent.Parse); nil: it has
+	// Raw is the JSON of Event as it came, if it can be stored so (see nostr.Parse); nil: it has
 	// to be encoded anew.
 	Raw    []byte
 	Lane   proto.Lane
@@ -232,7 +230,7 @@ func (i *Intake) Run(ctx context.Context) error {
 // microsecond.
 func (i *Intake) Known(id string) bool {
 	var bin [32]byte
-	if !genuine.ReadHex(bin[:], id) {
+	if !nostr.ReadHex(bin[:], id) {
 		return false
 	}
 	i.mu.Lock()
@@ -281,7 +279,7 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err
 	if a.Lane == proto.LaneSyncLive {
 		q = s.queues[live]
 	}
-	e := entry{queue: q, lane: a.Lane, source: a.Source, size: min(rawevent.Memory(a.Event, a.Raw), streamRoom)}
+	e := entry{queue: q, lane: a.Lane, source: a.Source, size: min(nostr.Memory(a.Event, a.Raw), streamRoom)}
 	if waited, err = i.enter(ctx, q, e.size); err != nil {
 		return waited, err
 	}
@@ -451,7 +449,7 @@ func (i *Intake) ask(entries []entry) {
 
 // verify looks whether an event is genuine.
 func (i *Intake) verify(f *flight) error {
-	if !genuine.HasID(f.event) {
+	if !nostr.HasID(f.event) {
 		i.o.Metrics.checked("id")
 		return errID
 	}

@@ -9,9 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
 )

@@ -3,8 +3,7 @@ package layers_test
 import (
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
 )

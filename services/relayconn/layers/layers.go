@@ -7,9 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/items"
 )
 
@@ -18,7 +16,7 @@ const perFilter = 100
 
 // One is layer 1: announcements, states and user grasp lists of anyone.
 func One() []nostr.Filter {
-	return []nostr.Filter{{Kinds: []int{nip34.KindAnnouncement, nip34.KindState, nip34.KindUserGraspList}}}
+	return []nostr.Filter{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindUserGraspList}}}
 }
 
 // TwoAndThree are the filters for a set of items, in an order that does not depend on chance.
@@ -106,7 +104,7 @@ func states(wanted map[string][]string) []nostr.Filter {
 		}
 		tags := nostr.TagMap{"d": slices.Sorted(maps.Keys(identifiers))}
 		for some := range slices.Chunk(slices.Sorted(maps.Keys(authors)), perFilter) {
-			filters = append(filters, nostr.Filter{Kinds: []int{nip34.KindState}, Authors: some, Tags: tags})
+			filters = append(filters, nostr.Filter{Kinds: []int{nostr.KindState}, Authors: some, Tags: tags})
 		}
 	}
 	return filters

@@ -7,8 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"

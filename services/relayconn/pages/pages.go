@@ -11,7 +11,7 @@ package pages
 import (
 	"slices"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 const (

@@ -1,7 +1,7 @@
 package pages
 
 import (
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 const (

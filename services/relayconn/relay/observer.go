@@ -5,8 +5,7 @@ import (
 	"log/slog"
 	"sync"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
 )

@@ -4,8 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/session"
 )
 

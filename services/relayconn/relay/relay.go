@@ -11,11 +11,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/netguard"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/history"
@@ -128,7 +127,7 @@ func (l *life) run(ctx context.Context) error {
 	for {
 		bootstrap := false
 		l.url, bootstrap = l.target.Relay()
-		if l.url == "" || nip34.RelayURL(l.url).OnDomain(l.Domain) {
+		if l.url == "" || nostr.RelayURL(l.url).OnDomain(l.Domain) {
 			// Not a target any more, or ourselves: the claim will be taken back.
 			select {
 			case <-l.target.Changed:

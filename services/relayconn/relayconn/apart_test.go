@@ -6,9 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/relayconn"
 	"tendril.dev/services/relayconn/session"
 )

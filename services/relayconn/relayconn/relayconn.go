@@ -9,16 +9,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/genuine"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/owner"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
@@ -118,7 +117,7 @@ func Run(ctx context.Context, n *node.Node) error {
 func known(index *eventdb.DB, log *slog.Logger) func(id string) bool {
 	return func(id string) bool {
 		var key [32]byte
-		if !genuine.ReadHex(key[:], id) {
+		if !nostr.ReadHex(key[:], id) {
 			return false
 		}
 		has, err := index.HasEach([][32]byte{key})

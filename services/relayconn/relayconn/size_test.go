@@ -7,9 +7,8 @@ import (
 	"testing"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/session"
@@ -35,7 +34,7 @@ func TestHeapAtEverydaySize(t *testing.T) {
 		ref := fmt.Sprintf("30617:%064d:repository-%d", i, i)
 		var batch []*nats.Msg
 		for n := range roots {
-			ev := &nostr.Event{Kind: nip34.KindIssue, PubKey: strings.Repeat("a", 64), CreatedAt: nostr.Timestamp(1 + n), Tags: nostr.Tags{{"a", ref}}}
+			ev := &nostr.Event{Kind: nostr.KindIssue, PubKey: strings.Repeat("a", 64), CreatedAt: nostr.Timestamp(1 + n), Tags: nostr.Tags{{"a", ref}}}
 			ev.ID = ev.GetID() // nobody verifies what is in the log
 			batch = append(batch, &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: []byte(ev.String())})
 		}

@@ -19,12 +19,12 @@ import (
 	"github.com/coder/websocket"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/nip34"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/relayconn"
@@ -68,7 +68,7 @@ func foreignAt(t testing.TB, url string, events ...*nostr.Event) *foreign {
 
 func nameOf(t testing.TB, url string) string {
 	t.Helper()
-	name, err := proto.EncodeRelay(nip34.RelayURL(url).Key())
+	name, err := proto.EncodeRelay(nostr.RelayURL(url).Key())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,25 +101,25 @@ func (f *foreign) serve(w http.ResponseWriter, r *http.Request) {
 func (f *foreign) hear(ws *websocket.Conn, text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	envelope, err := nostr.NewMessageParser().ParseMessage(text)
+	envelope, err := gonostr.NewMessageParser().ParseMessage(text)
 	if err != nil {
 		return
 	}
 	switch e := envelope.(type) {
-	case *nostr.ReqEnvelope:
+	case *gonostr.ReqEnvelope:
 		f.open[ws][e.SubscriptionID] = e.Filters
 		f.asked = append(f.asked, e.Filters...)
 		for _, filter := range e.Filters {
 			n := 0
 			for _, ev := range f.events {
 				if filter.Matches(ev) && !filter.LimitZero && n < filter.Limit {
-					send(ws, nostr.EventEnvelope{SubscriptionID: &e.SubscriptionID, Event: *ev})
+					send(ws, gonostr.EventEnvelope{SubscriptionID: &e.SubscriptionID, Event: *ev})
 					n++
 				}
 			}
 		}
-		send(ws, nostr.EOSEEnvelope(e.SubscriptionID))
-	case *nostr.CloseEnvelope:
+		send(ws, gonostr.EOSEEnvelope(e.SubscriptionID))
+	case *gonostr.CloseEnvelope:
 		delete(f.open[ws], string(*e))
 	}
 }
@@ -138,7 +138,7 @@ func (f *foreign) publish(ev *nostr.Event) {
 	for ws, subs := range f.open {
 		for sub, filters := range subs {
 			if filters.Match(ev) && filters[0].LimitZero {
-				send(ws, nostr.EventEnvelope{SubscriptionID: &sub, Event: *ev})
+				send(ws, gonostr.EventEnvelope{SubscriptionID: &sub, Event: *ev})
 			}
 		}
 	}
@@ -250,7 +250,7 @@ func aim(t testing.TB, b *bus.Bus, url string, to target.Target, from ...target.
 	t.Helper()
 	said := map[string][]byte{}
 	for _, f := range from {
-		messages, err := f.Messages(nip34.RelayURL(url).Key())
+		messages, err := f.Messages(nostr.RelayURL(url).Key())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -259,7 +259,7 @@ func aim(t testing.TB, b *bus.Bus, url string, to target.Target, from ...target.
 		}
 	}
 	if to.Exists() {
-		messages, err := to.Messages(nip34.RelayURL(url).Key())
+		messages, err := to.Messages(nostr.RelayURL(url).Key())
 		if err != nil {
 			t.Fatal(err)
 		}

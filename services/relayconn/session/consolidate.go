@@ -4,8 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
 )

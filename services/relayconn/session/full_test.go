@@ -9,9 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"

@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -202,7 +203,7 @@ func TestFewSubscriptions(t *testing.T) {
 		p.want(30, repos(long...))
 		p.with(func() {
 			for sub, filters := range p.asked {
-				data := nostr.ReqEnvelope{SubscriptionID: sub, Filters: filters}.String()
+				data := gonostr.ReqEnvelope{SubscriptionID: sub, Filters: filters}.String()
 				if len(data) > 100_000 {
 					t.Errorf("a REQ of %d bytes", len(data))
 				}

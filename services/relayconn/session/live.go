@@ -5,8 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/layers"
 	"tendril.dev/services/relayconn/moment"

@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"

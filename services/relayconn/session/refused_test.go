@@ -9,8 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"

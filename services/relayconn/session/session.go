@@ -13,10 +13,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/time/rate"
 
 	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"

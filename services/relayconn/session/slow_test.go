@@ -13,9 +13,10 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -24,9 +25,9 @@ import (
 // worst moments: when a message has come, just before it is heeded, and just after.
 type slow struct {
 	t       *testing.T
-	late    func(m nostr.Envelope) time.Duration // how long each message waits; nil: all wait as long, and are heeded in order
-	refuses func(n int) bool                     // whether the nth REQ is answered with CLOSED; nil: none is
-	repos   []string                             // issues come for them
+	late    func(m gonostr.Envelope) time.Duration // how long each message waits; nil: all wait as long, and are heeded in order
+	refuses func(n int) bool                       // whether the nth REQ is answered with CLOSED; nil: none is
+	repos   []string                               // issues come for them
 	message sync.WaitGroup
 
 	mu     sync.Mutex
@@ -50,7 +51,7 @@ func (r *slow) serve(w http.ResponseWriter, req *http.Request) {
 	r.ws = ws
 	r.mu.Unlock()
 	type waiting struct {
-		m   nostr.Envelope
+		m   gonostr.Envelope
 		due time.Time
 	}
 	queue := make(chan waiting, 1000)
@@ -62,7 +63,7 @@ func (r *slow) serve(w http.ResponseWriter, req *http.Request) {
 			r.heed(next.m)
 		}
 	})
-	parser := nostr.NewMessageParser()
+	parser := gonostr.NewMessageParser()
 	for {
 		_, data, err := ws.Read(context.Background())
 		if err != nil {
@@ -100,7 +101,7 @@ func (r *slow) publish() {
 		r.stored = slices.Insert(r.stored, 0, ev)
 		for sub, filters := range r.open {
 			if filters.Match(ev) {
-				r.send(nostr.EventEnvelope{SubscriptionID: &sub, Event: *ev})
+				r.send(gonostr.EventEnvelope{SubscriptionID: &sub, Event: *ev})
 			}
 		}
 	}
@@ -115,21 +116,21 @@ func (r *slow) send(m json.Marshaler) {
 }
 
 // heed does what a message asks for.
-func (r *slow) heed(m nostr.Envelope) {
+func (r *slow) heed(m gonostr.Envelope) {
 	r.publish()
 	defer r.publish()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch m := m.(type) {
-	case *nostr.CloseEnvelope:
+	case *gonostr.CloseEnvelope:
 		if filters := r.open[string(*m)]; len(filters) > 0 && filters[0].LimitZero {
 			r.closes++
 		}
 		delete(r.open, string(*m))
-	case *nostr.ReqEnvelope:
+	case *gonostr.ReqEnvelope:
 		if r.reqs++; r.refuses != nil && r.refuses(r.reqs) {
 			delete(r.open, m.SubscriptionID)
-			r.send(nostr.ClosedEnvelope{SubscriptionID: m.SubscriptionID, Reason: "rate-limited: slow down"})
+			r.send(gonostr.ClosedEnvelope{SubscriptionID: m.SubscriptionID, Reason: "rate-limited: slow down"})
 			return
 		}
 		r.open[m.SubscriptionID] = m.Filters
@@ -137,12 +138,12 @@ func (r *slow) heed(m nostr.Envelope) {
 			n := 0
 			for _, ev := range r.stored {
 				if !f.LimitZero && f.Matches(ev) && n < f.Limit {
-					r.send(nostr.EventEnvelope{SubscriptionID: &m.SubscriptionID, Event: *ev})
+					r.send(gonostr.EventEnvelope{SubscriptionID: &m.SubscriptionID, Event: *ev})
 					n++
 				}
 			}
 		}
-		r.send(nostr.EOSEEnvelope(m.SubscriptionID))
+		r.send(gonostr.EOSEEnvelope(m.SubscriptionID))
 	}
 }
 
@@ -154,11 +155,11 @@ func TestNothingIsLostAtSlowRelays(t *testing.T) {
 	const steps = 12
 	for name, r := range map[string]*slow{
 		"late": {},
-		"out of order": {late: func(m nostr.Envelope) time.Duration {
+		"out of order": {late: func(m gonostr.Envelope) time.Duration {
 			switch m := m.(type) {
-			case *nostr.CloseEnvelope:
+			case *gonostr.CloseEnvelope:
 				return 0
-			case *nostr.ReqEnvelope:
+			case *gonostr.ReqEnvelope:
 				if !m.Filters[0].LimitZero {
 					return lateness / 4
 				}

@@ -3,8 +3,7 @@ package session
 import (
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/moment"
 )

@@ -8,8 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"

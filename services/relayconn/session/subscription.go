@@ -3,7 +3,7 @@ package session
 import (
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // liveState is where a live subscription stands.

@@ -11,11 +11,10 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nbd-wtf/go-nostr"
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
@@ -35,7 +34,7 @@ const (
 )
 
 // rootKinds are the kinds of root events.
-var rootKinds = []int{nip34.KindPatch, nip34.KindPR, nip34.KindIssue}
+var rootKinds = []int{nostr.KindPatch, nostr.KindPR, nostr.KindIssue}
 
 // Events is what is asked about accepted events.
 type Events interface {
@@ -88,7 +87,7 @@ func (r *Roots) run(ctx context.Context) error {
 	r.mu.Lock()
 	r.seq = base // what is asked for later has everything up to there
 	r.mu.Unlock()
-	filters := append(rootFilters(), proto.AnyEventOf(nip34.KindDeletion))
+	filters := append(rootFilters(), proto.AnyEventOf(nostr.KindDeletion))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		return bus.Follow(ctx, r.js, bus.Reading{Stream: proto.StreamEvents, Filters: filters, After: base}, r.log, r.hear)
@@ -175,7 +174,7 @@ func (r *Roots) hear(m bus.Message) {
 		r.log.Error("an event of the log cannot be read", "subject", m.Subject, "error", err)
 		return
 	}
-	if ev.Kind == nip34.KindDeletion {
+	if ev.Kind == nostr.KindDeletion {
 		for tag := range ev.Tags.FindAll("e") {
 			r.doubt(tag[1])
 		}
@@ -185,7 +184,7 @@ func (r *Roots) hear(m bus.Message) {
 	if !ok {
 		return
 	}
-	for _, ref := range nip34.RootRefs(ev) {
+	for _, ref := range nostr.RootRefs(ev) {
 		l := r.lists[ref.String()]
 		if l == nil {
 			continue

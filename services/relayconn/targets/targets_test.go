@@ -13,10 +13,9 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
@@ -223,7 +222,7 @@ func (w *world) issue(t *testing.T, refs ...string) (id target.ID, seq uint64) {
 	w.mu.Lock()
 	n := len(w.accepted)
 	w.mu.Unlock()
-	ev := &nostr.Event{Kind: nip34.KindIssue, PubKey: author, CreatedAt: nostr.Timestamp(n), Content: fmt.Sprint(refs)}
+	ev := &nostr.Event{Kind: nostr.KindIssue, PubKey: author, CreatedAt: nostr.Timestamp(n), Content: fmt.Sprint(refs)}
 	for _, ref := range refs {
 		ev.Tags = append(ev.Tags, nostr.Tag{"a", ref})
 	}
@@ -238,7 +237,7 @@ func (w *world) issue(t *testing.T, refs ...string) (id target.ID, seq uint64) {
 // request has a deletion request accepted; what it names is deleted if it is carried out.
 func (w *world) request(t *testing.T, id target.ID, carriedOut bool) {
 	t.Helper()
-	ev := &nostr.Event{Kind: nip34.KindDeletion, PubKey: author, CreatedAt: 9, Tags: nostr.Tags{{"e", id.String()}}}
+	ev := &nostr.Event{Kind: nostr.KindDeletion, PubKey: author, CreatedAt: 9, Tags: nostr.Tags{{"e", id.String()}}}
 	ev.ID = ev.GetID()
 	if carriedOut {
 		w.mu.Lock()

@@ -15,10 +15,10 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/nettest"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/wire"
 )
 

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"tendril.dev/lib/rawevent"
+	"tendril.dev/lib/nostr"
 )
 
 // Inbox keeps what has come from a relay until the session hears it. Who reads the connection and
@@ -76,7 +76,7 @@ func (m *Message) Heard() {
 func (m *Message) size() int64 {
 	n := int64(messageOverhead + len(m.Sub) + len(m.Frame) + len(m.Reason))
 	if m.Event != nil {
-		n += rawevent.Memory(m.Event, m.Raw)
+		n += nostr.Memory(m.Event, m.Raw)
 	}
 	return min(n, inboxBytes)
 }

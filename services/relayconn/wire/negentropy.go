@@ -7,8 +7,9 @@ import (
 	"encoding/json"
 	"fmt"
 
-	"github.com/nbd-wtf/go-nostr"
 	"github.com/nbd-wtf/go-nostr/nip77"
+
+	"tendril.dev/lib/nostr"
 )
 
 // maxSub is how long a subscription id may be (NIP-01).

@@ -9,9 +9,9 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/wire"
 )
 

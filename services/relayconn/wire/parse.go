@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 
-	"tendril.dev/lib/rawevent"
+	"tendril.dev/lib/nostr"
 )
 
 // Parse reads one message. A verb that is none of our business gives an empty Kind. The message
@@ -22,7 +22,7 @@ var errNoJSON = errors.New("not JSON")
 
 // parseEvent reads an EVENT of which the parts are known.
 func parseEvent(sub string, event []byte) (Message, error) {
-	ev, raw, err := rawevent.ParseCopy(event)
+	ev, raw, err := nostr.ParseCopy(event)
 	if err == nil && raw == nil && !json.Valid(event) {
 		err = errNoJSON // go-nostr does not look so closely
 	}

@@ -16,9 +16,10 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/nostr"
 )
 
 // Kind is the verb of a relay's message.
@@ -41,7 +42,7 @@ type Message struct {
 	Kind  Kind
 	Sub   string       // subscription id; of OK the event's; empty for a notice
 	Event *nostr.Event // of EVENT; not verified
-	// Raw is the JSON of the event as it came, if it can be stored so (see rawevent.Parse); else
+	// Raw is the JSON of the event as it came, if it can be stored so (see nostr.Parse); else
 	// nil. It is not to be changed: the event's strings may be pieces of it.
 	Raw    []byte
 	Reason string // of CLOSED, NOTICE, NEG-ERR and OK, cut to a bounded length; the challenge of AUTH
@@ -206,7 +207,7 @@ func (c *Conn) readAll(r io.Reader) ([]byte, error) {
 
 // Req opens a subscription.
 func (c *Conn) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
-	data, err := nostr.ReqEnvelope{SubscriptionID: sub, Filters: filters}.MarshalJSON()
+	data, err := gonostr.ReqEnvelope{SubscriptionID: sub, Filters: filters}.MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("encode REQ: %w", err)
 	}
@@ -215,7 +216,7 @@ func (c *Conn) Req(ctx context.Context, sub string, filters []nostr.Filter) erro
 
 // Auth answers the relay's challenge (NIP-42).
 func (c *Conn) Auth(ctx context.Context, ev nostr.Event) error {
-	data, err := nostr.AuthEnvelope{Event: ev}.MarshalJSON()
+	data, err := gonostr.AuthEnvelope{Event: ev}.MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("encode AUTH: %w", err)
 	}
@@ -224,7 +225,7 @@ func (c *Conn) Auth(ctx context.Context, ev nostr.Event) error {
 
 // Unsubscribe closes a subscription.
 func (c *Conn) Unsubscribe(ctx context.Context, sub string) error {
-	data, err := nostr.CloseEnvelope(sub).MarshalJSON()
+	data, err := gonostr.CloseEnvelope(sub).MarshalJSON()
 	if err != nil {
 		return fmt.Errorf("encode CLOSE: %w", err)
 	}

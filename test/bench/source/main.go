@@ -16,9 +16,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/bench/feed"
 	"tendril.dev/test/corpus"
 	"tendril.dev/test/outside/strfry"
@@ -128,7 +126,7 @@ func loadAmong(relays []*strfry.Relay, copies int, lines [][]byte) error {
 		for _, i := range feed.Homes(repository, len(relays), copies) {
 			homes = append(homes, relays[i])
 		}
-		if ev.Kind == nip34.KindAnnouncement || ev.Kind == nip34.KindState {
+		if ev.Kind == nostr.KindAnnouncement || ev.Kind == nostr.KindState {
 			homes = append(homes, relays[0])
 		}
 		return homes

@@ -9,8 +9,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/k8s/load"
 	"tendril.dev/test/k8s/report"
 	"tendril.dev/test/outside"
@@ -40,7 +41,7 @@ func (w *World) event(n int, at nostr.Timestamp) (*nostr.Event, error) {
 	if n%200 == 0 {
 		return w.guest.Sign(at, issue, "issue "+strconv.Itoa(n), nostr.Tag{"a", address})
 	}
-	return w.guest.Sign(at, nostr.KindComment, "comment "+strconv.Itoa(n), nostr.Tag{"A", address}, nostr.Tag{"K", "30617"},
+	return w.guest.Sign(at, gonostr.KindComment, "comment "+strconv.Itoa(n), nostr.Tag{"A", address}, nostr.Tag{"K", "30617"},
 		nostr.Tag{"P", w.owner.PubKey}, nostr.Tag{"a", address}, nostr.Tag{"k", "30617"}, nostr.Tag{"p", w.owner.PubKey})
 }
 

@@ -8,8 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/outside"
 )
 
@@ -99,12 +100,12 @@ func (w *World) lieAbroad(ctx context.Context) (*foreign, error) {
 	}
 	address, now := w.stranger.Address(abroad), nostr.Now()
 	relays := []string{w.urls[0], w.urls[1%len(w.urls)]}
-	announcement, err := w.stranger.Sign(now, nostr.KindRepositoryAnnouncement, "",
+	announcement, err := w.stranger.Sign(now, gonostr.KindRepositoryAnnouncement, "",
 		w.stranger.AnnouncementTags(w.domain, abroad, abroad, []string{w.gitURL + "/origin.git"}, relays)...)
 	if err != nil {
 		return nil, err
 	}
-	state, err := w.stranger.Sign(now, nostr.KindRepositoryState, "", outside.StateTags(abroad, refs, "refs/heads/main")...)
+	state, err := w.stranger.Sign(now, gonostr.KindRepositoryState, "", outside.StateTags(abroad, refs, "refs/heads/main")...)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +141,7 @@ func (w *World) workTree(ctx context.Context) (dir, head string, err error) {
 
 // announce sends announcement and state of a work tree of somebody, whose push is awaited then.
 func (w *World) announce(ctx context.Context, who *outside.Person, identifier, dir string, relays []string) error {
-	announcement, err := who.Sign(nostr.Now(), nostr.KindRepositoryAnnouncement, "", who.AnnouncementTags(w.domain, identifier, identifier, nil, relays)...)
+	announcement, err := who.Sign(nostr.Now(), gonostr.KindRepositoryAnnouncement, "", who.AnnouncementTags(w.domain, identifier, identifier, nil, relays)...)
 	if err != nil {
 		return err
 	}
@@ -157,7 +158,7 @@ func (w *World) state(ctx context.Context, who *outside.Person, identifier, dir 
 	if err != nil {
 		return nil, err
 	}
-	state, err := who.Sign(at, nostr.KindRepositoryState, "", outside.StateTags(identifier, refs, "refs/heads/main")...)
+	state, err := who.Sign(at, gonostr.KindRepositoryState, "", outside.StateTags(identifier, refs, "refs/heads/main")...)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +191,7 @@ func (w *World) talk(ctx context.Context, t *task, dir string) error {
 	if err != nil {
 		return err
 	}
-	comment, err := w.owner.Sign(nostr.Now(), nostr.KindComment, "fixed", nostr.Tag{"E", broken.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", broken.ID}, nostr.Tag{"k", "1621"})
+	comment, err := w.owner.Sign(nostr.Now(), gonostr.KindComment, "fixed", nostr.Tag{"E", broken.ID}, nostr.Tag{"K", "1621"}, nostr.Tag{"e", broken.ID}, nostr.Tag{"k", "1621"})
 	if err != nil {
 		return err
 	}

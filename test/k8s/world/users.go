@@ -16,8 +16,9 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
+	gonostr "github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/test/k8s/load"
 	"tendril.dev/test/outside"
 )
@@ -130,7 +131,7 @@ func (w *World) ask(ctx context.Context) error {
 		return err
 	}
 	defer s.Close()
-	events, err := s.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindRepositoryAnnouncement}, Authors: []string{w.owner.PubKey}})
+	events, err := s.Query(ctx, nostr.Filter{Kinds: []int{gonostr.KindRepositoryAnnouncement}, Authors: []string{w.owner.PubKey}})
 	if err != nil {
 		return goodbye(err)
 	}
@@ -175,7 +176,7 @@ func (wr *writer) write(ctx context.Context, attempt int) (err error) {
 	if attempt == 0 {
 		n := rand.Text()
 		address := wr.w.owner.Address(project)
-		if wr.next, err = wr.w.owner.Sign(nostr.Now(), nostr.KindComment, "user's comment "+n, nostr.Tag{"A", address}, nostr.Tag{"K", "30617"},
+		if wr.next, err = wr.w.owner.Sign(nostr.Now(), gonostr.KindComment, "user's comment "+n, nostr.Tag{"A", address}, nostr.Tag{"K", "30617"},
 			nostr.Tag{"a", address}, nostr.Tag{"k", "30617"}); err != nil {
 			return err
 		}
@@ -311,7 +312,7 @@ func (l *listener) connection(ctx context.Context, w *World, since nostr.Timesta
 	l.mu.Lock()
 	l.dials++
 	l.mu.Unlock()
-	filter := nostr.Filter{Kinds: []int{nostr.KindComment}, Authors: []string{w.owner.PubKey}, Since: &since, Limit: 5000}
+	filter := nostr.Filter{Kinds: []int{gonostr.KindComment}, Authors: []string{w.owner.PubKey}, Since: &since, Limit: 5000}
 	if err := s.Send(ctx, "REQ", "live", filter); err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/test/outside"
 )

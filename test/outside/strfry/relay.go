@@ -16,7 +16,8 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/nbd-wtf/go-nostr"
+
+	"tendril.dev/lib/nostr"
 )
 
 // Limits are what strfry's configuration has; 0 stands for strfry's default.

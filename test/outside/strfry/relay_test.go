@@ -14,8 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/test/outside"
 )

@@ -9,8 +9,7 @@ import (
 	"strconv"
 	"sync"
 
-	"github.com/nbd-wtf/go-nostr"
-
+	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/reconcile"
 )
 

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nbd-wtf/go-nostr"
+	"tendril.dev/lib/nostr"
 )
 
 // TestQueryIsWhatAWalkWouldFind: the index answers as if every event had been looked at.

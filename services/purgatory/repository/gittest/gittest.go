@@ -13,7 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"tendril.dev/lib/nip34"
+	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -61,7 +61,7 @@ func Noise(size int) string {
 // Repo makes an empty repository of Owner.
 func Repo(t testing.TB, s *repository.Store, identifier string) *repository.Repo {
 	t.Helper()
-	r, err := s.Repo(nip34.RepoRef{PubKey: Owner, Identifier: identifier})
+	r, err := s.Repo(nostr.RepoRef{PubKey: Owner, Identifier: identifier})
 	if err != nil {
 		t.Fatal(err)
 	}

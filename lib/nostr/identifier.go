@@ -1,0 +1,124 @@
+package nostr
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// MaxIdentifier is the longest identifier, in bytes of its encoded form. With ".git" behind it, it
+// is still a legal file name.
+const MaxIdentifier = 200
+
+// encodedEmpty stands for the empty identifier, which no accepted event has. An encoding that is
+// never empty can never turn a path into that of its parent folder.
+const encodedEmpty = "%"
+
+const upperHex = "0123456789ABCDEF"
+
+// CheckIdentifier refuses what cannot be the identifier of a repository: nothing, more than
+// MaxIdentifier bytes once encoded, control characters, and what is not UTF-8. Everything else,
+// colons and slashes too, is allowed.
+func CheckIdentifier(id string) error {
+	if id == "" {
+		return errors.New("the identifier (d tag) is missing or empty")
+	}
+	if encodedLength(id) > MaxIdentifier {
+		return fmt.Errorf("the identifier is longer than %d bytes when percent-encoded", MaxIdentifier)
+	}
+	if !utf8.ValidString(id) {
+		return errors.New("the identifier is not valid UTF-8")
+	}
+	if strings.ContainsFunc(id, unicode.IsControl) {
+		return errors.New("the identifier contains control characters")
+	}
+	return nil
+}
+
+// EncodeIdentifier writes an identifier as a path segment and directory name: as it is where it is
+// a plain name (ASCII letters, digits, '.', '_' and '-', not starting with '.' or '-'), every other
+// byte as '%' and two upper-case hex digits. Two identifiers never share an encoding, and no
+// encoding is empty, "." or "..", or contains '/' or NUL.
+func EncodeIdentifier(id string) string {
+	if id == "" {
+		return encodedEmpty
+	}
+	size := encodedLength(id)
+	if size == len(id) {
+		return id
+	}
+	var b strings.Builder
+	b.Grow(size)
+	for i := range len(id) {
+		if plain(id, i) {
+			b.WriteByte(id[i])
+			continue
+		}
+		b.WriteByte('%')
+		b.WriteByte(upperHex[id[i]>>4])
+		b.WriteByte(upperHex[id[i]&15])
+	}
+	return b.String()
+}
+
+// DecodeIdentifier undoes EncodeIdentifier, and accepts nothing else: a name that EncodeIdentifier
+// would have written in another way is an error, so that one identifier never has two directories.
+func DecodeIdentifier(s string) (string, error) {
+	if s == encodedEmpty {
+		return "", nil
+	}
+	if s == "" {
+		return "", errors.New("decode identifier: empty name")
+	}
+	if !strings.Contains(s, "%") {
+		if encodedLength(s) != len(s) {
+			return "", fmt.Errorf("decode identifier: %q is not encoded as it should be", s)
+		}
+		return s, nil
+	}
+	var b strings.Builder
+	b.Grow(len(s))
+	for i := 0; i < len(s); i++ {
+		if s[i] != '%' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+2 >= len(s) {
+			return "", fmt.Errorf("decode identifier: %q ends within an escape", s)
+		}
+		high, low := strings.IndexByte(upperHex, s[i+1]), strings.IndexByte(upperHex, s[i+2])
+		if high < 0 || low < 0 {
+			return "", fmt.Errorf("decode identifier: bad escape in %q", s)
+		}
+		b.WriteByte(byte(high<<4 | low))
+		i += 2
+	}
+	id := b.String()
+	if EncodeIdentifier(id) != s {
+		return "", fmt.Errorf("decode identifier: %q is not encoded as it should be", s)
+	}
+	return id, nil
+}
+
+// plain reports whether the byte at i stands for itself in an encoded identifier.
+func plain(id string, i int) bool {
+	switch c := id[i]; {
+	case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
+		return true
+	case c == '.', c == '-':
+		return i > 0
+	}
+	return false
+}
+
+func encodedLength(id string) int {
+	n := len(id)
+	for i := range len(id) {
+		if !plain(id, i) {
+			n += 2
+		}
+	}
+	return n
+}

@@ -1,0 +1,94 @@
+package nostr
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestEncodeIdentifier(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ id, want string }{
+		{"tendril", "tendril"},
+		{"My_Repo-2.0", "My_Repo-2.0"},
+		{"x.git", "x.git"},
+		{"", "%"},
+		{".", "%2E"},
+		{"..", "%2E."},
+		{".git", "%2Egit"},
+		{"-rf", "%2Drf"},
+		{"a/b", "a%2Fb"},
+		{"../../etc/passwd", "%2E.%2F..%2Fetc%2Fpasswd"},
+		{"a:b", "a%3Ab"},
+		{"50%", "50%25"},
+		{"a b", "a%20b"},
+		{"a\x00b", "a%00b"},
+		{"ä", "%C3%A4"},
+		{"*>", "%2A%3E"},
+	} {
+		if got := EncodeIdentifier(c.id); got != c.want {
+			t.Errorf("EncodeIdentifier(%q) = %q, want %q", c.id, got, c.want)
+		}
+		if got, err := DecodeIdentifier(c.want); err != nil || got != c.id {
+			t.Errorf("DecodeIdentifier(%q) = %q, %v, want %q", c.want, got, err, c.id)
+		}
+	}
+}
+
+func TestDecodeIdentifierTakesOnlyTheCanonicalForm(t *testing.T) {
+	t.Parallel()
+	for _, s := range []string{"", ".", "..", ".a", "-a", "a/b", "a%2fb", "%61", "a%", "a%2", "a%zz", "%%", "a b", "ä", "%2E%2E", "a\x00"} {
+		if id, err := DecodeIdentifier(s); err == nil {
+			t.Errorf("DecodeIdentifier(%q) = %q, want an error", s, id)
+		}
+	}
+}
+
+func TestCheckIdentifier(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, id, wrong string }{
+		{"plain", "tendril", ""},
+		{"colons and slashes", "a:b/c d%*", ""},
+		{"dots", "..", ""},
+		{"other scripts", "リポジトリ", ""},
+		{"as long as can be", strings.Repeat("x", 200), ""},
+		{"empty", "", "missing or empty"},
+		{"too long", strings.Repeat("x", 201), "longer than 200"},
+		{"too long once encoded", strings.Repeat("ä", 34), "longer than 200"},
+		{"NUL", "a\x00b", "control"},
+		{"newline", "a\nb", "control"},
+		{"delete", "a\x7f", "control"},
+		{"C1", "a\u0085", "control"},
+		{"not UTF-8", "a\xff", "UTF-8"},
+	} {
+		t.Run(c.name, func(t *testing.T) { mentions(t, CheckIdentifier(c.id), c.wrong) })
+	}
+}
+
+func FuzzEncodeIdentifier(f *testing.F) {
+	for _, seed := range []string{"", ".", "..", "a/b", "%2F", "-", "\x00", "ä", "a%", "x.git"} {
+		f.Add(seed, seed+"x")
+	}
+	f.Fuzz(func(t *testing.T, a, b string) {
+		encoded := EncodeIdentifier(a)
+		if encoded == "" || encoded[0] == '.' || encoded[0] == '-' {
+			t.Fatalf("EncodeIdentifier(%q) = %q is no safe name", a, encoded)
+		}
+		for _, r := range []byte(encoded) {
+			if r != '%' && r != '.' && r != '-' && r != '_' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') {
+				t.Fatalf("EncodeIdentifier(%q) = %q contains %q", a, encoded, r)
+			}
+		}
+		if back, err := DecodeIdentifier(encoded); err != nil || back != a {
+			t.Fatalf("%q came back from %q as %q, %v", a, encoded, back, err)
+		}
+		if a != b && encoded == EncodeIdentifier(b) {
+			t.Fatalf("%q and %q share the name %q", a, b, encoded)
+		}
+		if id, err := DecodeIdentifier(a); err == nil && EncodeIdentifier(id) != a {
+			t.Fatalf("DecodeIdentifier took %q, which is written %q", a, EncodeIdentifier(id))
+		}
+		if CheckIdentifier(a) == nil && len(encoded) > MaxIdentifier {
+			t.Fatalf("CheckIdentifier let %q pass, which takes %d bytes", a, len(encoded))
+		}
+	})
+}

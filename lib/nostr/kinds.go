@@ -1,0 +1,114 @@
+package nostr
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Kinds of NIP-34, and the ones next to them that a git relay knows by number (NIP-22 comment,
+// NIP-09 deletion).
+const (
+	KindPatch         = 1617
+	KindPR            = 1618
+	KindPRUpdate      = 1619
+	KindIssue         = 1621
+	KindAnnouncement  = 30617
+	KindState         = 30618
+	KindUserGraspList = 10317
+	KindComment       = 1111
+	KindDeletion      = 5
+)
+
+// Bounds of one event. An event that goes beyond is refused whole: a part of it would not be what
+// its author signed.
+const (
+	// MaxListed is the most maintainers, relays and clone URLs together that an announcement may
+	// name.
+	MaxListed = 1000
+	// MaxURLs is the most web URLs of an announcement, or clone URLs of a pull request.
+	MaxURLs = 100
+	// MaxRefs is the most references that a state may name.
+	MaxRefs = 10_000
+)
+
+// IsRootKind reports whether events of this kind start a thread about a repository: patch, PR and
+// issue. A PR update is no root, it hangs on its PR.
+func IsRootKind(kind int) bool {
+	return kind == KindPatch || kind == KindPR || kind == KindIssue
+}
+
+// IsHex64 reports whether s is 64 lower-case hex digits: an event id or a public key (NIP-01).
+func IsHex64(s string) bool { return len(s) == 64 && isLowerHex(s) }
+
+// IsObjectID reports whether s names a git object: 40 (SHA-1) or 64 (SHA-256) lower-case hex
+// digits, not all of them zero, which is how git writes "no object".
+func IsObjectID(s string) bool {
+	return (len(s) == 40 || len(s) == 64) && isLowerHex(s) && strings.Trim(s, "0") != ""
+}
+
+func isLowerHex(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'a' || c > 'f') {
+			return false
+		}
+	}
+	return true
+}
+
+// tagValues gathers every value of every tag of that name, in order. Empty values are left out.
+func tagValues(tags Tags, name string, most int) ([]string, error) {
+	var values []string
+	for tag := range tags.FindAll(name) {
+		for _, v := range tag[1:] {
+			if v == "" {
+				continue
+			}
+			if len(values) == most {
+				return nil, fmt.Errorf("more than %d values in %q tags", most, name)
+			}
+			values = append(values, v)
+		}
+	}
+	return values, nil
+}
+
+// tagValue is the first value of the first tag of that name, or "".
+func tagValue(tags Tags, name string) string {
+	if tag := tags.Find(name); tag != nil {
+		return tag[1]
+	}
+	return ""
+}
+
+// distinct collects values in the order of their first appearance. A small collection is searched,
+// which costs no memory; a large one, which only a hostile event brings, gets an index, so that it
+// costs no time either.
+type distinct[T comparable] struct {
+	items []T
+	index map[T]struct{}
+}
+
+const distinctSearched = 16
+
+func (d *distinct[T]) add(v T) {
+	if d.index == nil {
+		for _, have := range d.items {
+			if have == v {
+				return
+			}
+		}
+		if len(d.items) < distinctSearched {
+			d.items = append(d.items, v)
+			return
+		}
+		d.index = make(map[T]struct{}, 2*len(d.items))
+		for _, have := range d.items {
+			d.index[have] = struct{}{}
+		}
+	}
+	if _, have := d.index[v]; have {
+		return
+	}
+	d.index[v] = struct{}{}
+	d.items = append(d.items, v)
+}

@@ -1,0 +1,86 @@
+package nostr
+
+import (
+	"maps"
+	"slices"
+)
+
+// MaintainerSet is everyone who speaks for the owner's repository: the owner, whom the owner's
+// announcement names as maintainers, whom their announcements name, and so on, without loops. It is
+// empty when the owner has announced nothing.
+//
+// announcements are those of one identifier, by any owners; of two by the same owner the one that
+// replaces the other counts.
+func MaintainerSet(owner string, announcements []*Announcement) map[string]bool {
+	latest := latestByOwner(announcements)
+	set := make(map[string]bool)
+	if latest[owner] == nil {
+		return set
+	}
+	set[owner] = true
+	for queue := []string{owner}; len(queue) > 0; {
+		announcement := latest[queue[0]]
+		queue = queue[1:]
+		if announcement == nil {
+			continue
+		}
+		for _, maintainer := range announcement.Maintainers {
+			if !set[maintainer] {
+				set[maintainer] = true
+				queue = append(queue, maintainer)
+			}
+		}
+	}
+	return set
+}
+
+// AuthorizedOwners are the owners whose MaintainerSet contains the author, in order of their keys:
+// the repositories for which a state event of this author is authoritative. It walks the trust
+// backwards once instead of building each owner's set.
+func AuthorizedOwners(author string, announcements []*Announcement) []string {
+	latest := latestByOwner(announcements)
+	trustedBy := make(map[string][]string, len(latest))
+	for owner, announcement := range latest {
+		for _, maintainer := range announcement.Maintainers {
+			trustedBy[maintainer] = append(trustedBy[maintainer], owner)
+		}
+	}
+	owners := make(map[string]bool)
+	if latest[author] != nil {
+		owners[author] = true
+	}
+	for queue := []string{author}; len(queue) > 0; {
+		next := trustedBy[queue[0]]
+		queue = queue[1:]
+		for _, owner := range next {
+			if !owners[owner] {
+				owners[owner] = true
+				queue = append(queue, owner)
+			}
+		}
+	}
+	return slices.Sorted(maps.Keys(owners))
+}
+
+func latestByOwner(announcements []*Announcement) map[string]*Announcement {
+	latest := make(map[string]*Announcement, len(announcements))
+	for _, a := range announcements {
+		if have := latest[a.Ref.PubKey]; have == nil || Replaces(a.Event, have.Event) {
+			latest[a.Ref.PubKey] = a
+		}
+	}
+	return latest
+}
+
+// Replaces reports whether a takes the place of b where both are events of one address: the newer
+// one does, at the same second the one with the lower id (NIP-01). An event does not replace
+// itself.
+func Replaces(a, b *Event) bool {
+	switch {
+	case a == nil || b == nil:
+		return b == nil && a != nil
+	case a.CreatedAt != b.CreatedAt:
+		return a.CreatedAt > b.CreatedAt
+	}
+	return a.ID < b.ID
+}

@@ -1,0 +1,189 @@
+package nostr
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+)
+
+// RepoRef names a repository of one owner: the address of its announcement,
+// `30617:<pubkey>:<identifier>`.
+type RepoRef struct{ PubKey, Identifier string }
+
+// ParseRepoRef reads `30617:<pubkey>:<identifier>`. The identifier may contain colons, so that only
+// the first two separate.
+func ParseRepoRef(s string) (RepoRef, error) {
+	rest, found := strings.CutPrefix(s, "30617:")
+	if !found {
+		return RepoRef{}, errors.New("a repository reference starts with kind 30617 and a colon")
+	}
+	pubkey, identifier, found := strings.Cut(rest, ":")
+	if !found || !IsHex64(pubkey) {
+		return RepoRef{}, errors.New("a repository reference names a public key of 64 hex digits, then a colon")
+	}
+	if err := CheckIdentifier(identifier); err != nil {
+		return RepoRef{}, fmt.Errorf("repository reference: %w", err)
+	}
+	return RepoRef{PubKey: pubkey, Identifier: identifier}, nil
+}
+
+// String writes the reference as it stands in `a` tags.
+func (r RepoRef) String() string { return "30617:" + r.PubKey + ":" + r.Identifier }
+
+// LogValue makes logs of every format say the reference as String does.
+func (r RepoRef) LogValue() slog.Value { return slog.StringValue(r.String()) }
+
+// Address is the reference as an Address of kind 30617.
+func (r RepoRef) Address() Address {
+	return Address{Kind: KindAnnouncement, PubKey: r.PubKey, Identifier: r.Identifier}
+}
+
+// Address names a replaceable or addressable event: `<kind>:<pubkey>:<d>`, with an empty d for
+// replaceable kinds (NIP-01).
+type Address struct {
+	Kind               int
+	PubKey, Identifier string
+}
+
+// ParseAddress reads `<kind>:<pubkey>:<d>`. Only the first two colons separate; the kind is a plain
+// decimal number, replaceable (then d is empty) or addressable. What it takes is what
+// [Address.String] writes and nothing else, so that everybody who reads a tag finds the same event
+// in it.
+func ParseAddress(s string) (Address, error) {
+	digits, rest, found := strings.Cut(s, ":")
+	pubkey, identifier, both := strings.Cut(rest, ":")
+	if !found || !both {
+		return Address{}, errors.New("an address is <kind>:<public key>:<identifier>")
+	}
+	kind, ok := parseKind(digits)
+	if !ok {
+		return Address{}, errors.New("the kind of an address is a number from 0 to 65535")
+	}
+	switch {
+	case IsAddressableKind(kind):
+	case !IsReplaceableKind(kind):
+		return Address{}, errors.New("the kind of an address is replaceable or addressable")
+	case identifier != "":
+		return Address{}, errors.New("the address of a replaceable kind has no identifier")
+	}
+	if !IsHex64(pubkey) {
+		return Address{}, errors.New("the public key of an address is 64 lower-case hex digits")
+	}
+	return Address{Kind: kind, PubKey: pubkey, Identifier: identifier}, nil
+}
+
+// parseKind takes only the canonical form of a kind, so that an address has one spelling.
+func parseKind(digits string) (int, bool) {
+	if digits == "" || len(digits) > 5 || (digits[0] == '0' && digits != "0") {
+		return 0, false
+	}
+	kind := 0
+	for i := range len(digits) {
+		c := digits[i]
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		kind = kind*10 + int(c-'0')
+	}
+	return kind, kind <= 65535
+}
+
+// String writes the address as it stands in `a` tags.
+func (a Address) String() string {
+	return strconv.Itoa(a.Kind) + ":" + a.PubKey + ":" + a.Identifier
+}
+
+// Repo is the repository that the address names, and false where it names something other than an
+// announcement.
+func (a Address) Repo() (RepoRef, bool) {
+	return RepoRef{PubKey: a.PubKey, Identifier: a.Identifier}, a.Kind == KindAnnouncement
+}
+
+// AddressOf is the address of a replaceable or addressable event; false for every other kind.
+func AddressOf(ev *Event) (Address, bool) {
+	switch {
+	case IsAddressableKind(ev.Kind):
+		return Address{Kind: ev.Kind, PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}, true
+	case IsReplaceableKind(ev.Kind):
+		return Address{Kind: ev.Kind, PubKey: ev.PubKey}, true
+	}
+	return Address{}, false
+}
+
+// RootRefs are the repositories that a root event belongs to: its `a` tags that are repository
+// references, each once.
+func RootRefs(ev *Event) []RepoRef {
+	var refs distinct[RepoRef]
+	for _, tag := range ev.Tags {
+		if len(tag) < 2 || tag[0] != "a" {
+			continue
+		}
+		if ref, err := ParseRepoRef(tag[1]); err == nil {
+			refs.add(ref)
+		}
+	}
+	return refs.items
+}
+
+// References is all that an event names: event ids (`e`, `E`, `q`) and addresses (`a`, `A`, `q`),
+// each once, in order.
+type References struct {
+	IDs       []string
+	Addresses []Address
+}
+
+// ReferencesOf gathers the references of an event. Values that are neither an id nor an address
+// name nothing and are left out.
+func ReferencesOf(ev *Event) References {
+	var ids distinct[string]
+	var addresses distinct[Address]
+	eachNaming(ev, func(id string) { addID(&ids, id) }, func(address string) { addAddress(&addresses, address) })
+	return References{IDs: ids.items, Addresses: addresses.items}
+}
+
+// eachNaming calls id and address with the values of the tags that name events in these ways, in
+// order. A value need not be an id or an address.
+func eachNaming(ev *Event, id, address func(value string)) {
+	for _, tag := range ev.Tags {
+		if len(tag) < 2 || len(tag[0]) != 1 {
+			continue
+		}
+		switch tag[0][0] {
+		case 'e', 'E':
+			id(tag[1])
+		case 'a', 'A':
+			address(tag[1])
+		case 'q':
+			id(tag[1])
+			address(tag[1])
+		}
+	}
+}
+
+func addID(ids *distinct[string], s string) {
+	if IsHex64(s) {
+		ids.add(s)
+	}
+}
+
+func addAddress(addresses *distinct[Address], s string) {
+	if address, err := ParseAddress(s); err == nil {
+		addresses.add(address)
+	}
+}
+
+// NamesOf returns what [ReferencesOf] does as it is written in the tags, ids and addresses alike,
+// each once, in order: an address has one spelling.
+func NamesOf(ev *Event) []string {
+	var names distinct[string]
+	eachNaming(ev, func(id string) { addID(&names, id) }, func(address string) { addName(&names, address) })
+	return names.items
+}
+
+func addName(names *distinct[string], s string) {
+	if _, err := ParseAddress(s); err == nil {
+		names.add(s)
+	}
+}

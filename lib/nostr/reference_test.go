@@ -1,0 +1,178 @@
+package nostr
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestParseRepoRef(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		s    string
+		want RepoRef
+	}{
+		{"30617:" + alice + ":tendril", RepoRef{alice, "tendril"}},
+		{"30617:" + alice + ":a:b:c", RepoRef{alice, "a:b:c"}},
+		{"30617:" + alice + "::", RepoRef{alice, ":"}},
+	} {
+		got, err := ParseRepoRef(c.s)
+		if err != nil || got != c.want {
+			t.Errorf("ParseRepoRef(%q) = %v, %v", c.s, got, err)
+		}
+		if got.String() != c.s {
+			t.Errorf("%q was written as %q", c.s, got)
+		}
+	}
+	for _, s := range []string{
+		"", ":", "30617", "30617:", "30617:" + alice, "30617:" + alice + ":", "30618:" + alice + ":x", "030617:" + alice + ":x",
+		"30617:" + strings.ToUpper(alice) + ":x", "30617:" + alice[1:] + ":x", "30617::x", "30617:" + alice + ":a\nb",
+		"30617:" + alice + ":" + strings.Repeat("x", 201), " 30617:" + alice + ":x",
+	} {
+		if got, err := ParseRepoRef(s); err == nil {
+			t.Errorf("ParseRepoRef(%q) = %v, want an error", s, got)
+		}
+	}
+}
+
+func TestParseAddress(t *testing.T) {
+	t.Parallel()
+	for _, want := range []Address{
+		{30617, alice, "a:b"}, {10317, alice, ""}, {0, alice, ""}, {3, alice, ""}, {39999, alice, "x"}, {30618, alice, ""},
+	} {
+		if got, err := ParseAddress(want.String()); err != nil || got != want {
+			t.Errorf("ParseAddress(%q) = %v, %v", want, got, err)
+		}
+	}
+	for _, s := range []string{
+		"", "30617", "30617:" + alice, ":" + alice + ":x", "+1:" + alice + ":x", "01:" + alice + ":x", "65536:" + alice + ":x",
+		"-1:" + alice + ":x", "999999999999999999999:" + alice + ":x", "30617:" + alice[:63] + ":x", "1e3:" + alice + ":x",
+		"030617:" + alice + ":x", "10317:" + alice, "10317:" + alice + ":x", "10317:" + alice + "::", "1:" + alice + ":", "20001:" + alice + ":x", "40000:" + alice + ":x",
+	} {
+		if got, err := ParseAddress(s); err == nil {
+			t.Errorf("ParseAddress(%q) = %v, want an error", s, got)
+		}
+	}
+}
+
+func TestAddressOf(t *testing.T) {
+	t.Parallel()
+	d := Tag{"d", "x"}
+	for _, c := range []struct {
+		kind int
+		want Address
+		ok   bool
+	}{
+		{KindAnnouncement, Address{KindAnnouncement, alice, "x"}, true},
+		{KindUserGraspList, Address{KindUserGraspList, alice, ""}, true},
+		{0, Address{0, alice, ""}, true},
+		{KindPatch, Address{}, false},
+		{20001, Address{}, false},
+	} {
+		if got, ok := AddressOf(event(c.kind, alice, d)); got != c.want || ok != c.ok {
+			t.Errorf("AddressOf(kind %d) = %v, %v", c.kind, got, ok)
+		}
+	}
+	if ref, ok := (Address{KindState, alice, "x"}).Repo(); ok {
+		t.Errorf("a state's address names the repository %v", ref)
+	}
+	if ref := (RepoRef{alice, "x"}); ref.Address().String() != ref.String() {
+		t.Errorf("the address of %s is %s", ref, ref.Address())
+	}
+}
+
+func TestRootRefs(t *testing.T) {
+	t.Parallel()
+	a, b := RepoRef{alice, "x"}, RepoRef{bob, "x:y"}
+	got := RootRefs(event(KindIssue, carol,
+		Tag{"a", a.String()}, Tag{"a", b.String(), "wss://relay.example"}, Tag{"a", a.String()},
+		Tag{"a", "30618:" + alice + ":x"}, Tag{"A", RepoRef{dave, "x"}.String()}, Tag{"a"}, Tag{}, Tag{"a", "rubbish"}))
+	if want := []RepoRef{a, b}; !reflect.DeepEqual(got, want) {
+		t.Errorf("RootRefs = %v, want %v", got, want)
+	}
+}
+
+func TestReferencesOf(t *testing.T) {
+	t.Parallel()
+	address := Address{KindAnnouncement, alice, "x"}
+	list := Address{KindUserGraspList, bob, ""}
+	ev := event(KindComment, carol,
+		Tag{"e", key('1')}, Tag{"E", key('2')}, Tag{"q", key('3')}, Tag{"e", key('2')},
+		Tag{"a", address.String()}, Tag{"A", list.String()}, Tag{"q", Address{KindState, alice, "x"}.String()},
+		Tag{"p", key('4')}, Tag{"e", "short"}, Tag{"e", strings.ToUpper(alice)}, Tag{"a", key('5')},
+		Tag{"e", address.String()}, Tag{"ee", key('6')}, Tag{"e"}, Tag{})
+	got := ReferencesOf(ev)
+	want := References{
+		IDs:       []string{key('1'), key('2'), key('3')},
+		Addresses: []Address{address, list, {KindState, alice, "x"}},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("ReferencesOf = %v, want %v", got, want)
+	}
+	names := []string{key('1'), key('2'), key('3'), address.String(), list.String(), want.Addresses[2].String()}
+	if got := NamesOf(ev); !slices.Equal(got, names) {
+		t.Errorf("NamesOf = %v, want %v", got, names)
+	}
+}
+
+// manyReferences is an event with n references, each of them twice.
+func manyReferences(n int) *Event {
+	ev := event(KindComment, carol)
+	for i := range 2 * n {
+		ev.Tags = append(ev.Tags, Tag{"e", fmt.Sprintf("%064x", i%n)}, Tag{"a", RepoRef{alice, fmt.Sprint(i % n)}.String()})
+	}
+	return ev
+}
+
+func TestReferencesOfManyTags(t *testing.T) {
+	t.Parallel()
+	got := ReferencesOf(manyReferences(3000))
+	if len(got.IDs) != 3000 || len(got.Addresses) != 3000 {
+		t.Errorf("%d ids and %d addresses, want 3000 each", len(got.IDs), len(got.Addresses))
+	}
+	if names := NamesOf(manyReferences(3000)); len(names) != 6000 {
+		t.Errorf("%d names, want 6000", len(names))
+	}
+}
+
+func FuzzParseRepoRef(f *testing.F) {
+	for _, seed := range []string{"", "30617:", "30617:" + alice + ":x", "30617:" + alice + ":a:b", "10317:" + alice + ":", "00:" + alice + ":"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if ref, err := ParseRepoRef(s); err == nil {
+			if ref.String() != s || !IsHex64(ref.PubKey) || CheckIdentifier(ref.Identifier) != nil {
+				t.Fatalf("ParseRepoRef(%q) = %#v", s, ref)
+			}
+			if address, err := ParseAddress(s); err != nil || address != ref.Address() {
+				t.Fatalf("ParseAddress(%q) = %v, %v", s, address, err)
+			}
+		}
+		if address, err := ParseAddress(s); err == nil {
+			holder := event(address.Kind, address.PubKey, Tag{"d", address.Identifier})
+			if at, ok := AddressOf(holder); address.String() != s || !ok || at != address {
+				t.Fatalf("ParseAddress(%q) = %#v", s, address)
+			}
+		}
+	})
+}
+
+func BenchmarkReferencesOf(b *testing.B) {
+	comment := event(KindComment, carol,
+		Tag{"E", key('1'), "wss://relay.example", bob}, Tag{"K", "1621"}, Tag{"P", bob},
+		Tag{"e", key('1'), "wss://relay.example", bob}, Tag{"k", "1621"}, Tag{"p", bob},
+		Tag{"a", RepoRef{alice, "tendril"}.String()})
+	for _, c := range []struct {
+		name string
+		ev   *Event
+	}{{"comment", comment}, {"hostile", manyReferences(1000)}} {
+		b.Run(c.name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				ReferencesOf(c.ev)
+			}
+		})
+	}
+}

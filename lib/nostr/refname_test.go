@@ -1,0 +1,67 @@
+package nostr
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// TestCheckRefNameAgreesWithGit asks the real git about every name.
+func TestCheckRefNameAgreesWithGit(t *testing.T) {
+	t.Parallel()
+	git, err := exec.LookPath("git")
+	if err != nil {
+		t.Skip("no git to compare with")
+	}
+	names := []string{
+		"refs/heads/main", "refs/tags/v1.0", "refs/heads/feature/a-b_c", "refs/heads/ä", "refs/heads/\xff", "refs/heads/日本",
+		"main", "HEAD", "@", "refs", "refs/", "/refs/heads/x", "refs/heads/", "refs//heads/x", "refs/heads/x/", "refs/heads//x",
+		"refs/heads/.x", "refs/.heads/x", "refs/heads/x.", "refs/heads/x./y", "refs/heads/x..y", "refs/heads/..", "refs/heads/.",
+		"refs/heads/x.lock", "refs/heads/x.lock/y", "refs/heads/x.lockk", "refs/heads/.lock", "refs/heads/lock", "refs/x.lock/heads",
+		"refs/heads/@", "refs/heads/@{", "refs/heads/x@{1}", "refs/heads/{x}", "refs/heads/@x", "refs/heads/@/x",
+		"refs/heads/-x", "refs/heads/x y", "refs/heads/x~y", "refs/heads/x^", "refs/heads/x^{}", "refs/heads/x:y", "refs/heads/x?",
+		"refs/heads/x*", "refs/heads/[x", "refs/heads/x]", `refs/heads/x\y`, "refs/heads/x\ty", "refs/heads/x\x7f", "refs/heads/x\x1b[31m",
+		"refs/heads/x\n", "refs/heads/\u0085", "refs/heads/$(rm -rf)", "refs/heads/`x`", "refs/heads/x;y", "refs/heads/x|y", "refs/heads/'x'",
+		`refs/heads/"x"`, "refs/heads/%2e", "refs/heads/HEAD", "refs/heads/x,y", "refs/heads/!x", "refs/heads/#", "refs/heads/x=y", "refs/heads/~",
+	}
+	for _, name := range names {
+		legal := exec.Command(git, "check-ref-format", name).Run() == nil
+		if err := CheckRefName(name); (err == nil) != legal {
+			t.Errorf("CheckRefName(%q) = %v, and git says legal = %v", name, err, legal)
+		}
+	}
+}
+
+func TestCheckRefNameBounds(t *testing.T) {
+	t.Parallel()
+	for name, wrong := range map[string]string{
+		"refs/heads/" + strings.Repeat("x", 240):        "",
+		"refs/heads/" + strings.Repeat("x", 241):        "longer than 240",
+		"refs/heads/" + strings.Repeat("x/", 506) + "x": "",
+		"refs/heads/" + strings.Repeat("x/", 507) + "x": "longer than 1024",
+		"refs/heads/x\x00y":                             "control",
+	} {
+		mentions(t, CheckRefName(name), wrong)
+	}
+}
+
+func FuzzCheckRefName(f *testing.F) {
+	for _, seed := range []string{"refs/heads/main", "refs/heads/x.lock", "refs/heads/@{", "..", "refs/heads/x^{}"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		if CheckRefName(name) != nil {
+			return
+		}
+		// What git, file systems and command lines would trip over, told in another way than the
+		// code does.
+		for _, bad := range []string{"//", "/.", "..", ".lock/", "@{", "\x00", "\n", " ", "~", "^", ":", "?", "*", "[", `\`} {
+			if strings.Contains(name+"/", bad) {
+				t.Fatalf("%q contains %q", name, bad)
+			}
+		}
+		if name == "" || name[0] == '/' || name[0] == '.' || strings.HasSuffix(name, "/") || strings.HasSuffix(name, ".") {
+			t.Fatalf("%q starts or ends as no name may", name)
+		}
+	})
+}

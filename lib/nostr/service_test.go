@@ -1,0 +1,279 @@
+package nostr
+
+import (
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestListsService(t *testing.T) {
+	t.Parallel()
+	npub, other := npubOf(t, alice), npubOf(t, bob)
+	at := func(prefix string) string { return prefix + "/" + npub + "/x.git" }
+	for _, c := range []struct {
+		name, domain, identifier string
+		clone, relay             string
+		inClone, inRelays        bool
+	}{
+		{"plain", "grasp.example", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
+		{"over http", "grasp.example", "x", at("http://grasp.example"), "ws://grasp.example", true, true},
+		{"host in capitals", "grasp.example", "x", at("HTTPS://Grasp.Example"), "WSS://GRASP.example/", true, true},
+		{"domain in capitals", "Grasp.Example", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
+		{"spaces around", "grasp.example", "x", " " + at("https://grasp.example") + " ", " wss://grasp.example ", true, true},
+		{"relay without a scheme", "grasp.example", "x", at("https://grasp.example"), "grasp.example", true, true},
+		{"default port written", "grasp.example", "x", at("https://grasp.example:443"), "wss://grasp.example:443", true, true},
+		{"a dot at the end", "grasp.example", "x", at("https://grasp.example."), "wss://grasp.example.", true, true},
+		{"domain with a port", "grasp.example:7000", "x", at("http://grasp.example:7000"), "ws://grasp.example:7000", true, true},
+		{"domain with the default port", "grasp.example:443", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
+		{"IPv6", "[::1]:7000", "x", at("http://[0:0::1]:7000"), "ws://[::1]:7000", true, true},
+		{"clone as web socket", "grasp.example", "x", at("wss://grasp.example"), "https://grasp.example", true, true},
+		{"clone as plain web socket", "grasp.example", "x", at("ws://grasp.example"), "http://grasp.example", true, true},
+		{"a slash at the end", "grasp.example", "x", at("https://grasp.example") + "/", "wss://grasp.example/", true, true},
+		{"slashes at the end", "grasp.example:7000", "x", at("http://grasp.example:7000") + "//", "ws://grasp.example:7000//", true, true},
+		{"http's default port written", "grasp.example", "x", at("http://grasp.example:80"), "ws://grasp.example:80", true, true},
+		{"the other scheme's default port", "grasp.example", "x", at("http://grasp.example:443"), "wss://grasp.example:80", true, true},
+		{"over http, domain with https's port", "grasp.example:443", "x", at("http://grasp.example"), "ws://grasp.example", true, true},
+		{"domain with http's port", "grasp.example:80", "x", at("https://grasp.example"), "wss://grasp.example", true, true},
+		{"space not encoded", "grasp.example", "a b", "https://grasp.example/" + npub + "/a b.git", "wss://grasp.example", true, true},
+		{"percent sign not encoded", "grasp.example", "100%", "https://grasp.example/" + npub + "/100%.git", "wss://grasp.example", true, true},
+		{"lower-case escapes", "grasp.example", "a/ä", "https://grasp.example/" + npub + "/a%2f%c3%a4.git/", "wss://grasp.example", true, true},
+		{"escaped slash between", "grasp.example", "x", "https://grasp.example/" + npub + "%2Fx.git", "wss://grasp.example", true, true},
+		{"another port", "grasp.example", "x", at("https://grasp.example:7000"), "wss://grasp.example:7000", false, false},
+		{"no port", "grasp.example:7000", "x", at("https://grasp.example"), "wss://grasp.example", false, false},
+		{"a domain that ends alike", "grasp.example", "x", at("https://not-grasp.example"), "wss://not-grasp.example", false, false},
+		{"a domain that starts alike", "grasp.example", "x", at("https://grasp.example.evil"), "wss://grasp.example.evil", false, false},
+		{"credentials", "grasp.example", "x", at("https://grasp.example@evil.example"), "wss://grasp.example@evil.example", false, false},
+		{"our name as user", "grasp.example", "x", at("https://u@grasp.example"), "wss://u@grasp.example", false, false},
+		{"wrong schemes", "grasp.example", "x", at("ssh://grasp.example"), "nostr://grasp.example", false, false},
+		{"someone else's npub", "grasp.example", "x", "https://grasp.example/" + other + "/x.git", "wss://grasp.example", false, true},
+		{"another identifier", "grasp.example", "y", at("https://grasp.example"), "wss://grasp.example", false, true},
+		{"identifier in capitals", "grasp.example", "X", at("https://grasp.example"), "wss://grasp.example", false, true},
+		{"no .git", "grasp.example", "x", "https://grasp.example/" + npub + "/x", "wss://grasp.example", true, true},
+		{"below a folder", "grasp.example", "x", at("https://grasp.example/git"), "wss://grasp.example", true, true},
+		{"with a query", "grasp.example", "x", at("https://grasp.example") + "?a", "wss://grasp.example", true, true},
+		{"no path", "grasp.example", "x", "https://grasp.example", "wss://grasp.example", true, true},
+		{"a path of another form", "grasp.example", "x", "https://grasp.example/some/repo.git", "wss://grasp.example", true, true},
+		{"someone else's, encoded", "grasp.example", "x", "https://grasp.example/" + other + "/%78.git", "wss://grasp.example", false, true},
+		{"below prs", "grasp.example", "x", at("https://grasp.example/prs"), "wss://grasp.example", false, true},
+		{"encoded", "grasp.example", "a b/c", "https://grasp.example/" + npub + "/a%20b%2Fc.git", "wss://grasp.example", true, true},
+		{"encoded in another way", "grasp.example", "x", "https://grasp.example/" + npub + "/%78%2egit", "wss://grasp.example", true, true},
+		{"not encoded", "grasp.example", "a/c", "https://grasp.example/" + npub + "/a/c.git", "wss://grasp.example", true, true},
+		{"percent in the identifier", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%2520b.git", "wss://grasp.example", true, true},
+		{"percent in the identifier, not encoded", "grasp.example", "a%20b", "https://grasp.example/" + npub + "/a%20b.git", "wss://grasp.example", true, true},
+		{"no domain", "", "x", at("https://"), "wss://", false, false},
+		{"a domain that is none", "grasp.example:port", "x", at("https://grasp.example"), "wss://grasp.example", false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			a := announce(t, alice, c.identifier,
+				Tag{"clone", "https://elsewhere.example/x.git", c.clone}, Tag{"relays", "wss://elsewhere.example", c.relay})
+			if got := a.ListsServiceClone(c.domain); got != c.inClone {
+				t.Errorf("ListsServiceClone = %v", got)
+			}
+			if got := a.ListsServiceRelay(c.domain); got != c.inRelays {
+				t.Errorf("ListsServiceRelay = %v", got)
+			}
+			if got := a.ListsService(c.domain); got != (c.inClone && c.inRelays) {
+				t.Errorf("ListsService = %v", got)
+			}
+		})
+	}
+}
+
+func TestEncodedPathListsService(t *testing.T) {
+	t.Parallel()
+	for _, id := range []string{"x", "a b", "a/b", "..", "%", "ä", "x.git", "-", "info/refs", "a?b#c"} {
+		path := RepositoryURLPath(npubOf(t, alice), id)
+		a := announce(t, alice, id, Tag{"clone", "https://grasp.example" + path}, Tag{"relays", "wss://grasp.example"})
+		if !a.ListsService("grasp.example") {
+			t.Errorf("%q at %s is not listed", id, path)
+		}
+	}
+}
+
+func TestPRServiceIdentifiers(t *testing.T) {
+	t.Parallel()
+	npub := npubOf(t, bob)
+	ref := Tag{"a", RepoRef{alice, "a b"}.String()}
+	for clone, want := range map[string]bool{
+		"https://grasp.example" + PRsURLPath(npub, "a b"):                true,
+		"https://grasp.example" + PRsURLPath(npub, "other"):              false,
+		"https://grasp.example" + PRsURLPath(npubOf(t, alice), "a b"):    false,
+		"https://grasp.example" + RepositoryURLPath(npub, "a b"):         false,
+		"https://other.example" + PRsURLPath(npub, "a b"):                false,
+		"ssh://grasp.example" + PRsURLPath(npub, "a b"):                  false,
+		"https://grasp.example:443/prs/" + npub + "/%61%20b.git":         true,
+		"wss://grasp.example/prs/" + npub + "/a b.git/":                  true,
+		"https://grasp.example/prs/../prs/" + npub + "/a%20b.git":        false,
+		"https://grasp.example" + PRsURLPath(npub, "a b") + "?x=y":       false,
+		"https://evil.example/?https://grasp.example/prs/" + npub + "/a": false,
+		"https://grasp.example@evil.example" + PRsURLPath(npub, "a b"):   false,
+		"https://grasp.example.evil.example" + PRsURLPath(npub, "a b"):   false,
+		"https://grasp.example:8443" + PRsURLPath(npub, "a b"):           false,
+		"http://grasp.example" + PRsURLPath(npub, "a b"):                 true,
+	} {
+		pr, err := ParsePullRequest(event(KindPR, bob, ref, Tag{"c", commit1}, Tag{"clone", clone}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := pr.PRServiceIdentifiers("grasp.example")
+		if want && !slices.Equal(got, []string{"a b"}) || !want && got != nil {
+			t.Errorf("%s: %q", clone, got)
+		}
+	}
+	at := func(identifier string) string { return "https://grasp.example" + PRsURLPath(npub, identifier) }
+	pr, err := ParsePullRequest(event(KindPR, bob, ref, Tag{"a", RepoRef{alice, "%41"}.String()}, Tag{"a", RepoRef{bob, "x"}.String()}, Tag{"c", commit1},
+		Tag{"clone", at("x"), at("none"), at("%41"), at("x")}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := pr.PRServiceIdentifiers("grasp.example"); !slices.Equal(got, []string{"x", "%41"}) {
+		t.Errorf("of several: %q", got)
+	}
+}
+
+func TestOnDomain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		url, domain string
+		want        bool
+	}{
+		{"wss://us.example", "us.example", true},
+		{"http://us.example:443", "us.example", true},
+		{"ws://us.example:443", "us.example", true},
+		{"wss://us.example:80", "us.example:443", true},
+		{"https://us.example:80", "us.example", true},
+		{"https://us.example", "us.example:80", true},
+		{"https://us.example:7000", "us.example", false},
+		{"wss://us.example/any/path", "us.example", true},
+		{"ws://us.example:7000", "us.example:7000", true},
+		{"https://us.example:443/x.git", "US.example", true},
+		{"https://them.example/us.example", "us.example", false},
+		{"us.example", "us.example", false},
+		{"", "", false},
+	} {
+		if got := OnDomain(c.url, c.domain); got != c.want {
+			t.Errorf("OnDomain(%q, %q) = %v", c.url, c.domain, got)
+		}
+	}
+	if !RelayURL("wss://us.example/x").OnDomain("us.example") {
+		t.Error("a path made our relay another's")
+	}
+}
+
+func TestNormalizeDomain(t *testing.T) {
+	t.Parallel()
+	for domain, want := range map[string]string{
+		"Us.Example": "us.example", "us.example:07000": "us.example:7000", "127.0.0.1:80": "127.0.0.1:80", "[::1]:80": "[::1]:80",
+		"[0::1]": "[::1]", "localhost": "localhost",
+	} {
+		if got, err := NormalizeDomain(domain); err != nil || got != want {
+			t.Errorf("NormalizeDomain(%q) = %q, %v", domain, got, err)
+		}
+	}
+	for _, domain := range []string{"", "https://us.example", "us.example/", "us.example:0", "us.example:x", "us .example", "us.example:", "[::1", "a@b"} {
+		if got, err := NormalizeDomain(domain); err == nil {
+			t.Errorf("NormalizeDomain(%q) = %q, want an error", domain, got)
+		}
+	}
+}
+
+func TestParseRepositoryPath(t *testing.T) {
+	t.Parallel()
+	npub := npubOf(t, alice)
+	for _, c := range []struct {
+		path string
+		want RepositoryPath
+	}{
+		{"/" + npub + "/x.git", RepositoryPath{alice, "x", false, ""}},
+		{"/" + npub + "/x.git/", RepositoryPath{alice, "x", false, ""}},
+		{"/" + npub + "/x.git//", RepositoryPath{alice, "x", false, ""}},
+		{"/" + npub + "/x.git//info/refs", RepositoryPath{alice, "x", false, "info/refs"}},
+		{"/prs/" + npub + "/a%2Fb.git//git-upload-pack/", RepositoryPath{alice, "a/b", true, "git-upload-pack"}},
+		{"/" + npub + "/x.git/info/refs", RepositoryPath{alice, "x", false, "info/refs"}},
+		{"/" + npub + "/x.git/git-upload-pack", RepositoryPath{alice, "x", false, "git-upload-pack"}},
+		{"/" + npub + "/x.git/git-receive-pack", RepositoryPath{alice, "x", false, "git-receive-pack"}},
+		{"/" + npub + "/x.git/HEAD", RepositoryPath{alice, "x", false, "HEAD"}},
+		{"/prs/" + npub + "/x.git/info/refs", RepositoryPath{alice, "x", true, "info/refs"}},
+		{"/" + npub + "/a%2Fb.git", RepositoryPath{alice, "a/b", false, ""}},
+		{"/" + npub + "/a/b.git", RepositoryPath{alice, "a/b", false, ""}},
+		{"/" + npub + "/x.git.git/info/refs", RepositoryPath{alice, "x.git", false, "info/refs"}},
+		{"/" + npub + "/%2E%2E.git", RepositoryPath{alice, "..", false, ""}},
+	} {
+		if got, err := ParseRepositoryPath(c.path); err != nil || got != c.want {
+			t.Errorf("ParseRepositoryPath(%q) = %+v, %v", c.path, got, err)
+		}
+	}
+	for _, path := range []string{
+		"", "/", "/x.git", "/" + npub, "/" + npub + "/", "/" + npub + "/.git", "/" + npub + "/x", "/" + npub + "/x.git/objects/info",
+		"/" + npub + "/a%00b.git", "/" + npub + "/a%zz.git", "/" + npub[:20] + "/x.git", "/prs/x.git", "/NPUB1/x.git", "//" + npub + "/x.git",
+		"/other/" + npub + "/x.git", "/" + npub + "q/x.git",
+	} {
+		if got, err := ParseRepositoryPath(path); err == nil {
+			t.Errorf("ParseRepositoryPath(%q) = %+v, want an error", path, got)
+		}
+	}
+}
+
+func FuzzRepositoryPath(f *testing.F) {
+	for _, id := range []string{"x", "..", "a/b.git/info/refs", "%2F", "ä", "HEAD"} {
+		f.Add(id)
+	}
+	npub := npubOf(f, alice)
+	f.Fuzz(func(t *testing.T, id string) {
+		if CheckIdentifier(id) != nil {
+			return
+		}
+		u, err := url.Parse("https://grasp.example" + RepositoryURLPath(npub, id) + "/git-upload-pack")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := ParseRepositoryPath(u.EscapedPath())
+		if want := (RepositoryPath{alice, id, false, "git-upload-pack"}); err != nil || got != want {
+			t.Fatalf("%q came back as %+v, %v", id, got, err)
+		}
+		if got, err := ParseRepositoryPath("/" + npub + "/" + id); err == nil && CheckIdentifier(got.Identifier) != nil {
+			t.Fatalf("the path of %q names %q", id, got.Identifier)
+		}
+	})
+}
+
+func BenchmarkListsService(b *testing.B) {
+	a := announce(b, alice, "tendril",
+		Tag{"clone", "https://github.com/someone/tendril.git", "https://relay.other.example/" + npubOf(b, alice) + "/tendril.git",
+			"https://grasp.example/" + npubOf(b, alice) + "/tendril.git"},
+		Tag{"relays", "wss://nos.lol", "wss://relay.damus.io", "wss://grasp.example"})
+	for _, domain := range []string{"grasp.example", "absent.example"} {
+		b.Run(domain, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				a.ListsService(domain)
+			}
+		})
+	}
+}
+
+func FuzzListsServiceClone(f *testing.F) {
+	npub := npubOf(f, alice)
+	for _, rest := range []string{"x.git", "%78.git/", "x y%", "a/b.git?#", "%2e%2e/x.git"} {
+		f.Add("https://grasp.example/"+npub+"/"+rest, "x")
+	}
+	f.Add("ws://u@grasp.example:80", "a b")
+	f.Fuzz(func(t *testing.T, clone, identifier string) {
+		a := &Announcement{Ref: RepoRef{alice, identifier}, Clone: []string{clone}}
+		if !a.ListsServiceClone("grasp.example") {
+			return
+		}
+		if !OnDomain("https://"+authority(clone), "grasp.example") {
+			t.Fatalf("%q is listed as the clone URL of %q", clone, identifier)
+		}
+	})
+}
+
+// authority is what stands between the scheme and the path of a URL.
+func authority(rawURL string) string {
+	_, rest, _ := strings.Cut(strings.Trim(rawURL, " "), "://")
+	host, _, _ := strings.Cut(rest, "/")
+	return host
+}

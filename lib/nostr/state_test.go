@@ -1,0 +1,181 @@
+package nostr
+
+import (
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// As ngit writes them, and with what else may stand there.
+func TestParseState(t *testing.T) {
+	t.Parallel()
+	ev := event(KindState, alice,
+		Tag{"d", "x"}, Tag{"HEAD", "ref: refs/heads/main"},
+		Tag{"refs/heads/main", commit1, commit2[:7]}, Tag{"refs/heads/next", commit2}, Tag{"refs/heads/also", commit1},
+		Tag{"refs/heads/current", "ref: refs/heads/next"},
+		Tag{"refs/tags/v1", sha256Commit}, Tag{"refs/tags/v1^{}", strings.Repeat("9", 40)},
+		Tag{"refs/heads/main", commit1},
+		Tag{"refs/nostr/" + key('1'), "anything"}, Tag{"refs/pull/1/head", "anything"}, Tag{"alt", "state"}, Tag{})
+	got, err := ParseState(ev)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := &State{
+		Event: ev, Identifier: "x", Head: "refs/heads/main",
+		Refs: map[string]string{
+			"refs/heads/main": commit1, "refs/heads/next": commit2, "refs/heads/also": commit1, "refs/tags/v1": sha256Commit,
+		},
+		Symbolic: map[string]string{"refs/heads/current": "refs/heads/next"},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+	if objects, want := got.Objects(), []string{commit1, commit2, sha256Commit}; !slices.Equal(objects, want) {
+		t.Errorf("Objects = %v, want %v", objects, want)
+	}
+}
+
+func TestParseStateRefuses(t *testing.T) {
+	t.Parallel()
+	d := Tag{"d", "x"}
+	manyRefs := func(n int) *Event {
+		ev := event(KindState, alice, d)
+		for i := range n {
+			ev.Tags = append(ev.Tags, Tag{fmt.Sprintf("refs/heads/b%d", i), commit1})
+		}
+		return ev
+	}
+	for _, c := range []struct {
+		name  string
+		ev    *Event
+		wrong string
+	}{
+		{"no references", event(KindState, alice, d), ""},
+		{"as many as may be", manyRefs(MaxRefs), ""},
+		{"too many", manyRefs(MaxRefs + 1), "more than 10000"},
+		{"wrong kind", event(KindAnnouncement, alice, d), "kind 30617"},
+		{"no d", event(KindState, alice), "missing or empty"},
+		{"identifier", event(KindState, alice, Tag{"d", "a\nb"}), "control"},
+		{"author", event(KindState, "..", d), "author"},
+		{"name leaves the folder", event(KindState, alice, d, Tag{"refs/heads/../../config", commit1}), `contains ".."`},
+		{"name is a lock", event(KindState, alice, d, Tag{"refs/heads/main.lock", commit1}), ".lock"},
+		{"peeled branch", event(KindState, alice, d, Tag{"refs/heads/main^{}", commit1}), "contains '^'"},
+		{"peeled illegal tag", event(KindState, alice, d, Tag{"refs/tags/a b^{}", commit1}), "contains ' '"},
+		{"no name", event(KindState, alice, d, Tag{"refs/heads/", commit1}), "empty component"},
+		{"two values", event(KindState, alice, d, Tag{"refs/heads/main", commit1}, Tag{"refs/heads/main", commit2}), "two values"},
+		{"two HEADs", event(KindState, alice, d, Tag{"HEAD", "ref: refs/heads/a"}, Tag{"HEAD", "ref: refs/heads/b"}), "two values"},
+		{"HEAD at a commit", event(KindState, alice, d, Tag{"HEAD", commit1}), ""},
+		{"a branch below a branch", event(KindState, alice, d, Tag{"refs/heads/a", commit1}, Tag{"refs/heads/a/b/c", commit1}), "cannot stand"},
+		{"a branch below a symbolic one", event(KindState, alice, d, Tag{"refs/heads/a/b", commit1}, Tag{"refs/heads/a", "ref: refs/heads/c"}), "cannot stand"},
+		{"a branch beside a branch", event(KindState, alice, d, Tag{"refs/heads/a", commit1}, Tag{"refs/heads/ab/c", commit1}, Tag{"refs/tags/a/b", commit1}), ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			s, err := ParseState(c.ev)
+			mentions(t, err, c.wrong)
+			if (s == nil) != (err != nil) {
+				t.Errorf("state %v with error %v", s, err)
+			}
+		})
+	}
+}
+
+// TestImpossibleStates are taken, and known for what they are: nobody hunts for them.
+func TestImpossibleStates(t *testing.T) {
+	t.Parallel()
+	main := Tag{"refs/heads/main", commit1}
+	for name, c := range map[string]struct {
+		tag        Tag
+		impossible bool
+		head       string
+	}{
+		"no value":                        {Tag{"refs/heads/x"}, true, ""},
+		"empty value":                     {Tag{"refs/heads/x", ""}, true, ""},
+		"short value":                     {Tag{"refs/heads/x", commit1[:39]}, true, ""},
+		"made up":                         {Tag{"refs/tags/x", "commit1"}, true, ""},
+		"value that means deletion":       {Tag{"refs/heads/x", strings.Repeat("0", 40)}, true, ""},
+		"option for a value":              {Tag{"refs/heads/x", "--upload-pack=x"}, true, ""},
+		"symbolic to a tag":               {Tag{"refs/heads/x", "ref: refs/tags/v1"}, true, ""},
+		"symbolic to an illegal name":     {Tag{"refs/heads/x", "ref: refs/heads/../x"}, true, ""},
+		"symbolic to nothing":             {Tag{"refs/heads/x", "ref: refs/heads/"}, true, ""},
+		"symbolic without ref:":           {Tag{"refs/heads/x", "refs/heads/main"}, true, ""},
+		"symbolic peeled":                 {Tag{"refs/tags/v1^{}", "ref: refs/heads/main"}, true, ""},
+		"peeled rubbish":                  {Tag{"refs/tags/v1^{}", "rubbish"}, true, ""},
+		"HEAD at rubbish":                 {Tag{"HEAD", "main"}, true, ""},
+		"HEAD outside of branches":        {Tag{"HEAD", "ref: refs/../../x"}, true, ""},
+		"bare HEAD at an illegal name":    {Tag{"HEAD", "refs/heads/a..b"}, true, ""},
+		"HEAD":                            {Tag{"HEAD", "ref: refs/heads/main"}, false, "refs/heads/main"},
+		"bare HEAD":                       {Tag{"HEAD", "refs/heads/main"}, false, "refs/heads/main"},
+		"HEAD with two spaces":            {Tag{"HEAD", "ref:  refs/heads/main"}, false, "refs/heads/main"},
+		"HEAD at a commit":                {Tag{"HEAD", commit1}, false, ""},
+		"object id in capitals, as in 40": {Tag{"refs/heads/x", strings.ToUpper(commit2)}, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, err := ParseState(event(KindState, alice, Tag{"d", "x"}, main, c.tag))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.Satisfiable() == c.impossible || s.Head != c.head || s.Refs["refs/heads/main"] != commit1 {
+				t.Errorf("satisfiable %v, HEAD %q, %v", s.Satisfiable(), s.Head, s.Refs)
+			}
+			if c.impossible && !slices.Equal(s.Impossible, []string{c.tag[0]}) {
+				t.Errorf("impossible: %q", s.Impossible)
+			}
+			for ref, id := range s.Refs {
+				if !IsObjectID(id) {
+					t.Errorf("%q is %q", ref, id)
+				}
+			}
+		})
+	}
+}
+
+func FuzzParseState(f *testing.F) {
+	f.Add("refs/heads/main", commit1, "refs/tags/v1^{}", commit2, "HEAD", "ref: refs/heads/main")
+	f.Add("refs/heads/main", "made up", "refs/tags/v1", "", "HEAD", "refs/heads/main")
+	f.Add("refs/heads/a", "ref: refs/heads/b", "refs/heads/a/b", commit1, "refs/heads/..", "ref: ")
+	f.Fuzz(func(t *testing.T, n1, v1, n2, v2, n3, v3 string) {
+		s, err := ParseState(event(KindState, alice, Tag{"d", "x"}, Tag{n1, v1}, Tag{n2, v2}, Tag{n3, v3}))
+		if err != nil {
+			if strings.Contains(err.Error(), "\n") {
+				t.Fatalf("the error is no sentence: %q", err)
+			}
+			return
+		}
+		for name, id := range s.Refs {
+			if CheckRefName(name) != nil || !IsObjectID(id) || strings.HasSuffix(name, "^{}") {
+				t.Fatalf("%q is %q", name, id)
+			}
+		}
+		for name, branch := range s.Symbolic {
+			if CheckRefName(name) != nil || CheckRefName(branch) != nil || !strings.HasPrefix(branch, "refs/heads/") {
+				t.Fatalf("%q follows %q", name, branch)
+			}
+		}
+		if s.Head != "" && (CheckRefName(s.Head) != nil || !strings.HasPrefix(s.Head, "refs/heads/")) {
+			t.Fatalf("HEAD is %q", s.Head)
+		}
+		for _, name := range s.Impossible {
+			if _, direct := s.Refs[name]; direct || s.Symbolic[name] != "" || name == "HEAD" && s.Head != "" {
+				t.Fatalf("%q is impossible and has a value", name)
+			}
+		}
+		if len(s.Objects()) > len(s.Refs) {
+			t.Fatalf("%d references need %d objects", len(s.Refs), len(s.Objects()))
+		}
+	})
+}
+
+func TestBranchesAndTags(t *testing.T) {
+	t.Parallel()
+	got := BranchesAndTags(map[string]string{
+		"refs/heads/main": "1", "refs/tags/v1": "2", "refs/nostr/x": "3", "refs/headsman": "4", "HEAD": "5",
+	})
+	if want := map[string]string{"refs/heads/main": "1", "refs/tags/v1": "2"}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
