@@ -3,13 +3,8 @@
 package target
 
 import (
-	"bytes"
-	"cmp"
-	"encoding/binary"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"tendril.dev/proto"
 )
@@ -63,36 +58,4 @@ func (t Target) Messages(key string) (map[string][]byte, error) {
 		}
 	}
 	return messages, nil
-}
-
-// ID is an event id.
-type ID [32]byte
-
-// String is the id as 64 hex digits.
-func (id ID) String() string { return hex.EncodeToString(id[:]) }
-
-// ParseID reads 64 hex digits.
-func ParseID(s string) (ID, bool) {
-	var id ID
-	if len(s) != 2*len(id) {
-		return id, false
-	}
-	_, err := hex.Decode(id[:], []byte(s))
-	return id, err == nil
-}
-
-// Compare orders ids by their bytes. Ids are hashes, so that the first eight bytes nearly always
-// decide.
-func (id ID) Compare(other ID) int {
-	a, b := binary.BigEndian.Uint64(id[:8]), binary.BigEndian.Uint64(other[:8])
-	if a != b {
-		return cmp.Compare(a, b)
-	}
-	return bytes.Compare(id[8:], other[8:])
-}
-
-// SortIDs returns the ids sorted and each once; it may reorder its argument.
-func SortIDs(ids []ID) []ID {
-	slices.SortFunc(ids, ID.Compare)
-	return slices.Clip(slices.Compact(ids))
 }

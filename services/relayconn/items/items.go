@@ -6,8 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"tendril.dev/lib/target"
 )
 
 // Set is what is or was asked for. The zero value is empty. Its lists are sorted, hold everything
@@ -16,7 +14,7 @@ import (
 type Set struct {
 	Full  []string            // references of repositories wanted whole
 	State map[string][]string // references of repositories of which only states are wanted, and whose
-	Roots []target.ID         // root events
+	Roots []string            // ids of root events
 }
 
 func (s *Set) addState(ref string, authors []string) {
@@ -36,8 +34,8 @@ func (s Set) Repos() int { return len(s.Full) + len(s.State) }
 // repository whose maintainers changed is new.
 func New(wanted, pending, confirmed Set) Set {
 	out := Set{
-		Full:  minus(minus(wanted.Full, confirmed.Full, strings.Compare), pending.Full, strings.Compare),
-		Roots: minus(minus(wanted.Roots, confirmed.Roots, target.ID.Compare), pending.Roots, target.ID.Compare),
+		Full:  minus(minus(wanted.Full, confirmed.Full), pending.Full),
+		Roots: minus(minus(wanted.Roots, confirmed.Roots), pending.Roots),
 	}
 	for ref, authors := range wanted.State {
 		if !pending.asksState(ref, authors) && !confirmed.asksState(ref, authors) {
@@ -54,7 +52,7 @@ func (s Set) asksState(ref string, authors []string) bool {
 
 // Union is both together; where both have a state-only repository, b's maintainers count.
 func Union(a, b Set) Set {
-	out := Set{Full: plus(a.Full, b.Full, strings.Compare), Roots: plus(a.Roots, b.Roots, target.ID.Compare), State: a.State}
+	out := Set{Full: plus(a.Full, b.Full), Roots: plus(a.Roots, b.Roots), State: a.State}
 	switch {
 	case len(a.State) == 0:
 		out.State = b.State
@@ -67,7 +65,7 @@ func Union(a, b Set) Set {
 
 // Only keeps what is still wanted.
 func Only(s, wanted Set) Set {
-	out := Set{Full: both(s.Full, wanted.Full, strings.Compare), Roots: both(s.Roots, wanted.Roots, target.ID.Compare)}
+	out := Set{Full: both(s.Full, wanted.Full), Roots: both(s.Roots, wanted.Roots)}
 	for ref, authors := range s.State {
 		if _, ok := wanted.State[ref]; ok {
 			out.addState(ref, authors)
@@ -77,34 +75,34 @@ func Only(s, wanted Set) Set {
 }
 
 // split walks two sorted lists and tells of every element of a whether b has it.
-func split[E any](a, b []E, compare func(E, E) int, tell func(i int, has bool)) {
+func split(a, b []string, tell func(i int, has bool)) {
 	for i, e := range a {
-		for len(b) > 0 && compare(b[0], e) < 0 {
+		for len(b) > 0 && strings.Compare(b[0], e) < 0 {
 			b = b[1:]
 		}
-		tell(i, len(b) > 0 && compare(b[0], e) == 0)
+		tell(i, len(b) > 0 && strings.Compare(b[0], e) == 0)
 	}
 }
 
-func same[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+func same(a, b []string) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // minus is what a has and b has not; a itself if b has nothing of it.
-func minus[E any](a, b []E, compare func(E, E) int) []E {
+func minus(a, b []string) []string {
 	if same(a, b) {
 		return nil
 	}
-	return pick(a, b, compare, false)
+	return pick(a, b, false)
 }
 
 // both is what a and b have; a itself if b has all of it.
-func both[E any](a, b []E, compare func(E, E) int) []E {
+func both(a, b []string) []string {
 	if same(a, b) {
 		return a
 	}
-	return pick(a, b, compare, true)
+	return pick(a, b, true)
 }
 
-func pick[E any](a, b []E, compare func(E, E) int, kept bool) []E {
+func pick(a, b []string, kept bool) []string {
 	if len(b) == 0 {
 		if kept {
 			return nil
@@ -112,7 +110,7 @@ func pick[E any](a, b []E, compare func(E, E) int, kept bool) []E {
 		return a
 	}
 	n := 0
-	split(a, b, compare, func(_ int, has bool) {
+	split(a, b, func(_ int, has bool) {
 		if has == kept {
 			n++
 		}
@@ -123,8 +121,8 @@ func pick[E any](a, b []E, compare func(E, E) int, kept bool) []E {
 	case len(a):
 		return a
 	}
-	out := make([]E, 0, n)
-	split(a, b, compare, func(i int, has bool) {
+	out := make([]string, 0, n)
+	split(a, b, func(i int, has bool) {
 		if has == kept {
 			out = append(out, a[i])
 		}
@@ -133,17 +131,17 @@ func pick[E any](a, b []E, compare func(E, E) int, kept bool) []E {
 }
 
 // plus is what a or b has; one of them itself if the other adds nothing.
-func plus[E any](a, b []E, compare func(E, E) int) []E {
-	added := minus(b, a, compare)
+func plus(a, b []string) []string {
+	added := minus(b, a)
 	switch {
 	case len(added) == 0:
 		return a
 	case len(a) == 0:
 		return b
 	}
-	out := make([]E, 0, len(a)+len(added))
+	out := make([]string, 0, len(a)+len(added))
 	for len(a) > 0 && len(added) > 0 {
-		if compare(a[0], added[0]) < 0 {
+		if strings.Compare(a[0], added[0]) < 0 {
 			out, a = append(out, a[0]), a[1:]
 		} else {
 			out, added = append(out, added[0]), added[1:]

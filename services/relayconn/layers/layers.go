@@ -27,11 +27,7 @@ func TwoAndThree(s items.Set) []nostr.Filter {
 	}
 	filters = append(filters, states(s.State)...)
 	for chunk := range slices.Chunk(s.Roots, perFilter) {
-		ids := make([]string, len(chunk))
-		for i, id := range chunk {
-			ids[i] = id.String()
-		}
-		filters = append(filters, tagged(ids, "e", "E", "q")...)
+		filters = append(filters, tagged(chunk, "e", "E", "q")...)
 	}
 	return filters
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/target"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/layers"
 )
@@ -20,9 +19,9 @@ func refs(n int) (list []string) {
 	return list
 }
 
-func roots(n int) (list []target.ID) {
+func roots(n int) (list []string) {
 	for i := range n {
-		list = append(list, target.ID{byte(i >> 8), byte(i)})
+		list = append(list, fmt.Sprintf("%064x", i))
 	}
 	return list
 }
@@ -42,7 +41,7 @@ func text(t *testing.T, filters []nostr.Filter) (lines []string) {
 func TestFilters(t *testing.T) {
 	t.Parallel()
 	owner, other := strings.Repeat("0", 64), strings.Repeat("1", 64)
-	id := target.ID{1}
+	id := strings.Repeat("1", 64)
 	for name, tc := range map[string]struct {
 		filters []nostr.Filter
 		want    []string
@@ -53,8 +52,8 @@ func TestFilters(t *testing.T) {
 		"full": {layers.TwoAndThree(items.Set{Full: []string{"30617:a:x", "30617:a:x:y"}}), []string{
 			`{"#a":["30617:a:x","30617:a:x:y"]}`, `{"#A":["30617:a:x","30617:a:x:y"]}`, `{"#q":["30617:a:x","30617:a:x:y"]}`,
 		}},
-		"roots": {layers.TwoAndThree(items.Set{Roots: []target.ID{id}}), []string{
-			`{"#e":["` + id.String() + `"]}`, `{"#E":["` + id.String() + `"]}`, `{"#q":["` + id.String() + `"]}`,
+		"roots": {layers.TwoAndThree(items.Set{Roots: []string{id}}), []string{
+			`{"#e":["` + id + `"]}`, `{"#E":["` + id + `"]}`, `{"#q":["` + id + `"]}`,
 		}},
 		"states, of the owner too, and an identifier with colons": {
 			layers.TwoAndThree(items.Set{State: map[string][]string{"30617:" + owner + ":x:y": {other}}}),

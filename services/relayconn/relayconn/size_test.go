@@ -8,15 +8,17 @@ import (
 
 	"github.com/nats-io/nats.go"
 
+	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/relayconn"
 	"tendril.dev/services/relayconn/session"
 )
 
 // TestHeapAtEverydaySize: 1,000 repositories with 50,000 root events, each on 5 of 100 relays, all
-// connected and confirmed, in less than 64 MiB of live heap. What is measured
-// holds the 100 servers' ends of the connections too.
+// connected and confirmed, in less than 64 MiB of live heap. The worker asks an index that is there
+// before. What is measured holds the 100 servers' ends of the connections too.
 func TestHeapAtEverydaySize(t *testing.T) {
 	if testing.Short() {
 		t.Skip("100 relays")
@@ -49,8 +51,10 @@ func TestHeapAtEverydaySize(t *testing.T) {
 		aim(t, b, all[i].URL, targets[i])
 	}
 	targets = nil
+	index := newIndex(t, b)
+	eventually(t, "the index has all root events", func() bool { return index.Accepted.Seq() >= repos*roots })
 	before := liveHeap()
-	w := newWorker(t, b, "a", "--sync-page-limit=10")
+	w := startWorker(t, b, "a", node.Service{Name: "relayconn", Run: relayconn.Run, Asks: true}, "--sync-page-limit=10")
 	eventually(t, "all are connected and confirmed", func() bool { return w.metric(t, "ngit_sync_relays_connected_total") == relays })
 	for _, r := range all {
 		eventually(t, "it is confirmed", func() bool {

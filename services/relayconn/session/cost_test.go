@@ -9,7 +9,6 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/items"
@@ -59,9 +58,9 @@ func crowd(tb testing.TB, roots int, waiting bool) (message func()) {
 	})
 	go func() { done <- s.Run(ctx, session.Start{}, relay.messages, wanted, nil) }()
 	message = func() { relay.messages <- wire.Message{Kind: wire.EOSE, Sub: "nobody's"} }
-	list := make([]target.ID, roots)
+	list := make([]string, roots)
 	for i := range list {
-		list[i] = target.ID{byte(i >> 16), byte(i >> 8), byte(i)}
+		list[i] = fmt.Sprintf("%064x", i)
 	}
 	for n := roots - 40; n <= roots; n++ { // enough small additions for consolidation
 		wanted <- session.Wanted{Items: items.Set{Roots: list[:n]}, Revision: uint64(n)}

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/target"
 	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
@@ -109,14 +108,14 @@ func (r *strfry) fill(t *testing.T, dense, roots int) items.Set {
 		}
 		r.stored = append(r.stored, event(t, 1621, made-nostr.Timestamp(i)*3600, tags...))
 	}
-	list := []target.ID{}
+	list := []string{}
 	for i := range roots {
-		id := target.ID{byte(i >> 8), byte(i), 7}
+		id := fmt.Sprintf("%064x", i)
 		list = append(list, id)
-		r.stored = append(r.stored, event(t, 1111, made-nostr.Timestamp(i)*60, nostr.Tag{"E", id.String()}, nostr.Tag{"e", id.String()}))
+		r.stored = append(r.stored, event(t, 1111, made-nostr.Timestamp(i)*60, nostr.Tag{"E", id}, nostr.Tag{"e", id}))
 	}
 	slices.SortFunc(r.stored, func(a, b *nostr.Event) int { return int(b.CreatedAt - a.CreatedAt) })
-	return items.Union(repos(repo), items.Set{Roots: target.SortIDs(list)})
+	return items.Union(repos(repo), items.Set{Roots: list})
 }
 
 // TestStrfry: from a relay like strfry everything comes, page by page and side by side, and it need

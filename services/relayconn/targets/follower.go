@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/items"
 )
@@ -208,7 +207,7 @@ func (f *Follower) Past(ctx context.Context) (items.Set, error) {
 	f.targets.roots.mu.Lock()
 	defer f.targets.roots.mu.Unlock()
 	past := f.set(func(r repo) bool { return r.seq <= f.past.Target })
-	past.Roots = slices.DeleteFunc(past.Roots, func(id target.ID) bool { return newer[id] })
+	past.Roots = slices.DeleteFunc(past.Roots, func(id string) bool { return newer[id] })
 	return past, nil
 }
 
@@ -231,7 +230,7 @@ func (f *Follower) set(which func(repo) bool) (s items.Set) {
 	}
 	slices.Sort(s.Full)
 	// An event may belong to several repositories.
-	s.Roots = target.SortIDs(s.Roots)
+	s.Roots = sortIDs(s.Roots)
 	return s
 }
 

@@ -2,11 +2,13 @@ package targets
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +18,6 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
-	"tendril.dev/lib/target"
 	"tendril.dev/proto"
 )
 
@@ -55,7 +56,7 @@ type Roots struct {
 	mu      sync.Mutex
 	lists   map[string]*list // by reference of the repository
 	seq     uint64           // of the log, up to which it is followed
-	doubts  []target.ID      // ids that may be gone
+	doubts  []string         // ids that may be gone
 	asking  bool
 	touched map[*Follower]bool // they are told when the window closes
 }
@@ -63,10 +64,10 @@ type Roots struct {
 // list is the root events of one repository.
 type list struct {
 	users map[*Follower]bool
-	ids   []target.ID // sorted
-	read  bool        // they were asked for
-	due   bool        // they must be asked for, again if read
-	heard []target.ID // since it was begun to ask for them
+	ids   []string // sorted
+	read  bool     // they were asked for
+	due   bool     // they must be asked for, again if read
+	heard []string // since it was begun to ask for them
 }
 
 // NewRoots makes a Roots that knows nothing yet. The first of several changes opens a window, and
@@ -180,10 +181,7 @@ func (r *Roots) hear(m bus.Message) {
 		}
 		return
 	}
-	id, ok := target.ParseID(ev.ID)
-	if !ok {
-		return
-	}
+	id := strings.Clone(ev.ID)
 	for _, ref := range nostr.RootRefs(ev) {
 		l := r.lists[ref.String()]
 		if l == nil {
@@ -192,7 +190,7 @@ func (r *Roots) hear(m bus.Message) {
 		if l.due {
 			l.heard = append(l.heard, id)
 		}
-		if n, has := slices.BinarySearchFunc(l.ids, id, target.ID.Compare); !has {
+		if n, has := slices.BinarySearch(l.ids, id); !has {
 			l.ids = slices.Insert(l.ids, n, id)
 			r.touch(l)
 		}
@@ -200,12 +198,11 @@ func (r *Roots) hear(m bus.Message) {
 }
 
 // doubt notes an id that is said to be gone. Whether it is, is asked.
-func (r *Roots) doubt(s string) {
-	id, ok := target.ParseID(s)
-	if !ok || !r.asking && !r.has(id) {
+func (r *Roots) doubt(id string) {
+	if !nostr.IsHex64(id) || !r.asking && !r.has(id) {
 		return
 	}
-	if r.doubts = append(r.doubts, id); len(r.doubts) > mostDoubts {
+	if r.doubts = append(r.doubts, strings.Clone(id)); len(r.doubts) > mostDoubts {
 		r.doubts = nil
 		r.askAgain()
 	}
@@ -213,9 +210,9 @@ func (r *Roots) doubt(s string) {
 }
 
 // has reports whether an id is a root event here. Deletions are rare, so no index is kept for them.
-func (r *Roots) has(id target.ID) bool {
+func (r *Roots) has(id string) bool {
 	for _, l := range r.lists {
-		if _, has := slices.BinarySearchFunc(l.ids, id, target.ID.Compare); has {
+		if _, has := slices.BinarySearch(l.ids, id); has {
 			return true
 		}
 	}
@@ -223,9 +220,9 @@ func (r *Roots) has(id target.ID) bool {
 }
 
 // drop takes out a root event that is not accepted any more.
-func (r *Roots) drop(id target.ID) {
+func (r *Roots) drop(id string) {
 	for _, l := range r.lists {
-		if n, has := slices.BinarySearchFunc(l.ids, id, target.ID.Compare); has {
+		if n, has := slices.BinarySearch(l.ids, id); has {
 			l.ids = slices.Delete(l.ids, n, n+1)
 			r.touch(l)
 		}
@@ -320,7 +317,7 @@ func (r *Roots) askSome(ctx context.Context) (more bool, err error) {
 		}
 	}
 	for n, l := range asked { // some may be in use no more
-		ids := target.SortIDs(append(answers[n], l.heard...))
+		ids := sortIDs(append(answers[n], l.heard...))
 		changed := !l.read || !slices.Equal(ids, l.ids)
 		l.ids, l.read, l.due, l.heard = ids, true, false, nil
 		if !changed {
@@ -336,7 +333,7 @@ func (r *Roots) askSome(ctx context.Context) (more bool, err error) {
 
 // questions are what must be asked: for the root events of which repositories, and which ids may be
 // gone.
-func (r *Roots) questions() (refs []string, lists []*list, doubts []target.ID) {
+func (r *Roots) questions() (refs []string, lists []*list, doubts []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for ref, l := range r.lists {
@@ -351,13 +348,13 @@ func (r *Roots) questions() (refs []string, lists []*list, doubts []target.ID) {
 }
 
 // answers asks the questions.
-func (r *Roots) answers(ctx context.Context, refs []string, doubts []target.ID) (lists [][]target.ID, has []bool, err error) {
+func (r *Roots) answers(ctx context.Context, refs []string, doubts []string) (lists [][]string, has []bool, err error) {
 	if err := r.events.CatchUp(ctx); err != nil {
 		return nil, nil, err
 	}
 	ids := make([][32]byte, len(doubts))
 	for n, id := range doubts {
-		ids[n] = id
+		nostr.ReadHex(ids[n][:], id)
 	}
 	if len(ids) > 0 {
 		if has, err = r.events.Has(ctx, ids); err != nil {
@@ -368,7 +365,7 @@ func (r *Roots) answers(ctx context.Context, refs []string, doubts []target.ID) 
 	for n, ref := range refs {
 		filters[n] = nostr.Filter{Kinds: rootKinds, Tags: nostr.TagMap{"a": {ref}}}
 	}
-	lists = make([][]target.ID, len(refs))
+	lists = make([][]string, len(refs))
 	if len(filters) == 0 {
 		return lists, has, nil
 	}
@@ -376,7 +373,7 @@ func (r *Roots) answers(ctx context.Context, refs []string, doubts []target.ID) 
 		if err != nil {
 			return nil, nil, err
 		}
-		lists[found.Filter] = append(lists[found.Filter], found.ID)
+		lists[found.Filter] = append(lists[found.Filter], hex.EncodeToString(found.ID[:]))
 	}
 	return lists, has, nil
 }
@@ -385,18 +382,16 @@ func (r *Roots) answers(ctx context.Context, refs []string, doubts []target.ID) 
 var errMany = errors.New("too many newer root events")
 
 // newer are the root events that the log has after a sequence.
-func (r *Roots) newer(ctx context.Context, seq uint64) (map[target.ID]bool, error) {
+func (r *Roots) newer(ctx context.Context, seq uint64) (map[string]bool, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	newer := map[target.ID]bool{}
+	newer := map[string]bool{}
 	err := bus.Read(ctx, r.js, bus.Reading{Stream: proto.StreamEvents, Filters: rootFilters(), After: seq}, func(m bus.Message) {
 		ev := new(nostr.Event)
 		if ev.UnmarshalJSON(m.Data) != nil {
 			return
 		}
-		if id, ok := target.ParseID(ev.ID); ok {
-			newer[id] = true
-		}
+		newer[ev.ID] = true
 		if len(newer) > mostNewer {
 			cancel(errMany)
 		}
@@ -408,4 +403,10 @@ func (r *Roots) newer(ctx context.Context, seq uint64) (map[target.ID]bool, erro
 		return nil, fmt.Errorf("read root events after %d: %w", seq, err)
 	}
 	return newer, nil
+}
+
+// sortIDs returns the ids sorted and each once; it may reorder its argument.
+func sortIDs(ids []string) []string {
+	slices.Sort(ids)
+	return slices.Clip(slices.Compact(ids))
 }
