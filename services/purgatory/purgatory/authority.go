@@ -8,6 +8,7 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/held"
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
@@ -59,7 +60,7 @@ func (w *worker) Repository(ctx context.Context, ref nostr.RepoRef) (*repository
 // makeRepository makes a repository that is announced but not on disk yet: a client was quicker
 // than we, or the disk is a new one.
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
-	unlock, err := w.shards.Write(ctx, repo.Ref().Identifier)
+	unlock, err := w.shards.Write(ctx, all(repo.Ref().Identifier))
 	if errors.Is(err, shards.ErrElsewhere) {
 		return smarthttp.ErrElsewhere
 	}
@@ -145,7 +146,7 @@ func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) erro
 // receives, and releases what is complete then. It returns when that is served.
 func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive func(ctx context.Context) error) error {
 	ref := push.Ref
-	unlock, err := w.writeFor(ctx, push, func() (shards.Rank, error) { return w.rank(ctx, push) })
+	unlock, err := w.writeFor(ctx, push, func() bool { return w.isStranger(ctx, push) })
 	if err != nil {
 		return err
 	}
@@ -194,46 +195,31 @@ func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive f
 	return nil
 }
 
-// writeFor waits until a push may write. Where others write too its turn comes by its rank as
-// things stand; what it may do is decided when it has come. What will be refused has the last rank.
-func (w *worker) writeFor(ctx context.Context, push smarthttp.PushRequest, rank func() (shards.Rank, error)) (unlock func(), err error) {
-	unlock, err = w.shards.WriteFor(ctx, push.Ref.Identifier, push.Client, func() shards.Rank {
-		if as, err := rank(); err == nil {
-			return as
-		}
-		return shards.Unknown
-	})
+// all is the lock of all repositories of an identifier.
+func all(identifier string) repository.Place {
+	return repository.Place{RepoRef: nostr.RepoRef{Identifier: identifier}}
+}
+
+// writeFor waits until a push may write. What it may do is decided when it holds the lock.
+func (w *worker) writeFor(ctx context.Context, push smarthttp.PushRequest, isStranger func() bool) (unlock func(), err error) {
+	unlock, err = w.shards.WriteFor(ctx, push.Client, isStranger, all(push.Ref.Identifier))
 	switch {
 	case errors.Is(err, shards.ErrElsewhere):
 		return nil, smarthttp.ErrElsewhere
-	case errors.Is(err, shards.ErrCrowded):
+	case errors.Is(err, limit.ErrFull):
 		return nil, &smarthttp.Unavailable{Reason: "too many push to repositories of this name at once, try again later"}
 	}
 	return unlock, err
 }
 
-// rank is what a push comes for. An error: it would be refused.
-func (w *worker) rank(ctx context.Context, push smarthttp.PushRequest) (shards.Rank, error) {
+// isStranger reports whether no state allows a push.
+func (w *worker) isStranger(ctx context.Context, push smarthttp.PushRequest) bool {
 	d, _, err := w.dossier(ctx, push.Ref.Identifier)
 	if err != nil {
-		return 0, err
+		return true
 	}
 	state, err := w.authorise(ctx, d, push)
-	if err != nil {
-		return 0, err
-	}
-	unknown, err := w.unknownEvents(d, push)
-	switch {
-	case err != nil:
-		return 0, err
-	case len(unknown) > 0:
-		return shards.Unknown, nil
-	case state == nil:
-		return shards.Offered, nil
-	case d.Serves(push.Ref.PubKey):
-		return shards.Own, nil
-	}
-	return shards.Newcomer, nil
+	return state == nil || err != nil
 }
 
 // Refusals are told to the log and to whoever watches, of all pushes of this worker together:

@@ -10,7 +10,6 @@ import (
 	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/shards"
 	"tendril.dev/services/purgatory/smarthttp"
 )
 
@@ -40,12 +39,9 @@ func (c contributions) Authorize(ctx context.Context, push smarthttp.PushRequest
 // the push brings the commits of. It returns when they are served.
 func (c contributions) Push(ctx context.Context, push smarthttp.PushRequest, receive func(ctx context.Context) error) error {
 	at := repository.Place{RepoRef: push.Ref, PRs: true}
-	unlock, err := c.writeFor(ctx, push, func() (shards.Rank, error) {
+	unlock, err := c.writeFor(ctx, push, func() bool {
 		asked, err := c.authorise(ctx, push)
-		if len(asked.unknown) > 0 {
-			return shards.Unknown, err
-		}
-		return shards.Offered, err
+		return err != nil || len(asked.unknown) > 0
 	})
 	if err != nil {
 		return err

@@ -189,7 +189,7 @@ func (w *worker) countEvents(ctx context.Context, ref nostr.RepoRef) (naming, st
 // restoreRepo cancels the removal of a repository: it is kept until its owner comes back, or an
 // operator removes it. It is not served: that its owner gave it up is for its owner to take back.
 func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (proto.RepoStatus, error) {
-	unlock, err := w.shards.Write(ctx, repo.Ref().Identifier)
+	unlock, err := w.shards.Write(ctx, all(repo.Ref().Identifier))
 	if err != nil {
 		return proto.RepoStatus{}, err
 	}

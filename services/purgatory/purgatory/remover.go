@@ -56,7 +56,7 @@ func (w *worker) removeOne(ctx context.Context, ref nostr.RepoRef, atOnce bool) 
 	if err != nil {
 		return err
 	}
-	unlock, err := w.shards.Write(ctx, ref.Identifier)
+	unlock, err := w.shards.Write(ctx, all(ref.Identifier))
 	if err != nil {
 		return err
 	}

@@ -296,7 +296,7 @@ func (w *worker) settleDue(ctx context.Context) error {
 
 func (w *worker) takeTurn(ctx context.Context, identifier string) {
 	hunted := w.hunter.Wanted(identifier)
-	unlock, err := w.shards.Write(ctx, identifier)
+	unlock, err := w.shards.Write(ctx, all(identifier))
 	if err != nil {
 		return // another's now, or we are stopping
 	}

@@ -1,14 +1,18 @@
 // Package shards knows which shards of identifiers this worker holds, and lets one writer at a time
-// at an identifier. A shard is handed on only when nobody writes in it any more, so that each has
+// into a repository. A shard is handed on only when nothing writes in it any more, so that each has
 // one writer in the whole deployment (docs/architecture.md).
 package shards
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
 )
 
 // ErrElsewhere: the shard of the identifier is not this worker's.
@@ -18,6 +22,7 @@ var ErrElsewhere = errors.New("another worker holds this repository")
 type Held struct {
 	mu     sync.Mutex
 	shards map[int]*shard
+	locks  map[repository.Place]*lock // of repositories that are being written or waited for
 }
 
 type shard struct {
@@ -26,17 +31,16 @@ type shard struct {
 	lease   context.Context // ends when the claim on the shard does
 	tenure  context.Context // ends when the shard is to be let go
 	end     context.CancelFunc
-	locks   map[string]*lock // by identifier
 }
 
 // New makes a worker that holds nothing.
-func New() *Held { return &Held{shards: map[int]*shard{}} }
+func New() *Held { return &Held{shards: map[int]*shard{}, locks: map[repository.Place]*lock{}} }
 
 // Open begins to hold a shard, for as long as its lease.
 func (h *Held) Open(n int, lease context.Context) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := &shard{lease: lease, locks: map[string]*lock{}}
+	s := &shard{lease: lease}
 	s.tenure, s.end = context.WithCancel(lease)
 	h.shards[n] = s
 }
@@ -65,11 +69,10 @@ func (h *Held) Close(n int) {
 func (h *Held) During(ctx context.Context, identifier string) (during context.Context, done func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	s := h.shards[proto.ShardOf(identifier)]
-	if s == nil || s.closing {
-		return nil, nil, ErrElsewhere
+	s, err := h.enter(identifier)
+	if err != nil {
+		return nil, nil, err
 	}
-	s.writers.Add(1)
 	during, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(s.tenure, cancel)
 	return during, func() {
@@ -77,6 +80,127 @@ func (h *Held) During(ctx context.Context, identifier string) (during context.Co
 		cancel()
 		s.writers.Done()
 	}, nil
+}
+
+// enter counts a writer in the shard of an identifier. The caller holds h.mu.
+func (h *Held) enter(identifier string) (*shard, error) {
+	s := h.shards[proto.ShardOf(identifier)]
+	if s == nil || s.closing {
+		return nil, ErrElsewhere
+	}
+	s.writers.Add(1)
+	return s, nil
+}
+
+// lock is that of one repository.
+type lock struct {
+	users int
+	// writer has one place, which parties get fairly: this worker, each client, and all strangers
+	// together. strangers has one place too, for the stranger who is next.
+	writer, strangers *limit.Fair
+}
+
+// The parties at a lock; clients have names of their own.
+const (
+	theWorker    = "the worker"
+	theStrangers = "the strangers"
+)
+
+// Write waits until this worker is the only writer of the repositories, which it locks in a fixed
+// order. unlock must be called when it is done, and Write not before that again: two writers would
+// wait for each other. ErrElsewhere: it may not write.
+func (h *Held) Write(ctx context.Context, at ...repository.Place) (unlock func(), err error) {
+	at = slices.Clone(at)
+	slices.SortFunc(at, inOrder)
+	var unlocks []func()
+	unlock = func() {
+		for _, unlock := range slices.Backward(unlocks) {
+			unlock()
+		}
+	}
+	for _, place := range slices.Compact(at) {
+		next, err := h.acquire(ctx, place, func(l *lock) (func(), error) { return l.writer.Acquire(ctx, theWorker) })
+		if err != nil {
+			unlock()
+			return nil, err
+		}
+		unlocks = append(unlocks, next)
+	}
+	return unlock, nil
+}
+
+func inOrder(a, b repository.Place) int {
+	prs := func(p repository.Place) int {
+		if p.PRs {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(a.Identifier, b.Identifier), cmp.Compare(a.PubKey, b.PubKey), prs(a)-prs(b))
+}
+
+// TryWrite is Write where the repository is free; ok is false where it is not. It may be called
+// while other repositories are locked.
+func (h *Held) TryWrite(at repository.Place) (unlock func(), ok bool) {
+	unlock, err := h.acquire(context.Background(), at, func(l *lock) (func(), error) { return l.writer.Try(theWorker, 1) })
+	return unlock, err == nil
+}
+
+// WriteFor is Write for a client's push. Clients come one after the other, whatever each of them
+// sends. isStranger is asked where the repository is not free: strangers, whose push no state
+// allows, all together count as one client, so that others wait for one of them at most.
+func (h *Held) WriteFor(ctx context.Context, client string, isStranger func() bool, at repository.Place) (unlock func(), err error) {
+	unlock, err = h.acquire(ctx, at, func(l *lock) (func(), error) { return l.writer.Try("client "+client, 1) })
+	if err == nil || errors.Is(err, ErrElsewhere) {
+		return unlock, err
+	}
+	stranger := isStranger()
+	return h.acquire(ctx, at, func(l *lock) (func(), error) {
+		if !stranger {
+			return l.writer.Acquire(ctx, "client "+client)
+		}
+		next, err := l.strangers.Acquire(ctx, client)
+		if err != nil {
+			return nil, err
+		}
+		release, err := l.writer.Acquire(ctx, theStrangers)
+		if err != nil {
+			next()
+			return nil, err
+		}
+		return func() { release(); next() }, nil
+	})
+}
+
+// acquire takes the lock of a repository by what take does, and counts the writer.
+func (h *Held) acquire(ctx context.Context, at repository.Place, take func(*lock) (release func(), err error)) (unlock func(), err error) {
+	h.mu.Lock()
+	s, err := h.enter(at.Identifier)
+	if err != nil {
+		h.mu.Unlock()
+		return nil, err
+	}
+	l := h.locks[at]
+	if l == nil {
+		l = &lock{writer: limit.NewFair(1, 1), strangers: limit.NewFair(1, 1)}
+		h.locks[at] = l
+	}
+	l.users++
+	h.mu.Unlock()
+	leave := func() {
+		h.mu.Lock()
+		if l.users--; l.users == 0 {
+			delete(h.locks, at)
+		}
+		h.mu.Unlock()
+		s.writers.Done()
+	}
+	release, err := take(l)
+	if err != nil {
+		leave()
+		return nil, err
+	}
+	return sync.OnceFunc(func() { release(); leave() }), nil
 }
 
 // Lease returns the context of what is written of an identifier. It ends with the lease of the
@@ -98,11 +222,7 @@ var ended = func() context.Context {
 }()
 
 // Holds reports whether the identifier's shard is held, be it for reading only.
-func (h *Held) Holds(identifier string) bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.shards[proto.ShardOf(identifier)] != nil
-}
+func (h *Held) Holds(identifier string) bool { return h.HoldsShard(proto.ShardOf(identifier)) }
 
 // HoldsShard reports whether a shard is held.
 func (h *Held) HoldsShard(n int) bool {

@@ -3,23 +3,32 @@ package shards_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
 )
 
-// TestOneWriterAndHandOver: writers of one identifier come one after the other, those of others do
-// not wait, and a shard is let go only when nobody writes any more.
+// at is an owner's repository of the identifier "x".
+func at(owner string) repository.Place {
+	return repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: "x"}}
+}
+
+// TestOneWriterAndHandOver: writers of one repository come one after the other, those of others do
+// not wait, and a shard is let go only when nothing is written any more.
 func TestOneWriterAndHandOver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := shards.New()
-		if _, err := h.Write(t.Context(), "x"); !errors.Is(err, shards.ErrElsewhere) {
+		if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, shards.ErrElsewhere) {
 			t.Fatalf("writing in a shard that is not held: %v", err)
 		}
 		for n := range proto.Shards {
@@ -29,7 +38,7 @@ func TestOneWriterAndHandOver(t *testing.T) {
 		var all sync.WaitGroup
 		for range 5 {
 			all.Go(func() {
-				unlock, err := h.Write(t.Context(), "x")
+				unlock, err := h.Write(t.Context(), at("a"))
 				if err != nil {
 					t.Error(err)
 					return
@@ -41,20 +50,28 @@ func TestOneWriterAndHandOver(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if unlock, err := h.Write(t.Context(), "y"); err != nil {
-			t.Errorf("another identifier waits: %v", err)
-		} else {
+		if unlock, ok := h.TryWrite(at("b")); ok {
 			unlock()
+		} else {
+			t.Error("another repository of the identifier waits")
+		}
+		if _, ok := h.TryWrite(at("a")); ok {
+			t.Error("two write into one repository")
 		}
 		impatient, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 		defer cancel()
-		if _, err := h.Write(impatient, "x"); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := h.Write(impatient, at("b"), at("a")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("a writer that gives up: %v", err)
+		}
+		if unlock, ok := h.TryWrite(at("b")); ok {
+			unlock()
+		} else {
+			t.Error("a writer that gave up keeps a lock")
 		}
 		began := time.Now()
 		go func() {
 			time.Sleep(time.Second)
-			if _, err := h.Write(t.Context(), "x"); !errors.Is(err, shards.ErrElsewhere) {
+			if _, err := h.Write(t.Context(), at("a")); !errors.Is(err, shards.ErrElsewhere) {
 				t.Errorf("writing in a shard that is being let go: %v", err)
 			}
 			if !h.Holds("x") {
@@ -75,8 +92,35 @@ func TestOneWriterAndHandOver(t *testing.T) {
 	})
 }
 
+// TestGroups: whoever locks several repositories does not wait for ever for another who locks the
+// same ones, however both write them down.
+func TestGroups(t *testing.T) {
+	t.Parallel()
+	h := shards.New()
+	h.Open(proto.ShardOf("x"), t.Context())
+	prs := repository.Place{RepoRef: at("b").RepoRef, PRs: true}
+	var all sync.WaitGroup
+	for i := range 8 {
+		all.Go(func() {
+			for range 100 {
+				group := []repository.Place{at("a"), at("b"), prs, at("a")}
+				if i%2 == 0 {
+					slices.Reverse(group)
+				}
+				unlock, err := h.Write(t.Context(), group...)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				unlock()
+			}
+		})
+	}
+	all.Wait()
+}
+
 // TestLease: what is written ends with the lease, or when the shard is another's; what may be begun
-// anew elsewhere ends as soon as the shard is to be let go.
+// again elsewhere ends as soon as the shard is to be let go.
 func TestLease(t *testing.T) {
 	t.Parallel()
 	h := shards.New()
@@ -89,7 +133,7 @@ func TestLease(t *testing.T) {
 	if err != nil || h.Lease("x").Err() != nil || during.Err() != nil {
 		t.Fatalf("a shard that is held: %v", err)
 	}
-	unlock, err := h.Write(t.Context(), "x")
+	unlock, err := h.Write(t.Context(), at("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,4 +153,48 @@ func TestLease(t *testing.T) {
 	if h.Lease("x").Err() == nil {
 		t.Error("a shard that was let go may be written")
 	}
+}
+
+// TestPushesAreFair: an owner, and the worker itself, wait for one stranger and one push of each
+// other client at most, however many came before; and a stranger comes in between too.
+func TestPushesAreFair(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := shards.New()
+		h.Open(proto.ShardOf("x"), t.Context())
+		var order []string
+		come := func(name string, take func() (unlock func(), err error)) {
+			go func() {
+				unlock, err := take()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				order = append(order, name)
+				time.Sleep(time.Second)
+				unlock()
+			}()
+			synctest.Wait()
+		}
+		push := func(name, client string, stranger bool) {
+			come(name, func() (func(), error) {
+				return h.WriteFor(t.Context(), client, func() bool { return stranger }, at("a"))
+			})
+		}
+		for n := range 20 {
+			push("stranger", fmt.Sprint("s", n), true)
+			push("stranger", "flood", true)
+		}
+		for range 3 {
+			push("maintainer", "m", false)
+		}
+		push("owner", "o", false)
+		come("worker", func() (func(), error) { return h.Write(t.Context(), at("a")) })
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		want := []string{"stranger", "stranger", "maintainer", "owner", "worker", "maintainer", "stranger", "maintainer"}
+		if len(order) != 45 || !slices.Equal(order[:8], want) {
+			t.Errorf("%d came, first %q, want %q", len(order), order[:8], want)
+		}
+	})
 }
