@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nkeys"
 	"golang.org/x/crypto/bcrypt"
 
 	"tendril.dev/lib/logins"
@@ -31,12 +32,16 @@ func (b *Bus) startEmbedded(o Options) error {
 	} else if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the folder of the embedded NATS: %w", err)
 	}
-	accounts, err := openAccount, error(nil)
-	if o.Password != "" {
+	var accounts string
+	var err error
+	if o.Password == "" {
+		accounts, err = openAccount()
+	} else {
 		b.inside = rand.Text()
-		if accounts, err = embeddedAccounts(o.Password, b.inside); err != nil {
-			return err
-		}
+		accounts, err = embeddedAccounts(o.Password, b.inside)
+	}
+	if err != nil {
+		return err
 	}
 	if b.server, err = startServer(o, accounts, b.lost); err != nil {
 		return err
@@ -57,11 +62,21 @@ func (b *Bus) embeddedOptions() []nats.Option {
 }
 
 // openAccount is the configuration of an embedded server without a password: every connection is
-// this process's user. The streams lie in the same account as with a password, so that an operator
-// may set one, or remove it, on the same data.
-const openAccount = `accounts: {` + proto.AccountCore + `: {jetstream: enabled, users: [{user: ` + insideUser + `, password: ""}]}}
-no_auth_user: ` + insideUser + `
-`
+// the same user. The streams are in the same account as with a password, so that an operator can
+// set one, or remove it, on the same data. The user is a key, because the server warns of a user
+// with an empty password.
+func openAccount() (string, error) {
+	key, err := nkeys.CreateUser()
+	if err != nil {
+		return "", fmt.Errorf("make a user of the embedded NATS: %w", err)
+	}
+	user, err := key.PublicKey()
+	if err != nil {
+		return "", fmt.Errorf("make a user of the embedded NATS: %w", err)
+	}
+	return fmt.Sprintf("accounts: {%s: {jetstream: enabled, users: [{nkey: %s}]}}\nno_auth_user: %s\n",
+		proto.AccountCore, user, user), nil
+}
 
 // embeddedAccounts is the configuration of an embedded server with a password. Its users are the
 // operator, `tendril import` with the same password, and this process, whose password is random.
