@@ -2,14 +2,12 @@ package purgatory
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
@@ -234,16 +232,12 @@ func (w *worker) isDeleted(ctx context.Context, announcement *nostr.Event) (bool
 // and when that was. The stream's leader is asked, not any replica: that could be behind.
 func (w *worker) lastAnnouncement(ctx context.Context, ref nostr.RepoRef) (last *nostr.Event, at time.Time, err error) {
 	place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
-	js, err := w.node.Bus.Conn.JetStream()
+	message, found, err := bus.Last(ctx, w.node.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(place).String())
 	if err != nil {
 		return nil, at, fmt.Errorf("read the last announcement of %s: %w", ref, err)
 	}
-	message, err := js.GetLastMsg(proto.StreamEvents, proto.EventSubjectOf(place).String(), nats.Context(ctx))
-	if errors.Is(err, nats.ErrMsgNotFound) {
+	if !found {
 		return nil, at, nil
-	}
-	if err != nil {
-		return nil, at, fmt.Errorf("read the last announcement of %s: %w", ref, err)
 	}
 	last = &nostr.Event{}
 	if err := last.UnmarshalJSON(message.Data); err != nil {
