@@ -1,7 +1,7 @@
-// Package candidates hands verified events to ingest and waits for its verdicts. Synced events
-// travel in packs, many in one message. Candidates live in a memory queue, so a pack whose verdicts
-// do not come is sent again; that is harmless, because an event's identity is its subject in the
-// log (docs/architecture.md, The writer).
+// Package candidates hands verified events to ingest and waits for its verdicts. Events travel in
+// packs, many in one message. Candidates live in a memory queue, so a pack whose verdicts do not
+// come is sent again; that is harmless, because an event's identity is its subject in the log
+// (docs/architecture.md, The writer).
 package candidates
 
 import (
@@ -18,25 +18,29 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nuid"
 
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
-// Limits and times of a Sender. Tests shorten them.
 const (
-	// overhead is about what a candidate takes beside its event.
-	overhead = 512
-	// resendAfter is how long verdicts are waited for the first time, maxResendAfter how long at
-	// most: each time is twice the one before. maxTries is how often they are waited for; in all
-	// that takes a quarter of an hour.
+	// laneBytes bounds what is without a verdict on each lane, and overhead is what a candidate
+	// counts beside its event.
+	laneBytes = 8 << 20
+	overhead  = 1 << 10
+	// busyWith is how many packs of a lane without a verdict are enough for ingest to do: while
+	// there are as many, further events gather in packs, each for fillFor at most.
+	busyWith = 4
+	fillFor  = 10 * time.Millisecond
+	// resendAfter is how long verdicts are waited for the first time, and maxResendAfter how long at
+	// most: each time is twice the one before. They are waited for no longer than giveUpAfter.
 	resendAfter    = 15 * time.Second
 	maxResendAfter = 4 * time.Minute
-	maxTries       = 8
-	// busyPause is the wait after the queue was full, and after it was not there at first; then it
-	// becomes longer, up to maxAwayPause.
-	busyPause    = 250 * time.Millisecond
-	maxAwayPause = 4 * time.Second
-	lookEvery    = 100 * time.Millisecond
+	giveUpAfter    = 15 * time.Minute
+	// refusedPause is the wait after the queue did not take a pack.
+	refusedPause = 250 * time.Millisecond
+	// mostPending bounds packs whose receipt the queue has not confirmed. Each counts overhead.
+	mostPending = 1 << 16
 )
 
 // ErrNoVerdict: ingest did not decide, however often it was asked.
@@ -61,118 +65,11 @@ type Candidate struct {
 	Lane   proto.Lane
 	Source proto.Source
 	Relay  string       // normalised URL, of synced events
-	Client string       // client key of whoever submitted it, see proto.HeaderClient; of users' events
+	Client string       // client key of the submitter, see proto.HeaderClient; of users' events
 	Action proto.Action // on the release lane
 	Reason string       // that goes with the action
 	// Done is called once, with the verdict or an error, from another goroutine. It must not block.
 	Done func(proto.Verdict, error)
-}
-
-// Sender offers candidates. It is safe for concurrent use.
-type Sender struct {
-	js    jetstream.JetStream
-	conn  *nats.Conn
-	log   *slog.Logger
-	inbox string
-	roads [numRoads]*road
-
-	verdicts *nats.Subscription
-
-	resendAfter, busyPause, lookEvery time.Duration
-	maxTries                          int
-
-	mu      sync.Mutex
-	next    uint64
-	waiting map[string]*pack // by ref: sent, or about to be
-	ended   chan struct{}    // closed when Run ends
-}
-
-// New makes a sender with an inbox of its own, which it listens to from now on; Run does the rest.
-func New(conn *nats.Conn, log *slog.Logger) (*Sender, error) {
-	s := &Sender{
-		conn: conn, log: log, inbox: proto.VerdictSubject(nuid.Next()), roads: newRoads(), waiting: map[string]*pack{},
-		resendAfter: resendAfter, busyPause: busyPause, lookEvery: lookEvery, maxTries: maxTries, ended: make(chan struct{}),
-	}
-	most := 0
-	for _, r := range s.roads {
-		most += r.room.candidates
-	}
-	var err error
-	// Room for a second try beside a first whose acknowledgement is still out; an acknowledgement
-	// that was lost is given up in time.
-	if s.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(2*most), jetstream.WithPublishAsyncTimeout(resendAfter),
-		jetstream.WithPublishAsyncErrHandler(s.refused)); err != nil {
-		return nil, fmt.Errorf("open JetStream: %w", err)
-	}
-	// Before anything is offered, so that no verdict can come too early.
-	if s.verdicts, err = conn.Subscribe(s.inbox, s.judged); err != nil {
-		return nil, fmt.Errorf("subscribe to verdicts: %w", err)
-	}
-	return s, nil
-}
-
-// Run sends again what has no verdict, until ctx ends: after a while, or at once when the bus is
-// connected again, because verdicts that came meanwhile are lost. Then whatever is still without
-// one ends with [ErrEnded], and nothing more can be offered. It runs once.
-func (s *Sender) Run(ctx context.Context) error {
-	defer s.endAll()
-	defer s.verdicts.Unsubscribe()
-	tick := time.NewTicker(s.lookEvery)
-	defer tick.Stop()
-	connected := s.conn.StatusChanged(nats.CONNECTED)
-	defer s.conn.RemoveStatusListener(connected)
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-connected:
-			s.hurry()
-		case now := <-tick.C:
-			s.resend(ctx, now)
-		}
-	}
-}
-
-func (s *Sender) endAll() {
-	s.mu.Lock()
-	var all []*pack
-	for _, p := range s.waiting {
-		all = append(all, p)
-	}
-	for _, r := range s.roads {
-		for _, p := range r.open {
-			all = append(all, p)
-		}
-		clear(r.open)
-		r.outbox, r.under = nil, 0
-	}
-	clear(s.waiting)
-	close(s.ended)
-	s.mu.Unlock()
-	for _, p := range all {
-		s.finish(p, nil, ErrEnded)
-	}
-}
-
-// Offer sends a candidate, alone or in a pack with others. It blocks while too many of its kind are
-// without a verdict, or too many bytes, until ctx ends. Those who wait are served by turns: the
-// client or relay with the least bytes under way comes first. After an error Done is not called.
-func (s *Sender) Offer(ctx context.Context, c Candidate) error {
-	line := c.line()
-	r, from, size := s.roads[roadOf(c.Lane)], c.origin(), overhead+len(line)
-	if err := r.room.enter(ctx, s.ended, from, size); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	select {
-	case <-s.ended:
-		s.mu.Unlock()
-		r.room.leave(from, 1, min(size, r.room.most))
-		return ErrEnded
-	default:
-	}
-	s.add(r, &c, line) // unlocks
-	return nil
 }
 
 // line is the event's JSON on one line. That of an accepted event is no longer than it was.
@@ -183,21 +80,125 @@ func (c *Candidate) line() []byte {
 	return nostr.Encode(c.Event)
 }
 
-// origin is who the candidate comes from, of those who share the window of its road.
-func (c *Candidate) origin() string { return cmp.Or(c.Client, c.Relay) }
+// Sender offers candidates. It is safe for concurrent use.
+type Sender struct {
+	js       jetstream.JetStream
+	conn     *nats.Conn
+	log      *slog.Logger
+	inbox    string
+	verdicts *nats.Subscription
 
-// Waiting is how many candidates are without a verdict.
-func (s *Sender) Waiting() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, p := range s.waiting {
-		n += len(p.done)
+	fillFor, resendAfter, giveUpAfter, refusedPause time.Duration
+
+	mu      sync.Mutex
+	lanes   map[proto.Lane]*lane
+	waiting map[string]*pack // by ref: sent, without verdicts
+	last    uint64           // ref
+	ended   bool
+}
+
+// lane is what candidates of one lane share. A lane that is full delays no other.
+type lane struct {
+	room  *limit.Fair   // bytes, by client or relay
+	open  map[key]*pack // that are being filled
+	under int           // packs that wait for verdicts
+}
+
+// New makes a sender with an inbox of its own, which it listens to from now on; Run does the rest.
+func New(conn *nats.Conn, log *slog.Logger) (*Sender, error) {
+	s := &Sender{
+		conn: conn, log: log, inbox: proto.VerdictSubject(nuid.Next()),
+		fillFor: fillFor, resendAfter: resendAfter, giveUpAfter: giveUpAfter, refusedPause: refusedPause,
+		lanes: map[proto.Lane]*lane{}, waiting: map[string]*pack{},
 	}
-	for _, r := range s.roads {
-		for _, p := range r.open {
-			n += len(p.done)
+	var err error
+	s.js, err = jetstream.New(conn, jetstream.WithPublishAsyncMaxPending(mostPending),
+		jetstream.WithPublishAsyncTimeout(resendAfter), jetstream.WithPublishAsyncErrHandler(s.refused))
+	if err != nil {
+		return nil, fmt.Errorf("open JetStream: %w", err)
+	}
+	// Before anything is offered, so that no verdict can come too early.
+	if s.verdicts, err = conn.Subscribe(s.inbox, s.judged); err != nil {
+		return nil, fmt.Errorf("subscribe to verdicts: %w", err)
+	}
+	return s, nil
+}
+
+// Run sends again what has no verdict, until ctx ends: after a while, or at once when the bus is
+// connected again, because verdicts that came meanwhile are lost. Then all that is still without
+// one ends with [ErrEnded], and nothing more can be offered. It runs once.
+func (s *Sender) Run(ctx context.Context) error {
+	defer s.end()
+	defer s.verdicts.Unsubscribe()
+	tick := time.NewTicker(s.refusedPause / 2)
+	defer tick.Stop()
+	connected := s.conn.StatusChanged(nats.CONNECTED)
+	defer s.conn.RemoveStatusListener(connected)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-connected:
+			s.resend(time.Now(), true)
+		case now := <-tick.C:
+			s.resend(now, false)
 		}
 	}
-	return n
+}
+
+// Offer sends a candidate, alone or in a pack with others. It blocks while too many bytes of its
+// lane are without a verdict, until ctx ends. The client or relay with the least bytes under way
+// comes first. After an error Done is not called.
+func (s *Sender) Offer(ctx context.Context, c Candidate) error {
+	line := c.line()
+	l := s.lane(c.Lane)
+	// An event that is larger than all the room goes alone.
+	leave, err := l.room.AcquireN(ctx, cmp.Or(c.Client, c.Relay), min(int64(overhead+len(line)), laneBytes))
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		leave()
+		return ErrEnded
+	}
+	k := key{c.Lane, c.Source, c.Relay, c.Client, c.Action, c.Reason}
+	s.fill(l, k, line, func(v proto.Verdict, err error) {
+		leave()
+		c.Done(v, err)
+	})
+	return nil
+}
+
+func (s *Sender) lane(name proto.Lane) *lane {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lanes[name]
+	if l == nil {
+		l = &lane{room: limit.NewFair(laneBytes, laneBytes), open: map[key]*pack{}}
+		s.lanes[name] = l
+	}
+	return l
+}
+
+// end ends all that has no verdict.
+func (s *Sender) end() {
+	s.mu.Lock()
+	s.ended = true
+	var all []*pack
+	for _, p := range s.waiting {
+		all = append(all, p)
+	}
+	for _, l := range s.lanes {
+		for _, p := range l.open {
+			all = append(all, p)
+		}
+		clear(l.open)
+	}
+	clear(s.waiting)
+	s.mu.Unlock()
+	for _, p := range all {
+		p.finish(nil, ErrEnded)
+	}
 }

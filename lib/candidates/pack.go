@@ -1,69 +1,17 @@
 package candidates
 
 import (
+	"encoding/json"
+	"errors"
+	"fmt"
 	"strconv"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/proto"
 )
-
-// road is what candidates of one kind share: their window, and the packs that are being filled. A
-// road that is full holds up no other.
-type road struct {
-	room *window
-	// packs: candidates of this road travel in packs; otherwise each goes alone, at once.
-	packs bool
-	// eager: a pack is sent as soon as it has an event, unless ingest has enough of the road to do.
-	eager bool
-	// fillFor is how long a pack is filled before it is sent, fillForBusy the same while ingest has
-	// enough of the road to do.
-	fillFor, fillForBusy time.Duration
-
-	// Below is guarded by the sender's lock.
-	open    map[key]*pack // being filled
-	under   int           // packs that were closed and have no verdict yet
-	outbox  []*pack       // closed, not published yet, in order
-	sending bool          // somebody publishes what is in the outbox
-}
-
-// The roads, by number. Candidates without a verdict are bounded on each of them by itself.
-const (
-	roadUser = iota
-	roadRelease
-	roadLive
-	roadPast // historic and daily
-	numRoads
-)
-
-func newRoads() (roads [numRoads]*road) {
-	for n, r := range map[int]road{
-		roadUser:    {room: newWindow(2048, 8<<20)},
-		roadRelease: {room: newWindow(2048, 8<<20)},
-		roadLive:    {room: newWindow(2048, 4<<20), packs: true, eager: true, fillFor: 2 * time.Millisecond, fillForBusy: 2 * time.Millisecond},
-		roadPast:    {room: newWindow(4096, 8<<20), packs: true, fillFor: 2 * time.Millisecond, fillForBusy: 10 * time.Millisecond},
-	} {
-		r.open = map[key]*pack{}
-		roads[n] = &r
-	}
-	return roads
-}
-
-func roadOf(l proto.Lane) int {
-	switch l {
-	case proto.LaneUser:
-		return roadUser
-	case proto.LaneRelease:
-		return roadRelease
-	case proto.LaneSyncLive:
-		return roadLive
-	}
-	return roadPast
-}
-
-// busyWith is how many packs of a road under way are enough for ingest to do.
-const busyWith = 4
 
 // key is what the candidates of a pack have in common: all that its headers say.
 type key struct {
@@ -78,19 +26,16 @@ type key struct {
 // pack is several candidates in one message.
 type pack struct {
 	key
-	road *road
-	ref  string // once it is closed
-	from string // who shares the window, see Candidate.origin
-
-	lines [][]byte // until it is closed
+	of    *lane
+	lines [][]byte // until it is sent
+	size  int      // bytes of its message
 	done  []func(proto.Verdict, error)
-	size  int // bytes of its message
-	room  int // bytes it takes of the window
 
+	ref   string
 	data  []byte
-	tries int       // sends that the queue did not refuse
-	away  int       // sends in a row that found no queue
-	at    time.Time // when to send again
+	at    time.Time     // when to send it again
+	pause time.Duration // after it was sent last
+	until time.Time     // when to give it up
 }
 
 // messageRoom is what is left for headers and the client's own framing below the largest message.
@@ -104,108 +49,146 @@ func (s *Sender) mostBytes() int {
 	return proto.MaxPackBytes
 }
 
-// add puts a candidate, which has entered the window, into a pack, and sends what is ready. It is
-// called with the lock and gives it up.
-func (s *Sender) add(r *road, c *Candidate, line []byte) {
-	k := key{c.Lane, c.Source, c.Relay, c.Client, c.Action, c.Reason}
-	p := r.open[k]
-	if p != nil && p.size+1+len(line) > s.mostBytes() {
-		s.close(p)
+// fill puts a candidate into a pack, and sends the pack if it is full or ingest has little to do.
+// The caller holds the lock.
+func (s *Sender) fill(l *lane, k key, line []byte, done func(proto.Verdict, error)) {
+	p := l.open[k]
+	if p != nil && p.size+len(line) > s.mostBytes() {
+		s.send(p)
 		p = nil
 	}
-	if p == nil {
-		p = &pack{key: k, road: r, from: c.origin()}
+	fresh := p == nil
+	if fresh {
+		p = &pack{key: k, of: l}
+		l.open[k] = p
 	}
 	p.lines = append(p.lines, line)
-	p.done = append(p.done, c.Done)
-	p.size += len(line)
-	if len(p.lines) > 1 {
-		p.size++ // the line break
-	}
-	p.room += min(overhead+len(line), r.room.most)
+	p.done = append(p.done, done)
+	p.size += len(line) + 1 // and a line break
 	switch {
-	case !r.packs:
-		// Nothing is in order between those who send alone, and nobody waits for another's turn.
-		s.seal(p)
-		s.mu.Unlock()
-		s.publish(p)
-		return
-	case len(p.lines) >= proto.MaxPackEvents || p.size >= s.mostBytes() || r.eager && r.under < busyWith:
-		s.close(p)
-	case len(p.lines) == 1:
-		r.open[k] = p
-		wait := r.fillFor
-		if r.under >= busyWith {
-			wait = r.fillForBusy
-		}
-		time.AfterFunc(wait, func() { s.ripe(p) })
+	case len(p.lines) == proto.MaxPackEvents || p.size >= s.mostBytes() || l.under < busyWith:
+		s.send(p)
+	case fresh:
+		time.AfterFunc(s.fillFor, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if l.open[k] == p {
+				s.send(p)
+			}
+		})
 	}
-	s.drain(r)
 }
 
-// ripe sends a pack whose time is over, unless it is sent already.
-func (s *Sender) ripe(p *pack) {
-	s.mu.Lock()
-	if p.road.open[p.key] == p {
-		s.close(p)
-	}
-	s.drain(p.road)
-}
-
-// close ends the filling of a pack and puts it in line for the bus.
-func (s *Sender) close(p *pack) {
-	if p.road.open[p.key] == p {
-		delete(p.road.open, p.key)
-	}
-	s.seal(p)
-	p.road.outbox = append(p.road.outbox, p)
-}
-
-// seal gives a pack its message and a ref. From here on it waits for verdicts.
-func (s *Sender) seal(p *pack) {
-	p.data = p.lines[0]
-	if len(p.lines) > 1 {
-		p.data = proto.JoinPack(p.lines)
-	}
-	p.lines = nil
-	s.next++
-	p.ref = strconv.FormatUint(s.next, 36)
-	p.tries, p.at = 1, time.Now().Add(s.resendAfter)
-	p.road.under++
+// send sends a pack for the first time. From here on it waits for verdicts. The caller holds the
+// lock, so packs with the same key leave in their order.
+func (s *Sender) send(p *pack) {
+	delete(p.of.open, p.key)
+	p.of.under++
+	p.data, p.lines = proto.JoinPack(p.lines), nil
+	s.last++
+	p.ref = strconv.FormatUint(s.last, 36)
+	p.pause, p.until = s.resendAfter, time.Now().Add(s.giveUpAfter)
 	s.waiting[p.ref] = p
+	s.publish(p)
 }
 
-// drain publishes what is in line, in its order, unless somebody does so already. It is called
-// with the lock and gives it up.
-func (s *Sender) drain(r *road) {
-	if r.sending {
-		s.mu.Unlock()
-		return
+// publish sends a pack. The caller holds the lock.
+func (s *Sender) publish(p *pack) {
+	p.at = time.Now().Add(p.pause)
+	if !s.conn.IsConnected() {
+		return // all are sent when it is
 	}
-	r.sending = true
-	for len(r.outbox) > 0 {
-		p := r.outbox[0]
-		r.outbox[0] = nil
-		r.outbox = r.outbox[1:]
-		s.mu.Unlock()
-		s.publish(p)
-		s.mu.Lock()
-	}
-	r.outbox, r.sending = nil, false
-	s.mu.Unlock()
-}
-
-// message is what is sent of a pack. Each has a header of its own, because the client writes its
-// reply subject into the message, and the bus looks at it when it refuses one.
-func (p *pack) message(inbox string) *nats.Msg {
-	h := make(nats.Header, 6)
-	for _, f := range [...]struct{ name, value string }{
-		{proto.HeaderSource, string(p.source)}, {proto.HeaderRelay, p.relay}, {proto.HeaderClient, p.client},
-		{proto.HeaderAction, string(p.action)}, {proto.HeaderReason, p.reason}, {proto.HeaderReply, inbox}, {proto.HeaderRef, p.ref},
+	h := make(nats.Header, 7)
+	for name, value := range map[string]string{
+		proto.HeaderSource: string(p.source), proto.HeaderRelay: p.relay, proto.HeaderClient: p.client,
+		proto.HeaderAction: string(p.action), proto.HeaderReason: p.reason, proto.HeaderReply: s.inbox, proto.HeaderRef: p.ref,
 	} {
-		if f.value != "" {
-			h[f.name] = []string{f.value}
+		if value != "" {
+			h[name] = []string{value}
 		}
 	}
-	return &nats.Msg{Subject: p.lane.Subject(), Data: p.data, Header: h}
+	_, err := s.js.PublishMsgAsync(&nats.Msg{Subject: p.lane.Subject(), Data: p.data, Header: h})
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload): // it will not get smaller
+		s.take(p.ref)
+		go p.finish(nil, fmt.Errorf("send candidates of %d bytes: %w", len(p.data), err))
+	case err != nil:
+		s.log.Debug("candidates cannot be sent", "error", err)
+		p.at = time.Now().Add(s.refusedPause)
+	}
+}
+
+// refused hears that the queue did not take a pack: it is full or lost, or the bus is away. All of
+// that passes. JetStream may hold its own lock while it calls this.
+func (s *Sender) refused(_ jetstream.JetStream, msg *nats.Msg, err error) {
+	s.log.Debug("the candidate queue pushes back", "error", err)
+	go func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if p := s.waiting[msg.Header.Get(proto.HeaderRef)]; p != nil {
+			p.pause, p.at = s.resendAfter, time.Now().Add(s.refusedPause)
+		}
+	}()
+}
+
+// resend sends again what has had no verdict for too long, or all that has none.
+func (s *Sender) resend(now time.Time, all bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ref, p := range s.waiting {
+		switch {
+		case now.After(p.until):
+			s.take(ref)
+			go p.finish(nil, ErrNoVerdict)
+		case all || !now.Before(p.at):
+			p.pause = min(2*p.pause, max(maxResendAfter, s.resendAfter))
+			s.publish(p)
+		}
+	}
+}
+
+// judged hears how the events of a pack ended.
+func (s *Sender) judged(msg *nats.Msg) {
+	var vs proto.Verdicts
+	if err := json.Unmarshal(msg.Data, &vs); err != nil {
+		s.log.Error("verdicts cannot be read", "error", err)
+		return
+	}
+	s.mu.Lock()
+	p := s.waiting[vs.Ref]
+	ends := p != nil && len(vs.Verdicts) == len(p.done)
+	if ends {
+		s.take(vs.Ref)
+	}
+	s.mu.Unlock()
+	if ends {
+		p.finish(vs.Verdicts, nil)
+	}
+}
+
+// take ends the waiting for a pack. When ingest has little left to do, it gets what has gathered.
+// The caller holds the lock.
+func (s *Sender) take(ref string) {
+	l := s.waiting[ref].of
+	delete(s.waiting, ref)
+	if l.under--; l.under < busyWith {
+		for _, p := range l.open {
+			s.send(p)
+		}
+	}
+}
+
+// finish tells how the candidates of a pack ended. The caller does not hold the lock.
+func (p *pack) finish(verdicts []proto.Verdict, err error) {
+	synced := p.lane != proto.LaneUser && p.lane != proto.LaneRelease
+	for i, done := range p.done {
+		switch {
+		case err != nil:
+			done(proto.Verdict{}, err)
+		case synced && verdicts[i].RetryAt > 0:
+			done(verdicts[i], &Later{time.Unix(verdicts[i].RetryAt, 0)})
+		default:
+			done(verdicts[i], nil)
+		}
+	}
 }
