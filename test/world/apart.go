@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// Services are the services, each a program of its own.
+// Services are the services.
 var Services = []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"}
 
-// Replica is one process of one service.
+// Replica is one process of one service, or of some.
 type Replica struct {
 	Name string
 	cmd  *exec.Cmd
@@ -22,27 +22,23 @@ type Replica struct {
 	t    testing.TB
 }
 
-// StartReplica starts a service as on a cluster: with a folder of its own for its index, and the
-// git volume shared.
+// StartReplica starts a service as on a cluster: by `tendril run`, with a folder of its own for its
+// index, and the git volume shared.
 func StartReplica(t testing.TB, name, nats, gitVolume string, more map[string]string) *Replica {
 	t.Helper()
-	return startApart(t, name, exec.Command(Program(t, "services/"+name)), nats, gitVolume, more)
+	return StartRun(t, []string{name}, nats, gitVolume, more)
 }
 
-// StartRun starts `tendril run` with services, as [StartReplica] does with one.
+// StartRun is StartReplica for several services in one process.
 func StartRun(t testing.TB, services []string, nats, gitVolume string, more map[string]string) *Replica {
-	t.Helper()
-	cmd := exec.Command(Binary(t), append([]string{"run"}, services...)...)
-	return startApart(t, strings.Join(services, " "), cmd, nats, gitVolume, more)
-}
-
-func startApart(t testing.TB, name string, cmd *exec.Cmd, nats, gitVolume string, more map[string]string) *Replica {
 	t.Helper()
 	env := Settings()
 	env["NGIT_NATS_URL"], env["NGIT_GIT_DATA_PATH"], env["NGIT_OBSERVE_ADDRESS"] = nats, gitVolume, "127.0.0.1:0"
 	for k, v := range more {
 		env[k] = v
 	}
+	name := strings.Join(services, " ")
+	cmd := exec.Command(Binary(t), append([]string{"run"}, services...)...)
 	r := &Replica{Name: name, cmd: cmd, out: &output{}, done: make(chan error, 1), t: t}
 	r.cmd.Dir, r.cmd.Env = Folder(t), environment(env)
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
