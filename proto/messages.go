@@ -147,14 +147,13 @@ type RelayState struct {
 
 // Worker is a value of the bucket grasp-workers. Its key expires unless the worker keeps beating.
 type Worker struct {
-	Name        string    `json:"name"`
-	Group       string    `json:"group"`
-	Incarnation string    `json:"incarnation"`       // differs for every start
-	Address     string    `json:"address,omitempty"` // host:port of its internal HTTP, if others must reach it
-	Started     time.Time `json:"started"`
-	// Leaving is true while the worker stops: it keeps the claims that it still has until its work
-	// on them has ended, and gets no others.
-	Leaving bool `json:"leaving,omitempty"`
+	Name        string `json:"name"`
+	Group       string `json:"group"`
+	Incarnation string `json:"incarnation"`       // differs for every start
+	Address     string `json:"address,omitempty"` // host:port of its internal HTTP, if others must reach it
+	// Working is false before the worker takes keys, and while it stops: then it keeps the claims
+	// that it has until its work on them has ended.
+	Working bool `json:"working"`
 }
 
 // Claim is a value of the bucket grasp-claims; its revision fences the holder.

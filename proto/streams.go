@@ -139,7 +139,7 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 		}
 		if configs[i].Name == KVStream(BucketWorkers) {
 			configs[i].MaxAge = s.WorkerTTL
-			configs[i].SubjectDeleteMarkerTTL = time.Hour // who was away for a while learns of a death by the marker
+			configs[i].SubjectDeleteMarkerTTL = time.Hour
 		}
 	}
 	return configs

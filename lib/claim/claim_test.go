@@ -185,31 +185,6 @@ func TestWorkersShareAndHandOver(t *testing.T) {
 	seen.await("b alone", func(n map[string]int) bool { return n["b"] == 40 })
 }
 
-// TestNobodyHasTooMany: eight workers share forty keys out, and none ends with more than 25% over
-// the mean, nor do seven when one has gone.
-func TestNobodyHasTooMany(t *testing.T) {
-	t.Parallel()
-	s := serve(t, long)
-	seen := &board{t: t, on: map[string]string{}}
-	stops := map[string]func(){}
-	for i := range 8 {
-		name := fmt.Sprintf("pod-%d", i)
-		stops[name] = s.start(t, s.connect(t), name, keys(40), seen.work(name))
-	}
-	fair := func(most int) func(map[string]int) bool {
-		return func(share map[string]int) bool {
-			sum, highest := 0, 0
-			for _, n := range share {
-				sum, highest = sum+n, max(highest, n)
-			}
-			return sum == 40 && highest <= most
-		}
-	}
-	seen.await("eight share", fair(6))
-	stops["pod-3"]()
-	seen.await("seven share", fair(7))
-}
-
 // TestChaos: 200 keys, among workers that die, stop, lose the bus for a moment and come at random.
 // No key is ever worked on twice, and when it is over each is worked on and nobody has more than a
 // quarter over the mean.
@@ -366,56 +341,6 @@ func TestWorkThatEndsBeginsAgain(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatal("not begun again")
 		}
-	}
-}
-
-// TestStopWithoutABucket: a bus that was started anew may have lost the claims. The stop does not
-// try every one of them in vain.
-func TestStopWithoutABucket(t *testing.T) {
-	t.Parallel()
-	s := serve(t, long)
-	b := s.connect(t)
-	m, err := claim.Join(t.Context(), b, claim.Options{Group: "test", Worker: "a", Incarnation: "a-1", TTL: s.ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Leave(t.Context()) // ends the heartbeats; that it fails is no matter here
-	seen := &board{t: t, on: map[string]string{}}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	wanted, done := make(chan []string, 1), make(chan error, 1)
-	wanted <- keys(40)
-	go func() { done <- m.Work(ctx, wanted, seen.work("a")) }()
-	seen.await("a works on everything", func(n map[string]int) bool { return n["a"] == 40 })
-	tried, err := b.Conn.SubscribeSync("$KV." + proto.BucketClaims + ".>")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := b.JS.DeleteStream(t.Context(), proto.KVStream(proto.BucketClaims)); err != nil {
-		t.Fatal(err)
-	}
-	cancel()
-	<-done // however it ends: a watch that ended may have been quicker than the stop
-	if err := b.Conn.Flush(); err != nil {
-		t.Fatal(err)
-	}
-	subjects := map[string]bool{}
-	for {
-		n, _, err := tried.Pending()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if n == 0 {
-			break
-		}
-		msg, err := tried.NextMsg(patience)
-		if err != nil {
-			t.Fatal(err)
-		}
-		subjects[msg.Subject] = true
-	}
-	if len(subjects) != 1 {
-		t.Errorf("%d claims were tried to be let go, want one: %v", len(subjects), subjects)
 	}
 }
 

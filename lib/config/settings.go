@@ -123,19 +123,18 @@ type Sync struct {
 	StartupDelaySeconds int      `env:"NGIT_SYNC_STARTUP_DELAY_SECS" default:"0" min:"0" max:"86400" help:"Holds back the first historic sync, in seconds."`
 
 	// Constants.
-	ReconnectWindow    time.Duration `env:"NGIT_SYNC_RECONNECT_WINDOW" constant:"15m"`
-	DailyMin           time.Duration `env:"NGIT_SYNC_DAILY_MIN" constant:"23h"`
-	DailyMax           time.Duration `env:"NGIT_SYNC_DAILY_MAX" constant:"25h"`
-	StableAfter        time.Duration `env:"NGIT_SYNC_STABLE_AFTER" constant:"5m"`
-	DeadAfter          time.Duration `env:"NGIT_SYNC_DEAD_AFTER" constant:"24h"`
-	RateLimitCooldown  time.Duration `env:"NGIT_SYNC_RATE_LIMIT_COOLDOWN" constant:"65s"`
-	PageSize           int           `env:"NGIT_SYNC_PAGE_LIMIT" constant:"500"`
-	SilenceTimeout     time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" constant:"60s"`
-	ConsolidateWait    time.Duration `env:"NGIT_SYNC_CONSOLIDATE_WAIT" constant:"60s"`
-	BatchesAtOnce      int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" constant:"16"`
-	MaxFilters         int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" constant:"70"`
-	MaxEventBytes      int64         `env:"NGIT_SYNC_MAX_MESSAGE_BYTES" type:"bytes" constant:"1MiB"`
-	MaxRelaysPerWorker int           `env:"NGIT_SYNC_MAX_RELAYS" constant:"10000"`
+	ReconnectWindow   time.Duration `env:"NGIT_SYNC_RECONNECT_WINDOW" constant:"15m"`
+	DailyMin          time.Duration `env:"NGIT_SYNC_DAILY_MIN" constant:"23h"`
+	DailyMax          time.Duration `env:"NGIT_SYNC_DAILY_MAX" constant:"25h"`
+	StableAfter       time.Duration `env:"NGIT_SYNC_STABLE_AFTER" constant:"5m"`
+	DeadAfter         time.Duration `env:"NGIT_SYNC_DEAD_AFTER" constant:"24h"`
+	RateLimitCooldown time.Duration `env:"NGIT_SYNC_RATE_LIMIT_COOLDOWN" constant:"65s"`
+	PageSize          int           `env:"NGIT_SYNC_PAGE_LIMIT" constant:"500"`
+	SilenceTimeout    time.Duration `env:"NGIT_SYNC_REQ_TIMEOUT" constant:"60s"`
+	ConsolidateWait   time.Duration `env:"NGIT_SYNC_CONSOLIDATE_WAIT" constant:"60s"`
+	BatchesAtOnce     int           `env:"NGIT_SYNC_FILTERS_AT_ONCE" constant:"16"`
+	MaxFilters        int           `env:"NGIT_SYNC_MAX_FILTERS" name:"sync-max-filters" constant:"70"`
+	MaxEventBytes     int64         `env:"NGIT_SYNC_MAX_MESSAGE_BYTES" type:"bytes" constant:"1MiB"`
 }
 
 // Git says how git data is kept, hunted and served.

@@ -4,19 +4,21 @@ import (
 	"path/filepath"
 	"testing"
 
-	"tendril.dev/lib/claim"
 	"tendril.dev/proto"
 )
 
-// TestReadyOnceEveryRepositoryHasAWorker: who waits until a worker is ready can clone and push
-// then, whatever the repository.
+// TestReadyOnceEveryRepositoryHasAWorker: once a worker is ready, every repository can be cloned
+// and pushed to.
 func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
 	t.Parallel()
 	n := open(t, "one", filepath.Join(t.TempDir(), "git"), "", "--worker-ttl=1h")
-	idle, err := claim.Join(t.Context(), n.Bus, claim.Options{
-		Group: proto.GroupShards, Worker: "idle", Incarnation: "1", Address: "127.0.0.1:1", TTL: n.Settings.WorkerTTL,
-	})
+	workers, err := n.Bus.Bucket(t.Context(), proto.BucketWorkers)
 	if err != nil {
+		t.Fatal(err)
+	}
+	idle := proto.ClaimKey(proto.GroupShards, "idle")
+	record := `{"name":"idle","incarnation":"1","address":"127.0.0.1:1","working":true}`
+	if _, err := workers.Create(t.Context(), idle, []byte(record)); err != nil {
 		t.Fatal(err)
 	}
 	w := run(t, "one", n)
@@ -24,9 +26,9 @@ func TestReadyOnceEveryRepositoryHasAWorker(t *testing.T) {
 		t.Fatal("nothing is left to the other worker")
 	}
 	if why := w.Ready.Failing()["purgatory"]; why != "the workers have not shared out the repositories yet" {
-		t.Errorf("while another worker's share is nobody's: %q", why)
+		t.Errorf("while another worker's share has no holder: %q", why)
 	}
-	if err := idle.Leave(t.Context()); err != nil {
+	if err := workers.Delete(t.Context(), idle); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is ready", func() bool { return w.Ready.Failing()["purgatory"] == "" })

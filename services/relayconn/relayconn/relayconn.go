@@ -77,7 +77,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	}
 	member, err := claim.Join(ctx, n.Bus, claim.Options{
 		Group: proto.GroupRelays, Worker: n.Worker, Incarnation: n.Incarnation,
-		TTL: n.Settings.WorkerTTL, Max: n.Settings.MaxRelaysPerWorker, Yields: all.Less, Log: n.Log,
+		TTL: n.Settings.WorkerTTL, Log: n.Log,
 	})
 	if err != nil {
 		return err

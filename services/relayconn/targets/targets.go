@@ -48,14 +48,6 @@ func New(js jetstream.JetStream, roots *Roots, names chan []string, log *slog.Lo
 // Seq says how far the stream has been read.
 func (t *Targets) Seq() uint64 { return t.stream.Seq() }
 
-// Less reports whether only announcements in purgatory list a relay. Where a worker has no room for
-// all relays, it keeps the others.
-func (t *Targets) Less(name string) bool {
-	t.roots.mu.Lock()
-	defer t.roots.mu.Unlock()
-	return t.relays[name].Level == proto.LevelStateOnly
-}
-
 // Run follows the stream, and the root events, until ctx ends.
 func (t *Targets) Run(ctx context.Context) error {
 	base, err := lastSeq(ctx, t.js, proto.StreamTargets, t.log)

@@ -1,0 +1,180 @@
+package claim
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/proto"
+)
+
+// claimed is a claim with the revision that fences it.
+type claimed struct {
+	proto.Claim
+	revision uint64
+}
+
+// heard is a worker and when its last heartbeat was heard.
+type heard struct {
+	proto.Worker
+	at time.Time
+}
+
+// by reports whether a worker, as it lives now, made the claim. The zero worker made none.
+func (c claimed) by(w proto.Worker) bool {
+	return c.Worker != "" && w.Name == c.Worker && w.Incarnation == c.Incarnation
+}
+
+// Directory knows who is there in a group and who holds which key.
+type Directory struct {
+	group   string
+	log     *slog.Logger
+	stop    context.CancelFunc
+	changed chan struct{} // of capacity 1: something may be different
+	// silence is how long a worker is believed to live since its last heartbeat was heard here. The
+	// bucket tells of a death sooner, but not to a follower that was away at that time.
+	silence time.Duration
+
+	mu      sync.Mutex
+	workers map[string]heard
+	claims  map[string]claimed // by key without the group
+}
+
+// Watch reads who holds what, and follows it until Close: the end of ctx ends the reading only.
+func Watch(ctx context.Context, b *bus.Bus, group string, log *slog.Logger) (*Directory, error) {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	d := &Directory{
+		group: group, log: log, changed: make(chan struct{}, 1), silence: 2 * b.Sizing().WorkerTTL,
+		workers: map[string]heard{}, claims: map[string]claimed{},
+	}
+	var lasting context.Context
+	lasting, d.stop = context.WithCancel(context.WithoutCancel(ctx))
+	for bucket, hear := range map[string]func(string, bus.Message) error{
+		proto.BucketWorkers: d.hearWorker, proto.BucketClaims: d.hearClaim,
+	} {
+		if err := d.follow(ctx, lasting, b, bucket, hear); err != nil {
+			d.stop()
+			return nil, err
+		}
+	}
+	return d, nil
+}
+
+// follow reads a bucket as it stands, unless ctx ends before, and follows it until lasting ends.
+func (d *Directory) follow(ctx, lasting context.Context, b *bus.Bus, bucket string, hear func(string, bus.Message) error) error {
+	prefix := proto.KVSubject(bucket, "")
+	what := bus.Reading{Stream: proto.KVStream(bucket), Filters: []string{prefix + proto.ClaimKey(d.group, ">")}}
+	f := bus.NewFollower(b.JS, what, d.log, func(messages []bus.Message) error {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		for _, m := range messages {
+			_, key, err := proto.ParseClaimKey(m.Subject[len(prefix):])
+			if err == nil {
+				err = hear(key, m)
+			}
+			if err != nil {
+				d.log.Error("a record cannot be read", "subject", m.Subject, "error", err)
+			}
+		}
+		d.tell()
+		return nil
+	})
+	go func() {
+		if err := f.Run(lasting); err != nil {
+			d.log.Error("a bucket cannot be followed", "bucket", bucket, "error", err)
+		}
+	}()
+	select {
+	case <-f.Ready():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("read bucket %s: %w", bucket, ctx.Err())
+	}
+}
+
+func (d *Directory) hearWorker(name string, m bus.Message) error {
+	var w proto.Worker
+	delete(d.workers, name)
+	if m.Deletes() {
+		return nil
+	}
+	if err := json.Unmarshal(m.Data, &w); err != nil {
+		return err
+	}
+	d.workers[name] = heard{w, time.Now()}
+	return nil
+}
+
+// hearClaim keeps the revision of a claim that cannot be read too: it is free.
+func (d *Directory) hearClaim(key string, m bus.Message) error {
+	c := claimed{revision: m.Seq}
+	delete(d.claims, key)
+	if m.Deletes() {
+		return nil
+	}
+	err := json.Unmarshal(m.Data, &c.Claim)
+	d.claims[key] = c
+	return err
+}
+
+// tell says that something may be different.
+func (d *Directory) tell() {
+	select {
+	case d.changed <- struct{}{}:
+	default:
+	}
+}
+
+// live is a live worker by its name, or the zero worker. d.mu is held.
+func (d *Directory) live(name string) proto.Worker {
+	if w, there := d.workers[name]; there && time.Since(w.at) < d.silence {
+		return w.Worker
+	}
+	return proto.Worker{}
+}
+
+// Close ends the following.
+func (d *Directory) Close() { d.stop() }
+
+// Holder is the live worker that holds a key; false: none does at this moment.
+func (d *Directory) Holder(key string) (proto.Worker, bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.claims[key]
+	w := d.live(c.Worker)
+	return w, c.by(w)
+}
+
+// Lives reports whether a worker is live and was not started again since.
+func (d *Directory) Lives(worker proto.Worker) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.live(worker.Name).Incarnation == worker.Incarnation
+}
+
+// Workers are the live workers of the group, by name.
+func (d *Directory) Workers() map[string]proto.Worker {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	live := map[string]proto.Worker{}
+	for name := range d.workers {
+		if w := d.live(name); w.Name != "" {
+			live[name] = w
+		}
+	}
+	return live
+}
+
+// held copies the claims.
+func (d *Directory) held() map[string]claimed {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return maps.Clone(d.claims)
+}
