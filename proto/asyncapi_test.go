@@ -119,7 +119,6 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"worker":            {"": KVSubject(BucketWorkers, ClaimKey("g", "w")), "group": "g", "worker": "w"},
 		"queryIds":          {"": SubjectQueryIDs},
 		"queryReconcile":    {"": SubjectQueryReconcile},
-		"queryKnown":        {"": SubjectQueryKnown},
 		"queryEvents":       {"": SubjectQueryEvents},
 		"repo":              {"": RepoSubject(RepoShow, 7), "verb": "show", "shard": "07"},
 		"repoAnswer":        {"": RepoAnswerSubject("in"), "inbox": "in"},
@@ -148,7 +147,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"Target": Target{}, "Wanted": Wanted{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
 		"GitNotice": GitNotice{}, "Usage": Usage{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
-		"KnownQuery": KnownQuery{}, "KnownAnswer": KnownAnswer{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
+		"EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
 		"RepoQuery": RepoQuery{}, "RepoAnswer": RepoAnswer{}, "RepoStatus": RepoStatus{},
 	}
 	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {

@@ -156,7 +156,7 @@ func ingest() Permissions {
 			// For candidates and the turn. The whole space, because the server otherwise keeps in mind
 			// the reply subject of every message that it sends, as one that may be answered.
 			jsAck+">"),
-		access{subscribe: []string{SubjectQueryKnown, SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile}},
+		access{subscribe: []string{SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile}},
 		access{subscribe: describe(ServiceEvents)}, access{subscribe: describe(ServiceQuery)})
 	p.Answers = true
 	for _, cfg := range Streams(DefaultSizing()) {
@@ -173,7 +173,7 @@ func ingest() Permissions {
 }
 
 // askEvents allows to ask ingest which events are accepted.
-func askEvents() access { return publish(SubjectQueryKnown, SubjectQueryEvents) }
+func askEvents() access { return publish(SubjectQueryEvents) }
 
 // describe allows a micro service to say what it is.
 func describe(service string) (subjects []string) {
@@ -194,7 +194,7 @@ func operator() Permissions {
 			jsAPI + "INFO", jsAPI + "STREAM.NAMES", jsAPI + "STREAM.LIST", api("STREAM.INFO", "*"), api("STREAM.MSG.GET", "*"),
 			api("DIRECT.GET", "*"), api("DIRECT.GET", "*", ">"),
 			api("CONSUMER.NAMES", "*"), api("CONSUMER.LIST", "*"), api("CONSUMER.INFO", "*", "*"),
-			SubjectQueryIDs, SubjectQueryReconcile, SubjectQueryKnown, SubjectQueryEvents, microAPI + ">",
+			SubjectQueryIDs, SubjectQueryReconcile, SubjectQueryEvents, microAPI + ">",
 		},
 		Subscribe: []string{">"},
 	}

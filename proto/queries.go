@@ -8,8 +8,6 @@ import (
 
 // Bounds of the questions about accepted events, and of their answers.
 const (
-	// MaxKnownIDs is how many ids one [KnownQuery] may name.
-	MaxKnownIDs = 1000
 	// MaxQueriedFilters is how many filters one [EventsQuery] may have.
 	MaxQueriedFilters = 200
 	// MaxQueriedBytes and MaxQueriedIDs are how much one [EventsAnswer] brings: of events so many
@@ -18,28 +16,14 @@ const (
 	MaxQueriedIDs   = 8000
 )
 
-// KnownQuery asks grasp.query.known which events are accepted.
-type KnownQuery struct {
-	// Seq is the sequence of the log that the replica must have applied before it answers. One that
-	// has not, and does not soon, answers [QueryBehind].
-	Seq uint64 `json:"seq,omitempty"`
-	IDs []byte `json:"ids"` // 32 bytes each, at most MaxKnownIDs
-}
-
-// KnownAnswer answers a [KnownQuery], or there is an error with the headers of the micro service
-// protocol, whose codes are [QueryBad], [QueryBehind] and [QueryFailed].
-type KnownAnswer struct {
-	Seq uint64 `json:"seq"` // of the log that the replica has applied
-	// Known has a bit for each id, in their order, the lowest bit of a byte first: it is accepted.
-	Known []byte `json:"known,omitempty"`
-}
-
 // EventsQuery asks grasp.query.events for the accepted events that match filters, one filter after
 // the other, of each newest first and by id among equals, one page at a time. Nothing is kept
 // between two pages, so that each may be answered by another replica.
 type EventsQuery struct {
-	Filters []nostr.Filter `json:"filters"`       // at most MaxQueriedFilters
-	Seq     uint64         `json:"seq,omitempty"` // as of KnownQuery
+	Filters []nostr.Filter `json:"filters"` // at most MaxQueriedFilters
+	// Seq is the sequence of the log that the replica must have applied before it answers. One that
+	// has not, and does not soon, answers [QueryBehind].
+	Seq uint64 `json:"seq,omitempty"`
 	// IDsOnly: the ids are enough.
 	IDsOnly bool `json:"ids_only,omitempty"`
 	// After is where the page before ended among the answers to the first filter; nil: they are
@@ -47,9 +31,10 @@ type EventsQuery struct {
 	After *Place `json:"after,omitempty"`
 }
 
-// EventsAnswer answers an [EventsQuery], or there is an error as for [KnownAnswer].
+// EventsAnswer answers an [EventsQuery], or there is an error with the headers of the micro service
+// protocol, whose codes are [QueryBad], [QueryBehind] and [QueryFailed].
 type EventsAnswer struct {
-	Seq uint64 `json:"seq"` // as of KnownAnswer
+	Seq uint64 `json:"seq"` // of the log that the replica has applied
 	// Counts is how many of what follows answer each of the filters, in their order. Where there
 	// are fewer than filters the page is full, and the others must be asked for.
 	Counts []int             `json:"counts,omitempty"`

@@ -47,10 +47,8 @@ const (
 	SubjectQueryReconcile = "grasp.query.reconcile"
 	// ServiceQuery is the name of that micro service.
 	ServiceQuery = "grasp-query"
-	// SubjectQueryKnown is the micro service that answers which of some ids are accepted, see
-	// [KnownQuery], and SubjectQueryEvents the one that answers with the accepted events for a
-	// filter, see [EventsQuery]. Every process with an index of the log answers both.
-	SubjectQueryKnown  = "grasp.query.known"
+	// SubjectQueryEvents is the micro service that answers with the accepted events for a filter, or
+	// their ids, see [EventsQuery].
 	SubjectQueryEvents = "grasp.query.events"
 	// ServiceEvents is the name of that micro service.
 	ServiceEvents = "grasp-events"

@@ -120,7 +120,6 @@ func TestWhoMayPublish(t *testing.T) {
 		{"$JS.API.STREAM.MSG.GET.GRASP_TARGETS", "discovery relayconn operator"},
 		{"grasp.git.repo.pushed", "purgatory"},
 		{"grasp.query.ids", "operator"},
-		{"grasp.query.known", "purgatory discovery relayconn operator"},
 		{"grasp.query.events", "purgatory discovery relayconn operator"},
 		{"grasp.repo.list.07", "operator"},
 		{"grasp.repo.remove.07", "operator"},
@@ -221,7 +220,6 @@ func TestWhoMayListen(t *testing.T) {
 		{"grasp.git.>", "operator"},
 		{"grasp.verdict.x", "gateway purgatory relayconn operator"},
 		{"grasp.query.ids", "ingest operator"},
-		{"grasp.query.known", "ingest operator"},
 		{"grasp.query.events", "ingest operator"},
 		{"grasp.repo.show.*", "purgatory operator"},
 		{"grasp.repo.answer.x", "operator"},
@@ -312,7 +310,7 @@ func TestNoReplyReachesTheLog(t *testing.T) {
 	core := s.jetStream(t, proto.UserTendril)
 	answering, err := micro.AddService(s.connect(t, proto.UserIngest), micro.Config{
 		Name: proto.ServiceEvents, Version: "1.0.0",
-		Endpoint: &micro.EndpointConfig{Subject: proto.SubjectQueryKnown, Handler: micro.HandlerFunc(func(r micro.Request) { _ = r.Respond([]byte("{}")) })},
+		Endpoint: &micro.EndpointConfig{Subject: proto.SubjectQueryEvents, Handler: micro.HandlerFunc(func(r micro.Request) { _ = r.Respond([]byte("{}")) })},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -25,13 +25,7 @@ func hasIndex(natsURL string, services []Service) bool {
 
 // ask has the process ask others about accepted events, and nothing of the log is kept here.
 func (n *Node) ask(ctx context.Context) error {
-	remote, err := query.NewRemote(ctx, n.Bus, func(err error) {
-		if err != nil {
-			n.Log.Warn("no ingest answers which events are accepted; trying again (is one running?)", "error", err)
-			return
-		}
-		n.Log.Info("ingest answers again which events are accepted")
-	})
+	remote, err := query.NewRemote(ctx, n.Bus, n.Log)
 	if err != nil {
 		return err
 	}

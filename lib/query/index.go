@@ -1,13 +1,19 @@
 package query
 
 import (
+	"bytes"
 	"context"
 	"encoding/hex"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
-	"slices"
+	"log/slog"
+	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
@@ -18,13 +24,12 @@ import (
 // Index answers from the index of this process.
 type Index struct {
 	DB   *eventdb.DB
-	js   jetstream.JetStream
 	head *bus.Head
 }
 
 // NewIndex is for an index that follows the log of that bus.
 func NewIndex(db *eventdb.DB, b *bus.Bus) *Index {
-	return &Index{DB: db, js: b.JS, head: b.Head(proto.StreamEvents, db.WaitFor)}
+	return &Index{DB: db, head: b.Head(proto.StreamEvents, db.WaitFor)}
 }
 
 // Seq implements [Source].
@@ -63,35 +68,112 @@ func (x *Index) IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Foun
 	}
 }
 
-// Hear implements [Source].
-func (x *Index) Hear(kinds []int, fn func([]eventdb.Record)) Hearing {
-	return hear(x.js, x, x.DB.Seq(), kinds, fn)
-}
+// Bounds of questions and answers.
+const (
+	maxQuestion = 512 << 10 // bytes of a question
+	// atOnce is how many questions are answered at once. Further ones wait in the subscription, up
+	// to mostQueued of them; NATS drops what is more, and the asker asks again.
+	atOnce     = 16
+	mostQueued = 512
+	// lagWait is how long a question waits for the log to be applied up to what it names, before
+	// another replica must be asked.
+	lagWait = 250 * time.Millisecond
+	// answerTime bounds the work on one answer.
+	answerTime = 10 * time.Second
+)
 
-// known answers a question of the bus about ids.
-func (x *Index) known(q proto.KnownQuery) (a proto.KnownAnswer, err error) {
-	if len(q.IDs)%32 != 0 || len(q.IDs) > 32*proto.MaxKnownIDs {
-		return a, fmt.Errorf("%w: %d bytes of ids; want 32 for each of at most %d", errQuestion, len(q.IDs), proto.MaxKnownIDs)
-	}
-	a.Seq = x.DB.Seq()
-	ids := make([][32]byte, 0, len(q.IDs)/32)
-	for id := range slices.Chunk(q.IDs, 32) {
-		ids = append(ids, [32]byte(id))
-	}
-	has, err := x.DB.HasEach(ids)
-	if err != nil {
-		return a, fmt.Errorf("read the index: %w", err)
-	}
-	a.Known = make([]byte, (len(has)+7)/8)
-	for n, known := range has {
-		if known {
-			a.Known[n/8] |= 1 << (n % 8)
+var errQuestion = errors.New("not a question that can be answered")
+
+// Serve answers questions on the bus until ctx ends, from when the index has read what the log had
+// at the beginning. NATS gives each question to one of all processes that serve.
+func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) error {
+	for err := x.CatchUp(ctx); err != nil; err = x.CatchUp(ctx) {
+		log.Debug("the index is not ready to be asked", "error", err)
+		select {
+		case <-time.After(lagWait):
+		case <-ctx.Done():
+			return nil
 		}
 	}
-	return a, nil
+	var answering errgroup.Group
+	answering.SetLimit(atOnce)
+	// The micro service reads and writes the request when its handler has returned, so the answer is
+	// sent without it.
+	handle := func(r micro.Request) {
+		question, reply := r.Data(), r.Reply()
+		answering.Go(func() error {
+			msg := &nats.Msg{Subject: reply}
+			var err error
+			if msg.Data, err = x.answer(ctx, question, conn.MaxPayload()); err != nil {
+				msg.Header = refusal(err)
+				log.Debug("a question about accepted events was refused", "error", err)
+			}
+			if err := conn.PublishMsg(msg); err != nil {
+				log.Debug("answering a question about accepted events", "error", err)
+			}
+			return nil
+		})
+	}
+	service, err := micro.AddService(conn, micro.Config{Name: proto.ServiceEvents, Version: "1.0.0", Description: "accepted events"})
+	if err == nil {
+		err = service.AddEndpoint("events", micro.HandlerFunc(handle), micro.WithEndpointSubject(proto.SubjectQueryEvents),
+			micro.WithEndpointPendingLimits(mostQueued, 32<<20))
+	}
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", proto.SubjectQueryEvents, err)
+	}
+	<-ctx.Done()
+	if err := service.Stop(); err != nil {
+		log.Debug("stopping to answer for accepted events", "error", err)
+	}
+	return answering.Wait()
 }
 
-// page answers a question of the bus for events, or for their ids.
+// refusal tells an error to the asker.
+func refusal(err error) nats.Header {
+	code := proto.QueryFailed
+	switch {
+	case errors.Is(err, errBehind):
+		code = proto.QueryBehind
+	case errors.Is(err, errQuestion):
+		code = proto.QueryBad
+	}
+	return nats.Header{micro.ErrorCodeHeader: {code}, micro.ErrorHeader: {err.Error()}}
+}
+
+// answer makes the answer to a question once the index is where the question wants it.
+func (x *Index) answer(ctx context.Context, question []byte, most int64) ([]byte, error) {
+	var q proto.EventsQuery
+	if len(question) > maxQuestion {
+		return nil, fmt.Errorf("%w: larger than %d bytes", errQuestion, maxQuestion)
+	}
+	if err := json.Unmarshal(question, &q); err != nil {
+		return nil, fmt.Errorf("%w: %w", errQuestion, err)
+	}
+	lag, cancel := context.WithTimeout(ctx, lagWait)
+	defer cancel()
+	if err := x.DB.WaitFor(lag, q.Seq); err != nil {
+		return nil, fmt.Errorf("%w: %w", errBehind, err)
+	}
+	ctx, stop := context.WithTimeout(ctx, answerTime)
+	defer stop()
+	a, err := x.page(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false) // an event takes the room that it had
+	if err := encoder.Encode(a); err != nil {
+		return nil, fmt.Errorf("write an answer: %w", err)
+	}
+	if int64(text.Len()) > most {
+		return nil, fmt.Errorf("%w: the answer has %d bytes, and the bus takes %d", errQuestion, text.Len(), most)
+	}
+	return text.Bytes(), nil
+}
+
+// page makes one page of the answer to a question.
 func (x *Index) page(ctx context.Context, q proto.EventsQuery) (a proto.EventsAnswer, err error) {
 	if len(q.Filters) > proto.MaxQueriedFilters {
 		return a, fmt.Errorf("%w: %d filters; want at most %d", errQuestion, len(q.Filters), proto.MaxQueriedFilters)
@@ -99,100 +181,86 @@ func (x *Index) page(ctx context.Context, q proto.EventsQuery) (a proto.EventsAn
 	view := x.DB.View()
 	defer view.Close()
 	a.Seq = view.Seq()
-	p := &page{answer: &a, view: view, idsOnly: q.IDsOnly}
-	after := q.After
+	bytes, after := 0, q.After
 	for _, f := range q.Filters {
-		a.Counts = append(a.Counts, 0)
-		whole, err := p.of(ctx, f, after)
-		if err != nil {
-			return a, fmt.Errorf("read the index: %w", err)
+		count := 0
+		for m, err := range matches(ctx, view, f, after, q.IDsOnly) {
+			if err != nil {
+				return a, fmt.Errorf("read the index: %w", err)
+			}
+			if size := len(m.data); bytes == 0 || fits(q.IDsOnly, bytes+size) {
+				after, count, bytes = &m.place, count+1, bytes+size
+				if q.IDsOnly {
+					a.IDs = append(a.IDs, m.data...)
+				} else {
+					a.Events = append(a.Events, m.data)
+				}
+				continue
+			}
+			if count > 0 || after != nil { // otherwise the next page begins with this filter
+				a.Counts, a.After = append(a.Counts, count), after
+			}
+			return a, nil
 		}
-		if !whole {
-			break
-		}
-		after = nil
+		a.Counts, after = append(a.Counts, count), nil
 	}
 	return a, nil
 }
 
-// page is an answer that is being filled.
-type page struct {
-	answer  *proto.EventsAnswer
-	view    *eventdb.View
-	idsOnly bool
-	count   int // of all filters
-	bytes   int
+// fits reports whether so many bytes are no more than a page.
+func fits(idsOnly bool, bytes int) bool {
+	if idsOnly {
+		return bytes <= 32*proto.MaxQueriedIDs
+	}
+	return bytes <= proto.MaxQueriedBytes
 }
 
-// of adds the answers to a filter behind a place, and reports whether the page took all of them.
-func (p *page) of(ctx context.Context, f nostr.Filter, after *proto.Place) (whole bool, err error) {
-	limit := f.Limit
-	if f.LimitZero || limit < 0 {
-		return true, nil
-	}
-	f.Limit = 0 // it counts what comes after the place
-	if after != nil && (f.Until == nil || *f.Until > after.CreatedAt) {
-		f.Until = &after.CreatedAt
-	}
-	last, n := proto.Place{}, &p.answer.Counts[len(p.answer.Counts)-1]
-	take := func(place proto.Place, size int, add func()) (more bool) {
-		switch {
-		case !isBehind(after, place):
-			return true
-		case limit > 0 && *n == limit:
-			whole = true
-			return false
-		case !p.fits(size):
-			if p.answer.After = after; *n > 0 {
-				p.answer.After = &last
+// match is an answer to a filter: an id, or an event.
+type match struct {
+	place proto.Place
+	data  []byte
+}
+
+// matches returns the answers to a filter behind a place.
+func matches(ctx context.Context, view *eventdb.View, f nostr.Filter, after *proto.Place, idsOnly bool) iter.Seq2[match, error] {
+	return func(yield func(match, error) bool) {
+		limit := f.Limit
+		if f.LimitZero || limit < 0 {
+			return
+		}
+		f.Limit = 0 // it counts what comes after the place
+		if after != nil && (f.Until == nil || *f.Until > after.CreatedAt) {
+			f.Until = &after.CreatedAt
+		}
+		count := 0
+		give := func(at nostr.Timestamp, id string, data []byte) (more bool) {
+			if after != nil && (at > after.CreatedAt || at == after.CreatedAt && id <= after.ID) {
+				return true
 			}
-			if p.answer.After == nil {
-				p.answer.Counts = p.answer.Counts[:len(p.answer.Counts)-1] // the next page begins with it
+			count++
+			return yield(match{proto.Place{CreatedAt: at, ID: id}, data}, nil) && count != limit
+		}
+		if idsOnly {
+			for e, err := range view.IDs(ctx, f) {
+				if err != nil {
+					yield(match{}, err)
+					return
+				}
+				if !give(e.CreatedAt, hex.EncodeToString(e.ID[:]), e.ID[:]) {
+					return
+				}
 			}
-			return false
+			return
 		}
-		add()
-		last, *n, p.count, p.bytes = place, *n+1, p.count+1, p.bytes+size
-		return true
-	}
-	if p.idsOnly {
-		return p.ids(ctx, f, take, &whole)
-	}
-	for ev, err := range p.view.Query(ctx, f) {
-		if err != nil {
-			return false, err
-		}
-		raw := nostr.Encode(ev) // no longer than what is stored, so that it fits on the bus too
-		if !take(proto.Place{CreatedAt: ev.CreatedAt, ID: ev.ID}, len(raw), func() { p.answer.Events = append(p.answer.Events, raw) }) {
-			return whole, nil
+		for ev, err := range view.Query(ctx, f) {
+			if err != nil {
+				yield(match{}, err)
+				return
+			}
+			// Encoded, it is no longer than what is stored, so that it fits on the bus too.
+			if !give(ev.CreatedAt, ev.ID, nostr.Encode(ev)) {
+				return
+			}
 		}
 	}
-	return true, nil
-}
-
-func (p *page) ids(ctx context.Context, f nostr.Filter, take func(proto.Place, int, func()) bool, whole *bool) (bool, error) {
-	for e, err := range p.view.IDs(ctx, f) {
-		if err != nil {
-			return false, err
-		}
-		place := proto.Place{CreatedAt: e.CreatedAt, ID: hex.EncodeToString(e.ID[:])}
-		if !take(place, len(e.ID), func() { p.answer.IDs = append(p.answer.IDs, e.ID[:]...) }) {
-			return *whole, nil
-		}
-	}
-	return true, nil
-}
-
-// fits reports whether the page has room; for a single event it always has.
-func (p *page) fits(size int) bool {
-	most := proto.MaxQueriedBytes
-	if p.idsOnly {
-		most = 32 * proto.MaxQueriedIDs
-	}
-	return p.count == 0 || p.bytes+size <= most
-}
-
-// isBehind reports whether an event is behind a place in the order of answers.
-func isBehind(after *proto.Place, at proto.Place) bool {
-	return after == nil || at.CreatedAt < after.CreatedAt || at.CreatedAt == after.CreatedAt && at.ID > after.ID
 }

@@ -6,10 +6,15 @@ package query
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
 	"iter"
 	"log/slog"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nats.go/micro"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
@@ -17,8 +22,16 @@ import (
 	"tendril.dev/proto"
 )
 
-// ErrNotFound: there is no such event.
-var ErrNotFound = eventdb.ErrNotFound
+var (
+	// ErrNotFound: there is no such event.
+	ErrNotFound = eventdb.ErrNotFound
+	// ErrRefused: the question is none, or it does not fit on the bus. It need not be asked again.
+	ErrRefused = errors.New("refused")
+	// ErrTooMany: too many events match the filter of a reconciliation; ask for a shorter time.
+	ErrTooMany = errors.New("too many events match the filter")
+
+	errBehind = errors.New("this replica has not applied the log that far")
+)
 
 // Source is what both ways of asking have in common. Services declare of it what they need.
 type Source interface {
@@ -26,7 +39,7 @@ type Source interface {
 	Seq() uint64
 	// CatchUp waits until answers have everything that was accepted before the call.
 	CatchUp(ctx context.Context) error
-	// Reached sees to it that answers have the log up to a sequence.
+	// Reached waits until answers have the log up to a sequence.
 	Reached(ctx context.Context, seq uint64) error
 	// Has reports of each id whether such an event is accepted, was not deleted, and has not
 	// expired.
@@ -35,13 +48,7 @@ type Source interface {
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
 	// IDs is Query without the events, of one filter after the other.
 	IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Found, error]
-	// Hear has fn told of the events that are accepted from now on, of some kinds: each once, in
-	// the order of the log, after answers have them. It runs while Run of the follower does.
-	Hear(kinds []int, fn func([]eventdb.Record)) Hearing
 }
-
-// Hearing is how newly accepted events are heard of.
-type Hearing = *bus.Follower
 
 // Found is the id of an event that matches a filter.
 type Found struct {
@@ -49,9 +56,10 @@ type Found struct {
 	ID     [32]byte
 }
 
-// hear follows some kinds of the log, behind a sequence.
-func hear(js jetstream.JetStream, s Source, after uint64, kinds []int, fn func([]eventdb.Record)) *bus.Follower {
-	reading := bus.Reading{Stream: proto.StreamEvents, After: after}
+// Hear makes a follower that tells fn of the events that are accepted from now on, of some kinds:
+// each once, in the order of the log, after answers of the source have them.
+func Hear(js jetstream.JetStream, s Source, kinds []int, fn func([]eventdb.Record)) *bus.Follower {
+	reading := bus.Reading{Stream: proto.StreamEvents, After: s.Seq()}
 	for _, kind := range kinds {
 		reading.Filters = append(reading.Filters, proto.AnyEventOf(kind))
 	}
@@ -74,17 +82,18 @@ func hear(js jetstream.JetStream, s Source, after uint64, kinds []int, fn func([
 	})
 }
 
-// Event returns the event with an id; [ErrNotFound]: there is none.
-func Event(ctx context.Context, s interface {
+// Querier is the part of a [Source] that gives events.
+type Querier interface {
 	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
-}, id string) (*nostr.Event, error) {
+}
+
+// Event returns the event with an id; [ErrNotFound]: there is none.
+func Event(ctx context.Context, s Querier, id string) (*nostr.Event, error) {
 	return first(s.Query(ctx, nostr.Filter{IDs: []string{id}, Limit: 1}))
 }
 
 // Addressable returns the event at an address of an addressable kind; [ErrNotFound]: there is none.
-func Addressable(ctx context.Context, s interface {
-	Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error]
-}, kind int, pubkey, d string) (*nostr.Event, error) {
+func Addressable(ctx context.Context, s Querier, kind int, pubkey, d string) (*nostr.Event, error) {
 	return first(s.Query(ctx, nostr.Filter{Kinds: []int{kind}, Authors: []string{pubkey}, Tags: nostr.TagMap{"d": {d}}, Limit: 1}))
 }
 
@@ -93,4 +102,31 @@ func first(events iter.Seq2[*nostr.Event, error]) (*nostr.Event, error) {
 		return ev, err
 	}
 	return nil, ErrNotFound
+}
+
+// request asks a micro service once.
+func request(ctx context.Context, conn *nats.Conn, subject string, question, answer any) error {
+	data, err := json.Marshal(question)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	msg, err := conn.RequestWithContext(ctx, subject, data)
+	if errors.Is(err, nats.ErrMaxPayload) {
+		return fmt.Errorf("%w: the question has %d bytes: %w", ErrRefused, len(data), err)
+	}
+	if err != nil {
+		return err
+	}
+	why := errors.New(msg.Header.Get(micro.ErrorHeader))
+	switch msg.Header.Get(micro.ErrorCodeHeader) {
+	case "":
+		return json.Unmarshal(msg.Data, answer)
+	case proto.QueryBad:
+		return fmt.Errorf("%w: %w", ErrRefused, why)
+	case proto.QueryBehind:
+		return fmt.Errorf("%w: %w", errBehind, why)
+	case proto.QueryTooMany:
+		return fmt.Errorf("%w: %w", ErrTooMany, why)
+	}
+	return why
 }

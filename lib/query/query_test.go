@@ -3,7 +3,6 @@ package query_test
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"iter"
@@ -116,7 +115,7 @@ func (w *world) replica(recs []eventdb.Record) replica {
 
 func (w *world) remote() *query.Remote {
 	w.t.Helper()
-	r, err := query.NewRemote(w.t.Context(), w.Bus, func(error) {})
+	r, err := query.NewRemote(w.t.Context(), w.Bus, slog.New(slog.DiscardHandler))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -334,7 +333,7 @@ func TestOneReplicaIsKilledWithAQuestion(t *testing.T) {
 	ev := event(1, 1, "first")
 	recs := w.accept(ev)
 	var took atomic.Int32
-	dead, err := w.Conn.QueueSubscribe(proto.SubjectQueryKnown, micro.DefaultQueueGroup, func(*nats.Msg) { took.Add(1) })
+	dead, err := w.Conn.QueueSubscribe(proto.SubjectQueryEvents, micro.DefaultQueueGroup, func(*nats.Msg) { took.Add(1) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -356,38 +355,33 @@ func TestOneReplicaIsKilledWithAQuestion(t *testing.T) {
 	}
 }
 
-// TestNobodyAnswers: it is told, and told again when somebody does.
-func TestNobodyAnswers(t *testing.T) {
+// TestNoAnswer: the process is not ready while no replica answers, and is ready when one does.
+func TestNoAnswer(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ev := event(1, 1, "first")
 	recs := w.accept(ev)
-	told := make(chan error, 10)
-	remote, err := query.NewRemote(t.Context(), w.Bus, func(err error) { told <- err })
-	if err != nil {
-		t.Fatal(err)
-	}
+	remote := w.remote()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- remote.Run(ctx) }()
-	if remote.Answered() == nil {
-		t.Error("ready though nobody was asked")
+	until := func(ready bool) {
+		t.Helper()
+		for end := time.Now().Add(patience); (remote.Answered() == nil) != ready; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("ready: %v, want %v", remote.Answered(), ready)
+			}
+		}
 	}
-	if err := <-told; err == nil || remote.Answered() == nil || !strings.Contains(remote.Answered().Error(), "no ingest") {
-		t.Errorf("told %v, not ready because: %v", err, remote.Answered())
-	}
+	until(false)
 	x := w.replica(recs)
-	if err := <-told; err != nil || remote.Answered() != nil {
-		t.Errorf("told %v, not ready because: %v", err, remote.Answered())
-	}
+	until(true)
 	x.stop()
-	short, end := context.WithTimeout(t.Context(), 4*time.Second)
+	until(false)
+	short, end := context.WithTimeout(t.Context(), time.Second)
 	defer end()
-	if _, err := remote.Has(short, [][32]byte{idOf(t, ev)}); err == nil {
-		t.Error("an answer from nobody")
-	}
-	if err := <-told; err == nil || remote.Answered() == nil {
-		t.Errorf("told %v, not ready because: %v", err, remote.Answered())
+	if _, err := remote.Has(short, [][32]byte{idOf(t, ev)}); err == nil || !strings.Contains(remote.Answered().Error(), "no ingest") {
+		t.Errorf("without a replica: %v; %v", err, remote.Answered())
 	}
 	w.replica(recs)
 	if !has(t, remote, ev)[0] || remote.Answered() != nil {
@@ -404,20 +398,14 @@ func TestBadQuestions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.replica(w.accept(event(1, 1, "first")))
-	if _, err := w.remote().Has(patient(t), nil); err != nil {
-		t.Fatal(err) // somebody answers
+	if has(t, w.remote(), event(1, 2, "unknown"))[0] { // then a replica answers
+		t.Fatal("known")
 	}
-	ids := func(n int) string {
-		text, _ := json.Marshal(proto.KnownQuery{IDs: make([]byte, n)})
-		return string(text)
-	}
-	for question, subject := range map[string]string{
-		ids(31): proto.SubjectQueryKnown, ids(32 * (proto.MaxKnownIDs + 1)): proto.SubjectQueryKnown, "": proto.SubjectQueryKnown,
-		`{"ids":7}`: proto.SubjectQueryKnown, `{"filters":{}}`: proto.SubjectQueryEvents, "{": proto.SubjectQueryEvents,
-		`{"filters":[` + strings.Repeat("{},", proto.MaxQueriedFilters) + `{}]}`: proto.SubjectQueryEvents,
-		`{"filters":[{"search":"` + strings.Repeat("x", 600<<10) + `"}]}`:        proto.SubjectQueryEvents,
+	for _, question := range []string{
+		"", "{", `{"filters":{}}`, `{"filters":[` + strings.Repeat("{},", proto.MaxQueriedFilters) + `{}]}`,
+		`{"filters":[{"search":"` + strings.Repeat("x", 600<<10) + `"}]}`,
 	} {
-		msg, err := w.Conn.Request(subject, []byte(question), patience)
+		msg, err := w.Conn.Request(proto.SubjectQueryEvents, []byte(question), patience)
 		if err != nil || msg.Header.Get(micro.ErrorCodeHeader) != proto.QueryBad {
 			t.Errorf("%.60s: %v, %v", question, msg, err)
 		}
@@ -446,7 +434,7 @@ func TestWhatHasLeftTheLogIsNotHeard(t *testing.T) {
 	defer running.Wait()
 	defer cancel()
 	for name, s := range map[string]query.Source{"the index": x.Index, "the bus": remote} {
-		hearing := s.Hear([]int{1621}, func(recs []eventdb.Record) {
+		hearing := query.Hear(w.JS, s, []int{1621}, func(recs []eventdb.Record) {
 			for _, r := range recs {
 				heard <- name + ": " + r.Event.Content
 			}

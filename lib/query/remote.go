@@ -1,22 +1,19 @@
 package query
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"iter"
+	"log/slog"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nats.go/micro"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -29,24 +26,20 @@ const (
 	// is twice as long as the one before.
 	firstPause   = 20 * time.Millisecond
 	longestPause = time.Second
-	// silentFor is how long questions must have been without an answer before that is told, and
-	// probeEvery how often it is asked whether ingest answers while nothing else is asked.
+	// silentFor is how long questions must have been without an answer before the process is not
+	// ready, and probeEvery how often ingest is asked while nothing else is.
 	silentFor  = 2 * time.Second
 	probeEvery = time.Second
+	// idsAtOnce is how many ids one question names.
+	idsAtOnce = 1000
 )
 
-// ErrRefused: the question is none, or its answer does not fit on the bus. It need not be asked
-// again.
-var ErrRefused = errors.New("refused")
-
-// Remote asks on the bus. A question that is not answered is asked again, of whichever replica gets
-// it then, until its context ends.
+// Remote asks on the bus. A question that is not answered is asked again, of any replica, until its
+// context ends.
 type Remote struct {
 	conn *nats.Conn
-	js   jetstream.JetStream
 	head *bus.Head
-	base uint64 // the log's last sequence when this was made
-	tell func(error)
+	log  *slog.Logger
 
 	mu       sync.Mutex
 	seq      uint64
@@ -54,17 +47,16 @@ type Remote struct {
 	why      error     // why the last try had none; nil: it had
 }
 
-// NewRemote asks the log where it ends, which is where hearing begins. told is called with an error
-// when ingest does not answer any more, and with nil when it does again.
-func NewRemote(ctx context.Context, b *bus.Bus, told func(error)) (*Remote, error) {
+// NewRemote asks the log where it ends: answers have at least what it has now.
+func NewRemote(ctx context.Context, b *bus.Bus, log *slog.Logger) (*Remote, error) {
 	last, err := b.LastSeq(ctx, proto.StreamEvents)
 	if err != nil {
 		return nil, err
 	}
-	return &Remote{conn: b.Conn, js: b.JS, head: b.Head(proto.StreamEvents, nil), tell: told, base: last, seq: last, why: errors.New("it was not asked yet")}, nil
+	return &Remote{conn: b.Conn, head: b.Head(proto.StreamEvents, nil), log: log, seq: last, why: errors.New("it was not asked yet")}, nil
 }
 
-// Run asks now and then whether ingest answers, until ctx ends, and tells when that changes.
+// Run asks now and then whether ingest answers, until ctx ends, and logs when that changes.
 func (r *Remote) Run(ctx context.Context) error {
 	tick := time.NewTicker(probeEvery)
 	defer tick.Stop()
@@ -74,12 +66,17 @@ func (r *Remote) Run(ctx context.Context) error {
 		r.mu.Unlock()
 		if quiet {
 			brief, cancel := context.WithTimeout(ctx, silentFor)
-			_, _ = r.Has(brief, nil)
+			_, _ = r.ask(brief, proto.EventsQuery{Filters: []nostr.Filter{{LimitZero: true}}})
 			cancel()
 		}
-		if err := r.Answered(); (err != nil) != silent && ctx.Err() == nil {
-			silent = err != nil
-			r.tell(err)
+		switch err := r.Answered(); {
+		case ctx.Err() != nil || (err != nil) == silent:
+		case err != nil:
+			silent = true
+			r.log.Warn("no ingest answers which events are accepted; trying again (is one running?)", "error", err)
+		default:
+			silent = false
+			r.log.Info("ingest answers again which events are accepted")
 		}
 		select {
 		case <-tick.C:
@@ -99,15 +96,6 @@ func (r *Remote) Answered() error {
 	return fmt.Errorf("no ingest answers which events are accepted: %w", r.why)
 }
 
-// heard notes how a try ended.
-func (r *Remote) heard(err error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.why = err; err == nil || errors.Is(err, ErrRefused) {
-		r.answered, r.why = time.Now(), nil
-	}
-}
-
 // Seq implements [Source].
 func (r *Remote) Seq() uint64 {
 	r.mu.Lock()
@@ -115,16 +103,11 @@ func (r *Remote) Seq() uint64 {
 	return r.seq
 }
 
-// reached notes that the log is known to have come to a sequence.
-func (r *Remote) reached(seq uint64) {
+// Reached implements [Source]: questions from now on name that sequence at least.
+func (r *Remote) Reached(_ context.Context, seq uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.seq = max(r.seq, seq)
-}
-
-// Reached implements [Source]: questions from now on name that sequence at least.
-func (r *Remote) Reached(_ context.Context, seq uint64) error {
-	r.reached(seq)
 	return nil
 }
 
@@ -134,59 +117,34 @@ func (r *Remote) CatchUp(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look where the log ends: %w", err)
 	}
-	r.reached(last)
-	return nil
+	return r.Reached(ctx, last)
 }
 
-// Hear implements [Source]: from where the log ended when the process began.
-func (r *Remote) Hear(kinds []int, fn func([]eventdb.Record)) Hearing {
-	return hear(r.js, r, r.base, kinds, fn)
-}
-
-// Has implements [Source]. Each question names where the log ends at some time after the call, so
-// that the answer has everything that was accepted before it.
+// Has implements [Source]. The answer has everything that was accepted before the call.
 func (r *Remote) Has(ctx context.Context, ids [][32]byte) ([]bool, error) {
-	has := make([]bool, 0, len(ids))
-	for some := range slices.Chunk(ids, proto.MaxKnownIDs) {
-		answer, err := r.has(ctx, some)
-		if err != nil {
-			return nil, err
-		}
-		has = append(has, answer...)
-	}
-	if len(ids) == 0 {
-		_, err := r.has(ctx, nil)
+	if err := r.retry(ctx, r.CatchUp); err != nil {
 		return nil, err
 	}
-	return has, nil
-}
-
-func (r *Remote) has(ctx context.Context, ids [][32]byte) ([]bool, error) {
-	q := proto.KnownQuery{IDs: make([]byte, 0, 32*len(ids))}
-	for _, id := range ids {
-		q.IDs = append(q.IDs, id[:]...)
+	var filters []nostr.Filter
+	for some := range slices.Chunk(ids, idsAtOnce) {
+		f := nostr.Filter{}
+		for _, id := range some {
+			f.IDs = append(f.IDs, hex.EncodeToString(id[:]))
+		}
+		filters = append(filters, f)
 	}
-	var a proto.KnownAnswer
-	err := r.ask(ctx, proto.SubjectQueryKnown, func(ctx context.Context) (any, error) {
-		err := r.CatchUp(ctx)
-		q.Seq = r.Seq()
-		return q, err
-	}, func(data []byte) error {
-		a = proto.KnownAnswer{}
-		if err := json.Unmarshal(data, &a); err != nil {
-			return err
+	known := map[[32]byte]bool{}
+	for _, f := range filters { // each is a question of its own, because of its size
+		for found, err := range r.IDs(ctx, f) {
+			if err != nil {
+				return nil, err
+			}
+			known[found.ID] = true
 		}
-		if len(a.Known) != (len(ids)+7)/8 || a.Seq < q.Seq {
-			return fmt.Errorf("an answer at %d, of %d bytes, to a question for %d ids at %d", a.Seq, len(a.Known), len(ids), q.Seq)
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("ask which events are accepted: %w", err)
 	}
 	has := make([]bool, len(ids))
-	for n := range has {
-		has[n] = a.Known[n/8]&(1<<(n%8)) != 0
+	for n, id := range ids {
+		has[n] = known[id]
 	}
 	return has, nil
 }
@@ -194,7 +152,7 @@ func (r *Remote) has(ctx context.Context, ids [][32]byte) ([]bool, error) {
 // Query implements [Source]. Each page is as the log is when it is answered.
 func (r *Remote) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {
 	return func(yield func(*nostr.Event, error) bool) {
-		for p, err := range r.pages(ctx, proto.EventsQuery{Filters: []nostr.Filter{f}}) {
+		for p, err := range r.pages(ctx, []nostr.Filter{f}, false) {
 			if err != nil {
 				yield(nil, err)
 				return
@@ -216,42 +174,37 @@ func (r *Remote) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Eve
 // IDs implements [Source], as Query does.
 func (r *Remote) IDs(ctx context.Context, filters ...nostr.Filter) iter.Seq2[Found, error] {
 	return func(yield func(Found, error) bool) {
-		for p, err := range r.pages(ctx, proto.EventsQuery{Filters: filters, IDsOnly: true}) {
+		for p, err := range r.pages(ctx, filters, true) {
 			if err != nil {
 				yield(Found{}, err)
 				return
 			}
-			ids := p.IDs
 			for n, count := range p.Counts {
 				for ; count > 0; count-- {
-					if !yield(Found{p.first + n, [32]byte(ids)}, nil) {
+					if !yield(Found{p.first + n, [32]byte(p.IDs)}, nil) {
 						return
 					}
-					ids = ids[32:]
+					p.IDs = p.IDs[32:]
 				}
 			}
 		}
 	}
 }
 
-// part is a page, and which filter it begins with.
-type part struct {
+// page is an answer, and which filter it begins with.
+type page struct {
 	proto.EventsAnswer
 	first int
 }
 
 // pages asks for one page after the other.
-func (r *Remote) pages(ctx context.Context, all proto.EventsQuery) iter.Seq2[part, error] {
-	return func(yield func(part, error) bool) {
-		left, q := slices.Clone(all.Filters), all
+func (r *Remote) pages(ctx context.Context, filters []nostr.Filter, idsOnly bool) iter.Seq2[page, error] {
+	return func(yield func(page, error) bool) {
+		left, q := slices.Clone(filters), proto.EventsQuery{IDsOnly: idsOnly}
 		for len(left) > 0 {
 			q.Filters = left[:min(len(left), proto.MaxQueriedFilters)]
-			a, err := r.page(ctx, &q)
-			if err != nil {
-				yield(part{}, fmt.Errorf("ask for accepted events: %w", err))
-				return
-			}
-			if !yield(part{a, len(all.Filters) - len(left)}, nil) {
+			a, err := r.ask(ctx, q)
+			if !yield(page{a, len(filters) - len(left)}, err) || err != nil {
 				return
 			}
 			done := len(a.Counts)
@@ -266,18 +219,30 @@ func (r *Remote) pages(ctx context.Context, all proto.EventsQuery) iter.Seq2[par
 	}
 }
 
-func (r *Remote) page(ctx context.Context, q *proto.EventsQuery) (a proto.EventsAnswer, err error) {
-	err = r.ask(ctx, proto.SubjectQueryEvents, func(context.Context) (any, error) {
-		q.Seq = r.Seq()
-		return q, nil
-	}, func(data []byte) error {
-		a = proto.EventsAnswer{}
-		if err := json.Unmarshal(data, &a); err != nil {
-			return err
+// ask asks for a page until there is an answer, the question is refused, or ctx ends.
+func (r *Remote) ask(ctx context.Context, q proto.EventsQuery) (a proto.EventsAnswer, err error) {
+	err = r.retry(ctx, func(ctx context.Context) error {
+		a, q.Seq = proto.EventsAnswer{}, r.Seq()
+		err := request(ctx, r.conn, proto.SubjectQueryEvents, q, &a)
+		if err == nil {
+			err = checkPage(q, a)
 		}
-		return checkPage(*q, a)
+		r.heard(err)
+		return err
 	})
-	return a, err
+	if err != nil {
+		return a, fmt.Errorf("ask for accepted events: %w", err)
+	}
+	return a, nil
+}
+
+// heard notes how a question ended.
+func (r *Remote) heard(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.why = err; err == nil || errors.Is(err, ErrRefused) {
+		r.answered, r.why = time.Now(), nil
+	}
 }
 
 // checkPage reports whether an answer is one to a question, and more than nothing.
@@ -303,15 +268,16 @@ func checkPage(q proto.EventsQuery, a proto.EventsAnswer) error {
 	return nil
 }
 
-// ask asks until an answer can be read, it is refused, or ctx ends. question makes what is asked,
-// anew for every try.
-func (r *Remote) ask(ctx context.Context, subject string, question func(context.Context) (any, error), read func(data []byte) error) error {
+// retry tries until there is no error, the question is refused, or ctx ends.
+func (r *Remote) retry(ctx context.Context, try func(context.Context) error) error {
 	for pause := firstPause; ; pause = min(2*pause, longestPause) {
-		err := r.try(ctx, subject, question, read)
-		if ctx.Err() != nil {
+		brief, cancel := context.WithTimeout(ctx, tryTime)
+		err := try(brief)
+		cancel()
+		if err != nil && ctx.Err() != nil {
 			return errors.Join(context.Cause(ctx), err)
 		}
-		if r.heard(err); err == nil || errors.Is(err, ErrRefused) {
+		if err == nil || errors.Is(err, ErrRefused) {
 			return err
 		}
 		if errors.Is(err, errBehind) {
@@ -325,35 +291,52 @@ func (r *Remote) ask(ctx context.Context, subject string, question func(context.
 	}
 }
 
-// try asks once.
-func (r *Remote) try(ctx context.Context, subject string, question func(context.Context) (any, error), read func(data []byte) error) error {
-	ctx, cancel := context.WithTimeout(ctx, tryTime)
-	defer cancel()
-	q, err := question(ctx)
-	if err != nil {
-		return err
+// Reconciliation is what stays the same during a session with a relay.
+type Reconciliation struct {
+	Filter nostr.Filter
+	// Seq is the sequence of the log that must have been read before a step is answered: the last
+	// of what the asker knows to be accepted.
+	Seq uint64
+}
+
+// Step is what to do next.
+type Step struct {
+	Message []byte     // to say to the relay; nil: the session has ended
+	Missing [][32]byte // ids to fetch from it; some may have come before
+	Alone   uint64     // how many events of the filter it has turned out not to have
+}
+
+// Reconciler asks the service grasp.query.reconcile which of a relay's events are not known here,
+// step by step, while another process speaks with the relay (NIP-77). The asker needs no index and
+// keeps nothing but the filter: what is accepted, held or rejected is looked up by ingest.
+// [ErrRefused]: the filter is none, or the relay's message breaks the rules of the protocol. After
+// any other error but [ErrTooMany] the step may be asked again.
+type Reconciler struct{ Conn *nats.Conn }
+
+// Begin makes the first message for a relay, and tells how many events of the filter are known.
+func (s Reconciler) Begin(ctx context.Context, session Reconciliation) (first []byte, known uint64, err error) {
+	a, err := s.ask(ctx, session, nil)
+	return a.Message, a.Known, err
+}
+
+// Continue reads what a relay has answered. It is for the caller to bound how often: a relay can
+// keep a session going for ever.
+func (s Reconciler) Continue(ctx context.Context, session Reconciliation, answer []byte) (Step, error) {
+	if len(answer) == 0 {
+		return Step{}, fmt.Errorf("reconcile: %w: an empty message", ErrRefused)
 	}
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(q); err != nil {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+	a, err := s.ask(ctx, session, answer)
+	step := Step{Message: a.Message, Alone: a.Alone}
+	for ids := a.Missing; len(ids) >= 32; ids = ids[32:] {
+		step.Missing = append(step.Missing, [32]byte(ids))
 	}
-	msg, err := r.conn.RequestWithContext(ctx, subject, text.Bytes())
-	if errors.Is(err, nats.ErrMaxPayload) {
-		return fmt.Errorf("%w: %w", ErrRefused, err)
+	return step, err
+}
+
+func (s Reconciler) ask(ctx context.Context, session Reconciliation, message []byte) (a proto.ReconcileAnswer, err error) {
+	q := proto.ReconcileQuery{Filter: session.Filter, Message: message, Seq: session.Seq}
+	if err := request(ctx, s.Conn, proto.SubjectQueryReconcile, q, &a); err != nil {
+		return proto.ReconcileAnswer{}, fmt.Errorf("reconcile: %w", err)
 	}
-	if err != nil {
-		return err
-	}
-	code := msg.Header.Get(micro.ErrorCodeHeader)
-	switch code {
-	case "":
-		return read(msg.Data)
-	case proto.QueryBehind:
-		return fmt.Errorf("%w: %s", errBehind, msg.Header.Get(micro.ErrorHeader))
-	case proto.QueryBad:
-		return fmt.Errorf("%w: %s", ErrRefused, msg.Header.Get(micro.ErrorHeader))
-	}
-	return errors.New(msg.Header.Get(micro.ErrorHeader))
+	return a, nil
 }

@@ -30,7 +30,7 @@ type wiretap struct {
 	sub  *nats.Subscription
 
 	mu      sync.Mutex
-	waiting map[string]proto.KnownQuery // by where the answer goes
+	waiting map[string]proto.EventsQuery // by where the answer goes
 	replies []reply
 	failed  int            // questions that were answered with an error, and asked again
 	offered map[string]int // how often, by id
@@ -43,7 +43,7 @@ func newWiretap(t *testing.T, url string) *wiretap {
 		t.Fatal(err)
 	}
 	t.Cleanup(conn.Close)
-	w := &wiretap{t: t, conn: conn, waiting: map[string]proto.KnownQuery{}, offered: map[string]int{}}
+	w := &wiretap{t: t, conn: conn, waiting: map[string]proto.EventsQuery{}, offered: map[string]int{}}
 	// One subscription, so that a question is heard before its answer.
 	if w.sub, err = conn.Subscribe(">", w.hear); err != nil {
 		t.Fatal(err)
@@ -62,9 +62,9 @@ func (w *wiretap) hear(m *nats.Msg) {
 	case isAnswer:
 		delete(w.waiting, m.Subject)
 		err = w.answer(m, q)
-	case m.Subject == proto.SubjectQueryKnown:
-		var q proto.KnownQuery
-		if err = json.Unmarshal(m.Data, &q); len(q.IDs) > 0 { // else it is asked whether anybody answers
+	case m.Subject == proto.SubjectQueryEvents:
+		var q proto.EventsQuery
+		if err = json.Unmarshal(m.Data, &q); q.IDsOnly && len(q.Filters) == 1 && len(q.Filters[0].IDs) > 0 { // which of these are known
 			w.waiting[m.Reply] = q
 		}
 	case strings.HasPrefix(m.Subject, "grasp.candidate.sync.") && !strings.HasPrefix(m.Reply, "$JS.ACK."): // else ingest is given it
@@ -75,20 +75,23 @@ func (w *wiretap) hear(m *nats.Msg) {
 	}
 }
 
-func (w *wiretap) answer(m *nats.Msg, q proto.KnownQuery) error {
+func (w *wiretap) answer(m *nats.Msg, q proto.EventsQuery) error {
 	if m.Header.Get(micro.ErrorCodeHeader) != "" || m.Header.Get("Status") != "" { // the latter: nobody is there
 		w.failed++
 		return nil
 	}
-	var a proto.KnownAnswer
+	var a proto.EventsAnswer
 	if err := json.Unmarshal(m.Data, &a); err != nil {
 		return err
 	}
 	r := reply{asker: m.Subject[:strings.LastIndex(m.Subject, ".")], asked: q.Seq, at: a.Seq}
-	for id := range slices.Chunk(q.IDs, 32) {
-		n := len(r.ids)
-		r.ids = append(r.ids, hex.EncodeToString(id))
-		r.known = append(r.known, a.Known[n/8]&(1<<(n%8)) != 0)
+	found := map[string]bool{}
+	for id := range slices.Chunk(a.IDs, 32) {
+		found[hex.EncodeToString(id)] = true
+	}
+	for _, id := range q.Filters[0].IDs {
+		r.ids = append(r.ids, id)
+		r.known = append(r.known, found[id])
 	}
 	w.replies = append(w.replies, r)
 	return nil

@@ -57,7 +57,7 @@ type worker struct {
 	node         *node.Node
 	log          *slog.Logger
 	events       events
-	hearing      query.Hearing
+	hearing      *bus.Follower
 	store        *repository.Store
 	rules        repository.Rules
 	sender       *candidates.Sender
@@ -116,7 +116,7 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
-	w.hearing = n.Accepted.Hear([]int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
+	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
 	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, Held: w.heldEvent, CatchUp: w.readAccepted, Hold: s.HoldDuration, Arrived: w.pending.Remove, Log: n.Log}
 	return w, nil
