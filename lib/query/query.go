@@ -112,7 +112,7 @@ func request(ctx context.Context, conn *nats.Conn, subject string, question, ans
 	}
 	msg, err := conn.RequestWithContext(ctx, subject, data)
 	if errors.Is(err, nats.ErrMaxPayload) {
-		return fmt.Errorf("%w: the question has %d bytes: %w", ErrRefused, len(data), err)
+		return fmt.Errorf("%w: the question has %d bytes, and the bus takes %d", ErrRefused, len(data), conn.MaxPayload())
 	}
 	if err != nil {
 		return err
