@@ -142,7 +142,7 @@ type Git struct {
 	GitListen        string   `env:"NGIT_GIT_LISTEN" default:"127.0.0.1:0" help:"Where a purgatory worker serves git to the front doors. Port 0: any."`
 	MaxFetchBytes    int64    `env:"NGIT_MAX_FETCH_BYTES" type:"bytes" default:"2GiB" min:"1KiB" max:"1024TiB" help:"Largest pack fetched."`
 	MaxPushBytes     int64    `env:"NGIT_MAX_PUSH_BYTES" type:"bytes" default:"4GiB" min:"1KiB" max:"1024TiB" help:"Largest push taken."`
-	GitProcesses     int      `env:"NGIT_GIT_PROCESSES" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker, at least 5; more wait."`
+	GitProcesses     int      `env:"NGIT_GIT_PROCESSES" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker; more wait."`
 	DomainConcurrent int      `env:"NGIT_SYNC_DOMAIN_CONCURRENT" default:"5" min:"1" max:"10000" help:"Most requests at once to one git server."`
 	DomainRateLimit  int      `env:"NGIT_SYNC_DOMAIN_RATE_LIMIT" default:"30" min:"1" max:"1000000" help:"Most requests to one git server in any 60 seconds."`
 	DomainLimits     []string `env:"NGIT_SYNC_DOMAIN_LIMITS" help:"Limits of single git servers, domain:concurrent:rate, comma-separated."`
@@ -165,12 +165,9 @@ type Git struct {
 	PendingPushesPerRepository int           `env:"NGIT_PENDING_PUSHES_PER_REPOSITORY" constant:"256"`
 	GitProcessMemory           int64         `env:"NGIT_GIT_PROCESS_MEMORY" type:"bytes" constant:"4GiB"`
 	GitPackTime                time.Duration `env:"NGIT_GIT_PACK_TIME" constant:"30m"`
-	GitRequests                int           `env:"NGIT_GIT_REQUESTS" constant:"1024"`
 	GitSpoolBytes              int64         `env:"NGIT_GIT_SPOOL_BYTES" type:"bytes" constant:"16GiB"`
-	GitMinRate                 int64         `env:"NGIT_GIT_MIN_RATE" constant:"1024"`
 	GitStall                   time.Duration `env:"NGIT_GIT_STALL" constant:"30s"`
 	GitHandOverWait            time.Duration `env:"NGIT_GIT_HANDOVER_WAIT" constant:"30s"`
-	GitTransferTime            time.Duration `env:"NGIT_GIT_TRANSFER_TIME" constant:"6h"`
 }
 
 // Front says how clients are treated at the front door. "One address" is an

@@ -13,11 +13,11 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/pending"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
-	"tendril.dev/services/purgatory/smarthttp"
 )
 
 // Releasing what a push satisfied may take afterPush, and afterEach for each MiB of its pack:
@@ -33,12 +33,12 @@ func releaseTime(packBytes int64) time.Duration {
 	return afterPush + time.Duration(packBytes>>20)*afterEach
 }
 
-// Repository implements smarthttp.Authority: a repository is here if its announcement is served or
+// Repository implements githttp.Authority: a repository is here if its announcement is served or
 // waits. What this worker has read so far mostly tells; a client that was told of its announcement
 // a moment ago may be ahead of it.
 func (w *worker) Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error) {
 	if !w.shards.Holds(ref.Identifier) {
-		return nil, smarthttp.ErrElsewhere
+		return nil, githttp.ErrElsewhere
 	}
 	hosted, err := w.announced(ctx, ref, w.holdings.OfIdentifier(ref.Identifier))
 	if err == nil && !hosted {
@@ -48,7 +48,7 @@ func (w *worker) Repository(ctx context.Context, ref nostr.RepoRef) (*repository
 		return nil, err
 	}
 	if !hosted {
-		return nil, smarthttp.ErrNotFound
+		return nil, githttp.ErrNotFound
 	}
 	repo, err := w.store.Repo(ref)
 	if err == nil && !repo.Exists() {
@@ -62,7 +62,7 @@ func (w *worker) Repository(ctx context.Context, ref nostr.RepoRef) (*repository
 func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) error {
 	unlock, err := w.shards.Write(ctx, all(repo.Ref().Identifier))
 	if errors.Is(err, shards.ErrElsewhere) {
-		return smarthttp.ErrElsewhere
+		return githttp.ErrElsewhere
 	}
 	if err != nil {
 		return err
@@ -75,7 +75,7 @@ func (w *worker) makeRepository(ctx context.Context, repo *repository.Repo) erro
 		return err
 	}
 	if !hosted {
-		return smarthttp.ErrNotFound
+		return githttp.ErrNotFound
 	}
 	return ensure(ctx, repo)
 }
@@ -86,7 +86,7 @@ func ensure(ctx context.Context, repo *repository.Repo) error {
 	if err == nil || ctx.Err() != nil || errors.Is(err, repository.ErrBusy) {
 		return err
 	}
-	return &smarthttp.Unavailable{Reason: smarthttp.Unwritable, Err: err}
+	return &githttp.Unavailable{Reason: githttp.Unwritable, Err: err}
 }
 
 // announced reports whether a repository is here by what its owner has announced, whatever others
@@ -124,9 +124,9 @@ func (w *worker) announcedNow(ctx context.Context, ref nostr.RepoRef) (bool, err
 	return w.announced(ctx, ref, entries)
 }
 
-// Authorize implements smarthttp.Authority. It only reads: it takes no lock, for the answer may be
+// Authorize implements githttp.Authority. It only reads: it takes no lock, for the answer may be
 // out of date by the time the pack is here either way, and Push decides again under the lock.
-func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) error {
+func (w *worker) Authorize(ctx context.Context, push githttp.PushRequest) error {
 	d, _, err := w.dossier(ctx, push.Ref.Identifier)
 	if err != nil {
 		return err
@@ -142,9 +142,9 @@ func (w *worker) Authorize(ctx context.Context, push smarthttp.PushRequest) erro
 	return w.refusal(repository.Place{RepoRef: push.Ref}, err)
 }
 
-// Push implements smarthttp.Authority: it authorises, starts the clocks of what the push uses anew,
+// Push implements githttp.Authority: it authorises, starts the clocks of what the push uses anew,
 // receives, and releases what is complete then. It returns when that is served.
-func (w *worker) Push(ctx context.Context, push smarthttp.PushRequest, receive func(ctx context.Context) error) error {
+func (w *worker) Push(ctx context.Context, push githttp.PushRequest, receive func(ctx context.Context) error) error {
 	ref := push.Ref
 	unlock, err := w.writeFor(ctx, push, func() bool { return w.isStranger(ctx, push) })
 	if err != nil {
@@ -201,19 +201,19 @@ func all(identifier string) repository.Place {
 }
 
 // writeFor waits until a push may write. What it may do is decided when it holds the lock.
-func (w *worker) writeFor(ctx context.Context, push smarthttp.PushRequest, isStranger func() bool) (unlock func(), err error) {
+func (w *worker) writeFor(ctx context.Context, push githttp.PushRequest, isStranger func() bool) (unlock func(), err error) {
 	unlock, err = w.shards.WriteFor(ctx, push.Client, isStranger, all(push.Ref.Identifier))
 	switch {
 	case errors.Is(err, shards.ErrElsewhere):
-		return nil, smarthttp.ErrElsewhere
+		return nil, githttp.ErrElsewhere
 	case errors.Is(err, limit.ErrFull):
-		return nil, &smarthttp.Unavailable{Reason: "too many push to repositories of this name at once, try again later"}
+		return nil, &githttp.Unavailable{Reason: "too many push to repositories of this name at once, try again later"}
 	}
 	return unlock, err
 }
 
 // isStranger reports whether no state allows a push.
-func (w *worker) isStranger(ctx context.Context, push smarthttp.PushRequest) bool {
+func (w *worker) isStranger(ctx context.Context, push githttp.PushRequest) bool {
 	d, _, err := w.dossier(ctx, push.Ref.Identifier)
 	if err != nil {
 		return true
@@ -240,7 +240,7 @@ func (w *worker) refusal(at repository.Place, err error) error {
 		return err
 	}
 	w.tellRefused(at, refused.Reason)
-	return &smarthttp.Refusal{Reason: refused.Reason}
+	return &githttp.Refusal{Reason: refused.Reason}
 }
 
 // tellRefused tells of a refused push, unless there are too many.
@@ -273,12 +273,12 @@ func (w *worker) releasePushed(ctx context.Context, ref nostr.RepoRef, state *do
 	case failed != nil:
 		return failed
 	}
-	return &smarthttp.Refusal{Reason: "the state event that allowed this push does not count any more: it was refused, or a newer one has taken its place"}
+	return &githttp.Refusal{Reason: "the state event that allowed this push does not count any more: it was refused, or a newer one has taken its place"}
 }
 
 // authorise decides a push by what is known of its identifier and by the references as they are. It
 // changes nothing.
-func (w *worker) authorise(ctx context.Context, d dossier.Dossier, asked smarthttp.PushRequest) (*dossier.State, error) {
+func (w *worker) authorise(ctx context.Context, d dossier.Dossier, asked githttp.PushRequest) (*dossier.State, error) {
 	if !d.Hosts(asked.Ref.PubKey) {
 		return nil, &dossier.Refused{Reason: "authorisation failed: the repository is not hosted here any more"}
 	}
@@ -325,7 +325,7 @@ func (w *worker) extend(ctx context.Context, d dossier.Dossier, ref nostr.RepoRe
 	return err
 }
 
-func newIDs(commands []smarthttp.Command) (ids []string) {
+func newIDs(commands []githttp.Command) (ids []string) {
 	for _, c := range commands {
 		if !c.Delete() {
 			ids = append(ids, c.New)

@@ -8,25 +8,25 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/smarthttp"
 )
 
 // contributions takes the pull requests of contributors below /prs/ (GRASP-06). Any path there may
 // be pushed to: a repository is made by a push that is allowed, and goes with its last reference.
 type contributions struct{ *worker }
 
-// Repository implements smarthttp.Authority. What nobody has pushed to is not on disk.
+// Repository implements githttp.Authority. What nobody has pushed to is not on disk.
 func (c contributions) Repository(_ context.Context, ref nostr.RepoRef) (*repository.Repo, error) {
 	if !c.shards.Holds(ref.Identifier) {
-		return nil, smarthttp.ErrElsewhere
+		return nil, githttp.ErrElsewhere
 	}
 	return c.store.At(repository.Place{RepoRef: ref, PRs: true})
 }
 
-// Authorize implements smarthttp.Authority.
-func (c contributions) Authorize(ctx context.Context, push smarthttp.PushRequest) error {
+// Authorize implements githttp.Authority.
+func (c contributions) Authorize(ctx context.Context, push githttp.PushRequest) error {
 	at := repository.Place{RepoRef: push.Ref, PRs: true}
 	asked, err := c.authorise(ctx, push)
 	if err == nil && c.shards.Holds(at.Identifier) {
@@ -35,9 +35,9 @@ func (c contributions) Authorize(ctx context.Context, push smarthttp.PushRequest
 	return c.refusal(at, err)
 }
 
-// Push implements smarthttp.Authority: it authorises, receives, and releases the pull requests that
+// Push implements githttp.Authority: it authorises, receives, and releases the pull requests that
 // the push brings the commits of. It returns when they are served.
-func (c contributions) Push(ctx context.Context, push smarthttp.PushRequest, receive func(ctx context.Context) error) error {
+func (c contributions) Push(ctx context.Context, push githttp.PushRequest, receive func(ctx context.Context) error) error {
 	at := repository.Place{RepoRef: push.Ref, PRs: true}
 	unlock, err := c.writeFor(ctx, push, func() bool {
 		asked, err := c.authorise(ctx, push)
@@ -69,7 +69,7 @@ func (c contributions) Push(ctx context.Context, push smarthttp.PushRequest, rec
 }
 
 // receive takes the push into the contributor's repository, which it makes if need be.
-func (c contributions) receive(ctx context.Context, at repository.Place, push smarthttp.PushRequest, asked offered, receive func(ctx context.Context) error) error {
+func (c contributions) receive(ctx context.Context, at repository.Place, push githttp.PushRequest, asked offered, receive func(ctx context.Context) error) error {
 	repo, err := c.store.At(at)
 	if err != nil {
 		return err
@@ -96,7 +96,7 @@ type offered struct {
 
 // authorise decides a push by what is known of the events that it names references for. A
 // *dossier.Refused says why it is not allowed.
-func (c contributions) authorise(ctx context.Context, push smarthttp.PushRequest) (offered, error) {
+func (c contributions) authorise(ctx context.Context, push githttp.PushRequest) (offered, error) {
 	if err := errors.Join(c.readHeld(ctx), c.readAccepted(ctx)); err != nil {
 		return offered{}, err
 	}
@@ -158,7 +158,7 @@ func (c contributions) releaseOffered(ctx context.Context, at repository.Place, 
 		if still, err := c.heldEvent(id); still != nil || err != nil {
 			return err // for another identifier: it is released with that one's commit
 		}
-		return &smarthttp.Refusal{Reason: "the pull request " + id + " does not count any more: it was refused, deleted, or its time was over"}
+		return &githttp.Refusal{Reason: "the pull request " + id + " does not count any more: it was refused, deleted, or its time was over"}
 	}
 	return nil
 }

@@ -21,10 +21,10 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/purgatory"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
-	"tendril.dev/services/purgatory/smarthttp"
 )
 
 // TestWhatNobodyWantedIsNotKept: a server that sends anything but what it is asked for fills no
@@ -82,7 +82,7 @@ func TestGitFolderThatCannotBeWritten(t *testing.T) {
 	eventually(t, "/readyz says why", func() bool { return w.Ready.Failing()["git folder"] == why })
 	w.in.holds("x", announcement(t, "announcement", alice, "x"), proto.SourceUser, time.Hour)
 	w.in.holds("x", state("state", alice, "x", 1001, c1), proto.SourceUser, time.Hour)
-	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "remote: "+smarthttp.Unwritable) || strings.Contains(out, "not found") {
+	if out, err := w.push(work, alice, "x", "main"); err == nil || !strings.Contains(out, "remote: "+githttp.Unwritable) || strings.Contains(out, "not found") {
 		t.Errorf("the terminal says %q", out)
 	}
 	if err := errors.Join(os.Remove(workshop), os.Mkdir(workshop, 0o755)); err != nil {

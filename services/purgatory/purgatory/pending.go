@@ -11,10 +11,10 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/pending"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
-	"tendril.dev/services/purgatory/smarthttp"
 )
 
 // loadingTime is how long a push waits for the account to be read from the disk.
@@ -110,7 +110,7 @@ func (w *worker) loadPending(ctx context.Context, shards map[int]bool) error {
 }
 
 // unknownEvents returns the ids for which a push names references and whose events are not known.
-func (w *worker) unknownEvents(d dossier.Dossier, push smarthttp.PushRequest) (events []string, err error) {
+func (w *worker) unknownEvents(d dossier.Dossier, push githttp.PushRequest) (events []string, err error) {
 	for _, c := range push.Commands {
 		id, is := strings.CutPrefix(c.Name, "refs/nostr/")
 		if !is || c.Delete() {
@@ -129,7 +129,7 @@ func (w *worker) unknownEvents(d dossier.Dossier, push smarthttp.PushRequest) (e
 
 // checkPending reports whether there is room at a place for what a push brings without its events,
 // which are given. A *pending.Refused says why not.
-func (w *worker) checkPending(ctx context.Context, at repository.Place, push smarthttp.PushRequest, events []string) error {
+func (w *worker) checkPending(ctx context.Context, at repository.Place, push githttp.PushRequest, events []string) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -149,7 +149,7 @@ type arriving struct {
 // admitPending puts into the account what a push brings without its events, which are given,
 // durably, before its references are there. The bytes of a push that a state allows are its
 // owner's, and are not counted. The caller has the identifier's lock.
-func (w *worker) admitPending(ctx context.Context, repo *repository.Repo, push smarthttp.PushRequest, events []string, byState bool) (arriving, error) {
+func (w *worker) admitPending(ctx context.Context, repo *repository.Repo, push githttp.PushRequest, events []string, byState bool) (arriving, error) {
 	if byState {
 		push.PackBytes = 0
 	}

@@ -12,7 +12,7 @@ import (
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/smarthttp"
+	"tendril.dev/services/purgatory/githttp"
 )
 
 // server serves git to the front doors.
@@ -39,19 +39,19 @@ func (w *worker) listen() (*server, error) {
 
 // serve begins to answer. directory tells who holds what this worker does not hold any more.
 func (s *server) serve(w *worker, directory *claim.Directory) error {
-	metrics, err := smarthttp.NewMetrics(w.node.Metrics, w.node.Settings.TopRepos)
+	metrics, err := githttp.NewMetrics(w.node.Metrics, w.node.Settings.TopRepos)
 	if err != nil {
 		return err
 	}
 	limits := w.node.Settings.Git
-	var prs smarthttp.Authority
+	var prs githttp.Authority
 	if w.contributors.on {
 		prs = contributions{w}
 	}
-	s.Handler = smarthttp.New(w, smarthttp.Options{
+	s.Handler = githttp.New(w, githttp.Options{
 		PRs:          prs,
-		MaxPushBytes: limits.MaxPushBytes, MinRate: limits.GitMinRate, Stall: limits.GitStall, TransferTime: limits.GitTransferTime,
-		Requests: limits.GitRequests, SpoolBytes: limits.GitSpoolBytes, Log: w.log, Metrics: metrics,
+		MaxPushBytes: limits.MaxPushBytes, Stall: limits.GitStall, SpoolBytes: limits.GitSpoolBytes,
+		Log: w.log, Metrics: metrics,
 		HandOver: w.node.Settings.GitHandOverWait,
 		Holder: func(identifier string) (string, bool) {
 			holder, held := directory.Holder(proto.ShardName(proto.ShardOf(identifier)))

@@ -10,8 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"tendril.dev/services/purgatory/spool"
 )
 
 const (
@@ -60,7 +58,7 @@ func (r *Repo) StoreWanted(ctx context.Context, pack io.Reader, wanted []string)
 
 // storePack reads a whole pack before git sees it: a server that sends slowly keeps no process.
 func (r *Repo) storePack(ctx context.Context, pack io.Reader, check func(*quarantine) error) (bytes int64, objects int, err error) {
-	arrived := &spool.Spool{Memory: memoryOfPack, Scratch: r.Scratch}
+	arrived := r.Spool(memoryOfPack, func(int64) error { return nil })
 	defer arrived.Close()
 	if _, err := io.Copy(arrived, pack); err != nil {
 		return arrived.Size(), 0, fmt.Errorf("store pack: %w", err)

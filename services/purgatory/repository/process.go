@@ -15,7 +15,7 @@ import (
 	"time"
 	"unicode"
 
-	"tendril.dev/services/purgatory/slots"
+	"tendril.dev/lib/limit"
 )
 
 const (
@@ -41,15 +41,13 @@ type Command struct {
 	Stdin io.Reader
 	// Stdout gets what git prints, if it is set.
 	Stdout io.Writer
-	// Class is whose slots the process takes. Default: the worker's own.
-	Class slots.Class
-	// Client is whose share of the class it takes, the client key of a request. Empty: nobody's.
+	// Client is the client key of the request that is served.
 	Client string
-	// Patience is how long to wait for a slot before it is ErrBusy. Zero: as long as the context
-	// lets.
+	// Patience is how long to wait for a free process before it is ErrBusy. Zero: as long as the
+	// context lets.
 	Patience time.Duration
-	// Time is how long the process may run, its wait for a slot not counted, before it is ended
-	// with ErrTooLong. Zero: as long as the context lets.
+	// Time is how long the process may run, its wait not counted, before it is ended with
+	// ErrTooLong. Zero: as long as the context lets.
 	Time time.Duration
 	// Pack is how many bytes of packs the process checks, by which its time on a processor is
 	// bounded. Zero: there is no bound.
@@ -59,7 +57,9 @@ type Command struct {
 	args     []string
 	env      []string
 	config   []setting
-	held     bool // the caller holds the slot
+	held     bool // the caller holds the place of the process
+	serves   bool // it serves a client; else it is the worker's own work
+	reads    bool // it changes nothing, though others of its name do
 	low      bool // no client waits for it: it runs with a low priority
 	messages tail
 }
@@ -98,7 +98,7 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run waits for a slot, runs the command and waits for its end. When ctx or the command's time
+// Run waits for a free process, runs the command and waits for its end. When ctx or the command's time
 // ends, the process and all that it started are asked to end, and killed soon after. A failure is
 // an *Error; one that came from reading Stdin has that error in its chain.
 func (c *Command) Run(ctx context.Context) error {
@@ -114,7 +114,7 @@ func (c *Command) Run(ctx context.Context) error {
 		ctx, cancel = context.WithTimeoutCause(ctx, c.Time, ErrTooLong)
 		defer cancel()
 	}
-	if writing[c.args[0]] && c.Class != slots.Look {
+	if writing[c.args[0]] && !c.reads {
 		var cancel func()
 		ctx, cancel = c.repo.underLease(ctx)
 		defer cancel()
@@ -201,28 +201,43 @@ func (c *Command) failed(err error) error {
 }
 
 var (
-	// ErrBusy is a command that found no slot in time.
-	ErrBusy = slots.ErrFull
-	// ErrShare is a command for which too many others of the same client wait for a slot.
-	ErrShare = slots.ErrShare
+	// ErrBusy is a command that found no free process in time.
+	ErrBusy = limit.ErrFull
 	// ErrTooLong is a command that ran longer than it may.
 	ErrTooLong = errors.New("git took longer than it may")
 )
 
-// acquireWithin waits for one slot, but not longer than the command has patience.
+// processes is how many git processes may run at once. A quarter of them is for the worker's own
+// work, so that clients, of whom there may be any number, never stop it. They share the rest: one
+// client has a quarter of it at most, and who has least comes next.
+type processes struct{ own, clients *limit.Fair }
+
+func newProcesses(n int) processes {
+	own := int64(max(2, n/4)) // a pipe needs two
+	clients := max(1, int64(n)-own)
+	return processes{limit.NewFair(own, own), limit.NewFair(clients, max(1, clients/4))}
+}
+
+// acquireWithin waits for one process, but not longer than the command has patience.
 func (s *Store) acquireWithin(ctx context.Context, c *Command) (release func(), err error) {
 	if c.Patience > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, c.Patience, ErrBusy)
 		defer cancel()
 	}
-	return s.slots.Acquire(ctx, c.Class, c.Client, 1)
+	pool := s.processes.own
+	if c.serves {
+		pool = s.processes.clients
+	}
+	if release, err = pool.Acquire(ctx, c.Client); err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return release, err
 }
 
-// acquire waits for n of the worker's own slots. Waiting for all of them at once keeps two
-// pipelines from each holding half of what both need.
-func (s *Store) acquire(ctx context.Context, n int) (release func(), err error) {
-	return s.slots.Acquire(ctx, slots.Work, "", n)
+// acquirePipe waits for two processes at once, so that no two pipes hold half of what each needs.
+func (s *Store) acquirePipe(ctx context.Context) (release func(), err error) {
+	return s.processes.own.AcquireN(ctx, "", 2)
 }
 
 // run is for commands with small input and output: it gives what git printed.

@@ -26,7 +26,6 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/purgatory/slots"
 )
 
 // Options say where repositories lie and which git works on them.
@@ -38,7 +37,7 @@ type Options struct {
 	Git string
 
 	// Processes is how many git processes may run at once; more wait (NGIT_GIT_PROCESSES). Default
-	// 32, at least slots.Least.
+	// 32.
 	Processes int
 
 	// Memory is how many bytes of memory one git process may have (NGIT_GIT_PROCESS_MEMORY).
@@ -73,13 +72,13 @@ const (
 
 // Store is all repositories below one root. It is safe for use by many goroutines.
 type Store struct {
-	root   string
-	git    string
-	memory int64 // of one git process
-	slots  *slots.Pool
-	volume *volume
-	log    *slog.Logger
-	branch string // that HEAD of a new repository follows, by its full name
+	root      string
+	git       string
+	memory    int64 // of one git process
+	processes processes
+	volume    *volume
+	log       *slog.Logger
+	branch    string // that HEAD of a new repository follows, by its full name
 
 	packTime time.Duration
 	lease    func(identifier string) context.Context
@@ -119,7 +118,7 @@ func NewStore(o Options) (*Store, error) {
 		return nil, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: want a folder that can be written to (%w)", o.Root, err)
 	}
 	s := &Store{
-		root: root, git: git, branch: branch, memory: o.Memory, slots: slots.New(o.Processes), log: o.Log,
+		root: root, git: git, branch: branch, memory: o.Memory, processes: newProcesses(o.Processes), log: o.Log,
 		packTime: o.PackTime, lease: o.Lease,
 	}
 	s.volume = &volume{try: s.probe, log: o.Log}

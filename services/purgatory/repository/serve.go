@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"time"
-
-	"tendril.dev/services/purgatory/slots"
 )
 
 // lookTime bounds how long git may take to say what references there are.
@@ -17,7 +15,7 @@ const lookTime = 2 * time.Minute
 // what there is to fetch. protocol is the value of a Git-Protocol header, which the caller has
 // checked, or "".
 func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
-	c := r.serve("upload-pack", slots.Fetch, advertise)
+	c := r.serve("upload-pack", advertise)
 	c.config = uploadConfiguration()
 	if protocol != "" {
 		c.Setenv("GIT_PROTOCOL", protocol)
@@ -29,7 +27,7 @@ func (r *Repo) UploadPack(advertise bool, protocol string) *Command {
 // StorePack checks, of a pack of at most maxBytes; or, with advertise, says what there is now. A
 // push must be read from disk or memory, not from the network.
 func (r *Repo) ReceivePack(advertise bool, maxBytes int64) *Command {
-	c := r.serve("receive-pack", slots.Push, advertise)
+	c := r.serve("receive-pack", advertise)
 	if !advertise {
 		c.Time = r.store.packTime
 	}
@@ -37,15 +35,15 @@ func (r *Repo) ReceivePack(advertise bool, maxBytes int64) *Command {
 	return c
 }
 
-func (r *Repo) serve(service string, class slots.Class, advertise bool) *Command {
+func (r *Repo) serve(service string, advertise bool) *Command {
 	args := []string{service, "--stateless-rpc"}
 	if advertise {
 		args = append(args, "--advertise-refs")
 	}
 	c := r.Command(append(args, ".")...)
-	c.Class = class
+	c.serves = true
 	if advertise {
-		c.Class, c.Time = slots.Look, lookTime
+		c.reads, c.Time = true, lookTime
 	}
 	return c
 }

@@ -82,7 +82,7 @@ func (r *Repo) copyFrom(ctx context.Context, from *Repo, ids []string) error {
 	if err != nil {
 		return err
 	}
-	release, err := r.store.acquire(ctx, 2) // for both ends of the pipe
+	release, err := r.store.acquirePipe(ctx)
 	if err != nil {
 		return err
 	}

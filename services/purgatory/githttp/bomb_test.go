@@ -1,4 +1,4 @@
-package smarthttp_test
+package githttp_test
 
 import (
 	"bytes"
@@ -10,15 +10,15 @@ import (
 	"testing"
 	"time"
 
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repository/gittest"
-	"tendril.dev/services/purgatory/smarthttp"
 )
 
 // sendPack pushes a pack to a new tag, and returns what the client is told.
 func (h *house) sendPack(identifier, id string, pack []byte) string {
 	h.Helper()
-	body := pkt(smarthttp.ZeroID+" "+id+" refs/tags/bomb\x00report-status") + string(pack)
+	body := pkt(githttp.ZeroID+" "+id+" refs/tags/bomb\x00report-status") + string(pack)
 	status, _, answer := h.send("POST", h.at(identifier)+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, strings.NewReader(body))
 	if status != 200 {
 		h.Errorf("answered by %d", status)
@@ -61,7 +61,7 @@ func TestBombs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := serve(t, smarthttp.Options{})
+			h := serve(t, githttp.Options{})
 			r := h.repo("bomb")
 			if answer := h.sendPack("bomb", gittest.BlobID(small), pack); !strings.Contains(answer, "ng refs/tags/bomb") {
 				t.Errorf("answer %q", answer)
@@ -94,7 +94,7 @@ func chain(size, deltas int) (pack []byte, last string) {
 
 func TestChainIsWhatGitReads(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	h.repo("chain")
 	pack, last := chain(1000, 100)
 	if answer := h.sendPack("chain", last, pack); !strings.Contains(answer, "ok refs/tags/bomb") {
@@ -110,7 +110,7 @@ func TestGitIsEndedWhenItTakesTooLong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	h.authority.store = store
 	r := h.repo("long")
 	pack, last := chain(3<<20, 1000)

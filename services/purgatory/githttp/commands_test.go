@@ -1,7 +1,8 @@
-package smarthttp
+package githttp
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -14,6 +15,11 @@ func pkt(lines ...string) string {
 		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
 	}
 	return b.String() + "0000"
+}
+
+func isMalformed(err error) bool {
+	_, is := errors.AsType[*malformedError](err)
+	return is
 }
 
 func TestReadPush(t *testing.T) {

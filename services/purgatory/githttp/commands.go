@@ -1,13 +1,18 @@
-package smarthttp
+package githttp
 
 import (
 	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
+	"unicode"
 
+	"github.com/go-git/go-git/v5/plumbing"
 	"github.com/go-git/go-git/v5/plumbing/format/pktline"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp/sideband"
 
 	"tendril.dev/lib/nostr"
 )
@@ -17,6 +22,16 @@ const (
 	maxCommands     = 10_000
 	maxCommandBytes = 4 << 20
 )
+
+// Command is one reference that a push changes. Old or New is ZeroID where the reference is created
+// or deleted.
+type Command struct{ Name, Old, New string }
+
+// Delete reports whether the reference is to go.
+func (c Command) Delete() bool { return c.New == ZeroID }
+
+// ZeroID is how git writes that there is no object.
+const ZeroID = "0000000000000000000000000000000000000000"
 
 // pushRequest is what a push asks for, before its pack.
 type pushRequest struct {
@@ -33,11 +48,6 @@ func (e *malformedError) Error() string { return e.reason }
 
 func malformed(format string, args ...any) error {
 	return &malformedError{fmt.Sprintf(format, args...)}
-}
-
-func isMalformed(err error) bool {
-	_, ok := errors.AsType[*malformedError](err)
-	return ok
 }
 
 // readPush reads the commands of a push (gitprotocol-pack, "Reference Update Request") and leaves
@@ -145,7 +155,7 @@ func (p *pushRequest) encode() []byte {
 		if i == 0 {
 			line += "\x00 report-status atomic quiet"
 		}
-		fmt.Fprintf(&b, "%04x%s", len(line)+4, line)
+		b.WriteString(pktLine(line))
 	}
 	b.WriteString("0000")
 	return b.Bytes()
@@ -153,12 +163,7 @@ func (p *pushRequest) encode() []byte {
 
 // sendsPack reports whether a pack follows the commands.
 func (p *pushRequest) sendsPack() bool {
-	for _, c := range p.commands {
-		if !c.Delete() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(p.commands, func(c Command) bool { return !c.Delete() })
 }
 
 // lineReader reads pkt-lines up to a bound.
@@ -195,4 +200,59 @@ func (l *lineReader) skipSection() error {
 			return err
 		}
 	}
+}
+
+// maxReason bounds the reason that stands behind each refused reference.
+const maxReason = 300
+
+// send writes a report and words for the user's terminal, in the form that the client asked for.
+func (p *receiving) send(report *packp.ReportStatus, message string) error {
+	var plain, whole bytes.Buffer
+	if p.request.report {
+		if err := report.Encode(&plain); err != nil {
+			return err
+		}
+	}
+	if p.request.sideband {
+		mux := sideband.NewMuxer(sideband.Sideband64k, &whole)
+		if message != "" {
+			if _, err := mux.WriteChannel(sideband.ProgressMessage, []byte(strings.TrimRight(message, "\n")+"\n")); err != nil {
+				return err
+			}
+		}
+		if _, err := mux.Write(plain.Bytes()); err != nil {
+			return err
+		}
+		whole.WriteString("0000")
+	} else {
+		whole = plain
+	}
+	if _, err := p.out.Write(whole.Bytes()); err != nil {
+		return err
+	}
+	return p.out.begin()
+}
+
+// refusalReport says of every command that it was not carried out.
+func refusalReport(commands []Command, reason string) *packp.ReportStatus {
+	report := packp.NewReportStatus()
+	report.UnpackStatus = "ok"
+	line := oneLine(reason)
+	for _, c := range commands {
+		report.CommandStatuses = append(report.CommandStatuses,
+			&packp.CommandStatus{ReferenceName: plumbing.ReferenceName(c.Name), Status: line})
+	}
+	return report
+}
+
+// oneLine makes a reason fit behind a reference.
+func oneLine(reason string) string {
+	line := strings.Join(strings.FieldsFunc(reason, func(c rune) bool { return unicode.IsSpace(c) || unicode.IsControl(c) }), " ")
+	if len(line) > maxReason {
+		line = strings.ToValidUTF8(line[:maxReason], "") + "…"
+	}
+	if line == "" || line == "ok" {
+		return "refused"
+	}
+	return line
 }

@@ -1,4 +1,4 @@
-package smarthttp_test
+package githttp_test
 
 import (
 	"context"
@@ -9,18 +9,18 @@ import (
 	"testing"
 	"time"
 
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository/gittest"
-	"tendril.dev/services/purgatory/smarthttp"
 )
 
 // handingOver is a worker that takes pushes in and holds their repository no more when it has them.
 // next is who holds it then, empty: nobody.
-func handingOver(t *testing.T, next func() string, o smarthttp.Options) *house {
+func handingOver(t *testing.T, next func() string, o githttp.Options) *house {
 	t.Helper()
 	o.Holder = func(string) (string, bool) { to := next(); return to, to != "" }
 	h := serve(t, o)
-	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
-		return smarthttp.ErrElsewhere
+	h.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
+		return githttp.ErrElsewhere
 	}
 	return h
 }
@@ -30,7 +30,7 @@ func handingOver(t *testing.T, next func() string, o smarthttp.Options) *house {
 // one.
 func TestPushIsPassedOn(t *testing.T) {
 	t.Parallel()
-	next := serve(t, smarthttp.Options{})
+	next := serve(t, githttp.Options{})
 	r := next.repo("moves")
 	notYet := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusMisdirectedRequest) }))
 	t.Cleanup(notYet.Close)
@@ -45,7 +45,7 @@ func TestPushIsPassedOn(t *testing.T) {
 			return notYet.Listener.Addr().String()
 		}
 		return next.Listener.Addr().String()
-	}, smarthttp.Options{HandOver: time.Minute, KeepAlive: 10 * time.Millisecond})
+	}, githttp.Options{HandOver: time.Minute, KeepAlive: 10 * time.Millisecond})
 	first.authority.store, first.authority.known = next.authority.store, next.authority.known // one disk
 
 	w := gittest.NewWork(t)
@@ -63,8 +63,8 @@ func TestPushIsPassedOn(t *testing.T) {
 	if n := first.counted("ngit_git_operations_total", "receive_pack", "moved", "error"); n != 3 {
 		t.Errorf("%v pushes counted as moved", n)
 	}
-	next.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
-		return &smarthttp.Refusal{Reason: "not by this one either"}
+	next.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
+		return &githttp.Refusal{Reason: "not by this one either"}
 	}
 	w.Commit("c", "c")
 	if out, err := gittest.Try(t, w.Dir, "push", first.at("moves"), "main"); err == nil || !strings.Contains(out, "not by this one either") {
@@ -75,7 +75,7 @@ func TestPushIsPassedOn(t *testing.T) {
 // TestPushThatNobodyTakes: it is refused when its time is over, and may be made again.
 func TestPushThatNobodyTakes(t *testing.T) {
 	t.Parallel()
-	h := handingOver(t, func() string { return "" }, smarthttp.Options{HandOver: 50 * time.Millisecond})
+	h := handingOver(t, func() string { return "" }, githttp.Options{HandOver: 50 * time.Millisecond})
 	h.repo("moves")
 	w := gittest.NewWork(t)
 	w.Commit("a", "a")
@@ -88,8 +88,8 @@ func TestPushThatNobodyTakes(t *testing.T) {
 // reads anything of the request.
 func TestMisdirected(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
-	h.authority.away = map[string]error{"x": smarthttp.ErrElsewhere}
+	h := serve(t, githttp.Options{})
+	h.authority.away = map[string]error{"x": githttp.ErrElsewhere}
 	for _, request := range []struct{ method, path string }{
 		{"GET", "/info/refs?service=git-upload-pack"}, {"HEAD", "/HEAD"}, {"POST", "/git-upload-pack"}, {"POST", "/git-receive-pack"},
 	} {

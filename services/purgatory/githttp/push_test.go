@@ -1,4 +1,4 @@
-package smarthttp_test
+package githttp_test
 
 import (
 	"bytes"
@@ -26,19 +26,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/nettest"
+	"tendril.dev/services/purgatory/githttp"
 	"tendril.dev/services/purgatory/repository/gittest"
-	"tendril.dev/services/purgatory/smarthttp"
 )
 
 const receiveType = "application/x-git-receive-pack-request"
 
 func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	r := h.repo("push")
-	var asked []smarthttp.Command
+	var asked []githttp.Command
 	released := false
-	h.authority.push = func(ctx context.Context, commands []smarthttp.Command, receive func(context.Context) error) error {
+	h.authority.push = func(ctx context.Context, commands []githttp.Command, receive func(context.Context) error) error {
 		asked = commands
 		err := receive(ctx)
 		released = err == nil && h.refs(r)["refs/heads/main"] == commands[0].New
@@ -47,7 +47,7 @@ func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 	w := gittest.NewWork(t)
 	first := w.Commit("a", "a")
 	w.Git("push", h.at("push"), "main")
-	if want := (smarthttp.Command{Name: "refs/heads/main", Old: smarthttp.ZeroID, New: first}); len(asked) != 1 || asked[0] != want || !want.Create() {
+	if want := (githttp.Command{Name: "refs/heads/main", Old: githttp.ZeroID, New: first}); len(asked) != 1 || asked[0] != want {
 		t.Errorf("asked for %+v", asked)
 	}
 	if !released {
@@ -75,11 +75,11 @@ func TestPushIsTakenWhenItIsAuthorised(t *testing.T) {
 
 func TestRefusalStandsOnTheTerminal(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	r := h.repo("refused")
 	reason := "authorisation failed: no state event authorises these references"
-	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
-		return fmt.Errorf("push: %w", &smarthttp.Refusal{Reason: reason})
+	h.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
+		return fmt.Errorf("push: %w", &githttp.Refusal{Reason: reason})
 	}
 	w := gittest.NewWork(t)
 	w.Commit("a", "a")
@@ -115,18 +115,18 @@ func TestRefusalStandsOnTheTerminal(t *testing.T) {
 
 func TestOtherFailuresOfTheAuthorityTellNothing(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	h.repo("failing")
 	w := gittest.NewWork(t)
 	w.Commit("a", "a")
-	for name, push := range map[string]func(context.Context, []smarthttp.Command, func(context.Context) error) error{
-		"before": func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+	for name, push := range map[string]func(context.Context, []githttp.Command, func(context.Context) error) error{
+		"before": func(context.Context, []githttp.Command, func(context.Context) error) error {
 			return errors.New("secret-host: no responders")
 		},
-		"after": func(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
+		"after": func(ctx context.Context, _ []githttp.Command, receive func(context.Context) error) error {
 			return errors.Join(receive(ctx), errors.New("secret-host: not committed"))
 		},
-		"never received": func(context.Context, []smarthttp.Command, func(context.Context) error) error { return nil },
+		"never received": func(context.Context, []githttp.Command, func(context.Context) error) error { return nil },
 	} {
 		h.authority.push = push
 		out, err := gittest.Try(t, w.Dir, "push", h.at("failing"), "main:refs/heads/"+strings.ReplaceAll(name, " ", "-"))
@@ -140,13 +140,13 @@ func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
 	a := &authority{store: gittest.CrampedStore(t, 256), known: map[string]bool{"full": true}, push: takeAll}
 	r := gittest.Repo(t, a.store, "full")
 	var log bytes.Buffer
-	server := httptest.NewServer(smarthttp.New(a, smarthttp.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}))
+	server := httptest.NewServer(githttp.New(a, githttp.Options{Log: slog.New(slog.NewTextHandler(&log, nil))}))
 	h := &house{TB: t, Server: server, authority: a}
 	w := gittest.NewWork(t)
 	w.Commit("a", gittest.Noise(600<<10)) // in memory on its way in, so that only git meets the limit
 	out, err := gittest.Try(t, w.Dir, "push", h.at("full"), "main")
 	server.Close()
-	if err == nil || !strings.Contains(out, "[remote rejected] main -> main ("+smarthttp.Unwritable+")") || strings.Contains(out, "too large") {
+	if err == nil || !strings.Contains(out, "[remote rejected] main -> main ("+githttp.Unwritable+")") || strings.Contains(out, "too large") {
 		t.Errorf("the terminal says:\n%s", out)
 	}
 	if !strings.Contains(log.String(), "File too large") {
@@ -159,10 +159,10 @@ func TestFullDiskIsToldToTheUserAndNothingStaysOnIt(t *testing.T) {
 
 func TestWhatGitRefusesIsRefusedWhole(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	r := h.repo("stale")
 	var received error
-	h.authority.push = func(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
+	h.authority.push = func(ctx context.Context, _ []githttp.Command, receive func(context.Context) error) error {
 		received = receive(ctx)
 		return received
 	}
@@ -172,7 +172,7 @@ func TestWhatGitRefusesIsRefusedWhole(t *testing.T) {
 	second := w.Commit("b", "b")
 
 	// One command is right, the other expects main where it is not.
-	body := pkt(smarthttp.ZeroID+" "+second+" refs/heads/dev\x00 report-status side-band-64k", second+" "+second+" refs/heads/main") +
+	body := pkt(githttp.ZeroID+" "+second+" refs/heads/dev\x00 report-status side-band-64k", second+" "+second+" refs/heads/main") +
 		string(w.Pack("main"))
 	status, _, answer := h.send("POST", h.at("stale")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, strings.NewReader(body))
 	if status != 200 || !strings.Contains(answer, "ng refs/heads/main") || !strings.Contains(answer, "ng refs/heads/dev") {
@@ -204,10 +204,10 @@ func TestPushOfBadPacksIsRefused(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := serve(t, smarthttp.Options{})
+			h := serve(t, githttp.Options{})
 			r := h.repo("bad")
 			for _, shallow := range []string{"", "shallow " + commit} {
-				lines := []string{smarthttp.ZeroID + " " + commit + " refs/heads/main\x00 report-status side-band-64k agent=x"}
+				lines := []string{githttp.ZeroID + " " + commit + " refs/heads/main\x00 report-status side-band-64k agent=x"}
 				if shallow != "" {
 					lines = append([]string{shallow}, lines...)
 				}
@@ -226,7 +226,7 @@ func TestPushOfBadPacksIsRefused(t *testing.T) {
 
 func TestPushFromAShallowCloneStandsOnWhatIsHere(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	r := h.repo("shallow")
 	h.repo("other")
 	w := gittest.NewWork(t)
@@ -257,7 +257,7 @@ func pkt(lines ...string) string {
 
 func TestPushIsBounded(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{MaxPushBytes: 1 << 20})
+	h := serve(t, githttp.Options{MaxPushBytes: 1 << 20})
 	r := h.repo("big")
 	w := gittest.NewWork(t)
 	noise := make([]byte, 3<<20)
@@ -283,13 +283,13 @@ func TestPushIsBounded(t *testing.T) {
 
 func TestMalformedPushesAreBadRequests(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	h.repo("malformed")
-	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+	h.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
 		t.Error("the authority was asked")
 		return nil
 	}
-	for _, body := range []string{"", "000", "0003", "zzzz", "0008abcd", pkt("hello"), "00ff" + smarthttp.ZeroID, pkt("push-cert\x00x")} {
+	for _, body := range []string{"", "000", "0003", "zzzz", "0008abcd", pkt("hello"), "00ff" + githttp.ZeroID, pkt("push-cert\x00x")} {
 		status, _, answer := h.send("POST", h.at("malformed")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, strings.NewReader(body))
 		if status != 400 || !strings.HasPrefix(answer, "bad request: ") {
 			t.Errorf("%q: %d %q", body, status, answer)
@@ -303,10 +303,10 @@ func TestMalformedPushesAreBadRequests(t *testing.T) {
 
 func TestReportInTheFormTheClientAskedFor(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	h.repo("forms")
-	h.authority.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
-		return &smarthttp.Refusal{Reason: "no\nand  no"}
+	h.authority.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
+		return &githttp.Refusal{Reason: "no\nand  no"}
 	}
 	id := strings.Repeat("7", 40)
 	report := "000eunpack ok\n" + "001eng refs/heads/x no and no\n"
@@ -318,7 +318,7 @@ func TestReportInTheFormTheClientAskedFor(t *testing.T) {
 		"side-band-64k report-status": "0010\x02no\nand  no\n",
 	} {
 		status, _, answer := h.send("POST", h.at("forms")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
-			strings.NewReader(pkt(id+" "+smarthttp.ZeroID+" refs/heads/x\x00"+capabilities)))
+			strings.NewReader(pkt(id+" "+githttp.ZeroID+" refs/heads/x\x00"+capabilities)))
 		if status != 200 || !strings.HasPrefix(answer, want) || (want == "" && answer != "") {
 			t.Errorf("%q: %d %q, want %q", capabilities, status, answer, want)
 		}
@@ -327,7 +327,7 @@ func TestReportInTheFormTheClientAskedFor(t *testing.T) {
 
 func TestGzipIsUnpackedAndBounded(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	r := h.repo("gzip")
 	w := gittest.NewWork(t)
 	id := w.Commit("a", "a")
@@ -342,7 +342,7 @@ func TestGzipIsUnpackedAndBounded(t *testing.T) {
 		}
 		return &b
 	}
-	body := zipped(strings.NewReader(pkt(smarthttp.ZeroID+" "+id+" refs/heads/main\x00report-status") + string(w.Pack("main"))))
+	body := zipped(strings.NewReader(pkt(githttp.ZeroID+" "+id+" refs/heads/main\x00report-status") + string(w.Pack("main"))))
 	header := map[string]string{"Content-Type": receiveType, "Content-Encoding": "gzip"}
 	status, _, answer := h.send("POST", h.at("gzip")+"/git-receive-pack", header, body)
 	if status != 200 || !strings.Contains(answer, "ok refs/heads/main") || h.refs(r)["refs/heads/main"] != id {
@@ -364,10 +364,10 @@ func TestGzipIsUnpackedAndBounded(t *testing.T) {
 
 func TestClientThatWaitsIsKeptAlive(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{KeepAlive: 10 * time.Millisecond})
+	h := serve(t, githttp.Options{KeepAlive: 10 * time.Millisecond})
 	h.repo("slow")
 	proceed := make(chan struct{})
-	h.authority.push = func(ctx context.Context, _ []smarthttp.Command, receive func(context.Context) error) error {
+	h.authority.push = func(ctx context.Context, _ []githttp.Command, receive func(context.Context) error) error {
 		err := receive(ctx)
 		<-proceed
 		return err
@@ -376,7 +376,7 @@ func TestClientThatWaitsIsKeptAlive(t *testing.T) {
 	id := w.Commit("a", "a")
 	read, write := io.Pipe()
 	go func() {
-		io.WriteString(write, pkt(smarthttp.ZeroID+" "+id+" refs/heads/main\x00report-status side-band-64k")+string(w.Pack("main")))
+		io.WriteString(write, pkt(githttp.ZeroID+" "+id+" refs/heads/main\x00report-status side-band-64k")+string(w.Pack("main")))
 		write.Close()
 	}()
 	request, err := http.NewRequestWithContext(t.Context(), "POST", h.at("slow")+"/git-receive-pack", read)
@@ -411,17 +411,16 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 	w := gittest.NewWork(t)
 	id := w.Commit("noise", gittest.Noise(200<<10))
 	pack := string(w.Pack("main"))
-	commands := pkt(smarthttp.ZeroID + " " + id + " refs/heads/main\x00report-status")
-	part := 100 << 10 // a minute's worth and more
+	commands := pkt(githttp.ZeroID + " " + id + " refs/heads/main\x00report-status")
+	part := 100 << 10 // more than a chunk
 	for name, test := range map[string]struct {
-		send  func(w io.Writer)
-		inAll time.Duration
-		took  time.Duration
+		send func(w io.Writer)
+		took time.Duration
 	}{
 		"stalls": {func(w io.Writer) {
 			time.Sleep(stall - time.Second) // slow is not stalled
 			io.WriteString(w, commands+pack[:part])
-		}, time.Hour, 2*stall - time.Second},
+		}, 2*stall - time.Second},
 		"trickles": {func(w io.Writer) {
 			io.WriteString(w, commands)
 			for _, c := range []byte(pack) {
@@ -430,33 +429,24 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 					return
 				}
 			}
-		}, time.Hour, stall},
-		"takes too long in all": {func(w io.Writer) {
-			io.WriteString(w, commands)
-			for _, c := range []byte(pack) {
-				time.Sleep(time.Second / 2000) // faster than need be
-				if _, err := w.Write([]byte{c}); err != nil {
-					return
-				}
-			}
-		}, 90 * time.Second, 90 * time.Second},
+		}, stall},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			a := &authority{store: gittest.Store(t), known: map[string]bool{"slow": true}}
-			a.push = func(context.Context, []smarthttp.Command, func(context.Context) error) error {
+			a.push = func(context.Context, []githttp.Command, func(context.Context) error) error {
 				t.Error("the authority was asked to lock for a client that does not send")
 				return nil
 			}
 			gittest.Repo(t, a.store, "slow")
 			synctest.Test(t, func(t *testing.T) {
 				registry := prometheus.NewPedanticRegistry()
-				metrics, err := smarthttp.NewMetrics(registry, 2)
+				metrics, err := githttp.NewMetrics(registry, 2)
 				if err != nil {
 					t.Fatal(err)
 				}
 				l := nettest.Listen()
-				server := &http.Server{Handler: smarthttp.New(a, smarthttp.Options{Stall: stall, TransferTime: test.inAll, Metrics: metrics})}
+				server := &http.Server{Handler: githttp.New(a, githttp.Options{Stall: stall, Metrics: metrics})}
 				go server.Serve(l)
 				defer server.Close()
 				transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return l.Dial(ctx) }}
@@ -469,7 +459,7 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 				defer read.Close()
 				began := time.Now()
 				status, _, answer := h.send("POST", h.at("slow")+"/git-receive-pack", map[string]string{"Content-Type": receiveType}, read)
-				if status != 200 || !strings.Contains(answer, "ng refs/heads/main the push came too slowly, at less than 1024 bytes a second") {
+				if status != 200 || !strings.Contains(answer, "ng refs/heads/main the request came too slowly: less than 32768 bytes in 1m0s") {
 					t.Errorf("answer %d %q", status, answer)
 				}
 				if took := time.Since(began); took < test.took || took > test.took+time.Second {
@@ -485,14 +475,14 @@ func TestClientThatSendsTooSlowlyIsCutOff(t *testing.T) {
 
 func TestLargePacksAreAskedAboutBeforeTheyAreRead(t *testing.T) {
 	t.Parallel()
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	r := h.repo("large")
-	var asked, took []smarthttp.PushRequest
-	h.authority.authorize = func(push smarthttp.PushRequest) error {
+	var asked, took []githttp.PushRequest
+	h.authority.authorize = func(push githttp.PushRequest) error {
 		asked = append(asked, push)
 		return nil
 	}
-	h.authority.pushed = func(push smarthttp.PushRequest) { took = append(took, push) }
+	h.authority.pushed = func(push githttp.PushRequest) { took = append(took, push) }
 	w := gittest.NewWork(t)
 	noise := make([]byte, 3<<20)
 	rand.Read(noise)
@@ -509,7 +499,7 @@ func TestLargePacksAreAskedAboutBeforeTheyAreRead(t *testing.T) {
 	if h.counted("ngit_git_push_authorization_total", "allowed") != 1 {
 		t.Error("counted more than once")
 	}
-	h.authority.authorize = func(smarthttp.PushRequest) error { return &smarthttp.Refusal{Reason: "not you"} }
+	h.authority.authorize = func(githttp.PushRequest) error { return &githttp.Refusal{Reason: "not you"} }
 	rand.Read(noise)
 	w.Commit("noise", string(noise))
 	out, err := gittest.Try(t, w.Dir, "push", strings.Replace(h.at("large"), h.URL, front.URL, 1), "main:refs/heads/other")
@@ -544,7 +534,7 @@ func TestNothingOfTheEnvironmentOrTheRepositoryRunsAlong(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	h := serve(t, smarthttp.Options{})
+	h := serve(t, githttp.Options{})
 	r := h.repo("hooked")
 	if err := os.CopyFS(filepath.Join(r.Path(), "hooks"), os.DirFS(hooks)); err != nil {
 		t.Fatal(err)
@@ -556,7 +546,7 @@ func TestNothingOfTheEnvironmentOrTheRepositoryRunsAlong(t *testing.T) {
 	t.Setenv("GIT_DIR", marks)
 	t.Setenv("GIT_EXEC_PATH", hooks)
 	status, _, answer := h.send("POST", h.at("hooked")+"/git-receive-pack", map[string]string{"Content-Type": receiveType},
-		strings.NewReader(pkt(smarthttp.ZeroID+" "+id+" refs/heads/main\x00report-status")+string(pack)))
+		strings.NewReader(pkt(githttp.ZeroID+" "+id+" refs/heads/main\x00report-status")+string(pack)))
 	if status != 200 || !strings.Contains(answer, "ok refs/heads/main") {
 		t.Errorf("answer %d %q", status, answer)
 	}

@@ -1,4 +1,4 @@
-package smarthttp
+package githttp
 
 import (
 	"errors"
@@ -11,38 +11,37 @@ import (
 
 const (
 	// answerMemory is how much of an answer is kept in memory before the rest goes to disk.
-	answerMemory = 256 << 10
+	answerMemory = 64 << 10
 	// gitWaits is how long git may wait, in all, for a client to take an answer for which there is
 	// no room.
 	gitWaits = 10 * time.Minute
 )
 
 // buffer stands between git, which writes an answer, and a client that reads it more slowly: in
-// memory first, then on disk as long as there is room, so that git ends and its slot is free. Where
-// there is no room, git waits.
+// memory first, then on disk as long as there is room, so that git ends and its process is free.
+// Where there is no room, git waits.
 type buffer struct {
 	scratch func() (*os.File, error)
-	room    *holding
+	room    *room
 
-	mu      sync.Mutex
-	changed sync.Cond
-	memory  []byte // older than what is in the file
-	file    *os.File
-	from    int64 // what is in the file and not read
-	to      int64
-	ended   error // how writing ended
-	gone    bool  // nobody reads any more
-	waited  time.Duration
+	mu       sync.Mutex
+	changed  sync.Cond
+	memory   []byte // older than what is in the file
+	file     *os.File
+	from, to int64         // what is in the file and not read
+	ended    error         // how writing ended
+	gone     bool          // nothing is read any more
+	waited   time.Duration // by git
 }
 
-func newBuffer(scratch func() (*os.File, error), room *holding) *buffer {
+func newBuffer(scratch func() (*os.File, error), room *room) *buffer {
 	b := &buffer{scratch: scratch, room: room}
 	b.changed.L = &b.mu
 	return b
 }
 
-// errGone ends the writing of what nobody reads any more.
-var errGone = errors.New("nobody reads the answer any more")
+// errGone ends the writing of what is not read any more.
+var errGone = errors.New("the answer is not read any more")
 
 // Write appends, and waits while there is no room.
 func (b *buffer) Write(p []byte) (written int, err error) {
@@ -59,30 +58,19 @@ func (b *buffer) Write(p []byte) (written int, err error) {
 		case b.spill(p):
 			n = len(p)
 		case b.waited >= gitWaits:
-			b.ended = errSlow
-			b.changed.Broadcast()
 			return written, errSlow
 		default:
-			b.wait()
+			began := time.Now()
+			enough := time.AfterFunc(gitWaits-b.waited, b.changed.Broadcast)
+			b.changed.Wait()
+			enough.Stop()
+			b.waited += time.Since(began)
 			continue
 		}
 		p, written = p[n:], written+n
 		b.changed.Broadcast()
 	}
 	return written, nil
-}
-
-// wait waits until something changes, or git has waited long enough.
-func (b *buffer) wait() {
-	began := time.Now()
-	enough := time.AfterFunc(gitWaits-b.waited, func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.changed.Broadcast()
-	})
-	defer enough.Stop()
-	b.changed.Wait()
-	b.waited += time.Since(began)
 }
 
 // spill puts p behind what is in the file, if there is room.
@@ -98,7 +86,6 @@ func (b *buffer) spill(p []byte) bool {
 		return false
 	}
 	if _, err := b.file.WriteAt(p, b.to); err != nil {
-		b.room.shrink(int64(len(p)))
 		return false
 	}
 	b.to += int64(len(p))
@@ -109,9 +96,7 @@ func (b *buffer) spill(p []byte) bool {
 func (b *buffer) end(err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.ended == nil {
-		b.ended = err
-	}
+	b.ended = err
 	b.changed.Broadcast()
 }
 

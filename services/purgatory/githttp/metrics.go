@@ -1,9 +1,15 @@
-package smarthttp
+package githttp
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/nbd-wtf/go-nostr/nip19"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/nostr"
@@ -60,7 +66,7 @@ func newMetrics(topRepos int) *Metrics {
 			Help: "Bytes of bodies exchanged with git clients."}, []string{"direction"}),
 		pushes: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "ngit_git_push_authorization_total",
 			Help: "Pushes by whether they were authorised."}, []string{"result"}),
-		traffic: newTraffic(topRepos),
+		traffic: &traffic{top: topRepos, bytes: map[nostr.RepoRef]uint64{}},
 	}
 }
 
@@ -86,9 +92,65 @@ func (m *Metrics) operation(name, result string, took time.Duration) {
 	m.duration.WithLabelValues(name).Observe(took.Seconds())
 }
 
-// transferred counts bytes exchanged over a repository that there is. Those of the zero reference
-// are nobody's in particular.
-func (m *Metrics) transferred(ref nostr.RepoRef, direction string, n int) {
-	m.bytes.WithLabelValues(direction).Add(float64(n))
-	m.traffic.add(ref, n)
+// transferred counts bytes that a request exchanged. Of contributors' repositories anybody may name
+// any: they would crowd out the others, and are counted together.
+func (x *exchange) transferred(direction string, n int) {
+	x.Metrics.bytes.WithLabelValues(direction).Add(float64(n))
+	if !x.prs {
+		x.Metrics.traffic.add(x.ref, n)
+	}
+}
+
+// maxCounted bounds the repositories whose traffic is counted.
+const maxCounted = 10_000
+
+var trafficDesc = prometheus.NewDesc("ngit_git_top_repos_bytes",
+	"Bytes exchanged with git clients since the start, of the repositories with the most.", []string{"repo"}, nil)
+
+// traffic counts the bytes of each repository and names those with the most. Of the metrics it is
+// the only one that names repositories: which of them take the bandwidth is what it is for.
+type traffic struct {
+	top int
+
+	mu    sync.Mutex
+	bytes map[nostr.RepoRef]uint64
+}
+
+func (t *traffic) add(ref nostr.RepoRef, n int) {
+	if t.top == 0 || n <= 0 {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, counted := t.bytes[ref]; !counted && len(t.bytes) == maxCounted {
+		for _, quiet := range t.most()[maxCounted/2:] {
+			delete(t.bytes, quiet)
+		}
+	}
+	t.bytes[ref] += uint64(n)
+}
+
+// most is all that is counted, the most first.
+func (t *traffic) most() []nostr.RepoRef {
+	return slices.SortedFunc(maps.Keys(t.bytes), func(a, b nostr.RepoRef) int {
+		return cmp.Or(cmp.Compare(t.bytes[b], t.bytes[a]), strings.Compare(a.String(), b.String()))
+	})
+}
+
+// Describe implements prometheus.Collector.
+func (t *traffic) Describe(ch chan<- *prometheus.Desc) { ch <- trafficDesc }
+
+// Collect implements prometheus.Collector.
+func (t *traffic) Collect(ch chan<- prometheus.Metric) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	refs := t.most()
+	for _, ref := range refs[:min(t.top, len(refs))] {
+		npub, err := nip19.EncodePublicKey(ref.PubKey)
+		if err != nil {
+			continue // not reached: there is such a repository
+		}
+		label := strings.ToValidUTF8(npub+"/"+ref.Identifier, "\uFFFD")
+		ch <- prometheus.MustNewConstMetric(trafficDesc, prometheus.GaugeValue, float64(t.bytes[ref]), label)
+	}
 }

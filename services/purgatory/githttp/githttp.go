@@ -1,0 +1,321 @@
+// Package githttp serves repositories to git clients over smart HTTP (GRASP-01): fetches by
+// git upload-pack, pushes by git receive-pack after an Authority has allowed them. CORS and the
+// number of requests are the front door's business.
+package githttp
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"tendril.dev/lib/limit"
+	"tendril.dev/lib/netguard"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
+)
+
+// Authority decides what is served and which pushes are taken.
+type Authority interface {
+	// Repository finds the repository of a request. ErrNotFound is answered by 404, ErrElsewhere by
+	// 421, any other error by 503: a client must not believe that a repository is gone which only
+	// cannot be read at the moment. One below /prs need not be on disk: it is served as an empty
+	// one, and made by Push.
+	Repository(ctx context.Context, ref nostr.RepoRef) (*repository.Repo, error)
+
+	// Authorize reports whether a push would be allowed now, before its pack is read. It changes
+	// nothing. A *Refusal is told to the user's terminal as it is, and so is the reason of an
+	// *Unavailable; of any other error the user only learns that there was one.
+	Authorize(ctx context.Context, push PushRequest) error
+
+	// Push runs under the repository's lock: it authorises the commands, calls receive (at most
+	// once; it runs receive-pack, and returns nil if every command was applied, else none was),
+	// then releases. Its errors are told as those of Authorize. ErrElsewhere: nothing was done; the
+	// push is passed on to the worker that holds the repository now, or tried here again.
+	Push(ctx context.Context, push PushRequest, receive func(ctx context.Context) error) error
+}
+
+// PushRequest is what a client asks to push.
+type PushRequest struct {
+	Ref       nostr.RepoRef
+	Commands  []Command
+	Client    string // the client key from the front door (proto.HeaderClient), empty if it is not known
+	PackBytes int64  // length of the pack as it came; 0 for Authorize, and for a push that sends none
+}
+
+// Refusal is why a push is not taken, in words for the user: "authorisation failed: no state event
+// authorises these references".
+type Refusal struct{ Reason string }
+
+// Error is the reason.
+func (r *Refusal) Error() string { return r.Reason }
+
+// ErrNotFound is a repository that no announcement speaks for.
+var ErrNotFound = errors.New("no announcement of it is served or held here")
+
+// ErrElsewhere is a repository that another worker holds. The request is answered by 421
+// (Misdirected Request, RFC 9110), which is never for a client: the front door sends it to that
+// worker.
+var ErrElsewhere = errors.New("another worker holds the repository")
+
+// Unavailable is a repository that there is, or may be, but that cannot be used now.
+type Unavailable struct {
+	Reason string // for the user: "the repository cannot be written now, try again later"
+	Err    error  // for the log; nil: it does not concern the operator
+}
+
+// Error is the reason and what lies behind it.
+func (u *Unavailable) Error() string {
+	if u.Err == nil {
+		return u.Reason
+	}
+	return u.Reason + ": " + u.Err.Error()
+}
+
+// Unwrap returns what lies behind it.
+func (u *Unavailable) Unwrap() error { return u.Err }
+
+// Unwritable is the reason where the disk takes nothing.
+const Unwritable = "the repository cannot be written now, try again later"
+
+// Options of the handler. The zero value works.
+type Options struct {
+	// PRs decides for paths below /prs (GRASP-06). nil: there are none.
+	PRs Authority
+
+	// MaxPushBytes bounds what a push sends (NGIT_MAX_PUSH_BYTES). Default 4 GiB.
+	MaxPushBytes int64
+
+	// Stall is how long a client may take for 32 KiB of its request or of its answer
+	// (NGIT_GIT_STALL). Default 30 s.
+	Stall time.Duration
+
+	// Patience is how long a request waits for a free git process before it is answered by 503.
+	// Default 30 s.
+	Patience time.Duration
+
+	// SpoolBytes is how much requests on their way in and answers on their way out may take on disk
+	// (NGIT_GIT_SPOOL_BYTES), at least twice MaxPushBytes. One client may have a quarter of it, and
+	// one push in any case. Default 16 GiB.
+	SpoolBytes int64
+
+	// KeepAlive is how often a client that has sent its push and waits is told that we still work.
+	// Default 5 s.
+	KeepAlive time.Duration
+
+	// Holder returns where the worker listens that holds an identifier now, unless it is this one;
+	// false: none does. It is asked for pushes that were read in when the repository moved. nil:
+	// those are refused.
+	Holder func(identifier string) (address string, held bool)
+
+	// HandOver is how long such a push waits until a worker holds the repository
+	// (NGIT_GIT_HANDOVER_WAIT). Default 30 s.
+	HandOver time.Duration
+
+	Log     *slog.Logger // default: nothing is logged
+	Metrics *Metrics     // default: nothing is counted
+}
+
+// retryAfter is how soon what failed for now may be asked for again, in seconds.
+const retryAfter = "10"
+
+// handler serves all repositories.
+type handler struct {
+	Options
+	authority Authority
+	disk      *limit.Fair // bytes of requests and answers
+	passing   *http.Transport
+}
+
+// New makes the handler for every path that nostr.ParseRepositoryPath reads.
+func New(a Authority, o Options) http.Handler {
+	o.MaxPushBytes = cmp.Or(o.MaxPushBytes, 4<<30)
+	o.Stall = cmp.Or(o.Stall, 30*time.Second)
+	o.Patience = cmp.Or(o.Patience, 30*time.Second)
+	o.SpoolBytes = max(cmp.Or(o.SpoolBytes, 16<<30), 2*o.MaxPushBytes)
+	o.KeepAlive = cmp.Or(o.KeepAlive, 5*time.Second)
+	o.HandOver = cmp.Or(o.HandOver, 30*time.Second)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics == nil {
+		o.Metrics = newMetrics(0)
+	}
+	share := max(o.SpoolBytes/4, o.MaxPushBytes+diskStep)
+	return &handler{Options: o, authority: a, disk: limit.NewFair(o.SpoolBytes+diskStep, share), passing: newPassing()}
+}
+
+// exchange is one request and what it is about.
+type exchange struct {
+	*handler
+	w         http.ResponseWriter
+	r         *http.Request
+	control   *http.ResponseController
+	authority Authority
+	client    string // its key, as the front door knows it; empty: it is not known
+	ref       nostr.RepoRef
+	prs       bool // it is below /prs
+	repo      *repository.Repo
+	shown     *repository.Repo // what is read: repo, or an empty one in its place
+	log       *slog.Logger
+	whole     bool // the request has been read to its end
+}
+
+// ServeHTTP finds the repository and the service that is asked for.
+func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	header := w.Header()
+	header.Set("Cache-Control", "no-cache, max-age=0, must-revalidate")
+	header.Set("Expires", "Fri, 01 Jan 1980 00:00:00 GMT")
+	header.Set("Pragma", "no-cache")
+	header.Set("X-Content-Type-Options", "nosniff")
+
+	x := &exchange{handler: h, w: w, r: r, control: http.NewResponseController(w), authority: h.authority, client: r.Header.Get(proto.HeaderClient)}
+	defer x.leave()
+	path, err := nostr.ParseRepositoryPath(r.URL.EscapedPath())
+	if err != nil {
+		http.Error(w, "not found: "+err.Error(), http.StatusNotFound)
+		return
+	}
+	x.ref = nostr.RepoRef{PubKey: path.PubKey, Identifier: path.Identifier}
+	if x.prs = path.PRs; x.prs {
+		x.authority = h.PRs
+	}
+	x.log = h.Log.With("repository", repository.Place{RepoRef: x.ref, PRs: x.prs}.String())
+	if err := x.find(); err != nil {
+		x.fail(err)
+		return
+	}
+	x.serve(path.Service)
+}
+
+// find asks for the repository.
+func (x *exchange) find() (err error) {
+	if x.authority == nil {
+		return ErrNotFound
+	}
+	if x.repo, err = x.authority.Repository(x.r.Context(), x.ref); err != nil {
+		if !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrElsewhere) {
+			err = &unopened{err}
+		}
+		return err
+	}
+	x.shown = x.repo
+	switch {
+	case x.repo.Exists():
+		return nil
+	case !x.prs:
+		return ErrNotFound
+	}
+	x.shown, err = x.repo.Store().Empty(x.r.Context())
+	return err
+}
+
+// unopened is a repository that cannot be looked up now.
+type unopened struct{ err error }
+
+func (u *unopened) Error() string { return "look up the repository: " + u.err.Error() }
+func (u *unopened) Unwrap() error { return u.err }
+
+func (x *exchange) serve(service string) {
+	methods := []string{http.MethodGet, http.MethodHead}
+	if service == uploadPack || service == receivePack {
+		methods = []string{http.MethodPost}
+	}
+	if !slices.Contains(methods, x.r.Method) {
+		x.w.Header().Set("Allow", strings.Join(methods, ", "))
+		http.Error(x.w, "method not allowed", http.StatusMethodNotAllowed)
+		return
+	}
+	want := "application/x-" + service + "-request"
+	if x.r.Method == http.MethodPost && x.r.Header.Get("Content-Type") != want {
+		http.Error(x.w, "the Content-Type is not "+want, http.StatusUnsupportedMediaType)
+		return
+	}
+	switch service {
+	case "HEAD":
+		x.serveHead()
+	case "info/refs":
+		x.advertise(x.r.URL.Query().Get("service"))
+	case uploadPack:
+		x.fetch()
+	case receivePack:
+		x.push()
+	default:
+		http.Error(x.w, "this address is for git: git clone <this address>", http.StatusNotFound)
+	}
+}
+
+// leave gives the connection back as it came. Where the client still sends, which the server reads
+// a while to let it see the answer, that ends soon.
+func (x *exchange) leave() {
+	x.control.SetWriteDeadline(time.Time{})
+	until := time.Time{}
+	if !x.whole && x.r.ContentLength != 0 {
+		until = time.Now().Add(lingering)
+	}
+	x.control.SetReadDeadline(until)
+}
+
+// failure is what a client is told of an error, and how it is counted.
+type failure struct {
+	result, sentence string
+	status           int
+	log              error // nil: it does not concern the operator
+}
+
+// understand says what an error means for the client.
+func (x *exchange) understand(err error) failure {
+	refusal, refused := errors.AsType[*Refusal](err)
+	away, unavailable := errors.AsType[*Unavailable](err)
+	_, notOpened := errors.AsType[*unopened](err)
+	bad, malformed := errors.AsType[*malformedError](err)
+	_, cut := errors.AsType[*unreadable](err)
+	switch {
+	case refused:
+		return failure{resultRefused, refusal.Reason, http.StatusForbidden, nil}
+	case errors.Is(err, ErrNotFound):
+		return failure{resultError, "repository not found: " + ErrNotFound.Error(), http.StatusNotFound, nil}
+	case errors.Is(err, ErrElsewhere):
+		return failure{resultError, ErrElsewhere.Error(), http.StatusMisdirectedRequest, nil}
+	case unavailable:
+		return failure{resultError, away.Reason, http.StatusServiceUnavailable, away.Err}
+	case notOpened && x.r.Context().Err() == nil:
+		return failure{resultError, "this repository cannot be looked up now, try again later", http.StatusServiceUnavailable, err}
+	case errors.Is(err, limit.ErrShare):
+		return failure{resultLimited, "too many git requests from your address at once, try again later", http.StatusTooManyRequests, nil}
+	case errors.Is(err, limit.ErrFull):
+		return failure{resultBusy, "too many git requests at once, try again later", http.StatusServiceUnavailable, nil}
+	case errors.Is(err, errSlow):
+		return failure{resultSlow, fmt.Sprintf("the request came too slowly: less than %d bytes in %v", chunk, x.Stall), http.StatusRequestTimeout, nil}
+	case errors.Is(err, netguard.ErrTooLarge):
+		return failure{resultRefused, "the request is too large", http.StatusRequestEntityTooLarge, nil}
+	case malformed:
+		return failure{resultRefused, "bad request: " + bad.reason, http.StatusBadRequest, nil}
+	case isProtocolError(err):
+		return failure{resultError, "bad request: git cannot read it", http.StatusBadRequest, nil}
+	case cut, x.r.Context().Err() != nil:
+		return failure{resultGone, "the connection was lost", http.StatusBadRequest, nil}
+	case repository.Unwritable(err):
+		return failure{resultError, Unwritable, http.StatusServiceUnavailable, err}
+	}
+	return failure{resultError, "git failed on this server, try again later", http.StatusInternalServerError, err}
+}
+
+// fail answers a request to which nothing was answered yet, and returns its result.
+func (x *exchange) fail(err error) (result string) {
+	f := x.understand(err)
+	if f.log != nil {
+		x.log.Error("a git request failed", "error", f.log)
+	}
+	if f.status == http.StatusServiceUnavailable || f.status == http.StatusTooManyRequests {
+		x.w.Header().Set("Retry-After", retryAfter)
+	}
+	http.Error(x.w, f.sentence, f.status)
+	return f.result
+}

@@ -1,0 +1,348 @@
+package githttp
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-git/go-git/v5/plumbing/protocol/packp"
+
+	"tendril.dev/lib/netguard"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
+)
+
+const (
+	// drainBytes is how much more than the largest push is read, and thrown away, so that its
+	// client sees why it was refused.
+	drainBytes = 64 << 20
+	// maxReport bounds what receive-pack says about maxCommands references.
+	maxReport = 32 << 20
+	// soonest and latest are the pauses between two looks at who holds a repository that moves.
+	soonest = 10 * time.Millisecond
+	latest  = 500 * time.Millisecond
+	// maxOtherReason bounds what is read of another worker's refusal.
+	maxOtherReason = 1 << 10
+)
+
+// movingReason is what a user is told when no worker has taken the repository in time.
+const movingReason = "the repository is moving to another worker; push again in a moment"
+
+// receiving is a push on its way into the repository.
+type receiving struct {
+	x       *exchange
+	request *pushRequest
+	spoken  []byte // the request as it came, up to its pack
+	arrived *repository.Spool
+	out     *answer
+	allowed bool                // the Authority wants it received
+	called  bool                // it has been received, or that has failed
+	report  *packp.ReportStatus // nil until receive-pack has spoken
+	said    string              // what git said beside its report
+}
+
+// push answers POST git-receive-pack. The answer is held back until the Authority is done, so that
+// "done" on the user's terminal means committed.
+func (x *exchange) push() {
+	began := time.Now()
+	unpacked, err := x.requestBody(x.MaxPushBytes + drainBytes)
+	var request *pushRequest
+	var spoken bytes.Buffer
+	var body *bufio.Reader
+	if err == nil {
+		body = bufio.NewReaderSize(unpacked, 32<<10)
+		request, err = readPush(io.TeeReader(fromClient{body}, &spoken))
+	}
+	if err != nil {
+		x.Metrics.operation(operationPush, x.fail(err), time.Since(began))
+		return
+	}
+	p := &receiving{x: x, request: request, spoken: spoken.Bytes(), out: &answer{x: x, contentType: "application/x-" + receivePack + "-result"}}
+	if len(request.commands) == 0 {
+		drain(body)
+		x.count(operationPush, began, p.out.begin())
+		return
+	}
+	result := p.carryOut(body)
+	x.Metrics.operation(operationPush, result, time.Since(began))
+	x.Metrics.operation(userPushes, result, time.Since(began))
+}
+
+// carryOut reads the pack, lets the Authority decide, and answers.
+func (p *receiving) carryOut(body io.Reader) (result string) {
+	ctx := p.x.r.Context()
+	asked := PushRequest{Ref: p.x.ref, Commands: p.request.commands, Client: p.x.client}
+	arrived, end := p.x.spool(func() error {
+		err := p.x.authority.Authorize(ctx, asked)
+		p.allowed = err == nil
+		return err
+	})
+	defer end()
+	p.arrived = arrived
+	var err error
+	if p.request.sendsPack() {
+		_, err = io.Copy(arrived, fromClient{netguard.LimitBody(body, p.x.MaxPushBytes)})
+	}
+	asked.PackBytes = arrived.Size()
+	var others *http.Response
+	if err == nil {
+		drain(body) // an answer may begin from here on
+		others, err = p.decide(ctx, asked)
+	}
+	drain(body)
+	if others != nil {
+		defer others.Body.Close()
+		if _, err := io.Copy(p.out, others.Body); err != nil {
+			return p.x.understand(&unreadable{err}).result
+		}
+		return resultMoved
+	}
+	return p.answer(err)
+}
+
+// decide lets the Authority decide a push that has been read in, and keeps its client alive
+// meanwhile. If the repository has moved, the push is passed on to the worker that holds it now:
+// the client, which has sent everything, need not know.
+func (p *receiving) decide(ctx context.Context, asked PushRequest) (others *http.Response, err error) {
+	defer p.keepAlive()()
+	p.allowed = false
+	inTime := time.NewTimer(p.x.HandOver)
+	defer inTime.Stop()
+	for pause := soonest; ; pause = min(2*pause, latest) {
+		err := p.x.authority.Push(ctx, asked, p.receive)
+		if !errors.Is(err, ErrElsewhere) {
+			return nil, err
+		}
+		if p.x.Holder == nil {
+			return nil, &Refusal{Reason: movingReason}
+		}
+		if address, held := p.x.Holder(p.x.ref.Identifier); held {
+			if others, err := p.passOn(ctx, address); others != nil || err != nil {
+				return others, err
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-inTime.C:
+			return nil, &Refusal{Reason: movingReason}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// emptyPacket is what git itself sends to keep a connection alive: a side-band packet without
+// content.
+const emptyPacket = "0005\x01"
+
+// keepAlive sends an empty packet from time to time until it is stopped. It is for a client that
+// has sent everything and only waits: an answer that begins before the request has ended makes many
+// clients and proxies stop sending.
+func (p *receiving) keepAlive() (stop func()) {
+	if !p.request.sideband || !p.request.report {
+		return func() {}
+	}
+	done := make(chan struct{})
+	var running sync.WaitGroup
+	running.Go(func() {
+		tick := time.NewTicker(p.x.KeepAlive)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				if _, err := p.out.Write([]byte(emptyPacket)); err != nil {
+					return
+				}
+			}
+		}
+	})
+	return func() { close(done); running.Wait() }
+}
+
+// notApplied is a push that git did not take; its report says why.
+type notApplied struct{ reason string }
+
+func (e *notApplied) Error() string { return "git did not apply the push: " + e.reason }
+
+// receive runs receive-pack, and gives nil if it applied every command.
+func (p *receiving) receive(ctx context.Context) error {
+	if p.called {
+		return errors.New("receive a push: it was received before")
+	}
+	p.allowed, p.called = true, true
+	if err := p.x.repo.Sweep(); err != nil {
+		return fmt.Errorf("receive a push: %w", err)
+	}
+	out := &boundedBuffer{max: maxReport}
+	c := p.x.repo.ReceivePack(false, p.x.MaxPushBytes)
+	c.Client, c.Patience, c.Pack = p.x.client, p.x.Patience, p.arrived.Size()
+	c.Stdin = io.MultiReader(bytes.NewReader(p.request.encode()), p.arrived.Reader())
+	c.Stdout = out
+	err := c.Run(ctx)
+	p.said = c.Messages()
+	if err != nil {
+		err = errors.Join(err, p.x.repo.SweepPushes()) // it may have been killed
+	}
+	if errors.Is(err, repository.ErrTooLong) {
+		return &Refusal{Reason: "the push takes too long to check; push less at once"}
+	}
+	if err != nil {
+		return fmt.Errorf("receive a push: %w", err)
+	}
+	report := packp.NewReportStatus()
+	if err := report.Decode(&out.Buffer); err != nil {
+		return fmt.Errorf("receive a push: read the report of git: %w", err)
+	}
+	if report.UnpackStatus != "ok" {
+		failed := &repository.Error{Command: "receive-pack", Messages: report.UnpackStatus + "\n" + p.said, Err: report.Error()}
+		if repository.Unwritable(failed) {
+			return fmt.Errorf("receive a push: %w", failed)
+		}
+		if strings.Contains(report.UnpackStatus, "abnormal exit") { // index-pack was ended by a limit, or is at fault
+			return &Refusal{Reason: "git cannot check the pack within the limits on its memory and time: " + p.said}
+		}
+	}
+	p.report = report
+	return p.applied()
+}
+
+// applied reports whether the report tells of every command that it was carried out.
+func (p *receiving) applied() error {
+	if err := p.report.Error(); err != nil {
+		return &notApplied{err.Error()}
+	}
+	done := map[string]bool{}
+	for _, status := range p.report.CommandStatuses {
+		done[status.ReferenceName.String()] = true
+	}
+	for _, command := range p.request.commands {
+		if !done[command.Name] {
+			return &notApplied{fmt.Sprintf("nothing is said of %q", command.Name)}
+		}
+	}
+	return nil
+}
+
+// answer tells the client what became of its push: from what the Authority said in the end, or why
+// it was not asked.
+func (p *receiving) answer(err error) (result string) {
+	_, refused := errors.AsType[*Refusal](err)
+	_, unapplied := errors.AsType[*notApplied](err)
+	label := authorError
+	switch {
+	case p.allowed:
+		label = authorized
+	case refused:
+		label = authorRefused
+	}
+	p.x.Metrics.pushes.WithLabelValues(label).Inc()
+	if err == nil && p.report == nil {
+		err = errors.New("the push was neither refused nor received")
+	}
+	report, message, result := p.report, p.said, resultOK
+	switch {
+	case unapplied && report != nil:
+		result = resultRefused
+	case err != nil:
+		f := p.x.understand(err)
+		result, message = f.result, f.sentence
+		if errors.Is(err, netguard.ErrTooLarge) {
+			message = fmt.Sprintf("the push is larger than %d bytes", p.x.MaxPushBytes)
+		}
+		report = refusalReport(p.request.commands, message)
+		if f.log != nil {
+			p.x.log.Warn("a push failed", "error", f.log)
+		}
+	}
+	if err := p.send(report, message); err != nil {
+		p.x.log.Debug("the answer to a push could not be sent", "error", err)
+		return resultGone
+	}
+	return result
+}
+
+// boundedBuffer keeps what is written to it, up to a bound.
+type boundedBuffer struct {
+	bytes.Buffer
+	max int
+}
+
+// Write fails beyond the bound.
+func (b *boundedBuffer) Write(p []byte) (int, error) {
+	if b.Len()+len(p) > b.max {
+		return 0, errors.New("git says too much")
+	}
+	return b.Buffer.Write(p)
+}
+
+// newPassing makes what passes pushes on to other workers. Their addresses come from our own claims
+// and lead to loopback or into the cluster, so the guarded dialer is not asked.
+func newPassing() *http.Transport {
+	return &http.Transport{
+		DialContext:        (&net.Dialer{Timeout: 5 * time.Second}).DialContext,
+		DisableCompression: true,
+		DisableKeepAlives:  true,
+		// A worker asks for the body when it holds the repository, and answers at once if not.
+		ExpectContinueTimeout: time.Minute,
+	}
+}
+
+// passOn sends the push to another worker and returns its answer. Neither an answer nor an error:
+// that worker has seen nothing of the push, and it may be sent again.
+func (p *receiving) passOn(ctx context.Context, address string) (*http.Response, error) {
+	body := &watched{Reader: io.MultiReader(bytes.NewReader(p.spoken), p.arrived.Reader())}
+	to := &url.URL{Scheme: "http", Host: address, Path: p.x.r.URL.Path, RawPath: p.x.r.URL.EscapedPath()}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), body)
+	if err != nil {
+		return nil, fmt.Errorf("pass a push on: %w", err)
+	}
+	r.ContentLength = int64(len(p.spoken)) + p.arrived.Size()
+	r.Header.Set("Content-Type", p.x.r.Header.Get("Content-Type"))
+	r.Header.Set("Expect", "100-continue")
+	if p.x.client != "" {
+		r.Header.Set(proto.HeaderClient, p.x.client)
+	}
+	answer, err := p.x.passing.RoundTrip(r)
+	switch {
+	case err != nil && !body.begun.Load():
+		p.x.log.Debug("a push could not be passed on", "worker", address, "error", err)
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, fmt.Errorf("pass a push on to %s: %w", address, err)
+	case answer.StatusCode == http.StatusOK:
+		return answer, nil
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode == http.StatusMisdirectedRequest {
+		return nil, nil
+	}
+	reason, err := io.ReadAll(io.LimitReader(answer.Body, maxOtherReason))
+	if err != nil {
+		return nil, fmt.Errorf("pass a push on to %s: %w", address, err)
+	}
+	return nil, &Refusal{Reason: strings.TrimSpace(string(reason))}
+}
+
+// watched is a body that knows whether any of it was read.
+type watched struct {
+	io.Reader
+	begun atomic.Bool
+}
+
+// Read reads some of the body.
+func (w *watched) Read(p []byte) (int, error) {
+	w.begun.Store(true)
+	return w.Reader.Read(p)
+}
