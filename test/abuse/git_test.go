@@ -18,6 +18,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/test/world"
@@ -197,8 +198,8 @@ func disk(t *testing.T, dir string) (bytes int64) {
 	return bytes
 }
 
-// TestPushesWithoutEvents: what strangers push to refs/nostr/ is bounded by address, and is named
-// no more when no event has come in time. Housekeeping removes it a day later.
+// TestPushesWithoutEvents: what strangers push to refs/nostr/ is bounded by address, is named no
+// more when no event has come in time, and is off the disk when it has rested for a day.
 func TestPushesWithoutEvents(t *testing.T) {
 	t.Parallel()
 	// Nothing of what is pushed goes before all of it has come, however slow that is.
@@ -236,8 +237,28 @@ func TestPushesWithoutEvents(t *testing.T) {
 	world.Await(t, "the rubbish is named no more", func() bool {
 		return world.Git(t, filepath.Join(git, n.who.Npub, home+".git"), "for-each-ref", "refs/nostr") == ""
 	})
-	world.Git(t, filepath.Join(git, n.who.Npub, home+".git"), "fsck", "--full", "--strict")
+	repository := filepath.Join(git, n.who.Npub, home+".git")
+	world.Git(t, repository, "fsck", "--full", "--strict")
+	age(t, repository, 48*time.Hour)
+	n.unhurt(1) // after a push housekeeping looks whether it is due
+	world.Await(t, "the rubbish is off the disk", func() bool { return disk(t, git) < before+1<<20 })
+	world.Git(t, repository, "fsck", "--full", "--strict")
 	n.unhurt(1)
+}
+
+// age makes the files of a repository look as if nothing had happened there for a while.
+func age(t *testing.T, repository string, by time.Duration) {
+	t.Helper()
+	then := time.Now().Add(-by)
+	files, err := filepath.Glob(filepath.Join(repository, "objects", "pack", "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range append(files, filepath.Join(repository, "config"), filepath.Join(repository, "last-gc")) {
+		if err := os.Chtimes(file, then, then); err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
 }
 
 // TestCopiesOfAPopularRepository: a hundred announcements that name the maintainer of a repository

@@ -34,7 +34,7 @@ type row struct {
 // asks for one.
 var rows = []row{
 	{"cold", false, coldSync}, {"request", false, requests}, {"daily", false, dailySync}, {"many", false, manyRelays},
-	{"live", false, liveLatency}, {"growth", false, growth}, {"scale", false, scale}, {"apart", false, servicesApart}, {"tenfold", true, tenfold},
+	{"live", false, liveLatency}, {"growth", false, growth}, {"scale", false, scale}, {"apart", false, servicesApart}, {"tenfold", true, tenfold}, {"git", false, gitBeside},
 	{"gateway", true, gatewayStart}, {"replicas", true, manyReplicas},
 }
 

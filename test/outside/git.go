@@ -127,3 +127,9 @@ func (g *GitServer) Host(ctx context.Context, name, workTree string) error {
 	}
 	return nil
 }
+
+// Allow lets anybody push to a repository that is served.
+func (g *GitServer) Allow(ctx context.Context, name string) error {
+	_, err := RunGit(ctx, filepath.Join(g.dir, name+".git"), "config", "http.receivepack", "true")
+	return err
+}

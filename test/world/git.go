@@ -102,6 +102,14 @@ func (g *GitServer) Host(name string, w *WorkTree) string {
 	return g.URL + "/" + name + ".git"
 }
 
+// Allow lets anybody push to a repository that is served.
+func (g *GitServer) Allow(name string) {
+	g.t.Helper()
+	if err := g.GitServer.Allow(g.t.Context(), name); err != nil {
+		g.t.Fatal(err)
+	}
+}
+
 // Names are what lies in a folder, none if there is no such folder.
 func Names(t testing.TB, dir string) (names []string) {
 	t.Helper()
