@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,22 +16,14 @@ import (
 )
 
 // Named returns the ids of the objects that references of the repository name, each once, without
-// those references for which skip is true; nil skips none. As a rule every reference is a file, and
-// no git is started.
+// those references for which skip is true; nil skips none.
 func (r *Repo) Named(ctx context.Context, skip func(name string) bool) ([]string, error) {
-	found, err := r.readRefFiles()
+	refs, err := r.Refs(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("read references: %w", err)
-	}
-	if !found.plain {
-		refs, err := r.listRefs(ctx)
-		if err != nil {
-			return nil, fmt.Errorf("read references: %w", err)
-		}
-		found.byName = refs.ByName
+		return nil, err
 	}
 	var ids []string
-	for name, id := range found.byName {
+	for name, id := range refs.ByName {
 		if skip == nil || !skip(name) {
 			ids = append(ids, id)
 		}
@@ -39,55 +32,42 @@ func (r *Repo) Named(ctx context.Context, skip func(name string) bool) ([]string
 	return slices.Compact(ids), nil
 }
 
-// refFiles are the references that are files.
-type refFiles struct {
-	byName   map[string]string
-	plain    bool // these are all that there are, but for symbolic ones, and git would read them the same
-	symbolic bool // there are symbolic ones, each of which names a branch that is here too
-}
-
-// readRefFiles reads them. A packed-refs, also one that appears meanwhile, may have taken
-// references away from their files: then only git knows them all.
-func (r *Repo) readRefFiles() (found refFiles, err error) {
-	defer func() {
-		if _, packed := os.Lstat(r.in("packed-refs")); !errors.Is(packed, fs.ErrNotExist) {
-			found.plain = false
-			err = errors.Join(err, packed)
-		}
-	}()
-	found = refFiles{byName: map[string]string{}, plain: true}
+// readRefFiles reads the references that are files. plain: these are all, and git would read them
+// the same. A packed-refs, also one that appears meanwhile, may have taken references away from
+// their files: then only git knows them all.
+func (r *Repo) readRefFiles() (refs Refs, plain bool, err error) {
+	refs, plain = Refs{ByName: map[string]string{}, Symbolic: map[string]string{}}, true
 	err = filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil // gone while we walked
-		case err != nil:
-			return err
-		case entry.IsDir() || strings.HasSuffix(path, ".lock"):
+		if err != nil {
+			return ignoreGone(err)
+		}
+		if entry.IsDir() || strings.HasSuffix(path, ".lock") {
 			return nil
 		}
 		content, err := readShort(path)
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
+		if err != nil {
+			return ignoreGone(err)
 		}
 		name := filepath.ToSlash(strings.TrimPrefix(path, r.path+string(filepath.Separator)))
-		switch id := strings.TrimSuffix(content, "\n"); {
-		case err != nil:
-			return err
+		content = strings.TrimSuffix(content, "\n")
+		branch, symbolic := strings.CutPrefix(content, symbolicPrefix)
+		switch {
 		case nostr.CheckRefName(name) != nil:
-			found.plain = false
-		case isID(id):
-			found.byName[name] = id
-		case strings.HasPrefix(content, symbolicPrefix):
-			found.symbolic = true
+			plain = false
+		case isID(content):
+			refs.ByName[name] = content
+		case symbolic:
+			refs.Symbolic[name] = branch
 		default:
-			found.plain = false
+			plain = false
 		}
 		return nil
 	})
-	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+	maps.DeleteFunc(refs.Symbolic, func(_, branch string) bool { return refs.ByName[branch] == "" })
+	if _, packed := os.Lstat(r.in("packed-refs")); !errors.Is(packed, fs.ErrNotExist) {
+		return refs, false, errors.Join(err, packed)
 	}
-	return found, err
+	return refs, plain, err
 }
 
 // IsNamed reports whether a reference that is a file, as nearly all are, names an object. It
@@ -119,10 +99,8 @@ func (r *Repo) hasReferences() (bool, error) {
 	found := false
 	err := filepath.WalkDir(r.in("refs"), func(path string, entry fs.DirEntry, err error) error {
 		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil
 		case err != nil:
-			return err
+			return ignoreGone(err)
 		case !entry.IsDir() && !strings.HasSuffix(path, ".lock"):
 			found = true
 			return fs.SkipAll

@@ -37,7 +37,8 @@ const (
 // Command is one git command on one repository. It runs with nothing of our environment but PATH,
 // and with no configuration but that of this package.
 type Command struct {
-	// Stdin is read to its end, if it is set. It is not read any more when Run has returned.
+	// Stdin is read to its end, if it is set. It comes from memory, from disk or from another of our
+	// processes.
 	Stdin io.Reader
 	// Stdout gets what git prints, if it is set.
 	Stdout io.Writer
@@ -84,7 +85,7 @@ func (c *Command) Messages() string { return c.messages.text(c.repo.path) }
 type Error struct {
 	Command  string // the subcommand: "index-pack"
 	Messages string // what git said, bounded
-	Err      error  // its exit status, what ended it, or what was wrong with its input
+	Err      error  // its exit status, or what ended it
 }
 
 // Error is one line: the command, how it ended, what it said.
@@ -100,7 +101,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Run waits for a free process, runs the command and waits for its end. When ctx or the command's time
 // ends, the process and all that it started are asked to end, and killed soon after. A failure is
-// an *Error; one that came from reading Stdin has that error in its chain.
+// an *Error.
 func (c *Command) Run(ctx context.Context) error {
 	if !c.held {
 		release, err := c.repo.store.acquireWithin(ctx, c)
@@ -128,10 +129,9 @@ func (c *Command) Run(ctx context.Context) error {
 	cmd.Env = append(cmd.Env, c.env...)
 	cmd.Stdout = c.Stdout
 	cmd.Stderr = &c.messages
-	input := &watchedReader{}
+	bounded := make(chan struct{})
 	if c.Stdin != nil {
-		input.from = c.Stdin
-		cmd.Stdin = input
+		cmd.Stdin = &gate{c.Stdin, bounded}
 	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = afterTerm + afterExit
@@ -141,16 +141,14 @@ func (c *Command) Run(ctx context.Context) error {
 		killer.Store(time.AfterFunc(afterTerm, func() { syscall.Kill(group, syscall.SIGKILL) }))
 		return syscall.Kill(group, syscall.SIGTERM)
 	}
-	err := c.start(cmd, input)
+	err := cmd.Start()
 	if err == nil {
+		c.bound(cmd.Process.Pid)
+		close(bounded)
 		err = cmd.Wait()
 	}
 	if timer := killer.Load(); timer != nil && timer.Stop() && cmd.Process != nil {
 		syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // what it started may still be there
-	}
-	// A broken input explains the failure of git better than git does.
-	if broken := input.detach(); broken != nil && err != nil {
-		return c.failed(fmt.Errorf("read its input: %w", broken))
 	}
 	if err != nil && ctx.Err() != nil {
 		return c.failed(context.Cause(ctx))
@@ -164,21 +162,15 @@ func (c *Command) Run(ctx context.Context) error {
 // writing are the commands that change a repository.
 var writing = map[string]bool{"gc": true, "index-pack": true, "receive-pack": true, "symbolic-ref": true, "update-ref": true}
 
-// start starts the process with bounded memory and time. It gets its input only then: what it starts itself,
-// on what it reads, has the same bound.
-func (c *Command) start(cmd *exec.Cmd, input *watchedReader) error {
-	input.reading.Lock()
-	defer input.reading.Unlock()
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	if err := limitProcess(cmd.Process.Pid, c.repo.store.memory, c.processorTime()); err != nil {
+// bound bounds the memory and the time of the process. What it starts itself, on what it reads, has
+// the same bounds.
+func (c *Command) bound(pid int) {
+	if err := limitProcess(pid, c.repo.store.memory, c.processorTime()); err != nil {
 		c.repo.store.log.Warn("a git process has no bound", "error", err)
 	}
 	if c.low {
-		_ = syscall.Setpriority(syscall.PRIO_PROCESS, cmd.Process.Pid, lowPriority) // it is only a courtesy
+		_ = syscall.Setpriority(syscall.PRIO_PROCESS, pid, lowPriority) // it is only a courtesy
 	}
-	return nil
 }
 
 // Git checks 6 MiB of an honest pack a second on one processor of today.
@@ -254,36 +246,16 @@ func (r *Repo) run(ctx context.Context, stdin string, args ...string) ([]byte, e
 	return out.Bytes(), nil
 }
 
-// watchedReader remembers how reading failed, and can be taken away from a goroutine that still
-// reads it.
-type watchedReader struct {
-	reading sync.Mutex // held while the source is read
-	from    io.Reader
-	gone    bool
-	err     error
+// gate is the input of a process. Nothing of it is read before the process has its bounds.
+type gate struct {
+	from io.Reader
+	open chan struct{}
 }
 
-// Read reads from the source until it was taken away.
-func (w *watchedReader) Read(p []byte) (int, error) {
-	w.reading.Lock()
-	defer w.reading.Unlock()
-	if w.gone {
-		return 0, io.ErrClosedPipe
-	}
-	n, err := w.from.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
-		w.err = err
-	}
-	return n, err
-}
-
-// detach waits for a read that is under way, and lets no other begin. It says how reading failed,
-// if it did.
-func (w *watchedReader) detach() error {
-	w.reading.Lock()
-	defer w.reading.Unlock()
-	w.gone = true
-	return w.err
+// Read reads once the gate is open.
+func (g *gate) Read(p []byte) (int, error) {
+	<-g.open
+	return g.from.Read(p)
 }
 
 // tail keeps the last bytes written to it.

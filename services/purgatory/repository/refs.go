@@ -38,22 +38,15 @@ type Refs struct {
 
 // Refs reads the references. As a rule each is a file, and no git is started.
 func (r *Repo) Refs(ctx context.Context) (Refs, error) {
-	refs := Refs{Symbolic: map[string]string{}}
-	found, err := r.readRefFiles()
-	switch {
-	case err != nil:
+	refs, plain, err := r.readRefFiles()
+	if err == nil && !plain {
+		refs, err = r.listRefs(ctx)
+	}
+	if err != nil {
 		return Refs{}, fmt.Errorf("read references: %w", err)
-	case found.plain && !found.symbolic:
-		refs.ByName = found.byName
-	default:
-		if refs, err = r.listRefs(ctx); err != nil {
-			return Refs{}, fmt.Errorf("read references: %w", err)
-		}
 	}
-	if refs.Head, err = r.Head(); err != nil {
-		return Refs{}, err
-	}
-	return refs, nil
+	refs.Head, err = r.Head()
+	return refs, err
 }
 
 // listRefs asks git for the references, without HEAD.

@@ -10,8 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
-	"golang.org/x/sync/errgroup"
+	"sync"
+	"sync/atomic"
 )
 
 // maxCommonTips bounds what git is told to be on both sides already.
@@ -92,21 +92,24 @@ func (r *Repo) copyFrom(ctx context.Context, from *Repo, ids []string) error {
 	pack.held = true
 	pack.Stdin = strings.NewReader(strings.Join(ids, "\n") + "\n--not\n" + strings.Join(common, "\n") + "\n")
 	pack.Stdout = packed
-	both, ctx := errgroup.WithContext(ctx)
-	both.Go(func() error {
+	var packing error // that of pack-objects, unless it failed because its output was not taken
+	var ended atomic.Bool
+	var running sync.WaitGroup
+	running.Go(func() {
 		err := pack.Run(ctx)
-		if failure, ok := errors.AsType[*Error](err); ok && isExit(failure.Err) && !Unwritable(err) {
-			err = fmt.Errorf("%w: %w", ErrBroken, err)
+		if !ended.Load() {
+			packing = err
 		}
 		packed.CloseWithError(err)
-		return err
 	})
-	both.Go(func() error {
-		err := r.takePack(ctx, pipe, 0, nil)
-		pipe.CloseWithError(errors.Join(err, io.ErrClosedPipe))
-		return err
-	})
-	return both.Wait()
+	taking := r.takePack(ctx, pipe, 0, nil)
+	ended.Store(true)
+	pipe.CloseWithError(io.ErrClosedPipe)
+	running.Wait()
+	if failure, ok := errors.AsType[*Error](packing); ok && isExit(failure.Err) && !Unwritable(packing) {
+		return fmt.Errorf("%w: %w", ErrBroken, packing)
+	}
+	return errors.Join(packing, taking)
 }
 
 // commonTips are objects that references name here and that the other repository has too.

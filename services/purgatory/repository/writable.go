@@ -54,52 +54,57 @@ type volume struct {
 	try func() error
 	log *slog.Logger
 
-	mu    sync.Mutex
-	tried time.Time
-	now   error         // what came of it
-	busy  chan struct{} // closed when the try that is under way has ended; nil: none is
+	mu     sync.Mutex
+	tried  time.Time
+	result chan error // of a try that is under way; nil: none is
+	late   bool       // it was waited for in vain
+	now    error      // what came of the last one
 }
 
 var errNoAnswer = errors.New("the disk of the git folder (NGIT_GIT_DATA_PATH) does not answer")
 
 func (v *volume) writable() error {
 	v.mu.Lock()
-	if v.busy == nil && (v.tried.IsZero() || time.Since(v.tried) >= probeFresh) {
-		v.busy = make(chan struct{})
-		go v.retry(v.busy)
-	}
-	busy, now := v.busy, v.now
-	v.mu.Unlock()
-	if busy == nil {
-		return now
+	defer v.mu.Unlock()
+	if v.result == nil {
+		if time.Since(v.tried) < probeFresh {
+			return v.now
+		}
+		result := make(chan error, 1)
+		v.result, v.late = result, false
+		go func() { result <- v.try() }()
 	}
 	select {
-	case <-busy:
-	case <-time.After(probePatience):
+	case err := <-v.result:
+		return v.note(err)
+	default:
+	}
+	if v.late {
 		return errNoAnswer
 	}
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.now
+	select {
+	case err := <-v.result:
+		return v.note(err)
+	case <-time.After(probePatience):
+		v.late = true
+		return errNoAnswer
+	}
 }
 
-// retry tries, and logs where that came to another end than before.
-func (v *volume) retry(ended chan struct{}) {
-	err := v.try()
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	defer close(ended)
+// note notes what came of a try, and logs where that differs from what came before.
+func (v *volume) note(err error) error {
 	before := v.now
+	v.result, v.tried = nil, time.Now()
 	if v.now = nil; err != nil {
 		v.now = fmt.Errorf("nothing can be written to the git folder (NGIT_GIT_DATA_PATH): %w", err)
 	}
-	v.tried, v.busy = time.Now(), nil
 	switch {
 	case v.now == nil && before != nil:
 		v.log.Info("the git folder can be written to again")
 	case v.now != nil && (before == nil || before.Error() != v.now.Error()):
 		v.log.Error("pushes and fetches cannot be stored", "error", v.now)
 	}
+	return v.now
 }
 
 // probe writes to the root, to the disk itself, and cleans up. The error names no file: that
