@@ -119,6 +119,7 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"worker":            {"": KVSubject(BucketWorkers, ClaimKey("g", "w")), "group": "g", "worker": "w"},
 		"queryIds":          {"": SubjectQueryIDs},
 		"queryReconcile":    {"": SubjectQueryReconcile},
+		"progress":          {"": SubjectProgress},
 		"queryEvents":       {"": SubjectQueryEvents},
 		"repo":              {"": RepoSubject(RepoShow, 7), "verb": "show", "shard": "07"},
 		"repoAnswer":        {"": RepoAnswerSubject("in"), "inbox": "in"},
@@ -147,7 +148,7 @@ func TestAsyncAPISchemasAreOurTypes(t *testing.T) {
 		"Target": Target{}, "Wanted": Wanted{}, "RelayState": RelayState{}, "Worker": Worker{}, "Claim": Claim{},
 		"GitNotice": GitNotice{}, "Usage": Usage{}, "WriterMark": WriterMark{},
 		"ReconcileQuery": ReconcileQuery{}, "ReconcileAnswer": ReconcileAnswer{},
-		"EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
+		"Progress": Progress{}, "Reading": Reading{}, "EventsQuery": EventsQuery{}, "EventsAnswer": EventsAnswer{}, "Place": Place{},
 		"RepoQuery": RepoQuery{}, "RepoAnswer": RepoAnswer{}, "RepoStatus": RepoStatus{},
 	}
 	if a, b := slices.Sorted(maps.Keys(types)), slices.Sorted(maps.Keys(doc.Components.Schemas)); !slices.Equal(a, b) {

@@ -49,6 +49,20 @@ type Verdicts struct {
 	Verdicts []Verdict `json:"verdicts"`
 }
 
+// Progress is what a process tells on grasp.progress: how far it has read the streams that it keeps
+// something of.
+type Progress struct {
+	Process string    `json:"process"` // what it runs, and its name as a worker
+	Read    []Reading `json:"read"`
+}
+
+// Reading is how far something is made of a stream.
+type Reading struct {
+	Name   string `json:"name"` // of what is made, as in the metric tendril_projection_lag
+	Stream string `json:"stream"`
+	Seq    uint64 `json:"seq"` // of the last message that was read
+}
+
 // Usage is a value of the bucket grasp-usage: what a party has stored on a day.
 type Usage struct {
 	Day   int64 `json:"day"` // since 1970, in UTC

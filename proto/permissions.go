@@ -122,23 +122,26 @@ func permissions(user string, parts ...access) Permissions {
 
 func publish(subjects ...string) access { return access{publish: subjects} }
 
+// progress allows to tell how far a process has read.
+func progress() access { return publish(SubjectProgress) }
+
 func gateway() Permissions {
-	return permissions(UserGateway, follow(StreamEvents, ">"), offer(StreamUser, LaneUser), watchGroup(GroupShards))
+	return permissions(UserGateway, progress(), follow(StreamEvents, ">"), offer(StreamUser, LaneUser), watchGroup(GroupShards))
 }
 
 func purgatory() Permissions {
-	return permissions(UserPurgatory, follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease),
+	return permissions(UserPurgatory, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), offer(StreamRelease, LaneRelease),
 		joinGroup(GroupShards), askEvents(), getKey(BucketUsage, ">"),
 		publish(KVSubject(BucketUsage, ">"), prefixGit+">", prefixRepoAnswer+"*"), access{subscribe: askRepos()})
 }
 
 func discovery() Permissions {
-	return permissions(UserDiscovery, follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), follow(StreamTargets, ">"),
+	return permissions(UserDiscovery, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), follow(StreamTargets, ">"),
 		askEvents(), publish(AnyTarget, AnyWanted))
 }
 
 func relayconn() Permissions {
-	return permissions(UserRelayconn, follow(StreamEvents, ">"), follow(StreamTargets, ">"),
+	return permissions(UserRelayconn, progress(), follow(StreamEvents, ">"), follow(StreamTargets, ">"),
 		offer(StreamLive, LaneSyncLive), offer(StreamSync, LaneSyncHistoric, LaneSyncDaily), joinGroup(GroupRelays),
 		getKey(BucketRelays, ">"), askEvents(), publish(KVSubject(BucketRelays, ">"), SubjectQueryReconcile))
 }
@@ -149,7 +152,7 @@ func importer() Permissions { return permissions(UserImport, offer(StreamSync, L
 // ingest makes every stream, bucket and durable consumer, writes the log and what belongs to it,
 // and answers queries. It may also restore the streams from a backup.
 func ingest() Permissions {
-	p := permissions(UserIngest, follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), follow(StreamRejected, ">"), follow(KVStream(BucketUsage), ">"),
+	p := permissions(UserIngest, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), follow(StreamRejected, ">"), follow(KVStream(BucketUsage), ">"),
 		publish(prefixEvent+">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected+">", prefixVerdict+"*", SubjectWriterTurn,
 			KVSubject(BucketUsage, ">"), jsAPI+"INFO",
 			api("CONSUMER.UNPIN", StreamWriter, ConsumerTurn),

@@ -47,6 +47,8 @@ const (
 	SubjectQueryReconcile = "grasp.query.reconcile"
 	// ServiceQuery is the name of that micro service.
 	ServiceQuery = "grasp-query"
+	// SubjectProgress is where every process tells each second how far it has read, see [Progress].
+	SubjectProgress = "grasp.progress"
 	// SubjectQueryEvents is the micro service that answers with the accepted events for a filter, or
 	// their ids, see [EventsQuery].
 	SubjectQueryEvents = "grasp.query.events"

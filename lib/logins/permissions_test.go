@@ -119,6 +119,7 @@ func TestWhoMayPublish(t *testing.T) {
 		{"grasp.target.r.example.com", "discovery"},
 		{"$JS.API.STREAM.MSG.GET.GRASP_TARGETS", "discovery relayconn operator"},
 		{"grasp.git.repo.pushed", "purgatory"},
+		{"grasp.progress", services},
 		{"grasp.query.ids", "operator"},
 		{"grasp.query.events", "purgatory discovery relayconn operator"},
 		{"grasp.repo.list.07", "operator"},

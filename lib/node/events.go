@@ -38,12 +38,13 @@ func (n *Node) ask(ctx context.Context) error {
 // into the index, or asks ingest now and then whether it answers. Only a process with ingest answers
 // others, because pushes are decided by these answers; NATS permits it to no other login.
 func (n *Node) events(services []Service) []Service {
+	own := []Service{{Name: "progress", Run: func(ctx context.Context, n *Node) error { return n.lag.tell(ctx, n) }}}
 	if remote, asks := n.Accepted.(*query.Remote); asks {
-		return []Service{{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }}}
+		return append(own, Service{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }})
 	}
-	own := []Service{{Name: "index", Run: func(ctx context.Context, n *Node) error {
+	own = append(own, Service{Name: "index", Run: func(ctx context.Context, n *Node) error {
 		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
-	}}}
+	}})
 	if slices.ContainsFunc(services, func(s Service) bool { return s.Name == proto.UserIngest }) {
 		own = append(own, Service{Name: "accepted events", Run: func(ctx context.Context, n *Node) error {
 			return query.Serve(ctx, n.Accepted.(*query.Index), n.Bus.Conn, n.Log)

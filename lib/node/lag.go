@@ -2,12 +2,15 @@ package node
 
 import (
 	"context"
+	"encoding/json"
 	"maps"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"tendril.dev/proto"
 )
 
 const (
@@ -53,6 +56,35 @@ func (n *Node) Projection(name, stream string, seq func() uint64) {
 	n.lag.mu.Lock()
 	defer n.lag.mu.Unlock()
 	n.lag.projections[name] = projection{stream, seq}
+}
+
+// tellEvery is how often a process tells how far it has read.
+const tellEvery = time.Second
+
+// tell tells it to `tendril status`, until ctx ends.
+func (l *lag) tell(ctx context.Context, n *Node) error {
+	tick := time.NewTicker(tellEvery)
+	defer tick.Stop()
+	for {
+		p := proto.Progress{Process: n.process + " " + n.Worker, Read: []proto.Reading{}}
+		l.mu.Lock()
+		for _, name := range slices.Sorted(maps.Keys(l.projections)) {
+			p.Read = append(p.Read, proto.Reading{Name: name, Stream: l.projections[name].stream, Seq: l.projections[name].seq()})
+		}
+		l.mu.Unlock()
+		data, err := json.Marshal(p)
+		if err == nil {
+			err = n.Bus.Conn.Publish(proto.SubjectProgress, data)
+		}
+		if err != nil {
+			n.Log.Debug("telling how far this process has read", "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // Describe implements prometheus.Collector.

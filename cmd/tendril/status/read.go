@@ -1,13 +1,16 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -25,6 +28,7 @@ var (
 type Reader struct {
 	bus     *bus.Bus
 	stop    context.CancelFunc
+	opened  time.Time
 	created map[string]time.Time // when the streams of the buckets were made
 
 	mu      sync.Mutex
@@ -32,7 +36,23 @@ type Reader struct {
 	claims  claims
 	workers map[string]map[string]proto.Worker // by group and name
 	held    map[string]heldEvent               // by key
+	told    map[string]told                    // by process
 }
+
+// told is what a process has told last, and when.
+type told struct {
+	proto.Progress
+	at time.Time
+}
+
+const (
+	// tellEvery is how often processes tell how far they have read. One that has not for toldFor has
+	// ended.
+	tellEvery = time.Second
+	toldFor   = 4 * tellEvery
+	// mostTold bounds the processes that are shown.
+	mostTold = 1000
+)
 
 // Open reads the buckets, and follows them until Close. ctx bounds the reading.
 func Open(ctx context.Context, b *bus.Bus) (*Reader, error) {
@@ -41,7 +61,13 @@ func Open(ctx context.Context, b *bus.Bus) (*Reader, error) {
 		bus: b, stop: stop, created: map[string]time.Time{},
 		states: map[string]proto.RelayState{}, claims: claims{},
 		workers: map[string]map[string]proto.Worker{}, held: map[string]heldEvent{},
+		told: map[string]told{}, opened: time.Now(),
 	}
+	sub, err := b.Conn.Subscribe(proto.SubjectProgress, r.hearProgress)
+	if err != nil {
+		return nil, fmt.Errorf("hear how far processes have read: %w", err)
+	}
+	context.AfterFunc(following, func() { _ = sub.Unsubscribe() })
 	for bucket, hear := range map[string]func(string, []byte) error{
 		proto.BucketRelays: r.hearRelay, proto.BucketClaims: r.hearClaim,
 		proto.BucketWorkers: r.hearWorker, proto.BucketHeld: r.hearHeld,
@@ -100,6 +126,50 @@ func (r *Reader) hear(entry jetstream.KeyValueEntry, hear func(key string, value
 	}
 	// An entry that is no entry of ours is left out: who looks cannot mend it.
 	_ = hear(entry.Key(), value)
+}
+
+func (r *Reader) hearProgress(m *nats.Msg) {
+	var p proto.Progress
+	if json.Unmarshal(m.Data, &p) != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, known := r.told[p.Process]; known || len(r.told) < mostTold {
+		r.told[p.Process] = told{p, time.Now()}
+	}
+}
+
+// reads looks how far processes are behind what they read. Each has told since the reader was
+// opened.
+func (r *Reader) reads(ctx context.Context, report *Report) error {
+	select {
+	case <-time.After(time.Until(r.opened.Add(tellEvery + tellEvery/5))):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	report.Reads = []Read{}
+	r.mu.Lock()
+	for process, t := range r.told {
+		if time.Since(t.at) > toldFor {
+			delete(r.told, process)
+			continue
+		}
+		for _, read := range t.Read {
+			report.Reads = append(report.Reads, Read{Process: process, Name: read.Name, Stream: read.Stream, Seq: read.Seq})
+		}
+	}
+	r.mu.Unlock()
+	slices.SortFunc(report.Reads, func(a, b Read) int { return cmp.Or(cmp.Compare(a.Process, b.Process), cmp.Compare(a.Name, b.Name)) })
+	ends := map[string]uint64{}
+	for i := range report.Reads {
+		read := &report.Reads[i]
+		if _, asked := ends[read.Stream]; !asked {
+			ends[read.Stream], _ = r.bus.LastSeq(ctx, read.Stream) // of no stream it is 0
+		}
+		read.LastSeq = ends[read.Stream]
+	}
+	return ctx.Err()
 }
 
 func (r *Reader) hearRelay(key string, value []byte) error {
@@ -163,7 +233,7 @@ func (r *Reader) Report(ctx context.Context) (Report, error) {
 			URL: bus.Redacted(r.bus.Conn.ConnectedUrl()), Version: r.bus.Conn.ConnectedServerVersion(),
 		},
 	}
-	for _, part := range []func(context.Context, *Report) error{r.sameBuckets, r.log, r.lanes} {
+	for _, part := range []func(context.Context, *Report) error{r.sameBuckets, r.log, r.lanes, r.reads} {
 		if err := part(ctx, &report); err != nil {
 			return Report{}, err
 		}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -90,7 +91,17 @@ func TestReport(t *testing.T) {
 		t.Errorf("lanes: %+v", got.Lanes)
 	}
 
-	// A process that has taken two of the three messages of the log.
+	// A process that has read two of the three messages of the log.
+	progress, err := json.Marshal(proto.Progress{Process: "gateway one", Read: []proto.Reading{{Name: "index", Stream: proto.StreamEvents, Seq: 2}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Conn.Publish(proto.SubjectProgress, progress); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, reader, "how far it is behind", func(r Report) bool {
+		return slices.Equal(r.Reads, []Read{{"gateway one", "index", proto.StreamEvents, 2, 3}})
+	})
 	store(t, b, proto.BucketRelays, "a.example", proto.RelayState{Connection: 0, Health: 4})
 	eventually(t, reader, "the changes", func(r Report) bool {
 		return r.Relays[0].Health == "dead"

@@ -22,6 +22,16 @@ type Report struct {
 	Shards []Shard   `json:"shards"` // of those with a worker or with held events
 	Held   Held      `json:"held"`
 	Lanes  []Lane    `json:"candidates"`
+	Reads  []Read    `json:"reads"`
+}
+
+// Read is how far a process has read a stream that it keeps something of.
+type Read struct {
+	Process string `json:"process"`
+	Name    string `json:"projection"`
+	Stream  string `json:"stream"`
+	Seq     uint64 `json:"sequence"`
+	LastSeq uint64 `json:"last_sequence"` // of the stream
 }
 
 // Server is the NATS server that was asked.

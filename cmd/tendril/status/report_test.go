@@ -88,6 +88,7 @@ func TestTable(t *testing.T) {
 		},
 		Shards: []Shard{{Shard: "00", Held: 1}, {Shard: "01", Worker: "p1", Held: 1, Hunts: 1}, {Shard: "02", Worker: "p1"}},
 		Lanes:  []Lane{{Name: "user", Queued: 5, Deciding: 2, Bytes: 900, MaxBytes: 64 << 20}},
+		Reads:  []Read{{"gateway g1", "index", "GRASP_EVENTS", 30, 34}, {"up u1", "index", "GRASP_EVENTS", 34, 34}},
 	}
 	var b strings.Builder
 	if err := report.WriteTable(&b); err != nil {
@@ -100,6 +101,10 @@ held      3 events (1 silent, 2 waiting, 1 of kind 9, 2 announcements), the olde
 
 LANE  QUEUED  WITH THE WRITER  BYTES  OF
 user  5       2                900 B  64.0 MiB
+
+PROCESS     KEEPS  OF            HAS READ  LAST  BEHIND
+gateway g1  index  GRASP_EVENTS  30        34    4
+up u1       index  GRASP_EVENTS  34        34    0
 
 SHARDS HELD BY  SHARDS  HELD EVENTS  HUNTS
 p1              2       1            1

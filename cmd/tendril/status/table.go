@@ -31,6 +31,10 @@ func (r Report) WriteTable(w io.Writer) error {
 		l := r.Lanes[i]
 		return []any{l.Name, l.Queued, l.Deciding, Size(l.Bytes), Size(uint64(max(l.MaxBytes, 0)))}
 	})
+	table(&b, "PROCESS\tKEEPS\tOF\tHAS READ\tLAST\tBEHIND", len(r.Reads), func(i int) []any {
+		l := r.Reads[i]
+		return []any{Shown(l.Process), Shown(l.Name), Shown(l.Stream), l.Seq, l.LastSeq, max(l.LastSeq, l.Seq) - l.Seq}
+	})
 	workers := byWorker(r.Shards)
 	table(&b, "SHARDS HELD BY\tSHARDS\tHELD EVENTS\tHUNTS", len(workers), func(i int) []any {
 		s := workers[i]
