@@ -109,7 +109,6 @@ func TestAsyncAPIAddressesAreOurSubjects(t *testing.T) {
 		"rejected":          {"": RejectedSubject{1621, short}.String(), "kind": "1621", "shortId": short},
 		"target":            {"": target, "relay": "r.example.com"},
 		"wanted":            {"": wanted, "relay": "r.example.com", "pubkey": somebody, "identifier": "repo"},
-		"writerTurn":        {"": SubjectWriterTurn},
 		"verdict":           {"": VerdictSubject("in"), "inbox": "in"},
 		"git":               {"": git, "identifier": "repo", "verb": "fetched"},
 		"held":              {"": KVSubject(BucketHeld, held), "shard": ShardName(ShardOf("repo")), "identifier": "repo", "kind": "1621", "shortId": short},

@@ -153,12 +153,12 @@ func importer() Permissions { return permissions(UserImport, offer(StreamSync, L
 // and answers queries. It may also restore the streams from a backup.
 func ingest() Permissions {
 	p := permissions(UserIngest, progress(), follow(StreamEvents, ">"), follow(KVStream(BucketHeld), ">"), follow(StreamRejected, ">"), follow(KVStream(BucketUsage), ">"),
-		publish(prefixEvent+">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected+">", prefixVerdict+"*", SubjectWriterTurn,
+		publish(prefixEvent+">", SubjectEventsMark, KVSubject(BucketHeld, ">"), prefixRejected+">", prefixVerdict+"*",
 			KVSubject(BucketUsage, ">"), jsAPI+"INFO",
-			api("CONSUMER.UNPIN", StreamWriter, ConsumerTurn),
-			// For candidates and the turn. The whole space, because the server otherwise keeps in mind
+			// For candidates. The whole space, because the server otherwise keeps in mind
 			// the reply subject of every message that it sends, as one that may be answered.
 			jsAck+">"),
+		joinGroup(GroupWriter),
 		access{subscribe: []string{SubjectQueryEvents, SubjectQueryIDs, SubjectQueryReconcile}},
 		access{subscribe: describe(ServiceEvents)}, access{subscribe: describe(ServiceQuery)})
 	p.Answers = true
@@ -188,7 +188,7 @@ func describe(service string) (subjects []string) {
 
 // operator may listen to everything, so that `nats sub '>'` and the programs of the nats command
 // line work without more, and ask purgatory about repositories, which may have those removed that
-// their owners gave up. On streams of candidates and on the writer's turn it may make no
+// their owners gave up. On streams of candidates it may make no
 // consumer: there, who reads takes away.
 func operator() Permissions {
 	p := Permissions{

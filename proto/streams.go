@@ -16,7 +16,6 @@ const (
 	StreamEvents   = "GRASP_EVENTS"
 	StreamRejected = "GRASP_REJECTED"
 	StreamTargets  = "GRASP_TARGETS"
-	StreamWriter   = "GRASP_WRITER"
 )
 
 // Buckets.
@@ -32,18 +31,18 @@ const (
 const (
 	GroupRelays = "relayconn"
 	GroupShards = "purgatory"
+	GroupWriter = "ingest"
 )
+
+// KeyLog is the one key of [GroupWriter]: the worker that has claimed it writes the log.
+const KeyLog = "log"
 
 // Durable consumers of the ingest writer.
 const (
-	ConsumerTurn    = "ingest-turn"    // of GRASP_WRITER, pinned: who holds it writes
 	ConsumerUser    = "ingest-user"    // one of each stream of candidates, in order of service
 	ConsumerRelease = "ingest-release" //
 	ConsumerLive    = "ingest-live"    //
 	ConsumerSync    = "ingest-sync"    //
-
-	// WriterGroup is the priority group of [ConsumerTurn].
-	WriterGroup = "writer"
 )
 
 // Sizing is what differs between deployments.
@@ -53,7 +52,6 @@ type Sizing struct {
 	RejectedMaxAge time.Duration // how long rejected ids are remembered (policy.md: 7 days)
 	WorkerTTL      time.Duration // a worker that does not beat for so long is dead
 	ClaimWait      time.Duration // how long a candidate may be in the writer's hands before it is handed out again
-	TurnTTL        time.Duration // how long a silent writer keeps its turn
 	MemoryOnly     bool          // nothing outlives the process (NGIT_DATABASE_BACKEND=memory)
 }
 
@@ -65,7 +63,6 @@ func DefaultSizing() Sizing {
 		RejectedMaxAge: 7 * 24 * time.Hour,
 		WorkerTTL:      10 * time.Second,
 		ClaimWait:      10 * time.Second,
-		TurnTTL:        5 * time.Second,
 	}
 }
 
@@ -116,13 +113,6 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 			AllowDirect:        true,
 			AllowMsgTTL:        true, // what says that nothing is wanted any more goes by itself
 		},
-		{
-			Name:              StreamWriter,
-			Description:       "whose turn it is to write the log",
-			Subjects:          []string{SubjectWriterTurn},
-			Storage:           jetstream.MemoryStorage,
-			MaxMsgsPerSubject: 1,
-		},
 		bucket(BucketHeld, "events that wait for git data", file, "grasp.held"),
 		bucket(BucketRelays, "how every relay's connection stands", file, "grasp.relay"),
 		bucket(BucketUsage, "bytes stored today, by author, address and relay", file, "grasp.usage"),
@@ -145,12 +135,12 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	return configs
 }
 
-// Passing reports whether a stream holds only what concerns processes that run now: candidates and
-// the writer's turn. Such streams are always in memory. Where a NATS server has
+// Passing reports whether a stream holds only what concerns processes that run now: candidates. Such
+// streams are always in memory. Where a NATS server has
 // lost them, they are made again, and nothing that was acknowledged is lost.
 func Passing(stream string) bool {
 	switch stream {
-	case StreamUser, StreamRelease, StreamLive, StreamSync, StreamWriter:
+	case StreamUser, StreamRelease, StreamLive, StreamSync:
 		return true
 	}
 	return false
@@ -192,11 +182,6 @@ func Consumers(s Sizing) map[string][]jetstream.ConsumerConfig {
 		StreamRelease: {lane(ConsumerRelease)},
 		StreamLive:    {lane(ConsumerLive)},
 		StreamSync:    {lane(ConsumerSync)},
-		StreamWriter: {{
-			Durable: ConsumerTurn, AckPolicy: jetstream.AckExplicitPolicy, AckWait: s.TurnTTL,
-			PriorityPolicy: jetstream.PriorityPolicyPinned, PriorityGroups: []string{WriterGroup}, PinnedTTL: s.TurnTTL,
-			Replicas: s.Replicas, MemoryStorage: true,
-		}},
 	}
 }
 

@@ -37,8 +37,6 @@ const (
 	// SubjectEventsMark is where a new writer marks the log GRASP_EVENTS; the mark moves the head,
 	// which fences every older writer.
 	SubjectEventsMark = "grasp.mark.events"
-	// SubjectWriterTurn carries the one message that JetStream hands to the pinned writer.
-	SubjectWriterTurn = "grasp.writer.turn"
 	// SubjectQueryIDs is the micro service that answers with the ids (known, held, rejected) for a
 	// filter.
 	SubjectQueryIDs = "grasp.query.ids"

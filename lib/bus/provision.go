@@ -156,18 +156,7 @@ func (b *Bus) provision(ctx context.Context, o Options, wait *waiting) error {
 			}
 		}
 	}
-	return patiently("the writer's turn", b.makeTurn)
-}
-
-// makeTurn publishes the one turn message. Expecting no earlier message on its subject makes it
-// once, whoever is first.
-func (b *Bus) makeTurn(ctx context.Context) error {
-	_, err := b.JS.Publish(ctx, proto.SubjectWriterTurn, []byte("the holder of this message writes the log\n"),
-		jetstream.WithExpectLastSequencePerSubject(0))
-	if IsConflict(err) {
-		return nil
-	}
-	return err
+	return nil
 }
 
 // declared is a stream's configuration with the metadata that tells which declaration it is.

@@ -64,7 +64,7 @@ func TestFlagsOverEnvironmentOverFileOverDefaults(t *testing.T) {
 			t.Errorf("%s: %q, want %q", what, got[0], got[1])
 		}
 	}
-	if s.WorkerTTL != 10*time.Second || s.BatchSize != 1000 || !s.MetricsEnabled || s.ArchiveReadOnly != nil || !s.IsArchiveReadOnly() || s.Archives() {
+	if s.WorkerTTL != 10*time.Second || s.BatchSize != 500 || !s.MetricsEnabled || s.ArchiveReadOnly != nil || !s.IsArchiveReadOnly() || s.Archives() {
 		t.Errorf("defaults: %+v", s)
 	}
 }

@@ -76,9 +76,8 @@ type Bus struct {
 
 	// Constants.
 	CandidateBytes int64         `env:"NGIT_CANDIDATE_QUEUE_BYTES" type:"bytes" constant:"64MiB"`
-	WriterTTL      time.Duration `env:"NGIT_WRITER_TTL" constant:"5s"`
 	CandidateWait  time.Duration `env:"NGIT_CANDIDATE_ACK_WAIT" constant:"10s"`
-	BatchSize      int           `env:"NGIT_COMMIT_BATCH" constant:"1000"`
+	BatchSize      int           `env:"NGIT_COMMIT_BATCH" constant:"500"`
 }
 
 // Policy says what is accepted.

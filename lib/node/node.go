@@ -335,7 +335,6 @@ func Sizing(s config.Settings) proto.Sizing {
 		RejectedMaxAge: time.Duration(s.RejectedColdSeconds) * time.Second,
 		WorkerTTL:      s.WorkerTTL,
 		ClaimWait:      s.CandidateWait,
-		TurnTTL:        s.WriterTTL,
 		MemoryOnly:     s.DatabaseBackend == "memory",
 	}
 }

@@ -15,7 +15,7 @@ func TestServicesApart(t *testing.T) {
 	t.Parallel()
 	s := newScene(t)
 	nats, volume := world.GuardedNATS(t), world.Folder(t)
-	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL, "NGIT_WORKER_TTL": "8s", "NGIT_WRITER_TTL": "5s", "NGIT_CANDIDATE_ACK_WAIT": "5s"}
+	settings := map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": s.first.URL, "NGIT_WORKER_TTL": "8s", "NGIT_CANDIDATE_ACK_WAIT": "5s"}
 	var first, second []*world.Replica
 	for _, name := range world.Services {
 		first = append(first, world.StartReplica(t, name, nats.URL, volume, nats.As(name, settings)))

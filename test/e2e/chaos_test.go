@@ -127,7 +127,7 @@ func newChaos(t *testing.T) *chaos {
 		}
 	}
 	c.settings = map[string]string{
-		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": urls[0], "NGIT_WORKER_TTL": chaosTTL, "NGIT_WRITER_TTL": chaosTTL, "NGIT_CANDIDATE_ACK_WAIT": chaosTTL, "NGIT_LOG_LEVEL": "info",
+		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": urls[0], "NGIT_WORKER_TTL": chaosTTL, "NGIT_CANDIDATE_ACK_WAIT": chaosTTL, "NGIT_LOG_LEVEL": "info",
 		"NGIT_MAX_LIMIT": strconv.Itoa(chaosLimit),
 	}
 	c.tap = newWiretap(t, c.nats)

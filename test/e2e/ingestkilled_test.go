@@ -38,7 +38,7 @@ func ingestKilled(t *testing.T, standby bool) {
 	relay.Publish(owner.Announce("mine", "mine", []string{git.Host("mine", work)}, []string{relay.URL}), owner.State("mine", work.Refs(), "refs/heads/main"))
 	bus, volume := world.StartNATS(t), world.Folder(t)
 	settings := map[string]string{
-		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL, "NGIT_WRITER_TTL": "2s", "NGIT_CANDIDATE_ACK_WAIT": "2s", "NGIT_LOG_LEVEL": "info",
+		"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL, "NGIT_WORKER_TTL": "10s", "NGIT_CANDIDATE_ACK_WAIT": "2s", "NGIT_LOG_LEVEL": "info",
 		"NGIT_COMMIT_BATCH": "50", // so that it is killed while more is waiting
 	}
 	start := func(name string) *world.Replica { return world.StartReplica(t, name, bus.URL, volume, settings) }

@@ -362,7 +362,7 @@ func (c *cluster) slowly(p *repo, round int) (wait func()) {
 // expire.
 func TestRollout(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "10m", "NGIT_WRITER_TTL": "10m", "NGIT_GIT_HANDOVER_WAIT": "2m"})
+	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "10m", "NGIT_GIT_HANDOVER_WAIT": "2m"})
 	large := c.found("large", 600_000)
 	c.use()
 	for round, name := range []string{"ingest", "purgatory", "discovery", "relayconn", "gateway"} {
@@ -393,7 +393,7 @@ func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
 	// So long that nobody who lives is taken for dead on a slow machine: what such a worker had
 	// under way would fail too.
-	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "8s", "NGIT_WRITER_TTL": "5s", "NGIT_CANDIDATE_ACK_WAIT": "5s", "NGIT_GIT_HANDOVER_WAIT": "2m"})
+	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "8s", "NGIT_CANDIDATE_ACK_WAIT": "5s", "NGIT_GIT_HANDOVER_WAIT": "2m"})
 	c.use()
 	for _, name := range []string{"purgatory", "ingest"} { // the oldest ingest is the writer
 		victim := c.oldest(name)

@@ -17,9 +17,8 @@ import (
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/idquery"
+	"tendril.dev/services/ingest/known"
 	"tendril.dev/services/ingest/policy"
-	"tendril.dev/services/ingest/rejections"
 	"tendril.dev/services/ingest/writer"
 )
 
@@ -37,22 +36,19 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	set := held.NewSet()
-	index := rejections.NewIndex(time.Duration(s.RejectedColdSeconds) * time.Second)
+	index := known.NewRejected(time.Duration(s.RejectedColdSeconds) * time.Second)
 	index.Outdated = rules.Outdated
 	budgets, err := budgetsOf(ctx, n)
 	if err != nil {
 		return err
 	}
 	n.Ready.Note("full", budgets.Marks.Full)
-	w, err := writer.New(ctx, writer.Options{
-		Name: n.Worker, Bus: n.Bus, Index: n.Index, Held: set, Rejected: index,
-		Park:   rejections.NewPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),
+	w := writer.New(writer.Options{
+		Name: n.Worker, Incarnation: n.Incarnation, Bus: n.Bus, Index: n.Index, Held: set, Rejected: index,
+		Park:   writer.NewPark(time.Duration(s.RejectedHotSeconds)*time.Second, s.RejectedHotEvents),
 		Policy: rules, Metrics: metrics, Log: n.Log, Budgets: budgets,
 		BatchSize: s.BatchSize, Domain: s.Domain, KeepDeleted: s.IgnoreDeletions,
 	})
-	if err != nil {
-		return err
-	}
 
 	n.Projection("ingest_held", proto.KVStream(proto.BucketHeld), set.Seq)
 	n.Projection("ingest_rejected", proto.StreamRejected, index.Seq)
@@ -80,7 +76,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		})
 	})
 	group.Go(func() error {
-		return idquery.Serve(ctx, n.Bus.Conn, idquery.Known{Index: n.Index, Held: set, Rejected: index}, n.Log)
+		return known.Serve(ctx, n.Bus.Conn, known.Known{Index: n.Index, Held: set, Rejected: index}, n.Log)
 	})
 	group.Go(func() error { budgets.Marks.Run(ctx); return nil })
 	group.Go(func() error { budgets.Usage.Run(ctx); return nil })

@@ -20,7 +20,7 @@ import (
 
 func settings(t *testing.T, dir string) config.Settings {
 	t.Helper()
-	s, err := config.Parse("ingest", []string{"--domain=git.example.com", "--relay-data-path=" + dir, "--nats-listen=none", "--writer-ttl=1h", "--shutdown-wait=10m"})
+	s, err := config.Parse("ingest", []string{"--domain=git.example.com", "--relay-data-path=" + dir, "--nats-listen=none", "--worker-ttl=1h", "--shutdown-wait=10m"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +126,6 @@ func TestWrongSettingsStopTheStart(t *testing.T) {
 	t.Parallel()
 	for name, wrong := range map[string]func(*config.Settings){
 		"NGIT_DOMAIN":               func(s *config.Settings) { s.Domain = "not a domain" },
-		"NGIT_COMMIT_BATCH":         func(s *config.Settings) { s.BatchSize = 5000 },
 		"NGIT_EVENT_BLACKLIST":      func(s *config.Settings) { s.EventBlacklist = []string{"x"} },
 		"NGIT_REPOSITORY_WHITELIST": func(s *config.Settings) { s.RepositoryWhitelist = []string{"npub1x"} },
 	} {

@@ -6,11 +6,10 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 )
 
 // announcement decides kind 30617.
-func (p *Policy) announcement(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) announcement(k Knowledge, c *Candidate) (Decision, error) {
 	a, err := nostr.ParseAnnouncement(c.Event)
 	if err != nil {
 		return invalid(err), nil
@@ -72,7 +71,7 @@ const (
 // it counts as a maintainer's where accepted announcements of others say so. One that is archived
 // is held for its git data, unless it replaces one that is; any other waits with the held ones
 // whose authors name its own.
-func (p *Policy) elsewhere(k Knowledge, c *candidate.Candidate, a *nostr.Announcement, mine own) (d Decision, err error) {
+func (p *Policy) elsewhere(k Knowledge, c *Candidate, a *nostr.Announcement, mine own) (d Decision, err error) {
 	moved := mine.accepted != nil && p.listsUs(mine.accepted)
 	named, err := isNamedByAccepted(k, a.Ref.PubKey, a.Ref.Identifier)
 	if err != nil {
@@ -139,7 +138,7 @@ type own struct {
 
 func ownAnnouncements(k Knowledge, ref nostr.RepoRef) (own, error) {
 	have, err := k.AcceptedAt(ref.Address())
-	return own{accepted: have, held: slices.Collect(k.HeldAt(ref.Address()))}, err
+	return own{accepted: have, held: k.HeldAt(ref.Address())}, err
 }
 
 // supersede reports whether one of them takes the place of ev.

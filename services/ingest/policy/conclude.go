@@ -6,17 +6,16 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 )
 
 // concerns reports whether other held events may follow a decision: it brings an announcement, or
 // some go. Of nearly all events that is not so.
-func concerns(c *candidate.Candidate, d *Decision) bool {
+func concerns(c *Candidate, d *Decision) bool {
 	return brings(c, d) || len(d.Drop)+len(d.leaves) > 0
 }
 
 // brings reports whether an announcement is accepted.
-func brings(c *candidate.Candidate, d *Decision) bool {
+func brings(c *Candidate, d *Decision) bool {
 	return d.Outcome == proto.Accepted && c.Event.Kind == nostr.KindAnnouncement
 }
 
@@ -24,7 +23,7 @@ func brings(c *candidate.Candidate, d *Decision) bool {
 // goes, whatever took it from purgatory, go the held announcements for which nobody vouches any
 // more, and the held states of an identifier that nobody announces any more. With one that is
 // accepted, those that it vouches for are released.
-func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d Decision) (Decision, error) {
+func (p *Policy) conclude(k Knowledge, c *Candidate, d Decision) (Decision, error) {
 	x := conclusion{k: k, c: c, d: &d, gone: map[string]bool{}, checked: map[string]bool{}, steps: 4 * maxSteps}
 	if brings(c, &d) {
 		if a, err := nostr.ParseAnnouncement(c.Event); err == nil {
@@ -65,7 +64,7 @@ func (p *Policy) conclude(k Knowledge, c *candidate.Candidate, d Decision) (Deci
 
 type conclusion struct {
 	k       Knowledge
-	c       *candidate.Candidate
+	c       *Candidate
 	d       *Decision
 	gone    map[string]bool     // ids of announcements that stand for nothing any more
 	checked map[string]bool     // identifiers whose states were looked after
@@ -87,7 +86,7 @@ func (x *conclusion) dropVouched(e *held.Entry) {
 			continue
 		}
 		ref := nostr.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
-		for other := range x.k.HeldAt(ref.Address()) {
+		for _, other := range x.k.HeldAt(ref.Address()) {
 			if other.Phase != proto.PhaseVouched || x.gone[other.Event.ID] || x.steps <= 0 {
 				continue
 			}
@@ -151,11 +150,11 @@ func (x *conclusion) releaseNamed(archived func(*nostr.Announcement) bool) {
 	}
 	for _, maintainer := range x.brings.Maintainers {
 		ref := nostr.RepoRef{PubKey: maintainer, Identifier: x.brings.Ref.Identifier}
-		for e := range x.k.HeldAt(ref.Address()) {
+		for _, e := range x.k.HeldAt(ref.Address()) {
 			if x.d.dropped[e.Key] || e.Phase != proto.PhaseVouched && !archived(e.Announcement) {
 				continue
 			}
-			x.d.Next = append(x.d.Next, candidate.OfHeld(e.Event, proto.ActionRelease))
+			x.d.Next = append(x.d.Next, OfHeld(e.Event, proto.ActionRelease))
 		}
 	}
 }

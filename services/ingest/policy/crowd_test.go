@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -65,7 +64,7 @@ type counting struct {
 	looks int
 }
 
-func (k *counting) HeldAt(address nostr.Address) iter.Seq[*held.Entry] {
+func (k *counting) HeldAt(address nostr.Address) []*held.Entry {
 	k.looks++
 	return k.Knowledge.HeldAt(address)
 }

@@ -5,13 +5,12 @@ import (
 
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/ingest/candidate"
 )
 
 // deletion decides kind 5: stored, from anyone. It removes the held events of its author that it
 // names by `e`, or by `a` up to its time; the accepted ones are removed by every projection of the
 // log (NIP-09).
-func (p *Policy) deletion(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) deletion(k Knowledge, c *Candidate) (Decision, error) {
 	d := accepted()
 	d.leaves = map[string]string{}
 	named := map[[2]string]bool{} // each once: anybody may write a tag ten thousand times
@@ -60,8 +59,8 @@ func (p *Policy) deletion(k Knowledge, c *candidate.Candidate) (Decision, error)
 }
 
 // heldAt returns the held events at an address that are not younger than the deletion request.
-func heldAt(k Knowledge, address nostr.Address, c *candidate.Candidate) []*held.Entry {
-	return slices.DeleteFunc(slices.Collect(k.HeldAt(address)), func(e *held.Entry) bool {
+func heldAt(k Knowledge, address nostr.Address, c *Candidate) []*held.Entry {
+	return slices.DeleteFunc(slices.Clone(k.HeldAt(address)), func(e *held.Entry) bool {
 		return e.Event.CreatedAt > c.Event.CreatedAt
 	})
 }

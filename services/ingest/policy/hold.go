@@ -7,7 +7,6 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 )
 
 // Bounds of single events, in bytes of their JSON. What is larger is refused wherever it comes
@@ -29,7 +28,7 @@ const (
 )
 
 // tooLarge refuses an event that is larger than those of its kind may be.
-func tooLarge(c *candidate.Candidate) (Decision, bool) {
+func tooLarge(c *Candidate) (Decision, bool) {
 	most := MaxOtherBytes
 	switch c.Event.Kind {
 	case nostr.KindAnnouncement:
@@ -52,7 +51,7 @@ func tooLarge(c *candidate.Candidate) (Decision, bool) {
 // hold takes the event of a candidate into purgatory, under an identifier, in place of what it
 // replaces. It drops what has to make room. Where there is no room the event is refused, which is
 // not remembered, and nothing is dropped.
-func (p *Policy) hold(k Knowledge, c *candidate.Candidate, identifier string, phase proto.Phase, replaced ...*held.Entry) (Decision, error) {
+func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.Phase, replaced ...*held.Entry) (Decision, error) {
 	reserved, err := p.isReserved(k, c.Event.PubKey, identifier)
 	if err != nil {
 		return Decision{}, err

@@ -8,14 +8,13 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/policy"
 )
 
 // TestSizes: what is larger than events of its kind may be is refused, from wherever it comes.
 func TestSizes(t *testing.T) {
 	t.Parallel()
-	sized := func(bytes int, author string, kind int, tags ...nostr.Tag) *candidate.Candidate {
+	sized := func(bytes int, author string, kind int, tags ...nostr.Tag) *policy.Candidate {
 		ev := event(author, kind, 100, tags...)
 		ev.Content = strings.Repeat("x", bytes-len(ev.String()))
 		ev.ID = ev.GetID()
@@ -26,7 +25,7 @@ func TestSizes(t *testing.T) {
 	a := announce(alice, "tree", 50)
 	commit := tag("c", strings.Repeat("b", 40))
 	of := map[int]int{30617: policy.MaxAnnouncementBytes, 30618: policy.MaxStateBytes, 1618: policy.MaxPullRequestBytes, 5: policy.MaxOtherBytes, 1617: policy.MaxPatchBytes, 1: policy.MaxOtherBytes, 10317: policy.MaxGraspListBytes}
-	make := func(kind, bytes int) *candidate.Candidate {
+	make := func(kind, bytes int) *policy.Candidate {
 		switch kind {
 		case 30617:
 			return sized(bytes, alice, kind, announce(alice, "bush", 1).Tags...)
@@ -67,7 +66,7 @@ func TestOwnersHaveRoom(t *testing.T) {
 		t.Fatal(err)
 	}
 	served := announce(alice, "tree", 50, tag("maintainers", bob))
-	from := func(ev *nostr.Event) *candidate.Candidate {
+	from := func(ev *nostr.Event) *policy.Candidate {
 		c := user(ev)
 		c.Client = "192.0.2.1"
 		return c

@@ -10,7 +10,6 @@ package policy
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip70"
@@ -21,7 +20,6 @@ import (
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 )
 
 // Knowledge is what decisions are made on. Errors are of reading, never "not there".
@@ -35,8 +33,9 @@ type Knowledge interface {
 	// Holder returns where the event at an address stands to which older ones give way; it may have
 	// expired since, and then is accepted no more.
 	Holder(nostr.Address) (holder eventdb.Entry, held bool, err error)
-	// AcceptedAnnouncements returns the accepted announcements of an identifier, by any owners.
-	AcceptedAnnouncements(identifier string) (iter.Seq[*nostr.Announcement], error)
+	// Announces reports whether an announcement of the identifier is accepted whose id is not in
+	// without.
+	Announces(identifier string, without map[string]bool) (bool, error)
 	// AcceptedNaming returns those of them that name this key among their maintainers, those that
 	// list us first.
 	AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement, error)
@@ -50,11 +49,11 @@ type Knowledge interface {
 	// HeldOf returns the held events of an identifier, in order of their keys.
 	HeldOf(identifier string) []*held.Entry
 	// HeldAt returns the held events at an address.
-	HeldAt(nostr.Address) iter.Seq[*held.Entry]
+	HeldAt(nostr.Address) []*held.Entry
 	// HeldAnnouncements returns the held announcements of an identifier.
-	HeldAnnouncements(identifier string) iter.Seq[*held.Entry]
+	HeldAnnouncements(identifier string) []*held.Entry
 	// HeldNaming returns those of them that name this key among their maintainers.
-	HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry]
+	HeldNaming(identifier, pubkey string) []*held.Entry
 	// Room counts the held events. It must not be changed.
 	Room() *Room
 	// RejectedBefore returns the answer that the event got within the last days; false if it was
@@ -133,7 +132,7 @@ type Decision struct {
 	Removes bool
 
 	// Next are candidates to be decided right after this one, because of it.
-	Next []*candidate.Candidate
+	Next []*Candidate
 
 	dropped map[string]bool   // keys of Drop
 	leaves  map[string]string // ids of accepted announcements that stand for nothing any more, and their identifiers
@@ -154,7 +153,7 @@ type Dropped struct {
 
 // Decide decides one candidate. It is pure but for the clock, which it reads for expirations and
 // for the times in held entries. An error is one of reading; nothing was decided then.
-func (p *Policy) Decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) Decide(k Knowledge, c *Candidate) (Decision, error) {
 	d, err := p.decide(k, c)
 	if err == nil && concerns(c, &d) {
 		d, err = p.conclude(k, c, d)
@@ -168,7 +167,7 @@ func (p *Policy) Decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
 	return d, nil
 }
 
-func (p *Policy) decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) decide(k Knowledge, c *Candidate) (Decision, error) {
 	switch c.Action {
 	case proto.ActionRelease:
 		return p.release(k, c)
@@ -192,7 +191,7 @@ func (p *Policy) decide(k Knowledge, c *candidate.Candidate) (Decision, error) {
 }
 
 // known answers for events that were here before (policy.md, third check).
-func (p *Policy) known(k Knowledge, c *candidate.Candidate) (Decision, bool, error) {
+func (p *Policy) known(k Knowledge, c *Candidate) (Decision, bool, error) {
 	_, accepted, err := k.AcceptedKind(c.Event.ID)
 	if err != nil {
 		return Decision{}, false, err
@@ -230,7 +229,7 @@ func (p *Policy) known(k Knowledge, c *candidate.Candidate) (Decision, bool, err
 }
 
 // refuse answers for events that can be refused by looking at nothing else.
-func (p *Policy) refuse(c *candidate.Candidate) (Decision, bool) {
+func (p *Policy) refuse(c *Candidate) (Decision, bool) {
 	if d, large := tooLarge(c); large {
 		return d, true
 	}
@@ -249,7 +248,7 @@ func (p *Policy) refuse(c *candidate.Candidate) (Decision, bool) {
 	return Decision{}, false
 }
 
-func (p *Policy) byKind(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) byKind(k Knowledge, c *Candidate) (Decision, error) {
 	switch c.Event.Kind {
 	case nostr.KindAnnouncement:
 		return p.announcement(k, c)
@@ -267,7 +266,7 @@ func (p *Policy) byKind(k Knowledge, c *candidate.Candidate) (Decision, error) {
 
 // replaceable lets only the newest event of an address pass on to otherwise (policy.md,
 // Replaceables).
-func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func() (Decision, error)) (Decision, error) {
+func (p *Policy) replaceable(k Knowledge, c *Candidate, otherwise func() (Decision, error)) (Decision, error) {
 	superseded, err := isSuperseded(k, c.Event)
 	if err != nil {
 		return Decision{}, err
@@ -283,7 +282,7 @@ func (p *Policy) replaceable(k Knowledge, c *candidate.Candidate, otherwise func
 // the gateway has seen to that where it comes from a user. What another relay brings is not that.
 // An operator who imports brings what the author has given to a server of theirs, else a back-up
 // would lose it.
-func isProtected(c *candidate.Candidate) bool {
+func isProtected(c *Candidate) bool {
 	fromAuthor := c.Lane == proto.LaneUser || c.Lane == proto.LaneRelease || c.Source == proto.SourceImport
 	return nip70.IsProtected(*c.Event) && !fromAuthor || nip70.HasEmbeddedProtected(*c.Event)
 }

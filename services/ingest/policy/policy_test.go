@@ -2,7 +2,6 @@ package policy_test
 
 import (
 	"fmt"
-	"iter"
 	"slices"
 	"strings"
 	"testing"
@@ -15,7 +14,6 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -140,7 +138,12 @@ func (w *world) Holder(a nostr.Address) (eventdb.Entry, bool, error) {
 	return place, true, err
 }
 
-func (w *world) AcceptedAnnouncements(identifier string) (iter.Seq[*nostr.Announcement], error) {
+func (w *world) Announces(identifier string, without map[string]bool) (bool, error) {
+	all, err := w.announced(identifier)
+	return slices.ContainsFunc(all, func(a *nostr.Announcement) bool { return !without[a.Event.ID] }), err
+}
+
+func (w *world) announced(identifier string) ([]*nostr.Announcement, error) {
 	var all []*nostr.Announcement
 	for _, ev := range w.accepted {
 		if ev.Kind == 30617 && ev.Tags.GetD() == identifier {
@@ -151,15 +154,15 @@ func (w *world) AcceptedAnnouncements(identifier string) (iter.Seq[*nostr.Announ
 			all = append(all, a)
 		}
 	}
-	return slices.Values(all), nil
+	return all, nil
 }
 
 func (w *world) AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement, error) {
-	all, err := w.AcceptedAnnouncements(identifier)
+	all, err := w.announced(identifier)
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(slices.Collect(all), func(a *nostr.Announcement) bool { return !slices.Contains(a.Maintainers, pubkey) }), nil
+	return slices.DeleteFunc(all, func(a *nostr.Announcement) bool { return !slices.Contains(a.Maintainers, pubkey) }), nil
 }
 
 func (w *world) Deleted(ev *nostr.Event) (bool, error) {
@@ -206,22 +209,22 @@ func (w *world) HeldOf(identifier string) []*held.Entry {
 	return of
 }
 
-func (w *world) heldThat(is func(*held.Entry) bool) iter.Seq[*held.Entry] {
-	return slices.Values(slices.DeleteFunc(slices.Clone(w.held), func(e *held.Entry) bool { return !is(e) }))
+func (w *world) heldThat(is func(*held.Entry) bool) []*held.Entry {
+	return slices.DeleteFunc(slices.Clone(w.held), func(e *held.Entry) bool { return !is(e) })
 }
 
-func (w *world) HeldAt(address nostr.Address) iter.Seq[*held.Entry] {
+func (w *world) HeldAt(address nostr.Address) []*held.Entry {
 	return w.heldThat(func(e *held.Entry) bool {
 		at, ok := e.Address()
 		return ok && at == address
 	})
 }
 
-func (w *world) HeldAnnouncements(identifier string) iter.Seq[*held.Entry] {
+func (w *world) HeldAnnouncements(identifier string) []*held.Entry {
 	return w.heldThat(func(e *held.Entry) bool { return e.Announcement != nil && e.Identifier == identifier })
 }
 
-func (w *world) HeldNaming(identifier, pubkey string) iter.Seq[*held.Entry] {
+func (w *world) HeldNaming(identifier, pubkey string) []*held.Entry {
 	return w.heldThat(func(e *held.Entry) bool {
 		return e.Announcement != nil && e.Identifier == identifier && slices.Contains(e.Announcement.Maintainers, pubkey)
 	})
@@ -238,16 +241,16 @@ func settings() config.Settings {
 	return s
 }
 
-func user(ev *nostr.Event) *candidate.Candidate {
-	return &candidate.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser}
+func user(ev *nostr.Event) *policy.Candidate {
+	return &policy.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser}
 }
 
-func synced(ev *nostr.Event) *candidate.Candidate {
-	return &candidate.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: "wss://other.example.org"}
+func synced(ev *nostr.Event) *policy.Candidate {
+	return &policy.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceStartup, Relay: "wss://other.example.org"}
 }
 
-func action(a proto.Action, ev *nostr.Event) *candidate.Candidate {
-	return &candidate.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: a}
+func action(a proto.Action, ev *nostr.Event) *policy.Candidate {
+	return &policy.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: a}
 }
 
 // want is what a decision should be. Empty fields of it must be empty in the decision too, but for
@@ -267,7 +270,7 @@ type want struct {
 type row struct {
 	name      string
 	world     *world
-	candidate *candidate.Candidate
+	candidate *policy.Candidate
 	settings  func(*config.Settings)
 	want      want
 }

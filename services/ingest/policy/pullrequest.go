@@ -6,12 +6,11 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 )
 
 // pullRequest decides kinds 1618 and 1619: they wait for their commit, under an identifier where it
 // can be hunted for and released.
-func (p *Policy) pullRequest(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) pullRequest(k Knowledge, c *Candidate) (Decision, error) {
 	identifier, nowhere, err := p.placeOf(k, c, c.Event)
 	if err != nil || identifier == "" {
 		return nowhere, err
@@ -21,7 +20,7 @@ func (p *Policy) pullRequest(k Knowledge, c *candidate.Candidate) (Decision, err
 
 // placeOf is the identifier that the pull request or update ev of a candidate belongs under. If
 // that is nowhere, it is "", and the decision says why.
-func (p *Policy) placeOf(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (identifier string, nowhere Decision, err error) {
+func (p *Policy) placeOf(k Knowledge, c *Candidate, ev *nostr.Event) (identifier string, nowhere Decision, err error) {
 	pr, err := nostr.ParsePullRequest(ev)
 	if err != nil {
 		return "", invalid(err), nil
@@ -89,7 +88,7 @@ func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier st
 }
 
 // releasePullRequest decides a held pull request or update whose commit is there.
-func (p *Policy) releasePullRequest(k Knowledge, c *candidate.Candidate, entry *held.Entry) (Decision, error) {
+func (p *Policy) releasePullRequest(k Knowledge, c *Candidate, entry *held.Entry) (Decision, error) {
 	identifier, nowhere, err := p.placeOf(k, c, entry.Event)
 	if err != nil || identifier == "" {
 		return nowhere, err

@@ -3,12 +3,11 @@ package policy
 import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 )
 
 // referenced decides everything that has no rule of its own: it must name, or be named by, what is
 // accepted. Held announcements do not count.
-func (p *Policy) referenced(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) referenced(k Knowledge, c *Candidate) (Decision, error) {
 	refs := nostr.ReferencesOf(c.Event)
 	for _, address := range refs.Addresses {
 		have, err := k.AcceptedAt(address)
@@ -49,7 +48,7 @@ const messageOrphan = "invalid: the event neither names nor is named by anything
 
 // orphan rejects an event for which nothing accepted speaks. What its author has just submitted is
 // answered once and for all; what came by sync may have come before what it belongs to.
-func orphan(c *candidate.Candidate, missing []string) Decision {
+func orphan(c *Candidate, missing []string) Decision {
 	d := healable(ReasonOrphan, messageOrphan, missing)
 	d.Park = c.Source.Synced()
 	return d

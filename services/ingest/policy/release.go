@@ -7,7 +7,6 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 )
 
 // Reasons that held events are remembered by.
@@ -19,7 +18,7 @@ const (
 
 // release decides a held event again, now that its git data is there. Whatever comes out, the entry
 // goes.
-func (p *Policy) release(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) release(k Knowledge, c *Candidate) (Decision, error) {
 	entry := k.Held(c.Event.ID)
 	have, err := k.Accepted(c.Event.ID)
 	if err != nil {
@@ -77,7 +76,7 @@ func releasedBefore(isAccepted bool, entry *held.Entry) Decision {
 	return d
 }
 
-func (p *Policy) releaseByKind(k Knowledge, c *candidate.Candidate, entry *held.Entry) (Decision, error) {
+func (p *Policy) releaseByKind(k Knowledge, c *Candidate, entry *held.Entry) (Decision, error) {
 	switch entry.Event.Kind {
 	case nostr.KindAnnouncement:
 		return p.releaseAnnouncement(k, entry)
@@ -87,7 +86,7 @@ func (p *Policy) releaseByKind(k Knowledge, c *candidate.Candidate, entry *held.
 	return p.releasePullRequest(k, c, entry)
 }
 
-func (p *Policy) hasExpired(c *candidate.Candidate) bool {
+func (p *Policy) hasExpired(c *Candidate) bool {
 	at := eventdb.Expiration(c.Event)
 	return at != 0 && int64(at) < p.now().Unix() // its second is still alive, as at the front door and in the index
 }
@@ -95,7 +94,7 @@ func (p *Policy) hasExpired(c *candidate.Candidate) bool {
 // expire ends the time of a held event: a waiting announcement falls silent, everything else goes.
 // Purgatory may give a reason to end it early; without one, an entry whose clock was started anew
 // in the meantime stays.
-func (p *Policy) expire(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) expire(k Knowledge, c *Candidate) (Decision, error) {
 	d := Decision{Outcome: proto.Done}
 	entry := k.Held(c.Event.ID)
 	if entry == nil {
@@ -131,7 +130,7 @@ func (p *Policy) expireVouched(k Knowledge, entry *held.Entry) (Decision, error)
 		return Decision{}, err
 	}
 	if named {
-		d.Next = []*candidate.Candidate{candidate.OfHeld(entry.Event, proto.ActionRelease)}
+		d.Next = []*Candidate{OfHeld(entry.Event, proto.ActionRelease)}
 		return d, nil
 	}
 	if vouched, _ := from(entry.Event.PubKey, entry.Identifier).isVouchedFor(k, nil); vouched {
@@ -147,7 +146,7 @@ func (p *Policy) expireVouched(k Knowledge, entry *held.Entry) (Decision, error)
 func (p *Policy) tolerance() time.Duration { return min(p.waits/10, 5*time.Second) }
 
 // extend starts the clock of a held event anew.
-func (p *Policy) extend(k Knowledge, c *candidate.Candidate) Decision {
+func (p *Policy) extend(k Knowledge, c *Candidate) Decision {
 	d := Decision{Outcome: proto.Done}
 	if entry := k.Held(c.Event.ID); entry != nil {
 		d.Hold = []*held.Entry{p.revived(entry)}

@@ -9,7 +9,6 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -19,7 +18,7 @@ func TestRelease(t *testing.T) {
 	s, older, bobs := state(alice, "tree", 200), state(alice, "tree", 150), state(bob, "tree", 150)
 	pr := event(bob, 1618, 100, tag("c", strings.Repeat("b", 40)), tag("a", repo(alice, "tree")))
 	expired := announce(alice, "tree", 100, tag("expiration", "1799999999"))
-	release := func(ev *nostr.Event) *candidate.Candidate { return action(proto.ActionRelease, ev) }
+	release := func(ev *nostr.Event) *policy.Candidate { return action(proto.ActionRelease, ev) }
 	refused := func(reason policy.Reason, message string, ev *nostr.Event) want {
 		w := isRejected(reason, message)
 		w.drop = []string{dropped(ev)}
@@ -62,7 +61,7 @@ func TestExpireAndExtend(t *testing.T) {
 	t.Parallel()
 	a, s, other := announce(alice, "tree", 100), state(alice, "tree", 200), announce(carol, "tree", 100)
 	over, extended := now, now.Add(10*time.Minute)
-	expire := func(ev *nostr.Event) *candidate.Candidate { return action(proto.ActionExpire, ev) }
+	expire := func(ev *nostr.Event) *policy.Candidate { return action(proto.ActionExpire, ev) }
 	early := expire(s)
 	early.Reason = "superseded by another author's state"
 	done := want{outcome: proto.Done}

@@ -4,12 +4,11 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 )
 
 // remove decides whether an accepted event leaves the log, because a repository that it was for has
 // been removed: it does if nothing that is here needs it any more.
-func (p *Policy) remove(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) remove(k Knowledge, c *Candidate) (Decision, error) {
 	d := Decision{Outcome: proto.Done}
 	have, err := k.Accepted(c.Event.ID)
 	if have == nil || err != nil {
@@ -26,7 +25,7 @@ func (p *Policy) remove(k Knowledge, c *candidate.Candidate) (Decision, error) {
 // or names a repository whose owner speaks for one that is here or waits: a pull request for a
 // maintainer is one for the repository, and an owner who comes back finds what others wrote. What
 // expires goes by itself: indexes cannot take it out (eventdb.Record).
-func (p *Policy) isNeeded(k Knowledge, c *candidate.Candidate, ev *nostr.Event) (bool, error) {
+func (p *Policy) isNeeded(k Knowledge, c *Candidate, ev *nostr.Event) (bool, error) {
 	if eventdb.Expiration(ev) != 0 {
 		return true, nil
 	}
@@ -72,7 +71,7 @@ func (p *Policy) namesOneHere(k Knowledge, ev *nostr.Event) (bool, error) {
 // to tell, it does.
 func (p *Policy) speaksHere(k Knowledge, pubkey, identifier string) (bool, error) {
 	own := nostr.RepoRef{PubKey: pubkey, Identifier: identifier}
-	for e := range k.HeldAt(own.Address()) {
+	for _, e := range k.HeldAt(own.Address()) {
 		if e.Event.Kind == nostr.KindAnnouncement && e.Phase != proto.PhaseVouched {
 			return true, nil
 		}
@@ -91,7 +90,7 @@ func (p *Policy) speaksHere(k Knowledge, pubkey, identifier string) (bool, error
 				return true, nil
 			}
 		}
-		for e := range k.HeldNaming(identifier, at) {
+		for _, e := range k.HeldNaming(identifier, at) {
 			if e.Phase != proto.PhaseVouched || !w.visit(e.Event.PubKey) {
 				return true, nil
 			}

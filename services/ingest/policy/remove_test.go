@@ -7,7 +7,7 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/policy"
 )
 
 // TestRemove: with a repository goes what was accepted for it alone, whoever signed it.
@@ -23,7 +23,7 @@ func TestRemove(t *testing.T) {
 	deletion := event(bob, 5, 200, tag("e", issue.ID))
 	expiring := event(alice, 30618, 100, tag("d", "tree"), tag("expiration", "2000000000"))
 	list := event(bob, 10317, 100)
-	remove := func(ev *nostr.Event) *candidate.Candidate { return action(proto.ActionRemove, ev) }
+	remove := func(ev *nostr.Event) *policy.Candidate { return action(proto.ActionRemove, ev) }
 	stays, goes := want{outcome: proto.Done}, want{outcome: proto.Done, removes: true}
 	here := "https://" + domain + "/prs/" + npub(bob) + "/tree.git"
 	offered := event(bob, 1618, 100, tag("c", strings.Repeat("b", 40)), tag("a", repo(alice, "tree")), tag("clone", here))

@@ -8,7 +8,6 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -418,7 +417,7 @@ func TestAnImportRevivesWhatFellSilent(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name    string
-		from    *candidate.Candidate
+		from    *policy.Candidate
 		revived bool
 	}{
 		{"a user", user(a), true},
@@ -432,6 +431,6 @@ func TestAnImportRevivesWhatFellSilent(t *testing.T) {
 	}
 }
 
-func imported(ev *nostr.Event) *candidate.Candidate {
-	return &candidate.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}
+func imported(ev *nostr.Event) *policy.Candidate {
+	return &policy.Candidate{Event: ev, Lane: proto.LaneSyncHistoric, Source: proto.SourceImport}
 }

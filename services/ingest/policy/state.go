@@ -4,12 +4,11 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 )
 
 // state decides kind 30618: the author must speak for some announcement of the identifier, then it
 // waits for its objects. The clocks of the held announcements that it speaks for start anew.
-func (p *Policy) state(k Knowledge, c *candidate.Candidate) (Decision, error) {
+func (p *Policy) state(k Knowledge, c *Candidate) (Decision, error) {
 	s, err := nostr.ParseState(c.Event)
 	if err != nil {
 		return invalid(err), nil
@@ -61,7 +60,7 @@ func (p *Policy) releaseState(k Knowledge, entry *held.Entry) (Decision, error) 
 	}
 	d := accepted()
 	address, _ := entry.Address()
-	for e := range k.HeldAt(address) {
+	for _, e := range k.HeldAt(address) {
 		if nostr.Replaces(entry.Event, e.Event) {
 			d.drop(rememberSuperseded, e)
 		}

@@ -1,7 +1,7 @@
 package policy
 
 import (
-	"iter"
+	"slices"
 
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
@@ -103,7 +103,7 @@ func (p *Policy) speaksFor(k Knowledge, pubkey, identifier string, by mayVouch) 
 		if !by.waiting {
 			continue
 		}
-		for e := range k.HeldNaming(identifier, at) {
+		for _, e := range k.HeldNaming(identifier, at) {
 			if e.Event.PubKey != pubkey && e.Phase == proto.PhaseWaiting && by.kept(e.Announcement) {
 				return true, nil
 			}
@@ -159,7 +159,7 @@ func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) (bool, error) {
 func (w *walk) isVouchedFor(k Knowledge, without map[string]bool, with ...*held.Entry) (vouched, certain bool) {
 	pubkey := w.queue[0]
 	for at, ok := w.next(); ok; at, ok = w.next() {
-		for e := range chain(k.HeldNaming(w.identifier, at), naming(with, w.identifier, at)) {
+		for _, e := range slices.Concat(k.HeldNaming(w.identifier, at), naming(with, w.identifier, at)) {
 			if without[e.Event.ID] || e.Event.PubKey == pubkey {
 				continue
 			}
@@ -175,34 +175,13 @@ func (w *walk) isVouchedFor(k Knowledge, without map[string]bool, with ...*held.
 }
 
 // naming returns those of some entries that are announcements and name somebody as a maintainer.
-func naming(entries []*held.Entry, identifier, pubkey string) iter.Seq[*held.Entry] {
-	return func(yield func(*held.Entry) bool) {
-		for _, e := range entries {
-			if e.Announcement == nil || e.Identifier != identifier {
-				continue
-			}
-			for _, maintainer := range e.Announcement.Maintainers {
-				if maintainer == pubkey {
-					if !yield(e) {
-						return
-					}
-					break
-				}
-			}
+func naming(entries []*held.Entry, identifier, pubkey string) (some []*held.Entry) {
+	for _, e := range entries {
+		if e.Announcement != nil && e.Identifier == identifier && slices.Contains(e.Announcement.Maintainers, pubkey) {
+			some = append(some, e)
 		}
 	}
-}
-
-func chain(lists ...iter.Seq[*held.Entry]) iter.Seq[*held.Entry] {
-	return func(yield func(*held.Entry) bool) {
-		for _, list := range lists {
-			for e := range list {
-				if !yield(e) {
-					return
-				}
-			}
-		}
-	}
+	return some
 }
 
 // speaksForAny reports whether somebody is in the recursive maintainer set of any announcement of
@@ -210,7 +189,7 @@ func chain(lists ...iter.Seq[*held.Entry]) iter.Seq[*held.Entry] {
 // somebody who has, are; and nobody else is.
 func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
 	own := nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()
-	for range chain(k.HeldAt(own), k.HeldNaming(identifier, pubkey)) {
+	if len(k.HeldAt(own))+len(k.HeldNaming(identifier, pubkey)) > 0 {
 		return true, nil
 	}
 	have, err := k.AcceptedAt(own)
@@ -223,21 +202,12 @@ func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
 // isAnnounced reports whether there is an announcement of the identifier, accepted or held, whose
 // id is not in without.
 func isAnnounced(k Knowledge, identifier string, without map[string]bool) (bool, error) {
-	for e := range k.HeldAnnouncements(identifier) {
+	for _, e := range k.HeldAnnouncements(identifier) {
 		if !without[e.Event.ID] {
 			return true, nil
 		}
 	}
-	accepted, err := k.AcceptedAnnouncements(identifier)
-	if err != nil {
-		return false, err
-	}
-	for a := range accepted {
-		if !without[a.Event.ID] {
-			return true, nil
-		}
-	}
-	return false, nil
+	return k.Announces(identifier, without)
 }
 
 // maxRevived bounds how many held announcements one state event can restart: whoever names a busy
@@ -254,12 +224,12 @@ func spokenFor(k Knowledge, pubkey, identifier string) ([]*held.Entry, error) {
 			entries = append(entries, e)
 		}
 	}
-	for e := range k.HeldAt(nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()) {
+	for _, e := range k.HeldAt(nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()) {
 		take(e)
 	}
 	w := from(pubkey, identifier)
 	for at, ok := w.next(); ok && len(entries) < maxRevived; at, ok = w.next() {
-		for e := range k.HeldNaming(identifier, at) {
+		for _, e := range k.HeldNaming(identifier, at) {
 			if e.Event.PubKey != pubkey {
 				take(e)
 			}

@@ -2,6 +2,7 @@ package writer
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -38,14 +39,6 @@ func (m *message) Metadata() (*jetstream.MsgMetadata, error) {
 	return &jetstream.MsgMetadata{Timestamp: time.Now()}, nil
 }
 
-// itemsOf returns the events of a pack.
-func itemsOf(p *pack) (items []item) {
-	for n := range p.Events {
-		items = append(items, item{p, n})
-	}
-	return items
-}
-
 // outcome is all that a sequence of candidates comes to, times left out.
 type outcome struct {
 	log      []string // ids in order, replaced ones gone
@@ -55,48 +48,49 @@ type outcome struct {
 	verdicts []string
 }
 
-// decideAll decides the candidates in batches of sizes that next gives.
+// paced is a policy that says of each batch how large it may be.
+type paced struct {
+	Policy
+	w    *Writer
+	next func() int
+}
+
+func (p *paced) Decide(k policy.Knowledge, c *policy.Candidate) (policy.Decision, error) {
+	p.w.BatchSize = p.next()
+	return p.Policy.Decide(k, c)
+}
+
+// decideAll decides the candidates in order, in batches of sizes that next gives.
 func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next func() int) outcome {
 	t.Helper()
 	b := openBus(t, t.TempDir())
-	// A replica whose turn never comes: this test takes its steps by hand.
 	rules, err := policy.New(testSettings(), bounds, time.Now)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := start(t, b, "batching", func(w *Writer) {
-		w.Policy, w.mostLone = rules, 0
-		w.turn.beforePull = func() { <-t.Context().Done() }
-	})
-	if err := r.begin(t.Context()); err != nil {
+	r := standby(t, b, "batching", 1, func(w *Writer) { w.Policy = &paced{rules, w, next} })
+	w, err := r.begin(r.ctx, func(error) {})
+	if err != nil {
 		t.Fatal(err)
 	}
-	defer r.lanes.close()
-	s := newSender(t, b, "batching")
-	all := len(candidates)
+	w.lanes.close()
+	w.lanes = newLanes()
+	all := make(chan *pack, len(candidates)+1)
+	w.lanes.fetched[laneUser] = all // one lane keeps the order
 	begun := r.Index.Seq()
-	for len(candidates) > 0 || len(r.healed) > 0 {
-		n := min(next(), len(candidates))
-		r.BatchSize = max(1, n)
-		for i := range candidates[:n] {
-			m := candidates[i]
-			m.header = nats.Header{}
-			for name, values := range candidates[i].header {
-				m.header[name] = values
-			}
-			m.header.Set(proto.HeaderReply, s.sub.Subject)
-			r.fetched = append(r.fetched, itemsOf(readPack(&m))...)
-		}
-		candidates = candidates[n:]
-		for len(r.fetched) > 0 || len(r.healed) > 0 {
-			if err := r.step(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+	s := newSender(t, b, "batching")
+	last := message{subject: proto.LaneUser.Subject(), data: encode(t, newPerson(99).grasps(1))}
+	for i, m := range append(slices.Clone(candidates), last) {
+		header := nats.Header{proto.HeaderReply: {s.sub.Subject}}
+		maps.Copy(header, m.header)
+		m.header = header
+		all <- readPack(&m)
+		if i == len(candidates)-1 { // what heals comes before the last one
+			r.running.Go(func() { _ = w.run(r.ctx) })
+			s.wait(len(candidates))
 		}
 	}
-	if err := r.land(); err != nil {
-		t.Fatal(err)
-	}
+	s.wait(len(candidates) + 1)
 	o := outcome{log: logIDs(t, b), appended: r.Index.Seq() - begun}
 	for _, e := range r.Held.All() {
 		o.held = append(o.held, fmt.Sprintf("%s %s %s", e.Key, e.Phase, e.Source))
@@ -107,7 +101,7 @@ func decideAll(t *testing.T, bounds policy.Bounds, candidates []message, next fu
 		}
 	}
 	slices.Sort(o.rejected)
-	for _, v := range s.wait(all) {
+	for _, v := range s.wait(len(candidates)) {
 		o.verdicts = append(o.verdicts, fmt.Sprintf("%s %s %s", v.ID[:8], v.Outcome, v.Message))
 	}
 	return o

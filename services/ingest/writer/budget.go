@@ -6,7 +6,6 @@ import (
 
 	"tendril.dev/lib/limit"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -28,7 +27,7 @@ const fullAgain = 5 * time.Minute
 
 // charges are those who pay for an event. What an operator imports and what leaves purgatory is
 // free.
-func (l *Budgets) charges(c *candidate.Candidate) []limit.Charge {
+func (l *Budgets) charges(c *policy.Candidate) []limit.Charge {
 	if c.Lane == proto.LaneRelease || c.Source == proto.SourceImport {
 		return nil
 	}
@@ -48,7 +47,7 @@ func (l *Budgets) charges(c *candidate.Candidate) []limit.Charge {
 
 // afford makes those who bring an event pay for it, if it is to be stored, or refuses it. A refusal
 // is not remembered: the event is welcome when the budget is free again.
-func (w *Writer) afford(k policy.Knowledge, c *candidate.Candidate, d policy.Decision) (policy.Decision, error) {
+func (w *Writer) afford(k policy.Knowledge, c *policy.Candidate, d policy.Decision) (policy.Decision, error) {
 	stored := d.Outcome == proto.Accepted || d.Outcome == proto.HeldBack
 	l := &w.Budgets
 	if !stored || l.Usage == nil {

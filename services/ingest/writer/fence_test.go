@@ -1,6 +1,7 @@
 package writer
 
 import (
+	"errors"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -42,19 +44,17 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 	b := openImpatientBus(t, t.TempDir())
 	pause, paused := make(chan struct{}), make(chan struct{})
 	var once atomic.Bool
-	first := start(t, b, "first", func(w *Writer) {
+	// It writes without a claim: as one that stood still under SIGSTOP until its claim was another's.
+	first := standby(t, b, "first", 500, func(w *Writer) {
 		w.beforeCommit = func() {
 			if once.CompareAndSwap(false, true) {
 				close(paused)
 				<-pause
 			}
 		}
-		w.turn.beforePull = func() { // the whole replica stands still, as under SIGSTOP
-			if once.Load() {
-				<-pause
-			}
-		}
 	})
+	ended := make(chan error, 1)
+	go func() { ended <- first.write(first.ctx) }()
 	goOn := sync.OnceFunc(func() { close(pause) })
 	t.Cleanup(goOn)
 	eventually(t, "the first replica writes", first.Writing)
@@ -84,7 +84,9 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 	wantHeads("after the second writer's commit")
 
 	goOn()
-	eventually(t, "the first replica stands by", func() bool { return !first.Writing() })
+	if err := <-ended; !errors.Is(err, bus.ErrHeadMoved) || first.Writing() {
+		t.Errorf("the stale term ended with %v", err)
+	}
 	wantHeads("after the stale commit")
 	if n := testutil.ToFloat64(first.Metrics.fenced); n != 1 {
 		t.Errorf("the first writer was refused %v times, want once", n)

@@ -2,6 +2,7 @@ package writer
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -22,8 +23,8 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/ingest/known"
 	"tendril.dev/services/ingest/policy"
-	"tendril.dev/services/ingest/rejections"
 )
 
 const domain = "git.example.com"
@@ -43,7 +44,7 @@ func testSettings() config.Settings {
 	return s
 }
 
-// openBus opens a bus that takes neither the turn nor a candidate from a writer that is slow.
+// openBus opens a bus that takes neither the claim nor a candidate from a writer that is slow.
 func openBus(t testing.TB, dir string) *bus.Bus {
 	t.Helper()
 	return openBusWith(t, dir, long, long)
@@ -55,10 +56,10 @@ func openImpatientBus(t testing.TB, dir string) *bus.Bus {
 	return openBusWith(t, dir, 2*time.Second, 3*time.Second)
 }
 
-func openBusWith(t testing.TB, dir string, turnTTL, claimWait time.Duration) *bus.Bus {
+func openBusWith(t testing.TB, dir string, workerTTL, claimWait time.Duration) *bus.Bus {
 	t.Helper()
 	sizing := proto.DefaultSizing()
-	sizing.TurnTTL, sizing.ClaimWait = turnTTL, claimWait
+	sizing.WorkerTTL, sizing.ClaimWait = workerTTL, claimWait
 	b, err := bus.Open(context.Background(), bus.Options{Dir: dir, Sizing: sizing, Name: t.Name()})
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +71,9 @@ func openBusWith(t testing.TB, dir string, turnTTL, claimWait time.Duration) *bu
 // replica is one ingest in a test: writer and projections.
 type replica struct {
 	*Writer
-	stop func() // gracefully; idempotent
+	ctx     context.Context
+	running sync.WaitGroup
+	stop    func() // gracefully; idempotent
 }
 
 // start runs a replica. prepare may set its hooks before anything happens.
@@ -80,6 +83,18 @@ func start(t testing.TB, b *bus.Bus, name string, prepare func(*Writer)) *replic
 }
 
 func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Writer)) *replica {
+	t.Helper()
+	r := standby(t, b, name, batch, prepare)
+	r.running.Go(func() {
+		if err := r.Run(r.ctx); err != nil && r.ctx.Err() == nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	})
+	return r
+}
+
+// standby is a replica whose projections follow the streams, and that does not ask for the claim.
+func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Writer)) *replica {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	rules, err := policy.New(testSettings(), policy.Bounds{}, time.Now)
@@ -94,23 +109,17 @@ func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*W
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, cold := held.NewSet(), rejections.NewIndex(7*24*time.Hour)
+	set, cold := held.NewSet(), known.NewRejected(7*24*time.Hour)
 	log := slog.New(slog.DiscardHandler).With("replica", name)
-	w, err := New(ctx, Options{
-		Name: name, Bus: b, Index: index, Held: set, Rejected: cold,
-		Park: rejections.NewPark(2*time.Minute, 20_000), Policy: rules, Metrics: metrics, Log: log, BatchSize: batch,
+	w := New(Options{
+		Name: name, Incarnation: rand.Text(), Bus: b, Index: index, Held: set, Rejected: cold,
+		Park: NewPark(2*time.Minute, 20_000), Policy: rules, Metrics: metrics, Log: log, BatchSize: batch,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if batch < 500 {
-		w.mostLone = 0 // the test is about batches of that size
-	}
 	if prepare != nil {
 		prepare(w)
 	}
-	var running sync.WaitGroup
-	running.Go(func() {
+	r := &replica{Writer: w, ctx: ctx}
+	r.running.Go(func() {
 		if err := eventdb.Follow(ctx, b.JS, index, log); err != nil && ctx.Err() == nil {
 			t.Errorf("%s: follow the log: %v", name, err)
 		}
@@ -118,7 +127,7 @@ func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*W
 	for stream, read := range map[string]func(bus.Message) error{
 		proto.KVStream(proto.BucketHeld): func(m bus.Message) error { _, err := set.Read(m); return err }, proto.StreamRejected: cold.Read,
 	} {
-		running.Go(func() {
+		r.running.Go(func() {
 			err := bus.Follow(ctx, b.JS, bus.Reading{Stream: stream}, log, func(m bus.Message) {
 				if err := read(m); err != nil {
 					t.Errorf("%s: read %s: %v", name, stream, err)
@@ -129,11 +138,9 @@ func startWith(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*W
 			}
 		})
 	}
-	running.Go(func() { _ = w.Run(ctx) })
-	r := &replica{Writer: w}
 	r.stop = sync.OnceFunc(func() {
 		cancel()
-		running.Wait()
+		r.running.Wait()
 		if err := index.Close(); err != nil {
 			t.Errorf("%s: close the index: %v", name, err)
 		}

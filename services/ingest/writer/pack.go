@@ -1,104 +1,182 @@
 package writer
 
 import (
+	"errors"
+	"fmt"
+	"math"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/policy"
 )
 
-// pack is one message of a lane: it is read while the batch before it commits, decided in one batch
-// or several, and answered and acknowledged when all of its events are decided and committed.
+// maxEventBytes bounds an event's JSON. It leaves room for headers, and for the rest of a held
+// entry, in a message of 1 MiB.
+const maxEventBytes = 1<<20 - 64<<10
+
+// Bounds of header values, in bytes. What is longer is dropped: none of it decides anything.
+const (
+	maxRelay  = 512
+	maxClient = 64
+	maxRef    = 128
+	maxReason = 256
+	maxTrace  = 128
+)
+
+// pack is one message of a lane. A batch has all of its events or none.
 type pack struct {
-	candidate.Pack
 	msg     jetstream.Msg
 	arrived time.Time // when it was published
 	behind  uint64    // messages that waited behind it in its lane
 
-	// Below belongs to the writer.
-	verdicts []proto.Verdict // one for each event, in order
-	open     int             // events without a verdict
-	settled  bool            // it is answered, or given back
-	again    bool            // one of its events could not be decided: it comes again as a whole
-	failedAt uint64          // how many candidates the writer had decided when one could not be
-	ending   string          // why it is not to be delivered again, if its only event was refused
+	lane     proto.Lane
+	reply    string          // verdict subject, valid, or "": nobody waits
+	ref      string          // the sender's own token
+	lines    []line          // at least one
+	verdicts []proto.Verdict // of the writer: one for each line
 }
 
-// item is one event of a pack.
-type item struct {
-	pack *pack // nil: the event did not come in a pack
-	n    int
+// line is one event of a pack, or the reason why it is none.
+type line struct {
+	candidate *policy.Candidate
+	err       error // wraps errMalformed
 }
 
-// readPack reads a message. It does nothing that only the writer may.
+var errMalformed = errors.New("not a candidate")
+
+// readPack reads a message. A line that is no candidate does not concern the others; where the
+// message is none, each of its lines says so. reply and ref are read whatever else is wrong, so
+// that the sender need not wait for verdicts that never come.
 func readPack(m jetstream.Msg) *pack {
-	p := &pack{Pack: candidate.Parse(m.Subject(), m.Headers(), m.Data()), msg: m}
-	p.verdicts, p.open = make([]proto.Verdict, len(p.Events)), len(p.Events)
+	header := m.Headers()
+	p := &pack{msg: m, ref: bounded(header.Get(proto.HeaderRef), maxRef)}
 	if meta, err := m.Metadata(); err == nil {
 		p.arrived, p.behind = meta.Timestamp, meta.NumPending
+	}
+	if reply := header.Get(proto.HeaderReply); reply != "" {
+		if _, err := proto.ParseVerdictSubject(reply); err == nil {
+			p.reply = reply
+		}
+	}
+	facts, err := readFacts(m.Subject(), header)
+	p.lane = facts.Lane
+	lines, splitErr := proto.SplitPack(m.Data())
+	if splitErr != nil {
+		lines, err = [][]byte{nil}, splitErr
+	}
+	p.lines, p.verdicts = make([]line, len(lines)), make([]proto.Verdict, len(lines))
+	for i, data := range lines {
+		p.lines[i] = readLine(facts, data, err)
 	}
 	return p
 }
 
-// packsOf returns the packs that some events are of, each once.
-func packsOf(items []item) (packs []*pack) {
-	for _, it := range items {
-		if len(packs) == 0 || packs[len(packs)-1] != it.pack {
-			packs = append(packs, it.pack)
-		}
-	}
-	return packs
-}
-
-// giveBack lets packs be delivered again at once, unless they are settled. If that fails, they come
-// back when their time for an answer is over.
-func giveBack(packs ...*pack) {
-	for _, p := range packs {
-		if !p.settled {
-			p.settled = true
-			_ = p.msg.Nak()
-		}
-	}
-}
-
-// judge keeps the verdict on one event of a pack. The last one settles the pack.
-func (w *Writer) judge(it item, v proto.Verdict) {
-	it.pack.verdicts[it.n] = v
-	if it.pack.open--; it.pack.open == 0 {
-		w.settle(it.pack)
-	}
-}
-
-// settle acknowledges a pack and tells its sender, or gives it back if not all of it was decided.
-// If the acknowledgement is lost, the pack comes again, and its events are duplicates.
-func (w *Writer) settle(p *pack) {
-	p.settled = true
-	var err error
-	switch {
-	case p.again:
-		err = p.msg.NakWithDelay(againAfter)
-	case p.ending != "" && len(p.Events) == 1:
-		err = p.msg.TermWithReason(p.ending)
-	default:
-		err = p.msg.Ack()
+// readLine reads one event, of which all is known but the event itself.
+func readLine(c policy.Candidate, data []byte, err error) line {
+	if err == nil {
+		c.Event, c.Raw, err = readEvent(data)
 	}
 	if err != nil {
-		w.Log.Debug("ending a pack of candidates", "error", err)
+		return line{err: fmt.Errorf("%w: %w", errMalformed, err)}
 	}
-	if !p.again {
-		w.tell(p)
-	}
+	return line{candidate: &c}
 }
 
-// postpone has an event that could not be decided come again later, with its pack. If nothing was
-// decided since the same happened to another event of it, the rest of the pack is not even tried.
-func (w *Writer) postpone(it item) {
-	p := it.pack
-	hopeless := p.again && p.failedAt == w.decidedEver
-	p.again, p.failedAt = true, w.decidedEver
-	if p.open--; p.open == 0 || hopeless {
-		w.settle(p)
+// readFacts reads what the subject and the headers say of all events of a message.
+func readFacts(subject string, header nats.Header) (policy.Candidate, error) {
+	c := policy.Candidate{
+		Source: proto.Source(header.Get(proto.HeaderSource)),
+		Relay:  bounded(header.Get(proto.HeaderRelay), maxRelay),
+		Client: bounded(header.Get(proto.HeaderClient), maxClient),
+		Action: proto.Action(header.Get(proto.HeaderAction)),
+		Reason: bounded(header.Get(proto.HeaderReason), maxReason),
+		Trace:  bounded(header.Get(proto.HeaderTraceParent), maxTrace),
 	}
+	var err error
+	if c.Lane, err = proto.ParseLane(subject); err != nil {
+		return c, err
+	}
+	return c, checkOrigin(&c)
+}
+
+// checkOrigin holds source and action against the lane, so that no header can say more than the
+// lane that it came by.
+func checkOrigin(c *policy.Candidate) error {
+	if c.Lane != proto.LaneRelease {
+		c.Action = ""
+	}
+	if c.Lane != proto.LaneUser {
+		c.Client = ""
+	}
+	switch c.Lane {
+	case proto.LaneUser:
+		c.Source = proto.SourceUser
+	case proto.LaneRelease:
+		c.Source = proto.SourceRelease
+		switch c.Action {
+		case proto.ActionRelease, proto.ActionExpire, proto.ActionExtend, proto.ActionRemove:
+		default:
+			return fmt.Errorf("%s is %q, want release, expire, extend or remove", proto.HeaderAction, c.Action)
+		}
+	default:
+		imported := c.Source == proto.SourceImport && c.Lane == proto.LaneSyncHistoric
+		if !c.Source.Synced() && !imported {
+			return fmt.Errorf("%s is %q, want one of the sources of this lane", proto.HeaderSource, c.Source)
+		}
+	}
+	return nil
+}
+
+// readEvent reads an event. The gateway and the relay workers have checked ids and signatures;
+// ingest does not trust them (policy.md): it checks every id, and the signature of each event that
+// decides about other people's data. The log holds the JSON as it came if that is the usual one,
+// and otherwise what the id speaks of, encoded again, whatever else the JSON carried.
+func readEvent(data []byte) (*nostr.Event, []byte, error) {
+	ev, plain, err := nostr.Parse(data)
+	if err != nil {
+		return nil, nil, err
+	}
+	switch {
+	case !nostr.IsHex64(ev.PubKey):
+		return nil, nil, errors.New("the public key is not 64 lower-case hex digits")
+	case len(ev.Sig) != 128:
+		return nil, nil, errors.New("the signature is not 128 hex digits")
+	case ev.Kind < 0 || ev.Kind > math.MaxUint16:
+		return nil, nil, errors.New("the kind is not a number from 0 to 65535")
+	case ev.CreatedAt < 0 || ev.CreatedAt > math.MaxUint32:
+		return nil, nil, errors.New("created_at is not a time that fits 32 bits")
+	case !nostr.HasID(ev):
+		return nil, nil, errors.New("the id is not that of the event")
+	case decides(ev.Kind) && !nostr.Signed(ev):
+		return nil, nil, errors.New("the signature is not its author's")
+	}
+	raw := data
+	if !plain {
+		raw = nostr.Encode(ev)
+	}
+	if len(raw) > maxEventBytes {
+		return nil, nil, fmt.Errorf("the event is larger than %d bytes", maxEventBytes)
+	}
+	return ev, raw, nil
+}
+
+// decides reports whether events of a kind decide about others: deletion requests, announcements,
+// states and pull requests.
+func decides(kind int) bool {
+	switch kind {
+	case nostr.KindDeletion, nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate:
+		return true
+	}
+	return false
+}
+
+func bounded(s string, most int) string {
+	if len(s) > most {
+		return ""
+	}
+	return s
 }

@@ -2,7 +2,6 @@ package writer
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"strings"
 	"sync/atomic"
@@ -10,7 +9,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -20,82 +18,6 @@ func manyGrasps(from, n int) (events []*nostr.Event) {
 		events = append(events, newPerson(from+i).grasps(i))
 	}
 	return events
-}
-
-// TestAPackIsDecidedInSeveralBatches, and answered once, in its order, when the last one is
-// committed.
-func TestAPackIsDecidedInSeveralBatches(t *testing.T) {
-	t.Parallel()
-	b := openBus(t, t.TempDir())
-	var commits atomic.Int64
-	startWith(t, b, "a", 10, func(w *Writer) { w.beforeCommit = func() { commits.Add(1) } })
-	s := newSender(t, b, "split")
-	events := manyGrasps(100, 25)
-	s.sendPack(proto.LaneSyncHistoric, events, proto.HeaderRef, "7")
-	m, err := s.sub.NextMsg(patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var vs proto.Verdicts
-	if err := json.Unmarshal(m.Data, &vs); err != nil {
-		t.Fatal(err)
-	}
-	if vs.Ref != "7" || len(vs.Verdicts) != len(events) {
-		t.Fatalf("%d verdicts on %q", len(vs.Verdicts), vs.Ref)
-	}
-	for i, v := range vs.Verdicts {
-		if v.ID != events[i].ID || v.Kind != 10317 || v.Outcome != proto.Accepted || v.Seq == 0 {
-			t.Errorf("verdict %d: %+v", i, v)
-		}
-	}
-	if n := commits.Load(); n != 3 {
-		t.Errorf("%d commits, want 3", n)
-	}
-	if got := logIDs(t, b); !sameIDs(got, events) {
-		t.Errorf("the log has %d events", len(got))
-	}
-	eventually(t, "the pack is acknowledged", func() bool { return queued(t, b) == 0 })
-}
-
-// TestACrashInTheMiddleOfAPack: the pack comes again, what was decided is a duplicate then, and the
-// rest is decided for the first time.
-func TestACrashInTheMiddleOfAPack(t *testing.T) {
-	t.Parallel()
-	b := openBus(t, t.TempDir())
-	var commits atomic.Int64
-	second, gone := make(chan struct{}), make(chan struct{})
-	first := startWith(t, b, "one", 10, func(w *Writer) {
-		w.beforeCommit = func() {
-			if commits.Add(1) == 2 {
-				close(second)
-				<-gone // and then nothing is stored: the head has moved
-			}
-		}
-	})
-	s := newSender(t, b, "crash")
-	events := manyGrasps(100, 25)
-	s.sendPack(proto.LaneSyncHistoric, events)
-	<-second
-	if _, err := b.JS.Publish(t.Context(), proto.SubjectEventsMark, []byte(`{"writer":"other"}`)); err != nil {
-		t.Fatal(err)
-	}
-	close(gone)
-	for i, v := range s.wait(len(events)) {
-		want := proto.Accepted
-		if i < 10 {
-			want = proto.Duplicate
-		}
-		if v.ID != events[i].ID || v.Outcome != want {
-			t.Errorf("verdict %d: %+v, want %s", i, v, want)
-		}
-	}
-	if s.messages != 1 {
-		t.Errorf("%d messages of verdicts, want 1", s.messages)
-	}
-	if got := logIDs(t, b); !sameIDs(got, events) {
-		t.Errorf("the log has %d events", len(got))
-	}
-	first.stop()
 }
 
 // TestABadLineIsRefusedAlone, whatever is wrong with it.
@@ -128,84 +50,6 @@ func TestABadLineIsRefusedAlone(t *testing.T) {
 	eventually(t, "it is acknowledged", func() bool { return queued(t, b) == 0 })
 }
 
-// TestAnUndecidableEventOfAPack is refused alone, after some tries, and the others are decided.
-func TestAnUndecidableEventOfAPack(t *testing.T) {
-	t.Parallel()
-	b := openBus(t, t.TempDir())
-	events := manyGrasps(100, 30)
-	puzzle := &baffled{id: events[20].ID}
-	startWith(t, b, "a", 7, func(w *Writer) { puzzle.Policy, w.Policy = w.Policy, puzzle })
-	s := newSender(t, b, "puzzle")
-	s.sendPack(proto.LaneSyncHistoric, events)
-	// It is its own fault if others are decided all the while.
-	more := newSender(t, b, "more")
-	for i := 0; len(s.verdicts) == 0; i++ {
-		more.ask(proto.LaneUser, newPerson(1000+i).grasps(i))
-		if n, _, err := s.sub.Pending(); err != nil {
-			t.Fatal(err)
-		} else if n > 0 {
-			s.wait(1)
-		}
-	}
-	for i, v := range s.wait(len(events)) {
-		switch {
-		case v.ID != events[i].ID:
-			t.Errorf("verdict %d is on %s", i, v.ID)
-		case i == 20 && (v.Outcome != proto.Rejected || !strings.HasPrefix(v.Message, "error: ")):
-			t.Errorf("the undecidable one: %+v", v)
-		case i != 20 && !v.OK():
-			t.Errorf("one of the others: %+v", v)
-		}
-	}
-	if s.messages != 1 || puzzle.tried < tries {
-		t.Errorf("%d messages after %d tries", s.messages, puzzle.tried)
-	}
-	eventually(t, "the pack is acknowledged", func() bool { return queued(t, b) == 0 })
-}
-
-// TestAPackDuringAnOutage is not tried event by event, and not given up.
-func TestAPackDuringAnOutage(t *testing.T) {
-	t.Parallel()
-	b := openBus(t, t.TempDir())
-	var disk counted
-	start(t, b, "a", func(w *Writer) { disk.Policy, w.Policy = w.Policy, &disk })
-	s := newSender(t, b, "outage")
-	events := manyGrasps(100, 500)
-	s.sendPack(proto.LaneSyncHistoric, events)
-	eventually(t, "the pack has come again", func() bool { return disk.first.Load() > 2 })
-	if n := disk.all.Load(); n > 20 {
-		t.Errorf("%d tries of a pack of %d that came %d times", n, len(events), disk.first.Load())
-	}
-	disk.over.Store(true)
-	for i, v := range s.wait(len(events)) {
-		// When the outage ended, some of it may have been tried already: the rest of the pack was
-		// accepted then, and is a duplicate when the pack comes again for these.
-		if v.ID != events[i].ID || v.Outcome != proto.Accepted && v.Outcome != proto.Duplicate {
-			t.Fatalf("verdict %d: %+v", i, v)
-		}
-	}
-	if got := logIDs(t, b); len(got) != len(events) {
-		t.Errorf("the log has %d events, want %d", len(got), len(events))
-	}
-}
-
-// counted is an outage that counts how often it was met, in all and by the first event of a pack.
-type counted struct {
-	outage
-	first, all atomic.Int64
-}
-
-func (p *counted) Decide(k policy.Knowledge, c *candidate.Candidate) (policy.Decision, error) {
-	if !p.over.Load() {
-		p.all.Add(1)
-		if c.Event.PubKey == string(newPerson(100)) {
-			p.first.Add(1)
-		}
-		return policy.Decision{}, errors.New("too many open files")
-	}
-	return p.Policy.Decide(k, c)
-}
-
 // TestLiveOvertakesHistoric: a live event does not wait behind packs of older ones that were there
 // before it.
 func TestLiveOvertakesHistoric(t *testing.T) {
@@ -236,9 +80,9 @@ func TestLiveOvertakesHistoric(t *testing.T) {
 func TestVerdictsStaySendable(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
-	r := start(t, b, "a", nil)
+	r := &term{Writer: standby(t, b, "a", 500, nil).Writer}
 	s := newSender(t, b, "long")
-	p := &pack{Pack: candidate.Pack{Reply: s.sub.Subject, Ref: "1"}}
+	p := &pack{reply: s.sub.Subject, ref: "1"}
 	for range 1000 {
 		p.verdicts = append(p.verdicts, proto.Verdict{ID: strings.Repeat("a", 64), Outcome: proto.Rejected, Message: "invalid: " + strings.Repeat("ü", 2000)})
 	}
@@ -250,21 +94,93 @@ func TestVerdictsStaySendable(t *testing.T) {
 	}
 }
 
-// TestWhatIsParkedKeepsNoPack: an event that waits in memory does not hold the rest of its message.
-func TestWhatIsParkedKeepsNoPack(t *testing.T) {
+// baffled cannot decide some events.
+type baffled struct {
+	Policy
+	id string
+}
+
+func (p *baffled) Decide(k policy.Knowledge, c *policy.Candidate) (policy.Decision, error) {
+	if c.Event.ID == p.id {
+		return policy.Decision{}, errors.New("too many open files")
+	}
+	return p.Policy.Decide(k, c)
+}
+
+// TestAnUndecidableEventOfAPack is refused alone, for now, and the others are decided.
+func TestAnUndecidableEventOfAPack(t *testing.T) {
 	t.Parallel()
 	b := openBus(t, t.TempDir())
-	r := start(t, b, "a", func(w *Writer) { w.turn.beforePull = func() { <-t.Context().Done() } })
-	if err := r.begin(t.Context()); err != nil {
+	events := manyGrasps(100, 30)
+	start(t, b, "a", func(w *Writer) { w.Policy = &baffled{w.Policy, events[20].ID} })
+	s := newSender(t, b, "puzzle")
+	s.sendPack(proto.LaneSyncHistoric, events)
+	for i, v := range s.wait(len(events)) {
+		switch {
+		case v.ID != events[i].ID:
+			t.Errorf("verdict %d is on %s", i, v.ID)
+		case i == 20 && (v.Outcome != proto.Rejected || !strings.HasPrefix(v.Message, "error: ") || v.RetryAt == 0):
+			t.Errorf("the undecidable one: %+v", v)
+		case i != 20 && v.Outcome != proto.Accepted:
+			t.Errorf("one of the others: %+v", v)
+		}
+	}
+	eventually(t, "the pack is acknowledged", func() bool { return queued(t, b) == 0 })
+}
+
+// TestParkedEventSurvivesAFencedBatch: what healed in a batch that is refused is decided again.
+func TestParkedEventSurvivesAFencedBatch(t *testing.T) {
+	t.Parallel()
+	r, g, seen, s := heldAtGate(t, 500, nil)
+	alice := newPerson(1)
+	announcement, issue := alice.announcement("x", 100), newPerson(2).issue(alice, "x", 1)
+	g.open.Store(true)
+	s.ask(proto.LaneSyncLive, issue)
+	s.ask(proto.LaneUser, announcement)
+	g.open.Store(false)
+	s.act(proto.ActionRelease, announcement)
+	<-g.begun
+	if _, err := r.Bus.JS.Publish(t.Context(), proto.SubjectEventsMark, []byte(`{"writer":"other"}`)); err != nil {
 		t.Fatal(err)
 	}
-	defer r.lanes.close()
-	data := encode(t, newPerson(2).issue(newPerson(1), "x", 1))
-	p := readPack(&message{subject: proto.LaneSyncLive.Subject(), data: data, header: map[string][]string{proto.HeaderSource: {string(proto.SourceLive)}}})
-	r.fetched = itemsOf(p)
-	r.advance(t)
-	c := p.Events[0].Candidate
-	if r.Park.Len() != 1 || !bytes.Equal(c.Raw, data) || &c.Raw[0] == &data[0] {
-		t.Errorf("%d parked, with %d bytes of the message's own", r.Park.Len(), len(c.Raw))
+	g.release()
+	eventually(t, "both are in the log", func() bool { return len(logIDs(t, r.Bus)) == 2 })
+	if n := seen.count(issue.ID); n < 3 {
+		t.Errorf("the issue was decided %d times", n)
+	}
+}
+
+// TestLanesShare: a lane in flood leaves a quarter of a batch to each other, and older events have
+// no more than that while urgent ones come.
+func TestLanesShare(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		waiting [numLanes]int
+		urgent  bool
+		want    [numLanes]int
+	}{
+		{"all in flood", [numLanes]int{99, 99, 99, 99}, true, [numLanes]int{2, 2, 2, 2}},
+		{"users in flood", [numLanes]int{99, 1, 0, 1}, true, [numLanes]int{6, 1, 0, 1}},
+		{"older ones alone", [numLanes]int{0, 0, 0, 99}, false, [numLanes]int{0, 0, 0, 8}},
+		{"older ones while live ones come", [numLanes]int{0, 0, 1, 99}, true, [numLanes]int{0, 0, 1, 2}},
+	} {
+		l := newLanes()
+		for lane, n := range tc.waiting {
+			for range min(n, ahead) {
+				l.fetched[lane] <- &pack{}
+			}
+		}
+		s := &share{size: 8, urgent: tc.urgent}
+		for sum := 0; sum < s.size; sum++ {
+			p, lane := l.next(s)
+			if p == nil {
+				break
+			}
+			s.taken[lane]++
+		}
+		if s.taken != tc.want {
+			t.Errorf("%s: %v, want %v", tc.name, s.taken, tc.want)
+		}
 	}
 }

@@ -1,6 +1,6 @@
 // Package writer is the one writer of the log: it takes candidates, decides them in order, commits
-// what was decided in atomic batches that name the head they were decided on, and tells the senders
-// (docs/architecture.md).
+// what was decided in atomic batches that name the heads they were decided on, and tells the
+// senders (docs/architecture.md).
 package writer
 
 import (
@@ -8,23 +8,23 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/claim"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/draft"
+	"tendril.dev/services/ingest/known"
 	"tendril.dev/services/ingest/policy"
-	"tendril.dev/services/ingest/rejections"
 )
 
 // Policy decides candidates; *policy.Policy does. An error is one of reading.
 type Policy interface {
-	Decide(policy.Knowledge, *candidate.Candidate) (policy.Decision, error)
+	Decide(policy.Knowledge, *policy.Candidate) (policy.Decision, error)
 	// OfServed reports whether an event is one of an owner or maintainer of a served repository,
 	// for that repository.
 	OfServed(policy.Knowledge, *nostr.Event) (bool, error)
@@ -33,215 +33,250 @@ type Policy interface {
 // Options is what a writer works with. Index, Held and Rejected are followed from their streams by
 // others; the writer applies its own commits to them at once.
 type Options struct {
-	Name     string // in the marks that it leaves
+	Name, Incarnation string // of this process, in its claim and in the marks that it leaves
+
 	Bus      *bus.Bus
 	Index    *eventdb.DB
 	Held     *held.Set
-	Rejected *rejections.Index
-	Park     *rejections.Park
+	Rejected *known.Rejected
+	Park     *Park
 	Policy   Policy
 	Metrics  *Metrics
 	Log      *slog.Logger
 	Budgets  Budgets
 
 	Domain      string // ours
-	BatchSize   int    // most candidates decided in one commit
+	BatchSize   int    // about how many candidates are decided in one commit; 0: [commitSize]
 	KeepDeleted bool   // deletion requests do not touch what is accepted
 }
 
-// Writer is one replica of the writer: it writes while it has the turn, and stands by otherwise.
+// Writer is one replica of the writer: it writes while it holds the claim on the log, and stands by
+// otherwise.
 type Writer struct {
 	Options
 	writing atomic.Bool
 	trouble trouble
+	healed  []*policy.Candidate // parked and held events that are decided again, before anything else
 
-	// Only the term that runs touches these.
-	lanes       *lanes
-	fetched     []item                 // taken from the lanes, not decided yet
-	healed      []*candidate.Candidate // parked and held events that are decided again, before anything else
-	announced   *draft.Announced
-	chain       *chain             // nil: the next batch begins on the projections
-	flying      *flight            // being committed; nil: nothing is
-	heldRoom    *policy.Room       // counts the held events as of the last decision; nil: unknown
-	careful     int                // so many candidates are decided one by one, because one of a batch does not fit
-	failing     map[string]failing // candidates that could not be decided, by event
-	decidedEver uint64
-	costs       costs     // of commits
-	urgentAt    time.Time // when a user's or live candidate was last taken into a batch
-	since       int       // how many of those since a batch last had older events
-	mostLone    int       // mostLone; tests of batches change it
-
-	turn         *turn
 	beforeCommit func() // for tests: a pause here is a writer that stands still between decision and commit
 	afterEvents  func() // for tests: between the commits of the log and of the held events
 }
 
 // New makes a writer.
-func New(ctx context.Context, o Options) (*Writer, error) {
-	if o.BatchSize < 1 || o.BatchSize > bus.MaxBatch {
-		return nil, fmt.Errorf("NGIT_COMMIT_BATCH is %d: want 1 to %d", o.BatchSize, bus.MaxBatch)
+func New(o Options) *Writer {
+	if o.BatchSize == 0 {
+		o.BatchSize = commitSize
 	}
-	t, err := openTurn(ctx, o.Bus, o.Log)
-	if err != nil {
-		return nil, err
-	}
-	return &Writer{Options: o, turn: t, announced: draft.NewAnnounced(), failing: map[string]failing{}, costs: firstCosts(), mostLone: mostLone, beforeCommit: func() {}, afterEvents: func() {}}, nil
+	return &Writer{Options: o, beforeCommit: func() {}, afterEvents: func() {}}
 }
 
-// Run stands in line for the writer's turn and writes while it has it, until ctx ends. A commit
-// that has begun is finished.
+// Run stands by for the claim on the log, and writes while it is ours, until ctx ends. The claim
+// says who works, never what is true: two replicas may believe for a moment that it is theirs. The
+// heads of two streams decide between them (see [Writer.begin]).
 func (w *Writer) Run(ctx context.Context) error {
-	w.turn.run(ctx, w.serve)
-	return nil
+	member, err := claim.Join(ctx, w.Bus, claim.Options{
+		Group: proto.GroupWriter, Worker: w.Name, Incarnation: w.Incarnation, TTL: w.Bus.Sizing().WorkerTTL, Log: w.Log,
+	})
+	if err != nil {
+		return err
+	}
+	wanted := make(chan []string, 1)
+	wanted <- []string{proto.KeyLog}
+	err = member.Work(ctx, wanted, func(ctx context.Context, _ string) error { return w.write(ctx) })
+	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if failed := member.Leave(leaving); failed != nil {
+		w.Log.Warn("the worker's record stays until it expires", "error", failed)
+	}
+	return err
 }
 
 // Writing reports whether this replica is the writer now, as far as it knows.
 func (w *Writer) Writing() bool { return w.writing.Load() }
 
-// maxIdle is how often a writer without candidates looks after what it keeps in memory.
-const maxIdle = 5 * time.Second
-
-// serve is one term as the writer. It returns when ctx ends, or when a commit failed: then nothing
+// term is one time of being the writer. It ends when ctx ends or when a commit fails: then nothing
 // is certain but what the streams say, and the next term begins by reading them.
-func (w *Writer) serve(ctx context.Context) {
-	if err := w.begin(ctx); err != nil {
-		if ctx.Err() == nil {
-			w.trouble.note(err)
-			w.Log.Error("the writer cannot begin", "error", err)
+type term struct {
+	*Writer
+	lanes          *lanes
+	draft          *draft
+	head, heldHead uint64    // of the log and of the held events' stream, behind the last commit
+	urgentAt       time.Time // when an urgent candidate was last taken into a batch
+	swept          time.Time
+}
+
+// sweepEvery is how often a writer looks after what it keeps in memory.
+const sweepEvery = 5 * time.Second
+
+// write is one term as the writer.
+func (w *Writer) write(ctx context.Context) (err error) {
+	defer func() {
+		if errors.Is(err, bus.ErrHeadMoved) {
+			w.Metrics.fenced.Inc()
 		}
-		return
+		w.trouble.note(err)
+	}()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	t, err := w.begin(ctx, end)
+	if err != nil {
+		return err
 	}
 	w.writing.Store(true)
 	w.Metrics.writer.Set(1)
-	w.Log.Info("writing the log", "head", w.Index.Seq(), "held", w.Held.Len())
+	w.Log.Info("writing the log", "head", t.head, "held", w.Held.Len())
 	defer func() {
-		w.stepDown(ctx, w.land())
-		giveBack(append(packsOf(w.fetched), w.lanes.close()...)...)
-		w.fetched = nil
+		t.end()
 		w.writing.Store(false)
 		w.Metrics.writer.Set(0)
 		w.Log.Info("standing by")
 	}()
-	for ctx.Err() == nil {
-		if err := w.step(ctx); err != nil {
-			w.stepDown(ctx, err)
-			return
-		}
-	}
-}
-
-// step decides one batch and begins to commit it, when the one before it is committed.
-func (w *Writer) step(ctx context.Context) error {
-	if w.careful > 0 || w.chain != nil && w.chain.long() {
-		if err := w.land(); err != nil {
-			return err
-		}
-	}
-	if w.flying == nil && len(w.fetched) == 0 && len(w.healed) == 0 {
-		if more, err := w.idle(ctx); !more {
-			return err
-		}
-	}
-	b := w.newBatch(ctx, time.Now())
-	if err := w.gather(ctx, b); err != nil {
-		return w.brokenOff(ctx, b, err)
-	}
-	if len(b.decided) > 0 {
-		return w.follow(ctx, b)
-	}
-	if w.flying == nil {
-		w.endChain(true)
-	}
-	return w.land()
-}
-
-// idle waits for candidates. If none come it looks after what is kept in memory.
-func (w *Writer) idle(ctx context.Context) (more bool, err error) {
-	timer := time.NewTimer(maxIdle)
-	defer timer.Stop()
-	w.fetched, err = w.lanes.next(ctx, w.room(time.Now()), timer.C, nil)
-	if err != nil || len(w.fetched) > 0 {
-		return err == nil, err
-	}
-	now := time.Now()
-	w.Rejected.Expire(now)
-	w.Park.Expire(now)
-	w.Metrics.observeMemory(w.Park.Len(), w.Rejected.Len())
-	return false, nil
-}
-
-// brokenOff deals with a batch whose decisions broke off. What could not be decided while another
-// batch was committed is tried again, with all others of its batch, when that is done.
-func (w *Writer) brokenOff(ctx context.Context, b *batch, err error) error {
-	var u *undecidedError
-	undecided := errors.As(err, &u)
-	if undecided && w.flying == nil {
-		w.endChain(false)
-		return w.undecided(ctx, b, u)
-	}
-	if undecided {
-		w.takeBack(b, u.decided)
-		err = nil
-	} else {
-		w.takeBack(b)
-	}
-	if landed := w.land(); landed != nil {
-		return landed
-	}
-	return err
+	return t.run(ctx)
 }
 
 // begin makes this replica the only one that can commit, and brings its projections to the heads.
 // The marks move both heads: a commit that was decided on an earlier one, by a writer that was
 // paused or cut off, is refused from now on, whatever that writer believes.
-func (w *Writer) begin(ctx context.Context) error {
-	var heads [2]uint64
-	for i, subject := range []string{proto.SubjectEventsMark, proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey)} {
+func (w *Writer) begin(ctx context.Context, broken context.CancelCauseFunc) (*term, error) {
+	t := &term{Writer: w}
+	for subject, head := range map[string]*uint64{
+		proto.SubjectEventsMark: &t.head, proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey): &t.heldHead,
+	} {
 		mark, err := w.mark(subject)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		ack, err := w.Bus.JS.PublishMsg(ctx, mark)
 		if err != nil {
-			return fmt.Errorf("mark %s: %w", subject, err)
+			return nil, fmt.Errorf("mark %s: %w", subject, err)
 		}
-		heads[i] = ack.Sequence
+		*head = ack.Sequence
 	}
-	events, entries := heads[0], heads[1]
-	if err := w.Index.WaitFor(ctx, events); err != nil {
-		return fmt.Errorf("catch up with the log: %w", err)
+	if err := w.Index.WaitFor(ctx, t.head); err != nil {
+		return nil, fmt.Errorf("catch up with the log: %w", err)
 	}
-	if err := w.Held.WaitFor(ctx, entries); err != nil {
-		return fmt.Errorf("catch up with the held events: %w", err)
+	if err := w.Held.WaitFor(ctx, t.heldHead); err != nil {
+		return nil, fmt.Errorf("catch up with the held events: %w", err)
 	}
-	var err error
-	if w.lanes, err = openLanes(ctx, w.Bus.JS, w.BatchSize, w.Log, w.Metrics.pending); err != nil {
-		return err
-	}
-	w.heldRoom = nil
 	if w.Budgets.Usage != nil {
 		if err := w.Budgets.Usage.Load(ctx); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	w.announced.Forget() // another writer may have changed the log
-	if err := w.heal(ctx); err != nil {
-		giveBack(w.lanes.close()...)
-		return err
+	t.draft = newDraft(&w.Options)
+	err := t.heal(ctx)
+	if err == nil {
+		t.lanes, err = openLanes(ctx, w.Bus, broken)
 	}
-	return nil
+	if err != nil {
+		_ = t.draft.view.Close()
+		return nil, err
+	}
+	return t, nil
 }
 
-// stepDown says why a term ends before its time, if it does.
-func (w *Writer) stepDown(ctx context.Context, err error) {
-	if errors.Is(err, bus.ErrHeadMoved) {
-		w.Metrics.fenced.Inc()
-		w.Log.Warn("another writer has moved the head: the batch was refused and is decided again", "error", err)
+func (t *term) end() {
+	t.lanes.close()
+	_ = t.draft.view.Close()
+}
+
+// run decides batch after batch. While one is committed the next is decided, as if that were done,
+// and nothing of it is told. The commits of two batches never overlap: the next one begins when
+// this one is stored, and names the heads behind it. If a commit fails, what was decided on it goes
+// with it.
+func (t *term) run(ctx context.Context) error {
+	var committing *batch
+	for {
+		t.sweep(time.Now())
+		b, err := t.gather(ctx, committing)
+		if committing != nil {
+			<-committing.stored
+			if committing.err != nil {
+				t.undo(b)
+				t.undo(committing)
+				return committing.err
+			}
+			t.draft.stored()
+			t.trouble.over()
+			t.answer(committing)
+			committing = nil
+		}
+		if ctx.Err() != nil && err == nil {
+			err = context.Cause(ctx)
+		}
+		switch {
+		case err != nil:
+			t.undo(b)
+			if errors.Is(err, context.Canceled) {
+				return nil // the claim is given up
+			}
+			return err
+		case len(b.packs)+len(b.decided) == 0:
+			t.draft.undo()
+		default:
+			committing = b
+			go func() {
+				defer close(b.stored)
+				b.err = t.commit(ctx, b)
+			}()
+		}
+	}
+}
+
+// undo gives back what was not committed. Parked events are decided again in the next term.
+func (t *term) undo(b *batch) {
+	for _, p := range b.packs {
+		p.giveBack()
+	}
+	t.healed = append(b.healed, t.healed...)
+}
+
+func (t *term) sweep(now time.Time) {
+	if now.Sub(t.swept) < sweepEvery {
 		return
 	}
-	if err == nil || ctx.Err() != nil {
+	t.swept = now
+	t.Rejected.Expire(now)
+	t.Park.Expire(now)
+	t.Metrics.observeMemory(t.Park.Len(), t.Rejected.Len())
+}
+
+// Troubles that follow each other this often and this closely are one that does not go away.
+const (
+	manyTroubles = 3
+	longQuiet    = 30 * time.Second
+)
+
+// trouble is what ended terms since something was last committed.
+type trouble struct {
+	mu    sync.Mutex
+	count int
+	last  error
+	at    time.Time
+}
+
+func (t *trouble) note(err error) {
+	if err == nil || errors.Is(err, context.Canceled) {
 		return
 	}
-	w.trouble.note(err)
-	w.Log.Error("the writer begins again", "error", err)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count, t.last, t.at = t.count+1, err, time.Now()
+}
+
+func (t *trouble) over() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.count = 0
+}
+
+// Troubled returns what keeps the writer from its work again and again; nil: nothing, or it is not
+// the writer.
+func (w *Writer) Troubled() error {
+	w.trouble.mu.Lock()
+	defer w.trouble.mu.Unlock()
+	if w.trouble.count < manyTroubles || time.Since(w.trouble.at) > longQuiet {
+		return nil
+	}
+	return fmt.Errorf("failed %d times in a row: %w", w.trouble.count, w.trouble.last)
 }

@@ -1,4 +1,4 @@
-package rejections_test
+package known_test
 
 import (
 	"fmt"
@@ -10,8 +10,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
-	"tendril.dev/services/ingest/rejections"
+	"tendril.dev/services/ingest/known"
 )
 
 const week = 7 * 24 * time.Hour
@@ -27,14 +26,14 @@ func record(n int, missing ...string) proto.RejectedEvent {
 // log writes messages as the writer does and reads them as a follower does.
 type log struct {
 	t   *testing.T
-	x   *rejections.Index
+	x   *known.Rejected
 	seq uint64
 }
 
 func (l *log) add(at time.Time, records ...proto.RejectedEvent) {
 	l.t.Helper()
 	for _, r := range records {
-		data, err := rejections.Encode(r)
+		data, err := known.Encode(r)
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -53,7 +52,7 @@ func (l *log) read(r proto.RejectedEvent, data []byte, at time.Time) {
 	}
 }
 
-func waiting(x *rejections.Index, key string) []string {
+func waiting(x *known.Rejected, key string) []string {
 	var ids []string
 	for _, r := range x.Waiting(key) {
 		ids = append(ids, r.ID)
@@ -64,7 +63,7 @@ func waiting(x *rejections.Index, key string) []string {
 
 func TestIndexRemembersForAWeek(t *testing.T) {
 	t.Parallel()
-	x := rejections.NewIndex(week)
+	x := known.NewRejected(week)
 	l := &log{t: t, x: x}
 	l.add(start, record(1))
 	l.add(start.Add(time.Hour), record(2))
@@ -95,7 +94,7 @@ func TestIndexRemembersForAWeek(t *testing.T) {
 
 func TestIndexKnowsWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	x := rejections.NewIndex(week)
+	x := known.NewRejected(week)
 	l := &log{t: t, x: x}
 	l.add(start, record(1, "d:tree", id(9)), record(2, "d:tree"), record(3, "d:bush"))
 	if got := waiting(x, "d:tree"); !slices.Equal(got, []string{id(1), id(2)}) {
@@ -129,7 +128,7 @@ func TestIndexKnowsWhatIsMissing(t *testing.T) {
 
 func TestIndexReadsOnceAndStrictly(t *testing.T) {
 	t.Parallel()
-	x := rejections.NewIndex(week)
+	x := known.NewRejected(week)
 	l := &log{t: t, x: x}
 	l.add(start, record(1))
 	l.takeBack(start, 1)
@@ -138,7 +137,7 @@ func TestIndexReadsOnceAndStrictly(t *testing.T) {
 	if x.Len() != 0 {
 		t.Error("an old message was read again")
 	}
-	good, err := rejections.Encode(record(1))
+	good, err := known.Encode(record(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -160,7 +159,7 @@ func TestIndexReadsOnceAndStrictly(t *testing.T) {
 
 func TestIndexMatching(t *testing.T) {
 	t.Parallel()
-	x := rejections.NewIndex(week)
+	x := known.NewRejected(week)
 	l := &log{t: t, x: x}
 	for n := range 12 {
 		l.add(start, record(n))
@@ -194,69 +193,10 @@ func TestIndexMatching(t *testing.T) {
 	}
 }
 
-func parked(n int) *candidate.Candidate { return &candidate.Candidate{Event: &nostr.Event{ID: id(n)}} }
-
-func take(p *rejections.Park, at time.Time, keys ...string) []string {
-	var ids []string
-	for _, c := range p.Take(keys, at) {
-		ids = append(ids, c.Event.ID)
-	}
-	return ids
-}
-
-func TestPark(t *testing.T) {
-	t.Parallel()
-	p := rejections.NewPark(2*time.Minute, 3)
-	p.Add(parked(2), []string{"a", "b"}, start)
-	p.Add(parked(1), []string{"b"}, start.Add(time.Second))
-	p.Add(parked(2), []string{"c"}, start.Add(time.Minute)) // it stays as it is
-	p.Add(parked(4), nil, start)                            // nothing could heal it
-	if p.Len() != 2 || take(p, start, "c") != nil {
-		t.Fatalf("%d parked", p.Len())
-	}
-	if got := take(p, start, "b", "a"); !slices.Equal(got, []string{id(2), id(1)}) {
-		t.Errorf("taken: %v, want both in the order of coming", got)
-	}
-	if p.Len() != 0 || take(p, start, "a", "b") != nil {
-		t.Error("taken twice")
-	}
-	p.Add(parked(1), []string{"a"}, start)
-	if got := take(p, start.Add(2*time.Minute-1), "a"); len(got) != 1 {
-		t.Error("gone before its time")
-	}
-	p.Add(parked(1), []string{"a"}, start)
-	if got := take(p, start.Add(2*time.Minute), "a"); got != nil || p.Len() != 0 {
-		t.Errorf("after its time: %v", got)
-	}
-	for n := range 5 {
-		p.Add(parked(n), []string{"x"}, start)
-	}
-	if got := take(p, start, "x"); !slices.Equal(got, []string{id(2), id(3), id(4)}) {
-		t.Errorf("a full park kept %v, want the newest", got)
-	}
-	p.Add(parked(1), []string{"a"}, start)
-	p.Expire(start.Add(time.Hour))
-	if p.Len() != 0 {
-		t.Error("expired and still there")
-	}
-}
-
-// However many wait for one key, what its arrival sets off is bounded.
-func TestParkIsBoundedByKey(t *testing.T) {
-	t.Parallel()
-	p := rejections.NewPark(time.Minute, 100_000)
-	for n := range 5000 {
-		p.Add(parked(n), []string{"d:busy"}, start)
-	}
-	if got := len(take(p, start, "d:busy")); got != 1024 {
-		t.Errorf("%d taken, want 1024", got)
-	}
-}
-
 // TestIndexLeavesOutWhatIsOutdated, also what it knew before.
 func TestIndexLeavesOutWhatIsOutdated(t *testing.T) {
 	t.Parallel()
-	x := rejections.NewIndex(week)
+	x := known.NewRejected(week)
 	outdated := false
 	x.Outdated = func(proto.RejectedEvent) bool { return outdated }
 	l := &log{t: t, x: x}

@@ -1,4 +1,4 @@
-package idquery
+package known
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package candidate_test
+package writer
 
 import (
 	"bytes"
@@ -11,10 +11,10 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/policy"
 )
 
-func event() *nostr.Event {
+func someEvent() *nostr.Event {
 	ev := &nostr.Event{
 		PubKey: strings.Repeat("a", 64), Kind: 1, CreatedAt: 1000, Content: `a <b> & "c"` + "\n\u2028",
 		Tags: nostr.Tags{{"e", strings.Repeat("b", 64)}, {}}, Sig: strings.Repeat("c", 128),
@@ -23,7 +23,7 @@ func event() *nostr.Event {
 	return ev
 }
 
-func encode(ev *nostr.Event) string { return string(nostr.Encode(ev)) }
+func text(ev *nostr.Event) string { return string(nostr.Encode(ev)) }
 
 func header(pairs ...string) nats.Header {
 	h := nats.Header{}
@@ -35,22 +35,22 @@ func header(pairs ...string) nats.Header {
 
 // alone is the candidate of a pack of one, with what the pack says.
 type alone struct {
-	*candidate.Candidate
+	*policy.Candidate
 	reply, ref string
 }
 
 func parse(subject string, header nats.Header, data []byte) (alone, error) {
-	p := candidate.Parse(subject, header, data)
-	c := alone{p.Events[0].Candidate, p.Reply, p.Ref}
-	if len(p.Events) != 1 {
-		return c, fmt.Errorf("%w: %d lines", candidate.ErrMalformed, len(p.Events))
+	p := readPack(&message{subject: subject, header: header, data: data})
+	c := alone{p.lines[0].candidate, p.reply, p.ref}
+	if len(p.lines) != 1 {
+		return c, fmt.Errorf("%w: %d lines", errMalformed, len(p.lines))
 	}
-	return c, p.Events[0].Err
+	return c, p.lines[0].err
 }
 
 func TestParse(t *testing.T) {
 	t.Parallel()
-	data := encode(event())
+	data := text(someEvent())
 	c, err := parse("grasp.candidate.sync.daily", header(
 		proto.HeaderSource, "daily", proto.HeaderRelay, "wss://r.example.org", proto.HeaderReply, "grasp.verdict.Inbox1",
 		proto.HeaderRef, "7", proto.HeaderTraceParent, "00-11", proto.HeaderAction, "release",
@@ -59,7 +59,7 @@ func TestParse(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.Lane != proto.LaneSyncDaily || c.Source != proto.SourceDaily || c.Relay != "wss://r.example.org" || c.reply != "grasp.verdict.Inbox1" ||
-		c.ref != "7" || c.Trace != "00-11" || c.Event.ID != event().ID || string(c.Raw) != data {
+		c.ref != "7" || c.Trace != "00-11" || c.Event.ID != someEvent().ID || string(c.Raw) != data {
 		t.Errorf("%+v", c)
 	}
 	if c.Action != "" {
@@ -68,7 +68,7 @@ func TestParse(t *testing.T) {
 	if c, err = parse("grasp.candidate.sync.historic", header(proto.HeaderSource, "import"), []byte(data)); err != nil || c.Source != proto.SourceImport {
 		t.Errorf("of an import: source %q, %v", c.Source, err)
 	}
-	if _, err = parse("grasp.candidate.sync.live", header(proto.HeaderSource, "import"), []byte(data)); !errors.Is(err, candidate.ErrMalformed) {
+	if _, err = parse("grasp.candidate.sync.live", header(proto.HeaderSource, "import"), []byte(data)); !errors.Is(err, errMalformed) {
 		t.Errorf("an import on the lane of live events: %v", err)
 	}
 	// No header makes a user's event a synced one.
@@ -83,10 +83,10 @@ func TestParse(t *testing.T) {
 		}
 	}
 	// Nor does JSON that is much longer than what came.
-	long := event()
+	long := someEvent()
 	long.Content = strings.Repeat("\b", 1000)
 	long.ID = long.GetID()
-	spaced := strings.Replace(encode(long), `{"kind"`, `{  "kind"`, 1)
+	spaced := strings.Replace(text(long), `{"kind"`, `{  "kind"`, 1)
 	if c, err = parse("grasp.candidate.user", nil, []byte(spaced)); err != nil || len(c.Raw) > len(spaced) {
 		t.Errorf("%d bytes of %d, %v", len(c.Raw), len(spaced), err)
 	}
@@ -100,13 +100,13 @@ func TestParse(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	t.Parallel()
 	with := func(change func(*nostr.Event)) string {
-		ev := event()
+		ev := someEvent()
 		change(ev)
 		ev.ID = ev.GetID()
-		return encode(ev)
+		return text(ev)
 	}
-	good := encode(event())
-	forged := event()
+	good := text(someEvent())
+	forged := someEvent()
 	forged.Content = "another"
 	for _, tc := range []struct {
 		name, subject string
@@ -125,7 +125,7 @@ func TestParseRefuses(t *testing.T) {
 		{"an array", "grasp.candidate.user", nil, "[]"},
 		{"trailing bytes", "grasp.candidate.user", nil, good + "x"},
 		{"not UTF-8", "grasp.candidate.user", nil, strings.Replace(good, "a <b>", "a \xff", 1)},
-		{"another content", "grasp.candidate.user", nil, encode(forged)},
+		{"another content", "grasp.candidate.user", nil, text(forged)},
 		{"short key", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.PubKey = "ab" })},
 		{"upper-case key", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.PubKey = strings.Repeat("A", 64) })},
 		{"no signature", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.Sig = "" })},
@@ -133,7 +133,7 @@ func TestParseRefuses(t *testing.T) {
 		{"large kind", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.Kind = 65536 })},
 		{"negative time", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.CreatedAt = -1 })},
 		{"endless time", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.CreatedAt = 1 << 40 })},
-		{"too large", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.Content = strings.Repeat("x", candidate.MaxEventBytes) })},
+		{"too large", "grasp.candidate.user", nil, with(func(ev *nostr.Event) { ev.Content = strings.Repeat("x", maxEventBytes) })},
 	} {
 		h := tc.header
 		if h == nil {
@@ -142,7 +142,7 @@ func TestParseRefuses(t *testing.T) {
 		h.Set(proto.HeaderReply, "grasp.verdict.me")
 		h.Set(proto.HeaderRef, "ref")
 		c, err := parse(tc.subject, h, []byte(tc.data))
-		if !errors.Is(err, candidate.ErrMalformed) {
+		if !errors.Is(err, errMalformed) {
 			t.Errorf("%s: %v, want malformed", tc.name, err)
 		}
 		if c.reply != "grasp.verdict.me" || c.ref != "ref" {
@@ -156,7 +156,7 @@ func TestHeadersAreBounded(t *testing.T) {
 	long := strings.Repeat("x", 1000)
 	c, err := parse("grasp.candidate.user", header(
 		proto.HeaderRelay, long, proto.HeaderRef, long, proto.HeaderReason, long, proto.HeaderTraceParent, long, proto.HeaderReply, "_INBOX.x",
-	), []byte(encode(event())))
+	), []byte(text(someEvent())))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,34 +168,35 @@ func TestHeadersAreBounded(t *testing.T) {
 // TestALineThatIsNoCandidate does not concern the others; a header that is wrong concerns all.
 func TestALineThatIsNoCandidate(t *testing.T) {
 	t.Parallel()
-	good := encode(event())
+	good := text(someEvent())
 	forged := strings.Replace(good, `"kind":1,`, `"kind":2,`, 1)
 	spaced := strings.Replace(good, `"kind":1,`, `"kind" : 1,`, 1)
 	lines := []string{good, forged, "", spaced, "{", good}
 	live := header(proto.HeaderSource, "live", proto.HeaderRef, "7")
-	p := candidate.Parse(proto.LaneSyncLive.Subject(), live, []byte(strings.Join(lines, "\n")))
-	if len(p.Events) != len(lines) || p.Ref != "7" || p.Lane != proto.LaneSyncLive {
+	p := readPack(&message{subject: proto.LaneSyncLive.Subject(), header: live, data: []byte(strings.Join(lines, "\n"))})
+	if len(p.lines) != len(lines) || p.ref != "7" || p.lane != proto.LaneSyncLive {
 		t.Fatalf("%+v", p)
 	}
-	for i, line := range p.Events {
+	for i, line := range p.lines {
 		ok := lines[i] == good || lines[i] == spaced
-		if ok != (line.Err == nil) || ok != (line.Candidate != nil) || !ok && !errors.Is(line.Err, candidate.ErrMalformed) || line.Bytes != len(lines[i]) {
+		if ok != (line.err == nil) || ok != (line.candidate != nil) || !ok && !errors.Is(line.err, errMalformed) {
 			t.Errorf("line %d: %+v", i, line)
 		}
-		if ok && (string(line.Candidate.Raw) != good || line.Candidate.Source != proto.SourceLive) {
-			t.Errorf("line %d: %s", i, line.Candidate.Raw)
+		if ok && (string(line.candidate.Raw) != good || line.candidate.Source != proto.SourceLive) {
+			t.Errorf("line %d: %s", i, line.candidate.Raw)
 		}
 	}
-	for _, p := range []candidate.Pack{
-		candidate.Parse(proto.LaneSyncLive.Subject(), nil, []byte(good+"\n"+good)),
-		candidate.Parse(proto.LaneSyncLive.Subject(), live, bytes.Repeat([]byte("\n"), proto.MaxPackEvents)),
+	for _, m := range []message{
+		{subject: proto.LaneSyncLive.Subject(), data: []byte(good + "\n" + good)},
+		{subject: proto.LaneSyncLive.Subject(), header: live, data: bytes.Repeat([]byte("\n"), proto.MaxPackEvents)},
 	} {
-		for i, line := range p.Events {
-			if line.Candidate != nil || !errors.Is(line.Err, candidate.ErrMalformed) {
+		p := readPack(&m)
+		for i, line := range p.lines {
+			if line.candidate != nil || !errors.Is(line.err, errMalformed) {
 				t.Errorf("line %d: %+v", i, line)
 			}
 		}
-		if len(p.Events) == 0 {
+		if len(p.lines) == 0 {
 			t.Error("nobody is told")
 		}
 	}
@@ -204,7 +205,7 @@ func TestALineThatIsNoCandidate(t *testing.T) {
 // TestUsualJSONIsKept: what is usual is stored as it came, whatever the order of its fields.
 func TestUsualJSONIsKept(t *testing.T) {
 	t.Parallel()
-	ev := event()
+	ev := someEvent()
 	raw := fmt.Sprintf(`{"sig": "%s","id": "%s","content":"a <b> & \"c\"\n\u2028","tags":[["e", "%s"],[]],"created_at":1000,"kind":1,"pubkey":"%s"}`,
 		ev.Sig, ev.ID, ev.Tags[0][1], ev.PubKey)
 	c, err := parse("grasp.candidate.user", nil, []byte(raw))
@@ -216,14 +217,14 @@ func TestUsualJSONIsKept(t *testing.T) {
 // Whatever comes in, what comes out is an event whose id is right and whose JSON says the same
 // again.
 func FuzzParse(f *testing.F) {
-	f.Add("grasp.candidate.user", "direct", "", "grasp.verdict.a", []byte(encode(event())))
+	f.Add("grasp.candidate.user", "direct", "", "grasp.verdict.a", []byte(text(someEvent())))
 	f.Add("grasp.candidate.release", "release", "expire", "x", []byte(`{"id":"","kind":1,"tags":[["e",null],null]}`))
 	f.Fuzz(func(t *testing.T, subject, source, action, reply string, data []byte) {
 		c, err := parse(subject, header(proto.HeaderSource, source, proto.HeaderAction, action, proto.HeaderReply, reply), data)
 		if err != nil {
 			return
 		}
-		if !c.Event.CheckID() || len(c.Raw) > candidate.MaxEventBytes {
+		if !c.Event.CheckID() || len(c.Raw) > maxEventBytes {
 			t.Fatalf("accepted %s", c.Raw)
 		}
 		again, err := parse(subject, header(proto.HeaderSource, source, proto.HeaderAction, action), c.Raw)

@@ -1,4 +1,4 @@
-package rejections
+package writer
 
 import (
 	"cmp"
@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"tendril.dev/services/ingest/candidate"
+	"tendril.dev/services/ingest/policy"
 )
 
 // maxPerKey bounds how many events wait for one key, so that one arrival is never more than a
@@ -22,70 +22,58 @@ type Park struct {
 	mu     sync.Mutex
 	next   uint64
 	byID   map[string]*parked
-	byKey  map[string]map[*parked]struct{}
+	byKey  map[string][]*parked
 	oldest []*parked // in order of their end; those taken are still among them
 }
 
 type parked struct {
-	candidate *candidate.Candidate
+	candidate *policy.Candidate
 	missing   []string
 	number    uint64 // in order of coming
 	until     time.Time
-	gone      bool
 }
 
 // NewPark makes a park that keeps at most so many events, each for at most that time.
 func NewPark(duration time.Duration, most int) *Park {
-	return &Park{duration: duration, most: most, byID: map[string]*parked{}, byKey: map[string]map[*parked]struct{}{}}
+	return &Park{duration: duration, most: most, byID: map[string]*parked{}, byKey: map[string][]*parked{}}
 }
 
 // Add parks an event by what it misses. An event that is parked already stays as it is, its time
 // too. A full park lets its oldest go.
-func (p *Park) Add(c *candidate.Candidate, missing []string, now time.Time) {
+func (p *Park) Add(c *policy.Candidate, missing []string, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.expire(now)
-	if p.byID[c.Event.ID] != nil || p.most <= 0 || len(missing) == 0 {
+	crowded := func(key string) bool { return len(p.byKey[key]) >= maxPerKey }
+	if p.byID[c.Event.ID] != nil || p.most <= 0 || len(missing) == 0 || slices.ContainsFunc(missing, crowded) {
 		return
-	}
-	for _, key := range missing {
-		if len(p.byKey[key]) >= maxPerKey {
-			return
-		}
 	}
 	for len(p.byID) >= p.most {
 		p.removeOldest()
 	}
 	p.next++
 	e := &parked{candidate: c, missing: missing, number: p.next, until: now.Add(p.duration)}
-	p.byID[c.Event.ID] = e
-	p.oldest = append(p.oldest, e)
+	p.byID[c.Event.ID], p.oldest = e, append(p.oldest, e)
 	for _, key := range missing {
-		if p.byKey[key] == nil {
-			p.byKey[key] = map[*parked]struct{}{}
-		}
-		p.byKey[key][e] = struct{}{}
+		p.byKey[key] = append(p.byKey[key], e)
 	}
 }
 
 // Take removes and gives the events that wait for any of these keys, in the order in which they
 // came.
-func (p *Park) Take(keys []string, now time.Time) []*candidate.Candidate {
+func (p *Park) Take(keys []string, now time.Time) []*policy.Candidate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.expire(now)
 	var taken []*parked
 	for _, key := range keys {
-		for e := range p.byKey[key] {
-			if !e.gone {
-				p.remove(e)
-				taken = append(taken, e)
-			}
-		}
+		taken = append(taken, p.byKey[key]...)
 	}
 	slices.SortFunc(taken, func(a, b *parked) int { return cmp.Compare(a.number, b.number) })
-	candidates := make([]*candidate.Candidate, len(taken))
+	taken = slices.Compact(taken)
+	candidates := make([]*policy.Candidate, len(taken))
 	for i, e := range taken {
+		p.remove(e)
 		candidates[i] = e.candidate
 	}
 	return candidates
@@ -106,26 +94,28 @@ func (p *Park) Len() int {
 }
 
 func (p *Park) expire(now time.Time) {
-	for len(p.oldest) > 0 && (p.oldest[0].gone || !now.Before(p.oldest[0].until)) {
+	for len(p.oldest) > 0 && (p.isGone(p.oldest[0]) || !now.Before(p.oldest[0].until)) {
 		p.removeOldest()
 	}
 }
+
+func (p *Park) isGone(e *parked) bool { return p.byID[e.candidate.Event.ID] != e }
 
 func (p *Park) removeOldest() {
 	e := p.oldest[0]
 	p.oldest[0] = nil
 	p.oldest = p.oldest[1:]
-	if !e.gone {
+	if !p.isGone(e) {
 		p.remove(e)
 	}
 }
 
 func (p *Park) remove(e *parked) {
-	e.gone = true
 	delete(p.byID, e.candidate.Event.ID)
 	for _, key := range e.missing {
-		delete(p.byKey[key], e)
-		if len(p.byKey[key]) == 0 {
+		if rest := slices.DeleteFunc(p.byKey[key], func(o *parked) bool { return o == e }); len(rest) > 0 {
+			p.byKey[key] = rest
+		} else {
 			delete(p.byKey, key)
 		}
 	}

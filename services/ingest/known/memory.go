@@ -1,4 +1,4 @@
-package idquery
+package known
 
 import (
 	"container/list"
@@ -29,26 +29,26 @@ func (g gathered) bytes() int { return cap(g.items) * reconcile.ItemBytes }
 // memory keeps gathered sets for a while, within a bound. It is safe for concurrent use.
 type memory struct {
 	mu    sync.Mutex
-	byKey map[key]*list.Element
+	byKey map[filterKey]*list.Element
 	order list.List // of *remembered, the oldest first
 	bytes int
 }
 
-// key stands for a filter.
-type key [sha256.Size]byte
+// filterKey stands for a filter.
+type filterKey [sha256.Size]byte
 
 type remembered struct {
-	key key
+	key filterKey
 	gathered
 	at time.Time
 }
 
-func newMemory() *memory { return &memory{byKey: map[key]*list.Element{}} }
+func newMemory() *memory { return &memory{byKey: map[filterKey]*list.Element{}} }
 
-func keyOf(f nostr.Filter) key { return sha256.Sum256([]byte(f.String())) }
+func keyOf(f nostr.Filter) filterKey { return sha256.Sum256([]byte(f.String())) }
 
 // get returns what is kept of a filter, of seq or later, or gathers it.
-func (m *memory) get(k key, seq uint64, gather func() (gathered, error)) (gathered, error) {
+func (m *memory) get(k filterKey, seq uint64, gather func() (gathered, error)) (gathered, error) {
 	m.mu.Lock()
 	m.forget(time.Now())
 	if e := m.byKey[k]; e != nil && e.Value.(*remembered).seq >= seq {

@@ -1,4 +1,4 @@
-package idquery_test
+package known_test
 
 import (
 	"context"
@@ -18,8 +18,7 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/idquery"
-	"tendril.dev/services/ingest/rejections"
+	"tendril.dev/services/ingest/known"
 )
 
 func event(kind, n int) *nostr.Event {
@@ -53,7 +52,7 @@ func serveIndex(t *testing.T) (*bus.Bus, *eventdb.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known := idquery.Known{Index: index, Held: held.NewSet(), Rejected: rejections.NewIndex(time.Hour)}
+	all := known.Known{Index: index, Held: held.NewSet(), Rejected: known.NewRejected(time.Hour)}
 	var records []eventdb.Record
 	for n := range 4500 {
 		records = append(records, eventdb.Record{Seq: uint64(n + 1), Event: event(1621, n)})
@@ -67,22 +66,22 @@ func serveIndex(t *testing.T) (*bus.Bus, *eventdb.DB) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		known.Held.Apply(held.Change{Seq: uint64(n + 1), Key: e.Key, Entry: e})
+		all.Held.Apply(held.Change{Seq: uint64(n + 1), Key: e.Key, Entry: e})
 	}
 	for n := range 3 {
 		ev := event(7, n+1)
-		data, err := rejections.Encode(proto.RejectedEvent{ID: ev.ID, Kind: ev.Kind, PubKey: ev.PubKey, CreatedAt: ev.CreatedAt})
+		data, err := known.Encode(proto.RejectedEvent{ID: ev.ID, Kind: ev.Kind, PubKey: ev.PubKey, CreatedAt: ev.CreatedAt})
 		if err != nil {
 			t.Fatal(err)
 		}
 		subject := proto.RejectedSubject{Kind: ev.Kind, ShortID: proto.ShortID(ev.ID)}.String()
-		if err := known.Rejected.Read(bus.Message{Seq: uint64(n + 1), Subject: subject, Data: data, Time: time.Now()}); err != nil {
+		if err := all.Rejected.Read(bus.Message{Seq: uint64(n + 1), Subject: subject, Data: data, Time: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- idquery.Serve(ctx, b.Conn, known, slog.New(slog.DiscardHandler)) }()
+	go func() { done <- known.Serve(ctx, b.Conn, all, slog.New(slog.DiscardHandler)) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; err != nil {

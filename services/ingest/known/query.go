@@ -2,7 +2,7 @@
 // events for a filter need not be fetched, because they are accepted, held, or were rejected within
 // the last days. The one lists them, the other finds out step by step
 // which of a relay's are not among them.
-package idquery
+package known
 
 import (
 	"context"
@@ -21,7 +21,6 @@ import (
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/rejections"
 )
 
 // Bounds of queries and answers.
@@ -41,7 +40,7 @@ var errTooMany = fmt.Errorf("the filter matches more than %d events", maxEntries
 type Known struct {
 	Index    *eventdb.DB
 	Held     *held.Set
-	Rejected *rejections.Index
+	Rejected *Rejected
 }
 
 // Serve answers queries until ctx ends. Every replica does; NATS gives each query to one of them.

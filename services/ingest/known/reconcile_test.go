@@ -1,4 +1,4 @@
-package idquery_test
+package known_test
 
 import (
 	"context"

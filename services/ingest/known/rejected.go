@@ -1,7 +1,7 @@
 // Package rejections remembers what was rejected: for seven days the ids, so that nobody fetches
 // them again, and for two minutes the events themselves, where what they missed may be about to
 // come.
-package rejections
+package known
 
 import (
 	"bytes"
@@ -25,13 +25,13 @@ import (
 // maxReason bounds the answer that is kept for every id, in bytes.
 const maxReason = 200
 
-// Index is the rejected ids of the last days, as of a sequence of GRASP_REJECTED. It is safe for
+// Rejected is the rejected ids of the last days, as of a sequence of GRASP_REJECTED. It is safe for
 // concurrent use.
 //
 // It may grow to millions of entries, so that an entry holds bytes instead of hex, its missing keys
 // as hashes (two keys that share one cost a second decision, nothing else), and its answer, which
 // is nearly always one of a few, shared with the others.
-type Index struct {
+type Rejected struct {
 	// Outdated reports whether a rejection does not count any more, because it was made by other
 	// rules than those of now. It is set before anything is read; nil: all count.
 	Outdated func(proto.RejectedEvent) bool
@@ -65,9 +65,9 @@ type queued struct {
 	at  time.Time
 }
 
-// NewIndex makes an empty index whose entries are forgotten after maxAge.
-func NewIndex(maxAge time.Duration) *Index {
-	return &Index{
+// NewRejected makes an empty index whose entries are forgotten after maxAge.
+func NewRejected(maxAge time.Duration) *Rejected {
+	return &Rejected{
 		maxAge: maxAge, seed: maphash.MakeSeed(),
 		entries: map[key]*entry{}, waiting: map[uint64]*waitList{}, reasons: map[string]string{},
 	}
@@ -86,7 +86,7 @@ func Encode(r proto.RejectedEvent) ([]byte, error) {
 // Read takes one message of GRASP_REJECTED in. A message without payload takes back what its
 // subject said before. Messages that are not after the index's sequence are known already. After an
 // error the index has moved on all the same.
-func (x *Index) Read(m bus.Message) error {
+func (x *Rejected) Read(m bus.Message) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if !x.progress.Advance(m.Seq) {
@@ -120,7 +120,7 @@ func (x *Index) Read(m bus.Message) error {
 	return x.add(r, m.Time)
 }
 
-func (x *Index) add(r proto.RejectedEvent, at time.Time) error {
+func (x *Rejected) add(r proto.RejectedEvent, at time.Time) error {
 	e := &entry{createdAt: r.CreatedAt, at: at, kind: uint16(r.Kind), reason: x.shared(truncated(r.Reason))}
 	if len(r.ID) != 64 || len(r.PubKey) != 64 {
 		return errors.New("read rejection: id and public key are not 64 hex digits")
@@ -148,7 +148,7 @@ func (x *Index) add(r proto.RejectedEvent, at time.Time) error {
 	return nil
 }
 
-func (x *Index) remove(k key) {
+func (x *Rejected) remove(k key) {
 	e := x.entries[k]
 	if e == nil {
 		return
@@ -174,7 +174,7 @@ type waitList struct {
 }
 
 // current returns those of keys, each once, whose entries still wait for h.
-func (x *Index) current(h uint64, keys []key) []key {
+func (x *Rejected) current(h uint64, keys []key) []key {
 	some := make([]key, 0, len(keys))
 	for _, k := range keys {
 		if e := x.entries[k]; e != nil && slices.Contains(e.missing, h) {
@@ -187,7 +187,7 @@ func (x *Index) current(h uint64, keys []key) []key {
 
 // shared returns one copy of each reason. Reasons that name what is wrong with an event are many;
 // those are not worth sharing.
-func (x *Index) shared(reason string) string {
+func (x *Rejected) shared(reason string) string {
 	const most = 1024
 	if have, ok := x.reasons[reason]; ok {
 		return have
@@ -200,7 +200,7 @@ func (x *Index) shared(reason string) string {
 
 // Answer returns the answer that an event got; false if it was not rejected, or so long ago that it
 // is forgotten.
-func (x *Index) Answer(id string, now time.Time) (reason string, found bool) {
+func (x *Rejected) Answer(id string, now time.Time) (reason string, found bool) {
 	k, err := shortKey(proto.ShortID(id))
 	if err != nil {
 		return "", false
@@ -214,22 +214,22 @@ func (x *Index) Answer(id string, now time.Time) (reason string, found bool) {
 	return e.reason, true
 }
 
-// Rejected names a rejected event.
-type Rejected struct {
+// Remembered names a rejected event.
+type Remembered struct {
 	ID        string
 	Kind      int
 	CreatedAt nostr.Timestamp
 }
 
 // AnyWaiting reports whether anything was rejected because it missed something.
-func (x *Index) AnyWaiting() bool {
+func (x *Rejected) AnyWaiting() bool {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return len(x.waiting) > 0
 }
 
 // Waiting returns what was rejected because it missed this key.
-func (x *Index) Waiting(missing string) []Rejected {
+func (x *Rejected) Waiting(missing string) []Remembered {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	h := maphash.String(x.seed, missing)
@@ -238,37 +238,37 @@ func (x *Index) Waiting(missing string) []Rejected {
 		return nil
 	}
 	keys := x.current(h, l.keys)
-	all := make([]Rejected, 0, len(keys))
+	all := make([]Remembered, 0, len(keys))
 	for _, k := range keys {
 		e := x.entries[k]
-		all = append(all, Rejected{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt})
+		all = append(all, Remembered{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt})
 	}
 	return all
 }
 
 // Find returns a rejected event by id.
-func (x *Index) Find(id string) (Rejected, bool) {
+func (x *Rejected) Find(id string) (Remembered, bool) {
 	k, err := shortKey(proto.ShortID(id))
 	if err != nil {
-		return Rejected{}, false
+		return Remembered{}, false
 	}
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	e := x.entries[k]
 	if e == nil {
-		return Rejected{}, false
+		return Remembered{}, false
 	}
-	return Rejected{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt}, true
+	return Remembered{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt}, true
 }
 
 // Matching returns the rejected events that match the filter as far as is known of them: by id,
 // kind, author and time. Tags are not kept, so that a filter by tags matches every one of them: for
 // reconciliation, one id too many is one fetch less.
-func (x *Index) Matching(f nostr.Filter, now time.Time) iter.Seq[Rejected] {
+func (x *Rejected) Matching(f nostr.Filter, now time.Time) iter.Seq[Remembered] {
 	f.Tags = nil
-	return func(yield func(Rejected) bool) {
+	return func(yield func(Remembered) bool) {
 		for _, e := range x.snapshot(f, now) {
-			r := Rejected{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt}
+			r := Remembered{ID: hex.EncodeToString(e.id[:]), Kind: int(e.kind), CreatedAt: e.createdAt}
 			if f.Matches(&nostr.Event{ID: r.ID, Kind: r.Kind, PubKey: hex.EncodeToString(e.pubkey[:]), CreatedAt: r.CreatedAt}) && !yield(r) {
 				return
 			}
@@ -277,7 +277,7 @@ func (x *Index) Matching(f nostr.Filter, now time.Time) iter.Seq[Rejected] {
 }
 
 // snapshot narrows down by what costs nothing to compare. Entries never change once they are in.
-func (x *Index) snapshot(f nostr.Filter, now time.Time) []*entry {
+func (x *Rejected) snapshot(f nostr.Filter, now time.Time) []*entry {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	var some []*entry
@@ -294,7 +294,7 @@ func (x *Index) snapshot(f nostr.Filter, now time.Time) []*entry {
 }
 
 // Expire lets go of what is too old.
-func (x *Index) Expire(now time.Time) {
+func (x *Rejected) Expire(now time.Time) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	n := 0
@@ -310,13 +310,15 @@ func (x *Index) Expire(now time.Time) {
 }
 
 // Seq is the sequence of GRASP_REJECTED up to which messages are in.
-func (x *Index) Seq() uint64 { return x.progress.Seq() }
+func (x *Rejected) Seq() uint64 { return x.progress.Seq() }
 
 // WaitFor waits until the index has reached seq, or ctx ends.
-func (x *Index) WaitFor(ctx context.Context, seq uint64) error { return x.progress.WaitFor(ctx, seq) }
+func (x *Rejected) WaitFor(ctx context.Context, seq uint64) error {
+	return x.progress.WaitFor(ctx, seq)
+}
 
 // Len is how many ids are remembered.
-func (x *Index) Len() int {
+func (x *Rejected) Len() int {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
 	return len(x.entries)

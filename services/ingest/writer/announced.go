@@ -1,0 +1,121 @@
+package writer
+
+import (
+	"slices"
+	"time"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
+)
+
+// keptCircles bounds how many identifiers' announcements are kept in memory.
+const keptCircles = 256
+
+// circle is the accepted announcements of one identifier, read once and then kept up to date:
+// anybody may announce an identifier, so that there can be thousands, and no decision may read them
+// all.
+type circle struct {
+	domain     string // ours
+	identifier string
+	by         map[string]*nostr.Announcement   // owner
+	listing    map[string][]*nostr.Announcement // maintainer: those that list us
+	naming     map[string][]*nostr.Announcement // maintainer: all others
+	until      nostr.Timestamp                  // when the first of them expires; 0: never
+}
+
+func (c *circle) add(ev *nostr.Event) {
+	// What was accepted once may not be by today's rules; then it stands for nothing.
+	a, err := nostr.ParseAnnouncement(ev)
+	if err != nil || a.Ref.Identifier != c.identifier {
+		return
+	}
+	if before := c.by[ev.PubKey]; before != nil {
+		c.remove(ev.PubKey, before.Event.ID)
+	}
+	c.by[ev.PubKey] = a
+	naming := c.naming
+	if c.domain != "" && a.ListsService(c.domain) {
+		naming = c.listing
+	}
+	for _, maintainer := range a.Maintainers {
+		naming[maintainer] = append(naming[maintainer], a)
+	}
+	if at := eventdb.Expiration(ev); at != 0 && (c.until == 0 || at < c.until) {
+		c.until = at
+	}
+}
+
+func (c *circle) remove(owner, id string) {
+	a := c.by[owner]
+	if a == nil || a.Event.ID != id {
+		return
+	}
+	delete(c.by, owner)
+	for _, maintainer := range a.Maintainers {
+		for _, naming := range []map[string][]*nostr.Announcement{c.listing, c.naming} {
+			rest := slices.DeleteFunc(naming[maintainer], func(other *nostr.Announcement) bool { return other == a })
+			if naming[maintainer] = rest; len(rest) == 0 {
+				delete(naming, maintainer)
+			}
+		}
+	}
+}
+
+// circleOf returns the accepted announcements of an identifier.
+func (d *draft) circleOf(identifier string) (*circle, error) {
+	if c := d.announced[identifier]; c != nil && (c.until == 0 || d.now.Before(time.Unix(int64(c.until), 0))) {
+		return c, nil
+	}
+	c := &circle{
+		domain: d.domain, identifier: identifier, by: map[string]*nostr.Announcement{},
+		listing: map[string][]*nostr.Announcement{}, naming: map[string][]*nostr.Announcement{},
+	}
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement}, Tags: nostr.TagMap{"d": {identifier}}}
+	for ev, err := range d.view.Query(d.ctx, filter) {
+		if err != nil {
+			return nil, err
+		}
+		if _, said := over(d, ev.ID, eventsOf); !said {
+			c.add(ev)
+		}
+	}
+	for _, l := range d.layers {
+		for id, ev := range l.events {
+			if ev != nil && ev.Kind == nostr.KindAnnouncement && ev.Tags.GetD() == identifier && !d.isGone(id) {
+				c.add(ev)
+			}
+		}
+	}
+	d.announced[identifier] = c
+	return c, nil
+}
+
+// AcceptedNaming returns the accepted announcements of an identifier that name this key among their
+// maintainers, those that list us first: a walk that looks for one of these ends after so many, and
+// a crowd of others must not hide it.
+func (d *draft) AcceptedNaming(identifier, pubkey string) ([]*nostr.Announcement, error) {
+	c, err := d.circleOf(identifier)
+	if err != nil {
+		return nil, err
+	}
+	listing, others := c.listing[pubkey], c.naming[pubkey]
+	if len(listing) == 0 {
+		return others, nil
+	}
+	return slices.Concat(listing, others), nil
+}
+
+// Announces reports whether an announcement of the identifier is accepted whose id is not in
+// without.
+func (d *draft) Announces(identifier string, without map[string]bool) (bool, error) {
+	c, err := d.circleOf(identifier)
+	if err != nil {
+		return false, err
+	}
+	for _, a := range c.by {
+		if !without[a.Event.ID] {
+			return true, nil
+		}
+	}
+	return false, nil
+}

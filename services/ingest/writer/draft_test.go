@@ -1,0 +1,397 @@
+package writer
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+	"tendril.dev/services/ingest/known"
+	"tendril.dev/services/ingest/policy"
+)
+
+const owner = "00000000000000000000000000000000000000000000000000000000000000aa"
+
+func made(kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
+	ev := &nostr.Event{PubKey: owner, Kind: kind, CreatedAt: at, Tags: tags, Sig: strings.Repeat("0", 128)}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+func announcement(identifier string) *nostr.Event {
+	return made(30617, 1000, nostr.Tag{"d", identifier}, nostr.Tag{"clone", "https://grasp.test/x.git"}, nostr.Tag{"relays", "wss://grasp.test"})
+}
+
+// FuzzDecide: whatever tags a stranger writes, on whatever kind, an event is decided over a real
+// index, taken in, and applied. An event that was accepted is known from then on.
+func FuzzDecide(f *testing.F) {
+	served, waiting := announcement("served"), announcement("waiting")
+	for _, kind := range []uint16{0, 1, 5, 1111, 1617, 1618, 1619, 1621, 1630, 10317, 30617, 30618} {
+		for _, tags := range []string{
+			`[["e","zz"]]`, `[["e",""]]`, `[["e"]]`, `[["E","` + strings.Repeat("A", 64) + `"],["q","x"]]`, `[["e","` + served.ID + `"]]`,
+			`[["a","30617:` + owner + `:served"]]`, `[["a","30617:zz:served"],["a",":::"],["a","5:` + owner + `:"]]`, `[["A","10317:` + owner + `"]]`,
+			`[["d","served"],["c","zz"],["refs/heads/main","zz"]]`, `[["d","waiting"],["HEAD","ref: refs/heads/main"],["refs/heads/main","` + strings.Repeat("a", 40) + `"]]`,
+			`[["d",""],["clone",""],["relays",""],["maintainers","zz"]]`, `[["a","30617:` + owner + `:served"],["c","` + strings.Repeat("b", 40) + `"],["E","zz"]]`,
+			`[["expiration","-1"]]`, `[[],["-"],["",""],["p","",""]]`,
+		} {
+			f.Add(kind, tags)
+		}
+	}
+	var settings config.Settings
+	settings.Domain, settings.HoldDuration, settings.SilentDuration, settings.MaxFutureSeconds = "grasp.test", time.Minute, time.Hour, 900
+	rules, err := policy.New(settings, policy.Bounds{}, time.Now)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Fuzz(func(t *testing.T, kind uint16, tagsJSON string) {
+		var tags nostr.Tags
+		if json.Unmarshal([]byte(tagsJSON), &tags) != nil {
+			return
+		}
+		index, err := eventdb.Open("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer index.Close()
+		if err := index.Apply([]eventdb.Record{{Seq: 1, Event: served}}); err != nil {
+			t.Fatal(err)
+		}
+		entry, err := held.NewEntry(proto.Held{Event: waiting, Identifier: "waiting", Phase: proto.PhaseWaiting, HeldAt: time.Now(), ExpiresAt: time.Now().Add(time.Minute)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := held.NewSet()
+		set.Apply(held.Change{Key: entry.Key, Entry: entry, Seq: 1})
+
+		ev := made(int(kind), 2000, tags...)
+		for seq, again := range []bool{false, true} {
+			d := draftOver(t, index, set)
+			decision, err := rules.Decide(d, &policy.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if decision.Outcome == proto.Accepted {
+				if again {
+					t.Fatalf("accepted twice: %s", ev)
+				}
+				if err := d.Accept(ev); err != nil {
+					t.Fatal(err)
+				}
+				if err := index.Apply([]eventdb.Record{{Seq: uint64(2 + seq), Event: ev}}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := d.view.Close(); err != nil {
+				t.Fatal(err)
+			}
+			d.view = index.View()
+		}
+	})
+}
+
+// indexOf is an index of events on a clock.
+func indexOf(t *testing.T, now *nostr.Timestamp, events ...*nostr.Event) *eventdb.DB {
+	t.Helper()
+	index, err := eventdb.Open("", eventdb.WithClock(func() nostr.Timestamp { return *now }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { index.Close() })
+	for _, ev := range events {
+		if err := index.Apply([]eventdb.Record{{Seq: index.Seq() + 1, Event: ev}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return index
+}
+
+// draftOver is a draft over an index, at the beginning of a batch.
+func draftOver(t testing.TB, index *eventdb.DB, set *held.Set) *draft {
+	t.Helper()
+	d := newDraft(&Options{Index: index, Held: set, Rejected: known.NewRejected(time.Hour), Domain: "grasp.test"})
+	t.Cleanup(func() { d.view.Close() })
+	d.begin(t.Context(), time.Now())
+	return d
+}
+
+// TestHolderIsTheIndexs: who holds an address is the same whether what led to it was applied to the
+// index, or is of the batch at hand, wherever that begins, and whether the index has swept or not.
+func TestHolderIsTheIndexs(t *testing.T) {
+	t.Parallel()
+	const early, late = 10, 9000
+	expires := nostr.Tag{"expiration", "5000"}
+	list := nostr.Address{Kind: 10317, PubKey: owner}
+	plain, timed, other := made(10317, 1000), made(10317, 1000, expires), made(1, 1000)
+	deleteID := func(ev *nostr.Event) *nostr.Event { return made(5, 2000, nostr.Tag{"e", ev.ID}) }
+	deleteList := func(at nostr.Timestamp) *nostr.Event { return made(5, at, nostr.Tag{"a", list.String()}) }
+	for name, tc := range map[string]struct {
+		events []*nostr.Event
+		holder *nostr.Event
+	}{
+		"nobody":                             {nil, nil},
+		"one that stays":                     {[]*nostr.Event{plain}, plain},
+		"one that expires":                   {[]*nostr.Event{timed, other}, timed},
+		"deleted by id":                      {[]*nostr.Event{plain, deleteID(plain)}, nil},
+		"deleted by id, would have expired":  {[]*nostr.Event{timed, deleteID(timed)}, timed},
+		"deleted by address":                 {[]*nostr.Event{plain, deleteList(2000)}, nil},
+		"deleted by address and expires":     {[]*nostr.Event{timed, other, deleteList(2000)}, nil},
+		"an older one deleted by address":    {[]*nostr.Event{timed, deleteList(999)}, timed},
+		"an address of other spelling":       {[]*nostr.Event{plain, made(5, 2000, nostr.Tag{"a", list.String() + "junk"}, nostr.Tag{"a", "0" + list.String()})}, plain},
+		"deleted and replaced by another":    {[]*nostr.Event{timed, deleteList(1500), made(10317, 3000)}, made(10317, 3000)},
+		"what only names it is of no moment": {[]*nostr.Event{plain, made(1, 2000, nostr.Tag{"a", list.String()})}, plain},
+	} {
+		for from := range len(tc.events) + 1 {
+			for _, clock := range []nostr.Timestamp{early, late} {
+				t.Run(fmt.Sprintf("%s/batch from %d at %d", name, from, clock), func(t *testing.T) {
+					t.Parallel()
+					now := nostr.Timestamp(early)
+					index := indexOf(t, &now, tc.events[:from]...)
+					now = clock
+					d := draftOver(t, index, held.NewSet())
+					for _, ev := range tc.events[from:] {
+						if err := d.Accept(ev); err != nil {
+							t.Fatal(err)
+						}
+					}
+					holder, held, err := d.Holder(list)
+					if err != nil || held != (tc.holder != nil) || held && fmt.Sprintf("%x", holder.ID) != tc.holder.ID {
+						t.Errorf("%+v, %v, %v; want %v", holder, held, err, tc.holder)
+					}
+				})
+			}
+		}
+	}
+}
+
+// TestVouched: an event is vouched for by what names it, unless that speaks for nothing, is gone,
+// or is lost among thousands that speak for nothing.
+func TestVouched(t *testing.T) {
+	t.Parallel()
+	profile := made(0, 1000)
+	named := nostr.Tag{"e", profile.ID}
+	comment, list := made(1111, 2000, named), made(10317, 2000, named)
+	requests := func(n int, at nostr.Timestamp) (all []*nostr.Event) {
+		for i := range n {
+			// Of others: their author's own would delete it.
+			ev := &nostr.Event{PubKey: fmt.Sprintf("%064x", i+1), Kind: 5, CreatedAt: at, Tags: nostr.Tags{named}, Sig: profile.Sig}
+			ev.ID = ev.GetID()
+			all = append(all, ev)
+		}
+		return all
+	}
+	for name, tc := range map[string]struct {
+		stored, batch []*nostr.Event
+		want          bool
+	}{
+		"by nothing":                      {nil, nil, false},
+		"by a comment":                    {[]*nostr.Event{comment}, nil, true},
+		"by its address":                  {[]*nostr.Event{made(1111, 2000, nostr.Tag{"A", "0:" + owner + ":"})}, nil, true},
+		"by a quote of its address":       {[]*nostr.Event{made(1111, 2000, nostr.Tag{"q", "0:" + owner + ":"})}, nil, true},
+		"by one of the batch":             {nil, []*nostr.Event{comment}, true},
+		"by one that the batch deletes":   {[]*nostr.Event{comment}, []*nostr.Event{made(5, 3000, nostr.Tag{"e", comment.ID})}, false},
+		"by what speaks for nothing":      {append(requests(3, 3000), list), nil, false},
+		"by a comment before many":        {append(requests(3000, 3000), comment), nil, true},
+		"by a comment after ever so many": {append(requests(12_000, 1500), comment), nil, true},
+		"by a comment lost among many":    {append(requests(12_000, 3000), comment), nil, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			now := nostr.Timestamp(10)
+			index := indexOf(t, &now)
+			var recs []eventdb.Record
+			for i, ev := range tc.stored {
+				recs = append(recs, eventdb.Record{Seq: uint64(i + 1), Event: ev})
+			}
+			if err := index.Apply(recs); err != nil {
+				t.Fatal(err)
+			}
+			d := draftOver(t, index, held.NewSet())
+			for _, ev := range tc.batch {
+				if err := d.Accept(ev); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got, err := d.Vouched(profile); err != nil || got != tc.want {
+				t.Errorf("%v, %v; want %v", got, err, tc.want)
+			}
+		})
+	}
+}
+
+// TestWhoListsUsNamesFirst: of those who name somebody as a maintainer, those who list us come
+// first, whatever crowd announced later; also when the batch at hand brings them or takes them
+// away.
+func TestWhoListsUsNamesFirst(t *testing.T) {
+	t.Parallel()
+	maintainer := fmt.Sprintf("%064x", 99)
+	naming := func(author int, at nostr.Timestamp, listing bool) *nostr.Event {
+		clone, relay := "https://elsewhere.test/x.git", "wss://elsewhere.test"
+		if listing {
+			clone, relay = "https://grasp.test/"+npubOf(t, fmt.Sprintf("%064x", author))+"/x.git", "wss://grasp.test"
+		}
+		return by(author, 30617, at, nostr.Tag{"d", "x"}, nostr.Tag{"clone", clone}, nostr.Tag{"relays", relay},
+			nostr.Tag{"maintainers", maintainer})
+	}
+	now := nostr.Timestamp(10)
+	index := indexOf(t, &now, naming(1, 1000, true))
+	d := draftOver(t, index, held.NewSet())
+	for _, step := range []struct {
+		accept *nostr.Event
+		first  int // author
+		all    int
+	}{
+		{naming(2, 2000, false), 1, 2},
+		{naming(3, 3000, false), 1, 3},
+		{naming(1, 4000, false), 2, 3}, // moves away
+		{naming(4, 5000, true), 4, 4},
+		{by(4, 5, 6000, nostr.Tag{"a", "30617:" + fmt.Sprintf("%064x", 4) + ":x"}), 2, 3},
+	} {
+		if err := d.Accept(step.accept); err != nil {
+			t.Fatal(err)
+		}
+		list, err := d.AcceptedNaming("x", maintainer)
+		if err != nil || len(list) != step.all || list[0].Ref.PubKey != fmt.Sprintf("%064x", step.first) {
+			t.Fatalf("after %s: %d, first %.4v, %v; want %d, first %d", step.accept, len(list), list, err, step.all, step.first)
+		}
+	}
+}
+
+func by(author int, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
+	ev := made(kind, at, tags...)
+	ev.PubKey = fmt.Sprintf("%064x", author)
+	ev.ID = ev.GetID()
+	return ev
+}
+
+// BenchmarkCrowdedIdentifier decides events of one identifier that many keys have announced: one
+// decision must not walk them all.
+func BenchmarkCrowdedIdentifier(b *testing.B) {
+	for _, n := range []int{100, 10_000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var settings config.Settings
+			settings.Domain, settings.HoldDuration, settings.SilentDuration, settings.MaxFutureSeconds = "grasp.test", time.Minute, time.Hour, 900
+			rules, err := policy.New(settings, policy.Bounds{}, time.Now)
+			if err != nil {
+				b.Fatal(err)
+			}
+			index, err := eventdb.Open("")
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer index.Close()
+			set := held.NewSet()
+			announced := func(author int, at nostr.Timestamp) *nostr.Event {
+				maintainers := nostr.Tag{"maintainers"}
+				for m := range 20 {
+					maintainers = append(maintainers, fmt.Sprintf("%064x", (author+m)%n+1))
+				}
+				npub := npubOf(b, fmt.Sprintf("%064x", author))
+				return by(author, 30617, at, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://grasp.test/" + npub + "/x.git"}, nostr.Tag{"relays", "wss://grasp.test"}, maintainers)
+			}
+			var records []eventdb.Record
+			for i := range n {
+				ev := announced(i+1, 1000)
+				if i%2 == 0 {
+					records = append(records, eventdb.Record{Seq: uint64(len(records) + 1), Event: ev})
+					continue
+				}
+				entry, err := held.NewEntry(proto.Held{Event: ev, Identifier: "x", Phase: proto.PhaseWaiting, HeldAt: time.Now(), ExpiresAt: time.Now().Add(time.Minute)})
+				if err != nil {
+					b.Fatal(err)
+				}
+				set.Apply(held.Change{Key: entry.Key, Entry: entry, Seq: uint64(i + 1)})
+			}
+			if err := index.Apply(records); err != nil {
+				b.Fatal(err)
+			}
+			main := nostr.Tag{"refs/heads/main", strings.Repeat("a", 40)}
+			for name, make := range map[string]func(i int) *nostr.Event{
+				"announcement": func(i int) *nostr.Event { return announced(n+1+i, 2000) },
+				"elsewhere": func(i int) *nostr.Event {
+					return by(i%n+1, 30617, 2000, nostr.Tag{"d", "x"}, nostr.Tag{"t", fmt.Sprint(i)})
+				},
+				"state":         func(i int) *nostr.Event { return by(i%n+1, 30618, nostr.Timestamp(2000+i), nostr.Tag{"d", "x"}, main) },
+				"foreign state": func(i int) *nostr.Event { return by(n+1+i, 30618, 2000, nostr.Tag{"d", "x"}, main) },
+				"pull request": func(i int) *nostr.Event {
+					return by(n+1+i, 1618, 2000, nostr.Tag{"a", fmt.Sprintf("30617:%064x:x", i%n+1)}, nostr.Tag{"c", strings.Repeat("a", 40)})
+				},
+			} {
+				b.Run(name, func(b *testing.B) {
+					d := draftOver(b, index, set)
+					for i := 0; b.Loop(); i++ {
+						if i%50 == 0 { // a batch of fifty
+							d.stored()
+							d.begin(b.Context(), time.Now())
+						}
+						ev := make(i)
+						decision, err := rules.Decide(d, &policy.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser})
+						if err != nil {
+							b.Fatal(err)
+						}
+						for _, dropped := range decision.Drop {
+							d.Drop(dropped.Entry)
+						}
+						for _, entry := range decision.Hold {
+							d.Hold(entry)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+func npubOf(tb testing.TB, pubkey string) string {
+	tb.Helper()
+	npub, err := nip19.EncodePublicKey(pubkey)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return npub
+}
+
+// BenchmarkLargeDeletion decides and takes in deletion requests of the largest size.
+func BenchmarkLargeDeletion(b *testing.B) {
+	var settings config.Settings
+	settings.Domain, settings.HoldDuration, settings.SilentDuration, settings.MaxFutureSeconds = "grasp.test", time.Minute, time.Hour, 900
+	rules, err := policy.New(settings, policy.Bounds{}, time.Now)
+	if err != nil {
+		b.Fatal(err)
+	}
+	index, err := eventdb.Open("")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer index.Close()
+	for name, value := range map[string]func(i int) nostr.Tag{
+		"e":            func(i int) nostr.Tag { return nostr.Tag{"e", fmt.Sprintf("%064x", i)} },
+		"announcement": func(i int) nostr.Tag { return nostr.Tag{"a", fmt.Sprintf("30617:%s:%d", owner, i)} },
+		"article":      func(i int) nostr.Tag { return nostr.Tag{"a", fmt.Sprintf("30023:%s:%d", owner, i)} },
+	} {
+		b.Run(name, func(b *testing.B) {
+			var tags nostr.Tags
+			for size := 0; size < policy.MaxOtherBytes-1000; size += len(tags[len(tags)-1][1]) + 8 {
+				tags = append(tags, value(len(tags)))
+			}
+			ev := made(5, 2000, tags...)
+			for b.Loop() {
+				d := draftOver(b, index, held.NewSet())
+				if _, err := rules.Decide(d, &policy.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser}); err != nil {
+					b.Fatal(err)
+				}
+				if err := d.Accept(ev); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(len(tags)), "tags")
+		})
+	}
+}
