@@ -36,8 +36,7 @@ func Run(ctx context.Context, n *node.Node) error {
 		return err
 	}
 	set := held.NewSet()
-	index := known.NewRejected(time.Duration(s.RejectedColdSeconds) * time.Second)
-	index.Outdated = rules.Outdated
+	index := known.NewRejected(time.Duration(s.RejectedColdSeconds)*time.Second, policy.Rules(s.Policy))
 	budgets, err := budgetsOf(ctx, n)
 	if err != nil {
 		return err

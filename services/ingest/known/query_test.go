@@ -52,7 +52,7 @@ func serveIndex(t *testing.T) (*bus.Bus, *eventdb.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := known.Known{Index: index, Held: held.NewSet(), Rejected: known.NewRejected(time.Hour)}
+	all := known.Known{Index: index, Held: held.NewSet(), Rejected: known.NewRejected(time.Hour, "")}
 	var records []eventdb.Record
 	for n := range 4500 {
 		records = append(records, eventdb.Record{Seq: uint64(n + 1), Event: event(1621, n)})
@@ -70,7 +70,7 @@ func serveIndex(t *testing.T) (*bus.Bus, *eventdb.DB) {
 	}
 	for n := range 3 {
 		ev := event(7, n+1)
-		data, err := known.Encode(proto.RejectedEvent{ID: ev.ID, Kind: ev.Kind, PubKey: ev.PubKey, CreatedAt: ev.CreatedAt})
+		data, err := all.Rejected.Encode(proto.RejectedEvent{ID: ev.ID, Kind: ev.Kind, PubKey: ev.PubKey, CreatedAt: ev.CreatedAt})
 		if err != nil {
 			t.Fatal(err)
 		}

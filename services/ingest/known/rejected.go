@@ -32,11 +32,8 @@ const maxReason = 200
 // as hashes (two keys that share one cost a second decision, nothing else), and its answer, which
 // is nearly always one of a few, shared with the others.
 type Rejected struct {
-	// Outdated reports whether a rejection does not count any more, because it was made by other
-	// rules than those of now. It is set before anything is read; nil: all count.
-	Outdated func(proto.RejectedEvent) bool
-
 	maxAge time.Duration
+	rules  string // the settings of now, in short: what was rejected by others does not count
 	seed   maphash.Seed
 
 	progress progress.Progress
@@ -65,17 +62,18 @@ type queued struct {
 	at  time.Time
 }
 
-// NewRejected makes an empty index whose entries are forgotten after maxAge.
-func NewRejected(maxAge time.Duration) *Rejected {
+// NewRejected makes an empty index whose entries are forgotten after maxAge. rules are the settings
+// that decide what is rejected, in short.
+func NewRejected(maxAge time.Duration, rules string) *Rejected {
 	return &Rejected{
-		maxAge: maxAge, seed: maphash.MakeSeed(),
+		maxAge: maxAge, rules: rules, seed: maphash.MakeSeed(),
 		entries: map[key]*entry{}, waiting: map[uint64]*waitList{}, reasons: map[string]string{},
 	}
 }
 
 // Encode writes the message of GRASP_REJECTED that remembers a rejection.
-func Encode(r proto.RejectedEvent) ([]byte, error) {
-	r.Reason = truncated(r.Reason)
+func (x *Rejected) Encode(r proto.RejectedEvent) ([]byte, error) {
+	r.Rules, r.Reason = x.rules, truncated(r.Reason)
 	data, err := json.Marshal(r)
 	if err != nil {
 		return nil, fmt.Errorf("write rejection of %s: %w", r.ID, err)
@@ -96,12 +94,13 @@ func (x *Rejected) Read(m bus.Message) error {
 	if err != nil {
 		return err
 	}
-	if len(m.Data) == 0 {
-		k, err := shortKey(s.ShortID)
-		if err == nil {
-			x.remove(k)
-		}
+	k, err := shortKey(s.ShortID)
+	if err != nil {
 		return err
+	}
+	x.remove(k)
+	if len(m.Data) == 0 {
+		return nil
 	}
 	var r proto.RejectedEvent
 	if err := json.Unmarshal(m.Data, &r); err != nil {
@@ -110,12 +109,8 @@ func (x *Rejected) Read(m bus.Message) error {
 	if proto.ShortID(r.ID) != s.ShortID {
 		return fmt.Errorf("read rejection %s: it speaks of another event", m.Subject)
 	}
-	if x.Outdated != nil && x.Outdated(r) {
-		k, err := shortKey(s.ShortID)
-		if err == nil {
-			x.remove(k)
-		}
-		return err
+	if r.Rules != x.rules {
+		return nil
 	}
 	return x.add(r, m.Time)
 }

@@ -33,7 +33,7 @@ type log struct {
 func (l *log) add(at time.Time, records ...proto.RejectedEvent) {
 	l.t.Helper()
 	for _, r := range records {
-		data, err := known.Encode(r)
+		data, err := l.x.Encode(r)
 		if err != nil {
 			l.t.Fatal(err)
 		}
@@ -63,7 +63,7 @@ func waiting(x *known.Rejected, key string) []string {
 
 func TestIndexRemembersForAWeek(t *testing.T) {
 	t.Parallel()
-	x := known.NewRejected(week)
+	x := known.NewRejected(week, "")
 	l := &log{t: t, x: x}
 	l.add(start, record(1))
 	l.add(start.Add(time.Hour), record(2))
@@ -94,7 +94,7 @@ func TestIndexRemembersForAWeek(t *testing.T) {
 
 func TestIndexKnowsWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	x := known.NewRejected(week)
+	x := known.NewRejected(week, "")
 	l := &log{t: t, x: x}
 	l.add(start, record(1, "d:tree", id(9)), record(2, "d:tree"), record(3, "d:bush"))
 	if got := waiting(x, "d:tree"); !slices.Equal(got, []string{id(1), id(2)}) {
@@ -128,7 +128,7 @@ func TestIndexKnowsWhatIsMissing(t *testing.T) {
 
 func TestIndexReadsOnceAndStrictly(t *testing.T) {
 	t.Parallel()
-	x := known.NewRejected(week)
+	x := known.NewRejected(week, "")
 	l := &log{t: t, x: x}
 	l.add(start, record(1))
 	l.takeBack(start, 1)
@@ -137,7 +137,7 @@ func TestIndexReadsOnceAndStrictly(t *testing.T) {
 	if x.Len() != 0 {
 		t.Error("an old message was read again")
 	}
-	good, err := known.Encode(record(1))
+	good, err := x.Encode(record(1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +159,7 @@ func TestIndexReadsOnceAndStrictly(t *testing.T) {
 
 func TestIndexMatching(t *testing.T) {
 	t.Parallel()
-	x := known.NewRejected(week)
+	x := known.NewRejected(week, "")
 	l := &log{t: t, x: x}
 	for n := range 12 {
 		l.add(start, record(n))
@@ -193,18 +193,18 @@ func TestIndexMatching(t *testing.T) {
 	}
 }
 
-// TestIndexLeavesOutWhatIsOutdated, also what it knew before.
-func TestIndexLeavesOutWhatIsOutdated(t *testing.T) {
+// TestRejectionsByOtherRulesDoNotCount, also where one by those of now was known before.
+func TestRejectionsByOtherRulesDoNotCount(t *testing.T) {
 	t.Parallel()
-	x := known.NewRejected(week)
-	outdated := false
-	x.Outdated = func(proto.RejectedEvent) bool { return outdated }
-	l := &log{t: t, x: x}
-	l.add(start, record(1))
-	outdated = true
-	l.add(start, record(1))
-	l.add(start, record(2))
-	if x.Len() != 0 || x.Seq() != 3 {
-		t.Errorf("%d are known at %d, want none at 3", x.Len(), x.Seq())
+	x := known.NewRejected(week, "now")
+	before := &log{t: t, x: x}
+	before.add(start, record(1))
+	data, err := known.NewRejected(week, "then").Encode(record(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	before.read(record(1), data, start)
+	if x.Len() != 0 || x.Seq() != 2 {
+		t.Errorf("%d are known at %d, want none at 2", x.Len(), x.Seq())
 	}
 }

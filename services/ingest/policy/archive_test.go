@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/ingest/policy"
 )
@@ -82,54 +81,31 @@ func TestAnArchivedMaintainersAnnouncementIsAcceptedWithTheOneThatNamesIt(t *tes
 	}
 }
 
-// TestRejectionsByOtherListsDoNotCount: who begins to archive wants what was rejected yesterday.
-func TestRejectionsByOtherListsDoNotCount(t *testing.T) {
+// TestRulesChangeWithTheLists, and not with their order: what was rejected by others is decided
+// again.
+func TestRulesChangeWithTheLists(t *testing.T) {
 	t.Parallel()
-	rules := func(set func(*config.Policy)) *policy.Policy {
-		s := settings()
-		set(&s.Policy)
-		p, err := policy.New(s, policy.Bounds{}, func() time.Time { return now })
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
+	of := func(set func(*config.Policy)) string {
+		var p config.Policy
+		set(&p)
+		return policy.Rules(p)
 	}
-	without := rules(func(*config.Policy) {})
-	archive := rules(func(p *config.Policy) { p.ArchiveWhitelist = []string{"bush", "shrub"} })
-	sorted := rules(func(p *config.Policy) { p.ArchiveWhitelist = []string{"shrub", "bush"} })
-	reject := func(p *policy.Policy, ev *nostr.Event) proto.RejectedEvent {
-		d, err := p.Decide(new(world), synced(ev))
-		if err != nil || d.Outcome != proto.Rejected {
-			t.Fatalf("%+v, %v", d, err)
-		}
-		return proto.RejectedEvent{ID: ev.ID, Kind: ev.Kind, PubKey: ev.PubKey, Reason: d.Message, Rules: d.Rules}
+	archive := of(func(p *config.Policy) { p.ArchiveWhitelist = []string{"bush", "shrub"} })
+	if archive != of(func(p *config.Policy) { p.ArchiveWhitelist = []string{"shrub", "bush"} }) {
+		t.Error("the order counts")
 	}
-	blacklist := rules(func(p *config.Policy) { p.EventBlacklist = []string{npub(bob)} })
-	offers := rules(func(p *config.Policy) { p.ContributorPRs = true })
-	pr := event(bob, 1618, 100, tag("c", strings.Repeat("b", 40)), tag("a", repo(alice, "tree")))
-	tree, malformed := announceElsewhere(alice, "tree", 100), event(alice, 30617, 100)
-	for name, tc := range map[string]struct {
-		rejected proto.RejectedEvent
-		by       *policy.Policy
-		want     bool
-	}{
-		"nothing was archived, and is":           {reject(without, tree), archive, true},
-		"something was archived, and is no more": {reject(archive, tree), without, true},
-		"nothing has changed":                    {reject(archive, tree), archive, false},
-		"only the order has":                     {reject(archive, tree), sorted, false},
-		"nothing was or is archived":             {reject(without, tree), without, false},
-		"it is malformed":                        {reject(without, malformed), archive, false},
-		"it has expired in purgatory":            {proto.RejectedEvent{ID: tree.ID, Kind: 30617, Reason: "previously expired"}, archive, false},
-		"an orphan":                              {reject(without, event(bob, 1, 100)), archive, false},
-		"its author was on the blacklist":        {reject(blacklist, event(bob, 1, 100)), without, true},
-		"its author is on the blacklist":         {reject(blacklist, event(bob, 1, 100)), blacklist, false},
-		"a pull request, and /prs/ is on since":  {reject(without, pr), offers, true},
-		"and was on already":                     {reject(offers, pr), offers, false},
-		"and is off":                             {reject(offers, pr), without, false},
+	seen := map[string]bool{archive: true}
+	for _, set := range []func(*config.Policy){
+		func(*config.Policy) {}, func(p *config.Policy) { p.ArchiveAll = true }, func(p *config.Policy) { p.ContributorPRs = true },
+		func(p *config.Policy) { p.RepositoryWhitelist = []string{"bush", "shrub"} },
+		func(p *config.Policy) { p.RepositoryBlacklist = []string{"bush", "shrub"} },
+		func(p *config.Policy) { p.EventBlacklist = []string{"bush", "shrub"} },
+		func(p *config.Policy) { p.ArchiveServices = []string{"bush", "shrub"} },
 	} {
-		if got := tc.by.Outdated(tc.rejected); got != tc.want {
-			t.Errorf("%s: outdated %v, want %v", name, got, tc.want)
-		}
+		seen[of(set)] = true
+	}
+	if len(seen) != 8 {
+		t.Errorf("%d different rules, want 8", len(seen))
 	}
 }
 

@@ -67,9 +67,8 @@ type Policy struct {
 	blacklist   map[string]bool // public keys
 	hosted      hosting.List    // empty: all
 	refused     hosting.List
-	lists       string // what the operator's lists say, in short; empty: there are none
-	keepDeleted bool   // deletion requests do not touch what is accepted
-	offers      bool   // contributors offer pull requests below /prs/ (GRASP-06)
+	keepDeleted bool // deletion requests do not touch what is accepted
+	offers      bool // contributors offer pull requests below /prs/ (GRASP-06)
 	maxFuture   time.Duration
 	waits       time.Duration // how long a held event waits for its git data
 	silent      time.Duration // how long an announcement is kept after that
@@ -89,7 +88,7 @@ func New(s config.Settings, bounds Bounds, now func() time.Time) (*Policy, error
 		maxFuture: time.Duration(s.MaxFutureSeconds) * time.Second,
 		waits:     s.HoldDuration, silent: s.SilentDuration,
 		bounds:      bounds,
-		keepDeleted: s.IgnoreDeletions, lists: listsOf(s.Policy), offers: s.ContributorPRs,
+		keepDeleted: s.IgnoreDeletions, offers: s.ContributorPRs,
 		blacklist: map[string]bool{},
 	}
 	for _, npub := range s.EventBlacklist {
@@ -122,7 +121,6 @@ type Decision struct {
 	Remember bool      // keep its id, so that it is not fetched again
 	Park     bool      // keep it whole for a while: what it misses may be about to come
 	RetryAt  time.Time // when it may be offered again; zero: that is not known
-	Rules    string    // the settings by which it is rejected, in short
 
 	// Changes of the held events; an entry is never in both.
 	Hold []*held.Entry // to be written
@@ -157,9 +155,6 @@ func (p *Policy) Decide(k Knowledge, c *Candidate) (Decision, error) {
 	d, err := p.decide(k, c)
 	if err == nil && concerns(c, &d) {
 		d, err = p.conclude(k, c, d)
-	}
-	if d.Outcome == proto.Rejected {
-		d.Rules = p.rulesFor(c.Event.Kind)
 	}
 	if err != nil {
 		return Decision{}, fmt.Errorf("decide event %s of kind %d: %w", c.Event.ID, c.Event.Kind, err)

@@ -200,7 +200,7 @@ func (t *term) reject(b *batch, c *policy.Candidate, d policy.Decision) {
 func rejectionOf(c *policy.Candidate, d policy.Decision) proto.RejectedEvent {
 	return proto.RejectedEvent{
 		ID: c.Event.ID, Kind: c.Event.Kind, PubKey: c.Event.PubKey, CreatedAt: c.Event.CreatedAt,
-		Reason: d.Message, Missing: d.Missing, Relay: c.Relay, Rules: d.Rules,
+		Reason: d.Message, Missing: d.Missing, Relay: c.Relay,
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/proto"
-	"tendril.dev/services/ingest/known"
 	"tendril.dev/services/ingest/policy"
 )
 
@@ -202,7 +201,7 @@ func (t *term) commitRejections(ctx context.Context, l *layer) error {
 			t.Metrics.invalidated.Inc()
 		} else {
 			var err error
-			if m.Data, err = known.Encode(r.RejectedEvent); err != nil {
+			if m.Data, err = t.Rejected.Encode(r.RejectedEvent); err != nil {
 				return err
 			}
 		}

@@ -116,7 +116,7 @@ func indexOf(t *testing.T, now *nostr.Timestamp, events ...*nostr.Event) *eventd
 // draftOver is a draft over an index, at the beginning of a batch.
 func draftOver(t testing.TB, index *eventdb.DB, set *held.Set) *draft {
 	t.Helper()
-	d := newDraft(&Options{Index: index, Held: set, Rejected: known.NewRejected(time.Hour), Domain: "grasp.test"})
+	d := newDraft(&Options{Index: index, Held: set, Rejected: known.NewRejected(time.Hour, ""), Domain: "grasp.test"})
 	t.Cleanup(func() { d.view.Close() })
 	d.begin(t.Context(), time.Now())
 	return d

@@ -109,7 +109,7 @@ func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Wri
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, cold := held.NewSet(), known.NewRejected(7*24*time.Hour)
+	set, cold := held.NewSet(), known.NewRejected(7*24*time.Hour, "")
 	log := slog.New(slog.DiscardHandler).With("replica", name)
 	w := New(Options{
 		Name: name, Incarnation: rand.Text(), Bus: b, Index: index, Held: set, Rejected: cold,
