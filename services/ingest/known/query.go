@@ -20,6 +20,7 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/reconcile"
 	"tendril.dev/proto"
 )
 
@@ -57,70 +58,59 @@ func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) 
 	if err != nil {
 		return fmt.Errorf("serve %s: %w", proto.SubjectQueryIDs, err)
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	lists, steps := make(chan func(context.Context)), make(chan func(context.Context))
-	var answering sync.WaitGroup
-	for _, jobs := range []chan func(context.Context){lists, steps} {
-		for range atOnce {
-			answering.Go(func() { work(ctx, jobs) })
-		}
-	}
-	memory := newMemory()
+	s := &server{Known: known, conn: conn, log: log, memory: &memory{byFilter: map[string]gathered{}}}
 	err = errors.Join(
-		endpoint(ctx, service, "ids", proto.SubjectQueryIDs, lists, log, func(r micro.Request) (func(context.Context), error) {
-			f, err := parse(r.Data())
-			reply := r.Reply()
-			return func(ctx context.Context) { known.serve(ctx, conn, query{reply, f}, log) }, err
-		}),
-		endpoint(ctx, service, "reconcile", proto.SubjectQueryReconcile, steps, log, func(r micro.Request) (func(context.Context), error) {
-			s, err := parseStep(r.Data())
-			reply := r.Reply()
-			return func(ctx context.Context) { known.step(ctx, conn, reply, s, memory, log) }, err
-		}))
+		s.endpoint(ctx, service, "ids", proto.SubjectQueryIDs, s.list),
+		s.endpoint(ctx, service, "reconcile", proto.SubjectQueryReconcile, s.step))
 	if err == nil {
 		<-ctx.Done()
 	}
-	stop()
 	if stopErr := service.Stop(); stopErr != nil {
 		log.Debug("stopping the service of ids", "error", stopErr)
 	}
-	answering.Wait()
+	s.answering.Wait()
 	return err
 }
 
-// work does one job after the other.
-func work(ctx context.Context, jobs <-chan func(context.Context)) {
-	for {
-		select {
-		case job := <-jobs:
-			job(ctx)
-		case <-ctx.Done():
-			return
-		}
-	}
+type server struct {
+	Known
+	conn      *nats.Conn
+	log       *slog.Logger
+	memory    *memory
+	answering sync.WaitGroup
 }
 
 // endpoint answers one kind of query. The micro service reads and writes the request when its
 // handler has returned, so the request itself is only answered in here, if it is refused. Any other
 // answer goes to its reply subject, by the job that read makes of it.
-func endpoint(
-	ctx context.Context, service micro.Service, name, subject string, jobs chan<- func(context.Context), log *slog.Logger,
-	read func(micro.Request) (job func(context.Context), err error),
+func (s *server) endpoint(
+	ctx context.Context, service micro.Service, name, subject string,
+	read func(data []byte, reply string) (job func(context.Context) error, err error),
 ) error {
+	room := make(chan struct{}, atOnce)
 	handle := func(r micro.Request) {
-		job, err := read(r)
+		reply := r.Reply()
+		job, err := read(r.Data(), reply)
 		if err != nil {
-			log.Warn("a query was refused", "subject", subject, "error", err)
+			s.log.Warn("a query was refused", "subject", subject, "error", err)
 			if err := r.Error(proto.QueryBad, err.Error(), nil); err != nil {
-				log.Debug("an error could not be told to who asked", "error", err)
+				s.log.Debug("an error could not be told to the asker", "error", err)
 			}
 			return
 		}
-		select {
-		case jobs <- job:
-		case <-ctx.Done():
-		}
+		room <- struct{}{}
+		s.answering.Go(func() {
+			defer func() { <-room }()
+			ctx, cancel := context.WithTimeout(ctx, maxTime)
+			defer cancel()
+			if err := job(ctx); err != nil {
+				s.log.Warn("a query was not answered whole", "subject", subject, "error", err)
+				header := nats.Header{micro.ErrorCodeHeader: {codeOf(err)}, micro.ErrorHeader: {err.Error()}}
+				if err := s.conn.PublishMsg(&nats.Msg{Subject: reply, Header: header}); err != nil {
+					s.log.Debug("an error could not be told to the asker", "error", err)
+				}
+			}
+		})
 	}
 	err := service.AddEndpoint(name, micro.HandlerFunc(handle), micro.WithEndpointSubject(subject),
 		micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxRequest))
@@ -130,44 +120,32 @@ func endpoint(
 	return nil
 }
 
-// query is one question: which ids match the filter, and where the answer goes.
-type query struct {
-	reply  string
-	filter nostr.Filter
+func codeOf(err error) string {
+	switch {
+	case errors.Is(err, reconcile.ErrMessage):
+		return proto.QueryBad
+	case errors.Is(err, eventdb.ErrTooMany):
+		return proto.QueryTooMany
+	}
+	return proto.QueryFailed
 }
 
 var errQuery = errors.New("not a filter")
 
-// parse reads the filter of a query. Its limit is dropped.
-func parse(data []byte) (f nostr.Filter, err error) {
+// list reads the filter of a query. Its limit is dropped.
+func (s *server) list(data []byte, reply string) (job func(context.Context) error, err error) {
+	var f nostr.Filter
 	if len(data) > maxRequest {
-		return f, fmt.Errorf("%w: larger than %d bytes", errQuery, maxRequest)
+		return nil, fmt.Errorf("%w: larger than %d bytes", errQuery, maxRequest)
 	}
 	if err := json.Unmarshal(data, &f); err != nil {
-		return f, fmt.Errorf("%w: %w", errQuery, err)
+		return nil, fmt.Errorf("%w: %w", errQuery, err)
 	}
 	f.Limit, f.LimitZero = 0, false
-	return f, nil
+	return func(ctx context.Context) error { return s.answer(ctx, s.conn, reply, f) }, nil
 }
 
-// serve answers one query, and ends an answer that is not whole with an error.
-func (k Known) serve(ctx context.Context, conn *nats.Conn, q query, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(ctx, maxTime)
-	defer cancel()
-	err := k.answer(ctx, conn, q)
-	if err == nil {
-		return
-	}
-	log.Warn("a query for ids was not answered whole", "error", err)
-	failure := &nats.Msg{Subject: q.reply, Header: nats.Header{
-		micro.ErrorCodeHeader: []string{"500"}, micro.ErrorHeader: []string{err.Error()},
-	}}
-	if err := conn.PublishMsg(failure); err != nil {
-		log.Debug("an error could not be told to who asked", "error", err)
-	}
-}
-
-func (k Known) answer(ctx context.Context, conn *nats.Conn, q query) error {
+func (k Known) answer(ctx context.Context, conn *nats.Conn, reply string, f nostr.Filter) error {
 	chunk := make([]proto.KnownID, 0, chunkSize)
 	total, chunks := 0, 0
 	send := func() error {
@@ -175,7 +153,7 @@ func (k Known) answer(ctx context.Context, conn *nats.Conn, q query) error {
 		if err != nil {
 			return fmt.Errorf("write ids: %w", err)
 		}
-		if err := conn.Publish(q.reply, data); err != nil {
+		if err := conn.Publish(reply, data); err != nil {
 			return fmt.Errorf("send ids: %w", err)
 		}
 		chunk = chunk[:0]
@@ -184,7 +162,7 @@ func (k Known) answer(ctx context.Context, conn *nats.Conn, q query) error {
 		}
 		return nil
 	}
-	err := k.each(ctx, q.filter, func(id string, at nostr.Timestamp) error {
+	err := k.each(ctx, f, func(id string, at nostr.Timestamp) error {
 		if total++; total > maxEntries {
 			return errTooMany
 		}

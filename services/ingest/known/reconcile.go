@@ -6,11 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
-
-	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/micro"
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
@@ -36,47 +32,32 @@ var asking = reconcile.Limits{Frame: reconcile.DefaultFrame, Ranges: 1 << 15, Ma
 // errBehind: the index has not read what the query names.
 var errBehind = errors.New("this replica has not read the log that far")
 
-// parseStep reads a query of a step. The filter's limit is dropped.
-func parseStep(data []byte) (q proto.ReconcileQuery, err error) {
+// step reads a query of a step. The filter's limit is dropped.
+func (s *server) step(data []byte, reply string) (job func(context.Context) error, err error) {
+	var q proto.ReconcileQuery
 	if len(data) > maxStep {
-		return q, fmt.Errorf("%w: larger than %d bytes", errQuery, maxStep)
+		return nil, fmt.Errorf("%w: larger than %d bytes", errQuery, maxStep)
 	}
 	if err := json.Unmarshal(data, &q); err != nil {
-		return q, fmt.Errorf("%w: %w", errQuery, err)
+		return nil, fmt.Errorf("%w: %w", errQuery, err)
 	}
 	if len(q.Message) > maxMessage {
-		return q, fmt.Errorf("the relay's message has more than %d bytes", maxMessage)
+		return nil, fmt.Errorf("the relay's message has more than %d bytes", maxMessage)
 	}
 	q.Filter.Limit, q.Filter.LimitZero = 0, false
-	return q, nil
-}
-
-// step answers a query of a step.
-func (k Known) step(ctx context.Context, conn *nats.Conn, reply string, q proto.ReconcileQuery, m *memory, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(ctx, stepTime)
-	defer cancel()
-	answer, err := k.next(ctx, q, m)
-	msg := &nats.Msg{Subject: reply}
-	if err == nil {
-		msg.Data, err = json.Marshal(answer)
-	}
-	if err != nil {
-		log.Warn("a step of a reconciliation was not answered", "error", err)
-		msg.Header = nats.Header{micro.ErrorCodeHeader: {codeOf(err)}, micro.ErrorHeader: {err.Error()}}
-	}
-	if err := conn.PublishMsg(msg); err != nil {
-		log.Debug("answering a step of a reconciliation", "error", err)
-	}
-}
-
-func codeOf(err error) string {
-	switch {
-	case errors.Is(err, reconcile.ErrMessage):
-		return proto.QueryBad
-	case errors.Is(err, eventdb.ErrTooMany):
-		return proto.QueryTooMany
-	}
-	return proto.QueryFailed
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, stepTime)
+		defer cancel()
+		answer, err := s.next(ctx, q, s.memory)
+		if err != nil {
+			return err
+		}
+		data, err := json.Marshal(answer)
+		if err != nil {
+			return fmt.Errorf("write a step: %w", err)
+		}
+		return s.conn.Publish(reply, data)
+	}, nil
 }
 
 // next works out what to say to the relay, and what of its events is missing here.
@@ -86,7 +67,7 @@ func (k Known) next(ctx context.Context, q proto.ReconcileQuery, m *memory) (a p
 	}
 	view := k.Index.View()
 	defer view.Close()
-	g, err := m.get(keyOf(q.Filter), q.Seq, func() (gathered, error) { return k.gather(ctx, view, q.Filter) })
+	g, err := m.get(q.Filter.String(), q.Seq, func() (gathered, error) { return k.gather(ctx, view, q.Filter) })
 	if err != nil {
 		return a, err
 	}
@@ -154,7 +135,7 @@ func (k Known) has(view *eventdb.View, id string) (bool, error) {
 // gather reads what is known for a filter. It may be used for as long as forgetAfter; reconcile says
 // why that is right, and missing looks at what is there now.
 func (k Known) gather(ctx context.Context, view *eventdb.View, f nostr.Filter) (g gathered, err error) {
-	g.seq = view.Seq()
+	g.seq, g.at = view.Seq(), time.Now()
 	var others []reconcile.Item
 	err = k.others(ctx, view, k.Held.All(), f, tellsRejected(f), func(id string, at nostr.Timestamp) error {
 		i := reconcile.Item{CreatedAt: at}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"sync"
 	"time"
+	"unique"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
@@ -41,8 +42,7 @@ type Rejected struct {
 	mu      sync.RWMutex
 	entries map[key]*entry
 	waiting map[uint64]*waitList // by hash of what is missing
-	reasons map[string]string
-	queue   []queued // in order of time
+	queue   []queued             // in order of time
 }
 
 type key [16]byte // the first half of an id
@@ -53,7 +53,7 @@ type entry struct {
 	createdAt nostr.Timestamp
 	at        time.Time
 	kind      uint16
-	reason    string
+	reason    unique.Handle[string]
 	missing   []uint64
 }
 
@@ -67,7 +67,7 @@ type queued struct {
 func NewRejected(maxAge time.Duration, rules string) *Rejected {
 	return &Rejected{
 		maxAge: maxAge, rules: rules, seed: maphash.MakeSeed(),
-		entries: map[key]*entry{}, waiting: map[uint64]*waitList{}, reasons: map[string]string{},
+		entries: map[key]*entry{}, waiting: map[uint64]*waitList{},
 	}
 }
 
@@ -116,7 +116,7 @@ func (x *Rejected) Read(m bus.Message) error {
 }
 
 func (x *Rejected) add(r proto.RejectedEvent, at time.Time) error {
-	e := &entry{createdAt: r.CreatedAt, at: at, kind: uint16(r.Kind), reason: x.shared(truncated(r.Reason))}
+	e := &entry{createdAt: r.CreatedAt, at: at, kind: uint16(r.Kind), reason: unique.Make(truncated(r.Reason))}
 	if len(r.ID) != 64 || len(r.PubKey) != 64 {
 		return errors.New("read rejection: id and public key are not 64 hex digits")
 	}
@@ -180,19 +180,6 @@ func (x *Rejected) current(h uint64, keys []key) []key {
 	return slices.Compact(some)
 }
 
-// shared returns one copy of each reason. Reasons that name what is wrong with an event are many;
-// those are not worth sharing.
-func (x *Rejected) shared(reason string) string {
-	const most = 1024
-	if have, ok := x.reasons[reason]; ok {
-		return have
-	}
-	if len(x.reasons) < most {
-		x.reasons[reason] = reason
-	}
-	return reason
-}
-
 // Answer returns the answer that an event got; false if it was not rejected, or so long ago that it
 // is forgotten.
 func (x *Rejected) Answer(id string, now time.Time) (reason string, found bool) {
@@ -206,7 +193,7 @@ func (x *Rejected) Answer(id string, now time.Time) (reason string, found bool) 
 	if e == nil || now.Sub(e.at) >= x.maxAge {
 		return "", false
 	}
-	return e.reason, true
+	return e.reason.Value(), true
 }
 
 // Remembered names a rejected event.

@@ -138,7 +138,7 @@ type own struct {
 
 func ownAnnouncements(k Knowledge, ref nostr.RepoRef) (own, error) {
 	have, err := k.AcceptedAt(ref.Address())
-	return own{accepted: have, held: k.HeldAt(ref.Address())}, err
+	return own{accepted: have, held: k.Held().At(ref.Address())}, err
 }
 
 // supersede reports whether one of them takes the place of ev.

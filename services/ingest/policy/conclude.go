@@ -86,7 +86,7 @@ func (x *conclusion) dropVouched(e *held.Entry) {
 			continue
 		}
 		ref := nostr.RepoRef{PubKey: maintainer, Identifier: e.Identifier}
-		for _, other := range x.k.HeldAt(ref.Address()) {
+		for _, other := range x.k.Held().At(ref.Address()) {
 			if other.Phase != proto.PhaseVouched || x.gone[other.Event.ID] || x.steps <= 0 {
 				continue
 			}
@@ -112,7 +112,7 @@ func (x *conclusion) dropStates(identifier, remember string) error {
 		return err
 	}
 	x.checked[identifier] = true
-	for _, e := range x.k.HeldOf(identifier) {
+	for _, e := range x.k.Held().OfIdentifier(identifier) {
 		if e.Event.Kind == nostr.KindState {
 			x.d.drop(remember, e)
 		}
@@ -150,7 +150,7 @@ func (x *conclusion) releaseNamed(archived func(*nostr.Announcement) bool) {
 	}
 	for _, maintainer := range x.brings.Maintainers {
 		ref := nostr.RepoRef{PubKey: maintainer, Identifier: x.brings.Ref.Identifier}
-		for _, e := range x.k.HeldAt(ref.Address()) {
+		for _, e := range x.k.Held().At(ref.Address()) {
 			if x.d.dropped[e.Key] || e.Phase != proto.PhaseVouched && !archived(e.Announcement) {
 				continue
 			}

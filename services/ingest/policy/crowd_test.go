@@ -64,9 +64,9 @@ type counting struct {
 	looks int
 }
 
-func (k *counting) HeldAt(address nostr.Address) []*held.Entry {
+func (k *counting) Held() *held.Directory {
 	k.looks++
-	return k.Knowledge.HeldAt(address)
+	return k.Knowledge.Held()
 }
 
 // TestRepeatedTagsCostNothing: a deletion request may name an address ten thousand times, or ones

@@ -21,7 +21,7 @@ func (p *Policy) deletion(k Knowledge, c *Candidate) (Decision, error) {
 		named[[2]string{tag[0], tag[1]}] = true
 		switch tag[0] {
 		case "e":
-			if e := k.Held(tag[1]); e != nil && e.Event.PubKey == c.Event.PubKey {
+			if e := k.Held().ByID(tag[1]); e != nil && e.Event.PubKey == c.Event.PubKey {
 				d.drop(rememberDeleted, e)
 			}
 			have, err := k.Accepted(tag[1])
@@ -60,7 +60,7 @@ func (p *Policy) deletion(k Knowledge, c *Candidate) (Decision, error) {
 
 // heldAt returns the held events at an address that are not younger than the deletion request.
 func heldAt(k Knowledge, address nostr.Address, c *Candidate) []*held.Entry {
-	return slices.DeleteFunc(slices.Clone(k.HeldAt(address)), func(e *held.Entry) bool {
+	return slices.DeleteFunc(slices.Clone(k.Held().At(address)), func(e *held.Entry) bool {
 		return e.Event.CreatedAt > c.Event.CreatedAt
 	})
 }

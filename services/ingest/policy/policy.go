@@ -44,16 +44,8 @@ type Knowledge interface {
 	// Vouched reports whether an accepted event names this one, by id, or by address where it has
 	// one.
 	Vouched(*nostr.Event) (bool, error)
-	// Held returns the held event of that id, or nil.
-	Held(id string) *held.Entry
-	// HeldOf returns the held events of an identifier, in order of their keys.
-	HeldOf(identifier string) []*held.Entry
-	// HeldAt returns the held events at an address.
-	HeldAt(nostr.Address) []*held.Entry
-	// HeldAnnouncements returns the held announcements of an identifier.
-	HeldAnnouncements(identifier string) []*held.Entry
-	// HeldNaming returns those of them that name this key among their maintainers.
-	HeldNaming(identifier, pubkey string) []*held.Entry
+	// Held is the held events. They must not be changed.
+	Held() *held.Directory
 	// Room counts the held events. It must not be changed.
 	Room() *Room
 	// RejectedBefore returns the answer that the event got within the last days; false if it was
@@ -191,7 +183,7 @@ func (p *Policy) known(k Knowledge, c *Candidate) (Decision, bool, error) {
 	if err != nil {
 		return Decision{}, false, err
 	}
-	entry := k.Held(c.Event.ID)
+	entry := k.Held().ByID(c.Event.ID)
 	if accepted {
 		d := duplicate(messageKnown)
 		if entry != nil {

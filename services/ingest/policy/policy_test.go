@@ -189,45 +189,12 @@ func (w *world) Vouched(ev *nostr.Event) (bool, error) {
 	return false, nil
 }
 
-func (w *world) Held(id string) *held.Entry {
+func (w *world) Held() *held.Directory {
+	d := held.NewDirectory()
 	for _, e := range w.held {
-		if e.Event.ID == id {
-			return e
-		}
+		d.Add(e)
 	}
-	return nil
-}
-
-func (w *world) HeldOf(identifier string) []*held.Entry {
-	var of []*held.Entry
-	for _, e := range w.held {
-		if e.Identifier == identifier {
-			of = append(of, e)
-		}
-	}
-	held.SortByKey(of)
-	return of
-}
-
-func (w *world) heldThat(is func(*held.Entry) bool) []*held.Entry {
-	return slices.DeleteFunc(slices.Clone(w.held), func(e *held.Entry) bool { return !is(e) })
-}
-
-func (w *world) HeldAt(address nostr.Address) []*held.Entry {
-	return w.heldThat(func(e *held.Entry) bool {
-		at, ok := e.Address()
-		return ok && at == address
-	})
-}
-
-func (w *world) HeldAnnouncements(identifier string) []*held.Entry {
-	return w.heldThat(func(e *held.Entry) bool { return e.Announcement != nil && e.Identifier == identifier })
-}
-
-func (w *world) HeldNaming(identifier, pubkey string) []*held.Entry {
-	return w.heldThat(func(e *held.Entry) bool {
-		return e.Announcement != nil && e.Identifier == identifier && slices.Contains(e.Announcement.Maintainers, pubkey)
-	})
+	return d
 }
 
 func (w *world) Room() *policy.Room { return policy.NewRoom(w.held...) }

@@ -19,7 +19,7 @@ const (
 // release decides a held event again, now that its git data is there. Whatever comes out, the entry
 // goes.
 func (p *Policy) release(k Knowledge, c *Candidate) (Decision, error) {
-	entry := k.Held(c.Event.ID)
+	entry := k.Held().ByID(c.Event.ID)
 	have, err := k.Accepted(c.Event.ID)
 	if err != nil {
 		return Decision{}, err
@@ -96,7 +96,7 @@ func (p *Policy) hasExpired(c *Candidate) bool {
 // in the meantime stays.
 func (p *Policy) expire(k Knowledge, c *Candidate) (Decision, error) {
 	d := Decision{Outcome: proto.Done}
-	entry := k.Held(c.Event.ID)
+	entry := k.Held().ByID(c.Event.ID)
 	if entry == nil {
 		return d, nil
 	}
@@ -148,7 +148,7 @@ func (p *Policy) tolerance() time.Duration { return min(p.waits/10, 5*time.Secon
 // extend starts the clock of a held event anew.
 func (p *Policy) extend(k Knowledge, c *Candidate) Decision {
 	d := Decision{Outcome: proto.Done}
-	if entry := k.Held(c.Event.ID); entry != nil {
+	if entry := k.Held().ByID(c.Event.ID); entry != nil {
 		d.Hold = []*held.Entry{p.revived(entry)}
 	}
 	return d

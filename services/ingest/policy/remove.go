@@ -71,7 +71,7 @@ func (p *Policy) namesOneHere(k Knowledge, ev *nostr.Event) (bool, error) {
 // to tell, it does.
 func (p *Policy) speaksHere(k Knowledge, pubkey, identifier string) (bool, error) {
 	own := nostr.RepoRef{PubKey: pubkey, Identifier: identifier}
-	for _, e := range k.HeldAt(own.Address()) {
+	for _, e := range k.Held().At(own.Address()) {
 		if e.Event.Kind == nostr.KindAnnouncement && e.Phase != proto.PhaseVouched {
 			return true, nil
 		}
@@ -90,7 +90,7 @@ func (p *Policy) speaksHere(k Knowledge, pubkey, identifier string) (bool, error
 				return true, nil
 			}
 		}
-		for _, e := range k.HeldNaming(identifier, at) {
+		for _, e := range k.Held().Naming(identifier, at) {
 			if e.Phase != proto.PhaseVouched || !w.visit(e.Event.PubKey) {
 				return true, nil
 			}

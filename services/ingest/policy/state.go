@@ -60,7 +60,7 @@ func (p *Policy) releaseState(k Knowledge, entry *held.Entry) (Decision, error) 
 	}
 	d := accepted()
 	address, _ := entry.Address()
-	for _, e := range k.HeldAt(address) {
+	for _, e := range k.Held().At(address) {
 		if nostr.Replaces(entry.Event, e.Event) {
 			d.drop(rememberSuperseded, e)
 		}

@@ -103,7 +103,7 @@ func (p *Policy) speaksFor(k Knowledge, pubkey, identifier string, by mayVouch) 
 		if !by.waiting {
 			continue
 		}
-		for _, e := range k.HeldNaming(identifier, at) {
+		for _, e := range k.Held().Naming(identifier, at) {
 			if e.Event.PubKey != pubkey && e.Phase == proto.PhaseWaiting && by.kept(e.Announcement) {
 				return true, nil
 			}
@@ -159,7 +159,7 @@ func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) (bool, error) {
 func (w *walk) isVouchedFor(k Knowledge, without map[string]bool, with ...*held.Entry) (vouched, certain bool) {
 	pubkey := w.queue[0]
 	for at, ok := w.next(); ok; at, ok = w.next() {
-		for _, e := range slices.Concat(k.HeldNaming(w.identifier, at), naming(with, w.identifier, at)) {
+		for _, e := range slices.Concat(k.Held().Naming(w.identifier, at), naming(with, w.identifier, at)) {
 			if without[e.Event.ID] || e.Event.PubKey == pubkey {
 				continue
 			}
@@ -189,7 +189,7 @@ func naming(entries []*held.Entry, identifier, pubkey string) (some []*held.Entr
 // somebody who has, are; and nobody else is.
 func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
 	own := nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()
-	if len(k.HeldAt(own))+len(k.HeldNaming(identifier, pubkey)) > 0 {
+	if len(k.Held().At(own))+len(k.Held().Naming(identifier, pubkey)) > 0 {
 		return true, nil
 	}
 	have, err := k.AcceptedAt(own)
@@ -202,7 +202,7 @@ func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
 // isAnnounced reports whether there is an announcement of the identifier, accepted or held, whose
 // id is not in without.
 func isAnnounced(k Knowledge, identifier string, without map[string]bool) (bool, error) {
-	for _, e := range k.HeldAnnouncements(identifier) {
+	for _, e := range k.Held().Announcements(identifier) {
 		if !without[e.Event.ID] {
 			return true, nil
 		}
@@ -224,12 +224,12 @@ func spokenFor(k Knowledge, pubkey, identifier string) ([]*held.Entry, error) {
 			entries = append(entries, e)
 		}
 	}
-	for _, e := range k.HeldAt(nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()) {
+	for _, e := range k.Held().At(nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()) {
 		take(e)
 	}
 	w := from(pubkey, identifier)
 	for at, ok := w.next(); ok && len(entries) < maxRevived; at, ok = w.next() {
-		for _, e := range k.HeldNaming(identifier, at) {
+		for _, e := range k.Held().Naming(identifier, at) {
 			if e.Event.PubKey != pubkey {
 				take(e)
 			}

@@ -354,25 +354,8 @@ func found(ev *nostr.Event, err error) (*nostr.Event, error) {
 	return ev, err
 }
 
-// Held returns the held event of that id, or nil.
-func (d *draft) Held(id string) *held.Entry { return d.held.ByID(id) }
-
-// HeldOf returns the held events of an identifier, in order of their keys.
-func (d *draft) HeldOf(identifier string) []*held.Entry { return d.held.OfIdentifier(identifier) }
-
-// HeldAt returns the held events at an address.
-func (d *draft) HeldAt(address nostr.Address) []*held.Entry { return d.held.At(address) }
-
-// HeldAnnouncements returns the held announcements of an identifier.
-func (d *draft) HeldAnnouncements(identifier string) []*held.Entry {
-	return d.held.Announcements(identifier)
-}
-
-// HeldNaming returns the held announcements of an identifier that name this key among their
-// maintainers.
-func (d *draft) HeldNaming(identifier, pubkey string) []*held.Entry {
-	return d.held.Naming(identifier, pubkey)
-}
+// Held is the held events. They must not be changed.
+func (d *draft) Held() *held.Directory { return d.held }
 
 // Room counts the held events. It must not be changed.
 func (d *draft) Room() *policy.Room { return d.room }
