@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -183,8 +184,12 @@ func (t *term) decide(b *batch, x decided) error {
 // heal, is not remembered: nothing fetches it, and remembering it would let any client fill the
 // disk. Of an import nothing is kept: it can be offered again when it is right.
 func (t *term) reject(b *batch, c *policy.Candidate, d policy.Decision) {
-	t.Log.Debug("rejected", "event", c.Event.ID, "kind", c.Event.Kind, "author", c.Event.PubKey, "lane", c.Lane, "client", c.Client,
-		"relay", c.Relay, "reason", d.Message)
+	level := slog.LevelDebug
+	if c.Lane == proto.LaneUser {
+		level = slog.LevelInfo
+	}
+	t.Log.Log(t.draft.ctx, level, "event rejected", "event", c.Event.ID, "kind", c.Event.Kind, "author", c.Event.PubKey,
+		"lane", c.Lane, "client", c.Client, "relay", c.Relay, "reason", d.Message)
 	if c.Source == proto.SourceImport {
 		return
 	}

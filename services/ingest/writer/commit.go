@@ -228,6 +228,10 @@ func (t *term) commitRejections(ctx context.Context, l *layer) error {
 // others' are decided again: what they waited for may have ended just before the crash.
 func (t *term) heal(ctx context.Context) error {
 	l := t.draft.begin(ctx, time.Now())
+	again := map[string]bool{}
+	for _, c := range t.healed {
+		again[c.Event.ID] = true
+	}
 	for _, e := range t.Held.All() {
 		over, err := policy.Over(t.draft, e)
 		if err != nil {
@@ -236,7 +240,7 @@ func (t *term) heal(ctx context.Context) error {
 		switch {
 		case over:
 			t.draft.Drop(e)
-		case e.Phase == proto.PhaseVouched:
+		case e.Phase == proto.PhaseVouched && !again[e.Event.ID]:
 			t.healed = append(t.healed, policy.OfHeld(e.Event, proto.ActionRelease))
 		}
 	}
