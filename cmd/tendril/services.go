@@ -20,7 +20,7 @@ func services() []node.Service {
 	return []node.Service{
 		{Name: "ingest", Run: ingest.Run, Provisions: true},
 		{Name: "purgatory", Run: purgatory.Run, Asks: true},
-		{Name: "discovery", Run: discovery.Run, Asks: true, Idle: true},
+		{Name: "discovery", Run: discovery.Run, Asks: true},
 		{Name: "relayconn", Run: relayconn.Run, Asks: true},
 		{Name: "gateway", Run: gateway.Run},
 	}

@@ -84,11 +84,12 @@ type Follower struct {
 	ready  chan struct{} // closed when everything was read that was there at the start
 	leader bool          // the leader is asked, one message at a time
 
-	mu    sync.Mutex
-	at    []uint64      // by filter: everything up to here is read
-	told  []uint64      // by filter: sequence of the last message known to be stored
-	end   uint64        // the stream's last sequence, as far as it is known
-	moved chan struct{} // closed when at grows; nil while nothing waits
+	done Progress // everything up to here is read
+
+	mu   sync.Mutex
+	at   []uint64 // by filter: everything up to here is read
+	told []uint64 // by filter: sequence of the last message known to be stored
+	end  uint64   // the stream's last sequence, as far as it is known
 }
 
 // NewFollower makes a follower; it reads while Run runs. read gets the messages in batches of at
@@ -102,6 +103,7 @@ func NewFollower(js jetstream.JetStream, r Reading, log *slog.Logger, read func(
 		hints: make(chan struct{}, 1), looks: make(chan struct{}, 1), ready: make(chan struct{}),
 	}
 	f.at, f.told = slices.Repeat([]uint64{r.After}, len(r.Filters)), make([]uint64, len(r.Filters))
+	f.done.Advance(r.After)
 	f.head = &Head{ask: func(ctx context.Context) (uint64, error) { return lastSeq(ctx, js, r.Stream) }, reach: f.Wait}
 	return f
 }
@@ -400,7 +402,7 @@ func (f *Follower) fed(ctx context.Context) bool {
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return f.await(ctx, f.Told()) == nil
+	return f.done.WaitFor(ctx, f.Told()) == nil
 }
 
 // behind reports whether a message is known to be stored that was not read.
@@ -416,11 +418,7 @@ func (f *Follower) behind() bool {
 }
 
 // Seq is the sequence up to which everything was read.
-func (f *Follower) Seq() uint64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return slices.Min(f.at)
-}
+func (f *Follower) Seq() uint64 { return f.done.Seq() }
 
 // Told is the sequence of the last message that is known to be stored.
 func (f *Follower) Told() uint64 {
@@ -430,26 +428,16 @@ func (f *Follower) Told() uint64 {
 }
 
 // Advance says that the reader has got everything up to a sequence by another way.
-func (f *Follower) Advance(seq uint64) {
-	at := make([]uint64, len(f.what.Filters))
-	for i := range at {
-		at[i] = seq
-	}
-	f.advance(at)
-}
+func (f *Follower) Advance(seq uint64) { f.advance(slices.Repeat([]uint64{seq}, len(f.what.Filters))) }
 
 func (f *Follower) advance(at []uint64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	before := slices.Min(f.at)
 	for i := range at {
 		f.at[i] = max(f.at[i], at[i])
 		f.end = max(f.end, at[i])
 	}
-	if f.moved != nil && slices.Min(f.at) > before {
-		close(f.moved)
-		f.moved = nil
-	}
+	f.done.Advance(slices.Min(f.at))
 }
 
 // Ready is closed when everything was read that the stream had when Run began.
@@ -463,7 +451,7 @@ func (f *Follower) Wait(ctx context.Context, seq uint64) error {
 	began := time.Now()
 	for patience := 100 * time.Millisecond; ; patience = min(2*patience, endEvery) {
 		brief, done := context.WithTimeout(ctx, patience)
-		err := f.await(brief, seq)
+		err := f.done.WaitFor(brief, seq)
 		done()
 		if err == nil {
 			return nil
@@ -472,30 +460,9 @@ func (f *Follower) Wait(ctx context.Context, seq uint64) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			return fmt.Errorf("waited %s for sequence %d of stream %s: read up to %d of %d: %w",
-				time.Since(began).Round(time.Millisecond), seq, f.what.Stream, slices.Min(f.at), f.end, context.Cause(ctx))
+				time.Since(began).Round(time.Millisecond), seq, f.what.Stream, f.Seq(), f.end, context.Cause(ctx))
 		}
 		notify(f.looks)
-	}
-}
-
-// await waits until everything up to a sequence was read, or ctx ends.
-func (f *Follower) await(ctx context.Context, seq uint64) error {
-	for {
-		f.mu.Lock()
-		if slices.Min(f.at) >= seq {
-			f.mu.Unlock()
-			return nil
-		}
-		if f.moved == nil {
-			f.moved = make(chan struct{})
-		}
-		moved := f.moved
-		f.mu.Unlock()
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 )
 
@@ -46,7 +45,7 @@ func TestCatchUpPassesOverWhatIsGone(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	read := &progress.Progress{}
+	read := &bus.Progress{}
 	following, stop := context.WithCancel(ctx)
 	done := make(chan error, 1)
 	go func() {

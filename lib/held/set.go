@@ -12,13 +12,12 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 )
 
 // Set is the held events as of a sequence of the bucket's stream. It is safe for concurrent use.
 type Set struct {
-	progress progress.Progress
+	progress bus.Progress
 
 	mu        sync.RWMutex
 	directory *Directory

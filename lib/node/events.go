@@ -2,11 +2,6 @@ package node
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io/fs"
-	"log/slog"
-	"os"
 	"slices"
 
 	"tendril.dev/lib/eventdb"
@@ -67,20 +62,4 @@ func (n *Node) closeIndex() error {
 		return nil
 	}
 	return n.Index.Close()
-}
-
-// dropOldIndex removes the index that an earlier version kept for a process that keeps none now. It
-// held nothing that is not in the log.
-func dropOldIndex(dir string, log *slog.Logger) {
-	if dir == "" {
-		return
-	}
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
-		return
-	}
-	if err := os.RemoveAll(dir); err != nil {
-		log.Warn("the index that an earlier version kept here is of no use any more and cannot be removed", "error", fmt.Errorf("remove %s: %w", dir, err))
-		return
-	}
-	log.Info("the index that an earlier version kept here is of no use any more and was removed", "folder", dir)
 }

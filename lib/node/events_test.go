@@ -1,12 +1,6 @@
 package node
 
-import (
-	"log/slog"
-	"os"
-	"path/filepath"
-	"strings"
-	"testing"
-)
+import "testing"
 
 // TestWhoHasAnIndex: a process keeps one if a service needs it, or if there is nobody to ask.
 func TestWhoHasAnIndex(t *testing.T) {
@@ -29,29 +23,5 @@ func TestWhoHasAnIndex(t *testing.T) {
 		if got := hasIndex(c.url, c.services); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
-	}
-}
-
-// TestAnOldIndexIsRemoved with one line in the log, and where there is none nothing is said.
-func TestAnOldIndexIsRemoved(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "index-relayconn")
-	if err := os.MkdirAll(filepath.Join(dir, "sub"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "sub", "000004.sst"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	var out strings.Builder
-	log := slog.New(slog.NewTextHandler(&out, nil))
-	for range 3 {
-		dropOldIndex(dir, log)
-		dropOldIndex("", log)
-	}
-	if _, err := os.Stat(dir); !os.IsNotExist(err) {
-		t.Errorf("it is still there: %v", err)
-	}
-	if strings.Count(out.String(), "\n") != 1 || !strings.Contains(out.String(), "was removed") {
-		t.Errorf("the log says %q", out.String())
 	}
 }

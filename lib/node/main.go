@@ -13,7 +13,6 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/obs"
-	"tendril.dev/lib/processors"
 )
 
 // Main is the main function of a service that runs alone: settings, node, observation on its own
@@ -51,8 +50,6 @@ func Serve(name string, s config.Settings, services ...Service) error {
 	if err != nil {
 		return err
 	}
-	paceGarbage(paceOf(services))
-	processors.Spread()
 	ctx, release := untilSignal(context.Background())
 	defer release()
 	n, err := prepare(name, s, log)

@@ -86,9 +86,6 @@ type Service struct {
 	// Asks: it needs no index of the log of its own, and only asks [Node.Accepted]. A process of
 	// such services keeps nothing of the log, unless it embeds the NATS server.
 	Asks bool
-	// Idle: it has little to do after its start. A process of such services collects garbage
-	// sooner, to keep little memory.
-	Idle bool
 	// Early: it runs while the process still waits for the bus, and uses neither bus nor index.
 	Early bool
 }
@@ -159,8 +156,6 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 			return errors.Join(err, n.removeScratch())
 		}
 		newLog = n.Index.LogGone
-	} else {
-		dropOldIndex(indexDir, log)
 	}
 	n.Bus, err = bus.Open(ctx, bus.Options{
 		Name: "tendril " + n.process + " " + n.Worker, Sizing: Sizing(s), Log: log,

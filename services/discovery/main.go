@@ -7,4 +7,4 @@ import (
 	"tendril.dev/services/discovery/discovery"
 )
 
-func main() { node.Main(node.Service{Name: "discovery", Run: discovery.Run, Asks: true, Idle: true}) }
+func main() { node.Main(node.Service{Name: "discovery", Run: discovery.Run, Asks: true}) }

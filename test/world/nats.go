@@ -3,10 +3,12 @@ package world
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,12 +24,14 @@ var errAway = errors.New("the server is away")
 // NATS is a NATS server in a process of its own. Clients reach it through a [nettest.Front], so
 // that it comes back at the same address.
 type NATS struct {
-	URL string
-	dir string
-	t   testing.TB
+	URL     string
+	dir     string
+	t       testing.TB
+	cluster string // its part of the configuration; empty: a single server
 
 	mu      sync.Mutex
 	address string // of the process; empty: it is away
+	route   string // where it listens for the others of its cluster
 	cmd     *exec.Cmd
 }
 
@@ -39,6 +43,27 @@ func StartNATS(t testing.TB) *NATS {
 	t.Cleanup(func() { n.End(syscall.SIGKILL) })
 	n.Start()
 	return n
+}
+
+// StartCluster starts servers that form a cluster and end with the test.
+func StartCluster(t testing.TB, size int) []*NATS {
+	t.Helper()
+	var all []*NATS
+	var routes []string
+	for range size {
+		n := &NATS{dir: Folder(t), t: t}
+		n.URL = "nats://" + nettest.Front(t, n.dial)
+		routes = append(routes, "nats-route://"+nettest.Front(t, n.dialRoute))
+		t.Cleanup(func() { n.End(syscall.SIGKILL) })
+		all = append(all, n)
+	}
+	for i, n := range all {
+		n.cluster = fmt.Sprintf("server_name: n%d\ncluster { name: test, listen: \"127.0.0.1:-1\", no_advertise: true, pool_size: -1, routes: [%q] }\n",
+			i, strings.Join(slices.Delete(slices.Clone(routes), i, i+1), `", "`))
+		n.cluster = strings.ReplaceAll(n.cluster, `\"`, `"`)
+		n.Start()
+	}
+	return all
 }
 
 // PID is the id of the process; the server must not have ended.
@@ -61,6 +86,18 @@ func (n *NATS) dial() (net.Conn, error) {
 	n.mu.Lock()
 	address := n.address
 	n.mu.Unlock()
+	return dial(address)
+}
+
+// dialRoute connects to the process as another server of its cluster.
+func (n *NATS) dialRoute() (net.Conn, error) {
+	n.mu.Lock()
+	route := n.route
+	n.mu.Unlock()
+	return dial(route)
+}
+
+func dial(address string) (net.Conn, error) {
 	if address == "" {
 		return nil, errAway
 	}
@@ -78,7 +115,7 @@ func (n *NATS) Start() {
 		n.t.Fatal(err)
 	}
 	text := "listen: 127.0.0.1:-1\nports_file_dir: " + strconv.Quote(ports) +
-		"\njetstream { store_dir: " + strconv.Quote(filepath.Join(n.dir, "store")) + ", sync_interval: always }\n"
+		"\njetstream { store_dir: " + strconv.Quote(filepath.Join(n.dir, "store")) + ", sync_interval: always }\n" + n.cluster
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		n.t.Fatal(err)
 	}
@@ -86,23 +123,26 @@ func (n *NATS) Start() {
 	if err := cmd.Start(); err != nil {
 		n.t.Fatal(err)
 	}
-	address := ""
+	address, route := "", ""
 	Await(n.t, "NATS says where it listens", func() bool {
 		files, err := filepath.Glob(filepath.Join(ports, "*.ports"))
 		if err != nil || len(files) == 0 {
 			return false
 		}
 		data, err := os.ReadFile(files[0])
-		var said struct{ NATS []string }
+		var said struct{ NATS, Cluster []string }
 		if err != nil || json.Unmarshal(data, &said) != nil || len(said.NATS) == 0 {
 			return false
 		}
 		address = strings.TrimPrefix(said.NATS[0], "nats://")
+		if len(said.Cluster) > 0 {
+			route = strings.TrimPrefix(said.Cluster[0], "nats://")
+		}
 		return true
 	})
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.cmd, n.address = cmd, address
+	n.cmd, n.address, n.route = cmd, address, route
 }
 
 // LoseDisk takes away what the server has on disk. It must have ended.
@@ -117,7 +157,7 @@ func (n *NATS) LoseDisk() {
 func (n *NATS) End(by syscall.Signal) {
 	n.mu.Lock()
 	cmd := n.cmd
-	n.cmd, n.address = nil, ""
+	n.cmd, n.address, n.route = nil, "", ""
 	n.mu.Unlock()
 	if cmd == nil {
 		return

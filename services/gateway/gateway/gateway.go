@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -18,7 +19,6 @@ import (
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/owner"
-	"tendril.dev/lib/processors"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/clientaddr"
 	"tendril.dev/services/gateway/git"
@@ -57,7 +57,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	}
 	hub := live.NewHub(n.Log)
 	// As many questions are worked on at once as there are processors.
-	work := limit.NewFair(int64(processors.Count()), int64(processors.Count()))
+	work := limit.NewFair(int64(runtime.GOMAXPROCS(0)), int64(runtime.GOMAXPROCS(0)))
 	door, err := newDoor(n, shards, work)
 	if err != nil {
 		return err

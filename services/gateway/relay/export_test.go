@@ -3,15 +3,14 @@ package relay
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"time"
-
-	"tendril.dev/lib/processors"
 )
 
 // Occupy takes all places of counts, and gives them back when free is called.
 func (r *Relay) Occupy() (free func()) {
 	var taken []func()
-	for n := range processors.Count() {
+	for n := range runtime.GOMAXPROCS(0) {
 		release, err := r.gathering.Acquire(context.Background(), fmt.Sprint(n))
 		if err != nil {
 			panic(err)

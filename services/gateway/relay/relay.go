@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +20,6 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/limit"
-	"tendril.dev/lib/processors"
 	"tendril.dev/lib/reconcile"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
@@ -128,7 +128,7 @@ func New(o Options) *Relay {
 		inbound:     limit.NewFair(o.Limits.InboundBytes, o.Limits.InboundBytes/quarter),
 		questions:   limit.NewFair(math.MaxInt64, int64(o.Limits.MaxSubscriptionsPerIP)),
 		filters:     limit.NewFair(o.Limits.OpenFilterBytes, o.Limits.OpenFilterBytesPerIP),
-		gathering:   limit.NewFair(int64(processors.Count()), int64(processors.Count())),
+		gathering:   limit.NewFair(int64(runtime.GOMAXPROCS(0)), int64(runtime.GOMAXPROCS(0))),
 		kept:        limit.NewFair(o.Limits.ReconciliationBytes, o.Limits.ReconciliationBytes/quarter),
 		frames:      reconcile.LimitsFor(o.Limits.MaxMessageBytes),
 		connections: map[*connection]struct{}{},

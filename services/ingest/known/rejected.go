@@ -19,7 +19,6 @@ import (
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/progress"
 	"tendril.dev/proto"
 )
 
@@ -37,7 +36,7 @@ type Rejected struct {
 	rules  string // the settings of now, in short: what was rejected by others does not count
 	seed   maphash.Seed
 
-	progress progress.Progress
+	progress bus.Progress
 
 	mu      sync.RWMutex
 	entries map[key]*entry

@@ -1,16 +1,16 @@
-// Package progress is how far a projection has read its stream, for those who wait for it.
-package progress
+package bus
 
 import (
 	"context"
 	"sync"
 )
 
-// Progress is a sequence that only grows. The zero value is at 0. It is safe for concurrent use.
+// Progress is how far a projection has read its stream: a sequence that only grows. The zero value
+// is at 0. It is safe for concurrent use.
 type Progress struct {
 	mu    sync.Mutex
 	seq   uint64
-	moved chan struct{} // closed when seq moves; nil while nobody waits
+	moved chan struct{} // closed when seq moves; nil while nothing waits
 }
 
 // Advance moves on to seq; false if that is not ahead.

@@ -1,4 +1,4 @@
-package progress_test
+package bus_test
 
 import (
 	"context"
@@ -7,14 +7,14 @@ import (
 	"testing/synctest"
 	"time"
 
-	"tendril.dev/lib/progress"
+	"tendril.dev/lib/bus"
 )
 
-// TestWaitFor: whoever waits is woken by the advance that reaches its sequence, and by none before.
+// TestWaitFor: each wait is ended by the advance that reaches its sequence, and by none before.
 func TestWaitFor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var p progress.Progress
+		var p bus.Progress
 		began := time.Now()
 		for _, want := range []uint64{0, 1, 3, 7} {
 			go func() {
@@ -43,7 +43,7 @@ func TestWaitFor(t *testing.T) {
 func TestWaitEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var p progress.Progress
+		var p bus.Progress
 		why := errors.New("why")
 		ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, why)
 		defer cancel()

@@ -1,0 +1,199 @@
+package e2e
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+
+	"tendril.dev/lib/bus"
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+	"tendril.dev/test/world"
+)
+
+const (
+	failoverEvery = 20 * time.Second // between two kills in the long form
+	failoverHead  = 15 * time.Second // in which every follower reaches the head after the last kill
+)
+
+// TestFollowersReachTheHeadAfterFailovers: nodes of a NATS cluster are killed one after the other,
+// while messages are stored. Followers of a stream, an index of the log, and one who waits for each of
+// its own messages, as discovery does, have everything that was acknowledged within 15 s after the
+// last kill, in order and once.
+func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
+	t.Parallel()
+	rounds, pause := 2, 4*time.Second
+	if long := chaosTime(t); long > failoverEvery {
+		rounds, pause = int(long/failoverEvery), failoverEvery
+	}
+	nodes := world.StartCluster(t, 3)
+	sizing := proto.DefaultSizing()
+	sizing.Replicas = 3
+	b := clusterBus(t, nodes, sizing, true)
+
+	ctx, stop := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer stop()
+	var followers []*tracked
+	for range 4 {
+		followers = append(followers, track(ctx, &running, t, clusterBus(t, nodes, sizing, false)))
+	}
+	db, err := eventdb.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	indexed := clusterBus(t, nodes, sizing, false)
+	following, endFollowing := context.WithCancel(context.Background())
+	followed := make(chan error, 1)
+	go func() { followed <- eventdb.Follow(following, indexed.JS, db, slog.New(slog.DiscardHandler)) }()
+	defer func() {
+		endFollowing()
+		if err := <-followed; err != nil {
+			t.Error(err)
+		}
+	}()
+
+	var targets, log atomic.Uint64 // last acknowledged sequences
+	sending, endSending := context.WithCancel(ctx)
+	var senders sync.WaitGroup
+	senders.Go(func() { send(sending, b, &targets, nil, targetMessage) })
+	senders.Go(func() { send(sending, b, &log, nil, eventMessage) })
+	own := clusterBus(t, nodes, sizing, false)
+	waiter := track(ctx, &running, t, own)
+	followers = append(followers, waiter)
+	senders.Go(func() { send(sending, own, &targets, waiter.follower, targetMessage) })
+
+	for round := range rounds {
+		time.Sleep(pause)
+		node := nodes[round%len(nodes)]
+		node.End(syscall.SIGKILL)
+		time.Sleep(min(pause/2, 5*time.Second))
+		if round < rounds-1 {
+			node.Start()
+		}
+	}
+	last := time.Now()
+	nodes[(rounds-1)%len(nodes)].Start()
+	time.Sleep(time.Second) // some more are stored behind the last kill
+	endSending()
+	senders.Wait()
+	within, cancel := context.WithDeadline(t.Context(), last.Add(failoverHead))
+	defer cancel()
+	for i, f := range followers {
+		if err := f.follower.Wait(within, targets.Load()); err != nil {
+			t.Errorf("follower %d: %v", i, err)
+		}
+		if n := f.wrong.Load(); n != 0 {
+			t.Errorf("follower %d has got %d messages twice or out of order", i, n)
+		}
+	}
+	if err := db.WaitFor(within, log.Load()); err != nil {
+		t.Errorf("the index: %v", err)
+	}
+	took := time.Since(last)
+	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stored := stream.CachedInfo().State.Msgs
+	for i, f := range followers {
+		if err := f.follower.CatchUp(within); err != nil {
+			t.Errorf("follower %d: %v", i, err)
+		} else if n := f.count.Load(); n != stored {
+			t.Errorf("follower %d has read %d of %d messages", i, n, stored)
+		}
+	}
+	t.Logf("%d kills, %d messages of targets, log at %d; all at the head %s after the last kill", rounds, stored, log.Load(), took.Round(time.Millisecond))
+}
+
+// clusterBus opens a bus on the nodes.
+func clusterBus(t *testing.T, nodes []*world.NATS, sizing proto.Sizing, provisions bool) *bus.Bus {
+	t.Helper()
+	var urls []string
+	for _, n := range nodes {
+		urls = append(urls, n.URL)
+	}
+	b, err := bus.Open(t.Context(), bus.Options{
+		URL: strings.Join(urls, ","), Sizing: sizing, Provisions: provisions, Waiting: func(string) {},
+		Needs: []string{proto.StreamTargets, proto.StreamEvents},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// tracked is a follower of the targets, and how many messages it got.
+type tracked struct {
+	follower     *bus.Follower
+	count, wrong atomic.Uint64
+}
+
+func track(ctx context.Context, running *sync.WaitGroup, t *testing.T, b *bus.Bus) *tracked {
+	tr := &tracked{}
+	seq := uint64(0)
+	tr.follower = bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamTargets}, slog.New(slog.DiscardHandler), func(messages []bus.Message) error {
+		for _, m := range messages {
+			if m.Seq <= seq {
+				tr.wrong.Add(1)
+			}
+			seq = m.Seq
+			tr.count.Add(1)
+		}
+		return nil
+	})
+	running.Go(func() {
+		if err := tr.follower.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return tr
+}
+
+// send stores messages until ctx ends, and waits until own has read each if it is not nil.
+func send(ctx context.Context, b *bus.Bus, acked *atomic.Uint64, own *bus.Follower, message func(n int) *nats.Msg) {
+	for n := 0; ctx.Err() == nil; n++ {
+		brief, cancel := context.WithTimeout(ctx, 5*time.Second)
+		seq, err := b.PublishBatch(brief, []*nats.Msg{message(n)}, nil)
+		if err == nil {
+			for had := acked.Load(); had < seq && !acked.CompareAndSwap(had, seq); had = acked.Load() {
+			}
+			if own != nil {
+				err = own.Wait(brief, seq)
+			}
+		}
+		cancel()
+		if err != nil {
+			time.Sleep(100 * time.Millisecond)
+		} else {
+			time.Sleep(5 * time.Millisecond)
+		}
+	}
+}
+
+func targetMessage(int) *nats.Msg {
+	return &nats.Msg{Subject: "grasp.target." + strings.ToLower(rand.Text()), Data: []byte(`{}`)}
+}
+
+func eventMessage(n int) *nats.Msg {
+	ev := &nostr.Event{PubKey: strings.Repeat("ab", 32), Kind: 1, CreatedAt: nostr.Timestamp(1000 + n), Content: "note", Sig: strings.Repeat("00", 64)}
+	ev.ID = ev.GetID()
+	raw, err := ev.MarshalJSON()
+	if err != nil {
+		panic(fmt.Sprint("an event cannot be written: ", err))
+	}
+	return &nats.Msg{Subject: proto.EventSubjectOf(ev).String(), Data: raw}
+}
