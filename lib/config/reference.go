@@ -106,8 +106,8 @@ of bytes: ` + "`64MiB`, `2GiB`" + `.
 
 Every service takes the same settings and uses those that concern it, so one environment serves all
 of them. Only ` + "`NGIT_DOMAIN`" + ` must be set. A wrong value stops the start with one sentence that names
-the setting, the value, and what would be right. A variable named ` + "`NGIT_…`" + ` that is no setting, or no
-longer one, is named in a warning at the start.
+the setting, the value, and what would be right. A variable named ` + "`NGIT_…`" + ` that is no setting is named
+in a warning at the start.
 
 Names that other GRASP servers have mean the same here: an existing ` + "`.env`" + ` works unchanged
 ([running.md](running.md#coming-from-another-grasp-server)).

@@ -181,9 +181,7 @@ func (s *Source) strangers() []string {
 			continue
 		}
 		warning := fmt.Sprintf("%.64s is set, but there is no such setting", name)
-		if instead, ok := replacement(name); ok {
-			warning += " any more: " + instead
-		} else if near := nearest(name, known); near != "" {
+		if near := nearest(name, known); near != "" {
 			warning += "; " + near + " is meant?"
 		}
 		warnings = append(warnings, warning)

@@ -103,13 +103,16 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 		t.Errorf("the index: %v", err)
 	}
 	took := time.Since(last)
-	stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored := stream.CachedInfo().State.Msgs
+	stored := uint64(0)
+	world.Await(t, "the cluster says how much it has", func() bool {
+		stream, err := b.JS.Stream(t.Context(), proto.StreamTargets)
+		if err == nil {
+			stored = stream.CachedInfo().State.Msgs
+		}
+		return err == nil
+	})
 	for i, f := range followers {
-		if err := f.follower.CatchUp(within); err != nil {
+		if err := f.follower.CatchUp(t.Context()); err != nil {
 			t.Errorf("follower %d: %v", i, err)
 		} else if n := f.count.Load(); n != stored {
 			t.Errorf("follower %d has read %d of %d messages", i, n, stored)

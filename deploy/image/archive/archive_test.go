@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
 )
@@ -60,68 +60,47 @@ func rootAt(t *testing.T, at time.Time) string {
 
 func TestSameFilesGiveTheSameArchive(t *testing.T) {
 	t.Parallel()
-	var before summary
 	var archive []byte
 	for i := range 3 {
 		out := filepath.Join(t.TempDir(), "out.tar")
-		made, err := write(rootAt(t, time.Unix(int64(1e9+i), 0)), program, named, out)
-		if err != nil {
+		if _, err := write(rootAt(t, time.Unix(int64(1e9+i), 0)), program, named, out); err != nil {
 			t.Fatal(err)
 		}
 		now, err := os.ReadFile(out)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i > 0 && (made != before || !bytes.Equal(now, archive)) {
-			t.Errorf("%v, before %v", made, before)
+		if i > 0 && !bytes.Equal(now, archive) {
+			t.Error("another archive")
 		}
-		before, archive = made, now
+		archive = now
 	}
 }
 
 func TestArchiveIsAnImage(t *testing.T) {
 	t.Parallel()
 	out := filepath.Join(t.TempDir(), "out.tar")
-	made, err := write(rootAt(t, time.Now()), program, named, out)
+	digest, err := write(rootAt(t, time.Now()), program, named, out)
 	if err != nil {
 		t.Fatal(err)
 	}
-	folder := unpack(t, out)
-
-	// As containerd and skopeo read it: an OCI layout.
-	index, err := layout.ImageIndexFromPath(folder)
+	tag, err := name.NewTag(named)
 	if err != nil {
 		t.Fatal(err)
 	}
-	manifest, err := index.IndexManifest()
-	if err != nil || len(manifest.Manifests) != 1 {
-		t.Fatal(manifest, err)
-	}
-	only := manifest.Manifests[0]
-	if only.Digest != made.digest || only.Annotations["io.containerd.image.name"] != named || only.Platform.OS != "linux" {
-		t.Errorf("the index: %+v; want %v", only, made)
-	}
-	image, err := index.Image(only.Digest)
+	image, err := tarball.ImageFromPath(out, &tag)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := validate.Image(image); err != nil {
 		t.Error(err)
 	}
+	if digest.Hex == "" {
+		t.Error("no digest")
+	}
 	config, err := image.ConfigFile()
 	if err != nil || config.OS != "linux" || config.Architecture == "" || !reflect.DeepEqual(config.Config, configuration(program)) {
 		t.Errorf("%+v, %v", config, err)
-	}
-
-	// As Docker reads it.
-	old, err := tarball.ImageFromPath(out, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if id, err := old.ConfigName(); err != nil || config.RootFS.DiffIDs == nil {
-		t.Error(id, err)
-	} else if want, _ := image.ConfigName(); id != want {
-		t.Errorf("%v, want %v", id, want)
 	}
 
 	// The layer.
@@ -151,38 +130,6 @@ func TestArchiveIsAnImage(t *testing.T) {
 	want := map[string]int64{"etc/": 0o755, "etc/passwd": 0o644, "tmp/": 0o1777, "usr/": 0o755, "usr/bin/": 0o755, "usr/bin/tendril": 0o755, "usr/bin/other": 0o777}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
-	}
-}
-
-// unpack unpacks an archive of ours into a folder.
-func unpack(t *testing.T, archive string) string {
-	t.Helper()
-	folder := t.TempDir()
-	f, err := os.Open(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return folder
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		at := filepath.Join(folder, h.Name)
-		if h.Typeflag == tar.TypeDir {
-			err = os.Mkdir(at, 0o755)
-		} else {
-			var raw []byte
-			if raw, err = io.ReadAll(r); err == nil {
-				err = os.WriteFile(at, raw, 0o644)
-			}
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 
