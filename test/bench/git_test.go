@@ -53,7 +53,7 @@ func (u *gitUser) announce() {
 // gitBeside measures what git does for a user, beside git's own server on the same machine: each
 // thing by turns here and there.
 func gitBeside(t *testing.T, s *stage) {
-	p := world.Start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE_PER_IP": "100000", "NGIT_EVENTS_PER_MINUTE": "100000", "NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000"})
+	p := world.Start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE_PER_IP": "100000", "NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000"})
 	u := &gitUser{T: t, at: p, who: world.NewPerson(t), work: world.NewWorkTree(t)}
 	for i := range 50 {
 		u.work.AddNoise(100 << 10)
@@ -94,7 +94,7 @@ func gitBeside(t *testing.T, s *stage) {
 		}
 	}
 	compare("push of one small commit", 1.3, func() {
-		u.work.Commit("small")
+		u.work.Commit(fmt.Sprint("small ", u.signed))
 		u.announce()
 	}, func(url string) []string { return []string{"push", "-q", url, "main"} })
 	compare("ls-remote", 1.05, func() {}, func(url string) []string { return []string{"ls-remote", "-q", url} })
@@ -106,7 +106,7 @@ func gitBeside(t *testing.T, s *stage) {
 // gitShared measures the disk that a repository of five maintainers needs, before and after pushes
 // and housekeeping.
 func gitShared(t *testing.T, s *stage) {
-	p := world.Start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE_PER_IP": "100000", "NGIT_EVENTS_PER_MINUTE": "100000", "NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000"})
+	p := world.Start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE_PER_IP": "100000", "NGIT_GIT_REQUESTS_PER_MINUTE_PER_IP": "100000"})
 	u := &gitUser{T: t, at: p, who: world.NewPerson(t), work: world.NewWorkTree(t)}
 	people := []*world.Person{u.who}
 	for range 4 {
@@ -138,7 +138,7 @@ func gitShared(t *testing.T, s *stage) {
 	first := diskOf(t, root)
 	var followed []time.Duration
 	for i := range gitPushes {
-		u.work.Commit(fmt.Sprint(i))
+		u.work.Commit(fmt.Sprint("push ", i))
 		push()
 		began := time.Now()
 		all("all five have the push", has)
