@@ -8,8 +8,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/items"
-	"tendril.dev/services/relayconn/pages"
 )
 
 // Cause is why the past is asked for.
@@ -32,7 +30,7 @@ func (c Cause) Gap(ev *nostr.Event) bool { return ev.CreatedAt.Time().Before(c.L
 type Work struct {
 	// Items are confirmed together when the filters have brought everything. None: it is asked for
 	// whatever the target says.
-	Items   items.Set
+	Items   Set
 	Filters []nostr.Filter
 	Since   *nostr.Timestamp // nil: from the beginning
 	Cause   Cause
@@ -48,23 +46,23 @@ type Work struct {
 type batch struct {
 	Account
 	work     Work
+	lead     *Lead     // other connections leave the items to this batch; nil: they do not
+	waitBy   time.Time // until when it leaves the items to another connection; zero: it has begun
 	tasks    []*task
 	running  int        // tasks and units that have not ended
 	ids      [][32]byte // to be fetched
 	named    map[[32]byte]struct{}
-	unshared int              // tasks of which it is not settled what is left to other connections
-	left     [][]nostr.Filter // what was left to them, in groups
-	lost     bool             // events have no verdict: what is missing is found out again
-	byREQ    bool             // the relay did not deliver what it named
-	failures int              // how often it has failed
-	retryAt  time.Time        // when it is tried again; zero: it is under way
+	again    bool      // events have no verdict: it begins again from the start
+	byREQ    bool      // the relay did not deliver what it named: the same, and not by NIP-77
+	failures int       // how often it has failed
+	retryAt  time.Time // when it is tried again; zero: it is under way
 }
 
 // found reports whether the batch was found by the diff, which would find it again.
 func (b *batch) found() bool { return !b.work.Items.Empty() }
 
-// pending reports whether the batch is under way for the first time.
-func (b *batch) pending() bool { return b.failures == 0 }
+// idle reports whether nothing of the batch is under way.
+func (b *batch) idle() bool { return !b.retryAt.IsZero() || !b.waitBy.IsZero() }
 
 const (
 	retryFirst = time.Minute
@@ -73,47 +71,44 @@ const (
 
 // tryAgainAfter notes that the batch has failed. It waits for 1, 2, 4 … min, 30 at most.
 func (b *batch) tryAgainAfter(now time.Time) {
-	wait := retryMost
-	if b.failures < 5 {
-		wait = min(wait, retryFirst<<b.failures)
-	}
+	b.retryAt = now.Add(min(retryFirst<<min(b.failures, 5), retryMost))
 	b.failures++
-	b.retryAt = now.Add(wait)
+	b.release(false)
+}
+
+// release lets other connections ask for the items.
+func (b *batch) release(whole bool) {
+	b.lead.End(whole)
+	b.lead = nil
 }
 
 // mostNamed bounds the ids of a batch that are kept in mind, so that none of them is fetched again
 // that another filter finds as well.
 const mostNamed = 20_000
 
-// name takes ids to be fetched, and returns how many of them were new. What has no room is found
-// again later.
-func (h *History) name(b *batch, ids [][32]byte) (fresh int, dropped bool) {
+// name takes ids to be fetched, and returns how many of them were new.
+func (h *History) name(b *batch, ids [][32]byte) (fresh int) {
 	for _, id := range ids {
 		if _, again := b.named[id]; again {
 			continue
-		}
-		if h.wantedIDs >= mostWanted {
-			return fresh, true
 		}
 		if b.named == nil || len(b.named) >= mostNamed {
 			b.named = map[[32]byte]struct{}{}
 		}
 		b.named[id] = struct{}{}
 		b.ids = append(b.ids, id)
-		h.wantedIDs++
 		fresh++
 	}
-	return fresh, false
+	h.wantedIDs += fresh
+	return fresh
 }
 
 // task is one way into the past for a batch.
 type task struct {
 	batch  *batch
 	way    way
-	tries  int            // of the current answer
-	failed bool           // since the batch was tried last
-	group  []nostr.Filter // what of it is left to other connections is not settled; nil: it is
-	lead   *Lead          // what it asks for in place of other connections; nil: nothing
+	tries  int  // of the current answer
+	failed bool // since the batch was tried last
 }
 
 // way is a way to a part of the past: it says what to ask for in one REQ after the other, and hears
@@ -133,16 +128,9 @@ type way interface {
 	end(warn Warn) (more bool, err error)
 }
 
-// walk is the way of paging back through the past of a group of filters.
-type walk struct{ *pages.Walk }
-
-func (h *History) walk(filters []nostr.Filter) walk {
-	return walk{pages.New(filters, h.o.Limits.Page(h.o.PageLimit))}
-}
-
 // end warns of gaps at the end and lets go of pages, because a batch may have many walks that have
 // ended.
-func (w walk) end(warn Warn) (more bool, err error) {
+func (w *Walk) end(warn Warn) (more bool, err error) {
 	if w.Ended() {
 		return true, nil
 	}
@@ -154,7 +142,7 @@ func (w walk) end(warn Warn) (more bool, err error) {
 			warn("ignored", "the relay does not heed since, until or limit; what it has not sent by itself is missing", "from", from, "to", to)
 		}
 	}
-	*w.Walk = pages.Walk{}
+	*w = Walk{}
 	return false, nil
 }
 
@@ -165,14 +153,12 @@ const (
 	fetchTries = 2
 	// fetchSlack is how many more events than were asked for may come, as a factor.
 	fetchSlack = 4
-	// mostWanted is how many events may be waiting to be fetched on a connection, and fullAt how
-	// many keep sessions from going on.
-	mostWanted, fullAt = 20_000, 5000
+	// fullAt is how many events wait to be fetched on a connection when no more are looked for.
+	fullAt = 5000
 )
 
 // fetch is the way of asking for events by id.
 type fetch struct {
-	h     *History
 	batch *batch
 	ids   map[string]bool // true: it has come
 	left  int             // that have not
@@ -188,15 +174,14 @@ func (h *History) fetching() *task {
 			if b.ids = b.ids[len(some):]; len(b.ids) == 0 {
 				b.ids = nil
 			}
-			f := &fetch{h: h, batch: b, ids: map[string]bool{}}
+			h.wantedIDs -= len(some)
+			f := &fetch{batch: b, ids: map[string]bool{}}
 			for _, id := range some {
 				if name := hex.EncodeToString(id[:]); !h.rec.Known(name) { // else another relay was faster
 					f.ids[name] = false
 				}
 			}
-			f.left = len(f.ids)
-			h.wantedIDs -= len(some) - f.left
-			if f.left > 0 {
+			if f.left = len(f.ids); f.left > 0 {
 				t := &task{batch: b, way: f}
 				b.tasks = append(b.tasks, t)
 				b.running++
@@ -231,7 +216,6 @@ func (f *fetch) Saw(ev *nostr.Event) (fresh, enough bool) {
 	if fresh = !f.ids[ev.ID]; fresh {
 		f.ids[ev.ID] = true
 		f.left--
-		f.h.wantedIDs--
 	}
 	return fresh, f.total >= fetchSlack*perFetch
 }

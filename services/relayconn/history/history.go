@@ -10,14 +10,10 @@ package history
 
 import (
 	"context"
-	"maps"
 	"slices"
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/items"
-	"tendril.dev/services/relayconn/layers"
-	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -46,6 +42,12 @@ type Options struct {
 	Negentropy *Negentropy
 }
 
+const (
+	// longestWait is how long a batch is left to another connection at most, and lookAgain how often
+	// it is looked whether that has ended.
+	longestWait, lookAgain = time.Minute, 250 * time.Millisecond
+)
+
 // History is the historic sync of one connection. It belongs to one goroutine.
 type History struct {
 	o         Options
@@ -56,18 +58,18 @@ type History struct {
 	single    bool // the relay takes no REQ of several filters
 	turns     int
 	batches   []*batch
-	asked     *items.Set // what these ask for together; nil: not known since they changed last
-	queue     []*task    // not asked yet
-	hold      time.Time  // nothing is asked before
-	confirmed items.Set
-	wanted    items.Set
+	asked     *Set      // what these ask for together; nil: not known since they changed last
+	queue     []*task   // not asked yet
+	hold      time.Time // nothing is asked before
+	confirmed Set
+	wanted    Set
 	rec       *reconciler // nil: the relay is not asked by NIP-77
-	wantedIDs int         // events to be fetched by id
+	wantedIDs int         // events that wait to be fetched by id
 	spent     bool        // a batch may have ended, though nothing has come
 }
 
 // New returns a history of which confirmed has come on connections before.
-func New(o Options, confirmed items.Set) *History {
+func New(o Options, confirmed Set) *History {
 	h := &History{o: o, open: map[string]*Request{}, atOnce: min(o.AtOnce, firstAtOnce), hold: o.Hold, confirmed: confirmed}
 	if o.Negentropy != nil {
 		h.rec = newReconciler(h, o.Negentropy)
@@ -75,47 +77,56 @@ func New(o Options, confirmed items.Set) *History {
 	return h
 }
 
-// Add begins with some work, as soon as there is room.
+// Add begins with some work, as soon as there is room. What another connection of the worker is
+// walking through waits for that.
 func (h *History) Add(w Work) {
-	b := &batch{work: w}
-	h.batches, h.asked = append(h.batches, b), nil
-	h.start(b)
+	b, now := &batch{work: w}, time.Now()
+	var rest Set
+	if h.reconciles() && h.rec.Walks != nil && b.found() {
+		if b.lead, b.work.Items, rest = h.rec.Walks.Take(w.Items, now); !rest.Empty() {
+			b.work.Filters = FiltersOf(b.work.Items)
+			late := Work{Items: rest, Filters: FiltersOf(rest), Cause: w.Cause, Reconcile: true}
+			h.batches = append(h.batches, &batch{work: late, waitBy: now.Add(longestWait)})
+		}
+	}
+	if h.asked = nil; b.found() || rest.Empty() {
+		h.batches = append(h.batches, b)
+		h.start(b)
+	}
+	h.spent = true
 }
+
+// reconciles reports whether the relay may be asked by NIP-77.
+func (h *History) reconciles() bool { return h.rec != nil && !h.rec.off }
 
 // start chooses the way of all groups of filters of a batch.
 func (h *History) start(b *batch) {
-	groups := layers.Groups(b.work.Filters)
-	able := h.rec != nil && !h.rec.off && b.work.Since == nil && !b.byREQ
-	switch {
-	case able && (b.work.Reconcile || b.lost || size(groups) >= worthEverything):
-		h.rec.add(b, groups, false)
-	case able && !b.work.Items.Empty():
+	groups := Groups(b.work.Filters)
+	worth := b.work.Reconcile || b.again || size(groups) >= worthEverything
+	if h.reconciles() && b.work.Since == nil && !b.byREQ && worth {
+		h.rec.add(b, groups)
+	} else {
 		for _, group := range groups {
-			h.walkShared(b, group)
-		}
-	default:
-		for _, group := range groups {
-			h.walkOf(b, group, span{Since: b.work.Since})
+			h.walk(b, group)
 		}
 	}
-	b.lost, b.byREQ = false, false
-	h.spent = h.spent || b.running == 0
+	b.again, b.byREQ, h.spent = false, false, true
 }
 
-// walkOf has a span of time of a group of filters asked for by REQ.
-func (h *History) walkOf(b *batch, group []nostr.Filter, s span) {
-	filters := slices.Clone(group)
+// walk has filters asked for by REQ.
+func (h *History) walk(b *batch, filters []nostr.Filter) {
+	filters = slices.Clone(filters)
 	for i := range filters {
-		filters[i] = s.of(filters[i])
+		filters[i].Since = b.work.Since
 	}
 	for _, some := range h.together(filters) {
-		h.begin(b, &task{way: h.walk(some)})
+		h.begin(b, NewWalk(some, h.o.Limits.Page(h.o.PageLimit)))
 	}
 }
 
-// begin adds a task to a batch; it is asked for as soon as there is room.
-func (h *History) begin(b *batch, t *task) {
-	t.batch = b
+// begin adds a way to a batch; it is asked for as soon as there is room.
+func (h *History) begin(b *batch, w *Walk) {
+	t := &task{batch: b, way: w}
 	b.tasks = append(b.tasks, t)
 	b.running++
 	h.queue = append(h.queue, t)
@@ -134,7 +145,7 @@ func (h *History) together(filters []nostr.Filter) [][]nostr.Filter {
 func size(groups [][]nostr.Filter) (bytes int) {
 	for _, group := range groups {
 		for _, f := range group {
-			bytes += layers.Bytes(f)
+			bytes += Bytes(f)
 		}
 	}
 	return bytes
@@ -148,7 +159,7 @@ func (h *History) Restart(ctx context.Context) error {
 		}
 	}
 	h.Release()
-	h.batches, h.asked, h.queue, h.wantedIDs, h.confirmed = nil, nil, nil, 0, items.Set{}
+	h.batches, h.asked, h.queue, h.wantedIDs, h.confirmed = nil, nil, nil, 0, Set{}
 	if h.rec == nil {
 		return nil
 	}
@@ -158,20 +169,16 @@ func (h *History) Restart(ctx context.Context) error {
 // Release lets other connections ask for what is being asked for on this one, which has ended.
 func (h *History) Release() {
 	for _, b := range h.batches {
-		for _, t := range b.tasks {
-			t.lead.End(false, time.Now())
-		}
+		b.release(false)
 	}
 }
 
-// Want says what is wanted now. Of the rest nothing is confirmed, and what of it has failed is not
-// tried again.
-func (h *History) Want(wanted items.Set) {
+// Want says what is wanted now. Of the rest nothing is confirmed, and what of it is not under way is
+// not tried again.
+func (h *History) Want(wanted Set) {
 	h.wanted = wanted
-	h.confirmed = items.Only(h.confirmed, wanted)
-	h.drop(func(b *batch) bool {
-		return b.found() && !b.retryAt.IsZero() && items.Only(b.work.Items, wanted).Empty()
-	})
+	h.confirmed = Only(h.confirmed, wanted)
+	h.drop(func(b *batch) bool { return b.found() && b.idle() && Only(b.work.Items, wanted).Empty() })
 }
 
 // drop removes those batches for which gone is true, of which nothing is under way.
@@ -185,20 +192,19 @@ func (h *History) drop(gone func(*batch) bool) {
 // Interrupt takes the open requests for what the diff has found back. They are asked again before
 // all others, each from the page where it stood.
 func (h *History) Interrupt(ctx context.Context) error {
-	open := slices.SortedFunc(maps.Values(h.open), func(x, y *Request) int { return y.turn - x.turn })
-	for _, r := range open {
-		if r.task.batch.found() {
-			if err := h.takeBack(ctx, r); err != nil {
-				return err
-			}
+	for {
+		r := h.latest(func(r *Request) bool { return r.task.batch.found() })
+		if r == nil {
+			return nil
+		}
+		if err := h.takeBack(ctx, r); err != nil {
+			return err
 		}
 	}
-	return nil
 }
 
 // Due does what has become due: ends requests on which the relay has fallen silent, ends batches
-// that have come to their end, and tries those again that have waited long enough since they
-// failed.
+// that have come to their end, and begins with those that have waited long enough.
 func (h *History) Due(ctx context.Context, now time.Time) error {
 	for _, r := range h.open {
 		if !now.Before(h.patience(r)) {
@@ -215,8 +221,12 @@ func (h *History) Due(ctx context.Context, now time.Time) error {
 	h.spent = false
 	h.drop(func(b *batch) bool { return h.settle(b, now) })
 	for _, b := range h.batches {
-		if !b.retryAt.IsZero() && !now.Before(b.retryAt) {
+		switch {
+		case !b.retryAt.IsZero() && !now.Before(b.retryAt):
 			h.tryAgain(b)
+		case !b.waitBy.IsZero() && (!now.Before(b.waitBy) || !h.rec.Walks.Busy(b.work.Items, now)):
+			b.waitBy = time.Time{}
+			h.start(b)
 		}
 	}
 	return nil
@@ -224,18 +234,20 @@ func (h *History) Due(ctx context.Context, now time.Time) error {
 
 // Next is when something becomes due by itself after now; zero: nothing does.
 func (h *History) Next(now time.Time) time.Time {
-	next := moment.NextAfter(now, h.hold)
+	next := NextAfter(now, h.hold)
 	if h.spent {
 		next = now
 	}
 	if h.rec != nil {
-		next = moment.Earlier(next, h.rec.next(now))
+		next = Earlier(next, h.rec.next(now))
 	}
 	for _, r := range h.open {
-		next = moment.Earlier(next, moment.NextAfter(now, h.patience(r)))
+		next = Earlier(next, NextAfter(now, h.patience(r)))
 	}
 	for _, b := range h.batches {
-		next = moment.Earlier(next, moment.NextAfter(now, b.retryAt))
+		if next = Earlier(next, NextAfter(now, b.retryAt)); !b.waitBy.IsZero() {
+			next = Earlier(next, now.Add(lookAgain))
+		}
 	}
 	return next
 }
@@ -243,8 +255,11 @@ func (h *History) Next(now time.Time) time.Time {
 // Unread keeps a time in which nothing was read from counting as the relay's silence.
 func (h *History) Unread(d time.Duration) {
 	for _, r := range h.open {
-		r.asked, r.heard, r.doubted = r.asked.Add(d), r.heard.Add(d), moment.Shift(r.doubted, d)
-		r.task.lead.Heard(time.Now())
+		r.asked, r.heard = r.asked.Add(d), r.heard.Add(d)
+		if !r.doubted.IsZero() {
+			r.doubted = r.doubted.Add(d)
+		}
+		r.task.batch.lead.Heard(time.Now())
 	}
 	if h.rec != nil {
 		h.rec.unread(d)
@@ -252,7 +267,7 @@ func (h *History) Unread(d time.Duration) {
 }
 
 // Confirmed is what was asked for and came.
-func (h *History) Confirmed() items.Set { return h.confirmed }
+func (h *History) Confirmed() Set { return h.confirmed }
 
 // ConfirmWanted notes that all that is wanted is confirmed. That it is the same is known already,
 // but so it is in memory once.
@@ -260,67 +275,59 @@ func (h *History) ConfirmWanted() { h.confirmed = h.wanted }
 
 // Asked is what was asked for and is not confirmed: it is pending or has failed. It may be called
 // with every message that comes.
-func (h *History) Asked() items.Set {
+func (h *History) Asked() Set {
 	if h.asked == nil {
-		var asked items.Set
+		var asked Set
 		for _, b := range h.batches {
-			asked = items.Union(asked, b.work.Items)
+			asked = Union(asked, b.work.Items)
 		}
 		h.asked = &asked
 	}
 	return *h.asked
 }
 
-func (h *History) any(is func(*batch) bool) bool { return slices.ContainsFunc(h.batches, is) }
-
-// Complete reports whether all items that were asked for have come.
-func (h *History) Complete() bool { return !h.any((*batch).found) }
-
-// CaughtUp reports whether what a start asks for has come.
-func (h *History) CaughtUp() bool { return !h.any(func(b *batch) bool { return !b.found() }) }
-
-// Working reports whether anything is pending.
-func (h *History) Working() bool { return h.any((*batch).pending) }
-
-// Pending reports whether batches that the diff has found are pending.
-func (h *History) Pending() bool {
-	return h.any(func(b *batch) bool { return b.found() && b.pending() })
+// Standing is how the batches stand.
+type Standing struct {
+	Working  bool      // a batch is under way for the first time
+	Pending  bool      // one that the diff has found is
+	Failed   bool      // a batch has failed and has not come to its end since
+	Complete bool      // all items that were asked for have come
+	CaughtUp bool      // what a start asks for has come
+	Judging  bool      // events that had no verdict are being asked for again
+	MakingUp int       // how often the past is being asked for instead of what did not come live
+	Missing  time.Time // since when that is so; zero: it is not
 }
 
-// Incomplete reports whether a batch has failed and has not come to its end since.
-func (h *History) Incomplete() bool { return h.any(func(b *batch) bool { return !b.pending() }) }
-
-// Missing is since when events are being made up for; zero: none are.
-func (h *History) Missing() (missing time.Time) {
+// Standing is how the batches stand.
+func (h *History) Standing() Standing {
+	s := Standing{Complete: true, CaughtUp: true}
 	for _, b := range h.batches {
-		missing = moment.Earlier(missing, b.work.Cause.Missing)
-	}
-	return missing
-}
-
-// MakingUp counts how often the past is being asked for instead of what did not come live.
-func (h *History) MakingUp() (n int) {
-	for _, b := range h.batches {
-		if !b.work.Cause.Missing.IsZero() {
-			n++
+		first, cause := b.failures == 0, b.work.Cause
+		s.Working, s.Failed = s.Working || first, s.Failed || !first
+		if b.found() {
+			s.Complete, s.Pending = false, s.Pending || first
+		} else {
+			s.CaughtUp = false
+		}
+		s.Judging = s.Judging || cause.Unjudged
+		if !cause.Missing.IsZero() {
+			s.MakingUp++
+			s.Missing = Earlier(s.Missing, cause.Missing)
 		}
 	}
-	return n
+	return s
 }
 
-// MakingUpFor reports whether that is so for a live subscription.
+// MakingUpFor reports whether the past is being asked for instead of a live subscription.
 func (h *History) MakingUpFor(sub string) bool {
-	return sub != "" && h.any(func(b *batch) bool { return b.work.For == sub })
+	return slices.ContainsFunc(h.batches, func(b *batch) bool { return b.work.For == sub })
 }
-
-// Judging reports whether events that had no verdict are being asked for again.
-func (h *History) Judging() bool { return h.any(func(b *batch) bool { return b.work.Cause.Unjudged }) }
 
 // settle ends a batch whose tasks have ended and whose events have their verdicts, and reports
 // whether it has come to its end. If a task has failed, or a verdict was lost, it must be tried
 // again.
 func (h *History) settle(b *batch, now time.Time) (done bool) {
-	if b.running > 0 || len(b.ids) > 0 || !b.retryAt.IsZero() {
+	if b.running > 0 || len(b.ids) > 0 || b.idle() {
 		return false
 	}
 	settled, lost := h.o.Inflight.Settled(&b.Account)
@@ -330,12 +337,13 @@ func (h *History) settle(b *batch, now time.Time) (done bool) {
 	if lost {
 		h.o.Warn("lost", "historic sync is incomplete; it is tried again", "reason", "events without a verdict")
 	}
-	b.lost = b.lost || lost
-	if b.lost || b.byREQ || slices.ContainsFunc(b.tasks, func(t *task) bool { return t.failed }) {
+	b.again = b.again || lost
+	if b.again || b.byREQ || slices.ContainsFunc(b.tasks, func(t *task) bool { return t.failed }) {
 		b.tryAgainAfter(now)
 		return false
 	}
-	h.confirmed = items.Union(h.confirmed, items.Only(b.work.Items, h.wanted))
+	b.release(true)
+	h.confirmed = Union(h.confirmed, Only(b.work.Items, h.wanted))
 	return true
 }
 
@@ -343,7 +351,7 @@ func (h *History) settle(b *batch, now time.Time) (done bool) {
 // events were lost, or the relay did not deliver what it had named, all of it is asked for again.
 func (h *History) tryAgain(b *batch) {
 	b.retryAt = time.Time{}
-	if b.lost || b.byREQ {
+	if b.again || b.byREQ {
 		b.tasks, b.named = nil, nil
 		h.start(b)
 		return
@@ -356,27 +364,6 @@ func (h *History) tryAgain(b *batch) {
 			b.running++
 		}
 	}
-}
-
-// Lacks notes that the relay says of itself that it does not know NIP-77.
-func (h *History) Lacks(ctx context.Context) error {
-	if h.rec == nil || h.rec.spoken || h.rec.off {
-		return nil
-	}
-	return h.rec.unable(ctx, "its information document does not name NIP-77")
-}
-
-// Results is where ingest's answers come, to be handed to [History.Told]; nil: nothing is asked.
-func (h *History) Results() <-chan Result {
-	if h.rec == nil {
-		return nil
-	}
-	return h.rec.results
-}
-
-// Told takes in an answer of ingest.
-func (h *History) Told(ctx context.Context, r Result, now time.Time) error {
-	return h.rec.told(ctx, r, now)
 }
 
 // Ask puts as many of the requests that wait to the relay as may be open at once.

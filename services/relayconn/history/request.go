@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -29,7 +28,6 @@ type Request struct {
 	id       string
 	task     *task
 	turn     int // counts in the order in which they were asked
-	filters  int // in it
 	asked    time.Time
 	heard    time.Time // last message
 	answered bool      // there was a message
@@ -60,38 +58,27 @@ func (r *Request) Account() *Account { return &r.task.batch.Account }
 // Heard notes a message of the relay.
 func (r *Request) Heard(now time.Time) { r.heard, r.answered, r.doubted = now, true, time.Time{} }
 
-// request puts as many of the tasks that wait to the relay as may be open at once.
+// request puts as many of the tasks that wait to the relay as may be open at once. What was named is
+// fetched before more is found.
 func (h *History) request(ctx context.Context, now time.Time) error {
 	for len(h.open) < h.room() {
-		t := h.take(now)
+		var t *task
+		if len(h.queue) == 0 || !isFetch(h.queue[0]) {
+			t = h.fetching()
+		}
+		if t == nil && len(h.queue) > 0 {
+			t = h.queue[0]
+			h.queue = slices.Delete(h.queue, 0, 1) // which lets go of the task
+		}
 		if t == nil {
 			break
 		}
 		t.tries++
 		h.turns++
-		filters := t.way.Filters()
-		r := &Request{id: h.o.Name("h"), task: t, turn: h.turns, filters: len(filters), asked: now, heard: now}
+		r := &Request{id: h.o.Name("h"), task: t, turn: h.turns, asked: now, heard: now}
 		h.open[r.id] = r
-		if err := h.o.Asker.Req(ctx, r.id, filters); err != nil {
+		if err := h.o.Asker.Req(ctx, r.id, t.way.Filters()); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// take takes what must be asked for next; nil: nothing is. What was named is fetched before more
-// is found.
-func (h *History) take(now time.Time) *task {
-	if len(h.queue) == 0 || !isFetch(h.queue[0]) {
-		if t := h.fetching(); t != nil {
-			return t
-		}
-	}
-	for len(h.queue) > 0 {
-		t := h.queue[0]
-		h.queue = slices.Delete(h.queue, 0, 1) // which lets go of the task
-		if h.leads(t, now) {
-			return t
 		}
 	}
 	return nil
@@ -107,9 +94,9 @@ func (h *History) room() int { return h.o.Limits.Past(h.o.Live(), h.atOnce) }
 
 // patience is when a request is given up: the relay is silent, or drips, or may have refused it.
 func (h *History) patience(r *Request) time.Time {
-	end := moment.Earlier(r.heard.Add(h.o.Silence), r.asked.Add(slowest*h.o.Silence))
+	end := Earlier(r.heard.Add(h.o.Silence), r.asked.Add(slowest*h.o.Silence))
 	if !r.doubted.IsZero() {
-		end = moment.Earlier(end, r.doubted.Add(Doubtful))
+		end = Earlier(end, r.doubted.Add(Doubtful))
 	}
 	return end
 }
@@ -122,20 +109,16 @@ func (h *History) stop(ctx context.Context, r *Request) error {
 
 // takeBack takes a request back that is asked again when there is room.
 func (h *History) takeBack(ctx context.Context, r *Request) error {
-	if err := h.stop(ctx, r); err != nil {
-		return err
-	}
 	r.task.tries-- // this was no try
 	h.again(r.task)
-	return nil
+	return h.stop(ctx, r)
 }
 
 // Yield takes back so many of the open requests, those asked last, that there is room for that many
 // live subscriptions.
 func (h *History) Yield(ctx context.Context, live int) error {
 	for len(h.open) > h.o.Limits.Past(live, max(1, len(h.open))) {
-		last := h.latest(func(*Request) bool { return true })
-		if err := h.takeBack(ctx, last); err != nil {
+		if err := h.takeBack(ctx, h.latest(func(*Request) bool { return true })); err != nil {
 			return err
 		}
 	}
@@ -171,17 +154,15 @@ func (h *History) Ended(ctx context.Context, r *Request) error {
 	h.grow()
 	t := r.task
 	t.tries = 0
+	t.batch.lead.Heard(r.heard)
 	more, err := t.way.end(h.o.Warn)
 	switch {
 	case err != nil:
 		h.fail(t, err.Error())
 	case more:
-		t.lead.Heard(r.heard)
 		h.queue = slices.Insert(h.queue, 0, t)
 		h.slice(t)
 	default:
-		t.lead.End(true, r.heard)
-		t.lead = nil
 		t.batch.running--
 	}
 	return nil
@@ -204,20 +185,12 @@ func (h *History) grow() {
 // slice cuts what is left of a walk into slices of time, where the relay takes more requests than
 // there are ways to ask for.
 func (h *History) slice(t *task) {
-	w, ok := t.way.(walk)
 	spare := h.room() - len(h.open) - len(h.queue)
-	if !ok || spare <= 0 {
-		return
+	if w, ok := t.way.(*Walk); ok && spare > 0 {
+		for _, older := range w.Slice(spare) {
+			h.begin(t.batch, older)
+		}
 	}
-	for _, older := range w.Slice(spare) {
-		h.begin(t.batch, t.another(walk{older}))
-	}
-}
-
-// another is a task for a part of what a task has been asking for.
-func (t *task) another(way way) *task {
-	t.lead.Part()
-	return &task{way: way, lead: t.lead}
 }
 
 // Closed notes that the relay has closed a request: the page is lost unless it was only too early,
@@ -226,7 +199,7 @@ func (h *History) Closed(r *Request, reason string, now time.Time) {
 	delete(h.open, r.id)
 	switch {
 	case wire.WantsProof(reason) && r.task.tries < 2:
-		h.hold = moment.Later(h.hold, now.Add(wire.ProofWait))
+		h.hold = Later(h.hold, now.Add(wire.ProofWait))
 		h.again(r.task)
 	case wire.WantsFewer(reason):
 		h.refused(r.task, reason, now)
@@ -242,7 +215,7 @@ func (h *History) Closed(r *Request, reason string, now time.Time) {
 // much in one request or for another reason.
 func (h *History) Doubt(now time.Time, smaller bool) {
 	for _, r := range h.open {
-		if !r.answered && r.doubted.IsZero() && (!smaller || r.filters > 1) {
+		if !r.answered && r.doubted.IsZero() {
 			r.doubted, r.smaller = now, smaller
 		}
 	}
@@ -252,16 +225,13 @@ func (h *History) Doubt(now time.Time, smaller bool) {
 // true if it has been taken for one that is not of these; else it was most likely the last one of
 // several filters.
 func (h *History) TooLarge(ctx context.Context, reason string, elsewhere bool, now time.Time) error {
-	last := h.latest(func(r *Request) bool { return !r.answered && r.filters > 1 })
+	last := h.latest(func(r *Request) bool { return !r.answered && len(r.task.way.Filters()) > 1 })
 	h.Doubt(now, true)
 	if elsewhere || last == nil {
 		return nil
 	}
-	if err := h.stop(ctx, last); err != nil {
-		return err
-	}
 	h.apart(last.task, reason)
-	return nil
+	return h.stop(ctx, last)
 }
 
 // TooMany notes a NOTICE that we have too many subscriptions open. It does not say which one was
@@ -318,21 +288,17 @@ func (h *History) silent(ctx context.Context, r *Request, now time.Time) error {
 // apart asks for one filter at a time where the relay does not take several in one REQ, and from
 // now on, each from where the walk stood. It reports whether there were several.
 func (h *History) apart(t *task, reason string) bool {
-	w, ok := t.way.(walk)
-	if !ok {
-		return false
-	}
-	filters := w.Filters()
+	filters := t.way.Filters()
 	if len(filters) < 2 {
 		return false
 	}
 	h.o.Warn("apart", "the relay does not take several filters in one REQ; they are asked one at a time", "reason", reason)
 	h.single = true
-	t.tries, t.way = 0, h.walk(filters[:1])
+	page := h.o.Limits.Page(h.o.PageLimit)
+	t.tries, t.way = 0, NewWalk(filters[:1], page)
 	h.queue = slices.Insert(h.queue, 0, t)
 	for _, f := range filters[1:] {
-		one := t.another(h.walk([]nostr.Filter{f}))
-		h.begin(t.batch, one)
+		h.begin(t.batch, NewWalk([]nostr.Filter{f}, page))
 	}
 	return true
 }
@@ -363,11 +329,11 @@ func (h *History) Starved() (starved bool) {
 
 // Hold asks nothing before a moment, which is at most a day away.
 func (h *History) Hold(until time.Time) {
-	h.hold = moment.Later(h.hold, moment.Earlier(until, time.Now().Add(24*time.Hour)))
+	h.hold = Later(h.hold, Earlier(until, time.Now().Add(24*time.Hour)))
 }
 
 // Relieve says that there is room again for one that starved.
-func (h *History) Relieve(now time.Time) { h.hold = moment.Earlier(h.hold, now) }
+func (h *History) Relieve(now time.Time) { h.hold = Earlier(h.hold, now) }
 
 // again asks for a page once more, before all others.
 func (h *History) again(t *task) {
@@ -385,16 +351,10 @@ func (h *History) retry(t *task, why string) {
 }
 
 // fail ends a task that did not bring everything; the rest of its batch goes on, because what it
-// brings is worth having.
+// brings is worth having. What was to be fetched is found out again.
 func (h *History) fail(t *task, why string) {
 	h.o.Warn("incomplete", "historic sync is incomplete; it is tried again", "reason", why)
 	t.failed = true
-	t.lead.End(false, time.Now())
-	t.lead = nil
 	t.batch.running--
-	if f, ok := t.way.(*fetch); ok {
-		h.wantedIDs -= f.left
-		t.failed, f.left = false, 0
-		t.batch.lost = true // what is missing is found out again
-	}
+	t.batch.again = t.batch.again || isFetch(t)
 }

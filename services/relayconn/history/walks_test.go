@@ -14,54 +14,47 @@ import (
 func TestOneWalksAtATime(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
-		does  func(w *history.Walks, lead *history.Lead)
+		does  func(lead *history.Lead)
 		busy  bool // the others wait
 		taken bool // another may ask for it
 	}{
-		"it goes on": {func(_ *history.Walks, lead *history.Lead) {
+		"it goes on": {func(lead *history.Lead) {
 			time.Sleep(10 * time.Second)
 			lead.Heard(time.Now())
 			time.Sleep(10 * time.Second)
 		}, true, false},
-		"a relay is silent": {func(*history.Walks, *history.Lead) { time.Sleep(15 * time.Second) }, false, true},
-		"it drips": {func(_ *history.Walks, lead *history.Lead) {
+		"a relay is silent": {func(*history.Lead) { time.Sleep(15 * time.Second) }, false, true},
+		"it drips": {func(lead *history.Lead) {
 			for range 6 {
 				time.Sleep(10 * time.Second)
 				lead.Heard(time.Now())
 			}
 		}, false, true},
-		"it has come": {func(_ *history.Walks, lead *history.Lead) { lead.End(true, time.Now()) }, true, false},
-		"and was decided": {func(_ *history.Walks, lead *history.Lead) {
-			lead.End(true, time.Now())
+		"it has come": {func(lead *history.Lead) { lead.End(true) }, true, false},
+		"and is known": {func(lead *history.Lead) {
+			lead.End(true)
 			time.Sleep(time.Second)
 		}, false, false},
-		"a part goes on": {func(_ *history.Walks, lead *history.Lead) {
-			lead.Part()
-			lead.End(true, time.Now())
-			time.Sleep(time.Second)
-		}, true, false},
-		"a part has failed": {func(_ *history.Walks, lead *history.Lead) {
-			lead.Part()
-			lead.End(false, time.Now())
-		}, false, true},
+		"it has failed": {func(lead *history.Lead) { lead.End(false) }, false, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
+				of := func(refs ...string) history.Set { return history.Set{Full: refs} }
 				w := history.NewWalks()
-				mine, rest, lead := w.Take([]string{"a", "b"}, time.Now())
-				if !slices.Equal(mine, []string{"a", "b"}) || rest != nil || lead == nil {
+				lead, mine, rest := w.Take(of("a", "b"), time.Now())
+				if !slices.Equal(mine.Full, []string{"a", "b"}) || !rest.Empty() || lead == nil {
 					t.Fatalf("took %v, left %v", mine, rest)
 				}
-				tc.does(w, lead)
-				if got := w.Busy([]string{"b"}, time.Now()); got != tc.busy || w.Quiet(time.Now()) == tc.busy {
+				tc.does(lead)
+				if got := w.Busy(of("b"), time.Now()); got != tc.busy || w.Quiet(nil, time.Now()) == tc.busy || !w.Quiet(lead, time.Now()) {
 					t.Errorf("busy: %v", got)
 				}
 				want := []string{"c"}
 				if tc.taken {
 					want = []string{"b", "c"}
 				}
-				if mine, rest, _ = w.Take([]string{"b", "c"}, time.Now()); !slices.Equal(mine, want) || len(mine)+len(rest) != 2 {
+				if _, mine, rest = w.Take(of("b", "c"), time.Now()); !slices.Equal(mine.Full, want) || len(mine.Full)+len(rest.Full) != 2 {
 					t.Errorf("another takes %v and leaves %v", mine, rest)
 				}
 			})

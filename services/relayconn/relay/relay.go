@@ -19,7 +19,6 @@ import (
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
-	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/targets"
 	"tendril.dev/services/relayconn/wire"
@@ -72,7 +71,7 @@ type life struct {
 	health    health.Health
 	seen      health.State // what was observed last
 	past      past
-	confirmed items.Set
+	confirmed history.Set
 	daily     time.Time // when the next daily start is due; it stays until that has begun
 	status    session.Status
 	warned    map[string]bool // of what the operator has been warned since the last fresh start
@@ -170,7 +169,7 @@ func (l *life) pause(ctx context.Context, wait time.Duration) error {
 		now := time.Now()
 		l.observe(now)
 		if now.Sub(l.past.connected) > l.Rules.ReconnectWindow {
-			l.confirmed = items.Set{} // the next connection is a fresh start
+			l.confirmed = history.Set{} // the next connection is a fresh start
 		}
 		select {
 		case <-ctx.Done():
@@ -212,7 +211,7 @@ func (l *life) attempt(ctx context.Context) {
 func (l *life) start(now time.Time) session.Start {
 	start := l.past.start(now, l.Rules.ReconnectWindow)
 	if start.Since == nil {
-		l.confirmed, l.status.Confirmed = items.Set{}, 0
+		l.confirmed, l.status.Confirmed = history.Set{}, 0
 		clear(l.warned)
 		l.past = l.past.begun()
 		l.daily = l.nextDay(now)

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/services/relayconn/history"
-	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -46,7 +45,7 @@ func (l *life) talk(ctx context.Context, conn *wire.Conn, start session.Start) e
 			return conn.Auth(ctx, ev)
 		},
 	})
-	l.confirmed = items.Set{} // the session's now
+	l.confirmed = history.Set{} // the session's now
 	wanted, daily := make(chan session.Wanted), make(chan time.Time)
 	group.Go(func() error { return inbox.Fill(ctx, conn) })
 	group.Go(func() error { return conn.KeepAlive(ctx) })

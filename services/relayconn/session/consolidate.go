@@ -2,11 +2,10 @@ package session
 
 import (
 	"context"
+	"tendril.dev/services/relayconn/history"
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/items"
-	"tendril.dev/services/relayconn/layers"
 )
 
 // crowded reports whether the live filters of layers 2 and 3 should be made fewer before those that
@@ -17,17 +16,19 @@ func (s *Session) crowded() bool {
 	if have == 0 || have+len(s.due.filters) <= s.Rules.MaxFilters {
 		return false
 	}
-	fewest := layers.Fewest(s.past.Confirmed(), s.past.Asked())
+	fewest := history.Fewest(s.past.Confirmed(), s.past.Asked())
 	return fewest+len(s.due.filters) <= s.Rules.MaxFilters || have-fewest >= (s.Rules.MaxFilters+3)/4
 }
 
 // waits reports whether consolidation waits for pending batches. This is asked with every message,
 // and whether it is needed at all takes long to find out.
-func (s *Session) waits(now time.Time) bool { return now.Before(s.consolidateBy) && s.past.Pending() }
+func (s *Session) waits(now time.Time) bool {
+	return now.Before(s.consolidateBy) && s.past.Standing().Pending
+}
 
 // mayConsolidate reports whether consolidation need not wait for pending batches any more.
 func (s *Session) mayConsolidate(now time.Time) bool {
-	if s.past.Pending() {
+	if s.past.Standing().Pending {
 		if s.consolidateBy.IsZero() {
 			s.consolidateBy = now.Add(s.Rules.ConsolidateWait)
 		}
@@ -47,5 +48,5 @@ func (s *Session) consolidate(ctx context.Context) (fewer []nostr.Filter, err er
 		return nil, err
 	}
 	s.live.Retire(false)
-	return layers.TwoAndThree(items.Union(s.past.Confirmed(), s.past.Asked())), nil
+	return history.FiltersOf(history.Union(s.past.Confirmed(), s.past.Asked())), nil
 }

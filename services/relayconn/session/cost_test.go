@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"tendril.dev/services/relayconn/history"
 	"testing"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
-	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -63,7 +63,7 @@ func crowd(tb testing.TB, roots int, waiting bool) (message func()) {
 		list[i] = fmt.Sprintf("%064x", i)
 	}
 	for n := roots - 40; n <= roots; n++ { // enough small additions for consolidation
-		wanted <- session.Wanted{Items: items.Set{Roots: list[:n]}, Revision: uint64(n)}
+		wanted <- session.Wanted{Items: history.Set{Roots: list[:n]}, Revision: uint64(n)}
 		for range 20 {
 			message()
 		}

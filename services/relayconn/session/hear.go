@@ -122,7 +122,7 @@ func (s *Session) hearPast(ctx context.Context, r *history.Request, m wire.Messa
 		if fresh, err := s.past.Saw(ctx, r, m.Event); err != nil || !fresh {
 			return errors.Join(err, s.nothing(ctx)) // it came with the page before
 		}
-		return s.event(ctx, m, r.Cause(m.Event), func() bool { return s.inflight.Depart(m.Event, r.Account()) })
+		return s.event(ctx, m, r.Cause(m.Event), func() history.Owed { return s.inflight.Past(r.Account()) })
 	case wire.EOSE:
 		return s.past.Ended(ctx, r)
 	case wire.Closed:
@@ -139,7 +139,7 @@ func (s *Session) hearLive(ctx context.Context, sub *subscription, m wire.Messag
 	if !sub.Matches(m.Event) {
 		return s.unasked(m)
 	}
-	return s.event(ctx, m, fromLive, func() bool { return s.inflight.DepartLive(m.Event, sub.Filters(), time.Now()) })
+	return s.event(ctx, m, fromLive, func() history.Owed { return s.inflight.Live(sub.Filters(), time.Now()) })
 }
 
 // unasked counts an event that does not match what was asked for.
@@ -180,18 +180,18 @@ func (s *Session) quieten(now time.Time, why string) {
 	s.limits.Quieten(now)
 }
 
-// event takes in an event that was asked for. depart notes that it is on its way, and reports whether it
-// is not on its way already. What is known costs nothing where it is to be expected: of the past,
-// which is asked for only so far.
-func (s *Session) event(ctx context.Context, m wire.Message, why history.Cause, depart func() (first bool)) error {
-	if s.Intake.Known(m.Event.ID) || !depart() {
+// event takes in an event that was asked for, unless it is known. What is known costs nothing where
+// it is to be expected: of the past, which is asked for only so far.
+func (s *Session) event(ctx context.Context, m wire.Message, why history.Cause, depart func() history.Owed) error {
+	if s.Intake.Known(m.Event.ID) {
 		if why.Source == proto.SourceLive {
 			return s.nothing(ctx)
 		}
 		return nil
 	}
+	owed := depart()
 	waited, err := s.Intake.Take(ctx, intake.Arrival{
-		Event: m.Event, Raw: m.Raw, Lane: why.Lane, Source: why.Source, Done: func(r intake.Result) { s.ended(why, r) },
+		Event: m.Event, Raw: m.Raw, Lane: why.Lane, Source: why.Source, Done: func(r intake.Result) { s.ended(why, owed, r) },
 	})
 	if s.waited = waited > 0; s.waited {
 		// While nothing is read the relay is not silent.
@@ -206,7 +206,7 @@ func (s *Session) event(ctx context.Context, m wire.Message, why history.Cause, 
 }
 
 // ended hears how an event ended, on whatever goroutine.
-func (s *Session) ended(why history.Cause, r intake.Result) {
+func (s *Session) ended(why history.Cause, owed history.Owed, r intake.Result) {
 	ev, err := r.Event, r.Err
 	var later *candidates.Later
 	switch {
@@ -219,7 +219,7 @@ func (s *Session) ended(why history.Cause, r intake.Result) {
 		err = nil // it is of no use to anybody
 	case errors.Is(err, nats.ErrMaxPayload):
 		err = nil // it will never fit, so there is nothing to wait for
-	case r.Known:
+	case r.Known || err == nil && r.Copy:
 		if why.Source == proto.SourceLive {
 			s.idle.Add(1)
 		}
@@ -227,10 +227,10 @@ func (s *Session) ended(why history.Cause, r intake.Result) {
 		err = nil // it comes with a daily sync; else one author would stop every relay
 	case errors.As(err, &later): // it is asked for again then
 		s.later.Store(later.Until.Unix())
-	case err == nil && !r.Copy && (r.Verdict.Outcome == proto.Accepted || r.Verdict.Outcome == proto.HeldBack):
+	case err == nil && (r.Verdict.Outcome == proto.Accepted || r.Verdict.Outcome == proto.HeldBack):
 		s.Observer.Judged(ev, why.Source, why.Gap(ev), r.Verdict)
 	}
-	s.inflight.Arrive(ev, err)
+	s.inflight.Arrive(owed, err)
 }
 
 // hearEnds takes in that events have ended: the forged ones count against the relay, and one that is

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"tendril.dev/services/relayconn/history"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,12 +13,11 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
 
-func (p *play) want(revision uint64, what items.Set) {
+func (p *play) want(revision uint64, what history.Set) {
 	p.wanted <- session.Wanted{Items: what, Revision: revision}
 	synctest.Wait()
 }

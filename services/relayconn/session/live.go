@@ -7,8 +7,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/history"
-	"tendril.dev/services/relayconn/layers"
-	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -61,7 +59,7 @@ func (s *liveSet) Find(name string) *subscription { return s.subs[name] }
 // small additions do not become many subscriptions, of which relays allow few. That is a new
 // subscription too: where a REQ replaces another, nobody knows what the relay does first.
 func (s *liveSet) Open(ctx context.Context, filters []nostr.Filter, first bool) error {
-	filters = layers.Live(filters)
+	filters = history.Live(filters)
 	if newest := s.newest; !first && newest != nil && newest.missing.IsZero() && s.fits(newest.filters, filters) > 0 {
 		filters = slices.Concat(newest.filters, filters)
 		s.retire(newest)
@@ -140,7 +138,7 @@ func (s *liveSet) makeUp(sub *subscription) {
 	if sub.missing.IsZero() {
 		return
 	}
-	m := missed{Sub: sub.id, Filters: layers.Stored(sub.filters), Since: sub.missing, Held: sub.held}
+	m := missed{Sub: sub.id, Filters: history.Stored(sub.filters), Since: sub.missing, Held: sub.held}
 	sub.missing = time.Time{}
 	s.o.Missed(m)
 }
@@ -152,7 +150,7 @@ func (s *liveSet) Closed(sub *subscription, reason string, now time.Time) {
 	case refused && !sub.proved && wire.WantsProof(reason):
 		s.move(sub, closed)
 		sub.proved, sub.looked, sub.reopenAt = true, now, now.Add(wire.ProofWait)
-		sub.missing = moment.Earlier(sub.missing, sub.asked)
+		sub.missing = history.Earlier(sub.missing, sub.asked)
 	case refused && !quiet && wire.WantsSmaller(reason) && len(sub.filters) > 1:
 		s.split(sub, reason, now)
 	case sub.state == opening || sub.state == open:
@@ -174,10 +172,10 @@ func (s *liveSet) shut(sub *subscription, reason string, early bool, now time.Ti
 	if !early {
 		sub.shuts++
 	}
-	sub.missing = moment.Earlier(sub.missing, now)
+	sub.missing = history.Earlier(sub.missing, now)
 	if sub.shuts > maxReopen {
 		s.o.Warn("kept closed", "the relay keeps closing a live subscription; it stays closed", "reason", reason)
-		s.gaveUp = moment.Earlier(s.gaveUp, sub.missing)
+		s.gaveUp = history.Earlier(s.gaveUp, sub.missing)
 		s.forget(sub)
 		return
 	}
@@ -209,7 +207,7 @@ func (s *liveSet) split(sub *subscription, reason string, now time.Time) {
 	for filters := range slices.Chunk(sub.filters, s.perReq) {
 		part := s.add(filters, sub.first)
 		s.move(part, closed)
-		part.held, part.missing, part.reopenAt = sub.held, moment.Earlier(sub.missing, now), now
+		part.held, part.missing, part.reopenAt = sub.held, history.Earlier(sub.missing, now), now
 	}
 }
 
@@ -320,7 +318,7 @@ func (s *liveSet) expire(now time.Time) {
 		}
 		missing := sub.asked
 		s.shut(sub, reason, true, now)
-		sub.missing = moment.Earlier(sub.missing, missing)
+		sub.missing = history.Earlier(sub.missing, missing)
 	}
 }
 
@@ -328,7 +326,7 @@ func (s *liveSet) expire(now time.Time) {
 func (s *liveSet) patience(sub *subscription) time.Time {
 	until := sub.asked.Add(s.o.Silence)
 	if !sub.doubted.IsZero() {
-		until = moment.Earlier(until, sub.doubted.Add(history.Doubtful))
+		until = history.Earlier(until, sub.doubted.Add(history.Doubtful))
 	}
 	return until
 }
@@ -361,9 +359,9 @@ func (s *liveSet) Next(now time.Time) (next time.Time) {
 	for _, sub := range s.subs {
 		switch sub.state {
 		case opening:
-			next = moment.Earlier(next, moment.NextAfter(now, s.patience(sub)))
+			next = history.Earlier(next, history.NextAfter(now, s.patience(sub)))
 		case closed:
-			next = moment.Earlier(next, moment.NextAfter(now, sub.reopenAt))
+			next = history.Earlier(next, history.NextAfter(now, sub.reopenAt))
 		}
 	}
 	return next
@@ -421,7 +419,7 @@ func (s *liveSet) Missing() time.Time {
 	}
 	for _, sub := range s.subs {
 		if sub.current() {
-			missing = moment.Earlier(missing, sub.missing)
+			missing = history.Earlier(missing, sub.missing)
 		}
 	}
 	return missing

@@ -8,8 +8,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
-	"tendril.dev/services/relayconn/items"
-	"tendril.dev/services/relayconn/layers"
 )
 
 // missedMargin is how much earlier than it went missing the past is asked for: clocks differ, and
@@ -18,7 +16,7 @@ const missedMargin = 15 * time.Minute
 
 // plan is what to ask for beyond layer 1, and why.
 type plan struct {
-	items   items.Set
+	items   history.Set
 	filters []nostr.Filter
 	cause   history.Cause
 }
@@ -35,13 +33,13 @@ func (s *Session) makeUp(m missed) {
 // askUnjudged plans to ask again for what came live and never got a verdict. While that is under
 // way, what else has none waits: where ingest stands still, it would only be asked for in vain.
 func (s *Session) askUnjudged() {
-	if s.past.Judging() {
+	if s.past.Standing().Judging {
 		return
 	}
 	for _, u := range s.inflight.TakeUnjudged() {
 		s.warn("unjudged", "events that came live had no verdict; they are asked for again", "since", u.Since)
 		why := history.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, Missing: u.Since, Unjudged: true}
-		s.past.Add(history.Work{Filters: layers.Stored(u.Filters), Cause: why, Since: missedSince(u.Since)})
+		s.past.Add(history.Work{Filters: history.Stored(u.Filters), Cause: why, Since: missedSince(u.Since)})
 	}
 }
 
@@ -61,8 +59,8 @@ func (s *Session) want(w Wanted) {
 // plan works out what is wanted and was not asked for yet: the three-way diff, with which
 // everything beyond layer 1 begins.
 func (s *Session) plan(why history.Cause) {
-	fresh := items.New(s.wanted.Items, s.past.Asked(), s.past.Confirmed())
-	s.due = plan{items: fresh, filters: layers.TwoAndThree(fresh), cause: why}
+	fresh := history.Diff(s.wanted.Items, s.past.Asked(), s.past.Confirmed())
+	s.due = plan{items: fresh, filters: history.FiltersOf(fresh), cause: why}
 }
 
 // add asks for what was planned, as soon as the relay and consolidation allow it, and reports

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"tendril.dev/services/relayconn/history"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,7 +15,6 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/intake"
-	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -194,11 +194,11 @@ func event(t *testing.T, kind int, at nostr.Timestamp, tags ...nostr.Tag) *nostr
 	return ev
 }
 
-func repos(refs ...string) items.Set {
-	return items.Set{Full: slices.Compact(slices.Sorted(slices.Values(refs)))}
+func repos(refs ...string) history.Set {
+	return history.Set{Full: slices.Compact(slices.Sorted(slices.Values(refs)))}
 }
 
-func manyRepos(from, to int) items.Set {
+func manyRepos(from, to int) history.Set {
 	var refs []string
 	for i := from; i < to; i++ {
 		refs = append(refs, fmt.Sprintf("30617:aa:%03d", i))

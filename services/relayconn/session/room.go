@@ -2,11 +2,10 @@ package session
 
 import (
 	"context"
+	"tendril.dev/services/relayconn/history"
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/layers"
-	"tendril.dev/services/relayconn/moment"
 )
 
 // lookEvery is how often the past is asked for instead of what the relay has no room for live.
@@ -23,7 +22,7 @@ func (s *liveSet) room(first bool) bool {
 func (s *liveSet) wait(sub *subscription, now time.Time) {
 	s.o.Warn("no room", "the relay takes too few subscriptions for all that should come live; the rest is asked for from time to time", "every", lookEvery)
 	s.move(sub, closed)
-	sub.missing, sub.looked = moment.Earlier(sub.missing, now), now
+	sub.missing, sub.looked = history.Earlier(sub.missing, now), now
 	sub.reopenAt = now.Add(s.o.Limits.Cooldown())
 }
 
@@ -85,12 +84,12 @@ func (s *liveSet) fits(have, more []nostr.Filter) (n int) {
 	}
 	most -= len(have)
 	for _, f := range have {
-		left -= layers.Bytes(f)
+		left -= history.Bytes(f)
 	}
-	for _, group := range layers.Groups(more) {
+	for _, group := range history.Groups(more) {
 		before := n
 		for _, f := range group {
-			if left -= layers.Bytes(f); left < 0 || n >= most {
+			if left -= history.Bytes(f); left < 0 || n >= most {
 				if before == 0 && len(have) == 0 {
 					return n
 				}

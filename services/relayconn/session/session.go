@@ -20,9 +20,6 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
-	"tendril.dev/services/relayconn/items"
-	"tendril.dev/services/relayconn/layers"
-	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -53,7 +50,7 @@ type Rules struct {
 
 // Wanted is what should be asked beyond layer 1, and the revision of the target that says so.
 type Wanted struct {
-	Items    items.Set
+	Items    history.Set
 	Revision uint64
 }
 
@@ -82,7 +79,7 @@ type Start struct {
 	Since     *nostr.Timestamp
 	Whole     bool          // layer 1 is asked for without Since all the same, because an earlier start was cut off
 	Live      time.Time     // until when the connection before held: older events should have come then
-	Confirmed items.Set     // of a quick reconnect
+	Confirmed history.Set   // of a quick reconnect
 	Revision  uint64        // of the target that says so, as in Status
 	Delay     time.Duration // holds back historic sync
 }
@@ -139,7 +136,7 @@ func New(o Options) *Session {
 }
 
 // Confirmed is what was asked for and came. Call it after Run has returned.
-func (s *Session) Confirmed() items.Set { return s.past.Confirmed() }
+func (s *Session) Confirmed() history.Set { return s.past.Confirmed() }
 
 // Run talks until ctx or the messages end. A value on daily begins a fresh start without a
 // disconnect.
@@ -202,7 +199,7 @@ func (s *Session) prepare(start Start) {
 		MakingUp: func(sub string) bool { return s.past.MakingUpFor(sub) },
 		Past:     func() int { return s.past.Open() },
 	})
-	confirmed := items.Set{}
+	confirmed := history.Set{}
 	if start.Since != nil {
 		confirmed, s.status.Confirmed = start.Confirmed, start.Revision
 	}
@@ -225,17 +222,17 @@ var startup = history.Cause{Source: proto.SourceStartup, Lane: proto.LaneSyncHis
 // begin opens layer 1, and with a quick reconnect what was confirmed before.
 func (s *Session) begin(ctx context.Context, start Start) error {
 	back := history.Cause{Source: proto.SourceReconnect, Lane: proto.LaneSyncHistoric, LiveUntil: start.Live}
-	if err := s.live.Open(ctx, layers.One(), true); err != nil {
+	if err := s.live.Open(ctx, history.Layer1(), true); err != nil {
 		return err
 	}
 	s.fresh = start.Since == nil
 	if s.fresh || start.Whole {
-		s.past.Add(history.Work{Filters: layers.One(), Cause: startup, Reconcile: s.fresh})
+		s.past.Add(history.Work{Filters: history.Layer1(), Cause: startup, Reconcile: s.fresh})
 	} else {
-		s.past.Add(history.Work{Filters: layers.One(), Cause: back, Since: start.Since})
+		s.past.Add(history.Work{Filters: history.Layer1(), Cause: back, Since: start.Since})
 	}
 	if confirmed := s.past.Confirmed(); !confirmed.Empty() {
-		filters := layers.TwoAndThree(confirmed)
+		filters := history.FiltersOf(confirmed)
 		if err := s.live.Open(ctx, filters, false); err != nil {
 			return err
 		}
@@ -256,10 +253,10 @@ func (s *Session) restart(ctx context.Context, now time.Time) error {
 	s.inflight.TakeUnjudged() // all is asked for
 	s.live.Retire(true)
 	daily := history.Cause{Source: proto.SourceDaily, Lane: proto.LaneSyncDaily, LiveUntil: now}
-	if err := s.live.Open(ctx, layers.One(), true); err != nil {
+	if err := s.live.Open(ctx, history.Layer1(), true); err != nil {
 		return err
 	}
-	s.past.Add(history.Work{Filters: layers.One(), Cause: daily, Reconcile: true})
+	s.past.Add(history.Work{Filters: history.Layer1(), Cause: daily, Reconcile: true})
 	s.fresh = true
 	s.plan(daily)
 	return s.request(ctx, nil)
@@ -291,7 +288,7 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 		return err
 	}
 	s.askUnjudged()
-	if owed := s.past.MakingUp(); owed > maxMakeUps+2*s.live.Len() {
+	if owed := s.past.Standing().MakingUp; owed > maxMakeUps+2*s.live.Len() {
 		return fmt.Errorf("%d times a subscription that the relay does not keep open was replaced by a question for past events, and the answer does not come", owed)
 	}
 	if s.mayAsk(now) {
@@ -315,8 +312,8 @@ func (s *Session) pump(ctx context.Context, now time.Time) error {
 // next is when something becomes due by itself.
 func (s *Session) next(now time.Time) time.Time {
 	next := now.Add(time.Hour)
-	for _, at := range []time.Time{s.live.Next(now), s.past.Next(now), moment.NextAfter(now, s.limits.Until(), s.consolidateBy, s.settledAt())} {
-		next = moment.Earlier(next, at)
+	for _, at := range []time.Time{s.live.Next(now), s.past.Next(now), history.NextAfter(now, s.limits.Until(), s.consolidateBy, s.settledAt())} {
+		next = history.Earlier(next, at)
 	}
 	return next
 }

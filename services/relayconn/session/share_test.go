@@ -156,15 +156,13 @@ func TestLeaderReturns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, second := twoRelays(t, tagged(t, 20)...)
 		board := second.session.Negentropy.Walks
-		_, _, lead := board.Take([]string{repository}, time.Now())
+		lead, _, _ := board.Take(repos(repository), time.Now())
 		second.run(session.Start{})
 		second.want(1, repos(repository))
 		for range 13 {
 			time.Sleep(10 * time.Second)
-			lead.End(false, time.Now())
-			if _, _, lead = board.Take([]string{repository}, time.Now()); lead == nil {
-				break
-			}
+			lead.End(false)
+			lead, _, _ = board.Take(repos(repository), time.Now())
 		}
 		second.inSync("after two minutes")
 	})

@@ -1,11 +1,11 @@
 package session
 
 import (
+	"tendril.dev/services/relayconn/history"
 	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/moment"
 )
 
 // Connection is where a connection stands (docs/architecture.md, How things flow), with the values
@@ -59,7 +59,8 @@ type Observer interface {
 
 // connection is where the connection stands now.
 func (s *Session) connection(now time.Time) Connection {
-	if s.past.Working() || !s.due.items.Empty() {
+	past := s.past.Standing()
+	if past.Working || !s.due.items.Empty() {
 		s.quietSince = time.Time{}
 		return Syncing
 	}
@@ -69,7 +70,7 @@ func (s *Session) connection(now time.Time) Connection {
 	switch {
 	case now.Before(s.settledAt()):
 		return Syncing
-	case s.past.Incomplete() || s.live.GaveUp():
+	case past.Failed || s.live.GaveUp():
 		return Incomplete
 	}
 	return Connected
@@ -85,24 +86,20 @@ func (s *Session) settledAt() time.Time {
 
 // report tells the observer of a status that is not the one told before.
 func (s *Session) report(c Connection) {
-	revision := s.status.Confirmed
-	if s.wanted.Revision != 0 && s.due.items.Empty() && s.past.Complete() {
+	revision, past := s.status.Confirmed, s.past.Standing()
+	if s.wanted.Revision != 0 && s.due.items.Empty() && past.Complete {
 		revision = s.wanted.Revision
 		s.past.ConfirmWanted()
 	}
 	confirmed := s.past.Confirmed()
+	missing := history.Earlier(history.Earlier(s.live.Missing(), past.Missing), s.inflight.Missing())
 	st := Status{
 		Connection: c, Repos: confirmed.Repos(), Roots: len(confirmed.Roots), Subscriptions: s.live.Count() + s.past.Open(),
-		Confirmed: revision, Missing: s.missing(), Answered: s.answered, Days: s.days, Limited: s.limits.Until(),
+		Confirmed: revision, Missing: missing, Answered: s.answered, Days: s.days, Limited: s.limits.Until(),
 	}
-	st.CaughtUp = s.past.CaughtUp() && st.Missing.IsZero()
+	st.CaughtUp = past.CaughtUp && missing.IsZero()
 	if st != s.status {
 		s.status = st
 		s.Observer.Status(st)
 	}
-}
-
-// missing is since when what comes live is not all there.
-func (s *Session) missing() time.Time {
-	return moment.Earlier(moment.Earlier(s.live.Missing(), s.past.Missing()), s.inflight.Missing())
 }

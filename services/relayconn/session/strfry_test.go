@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"tendril.dev/services/relayconn/history"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )
@@ -94,7 +94,7 @@ func (r *strfry) answer(sub string, filters []nostr.Filter) (answer []wire.Messa
 
 // fill gives the relay a repository with a dense past over some years, and roots with few
 // comments.
-func (r *strfry) fill(t *testing.T, dense, roots int) items.Set {
+func (r *strfry) fill(t *testing.T, dense, roots int) history.Set {
 	t.Helper()
 	repo := "30617:aa:x"
 	made := nostr.Timestamp(1_790_000_000)
@@ -115,7 +115,7 @@ func (r *strfry) fill(t *testing.T, dense, roots int) items.Set {
 		r.stored = append(r.stored, event(t, 1111, made-nostr.Timestamp(i)*60, nostr.Tag{"E", id}, nostr.Tag{"e", id}))
 	}
 	slices.SortFunc(r.stored, func(a, b *nostr.Event) int { return int(b.CreatedAt - a.CreatedAt) })
-	return items.Union(repos(repo), items.Set{Roots: list})
+	return history.Union(repos(repo), history.Set{Roots: list})
 }
 
 // TestStrfry: from a relay like strfry everything comes, page by page and side by side, and it need

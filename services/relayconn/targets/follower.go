@@ -6,10 +6,10 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"tendril.dev/services/relayconn/history"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/items"
 )
 
 // Mark says what is wanted of a relay: the repositories up to a sequence of GRASP_TARGETS, with the
@@ -36,7 +36,7 @@ type Follower struct {
 	shown    bool            // everything was read that was there at the beginning
 
 	dirty    bool // something else may be wanted than what wanted says
-	wanted   items.Set
+	wanted   history.Set
 	revision uint64          // of wanted
 	marks    map[uint64]Mark // by revision
 }
@@ -163,7 +163,7 @@ func (f *Follower) Relay() (url string, bootstrap bool) {
 
 // Wanted is what the relay should be asked for beyond layer 1, and a number for it. It waits for
 // the root events of repositories that are new: until they are known it stays as it was.
-func (f *Follower) Wanted() (wanted items.Set, revision uint64) {
+func (f *Follower) Wanted() (wanted history.Set, revision uint64) {
 	f.targets.roots.mu.Lock()
 	defer f.targets.roots.mu.Unlock()
 	if f.dirty && f.known() {
@@ -196,13 +196,13 @@ func (f *Follower) Mark(revision uint64) Mark {
 
 // Past is what of the things that are wanted now was confirmed at the mark that the follower was
 // made with. Call it once everything is read.
-func (f *Follower) Past(ctx context.Context) (items.Set, error) {
+func (f *Follower) Past(ctx context.Context) (history.Set, error) {
 	if f.past == (Mark{}) {
-		return items.Set{}, nil
+		return history.Set{}, nil
 	}
 	newer, err := f.targets.roots.newer(ctx, f.past.Log)
 	if err != nil {
-		return items.Set{}, err
+		return history.Set{}, err
 	}
 	f.targets.roots.mu.Lock()
 	defer f.targets.roots.mu.Unlock()
@@ -212,7 +212,7 @@ func (f *Follower) Past(ctx context.Context) (items.Set, error) {
 }
 
 // set is what is wanted of some of the repositories; the lock is held.
-func (f *Follower) set(which func(repo) bool) (s items.Set) {
+func (f *Follower) set(which func(repo) bool) (s history.Set) {
 	for ref, r := range f.repos {
 		switch {
 		case !which(r):

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"tendril.dev/services/relayconn/history"
 	"testing"
 	"time"
 
@@ -20,7 +21,6 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/items"
 	"tendril.dev/services/relayconn/targets"
 )
 
@@ -251,12 +251,12 @@ func (w *world) follow(t *testing.T, name string, past targets.Mark) *targets.Fo
 	return f
 }
 
-func wanted(f *targets.Follower) items.Set {
+func wanted(f *targets.Follower) history.Set {
 	set, _ := f.Wanted()
 	return set
 }
 
-func is(set items.Set, full []string, roots ...string) bool {
+func is(set history.Set, full []string, roots ...string) bool {
 	return slices.Equal(set.Full, full) && slices.Equal(set.Roots, slices.Compact(slices.Sorted(slices.Values(roots))))
 }
 

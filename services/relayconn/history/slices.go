@@ -1,4 +1,4 @@
-package pages
+package history
 
 import (
 	"tendril.dev/lib/nostr"

@@ -3,14 +3,15 @@ package history
 import (
 	"context"
 	"errors"
+	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/semaphore"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/query"
-	"tendril.dev/services/relayconn/moment"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -25,9 +26,8 @@ const (
 	serviceTime, mostFailures = 20 * time.Second, 3
 	// roomWait is how long a session waits that found no room for the relay's message.
 	roomWait = time.Second
-	// lookAgain is how often it is looked whether other connections have brought what units wait
-	// for, and longestWait how long a unit waits at most.
-	lookAgain, longestWait = 250 * time.Millisecond, time.Minute
+	// mostRefused is how often a relay may refuse the only session.
+	mostRefused = 3
 )
 
 // NegRelay is the other side of a session of NIP-77; *wire.Conn is one.
@@ -82,11 +82,8 @@ type reconciler struct {
 	active   []*search // at most twice as many as may be open at once
 	open     map[string]*search
 	results  chan Result
-	atOnce   int // sessions that the relay takes, as far as is known
-	turns    int
-	crowded  time.Time // when a NOTICE said last that a session was one too many
+	atOnce   int       // sessions that the relay takes, as far as is known
 	hold     time.Time // nothing is said before
-	lookAt   time.Time // when units are looked at again; zero: at once
 	failures int       // of ingest, in a row
 	heard    time.Time // when the relay answered last in any session
 	spoken   bool      // it has
@@ -108,29 +105,23 @@ func newReconciler(h *History, n *Negentropy) *reconciler {
 	return &reconciler{Negentropy: n, h: h, open: map[string]*search{}, results: make(chan Result), atOnce: sessionsAtOnce}
 }
 
-func (r *reconciler) idle() bool { return len(r.units)+len(r.active) == 0 }
-
-func (r *reconciler) fullNow() bool { return r.h.wantedIDs >= fullAt }
-
-// add has groups of filters reconciled: by one session about everything if they are many, else by
-// their units. late: other connections have been asked for the same before.
-func (r *reconciler) add(b *batch, groups [][]nostr.Filter, late bool) {
-	if size(groups) >= worthEverything && !r.narrow {
-		r.push(&unit{batch: b, groups: groups, late: late, everything: true})
+// add has groups of filters reconciled: by one session about everything if they are many and nothing
+// else is under way, else by their units.
+func (r *reconciler) add(b *batch, groups [][]nostr.Filter) {
+	quiet := r.Walks == nil || r.Walks.Quiet(b.lead, time.Now())
+	if size(groups) >= worthEverything && !r.narrow && quiet {
+		b.running++
+		r.units = append(r.units, &unit{batch: b, groups: groups, everything: true})
 		return
 	}
-	r.addUnits(b, groups, late)
+	r.addUnits(b, groups)
 }
 
-func (r *reconciler) addUnits(b *batch, groups [][]nostr.Filter, late bool) {
+func (r *reconciler) addUnits(b *batch, groups [][]nostr.Filter) {
 	for _, some := range unitsOf(groups, r.h.o.Limits.Bytes()) {
-		r.push(&unit{batch: b, groups: some, late: late})
+		b.running++
+		r.units = append(r.units, &unit{batch: b, groups: some})
 	}
-}
-
-func (r *reconciler) push(u *unit) {
-	u.batch.running++
-	r.units, r.lookAt = append(r.units, u), time.Time{}
 }
 
 // restart forgets everything.
@@ -148,28 +139,23 @@ func (r *reconciler) restart(ctx context.Context) error {
 
 // ask begins with units and says what can be said.
 func (r *reconciler) ask(ctx context.Context, now time.Time) error {
-	if r.off {
-		return r.giveUpAll(ctx)
-	}
-	if r.idle() || now.Before(r.hold) {
+	if now.Before(r.hold) {
 		return nil
 	}
-	for len(r.active) < 2*r.atOnce && !r.fullNow() {
-		u := r.nextUnit(now)
-		if u == nil {
-			break
-		}
-		r.active = append(r.active, u.searches(r.Seq())...)
+	full := r.h.wantedIDs >= fullAt
+	for len(r.units) > 0 && len(r.active) < 2*r.atOnce && !full {
+		r.active = append(r.active, r.units[0].searches(r.Seq())...)
+		r.units = slices.Delete(r.units, 0, 1)
 	}
 	for n, x := range slices.Clone(r.active) {
 		switch {
 		case x.state == waiting:
 			x.state = asking
-			session := x.session()
-			r.question(ctx, Result{search: x, first: true}, func(ctx context.Context, a *Result) {
-				a.step.Message, a.known, a.err = r.Service.Begin(ctx, session)
+			question := x.question()
+			r.ingest(ctx, Result{search: x, first: true}, func(ctx context.Context, a *Result) {
+				a.step.Message, a.known, a.err = r.Service.Begin(ctx, question)
 			})
-		case x.state != ready || r.fullNow() || x.id == "" && len(r.open) >= r.atOnce:
+		case x.state != ready || full || x.id == "" && len(r.open) >= r.atOnce:
 		case !r.spoken && n > 0: // many relays do not reconcile, so one session is tried first
 		default:
 			if err := r.say(ctx, x, now); err != nil {
@@ -177,34 +163,6 @@ func (r *reconciler) ask(ctx context.Context, now time.Time) error {
 			}
 		}
 	}
-	return nil
-}
-
-// nextUnit takes the unit that is next; nil: none is, because they wait for what other connections
-// are asking for. A session about everything waits until nothing is under way.
-func (r *reconciler) nextUnit(now time.Time) *unit {
-	if now.Before(r.lookAt) {
-		return nil
-	}
-	for i, u := range r.units {
-		if u.waitBy.IsZero() {
-			u.waitBy = now.Add(longestWait)
-		}
-		busy := r.Walks != nil && (u.everything && !r.Walks.Quiet(now) || !u.everything && slices.ContainsFunc(u.groups, func(group []nostr.Filter) bool {
-			return r.Walks.Busy(shared(group), now)
-		}))
-		if busy && now.Before(u.waitBy) {
-			continue
-		}
-		r.units = slices.Delete(r.units, i, i+1)
-		if busy && u.everything { // too much would be missing
-			r.addUnits(u.batch, u.groups, u.late)
-			u.batch.running--
-			return r.nextUnit(now)
-		}
-		return u
-	}
-	r.lookAt = now.Add(lookAgain)
 	return nil
 }
 
@@ -216,19 +174,17 @@ func (r *reconciler) say(ctx context.Context, x *search, now time.Time) error {
 	if x.id != "" {
 		return r.Relay.NegMsg(ctx, x.id, x.message)
 	}
-	r.turns++
-	x.id, x.turn, x.fresh = r.h.o.Name("n"), r.turns, true
+	x.id, x.fresh = r.h.o.Name("n"), true
 	r.open[x.id] = x
-	return r.Relay.NegOpen(ctx, x.id, x.session().Filter, x.message)
+	return r.Relay.NegOpen(ctx, x.id, x.question().Filter, x.message)
 }
 
 // close closes the session of a search at the relay.
 func (r *reconciler) close(ctx context.Context, x *search) error {
-	id := r.lost(x)
-	if id == "" {
-		return nil
+	if id := r.lost(x); id != "" {
+		return r.Relay.NegClose(ctx, id)
 	}
-	return r.Relay.NegClose(ctx, id)
+	return nil
 }
 
 // lost notes that the session of a search is not open any more, and returns its name.
@@ -238,8 +194,8 @@ func (r *reconciler) lost(x *search) (id string) {
 	return id
 }
 
-// question asks ingest, while others go on.
-func (r *reconciler) question(ctx context.Context, a Result, ask func(context.Context, *Result)) {
+// ingest asks ingest, while others go on.
+func (r *reconciler) ingest(ctx context.Context, a Result, ask func(context.Context, *Result)) {
 	go func() {
 		if a.err = r.Room.questions.Acquire(ctx, 1); a.err == nil {
 			limited, cancel := context.WithTimeout(ctx, serviceTime)
@@ -264,25 +220,28 @@ func (r *reconciler) told(ctx context.Context, a Result, now time.Time) error {
 	case errors.Is(a.err, query.ErrTooMany):
 		return r.smaller(ctx, x, now)
 	case errors.Is(a.err, query.ErrRefused) && a.first:
-		return r.giveUp(ctx, x) // the filter is too large for the bus
+		return r.end(ctx, x, true) // the filter is too large for the bus
 	case errors.Is(a.err, query.ErrRefused):
 		return r.unable(ctx, "its message breaks the rules of the protocol: "+a.err.Error())
 	case a.err != nil:
 		return r.failed(ctx, x, a.err, now)
 	}
 	r.failures = 0
-	if a.first && a.known == 0 && !x.unit.everything {
-		x.byREQ(x.piece())
-		return r.pieceDone(ctx, x)
+	if x.unit.everything {
+		x.unit.ids = append(x.unit.ids, a.step.Missing...)
+	} else {
+		x.named += r.h.name(x.unit.batch, a.step.Missing)
 	}
-	x.takes(r.h, a.step.Missing)
 	x.here, x.alone = max(x.here, a.known), x.alone+a.step.Alone
 	x.state, x.message = ready, a.step.Message
 	switch {
-	case a.first && a.known == 0 || x.tooMuch():
-		return r.giveUp(ctx, x)
+	case a.first && a.known == 0 && len(x.pieces) == 1 || x.tooMuch():
+		return r.end(ctx, x, true) // REQ is the shorter way
 	case len(x.message) == 0:
-		return r.pieceDone(ctx, x)
+		if err := r.close(ctx, x); err != nil || x.next() {
+			return err
+		}
+		return r.end(ctx, x, false)
 	case x.endless():
 		return r.cannot(ctx, x, "a session with it does not come to an end")
 	}
@@ -295,7 +254,7 @@ func (r *reconciler) failed(ctx context.Context, x *search, err error, now time.
 	r.h.o.Warn("reconcile", "ingest does not say what is known here", "error", err)
 	if !now.Before(r.hold) { // several that fail together are one failure
 		if r.failures >= mostFailures {
-			return r.giveUp(ctx, x)
+			return r.end(ctx, x, true)
 		}
 		r.hold = now.Add(time.Second << r.failures)
 		r.failures++
@@ -307,57 +266,28 @@ func (r *reconciler) failed(ctx context.Context, x *search, err error, now time.
 	return r.close(ctx, x)
 }
 
-// pieceDone goes on with the next piece of time, or ends the search.
-func (r *reconciler) pieceDone(ctx context.Context, x *search) error {
-	if err := r.close(ctx, x); err != nil {
-		return err
-	}
-	if !x.pieceDone() {
-		r.end(x)
-	}
-	return nil
-}
-
-// giveUp has the rest of a search asked for by REQ, or a unit about everything by its filters.
-func (r *reconciler) giveUp(ctx context.Context, x *search) error {
-	if err := r.close(ctx, x); err != nil {
-		return err
-	}
-	x.byREQ(x.rest())
-	r.end(x)
-	return nil
-}
-
-func (r *reconciler) end(x *search) {
-	x.ended = true
+// end ends a search; its filter is asked for by REQ where it has not come to its end.
+func (r *reconciler) end(ctx context.Context, x *search, byREQ bool) error {
+	u := x.unit
+	x.ended, u.byREQ[x.n], r.h.spent = true, byREQ, true
 	r.active = slices.DeleteFunc(r.active, func(o *search) bool { return o == x })
-	if u := x.unit; u.left == 1 {
+	if u.left--; u.left == 0 {
 		r.unitDone(u)
-	} else {
-		u.left--
 	}
-	r.h.spent = true
+	return r.close(ctx, x)
 }
 
-// unitDone goes on with what follows from a unit: ids to fetch, and times to be asked for by REQ.
+// unitDone goes on with what follows from a unit: ids to fetch, and filters to be asked for by REQ.
 func (r *reconciler) unitDone(u *unit) {
 	h, b := r.h, u.batch
 	switch {
-	case u.everything && len(u.spans[0]) > 0:
-		r.addUnits(b, u.groups, u.late)
+	case u.everything && u.byREQ[0]:
+		r.addUnits(b, u.groups)
 	case u.everything:
-		if _, dropped := h.name(b, u.ids); dropped {
-			r.addUnits(b, u.groups, u.late)
-		}
-	case u.unknown() && !u.late && !r.off:
-		for _, group := range u.groups {
-			h.walkShared(b, group)
-		}
+		h.name(b, u.ids)
 	default:
 		for _, filters := range u.walks() {
-			for _, some := range h.together(filters) {
-				h.begin(b, &task{way: h.walk(some)})
-			}
+			h.walk(b, filters)
 		}
 	}
 	b.running--
@@ -374,7 +304,7 @@ func (r *reconciler) smaller(ctx context.Context, x *search, now time.Time) erro
 		return r.unable(ctx, "it takes no filter, however short the time")
 	}
 	r.h.o.Warn("too many to reconcile", "the relay reconciles too few events at once; what is left is asked for by REQ")
-	return r.giveUp(ctx, x)
+	return r.end(ctx, x, true)
 }
 
 // cannot notes that a session has failed, by which the relay shows that it does not reconcile,
@@ -382,7 +312,7 @@ func (r *reconciler) smaller(ctx context.Context, x *search, now time.Time) erro
 func (r *reconciler) cannot(ctx context.Context, x *search, why string) error {
 	if x.unit.everything {
 		r.narrow = true
-		return r.giveUp(ctx, x)
+		return r.end(ctx, x, true)
 	}
 	return r.unable(ctx, why)
 }
@@ -391,36 +321,55 @@ func (r *reconciler) cannot(ctx context.Context, x *search, why string) error {
 func (r *reconciler) unable(ctx context.Context, why string) error {
 	r.off = true
 	r.h.o.Warn("unable", "the relay does not reconcile (NIP-77); REQ is used", "reason", why[:min(len(why), 300)])
-	return r.giveUpAll(ctx)
-}
-
-// giveUpAll has everything asked for by REQ.
-func (r *reconciler) giveUpAll(ctx context.Context) error {
-	for !r.idle() {
+	for len(r.units)+len(r.active) > 0 {
 		if len(r.active) == 0 {
 			r.active = r.units[0].searches(0)
 			r.units = r.units[1:]
 		}
-		if err := r.giveUp(ctx, r.active[0]); err != nil {
+		if err := r.end(ctx, r.active[0], true); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// hear takes in a message of the relay. It reports false if the message is of no session.
-func (r *reconciler) hear(ctx context.Context, m wire.Message, now time.Time) (ours bool, err error) {
-	if m.Kind == wire.Notice {
-		return r.notice(ctx, m.Reason, now)
+// Lacks notes that the relay says of itself that it does not know NIP-77.
+func (h *History) Lacks(ctx context.Context) error {
+	if h.reconciles() && !h.rec.spoken {
+		return h.rec.unable(ctx, "its information document does not name NIP-77")
 	}
-	x := r.open[m.Sub]
-	if x == nil {
+	return nil
+}
+
+// Results is where ingest's answers come, to be handed to [History.Told]; nil: nothing is asked.
+func (h *History) Results() <-chan Result {
+	if h.rec == nil {
+		return nil
+	}
+	return h.rec.results
+}
+
+// Told takes in an answer of ingest.
+func (h *History) Told(ctx context.Context, r Result, now time.Time) error {
+	return h.rec.told(ctx, r, now)
+}
+
+// Hear takes in a message of the relay if it is of a session of NIP-77, and reports whether it is.
+func (h *History) Hear(ctx context.Context, m wire.Message, now time.Time) (ours bool, err error) {
+	if h.rec == nil {
 		return false, nil
 	}
-	switch m.Kind {
-	case wire.NegMsg:
+	r := h.rec
+	if m.Kind == wire.Notice {
+		return r.notice(ctx, m.Reason)
+	}
+	x := r.open[m.Sub]
+	switch {
+	case x == nil:
+		return false, nil
+	case m.Kind == wire.NegMsg:
 		return true, r.answer(ctx, x, m, now)
-	case wire.NegErr, wire.Closed:
+	case m.Kind == wire.NegErr || m.Kind == wire.Closed:
 		return true, r.refused(ctx, x, m.Reason, now)
 	}
 	return false, nil
@@ -442,19 +391,28 @@ func (r *reconciler) answer(ctx context.Context, x *search, m wire.Message, now 
 	room := min(int64(copies*len(m.Frame)), roomBytes)
 	if !r.Room.bytes.TryAcquire(room) {
 		x.state = ready // to say the same again
-		r.hold = moment.Later(r.hold, now.Add(roomWait))
+		r.hold = Later(r.hold, now.Add(roomWait))
 		if x.endless() {
-			return r.giveUp(ctx, x)
+			return r.end(ctx, x, true)
 		}
 		return r.close(ctx, x)
 	}
 	x.state = asking
-	session, frame := x.session(), m.Frame
-	r.question(ctx, Result{search: x, size: room}, func(ctx context.Context, a *Result) {
-		a.step, a.err = r.Service.Continue(ctx, session, frame)
+	question, frame := x.question(), m.Frame
+	r.ingest(ctx, Result{search: x, size: room}, func(ctx context.Context, a *Result) {
+		a.step, a.err = r.Service.Continue(ctx, question, frame)
 	})
 	return nil
 }
+
+// Relays have words of their own for what they do not take. NIP-77 has the prefixes `blocked:` and
+// `closed:`; the rest are words of strfry, khatru and our own.
+var (
+	sessions   = regexp.MustCompile(`(?i)too many (concurrent|subscriptions|sessions|neg)|maximum concurrent`)
+	events     = regexp.MustCompile(`(?i)too (many|big|large|broad)`)
+	negentropy = regexp.MustCompile(`(?i)negentropy|neg-|neg request|nip-?77`)
+	confused   = regexp.MustCompile(`(?i)unknown|unrecogni|unsupported|not supported|parse|bad msg|unexpected|invalid message|command`)
+)
 
 // refused takes in that the relay has ended a session.
 func (r *reconciler) refused(ctx context.Context, x *search, reason string, now time.Time) error {
@@ -463,24 +421,20 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 	if asked {
 		return nil // what comes of what it said before opens another session
 	}
-	switch refusalOf(reason) {
-	case unproved:
-		if x.said < 2 {
-			x.state = ready
-			r.hold = moment.Later(r.hold, now.Add(wire.ProofWait))
-			return nil
-		}
-	case tooMany:
-		return r.smaller(ctx, x, now)
-	case fewer:
-		return r.fewer(ctx, x, reason, now)
-	case quiet:
-		x.state = ready // when it may be asked again
+	x.state = ready
+	switch {
+	case wire.WantsProof(reason) && x.said < 2:
+		r.hold = Later(r.hold, now.Add(wire.ProofWait))
 		return nil
-	case forgotten: // whoever answers every session so has none
-		if x.state = ready; r.spoken && !x.endless() {
-			return nil
-		}
+	case wire.WantsProof(reason):
+	case wire.WantsQuiet(reason):
+		return nil // when it may be asked again
+	case sessions.MatchString(reason):
+		return r.fewer(ctx, x, reason, now)
+	case events.MatchString(reason):
+		return r.smaller(ctx, x, now)
+	case strings.HasPrefix(strings.ToLower(reason), "closed") && r.spoken && !x.endless():
+		return nil // it has forgotten the session
 	}
 	return r.cannot(ctx, x, reason)
 }
@@ -488,7 +442,7 @@ func (r *reconciler) refused(ctx context.Context, x *search, reason string, now 
 // fewer notes that a session was one too many: from now on there are no more at once than are open
 // now. If none are, all wait, but not for ever.
 func (r *reconciler) fewer(ctx context.Context, x *search, reason string, now time.Time) error {
-	x.state, r.atOnce = ready, max(1, min(r.atOnce, len(r.open)))
+	r.atOnce = max(1, min(r.atOnce, len(r.open)))
 	if len(r.open) > 0 {
 		x.said-- // it will be said when there is room
 		return nil
@@ -496,32 +450,33 @@ func (r *reconciler) fewer(ctx context.Context, x *search, reason string, now ti
 	if x.refused++; x.refused > mostRefused {
 		return r.unable(ctx, reason)
 	}
-	r.hold = moment.Later(r.hold, now.Add(r.h.o.Limits.Cooldown()))
+	r.hold = Later(r.hold, now.Add(r.h.o.Limits.Cooldown()))
 	return nil
 }
 
 // notice takes in a NOTICE of the relay, and reports whether it is about a session. It does not say
-// which one.
-func (r *reconciler) notice(ctx context.Context, text string, now time.Time) (ours bool, err error) {
-	var last *search // the session that was opened last of those that the relay has not answered
-	for _, x := range r.open {
-		if x.state == said && x.fresh && (last == nil || x.turn > last.turn) {
-			last = x
+// which one: it may be any that the relay has not answered.
+func (r *reconciler) notice(ctx context.Context, text string) (ours bool, err error) {
+	var unanswered []*search
+	for _, x := range r.active {
+		if x.state == said && x.fresh {
+			unanswered = append(unanswered, x)
 		}
 	}
-	if last == nil {
+	about := negentropy.MatchString(text)
+	switch {
+	case len(unanswered) == 0:
 		return false, nil
-	}
-	switch about := concerns(text); {
-	case about && wantsFewer(text):
-		r.crowded = now
-		// It may have been another, which is open then, as far as the relay is concerned.
-		if err := r.close(ctx, last); err != nil {
-			return true, err
+	case about && sessions.MatchString(text):
+		for _, x := range unanswered {
+			x.state = ready
+			if err := r.close(ctx, x); err != nil {
+				return true, err
+			}
 		}
-		return true, r.fewer(ctx, last, text, now)
-	case about || !r.spoken && notUnderstood(text):
-		return true, r.cannot(ctx, last, text)
+		return true, r.fewer(ctx, unanswered[0], text, time.Now())
+	case about || !r.spoken && confused.MatchString(text):
+		return true, r.cannot(ctx, unanswered[0], text)
 	}
 	return false, nil
 }
@@ -532,15 +487,14 @@ func (r *reconciler) due(ctx context.Context, now time.Time) error {
 		if x.ended || x.state != said || now.Before(r.patience(x)) {
 			continue
 		}
-		excused := r.h.o.Limits.QuietAfter(x.asked) || r.crowded.After(x.asked)
-		if !excused || x.endless() {
-			if err := r.cannot(ctx, x, "it does not answer"); err != nil {
-				return err
-			}
-			continue
+		var err error
+		if r.h.o.Limits.QuietAfter(x.asked) && !x.endless() {
+			x.state = ready // it came too early
+			err = r.close(ctx, x)
+		} else {
+			err = r.cannot(ctx, x, "it does not answer")
 		}
-		x.state = ready // it was one too many, or came too early
-		if err := r.close(ctx, x); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -549,21 +503,20 @@ func (r *reconciler) due(ctx context.Context, now time.Time) error {
 
 // patience is when a session is given up.
 func (r *reconciler) patience(x *search) time.Time {
-	return moment.Earlier(moment.Later(x.asked, r.heard).Add(sessionSilence), x.asked.Add(drip*sessionSilence))
+	return Earlier(Later(x.asked, r.heard).Add(sessionSilence), x.asked.Add(drip*sessionSilence))
 }
 
 // next is when something becomes due by itself after now; zero: nothing does.
 func (r *reconciler) next(now time.Time) (next time.Time) {
-	if r.idle() {
-		return next
-	}
-	next = moment.NextAfter(now, r.hold, r.lookAt)
 	for _, x := range r.active {
 		if x.state == said {
-			next = moment.Earlier(next, moment.NextAfter(now, r.patience(x)))
+			next = Earlier(next, NextAfter(now, r.patience(x)))
 		}
 	}
-	return next
+	if len(r.active)+len(r.units) == 0 {
+		return next
+	}
+	return Earlier(next, NextAfter(now, r.hold))
 }
 
 // unread keeps a time in which nothing was read from counting as the relay's silence.
@@ -571,13 +524,7 @@ func (r *reconciler) unread(d time.Duration) {
 	for _, x := range r.active {
 		x.asked = x.asked.Add(d)
 	}
-	r.heard = moment.Shift(r.heard, d)
-}
-
-// Hear takes in a message of the relay if it is of a session of NIP-77, and reports whether it is.
-func (h *History) Hear(ctx context.Context, m wire.Message, now time.Time) (ours bool, err error) {
-	if h.rec == nil {
-		return false, nil
+	if !r.heard.IsZero() {
+		r.heard = r.heard.Add(d)
 	}
-	return h.rec.hear(ctx, m, now)
 }

@@ -1,9 +1,8 @@
-// Package moment compares moments of which some may not be set: the zero time is no moment.
-package moment
+package history
 
 import "time"
 
-// Earlier returns the earlier of two moments, the other one if one is none.
+// Earlier returns the earlier of two moments. The zero time is no moment.
 func Earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -17,14 +16,6 @@ func Later(a, b time.Time) time.Time {
 		return b
 	}
 	return a
-}
-
-// Shift moves a moment that is set.
-func Shift(t time.Time, by time.Duration) time.Time {
-	if t.IsZero() {
-		return t
-	}
-	return t.Add(by)
 }
 
 // NextAfter returns the earliest of the moments that come after now; zero: none does.

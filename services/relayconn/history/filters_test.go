@@ -1,15 +1,14 @@
-package layers_test
+package history_test
 
 import (
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+	"tendril.dev/services/relayconn/history"
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/items"
-	"tendril.dev/services/relayconn/layers"
 )
 
 func refs(n int) (list []string) {
@@ -46,17 +45,17 @@ func TestFilters(t *testing.T) {
 		filters []nostr.Filter
 		want    []string
 	}{
-		"layer 1":      {layers.One(), []string{`{"kinds":[30617,30618,10317]}`}},
-		"layer 1 live": {layers.Live(layers.One()), []string{`{"kinds":[30617,30618,10317],"limit":0}`}},
-		"nothing":      {layers.TwoAndThree(items.Set{}), nil},
-		"full": {layers.TwoAndThree(items.Set{Full: []string{"30617:a:x", "30617:a:x:y"}}), []string{
+		"layer 1":      {history.Layer1(), []string{`{"kinds":[30617,30618,10317]}`}},
+		"layer 1 live": {history.Live(history.Layer1()), []string{`{"kinds":[30617,30618,10317],"limit":0}`}},
+		"nothing":      {history.FiltersOf(history.Set{}), nil},
+		"full": {history.FiltersOf(history.Set{Full: []string{"30617:a:x", "30617:a:x:y"}}), []string{
 			`{"#a":["30617:a:x","30617:a:x:y"]}`, `{"#A":["30617:a:x","30617:a:x:y"]}`, `{"#q":["30617:a:x","30617:a:x:y"]}`,
 		}},
-		"roots": {layers.TwoAndThree(items.Set{Roots: []string{id}}), []string{
+		"roots": {history.FiltersOf(history.Set{Roots: []string{id}}), []string{
 			`{"#e":["` + id + `"]}`, `{"#E":["` + id + `"]}`, `{"#q":["` + id + `"]}`,
 		}},
 		"states, of the owner too, and an identifier with colons": {
-			layers.TwoAndThree(items.Set{State: map[string][]string{"30617:" + owner + ":x:y": {other}}}),
+			history.FiltersOf(history.Set{State: map[string][]string{"30617:" + owner + ":x:y": {other}}}),
 			[]string{`{"kinds":[30618],"authors":["` + owner + `","` + other + `"],"#d":["x:y"]}`},
 		},
 	} {
@@ -71,13 +70,13 @@ func TestFilters(t *testing.T) {
 func TestHundreds(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{0, 1, 99, 100, 101, 250} {
-		s := items.Set{Full: refs(n), State: map[string][]string{}, Roots: roots(n)}
+		s := history.Set{Full: refs(n), State: map[string][]string{}, Roots: roots(n)}
 		for _, ref := range refs(n) {
 			s.State[ref] = nil
 		}
-		filters := layers.TwoAndThree(s)
-		if len(filters) != layers.Fewest(s) || layers.Fewest(s) != 7*((n+99)/100) {
-			t.Errorf("%d items: %d filters, foretold %d", n, len(filters), layers.Fewest(s))
+		filters := history.FiltersOf(s)
+		if len(filters) != history.Fewest(s) || history.Fewest(s) != 7*((n+99)/100) {
+			t.Errorf("%d items: %d filters, foretold %d", n, len(filters), history.Fewest(s))
 		}
 		named := map[string]int{}
 		for _, f := range filters {
@@ -86,8 +85,8 @@ func TestHundreds(t *testing.T) {
 					t.Errorf("a filter names %d", len(values))
 				}
 			}
-			if data, err := json.Marshal(f); err != nil || len(data) > layers.Bytes(f) {
-				t.Errorf("a filter of %d bytes is thought to be of %d (%v)", len(data), layers.Bytes(f), err)
+			if data, err := json.Marshal(f); err != nil || len(data) > history.Bytes(f) {
+				t.Errorf("a filter of %d bytes is thought to be of %d (%v)", len(data), history.Bytes(f), err)
 			}
 		}
 		for _, tag := range []string{"a", "A", "d", "e", "E"} {
@@ -109,7 +108,7 @@ func TestManyMaintainers(t *testing.T) {
 	for i := range 1000 {
 		authors = append(authors, fmt.Sprintf("%064d", i))
 	}
-	filters := layers.TwoAndThree(items.Set{State: map[string][]string{"30617:" + authors[0] + ":x": authors}})
+	filters := history.FiltersOf(history.Set{State: map[string][]string{"30617:" + authors[0] + ":x": authors}})
 	named := 0
 	for _, f := range filters {
 		if named += len(f.Authors); len(f.Authors) > 100 || len(f.Authors) == 0 || !slices.Equal(f.Tags["d"], []string{"x"}) {
@@ -121,13 +120,13 @@ func TestManyMaintainers(t *testing.T) {
 	}
 }
 
-func FuzzTwoAndThree(f *testing.F) {
+func FuzzFilters(f *testing.F) {
 	f.Add("30617:a:x", "a")
 	f.Add("x", "")
 	f.Add(":::", "\x00")
 	f.Fuzz(func(t *testing.T, ref, author string) {
-		s := items.Set{Full: []string{ref}, State: map[string][]string{ref: {author}}}
-		if filters := layers.TwoAndThree(s); len(filters) != 4 {
+		s := history.Set{Full: []string{ref}, State: map[string][]string{ref: {author}}}
+		if filters := history.FiltersOf(s); len(filters) != 4 {
 			t.Fatalf("%d filters", len(filters))
 		}
 	})

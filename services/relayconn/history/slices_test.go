@@ -1,12 +1,12 @@
-package pages_test
+package history_test
 
 import (
 	"math/rand/v2"
 	"slices"
+	"tendril.dev/services/relayconn/history"
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/pages"
 )
 
 // past makes a past of several years in which all events are of one day, of one week, or of all the
@@ -74,8 +74,8 @@ func TestSlicesAreTheWholePast(t *testing.T) {
 					reads = takesSinceForAfter
 				}
 				cap := 25 + rnd.IntN(30)
-				walks := []*pages.Walk{pages.New(filters, 40)}
-				got, gaps := map[string]bool{}, []pages.Gap{}
+				walks := []*history.Walk{history.NewWalk(filters, 40)}
+				got, gaps := map[string]bool{}, []history.Gap{}
 				for asked := 0; len(walks) > 0; asked++ {
 					if asked > 5000 {
 						t.Fatalf("round %d: it does not end", round)
@@ -96,7 +96,7 @@ func TestSlicesAreTheWholePast(t *testing.T) {
 					walks = slices.Delete(walks, i, i+1)
 				}
 				for _, ev := range events {
-					crowded := slices.Contains(gaps, pages.Gap{From: ev.CreatedAt, To: ev.CreatedAt})
+					crowded := slices.Contains(gaps, history.Gap{From: ev.CreatedAt, To: ev.CreatedAt})
 					if nostr.Filters(reads(filters)).Match(ev) && !got[ev.ID] && !crowded && ev.CreatedAt > 0 {
 						t.Fatalf("round %d: an event of %d is missing; gaps %v", round, ev.CreatedAt, gaps)
 					}
@@ -126,7 +126,7 @@ func TestSlicesAreNotWorthIt(t *testing.T) {
 		"a full page":         {nostr.Filter{}, 50, 5},
 		"less than two pages": {nostr.Filter{Since: &since}, 50, 0},
 	} {
-		w := pages.New([]nostr.Filter{tc.filter}, tc.limit)
+		w := history.NewWalk([]nostr.Filter{tc.filter}, tc.limit)
 		if n := len(w.Slice(5)); n != 0 {
 			t.Errorf("%s: %d slices before anything came", name, n)
 		}
@@ -146,7 +146,7 @@ func TestSlicesAreNotWorthIt(t *testing.T) {
 // TestSlicesAreBounded though a relay invents a past that is dense everywhere.
 func TestSlicesAreBounded(t *testing.T) {
 	t.Parallel()
-	walks, asked, most, id := []*pages.Walk{pages.New([]nostr.Filter{{}}, 20)}, 0, 0, 0
+	walks, asked, most, id := []*history.Walk{history.NewWalk([]nostr.Filter{{}}, 20)}, 0, 0, 0
 	for ; len(walks) > 0; asked++ {
 		w := walks[asked%len(walks)]
 		until := nostr.Timestamp(1_790_000_000)
@@ -161,7 +161,7 @@ func TestSlicesAreBounded(t *testing.T) {
 			walks = append(walks, w.Slice(16)...)
 			most = max(most, len(walks))
 		} else {
-			walks = slices.DeleteFunc(walks, func(x *pages.Walk) bool { return x == w })
+			walks = slices.DeleteFunc(walks, func(x *history.Walk) bool { return x == w })
 		}
 	}
 	if most > 257 || most < 100 || asked > 21_000 {
@@ -172,7 +172,7 @@ func TestSlicesAreBounded(t *testing.T) {
 func TestWidth(t *testing.T) {
 	t.Parallel()
 	for _, tc := range [][4]int{{1, 100, 10, 10}, {1, 101, 10, 11}, {10, 100, 10, 20}, {0, 0, 1, 1}, {50, 60, 2, 100}} {
-		if got := pages.Width(nostr.Timestamp(tc[0]), nostr.Timestamp(tc[1]), tc[2]); got != nostr.Timestamp(tc[3]) {
+		if got := history.Width(nostr.Timestamp(tc[0]), nostr.Timestamp(tc[1]), tc[2]); got != nostr.Timestamp(tc[3]) {
 			t.Errorf("a page of %d s, %d s in %d slices: %d s, want %d", tc[0], tc[1], tc[2], got, tc[3])
 		}
 	}

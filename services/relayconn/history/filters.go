@@ -1,6 +1,4 @@
-// Package layers builds the filters of the three layers that a relay is asked
-// (docs/architecture.md, How things flow).
-package layers
+package history
 
 import (
 	"maps"
@@ -8,19 +6,18 @@ import (
 	"strings"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/items"
 )
 
 // perFilter is how many references, ids or authors one filter names.
 const perFilter = 100
 
-// One is layer 1: announcements, states and user grasp lists of anyone.
-func One() []nostr.Filter {
+// Layer1 asks for announcements, states and user grasp lists of anyone.
+func Layer1() []nostr.Filter {
 	return []nostr.Filter{{Kinds: []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindUserGraspList}}}
 }
 
-// TwoAndThree are the filters for a set of items, in an order that does not depend on chance.
-func TwoAndThree(s items.Set) []nostr.Filter {
+// FiltersOf are the filters of layers 2 and 3 for a set, always in the same order.
+func FiltersOf(s Set) []nostr.Filter {
 	var filters []nostr.Filter
 	for chunk := range slices.Chunk(s.Full, perFilter) {
 		filters = append(filters, tagged(chunk, "a", "A", "q")...)
@@ -34,7 +31,7 @@ func TwoAndThree(s items.Set) []nostr.Filter {
 
 // Fewest is how many filters ask for everything in the sets together, which have nothing in common;
 // many authors may take more.
-func Fewest(sets ...items.Set) int {
+func Fewest(sets ...Set) int {
 	var full, state, roots int
 	for _, s := range sets {
 		full, state, roots = full+len(s.Full), state+len(s.State), roots+len(s.Roots)

@@ -1,13 +1,12 @@
-package items_test
+package history_test
 
 import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"tendril.dev/services/relayconn/history"
 	"testing"
-
-	"tendril.dev/services/relayconn/items"
 )
 
 func ids(ns ...int) (out []string) {
@@ -19,20 +18,20 @@ func ids(ns ...int) (out []string) {
 
 func TestNewStates(t *testing.T) {
 	t.Parallel()
-	with := func(authors ...string) items.Set { return items.Set{State: map[string][]string{"r": authors}} }
+	with := func(authors ...string) history.Set { return history.Set{State: map[string][]string{"r": authors}} }
 	for name, tc := range map[string]struct {
-		wanted, pending, confirmed items.Set
+		wanted, pending, confirmed history.Set
 		fresh                      bool
 	}{
-		"never asked":                  {with("a"), items.Set{}, items.Set{}, true},
-		"never asked, nobody known":    {with(), items.Set{}, items.Set{}, true},
-		"confirmed":                    {with("a"), items.Set{}, with("a"), false},
-		"pending":                      {with("a"), with("a"), items.Set{}, false},
-		"another maintainer":           {with("a", "b"), items.Set{}, with("a"), true},
+		"never asked":                  {with("a"), history.Set{}, history.Set{}, true},
+		"never asked, nobody known":    {with(), history.Set{}, history.Set{}, true},
+		"confirmed":                    {with("a"), history.Set{}, with("a"), false},
+		"pending":                      {with("a"), with("a"), history.Set{}, false},
+		"another maintainer":           {with("a", "b"), history.Set{}, with("a"), true},
 		"another maintainer, pending":  {with("a", "b"), with("a", "b"), with("a"), false},
-		"promoted: the whole is asked": {items.Set{Full: []string{"r"}}, items.Set{}, with("a"), true},
+		"promoted: the whole is asked": {history.Set{Full: []string{"r"}}, history.Set{}, with("a"), true},
 	} {
-		if got := items.New(tc.wanted, tc.pending, tc.confirmed); got.Empty() == tc.fresh {
+		if got := history.Diff(tc.wanted, tc.pending, tc.confirmed); got.Empty() == tc.fresh {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -41,7 +40,7 @@ func TestNewStates(t *testing.T) {
 // model is a set of the plain kind, to compare with.
 type model map[string]bool
 
-func modelOf(s items.Set) model {
+func modelOf(s history.Set) model {
 	m := model{}
 	for _, r := range s.Full {
 		m["full "+r] = true
@@ -55,7 +54,7 @@ func modelOf(s items.Set) model {
 	return m
 }
 
-func randomSet(rnd *rand.Rand) (s items.Set) {
+func randomSet(rnd *rand.Rand) (s history.Set) {
 	for n := range 15 {
 		ref := fmt.Sprintf("30617:a:%02d", n)
 		switch rnd.IntN(5) {
@@ -90,22 +89,22 @@ func TestLikeSets(t *testing.T) {
 				want[k] = true
 			}
 		}
-		if got := modelOf(items.New(a, b, c)); !maps.Equal(got, want) {
+		if got := modelOf(history.Diff(a, b, c)); !maps.Equal(got, want) {
 			t.Fatalf("new of %v, %v, %v: %v", ma, mb, mc, got)
 		}
 		want = maps.Clone(ma)
 		maps.Copy(want, mb)
-		union := items.Union(a, b)
+		union := history.Union(a, b)
 		if got := modelOf(union); !maps.Equal(got, want) {
 			t.Fatalf("union of %v, %v: %v", ma, mb, got)
 		}
 		want = maps.Clone(ma)
 		maps.DeleteFunc(want, func(k string, _ bool) bool { return !mb[k] })
-		only := items.Only(a, b)
+		only := history.Only(a, b)
 		if got := modelOf(only); !maps.Equal(got, want) {
 			t.Fatalf("only %v of %v: %v", mb, ma, got)
 		}
-		for _, s := range []items.Set{union, only} {
+		for _, s := range []history.Set{union, only} {
 			if !slices.IsSorted(s.Full) || !slices.IsSorted(s.Roots) {
 				t.Fatalf("not sorted: %v", s)
 			}
@@ -117,7 +116,7 @@ func TestLikeSets(t *testing.T) {
 }
 
 // many is a set of so many root events.
-func many(roots int) (s items.Set) {
+func many(roots int) (s history.Set) {
 	var ns []int
 	for n := range roots {
 		ns = append(ns, n)
@@ -129,11 +128,11 @@ func many(roots int) (s items.Set) {
 // TestSameCostsNothing: what is shared stays shared, so the everyday cases copy nothing.
 func TestSameCostsNothing(t *testing.T) {
 	s, other := many(10_000), many(10_000)
-	for name, fn := range map[string]func() items.Set{
-		"new of what is confirmed": func() items.Set { return items.New(s, items.Set{}, s) },
-		"new, equal but not same":  func() items.Set { return items.New(s, items.Set{}, other) },
-		"union with itself":        func() items.Set { return items.Union(s, other) },
-		"all of it still wanted":   func() items.Set { return items.Only(s, other) },
+	for name, fn := range map[string]func() history.Set{
+		"new of what is confirmed": func() history.Set { return history.Diff(s, history.Set{}, s) },
+		"new, equal but not same":  func() history.Set { return history.Diff(s, history.Set{}, other) },
+		"union with itself":        func() history.Set { return history.Union(s, other) },
+		"all of it still wanted":   func() history.Set { return history.Only(s, other) },
 	} {
 		if n := testing.AllocsPerRun(3, func() { fn() }); n > 0 {
 			t.Errorf("%s: %v allocations", name, n)
@@ -143,11 +142,11 @@ func TestSameCostsNothing(t *testing.T) {
 
 func BenchmarkDiff(b *testing.B) {
 	wanted := many(10_001)
-	for name, confirmed := range map[string]items.Set{"10000 roots, one new": many(10_000), "10000 roots, all new": {}, "10000 roots, nothing new": wanted} {
+	for name, confirmed := range map[string]history.Set{"10000 roots, one new": many(10_000), "10000 roots, all new": {}, "10000 roots, nothing new": wanted} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				items.New(wanted, items.Set{}, confirmed)
+				history.Diff(wanted, history.Set{}, confirmed)
 			}
 		})
 	}

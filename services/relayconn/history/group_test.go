@@ -1,13 +1,13 @@
-package pages_test
+package history_test
 
 import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
+	"tendril.dev/services/relayconn/history"
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/pages"
 )
 
 // answers are the ways in which relays answer a REQ of several filters.
@@ -83,7 +83,7 @@ func TestEverythingOfAGroupComes(t *testing.T) {
 				}
 				events := tagged(rnd)
 				filters := group("a", "A", "q")
-				w := pages.New(filters, limit)
+				w := history.NewWalk(filters, limit)
 				got := map[string]bool{}
 				for n, more := 0, true; more; n++ {
 					if n > 2000 {
@@ -113,7 +113,7 @@ func TestEverythingOfAGroupComes(t *testing.T) {
 					if !nostr.Filters(filters).Match(ev) || got[ev.ID] {
 						continue
 					}
-					if perSecond[ev.CreatedAt] < most || !slices.Contains(w.Gaps(), pages.Gap{From: ev.CreatedAt, To: ev.CreatedAt}) {
+					if perSecond[ev.CreatedAt] < most || !slices.Contains(w.Gaps(), history.Gap{From: ev.CreatedAt, To: ev.CreatedAt}) {
 						t.Fatalf("round %d: an event of %d is missing (limit %d, cap %d, %d in that second, gaps %v)",
 							round, ev.CreatedAt, limit, most, perSecond[ev.CreatedAt], w.Gaps())
 					}
@@ -137,7 +137,7 @@ func TestSparseBesideDense(t *testing.T) {
 		}
 		events = append(events, ev)
 	}
-	w := pages.New(group("a", "A", "q"), 100)
+	w := history.NewWalk(group("a", "A", "q"), 100)
 	asked, came := 0, 0
 	for more := true; more; {
 		asked++

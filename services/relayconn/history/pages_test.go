@@ -1,13 +1,13 @@
-package pages_test
+package history_test
 
 import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"tendril.dev/services/relayconn/history"
 	"testing"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/pages"
 )
 
 // relay answers a filter from its events as NIP-01 says, but never with more than its own cap.
@@ -22,10 +22,10 @@ func relay(events []*nostr.Event, f nostr.Filter, most int) []*nostr.Event {
 	return out[:min(len(out), f.Limit, most)]
 }
 
-func walk(t *testing.T, events []*nostr.Event, f nostr.Filter, limit, most int) (got map[string]bool, w *pages.Walk, asked int) {
+func walk(t *testing.T, events []*nostr.Event, f nostr.Filter, limit, most int) (got map[string]bool, w *history.Walk, asked int) {
 	t.Helper()
 	got = map[string]bool{}
-	w = pages.New([]nostr.Filter{f}, limit)
+	w = history.NewWalk([]nostr.Filter{f}, limit)
 	for more := true; more; {
 		if asked++; asked > 10_000 {
 			t.Fatal("it does not end")
@@ -92,7 +92,7 @@ func TestCrowdedSecondIsSteppedOver(t *testing.T) {
 	if !got[event(100, 0).ID] || !got[event(101, 0).ID] {
 		t.Fatal("what lies around the crowded second did not come")
 	}
-	if !slices.Equal(w.Gaps(), []pages.Gap{{From: 500, To: 500}}) || asked > 6 {
+	if !slices.Equal(w.Gaps(), []history.Gap{{From: 500, To: 500}}) || asked > 6 {
 		t.Fatalf("gaps %v after %d pages", w.Gaps(), asked)
 	}
 }
@@ -121,12 +121,12 @@ func TestCrowdedSecondsAreRecorded(t *testing.T) {
 	for name, tc := range map[string]struct {
 		at   map[nostr.Timestamp]int
 		most int
-		gaps []pages.Gap
+		gaps []history.Gap
 	}{
-		"between others":             {at: map[nostr.Timestamp]int{600: 1, 500: 9, 400: 1}, most: 4, gaps: []pages.Gap{{From: 500, To: 500}}},
-		"the newest":                 {at: map[nostr.Timestamp]int{500: 9, 400: 1}, most: 4, gaps: []pages.Gap{{From: 500, To: 500}}},
-		"the oldest":                 {at: map[nostr.Timestamp]int{600: 5, 500: 9}, most: 4, gaps: []pages.Gap{{From: 600, To: 600}, {From: 500, To: 500}}},
-		"two":                        {at: map[nostr.Timestamp]int{700: 1, 600: 7, 500: 1, 400: 8, 300: 2}, most: 5, gaps: []pages.Gap{{From: 600, To: 600}, {From: 400, To: 400}}},
+		"between others":             {at: map[nostr.Timestamp]int{600: 1, 500: 9, 400: 1}, most: 4, gaps: []history.Gap{{From: 500, To: 500}}},
+		"the newest":                 {at: map[nostr.Timestamp]int{500: 9, 400: 1}, most: 4, gaps: []history.Gap{{From: 500, To: 500}}},
+		"the oldest":                 {at: map[nostr.Timestamp]int{600: 5, 500: 9}, most: 4, gaps: []history.Gap{{From: 600, To: 600}, {From: 500, To: 500}}},
+		"two":                        {at: map[nostr.Timestamp]int{700: 1, 600: 7, 500: 1, 400: 8, 300: 2}, most: 5, gaps: []history.Gap{{From: 600, To: 600}, {From: 400, To: 400}}},
 		"three events at once":       {at: map[nostr.Timestamp]int{500: 3}, most: 100},
 		"and others before":          {at: map[nostr.Timestamp]int{500: 3, 400: 3}, most: 100},
 		"all shown in several pages": {at: map[nostr.Timestamp]int{600: 2, 500: 3, 400: 2, 300: 3}, most: 5},
@@ -167,7 +167,7 @@ func TestWhatIsIgnored(t *testing.T) {
 		"all of them":     {filter: nostr.Filter{Since: &since}, heeds: func(f *nostr.Filter) { f.Since, f.Until, f.Limit = nil, nil, 1000 }, most: 100, fresh: 50, from: since},
 		"limit, for ever": {heeds: func(f *nostr.Filter) { f.Limit = 1000 }, most: 1000, fresh: 60, perhaps: true},
 	} {
-		w := pages.New([]nostr.Filter{tc.filter}, 10)
+		w := history.NewWalk([]nostr.Filter{tc.filter}, 10)
 		got := map[string]bool{}
 		for asked, more := 0, true; more; asked++ {
 			if asked > 100 {
@@ -197,7 +197,7 @@ func TestWhatIsIgnored(t *testing.T) {
 // TestEndlessPage: it is enough after a while, and the walk ends.
 func TestEndlessPage(t *testing.T) {
 	t.Parallel()
-	w := pages.New([]nostr.Filter{{}}, 5)
+	w := history.NewWalk([]nostr.Filter{{}}, 5)
 	for i := range 1000 {
 		if _, enough := w.Saw(event(i, 7)); enough {
 			if i != 99 {

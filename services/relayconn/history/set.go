@@ -1,6 +1,4 @@
-// Package items knows what can be asked of a relay beyond its announcements, and works out what is
-// new: the three-way diff, the only place where it is decided what layers 2 and 3 ask for.
-package items
+package history
 
 import (
 	"maps"
@@ -8,7 +6,7 @@ import (
 	"strings"
 )
 
-// Set is what is or was asked for. The zero value is empty. Its lists are sorted, hold everything
+// Set is what is or was asked of a relay beyond layer 1. The zero value is empty. Its lists are sorted, hold everything
 // once and are never changed, so that sets share them: what a relay is wanted to bring and what it
 // has brought are mostly the same.
 type Set struct {
@@ -30,9 +28,10 @@ func (s Set) Empty() bool { return len(s.Full) == 0 && len(s.State) == 0 && len(
 // Repos counts the repositories.
 func (s Set) Repos() int { return len(s.Full) + len(s.State) }
 
-// New is the three-way diff: what is wanted and neither pending nor confirmed. A state-only
-// repository whose maintainers changed is new.
-func New(wanted, pending, confirmed Set) Set {
+// Diff is the three-way diff: what is wanted and neither pending nor confirmed. It is the only place
+// where it is decided what layers 2 and 3 ask for. A state-only repository whose maintainers changed
+// is new.
+func Diff(wanted, pending, confirmed Set) Set {
 	out := Set{
 		Full:  minus(minus(wanted.Full, confirmed.Full), pending.Full),
 		Roots: minus(minus(wanted.Roots, confirmed.Roots), pending.Roots),
