@@ -72,7 +72,7 @@ unit: ## the tests of every module, under the race detector
 	$(OUTSIDE) go test -race ./...
 
 chaos: ## processes that are killed at random, for CHAOS (1m), and what must not come of it
-	TENDRIL_CHAOS=$(CHAOS) $(TEST) -count 1 -p 1 -v -run '^(TestChaos|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers)$$' ./lib/query ./services/relayconn/relayconn ./test/e2e
+	TENDRIL_CHAOS=$(CHAOS) $(TEST) -count 1 -p 1 -v -run '^(TestChaos|TestNoStaleAnswer|TestFollowersReachTheHeadAfterFailovers)$$' ./lib/query ./services/relayconn/worker ./test/e2e
 
 e2e: ## tests of the whole system against real NATS, relays and git
 	$(TEST) ./test/...

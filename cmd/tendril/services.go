@@ -11,7 +11,7 @@ import (
 	"tendril.dev/services/gateway/gateway"
 	"tendril.dev/services/ingest/ingest"
 	"tendril.dev/services/purgatory/purgatory"
-	"tendril.dev/services/relayconn/relayconn"
+	"tendril.dev/services/relayconn/worker"
 )
 
 // services returns all services in the order of their start. They stop in reverse: clients and
@@ -21,7 +21,7 @@ func services() []node.Service {
 		{Name: "ingest", Run: ingest.Run, Provisions: true},
 		{Name: "purgatory", Run: purgatory.Run, Asks: true},
 		{Name: "discovery", Run: discovery.Run, Asks: true},
-		{Name: "relayconn", Run: relayconn.Run, Asks: true},
+		{Name: "relayconn", Run: worker.Run, Asks: true},
 		{Name: "gateway", Run: gateway.Run},
 	}
 }

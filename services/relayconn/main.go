@@ -4,7 +4,7 @@ package main
 
 import (
 	"tendril.dev/lib/node"
-	"tendril.dev/services/relayconn/relayconn"
+	"tendril.dev/services/relayconn/worker"
 )
 
-func main() { node.Main(node.Service{Name: "relayconn", Run: relayconn.Run, Asks: true}) }
+func main() { node.Main(node.Service{Name: "relayconn", Run: worker.Run, Asks: true}) }

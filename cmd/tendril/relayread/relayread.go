@@ -20,7 +20,7 @@ import (
 
 	"tendril.dev/cmd/tendril/jsonl"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/relayconn/pages"
+	"tendril.dev/services/relayconn/history"
 )
 
 // Limits of a Reader. Tests shorten the times.
@@ -44,7 +44,7 @@ type Reader struct {
 	pause    time.Duration
 
 	conn   *websocket.Conn
-	walk   *pages.Walk
+	walk   *history.Walk
 	asked  int
 	came   int
 	notice string // the last that came, quoted
@@ -56,7 +56,7 @@ func New(url string, progress func(events int)) *Reader {
 	if progress == nil {
 		progress = func(int) {}
 	}
-	return &Reader{url: url, progress: progress, pause: pause, walk: pages.New([]nostr.Filter{{}}, pageLimit)}
+	return &Reader{url: url, progress: progress, pause: pause, walk: history.NewWalk([]nostr.Filter{{}}, pageLimit)}
 }
 
 // final is an error that would come again.

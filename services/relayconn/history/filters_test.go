@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"tendril.dev/services/relayconn/history"
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/history"
 )
 
 func refs(n int) (list []string) {

@@ -4,10 +4,10 @@ import (
 	"cmp"
 	"math/rand/v2"
 	"slices"
-	"tendril.dev/services/relayconn/history"
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/history"
 )
 
 // answers are the ways in which relays answer a REQ of several filters.

@@ -1,10 +1,10 @@
 package history_test
 
 import (
-	"tendril.dev/services/relayconn/history"
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/history"
 )
 
 // TestGroups: the filters of one hundred are one group, and no others are.

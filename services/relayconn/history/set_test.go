@@ -5,8 +5,9 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"tendril.dev/services/relayconn/history"
 	"testing"
+
+	"tendril.dev/services/relayconn/history"
 )
 
 func ids(ns ...int) (out []string) {

@@ -3,10 +3,10 @@ package history_test
 import (
 	"math/rand/v2"
 	"slices"
-	"tendril.dev/services/relayconn/history"
 	"testing"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/history"
 )
 
 // past makes a past of several years in which all events are of one day, of one week, or of all the

@@ -2,10 +2,10 @@ package session
 
 import (
 	"context"
-	"tendril.dev/services/relayconn/history"
 	"time"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/history"
 )
 
 // crowded reports whether the live filters of layers 2 and 3 should be made fewer before those that

@@ -2,10 +2,10 @@ package session
 
 import (
 	"context"
-	"tendril.dev/services/relayconn/history"
 	"time"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/history"
 )
 
 // lookEvery is how often the past is asked for instead of what the relay has no room for live.

@@ -2,7 +2,6 @@ package session_test
 
 import (
 	"slices"
-	"tendril.dev/services/relayconn/history"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )

@@ -1,11 +1,11 @@
 package session
 
 import (
-	"tendril.dev/services/relayconn/history"
 	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
+	"tendril.dev/services/relayconn/history"
 )
 
 // Connection is where a connection stands (docs/architecture.md, How things flow), with the values

@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"tendril.dev/services/relayconn/history"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 	"tendril.dev/services/relayconn/wire"
 )

@@ -1,4 +1,4 @@
-package relayconn_test
+package worker_test
 
 import (
 	"context"
@@ -75,7 +75,7 @@ func TestHandover(t *testing.T) {
 	b := openBus(t)
 	newIngest(t, b)
 	r := newForeign(t, event(t, 1621, "issue", 48*time.Hour, nostr.Tag{"a", "30617:aa:x"}))
-	workers := map[string]worker{"a": newWorker(t, b, "a")}
+	workers := map[string]process{"a": newWorker(t, b, "a")}
 	revision := aim(t, b, r.URL, wanting(r.URL, "30617:aa:x"))
 	connected := func(s proto.RelayState) bool {
 		return s.Connection == int(session.Connected) && s.Confirmed == revision && !s.CompleteUntil.IsZero()

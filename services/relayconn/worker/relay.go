@@ -1,7 +1,4 @@
-// Package relay keeps the connection to one relay for as long as this worker has the claim on it:
-// connects, waits out failures, begins sessions as fresh starts or quick reconnects, and writes
-// down how it stands, so that a successor goes on there (docs/architecture.md, How things flow).
-package relay
+package worker
 
 import (
 	"context"
@@ -20,7 +17,6 @@ import (
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
 	"tendril.dev/services/relayconn/session"
-	"tendril.dev/services/relayconn/targets"
 	"tendril.dev/services/relayconn/wire"
 )
 
@@ -48,7 +44,7 @@ type Env struct {
 	States  jetstream.KeyValue // grasp-relays
 	Guard   *netguard.Guard
 	Intake  *intake.Intake
-	Targets *targets.Targets
+	Targets *Targets
 	// Sign signs with the operator's key; fs.ErrNotExist: there is none here.
 	Sign func(ev *nostr.Event) error
 	// Negentropy is what relays are asked by NIP-77 with, but for the relay; nil: they are not.
@@ -57,15 +53,17 @@ type Env struct {
 	Log        *slog.Logger
 }
 
-// life is what is known of one relay while the claim is held. It belongs to the goroutine of run,
-// and while that talks to the one of tend.
+// life keeps the connection to one relay for as long as this worker has the claim on it: it connects,
+// waits out failures, begins sessions as fresh starts or quick reconnects, and writes down how it
+// stands, so that a successor goes on there. It belongs to the goroutine of run, and while that talks
+// to the one of tend.
 type life struct {
 	*Env
 	name    string // as in subjects and keys
 	claimed time.Time
 	url     string
 	log     *slog.Logger
-	target  *targets.Follower
+	target  *Wanted
 	state   *stateKeeper
 
 	health    health.Health
@@ -85,7 +83,7 @@ func (e *Env) Run(ctx context.Context, name string) error {
 		return err
 	}
 	l.resume(time.Now())
-	l.target = e.Targets.Follow(name, targets.Mark{Target: l.state.value.Confirmed, Log: l.state.value.ConfirmedLog})
+	l.target = e.Targets.Of(name, Mark{Target: l.state.value.Confirmed, Log: l.state.value.ConfirmedLog})
 	defer e.Metrics.forget(name)
 
 	group, ctx := errgroup.WithContext(ctx)
@@ -107,15 +105,17 @@ func (l *life) resume(now time.Time) {
 	}
 	l.daily = s.NextDaily
 	if s.Confirmed > 0 {
-		l.status.Confirmed = 1 // the follower's number for it
+		l.status.Confirmed = 1 // the number for it
 	}
 }
 
 func (l *life) run(ctx context.Context) error {
-	select {
-	case <-l.target.Read:
-	case <-ctx.Done():
-		return nil
+	for known := false; !known; _, _, known = l.target.Now() {
+		select {
+		case <-l.target.Changed:
+		case <-ctx.Done():
+			return nil
+		}
 	}
 	var err error
 	if l.confirmed, err = l.target.Past(ctx); err != nil && ctx.Err() == nil {

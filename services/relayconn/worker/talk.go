@@ -1,4 +1,4 @@
-package relay
+package worker
 
 import (
 	"context"
@@ -138,6 +138,6 @@ func (l *life) want() (session.Wanted, error) {
 	if url, _ := l.target.Relay(); url == "" {
 		return session.Wanted{}, errWithdrawn
 	}
-	wanted, revision := l.target.Wanted()
+	wanted, revision, _ := l.target.Now()
 	return session.Wanted{Items: wanted, Revision: revision}, nil
 }

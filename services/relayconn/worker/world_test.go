@@ -1,4 +1,4 @@
-package relayconn_test
+package worker_test
 
 import (
 	"context"
@@ -27,7 +27,7 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/relayconn"
+	"tendril.dev/services/relayconn/worker"
 )
 
 const (
@@ -172,20 +172,20 @@ func openBus(t testing.TB) *bus.Bus {
 	return b
 }
 
-// worker is the service in a node of its own, with the times that tests need short.
-type worker struct {
+// process is the service in a node of its own, with the times that tests need short.
+type process struct {
 	*node.Node
 	stop func()
 	kill func() // without a word to the bus
 }
 
-func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) worker {
+func newWorker(t testing.TB, b *bus.Bus, name string, flags ...string) process {
 	t.Helper()
-	return startWorker(t, b, name, node.Service{Name: "relayconn", Run: relayconn.Run}, flags...)
+	return startWorker(t, b, name, node.Service{Name: "relayconn", Run: worker.Run}, flags...)
 }
 
 // startWorker runs a service in a node of its own. Where that only asks, the node has no index.
-func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, flags ...string) worker {
+func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, flags ...string) process {
 	t.Helper()
 	flags = append([]string{
 		"--domain=git.example.com", "--database-backend=memory", "--nats-url=" + b.ClientURL(), "--worker-name=" + name, "--worker-ttl=" + workerTTL.String(),
@@ -210,7 +210,7 @@ func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, fl
 		return errors.Join(<-done, n.Close())
 	})
 	var killed atomic.Bool
-	w := worker{Node: n, stop: func() {
+	w := process{Node: n, stop: func() {
 		if err := end(); err != nil && !killed.Load() {
 			t.Error(err)
 		}
@@ -224,7 +224,7 @@ func startWorker(t testing.TB, b *bus.Bus, name string, service node.Service, fl
 }
 
 // metric is the value of a metric, -1 if there is none. labels are "name=value".
-func (w worker) metric(t testing.TB, name string, labels ...string) float64 {
+func (w process) metric(t testing.TB, name string, labels ...string) float64 {
 	t.Helper()
 	families, err := w.Metrics.Gather()
 	if err != nil {
@@ -285,7 +285,7 @@ func wanting(url string, refs ...string) target.Target {
 }
 
 // newIndex is a node with an index, which answers workers that have none.
-func newIndex(t testing.TB, b *bus.Bus) worker {
+func newIndex(t testing.TB, b *bus.Bus) process {
 	t.Helper()
 	return startWorker(t, b, "index", node.Service{Name: proto.UserIngest, Run: func(ctx context.Context, _ *node.Node) error {
 		<-ctx.Done()

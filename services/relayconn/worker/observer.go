@@ -1,4 +1,4 @@
-package relay
+package worker
 
 import (
 	"context"
@@ -28,17 +28,7 @@ func newObserver(relay string, metrics *Metrics, log *slog.Logger) *observer {
 
 // Status keeps the newest status for whoever looks next.
 func (o *observer) Status(s session.Status) {
-	for {
-		select {
-		case o.statuses <- s:
-			return
-		default:
-		}
-		select {
-		case <-o.statuses:
-		default:
-		}
-	}
+	replace(o.statuses, s)
 }
 
 // Judged counts an event that is served now and was not before, and tells a gap: one that should

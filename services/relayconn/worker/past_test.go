@@ -1,4 +1,4 @@
-package relay
+package worker
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package relayconn_test
+package worker_test
 
 import (
 	"encoding/json"
@@ -14,7 +14,7 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/relayconn"
+	"tendril.dev/services/relayconn/worker"
 )
 
 const (
@@ -81,8 +81,8 @@ type chaos struct {
 	judge    *ingest
 	relays   []*foreign
 	most     int // workers
-	workers  []worker
-	indexes  []worker // that answer which events are accepted
+	workers  []process
+	indexes  []process // that answer which events are accepted
 	joined   int
 	contents []string // of all events
 	did      map[string]int
@@ -121,7 +121,7 @@ func (c *chaos) tell(r *foreign, ago time.Duration) {
 
 func (c *chaos) join() {
 	c.joined++
-	asks := node.Service{Name: "relayconn", Run: relayconn.Run, Asks: true}
+	asks := node.Service{Name: "relayconn", Run: worker.Run, Asks: true}
 	c.workers = append(c.workers, startWorker(c.t, c.bus, fmt.Sprint("worker-", c.joined), asks, "--worker-ttl="+chaosTTL.String(),
 		// A relay that hangs up twice is left alone for a while, which is not to be longer than the
 		// test waits.

@@ -1,6 +1,6 @@
-// Package relayconn is the service that keeps connections to other relays: it claims its share of
-// the relays that discovery names, and syncs from each of them.
-package relayconn
+// Package worker is the service that keeps connections to other relays: it claims its share of the
+// relays that discovery names, and syncs from each of them (docs/architecture.md, How things flow).
+package worker
 
 import (
 	"context"
@@ -24,9 +24,7 @@ import (
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/intake"
-	"tendril.dev/services/relayconn/relay"
 	"tendril.dev/services/relayconn/session"
-	"tendril.dev/services/relayconn/targets"
 )
 
 // leaveTimeout bounds the last words to the bus.
@@ -38,7 +36,7 @@ const stateKept = 20 * time.Hour
 
 // Run runs one worker until ctx ends; its claims are handed over then.
 func Run(ctx context.Context, n *node.Node) error {
-	metrics, err := relay.NewMetrics(n.Metrics)
+	metrics, err := NewMetrics(n.Metrics)
 	if err != nil {
 		return err
 	}
@@ -64,8 +62,8 @@ func Run(ctx context.Context, n *node.Node) error {
 	defer guard.CloseIdleConnections()
 	window := time.Duration(n.Settings.Sync.BatchWindowMillis) * time.Millisecond
 	names := make(chan []string, 1)
-	all := targets.New(n.Bus.JS, targets.NewRoots(n.Bus.JS, n.Accepted, window, n.Log), names, n.Log)
-	env := &relay.Env{
+	all := NewTargets(n.Bus.JS, n.Accepted, window, names, n.Log)
+	env := &Env{
 		Rules: rules, Domain: n.Settings.Domain, Worker: n.Worker, Started: time.Now(), JS: n.Bus.JS, States: states,
 		Guard: guard, Intake: in, Targets: all, Metrics: metrics, Log: n.Log,
 		Sign: func(ev *nostr.Event) error { return sign(n.Settings, ev) },
@@ -130,11 +128,11 @@ func known(index *eventdb.DB, log *slog.Logger) func(id string) bool {
 }
 
 // rulesOf turns settings into the numbers that sessions and relays are kept to.
-func rulesOf(s config.Sync) relay.Rules {
+func rulesOf(s config.Sync) Rules {
 	seconds := func(n int) time.Duration { return time.Duration(n) * time.Second }
 	millis := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	dead, naughty, longest := s.DeadAfter, time.Duration(s.NaughtyHours)*time.Hour, seconds(s.MaxBackoffSeconds)
-	return relay.Rules{
+	return Rules{
 		StateKept: stateKept,
 		Session: session.Rules{
 			PageLimit: s.PageSize, AtOnce: s.BatchesAtOnce, MaxFilters: s.MaxFilters, Settle: millis(s.BatchWindowMillis) + time.Second,

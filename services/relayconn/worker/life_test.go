@@ -1,4 +1,4 @@
-package relay
+package worker
 
 import (
 	"bytes"
@@ -23,7 +23,6 @@ import (
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
 	"tendril.dev/services/relayconn/session"
-	"tendril.dev/services/relayconn/targets"
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -87,12 +86,12 @@ func TestUnreadableStateIsNone(t *testing.T) {
 }
 
 // newTargets are those of a worker.
-func newTargets(js jetstream.JetStream) *targets.Targets {
-	return targets.New(js, targets.NewRoots(js, nil, time.Millisecond, quiet), make(chan []string, 1), quiet)
+func newTargets(js jetstream.JetStream) *Targets {
+	return NewTargets(js, nil, time.Millisecond, make(chan []string, 1), quiet)
 }
 
 // wanting is what a relay that is a target is asked for, once that is known.
-func wanting(t *testing.T, ctx context.Context, b relays, name string) *targets.Follower {
+func wanting(t *testing.T, ctx context.Context, b relays, name string) *Wanted {
 	t.Helper()
 	subject, err := proto.TargetSubject(name)
 	if err != nil {
@@ -102,7 +101,7 @@ func wanting(t *testing.T, ctx context.Context, b relays, name string) *targets.
 		t.Fatal(err)
 	}
 	all := newTargets(b.js)
-	f := all.Follow(name, targets.Mark{})
+	f := all.Of(name, Mark{})
 	for _, run := range []func(context.Context) error{all.Run, f.Run} {
 		done := make(chan error, 1)
 		go func() { done <- run(ctx) }()
@@ -112,7 +111,7 @@ func wanting(t *testing.T, ctx context.Context, b relays, name string) *targets.
 			}
 		})
 	}
-	<-f.Read
+	read(t, f)
 	for url := ""; url == ""; url, _ = f.Relay() {
 		time.Sleep(time.Millisecond)
 	}
@@ -127,7 +126,7 @@ func newLife(t *testing.T, log *slog.Logger) (*life, *prometheus.Registry) {
 		t.Fatal(err)
 	}
 	rules := Rules{StateKept: time.Hour, Health: health.Rules{Base: 5 * time.Second, Max: time.Hour, Stable: 5 * time.Minute, Dead: 24 * time.Hour, Naughty: 12 * time.Hour}, CheckEvery: 2 * time.Second}
-	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Follow("r.example.com", targets.Mark{}), seen: health.Disconnected, state: &stateKeeper{at: time.Now(), kept: 1000 * time.Hour}}, reg
+	return &life{Env: &Env{Rules: rules, Metrics: metrics, Log: log}, name: "r.example.com", log: log, target: newTargets(nil).Of("r.example.com", Mark{}), seen: health.Disconnected, state: &stateKeeper{at: time.Now(), kept: 1000 * time.Hour}}, reg
 }
 
 // TestDeathIsTold once, as an error, when a day of failures is over and not at the next attempt
@@ -169,7 +168,7 @@ func TestLeavingIsNoFailure(t *testing.T) {
 	now := time.Now()
 	l.health = health.Health{Failures: 4}.Opened(now)
 	l.past = past{}.held(now, true)
-	l.target = newTargets(nil).Follow("r.example.com", targets.Mark{Target: 7, Log: 9})
+	l.target = newTargets(nil).Of("r.example.com", Mark{Target: 7, Log: 9})
 	l.status = session.Status{Connection: session.Connected, CaughtUp: true, Confirmed: 1}
 	l.ended(t.Context(), now.Add(time.Second), errWithdrawn)
 	s := l.state.value

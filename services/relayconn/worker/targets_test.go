@@ -1,16 +1,13 @@
-package targets_test
+package worker
 
 import (
 	"context"
-	"encoding/hex"
 	"fmt"
 	"iter"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
 	"sync"
-	"tendril.dev/services/relayconn/history"
 	"testing"
 	"time"
 
@@ -21,28 +18,15 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
-	"tendril.dev/services/relayconn/targets"
+	"tendril.dev/services/relayconn/history"
 )
 
 const patience = 3 * time.Minute
 
 var (
-	quiet  = slog.New(slog.DiscardHandler)
 	author = strings.Repeat("a", 64)
 	x, y   = "30617:" + author + ":x", "30617:" + author + ":y"
 )
-
-func openBus(t *testing.T) *bus.Bus {
-	t.Helper()
-	sizing := proto.DefaultSizing()
-	sizing.MemoryOnly = true
-	b, err := bus.Open(t.Context(), bus.Options{Sizing: sizing, Name: t.Name()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(b.Close)
-	return b
-}
 
 // aim says what a relay is asked for further, as discovery does: the levels of repositories by
 // reference, none for those that are gone.
@@ -121,7 +105,7 @@ func TestRelays(t *testing.T) {
 		t.Fatal(err)
 	}
 	names := make(chan []string, 1)
-	all := targets.New(b.JS, targets.NewRoots(b.JS, nil, 0, quiet), names, quiet)
+	all := NewTargets(b.JS, nil, 0, names, quiet)
 	while(t, all.Run)
 	becomes := func(want ...string) {
 		t.Helper()
@@ -147,7 +131,7 @@ func TestRelays(t *testing.T) {
 // world is a bus with a log, and what is asked about accepted events.
 type world struct {
 	*bus.Bus
-	*targets.Targets
+	*Targets
 
 	mu       sync.Mutex
 	accepted map[string][]string // root events and the repositories that they name
@@ -163,11 +147,11 @@ func newWorld(t *testing.T) *world {
 }
 
 // worker is what one worker knows; it does not run yet.
-func (w *world) worker(window time.Duration) *targets.Targets {
-	return targets.New(w.JS, targets.NewRoots(w.JS, w, window, quiet), make(chan []string, 1), quiet)
+func (w *world) worker(window time.Duration) *Targets {
+	return NewTargets(w.JS, w, window, make(chan []string, 1), quiet)
 }
 
-// CatchUp implements targets.Events, and so do the following.
+// CatchUp implements Events, and so do the following.
 func (w *world) CatchUp(context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -175,16 +159,6 @@ func (w *world) CatchUp(context.Context) error {
 		return context.DeadlineExceeded
 	}
 	return nil
-}
-
-func (w *world) Has(_ context.Context, ids [][32]byte) (has []bool, err error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, id := range ids {
-		_, is := w.accepted[hex.EncodeToString(id[:])]
-		has = append(has, is)
-	}
-	return has, nil
 }
 
 func (w *world) IDs(_ context.Context, filters ...nostr.Filter) iter.Seq2[query.Found, error] {
@@ -244,15 +218,21 @@ func (w *world) request(t *testing.T, id string, carriedOut bool) {
 	w.write(t, ev)
 }
 
-func (w *world) follow(t *testing.T, name string, past targets.Mark) *targets.Follower {
+func (w *world) follow(t *testing.T, name string, past Mark) *Wanted {
 	t.Helper()
-	f := w.Follow(name, past)
+	f := w.Of(name, past)
 	while(t, f.Run)
 	return f
 }
 
-func wanted(f *targets.Follower) history.Set {
-	set, _ := f.Wanted()
+// read waits until what was wanted at the beginning is known.
+func read(t *testing.T, f *Wanted) {
+	t.Helper()
+	eventually(t, "it is known what is wanted", func() bool { _, _, known := f.Now(); return known })
+}
+
+func wanted(f *Wanted) history.Set {
+	set, _, _ := f.Now()
 	return set
 }
 
@@ -270,13 +250,9 @@ func TestWhatIsWanted(t *testing.T) {
 	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelStateOnly})
 	aim(t, w.Bus, "s.example", map[string]proto.Level{x: proto.LevelFull})
 	aim(t, w.Bus, "r.example.com", map[string]proto.Level{y: proto.LevelFull}) // another relay, whose name begins alike
-	r, s := w.follow(t, "r.example", targets.Mark{}), w.follow(t, "s.example", targets.Mark{})
-	for _, f := range []*targets.Follower{r, s} {
-		select {
-		case <-f.Read:
-		case <-time.After(patience):
-			t.Fatal("not read in time")
-		}
+	r, s := w.follow(t, "r.example", Mark{}), w.follow(t, "s.example", Mark{})
+	for _, f := range []*Wanted{r, s} {
+		read(t, f)
 		if !is(wanted(f), []string{x}, old) {
 			t.Fatalf("at first %+v", wanted(f))
 		}
@@ -311,16 +287,16 @@ func TestUnknownRootEventsAreWaitedFor(t *testing.T) {
 	old, _ := w.issue(t, x)
 	while(t, w.Run)
 	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
-	f := w.follow(t, "r.example", targets.Mark{})
-	<-f.Read
-	_, before := f.Wanted()
+	f := w.follow(t, "r.example", Mark{})
+	read(t, f)
+	_, before, _ := f.Now()
 	w.mu.Lock()
 	w.failing, w.asked = true, 0
 	w.mu.Unlock()
 	other, _ := w.issue(t, y)
 	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull, y: proto.LevelFull})
 	eventually(t, "it is asked", func() bool { w.mu.Lock(); defer w.mu.Unlock(); return w.asked > 0 })
-	if set, revision := f.Wanted(); revision != before || !is(set, []string{x}, old) {
+	if set, revision, _ := f.Now(); revision != before || !is(set, []string{x}, old) {
 		t.Errorf("wanted at %d is %+v", revision, set)
 	}
 	w.mu.Lock()
@@ -337,12 +313,12 @@ func TestWhatWasConfirmed(t *testing.T) {
 	old, _ := w.issue(t, x)
 	while(t, w.Run)
 	aim(t, w.Bus, "r.example", map[string]proto.Level{x: proto.LevelFull})
-	f := w.follow(t, "r.example", targets.Mark{})
-	<-f.Read
+	f := w.follow(t, "r.example", Mark{})
+	read(t, f)
 	var revision uint64
 	// What is of no concern to the relay moves the mark on.
 	_, seq := w.issue(t, y)
-	eventually(t, "the mark is behind it", func() bool { _, revision = f.Wanted(); return f.Mark(revision).Log == seq })
+	eventually(t, "the mark is behind it", func() bool { _, revision, _ = f.Now(); return f.Mark(revision).Log == seq })
 	mark := f.Mark(revision)
 	newer, _ := w.issue(t, x)
 	eventually(t, "it is wanted", func() bool { return is(wanted(f), []string{x}, old, newer) })
@@ -354,10 +330,10 @@ func TestWhatWasConfirmed(t *testing.T) {
 
 	later := w.worker(time.Millisecond)
 	while(t, later.Run)
-	for name, worker := range map[string]*targets.Targets{"there before": w.Targets, "there later": later} {
-		next := worker.Follow("r.example", mark)
+	for name, worker := range map[string]*Targets{"there before": w.Targets, "there later": later} {
+		next := worker.Of("r.example", mark)
 		while(t, next.Run)
-		<-next.Read
+		read(t, next)
 		past, err := next.Past(t.Context())
 		if err != nil || !is(past, []string{x}, old) {
 			t.Errorf("%s: confirmed is %+v, %v", name, past, err)
@@ -366,9 +342,9 @@ func TestWhatWasConfirmed(t *testing.T) {
 			t.Errorf("%s: the mark becomes %+v", name, m)
 		}
 	}
-	none := w.follow(t, "r.example", targets.Mark{})
-	<-none.Read
-	if past, err := none.Past(t.Context()); err != nil || !past.Empty() || none.Mark(0) != (targets.Mark{}) {
+	none := w.follow(t, "r.example", Mark{})
+	read(t, none)
+	if past, err := none.Past(t.Context()); err != nil || !past.Empty() || none.Mark(0) != (Mark{}) {
 		t.Errorf("without a mark %+v, %v", past, err)
 	}
 }
