@@ -2,10 +2,10 @@
 // event is verified once and offered to ingest once, however many relays bring it, and all who have
 // brought it hear its verdict. What is stored already is neither.
 //
-// An event goes these steps: Take, prepare (is it known, is it genuine), offer, end. Live events do
-// not wait for the past. What one connection brings is offered in the order in which it came. All
-// that waits is bounded in bytes: where there is no room, who brings more waits, and reads nothing
-// from its relay meanwhile.
+// What one connection brings stands in its own two queues, live and past, each of which one
+// goroutine works off in order: is it known, is it genuine, offer. Live events do not wait for the
+// past. All that waits is bounded in bytes: where there is no room, who brings more waits, and reads
+// nothing from its relay meanwhile.
 package intake
 
 import (
@@ -13,11 +13,11 @@ import (
 	"errors"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/semaphore"
-
 	"tendril.dev/lib/candidates"
+	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -37,10 +37,9 @@ const (
 	liveRoom, pastRoom, streamRoom = 4 << 20, 8 << 20, 2 << 20
 	// copyRoom is about what an event takes that another connection has brought before.
 	copyRoom = 1024
-	// perBatch is how many events are prepared together, and atOnce how many batches at once.
-	perBatch, atOnce = 256, 4
-	// gather is how long events of the past wait for others to be asked about with.
-	gather = 5 * time.Millisecond
+	// perBatch is how many events of a connection are prepared together, and asksAtOnce how many
+	// questions what is stored are under way at once.
+	perBatch, asksAtOnce = 256, 4
 )
 
 // Offerer takes candidates; *candidates.Sender is one.
@@ -110,13 +109,13 @@ const (
 // flight is an event that is on its way: from when the first connection brings it until its
 // verdict.
 type flight struct {
-	key    key
-	event  *nostr.Event
-	raw    []byte
-	check  sync.Once
-	forged error // valid after check
-	stored bool  // which another process has said
-	asked  bool
+	key     key
+	event   *nostr.Event
+	raw     []byte
+	checked sync.Once
+	forged  error // valid after checked
+	stored  bool  // which another process has said
+	asked   bool
 	// offered and urgent: a connection offers it, or has; as live.
 	offered, urgent, ended bool
 	waiters                []func(Result)
@@ -125,49 +124,36 @@ type flight struct {
 // entry is an event in a queue. The same flight may stand in those of several connections.
 type entry struct {
 	*flight
-	queue  *queue
-	size   int64 // of the room that is given back when it was handed on
-	lane   proto.Lane
-	source proto.Source
+	release func() // gives the room back
+	lane    proto.Lane
+	source  proto.Source
 }
 
-// queue is what one connection has brought of one class.
+// queue is what one connection has brought of one class and was not handed on.
 type queue struct {
-	relay    string
-	class    class
-	room     *semaphore.Weighted
-	ready    []entry // prepared, in the order in which they came
-	offering bool    // a goroutine hands on what is ready
-}
-
-// line is what waits to be prepared of one class.
-type line struct {
-	entries    []entry
-	some, many chan struct{} // of capacity 1: something waits; a whole batch does
-}
-
-// batch is some entries that are prepared together.
-type batch struct {
-	entries []entry
-	ready   chan struct{} // closed when they are
+	relay   string
+	class   class
+	entries []entry // in the order in which they came
+	working bool    // a goroutine works them off
 }
 
 // Intake is safe for concurrent use.
 type Intake struct {
 	o       Options
-	room    [classes]*semaphore.Weighted
+	room    [classes]*limit.Fair
+	asks    [classes]chan struct{}
 	workers chan struct{}
+	begun   chan struct{}
 	life    context.Context // of what is being offered
 	cut     context.CancelFunc
 
-	mu       sync.Mutex
-	over     bool
-	lines    [classes]line
-	flights  map[key]*flight
-	all      map[*flight]struct{}
-	stored   recent[[32]byte]
-	signed   recent[key]
-	offering sync.WaitGroup
+	mu      sync.Mutex
+	over    bool
+	flights map[key]*flight
+	all     map[*flight]struct{}
+	stored  recent[[32]byte]
+	signed  recent[key]
+	working sync.WaitGroup
 }
 
 // New makes an intake. What is brought before Run waits for it.
@@ -184,12 +170,12 @@ func New(o Options) *Intake {
 		o.Known = func(string) bool { return false }
 	}
 	i := &Intake{
-		o: o, room: [classes]*semaphore.Weighted{live: semaphore.NewWeighted(liveRoom), past: semaphore.NewWeighted(pastRoom)},
-		workers: make(chan struct{}, o.Workers), flights: map[key]*flight{}, all: map[*flight]struct{}{},
+		o: o, room: [classes]*limit.Fair{live: limit.NewFair(liveRoom, streamRoom), past: limit.NewFair(pastRoom, streamRoom)},
+		workers: make(chan struct{}, o.Workers), begun: make(chan struct{}), flights: map[key]*flight{}, all: map[*flight]struct{}{},
 		stored: newRecent[[32]byte](recentIDs), signed: newRecent[key](recentKeys),
 	}
-	for c := range i.lines {
-		i.lines[c] = line{some: make(chan struct{}, 1), many: make(chan struct{}, 1)}
+	for c := range i.asks {
+		i.asks[c] = make(chan struct{}, asksAtOnce)
 	}
 	i.life, i.cut = context.WithCancel(context.Background())
 	return i
@@ -198,19 +184,13 @@ func New(o Options) *Intake {
 // Run verifies and offers until ctx ends. Then what is on its way ends with [ErrEnded], unless it
 // has been offered: of that the offerer's end is heard. It runs once.
 func (i *Intake) Run(ctx context.Context) error {
-	var work sync.WaitGroup
-	for c := range classes {
-		batches := make(chan *batch, atOnce)
-		work.Go(func() { i.gather(c, batches) })
-		work.Go(func() { i.handOn(batches) })
-	}
+	close(i.begun)
 	<-ctx.Done()
 	i.mu.Lock()
 	i.over = true
 	i.mu.Unlock()
 	i.cut()
-	work.Wait()
-	i.offering.Wait()
+	i.working.Wait()
 	i.mu.Lock()
 	var left []*flight
 	for f := range i.all {
@@ -257,11 +237,7 @@ type Stream struct {
 
 // Open makes a stream for a connection to a relay, which is named by its normalised URL.
 func (i *Intake) Open(relay string) *Stream {
-	s := &Stream{intake: i}
-	for c := range classes {
-		s.queues[c] = &queue{relay: relay, class: c, room: semaphore.NewWeighted(streamRoom)}
-	}
-	return s
+	return &Stream{i, [classes]*queue{{relay: relay, class: live}, {relay: relay, class: past}}}
 }
 
 // Known is that of the intake.
@@ -279,149 +255,137 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err
 	if a.Lane == proto.LaneSyncLive {
 		q = s.queues[live]
 	}
-	e := entry{queue: q, lane: a.Lane, source: a.Source, size: min(nostr.Memory(a.Event, a.Raw), streamRoom)}
-	if waited, err = i.enter(ctx, q, e.size); err != nil {
+	size := min(nostr.Memory(a.Event, a.Raw), streamRoom)
+	i.mu.Lock()
+	if i.joins(k, a.Event) != nil {
+		size = copyRoom
+	}
+	i.mu.Unlock()
+	release, err := i.room[q.class].Try(q.relay, size)
+	if err != nil {
+		began := time.Now()
+		release, err = i.room[q.class].AcquireN(ctx, q.relay, size)
+		waited = time.Since(began)
+	}
+	if err != nil {
 		return waited, err
 	}
-	if stored, err := i.admit(k, a, e); err != nil || stored {
-		i.leave(q, e.size)
-		if stored {
-			a.Done(Result{Event: a.Event, Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Copy: true})
-		}
-		return waited, err
+	stored, err := i.admit(k, a, q, release)
+	if err != nil || stored {
+		release()
 	}
-	return waited, nil
+	if stored {
+		a.Done(Result{Event: a.Event, Verdict: proto.Verdict{ID: a.Event.ID, Kind: a.Event.Kind, Outcome: proto.Duplicate}, Copy: true})
+	}
+	return waited, err
 }
 
-// enter takes room for so many bytes, and says how long it waited for it.
-func (i *Intake) enter(ctx context.Context, q *queue, size int64) (waited time.Duration, err error) {
-	all := i.room[q.class]
-	if q.room.TryAcquire(size) {
-		if all.TryAcquire(size) {
-			return 0, nil
-		}
-		q.room.Release(size)
+// joins is the flight of the same event, if it is on its way; the lock is held. Of two texts with one
+// key one is forged; then the newer one is joined by others.
+func (i *Intake) joins(k key, ev *nostr.Event) *flight {
+	if f := i.flights[k]; f != nil && same(f.event, ev) {
+		return f
 	}
-	began := time.Now()
-	if err = q.room.Acquire(ctx, size); err == nil {
-		if err = all.Acquire(ctx, size); err != nil {
-			q.room.Release(size)
-		}
-	}
-	return time.Since(began), err
+	return nil
 }
 
-func (i *Intake) leave(q *queue, size int64) {
-	i.room[q.class].Release(size)
-	q.room.Release(size)
-}
-
-// admit puts an arrival for which there is room into the line, as a flight of its own or as one
+// admit puts an arrival for which there is room into its queue, as a flight of its own or as one
 // more copy of one. It does neither if the event has been stored meanwhile.
-func (i *Intake) admit(k key, a Arrival, e entry) (stored bool, err error) {
+func (i *Intake) admit(k key, a Arrival, q *queue, release func()) (stored bool, err error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	f := i.flights[k]
-	joined := f != nil && same(f.event, a.Event)
+	f := i.joins(k, a.Event)
 	switch {
 	case i.over:
 		return false, ErrEnded
-	case joined:
-		i.leave(e.queue, max(0, e.size-copyRoom))
-		e.size = min(e.size, copyRoom)
+	case f != nil:
 		i.o.Metrics.copied()
 	case i.stored.has(k.id):
 		return true, nil
-	default: // of two texts with one key one is forged; the newer one is joined by others
+	default:
 		f = &flight{key: k, event: a.Event, raw: a.Raw}
 		i.all[f], i.flights[k] = struct{}{}, f
 	}
 	f.waiters = append(f.waiters, a.Done)
-	e.flight = f
-	l := &i.lines[e.queue.class]
-	l.entries = append(l.entries, e)
-	wake(l.some)
-	if len(l.entries) >= perBatch {
-		wake(l.many)
+	q.entries = append(q.entries, entry{flight: f, release: release, lane: a.Lane, source: a.Source})
+	if !q.working {
+		q.working = true
+		i.working.Go(func() { i.work(q) })
 	}
 	return false, nil
 }
 
-func wake(c chan struct{}) {
+// work works off a queue until nothing is left.
+func (i *Intake) work(q *queue) {
 	select {
-	case c <- struct{}{}:
-	default:
+	case <-i.begun:
+	case <-i.life.Done():
 	}
-}
-
-// gather makes batches of what has come of a class and has them prepared, a few at once, until the
-// intake ends.
-func (i *Intake) gather(c class, batches chan<- *batch) {
-	defer close(batches)
-	l := &i.lines[c]
 	for {
-		select {
-		case <-l.some:
-		case <-i.life.Done():
+		i.mu.Lock()
+		batch := q.entries[:min(len(q.entries), perBatch)]
+		if q.entries = q.entries[len(batch):]; len(batch) == 0 {
+			q.working, q.entries = false, nil
+			i.mu.Unlock()
 			return
 		}
-		if c == past && i.o.Stored != nil {
-			select {
-			case <-l.many:
-			case <-time.After(gather):
-			case <-i.life.Done():
-				return
-			}
-		}
-		b := &batch{ready: make(chan struct{})}
-		i.mu.Lock()
-		b.entries = l.entries[:min(len(l.entries), perBatch):min(len(l.entries), perBatch)]
-		if l.entries = l.entries[len(b.entries):]; len(l.entries) > 0 {
-			wake(l.some)
-		} else {
-			l.entries = nil // lets go of the array
-		}
-		if len(l.entries) >= perBatch {
-			wake(l.many)
-		}
 		i.mu.Unlock()
-		go func() {
-			defer close(b.ready)
-			i.prepare(c, b.entries)
-		}()
-		batches <- b // whose receiver goes on until this is closed
+		i.prepare(q.class, batch)
+		for n, e := range batch {
+			i.offer(q, e)
+			e.release()
+			batch[n] = entry{} // which others wait behind
+		}
 	}
 }
 
-// prepare finds out of some events whether they are stored and whether they are genuine.
+// prepare finds out of some events whether they are stored and whether they are genuine. Those of
+// the past are verified by a few workers of the process, and live ones where they are.
 func (i *Intake) prepare(c class, entries []entry) {
 	if i.o.Stored != nil {
-		i.ask(entries)
+		i.ask(c, entries)
 	}
-	for _, e := range entries {
-		e.check.Do(func() {
-			i.mu.Lock()
-			stored := e.stored
-			i.mu.Unlock()
-			if stored || i.life.Err() != nil {
-				return
-			}
-			i.workers <- struct{}{}
-			e.forged = i.verify(e.flight)
-			<-i.workers
-			if c == past {
+	if c == live {
+		for _, e := range entries {
+			i.check(e.flight)
+		}
+		return
+	}
+	var work sync.WaitGroup
+	var next atomic.Int64
+	for range min(len(entries), cap(i.workers)) {
+		work.Go(func() {
+			for n := next.Add(1) - 1; n < int64(len(entries)); n = next.Add(1) - 1 {
+				i.workers <- struct{}{}
+				i.check(entries[n].flight)
+				<-i.workers
 				// Without this, who else has something to do waits until the scheduler cuts in,
 				// after 10 ms.
 				runtime.Gosched()
 			}
 		})
 	}
+	work.Wait()
+}
+
+// check verifies an event once that is not stored.
+func (i *Intake) check(f *flight) {
+	f.checked.Do(func() {
+		i.mu.Lock()
+		stored := f.stored
+		i.mu.Unlock()
+		if !stored && i.life.Err() == nil {
+			f.forged = i.verify(f)
+		}
+	})
 }
 
 // ask asks which events are stored. Where there is no answer, ingest says what is stored.
-func (i *Intake) ask(entries []entry) {
+func (i *Intake) ask(c class, entries []entry) {
 	var unasked []*flight
 	var ids [][32]byte
+	i.asks[c] <- struct{}{}
+	defer func() { <-i.asks[c] }()
 	i.mu.Lock()
 	for _, e := range entries {
 		if !e.asked {
@@ -467,59 +431,33 @@ func (i *Intake) verify(f *flight) error {
 	return nil
 }
 
-// handOn gives what is prepared to the connections that have brought it, in order. Each offers by
-// itself, so that one that has too many candidates waiting holds up no other.
-func (i *Intake) handOn(batches <-chan *batch) {
-	for b := range batches {
-		<-b.ready
-		i.mu.Lock()
-		for _, e := range b.entries {
-			q := e.queue
-			q.ready = append(q.ready, e)
-			if !q.offering {
-				q.offering = true
-				i.offering.Go(func() { i.offerAll(q) })
-			}
-		}
+// offer hands on an event, unless another connection has.
+func (i *Intake) offer(q *queue, e entry) {
+	f := e.flight
+	i.mu.Lock()
+	again := f.offered && (q.class != live || f.urgent)
+	if f.ended || again || i.over {
 		i.mu.Unlock()
+		return
 	}
-}
-
-// offerAll offers what is ready of a queue until nothing is left.
-func (i *Intake) offerAll(q *queue) {
-	for {
-		i.mu.Lock()
-		if len(q.ready) == 0 {
-			q.offering, q.ready = false, nil
-			i.mu.Unlock()
-			return
+	stored := f.stored
+	if f.forged == nil && !stored {
+		f.offered, f.urgent = true, f.urgent || q.class == live
+	}
+	i.mu.Unlock()
+	switch {
+	case stored:
+		i.end(f, Result{Verdict: proto.Verdict{ID: f.event.ID, Kind: f.event.Kind, Outcome: proto.Duplicate}, Known: true})
+	case f.forged != nil:
+		i.end(f, Result{Err: f.forged})
+	default:
+		err := i.o.Offerer.Offer(i.life, candidates.Candidate{
+			Event: f.event, Raw: f.raw, Lane: e.lane, Source: e.source, Relay: q.relay,
+			Done: func(v proto.Verdict, err error) { i.end(f, Result{Verdict: v, Err: err}) },
+		})
+		if err != nil {
+			i.end(f, Result{Err: err})
 		}
-		e := q.ready[0]
-		q.ready[0] = entry{}
-		q.ready = q.ready[1:]
-		again := e.offered && (q.class != live || e.urgent)
-		idle := e.ended || again || i.over
-		if !idle && e.forged == nil && !e.stored {
-			e.offered, e.urgent = true, e.urgent || q.class == live
-		}
-		stored := e.stored
-		i.mu.Unlock()
-		switch f := e.flight; {
-		case idle:
-		case stored:
-			i.end(f, Result{Verdict: proto.Verdict{ID: f.event.ID, Kind: f.event.Kind, Outcome: proto.Duplicate}, Known: true})
-		case f.forged != nil:
-			i.end(f, Result{Err: f.forged})
-		default:
-			err := i.o.Offerer.Offer(i.life, candidates.Candidate{
-				Event: f.event, Raw: f.raw, Lane: e.lane, Source: e.source, Relay: q.relay,
-				Done: func(v proto.Verdict, err error) { i.end(f, Result{Verdict: v, Err: err}) },
-			})
-			if err != nil {
-				i.end(f, Result{Err: err})
-			}
-		}
-		i.leave(q, e.size)
 	}
 }
 
