@@ -215,3 +215,33 @@ func TestPullRequestToAMaintainer(t *testing.T) {
 		t.Errorf("its commit is not in the repository: %q", out)
 	}
 }
+
+// TestPullRequestToAMaintainerBySync: pull requests that tag only a maintainer who has announced
+// nothing here come in from a foreign relay. One that a user has brought too early is brought back by
+// the owner's announcement.
+func TestPullRequestToAMaintainerBySync(t *testing.T) {
+	t.Parallel()
+	git, work := world.NewGitServer(t), world.NewWorkTree(t)
+	ann, bob, guest := world.NewPerson(t), world.NewPerson(t), world.NewPerson(t)
+	refs := work.Refs()
+	mine := git.Host("mine", work)
+	tip := work.Commit("a fix")
+	fork := git.Host("fork", work)
+	ask := func(content string) *nostr.Event {
+		return guest.Sign(1618, content, nostr.Tag{"a", bob.Address("ours")}, nostr.Tag{"c", tip}, nostr.Tag{"clone", fork})
+	}
+	early, later := ask("early"), ask("later")
+	relay := world.NewReconcilingRelay(t, early)
+	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL})
+	if ok, message := submit(t, p, early); ok {
+		t.Fatalf("a pull request to nobody is answered %q", message)
+	}
+	relay.Publish(ann.Announce("ours", "ours", []string{mine}, []string{relay.URL}, nostr.Tag{"maintainers", bob.PubKey}),
+		ann.State("ours", refs, "refs/heads/main"))
+	world.Serves(t, p.Relay(), early)
+	relay.Publish(later)
+	world.Serves(t, p.Relay(), later)
+	if out := world.Git(t, work.Dir, "ls-remote", p.URL+"/"+ann.Npub+"/ours.git", "refs/nostr/"+early.ID); !strings.HasPrefix(out, tip) {
+		t.Errorf("its commit is not in the repository: %q", out)
+	}
+}

@@ -75,7 +75,7 @@ func TestEverythingOfAGroupComes(t *testing.T) {
 			t.Parallel()
 			rnd := rand.New(rand.NewPCG(5, 6))
 			asked, came, there := 0, 0, 0
-			for round := range 160 {
+			for round := range 40 {
 				limit := 3 + rnd.IntN(20)
 				most := limit
 				if round%2 == 0 {

@@ -60,7 +60,7 @@ func TestSlicesAreTheWholePast(t *testing.T) {
 			t.Parallel()
 			rnd := rand.New(rand.NewPCG(7, 8))
 			most := 0
-			for round := range 24 {
+			for round := range 8 {
 				events := past(rnd)
 				filters := group("a", "A", "q")[:1+rnd.IntN(3)]
 				if rnd.IntN(3) == 0 {

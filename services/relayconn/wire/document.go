@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -71,37 +72,32 @@ func FetchDocument(ctx context.Context, client *http.Client, url string) (Docume
 
 // ParseDocument reads a document. What is not of the type that it should have is as if it were not there.
 func ParseDocument(data []byte) (d Document, err error) {
-	var parts struct {
-		NIPs       json.RawMessage `json:"supported_nips"`
-		Limitation json.RawMessage `json:"limitation"`
+	var told struct {
+		NIPs       []any          `json:"supported_nips"`
+		Limitation map[string]any `json:"limitation"`
 	}
-	if err := json.Unmarshal(data, &parts); err != nil {
+	var odd *json.UnmarshalTypeError
+	if err := json.Unmarshal(data, &told); err != nil && (!errors.As(err, &odd) || odd.Field == "") {
 		return Document{}, fmt.Errorf("parse relay information: %w", err)
 	}
-	var nips []json.RawMessage
-	if json.Unmarshal(parts.NIPs, &nips) == nil {
-		for _, text := range nips[:min(len(nips), maxNIPs)] {
-			if n := positive(text); n > 0 {
-				d.NIPs = append(d.NIPs, n)
-			}
+	for _, nip := range told.NIPs[:min(len(told.NIPs), maxNIPs)] {
+		if n := positive(nip); n > 0 {
+			d.NIPs = append(d.NIPs, n)
 		}
 	}
-	var limits map[string]json.RawMessage
-	if json.Unmarshal(parts.Limitation, &limits) == nil {
-		d.Limits = Stated{
-			Subscriptions: positive(limits["max_subscriptions"]),
-			Events:        positive(limits["max_limit"]),
-			Filters:       positive(limits["max_filters"]),
-			Bytes:         positive(limits["max_message_length"]),
-		}
+	d.Limits = Stated{
+		Subscriptions: positive(told.Limitation["max_subscriptions"]),
+		Events:        positive(told.Limitation["max_limit"]),
+		Filters:       positive(told.Limitation["max_filters"]),
+		Bytes:         positive(told.Limitation["max_message_length"]),
 	}
 	return d, nil
 }
 
 // positive reads a positive whole number; 0: it is none.
-func positive(text json.RawMessage) int {
-	var n float64
-	if json.Unmarshal(text, &n) != nil || n < 1 || n > math.MaxInt32 || n != math.Trunc(n) {
+func positive(value any) int {
+	n, _ := value.(float64)
+	if n < 1 || n > math.MaxInt32 || n != math.Trunc(n) {
 		return 0
 	}
 	return int(n)
