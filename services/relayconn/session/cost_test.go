@@ -77,19 +77,3 @@ func TestMessagesWhileConsolidationWaits(t *testing.T) {
 		t.Errorf("%v allocations for each", allocs)
 	}
 }
-
-// BenchmarkMessage is a message of no use to a session that has so many roots, all of them asked
-// for, or while consolidation waits for what is pending.
-func BenchmarkMessage(b *testing.B) {
-	for _, roots := range []int{100, 50_000} {
-		for _, waiting := range []bool{false, true} {
-			b.Run(fmt.Sprintf("roots=%d/waiting=%v", roots, waiting), func(b *testing.B) {
-				message := crowd(b, roots, waiting)
-				b.ReportAllocs()
-				for b.Loop() {
-					message()
-				}
-			})
-		}
-	}
-}

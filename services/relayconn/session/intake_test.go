@@ -2,8 +2,6 @@ package session_test
 
 import (
 	"fmt"
-	"log/slog"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -26,49 +24,6 @@ func verifying(t *testing.T) (p *play, checks chan struct{}) {
 	go in.Run(t.Context())
 	p.session.Intake = in.Open("wss://r.example.com")
 	return p, checks
-}
-
-// TestNextPageBeforeVerification: what was asked for comes page after page while nothing has been
-// verified; the batch is confirmed only when everything is.
-func TestNextPageBeforeVerification(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p, checks := verifying(t)
-		for i := range 20 {
-			p.stored = append(p.stored, event(t, 1621, nostr.Timestamp(1000-i), nostr.Tag{"a", "30617:aa:x"}))
-		}
-		p.run(session.Start{})
-		p.want(9, repos("30617:aa:x"))
-		time.Sleep(rules.Settle)
-		synctest.Wait()
-		if n := len(p.open(false)); n != 0 {
-			t.Errorf("%d historic requests are still open", n)
-		}
-		// 3 events a page, of which the first was the last of the page before.
-		if asked, offered := p.count(); asked < 10 || offered != 0 {
-			t.Errorf("%d requests and %d offers before anything was verified", asked, offered)
-		}
-		if st := p.status(); st.Connection != session.Syncing || st.Repos != 0 || st.Confirmed != 0 {
-			t.Errorf("before verification %+v", st)
-		}
-		for range 19 {
-			checks <- struct{}{}
-		}
-		synctest.Wait()
-		if st := p.status(); st.Repos != 0 {
-			t.Errorf("with one left to verify %+v", st)
-		}
-		close(checks)
-		time.Sleep(rules.Settle)
-		synctest.Wait()
-		if st := p.status(); st.Connection != session.Connected || st.Repos != 1 || st.Confirmed != 9 {
-			t.Errorf("after verification %+v", st)
-		}
-		if _, offered := p.count(); offered != 20 {
-			t.Errorf("%d were offered", offered)
-		}
-		p.stop()
-	})
 }
 
 // TestForgeriesEndTheConnection: wrong signatures are found long after they came, and count all the
@@ -133,70 +88,5 @@ func TestTimeWithoutRoomIsNotSilence(t *testing.T) {
 		}
 		p.stop()
 		close(checks)
-	})
-}
-
-// TestTheSameFromManyRelays: sessions that share an intake cost one verification and one offer for
-// each event, and are all told when it is decided.
-func TestTheSameFromManyRelays(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		const relays, events = 20, 30
-		ingest := newPlay(t)
-		ingest.hold = true
-		var mu sync.Mutex
-		verified := map[string]int{}
-		in := intake.New(intake.Options{Offerer: ingest, CheckSignature: func(ev *nostr.Event) error {
-			mu.Lock()
-			defer mu.Unlock()
-			verified[ev.ID]++
-			return intake.CheckSignature(ev)
-		}})
-		go in.Run(t.Context())
-		var stored []*nostr.Event
-		for i := range events {
-			stored = append(stored, event(t, 30617, nostr.Timestamp(1000-i)))
-		}
-		var plays []*play
-		for n := range relays {
-			p := newPlay(t)
-			url := fmt.Sprintf("wss://r%d.example.com", n)
-			p.stored = stored
-			p.session = session.New(session.Options{Relay: url, Rules: rules, Asker: p, Intake: in.Open(url), Observer: p, Log: slog.New(slog.DiscardHandler)})
-			p.run(session.Start{})
-			plays = append(plays, p)
-		}
-		synctest.Wait()
-		if _, offered := ingest.count(); offered != events || len(verified) != events {
-			t.Errorf("%d offers and %d verified, want %d", offered, len(verified), events)
-		}
-		for id, n := range verified {
-			if n != 1 {
-				t.Errorf("%.8s was verified %d times", id, n)
-			}
-		}
-		time.Sleep(rules.Settle)
-		synctest.Wait()
-		for n, p := range plays {
-			if st := p.status(); st.CaughtUp {
-				t.Errorf("relay %d is caught up without a verdict: %+v", n, st)
-			}
-		}
-		for _, answer := range ingest.held {
-			answer()
-		}
-		time.Sleep(rules.Settle)
-		synctest.Wait()
-		judged := 0
-		for n, p := range plays {
-			if st := p.status(); st.Connection != session.Connected || !st.CaughtUp {
-				t.Errorf("relay %d after the verdicts: %+v", n, st)
-			}
-			judged += len(p.judged)
-			p.stop()
-		}
-		if judged != events {
-			t.Errorf("%d events are counted as new, want %d", judged, events)
-		}
 	})
 }

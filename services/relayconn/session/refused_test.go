@@ -2,7 +2,6 @@ package session_test
 
 import (
 	"context"
-	"log/slog"
 	"maps"
 	"slices"
 	"testing"
@@ -196,24 +195,6 @@ func TestKeptClosedIsMissing(t *testing.T) {
 	})
 }
 
-// TestClosedOftenAtOnce counts as closed once.
-func TestClosedOftenAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.run(session.Start{})
-		for range 10 {
-			p.messages <- wire.Message{Kind: wire.Closed, Sub: "l1", Reason: "error: oops"}
-		}
-		time.Sleep(time.Hour)
-		synctest.Wait()
-		if st := p.status(); p.asks("l1") != 2 || !st.CaughtUp {
-			t.Errorf("asked %v, %+v", p.log, st)
-		}
-		p.stop()
-	})
-}
-
 // TestQuietDelaysOpeningAgain: a relay that wants quiet is asked for nothing, and not for what it
 // closed before.
 func TestQuietDelaysOpeningAgain(t *testing.T) {
@@ -278,42 +259,6 @@ func TestMissedLiveIsAGap(t *testing.T) {
 				t.Errorf("judged %v", p.judged)
 			}
 		})
-		p.stop()
-	})
-}
-
-// slowLog takes its time for each line, and slowAsker for each request.
-type slowLog struct{}
-
-func (slowLog) Enabled(context.Context, slog.Level) bool { return true }
-func (slowLog) Handle(context.Context, slog.Record) error {
-	time.Sleep(100 * time.Microsecond)
-	return nil
-}
-func (h slowLog) WithAttrs([]slog.Attr) slog.Handler { return h }
-func (h slowLog) WithGroup(string) slog.Handler      { return h }
-
-type slowAsker struct{ *play }
-
-func (a slowAsker) Req(ctx context.Context, sub string, filters []nostr.Filter) error {
-	time.Sleep(50 * time.Microsecond)
-	return a.play.Req(ctx, sub, filters)
-}
-
-// TestNoWakeIsMissed though something becomes due while something else is done.
-func TestNoWakeIsMissed(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		p := newPlay(t)
-		p.deaf = true
-		p.session.Log, p.session.Asker = slog.New(slowLog{}), slowAsker{p}
-		since := nostr.Timestamp(time.Now().Unix() - 100)
-		p.run(session.Start{Since: &since, Confirmed: manyRepos(0, 1), Revision: 1})
-		time.Sleep(rules.Silence + time.Second)
-		synctest.Wait()
-		if p.asks("h") == 0 {
-			t.Errorf("nothing was asked of the past after %v: %v", rules.Silence, p.log)
-		}
 		p.stop()
 	})
 }

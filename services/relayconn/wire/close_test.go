@@ -2,9 +2,7 @@ package wire_test
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
-	"io"
 	"net"
 	"net/http"
 	"runtime"
@@ -53,23 +51,6 @@ func talk(t *testing.T, goodbye time.Duration, fn func(ws *websocket.Conn)) *wir
 	conn := wire.On(ws, func() { socket.Close() }, goodbye)
 	t.Cleanup(conn.Close)
 	return conn
-}
-
-// TestCutOff: the socket below TLS is closed, without waiting for a peer that takes nothing.
-func TestCutOff(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ours, theirs := net.Pipe()
-		defer theirs.Close()
-		began := time.Now()
-		wire.CutOff(tls.Client(ours, &tls.Config{ServerName: "relay"}))
-		if _, err := ours.Write([]byte("more")); !errors.Is(err, io.ErrClosedPipe) {
-			t.Errorf("a write to the socket ends with %v", err)
-		}
-		if took := time.Since(began); took != 0 {
-			t.Errorf("it took %v", took)
-		}
-	})
 }
 
 // TestGoodbye: the end of the context says 1001 to the relay, gives nothing more to the reader, and

@@ -6,9 +6,6 @@ import (
 	"github.com/coder/websocket"
 )
 
-// CutOff closes a socket without a word.
-var CutOff = cutOff
-
 // On makes a connection of a socket that is open, and that cut closes, to a relay that may take so
 // long to answer its end.
 func On(ws *websocket.Conn, cut func(), goodbye time.Duration) *Conn {

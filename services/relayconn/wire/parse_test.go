@@ -1,9 +1,6 @@
 package wire_test
 
 import (
-	"bytes"
-	"encoding/json"
-	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -73,55 +70,6 @@ func TestMisshapenEvents(t *testing.T) {
 	} {
 		if m, err := wire.Parse([]byte(in)); err == nil {
 			t.Errorf("%.60s: taken for %+v", in, m)
-		}
-	}
-}
-
-// FuzzParseEvent compares what is read in one pass with what encoding/json and go-nostr read.
-func FuzzParseEvent(f *testing.F) {
-	raw := encoded(f, issue(f))
-	for _, message := range []string{
-		`["EVENT","h1",` + raw + `]`, ` ["EVENT" , "h" , ` + raw + " ]\n", `["EVENT","a",{}]`, `["EVENT","a",{"id":"x","kind":1,"tags":[["a"]],"content":"","created_at":1,"pubkey":"","sig":""}]`,
-		`["EVENT","a",null]`, `["EVENT","\u0061",{}]`, `["EVENT","a",{},1]`, `["EVENT","a",{"content":"]"}]`, `["EVENT"]`,
-	} {
-		f.Add([]byte(message))
-	}
-	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := wire.Parse(data)
-		if err != nil || m.Kind != wire.Event {
-			return
-		}
-		var parts []json.RawMessage
-		var verb, sub string
-		if err := json.Unmarshal(data, &parts); err != nil || len(parts) != 3 {
-			t.Fatalf("%q is no list of three: %v", data, err)
-		}
-		if err := json.Unmarshal(parts[0], &verb); err != nil || verb != "EVENT" {
-			t.Fatalf("%q is no EVENT: %v", data, err)
-		}
-		if err := json.Unmarshal(parts[1], &sub); err != nil || sub != m.Sub {
-			t.Fatalf("the subscription is %q, want %q: %v", m.Sub, sub, err)
-		}
-		var ev nostr.Event
-		if err := ev.UnmarshalJSON(parts[2]); err != nil {
-			t.Fatalf("an event that go-nostr does not take: %v", err)
-		}
-		if got, want := encoded(t, m.Event), encoded(t, &ev); got != want {
-			t.Fatalf("the event is %s, want %s", got, want)
-		}
-		if m.Raw != nil && !bytes.Equal(m.Raw, parts[2]) {
-			t.Fatalf("its bytes are %s, want %s", m.Raw, parts[2])
-		}
-	})
-}
-
-func BenchmarkParse(b *testing.B) {
-	data := fmt.Appendf(nil, `["EVENT","h12",%s]`, encoded(b, issue(b)))
-	b.SetBytes(int64(len(data)))
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, err := wire.Parse(data); err != nil {
-			b.Fatal(err)
 		}
 	}
 }
