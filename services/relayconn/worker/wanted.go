@@ -74,7 +74,10 @@ func (w *Wanted) Run(ctx context.Context) error {
 		defer t.mu.Unlock()
 		w.take(m)
 	})
-	if err != nil && ctx.Err() == nil {
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil // the end
+	case err != nil:
 		return fmt.Errorf("read target %s: %w", w.name, err)
 	}
 	t.mu.Lock()
@@ -96,6 +99,8 @@ func (w *Wanted) leave() {
 	for ref := range w.repos {
 		t.unuse(w, ref)
 	}
+	w.read = false // what is wanted stays as it was
+	clear(w.repos)
 }
 
 // take takes in what a message says of a repository; the lock is held. At the beginning messages may
