@@ -87,7 +87,7 @@ func TestHistoricEventsTravelInPacks(t *testing.T) {
 		packs = inPacks(t, stream)
 		return total(packs) == n
 	})
-	if len(packs) > 8+busyWith {
+	if len(packs) > 2+n/proto.MaxPackEvents+busyWith {
 		t.Errorf("%d packs for %d events of two relays", len(packs), n)
 	}
 	last := map[int]int{0: -1, 1: -1}

@@ -115,7 +115,6 @@ func TestWhoMayPublish(t *testing.T) {
 		{"grasp.mark.events", "ingest"},
 		{"grasp.rejected.1.a", "ingest"},
 		{"grasp.verdict.someone", "ingest"},
-		{"grasp.writer.turn", "ingest"},
 		{"grasp.target.r.example.com", "discovery"},
 		{"$JS.API.STREAM.MSG.GET.GRASP_TARGETS", "discovery relayconn operator"},
 		{"grasp.git.repo.pushed", "purgatory"},
