@@ -90,8 +90,7 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// TestRelays: the list has all relays that are targets. Those of which only states are wanted are
-// known as such until something else is wanted of them.
+// TestRelays: the list has all relays that are targets.
 func TestRelays(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)
@@ -121,8 +120,6 @@ func TestRelays(t *testing.T) {
 	}
 	becomes("bare.example", "full.example", "state.example_7777/path")
 	aim(t, b, "gone.example", full)
-	becomes("bare.example", "full.example", "gone.example", "state.example_7777/path")
-	aim(t, b, "state.example:7777/path", full)
 	becomes("bare.example", "full.example", "gone.example", "state.example_7777/path")
 	withdraw(t, b, "full.example")
 	becomes("bare.example", "gone.example", "state.example_7777/path")
