@@ -186,19 +186,14 @@ type Front struct {
 	MaxFilters              int           `env:"NGIT_MAX_FILTERS" constant:"20"`
 	MaxFilterValues         int           `env:"NGIT_MAX_FILTER_VALUES" constant:"2000"`
 	MaxFilterSteps          int           `env:"NGIT_MAX_FILTER_STEPS" constant:"2000000"`
-	OpenFilterBytes         int64         `env:"NGIT_OPEN_FILTER_BYTES" type:"bytes" constant:"128MiB"`
-	OpenFilterBytesPerIP    int64         `env:"NGIT_OPEN_FILTER_BYTES_PER_IP" type:"bytes" constant:"16MiB"`
+	ClientBytes             int64         `env:"NGIT_CLIENT_BYTES" type:"bytes" constant:"512MiB"`
+	ClientBytesPerIP        int64         `env:"NGIT_CLIENT_BYTES_PER_IP" type:"bytes" constant:"64MiB"`
 	MaxReconciledEvents     int           `env:"NGIT_MAX_RECONCILED_EVENTS" constant:"250000"`
-	ReconciliationBytes     int64         `env:"NGIT_RECONCILIATION_BYTES" type:"bytes" constant:"64MiB"`
-	ReconciliationIdle      time.Duration `env:"NGIT_RECONCILIATION_IDLE" constant:"1m"`
 	MaxMessageBytes         int64         `env:"NGIT_MAX_MESSAGE_BYTES" constant:"524288"`
 	MessageTime             time.Duration `env:"NGIT_MESSAGE_TIME" constant:"1m"`
-	InboundBytes            int64         `env:"NGIT_INBOUND_BYTES" type:"bytes" constant:"64MiB"`
 	MaxLimit                int           `env:"NGIT_MAX_LIMIT" constant:"5000"`
 	DefaultLimit            int           `env:"NGIT_DEFAULT_LIMIT" constant:"500"`
 	SendQueue               int           `env:"NGIT_SEND_QUEUE" constant:"1024"`
-	SendQueueBytes          int64         `env:"NGIT_SEND_QUEUE_BYTES" type:"bytes" constant:"16MiB"`
-	SendQueuesBytes         int64         `env:"NGIT_SEND_QUEUES_BYTES" type:"bytes" constant:"256MiB"`
 	EventTimeout            time.Duration `env:"NGIT_EVENT_TIMEOUT" constant:"10s"`
 	GitRequestsPerIP        int           `env:"NGIT_GIT_REQUESTS_PER_IP" constant:"128"`
 	GitWaiting              int           `env:"NGIT_GIT_WAITING" constant:"2048"`

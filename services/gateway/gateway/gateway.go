@@ -18,6 +18,7 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
+	"tendril.dev/lib/obs"
 	"tendril.dev/lib/owner"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/clientaddr"
@@ -47,7 +48,11 @@ func Run(ctx context.Context, n *node.Node) error {
 func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	front := n.Settings.Front
 	sockets := limit.NewFair(int64(front.MaxConnections), int64(front.MaxConnectionsPerIP))
-	metrics, err := relay.NewMetrics(n.Metrics, sockets, n.Settings.AbuseThreshold)
+	rejected, err := obs.Rejections(n.Metrics)
+	if err != nil {
+		return err
+	}
+	metrics, err := relay.NewMetrics(n.Metrics, sockets, n.Settings.AbuseThreshold, rejected)
 	if err != nil {
 		return err
 	}
@@ -57,7 +62,8 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	}
 	hub := live.NewHub(n.Log)
 	// As many questions are worked on at once as there are processors.
-	work := limit.NewFair(int64(runtime.GOMAXPROCS(0)), int64(runtime.GOMAXPROCS(0)))
+	processors := int64(runtime.GOMAXPROCS(0))
+	work := limit.NewFair(processors, processors)
 	door, err := newDoor(n, shards, work)
 	if err != nil {
 		return err
@@ -66,9 +72,6 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		Limits: front, Domain: n.Settings.Domain, Future: time.Duration(n.Settings.MaxFutureSeconds) * time.Second,
 		Index: n.Index, Hub: hub, Ingest: ingest, Connections: sockets, Work: work, Metrics: metrics, Log: n.Log,
 	})
-	if err := door.relay.Watch(n.Metrics); err != nil {
-		return err
-	}
 
 	listener, err := net.Listen("tcp", n.Settings.BindAddress)
 	if err != nil {

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -147,30 +148,40 @@ func (sys *system) write(t testing.TB, ctx context.Context, judge decide) {
 			return
 		}
 		for msg := range batch.Messages() {
-			var ev nostr.Event
-			if err := ev.UnmarshalJSON(msg.Data()); err != nil {
-				t.Error(err)
-			}
-			v := &proto.Verdict{Outcome: proto.Accepted}
-			if judge != nil {
-				if v = judge(&ev); v == nil {
-					msg.Ack()
-					continue
+			var verdicts []proto.Verdict
+			for line := range bytes.Lines(msg.Data()) {
+				if v := sys.judge(t, ctx, judge, bytes.TrimSpace(line)); v != nil {
+					verdicts = append(verdicts, *v)
 				}
 			}
-			if v.Outcome == proto.Accepted {
-				ack, err := sys.Bus.JS.Publish(ctx, proto.EventSubjectOf(&ev).String(), msg.Data())
-				if err != nil {
-					return
-				}
-				v.Seq = ack.Sequence
-			}
-			v.ID, v.Kind = ev.ID, ev.Kind
-			data, _ := json.Marshal(proto.Verdicts{Ref: msg.Headers().Get(proto.HeaderRef), Verdicts: []proto.Verdict{*v}})
+			data, _ := json.Marshal(proto.Verdicts{Ref: msg.Headers().Get(proto.HeaderRef), Verdicts: verdicts})
 			sys.Bus.Conn.Publish(msg.Headers().Get(proto.HeaderReply), data)
 			msg.Ack()
 		}
 	}
+}
+
+// judge decides on an event, and appends it to the log if it is accepted. nil: no verdict.
+func (sys *system) judge(t testing.TB, ctx context.Context, judge decide, line []byte) *proto.Verdict {
+	var ev nostr.Event
+	if err := ev.UnmarshalJSON(line); err != nil {
+		t.Error(err)
+	}
+	v := &proto.Verdict{Outcome: proto.Accepted}
+	if judge != nil {
+		if v = judge(&ev); v == nil {
+			return nil
+		}
+	}
+	if v.Outcome == proto.Accepted {
+		ack, err := sys.Bus.JS.Publish(ctx, proto.EventSubjectOf(&ev).String(), line)
+		if err != nil {
+			return nil
+		}
+		v.Seq = ack.Sequence
+	}
+	v.ID, v.Kind = ev.ID, ev.Kind
+	return v
 }
 
 // store appends events to the log in batches, as ingest does, and waits until the index has them.

@@ -106,25 +106,34 @@ func TestSubscriptionsOfAClient(t *testing.T) {
 
 func TestFiltersOfAClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--open-filter-bytes=1048576", "--open-filter-bytes-per-ip=1048576", "--max-message-bytes=300000", "--trusted-proxies=127.0.0.1")
-	c := sys.from(t, "192.0.2.1")
-	for i := range 5 {
-		c.say(`["REQ","%d",{"limit":0,"#t":["%s"]}]`, i, strings.Repeat("x", 250_000))
-		if i < 4 {
-			c.want(`["EOSE","`)
-		} else {
-			c.want(`["CLOSED","4","rate-limited: the filters of open subscriptions from your address take more than 1048576 bytes; close some"]`)
-		}
+	sys := start(t, nil, "--client-bytes=1048576", "--client-bytes-per-ip=1048576", "--max-message-bytes=300000", "--trusted-proxies=127.0.0.1")
+	open := func(c *client, id int, want string) {
+		t.Helper()
+		c.say(`["REQ","%d",{"limit":0,"#t":["%s"]}]`, id, strings.Repeat("x", 250_000))
+		c.want(fmt.Sprintf(want, id))
 	}
-	other := sys.from(t, "192.0.2.2")
-	other.say(`["REQ","x",{"limit":0,"#t":["%s"]}]`, strings.Repeat("x", 250_000))
-	other.want(`["CLOSED","x","rate-limited: the open subscriptions of all clients take as much as this relay keeps`)
+	const opened = `["EOSE","%d"]`
+	c := sys.from(t, "192.0.2.1")
+	for id := range 4 {
+		open(c, id, opened)
+	}
+	open(c, 4, `["CLOSED","%d","rate-limited: what this relay keeps for your address takes more than 1048576 bytes; close some subscriptions"]`)
+	// Who keeps most gives it up for who keeps nothing.
+	open(sys.from(t, "192.0.2.2"), 0, opened)
+	if code := c.closed(); code != websocket.StatusTryAgainLater {
+		t.Errorf("closed with %v", code)
+	}
+	// One who keeps as much as is asked for does not.
+	for n := range 3 {
+		open(sys.from(t, fmt.Sprintf("192.0.2.%d", 3+n)), 0, opened)
+	}
+	open(sys.from(t, "192.0.2.9"), 0, `["CLOSED","%d","rate-limited: the open subscriptions of all clients take as much as this relay keeps`)
 }
 
 // TestSmallFiltersOfAClient: a subscription takes more than the bytes of its filters.
 func TestSmallFiltersOfAClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--open-filter-bytes=1048576", "--open-filter-bytes-per-ip=1048576", "--max-subscriptions=2000")
+	sys := start(t, nil, "--client-bytes=1048576", "--client-bytes-per-ip=1048576", "--max-subscriptions=2000")
 	c := sys.dial(t)
 	const most = 1048576 / (1024 + len(`["REQ","1000",{"limit":0}]`)) // at least
 	for i := range 1021 {
@@ -134,7 +143,7 @@ func TestSmallFiltersOfAClient(t *testing.T) {
 			t.Fatal(err)
 		}
 		if strings.HasPrefix(got, `["CLOSED"`) {
-			if i < most || !strings.Contains(got, "the filters of open subscriptions from your address take more than 1048576 bytes") {
+			if i < most || !strings.Contains(got, "what this relay keeps for your address takes more than 1048576 bytes") {
 				t.Errorf("subscription %d: %s", i, got)
 			}
 			return
@@ -147,9 +156,8 @@ func TestSmallFiltersOfAClient(t *testing.T) {
 func TestSlowReaderIsDisconnected(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
-		"messages":             {"--send-queue=10"},
-		"bytes":                {"--send-queue=1000000", "--send-queue-bytes=1048576"},
-		"bytes of all readers": {"--send-queue=1000000", "--send-queues-bytes=1048576"},
+		"messages": {"--send-queue=10"},
+		"bytes":    {"--send-queue=1000000", "--client-bytes-per-ip=1048576"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -216,8 +224,8 @@ func TestMessageThatDoesNotEnd(t *testing.T) {
 // TestLargeMessagesOfAClient: those that one client never ends leave room for the others'.
 func TestLargeMessagesOfAClient(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--inbound-bytes=2097152", "--message-time=10m", "--trusted-proxies=127.0.0.1")
-	for range 8 { // each wants 512 KiB, which is all that one client may have
+	sys := start(t, nil, "--message-time=10m", "--trusted-proxies=127.0.0.1")
+	for range 40 { // each wants 512 KiB, and one client may have 16 MiB
 		w, err := sys.from(t, "192.0.2.1").ws.Writer(t.Context(), websocket.MessageText)
 		if err != nil {
 			t.Fatal(err)

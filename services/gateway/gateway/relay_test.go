@@ -406,7 +406,7 @@ func (sys *system) metrics(t testing.TB) string {
 // whose queue holds them gets all in order.
 func TestFloodReachesAReader(t *testing.T) {
 	t.Parallel()
-	const events = 20_000
+	const events = 5_000
 	sys := start(t, nil, fmt.Sprintf("--send-queue=%d", events))
 	c := sys.dial(t)
 	c.say(`["REQ","s",{"kinds":[1621],"limit":0}]`)

@@ -46,21 +46,20 @@ type Limitation struct {
 	PaymentRequired     bool  `json:"payment_required"`
 	RestrictedWrites    bool  `json:"restricted_writes"`
 
-	MaxFilters             int   `json:"max_filters"`
-	MaxFilterValues        int   `json:"max_filter_values"`
-	MaxConnections         int   `json:"max_connections"`
-	MaxConnectionsPerIP    int   `json:"max_connections_per_ip"`
-	MaxWaitingLiveMessages int   `json:"max_waiting_live_messages"`
-	MaxWaitingLiveBytes    int64 `json:"max_waiting_live_bytes"`
-	MaxFilterSteps         int   `json:"max_filter_steps"` // looked at in the index for one filter
-	MaxReconciledEvents    int   `json:"max_reconciled_events"`
+	MaxFilters             int `json:"max_filters"`
+	MaxFilterValues        int `json:"max_filter_values"`
+	MaxConnections         int `json:"max_connections"`
+	MaxConnectionsPerIP    int `json:"max_connections_per_ip"`
+	MaxWaitingLiveMessages int `json:"max_waiting_live_messages"`
+	MaxFilterSteps         int `json:"max_filter_steps"` // looked at in the index for one filter
+	MaxReconciledEvents    int `json:"max_reconciled_events"`
 
 	// Per IP: of an IPv4 address or the /64 of an IPv6 address.
 	MaxHTTPConnectionsPerIP int   `json:"max_http_connections_per_ip"` // of any kind
 	MaxEventsPerMinutePerIP int   `json:"max_events_per_minute_per_ip"`
 	MaxSubscriptionsPerIP   int   `json:"max_subscriptions_per_ip"` // and sessions of NIP-77
-	MaxOpenFilterBytesPerIP int64 `json:"max_open_filter_bytes_per_ip"`
-	MaxGitRequestsPerIP     int   `json:"max_git_requests_per_ip"` // at once
+	MaxKeptBytesPerIP       int64 `json:"max_kept_bytes_per_ip"`    // of filters, sets of NIP-77 and live events that wait
+	MaxGitRequestsPerIP     int   `json:"max_git_requests_per_ip"`  // at once
 	MaxGitPerMinutePerIP    int   `json:"max_git_requests_per_minute_per_ip"`
 	MaxPushBytesPerHour     int   `json:"max_push_bytes_per_hour_per_ip"`
 	MaxPushBytes            int64 `json:"max_push_bytes"` // of one push
@@ -89,11 +88,10 @@ func New(s config.Settings, owner, icon string) Document {
 			RestrictedWrites: true,
 			MaxFilters:       s.Front.MaxFilters, MaxFilterValues: s.MaxFilterValues,
 			MaxConnections: s.MaxConnections, MaxConnectionsPerIP: s.MaxConnectionsPerIP, MaxWaitingLiveMessages: s.SendQueue,
-			MaxWaitingLiveBytes:     s.SendQueueBytes,
 			MaxFilterSteps:          s.MaxFilterSteps,
 			MaxReconciledEvents:     s.MaxReconciledEvents,
 			MaxHTTPConnectionsPerIP: s.MaxHTTPConnectionsPerIP, MaxEventsPerMinutePerIP: s.EventsPerMinutePerIP,
-			MaxSubscriptionsPerIP: s.MaxSubscriptionsPerIP, MaxOpenFilterBytesPerIP: s.OpenFilterBytesPerIP,
+			MaxSubscriptionsPerIP: s.MaxSubscriptionsPerIP, MaxKeptBytesPerIP: s.ClientBytesPerIP,
 			MaxGitRequestsPerIP: s.GitRequestsPerIP, MaxGitPerMinutePerIP: s.GitRequestsPerMinute,
 			MaxPushBytesPerHour: s.PushBytesPerHour, MaxPushBytes: s.MaxPushBytes,
 		},

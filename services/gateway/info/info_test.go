@@ -56,7 +56,7 @@ func TestDocument(t *testing.T) {
 	}
 	for _, limit := range []string{"max_subscriptions", "default_limit", "max_filters", "max_filter_values", "max_connections", "max_connections_per_ip", "max_event_tags", "max_http_connections_per_ip", "max_events_per_minute_per_ip",
 		"max_subscriptions_per_ip", "max_reconciled_events", "max_git_requests_per_ip", "max_git_requests_per_minute_per_ip", "max_push_bytes_per_hour_per_ip", "max_push_bytes",
-		"max_waiting_live_bytes"} {
+		"max_kept_bytes_per_ip"} {
 		if n, _ := raw["limitation"].(map[string]any)[limit].(float64); n <= 0 {
 			t.Errorf("limitation %s is %v", limit, n)
 		}

@@ -25,31 +25,7 @@ type Event struct {
 	Seq   uint64 // in the log
 	Event *nostr.Event
 	JSON  []byte
-
-	waits atomic.Int32 // in so many queues
 }
-
-// Waiting counts the bytes of events that wait for readers. An event that waits for several counts
-// once, as it is kept once. It is safe for concurrent use.
-type Waiting struct{ bytes atomic.Int64 }
-
-// Add notes that the event waits in one more queue, and returns how many bytes wait in all.
-func (w *Waiting) Add(e *Event) int64 {
-	if e.waits.Add(1) == 1 {
-		return w.bytes.Add(int64(len(e.JSON)))
-	}
-	return w.bytes.Load()
-}
-
-// Done notes that the event waits in one queue less.
-func (w *Waiting) Done(e *Event) {
-	if e.waits.Add(-1) == 0 {
-		w.bytes.Add(-int64(len(e.JSON)))
-	}
-}
-
-// Bytes is how many bytes wait.
-func (w *Waiting) Bytes() int64 { return w.bytes.Load() }
 
 // Subscriber gets events. Its methods are called by one goroutine, must not block, and must not
 // call [Subscription.Cancel].
@@ -93,7 +69,7 @@ type Subscription struct {
 func (h *Hub) Subscribe(filters []nostr.Filter, s Subscriber) *Subscription {
 	sub := &Subscription{hub: h, to: s}
 	for _, f := range filters {
-		sub.entries = append(sub.entries, newEntry(sub, f))
+		sub.entries = append(sub.entries, &entry{sub, f})
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -178,8 +154,8 @@ func (h *Hub) deliverQueued() {
 func (h *Hub) deliver(e *Event) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
-	h.index.candidates(e.Event, func(c *entry) {
-		if c.sub.last < e.Seq && c.matches(e.Event) {
+	h.index.matching(e.Event, func(c *entry) {
+		if c.sub.last < e.Seq {
 			c.sub.last = e.Seq
 			c.sub.to.Deliver(e)
 		}
@@ -190,11 +166,11 @@ func (h *Hub) tellLost() {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	told := map[*Subscription]bool{}
-	for _, places := range h.index {
-		for _, p := range places {
-			if sub := p.entry.sub; !told[sub] {
-				told[sub] = true
-				sub.to.Lost()
+	for _, entries := range h.index {
+		for e := range entries {
+			if !told[e.sub] {
+				told[e.sub] = true
+				e.sub.to.Lost()
 			}
 		}
 	}

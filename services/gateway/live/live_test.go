@@ -298,26 +298,3 @@ func BenchmarkSubscribe(b *testing.B) {
 		h.Subscribe([]nostr.Filter{{Kinds: []int{1621}}}, &nobody{}).Cancel()
 	}
 }
-
-// TestWaitingCountsAnEventOnce: in however many queues it waits.
-func TestWaitingCountsAnEventOnce(t *testing.T) {
-	t.Parallel()
-	var w live.Waiting
-	a, b := &live.Event{JSON: []byte("123")}, &live.Event{JSON: []byte("12345")}
-	w.Add(a)
-	if got := w.Add(a); got != 3 {
-		t.Errorf("one event twice: %d", got)
-	}
-	if got := w.Add(b); got != 8 {
-		t.Errorf("two events: %d", got)
-	}
-	w.Done(a)
-	if got := w.Bytes(); got != 8 {
-		t.Errorf("one queue less: %d", got)
-	}
-	w.Done(a)
-	w.Done(b)
-	if got := w.Bytes(); got != 0 {
-		t.Errorf("nothing waits: %d", got)
-	}
-}

@@ -1,10 +1,10 @@
 package message
 
 import (
-	"bytes"
-	"encoding/json"
-	"errors"
+	"math"
 	"strconv"
+
+	"github.com/tidwall/gjson"
 
 	"tendril.dev/lib/nostr"
 )
@@ -15,169 +15,132 @@ const MaxEventTags = 10_000
 
 const maxKind = 65535
 
-// errForm: the JSON is not of the type that the field has.
-var errForm = errors.New("not of the right type")
-
 // parseEvent reads an event. Fields that NIP-01 does not know are left out, because they are not
 // part of what was signed.
-func parseEvent(raw json.RawMessage) (*nostr.Event, *Error) {
-	fields := map[string]json.RawMessage{}
-	twice, err := object(raw, func(name string, value json.RawMessage) bool {
-		if _, ok := fields[name]; ok {
-			return false
-		}
-		switch name {
-		case "id", "pubkey", "created_at", "kind", "tags", "content", "sig":
-			fields[name] = value
-		}
-		return true
-	})
-	if err != nil {
+func parseEvent(raw gjson.Result) (*nostr.Event, *Error) {
+	if !raw.IsObject() {
 		return nil, refuse("an event must be a JSON object")
 	}
-	ev := new(nostr.Event)
-	if ev.ID, err = text(fields["id"]); err != nil || !nostr.IsHex64(ev.ID) {
+	id := raw.Get("id").Str
+	if !nostr.IsHex64(id) {
 		return nil, refuse("an event's id must be 64 lower-case hex digits")
 	}
-	on := func(e *Error) (*nostr.Event, *Error) {
-		e.EventID = ev.ID
-		return nil, e
-	}
-	if twice != "" {
-		return on(refuse("the event's %q stands twice", twice))
-	}
-	if ev.PubKey, err = text(fields["pubkey"]); err != nil || !nostr.IsHex64(ev.PubKey) {
-		return on(refuse("an event's pubkey must be 64 lower-case hex digits"))
-	}
-	if ev.Sig, err = text(fields["sig"]); err != nil || len(ev.Sig) != 128 || !nostr.IsHex64(ev.Sig[:64]) || !nostr.IsHex64(ev.Sig[64:]) {
-		return on(refuse("an event's sig must be 128 lower-case hex digits"))
-	}
-	created, err := integer(fields["created_at"])
-	if err != nil || created < 0 {
-		return on(refuse("an event's created_at must be a time in seconds"))
-	}
-	kind, err := integer(fields["kind"])
-	if err != nil || kind < 0 || kind > maxKind {
-		return on(refuse("an event's kind must be a number from 0 to %d", maxKind))
-	}
-	ev.CreatedAt, ev.Kind = nostr.Timestamp(created), int(kind)
-	if ev.Content, err = text(fields["content"]); err != nil {
-		return on(refuse("an event's content must be a string"))
-	}
-	var refused *Error
-	if ev.Tags, refused = parseTags(fields["tags"]); refused != nil {
-		return on(refused)
+	ev, refused := eventOf(raw)
+	if refused != nil {
+		refused.EventID = id
+		return nil, refused
 	}
 	return ev, nil
 }
 
-func parseTags(raw json.RawMessage) (nostr.Tags, *Error) {
-	var given [][]*string
-	if len(raw) == 0 || raw[0] != '[' || json.Unmarshal(raw, &given) != nil {
-		return nil, refuse("an event's tags must be a list of lists of strings")
+func eventOf(raw gjson.Result) (*nostr.Event, *Error) {
+	fields := map[string]gjson.Result{}
+	if refused := eachField(raw, func(name string, value gjson.Result) *Error {
+		fields[name] = value
+		return nil
+	}); refused != nil {
+		return nil, refused
 	}
-	if len(given) > MaxEventTags {
-		return nil, refuse("an event has at most %d tags", MaxEventTags)
+	ev := &nostr.Event{ID: fields["id"].Str, PubKey: fields["pubkey"].Str, Sig: fields["sig"].Str, Content: fields["content"].Str}
+	created, isTime := integer(fields["created_at"], math.MaxInt64)
+	kind, isKind := integer(fields["kind"], maxKind)
+	switch {
+	case !nostr.IsHex64(ev.PubKey):
+		return nil, refuse("an event's pubkey must be 64 lower-case hex digits")
+	case len(ev.Sig) != 128 || !nostr.IsHex64(ev.Sig[:64]) || !nostr.IsHex64(ev.Sig[64:]):
+		return nil, refuse("an event's sig must be 128 lower-case hex digits")
+	case !isTime:
+		return nil, refuse("an event's created_at must be a time in seconds")
+	case !isKind:
+		return nil, refuse("an event's kind must be a number from 0 to %d", maxKind)
+	case fields["content"].Type != gjson.String:
+		return nil, refuse("an event's content must be a string")
 	}
-	tags := make(nostr.Tags, 0, len(given))
-	for _, values := range given {
-		if len(values) == 0 {
-			return nil, refuse("a tag of an event must not be empty")
-		}
-		tag := make(nostr.Tag, 0, len(values))
-		for _, value := range values {
-			if value == nil {
-				return nil, refuse("an event's tags must be a list of lists of strings")
-			}
-			tag = append(tag, *value)
+	ev.CreatedAt, ev.Kind = nostr.Timestamp(created), int(kind)
+	var refused *Error
+	ev.Tags, refused = parseTags(fields["tags"])
+	return ev, refused
+}
+
+func parseTags(raw gjson.Result) (tags nostr.Tags, refused *Error) {
+	isList := each(raw, func(values gjson.Result) bool {
+		tag, areTexts := texts(values)
+		switch {
+		case !areTexts:
+			refused = refuse("an event's tags must be a list of lists of strings")
+		case len(tag) == 0:
+			refused = refuse("a tag of an event must not be empty")
+		case len(tags) == MaxEventTags:
+			refused = refuse("an event has at most %d tags", MaxEventTags)
 		}
 		tags = append(tags, tag)
-	}
-	return tags, nil
-}
-
-// parseFilter reads a filter and settles its limit.
-func (l Limits) parseFilter(raw json.RawMessage) (nostr.Filter, *Error) {
-	r, refused := l.readFilter(raw)
-	switch {
-	case refused != nil:
-		return nostr.Filter{}, refused
-	case r.limit == 0:
-		r.filter.LimitZero = true
-	case r.limit > 0:
-		r.filter.Limit = int(min(r.limit, int64(l.MaxLimit)))
-	default:
-		// Who names ids means all of them.
-		r.filter.Limit = min(max(l.DefaultLimit, len(r.filter.IDs)), l.MaxLimit)
-	}
-	return r.filter, nil
-}
-
-// readFilter reads a filter. A condition that is not known is refused, because to overlook it would
-// answer another question.
-func (l Limits) readFilter(raw json.RawMessage) (filterReader, *Error) {
-	r := filterReader{limit: -1}
-	seen := map[string]bool{}
-	twice, err := object(raw, func(name string, value json.RawMessage) bool {
-		if seen[name] {
-			return false
-		}
-		seen[name] = true
-		if r.refused == nil {
-			r.refused = r.field(name, value)
-		}
-		return true
+		return refused == nil
 	})
-	switch {
-	case err != nil:
-		return r, refuse("a filter must be a JSON object")
-	case twice != "":
-		return r, refuse("%s stands twice in a filter", clip(twice))
-	case r.refused != nil:
-		return r, r.refused
-	case r.values > l.Values:
-		return r, refuse("%d values in a filter, at most %d are taken", r.values, l.Values)
+	if !isList {
+		refused = refuse("an event's tags must be a list of lists of strings")
 	}
-	return r, nil
+	if tags == nil {
+		tags = nostr.Tags{}
+	}
+	return tags, refused
 }
 
-type filterReader struct {
-	filter  nostr.Filter
-	limit   int64 // -1: not given
-	values  int
-	refused *Error
+// settleLimit gives a filter a limit within bounds.
+func (l Limits) settleLimit(f *nostr.Filter) {
+	if f.Limit == 0 && !f.LimitZero {
+		f.Limit = max(l.DefaultLimit, len(f.IDs)) // who names ids means all of them
+	}
+	f.Limit = min(f.Limit, l.MaxLimit)
 }
 
-func (r *filterReader) field(name string, value json.RawMessage) (refused *Error) {
+// parseFilter reads a filter. A condition that is not known is refused, because to overlook it would
+// answer another question.
+func (l Limits) parseFilter(raw gjson.Result) (f nostr.Filter, refused *Error) {
+	if !raw.IsObject() {
+		return f, refuse("a filter must be a JSON object")
+	}
+	if refused = eachField(raw, func(name string, value gjson.Result) *Error { return setField(&f, name, value) }); refused != nil {
+		return f, refused
+	}
+	values := len(f.IDs) + len(f.Authors) + len(f.Kinds)
+	for _, tagged := range f.Tags {
+		values += len(tagged)
+	}
+	if values > l.Values {
+		return f, refuse("%d values in a filter, at most %d are taken", values, l.Values)
+	}
+	return f, nil
+}
+
+func setField(f *nostr.Filter, name string, value gjson.Result) (refused *Error) {
 	switch {
 	case name == "ids":
-		r.filter.IDs, refused = r.keys(name, value)
+		f.IDs, refused = keys(name, value)
 	case name == "authors":
-		r.filter.Authors, refused = r.keys(name, value)
+		f.Authors, refused = keys(name, value)
 	case name == "kinds":
-		r.filter.Kinds, refused = r.kinds(value)
+		f.Kinds, refused = kinds(value)
 	case name == "since":
-		r.filter.Since, refused = timestamp(name, value)
+		f.Since, refused = timestamp(name, value)
 	case name == "until":
-		r.filter.Until, refused = timestamp(name, value)
+		f.Until, refused = timestamp(name, value)
 	case name == "limit":
-		n, err := integer(value)
-		if err != nil || n < 0 {
+		n, ok := integer(value, math.MaxInt64)
+		if !ok {
 			return refuse("limit must be a number of events")
 		}
-		r.limit = n
+		f.Limit, f.LimitZero = int(min(n, math.MaxInt32)), n == 0
 	case name == "search":
 		return &Error{Text: "unsupported: search (NIP-50) is not supported here"}
 	case len(name) == 2 && name[0] == '#' && isLetter(name[1]):
-		values, err := texts(value)
-		if err != nil {
+		values, ok := texts(value)
+		if !ok {
 			return refuse("%s must be a list of strings", name)
 		}
-		r.values += len(values)
-		if r.filter.Tags == nil {
-			r.filter.Tags = nostr.TagMap{}
+		if f.Tags == nil {
+			f.Tags = nostr.TagMap{}
 		}
-		r.filter.Tags[name[1:]] = values
+		f.Tags[name[1:]] = values
 	default:
 		return &Error{Text: "unsupported: filters with " + clip(name) + " are not supported here"}
 	}
@@ -185,9 +148,9 @@ func (r *filterReader) field(name string, value json.RawMessage) (refused *Error
 }
 
 // keys reads a list of ids or public keys.
-func (r *filterReader) keys(name string, raw json.RawMessage) ([]string, *Error) {
-	values, err := texts(raw)
-	if err != nil {
+func keys(name string, raw gjson.Result) ([]string, *Error) {
+	values, ok := texts(raw)
+	if !ok {
 		return nil, refuse("%s must be a list of strings", name)
 	}
 	for _, v := range values {
@@ -195,29 +158,26 @@ func (r *filterReader) keys(name string, raw json.RawMessage) ([]string, *Error)
 			return nil, refuse("%s must be 64 lower-case hex digits each", name)
 		}
 	}
-	r.values += len(values)
 	return values, nil
 }
 
-func (r *filterReader) kinds(raw json.RawMessage) ([]int, *Error) {
-	if raw[0] != '[' {
-		return nil, refuse("kinds must be a list of numbers")
-	}
-	kinds := []int{}
-	for g := range inside(raw) {
-		k, err := integer(g)
-		if err != nil || k < 0 || k > maxKind {
-			return nil, refuse("kinds must be numbers from 0 to %d", maxKind)
-		}
+func kinds(raw gjson.Result) ([]int, *Error) {
+	kinds, good := []int{}, true
+	isList := each(raw, func(value gjson.Result) bool {
+		var k int64
+		k, good = integer(value, maxKind)
 		kinds = append(kinds, int(k))
+		return good
+	})
+	if !isList || !good {
+		return nil, refuse("kinds must be a list of numbers from 0 to %d", maxKind)
 	}
-	r.values += len(kinds)
 	return kinds, nil
 }
 
-func timestamp(name string, raw json.RawMessage) (*nostr.Timestamp, *Error) {
-	n, err := integer(raw)
-	if err != nil || n < 0 {
+func timestamp(name string, raw gjson.Result) (*nostr.Timestamp, *Error) {
+	n, ok := integer(raw, math.MaxInt64)
+	if !ok {
 		return nil, refuse("%s must be a time in seconds", name)
 	}
 	t := nostr.Timestamp(n)
@@ -226,74 +186,43 @@ func timestamp(name string, raw json.RawMessage) (*nostr.Timestamp, *Error) {
 
 func isLetter(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' }
 
-// object gives every field to fn, names as they are written: encoding/json alone would take "ID"
-// for "id". twice is the first name that fn did not want again.
-func object(raw json.RawMessage, fn func(name string, value json.RawMessage) bool) (twice string, err error) {
-	if len(raw) == 0 || raw[0] != '{' {
-		return "", errForm
-	}
-	var name json.RawMessage
-	for part := range inside(raw) {
-		if name == nil {
-			name = part
-			continue
+// eachField gives the fields of an object to fn until it refuses one. None may stand twice.
+func eachField(object gjson.Result, fn func(name string, value gjson.Result) *Error) (refused *Error) {
+	seen := map[string]bool{}
+	object.ForEach(func(name, value gjson.Result) bool {
+		if seen[name.Str] {
+			refused = refuse("%s stands twice", clip(name.Str))
+		} else {
+			refused = fn(name.Str, value)
 		}
-		field, err := text(name)
-		if err != nil {
-			return "", err
-		}
-		if !fn(field, part) && twice == "" {
-			twice = field
-		}
-		name = nil
-	}
-	return twice, nil
+		seen[name.Str] = true
+		return refused == nil
+	})
+	return refused
 }
 
-// The readers below take JSON whose syntax has been checked, and nothing but the type that they are
-// for: no null, no other type.
-
-func text(raw json.RawMessage) (string, error) {
-	if len(raw) < 2 || raw[0] != '"' {
-		return "", errForm
+// each gives the values of a list to fn until it returns false. It reports whether it is a list.
+func each(list gjson.Result, fn func(value gjson.Result) bool) bool {
+	if !list.IsArray() {
+		return false
 	}
-	if inner := raw[1 : len(raw)-1]; plain(inner) {
-		return string(inner), nil
-	}
-	var s string
-	if err := json.Unmarshal(raw, &s); err != nil {
-		return "", errForm
-	}
-	return s, nil
+	list.ForEach(func(_, value gjson.Result) bool { return fn(value) })
+	return true
 }
 
-// plain: the characters of a string literal stand for themselves.
-func plain(b []byte) bool {
-	return bytes.IndexByte(b, '\\') < 0
+// texts reads a list of nothing but strings.
+func texts(list gjson.Result) (values []string, ok bool) {
+	values, ok = []string{}, true
+	isList := each(list, func(value gjson.Result) bool {
+		values = append(values, value.Str)
+		ok = value.Type == gjson.String
+		return ok
+	})
+	return values, ok && isList
 }
 
-func texts(raw json.RawMessage) ([]string, error) {
-	if raw[0] != '[' {
-		return nil, errForm
-	}
-	values := []string{}
-	for g := range inside(raw) {
-		s, err := text(g)
-		if err != nil {
-			return nil, err
-		}
-		values = append(values, s)
-	}
-	return values, nil
-}
-
-func integer(raw json.RawMessage) (int64, error) {
-	if len(raw) == 0 {
-		return 0, errForm
-	}
-	n, err := strconv.ParseInt(string(raw), 10, 64)
-	if err != nil {
-		return 0, errForm
-	}
-	return n, nil
+// integer reads a number from 0 to most, written without fraction and exponent.
+func integer(raw gjson.Result, most int64) (n int64, ok bool) {
+	n, err := strconv.ParseInt(raw.Raw, 10, 64)
+	return n, err == nil && raw.Type == gjson.Number && n >= 0 && n <= most
 }

@@ -5,11 +5,13 @@ package message
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/tidwall/gjson"
 
 	"tendril.dev/lib/nostr"
 )
@@ -25,39 +27,39 @@ type Limits struct {
 	MaxLimit     int // larger limits are lowered to it
 }
 
-// Message is what a client says: an [Event], an [Auth], a [Request], a [Count], a [Close], a
-// [NegOpen], a [NegMsg] or a [NegClose].
-type Message interface{ isMessage() }
-
-// Event offers an event. Its fields have the right form; its id and signature have not been
-// checked.
-type Event struct{ Event *nostr.Event }
-
-// Auth answers the relay's challenge (NIP-42). Its fields have the right form; nothing else of it
-// has been checked.
-type Auth struct{ Event *nostr.Event }
-
-// Request opens a subscription. Each filter's Limit is set and within bounds.
-type Request struct {
-	ID      string
-	Filters []nostr.Filter
-	Size    int // of the message, in bytes: what the subscription costs to keep
-}
-
-// Count asks how many events match. The filters' limits mean nothing here.
-type Count struct {
-	ID      string
-	Filters []nostr.Filter
-}
-
-// Close ends a subscription.
-type Close struct{ ID string }
-
-func (Event) isMessage()   {}
-func (Auth) isMessage()    {}
-func (Request) isMessage() {}
-func (Count) isMessage()   {}
-func (Close) isMessage()   {}
+// What a client says. The strings of a message are parts of one copy of it.
+type (
+	// Event offers an event. Its fields have the right form; its id and signature have not been
+	// checked.
+	Event struct{ Event *nostr.Event }
+	// Auth answers the relay's challenge (NIP-42). Nothing but the form has been checked.
+	Auth struct{ Event *nostr.Event }
+	// Request opens a subscription. Each filter's Limit is set and within bounds.
+	Request struct {
+		ID      string
+		Filters []nostr.Filter
+		Size    int // of the message, in bytes: what the subscription costs to keep
+	}
+	// Count asks how many events match. The filters' limits mean nothing here.
+	Count Request
+	// Close ends a subscription.
+	Close struct{ ID string }
+	// NegOpen opens a session of reconciliation (NIP-77), in place of one with the same id if there
+	// is one. The filter's limit is the one that was given, or 0: all that match are reconciled.
+	NegOpen struct {
+		ID      string
+		Filter  nostr.Filter
+		Size    int    // of the message, in bytes: what the session costs to keep
+		Message []byte // the first; not looked at yet
+	}
+	// NegMsg goes on with a session.
+	NegMsg struct {
+		ID      string
+		Message []byte // not looked at yet
+	}
+	// NegClose ends a session.
+	NegClose struct{ ID string }
+)
 
 // Error is a message that was refused. It knows how the client hears of it.
 type Error struct {
@@ -87,8 +89,9 @@ func refuse(format string, args ...any) *Error {
 	return &Error{Text: "invalid: " + fmt.Sprintf(format, args...)}
 }
 
-// Parse reads one message. Its error is always an [*Error].
-func (l Limits) Parse(data []byte) (Message, error) {
+// Parse reads one message: an [Event], an [Auth], a [Request], a [Count], a [Close], a [NegOpen], a
+// [NegMsg] or a [NegClose]. Its error is always an [*Error].
+func (l Limits) Parse(data []byte) (any, error) {
 	m, err := l.parse(data)
 	if err != nil {
 		return nil, err
@@ -96,108 +99,137 @@ func (l Limits) Parse(data []byte) (Message, error) {
 	return m, nil
 }
 
-func (l Limits) parse(data []byte) (Message, *Error) {
+func (l Limits) parse(data []byte) (any, *Error) {
 	if !utf8.Valid(data) {
 		return nil, refuse("a message must be UTF-8")
 	}
-	data = bytes.TrimLeft(data, " \t\r\n")
-	if len(data) == 0 || data[0] != '[' || !json.Valid(data) {
+	// gjson takes it for granted that the syntax is right.
+	whole := gjson.ParseBytes(data)
+	if !whole.IsArray() || !json.Valid(data) {
 		return nil, refuse("a message must be a JSON array")
 	}
-	parts := slices.Collect(inside(data))
-	if len(parts) == 0 {
-		return nil, refuse("a message must name its type")
+	most := 3 + max(l.Filters, 2) // the type, the id, and one more than there may be after them
+	var parts []gjson.Result
+	whole.ForEach(func(_, part gjson.Result) bool {
+		parts = append(parts, part)
+		return len(parts) < most
+	})
+	if len(parts) == 0 || parts[0].Type != gjson.String {
+		return nil, refuse("a message must begin with its type, a string")
 	}
-	verb, err := text(parts[0])
-	if err != nil {
-		return nil, refuse("the type of a message must be a string")
-	}
+	verb, parts := parts[0].Str, parts[1:]
 	switch verb {
-	case "EVENT":
-		if len(parts) != 2 {
-			return nil, refuse("EVENT takes one event")
+	case "EVENT", "AUTH":
+		if len(parts) != 1 {
+			return nil, refuse("%s takes one event", verb)
 		}
-		ev, refused := parseEvent(parts[1])
+		ev, refused := parseEvent(parts[0])
 		if refused != nil {
 			return nil, refused
+		}
+		if verb == "AUTH" {
+			return Auth{ev}, nil
 		}
 		return Event{ev}, nil
-	case "AUTH":
-		if len(parts) != 2 {
-			return nil, refuse("AUTH takes one event")
-		}
-		ev, refused := parseEvent(parts[1])
+	case "REQ", "COUNT", "CLOSE", "NEG-OPEN", "NEG-MSG", "NEG-CLOSE":
+		// Where the id is wrong the answer is a NOTICE: a CLOSED would have to repeat it.
+		id, refused := subscriptionID(verb, parts)
 		if refused != nil {
 			return nil, refused
 		}
-		return Auth{ev}, nil
-	case "REQ", "COUNT":
-		return l.parseRequest(verb, parts[1:], len(data))
-	case "CLOSE":
-		if len(parts) != 2 {
-			return nil, refuse("CLOSE takes one subscription id")
+		m, refused := l.parseFor(verb, id, parts[1:], len(data))
+		switch {
+		case refused == nil:
+			return m, nil
+		case strings.HasPrefix(verb, "NEG-"):
+			refused.Session = id
+		default:
+			refused.Subscription = id
 		}
-		id, refused := subscriptionID(parts[1])
-		if refused != nil {
-			return nil, refused
-		}
-		return Close{id}, nil
-	case "NEG-OPEN":
-		return l.parseNegOpen(parts[1:])
-	case "NEG-MSG":
-		return parseNegMsg(parts[1:])
-	case "NEG-CLOSE":
-		return parseNegClose(parts[1:])
+		return nil, refused
 	}
 	return nil, refuse("unknown type of message %s; known are EVENT, REQ, CLOSE, COUNT, AUTH, NEG-OPEN, NEG-MSG and NEG-CLOSE", clip(verb))
 }
 
-func (l Limits) parseRequest(verb string, parts []json.RawMessage, size int) (Message, *Error) {
-	if len(parts) == 0 {
-		return nil, refuse("%s needs a subscription id", verb)
+func subscriptionID(verb string, parts []gjson.Result) (string, *Error) {
+	switch {
+	case len(parts) == 0:
+		return "", refuse("%s needs a subscription id", verb)
+	case parts[0].Type != gjson.String:
+		return "", refuse("a subscription id must be a string")
+	case parts[0].Str == "":
+		return "", refuse("a subscription id must not be empty")
+	case utf8.RuneCountInString(parts[0].Str) > MaxSubscriptionID:
+		return "", refuse("a subscription id has at most %d characters", MaxSubscriptionID)
 	}
-	id, refused := subscriptionID(parts[0])
-	if refused != nil {
-		return nil, refused
+	return parts[0].Str, nil
+}
+
+// parseFor reads what comes after the id of a subscription or session.
+func (l Limits) parseFor(verb, id string, parts []gjson.Result, size int) (any, *Error) {
+	switch verb {
+	case "CLOSE", "NEG-CLOSE":
+		if len(parts) != 0 {
+			return nil, refuse("%s takes one subscription id", verb)
+		}
+		if verb == "CLOSE" {
+			return Close{id}, nil
+		}
+		return NegClose{id}, nil
+	case "NEG-OPEN":
+		if len(parts) != 2 {
+			return nil, refuse("NEG-OPEN takes a subscription id, one filter and a message")
+		}
+		filter, refused := l.parseFilter(parts[0])
+		if refused != nil {
+			return nil, refused
+		}
+		frame, refused := parseFrame(parts[1])
+		if refused != nil {
+			return nil, refused
+		}
+		return NegOpen{id, filter, size, frame}, nil
+	case "NEG-MSG":
+		if len(parts) != 1 {
+			return nil, refuse("NEG-MSG takes a subscription id and a message")
+		}
+		frame, refused := parseFrame(parts[0])
+		if refused != nil {
+			return nil, refused
+		}
+		return NegMsg{id, frame}, nil
 	}
-	parts = parts[1:]
 	if len(parts) == 0 {
-		return nil, refuse("%s needs at least one filter", verb).on(id)
+		return nil, refuse("%s needs at least one filter", verb)
 	}
 	if len(parts) > l.Filters {
-		return nil, refuse("%d filters, at most %d are taken", len(parts), l.Filters).on(id)
+		return nil, refuse("more than %d filters", l.Filters)
 	}
-	filters := make([]nostr.Filter, 0, len(parts))
+	r := Request{ID: id, Size: size}
 	for _, part := range parts {
 		f, refused := l.parseFilter(part)
 		if refused != nil {
-			return nil, refused.on(id)
+			return nil, refused
 		}
-		filters = append(filters, f)
+		l.settleLimit(&f)
+		r.Filters = append(r.Filters, f)
 	}
 	if verb == "COUNT" {
-		return Count{id, filters}, nil
+		return Count(r), nil
 	}
-	return Request{id, filters, size}, nil
+	return r, nil
 }
 
-func (e *Error) on(subscription string) *Error {
-	e.Subscription = subscription
-	return e
-}
-
-// subscriptionID refuses with a NOTICE: a CLOSED would have to repeat an id that is none.
-func subscriptionID(raw json.RawMessage) (string, *Error) {
-	id, err := text(raw)
-	switch {
-	case err != nil:
-		return "", refuse("a subscription id must be a string")
-	case id == "":
-		return "", refuse("a subscription id must not be empty")
-	case utf8.RuneCountInString(id) > MaxSubscriptionID:
-		return "", refuse("a subscription id has at most %d characters", MaxSubscriptionID)
+// parseFrame reads the hex digits of a message of the inner protocol of NIP-77.
+func parseFrame(raw gjson.Result) ([]byte, *Error) {
+	if raw.Type != gjson.String {
+		return nil, refuse("a message of NIP-77 must be a string")
 	}
-	return id, nil
+	frame, err := hex.DecodeString(raw.Str)
+	if err != nil {
+		return nil, refuse("a message of NIP-77 must be hex digits, two for each byte")
+	}
+	return frame, nil
 }
 
 // clip makes a stranger's words short enough to be repeated.
@@ -230,6 +262,19 @@ func Counted(subscription string, n int, approximate bool) []byte {
 		Count       int  `json:"count"`
 		Approximate bool `json:"approximate,omitempty"`
 	}{n, approximate})
+}
+
+// NegAnswer is the relay's NEG-MSG.
+func NegAnswer(session string, frame []byte) []byte {
+	return encode("NEG-MSG", session, hex.EncodeToString(frame))
+}
+
+// NegErr says that a session was refused or ended by the relay.
+func NegErr(session, text string) []byte { return encode("NEG-ERR", session, text) }
+
+// NegTooMany is NEG-ERR for a filter that too many events match; most would be taken (NIP-77).
+func NegTooMany(session, text string, most int) []byte {
+	return encode("NEG-ERR", session, text, most)
 }
 
 // EventHead is the beginning of an EVENT message for a subscription; the event's JSON and a closing

@@ -14,10 +14,10 @@ func TestNegentropy(t *testing.T) {
 	t.Parallel()
 	limits := message.Limits{Filters: 1, Values: 3, DefaultLimit: 500, MaxLimit: 5000}
 	for data, want := range map[string]any{
-		`["NEG-OPEN","a",{"kinds":[1]},"6100"]`:                   message.NegOpen{ID: "a", Filter: nostr.Filter{Kinds: []int{1}}, Size: 13, Message: []byte{0x61, 0}},
-		`["NEG-OPEN","a",{},""]`:                                  message.NegOpen{ID: "a", Size: 2, Message: []byte{}},
-		`["NEG-OPEN","a",{"limit":70000},"61"]`:                   message.NegOpen{ID: "a", Filter: nostr.Filter{Limit: 70000}, Size: 15, Message: []byte{0x61}},
-		`["NEG-OPEN","a",{"limit":0},"61"]`:                       message.NegOpen{ID: "a", Filter: nostr.Filter{LimitZero: true}, Size: 11, Message: []byte{0x61}},
+		`["NEG-OPEN","a",{"kinds":[1]},"6100"]`:                   message.NegOpen{ID: "a", Filter: nostr.Filter{Kinds: []int{1}}, Size: 37, Message: []byte{0x61, 0}},
+		`["NEG-OPEN","a",{},""]`:                                  message.NegOpen{ID: "a", Size: 22, Message: []byte{}},
+		`["NEG-OPEN","a",{"limit":70000},"61"]`:                   message.NegOpen{ID: "a", Filter: nostr.Filter{Limit: 70000}, Size: 37, Message: []byte{0x61}},
+		`["NEG-OPEN","a",{"limit":0},"61"]`:                       message.NegOpen{ID: "a", Filter: nostr.Filter{LimitZero: true}, Size: 33, Message: []byte{0x61}},
 		`["NEG-MSG","a","61FF"]`:                                  message.NegMsg{ID: "a", Message: []byte{0x61, 0xff}},
 		`["NEG-CLOSE","a"]`:                                       message.NegClose{ID: "a"},
 		`["NEG-OPEN"]`:                                            `["NOTICE","invalid: NEG-OPEN needs a subscription id"]`,
@@ -32,7 +32,7 @@ func TestNegentropy(t *testing.T) {
 		`["NEG-MSG"]`:                                             `["NOTICE","invalid: NEG-MSG needs a subscription id"]`,
 		`["NEG-MSG","a","zz"]`:                                    `["NEG-ERR","a","invalid: a message of NIP-77 must be hex digits, two for each byte"]`,
 		`["NEG-MSG","a"]`:                                         `["NEG-ERR","a","invalid: NEG-MSG takes a subscription id and a message"]`,
-		`["NEG-CLOSE"]`:                                           `["NOTICE","invalid: NEG-CLOSE takes one subscription id"]`,
+		`["NEG-CLOSE"]`:                                           `["NOTICE","invalid: NEG-CLOSE needs a subscription id"]`,
 	} {
 		got, err := limits.Parse([]byte(data))
 		var refused *message.Error

@@ -6,14 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
 
-	"tendril.dev/services/gateway/auth"
 	"tendril.dev/services/gateway/live"
 	"tendril.dev/services/gateway/message"
 )
@@ -31,36 +29,37 @@ type connection struct {
 	ctx    context.Context // ends with the connection
 	end    context.CancelFunc
 	work   sync.WaitGroup // all goroutines of the connection
+	late   *time.Timer    // closes the connection if a message takes too long
+	scans  chan struct{}  // subscriptions that are answered from the index
 
 	writing sync.Mutex // guards what follows
 	buf     []byte
 
 	queue   chan delivery
 	backlog atomic.Int64 // live events that wait, in the queue or for the stored part of their subscription to end
-	waiting atomic.Int64 // their bytes
-	closing atomic.Bool  // because the client is too slow
-	leaving atomic.Bool  // because others need its place
+	kept    atomic.Int64 // bytes of the clients' memory
 	heard   atomic.Int64 // when the last message came, in nanoseconds since 1970
+	cutOff  atomic.Bool  // for the sake of others
 
-	mu            sync.Mutex // guards what follows
+	proofs *proofs
+	asked  atomic.Bool // the client has heard the challenge
+
+	mu       sync.Mutex // guards what follows
+	stopping bool
+	// tasks are messages that are being read, and what is done for them.
+	tasks         sync.WaitGroup
 	subscriptions map[string]*subscription
 	// reconciliations are the sessions of NIP-77, whose ids are another matter than those of
 	// subscriptions.
 	reconciliations map[string]*reconciliation
-
-	auth     *auth.Session // who the client has proved to be
-	asked    atomic.Bool   // the client has heard the challenge
-	late     *time.Timer   // closes the connection if a message takes too long
-	inFlight chan struct{} // events
-	scans    chan struct{}
-	tasks    tasks
 }
 
 // delivery is a live event on its way to a subscription. Without an event it says that the
 // subscription has lost some.
 type delivery struct {
-	to    *subscription
-	event *live.Event
+	to     *subscription
+	event  *live.Event
+	forget func() // gives the memory back that it takes
 }
 
 // keptBuffer is the largest buffer that a connection keeps between two messages.
@@ -71,14 +70,13 @@ func newConnection(r *Relay, client string, leave func()) *connection {
 	c := &connection{
 		relay: r, client: client, leave: leave,
 		queue:         make(chan delivery, r.Limits.SendQueue),
+		scans:         make(chan struct{}, scansAtOnce),
+		socket:        &socket{patience: r.timing.write},
 		subscriptions: map[string]*subscription{}, reconciliations: map[string]*reconciliation{},
-		auth:     auth.New(r.Domain),
-		inFlight: make(chan struct{}, eventsInFlight),
-		scans:    make(chan struct{}, scansAtOnce),
+		proofs: newProofs(r.Domain),
 	}
 	c.heard.Store(time.Now().UnixNano())
 	c.ctx, c.end = context.WithCancel(context.Background())
-	c.socket = newSocket(r.timing.write, c.abandon)
 	c.late = time.AfterFunc(time.Hour, func() {
 		c.close(websocket.StatusPolicyViolation, fmt.Sprintf("a message took longer than %s", r.Limits.MessageTime))
 	})
@@ -92,11 +90,32 @@ func (c *connection) abandon() {
 	c.ws.CloseNow()
 }
 
+// close says goodbye and ends the connection.
+func (c *connection) close(code websocket.StatusCode, reason string) {
+	c.end()
+	c.ws.Close(code, reason)
+}
+
+// cut disconnects the client for the sake of others. What it made the relay keep is forgotten at
+// once. It does not block, and may be called again.
+func (c *connection) cut(code websocket.StatusCode, reason string) {
+	if c.cutOff.Swap(true) {
+		return
+	}
+	c.relay.Log.Debug("a client is disconnected", "client", c.client, "reason", reason, "bytes", c.kept.Load())
+	c.end()
+	c.leave()
+	c.discard()
+	go func() {
+		c.closeAll()
+		c.close(code, reason)
+	}()
+}
+
 // serve reads messages until the connection ends, and returns when nothing of it is left.
 func (c *connection) serve() {
 	defer func() {
-		c.end()
-		c.ws.CloseNow()
+		c.abandon()
 		c.closeAll()
 		c.work.Wait()
 		c.discard()
@@ -109,127 +128,138 @@ func (c *connection) serve() {
 		c.challenge()
 	}
 	for {
-		kind, data, room, err := c.read()
-		if errors.Is(err, errStopping) {
-			continue // until the client has heard of it
-		}
+		// Not c.ctx: its end would cut the socket before a goodbye is said. Whoever ends the
+		// connection closes the socket too.
+		kind, r, err := c.ws.Reader(context.Background())
 		if err != nil {
 			return
 		}
-		c.heard.Store(time.Now().UnixNano())
-		c.relay.Metrics.received(data)
-		if kind == websocket.MessageBinary {
-			room()
-			c.say(message.Notice("invalid: messages are text, not binary"))
-		} else {
-			c.handle(data, room)
+		if !c.begin() { // until the client has heard that the relay stops
+			if _, err := io.Copy(io.Discard, r); err != nil {
+				return
+			}
+			continue
 		}
-		c.tasks.done()
+		data, room, err := c.read(r)
+		done := func() { room(); c.tasks.Done() }
+		if err != nil {
+			done()
+			return
+		}
+		c.heard.Store(time.Now().UnixNano())
+		c.relay.Metrics.messagesIn.WithLabelValues(typeOf(data)).Inc()
+		if kind == websocket.MessageBinary {
+			c.say(message.Notice("invalid: messages are text, not binary"))
+			done()
+		} else {
+			c.handle(data, done)
+		}
 	}
+}
+
+// begin counts a task. It reports false, and does not count it, if nothing new begins any more.
+func (c *connection) begin() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.stopping {
+		c.tasks.Add(1)
+	}
+	return !c.stopping
+}
+
+// stop closes the connection for the end of the service, when what was read is answered or ctx has
+// ended.
+func (c *connection) stop(ctx context.Context) {
+	c.mu.Lock()
+	c.stopping = true
+	c.mu.Unlock()
+	idle := make(chan struct{})
+	go func() { c.tasks.Wait(); close(idle) }()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	}
+	c.close(websocket.StatusGoingAway, "the relay is stopping")
 }
 
 var errTooLarge = errors.New("message too large")
 
-// errStopping: a message came when the relay had begun to close the connection.
-var errStopping = errors.New("the relay is stopping")
-
-// read reads a message, which is a task under way from its first byte on if there is no error. A
-// large one is read once there is room for it among those of all clients, which the caller gives
-// back by calling room.
-func (c *connection) read() (kind websocket.MessageType, data []byte, room func(), err error) {
-	// Not c.ctx: its end would cut the socket before a goodbye is said. Whoever ends the connection
-	// closes the socket too.
-	kind, r, err := c.ws.Reader(context.Background())
-	if err != nil {
-		return 0, nil, nil, fmt.Errorf("read: %w", err)
-	}
-	if !c.tasks.begin() {
-		if _, err := io.Copy(io.Discard, r); err != nil {
-			return 0, nil, nil, fmt.Errorf("read: %w", err)
-		}
-		return 0, nil, nil, errStopping
-	}
-	defer func() {
-		if err != nil {
-			c.tasks.done()
-		}
-	}()
+// read reads a message. A large one is read once there is room for it among those of all clients,
+// which the caller gives back by calling room.
+func (c *connection) read(r io.Reader) (data []byte, room func(), err error) {
 	c.late.Reset(c.relay.Limits.MessageTime)
 	defer c.late.Stop()
 	most := c.relay.Limits.MaxMessageBytes
-	data, err = io.ReadAll(io.LimitReader(r, min(smallMessage, most+1)))
 	room = func() {}
+	data, err = io.ReadAll(io.LimitReader(r, min(smallMessage, most+1)))
 	if err == nil && len(data) == smallMessage {
-		if room, err = c.relay.inbound.AcquireN(c.ctx, c.client, most); err != nil {
-			return 0, nil, nil, fmt.Errorf("wait for room for a message: %w", err)
+		place, err := c.relay.inbound.AcquireN(c.ctx, c.client, most)
+		if err != nil {
+			return nil, room, fmt.Errorf("wait for room for a message: %w", err)
 		}
+		room = place
 		whole := bytes.NewBuffer(data)
-		_, err = whole.ReadFrom(io.LimitReader(r, most+1-smallMessage))
+		if _, err := whole.ReadFrom(io.LimitReader(r, most+1-smallMessage)); err != nil {
+			return nil, room, fmt.Errorf("read: %w", err)
+		}
 		data = whole.Bytes()
 	}
 	if err != nil {
-		room()
-		return 0, nil, nil, fmt.Errorf("read: %w", err)
+		return nil, room, fmt.Errorf("read: %w", err)
 	}
 	if int64(len(data)) > most {
-		room()
 		c.say(message.Notice(fmt.Sprintf("invalid: message larger than %d bytes", most)))
 		c.close(websocket.StatusMessageTooBig, fmt.Sprintf("message larger than %d bytes", most))
-		return 0, nil, nil, errTooLarge
+		return nil, room, errTooLarge
 	}
-	return kind, data, room, nil
+	return data, room, nil
 }
 
-// handle does what a message asks for. It sees to it that room is called once the message is not
-// kept any more.
-func (c *connection) handle(data []byte, room func()) {
+// handle does what a message asks for. It sees to it that done is called in the end.
+func (c *connection) handle(data []byte, done func()) {
 	m, err := c.parse(data)
-	if refusal := c.unauthenticated(m); refusal != nil {
-		room()
+	if answer := c.unauthenticated(m); answer != nil {
 		c.challenge()
-		c.say(refusal)
+		c.say(answer)
+		done()
 		return
 	}
 	switch m := m.(type) {
 	case message.Event:
-		c.offer(m.Event, int64(len(data)), room)
+		c.offer(m.Event, done)
+		return
+	case message.Request:
+		c.subscribe(m, done)
+		return
+	case message.Count:
+		c.count(m, done)
 		return
 	case message.NegOpen:
-		c.negOpen(m, room)
+		c.negOpen(m, done)
 		return
 	case message.NegMsg:
-		c.negMsg(m, room)
+		c.negMsg(m, done)
 		return
-	}
-	defer room()
-	if err != nil {
-		var refused *message.Error
-		if errors.As(err, &refused) {
-			if refused.Subscription != "" {
-				c.unsubscribe(refused.Subscription) // CLOSED says that there is none of that id, so there is none
-			}
-			c.negClose(refused.Session) // so does NEG-ERR
-			c.say(refused.Answer())
-		}
-		return
-	}
-	switch m := m.(type) {
 	case message.Auth:
 		c.authenticate(m)
-	case message.Request:
-		c.subscribe(m)
-	case message.Count:
-		c.count(m, len(data))
 	case message.Close:
 		c.unsubscribe(m.ID)
 	case message.NegClose:
 		c.negClose(m.ID)
+	default:
+		if refused := new(message.Error); errors.As(err, &refused) {
+			// A CLOSED or NEG-ERR says that there is none of that id, so there is none.
+			c.unsubscribe(refused.Subscription)
+			c.negClose(refused.Session)
+			c.say(refused.Answer())
+		}
 	}
+	done()
 }
 
 // parse reads a message. A longer one is read when it is the client's turn: the longest keep a
 // processor busy for as long as many queries do.
-func (c *connection) parse(data []byte) (message.Message, error) {
+func (c *connection) parse(data []byte) (any, error) {
 	if len(data) < shortMessage {
 		return c.relay.limits.Parse(data)
 	}
@@ -239,6 +269,17 @@ func (c *connection) parse(data []byte) (message.Message, error) {
 	}
 	defer turn.Pause()
 	return c.relay.limits.Parse(data)
+}
+
+// keep makes room in the clients' memory for n bytes that this client makes the relay keep.
+func (c *connection) keep(n int) (forget func(), err error) {
+	r := c.relay
+	back, err := r.admit(r.memory, c.client, int64(n), func(other *connection) int64 { return other.kept.Load() })
+	if err != nil {
+		return nil, err
+	}
+	c.kept.Add(int64(n))
+	return sync.OnceFunc(func() { c.kept.Add(-int64(n)); back() }), nil
 }
 
 // say writes an answer. An error ends the connection by itself.
@@ -255,12 +296,14 @@ func (c *connection) write(p []byte) error {
 		c.abandon()
 		return fmt.Errorf("write: %w", err)
 	}
-	c.relay.Metrics.sent(p)
+	c.relay.Metrics.messagesOut.WithLabelValues(typeOf(p)).Inc()
 	return nil
 }
 
-// together passes on what fn writes with few system calls; the caller holds the lock.
+// together passes on what fn writes with few system calls.
 func (c *connection) together(fn func() error) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
 	c.socket.hold()
 	err := fn()
 	if released := c.socket.release(); released != nil {
@@ -286,68 +329,35 @@ func (c *connection) writeEvent(s *subscription, json []byte) error {
 	return err
 }
 
-// writeFor writes messages of a subscription together, as long as it has not ended.
-func (c *connection) writeFor(s *subscription, messages iter.Seq[[]byte]) error {
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	return c.together(func() error {
-		for m := range messages {
-			if s.ended.Load() {
-				return errClosed
-			}
-			if err := c.write(m); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
-}
-
 // reserve makes room for one more live event to wait. If there is none, the client is too slow, and
 // is disconnected.
-func (c *connection) reserve(d delivery) bool {
-	if c.closing.Load() {
+func (c *connection) reserve(d *delivery) bool {
+	if c.cutOff.Load() {
 		return false
 	}
-	limits := c.relay.Limits
-	n, total := c.backlog.Add(1), int64(0)
+	size := 0
 	if d.event != nil {
-		c.waiting.Add(int64(len(d.event.JSON)))
-		total = c.relay.waiting.Add(d.event)
+		size = len(d.event.JSON)
 	}
-	if n > int64(cap(c.queue)) || n > 1 && c.waiting.Load() > limits.SendQueueBytes {
-		c.release(d)
-		c.tooSlow()
-		return false
+	n := c.backlog.Add(1)
+	forget, err := c.keep(size)
+	if err == nil && n <= int64(cap(c.queue)) {
+		d.forget = forget
+		return true
 	}
-	if total > limits.SendQueuesBytes {
-		c.relay.dropSlowest()
+	c.backlog.Add(-1)
+	if err == nil {
+		forget()
 	}
-	return true
+	c.relay.Metrics.slow.Inc()
+	c.cut(websocket.StatusPolicyViolation, "too slow: more events wait than the relay keeps")
+	return false
 }
 
 // release gives the room back that reserve made.
 func (c *connection) release(d delivery) {
 	c.backlog.Add(-1)
-	if d.event != nil {
-		c.waiting.Add(-int64(len(d.event.JSON)))
-		c.relay.waiting.Done(d.event)
-	}
-}
-
-// tooSlow disconnects the client. What waits for it is forgotten at once.
-func (c *connection) tooSlow() {
-	if c.closing.Swap(true) {
-		return
-	}
-	c.relay.Metrics.slowReader()
-	c.relay.Log.Debug("a client reads too slowly and is disconnected", "waiting", c.backlog.Load(), "bytes", c.waiting.Load())
-	c.end()
-	c.discard()
-	go func() {
-		c.closeAll()
-		c.close(websocket.StatusPolicyViolation, "too slow: more events wait than the relay keeps")
-	}()
+	d.forget()
 }
 
 // discard forgets what waits in the queue.
@@ -362,19 +372,13 @@ func (c *connection) discard() {
 	}
 }
 
-// close says goodbye and ends the connection.
-func (c *connection) close(code websocket.StatusCode, reason string) {
-	c.end()
-	c.ws.Close(code, reason)
-}
-
 // sendQueued writes live events until the connection ends.
 func (c *connection) sendQueued() {
 	for {
 		select {
 		case d := <-c.queue:
 			if lost := c.sendFrom(d); lost != nil {
-				c.lose(lost)
+				c.refuse(lost, "error: events came faster than they could be sent; subscribe again")
 			}
 		case <-c.ctx.Done():
 			return
@@ -385,8 +389,6 @@ func (c *connection) sendQueued() {
 // sendFrom writes a live event and with it what waits behind it, up to batchBytes. If it comes to
 // where a subscription has lost events it ends there and returns the subscription.
 func (c *connection) sendFrom(d delivery) (lost *subscription) {
-	c.writing.Lock()
-	defer c.writing.Unlock()
 	_ = c.together(func() error { // an error ends the connection by itself
 		for size := 0; ; {
 			if d.event == nil {
@@ -430,17 +432,4 @@ func (c *connection) keepAlive() {
 			return
 		}
 	}
-}
-
-// lastMessages is how long a stop waits for a client to be silent for a moment, so that none of its
-// messages is under way when it is told that the relay stops.
-const lastMessages = time.Second
-
-// stop closes the connection for the end of the service, when what was read is answered or ctx has
-// ended.
-func (c *connection) stop(ctx context.Context) {
-	last, cancel := context.WithTimeout(c.ctx, lastMessages)
-	defer cancel()
-	c.tasks.finish(ctx, last)
-	c.close(websocket.StatusGoingAway, "the relay is stopping")
 }

@@ -11,42 +11,29 @@ import (
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
-	"tendril.dev/services/gateway/auth"
 	"tendril.dev/services/gateway/message"
 )
 
 // offer takes an event to ingest. Events of a connection are handed on in the order in which they
-// came, because a state may follow its announcement; it returns when there is room for the next
-// one. The answer comes when ingest has decided.
-//
-// size is that of its message. There is room for it already if it is a large one; room is called
-// when the event is not kept any more.
-func (c *connection) offer(ev *nostr.Event, size int64, room func()) {
-	c.relay.Metrics.event(ev.Kind)
-	refusal := c.tooFast()
-	if refusal == "" {
-		refusal = Check(ev, c.auth, time.Now(), c.relay.Future)
+// came, because a state may follow its announcement. The answer comes when ingest has decided; then
+// done is called.
+func (c *connection) offer(ev *nostr.Event, done func()) {
+	kind := obs.KindLabel(ev.Kind)
+	c.relay.Metrics.events.WithLabelValues(kind).Inc()
+	if refusal := c.tooFast(); refusal != "" {
+		c.say(message.OK(ev.ID, false, refusal))
+		done()
+		return
 	}
-	if refusal != "" {
-		room()
+	if reason, refusal := check(ev, c.proofs, time.Now(), c.relay.Future); refusal != "" {
+		c.relay.Metrics.rejected.WithLabelValues(kind, reason).Inc()
 		if strings.HasPrefix(refusal, authRequired) {
 			c.challenge()
 		}
 		c.say(message.OK(ev.ID, false, refusal))
-		return
-	}
-	if size < smallMessage {
-		var err error
-		if room, err = c.makeRoom(size); err != nil {
-			c.say(message.OK(ev.ID, false, "rate-limited: too many events wait for a decision; send it again in a moment"))
-			return
-		}
-	}
-	select {
-	case c.inFlight <- struct{}{}:
-	case <-c.ctx.Done():
-		room()
+		done()
 		return
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, c.relay.Limits.EventTimeout)
@@ -58,9 +45,8 @@ func (c *connection) offer(ev *nostr.Event, size int64, room func()) {
 	if err != nil {
 		decided <- decision{err: err}
 	}
-	c.tasks.more()
 	c.work.Go(func() {
-		defer func() { cancel(); room(); <-c.inFlight; c.tasks.done() }()
+		defer func() { cancel(); done() }()
 		ok, text := c.relay.await(ctx, decided)
 		c.say(message.OK(ev.ID, ok, text))
 	})
@@ -73,13 +59,6 @@ func (c *connection) tooFast() (refusal string) {
 			c.relay.Limits.EventsPerMinutePerIP, wait.Round(time.Second)+time.Second)
 	}
 	return ""
-}
-
-// makeRoom waits until an event may be kept until it is decided.
-func (c *connection) makeRoom(size int64) (room func(), err error) {
-	ctx, cancel := context.WithTimeout(c.ctx, c.relay.Limits.EventTimeout)
-	defer cancel()
-	return c.relay.inbound.AcquireN(ctx, c.client, size)
 }
 
 // decision is what became of an event: its verdict, or why there is none.
@@ -110,34 +89,31 @@ func (r *Relay) await(ctx context.Context, decided <-chan decision) (ok bool, te
 
 const undecided = "error: no decision in time; the event may still be accepted, and may be sent again"
 
-// Check is what the edge checks of an event whose fields have the right form: what needs no
-// knowledge of other events. It gives the reason for a refusal with the prefix of NIP-01 or NIP-42,
-// or "". by is who the client has proved to be; future is how far ahead of now an event may be.
-func Check(ev *nostr.Event, by *auth.Session, now time.Time, future time.Duration) (refusal string) {
-	if nostr.IsEphemeralKind(ev.Kind) {
-		return "invalid: ephemeral events are not stored"
-	}
-	if int64(ev.CreatedAt) > now.Add(future).Unix() {
-		return fmt.Sprintf("invalid: created_at is more than %s in the future", future)
-	}
+// check is what the edge checks of an event whose fields have the right form: what needs no
+// knowledge of other events. refusal begins with a prefix of NIP-01 or NIP-42; "": there is none.
+// reason is its name in the metrics. by is who the client has proved to be; future is how far ahead
+// of now an event may be.
+func check(ev *nostr.Event, by *proofs, now time.Time, future time.Duration) (reason, refusal string) {
+	protected := nip70.IsProtected(*ev) && !by.holds(ev.PubKey)
 	// The second of the expiration is still alive (NIP-40).
-	if at := eventdb.Expiration(ev); at != 0 && int64(at) < now.Unix() {
-		return "invalid: the event has expired"
+	expires := eventdb.Expiration(ev)
+	switch {
+	case nostr.IsEphemeralKind(ev.Kind):
+		return "ephemeral", "invalid: ephemeral events are not stored"
+	case int64(ev.CreatedAt) > now.Add(future).Unix():
+		return "future", fmt.Sprintf("invalid: created_at is more than %s in the future", future)
+	case expires != 0 && int64(expires) < now.Unix():
+		return "expired", "invalid: the event has expired"
+	case protected && by.any():
+		return "protected", "restricted: a protected event (NIP-70) is published by its author"
+	case protected:
+		return "protected", authRequired + "a protected event (NIP-70) is taken from its author, who must authenticate (NIP-42)"
+	case nip70.HasEmbeddedProtected(*ev):
+		return "protected", "blocked: a repost of a protected event (NIP-70)"
+	case !nostr.HasID(ev):
+		return "malformed", "invalid: the id does not fit the event"
+	case !nostr.Signed(ev):
+		return "malformed", "invalid: the signature does not fit the event"
 	}
-	if nip70.IsProtected(*ev) && !by.Holds(ev.PubKey) {
-		if by.Any() {
-			return "restricted: a protected event (NIP-70) is published by its author"
-		}
-		return authRequired + "a protected event (NIP-70) is taken from its author, who must authenticate (NIP-42)"
-	}
-	if nip70.HasEmbeddedProtected(*ev) {
-		return "blocked: a repost of a protected event (NIP-70)"
-	}
-	if !nostr.HasID(ev) {
-		return "invalid: the id does not fit the event"
-	}
-	if !nostr.Signed(ev) {
-		return "invalid: the signature does not fit the event"
-	}
-	return ""
+	return "", ""
 }

@@ -1,4 +1,4 @@
-package relay_test
+package relay
 
 import (
 	"fmt"
@@ -9,8 +9,6 @@ import (
 	gonostr "github.com/nbd-wtf/go-nostr"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/gateway/auth"
-	"tendril.dev/services/gateway/relay"
 )
 
 func TestCheck(t *testing.T) {
@@ -53,8 +51,8 @@ func TestCheck(t *testing.T) {
 		if c.change != nil {
 			c.change(&ev)
 		}
-		got := relay.Check(&ev, auth.New("relay.example"), now, 15*time.Minute)
-		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
+		reason, got := check(&ev, newProofs("relay.example"), now, 15*time.Minute)
+		if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" || (reason == "") != (got == "") {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

@@ -27,5 +27,8 @@ func (r *Relay) Occupy() (free func()) {
 // WithCountTime sets how long a count may take. It is for relays without connections.
 func (r *Relay) WithCountTime(d time.Duration) { r.timing.count = d }
 
-// WaitingBytes is how many bytes of events wait for slow readers.
-func (r *Relay) WaitingBytes() int64 { return r.waiting.Bytes() }
+// KeptBytes is how many bytes clients make the relay keep.
+func (r *Relay) KeptBytes() int64 {
+	kept, _, _ := r.memory.Counts(0)
+	return kept
+}

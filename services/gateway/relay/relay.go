@@ -6,12 +6,14 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"math"
 	"net/http"
 	"runtime"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/coder/websocket"
@@ -53,25 +55,20 @@ type Options struct {
 
 // Bounds that have no setting.
 const (
-	// eventsInFlight is how many events of a connection wait for their verdicts; the next is not
-	// read before. A connection can send that many events in the time of two commits. Their bytes
-	// are bounded by InboundBytes.
-	eventsInFlight = 64
 	// scansAtOnce is how many subscriptions of a connection are answered from the index at once;
 	// the others wait.
 	scansAtOnce = 4
 	// smallMessage is how many bytes of a message are read before there is room for it among the
-	// inbound bytes of all clients.
+	// large messages of all clients, of which one has a quarter.
 	smallMessage = 32 << 10
+	allInbound   = 64 << 20
 	// shortMessage is how many bytes a message has whose reading costs less than to wait for a
 	// turn.
 	shortMessage = 4 << 10
 	// batchBytes is how many bytes of events are gathered before they are written.
 	batchBytes = 32 << 10
-	// quarter is how much one client has of a memory that all share: a fourth.
-	quarter = 4
-	// openQuestion is what a subscription, session or count takes of the memory for filters beside
-	// their bytes: with small ones there could be millions, and the process would run out of memory.
+	// openQuestion is what a subscription, session or count takes of the memory beside its bytes:
+	// with small ones there could be millions, and the process would run out of memory.
 	openQuestion = 1 << 10
 	// mostCounted is where a count stops and says that it is approximate. A count may have to keep
 	// that many matches and ids.
@@ -100,14 +97,11 @@ type Relay struct {
 
 	// What clients share, by address.
 	events    *limit.Rates
-	inbound   *limit.Fair // bytes of large messages, and of events without a verdict
+	inbound   *limit.Fair // bytes of large messages until they are answered
 	questions *limit.Fair // open subscriptions and sessions, and counts that wait
-	filters   *limit.Fair // bytes of these
 	gathering *limit.Fair // counts and sets of NIP-77 that are being made: each keeps many ids
-	kept      *limit.Fair // bytes of sets that sessions keep between two messages
-	sessions  atomic.Int64
+	memory    *limit.Fair // bytes of filters, sets of sessions, and events that wait for readers
 	frames    reconcile.Limits
-	waiting   live.Waiting // in all queues
 
 	mu          sync.Mutex
 	connections map[*connection]struct{}
@@ -117,6 +111,7 @@ type Relay struct {
 
 // New makes a relay without connections.
 func New(o Options) *Relay {
+	processors := int64(runtime.GOMAXPROCS(0))
 	return &Relay{
 		Options: o,
 		limits: message.Limits{
@@ -125,11 +120,10 @@ func New(o Options) *Relay {
 		},
 		timing:      defaultTiming(),
 		events:      limit.NewRates(o.Limits.EventsPerMinutePerIP, time.Minute),
-		inbound:     limit.NewFair(o.Limits.InboundBytes, o.Limits.InboundBytes/quarter),
+		inbound:     limit.NewFair(allInbound, allInbound/4),
 		questions:   limit.NewFair(math.MaxInt64, int64(o.Limits.MaxSubscriptionsPerIP)),
-		filters:     limit.NewFair(o.Limits.OpenFilterBytes, o.Limits.OpenFilterBytesPerIP),
-		gathering:   limit.NewFair(int64(runtime.GOMAXPROCS(0)), int64(runtime.GOMAXPROCS(0))),
-		kept:        limit.NewFair(o.Limits.ReconciliationBytes, o.Limits.ReconciliationBytes/quarter),
+		gathering:   limit.NewFair(processors, processors),
+		memory:      limit.NewFair(o.Limits.ClientBytes, o.Limits.ClientBytesPerIP),
 		frames:      reconcile.LimitsFor(o.Limits.MaxMessageBytes),
 		connections: map[*connection]struct{}{},
 	}
@@ -138,20 +132,12 @@ func New(o Options) *Relay {
 // Serve answers a request for a WebSocket of a client, which is named by its key, and returns when
 // the connection has ended.
 func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
-	leave, err := r.Connections.Try(client, 1)
-	if errors.Is(err, limit.ErrFull) {
-		leave, err = r.makeRoom(client)
-	}
+	leave, err := r.admit(r.Connections, client, 1, func(c *connection) int64 { return -c.heard.Load() })
 	if err != nil {
 		turnAway(w, err)
 		return
 	}
 	defer leave()
-	if !r.enter() {
-		http.Error(w, "this relay is stopping", http.StatusServiceUnavailable)
-		return
-	}
-	defer r.open.Done()
 	// Nostr clients are web pages of any origin. Compression would cost memory for each connection.
 	c := newConnection(r, client, leave)
 	c.ws, err = websocket.Accept(&takeover{w, c.socket}, req,
@@ -161,38 +147,48 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 		c.end()
 		return // Accept has answered
 	}
-	if !r.add(c) {
+	if !r.enter(c) {
 		c.close(websocket.StatusGoingAway, "the relay is stopping")
 		return
 	}
 	defer r.remove(c)
-	defer r.Metrics.connected()()
+	r.Metrics.total.Inc()
+	defer func(began time.Time) { r.Metrics.duration.Observe(time.Since(began).Seconds()) }(time.Now())
 	c.serve()
 }
 
-// makeRoom closes the connection that has been quiet longest of the client that has most, if that is
-// more than client then has, and gives its place to client. So a few strangers do not keep all
-// others out.
-func (r *Relay) makeRoom(client string) (leave func(), err error) {
-	heaviest, more := r.Connections.Heaviest(client)
-	if more < 2 {
+// admit takes n places of what clients share. Where all are taken, the client that has most loses a
+// connection, if it has more than this client then has: that with most weight. So a few strangers do
+// not keep all others out.
+func (r *Relay) admit(to *limit.Fair, client string, n int64, weight func(*connection) int64) (leave func(), err error) {
+	leave, err = to.Try(client, n)
+	if !errors.Is(err, limit.ErrFull) {
+		return leave, err
+	}
+	heaviest, more := to.Heaviest(client)
+	if more <= n {
 		return nil, limit.ErrFull
 	}
 	r.mu.Lock()
-	var quietest *connection
+	var chosen *connection
 	for c := range r.connections {
-		if c.client == heaviest && !c.leaving.Load() && (quietest == nil || c.heard.Load() < quietest.heard.Load()) {
-			quietest = c
+		if c.client == heaviest && !c.cutOff.Load() && (chosen == nil || weight(c) > weight(chosen)) {
+			chosen = c
 		}
 	}
 	r.mu.Unlock()
-	if quietest == nil || quietest.leaving.Swap(true) {
-		return nil, limit.ErrFull
+	if chosen != nil { // else its connections are being cut already
+		chosen.cut(websocket.StatusTryAgainLater, "the relay is full, and your address takes the most of it")
 	}
-	leave, err = r.Connections.TryOver(client, 1)
-	quietest.leave()
-	go quietest.close(websocket.StatusTryAgainLater, "the relay is full, and your address has the most connections")
-	return leave, err
+	return to.TryOver(client, n)
+}
+
+// noMemory tells a client why the relay cannot keep what it wants.
+func (r *Relay) noMemory(err error) string {
+	if errors.Is(err, limit.ErrShare) {
+		return fmt.Sprintf("rate-limited: what this relay keeps for your address takes more than %d bytes; close some subscriptions", r.Limits.ClientBytesPerIP)
+	}
+	return "rate-limited: the open subscriptions of all clients take as much as this relay keeps; try again later"
 }
 
 // turnAway refuses a connection that is one too many.
@@ -205,23 +201,14 @@ func turnAway(w http.ResponseWriter, why error) {
 	http.Error(w, "rate-limited: this relay has as many connections as it can serve; try again later", http.StatusServiceUnavailable)
 }
 
-// enter counts a connection that Stop will wait for; false once Stop was called.
-func (r *Relay) enter() bool {
+// enter notes a connection that Stop will wait for; false once Stop was called.
+func (r *Relay) enter(c *connection) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.stopping {
 		return false
 	}
 	r.open.Add(1)
-	return true
-}
-
-func (r *Relay) add(c *connection) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stopping {
-		return false
-	}
 	r.connections[c] = struct{}{}
 	return true
 }
@@ -230,22 +217,7 @@ func (r *Relay) remove(c *connection) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.connections, c)
-}
-
-// dropSlowest disconnects the connection for which most bytes wait.
-func (r *Relay) dropSlowest() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var slowest *connection
-	most := int64(0)
-	for c := range r.connections {
-		if n := c.waiting.Load(); n > most {
-			slowest, most = c, n
-		}
-	}
-	if slowest != nil {
-		slowest.tooSlow()
-	}
+	r.open.Done()
 }
 
 // Stop takes no more messages, lets the events that are in flight have their verdicts, closes every
@@ -254,10 +226,7 @@ func (r *Relay) dropSlowest() {
 func (r *Relay) Stop(ctx context.Context) {
 	r.mu.Lock()
 	r.stopping = true
-	var open []*connection
-	for c := range r.connections {
-		open = append(open, c)
-	}
+	open := slices.Collect(maps.Keys(r.connections))
 	r.mu.Unlock()
 	for _, c := range open {
 		go c.stop(ctx)

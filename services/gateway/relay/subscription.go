@@ -22,7 +22,6 @@ import (
 type subscription struct {
 	conn   *connection
 	id     string
-	size   int
 	back   func() // gives back what the subscription takes of what all share
 	head   []byte // of its EVENT messages
 	cancel context.CancelFunc
@@ -35,38 +34,43 @@ type subscription struct {
 	waiting []delivery // live events that came before its end
 }
 
-// subscribe starts a subscription, in place of one with the same id if there is one (NIP-01).
-func (c *connection) subscribe(m message.Request) {
+// subscribe starts a subscription, in place of one with the same id if there is one (NIP-01). When
+// the stored events are sent, it calls done.
+func (c *connection) subscribe(m message.Request, done func()) {
 	c.unsubscribe(m.ID)
-	s := &subscription{conn: c, id: m.ID, size: m.Size, head: message.EventHead(m.ID)}
+	s := &subscription{conn: c, id: m.ID, head: message.EventHead(m.ID)}
 	ctx, cancel := context.WithCancel(c.ctx)
 	s.cancel = cancel
-	if refusal := c.keep(s); refusal != "" {
+	if refusal := c.enter(s, m.Size); refusal != "" {
 		cancel()
 		c.say(message.Closed(m.ID, refusal))
+		done()
 		return
 	}
-	c.tasks.more()
 	c.work.Go(func() {
-		defer c.tasks.done()
+		defer done()
 		s.run(ctx, m)
 	})
 }
 
-// keep notes a new subscription, or says why there is no room for it.
-func (c *connection) keep(s *subscription) (refusal string) {
+// enter notes a new subscription, or says why there is no room for it.
+func (c *connection) enter(s *subscription, size int) (refusal string) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := len(c.subscriptions); n >= c.relay.Limits.MaxSubscriptions {
+	n := len(c.subscriptions)
+	c.mu.Unlock()
+	if n >= c.relay.Limits.MaxSubscriptions {
 		return fmt.Sprintf("error: too many subscriptions: at most %d at once on one connection; close some", n)
 	}
-	if s.back, refusal = c.ask(s.size); refusal == "" {
-		c.subscriptions[s.id] = s
+	if s.back, refusal = c.ask(size); refusal != "" {
+		return refusal
 	}
-	return refusal
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.subscriptions[s.id] = s
+	return ""
 }
 
-// ask makes room for a subscription, a session or a count with filters of so many bytes, or says
+// ask makes room for a subscription, a session or a count, whose message has so many bytes, or says
 // why there is none.
 func (c *connection) ask(size int) (back func(), refusal string) {
 	limits := c.relay.Limits
@@ -74,15 +78,12 @@ func (c *connection) ask(size int) (back func(), refusal string) {
 	if err != nil {
 		return nil, fmt.Sprintf("rate-limited: at most %d subscriptions from one address; close some", limits.MaxSubscriptionsPerIP)
 	}
-	bytes, err := c.relay.filters.Try(c.client, int64(size)+openQuestion)
-	if err == nil {
-		return func() { one(); bytes() }, ""
+	forget, err := c.keep(size + openQuestion)
+	if err != nil {
+		one()
+		return nil, c.relay.noMemory(err)
 	}
-	one()
-	if errors.Is(err, limit.ErrShare) {
-		return nil, fmt.Sprintf("rate-limited: the filters of open subscriptions from your address take more than %d bytes; close some", limits.OpenFilterBytesPerIP)
-	}
-	return nil, "rate-limited: the open subscriptions of all clients take as much as this relay keeps; try again later"
+	return func() { one(); forget() }, ""
 }
 
 // unsubscribe ends the subscription with this id, if there is one.
@@ -112,13 +113,10 @@ func (c *connection) drop(s *subscription) bool {
 
 func (c *connection) closeAll() {
 	c.mu.Lock()
-	var all []*subscription
-	for _, s := range c.subscriptions {
-		all = append(all, s)
-	}
+	subscriptions := slices.Collect(maps.Values(c.subscriptions))
 	reconciliations := slices.Collect(maps.Values(c.reconciliations))
 	c.mu.Unlock()
-	for _, s := range all {
+	for _, s := range subscriptions {
 		c.drop(s)
 	}
 	for _, s := range reconciliations {
@@ -134,12 +132,6 @@ func (c *connection) refuse(s *subscription, why string) {
 	if c.drop(s) {
 		c.write(message.Closed(s.id, why))
 	}
-}
-
-// lose ends a subscription that has missed events: the client asks again and gets them from the
-// index.
-func (c *connection) lose(s *subscription) {
-	c.refuse(s, "error: events came faster than they could be sent; subscribe again")
 }
 
 // run answers a subscription up to where it is live.
@@ -179,13 +171,12 @@ func (s *subscription) join(place *live.Subscription) {
 // to deliver.
 func (s *subscription) leave() {
 	s.mu.Lock()
-	place := s.place
-	s.place = nil
-	for _, d := range s.waiting {
+	place, waiting := s.place, s.waiting
+	s.place, s.waiting = nil, nil
+	s.mu.Unlock()
+	for _, d := range waiting {
 		s.conn.release(d)
 	}
-	s.waiting = nil
-	s.mu.Unlock()
 	if place != nil {
 		place.Cancel()
 	}
@@ -214,30 +205,66 @@ func (s *subscription) sendStored(ctx context.Context, m message.Request) error 
 	for json, err := range stored.Events(scan, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), m.Filters) {
 		if err != nil {
 			turn.Pause()
-			return errors.Join(s.conn.writeFor(s, found.messages()), err)
+			return errors.Join(s.send(&found), err)
 		}
 		if found.add(json); len(found.bytes) < batchBytes {
 			continue
 		}
 		turn.Pause()
-		if err := s.conn.writeFor(s, found.messages()); err != nil {
+		if err := s.send(&found); err != nil {
 			return err
 		}
-		found.empty()
 		if err := turn.Resume(scan); err != nil {
 			return err
 		}
 	}
 	turn.Pause()
 	if err := scan.Err(); err != nil {
-		return errors.Join(s.conn.writeFor(s, found.messages()), err)
+		return errors.Join(s.send(&found), err)
 	}
 	found.end(message.EOSE(s.id))
-	if err := s.conn.writeFor(s, found.messages()); err != nil {
+	if err := s.send(&found); err != nil {
 		return err
 	}
 	s.goLive(view.Seq())
 	return nil
+}
+
+// batch is messages of a subscription that are not written yet: stored events, and what ends them.
+type batch struct {
+	head  []byte // of EVENT messages
+	bytes []byte
+	ends  []int // of each message
+}
+
+// add appends the message of an event.
+func (b *batch) add(json []byte) {
+	b.bytes = append(append(b.bytes, b.head...), json...)
+	b.end([]byte{']'})
+}
+
+// end appends the rest of a message.
+func (b *batch) end(rest []byte) {
+	b.bytes = append(b.bytes, rest...)
+	b.ends = append(b.ends, len(b.bytes))
+}
+
+// send writes a batch, as long as the subscription has not ended, and empties it.
+func (s *subscription) send(b *batch) error {
+	return s.conn.together(func() error {
+		begin := 0
+		for _, end := range b.ends {
+			if s.ended.Load() {
+				return errClosed
+			}
+			if err := s.conn.write(b.bytes[begin:end]); err != nil {
+				return err
+			}
+			begin = end
+		}
+		b.bytes, b.ends = b.bytes[:0], b.ends[:0]
+		return nil
+	})
 }
 
 // goLive queues what has come since the view was taken, and everything from now on. All of it has
@@ -247,18 +274,13 @@ func (s *subscription) goLive(after uint64) {
 	defer s.mu.Unlock()
 	s.live, s.after = true, after
 	for _, d := range s.waiting {
-		s.pass(d)
+		if d.event != nil && d.event.Seq <= after {
+			s.conn.release(d) // the stored part had it
+		} else {
+			s.conn.queue <- d
+		}
 	}
 	s.waiting = nil
-}
-
-// pass queues a delivery for which there is a place, unless the stored part had it already.
-func (s *subscription) pass(d delivery) {
-	if d.event != nil && d.event.Seq <= s.after {
-		s.conn.release(d)
-		return
-	}
-	s.conn.queue <- d
 }
 
 // Deliver and Lost are called by the hub.
@@ -270,24 +292,24 @@ func (s *subscription) take(d delivery) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case s.ended.Load() || d.event != nil && s.live && d.event.Seq <= s.after || !s.conn.reserve(d):
+	case s.ended.Load() || d.event != nil && s.live && d.event.Seq <= s.after || !s.conn.reserve(&d):
 	case s.live:
-		s.pass(d)
+		s.conn.queue <- d
 	default:
 		s.waiting = append(s.waiting, d)
 	}
 }
 
-// count answers a COUNT (NIP-45).
-func (c *connection) count(m message.Count, size int) {
-	back, refusal := c.ask(size)
+// count answers a COUNT (NIP-45), and then calls done.
+func (c *connection) count(m message.Count, done func()) {
+	back, refusal := c.ask(m.Size)
 	if refusal != "" {
 		c.say(message.Closed(m.ID, refusal))
+		done()
 		return
 	}
-	c.tasks.more()
 	c.work.Go(func() {
-		defer func() { back(); c.tasks.done() }()
+		defer func() { back(); done() }()
 		n, approximate, err := c.relay.count(c.ctx, c.client, m)
 		switch {
 		case errors.Is(err, eventdb.ErrTooBroad):

@@ -36,12 +36,16 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 	gauge := func(name, help string) prometheus.Gauge {
 		return prometheus.NewGauge(prometheus.GaugeOpts{Name: name, Help: help})
 	}
+	rejections, err := obs.Rejections(r)
+	if err != nil {
+		return nil, err
+	}
 	m := &Metrics{
 		writer: gauge("ngit_ingest_writer", "1 if this replica writes the log, 0 if it stands by."),
 		fenced: prometheus.NewCounter(prometheus.CounterOpts{Name: "ngit_ingest_fenced_total",
 			Help: "Commits that were refused because another writer had moved the head."}),
 		stored:     counter("ngit_events_stored_total", "Events accepted into the log.", "kind"),
-		rejections: counter("ngit_events_rejected_total", "Events rejected.", "kind", "reason"),
+		rejections: rejections,
 		evicted:    counter("ngit_ingest_evicted_total", "Held events dropped to make room for others.", "kind"),
 		synced:     counter("ngit_sync_events_total", "New events, accepted or held, by where they came from.", "source"),
 		hot:        gauge("ngit_sync_rejected_hot_cache_current", "Rejected events that are kept whole for a moment, in case what they miss arrives."),
@@ -57,7 +61,7 @@ func NewMetrics(r prometheus.Registerer) (*Metrics, error) {
 		served: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "ngit_ingest_event_to_served_seconds",
 			Help: "Time from an event's arrival on the bus to its being served, its time in purgatory included.", Buckets: prometheus.ExponentialBuckets(0.001, 2, 25)}),
 	}
-	for _, c := range []prometheus.Collector{m.writer, m.fenced, m.stored, m.rejections, m.evicted, m.synced, m.hot, m.cold, m.invalidated,
+	for _, c := range []prometheus.Collector{m.writer, m.fenced, m.stored, m.evicted, m.synced, m.hot, m.cold, m.invalidated,
 		m.batchSize, m.batchDuration, m.queue, m.served} {
 		if err := r.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)

@@ -1,4 +1,4 @@
-package auth_test
+package relay
 
 import (
 	"strings"
@@ -9,7 +9,6 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip42"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/gateway/auth"
 )
 
 const minute = nostr.Timestamp(60)
@@ -69,22 +68,22 @@ func TestProve(t *testing.T) {
 			if c.relay == "" {
 				c.relay = "wss://git.example.com"
 			}
-			s := auth.New("git.example.com")
-			ev := nip42.CreateUnsignedAuthEvent(s.Challenge(), "", c.relay)
+			s := newProofs("git.example.com")
+			ev := nip42.CreateUnsignedAuthEvent(s.challenge, "", c.relay)
 			ev.CreatedAt = at
 			if c.change != nil {
-				c.change(&ev, s.Challenge())
+				c.change(&ev, s.challenge)
 			}
 			sign(t, &ev, gonostr.GeneratePrivateKey())
 			if c.forge != nil {
 				c.forge(&ev)
 			}
-			got := s.Prove(&ev, now)
+			got := s.prove(&ev, now)
 			if !strings.HasPrefix(got, c.want) || c.want == "" && got != "" {
 				t.Errorf("%q, want %q", got, c.want)
 			}
-			if proved := c.want == ""; s.Holds(ev.PubKey) != proved || s.Any() != proved {
-				t.Errorf("holds the key: %v, any: %v", s.Holds(ev.PubKey), s.Any())
+			if proved := c.want == ""; s.holds(ev.PubKey) != proved || s.any() != proved {
+				t.Errorf("holds the key: %v, any: %v", s.holds(ev.PubKey), s.any())
 			}
 		})
 	}
@@ -93,36 +92,36 @@ func TestProve(t *testing.T) {
 // TestChallenges are never the same: what was signed for one connection proves nothing on another.
 func TestChallenges(t *testing.T) {
 	t.Parallel()
-	one, other := auth.New("git.example.com"), auth.New("git.example.com")
-	if len(one.Challenge()) < 22 || one.Challenge() == other.Challenge() { // 22 characters hold 128 bits
-		t.Errorf("challenges %q and %q", one.Challenge(), other.Challenge())
+	one, other := newProofs("git.example.com"), newProofs("git.example.com")
+	if len(one.challenge) < 22 || one.challenge == other.challenge { // 22 characters hold 128 bits
+		t.Errorf("challenges %q and %q", one.challenge, other.challenge)
 	}
-	ev := nip42.CreateUnsignedAuthEvent(one.Challenge(), "", "wss://git.example.com")
+	ev := nip42.CreateUnsignedAuthEvent(one.challenge, "", "wss://git.example.com")
 	sign(t, &ev, gonostr.GeneratePrivateKey())
-	if refusal := other.Prove(&ev, time.Now()); refusal == "" {
+	if refusal := other.prove(&ev, time.Now()); refusal == "" {
 		t.Error("the answer to another connection's challenge is taken")
 	}
 }
 
 func TestKeysAreBounded(t *testing.T) {
 	t.Parallel()
-	s := auth.New("git.example.com")
+	s := newProofs("git.example.com")
 	prove := func(secret string) (key, refusal string) {
-		ev := nip42.CreateUnsignedAuthEvent(s.Challenge(), "", "wss://git.example.com")
+		ev := nip42.CreateUnsignedAuthEvent(s.challenge, "", "wss://git.example.com")
 		sign(t, &ev, secret)
-		return ev.PubKey, s.Prove(&ev, time.Now())
+		return ev.PubKey, s.prove(&ev, time.Now())
 	}
 	first := gonostr.GeneratePrivateKey()
-	for i := range auth.MostKeys {
+	for i := range mostKeys {
 		secret := first
 		if i > 0 {
 			secret = gonostr.GeneratePrivateKey()
 		}
-		if key, refusal := prove(secret); refusal != "" || !s.Holds(key) {
+		if key, refusal := prove(secret); refusal != "" || !s.holds(key) {
 			t.Fatalf("key %d: %q", i+1, refusal)
 		}
 	}
-	if key, refusal := prove(gonostr.GeneratePrivateKey()); !strings.HasPrefix(refusal, "restricted: ") || s.Holds(key) {
+	if key, refusal := prove(gonostr.GeneratePrivateKey()); !strings.HasPrefix(refusal, "restricted: ") || s.holds(key) {
 		t.Errorf("one key more: %q", refusal)
 	}
 	if _, refusal := prove(first); refusal != "" {
