@@ -149,6 +149,20 @@ func TestPages(t *testing.T) {
 	}
 }
 
+// TestPageOfContributions: an address that can be cloned has a page, with the feature on.
+func TestPageOfContributions(t *testing.T) {
+	t.Parallel()
+	sys := start(t, nil, "--grasp06-enable")
+	_, _, npub := repository(t, "r")
+	resp, page := sys.ask(t, "GET", "/prs/"+npub+"/r.git", "text/html")
+	if resp.StatusCode != http.StatusOK || !strings.Contains(page, "https://git.example.com/prs/"+npub+"/r.git") {
+		t.Errorf("%s\n%s", resp.Status, page)
+	}
+	if resp, _ := sys.ask(t, "GET", "/prs/npub1xxx/r.git", "text/html"); resp.StatusCode != http.StatusNotFound {
+		t.Errorf("an address that is none: %s", resp.Status)
+	}
+}
+
 // TestGitIsToldWhatIsWrongWithAnAddress in plain text: git shows no pages.
 func TestGitIsToldWhatIsWrongWithAnAddress(t *testing.T) {
 	t.Parallel()

@@ -161,8 +161,8 @@ func TestSlowReaderIsDisconnected(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			sys := start(t, nil, args...)
-			slow, quick := sys.dial(t), sys.dial(t)
+			sys := start(t, nil, append(args, "--trusted-proxies=127.0.0.1")...)
+			slow, quick := sys.from(t, "192.0.2.1"), sys.from(t, "192.0.2.2")
 			for _, c := range []*client{slow, quick} {
 				c.say(`["REQ","s",{"kinds":[1621],"limit":0}]`)
 				c.want(`["EOSE","s"]`)
@@ -335,7 +335,7 @@ func TestProxiesAreNoClients(t *testing.T) {
 // whoever answers.
 func TestAnswersThatNobodyReads(t *testing.T) {
 	t.Parallel()
-	sys := start(t, nil, "--answer-stall=1s", "--git-stall=1ms", "--git-min-rate=1000000000", "--max-connections-per-ip=1")
+	sys := start(t, nil, "--answer-stall=1s", "--max-connections-per-ip=1")
 	sys.dial(t).say(`["CLOSE","x"]`) // so that there may be no further WebSocket
 	for _, request := range []string{
 		"OPTIONS / HTTP/1.1\r\nHost: x\r\n\r\n",

@@ -14,15 +14,15 @@ import (
 	"tendril.dev/services/gateway/message"
 )
 
-// reconciliation is one session of NIP-77. The events of its filter are gathered with its first
-// message and kept to its end.
+// reconciliation is one session of NIP-77. The events of its filter are kept to its end, or gathered
+// for each message where there is no memory for them: reconcile says why that is right.
 type reconciliation struct {
 	conn   *connection
 	id     string
 	filter nostr.Filter
-	back   func() // gives back what the session takes of what all share
-	items  reconcile.Packed
-	forget func() // gives back the memory of the items; guarded by conn.mu
+	back   func()           // gives back what the session takes of what all share
+	items  reconcile.Packed // the answer to the message under way is made of them
+	forget func()           // gives back their memory; nil: they are not kept. Guarded by conn.mu
 	ctx    context.Context
 	cancel context.CancelFunc
 	ended  atomic.Bool // set before anything else is sent under this id
@@ -39,7 +39,7 @@ func (c *connection) negOpen(m message.NegOpen, done func()) {
 		done()
 		return
 	}
-	s := &reconciliation{conn: c, id: m.ID, filter: m.Filter, back: back, forget: func() {}}
+	s := &reconciliation{conn: c, id: m.ID, filter: m.Filter, back: back}
 	s.ctx, s.cancel = context.WithCancel(c.ctx)
 	c.mu.Lock()
 	c.reconciliations[s.id] = s
@@ -47,7 +47,7 @@ func (c *connection) negOpen(m message.NegOpen, done func()) {
 	s.busy.Store(true)
 	c.work.Go(func() {
 		defer done()
-		s.answer(m.Message, s.gather)
+		s.answer(m.Message)
 	})
 }
 
@@ -64,7 +64,7 @@ func (c *connection) negMsg(m message.NegMsg, done func()) {
 	default:
 		c.work.Go(func() {
 			defer done()
-			s.answer(m.Message, func(context.Context, *limit.Turn) error { return nil })
+			s.answer(m.Message)
 		})
 		return
 	}
@@ -92,7 +92,9 @@ func (s *reconciliation) drop() bool {
 	delete(c.reconciliations, s.id)
 	forget := s.forget
 	c.mu.Unlock()
-	forget()
+	if forget != nil {
+		forget()
+	}
 	s.back()
 	s.cancel()
 	return true
@@ -108,10 +110,10 @@ func (s *reconciliation) refuse(answer []byte) {
 	}
 }
 
-// answer answers a message, after prepare.
-func (s *reconciliation) answer(frame []byte, prepare func(context.Context, *limit.Turn) error) {
+// answer answers a message.
+func (s *reconciliation) answer(frame []byte) {
 	r := s.conn.relay
-	answer, err := s.respond(frame, prepare)
+	answer, err := s.respond(frame)
 	because := func(why string) { s.refuse(message.NegErr(s.id, why)) }
 	switch {
 	case err == nil:
@@ -125,8 +127,6 @@ func (s *reconciliation) answer(frame []byte, prepare func(context.Context, *lim
 			"blocked: too many events match, at most %d are reconciled for a filter; narrow it by time", most), most))
 	case errors.Is(err, eventdb.ErrTooBroad):
 		because("blocked: too many events to look through; narrow the filter by time, author or tag")
-	case errors.Is(err, limit.ErrShare), errors.Is(err, limit.ErrFull):
-		because(strings.Replace(r.noMemory(err), "rate-limited:", "blocked:", 1))
 	case errors.Is(err, context.DeadlineExceeded):
 		because("closed: the answer could not be worked out in time")
 	default:
@@ -146,50 +146,51 @@ func (s *reconciliation) say(answer []byte) {
 }
 
 // respond works an answer out when it is the client's turn.
-func (s *reconciliation) respond(frame []byte, prepare func(context.Context, *limit.Turn) error) ([]byte, error) {
-	r := s.conn.relay
+func (s *reconciliation) respond(frame []byte) ([]byte, error) {
+	c, r := s.conn, s.conn.relay
 	ctx, cancel := context.WithTimeout(s.ctx, r.timing.reconcile)
 	defer cancel()
-	turn, err := r.Work.Turn(ctx, s.conn.client)
+	c.mu.Lock()
+	kept := s.forget != nil
+	c.mu.Unlock()
+	if !kept {
+		done, err := r.gathering.Acquire(ctx, c.client)
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+	}
+	turn, err := r.Work.Turn(ctx, c.client)
 	if err != nil {
 		return nil, err
 	}
 	defer turn.Pause()
-	if err := prepare(ctx, turn); err != nil {
-		return nil, err
+	if !kept {
+		view := r.Index.View()
+		defer view.Close()
+		bounded := view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield)
+		if s.items, err = bounded.Packed(ctx, s.filter, r.Limits.MaxReconciledEvents); err != nil {
+			return nil, err
+		}
+		defer s.keep()
 	}
 	return reconcile.Respond(ctx, yielding{s.items, turn}, frame, r.frames)
 }
 
-// gather looks the events of the filter up, and keeps them.
-func (s *reconciliation) gather(ctx context.Context, turn *limit.Turn) error {
-	r := s.conn.relay
-	turn.Pause()
-	done, err := r.gathering.Acquire(ctx, s.conn.client)
-	if err != nil {
-		return err
-	}
-	defer done()
-	if err := turn.Resume(ctx); err != nil {
-		return err
-	}
-	view := r.Index.View()
-	defer view.Close()
-	if s.items, err = view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield).Packed(ctx, s.filter, r.Limits.MaxReconciledEvents); err != nil {
-		return err
-	}
-	forget, err := s.conn.keep(cap(s.items) * reconcile.ItemBytes)
-	if err != nil {
-		return err
-	}
-	s.conn.mu.Lock()
-	s.forget = forget
-	ended := s.ended.Load()
-	s.conn.mu.Unlock()
-	if ended {
+// keep keeps the items if there is memory for them.
+func (s *reconciliation) keep() {
+	c := s.conn
+	forget, err := c.keep(cap(s.items) * reconcile.ItemBytes)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err != nil:
+		s.items = nil
+	case s.ended.Load():
 		forget()
+	default:
+		s.forget = forget
 	}
-	return nil
 }
 
 // yielding lets others work between two looks at a set that is kept.

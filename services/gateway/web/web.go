@@ -72,6 +72,7 @@ type Pages struct {
 	log    *slog.Logger
 	pages  *template.Template
 	policy string // Content-Security-Policy
+	prs    bool   // contributors' pull requests are taken
 
 	mu      sync.Mutex // guards what follows
 	list    []listed
@@ -105,7 +106,7 @@ func New(o Options) (*Pages, error) {
 			Relay: info.Address("ws", s.Domain), Base: info.Address("http", s.Domain),
 			Style: template.CSS(style), Script: template.JS(script),
 		},
-		rules: rules, index: o.Index, work: o.Work, held: o.Held, log: o.Log, pages: pages, policy: policy(o.Icon),
+		rules: rules, index: o.Index, work: o.Work, held: o.Held, log: o.Log, pages: pages, policy: policy(o.Icon), prs: s.ContributorPRs,
 	}, nil
 }
 
@@ -180,7 +181,7 @@ func (p *Pages) look(ctx context.Context, client string, at func(context.Context
 // address itself says; for one that is not here it answers 404.
 func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client string) {
 	if at.PRs {
-		p.NotFound(w, r)
+		p.contributions(w, r, at)
 		return
 	}
 	var repo *repository
@@ -204,6 +205,25 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 	}
 }
 
+// contributions answers with the page of an address for contributors' pull requests (GRASP-06). Every
+// such address can be cloned, also where nothing has been pushed yet.
+func (p *Pages) contributions(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath) {
+	owner, err := nip19.EncodePublicKey(at.PubKey)
+	if !p.prs || err != nil {
+		p.NotFound(w, r)
+		return
+	}
+	p.bare(w, r, at.Identifier, owner, "/prs"+nostr.RepositoryURLPath(owner, at.Identifier), "contributions")
+}
+
+// bare shows a page of a repository that says only what the address says.
+func (p *Pages) bare(w http.ResponseWriter, r *http.Request, identifier, owner, path, page string) {
+	p.show(w, r, http.StatusOK, page, struct {
+		site
+		Identifier, Owner, Path string
+	}{p.site, identifier, owner, path})
+}
+
 // sparse answers with a page that shows only what the address says, if a worker has the repository:
 // its git data is awaited, or it was archived by earlier settings.
 func (p *Pages) sparse(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath, client, page string) {
@@ -217,10 +237,7 @@ func (p *Pages) sparse(w http.ResponseWriter, r *http.Request, at nostr.Reposito
 		p.NotFound(w, r)
 		return
 	}
-	p.show(w, r, http.StatusOK, page, struct {
-		site
-		Identifier, Owner, Path string
-	}{p.site, at.Identifier, owner, nostr.RepositoryURLPath(owner, at.Identifier)})
+	p.bare(w, r, at.Identifier, owner, nostr.RepositoryURLPath(owner, at.Identifier), page)
 }
 
 // NotFound answers 404 with a page that says what could be found here.
