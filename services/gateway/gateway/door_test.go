@@ -552,29 +552,3 @@ func (sys *system) listens(t testing.TB) bool {
 	t.Helper()
 	return nettest.Answers(t, "http://"+sys.addr+"/", t.Name())
 }
-
-// TestUsersOnTheFrontPage are those whose newest grasp list (kind 10317) names this service.
-func TestUsersOnTheFrontPage(t *testing.T) {
-	t.Parallel()
-	list := func(services ...string) *nostr.Event {
-		ev := nostr.Event{Kind: 10317}
-		for _, service := range services {
-			ev.Tags = append(ev.Tags, nostr.Tag{"g", service})
-		}
-		return signed(t, ev)
-	}
-	for want, lists := range map[string][]*nostr.Event{
-		"No user lists this":  {list("wss://other.example"), list()},
-		"One user lists this": {list("wss://other.example", "wss://git.example.com"), list("wss://git.example.com.evil.example")},
-		"4 users list this": {
-			list("wss://git.example.com"), list("wss://git.example.com/"), list("https://git.example.com"),
-			list("git.example.com", "wss://git.example.com"), list("wss://git.example.co"),
-		},
-	} {
-		sys := start(t, nil)
-		sys.store(t, lists...)
-		if _, page := sys.ask(t, "GET", "/", ""); !strings.Contains(page, "<p>"+want) {
-			t.Errorf("the page does not say that %s: %s", want, page)
-		}
-	}
-}

@@ -152,7 +152,7 @@ func stop(server *http.Server, door *door, connections *bounded, within time.Dur
 	}()
 	last, cancel := context.WithTimeout(ctx, lastRequests)
 	defer cancel()
-	connections.tellAll(last)
+	connections.drain(last)
 	err := server.Shutdown(ctx)
 	<-ended
 	if errors.Is(err, context.DeadlineExceeded) {

@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"container/list"
 	"context"
 	"errors"
 	"fmt"
@@ -36,16 +35,12 @@ type bounded struct {
 	leaving chan struct{} // one for each connection that is closed with an explanation
 
 	mu   sync.Mutex
-	idle map[string]*list.List // of *connection, by client and, as "", of all; who has been idle longest comes first
-	// stopping: connections end with their next request. unaware are the open ones that have begun
-	// no request since, or at all.
-	stopping bool
-	unaware  map[*connection]bool
+	idle map[*connection]time.Time // connections without a request, and since when
 }
 
 func newBounded(l net.Listener, places *limit.Fair, proxy func(netip.Addr) bool) *bounded {
 	return &bounded{Listener: l, places: places, proxy: proxy, leaving: make(chan struct{}, farewells),
-		idle: map[string]*list.List{"": list.New()}, unaware: map[*connection]bool{}}
+		idle: map[*connection]time.Time{}}
 }
 
 // connection is one that was let in.
@@ -54,14 +49,11 @@ type connection struct {
 	from   *bounded
 	client string
 	back   func()
-	// idle are its places among those that are idle, of its client and of all; guarded by from.mu.
-	// nil: it is not idle.
-	idle map[string]*list.Element
 }
 
 // Close closes the connection and lets another one in.
 func (c *connection) Close() error {
-	c.from.busy(c)
+	c.from.watch(c, http.StateClosed)
 	defer c.back()
 	return c.Conn.Close()
 }
@@ -100,58 +92,22 @@ func (b *bounded) watch(conn net.Conn, state http.ConnState) {
 	if !ok {
 		return
 	}
-	b.busy(c)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch state {
-	case http.StateNew:
-		b.unaware[c] = true
-	case http.StateIdle:
-	case http.StateActive:
-		if b.stopping {
-			delete(b.unaware, c)
-		}
-		return
-	default:
-		delete(b.unaware, c)
-		return
+	if state == http.StateNew || state == http.StateIdle {
+		b.idle[c] = time.Now()
+	} else {
+		delete(b.idle, c)
 	}
-	if b.idle[c.client] == nil {
-		b.idle[c.client] = list.New()
-	}
-	c.idle = map[string]*list.Element{"": b.idle[""].PushBack(c), c.client: b.idle[c.client].PushBack(c)}
 }
 
-// busy takes a connection off the list of those that are idle.
-func (b *bounded) busy(c *connection) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for of, place := range c.idle {
-		if b.idle[of].Remove(place); of != "" && b.idle[of].Len() == 0 {
-			delete(b.idle, of)
-		}
-	}
-	c.idle = nil
-}
-
-// lookForUnaware is how often it is looked whether there are connections that do not know of the
-// stop.
-const lookForUnaware = 20 * time.Millisecond
-
-// tellAll returns when every connection has begun a request since the call, which tells the client
-// that it is the last one, or has ended, or when ctx has ended. A connection that was busy at the
-// call counts too: the answer that is under way does not say so.
-func (b *bounded) tellAll(ctx context.Context) {
-	b.mu.Lock()
-	b.stopping = true
-	b.mu.Unlock()
-	tick := time.NewTicker(lookForUnaware)
+// drain returns when all connections have ended, or ctx has. Each ends with its next request, which
+// tells the client that it is the last one.
+func (b *bounded) drain(ctx context.Context) {
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		b.mu.Lock()
-		unaware := len(b.unaware)
-		b.mu.Unlock()
-		if unaware == 0 {
+		if open, _, _ := b.places.Counts(0); open == 0 {
 			return
 		}
 		select {
@@ -164,17 +120,19 @@ func (b *bounded) tellAll(ctx context.Context) {
 
 // closeIdle closes the connection of a client, or "" for all, that has been idle longest, if there
 // is one.
-func (b *bounded) closeIdle(of string) bool {
+func (b *bounded) closeIdle(client string) bool {
 	b.mu.Lock()
-	var first *list.Element
-	if idle := b.idle[of]; idle != nil {
-		first = idle.Front()
+	var first *connection
+	for c, since := range b.idle {
+		if (client == "" || c.client == client) && (first == nil || since.Before(b.idle[first])) {
+			first = c
+		}
 	}
 	b.mu.Unlock()
 	if first == nil {
 		return false
 	}
-	first.Value.(*connection).Close()
+	first.Close()
 	return true
 }
 

@@ -74,11 +74,9 @@ type Pages struct {
 	policy string // Content-Security-Policy
 	prs    bool   // contributors' pull requests are taken
 
-	mu      sync.Mutex // guards what follows
-	list    []listed
-	listed  time.Time
-	using   int // users, of when they were counted
-	counted time.Time
+	mu     sync.Mutex // guards what follows
+	list   []listed
+	listed time.Time
 }
 
 // site is what all pages know.
@@ -127,40 +125,35 @@ func hashOf(text string) string {
 
 // Home answers with the front page.
 func (p *Pages) Home(w http.ResponseWriter, r *http.Request) {
-	list, users, err := p.recent(r.Context())
+	list, err := p.recent(r.Context())
 	if err != nil {
 		p.broken(w, r, err)
 		return
 	}
 	p.show(w, r, http.StatusOK, "home", struct {
 		site
-		Repositories     []listed
-		Most             int
-		Users, MostUsers int
-	}{p.site, list, maxListed, users, mostUsers})
+		Repositories []listed
+		Most         int
+	}{p.site, list, maxListed})
 }
 
-// recent is what the front page shows: repositories, and how many users list this service.
-func (p *Pages) recent(ctx context.Context) (list []listed, users int, err error) {
+// recent is the repositories that the front page shows.
+func (p *Pages) recent(ctx context.Context) ([]listed, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if time.Since(p.listed) < listFor {
-		return p.list, p.using, nil
+		return p.list, nil
 	}
-	users, counted := p.using, p.counted
-	err = p.look(ctx, "", func(ctx context.Context, v *eventdb.View) (err error) {
-		if list, err = p.hosted(ctx, v); err != nil || time.Since(counted) < countFor {
-			return err
-		}
-		users, err = p.users(ctx, v)
-		counted = time.Now()
+	var list []listed
+	err := p.look(ctx, "", func(ctx context.Context, v *eventdb.View) (err error) {
+		list, err = p.hosted(ctx, v)
 		return err
 	})
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
-	p.list, p.listed, p.using, p.counted = list, time.Now(), users, counted
-	return list, users, nil
+	p.list, p.listed = list, time.Now()
+	return list, nil
 }
 
 // look looks at the index when it is the client's turn.
