@@ -9,8 +9,6 @@ import (
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/gateway/clientaddr"
-	"tendril.dev/services/gateway/cors"
 	"tendril.dev/services/gateway/git"
 	"tendril.dev/services/gateway/info"
 	"tendril.dev/services/gateway/relay"
@@ -27,7 +25,7 @@ type door struct {
 	git         *git.Proxy
 	limits      *git.Limits
 	observation http.Handler
-	clients     clientaddr.Resolver
+	clients     proxies
 	stall       time.Duration // for clients that send or take nothing
 	stopping    atomic.Bool   // connections end with the request that is under way or comes next
 }
@@ -35,7 +33,7 @@ type door struct {
 // handler answers all requests. WebSockets are the relay's own business from their first byte on.
 func (d *door) handler() http.Handler {
 	others := slow.Handler(http.HandlerFunc(d.serve), d.stall)
-	return slow.Begin(cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	return slow.Begin(cors(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del(proto.HeaderClient) // nobody outside says who a client is
 		if d.stopping.Load() {
 			w.Header().Set("Connection", "close")
@@ -49,7 +47,7 @@ func (d *door) handler() http.Handler {
 }
 
 // client is the key of the client that a request comes from.
-func (d *door) client(r *http.Request) string { return limit.Address(d.clients.Of(r)) }
+func (d *door) client(r *http.Request) string { return limit.Address(d.clients.client(r)) }
 
 func atRoot(r *http.Request) bool {
 	path := r.URL.EscapedPath()

@@ -15,13 +15,11 @@ import (
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/claim"
-	"tendril.dev/lib/config"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/obs"
 	"tendril.dev/lib/owner"
 	"tendril.dev/proto"
-	"tendril.dev/services/gateway/clientaddr"
 	"tendril.dev/services/gateway/git"
 	"tendril.dev/services/gateway/info"
 	"tendril.dev/services/gateway/live"
@@ -78,7 +76,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 		return node.ListenError("NGIT_BIND_ADDRESS", n.Settings.BindAddress, err)
 	}
 	connections := newBounded(listener,
-		limit.NewFair(int64(front.MaxHTTPConnections), int64(front.MaxHTTPConnectionsPerIP)), door.clients.Trusts)
+		limit.NewFair(int64(front.MaxHTTPConnections), int64(front.MaxHTTPConnectionsPerIP)), door.clients.trusts)
 	// What the connections stand on outlives ctx: they are served until the last of them is closed.
 	lasting, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
@@ -170,7 +168,7 @@ func stop(server *http.Server, door *door, connections *bounded, within time.Dur
 // newDoor puts together what needs no connections.
 func newDoor(n *node.Node, shards git.Shards, work *limit.Fair) (*door, error) {
 	front := n.Settings.Front
-	clients, err := resolver(front)
+	clients, err := front.Proxies()
 	if err != nil {
 		return nil, err
 	}
@@ -207,10 +205,4 @@ func newDoor(n *node.Node, shards git.Shards, work *limit.Fair) (*door, error) {
 		info: documents, icon: icon, pages: pages, git: proxy, limits: limits, observation: n.AtFront,
 		clients: clients, stall: front.AnswerStall,
 	}, nil
-}
-
-// resolver tells clients apart as the settings say.
-func resolver(front config.Front) (clientaddr.Resolver, error) {
-	proxies, err := front.Proxies()
-	return clientaddr.Behind(proxies), err
 }

@@ -12,8 +12,6 @@ import (
 	"time"
 
 	"tendril.dev/lib/limit"
-	"tendril.dev/services/gateway/clientaddr"
-	"tendril.dev/services/gateway/cors"
 )
 
 const (
@@ -80,7 +78,7 @@ func (b *bounded) Accept() (net.Conn, error) {
 // client is what connections are counted by. Each connection of a trusted proxy counts for itself.
 func (b *bounded) client(conn net.Conn) string {
 	remote := conn.RemoteAddr().String()
-	if addr := clientaddr.Peer(remote); !b.proxy(addr) {
+	if addr := peerOf(remote); !b.proxy(addr) {
 		return limit.Address(addr)
 	}
 	return "proxy " + remote
@@ -153,7 +151,7 @@ func (b *bounded) turnAway(conn net.Conn, why error) {
 		conn.SetDeadline(time.Now().Add(farewellTime))
 		sentence = "rate-limited: " + sentence + "\n"
 		fmt.Fprintf(conn, "HTTP/1.1 %d %s\r\nConnection: close\r\nRetry-After: 30\r\nContent-Type: text/plain; charset=utf-8\r\n"+
-			"Content-Length: %d\r\n%s\r\n%s", status, http.StatusText(status), len(sentence), cors.Lines(), sentence)
+			"Content-Length: %d\r\n%s\r\n%s", status, http.StatusText(status), len(sentence), corsLines(), sentence)
 		// If the connection were closed before its request is read, the client might never see the
 		// answer.
 		if half, ok := conn.(interface{ CloseWrite() error }); ok {

@@ -12,6 +12,7 @@ import (
 	"net/http/httputil"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
@@ -19,7 +20,6 @@ import (
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/gateway/cors"
 )
 
 // Shards knows which worker serves a shard.
@@ -72,13 +72,24 @@ func New(o Options) *Proxy {
 	p := &Proxy{courier: c, limits: o.Limits, log: o.Log}
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite:        p.rewrite,
-		ModifyResponse: func(r *http.Response) error { cors.Forget(r.Header); return nil },
+		ModifyResponse: forgetCORS,
 		ErrorHandler:   p.failed,
 		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 		FlushInterval:  -1,
 		Transport:      c,
 	}
 	return p
+}
+
+// forgetCORS takes the headers away that every answer of the gateway has: twice they would mean
+// nothing to a browser.
+func forgetCORS(r *http.Response) error {
+	for name := range r.Header {
+		if strings.HasPrefix(name, "Access-Control-") {
+			delete(r.Header, name)
+		}
+	}
+	return nil
 }
 
 // Close closes idle connections to workers.

@@ -19,7 +19,6 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/gateway/cors"
 	"tendril.dev/services/gateway/git"
 	"tendril.dev/services/gateway/slow"
 )
@@ -107,14 +106,15 @@ func patient(t *testing.T, wait time.Duration, waiting int) (string, *shards, *p
 	}
 	p := git.New(git.Options{Shards: s, Limits: git.NewLimits(settings), Wait: wait, Waiting: max(1, waiting), Metrics: metrics, Log: slog.New(slog.DiscardHandler)})
 	t.Cleanup(p.Close)
-	server := httptest.NewServer(slow.Handler(cors.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	server := httptest.NewServer(slow.Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Access-Control-Allow-Origin", "*") // as the gateway does
 		at, err := nostr.ParseRepositoryPath(r.URL.EscapedPath())
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusTeapot)
 			return
 		}
 		p.Serve(w, r, at, cmp.Or(r.Header.Get("X-Test-Client"), "192.0.2.7"))
-	})), time.Minute))
+	}), time.Minute))
 	t.Cleanup(server.Close)
 	return server.Listener.Addr().String(), s, registry
 }

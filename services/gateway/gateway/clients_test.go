@@ -1,4 +1,4 @@
-package clientaddr_test
+package gateway
 
 import (
 	"net/http"
@@ -6,8 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-
-	"tendril.dev/services/gateway/clientaddr"
 )
 
 func prefixes(given ...string) (all []netip.Prefix) {
@@ -31,12 +29,12 @@ func request(remote string, xff, forwarded []string) *http.Request {
 
 func TestOf(t *testing.T) {
 	t.Parallel()
-	nobody := clientaddr.Resolver{}
-	one := clientaddr.Behind(prefixes("10.0.0.1/32"))
-	chain := clientaddr.Behind(prefixes("10.0.0.0/8", "2001:db8:ffff::/48", "203.0.113.9/32"))
+	nobody := proxies{}
+	one := proxies(prefixes("10.0.0.1/32"))
+	chain := proxies(prefixes("10.0.0.0/8", "2001:db8:ffff::/48", "203.0.113.9/32"))
 	const proxy = "10.0.0.1:5"
 	for name, c := range map[string]struct {
-		resolver       clientaddr.Resolver
+		resolver       proxies
 		remote         string
 		xff, forwarded []string
 		want           string
@@ -89,7 +87,7 @@ func TestOf(t *testing.T) {
 		"a Forwarded made up":   {one, proxy, []string{"198.51.100.7"}, []string{"for=6.6.6.6"}, "10.0.0.1"},
 		"an X-Forwarded-For so": {one, proxy, []string{"6.6.6.6"}, []string{"for=198.51.100.7"}, "10.0.0.1"},
 	} {
-		if got := c.resolver.Of(request(c.remote, c.xff, c.forwarded)).String(); got != c.want {
+		if got := c.resolver.client(request(c.remote, c.xff, c.forwarded)).String(); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}
 	}
@@ -101,7 +99,7 @@ func FuzzOf(f *testing.F) {
 	for _, seed := range []string{"", "6.6.6.6", `for="`, `for=6.6.6.6;x="`, "for=6.6.6.6, for=", "[2001:db8::1]:80", "a, b", "10.0.0.1", `for="\`} {
 		f.Add(seed, seed)
 	}
-	resolver := clientaddr.Behind(prefixes("10.0.0.1/32"))
+	resolver := proxies(prefixes("10.0.0.1/32"))
 	f.Fuzz(func(t *testing.T, xff, forwarded string) {
 		for _, r := range []*http.Request{
 			request("10.0.0.1:1", []string{xff + ", 198.51.100.7"}, nil),
@@ -109,7 +107,7 @@ func FuzzOf(f *testing.F) {
 			request("10.0.0.1:1", nil, []string{forwarded, `for="198.51.100.7"`}),
 			request("10.0.0.1:1", []string{xff, "198.51.100.7"}, []string{forwarded}),
 		} {
-			if got := resolver.Of(r).String(); got != "198.51.100.7" && got != "10.0.0.1" {
+			if got := resolver.client(r).String(); got != "198.51.100.7" && got != "10.0.0.1" {
 				t.Fatalf("%v: %s", r.Header, got)
 			}
 		}

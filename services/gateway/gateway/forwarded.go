@@ -1,4 +1,4 @@
-package clientaddr
+package gateway
 
 import (
 	"mime"

@@ -1,5 +1,4 @@
-// Package clientaddr finds out which client a request comes from, also behind reverse proxies.
-package clientaddr
+package gateway
 
 import (
 	"net"
@@ -16,49 +15,44 @@ const (
 	maxHeader = 4096
 )
 
-// Resolver tells which address a request comes from. The zero value trusts no proxy.
-type Resolver struct {
-	proxies []netip.Prefix
+// proxies are the reverse proxies whose word is believed (NGIT_TRUSTED_PROXIES).
+type proxies []netip.Prefix
+
+// trusts reports whether the address is that of a trusted proxy.
+func (trusted proxies) trusts(addr netip.Addr) bool {
+	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// Behind makes a resolver that trusts what these proxies say (NGIT_TRUSTED_PROXIES).
-func Behind(proxies []netip.Prefix) Resolver { return Resolver{proxies: proxies} }
-
-// Trusts reports whether the address is that of a trusted proxy.
-func (r Resolver) Trusts(addr netip.Addr) bool {
-	return slices.ContainsFunc(r.proxies, func(p netip.Prefix) bool { return p.Contains(addr) })
-}
-
-// Of returns the address that a request comes from. Beginning with who connected to us and going
+// client returns the address that a request comes from. Beginning with who connected to us and going
 // through the forwarding headers from the right, it skips trusted proxies and returns the first
 // address that is none. Where the next entry cannot be read, it returns the last good address.
 // The zero address means that the peer has none.
 //
 // X-Forwarded-For and Forwarded (RFC 7239) must agree if both are there: a proxy that writes one
 // may pass on the other as the client made it up. If they do not, the peer's address counts.
-func (r Resolver) Of(req *http.Request) netip.Addr {
-	peer := Peer(req.RemoteAddr)
-	if !r.Trusts(peer) {
+func (trusted proxies) client(req *http.Request) netip.Addr {
+	peer := peerOf(req.RemoteAddr)
+	if !trusted.trusts(peer) {
 		return peer
 	}
 	xff, forwarded := req.Header.Values("X-Forwarded-For"), req.Header.Values("Forwarded")
 	switch {
 	case len(forwarded) == 0:
-		return r.walk(peer, readList(xff))
+		return trusted.walk(peer, readList(xff))
 	case len(xff) == 0:
-		return r.walk(peer, readForwarded(forwarded))
+		return trusted.walk(peer, readForwarded(forwarded))
 	}
-	addr := r.walk(peer, readList(xff))
-	if addr != r.walk(peer, readForwarded(forwarded)) {
+	addr := trusted.walk(peer, readList(xff))
+	if addr != trusted.walk(peer, readForwarded(forwarded)) {
 		return peer
 	}
 	return addr
 }
 
 // walk goes from the peer to the left, past as many trusted proxies as may stand in a row.
-func (r Resolver) walk(peer netip.Addr, nodes []string) netip.Addr {
+func (trusted proxies) walk(peer netip.Addr, nodes []string) netip.Addr {
 	addr := peer
-	for hops := 0; hops < maxHops && len(nodes) > 0 && r.Trusts(addr); hops++ {
+	for hops := 0; hops < maxHops && len(nodes) > 0 && trusted.trusts(addr); hops++ {
 		last := len(nodes) - 1
 		next, ok := parseNode(nodes[last])
 		if !ok {
@@ -69,8 +63,8 @@ func (r Resolver) walk(peer netip.Addr, nodes []string) netip.Addr {
 	return addr
 }
 
-// Peer reads the address of a connection, "host:port". The zero address: it has none, or is none.
-func Peer(hostport string) netip.Addr {
+// peerOf reads the address of a connection, "host:port". The zero address: it has none, or is none.
+func peerOf(hostport string) netip.Addr {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {
 		return netip.Addr{}
