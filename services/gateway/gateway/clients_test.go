@@ -70,7 +70,7 @@ func TestOf(t *testing.T) {
 
 		"RFC 7239":                {one, proxy, nil, []string{"for=198.51.100.7"}, "198.51.100.7"},
 		"RFC 7239, all of it":     {one, proxy, nil, []string{`for=6.6.6.6, For="[2001:db8:cafe::17]:4711"; proto=https;by=203.0.113.43`}, "2001:db8:cafe::17"},
-		"a quoted pair":           {one, proxy, nil, []string{`for="198.51.100\.7"`}, "198.51.100.7"},
+		"a quoted pair":           {one, proxy, nil, []string{`for="198.51.100\.7"`}, "10.0.0.1"},
 		"several Forwarded":       {chain, proxy, nil, []string{"for=198.51.100.7", "for=10.2.2.2"}, "198.51.100.7"},
 		"a port not told":         {one, proxy, nil, []string{`for="198.51.100.7:_x1"`}, "198.51.100.7"},
 		"obfuscated":              {one, proxy, nil, []string{"for=_hidden"}, "10.0.0.1"},
@@ -81,7 +81,7 @@ func TestOf(t *testing.T) {
 		"IPv6 without quotes":     {one, proxy, nil, []string{"for=[2001:db8::1]"}, "10.0.0.1"},
 		"a quote left open":       {one, proxy, nil, []string{`for=6.6.6.6;x=", for=198.51.100.7`}, "10.0.0.1"},
 		"a quote that eats ours":  {one, proxy, nil, []string{`for=6.6.6.6;x="`, `for="[2001:db8::1]"`}, "10.0.0.1"},
-		"space around =":          {one, proxy, nil, []string{"for = 198.51.100.7"}, "10.0.0.1"},
+		"space around =":          {one, proxy, nil, []string{"for = 198.51.100.7"}, "198.51.100.7"},
 
 		"both agree":            {one, proxy, []string{"198.51.100.7"}, []string{"for=198.51.100.7"}, "198.51.100.7"},
 		"a Forwarded made up":   {one, proxy, []string{"198.51.100.7"}, []string{"for=6.6.6.6"}, "10.0.0.1"},

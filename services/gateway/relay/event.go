@@ -29,6 +29,7 @@ func (c *connection) offer(ev *nostr.Event, done func()) {
 	}
 	if reason, refusal := check(ev, c.proofs, time.Now(), c.relay.Future); refusal != "" {
 		c.relay.Metrics.rejected.WithLabelValues(kind, reason).Inc()
+		c.relay.Log.Info("event rejected", "event", ev.ID, "kind", ev.Kind, "author", ev.PubKey, "client", c.client, "reason", reason)
 		if strings.HasPrefix(refusal, authRequired) {
 			c.challenge()
 		}
