@@ -22,7 +22,7 @@ const expiredPerApply = 64
 func (db *DB) Apply(recs []Record) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if db.isClosed() {
+	if db.closed.Load() {
 		return ErrClosed
 	}
 	done := db.Seq()
@@ -60,7 +60,7 @@ func (db *DB) Apply(recs []Record) error {
 func (db *DB) Advance(seq uint64) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if db.isClosed() {
+	if db.closed.Load() {
 		return ErrClosed
 	}
 	if seq <= db.Seq() {

@@ -3,6 +3,7 @@ package eventdb_test
 import (
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -201,27 +202,6 @@ func copyOf(b *testing.B, db *eventdb.DB) *eventdb.DB {
 	return again
 }
 
-// BenchmarkIDsByTag is what reconciliation asks: all ids with a tag, 10,000 of a million.
-func BenchmarkIDsByTag(b *testing.B) {
-	v := million(b).View()
-	defer v.Close()
-	f := nostr.Filter{Tags: nostr.TagMap{"t": {benchTopic}}}
-	b.ReportAllocs()
-	for b.Loop() {
-		n := 0
-		for _, err := range v.IDs(b.Context(), f) {
-			if err != nil {
-				b.Fatal(err)
-			}
-			n++
-		}
-		// States replace each other, and with them goes a tag now and then.
-		if n < 9_700 || n > 10_000 {
-			b.Fatalf("%d ids", n)
-		}
-	}
-}
-
 // The filters that clients send; each asks for 500 events.
 var benchFilters = []struct {
 	name   string
@@ -280,21 +260,28 @@ func BenchmarkQueryBy(b *testing.B) {
 	}
 }
 
-// BenchmarkQueryByKind asks for 500 decoded events.
-func BenchmarkQueryByKind(b *testing.B) {
-	v := million(b).View()
-	defer v.Close()
-	b.ReportAllocs()
-	for b.Loop() {
-		n := 0
-		for _, err := range v.Query(b.Context(), nostr.Filter{Kinds: []int{1621}, Limit: 500}) {
-			if err != nil {
-				b.Fatal(err)
-			}
-			n++
+// BenchmarkFromTheLog reads a log of 100,000 events into a new index, as a process without one does
+// at its start. The processor's time has that of the embedded NATS in it.
+func BenchmarkFromTheLog(b *testing.B) {
+	bus := openBus(b)
+	const events = 100_000
+	var last uint64
+	for from := uint64(1); from <= events; from += benchBatch {
+		var some []*nostr.Event
+		for _, r := range benchRecords(from, benchBatch) {
+			some = append(some, r.Event)
 		}
-		if n != 500 {
-			b.Fatalf("%d events", n)
-		}
+		last = write(b, bus, some...)
 	}
+	before := cpuTime(b)
+	for b.Loop() {
+		db := open(b, b.TempDir())
+		stop := follow(b, bus, db, slog.New(slog.DiscardHandler))
+		waitFor(b, db, last)
+		stop()
+		closeDB(b, db)
+	}
+	perMillion := float64(1_000_000) / events / float64(b.N)
+	b.ReportMetric(b.Elapsed().Seconds()*perMillion, "s/million")
+	b.ReportMetric((cpuTime(b)-before).Seconds()*perMillion, "cpu-s/million")
 }

@@ -14,10 +14,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -70,8 +68,12 @@ type DB struct {
 	count       uint64
 	moved       chan struct{} // closed and replaced whenever seq changes
 	subscribers []*subscriber
-	views       int // open
-	closed      bool
+
+	users  atomic.Int64 // open views, and 1 until Close
+	closed atomic.Bool
+	gone   atomic.Bool // the files are closed
+	broken atomic.Bool // see Failed
+	opened atomic.Bool // Open has found no damage
 }
 
 type subscriber struct{ fn func([]Record) }
@@ -123,6 +125,7 @@ func Open(dir string, opts ...Option) (*DB, error) {
 		cache: newCache(o), dir: dir, now: o.now, keepDeleted: o.keepDeleted, forgotten: o.forgotten,
 		failed: make(chan error, 1), moved: make(chan struct{}),
 	}
+	db.users.Store(1)
 	if err := db.open(o); err != nil {
 		db.cache.Unref()
 		return nil, fmt.Errorf("open index in %q: %w", dir, err)
@@ -130,7 +133,7 @@ func Open(dir string, opts ...Option) (*DB, error) {
 	return db, nil
 }
 
-// open opens the files. It removes them first if they are damaged.
+// open opens the files. Damaged ones are removed, and it begins with none.
 func (db *DB) open(o options) (err error) {
 	if err := o.fs.MkdirAll(db.dir, 0o755); err != nil {
 		return err
@@ -138,19 +141,39 @@ func (db *DB) open(o options) (err error) {
 	if db.lock, err = pebble.LockDirectory(db.dir, o.fs); err != nil {
 		return err
 	}
-	if db.rebuilt = db.damage(); db.rebuilt == nil {
-		if err = db.openFiles(o); isDamage(err) {
-			db.rebuilt = err
+	if aside := db.dir + asideSuffix; db.dir != "" {
+		if _, missing := o.fs.Stat(aside); missing == nil {
+			db.rebuilt = errors.New("damage was found while it was in use")
+			err = o.fs.RemoveAll(aside)
 		}
 	}
-	if db.rebuilt != nil {
+	if err == nil {
+		err = db.openFiles(o)
+	}
+	if isDamage(err) {
+		db.rebuilt = err
 		db.failed = make(chan error, 1) // what was told of the old files is past
+		db.broken.Store(false)
 		if err = db.clear(o.fs); err == nil {
 			err = db.openFiles(o)
 		}
 	}
 	if err != nil {
 		return errors.Join(err, db.lock.Close())
+	}
+	return nil
+}
+
+// clear removes all files but the lock.
+func (db *DB) clear(files vfs.FS) error {
+	names, err := files.List(db.dir)
+	for _, name := range names {
+		if name != "LOCK" {
+			err = errors.Join(err, files.RemoveAll(files.PathJoin(db.dir, name)))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("remove the damaged index: %w", err)
 	}
 	return nil
 }
@@ -171,46 +194,12 @@ func (db *DB) openFiles(o options) error {
 	}
 	db.pebble, db.seq, db.count = p, seq, count
 	db.sieve.Store(sieve)
+	db.opened.Store(true)
 	return nil
 }
 
-const lockFile, damageMark = "LOCK", "DAMAGED"
-
-// damage is what the mark says that was left when damage was found; nil: there is none.
-func (db *DB) damage() error {
-	why, err := os.ReadFile(filepath.Join(db.dir, damageMark))
-	if db.dir == "" || errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	return fmt.Errorf("damage was found while it was in use: %.1000s", why)
-}
-
-// clear removes all files but the lock. The mark goes last, so that a process that dies meanwhile
-// begins again.
-func (db *DB) clear(files vfs.FS) error {
-	names, err := files.List(db.dir)
-	if err != nil {
-		return fmt.Errorf("remove the damaged index: %w", err)
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		switch {
-		case a == damageMark:
-			return 1
-		case b == damageMark:
-			return -1
-		}
-		return 0
-	})
-	for _, name := range names {
-		if name == lockFile {
-			continue
-		}
-		if err := files.RemoveAll(files.PathJoin(db.dir, name)); err != nil {
-			return fmt.Errorf("remove the damaged index: %w", err)
-		}
-	}
-	return nil
-}
+// asideSuffix is what a folder is renamed to in which damage was found.
+const asideSuffix = ".damaged"
 
 // isDamage tells damaged files from a system that does not let us read or write them, which
 // removing them would not help.
@@ -221,19 +210,24 @@ func isDamage(err error) bool {
 
 // fail tells the process that the index cannot go on. Pebble's own goroutines call it.
 func (db *DB) fail(err error, damaged bool) {
+	db.broken.Store(true)
 	if damaged {
-		if db.dir != "" {
-			// Without the mark the same damage is found again.
-			_ = os.WriteFile(filepath.Join(db.dir, damageMark), []byte(err.Error()), 0o600)
+		if db.dir != "" && db.opened.Load() {
+			_ = os.Rename(db.dir, db.dir+asideSuffix) // else the same damage is found again
 		}
-		err = fmt.Errorf("files of the event index are damaged; it is rebuilt from the log at the next start: %w", err)
+		err = fmt.Errorf("files of the event index in %s are damaged; start again, and it is rebuilt from the log: %w", db.dir, err)
 	} else {
-		err = fmt.Errorf("files of the event index cannot be written (is the disk full?): %w", err)
+		err = fmt.Errorf("%s: %w", db.unwritable(), err)
 	}
 	select {
 	case db.failed <- err:
 	default:
 	}
+}
+
+// unwritable says what to do when files cannot be written.
+func (db *DB) unwritable() string {
+	return fmt.Sprintf("files of the event index in %s cannot be written (is the disk full?); make room and start again", db.dir)
 }
 
 // Failed returns an error when files of the index are damaged or cannot be written. The process
@@ -247,60 +241,37 @@ func (db *DB) Rebuilt() error { return db.rebuilt }
 // views answer [ErrClosed]. Views that are still open go on, and the last of them closes the files.
 // An index that has failed is left to the end of the process.
 func (db *DB) Close() error {
-	if len(db.failed) > 0 {
-		return nil
+	if db.broken.Load() {
+		return nil // Apply may be blocked, and so might this be
 	}
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if db.isClosed() {
+	if db.closed.Swap(true) {
 		return ErrClosed
 	}
-	err := db.pebble.Flush()
-	db.stateMu.Lock()
-	db.closed = true
-	last := db.views == 0
-	db.stateMu.Unlock()
-	if last {
-		err = errors.Join(err, db.closeFiles())
-	}
-	if err != nil {
+	if err := errors.Join(db.pebble.Flush(), db.leave()); err != nil {
 		return fmt.Errorf("close index: %w", err)
 	}
 	return nil
 }
 
-func (db *DB) isClosed() bool {
-	db.stateMu.Lock()
-	defer db.stateMu.Unlock()
-	return db.closed
-}
-
-func (db *DB) closeFiles() error {
-	defer db.cache.Unref()
-	return errors.Join(db.pebble.Close(), db.lock.Close())
-}
-
 // enter counts a view; false if the index is closed.
 func (db *DB) enter() bool {
-	db.stateMu.Lock()
-	defer db.stateMu.Unlock()
-	if db.closed {
+	db.users.Add(1)
+	if db.closed.Load() {
+		_ = db.leave() // Close, or a view before this one, has reported what there is to report
 		return false
 	}
-	db.views++
 	return true
 }
 
-// leave is called by a view that has closed its snapshot.
+// leave is called by a view that has closed its snapshot. The last one closes the files.
 func (db *DB) leave() error {
-	db.stateMu.Lock()
-	db.views--
-	last := db.closed && db.views == 0
-	db.stateMu.Unlock()
-	if last {
-		return db.closeFiles()
+	if db.users.Add(-1) > 0 || db.gone.Swap(true) {
+		return nil
 	}
-	return nil
+	defer db.cache.Unref()
+	return errors.Join(db.pebble.Close(), db.lock.Close())
 }
 
 // Seq is the last log sequence applied and told to the subscribers. A view may be ahead of it for a
@@ -348,7 +319,7 @@ func (db *DB) publish(seq, count uint64, stored []Record) {
 func (db *DB) reset(log string) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
-	if db.isClosed() {
+	if db.closed.Load() {
 		return ErrClosed
 	}
 	b := db.pebble.NewBatch()

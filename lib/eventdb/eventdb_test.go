@@ -50,7 +50,7 @@ func compare(t *testing.T, v *eventdb.View, m *model, f nostr.Filter) {
 			t.Fatal(err)
 		}
 		var ev nostr.Event
-		if err := ev.UnmarshalJSON(b); err != nil {
+		if err := ev.UnmarshalJSON(b.JSON); err != nil {
 			t.Fatal(err)
 		}
 		raw = append(raw, ev.ID)

@@ -24,7 +24,7 @@ import (
 // patience is how long a test waits for what should happen soon.
 const patience = 2 * time.Minute
 
-func openBus(t *testing.T) *bus.Bus {
+func openBus(t testing.TB) *bus.Bus {
 	t.Helper()
 	b, err := bus.Open(t.Context(), bus.Options{Dir: t.TempDir(), Sizing: proto.DefaultSizing(), Name: t.Name()})
 	if err != nil {
@@ -48,7 +48,7 @@ func project(d string, created nostr.Timestamp) *nostr.Event {
 }
 
 // write appends events to the log as ingest does, and gives the log's head.
-func write(t *testing.T, b *bus.Bus, events ...*nostr.Event) uint64 {
+func write(t testing.TB, b *bus.Bus, events ...*nostr.Event) uint64 {
 	t.Helper()
 	var last uint64
 	for chunk := range slices.Chunk(events, bus.MaxBatch) {
@@ -78,7 +78,7 @@ func writeRaw(t *testing.T, b *bus.Bus, subject string, data []byte) uint64 {
 }
 
 // follow follows the log until stop is called.
-func follow(t *testing.T, b *bus.Bus, db *eventdb.DB, log *slog.Logger) (stop func()) {
+func follow(t testing.TB, b *bus.Bus, db *eventdb.DB, log *slog.Logger) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -98,7 +98,7 @@ func follow(t *testing.T, b *bus.Bus, db *eventdb.DB, log *slog.Logger) (stop fu
 	return stop
 }
 
-func waitFor(t *testing.T, db *eventdb.DB, seq uint64) {
+func waitFor(t testing.TB, db *eventdb.DB, seq uint64) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -271,19 +271,6 @@ func remake(t *testing.T, b *bus.Bus) {
 	}
 }
 
-func TestBindKeepsAnIndexOfThisLog(t *testing.T) {
-	t.Parallel()
-	b, log := openBus(t), slog.New(slog.DiscardHandler)
-	db := open(t, "")
-	defer closeDB(t, db)
-	stop := follow(t, b, db, log)
-	waitFor(t, db, write(t, b, notes(0, 20)...))
-	stop()
-	if err := eventdb.Bind(t.Context(), b.JS, db, log); err != nil || db.Seq() != 20 {
-		t.Fatalf("bound again at %d, %v; want 20", db.Seq(), err)
-	}
-}
-
 func TestMarksAndReplacedMessagesMoveTheSequence(t *testing.T) {
 	t.Parallel()
 	b, log := openBus(t), slog.New(slog.DiscardHandler)
@@ -390,65 +377,6 @@ func (s *syncBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
-}
-
-// TestAWriterMayApplyBesideTheFollower: ingest applies its own commits, and what the follower reads
-// again is passed over.
-func TestAWriterMayApplyBesideTheFollower(t *testing.T) {
-	t.Parallel()
-	b, log := openBus(t), slog.New(slog.DiscardHandler)
-	db := open(t, "")
-	defer closeDB(t, db)
-	if err := eventdb.Bind(t.Context(), b.JS, db, log); err != nil {
-		t.Fatal(err)
-	}
-	defer follow(t, b, db, log)()
-	count := applied(db)
-	for n := range 200 {
-		last := write(t, b, note(n))
-		if err := db.Apply([]eventdb.Record{{Seq: last, Event: note(n)}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	waitFor(t, db, 200)
-	if n := count(); n != 200 {
-		t.Fatalf("%d records stored, want each of 200 once", n)
-	}
-	holds(t, db, notes(0, 200)...)
-}
-
-// TestACopyOfARunningIndexIsWhole: what lies on disk while the index runs is the whole state of
-// some earlier sequence.
-func TestACopyOfARunningIndexIsWhole(t *testing.T) {
-	t.Parallel()
-	b, dir, log := openBus(t), t.TempDir(), slog.New(slog.DiscardHandler)
-	db := open(t, dir)
-	defer closeDB(t, db)
-	defer follow(t, b, db, log)()
-	written := write(t, b, notes(0, 300)...)
-	waitFor(t, db, written)
-	if err := db.Settle(); err != nil {
-		t.Fatal(err)
-	}
-	waitFor(t, db, write(t, b, notes(300, 400)...)) // these stay in memory
-	copied := t.TempDir()
-	if err := copyWhenStill(dir, copied); err != nil {
-		t.Fatal(err)
-	}
-	again := open(t, copied)
-	defer closeDB(t, again)
-	if again.Seq() != written {
-		t.Fatalf("the copy is at %d, want %d", again.Seq(), written)
-	}
-	holds(t, again, notes(0, 300)...)
-	count := applied(again)
-	head := write(t, b, note(5000))
-	defer follow(t, b, again, log)()
-	waitFor(t, again, head)
-	if n := count(); n != 101 {
-		t.Fatalf("%d records applied, want 101", n)
-	}
-	holds(t, again, append(notes(0, 400), note(5000))...)
 }
 
 // copyWhenStill copies a folder, once no file in it comes or goes meanwhile: Pebble's background

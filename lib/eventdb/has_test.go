@@ -3,7 +3,6 @@ package eventdb
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"testing"
 
 	"tendril.dev/lib/nostr"
@@ -53,44 +52,4 @@ func hasOne(db *DB, eventID string) (bool, error) {
 	}
 	has, err := db.HasEach([][32]byte{eid})
 	return len(has) == 1 && has[0], err
-}
-
-// TestHasWhileTheSieveIsMadeAnew: what is stored is found at once, whichever sieve is asked, and by
-// those who ask while another one is made.
-func TestHasWhileTheSieveIsMadeAnew(t *testing.T) {
-	t.Parallel()
-	db, err := Open("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	stored := make(chan int, 1)
-	var asking sync.WaitGroup
-	asking.Go(func() {
-		for n := range stored {
-			for i := 1; i <= n; i++ {
-				if has, err := hasOne(db, fmt.Sprintf("%064x", i)); err != nil || !has {
-					t.Errorf("of %d events number %d is not found: %v", n, i, err)
-					return
-				}
-			}
-		}
-	})
-	for n := 1; n <= 50; n++ {
-		db.mu.Lock()
-		db.sieve.Load().room = 0 // too full from now on
-		db.mu.Unlock()
-		before := db.sieve.Load()
-		if err := db.Apply([]Record{{Seq: uint64(n), Event: made(n, 1, 6)}}); err != nil {
-			t.Fatal(err)
-		}
-		if n > 1 && db.sieve.Load() == before {
-			t.Fatal("the sieve was not made anew: the test proves nothing")
-		}
-		stored <- n
-	}
-	close(stored)
-	asking.Wait()
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"testing"
 
@@ -41,42 +40,6 @@ func viewOf(t *testing.T, events ...*nostr.Event) *View {
 		}
 	})
 	return v
-}
-
-// TestEveryIteratorThatMovesCounts: where many ranges leap together, each leap is one step.
-func TestEveryIteratorThatMovesCounts(t *testing.T) {
-	t.Parallel()
-	const values, rounds = 63, 50
-	var events []*nostr.Event
-	for n := range (values + 1) * rounds {
-		p := n % (values + 1)
-		tags := nostr.Tags{{"p", strconv.Itoa(p)}}
-		if p == values {
-			tags = append(tags, nostr.Tag{"x", "rare"})
-		}
-		events = append(events, made(n, 1, nostr.Timestamp(n), tags...))
-	}
-	v := viewOf(t, events...)
-	f := nostr.Filter{Tags: nostr.TagMap{"x": {"rare"}, "p": {}}}
-	for p := range values {
-		f.Tags["p"] = append(f.Tags["p"], strconv.Itoa(p))
-	}
-	least := values * (rounds - 1)
-	if steps, answers := stepsOf(t, v, f); answers != 0 || steps < least || steps > 2*least {
-		t.Errorf("%d steps for %d answers; each of %d ranges leaps %d times", steps, answers, values, rounds)
-	}
-	if n, err := countOf(t, v.Within(least-1), f); !errors.Is(err, ErrTooBroad) {
-		t.Errorf("%d answers, %v; want too broad", n, err)
-	}
-	// An answer that stands in every range is left in every range.
-	everywhere := made(1, 1, 1)
-	for _, p := range f.Tags["p"] {
-		everywhere.Tags = append(everywhere.Tags, nostr.Tag{"p", p})
-	}
-	delete(f.Tags, "x")
-	if steps, answers := stepsOf(t, viewOf(t, everywhere), f); answers != 1 || steps < 2*values {
-		t.Errorf("%d steps for %d answers; %d ranges are opened and left", steps, answers, values)
-	}
 }
 
 // TestLargeEventsCountMore: an event counts what it takes to read it, whether it is an answer or

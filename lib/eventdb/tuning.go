@@ -33,7 +33,7 @@ func (db *DB) tuned(o options) *pebble.Options {
 		},
 		DisableWAL:         true,
 		FormatMajorVersion: pebble.FormatNewest,
-		Logger:             pebbleLog{o.log},
+		Logger:             pebbleLog{db, o.log},
 		// One is filled while the last one is written out, so twice this is the most memory that
 		// they take.
 		MemTableSize: o.memTable,
@@ -53,12 +53,15 @@ func (db *DB) tuned(o options) *pebble.Options {
 
 // pebbleLog passes over Pebble's notes on flushes and compactions. What fails comes back as an
 // error, or ends the process.
-type pebbleLog struct{ log *slog.Logger }
+type pebbleLog struct {
+	db  *DB
+	log *slog.Logger
+}
 
 func (pebbleLog) Infof(string, ...any)  {}
 func (pebbleLog) Errorf(string, ...any) {}
 
 func (l pebbleLog) Fatalf(format string, args ...any) {
-	l.log.Error("files of the event index cannot be written (is the disk full?); the process ends", "error", fmt.Sprintf(format, args...))
+	l.log.Error(l.db.unwritable(), "error", fmt.Sprintf(format, args...))
 	os.Exit(1)
 }

@@ -42,7 +42,7 @@ func (u *union) place() []byte {
 func (u *union) next() (moved int, err error) {
 	left := [placeLen]byte(u.place())
 	for len(u.spans) > 0 && bytes.Equal(u.place(), left[:]) {
-		if err := u.settle(u.spans[0].it.Next()); err != nil {
+		if err := u.reorder(u.spans[0].it.Next()); err != nil {
 			return moved, err
 		}
 		moved++
@@ -56,7 +56,7 @@ func (u *union) seek(place []byte) (moved int, err error) {
 	for len(u.spans) > 0 && bytes.Compare(u.place(), place) < 0 {
 		first := u.spans[0]
 		key := append(first.prefix[:len(first.prefix):len(first.prefix)], place...)
-		if err := u.settle(first.it.SeekGE(key)); err != nil {
+		if err := u.reorder(first.it.SeekGE(key)); err != nil {
 			return moved, err
 		}
 		moved++
@@ -64,8 +64,8 @@ func (u *union) seek(place []byte) (moved int, err error) {
 	return moved, nil
 }
 
-// settle puts the first span, which has moved, where it belongs now, or closes it at its end.
-func (u *union) settle(valid bool) error {
+// reorder puts the first span, which has moved, where it belongs now, or closes it at its end.
+func (u *union) reorder(valid bool) error {
 	if valid {
 		heap.Fix(&u.spans, 0)
 		return nil

@@ -206,12 +206,17 @@ func (v *View) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event
 	})
 }
 
-// QueryRaw is Query with the JSON as logged, for those who pass it on. The bytes are valid until
-// the next step.
-func (v *View) QueryRaw(ctx context.Context, f nostr.Filter) iter.Seq2[[]byte, error] {
-	return answers(v, ctx, f, func(s *scanner, m *match) ([]byte, error) {
+// Raw is an event as logged. Its bytes are valid until the next one is asked for.
+type Raw struct {
+	Entry
+	JSON []byte
+}
+
+// QueryRaw is Query for those who pass the events on: nothing is decoded.
+func (v *View) QueryRaw(ctx context.Context, f nostr.Filter) iter.Seq2[Raw, error] {
+	return answers(v, ctx, f, func(s *scanner, m *match) (Raw, error) {
 		err := s.read(m)
-		return m.raw, err
+		return Raw{m.Entry, m.raw}, err
 	})
 }
 

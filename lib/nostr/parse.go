@@ -18,7 +18,7 @@ var ErrEncoding = errors.New("not valid UTF-8")
 // comma; integers without fraction or exponent; valid UTF-8 without half surrogates. Every reader
 // of JSON finds the same event in such bytes, so they can be stored and served as they are.
 //
-// Whatever else go-nostr can read is given too, with plain false: such an event must be encoded
+// All else that go-nostr can read is given too, with plain false: such an event must be encoded
 // anew. Whether the values make sense, the id above all, is for the caller to check. The event
 // shares no memory with data.
 func Parse(data []byte) (ev *Event, plain bool, err error) {
@@ -32,7 +32,7 @@ func Parse(data []byte) (ev *Event, plain bool, err error) {
 
 // ParseCopy is [Parse] for data that will be overwritten. raw is a copy of data if that is plain,
 // and nil otherwise. The strings of a small event are pieces of raw, so that both together are one
-// copy; nobody may write to it.
+// copy; no caller may write to it.
 func ParseCopy(data []byte) (ev *Event, raw []byte, err error) {
 	ev, err = parse(data, func() string {
 		raw = bytes.Clone(data)
@@ -59,7 +59,7 @@ func parse(data []byte, share func() string) (*Event, error) {
 	return readPlain(data, share), nil
 }
 
-// parseAny reads whatever go-nostr can read.
+// parseAny reads all that go-nostr can read.
 func parseAny(data []byte) (*Event, error) {
 	ev := new(Event)
 	if err := ev.UnmarshalJSON(data); err != nil {
@@ -69,7 +69,7 @@ func parseAny(data []byte) (*Event, error) {
 }
 
 // shareBelow is the size in bytes up to which the tags, content and signature of an event are
-// pieces of one string. Larger ones get a string each, so that whoever keeps a tag for long keeps
+// pieces of one string. Larger ones get a string each, so that a caller who keeps a tag for long keeps
 // little else with it.
 const shareBelow = 2048
 

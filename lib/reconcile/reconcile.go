@@ -72,12 +72,12 @@ func Start(ctx context.Context, set Set, limits Limits) ([]byte, error) {
 }
 
 // Continue reads an answer, which is a stranger's, tells by theirs what the other side has in the
-// ranges that are settled by it, and makes the next message; nil: all is settled. It may tell ids
+// ranges that it completes, and makes the next message; nil: all is known. It may tell ids
 // that the set has, and the same id again in another message. listed is how many items the set has
 // in the ranges that the other side has listed. An error is [ErrMessage], one of the set, or one of
 // theirs.
 //
-// Whoever calls it bounds how often: a relay can keep a session going for ever.
+// The caller bounds how often: a relay can keep a session going for ever.
 func Continue(
 	ctx context.Context, set Set, message []byte, limits Limits, theirs func(id [32]byte) error,
 ) (next []byte, listed uint64, err error) {

@@ -5,7 +5,7 @@
 // Neither side keeps anything between two messages but the filter: every message says by itself
 // which ranges are still in question. So each may be answered by another process, on the set as it
 // is at that moment, and nothing has to be copied when a session begins. Though events come and go
-// meanwhile, the result is right: a range is settled only when fingerprints were equal, or by a
+// meanwhile, the result is right: a range is complete only when fingerprints were equal, or by a
 // list of ids that was exact when it was made. So an event that one side has throughout and the
 // other never is always found, and one that both have throughout is never reported. What comes or
 // goes during the session may be seen either way, as if the session had run before or after it.

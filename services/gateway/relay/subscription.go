@@ -202,12 +202,12 @@ func (s *subscription) sendStored(ctx context.Context, m message.Request) error 
 	view := r.Index.View()
 	defer view.Close()
 	found := batch{head: s.head}
-	for json, err := range stored.Events(scan, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), m.Filters) {
+	for ev, err := range stored.Events(scan, view.Within(r.Limits.MaxFilterSteps).Yielding(turn.Yield), m.Filters) {
 		if err != nil {
 			turn.Pause()
 			return errors.Join(s.send(&found), err)
 		}
-		if found.add(json); len(found.bytes) < batchBytes {
+		if found.add(ev.JSON); len(found.bytes) < batchBytes {
 			continue
 		}
 		turn.Pause()

@@ -4,26 +4,37 @@ package stored
 
 import (
 	"context"
-	"fmt"
 	"iter"
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 )
 
-// Events returns the JSON of every event that matches one of the filters, up to each filter's own
-// limit, newest first and by id among equals. The bytes are valid until the next step.
-func Events(ctx context.Context, v *eventdb.View, filters []nostr.Filter) iter.Seq2[[]byte, error] {
+// Events returns every event that matches one of the filters, up to each filter's own limit, newest
+// first and by id among equals. The bytes are valid until the next step.
+func Events(ctx context.Context, v *eventdb.View, filters []nostr.Filter) iter.Seq2[eventdb.Raw, error] {
 	if len(filters) == 1 {
 		return v.QueryRaw(ctx, filters[0])
 	}
-	return func(yield func([]byte, error) bool) {
-		streams := make([]iter.Seq2[placed, error], 0, len(filters))
+	return func(yield func(eventdb.Raw, error) bool) {
+		heads := make([]*head, 0, len(filters))
 		for _, f := range filters {
-			streams = append(streams, withPlaces(v.QueryRaw(ctx, f)))
+			next, stop := iter.Pull2(v.QueryRaw(ctx, f))
+			defer stop()
+			heads = append(heads, &head{next: next})
 		}
-		for p, err := range merge(streams) {
-			if !yield(p.json, err) || err != nil {
+		var last eventdb.Entry
+		for first := true; ; first = false {
+			best, err := newest(heads, last, first)
+			if err != nil {
+				yield(eventdb.Raw{}, err)
+				return
+			}
+			if best == nil {
+				return
+			}
+			last = best.value.Entry
+			if !yield(best.value, nil) {
 				return
 			}
 		}
@@ -37,8 +48,7 @@ func Events(ctx context.Context, v *eventdb.View, filters []nostr.Filter) iter.S
 func Count(ctx context.Context, v *eventdb.View, filters []nostr.Filter, most int) (n int, approximate bool, err error) {
 	counted := map[[32]byte]struct{}{} // an event that matches several filters is one event
 	for i, f := range filters {
-		// One more than most is all that has to be known of a filter, whatever the others have
-		// given.
+		// One more than most is all that has to be known of a filter.
 		f.Limit, f.LimitZero = most+1, false
 		last := i == len(filters)-1
 		for e, err := range v.IDs(ctx, f) {
@@ -59,72 +69,10 @@ func Count(ctx context.Context, v *eventdb.View, filters []nostr.Filter, most in
 	return n, false, nil
 }
 
-// placed is an event and where it stands in time.
-type placed struct {
-	at   eventdb.Entry
-	json []byte
-}
-
-func withPlaces(events iter.Seq2[[]byte, error]) iter.Seq2[placed, error] {
-	return func(yield func(placed, error) bool) {
-		for raw, err := range events {
-			p := placed{json: raw}
-			if err == nil {
-				p.at, err = placeOf(raw)
-			}
-			if !yield(p, err) || err != nil {
-				return
-			}
-		}
-	}
-}
-
-func placeOf(raw []byte) (eventdb.Entry, error) {
-	var ev nostr.Event
-	if err := ev.UnmarshalJSON(raw); err != nil {
-		return eventdb.Entry{}, fmt.Errorf("read a stored event: %w", err)
-	}
-	at, err := eventdb.EntryOf(&ev)
-	if err != nil {
-		return eventdb.Entry{}, fmt.Errorf("read a stored event: %w", err)
-	}
-	return at, nil
-}
-
-// merge makes one sequence of several that are sorted. What stands in more than one comes once. An
-// error ends it.
-func merge(streams []iter.Seq2[placed, error]) iter.Seq2[placed, error] {
-	return func(yield func(placed, error) bool) {
-		heads := make([]*head, 0, len(streams))
-		for _, s := range streams {
-			h := &head{}
-			var stop func()
-			h.next, stop = iter.Pull2(s)
-			defer stop()
-			heads = append(heads, h)
-		}
-		var last eventdb.Entry
-		for first := true; ; first = false {
-			best, err := newest(heads, last, first)
-			if err != nil {
-				yield(placed{}, err)
-				return
-			}
-			if best == nil {
-				return
-			}
-			last = best.value.at
-			if !yield(best.value, nil) {
-				return
-			}
-		}
-	}
-}
-
 // head is where one of the merged sequences stands.
 type head struct {
-	next   func() (placed, error, bool)
-	value  placed
+	next   func() (eventdb.Raw, error, bool)
+	value  eventdb.Raw
 	loaded bool
 	ended  bool
 }
@@ -134,14 +82,14 @@ type head struct {
 func newest(heads []*head, last eventdb.Entry, first bool) (*head, error) {
 	var best *head
 	for _, h := range heads {
-		for !h.ended && (!h.loaded || !first && h.value.at == last) {
+		for !h.ended && (!h.loaded || !first && h.value.Entry == last) {
 			value, err, ok := h.next()
 			if err != nil {
 				return nil, err
 			}
 			h.value, h.loaded, h.ended = value, true, !ok
 		}
-		if !h.ended && (best == nil || h.value.at.Compare(best.value.at) < 0) {
+		if !h.ended && (best == nil || h.value.Compare(best.value.Entry) < 0) {
 			best = h
 		}
 	}

@@ -101,7 +101,7 @@ func TestFiltersBecomeOneSequence(t *testing.T) {
 				t.Fatal(err)
 			}
 			var ev nostr.Event
-			if err := ev.UnmarshalJSON(raw); err != nil {
+			if err := ev.UnmarshalJSON(raw.JSON); err != nil {
 				t.Fatal(err)
 			}
 			got = append(got, ev.ID)
