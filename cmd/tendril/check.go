@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
 	"tendril.dev/cmd/tendril/check"
@@ -40,7 +37,7 @@ const (
 	exitUnchecked = 2
 )
 
-// exitStatus is an error that has an exit status of its own. Without a message nothing is printed.
+// exitStatus is an error that has an exit status of its own. Without a cause nothing is printed.
 type exitStatus struct {
 	status int
 	err    error
@@ -54,19 +51,14 @@ func (e *exitStatus) Error() string {
 	return e.err.Error()
 }
 
-// Unwrap returns the cause.
-func (e *exitStatus) Unwrap() error { return e.err }
-
 // Run implements the command.
 func (c *checks) Run(src *config.Source) error {
 	report, err := c.check(src)
 	if report != nil && (err == nil || len(report.Findings) > 0) {
 		if c.JSON {
-			encoder := json.NewEncoder(os.Stdout)
-			encoder.SetIndent("", "  ")
-			err = errors.Join(err, encoder.Encode(report))
+			err = errors.Join(err, printJSON(os.Stdout, report))
 		} else {
-			report.Write(os.Stdout)
+			report.Write(os.Stdout, colours(os.Stdout))
 		}
 	}
 	switch {
@@ -83,7 +75,7 @@ func (c *checks) check(src *config.Source) (*check.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal()
 	defer stop()
 	folders, err := lockIndexes(settings)
 	if err != nil {
@@ -112,10 +104,12 @@ func (c *checks) check(src *config.Source) (*check.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	tell := newTeller(os.Stderr, c.Quiet)
+	shown := newProgress(c.Quiet)
+	defer shown.end()
 	report, err := check.Run(ctx, check.System{
-		Bus: b, Rules: repository.Rules{Rules: rules, Store: store}, Store: store, Indexes: folders.locked, Running: running, IgnoreDeletions: settings.IgnoreDeletions, DeletionGrace: settings.DeletionGrace,
-		Temp: c.temp(settings), Repair: c.Repair, WithoutFsck: !c.Fsck, Progress: tell.progress,
+		Bus: b, Rules: repository.Rules{Rules: rules, Store: store}, Store: store, Indexes: folders.locked, Running: running,
+		IgnoreDeletions: settings.IgnoreDeletions, DeletionGrace: settings.DeletionGrace,
+		Temp: c.temp(settings), Repair: c.Repair, WithoutFsck: !c.Fsck, Progress: shown.at,
 	})
 	for _, dir := range folders.used {
 		report.Notes = append(report.Notes, filepath.Base(dir)+" is in use: it is compared only while its process is stopped")
@@ -156,7 +150,7 @@ func (c *checks) open(ctx context.Context, s config.Settings, folders *indexFold
 	return b, nil
 }
 
-// noWorkers returns an error while anybody may be working on the folders.
+// noWorkers returns an error while a process may be working on the folders.
 func noWorkers(ctx context.Context, b *bus.Bus, folders *indexFolders) error {
 	if folders.inUse {
 		return errors.New("--repair needs the system stopped: a process works on the folders")
@@ -165,25 +159,20 @@ func noWorkers(ctx context.Context, b *bus.Bus, folders *indexFolders) error {
 	if err != nil {
 		return fmt.Errorf("look for workers: %w", err)
 	}
-	watcher, err := kv.Watch(ctx, proto.ClaimKey(proto.GroupShards, ">"))
+	workers, err := kv.ListKeysFiltered(ctx, proto.ClaimKey(proto.GroupShards, ">"))
 	if err != nil {
 		return fmt.Errorf("look for workers: %w", err)
 	}
-	defer watcher.Stop()
-	for entry := range watcher.Updates() {
-		if entry == nil {
-			return nil
-		}
-		if len(entry.Value()) > 0 {
-			return fmt.Errorf("--repair needs the purgatory workers stopped: %s is at work, or was a moment ago", entry.Key())
-		}
+	defer workers.Stop()
+	for worker := range workers.Keys() {
+		return fmt.Errorf("--repair needs the purgatory workers stopped: %s is at work, or was a moment ago", worker)
 	}
-	return errors.New("look for workers: NATS is away")
+	return ctx.Err()
 }
 
 // indexFolders are the indexes of NGIT_RELAY_DATA_PATH.
 type indexFolders struct {
-	locked  []string // by us: nobody has them open
+	locked  []string // by us: no process has them open
 	used    []string // by a process
 	inUse   bool     // `tendril up` runs on the folder
 	unlocks []func() error

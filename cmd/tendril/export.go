@@ -4,10 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 	"time"
 
 	"tendril.dev/cmd/tendril/check"
@@ -38,17 +34,16 @@ type gitFolder struct {
 
 // Run implements the command.
 func (e *exports) Run() error {
-	if e.From != "" && !strings.HasPrefix(e.From, "http://") && !strings.HasPrefix(e.From, "https://") {
+	if e.From != "" && !isHTTP(e.From) {
 		return fmt.Errorf("--from is %q; want the http(s) URL of the server, like https://git.example.com", e.From)
 	}
 	if e.From != "" && e.Git == "" {
 		return errors.New("--from says where repositories are copied from; want --git too, the folder to copy them to")
 	}
-	// A second signal ends the process at once: nobody may be reading what is written.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	ctx, stop := untilSignal()
 	defer stop()
-	tell := newTeller(os.Stderr, e.Quiet)
+	shown := newProgress(e.Quiet)
+	defer shown.end()
 	if e.Git != "" && e.From == "" {
 		// What is wrong with the folder is told before the log is read.
 		if _, err := export.OnDisk(e.GitDataPath); err != nil {
@@ -60,21 +55,21 @@ func (e *exports) Run() error {
 		return err
 	}
 	defer b.Close()
-	announced, err := e.events(ctx, b, tell)
+	announced, err := e.events(ctx, b, shown)
 	if err == nil && e.Git != "" {
-		err = e.repositories(ctx, announced, tell)
+		err = e.repositories(ctx, announced, shown)
 	}
 	switch {
 	case ctx.Err() != nil:
 		return errors.New("interrupted: the export is not whole")
 	case errors.Is(err, export.ErrNothing):
-		return fmt.Errorf("NATS at %s has no streams of Tendril: none has run with it", bus.Redacted(b.Conn.ConnectedUrl()))
+		return errNoStreams(b)
 	}
 	return err
 }
 
 // events writes the events, and gives the repositories that they announce.
-func (e *exports) events(ctx context.Context, b *bus.Bus, tell *teller) (export.Announced, error) {
+func (e *exports) events(ctx context.Context, b *bus.Bus, shown *progress) (export.Announced, error) {
 	announced := export.Announced{}
 	out, err := openOutput(e.Output)
 	if err != nil {
@@ -93,22 +88,22 @@ func (e *exports) events(ctx context.Context, b *bus.Bus, tell *teller) (export.
 			return nil, err
 		}
 	}
-	events, err := export.Log(ctx, b.JS, func(done, of uint64) { tell.progress("events", done, of) }, write)
+	events, err := export.Log(ctx, b.JS, func(done, of int) { shown.at("events", done, of) }, write)
 	if err == nil {
 		err = out.finish()
 	}
 	if err != nil {
 		return nil, err
 	}
-	tell.result("%s written to %s", check.Count(events+held, "event", "events"), out.name)
+	shown.result("%s written to %s", check.Count(events+held, "event", "events"), out.name)
 	if e.Held {
-		tell.result("of these, %d waiting for git data", held)
+		shown.result("of these, %d waiting for git data", held)
 	}
 	return announced, nil
 }
 
 // repositories brings the copies of all repositories up to date.
-func (e *exports) repositories(ctx context.Context, announced export.Announced, tell *teller) error {
+func (e *exports) repositories(ctx context.Context, announced export.Announced, shown *progress) error {
 	var sources []export.Source
 	var err error
 	if e.From != "" {
@@ -119,15 +114,13 @@ func (e *exports) repositories(ctx context.Context, announced export.Announced, 
 	if err != nil {
 		return err
 	}
-	done, err := export.Copy(ctx, gittree.Git{Program: e.GitBinary}, sources, e.Git, func(n int, to string) {
-		tell.progress("repositories", uint64(n), uint64(len(sources)))
-	})
+	done, err := export.Copy(ctx, gittree.Git{Program: e.GitBinary}, sources, e.Git, func(done, of int) { shown.at("repositories", done, of) })
 	if err != nil {
 		return err
 	}
-	tell.result("%s copied to %s", check.Count(done.Repositories, "repository", "repositories"), e.Git)
+	shown.result("%s copied to %s", check.Count(done.Repositories, "repository", "repositories"), e.Git)
 	if done.NotHosted > 0 {
-		tell.result("%s announced, but not hosted at %s", check.Count(done.NotHosted, "repository is", "repositories are"), e.From)
+		shown.result("%s announced, but not hosted at %s", check.Count(done.NotHosted, "repository is", "repositories are"), e.From)
 	}
 	if n := len(done.Failed); n > 0 {
 		return fmt.Errorf("%s could not be copied: %w", check.Count(n, "repository", "repositories"), errors.Join(done.Failed...))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -9,15 +10,15 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"tendril.dev/cmd/tendril/check"
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/cmd/tendril/importer"
+	"tendril.dev/cmd/tendril/relayread"
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/config"
@@ -31,7 +32,7 @@ type imports struct {
 	Server  string        `placeholder:"URL" help:"Where to push them: the http(s) URL of the front door. Default: NGIT_BIND_ADDRESS."`
 	Refused string        `placeholder:"FILE" help:"Write what is not accepted to this file, a line of JSON each: line, id, kind, reason."`
 	For     time.Duration `name:"wait-for-git" placeholder:"DURATION" help:"How long to wait for git data that is hunted for, and then to offer again what depends on it."`
-	Temp    string        `placeholder:"DIR" help:"Folder of temporary files, which take about as much room as the input. Default: that of the system."`
+	Temp    string        `placeholder:"DIR" help:"Folder of a temporary file, which takes about as much room as the input. Default: that of the system."`
 	JSON    bool          `name:"json" help:"Print the result as JSON."`
 	Quiet   bool          `short:"q" help:"Print no progress."`
 	Wait    time.Duration `default:"10s" help:"How long NATS may take to answer at first."`
@@ -47,26 +48,23 @@ func (i *imports) Run() error {
 	if err != nil {
 		return err
 	}
-	// A second signal ends the process at once.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop)
+	ctx, stop := untilSignal()
 	defer stop()
-	tell := newTeller(os.Stderr, i.Quiet)
-	in, err := i.open(ctx, tell)
+	shown := newProgress(i.Quiet)
+	in, missing, err := i.open(ctx, shown)
 	if err != nil {
 		return err
 	}
-	defer in.close()
-	if i.Refused != "" && in.isFile(i.Refused) {
-		return fmt.Errorf("--refused is %q, which is the file that is read; want another one", i.Refused)
-	}
+	defer in.Close()
 
+	m := importer.Import{Temp: i.Temp, Wait: i.For, Progress: shown.at}
 	var trees *importer.Trees
 	if i.Git != "" {
-		told := func(done, of int) { tell.progress("repositories", uint64(done), uint64(of)) }
+		told := func(done, of int) { shown.at("repositories", done, of) }
 		if trees, err = importer.NewTrees(ctx, gittree.Git{Program: i.GitBinary}, i.Git, server, told); err != nil {
 			return err
 		}
+		m.Repositories = trees
 	}
 	b, err := reach(i.Bus, "import", proto.UserImport, i.Wait)
 	if err != nil {
@@ -76,24 +74,72 @@ func (i *imports) Run() error {
 	if err := i.look(ctx, b); err != nil {
 		return cmp.Or(interrupted(ctx), err)
 	}
-	refused, err := openRefused(i.Refused)
-	if err != nil {
-		return err
+	if i.Refused != "" {
+		file, err := os.Create(i.Refused)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		buffered := bufio.NewWriter(file)
+		defer buffered.Flush()
+		m.Refused = buffered
 	}
-	counts, err := i.run(ctx, b, in, trees, refused, tell)
-	if closing := refused.close(); err == nil {
-		err = closing
-	}
+	counts, err := runImport(ctx, b, &m, in)
+	shown.end()
 	if err == nil {
-		err = in.missing()
+		err = missing()
 	}
 	return i.conclude(ctx, counts, trees, err)
+}
+
+// open opens what is read: a file, standard input or a relay. missing says afterwards what could
+// not be read of it.
+func (i *imports) open(ctx context.Context, shown *progress) (in io.ReadCloser, missing func() error, err error) {
+	missing = func() error { return nil }
+	if relayread.Named(i.File) {
+		r := relayread.New(i.File, func(events int) { shown.at("events of the relay", events, -1) })
+		return r.Open(ctx), r.Missing, nil
+	}
+	if i.File == "-" {
+		return interruptible(ctx, os.Stdin), missing, nil
+	}
+	info, err := os.Stat(i.File)
+	switch {
+	case errors.Is(err, os.ErrNotExist) && strings.Contains(i.File, "://"):
+		return nil, nil, fmt.Errorf("%s is no URL of a relay, and no file; want ws:// or wss://", i.File)
+	case err == nil && info.IsDir():
+		return nil, nil, fmt.Errorf("%s is a folder; want a file with the JSON of an event on each line (--git takes a folder of repositories)", i.File)
+	case err == nil && i.Refused != "":
+		if other, err := os.Stat(i.Refused); err == nil && os.SameFile(info, other) {
+			return nil, nil, fmt.Errorf("--refused is %q, which is the file that is read; want another one", i.Refused)
+		}
+	}
+	file, err := os.Open(i.File)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return interruptible(ctx, file), missing, nil
+	}
+	return file, missing, nil
+}
+
+// interruptible returns what a terminal or a pipe gives until ctx ends, also where a read would not
+// return because nothing more is written there.
+func interruptible(ctx context.Context, from io.Reader) io.ReadCloser {
+	out, into := io.Pipe()
+	context.AfterFunc(ctx, func() { into.CloseWithError(ctx.Err()) })
+	go func() {
+		_, err := io.Copy(into, from)
+		into.CloseWithError(err)
+	}()
+	return out
 }
 
 // server is where repositories are pushed to.
 func (i *imports) server() (string, error) {
 	if i.Server != "" {
-		if !strings.HasPrefix(i.Server, "http://") && !strings.HasPrefix(i.Server, "https://") {
+		if !isHTTP(i.Server) {
 			return "", fmt.Errorf("--server is %q; want the http(s) URL of the front door, like https://git.example.com", i.Server)
 		}
 		return i.Server, nil
@@ -108,7 +154,11 @@ func (i *imports) server() (string, error) {
 	return "http://" + net.JoinHostPort(host, port), nil
 }
 
-// look asks whether anybody takes events there.
+func isHTTP(url string) bool {
+	return strings.HasPrefix(url, "http://") || strings.HasPrefix(url, "https://")
+}
+
+// look asks whether events are taken there.
 func (i *imports) look(ctx context.Context, b *bus.Bus) error {
 	ctx, cancel := context.WithTimeout(ctx, i.Wait)
 	defer cancel()
@@ -116,7 +166,7 @@ func (i *imports) look(ctx context.Context, b *bus.Bus) error {
 	at := bus.Redacted(b.Conn.ConnectedUrl())
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Errorf("NATS at %s has no streams of Tendril: none has run with it", at)
+		return errNoStreams(b)
 	case errors.Is(err, context.DeadlineExceeded) && b.Refused() > 0:
 		return fmt.Errorf("this login may not offer events to NATS at %s; want that of the user %s (`tendril logins init FOLDER %s` makes it)", at, proto.UserImport, proto.UserImport)
 	case err != nil:
@@ -125,8 +175,8 @@ func (i *imports) look(ctx context.Context, b *bus.Bus) error {
 	return nil
 }
 
-// run imports.
-func (i *imports) run(ctx context.Context, b *bus.Bus, in io.Reader, trees *importer.Trees, refused *refusedFile, tell *teller) (importer.Counts, error) {
+// runImport imports what in has.
+func runImport(ctx context.Context, b *bus.Bus, m *importer.Import, in io.Reader) (importer.Counts, error) {
 	sender, err := candidates.New(b.Conn, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return importer.Counts{}, err
@@ -139,12 +189,69 @@ func (i *imports) run(ctx context.Context, b *bus.Bus, in io.Reader, trees *impo
 		end()
 		<-ended
 	}()
-	m := importer.Import{Offerer: sender, Temp: i.Temp, Wait: i.For, Progress: tell.importing}
-	if trees != nil {
-		m.Repositories = trees
-	}
-	if refused != nil {
-		m.Refused = refused.w
-	}
+	m.Offerer = sender
 	return m.Run(ctx, in)
+}
+
+// conclude prints what came of an import. Its error is why the command failed.
+func (i *imports) conclude(ctx context.Context, counts importer.Counts, trees *importer.Trees, err error) error {
+	result := importResult{Counts: counts}
+	if trees != nil {
+		pushed := trees.Pushed()
+		result.Pushed = &pushed
+	}
+	if i.JSON {
+		err = errors.Join(err, printJSON(os.Stdout, result))
+	} else {
+		result.write(os.Stdout, i.Refused)
+	}
+	if err == nil && result.Pushed != nil && len(result.Pushed.Failed) > 0 {
+		err = fmt.Errorf("%s could not be pushed", check.Count(len(result.Pushed.Failed), "repository", "repositories"))
+	}
+	return cmp.Or(interrupted(ctx), err)
+}
+
+// interrupted is the error of an import whose ctx has ended; nil: it has not.
+func interrupted(ctx context.Context) error {
+	if ctx.Err() == nil {
+		return nil
+	}
+	return errors.New("interrupted: run it again to go on; what is here already is counted as known then")
+}
+
+// importResult is what is printed.
+type importResult struct {
+	importer.Counts
+	Pushed *importer.Pushed `json:"git,omitempty"`
+}
+
+func (r importResult) write(out io.Writer, refused string) {
+	line := func(n int, always bool, what string) {
+		if always || n > 0 {
+			fmt.Fprintf(out, "%9d  %s\n", n, what)
+		}
+	}
+	line(r.Lines, true, "lines read")
+	line(r.Accepted, true, "accepted")
+	line(r.Held, true, "held: they wait for their git data")
+	line(r.Known, true, "known already, or a newer one is in their place")
+	where := ""
+	switch {
+	case r.Refused > 0 && refused == "":
+		where = " (--refused FILE writes down which and why)"
+	case r.Refused > 0:
+		where = ", see " + refused
+	}
+	line(r.Refused, true, "refused"+where)
+	line(r.Invalid, false, "of these are no genuine events")
+	line(r.Left, false, "not decided")
+	if p := r.Pushed; p != nil {
+		line(p.Repositories, true, "repositories pushed, or as they should be")
+		line(p.Empty, false, "repositories without branches and tags")
+		line(p.Pulls, true, "commits of pull requests pushed")
+		line(p.Waiting, false, "commits of pull requests not pushed: their events are not in the file, or were refused")
+		for _, why := range p.Failed {
+			fmt.Fprintf(out, "           not pushed: %s\n", why)
+		}
+	}
 }

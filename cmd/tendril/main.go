@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
 
 	"github.com/alecthomas/kong"
+	kongcompletion "github.com/jotaen/kong-completion"
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/node"
@@ -23,7 +25,10 @@ type grammar struct {
 	Export  exports       `cmd:"" help:"Write the events of a running system as JSON lines, and copies of its repositories."`
 	Import  imports       `cmd:"" help:"Offer events of a file to a running system, and push the repositories that belong to them."`
 	Check   checks        `cmd:"" help:"Check that the log, the indexes and the repositories fit together. Exit status 0: clean, 1: findings, 2: could not check."`
-	Version version       `cmd:"" help:"Print the version."`
+	Version version       `cmd:"" help:"Print the version, the commit and the Go version."`
+	Help    struct{}      `cmd:"" help:"Print the help of a command: tendril help COMMAND."`
+
+	Completion kongcompletion.Completion `cmd:"" help:"Print what sets up completion for bash, zsh or fish."`
 
 	HelpAll     config.HelpAll   `help:"Print help with all settings and exit."`
 	VersionFlag kong.VersionFlag `name:"version" help:"Print the version and exit."`
@@ -35,7 +40,11 @@ func main() {
 		return
 	}
 	if said := err.Error(); said != "" {
-		fmt.Fprintf(os.Stderr, "tendril: %s\n", said)
+		name := "tendril:"
+		if colours(os.Stderr) {
+			name = "\x1b[31mtendril:\x1b[0m"
+		}
+		fmt.Fprintf(os.Stderr, "%s %s\n", name, said)
 	}
 	status := 1
 	if exit, ok := errors.AsType[*exitStatus](err); ok {
@@ -50,6 +59,10 @@ func run(args []string) error {
 		kong.Description("Tendril, a GRASP server: hosts git repositories whose owners speak through signed nostr events."))
 	if err != nil {
 		return err
+	}
+	kongcompletion.Register(parser)
+	if len(args) > 0 && args[0] == "help" {
+		args = append(args[1:], "--help")
 	}
 	command, err := parser.Parse(args)
 	if err != nil {
@@ -105,6 +118,6 @@ type version struct{}
 
 // Run implements the command.
 func (version) Run() error {
-	fmt.Println("tendril " + obs.Version())
+	fmt.Printf("tendril %s\ncommit  %s\ngo      %s\n", obs.Version(), obs.Commit(), runtime.Version())
 	return nil
 }

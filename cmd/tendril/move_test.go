@@ -102,8 +102,10 @@ func TestMovingWithAPassword(t *testing.T) {
 	if code, said := start(t, dir, here, "export", "-q").ends(t); code != 0 || said != "" {
 		t.Errorf("export: %d\n%s", code, said)
 	}
-	if code, said := start(t, dir, here[:1], "export").ends(t); code != 1 || !strings.Contains(said, "NATS") {
-		t.Errorf("export without the password: %d\n%s", code, said)
+	for password, want := range map[string]string{"": "NGIT_NATS_PASSWORD is not set: ", "hunter3": "NGIT_NATS_PASSWORD is wrong: "} {
+		if code, said := start(t, dir, []string{here[0], "NGIT_NATS_PASSWORD=" + password}, "export").ends(t); code != 1 || !strings.HasPrefix(said, "tendril: "+want) {
+			t.Errorf("export with the password %q: %d\n%s", password, code, said)
+		}
 	}
 	if err := up.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,12 @@ func reach(s config.Bus, command, user string, timeout time.Duration) (*bus.Bus,
 		options.Password, options.Role = s.NATSPassword, user
 	}
 	b, err := bus.Look(options, timeout)
-	if errors.Is(err, nats.ErrNoServers) {
+	switch {
+	case s.NATSURL == "" && errors.Is(err, nats.ErrAuthorization) && s.NATSPassword == "":
+		return nil, fmt.Errorf("NGIT_NATS_PASSWORD is not set: the NATS of `tendril up` at %s wants the password that it was started with", url)
+	case s.NATSURL == "" && errors.Is(err, nats.ErrAuthorization):
+		return nil, fmt.Errorf("NGIT_NATS_PASSWORD is wrong: the NATS of `tendril up` at %s wants the password that it was started with", url)
+	case errors.Is(err, nats.ErrNoServers):
 		return nil, fmt.Errorf("no NATS server answers at %s: nothing runs there, or it is elsewhere (NGIT_NATS_URL; NGIT_NATS_LISTEN of `tendril up`)", bus.Redacted(url))
 	}
 	return b, err
@@ -41,4 +46,9 @@ func natsURL(s config.Bus) (string, error) {
 		return "", &config.Error{Setting: "NGIT_NATS_LISTEN", Value: s.NATSListen, Reason: "the NATS of `tendril up` listens nowhere, so nobody can look at it; want NGIT_NATS_URL or the address that it listens on"}
 	}
 	return "nats://" + s.NATSListen, nil
+}
+
+// errNoStreams is a NATS server that no Tendril uses.
+func errNoStreams(b *bus.Bus) error {
+	return fmt.Errorf("NATS at %s has no streams of Tendril: none has run with it", bus.Redacted(b.Conn.ConnectedUrl()))
 }

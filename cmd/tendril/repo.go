@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -226,7 +223,7 @@ func (c *asks) with(do func(context.Context, *bus.Bus) error) error {
 		return err
 	}
 	defer b.Close()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal()
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, c.Wait)
 	defer cancel()
@@ -234,10 +231,8 @@ func (c *asks) with(do func(context.Context, *bus.Bus) error) error {
 }
 
 func (c *asks) print(out io.Writer, value any, text func(io.Writer) error) error {
-	if !c.JSON {
-		return text(out)
+	if c.JSON {
+		return printJSON(out, value)
 	}
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-	return encoder.Encode(value)
+	return text(out)
 }

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
+
+	"golang.org/x/term"
 
 	"tendril.dev/cmd/tendril/status"
 	"tendril.dev/lib/bus"
@@ -35,7 +35,7 @@ func (s *shows) Run() error {
 		return err
 	}
 	defer b.Close()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := untilSignal()
 	defer stop()
 	if s.Watch {
 		return s.stay(ctx, b, os.Stdout)
@@ -76,7 +76,7 @@ func (s *shows) sentence(b *bus.Bus, err error) error {
 	at := bus.Redacted(b.Conn.ConnectedUrl())
 	switch {
 	case errors.Is(err, status.ErrNothing):
-		return fmt.Errorf("NATS at %s has no streams of Tendril: none has run with it", at)
+		return errNoStreams(b)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("NATS at %s did not answer within %s: %w", at, s.Wait, err)
 	}
@@ -99,7 +99,7 @@ func (s *shows) stay(ctx context.Context, b *bus.Bus, out io.Writer) error {
 		if err != nil {
 			fmt.Fprintf(os.Stderr, "tendril: %v\n", err)
 		} else {
-			if !s.JSON && isTerminal(out) {
+			if !s.JSON && term.IsTerminal(int(os.Stdout.Fd())) {
 				fmt.Fprint(out, "\x1b[H\x1b[2J")
 			}
 			if err := s.print(out, report); err != nil {
@@ -118,19 +118,8 @@ func (s *shows) print(out io.Writer, report status.Report) error {
 	if !s.JSON {
 		return report.WriteTable(out)
 	}
-	encoder := json.NewEncoder(out)
-	if !s.Watch {
-		encoder.SetIndent("", "  ")
+	if s.Watch {
+		return json.NewEncoder(out).Encode(report)
 	}
-	return encoder.Encode(report)
-}
-
-// isTerminal reports whether a screen can be cleared.
-func isTerminal(out io.Writer) bool {
-	f, ok := out.(*os.File)
-	if !ok {
-		return false
-	}
-	stat, err := f.Stat()
-	return err == nil && stat.Mode()&os.ModeCharDevice != 0
+	return printJSON(out, report)
 }

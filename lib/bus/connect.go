@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"regexp"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -163,6 +164,8 @@ func connectError(o Options, err error) error {
 		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: NATS %s refused user %s: %w", o.LoginFile, server, user, err)
 	case isRefused(err) && o.Creds != "":
 		return fmt.Errorf("NGIT_NATS_CREDS is %q: NATS %s refused it: %w", o.Creds, server, err)
+	case isRefused(err) && strings.Contains(o.URL, "@"):
+		return fmt.Errorf("NGIT_NATS_URL is %q: NATS refused the user and password in it: %w", server, err)
 	case isRefused(err):
 		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is not set: NATS %s wants another login: %w", server, err)
 	case errors.As(err, &authority):

@@ -144,6 +144,9 @@ func flagName(env string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(env, prefix)), "_", "-")
 }
 
+// CheckOnly in the environment ends a program once its settings are read and found right.
+const CheckOnly = "TENDRIL_CHECK_SETTINGS"
+
 // Complete checks settings that were just parsed, sets the constants, brings the domain to its one
 // spelling, drops malformed entries of lists of who is not welcome, and warns of them and of names
 // in src that are no settings.
@@ -164,6 +167,9 @@ func (s Settings) Complete(src *Source) (Settings, error) {
 	var err error
 	if s.Domain, err = nostr.NormalizeDomain(s.Domain); err != nil {
 		return s, err // not reached: checked
+	}
+	if os.Getenv(CheckOnly) != "" {
+		os.Exit(0)
 	}
 	s.Warnings = slices.Concat(src.warnings, src.strangers(), dropped, s.warnings())
 	return s, nil

@@ -1,6 +1,7 @@
 package obs
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -54,18 +55,20 @@ func commitOf(info *debug.BuildInfo) string {
 	return revision + changed
 }
 
+// Commit is the first 12 digits of the revision that was built, "+" for uncommitted changes;
+// "unknown" if it is.
+func Commit() string {
+	if info, ok := debug.ReadBuildInfo(); ok && commit == "" {
+		return cmp.Or(commitOf(info), "unknown")
+	}
+	return cmp.Or(commit, "unknown")
+}
+
 // BuildInfo is the metric ngit_build_info: always 1, with what was built as labels.
 func BuildInfo() prometheus.Collector {
-	commit := commit
-	if info, ok := debug.ReadBuildInfo(); ok && commit == "" {
-		commit = commitOf(info)
-	}
-	if commit == "" {
-		commit = "unknown"
-	}
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "ngit_build_info", Help: "What was built: always 1.",
-		ConstLabels: prometheus.Labels{"version": Version(), "commit": commit, "goversion": runtime.Version()},
+		ConstLabels: prometheus.Labels{"version": Version(), "commit": Commit(), "goversion": runtime.Version()},
 	}, func() float64 { return 1 })
 }
 

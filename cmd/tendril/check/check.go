@@ -1,12 +1,17 @@
+// Package check holds what a system has against each other: the log, the indexes made of it, the
+// references of the repositories, their objects, and what lies on the disk.
 package check
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
@@ -20,9 +25,9 @@ type System struct {
 	Bus *bus.Bus
 	// Rules say which repositories are kept here.
 	Rules repository.Rules
-	// Store is the git folder; nil: it is not looked at.
+	// Store is the git folder.
 	Store *repository.Store
-	// Indexes are folders of indexes that nobody has open, each locked by the caller.
+	// Indexes are folders of indexes that no process has open, each locked by the caller.
 	Indexes []string
 	// Running: services work on it meanwhile. What differs is looked at again, and nothing is
 	// mended.
@@ -31,15 +36,13 @@ type System struct {
 	IgnoreDeletions bool
 	// DeletionGrace is NGIT_DELETION_GRACE: how long a repository is kept that its owner gave up.
 	DeletionGrace time.Duration
-	// Temp is where an index of the log and copies of the others are made: best on their file
-	// system.
+	// Temp is where an index of the log and copies of the others are made.
 	Temp string
 	// Repair: mend what can be mended.
 	Repair bool
 	// WithoutFsck: git does not look through the objects.
 	WithoutFsck bool
-	Progress    func(what string, done, of uint64)
-	Log         *slog.Logger
+	Progress    func(step string, done, of int)
 }
 
 var discard = slog.New(slog.DiscardHandler)
@@ -57,10 +60,7 @@ type checker struct {
 // then is in the report.
 func Run(ctx context.Context, s System) (*Report, error) {
 	if s.Progress == nil {
-		s.Progress = func(string, uint64, uint64) {}
-	}
-	if s.Log == nil {
-		s.Log = discard
+		s.Progress = func(string, int, int) {}
 	}
 	c := &checker{System: s, report: &Report{Findings: []Finding{}, Notes: []string{}}, holdings: held.NewSet()}
 	defer c.report.finish()
@@ -73,48 +73,57 @@ func Run(ctx context.Context, s System) (*Report, error) {
 		return c.report, err
 	}
 	defer c.truth.Close()
-	if err := c.checkLog(ctx); err != nil {
-		return c.report, err
+	if err := c.readLog(ctx); err != nil {
+		return c.report, fmt.Errorf("check the log: %w", err)
 	}
 	for _, dir := range s.Indexes {
 		if err := c.checkIndex(ctx, dir, filepath.Join(temp, "index")); err != nil {
 			return c.report, err
 		}
 	}
-	if s.Store == nil {
-		return c.report, nil
-	}
-	following, stop := context.WithCancel(ctx)
-	done := make(chan error, 2)
-	go func() { done <- eventdb.Follow(following, s.Bus.JS, c.truth, c.Log) }()
-	go func() {
-		done <- c.holdings.Follow(following, s.Bus.JS, discard, func(held.Change) {})
-	}()
-	defer func() {
-		stop()
-		<-done
-		<-done
-	}()
-	c.logHead = s.Bus.Head(proto.StreamEvents, c.truth.WaitFor)
-	c.heldHead = s.Bus.Head(proto.KVStream(proto.BucketHeld), c.holdings.WaitFor)
-	if err := c.checkRepositories(ctx); err != nil {
+	if err := c.withRepositories(ctx); err != nil {
 		return c.report, fmt.Errorf("check the repositories: %w", err)
 	}
 	return c.report, nil
 }
 
-// found notes a finding, and mends it where that is wanted. mend says in words what mending does;
-// without do it cannot be mended.
-func (c *checker) found(part, what, problem, mend string, do func() error) {
-	f := Finding{Part: part, What: what, Problem: problem}
-	if do != nil {
-		f.Mend = mend
-		if c.Repair {
-			if err := do(); err != nil {
-				f.Failed = err.Error()
-			} else {
-				f.Mended = true
-			}
+// readLog makes an index of the log, and looks at its messages meanwhile.
+func (c *checker) readLog(ctx context.Context) error {
+	if err := eventdb.Bind(ctx, c.Bus.JS, c.truth, discard); err != nil {
+		return err
+	}
+	last, err := c.Bus.LastSeq(ctx, proto.StreamEvents)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.follow(ctx, c.truth, last) })
+	group.Go(func() error { return c.checkLog(ctx) })
+	return group.Wait()
+}
+
+// withRepositories checks the repositories while it follows what is accepted and held.
+func (c *checker) withRepositories(ctx context.Context) (err error) {
+	c.logHead = c.Bus.Head(proto.StreamEvents, c.truth.WaitFor)
+	c.heldHead = c.Bus.Head(proto.KVStream(proto.BucketHeld), c.holdings.WaitFor)
+	following, stop := context.WithCancel(ctx)
+	var both errgroup.Group
+	both.Go(func() error { return eventdb.Follow(following, c.Bus.JS, c.truth, discard) })
+	both.Go(func() error { return c.holdings.Follow(following, c.Bus.JS, discard, func(held.Change) {}) })
+	defer func() {
+		stop()
+		err = errors.Join(err, unasked(both.Wait()))
+	}()
+	return c.checkRepositories(ctx)
+}
+
+// found notes a finding, and mends it by do where that is wanted.
+func (c *checker) found(f Finding, do func() error) {
+	if do != nil && c.Repair {
+		if err := do(); err != nil {
+			f.Failed = err.Error()
+		} else {
+			f.Mended = true
 		}
 	}
 	c.report.add(f)

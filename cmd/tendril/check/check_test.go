@@ -153,10 +153,8 @@ func (p *place) makeIndex() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	c := &checker{System: System{Bus: p.bus}, report: &Report{}}
-	c.truth, c.Log = db, discard
-	c.Progress = func(string, uint64, uint64) {}
-	if err := c.checkLog(p.t.Context()); err != nil {
+	c := &checker{System: System{Bus: p.bus, Progress: func(string, int, int) {}}, report: &Report{}, truth: db}
+	if err := c.readLog(p.t.Context()); err != nil {
 		p.t.Fatal(err)
 	}
 	if err := db.Close(); err != nil {
@@ -414,7 +412,7 @@ func TestWrite(t *testing.T) {
 	r.add(Finding{Part: PartDisk, What: "z", Problem: "p", Mend: "m", Failed: "no room"})
 	r.finish()
 	var out bytes.Buffer
-	r.Write(&out)
+	r.Write(&out, false)
 	for _, want := range []string{
 		"note: 5 more like: objects", "note: 7 more like: references refs/nostr/… names a", "\nlog: message 1: it is no event\n", "disk: x: p (mended: m)\n", "disk: y: p (--repair: m)\n",
 		"disk: z: p (could not be mended: no room)\n", "1 event in the log, 0 indexes, 2 repositories were looked at\n", "204 findings: 1 mended, 1 can be mended by --repair, 202 only by hand\n",

@@ -18,28 +18,36 @@ import (
 
 const prefixNostr = "refs/nostr/"
 
-// identifier is what is known of one, and what lies on the disk.
+// identifier is what is accepted and held of one, and what is found of it.
 type identifier struct {
 	*checker
-	name    string
-	owners  []string // of repositories on the disk
-	dossier dossier.Dossier
-	pulls   map[string][]*nostr.PullRequest // accepted ones, by the owner whose repository they tag
-	kept    []string                        // those that are not hosted and kept all the same, and why
+	name     string
+	dossier  dossier.Dossier
+	problems []problem
+	kept     []string // repositories that are not hosted and kept all the same, and why
+}
+
+// problem is a finding before it is told.
+type problem struct {
+	Finding
+	mend func() error
+}
+
+func (i *identifier) problem(part string, repo *repository.Repo, text, mend string, do func() error) {
+	i.problems = append(i.problems, problem{Finding{Part: part, What: repo.Ref().String(), Problem: text, Mend: mend}, do})
 }
 
 // know reads what is accepted and held of an identifier at this moment.
-func (c *checker) know(ctx context.Context, name string, owners []string) (*identifier, error) {
+func (c *checker) know(ctx context.Context, name string) (*identifier, error) {
 	if err := c.heldHead.Read(ctx); err != nil {
 		return nil, fmt.Errorf("read what is held: %w", err)
 	}
-	entries := c.holdings.OfIdentifier(name)
+	var holding []proto.Held
+	for _, e := range c.holdings.OfIdentifier(name) {
+		holding = append(holding, e.Held)
+	}
 	if err := c.logHead.Read(ctx); err != nil {
 		return nil, fmt.Errorf("read what is accepted: %w", err)
-	}
-	held := make([]proto.Held, len(entries))
-	for n, e := range entries {
-		held[n] = e.Held
 	}
 	view := c.truth.View()
 	defer view.Close()
@@ -50,19 +58,7 @@ func (c *checker) know(ctx context.Context, name string, owners []string) (*iden
 		}
 		accepted = append(accepted, ev)
 	}
-	i := &identifier{checker: c, name: name, owners: owners, dossier: dossier.New(name, c.Rules, accepted, held), pulls: map[string][]*nostr.PullRequest{}}
-	for _, owner := range i.dossier.Hosted() {
-		address := nostr.RepoRef{PubKey: owner, Identifier: name}.String()
-		for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Tags: nostr.TagMap{"a": {address}}}) {
-			if err != nil {
-				return nil, err
-			}
-			if pr, err := nostr.ParsePullRequest(ev); err == nil {
-				i.pulls[owner] = append(i.pulls[owner], pr)
-			}
-		}
-	}
-	return i, nil
+	return &identifier{checker: c, name: name, dossier: dossier.New(name, c.Rules, accepted, holding)}, nil
 }
 
 func (i *identifier) repo(owner string) (*repository.Repo, error) {
@@ -70,98 +66,83 @@ func (i *identifier) repo(owner string) (*repository.Repo, error) {
 }
 
 // repositories checks those that are announced here.
-func (i *identifier) repositories(ctx context.Context) (problems []problem, err error) {
+func (i *identifier) repositories(ctx context.Context) error {
 	for _, owner := range i.dossier.Hosted() {
 		repo, err := i.repo(owner)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		served := slices.ContainsFunc(i.dossier.Announcements, func(a dossier.Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
 		if !repo.Exists() && served {
-			problems = append(problems, problem{PartDisk, repo.Ref().String(), "it is announced and not on the disk", "it is made; its data must come from a back-up or a clone URL", func() error { return repo.Ensure(ctx) }})
+			i.problem(PartDisk, repo, "it is announced and not on the disk", "it is made; its data must come from a back-up or a clone URL", func() error { return repo.Ensure(ctx) })
 			if i.Repair {
 				if err := repo.Ensure(ctx); err != nil { // its references are next
-					return nil, err
+					return err
 				}
 			}
 		}
 		if !repo.Exists() {
 			continue
 		}
-		found, err := i.repository(ctx, owner, repo)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", repo.Ref(), err)
+		if err := i.repository(ctx, owner, repo); err != nil {
+			return fmt.Errorf("%s: %w", repo.Ref(), err)
 		}
-		problems = append(problems, found...)
 	}
-	return problems, nil
+	return nil
 }
 
 // repository checks one: what its references are, and its objects.
-func (i *identifier) repository(ctx context.Context, owner string, repo *repository.Repo) (problems []problem, err error) {
-	what := repo.Ref().String()
+func (i *identifier) repository(ctx context.Context, owner string, repo *repository.Repo) error {
 	refs, err := repo.Refs(ctx)
 	if err != nil {
-		return append(problems, problem{PartReferences, what, "they cannot be read: " + err.Error(), "", nil}), ctx.Err()
+		i.problem(PartReferences, repo, "they cannot be read: "+err.Error(), "", nil)
+		return ctx.Err()
 	}
-	found, err := i.states(ctx, owner, repo, refs)
-	if err != nil {
-		return nil, err
+	if err := i.states(ctx, owner, repo, refs); err != nil {
+		return err
 	}
-	problems = append(problems, found...)
-	if found, err = i.pullRequests(ctx, owner, repo, refs); err != nil {
-		return nil, err
+	if err := i.pullRequests(ctx, repo, refs); err != nil {
+		return err
 	}
-	problems = append(problems, found...)
 	if i.WithoutFsck {
-		return problems, nil
+		return nil
 	}
 	text, err := fault(repo.Fsck(ctx))
-	if err != nil {
-		return nil, err
-	}
 	if text != "" {
-		problems = append(problems, problem{PartObjects, what, text, "", nil})
+		i.problem(PartObjects, repo, text, "", nil)
 	}
-	return problems, nil
+	return err
 }
 
 // states holds branches and tags against the newest state that is accepted and whose objects are
 // there. A newer one that is held and complete may have been applied already.
-func (i *identifier) states(ctx context.Context, owner string, repo *repository.Repo, refs repository.Refs) (problems []problem, err error) {
-	what := repo.Ref().String()
-	var counts *dossier.State // the newest accepted one that is complete
+func (i *identifier) states(ctx context.Context, owner string, repo *repository.Repo, refs repository.Refs) error {
+	gone := false
 	for _, s := range i.dossier.StatesFor(owner) {
 		missing, err := repo.Missing(ctx, s.Objects())
-		if err != nil {
-			return nil, err
-		}
-		if len(missing) == 0 && agrees(s, refs) {
-			return problems, nil
-		}
 		switch {
+		case err != nil:
+			return err
+		case len(missing) == 0 && agrees(s, refs):
+			return nil
 		case s.Held:
+			continue
 		case len(missing) > 0:
-			problems = append(problems, problem{PartObjects, what, fmt.Sprintf("%d objects are gone that the state %s names, %s first", len(missing), s.Event.ID, missing[0]), "", nil})
-		default:
-			counts = &s
+			gone = true
+			i.problem(PartObjects, repo, fmt.Sprintf("%d objects are gone that the state %s names, %s first", len(missing), s.Event.ID, missing[0]), "", nil)
+			continue
 		}
-		if counts != nil {
-			break
-		}
+		text := "they are not what the state " + s.Event.ID + " says: " + difference(s.Refs, nostr.BranchesAndTags(refs.ByName))
+		i.problem(PartReferences, repo, text, "they are set", func() error {
+			_, err := repo.SetRefs(ctx, s.Refs, s.Symbolic, s.Head)
+			return err
+		})
+		return nil
 	}
-	names := nostr.BranchesAndTags(refs.ByName)
-	switch {
-	case counts != nil:
-		return append(problems, problem{PartReferences, what, "they are not what the state " + counts.Event.ID + " says: " + difference(counts.Refs, names),
-			"they are set", func() error {
-				_, err := repo.SetRefs(ctx, counts.Refs, counts.Symbolic, counts.Head)
-				return err
-			}}), nil
-	case len(names) > 0 && len(problems) == 0:
-		return append(problems, problem{PartReferences, what, "there are branches or tags, and no state event says so: " + difference(nil, names), "", nil}), nil
+	if names := nostr.BranchesAndTags(refs.ByName); len(names) > 0 && !gone {
+		i.problem(PartReferences, repo, "there are branches or tags, and no state event says so: "+difference(nil, names), "", nil)
 	}
-	return problems, nil
+	return nil
 }
 
 // agrees reports whether the references are what a state says.
@@ -179,31 +160,34 @@ func agrees(s dossier.State, refs repository.Refs) bool {
 }
 
 // pullRequests holds the references below refs/nostr/ against the events that they are named for.
-func (i *identifier) pullRequests(ctx context.Context, owner string, repo *repository.Repo, refs repository.Refs) (problems []problem, err error) {
-	what := repo.Ref().String()
-	set := func(name, commit string) func() error {
-		return func() error { return repo.SetRef(ctx, name, commit) }
-	}
+func (i *identifier) pullRequests(ctx context.Context, repo *repository.Repo, refs repository.Refs) error {
+	view := i.truth.View()
+	defer view.Close()
 	seen := map[string]bool{}
-	for _, pr := range i.pulls[owner] {
-		name := prefixNostr + pr.Event.ID
+	tagging := nostr.Filter{Kinds: []int{nostr.KindPR, nostr.KindPRUpdate}, Tags: nostr.TagMap{"a": {repo.Ref().String()}}}
+	for ev, err := range view.Query(ctx, tagging) {
+		if err != nil {
+			return err
+		}
+		pr, err := nostr.ParsePullRequest(ev)
+		if err != nil {
+			continue
+		}
+		name := prefixNostr + ev.ID
 		seen[name] = true
 		if refs.ByName[name] == pr.Commit {
 			continue
 		}
 		missing, err := repo.Missing(ctx, []string{pr.Commit})
-		if err != nil {
-			return nil, err
-		}
 		switch {
+		case err != nil:
+			return err
 		case len(missing) == 0:
-			problems = append(problems, problem{PartReferences, what, name + " does not name the commit of its pull request", "it is set", set(name, pr.Commit)})
-		case isOnlyFor(pr, owner, i.name):
-			problems = append(problems, problem{PartObjects, what, fmt.Sprintf("the commit %s of the pull request %s is gone", pr.Commit, pr.Event.ID), "", nil})
+			i.problem(PartReferences, repo, name+" does not name the commit of its pull request", "it is set", func() error { return repo.SetRef(ctx, name, pr.Commit) })
+		case isOnlyFor(pr, repo.Ref()):
+			i.problem(PartObjects, repo, fmt.Sprintf("the commit %s of the pull request %s is gone", pr.Commit, ev.ID), "", nil)
 		}
 	}
-	view := i.truth.View()
-	defer view.Close()
 	for name, id := range refs.ByName {
 		event, is := strings.CutPrefix(name, prefixNostr)
 		if !is || seen[name] {
@@ -214,19 +198,19 @@ func (i *identifier) pullRequests(ctx context.Context, owner string, repo *repos
 			continue // it waits for its event, or its event for it
 		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if pr, err := nostr.ParsePullRequest(ev); err != nil || pr.Commit != id {
-			problems = append(problems, problem{PartReferences, what, name + " names a commit that its event does not", "it is removed", func() error { return repo.DeleteRef(ctx, name) }})
+			i.problem(PartReferences, repo, name+" names a commit that its event does not", "it is removed", func() error { return repo.DeleteRef(ctx, name) })
 		}
 	}
-	return problems, nil
+	return nil
 }
 
 // isOnlyFor reports whether a pull request is for one repository alone. Of others the commit may be
 // elsewhere and on its way.
-func isOnlyFor(pr *nostr.PullRequest, owner, identifier string) bool {
-	return !pr.Update && !slices.ContainsFunc(pr.Repos, func(ref nostr.RepoRef) bool { return ref.PubKey != owner || ref.Identifier != identifier })
+func isOnlyFor(pr *nostr.PullRequest, repo nostr.RepoRef) bool {
+	return !pr.Update && !slices.ContainsFunc(pr.Repos, func(ref nostr.RepoRef) bool { return ref != repo })
 }
 
 // difference names a few references in which two sets differ; where they are the same, what HEAD or

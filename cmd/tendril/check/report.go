@@ -1,5 +1,3 @@
-// Package check holds what a system has against each other: the log, the indexes made of it, the
-// references of the repositories, their objects, and what lies on the disk.
 package check
 
 import (
@@ -50,18 +48,21 @@ type Report struct {
 // maxFindings bounds how many findings of one kind are told; the others are counted.
 const maxFindings = 100
 
-// add notes a finding. It reports whether it must be mended: those beyond the bound are too.
 func (r *Report) add(f Finding) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.few(f.Part+" "+kindOf(f.Problem)) || f.Failed != "" {
+		r.Findings = append(r.Findings, f)
+	}
+}
+
+// few counts a finding or note of a kind, and reports whether it is told.
+func (r *Report) few(kind string) bool {
 	if r.found == nil {
 		r.found = map[string]int{}
 	}
-	kind := f.Part + " " + kindOf(f.Problem)
-	if r.found[kind]++; r.found[kind] > maxFindings && f.Failed == "" {
-		return
-	}
-	r.Findings = append(r.Findings, f)
+	r.found[kind]++
+	return r.found[kind] <= maxFindings
 }
 
 // numbers are what differs between problems of one kind: ids and counts.
@@ -73,20 +74,13 @@ func kindOf(problem string) string {
 	return string(kind[:min(len(kind), 20)])
 }
 
-func (r *Report) note(format string, args ...any) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.Notes = append(r.Notes, fmt.Sprintf(format, args...))
-}
+func (r *Report) note(text string) { r.noteSome(text, text) }
 
-// noteSome is note, for what there may be many of: like the findings of a kind it is bounded.
+// noteSome is note, for what there may be many of.
 func (r *Report) noteSome(kind, text string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.found == nil {
-		r.found = map[string]int{}
-	}
-	if r.found[kind]++; r.found[kind] <= maxFindings {
+	if r.few(kind) {
 		r.Notes = append(r.Notes, text)
 	}
 }
@@ -109,50 +103,53 @@ func (r *Report) Clean() bool {
 	return !slices.ContainsFunc(r.Findings, func(f Finding) bool { return !f.Mended })
 }
 
-// Write tells it to people.
-func (r *Report) Write(out io.Writer) {
+// Write tells it to people, in colours where they see them.
+func (r *Report) Write(out io.Writer, colours bool) {
+	paint := func(colour int, text string) string {
+		if !colours {
+			return text
+		}
+		return fmt.Sprintf("\x1b[%dm%s\x1b[0m", colour, text)
+	}
+	const red, green, yellow = 31, 32, 33
 	fmt.Fprintf(out, "%s in the log, %s, %s were looked at\n", Count(r.Events, "event", "events"), Count(r.Indexes, "index", "indexes"),
 		Count(r.Repositories, "repository", "repositories"))
 	for _, note := range r.Notes {
-		fmt.Fprintf(out, "note: %s\n", note)
+		fmt.Fprintf(out, "%s: %s\n", paint(yellow, "note"), note)
 	}
 	mended, mendable := 0, 0
 	for _, f := range r.Findings {
-		fmt.Fprintf(out, "%s: %s: %s", f.Part, f.What, f.Problem)
+		colour, mend := red, ""
 		switch {
 		case f.Mended:
 			mended++
-			fmt.Fprintf(out, " (mended: %s)", f.Mend)
+			colour, mend = green, " (mended: "+f.Mend+")"
 		case f.Failed != "":
-			fmt.Fprintf(out, " (could not be mended: %s)", f.Failed)
+			mend = " (could not be mended: " + f.Failed + ")"
 		case f.Mend != "":
 			mendable++
-			fmt.Fprintf(out, " (--repair: %s)", f.Mend)
+			mend = " (--repair: " + f.Mend + ")"
 		}
-		fmt.Fprintln(out)
+		fmt.Fprintf(out, "%s: %s: %s%s\n", paint(colour, f.Part), f.What, f.Problem, mend)
 	}
-	switch n := len(r.Findings); {
+	n := len(r.Findings)
+	switch {
 	case n == 0:
-		fmt.Fprintln(out, "clean")
+		fmt.Fprintln(out, paint(green, "clean"))
 	case r.Clean():
 		fmt.Fprintf(out, "%s, all mended\n", Count(n, "finding", "findings"))
 	default:
-		fmt.Fprintf(out, "%s: %s\n", Count(n, "finding", "findings"), summary(mended, mendable, n-mended-mendable))
-	}
-}
-
-// summary says what becomes of findings of which some are left.
-func summary(mended, mendable, byHand int) string {
-	var parts []string
-	for _, part := range []struct {
-		n    int
-		what string
-	}{{mended, "mended"}, {mendable, "can be mended by --repair"}, {byHand, "only by hand"}} {
-		if part.n > 0 {
-			parts = append(parts, fmt.Sprintf("%d %s", part.n, part.what))
+		var left []string
+		for _, part := range []struct {
+			n    int
+			what string
+		}{{mended, "mended"}, {mendable, "can be mended by --repair"}, {n - mended - mendable, "only by hand"}} {
+			if part.n > 0 {
+				left = append(left, fmt.Sprintf("%d %s", part.n, part.what))
+			}
 		}
+		fmt.Fprintf(out, "%s: %s\n", Count(n, "finding", "findings"), strings.Join(left, ", "))
 	}
-	return strings.Join(parts, ", ")
 }
 
 // Count is a number of things, in words: "1 event", "2 events".

@@ -13,10 +13,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
-	"tendril.dev/cmd/tendril/gittree"
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/grace"
@@ -25,15 +24,15 @@ import (
 
 // checkRepositories holds what lies on the disk against what is announced.
 func (c *checker) checkRepositories(ctx context.Context) error {
-	onDisk, err := c.onDisk(ctx)
-	if err != nil {
-		return err
+	owners := map[string][]string{} // of what lies on the disk or is served, by identifier
+	for ref, err := range c.Store.All(ctx) {
+		if err != nil {
+			return err
+		}
+		owners[ref.Identifier] = append(owners[ref.Identifier], ref.PubKey)
+		c.report.Repositories++
 	}
-	identifiers := map[string]bool{}
-	for identifier := range onDisk {
-		identifiers[identifier] = true
-	}
-	if err := c.announced(ctx, identifiers); err != nil {
+	if err := c.announced(ctx, owners); err != nil {
 		return err
 	}
 	strange, err := c.Store.Strange()
@@ -41,50 +40,33 @@ func (c *checker) checkRepositories(ctx context.Context) error {
 		return err
 	}
 	for _, name := range strange {
-		c.found(PartDisk, name, "it lies in the git folder, and Tendril did not put it there; move it elsewhere", "", nil)
+		c.found(Finding{Part: PartDisk, What: name, Problem: "it lies in the git folder, and Tendril did not put it there; move it elsewhere"}, nil)
 	}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(runtime.GOMAXPROCS(0))
-	var done atomic.Uint64
-	for _, identifier := range slices.Sorted(maps.Keys(identifiers)) {
+	var done atomic.Int64
+	for _, identifier := range slices.Sorted(maps.Keys(owners)) {
 		group.Go(func() error {
-			if ctx.Err() != nil {
-				return ctx.Err()
-			}
-			err := c.checkIdentifier(ctx, identifier, onDisk[identifier])
-			c.Progress("identifiers", done.Add(1), uint64(len(identifiers)))
-			if err != nil {
+			if err := c.checkIdentifier(ctx, identifier, owners[identifier]); err != nil {
 				return fmt.Errorf("%q: %w", identifier, err)
 			}
+			c.Progress("identifiers", int(done.Add(1)), len(owners))
 			return nil
 		})
 	}
 	return group.Wait()
 }
 
-// onDisk returns the owners of the repositories that lie on the disk, by identifier.
-func (c *checker) onDisk(ctx context.Context) (map[string][]string, error) {
-	owners := map[string][]string{}
-	for ref, err := range c.Store.All(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		owners[ref.Identifier] = append(owners[ref.Identifier], ref.PubKey)
-		c.report.Repositories++
-	}
-	return owners, nil
-}
-
 // announced adds the identifiers of which a repository is served.
-func (c *checker) announced(ctx context.Context, identifiers map[string]bool) error {
+func (c *checker) announced(ctx context.Context, owners map[string][]string) error {
 	view := c.truth.View()
 	defer view.Close()
 	for ev, err := range view.Query(ctx, nostr.Filter{Kinds: []int{nostr.KindAnnouncement}}) {
 		if err != nil {
 			return err
 		}
-		if a, err := nostr.ParseAnnouncement(ev); err == nil && c.Rules.Keeps(a) {
-			identifiers[a.Ref.Identifier] = true
+		if a, err := nostr.ParseAnnouncement(ev); err == nil && c.Rules.Keeps(a) && owners[a.Ref.Identifier] == nil {
+			owners[a.Ref.Identifier] = []string{}
 		}
 	}
 	return nil
@@ -98,139 +80,109 @@ const (
 )
 
 // checkIdentifier checks the repositories of an identifier, of which the owners' lie on the disk.
-func (c *checker) checkIdentifier(ctx context.Context, identifier string, owners []string) error {
-	var problems []problem
-	var kept []string
+func (c *checker) checkIdentifier(ctx context.Context, name string, owners []string) error {
+	var i *identifier
 	for n := range looks {
 		if n > 0 {
 			select {
 			case <-time.After(lookAgain):
 			case <-ctx.Done():
-				return ctx.Err()
 			}
 		}
-		i, err := c.know(ctx, identifier, owners)
-		if err != nil {
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		var err error
+		if i, err = c.know(ctx, name); err != nil {
 			return err
 		}
-		problems, err = i.look(ctx)
-		kept = i.kept
+		err = errors.Join(i.orphans(ctx, owners), i.repositories(ctx))
 		if err != nil && (!c.Running || n == looks-1) {
 			return err
 		}
-		if err == nil && len(problems) == 0 || !c.Running {
+		if err == nil && len(i.problems) == 0 || !c.Running {
 			break
 		}
 	}
-	for _, text := range kept {
+	for _, text := range i.kept {
 		c.report.noteSome("a repository that is kept though it is not hosted", text)
 	}
-	for _, p := range problems {
-		c.found(p.part, p.what, p.text, p.mend, p.do)
+	for _, p := range i.problems {
+		c.found(p.Finding, p.mend)
 	}
 	return nil
 }
 
-// problem is a finding before it is told.
-type problem struct {
-	part, what, text, mend string
-	do                     func() error
-}
-
-// look finds what is not as it should be with an identifier.
-func (i *identifier) look(ctx context.Context) (problems []problem, err error) {
-	for _, step := range []func(context.Context) ([]problem, error){i.orphans, i.repositories} {
-		found, err := step(ctx)
-		if err != nil {
-			return nil, err
-		}
-		problems = append(problems, found...)
-	}
-	return problems, nil
-}
-
-// orphans finds repositories on the disk that nobody announces. One with git data of which the log
+// orphans finds repositories on the disk that are not announced. One with git data of which the log
 // has an announcement is for purgatory, which keeps it for a while, or without an end: it is no
 // finding, and left alone.
-func (i *identifier) orphans(ctx context.Context) (problems []problem, err error) {
-	for _, owner := range i.owners {
+func (i *identifier) orphans(ctx context.Context, owners []string) error {
+	for _, owner := range owners {
 		if i.dossier.Hosts(owner) {
 			continue
 		}
 		repo, err := i.repo(owner)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if !repo.Exists() {
 			continue // it went meanwhile
 		}
-		has, err := repo.HasData(ctx)
+		has, err := repo.HasObjects()
 		if err != nil {
-			return nil, err
+			return err
 		}
-		p := problem{part: PartDisk, what: repo.Ref().String(), text: "nobody announces this repository here, and it is empty", mend: "it is removed"}
-		p.do = func() error { return repo.Remove(ctx) }
-		if has {
-			kept, err := i.isKept(ctx, repo)
-			if err != nil {
-				return nil, err
-			}
-			if kept {
-				continue
-			}
-			p.text = "nobody announces this repository here"
-			p.mend = "a copy is put into " + repository.OrphansFolder + ", and the repository is removed"
-			p.do = func() error { return i.putAside(ctx, repo) }
+		if !has {
+			i.problem(PartDisk, repo, "nobody announces this repository here, and it is empty", "it is removed", func() error { return repo.Remove(ctx) })
+			continue
 		}
-		problems = append(problems, p)
+		why, err := i.whyKept(ctx, repo)
+		if err != nil {
+			return err
+		}
+		if why != "" {
+			i.kept = append(i.kept, repo.Ref().String()+": "+why)
+			continue
+		}
+		i.problem(PartDisk, repo, "nobody announces this repository here", "it is moved into "+repository.OrphansFolder, func() error { return putAside(repo) })
 	}
-	return problems, nil
+	return nil
 }
 
-// isKept reports whether a repository that is not hosted is kept all the same, and notes why.
-func (i *identifier) isKept(ctx context.Context, repo *repository.Repo) (bool, error) {
+// whyKept says why a repository that is not hosted is kept all the same; "": it is not.
+func (i *identifier) whyKept(ctx context.Context, repo *repository.Repo) (string, error) {
 	note, err := repo.Ended()
 	if err != nil {
-		return false, err
+		return "", err
 	}
-	text := "it is not hosted any more, and its owner once announced it here: purgatory decides what becomes of it, and keeps it until then"
 	switch {
 	case note == nil:
-		stream, err := i.Bus.JS.Stream(ctx, proto.StreamEvents)
-		if err != nil {
-			return false, err
-		}
 		ref := repo.Ref()
 		place := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: ref.PubKey, Tags: nostr.Tags{{"d", ref.Identifier}}}
-		_, err = stream.GetLastMsgForSubject(ctx, proto.EventSubjectOf(place).String())
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return false, nil
+		_, found, err := bus.Last(ctx, i.Bus.JS, proto.StreamEvents, proto.EventSubjectOf(place).String())
+		if err != nil || !found {
+			return "", err
 		}
-		if err != nil {
-			return false, fmt.Errorf("read the last announcement of %s: %w", ref, err)
-		}
+		return "it is not hosted any more, and its owner once announced it here: purgatory decides what becomes of it, and keeps it until then", nil
 	case note.Kept:
-		text = fmt.Sprintf("its owner gave it up (%s), and an operator keeps it", note.Reason)
-	default:
-		until := grace.Until(*note, i.DeletionGrace, time.Now())
-		text = fmt.Sprintf("its owner gave it up (%s): it waits, and is removed after %s (NGIT_DELETION_GRACE)",
-			note.Reason, until.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("its owner gave it up (%s), and an operator keeps it", note.Reason), nil
 	}
-	i.kept = append(i.kept, repo.Ref().String()+": "+text)
-	return true, nil
+	until := grace.Until(*note, i.DeletionGrace, time.Now())
+	return fmt.Sprintf("its owner gave it up (%s): it waits, and is removed after %s (NGIT_DELETION_GRACE)",
+		note.Reason, until.UTC().Format(time.RFC3339)), nil
 }
 
-// putAside makes a copy of a repository and removes the repository then.
-func (i *identifier) putAside(ctx context.Context, repo *repository.Repo) error {
-	root := filepath.Dir(filepath.Dir(repo.Path()))
-	to := filepath.Join(root, repository.OrphansFolder, filepath.Base(filepath.Dir(repo.Path())), filepath.Base(repo.Path()))
+// putAside moves a repository out of the way.
+func putAside(repo *repository.Repo) error {
+	owner := filepath.Dir(repo.Path())
+	to := filepath.Join(filepath.Dir(owner), repository.OrphansFolder, filepath.Base(owner), filepath.Base(repo.Path()))
 	if _, err := os.Stat(to); err == nil {
 		return fmt.Errorf("%s is there already: move it away first", to)
 	}
-	if err := (gittree.Git{Program: i.Store.Git()}).Mirror(ctx, repo.Path(), to); err != nil {
+	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
-	return repo.Remove(ctx)
+	return os.Rename(repo.Path(), to)
 }
 
 // fault returns what git has found wrong, in words; an error: git could not look.

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/cmd/tendril/gittree"
 )
@@ -38,12 +41,12 @@ func OnDisk(root string) ([]Source, error) {
 func OnServer(server string, announced Announced) ([]Source, error) {
 	var sources []Source
 	for ref := range announced {
-		to, err := gittree.Path("", ref)
+		npub, err := nip19.EncodePublicKey(ref.PubKey)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("name a repository: %w", err)
 		}
-		npub := filepath.Dir(to)
-		sources = append(sources, Source{From: gittree.URL(server, npub, ref.Identifier), To: to})
+		from := gittree.URL(server, npub, ref.Identifier)
+		sources = append(sources, Source{From: from, To: filepath.Join(npub, path.Base(from))})
 	}
 	slices.SortFunc(sources, func(a, b Source) int { return strings.Compare(a.To, b.To) })
 	return sources, nil
@@ -63,22 +66,22 @@ const tries = 3
 var pause = 2 * time.Second
 
 // Copy brings the copies below dir up to date, one after the other. One that cannot be copied keeps
-// none of the others waiting; a folder to which nothing can be written ends it. each is called
-// before each of them.
-func Copy(ctx context.Context, git gittree.Git, sources []Source, dir string, each func(n int, to string)) (Copied, error) {
+// none of the others waiting; a folder to which nothing can be written ends it. told is told how
+// many are done.
+func Copy(ctx context.Context, git gittree.Git, sources []Source, dir string, told func(done, of int)) (Copied, error) {
 	var done Copied
 	if err := writable(dir); err != nil {
 		return done, err
 	}
 	for n, s := range sources {
-		each(n, s.To)
+		told(n, len(sources))
 		err := copyOne(ctx, git, s, filepath.Join(dir, s.To))
 		switch {
 		case ctx.Err() != nil:
 			return done, ctx.Err()
 		case err == nil:
 			done.Repositories++
-		case isNotFound(err):
+		case gittree.NotFound(err):
 			done.NotHosted++
 		default:
 			done.Failed = append(done.Failed, fmt.Errorf("%s: %w", s.To, err))
@@ -118,15 +121,9 @@ func copyOne(ctx context.Context, git gittree.Git, s Source, to string) (err err
 				return ctx.Err()
 			}
 		}
-		if err = git.Mirror(ctx, s.From, to); err == nil || isNotFound(err) {
+		if err = git.Mirror(ctx, s.From, to); err == nil || gittree.NotFound(err) {
 			return err
 		}
 	}
 	return err
-}
-
-// isNotFound reports whether git says that a server has no such repository.
-func isNotFound(err error) bool {
-	var failed *gittree.Error
-	return errors.As(err, &failed) && strings.Contains(failed.Said, "fatal: repository '") && strings.Contains(failed.Said, "' not found")
 }

@@ -18,12 +18,14 @@ import (
 type Git struct {
 	// Program is the git program, a name or a path. Default "git".
 	Program string
-	// Config is more configuration, as `git -c key=value` takes it.
-	Config []string
 }
 
-// ErrBusy is a server that asks to come again later.
-var ErrBusy = errors.New("the server has no room at the moment")
+// ErrBusy is a server that asks to come again later, ErrMissing a reference to an object that a
+// repository does not have.
+var (
+	ErrBusy    = errors.New("the server has no room at the moment")
+	ErrMissing = errors.New("the repository lacks an object")
+)
 
 // inherited are the variables that git sees of ours: how to find programs and the way to a server.
 var inherited = []string{
@@ -31,7 +33,7 @@ var inherited = []string{
 	"http_proxy", "https_proxy", "no_proxy", "HTTPS_PROXY", "NO_PROXY", "ALL_PROXY", "all_proxy",
 }
 
-func (g Git) environment() []string {
+func environment() []string {
 	env := []string{
 		// Where a folder is no repository, git would go up, and work on one that the folder lies
 		// in.
@@ -53,7 +55,10 @@ func (g Git) environment() []string {
 
 // safe is the configuration of every command: the folders may be another user's, and what lies in
 // them must not run anything.
-var safe = []string{"safe.directory=*", "core.hooksPath=/dev/null", "core.attributesFile=/dev/null", "gc.auto=0", "maintenance.auto=false", "core.fsync=committed,loose-object", "fetch.unpackLimit=1"}
+var safe = []string{
+	"-c", "safe.directory=*", "-c", "core.hooksPath=/dev/null", "-c", "core.attributesFile=/dev/null",
+	"-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "core.fsync=committed,loose-object", "-c", "fetch.unpackLimit=1",
+}
 
 // Error is a git command that failed.
 type Error struct {
@@ -73,35 +78,42 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// command prepares a command in a folder.
-func (g Git) command(ctx context.Context, dir string, args ...string) (cmd *exec.Cmd, said *tail) {
+// NotFound reports whether git says that a server has no such repository.
+func NotFound(err error) bool {
+	var failed *Error
+	return errors.As(err, &failed) && strings.Contains(failed.Said, "fatal: repository '") && strings.Contains(failed.Said, "' not found")
+}
+
+func (g Git) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	program := g.Program
 	if program == "" {
 		program = "git"
 	}
-	var all []string
-	for _, c := range append(safe[:len(safe):len(safe)], g.Config...) {
-		all = append(all, "-c", c)
-	}
-	cmd, said = exec.CommandContext(ctx, program, append(all, args...)...), &tail{}
-	cmd.Dir, cmd.Env, cmd.Stderr = dir, g.environment(), said
+	cmd := exec.CommandContext(ctx, program, append(safe[:len(safe):len(safe)], args...)...)
+	cmd.Dir, cmd.Env = dir, environment()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
-	return cmd, said
+	return cmd
 }
 
 // run runs a command in a folder and gives what it printed.
 func (g Git) run(ctx context.Context, dir, stdin string, args ...string) (string, error) {
-	cmd, said := g.command(ctx, dir, args...)
+	cmd := g.command(ctx, dir, args...)
+	cmd.Stdin = strings.NewReader(stdin)
+	return output(ctx, cmd, args[0])
+}
+
+func output(ctx context.Context, cmd *exec.Cmd, name string) (string, error) {
 	var out bytes.Buffer
-	cmd.Stdin, cmd.Stdout = strings.NewReader(stdin), &out
+	var said tail
+	cmd.Stdout, cmd.Stderr = &out, &said
 	err := cmd.Run()
 	if ctx.Err() != nil {
 		return "", ctx.Err()
 	}
 	if err != nil {
-		return out.String(), &Error{Command: args[0], Said: said.String(), Err: err}
+		return out.String(), &Error{Command: name, Said: said.String(), Err: err}
 	}
 	return out.String(), nil
 }
@@ -123,7 +135,7 @@ func (g Git) Mirror(ctx context.Context, from, path string) error {
 	if err := os.Chmod(temporary, 0o755); err != nil {
 		return err
 	}
-	if _, err := g.run(ctx, temporary, "", "init", "--quiet", "--bare", "--template=", "."); err != nil {
+	if err := g.initBare(ctx, temporary); err != nil {
 		return err
 	}
 	if err := g.fill(ctx, from, temporary); err != nil {
@@ -132,131 +144,133 @@ func (g Git) Mirror(ctx context.Context, from, path string) error {
 	return os.Rename(temporary, path)
 }
 
+func (g Git) initBare(ctx context.Context, path string) error {
+	_, err := g.run(ctx, path, "", "init", "--quiet", "--bare", "--template=", ".")
+	return err
+}
+
 // fill brings a repository in line with another.
 func (g Git) fill(ctx context.Context, from, path string) error {
-	bring := g.copyFolder
-	if isURL(from) {
-		bring = g.fetch
-	}
-	if err := bring(ctx, from, path); err != nil {
-		return err
-	}
-	head, err := g.head(ctx, from)
-	if err != nil || head == "" {
-		return err
-	}
-	_, err = g.run(ctx, path, "", "symbolic-ref", "HEAD", head)
-	return err
-}
-
-func (g Git) fetch(ctx context.Context, from, path string) error {
-	_, err := g.run(ctx, path, "", "fetch", "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head", "--update-head-ok", "--", from, "+refs/*:refs/*")
-	return err
-}
-
-// head is the branch that HEAD of a folder or URL follows; "": it does not say.
-func (g Git) head(ctx context.Context, from string) (string, error) {
-	if !isURL(from) {
-		head, err := g.run(ctx, from, "", "symbolic-ref", "--quiet", "HEAD")
-		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() == 1 {
-			return "", nil // it names a commit
+	args := []string{"--", from}
+	if !strings.Contains(from, "://") {
+		absolute, err := filepath.Abs(from)
+		if err != nil {
+			return err
 		}
-		return strings.TrimSpace(head), err
+		// git starts another one there, which gets none of this configuration.
+		args = []string{"--upload-pack=git -c 'safe.directory=*' upload-pack", "--", absolute}
 	}
-	out, err := g.run(ctx, os.TempDir(), "", "ls-remote", "--symref", "--", from, "HEAD")
+	fetch := func(atomic string) error {
+		command := []string{"fetch", atomic, "--quiet", "--force", "--prune", "--no-tags", "--no-write-fetch-head", "--update-head-ok"}
+		_, err := g.run(ctx, path, "", append(append(command, args...), "+refs/*:refs/*")...)
+		return err
+	}
+	err := fetch("--atomic")
+	if failed, ok := errors.AsType[*Error](err); ok && strings.Contains(failed.Said, "cannot ") {
+		// A branch stands where a folder of branches comes: what goes must go first.
+		err = fetch("--no-atomic")
+	}
 	if err != nil {
-		return "", err
+		return err
 	}
-	for line := range strings.Lines(out) {
+	listed, err := g.run(ctx, path, "", append(append([]string{"ls-remote", "--symref"}, args...), "HEAD")...)
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(listed) {
 		if branch, is := strings.CutPrefix(line, "ref: "); is {
 			branch, _, _ = strings.Cut(branch, "\t")
-			return branch, nil
+			_, err = g.run(ctx, path, "", "symbolic-ref", "HEAD", branch)
+			break
 		}
 	}
-	return "", nil
+	return err
 }
-
-func isURL(from string) bool { return strings.Contains(from, "://") }
 
 // References are those of a repository that name objects, by full name. Symbolic ones are left out.
 func (g Git) References(ctx context.Context, path string) (map[string]string, error) {
-	return g.references(ctx, path, "%(objectname) %(refname) %(symref)")
+	out, err := g.run(ctx, path, "", "for-each-ref", "--format=%(objectname) %(refname) %(symref)")
+	return references(out), err
 }
 
-// references lists references whose format gives two words.
-func (g Git) references(ctx context.Context, path, format string) (map[string]string, error) {
-	out, err := g.run(ctx, path, "", "for-each-ref", "--format="+format)
-	if err != nil {
-		return nil, err
-	}
+// references reads lines of an object and the name of a reference.
+func references(list string) map[string]string {
 	refs := map[string]string{}
-	for line := range strings.Lines(out) {
-		if fields := strings.Fields(line); len(fields) == 2 {
+	for line := range strings.Lines(list) {
+		if fields := strings.Fields(line); len(fields) == 2 && !strings.HasSuffix(fields[1], "^{}") {
 			refs[fields[1]] = fields[0]
 		}
 	}
-	return refs, nil
+	return refs
 }
 
-// ErrMissing are references to objects that a repository does not have.
-var ErrMissing = errors.New("the repository lacks an object")
-
-// Push sends references of a repository, and what they reach, to a URL. With exact the branches and
-// tags there are these and no others afterwards. The repository is only read. [ErrMissing]: it has
-// not all to be pushed; [ErrBusy]: try again later.
+// Push makes references at a URL name objects of a repository, which is only read. With exact the
+// branches and tags there are these and no others afterwards. [ErrMissing]: the repository has not
+// all of them; [ErrBusy]: try again later.
 func (g Git) Push(ctx context.Context, from, url string, refs map[string]string, exact bool) error {
-	staging, err := g.stage(ctx, from, refs)
+	objects, err := filepath.Abs(filepath.Join(from, "objects"))
 	if err != nil {
 		return err
 	}
-	defer os.RemoveAll(staging)
-	args := []string{"push", "--quiet", "--force", "--atomic"}
-	patterns := []string{"refs/*:refs/*"}
-	if exact {
-		args = append(args, "--prune")
-		patterns = []string{"refs/heads/*:refs/heads/*", "refs/tags/*:refs/tags/*"}
+	if err := g.hasAll(ctx, from, refs); err != nil {
+		return err
 	}
-	_, err = g.run(ctx, staging, "", append(append(args, "--", url), patterns...)...)
+	// The repository's own configuration may name programs to run: git works in an empty one.
+	empty, err := os.MkdirTemp("", "tendril-push-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(empty)
+	if err := g.initBare(ctx, empty); err != nil {
+		return err
+	}
+	listed, err := g.run(ctx, empty, "", "ls-remote", "--", url)
+	if err != nil {
+		return busy(err)
+	}
+	args := []string{"push", "--quiet", "--force", "--atomic", "--", url}
+	there := references(listed)
+	unchanged := len(args)
+	for name, id := range refs {
+		if there[name] != id {
+			args = append(args, id+":"+name)
+		}
+	}
+	for name := range there {
+		_, stays := refs[name]
+		if exact && !stays && (strings.HasPrefix(name, "refs/heads/") || strings.HasPrefix(name, "refs/tags/")) {
+			args = append(args, ":"+name)
+		}
+	}
+	if len(args) == unchanged {
+		return nil
+	}
+	push := g.command(ctx, empty, args...)
+	push.Env = append(push.Env, "GIT_ALTERNATE_OBJECT_DIRECTORIES="+objects)
+	_, err = output(ctx, push, "push")
+	return busy(err)
+}
+
+// hasAll returns ErrMissing unless a repository has all objects that references name.
+func (g Git) hasAll(ctx context.Context, path string, refs map[string]string) error {
+	var ids strings.Builder
+	for _, id := range refs {
+		ids.WriteString(id + "\n")
+	}
+	out, err := g.run(ctx, path, ids.String(), "cat-file", "--batch-check")
+	if err == nil && strings.Contains(out, " missing\n") {
+		err = ErrMissing
+	}
+	return err
+}
+
+// busy marks the refusals of a server that has no room.
+func busy(err error) error {
 	var failed *Error
 	if errors.As(err, &failed) && (strings.Contains(failed.Said, "error: 429") || strings.Contains(failed.Said, "error: 503")) {
 		return fmt.Errorf("%w: %w", ErrBusy, err)
 	}
 	return err
-}
-
-// stage makes a repository that borrows from another and has just these references.
-func (g Git) stage(ctx context.Context, from string, refs map[string]string) (staging string, err error) {
-	folders, err := objectFolders(from)
-	if err != nil {
-		return "", err
-	}
-	if staging, err = os.MkdirTemp("", "tendril-push-"); err != nil {
-		return "", err
-	}
-	defer func() {
-		if err != nil {
-			os.RemoveAll(staging)
-		}
-	}()
-	if _, err := g.run(ctx, staging, "", "init", "--quiet", "--bare", "--template=", "."); err != nil {
-		return "", err
-	}
-	info := filepath.Join(staging, "objects", "info")
-	if err := os.MkdirAll(info, 0o755); err != nil {
-		return "", err
-	}
-	if err := os.WriteFile(filepath.Join(info, "alternates"), []byte(strings.Join(folders, "\n")+"\n"), 0o644); err != nil {
-		return "", err
-	}
-	var commands strings.Builder
-	for name, id := range refs {
-		fmt.Fprintf(&commands, "create %s %s\n", name, id)
-	}
-	if _, err := g.run(ctx, staging, commands.String(), "update-ref", "--stdin"); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrMissing, err)
-	}
-	return staging, nil
 }
 
 // tail keeps the last bytes written to it.
@@ -275,17 +289,14 @@ func (t *tail) Write(p []byte) (int, error) {
 
 // String is what was said, without control characters: a server may have said it.
 func (t *tail) String() string {
-	clean := strings.Map(func(c rune) rune {
-		switch {
-		case c == '\n' || c == '\r':
-			return '\n'
-		case unicode.IsControl(c):
-			return -1
-		}
-		return c
-	}, strings.ToValidUTF8(string(t.kept), "?"))
 	var lines []string
-	for line := range strings.Lines(clean) {
+	for line := range strings.FieldsFuncSeq(strings.ToValidUTF8(string(t.kept), "?"), func(c rune) bool { return c == '\n' || c == '\r' }) {
+		line = strings.Map(func(c rune) rune {
+			if unicode.IsControl(c) {
+				return -1
+			}
+			return c
+		}, line)
 		if line = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(line), "remote:")); line != "" {
 			lines = append(lines, line)
 		}

@@ -4,7 +4,6 @@
 package gittree
 
 import (
-	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -83,18 +82,6 @@ func isBare(path string) bool {
 	return true
 }
 
-// Path is where a repository lies below a folder.
-func Path(dir string, ref nostr.RepoRef) (string, error) {
-	npub, err := nip19.EncodePublicKey(ref.PubKey)
-	if err != nil {
-		return "", fmt.Errorf("name a repository: %w", err)
-	}
-	if err := nostr.CheckIdentifier(ref.Identifier); err != nil {
-		return "", fmt.Errorf("name a repository: %w", err)
-	}
-	return filepath.Join(dir, npub, nostr.EncodeIdentifier(ref.Identifier)+Suffix), nil
-}
-
 // URL is where a GRASP server serves a repository. server is its http(s) URL.
 func URL(server, npub, identifier string) string {
 	return strings.TrimRight(server, "/") + "/" + npub + "/" + nostr.EncodeIdentifier(identifier) + Suffix
@@ -111,38 +98,3 @@ func decodeNpub(name string) (key string, ok bool) {
 	key, ok = value.(string)
 	return key, ok && nostr.IsHex64(key)
 }
-
-// objectFolders are the folder of a repository's objects and those that it borrows from, as
-// absolute paths: git passes over relative ones of a repository that another borrows from.
-func objectFolders(repository string) ([]string, error) {
-	repository, err := filepath.Abs(repository)
-	if err != nil {
-		return nil, err
-	}
-	folders := []string{filepath.Join(repository, "objects")}
-	for i := 0; i < len(folders); i++ { // it grows
-		content, err := os.ReadFile(filepath.Join(folders[i], "info", "alternates"))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read what a repository borrows from: %w", err)
-		}
-		for line := range strings.Lines(string(content)) {
-			line = strings.TrimRight(line, "\n")
-			if line == "" || line[0] == '#' {
-				continue
-			}
-			if !filepath.IsAbs(line) {
-				line = filepath.Join(folders[i], line)
-			}
-			if len(folders) < maxBorrowed && !slices.Contains(folders, filepath.Clean(line)) {
-				folders = append(folders, filepath.Clean(line))
-			}
-		}
-	}
-	return folders, nil
-}
-
-// maxBorrowed bounds the object folders of one repository.
-const maxBorrowed = 64

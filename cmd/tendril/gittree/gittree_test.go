@@ -13,8 +13,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
-	"tendril.dev/lib/nostr"
 )
 
 const (
@@ -85,20 +83,6 @@ func TestFind(t *testing.T) {
 	}
 	if _, err := Find(filepath.Join(dir, "none")); err == nil {
 		t.Error("a folder that is not there has repositories")
-	}
-}
-
-func TestPathAndURL(t *testing.T) {
-	t.Parallel()
-	path, err := Path("/x", nostr.RepoRef{PubKey: key, Identifier: "a/b"})
-	if want := "/x/" + npub + "/a%2Fb.git"; err != nil || path != want {
-		t.Errorf("%s, %v, want %s", path, err, want)
-	}
-	if _, err := Path("/x", nostr.RepoRef{PubKey: key}); err == nil {
-		t.Error("a repository without an identifier has a path")
-	}
-	if got := URL("http://h/", npub, "a/b"); got != "http://h/"+npub+"/a%2Fb.git" {
-		t.Error(got)
 	}
 }
 
@@ -200,7 +184,7 @@ func TestMirror(t *testing.T) {
 		t.Errorf("an empty repository: %v", err)
 	}
 	var failed *Error
-	if err := (Git{}).Mirror(ctx, filepath.Join(dir, "none.git"), filepath.Join(dir, "out", "none.git")); !errors.As(err, &failed) || failed.Command != "for-each-ref" {
+	if err := (Git{}).Mirror(ctx, filepath.Join(dir, "none.git"), filepath.Join(dir, "out", "none.git")); !errors.As(err, &failed) || failed.Command != "fetch" {
 		t.Errorf("what is not there: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(dir, "out", ".*")); len(left) > 0 {

@@ -212,17 +212,21 @@ func TestWhatIsNoEvent(t *testing.T) {
 // gitData releases what is held when it is pushed.
 type gitData struct {
 	*ingest
-	noted, pushes int
+	id     string // of a pull request
+	states []*nostr.State
+	pull   bool
 }
 
-func (d *gitData) Note([]byte, int) { d.noted++ }
-
-func (d *gitData) PushStates(context.Context) (int, error) {
-	d.pushes++
-	return d.release(), nil
+func (d *gitData) PushStates(_ context.Context, states func(string) ([]*nostr.State, error)) (int, error) {
+	list, err := states("x")
+	d.states = list
+	return d.release(), err
 }
 
-func (d *gitData) PushPulls(context.Context) (int, error) { return 0, nil }
+func (d *gitData) PushPulls(_ context.Context, has func(string) bool) (int, error) {
+	d.pull = has(d.id) && !has("none")
+	return 0, nil
+}
 
 // TestGitDataIsPushedInBetween: what depends on a held announcement is accepted in the same run.
 func TestGitDataIsPushedInBetween(t *testing.T) {
@@ -234,15 +238,23 @@ func TestGitDataIsPushedInBetween(t *testing.T) {
 	if want := (Counts{Lines: 5, Held: 1, Refused: 4}); err != nil || counts != want {
 		t.Errorf("without git data: %+v, %v, want %+v", counts, err, want)
 	}
-	d := &gitData{ingest: g}
+	d := &gitData{ingest: g, id: event(t, 1618, "a pull request").ID}
 	m = Import{Offerer: g, Temp: t.TempDir(), Repositories: d}
 	g.offered = 0
+	older, newer := event(t, 30618, "older"), event(t, 30618, "newer")
+	for at, ev := range []*nostr.Event{older, newer} {
+		ev.CreatedAt, ev.Tags = nostr.Timestamp(1000+at), nostr.Tags{{"d", "x"}}
+		if err := ev.Sign(key); err != nil {
+			t.Fatal(err)
+		}
+	}
+	events = append(events, newer, older, event(t, 1618, "a pull request"))
 	counts, err = m.Run(t.Context(), strings.NewReader(file(events...)))
-	if want := (Counts{Lines: 5, Accepted: 5}); err != nil || counts != want {
+	if want := (Counts{Lines: 8, Accepted: 8}); err != nil || counts != want {
 		t.Errorf("with it: %+v, %v, want %+v", counts, err, want)
 	}
-	if d.noted != 1 || g.offered > 7 {
-		t.Errorf("%d events were noted, %d offered", d.noted, g.offered)
+	if len(d.states) != 1 || d.states[0].Event.ID != newer.ID || !d.pull || g.offered > 10 {
+		t.Errorf("%+v, %d offered", d, g.offered)
 	}
 }
 
@@ -337,62 +349,6 @@ type answer struct{ err error }
 func (a answer) Offer(_ context.Context, c candidates.Candidate) error {
 	c.Done(proto.Verdict{}, a.err)
 	return nil
-}
-
-// TestSpool: records come back as they were, in either direction, also those larger than what is
-// read at once.
-func TestSpool(t *testing.T) {
-	t.Parallel()
-	s, err := newSpool(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.close()
-	for _, sizes := range [][]int{{}, {0}, {1 << 20}, {10, 1 << 18, 3, 1 << 19, 0, 1 << 18, 1<<18 - 24, 7}} {
-		var want []record
-		for i, size := range sizes {
-			r := record{line: i + 1, kind: i * 10_000, verified: i%2 == 0, held: i%3 == 0, message: strings.Repeat("m", i), raw: bytes.Repeat([]byte{byte(i)}, size)}
-			want = append(want, r)
-			if err := s.add(&r); err != nil {
-				t.Fatal(err)
-			}
-		}
-		for _, backward := range []bool{false, true} {
-			next, err := s.reader(backward)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var got []record
-			for {
-				r, err := next()
-				if errors.Is(err, io.EOF) {
-					break
-				}
-				if err != nil {
-					t.Fatal(err)
-				}
-				got = append(got, r)
-			}
-			if backward {
-				slices.Reverse(got)
-			}
-			if !slices.EqualFunc(got, want, same) {
-				t.Errorf("sizes %v, backward %t: %d records, want %d, or others", sizes, backward, len(got), len(want))
-			}
-		}
-		other, err := newSpool(t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := other.pour(s); err != nil || other.records != len(want) || s.records != 0 {
-			t.Errorf("poured %d, left %d: %v", other.records, s.records, err)
-		}
-		other.close()
-	}
-}
-
-func same(a, b record) bool {
-	return a.line == b.line && a.kind == b.kind && a.verified == b.verified && a.held == b.held && a.message == b.message && bytes.Equal(a.raw, b.raw)
 }
 
 // BenchmarkImport is what an event costs on this side of the bus: it is read, written down, read

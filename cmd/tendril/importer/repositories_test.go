@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"tendril.dev/cmd/tendril/gittree"
+	"tendril.dev/lib/nostr"
 )
 
 // TestADamagedRepositoryKeepsNoneOfTheOthers: it is told of in the end. A git that cannot be run is
@@ -24,13 +25,15 @@ func TestADamagedRepositoryKeepsNoneOfTheOthers(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, npub, "damaged.git", "HEAD"), []byte("nonsense"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	trees, err := NewTrees(t.Context(), gittree.Git{}, dir, "http://127.0.0.1:1", nil)
+	trees, err := NewTrees(t.Context(), gittree.Git{}, dir, "http://127.0.0.1:1", func(int, int) {})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, push := range []func() (int, error){
-		func() (int, error) { return trees.PushStates(t.Context()) },
-		func() (int, error) { return trees.PushPulls(t.Context()) },
+		func() (int, error) {
+			return trees.PushStates(t.Context(), func(string) ([]*nostr.State, error) { return nil, nil })
+		},
+		func() (int, error) { return trees.PushPulls(t.Context(), func(string) bool { return true }) },
 	} {
 		if n, err := push(); n != 0 || err != nil {
 			t.Errorf("pushed %d, %v", n, err)
@@ -39,7 +42,7 @@ func TestADamagedRepositoryKeepsNoneOfTheOthers(t *testing.T) {
 	if p := trees.Pushed(); p.Empty != 1 || len(p.Failed) != 1 || !strings.Contains(p.Failed[0], "damaged.git: git for-each-ref") {
 		t.Errorf("%+v", p)
 	}
-	if _, err := NewTrees(t.Context(), gittree.Git{Program: filepath.Join(dir, "git")}, dir, "http://127.0.0.1:1", nil); err == nil {
+	if _, err := NewTrees(t.Context(), gittree.Git{Program: filepath.Join(dir, "git")}, dir, "http://127.0.0.1:1", func(int, int) {}); err == nil {
 		t.Error("a git that is not there is no error")
 	}
 }

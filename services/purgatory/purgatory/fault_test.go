@@ -154,8 +154,8 @@ func TestWhyItDoesNotStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct{ flags, want string }{
-		"the folder of another domain": {"--git-data-path=" + other, "the git folder " + other + " belongs to the domain old.example.com, and this process has the domain " + domain +
-			": nothing was changed; use the git folder of this domain, or, to give up the old one, set NGIT_FORGET_LOG=old.example.com"},
+		"the folder of another domain": {"--git-data-path=" + other, `NGIT_DOMAIN is "` + domain + `", and the repositories in NGIT_GIT_DATA_PATH (` + other + ") were served as old.example.com" +
+			": nothing was changed; want NGIT_DOMAIN=old.example.com, or, if the service has moved to the new domain, NGIT_FORGET_LOG=old.example.com"},
 		"the port is taken": {"--git-listen=" + taken.Addr().String(),
 			`NGIT_GIT_LISTEN is "` + taken.Addr().String() + `": address already in use; stop what listens there, or choose another`},
 		"the name is taken": {"--worker-name=one", "join the workers: another live worker has this name; NGIT_WORKER_NAME must differ"},

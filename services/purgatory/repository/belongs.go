@@ -66,19 +66,17 @@ func (b Belongs) takenBy(system System, given []string, root string) (Belongs, e
 	if b.Since.IsZero() {
 		return Belongs{Log: system.Log, Domains: []string{system.Domain}, Since: time.Now().UTC()}, nil
 	}
-	refuse := func(what, old, now string) error {
-		return fmt.Errorf("the git folder %s belongs to the %s %s, and this process has the %s %s: nothing was changed; "+
-			"use the git folder of this %s, or, to give up the old one, set NGIT_FORGET_LOG=%s", root, what, old, what, now, what, old)
-	}
 	if system.Log != "" && b.Log != system.Log {
 		if b.Log != "" && !slices.Contains(given, b.Log) {
-			return b, refuse("log of", b.Log, system.Log)
+			return b, fmt.Errorf("NGIT_GIT_DATA_PATH is %q: its repositories belong to the log of %s, and this system has the log of %s: nothing was changed; "+
+				"want the git folder of this system, or, to give up the old log, NGIT_FORGET_LOG=%s", root, b.Log, system.Log, b.Log)
 		}
 		b.Log = system.Log
 	}
 	if last := b.Domains[len(b.Domains)-1]; last != system.Domain {
 		if !slices.Contains(given, last) {
-			return b, refuse("domain", last, system.Domain)
+			return b, fmt.Errorf("NGIT_DOMAIN is %q, and the repositories in NGIT_GIT_DATA_PATH (%s) were served as %s: nothing was changed; "+
+				"want NGIT_DOMAIN=%s, or, if the service has moved to the new domain, NGIT_FORGET_LOG=%s", system.Domain, root, last, last, last)
 		}
 		b.Domains = append(slices.DeleteFunc(slices.Clone(b.Domains), func(d string) bool { return d == system.Domain }), system.Domain)
 	}
