@@ -54,6 +54,11 @@ func (HelpAll) BeforeReset(ctx *kong.Context) error {
 
 // shortHelp prints the help with the main settings, one line each.
 func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
+	if ctx.Selected() != nil { // of a command, only what is its own
+		for _, flag := range ctx.Model.Node.Flags {
+			flag.Hidden = flag.Hidden || flag.Name == "version"
+		}
+	}
 	eachFlag(ctx.Model.Node, func(flag *kong.Flag) bool {
 		if short, ok := flag.Tag.Get("main"), flag.Tag.Has("main"); ok {
 			flag.Help, flag.Group = short, nil

@@ -4,14 +4,17 @@
 //
 //	go run ./test/announce -C <work tree> -id <identifier> [-relay ws://127.0.0.1:7334[,<another>...]]
 //
-// With several relays the announcement lists all of them, and the first is told.
+// Without -relay it is the one at NGIT_DOMAIN or NGIT_BIND_ADDRESS. With several relays the
+// announcement lists all of them, and the first is told. It exits with 1 if an event is refused.
 //
 // The key is made at the first run and lies in .git/nostr-key of the work tree: a toy, to be used
 // for nothing else.
 package main
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"log"
@@ -33,7 +36,8 @@ func main() {
 	log.SetFlags(0)
 	dir := flag.String("C", ".", "work tree")
 	identifier := flag.String("id", "", "identifier of the repository, its d tag")
-	relays := flag.String("relay", "ws://127.0.0.1:7334", "relays of GRASP servers, comma-separated; their hosts must be what the servers call themselves (NGIT_DOMAIN)")
+	here := cmp.Or(os.Getenv("NGIT_DOMAIN"), os.Getenv("NGIT_BIND_ADDRESS"), "127.0.0.1:7334")
+	relays := flag.String("relay", "ws://"+here, "relays of GRASP servers, comma-separated; their hosts must be what the servers call themselves (NGIT_DOMAIN)")
 	flag.Parse()
 	if *identifier == "" {
 		log.Fatal("announce: -id is missing")
@@ -62,16 +66,23 @@ func announce(dir, identifier string, relays []string) error {
 	}}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
+	var refused error
 	for _, event := range []nostr.Event{announcement, state} {
 		event.CreatedAt = nostr.Now()
 		if err := event.Sign(secret); err != nil {
 			return err
 		}
-		answer, err := send(ctx, relays[0], event)
+		answer, ok, err := send(ctx, relays[0], event)
 		if err != nil {
 			return err
 		}
 		fmt.Printf("%d %s\n", event.Kind, answer)
+		if !ok {
+			refused = fmt.Errorf("the relay %s has refused an event", relays[0])
+		}
+	}
+	if refused != nil {
+		return refused
 	}
 	fmt.Println(clone[1])
 	// Times of events have seconds, and only a newer state takes another's place: the next one must
@@ -104,22 +115,30 @@ func git(dir string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// send returns the relay's answer to an event, as it came.
-func send(ctx context.Context, relay string, event nostr.Event) (string, error) {
+// send returns the relay's answer to an event, as it came, and whether it takes the event.
+func send(ctx context.Context, relay string, event nostr.Event) (answer string, ok bool, err error) {
 	ws, _, err := websocket.Dial(ctx, relay, nil)
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	defer ws.CloseNow()
 	message, err := gonostr.EventEnvelope{Event: event}.MarshalJSON()
 	if err != nil {
-		return "", err
+		return "", false, err
 	}
 	if err := ws.Write(ctx, websocket.MessageText, message); err != nil {
-		return "", err
+		return "", false, err
 	}
-	_, answer, err := ws.Read(ctx)
-	return string(answer), err
+	for {
+		_, said, err := ws.Read(ctx)
+		if err != nil {
+			return "", false, err
+		}
+		var parts []any
+		if json.Unmarshal(said, &parts) == nil && len(parts) > 2 && parts[0] == "OK" && parts[1] == event.ID {
+			return string(said), parts[2] == true, nil
+		}
+	}
 }
 
 // key reads the work tree's key, or makes it.

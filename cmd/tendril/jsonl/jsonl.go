@@ -31,16 +31,12 @@ type Line struct {
 // Reader reads lines. It keeps one in memory.
 type Reader struct {
 	in     *bufio.Reader
-	long   []byte // of a line that does not fit the buffer
+	text   []byte // of a line
 	number int
-	bytes  int64
 }
 
 // NewReader reads from r.
 func NewReader(r io.Reader) *Reader { return &Reader{in: bufio.NewReaderSize(r, 1<<18)} }
-
-// Bytes is how many bytes of the input were read so far.
-func (r *Reader) Bytes() int64 { return r.bytes }
 
 // Next returns the next line that is not empty; io.EOF after the last one. A line that is no event
 // is no error of the file: the next one may be.
@@ -69,33 +65,21 @@ func (r *Reader) Next() (Line, error) {
 
 // line reads up to the next line break. What is too long is read and thrown away.
 func (r *Reader) line() (text []byte, tooLong bool, err error) {
-	r.long = r.long[:0]
+	r.text = r.text[:0]
 	for {
-		piece, err := r.in.ReadSlice('\n')
-		r.bytes += int64(len(piece))
+		piece, more, err := r.in.ReadLine()
 		switch {
 		case errors.Is(err, io.EOF):
-			if len(piece) == 0 && len(r.long) == 0 && !tooLong {
-				return nil, false, io.EOF
-			}
-			err = nil // a last line without its end
-		case errors.Is(err, bufio.ErrBufferFull):
-			if tooLong = tooLong || len(r.long)+len(piece) > MaxLine; tooLong {
-				r.long = r.long[:0]
-			} else {
-				r.long = append(r.long, piece...)
-			}
-			continue
+			return nil, false, io.EOF
 		case err != nil:
 			return nil, false, fmt.Errorf("read the events: %w", err)
 		}
-		if len(r.long) == 0 && !tooLong {
-			return piece, len(piece) > MaxLine, nil
+		if tooLong = tooLong || len(r.text)+len(piece) > MaxLine; !tooLong {
+			r.text = append(r.text, piece...)
 		}
-		if tooLong = tooLong || len(r.long)+len(piece) > MaxLine; tooLong {
-			return nil, true, nil
+		if !more {
+			return r.text, tooLong, nil
 		}
-		return append(r.long, piece...), false, nil
 	}
 }
 

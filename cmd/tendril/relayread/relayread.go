@@ -16,11 +16,11 @@ import (
 	"time"
 
 	"github.com/coder/websocket"
-	"github.com/tidwall/gjson"
 
 	"tendril.dev/cmd/tendril/jsonl"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/relayconn/history"
+	"tendril.dev/services/relayconn/wire"
 )
 
 // Limits of a Reader. Tests shorten the times.
@@ -182,79 +182,47 @@ func (r *Reader) send(ctx context.Context, message []any) error {
 	return r.conn.Write(ctx, websocket.MessageText, text)
 }
 
-// hear takes a message of the relay. What belongs to no request, or to another one, is no concern.
+// hear takes a message of the relay. What cannot be read, or belongs to another request, is passed
+// over.
 func (r *Reader) hear(message []byte, id string, out io.Writer) (ended bool, err error) {
-	parts := partsOf(message)
-	if len(parts) < 2 {
+	m, err := wire.Parse(message)
+	if err != nil {
 		return false, nil
 	}
-	if parts[0].String() == "NOTICE" {
-		r.notice = quoted(parts[1:])
+	reason := "no reason is given"
+	if m.Reason != "" {
+		reason = strconv.Quote(m.Reason[:min(len(m.Reason), 200)])
 	}
-	if parts[1].String() != id {
-		return false, nil
-	}
-	switch parts[0].String() {
-	case "EOSE":
+	switch {
+	case m.Kind == wire.Notice:
+		r.notice = reason
+	case m.Sub != id:
+	case m.Kind == wire.EOSE:
 		return true, nil
-	case "CLOSED":
-		err := fmt.Errorf("it does not answer: %s", quoted(parts[2:]))
-		if why := parts[len(parts)-1].String(); strings.HasPrefix(why, "rate-limited:") || strings.HasPrefix(why, "error:") {
+	case m.Kind == wire.Closed:
+		err := fmt.Errorf("it does not answer: %s", reason)
+		if strings.HasPrefix(m.Reason, "rate-limited:") || strings.HasPrefix(m.Reason, "error:") {
 			return false, err
 		}
 		return false, final{err}
-	case "EVENT":
-		return r.event(parts, out)
-	}
-	return false, nil
-}
-
-// mostParts is how many elements of a message matter: an EVENT that has more than three is none.
-const mostParts = 4
-
-// partsOf returns the first elements of a message; none: it is no list. What a message of 4 MiB
-// costs does not depend on what it is made of: gjson's own check of JSON would take a gigabyte of
-// stack for brackets in brackets, and a list of all elements as much memory for small ones.
-func partsOf(message []byte) (parts []gjson.Result) {
-	if !json.Valid(message) {
-		return nil
-	}
-	if list := gjson.ParseBytes(message); list.IsArray() {
-		list.ForEach(func(_, part gjson.Result) bool {
-			parts = append(parts, part)
-			return len(parts) < mostParts
-		})
-	}
-	return parts
-}
-
-// quoted is what a relay says to people.
-func quoted(said []gjson.Result) string {
-	if len(said) == 0 {
-		return "no reason is given"
-	}
-	text := said[0].String()
-	return strconv.Quote(text[:min(len(text), 200)])
-}
-
-// event takes an event, and writes it if it is new.
-func (r *Reader) event(parts []gjson.Result, out io.Writer) (ended bool, err error) {
-	if len(parts) != 3 || !parts[2].IsObject() {
-		return false, nil
-	}
-	raw := parts[2]
-	fresh, ended := r.walk.Saw(&nostr.Event{ID: raw.Get("id").String(), CreatedAt: nostr.Timestamp(raw.Get("created_at").Int())})
-	if !fresh {
+	case m.Kind == wire.Event:
+		fresh, ended := r.walk.Saw(m.Event)
+		if !fresh {
+			return ended, nil
+		}
+		line := m.Raw
+		if line == nil {
+			line = nostr.Encode(m.Event)
+		}
+		// A line break is whitespace between tokens: strings of JSON have none.
+		if _, err := out.Write(append(bytes.ReplaceAll(line, []byte("\n"), []byte(" ")), '\n')); err != nil {
+			return false, final{fmt.Errorf("write an event: %w", err)}
+		}
+		r.came++
+		r.progress(r.came)
 		return ended, nil
 	}
-	// A line break is whitespace between tokens: strings of JSON have none.
-	line := append(bytes.ReplaceAll([]byte(raw.Raw), []byte("\n"), []byte(" ")), '\n')
-	if _, err := out.Write(line); err != nil {
-		return false, final{fmt.Errorf("write an event: %w", err)}
-	}
-	r.came++
-	r.progress(r.came)
-	return ended, nil
+	return false, nil
 }
 
 // Open returns what [Reader.Read] writes, as it comes. The relay is asked from the first read on,

@@ -80,7 +80,7 @@ func (r *relay) start(t *testing.T) (url string) {
 // events are so many, each of so many in one second.
 func events(n, together int) (all []*nostr.Event) {
 	for i := range n {
-		all = append(all, &nostr.Event{ID: fmt.Sprintf("%064x", i+1), CreatedAt: nostr.Timestamp(1_700_000_000 - i/together), Kind: 1, Tags: nostr.Tags{}, Content: "a\nb"})
+		all = append(all, &nostr.Event{ID: fmt.Sprintf("%064x", i+1), CreatedAt: nostr.Timestamp(1_700_000_000 - i/together), Kind: 1, Tags: nostr.Tags{}, Content: "a\nb", PubKey: strings.Repeat("a", 64), Sig: strings.Repeat("b", 128)})
 	}
 	return all
 }
