@@ -166,7 +166,7 @@ func TestSIGHUP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
-	if document, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(document), `"name":"two"`) {
+	if document, err := io.ReadAll(answer.Body); err != nil || !strings.Contains(string(document), `"name": "two"`) {
 		t.Errorf("%s, %v", document, err)
 	}
 	set("NGIT_GIT_PROCESSES=0")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -108,10 +109,11 @@ func (c *repoRestore) Run(k *kong.Kong) error {
 // Run implements the command. What can be removed is, also when something else cannot.
 func (c *repoRemove) Run(k *kong.Kong) error {
 	asks := !c.Yes && !c.JSON && term.IsTerminal(int(os.Stdin.Fd()))
+	answers := bufio.NewScanner(os.Stdin)
 	var failed error
 	for _, name := range c.Repos {
 		if asks {
-			if err := c.confirm(os.Stdin, k.Stderr, name); err != nil {
+			if err := c.confirm(answers, k.Stderr, name); err != nil {
 				failed = errors.Join(failed, err)
 				continue
 			}
@@ -125,7 +127,7 @@ func (c *repoRemove) Run(k *kong.Kong) error {
 }
 
 // confirm shows a repository and asks whether to remove it.
-func (c *repoRemove) confirm(in io.Reader, out io.Writer, name repoName) error {
+func (c *repoRemove) confirm(answers *bufio.Scanner, out io.Writer, name repoName) error {
 	var hosted bool
 	show := *c
 	show.JSON = false
@@ -136,39 +138,20 @@ func (c *repoRemove) confirm(in io.Reader, out io.Writer, name repoName) error {
 	if hosted || err != nil {
 		return err // of one that is hosted, the worker says why it cannot be
 	}
-	return confirmed(in, out, name)
+	return confirmed(answers, out, name)
 }
 
 // confirmed asks, and gives an error unless the answer is yes.
-func confirmed(in io.Reader, out io.Writer, name repoName) error {
+func confirmed(answers *bufio.Scanner, out io.Writer, name repoName) error {
 	fmt.Fprint(out, "Remove it now? This cannot be undone. [y/N] ")
-	answer, err := readLine(in)
-	switch strings.ToLower(strings.TrimSpace(answer)) {
+	if !answers.Scan() && answers.Err() != nil {
+		return fmt.Errorf("read the answer: %w", answers.Err())
+	}
+	switch strings.ToLower(strings.TrimSpace(answers.Text())) {
 	case "y", "yes":
 		return nil
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
-		return fmt.Errorf("read the answer: %w", err)
-	}
 	return fmt.Errorf("%s is not removed", shown(name.String()))
-}
-
-// maxAnswer bounds the bytes of an answer.
-const maxAnswer = 100
-
-// readLine reads up to the end of a line, and no byte of the next.
-func readLine(in io.Reader) (string, error) {
-	var line []byte
-	for one := make([]byte, 1); len(line) < maxAnswer; {
-		n, err := in.Read(one)
-		if n > 0 && one[0] == '\n' {
-			break
-		}
-		if line = append(line, one[:n]...); err != nil {
-			return string(line), err
-		}
-	}
-	return string(line), nil
 }
 
 // shown is how a repository is printed.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"errors"
 	"io"
 	"strings"
@@ -26,7 +27,7 @@ func TestARemovalIsConfirmed(t *testing.T) {
 		"y" + strings.Repeat(" ", 1000):     "y",
 		strings.Repeat("y", 1000) + "\ny\n": "n",
 	} {
-		in := strings.NewReader(input)
+		in := bufio.NewScanner(strings.NewReader(input))
 		got := ""
 		for range want {
 			var out strings.Builder
@@ -48,7 +49,7 @@ func TestARemovalIsConfirmed(t *testing.T) {
 		}
 	}
 	broken := errors.New("broken")
-	if err := confirmed(iotest.ErrReader(broken), io.Discard, name); !errors.Is(err, broken) {
+	if err := confirmed(bufio.NewScanner(iotest.ErrReader(broken)), io.Discard, name); !errors.Is(err, broken) {
 		t.Errorf("an answer that cannot be read: %v", err)
 	}
 }
