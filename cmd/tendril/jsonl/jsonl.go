@@ -69,6 +69,8 @@ func (r *Reader) line() (text []byte, tooLong bool, err error) {
 	for {
 		piece, more, err := r.in.ReadLine()
 		switch {
+		case errors.Is(err, io.EOF) && (tooLong || len(r.text) > 0):
+			return r.text, tooLong, nil
 		case errors.Is(err, io.EOF):
 			return nil, false, io.EOF
 		case err != nil:
