@@ -128,8 +128,12 @@ func (g *GitServer) Host(ctx context.Context, name, workTree string) error {
 	return nil
 }
 
-// Allow lets anybody push to a repository that is served.
+// Allow lets anybody push to a repository that is served, and packs it as a push would have.
 func (g *GitServer) Allow(ctx context.Context, name string) error {
-	_, err := RunGit(ctx, filepath.Join(g.dir, name+".git"), "config", "http.receivepack", "true")
+	bare := filepath.Join(g.dir, name+".git")
+	if _, err := RunGit(ctx, bare, "config", "http.receivepack", "true"); err != nil {
+		return err
+	}
+	_, err := RunGit(ctx, bare, "repack", "-adq")
 	return err
 }
