@@ -20,7 +20,7 @@ import (
 func TestPausedWriterCannotCommit(t *testing.T) {
 	t.Parallel()
 	var accepted []*nostr.Event
-	for i := range 40 {
+	for i := range 6 {
 		accepted = append(accepted, newPerson(100+i).grasps(i))
 	}
 	held, orphan := newPerson(1).announcement("tree", 100), newPerson(1).issue(newPerson(2), "tree", 1)
