@@ -64,6 +64,7 @@ type RepoAnswer struct {
 type RepoStatus struct {
 	Ref    string `json:"ref"` // 30617:<pubkey>:<identifier>
 	Hosted bool   `json:"hosted,omitempty"`
+	Held   bool   `json:"held,omitempty"` // its announcement waits for git data
 
 	// Of one that is not hosted. Without a reason the log does not say that its owner gave it up.
 	Reason       string    `json:"reason,omitempty"`       // "deleted" or "moved"

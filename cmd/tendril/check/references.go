@@ -12,8 +12,8 @@ import (
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 const prefixNostr = "refs/nostr/"
@@ -22,7 +22,7 @@ const prefixNostr = "refs/nostr/"
 type identifier struct {
 	*checker
 	name     string
-	dossier  dossier.Dossier
+	known    repostate.View
 	problems []problem
 	kept     []string // repositories that are not hosted and kept all the same, and why
 }
@@ -58,7 +58,7 @@ func (c *checker) know(ctx context.Context, name string) (*identifier, error) {
 		}
 		accepted = append(accepted, ev)
 	}
-	return &identifier{checker: c, name: name, dossier: dossier.New(name, c.Rules, accepted, holding)}, nil
+	return &identifier{checker: c, name: name, known: repostate.New(name, c.Rules, accepted, holding)}, nil
 }
 
 func (i *identifier) repo(owner string) (*repository.Repo, error) {
@@ -67,12 +67,12 @@ func (i *identifier) repo(owner string) (*repository.Repo, error) {
 
 // repositories checks those that are announced here.
 func (i *identifier) repositories(ctx context.Context) error {
-	for _, owner := range i.dossier.Hosted() {
+	for _, owner := range i.known.Hosted() {
 		repo, err := i.repo(owner)
 		if err != nil {
 			return err
 		}
-		served := slices.ContainsFunc(i.dossier.Announcements, func(a dossier.Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
+		served := slices.ContainsFunc(i.known.Announcements, func(a repostate.Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
 		if !repo.Exists() && served {
 			i.problem(PartDisk, repo, "it is announced and not on the disk", "it is made; its data must come from a back-up or a clone URL", func() error { return repo.Ensure(ctx) })
 			if i.Repair {
@@ -118,7 +118,7 @@ func (i *identifier) repository(ctx context.Context, owner string, repo *reposit
 // there. A newer one that is held and complete may have been applied already.
 func (i *identifier) states(ctx context.Context, owner string, repo *repository.Repo, refs repository.Refs) error {
 	gone := false
-	for _, s := range i.dossier.StatesFor(owner) {
+	for _, s := range i.known.StatesFor(owner) {
 		missing, err := repo.Missing(ctx, s.Objects())
 		switch {
 		case err != nil:
@@ -146,7 +146,7 @@ func (i *identifier) states(ctx context.Context, owner string, repo *repository.
 }
 
 // agrees reports whether the references are what a state says.
-func agrees(s dossier.State, refs repository.Refs) bool {
+func agrees(s repostate.State, refs repository.Refs) bool {
 	if !maps.Equal(s.Refs, nostr.BranchesAndTags(refs.ByName)) {
 		return false
 	}
@@ -216,5 +216,5 @@ func isOnlyFor(pr *nostr.PullRequest, repo nostr.RepoRef) bool {
 // difference names a few references in which two sets differ; where they are the same, what HEAD or
 // a symbolic reference follows is not as it should be.
 func difference(want, have map[string]string) string {
-	return cmp.Or(dossier.Difference(want, have), "HEAD or a symbolic reference")
+	return cmp.Or(repostate.Difference(want, have), "HEAD or a symbolic reference")
 }

@@ -18,8 +18,8 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // checkRepositories holds what lies on the disk against what is announced.
@@ -118,7 +118,7 @@ func (c *checker) checkIdentifier(ctx context.Context, name string, owners []str
 // finding, and left alone.
 func (i *identifier) orphans(ctx context.Context, owners []string) error {
 	for _, owner := range owners {
-		if i.dossier.Hosts(owner) {
+		if i.known.Hosts(owner) {
 			continue
 		}
 		repo, err := i.repo(owner)
@@ -167,7 +167,7 @@ func (i *identifier) whyKept(ctx context.Context, repo *repository.Repo) (string
 	case note.Kept:
 		return fmt.Sprintf("its owner gave it up (%s), and an operator keeps it", note.Reason), nil
 	}
-	until := grace.Until(*note, i.DeletionGrace, time.Now())
+	until := repostate.KeptUntil(*note, i.DeletionGrace, time.Now())
 	return fmt.Sprintf("its owner gave it up (%s): it waits, and is removed after %s (NGIT_DELETION_GRACE)",
 		note.Reason, until.UTC().Format(time.RFC3339)), nil
 }

@@ -138,8 +138,10 @@ func TestOne(t *testing.T) {
 	if err := WriteOne(&b, s, now); err != nil || !strings.Contains(b.String(), "references    cannot be read: read HEAD: ?[2J\n") {
 		t.Errorf("%v\n%s", err, b.String())
 	}
-	b.Reset()
-	if err := WriteOne(&b, proto.RepoStatus{Ref: s.Ref, Hosted: true}, now); err != nil || !strings.Contains(b.String(), "state         hosted\n") || strings.Contains(b.String(), "removed") {
-		t.Errorf("%v\n%s", err, b.String())
+	for state, one := range map[string]proto.RepoStatus{"hosted": {Ref: s.Ref, Hosted: true}, "held: it waits for git data": {Ref: s.Ref, Held: true}} {
+		b.Reset()
+		if err := WriteOne(&b, one, now); err != nil || !strings.Contains(b.String(), "state         "+state+"\n") || strings.Contains(b.String(), "removed") {
+			t.Errorf("%v\n%s", err, b.String())
+		}
 	}
 }

@@ -34,9 +34,12 @@ func WriteOne(w io.Writer, s proto.RepoStatus, now time.Time) error {
 	}
 	line("repository", "%s", status.Shown(Name(s.Ref)))
 	line("address", "%s", status.Shown(s.Ref))
-	if s.Hosted {
+	switch {
+	case s.Hosted:
 		line("state", "hosted")
-	} else {
+	case s.Held:
+		line("state", "held: it waits for git data")
+	default:
 		line("state", "not hosted: %s", why(s))
 		line("since", "%s", at(s.Since))
 		line("removed", "%s", end(s, now))

@@ -19,7 +19,7 @@ import (
 	"sync"
 	"time"
 
-	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // Outcome is how a fetch ended.
@@ -41,9 +41,10 @@ type Options struct {
 	// one is, from 0.
 	Share func() (place, workers int)
 	// Fetch asks one server for what one repository misses.
-	Fetch func(ctx context.Context, identifier, url string, want dossier.Want) Outcome
-	// Look asks for a call of Seek for an identifier at a time. It must not block.
-	Look func(identifier string, at time.Time)
+	Fetch func(ctx context.Context, identifier, url string, want repostate.Want) Outcome
+	// Look asks for a call of Seek for an identifier at a time; something may have come to the
+	// owner's repository, if one is named. It must not block.
+	Look func(identifier, owner string, at time.Time)
 	Log  *slog.Logger
 }
 
@@ -73,7 +74,7 @@ type hunt struct {
 // search is the hunt for what one repository misses.
 type search struct {
 	identifier string
-	want       dossier.Want
+	want       repostate.Want
 	todo       []request
 	tried      map[string][]string // URL → the objects it was asked for, in order
 	joined     uint64              // where it stands among those that wait
@@ -141,7 +142,7 @@ func (h *Hunter) Add(identifier string, delay time.Duration) {
 		one.next = at
 	}
 	one.attempts, one.open, one.renewed = 0, false, true
-	h.Look(identifier, one.next)
+	h.Look(identifier, "", one.next)
 }
 
 // Ensure is Add for an identifier that is not hunted for yet.
@@ -179,17 +180,19 @@ func (h *Hunter) Drop(which func(identifier string) bool) {
 	}
 }
 
-// Wanted reports whether Seek must be called for an identifier. It is called before what is missing
-// is read: an event that comes meanwhile is for the next time.
-func (h *Hunter) Wanted(identifier string) bool {
+// Wanted reports whether Seek must be called for an identifier, and whether for all of it because an
+// attempt begins. It is called before what is missing is read: an event that comes meanwhile is for
+// the next time.
+func (h *Hunter) Wanted(identifier string) (seek, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one := h.hunts[identifier]
 	if one == nil {
-		return false
+		return false, false
 	}
 	one.renewed = false
-	return len(one.lanes) > 0 || !time.Now().Before(one.next)
+	all = !one.open && !time.Now().Before(one.next)
+	return all || len(one.lanes) > 0, all
 }
 
 // Exhausted reports whether an attempt was made for an identifier and has nothing left to ask.
@@ -213,29 +216,35 @@ func (h *Hunter) Remind(identifier string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if one := h.hunts[identifier]; one != nil && !one.open {
-		h.Look(identifier, one.next)
+		h.Look(identifier, "", one.next)
 	}
 }
 
-// Seek tells what an identifier misses now and where that may be. The hunt ends if it misses
-// nothing, and an attempt begins if it is time for one.
-func (h *Hunter) Seek(identifier string, wants []dossier.Want, sources []dossier.Source) {
+// Seek tells what repositories of an identifier miss now and where that may be; of says for whose
+// repositories that is told. all: for all of them. Then the hunt ends if nothing is missing, and an
+// attempt begins if it is time for one.
+func (h *Hunter) Seek(identifier string, wants []repostate.Want, sources []repostate.Source, of func(owner string) bool, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	one := h.hunts[identifier]
 	if one == nil {
 		return
 	}
-	one.keep(wants)
-	if len(wants) == 0 {
+	one.keep(wants, of)
+	switch {
+	case all && len(wants) == 0:
 		if !one.renewed {
 			delete(h.hunts, identifier)
 		}
 		return
-	}
-	if !one.open && !time.Now().Before(one.next) {
+	case all && !one.open && !time.Now().Before(one.next):
 		one.open = true
 		h.begin(identifier, one, wants, sources)
+	case !all && len(one.lanes) == 0 && (one.open || one.attempts > 0):
+		// Nothing is missing any more of what the attempts were about: all of it is looked at.
+		one.open, one.next = false, time.Now()
+		h.Look(identifier, "", one.next)
+		return
 	}
 	for _, s := range one.lanes {
 		h.start(s)
@@ -245,12 +254,15 @@ func (h *Hunter) Seek(identifier string, wants []dossier.Want, sources []dossier
 }
 
 // keep drops the searches for what is not missing any more, and lets the others go on.
-func (one *hunt) keep(wants []dossier.Want) {
-	still := map[lane]dossier.Want{}
+func (one *hunt) keep(wants []repostate.Want, of func(owner string) bool) {
+	still := map[lane]repostate.Want{}
 	for _, w := range wants {
 		still[laneOf(w)] = w
 	}
 	for at, s := range one.lanes {
+		if !of(at.owner) {
+			continue
+		}
 		if w, is := still[at]; is {
 			s.want, s.stale = w, false
 		} else {
@@ -262,7 +274,7 @@ func (one *hunt) keep(wants []dossier.Want) {
 
 // begin gives the searches of a hunt the requests of an attempt. A host that has requests left from
 // the attempts before is asked for the same again only when all of these were made.
-func (h *Hunter) begin(identifier string, one *hunt, wants []dossier.Want, sources []dossier.Source) {
+func (h *Hunter) begin(identifier string, one *hunt, wants []repostate.Want, sources []repostate.Source) {
 	left := map[lane]map[string]bool{}
 	for _, w := range wants {
 		at := laneOf(w)
@@ -371,7 +383,7 @@ func (h *Hunter) ended(s *search, r request, began time.Time, outcome Outcome) {
 	// What came, by this fetch or another, is looked at before the search goes on.
 	s.asking = ""
 	if s.stale = outcome == Brought || outcome == Unasked; s.stale {
-		h.Look(s.identifier, now)
+		h.Look(s.identifier, s.want.Owner, now)
 	}
 	h.startAll()
 	if one := h.hunts[s.identifier]; one != nil {
@@ -393,7 +405,7 @@ func (h *Hunter) pause(identifier string, one *hunt) {
 	one.open = false
 	one.attempts++
 	one.next = time.Now().Add(h.backoff(one.attempts))
-	h.Look(identifier, one.next)
+	h.Look(identifier, "", one.next)
 }
 
 // backoff is the wait after so many unsuccessful attempts: 20 s, 40 s, 80 s, then 120 s each.

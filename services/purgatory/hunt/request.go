@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 
-	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // maxRequests bounds the requests of one attempt. Anybody may announce an identifier, with as many
@@ -17,12 +17,12 @@ const maxRequests = 1000
 // pays for it.
 type lane struct{ owner, payer string }
 
-func laneOf(w dossier.Want) lane { return lane{w.Owner, w.Payer} }
+func laneOf(w repostate.Want) lane { return lane{w.Owner, w.Payer} }
 
 // requests returns what may be asked, each once: first every want's near URLs, then every other URL
 // for every want. Where that is more than an attempt may make, it begins with any of the wants and
 // any of the URLs, so that each gets its turn.
-func requests(wants []dossier.Want, sources []dossier.Source) iter.Seq2[lane, request] {
+func requests(wants []repostate.Want, sources []repostate.Source) iter.Seq2[lane, request] {
 	if len(wants)*len(sources) > maxRequests {
 		wants, sources = turned(wants), turned(sources)
 		for i, w := range wants {
@@ -35,7 +35,7 @@ func requests(wants []dossier.Want, sources []dossier.Source) iter.Seq2[lane, re
 			url string
 		}
 		made := map[key]bool{}
-		ask := func(w dossier.Want, s dossier.Source) bool {
+		ask := func(w repostate.Want, s repostate.Source) bool {
 			at := laneOf(w)
 			if made[key{at, s.URL}] {
 				return true

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/limit"
-	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // served is how many times the budget of others the owners and maintainers of served repositories
@@ -43,7 +43,7 @@ func (b budget) charges(author string) []limit.Charge {
 }
 
 // left is how many bytes may be fetched for a want, and why none where it is nothing.
-func (b budget) left(ctx context.Context, want dossier.Want) (bytes int64, why string, err error) {
+func (b budget) left(ctx context.Context, want repostate.Want) (bytes int64, why string, err error) {
 	factor := int64(1)
 	if want.Served {
 		factor = served
@@ -62,7 +62,7 @@ func (b budget) left(ctx context.Context, want dossier.Want) (bytes int64, why s
 }
 
 // spend counts bytes that were fetched, also those of a fetch that failed.
-func (b budget) spend(ctx context.Context, want dossier.Want, bytes int64) error {
+func (b budget) spend(ctx context.Context, want repostate.Want, bytes int64) error {
 	if bytes == 0 {
 		return nil
 	}

@@ -2,139 +2,98 @@ package purgatory
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/dossier"
-	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
 )
 
-// maxLeavers bounds the owners that wait to be looked after; beyond it all repositories are.
-const maxLeavers = 10_000
-
-// leavers are owners who may have ended the hosting of some of their repositories: each once,
-// however many deletion requests they send before they are looked after.
-type leavers struct {
-	mu   sync.Mutex
-	in   map[string]bool
-	all  bool // there were too many: any owner may have
-	wake chan struct{}
+// ended is a repository on the disk that is not hosted.
+type ended struct {
+	ref  nostr.RepoRef
+	note *repository.Ended // nil: the log does not say that its hosting has ended
+	// until is up to when it is kept; zero: without an end.
+	until time.Time
 }
 
-func newLeavers() *leavers { return &leavers{in: map[string]bool{}, wake: make(chan struct{}, 1)} }
-
-func (l *leavers) add(pubkey string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.in) < maxLeavers {
-		l.in[pubkey] = true
-	} else {
-		l.all = true
-	}
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+// endings are those of this worker's shards. The disk and the log tell the same.
+type endings struct {
+	mu sync.Mutex
+	by map[nostr.RepoRef]ended
 }
 
-func (l *leavers) take() (owners map[string]bool, all bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	owners, all = l.in, l.all
-	l.in, l.all = map[string]bool{}, false
-	return owners, all
+func (e *endings) set(one ended) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.by[one.ref] = one
 }
 
-// followLeavers looks after the repositories of owners who have sent deletion requests, until ctx
-// ends. A request may name an announcement by its id alone, which tells no identifier once the
-// announcement is gone; the disk does.
-func (w *worker) followLeavers(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-w.leavers.wake:
-		}
-		owners, all := w.leavers.take()
-		if all {
-			w.survey.askAll()
-			continue
-		}
-		var again []string
-		for pubkey := range owners {
-			if err := w.lookAfter(ctx, pubkey); err != nil && ctx.Err() == nil {
-				w.log.Error("the repositories of an owner who deletes could not be looked through, trying again", "owner", npub(pubkey), "error", err)
-				again = append(again, pubkey)
-			}
-		}
-		if len(again) == 0 {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(w.node.Settings.HuntBackoffBase):
-		}
-		for _, pubkey := range again {
-			w.leavers.add(pubkey)
+// forget is for repositories that are hosted again, gone, or another worker's.
+func (e *endings) forget(which func(ref nostr.RepoRef) bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for ref := range e.by {
+		if which(ref) {
+			delete(e.by, ref)
 		}
 	}
 }
 
-func (w *worker) lookAfter(ctx context.Context, pubkey string) error {
-	for ref, err := range w.store.Of(ctx, pubkey) {
-		if err != nil {
-			return err
+// shard lists those of a shard behind after (nostr.RepoRef.String), in that order.
+func (e *endings) shard(shard int, after string) (list []ended) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for ref, one := range e.by {
+		if proto.ShardOf(ref.Identifier) == shard && ref.String() > after {
+			list = append(list, one)
 		}
-		if !w.shards.Holds(ref.Identifier) {
-			continue
+	}
+	slices.SortFunc(list, func(a, b ended) int { return strings.Compare(a.ref.String(), b.ref.String()) })
+	return list
+}
+
+// count is how many have an end, and how many are kept without one.
+func (e *endings) count() (ending, kept int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, one := range e.by {
+		if one.until.IsZero() {
+			kept++
+		} else {
+			ending++
 		}
-		hosted, err := w.announced(ctx, ref, w.holdings.OfIdentifier(ref.Identifier))
-		if err != nil {
-			return err
-		}
-		if !hosted {
-			w.orphans.add(ref)
-			w.due.add(ref.Identifier)
-		}
+	}
+	return ending, kept
+}
+
+// lookAfter looks after a repository that may not be hosted any more, or may be hosted again. The
+// caller has its lock.
+func (w *worker) lookAfter(ctx context.Context, hosted bool, at repository.Place) error {
+	repo, err := w.store.At(at)
+	if err == nil && repo.Exists() && hosted {
+		err = w.welcome(repo)
+	} else if err == nil && repo.Exists() {
+		err = w.end(ctx, repo)
+	} else if err == nil {
+		w.endings.forget(func(ref nostr.RepoRef) bool { return ref == at.RepoRef })
+	}
+	if err != nil {
+		return fmt.Errorf("look after %s: %w", at, err)
 	}
 	return nil
 }
 
-// clearOne looks after a repository that may not be hosted any more, or may be hosted again. The
-// caller has the identifier's lock.
-func (w *worker) clearOne(ctx context.Context, d dossier.Dossier, ref nostr.RepoRef) error {
-	repo, err := w.store.Repo(ref)
-	if err != nil {
-		return err
-	}
-	if !repo.Exists() {
-		w.endings.Forget(ref)
-		return nil
-	}
-	if d.Hosts(ref.PubKey) {
-		return w.welcome(repo)
-	}
-	// What was pushed for an event that never came has no reference any more.
-	refs, err := repo.Refs(ctx)
-	if err != nil {
-		return err
-	}
-	if len(refs.ByName) == 0 {
-		return w.removeRepository(ctx, repo, "an empty repository is removed")
-	}
-	return w.keepForAWhile(ctx, repo)
-}
-
 // welcome is for a repository that is hosted. If it was not for a while, nothing of that is left.
 func (w *worker) welcome(repo *repository.Repo) error {
-	ref := repo.Ref()
-	w.endings.Forget(ref)
+	w.endings.forget(func(ref nostr.RepoRef) bool { return ref == repo.Ref() })
 	note, err := repo.Ended()
 	if note == nil || err != nil {
 		return err
@@ -142,75 +101,173 @@ func (w *worker) welcome(repo *repository.Repo) error {
 	if err := repo.ForgetEnded(); err != nil {
 		return err
 	}
-	w.releaser.Forget(ref.Identifier) // it was not kept in line meanwhile
-	w.log.Info("a repository is hosted again", "repository", ref, "away_since", note.Since)
-	w.tell(ref.Identifier, proto.GitReturned, proto.GitNotice{Owner: npub(ref.PubKey)})
+	w.queue.addAllPulls(repo.Ref().Identifier) // it was not kept in line meanwhile
+	w.touch(repo.Place())
+	w.log.Info("a repository is hosted again", "repository", repo.Ref(), "away_since", note.Since)
+	w.tell(repo.Ref().Identifier, proto.GitReturned, proto.GitNotice{Owner: npub(repo.Ref().PubKey)})
 	return nil
 }
 
-// keepForAWhile notes that the hosting of a repository has ended, if its owner has ended it, how
-// much of its time has passed since, and when it must be removed. The caller has the identifier's
-// lock.
-func (w *worker) keepForAWhile(ctx context.Context, repo *repository.Repo) error {
+// end is for a repository that is not hosted. One that never got data goes at once. Another is kept
+// for a while if its owner has ended the hosting, how much of that time has passed is noted, and
+// when it is over the repository is removed.
+func (w *worker) end(ctx context.Context, repo *repository.Repo) error {
 	ref := repo.Ref()
-	ending, err := w.ending(ctx, ref)
+	refs, err := repo.Refs(ctx)
 	if err != nil {
 		return err
+	}
+	if len(refs.ByName) == 0 {
+		return w.removeRepository(ctx, repo, "an empty repository is removed")
+	}
+	now := time.Now()
+	one, step, err := w.howItEnds(ctx, repo, now)
+	if err != nil {
+		return err
+	}
+	switch step {
+	case repostate.Remove:
+		err := w.remove(ctx, repo, false)
+		if errors.Is(err, errHosted) || errors.Is(err, errNotOver) {
+			return nil
+		}
+		return err
+	case repostate.CountTime:
+		note := repostate.Counting(*one.note, now)
+		one.note = &note
+		err = repo.SetEnded(note)
+	case repostate.NoteEnd:
+		err = repo.SetEnded(*one.note)
+	}
+	if err != nil {
+		return err
+	}
+	if step == repostate.NoteEnd {
+		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", one.note.Reason, "kept_until", one.until)
+		w.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: one.note.Announcement, Reason: one.note.Reason})
+	}
+	w.endings.set(one)
+	if !one.until.IsZero() {
+		look := now.Add(repostate.CountEvery)
+		if one.until.Before(look) {
+			look = one.until
+		}
+		w.queue.addOnly(repo.Place(), look)
+	}
+	return nil
+}
+
+// howItEnds reads how a repository stands that is not hosted, and what must be done about it.
+func (w *worker) howItEnds(ctx context.Context, repo *repository.Repo, now time.Time) (one ended, step repostate.Step, err error) {
+	one.ref = repo.Ref()
+	ending, err := w.ending(ctx, one.ref)
+	if err != nil {
+		return one, repostate.Keep, err
 	}
 	note, err := repo.Ended()
 	if err != nil {
+		return one, repostate.Keep, err
+	}
+	step, one.until = repostate.DecideEnding(ending, note, w.node.Settings.DeletionGrace, now)
+	if step == repostate.NoteEnd {
+		note = &repository.Ended{Announcement: ending.Announcement, Reason: ending.Reason, Since: now.UTC()}
+	}
+	if (ending != repostate.Ending{}) {
+		one.note = note
+	}
+	return one, step, nil
+}
+
+var (
+	// errHosted: the repository is hosted, and so is not removed.
+	errHosted = errors.New("the repository is hosted")
+	// errNotOver: what the log says has changed while its events were being removed.
+	errNotOver = errors.New("the repository's time is not over any more")
+)
+
+// remove removes a repository that is not hosted, and what was accepted for it alone. At once: an
+// operator has asked for it, so that neither its time nor how its hosting has ended matters. The
+// caller has its lock.
+//
+// Events go first. Whether anything still needs them is decided by ingest, on the head of the log;
+// while they go the note stays, so that a removal that breaks off is begun again by the worker that
+// has the shard then.
+func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool) error {
+	if err := w.isOver(ctx, repo, atOnce); err != nil {
 		return err
 	}
-	now := time.Now()
-	step, until := grace.Decide(ending, note, w.node.Settings.DeletionGrace, now)
-	switch step {
-	case grace.Note:
-		note = &repository.Ended{Announcement: ending.Announcement, Reason: ending.Reason, Since: now.UTC()}
-	case grace.Count:
-		counting := grace.Counting(*note, now)
-		note = &counting
+	removed, err := w.removeEvents(ctx, repo, atOnce)
+	if err != nil {
+		return err
 	}
-	if step == grace.Note || step == grace.Count {
-		if err := repo.SetEnded(*note); err != nil {
-			return err
-		}
+	// Its owner may have come back just now.
+	if err := w.isOver(ctx, repo, atOnce); err != nil {
+		return err
 	}
-	if step == grace.Note {
-		w.releaser.Forget(ref.Identifier)
-		w.log.Info("the hosting of a repository has ended", "repository", ref, "reason", ending.Reason, "kept_until", until)
-		w.tell(ref.Identifier, proto.GitEnded, proto.GitNotice{Owner: npub(ref.PubKey), Event: ending.Announcement, Reason: ending.Reason})
+	ref := repo.Ref()
+	if err := w.removeRepository(ctx, repo, "a repository is removed"); err != nil {
+		return err
 	}
-	var look time.Time
-	if !until.IsZero() {
-		look = now.Add(grace.CountEvery)
+	w.log.Info("events that were accepted for a removed repository alone are removed", "repository", ref, "events", removed)
+	w.metrics.removed.Inc()
+	w.tell(ref.Identifier, proto.GitRemoved, proto.GitNotice{Owner: npub(ref.PubKey)})
+	return nil
+}
+
+// isOver decides on all that is known at this moment whether a repository must be removed. The error
+// is errHosted or errNotOver where it must not. Where that cannot be known within lookTime it is
+// another error, and nothing is removed.
+func (w *worker) isOver(ctx context.Context, repo *repository.Repo, atOnce bool) error {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	hosted, err := w.announcedNow(ctx, repo.Ref())
+	if err == nil && hosted {
+		w.touch(repo.Place())
+		err = errHosted
 	}
-	w.endings.Set(grace.Entry{Ref: ref, Note: note, Until: until}, look)
+	if err != nil || atOnce {
+		return err
+	}
+	_, step, err := w.howItEnds(ctx, repo, time.Now())
+	if err == nil && step != repostate.Remove {
+		w.touch(repo.Place()) // the log says something else now, or the time must be counted
+		err = errNotOver
+	}
+	return err
+}
+
+// removeRepository takes a repository off the disk. The caller has its lock.
+func (w *worker) removeRepository(ctx context.Context, repo *repository.Repo, message string) error {
+	if err := repo.Remove(ctx); err != nil {
+		return err
+	}
+	gone := func(other repository.Place) bool { return other == repo.Place() }
+	w.pending.Drop(gone)
+	w.releaser.Tips.Drop(gone)
+	w.endings.forget(func(ref nostr.RepoRef) bool { return ref == repo.Ref() })
+	w.log.Info(message, "repository", repo.Ref())
 	return nil
 }
 
 // ending reads from the log how the hosting of a repository has ended that is not hosted. The log
 // has the owner's last announcement also when that was deleted.
-func (w *worker) ending(ctx context.Context, ref nostr.RepoRef) (grace.Ending, error) {
+func (w *worker) ending(ctx context.Context, ref nostr.RepoRef) (repostate.Ending, error) {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()
 	last, acceptedAt, err := w.lastAnnouncement(ctx, ref)
 	if last == nil || err != nil {
-		return grace.Ending{}, err
+		return repostate.Ending{}, err
 	}
 	deleted, err := w.isDeleted(ctx, last)
 	if err != nil {
-		return grace.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
+		return repostate.Ending{}, fmt.Errorf("look for a deletion of the announcement of %s: %w", ref, err)
 	}
+	// It is of a repository that is here as long as it lists us, under this or an earlier domain, or
+	// is archived. One of before the folder's time may list a domain that is not known any more.
 	isHere := func(a *nostr.Announcement) bool {
-		return w.isHere(a) || acceptedAt.Before(w.belongs.Since) // it may list a domain that nobody remembers
+		return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService) || acceptedAt.Before(w.belongs.Since)
 	}
-	return grace.EndingOf(ref, isHere, last, deleted), nil
-}
-
-// isHere reports whether an announcement is of a repository that is here as long as it stands: it
-// lists us, under this or an earlier domain, or it is archived.
-func (w *worker) isHere(a *nostr.Announcement) bool {
-	return w.rules.Keeps(a) || slices.ContainsFunc(w.belongs.Domains, a.ListsService)
+	return repostate.EndingOf(ref, isHere, last, deleted), nil
 }
 
 // isDeleted reports whether an accepted deletion request by its author names an announcement.
@@ -218,9 +275,9 @@ func (w *worker) isDeleted(ctx context.Context, announcement *nostr.Event) (bool
 	if w.node.Settings.IgnoreDeletions {
 		return false, nil
 	}
-	for _, filter := range grace.DeletionsOf(announcement) {
+	for _, filter := range repostate.DeletionsOf(announcement) {
 		for request, err := range w.events.Query(ctx, filter) {
-			if err != nil || grace.Deletes(request, announcement) {
+			if err != nil || repostate.Deletes(request, announcement) {
 				return err == nil, err
 			}
 		}

@@ -7,13 +7,13 @@ import (
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/fetch"
 	"tendril.dev/services/purgatory/hunt"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // fetch asks one git server for what one repository misses.
-func (w *worker) fetch(ctx context.Context, identifier, url string, want dossier.Want) hunt.Outcome {
+func (w *worker) fetch(ctx context.Context, identifier, url string, want repostate.Want) hunt.Outcome {
 	ctx, done, err := w.shards.During(ctx, identifier)
 	if err != nil {
 		return hunt.Failed // another worker's now
@@ -62,7 +62,7 @@ func (w *worker) fetch(ctx context.Context, identifier, url string, want dossier
 }
 
 // fetchFailed tells why a fetch brought nothing.
-func (w *worker) fetchFailed(identifier string, want dossier.Want, notice proto.GitNotice, err error) hunt.Outcome {
+func (w *worker) fetchFailed(identifier string, want repostate.Want, notice proto.GitNotice, err error) hunt.Outcome {
 	outcome, reason := hunt.Failed, err
 	if failed, ok := errors.AsType[*fetch.Error](err); ok {
 		reason = failed.Err // the URL stands beside it

@@ -14,33 +14,35 @@ const (
 	housekeepingEvery = time.Hour
 )
 
-// chores are repositories that something was written to. They are looked at before all others are.
-type chores struct {
-	mu    sync.Mutex
-	asked map[repository.Place]bool
-	wake  chan struct{}
+// bag is what waits to be looked at, each thing once.
+type bag[T comparable] struct {
+	mu   sync.Mutex
+	in   map[T]bool
+	wake chan struct{}
 }
 
-func newChores() *chores {
-	return &chores{asked: map[repository.Place]bool{}, wake: make(chan struct{}, 1)}
+func newBag[T comparable]() *bag[T] {
+	return &bag[T]{in: map[T]bool{}, wake: make(chan struct{}, 1)}
 }
 
-func (c *chores) ask(at repository.Place) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.asked[at] = true
+func (b *bag[T]) add(things ...T) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, thing := range things {
+		b.in[thing] = true
+	}
 	select {
-	case c.wake <- struct{}{}:
+	case b.wake <- struct{}{}:
 	default:
 	}
 }
 
-func (c *chores) take() map[repository.Place]bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	asked := c.asked
-	c.asked = map[repository.Place]bool{}
-	return asked
+func (b *bag[T]) take() map[T]bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	taken := b.in
+	b.in = map[T]bool{}
+	return taken
 }
 
 // keepHouse lets git clean up the repositories of the worker's shards, one at a time, until ctx

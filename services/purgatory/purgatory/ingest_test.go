@@ -26,12 +26,12 @@ type ingest struct {
 	bus *bus.Bus
 
 	mu       sync.Mutex
-	held     map[string]proto.Held    // by key
-	accepted map[string]int           // how often an event was appended to the log, by id
-	asked    map[string]int           // "<action> <content>"
-	verdicts map[string]proto.Verdict // by inbox and reference: one whose verdict takes long is sent again, and is no other for that
-	refuse   map[string]bool          // ids whose release is refused
-	then     func()                   // is called when thenOf was asked for thenAt times
+	held     map[string]proto.Held      // by key
+	accepted map[string]int             // how often an event was appended to the log, by id
+	asked    map[string]int             // "<action> <content>"
+	verdicts map[string][]proto.Verdict // by inbox and reference: one whose verdict takes long is sent again, and is no other for that
+	refuse   map[string]bool            // ids whose release is refused
+	then     func()                     // is called when thenOf was asked for thenAt times
 	thenOf   string
 	thenAt   int
 	deaf     bool          // it does not end anybody's time: its clock is behind
@@ -44,7 +44,7 @@ func playIngest(t testing.TB, b *bus.Bus) *ingest {
 	t.Helper()
 	in := &ingest{
 		TB: t, bus: b, held: map[string]proto.Held{}, accepted: map[string]int{}, asked: map[string]int{}, refuse: map[string]bool{},
-		verdicts: map[string]proto.Verdict{}, hold: time.Hour, silent: time.Hour,
+		verdicts: map[string][]proto.Verdict{}, hold: time.Hour, silent: time.Hour,
 	}
 	consumer, err := b.JS.Consumer(t.Context(), proto.StreamRelease, proto.ConsumerRelease)
 	if err != nil {
@@ -68,19 +68,25 @@ func (in *ingest) decide(m jetstream.Msg) {
 	if pause != nil {
 		<-pause
 	}
-	ev := &nostr.Event{}
-	if err := json.Unmarshal(m.Data(), ev); err != nil {
+	lines, err := proto.SplitPack(m.Data())
+	if err != nil {
 		in.Error(err)
-		return
 	}
 	candidate := m.Headers().Get(proto.HeaderReply) + " " + m.Headers().Get(proto.HeaderRef)
-	v, decided := in.verdicts[candidate]
+	verdicts, decided := in.verdicts[candidate]
 	if !decided {
-		v = in.verdict(ev, proto.Action(m.Headers().Get(proto.HeaderAction)), m.Headers().Get(proto.HeaderReason))
-		v.ID, v.Kind = ev.ID, ev.Kind
-		in.verdicts[candidate] = v
+		for _, line := range lines {
+			ev := &nostr.Event{}
+			if err := json.Unmarshal(line, ev); err != nil {
+				in.Error(err)
+			}
+			v := in.verdict(ev, proto.Action(m.Headers().Get(proto.HeaderAction)), m.Headers().Get(proto.HeaderReason))
+			v.ID, v.Kind = ev.ID, ev.Kind
+			verdicts = append(verdicts, v)
+		}
+		in.verdicts[candidate] = verdicts
 	}
-	data, err := json.Marshal(proto.Verdicts{Ref: m.Headers().Get(proto.HeaderRef), Verdicts: []proto.Verdict{v}})
+	data, err := json.Marshal(proto.Verdicts{Ref: m.Headers().Get(proto.HeaderRef), Verdicts: verdicts})
 	if err != nil {
 		in.Error(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/release"
+	"tendril.dev/services/purgatory/repository"
 )
 
 const (
@@ -21,6 +22,7 @@ const (
 // removal is the events of a repository that leave the log with it.
 type removal struct {
 	*worker
+	repo    *repository.Repo
 	ref     nostr.RepoRef
 	atOnce  bool
 	asks    []candidates.Candidate
@@ -32,8 +34,8 @@ type removal struct {
 // nothing else needs, and returns how many these were: those that name it, and the states of those
 // who spoke for it alone. States stay as long as another repository of the identifier is kept for
 // its owner: they may be that one's.
-func (w *worker) removeEvents(ctx context.Context, ref nostr.RepoRef, atOnce bool) (removed int, err error) {
-	r := &removal{worker: w, ref: ref, atOnce: atOnce}
+func (w *worker) removeEvents(ctx context.Context, repo *repository.Repo, atOnce bool) (removed int, err error) {
+	r := &removal{worker: w, repo: repo, ref: repo.Ref(), atOnce: atOnce}
 	filters, err := r.filters(ctx)
 	for _, filter := range filters {
 		if err == nil {
@@ -41,7 +43,7 @@ func (w *worker) removeEvents(ctx context.Context, ref nostr.RepoRef, atOnce boo
 		}
 	}
 	if err != nil {
-		return r.removed, fmt.Errorf("remove the events of %s: %w", ref, err)
+		return r.removed, fmt.Errorf("remove the events of %s: %w", r.ref, err)
 	}
 	return r.removed, nil
 }
@@ -172,12 +174,8 @@ func (r *removal) ask(ctx context.Context) error {
 	if len(r.asks) == 0 {
 		return nil
 	}
-	over, err := r.isOver(ctx, r.ref, r.atOnce)
-	if err != nil {
+	if err := r.isOver(ctx, r.repo, r.atOnce); err != nil {
 		return err
-	}
-	if !over {
-		return errNotOver
 	}
 	verdicts, err := release.Ask(ctx, r.releaser.Offerer, r.asks)
 	if err != nil {

@@ -121,7 +121,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	bytes, references := m.worker.pending.Waiting()
 	gauge(pendingDesc, references)
 	gauge(pendingBytes, int(bytes))
-	ending, kept := m.worker.endings.Count()
+	ending, kept := m.worker.endings.count()
 	gauge(endedDesc, ending, "ending")
 	gauge(endedDesc, kept, "kept")
 	for _, kind := range []int{nostr.KindAnnouncement, nostr.KindState, nostr.KindPR, nostr.KindPRUpdate} {

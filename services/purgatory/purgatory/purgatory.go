@@ -31,7 +31,6 @@ import (
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/fetch"
-	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
@@ -54,35 +53,31 @@ type events interface {
 
 // worker is one replica.
 type worker struct {
-	node         *node.Node
-	log          *slog.Logger
-	events       events
-	hearing      *bus.Follower
-	store        *repository.Store
-	rules        repository.Rules
-	sender       *candidates.Sender
-	guard        *netguard.Guard
-	holdings     *held.Set
-	shards       *shards.Held
-	hunter       *hunt.Hunter
-	due          *queue
-	orphans      *orphans
-	pulls        *pulls
-	survey       *survey
-	chores       *chores
-	pending      *pushes
-	contributors *contributors
-	leavers      *leavers
-	endings      *grace.Registry
-	belongs      repository.Belongs // our domains, those of earlier too
-	openedMu     sync.Mutex
-	opened       map[int]time.Time // shard → since when it is ours
-	refusals     *rate.Limiter
-	heldHead     *bus.Head
-	releaser     *release.Releaser
-	metrics      *metrics
-	limits       fetch.Limits
-	budget       budget
+	node     *node.Node
+	log      *slog.Logger
+	events   events
+	hearing  *bus.Follower
+	store    *repository.Store
+	rules    repository.Rules
+	sender   *candidates.Sender
+	guard    *netguard.Guard
+	holdings *held.Set
+	shards   *shards.Held
+	hunter   *hunt.Hunter
+	queue    *queue
+	arrivals *bag[int]              // shards that came, and whose repositories were not looked through yet
+	chores   *bag[repository.Place] // repositories that something was written to
+	pending  *pushes
+	endings  *endings
+	belongs  repository.Belongs // our domains, those of earlier too
+	openedMu sync.Mutex
+	opened   map[int]time.Time // shard → since when it is ours
+	refusals *rate.Limiter
+	heldHead *bus.Head
+	releaser *release.Releaser
+	metrics  *metrics
+	limits   fetch.Limits
+	budget   budget
 }
 
 // newWorker is a worker that reads nothing and is asked for nothing yet.
@@ -110,15 +105,14 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	}
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
-		holdings: held.NewSet(), shards: ours, due: newQueue(), orphans: newOrphans(), pulls: newPulls(), survey: newSurvey(),
-		chores: newChores(), pending: newPushes(s.Git), contributors: newContributors(s.ContributorPRs),
-		leavers: newLeavers(), endings: grace.NewRegistry(), belongs: belongs, opened: map[int]time.Time{},
+		holdings: held.NewSet(), shards: ours, queue: newQueue(), arrivals: newBag[int](), chores: newBag[repository.Place](),
+		pending: newPushes(s.Git), endings: &endings{by: map[nostr.RepoRef]ended{}}, belongs: belongs, opened: map[int]time.Time{},
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
 	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
 	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
-	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, Held: w.heldEvent, CatchUp: w.readAccepted, Hold: s.HoldDuration, Arrived: w.pending.Remove, Log: n.Log}
+	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, Held: w.heldEvent, CatchUp: w.readAccepted, Hold: s.HoldDuration, Tips: release.NewTips(), Arrived: w.pending.Remove, Log: n.Log}
 	return w, nil
 }
 
@@ -171,7 +165,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	w.hunter = hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share, Fetch: w.fetch, Look: w.due.addAt, Log: n.Log})
+	w.hunter = hunt.New(hunt.Options{Base: s.HuntBackoffBase, Max: s.HuntBackoffMax, Limits: limits, Share: share, Fetch: w.fetch, Look: w.lookAt, Log: n.Log})
 	if w.metrics, err = newMetrics(n.Metrics, w); err != nil {
 		return err
 	}
@@ -191,11 +185,11 @@ func Run(ctx context.Context, n *node.Node) error {
 	})
 	n.Ready.Add("git folder", w.store.Writable)
 	n.Projection("purgatory_held", proto.KVStream(proto.BucketHeld), w.holdings.Seq)
-	ground := w.standOn(ctx)
-	defer ground.end()
+	support := w.support(ctx)
+	defer support.end()
 	asked := make(chan time.Time, 1)
 	defer context.AfterFunc(ctx, func() { asked <- time.Now() })()
-	err = w.work(ctx, ground, member, &working)
+	err = w.work(ctx, support, member, &working)
 	// All shards are with others now. What is under way, clones and pushes that are being read in,
 	// comes to its end here; pushes are passed on then.
 	until := time.Now()
@@ -237,17 +231,14 @@ func serverLimits(s config.Git) (hunt.Limits, error) {
 }
 
 // work runs the parts of the worker until ctx ends and every push that was under way is released.
-func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member, working *atomic.Bool) error {
+func (w *worker) work(ctx context.Context, support *support, member *claim.Member, working *atomic.Bool) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return w.hearing.Run(ctx) })
-	group.Go(func() error { return failed(ctx, ground.ended) })
+	group.Go(func() error { return failed(ctx, support.ended) })
 	group.Go(func() error { return w.hunter.Run(ctx) })
-	group.Go(func() error { return w.settleDue(ctx) })
-	group.Go(func() error { return w.watchClocks(ctx) })
-	group.Go(func() error { return w.surveyDisk(ctx) })
+	group.Go(func() error { return w.reconcileDue(ctx) })
+	group.Go(func() error { return w.survey(ctx) })
 	group.Go(func() error { return w.keepHouse(ctx) })
-	group.Go(func() error { return w.followLeavers(ctx) })
-	group.Go(func() error { return w.removeEnded(ctx) })
 	group.Go(func() error {
 		for err := w.readHeld(ctx); err != nil; err = w.readHeld(ctx) {
 			w.log.Warn("the state at the start could not be read; trying again", "error", err)
@@ -270,33 +261,33 @@ func (w *worker) work(ctx context.Context, ground *ground, member *claim.Member,
 	return group.Wait()
 }
 
-// ground is what the rest stands on: verdicts from ingest, and what is held. It outlives the rest,
-// so that what is being pushed or released when the worker stops comes to its end.
-type ground struct {
+// support is what the rest needs: verdicts from ingest, and what is held. It outlives the rest, so
+// that what is being pushed or released when the worker stops comes to its end.
+type support struct {
 	running sync.WaitGroup
 	stop    context.CancelFunc
 	ended   chan error
 }
 
-func (w *worker) standOn(ctx context.Context) *ground {
+func (w *worker) support(ctx context.Context) *support {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	g := &ground{stop: stop, ended: make(chan error, 2)}
+	g := &support{stop: stop, ended: make(chan error, 2)}
 	g.running.Go(func() { g.ended <- w.sender.Run(ctx) })
 	g.running.Go(func() { g.ended <- w.holdings.Follow(ctx, w.node.Bus.JS, w.node.Log, w.changed) })
 	return g
 }
 
-// failed waits for what the work stands on to give way, or for the end of ctx.
-func failed(ctx context.Context, support <-chan error) error {
+// failed waits for a part that the work needs to fail, or for the end of ctx.
+func failed(ctx context.Context, ended <-chan error) error {
 	select {
-	case err := <-support:
+	case err := <-ended:
 		return err
 	case <-ctx.Done():
 		return nil
 	}
 }
 
-func (g *ground) end() {
+func (g *support) end() {
 	g.stop()
 	g.running.Wait()
 }
@@ -308,8 +299,7 @@ func (w *worker) hold(ctx context.Context, name string) error {
 		return err
 	}
 	ours := func(identifier string) bool { return proto.ShardOf(identifier) == n }
-	w.releaser.ForgetAll(ours)
-	w.pending.close(n)
+	w.forget(n, ours)
 	w.openedMu.Lock()
 	w.opened[n] = time.Now()
 	w.openedMu.Unlock()
@@ -319,18 +309,38 @@ func (w *worker) hold(ctx context.Context, name string) error {
 	}
 	w.shards.Open(n, claim.Lease(ctx))
 	for _, identifier := range waiting {
-		w.due.add(identifier)
+		for _, entry := range w.holdings.OfIdentifier(identifier) {
+			w.touchFor(entry)
+		}
 	}
-	w.survey.ask(n)
-	closeDesk := w.openDesk(ctx, n)
+	w.arrivals.add(n)
+	stopAnswering := w.answerOperators(ctx, n)
 	<-ctx.Done()
-	closeDesk()
+	stopAnswering()
 	w.shards.Close(n)
 	w.hunter.Drop(ours)
-	w.orphans.drop(n)
-	w.endings.DropShard(n)
-	w.pending.close(n)
-	w.pulls.drop(n)
-	w.contributors.drop(n)
+	w.queue.drop(ours)
+	w.forget(n, ours)
 	return nil
+}
+
+// forget forgets what is known of the disk of a shard: another worker may have worked on it.
+func (w *worker) forget(shard int, ours func(identifier string) bool) {
+	there := func(at repository.Place) bool { return ours(at.Identifier) }
+	w.pending.close(shard)
+	w.releaser.Tips.Drop(there)
+	w.endings.forget(func(ref nostr.RepoRef) bool { return ours(ref.Identifier) })
+}
+
+func (w *worker) openedAt(identifier string) time.Time {
+	w.openedMu.Lock()
+	defer w.openedMu.Unlock()
+	return w.opened[proto.ShardOf(identifier)]
+}
+
+// lookAt asks for a look at what is hunted for: an owner's repository, or all of an identifier.
+func (w *worker) lookAt(identifier, owner string, at time.Time) {
+	place := itself(identifier)
+	place.PubKey = owner
+	w.queue.add(place, at)
 }

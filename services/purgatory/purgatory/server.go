@@ -45,10 +45,10 @@ func (s *server) serve(w *worker, directory *claim.Directory) error {
 	}
 	limits := w.node.Settings.Git
 	var prs githttp.Authority
-	if w.contributors.on {
-		prs = contributions{w}
+	if w.node.Settings.ContributorPRs {
+		prs = authority{w, true}
 	}
-	s.Handler = githttp.New(w, githttp.Options{
+	s.Handler = githttp.New(authority{w, false}, githttp.Options{
 		PRs:          prs,
 		MaxPushBytes: limits.MaxPushBytes, Stall: limits.GitStall, SpoolBytes: limits.GitSpoolBytes,
 		Log: w.log, Metrics: metrics,

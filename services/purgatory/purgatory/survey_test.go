@@ -10,11 +10,7 @@ import (
 	"time"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/held"
-	"tendril.dev/lib/node"
-	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/hunt"
 	"tendril.dev/services/purgatory/repository/gittest"
 	"tendril.dev/services/purgatory/shards"
 )
@@ -38,12 +34,12 @@ func TestLeftoversAreSweptFromQuietRepositories(t *testing.T) {
 		}
 		old := leftover("tmp_objdir-pack-1", time.Now().Add(-48*time.Hour))
 		young := leftover("tmp_objdir-incoming-2", time.Now().Add(-time.Minute))
-		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: shards.New(), survey: newSurvey(), due: newQueue(), orphans: newOrphans(), pending: newPushes(config.Git{})}
+		w := &worker{log: slog.New(slog.DiscardHandler), store: store, shards: shards.New(), arrivals: newBag[int](), queue: newQueue(), pending: newPushes(config.Git{})}
 		w.shards.Open(proto.ShardOf("quiet"), t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
-		go func() { done <- w.surveyDisk(ctx) }()
-		w.survey.ask(proto.ShardOf("quiet"))
+		go func() { done <- w.survey(ctx) }()
+		w.arrivals.add(proto.ShardOf("quiet"))
 		synctest.Wait()
 		if !gone(old) || gone(young) {
 			t.Errorf("at the start: the old one is gone %t, the young one %t", gone(old), gone(young))
@@ -58,36 +54,6 @@ func TestLeftoversAreSweptFromQuietRepositories(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// TestARestartedClockIsNoNewRepository: all pull requests of an identifier are looked through when
-// a repository of it is new, and not whenever a state starts the clock of a held one anew.
-func TestARestartedClockIsNoNewRepository(t *testing.T) {
-	t.Parallel()
-	w := &worker{
-		node: &node.Node{}, shards: shards.New(), hunter: hunt.New(hunt.Options{Look: func(string, time.Time) {}}), pulls: newPulls(),
-		due: newQueue(), orphans: newOrphans(), pending: newPushes(config.Git{}),
-	}
-	w.shards.Open(proto.ShardOf("x"), t.Context())
-	in := func(phase proto.Phase) *held.Entry {
-		ev := &nostr.Event{Kind: nostr.KindAnnouncement}
-		return &held.Entry{Held: proto.Held{Event: ev, Identifier: "x", Phase: phase}}
-	}
-	for _, c := range []struct {
-		before, now *held.Entry
-		looks       bool
-	}{
-		{nil, in(proto.PhaseWaiting), true},
-		{in(proto.PhaseWaiting), in(proto.PhaseWaiting), false},
-		{in(proto.PhaseSilent), in(proto.PhaseWaiting), true},
-		{in(proto.PhaseWaiting), in(proto.PhaseSilent), false},
-	} {
-		w.pulls.check("x")
-		w.changed(held.Change{Before: c.before, Entry: c.now})
-		if looks := w.pulls.check("x"); looks != c.looks {
-			t.Errorf("from %v to %v: looks again %t", c.before, c.now, looks)
-		}
-	}
 }
 
 func gone(path string) bool {

@@ -1,7 +1,6 @@
 package release
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,207 +8,151 @@ import (
 	"time"
 
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
 )
 
-// maxFollowers bounds the repositories that are brought in line with a state in one go besides the
-// first: a crowd may name somebody popular as its maintainer, but others need not wait for it.
-const maxFollowers = 16
+const (
+	// maxNamed bounds the references below refs/nostr/ that are set in one go.
+	maxNamed = 64
+	// maxSources bounds the repositories in which objects are looked for.
+	maxSources = 16
+	// maxUnfit bounds the states that are remembered as unfit.
+	maxUnfit = 10_000
+)
 
-// maxNamed bounds the references below refs/nostr/ that are set in one go: a pull request may be
-// for thousands of repositories, and each costs a git process.
-const maxNamed = 64
-
-// maxMade bounds the repositories that are made in one go: each costs the disk a dozen writes, and
-// the push of an owner waits meanwhile, whoever else has announced the identifier. A client that
-// asks for one is not kept waiting for it.
-const maxMade = 16
-
-// settlement is one identifier while it is settled.
-type settlement struct {
+// pass is one call of Release.
+type pass struct {
 	*Releaser
-	d     dossier.Dossier
-	known *remembered
-	stock *inventory
+	v      repostate.View
+	out    *Result
+	doubts int // of Tips, when the pass began
 
-	applied map[string]dossier.State   // owner → the state that counts there
-	moved   int                        // repositories whose references were set
-	made    int                        // repositories that were not there
-	named   int                        // references below refs/nostr/ that were set
-	waiting map[string]map[string]bool // owner → references whose event is not known
-	failed  map[string]error           // owner → what went wrong in the owner's repository
-	again   time.Time
-	unfit   []Unfit
-	owed    []string
-	commits map[string][]string // pullCommits, once they were asked for
-
-	offered  map[string]bool // ids of held events whose commit is in a contributor's repository
-	restless map[string]time.Time
+	repos   map[string]*repository.Repo // by owner; nil: it is not there
+	has     map[string]map[string]bool  // owner → object, of those that were asked for
+	commits map[string][]string         // pullCommits, once they were asked for
+	applied map[string]repostate.State  // owner → the state that counts there
+	offered map[string]bool             // ids of held events whose commit is in a contributor's repository
+	named   int                         // references below refs/nostr/ that were set
+	failed  map[string]error            // key → what went wrong in that repository
+	keys    []string                    // of the repositories that may be changed
 }
 
-func (r *Releaser) begin(d dossier.Dossier) *settlement {
-	s := &settlement{Releaser: r, d: d, known: r.memory.of(d.Identifier), failed: map[string]error{}, waiting: map[string]map[string]bool{}}
-	s.stock = &inventory{repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, concerns: s.concerns}
-	return s
-}
-
-// without goes on as if some events had never been.
-func (s *settlement) without(ids []string) { s.d, s.commits = s.d.Without(ids...), nil }
-
-// fail notes what went wrong in an owner's repository. The others go on.
-func (s *settlement) fail(owner string, err error) {
-	if s.failed[owner] == nil {
-		s.failed[owner] = err
+// do notes what goes wrong in a repository. The others go on.
+func (p *pass) do(key string, err error) {
+	if err != nil && p.failed[key] == nil {
+		p.failed[key] = err
 	}
 }
 
-func (s *settlement) err() error {
+func (p *pass) err() error {
 	var all []error
-	for _, key := range s.everywhere() {
-		all = append(all, s.failed[key])
+	for _, key := range p.keys {
+		all = append(all, p.failed[key])
 	}
 	return errors.Join(all...)
 }
 
-// soon asks to be settled again at a time.
-func (s *settlement) soon(at time.Time) {
-	if s.again.IsZero() || at.Before(s.again) {
-		s.again = at
+func (p *pass) later(at repository.Place, when time.Time) {
+	if before, is := p.out.Later[at]; !is || when.Before(before) {
+		p.out.Later[at] = when
 	}
 }
 
-// order is that in which owners come: those who have signed states first, those who only announce
-// to have a part in it last.
-func (s *settlement) order() []string {
-	rank := map[string]int{}
-	for _, state := range s.d.States {
-		rank[state.Event.PubKey] -= 2
-	}
-	for _, a := range s.d.Announcements {
-		if !a.Held {
-			rank[a.Ref.PubKey]--
-		}
-	}
-	order := slices.Clone(s.d.Hosted())
-	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(max(rank[a], -3), max(rank[b], -3)) })
-	return order
+func (p *pass) place(owner string) repository.Place {
+	return repository.Place{RepoRef: nostr.RepoRef{PubKey: owner, Identifier: p.v.Identifier}}
 }
 
 // align makes references what the states and pull requests say, and gives the events that are ready
 // to be released, in the order of their release, and the states that have lost.
-func (s *settlement) align(ctx context.Context) (ready []*nostr.Event, lost []dossier.State) {
-	s.again, s.applied, s.owed = time.Time{}, map[string]dossier.State{}, nil
-	s.moved, s.made, s.named = 0, 0, 0
-	owners := s.order()
-	for _, owner := range owners {
-		if err := s.open(ctx, owner); err != nil {
-			s.fail(owner, err)
+func (p *pass) align(ctx context.Context, scope Scope) (ready []*nostr.Event, lost []repostate.State) {
+	p.applied, p.offered, p.named, p.keys = map[string]repostate.State{}, map[string]bool{}, 0, nil
+	var owners []string
+	for _, owner := range scope.Owners {
+		if p.v.Hosts(owner) {
+			owners = append(owners, owner)
+			p.do(owner, p.open(ctx, owner))
 		}
 	}
-	s.alignContributions(ctx)
-	for _, owner := range owners {
-		if err := s.alignStates(ctx, owner); err != nil {
-			s.fail(owner, err)
-		}
+	p.keys = slices.Clone(owners)
+	for _, contributor := range scope.Contributors {
+		key := "prs/" + contributor
+		p.keys = append(p.keys, key)
+		p.do(key, p.alignContribution(ctx, contributor))
 	}
-	prs := s.alignPullRequests(ctx)
 	for _, owner := range owners {
-		if err := s.checkTips(ctx, owner); err != nil {
-			s.fail(owner, err)
-		}
+		p.do(owner, p.alignStates(ctx, owner))
 	}
-	ready = s.announcements(ctx)
-	ready = append(ready, s.states(ready)...)
-	return append(ready, prs...), s.d.Superseded(s.applied)
+	prs := p.alignPullRequests(ctx, owners)
+	for _, owner := range owners {
+		p.do(owner, p.checkTips(ctx, owner))
+	}
+	ready = p.announcements(ctx, owners)
+	ready = append(ready, p.states(ready)...)
+	return append(ready, prs...), p.v.Superseded(p.applied)
 }
 
-// open makes an owner's repository if it is not there, and sweeps it up the first time. Beyond
-// maxMade that is for the next time, which is soon.
-func (s *settlement) open(ctx context.Context, owner string) error {
-	repo, err := s.Store.Repo(nostr.RepoRef{PubKey: owner, Identifier: s.d.Identifier})
+// open makes an owner's repository if it is not there, and removes what killed pushes left.
+func (p *pass) open(ctx context.Context, owner string) error {
+	repo, err := p.Store.At(p.place(owner))
 	if err != nil {
 		return err
 	}
-	there := repo.Exists()
-	if !there && s.made == maxMade {
-		s.soon(time.Now())
-		return nil
+	if err := errors.Join(repo.Ensure(ctx), repo.SweepPushes(), repo.SetArchive(p.v.IsArchived(owner))); err != nil {
+		return fmt.Errorf("%s: %w", repo.Ref(), err)
 	}
-	if !s.known.swept[owner] || !there {
-		if !there {
-			s.made++
-		}
-		s.forget(owner)
-		if err := repo.Ensure(ctx); err != nil {
-			return fmt.Errorf("%s: %w", repo.Ref(), err)
-		}
-		if err := repo.SweepPushes(); err != nil { // whoever settles has the lock, and so nobody pushes
-			return fmt.Errorf("%s: %w", repo.Ref(), err)
-		}
-		s.known.swept[owner] = true
-	}
-	if err := repo.SetArchive(s.d.IsArchived(owner)); err != nil {
-		return err
-	}
-	s.stock.repos[owner] = repo
+	p.repos[owner] = repo
 	return nil
 }
 
-// forget is for a repository that is not as it was remembered.
-func (s *settlement) forget(owner string) { s.known.forget(owner) }
+// repo returns a repository, to be read if it is none of those that may be changed; nil: it is not
+// there.
+func (p *pass) repo(key string) *repository.Repo {
+	repo, known := p.repos[key]
+	if !known {
+		var err error
+		if repo, err = p.Store.At(p.place(key)); err != nil || !repo.Exists() {
+			repo = nil
+		}
+		p.repos[key] = repo
+	}
+	return repo
+}
 
-// announcements are the held ones whose repository has data.
-func (s *settlement) announcements(ctx context.Context) (ready []*nostr.Event) {
-	for _, a := range s.d.Announcements {
-		if !a.Held || a.Silent || s.stock.repos[a.Ref.PubKey] == nil || !s.d.Hosts(a.Ref.PubKey) {
+// announcements are the held ones whose repository has data: any object that a state of its
+// maintainers or a pull request names. What was pushed for an event that has not come is no data.
+func (p *pass) announcements(ctx context.Context, owners []string) (ready []*nostr.Event) {
+	for _, a := range p.v.Announcements {
+		owner := a.Ref.PubKey
+		if !a.Held || a.Silent || !slices.Contains(owners, owner) || p.repos[owner] == nil {
 			continue
 		}
-		has, err := s.hasData(ctx, a.Ref.PubKey)
-		if err != nil {
-			s.fail(a.Ref.PubKey, err)
+		var named []string
+		for _, state := range p.v.StatesFor(owner) {
+			named = append(named, state.Objects()...)
 		}
-		if has {
+		named = append(named, p.pullCommits()[owner]...)
+		missing, err := p.missing(ctx, owner, named)
+		p.do(owner, err)
+		if err == nil && len(missing) < len(named) {
 			ready = append(ready, a.Event)
 		}
 	}
 	return ready
 }
 
-// hasData reports whether an owner's repository has any object that a state of its maintainers or a
-// pull request names. What was pushed for an event that has not come is no data.
-func (s *settlement) hasData(ctx context.Context, owner string) (bool, error) {
-	if has, err := s.stock.repos[owner].HasData(ctx); !has || err != nil {
-		return false, err
-	}
-	var named []string
-	for _, pr := range s.d.PullRequests {
-		if slices.Contains(s.d.Tagged(pr), owner) {
-			named = append(named, pr.Commit)
-		}
-	}
-	for _, state := range s.d.StatesFor(owner) {
-		named = append(named, state.Objects()...)
-	}
-	missing, err := s.stock.missing(ctx, owner, named)
-	return len(missing) < len(named), err
-}
-
 // states are the held ones that count in some repository whose announcement is accepted, or leaves
 // with them. A state that names no objects is complete at once, and would otherwise be served
 // though nothing of its repository ever came.
-func (s *settlement) states(leaving []*nostr.Event) (ready []*nostr.Event) {
-	served := map[string]bool{}
-	for _, a := range s.d.Announcements {
-		if !a.Held || slices.Contains(leaving, a.Event) {
-			served[a.Ref.PubKey] = true
+func (p *pass) states(leaving []*nostr.Event) (ready []*nostr.Event) {
+	counts := map[string]bool{}
+	for _, a := range p.v.Announcements {
+		state, is := p.applied[a.Ref.PubKey]
+		if is && (!a.Held || slices.Contains(leaving, a.Event)) {
+			counts[state.Event.ID] = true
 		}
 	}
-	counts := map[string]bool{}
-	for owner, state := range s.applied {
-		counts[state.Event.ID] = counts[state.Event.ID] || served[owner]
-	}
-	for _, state := range s.d.States {
+	for _, state := range p.v.States {
 		if state.Held && counts[state.Event.ID] {
 			ready = append(ready, state.Event)
 		}
@@ -218,149 +161,212 @@ func (s *settlement) states(leaving []*nostr.Event) (ready []*nostr.Event) {
 }
 
 // alignStates applies to an owner's repository the state that counts there: the newest by somebody
-// who speaks for it whose objects are all there, after they were brought together from the
-// other repositories for which its author speaks. A state that no repository can have, whatever
-// data comes, counts nowhere.
-func (s *settlement) alignStates(ctx context.Context, owner string) error {
-	repo, before := s.stock.repos[owner], s.known.aligned[owner]
+// who speaks for it whose objects are all there, after they were brought together from the other
+// repositories for which its author speaks. A state that no repository can have counts nowhere.
+func (p *pass) alignStates(ctx context.Context, owner string) error {
+	repo := p.repos[owner]
 	if repo == nil {
 		return nil
 	}
-	for _, state := range s.d.StatesFor(owner) {
-		id := state.Event.ID
-		if s.known.unfit[id] {
+	for _, state := range p.v.StatesFor(owner) {
+		if p.isUnfit(state.Event.ID) {
 			continue
 		}
-		if before.state != id {
-			complete, err := s.gather(ctx, owner, s.d.OwnersFor(state.Event.PubKey), state.Objects())
-			if err != nil {
-				return err
-			}
-			if !complete {
-				continue
-			}
-			if s.moved > maxFollowers {
-				s.soon(time.Now())
-				return nil
-			}
-			s.moved++
-			s.forget(owner) // until it is done
-			_, err = repo.SetRefs(ctx, state.Refs, state.Symbolic, state.Head)
-			if s.isBroken(err) {
-				continue
-			}
-			if errors.Is(err, repository.ErrUnfit) {
-				s.Log.Warn("a state cannot be applied", "repository", repo.Ref(), "event", id, "error", err)
-				s.known.unfit[id] = true
-				s.unfit = append(s.unfit, Unfit{State: state.Event, Owner: owner, Err: err})
-				continue
-			}
-			if err != nil {
-				return fmt.Errorf("apply state %s to %s: %w", id, repo.Ref(), err)
-			}
-		}
-		s.known.aligned[owner] = aligned{state: id, held: state.Held}
-		s.applied[owner] = state
-		return nil
-	}
-	if before.state == "" || !before.held {
-		return nil
-	}
-	// What these references stand on was never accepted, and nothing else counts.
-	if _, err := repo.SetRefs(ctx, nil, nil, ""); err != nil {
-		return fmt.Errorf("take back state %s from %s: %w", before.state, repo.Ref(), err)
-	}
-	s.forget(owner)
-	return nil
-}
-
-// alignPullRequests names the commits of pull requests and updates that are there, in every
-// repository that they are for, and returns those of the held ones that are complete.
-func (s *settlement) alignPullRequests(ctx context.Context) (ready []*nostr.Event) {
-	for _, pr := range s.d.PullRequests {
-		owners := s.d.Tagged(pr)
-		if !pr.Held {
-			s.nameOwed(ctx, pr, owners)
-			continue
-		}
-		if s.offered[pr.Event.ID] {
-			s.mirror(ctx, pr, owners)
-			ready = append(ready, pr.Event)
-			continue
-		}
-		complete := len(owners) > 0
-		for _, owner := range owners {
-			there, err := s.hasCommit(ctx, owner, pr)
-			if err != nil {
-				s.fail(owner, err)
-			}
-			complete = complete && there
+		complete, err := p.gather(ctx, owner, p.sources(state.Event.PubKey), state.Objects())
+		if err != nil {
+			return err
 		}
 		if !complete {
 			continue
 		}
-		for _, owner := range owners {
-			named, err := s.nameCommit(ctx, owner, pr)
-			if err != nil {
-				s.fail(owner, err)
-			}
-			complete = complete && named
+		_, err = repo.SetRefs(ctx, state.Refs, state.Symbolic, state.Head)
+		switch {
+		case p.isBroken(err):
+			continue
+		case errors.Is(err, repository.ErrUnfit):
+			p.Log.Warn("a state cannot be applied", "repository", repo.Ref(), "event", state.Event.ID, "error", err)
+			p.noteUnfit(Unfit{State: state.Event, Owner: owner, Err: err})
+			continue
+		case err != nil:
+			return fmt.Errorf("apply state %s to %s: %w", state.Event.ID, repo.Ref(), err)
 		}
-		if complete {
-			ready = append(ready, pr.Event)
-		}
+		p.setTrial(repo.Place(), state.Held)
+		p.applied[owner] = state
+		return nil
 	}
-	return ready
+	if !p.setTrial(repo.Place(), false) {
+		return nil
+	}
+	// The state that these references follow was never accepted, and no other counts.
+	if _, err := repo.SetRefs(ctx, nil, nil, ""); err != nil {
+		p.setTrial(repo.Place(), true)
+		return fmt.Errorf("remove the references of a refused state from %s: %w", repo.Ref(), err)
+	}
+	return nil
 }
 
-func (s *settlement) hasCommit(ctx context.Context, owner string, pr dossier.PullRequest) (bool, error) {
-	if s.stock.repos[owner] == nil {
-		return false, nil
+// setTrial notes whether the references of a repository follow a state that is not accepted yet,
+// and returns whether they did before.
+func (r *Releaser) setTrial(at repository.Place, is bool) (before bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before = r.trial[at]
+	switch {
+	case !is:
+		delete(r.trial, at)
+	case r.trial == nil:
+		r.trial = map[repository.Place]bool{at: true}
+	default:
+		r.trial[at] = true
 	}
-	there, err := s.gather(ctx, owner, s.sources(pr), []string{pr.Commit})
-	if there || err != nil || !s.fromElsewhere(ctx, owner, pr) {
-		return there, err
-	}
-	return s.gather(ctx, owner, s.sources(pr), []string{pr.Commit})
+	return before
 }
 
-// gather is inventory.gather. What is there but not whole counts as not there.
-func (s *settlement) gather(ctx context.Context, owner string, sources, objects []string) (complete bool, err error) {
-	complete, err = s.stock.gather(ctx, owner, sources, objects)
-	if s.isBroken(err) {
+func (r *Releaser) isUnfit(state string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unfit[state]
+}
+
+func (p *pass) noteUnfit(u Unfit) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unfit == nil || len(p.unfit) == maxUnfit {
+		p.unfit = map[string]bool{}
+	}
+	p.unfit[u.State.ID] = true
+	p.out.Unfit = append(p.out.Unfit, u)
+}
+
+// sources are the owners in whose repositories the objects of an author's event may be: the author,
+// then others for whom the author speaks, those who may be changed now first.
+func (p *pass) sources(author string) []string {
+	owners := p.v.OwnersFor(author)
+	if len(owners) <= maxSources {
+		return owners
+	}
+	var first, then []string
+	for _, owner := range owners {
+		if owner == author || slices.Contains(p.keys, owner) {
+			first = append(first, owner)
+		} else {
+			then = append(then, owner)
+		}
+	}
+	sources := append(first, then...)
+	return sources[:max(maxSources, len(first))]
+}
+
+// gather brings objects into an owner's repository from the sources, and reports whether all are
+// there then. Nothing is brought if some of them are nowhere. What is there but not whole counts as
+// not there.
+func (p *pass) gather(ctx context.Context, owner string, sources, objects []string) (complete bool, err error) {
+	missing, err := p.missing(ctx, owner, objects)
+	if err != nil {
+		return false, err
+	}
+	bring := map[string][]string{} // source → objects
+	var from []string
+	for _, source := range sources {
+		if len(missing) == 0 || source == owner || p.repo(source) == nil {
+			continue
+		}
+		absent, err := p.missing(ctx, source, missing)
+		if err != nil {
+			return false, err
+		}
+		if len(absent) < len(missing) {
+			bring[source] = slices.DeleteFunc(slices.Clone(missing), func(id string) bool { return !p.has[source][id] })
+			from = append(from, source)
+		}
+		missing = absent
+	}
+	if len(missing) > 0 {
 		return false, nil
 	}
-	return complete, err
+	for _, source := range from {
+		err := p.repos[owner].Share(ctx, p.repos[source], bring[source])
+		if p.isBroken(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("%s, from %s: %w", p.repos[owner].Place(), p.repos[source].Place(), err)
+		}
+	}
+	for _, id := range objects {
+		p.has[owner][id] = true
+	}
+	return true, nil
 }
 
 // isBroken reports whether an error is that of objects that are there but not whole.
-func (s *settlement) isBroken(err error) bool {
+func (p *pass) isBroken(err error) bool {
 	broken := errors.Is(err, repository.ErrBroken)
 	if broken {
-		s.Log.Warn("git data is there in part only", "identifier", s.d.Identifier, "error", err)
+		p.Log.Warn("git data is there in part only", "identifier", p.v.Identifier, "error", err)
 	}
 	return broken
 }
 
-// nameCommit names the commit of a pull request in an owner's repository, and reports whether it is
-// named there then. Beyond maxNamed that is for the next time, which is soon.
-func (s *settlement) nameCommit(ctx context.Context, owner string, pr dossier.PullRequest) (named bool, err error) {
-	repo := s.stock.repos[owner]
-	delete(s.known.tidy, owner)
-	if repo.IsNamed(prefixNostr+pr.Event.ID, pr.Commit) {
-		return true, nil
+// missing returns those of the objects that a repository lacks. It is asked once, for all that
+// concerns it. What references name is there, so that no git is started for a push that has just
+// come.
+func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]string, error) {
+	known, repo := p.has[key], p.repos[key]
+	ask := wanted
+	if known == nil {
+		known = map[string]bool{}
+		p.has[key] = known
+		named, err := repo.Named(ctx, nil)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", repo.Place(), err)
+		}
+		for _, id := range named {
+			known[id] = true
+		}
+		ask = slices.Concat(wanted, p.concerns(key, known))
 	}
-	if s.named == maxNamed {
-		s.soon(time.Now())
-		return false, nil
-	}
-	s.named++
-	err = repo.SetRef(ctx, prefixNostr+pr.Event.ID, pr.Commit)
-	if s.isBroken(err) {
-		return false, nil
-	}
+	ask = slices.DeleteFunc(slices.Clone(ask), func(id string) bool {
+		_, asked := known[id]
+		return asked
+	})
+	absent, err := repo.Missing(ctx, ask)
 	if err != nil {
-		return false, fmt.Errorf("name the commit of %s in %s: %w", pr.Event.ID, repo.Ref(), err)
+		return nil, fmt.Errorf("%s: %w", repo.Place(), err)
 	}
-	return true, nil
+	for _, id := range ask {
+		known[id] = true
+	}
+	for _, id := range absent {
+		known[id] = false
+	}
+	return slices.DeleteFunc(slices.Clone(wanted), func(id string) bool { return known[id] }), nil
+}
+
+// concerns are the objects that an owner's repository may soon be asked for: those of its states up
+// to the newest accepted one, or to one whose objects references name, and commits of pull requests.
+func (p *pass) concerns(owner string, named map[string]bool) (ids []string) {
+	for _, state := range p.v.StatesFor(owner) {
+		objects := state.Objects()
+		if !slices.ContainsFunc(objects, func(id string) bool { return !named[id] }) {
+			break
+		}
+		if ids = append(ids, objects...); !state.Held {
+			break
+		}
+	}
+	return append(ids, p.pullCommits()[owner]...)
+}
+
+// pullCommits are the commits of pull requests that may be in each owner's repository.
+func (p *pass) pullCommits() map[string][]string {
+	if p.commits == nil {
+		p.commits = map[string][]string{}
+		for _, pr := range p.v.PullRequests {
+			for _, owner := range p.v.Tagged(pr) {
+				p.commits[owner] = append(p.commits[owner], pr.Commit)
+			}
+		}
+	}
+	return p.commits
 }

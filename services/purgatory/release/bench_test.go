@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"tendril.dev/services/purgatory/release"
 	"tendril.dev/services/purgatory/repository"
 )
 
@@ -52,7 +53,7 @@ func crowd(t testing.TB, others int) (*world, func() int) {
 		w.announce("other", key(100+n))
 		w.state("never", key(100+n), mainBranch, fmt.Sprintf("%040x", n+1))
 	}
-	w.settle()
+	w.release()
 	started()
 	return w, started
 }
@@ -62,17 +63,17 @@ func crowd(t testing.TB, others int) (*world, func() int) {
 func TestStrangersCostLittle(t *testing.T) {
 	t.Parallel()
 	w, started := crowd(t, 0)
-	w.settle()
+	w.release()
 	if n := started(); n != 0 {
-		t.Errorf("%d git processes to settle where nothing happened", n)
+		t.Errorf("%d git processes where nothing happened", n)
 	}
 	w, started = crowd(t, 10)
-	w.settle()
+	w.release()
 	if n := started(); n != 0 {
 		t.Errorf("%d git processes for 10 strangers who wait for something that has not come", n)
 	}
 	w.give(key(105), "main")
-	w.settle()
+	w.release()
 	if n := started() - 1; n > 1 {
 		t.Errorf("%d git processes to look for what one of 10 strangers waits for in what has come, want 1", n)
 	}
@@ -82,8 +83,8 @@ func TestStrangersCostLittle(t *testing.T) {
 	w.give(alice, c2)
 	w.state("second", alice, mainBranch, c2)
 	started()
-	w.settle()
-	if n := started(); n > 6 {
+	w.release()
+	if n := started(); n > 4 {
 		t.Errorf("%d git processes for one more state", n)
 	}
 }
@@ -99,14 +100,14 @@ func TestANewRepositoryStartsFewProcesses(t *testing.T) {
 	commit := w.work.Commit("a", "1")
 	w.announce("announcement", alice)
 	started() // to learn its version
-	w.settle()
+	w.release()
 	if n := started(); n != 0 {
 		t.Errorf("%d git processes to make a repository", n)
 	}
 	w.give(alice, "main")
 	w.state("first", alice, mainBranch, commit)
 	started()
-	w.settle()
+	w.release()
 	if n := started(); n > 4 {
 		t.Errorf("%d git processes to apply the first state, want 4", n)
 	}
@@ -116,16 +117,16 @@ func TestANewRepositoryStartsFewProcesses(t *testing.T) {
 	}
 }
 
-// BenchmarkSettle tells what settling an identifier costs: where nothing happened, and where others
+// BenchmarkNothing tells what a look at an identifier costs: where nothing happened, and where others
 // announce the same identifier.
-func BenchmarkSettle(b *testing.B) {
+func BenchmarkNothing(b *testing.B) {
 	for _, others := range []int{0, 10, 100} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {
 			w, started := crowd(b, others)
-			d := w.dossier()
+			v := w.view()
 			started()
 			for b.Loop() {
-				if _, err := w.r.Settle(b.Context(), d); err != nil {
+				if _, err := w.r.Release(b.Context(), v, release.Scope{Owners: v.Hosted()}); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -146,11 +147,11 @@ func BenchmarkRelease(b *testing.B) {
 		w.give(alice, next, "^"+before)
 		w.state("next", alice, mainBranch, next)
 		before = next
-		d := w.dossier()
+		v := w.view()
 		started()
 		b.StartTimer()
-		if settled, err := w.r.Settle(b.Context(), d); err != nil || len(settled.Released) != 1 {
-			b.Fatal(settled, err)
+		if result, err := w.r.Release(b.Context(), v, release.Scope{Owners: v.Hosted()}); err != nil || len(result.Released) != 1 {
+			b.Fatal(result, err)
 		}
 		b.StopTimer()
 		processes += started()

@@ -1,6 +1,7 @@
 package release
 
 import (
+	"context"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,8 +12,8 @@ import (
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // TestFateOfAContribution: a commit waits for its event for as long as held events wait, and stays
@@ -43,27 +44,28 @@ func TestFateOfAContribution(t *testing.T) {
 		commit            string
 		age               time.Duration
 		want              fate
+		waits, offered    bool
 	}{
-		"unknown":                          {commit: commit, age: 30*time.Minute - 1, want: fate{waits: true}},
+		"unknown":                          {commit: commit, age: 30*time.Minute - 1, waits: true},
 		"unknown for too long":             {commit: commit, age: 30 * time.Minute, want: fate{goes: "its event has not come"}},
-		"held":                             {waiting: pr, here: held, commit: commit, age: time.Hour, want: fate{waits: true, matched: true}},
-		"held for another identifier":      {waiting: pr, commit: commit, age: time.Hour, want: fate{waits: true}},
-		"accepted":                         {accepted: pr, commit: commit, age: time.Hour, want: fate{}},
+		"held":                             {waiting: pr, here: held, commit: commit, age: time.Hour, offered: true},
+		"held for another identifier":      {waiting: pr, commit: commit, age: time.Hour, waits: true},
+		"accepted":                         {accepted: pr, commit: commit, age: time.Hour, want: fate{right: true}},
 		"held, and it names another":       {waiting: pr, here: held, commit: strings.Repeat("b", 40), want: fate{goes: "names commit"}},
 		"accepted, and it names another":   {accepted: pr, commit: strings.Repeat("b", 40), want: fate{goes: "names commit"}},
-		"between the commits of a release": {accepted: pr, waiting: pr, here: held, commit: commit, want: fate{matched: true}},
+		"between the commits of a release": {accepted: pr, waiting: pr, here: held, commit: commit, offered: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &settlement{d: dossier.New("x", hosting.Of(domain), nil, tc.here), Releaser: &Releaser{
+				p := &pass{v: repostate.New("x", hosting.Of(domain), nil, tc.here), offered: map[string]bool{}, Releaser: &Releaser{
 					Hold:     30 * time.Minute,
-					Accepted: func(string) (*nostr.Event, error) { return tc.accepted, nil },
-					Held:     func(string) (*nostr.Event, error) { return tc.waiting, nil },
+					Accepted: func(context.Context, string) (*nostr.Event, error) { return tc.accepted, nil },
+					Held:     func(string) *nostr.Event { return tc.waiting },
 				}}
-				pushed := tip{commit: tc.commit, placed: time.Now()}
+				pushed := tip{commit: tc.commit, placed: time.Now(), waits: true}
 				time.Sleep(tc.age)
-				got, err := s.decideContribution(repo, pr.ID, pushed)
-				if err != nil || got.waits != tc.want.waits || got.matched != tc.want.matched ||
+				got, err := p.decideContribution(t.Context(), repo, pr.ID, pushed)
+				if err != nil || got.until.IsZero() == tc.waits || got.right != tc.want.right || p.offered[pr.ID] != tc.offered ||
 					(got.goes == "") != (tc.want.goes == "") || !strings.Contains(got.goes, tc.want.goes) {
 					t.Errorf("%+v, %v; want %+v", got, err, tc.want)
 				}

@@ -1,12 +1,10 @@
-// Package release brings the repositories of one identifier in line with what is known of it, and
-// hands what that satisfied to ingest: references follow the newest state whose objects are there,
-// in every repository that its author speaks for; announcements, states and pull requests leave
-// purgatory.
+// Package release brings repositories of one identifier in line with its events and hands what that
+// satisfied to ingest: references follow the newest state whose objects are there; announcements,
+// states and pull requests leave purgatory.
 //
-// Anybody may announce an identifier, so that what is done for one owner must neither fail nor grow
-// expensive because of others: errors stay with the repository that they are of, each repository is
-// asked at most once for the objects that concern it, and one whose references are known to be
-// right is not asked at all.
+// Anybody may announce an identifier. So only the repositories that the caller names are touched,
+// errors stay with the repository that they are of, and each repository is asked at most once for
+// the objects that concern it. Where nothing changed no git is started.
 package release
 
 import (
@@ -14,13 +12,14 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"tendril.dev/lib/candidates"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/dossier"
 	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // Superseded is the reason by which a held state goes that a newer one has overtaken.
@@ -35,39 +34,45 @@ type Offerer interface {
 	Offer(ctx context.Context, c candidates.Candidate) error
 }
 
-// Releaser settles identifiers. Calls for one identifier must not overlap.
+// Releaser releases. Calls for one repository must not overlap.
 type Releaser struct {
 	Store   *repository.Store
 	Offerer Offerer
-	// Accepted returns an accepted event, or nil.
-	Accepted func(eventID string) (*nostr.Event, error)
-	// Held returns an event that is held, for whatever identifier, or nil.
-	Held func(eventID string) (*nostr.Event, error)
+	// Accepted returns an accepted event, Held one that is held for any identifier; nil: there is
+	// none.
+	Accepted func(ctx context.Context, eventID string) (*nostr.Event, error)
+	Held     func(eventID string) *nostr.Event
 	// CatchUp waits until Accepted answers for everything that is committed now.
 	CatchUp func(ctx context.Context) error
 	// Hold is how long a reference waits for the event that it is named for.
 	Hold time.Duration
+	Tips *Tips
 	// Arrived is called when a reference does not wait for its event any more: that has come, or
-	// the reference has gone. nil: nobody wants to know.
+	// the reference has gone.
 	Arrived func(at repository.Place, event string)
 	Log     *slog.Logger
 
-	memory memory
+	mu    sync.Mutex
+	trial map[repository.Place]bool // its references are those of a state that is not accepted yet
+	unfit map[string]bool           // ids of states that no repository can have
 }
 
-// Settled is what came of settling an identifier.
-type Settled struct {
+// Scope names the repositories of an identifier that may be changed; the caller has their locks.
+type Scope struct {
+	Owners []string
+	// Contributors are those of repositories for pull requests (GRASP-06).
+	Contributors []string
+}
+
+// Result is what came of a call of Release.
+type Result struct {
 	Released []*nostr.Event // accepted now
 	Expired  []*nostr.Event // superseded by what was released
-	Unfit    []Unfit        // found now; each is told once, until it is forgotten
+	Unfit    []Unfit        // found now
 	Owed     []string       // accepted pull requests whose commit is not named everywhere yet
-	// Restless are contributors in whose repositories something waits for its event, and when they
-	// must be looked at though nothing happens.
-	Restless map[string]time.Time
-	Seq      uint64 // of the log; what was released is visible in projections that have reached it
-	// Again is when to settle again though nothing happens: a reference that waits for its event
-	// has waited long enough then, or there is more to copy than was copied at once. Zero: never.
-	Again time.Time
+	Seq      uint64         // of the log; what was released is visible in projections that have reached it
+	// Later are repositories to look at again though nothing happens, and when.
+	Later map[repository.Place]time.Time
 }
 
 // Unfit is a state that no repository can have, whatever data comes: it waits until its time is
@@ -78,29 +83,29 @@ type Unfit struct {
 	Err   error  // why; repository.ErrUnfit
 }
 
-// Settle aligns the repositories of an identifier and releases what is complete. It may be called
-// at any time and again; an error leaves nothing behind that a later call does not put right. What
-// came of it counts beside an error too: that is of some repositories, and does not hold up the
-// others.
-func (r *Releaser) Settle(ctx context.Context, d dossier.Dossier) (Settled, error) {
-	var out Settled
-	s := r.begin(d)
+// Release aligns repositories of an identifier and releases what is complete. It may be called at
+// any time and again; an error leaves nothing behind that a later call does not put right. The
+// result counts beside an error too, which is of some repositories and does not hold up the others.
+func (r *Releaser) Release(ctx context.Context, v repostate.View, scope Scope) (out Result, err error) {
+	p := &pass{
+		Releaser: r, v: v, doubts: r.Tips.doubted(), out: &out, repos: map[string]*repository.Repo{}, has: map[string]map[string]bool{}, failed: map[string]error{},
+	}
 	for range rounds {
-		ready, lost := s.align(ctx)
-		out.Again, out.Unfit, out.Owed, out.Restless = s.again, s.unfit, s.owed, s.restless
+		out.Later, out.Owed = map[repository.Place]time.Time{}, nil
+		ready, lost := p.align(ctx, scope)
 		refused, err := r.commit(ctx, ready, lost, &out)
 		if err != nil || len(refused) == 0 {
-			return out, errors.Join(err, s.err())
+			return out, errors.Join(err, p.err())
 		}
 		// What ingest refused does not count, and the repositories must not look as if it did.
-		s.without(refused)
+		p.v, p.commits = p.v.Without(refused...), nil
 	}
-	return out, fmt.Errorf("settle %q: still refused after %d rounds", d.Identifier, rounds)
+	return out, fmt.Errorf("release %q: still refused after %d rounds", v.Identifier, rounds)
 }
 
 // commit asks ingest to accept what is ready and to drop what has lost, waits for its verdicts, and
 // gives the ids that were refused.
-func (r *Releaser) commit(ctx context.Context, ready []*nostr.Event, lost []dossier.State, out *Settled) (refused []string, err error) {
+func (r *Releaser) commit(ctx context.Context, ready []*nostr.Event, lost []repostate.State, out *Result) (refused []string, err error) {
 	var asks []candidates.Candidate
 	for _, ev := range ready {
 		asks = append(asks, candidates.Candidate{Event: ev, Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionRelease})
@@ -143,7 +148,7 @@ func (r *Releaser) served(ctx context.Context, ev *nostr.Event, v proto.Verdict)
 	if err := r.CatchUp(ctx); err != nil {
 		return false, err
 	}
-	have, err := r.Accepted(ev.ID)
+	have, err := r.Accepted(ctx, ev.ID)
 	return have != nil, err
 }
 

@@ -1,4 +1,4 @@
-package dossier
+package repostate
 
 import (
 	"slices"
@@ -8,19 +8,6 @@ import (
 
 	"tendril.dev/lib/nostr"
 )
-
-// Offers are those who have signed a held pull request that is offered in their own repository for
-// the identifier (GRASP-06), in order of their keys.
-func (d Dossier) Offers() []string {
-	var authors []string
-	for _, pr := range d.PullRequests {
-		if pr.Held && slices.Contains(pr.Offered, d.Identifier) {
-			authors = append(authors, pr.Event.PubKey)
-		}
-	}
-	slices.Sort(authors)
-	return slices.Compact(authors)
-}
 
 // EventOf is the id of the event that a reference below refs/nostr/ is named for. A *Refused says
 // why a contributor cannot push that reference (GRASP-06).

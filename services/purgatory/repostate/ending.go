@@ -1,7 +1,4 @@
-// Package grace knows the repositories that are on the disk and not hosted any more, and decides
-// what becomes of each: their git data is kept for a while, for owners who come back, and then
-// removed.
-package grace
+package repostate
 
 import (
 	"slices"
@@ -11,7 +8,7 @@ import (
 	"tendril.dev/services/purgatory/repository"
 )
 
-// Reasons for which hosting has ended.
+// Reasons for which the hosting of a repository has ended.
 const (
 	Deleted = "deleted" // the owner has asked for the deletion of the announcement
 	Moved   = "moved"   // the owner's newest announcement does not list us
@@ -43,7 +40,7 @@ func EndingOf(ref nostr.RepoRef, isHere func(*nostr.Announcement) bool, last *no
 	case !isHere(a):
 		return Ending{Announcement: last.ID, Reason: Moved}
 	}
-	return Ending{} // it has expired, or nobody knows why
+	return Ending{} // it has expired, or the reason is not known
 }
 
 // DeletionsOf finds the accepted deletion requests that name an announcement, by its id or by its
@@ -84,11 +81,11 @@ type Step int
 
 // The steps.
 const (
-	Keep   Step = iota // without an end
-	Note               // that the hosting has ended, now
-	Count              // the time that has passed, and note that
-	Wait               // until the grace period is over
-	Remove             // it is over
+	Keep      Step = iota // without an end
+	NoteEnd               // that the hosting has ended, now
+	CountTime             // that has passed, and note it
+	Wait                  // until the grace period is over
+	Remove                // it is over
 )
 
 // Time is counted in pieces, and each is noted, because clocks are set wrong and set right again,
@@ -97,36 +94,36 @@ const (
 	// CountEvery is how often the time that has passed is counted.
 	CountEvery = 12 * time.Hour
 	// mostUnseen is what counts at most of the time since it was counted last. Whatever else has
-	// passed is a clock that jumped, or time in which nobody ran that an owner could come back to.
+	// passed is a clock that jumped, or time in which no service ran that an owner could come back to.
 	mostUnseen = 24 * time.Hour
 )
 
-// Decide returns the next step for a repository with git data that is not hosted, and up to when it
+// DecideEnding returns the next step for a repository with git data that is not hosted, and up to when it
 // is kept, where that has an end. note is what is noted in its folder; nil: nothing. A note of
-// another ending is none: the owner has come back and gone again, and nobody was there to see it.
+// another ending is none: the owner has come back and gone again while no worker ran.
 // What an operator keeps is kept whatever its owner does elsewhere.
-func Decide(ending Ending, note *repository.Ended, grace time.Duration, now time.Time) (step Step, until time.Time) {
+func DecideEnding(ending Ending, note *repository.Ended, grace time.Duration, now time.Time) (step Step, until time.Time) {
 	switch {
 	case ending == Ending{}:
 		return Keep, time.Time{}
 	case note != nil && note.Kept:
 		return Keep, time.Time{}
 	case note == nil || note.Announcement != ending.Announcement:
-		return Note, now.Add(grace)
+		return NoteEnd, now.Add(grace)
 	}
-	until = Until(*note, grace, now)
+	until = KeptUntil(*note, grace, now)
 	switch passed := now.Sub(seen(*note)); {
 	case !now.Before(until):
 		return Remove, until
 	case passed < 0 || passed >= CountEvery:
-		return Count, until
+		return CountTime, until
 	}
 	return Wait, until
 }
 
-// Until is when a repository with that note has been kept for so long as grace says, if time is
+// KeptUntil is when a repository with that note has been kept for so long as grace says, if time is
 // counted without a gap from now on.
-func Until(note repository.Ended, grace time.Duration, now time.Time) time.Time {
+func KeptUntil(note repository.Ended, grace time.Duration, now time.Time) time.Time {
 	return now.Add(grace - counted(note, now))
 }
 

@@ -1,4 +1,4 @@
-package dossier_test
+package repostate_test
 
 import (
 	"slices"
@@ -6,7 +6,7 @@ import (
 
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // TestTagged: a pull request is for the hosted repositories that it tags, and for those whose
@@ -37,20 +37,20 @@ func TestTagged(t *testing.T) {
 			tags = append(tags, nostr.Tag{"a", tag})
 		}
 		pr := event(nostr.KindPR, other, 9, tags...)
-		for _, d := range []dossier.Dossier{dossier.New("x", hosting.Of(domain), accepted, held(pr)), dossier.New("x", hosting.Of(domain), append(slices.Clone(accepted), pr), nil)} {
-			if len(d.PullRequests) != 1 {
-				t.Fatalf("%s: %+v", tc.name, d.PullRequests)
+		for _, v := range []repostate.View{repostate.New("x", hosting.Of(domain), accepted, held(pr)), repostate.New("x", hosting.Of(domain), append(slices.Clone(accepted), pr), nil)} {
+			if len(v.PullRequests) != 1 {
+				t.Fatalf("%s: %+v", tc.name, v.PullRequests)
 			}
-			if got := d.Tagged(d.PullRequests[0]); !slices.Equal(got, tc.want) {
+			if got := v.Tagged(v.PullRequests[0]); !slices.Equal(got, tc.want) {
 				t.Errorf("%s: for %v, want %v", tc.name, got, tc.want)
 			}
-			if wants := d.Wants(); len(tc.want) > 0 && (len(wants) != 1 || wants[0].Owner != tc.want[0]) {
+			if wants := v.Wants(); len(tc.want) > 0 && (len(wants) != 1 || wants[0].Owner != tc.want[0]) {
 				t.Errorf("%s: wants %+v", tc.name, wants)
 			}
 		}
 	}
-	d := dossier.New("x", hosting.Of(domain), accepted, nil)
-	if got, want := d.People(), []string{owner, friend, other, deputy, away}; !slices.Equal(got, want) {
+	v := repostate.New("x", hosting.Of(domain), accepted, nil)
+	if got, want := v.People(v.Hosted()), []string{owner, friend, other, deputy, away}; !slices.Equal(got, want) {
 		t.Errorf("people %v, want %v", got, want)
 	}
 }

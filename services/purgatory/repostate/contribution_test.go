@@ -1,16 +1,14 @@
-package dossier_test
+package repostate_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 // offer is a pull request by friend that is offered here for these identifiers.
@@ -49,8 +47,8 @@ func TestCheckContribution(t *testing.T) {
 		"another address":                {bare, at, c1, "does not name " + domain + "/prs/"},
 		"no pull request":                {event(1, friend, 9), at, c1, "is no pull request"},
 	} {
-		err := dossier.CheckContribution(tc.ev, tc.at, tc.commit, domain)
-		var refused *dossier.Refused
+		err := repostate.CheckContribution(tc.ev, tc.at, tc.commit, domain)
+		var refused *repostate.Refused
 		if tc.want == "" && err != nil || tc.want != "" && (!errors.As(err, &refused) || !strings.Contains(refused.Reason, tc.want)) {
 			t.Errorf("%s: %v, want %q", name, err, tc.want)
 		}
@@ -61,30 +59,19 @@ func TestOnlyTipsOfEventsAreTakenFromContributors(t *testing.T) {
 	t.Parallel()
 	id := strings.Repeat("ab", 32)
 	for _, tc := range []struct {
-		change dossier.Change
+		change repostate.Change
 		want   string
 	}{
-		{dossier.Change{Name: "refs/nostr/" + id, New: c1}, ""},
-		{dossier.Change{Name: "refs/nostr/" + id}, "cannot be deleted"},
-		{dossier.Change{Name: "refs/nostr/" + strings.ToUpper(id), New: c1}, "64 hex"},
-		{dossier.Change{Name: "refs/nostr/" + id + "/x", New: c1}, "64 hex"},
-		{dossier.Change{Name: "refs/heads/main", New: c1}, "only refs/nostr/"},
-		{dossier.Change{Name: "refs/tags/v1"}, "only refs/nostr/"},
+		{repostate.Change{Name: "refs/nostr/" + id, New: c1}, ""},
+		{repostate.Change{Name: "refs/nostr/" + id}, "cannot be deleted"},
+		{repostate.Change{Name: "refs/nostr/" + strings.ToUpper(id), New: c1}, "64 hex"},
+		{repostate.Change{Name: "refs/nostr/" + id + "/x", New: c1}, "64 hex"},
+		{repostate.Change{Name: "refs/heads/main", New: c1}, "only refs/nostr/"},
+		{repostate.Change{Name: "refs/tags/v1"}, "only refs/nostr/"},
 	} {
-		got, err := dossier.EventOf(tc.change)
+		got, err := repostate.EventOf(tc.change)
 		if tc.want == "" && (err != nil || got != id) || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: %q, %v", tc.change.Name, got, err)
 		}
-	}
-}
-
-func TestOffers(t *testing.T) {
-	t.Parallel()
-	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{offer(t, c2, "x")}, held(offer(t, c1, "x"), offer(t, c1, "y")))
-	if got := d.Offers(); !slices.Equal(got, []string{friend}) {
-		t.Errorf("offers by %v", got)
-	}
-	if d := dossier.New("x", hosting.Of(domain), []*nostr.Event{offer(t, c1, "x")}, held(offer(t, c1, "y"))); len(d.Offers()) != 0 {
-		t.Errorf("what is accepted, or for another identifier, still waits: %v", d.Offers())
 	}
 }

@@ -1,4 +1,4 @@
-package dossier_test
+package repostate_test
 
 import (
 	"errors"
@@ -14,7 +14,7 @@ import (
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 const (
@@ -64,21 +64,21 @@ func TestHostedAndMaintainers(t *testing.T) {
 	elsewhere := event(nostr.KindAnnouncement, other, 5, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/3.git"})
 	silent := held(announcement(t, other, 4))
 	silent[0].Phase = proto.PhaseSilent
-	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend)}, append(held(announcement(t, friend, 2)), silent...))
-	if got := d.Hosted(); !slices.Equal(got, []string{owner, friend}) {
+	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend)}, append(held(announcement(t, friend, 2)), silent...))
+	if got := v.Hosted(); !slices.Equal(got, []string{owner, friend}) {
 		t.Errorf("hosted %v", got)
 	}
-	if got := d.OwnersFor(friend); !slices.Equal(got, []string{owner, friend}) {
+	if got := v.OwnersFor(friend); !slices.Equal(got, []string{owner, friend}) {
 		t.Errorf("the friend speaks for %v", got)
 	}
-	if got := d.OwnersFor(owner); !slices.Equal(got, []string{owner}) {
+	if got := v.OwnersFor(owner); !slices.Equal(got, []string{owner}) {
 		t.Errorf("the owner speaks for %v", got)
 	}
-	left := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, other, 1), elsewhere}, nil)
+	left := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, other, 1), elsewhere}, nil)
 	if left.Hosts(other) {
 		t.Error("a newer announcement that does not list us, and it is still hosted")
 	}
-	if got := urls(d.Sources()); !slices.Equal(got, []string{"https://git.example.org/1.git", "https://git.example.org/2.git", "https://git.example.org/3.git"}) {
+	if got := urls(v.Sources()); !slices.Equal(got, []string{"https://git.example.org/1.git", "https://git.example.org/2.git", "https://git.example.org/3.git"}) {
 		t.Errorf("clone URLs %v", got)
 	}
 }
@@ -86,14 +86,14 @@ func TestHostedAndMaintainers(t *testing.T) {
 func TestWants(t *testing.T) {
 	t.Parallel()
 	pr := event(nostr.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2}, nostr.Tag{"clone", "https://fork.example.org/x.git"})
-	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), state(owner, 3, "refs/heads/main", c2)},
+	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), state(owner, 3, "refs/heads/main", c2)},
 		held(announcement(t, friend, 2), state(friend, 4, "refs/heads/main", c1), pr))
-	wants := d.Wants()
+	wants := v.Wants()
 	if len(wants) != 2 || wants[0].Owner != owner || !slices.Equal(wants[0].Objects, []string{c2}) || wants[1].Owner != friend || !slices.Equal(wants[1].Objects, []string{c1}) {
 		t.Errorf("wants %+v: the state's object in its author's repository, the pull request's in the one it is for", wants)
 	}
-	if !slices.Contains(urls(d.Sources()), "https://fork.example.org/x.git") {
-		t.Errorf("clone URLs %v", d.Sources())
+	if !slices.Contains(urls(v.Sources()), "https://fork.example.org/x.git") {
+		t.Errorf("clone URLs %v", v.Sources())
 	}
 }
 
@@ -102,15 +102,15 @@ func TestAnImpossibleStateIsNeverHuntedForNorPushedBy(t *testing.T) {
 	t.Parallel()
 	madeUp := state(owner, 5, "refs/heads/main", c1, "refs/heads/next", "made up")
 	older := state(owner, 4, "refs/heads/main", c2)
-	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1)}, held(madeUp, older))
-	if got := d.Wants(); len(got) != 1 || !slices.Equal(got[0].Objects, []string{c2}) {
+	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1)}, held(madeUp, older))
+	if got := v.Wants(); len(got) != 1 || !slices.Equal(got[0].Objects, []string{c2}) {
 		t.Errorf("wants %v, want only what the older state names", got)
 	}
-	if got := d.StatesFor(owner); len(got) != 1 || got[0].Event.ID != older.ID {
+	if got := v.StatesFor(owner); len(got) != 1 || got[0].Event.ID != older.ID {
 		t.Errorf("%d states count, want the older one alone", len(got))
 	}
 	push := func(id string) error {
-		_, err := d.Authorise(dossier.Push{Owner: owner, Changes: []dossier.Change{{Name: "refs/heads/main", New: id}}})
+		_, err := v.Authorise(repostate.Push{Owner: owner, Changes: []repostate.Change{{Name: "refs/heads/main", New: id}}})
 		return err
 	}
 	if err := push(c1); err == nil {
@@ -125,7 +125,7 @@ func TestStatesForAndSuperseded(t *testing.T) {
 	t.Parallel()
 	old, mid, young := state(owner, 3, "refs/heads/main", c1), state(friend, 4, "refs/heads/main", c2), state(owner, 5, "refs/heads/main", c1)
 	stranger := state(other, 9, "refs/heads/main", c1)
-	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend)}, held(old, mid, young, stranger))
+	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend)}, held(old, mid, young, stranger))
 	for _, tc := range []struct {
 		name     string
 		complete map[string]bool
@@ -136,8 +136,8 @@ func TestStatesForAndSuperseded(t *testing.T) {
 		{"the newest is", map[string]bool{old.ID: true, mid.ID: true, young.ID: true, stranger.ID: true}, young.ID, []string{mid.ID, old.ID}},
 		{"one in the middle", map[string]bool{mid.ID: true, old.ID: true}, mid.ID, []string{old.ID}},
 	} {
-		applied := map[string]dossier.State{}
-		for _, s := range d.StatesFor(owner) {
+		applied := map[string]repostate.State{}
+		for _, s := range v.StatesFor(owner) {
 			if tc.complete[s.Event.ID] {
 				applied[owner] = s
 				break
@@ -147,7 +147,7 @@ func TestStatesForAndSuperseded(t *testing.T) {
 			t.Errorf("%s: %v", tc.name, s)
 		}
 		var lost []string
-		for _, s := range d.Superseded(applied) {
+		for _, s := range v.Superseded(applied) {
 			lost = append(lost, s.Event.ID)
 		}
 		if !slices.Equal(lost, tc.lost) {
@@ -164,41 +164,41 @@ func TestAuthorise(t *testing.T) {
 	waiting := state(friend, 5, "refs/heads/main", c2, "refs/tags/v1", c1)
 	before := state(friend, 2, "refs/heads/main", c2)
 	stranger := state(other, 9, "refs/heads/evil", c2)
-	full := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), accepted}, held(waiting, before, stranger))
-	bare := dossier.New("x", hosting.Of(domain), nil, held(announcement(t, owner, 1)))
-	strangers := dossier.New("x", hosting.Of(domain), nil, held(announcement(t, owner, 1), stranger))
+	full := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), accepted}, held(waiting, before, stranger))
+	bare := repostate.New("x", hosting.Of(domain), nil, held(announcement(t, owner, 1)))
+	strangers := repostate.New("x", hosting.Of(domain), nil, held(announcement(t, owner, 1), stranger))
 	main := map[string]string{"refs/heads/main": c1}
 	for _, tc := range []struct {
 		name    string
-		d       dossier.Dossier
+		d       repostate.View
 		refs    map[string]string
-		changes []dossier.Change
+		changes []repostate.Change
 		state   string
 		refusal string
 	}{
-		{"exactly the newest", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}}, waiting.ID, ""},
-		{"only a part of it", full, main, []dossier.Change{{"refs/heads/main", c2}}, "", "names refs/tags/v1 too"},
-		{"more than it names", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}, {"refs/heads/b", c1}}, "", "differs in refs/heads/b"},
-		{"back to the accepted one", full, map[string]string{"refs/heads/main": c2}, []dossier.Change{{"refs/heads/main", c1}}, accepted.ID, ""},
-		{"one older than the accepted", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", ""}}, "", "names refs/tags/v1 too"},
-		{"a stranger's", full, nil, []dossier.Change{{"refs/heads/evil", c2}}, "", "refs/tags/v1; publish a new one (kind 30618) first"},
-		{"deleting what is gone in the state", full, map[string]string{"refs/heads/main": c1, "refs/heads/old": c1}, []dossier.Change{{"refs/heads/old", ""}}, accepted.ID, ""},
-		{"no state at all", bare, nil, []dossier.Change{{"refs/heads/main", c1}}, "", "no state event for this repository"},
-		{"only a stranger's", strangers, nil, []dossier.Change{{"refs/heads/evil", c2}}, "", "by others"},
-		{"another namespace", full, main, []dossier.Change{{"refs/notes/x", c1}}, "", "only refs/heads/"},
-		{"the tip of an unknown event", bare, nil, []dossier.Change{{"refs/nostr/" + strings.Repeat("cd", 32), c1}}, "", ""},
-		{"the tip of a known event", bare, nil, []dossier.Change{{"refs/nostr/" + prID, c1}}, "", ""},
-		{"another tip of a known event", bare, nil, []dossier.Change{{"refs/nostr/" + prID, c2}}, "", "names commit " + c1},
-		{"a tip of a known event without a commit", bare, nil, []dossier.Change{{"refs/nostr/" + noteID, c1}}, "", "event " + noteID + " is no pull request and names no commit"},
-		{"a name that is no id", bare, nil, []dossier.Change{{"refs/nostr/main", c1}}, "", "64 hex"},
-		{"deleting a tip", bare, nil, []dossier.Change{{"refs/nostr/" + prID, ""}}, "", "cannot be deleted"},
-		{"good branches with a bad tip", full, main, []dossier.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}, {"refs/nostr/x", c1}}, "", "64 hex"},
+		{"exactly the newest", full, main, []repostate.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}}, waiting.ID, ""},
+		{"only a part of it", full, main, []repostate.Change{{"refs/heads/main", c2}}, "", "names refs/tags/v1 too"},
+		{"more than it names", full, main, []repostate.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}, {"refs/heads/b", c1}}, "", "differs in refs/heads/b"},
+		{"back to the accepted one", full, map[string]string{"refs/heads/main": c2}, []repostate.Change{{"refs/heads/main", c1}}, accepted.ID, ""},
+		{"one older than the accepted", full, main, []repostate.Change{{"refs/heads/main", c2}, {"refs/tags/v1", ""}}, "", "names refs/tags/v1 too"},
+		{"a stranger's", full, nil, []repostate.Change{{"refs/heads/evil", c2}}, "", "refs/tags/v1; publish a new one (kind 30618) first"},
+		{"deleting what is gone in the state", full, map[string]string{"refs/heads/main": c1, "refs/heads/old": c1}, []repostate.Change{{"refs/heads/old", ""}}, accepted.ID, ""},
+		{"no state at all", bare, nil, []repostate.Change{{"refs/heads/main", c1}}, "", "no state event for this repository"},
+		{"only a stranger's", strangers, nil, []repostate.Change{{"refs/heads/evil", c2}}, "", "by others"},
+		{"another namespace", full, main, []repostate.Change{{"refs/notes/x", c1}}, "", "only refs/heads/"},
+		{"the tip of an unknown event", bare, nil, []repostate.Change{{"refs/nostr/" + strings.Repeat("cd", 32), c1}}, "", ""},
+		{"the tip of a known event", bare, nil, []repostate.Change{{"refs/nostr/" + prID, c1}}, "", ""},
+		{"another tip of a known event", bare, nil, []repostate.Change{{"refs/nostr/" + prID, c2}}, "", "names commit " + c1},
+		{"a tip of a known event without a commit", bare, nil, []repostate.Change{{"refs/nostr/" + noteID, c1}}, "", "event " + noteID + " is no pull request and names no commit"},
+		{"a name that is no id", bare, nil, []repostate.Change{{"refs/nostr/main", c1}}, "", "64 hex"},
+		{"deleting a tip", bare, nil, []repostate.Change{{"refs/nostr/" + prID, ""}}, "", "cannot be deleted"},
+		{"good branches with a bad tip", full, main, []repostate.Change{{"refs/heads/main", c2}, {"refs/tags/v1", c1}, {"refs/nostr/x", c1}}, "", "64 hex"},
 	} {
-		s, err := tc.d.Authorise(dossier.Push{Owner: owner, Refs: tc.refs, Changes: tc.changes, Commit: func(id string) (string, bool, error) {
+		s, err := tc.d.Authorise(repostate.Push{Owner: owner, Refs: tc.refs, Changes: tc.changes, Commit: func(id string) (string, bool, error) {
 			commit, known := commits[id]
 			return commit, known, nil
 		}})
-		var refused *dossier.Refused
+		var refused *repostate.Refused
 		switch {
 		case tc.refusal != "":
 			if !errors.As(err, &refused) || !strings.Contains(refused.Reason, tc.refusal) || !strings.HasPrefix(refused.Reason, "authorisation failed: ") {
@@ -212,28 +212,13 @@ func TestAuthorise(t *testing.T) {
 	}
 }
 
-// TestWhatIsAcceptedStillSpeaks: a newer state goes on being wanted when the announcement and an
-// older state have left purgatory.
-func TestWhatIsAcceptedStillSpeaks(t *testing.T) {
-	t.Parallel()
-	first, old, young := announcement(t, owner, 1), state(owner, 2, "refs/heads/main", c1), state(owner, 3, "refs/heads/main", c2)
-	pr := event(nostr.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c1})
-	d := dossier.New("x", hosting.Of(domain), nil, held(first, old, young, pr)).Accepting(first.ID, old.ID, pr.ID)
-	if wants := d.Wants(); len(wants) != 1 || !slices.Equal(wants[0].Objects, []string{c2}) {
-		t.Errorf("wants %+v", wants)
-	}
-	if d.Announcements[0].Held || !d.States[0].Held || d.States[1].Held || len(d.PullRequests) != 0 {
-		t.Errorf("held: %+v", d)
-	}
-}
-
 // TestServes: an owner whose first announcement only waits is not served yet; one who has a newer
 // one that waits still is.
 func TestServes(t *testing.T) {
 	t.Parallel()
-	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1)}, held(announcement(t, owner, 2), announcement(t, other, 1)))
-	if !d.Serves(owner) || d.Serves(other) || d.Serves("nobody") {
-		t.Errorf("served: owner %v, other %v, nobody %v", d.Serves(owner), d.Serves(other), d.Serves("nobody"))
+	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1)}, held(announcement(t, owner, 2), announcement(t, other, 1)))
+	if !v.Serves(owner) || v.Serves(other) || v.Serves("nobody") {
+		t.Errorf("served: owner %v, other %v, nobody %v", v.Serves(owner), v.Serves(other), v.Serves("nobody"))
 	}
 }
 
@@ -241,9 +226,9 @@ func TestServes(t *testing.T) {
 // owner's data is looked for first.
 func TestNearURLsComeFromTheOwnersPeople(t *testing.T) {
 	t.Parallel()
-	d := dossier.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), announcement(t, friend, 1), announcement(t, other, 1, owner)},
+	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), announcement(t, friend, 1), announcement(t, other, 1, owner)},
 		held(state(owner, 3, "refs/heads/main", c1)))
-	wants := d.Wants()
+	wants := v.Wants()
 	if len(wants) != 1 || !slices.Equal(urls(wants[0].Near), []string{"https://git.example.org/1.git", "https://git.example.org/2.git"}) {
 		t.Errorf("near: %+v", wants)
 	}
@@ -274,13 +259,13 @@ func TestTrustAgreesWithTheProtocol(t *testing.T) {
 		for n := range 8 {
 			events = append(events, state(key(n), nostr.Timestamp(n), "refs/heads/main", c1))
 		}
-		d := dossier.New("x", hosting.Of(domain), events, nil)
+		v := repostate.New("x", hosting.Of(domain), events, nil)
 		for n := range 8 {
-			if got, want := d.OwnersFor(key(n)), nostr.AuthorizedOwners(key(n), all); !slices.Equal(got, want) {
+			if got, want := v.OwnersFor(key(n)), nostr.AuthorizedOwners(key(n), all); !slices.Equal(got, want) {
 				t.Fatalf("%d speaks for %v, want %v", n, got, want)
 			}
 			authors := map[string]bool{}
-			for _, s := range d.StatesFor(key(n)) {
+			for _, s := range v.StatesFor(key(n)) {
 				authors[s.Event.PubKey] = true
 			}
 			if want := nostr.MaintainerSet(key(n), all); !maps.Equal(authors, want) {
@@ -310,14 +295,14 @@ func BenchmarkNew(b *testing.B) {
 	}
 	entries := held(states...)
 	for b.Loop() {
-		d := dossier.New("x", hosting.Of(domain), accepted, entries)
-		if len(d.Hosted()) != 500 || len(d.Wants()) == 0 {
+		v := repostate.New("x", hosting.Of(domain), accepted, entries)
+		if len(v.Hosted()) != 500 || len(v.Wants()) == 0 {
 			b.Fatal("not what was meant")
 		}
 	}
 }
 
-func urls(list []dossier.Source) (urls []string) {
+func urls(list []repostate.Source) (urls []string) {
 	for _, s := range list {
 		urls = append(urls, s.URL)
 	}

@@ -1,4 +1,4 @@
-package dossier
+package repostate
 
 import (
 	"fmt"
@@ -37,8 +37,8 @@ func refused(format string, args ...any) error {
 
 // Authorise decides a push. It gives the state that allows its branches and tags, nil if it has
 // none. Nothing can be pushed to an archive that is read-only.
-func (d Dossier) Authorise(p Push) (*State, error) {
-	if d.IsArchived(p.Owner) && d.rules.ReadOnly() {
+func (v View) Authorise(p Push) (*State, error) {
+	if v.IsArchived(p.Owner) && v.rules.ReadOnly() {
 		return nil, refused("this repository is a read-only archive: its announcement does not list this server; push to a server that it lists")
 	}
 	after := maps.Clone(p.Refs)
@@ -66,7 +66,7 @@ func (d Dossier) Authorise(p Push) (*State, error) {
 	if !aligns {
 		return nil, nil
 	}
-	return d.stateEqual(p.Owner, after)
+	return v.stateEqual(p.Owner, after)
 }
 
 func (p Push) checkNostr(c Change) error {
@@ -92,9 +92,9 @@ func (p Push) checkNostr(c Change) error {
 
 // stateEqual finds the state that allows references: by the owner or a maintainer, not older than
 // the one that counts now, naming exactly them.
-func (d Dossier) stateEqual(owner string, after map[string]string) (*State, error) {
+func (v View) stateEqual(owner string, after map[string]string) (*State, error) {
 	var newest *State // of those that authorised people have signed
-	for _, s := range d.StatesFor(owner) {
+	for _, s := range v.StatesFor(owner) {
 		if newest == nil {
 			newest = &s
 		}
@@ -111,7 +111,7 @@ func (d Dossier) stateEqual(owner string, after map[string]string) (*State, erro
 			newest.Event.ID, Difference(newest.Refs, after))
 	case newest != nil:
 		return nil, refused("no state event names exactly these references; the newest (%.8s…) differs in %s; publish a new one (kind 30618) first", newest.Event.ID, Difference(newest.Refs, after))
-	case len(d.States) > 0:
+	case len(v.States) > 0:
 		return nil, refused("no state event of the owner or a maintainer of this repository; those that are known are by others")
 	}
 	return nil, refused("no state event for this repository; publish one (kind 30618) first")

@@ -11,8 +11,8 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
-	"tendril.dev/services/purgatory/grace"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/shards"
 )
@@ -24,9 +24,9 @@ const (
 	askedTime = 5 * time.Minute
 )
 
-// openDesk answers what operators ask about the repositories of a shard, one question after the
+// answerOperators answers what operators ask about the repositories of a shard, one question after the
 // other, until ctx ends or stop is called.
-func (w *worker) openDesk(ctx context.Context, shard int) (stop func()) {
+func (w *worker) answerOperators(ctx context.Context, shard int) (stop func()) {
 	var subs []*nats.Subscription
 	for _, verb := range proto.RepoVerbs() {
 		sub, err := w.node.Bus.Conn.Subscribe(proto.RepoSubject(verb, shard), func(m *nats.Msg) { w.answer(ctx, shard, verb, m) })
@@ -70,8 +70,9 @@ func (w *worker) carryOut(ctx context.Context, shard int, verb proto.RepoVerb, q
 	}
 	if verb == proto.RepoList {
 		var list []proto.RepoStatus
-		for _, e := range w.endings.Shard(shard, q.Ref, listAtOnce) {
-			list = append(list, statusOf(e))
+		found := w.endings.shard(shard, q.Ref)
+		for _, one := range found[:min(len(found), listAtOnce)] {
+			list = append(list, statusOf(one))
 		}
 		return list, nil
 	}
@@ -104,48 +105,38 @@ func (w *worker) carryOut(ctx context.Context, shard int, verb proto.RepoVerb, q
 	return []proto.RepoStatus{status}, nil
 }
 
-func statusOf(e grace.Entry) proto.RepoStatus {
-	s := proto.RepoStatus{Ref: e.Ref.String(), Until: e.Until}
-	if e.Note != nil {
-		s.Reason, s.Announcement, s.Since, s.Kept = e.Note.Reason, e.Note.Announcement, e.Note.Since, e.Note.Kept
+func statusOf(one ended) proto.RepoStatus {
+	s := proto.RepoStatus{Ref: one.ref.String(), Until: one.until}
+	if one.note != nil {
+		s.Reason, s.Announcement, s.Since, s.Kept = one.note.Reason, one.note.Announcement, one.note.Since, one.note.Kept
 	}
 	return s
 }
 
-// entry reads how a repository stands that may not be hosted.
-func (w *worker) entry(ctx context.Context, repo *repository.Repo) (e grace.Entry, hosted bool, err error) {
-	e.Ref = repo.Ref()
-	if hosted, err = w.announcedNow(ctx, e.Ref); hosted || err != nil {
-		return e, hosted, err
-	}
-	ending, err := w.ending(ctx, e.Ref)
+// status reads how a repository stands.
+func (w *worker) status(ctx context.Context, repo *repository.Repo) (one ended, s proto.RepoStatus, err error) {
+	hosted, err := w.announcedNow(ctx, repo.Ref())
 	if err != nil {
-		return e, false, err
+		return one, s, err
 	}
-	note, err := repo.Ended()
-	if err != nil {
-		return e, false, err
+	if !hosted {
+		one, _, err = w.howItEnds(ctx, repo, time.Now())
+		return one, statusOf(one), err
 	}
-	now := time.Now()
-	step, until := grace.Decide(ending, note, w.node.Settings.DeletionGrace, now)
-	e.Until = until
-	if step == grace.Note {
-		note = &repository.Ended{Announcement: ending.Announcement, Reason: ending.Reason, Since: now.UTC()}
+	s = proto.RepoStatus{Ref: repo.Ref().String(), Hosted: true}
+	_, err = query.Addressable(ctx, w.events, nostr.KindAnnouncement, repo.Ref().PubKey, repo.Ref().Identifier)
+	if errors.Is(err, query.ErrNotFound) {
+		s.Hosted, s.Held, err = false, true, nil
 	}
-	if (ending != grace.Ending{}) {
-		e.Note = note
-	}
-	return e, false, nil
+	return one, s, err
 }
 
 // showRepo tells all about a repository.
 func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (proto.RepoStatus, error) {
-	e, hosted, err := w.entry(ctx, repo)
+	_, s, err := w.status(ctx, repo)
 	if err != nil {
-		return proto.RepoStatus{}, err
+		return s, err
 	}
-	s := statusOf(e)
-	s.Hosted = hosted
 	refs, err := repo.Refs(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
@@ -167,7 +158,7 @@ func (w *worker) showRepo(ctx context.Context, repo *repository.Repo) (proto.Rep
 			s.Beside = append(s.Beside, other.String())
 		}
 	}
-	s.Events, s.States, err = w.countEvents(ctx, e.Ref)
+	s.Events, s.States, err = w.countEvents(ctx, repo.Ref())
 	return s, err
 }
 
@@ -189,29 +180,24 @@ func (w *worker) countEvents(ctx context.Context, ref nostr.RepoRef) (naming, st
 // restoreRepo cancels the removal of a repository: it is kept until its owner comes back, or an
 // operator removes it. It is not served: that its owner gave it up is for its owner to take back.
 func (w *worker) restoreRepo(ctx context.Context, repo *repository.Repo) (proto.RepoStatus, error) {
-	unlock, err := w.shards.Write(ctx, all(repo.Ref().Identifier))
+	unlock, err := w.shards.Write(ctx, repo.Place())
 	if err != nil {
 		return proto.RepoStatus{}, err
 	}
 	defer unlock()
-	e, hosted, err := w.entry(ctx, repo)
-	switch {
-	case err != nil:
-		return proto.RepoStatus{}, err
-	case hosted:
-		return proto.RepoStatus{Ref: e.Ref.String(), Hosted: true}, nil
-	case e.Note == nil:
-		return statusOf(e), nil // it has no end
+	one, s, err := w.status(ctx, repo)
+	if err != nil || one.note == nil {
+		return s, err // it is here, or has no end
 	}
-	note := *e.Note
+	note := *one.note
 	note.Kept = true
 	if err := repo.SetEnded(note); err != nil {
-		return proto.RepoStatus{}, err
+		return s, err
 	}
-	e.Note, e.Until = &note, time.Time{}
-	w.endings.Set(e, time.Time{})
-	w.log.Info("an operator has cancelled the removal of a repository", "repository", e.Ref)
-	return statusOf(e), nil
+	one.note, one.until = &note, time.Time{}
+	w.endings.set(one)
+	w.log.Info("an operator has cancelled the removal of a repository", "repository", one.ref)
+	return statusOf(one), nil
 }
 
 // removeNow removes a repository that is not hosted, and tells what it was.
@@ -220,7 +206,12 @@ func (w *worker) removeNow(ctx context.Context, repo *repository.Repo) (proto.Re
 	if err != nil {
 		return status, err
 	}
-	if err := w.removeOne(ctx, repo.Ref(), true); err != nil {
+	unlock, err := w.shards.Write(ctx, repo.Place())
+	if err != nil {
+		return status, err
+	}
+	defer unlock()
+	if err := w.remove(ctx, repo, true); err != nil {
 		return status, err
 	}
 	w.log.Info("an operator has removed a repository", "repository", repo.Ref())

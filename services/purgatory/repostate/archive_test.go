@@ -1,4 +1,4 @@
-package dossier_test
+package repostate_test
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/services/purgatory/dossier"
+	"tendril.dev/services/purgatory/repostate"
 )
 
 func archiving(t *testing.T, readOnly bool) hosting.Rules {
@@ -31,37 +31,37 @@ func TestArchivesAreHereAndReadOnly(t *testing.T) {
 	waiting := state(owner, 3, "refs/heads/main", c1)
 	pr := event(nostr.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2})
 	for name, rules := range map[string]hosting.Rules{"read-only": archiving(t, true), "writable": archiving(t, false)} {
-		for _, d := range []dossier.Dossier{
-			dossier.New("x", rules, nil, held(there, waiting, pr)),
-			dossier.New("x", rules, []*nostr.Event{there}, held(waiting, pr)),
+		for _, v := range []repostate.View{
+			repostate.New("x", rules, nil, held(there, waiting, pr)),
+			repostate.New("x", rules, []*nostr.Event{there}, held(waiting, pr)),
 		} {
-			if !slices.Equal(d.Hosted(), []string{owner}) || !d.IsArchived(owner) {
-				t.Errorf("%s: hosted %v, archived %v", name, d.Hosted(), d.IsArchived(owner))
+			if !slices.Equal(v.Hosted(), []string{owner}) || !v.IsArchived(owner) {
+				t.Errorf("%s: hosted %v, archived %v", name, v.Hosted(), v.IsArchived(owner))
 			}
-			wants := d.Wants()
-			if len(wants) != 2 || !slices.Equal(wants[0].Objects, []string{c1}) || !slices.Equal(wants[1].Objects, []string{c2}) || len(d.Sources()) != 1 {
-				t.Errorf("%s: wants %+v from %v", name, wants, d.Sources())
+			wants := v.Wants()
+			if len(wants) != 2 || !slices.Equal(wants[0].Objects, []string{c1}) || !slices.Equal(wants[1].Objects, []string{c2}) || len(v.Sources()) != 1 {
+				t.Errorf("%s: wants %+v from %v", name, wants, v.Sources())
 			}
-			for _, c := range []dossier.Change{{"refs/heads/main", c1}, {"refs/nostr/" + pr.ID, c2}} {
-				_, err := d.Authorise(dossier.Push{Owner: owner, Changes: []dossier.Change{c}, Commit: func(id string) (string, bool, error) {
-					commit, known := d.Commit(id)
+			for _, c := range []repostate.Change{{"refs/heads/main", c1}, {"refs/nostr/" + pr.ID, c2}} {
+				_, err := v.Authorise(repostate.Push{Owner: owner, Changes: []repostate.Change{c}, Commit: func(id string) (string, bool, error) {
+					commit, known := v.Commit(id)
 					return commit, known, nil
 				}})
-				var refused *dossier.Refused
+				var refused *repostate.Refused
 				if readOnly := errors.As(err, &refused) && strings.Contains(refused.Reason, "read-only archive"); readOnly != (name == "read-only") || !readOnly && err != nil {
 					t.Errorf("%s: a push of %s: %v", name, c.Name, err)
 				}
 			}
 		}
 	}
-	d := dossier.New("x", archiving(t, true), []*nostr.Event{announcement(t, owner, 1)}, held(waiting))
-	if d.IsArchived(owner) || !d.Hosts(owner) {
+	v := repostate.New("x", archiving(t, true), []*nostr.Event{announcement(t, owner, 1)}, held(waiting))
+	if v.IsArchived(owner) || !v.Hosts(owner) {
 		t.Error("what lists us is taken for an archive")
 	}
-	if _, err := d.Authorise(dossier.Push{Owner: owner, Changes: []dossier.Change{{"refs/heads/main", c1}}}); err != nil {
+	if _, err := v.Authorise(repostate.Push{Owner: owner, Changes: []repostate.Change{{"refs/heads/main", c1}}}); err != nil {
 		t.Errorf("a push to what lists us: %v", err)
 	}
-	if d := dossier.New("x", hosting.Of(domain), []*nostr.Event{there}, nil); d.Hosts(owner) {
+	if v := repostate.New("x", hosting.Of(domain), []*nostr.Event{there}, nil); v.Hosts(owner) {
 		t.Error("hosted though nothing is archived")
 	}
 }

@@ -1,0 +1,315 @@
+package purgatory
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/release"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
+)
+
+const (
+	// lookTime bounds the look-up of an accepted event: while no answer comes, the caller is told so.
+	lookTime = 10 * time.Second
+	// maxFollowed bounds the identifiers to which one pull request brings its commit.
+	maxFollowed = 16
+	// valuesAtOnce bounds the values of a query of the index.
+	valuesAtOnce = 200
+)
+
+// changed hears of every change among the held events. It must be quick.
+func (w *worker) changed(c held.Change) {
+	identifier := c.Identifier()
+	if c.Entry != nil {
+		w.awaited(c.Entry.Event.ID)
+	}
+	if !w.shards.Holds(identifier) {
+		return
+	}
+	waited := c.Before != nil && c.Before.Phase == proto.PhaseWaiting
+	if c.Entry != nil && c.Entry.Phase == proto.PhaseWaiting {
+		// An entry that is written again, with another clock, is no new event.
+		if !waited || c.Before.Event.ID != c.Entry.Event.ID {
+			w.hunter.Add(identifier, w.huntDelay(c.Entry.Source))
+		}
+		if c.Entry.Event.Kind == nostr.KindAnnouncement && !waited {
+			w.queue.addAllPulls(identifier)
+		}
+	}
+	for _, entry := range []*held.Entry{c.Before, c.Entry} {
+		if entry != nil {
+			w.touchFor(entry)
+		}
+	}
+}
+
+// touchFor has the repositories looked at that a held event is for.
+func (w *worker) touchFor(e *held.Entry) {
+	switch e.Event.Kind {
+	case nostr.KindAnnouncement, nostr.KindState:
+		w.touch(repository.Place{RepoRef: nostr.RepoRef{PubKey: e.Event.PubKey, Identifier: e.Identifier}})
+	default:
+		w.queue.addPull(e.Identifier, e.Event.ID, time.Now())
+	}
+}
+
+// huntDelay is how long the hunt for the data of a new event waits: for a push by the user, or for
+// more of what a relay sends.
+func (w *worker) huntDelay(source proto.Source) time.Duration {
+	if source == proto.SourceUser {
+		return w.node.Settings.HuntUserDelay
+	}
+	return w.node.Settings.HuntSyncDelay
+}
+
+// heard hears of newly accepted events: an announcement may let others' states and pull requests
+// count, and may end the hosting of a repository or begin it again; a pull request may be for
+// repositories of several identifiers; a deletion request may name any of these.
+func (w *worker) heard(recs []eventdb.Record) {
+	for _, r := range recs {
+		w.awaited(r.Event.ID)
+		switch r.Event.Kind {
+		case nostr.KindAnnouncement:
+			if identifier := r.Event.Tags.GetD(); w.shards.Holds(identifier) {
+				w.queue.addAllPulls(identifier)
+				w.touch(repository.Place{RepoRef: nostr.RepoRef{PubKey: r.Event.PubKey, Identifier: identifier}})
+			}
+		case nostr.KindPR, nostr.KindPRUpdate:
+			w.heardPull(r.Event)
+		case nostr.KindDeletion:
+			w.heardDeletion(r.Event)
+		}
+	}
+}
+
+// heardPull hears of an accepted pull request or update: its commit must be named in repositories
+// of every identifier that it tags.
+func (w *worker) heardPull(ev *nostr.Event) {
+	ctx, cancel := context.WithTimeout(context.Background(), lookTime)
+	defer cancel()
+	refs, err := reposOf(ctx, w.events, ev)
+	if err != nil {
+		w.log.Error("an accepted pull request could not be applied", "event", ev.ID, "error", err)
+	}
+	var identifiers []string
+	for _, ref := range refs {
+		if len(identifiers) < maxFollowed && !slices.Contains(identifiers, ref.Identifier) {
+			identifiers = append(identifiers, ref.Identifier)
+		}
+	}
+	for _, identifier := range identifiers {
+		if w.shards.Holds(identifier) {
+			w.queue.addPull(identifier, ev.ID, time.Now())
+		}
+	}
+}
+
+// heardDeletion hears of an accepted deletion request. References that are named for what it
+// deletes go. It may name an announcement by its id alone, which tells no identifier; the disk does.
+func (w *worker) heardDeletion(ev *nostr.Event) {
+	for tag := range ev.Tags.FindAll("e") {
+		w.awaited(tag[1])
+	}
+	for at, err := range w.store.Of(context.Background(), ev.PubKey) {
+		if err != nil {
+			w.log.Error("the repositories of an owner who deletes could not be looked through", "owner", npub(ev.PubKey), "error", err)
+			return
+		}
+		w.touch(repository.Place{RepoRef: at})
+	}
+}
+
+// awaited hears that an event is known now, or not any more: references may be named for it, in
+// whatever repository.
+func (w *worker) awaited(id string) {
+	for _, at := range w.releaser.Tips.Of(id) {
+		w.touch(at)
+	}
+}
+
+// read gathers what is known of an identifier at this moment, accepted pull requests of those ids
+// too. What is held is brought up to date and read before what is accepted: an event that leaves
+// purgatory while we look is seen in at least one of the two.
+func (w *worker) read(ctx context.Context, identifier string, pulls []string) (repostate.View, []*held.Entry, error) {
+	if err := w.readHeld(ctx); err != nil {
+		return repostate.View{}, nil, err
+	}
+	entries := w.holdings.OfIdentifier(identifier)
+	if err := w.readAccepted(ctx); err != nil {
+		return repostate.View{}, nil, err
+	}
+	v, err := w.known(ctx, identifier, entries, pulls)
+	return v, entries, err
+}
+
+// readHeld waits until everything is read that is held now.
+func (w *worker) readHeld(ctx context.Context) error {
+	if err := w.heldHead.Read(ctx); err != nil {
+		return fmt.Errorf("read what is held: %w", err)
+	}
+	return nil
+}
+
+// readAccepted waits until everything is read that is accepted now.
+func (w *worker) readAccepted(ctx context.Context) error {
+	if err := w.events.CatchUp(ctx); err != nil {
+		return fmt.Errorf("read what is accepted: %w", err)
+	}
+	return nil
+}
+
+// known is read from what this worker has read so far.
+func (w *worker) known(ctx context.Context, identifier string, entries []*held.Entry, pulls []string) (repostate.View, error) {
+	waiting := make([]proto.Held, len(entries))
+	for i, e := range entries {
+		waiting[i] = e.Held
+	}
+	var have []*nostr.Event
+	filter := nostr.Filter{Kinds: []int{nostr.KindAnnouncement, nostr.KindState}, Tags: nostr.TagMap{"d": {identifier}}}
+	for ev, err := range w.events.Query(ctx, filter) {
+		if err != nil {
+			return repostate.View{}, fmt.Errorf("read what is accepted of %q: %w", identifier, err)
+		}
+		have = append(have, ev)
+	}
+	for _, id := range pulls {
+		ev, err := w.accepted(ctx, id)
+		if err != nil {
+			return repostate.View{}, fmt.Errorf("read pull request %s: %w", id, err)
+		}
+		if ev != nil {
+			have = append(have, ev)
+		}
+	}
+	v := repostate.New(identifier, w.rules, have, waiting)
+	for i, pr := range v.PullRequests {
+		if !pr.Update {
+			continue
+		}
+		whole := *pr.PullRequest
+		var err error
+		if whole.Repos, err = reposOf(ctx, w.events, pr.Event); err != nil {
+			return repostate.View{}, err
+		}
+		v.PullRequests[i].PullRequest = &whole
+	}
+	return v, nil
+}
+
+// accepted returns an accepted event, or nil.
+func (w *worker) accepted(ctx context.Context, id string) (*nostr.Event, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	ev, err := query.Event(ctx, w.events, id)
+	if errors.Is(err, query.ErrNotFound) {
+		return nil, nil
+	}
+	return ev, err
+}
+
+// heldEvent returns a held event, whatever identifier it waits for, or nil.
+func (w *worker) heldEvent(id string) *nostr.Event {
+	if entry := w.holdings.ByID(id); entry != nil {
+		return entry.Event
+	}
+	return nil
+}
+
+// reposOf are the repositories that a pull request or update is for; an update also those of its
+// pull request.
+func reposOf(ctx context.Context, from events, ev *nostr.Event) ([]nostr.RepoRef, error) {
+	pr, err := nostr.ParsePullRequest(ev)
+	if err != nil {
+		return nil, nil // of another kind, or one that ingest would not accept
+	}
+	if !pr.Update {
+		return pr.Repos, nil
+	}
+	root, err := query.Event(ctx, from, pr.Root)
+	if errors.Is(err, query.ErrNotFound) {
+		return pr.Repos, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read pull request %s: %w", pr.Root, err)
+	}
+	refs := pr.Repos
+	for _, ref := range nostr.RootRefs(root) {
+		if !slices.Contains(refs, ref) {
+			refs = append(refs, ref)
+		}
+	}
+	return refs, nil
+}
+
+// owedPulls looks through the accepted pull requests and updates that are for repositories of some
+// owners, and returns the ids of those that are not named in all of them. So it is found what
+// happened while no worker held the shard, and what is for a repository that is new.
+func (w *worker) owedPulls(ctx context.Context, v repostate.View, owners []string) (owed []string, err error) {
+	found, err := w.pullsFor(ctx, v.Identifier, v.People(owners))
+	for _, ev := range found {
+		pr, failed := nostr.ParsePullRequest(ev)
+		if failed != nil {
+			continue
+		}
+		if pr.Repos, err = reposOf(ctx, w.events, ev); err != nil {
+			return nil, err
+		}
+		for _, owner := range v.Tagged(repostate.PullRequest{PullRequest: pr}) {
+			repo, err := w.store.Repo(nostr.RepoRef{PubKey: owner, Identifier: v.Identifier})
+			if err != nil {
+				return nil, err
+			}
+			if slices.Contains(owners, owner) && len(owed) < maxOwed && !repo.IsNamed(release.PrefixNostr+ev.ID, pr.Commit) {
+				owed = append(owed, ev.ID)
+				break
+			}
+		}
+	}
+	return owed, err
+}
+
+// pullsFor are the accepted pull requests that tag one of the people, and the accepted updates of
+// those.
+func (w *worker) pullsFor(ctx context.Context, identifier string, people []string) (list []*nostr.Event, err error) {
+	var addresses, roots []string
+	for _, pubkey := range people {
+		addresses = append(addresses, nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.String())
+	}
+	seen := map[string]bool{}
+	find := func(tag string, values []string, kinds ...int) error {
+		for some := range slices.Chunk(values, valuesAtOnce) {
+			for ev, err := range w.events.Query(ctx, nostr.Filter{Kinds: kinds, Tags: nostr.TagMap{tag: some}}) {
+				if err != nil {
+					return fmt.Errorf("look for pull requests of %q: %w", identifier, err)
+				}
+				if seen[ev.ID] {
+					continue
+				}
+				seen[ev.ID] = true
+				list = append(list, ev)
+				if ev.Kind == nostr.KindPR {
+					roots = append(roots, ev.ID)
+				}
+			}
+		}
+		return nil
+	}
+	if err := find("a", addresses, nostr.KindPR, nostr.KindPRUpdate); err != nil {
+		return nil, err
+	}
+	for _, tag := range []string{"E", "e"} {
+		if err := find(tag, roots, nostr.KindPRUpdate); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,75 @@
+package purgatory
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
+)
+
+// TestScope: an event touches only the repositories for which its author speaks, and those with
+// which they share states and pull requests. Of a crowd a few come at once, those that are served
+// first, and the rest later.
+func TestScope(t *testing.T) {
+	t.Parallel()
+	const domain = "grasp.example.com"
+	key := func(n int) string { return fmt.Sprintf("%064x", n) }
+	event := func(kind int, author string, tags ...nostr.Tag) *nostr.Event {
+		ev := &nostr.Event{Kind: kind, PubKey: author, CreatedAt: 1000, Tags: tags}
+		ev.ID = ev.GetID()
+		return ev
+	}
+	announcement := func(owner string, maintainers ...string) *nostr.Event {
+		npub, err := nip19.EncodePublicKey(owner)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return event(nostr.KindAnnouncement, owner, nostr.Tag{"d", "x"}, append(nostr.Tag{"maintainers"}, maintainers...),
+			nostr.Tag{"clone", "https://" + domain + "/" + npub + "/x.git"}, nostr.Tag{"relays", "wss://" + domain})
+	}
+	held := func(events ...*nostr.Event) (list []proto.Held) {
+		for _, ev := range events {
+			list = append(list, proto.Held{Event: ev, Identifier: "x", Phase: proto.PhaseWaiting})
+		}
+		return list
+	}
+	owner, deputy, friend, popular, stranger := key(1000), key(2), key(3), key(4000), key(5)
+	accepted := []*nostr.Event{announcement(owner, deputy), announcement(popular)}
+	pull := event(nostr.KindPR, stranger, nostr.Tag{"c", fmt.Sprintf("%040x", 1)}, nostr.Tag{"a", "30617:" + friend + ":x"},
+		nostr.Tag{"a", "30617:" + deputy + ":x"}, nostr.Tag{"clone", "https://" + domain + nostr.PRsURLPath("npub1", "x")})
+	waiting := held(announcement(deputy), announcement(friend), announcement(stranger), pull)
+	for n := range 40 {
+		waiting = append(waiting, held(announcement(key(100+n), popular))...)
+	}
+	v := repostate.New("x", hosting.Of(domain), accepted, waiting)
+	look := func(pubkey string, wide bool) task {
+		return task{identifier: "x", places: map[repository.Place]bool{placeOf(pubkey, "x"): wide}}
+	}
+	for name, tc := range map[string]struct {
+		task   task
+		owners []string
+	}{
+		"a stranger":                          {look(stranger, true), []string{stranger}},
+		"a deputy, and who shares a pull":     {look(deputy, true), []string{owner, deputy, friend}},
+		"one repository alone":                {look(owner, false), []string{owner}},
+		"the identifier itself":               {task{identifier: "x", places: map[repository.Place]bool{itself("x"): true}}, nil},
+		"a pull request":                      {task{identifier: "x", pulls: []string{pull.ID}}, []string{owner, deputy, friend}},
+		"one who is not announced (any more)": {look(key(9), true), []string{key(9)}},
+	} {
+		scope, rest := scopeOf(v, tc.task)
+		if !slices.Equal(slices.Sorted(slices.Values(scope.Owners)), slices.Sorted(slices.Values(tc.owners))) || len(rest) > 0 {
+			t.Errorf("%s: %v and %d more, want %v", name, scope.Owners, len(rest), tc.owners)
+		}
+	}
+	scope, rest := scopeOf(v, look(popular, true))
+	if len(scope.Owners) != maxTouched || scope.Owners[0] != popular || len(rest) != 41-maxTouched {
+		t.Errorf("of a crowd %v, and %d more", scope.Owners, len(rest))
+	}
+}

@@ -1,0 +1,178 @@
+package repostate_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/services/purgatory/repository"
+	"tendril.dev/services/purgatory/repostate"
+)
+
+const endDomain = "git.example.com"
+
+var (
+	alice = strings.Repeat("a1", 32)
+	ref   = nostr.RepoRef{PubKey: alice, Identifier: "tree"}
+)
+
+func lastOf(t *testing.T, at string) *nostr.Event {
+	t.Helper()
+	npub, err := nip19.EncodePublicKey(alice)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ev := &nostr.Event{Kind: nostr.KindAnnouncement, PubKey: alice, Tags: nostr.Tags{
+		{"d", "tree"}, {"clone", "https://" + at + "/" + npub + "/tree.git"}, {"relays", "wss://" + at}}}
+	ev.ID = ev.GetID()
+	return ev
+}
+
+func TestEndingOf(t *testing.T) {
+	t.Parallel()
+	here, elsewhere, before := lastOf(t, endDomain), lastOf(t, "other.example.org"), lastOf(t, "old.example.com")
+	other := lastOf(t, endDomain)
+	other.Tags[0][1] = "bush"
+	for name, tc := range map[string]struct {
+		last    *nostr.Event
+		deleted bool
+		want    repostate.Ending
+	}{
+		"never announced":                    {nil, false, repostate.Ending{}},
+		"listed here, not deleted":           {here, false, repostate.Ending{}},
+		"deleted":                            {here, true, repostate.Ending{Announcement: here.ID, Reason: repostate.Deleted}},
+		"moved away":                         {elsewhere, false, repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Moved}},
+		"moved away and deleted":             {elsewhere, true, repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Deleted}},
+		"the service has moved":              {before, false, repostate.Ending{}},
+		"the service has moved, and deleted": {before, true, repostate.Ending{Announcement: before.ID, Reason: repostate.Deleted}},
+		"another repository's":               {other, true, repostate.Ending{}},
+		"no announcement at all":             {&nostr.Event{Kind: 1, PubKey: alice}, true, repostate.Ending{}},
+	} {
+		isHere := func(a *nostr.Announcement) bool {
+			return a.ListsService("old.example.com") || a.ListsService(endDomain)
+		}
+		if got := repostate.EndingOf(ref, isHere, tc.last, tc.deleted); got != tc.want {
+			t.Errorf("%s: %+v, want %+v", name, got, tc.want)
+		}
+	}
+}
+
+// TestAnArchiveEndsOnlyByDeletion: what is archived is here wherever its owner moves it.
+func TestAnArchiveEndsOnlyByDeletion(t *testing.T) {
+	t.Parallel()
+	archived := func(*nostr.Announcement) bool { return true }
+	elsewhere := lastOf(t, "other.example.org")
+	if got := repostate.EndingOf(ref, archived, elsewhere, false); got != (repostate.Ending{}) {
+		t.Errorf("moved: %+v", got)
+	}
+	if got, want := repostate.EndingOf(ref, archived, elsewhere, true), (repostate.Ending{Announcement: elsewhere.ID, Reason: repostate.Deleted}); got != want {
+		t.Errorf("deleted: %+v", got)
+	}
+}
+
+func TestDeletes(t *testing.T) {
+	t.Parallel()
+	a := lastOf(t, endDomain)
+	a.CreatedAt = 1000
+	a.ID = a.GetID()
+	bob := strings.Repeat("b0", 32)
+	request := func(kind int, author string, at nostr.Timestamp, tags ...nostr.Tag) *nostr.Event {
+		return &nostr.Event{ID: strings.Repeat("1", 64), Kind: kind, PubKey: author, CreatedAt: at, Tags: tags}
+	}
+	address := "30617:" + alice + ":tree"
+	for name, tc := range map[string]struct {
+		request *nostr.Event
+		want    bool
+	}{
+		"by id":                        {request(5, alice, 1, nostr.Tag{"e", a.ID}), true},
+		"by id, among others":          {request(5, alice, 1, nostr.Tag{"e"}, nostr.Tag{"e", bob}, nostr.Tag{"e", a.ID, "wss://x"}), true},
+		"by address":                   {request(5, alice, 2000, nostr.Tag{"a", address}), true},
+		"by address, of the same time": {request(5, alice, 1000, nostr.Tag{"a", address}), true},
+		"by address, before it":        {request(5, alice, 999, nostr.Tag{"a", address}), false},
+		"by the address of another":    {request(5, alice, 2000, nostr.Tag{"a", address + "s"}), false},
+		"by somebody else":             {request(5, bob, 2000, nostr.Tag{"a", address}, nostr.Tag{"e", a.ID}), false},
+		"no request":                   {request(1, alice, 2000, nostr.Tag{"a", address}, nostr.Tag{"e", a.ID}), false},
+		"of nothing":                   {request(5, alice, 2000), false},
+	} {
+		if got := repostate.Deletes(tc.request, a); got != tc.want {
+			t.Errorf("%s: %t", name, got)
+		}
+		found := slices.ContainsFunc(repostate.DeletionsOf(a), func(f nostr.Filter) bool { return f.Matches(tc.request) })
+		if found != tc.want {
+			t.Errorf("%s: found by a filter: %t", name, found)
+		}
+	}
+}
+
+func TestDecide(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0)
+	const week = 7 * 24 * time.Hour
+	ending := repostate.Ending{Announcement: "one", Reason: repostate.Deleted}
+	noted := func(announcement string, age time.Duration, kept bool) *repository.Ended {
+		return &repository.Ended{Announcement: announcement, Since: now.Add(-age), Counted: age, Seen: now, Kept: kept}
+	}
+	unseen := func(counted, unseen time.Duration) *repository.Ended {
+		return &repository.Ended{Announcement: "one", Since: now.Add(-counted - unseen), Counted: counted, Seen: now.Add(-unseen)}
+	}
+	for name, tc := range map[string]struct {
+		ending repostate.Ending
+		note   *repository.Ended
+		grace  time.Duration
+		step   repostate.Step
+		left   time.Duration // until it is over; 0 with Keep: no end
+	}{
+		"the log knows of no end":                   {repostate.Ending{}, nil, week, repostate.Keep, 0},
+		"the log knows of no end, but was noted":    {repostate.Ending{}, noted("one", 2*week, false), week, repostate.Keep, 0},
+		"just ended":                                {ending, nil, week, repostate.NoteEnd, week},
+		"another end than the one that was noted":   {ending, noted("before", 2*week, false), week, repostate.NoteEnd, week},
+		"another end of what an operator keeps":     {ending, noted("before", 2*week, true), week, repostate.Keep, 0},
+		"on its way":                                {ending, noted("one", week-time.Second, false), week, repostate.Wait, time.Second},
+		"over":                                      {ending, noted("one", week, false), week, repostate.Remove, 0},
+		"over, by a shorter grace":                  {ending, noted("one", time.Hour, false), 0, repostate.Remove, -time.Hour},
+		"noted by a clock that is ahead":            {ending, unseen(0, -30*24*time.Hour), week, repostate.CountTime, week},
+		"noted, and never counted":                  {ending, &repository.Ended{Announcement: "one", Since: now.Add(-time.Hour)}, week, repostate.Wait, week - time.Hour},
+		"counted a while ago":                       {ending, unseen(time.Hour, repostate.CountEvery), week, repostate.CountTime, week - time.Hour - repostate.CountEvery},
+		"the clock jumps forward by a month":        {ending, unseen(24*time.Hour, 30*24*time.Hour), week, repostate.CountTime, 5 * 24 * time.Hour},
+		"never counted, and a month is over":        {ending, &repository.Ended{Announcement: "one", Since: now.Add(-30 * 24 * time.Hour)}, week, repostate.CountTime, 6 * 24 * time.Hour},
+		"over within the time that nobody looked":   {ending, unseen(week-time.Hour, 2*time.Hour), week, repostate.Remove, -time.Hour},
+		"an operator has cancelled the removal":     {ending, noted("one", 2*week, true), week, repostate.Keep, 0},
+		"no grace at all, and nothing noted either": {ending, nil, 0, repostate.NoteEnd, 0},
+	} {
+		step, until := repostate.DecideEnding(tc.ending, tc.note, tc.grace, now)
+		want := now.Add(tc.left)
+		if tc.step == repostate.Keep {
+			want = time.Time{}
+		}
+		if step != tc.step || !until.Equal(want) {
+			t.Errorf("%s: %v until %v, want %v until %v", name, step, until, tc.step, want)
+		}
+	}
+}
+
+// TestTimeIsCounted: whatever clocks do, time is only counted while somebody looks, and what is
+// counted stays counted.
+func TestTimeIsCounted(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_800_000_000, 0).UTC()
+	note := repository.Ended{Announcement: "one", Since: now}
+	for _, step := range []struct{ jump, want time.Duration }{
+		{12 * time.Hour, 12 * time.Hour},
+		{-30 * 24 * time.Hour, 12 * time.Hour},
+		{12 * time.Hour, 24 * time.Hour},
+		{60 * 24 * time.Hour, 48 * time.Hour},
+		{time.Hour, 49 * time.Hour},
+	} {
+		now = now.Add(step.jump)
+		if note = repostate.Counting(note, now); note.Counted != step.want || !note.Seen.Equal(now) {
+			t.Errorf("after a step of %v: %v counted, up to %v; want %v", step.jump, note.Counted, note.Seen, step.want)
+		}
+		if until := repostate.KeptUntil(note, 7*24*time.Hour, now); !until.Equal(now.Add(7*24*time.Hour - step.want)) {
+			t.Errorf("after a step of %v it is kept until %v", step.jump, until)
+		}
+	}
+}

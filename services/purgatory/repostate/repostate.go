@@ -1,0 +1,477 @@
+// Package repostate computes from the accepted and held events of one identifier which repositories
+// are here, who speaks for them, which state counts, what is missing, and which push is allowed. It
+// does no I/O.
+package repostate
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"strings"
+
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+)
+
+// Rules say which repositories are here; hosting.Rules does.
+type Rules interface {
+	// Domain is ours.
+	Domain() string
+	// Keeps reports whether a repository is here: its announcement lists us, or it is archived.
+	Keeps(*nostr.Announcement) bool
+	// Archives reports whether a repository is here though its announcement does not list us.
+	Archives(*nostr.Announcement) bool
+	// ReadOnly reports whether pushes to archived repositories are refused.
+	ReadOnly() bool
+}
+
+// Announcement is an announcement of the identifier.
+type Announcement struct {
+	*nostr.Announcement
+	Held   bool
+	Silent bool // held, its time over and its repository gone
+	// Client is the client key of whoever submitted it, of what is held (proto.HeaderClient).
+	Client string
+}
+
+// State is a state event of the identifier.
+type State struct {
+	*nostr.State
+	Held bool
+}
+
+// PullRequest is a pull request or update that waits, or one that is accepted and whose commit is
+// still to be named in repositories of the identifier. Its Repos are those that it tags; of an
+// update also those of its pull request.
+type PullRequest struct {
+	*nostr.PullRequest
+	Held   bool
+	Client string // of whoever submitted it, as in Announcement
+	// Offered are the identifiers for which its author offers it here (GRASP-06): its commit may be
+	// in the author's repositories for them.
+	Offered []string
+}
+
+// View is what is known of one identifier. It is used by one goroutine at a time.
+type View struct {
+	Identifier    string
+	Domain        string // ours
+	Announcements []Announcement
+	States        []State // newest first
+	PullRequests  []PullRequest
+
+	// What follows from these is worked out once, for there may be thousands of each.
+	current []Announcement // the newest of each owner, in order of their keys
+	hosted  []string       // owners
+	hosts   map[string]bool
+	archive map[string]bool // owners of those whose announcement does not list us
+	rules   Rules
+	trust   *trust
+	speaks  map[string][]int // owner → places of the states that count for the owner's repository
+}
+
+// New makes a view from accepted announcements and states, from accepted pull requests whose
+// commit is still to be named, and from held events. What cannot be read, which ingest would not
+// have let in, is left out.
+func New(identifier string, rules Rules, accepted []*nostr.Event, held []proto.Held) View {
+	v := View{Identifier: identifier, Domain: rules.Domain(), rules: rules}
+	seen := map[string]bool{}
+	for _, ev := range accepted {
+		// Held and accepted at once is what a release looks like between its two commits: then it
+		// is accepted.
+		seen[ev.ID] = true
+		v.add(ev, nil)
+	}
+	for _, h := range held {
+		if !seen[h.Event.ID] {
+			v.add(h.Event, &h)
+		}
+	}
+	slices.SortFunc(v.States, func(a, b State) int { return newer(a.Event, b.Event) })
+	slices.SortFunc(v.Announcements, func(a, b Announcement) int {
+		return cmp.Or(cmp.Compare(a.Ref.PubKey, b.Ref.PubKey), newer(a.Event, b.Event))
+	})
+	v.conclude()
+	return v
+}
+
+// conclude works out what follows from announcements and states, which are sorted.
+func (v *View) conclude() {
+	v.current = slices.CompactFunc(slices.Clone(v.Announcements), func(a, b Announcement) bool { return a.Ref.PubKey == b.Ref.PubKey })
+	v.hosted, v.hosts, v.archive = nil, map[string]bool{}, map[string]bool{}
+	for _, a := range v.current {
+		if !a.Silent && v.rules.Keeps(a.Announcement) {
+			v.hosted = append(v.hosted, a.Ref.PubKey)
+			v.hosts[a.Ref.PubKey] = true
+			v.archive[a.Ref.PubKey] = v.rules.Archives(a.Announcement)
+		}
+	}
+	v.trust = newTrust(v.current)
+	v.speaks = map[string][]int{}
+	for i, s := range v.States {
+		if !s.Satisfiable() {
+			continue // it waits and expires; no repository can ever be made to match it
+		}
+		for _, owner := range v.OwnersFor(s.Event.PubKey) {
+			v.speaks[owner] = append(v.speaks[owner], i)
+		}
+	}
+}
+
+// newer orders events newest first, by id at the same second.
+func newer(a, b *nostr.Event) int {
+	return cmp.Or(cmp.Compare(b.CreatedAt, a.CreatedAt), cmp.Compare(a.ID, b.ID))
+}
+
+func (v *View) add(ev *nostr.Event, h *proto.Held) {
+	silent, client := false, ""
+	if h != nil {
+		silent, client = h.Phase == proto.PhaseSilent, h.Client
+	}
+	switch ev.Kind {
+	case nostr.KindAnnouncement:
+		if a, err := nostr.ParseAnnouncement(ev); err == nil && a.Ref.Identifier == v.Identifier {
+			v.Announcements = append(v.Announcements, Announcement{a, h != nil, silent, client})
+		}
+	case nostr.KindState:
+		if s, err := nostr.ParseState(ev); err == nil && s.Identifier == v.Identifier {
+			v.States = append(v.States, State{s, h != nil})
+		}
+	case nostr.KindPR, nostr.KindPRUpdate:
+		if pr, err := nostr.ParsePullRequest(ev); err == nil {
+			v.PullRequests = append(v.PullRequests, PullRequest{
+				PullRequest: pr, Held: h != nil, Client: client, Offered: pr.PRServiceIdentifiers(v.Domain),
+			})
+		}
+	}
+}
+
+// Without is the view without some events.
+func (v View) Without(ids ...string) View {
+	if len(ids) == 0 {
+		return v
+	}
+	gone := map[string]bool{}
+	for _, id := range ids {
+		gone[id] = true
+	}
+	v.Announcements = slices.DeleteFunc(slices.Clone(v.Announcements), func(a Announcement) bool { return gone[a.Event.ID] })
+	v.States = slices.DeleteFunc(slices.Clone(v.States), func(s State) bool { return gone[s.Event.ID] })
+	v.PullRequests = slices.DeleteFunc(slices.Clone(v.PullRequests), func(p PullRequest) bool { return gone[p.Event.ID] })
+	v.conclude()
+	return v
+}
+
+// Hosted are the owners whose repository is here, in order of their keys: the announcement that
+// counts lists us or is archived, and is accepted or waits.
+func (v View) Hosted() []string { return v.hosted }
+
+// Hosts reports whether an owner's repository is here.
+func (v View) Hosts(owner string) bool { return v.hosts[owner] }
+
+// Serves reports whether an owner's announcement is accepted: some that counts or counted.
+func (v View) Serves(owner string) bool {
+	return slices.ContainsFunc(v.Announcements, func(a Announcement) bool { return a.Ref.PubKey == owner && !a.Held })
+}
+
+// IsArchived reports whether an owner's repository is here though its announcement does not list us
+// (GRASP-05).
+func (v View) IsArchived(owner string) bool { return v.archive[owner] }
+
+// OwnersFor are the owners of hosted repositories for which the author of a state speaks, in order
+// of their keys.
+func (v View) OwnersFor(author string) []string { return v.trust.ownersFor(author, v.hosts) }
+
+// StatesFor are the states by authors who speak for an owner's hosted repository, newest first.
+// Those that no repository can ever match (nostr.State.Satisfiable) are not among them.
+func (v View) StatesFor(owner string) []State {
+	states := make([]State, len(v.speaks[owner]))
+	for i, place := range v.speaks[owner] {
+		states[i] = v.States[place]
+	}
+	return states
+}
+
+// Want is what one repository misses.
+type Want struct {
+	Owner string
+	// Payer is whom the data counts for: the owner for what states name, the author of a pull
+	// request for its commit.
+	Payer   string
+	Served  bool     // the payer owns a repository of the identifier that is served
+	Objects []string // in order
+	// Near are those of the sources that the owner's people name: where it is most likely found,
+	// whatever strangers announce.
+	Near []Source
+}
+
+// Source is where git data may be found: a clone URL, and who named it first, author and client.
+// Client is empty where that did not come through the front door, or is accepted.
+type Source struct{ URL, Author, Client string }
+
+// Wants are the objects that held states and pull requests name, by the repository that they should
+// first come to, the author's own where there is one, and by whom they count for. Which of them are
+// missing is for git to say.
+func (v View) Wants() []Want {
+	type key struct{ owner, payer string }
+	wants := map[key]map[string]bool{}
+	near := map[key]*sources{}
+	add := func(at key, objects []string, clone ...Source) {
+		if wants[at] == nil {
+			wants[at], near[at] = map[string]bool{}, v.near(at.owner)
+		}
+		near[at].add(clone...)
+		for _, id := range objects {
+			wants[at][id] = true
+		}
+	}
+	for _, s := range v.States {
+		owners := v.OwnersFor(s.Event.PubKey)
+		if !s.Held || !s.Satisfiable() || len(owners) == 0 {
+			continue
+		}
+		owner := owners[0]
+		if slices.Contains(owners, s.Event.PubKey) {
+			owner = s.Event.PubKey
+		}
+		add(key{owner, owner}, s.Objects())
+	}
+	for _, pr := range v.PullRequests {
+		if owners := v.Tagged(pr); len(owners) > 0 {
+			add(key{owners[0], pr.Event.PubKey}, []string{pr.Commit}, pr.sources()...)
+		}
+	}
+	var list []Want
+	for at, objects := range wants {
+		list = append(list, Want{at.owner, at.payer, v.Serves(at.payer), slices.Sorted(maps.Keys(objects)), near[at].list})
+	}
+	slices.SortFunc(list, func(a, b Want) int {
+		return cmp.Or(cmp.Compare(a.Owner, b.Owner), strings.Compare(a.Payer, b.Payer))
+	})
+	return list
+}
+
+// Tagged are the owners of hosted repositories of this identifier that a pull request is for: those
+// that it tags, and those whose recursive maintainer set contains an author whom it tags for this
+// identifier. An update that names none is for all.
+func (v View) Tagged(pr PullRequest) []string {
+	if len(pr.Repos) == 0 {
+		return v.hosted
+	}
+	var owners, others []string
+	in := map[string]bool{}
+	for _, ref := range pr.Repos {
+		if ref.Identifier != v.Identifier {
+			continue
+		}
+		if v.hosts[ref.PubKey] && !in[ref.PubKey] {
+			in[ref.PubKey] = true
+			owners = append(owners, ref.PubKey)
+		}
+		others = append(others, v.OwnersFor(ref.PubKey)...)
+	}
+	for _, owner := range others {
+		if !in[owner] {
+			in[owner] = true
+			owners = append(owners, owner)
+		}
+	}
+	return owners
+}
+
+// Group are the owners of the hosted repositories that may change when something of the given
+// people has: those for which they speak, those that share the states of these, and those that
+// share a held pull request with one of these. They are in order of their keys.
+func (v View) Group(people []string) []string {
+	group := map[string]bool{}
+	add := func(author string) {
+		for _, owner := range v.OwnersFor(author) {
+			group[owner] = true
+		}
+	}
+	authors := map[string]bool{}
+	for _, key := range people {
+		add(key)
+		for _, place := range v.speaks[key] {
+			authors[v.States[place].Event.PubKey] = true
+		}
+	}
+	for author := range authors {
+		add(author)
+	}
+	shared := map[string]bool{}
+	for _, pr := range v.PullRequests {
+		tagged := v.Tagged(pr)
+		if pr.Held && slices.ContainsFunc(tagged, func(owner string) bool { return group[owner] }) {
+			for _, owner := range tagged {
+				shared[owner] = true
+			}
+		}
+	}
+	maps.Copy(group, shared)
+	return slices.Sorted(maps.Keys(group))
+}
+
+// People are those who speak for the hosted repositories of some owners: a pull request that tags
+// one of them is for that repository. They are in order of their keys.
+func (v View) People(owners []string) []string {
+	all := map[string]bool{}
+	for queue := slices.DeleteFunc(slices.Clone(owners), func(owner string) bool { return !v.hosts[owner] }); len(queue) > 0; queue = queue[1:] {
+		if all[queue[0]] {
+			continue
+		}
+		all[queue[0]] = true
+		if at, announced := v.find(queue[0]); announced {
+			queue = append(queue, v.current[at].Maintainers...)
+		}
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// Sources are where git data may be found: the clone URLs of all announcements and of the pull
+// requests that wait, our own left out.
+func (v View) Sources() []Source {
+	all := newSources(v.Domain)
+	for _, a := range v.Announcements {
+		all.add(a.sources()...)
+	}
+	for _, pr := range v.PullRequests {
+		all.add(pr.sources()...)
+	}
+	return all.list
+}
+
+func (a Announcement) sources() []Source { return named(a.CloneURLs(), a.Ref.PubKey, a.Client) }
+
+func (pr PullRequest) sources() []Source {
+	return named(pr.CloneURLs(), pr.Event.PubKey, pr.Client)
+}
+
+func named(urls []string, author, client string) []Source {
+	list := make([]Source, len(urls))
+	for i, url := range urls {
+		list[i] = Source{url, author, client}
+	}
+	return list
+}
+
+// Commit says which commit an event of this view is pushed with: that of a pull request or
+// update; none for an announcement or a state, which are known and name no commit of their own.
+// known is false for every other event.
+func (v View) Commit(id string) (commit string, known bool) {
+	for _, pr := range v.PullRequests {
+		if pr.Event.ID == id {
+			return pr.Commit, true
+		}
+	}
+	known = slices.ContainsFunc(v.Announcements, func(a Announcement) bool { return a.Event.ID == id }) ||
+		slices.ContainsFunc(v.States, func(s State) bool { return s.Event.ID == id })
+	return "", known
+}
+
+// maxNear bounds how many people's URLs count as near.
+const maxNear = 32
+
+// near are the clone URLs of an owner's announcement and of those by the maintainers whom it names.
+func (v View) near(owner string) *sources {
+	u := newSources(v.Domain)
+	people := []string{owner}
+	if at, announced := v.find(owner); announced {
+		people = append(people, v.current[at].Maintainers...)
+	}
+	for _, pubkey := range people[:min(len(people), maxNear)] {
+		if at, announced := v.find(pubkey); announced {
+			u.add(v.current[at].sources()...)
+		}
+	}
+	return u
+}
+
+func (v View) find(owner string) (int, bool) {
+	return slices.BinarySearchFunc(v.current, owner, func(a Announcement, owner string) int { return cmp.Compare(a.Ref.PubKey, owner) })
+}
+
+// sources are clone URLs, each once and none of ours.
+type sources struct {
+	domain string
+	list   []Source
+	in     map[string]bool
+}
+
+func newSources(domain string) *sources { return &sources{domain: domain, in: map[string]bool{}} }
+
+func (u *sources) add(more ...Source) {
+	for _, s := range more {
+		if !u.in[s.URL] && !nostr.OnDomain(s.URL, u.domain) {
+			u.in[s.URL] = true
+			u.list = append(u.list, s)
+		}
+	}
+}
+
+// Superseded are the held states that have lost: in every repository that their author speaks for,
+// a newer one is applied, or was accepted before.
+func (v View) Superseded(applied map[string]State) (lost []State) {
+	for _, s := range v.States {
+		owners := v.OwnersFor(s.Event.PubKey)
+		if !s.Held || len(owners) == 0 {
+			continue
+		}
+		counts := slices.ContainsFunc(owners, func(owner string) bool {
+			if by, is := applied[owner]; is {
+				return newer(by.Event, s.Event) >= 0
+			}
+			return !slices.ContainsFunc(v.speaks[owner], func(place int) bool {
+				return !v.States[place].Held && newer(v.States[place].Event, s.Event) < 0
+			})
+		})
+		if !counts {
+			lost = append(lost, s)
+		}
+	}
+	return lost
+}
+
+// trust is who speaks for whom among the announcements of one identifier, read backwards: whose
+// announcements name somebody as a maintainer. It is made once for a view, because anybody may
+// announce an identifier, so that there can be many announcements and states of it.
+type trust struct {
+	announced map[string]bool
+	by        map[string][]string // maintainer → owners that name him or her
+	owners    map[string][]string // author → hosted owners that the author speaks for, as far as asked
+}
+
+func newTrust(current []Announcement) *trust {
+	t := &trust{announced: map[string]bool{}, by: map[string][]string{}, owners: map[string][]string{}}
+	for _, a := range current {
+		t.announced[a.Ref.PubKey] = true
+		for _, maintainer := range a.Maintainers {
+			t.by[maintainer] = append(t.by[maintainer], a.Ref.PubKey)
+		}
+	}
+	return t
+}
+
+// ownersFor are the owners among the hosted ones for whose repositories the author speaks
+// (nostr.AuthorizedOwners), in order of their keys.
+func (t *trust) ownersFor(author string, hosted map[string]bool) []string {
+	if owners, asked := t.owners[author]; asked {
+		return owners
+	}
+	reached := map[string]bool{}
+	if t.announced[author] {
+		reached[author] = true
+	}
+	for queue := []string{author}; len(queue) > 0; queue = queue[1:] {
+		for _, owner := range t.by[queue[0]] {
+			if !reached[owner] {
+				reached[owner] = true
+				queue = append(queue, owner)
+			}
+		}
+	}
+	maps.DeleteFunc(reached, func(owner string, _ bool) bool { return !hosted[owner] })
+	owners := slices.Sorted(maps.Keys(reached))
+	t.owners[author] = owners
+	return owners
+}
