@@ -87,7 +87,7 @@ func Open(ctx context.Context, o Options) (*Bus, error) {
 	wait := newWaiting(o)
 	defer wait.over()
 	err = wait.until(ctx, func(context.Context) error {
-		if b.Conn, err = nats.Connect(o.URL, append(conn, way...)...); err != nil {
+		if b.Conn, err = connect(o.URL, append(conn, way...)); err != nil {
 			return connectError(o, err)
 		}
 		return nil

@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -149,6 +151,18 @@ func fileError(path string, err error) error {
 		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: %w; want a file with one line, user:password", path, pathError.Err)
 	}
 	return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: %w", path, err) // which says what is wanted
+}
+
+// connect connects to the server. A server that refuses a login closes the connection, and its
+// reason can be lost with what it had not read: so an end without a reason is tried again.
+func connect(url string, options []nats.Option) (conn *nats.Conn, err error) {
+	for range 3 {
+		conn, err = nats.Connect(url, options...)
+		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+			return conn, err
+		}
+	}
+	return conn, err
 }
 
 // connectError says why the first connect failed, in a sentence for the operator.

@@ -29,7 +29,7 @@ func Look(o Options, timeout time.Duration) (*Bus, error) {
 	if o.Password != "" {
 		options = append(options, nats.UserInfo(cmp.Or(o.Role, proto.UserOperator), o.Password))
 	}
-	if b.Conn, err = nats.Connect(o.URL, options...); err != nil {
+	if b.Conn, err = connect(o.URL, options); err != nil {
 		b.Close()
 		return nil, connectError(o, err)
 	}
