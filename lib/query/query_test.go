@@ -426,8 +426,7 @@ func TestWhatHasLeftTheLogIsNotHeard(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	gone := event(1621, 1, "gone")
-	w.accept(gone)
-	x, remote := w.replica(nil), w.remote()
+	x, remote := w.replica(w.accept(gone)), w.remote()
 	heard := make(chan string, 10)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
