@@ -5,16 +5,37 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/tidwall/gjson"
+
 	"tendril.dev/lib/nostr"
 )
+
+var errNoJSON = errors.New("parse message: not JSON")
+
+// mostParts is how many elements of a message are looked at: no message that is known has more.
+const mostParts = 4
+
+// split returns the first elements of a message as parts of data, which must be JSON. So a message of a
+// million elements costs no more than its bytes.
+func split(data []byte) (parts []json.RawMessage) {
+	message := gjson.ParseBytes(data)
+	if !message.IsArray() {
+		return nil
+	}
+	message.ForEach(func(_, v gjson.Result) bool {
+		parts = append(parts, data[v.Index:v.Index+len(v.Raw)])
+		return len(parts) <= mostParts
+	})
+	return parts
+}
 
 // Parse reads one message. A verb that is none of our business gives an empty Kind. The message
 // shares no memory with data.
 func Parse(data []byte) (Message, error) {
-	var parts []json.RawMessage
-	if err := json.Unmarshal(data, &parts); err != nil {
-		return Message{}, fmt.Errorf("parse message: %w", err)
+	if !json.Valid(data) {
+		return Message{}, errNoJSON
 	}
+	parts := split(data)
 	text := func(i int) (string, error) {
 		var s string
 		if i >= len(parts) {
