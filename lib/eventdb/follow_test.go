@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -377,74 +375,4 @@ func (s *syncBuffer) String() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.b.String()
-}
-
-// copyWhenStill copies a folder, once no file in it comes or goes meanwhile: Pebble's background
-// work ends soon after the last write.
-func copyWhenStill(from, to string) error {
-	deadline := time.Now().Add(patience)
-	for {
-		before, err := os.ReadDir(from)
-		if err != nil {
-			return err
-		}
-		if err := os.RemoveAll(to); err != nil {
-			return err
-		}
-		err = os.CopyFS(to, os.DirFS(from))
-		after, lerr := os.ReadDir(from)
-		if lerr != nil {
-			return lerr
-		}
-		names := func(list []os.DirEntry) (out []string) {
-			for _, e := range list {
-				out = append(out, e.Name())
-			}
-			return out
-		}
-		if err == nil && slices.Equal(names(before), names(after)) || time.Now().After(deadline) {
-			return err
-		}
-	}
-}
-
-// TestFollowEndsWhenTheBusIsAway: a follower that waits for a server must still hear that it is to
-// end.
-func TestFollowEndsWhenTheBusIsAway(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	db := open(t, "")
-	defer closeDB(t, db)
-	stop := follow(t, b, db, slog.New(slog.DiscardHandler))
-	waitFor(t, db, write(t, b, note(1)))
-	b.Close()
-	stop()
-}
-
-// TestFollowRefusesAReplacedLog: what subscribers were told cannot be taken back, so the process is
-// to begin anew.
-func TestFollowRefusesAReplacedLog(t *testing.T) {
-	t.Parallel()
-	b := openBus(t)
-	db := open(t, "")
-	defer closeDB(t, db)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- eventdb.Follow(ctx, b.JS, db, slog.New(slog.DiscardHandler)) }()
-	waitFor(t, db, write(t, b, note(1)))
-	stream, err := b.JS.Stream(ctx, proto.StreamEvents)
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := stream.CachedInfo().Config
-	if err := b.JS.DeleteStream(ctx, proto.StreamEvents); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.JS.CreateStream(ctx, config); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-done; !errors.Is(err, eventdb.ErrOtherLog) {
-		t.Fatalf("follow ended with %v, want ErrOtherLog", err)
-	}
 }

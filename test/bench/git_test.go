@@ -27,11 +27,10 @@ const (
 // gitUser is an owner with a repository in Tendril and the same one behind git http-backend.
 type gitUser struct {
 	*testing.T
-	at      *world.Tendril
-	who     *world.Person
-	work    *world.WorkTree
-	backend string // URL
-	signed  int    // states
+	at     *world.Tendril
+	who    *world.Person
+	work   *world.WorkTree
+	signed int // states
 }
 
 const gitRepository = "measured"

@@ -1,7 +1,7 @@
-// Package idquery answers the micro services grasp.query.ids and grasp.query.reconcile: which
-// events for a filter need not be fetched, because they are accepted, held, or were rejected within
-// the last days. The one lists them, the other finds out step by step
-// which of a relay's are not among them.
+// Package known says which events need not be fetched: those that are accepted or held, and those
+// that were rejected within the last days. It answers the micro services grasp.query.ids, which lists
+// them, and grasp.query.reconcile, which finds out step by step which of a relay's are not among
+// them.
 package known
 
 import (

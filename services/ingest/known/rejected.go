@@ -1,6 +1,6 @@
-// Package rejections remembers what was rejected: for seven days the ids, so that nobody fetches
-// them again, and for two minutes the events themselves, where what they missed may be about to
-// come.
+// This file remembers what was rejected: the ids for seven days, so that no worker fetches them again,
+// and the events themselves for two minutes, where what they missed may be about to come.
+
 package known
 
 import (

@@ -1,7 +1,6 @@
 package session_test
 
 import (
-	"errors"
 	"maps"
 	"testing"
 	"testing/synctest"
@@ -11,8 +10,6 @@ import (
 	"tendril.dev/services/relayconn/history"
 	"tendril.dev/services/relayconn/session"
 )
-
-var errNoVerdict = errors.New("no verdict")
 
 // twoRelays are two connections of one worker, with relays that have the same events.
 func twoRelays(t *testing.T, stored ...*nostr.Event) (first, second *reconciling) {
