@@ -57,6 +57,7 @@ func (b *batch) full() bool { return len(b.decided) >= b.size || b.bytes >= comm
 func (t *term) gather(ctx context.Context, committing *batch) (*batch, error) {
 	b := &batch{now: time.Now(), stored: make(chan struct{}), share: share{size: t.BatchSize}}
 	b.urgent = b.now.Sub(t.urgentAt) < urgentFor
+	b.older = committing == nil || committing.taken[laneOlder] == 0
 	b.layer = t.draft.begin(ctx, b.now)
 	var stored <-chan struct{}
 	if committing != nil {

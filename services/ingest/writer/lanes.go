@@ -120,11 +120,13 @@ func (l *lanes) close() {
 func (p *pack) giveBack() { _ = p.msg.Nak() }
 
 // share says how many events of each lane a batch has, and how many it may have. The first quarter
-// of a batch is each lane's own, so that none stops another. While urgent events come, older ones
-// have no more than that: a commit is short then, and what comes during it goes next.
+// of a batch is each lane's own, so that none stops another. While urgent events come, every other
+// batch has no older ones, and the others have no more than that quarter: an urgent event waits for
+// what is left of one short commit, and then goes in a shorter one.
 type share struct {
 	size   int // of the batch
 	urgent bool
+	older  bool // the batch before has no older ones
 	taken  [numLanes]int
 }
 
@@ -132,6 +134,9 @@ func (s *share) allows(lane int, rest bool) bool {
 	most := s.size
 	if !rest || lane == laneOlder && s.urgent {
 		most = max(1, s.size/numLanes)
+	}
+	if lane == laneOlder && s.urgent && !s.older {
+		most = 0
 	}
 	return s.taken[lane] < most
 }

@@ -158,12 +158,14 @@ func TestLanesShare(t *testing.T) {
 		name    string
 		waiting [numLanes]int
 		urgent  bool
+		older   bool // the batch before has no older ones
 		want    [numLanes]int
 	}{
-		{"all in flood", [numLanes]int{99, 99, 99, 99}, true, [numLanes]int{2, 2, 2, 2}},
-		{"users in flood", [numLanes]int{99, 1, 0, 1}, true, [numLanes]int{6, 1, 0, 1}},
-		{"older ones alone", [numLanes]int{0, 0, 0, 99}, false, [numLanes]int{0, 0, 0, 8}},
-		{"older ones while live ones come", [numLanes]int{0, 0, 1, 99}, true, [numLanes]int{0, 0, 1, 2}},
+		{"all in flood", [numLanes]int{99, 99, 99, 99}, true, true, [numLanes]int{2, 2, 2, 2}},
+		{"users in flood", [numLanes]int{99, 1, 0, 1}, true, true, [numLanes]int{6, 1, 0, 1}},
+		{"older ones alone", [numLanes]int{0, 0, 0, 99}, false, false, [numLanes]int{0, 0, 0, 8}},
+		{"older ones while live ones come", [numLanes]int{0, 0, 1, 99}, true, true, [numLanes]int{0, 0, 1, 2}},
+		{"the batch behind it", [numLanes]int{0, 0, 1, 99}, true, false, [numLanes]int{0, 0, 1, 0}},
 	} {
 		l := newLanes()
 		for lane, n := range tc.waiting {
@@ -171,7 +173,7 @@ func TestLanesShare(t *testing.T) {
 				l.fetched[lane] <- &pack{}
 			}
 		}
-		s := &share{size: 8, urgent: tc.urgent}
+		s := &share{size: 8, urgent: tc.urgent, older: tc.older}
 		for sum := 0; sum < s.size; sum++ {
 			p, lane := l.next(s)
 			if p == nil {
