@@ -13,7 +13,6 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
-	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/eventdb"
@@ -95,13 +94,18 @@ func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) err
 			return nil
 		}
 	}
-	var answering errgroup.Group
-	answering.SetLimit(atOnce)
+	places := make(chan struct{}, atOnce)
 	// The micro service reads and writes the request when its handler has returned, so the answer is
 	// sent without it.
 	handle := func(r micro.Request) {
 		question, reply := r.Data(), r.Reply()
-		answering.Go(func() error {
+		select {
+		case places <- struct{}{}:
+		case <-ctx.Done():
+			return
+		}
+		go func() {
+			defer func() { <-places }()
 			msg := &nats.Msg{Subject: reply}
 			var err error
 			if msg.Data, err = x.answer(ctx, question, conn.MaxPayload()); err != nil {
@@ -111,8 +115,7 @@ func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) err
 			if err := conn.PublishMsg(msg); err != nil {
 				log.Debug("answering a question about accepted events", "error", err)
 			}
-			return nil
-		})
+		}()
 	}
 	service, err := micro.AddService(conn, micro.Config{Name: proto.ServiceEvents, Version: "1.0.0", Description: "accepted events"})
 	if err == nil {
@@ -126,7 +129,10 @@ func Serve(ctx context.Context, x *Index, conn *nats.Conn, log *slog.Logger) err
 	if err := service.Stop(); err != nil {
 		log.Debug("stopping to answer for accepted events", "error", err)
 	}
-	return answering.Wait()
+	for range atOnce { // until every answer is done
+		places <- struct{}{}
+	}
+	return nil
 }
 
 // refusal tells an error to the asker.
