@@ -233,8 +233,8 @@ func api(verb string, tokens ...string) string {
 	return subject
 }
 
-// follow allows to follow a stream as lib/bus does: to ask for its messages, for its end and for the
-// last message of a subject, and to be told of what it stores on the subjects of a filter.
+// follow allows to follow a stream as lib/bus does: to ask for its messages, for its end and for
+// the last message of a subject, and to be told of what it stores on the subjects of a filter.
 func follow(stream, filter string) access {
 	return access{
 		publish:   []string{api("STREAM.INFO", stream), api("DIRECT.GET", stream), api("DIRECT.GET", stream, filter), SubjectMessageOf(stream)},

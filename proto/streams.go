@@ -135,9 +135,9 @@ func Streams(s Sizing) []jetstream.StreamConfig {
 	return configs
 }
 
-// Passing reports whether a stream holds only what concerns processes that run now: candidates. Such
-// streams are always in memory. Where a NATS server has
-// lost them, they are made again, and nothing that was acknowledged is lost.
+// Passing reports whether a stream holds only what concerns processes that run now: candidates.
+// Such streams are always in memory. Where a NATS server has lost them, they are made again, and
+// nothing that was acknowledged is lost.
 func Passing(stream string) bool {
 	switch stream {
 	case StreamUser, StreamRelease, StreamLive, StreamSync:

@@ -148,8 +148,8 @@ func TestFollowDoesNotWaitForWhatIsGone(t *testing.T) {
 	}
 }
 
-// TestFollowForgetsWhatItWasToldOf: a message that is stored and removed again before it is read does
-// not leave the follower behind.
+// TestFollowForgetsWhatItWasToldOf: a message that is stored and removed again before it is read
+// does not leave the follower behind.
 func TestFollowForgetsWhatItWasToldOf(t *testing.T) {
 	t.Parallel()
 	b := openBus(t)

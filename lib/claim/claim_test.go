@@ -480,8 +480,8 @@ func TestWorkOutlastsARestart(t *testing.T) {
 	}
 }
 
-// TestNothingIsHandedOutWhileALeaseRuns: a worker is cut off and works on by its lease while NATS is
-// started again. A worker that comes then takes none of its keys before that work has ended.
+// TestNothingIsHandedOutWhileALeaseRuns: a worker is cut off and works on by its lease while NATS
+// is started again. A worker that comes then takes none of its keys before that work has ended.
 func TestNothingIsHandedOutWhileALeaseRuns(t *testing.T) {
 	t.Parallel()
 	nats, s := restartable(t, 6*time.Second)

@@ -17,8 +17,9 @@ type situation struct {
 	mine    map[string]bool         // keys that this worker works on
 }
 
-// decision is what to do now. clear are claims that keep other workers from a key, or that would stay
-// for good: own ones that could not be let go, and those of dead workers on keys that are not wanted.
+// decision is what to do now. clear are claims that keep other workers from a key, or that would
+// stay for good: own ones that could not be let go, and those of dead workers on keys that are not
+// wanted.
 type decision struct {
 	take, leave, clear []string
 }
@@ -46,8 +47,9 @@ func decide(s situation) (d decision) {
 	return d
 }
 
-// heldByOther reports whether another live worker has claimed the key. A claim of this worker itself
-// that it does not work on does not count: it could not be let go, or the answer to it was lost.
+// heldByOther reports whether another live worker has claimed the key. A claim of this worker
+// itself that it does not work on does not count: it could not be let go, or the answer to it was
+// lost.
 func (s situation) heldByOther(key string) bool {
 	c, claimed := s.claims[key]
 	return claimed && c.Worker != s.self && c.by(s.workers[c.Worker])
@@ -77,8 +79,8 @@ func assign(wanted map[string]bool, workers map[string]proto.Worker) map[string]
 	return owners
 }
 
-// bound is how many of the keys one of the workers should have at most: 25% over the mean, and never
-// fewer than it takes to share them all out.
+// bound is how many of the keys one of the workers should have at most: 25% over the mean, and
+// never fewer than it takes to share them all out.
 func bound(keys, workers int) int {
 	return max(keys*5/(workers*4), (keys+workers-1)/workers)
 }

@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// TestALeaseEndsBeforeTheRecordExpires: heartbeats make a lease longer; without them it ends before a
-// TTL has passed since the last one began, and the next heartbeat begins another. So does a record
-// that was gone in between.
+// TestALeaseEndsBeforeTheRecordExpires: heartbeats make a lease longer; without them it ends before
+// a TTL has passed since the last one began, and the next heartbeat begins another. So does a
+// record that was gone in between.
 func TestALeaseEndsBeforeTheRecordExpires(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

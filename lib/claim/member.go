@@ -56,8 +56,8 @@ type Member struct {
 }
 
 // lease is a time in which this worker may work by its claims. It ends when the own record may be
-// about to expire, and with it the work, which runs under its context. A heartbeat that gets through
-// makes it longer; after its end the next one begins a new lease.
+// about to expire, and with it the work, which runs under its context. A heartbeat that gets
+// through makes it longer; after its end the next one begins a new lease.
 type lease struct {
 	ctx   context.Context
 	end   context.CancelFunc

@@ -34,9 +34,10 @@ const (
 // for every claim until the claim is given up, which ends do's context; the claim goes to another
 // only after do has returned. It returns when ctx has ended and everything is let go.
 //
-// Two workers never work on one key. A claim is taken by compare-and-set, from none or from a worker
-// whose record has expired. The work by it runs under the lease, which ends at most nine tenths of a
-// TTL after a heartbeat began, and so before the record that this heartbeat wrote can expire.
+// Two workers never work on one key. A claim is taken by compare-and-set, from none or from a
+// worker whose record has expired. The work by it runs under the lease, which ends at most nine
+// tenths of a TTL after a heartbeat began, and so before the record that this heartbeat wrote can
+// expire.
 //
 // What fails is tried again after the next heartbeat.
 func (m *Member) Work(ctx context.Context, wanted <-chan []string, do func(ctx context.Context, key string) error) error {
@@ -201,8 +202,8 @@ func (w *work) letGo(key string, revision uint64) {
 	}
 }
 
-// finish lets everything go. The others are told first, so that they take what becomes free at once.
-// Each claim is free as soon as the work on it has ended.
+// finish lets everything go. The others are told first, so that they take what becomes free at
+// once. Each claim is free as soon as the work on it has ended.
 func (w *work) finish() {
 	w.announce(false)
 	for _, leave := range w.jobs {

@@ -17,8 +17,8 @@ import (
 const expiredPerApply = 64
 
 // Apply applies records of the log in ascending sequence, all of them or, on an error, none.
-// Records that were applied before (Seq ≤ [DB.Seq]) are passed over, so that a writer that feeds its
-// own commits and a follower of the log may both apply.
+// Records that were applied before (Seq ≤ [DB.Seq]) are passed over, so that a writer that feeds
+// its own commits and a follower of the log may both apply.
 func (db *DB) Apply(recs []Record) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()

@@ -49,8 +49,8 @@ func spoil(t *testing.T, path string, from, count int) {
 	}
 }
 
-// TestADamagedIndexIsRebuilt: if anything is wrong with the files, the index opens, says so, and has
-// everything again from the log.
+// TestADamagedIndexIsRebuilt: if anything is wrong with the files, the index opens, says so, and
+// has everything again from the log.
 func TestADamagedIndexIsRebuilt(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(t *testing.T, dir string){

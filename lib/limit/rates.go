@@ -35,7 +35,8 @@ func NewRates(most int, per time.Duration) *Rates {
 	return &Rates{most: most, per: per, byParty: map[string]*list.Element{}}
 }
 
-// Allow takes one from the party's allowance. When none is left, it reports after which time one is.
+// Allow takes one from the party's allowance. When none is left, it reports after which time one
+// is.
 func (l *Rates) Allow(party string) (ok bool, wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -30,8 +30,8 @@ func (n *Node) ask(ctx context.Context) error {
 }
 
 // events are the services that keep what the process knows of accepted events: one follows the log
-// into the index, or asks ingest now and then whether it answers. Only a process with ingest answers
-// others, because pushes are decided by these answers; NATS permits it to no other login.
+// into the index, or asks ingest now and then whether it answers. Only a process with ingest
+// answers others, because pushes are decided by these answers; NATS permits it to no other login.
 func (n *Node) events(services []Service) []Service {
 	own := []Service{{Name: "progress", Run: func(ctx context.Context, n *Node) error { return n.lag.tell(ctx, n) }}}
 	if remote, asks := n.Accepted.(*query.Remote); asks {

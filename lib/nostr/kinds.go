@@ -31,12 +31,6 @@ const (
 	MaxRefs = 10_000
 )
 
-// IsRootKind reports whether events of this kind start a thread about a repository: patch, PR and
-// issue. A PR update is no root, it hangs on its PR.
-func IsRootKind(kind int) bool {
-	return kind == KindPatch || kind == KindPR || kind == KindIssue
-}
-
 // IsHex64 reports whether s is 64 lower-case hex digits: an event id or a public key (NIP-01).
 func IsHex64(s string) bool { return len(s) == 64 && isLowerHex(s) }
 

@@ -43,18 +43,6 @@ func mentions(t *testing.T, err error, text string) {
 	}
 }
 
-func TestIsRootKind(t *testing.T) {
-	t.Parallel()
-	for kind, want := range map[int]bool{
-		KindPatch: true, KindPR: true, KindIssue: true,
-		KindPRUpdate: false, KindAnnouncement: false, KindState: false, KindComment: false, 1: false,
-	} {
-		if got := IsRootKind(kind); got != want {
-			t.Errorf("IsRootKind(%d) = %v", kind, got)
-		}
-	}
-}
-
 func TestIsObjectID(t *testing.T) {
 	t.Parallel()
 	for id, want := range map[string]bool{

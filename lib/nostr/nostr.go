@@ -1,7 +1,7 @@
 // Package nostr parses, verifies and encodes nostr events, and says what NIP-34 means by them:
-// announcements, states, pull requests, maintainer sets, references, relay and clone URLs. The types
-// of go-nostr that are used everywhere have aliases here, so that a file imports one package of this
-// name.
+// announcements, states, pull requests, maintainer sets, references, relay and clone URLs. The
+// types of go-nostr that are used everywhere have aliases here, so that a file imports one package
+// of this name.
 //
 // Every input was written by a stranger. Parsers are strict and bounded, and their errors are one
 // sentence that may be shown to the author after "invalid: ". Nothing here does I/O.

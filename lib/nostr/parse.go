@@ -69,8 +69,8 @@ func parseAny(data []byte) (*Event, error) {
 }
 
 // shareBelow is the size in bytes up to which the tags, content and signature of an event are
-// pieces of one string. Larger ones get a string each, so that a caller who keeps a tag for long keeps
-// little else with it.
+// pieces of one string. Larger ones get a string each, so that a caller who keeps a tag for long
+// keeps little else with it.
 const shareBelow = 2048
 
 // reader reads plain JSON from its start. Its methods say whether what they ask for was there;

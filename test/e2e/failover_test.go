@@ -27,9 +27,9 @@ const (
 )
 
 // TestFollowersReachTheHeadAfterFailovers: nodes of a NATS cluster are killed one after the other,
-// while messages are stored. Followers of a stream, an index of the log, and one who waits for each of
-// its own messages, as discovery does, have everything that was acknowledged within 15 s after the
-// last kill, in order and once.
+// while messages are stored. Followers of a stream, an index of the log, and one who waits for each
+// of its own messages, as discovery does, have everything that was acknowledged within 15 s after
+// the last kill, in order and once.
 func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 	t.Parallel()
 	rounds, pause := 2, 4*time.Second

@@ -217,8 +217,8 @@ func TestPullRequestToAMaintainer(t *testing.T) {
 }
 
 // TestPullRequestToAMaintainerBySync: pull requests that tag only a maintainer who has announced
-// nothing here come in from a foreign relay. One that a user has brought too early is brought back by
-// the owner's announcement.
+// nothing here come in from a foreign relay. One that a user has brought too early is brought back
+// by the owner's announcement.
 func TestPullRequestToAMaintainerBySync(t *testing.T) {
 	t.Parallel()
 	git, work := world.NewGitServer(t), world.NewWorkTree(t)

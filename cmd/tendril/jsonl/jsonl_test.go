@@ -75,8 +75,8 @@ func TestAReadErrorIsNoEnd(t *testing.T) {
 	}
 }
 
-// FuzzNext: whatever is in a file, it is read to its end, and what is given as an event is one object
-// of it.
+// FuzzNext: whatever is in a file, it is read to its end, and what is given as an event is one
+// object of it.
 func FuzzNext(f *testing.F) {
 	f.Add([]byte("{}\n[\"EVENT\",{}]\n"))
 	f.Add([]byte("\xef\xbb\xbf\r\n[[{"))

@@ -71,8 +71,8 @@ func newAnnouncements(rules hosting.Rules) *announcements {
 	}
 }
 
-// accept folds an accepted event in, with its sequence in the log, and reports whether it may change
-// a target. Only announcements and deletion requests do.
+// accept folds an accepted event in, with its sequence in the log, and reports whether it may
+// change a target. Only announcements and deletion requests do.
 func (all *announcements) accept(ev *nostr.Event, seq uint64) (changed bool) {
 	switch ev.Kind {
 	case nostr.KindAnnouncement:

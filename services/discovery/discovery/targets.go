@@ -150,7 +150,8 @@ func oldestFirst(a, b *want) int {
 	return cmp.Or(a.heldAt.Compare(b.heldAt), strings.Compare(a.ref, b.ref))
 }
 
-// party is the repositories that one party brought, and how far their relays have been gone through.
+// party is the repositories that one party brought, and how far their relays have been gone
+// through.
 type party struct {
 	wants      []*want
 	repo, rank int

@@ -23,10 +23,10 @@ func (trusted proxies) trusts(addr netip.Addr) bool {
 	return slices.ContainsFunc(trusted, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
-// client returns the address that a request comes from. Beginning with who connected to us and going
-// through the forwarding headers from the right, it skips trusted proxies and returns the first
-// address that is none. Where the next entry cannot be read, it returns the last good address.
-// The zero address means that the peer has none.
+// client returns the address that a request comes from. Beginning with who connected to us and
+// going through the forwarding headers from the right, it skips trusted proxies and returns the
+// first address that is none. Where the next entry cannot be read, it returns the last good
+// address. The zero address means that the peer has none.
 //
 // X-Forwarded-For and Forwarded (RFC 7239) must agree if both are there: a proxy that writes one
 // may pass on the other as the client made it up. If they do not, the peer's address counts.

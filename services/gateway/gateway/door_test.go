@@ -379,7 +379,8 @@ func TestGitGoesToTheWorker(t *testing.T) {
 	}
 }
 
-// TestFrontDoorIsAnnouncedWithItsWorkers: who is told where the front door is may clone and push at once; the relay does not wait for that.
+// TestFrontDoorIsAnnouncedWithItsWorkers: who is told where the front door is may clone and push at
+// once; the relay does not wait for that.
 func TestFrontDoorIsAnnouncedWithItsWorkers(t *testing.T) {
 	t.Parallel()
 	sys := start(t, nil)
@@ -399,7 +400,8 @@ func TestFrontDoorIsAnnouncedWithItsWorkers(t *testing.T) {
 	}
 }
 
-// TestStopCutsOffWhoeverIsTooSlow: a client that stopped reading its clone does not make the stop a failure, and does not hold it up for ever.
+// TestStopCutsOffWhoeverIsTooSlow: a client that stopped reading its clone does not make the stop a
+// failure, and does not hold it up for ever.
 func TestStopCutsOffWhoeverIsTooSlow(t *testing.T) {
 	t.Parallel()
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -446,7 +448,8 @@ func TestStopCutsOffWhoeverIsTooSlow(t *testing.T) {
 	}
 }
 
-// TestRunFindsShardsByTheirClaims runs the service as it is, next to a worker that holds the shards.
+// TestRunFindsShardsByTheirClaims runs the service as it is, next to a worker that holds the
+// shards.
 func TestRunFindsShardsByTheirClaims(t *testing.T) {
 	t.Parallel()
 	worker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { fmt.Fprint(w, "git") }))

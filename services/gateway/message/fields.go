@@ -93,8 +93,8 @@ func (l Limits) settleLimit(f *nostr.Filter) {
 	f.Limit = min(f.Limit, l.MaxLimit)
 }
 
-// parseFilter reads a filter. A condition that is not known is refused, because to overlook it would
-// answer another question.
+// parseFilter reads a filter. A condition that is not known is refused, because to overlook it
+// would answer another question.
 func (l Limits) parseFilter(raw gjson.Result) (f nostr.Filter, refused *Error) {
 	if !raw.IsObject() {
 		return f, refuse("a filter must be a JSON object")

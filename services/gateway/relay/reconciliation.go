@@ -14,8 +14,8 @@ import (
 	"tendril.dev/services/gateway/message"
 )
 
-// reconciliation is one session of NIP-77. The events of its filter are kept to its end, or gathered
-// for each message where there is no memory for them: reconcile says why that is right.
+// reconciliation is one session of NIP-77. The events of its filter are kept to its end, or
+// gathered for each message where there is no memory for them: reconcile says why that is right.
 type reconciliation struct {
 	conn   *connection
 	id     string

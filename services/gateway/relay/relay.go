@@ -158,8 +158,8 @@ func (r *Relay) Serve(w http.ResponseWriter, req *http.Request, client string) {
 }
 
 // admit takes n places of what clients share. Where all are taken, the client that has most loses a
-// connection, if it has more than this client then has: that with most weight. So a few strangers do
-// not keep all others out.
+// connection, if it has more than this client then has: that with most weight. So a few strangers
+// do not keep all others out.
 func (r *Relay) admit(to *limit.Fair, client string, n int64, weight func(*connection) int64) (leave func(), err error) {
 	leave, err = to.Try(client, n)
 	if !errors.Is(err, limit.ErrFull) {

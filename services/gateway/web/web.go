@@ -198,8 +198,8 @@ func (p *Pages) Repository(w http.ResponseWriter, r *http.Request, at nostr.Repo
 	}
 }
 
-// contributions answers with the page of an address for contributors' pull requests (GRASP-06). Every
-// such address can be cloned, also where nothing has been pushed yet.
+// contributions answers with the page of an address for contributors' pull requests (GRASP-06).
+// Every such address can be cloned, also where nothing has been pushed yet.
 func (p *Pages) contributions(w http.ResponseWriter, r *http.Request, at nostr.RepositoryPath) {
 	owner, err := nip19.EncodePublicKey(at.PubKey)
 	if !p.prs || err != nil {

@@ -1,7 +1,7 @@
 // Package known says which events need not be fetched: those that are accepted or held, and those
-// that were rejected within the last days. It answers the micro services grasp.query.ids, which lists
-// them, and grasp.query.reconcile, which finds out step by step which of a relay's are not among
-// them.
+// that were rejected within the last days. It answers the micro services grasp.query.ids, which
+// lists them, and grasp.query.reconcile, which finds out step by step which of a relay's are not
+// among them.
 package known
 
 import (

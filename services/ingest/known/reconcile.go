@@ -132,8 +132,8 @@ func (k Known) has(view *eventdb.View, id string) (bool, error) {
 	return accepted, nil
 }
 
-// gather reads what is known for a filter. It may be used for as long as forgetAfter; reconcile says
-// why that is right, and missing looks at what is there now.
+// gather reads what is known for a filter. It may be used for as long as forgetAfter; reconcile
+// says why that is right, and missing looks at what is there now.
 func (k Known) gather(ctx context.Context, view *eventdb.View, f nostr.Filter) (g gathered, err error) {
 	g.seq, g.at = view.Seq(), time.Now()
 	var others []reconcile.Item

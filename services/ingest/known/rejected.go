@@ -1,5 +1,5 @@
-// This file remembers what was rejected: the ids for seven days, so that no worker fetches them again,
-// and the events themselves for two minutes, where what they missed may be about to come.
+// This file remembers what was rejected: the ids for seven days, so that no worker fetches them
+// again, and the events themselves for two minutes, where what they missed may be about to come.
 
 package known
 

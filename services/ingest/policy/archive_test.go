@@ -109,8 +109,8 @@ func TestRulesChangeWithTheLists(t *testing.T) {
 	}
 }
 
-// TestAnOwnersAnnouncementBringsBackPullRequests that tag a maintainer only, who has no announcement
-// here: too early they are rejected, and the owner's announcement is what they miss.
+// TestAnOwnersAnnouncementBringsBackPullRequests that tag a maintainer only, who has no
+// announcement here: too early they are rejected, and the owner's announcement is what they miss.
 func TestAnOwnersAnnouncementBringsBackPullRequests(t *testing.T) {
 	t.Parallel()
 	p, err := policy.New(settings(), policy.Bounds{}, func() time.Time { return now })

@@ -45,8 +45,8 @@ func untouched(t *testing.T, r *repository.Repo) {
 	}
 }
 
-// TestBombs: a pack that is small on the wire and large, or endless, for who believes it is refused,
-// and nothing of it stays.
+// TestBombs: a pack that is small on the wire and large, or endless, for who believes it is
+// refused, and nothing of it stays.
 func TestBombs(t *testing.T) {
 	t.Parallel()
 	small := []byte("hello")

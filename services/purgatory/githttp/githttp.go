@@ -114,8 +114,7 @@ type Options struct {
 	// those are refused.
 	Holder func(identifier string) (address string, held bool)
 
-	// HandOver is how long such a push waits until a worker holds the repository
-	// (NGIT_GIT_HANDOVER_WAIT). Default 30 s.
+	// HandOver is how long such a push waits until a worker holds the repository. Default 30 s.
 	HandOver time.Duration
 
 	Log     *slog.Logger // default: nothing is logged

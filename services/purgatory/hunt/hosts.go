@@ -40,8 +40,8 @@ func HostOf(rawURL string) string {
 	return strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 }
 
-// domainOf is the party to which a host belongs: the owner of a registrable domain has any number of
-// names below it.
+// domainOf is the party to which a host belongs: the owner of a registrable domain has any number
+// of names below it.
 func domainOf(host string) string {
 	if domain, err := publicsuffix.EffectiveTLDPlusOne(host); err == nil {
 		return domain

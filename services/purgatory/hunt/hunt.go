@@ -180,9 +180,9 @@ func (h *Hunter) Drop(which func(identifier string) bool) {
 	}
 }
 
-// Wanted reports whether Seek must be called for an identifier, and whether for all of it because an
-// attempt begins. It is called before what is missing is read: an event that comes meanwhile is for
-// the next time.
+// Wanted reports whether Seek must be called for an identifier, and whether for all of it because
+// an attempt begins. It is called before what is missing is read: an event that comes meanwhile is
+// for the next time.
 func (h *Hunter) Wanted(identifier string) (seek, all bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -489,8 +489,8 @@ func (h *Hunter) wakeLater() {
 	})
 }
 
-// count counts a request that begins (1) or ends (-1) for its parties, and forgets idle parties when
-// there are many.
+// count counts a request that begins (1) or ends (-1) for its parties, and forgets idle parties
+// when there are many.
 func (h *Hunter) count(r request, by int, now time.Time) {
 	for _, name := range []string{r.by, r.domain} {
 		if h.parties[name] == nil {

@@ -223,8 +223,8 @@ func TestABusyHostServesAllInTurn(t *testing.T) {
 	})
 }
 
-// TestWhatCameMeanwhileCostsNoRequest: an identifier that a push completes while it waits for a busy
-// host does not use one of the requests of that host.
+// TestWhatCameMeanwhileCostsNoRequest: an identifier that a push completes while it waits for a
+// busy host does not use one of the requests of that host.
 func TestWhatCameMeanwhileCostsNoRequest(t *testing.T) {
 	inTime(t, func(t *testing.T, w *world) {
 		w.limit = hunt.Limit{Concurrent: 5, Rate: 2}
@@ -473,8 +473,8 @@ func TestSlowServersDoNotKeepTheirPlace(t *testing.T) {
 	})
 }
 
-// TestWorkersShareTheLimits: the limits of hosts hold for all workers together, also where there are
-// more workers than a host may be asked at once.
+// TestWorkersShareTheLimits: the limits of hosts hold for all workers together, also where there
+// are more workers than a host may be asked at once.
 func TestWorkersShareTheLimits(t *testing.T) {
 	inTime(t, func(t *testing.T, _ *world) {
 		const workers = 8

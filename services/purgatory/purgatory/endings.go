@@ -214,9 +214,9 @@ func (w *worker) remove(ctx context.Context, repo *repository.Repo, atOnce bool)
 	return nil
 }
 
-// isOver decides on all that is known at this moment whether a repository must be removed. The error
-// is errHosted or errNotOver where it must not. Where that cannot be known within lookTime it is
-// another error, and nothing is removed.
+// isOver decides on all that is known at this moment whether a repository must be removed. The
+// error is errHosted or errNotOver where it must not. Where that cannot be known within lookTime it
+// is another error, and nothing is removed.
 func (w *worker) isOver(ctx context.Context, repo *repository.Repo, atOnce bool) error {
 	ctx, cancel := context.WithTimeout(ctx, lookTime)
 	defer cancel()

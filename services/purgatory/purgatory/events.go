@@ -114,7 +114,8 @@ func (w *worker) heardPull(ev *nostr.Event) {
 }
 
 // heardDeletion hears of an accepted deletion request. References that are named for what it
-// deletes go. It may name an announcement by its id alone, which tells no identifier; the disk does.
+// deletes go. It may name an announcement by its id alone, which tells no identifier; the disk
+// does.
 func (w *worker) heardDeletion(ev *nostr.Event) {
 	for tag := range ev.Tags.FindAll("e") {
 		w.awaited(tag[1])

@@ -24,8 +24,8 @@ const (
 	askedTime = 5 * time.Minute
 )
 
-// answerOperators answers what operators ask about the repositories of a shard, one question after the
-// other, until ctx ends or stop is called.
+// answerOperators answers what operators ask about the repositories of a shard, one question after
+// the other, until ctx ends or stop is called.
 func (w *worker) answerOperators(ctx context.Context, shard int) (stop func()) {
 	var subs []*nats.Subscription
 	for _, verb := range proto.RepoVerbs() {

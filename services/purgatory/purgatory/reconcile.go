@@ -72,10 +72,10 @@ func (w *worker) again(ctx context.Context, t task, err error) {
 	}
 }
 
-// reconcile brings what must be looked at of an identifier in line with its events: it keeps or ends
-// what is not hosted any more, releases what is complete, hunts what is missing, and lets go of what
-// is overdue. It may be called at any time and again. Other repositories of the identifier are left
-// alone: any number of strangers may announce it.
+// reconcile brings what must be looked at of an identifier in line with its events: it keeps or
+// ends what is not hosted any more, releases what is complete, hunts what is missing, and lets go
+// of what is overdue. It may be called at any time and again. Other repositories of the identifier
+// are left alone: any number of strangers may announce it.
 func (w *worker) reconcile(ctx context.Context, t task) error {
 	hunted, attempt := w.hunter.Wanted(t.identifier)
 	v, entries, scope, unlock, err := w.enter(ctx, t)
@@ -225,8 +225,8 @@ func (w *worker) release(ctx context.Context, v repostate.View, entries []*held.
 	return result, failed
 }
 
-// seek tells the hunter what repositories of an identifier miss and where that may be: those of some
-// owners, or all if an attempt begins.
+// seek tells the hunter what repositories of an identifier miss and where that may be: those of
+// some owners, or all if an attempt begins.
 func (w *worker) seek(ctx context.Context, v repostate.View, owners []string, all bool) {
 	var wants []repostate.Want
 	of := func(owner string) bool { return all || slices.Contains(owners, owner) }

@@ -13,8 +13,8 @@ import (
 	"tendril.dev/services/purgatory/repository/gittest"
 )
 
-// held returns a git that does not take a push to an owner's repositories before open is called, and
-// tells when one waits.
+// held returns a git that does not take a push to an owner's repositories before open is called,
+// and tells when one waits.
 func held(t *testing.T, owner string) (program string, waits func() bool, open func()) {
 	t.Helper()
 	git, err := exec.LookPath("git")
@@ -75,8 +75,8 @@ func TestAStrangersPushDoesNotHoldUpTheOwner(t *testing.T) {
 	}
 }
 
-// TestAThousandStrangersAddNothingToAPush: they announce the owner's identifier, and the owner's push
-// starts as many git processes as before.
+// TestAThousandStrangersAddNothingToAPush: they announce the owner's identifier, and the owner's
+// push starts as many git processes as before.
 func TestAThousandStrangersAddNothingToAPush(t *testing.T) {
 	program, cost := traced(t)
 	w := newWorld(t, "--git-binary="+program)

@@ -44,8 +44,8 @@ func (w *worker) survey(ctx context.Context) error {
 	}
 }
 
-// lookThrough counts what waits for its events in the repositories of some shards and sweeps up what
-// killed processes left. It starts no git.
+// lookThrough counts what waits for its events in the repositories of some shards and sweeps up
+// what killed processes left. It starts no git.
 func (w *worker) lookThrough(ctx context.Context, shards map[int]bool) error {
 	var places []repository.Place
 	for at, err := range w.store.Places(ctx) {

@@ -72,8 +72,8 @@ func (p *pushes) close(shard int) {
 	p.Drop(func(at repository.Place) bool { return proto.ShardOf(at.Identifier) == shard })
 }
 
-// wait returns when an identifier's shard has been read. A *repostate.Refused says that it takes too
-// long.
+// wait returns when an identifier's shard has been read. A *repostate.Refused says that it takes
+// too long.
 func (p *pushes) wait(ctx context.Context, identifier string) error {
 	ctx, cancel := context.WithTimeout(ctx, loadingTime)
 	defer cancel()

@@ -344,7 +344,8 @@ func (p *pass) missing(ctx context.Context, key string, wanted []string) ([]stri
 }
 
 // concerns are the objects that an owner's repository may soon be asked for: those of its states up
-// to the newest accepted one, or to one whose objects references name, and commits of pull requests.
+// to the newest accepted one, or to one whose objects references name, and commits of pull
+// requests.
 func (p *pass) concerns(owner string, named map[string]bool) (ids []string) {
 	for _, state := range p.v.StatesFor(owner) {
 		objects := state.Objects()

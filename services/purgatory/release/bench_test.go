@@ -117,8 +117,8 @@ func TestANewRepositoryStartsFewProcesses(t *testing.T) {
 	}
 }
 
-// BenchmarkNothing tells what a look at an identifier costs: where nothing happened, and where others
-// announce the same identifier.
+// BenchmarkNothing tells what a look at an identifier costs: where nothing happened, and where
+// others announce the same identifier.
 func BenchmarkNothing(b *testing.B) {
 	for _, others := range []int{0, 10, 100} {
 		b.Run(fmt.Sprintf("others=%d", others), func(b *testing.B) {

@@ -591,8 +591,8 @@ func TestBrokenSiblingStandsInNobodysWay(t *testing.T) {
 	w.wantAsked("release alice's")
 }
 
-// TestOthersAreLeftAlone: only the repositories of the scope are touched; others that its states are
-// for can be read, and follow when they are in it.
+// TestOthersAreLeftAlone: only the repositories of the scope are touched; others that its states
+// are for can be read, and follow when they are in it.
 func TestOthersAreLeftAlone(t *testing.T) {
 	t.Parallel()
 	w, started := crowd(t, 10)

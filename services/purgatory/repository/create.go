@@ -31,8 +31,9 @@ func (r *Repo) Exists() bool {
 	return err == nil && info.IsDir()
 }
 
-// Ensure makes the bare repository if it is not there: HEAD, config and the two folders by which git
-// knows it. It appears whole or not at all, many may ask at once, and asking again changes nothing.
+// Ensure makes the bare repository if it is not there: HEAD, config and the two folders by which
+// git knows it. It appears whole or not at all, many may ask at once, and asking again changes
+// nothing.
 func (r *Repo) Ensure(ctx context.Context) error {
 	if r.Exists() {
 		return nil
@@ -127,8 +128,8 @@ func (r *Repo) Remove(ctx context.Context) error {
 }
 
 // Sweep removes what killed processes left in the repository: packs in quarantine, which no reader
-// sees, and lock files, which would keep references from changing for ever. What is younger than any
-// living process could have made it is left alone.
+// sees, and lock files, which would keep references from changing for ever. What is younger than
+// any living process could have made it is left alone.
 func (r *Repo) Sweep() error {
 	now := time.Now()
 	if err := r.mayWrite(context.Background()); err != nil {

@@ -26,8 +26,8 @@ func leased(t testing.TB, root, git string, lease context.Context) *repository.S
 	return s
 }
 
-// TestNothingIsWrittenAfterTheLease: neither is anything moved or removed, nor a reference set; what
-// the next worker has stored stays. Reading goes on.
+// TestNothingIsWrittenAfterTheLease: neither is anything moved or removed, nor a reference set;
+// what the next worker has stored stays. Reading goes on.
 func TestNothingIsWrittenAfterTheLease(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "git")

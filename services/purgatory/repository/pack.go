@@ -34,8 +34,8 @@ var ErrUnwanted = errors.New("the pack has none of the wanted objects")
 
 // StorePack takes a pack, which may be thin, into the repository. It is indexed and checked in
 // quarantine, where no reader sees it: every object must be sound, and every link of every object
-// must lead to an object that is in the pack or in the repository. Then it appears at once, durably.
-// A pack without objects changes nothing. bytes is what was read of the stream.
+// must lead to an object that is in the pack or in the repository. Then it appears at once,
+// durably. A pack without objects changes nothing. bytes is what was read of the stream.
 //
 // The error is ErrBadPack where the pack is at fault; one that came from reading is in the chain
 // too.
@@ -88,8 +88,8 @@ type quarantine struct {
 }
 
 // takePack lets git check a pack in quarantine, and then check, if it is set, before the pack
-// appears. size is its length; 0: it comes from a repository of ours, and the caller has the slot of
-// the process.
+// appears. size is its length; 0: it comes from a repository of ours, and the caller has the slot
+// of the process.
 func (r *Repo) takePack(ctx context.Context, pack io.Reader, size int64, check func(*quarantine) error) error {
 	folder, err := os.MkdirTemp(r.in("objects"), quarantinePrefix+"pack-")
 	if err != nil {
@@ -161,8 +161,8 @@ func (q *quarantine) release() error {
 	return syncFolders(to, q.repo.in("objects"))
 }
 
-// move moves the files of a pack. If its index cannot follow, what went before is taken back, unless
-// the same pack was there already.
+// move moves the files of a pack. If its index cannot follow, what went before is taken back,
+// unless the same pack was there already.
 func move(from, to, name string) error {
 	var moved []string
 	for _, suffix := range []string{".pack", ".rev", indexSuffix} {

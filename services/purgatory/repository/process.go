@@ -99,9 +99,9 @@ func (e *Error) Error() string {
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Run waits for a free process, runs the command and waits for its end. When ctx or the command's time
-// ends, the process and all that it started are asked to end, and killed soon after. A failure is
-// an *Error.
+// Run waits for a free process, runs the command and waits for its end. When ctx or the command's
+// time ends, the process and all that it started are asked to end, and killed soon after. A failure
+// is an *Error.
 func (c *Command) Run(ctx context.Context) error {
 	if !c.held {
 		release, err := c.repo.store.acquireWithin(ctx, c)

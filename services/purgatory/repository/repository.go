@@ -224,7 +224,8 @@ func (s *Store) Git() string { return s.git }
 // Path is the folder of the bare repository.
 func (r *Repo) Path() string { return r.path }
 
-// ErrLease is a write that was not done, or was cut off, because another worker may write there now.
+// ErrLease is a write that was not done, or was cut off, because another worker may write there
+// now.
 var ErrLease = errors.New("the lease of the repository has ended")
 
 // underLease returns a context for writing to the repository, which ends with the lease too. cancel

@@ -142,8 +142,8 @@ func TestShareBringsOnlyWhatIsReachable(t *testing.T) {
 	gittest.Fsck(t, to.Path())
 }
 
-// TestHalfAHistoryIsNotNamed: what is there without all that it links to is neither shared nor named
-// by a reference.
+// TestHalfAHistoryIsNotNamed: what is there without all that it links to is neither shared nor
+// named by a reference.
 func TestHalfAHistoryIsNotNamed(t *testing.T) {
 	t.Parallel()
 	s := gittest.Store(t)

@@ -8,8 +8,8 @@ import (
 )
 
 // Spool keeps bytes that arrive until they are all there: a little in memory, more in a scratch
-// file. Whoever sends slowly keeps no process and no lock meanwhile. It is written by one goroutine,
-// and then read.
+// file. Whoever sends slowly keeps no process and no lock meanwhile. It is written by one
+// goroutine, and then read.
 type Spool struct {
 	repo   *Repo
 	memory int
@@ -20,8 +20,8 @@ type Spool struct {
 	size int64
 }
 
-// Spool makes a spool with so many bytes of memory. grow is called before more goes to disk, and its
-// error ends the writing.
+// Spool makes a spool with so many bytes of memory. grow is called before more goes to disk, and
+// its error ends the writing.
 func (r *Repo) Spool(memory int, grow func(bytes int64) error) *Spool {
 	return &Spool{repo: r, memory: memory, grow: grow}
 }

@@ -98,10 +98,10 @@ const (
 	mostUnseen = 24 * time.Hour
 )
 
-// DecideEnding returns the next step for a repository with git data that is not hosted, and up to when it
-// is kept, where that has an end. note is what is noted in its folder; nil: nothing. A note of
-// another ending is none: the owner has come back and gone again while no worker ran.
-// What an operator keeps is kept whatever its owner does elsewhere.
+// DecideEnding returns the next step for a repository with git data that is not hosted, and up to
+// when it is kept, where that has an end. note is what is noted in its folder; nil: nothing. A note
+// of another ending is none: the owner has come back and gone again while no worker ran. What an
+// operator keeps is kept whatever its owner does elsewhere.
 func DecideEnding(ending Ending, note *repository.Ended, grace time.Duration, now time.Time) (step Step, until time.Time) {
 	switch {
 	case ending == Ending{}:

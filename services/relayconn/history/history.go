@@ -173,8 +173,8 @@ func (h *History) Release() {
 	}
 }
 
-// Want says what is wanted now. Of the rest nothing is confirmed, and what of it is not under way is
-// not tried again.
+// Want says what is wanted now. Of the rest nothing is confirmed, and what of it is not under way
+// is not tried again.
 func (h *History) Want(wanted Set) {
 	h.wanted = wanted
 	h.confirmed = Only(h.confirmed, wanted)

@@ -105,8 +105,8 @@ func newReconciler(h *History, n *Negentropy) *reconciler {
 	return &reconciler{Negentropy: n, h: h, open: map[string]*search{}, results: make(chan Result), atOnce: sessionsAtOnce}
 }
 
-// add has groups of filters reconciled: by one session about everything if they are many and nothing
-// else is under way, else by their units.
+// add has groups of filters reconciled: by one session about everything if they are many and
+// nothing else is under way, else by their units.
 func (r *reconciler) add(b *batch, groups [][]nostr.Filter) {
 	quiet := r.Walks == nil || r.Walks.Quiet(b.lead, time.Now())
 	if size(groups) >= worthEverything && !r.narrow && quiet {

@@ -58,8 +58,8 @@ func (r *Request) Account() *Account { return &r.task.batch.Account }
 // Heard notes a message of the relay.
 func (r *Request) Heard(now time.Time) { r.heard, r.answered, r.doubted = now, true, time.Time{} }
 
-// request puts as many of the tasks that wait to the relay as may be open at once. What was named is
-// fetched before more is found.
+// request puts as many of the tasks that wait to the relay as may be open at once. What was named
+// is fetched before more is found.
 func (h *History) request(ctx context.Context, now time.Time) error {
 	for len(h.open) < h.room() {
 		var t *task

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Set is what is or was asked of a relay beyond layer 1. The zero value is empty. Its lists are sorted, hold everything
-// once and are never changed, so that sets share them: what a relay is wanted to bring and what it
-// has brought are mostly the same.
+// Set is what is or was asked of a relay beyond layer 1. The zero value is empty. Its lists are
+// sorted, hold everything once and are never changed, so that sets share them: what a relay is
+// wanted to bring and what it has brought are mostly the same.
 type Set struct {
 	Full  []string            // references of repositories wanted whole
 	State map[string][]string // references of repositories of which only states are wanted, and whose
@@ -28,9 +28,9 @@ func (s Set) Empty() bool { return len(s.Full) == 0 && len(s.State) == 0 && len(
 // Repos counts the repositories.
 func (s Set) Repos() int { return len(s.Full) + len(s.State) }
 
-// Diff is the three-way diff: what is wanted and neither pending nor confirmed. It is the only place
-// where it is decided what layers 2 and 3 ask for. A state-only repository whose maintainers changed
-// is new.
+// Diff is the three-way diff: what is wanted and neither pending nor confirmed. It is the only
+// place where it is decided what layers 2 and 3 ask for. A state-only repository whose maintainers
+// changed is new.
 func Diff(wanted, pending, confirmed Set) Set {
 	out := Set{
 		Full:  minus(minus(wanted.Full, confirmed.Full), pending.Full),

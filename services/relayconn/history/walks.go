@@ -116,8 +116,8 @@ func (l *Lead) Heard(now time.Time) {
 	}
 }
 
-// End notes that the walk has ended, and whether it has brought all that the relay has. Where it has
-// not, another connection may ask for it.
+// End notes that the walk has ended, and whether it has brought all that the relay has. Where it
+// has not, another connection may ask for it.
 func (l *Lead) End(whole bool) {
 	if l != nil {
 		l.walks.mu.Lock()

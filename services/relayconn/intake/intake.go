@@ -4,8 +4,8 @@
 //
 // What one connection brings stands in its own two queues, live and past, each of which one
 // goroutine works off in order: is it known, is it genuine, offer. Live events do not wait for the
-// past. All that waits is bounded in bytes: where there is no room, who brings more waits, and reads
-// nothing from its relay meanwhile.
+// past. All that waits is bounded in bytes: where there is no room, who brings more waits, and
+// reads nothing from its relay meanwhile.
 package intake
 
 import (
@@ -280,8 +280,8 @@ func (s *Stream) Take(ctx context.Context, a Arrival) (waited time.Duration, err
 	return waited, err
 }
 
-// joins is the flight of the same event, if it is on its way; the lock is held. Of two texts with one
-// key one is forged; then the newer one is joined by others.
+// joins is the flight of the same event, if it is on its way; the lock is held. Of two texts with
+// one key one is forged; then the newer one is joined by others.
 func (i *Intake) joins(k key, ev *nostr.Event) *flight {
 	if f := i.flights[k]; f != nil && same(f.event, ev) {
 		return f

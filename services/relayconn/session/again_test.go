@@ -390,8 +390,8 @@ func (p *play) release(err error) {
 	}
 }
 
-// TestOverBudget: what ingest does not take because the relay has brought too much is asked for again
-// when it may bring more, not before, and is not confirmed before it is taken.
+// TestOverBudget: what ingest does not take because the relay has brought too much is asked for
+// again when it may bring more, not before, and is not confirmed before it is taken.
 func TestOverBudget(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

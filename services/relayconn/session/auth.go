@@ -10,8 +10,8 @@ import (
 	"tendril.dev/services/relayconn/wire"
 )
 
-// auth is how far we have come with a relay that wants to know who reads (NIP-42): it is told once a
-// connection, and asked again for what it refused before.
+// auth is how far we have come with a relay that wants to know who reads (NIP-42): it is told once
+// a connection, and asked again for what it refused before.
 type auth struct {
 	challenge string
 	needed    time.Time // since; zero: nothing was refused

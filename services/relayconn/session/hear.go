@@ -233,8 +233,8 @@ func (s *Session) ended(why history.Cause, owed history.Owed, r intake.Result) {
 	s.inflight.Arrive(owed, err)
 }
 
-// hearEnds takes in that events have ended: the forged ones count against the relay, and one that is
-// over its budget is read later.
+// hearEnds takes in that events have ended: the forged ones count against the relay, and one that
+// is over its budget is read later.
 func (s *Session) hearEnds() error {
 	if at := s.later.Swap(0); at > 0 {
 		until := time.Unix(at, 0)

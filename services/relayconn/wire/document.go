@@ -41,8 +41,8 @@ type Document struct {
 // supports.
 func (d Document) Supports(nip int) bool { return len(d.NIPs) == 0 || slices.Contains(d.NIPs, nip) }
 
-// FetchDocument asks the relay of a ws or wss URL. The client is one of the guard, because a stranger wrote
-// the URL.
+// FetchDocument asks the relay of a ws or wss URL. The client is one of the guard, because a
+// stranger wrote the URL.
 func FetchDocument(ctx context.Context, client *http.Client, url string) (Document, error) {
 	ctx, cancel := context.WithTimeout(ctx, documentTime)
 	defer cancel()
@@ -70,7 +70,8 @@ func FetchDocument(ctx context.Context, client *http.Client, url string) (Docume
 	return ParseDocument(data)
 }
 
-// ParseDocument reads a document. What is not of the type that it should have is as if it were not there.
+// ParseDocument reads a document. What is not of the type that it should have is as if it were not
+// there.
 func ParseDocument(data []byte) (d Document, err error) {
 	var told struct {
 		NIPs       []any          `json:"supported_nips"`

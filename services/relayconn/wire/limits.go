@@ -26,8 +26,8 @@ type Limits struct {
 	refused  int // how many were open when it refused one more; 0: it never did
 }
 
-// NewLimits returns the limits of a relay that has complained of nothing yet. cooldown is how long it
-// is left alone when it wants quiet.
+// NewLimits returns the limits of a relay that has complained of nothing yet. cooldown is how long
+// it is left alone when it wants quiet.
 func NewLimits(cooldown time.Duration) *Limits { return &Limits{cooldown: cooldown} }
 
 // Said notes what the relay says that it takes.
@@ -139,8 +139,8 @@ var (
 	requests = regexp.MustCompile(`(?i)too many requests`)
 )
 
-// ProofWait is how long a relay may take to heed our answer to its challenge (NIP-42) before what it
-// refused is asked again.
+// ProofWait is how long a relay may take to heed our answer to its challenge (NIP-42) before what
+// it refused is asked again.
 const ProofWait = 2 * time.Second
 
 // WantsProof reports whether a relay refuses something to those who have not authenticated.

@@ -15,8 +15,8 @@ var errNoJSON = errors.New("parse message: not JSON")
 // mostParts is how many elements of a message are looked at: no message that is known has more.
 const mostParts = 4
 
-// split returns the first elements of a message as parts of data, which must be JSON. So a message of a
-// million elements costs no more than its bytes.
+// split returns the first elements of a message as parts of data, which must be JSON. So a message
+// of a million elements costs no more than its bytes.
 func split(data []byte) (parts []json.RawMessage) {
 	message := gjson.ParseBytes(data)
 	if !message.IsArray() {

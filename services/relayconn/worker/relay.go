@@ -53,10 +53,10 @@ type Env struct {
 	Log        *slog.Logger
 }
 
-// life keeps the connection to one relay for as long as this worker has the claim on it: it connects,
-// waits out failures, begins sessions as fresh starts or quick reconnects, and writes down how it
-// stands, so that a successor goes on there. It belongs to the goroutine of run, and while that talks
-// to the one of tend.
+// life keeps the connection to one relay for as long as this worker has the claim on it: it
+// connects, waits out failures, begins sessions as fresh starts or quick reconnects, and writes
+// down how it stands, so that a successor goes on there. It belongs to the goroutine of run, and
+// while that talks to the one of tend.
 type life struct {
 	*Env
 	name    string // as in subjects and keys

@@ -16,9 +16,9 @@ import (
 	"tendril.dev/proto"
 )
 
-// Targets knows what a worker should ask relays for: which relays are targets, which repositories are
-// wanted from those that the worker has claimed (the stream GRASP_TARGETS), and which root events
-// these repositories have (the accepted events).
+// Targets knows what a worker should ask relays for: which relays are targets, which repositories
+// are wanted from those that the worker has claimed (the stream GRASP_TARGETS), and which root
+// events these repositories have (the accepted events).
 type Targets struct {
 	js     jetstream.JetStream
 	events Events

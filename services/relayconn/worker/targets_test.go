@@ -276,8 +276,8 @@ func TestWhatIsWanted(t *testing.T) {
 	eventually(t, "the relay is no target any more", func() bool { url, _ := r.Relay(); return url == "" })
 }
 
-// TestUnknownRootEventsAreWaitedFor: a repository is wanted once its root events are known, and what
-// was wanted before stays wanted until then.
+// TestUnknownRootEventsAreWaitedFor: a repository is wanted once its root events are known, and
+// what was wanted before stays wanted until then.
 func TestUnknownRootEventsAreWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

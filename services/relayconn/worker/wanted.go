@@ -103,8 +103,8 @@ func (w *Wanted) leave() {
 	clear(w.repos)
 }
 
-// take takes in what a message says of a repository; the lock is held. At the beginning messages may
-// come twice, and in another order.
+// take takes in what a message says of a repository; the lock is held. At the beginning messages
+// may come twice, and in another order.
 func (w *Wanted) take(m bus.Message) {
 	_, ref, err := proto.ParseWantedSubject(m.Subject)
 	r := repo{seq: m.Seq}
@@ -163,8 +163,8 @@ func (w *Wanted) Relay() (url string, bootstrap bool) {
 }
 
 // Now is what the relay should be asked for beyond layer 1, and a number for it. It stays as it was
-// until the root events of repositories that are new are known; known is false before it is known for
-// the first time.
+// until the root events of repositories that are new are known; known is false before it is known
+// for the first time.
 func (w *Wanted) Now() (set history.Set, revision uint64, known bool) {
 	w.targets.mu.Lock()
 	defer w.targets.mu.Unlock()
@@ -204,8 +204,8 @@ func (w *Wanted) Mark(revision uint64) Mark {
 	return m
 }
 
-// Past is what of the things that are wanted now was confirmed at the mark that was given to Of. Call
-// it once they are known.
+// Past is what of the things that are wanted now was confirmed at the mark that was given to Of.
+// Call it once they are known.
 func (w *Wanted) Past(ctx context.Context) (history.Set, error) {
 	if w.past == (Mark{}) {
 		return history.Set{}, nil
