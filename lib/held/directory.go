@@ -1,6 +1,7 @@
 package held
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 
@@ -17,21 +18,19 @@ type Directory struct {
 	byAddress    map[nostr.Address][]*Entry
 	announced    map[string][]*Entry // announcements by identifier
 	naming       map[nostr.RepoRef][]*Entry
-	kinds        map[int]int // how many entries of a kind there are
 }
 
 // NewDirectory makes an empty one.
 func NewDirectory() *Directory {
 	return &Directory{
 		byKey: map[string]*Entry{}, byID: map[string]*Entry{}, byIdentifier: map[string]map[string]*Entry{},
-		byAddress: map[nostr.Address][]*Entry{}, announced: map[string][]*Entry{}, naming: map[nostr.RepoRef][]*Entry{}, kinds: map[int]int{},
+		byAddress: map[nostr.Address][]*Entry{}, announced: map[string][]*Entry{}, naming: map[nostr.RepoRef][]*Entry{},
 	}
 }
 
 // Add takes an entry in. No entry of its key may be there.
 func (d *Directory) Add(e *Entry) {
 	d.byKey[e.Key], d.byID[e.Event.ID] = e, e
-	d.kinds[e.Event.Kind]++
 	of := d.byIdentifier[e.Identifier]
 	if of == nil {
 		of = map[string]*Entry{}
@@ -58,7 +57,6 @@ func (d *Directory) Remove(key string) *Entry {
 		return nil
 	}
 	delete(d.byKey, key)
-	d.kinds[e.Event.Kind]--
 	if d.byID[e.Event.ID] == e {
 		delete(d.byID, e.Event.ID)
 	}
@@ -96,9 +94,6 @@ func removeFrom[K comparable](lists map[K][]*Entry, name K, e *Entry) {
 // ByID returns the held event of that id, or nil.
 func (d *Directory) ByID(id string) *Entry { return d.byID[id] }
 
-// ByKey returns the entry of that key, or nil.
-func (d *Directory) ByKey(key string) *Entry { return d.byKey[key] }
-
 // At returns the held events at an address.
 func (d *Directory) At(address nostr.Address) []*Entry { return slices.Clip(d.byAddress[address]) }
 
@@ -118,20 +113,10 @@ func (d *Directory) OfIdentifier(identifier string) []*Entry {
 	return sorted(d.byIdentifier[identifier])
 }
 
-// Identifiers returns the identifiers for which anything is held, in order.
-func (d *Directory) Identifiers() []string { return slices.Sorted(maps.Keys(d.byIdentifier)) }
+func (d *Directory) identifiers() []string { return slices.Sorted(maps.Keys(d.byIdentifier)) }
 
-// All returns every held event, in order of their keys.
-func (d *Directory) All() []*Entry { return sorted(d.byKey) }
-
-// Len is how many events are held.
-func (d *Directory) Len() int { return len(d.byKey) }
+func (d *Directory) all() []*Entry { return sorted(d.byKey) }
 
 func sorted(entries map[string]*Entry) []*Entry {
-	list := make([]*Entry, 0, len(entries))
-	for _, e := range entries {
-		list = append(list, e)
-	}
-	SortByKey(list)
-	return list
+	return slices.SortedFunc(maps.Values(entries), func(a, b *Entry) int { return cmp.Compare(a.Key, b.Key) })
 }

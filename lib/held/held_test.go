@@ -1,26 +1,25 @@
-package held_test
+package held
 
 import (
-	"context"
-	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/nats-io/nats.go"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
-func entry(t testing.TB, identifier string, kind int, content string) *held.Entry {
+func entry(t testing.TB, identifier string, kind int, content string) *Entry {
 	t.Helper()
 	ev := &nostr.Event{PubKey: strings.Repeat("a", 64), Kind: kind, CreatedAt: 100, Content: content, Tags: nostr.Tags{{"d", identifier}}, Sig: strings.Repeat("0", 128)}
 	ev.ID = ev.GetID()
-	e, err := held.NewEntry(proto.Held{
+	e, err := NewEntry(proto.Held{
 		Event: ev, Identifier: identifier, Source: proto.SourceUser, Phase: proto.PhaseWaiting,
 		HeldAt: time.Unix(100, 0).UTC(), ExpiresAt: time.Unix(200, 0).UTC(),
 	})
@@ -30,7 +29,7 @@ func entry(t testing.TB, identifier string, kind int, content string) *held.Entr
 	return e
 }
 
-func put(t testing.TB, seq uint64, e *held.Entry) bus.Message {
+func put(t testing.TB, seq uint64, e *Entry) bus.Message {
 	t.Helper()
 	data, err := e.Encode()
 	if err != nil {
@@ -39,19 +38,23 @@ func put(t testing.TB, seq uint64, e *held.Entry) bus.Message {
 	return bus.Message{Seq: seq, Subject: proto.KVSubject(proto.BucketHeld, e.Key), Data: data}
 }
 
+func quietSet() *Set { return NewSet(nil, slog.New(slog.DiscardHandler), nil) }
+
 func TestSetFollowsItsBucket(t *testing.T) {
 	t.Parallel()
-	s := held.NewSet()
+	s := quietSet()
 	announcement, state, other := entry(t, "a.b/ü <&>", 30617, ""), entry(t, "a.b/ü <&>", 30618, "<b>"), entry(t, "bush", 30618, "")
+	var changes []string
+	s.changed = func(c Change) { changes = append(changes, fmt.Sprint(c.Seq, c.Before != nil, c.Entry != nil)) }
 	read := func(m bus.Message) {
 		t.Helper()
-		if _, err := s.Read(m); err != nil {
+		if err := s.read([]bus.Message{m}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	read(put(t, 1, announcement))
 	read(bus.Message{Seq: 2, Subject: proto.KVSubject(proto.BucketHeld, proto.HeldMarkKey), Data: []byte(`{}`)})
-	s.Apply(held.Change{Seq: 3, Key: state.Key, Entry: state}, held.Change{Seq: 4, Key: other.Key, Entry: other})
+	s.Apply(Change{Seq: 3, Key: state.Key, Entry: state}, Change{Seq: 4, Key: other.Key, Entry: other})
 	read(put(t, 3, entry(t, "stale", 30618, ""))) // the follower reads what the writer has applied already
 	if s.Len() != 3 || s.Seq() != 4 || s.ByID(state.Event.ID) != state {
 		t.Fatalf("%d entries at %d", s.Len(), s.Seq())
@@ -68,6 +71,9 @@ func TestSetFollowsItsBucket(t *testing.T) {
 	gone := bus.Message{Seq: 5, Subject: proto.KVSubject(proto.BucketHeld, announcement.Key), Header: nats.Header{}}
 	gone.Header.Set(proto.KVOperation, proto.KVDelete)
 	read(gone)
+	if want := []string{"1 false true", "5 true false"}; !slices.Equal(changes, want) {
+		t.Errorf("told of %q, want %q", changes, want)
+	}
 	if s.Len() != 2 || s.ByID(announcement.Event.ID) != nil || s.ByKey(announcement.Key) != nil || len(s.OfIdentifier("a.b/ü <&>")) != 1 {
 		t.Errorf("a deleted entry is still there")
 	}
@@ -75,7 +81,7 @@ func TestSetFollowsItsBucket(t *testing.T) {
 
 func TestUnreadableEntriesAreNotHeld(t *testing.T) {
 	t.Parallel()
-	s := held.NewSet()
+	s := quietSet()
 	good := entry(t, "tree", 30618, "")
 	elsewhere := put(t, 3, good)
 	elsewhere.Subject = proto.KVSubject(proto.BucketHeld, entry(t, "bush", 30618, "").Key)
@@ -83,15 +89,15 @@ func TestUnreadableEntriesAreNotHeld(t *testing.T) {
 		{Subject: proto.KVSubject(proto.BucketHeld, good.Key), Data: []byte("{")},
 		{Subject: proto.KVSubject(proto.BucketHeld, good.Key), Data: []byte("{}")},
 		elsewhere,
-		put(t, 0, &held.Entry{Held: proto.Held{Event: entry(t, "tree", 1, "").Event, Identifier: "tree"}, Key: good.Key}),
+		put(t, 0, &Entry{Held: proto.Held{Event: entry(t, "tree", 1, "").Event, Identifier: "tree"}, Key: good.Key}),
 	} {
 		m.Seq = uint64(i + 1)
-		if _, err := s.Read(m); err == nil {
+		if _, _, err := ReadChange(m); err == nil {
 			t.Errorf("message %d was read", i)
 		}
-	}
-	if s.Len() != 0 || s.Seq() != 4 {
-		t.Errorf("%d entries at %d, want none at 4", s.Len(), s.Seq())
+		if err := s.read([]bus.Message{m}); err != nil || s.Len() != 0 {
+			t.Errorf("message %d: %d are held, %v", i, s.Len(), err)
+		}
 	}
 }
 
@@ -102,7 +108,7 @@ func TestEntrySurvivesItsEncoding(t *testing.T) {
 	if err != nil || !strings.Contains(string(data), "<script>&") {
 		t.Fatalf("%s, %v", data, err)
 	}
-	again, err := held.Decode(e.Key, data)
+	again, err := Decode(e.Key, data)
 	if err != nil || again.Event.ID != e.Event.ID || !again.Event.CheckID() || !again.ExpiresAt.Equal(e.ExpiresAt) {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -118,29 +124,9 @@ func TestAnEntryIsHardlyLargerThanItsEvent(t *testing.T) {
 	if err != nil || len(data) > times*len("\\b\u2028")+4<<10 {
 		t.Fatalf("%d bytes, %v", len(data), err)
 	}
-	if again, err := held.Decode(e.Key, data); err != nil || again.Event.Content != e.Event.Content {
+	if again, err := Decode(e.Key, data); err != nil || again.Event.Content != e.Event.Content {
 		t.Errorf("read back: %v", err)
 	}
-}
-
-func TestWaitFor(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		s := held.NewSet()
-		go func() {
-			time.Sleep(time.Hour)
-			e := entry(t, "tree", 30618, "")
-			s.Apply(held.Change{Seq: 7, Key: e.Key, Entry: e})
-		}()
-		short, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		if err := s.WaitFor(short, 7); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("before its time: %v", err)
-		}
-		if err := s.WaitFor(t.Context(), 7); err != nil {
-			t.Error(err)
-		}
-	})
 }
 
 func FuzzDecode(f *testing.F) {
@@ -151,7 +137,7 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Add(e.Key, data)
 	f.Fuzz(func(t *testing.T, key string, data []byte) {
-		e, err := held.Decode(key, data)
+		e, err := Decode(key, data)
 		if err != nil {
 			return
 		}

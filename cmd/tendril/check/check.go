@@ -53,7 +53,6 @@ type checker struct {
 	truth    *eventdb.DB // made of the log just now
 	holdings *held.Set
 	logHead  *bus.Head
-	heldHead *bus.Head
 }
 
 // Run checks a system. An error says why it could not be checked to its end; what was found until
@@ -62,7 +61,7 @@ func Run(ctx context.Context, s System) (*Report, error) {
 	if s.Progress == nil {
 		s.Progress = func(string, int, int) {}
 	}
-	c := &checker{System: s, report: &Report{Findings: []Finding{}, Notes: []string{}}, holdings: held.NewSet()}
+	c := &checker{System: s, report: &Report{Findings: []Finding{}, Notes: []string{}}, holdings: held.NewSet(s.Bus.JS, discard, nil)}
 	defer c.report.finish()
 	temp, err := os.MkdirTemp(s.Temp, ".tendril-check-")
 	if err != nil {
@@ -105,11 +104,10 @@ func (c *checker) readLog(ctx context.Context) error {
 // withRepositories checks the repositories while it follows what is accepted and held.
 func (c *checker) withRepositories(ctx context.Context) (err error) {
 	c.logHead = c.Bus.Head(proto.StreamEvents, c.truth.WaitFor)
-	c.heldHead = c.Bus.Head(proto.KVStream(proto.BucketHeld), c.holdings.WaitFor)
 	following, stop := context.WithCancel(ctx)
 	var both errgroup.Group
 	both.Go(func() error { return eventdb.Follow(following, c.Bus.JS, c.truth, discard) })
-	both.Go(func() error { return c.holdings.Follow(following, c.Bus.JS, discard, func(held.Change) {}) })
+	both.Go(func() error { return c.holdings.Run(following) })
 	defer func() {
 		stop()
 		err = errors.Join(err, unasked(both.Wait()))

@@ -39,7 +39,7 @@ func (i *identifier) problem(part string, repo *repository.Repo, text, mend stri
 
 // know reads what is accepted and held of an identifier at this moment.
 func (c *checker) know(ctx context.Context, name string) (*identifier, error) {
-	if err := c.heldHead.Read(ctx); err != nil {
+	if err := c.holdings.CatchUp(ctx); err != nil {
 		return nil, fmt.Errorf("read what is held: %w", err)
 	}
 	var holding []proto.Held

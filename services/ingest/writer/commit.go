@@ -191,10 +191,11 @@ func (w *Writer) mark(subject string) (*nats.Msg, error) {
 // a rejection that a stale writer remembers is no more than a fetch less.
 func (t *term) commitRejections(ctx context.Context, l *layer) error {
 	var msgs []*nats.Msg
+	now := time.Now()
 	for _, id := range l.order {
 		r := l.rejected[id]
 		m := &nats.Msg{Subject: proto.RejectedSubject{Kind: r.Kind, ShortID: proto.ShortID(id)}.String()}
-		if _, remembered := t.Rejected.Find(id); r.taken && !remembered {
+		if _, remembered := t.Rejected.Find(id, now); r.taken && !remembered {
 			continue // rejected and taken back within one batch
 		}
 		if r.taken {
@@ -212,12 +213,8 @@ func (t *term) commitRejections(ctx context.Context, l *layer) error {
 		if err != nil {
 			return fmt.Errorf("remember %d rejections: %w", len(part), err)
 		}
-		now := time.Now()
 		for i, m := range part {
-			message := bus.Message{Seq: last - uint64(len(part)-1-i), Subject: m.Subject, Data: m.Data, Time: now}
-			if err := t.Rejected.Read(message); err != nil {
-				t.Log.Error("a rejection cannot be read again", "error", err)
-			}
+			t.Rejected.Apply(bus.Message{Seq: last - uint64(len(part)-1-i), Subject: m.Subject, Data: m.Data, Time: now})
 		}
 	}
 	return nil

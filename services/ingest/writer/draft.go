@@ -381,7 +381,8 @@ func (d *draft) RejectedBefore(id string) (string, bool) {
 	if r, said := over(d, id, rejectedOf); said {
 		return r.Reason, !r.taken
 	}
-	return d.rejected.Answer(id, d.now)
+	r, before := d.rejected.Find(id, d.now)
+	return r.Reason, before
 }
 
 // Reject remembers a rejection.
@@ -405,7 +406,7 @@ func (d *draft) note(r rejection) {
 func (d *draft) Forget(id string) {
 	r, said := over(d, id, rejectedOf)
 	if !said {
-		before, is := d.rejected.Find(id)
+		before, is := d.rejected.Find(id, d.now)
 		if !is {
 			return
 		}

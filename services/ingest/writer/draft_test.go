@@ -3,6 +3,7 @@ package writer
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -68,7 +69,7 @@ func FuzzDecide(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		set := held.NewSet()
+		set := noneHeld()
 		set.Apply(held.Change{Key: entry.Key, Entry: entry, Seq: 1})
 
 		ev := made(int(kind), 2000, tags...)
@@ -113,10 +114,12 @@ func indexOf(t *testing.T, now *nostr.Timestamp, events ...*nostr.Event) *eventd
 	return index
 }
 
+func noneHeld() *held.Set { return held.NewSet(nil, slog.New(slog.DiscardHandler), nil) }
+
 // draftOver is a draft over an index, at the beginning of a batch.
 func draftOver(t testing.TB, index *eventdb.DB, set *held.Set) *draft {
 	t.Helper()
-	d := newDraft(&Options{Index: index, Held: set, Rejected: known.NewRejected(time.Hour, ""), Domain: "grasp.test"})
+	d := newDraft(&Options{Index: index, Held: set, Rejected: known.NewRejected(nil, slog.New(slog.DiscardHandler), time.Hour, ""), Domain: "grasp.test"})
 	t.Cleanup(func() { d.view.Close() })
 	d.begin(t.Context(), time.Now())
 	return d
@@ -155,7 +158,7 @@ func TestHolderIsTheIndexs(t *testing.T) {
 					now := nostr.Timestamp(early)
 					index := indexOf(t, &now, tc.events[:from]...)
 					now = clock
-					d := draftOver(t, index, held.NewSet())
+					d := draftOver(t, index, noneHeld())
 					for _, ev := range tc.events[from:] {
 						if err := d.Accept(ev); err != nil {
 							t.Fatal(err)
@@ -213,7 +216,7 @@ func TestVouched(t *testing.T) {
 			if err := index.Apply(recs); err != nil {
 				t.Fatal(err)
 			}
-			d := draftOver(t, index, held.NewSet())
+			d := draftOver(t, index, noneHeld())
 			for _, ev := range tc.batch {
 				if err := d.Accept(ev); err != nil {
 					t.Fatal(err)
@@ -242,7 +245,7 @@ func TestWhoListsUsNamesFirst(t *testing.T) {
 	}
 	now := nostr.Timestamp(10)
 	index := indexOf(t, &now, naming(1, 1000, true))
-	d := draftOver(t, index, held.NewSet())
+	d := draftOver(t, index, noneHeld())
 	for _, step := range []struct {
 		accept *nostr.Event
 		first  int // author
@@ -287,7 +290,7 @@ func BenchmarkCrowdedIdentifier(b *testing.B) {
 				b.Fatal(err)
 			}
 			defer index.Close()
-			set := held.NewSet()
+			set := noneHeld()
 			announced := func(author int, at nostr.Timestamp) *nostr.Event {
 				maintainers := nostr.Tag{"maintainers"}
 				for m := range 20 {
@@ -383,7 +386,7 @@ func BenchmarkLargeDeletion(b *testing.B) {
 			}
 			ev := made(5, 2000, tags...)
 			for b.Loop() {
-				d := draftOver(b, index, held.NewSet())
+				d := draftOver(b, index, noneHeld())
 				if _, err := rules.Decide(d, &policy.Candidate{Event: ev, Lane: proto.LaneUser, Source: proto.SourceUser}); err != nil {
 					b.Fatal(err)
 				}

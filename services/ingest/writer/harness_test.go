@@ -109,8 +109,8 @@ func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Wri
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, cold := held.NewSet(), known.NewRejected(7*24*time.Hour, "")
 	log := slog.New(slog.DiscardHandler).With("replica", name)
+	set, cold := held.NewSet(b.JS, log, nil), known.NewRejected(b.JS, log, 7*24*time.Hour, "")
 	w := New(Options{
 		Name: name, Incarnation: rand.Text(), Bus: b, Index: index, Held: set, Rejected: cold,
 		Park: NewPark(2*time.Minute, 20_000), Policy: rules, Metrics: metrics, Log: log, BatchSize: batch,
@@ -124,17 +124,10 @@ func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Wri
 			t.Errorf("%s: follow the log: %v", name, err)
 		}
 	})
-	for stream, read := range map[string]func(bus.Message) error{
-		proto.KVStream(proto.BucketHeld): func(m bus.Message) error { _, err := set.Read(m); return err }, proto.StreamRejected: cold.Read,
-	} {
+	for _, stream := range []*bus.Follower{set.Follower, cold.Follower} {
 		r.running.Go(func() {
-			err := bus.Follow(ctx, b.JS, bus.Reading{Stream: stream}, log, func(m bus.Message) {
-				if err := read(m); err != nil {
-					t.Errorf("%s: read %s: %v", name, stream, err)
-				}
-			})
-			if err != nil && ctx.Err() == nil {
-				t.Errorf("%s: follow %s: %v", name, stream, err)
+			if err := stream.Run(ctx); err != nil {
+				t.Errorf("%s: follow: %v", name, err)
 			}
 		})
 	}

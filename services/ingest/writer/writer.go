@@ -155,7 +155,7 @@ func (w *Writer) begin(ctx context.Context, broken context.CancelCauseFunc) (*te
 	if err := w.Index.WaitFor(ctx, t.head); err != nil {
 		return nil, fmt.Errorf("catch up with the log: %w", err)
 	}
-	if err := w.Held.WaitFor(ctx, t.heldHead); err != nil {
+	if err := w.Held.Wait(ctx, t.heldHead); err != nil {
 		return nil, fmt.Errorf("catch up with the held events: %w", err)
 	}
 	if w.Budgets.Usage != nil {
@@ -236,7 +236,6 @@ func (t *term) sweep(now time.Time) {
 		return
 	}
 	t.swept = now
-	t.Rejected.Expire(now)
 	t.Park.Expire(now)
 	t.Metrics.observeMemory(t.Park.Len(), t.Rejected.Len())
 }

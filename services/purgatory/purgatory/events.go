@@ -154,7 +154,7 @@ func (w *worker) read(ctx context.Context, identifier string, pulls []string) (r
 
 // readHeld waits until everything is read that is held now.
 func (w *worker) readHeld(ctx context.Context) error {
-	if err := w.heldHead.Read(ctx); err != nil {
+	if err := w.holdings.CatchUp(ctx); err != nil {
 		return fmt.Errorf("read what is held: %w", err)
 	}
 	return nil

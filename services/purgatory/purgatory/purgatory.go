@@ -73,7 +73,6 @@ type worker struct {
 	openedMu sync.Mutex
 	opened   map[int]time.Time // shard → since when it is ours
 	refusals *rate.Limiter
-	heldHead *bus.Head
 	releaser *release.Releaser
 	metrics  *metrics
 	limits   fetch.Limits
@@ -105,13 +104,13 @@ func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	}
 	w := &worker{
 		node: n, log: n.Log, events: n.Accepted, store: store, rules: repository.Rules{Rules: hosted, Store: store}, sender: sender, guard: netguard.New(netguard.Options{AllowPrivate: s.AllowPrivate}),
-		holdings: held.NewSet(), shards: ours, queue: newQueue(), arrivals: newBag[int](), chores: newBag[repository.Place](),
+		shards: ours, queue: newQueue(), arrivals: newBag[int](), chores: newBag[repository.Place](),
 		pending: newPushes(s.Git), endings: &endings{by: map[nostr.RepoRef]ended{}}, belongs: belongs, opened: map[int]time.Time{},
 		refusals: rate.NewLimiter(refusalsPerSecond, refusalsAtOnce),
 		limits:   fetch.Limits{Timeout: s.FetchTimeout, MaxBytes: s.MaxFetchBytes, MinRate: s.FetchMinRate},
 	}
 	w.hearing = query.Hear(n.Bus.JS, n.Accepted, []int{nostr.KindAnnouncement, nostr.KindPR, nostr.KindPRUpdate, nostr.KindDeletion}, w.heard)
-	w.heldHead = n.Bus.Head(proto.KVStream(proto.BucketHeld), w.holdings.WaitFor)
+	w.holdings = held.NewSet(n.Bus.JS, n.Log, w.changed)
 	w.releaser = &release.Releaser{Store: store, Offerer: sender, Accepted: w.accepted, Held: w.heldEvent, CatchUp: w.readAccepted, Hold: s.HoldDuration, Tips: release.NewTips(), Arrived: w.pending.Remove, Log: n.Log}
 	return w, nil
 }
@@ -273,7 +272,7 @@ func (w *worker) support(ctx context.Context) *support {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	g := &support{stop: stop, ended: make(chan error, 2)}
 	g.running.Go(func() { g.ended <- w.sender.Run(ctx) })
-	g.running.Go(func() { g.ended <- w.holdings.Follow(ctx, w.node.Bus.JS, w.node.Log, w.changed) })
+	g.running.Go(func() { g.ended <- w.holdings.Run(ctx) })
 	return g
 }
 

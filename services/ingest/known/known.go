@@ -1,0 +1,282 @@
+// Package known says which events of a relay need not be fetched: those that are accepted or held,
+// and those that were rejected within the last days. The micro service grasp.query.ids lists them,
+// and grasp.query.reconcile finds out step by step which of a relay's are not among them (NIP-77).
+package known
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/micro"
+
+	"tendril.dev/lib/eventdb"
+	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/reconcile"
+	"tendril.dev/proto"
+)
+
+const (
+	atOnce     = 4   // answers; further queries wait in the subscription
+	maxWaiting = 256 // queries that wait there; NATS drops what is more
+	// maxQuery is the largest query, in bytes: NATS takes no larger message.
+	maxQuery = 1 << 20
+	// maxMessage is the largest message of a relay, in bytes: what it may name as missing fits into
+	// an answer.
+	maxMessage = 600 << 10
+	// answerTime is for one answer, the wait for a sequence of the log included.
+	answerTime = 15 * time.Second
+	// chunk is how many ids of a list are in a message, about 200 KiB.
+	chunk = 2000
+	// mostPacked is how many events of a filter there may be.
+	mostPacked = 250_000
+	// keptBytes and keptFor bound the sets that are kept for the next steps of a session, and for
+	// sessions with other relays that are asked the same.
+	keptBytes = 32 << 20
+	keptFor   = 30 * time.Second
+)
+
+// asking bounds what one step says to a relay. The relay's message is bounded by maxMessage.
+var asking = reconcile.Limits{Frame: reconcile.DefaultFrame, Ranges: 1 << 15, Marks: reconcile.DefaultFrame}
+
+// Known is where ids come from.
+type Known struct {
+	Index    *eventdb.DB
+	Held     *held.Set
+	Rejected *Rejected
+}
+
+type server struct {
+	Known
+
+	mu    sync.Mutex
+	kept  map[string]gathered // by filter
+	bytes int
+	since time.Time
+}
+
+// gathered is what is known for a filter at a sequence of the log.
+type gathered struct {
+	items reconcile.Packed // accepted, held and rejected
+	seq   uint64
+}
+
+// Serve answers queries until ctx ends. Every replica does; NATS gives each query to one of them.
+// An answer is one message or several; one with the error headers of the micro service protocol
+// ends it.
+func Serve(ctx context.Context, conn *nats.Conn, known Known, log *slog.Logger) error {
+	service, err := micro.AddService(conn, micro.Config{
+		Name: proto.ServiceQuery, Version: "1.0.0", Description: "events that need not be fetched: accepted, held, rejected",
+	})
+	if err != nil {
+		return fmt.Errorf("serve %s: %w", proto.ServiceQuery, err)
+	}
+	s := &server{Known: known, kept: map[string]gathered{}}
+	var answering sync.WaitGroup
+	for name, answer := range map[string]func(ctx context.Context, query []byte, send func(any) error) error{
+		proto.SubjectQueryIDs: s.list, proto.SubjectQueryReconcile: s.step,
+	} {
+		places := make(chan struct{}, atOnce)
+		// The micro service reads and writes the request when its handler has returned, so the answer
+		// is sent without it.
+		handle := func(r micro.Request) {
+			query, reply := r.Data(), r.Reply()
+			places <- struct{}{}
+			answering.Go(func() {
+				defer func() { <-places }()
+				ctx, cancel := context.WithTimeout(ctx, answerTime)
+				defer cancel()
+				err := answer(ctx, query, func(part any) error {
+					data, err := json.Marshal(part)
+					if err != nil {
+						return err
+					}
+					return conn.Publish(reply, data)
+				})
+				if err != nil {
+					log.Warn("a query was refused", "subject", name, "error", err)
+					header := nats.Header{micro.ErrorCodeHeader: {codeOf(err)}, micro.ErrorHeader: {err.Error()}}
+					_ = conn.PublishMsg(&nats.Msg{Subject: reply, Header: header})
+				}
+			})
+		}
+		err = errors.Join(err, service.AddEndpoint(name[strings.LastIndex(name, ".")+1:], micro.HandlerFunc(handle),
+			micro.WithEndpointSubject(name), micro.WithEndpointPendingLimits(maxWaiting, maxWaiting*maxQuery)))
+	}
+	if err == nil {
+		<-ctx.Done()
+	}
+	if stopErr := service.Stop(); stopErr != nil {
+		log.Debug("stopping the service of queries", "error", stopErr)
+	}
+	answering.Wait()
+	return err
+}
+
+var errQuery = errors.New("not a query that can be answered")
+
+func codeOf(err error) string {
+	switch {
+	case errors.Is(err, reconcile.ErrMessage), errors.Is(err, errQuery):
+		return proto.QueryBad
+	case errors.Is(err, eventdb.ErrTooMany):
+		return proto.QueryTooMany
+	}
+	return proto.QueryFailed
+}
+
+// list answers a filter with the ids of all that matches, in arrays of [proto.KnownID]; an empty
+// one is the end. The filter's limit is dropped.
+func (s *server) list(ctx context.Context, query []byte, send func(any) error) error {
+	var f nostr.Filter
+	if err := json.Unmarshal(query, &f); err != nil {
+		return fmt.Errorf("%w: %w", errQuery, err)
+	}
+	f.Limit, f.LimitZero = 0, false
+	g, err := s.gather(ctx, f)
+	if err != nil {
+		return err
+	}
+	for part := range slices.Chunk(g.items, chunk) {
+		ids := make([]proto.KnownID, len(part))
+		for i, item := range part {
+			ids[i] = proto.KnownID{ID: hex.EncodeToString(item.ID[:]), CreatedAt: item.CreatedAt}
+		}
+		if err := send(ids); err != nil {
+			return err
+		}
+	}
+	return send([]proto.KnownID{})
+}
+
+// step answers one step of a reconciliation. The filter's limit is dropped.
+func (s *server) step(ctx context.Context, query []byte, send func(any) error) error {
+	var q proto.ReconcileQuery
+	if err := json.Unmarshal(query, &q); err != nil {
+		return fmt.Errorf("%w: %w", errQuery, err)
+	}
+	if len(q.Message) > maxMessage {
+		return fmt.Errorf("%w: the relay's message has more than %d bytes", errQuery, maxMessage)
+	}
+	a, err := s.next(ctx, q)
+	if err != nil {
+		return err
+	}
+	return send(a)
+}
+
+// next works out what to say to the relay, and what of its events is missing here.
+func (s *server) next(ctx context.Context, q proto.ReconcileQuery) (a proto.ReconcileAnswer, err error) {
+	if err := s.Index.WaitFor(ctx, q.Seq); err != nil {
+		return a, fmt.Errorf("this replica has not read the log that far: %w", err)
+	}
+	set, err := s.set(ctx, q.Filter, q.Seq)
+	if err != nil {
+		return a, err
+	}
+	if len(q.Message) == 0 {
+		a.Known = uint64(len(set))
+		a.Message, err = reconcile.Start(ctx, set, asking)
+		return a, err
+	}
+	var told [][32]byte
+	var listed uint64
+	a.Message, listed, err = reconcile.Continue(ctx, set, q.Message, asking, func(id [32]byte) error {
+		told = append(told, id)
+		return nil
+	})
+	if err == nil {
+		a.Missing, err = s.missing(told)
+	}
+	// What the relay has named and is known here may be known though it does not match the filter.
+	if both := uint64(len(told) - len(a.Missing)/32); listed > both {
+		a.Alone = listed - both
+	}
+	return a, err
+}
+
+// set returns what is known for a filter at a sequence or later. It may be as old as keptFor:
+// missing looks at what is there now.
+func (s *server) set(ctx context.Context, f nostr.Filter, seq uint64) (reconcile.Packed, error) {
+	f.Limit, f.LimitZero = 0, false
+	name, now := f.String(), time.Now()
+	s.mu.Lock()
+	if now.Sub(s.since) > keptFor {
+		s.bytes, s.since = 0, now
+		clear(s.kept)
+	}
+	g, kept := s.kept[name]
+	s.mu.Unlock()
+	if kept && g.seq >= seq {
+		return g.items, nil
+	}
+	g, err := s.gather(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if size := cap(g.items)*reconcile.ItemBytes + len(name); s.bytes+size < keptBytes {
+		s.kept[name], s.bytes = g, s.bytes+size
+	}
+	return g.items, nil
+}
+
+// gather reads what is known for a filter. Held events are read first: what is accepted in the
+// meantime is in one of both.
+func (s *server) gather(ctx context.Context, f nostr.Filter) (g gathered, err error) {
+	var others []reconcile.Item
+	for _, e := range s.Held.All() {
+		if !f.Matches(e.Event) {
+			continue
+		}
+		item := reconcile.Item{CreatedAt: e.Event.CreatedAt}
+		if _, err := hex.Decode(item.ID[:], []byte(e.Event.ID)); err != nil {
+			return g, fmt.Errorf("held event %q: %w", e.Event.ID, err)
+		}
+		others = append(others, item)
+	}
+	// The tags of rejected events are not kept. By tags alone every one of them would match, and all
+	// that the relay does not have would have to be said.
+	if len(f.Tags) == 0 || f.Authors != nil || f.IDs != nil {
+		others = append(others, s.Rejected.Matching(f, time.Now())...)
+	}
+	view := s.Index.View()
+	defer view.Close()
+	g.seq = view.Seq()
+	if g.items, err = view.Packed(ctx, f, mostPacked); err == nil && len(others) > 0 {
+		g.items = reconcile.Pack(append(g.items, others...))
+	}
+	return g, err
+}
+
+// missing returns the ids that must be fetched, one after the other: none that is known now,
+// for whatever filter.
+func (s *server) missing(told [][32]byte) (missing []byte, err error) {
+	var unknown [][32]byte
+	for _, id := range told {
+		name := hex.EncodeToString(id[:])
+		if _, rejected := s.Rejected.Find(name, time.Now()); !rejected && s.Held.ByID(name) == nil {
+			unknown = append(unknown, id)
+		}
+	}
+	accepted, err := s.Index.HasEach(unknown)
+	if err != nil {
+		return nil, fmt.Errorf("read the index: %w", err)
+	}
+	for i, id := range unknown {
+		if !accepted[i] {
+			missing = append(missing, id[:]...)
+		}
+	}
+	return missing, nil
+}
