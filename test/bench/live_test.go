@@ -90,7 +90,7 @@ func liveLatency(t *testing.T, s *stage) {
 		rate   int
 		during time.Duration
 		target time.Duration
-	}{{50, 15 * time.Second, 8 * time.Millisecond}, {1000, 10 * time.Second, 20 * time.Millisecond}} {
+	}{{50, 15 * time.Second, 8 * time.Millisecond}, {1000, 10 * time.Second, 25 * time.Millisecond}} {
 		n := int(c.during.Seconds()) * c.rate
 		d := quiet.publish(t, c.rate, quiet.issues(n), t.Context())
 		s.add(fmt.Sprintf("live event from one Tendril to another, %d/s", c.rate), d.String(), fmt.Sprintf("p99 ≤ %v", c.target), s.limits.String())
@@ -117,7 +117,7 @@ func liveLatency(t *testing.T, s *stage) {
 	}
 	d := busy.publish(t, rate, issues, syncing)
 	running.Wait()
-	s.add(fmt.Sprintf("… 50/s during a cold sync of %d", busy.second.total), d.String(), "p99 ≤ 50ms",
+	s.add(fmt.Sprintf("… 50/s during a cold sync of %d", busy.second.total), d.String(), "p99 ≤ 60ms",
 		fmt.Sprintf("synced meanwhile at %.0f events/s", r.rate(busy.second.total)))
 }
 

@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -57,8 +58,7 @@ func newStage(t *testing.T) *stage {
 // spec is a set of so many events.
 func (s *stage) spec(events int) corpus.Spec {
 	return corpus.Spec{
-		Repositories: repositories, Roots: events / 2, Comments: 1,
-		Pulls: *withPulls, Commit: s.work.Refs()["refs/heads/main"],
+		Repositories: repositories, Roots: events / 2, Comments: 1, Commit: s.work.Refs()["refs/heads/main"],
 	}
 }
 
@@ -102,7 +102,7 @@ func (s *stage) source(t testing.TB, spec corpus.Spec, relays int, args ...strin
 // settings are as in production, but for delays that would only be waited out and limits that one
 // machine, which is every stranger at once, would meet.
 func settings(more map[string]string) map[string]string {
-	env := map[string]string{"NGIT_LOG_LEVEL": "info", "NGIT_SYNC_BATCH_WINDOW_MS": fmt.Sprint(window.Milliseconds()), "NGIT_PROFILE_ADDRESS": "127.0.0.1:0",
+	env := map[string]string{"NGIT_LOG_LEVEL": "info", "NGIT_SYNC_BATCH_WINDOW_MS": "1000", "NGIT_PROFILE_ADDRESS": "127.0.0.1:0",
 		"NGIT_EVENTS_PER_MINUTE": "1000000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "1000000"}
 	for k, v := range more {
 		env[k] = v
@@ -217,18 +217,18 @@ func profilesOf(t testing.TB, output string) string {
 	return "http://" + at[1] + "/debug/pprof"
 }
 
-// saveProfile takes a CPU profile of a process while a row syncs, if that is wanted. The profile
-// ends with done.
+// saveProfile takes a CPU profile of a process while a row syncs, and a heap profile when done is
+// called, if profiles are wanted.
 func saveProfile(t testing.TB, name, output string) (done func()) {
 	t.Helper()
 	if *profileDir == "" {
 		return func() {}
 	}
-	path, from := filepath.Join(*profileDir, name+".pprof"), profilesOf(t, output)
+	path, from := filepath.Join(*profileDir, name), profilesOf(t, output)
 	saved := make(chan error, 1)
-	go func() { saved <- save(path, fmt.Sprintf("%s/profile?seconds=%d", from, *profileSecs)) }()
+	go func() { saved <- save(path+".pprof", fmt.Sprintf("%s/profile?seconds=%d", from, *profileSecs)) }()
 	return func() {
-		if err := <-saved; err != nil {
+		if err := errors.Join(<-saved, save(path+"-heap.pprof", from+"/heap?gc=1")); err != nil {
 			t.Errorf("profile: %v", err)
 		}
 	}
@@ -256,3 +256,6 @@ func save(path, url string) error {
 
 // mib shows bytes.
 func mib(bytes int64) string { return fmt.Sprintf("%.0f MiB", float64(bytes)/(1<<20)) }
+
+// micros is a duration in microseconds.
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
