@@ -1,6 +1,6 @@
 // Package bus is the way to NATS JetStream: embedded or remote by configuration, with the streams
-// and buckets of proto made or updated, and the compare-and-set writes that the services stand on
-// (docs/architecture.md, Six ideas).
+// and buckets of proto made or updated, the compare-and-set writes of the services, and the
+// follower of a stream (docs/architecture.md, Six ideas).
 package bus
 
 import (
@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
@@ -41,9 +42,9 @@ type Options struct {
 	Provisions bool
 	// Needs are the streams and buckets' streams that must be there before Open returns.
 	Needs []string
-	// Waiting is told what Open waits for, as often as that changes, and "" when it waits no
-	// longer. Open waits as long as it takes, for the NATS server too. nil: a NATS server that is
-	// not there is an error, and so is what cannot be provisioned within two minutes.
+	// Waiting is told what Open waits for. Open waits as long as it takes, for the NATS server too.
+	// nil: a NATS server that is not there is an error, and so is what cannot be provisioned within
+	// two minutes.
 	Waiting func(what string)
 	// NewLog is asked before a log is made because there is none. An error refuses it. nil: none.
 	NewLog func() error
@@ -56,67 +57,64 @@ type Bus struct {
 	Conn    *nats.Conn
 	JS      jetstream.JetStream
 	sizing  proto.Sizing
-	refused refused
-	server  *server.Server // embedded; nil: remote
-	inside  string         // password of this process at the embedded server; empty: it needs none
+	refused atomic.Uint64
 
-	temporary string // the embedded server's folder, if it goes with the server
+	server    *server.Server // embedded; nil: remote
+	inside    string         // password of this process at the embedded server; empty: it needs none
+	temporary string         // the embedded server's folder, if it goes with the server
 
-	open  context.Context // until Close
-	close context.CancelFunc
-	lost  chan error
-
+	open    context.Context // until Close
+	close   context.CancelFunc
+	lost    chan error
 	keeping sync.WaitGroup // what looks after the streams
 }
 
-// Open connects (starting the embedded server if there is no URL). Then it makes or updates every
-// stream, bucket and consumer of proto, or waits until those are there that the process needs. It
-// is idempotent; any number of processes may do it at once.
-func Open(ctx context.Context, o Options) (*Bus, error) {
+func newBus(o *Options) *Bus {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	b := &Bus{lost: make(chan error, 1), sizing: o.Sizing}
 	b.open, b.close = context.WithCancel(context.Background())
-	conn := b.connectOptions(o)
-	way, err := b.way(o)
-	if err != nil {
-		b.Close()
-		return nil, err
-	}
-	wait := newWaiting(o)
-	defer wait.over()
-	err = wait.until(ctx, func(context.Context) error {
-		if b.Conn, err = connect(o.URL, append(conn, way...)); err != nil {
-			return connectError(o, err)
+	return b
+}
+
+// Open connects (starting the embedded server if there is no URL). Then it makes or updates every
+// stream, bucket and consumer of proto, or waits until those are there that the process needs. It
+// is idempotent; any number of processes may do it at once.
+func Open(ctx context.Context, o Options) (_ *Bus, err error) {
+	b := newBus(&o)
+	defer func() {
+		if err != nil {
+			b.Close()
 		}
-		return nil
-	}, func(err error) bool { return wait.endless || isSlow(err) })
-	if err != nil {
-		b.Close()
-		return nil, err
+	}()
+	if o.URL == "" {
+		if err := b.startEmbedded(o); err != nil {
+			return nil, err
+		}
 	}
-	if b.JS, err = openJetStream(b.Conn, o); err != nil {
-		b.Close()
+	o.Password = "" // of the embedded server
+	wait := newWaiting(o)
+	slow := func(err error) bool { return o.Waiting != nil || isSlow(err) }
+	if err := wait.until(ctx, func(context.Context) error { return b.connect(o) }, slow); err != nil {
 		return nil, err
 	}
 	if err := b.prepare(ctx, o, wait); err != nil {
-		b.Close()
 		return nil, err
 	}
 	return b, nil
 }
 
-// way returns the options by which the connection reaches its server, and starts that if it is
-// embedded.
-func (b *Bus) way(o Options) ([]nats.Option, error) {
-	if o.URL != "" {
-		return remoteOptions(o)
-	}
-	if err := b.startEmbedded(o); err != nil {
+// Look connects to a NATS server to read what is there: it makes and changes nothing. With a
+// Password it is a user of an embedded server: Role, or else the operator. timeout bounds the
+// connecting. A connection that is lost later is taken up again until Close.
+func Look(o Options, timeout time.Duration) (*Bus, error) {
+	b := newBus(&o)
+	if err := b.connect(o, nats.Timeout(timeout)); err != nil {
+		b.Close()
 		return nil, err
 	}
-	return b.embeddedOptions(), nil
+	return b, nil
 }
 
 // Close drains the connection, then stops the embedded server, which has then written everything.
@@ -146,36 +144,44 @@ func (b *Bus) ClientURL() string {
 // Sizing is what the streams were made with.
 func (b *Bus) Sizing() proto.Sizing { return b.sizing }
 
-// Bucket opens a bucket of proto. While the bus is away, or has no such bucket, it waits until ctx
-// ends.
-func (b *Bus) Bucket(ctx context.Context, name string) (jetstream.KeyValue, error) {
-	for {
-		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
-		kv, err := b.JS.KeyValue(attempt, name)
-		cancel()
-		if err == nil {
-			return kv, nil
-		}
-		if !Passes(err) && !errors.Is(err, jetstream.ErrBucketNotFound) || ctx.Err() != nil {
-			return nil, fmt.Errorf("open bucket %s: %w", name, err)
-		}
-		select {
-		case <-time.After(attemptPause):
-		case <-ctx.Done():
-		}
+// Refused is how many times NATS has refused what this process wanted to publish or to subscribe
+// to, because its user may not.
+func (b *Bus) Refused() uint64 { return b.refused.Load() }
+
+// Lost returns an error when this process cannot go on: NATS has lost a stream that was on disk, or
+// has another one in its place, or the embedded server cannot write. The process should end and say
+// so: what it knows is of a log that is not there any more.
+func (b *Bus) Lost() <-chan error { return b.lost }
+
+func (b *Bus) lose(err error) {
+	select {
+	case b.lost <- err:
+	default: // another reason was first
 	}
 }
 
-// wrongLastSequence is the code of an error for which the library has no name. Where a stream has
-// replicas, the server refuses so who expects a sequence while another write is on its way.
-const wrongLastSequence jetstream.ErrorCode = 10164
-
-// IsConflict reports whether a compare-and-set, on a key of a bucket or a subject of a stream,
-// found another revision than it expected.
-func IsConflict(err error) bool {
-	if errors.Is(err, jetstream.ErrKeyExists) {
-		return true
+// Bucket opens a bucket of proto. While the bus is away, or has no such bucket, it waits until ctx
+// ends.
+func (b *Bus) Bucket(ctx context.Context, name string) (kv jetstream.KeyValue, err error) {
+	err = newWaiting(Options{Waiting: func(string) {}, Log: slog.New(slog.DiscardHandler)}).until(ctx, func(ctx context.Context) error {
+		kv, err = b.JS.KeyValue(ctx, name)
+		return err
+	}, func(err error) bool { return Passes(err) || errors.Is(err, jetstream.ErrBucketNotFound) })
+	if err != nil {
+		return nil, fmt.Errorf("open bucket %s: %w", name, err)
 	}
-	var api *jetstream.APIError
-	return errors.As(err, &api) && (api.ErrorCode == jetstream.JSErrCodeStreamWrongLastSequence || api.ErrorCode == wrongLastSequence)
+	return kv, nil
+}
+
+// StoreLimit is how many bytes JetStream may store on disk for this process's account; 0: no limit
+// is known.
+func (b *Bus) StoreLimit(ctx context.Context) (int64, error) {
+	if b.server != nil {
+		return b.server.JetStreamConfig().MaxStore, nil
+	}
+	info, err := b.JS.AccountInfo(ctx)
+	if err != nil {
+		return 0, fmt.Errorf("read JetStream's limits: %w", err)
+	}
+	return max(0, info.Limits.MaxStore), nil
 }

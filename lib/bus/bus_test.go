@@ -52,7 +52,7 @@ func TestBatchIsAtomicAndFenced(t *testing.T) {
 	if !errors.Is(err, bus.ErrHeadMoved) {
 		t.Fatalf("a batch on an old head: %v, want ErrHeadMoved", err)
 	}
-	if got, err := b.LastSeq(ctx, proto.StreamEvents); err != nil || got != 3 {
+	if got, err := bus.LastSeq(ctx, b.JS, proto.StreamEvents); err != nil || got != 3 {
 		t.Fatalf("after the refusal the head is %d, %v; want 3", got, err)
 	}
 	if _, err = b.PublishBatch(ctx, []*nats.Msg{event("d")}, &head); !errors.Is(err, bus.ErrHeadMoved) {
@@ -104,7 +104,7 @@ func TestProvisionIsIdempotentAndSurvivesRestart(t *testing.T) {
 	}
 	b.Close()
 	again := open(t, bus.Options{Dir: dir, Listen: "127.0.0.1:0"})
-	if got, err := again.LastSeq(t.Context(), proto.StreamEvents); err != nil || got != 1 {
+	if got, err := bus.LastSeq(t.Context(), again.JS, proto.StreamEvents); err != nil || got != 1 {
 		t.Fatalf("after the restart the head is %d, %v; want 1", got, err)
 	}
 	remote := open(t, bus.Options{URL: again.ClientURL()})
@@ -194,8 +194,8 @@ func TestListenErrorsAreSentences(t *testing.T) {
 	taken := strings.TrimPrefix(first.ClientURL(), "nats://")
 	for _, tc := range []struct{ listen, want string }{
 		{taken, "address already in use"},
-		{"localhost", "want host:port"},
-		{"127.0.0.1:99999", "up to 65535"},
+		{"localhost", "missing port"},
+		{"127.0.0.1:99999", "invalid port"},
 	} {
 		_, err := bus.Open(context.Background(), bus.Options{Dir: t.TempDir(), Listen: tc.listen, Sizing: proto.DefaultSizing()})
 		if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "NGIT_NATS_LISTEN") {

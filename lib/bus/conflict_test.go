@@ -172,7 +172,7 @@ func TestOneWriterWinsInACluster(t *testing.T) {
 func headOf(t *testing.T, b *Bus) uint64 {
 	t.Helper()
 	for {
-		seq, err := b.LastSeq(t.Context(), "S")
+		seq, err := LastSeq(t.Context(), b.JS, "S")
 		if err == nil {
 			return seq
 		}

@@ -7,13 +7,9 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"log/slog"
-	"math/rand/v2"
 	"net"
-	"regexp"
+	"net/url"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -25,37 +21,65 @@ import (
 )
 
 const (
-	// reconnectFirst and reconnectMost are the pauses between attempts to connect again: they grow
-	// from one to the other. A part of each is random, so that not all processes of a deployment
-	// come at the same moment.
-	reconnectFirst = 250 * time.Millisecond
-	reconnectMost  = 2 * time.Second
+	// reconnectPause, and a random part as long, is between attempts to connect again: not all
+	// processes of a deployment come at the same moment.
+	reconnectPause = 500 * time.Millisecond
 	// pingEvery and pingsOut say when a server is given up that fell silent without closing the
 	// connection, as one whose node lost its power: after 6 to 9 s, within the TTL of claims.
 	pingEvery = 3 * time.Second
 	pingsOut  = 2
 	// writeTimeout is how long one write may take. The client does not ping while it writes.
 	writeTimeout = 8 * time.Second
-	// reportedSubjects is how many refused subjects are remembered, to be logged once each.
-	reportedSubjects = 1000
+	// mostReported is how many refused subjects are remembered, to be logged once each.
+	mostReported = 1000
 )
 
-// connectOptions are the options of the connection, whatever server it goes to.
+// connect connects to the server and opens JetStream as the login reaches it.
+func (b *Bus) connect(o Options, more ...nats.Option) error {
+	user, options, err := b.login(o)
+	if err != nil {
+		return err
+	}
+	options = append(append(b.connectOptions(o), options...), more...)
+	// A server that refuses a login closes the connection, and its reason can be lost with what it
+	// had not read: so an end without a reason is tried again.
+	for range 3 {
+		b.Conn, err = nats.Connect(o.URL, options...)
+		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+			break
+		}
+	}
+	if err != nil {
+		return connectError(o, user, err)
+	}
+	if user != "" && proto.AccountOf(user) != proto.AccountCore {
+		b.JS, err = jetstream.NewWithAPIPrefix(b.Conn, proto.CoreAPI)
+	} else {
+		b.JS, err = jetstream.New(b.Conn)
+	}
+	if err != nil {
+		return fmt.Errorf("open JetStream: %w", err)
+	}
+	return nil
+}
+
+// connectOptions are the options of the connection, whatever server it goes to. nats.go calls all
+// handlers on one goroutine.
 func (b *Bus) connectOptions(o Options) []nats.Option {
-	outage := &outage{}
+	told, reported := "", map[string]bool{}
 	return []nats.Option{
 		nats.Name(o.Name),
 		nats.MaxReconnects(-1),
 		// A login that is refused may be one that a rotation has brought here before it reached the
 		// server: it is tried again for ever, like a server that is away.
 		nats.IgnoreAuthErrorAbort(),
-		nats.CustomReconnectDelay(reconnectPause),
-		nats.RetryOnFailedConnect(false),
+		nats.ReconnectWait(reconnectPause),
+		nats.ReconnectJitter(reconnectPause, reconnectPause),
 		nats.PingInterval(cmp.Or(o.pingEvery, pingEvery)),
 		nats.MaxPingsOutstanding(pingsOut),
 		nats.FlusherTimeout(writeTimeout),
-		// What is written while NATS is away fails at once. Kept back and sent to a server that was
-		// started anew, a compare-and-set could meet other streams than it was meant for.
+		// What is written while NATS is away fails at once. Kept back and sent to a server that has
+		// other streams now, a compare-and-set would mean something else.
 		nats.ReconnectBufSize(-1),
 		nats.DisconnectErrHandler(func(_ *nats.Conn, err error) {
 			if err != nil {
@@ -64,54 +88,67 @@ func (b *Bus) connectOptions(o Options) []nats.Option {
 		}),
 		nats.ReconnectHandler(func(*nats.Conn) {
 			o.Log.Info("bus reconnected")
-			outage.over()
+			told = ""
 		}),
 		nats.ReconnectErrHandler(func(_ *nats.Conn, err error) {
-			if outage.news(err) {
+			if why := err.Error(); why != told {
 				o.Log.Warn("bus cannot reconnect, trying again", "error", err)
+				told = why
 			}
 		}),
 		nats.ErrorHandler(func(_ *nats.Conn, sub *nats.Subscription, err error) {
 			switch {
 			case errors.Is(err, nats.ErrPermissionViolation):
-				b.refused.note(err, o.Log)
-				return
+				b.refused.Add(1)
+				if what := err.Error(); !reported[what] && len(reported) < mostReported {
+					reported[what] = true
+					o.Log.Error("NATS refused what this user may not do", "error", err)
+				}
 			case isRefused(err): // comes to the handler of reconnects as well
-				return
+			case sub != nil:
+				o.Log.Warn("bus error", "subject", sub.Subject, "error", err)
+			default:
+				o.Log.Warn("bus error", "error", err)
 			}
-			subject := ""
-			if sub != nil {
-				subject = sub.Subject
-			}
-			o.Log.Warn("bus error", "subject", subject, "error", err)
 		}),
 	}
 }
 
-// remoteOptions are those of a connection to a server that is not embedded: who we are, and how to
-// know the server. It reads each file once, so that what is wrong is told before anything else.
-func remoteOptions(o Options) ([]nats.Option, error) {
-	var options []nats.Option
-	role := o.Role
+// login is who we are at the server, and how to know the server. It reads each file once, so that
+// what is wrong is told before anything else. Without a login that the server checks, user is
+// empty.
+func (b *Bus) login(o Options) (user string, options []nats.Option, err error) {
+	if b.server != nil {
+		options = append(options, nats.InProcessServer(b.server))
+		if b.inside != "" {
+			options = append(options, nats.UserInfo(insideUser, b.inside))
+		}
+		return "", options, nil
+	}
+	inboxes := o.Role
 	switch {
 	case o.LoginFile != "":
-		login, err := logins.Read(o.LoginFile)
+		login, err := readLogin(o.LoginFile)
 		if err != nil {
-			return nil, fileError(o.LoginFile, err)
+			return "", nil, err
 		}
-		role = logins.Role(login.User)
+		user = logins.Role(login.User)
+		inboxes = user
 		options = append(options, nats.UserInfoHandler(func() (user, password string) {
-			login, err := logins.Read(o.LoginFile)
+			login, err := readLogin(o.LoginFile)
 			if err != nil {
-				o.Log.Warn("no login for NATS", "error", fileError(o.LoginFile, err))
+				o.Log.Warn("no login for NATS", "error", err)
 			}
 			return login.User, login.Password
 		}))
+	case o.Password != "":
+		user = cmp.Or(o.Role, proto.UserOperator)
+		options = append(options, nats.UserInfo(user, o.Password))
 	case o.Creds != "":
 		options = append(options, nats.UserCredentials(o.Creds))
 	}
-	if role != "" {
-		options = append(options, nats.CustomInboxPrefix(proto.InboxPrefix(role)))
+	if inboxes != "" {
+		options = append(options, nats.CustomInboxPrefix(proto.InboxPrefix(inboxes)))
 	}
 	// nats.go reads these files again at every connect.
 	if o.CA != "" {
@@ -120,61 +157,27 @@ func remoteOptions(o Options) ([]nats.Option, error) {
 	if o.Cert != "" {
 		options = append(options, nats.ClientCert(o.Cert, o.Key))
 	}
-	return options, nil
+	return user, options, nil
 }
 
-// openJetStream opens JetStream as the login of these options reaches it.
-func openJetStream(conn *nats.Conn, o Options) (js jetstream.JetStream, err error) {
-	user := cmp.Or(o.Role, proto.UserTendril)
-	if o.LoginFile != "" {
-		login, err := logins.Read(o.LoginFile)
-		if err != nil {
-			return nil, fileError(o.LoginFile, err)
-		}
-		user = logins.Role(login.User)
-	}
-	if guarded := o.LoginFile != "" || o.Password != ""; guarded && o.URL != "" && proto.AccountOf(user) != proto.AccountCore {
-		js, err = jetstream.NewWithAPIPrefix(conn, proto.CoreAPI)
-	} else {
-		js, err = jetstream.New(conn)
+// readLogin reads a login file; its error is a sentence for the operator.
+func readLogin(path string) (logins.Login, error) {
+	login, err := logins.Read(path)
+	if file, ok := errors.AsType[*fs.PathError](err); ok {
+		return login, fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: %w; want a file with one line, user:password", path, file.Err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open JetStream: %w", err)
+		return login, fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: %w", path, err) // which says what is wanted
 	}
-	return js, nil
-}
-
-// fileError says what is wrong with the login file, in a sentence for the operator.
-func fileError(path string, err error) error {
-	var pathError *fs.PathError
-	if errors.As(err, &pathError) {
-		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: %w; want a file with one line, user:password", path, pathError.Err)
-	}
-	return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: %w", path, err) // which says what is wanted
-}
-
-// connect connects to the server. A server that refuses a login closes the connection, and its
-// reason can be lost with what it had not read: so an end without a reason is tried again.
-func connect(url string, options []nats.Option) (conn *nats.Conn, err error) {
-	for range 3 {
-		conn, err = nats.Connect(url, options...)
-		if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
-			return conn, err
-		}
-	}
-	return conn, err
+	return login, nil
 }
 
 // connectError says why the first connect failed, in a sentence for the operator.
-func connectError(o Options, err error) error {
+func connectError(o Options, user string, err error) error {
 	server := Redacted(o.URL)
-	var authority x509.UnknownAuthorityError
+	_, unknown := errors.AsType[x509.UnknownAuthorityError](err)
 	switch {
 	case isRefused(err) && o.LoginFile != "":
-		user := "(its login cannot be read)"
-		if login, readErr := logins.Read(o.LoginFile); readErr == nil {
-			user = login.User
-		}
 		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is %q: NATS %s refused user %s: %w", o.LoginFile, server, user, err)
 	case isRefused(err) && o.Creds != "":
 		return fmt.Errorf("NGIT_NATS_CREDS is %q: NATS %s refused it: %w", o.Creds, server, err)
@@ -182,7 +185,7 @@ func connectError(o Options, err error) error {
 		return fmt.Errorf("NGIT_NATS_URL is %q: NATS refused the user and password in it: %w", server, err)
 	case isRefused(err):
 		return fmt.Errorf("NGIT_NATS_LOGIN_FILE is not set: NATS %s wants another login: %w", server, err)
-	case errors.As(err, &authority):
+	case unknown:
 		return fmt.Errorf("NGIT_NATS_CA is %q: the certificate of NATS %s is not signed by any certificate in this file: %w", o.CA, server, err)
 	}
 	return fmt.Errorf("connect to NATS %s: %w", server, err)
@@ -200,63 +203,19 @@ func isSlow(err error) bool {
 	return ok && timeout.Timeout() || errors.Is(err, nats.ErrTimeout)
 }
 
-// outage knows what has been told since the connection broke, so that each reason is told once.
-type outage struct {
-	mu   sync.Mutex
-	told string
-}
-
-func (o *outage) over() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.told = ""
-}
-
-func (o *outage) news(err error) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.told == err.Error() {
-		return false
+// Redacted returns NATS URLs, comma-separated, without passwords and tokens.
+func Redacted(urls string) string {
+	var shown []string
+	for given := range strings.SplitSeq(urls, ",") {
+		u, err := url.Parse(strings.TrimSpace(given))
+		if err != nil {
+			shown = append(shown, "(a URL that cannot be read)")
+			continue
+		}
+		if u.User != nil {
+			u.User = url.User("xxxxx")
+		}
+		shown = append(shown, u.String())
 	}
-	o.told = err.Error()
-	return true
-}
-
-// reconnectPause is the pause before the attempts-th round of attempts.
-func reconnectPause(attempts int) time.Duration {
-	pause := reconnectFirst << min(max(attempts-1, 0), 10)
-	pause = min(pause, reconnectMost)
-	return pause/2 + rand.N(pause/2)
-}
-
-// Refused is how many times NATS has refused what this process wanted to publish or to subscribe
-// to, because its user may not.
-func (b *Bus) Refused() uint64 { return b.refused.count.Load() }
-
-// refused counts what NATS did not permit, and logs each subject once.
-type refused struct {
-	count atomic.Uint64
-
-	mu   sync.Mutex
-	seen map[string]bool
-}
-
-// violation finds what was refused in the server's message.
-var violation = regexp.MustCompile(`Permissions Violation for (Publish|Subscription) to "([^"]+)"`)
-
-func (r *refused) note(err error, log *slog.Logger) {
-	r.count.Add(1)
-	what, subject := "", err.Error()
-	if found := violation.FindStringSubmatch(subject); found != nil {
-		what, subject = found[1], found[2]
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.seen == nil {
-		r.seen = map[string]bool{}
-	}
-	if key := what + " " + subject; !r.seen[key] && len(r.seen) < reportedSubjects {
-		r.seen[key] = true
-		log.Error("NATS refused what this user may not do", "what", what, "subject", subject)
-	}
+	return strings.Join(shown, ", ")
 }

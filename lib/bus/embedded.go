@@ -7,12 +7,10 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nkeys"
 	"golang.org/x/crypto/bcrypt"
 
@@ -20,8 +18,11 @@ import (
 	"tendril.dev/proto"
 )
 
+// insideUser is this process at an embedded server that has users.
+const insideUser = proto.UserTendril
+
 // startEmbedded starts the embedded server in its folder, which is one to be thrown away if none is
-// given.
+// given. JetStream syncs every write: durable before done (docs/architecture.md, Six ideas).
 func (b *Bus) startEmbedded(o Options) error {
 	if o.Dir == "" {
 		temp, err := os.MkdirTemp("", "tendril-bus-")
@@ -32,74 +33,76 @@ func (b *Bus) startEmbedded(o Options) error {
 	} else if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return fmt.Errorf("make the folder of the embedded NATS: %w", err)
 	}
-	var accounts string
-	var err error
-	if o.Password == "" {
-		accounts, err = openAccount()
-	} else {
-		b.inside = rand.Text()
-		accounts, err = embeddedAccounts(o.Password, b.inside)
-	}
+	opts, err := b.serverUsers(o.Password)
 	if err != nil {
 		return err
 	}
-	if b.server, err = startServer(o, accounts, b.lost); err != nil {
-		return err
+	opts.ServerName, opts.StoreDir, opts.MaxPayload = "tendril", o.Dir, 1<<20
+	opts.JetStream, opts.SyncAlways, opts.DontListen, opts.NoSigs = true, true, true, true
+	if o.Listen != "" && o.Listen != "none" {
+		// The server itself would try for a while and then end the process; a look beforehand gives
+		// a sentence instead.
+		l, err := net.Listen("tcp", o.Listen)
+		if err != nil {
+			return fmt.Errorf("NGIT_NATS_LISTEN is %q: %w; choose another address, or none", o.Listen, err)
+		}
+		l.Close()
+		opts.DontListen, opts.Port = false, l.Addr().(*net.TCPAddr).Port
+		opts.Host, _, _ = net.SplitHostPort(o.Listen) // it can be listened on
+		if strings.HasSuffix(o.Listen, ":0") {
+			opts.Port = server.RANDOM_PORT
+		}
+	}
+	if b.server, err = server.NewServer(opts); err != nil {
+		return fmt.Errorf("configure the embedded NATS: %w", err)
+	}
+	b.server.SetLoggerV2(serverLog{o.Log, o.Dir, b.lose}, false, false, false)
+	go b.server.Start()
+	if !b.server.ReadyForConnections(30 * time.Second) {
+		return errors.New("start the embedded NATS: not ready after 30 seconds")
+	}
+	if !b.server.JetStreamEnabled() {
+		return fmt.Errorf("start the embedded NATS: JetStream could not use the folder %s", o.Dir)
 	}
 	return nil
 }
 
-// insideUser is this process at an embedded server that has users.
-const insideUser = proto.UserTendril
-
-// embeddedOptions are those of this process's own connection to the embedded server.
-func (b *Bus) embeddedOptions() []nats.Option {
-	options := []nats.Option{nats.InProcessServer(b.server)}
-	if b.inside != "" {
-		options = append(options, nats.UserInfo(insideUser, b.inside))
+// serverUsers are the options of an embedded server with its users. Without a password every
+// connection is the same user. The streams are in the same account as with one, so that an operator
+// can set a password, or remove it, on the same data. The user is a key, because the server warns
+// of a user with an empty password.
+//
+// With a password the users are the operator, `tendril import` with the same password, and this
+// process, whose password is random. The hashes are in memory only, so passwords can be tried only
+// through the server: a higher cost would be the server's own, for each connection.
+func (b *Bus) serverUsers(password string) (*server.Options, error) {
+	opts := &server.Options{}
+	if password == "" {
+		key, err := nkeys.CreateUser()
+		if err != nil {
+			return nil, fmt.Errorf("make a user of the embedded NATS: %w", err)
+		}
+		user, err := key.PublicKey()
+		if err != nil {
+			return nil, fmt.Errorf("make a user of the embedded NATS: %w", err)
+		}
+		return opts, opts.ProcessConfigString(fmt.Sprintf("accounts: {%s: {jetstream: enabled, users: [{nkey: %s}]}}\nno_auth_user: %s\n",
+			proto.AccountCore, user, user))
 	}
-	return options
-}
-
-// openAccount is the configuration of an embedded server without a password: every connection is
-// the same user. The streams are in the same account as with a password, so that an operator can
-// set one, or remove it, on the same data. The user is a key, because the server warns of a user
-// with an empty password.
-func openAccount() (string, error) {
-	key, err := nkeys.CreateUser()
-	if err != nil {
-		return "", fmt.Errorf("make a user of the embedded NATS: %w", err)
-	}
-	user, err := key.PublicKey()
-	if err != nil {
-		return "", fmt.Errorf("make a user of the embedded NATS: %w", err)
-	}
-	return fmt.Sprintf("accounts: {%s: {jetstream: enabled, users: [{nkey: %s}]}}\nno_auth_user: %s\n",
-		proto.AccountCore, user, user), nil
-}
-
-// embeddedAccounts is the configuration of an embedded server with a password. Its users are the
-// operator, `tendril import` with the same password, and this process, whose password is random.
-// The hashes are in memory only, so passwords can be tried only through the server: a higher cost
-// would be the server's own, for each connection.
-func embeddedAccounts(operator, inside string) (string, error) {
+	b.inside = rand.Text()
 	var users []logins.User
-	for name, password := range map[string]string{insideUser: inside, proto.UserOperator: operator, proto.UserImport: operator} {
+	for name, password := range map[string]string{insideUser: b.inside, proto.UserOperator: password, proto.UserImport: password} {
 		hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 		if err != nil {
-			return "", fmt.Errorf("hash the password of NATS user %s: %w", name, err)
+			return nil, fmt.Errorf("hash the password of NATS user %s: %w", name, err)
 		}
 		users = append(users, logins.User{Name: name, Hash: string(hash)})
 	}
-	return logins.Render(users)
-}
-
-// startServer starts the embedded NATS server in o.Dir with these accounts. JetStream syncs every
-// write: durable before done (docs/architecture.md, Six ideas). failed is told when the server
-// cannot write.
-func startServer(o Options, accounts string, failed chan<- error) (*server.Server, error) {
-	opts := &server.Options{}
-	if err := opts.ProcessConfigString(accounts); err != nil {
+	config, err := logins.Render(users)
+	if err != nil {
+		return nil, err
+	}
+	if err := opts.ProcessConfigString(config); err != nil {
 		return nil, fmt.Errorf("configure the accounts of the embedded NATS: %w", err)
 	}
 	for _, u := range opts.Users {
@@ -107,55 +110,16 @@ func startServer(o Options, accounts string, failed chan<- error) (*server.Serve
 			u.Permissions = nil // this process may do everything
 		}
 	}
-	opts.ServerName, opts.StoreDir, opts.MaxPayload = "tendril", o.Dir, 1<<20
-	opts.JetStream, opts.SyncAlways, opts.DontListen, opts.NoSigs = true, true, true, true
-	if o.Listen != "" && o.Listen != "none" {
-		host, port, err := net.SplitHostPort(o.Listen)
-		if err != nil {
-			return nil, fmt.Errorf("NGIT_NATS_LISTEN is %q: want host:port, or none: %w", o.Listen, err)
-		}
-		n, err := strconv.Atoi(port)
-		if err != nil || n < 0 || n > 65535 {
-			return nil, fmt.Errorf("NGIT_NATS_LISTEN is %q: port must be a number up to 65535", o.Listen)
-		}
-		if n == 0 {
-			n = server.RANDOM_PORT
-		}
-		// The server itself would try for a while and then end the process; a look beforehand gives
-		// a sentence instead.
-		if n > 0 {
-			l, err := net.Listen("tcp", o.Listen)
-			if err != nil {
-				return nil, fmt.Errorf("NGIT_NATS_LISTEN is %q: %w; choose another address, or none", o.Listen, err)
-			}
-			l.Close()
-		}
-		opts.DontListen, opts.Host, opts.Port = false, host, n
-	}
-	srv, err := server.NewServer(opts)
-	if err != nil {
-		return nil, fmt.Errorf("configure the embedded NATS: %w", err)
-	}
-	srv.SetLoggerV2(serverLog{o.Log, o.Dir, failed}, false, false, false)
-	go srv.Start()
-	if !srv.ReadyForConnections(30 * time.Second) {
-		srv.Shutdown()
-		return nil, errors.New("start the embedded NATS: not ready after 30 seconds")
-	}
-	if !srv.JetStreamEnabled() {
-		srv.Shutdown()
-		return nil, fmt.Errorf("start the embedded NATS: JetStream could not use the folder %s", o.Dir)
-	}
-	return srv, nil
+	return opts, nil
 }
 
-// serverLog passes the server's own log on; its notices about itself are debug to us. It is also
-// how a failed write is noticed: the server tells of it in no other way, and writes nothing more to
-// that stream until it is started again.
+// serverLog passes the embedded server's log on; its notices about itself are debug to us. It is
+// also how a failed write is noticed: the server tells of it in no other way, and writes nothing
+// more to that stream until it is started again.
 type serverLog struct {
-	log    *slog.Logger
-	dir    string
-	failed chan<- error
+	log  *slog.Logger
+	dir  string
+	lose func(error)
 }
 
 // failedWrite begins what the server logs when it could not write a message to its disk.
@@ -165,17 +129,12 @@ func (l serverLog) Noticef(format string, v ...any) { l.Debugf(format, v...) }
 func (l serverLog) Warnf(format string, v ...any)   { l.log.Warn("nats: " + fmt.Sprintf(format, v...)) }
 func (l serverLog) Fatalf(format string, v ...any)  { l.log.Error("nats: " + fmt.Sprintf(format, v...)) }
 func (l serverLog) Tracef(format string, v ...any)  { l.Debugf(format, v...) }
-func (l serverLog) Debugf(format string, v ...any) {
-	l.log.Debug("nats: " + strings.TrimSpace(fmt.Sprintf(format, v...)))
-}
+func (l serverLog) Debugf(format string, v ...any)  { l.log.Debug("nats: " + fmt.Sprintf(format, v...)) }
 
 func (l serverLog) Errorf(format string, v ...any) {
 	text := fmt.Sprintf(format, v...)
 	l.log.Error("nats: " + text)
 	if strings.HasPrefix(text, failedWrite) {
-		select {
-		case l.failed <- fmt.Errorf("the event log in %s cannot be written (is the disk full?): %s; make room and start again", l.dir, text):
-		default:
-		}
+		l.lose(fmt.Errorf("the event log in %s cannot be written (is the disk full?): %s; make room and start again", l.dir, text))
 	}
 }

@@ -19,31 +19,13 @@ import (
 	"tendril.dev/proto"
 )
 
-// Message is one message of a stream.
-type Message struct {
-	Seq     uint64
-	Subject string
-	Header  nats.Header
-	Data    []byte
-	Time    time.Time // when the stream stored it
-}
-
-// Deletes reports whether a message of a bucket's stream says that its key is gone: deleted, purged
-// or expired.
-func (m Message) Deletes() bool {
-	return m.Header.Get(proto.KVOperation) != "" || m.Header.Get(jetstream.MarkerReasonHeader) != ""
-}
-
 // Reading says what to follow.
 type Reading struct {
 	Stream  string
-	Filters []string // subjects; none: all. The messages of each filter come in order
+	Filters []string // subjects; none: all
 	After   uint64   // begin behind this sequence; 0: with the first message
 	// Idle is called whenever everything was read that is there. Nothing else is called meanwhile.
 	Idle func()
-	// Patience is for a reader that another part of the process feeds too and that calls Advance:
-	// how long that part has, after a message was stored, before the follower reads it.
-	Patience func() time.Duration
 }
 
 const (
@@ -56,14 +38,23 @@ const (
 	// told of each message as well, but such a notice can be lost.
 	endEvery = 2500 * time.Millisecond
 	// stalledAfter is how long a follower is behind without reading anything until it asks the
-	// stream's leader. The replica that answers otherwise may have stopped.
-	stalledAfter = 5 * time.Second
-	// waitMost bounds every wait for a follower.
+	// stream's leader for at most leaderMessages. The replica that answers otherwise may have
+	// stopped.
+	stalledAfter   = 5 * time.Second
+	leaderMessages = 100
+	// waitMost bounds every wait for a follower. A wait asks for the stream's end every waitLook.
 	waitMost = 30 * time.Second
+	waitLook = 250 * time.Millisecond
 	// retryFirst and retryMost are the pauses before messages are asked for again that are stored
 	// but not yet on the replica that answered, or while the bus is away.
 	retryFirst = 2 * time.Millisecond
 	retryMost  = 250 * time.Millisecond
+	// feedTime is how long a follower that is fed waits before it reads itself: a commit is in the
+	// stream before the writer feeds it. After fedFor without any, it does not wait.
+	feedTime = 50 * time.Millisecond
+	fedFor   = 5 * time.Second
+	// headerPending says on a message how many of those that were asked for are behind it.
+	headerPending = "Nats-Num-Pending"
 )
 
 // Follower hands every message of a stream to one function, in order, and then follows the stream.
@@ -73,23 +64,29 @@ const (
 // stored; besides, the follower asks for the stream's last sequence every 2.5 s. If it is behind
 // and has read nothing for 5 s, it reads from the stream's leader.
 type Follower struct {
-	js   jetstream.JetStream
-	log  *slog.Logger
-	what Reading
-	read func([]Message) error
-	head *Head
+	js     jetstream.JetStream
+	log    *slog.Logger
+	what   Reading
+	read   func([]Message) error
+	leader bool          // the leader is asked
+	wake   chan struct{} // of capacity 1: there may be something to read, or to ask
 
-	hints  chan struct{} // of capacity 1: told has grown
-	looks  chan struct{} // of capacity 1: a waiter wants the stream's end to be looked at
-	ready  chan struct{} // closed when everything was read that was there at the start
-	leader bool          // the leader is asked, one message at a time
+	ready     chan struct{} // closed when everything was read that was there at the start
+	readyOnce sync.Once
 
-	done Progress // everything up to here is read
+	mu    sync.Mutex
+	lanes []lane
+	look  bool          // the stream's end must be asked for
+	goal  uint64        // the stream's end, when it was last asked for
+	fed   time.Time     // when Advance was last called
+	moved chan struct{} // closed when the follower gets on; nil: nothing waits
+}
 
-	mu   sync.Mutex
-	at   []uint64 // by filter: everything up to here is read
-	told []uint64 // by filter: sequence of the last message known to be stored
-	end  uint64   // the stream's last sequence, as far as it is known
+// lane is what is known of one filter.
+type lane struct {
+	filter string
+	at     uint64 // everything up to here is read
+	told   uint64 // sequence of the last message that is known to be stored
 }
 
 // NewFollower makes a follower; it reads while Run runs. read gets the messages in batches of at
@@ -98,24 +95,21 @@ func NewFollower(js jetstream.JetStream, r Reading, log *slog.Logger, read func(
 	if len(r.Filters) == 0 {
 		r.Filters = []string{">"}
 	}
-	f := &Follower{
-		js: js, log: log, what: r, read: read,
-		hints: make(chan struct{}, 1), looks: make(chan struct{}, 1), ready: make(chan struct{}),
+	f := &Follower{js: js, log: log, what: r, read: read, look: true, wake: make(chan struct{}, 1), ready: make(chan struct{})}
+	for _, filter := range r.Filters {
+		f.lanes = append(f.lanes, lane{filter: filter, at: r.After})
 	}
-	f.at, f.told = slices.Repeat([]uint64{r.After}, len(r.Filters)), make([]uint64, len(r.Filters))
-	f.done.Advance(r.After)
-	f.head = &Head{ask: func(ctx context.Context) (uint64, error) { return lastSeq(ctx, js, r.Stream) }, reach: f.Wait}
 	return f
 }
 
-// Follow hands every message of a stream to read until ctx ends; see [Follower].
-func Follow(ctx context.Context, js jetstream.JetStream, r Reading, log *slog.Logger, read func(Message)) error {
-	return NewFollower(js, r, log, func(messages []Message) error {
+// Each makes a function that takes one message one that takes several.
+func Each(take func(Message)) func([]Message) error {
+	return func(messages []Message) error {
 		for _, m := range messages {
-			read(m)
+			take(m)
 		}
 		return nil
-	}).Run(ctx)
+	}
 }
 
 // Read hands every message to read that the stream has now, and returns.
@@ -123,151 +117,186 @@ func Read(ctx context.Context, js jetstream.JetStream, r Reading, read func(Mess
 	own, stop := context.WithCancel(ctx)
 	defer stop()
 	r.Idle = stop
-	if err := Follow(own, js, r, slog.New(slog.DiscardHandler), read); err != nil {
+	if err := NewFollower(js, r, slog.New(slog.DiscardHandler), Each(read)).Run(own); err != nil {
 		return err
 	}
 	return ctx.Err()
 }
 
+// readError is an error of the function that takes the messages.
+type readError struct{ error }
+
 // Run follows until ctx ends or read returns an error. While the bus is away, or has no such
 // stream, it tries again.
 func (f *Follower) Run(ctx context.Context) error {
-	for i, filter := range f.what.Filters {
-		sub, err := f.js.Conn().Subscribe(proto.StoredSubject(f.what.Stream, filter), func(m *nats.Msg) { f.hear(i, m) })
+	for i, l := range f.lanes {
+		sub, err := f.js.Conn().Subscribe(proto.StoredSubject(f.what.Stream, l.filter), func(m *nats.Msg) { f.hear(i, m) })
 		if err != nil {
 			return fmt.Errorf("follow stream %s: %w", f.what.Stream, err)
 		}
 		defer sub.Unsubscribe()
 	}
-	start, known := uint64(0), false
-	pause, since := retryFirst, time.Now()
-	for {
-		if !known {
-			last, err := lastSeq(ctx, f.js, f.what.Stream)
-			start, known = last, err == nil
+	pause, since, left := retryFirst, time.Now(), true // the end is asked for when nothing is left to read
+	for ctx.Err() == nil {
+		var count int
+		var err error
+		if !left {
+			err = f.lookAtEnd(ctx)
 		}
-		more, count, err := f.fetch(ctx)
-		var failed *readError
+		if err == nil && !left && !f.behind() {
+			f.rest(ctx)
+			pause, since = retryFirst, time.Now()
+			continue
+		}
+		if left = false; err == nil {
+			count, left, err = f.fetch(ctx)
+		}
+		failed, isRead := errors.AsType[readError](err)
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.As(err, &failed):
-			return failed.err
+		case isRead:
+			return failed.error
+		case count > 0:
+			pause, since, f.leader = retryFirst, time.Now(), false
+			continue
+		case err == nil && !f.behind():
+			continue
 		case err != nil:
 			f.log.Debug("a stream cannot be read", "stream", f.what.Stream, "error", err)
 		}
-		if count > 0 {
-			pause, since, f.leader = retryFirst, time.Now(), false
-		}
-		if more {
-			continue
-		}
-		if err == nil {
-			if known, err = f.settle(ctx, start, known); err != nil {
-				f.log.Debug("the end of a stream cannot be looked at", "stream", f.what.Stream, "error", err)
-			}
-		}
-		if err == nil && !f.behind() {
-			pause = retryFirst
-			if !f.rest(ctx) {
-				return nil
-			}
-			since = time.Now()
-			continue
-		}
 		if time.Since(since) > stalledAfter && !f.leader {
 			f.leader = true
-			f.log.Warn("a stream is not read on; its leader is asked", "stream", f.what.Stream, "read", f.Seq(), "stored", f.Told())
+			f.log.Warn("a stream is not read on; its leader is asked", "stream", f.what.Stream, "read", f.Seq())
 		}
 		if pause == retryMost {
-			notify(f.looks) // what was told of may have been replaced or removed since
+			f.wantEnd() // a message that was told of may be gone
 		}
 		select {
 		case <-ctx.Done():
-			return nil
 		case <-time.After(pause):
 			pause = min(2*pause, retryMost)
 		}
 	}
+	return nil
 }
 
-// hear takes the notice of a message of a filter that the stream has stored.
-func (f *Follower) hear(filter int, m *nats.Msg) {
-	if seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64); err == nil {
-		f.note(filter, seq)
-		notify(f.hints)
+// hear takes the notice of a message of a lane that the stream has stored.
+func (f *Follower) hear(i int, m *nats.Msg) {
+	seq, err := strconv.ParseUint(m.Header.Get(jetstream.SequenceHeader), 10, 64)
+	if err != nil {
+		return
 	}
-}
-
-// note keeps that a message of a filter is stored.
-func (f *Follower) note(filter int, seq uint64) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.told[filter], f.end = max(f.told[filter], seq), max(f.end, seq)
+	f.lanes[i].told = max(f.lanes[i].told, seq)
+	f.mu.Unlock()
+	f.signal()
 }
 
-// notify sends on a channel of capacity 1 unless something is in it.
-func notify(c chan struct{}) {
+// wantEnd has the stream's end asked for.
+func (f *Follower) wantEnd() {
+	f.mu.Lock()
+	f.look = true
+	f.mu.Unlock()
+	f.signal()
+}
+
+func (f *Follower) signal() {
 	select {
-	case c <- struct{}{}:
+	case f.wake <- struct{}{}:
 	default:
 	}
 }
 
-// readError is an error of the function that takes the messages.
-type readError struct{ err error }
-
-func (e *readError) Error() string { return e.err.Error() }
-
-// fetch asks for the messages behind those that were read, and hands on what comes. more: some are
-// left.
-func (f *Follower) fetch(ctx context.Context) (more bool, count int, err error) {
+// behind reports whether a message is known to be stored that was not read, or the stream's end
+// must be asked for.
+func (f *Follower) behind() bool {
 	f.mu.Lock()
-	at := slices.Clone(f.at)
+	defer f.mu.Unlock()
+	return f.look || slices.ContainsFunc(f.lanes, func(l lane) bool { return l.at < max(l.told, f.goal) })
+}
+
+// rest tells that everything was read, and waits until there may be more.
+func (f *Follower) rest(ctx context.Context) {
+	f.readyOnce.Do(func() { close(f.ready) })
+	if f.what.Idle != nil {
+		f.what.Idle()
+	}
+	timer := time.NewTimer(endEvery)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+		f.wantEnd()
+	case <-f.wake:
+		f.mu.Lock()
+		fed, told := time.Since(f.fed) < fedFor && !f.look, slices.MaxFunc(f.lanes, func(a, b lane) int { return cmp.Compare(a.told, b.told) }).told
+		f.mu.Unlock()
+		if fed {
+			brief, cancel := context.WithTimeout(ctx, feedTime)
+			defer cancel()
+			_ = f.reach(brief, told, 0) // or it is read
+		}
+	}
+}
+
+// fetch asks for the messages behind those that were read, and hands on what comes. left: there are
+// more.
+func (f *Follower) fetch(ctx context.Context) (count int, left bool, err error) {
+	f.mu.Lock()
+	lanes := slices.Clone(f.lanes)
 	f.mu.Unlock()
 	var batch []Message
 	limit := uint64(math.MaxUint64) // up to here the messages of all filters have come
-	for i, filter := range f.what.Filters {
-		got, left, err := f.ask(ctx, filter, at[i]+1)
+	for i := range lanes {
+		got, more, err := f.ask(ctx, lanes[i].filter, lanes[i].at+1)
 		if err != nil {
-			return false, 0, err
+			return 0, false, err
 		}
-		if len(got) == 0 {
-			continue
+		if len(got) > 0 {
+			lanes[i].at = got[len(got)-1].Seq
 		}
-		at[i] = got[len(got)-1].Seq
-		batch = append(batch, got...)
-		if left {
-			more, limit = true, min(limit, at[i])
+		if batch = append(batch, got...); more {
+			left, limit = true, min(limit, lanes[i].at)
 		}
 	}
-	if len(f.what.Filters) > 1 {
+	if len(lanes) > 1 {
 		slices.SortFunc(batch, func(a, b Message) int { return cmp.Compare(a.Seq, b.Seq) })
-		for len(batch) > 0 && batch[len(batch)-1].Seq > limit {
-			batch = batch[:len(batch)-1]
-		}
-		for i := range at {
-			at[i] = max(min(at[i], limit), f.at[i])
+		batch = batch[:len(batch)-len(after(batch, limit))]
+		for i := range lanes {
+			lanes[i].at = min(lanes[i].at, limit)
 		}
 	}
 	if len(batch) == 0 {
-		return more, 0, nil
+		return 0, left, nil
 	}
 	if err := f.read(batch); err != nil {
-		return false, 0, &readError{err}
+		return 0, false, readError{err}
 	}
-	f.advance(at)
-	return more, len(batch), nil
+	f.update(lanes)
+	return len(batch), left, nil
+}
+
+// after returns those messages of a sorted batch whose sequence is greater than limit.
+func after(batch []Message, limit uint64) []Message {
+	n := slices.IndexFunc(batch, func(m Message) bool { return m.Seq > limit })
+	if n < 0 {
+		return nil
+	}
+	return batch[n:]
 }
 
 // ask asks for messages of a filter from a sequence on. left: there are more of them.
 func (f *Follower) ask(ctx context.Context, filter string, from uint64) (got []Message, left bool, err error) {
-	if f.leader {
+	for f.leader {
 		m, found, err := Next(ctx, f.js, f.what.Stream, filter, from)
 		if err != nil || !found {
-			return nil, false, err
+			return got, false, err
 		}
-		return []Message{m}, true, nil
+		if got = append(got, m); len(got) == leaderMessages {
+			return got, true, nil
+		}
+		from = m.Seq + 1
 	}
 	ctx, cancel := context.WithTimeout(ctx, batchTimeout)
 	defer cancel()
@@ -276,6 +305,7 @@ func (f *Follower) ask(ctx context.Context, filter string, from uint64) (got []M
 	if err != nil {
 		return nil, false, fmt.Errorf("ask for messages of %s: %w", f.what.Stream, err)
 	}
+	before := uint64(0)
 	for m, err := range messages {
 		if errors.Is(err, jetstreamext.ErrNoMessages) {
 			return nil, false, nil
@@ -288,16 +318,12 @@ func (f *Follower) ask(ctx context.Context, filter string, from uint64) (got []M
 		}
 		// Answers are plain messages: one is lost when the connection breaks, and later ones may
 		// still come. Each names the one before it, the first none.
-		before := uint64(0)
-		if len(got) > 0 {
-			before = got[len(got)-1].Seq
-		}
 		if m.Header.Get(jetstream.LastSequenceHeader) != strconv.FormatUint(before, 10) {
 			left = true
 			break
 		}
 		got = append(got, Message{Seq: m.Sequence, Subject: m.Subject, Header: m.Header, Data: m.Data, Time: m.Time})
-		left = m.Header.Get(headerPending) != "0"
+		before, left = m.Sequence, m.Header.Get(headerPending) != "0"
 	}
 	if len(got) == 0 {
 		return nil, false, fmt.Errorf("read messages of %s from %d: no answer", f.what.Stream, from)
@@ -305,139 +331,81 @@ func (f *Follower) ask(ctx context.Context, filter string, from uint64) (got []M
 	return got, left, nil
 }
 
-// headerPending says on a message how many of those that were asked for are behind it.
-const headerPending = "Nats-Num-Pending"
-
-// settle looks at the stream's end where that is not known yet, and tells that everything was read.
-// start is the stream's last sequence at the start.
-func (f *Follower) settle(ctx context.Context, start uint64, known bool) (bool, error) {
-	if !known {
-		return false, errors.New("the stream's last sequence is not known yet")
-	}
-	select {
-	case <-f.looks:
-		if err := f.look(ctx); err != nil {
-			return true, err
-		}
-	default:
-		if f.Seq() < start {
-			if err := f.look(ctx); err != nil {
-				return true, err
-			}
-		}
-	}
-	if f.behind() {
-		return true, nil
-	}
-	select {
-	case <-f.ready:
-	default:
-		if f.Seq() >= start {
-			close(f.ready)
-		}
-	}
-	if f.what.Idle != nil {
-		f.what.Idle()
-	}
-	return true, nil
-}
-
-// look asks the stream's leader for the last sequence, and whether any message up to it is still to
-// be read. The messages at a stream's end may belong to other filters, or be gone.
-func (f *Follower) look(ctx context.Context) error {
+// lookAtEnd asks the stream's leader for the last sequence, if that is wanted, and which message up
+// to it is the next to read. The messages at a stream's end may belong to other filters, or be
+// gone.
+func (f *Follower) lookAtEnd(ctx context.Context) (err error) {
 	f.mu.Lock()
-	at := slices.Clone(f.at)
+	lanes, look, goal := slices.Clone(f.lanes), f.look, f.goal
+	f.look = false
 	f.mu.Unlock()
-	end, err := lastSeq(ctx, f.js, f.what.Stream)
-	if err != nil {
-		return err
-	}
-	for i, filter := range f.what.Filters {
-		if at[i] >= end {
-			continue
-		}
-		m, found, err := Next(ctx, f.js, f.what.Stream, filter, at[i]+1)
+	defer func() {
 		if err != nil {
+			f.wantEnd()
+		}
+	}()
+	if look {
+		if goal, err = LastSeq(ctx, f.js, f.what.Stream); err != nil {
 			return err
 		}
-		if found {
-			f.note(i, m.Seq)
+	}
+	for i := range lanes {
+		if lanes[i].at >= goal {
 			continue
 		}
-		at[i] = end
+		m, found, err := Next(ctx, f.js, f.what.Stream, lanes[i].filter, lanes[i].at+1)
+		switch {
+		case err != nil:
+			return err
+		case !found:
+			lanes[i].at = max(goal, lanes[i].told)
+		default:
+			lanes[i].told = max(lanes[i].told, m.Seq)
+			lanes[i].at = m.Seq - 1
+		}
 	}
-	f.advance(at)
+	f.mu.Lock()
+	f.goal = goal
+	f.mu.Unlock()
+	f.update(lanes)
 	return nil
 }
 
-// rest waits until there may be something to read; false: ctx has ended.
-func (f *Follower) rest(ctx context.Context) bool {
-	look := time.NewTimer(endEvery)
-	defer look.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return false
-		case <-f.hints:
-			if f.fed(ctx) {
-				continue
-			}
-			return true
-		case <-f.looks:
-		case <-look.C:
-		}
-		notify(f.looks) // for settle
-		return true
-	}
-}
-
-// fed reports whether the reader gets what is stored by another way, in the time that it may take.
-func (f *Follower) fed(ctx context.Context) bool {
-	if f.what.Patience == nil {
-		return false
-	}
-	patience := f.what.Patience()
-	if patience == 0 {
-		return false
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	return f.done.WaitFor(ctx, f.Told()) == nil
-}
-
-// behind reports whether a message is known to be stored that was not read.
-func (f *Follower) behind() bool {
+// update notes what is newly known of the lanes.
+func (f *Follower) update(lanes []lane) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for i := range f.at {
-		if f.at[i] < f.told[i] {
-			return true
-		}
+	for i, l := range lanes {
+		f.lanes[i].at, f.lanes[i].told = max(f.lanes[i].at, l.at), max(f.lanes[i].told, l.told)
 	}
-	return false
+	if f.moved != nil {
+		close(f.moved)
+		f.moved = nil
+	}
 }
 
 // Seq is the sequence up to which everything was read.
-func (f *Follower) Seq() uint64 { return f.done.Seq() }
-
-// Told is the sequence of the last message that is known to be stored.
-func (f *Follower) Told() uint64 {
+func (f *Follower) Seq() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return slices.Max(f.told)
+	return f.seq()
 }
 
-// Advance says that the reader has got everything up to a sequence by another way.
-func (f *Follower) Advance(seq uint64) { f.advance(slices.Repeat([]uint64{seq}, len(f.what.Filters))) }
+func (f *Follower) seq() uint64 {
+	return slices.MinFunc(f.lanes, func(a, b lane) int { return cmp.Compare(a.at, b.at) }).at
+}
 
-func (f *Follower) advance(at []uint64) {
+// Advance says that the reader has got everything up to a sequence by another way. While it does,
+// the follower reads only what does not come by that way within 50 ms.
+func (f *Follower) Advance(seq uint64) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
-	for i := range at {
-		f.at[i] = max(f.at[i], at[i])
-		f.end = max(f.end, at[i])
+	lanes := slices.Clone(f.lanes)
+	f.fed = time.Now()
+	f.mu.Unlock()
+	for i := range lanes {
+		lanes[i].at = seq
 	}
-	f.done.Advance(slices.Min(f.at))
+	f.update(lanes)
 }
 
 // Ready is closed when everything was read that the stream had when Run began.
@@ -449,23 +417,48 @@ func (f *Follower) Wait(ctx context.Context, seq uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, waitMost)
 	defer cancel()
 	began := time.Now()
-	for patience := 100 * time.Millisecond; ; patience = min(2*patience, endEvery) {
-		brief, done := context.WithTimeout(ctx, patience)
-		err := f.done.WaitFor(brief, seq)
-		done()
-		if err == nil {
+	if err := f.reach(ctx, seq, waitLook); err != nil {
+		return fmt.Errorf("waited %s for sequence %d of stream %s: read up to %d: %w",
+			time.Since(began).Round(time.Millisecond), seq, f.what.Stream, f.Seq(), err)
+	}
+	return nil
+}
+
+// reach waits until everything up to a sequence was read, or ctx ends. Every so often, unless that
+// is 0, it has the stream's end asked for.
+func (f *Follower) reach(ctx context.Context, seq uint64, look time.Duration) error {
+	tick := time.NewTicker(cmp.Or(look, waitMost))
+	defer tick.Stop()
+	for {
+		f.mu.Lock()
+		if f.seq() >= seq {
+			f.mu.Unlock()
 			return nil
 		}
-		if ctx.Err() != nil {
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			return fmt.Errorf("waited %s for sequence %d of stream %s: read up to %d of %d: %w",
-				time.Since(began).Round(time.Millisecond), seq, f.what.Stream, f.Seq(), f.end, context.Cause(ctx))
+		if f.moved == nil {
+			f.moved = make(chan struct{})
 		}
-		notify(f.looks)
+		moved := f.moved
+		f.mu.Unlock()
+		select {
+		case <-moved:
+		case <-tick.C:
+			f.wantEnd()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
 }
 
-// CatchUp waits until everything was read that the stream has at some time after the call, with the
-// deadline of Wait.
-func (f *Follower) CatchUp(ctx context.Context) error { return f.head.Read(ctx) }
+// CatchUp waits until everything was read that the stream has when it is called, with the deadline
+// of Wait.
+func (f *Follower) CatchUp(ctx context.Context) error {
+	last, err := LastSeq(ctx, f.js, f.what.Stream)
+	if err != nil {
+		return err
+	}
+	if f.Seq() < last {
+		f.wantEnd() // the last message may be of another filter, or gone
+	}
+	return f.Wait(ctx, last)
+}

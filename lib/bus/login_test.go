@@ -78,7 +78,7 @@ func TestLoginThatComesTooEarly(t *testing.T) {
 	await(t, "it tries more often than nats.go by itself would", func() bool { return srv.Unknown() > 4 })
 	srv.Reload()
 	await(t, "the new login is taken", func() bool { return srv.Connections("ingest-2") == 1 })
-	if _, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil {
+	if _, err := bus.LastSeq(t.Context(), b.JS, proto.StreamEvents); err != nil {
 		t.Error(err)
 	}
 	if err := logins.Retire(dir); err != nil {
@@ -155,7 +155,7 @@ func TestEmbeddedWithPassword(t *testing.T) {
 	if err := operator.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil || got != 2 {
+	if got, err := bus.LastSeq(t.Context(), b.JS, proto.StreamEvents); err != nil || got != 2 {
 		t.Errorf("the operator has written: %d, %v", got, err)
 	}
 	imports, err := bus.Look(bus.Options{URL: b.ClientURL(), Password: "hunter2", Role: proto.UserImport}, time.Minute)

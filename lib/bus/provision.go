@@ -7,7 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
+	"log/slog"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -16,10 +16,67 @@ import (
 	"tendril.dev/proto"
 )
 
-// metaConfig is the metadata of a stream or consumer that tells which declaration it was made from,
-// so that the processes of a whole deployment that start at once do not all update what is right
-// already.
-const metaConfig = "tendril-config"
+const (
+	// metaConfig is the metadata of a stream or consumer that tells which declaration it was made
+	// from, so that the processes of a whole deployment that start at once do not all update what
+	// is right already.
+	metaConfig = "tendril-config"
+	// goneFor is how long a stream of the disk must be missing before it is believed: a cluster
+	// that comes up may not know of it yet.
+	goneFor = 10 * time.Second
+	// startPatience bounds making everything where the start must not wait as long as it takes; a
+	// cluster that is just coming up takes its time.
+	startPatience  = 2 * time.Minute
+	attemptTimeout = 15 * time.Second
+	attemptPause   = 500 * time.Millisecond
+	// tellAfter is how long the start waits before the log is told what for, and tellAgain how long
+	// until it is told again.
+	tellAfter = 5 * time.Second
+	tellAgain = time.Minute
+)
+
+// waiting is a start that waits until the bus is as it must be.
+type waiting struct {
+	tell     func(what string) // see Options.Waiting
+	log      *slog.Logger
+	deadline time.Time // zero: it waits as long as it takes
+	next     time.Time // when the log is told
+}
+
+func newWaiting(o Options) *waiting {
+	w := &waiting{tell: o.Waiting, log: o.Log, next: time.Now().Add(tellAfter)}
+	if w.tell == nil {
+		w.tell, w.deadline = func(string) {}, time.Now().Add(startPatience)
+	}
+	return w
+}
+
+// until tries again until do succeeds, fails with an error that does not pass, or ctx ends. Unless
+// it waits as long as it takes, it gives up in time with the last error.
+func (w *waiting) until(ctx context.Context, do func(ctx context.Context) error, passes func(error) bool) error {
+	for {
+		attempt, cancel := context.WithTimeout(ctx, attemptTimeout)
+		err := do(attempt)
+		cancel()
+		switch now := time.Now(); {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case !passes(err), !w.deadline.IsZero() && now.After(w.deadline):
+			return err
+		case now.After(w.next):
+			w.next = now.Add(tellAgain)
+			w.log.Warn("waiting for the bus", "error", err)
+		}
+		w.tell(err.Error())
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(attemptPause):
+		}
+	}
+}
 
 // prepare makes everything, or waits until it is there, and looks at it again after each reconnect.
 func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
@@ -56,6 +113,7 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 			return err
 		}
 	}
+	o.Waiting = func(string) {} // from now on as long as it takes
 	reconnected := b.Conn.StatusChanged(nats.CONNECTED)
 	b.keeping.Go(func() {
 		defer b.Conn.RemoveStatusListener(reconnected)
@@ -65,44 +123,35 @@ func (b *Bus) prepare(ctx context.Context, o Options, wait *waiting) error {
 				return
 			case <-reconnected:
 			}
-			err := b.lookAgain(o, provisions, made)
+			err := b.lookAgain(newWaiting(o), made)
+			if err == nil && provisions {
+				err = b.provision(b.open, o, newWaiting(o))
+			}
 			if err != nil && b.open.Err() == nil {
-				select {
-				case b.lost <- err:
-				default:
-				}
+				b.lose(err)
 			}
 		}
 	})
 	return nil
 }
 
-// goneFor is how long a stream of the disk must be missing before it is believed: a cluster that
-// comes up may not know of it yet.
-const goneFor = 10 * time.Second
-
-// Lost returns an error when this process cannot go on: NATS has lost a stream that was on disk, or
-// has another one in its place, or the embedded server cannot write. The process should end and say
-// so: what it knows is of a log that is not there any more.
-func (b *Bus) Lost() <-chan error { return b.lost }
-
 // lookAgain looks, after NATS may have been started again, whether the streams of the disk are the
-// same as before. A process that provisions makes those of the memory again that NATS has lost.
-func (b *Bus) lookAgain(o Options, provisions bool, made map[string]time.Time) error {
-	o.Waiting = func(string) {}
-	wait, began := newWaiting(o), time.Now()
+// same as before.
+func (b *Bus) lookAgain(wait *waiting, made map[string]time.Time) error {
+	const hint = "is NATS on its right volume? (docs/running.md, When NATS has lost its disk)"
+	began := time.Now()
 	for name, before := range made {
 		err := wait.until(b.open, func(ctx context.Context) error {
 			stream, err := b.JS.Stream(ctx, name)
 			switch {
 			case errors.Is(err, jetstream.ErrStreamNotFound):
-				return fmt.Errorf("NATS has lost stream %s, which was on its disk; is NATS on its right volume? (docs/running.md, When NATS has lost its disk): %w", name, err)
+				return fmt.Errorf("NATS has lost stream %s, which was on its disk; "+hint+": %w", name, err)
 			case err != nil:
 				return err
 			}
 			if now := stream.CachedInfo().Created; !now.Equal(before) {
-				return fmt.Errorf("NATS has another stream %s now: it was made at %s, the one before at %s; is NATS on its right volume? "+
-					"(docs/running.md, When NATS has lost its disk)", name, now.UTC().Format(time.RFC3339), before.UTC().Format(time.RFC3339))
+				return fmt.Errorf("NATS has another stream %s now: it was made at %s, the one before at %s; "+hint,
+					name, now.UTC().Format(time.RFC3339), before.UTC().Format(time.RFC3339))
 			}
 			return nil
 		}, func(err error) bool {
@@ -112,10 +161,7 @@ func (b *Bus) lookAgain(o Options, provisions bool, made map[string]time.Time) e
 			return err
 		}
 	}
-	if !provisions {
-		return nil
-	}
-	return b.provision(b.open, o, wait)
+	return nil
 }
 
 // provision makes or updates everything that proto declares.
@@ -159,26 +205,17 @@ func (b *Bus) provision(ctx context.Context, o Options, wait *waiting) error {
 	return nil
 }
 
-// declared is a stream's configuration with the metadata that tells which declaration it is.
-func declared(cfg jetstream.StreamConfig) jetstream.StreamConfig {
-	cfg.Metadata = map[string]string{metaConfig: fingerprint(cfg)}
-	return cfg
-}
-
 func (b *Bus) ensureStream(ctx context.Context, cfg jetstream.StreamConfig) error {
-	cfg = declared(cfg)
+	cfg.Metadata = fingerprint(cfg)
 	stream, err := b.JS.Stream(ctx, cfg.Name)
-	switch {
-	case errors.Is(err, jetstream.ErrStreamNotFound):
+	if errors.Is(err, jetstream.ErrStreamNotFound) || err == nil && stream.CachedInfo().Config.Metadata[metaConfig] != cfg.Metadata[metaConfig] {
 		_, err = b.JS.CreateOrUpdateStream(ctx, cfg)
-	case err == nil && stream.CachedInfo().Config.Metadata[metaConfig] != cfg.Metadata[metaConfig]:
-		_, err = b.JS.UpdateStream(ctx, cfg)
 	}
 	return err
 }
 
 func (b *Bus) ensureConsumer(ctx context.Context, stream string, cfg jetstream.ConsumerConfig) error {
-	cfg.Metadata = map[string]string{metaConfig: fingerprint(cfg)}
+	cfg.Metadata = fingerprint(cfg)
 	consumer, err := b.JS.Consumer(ctx, stream, cfg.Durable)
 	if errors.Is(err, jetstream.ErrConsumerNotFound) || err == nil && consumer.CachedInfo().Config.Metadata[metaConfig] != cfg.Metadata[metaConfig] {
 		_, err = b.JS.CreateOrUpdateConsumer(ctx, stream, cfg)
@@ -186,34 +223,12 @@ func (b *Bus) ensureConsumer(ctx context.Context, stream string, cfg jetstream.C
 	return err
 }
 
-// fingerprint tells one declaration from another.
-func fingerprint(cfg any) string {
+// fingerprint is the metadata of a declaration.
+func fingerprint(cfg any) map[string]string {
 	data, err := json.Marshal(cfg)
 	if err != nil {
 		panic(err) // declarations are ours
 	}
 	sum := sha256.Sum256(data)
-	return hex.EncodeToString(sum[:8])
-}
-
-// noPlace is JetStream's error code for a stream that has no server to be on, as in a cluster of
-// which not enough servers are there yet.
-const noPlace = 10005
-
-// Passes reports whether an error of the bus may be gone at the next attempt: the bus is away,
-// busy, or just coming up.
-func Passes(err error) bool {
-	var api *jetstream.APIError
-	if errors.As(err, &api) {
-		return api.Code == http.StatusServiceUnavailable || api.ErrorCode == noPlace
-	}
-	for _, passing := range []error{
-		context.DeadlineExceeded, nats.ErrTimeout, nats.ErrNoResponders, jetstream.ErrNoStreamResponse,
-		nats.ErrReconnectBufExceeded, nats.ErrConnectionReconnecting, nats.ErrDisconnected,
-	} {
-		if errors.Is(err, passing) {
-			return true
-		}
-	}
-	return false
+	return map[string]string{metaConfig: hex.EncodeToString(sum[:8])}
 }

@@ -3,7 +3,6 @@ package bus_test
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -45,24 +44,12 @@ func TestCatchUpPassesOverWhatIsGone(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	read := &bus.Progress{}
-	following, stop := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() {
-		done <- bus.Follow(following, b.JS, bus.Reading{Stream: stream}, slog.New(slog.DiscardHandler), func(m bus.Message) { read.Advance(m.Seq) })
-	}()
-	if err := b.CatchUp(ctx, stream, 2, read.WaitFor); err != nil {
+	f, _ := follow(t, b, bus.Reading{Stream: stream}, func([]bus.Message) error { return nil })
+	if err := f.CatchUp(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if read.Seq() != 1 {
-		t.Errorf("read up to %d, want the one message that is there", read.Seq())
-	}
 	put("c", "")
-	if err := b.CatchUp(ctx, stream, 3, read.WaitFor); err != nil || read.Seq() != 3 {
-		t.Errorf("read up to %d, %v", read.Seq(), err)
-	}
-	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
+	if err := f.CatchUp(ctx); err != nil || f.Seq() != 3 {
+		t.Errorf("read up to %d, %v", f.Seq(), err)
 	}
 }

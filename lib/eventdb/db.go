@@ -57,7 +57,6 @@ type DB struct {
 	failed      chan error
 
 	follower atomic.Pointer[bus.Follower]
-	fed      atomic.Int64 // when a writer fed the index last; see Feed
 
 	mu     sync.Mutex // one writer: Apply, Advance, reset
 	sieve  atomic.Pointer[sieve]

@@ -20,10 +20,6 @@ const (
 	lookEvery = 2500 * time.Millisecond
 	// waitMost bounds every wait for the index.
 	waitMost = 30 * time.Second
-	// writerTime is how long a writer of this process has to feed what it has committed: a commit
-	// is in the log before it is on the disk. A writer that has fed nothing for fedFor has ended.
-	writerTime = 50 * time.Millisecond
-	fedFor     = 5 * time.Second
 )
 
 // layout names how the index is laid out and what it means. Change it with either, and every index
@@ -134,7 +130,7 @@ func Follow(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logge
 	if err := Bind(ctx, js, db, log); err != nil {
 		return err
 	}
-	reading := bus.Reading{Stream: proto.StreamEvents, After: db.Seq(), Patience: db.patience}
+	reading := bus.Reading{Stream: proto.StreamEvents, After: db.Seq()}
 	f := bus.NewFollower(js, reading, log, func(messages []bus.Message) error { return db.applyLog(messages, log) })
 	db.follower.Store(f)
 	defer db.follower.Store(nil)
@@ -173,21 +169,12 @@ func watchLog(ctx context.Context, js jetstream.JetStream, db *DB) error {
 	}
 }
 
-// patience is how long the follower waits for a writer of this process, if there is one.
-func (db *DB) patience() time.Duration {
-	if time.Since(time.Unix(0, db.fed.Load())) > fedFor {
-		return 0
-	}
-	return writerTime
-}
-
 // Feed is [DB.Apply] for a writer that has just committed the records on the very head of the log
 // that the index had reached: [Follow] does not read them again.
 func (db *DB) Feed(recs []Record) error {
 	if err := db.Apply(recs); err != nil {
 		return err
 	}
-	db.fed.Store(time.Now().UnixNano())
 	if f := db.follower.Load(); f != nil {
 		f.Advance(db.Seq())
 	}

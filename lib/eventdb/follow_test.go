@@ -283,7 +283,7 @@ func TestMarksAndReplacedMessagesMoveTheSequence(t *testing.T) {
 	write(t, b, project("x", 3))
 	waitFor(t, db, writeRaw(t, b, proto.SubjectEventsMark, []byte(`{}`)))
 	holds(t, db, project("x", 3), note(1))
-	if last, err := b.LastSeq(t.Context(), proto.StreamEvents); err != nil || db.Seq() != last {
+	if last, err := bus.LastSeq(t.Context(), b.JS, proto.StreamEvents); err != nil || db.Seq() != last {
 		t.Fatalf("index at %d, log at %d, %v", db.Seq(), last, err)
 	}
 }

@@ -170,7 +170,7 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 	n.Metrics.MustRegister(prometheus.NewCounterFunc(
 		prometheus.CounterOpts{Name: "tendril_nats_refused_total", Help: "What this process wanted to publish or subscribe to and NATS did not permit."},
 		func() float64 { return float64(n.Bus.Refused()) }))
-	n.lag = newLag(n.Bus.LastStored)
+	n.lag = newLag(func(ctx context.Context, stream string) (uint64, error) { return bus.LastSeq(ctx, n.Bus.JS, stream) })
 	n.Metrics.MustRegister(n.lag)
 	n.Ready.Add("bus", func() error {
 		if !n.Bus.Conn.IsConnected() {

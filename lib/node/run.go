@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/lib/obs"
 	"tendril.dev/proto"
 )
@@ -78,7 +79,7 @@ func (n *Node) caughtUp() func() error {
 		if !known {
 			ctx, cancel := context.WithTimeout(context.Background(), lagWait)
 			defer cancel()
-			last, err := n.Bus.LastSeq(ctx, proto.StreamEvents)
+			last, err := bus.LastSeq(ctx, n.Bus.JS, proto.StreamEvents)
 			if err != nil {
 				return err
 			}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nats.go/micro"
 
 	"tendril.dev/lib/bus"
@@ -22,20 +23,26 @@ import (
 
 // Index answers from the index of this process.
 type Index struct {
-	DB   *eventdb.DB
-	head *bus.Head
+	DB *eventdb.DB
+	js jetstream.JetStream
 }
 
 // NewIndex is for an index that follows the log of that bus.
 func NewIndex(db *eventdb.DB, b *bus.Bus) *Index {
-	return &Index{DB: db, head: b.Head(proto.StreamEvents, db.WaitFor)}
+	return &Index{DB: db, js: b.JS}
 }
 
 // Seq implements [Source].
 func (x *Index) Seq() uint64 { return x.DB.Seq() }
 
 // CatchUp implements [Source].
-func (x *Index) CatchUp(ctx context.Context) error { return x.head.Read(ctx) }
+func (x *Index) CatchUp(ctx context.Context) error {
+	last, err := bus.LastSeq(ctx, x.js, proto.StreamEvents)
+	if err != nil {
+		return err
+	}
+	return x.DB.WaitFor(ctx, last)
+}
 
 // Reached implements [Source].
 func (x *Index) Reached(ctx context.Context, seq uint64) error { return x.DB.WaitFor(ctx, seq) }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/nostr"
@@ -38,7 +39,7 @@ const (
 // context ends.
 type Remote struct {
 	conn *nats.Conn
-	head *bus.Head
+	js   jetstream.JetStream
 	log  *slog.Logger
 
 	mu       sync.Mutex
@@ -49,11 +50,11 @@ type Remote struct {
 
 // NewRemote asks the log where it ends: answers have at least what it has now.
 func NewRemote(ctx context.Context, b *bus.Bus, log *slog.Logger) (*Remote, error) {
-	last, err := b.LastSeq(ctx, proto.StreamEvents)
+	last, err := bus.LastSeq(ctx, b.JS, proto.StreamEvents)
 	if err != nil {
 		return nil, err
 	}
-	return &Remote{conn: b.Conn, head: b.Head(proto.StreamEvents, nil), log: log, seq: last, why: errors.New("it was not asked yet")}, nil
+	return &Remote{conn: b.Conn, js: b.JS, log: log, seq: last, why: errors.New("it was not asked yet")}, nil
 }
 
 // Run asks now and then whether ingest answers, until ctx ends, and logs when that changes.
@@ -113,7 +114,7 @@ func (r *Remote) Reached(_ context.Context, seq uint64) error {
 
 // CatchUp implements [Source]: questions from now on name the log's last sequence.
 func (r *Remote) CatchUp(ctx context.Context) error {
-	last, err := r.head.Last(ctx)
+	last, err := bus.LastSeq(ctx, r.js, proto.StreamEvents)
 	if err != nil {
 		return fmt.Errorf("look where the log ends: %w", err)
 	}

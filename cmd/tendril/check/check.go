@@ -52,7 +52,6 @@ type checker struct {
 	report   *Report
 	truth    *eventdb.DB // made of the log just now
 	holdings *held.Set
-	logHead  *bus.Head
 }
 
 // Run checks a system. An error says why it could not be checked to its end; what was found until
@@ -91,7 +90,7 @@ func (c *checker) readLog(ctx context.Context) error {
 	if err := eventdb.Bind(ctx, c.Bus.JS, c.truth, discard); err != nil {
 		return err
 	}
-	last, err := c.Bus.LastSeq(ctx, proto.StreamEvents)
+	last, err := bus.LastSeq(ctx, c.Bus.JS, proto.StreamEvents)
 	if err != nil {
 		return err
 	}
@@ -103,7 +102,6 @@ func (c *checker) readLog(ctx context.Context) error {
 
 // withRepositories checks the repositories while it follows what is accepted and held.
 func (c *checker) withRepositories(ctx context.Context) (err error) {
-	c.logHead = c.Bus.Head(proto.StreamEvents, c.truth.WaitFor)
 	following, stop := context.WithCancel(ctx)
 	var both errgroup.Group
 	both.Go(func() error { return eventdb.Follow(following, c.Bus.JS, c.truth, discard) })

@@ -11,6 +11,7 @@ import (
 
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/nostr"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
 	"tendril.dev/services/purgatory/repostate"
@@ -46,7 +47,7 @@ func (c *checker) know(ctx context.Context, name string) (*identifier, error) {
 	for _, e := range c.holdings.OfIdentifier(name) {
 		holding = append(holding, e.Held)
 	}
-	if err := c.logHead.Read(ctx); err != nil {
+	if err := query.NewIndex(c.truth, c.Bus).CatchUp(ctx); err != nil {
 		return nil, fmt.Errorf("read what is accepted: %w", err)
 	}
 	view := c.truth.View()

@@ -165,7 +165,7 @@ func (r *Reader) reads(ctx context.Context, report *Report) error {
 	for i := range report.Reads {
 		read := &report.Reads[i]
 		if _, asked := ends[read.Stream]; !asked {
-			ends[read.Stream], _ = r.bus.LastSeq(ctx, read.Stream) // of no stream it is 0
+			ends[read.Stream], _ = bus.LastSeq(ctx, r.bus.JS, read.Stream) // of no stream it is 0
 		}
 		read.LastSeq = ends[read.Stream]
 	}

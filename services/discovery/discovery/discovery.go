@@ -107,8 +107,8 @@ func newDiscovery(b *bus.Bus, rules hosting.Rules, bootstrap []nostr.RelayURL, k
 	if !keepAll {
 		kinds = append(kinds, proto.AnyEventOf(nostr.KindDeletion))
 	}
-	d.accepted = bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamEvents, Filters: kinds}, log, each(d.takeAccepted))
-	d.held = bus.NewFollower(b.JS, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, log, each(d.takeHeld))
+	d.accepted = bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamEvents, Filters: kinds}, log, bus.Each(d.takeAccepted))
+	d.held = bus.NewFollower(b.JS, bus.Reading{Stream: proto.KVStream(proto.BucketHeld)}, log, bus.Each(d.takeHeld))
 	return d
 }
 
@@ -143,16 +143,6 @@ func (d *discovery) signal() {
 	select {
 	case d.changed <- struct{}{}:
 	default:
-	}
-}
-
-// each makes a function that takes one message one that takes several.
-func each(take func(bus.Message)) func([]bus.Message) error {
-	return func(messages []bus.Message) error {
-		for _, m := range messages {
-			take(m)
-		}
-		return nil
 	}
 }
 

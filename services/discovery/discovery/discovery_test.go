@@ -254,11 +254,11 @@ func TestAReleaseLeavesNoGap(t *testing.T) {
 	run(t, d.run)
 	var empty []string
 	run(t, func(ctx context.Context) error {
-		return bus.Follow(ctx, b.JS, bus.Reading{Stream: proto.StreamTargets}, quiet, func(m bus.Message) {
+		return bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamTargets}, quiet, bus.Each(func(m bus.Message) {
 			if len(m.Data) == 0 {
 				empty = append(empty, m.Subject)
 			}
-		})
+		})).Run(ctx)
 	})
 	var want []string
 	for n := range 100 {

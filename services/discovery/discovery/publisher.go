@@ -57,7 +57,7 @@ type message struct {
 
 func newPublisher(b *bus.Bus, log *slog.Logger) *publisher {
 	p := &publisher{bus: b, log: log, seed: maphash.MakeSeed(), said: map[string]message{}, unfit: map[string]bool{}}
-	p.stream = bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamTargets}, log, each(func(m bus.Message) {
+	p.stream = bus.NewFollower(b.JS, bus.Reading{Stream: proto.StreamTargets}, log, bus.Each(func(m bus.Message) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.note(m.Subject, m.Seq, m.Data)

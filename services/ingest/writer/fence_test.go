@@ -76,7 +76,7 @@ func staleCommit(t *testing.T, accepted []*nostr.Event, other *nostr.Event) {
 	wantHeads := func(when string) {
 		t.Helper()
 		for stream, want := range heads {
-			if head, err := b.LastSeq(t.Context(), stream); err != nil || head != want {
+			if head, err := bus.LastSeq(t.Context(), b.JS, stream); err != nil || head != want {
 				t.Errorf("%s the head of %s is %d, want %d (%v)", when, stream, head, want, err)
 			}
 		}

@@ -398,12 +398,9 @@ func readStream(t testing.TB, b *bus.Bus, name string) []bus.Message {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var msgs []bus.Message
-	err = bus.Follow(ctx, b.JS, bus.Reading{Stream: name}, slog.New(slog.DiscardHandler), func(m bus.Message) {
+	err = bus.Read(ctx, b.JS, bus.Reading{Stream: name}, func(m bus.Message) {
 		if m.Seq <= state.LastSeq {
 			msgs = append(msgs, m)
-		}
-		if m.Seq >= state.LastSeq {
-			cancel()
 		}
 	})
 	if err != nil {

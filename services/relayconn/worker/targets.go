@@ -69,11 +69,12 @@ func (t *Targets) Run(ctx context.Context) error {
 	wanted := bus.Reading{Stream: proto.StreamTargets, Filters: []string{proto.AnyWanted}, After: base}
 	roots := bus.Reading{Stream: proto.StreamEvents, Filters: rootFilters(proto.AnyEventOf(kindDeletion)), After: log}
 	repos := bus.NewFollower(t.js, wanted, t.log, t.takeRepos)
+	hearing := bus.NewFollower(t.js, roots, t.log, bus.Each(t.hear))
 	close(t.begun)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return t.stream.Run(ctx) })
 	group.Go(func() error { return repos.Run(ctx) })
-	group.Go(func() error { return bus.Follow(ctx, t.js, roots, t.log, t.hear) })
+	group.Go(func() error { return hearing.Run(ctx) })
 	group.Go(func() error { return t.ask(ctx) })
 	return group.Wait()
 }
