@@ -1,12 +1,9 @@
 package outside
 
 import (
-	"net"
 	"reflect"
 	"testing"
 	"time"
-
-	"github.com/coder/websocket"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -63,46 +60,5 @@ func TestGaps(t *testing.T) {
 		if got := Gaps(c.spans, at(c.since), at(30)); !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: %v, want %v", c.name, got, c.want)
 		}
-	}
-}
-
-// TestLedgerOfRealSockets: a relay notes who listens, from the upgrade to the end of the
-// connection, and requests that are no WebSockets not at all.
-func TestLedgerOfRealSockets(t *testing.T) {
-	t.Parallel()
-	relay, err := NewRelay()
-	if err != nil {
-		t.Fatal(err)
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ledger Ledger
-	served := make(chan error, 1)
-	go func() { served <- ledger.Serve(listener, "r", relay) }()
-	t.Cleanup(func() { listener.Close(); <-served })
-
-	url := "ws://" + listener.Addr().String()
-	ws, _, err := websocket.Dial(t.Context(), url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	spans := ledger.Spans()
-	if len(spans) != 1 || spans[0].Relay != "r" || spans[0].From != "127.0.0.1" || !spans[0].Closed.IsZero() {
-		t.Fatalf("with one client the ledger says %v", spans)
-	}
-	if got := Holders(spans); !reflect.DeepEqual(got, map[string][]string{"r": {"127.0.0.1"}}) {
-		t.Errorf("holders: %v", got)
-	}
-	ws.CloseNow()
-	for ledger.Spans()[0].Closed.IsZero() { // ends when the relay has noticed
-		if t.Context().Err() != nil {
-			t.Fatal("the end of the connection is not noted")
-		}
-		time.Sleep(time.Millisecond)
-	}
-	if got := Holders(ledger.Spans()); len(got) != 0 {
-		t.Errorf("holders after the end: %v", got)
 	}
 }

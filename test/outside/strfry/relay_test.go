@@ -2,17 +2,13 @@ package strfry
 
 import (
 	"bytes"
-	"context"
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"net/http"
-	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/reconcile"
@@ -108,43 +104,6 @@ func load(t *testing.T, r *Relay, all []*nostr.Event) {
 	}
 }
 
-// TestPages: a filter is answered with 500 events at most, each once, the newest first, as it was
-// loaded.
-func TestPages(t *testing.T) {
-	t.Parallel()
-	all := events(1200)
-	r := New(Limits{})
-	load(t, r, all)
-	c := dial(t, serve(t, r))
-	c.send("REQ", "s", map[string]any{"limit": 5000}, map[string]any{})
-	known := map[string]*nostr.Event{}
-	for _, ev := range all {
-		known[ev.ID] = ev
-	}
-	last := nostr.Timestamp(1 << 40)
-	for n := 0; ; n++ {
-		m := c.next()
-		if m == `["EOSE","s"]` {
-			if n != 500 {
-				t.Fatalf("%d events in a page, want 500", n)
-			}
-			break
-		}
-		var ev nostr.Event
-		if err := json.Unmarshal([]byte(strings.TrimSuffix(strings.TrimPrefix(m, `["EVENT","s",`), "]")), &ev); err != nil {
-			t.Fatal(err)
-		}
-		if known[ev.ID] == nil || known[ev.ID].String() != ev.String() || ev.CreatedAt > last {
-			t.Fatalf("event %d is %s", n, &ev)
-		}
-		delete(known, ev.ID)
-		last = ev.CreatedAt
-	}
-	if traffic := r.Traffic(); traffic.Sent != 500 || traffic.Requests != 1 || traffic.Out < 500*300 || traffic.Connected.IsZero() {
-		t.Errorf("counted %+v", traffic)
-	}
-}
-
 // TestWords: what is too much or wrong is answered as strfry answers it.
 func TestWords(t *testing.T) {
 	t.Parallel()
@@ -181,49 +140,6 @@ func TestWords(t *testing.T) {
 	}
 	if _, err := c.Next(t.Context()); err == nil {
 		t.Error("a message that is too long does not end the connection")
-	}
-}
-
-// TestLive: who subscribed is told of what is published and of what clients send, but not of what
-// is loaded.
-func TestLive(t *testing.T) {
-	t.Parallel()
-	r := New(Limits{})
-	url := serve(t, r)
-	c, other := dial(t, url), dial(t, url)
-	c.send("REQ", "s", map[string]any{"kinds": []int{1621}, "limit": 0})
-	c.want(`["EOSE","s"]`)
-	// It is a monitor once the next answer is there.
-	c.send("REQ", "t", map[string]any{"kinds": []int{7}, "limit": 0})
-	c.want(`["EOSE","t"]`)
-	who, err := outside.NewPerson()
-	if err != nil {
-		t.Fatal(err)
-	}
-	sign := func(content string, kind int) *nostr.Event {
-		ev, err := who.Sign(nostr.Now(), kind, content)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return ev
-	}
-	load(t, r, []*nostr.Event{sign("quietly", 1621)})
-	published, sent := sign("published", 1621), sign("sent", 1621)
-	if err := r.Publish(sign("another kind", 1), published); err != nil {
-		t.Fatal(err)
-	}
-	c.want(`["EVENT","s",` + published.String() + `]`)
-	if ok, message, err := other.Submit(t.Context(), sent); !ok || err != nil {
-		t.Fatalf("submitted: %s, %v", message, err)
-	}
-	c.want(`["EVENT","s",` + sent.String() + `]`)
-	forged := sign("forged", 1621)
-	forged.Content = "another text"
-	if ok, _, err := other.Submit(t.Context(), forged); ok || err != nil {
-		t.Errorf("a forged event is taken: %v", err)
-	}
-	if n := r.Listening(); n != 2 {
-		t.Errorf("%d subscriptions wait, want 2", n)
 	}
 }
 
@@ -296,62 +212,4 @@ func TestReconcile(t *testing.T) {
 	c.send("NEG-CLOSE", "n")
 	c.send("NEG-MSG", "n", "61")
 	c.want(`["NEG-ERR","n","closed: unknown subscription handle"]`)
-}
-
-// TestInformation: the document names NIP-77 when it is on.
-func TestInformation(t *testing.T) {
-	t.Parallel()
-	for _, off := range []bool{false, true} {
-		url := serve(t, New(Limits{NoNegentropy: off}))
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http"+strings.TrimPrefix(url, "ws"), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Accept", "application/nostr+json")
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		var doc struct {
-			SupportedNIPs []int `json:"supported_nips"`
-			Limitation    struct {
-				MaxSubscriptions int `json:"max_subscriptions"`
-			} `json:"limitation"`
-		}
-		if err := json.NewDecoder(resp.Body).Decode(&doc); err != nil {
-			t.Fatal(err)
-		}
-		if slices.Contains(doc.SupportedNIPs, 77) == off || doc.Limitation.MaxSubscriptions != 20 {
-			t.Errorf("without NIP-77 %v: %+v", off, doc)
-		}
-		if !off {
-			continue
-		}
-		c := dial(t, url)
-		c.send("NEG-OPEN", "n", map[string]any{}, "61")
-		c.want(`["NOTICE","ERROR: bad msg: unknown cmd"]`)
-	}
-}
-
-// TestHangUp: connections end, and a relay that is shut takes no new ones.
-func TestHangUp(t *testing.T) {
-	t.Parallel()
-	r := New(Limits{})
-	url := serve(t, r)
-	c := dial(t, url)
-	c.send("REQ", "s", map[string]any{"limit": 0})
-	c.want(`["EOSE","s"]`)
-	r.Shut(true)
-	r.HangUp()
-	if _, err := c.Next(t.Context()); err == nil {
-		t.Error("the connection still stands")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	if _, err := outside.Dial(ctx, url, nil); err == nil {
-		t.Error("a relay that is shut takes a client")
-	}
-	r.Shut(false)
-	dial(t, url)
 }

@@ -73,24 +73,3 @@ func TestQueryIsWhatAWalkWouldFind(t *testing.T) {
 		}
 	}
 }
-
-// BenchmarkPages asks for pages of 500 by kind.
-func BenchmarkPages(b *testing.B) {
-	r := New(Limits{})
-	var raws [][]byte
-	for _, ev := range events(20_000) {
-		raws = append(raws, []byte(ev.String()))
-	}
-	if _, err := r.Load(raws); err != nil {
-		b.Fatal(err)
-	}
-	f, err := readFilter(json.RawMessage(`{"kinds":[1617,1621],"#e":["1","2"],"limit":500}`), 500)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for b.Loop() {
-		if n := len(r.store.query(f, f.limit)); n != 500 {
-			b.Fatal(n)
-		}
-	}
-}
