@@ -10,8 +10,8 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestConnectionsOfOneAddress: one address has no more connections than its share, and whoever
-// comes from another one does not notice.
+// TestConnectionsOfOneAddress: one address has no more connections than its share, and a client
+// that comes from another one does not notice.
 func TestConnectionsOfOneAddress(t *testing.T) {
 	t.Parallel()
 	p := start(t, map[string]string{"NGIT_MAX_CONNECTIONS": "300", "NGIT_MAX_CONNECTIONS_PER_IP": "64"})

@@ -13,7 +13,7 @@ import (
 
 const waits = "purgatory: won't be served until git data arrives"
 
-// neighbour is a normal user: somebody with a repository that is served here.
+// neighbour is a normal user with a repository that is served here.
 type neighbour struct {
 	t       *testing.T
 	at      *world.Tendril
@@ -36,7 +36,7 @@ func moveIn(t *testing.T, p *world.Tendril) *neighbour {
 	n := &neighbour{t: t, at: p, who: world.NewPerson(t), work: world.NewWorkTree(t), address: homeSweet}
 	n.submit(n.who.Announce(home, home, nil, nil), waits)
 	n.day()
-	n.longest = 0 // of quiet days nobody asks
+	n.longest = 0 // quiet days do not count
 	return n
 }
 
@@ -69,7 +69,7 @@ func (n *neighbour) waited(what string, since time.Time) {
 }
 
 // day is what a user does on a normal day: a commit is announced and pushed, an issue is written,
-// the references are looked at, and somebody clones. All of it must work at once.
+// the references are looked at, and a user clones. All of it must work at once.
 func (n *neighbour) day() {
 	n.t.Helper()
 	n.days++

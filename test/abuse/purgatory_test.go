@@ -69,7 +69,7 @@ func TestPurgatoryFloods(t *testing.T) {
 	}
 }
 
-// TestVouchingWithoutData: nobody is let in by announcements that never had git data here.
+// TestVouchingWithoutData: announcements that never had git data here let no author in.
 func TestVouchingWithoutData(t *testing.T) {
 	t.Parallel()
 	p := start(t, map[string]string{"NGIT_EVENTS_PER_MINUTE": "10000", "NGIT_EVENTS_PER_MINUTE_PER_IP": "10000"})

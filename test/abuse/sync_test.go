@@ -76,7 +76,7 @@ func TestHuntFlood(t *testing.T) {
 	})
 	world.Await(t, "the trickling servers are asked", func() bool { return asked[0].Load() > 0 })
 
-	// Somebody else's repository has to be fetched from a server with another name.
+	// Another person's repository has to be fetched from a server with another name.
 	ann, work, git := world.NewPerson(t), world.NewWorkTree(t), world.NewGitServer(t)
 	url := strings.Replace(git.Host("ann", work), "127.0.0.1", "localhost", 1)
 	announcement, state := ann.Announce("hers", "hers", []string{url}, nil), ann.State("hers", work.Refs(), "refs/heads/main")

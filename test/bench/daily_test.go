@@ -42,7 +42,7 @@ func dailySync(t *testing.T, s *stage) {
 	s.add(fmt.Sprintf("… %d missing", len(more)), sum(found, cpu)+part(found, byREQ), "≤ 3 s, ≤ 2% of the bytes of REQ", "")
 }
 
-// again starts the process anew and waits until it has asked the relay for everything.
+// again restarts the process and waits until it has asked the relay for everything.
 func (p *play) again(t *testing.T, more map[string]string) (strfry.Traffic, time.Duration) {
 	t.Helper()
 	if err := p.Stop(); err != nil {

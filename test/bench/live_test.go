@@ -15,7 +15,7 @@ import (
 	"tendril.dev/test/world"
 )
 
-// pair is two Tendrils of which the second follows the first, and somebody whose repository both
+// pair is two Tendrils of which the second follows the first, and a person whose repository both
 // serve.
 type pair struct {
 	first  *world.Tendril
@@ -38,7 +38,7 @@ func newPair(t *testing.T, s *stage, cold bool) *pair {
 		bootstrap = append(bootstrap, f.Relays[0])
 	}
 	more["NGIT_SYNC_BOOTSTRAP_RELAY_URL"] = strings.Join(bootstrap, ",")
-	// Both are listed. The first is its own domain, and the second is a domain that nobody
+	// Both are listed. The first is its own domain, and the second is a domain that does not
 	// resolves.
 	clone := "http://" + at + "/" + p.who.Npub + "/" + home + ".git"
 	for _, ev := range []*nostr.Event{

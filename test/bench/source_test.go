@@ -11,7 +11,7 @@ import (
 )
 
 // TestSource: the program that the rows sync from has what it was given at every relay, counts what
-// goes through it, and lets nobody in while it is shut.
+// goes through it, and takes no client while it is shut.
 func TestSource(t *testing.T) {
 	t.Parallel()
 	f, err := feed.Start(world.Program(t, "test/bench/source"), "-relays", "2", "-page", "30")

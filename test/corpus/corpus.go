@@ -36,7 +36,7 @@ const (
 	begin   = 1_780_000_000 // created_at of the first event; the others follow, one a second
 )
 
-// person is somebody whose key follows from who it is.
+// person has a key that follows from its number.
 func person(who ...any) (*outside.Person, error) {
 	sum := sha256.Sum256([]byte("corpus " + fmt.Sprint(who...)))
 	return outside.PersonOf(hex.EncodeToString(sum[:]))

@@ -58,7 +58,7 @@ func TestSet(t *testing.T) {
 		t.Fatalf("again: %s, %v", again, err)
 	}
 	if after, err := os.Stat(path); err != nil || !os.SameFile(before, after) {
-		t.Errorf("it was made anew: %v", err)
+		t.Errorf("it was made again: %v", err)
 	}
 	more, err := Threads(spec, spec.Roots, 2)
 	if err != nil || len(more) != 6 || slices.ContainsFunc(lines, func(l []byte) bool { return string(l) == string(more[0]) }) {

@@ -63,7 +63,7 @@ func TestServicesApart(t *testing.T) {
 }
 
 // onceMoved runs git, again for as long as it is told that the repository is between two workers,
-// which it may be while they share out anew, and nothing else.
+// which it may be while they share the keys again, and nothing else.
 func onceMoved(t *testing.T, dir string, args ...string) {
 	t.Helper()
 	world.Await(t, "git "+args[0]+" finds a worker", func() bool {

@@ -13,11 +13,11 @@ type entry struct {
 	seq uint64
 }
 
-// reply is what somebody without an index was told when it asked which events are accepted.
+// reply is what a process without an index was told when it asked which events are accepted.
 type reply struct {
 	asker string   // the inbox of its connection
 	asked uint64   // the end of the log that the question named
-	at    uint64   // how far whoever answered had read the log
+	at    uint64   // how far the answering process had read the log
 	ids   []string // that it asked about
 	known []bool   // what it was told of each
 }
@@ -71,7 +71,7 @@ type visit struct {
 	gateway string
 	filter  nostr.Filter // without a limit that matters
 	ids     []string     // in the order in which they came
-	stored  bool         // what is stored had come to its end
+	stored  bool         // all stored events had come
 }
 
 // unfaithful says what is wrong with a visit: an event came twice, or is not in the log or not what

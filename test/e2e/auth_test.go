@@ -14,7 +14,7 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestAuthentication (NIP-42), as client and as server: a relay that shows what it has to nobody
+// TestAuthentication (NIP-42), as client and as server: a relay that shows what it has to no one
 // but those who authenticate is synced from, with the operator's key, and a user who authenticates
 // publishes a protected event (NIP-70).
 func TestAuthentication(t *testing.T) {
@@ -42,7 +42,7 @@ func TestAuthentication(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := client.Publish(t.Context(), *protected); err == nil || !strings.Contains(err.Error(), "auth-required: ") {
-		t.Fatalf("a protected event by nobody: %v", err)
+		t.Fatalf("a protected event without authentication: %v", err)
 	}
 	client.URL = "wss://" + world.Domain // as clients know it that did not find it by its address
 	as := func(who *world.Person) {

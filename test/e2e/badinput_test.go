@@ -15,7 +15,7 @@ import (
 	"tendril.dev/test/world"
 )
 
-// TestBadMessages: whatever a client sends, it is answered with what was wrong, and the connection
+// TestBadMessages: each bad message is answered with what was wrong, and the connection
 // lives on.
 func TestBadMessages(t *testing.T) {
 	t.Parallel()
@@ -118,7 +118,7 @@ func TestBadSettings(t *testing.T) {
 		{"a limit that is none", "NGIT_SYNC_DOMAIN_LIMITS", "github.com", "NGIT_SYNC_DOMAIN_LIMITS"},
 		{"a git folder that is a file", "NGIT_GIT_DATA_PATH", file, "NGIT_GIT_DATA_PATH"},
 		{"a relay folder that is a file", "NGIT_RELAY_DATA_PATH", file, "NGIT_RELAY_DATA_PATH"},
-		{"a folder nobody may write", "NGIT_GIT_DATA_PATH", "/proc/tendril", "NGIT_GIT_DATA_PATH"},
+		{"a folder that cannot be written", "NGIT_GIT_DATA_PATH", "/proc/tendril", "NGIT_GIT_DATA_PATH"},
 		{"a git that is none", "NGIT_GIT_BINARY", file, "NGIT_GIT_BINARY"},
 		{"an archive of nothing", "NGIT_ARCHIVE_READ_ONLY", "true", "nothing is archived"},
 	} {

@@ -58,7 +58,7 @@ func TestContributor(t *testing.T) {
 	named(hosted, first, tip)
 	named(p.URL+"/prs/"+guest.Npub+"/mine.git", first, tip)
 
-	// Push first, for a repository that nobody has announced here.
+	// Push first, for a repository without an announcement here.
 	tip = work.Commit("another fix")
 	second := offer("theirs", tip)
 	if out := world.Git(t, work.Dir, "ls-remote", p.URL+"/prs/"+guest.Npub+"/theirs.git"); out != "" {

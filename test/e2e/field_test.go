@@ -29,8 +29,8 @@ func TestBareHead(t *testing.T) {
 	}
 }
 
-// TestMadeUpObjectIDs: a state whose values are no object ids is taken and waits in vain: nobody is
-// asked for them.
+// TestMadeUpObjectIDs: a state whose values are no object ids is taken and waits in vain: no server
+// is asked for them.
 func TestMadeUpObjectIDs(t *testing.T) {
 	t.Parallel()
 	git := world.NewGitServer(t)
@@ -120,7 +120,7 @@ func TestPageOfAHeldRepository(t *testing.T) {
 		t.Errorf("%s\n%s", resp.Status, page)
 	}
 	if resp, _ := get(t, p.URL+"/"+ann.Npub+"/other.git", "Accept", "text/html"); resp.StatusCode != http.StatusNotFound {
-		t.Errorf("a repository that nobody announced: %s", resp.Status)
+		t.Errorf("a repository that was not announced: %s", resp.Status)
 	}
 	for _, url := range []string{p.URL, p.URL + "/" + ann.Npub + "/mine.git", p.URL + "/" + ann.Npub + "/other.git/info/refs?service=git-upload-pack", p.URL + "/nowhere"} {
 		resp, _ := get(t, url)
@@ -168,7 +168,7 @@ func TestInformationDocument(t *testing.T) {
 }
 
 // TestPullRequestForTwoRepositories: the commit is there in every repository that the pull request
-// tags, of whatever identifier.
+// tags, of any identifier.
 func TestPullRequestForTwoRepositories(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
@@ -234,7 +234,7 @@ func TestPullRequestToAMaintainerBySync(t *testing.T) {
 	relay := world.NewReconcilingRelay(t, early)
 	p := world.Start(t, map[string]string{"NGIT_SYNC_BOOTSTRAP_RELAY_URL": relay.URL})
 	if ok, message := submit(t, p, early); ok {
-		t.Fatalf("a pull request to nobody is answered %q", message)
+		t.Fatalf("a pull request without a repository is answered %q", message)
 	}
 	relay.Publish(ann.Announce("ours", "ours", []string{mine}, []string{relay.URL}, nostr.Tag{"maintainers", bob.PubKey}),
 		ann.State("ours", refs, "refs/heads/main"))

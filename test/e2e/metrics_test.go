@@ -203,7 +203,7 @@ func TestEveryMetricOfThePage(t *testing.T) {
 		}
 	}()
 	// Another relay: what is there, what comes live, and what it keeps back until the connection is
-	// made anew.
+	// made again.
 	world.Serves(t, p.Relay(), s.pull)
 	live := s.guest.Sign(1621, "live", nostr.Tag{"a", s.owner.Address(project)})
 	s.second.Publish(live)
@@ -221,7 +221,7 @@ func TestEveryMetricOfThePage(t *testing.T) {
 			t.Logf("metrics that were looked for in vain:\n%s", strings.Join(missing, "\n"))
 		}
 	})
-	// A git server is known by its host, whatever its port.
+	// A git server is known by its host, without its port.
 	wanted := metricsOfThePage(s.second.URL, "127.0.0.1", ann.Npub+"/mine")
 	world.Await(t, "every metric is there and has moved", func() bool {
 		all := scrape(t, p.URL)

@@ -66,7 +66,7 @@ func TestPartOfAStateIsRefused(t *testing.T) {
 
 	out, err := world.TryGit(t, work.Dir, "push", remote, "main")
 	if err == nil || !strings.Contains(out, "names refs/tags/v0.1 too; push everything that it names in one push: git push <remote> 'refs/heads/*' 'refs/tags/*'") {
-		t.Errorf("half a push stands on the terminal as %v:\n%s", err, out)
+		t.Errorf("half a push is shown on the terminal as %v:\n%s", err, out)
 	}
 	world.Git(t, work.Dir, "push", "-q", remote, "refs/heads/*", "refs/tags/*") // as the terminal says
 	// No waiting here: the push's answer is the promise that both are served.
@@ -95,7 +95,7 @@ func TestPartOfAStateIsRefused(t *testing.T) {
 	}
 }
 
-// TestRefusedPushes stand on the terminal with their reason.
+// TestRefusedPushes: git shows the reason of a refused push on the terminal.
 func TestRefusedPushes(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)
@@ -117,7 +117,7 @@ func TestRefusedPushes(t *testing.T) {
 	refused("only refs/heads/, refs/tags/ and refs/nostr/<event-id> can", "main:refs/secret/x")
 	refused("64 hex digits", "main:refs/nostr/nonsense")
 	if out, err := world.TryGit(t, work.Dir, "ls-remote", p.URL+"/"+bob.Npub+"/mine.git"); err == nil || !strings.Contains(out, "not found") {
-		t.Errorf("a repository that nobody announced: %v\n%s", err, out)
+		t.Errorf("a repository that was not announced: %v\n%s", err, out)
 	}
 	if got := world.Fetch(t, p.Relay(), nostr.Filter{Kinds: []int{30617, 30618}}); len(got) != 0 {
 		t.Errorf("served %v", got)
@@ -213,7 +213,8 @@ func TestOddIdentifiers(t *testing.T) {
 	}
 }
 
-// TestHeldRepositoryExpires: what nobody brings data for goes, and its empty repository with it.
+// TestHeldRepositoryExpires: an event whose data never comes goes, and its empty repository with
+// it.
 func TestHeldRepositoryExpires(t *testing.T) {
 	t.Parallel()
 	p := world.Start(t, nil)

@@ -45,7 +45,7 @@ func reconcilingRelay(t *testing.T) (url string, publish func(...*nostr.Event)) 
 		mu.Lock()
 		defer mu.Unlock()
 		if f.LimitZero {
-			f.Limit = 1 // of a live subscription, whose stored events nobody wants
+			f.Limit = 1 // of a live subscription, without stored events
 		}
 		found, err := store.QueryEvents(context.Background(), f)
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 
 // TestForeignRelays: one repository lists relays of many kinds, and all are synced at once: khatru
 // with and without NIP-77, another Tendril, one with strfry's limits, and one for every trick of a
-// hostile relay. Whatever the good ones have is served, nothing that was forged is, and a user is
+// hostile relay. All that the good ones have is served, nothing that was forged is, and a user is
 // answered meanwhile.
 func TestForeignRelays(t *testing.T) {
 	t.Parallel()

@@ -145,7 +145,7 @@ func TestKillNineLosesNothing(t *testing.T) {
 	}
 }
 
-// TestDamagedIndex: the index of a disk that lies is made anew from the log, without anybody's
+// TestDamagedIndex: the index of a disk that lies is rebuilt from the log, without anybody's
 // help.
 func TestDamagedIndex(t *testing.T) {
 	t.Parallel()

@@ -174,7 +174,7 @@ func (c *cluster) await(times int, whats ...string) {
 	}
 }
 
-// git runs git, and gives what stands on the terminal if it fails.
+// git runs git, and returns what it printed if it fails.
 func (c *cluster) git(dir string, args ...string) error {
 	out, err := world.TryGit(c.t, dir, args...)
 	if err != nil {
@@ -183,7 +183,7 @@ func (c *cluster) git(dir string, args ...string) error {
 	return nil
 }
 
-// repo is a repository of somebody, on this machine and on the cluster.
+// repo is a person's repository, on this machine and on the cluster.
 type repo struct {
 	c      *cluster
 	owner  *world.Person
@@ -222,7 +222,7 @@ func (p *repo) push(url string) error {
 	return p.c.git(p.tree.Dir, "push", "-q", p.at(url), "main")
 }
 
-// client is a user's connection to the relay, opened anew when the relay says goodbye.
+// client is a user's connection to the relay, opened again when the relay says goodbye.
 type client struct {
 	c    *cluster
 	open *world.Socket
@@ -391,7 +391,7 @@ func TestRollout(t *testing.T) {
 // had under way; everything else waits for the successor.
 func TestKilledProcesses(t *testing.T) {
 	t.Parallel()
-	// So long that nobody who lives is taken for dead on a slow machine: what such a worker had
+	// So long that no live process is taken for dead on a slow machine: what such a worker had
 	// under way would fail too.
 	c := newCluster(t, map[string]string{"NGIT_WORKER_TTL": "8s", "NGIT_CANDIDATE_ACK_WAIT": "5s", "NGIT_GIT_HANDOVER_WAIT": "2m"})
 	c.use()

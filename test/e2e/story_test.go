@@ -198,7 +198,7 @@ func (s *scene) checkQuick(t *testing.T, before int) {
 	}
 }
 
-// checkTranscript: whoever listened on the bus has seen all of it happen, in order.
+// checkTranscript: a listener on the bus has seen all of it happen, in order.
 func (s *scene) checkTranscript(t *testing.T, bus *world.Listener) {
 	t.Helper()
 	order := []struct{ what, subject, text string }{

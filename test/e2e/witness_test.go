@@ -76,7 +76,7 @@ func (w *wiretap) hear(m *nats.Msg) {
 }
 
 func (w *wiretap) answer(m *nats.Msg, q proto.EventsQuery) error {
-	if m.Header.Get(micro.ErrorCodeHeader) != "" || m.Header.Get("Status") != "" { // the latter: nobody is there
+	if m.Header.Get(micro.ErrorCodeHeader) != "" || m.Header.Get("Status") != "" { // the latter: no service is there
 		w.failed++
 		return nil
 	}
@@ -164,7 +164,7 @@ func subscribe(gateway string, filter nostr.Filter, where func() (string, bool))
 				visit, leave = context.WithTimeout(ctx, rand.N(stay))
 			}
 			if !s.visit(visit, f) {
-				n-- // nobody was there
+				n-- // no service was there
 			}
 			leave()
 			select {

@@ -29,7 +29,7 @@ func Dial(ctx context.Context, url string, header http.Header) (*Socket, error) 
 func (s *Socket) Close() { s.ws.CloseNow() }
 
 // KeepAlive pings until ctx ends or the server does not answer within patience, as clients do that
-// stay for long: a server whose node has lost its power closes no connection. Somebody must read
+// stay for long: a server whose node has lost its power closes no connection. The caller must read
 // meanwhile.
 func (s *Socket) KeepAlive(ctx context.Context) {
 	for {

@@ -14,14 +14,14 @@ import (
 )
 
 // Git runs git as a user would have it: no system configuration, a name, nothing that asks. The
-// output is all that stands on the terminal, also when it fails. The end of ctx ends git and the
+// output is all that git prints, also when it fails. The end of ctx ends git and the
 // programs that it has started.
 func Git(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_TERMINAL_PROMPT=0", "HOME="+dir,
 		"GIT_AUTHOR_NAME=Ann", "GIT_AUTHOR_EMAIL=ann@example.com", "GIT_COMMITTER_NAME=Ann", "GIT_COMMITTER_EMAIL=ann@example.com",
-		// Newer gits tidy up in the background after a commit, in a folder that somebody may be
+		// Newer gits tidy up in the background after a commit, in a folder that a test may be
 		// removing by then.
 		"GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=maintenance.auto", "GIT_CONFIG_VALUE_0=false")
 	// git speaks HTTP by a program of its own, which would go on, and have the terminal, without

@@ -121,7 +121,7 @@ func Overlaps(spans []Span, now time.Time) []Overlap {
 	return found
 }
 
-// Gap says that nobody was connected to a relay.
+// Gap says that a relay had no connection.
 type Gap struct {
 	Relay string
 	From  time.Time
@@ -129,7 +129,7 @@ type Gap struct {
 }
 
 // Gaps returns for how long relays were without a connection after their first one and since a
-// time, longest first. A relay that nobody is connected to has a gap until now.
+// time, longest first. A relay without a connection has a gap until now.
 func Gaps(spans []Span, since, now time.Time) []Gap {
 	var found []Gap
 	for name, relay := range byRelay(spans) {

@@ -53,7 +53,7 @@ func TestGaps(t *testing.T) {
 		{"first connected late", 1, []Span{span(9, 0)}, nil},
 		{"a gap", 1, []Span{span(1, 5), span(8, 0)}, []Gap{{"r", at(5), 3 * time.Second}}},
 		{"a long span covers a short one", 1, []Span{span(1, 20), span(2, 3), span(20, 0)}, nil},
-		{"nobody now", 1, []Span{span(1, 25)}, []Gap{{"r", at(25), 5 * time.Second}}},
+		{"none now", 1, []Span{span(1, 25)}, []Gap{{"r", at(25), 5 * time.Second}}},
 		{"a gap before the time asked for", 9, []Span{span(1, 5), span(8, 0)}, nil},
 		{"a gap that the time cuts", 6, []Span{span(1, 5), span(8, 0)}, []Gap{{"r", at(6), 2 * time.Second}}},
 	} {

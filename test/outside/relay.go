@@ -65,7 +65,7 @@ func NewRelay() (*Relay, error) {
 	return r, nil
 }
 
-// Hold shows so many stored events, or a page more, and keeps whoever asks for others waiting until
+// Hold shows so many stored events, or a page more, and lets requests for others wait until
 // release is called.
 func (r *Relay) Hold(after int) (release func()) {
 	held := make(chan struct{})
@@ -90,7 +90,7 @@ func (r *Relay) wait(ctx context.Context, n int) {
 	}
 }
 
-// Guard lets only clients read that have authenticated (NIP-42), with whatever key.
+// Guard lets only clients read that have authenticated (NIP-42), with any key.
 func (r *Relay) Guard() {
 	r.relay.RejectFilter = append(r.relay.RejectFilter, func(ctx context.Context, _ nostr.Filter) (bool, string) {
 		reader := khatru.GetAuthed(ctx)
@@ -157,7 +157,7 @@ func (r *Relay) Asked() []nostr.Filter {
 // Listening is how many live filters clients have open.
 func (r *Relay) Listening() int { return len(r.relay.GetListeningFilters()) }
 
-// Shut lets nobody connect, or anybody again.
+// Shut refuses connections, or allows them again.
 func (r *Relay) Shut(yes bool) { r.closed.Store(yes) }
 
 // HangUp closes all connections.

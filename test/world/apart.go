@@ -67,7 +67,7 @@ func (r *Replica) URL() string {
 }
 
 // Listens is URL without waiting; false: it does not listen yet, or has ended, and the port may be
-// somebody else's.
+// another process's.
 func (r *Replica) Listens() (url string, ok bool) {
 	found := gatewayAt.FindStringSubmatch(r.out.String())
 	if found == nil || !r.Running() {

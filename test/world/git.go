@@ -21,7 +21,7 @@ func Git(t testing.TB, dir string, args ...string) string {
 	return out
 }
 
-// TryGit is Git for commands that may fail; the output is all that stands on the terminal.
+// TryGit is Git for commands that may fail; the output is all that git prints.
 func TryGit(t testing.TB, dir string, args ...string) (string, error) {
 	t.Helper()
 	return outside.Git(context.Background(), dir, args...)

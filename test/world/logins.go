@@ -38,7 +38,7 @@ func GuardedNATS(t testing.TB, users ...string) *Guarded {
 	return g
 }
 
-// Reload lets the server read its users anew. It forgets who may answer whom by that: an answer to
+// Reload lets the server read its users again. It forgets who may answer whom by that: an answer to
 // a question from before is refused, and the question is asked again.
 func (g *Guarded) Reload() {
 	g.t.Helper()

@@ -27,7 +27,7 @@ func NewPerson(t testing.TB) *Person {
 	return Acquaint(t, p)
 }
 
-// Acquaint lets somebody act in a test.
+// Acquaint lets a person act in a test.
 func Acquaint(t testing.TB, p *outside.Person) *Person { return &Person{p, t} }
 
 // Sign makes an event of now.

@@ -58,7 +58,7 @@ func (r *Relay) Publish(events ...*nostr.Event) {
 func (r *Relay) HangUp() {
 	r.t.Helper()
 	r.Relay.HangUp()
-	Await(r.t, "nobody listens any more", func() bool { return r.Listening() == 0 })
+	Await(r.t, "no client listens", func() bool { return r.Listening() == 0 })
 }
 
 // Strfry is a foreign relay on this machine that treats clients as strfry does.

@@ -84,7 +84,7 @@ func (f *Feed) Stop() error {
 	return f.cmd.Wait()
 }
 
-// Load gives events to the relays, which tell nobody.
+// Load gives events to the relays, which tell no subscriber.
 func (f *Feed) Load(lines ...[]byte) error {
 	return f.post("/load", bytes.NewReader(bytes.Join(lines, []byte("\n"))))
 }
@@ -97,7 +97,7 @@ func (f *Feed) LoadFile(path string) error {
 // Reset sets what is counted to nothing.
 func (f *Feed) Reset() error { return f.post("/reset", nil) }
 
-// Shut lets nobody connect, or anybody again.
+// Shut refuses connections, or allows them again.
 func (f *Feed) Shut(yes bool) error { return f.post(fmt.Sprint("/shut?yes=", yes), nil) }
 
 func (f *Feed) post(path string, body io.Reader) error {

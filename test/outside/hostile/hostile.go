@@ -18,8 +18,8 @@ type Trick string
 
 // The tricks. A relay knows one, and does it on every connection.
 const (
-	// Forged answers every REQ with events whose signature or content was changed, whatever was
-	// asked for, and then with EOSE.
+	// Forged answers every REQ with events whose signature or content was changed, for any filter that
+	// was asked for, and then with EOSE.
 	Forged Trick = "forged"
 	// Endless answers every REQ with the same events again and again, and never with EOSE.
 	Endless Trick = "endless"

@@ -50,7 +50,7 @@ type Relay struct {
 
 	mu     sync.Mutex
 	open   map[*connection]bool
-	closed bool // nobody may connect
+	closed bool // connections are refused
 }
 
 // New makes a relay without events.
@@ -117,7 +117,7 @@ func (r *Relay) Traffic() Traffic { return r.traffic.read() }
 // ResetTraffic sets what is counted to nothing. A client that is connected stays so.
 func (r *Relay) ResetTraffic() { r.traffic.reset() }
 
-// Shut lets nobody connect, or anybody again.
+// Shut refuses connections, or allows them again.
 func (r *Relay) Shut(yes bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
