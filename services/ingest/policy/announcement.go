@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"maps"
 	"slices"
 
 	"tendril.dev/lib/held"
@@ -15,55 +16,50 @@ func (p *Policy) announcement(k Knowledge, c *Candidate) (Decision, error) {
 		return invalid(err), nil
 	}
 	if p.refused.Has(a.Ref) {
-		return rejected(ReasonBlacklisted, messageRefused), nil
+		return rejected(ReasonBlacklisted, "blocked: this repository is not welcome here"), nil
 	}
-	mine, err := ownAnnouncements(k, a.Ref)
+	before, err := k.AcceptedAt(a.Ref.Address())
 	if err != nil {
 		return Decision{}, err
 	}
-	superseded, err := isSuperseded(k, c.Event)
-	if err != nil {
-		return Decision{}, err
-	}
-	if superseded || mine.supersede(c.Event) {
-		return duplicate(messageNewer), nil
+	var replaced []*held.Entry
+	for _, e := range k.Held().At(a.Ref.Address()) {
+		switch {
+		case e.Event.ID == c.Event.ID: // it is released
+		case !nostr.Replaces(c.Event, e.Event):
+			return duplicate(messageNewer), nil
+		default:
+			replaced = append(replaced, e)
+		}
 	}
 	if !p.hosting.Lists(a) {
-		return p.elsewhere(k, c, a, mine)
+		return p.elsewhere(k, c, a, before, replaced)
 	}
 	if allowed, err := p.mayBeHosted(k, a.Ref); !allowed || err != nil {
-		return notWhitelisted(a.Ref), err
+		// Another announcement of the identifier may name its author as a maintainer.
+		d := rejected(ReasonNotWhitelisted, "blocked: this repository is not on the list of those that are hosted here")
+		d.Missing = []string{MissingAnnouncement(a.Ref.Identifier)}
+		return d, err
 	}
-	if mine.accepted == nil || !p.listsUs(mine.accepted) {
-		return p.hold(k, c, a.Ref.Identifier, proto.PhaseWaiting, mine.held...)
+	if before == nil || !p.keeps(before, p.hosting.Lists) {
+		return p.hold(k, c, a.Ref.Identifier, proto.PhaseWaiting, replaced...)
 	}
 	d := accepted()
-	d.drop("", mine.held...)
+	d.drop("", replaced...)
 	return d, nil
 }
 
 // mayBeHosted reports whether the whitelist allows a repository. That of a maintainer of one that
-// is hosted here is always allowed; to be archived makes nobody's maintainers welcome.
+// is hosted here is always allowed; to be archived makes no maintainer welcome.
 func (p *Policy) mayBeHosted(k Knowledge, ref nostr.RepoRef) (bool, error) {
 	if p.hosted.Empty() || p.hosted.Has(ref) {
 		return true, nil
 	}
-	return p.speaksFor(k, ref.PubKey, ref.Identifier, mayVouch{kept: p.hosting.Lists, waiting: true})
+	found, _, err := reaches(k, ref, inLog|inHold, func(v voice) bool {
+		return (v.entry == nil || v.entry.Phase == proto.PhaseWaiting) && p.hosting.Lists(v.Announcement)
+	})
+	return found, err
 }
-
-// notWhitelisted rejects an announcement until another of its identifier arrives, which may name
-// its author as a maintainer.
-func notWhitelisted(ref nostr.RepoRef) Decision {
-	d := rejected(ReasonNotWhitelisted, messageNotHosted)
-	d.Missing = []string{MissingAnnouncement(ref.Identifier)}
-	return d
-}
-
-const (
-	messageRefused   = "blocked: this repository is not welcome here"
-	messageNotHosted = "blocked: this repository is not on the list of those that are hosted here"
-	messageNotListed = "invalid: the announcement must list this service in its clone and relays tags"
-)
 
 // elsewhere decides an announcement that does not list us. What its author held until now vouches
 // for nothing: it never had git data here. If it replaces one by which we host the repository, the
@@ -71,106 +67,148 @@ const (
 // it counts as a maintainer's where accepted announcements of others say so. One that is archived
 // is held for its git data, unless it replaces one that is; any other waits with the held ones
 // whose authors name its own.
-func (p *Policy) elsewhere(k Knowledge, c *Candidate, a *nostr.Announcement, mine own) (d Decision, err error) {
-	moved := mine.accepted != nil && p.listsUs(mine.accepted)
-	named, err := isNamedByAccepted(k, a.Ref.PubKey, a.Ref.Identifier)
+func (p *Policy) elsewhere(k Knowledge, c *Candidate, a *nostr.Announcement, before *nostr.Event, replaced []*held.Entry) (d Decision, err error) {
+	naming, err := k.AcceptedNaming(a.Ref.Identifier, a.Ref.PubKey)
 	if err != nil {
 		return Decision{}, err
 	}
+	moved := before != nil && p.keeps(before, p.hosting.Lists)
 	archived := p.hosting.Archives(a)
-	vouched, _ := from(a.Ref.PubKey, a.Ref.Identifier).isVouchedFor(k, nil)
+	vouched, _, _ := reaches(k, a.Ref, inHold, func(v voice) bool { return v.entry.Phase != proto.PhaseVouched })
 	switch {
 	case moved && !archived:
 		d = accepted()
-		d.leaves = map[string]string{mine.accepted.ID: a.Ref.Identifier}
-	case moved, named, archived && mine.accepted != nil && p.keeps(mine.accepted):
+		d.leaves = map[string]string{before.ID: a.Ref.Identifier}
+	case moved, len(naming) > 0, archived && before != nil && p.keeps(before, p.hosting.Keeps):
 		d = accepted()
 	case archived:
-		return p.hold(k, c, a.Ref.Identifier, proto.PhaseWaiting, mine.held...)
+		return p.hold(k, c, a.Ref.Identifier, proto.PhaseWaiting, replaced...)
 	case vouched:
-		d, err = p.hold(k, c, a.Ref.Identifier, proto.PhaseVouched, mine.held...)
+		d, err = p.hold(k, c, a.Ref.Identifier, proto.PhaseVouched, replaced...)
 	default:
-		d = healable(ReasonNotListed, messageNotListed, []string{MissingAnnouncement(a.Ref.Identifier)})
+		d = healable(ReasonNotListed, "invalid: the announcement must list this service in its clone and relays tags",
+			MissingAnnouncement(a.Ref.Identifier))
 	}
-	d.drop("", mine.held...)
+	d.drop("", replaced...)
 	return d, err
 }
 
-// releaseAnnouncement decides a held announcement whose repository has git data now.
-func (p *Policy) releaseAnnouncement(k Knowledge, entry *held.Entry) (Decision, error) {
-	a := entry.Announcement
-	switch {
-	case p.refused.Has(a.Ref):
-		return rejected(ReasonBlacklisted, messageRefused), nil
-	case p.hosting.Archives(a):
-		return accepted(), nil
-	case !p.hosting.Lists(a):
-		return rejected(ReasonNotListed, messageNotListed), nil
+// conclude adds to a decision what follows from it for other held events. With an announcement that
+// goes, whatever took it from purgatory, go the held announcements for which no other vouches, and
+// the held states of an identifier that is announced no more. With one that is accepted, those that
+// it vouches for are released.
+func (p *Policy) conclude(k Knowledge, c *Candidate, d Decision) (Decision, error) {
+	var brings *nostr.Announcement // that is accepted
+	if d.Outcome == proto.Accepted && c.Event.Kind == nostr.KindAnnouncement {
+		brings, _ = nostr.ParseAnnouncement(c.Event)
 	}
-	if allowed, err := p.mayBeHosted(k, a.Ref); !allowed || err != nil {
-		return notWhitelisted(a.Ref), err
+	if brings == nil && len(d.Drop)+len(d.leaves) == 0 {
+		return d, nil
 	}
-	return accepted(), nil
+	gone, left := map[string]bool{}, map[string]string{} // ids; identifiers, and how their states are remembered
+	for id, identifier := range d.leaves {
+		gone[id], left[identifier] = true, ""
+	}
+	for _, x := range d.Drop {
+		if e := x.Entry; e.Announcement != nil && (brings == nil || e.Event.ID != c.Event.ID) {
+			gone[e.Event.ID], left[e.Identifier] = true, ""
+			if x.Remember == rememberExpired {
+				left[e.Identifier] = rememberExpired
+			}
+		}
+	}
+	for _, identifier := range slices.Sorted(maps.Keys(left)) {
+		if err := d.dropWith(k, identifier, left[identifier], gone, brings); err != nil {
+			return d, err
+		}
+	}
+	d.Hold = slices.DeleteFunc(d.Hold, func(e *held.Entry) bool { return d.dropped[e.Key] })
+	if brings == nil {
+		return d, nil
+	}
+	for _, maintainer := range brings.Maintainers {
+		for _, e := range k.Held().At(nostr.RepoRef{PubKey: maintainer, Identifier: brings.Ref.Identifier}.Address()) {
+			if !d.dropped[e.Key] && (e.Phase == proto.PhaseVouched || p.hosting.Archives(e.Announcement)) {
+				d.Next = append(d.Next, Release(e.Event))
+			}
+		}
+	}
+	return d, nil
 }
 
-// releaseVouched decides a held announcement of a maintainer again, because an announcement was
-// accepted that may name its author, or a new writer begins. It stays while held announcements
-// vouch for it.
-func (p *Policy) releaseVouched(k Knowledge, entry *held.Entry) (d Decision, stays bool, err error) {
-	if p.refused.Has(entry.Announcement.Ref) {
-		return rejected(ReasonBlacklisted, messageRefused), false, nil
+// dropWith drops what is held of an identifier only because of announcements that are gone.
+func (d *Decision) dropWith(k Knowledge, identifier, remember string, gone map[string]bool, brings *nostr.Announcement) error {
+	announcements := k.Held().Announcements(identifier)
+	if len(announcements) > maxSteps+len(gone) {
+		return nil // enough remain, and which of them are vouched for is not certain
 	}
-	named, err := isNamedByAccepted(k, entry.Event.PubKey, entry.Identifier)
-	if named || err != nil {
-		return accepted(), false, err
+	var remain []*held.Entry
+	for _, e := range slices.Concat(announcements, d.Hold) {
+		if e.Announcement != nil && e.Identifier == identifier && !gone[e.Event.ID] {
+			remain = append(remain, e)
+		}
 	}
-	if vouched, _ := from(entry.Event.PubKey, entry.Identifier).isVouchedFor(k, nil); vouched {
-		return Decision{Outcome: proto.Done}, true, nil
+	vouched, certain, err := vouchedFor(k, remain, brings)
+	if err != nil {
+		return err
 	}
-	return forgotten(ReasonNotListed, messageNotListed), false, nil
-}
-
-// own is what is known of the announcements of one author and identifier.
-type own struct {
-	accepted *nostr.Event
-	held     []*held.Entry
-}
-
-func ownAnnouncements(k Knowledge, ref nostr.RepoRef) (own, error) {
-	have, err := k.AcceptedAt(ref.Address())
-	return own{accepted: have, held: k.Held().At(ref.Address())}, err
-}
-
-// supersede reports whether one of them takes the place of ev.
-func (o own) supersede(ev *nostr.Event) bool {
-	return o.accepted != nil && !nostr.Replaces(ev, o.accepted) ||
-		slices.ContainsFunc(o.held, func(e *held.Entry) bool { return !nostr.Replaces(ev, e.Event) })
-}
-
-// revived returns the entry with its clock started anew.
-func (p *Policy) revived(entry *held.Entry) *held.Entry {
-	again := *entry
-	if again.Phase != proto.PhaseVouched {
-		again.Phase = proto.PhaseWaiting
+	announced := brings != nil && brings.Ref.Identifier == identifier && len(d.leaves) == 0
+	for _, e := range remain {
+		if e.Phase == proto.PhaseVouched && certain && !vouched[e.Event.PubKey] {
+			d.drop("", e)
+			continue
+		}
+		announced = true
 	}
-	again.ExpiresAt = p.now().UTC().Add(p.lifetime(again.Phase))
-	return &again
+	if announced {
+		return nil
+	}
+	accepted, err := k.Announces(identifier, gone)
+	if accepted || err != nil {
+		return err
+	}
+	for _, e := range k.Held().OfIdentifier(identifier) {
+		if e.Event.Kind == nostr.KindState {
+			d.drop(remember, e)
+		}
+	}
+	return nil
 }
 
-// drop adds entries to what is deleted. remember is the reason to remember them by, or "".
-func (d *Decision) drop(remember string, entries ...*held.Entry) {
+// vouchedFor returns the authors of held announcements of an identifier who are maintainers: those
+// whom an accepted announcement names, or a held one that waits for git data of its own, or brings,
+// and those whom these name. certain is false where there are too many.
+func vouchedFor(k Knowledge, entries []*held.Entry, brings *nostr.Announcement) (keys map[string]bool, certain bool, err error) {
+	keys = map[string]bool{}
+	var queue []*nostr.Announcement
+	waiting := map[string]*nostr.Announcement{} // by author, until they are vouched for
 	for _, e := range entries {
-		d.add(Dropped{Entry: e, Remember: remember})
+		if e.Phase != proto.PhaseVouched {
+			queue = append(queue, e.Announcement)
+			continue
+		}
+		naming, err := k.AcceptedNaming(e.Identifier, e.Event.PubKey)
+		if err != nil {
+			return nil, false, err
+		}
+		if waiting[e.Event.PubKey] = e.Announcement; len(naming) > 0 { // its release comes
+			keys[e.Event.PubKey] = true
+			queue = append(queue, e.Announcement)
+		}
 	}
-}
-
-func (d *Decision) add(x Dropped) {
-	if d.dropped[x.Entry.Key] {
-		return
+	if brings != nil {
+		queue = append(queue, brings)
 	}
-	if d.dropped == nil {
-		d.dropped = map[string]bool{}
+	for steps := 0; len(queue) > 0; queue = queue[1:] {
+		if steps += len(queue[0].Maintainers); steps > maxSteps {
+			return nil, false, nil
+		}
+		for _, maintainer := range queue[0].Maintainers {
+			if a := waiting[maintainer]; a != nil && !keys[maintainer] {
+				keys[maintainer] = true
+				queue = append(queue, a)
+			}
+		}
 	}
-	d.dropped[x.Entry.Key] = true
-	d.Drop = append(d.Drop, x)
+	return keys, true, nil
 }

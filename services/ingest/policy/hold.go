@@ -1,81 +1,57 @@
 package policy
 
 import (
-	"fmt"
 	"time"
 
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
-// Bounds of single events, in bytes of their JSON. What is larger is refused wherever it comes
-// from.
-const (
-	// MaxAnnouncementBytes bounds the JSON of an announcement (30617).
-	MaxAnnouncementBytes = 64 << 10
-	// MaxStateBytes is what fits the front door's largest message: some 5,000 references with names
-	// as clients write them.
-	MaxStateBytes = 512 << 10
-	// MaxPullRequestBytes leaves room for the longest description that other forges allow, 64 Ki
-	// characters, in any script.
-	MaxPullRequestBytes = 256 << 10
-	// MaxPatchBytes bounds a patch (1617), MaxGraspListBytes a user's grasp list (10317).
-	MaxPatchBytes     = 512 << 10
-	MaxGraspListBytes = 16 << 10
-	// MaxOtherBytes bounds every event of another kind.
-	MaxOtherBytes = 128 << 10
-)
-
-// tooLarge refuses an event that is larger than those of its kind may be.
-func tooLarge(c *Candidate) (Decision, bool) {
-	most := MaxOtherBytes
-	switch c.Event.Kind {
-	case nostr.KindAnnouncement:
-		most = MaxAnnouncementBytes
-	case nostr.KindState:
-		most = MaxStateBytes
-	case nostr.KindPR, nostr.KindPRUpdate:
-		most = MaxPullRequestBytes
-	case nostr.KindPatch:
-		most = MaxPatchBytes
-	case nostr.KindUserGraspList:
-		most = MaxGraspListBytes
-	}
-	if len(c.Raw) <= most {
-		return Decision{}, false
-	}
-	return invalid(fmt.Errorf("an event of this kind may have %d bytes at most, and this one has %d", most, len(c.Raw))), true
-}
-
 // hold takes the event of a candidate into purgatory, under an identifier, in place of what it
 // replaces. It drops what has to make room. Where there is no room the event is refused, which is
-// not remembered, and nothing is dropped.
-func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.Phase, replaced ...*held.Entry) (Decision, error) {
-	reserved, err := p.isReserved(k, c.Event.PubKey, identifier)
+// not remembered, and nothing is dropped. An event that is released has waited: it is accepted now.
+// Only an announcement that was held for others' sake has no git data of its own yet.
+func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.Phase, replaced ...*held.Entry) (d Decision, err error) {
+	if entry := k.Held().ByID(c.Event.ID); entry != nil {
+		if entry.Phase != proto.PhaseVouched && phase == proto.PhaseWaiting {
+			d = accepted()
+			d.drop("", replaced...)
+			return d, nil
+		}
+		again := *entry
+		again.Phase, again.ExpiresAt = phase, p.end(phase)
+		return Decision{Outcome: proto.Done, Hold: []*held.Entry{&again}}, nil
+	}
+	reserved, err := p.isServed(k, nostr.RepoRef{PubKey: c.Event.PubKey, Identifier: identifier})
 	if err != nil {
 		return Decision{}, err
 	}
-	now := p.now().UTC()
 	entry, err := held.NewEntry(proto.Held{
 		Event: c.Event, Identifier: identifier, Source: c.Source, Relay: c.Relay, Client: c.Client,
-		Reserved: reserved, Phase: phase, HeldAt: now, ExpiresAt: now.Add(p.lifetime(phase)),
+		Reserved: reserved && p.bounds.Reserved > 0, Phase: phase, HeldAt: p.now().UTC(), ExpiresAt: p.end(phase),
 	})
 	if err != nil {
 		return Decision{}, err
 	}
 	evicted, full := k.Room().Admit(p.bounds, entry, replaced)
-	if full != NotFull {
-		return crowded(full), nil
+	if full == NotFull && len(evicted) > 0 {
+		stands, err := standsWithout(k, entry, evicted)
+		if err != nil {
+			return Decision{}, err
+		}
+		if !stands {
+			full = FullInAll
+		}
 	}
-	stands, err := standsWithout(k, entry, evicted)
-	if err != nil {
-		return Decision{}, err
+	switch full {
+	case FullForAuthor:
+		return forgotten(ReasonCrowded, "rate-limited: too much of this author waits for git data here; push what waits, or try again later"), nil
+	case FullInAll:
+		return forgotten(ReasonCrowded, "rate-limited: too much waits for git data here; try again later"), nil
 	}
-	if !stands {
-		return crowded(FullInAll), nil
-	}
-	d := Decision{Outcome: proto.HeldBack, Message: proto.MessagePurgatory, Hold: []*held.Entry{entry}}
+	d = Decision{Outcome: proto.HeldBack, Message: proto.MessagePurgatory, Hold: []*held.Entry{entry}}
 	d.drop("", replaced...)
 	for _, e := range evicted {
 		d.add(Dropped{Entry: e, Evicted: true})
@@ -86,60 +62,142 @@ func (p *Policy) hold(k Knowledge, c *Candidate, identifier string, phase proto.
 // standsWithout reports whether a new entry may still be held when others had to make room for it:
 // what it depends on may be among them.
 func standsWithout(k Knowledge, e *held.Entry, evicted []*held.Entry) (bool, error) {
-	if len(evicted) == 0 {
-		return true, nil
+	gone := map[string]bool{}
+	for _, e := range evicted {
+		gone[e.Event.ID] = true
 	}
-	gone := idsOf(evicted)
 	switch {
 	case e.Phase == proto.PhaseVouched:
-		vouched, _ := from(e.Event.PubKey, e.Identifier).isVouchedFor(k, gone)
-		return vouched, nil
+		remain := []*held.Entry{e}
+		for _, other := range k.Held().Announcements(e.Identifier) {
+			if !gone[other.Event.ID] {
+				remain = append(remain, other)
+			}
+		}
+		vouched, _, err := vouchedFor(k, remain, nil)
+		return vouched[e.Event.PubKey], err
 	case e.Event.Kind == nostr.KindState:
 		return isAnnounced(k, e.Identifier, gone)
 	}
 	return true, nil
 }
 
-func idsOf(entries []*held.Entry) map[string]bool {
-	ids := make(map[string]bool, len(entries))
-	for _, e := range entries {
-		ids[e.Event.ID] = true
-	}
-	return ids
-}
-
-// lifetime is how long an entry stays as it is.
-func (p *Policy) lifetime(phase proto.Phase) time.Duration {
+// end is when an entry that begins a phase now must be looked at again.
+func (p *Policy) end(phase proto.Phase) time.Time {
+	lasts := p.waits
 	switch phase {
 	case proto.PhaseSilent:
-		return p.silent
+		lasts = p.silent
 	case proto.PhaseVouched:
-		// As long as those that vouch for it can last without anything happening; then it is looked
-		// at again.
-		return p.waits + p.silent
+		// As long as those that vouch for it can last without anything happening.
+		lasts = p.waits + p.silent
 	}
-	return p.waits
+	return p.now().UTC().Add(lasts)
 }
 
-// isReserved reports whether an event of this author goes into the room of owners and maintainers
-// of served repositories.
-func (p *Policy) isReserved(k Knowledge, author, identifier string) (bool, error) {
-	if p.bounds.Reserved == 0 {
-		return false, nil
+// restarted returns the entry with its clock started anew.
+func (p *Policy) restarted(entry *held.Entry) *held.Entry {
+	again := *entry
+	if again.Phase == proto.PhaseSilent {
+		again.Phase = proto.PhaseWaiting
 	}
-	return p.isServed(k, author, identifier)
+	again.ExpiresAt = p.end(again.Phase)
+	return &again
 }
 
-// crowded refuses an event for which there is no room, in the words of whoever can do something
-// about it.
-func crowded(full Full) Decision {
-	switch full {
-	case FullForAuthor:
-		return forgotten(ReasonCrowded, "rate-limited: too much of this author waits for git data here; push what waits, or try again later")
-	case FullForClient:
-		return forgotten(ReasonCrowded, "rate-limited: too much from your address waits for git data here; push what waits, or try again later")
-	case FullForRelay:
-		return forgotten(ReasonCrowded, "rate-limited: too much from this relay waits for git data here")
+// tolerance is how far the clocks of purgatory and ingest may differ without an expiry being asked
+// for in vain.
+func (p *Policy) tolerance() time.Duration { return min(p.waits/10, 5*time.Second) }
+
+// expire ends the time of a held event: a waiting announcement falls silent, one that is held for
+// others' sake is decided again, everything else goes. Purgatory may give a reason to end it early;
+// without one, an entry whose clock was started anew in the meantime stays.
+func (p *Policy) expire(k Knowledge, c *Candidate, entry *held.Entry) (Decision, error) {
+	d := Decision{Outcome: proto.Done}
+	reason := c.Reason
+	if entry == nil || reason == "" && p.now().Add(p.tolerance()).Before(entry.ExpiresAt) {
+		return d, nil
 	}
-	return forgotten(ReasonCrowded, "rate-limited: too much waits for git data here; try again later")
+	switch {
+	case entry.Phase == proto.PhaseVouched:
+		return p.judge(k, Release(entry.Event), entry)
+	case entry.Announcement != nil && entry.Phase == proto.PhaseWaiting:
+		silent := *entry
+		silent.Phase, silent.ExpiresAt = proto.PhaseSilent, p.end(proto.PhaseSilent)
+		d.Hold = []*held.Entry{&silent}
+		return d, nil
+	case reason == "":
+		reason = rememberExpired
+	}
+	d.drop(reason, entry)
+	return d, nil
+}
+
+// Over reports whether a held event is left over: accepted by now, superseded by what is, or
+// deleted. Only a crash between two commits leaves such entries behind.
+func Over(k Knowledge, entry *held.Entry) (bool, error) {
+	_, accepted, err := k.AcceptedKind(entry.Event.ID)
+	if accepted || err != nil {
+		return accepted, err
+	}
+	superseded, err := isSuperseded(k, entry.Event)
+	if superseded || err != nil {
+		return superseded, err
+	}
+	return k.Deleted(entry.Event)
+}
+
+// remove decides whether an accepted event leaves the log, because a repository that it was for has
+// been removed: it does if nothing that is here needs it any more.
+func (p *Policy) remove(k Knowledge, c *Candidate) (Decision, error) {
+	d := Decision{Outcome: proto.Done}
+	have, err := k.Accepted(c.Event.ID)
+	if have == nil || err != nil {
+		return d, err
+	}
+	needed, err := p.isNeeded(k, c, have)
+	d.Removes = !needed && err == nil
+	return d, err
+}
+
+// isNeeded reports whether an accepted event has a place here: a state, if its author speaks for a
+// repository that is here or waits; a pull request that is offered below /prs/ (GRASP-06), always,
+// for its commit lies in its author's own repository; everything else, if it would be accepted now,
+// or names a repository whose owner speaks for one that is here or waits: a pull request for a
+// maintainer is one for the repository, and an owner who comes back finds what others wrote. What
+// expires goes by itself: indexes cannot take it out (eventdb.Record). What names too many
+// repositories to look at is needed.
+func (p *Policy) isNeeded(k Knowledge, c *Candidate, ev *nostr.Event) (bool, error) {
+	if eventdb.Expiration(ev) != 0 {
+		return true, nil
+	}
+	switch ev.Kind {
+	case nostr.KindState:
+		return p.speaksHere(k, nostr.RepoRef{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()})
+	case nostr.KindAnnouncement, nostr.KindDeletion, nostr.KindUserGraspList:
+		return true, nil // they stand for themselves
+	case nostr.KindPR, nostr.KindPRUpdate:
+		pr, err := nostr.ParsePullRequest(ev)
+		if err == nil && len(pr.PRServiceIdentifiers(p.hosting.Domain())) > 0 {
+			return true, nil
+		}
+	}
+	d, err := p.referenced(k, c)
+	if d.Outcome == proto.Accepted || err != nil {
+		return true, err
+	}
+	looked := 0
+	for _, address := range nostr.ReferencesOf(ev).Addresses {
+		ref, is := address.Repo()
+		if !is {
+			continue
+		}
+		if looked++; looked > maxTagged {
+			return true, nil
+		}
+		if here, err := p.speaksHere(k, ref); here || err != nil {
+			return here, err
+		}
+	}
+	return false, nil
 }

@@ -1,7 +1,6 @@
 package policy_test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -91,46 +90,6 @@ func TestOwnersHaveRoom(t *testing.T) {
 		if d, err := rules.Decide(w, from(tc.ev)); err != nil || d.Remember || len(d.Drop) > 0 || !strings.HasPrefix(d.Message, tc.want) {
 			t.Errorf("%s: %s %q, drops %d, %v; want %q", name, d.Outcome, d.Message, len(d.Drop), err, tc.want)
 		}
-	}
-}
-
-// TestRefusalsNameWhoIsMeant: whoever is refused is told what was too much.
-func TestRefusalsNameWhoIsMeant(t *testing.T) {
-	t.Parallel()
-	for want, bounds := range map[string]policy.Bounds{
-		"rate-limited: too much from your address waits": {Client: policy.Load{Bytes: 1}},
-		"rate-limited: too much from this relay waits":   {Relay: policy.Load{Bytes: 1}},
-		"rate-limited: too much of this author waits":    {Author: policy.Load{Bytes: 1}},
-	} {
-		t.Run(want, func(t *testing.T) {
-			t.Parallel()
-			rules, err := policy.New(settings(), bounds, func() time.Time { return now })
-			if err != nil {
-				t.Fatal(err)
-			}
-			w, refused := &world{}, 0
-			for n := range 2 {
-				c := synced(announce(alice, fmt.Sprint("x", n), 100))
-				if strings.Contains(want, "address") {
-					c = user(c.Event)
-					c.Client = "192.0.2.1"
-				}
-				d, err := rules.Decide(w, c)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if d.Outcome == proto.Rejected {
-					refused++
-					if d.Remember || d.Reason != policy.ReasonCrowded || !strings.HasPrefix(d.Message, want) {
-						t.Errorf("%+v", d)
-					}
-				}
-				w.held = append(w.held, d.Hold...)
-			}
-			if refused == 0 {
-				t.Error("nothing was refused")
-			}
-		})
 	}
 }
 

@@ -8,8 +8,11 @@
 package policy
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/nbd-wtf/go-nostr/nip70"
@@ -30,8 +33,8 @@ type Knowledge interface {
 	AcceptedKind(id string) (kind int, accepted bool, err error)
 	// AcceptedAt returns the accepted event at an address, or nil.
 	AcceptedAt(nostr.Address) (*nostr.Event, error)
-	// Holder returns where the event at an address stands to which older ones give way; it may have
-	// expired since, and then is accepted no more.
+	// Holder returns the newest event that the log has had at an address; it may have expired since,
+	// and then is accepted no more.
 	Holder(nostr.Address) (holder eventdb.Entry, held bool, err error)
 	// Announces reports whether an announcement of the identifier is accepted whose id is not in
 	// without.
@@ -51,6 +54,28 @@ type Knowledge interface {
 	// RejectedBefore returns the answer that the event got within the last days; false if it was
 	// not rejected.
 	RejectedBefore(id string) (message string, before bool)
+}
+
+// Candidate is one event that waits for a decision.
+type Candidate struct {
+	Event  *nostr.Event
+	Raw    []byte // the event's JSON as the log will hold it; it may be a part of the message
+	Lane   proto.Lane
+	Source proto.Source
+	Relay  string       // that a synced event came from
+	Client string       // client key of the user that submitted it, see proto.HeaderClient
+	Action proto.Action // on the release lane
+	Reason string       // that goes with the action
+	Trace  string       // W3C trace context
+	Again  bool         // it was parked: that it was rejected before is no answer now
+}
+
+// Release is a candidate of ingest's own, with which no message came: it asks for a decision on a
+// held event, as purgatory would.
+func Release(ev *nostr.Event) *Candidate {
+	return &Candidate{
+		Event: ev, Raw: nostr.Encode(ev), Lane: proto.LaneRelease, Source: proto.SourceRelease, Action: proto.ActionRelease,
+	}
 }
 
 // Policy is the configured part of the rules.
@@ -102,50 +127,37 @@ func New(s config.Settings, bounds Bounds, now func() time.Time) (*Policy, error
 	return p, nil
 }
 
-// Decision is what one candidate comes to.
-type Decision struct {
-	Outcome proto.Outcome
-	Message string // of the OK, with its NIP-01 prefix
-
-	// Set where Outcome is Rejected.
-	Reason   Reason
-	Missing  []string  // keys that would heal the rejection, see [Arrivals]
-	Remember bool      // keep its id, so that it is not fetched again
-	Park     bool      // keep it whole for a while: what it misses may be about to come
-	RetryAt  time.Time // when it may be offered again; zero: that is not known
-
-	// Changes of the held events; an entry is never in both.
-	Hold []*held.Entry // to be written
-	Drop []Dropped     // to be deleted
-
-	// Removes: the event was accepted, and leaves the log.
-	Removes bool
-
-	// Next are candidates to be decided right after this one, because of it.
-	Next []*Candidate
-
-	dropped map[string]bool   // keys of Drop
-	leaves  map[string]string // ids of accepted announcements that stand for nothing any more, and their identifiers
-}
-
-// MayChange reports whether a rejection is for something that may change: what the event misses may
-// come, and what is crowded may have room again.
-func (d Decision) MayChange() bool {
-	return d.Outcome == proto.Rejected && (len(d.Missing) > 0 || d.Reason == ReasonCrowded)
-}
-
-// Dropped is a held event that goes.
-type Dropped struct {
-	Entry    *held.Entry
-	Remember string // reason to remember it by, so that it is not fetched again; "": forgotten
-	Evicted  bool   // it had to make room
+// Rules is a short form of the settings that decide what is accepted. What was rejected by other
+// ones must be decided again. The order within a list makes no difference.
+func Rules(s config.Policy) string {
+	lists := [][]string{
+		s.RepositoryWhitelist, s.RepositoryBlacklist, s.EventBlacklist, s.ArchiveWhitelist, s.ArchiveServices,
+	}
+	for i, list := range lists {
+		lists[i] = slices.Sorted(slices.Values(list))
+	}
+	hash := sha256.Sum256(fmt.Appendf(nil, "%q %v %v", lists, s.ArchiveAll, s.ContributorPRs))
+	return hex.EncodeToString(hash[:8])
 }
 
 // Decide decides one candidate. It is pure but for the clock, which it reads for expirations and
 // for the times in held entries. An error is one of reading; nothing was decided then.
-func (p *Policy) Decide(k Knowledge, c *Candidate) (Decision, error) {
-	d, err := p.decide(k, c)
-	if err == nil && concerns(c, &d) {
+func (p *Policy) Decide(k Knowledge, c *Candidate) (d Decision, err error) {
+	entry := k.Held().ByID(c.Event.ID)
+	switch c.Action {
+	case proto.ActionExpire:
+		d, err = p.expire(k, c, entry)
+	case proto.ActionExtend:
+		d.Outcome = proto.Done
+		if entry != nil {
+			d.Hold = []*held.Entry{p.restarted(entry)}
+		}
+	case proto.ActionRemove:
+		d, err = p.remove(k, c)
+	default:
+		d, err = p.judge(k, c, entry)
+	}
+	if err == nil {
 		d, err = p.conclude(k, c, d)
 	}
 	if err != nil {
@@ -154,85 +166,87 @@ func (p *Policy) Decide(k Knowledge, c *Candidate) (Decision, error) {
 	return d, nil
 }
 
-func (p *Policy) decide(k Knowledge, c *Candidate) (Decision, error) {
-	switch c.Action {
-	case proto.ActionRelease:
-		return p.release(k, c)
-	case proto.ActionExpire:
-		return p.expire(k, c)
-	case proto.ActionExtend:
-		return p.extend(k, c), nil
-	case proto.ActionRemove:
-		return p.remove(k, c)
+// judge decides an event that is offered, or a held one once more, because its git data is there.
+// Both go by the same rules. Where an offered event would be held, a released one is accepted, see
+// hold; in every other case its entry goes.
+func (p *Policy) judge(k Knowledge, c *Candidate, entry *held.Entry) (Decision, error) {
+	d, decided, err := p.known(k, c, entry)
+	if !decided && err == nil {
+		d, err = p.byKind(k, c)
 	}
-	if p.blacklist[c.Event.PubKey] {
-		return rejected(ReasonBlacklisted, messageUnwelcome), nil
+	if entry != nil && c.Action == proto.ActionRelease && len(d.Hold) == 0 {
+		d.Park = false
+		d.drop("", entry) // a rejection is remembered by itself
 	}
-	if d, known, err := p.known(k, c); known || err != nil {
-		return d, err
-	}
-	if d, refused := p.refuse(c); refused {
-		return d, nil
-	}
-	return p.byKind(k, c)
+	return d, err
 }
 
-// known answers for events that were here before (policy.md, third check).
-func (p *Policy) known(k Knowledge, c *Candidate) (Decision, bool, error) {
-	_, accepted, err := k.AcceptedKind(c.Event.ID)
-	if err != nil {
-		return Decision{}, false, err
+// known answers for what needs no rule of its kind (policy.md, the first three checks).
+func (p *Policy) known(k Knowledge, c *Candidate, entry *held.Entry) (d Decision, decided bool, err error) {
+	if p.blacklist[c.Event.PubKey] {
+		return rejected(ReasonBlacklisted, "blocked: this author is not welcome here"), true, nil
 	}
-	entry := k.Held().ByID(c.Event.ID)
-	if accepted {
-		d := duplicate(messageKnown)
-		if entry != nil {
-			// A crash between the two commits of a release left the entry behind.
+	_, isAccepted, err := k.AcceptedKind(c.Event.ID)
+	switch {
+	case err != nil:
+		return d, false, err
+	case isAccepted:
+		d = duplicate("duplicate: this event is here already")
+		if entry != nil { // a crash between the two commits of a release left it behind
 			d.drop("", entry)
 		}
 		return d, true, nil
-	}
-	if entry != nil {
-		d := duplicate(proto.MessagePurgatory)
+	case entry == nil && c.Action == proto.ActionRelease:
+		return forgotten(ReasonNotHeld, "invalid: the event is not held any more"), true, nil
+	case entry != nil && c.Action != proto.ActionRelease:
+		d = duplicate(proto.MessagePurgatory)
 		if entry.Phase == proto.PhaseSilent && (c.Lane == proto.LaneUser || c.Source == proto.SourceImport) {
-			// Its time was over; submitted again it gets a new chance.
-			d.Hold = []*held.Entry{p.revived(entry)}
+			d.Hold = []*held.Entry{p.restarted(entry)} // submitted again it gets a new chance
 		}
 		return d, true, nil
 	}
 	deleted, err := k.Deleted(c.Event)
-	if err != nil {
-		return Decision{}, false, err
-	}
-	if deleted {
-		return rejected(ReasonDeleted, messageDeleted), true, nil
+	if deleted || err != nil {
+		return rejected(ReasonDeleted, "blocked: its author has asked for its deletion"), true, err
 	}
 	if c.Source.Synced() && !c.Again {
 		if message, before := k.RejectedBefore(c.Event.ID); before {
-			return Decision{Outcome: proto.Rejected, Message: message, Reason: ReasonRejectedBefore}, true, nil
+			return forgotten(ReasonRejectedBefore, message), true, nil
 		}
 	}
-	return Decision{}, false, nil
+	if d, decided = p.refuse(c); decided {
+		return d, true, nil
+	}
+	superseded, err := isSuperseded(k, c.Event)
+	if !superseded || err != nil {
+		return d, false, err
+	}
+	if c.Event.Kind == nostr.KindState && entry == nil {
+		return rejected(ReasonSuperseded, "invalid: superseded by a state event of the same author that is newer, or as old and of lower id"), true, nil
+	}
+	d = duplicate(messageNewer)
+	if entry != nil {
+		d.drop(rememberSuperseded, entry)
+	}
+	return d, true, nil
 }
 
 // refuse answers for events that can be refused by looking at nothing else.
-func (p *Policy) refuse(c *Candidate) (Decision, bool) {
-	if d, large := tooLarge(c); large {
-		return d, true
-	}
-	if p.hasExpired(c) {
-		return rejected(ReasonExpired, messageExpired), true
-	}
-	if isProtected(c) {
-		return rejected(ReasonProtected, messageProtected), true
-	}
-	if nostr.IsEphemeralKind(c.Event.Kind) {
+func (p *Policy) refuse(c *Candidate) (d Decision, refused bool) {
+	expires, most := eventdb.Expiration(c.Event), maxBytes(c.Event.Kind)
+	switch {
+	case len(c.Raw) > most:
+		return invalid(fmt.Errorf("an event of this kind may have %d bytes at most, and this one has %d", most, len(c.Raw))), true
+	case expires != 0 && int64(expires) < p.now().Unix(): // its second is still alive, as in the index
+		return rejected(ReasonExpired, "invalid: the event has expired"), true
+	case isProtected(c):
+		return rejected(ReasonProtected, "blocked: protected events (NIP-70) are taken only from their authors"), true
+	case nostr.IsEphemeralKind(c.Event.Kind):
 		return forgotten(ReasonEphemeral, "invalid: ephemeral events are not stored"), true
-	}
-	if c.Event.CreatedAt.Time().After(p.now().Add(p.maxFuture)) {
+	case c.Event.CreatedAt.Time().After(p.now().Add(p.maxFuture)):
 		return forgotten(ReasonFuture, "invalid: created_at is too far in the future"), true
 	}
-	return Decision{}, false
+	return d, false
 }
 
 func (p *Policy) byKind(k Knowledge, c *Candidate) (Decision, error) {
@@ -246,22 +260,40 @@ func (p *Policy) byKind(k Knowledge, c *Candidate) (Decision, error) {
 	case nostr.KindDeletion:
 		return p.deletion(k, c)
 	case nostr.KindUserGraspList:
-		return p.replaceable(k, c, func() (Decision, error) { return accepted(), nil })
+		return accepted(), nil
 	}
-	return p.replaceable(k, c, func() (Decision, error) { return p.referenced(k, c) })
+	return p.referenced(k, c)
 }
 
-// replaceable lets only the newest event of an address pass on to otherwise (policy.md,
-// Replaceables).
-func (p *Policy) replaceable(k Knowledge, c *Candidate, otherwise func() (Decision, error)) (Decision, error) {
-	superseded, err := isSuperseded(k, c.Event)
-	if err != nil {
-		return Decision{}, err
+// Bounds of single events, in bytes of their JSON. What is larger is refused wherever it comes
+// from.
+const (
+	MaxAnnouncementBytes = 64 << 10
+	// MaxStateBytes is what fits the front door's largest message: some 5,000 references with names
+	// as clients write them.
+	MaxStateBytes = 512 << 10
+	// MaxPullRequestBytes leaves room for the longest description that other forges allow, 64 Ki
+	// characters, in any script.
+	MaxPullRequestBytes = 256 << 10
+	MaxPatchBytes       = 512 << 10
+	MaxGraspListBytes   = 16 << 10
+	MaxOtherBytes       = 128 << 10
+)
+
+func maxBytes(kind int) int {
+	switch kind {
+	case nostr.KindAnnouncement:
+		return MaxAnnouncementBytes
+	case nostr.KindState:
+		return MaxStateBytes
+	case nostr.KindPR, nostr.KindPRUpdate:
+		return MaxPullRequestBytes
+	case nostr.KindPatch:
+		return MaxPatchBytes
+	case nostr.KindUserGraspList:
+		return MaxGraspListBytes
 	}
-	if superseded {
-		return duplicate(messageNewer), nil
-	}
-	return otherwise()
+	return MaxOtherBytes
 }
 
 // isProtected reports whether a candidate is a protected event (NIP-70) that may not be taken, or a
@@ -274,7 +306,7 @@ func isProtected(c *Candidate) bool {
 	return nip70.IsProtected(*c.Event) && !fromAuthor || nip70.HasEmbeddedProtected(*c.Event)
 }
 
-// isSuperseded reports whether the log has given the place of this event to another. That has to be
+// isSuperseded reports whether the log has given the place of this event to another. That must be
 // what every index of the log says, whenever it reads it: an older event would take the newer one's
 // message in the log, and only who reads the log later would have it.
 func isSuperseded(k Knowledge, ev *nostr.Event) (bool, error) {
@@ -289,43 +321,3 @@ func isSuperseded(k Knowledge, ev *nostr.Event) (bool, error) {
 	here, err := eventdb.EntryOf(ev)
 	return here.Compare(holder) >= 0, err
 }
-
-// Messages that more than one rule gives.
-const (
-	messageKnown     = "duplicate: this event is here already"
-	messageNewer     = "duplicate: a newer event is in its place, or one as old of lower id"
-	messageUnwelcome = "blocked: this author is not welcome here"
-	messageDeleted   = "blocked: its author has asked for its deletion"
-	messageExpired   = "invalid: the event has expired"
-	messageProtected = "blocked: protected events (NIP-70) are taken only from their authors"
-)
-
-func accepted() Decision { return Decision{Outcome: proto.Accepted} }
-
-func duplicate(message string) Decision { return Decision{Outcome: proto.Duplicate, Message: message} }
-
-// rejected is for good: the event is remembered.
-func rejected(reason Reason, message string) Decision {
-	return Decision{Outcome: proto.Rejected, Reason: reason, Message: message, Remember: true}
-}
-
-// forgotten rejects what may be right another time, or what no relay keeps.
-func forgotten(reason Reason, message string) Decision {
-	return Decision{Outcome: proto.Rejected, Reason: reason, Message: message}
-}
-
-// Later rejects what is welcome at another time. It is not remembered.
-func Later(reason Reason, message string, at time.Time) Decision {
-	d := forgotten(reason, message)
-	d.RetryAt = at
-	return d
-}
-
-// healable rejects an event whose reason may go away when one of the missing keys arrives.
-func healable(reason Reason, message string, missing []string) Decision {
-	d := rejected(reason, message)
-	d.Missing, d.Park = missing, true
-	return d
-}
-
-func invalid(err error) Decision { return rejected(ReasonInvalid, "invalid: "+err.Error()) }

@@ -3,7 +3,6 @@ package policy
 import (
 	"cmp"
 	"math"
-	"strings"
 
 	"github.com/tidwall/btree"
 
@@ -19,7 +18,7 @@ import (
 type Room struct {
 	queue   *btree.BTreeG[place] // of each party: silent entries first, then by the end of their time
 	loads   map[party]Load
-	heavier *btree.BTreeG[weighed] // parties of the same parent, the heaviest last
+	heavier *btree.BTreeG[weighed] // authors and sources of each pool, the heaviest last
 }
 
 // Load is an amount of held events.
@@ -45,30 +44,27 @@ var DefaultBounds = Bounds{
 	Relay:  Load{Events: 50_000, Bytes: 64 << 20},
 }
 
-// lightBytes is the load up to which parties are alike: among them the oldest entry goes. It is
-// what one announcement of the largest size takes.
+// lightBytes is the load up to which authors and sources are alike. It is what one announcement of
+// the largest size takes.
 const lightBytes = 128 << 10
 
-// party is one that entries are counted for: a pool, an author or a source in a pool, or an author
-// within a source. Keys cost nothing, so a source is also bounded, and so that one author does not
-// close a source to the others, each author's part of it is known.
-type party struct {
-	reserved bool
-	parent   string // name of the party that this one is a part of
-	name     string
-}
+// party is one that entries are counted for: a pool, or an author or a source in one. Keys cost
+// nothing, so sources are bounded too.
+type party struct{ pool, kind, name string }
 
 const (
-	poolName     = "pool"
-	authorPrefix = "author "
-	clientPrefix = "client "
-	relayPrefix  = "relay "
+	openPool     = "open"
+	reservedPool = "reserved"
+	byAuthor     = "author"
+	byClient     = "client"
+	byRelay      = "relay"
 )
 
 type place struct {
 	party
-	waits bool // false: silent or vouched for, which go first
+	order int // 0: silent or vouched for, which go first
 	until int64
+	key   string
 	*held.Entry
 }
 
@@ -82,12 +78,10 @@ func NewRoom(entries ...*held.Entry) *Room {
 	r := &Room{
 		loads: map[party]Load{},
 		queue: btree.NewBTreeGOptions(func(a, b place) bool {
-			return cmp.Or(a.party.compare(b.party), compareBool(a.waits, b.waits),
-				cmp.Compare(a.until, b.until), cmp.Compare(keyOf(a.Entry), keyOf(b.Entry))) < 0
+			return cmp.Or(a.compare(b.party), cmp.Compare(a.order, b.order), cmp.Compare(a.until, b.until), cmp.Compare(a.key, b.key)) < 0
 		}, btree.Options{NoLocks: true}),
 		heavier: btree.NewBTreeGOptions(func(a, b weighed) bool {
-			return cmp.Or(compareBool(a.reserved, b.reserved), cmp.Compare(a.parent, b.parent),
-				cmp.Compare(a.bytes, b.bytes), cmp.Compare(a.name, b.name)) < 0
+			return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(a.bytes, b.bytes), a.compare(b.party)) < 0
 		}, btree.Options{NoLocks: true}),
 	}
 	for _, e := range entries {
@@ -97,41 +91,23 @@ func NewRoom(entries ...*held.Entry) *Room {
 }
 
 func (p party) compare(o party) int {
-	return cmp.Or(compareBool(p.reserved, o.reserved), cmp.Compare(p.parent, o.parent), cmp.Compare(p.name, o.name))
+	return cmp.Or(cmp.Compare(p.pool, o.pool), cmp.Compare(p.kind, o.kind), cmp.Compare(p.name, o.name))
 }
 
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
-
-func keyOf(e *held.Entry) string {
-	if e == nil {
-		return ""
-	}
-	return e.Key
-}
-
-// partiesOf are the parties that an entry counts for: its pool, its author, its source, and its
-// author within the source.
+// partiesOf are the parties that an entry counts for: its author, its source, and its pool.
 func partiesOf(e *held.Entry) []party {
-	author := authorPrefix + e.Event.PubKey
-	parties := []party{{e.Reserved, "", poolName}, {e.Reserved, poolName, author}}
-	source := ""
+	pool := openPool
+	if e.Reserved {
+		pool = reservedPool
+	}
+	parties := []party{{pool, byAuthor, e.Event.PubKey}}
 	switch {
 	case e.Client != "":
-		source = clientPrefix + e.Client
+		parties = append(parties, party{pool, byClient, e.Client})
 	case e.Relay != "":
-		source = relayPrefix + e.Relay
-	default:
-		return parties
+		parties = append(parties, party{pool, byRelay, e.Relay})
 	}
-	return append(parties, party{e.Reserved, poolName, source}, party{e.Reserved, source, author})
+	return append(parties, party{pool: pool})
 }
 
 // weightOf is about what an event takes in memory: its strings, the slices that hold them, and what
@@ -149,7 +125,11 @@ func weightOf(e *held.Entry) int {
 }
 
 func placeOf(p party, e *held.Entry) place {
-	return place{party: p, waits: e.Phase == proto.PhaseWaiting, until: e.ExpiresAt.UnixNano(), Entry: e}
+	at := place{party: p, until: e.ExpiresAt.UnixNano(), key: e.Key, Entry: e}
+	if e.Phase == proto.PhaseWaiting {
+		at.order = 1
+	}
+	return at
 }
 
 // Add counts an entry.
@@ -180,7 +160,9 @@ func (r *Room) weigh(p party, events, bytes int) {
 		return
 	}
 	r.loads[p] = load
-	r.heavier.Set(weighed{p, load.Bytes})
+	if p.kind != "" {
+		r.heavier.Set(weighed{p, load.Bytes})
+	}
 }
 
 // first returns the entry of a party that makes room before the others; nil: it has none.
@@ -194,11 +176,10 @@ func (r *Room) first(p party) (e *held.Entry) {
 	return e
 }
 
-// heaviestIn returns the heaviest part of a party.
-func (r *Room) heaviestIn(p party) (found weighed) {
-	last := weighed{party: party{p.reserved, p.name, ""}, bytes: math.MaxInt}
-	r.heavier.Descend(last, func(w weighed) bool {
-		if w.reserved == p.reserved && w.parent == p.name {
+// heaviestIn returns the heaviest author or source of a pool.
+func (r *Room) heaviestIn(pool string) (found weighed) {
+	r.heavier.Descend(weighed{party: party{pool: pool}, bytes: math.MaxInt}, func(w weighed) bool {
+		if w.pool == pool {
 			found = w
 		}
 		return false
@@ -206,26 +187,22 @@ func (r *Room) heaviestIn(p party) (found weighed) {
 	return found
 }
 
-// most is the bound of a party, and what it is called.
-func (b Bounds) most(p party) (Load, Full) {
+// most is the bound of a party.
+func (b Bounds) most(p party) Load {
 	switch {
-	case p.name == poolName && p.reserved:
-		return Load{Bytes: b.Reserved}, FullInAll
-	case p.name == poolName:
-		return Load{Bytes: b.Bytes}, FullInAll
-	case p.parent != poolName: // an author within a source
-		return Load{}, NotFull
-	case p.isAuthor():
-		return b.Author, FullForAuthor
-	case p.reserved: // strangers at an owner's address do not use up the owner's room
-		return Load{}, NotFull
-	case strings.HasPrefix(p.name, clientPrefix):
-		return b.Client, FullForClient
+	case p.kind == byAuthor:
+		return b.Author
+	case p.kind == "" && p.pool == openPool:
+		return Load{Bytes: b.Bytes}
+	case p.kind == "":
+		return Load{Bytes: b.Reserved}
+	case p.pool == reservedPool: // strangers at an owner's address do not use up the owner's room
+		return Load{}
+	case p.kind == byClient:
+		return b.Client
 	}
-	return b.Relay, FullForRelay
+	return b.Relay
 }
-
-func (p party) isAuthor() bool { return strings.HasPrefix(p.name, authorPrefix) }
 
 // Full says which bound leaves no room for an entry.
 type Full int
@@ -234,8 +211,6 @@ type Full int
 const (
 	NotFull Full = iota
 	FullForAuthor
-	FullForClient
-	FullForRelay
 	FullInAll
 )
 
@@ -258,13 +233,14 @@ func (r *Room) Admit(b Bounds, e *held.Entry, leaving []*held.Entry) (drop []*he
 		remove(e)
 	}
 	weight := weightOf(e)
-	parties := partiesOf(e)
-	for _, p := range append(parties[1:], parties[0]) { // the pool at last
-		most, name := b.most(p)
-		for most.fills(r.loads[p], weight) {
+	for _, p := range partiesOf(e) {
+		for b.most(p).fills(r.loads[p], weight) {
 			victim := r.victimIn(p, e, weight)
+			if victim == nil && p.kind == byAuthor {
+				return nil, FullForAuthor
+			}
 			if victim == nil {
-				return nil, name
+				return nil, FullInAll
 			}
 			drop = append(drop, victim)
 			remove(victim)
@@ -279,29 +255,27 @@ func (most Load) fills(have Load, weight int) bool {
 }
 
 // victimIn returns the entry of a party that makes room for e; nil: none does, e is refused. Silent
-// entries go first. An author has no room left then. In a pool and in a source the oldest entry of
-// the heaviest author goes, where e counts for its author: if that is all the author has, e is
-// refused. Among light authors the oldest entry goes.
+// entries go first. Then an author has no room left, of a source the oldest goes, and of a pool the
+// oldest of the author or source that has the most with e: if that has no other, e is refused.
+// Where all are light the oldest of all goes, or thousands of small sources would close the pool.
 func (r *Room) victimIn(p party, e *held.Entry, weight int) *held.Entry {
 	first := r.first(p)
-	if first == nil || first.Phase != proto.PhaseWaiting {
+	switch {
+	case first == nil || first.Phase != proto.PhaseWaiting:
+		return first
+	case p.kind == byAuthor:
+		return nil
+	case p.kind != "":
 		return first
 	}
-	if p.isAuthor() {
-		return nil
-	}
-	heaviest := r.heaviestIn(p)
+	heaviest := r.heaviestIn(p.pool)
 	for _, own := range partiesOf(e) {
-		bytes := r.loads[own].Bytes + weight
-		if own.parent == p.name && own.reserved == p.reserved && bytes >= heaviest.bytes {
+		if bytes := r.loads[own].Bytes + weight; own.kind != "" && bytes >= heaviest.bytes {
 			heaviest = weighed{own, bytes}
 		}
 	}
-	switch {
-	case heaviest.bytes <= lightBytes:
+	if heaviest.bytes <= lightBytes {
 		return first
-	case heaviest.isAuthor():
-		return r.first(heaviest.party)
 	}
-	return r.victimIn(heaviest.party, e, weight)
+	return r.first(heaviest.party)
 }

@@ -191,9 +191,10 @@ func TestVouching(t *testing.T) {
 			want{outcome: proto.Done, drop: []string{dropped(alices, "previously expired"), dropped(bobs)}}},
 		{"its own time over, it is kept with what vouches", (&world{}).hold(alices).vouch(bobs), action(proto.ActionExpire, bobs), nil,
 			want{outcome: proto.Done, hold: []string{bobs.ID[:8] + " vouched 24h30m0s"}}},
-		{"or goes, and may come again", (&world{}).vouch(bobs), action(proto.ActionExpire, bobs), nil, want{outcome: proto.Done, drop: []string{dropped(bobs)}}},
+		{"or goes, and may come again", (&world{}).vouch(bobs), action(proto.ActionExpire, bobs), nil, refusedWith(isRejected(policy.ReasonNotListed, "invalid: "), dropped(bobs))},
 		{"released once an accepted one names it", (&world{}).accept(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil, isAccepted(dropped(bobs))},
-		{"not before", (&world{}).hold(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil, want{outcome: proto.Done}},
+		{"not before", (&world{}).hold(alices).vouch(bobs), action(proto.ActionRelease, bobs), nil,
+			want{outcome: proto.Done, hold: []string{bobs.ID[:8] + " vouched 24h30m0s"}}},
 		{"no state starts its clock or makes it wait for data", (&world{}).hold(alices).vouch(bobs), user(state(bob, tree, 200)), nil,
 			isHeld(state(bob, tree, 200), alices)},
 

@@ -1,128 +1,111 @@
 package policy
 
 import (
-	"slices"
+	"errors"
+	"iter"
 
 	"tendril.dev/lib/held"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
 
-// Who speaks for whom is asked backwards: from somebody to those who name him or her as a
-// maintainer, to those who name these, and so on. Anybody may announce an identifier and name
-// anybody, so that nothing here walks all announcements of one, and every walk has an end.
+// Who speaks for whom is asked backwards: from a key to those who name it as a maintainer, to those
+// who name these, and so on. Anybody may announce an identifier and name anybody, so that nothing
+// here walks all announcements of one, and every walk has an end.
 
 // maxSteps bounds one walk, in announcements that are looked at. Who cannot be reached within it is
 // not reached.
 const maxSteps = 4096
 
-// walk looks for somebody among those who name others, at most so many steps.
-type walk struct {
-	identifier string
-	seen       map[string]bool
-	queue      []string
-	steps      int
+var errTooLong = errors.New("too many announcements to look at")
+
+// voice is an announcement that is met on a walk.
+type voice struct {
+	*nostr.Announcement
+	entry *held.Entry // nil: it is accepted
 }
 
-func from(pubkey, identifier string) *walk {
-	return &walk{identifier: identifier, seen: map[string]bool{pubkey: true}, queue: []string{pubkey}, steps: maxSteps}
-}
+type where int
 
-// next is the next key whose namers should be looked at; false: there is none, or the walk has
-// become too long.
-func (w *walk) next() (pubkey string, ok bool) {
-	if len(w.queue) == 0 || w.steps <= 0 {
-		return "", false
+const (
+	inLog where = 1 << iota
+	inHold
+)
+
+// namers walks from a key to the announcements by which others are its maintainers, nearest first.
+// An error ends it; [errTooLong]: there may be more.
+func namers(k Knowledge, from nostr.RepoRef, in where) iter.Seq2[voice, error] {
+	return func(yield func(voice, error) bool) {
+		seen, queue, steps := map[string]bool{from.PubKey: true}, []string{from.PubKey}, 0
+		visit := func(v voice) bool {
+			if !seen[v.Ref.PubKey] {
+				seen[v.Ref.PubKey], queue = true, append(queue, v.Ref.PubKey)
+			}
+			if steps++; steps > maxSteps {
+				yield(voice{}, errTooLong)
+				return false
+			}
+			return v.Ref.PubKey == from.PubKey || yield(v, nil)
+		}
+		for ; len(queue) > 0; queue = queue[1:] {
+			if in&inLog != 0 {
+				accepted, err := k.AcceptedNaming(from.Identifier, queue[0])
+				if err != nil {
+					yield(voice{}, err)
+					return
+				}
+				for _, a := range accepted {
+					if !visit(voice{a, nil}) {
+						return
+					}
+				}
+			}
+			if in&inHold != 0 {
+				for _, e := range k.Held().Naming(from.Identifier, queue[0]) {
+					if !visit(voice{e.Announcement, e}) {
+						return
+					}
+				}
+			}
+		}
 	}
-	pubkey, w.queue = w.queue[0], w.queue[1:]
-	return pubkey, true
 }
 
-// visit notes that an announcement was looked at, and goes on to its author.
-func (w *walk) visit(author string) (more bool) {
-	w.steps--
-	if !w.seen[author] {
-		w.seen[author] = true
-		w.queue = append(w.queue, author)
+// reaches reports whether a key is in the recursive maintainer set of another author's announcement
+// that counts. certain is false where the walk was too long to tell.
+func reaches(k Knowledge, from nostr.RepoRef, in where, counts func(voice) bool) (found, certain bool, err error) {
+	for v, err := range namers(k, from, in) {
+		if errors.Is(err, errTooLong) {
+			return false, false, nil
+		}
+		if err != nil || counts(v) {
+			return err == nil, true, err
+		}
 	}
-	return w.steps > 0
+	return false, true, nil
 }
 
-// isNamedByAccepted reports whether somebody is in the recursive maintainer set of another author's
-// accepted announcement. Whoever names somebody has announced the identifier, so that those who do
-// so themselves are all that matters.
-func isNamedByAccepted(k Knowledge, pubkey, identifier string) (bool, error) {
-	naming, err := k.AcceptedNaming(identifier, pubkey)
-	return len(naming) > 0, err
+// keeps reports whether an accepted announcement says what rule asks for.
+func (p *Policy) keeps(ev *nostr.Event, rule func(*nostr.Announcement) bool) bool {
+	a, err := nostr.ParseAnnouncement(ev)
+	return err == nil && rule(a)
 }
 
 // isKept reports whether the repository of an announcement is here: it is accepted, and lists us or
 // is archived.
 func (p *Policy) isKept(k Knowledge, ref nostr.RepoRef) (bool, error) {
 	ev, err := k.AcceptedAt(ref.Address())
-	if err != nil || ev == nil {
-		return false, err
+	return ev != nil && err == nil && p.keeps(ev, p.hosting.Keeps), err
+}
+
+// isServed reports whether a key owns or maintains a repository of this identifier that is served
+// here, hosted or archived.
+func (p *Policy) isServed(k Knowledge, ref nostr.RepoRef) (bool, error) {
+	kept, err := p.isKept(k, ref)
+	if !kept && err == nil {
+		kept, _, err = reaches(k, ref, inLog, func(v voice) bool { return p.hosting.Keeps(v.Announcement) })
 	}
-	return p.keeps(ev), nil
-}
-
-// keeps reports whether an accepted announcement is of a repository that lists us or is archived.
-func (p *Policy) keeps(ev *nostr.Event) bool {
-	a, err := nostr.ParseAnnouncement(ev)
-	return err == nil && p.hosting.Keeps(a)
-}
-
-func (p *Policy) listsUs(ev *nostr.Event) bool {
-	a, err := nostr.ParseAnnouncement(ev)
-	return err == nil && p.hosting.Lists(a)
-}
-
-// mayVouch are the announcements that make a repository of somebody else's count here.
-type mayVouch struct {
-	kept    func(*nostr.Announcement) bool
-	waiting bool // those count too that wait for their git data
-}
-
-// speaksFor reports whether somebody is in the recursive maintainer set of another author's
-// announcement that counts.
-func (p *Policy) speaksFor(k Knowledge, pubkey, identifier string, by mayVouch) (bool, error) {
-	w := from(pubkey, identifier)
-	for at, ok := w.next(); ok; at, ok = w.next() {
-		naming, err := k.AcceptedNaming(identifier, at)
-		if err != nil {
-			return false, err
-		}
-		for _, a := range naming {
-			if a.Ref.PubKey != pubkey && by.kept(a) {
-				return true, nil
-			}
-			if !w.visit(a.Ref.PubKey) {
-				return false, nil
-			}
-		}
-		if !by.waiting {
-			continue
-		}
-		for _, e := range k.Held().Naming(identifier, at) {
-			if e.Event.PubKey != pubkey && e.Phase == proto.PhaseWaiting && by.kept(e.Announcement) {
-				return true, nil
-			}
-			if !w.visit(e.Event.PubKey) {
-				return false, nil
-			}
-		}
-	}
-	return false, nil
-}
-
-// isServed reports whether somebody owns or maintains a repository of this identifier that is
-// served here, hosted or archived.
-func (p *Policy) isServed(k Knowledge, pubkey, identifier string) (bool, error) {
-	kept, err := p.isKept(k, nostr.RepoRef{PubKey: pubkey, Identifier: identifier})
-	if kept || err != nil {
-		return kept, err
-	}
-	return p.speaksFor(k, pubkey, identifier, mayVouch{kept: p.hosting.Keeps})
+	return kept, err
 }
 
 // maxOfServed bounds how many repositories of an event are looked at.
@@ -131,72 +114,38 @@ const maxOfServed = 10
 // OfServed reports whether an event is one of an owner or maintainer of a served repository, for
 // that repository: its announcement or state, or an event that names the repository.
 func (p *Policy) OfServed(k Knowledge, ev *nostr.Event) (bool, error) {
-	switch ev.Kind {
-	case nostr.KindAnnouncement, nostr.KindState:
-		return p.isServed(k, ev.PubKey, ev.Tags.GetD())
+	refs := []nostr.RepoRef{{PubKey: ev.PubKey, Identifier: ev.Tags.GetD()}}
+	if ev.Kind != nostr.KindAnnouncement && ev.Kind != nostr.KindState {
+		refs = nil
+		for _, tag := range ev.Tags {
+			if len(tag) < 2 || tag[0] != "a" && tag[0] != "A" || len(refs) == maxOfServed {
+				continue
+			}
+			if ref, err := nostr.ParseRepoRef(tag[1]); err == nil {
+				refs = append(refs, ref)
+			}
+		}
 	}
-	looks := 0
-	for _, tag := range ev.Tags {
-		if len(tag) < 2 || tag[0] != "a" && tag[0] != "A" || looks == maxOfServed {
-			continue
-		}
-		ref, err := nostr.ParseRepoRef(tag[1])
-		if err != nil {
-			continue
-		}
-		looks++
-		if served, err := p.isServed(k, ev.PubKey, ref.Identifier); served || err != nil {
+	for _, ref := range refs {
+		if served, err := p.isServed(k, nostr.RepoRef{PubKey: ev.PubKey, Identifier: ref.Identifier}); served || err != nil {
 			return served, err
 		}
 	}
 	return false, nil
 }
 
-// isVouchedFor reports whether held announcements of others say that somebody is a maintainer:
-// there is one that waits for git data of its own, because it lists us or is archived, in whose
-// recursive maintainer set he or she is. What is in without, by ids, does not count, and what is in
-// with does. certain is false where the walk was too long to tell.
-func (w *walk) isVouchedFor(k Knowledge, without map[string]bool, with ...*held.Entry) (vouched, certain bool) {
-	pubkey := w.queue[0]
-	for at, ok := w.next(); ok; at, ok = w.next() {
-		for _, e := range slices.Concat(k.Held().Naming(w.identifier, at), naming(with, w.identifier, at)) {
-			if without[e.Event.ID] || e.Event.PubKey == pubkey {
-				continue
-			}
-			if e.Phase != proto.PhaseVouched {
-				return true, true
-			}
-			if !w.visit(e.Event.PubKey) {
-				return false, false
-			}
-		}
-	}
-	return false, w.steps > 0
-}
-
-// naming returns those of some entries that are announcements and name somebody as a maintainer.
-func naming(entries []*held.Entry, identifier, pubkey string) (some []*held.Entry) {
-	for _, e := range entries {
-		if e.Announcement != nil && e.Identifier == identifier && slices.Contains(e.Announcement.Maintainers, pubkey) {
-			some = append(some, e)
-		}
-	}
-	return some
-}
-
-// speaksForAny reports whether somebody is in the recursive maintainer set of any announcement of
-// the identifier, accepted or held: both count. Those who have announced it, or are named by
-// somebody who has, are; and nobody else is.
-func speaksForAny(k Knowledge, pubkey, identifier string) (bool, error) {
-	own := nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()
-	if len(k.Held().At(own))+len(k.Held().Naming(identifier, pubkey)) > 0 {
+// speaksForAny reports whether a key is in the recursive maintainer set of any announcement of the
+// identifier, accepted or held. Who has announced it, or is named by one who has, is.
+func speaksForAny(k Knowledge, ref nostr.RepoRef) (bool, error) {
+	if len(k.Held().At(ref.Address()))+len(k.Held().Naming(ref.Identifier, ref.PubKey)) > 0 {
 		return true, nil
 	}
-	have, err := k.AcceptedAt(own)
+	have, err := k.AcceptedAt(ref.Address())
 	if have != nil || err != nil {
 		return have != nil, err
 	}
-	return isNamedByAccepted(k, pubkey, identifier)
+	naming, err := k.AcceptedNaming(ref.Identifier, ref.PubKey)
+	return len(naming) > 0, err
 }
 
 // isAnnounced reports whether there is an announcement of the identifier, accepted or held, whose
@@ -210,42 +159,46 @@ func isAnnounced(k Knowledge, identifier string, without map[string]bool) (bool,
 	return k.Announces(identifier, without)
 }
 
-// maxRevived bounds how many held announcements one state event can restart: whoever names a busy
-// maintainer in thousands of announcements must not turn each of that maintainer's states into
-// thousands of writes.
+// maxRevived bounds how many held announcements one state event can restart: thousands of them may
+// name a busy maintainer, whose states must not become thousands of writes.
 const maxRevived = 64
 
-// spokenFor returns the held announcements that list us and for which somebody speaks, the own
-// first.
-func spokenFor(k Knowledge, pubkey, identifier string) ([]*held.Entry, error) {
-	var entries []*held.Entry
-	take := func(e *held.Entry) {
-		if e.Announcement != nil && e.Phase != proto.PhaseVouched && len(entries) < maxRevived {
+// spokenFor returns the held announcements that list us or are archived and for which a key speaks,
+// its own first.
+func spokenFor(k Knowledge, ref nostr.RepoRef) (entries []*held.Entry, err error) {
+	for _, e := range k.Held().At(ref.Address()) {
+		if e.Phase != proto.PhaseVouched {
 			entries = append(entries, e)
 		}
 	}
-	for _, e := range k.Held().At(nostr.RepoRef{PubKey: pubkey, Identifier: identifier}.Address()) {
-		take(e)
-	}
-	w := from(pubkey, identifier)
-	for at, ok := w.next(); ok && len(entries) < maxRevived; at, ok = w.next() {
-		for _, e := range k.Held().Naming(identifier, at) {
-			if e.Event.PubKey != pubkey {
-				take(e)
-			}
-			if !w.visit(e.Event.PubKey) {
-				break
-			}
+	for v, err := range namers(k, ref, inLog|inHold) {
+		if errors.Is(err, errTooLong) || len(entries) >= maxRevived {
+			break
 		}
-		accepted, err := k.AcceptedNaming(identifier, at)
 		if err != nil {
 			return nil, err
 		}
-		for _, a := range accepted {
-			if !w.visit(a.Ref.PubKey) {
-				break
-			}
+		if v.entry != nil && v.entry.Phase != proto.PhaseVouched {
+			entries = append(entries, v.entry)
 		}
 	}
 	return entries, nil
+}
+
+// speaksHere reports whether a key owns a repository of the identifier that is hosted or archived
+// here, or waits, or is in the recursive maintainer set of one. Where a walk is too long to tell,
+// it does.
+func (p *Policy) speaksHere(k Knowledge, ref nostr.RepoRef) (bool, error) {
+	for _, e := range k.Held().At(ref.Address()) {
+		if e.Phase != proto.PhaseVouched {
+			return true, nil
+		}
+	}
+	if kept, err := p.isKept(k, ref); kept || err != nil {
+		return kept, err
+	}
+	found, certain, err := reaches(k, ref, inLog|inHold, func(v voice) bool {
+		return v.entry == nil && p.hosting.Keeps(v.Announcement) || v.entry != nil && v.entry.Phase != proto.PhaseVouched
+	})
+	return found || !certain, err
 }

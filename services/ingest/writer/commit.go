@@ -238,7 +238,7 @@ func (t *term) heal(ctx context.Context) error {
 		case over:
 			t.draft.Drop(e)
 		case e.Phase == proto.PhaseVouched && !again[e.Event.ID]:
-			t.healed = append(t.healed, policy.OfHeld(e.Event, proto.ActionRelease))
+			t.healed = append(t.healed, policy.Release(e.Event))
 		}
 	}
 	if len(l.held) > 0 {

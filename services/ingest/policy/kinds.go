@@ -1,0 +1,266 @@
+package policy
+
+import (
+	"slices"
+
+	"tendril.dev/lib/held"
+	"tendril.dev/lib/nostr"
+	"tendril.dev/proto"
+)
+
+// state decides kind 30618: the author must speak for some announcement of the identifier, then it
+// waits for its objects. The clocks of the held announcements that it speaks for start anew. Older
+// held states of the author go with one that is released: the log holds a newer one from then on.
+func (p *Policy) state(k Knowledge, c *Candidate) (Decision, error) {
+	s, err := nostr.ParseState(c.Event)
+	if err != nil {
+		return invalid(err), nil
+	}
+	ref := nostr.RepoRef{PubKey: c.Event.PubKey, Identifier: s.Identifier}
+	speaks, err := speaksForAny(k, ref)
+	if err != nil {
+		return Decision{}, err
+	}
+	if !speaks {
+		announced, err := isAnnounced(k, s.Identifier, nil)
+		if announced {
+			return healable(ReasonUnauthorized, "invalid: author not authorized for this repository", MissingAnnouncement(s.Identifier)), err
+		}
+		return healable(ReasonNoAnnouncement, "invalid: no announcement exists for this repository", MissingAnnouncement(s.Identifier)), err
+	}
+	d, err := p.hold(k, c, s.Identifier, proto.PhaseWaiting)
+	switch d.Outcome {
+	case proto.HeldBack:
+		waiting, err := spokenFor(k, ref)
+		if err != nil {
+			return Decision{}, err
+		}
+		for _, e := range waiting {
+			d.Hold = append(d.Hold, p.restarted(e))
+		}
+	case proto.Accepted:
+		address, _ := nostr.AddressOf(c.Event)
+		for _, e := range k.Held().At(address) {
+			if nostr.Replaces(c.Event, e.Event) {
+				d.drop(rememberSuperseded, e)
+			}
+		}
+	}
+	return d, err
+}
+
+// pullRequest decides kinds 1618 and 1619: they wait for their commit, under an identifier where it
+// can be hunted for and released.
+func (p *Policy) pullRequest(k Knowledge, c *Candidate) (Decision, error) {
+	pr, err := nostr.ParsePullRequest(c.Event)
+	if err != nil {
+		return invalid(err), nil
+	}
+	identifier, missing, err := p.identifierOf(k, pr)
+	if err != nil {
+		return Decision{}, err
+	}
+	if identifier == "" {
+		return orphan(c, missing), nil
+	}
+	return p.hold(k, c, identifier, proto.PhaseWaiting)
+}
+
+// maxTagged bounds how many of the repositories that an event tags are looked at.
+const maxTagged = 100
+
+// identifierOf finds where a pull request, or an update of one, belongs: under the identifier of
+// the first repository that it tags that is hosted here, or whose owner maintains one that is. What
+// tags accepted announcements only whose repositories are elsewhere belongs under the first of
+// those. An update that tags none belongs where its pull request does. What is offered below /prs/
+// (GRASP-06) belongs under the first identifier that it is offered for, because its commit is
+// pushed there, and is for any repository. An identifier of "" means nowhere; missing says what
+// would change that.
+func (p *Policy) identifierOf(k Knowledge, pr *nostr.PullRequest) (identifier string, missing []string, err error) {
+	if p.offers {
+		if offered := pr.PRServiceIdentifiers(p.hosting.Domain()); len(offered) > 0 {
+			return offered[0], nil, nil
+		}
+	}
+	repos := pr.Repos
+	if pr.Update {
+		root, err := k.Accepted(pr.Root)
+		if err != nil {
+			return "", nil, err
+		}
+		if root == nil || root.Kind != nostr.KindPR {
+			return "", []string{pr.Root}, nil
+		}
+		repos = append(repos, nostr.RootRefs(root)...)
+	}
+	elsewhere := ""
+	for _, ref := range repos[:min(len(repos), maxTagged)] {
+		here, err := p.isServed(k, ref)
+		if here || err != nil {
+			return ref.Identifier, nil, err
+		}
+		have, err := k.AcceptedAt(ref.Address())
+		if err != nil {
+			return "", nil, err
+		}
+		if have != nil && elsewhere == "" {
+			elsewhere = ref.Identifier
+		}
+		missing = append(missing, ref.String())
+		// The owner's announcement of it may name the author of this address as a maintainer.
+		if key := MissingAnnouncement(ref.Identifier); !slices.Contains(missing, key) {
+			missing = append(missing, key)
+		}
+	}
+	return elsewhere, missing, nil
+}
+
+// deletion decides kind 5: stored, from anyone. It removes the held events of its author that it
+// names by `e`, or by `a` up to its time; the accepted ones are removed by every projection of the
+// log (NIP-09).
+func (p *Policy) deletion(k Knowledge, c *Candidate) (Decision, error) {
+	d := accepted()
+	leaves := map[string]string{}
+	named := map[[2]string]bool{} // each once: anybody may write a tag ten thousand times
+	for _, tag := range c.Event.Tags {
+		if len(tag) < 2 || tag[0] != "e" && tag[0] != "a" || named[[2]string{tag[0], tag[1]}] {
+			continue
+		}
+		named[[2]string{tag[0], tag[1]}] = true
+		var entries []*held.Entry
+		var have *nostr.Event
+		var err error
+		if tag[0] == "e" {
+			entries = append(entries, k.Held().ByID(tag[1]))
+			have, err = k.Accepted(tag[1])
+		} else {
+			address, parseErr := nostr.ParseAddress(tag[1])
+			if parseErr != nil || address.PubKey != c.Event.PubKey {
+				continue
+			}
+			if address.Kind != nostr.KindAnnouncement && address.Kind != nostr.KindState {
+				continue // no other address is ever held
+			}
+			for _, e := range k.Held().At(address) {
+				if e.Event.CreatedAt <= c.Event.CreatedAt {
+					entries = append(entries, e)
+				}
+			}
+			if have, err = k.AcceptedAt(address); have != nil && have.CreatedAt > c.Event.CreatedAt {
+				have = nil
+			}
+		}
+		if err != nil {
+			return Decision{}, err
+		}
+		for _, e := range entries {
+			if e != nil && e.Event.PubKey == c.Event.PubKey {
+				d.drop(rememberDeleted, e)
+			}
+		}
+		if have != nil && have.Kind == nostr.KindAnnouncement && have.PubKey == c.Event.PubKey {
+			leaves[have.ID] = have.Tags.GetD()
+		}
+	}
+	if !p.keepDeleted { // or accepted announcements stay, whatever their authors ask for
+		d.leaves = leaves
+	}
+	return d, nil
+}
+
+// referenced decides everything that has no rule of its own: it must name, or be named by, what is
+// accepted. Held announcements do not count.
+func (p *Policy) referenced(k Knowledge, c *Candidate) (Decision, error) {
+	refs := nostr.ReferencesOf(c.Event)
+	for _, address := range refs.Addresses {
+		have, err := k.AcceptedAt(address)
+		if err != nil {
+			return Decision{}, err
+		}
+		if have != nil && Vouches(have.Kind) {
+			return accepted(), nil
+		}
+	}
+	for _, id := range refs.IDs {
+		kind, have, err := k.AcceptedKind(id)
+		if err != nil {
+			return Decision{}, err
+		}
+		if have && Vouches(kind) {
+			return accepted(), nil
+		}
+	}
+	vouched, err := k.Vouched(c.Event)
+	if err != nil {
+		return Decision{}, err
+	}
+	if vouched {
+		return accepted(), nil
+	}
+	return orphan(c, missingOf(c.Event, refs)), nil
+}
+
+// Vouches reports whether accepted events of this kind make others acceptable. Deletion requests
+// and user grasp lists do not: they are accepted from anyone, so that anyone could bring in
+// anything by them.
+func Vouches(kind int) bool {
+	return kind != nostr.KindDeletion && kind != nostr.KindUserGraspList
+}
+
+// orphan rejects an event for which nothing accepted speaks. What its author has just submitted is
+// answered once and for all; what came by sync may have come before what it belongs to.
+func orphan(c *Candidate, missing []string) Decision {
+	d := healable(ReasonOrphan, "invalid: the event neither names nor is named by anything that is accepted here", missing...)
+	d.Park = c.Source.Synced()
+	return d
+}
+
+// Bounds of what is remembered as missing of one event, in entries and in bytes of each.
+const (
+	maxMissing      = 64
+	maxMissingBytes = 512
+)
+
+// missingOf returns what would make an orphan acceptable: any event or address that it names, or to
+// be named itself.
+func missingOf(ev *nostr.Event, refs nostr.References) []string {
+	missing := []string{namedKey + ev.ID}
+	if address, ok := nostr.AddressOf(ev); ok {
+		missing = append(missing, namedKey+address.String())
+	}
+	for _, address := range refs.Addresses {
+		missing = append(missing, address.String())
+	}
+	missing = append(missing, refs.IDs...)
+	missing = slices.DeleteFunc(missing, func(key string) bool { return len(key) > maxMissingBytes })
+	return missing[:min(len(missing), maxMissing)]
+}
+
+// Prefixes of missing keys. A key without prefix is an event id or an address that is not accepted.
+const (
+	announcementKey = "d:"     // an announcement of this identifier, accepted or held
+	namedKey        = "named:" // an accepted event that names this id or address
+)
+
+// MissingAnnouncement is the missing key of an announcement of an identifier, whoever's.
+func MissingAnnouncement(identifier string) string { return announcementKey + identifier }
+
+// Arrivals returns the keys that arrive with an event that was accepted or held: what was rejected
+// because it missed one of them deserves another decision.
+func Arrivals(ev *nostr.Event, outcome proto.Outcome) []string {
+	var keys []string
+	if ev.Kind == nostr.KindAnnouncement && (outcome == proto.Accepted || outcome == proto.HeldBack) {
+		keys = append(keys, MissingAnnouncement(ev.Tags.GetD()))
+	}
+	if outcome != proto.Accepted || !Vouches(ev.Kind) {
+		return keys
+	}
+	keys = append(keys, ev.ID)
+	if address, ok := nostr.AddressOf(ev); ok {
+		keys = append(keys, address.String())
+	}
+	for _, name := range nostr.NamesOf(ev) {
+		keys = append(keys, namedKey+name)
+	}
+	return keys
+}
