@@ -13,7 +13,6 @@ import (
 	"tendril.dev/lib/bus"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/node"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
@@ -100,7 +99,7 @@ func (c *checks) check(src *config.Source) (*check.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	rules, err := hosting.New(settings)
+	rules, err := settings.Hosting()
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -14,9 +13,6 @@ import (
 	"strings"
 	"time"
 
-	gonostr "github.com/nbd-wtf/go-nostr"
-	"github.com/nbd-wtf/go-nostr/nip19"
-
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/obs"
 )
@@ -25,30 +21,52 @@ import (
 // be right. It looks at nothing but them; folders and ports are tried by who opens them.
 func (s Settings) Check() error {
 	for f := range s.fields() {
-		if err := f.inRange(); err != nil {
+		if err := f.check(); err != nil {
 			return err
 		}
 	}
-	for _, check := range []func() error{s.Service.check, s.Storage.check, s.Bus.check, s.Policy.check, s.Sync.check,
-		s.Git.check, s.Front.check, s.archive, s.Observe.check} {
+	for _, check := range []func() error{s.Service.check, s.Bus.check, s.Policy.check, s.Sync.check, s.archive} {
 		if err := check(); err != nil {
 			return err
 		}
 	}
+	if _, err := s.ServerLimits(); err != nil {
+		return err
+	}
+	if _, err := s.Proxies(); err != nil {
+		return err
+	}
+	if _, err := obs.ParseLevel(s.LogLevel); err != nil {
+		return &Error{"NGIT_LOG_LEVEL", s.LogLevel, err.Error()}
+	}
 	return nil
 }
 
-// inRange holds a number, a size or a time to the range that its tags declare.
-func (f field) inRange() error {
+// check holds a value to what its tags declare.
+func (f field) check() error {
+	value := fmt.Sprint(f.value)
+	if like := f.Tag.Get("address"); like != "" && !(value == "none" && strings.HasSuffix(like, "none")) {
+		_, port, err := net.SplitHostPort(value)
+		if _, noPort := strconv.ParseUint(port, 10, 16); err != nil || noPort != nil {
+			return &Error{f.name(), value, "want host:port, like " + like}
+		}
+	}
+	if filled := f.Tag.Get("filled"); filled != "" && value == "" {
+		return &Error{f.name(), "", "is empty: want " + filled}
+	}
+	if values := f.Tag.Get("oneof"); values != "" && !slices.Contains(strings.Fields(strings.NewReplacer(",", " ", " or ", " ").Replace(values)), value) {
+		return &Error{f.name(), value, "want " + values}
+	}
 	if f.Tag.Get("min") == "" {
 		return nil
 	}
 	least, most := reflect.New(f.Type).Elem(), reflect.New(f.Type).Elem()
-	if err := errors.Join(f.decode(f.Tag.Get("min"), least), f.decode(f.Tag.Get("max"), most)); err != nil {
+	kind := f.Tag.Get("type")
+	if err := errors.Join(decode(f.Tag.Get("min"), kind, least), decode(f.Tag.Get("max"), kind, most)); err != nil {
 		return fmt.Errorf("%s: its declared range: %w", f.name(), err)
 	}
 	if n := f.value.Int(); n < least.Int() || n > most.Int() {
-		return &Error{f.name(), fmt.Sprint(f.value), "want " + rangeOf(f.Tag.Get)}
+		return &Error{f.name(), value, "want " + rangeOf(f.Tag.Get)}
 	}
 	return nil
 }
@@ -63,11 +81,8 @@ func (s Service) check() error {
 	if _, err := nostr.NormalizeDomain(s.Domain); err != nil {
 		return &Error{"NGIT_DOMAIN", s.Domain, "want the public host name of this server without a scheme, like git.example.com, with a port if it is not 80 or 443"}
 	}
-	if err := checkAddress("NGIT_BIND_ADDRESS", s.BindAddress, "127.0.0.1:7334"); err != nil {
-		return err
-	}
 	if s.RelayOwnerNsec != "" {
-		if _, _, err := KeyPair(s.RelayOwnerNsec); err != nil {
+		if _, err := readKey(s.RelayOwnerNsec); err != nil {
 			return &Error{"NGIT_RELAY_OWNER_NSEC", "", "is not a secret key (its value is not shown): want nsec1… or 64 hex digits, or nothing for a generated key"}
 		}
 	}
@@ -77,46 +92,10 @@ func (s Service) check() error {
 	return nil
 }
 
-func (s Storage) check() error {
-	if s.GitDataPath == "" {
-		return &Error{"NGIT_GIT_DATA_PATH", "", "is empty: want a folder, like ./data/git"}
-	}
-	if s.RelayDataPath == "" {
-		return &Error{"NGIT_RELAY_DATA_PATH", "", "is empty: want a folder, like ./data/relay"}
-	}
-	return nil
-}
-
 // maxPassword is the longest password that bcrypt takes, in bytes.
 const maxPassword = 72
 
-// warnings are about settings that change nothing, or more than one may think.
-func (s Settings) warnings() (warnings []string) {
-	if s.ArchiveAll && len(s.ArchiveWhitelist) > 0 {
-		warnings = append(warnings, "NGIT_ARCHIVE_WHITELIST changes nothing, because NGIT_ARCHIVE_ALL archives every repository")
-	}
-	if s.NATSURL != "" {
-		return warnings
-	}
-	for _, server := range []struct{ name, value string }{
-		{"NGIT_NATS_LOGIN_FILE", s.NATSLoginFile}, {"NGIT_NATS_CREDS", s.NATSCreds}, {"NGIT_NATS_CA", s.NATSCA}, {"NGIT_NATS_CERT", s.NATSCert},
-	} {
-		if server.value != "" {
-			warnings = append(warnings, server.name+" has no effect without NGIT_NATS_URL: it is for a NATS server of its own, and this process embeds one")
-		}
-	}
-	if s.NATSPassword == "" && s.NATSListen != "none" && !loopback(s.NATSListen) {
-		warnings = append(warnings, fmt.Sprintf("NGIT_NATS_LISTEN is %q and NGIT_NATS_PASSWORD is not set: everyone who reaches this address can read and write everything; "+
-			"set a password, or listen on 127.0.0.1 only", s.NATSListen))
-	}
-	return warnings
-}
-
 func (b Bus) check() error {
-	replicas := strconv.Itoa(b.NATSReplicas)
-	if !slices.Contains([]int{1, 3, 5}, b.NATSReplicas) {
-		return &Error{"NGIT_NATS_REPLICAS", replicas, "want 1, 3 or 5"}
-	}
 	if b.ForgetLog != "" {
 		for given := range strings.SplitSeq(b.ForgetLog, ",") {
 			_, noTime := time.Parse(time.RFC3339Nano, given)
@@ -125,26 +104,19 @@ func (b Bus) check() error {
 			}
 		}
 	}
-	if b.NATSLoginFile != "" && b.NATSCreds != "" {
+	switch {
+	case b.NATSLoginFile != "" && b.NATSCreds != "":
 		return &Error{"NGIT_NATS_LOGIN_FILE", b.NATSLoginFile, "want either this or NGIT_NATS_CREDS, not both"}
-	}
-	if b.NATSCert != "" && b.NATSKey == "" {
+	case b.NATSCert != "" && b.NATSKey == "":
 		return &Error{"NGIT_NATS_CERT", b.NATSCert, "want its key in NGIT_NATS_KEY as well"}
-	}
-	if b.NATSKey != "" && b.NATSCert == "" {
+	case b.NATSKey != "" && b.NATSCert == "":
 		return &Error{"NGIT_NATS_KEY", b.NATSKey, "want its certificate in NGIT_NATS_CERT as well"}
-	}
-	if len(b.NATSPassword) > maxPassword {
+	case len(b.NATSPassword) > maxPassword:
 		return &Error{"NGIT_NATS_PASSWORD", "", fmt.Sprintf("is too long (its value is not shown): want at most %d bytes", maxPassword)}
-	}
-	if b.NATSURL == "" {
-		if b.NATSReplicas != 1 {
-			return &Error{"NGIT_NATS_REPLICAS", replicas, "want 1 without NGIT_NATS_URL, for the embedded NATS is a single server"}
-		}
-		if b.NATSListen == "none" {
-			return nil
-		}
-		return checkAddress("NGIT_NATS_LISTEN", b.NATSListen, "127.0.0.1:4222, or none")
+	case b.NATSURL == "" && b.NATSReplicas != 1:
+		return &Error{"NGIT_NATS_REPLICAS", strconv.Itoa(b.NATSReplicas), "want 1 without NGIT_NATS_URL, for the embedded NATS is a single server"}
+	case b.NATSURL == "":
+		return nil
 	}
 	for given := range strings.SplitSeq(b.NATSURL, ",") {
 		given = strings.TrimSpace(given)
@@ -161,42 +133,66 @@ func (b Bus) check() error {
 	return nil
 }
 
+// warnings are about settings that change nothing, or more than one may think.
+func (s Settings) warnings() (warnings []string) {
+	if s.ArchiveAll && len(s.ArchiveWhitelist) > 0 {
+		warnings = append(warnings, "NGIT_ARCHIVE_WHITELIST changes nothing, because NGIT_ARCHIVE_ALL archives every repository")
+	}
+	if s.NATSURL != "" {
+		return warnings
+	}
+	for _, server := range []struct{ name, value string }{
+		{"NGIT_NATS_LOGIN_FILE", s.NATSLoginFile}, {"NGIT_NATS_CREDS", s.NATSCreds}, {"NGIT_NATS_CA", s.NATSCA}, {"NGIT_NATS_CERT", s.NATSCert},
+	} {
+		if server.value != "" {
+			warnings = append(warnings, server.name+" has no effect without NGIT_NATS_URL: it is for a NATS server of its own, and this process embeds one")
+		}
+	}
+	host, _, _ := net.SplitHostPort(s.NATSListen)
+	address, err := netip.ParseAddr(host)
+	if s.NATSPassword == "" && s.NATSListen != "none" && host != "localhost" && (err != nil || !address.IsLoopback()) {
+		warnings = append(warnings, fmt.Sprintf("NGIT_NATS_LISTEN is %q and NGIT_NATS_PASSWORD is not set: everyone who reaches this address can read and write everything; "+
+			"set a password, or listen on 127.0.0.1 only", s.NATSListen))
+	}
+	return warnings
+}
+
 // dropMalformed takes malformed entries out of the lists of who is not welcome, and says which.
 // Other GRASP servers leave them out too; to stop a start for one would take the whole service
 // away. Lists of who is welcome are strict: without its malformed entries such a list may be empty,
 // and then everyone is welcome.
 func (p *Policy) dropMalformed() (warnings []string) {
-	for _, list := range []struct {
-		name    string
-		entries *[]string
-		check   func(string) error
-	}{
-		{"NGIT_REPOSITORY_BLACKLIST", &p.RepositoryBlacklist, checkRepository},
-		{"NGIT_EVENT_BLACKLIST", &p.EventBlacklist, checkNpub},
-	} {
-		kept := []string(nil)
-		for _, entry := range *list.entries {
-			if err := list.check(entry); err != nil {
-				warnings = append(warnings, fmt.Sprintf("%s: the entry %.100q is left out: %v", list.name, entry, err))
-				continue
+	drop := func(name string, entries []string, check func(string) error) []string {
+		return slices.DeleteFunc(slices.Clone(entries), func(entry string) bool {
+			err := check(entry)
+			if err != nil {
+				warnings = append(warnings, fmt.Sprintf("%s: the entry %.100q is left out: %v", name, entry, err))
 			}
-			kept = append(kept, entry)
-		}
-		*list.entries = kept
+			return err != nil
+		})
 	}
+	p.RepositoryBlacklist = drop("NGIT_REPOSITORY_BLACKLIST", p.RepositoryBlacklist, func(entry string) error { return new(List).add(entry) })
+	p.EventBlacklist = drop("NGIT_EVENT_BLACKLIST", p.EventBlacklist, func(entry string) error {
+		_, err := ParseNpub(entry)
+		return err
+	})
 	return warnings
 }
 
 func (p Policy) check() error {
 	for _, npub := range p.EventBlacklist {
-		if checkNpub(npub) != nil {
+		if _, err := ParseNpub(npub); err != nil {
 			return &Error{"NGIT_EVENT_BLACKLIST", npub, "want npubs, comma-separated"}
 		}
 	}
-	if err := checkRepositories("NGIT_REPOSITORY_WHITELIST", p.RepositoryWhitelist); err != nil {
-		return err
+	for name, entries := range map[string][]string{
+		"NGIT_REPOSITORY_WHITELIST": p.RepositoryWhitelist, "NGIT_REPOSITORY_BLACKLIST": p.RepositoryBlacklist, "NGIT_ARCHIVE_WHITELIST": p.ArchiveWhitelist,
+	} {
+		if _, err := ParseList(name, entries); err != nil {
+			return err
+		}
 	}
-	return checkRepositories("NGIT_REPOSITORY_BLACKLIST", p.RepositoryBlacklist)
+	return nil
 }
 
 func (s Sync) check() error {
@@ -212,35 +208,6 @@ func (s Sync) check() error {
 	return nil
 }
 
-func (g Git) check() error {
-	if err := checkAddress("NGIT_GIT_LISTEN", g.GitListen, "127.0.0.1:0 or 0.0.0.0:7336"); err != nil {
-		return err
-	}
-	_, err := g.ServerLimits()
-	return err
-}
-
-func (f Front) check() error {
-	if !slices.Contains([]string{"none", "read", "write", "both"}, f.AuthRequired) {
-		return &Error{"NGIT_AUTH_REQUIRED", f.AuthRequired, "want none, read, write or both"}
-	}
-	_, err := f.Proxies()
-	return err
-}
-
-// AnswerChunk is how much of an answer a client must take within NGIT_ANSWER_STALL, in bytes.
-const AnswerChunk = 32 << 10
-
-func (o Observe) check() error {
-	if _, err := obs.ParseLevel(o.LogLevel); err != nil {
-		return &Error{"NGIT_LOG_LEVEL", o.LogLevel, err.Error()}
-	}
-	if !slices.Contains([]string{"text", "json"}, strings.ToLower(o.LogFormat)) {
-		return &Error{"NGIT_LOG_FORMAT", o.LogFormat, "want text or json"}
-	}
-	return checkAddress("NGIT_OBSERVE_ADDRESS", o.ObserveAddress, "127.0.0.1:7335")
-}
-
 // ServerLimit bounds requests to one git server.
 type ServerLimit struct {
 	Domain     string // normalised: host, or host:port
@@ -248,27 +215,29 @@ type ServerLimit struct {
 	Rate       int    // most requests in any 60 seconds
 }
 
+var serverLimit = regexp.MustCompile(`^(.+):([1-9][0-9]{0,5}):([1-9][0-9]{0,5})$`)
+
 // ServerLimits reads NGIT_SYNC_DOMAIN_LIMITS: domain:concurrent:rate.
-func (g Git) ServerLimits() ([]ServerLimit, error) {
-	var limits []ServerLimit
+func (g Git) ServerLimits() (limits []ServerLimit, err error) {
 	for _, given := range g.DomainLimits {
-		wrong := &Error{"NGIT_SYNC_DOMAIN_LIMITS", given, "want domain:concurrent:rate, like github.com:10:60, comma-separated"}
-		rest, rate, ok := cutNumber(given)
-		if !ok {
-			return nil, wrong
+		found := serverLimit.FindStringSubmatch(given)
+		if found == nil {
+			found = make([]string, 4)
 		}
-		name, concurrent, ok := cutNumber(rest)
-		if !ok {
-			return nil, wrong
-		}
-		domain, err := nostr.NormalizeDomain(name)
+		l := ServerLimit{}
+		l.Domain, err = nostr.NormalizeDomain(found[1])
 		if err != nil {
-			return nil, wrong
+			return nil, &Error{"NGIT_SYNC_DOMAIN_LIMITS", given, "want domain:concurrent:rate, like github.com:10:60, comma-separated"}
 		}
-		limits = append(limits, ServerLimit{Domain: domain, Concurrent: concurrent, Rate: rate})
+		l.Concurrent, _ = strconv.Atoi(found[2]) // digits
+		l.Rate, _ = strconv.Atoi(found[3])
+		limits = append(limits, l)
 	}
 	return limits, nil
 }
+
+// AnswerChunk is how much of an answer a client must take within NGIT_ANSWER_STALL, in bytes.
+const AnswerChunk = 32 << 10
 
 // AuthToRead reports whether clients must authenticate before they may read from the relay
 // (NIP-42).
@@ -302,67 +271,6 @@ func (s Service) DisplayName() string {
 	return s.Domain + " grasp relay"
 }
 
-// cutNumber cuts ":n" off the end, n from 1 to 1000000.
-func cutNumber(s string) (before string, n int, ok bool) {
-	colon := strings.LastIndexByte(s, ':')
-	if colon < 0 {
-		return "", 0, false
-	}
-	n, err := strconv.Atoi(s[colon+1:])
-	return s[:colon], n, err == nil && n >= 1 && n <= 1_000_000
-}
-
-// checkAddress takes host:port; like says what would be right.
-func checkAddress(name, value, like string) error {
-	_, port, err := net.SplitHostPort(value)
-	if err != nil || checkPort(port) != nil {
-		return &Error{name, value, "want host:port, like " + like}
-	}
-	return nil
-}
-
-// loopback reports whether value is host:port and only this machine can reach it.
-func loopback(value string) bool {
-	host, port, err := net.SplitHostPort(value)
-	if err != nil || checkPort(port) != nil {
-		return false
-	}
-	address, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && address.IsLoopback()
-}
-
-func checkPort(port string) error {
-	_, err := strconv.ParseUint(port, 10, 16)
-	return err
-}
-
-func checkNpub(s string) error {
-	if kind, _, err := nip19.Decode(s); err != nil || kind != "npub" {
-		return errors.New("not a legal npub")
-	}
-	return nil
-}
-
-func checkRepositories(name string, entries []string) error {
-	for _, entry := range entries {
-		if err := checkRepository(entry); err != nil {
-			return &Error{name, entry, err.Error() + "; want npub, npub/identifier or identifier, comma-separated"}
-		}
-	}
-	return nil
-}
-
-func checkRepository(entry string) error {
-	if !strings.HasPrefix(entry, "npub1") {
-		return nostr.CheckIdentifier(entry)
-	}
-	npub, identifier, both := strings.Cut(entry, "/")
-	if err := checkNpub(npub); err != nil || !both {
-		return err
-	}
-	return nostr.CheckIdentifier(identifier)
-}
-
 // Archives reports whether repositories are archived that do not list this service (GRASP-05).
 func (p Policy) Archives() bool {
 	return p.ArchiveAll || len(p.ArchiveWhitelist) > 0 || len(p.ArchiveServices) > 0
@@ -375,9 +283,6 @@ func (p Policy) IsArchiveReadOnly() bool { return p.ArchiveReadOnly == nil || *p
 // archive checks what is archived. Settings that contradict each other stop the start: one of the
 // two is not what the operator means.
 func (s Settings) archive() error {
-	if err := checkRepositories("NGIT_ARCHIVE_WHITELIST", s.ArchiveWhitelist); err != nil {
-		return err
-	}
 	if s.ArchiveReadOnly != nil && *s.ArchiveReadOnly && !s.Archives() {
 		return &Error{"NGIT_ARCHIVE_READ_ONLY", "true", "nothing is archived: want NGIT_ARCHIVE_ALL, NGIT_ARCHIVE_WHITELIST or NGIT_ARCHIVE_GRASP_SERVICES too, or unset it"}
 	}
@@ -399,33 +304,9 @@ func (s Settings) archive() error {
 		if _, err := nostr.NormalizeDomain(given); err != nil {
 			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given, "want the domains of GRASP services without a scheme, like git.example.com, comma-separated"}
 		}
-		if nostr.OnDomain("https://"+given, strings.TrimRight(s.Domain, "/")) {
+		if nostr.OnDomain("https://"+given, s.Domain) {
 			return &Error{"NGIT_ARCHIVE_GRASP_SERVICES", given, "that is NGIT_DOMAIN: what lists this service is hosted, not archived; take it out"}
 		}
 	}
 	return nil
-}
-
-// groupOrder is what a secret key of secp256k1 is below; one is not 0 either.
-const groupOrder = "fffffffffffffffffffffffffffffffebaaedce6af48a03bbfd25e8cd0364141"
-
-// KeyPair reads a secret key as NGIT_RELAY_OWNER_NSEC and key files hold it: nsec1… (NIP-19) or 64
-// hex digits, with spaces around. It returns the secret and the public key, 64 hex digits each. Its
-// error never repeats the secret.
-func KeyPair(text string) (secret, public string, err error) {
-	secret = strings.TrimSpace(text)
-	if b, err := hex.DecodeString(secret); err == nil && len(b) == 32 {
-		secret = strings.ToLower(secret)
-	} else {
-		kind, decoded, err := nip19.Decode(secret)
-		if err != nil || kind != "nsec" {
-			return "", "", errors.New("holds no secret key: want nsec1… or 64 hex digits")
-		}
-		secret = decoded.(string)
-	}
-	public, err = gonostr.GetPublicKey(secret)
-	if err != nil || secret >= groupOrder || secret == strings.Repeat("0", 64) {
-		return "", "", errors.New("holds no valid secret key")
-	}
-	return secret, public, nil
 }

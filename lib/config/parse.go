@@ -3,7 +3,6 @@ package config
 import (
 	"errors"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -21,6 +20,11 @@ import (
 // testProgram is set by the linker in the programs that test/world builds: in them, as in tests
 // themselves, constants can be set like settings.
 var testProgram string
+
+// setsConstants reports whether constants can be set.
+func (s *Source) setsConstants() bool {
+	return !s.product && (testProgram != "" || testing.Testing())
+}
 
 // Error is a wrong value of a setting, as one sentence for the operator.
 type Error struct {
@@ -54,16 +58,11 @@ func (HelpAll) BeforeReset(ctx *kong.Context) error {
 
 // shortHelp prints the help with the main settings, one line each.
 func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
-	if ctx.Selected() != nil { // of a command, only what is its own
-		for _, flag := range ctx.Model.Node.Flags {
-			flag.Hidden = flag.Hidden || flag.Name == "version"
-		}
-	}
 	eachFlag(ctx.Model.Node, func(flag *kong.Flag) bool {
-		if short, ok := flag.Tag.Get("main"), flag.Tag.Has("main"); ok {
-			flag.Help, flag.Group = short, nil
+		if flag.Tag.Has("main") {
+			flag.Help, flag.Group = flag.Tag.Get("main"), nil
 		}
-		return true
+		return ctx.Selected() == nil || flag.Name != "version" // of a command, only what is its own
 	})
 	return kong.DefaultHelpPrinter(options, ctx)
 }
@@ -74,12 +73,11 @@ func shortHelp(options kong.HelpOptions, ctx *kong.Context) error {
 func Parse(name string, args []string) (Settings, error) {
 	var grammar struct {
 		Settings `embed:""`
-		HelpAll  HelpAll          `help:"Print help with all settings and exit. The flag --x-y is the setting NGIT_X_Y."`
+		HelpAll  HelpAll          `help:"Print help with all settings and exit."`
 		Version  kong.VersionFlag `help:"Print the version and exit."`
 	}
 	src := Process()
-	description := "The " + name + " service of Tendril, a GRASP server."
-	parser, err := NewParser(&grammar, src, kong.Name(name), kong.Description(description))
+	parser, err := NewParser(&grammar, src, kong.Name(name), kong.Description("The "+name+" service of Tendril, a GRASP server."))
 	if err != nil {
 		return Settings{}, err
 	}
@@ -92,21 +90,22 @@ func Parse(name string, args []string) (Settings, error) {
 // NewParser makes a parser of a grammar that holds Settings somewhere, alone or as the flags of a
 // command. What flags do not say, src does. After parsing, [Settings.Complete] must be called.
 func NewParser(grammar any, src *Source, options ...kong.Option) (*kong.Kong, error) {
-	parser, err := kong.New(grammar, append([]kong.Option{
+	all := []kong.Option{
 		kong.Vars{"version": "tendril " + obs.Version()},
 		kong.PostBuild(func(k *kong.Kong) error { ourFlags(k, src.setsConstants()); return nil }),
 		kong.Resolvers(kong.ResolverFunc(src.resolve)),
 		kong.ExplicitGroups(groups),
 		kong.ConfigureHelp(helpOptions),
 		kong.Help(shortHelp),
-		kong.NamedMapper("bytes", mapper(decodeBytes)),
-		kong.TypeMapper(reflect.TypeFor[time.Duration](), mapper(decodeDuration)),
-		kong.TypeMapper(reflect.TypeFor[[]string](), mapper(decodeList)),
-		kong.TypeMapper(reflect.TypeFor[string](), mapper(decodeString)),
-		kong.KindMapper(reflect.Int, mapper(decodeInt)),
-		kong.KindMapper(reflect.Int64, mapper(decodeInt)),
+		kong.NamedMapper("bytes", mapper{}),
 		kong.TypeMapper(reflect.TypeFor[bool](), boolMapper{}),
-	}, options...)...)
+	}
+	for _, t := range []reflect.Type{
+		reflect.TypeFor[string](), reflect.TypeFor[[]string](), reflect.TypeFor[int](), reflect.TypeFor[int64](), reflect.TypeFor[time.Duration](),
+	} {
+		all = append(all, kong.TypeMapper(t, mapper{}))
+	}
+	parser, err := kong.New(grammar, append(all, options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("declare settings: %w", err)
 	}
@@ -149,9 +148,6 @@ func flagName(env string) string {
 	return strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(env, prefix)), "_", "-")
 }
 
-// CheckOnly in the environment ends a program once its settings are read and found right.
-const CheckOnly = "TENDRIL_CHECK_SETTINGS"
-
 // Complete checks settings that were just parsed, sets the constants, brings the domain to its one
 // spelling, drops malformed entries of lists of who is not welcome, and warns of them and of names
 // in src that are no settings.
@@ -159,9 +155,11 @@ func (s Settings) Complete(src *Source) (Settings, error) {
 	if err := src.refuse(); err != nil {
 		return s, err
 	}
-	if !src.setsConstants() {
-		if err := s.setConstants(); err != nil {
-			return s, err
+	for f := range s.fields() {
+		if constant := f.Tag.Get("constant"); constant != "" && !src.setsConstants() {
+			if err := decode(constant, f.Tag.Get("type"), f.value); err != nil {
+				return s, fmt.Errorf("%s: its declared value: %w", f.name(), err)
+			}
 		}
 	}
 	s.Domain = strings.TrimRight(s.Domain, "/")
@@ -169,41 +167,9 @@ func (s Settings) Complete(src *Source) (Settings, error) {
 	if err := s.Check(); err != nil {
 		return s, err
 	}
-	var err error
-	if s.Domain, err = nostr.NormalizeDomain(s.Domain); err != nil {
-		return s, err // not reached: checked
-	}
-	if os.Getenv(CheckOnly) != "" {
-		os.Exit(0)
-	}
-	s.Warnings = slices.Concat(src.warnings, src.strangers(), dropped, s.warnings())
+	s.Domain, _ = nostr.NormalizeDomain(s.Domain) // checked
+	s.Warnings = slices.Concat(src.strangers(), dropped, s.warnings())
 	return s, nil
-}
-
-func (s *Settings) setConstants() error {
-	for f := range s.fields() {
-		constant, ok := f.Tag.Lookup("constant")
-		if !ok || constant == "" {
-			continue
-		}
-		if err := f.decode(constant, f.value); err != nil {
-			return fmt.Errorf("%s: its declared value: %w", f.name(), err)
-		}
-	}
-	return nil
-}
-
-// decode reads a text, number, size or time of a field's type.
-func (f field) decode(text string, target reflect.Value) error {
-	switch {
-	case f.Type.Kind() == reflect.String:
-		return decodeString(text, target)
-	case f.Tag.Get("type") == "bytes":
-		return decodeBytes(text, target)
-	case f.Type == reflect.TypeFor[time.Duration]():
-		return decodeDuration(text, target)
-	}
-	return decodeInt(text, target)
 }
 
 // Sentence takes out of a parser's error what an operator needs to read: what is wrong with a
@@ -224,103 +190,88 @@ func Sentence(err error) error {
 	return err
 }
 
-// setsConstants reports whether constants can be set.
-func (s *Source) setsConstants() bool {
-	return !s.product && (testProgram != "" || testing.Testing())
-}
-
-// Process is where the settings of this process come from: its environment, and `.env`.
-func Process() *Source { return &Source{Environ: os.Environ(), Dir: "."} }
-
-// mapper makes a kong mapper of a function that reads one value. A wrong one gives an *Error.
-func mapper(decode func(text string, target reflect.Value) error) kong.MapperFunc {
-	return func(ctx *kong.DecodeContext, target reflect.Value) error {
-		flag := "--" + ctx.Value.Name
-		if ctx.Scan.Peek().Type == kong.EOLToken {
-			return &Error{flag, "", "has no value: want " + flag + "=…"}
+// decode reads a value of any type that settings have. A list grows: its flag may be repeated.
+func decode(text, kind string, target reflect.Value) error {
+	text = strings.TrimSpace(text)
+	switch to := target.Addr().Interface().(type) {
+	case *string:
+		*to = text
+	case *[]string:
+		for item := range strings.SplitSeq(text, ",") {
+			if item = strings.TrimSpace(item); item != "" {
+				*to = append(*to, item)
+			}
 		}
-		var text string
-		if err := ctx.Scan.PopValueInto("value", &text); err != nil {
-			return err
+	case *time.Duration:
+		d, err := time.ParseDuration(text)
+		if err != nil {
+			return errors.New("want a time with its unit, like 500ms, 30s, 5m or 24h")
 		}
-		text = strings.TrimSpace(text)
-		return wrong(ctx, text, decode(text, target))
-	}
-}
-
-func wrong(ctx *kong.DecodeContext, value string, err error) error {
-	if err == nil {
-		return nil
-	}
-	name := ctx.Value.Tag.Get("env")
-	if name == "" {
-		name = ctx.Value.ShortSummary()
-	}
-	return &Error{name, value, err.Error()}
-}
-
-func decodeString(text string, target reflect.Value) error {
-	target.SetString(text)
-	return nil
-}
-
-func decodeInt(text string, target reflect.Value) error {
-	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return errors.New("want a whole number")
-	}
-	target.SetInt(n)
-	return nil
-}
-
-func decodeBytes(text string, target reflect.Value) error {
-	n, err := humanize.ParseBytes(text)
-	if err != nil || n > 1<<62 {
-		return errors.New("want a size, like 64MiB or 2GiB, or a number of bytes")
-	}
-	target.SetInt(int64(n))
-	return nil
-}
-
-func decodeDuration(text string, target reflect.Value) error {
-	d, err := time.ParseDuration(text)
-	if err != nil {
-		return errors.New("want a time with its unit, like 500ms, 30s, 5m or 24h")
-	}
-	target.SetInt(int64(d))
-	return nil
-}
-
-// decodeList reads comma-separated values. A flag may also be repeated: the values add up.
-func decodeList(text string, target reflect.Value) error {
-	for item := range strings.SplitSeq(text, ",") {
-		if item = strings.TrimSpace(item); item != "" {
-			target.Set(reflect.Append(target, reflect.ValueOf(item)))
+		*to = d
+	case *bool:
+		on, legal := switches[strings.ToLower(text)]
+		if !legal {
+			return errors.New("want true or false")
 		}
+		*to = on
+	default:
+		if kind == "bytes" {
+			n, err := humanize.ParseBytes(text)
+			if err != nil || n > 1<<62 {
+				return errors.New("want a size, like 64MiB or 2GiB, or a number of bytes")
+			}
+			target.SetInt(int64(n))
+			return nil
+		}
+		n, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return errors.New("want a whole number")
+		}
+		target.SetInt(n)
+	}
+	return nil
+}
+
+// switches are the values of a switch.
+var switches = map[string]bool{"true": true, "1": true, "yes": true, "on": true, "false": false, "0": false, "no": false, "off": false}
+
+// mapper reads values for kong. A wrong one gives an *Error.
+type mapper struct{}
+
+// Decode implements kong.Mapper.
+func (mapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+	flag := "--" + ctx.Value.Name
+	if ctx.Scan.Peek().Type == kong.EOLToken {
+		return &Error{flag, "", "has no value: want " + flag + "=…"}
+	}
+	token := ctx.Scan.Pop()
+	if !token.IsValue() {
+		return &Error{flag, token.String(), "is no value: want " + flag + "=…"}
+	}
+	text := token.String()
+	if err := decode(text, ctx.Value.Tag.Type, target); err != nil {
+		name := ctx.Value.Tag.Get("env")
+		if name == "" {
+			name = ctx.Value.ShortSummary()
+		}
+		return &Error{name, text, err.Error()}
 	}
 	return nil
 }
 
 // boolMapper reads switches: --x, --x=false, --x false, NGIT_X=true.
-type boolMapper struct{}
+type boolMapper struct{ mapper }
 
 // IsBool tells kong that the flag needs no value.
 func (boolMapper) IsBool() bool { return true }
 
 // Decode implements kong.Mapper.
-func (boolMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
+func (m boolMapper) Decode(ctx *kong.DecodeContext, target reflect.Value) error {
 	next := ctx.Scan.Peek()
-	text := strings.ToLower(strings.TrimSpace(fmt.Sprint(next.Value)))
-	on := slices.Contains([]string{"true", "1", "yes", "on"}, text)
-	legal := on || slices.Contains([]string{"false", "0", "no", "off"}, text)
-	switch {
-	case next.Type == kong.FlagValueToken && !legal:
-		return wrong(ctx, text, errors.New("want true or false"))
-	case next.Type == kong.FlagValueToken, next.Type == kong.UntypedToken && legal:
-		ctx.Scan.Pop()
-	default: // the switch alone; what comes next is not its value
-		on = true
+	_, legal := switches[strings.ToLower(next.String())]
+	if next.Type == kong.FlagValueToken || next.Type == kong.UntypedToken && legal {
+		return m.mapper.Decode(ctx, target)
 	}
-	target.SetBool(on)
+	target.SetBool(true) // the switch alone; what comes next is not its value
 	return nil
 }

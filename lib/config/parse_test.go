@@ -331,10 +331,6 @@ func TestFormsOfLines(t *testing.T) {
 			t.Errorf("%q: %q, want %q, %v", text, s.RelayName, want, err)
 		}
 	}
-	s, err := parse(t, []string{"--domain=a.example"}, nil, "NGIT_RELAY_NAME=\nNGIT_RELAY_NAME=b\nNGIT_RELAY_NAME=c\n")
-	if err != nil || s.RelayName != "c" || len(s.Warnings) != 1 || !strings.Contains(s.Warnings[0], "more than once") {
-		t.Errorf("%q, %q, %v", s.RelayName, s.Warnings, err)
-	}
 }
 
 func TestUnknownNamesAreWarnedOf(t *testing.T) {

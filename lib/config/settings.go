@@ -5,9 +5,10 @@
 // and each takes what it needs. The groups are topics, not services.
 //
 // A setting is a field with kong's tags env (its name), default and help. The flag of NGIT_X_Y is
-// --x-y. Our own tags are: min and max (its range), main (--help shows it with this text; --help-all shows all),
-// secret (never printed) and also (names that other GRASP servers have for it). Sizes have
-// type:"bytes" and are written 64MiB.
+// --x-y. Our own tags are: min and max (its range), oneof (its values), address (it is host:port, like
+// this), filled (it is not empty), main (--help shows it with this text; --help-all shows all), secret
+// (never printed) and also (names that other GRASP servers have for it). Sizes have type:"bytes" and
+// are written 64MiB.
 //
 // A field with the tag constant is no setting: its value is fixed. Only tests change constants, in
 // code or like settings (see testProgram).
@@ -37,7 +38,7 @@ type Settings struct {
 // Service says who we are and where we listen.
 type Service struct {
 	Domain           string `env:"NGIT_DOMAIN" main:"Public host name of this server. Required." placeholder:"HOST" help:"Our public host name, with a port if it is not 80 or 443. Announcements list it. Required."`
-	BindAddress      string `env:"NGIT_BIND_ADDRESS" main:"Where this server listens." placeholder:"ADDRESS" default:"127.0.0.1:7334" help:"Where the front door listens: relay, git and web pages on one port."`
+	BindAddress      string `env:"NGIT_BIND_ADDRESS" address:"127.0.0.1:7334" main:"Where this server listens." placeholder:"ADDRESS" default:"127.0.0.1:7334" help:"Where the front door listens: relay, git and web pages on one port."`
 	RelayName        string `env:"NGIT_RELAY_NAME" main:"Name of the relay." placeholder:"NAME" help:"Name in the relay information document (NIP-11). Empty: '<domain> grasp relay'."`
 	RelayIcon        string `env:"NGIT_RELAY_ICON" placeholder:"FILE|URL" help:"Icon of the relay: a PNG file, which is served at /icon.png, or an http(s) URL, which is named instead. Empty: one that comes with the program."`
 	RelayDescription string `env:"NGIT_RELAY_DESCRIPTION" default:"Git repositories with nostr announcements: a GRASP server." help:"Description in the relay information document."`
@@ -52,8 +53,8 @@ const DefaultGitDataPath = "./data/git"
 
 // Storage says where data lies.
 type Storage struct {
-	GitDataPath     string `env:"NGIT_GIT_DATA_PATH" main:"Folder of git repositories." placeholder:"FOLDER" default:"./data/git" help:"Folder of the git repositories."`
-	RelayDataPath   string `env:"NGIT_RELAY_DATA_PATH" main:"Folder of events." placeholder:"FOLDER" default:"./data/relay" help:"Folder of the event log and its index."`
+	GitDataPath     string `env:"NGIT_GIT_DATA_PATH" filled:"a folder, like ./data/git" main:"Folder of git repositories." placeholder:"FOLDER" default:"./data/git" help:"Folder of the git repositories."`
+	RelayDataPath   string `env:"NGIT_RELAY_DATA_PATH" filled:"a folder, like ./data/relay" main:"Folder of events." placeholder:"FOLDER" default:"./data/relay" help:"Folder of the event log and its index."`
 	DatabaseBackend string `env:"NGIT_DATABASE_BACKEND" default:"file" help:"'memory': nothing outlives the process, except a git folder that NGIT_GIT_DATA_PATH names. Any other value: the folders."`
 
 	// Constants.
@@ -68,8 +69,8 @@ type Bus struct {
 	NATSCA        string        `env:"NGIT_NATS_CA" placeholder:"FILE" help:"Certificates (PEM) of which one must have signed that of the NATS server; the connection is then always encrypted. Empty: those of the system, with a URL tls://…."`
 	NATSCert      string        `env:"NGIT_NATS_CERT" placeholder:"FILE" help:"Own certificate (PEM) for a NATS server that wants one."`
 	NATSKey       string        `env:"NGIT_NATS_KEY" placeholder:"FILE" help:"Key (PEM) of NGIT_NATS_CERT."`
-	NATSReplicas  int           `env:"NGIT_NATS_REPLICAS" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
-	NATSListen    string        `env:"NGIT_NATS_LISTEN" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
+	NATSReplicas  int           `env:"NGIT_NATS_REPLICAS" oneof:"1, 3 or 5" default:"1" help:"Replicas of streams and buckets: 1, 3 or 5."`
+	NATSListen    string        `env:"NGIT_NATS_LISTEN" address:"127.0.0.1:4222, or none" default:"127.0.0.1:4222" help:"Where the embedded NATS listens for operators ('nats sub'). 'none': nowhere."`
 	NATSPassword  string        `env:"NGIT_NATS_PASSWORD" secret:"" placeholder:"PASSWORD" help:"Password of the user 'operator' at the embedded NATS, who may read everything and write nothing ('tendril repo' aside), and of 'import', by which 'tendril import' offers events; nobody else is let in. Empty: whoever can connect may do everything."`
 	ForgetLog     string        `env:"NGIT_FORGET_LOG" help:"What is given up, as the message names it that ends the start: the time at which an event log was made, or the domain under which the git folder was served before. Both with a comma between."`
 	WorkerTTL     time.Duration `env:"NGIT_WORKER_TTL" default:"10s" min:"1s" max:"1h" help:"A worker whose heartbeat is older than this is dead and its claims are free."`
@@ -138,7 +139,7 @@ type Sync struct {
 
 // Git says how git data is kept, hunted and served.
 type Git struct {
-	GitListen        string   `env:"NGIT_GIT_LISTEN" default:"127.0.0.1:0" help:"Where a purgatory worker serves git to the front doors. Port 0: any."`
+	GitListen        string   `env:"NGIT_GIT_LISTEN" address:"127.0.0.1:0 or 0.0.0.0:7336" default:"127.0.0.1:0" help:"Where a purgatory worker serves git to the front doors. Port 0: any."`
 	MaxFetchBytes    int64    `env:"NGIT_MAX_FETCH_BYTES" type:"bytes" default:"2GiB" min:"1KiB" max:"1024TiB" help:"Largest pack fetched."`
 	MaxPushBytes     int64    `env:"NGIT_MAX_PUSH_BYTES" type:"bytes" default:"4GiB" min:"1KiB" max:"1024TiB" help:"Largest push taken."`
 	GitProcesses     int      `env:"NGIT_GIT_PROCESSES" default:"32" min:"1" max:"100000" help:"Most git processes at once in a worker; more wait."`
@@ -173,7 +174,7 @@ type Git struct {
 // IPv4 address or the /64 of an IPv6 address.
 type Front struct {
 	TrustedProxies       []string `env:"NGIT_TRUSTED_PROXIES" main:"Reverse proxies before this server." placeholder:"LIST" also:"NGIT_TRUSTED_PROXY_CIDRS" help:"Reverse proxies whose X-Forwarded-For and Forwarded are believed: addresses and networks like 10.0.0.0/8, comma-separated."`
-	AuthRequired         string   `env:"NGIT_AUTH_REQUIRED" default:"none" help:"What clients may do only after they have authenticated (NIP-42), with any key: none, read, write or both. Git and web pages never need it. Servers that cannot authenticate cannot sync from a relay that requires it for reading."`
+	AuthRequired         string   `env:"NGIT_AUTH_REQUIRED" oneof:"none, read, write or both" default:"none" help:"What clients may do only after they have authenticated (NIP-42), with any key: none, read, write or both. Git and web pages never need it. Servers that cannot authenticate cannot sync from a relay that requires it for reading."`
 	MaxConnections       int      `env:"NGIT_MAX_CONNECTIONS" default:"4096" min:"1" max:"10000000" help:"Most WebSocket connections at once. Beyond it the client with the most of them loses one to a client with fewer."`
 	MaxConnectionsPerIP  int      `env:"NGIT_MAX_CONNECTIONS_PER_IP" default:"256" min:"1" max:"10000000" help:"Most WebSocket connections at once from one address."`
 	EventsPerMinutePerIP int      `env:"NGIT_EVENTS_PER_MINUTE_PER_IP" default:"240" min:"1" max:"10000000" help:"Most events a minute that one address may send, over all its connections."`
@@ -205,11 +206,11 @@ type Front struct {
 // Observe says how we are watched.
 type Observe struct {
 	LogLevel       string        `env:"NGIT_LOG_LEVEL" main:"debug, info, warn, error or off." placeholder:"LEVEL" default:"info" help:"trace, debug, info, warn, error or off, or a filter like debug,hyper=info, of which the first level counts. trace is debug."`
-	LogFormat      string        `env:"NGIT_LOG_FORMAT" default:"text" help:"text or json."`
+	LogFormat      string        `env:"NGIT_LOG_FORMAT" oneof:"text or json" default:"text" help:"text or json."`
 	MetricsEnabled bool          `env:"NGIT_METRICS_ENABLED" default:"true" negatable:"" help:"Serve /metrics."`
 	AbuseThreshold int           `env:"NGIT_METRICS_CONNECTION_PER_IP_ABUSE_THRESHOLD" default:"10" min:"0" max:"1000000" help:"An address with more WebSocket connections than this counts as an abuser in the metrics."`
 	TopRepos       int           `env:"NGIT_METRICS_TOP_N_REPOS" default:"10" min:"0" max:"1000" help:"How many repositories the metric ngit_git_top_repos_bytes names, those with the most git traffic. 0: none."`
-	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" default:"127.0.0.1:7335" help:"Where a service that runs alone serves /metrics, /healthz and /readyz."`
+	ObserveAddress string        `env:"NGIT_OBSERVE_ADDRESS" address:"127.0.0.1:7335" default:"127.0.0.1:7335" help:"Where a service that runs alone serves /metrics, /healthz and /readyz."`
 	ShutdownWait   time.Duration `env:"NGIT_SHUTDOWN_WAIT" default:"20s" min:"0s" max:"1h" help:"How long a graceful stop may take. Requests that are under way get nine tenths of it, or half if the process runs several services."`
 
 	// Constants.

@@ -1,10 +1,11 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -19,7 +20,6 @@ import (
 const (
 	prefix      = "NGIT_"
 	envFileName = "NGIT_ENV_FILE"
-	maxEnvFile  = 1 << 20 // bytes
 )
 
 // Source is where settings come from that no flag names. It serves one parse.
@@ -27,10 +27,12 @@ type Source struct {
 	Environ []string // "NAME=value" each; an empty value is no value
 	Dir     string   // where `.env` may lie
 
-	product  bool              // a test wants what the product does
-	values   map[string]string // what is set, after the first look-up
-	warnings []string          // of reading it
+	product bool              // a test wants what the product does
+	values  map[string]string // what is set, after the first look-up
 }
+
+// Process is where the settings of this process come from: its environment, and `.env`.
+func Process() *Source { return &Source{Environ: os.Environ(), Dir: "."} }
 
 // resolve is a kong resolver.
 func (s *Source) resolve(ctx *kong.Context, _ *kong.Path, flag *kong.Flag) (any, error) {
@@ -75,38 +77,25 @@ func (s *Source) read(file string) error {
 			environ[name] = value
 		}
 	}
-	if file == "" {
-		file = environ[envFileName]
-	}
-	values, err := s.readFile(file, environ)
-	if err != nil {
+	var err error
+	if s.values, err = readFile(cmp.Or(file, environ[envFileName]), s.Dir, environ); err != nil {
 		return err
 	}
-	s.values = map[string]string{}
-	for _, from := range []map[string]string{values, environ} {
-		for name, value := range from {
-			if value != "" && strings.HasPrefix(name, prefix) {
-				s.values[name] = value
-			}
-		}
-	}
+	maps.Copy(s.values, environ)
+	maps.DeleteFunc(s.values, func(name, value string) bool { return value == "" || !strings.HasPrefix(name, prefix) })
 	return nil
 }
 
 // readFile reads an env file; without a name `.env`, which need not be there. An error quotes
 // nothing of the file, which may hold secrets.
-func (s *Source) readFile(file string, environ map[string]string) (map[string]string, error) {
-	path := file
-	if file == "" {
-		path = filepath.Join(s.Dir, ".env")
-	}
-	text, err := readBounded(path)
+func readFile(file, dir string, environ map[string]string) (values map[string]string, err error) {
+	path := cmp.Or(file, filepath.Join(dir, ".env"))
+	text, err := os.ReadFile(path)
 	if file == "" && errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return map[string]string{}, nil
 	}
-	var values map[string]string
 	if err == nil {
-		values, err = s.parseFile(text, environ)
+		values, err = parseFile(string(text), environ)
 	}
 	if pathErr, ok := errors.AsType[*fs.PathError](err); ok {
 		err = pathErr.Err
@@ -119,8 +108,6 @@ func (s *Source) readFile(file string, environ map[string]string) (map[string]st
 }
 
 var (
-	// assigned is the beginning of a line that sets a variable.
-	assigned = regexp.MustCompile(`(?m)^[ \t]*(?:export[ \t]+)?(NGIT_[A-Z0-9_]+)[ \t]*=[ \t]*[^\s#]`)
 	// commented is a comment in place of a value.
 	commented = regexp.MustCompile(`(?m)^([ \t]*(?:export[ \t]+)?NGIT_[A-Z0-9_]+[ \t]*=)[ \t]*#.*$`)
 	// referenced is a variable in a value: $NAME or ${NAME}.
@@ -129,15 +116,8 @@ var (
 
 // parseFile reads the text of an env file. Its references to variables of the environment work as
 // well as those to earlier lines.
-func (s *Source) parseFile(text string, environ map[string]string) (map[string]string, error) {
+func parseFile(text string, environ map[string]string) (map[string]string, error) {
 	text = commented.ReplaceAllString(strings.TrimPrefix(text, "\ufeff"), "$1")
-	seen := map[string]bool{}
-	for _, found := range assigned.FindAllStringSubmatch(text, -1) {
-		if seen[found[1]] {
-			s.warnings = append(s.warnings, fmt.Sprintf("%.64s is set more than once in the env file; the last value counts", found[1]))
-		}
-		seen[found[1]] = true
-	}
 	var before strings.Builder
 	for _, found := range referenced.FindAllStringSubmatch(text, -1) {
 		if value := environ[found[1]]; !strings.Contains(value, "'") {
@@ -149,19 +129,6 @@ func (s *Source) parseFile(text string, environ map[string]string) (map[string]s
 		return nil, errors.New("a line is not NAME=value, or a quote is not closed")
 	}
 	return values, nil
-}
-
-func readBounded(path string) (string, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
-	if err == nil && len(text) > maxEnvFile {
-		err = fmt.Errorf("it is larger than %d bytes", maxEnvFile)
-	}
-	return string(text), err
 }
 
 // strangers warns of names that look like settings and are none.

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
 	"os/signal"
-	"strings"
 	"syscall"
 	"time"
 
@@ -53,8 +50,8 @@ func Serve(name string, s config.Settings, services ...Service) error {
 	if err != nil {
 		return err
 	}
-	ctx, release := untilSignal(context.Background(), log)
-	defer release()
+	ctx, release := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, release) // the next signal ends the process
 	n, err := prepare(name, s, log)
 	if err != nil {
 		return err
@@ -79,9 +76,6 @@ func Serve(name string, s config.Settings, services ...Service) error {
 	err = n.run(ctx, started, failed, others)
 	if closeErr := n.Close(); err == nil {
 		err = closeErr
-	}
-	if err == nil && errors.Is(context.Cause(ctx), errAgain) {
-		return again()
 	}
 	return err
 }
@@ -119,67 +113,6 @@ func (n *Node) openWith(ctx context.Context, observed bool, failed chan *running
 		}
 		return r.err
 	}
-}
-
-// errAgain ends a process that is to begin again with the settings as they are now.
-var errAgain = errors.New("SIGHUP")
-
-// untilSignal returns a context that ends with the first SIGINT or SIGTERM. By then signals have
-// their default back, so that the next one ends the process; signal.NotifyContext gives it back
-// only later. SIGHUP ends it too, with [errAgain], unless the settings are wrong now.
-func untilSignal(parent context.Context, log *slog.Logger) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancelCause(parent)
-	signals := make(chan os.Signal, 1)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	go func() {
-		var cause error
-		for waiting := true; waiting; {
-			select {
-			case s := <-signals:
-				waiting = false
-				if s != syscall.SIGHUP {
-					break
-				}
-				if err := checkSettings(ctx); err != nil {
-					log.Error("SIGHUP: the process goes on with its old settings, because the new ones are wrong", "error", err)
-					waiting = true
-					break
-				}
-				log.Info("SIGHUP: the process stops and begins again with the settings as they are now")
-				cause = errAgain
-			case <-ctx.Done():
-				waiting = false
-			}
-		}
-		signal.Stop(signals)
-		cancel(cause)
-	}()
-	return ctx, func() { cancel(nil) }
-}
-
-// checkSettings starts this program once more, which reads its settings and does nothing else.
-func checkSettings(ctx context.Context) error {
-	program, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, program, os.Args[1:]...)
-	cmd.Env = append(os.Environ(), config.CheckOnly+"=1")
-	if said, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%s (%w)", strings.TrimSpace(string(said)), err)
-	}
-	return nil
-}
-
-// again makes this process begin again. It returns only an error.
-func again() error {
-	program, err := os.Executable()
-	if err == nil {
-		err = syscall.Exec(program, os.Args, os.Environ())
-	}
-	return fmt.Errorf("begin again after SIGHUP: %w", err)
 }
 
 // Observation serves /metrics, /healthz and /readyz on NGIT_OBSERVE_ADDRESS, for processes that

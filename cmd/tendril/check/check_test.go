@@ -19,8 +19,8 @@ import (
 
 	"tendril.dev/cmd/tendril/gittree"
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
@@ -175,7 +175,7 @@ func (p *place) check(repair bool) (findings []string, report *Report) {
 		p.t.Fatal(err)
 	}
 	report, err = Run(p.t.Context(), System{
-		Bus: p.bus, Rules: repository.Rules{Rules: hosting.Of(domain), Store: store}, Store: store, Indexes: []string{p.index}, Temp: p.t.TempDir(), Repair: repair, DeletionGrace: 7 * 24 * time.Hour,
+		Bus: p.bus, Rules: repository.Rules{Rules: config.Rules{Home: domain}, Store: store}, Store: store, Indexes: []string{p.index}, Temp: p.t.TempDir(), Repair: repair, DeletionGrace: 7 * 24 * time.Hour,
 	})
 	if err != nil {
 		p.t.Fatal(err)
@@ -358,7 +358,7 @@ func TestAnOrphanIsKept(t *testing.T) {
 	unlock, err := eventdb.Lock(p.index)
 	must(t, err)
 	defer unlock()
-	report, err := Run(t.Context(), System{Bus: p.bus, Rules: repository.Rules{Rules: hosting.Of(domain), Store: p.store()}, Store: p.store(), Temp: t.TempDir(), Repair: true})
+	report, err := Run(t.Context(), System{Bus: p.bus, Rules: repository.Rules{Rules: config.Rules{Home: domain}, Store: p.store()}, Store: p.store(), Temp: t.TempDir(), Repair: true})
 	if err != nil || len(report.Findings) != 1 || !strings.Contains(report.Findings[0].Failed, "is there already") {
 		t.Errorf("a second one of that name: %+v, %v", report.Findings, err)
 	}

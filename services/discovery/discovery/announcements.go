@@ -7,8 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -48,7 +48,7 @@ func (a *announcement) expired(now time.Time) bool {
 // announcements are all that are accepted or held: a fold of the log and of purgatory. It does no
 // I/O, and is not safe for concurrent use.
 type announcements struct {
-	rules  hosting.Rules                       // its domain is our own: never a target
+	rules  config.Rules                        // its domain is our own: never a target
 	served map[string]map[string]*announcement // by identifier and owner
 	byID   map[string]*announcement            // the same, by the event's id
 	held   map[string]*announcement            // by key of grasp-held; only those whose wait is not over
@@ -65,7 +65,7 @@ type request struct {
 // are read after them: only messages of the same kind are read in order.
 const mostRecent = 100
 
-func newAnnouncements(rules hosting.Rules) *announcements {
+func newAnnouncements(rules config.Rules) *announcements {
 	return &announcements{
 		rules: rules, served: map[string]map[string]*announcement{}, byID: map[string]*announcement{}, held: map[string]*announcement{},
 	}

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
@@ -47,7 +47,7 @@ func Run(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	rules, err := hosting.New(n.Settings)
+	rules, err := n.Settings.Hosting()
 	if err != nil {
 		return err
 	}
@@ -93,7 +93,7 @@ type discovery struct {
 }
 
 // newDiscovery makes a replica. keepAll: deletion requests do not touch what is accepted.
-func newDiscovery(b *bus.Bus, rules hosting.Rules, bootstrap []nostr.RelayURL, keepAll bool, reg prometheus.Registerer, log *slog.Logger) *discovery {
+func newDiscovery(b *bus.Bus, rules config.Rules, bootstrap []nostr.RelayURL, keepAll bool, reg prometheus.Registerer, log *slog.Logger) *discovery {
 	d := &discovery{
 		bus: b, log: log, limits: defaultLimits, timeout: publishTimeout, publisher: newPublisher(b, log), metrics: newMetrics(reg),
 		changed: make(chan struct{}, 1), all: newAnnouncements(rules),

@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tendril.dev/lib/bus"
-	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
@@ -42,7 +42,7 @@ func openBus(t testing.TB) *bus.Bus {
 
 // replica makes one that does not run yet.
 func replica(b *bus.Bus, bootstrap ...nostr.RelayURL) *discovery {
-	d := newDiscovery(b, hosting.Of(domain), bootstrap, false, prometheus.NewRegistry(), quiet)
+	d := newDiscovery(b, config.Rules{Home: domain}, bootstrap, false, prometheus.NewRegistry(), quiet)
 	d.window = 10 * time.Millisecond
 	return d
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/lib/target"
 	"tendril.dev/proto"
@@ -126,7 +126,7 @@ func TestTargets(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			all := newAnnouncements(hosting.Of(domain))
+			all := newAnnouncements(config.Rules{Home: domain})
 			for n, ev := range tc.accepted {
 				all.accept(ev, uint64(n))
 			}
@@ -145,7 +145,7 @@ func TestTargets(t *testing.T) {
 // whose wait is over.
 func TestWhatIsGoneIsForgotten(t *testing.T) {
 	t.Parallel()
-	all := newAnnouncements(hosting.Of(domain))
+	all := newAnnouncements(config.Rules{Home: domain})
 	x, y := announce(alice, "x", 5, "wss://r.example"), announce(bob, "y", 5, "wss://r.example")
 	if !all.accept(x, 1) || all.accept(x, 1) || !all.remove(x.ID) || all.remove(x.ID) {
 		t.Error("a change is not reported, or one that is none is")
@@ -169,7 +169,7 @@ func TestStrangersAreBounded(t *testing.T) {
 		}
 		return urls
 	}
-	all := newAnnouncements(hosting.Of(domain))
+	all := newAnnouncements(config.Rules{Home: domain})
 	all.accept(announce(alice, "x", 1, relays("a", 60)...), 1)
 	all.hold("1", entry(t, announce(bob, "y", 1, relays("b", 60)...), "c", 1))
 	got, refused := targets(all.wants(time.Now()), nil, defaultLimits)
@@ -197,7 +197,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	for n := range 400 {
 		many = append(many, fmt.Sprintf("%064x", n))
 	}
-	all = newAnnouncements(hosting.Of(domain))
+	all = newAnnouncements(config.Rules{Home: domain})
 	all.accept(with(announce(alice, "x", 1, "wss://r.example"), many...), 1)
 	all.hold("1", entry(t, with(announce(bob, "y", 1, "wss://r.example"), many...), "c", 1))
 	got, _ = targets(all.wants(time.Now()), nil, defaultLimits)

@@ -18,7 +18,6 @@ import (
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/obs"
-	"tendril.dev/lib/owner"
 	"tendril.dev/proto"
 	"tendril.dev/services/gateway/git"
 	"tendril.dev/services/gateway/info"
@@ -172,7 +171,7 @@ func newDoor(n *node.Node, shards git.Shards, work *limit.Fair) (*door, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, err := owner.Load(n.Settings, ".")
+	key, err := n.Settings.LoadKey(".")
 	if err != nil {
 		return nil, err
 	}

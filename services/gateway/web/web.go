@@ -22,7 +22,6 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/limit"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/gateway/info"
@@ -65,7 +64,7 @@ type Options struct {
 // Pages makes the pages.
 type Pages struct {
 	site   site
-	rules  hosting.Rules
+	rules  config.Rules
 	index  *eventdb.DB
 	work   *limit.Fair
 	held   Holder
@@ -94,7 +93,7 @@ func New(o Options) (*Pages, error) {
 		return nil, fmt.Errorf("read the pages' templates: %w", err)
 	}
 	s := o.Settings
-	rules, err := hosting.New(s)
+	rules, err := s.Hosting()
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,6 @@ import (
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 )
@@ -80,10 +79,10 @@ func Release(ev *nostr.Event) *Candidate {
 
 // Policy is the configured part of the rules.
 type Policy struct {
-	hosting     hosting.Rules
+	hosting     config.Rules
 	blacklist   map[string]bool // public keys
-	hosted      hosting.List    // empty: all
-	refused     hosting.List
+	hosted      config.List     // empty: all
+	refused     config.List
 	keepDeleted bool // deletion requests do not touch what is accepted
 	offers      bool // contributors offer pull requests below /prs/ (GRASP-06)
 	maxFuture   time.Duration
@@ -96,7 +95,7 @@ type Policy struct {
 // New reads the rules from settings. An error is one sentence that names the setting and what would
 // be right. bounds are those of purgatory, now is the clock.
 func New(s config.Settings, bounds Bounds, now func() time.Time) (*Policy, error) {
-	rules, err := hosting.New(s)
+	rules, err := s.Hosting()
 	if err != nil {
 		return nil, err
 	}
@@ -109,16 +108,16 @@ func New(s config.Settings, bounds Bounds, now func() time.Time) (*Policy, error
 		blacklist: map[string]bool{},
 	}
 	for _, npub := range s.EventBlacklist {
-		pubkey, err := hosting.ParseNpub(npub)
+		pubkey, err := config.ParseNpub(npub)
 		if err != nil {
 			return nil, fmt.Errorf("NGIT_EVENT_BLACKLIST names %q: want npubs, comma-separated", npub)
 		}
 		p.blacklist[pubkey] = true
 	}
-	if p.hosted, err = hosting.ParseList(s.RepositoryWhitelist); err != nil {
+	if p.hosted, err = config.ParseList("NGIT_REPOSITORY_WHITELIST", s.RepositoryWhitelist); err != nil {
 		return nil, fmt.Errorf("NGIT_REPOSITORY_WHITELIST: %w", err)
 	}
-	if p.refused, err = hosting.ParseList(s.RepositoryBlacklist); err != nil {
+	if p.refused, err = config.ParseList("NGIT_REPOSITORY_BLACKLIST", s.RepositoryBlacklist); err != nil {
 		return nil, fmt.Errorf("NGIT_REPOSITORY_BLACKLIST: %w", err)
 	}
 	if p.waits <= 0 || p.silent <= 0 {

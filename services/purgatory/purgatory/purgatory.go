@@ -24,7 +24,6 @@ import (
 	"tendril.dev/lib/claim"
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/held"
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
@@ -82,7 +81,7 @@ type worker struct {
 // newWorker is a worker that reads nothing and is asked for nothing yet.
 func newWorker(ctx context.Context, n *node.Node) (*worker, error) {
 	s := n.Settings
-	hosted, err := hosting.New(s)
+	hosted, err := s.Hosting()
 	if err != nil {
 		return nil, err
 	}

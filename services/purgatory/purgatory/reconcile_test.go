@@ -7,7 +7,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
@@ -48,7 +48,7 @@ func TestScope(t *testing.T) {
 	for n := range 40 {
 		waiting = append(waiting, held(announcement(key(100+n), popular))...)
 	}
-	v := repostate.New("x", hosting.Of(domain), accepted, waiting)
+	v := repostate.New("x", config.Rules{Home: domain}, accepted, waiting)
 	look := func(pubkey string, wide bool) task {
 		return task{identifier: "x", places: map[repository.Place]bool{placeOf(pubkey, "x"): wide}}
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repository"
@@ -57,7 +57,7 @@ func TestFateOfAContribution(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				p := &pass{v: repostate.New("x", hosting.Of(domain), nil, tc.here), offered: map[string]bool{}, Releaser: &Releaser{
+				p := &pass{v: repostate.New("x", config.Rules{Home: domain}, nil, tc.here), offered: map[string]bool{}, Releaser: &Releaser{
 					Hold:     30 * time.Minute,
 					Accepted: func(context.Context, string) (*nostr.Event, error) { return tc.accepted, nil },
 					Held:     func(string) *nostr.Event { return tc.waiting },

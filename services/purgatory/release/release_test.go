@@ -17,7 +17,7 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/candidates"
-	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/release"
@@ -129,7 +129,7 @@ func (w *world) view() repostate.View {
 			accepted = append(accepted, ev)
 		}
 	}
-	return repostate.New("x", hosting.Of(domain), accepted, entries)
+	return repostate.New("x", config.Rules{Home: domain}, accepted, entries)
 }
 
 // release releases what is complete in the repositories of some owners, of all if none is given.

@@ -1,7 +1,7 @@
 package repository
 
 import (
-	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 )
 
@@ -9,7 +9,7 @@ import (
 // earlier settings. What was archived once is served as long as its announcement is, so that a
 // changed list takes nothing away from anybody.
 type Rules struct {
-	hosting.Rules
+	config.Rules
 	Store *Store
 }
 

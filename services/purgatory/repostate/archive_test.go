@@ -7,16 +7,15 @@ import (
 	"testing"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repostate"
 )
 
-func archiving(t *testing.T, readOnly bool) hosting.Rules {
+func archiving(t *testing.T, readOnly bool) config.Rules {
 	t.Helper()
-	r, err := hosting.New(config.Settings{
+	r, err := config.Settings{
 		Service: config.Service{Domain: domain}, Policy: config.Policy{ArchiveWhitelist: []string{"x"}, ArchiveReadOnly: &readOnly},
-	})
+	}.Hosting()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +29,7 @@ func TestArchivesAreHereAndReadOnly(t *testing.T) {
 	there := event(nostr.KindAnnouncement, owner, 1, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/1.git"})
 	waiting := state(owner, 3, "refs/heads/main", c1)
 	pr := event(nostr.KindPR, friend, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2})
-	for name, rules := range map[string]hosting.Rules{"read-only": archiving(t, true), "writable": archiving(t, false)} {
+	for name, rules := range map[string]config.Rules{"read-only": archiving(t, true), "writable": archiving(t, false)} {
 		for _, v := range []repostate.View{
 			repostate.New("x", rules, nil, held(there, waiting, pr)),
 			repostate.New("x", rules, []*nostr.Event{there}, held(waiting, pr)),
@@ -61,7 +60,7 @@ func TestArchivesAreHereAndReadOnly(t *testing.T) {
 	if _, err := v.Authorise(repostate.Push{Owner: owner, Changes: []repostate.Change{{"refs/heads/main", c1}}}); err != nil {
 		t.Errorf("a push to what lists us: %v", err)
 	}
-	if v := repostate.New("x", hosting.Of(domain), []*nostr.Event{there}, nil); v.Hosts(owner) {
+	if v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{there}, nil); v.Hosts(owner) {
 		t.Error("hosted though nothing is archived")
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/nbd-wtf/go-nostr/nip19"
 
-	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/proto"
 	"tendril.dev/services/purgatory/repostate"
@@ -64,7 +64,7 @@ func TestHostedAndMaintainers(t *testing.T) {
 	elsewhere := event(nostr.KindAnnouncement, other, 5, nostr.Tag{"d", "x"}, nostr.Tag{"clone", "https://git.example.org/3.git"})
 	silent := held(announcement(t, other, 4))
 	silent[0].Phase = proto.PhaseSilent
-	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend)}, append(held(announcement(t, friend, 2)), silent...))
+	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, owner, 1, friend)}, append(held(announcement(t, friend, 2)), silent...))
 	if got := v.Hosted(); !slices.Equal(got, []string{owner, friend}) {
 		t.Errorf("hosted %v", got)
 	}
@@ -74,7 +74,7 @@ func TestHostedAndMaintainers(t *testing.T) {
 	if got := v.OwnersFor(owner); !slices.Equal(got, []string{owner}) {
 		t.Errorf("the owner speaks for %v", got)
 	}
-	left := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, other, 1), elsewhere}, nil)
+	left := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, other, 1), elsewhere}, nil)
 	if left.Hosts(other) {
 		t.Error("a newer announcement that does not list us, and it is still hosted")
 	}
@@ -86,7 +86,7 @@ func TestHostedAndMaintainers(t *testing.T) {
 func TestWants(t *testing.T) {
 	t.Parallel()
 	pr := event(nostr.KindPR, other, 9, nostr.Tag{"a", "30617:" + owner + ":x"}, nostr.Tag{"c", c2}, nostr.Tag{"clone", "https://fork.example.org/x.git"})
-	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), state(owner, 3, "refs/heads/main", c2)},
+	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, owner, 1, friend), state(owner, 3, "refs/heads/main", c2)},
 		held(announcement(t, friend, 2), state(friend, 4, "refs/heads/main", c1), pr))
 	wants := v.Wants()
 	if len(wants) != 2 || wants[0].Owner != owner || !slices.Equal(wants[0].Objects, []string{c2}) || wants[1].Owner != friend || !slices.Equal(wants[1].Objects, []string{c1}) {
@@ -102,7 +102,7 @@ func TestAnImpossibleStateIsNeverHuntedForNorPushedBy(t *testing.T) {
 	t.Parallel()
 	madeUp := state(owner, 5, "refs/heads/main", c1, "refs/heads/next", "made up")
 	older := state(owner, 4, "refs/heads/main", c2)
-	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1)}, held(madeUp, older))
+	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, owner, 1)}, held(madeUp, older))
 	if got := v.Wants(); len(got) != 1 || !slices.Equal(got[0].Objects, []string{c2}) {
 		t.Errorf("wants %v, want only what the older state names", got)
 	}
@@ -125,7 +125,7 @@ func TestStatesForAndSuperseded(t *testing.T) {
 	t.Parallel()
 	old, mid, young := state(owner, 3, "refs/heads/main", c1), state(friend, 4, "refs/heads/main", c2), state(owner, 5, "refs/heads/main", c1)
 	stranger := state(other, 9, "refs/heads/main", c1)
-	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend)}, held(old, mid, young, stranger))
+	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, owner, 1, friend)}, held(old, mid, young, stranger))
 	for _, tc := range []struct {
 		name     string
 		complete map[string]bool
@@ -164,9 +164,9 @@ func TestAuthorise(t *testing.T) {
 	waiting := state(friend, 5, "refs/heads/main", c2, "refs/tags/v1", c1)
 	before := state(friend, 2, "refs/heads/main", c2)
 	stranger := state(other, 9, "refs/heads/evil", c2)
-	full := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), accepted}, held(waiting, before, stranger))
-	bare := repostate.New("x", hosting.Of(domain), nil, held(announcement(t, owner, 1)))
-	strangers := repostate.New("x", hosting.Of(domain), nil, held(announcement(t, owner, 1), stranger))
+	full := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, owner, 1, friend), accepted}, held(waiting, before, stranger))
+	bare := repostate.New("x", config.Rules{Home: domain}, nil, held(announcement(t, owner, 1)))
+	strangers := repostate.New("x", config.Rules{Home: domain}, nil, held(announcement(t, owner, 1), stranger))
 	main := map[string]string{"refs/heads/main": c1}
 	for _, tc := range []struct {
 		name    string
@@ -216,7 +216,7 @@ func TestAuthorise(t *testing.T) {
 // one that waits still is.
 func TestServes(t *testing.T) {
 	t.Parallel()
-	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1)}, held(announcement(t, owner, 2), announcement(t, other, 1)))
+	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, owner, 1)}, held(announcement(t, owner, 2), announcement(t, other, 1)))
 	if !v.Serves(owner) || v.Serves(other) || v.Serves("nobody") {
 		t.Errorf("served: owner %v, other %v, nobody %v", v.Serves(owner), v.Serves(other), v.Serves("nobody"))
 	}
@@ -226,7 +226,7 @@ func TestServes(t *testing.T) {
 // owner's data is looked for first.
 func TestNearURLsComeFromTheOwnersPeople(t *testing.T) {
 	t.Parallel()
-	v := repostate.New("x", hosting.Of(domain), []*nostr.Event{announcement(t, owner, 1, friend), announcement(t, friend, 1), announcement(t, other, 1, owner)},
+	v := repostate.New("x", config.Rules{Home: domain}, []*nostr.Event{announcement(t, owner, 1, friend), announcement(t, friend, 1), announcement(t, other, 1, owner)},
 		held(state(owner, 3, "refs/heads/main", c1)))
 	wants := v.Wants()
 	if len(wants) != 1 || !slices.Equal(urls(wants[0].Near), []string{"https://git.example.org/1.git", "https://git.example.org/2.git"}) {
@@ -259,7 +259,7 @@ func TestTrustAgreesWithTheProtocol(t *testing.T) {
 		for n := range 8 {
 			events = append(events, state(key(n), nostr.Timestamp(n), "refs/heads/main", c1))
 		}
-		v := repostate.New("x", hosting.Of(domain), events, nil)
+		v := repostate.New("x", config.Rules{Home: domain}, events, nil)
 		for n := range 8 {
 			if got, want := v.OwnersFor(key(n)), nostr.AuthorizedOwners(key(n), all); !slices.Equal(got, want) {
 				t.Fatalf("%d speaks for %v, want %v", n, got, want)
@@ -295,7 +295,7 @@ func BenchmarkNew(b *testing.B) {
 	}
 	entries := held(states...)
 	for b.Loop() {
-		v := repostate.New("x", hosting.Of(domain), accepted, entries)
+		v := repostate.New("x", config.Rules{Home: domain}, accepted, entries)
 		if len(v.Hosted()) != 500 || len(v.Wants()) == 0 {
 			b.Fatal("not what was meant")
 		}

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"tendril.dev/lib/hosting"
+	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
 	"tendril.dev/services/purgatory/repostate"
 )
@@ -37,7 +37,7 @@ func TestTagged(t *testing.T) {
 			tags = append(tags, nostr.Tag{"a", tag})
 		}
 		pr := event(nostr.KindPR, other, 9, tags...)
-		for _, v := range []repostate.View{repostate.New("x", hosting.Of(domain), accepted, held(pr)), repostate.New("x", hosting.Of(domain), append(slices.Clone(accepted), pr), nil)} {
+		for _, v := range []repostate.View{repostate.New("x", config.Rules{Home: domain}, accepted, held(pr)), repostate.New("x", config.Rules{Home: domain}, append(slices.Clone(accepted), pr), nil)} {
 			if len(v.PullRequests) != 1 {
 				t.Fatalf("%s: %+v", tc.name, v.PullRequests)
 			}
@@ -49,7 +49,7 @@ func TestTagged(t *testing.T) {
 			}
 		}
 	}
-	v := repostate.New("x", hosting.Of(domain), accepted, nil)
+	v := repostate.New("x", config.Rules{Home: domain}, accepted, nil)
 	if got, want := v.People(v.Hosted()), []string{owner, friend, other, deputy, away}; !slices.Equal(got, want) {
 		t.Errorf("people %v, want %v", got, want)
 	}

@@ -18,7 +18,6 @@ import (
 	"tendril.dev/lib/netguard"
 	"tendril.dev/lib/node"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/owner"
 	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 	"tendril.dev/services/relayconn/health"
@@ -150,7 +149,7 @@ func rulesOf(s config.Sync) Rules {
 // sign signs with the operator's key, as it is now: in one process the gateway may just have
 // generated it.
 func sign(s config.Settings, ev *nostr.Event) error {
-	key, err := owner.Find(s, ".")
+	key, err := s.FindKey(".")
 	if err != nil {
 		return err
 	}

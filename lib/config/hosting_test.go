@@ -1,4 +1,4 @@
-package hosting_test
+package config_test
 
 import (
 	"strings"
@@ -7,7 +7,6 @@ import (
 	"github.com/nbd-wtf/go-nostr/nip19"
 
 	"tendril.dev/lib/config"
-	"tendril.dev/lib/hosting"
 	"tendril.dev/lib/nostr"
 )
 
@@ -62,7 +61,7 @@ func TestWhatIsKept(t *testing.T) {
 		"writable":                      {config.Policy{ArchiveAll: true, ArchiveReadOnly: &no}, nil, false, true},
 	} {
 		s := config.Settings{Service: config.Service{Domain: "git.example.com"}, Policy: tc.policy}
-		r, err := hosting.New(s)
+		r, err := s.Hosting()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,7 +73,7 @@ func TestWhatIsKept(t *testing.T) {
 			t.Errorf("%s: archives any %v, read-only %v", name, r.ArchivesAny(), r.ReadOnly())
 		}
 	}
-	if new(hosting.Rules).Keeps(announced(t, "git.example.com")) {
+	if new(config.Rules).Keeps(announced(t, "git.example.com")) {
 		t.Error("no rules keep something")
 	}
 }

@@ -1,4 +1,4 @@
-package owner_test
+package config_test
 
 import (
 	"errors"
@@ -14,7 +14,6 @@ import (
 
 	"tendril.dev/lib/config"
 	"tendril.dev/lib/nostr"
-	"tendril.dev/lib/owner"
 )
 
 func settings(t *testing.T, args ...string) config.Settings {
@@ -28,7 +27,7 @@ func settings(t *testing.T, args ...string) config.Settings {
 
 // load returns the public key.
 func load(s config.Settings, dir string) (string, error) {
-	key, err := owner.Load(s, dir)
+	key, err := s.LoadKey(dir)
 	return key.Public, err
 }
 
@@ -38,14 +37,14 @@ func TestFind(t *testing.T) {
 	for _, backend := range []string{"lmdb", "memory"} {
 		s := settings(t)
 		s.DatabaseBackend = backend
-		if _, err := owner.Find(s, t.TempDir()); backend != "memory" && !errors.Is(err, fs.ErrNotExist) {
+		if _, err := s.FindKey(t.TempDir()); backend != "memory" && !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: before there is one: %v", backend, err)
 		}
-		loaded, err := owner.Load(s, t.TempDir())
+		loaded, err := s.LoadKey(t.TempDir())
 		if err != nil {
 			t.Fatal(err)
 		}
-		found, err := owner.Find(s, t.TempDir())
+		found, err := s.FindKey(t.TempDir())
 		if err != nil || found != loaded {
 			t.Errorf("%s: found %s, %v, want %s", backend, found.Public, err, loaded.Public)
 		}
@@ -76,7 +75,7 @@ func TestOwnerOfSettings(t *testing.T) {
 	for _, wrong := range []string{"x", nsec[:20], strings.Repeat("f", 64)} {
 		s := settings(t)
 		s.RelayOwnerNsec = wrong
-		_, err := owner.Load(s, t.TempDir())
+		_, err := s.LoadKey(t.TempDir())
 		if err == nil || !strings.Contains(err.Error(), "NGIT_RELAY_OWNER_NSEC") || strings.Contains(err.Error(), wrong) && wrong != "x" {
 			t.Errorf("%s: %v", wrong, err)
 		}
@@ -99,7 +98,7 @@ func TestKeyFileOfAnotherServer(t *testing.T) {
 	dir := t.TempDir()
 	brought := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, owner.BroughtFile), []byte(text), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, config.BroughtKeyFile), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -126,7 +125,7 @@ func TestKeyFileOfAnotherServer(t *testing.T) {
 	for _, broken := range []string{"", "nsec1half", secret[:40]} {
 		brought(broken)
 		_, err := load(s, dir)
-		if err == nil || !strings.Contains(err.Error(), owner.BroughtFile) || broken != "" && strings.Contains(err.Error(), broken) {
+		if err == nil || !strings.Contains(err.Error(), config.BroughtKeyFile) || broken != "" && strings.Contains(err.Error(), broken) {
 			t.Errorf("%q: %v", broken, err)
 		}
 	}
@@ -174,11 +173,11 @@ func TestOwnerIsGeneratedOnce(t *testing.T) {
 func TestBrokenKeyFile(t *testing.T) {
 	t.Parallel()
 	s := settings(t)
-	path := filepath.Join(s.RelayDataPath, owner.File)
+	path := filepath.Join(s.RelayDataPath, config.KeyFile)
 	if err := os.WriteFile(path, []byte("nsec1half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := owner.Load(s, t.TempDir()); err == nil || !strings.Contains(err.Error(), path) {
+	if _, err := s.LoadKey(t.TempDir()); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("%v", err)
 	}
 }

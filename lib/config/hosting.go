@@ -1,0 +1,128 @@
+package config
+
+import (
+	"errors"
+	"strings"
+
+	"github.com/nbd-wtf/go-nostr/nip19"
+
+	"tendril.dev/lib/nostr"
+)
+
+// Rules say by its announcement alone whether a repository is kept here: it lists this service
+// (GRASP-01), or the operator archives it (GRASP-05). Whether an announcement is accepted at all is
+// for ingest to decide. The zero value keeps nothing; with a domain alone nothing is archived.
+type Rules struct {
+	Home     string // domain of this service, normalised
+	readOnly bool
+	all      bool
+	archived List
+	services []string // domains
+}
+
+// Hosting reads the rules from settings. An error is one sentence for the operator.
+func (s Settings) Hosting() (r Rules, err error) {
+	r = Rules{readOnly: s.IsArchiveReadOnly(), all: s.ArchiveAll}
+	if r.Home, err = nostr.NormalizeDomain(s.Domain); err != nil {
+		return Rules{}, s.Service.check()
+	}
+	if r.archived, err = ParseList("NGIT_ARCHIVE_WHITELIST", s.ArchiveWhitelist); err != nil {
+		return Rules{}, err
+	}
+	for _, given := range s.ArchiveServices {
+		service, err := nostr.NormalizeDomain(given)
+		if err != nil {
+			return Rules{}, s.archive()
+		}
+		r.services = append(r.services, service)
+	}
+	return r, nil
+}
+
+// Domain is that of this service, normalised.
+func (r Rules) Domain() string { return r.Home }
+
+// ReadOnly reports whether pushes to archived repositories are refused.
+func (r Rules) ReadOnly() bool { return r.readOnly }
+
+// Lists reports whether the announcement lists this service: the repository is hosted here and can
+// be pushed to, whatever is archived.
+func (r Rules) Lists(a *nostr.Announcement) bool { return a.ListsService(r.Home) }
+
+// Archives reports whether the repository is kept though its announcement does not list this
+// service: everything is archived, or the repository is on the list, or its announcement has a
+// clone URL at one of the services that are archived.
+func (r Rules) Archives(a *nostr.Announcement) bool {
+	return r.archives(a) && !r.Lists(a)
+}
+
+func (r Rules) archives(a *nostr.Announcement) bool {
+	if r.all || r.archived.Has(a.Ref) {
+		return true
+	}
+	for _, service := range r.services {
+		if a.HasCloneOn(service) {
+			return true
+		}
+	}
+	return false
+}
+
+// Keeps reports whether the repository is here, hosted or archived.
+func (r Rules) Keeps(a *nostr.Announcement) bool { return r.archives(a) || r.Lists(a) }
+
+// ArchivesAny reports whether anything is archived at all.
+func (r Rules) ArchivesAny() bool { return r.all || !r.archived.Empty() || len(r.services) > 0 }
+
+// List is a list of repositories as operators write it: npub, npub/identifier or identifier. The
+// zero value is empty.
+type List struct{ entries map[nostr.RepoRef]bool } // half of a reference may be empty
+
+// ParseList reads the entries of a setting.
+func ParseList(setting string, entries []string) (l List, err error) {
+	for _, entry := range entries {
+		if err := l.add(entry); err != nil {
+			return l, &Error{setting, entry, err.Error() + "; want npub, npub/identifier or identifier, comma-separated"}
+		}
+	}
+	return l, nil
+}
+
+func (l *List) add(entry string) (err error) {
+	ref := nostr.RepoRef{Identifier: entry}
+	named := true
+	if strings.HasPrefix(entry, "npub1") {
+		var npub string
+		npub, ref.Identifier, named = strings.Cut(entry, "/")
+		if ref.PubKey, err = ParseNpub(npub); err != nil {
+			return err
+		}
+	}
+	if named {
+		if err := nostr.CheckIdentifier(ref.Identifier); err != nil {
+			return err
+		}
+	}
+	if l.entries == nil {
+		l.entries = map[nostr.RepoRef]bool{}
+	}
+	l.entries[ref] = true
+	return nil
+}
+
+// Empty says that nothing is on the list.
+func (l List) Empty() bool { return len(l.entries) == 0 }
+
+// Has reports whether the repository is on the list, by owner, by identifier or by both.
+func (l List) Has(r nostr.RepoRef) bool {
+	return l.entries[r] || l.entries[nostr.RepoRef{PubKey: r.PubKey}] || l.entries[nostr.RepoRef{Identifier: r.Identifier}]
+}
+
+// ParseNpub reads a public key as operators write it, and returns its 64 hex digits.
+func ParseNpub(s string) (string, error) {
+	prefix, key, err := nip19.Decode(strings.TrimSpace(s))
+	if err != nil || prefix != "npub" {
+		return "", errors.New("not a legal npub")
+	}
+	return key.(string), nil
+}
