@@ -1,7 +1,6 @@
 package eventdb
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -12,36 +11,35 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// expiredPerApply bounds how many expired events one Apply sweeps out; they are passed over by
-// queries long before.
-const expiredPerApply = 64
-
 // Apply applies records of the log in ascending sequence, all of them or, on an error, none.
 // Records that were applied before (Seq ≤ [DB.Seq]) are passed over, so that a writer that feeds
 // its own commits and a follower of the log may both apply.
 func (db *DB) Apply(recs []Record) error {
+	if len(recs) == 0 {
+		return nil
+	}
+	return db.apply(recs, recs[len(recs)-1].Seq)
+}
+
+// apply applies what the log has up to a sequence, and tells the subscribers.
+func (db *DB) apply(recs []Record, upTo uint64) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.closed.Load() {
 		return ErrClosed
 	}
 	done := db.Seq()
-	for len(recs) > 0 && recs[0].Seq <= done {
-		recs = recs[1:]
-	}
-	if len(recs) == 0 {
+	if upTo <= done {
 		return nil
 	}
-	if s := db.sieve.Load(); s.keys > s.room {
-		wider, err := readSieve(db.pebble, s.keys)
-		if err != nil {
-			return err
-		}
-		db.sieve.Store(wider)
-	}
-	c := db.newChange()
+	c := &change{db: db, batch: db.pebble.NewIndexedBatch()}
+	c.reader = reader{c.batch, db.sieve}
+	defer c.batch.Close()
 	for _, r := range recs {
-		if r.Seq <= done {
+		switch {
+		case r.Seq <= db.Seq():
+			continue
+		case r.Seq <= done:
 			return fmt.Errorf("apply: sequence %d after %d", r.Seq, done)
 		}
 		done = r.Seq
@@ -49,37 +47,35 @@ func (db *DB) Apply(recs []Record) error {
 			return fmt.Errorf("apply %d: %w", r.Seq, err)
 		}
 	}
-	if err := c.sweepExpired(); err != nil {
-		return fmt.Errorf("apply: sweep expired events: %w", err)
+	err := c.put(metaSeq, binary.BigEndian.AppendUint64(nil, upTo))
+	if err = errors.Join(err, c.batch.Commit(pebble.NoSync)); err != nil {
+		return fmt.Errorf("apply: %w", err)
 	}
-	return c.commit(done)
-}
-
-// Advance notes that the log has moved to seq by messages that carry no event, such as a writer's
-// mark.
-func (db *DB) Advance(seq uint64) error {
-	db.mu.Lock()
-	defer db.mu.Unlock()
-	if db.closed.Load() {
-		return ErrClosed
+	if len(c.stored) > 0 {
+		for _, tell := range db.subscribers {
+			tell(c.stored)
+		}
 	}
-	if seq <= db.Seq() {
-		return nil
-	}
-	return db.newChange().commit(seq)
-}
-
-// encode makes the JSON of a record that has none, and reads it back: what is indexed must be what
-// is stored, or it could not be found again to be taken away (JSON has no place for bytes that are
-// no UTF-8).
-func (r *Record) encode() (err error) {
-	if r.Raw, err = r.Event.MarshalJSON(); err != nil {
-		return fmt.Errorf("encode event: %w", err)
-	}
-	if r.Event, err = decode(r.Raw); err != nil {
-		return fmt.Errorf("read encoded event back: %w", err)
-	}
+	db.done.Load().Advance(upTo)
 	return nil
+}
+
+// change is what one call of apply does. It reads the index as the change leaves it.
+type change struct {
+	reader
+	db     *DB
+	batch  *pebble.Batch
+	stored []Record // events that the change brings, in the order of the log
+	key    []byte   // the room of the last key
+}
+
+// put sets what a key holds; nil: nothing any more.
+func (c *change) put(key, value []byte) error {
+	if value == nil {
+		return c.batch.Delete(key, nil)
+	}
+	c.db.sieve.add(key)
+	return c.batch.Set(key, value, nil)
 }
 
 // add stores one event and carries out what it means for others, unless it is one to be passed
@@ -92,7 +88,11 @@ func (c *change) add(r Record) error {
 		return errors.New("record without event")
 	}
 	if r.Raw == nil {
-		if err := r.encode(); err != nil {
+		// What is indexed must be what is stored, or it could not be found again to be taken away:
+		// JSON has no place for bytes that are no UTF-8.
+		var err error
+		r.Raw = nostr.Encode(r.Event)
+		if r.Event, err = decode(r.Raw); err != nil {
 			return err
 		}
 	}
@@ -104,125 +104,174 @@ func (c *change) add(r Record) error {
 	if err != nil {
 		return err
 	}
-	if _, known, err := lookUp(c, eid); err != nil || known {
+	if _, known, err := lookUp(c.reader, eid); err != nil || known {
 		return err
 	}
-	if deleted, err := isDeleted(c, c.db.keepDeleted, ev, eid, author); err != nil || deleted {
+	if deleted, err := isDeleted(c.reader, c.db.opts.KeepDeleted, ev, eid, author); err != nil || deleted {
 		return err
 	}
 	if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
-		if won, err := c.takeCoordinate(at, holder{created: ev.CreatedAt, id: eid}); err != nil || !won {
+		if won, err := c.takeCoordinate(at, ev.CreatedAt, eid); err != nil || !won {
 			return err
 		}
 	}
-	c.store(r, eid, author)
-	if ev.Kind == nostr.KindDeletion && !c.db.keepDeleted {
+	if err := c.store(r, eid, author); err != nil {
+		return err
+	}
+	if ev.Kind == nostr.KindDeletion && !c.db.opts.KeepDeleted {
 		return c.carryOut(ev, author)
 	}
 	return nil
 }
 
 // takeCoordinate decides between the holder of a coordinate and a newcomer: the newer wins, at
-// equal time the lower id (NIP-01).
-func (c *change) takeCoordinate(at coordinate, newcomer holder) (won bool, err error) {
-	held, found, err := holderOf(c, at)
+// equal time the lower id (NIP-01). An event whose time is over holds its coordinate like any other:
+// what the index accepts follows from the log alone, and not from the clock.
+func (c *change) takeCoordinate(at coordinate, created nostr.Timestamp, eid id) (won bool, err error) {
+	held, found, err := holderOf(c.reader, at)
 	if err != nil {
 		return false, err
 	}
 	if found {
-		if newcomer.compare(held) >= 0 {
+		if (Entry{CreatedAt: created, ID: eid}).Compare(held) >= 0 {
 			return false, nil
 		}
-		if !held.gone {
-			if err := c.removeStored(held.created, held.id); err != nil {
-				return false, err
-			}
+		if err := c.remove(held.CreatedAt, held.ID); err != nil {
+			return false, err
 		}
 	}
-	c.set(at.key(tableHolder), newcomer.append(nil))
-	return true, nil
-}
-
-// compare sorts the better holder first.
-func (h holder) compare(o holder) int {
-	return Entry{CreatedAt: h.created, ID: h.id}.Compare(Entry{CreatedAt: o.created, ID: o.id})
-}
-
-func holderOf(r getter, at coordinate) (h holder, found bool, err error) {
-	value, found, err := r.get(at.key(tableHolder))
-	if err != nil || !found {
-		return h, false, err
-	}
-	h, err = parseHolder(value)
-	return h, err == nil, err
+	return true, c.put(at.key(tableHolder), appendPlace(nil, created, eid))
 }
 
 // takeOut removes an event that has left the log. Nothing of it stays: a new index that reads the
-// log never sees it. One that is not here was replaced or deleted before. One that expires is left
-// to its expiration: ingest removes none, because whether an index has swept it out by now would
-// decide what may take its place.
+// log never sees it. One that is not here was replaced or deleted before.
 func (c *change) takeOut(eventID string) error {
 	eid, err := parseID(eventID)
 	if err != nil {
 		return err
 	}
-	at, ev, err := load(c, eid)
-	if errors.Is(err, ErrNotFound) {
-		return nil
-	}
-	if err != nil || at.expiry != 0 {
+	at, found, err := lookUp(c.reader, eid)
+	if err != nil || !found {
 		return err
 	}
-	return c.remove(at, ev)
+	return c.remove(at.created, eid)
 }
 
-// remove takes an event away and empties its coordinate, or, if the event has an expiration, leaves
-// it held by what is gone.
-func (c *change) remove(at located, ev *nostr.Event) error {
-	eid, author, err := namesOf(ev)
-	if err != nil {
-		return err
-	}
-	if place, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
-		if at.expiry == 0 {
-			c.set(place.key(tableHolder), nil)
-		} else {
-			c.set(place.key(tableHolder), holder{at.created, eid, true}.append(nil))
+// carryOut does what a deletion request asks, now and for events that come later (NIP-09): only
+// events of its own author, and no deletion requests.
+func (c *change) carryOut(request *nostr.Event, author id) error {
+	for _, tag := range request.Tags {
+		if len(tag) < 2 {
+			continue
 		}
-	}
-	return c.removeStored(at.created, eid)
-}
-
-// sweepExpired removes some of the events whose time is over, of those that were there before this
-// change.
-func (c *change) sweepExpired() error {
-	it, err := c.db.pebble.NewIter(&pebble.IterOptions{
-		LowerBound: []byte{tableExpiry},
-		UpperBound: binary.BigEndian.AppendUint64([]byte{tableExpiry}, uint64(c.db.now())),
-	})
-	if err != nil {
-		return err
-	}
-	var over []id
-	for valid := it.First(); valid && len(over) < expiredPerApply; valid = it.Next() {
-		over = append(over, id(it.Key()[1+timeLen:]))
-	}
-	if err := it.Close(); err != nil {
-		return err
-	}
-	for _, eid := range over {
-		at, ev, err := load(c, eid)
-		if errors.Is(err, ErrNotFound) {
-			continue // removed by this change
+		var err error
+		switch tag[0] {
+		case "e":
+			err = c.deleteByID(tag[1], author)
+		case "a":
+			err = c.deleteByAddress(tag[1], author, request.CreatedAt)
 		}
 		if err != nil {
 			return err
 		}
-		if err := c.remove(at, ev); err != nil {
+	}
+	return nil
+}
+
+func (c *change) deleteByID(target string, author id) error {
+	eid, err := parseID(target)
+	if err != nil {
+		return nil // a tag that names nothing
+	}
+	if err := c.put(keyDeletedID(author, eid), []byte{}); err != nil {
+		return err
+	}
+	at, found, err := lookUp(c.reader, eid)
+	if err != nil || !found || at.kind == nostr.KindDeletion {
+		return err
+	}
+	ev, err := loadAt(c.reader, at.created, eid)
+	if err != nil {
+		return err
+	}
+	if owner, err := parseID(ev.PubKey); err != nil || owner != author {
+		return err
+	}
+	return c.remove(at.created, eid)
+}
+
+func (c *change) deleteByAddress(address string, author id, until nostr.Timestamp) error {
+	at, ok := coordinateAt(address, author)
+	if !ok {
+		return nil // a tag that names nothing, or what is another's
+	}
+	earlier, known, err := deletedTo(c.reader, at)
+	if err != nil {
+		return err
+	}
+	if !known || until > earlier {
+		if err := c.put(at.key(tableDeletedTo), binary.BigEndian.AppendUint64(nil, uint64(until))); err != nil {
 			return err
 		}
 	}
-	return nil
+	held, found, err := holderOf(c.reader, at)
+	if err != nil || !found || held.CreatedAt > until {
+		return err
+	}
+	return c.remove(held.CreatedAt, held.ID)
+}
+
+// coordinateAt reads an address if it is one of author's. What is an address is for package nostr to
+// say: ingest asks it too when it decides what may follow a deletion request, and the two must agree.
+func coordinateAt(s string, author id) (coordinate, bool) {
+	address, err := nostr.ParseAddress(s)
+	if err != nil {
+		return coordinate{}, false
+	}
+	if owner, err := parseID(address.PubKey); err != nil || owner != author {
+		return coordinate{}, false
+	}
+	return coordinateOf(address.Kind, author, address.Identifier)
+}
+
+// isDeleted reports whether a stored deletion request covers the event.
+func isDeleted(r reader, disrespected bool, ev *nostr.Event, eid, author id) (bool, error) {
+	if disrespected || ev.Kind == nostr.KindDeletion {
+		return false, nil
+	}
+	if _, deleted, err := r.get(keyDeletedID(author, eid)); err != nil || deleted {
+		return deleted, err
+	}
+	at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD())
+	if !ok {
+		return false, nil
+	}
+	until, known, err := deletedTo(r, at)
+	return known && ev.CreatedAt <= until, err
+}
+
+// deletedTo is the latest time up to which a deletion request covers a coordinate, if one does.
+func deletedTo(r reader, at coordinate) (until nostr.Timestamp, known bool, err error) {
+	value, found, err := r.get(at.key(tableDeletedTo))
+	if err != nil || !found {
+		return 0, false, err
+	}
+	if len(value) != timeLen {
+		return 0, false, fmt.Errorf("deletion of %d bytes", len(value))
+	}
+	return nostr.Timestamp(binary.BigEndian.Uint64(value)), true, nil
+}
+
+// holderOf returns where the event stands that holds a coordinate; its kind is not filled in.
+func holderOf(r reader, at coordinate) (holder Entry, found bool, err error) {
+	value, found, err := r.get(at.key(tableHolder))
+	if err != nil || !found {
+		return holder, false, err
+	}
+	if len(value) != placeLen {
+		return holder, false, fmt.Errorf("holder of %d bytes", len(value))
+	}
+	return placeOf(value), true, nil
 }
 
 // namesOf are an event's id and author.
@@ -233,10 +282,10 @@ func namesOf(ev *nostr.Event) (eid, author id, err error) {
 }
 
 // lookUp finds an event by id.
-func lookUp(r getter, eid id) (a located, found bool, err error) {
+func lookUp(r reader, eid id) (a located, found bool, err error) {
 	value, found, err := r.get(keyID(eid))
 	if err == nil && found {
-		a, err = parseAt(value)
+		a, err = parseLocated(value)
 	}
 	if err != nil {
 		return a, false, fmt.Errorf("look up event %x: %w", eid, err)
@@ -244,28 +293,14 @@ func lookUp(r getter, eid id) (a located, found bool, err error) {
 	return a, found, nil
 }
 
-// load finds an event by id, and reads it; [ErrNotFound]: it is not there.
-func load(r getter, eid id) (located, *nostr.Event, error) {
-	a, found, err := lookUp(r, eid)
-	if err != nil {
-		return a, nil, err
-	}
-	if !found {
-		return a, nil, ErrNotFound
-	}
-	ev, err := loadAt(r, a.created, eid)
-	return a, ev, err
-}
-
 // loadAt reads an event that an index entry names.
-func loadAt(r getter, created nostr.Timestamp, eid id) (*nostr.Event, error) {
+func loadAt(r reader, created nostr.Timestamp, eid id) (*nostr.Event, error) {
 	value, found, err := r.get(keyEvent(created, eid))
-	var raw []byte
-	switch {
-	case err != nil:
-	case !found:
+	if err == nil && !found {
 		err = errLost
-	default:
+	}
+	var raw []byte
+	if err == nil {
 		_, raw, err = parsePosting(value)
 	}
 	if err != nil {
@@ -287,198 +322,52 @@ func decode(raw []byte) (*nostr.Event, error) {
 	return ev, err
 }
 
-// change is what one Apply does. Nothing is written before all of it is known: an event that comes
-// and goes within one change leaves no trace.
-type change struct {
-	db *DB
-	// told is the change's news on sieved tables, which the records after it must see; nil: the key
-	// is gone.
-	told    map[string][]byte
-	added   []addition // in the order of the log
-	byID    map[id]int // which of added has an id, of those that are not gone
-	removed []addition // stored by earlier changes
-	count   uint64
-	arena   []byte // holds keys and values that are written
-	entries []entry
-	batch   *pebble.Batch
-}
-
-// addition is an event that is stored.
-type addition struct {
-	Record
-	id, author id
-	gone       bool // removed by the same change; subscribers never hear of it
-}
-
-// entry is a key that is written, or, without a value, deleted.
-type entry struct{ key, value []byte }
-
-// keptBatch is how many bytes the batch may have that is kept for the next change. Those of a large
-// sync have up to about that much, several times a second.
-const keptBatch = 2 << 20
-
-// newChange makes an empty change out of the last one, whose room it uses again.
-func (db *DB) newChange() *change {
-	c := &db.change
-	if c.db == nil {
-		*c = change{db: db, told: map[string][]byte{}, byID: map[id]int{}, batch: db.pebble.NewBatch(pebble.WithMaxRetainedSizeBytes(keptBatch))}
-	}
-	clear(c.told)
-	clear(c.byID)
-	clear(c.added)
-	clear(c.removed)
-	clear(c.entries)
-	c.added, c.removed, c.entries, c.arena, c.count = c.added[:0], c.removed[:0], c.entries[:0], c.arena[:0], db.count
-	return c
-}
-
-// get reads what the index holds as this change leaves it. Events are added to it by commit, and so
-// are read from added.
-func (c *change) get(key []byte) (value []byte, found bool, err error) {
-	if isSieved(key) {
-		if value, told := c.told[string(key)]; told {
-			return value, value != nil, nil
-		}
-	}
-	if key[0] == tableEvent {
-		if n, ok := c.byID[placeOf(key).ID]; ok {
-			a := &c.added[n]
-			return append(a.posting().append(nil), a.Raw...), true, nil
-		}
-	}
-	return c.db.latest().get(key)
-}
-
-// set tells what the key of a sieved table holds from now on; nil: nothing.
-func (c *change) set(key, value []byte) {
-	if value != nil {
-		c.db.sieve.Load().add(key)
-	}
-	c.told[string(key)] = value
-}
-
 // store takes an event in.
-func (c *change) store(r Record, eid, author id) {
-	c.byID[eid] = len(c.added)
-	c.added = append(c.added, addition{Record: r, id: eid, author: author})
-	a := &c.added[len(c.added)-1]
-	c.set(keyID(eid), located{r.Event.CreatedAt, a.posting()}.append(nil))
-	c.count++
-}
-
-func (a *addition) posting() posting {
-	return posting{kind: uint16(a.Event.Kind), expiry: Expiration(a.Event)}
-}
-
-// removeStored takes an event and all its index entries away. The holder of its coordinate is the
-// caller's business.
-func (c *change) removeStored(created nostr.Timestamp, eid id) error {
-	if n, ok := c.byID[eid]; ok {
-		c.added[n].gone = true
-		delete(c.byID, eid)
-	} else {
-		ev, err := loadAt(c, created, eid)
-		if err != nil {
-			return err
-		}
-		_, author, err := namesOf(ev)
-		if err != nil {
-			return err
-		}
-		c.removed = append(c.removed, addition{Record: Record{Event: ev}, id: eid, author: author})
-	}
-	c.set(keyID(eid), nil)
-	c.count--
-	return nil
-}
-
-// commit writes the change and tells of it.
-func (c *change) commit(seq uint64) error {
-	// What goes comes first: the same event may go and come again.
-	for i := range c.removed {
-		c.postings(&c.removed[i], false)
-	}
-	for key, value := range c.told {
-		if value == nil {
-			c.entries = append(c.entries, entry{key: []byte(key)})
-		}
-	}
-	err := c.write()
-	var stored []Record
-	for i := range c.added {
-		if a := &c.added[i]; !a.gone {
-			stored = append(stored, a.Record)
-			c.postings(a, true)
-		}
-	}
-	for key, value := range c.told {
-		if value != nil {
-			c.entries = append(c.entries, entry{[]byte(key), value})
-		}
-	}
-	c.entries = append(c.entries, entry{metaSeq, binary.BigEndian.AppendUint64(nil, seq)}, entry{metaCount, binary.BigEndian.AppendUint64(nil, c.count)})
-	if err = errors.Join(err, c.write()); err == nil {
-		err = c.batch.Commit(pebble.NoSync)
-	}
+func (c *change) store(r Record, eid, author id) error {
+	p := postingOf(r.Event)
+	place := located{r.Event.CreatedAt, p}
+	err := errors.Join(
+		c.put(keyID(eid), place.append(nil)),
+		c.batch.Set(keyEvent(r.Event.CreatedAt, eid), append(p.append(make([]byte, 0, postingLen+len(r.Raw))), r.Raw...), nil))
 	if err != nil {
-		c.db.change = change{} // Pebble may still have the batch
-		return fmt.Errorf("apply: %w", err)
+		return err
 	}
-	c.batch.Reset()
-	c.db.publish(seq, c.count, stored)
-	return nil
+	c.stored = append(c.stored, r)
+	value := p.append(nil)
+	return c.eachPosting(r.Event, eid, author, func(key []byte) error { return c.batch.Set(key, value, nil) })
 }
 
-// write moves the entries to the batch, in the order of their keys: Pebble then finds the place of
-// each a few steps from that of the one before.
-func (c *change) write() error {
-	slices.SortFunc(c.entries, func(a, b entry) int { return bytes.Compare(a.key, b.key) })
-	for _, e := range c.entries {
-		var err error
-		if e.value == nil {
-			err = c.batch.Delete(e.key, nil)
-		} else {
-			err = c.batch.Set(e.key, e.value, nil)
-		}
-		if err != nil {
-			return err
-		}
+// remove takes an event and all its index entries away, and empties its coordinate.
+func (c *change) remove(created nostr.Timestamp, eid id) error {
+	ev, err := loadAt(c.reader, created, eid)
+	if err != nil {
+		return err
 	}
-	c.entries = c.entries[:0]
-	return nil
+	_, author, err := namesOf(ev)
+	if err != nil {
+		return err
+	}
+	// Subscribers never hear of what the same change brings and removes.
+	c.stored = slices.DeleteFunc(c.stored, func(r Record) bool { return r.Event.ID == ev.ID })
+	err = errors.Join(c.put(keyID(eid), nil), c.put(keyEvent(created, eid), nil))
+	if at, ok := coordinateOf(ev.Kind, author, ev.Tags.GetD()); ok {
+		err = errors.Join(err, c.put(at.key(tableHolder), nil))
+	}
+	return errors.Join(err, c.eachPosting(ev, eid, author, func(key []byte) error { return c.put(key, nil) }))
 }
 
-// postings writes or deletes all that an event has in the index except for its identity and
-// coordinate.
-func (c *change) postings(a *addition, stays bool) {
-	p := a.posting()
-	posting, nothing := c.keep(func(b []byte) []byte { return p.append(b) }), []byte{}
-	put := func(value []byte, key func([]byte) []byte) {
-		if !stays {
-			value = nil
-		}
-		c.entries = append(c.entries, entry{c.keep(key), value})
+// eachPosting calls fn with the keys by which an event is found: its author, kind and tags. A key is
+// valid until fn returns.
+func (c *change) eachPosting(ev *nostr.Event, eid, author id, fn func(key []byte) error) error {
+	post := func(prefix []byte) error {
+		c.key = appendPlace(prefix, ev.CreatedAt, eid)
+		return fn(c.key)
 	}
-	posted := func(prefix func([]byte) []byte) {
-		put(posting, func(b []byte) []byte { return appendPlace(prefix(b), a.Event.CreatedAt, a.id) })
-	}
-	event := c.keep(func(b []byte) []byte { return append(p.append(b), a.Raw...) })
-	put(event, func(b []byte) []byte { return appendPlace(append(b, tableEvent), a.Event.CreatedAt, a.id) })
-	if p.expiry != 0 {
-		put(nothing, func(b []byte) []byte { return append(b, keyExpiry(p.expiry, a.id)...) })
-	}
-	posted(func(b []byte) []byte { return appendAuthor(b, a.author) })
-	posted(func(b []byte) []byte { return appendKind(b, p.kind) })
-	for _, tag := range a.Event.Tags {
+	err := errors.Join(post(appendAuthor(c.key[:0], author)), post(appendKind(c.key[:0], uint16(ev.Kind))))
+	for _, tag := range ev.Tags {
 		if len(tag) >= 2 && isIndexedTag(tag[0]) {
-			posted(func(b []byte) []byte { return appendTag(b, tag[0][0], tag[1]) })
+			err = errors.Join(err, post(appendTag(c.key[:0], tag[0][0], tag[1])))
 		}
 	}
-}
-
-// keep appends to the arena, and returns what was appended.
-func (c *change) keep(build func([]byte) []byte) []byte {
-	from := len(c.arena)
-	c.arena = build(c.arena)
-	return c.arena[from:len(c.arena):len(c.arena)]
+	return err
 }

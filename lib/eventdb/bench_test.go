@@ -58,7 +58,7 @@ func million(b *testing.B) *eventdb.DB {
 			}
 			bench.dir = bench.temp
 		}
-		if bench.db, bench.err = eventdb.Open(filepath.Join(bench.dir, "index")); bench.err != nil {
+		if bench.db, bench.err = eventdb.Open(filepath.Join(bench.dir, "index"), eventdb.Options{}); bench.err != nil {
 			return
 		}
 		for seq := bench.db.Seq(); seq < benchEvents && bench.err == nil; seq = bench.db.Seq() {

@@ -143,7 +143,7 @@ func TestDamageFoundInUse(t *testing.T) {
 	}
 	// This process has the folder locked until its end, so what it has left is opened elsewhere.
 	next := filepath.Join(t.TempDir(), "next")
-	if err := os.Rename(dir+".damaged", next+".damaged"); err != nil {
+	if err := os.CopyFS(next, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
 	}
 	dir = next
@@ -164,7 +164,7 @@ func TestAnIndexInUseIsNotDamaged(t *testing.T) {
 	if err := db.Apply([]eventdb.Record{{Seq: 1, Event: note(1)}}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := eventdb.Open(dir); err == nil {
+	if _, err := eventdb.Open(dir, eventdb.Options{}); err == nil {
 		t.Fatal("opened twice")
 	}
 	holds(t, db, note(1))
@@ -211,7 +211,7 @@ func TestAFullDiskEndsTheProcess(t *testing.T) {
 		}
 		return nil
 	}))
-	db := open(t, "index", eventdb.WithFS(files), eventdb.WithMemTable(256<<10))
+	db := open(t, "index", eventdb.Options{}.On(files, 256<<10))
 	full.Store(true)
 	done := make(chan struct{})
 	go func() {

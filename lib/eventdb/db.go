@@ -16,7 +16,8 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"slices"
+	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -28,133 +29,124 @@ import (
 	"tendril.dev/lib/nostr"
 )
 
-// ErrNotFound: the index has no such event.
-var ErrNotFound = errors.New("no such event")
-
-// ErrClosed: the index was closed.
-var ErrClosed = errors.New("the index is closed")
+var (
+	// ErrNotFound is the answer to a look-up of an event that is not stored, or has expired. Nothing
+	// is wrong with the index.
+	ErrNotFound = errors.New("no such event")
+	// ErrClosed is what every call gets after [DB.Close]. Nothing of the call was done.
+	ErrClosed = errors.New("the index is closed")
+	// ErrInUse is the error of [Lock] while a process has the index open. The folder is as it was.
+	ErrInUse = errors.New("the index is in use")
+)
 
 // Record is one event of the log.
 type Record struct {
 	Seq   uint64 // its sequence in the log
 	Event *nostr.Event
 	Raw   []byte // its JSON as logged; nil: made from Event
-	// Removed is the id of an event that has left the log (proto.HeaderRemoved), and that has no
-	// expiration. Event is nil then.
+	// Removed is the id of an event that has left the log (proto.HeaderRemoved). Event is nil then.
 	Removed string
 }
 
 // DB is the index. It is safe for concurrent use.
 type DB struct {
-	pebble      *pebble.DB
-	cache       *pebble.Cache
-	lock        *pebble.Lock // of the folder
-	dir         string       // empty: in memory
-	now         func() nostr.Timestamp
-	keepDeleted bool
-	forgotten   string // see WithForgottenLog
-	rebuilt     error
-	failed      chan error
+	pebble  *pebble.DB
+	cache   *pebble.Cache
+	lock    *pebble.Lock // of the folder
+	sieve   *sieve
+	dir     string // empty: in memory
+	opts    Options
+	failed  chan error
+	rebuilt error
+	broken  atomic.Bool // see Failed
 
 	follower atomic.Pointer[bus.Follower]
 
-	mu     sync.Mutex // one writer: Apply, Advance, reset
-	sieve  atomic.Pointer[sieve]
-	change change // what Apply is about; guarded by mu
-
-	stateMu     sync.Mutex // guards what follows
-	seq         uint64
-	count       uint64
-	moved       chan struct{} // closed and replaced whenever seq changes
-	subscribers []*subscriber
+	mu          sync.Mutex // one writer; guards subscribers too
+	subscribers []func([]Record)
+	done        atomic.Pointer[bus.Progress] // applied and told to the subscribers
 
 	users  atomic.Int64 // open views, and 1 until Close
 	closed atomic.Bool
 	gone   atomic.Bool // the files are closed
-	broken atomic.Bool // see Failed
-	opened atomic.Bool // Open has found no damage
 }
 
-type subscriber struct{ fn func([]Record) }
+// Options say how an index is opened. The zero value is of use.
+type Options struct {
+	// Cache is the size of Pebble's block cache in bytes; 0: 64 MiB.
+	Cache int64
+	// KeepDeleted keeps the events that deletion requests name (policy.md, kind 5). The requests are
+	// stored as any event.
+	KeepDeleted bool
+	// ForgottenLog names logs that the operator gives up, by the times at which they were made (RFC
+	// 3339, commas between): see [DB.LogGone].
+	ForgottenLog string
+	// Log is told when damaged files are removed, and why the process ends when Pebble cannot go on.
+	Log *slog.Logger
+	// Now is the clock that decides which events have expired (NIP-40).
+	Now func() nostr.Timestamp
 
-// Option sets something other than its default.
-type Option func(*options)
-
-type options struct {
-	cacheBytes  int64
-	keepDeleted bool
-	now         func() nostr.Timestamp
-	log         *slog.Logger
-	forgotten   string
-	memTable    uint64 // bytes that are gathered in memory before they are written out
-	fs          vfs.FS // nil: the real one, or memory if there is no folder
+	memTable uint64 // bytes that are gathered in memory before they are written out
+	files    vfs.FS
 }
 
-// WithCache sets the size of Pebble's block cache, in bytes. Default 64 MiB.
-func WithCache(bytes int64) Option { return func(o *options) { o.cacheBytes = bytes } }
-
-// WithDeletionsDisrespected keeps the events that deletion requests name (policy.md, kind 5). The
-// requests are stored as any event.
-func WithDeletionsDisrespected(on bool) Option { return func(o *options) { o.keepDeleted = on } }
-
-// WithForgottenLog names the log that the operator gives up, by the time at which it was made (RFC
-// 3339): an index of it may begin again from a log without events. See [DB.LogGone].
-func WithForgottenLog(made string) Option { return func(o *options) { o.forgotten = made } }
-
-// WithClock sets the clock that decides which events have expired (NIP-40).
-func WithClock(now func() nostr.Timestamp) Option { return func(o *options) { o.now = now } }
-
-// WithLog sets where it is said why the process ends when Pebble cannot go on. Default: nowhere.
-func WithLog(log *slog.Logger) Option { return func(o *options) { o.log = log } }
-
-// Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory.
-// Damaged files are removed, and the index begins from nothing (see Rebuilt). While it is open no
-// other process can open the folder.
-func Open(dir string, opts ...Option) (*DB, error) {
-	o := options{cacheBytes: 64 << 20, memTable: 16 << 20, now: nostr.Now, log: slog.New(slog.DiscardHandler)}
-	for _, set := range opts {
-		set(&o)
+// withDefaults fills in what is not set.
+func (o Options) withDefaults(dir string) Options {
+	if o.Cache == 0 {
+		o.Cache = 64 << 20
 	}
-	if o.fs == nil {
-		if o.fs = vfs.Default; dir == "" {
-			o.fs = vfs.NewMem()
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Now == nil {
+		o.Now = nostr.Now
+	}
+	if o.memTable == 0 {
+		o.memTable = 16 << 20
+	}
+	if o.files == nil {
+		if o.files = vfs.Default; dir == "" {
+			o.files = vfs.NewMem()
 		}
 	}
-	db := &DB{
-		cache: newCache(o), dir: dir, now: o.now, keepDeleted: o.keepDeleted, forgotten: o.forgotten,
-		failed: make(chan error, 1), moved: make(chan struct{}),
-	}
+	return o
+}
+
+// Open opens the index in the folder dir, making it if needed; an empty dir keeps it in memory.
+// Damaged files are removed, and the index begins from nothing. While it is open no other process
+// can open the folder.
+func Open(dir string, o Options) (*DB, error) {
+	db := &DB{dir: dir, opts: o.withDefaults(dir)}
+	// Pebble takes the memory of what is gathered off the cache, which would leave none of it to a
+	// busy index, so that is added.
+	db.cache = pebble.NewCache(db.opts.Cache + 2*int64(db.opts.memTable))
+	db.done.Store(new(bus.Progress))
 	db.users.Store(1)
-	if err := db.open(o); err != nil {
+	if err := db.open(); err != nil {
 		db.cache.Unref()
 		return nil, fmt.Errorf("open index in %q: %w", dir, err)
 	}
 	return db, nil
 }
 
-// open opens the files. Damaged ones are removed, and it begins with none.
-func (db *DB) open(o options) (err error) {
-	if err := o.fs.MkdirAll(db.dir, 0o755); err != nil {
+func (db *DB) open() (err error) {
+	files := db.opts.files
+	if err := files.MkdirAll(db.dir, 0o755); err != nil {
 		return err
 	}
-	if db.lock, err = pebble.LockDirectory(db.dir, o.fs); err != nil {
+	if db.lock, err = pebble.LockDirectory(db.dir, files); err != nil {
 		return err
 	}
-	if aside := db.dir + asideSuffix; db.dir != "" {
-		if _, missing := o.fs.Stat(aside); missing == nil {
-			db.rebuilt = errors.New("damage was found while it was in use")
-			err = o.fs.RemoveAll(aside)
-		}
-	}
-	if err == nil {
-		err = db.openFiles(o)
+	if _, missing := files.Stat(files.PathJoin(db.dir, damagedMark)); missing == nil {
+		err = errDamaged
+	} else {
+		err = db.openFiles()
 	}
 	if isDamage(err) {
 		db.rebuilt = err
-		db.failed = make(chan error, 1) // what was told of the old files is past
-		db.broken.Store(false)
-		if err = db.clear(o.fs); err == nil {
-			err = db.openFiles(o)
+		db.opts.Log.Warn("the event index was damaged and is rebuilt from the log", "folder", db.dir, "error", err)
+		if err = db.clear(); err == nil {
+			err = db.openFiles()
 		}
 	}
 	if err != nil {
@@ -164,7 +156,8 @@ func (db *DB) open(o options) (err error) {
 }
 
 // clear removes all files but the lock.
-func (db *DB) clear(files vfs.FS) error {
+func (db *DB) clear() error {
+	files := db.opts.files
 	names, err := files.List(db.dir)
 	for _, name := range names {
 		if name != "LOCK" {
@@ -178,27 +171,28 @@ func (db *DB) clear(files vfs.FS) error {
 }
 
 // openFiles opens what is there and reads what is kept in memory. After an error nothing is open.
-func (db *DB) openFiles(o options) error {
-	p, err := pebble.Open(db.dir, db.tuned(o))
+func (db *DB) openFiles() error {
+	db.failed = make(chan error, 1)
+	db.broken.Store(false)
+	p, err := pebble.Open(db.dir, db.tuned())
 	if err != nil {
 		return err
 	}
-	r := reader{Reader: p}
-	seq, badSeq := readUint(r, metaSeq)
-	count, badCount := readUint(r, metaCount)
-	sieve, badSieve := readSieve(p, int(count))
-	if err := errors.Join(badSeq, badCount, badSieve); err != nil {
+	seq, badSeq := readUint(reader{Reader: p}, metaSeq)
+	sieve, badSieve := readSieve(p)
+	if err := errors.Join(badSeq, badSieve); err != nil {
 		_ = p.Close() // what it complains of is no news
 		return err
 	}
-	db.pebble, db.seq, db.count = p, seq, count
-	db.sieve.Store(sieve)
-	db.opened.Store(true)
+	db.pebble, db.sieve = p, sieve
+	db.done.Load().Advance(seq)
 	return nil
 }
 
-// asideSuffix is what a folder is renamed to in which damage was found.
-const asideSuffix = ".damaged"
+// damagedMark is the file in a folder in which damage was found while it was in use.
+const damagedMark = "DAMAGED"
+
+var errDamaged = errors.New("damage was found while it was in use")
 
 // isDamage tells damaged files from a system that does not let us read or write them, which
 // removing them would not help.
@@ -211,8 +205,8 @@ func isDamage(err error) bool {
 func (db *DB) fail(err error, damaged bool) {
 	db.broken.Store(true)
 	if damaged {
-		if db.dir != "" && db.opened.Load() {
-			_ = os.Rename(db.dir, db.dir+asideSuffix) // else the same damage is found again
+		if db.dir != "" {
+			_ = os.WriteFile(filepath.Join(db.dir, damagedMark), nil, 0o600) // else the same damage is found again
 		}
 		err = fmt.Errorf("files of the event index in %s are damaged; start again, and it is rebuilt from the log: %w", db.dir, err)
 	} else {
@@ -275,47 +269,19 @@ func (db *DB) leave() error {
 
 // Seq is the last log sequence applied and told to the subscribers. A view may be ahead of it for a
 // moment.
-func (db *DB) Seq() uint64 {
-	db.stateMu.Lock()
-	defer db.stateMu.Unlock()
-	return db.seq
-}
+func (db *DB) Seq() uint64 { return db.done.Load().Seq() }
 
-// Subscribe calls fn with the events that each Apply stored, in log order, after they are visible
-// to a new View. Events that were passed over (known, replaced by newer ones, deleted, ephemeral)
-// are not among them. fn is called by the applying goroutine: it must not block or apply. After
-// cancel has returned, a call that had already begun may still be running.
-func (db *DB) Subscribe(fn func(recs []Record)) (cancel func()) {
-	s := &subscriber{fn}
-	db.stateMu.Lock()
-	defer db.stateMu.Unlock()
-	db.subscribers = append(slices.Clone(db.subscribers), s)
-	return func() {
-		db.stateMu.Lock()
-		defer db.stateMu.Unlock()
-		db.subscribers = slices.DeleteFunc(slices.Clone(db.subscribers), func(o *subscriber) bool { return o == s })
-	}
-}
-
-// publish tells the subscribers, and then those who wait for the sequence.
-func (db *DB) publish(seq, count uint64, stored []Record) {
-	db.stateMu.Lock()
-	subscribers := db.subscribers
-	db.stateMu.Unlock()
-	if len(stored) > 0 {
-		for _, s := range subscribers {
-			s.fn(stored)
-		}
-	}
-	db.stateMu.Lock()
-	defer db.stateMu.Unlock()
-	db.seq, db.count = seq, count
-	close(db.moved)
-	db.moved = make(chan struct{})
+// Subscribe calls fn with the events that each Apply stores from now on, in log order, after they
+// are visible to a new View. Events that were passed over (known, replaced by newer ones, deleted,
+// ephemeral) are not among them. fn is called by the applying goroutine: it must not block or apply.
+func (db *DB) Subscribe(fn func(recs []Record)) {
+	db.mu.Lock()
+	defer db.mu.Unlock()
+	db.subscribers = append(db.subscribers, fn)
 }
 
 // reset forgets everything, for a log that is not the one that was read.
-func (db *DB) reset(log string) error {
+func (db *DB) reset(rules, made string) error {
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	if db.closed.Load() {
@@ -323,25 +289,18 @@ func (db *DB) reset(log string) error {
 	}
 	b := db.pebble.NewBatch()
 	defer b.Close()
-	err := errors.Join(b.DeleteRange([]byte{0}, []byte{0xff}, nil), b.Set(metaLog, []byte(log), nil), b.Commit(pebble.NoSync))
+	err := errors.Join(b.DeleteRange([]byte{0}, []byte{0xff}, nil), b.Set(metaRules, []byte(rules), nil), b.Set(metaLog, []byte(made), nil),
+		b.Commit(pebble.NoSync))
 	if err != nil {
 		return fmt.Errorf("reset index: %w", err)
 	}
-	db.sieve.Store(newSieve(0))
-	db.publish(0, 0, nil)
+	if db.Seq() > 0 { // otherwise some may wait for what is read now
+		db.done.Store(new(bus.Progress))
+	}
 	return nil
 }
 
-// logIdentity is which log the index was made from; empty: none yet.
-func (db *DB) logIdentity() (string, error) {
-	if !db.enter() {
-		return "", ErrClosed
-	}
-	value, _, err := db.latest().get(metaLog)
-	return string(value), errors.Join(err, db.leave())
-}
-
-func readUint(r getter, key []byte) (uint64, error) {
+func readUint(r reader, key []byte) (uint64, error) {
 	value, found, err := r.get(key)
 	if err != nil || !found {
 		return 0, err
@@ -350,4 +309,70 @@ func readUint(r getter, key []byte) (uint64, error) {
 		return 0, fmt.Errorf("key %q holds %d bytes, want 8", key, len(value))
 	}
 	return binary.BigEndian.Uint64(value), nil
+}
+
+// Lock keeps every other process from opening the index in a folder, until unlock is called. The
+// folder is made if it is not there.
+func Lock(dir string) (unlock func() error, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("lock index: %w", err)
+	}
+	lock, err := pebble.LockDirectory(dir, vfs.Default)
+	if errors.Is(err, syscall.EAGAIN) || err != nil && strings.Contains(err.Error(), "lock held by current process") {
+		return nil, ErrInUse
+	}
+	if err != nil {
+		return nil, fmt.Errorf("lock index: %w", err)
+	}
+	return lock.Close, nil
+}
+
+// tuned is how Pebble keeps the index. Most of what applying an event costs is Pebble's flushing
+// and merging of files, so all of this is about doing that less often and in larger pieces.
+func (db *DB) tuned() *pebble.Options {
+	po := &pebble.Options{
+		FS:    db.opts.files,
+		Cache: db.cache,
+		Lock:  db.lock,
+		EventListener: &pebble.EventListener{
+			DataCorruption: func(info pebble.DataCorruptionInfo) {
+				db.fail(fmt.Errorf("%s: %w", info.Path, info.Details), true)
+			},
+			BackgroundError: func(err error) {
+				// A flush that had nothing to write fails so; Pebble has no name for it.
+				if err.Error() != "pebble: empty table" {
+					db.fail(err, pebble.IsCorruptionError(err))
+				}
+			},
+		},
+		DisableWAL:         true,
+		FormatMajorVersion: pebble.FormatNewest,
+		Logger:             pebbleLog{db},
+		// One is filled while the last one is written out, so twice this is the most memory that
+		// they take.
+		MemTableSize: db.opts.memTable,
+		// More files are merged at once, so that each entry is merged fewer times; a query
+		// meanwhile looks into twice as many as by default.
+		L0CompactionThreshold: 8,
+		// The index is not synced write by write, and a large file need not be either.
+		BytesPerSync: 8 << 20,
+	}
+	for i := range po.Levels {
+		// What is read is mostly read in order, and each block costs a system call whenever files
+		// are merged.
+		po.Levels[i].BlockSize = 32 << 10
+	}
+	return po
+}
+
+// pebbleLog passes over Pebble's notes on flushes and compactions. What fails comes back as an
+// error, or ends the process.
+type pebbleLog struct{ db *DB }
+
+func (pebbleLog) Infof(string, ...any)  {}
+func (pebbleLog) Errorf(string, ...any) {}
+
+func (l pebbleLog) Fatalf(format string, args ...any) {
+	l.db.opts.Log.Error(l.db.unwritable(), "error", fmt.Sprintf(format, args...))
+	os.Exit(1)
 }

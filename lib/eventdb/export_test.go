@@ -9,8 +9,11 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
-// WithMemTable sets how many bytes are gathered in memory before they are written out.
-func WithMemTable(bytes uint64) Option { return func(o *options) { o.memTable = bytes } }
+// On sets the file system, and how many bytes are gathered in memory before they are written out.
+func (o Options) On(files vfs.FS, memTable uint64) Options {
+	o.files, o.memTable = files, memTable
+	return o
+}
 
 // CheckpointTo copies the index into a folder that must not exist, as it is now.
 func (db *DB) CheckpointTo(dir string) error {
@@ -35,12 +38,9 @@ func (db *DB) Settle() error {
 	return nil
 }
 
-// Crowd has the next change make the sieve anew.
-func Crowd(db *DB) { db.sieve.Load().room = -1 }
-
 // Spoil replaces the value of the first entry of a table, or removes the entry, behind the index's
-// back. It gives the entry's key, as Compare tells it, and puts it back.
-func (db *DB) Spoil(table byte, value []byte) (key string, restore func()) {
+// back, until restore is called.
+func (db *DB) Spoil(table byte, value []byte) (restore func()) {
 	it, err := db.pebble.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
 	if err != nil {
 		panic(err)
@@ -63,8 +63,5 @@ func (db *DB) Spoil(table byte, value []byte) (key string, restore func()) {
 		}
 	}
 	set(value)
-	return fmt.Sprintf("%x", full[1:]), func() { set(append([]byte{}, was...)) }
+	return func() { set(append([]byte{}, was...)) }
 }
-
-// WithFS sets the file system.
-func WithFS(files vfs.FS) Option { return func(o *options) { o.fs = files } }

@@ -58,39 +58,3 @@ func TestFollowReadsNothingThatIsFed(t *testing.T) {
 	fed = append(fed, others...)
 	holds(t, db, fed...)
 }
-
-// TestAViewKeepsItsSieve: a view finds what it shows, though it has gone from the index since and
-// the sieve was made anew without it.
-func TestAViewKeepsItsSieve(t *testing.T) {
-	t.Parallel()
-	db := open(t, "")
-	defer closeDB(t, db)
-	old, replaced := project("tree", 1), project("tree", 2)
-	if err := db.Apply([]eventdb.Record{{Seq: 1, Event: old}}); err != nil {
-		t.Fatal(err)
-	}
-	before := db.View()
-	defer before.Close()
-	eventdb.Crowd(db) // the next change makes the sieve anew
-	for n, ev := range []*nostr.Event{replaced, note(1)} {
-		if err := db.Apply([]eventdb.Record{{Seq: uint64(n) + 2, Event: ev}}); err != nil {
-			t.Fatal(err)
-		}
-		eventdb.Crowd(db)
-	}
-	after := db.View()
-	defer after.Close()
-	for _, c := range []struct {
-		name string
-		view *eventdb.View
-		ev   *nostr.Event
-		want bool
-	}{
-		{"before", before, old, true}, {"before", before, replaced, false},
-		{"after", after, old, false}, {"after", after, replaced, true},
-	} {
-		if has, err := c.view.Has(c.ev.ID); has != c.want || err != nil {
-			t.Errorf("%s: event of %d: %t, %v; want %t", c.name, c.ev.CreatedAt, has, err, c.want)
-		}
-	}
-}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"tendril.dev/lib/bus"
@@ -24,10 +25,15 @@ const (
 
 // layout names how the index is laid out and what it means. Change it with either, and every index
 // is rebuilt from the log.
-const layout = "5"
+const layout = "6"
 
-// ErrOtherLog: the log is not the one that the index was made from. At the next start the index is
-// rebuilt.
+// rules are what two indexes of one log must have in common to be the same.
+func (db *DB) rules() string {
+	return fmt.Sprintf("layout %s, deletions disrespected %t", layout, db.opts.KeepDeleted)
+}
+
+// ErrOtherLog ends [Follow] when NATS has another log than the index was made from. The index was
+// not changed; at the next start it is rebuilt.
 var ErrOtherLog = errors.New("NATS has another log now, or an earlier state of it: it is not the one that the index was made from " +
 	"(docs/running.md, When NATS has lost its disk)")
 
@@ -36,32 +42,30 @@ var ErrOtherLog = errors.New("NATS has another log now, or an earlier state of i
 // before the index is used: subscribers are not told. Where the other log has no event at all,
 // nothing is dropped and the error is that of [DB.LogGone].
 func Bind(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
-	known, err := db.logIdentity()
+	known, rules, err := db.madeFrom()
 	if err != nil {
 		return err
 	}
 	seq := db.Seq() // before the log's head is asked for: a writer in this process moves both
-	identity, head, err := lookAtLog(ctx, js, db)
+	made, head, err := lookAtLog(ctx, js)
 	if err != nil {
 		return err
 	}
-	if known == identity && seq <= head {
-		return nil
-	}
-	made, _ := logMade(known)
-	if known != "" && made != db.forgotten && !strings.HasSuffix(identity, logOf+made) {
+	switch {
+	case known == "":
+	case known != made:
 		if err := lookForEvents(ctx, js, db); err != nil {
 			return err
 		}
-	}
-	switch {
-	case known == "":
-	case known != identity && strings.HasSuffix(identity, logOf+made):
-		log.Info("the event index was made by another version of Tendril or under other settings, and is rebuilt from the log", "log_seq", head)
-	default:
+		fallthrough
+	case seq > head:
 		log.Warn("the event index is of another log and is rebuilt", "index_seq", seq, "log_seq", head)
+	case rules == db.rules():
+		return nil
+	default:
+		log.Info("the event index was made by another version of Tendril or under other settings, and is rebuilt from the log", "log_seq", head)
 	}
-	return db.reset(identity)
+	return db.reset(db.rules(), made)
 }
 
 // lookForEvents returns an error when the log has no event, and the index is of one that had some.
@@ -82,48 +86,50 @@ func lookForEvents(ctx context.Context, js jetstream.JetStream, db *DB) error {
 
 // LogGone is asked when there is no log, or one without events. It gives an error when the index
 // was made from a log that had some: an empty one in its place would hide that they are lost. The
-// operator may say that this is meant, see [WithForgottenLog].
+// operator may say that this is meant ([Options.ForgottenLog]).
 func (db *DB) LogGone() error {
-	known, err := db.logIdentity()
-	if err != nil {
+	made, _, err := db.madeFrom()
+	if err != nil || made == "" || slices.Contains(strings.Split(db.opts.ForgottenLog, ","), made) {
 		return err
 	}
-	made, ok := logMade(known)
-	view := db.View()
-	count, err := view.Len()
-	if err := errors.Join(err, view.Close()); err != nil {
+	events, err := db.pebble.NewIter(&pebble.IterOptions{LowerBound: []byte{tableEvent}, UpperBound: []byte{tableEvent + 1}})
+	if err != nil {
 		return fmt.Errorf("look for events in the index: %w", err)
 	}
-	if !ok || count == 0 || slices.Contains(strings.Split(db.forgotten, ","), made) {
-		return nil
+	if any := events.First(); !any {
+		return events.Close()
 	}
-	return fmt.Errorf("the log of %s is gone: the index of this process knows %d of its events, and NATS has none; "+
-		"see to it that NATS runs on its right volume, or restore the log, or, to begin again without these events, set NGIT_FORGET_LOG=%s", made, count, made)
+	return errors.Join(events.Close(), fmt.Errorf("the log of %s is gone: the index of this process knows events of it, and NATS has none; "+
+		"see to it that NATS runs on its right volume, or restore the log, or, to begin again without these events, set NGIT_FORGET_LOG=%s", made, made))
 }
 
-// logOf stands in the identity of a log before the time at which it was made.
-const logOf = "log of "
-
-// logMade is the time in the identity of a log.
-func logMade(identity string) (made string, ok bool) {
-	_, made, ok = strings.Cut(identity, logOf)
-	return made, ok
+// madeFrom is when the log was made that the index was made from, and under which rules; empty: none
+// yet.
+func (db *DB) madeFrom() (made, rules string, err error) {
+	view := db.View()
+	made, rules, err = view.madeFrom()
+	return made, rules, errors.Join(err, view.Close())
 }
 
-// lookAtLog returns what ties an index to the log, and the log's head. A stream that was deleted
-// and made again has another time of creation.
-func lookAtLog(ctx context.Context, js jetstream.JetStream, db *DB) (identity string, head uint64, err error) {
+func (v *View) madeFrom() (made, rules string, err error) {
+	log, _, badLog := v.reads.get(metaLog)
+	under, _, badRules := v.reads.get(metaRules)
+	return string(log), string(under), errors.Join(badLog, badRules)
+}
+
+// lookAtLog returns when the log was made, and its head. A stream that was deleted and made again
+// has another time of creation.
+func lookAtLog(ctx context.Context, js jetstream.JetStream) (made string, head uint64, err error) {
 	stream, err := js.Stream(ctx, proto.StreamEvents)
 	if err != nil {
 		return "", 0, fmt.Errorf("look at the log: %w", err)
 	}
 	info := stream.CachedInfo()
-	return fmt.Sprintf("layout %s, deletions disrespected %t, "+logOf+"%s", layout, db.keepDeleted, info.Created.UTC().Format(time.RFC3339Nano)),
-		info.State.LastSeq, nil
+	return info.Created.UTC().Format(time.RFC3339Nano), info.State.LastSeq, nil
 }
 
 // Follow binds the index to the log, applies the log from where the index stands, and then follows
-// it until ctx ends. What a writer of this process feeds by [DB.Apply] is not read again. It fails
+// it until ctx ends. What a writer of this process feeds by [DB.Feed] is not read again. It fails
 // if the index does, and if the log was replaced meanwhile ([ErrOtherLog]): what was told to
 // subscribers cannot be taken back.
 func Follow(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logger) error {
@@ -149,7 +155,7 @@ func Follow(ctx context.Context, js jetstream.JetStream, db *DB, log *slog.Logge
 // watchLog returns [ErrOtherLog] when the log is not the one that the index was made from, and
 // another error when ctx ends.
 func watchLog(ctx context.Context, js jetstream.JetStream, db *DB) error {
-	known, err := db.logIdentity()
+	known, _, err := db.madeFrom()
 	if err != nil {
 		return err
 	}
@@ -162,8 +168,8 @@ func watchLog(ctx context.Context, js jetstream.JetStream, db *DB) error {
 			return ctx.Err()
 		}
 		seq := db.Seq() // before the log's head is asked for: a writer in this process moves both
-		identity, head, err := lookAtLog(ctx, js, db)
-		if err == nil && (identity != known || head < seq) {
+		made, head, err := lookAtLog(ctx, js)
+		if err == nil && (made != known || head < seq) {
 			return ErrOtherLog
 		}
 	}
@@ -181,37 +187,31 @@ func (db *DB) Feed(recs []Record) error {
 	return nil
 }
 
-// applyLog applies messages of the log. What the index has already is passed over.
+// applyLog applies messages of the log. What the index has already is passed over, and a writer's
+// mark only moves the sequence.
 func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 	var recs []Record
 	for _, m := range messages {
-		if m.Seq <= db.Seq() {
+		if _, err := proto.ParseEventSubject(m.Subject); err != nil || m.Seq <= db.Seq() {
 			continue
 		}
-		if _, err := proto.ParseEventSubject(m.Subject); err != nil {
-			continue // a writer's mark
+		r := Record{Seq: m.Seq, Removed: m.Header.Get(proto.HeaderRemoved)}
+		var err error
+		if r.Removed != "" {
+			_, err = parseID(r.Removed)
+		} else {
+			r.Raw = m.Data
+			r.Event, err = decode(m.Data)
 		}
-		if removed := m.Header.Get(proto.HeaderRemoved); removed != "" {
-			if _, err := parseID(removed); err != nil {
-				log.Error("the log removes what is no event", "seq", m.Seq, "error", err)
-				continue
-			}
-			recs = append(recs, Record{Seq: m.Seq, Removed: removed})
-			continue
-		}
-		ev, err := decode(m.Data)
 		if err != nil {
 			// Ingest wrote it, so this is a bug somewhere; but one bad message must not stop every
 			// index there is.
 			log.Error("the log holds a message that is no event", "seq", m.Seq, "subject", m.Subject, "error", err)
 			continue
 		}
-		recs = append(recs, Record{Seq: m.Seq, Event: ev, Raw: m.Data})
+		recs = append(recs, r)
 	}
-	if err := db.Apply(recs); err != nil {
-		return err
-	}
-	return db.Advance(messages[len(messages)-1].Seq)
+	return db.apply(recs, messages[len(messages)-1].Seq)
 }
 
 // WaitFor waits until the index has applied the log up to seq and has told its subscribers, for at
@@ -219,17 +219,8 @@ func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 func (db *DB) WaitFor(ctx context.Context, seq uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, waitMost)
 	defer cancel()
-	for {
-		db.stateMu.Lock()
-		reached, moved := db.seq, db.moved
-		db.stateMu.Unlock()
-		if reached >= seq {
-			return nil
-		}
-		select {
-		case <-moved:
-		case <-ctx.Done():
-			return fmt.Errorf("wait for the index to reach %d, it is at %d: %w", seq, reached, ctx.Err())
-		}
+	if err := db.done.Load().WaitFor(ctx, seq); err != nil {
+		return fmt.Errorf("wait for the index to reach %d, it is at %d: %w", seq, db.Seq(), err)
 	}
+	return nil
 }

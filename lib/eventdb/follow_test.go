@@ -198,7 +198,7 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	for name, tc := range map[string]struct {
 		change func(t *testing.T, b *bus.Bus, db *eventdb.DB)
-		opts   []eventdb.Option // of the second opening
+		opts   []eventdb.Options // of the second opening
 		says   string
 	}{
 		"the stream was deleted and made again": {change: func(t *testing.T, b *bus.Bus, _ *eventdb.DB) { remake(t, b) }, says: "is of another log"},
@@ -209,7 +209,7 @@ func TestBindDropsAnIndexOfAnotherLog(t *testing.T) {
 		}},
 		"it was made under other rules": {
 			change: func(*testing.T, *bus.Bus, *eventdb.DB) {},
-			opts:   []eventdb.Option{eventdb.WithDeletionsDisrespected(true)},
+			opts:   []eventdb.Options{{KeepDeleted: true}},
 			says:   "made by another version of Tendril or under other settings",
 		},
 	} {

@@ -17,20 +17,19 @@ import (
 //	a <pubkey> <place>                   → posting          by author
 //	k <kind> <place>                     → posting          by kind
 //	g <letter> <hash of value> <place>   → posting          by single-letter tag
-//	r <kind> <pubkey> <hash of d>        → place gone       who holds the coordinate
+//	r <kind> <pubkey> <hash of d>        → place            who holds the coordinate
 //	d <pubkey> <id>                      → nothing          deletion request by id
 //	c <kind> <pubkey> <hash of d>        → created_at       deletion request by coordinate, up to this time
-//	z <expiration> <id>                  → nothing          when events expire
 //	m <name>                             → what the index knows of itself
 //
 // A place is the inverted created_at and the id, 40 bytes, so that bytewise order is NIP-01's:
 // newest first, and the lower id first among equals. The events themselves are in that order too:
 // what a filter matches lies close together there, and is read by one iterator that moves forward.
 //
-// A posting is <length> <kind> and, of an event that expires, <expiration>: enough to pass over an
-// event of the wrong kind, or one that is over, without loading it. So there is no table by author
-// and kind, or by tag and kind: each table is one more entry for every event, and entries are what
-// applying an event costs.
+// A posting is the kind and the expiration, or 0: enough to pass over an event of the wrong kind, or
+// one that is over, without loading it. So there is no table by author and kind, or by tag and kind:
+// each table is one more entry for every event, and entries are what applying an event costs. An
+// event whose time is over stays where it is, as in the log.
 const (
 	tableEvent     = 't'
 	tableID        = 'i'
@@ -40,7 +39,6 @@ const (
 	tableHolder    = 'r'
 	tableDeletedID = 'd'
 	tableDeletedTo = 'c'
-	tableExpiry    = 'z'
 	tableMeta      = 'm'
 )
 
@@ -48,6 +46,8 @@ const (
 	idLen    = 32
 	timeLen  = 8
 	placeLen = timeLen + idLen
+	// postingLen: two bytes of the kind, eight of the expiration.
+	postingLen = 10
 	// hashLen is how much of SHA-256 stands for a tag's value: 128 bits, so that the key is bounded
 	// however long the value is, and nothing has to be loaded to tell values apart. A value that
 	// collides with another author's takes 2^128 tries. Two values of one's own that collide take
@@ -57,9 +57,9 @@ const (
 )
 
 var (
-	metaSeq   = []byte{tableMeta, 's'}
-	metaLog   = []byte{tableMeta, 'l'}
-	metaCount = []byte{tableMeta, 'n'}
+	metaSeq   = []byte{tableMeta, 's'} // the sequence of the log that was applied
+	metaLog   = []byte{tableMeta, 'l'} // when the log was made
+	metaRules = []byte{tableMeta, 'r'} // how the index is laid out, and what it keeps
 )
 
 type id [idLen]byte
@@ -99,24 +99,22 @@ type posting struct {
 	expiry nostr.Timestamp // 0: never
 }
 
+func postingOf(ev *nostr.Event) posting {
+	return posting{kind: uint16(ev.Kind), expiry: Expiration(ev)}
+}
+
 func (p posting) append(b []byte) []byte {
-	if p.expiry == 0 {
-		return binary.BigEndian.AppendUint16(append(b, 2), p.kind)
-	}
-	b = binary.BigEndian.AppendUint16(append(b, 10), p.kind)
-	return binary.BigEndian.AppendUint64(b, uint64(p.expiry))
+	return binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint16(b, p.kind), uint64(p.expiry))
 }
 
 // parsePosting reads a posting, and returns what stands behind it.
 func parsePosting(b []byte) (p posting, rest []byte, err error) {
-	if len(b) == 0 || len(b) <= int(b[0]) || b[0] != 2 && b[0] != 10 {
+	if len(b) < postingLen {
 		return p, nil, fmt.Errorf("index posting of %d bytes", len(b))
 	}
-	p.kind = binary.BigEndian.Uint16(b[1:])
-	if b[0] == 10 {
-		p.expiry = nostr.Timestamp(binary.BigEndian.Uint64(b[3:]))
-	}
-	return p, b[1+b[0]:], nil
+	p.kind = binary.BigEndian.Uint16(b)
+	p.expiry = nostr.Timestamp(binary.BigEndian.Uint64(b[2:]))
+	return p, b[postingLen:], nil
 }
 
 func (p posting) expired(now nostr.Timestamp) bool { return p.expiry != 0 && p.expiry < now }
@@ -131,7 +129,7 @@ func (a located) append(b []byte) []byte {
 	return a.posting.append(binary.BigEndian.AppendUint64(b, uint64(a.created)))
 }
 
-func parseAt(b []byte) (a located, err error) {
+func parseLocated(b []byte) (a located, err error) {
 	if len(b) < timeLen {
 		return a, fmt.Errorf("entry of %d bytes in the table of ids", len(b))
 	}
@@ -145,32 +143,6 @@ func keyEvent(created nostr.Timestamp, eid id) []byte {
 }
 
 func keyID(eid id) []byte { return append(append(make([]byte, 0, 1+idLen), tableID), eid[:]...) }
-
-// holder is what holds a coordinate. gone: the event itself is not there any more because of its
-// expiration: swept out, or deleted by id, which must end the same way whether it came before the
-// sweep or after. It goes on holding its coordinate against older events: what the index accepts
-// must follow from the log alone, and not from when it happened to sweep.
-type holder struct {
-	created nostr.Timestamp
-	id      id
-	gone    bool
-}
-
-func (h holder) append(b []byte) []byte {
-	b = appendPlace(b, h.created, h.id)
-	if h.gone {
-		return append(b, 1)
-	}
-	return append(b, 0)
-}
-
-func parseHolder(b []byte) (h holder, err error) {
-	if len(b) != placeLen+1 {
-		return h, fmt.Errorf("holder of %d bytes", len(b))
-	}
-	e := placeOf(b[:placeLen])
-	return holder{e.CreatedAt, e.ID, b[placeLen] != 0}, nil
-}
 
 // The prefixes of postings are appended to what a caller has.
 
@@ -221,10 +193,6 @@ func (c coordinate) key(table byte) []byte {
 
 func keyDeletedID(author, target id) []byte {
 	return append(append(append(make([]byte, 0, 1+2*idLen), tableDeletedID), author[:]...), target[:]...)
-}
-
-func keyExpiry(at nostr.Timestamp, eid id) []byte {
-	return append(binary.BigEndian.AppendUint64([]byte{tableExpiry}, uint64(at)), eid[:]...)
 }
 
 // successor is the smallest key after every key with the prefix.

@@ -21,7 +21,7 @@ func FuzzOddTags(f *testing.F) {
 	f.Add("d", "x", "y", "z")
 	f.Add("expiration", "1", "2", "3")
 	f.Fuzz(func(t *testing.T, name, value, other, d string) {
-		db, err := Open("", WithClock(func() nostr.Timestamp { return 0 }))
+		db, err := Open("", Options{Now: func() nostr.Timestamp { return 0 }})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -2,7 +2,6 @@ package eventdb_test
 
 import (
 	"encoding/hex"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -16,7 +15,6 @@ import (
 type model struct {
 	events []*nostr.Event
 	gone   []*nostr.Event // every deletion request ever applied
-	past   []*nostr.Event // had an expiration and were deleted by id: they go on holding their coordinates against older events
 	now    nostr.Timestamp
 }
 
@@ -36,35 +34,17 @@ func (m *model) apply(ev *nostr.Event) (stored bool) {
 			break
 		}
 	}
-	if slices.ContainsFunc(m.past, func(old *nostr.Event) bool { return sameCoordinate(old, ev) && !newer(ev, old) }) {
-		return false
-	}
 	m.events = append(m.events, ev)
 	if ev.Kind == nostr.KindDeletion {
 		m.gone = append(m.gone, ev)
-		m.events = slices.DeleteFunc(m.events, func(old *nostr.Event) bool {
-			if !m.deleted(old) {
-				return false
-			}
-			if expired(old, math.MaxInt64) {
-				m.past = append(m.past, old)
-			}
-			return true
-		})
+		m.events = slices.DeleteFunc(m.events, m.deleted)
 	}
 	return true
 }
 
-// remove is an event that has left the log: it stands for nothing any more, nor does what it
-// replaced, whose message it took. What expires is left to do so.
+// remove is an event that has left the log.
 func (m *model) remove(id string) {
-	m.events = slices.DeleteFunc(m.events, func(ev *nostr.Event) bool {
-		if ev.ID != id || expired(ev, math.MaxInt64) {
-			return false
-		}
-		m.past = slices.DeleteFunc(m.past, func(old *nostr.Event) bool { return sameCoordinate(old, ev) })
-		return true
-	})
+	m.events = slices.DeleteFunc(m.events, func(ev *nostr.Event) bool { return ev.ID == id })
 }
 
 func (m *model) deleted(ev *nostr.Event) bool {

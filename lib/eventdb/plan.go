@@ -43,19 +43,20 @@ func planOf(f nostr.Filter) plan {
 		switch {
 		case values == nil:
 		case isIndexedTag(name):
-			all = append(all, tagRanges(name[0], values))
+			all = append(all, ranges(distinct(values), func(value string) []byte { return appendTag(nil, name[0], value) }))
 		default:
 			p.load = true
 		}
 	}
 	if authors != nil {
-		all = append(all, authorRanges(authors))
+		all = append(all, ranges(authors, func(author id) []byte { return appendAuthor(nil, author) }))
 	}
 	switch {
 	case len(all) == 0 && kinds == nil:
 		all = append(all, [][]byte{{tableEvent}})
 	case len(all) == 0:
-		all, p.kinds = append(all, kindRanges(kinds)), nil
+		all = append(all, ranges(kinds, func(kind uint16) []byte { return appendKind(nil, kind) }))
+		p.kinds = nil
 	}
 	p.choose(all)
 	return p
@@ -77,26 +78,11 @@ func (p *plan) choose(all [][][]byte) {
 	}
 }
 
-func tagRanges(letter byte, values []string) [][]byte {
+// ranges makes the prefix of each value's range.
+func ranges[T any](values []T, prefix func(T) []byte) [][]byte {
 	out := make([][]byte, 0, len(values))
-	for _, value := range distinct(values) {
-		out = append(out, appendTag(nil, letter, value))
-	}
-	return out
-}
-
-func authorRanges(authors []id) [][]byte {
-	out := make([][]byte, 0, len(authors))
-	for _, a := range authors {
-		out = append(out, appendAuthor(nil, a))
-	}
-	return out
-}
-
-func kindRanges(kinds []uint16) [][]byte {
-	out := make([][]byte, 0, len(kinds))
-	for _, k := range kinds {
-		out = append(out, appendKind(nil, k))
+	for _, value := range values {
+		out = append(out, prefix(value))
 	}
 	return out
 }

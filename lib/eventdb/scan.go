@@ -36,7 +36,8 @@ const (
 	decodedPerStep = 64
 )
 
-// ErrTooBroad: a query of a view made by [View.Within] took more steps than that allows.
+// ErrTooBroad ends a query of a view made by [View.Within] that took more steps than that allows.
+// What was given until then is right, and the newest; older matches may exist.
 var ErrTooBroad = errors.New("the filter is too broad")
 
 // scanner answers one filter, once.
@@ -49,6 +50,7 @@ type scanner struct {
 	events *pebble.Iterator // over all events; nil: none was read yet
 	key    []byte           // of the event that is read
 	at     match            // what a walk stands at
+	worst  *match           // of the limit's best that were gathered; nil: there are not so many
 	steps  int              // taken so far
 	check  int              // look at the context at this step
 }
@@ -71,15 +73,14 @@ func (s *scanner) close() error {
 // scan gives every match of the filter to fn, newest first, until fn says stop or the limit is
 // reached.
 func (s *scanner) scan(fn func(*match) (more bool, err error)) (err error) {
-	if s.view.err != nil {
-		return fmt.Errorf("query: %w", s.view.err)
-	}
 	switch {
+	case s.view.snap == nil:
+		err = ErrClosed
 	case s.plan.empty:
 	case s.plan.ids != nil:
-		err = s.lookUp(fn)
+		err = s.gather(fn, s.lookUp)
 	case len(s.plan.conditions[0]) > maxMerged:
-		err = s.gather(fn)
+		err = s.gather(fn, s.walk)
 	default:
 		err = s.intersect(fn)
 	}
@@ -203,43 +204,6 @@ func (s *scanner) matchAt(it *pebble.Iterator) (*match, error) {
 	return &s.at, nil
 }
 
-// lookUp answers a filter that names ids.
-func (s *scanner) lookUp(fn func(*match) (bool, error)) error {
-	var found []match
-	for _, eid := range s.plan.ids {
-		if err := s.tick(loadSteps); err != nil {
-			return err
-		}
-		at, known, err := lookUp(s.view.reads, eid)
-		if err != nil {
-			return err
-		}
-		if !known || s.filter.Since != nil && at.created < *s.filter.Since || s.filter.Until != nil && at.created > *s.filter.Until {
-			continue
-		}
-		found = append(found, match{Entry: Entry{at.created, eid, int(at.kind)}, expiry: at.expiry})
-	}
-	sortMatches(found)
-	given := 0
-	for i := range found {
-		ok, err := s.accept(&found[i])
-		if err != nil {
-			return err
-		}
-		if !ok {
-			continue
-		}
-		if more, err := fn(&found[i]); err != nil || !more {
-			return err
-		}
-		if given++; given == s.filter.Limit {
-			return nil
-		}
-		found[i].event = nil
-	}
-	return nil
-}
-
 // intersect walks all conditions of the plan at once, newest first, and stops as soon as enough was
 // found.
 func (s *scanner) intersect(fn func(*match) (bool, error)) (err error) {
@@ -334,18 +298,66 @@ func (s *scanner) seek(u *union, place []byte) error {
 	return s.tick(moved)
 }
 
-// gather answers a filter with very many values: range by range with one iterator, and then in
-// order. With a limit it keeps no more than twice that many, and leaves a range where it gets worse
-// than the limit's best.
-func (s *scanner) gather(fn func(*match) (bool, error)) (err error) {
+// gather answers a filter whose matches are not found in order: it collects them, and then gives
+// them. With a limit it keeps no more than twice that many.
+func (s *scanner) gather(fn func(*match) (bool, error), collect func(keep func(*match) error) error) error {
+	var best []match
+	err := collect(func(m *match) error {
+		if ok, err := s.accept(m); err != nil || !ok {
+			return err
+		}
+		best = append(best, match{Entry: m.Entry, expiry: m.expiry})
+		if limit := s.filter.Limit; limit > 0 && len(best) >= 2*limit {
+			if best = sortMatches(best); len(best) >= limit {
+				best = best[:limit]
+				s.worst = &match{Entry: best[limit-1].Entry}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for i, m := range sortMatches(best) {
+		if s.filter.Limit > 0 && i == s.filter.Limit {
+			return nil
+		}
+		if more, err := fn(&m); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// lookUp finds the events of a filter that names ids.
+func (s *scanner) lookUp(keep func(*match) error) error {
+	for _, eid := range s.plan.ids {
+		if err := s.tick(loadSteps); err != nil {
+			return err
+		}
+		at, known, err := lookUp(s.view.reads, eid)
+		if err != nil {
+			return err
+		}
+		if !known || s.filter.Since != nil && at.created < *s.filter.Since || s.filter.Until != nil && at.created > *s.filter.Until {
+			continue
+		}
+		if err := keep(&match{Entry: Entry{at.created, eid, int(at.kind)}, expiry: at.expiry}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// walk goes through very many ranges with one iterator, and leaves a range where it gets worse than
+// the limit's best.
+func (s *scanner) walk(keep func(*match) error) (err error) {
 	ranges := s.plan.conditions[0]
 	it, err := s.open(ranges[0])
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, it.Close()) }()
-	var best []match
-	var worst *Entry // of the limit's best so far; nil: there are not so many
 	for _, prefix := range ranges {
 		if err := s.tick(1); err != nil {
 			return err
@@ -359,34 +371,14 @@ func (s *scanner) gather(fn func(*match) (bool, error)) (err error) {
 			if err != nil {
 				return err
 			}
-			if worst != nil && m.Compare(*worst) > 0 {
+			if s.worst != nil && m.Compare(s.worst.Entry) > 0 {
 				break
 			}
-			ok, err := s.accept(m)
-			if err != nil {
+			if err := keep(m); err != nil {
 				return err
-			}
-			if !ok {
-				continue
-			}
-			best = append(best, match{Entry: m.Entry, expiry: m.expiry})
-			if limit := s.filter.Limit; limit > 0 && len(best) >= 2*limit {
-				if best = sortMatches(best); len(best) >= limit {
-					best = best[:limit]
-					last := best[limit-1].Entry
-					worst = &last
-				}
 			}
 		}
 		if err := it.Error(); err != nil {
-			return err
-		}
-	}
-	for i, m := range sortMatches(best) {
-		if s.filter.Limit > 0 && i == s.filter.Limit {
-			return nil
-		}
-		if more, err := fn(&m); err != nil || !more {
 			return err
 		}
 	}

@@ -18,38 +18,32 @@ import (
 type sieve struct {
 	bits []atomic.Uint64
 	mask uint64
-	keys int // added
-	room int // how many may be added before the answers get worse
 	seed maphash.Seed
 }
 
 const (
-	// sieveProbes and sieveBits make at most two look-ups in a hundred vain.
+	// sieveProbes makes at most two look-ups in a hundred vain while there are ten bits for each key.
+	// Later more of them are, and nothing else changes.
 	sieveProbes = 5
-	sieveBits   = 10
-	// sieveLeast, in bits, is half a MiB: room for the keys of 400,000 events.
-	sieveLeast = 1 << 22
+	// sieveLeast, in bits, is two MiB: room for the keys of 1.5 million events.
+	sieveLeast = 1 << 24
+	// sievePerByte is how many bytes of the index one bit is for: those of an event are about 800,
+	// so that there is room for as many events again.
+	sievePerByte = 32
 )
 
 // sieveTables are the tables whose keys are in the sieve.
 var sieveTables = []byte{tableID, tableHolder, tableDeletedID, tableDeletedTo}
 
-func isSieved(key []byte) bool { return slices.Contains(sieveTables, key[0]) }
-
-// newSieve makes an empty sieve with room for so many keys or more.
-func newSieve(keys int) *sieve {
+// readSieve makes a sieve of what the index holds.
+func readSieve(p *pebble.DB) (*sieve, error) {
 	bits := sieveLeast
-	for bits < keys*sieveBits {
+	for bits < int(p.Metrics().DiskSpaceUsage()/sievePerByte) {
 		bits *= 2
 	}
-	return &sieve{bits: make([]atomic.Uint64, bits/64), mask: uint64(bits - 1), room: bits / sieveBits, seed: maphash.MakeSeed()}
-}
-
-// readSieve makes a sieve of what the index holds, with room for as many keys again.
-func readSieve(r pebble.Reader, keys int) (*sieve, error) {
-	s := newSieve(2 * keys)
+	s := &sieve{bits: make([]atomic.Uint64, bits/64), mask: uint64(bits - 1), seed: maphash.MakeSeed()}
 	for _, table := range sieveTables {
-		it, err := r.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
+		it, err := p.NewIter(&pebble.IterOptions{LowerBound: []byte{table}, UpperBound: []byte{table + 1}})
 		if err != nil {
 			return nil, fmt.Errorf("read keys of the index: %w", err)
 		}
@@ -69,11 +63,13 @@ func (s *sieve) add(key []byte) {
 		at := h & s.mask
 		s.bits[at/64].Or(1 << (at % 64))
 	}
-	s.keys++
 }
 
-// mayHold is false only for a key that was never added.
+// mayHold is false only for a key of the sieve's tables that was never added.
 func (s *sieve) mayHold(key []byte) bool {
+	if !slices.Contains(sieveTables, key[0]) {
+		return true
+	}
 	h := maphash.Bytes(s.seed, key)
 	for step, i := h>>32|1, 0; i < sieveProbes; h, i = h+step, i+1 {
 		at := h & s.mask
@@ -84,20 +80,19 @@ func (s *sieve) mayHold(key []byte) bool {
 	return true
 }
 
-// getter looks up one key: a reader, or a change that is being made. The value is the caller's.
-type getter interface {
-	get(key []byte) (value []byte, found bool, err error)
-}
-
-// reader is the index as it is now, or a snapshot of it, with a sieve of all keys that are in it.
-// Without a sieve every look-up is made.
+// reader looks up single keys in the index as it is now, in a snapshot of it, or in a batch that is
+// being made. Without a sieve every look-up is made. Without anything to read the index is closed.
 type reader struct {
 	pebble.Reader
 	sieve *sieve
 }
 
+// get returns a copy of what a key holds.
 func (r reader) get(key []byte) (value []byte, found bool, err error) {
-	if r.sieve != nil && isSieved(key) && !r.sieve.mayHold(key) {
+	if r.Reader == nil {
+		return nil, false, ErrClosed
+	}
+	if r.sieve != nil && !r.sieve.mayHold(key) {
 		return nil, false, nil
 	}
 	value, closer, err := r.Get(key)
@@ -108,20 +103,4 @@ func (r reader) get(key []byte) (value []byte, found bool, err error) {
 		return nil, false, err
 	}
 	return slices.Clone(value), true, closer.Close()
-}
-
-// latest is the index as it is now.
-func (db *DB) latest() reader { return reader{db.pebble, db.sieve.Load()} }
-
-// snapshot takes a snapshot, with the sieve that was in use all the while: one that was made
-// earlier may lack what has come since, one that was made later what has gone since.
-func (db *DB) snapshot() (reader, *pebble.Snapshot) {
-	for {
-		sieve := db.sieve.Load()
-		snap := db.pebble.NewSnapshot()
-		if db.sieve.Load() == sieve {
-			return reader{snap, sieve}, snap
-		}
-		_ = snap.Close() // nothing was read from it
-	}
 }

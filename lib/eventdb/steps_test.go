@@ -22,7 +22,7 @@ func stepsOf(t *testing.T, v *View, f nostr.Filter) (steps, answers int) {
 
 func viewOf(t *testing.T, events ...*nostr.Event) *View {
 	t.Helper()
-	db, err := Open("")
+	db, err := Open("", Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,14 +18,12 @@ import (
 // View is a consistent snapshot of the index: it stays at one sequence of the log however the index
 // moves on. It is safe for concurrent use, and must be closed.
 type View struct {
-	db          *DB
-	snap        *pebble.Snapshot // nil: the index is closed
-	reads       getter           // snap, or what answers in its place
-	now         nostr.Timestamp
-	keepDeleted bool
-	within      int // steps that a query may take; 0: no bound
-	yield       func(context.Context) error
-	err         error
+	db     *DB
+	snap   *pebble.Snapshot // nil: the index is closed
+	reads  reader
+	now    nostr.Timestamp
+	within int // steps that a query may take; 0: no bound
+	yield  func(context.Context) error
 }
 
 // Entry is what an index entry tells of an event: where it stands in time, which is all that
@@ -51,17 +49,13 @@ func (e Entry) Compare(o Entry) int {
 // View takes a snapshot. It never fails: a view of a closed index answers everything with
 // [ErrClosed].
 func (db *DB) View() *View {
-	if !db.enter() {
-		return &View{reads: nothing{}, err: ErrClosed}
+	v := &View{db: db, now: db.opts.Now()}
+	if db.enter() {
+		v.snap = db.pebble.NewSnapshot()
+		v.reads = reader{v.snap, db.sieve}
 	}
-	reads, snap := db.snapshot()
-	return &View{db: db, snap: snap, reads: reads, now: db.now(), keepDeleted: db.keepDeleted}
+	return v
 }
-
-// nothing is what a view of a closed index reads.
-type nothing struct{}
-
-func (nothing) get([]byte) ([]byte, bool, error) { return nil, false, ErrClosed }
 
 // Within returns the same view with a bound on what one query may cost: after so many steps over
 // index entries it ends with [ErrTooBroad]. To load an event, as an answer or to check it, counts
@@ -103,29 +97,19 @@ func (v *View) Seq() uint64 {
 	return seq
 }
 
-// Len is the number of events stored, expired ones that were not swept out yet included.
-func (v *View) Len() (uint64, error) { return readUint(v.reads, metaCount) }
-
 // Event returns the event with this id (64 hex digits). [ErrNotFound]: there is none, or it has
 // expired, or no event can have such an id.
 func (v *View) Event(eventID string) (*nostr.Event, error) {
-	eid, err := parseID(eventID)
-	if err != nil {
-		return nil, ErrNotFound
-	}
-	at, ev, err := load(v.reads, eid)
+	eid, at, err := v.find(eventID)
 	if err != nil {
 		return nil, err
 	}
-	if at.expired(v.now) {
-		return nil, ErrNotFound
-	}
-	return ev, nil
+	return loadAt(v.reads, at.created, eid)
 }
 
 // Has reports whether an event with this id is stored and has not expired. What is no id has none.
 func (v *View) Has(eventID string) (bool, error) {
-	_, err := v.Kind(eventID)
+	_, _, err := v.find(eventID)
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
 	}
@@ -135,18 +119,20 @@ func (v *View) Has(eventID string) (bool, error) {
 // Kind returns the kind of the event with this id, without loading it; [ErrNotFound] as for
 // [View.Event].
 func (v *View) Kind(eventID string) (int, error) {
-	eid, err := parseID(eventID)
-	if err != nil {
-		return 0, ErrNotFound
+	_, at, err := v.find(eventID)
+	return int(at.kind), err
+}
+
+// find looks an event up that has not expired.
+func (v *View) find(eventID string) (eid id, at located, err error) {
+	if eid, err = parseID(eventID); err != nil {
+		return eid, at, ErrNotFound
 	}
 	at, found, err := lookUp(v.reads, eid)
-	if err != nil {
-		return 0, err
+	if err == nil && (!found || at.expired(v.now)) {
+		err = ErrNotFound
 	}
-	if !found || at.expired(v.now) {
-		return 0, ErrNotFound
-	}
-	return int(at.kind), nil
+	return eid, at, err
 }
 
 // Replaceable returns the event that holds a coordinate: of a replaceable kind (d is ignored) or an
@@ -159,8 +145,8 @@ func (v *View) Replaceable(kind int, pubkey, d string) (*nostr.Event, error) {
 	if !held {
 		return nil, ErrNotFound
 	}
-	at, ev, err := load(v.reads, holder.ID)
-	if err == nil && at.expired(v.now) {
+	ev, err := loadAt(v.reads, holder.CreatedAt, holder.ID)
+	if err == nil && postingOf(ev).expired(v.now) {
 		return nil, ErrNotFound
 	}
 	return ev, err
@@ -179,11 +165,9 @@ func (v *View) Holder(kind int, pubkey, d string) (e Entry, held bool, err error
 	if !ok {
 		return Entry{}, false, nil
 	}
-	h, found, err := holderOf(v.reads, at)
-	if err != nil || !found {
-		return Entry{}, false, err
-	}
-	return Entry{CreatedAt: h.created, ID: h.id, Kind: kind}, true, nil
+	e, held, err = holderOf(v.reads, at)
+	e.Kind = kind
+	return e, held, err
 }
 
 // Deleted reports whether a stored deletion request of the event's author covers it, by its id or
@@ -193,7 +177,7 @@ func (v *View) Deleted(ev *nostr.Event) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return isDeleted(v.reads, v.keepDeleted, ev, eid, author)
+	return isDeleted(v.reads, v.db.opts.KeepDeleted, ev, eid, author)
 }
 
 // Query returns the events that match, newest first and by id among equals, at most f.Limit of them
@@ -244,7 +228,8 @@ func answers[T any](v *View, ctx context.Context, f nostr.Filter, read func(*sca
 	}
 }
 
-// ErrTooMany: more events match a filter than may be kept in memory.
+// ErrTooMany is the error of [View.Packed] when more events match than the caller takes. Nothing was
+// kept; a filter of a shorter time matches fewer.
 var ErrTooMany = errors.New("too many events match the filter")
 
 // Packed gathers what matches a filter, for reconciliation. [ErrTooMany]: more than most do.
@@ -265,21 +250,12 @@ func (v *View) Packed(ctx context.Context, f nostr.Filter, most int) (reconcile.
 	return slices.Clip(reconcile.Pack(items)), nil
 }
 
-// HasEach reports of each of some ids whether such an event is stored and has not expired, as the
-// index stands now. It needs no snapshot.
-func (db *DB) HasEach(ids [][32]byte) (has []bool, err error) {
+// Has is [View.Has] for the index as it stands now. It needs no snapshot.
+func (db *DB) Has(eventID string) (has bool, err error) {
 	if !db.enter() {
-		return nil, ErrClosed
+		return false, ErrClosed
 	}
-	defer func() { err = errors.Join(err, db.leave()) }()
-	has = make([]bool, len(ids))
-	r, now := db.latest(), db.now()
-	for n, eid := range ids {
-		at, found, err := lookUp(r, eid)
-		if err != nil {
-			return nil, err
-		}
-		has[n] = found && !at.expired(now)
-	}
-	return has, nil
+	now := View{reads: reader{db.pebble, db.sieve}, now: db.opts.Now()}
+	has, err = now.Has(eventID)
+	return has, errors.Join(err, db.leave())
 }

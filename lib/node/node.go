@@ -230,9 +230,6 @@ func (n *Node) openIndex(dir string) (err error) {
 	if n.Index, err = openIndex(n.Settings, dir, n.Log); err != nil {
 		return err
 	}
-	if why := n.Index.Rebuilt(); why != nil {
-		n.Log.Warn("the event index was damaged and is rebuilt from the log", "folder", dir, "error", why)
-	}
 	n.Metrics.MustRegister(prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
 		func() float64 { return float64(n.Index.Seq()) }))
@@ -247,8 +244,9 @@ func openIndex(s config.Settings, dir string, log *slog.Logger) (*eventdb.DB, er
 			return nil, storageError(s, err)
 		}
 	}
-	index, err := eventdb.Open(dir, eventdb.WithCache(s.IndexCacheBytes), eventdb.WithDeletionsDisrespected(s.IgnoreDeletions),
-		eventdb.WithForgottenLog(s.ForgetLog), eventdb.WithLog(log))
+	index, err := eventdb.Open(dir, eventdb.Options{
+		Cache: s.IndexCacheBytes, KeepDeleted: s.IgnoreDeletions, ForgottenLog: s.ForgetLog, Log: log,
+	})
 	if err != nil {
 		return nil, storageError(s, err)
 	}

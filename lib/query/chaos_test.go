@@ -17,7 +17,7 @@ import (
 // follower is a replica that follows the log until it is killed.
 func (w *world) follower() (kill func()) {
 	w.t.Helper()
-	db, err := eventdb.Open("")
+	db, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 // FuzzQuestions: whatever is asked is refused, or answered within bounds by something that the
 // asker takes for an answer.
 func FuzzQuestions(f *testing.F) {
-	db, err := eventdb.Open("")
+	db, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -86,7 +86,7 @@ type replica struct {
 // replica serves an index that has those records; it reads nothing by itself.
 func (w *world) replica(recs []eventdb.Record) replica {
 	w.t.Helper()
-	db, err := eventdb.Open("")
+	db, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func TestFollowersReachTheHeadAfterFailovers(t *testing.T) {
 	for range 4 {
 		followers = append(followers, track(ctx, &running, t, clusterBus(t, nodes, sizing, false)))
 	}
-	db, err := eventdb.Open("")
+	db, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

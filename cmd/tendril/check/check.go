@@ -67,7 +67,7 @@ func Run(ctx context.Context, s System) (*Report, error) {
 		return c.report, err
 	}
 	defer os.RemoveAll(temp)
-	if c.truth, err = eventdb.Open(filepath.Join(temp, "log"), eventdb.WithDeletionsDisrespected(s.IgnoreDeletions)); err != nil {
+	if c.truth, err = eventdb.Open(filepath.Join(temp, "log"), eventdb.Options{KeepDeleted: s.IgnoreDeletions}); err != nil {
 		return c.report, err
 	}
 	defer c.truth.Close()

@@ -149,7 +149,7 @@ func (p *place) removal(subject, id, data string) {
 // makeIndex makes the index of the log as it is now.
 func (p *place) makeIndex() {
 	p.t.Helper()
-	db, err := eventdb.Open(p.index)
+	db, err := eventdb.Open(p.index, eventdb.Options{})
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -287,7 +287,7 @@ func TestEachDamageIsFoundAndMended(t *testing.T) {
 			must(t, os.Truncate(tables[0], 10))
 		}, []string{"index: its files are damaged"}, true},
 		{"the index has another event", func(t *testing.T, p *place) {
-			db, err := eventdb.Open(p.index)
+			db, err := eventdb.Open(p.index, eventdb.Options{})
 			must(t, err)
 			must(t, db.Apply([]eventdb.Record{{Seq: 4, Event: event(t, 1621)}}))
 			must(t, db.Close())

@@ -79,7 +79,7 @@ func serve(ctx context.Context, n *node.Node, shards git.Shards) error {
 	// What the connections stand on outlives ctx: they are served until the last of them is closed.
 	lasting, release := context.WithCancel(context.WithoutCancel(ctx))
 	defer release()
-	defer n.Index.Subscribe(hub.Feed)()
+	n.Index.Subscribe(hub.Feed)
 	go hub.Run(lasting)
 	failed := make(chan error, 2)
 	go func() { failed <- ingest.Run(lasting) }()

@@ -51,13 +51,13 @@ type bench struct {
 // connect serves a relay, whose hub does not run yet, to one client.
 func connect(t *testing.T, set ...func(*relay.Relay)) *bench {
 	t.Helper()
-	db, err := eventdb.Open("")
+	db, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
 	b := &bench{index: index{db, make(chan uint64, 10)}, hub: live.NewHub(log), t: t}
-	cancel := db.Subscribe(b.hub.Feed)
+	db.Subscribe(b.hub.Feed)
 	connections := limit.NewFair(10, 10)
 	rejected := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "rejected"}, []string{"kind", "reason"})
 	metrics, err := relay.NewMetrics(prometheus.NewRegistry(), connections, 10, rejected)
@@ -86,7 +86,6 @@ func connect(t *testing.T, set ...func(*relay.Relay)) *bench {
 		defer done()
 		r.Stop(stop)
 		server.Close()
-		cancel()
 		if err := db.Close(); err != nil {
 			t.Error(err)
 		}

@@ -21,7 +21,7 @@ func hex(n int) string { return fmt.Sprintf("%064x", n) }
 // second.
 func filled(t *testing.T, r *rand.Rand, n int) (*eventdb.View, []*nostr.Event) {
 	t.Helper()
-	db, err := eventdb.Open("")
+	db, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func TestCountStops(t *testing.T) {
 // matches.
 func TestCountKeepsFewMatches(t *testing.T) {
 	const matching, authors, most = 20_000, 100, 50
-	db, err := eventdb.Open("")
+	db, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

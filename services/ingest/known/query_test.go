@@ -47,7 +47,7 @@ func serveIndex(t *testing.T) (*bus.Bus, *eventdb.DB) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	index, err := eventdb.Open("")
+	index, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -310,12 +310,7 @@ func (d *draft) delete(request *nostr.Event) error {
 		}
 		d.leave(ev)
 		if address, ok := nostr.AddressOf(ev); ok {
-			l.at[address] = nil
-			// As in the index: what would have gone by itself goes on holding its address when it
-			// is deleted by its id.
-			if eventdb.Expiration(ev) == 0 {
-				l.holders[address] = nil
-			}
+			l.at[address], l.holders[address] = nil, nil
 		}
 	}
 	return nil

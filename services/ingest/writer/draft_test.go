@@ -57,7 +57,7 @@ func FuzzDecide(f *testing.F) {
 		if json.Unmarshal([]byte(tagsJSON), &tags) != nil {
 			return
 		}
-		index, err := eventdb.Open("")
+		index, err := eventdb.Open("", eventdb.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -101,7 +101,7 @@ func FuzzDecide(f *testing.F) {
 // indexOf is an index of events on a clock.
 func indexOf(t *testing.T, now *nostr.Timestamp, events ...*nostr.Event) *eventdb.DB {
 	t.Helper()
-	index, err := eventdb.Open("", eventdb.WithClock(func() nostr.Timestamp { return *now }))
+	index, err := eventdb.Open("", eventdb.Options{Now: func() nostr.Timestamp { return *now }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -285,7 +285,7 @@ func BenchmarkCrowdedIdentifier(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			index, err := eventdb.Open("")
+			index, err := eventdb.Open("", eventdb.Options{})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -369,7 +369,7 @@ func BenchmarkLargeDeletion(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	index, err := eventdb.Open("")
+	index, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

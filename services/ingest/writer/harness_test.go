@@ -101,7 +101,7 @@ func standby(t testing.TB, b *bus.Bus, name string, batch int, prepare func(*Wri
 	if err != nil {
 		t.Fatal(err)
 	}
-	index, err := eventdb.Open("")
+	index, err := eventdb.Open("", eventdb.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
