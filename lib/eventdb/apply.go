@@ -56,7 +56,7 @@ func (db *DB) apply(recs []Record, upTo uint64) error {
 			tell(c.stored)
 		}
 	}
-	db.done.Load().Advance(upTo)
+	db.setSeq(upTo)
 	return nil
 }
 

@@ -64,7 +64,10 @@ type DB struct {
 
 	mu          sync.Mutex // one writer; guards subscribers too
 	subscribers []func([]Record)
-	done        atomic.Pointer[bus.Progress] // applied and told to the subscribers
+
+	seqMu sync.Mutex
+	seq   uint64        // applied and told to the subscribers
+	moved chan struct{} // closed and replaced whenever seq changes
 
 	users  atomic.Int64 // open views, and 1 until Close
 	closed atomic.Bool
@@ -116,11 +119,10 @@ func (o Options) withDefaults(dir string) Options {
 // Damaged files are removed, and the index begins from nothing. While it is open no other process
 // can open the folder.
 func Open(dir string, o Options) (*DB, error) {
-	db := &DB{dir: dir, opts: o.withDefaults(dir)}
+	db := &DB{dir: dir, opts: o.withDefaults(dir), moved: make(chan struct{})}
 	// Pebble takes the memory of what is gathered off the cache, which would leave none of it to a
 	// busy index, so that is added.
 	db.cache = pebble.NewCache(db.opts.Cache + 2*int64(db.opts.memTable))
-	db.done.Store(new(bus.Progress))
 	db.users.Store(1)
 	if err := db.open(); err != nil {
 		db.cache.Unref()
@@ -184,8 +186,7 @@ func (db *DB) openFiles() error {
 		_ = p.Close() // what it complains of is no news
 		return err
 	}
-	db.pebble, db.sieve = p, sieve
-	db.done.Load().Advance(seq)
+	db.pebble, db.sieve, db.seq = p, sieve, seq
 	return nil
 }
 
@@ -269,7 +270,25 @@ func (db *DB) leave() error {
 
 // Seq is the last log sequence applied and told to the subscribers. A view may be ahead of it for a
 // moment.
-func (db *DB) Seq() uint64 { return db.done.Load().Seq() }
+func (db *DB) Seq() uint64 {
+	seq, _ := db.reached()
+	return seq
+}
+
+// reached is the sequence, and a channel that is closed when it changes.
+func (db *DB) reached() (seq uint64, moved <-chan struct{}) {
+	db.seqMu.Lock()
+	defer db.seqMu.Unlock()
+	return db.seq, db.moved
+}
+
+func (db *DB) setSeq(seq uint64) {
+	db.seqMu.Lock()
+	defer db.seqMu.Unlock()
+	db.seq = seq
+	close(db.moved)
+	db.moved = make(chan struct{})
+}
 
 // Subscribe calls fn with the events that each Apply stores from now on, in log order, after they
 // are visible to a new View. Events that were passed over (known, replaced by newer ones, deleted,
@@ -294,9 +313,7 @@ func (db *DB) reset(rules, made string) error {
 	if err != nil {
 		return fmt.Errorf("reset index: %w", err)
 	}
-	if db.Seq() > 0 { // otherwise some may wait for what is read now
-		db.done.Store(new(bus.Progress))
-	}
+	db.setSeq(0)
 	return nil
 }
 

@@ -219,8 +219,15 @@ func (db *DB) applyLog(messages []bus.Message, log *slog.Logger) error {
 func (db *DB) WaitFor(ctx context.Context, seq uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, waitMost)
 	defer cancel()
-	if err := db.done.Load().WaitFor(ctx, seq); err != nil {
-		return fmt.Errorf("wait for the index to reach %d, it is at %d: %w", seq, db.Seq(), err)
+	for {
+		reached, moved := db.reached()
+		if reached >= seq {
+			return nil
+		}
+		select {
+		case <-moved:
+		case <-ctx.Done():
+			return fmt.Errorf("wait for the index to reach %d, it is at %d: %w", seq, reached, ctx.Err())
+		}
 	}
-	return nil
 }

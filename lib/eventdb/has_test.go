@@ -28,7 +28,7 @@ func TestHas(t *testing.T) {
 	look := func(want map[string]bool) {
 		t.Helper()
 		for id, stored := range want {
-			if has, err := db.Has(id); err != nil || has != stored {
+			if has, err := hasOne(db, id); err != nil || has != stored {
 				t.Errorf("%.70q is stored: %v, %v", id, has, err)
 			}
 		}
@@ -40,7 +40,16 @@ func TestHas(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if has, err := db.Has(id(2)); has || !errors.Is(err, ErrClosed) {
+	if has, err := hasOne(db, id(2)); has || !errors.Is(err, ErrClosed) {
 		t.Errorf("a closed index answers %v, %v", has, err)
 	}
+}
+
+func hasOne(db *DB, eventID string) (bool, error) {
+	eid, err := parseID(eventID)
+	if err != nil {
+		return false, err
+	}
+	has, err := db.HasEach([][32]byte{eid})
+	return len(has) == 1 && has[0], err
 }

@@ -250,12 +250,21 @@ func (v *View) Packed(ctx context.Context, f nostr.Filter, most int) (reconcile.
 	return slices.Clip(reconcile.Pack(items)), nil
 }
 
-// Has is [View.Has] for the index as it stands now. It needs no snapshot.
-func (db *DB) Has(eventID string) (has bool, err error) {
+// HasEach reports of each id whether such an event is stored and has not expired, as the index stands
+// now. It needs no snapshot.
+func (db *DB) HasEach(ids [][32]byte) (has []bool, err error) {
 	if !db.enter() {
-		return false, ErrClosed
+		return nil, ErrClosed
 	}
-	now := View{reads: reader{db.pebble, db.sieve}, now: db.opts.Now()}
-	has, err = now.Has(eventID)
-	return has, errors.Join(err, db.leave())
+	defer func() { err = errors.Join(err, db.leave()) }()
+	has = make([]bool, len(ids))
+	r, now := reader{db.pebble, db.sieve}, db.opts.Now()
+	for n, eid := range ids {
+		at, found, err := lookUp(r, eid)
+		if err != nil {
+			return nil, err
+		}
+		has[n] = found && !at.expired(now)
+	}
+	return has, nil
 }

@@ -48,16 +48,7 @@ func (x *Index) CatchUp(ctx context.Context) error {
 func (x *Index) Reached(ctx context.Context, seq uint64) error { return x.DB.WaitFor(ctx, seq) }
 
 // Has implements [Source].
-func (x *Index) Has(_ context.Context, ids [][32]byte) ([]bool, error) {
-	has := make([]bool, len(ids))
-	for n, id := range ids {
-		var err error
-		if has[n], err = x.DB.Has(hex.EncodeToString(id[:])); err != nil {
-			return nil, err
-		}
-	}
-	return has, nil
-}
+func (x *Index) Has(_ context.Context, ids [][32]byte) ([]bool, error) { return x.DB.HasEach(ids) }
 
 // Query implements [Source].
 func (x *Index) Query(ctx context.Context, f nostr.Filter) iter.Seq2[*nostr.Event, error] {

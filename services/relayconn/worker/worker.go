@@ -113,11 +113,16 @@ func Run(ctx context.Context, n *node.Node) error {
 // One that cannot be looked up is offered: ingest knows.
 func known(index *eventdb.DB, log *slog.Logger) func(id string) bool {
 	return func(id string) bool {
-		has, err := index.Has(id)
+		var key [32]byte
+		if !nostr.ReadHex(key[:], id) {
+			return false
+		}
+		has, err := index.HasEach([][32]byte{key})
 		if err != nil {
 			log.Debug("an event cannot be looked up", "error", err)
+			return false
 		}
-		return has
+		return has[0]
 	}
 }
 
