@@ -8,8 +8,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tendril.dev/lib/bus"
 	"tendril.dev/proto"
 )
 
@@ -19,6 +21,8 @@ const (
 	lagAge = time.Second
 	// lagWait bounds how long the bus is asked. What it does not say is not told.
 	lagWait = 2 * time.Second
+	// tellEvery is how often a process tells how far it has read.
+	tellEvery = time.Second
 )
 
 var lagDesc = prometheus.NewDesc("tendril_projection_lag",
@@ -26,11 +30,12 @@ var lagDesc = prometheus.NewDesc("tendril_projection_lag",
 
 // lag is the metric of how far projections are behind their streams.
 type lag struct {
-	end func(ctx context.Context, stream string) (uint64, error)
+	js jetstream.JetStream
 
 	mu          sync.Mutex
 	projections map[string]projection // by name
-	ends        map[string]streamEnd  // by stream
+	asked       time.Time
+	ends        map[string]uint64 // last sequences by stream; without those that are not known
 }
 
 // projection is what a service makes of a stream.
@@ -39,16 +44,7 @@ type projection struct {
 	seq    func() uint64 // of the last message read
 }
 
-// streamEnd is the sequence of a stream's last message, as it was at a time.
-type streamEnd struct {
-	seq   uint64
-	known bool
-	at    time.Time
-}
-
-func newLag(end func(ctx context.Context, stream string) (uint64, error)) *lag {
-	return &lag{end: end, projections: map[string]projection{}, ends: map[string]streamEnd{}}
-}
+func newLag(js jetstream.JetStream) *lag { return &lag{js: js, projections: map[string]projection{}} }
 
 // Projection makes it a metric how far a service is behind a stream that it reads. seq is the
 // sequence of the last message that it has read; it is called by any goroutine.
@@ -57,9 +53,6 @@ func (n *Node) Projection(name, stream string, seq func() uint64) {
 	defer n.lag.mu.Unlock()
 	n.lag.projections[name] = projection{stream, seq}
 }
-
-// tellEvery is how often a process tells how far it has read.
-const tellEvery = time.Second
 
 // tell tells it to `tendril status`, until ctx ends.
 func (l *lag) tell(ctx context.Context, n *Node) error {
@@ -94,26 +87,23 @@ func (l *lag) Describe(ch chan<- *prometheus.Desc) { ch <- lagDesc }
 func (l *lag) Collect(ch chan<- prometheus.Metric) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), lagWait)
-	defer cancel()
-	for _, name := range slices.Sorted(maps.Keys(l.projections)) {
-		p := l.projections[name]
-		if end := l.look(ctx, p.stream); end.known {
-			behind := uint64(0)
-			if seq := p.seq(); seq < end.seq {
-				behind = end.seq - seq
+	if time.Since(l.asked) > lagAge {
+		ctx, cancel := context.WithTimeout(context.Background(), lagWait)
+		defer cancel()
+		l.asked, l.ends = time.Now(), map[string]uint64{}
+		for _, p := range l.projections {
+			if _, known := l.ends[p.stream]; known {
+				continue
 			}
-			ch <- prometheus.MustNewConstMetric(lagDesc, prometheus.GaugeValue, float64(behind), name)
+			if end, err := bus.LastSeq(ctx, l.js, p.stream); err == nil {
+				l.ends[p.stream] = end
+			}
 		}
 	}
-}
-
-// look is the end of a stream, not older than lagAge.
-func (l *lag) look(ctx context.Context, stream string) streamEnd {
-	if had, ok := l.ends[stream]; ok && time.Since(had.at) < lagAge {
-		return had
+	for name, p := range l.projections {
+		if end, known := l.ends[p.stream]; known {
+			seq := p.seq()
+			ch <- prometheus.MustNewConstMetric(lagDesc, prometheus.GaugeValue, float64(max(end, seq)-seq), name)
+		}
 	}
-	seq, err := l.end(ctx, stream)
-	l.ends[stream] = streamEnd{seq: seq, known: err == nil, at: time.Now()}
-	return l.ends[stream]
 }

@@ -2,48 +2,101 @@ package node
 
 import (
 	"context"
-	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
+
+	"tendril.dev/lib/config"
+	"tendril.dev/proto"
 )
+
+func openOn(t *testing.T, address string) *Node {
+	t.Helper()
+	s, err := config.Parse("test", []string{"--domain=git.example.com", "--database-backend=memory", "--nats-listen=none", "--observe-address=" + address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := Open(t.Context(), "test", s, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n
+}
 
 func TestLag(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		asked := 0
-		n := &Node{lag: newLag(func(_ context.Context, stream string) (uint64, error) {
-			asked++
-			if stream == "GONE" {
-				return 0, errors.New("not connected")
-			}
-			return 100, nil
-		})}
-		at := uint64(40)
-		n.Projection("behind", "EVENTS", func() uint64 { return at })
-		n.Projection("ahead", "EVENTS", func() uint64 { return 101 }) // of an end that is a moment old
-		n.Projection("unknown", "GONE", func() uint64 { return 1 })
-		want := func(lines string) {
-			t.Helper()
-			head := "# HELP tendril_projection_lag How far a projection of this process is behind the end of its stream, in sequences.\n" +
-				"# TYPE tendril_projection_lag gauge\n"
-			if err := testutil.CollectAndCompare(n.lag, strings.NewReader(head+lines)); err != nil {
-				t.Error(err)
-			}
+	n := openOn(t, "127.0.0.1:0")
+	if _, err := n.Bus.JS.Publish(context.Background(), proto.SubjectEventsMark, nil); err != nil {
+		t.Fatal(err)
+	}
+	n.Projection("index", proto.StreamEvents, func() uint64 { return 0 })
+	n.Projection("ahead", proto.StreamEvents, func() uint64 { return 101 }) // of an end that is a moment old
+	n.Projection("unknown", "GONE", func() uint64 { return 1 })
+	want := "# HELP tendril_projection_lag How far a projection of this process is behind the end of its stream, in sequences.\n" +
+		"# TYPE tendril_projection_lag gauge\ntendril_projection_lag{projection=\"ahead\"} 0\ntendril_projection_lag{projection=\"index\"} 1\n"
+	if err := testutil.CollectAndCompare(n.lag, strings.NewReader(want)); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestObservation(t *testing.T) {
+	t.Parallel()
+	n := openOn(t, "127.0.0.1:0")
+	var working atomic.Bool
+	n.Ready.Add("work", func() error {
+		if !working.Load() {
+			return io.ErrNoProgress
 		}
-		want("tendril_projection_lag{projection=\"ahead\"} 0\ntendril_projection_lag{projection=\"behind\"} 60\n")
-		at = 100
-		want("tendril_projection_lag{projection=\"ahead\"} 0\ntendril_projection_lag{projection=\"behind\"} 0\n")
-		if asked != 2 {
-			t.Errorf("the bus was asked %d times at once, want once a stream", asked)
-		}
-		time.Sleep(lagAge)
-		want("tendril_projection_lag{projection=\"ahead\"} 0\ntendril_projection_lag{projection=\"behind\"} 0\n")
-		if asked != 4 {
-			t.Errorf("the bus was asked %d times, want again after a while", asked)
-		}
+		return nil
 	})
+	stop, err := n.observe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	get := func(path string, code int, part string) {
+		t.Helper()
+		res, err := http.Get(n.Announced("observation") + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		body, err := io.ReadAll(res.Body)
+		if err != nil || res.StatusCode != code || !strings.Contains(string(body), part) {
+			t.Errorf("%s: %d %s, %v; want %d and %s", path, res.StatusCode, body, err, code, part)
+		}
+	}
+	get("/readyz", http.StatusServiceUnavailable, `"work":"`+io.ErrNoProgress.Error())
+	working.Store(true)
+	get("/readyz", http.StatusOK, `"ready":true`)
+	get("/healthz", http.StatusOK, "ok")
+	get("/metrics", http.StatusOK, "ngit_build_info{")
+	if _, pattern := n.AtFront.Handler(&http.Request{Method: "GET", URL: &url.URL{Path: "/metrics"}}); pattern != "" {
+		t.Error("the front door has metrics too")
+	}
+}
+
+func TestObservationOnAPortInUse(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	want := `NGIT_OBSERVE_ADDRESS is "` + l.Addr().String() + `": address already in use; stop what listens there, or choose another`
+	if _, err := openOn(t, l.Addr().String()).observe(); err == nil || err.Error() != want {
+		t.Errorf("got %v\nwant %s", err, want)
+	}
 }

@@ -4,17 +4,16 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +32,9 @@ import (
 	"tendril.dev/proto"
 )
 
+// FrontDoor is the name under which the front door announces its URL.
+const FrontDoor = "front door"
+
 // Node is what every service is handed.
 type Node struct {
 	Settings config.Settings
@@ -47,32 +49,25 @@ type Node struct {
 	Log     *slog.Logger
 	Metrics *prometheus.Registry
 	Ready   *obs.Readiness
-	// Observation answers /metrics, /healthz and /readyz; [Observation] serves it on a port of its
-	// own.
-	Observation *http.ServeMux
-	// AtFront is what the front door serves of it: everything, unless the process has
-	// [Observation]. Then the front door has no /metrics, as it may be open to the world.
-	AtFront http.Handler
+	// AtFront is what the front door serves of /metrics, /healthz and /readyz: all, unless the
+	// process serves them on a port of its own. Then the front door has no /metrics, as it may be
+	// open to the world.
+	AtFront *http.ServeMux
 	// Worker is this process's name in claims; Incarnation differs for every start.
 	Worker, Incarnation string
 
-	alone     bool   // no other service runs in the process
-	process   string // its name, as Open was told
-	scratch   string // the git folder of a process that nothing outlives; empty: none
-	addresses *addresses
-	bus       *busWait
-	lag       *lag
-	overdue   *atomic.Bool // a service still runs although the graceful stop is over
+	*shared
+	alone bool // no other service runs in the process
 }
 
-// StopWait is how long what a service has under way may go on once its Run is asked to end. It is a
-// part of NGIT_SHUTDOWN_WAIT: the others of the process, which stop afterwards, need some of that
-// too.
-func (n *Node) StopWait() time.Duration {
-	if n.alone {
-		return n.Settings.ShutdownWait / 10 * 9
-	}
-	return n.Settings.ShutdownWait / 2
+// shared is what all services of a process have in common.
+type shared struct {
+	process   string       // its name, as Open was told
+	scratch   string       // the git folder of a process that nothing outlives; empty: none
+	addresses sync.Map     // URLs by name
+	waits     atomic.Value // what the start waits for
+	overdue   atomic.Bool  // a service still runs although the graceful stop is over
+	lag       *lag
 }
 
 // Service is one service: its name and what runs it until ctx ends. Run returns nil after a
@@ -86,8 +81,27 @@ type Service struct {
 	// Asks: it needs no index of the log of its own, and only asks [Node.Accepted]. A process of
 	// such services keeps nothing of the log, unless it embeds the NATS server.
 	Asks bool
-	// Early: it runs while the process still waits for the bus, and uses neither bus nor index.
-	Early bool
+}
+
+// StopWait is how long what a service has under way may go on once its Run is asked to end. It is a
+// part of NGIT_SHUTDOWN_WAIT: the others of the process, which stop afterwards, need some of that
+// too.
+func (n *Node) StopWait() time.Duration {
+	if n.alone {
+		return n.Settings.ShutdownWait / 10 * 9
+	}
+	return n.Settings.ShutdownWait / 2
+}
+
+// Announce says that name is served at url from now on. A configured port 0 is any port: only who
+// listens knows which.
+func (n *Node) Announce(name, url string) { n.addresses.Store(name, url) }
+
+// Announced is the URL that was announced under name; empty if none was yet.
+func (n *Node) Announced(name string) string {
+	url, _ := n.addresses.Load(name)
+	text, _ := url.(string)
+	return text
 }
 
 // Open opens the bus and the index for the services that will run. name says what the process is
@@ -103,17 +117,8 @@ func Open(ctx context.Context, name string, s config.Settings, log *slog.Logger,
 // prepare makes what needs no bus.
 func prepare(name string, s config.Settings, log *slog.Logger) (*Node, error) {
 	n := &Node{
-		Settings:    s,
-		Log:         log,
-		Metrics:     prometheus.NewRegistry(),
-		Ready:       &obs.Readiness{},
-		Observation: http.NewServeMux(),
-		Worker:      s.WorkerName,
-		Incarnation: rand.Text(),
-		process:     name,
-		addresses:   &addresses{},
-		bus:         &busWait{},
-		overdue:     &atomic.Bool{},
+		Settings: s, Log: log, Metrics: prometheus.NewRegistry(), Ready: &obs.Readiness{}, AtFront: http.NewServeMux(),
+		Worker: s.WorkerName, Incarnation: rand.Text(), shared: &shared{process: name},
 	}
 	for _, warning := range s.Warnings {
 		log.Warn(warning)
@@ -126,20 +131,28 @@ func prepare(name string, s config.Settings, log *slog.Logger) (*Node, error) {
 		n.Worker = workerName(host) + "-" + n.Incarnation[:6]
 	}
 	n.Metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), obs.BuildInfo(), obs.Uptime(time.Now()))
-	var gatherer prometheus.Gatherer
-	if s.MetricsEnabled {
-		gatherer = n.Metrics
-	}
-	obs.Mount(n.Observation, n.Ready, gatherer)
-	n.AtFront = n.Observation
-
-	n.Ready.Add("bus", n.bus.err)
+	obs.Mount(n.AtFront, n.Ready, n.gatherer())
+	n.waits.Store("connecting")
+	n.Ready.Add("bus", func() error { return fmt.Errorf("waiting for the bus: %s", n.waits.Load()) })
 	return n, nil
 }
 
+// gatherer gives the metrics, if they are served.
+func (n *Node) gatherer() prometheus.Gatherer {
+	if !n.Settings.MetricsEnabled {
+		return nil
+	}
+	return n.Metrics
+}
+
 // open opens index and bus. waiting is told what it waits for, see [bus.Options].
-func (n *Node) open(ctx context.Context, waiting func(what string), services []Service) error {
-	s, log := n.Settings, n.Log
+func (n *Node) open(ctx context.Context, waiting func(what string), services []Service) (err error) {
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+		}
+	}()
+	s := n.Settings
 	busDir, indexDir := filepath.Join(s.RelayDataPath, "nats"), filepath.Join(s.RelayDataPath, "index-"+n.process)
 	if s.DatabaseBackend == "memory" {
 		busDir, indexDir = "", ""
@@ -147,31 +160,34 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 	if err := n.makeScratch(); err != nil {
 		return err
 	}
-	var err error
 	var newLog func() error
 	if hasIndex(s.NATSURL, services) {
 		// The index first: its lock keeps a second process off the folder, which the embedded NATS
 		// would share with disaster.
 		if err := n.openIndex(indexDir); err != nil {
-			return errors.Join(err, n.removeScratch())
+			return err
 		}
 		newLog = n.Index.LogGone
 	}
+	needs := proto.Needs("") // the log, which every process reads or asks about
+	for _, s := range services {
+		needs = append(needs, proto.Needs(s.Name)...)
+	}
+	slices.Sort(needs)
 	n.Bus, err = bus.Open(ctx, bus.Options{
-		Name: "tendril " + n.process + " " + n.Worker, Sizing: Sizing(s), Log: log,
+		Name: "tendril " + n.process + " " + n.Worker, Sizing: Sizing(s), Log: n.Log,
 		URL: s.NATSURL, LoginFile: s.NATSLoginFile, Creds: s.NATSCreds, CA: s.NATSCA, Cert: s.NATSCert, Key: s.NATSKey, Role: n.process,
 		Dir: busDir, Listen: s.NATSListen, Password: s.NATSPassword,
-		Provisions: slices.ContainsFunc(services, func(s Service) bool { return s.Provisions }), Needs: needs(services),
+		Provisions: slices.ContainsFunc(services, func(s Service) bool { return s.Provisions }), Needs: slices.Compact(needs),
 		Waiting: waiting, NewLog: newLog,
 	})
 	if err != nil {
-		return errors.Join(busError(s, err), n.closeIndex(), n.removeScratch())
+		return err
 	}
-	n.Metrics.MustRegister(prometheus.NewCounterFunc(
+	n.lag = newLag(n.Bus.JS)
+	n.Metrics.MustRegister(n.lag, prometheus.NewCounterFunc(
 		prometheus.CounterOpts{Name: "tendril_nats_refused_total", Help: "What this process wanted to publish or subscribe to and NATS did not permit."},
 		func() float64 { return float64(n.Bus.Refused()) }))
-	n.lag = newLag(func(ctx context.Context, stream string) (uint64, error) { return bus.LastSeq(ctx, n.Bus.JS, stream) })
-	n.Metrics.MustRegister(n.lag)
 	n.Ready.Add("bus", func() error {
 		if !n.Bus.Conn.IsConnected() {
 			return errors.New("not connected to NATS")
@@ -179,56 +195,62 @@ func (n *Node) open(ctx context.Context, waiting func(what string), services []S
 		return nil
 	})
 	if n.Index == nil {
-		err = n.ask(ctx)
-	} else {
-		err = n.bindIndex(ctx)
+		return n.ask(ctx)
 	}
+	return n.bindIndex(ctx)
+}
+
+// hasIndex reports whether a process with these services keeps an index of the log: one of them
+// needs it, or there is no other process to ask, or it is not said which services there will be.
+func hasIndex(natsURL string, services []Service) bool {
+	return natsURL == "" || len(services) == 0 || slices.ContainsFunc(services, func(s Service) bool { return !s.Asks })
+}
+
+// ask has the process ask others about accepted events, and nothing of the log is kept here.
+func (n *Node) ask(ctx context.Context) error {
+	remote, err := query.NewRemote(ctx, n.Bus, n.Log)
 	if err != nil {
-		return errors.Join(err, n.Close())
+		return err
 	}
+	n.Accepted = remote
+	n.Ready.Add("accepted events", remote.Answered)
 	return nil
 }
 
-// bindIndex makes the index that of the bus's log.
+// bindIndex makes the index that of the bus's log. The process is ready when it has read what the
+// log holds now.
 func (n *Node) bindIndex(ctx context.Context) error {
 	n.Projection("index", proto.StreamEvents, n.Index.Seq)
 	n.Accepted = query.NewIndex(n.Index, n.Bus)
-	return eventdb.Bind(ctx, n.Bus.JS, n.Index, n.Log)
-}
-
-// needs are the streams that the services need, and the log, which everybody reads or asks about.
-func needs(services []Service) []string {
-	streams := proto.Needs("")
-	for _, s := range services {
-		streams = append(streams, proto.Needs(s.Name)...)
-	}
-	slices.Sort(streams)
-	return slices.Compact(streams)
-}
-
-// busWait is what the start still waits for.
-type busWait struct {
-	mu   sync.Mutex
-	what string
-}
-
-func (w *busWait) set(what string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.what = what
-}
-
-// err says what for, as the bus is not there yet.
-func (w *busWait) err() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return fmt.Errorf("waiting for the bus: %s", cmp.Or(w.what, "connecting"))
-}
-
-// openIndex opens the event index in dir (empty: in memory) and tells how it is.
-func (n *Node) openIndex(dir string) (err error) {
-	if n.Index, err = openIndex(n.Settings, dir, n.Log); err != nil {
+	if err := eventdb.Bind(ctx, n.Bus.JS, n.Index, n.Log); err != nil {
 		return err
+	}
+	head, err := bus.LastSeq(ctx, n.Bus.JS, proto.StreamEvents)
+	if err != nil {
+		return err
+	}
+	n.Ready.Add("index", func() error {
+		if seq := n.Index.Seq(); seq < head {
+			return fmt.Errorf("reading the log: at %d of %d", seq, head)
+		}
+		return nil
+	})
+	return nil
+}
+
+// openIndex opens the event index in dir (empty: in memory).
+func (n *Node) openIndex(dir string) (err error) {
+	s := n.Settings
+	if dir != "" {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return storageError(s, err)
+		}
+	}
+	n.Index, err = eventdb.Open(dir, eventdb.Options{
+		Cache: s.IndexCacheBytes, KeepDeleted: s.IgnoreDeletions, ForgottenLog: s.ForgetLog, Log: n.Log,
+	})
+	if err != nil {
+		return storageError(s, err)
 	}
 	n.Metrics.MustRegister(prometheus.NewGaugeFunc(
 		prometheus.GaugeOpts{Name: "tendril_index_sequence", Help: "Sequence of the log that this process's event index has applied."},
@@ -236,42 +258,16 @@ func (n *Node) openIndex(dir string) (err error) {
 	return nil
 }
 
-// openIndex opens the event index in dir (empty: in memory) and says in a sentence what an operator
-// can do about a folder that cannot be opened.
-func openIndex(s config.Settings, dir string, log *slog.Logger) (*eventdb.DB, error) {
-	if dir != "" {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return nil, storageError(s, err)
-		}
-	}
-	index, err := eventdb.Open(dir, eventdb.Options{
-		Cache: s.IndexCacheBytes, KeepDeleted: s.IgnoreDeletions, ForgottenLog: s.ForgetLog, Log: log,
-	})
-	if err != nil {
-		return nil, storageError(s, err)
-	}
-	return index, nil
-}
-
-// busError says in the words of every other address why the embedded NATS cannot listen; other
-// errors of the bus speak for themselves.
-func busError(s config.Settings, err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) && op.Op == "listen" {
-		return ListenError("NGIT_NATS_LISTEN", s.NATSListen, op)
-	}
-	return err
-}
-
+// storageError says in a sentence what an operator can do about a folder that cannot be opened.
 func storageError(s config.Settings, err error) error {
 	var reason string
-	var path *fs.PathError
+	path, isPath := errors.AsType[*fs.PathError](err)
 	switch {
 	case errors.Is(err, syscall.EAGAIN) || strings.Contains(err.Error(), "lock held by current process"):
 		reason = "another process works in this folder; stop it, or give each a folder of its own"
 	case errors.Is(err, fs.ErrPermission):
 		reason = "permission denied; want a folder that this user may write to"
-	case errors.As(err, &path):
+	case isPath:
 		reason = path.Err.Error() + "; want a folder that this user may write to"
 	default:
 		return fmt.Errorf("NGIT_RELAY_DATA_PATH is %q: %w", s.RelayDataPath, err)
@@ -282,13 +278,17 @@ func storageError(s config.Settings, err error) error {
 // Close closes the index and the bus. After a stop that took too long the index stays open, because
 // a service may still read from it; the end of the process closes it, and what it then lacks it
 // reads from the log again.
-func (n *Node) Close() error {
-	var err error
-	if !n.overdue.Load() {
-		err = n.closeIndex()
+func (n *Node) Close() (err error) {
+	if n.Index != nil && !n.overdue.Load() {
+		err = n.Index.Close()
 	}
-	n.Bus.Close()
-	return errors.Join(err, n.removeScratch())
+	if n.Bus != nil {
+		n.Bus.Close()
+	}
+	if n.scratch != "" {
+		err = errors.Join(err, os.RemoveAll(n.scratch))
+	}
+	return err
 }
 
 // makeScratch gives a process that nothing outlives a git folder of its own, unless the operator
@@ -303,16 +303,6 @@ func (n *Node) makeScratch() (err error) {
 		return fmt.Errorf("make a git folder for NGIT_DATABASE_BACKEND=memory: %w; set NGIT_GIT_DATA_PATH", err)
 	}
 	s.GitDataPath = n.scratch
-	return nil
-}
-
-func (n *Node) removeScratch() error {
-	if n.scratch == "" {
-		return nil
-	}
-	if err := os.RemoveAll(n.scratch); err != nil {
-		return fmt.Errorf("remove the git folder of this process: %w", err)
-	}
 	return nil
 }
 
@@ -332,13 +322,7 @@ func Sizing(s config.Settings) proto.Sizing {
 	}
 }
 
-// workerName makes a host's name fit for a key: what is not a letter, a digit or '-' becomes '-'.
-func workerName(host string) string {
-	b := []byte(host)
-	for i, c := range b {
-		if !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9') {
-			b[i] = '-'
-		}
-	}
-	return string(b)
-}
+var notInNames = regexp.MustCompile(`[^a-zA-Z0-9-]`)
+
+// workerName makes a host's name fit for a key.
+func workerName(host string) string { return notInNames.ReplaceAllString(host, "-") }

@@ -3,11 +3,8 @@ package node_test
 import (
 	"context"
 	"errors"
-	"io"
 	"io/fs"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -290,74 +287,6 @@ func TestFolderThatIsNotToBeHad(t *testing.T) {
 		if want = `NGIT_RELAY_DATA_PATH is "` + path + `": ` + want; err == nil || err.Error() != want {
 			t.Errorf("got %v\nwant %s", err, want)
 		}
-	}
-}
-
-func TestObservation(t *testing.T) {
-	t.Parallel()
-	n := open(t, settings(t, "--observe-address=127.0.0.1:0"))
-	working := errors.New("warming up")
-	var mu sync.Mutex
-	n.Ready.Add("work", func() error {
-		mu.Lock()
-		defer mu.Unlock()
-		return working
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- n.Run(ctx, node.Observation) }()
-	deadline := time.Now().Add(time.Minute)
-	for n.Announced("observation") == "" && time.Now().Before(deadline) {
-		time.Sleep(time.Millisecond)
-	}
-	get := func(path string) (int, string) {
-		t.Helper()
-		res, err := http.Get(n.Announced("observation") + path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer res.Body.Close()
-		body, err := io.ReadAll(res.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return res.StatusCode, string(body)
-	}
-	if code, body := get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, `"work":"warming up"`) {
-		t.Errorf("/readyz before: %d %s", code, body)
-	}
-	mu.Lock()
-	working = nil
-	mu.Unlock()
-	if code, body := get("/readyz"); code != http.StatusOK || !strings.Contains(body, `"ready":true`) {
-		t.Errorf("/readyz after: %d %s", code, body)
-	}
-	if code, _ := get("/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz: %d", code)
-	}
-	if code, body := get("/metrics"); code != http.StatusOK || !strings.Contains(body, "ngit_build_info{") {
-		t.Errorf("/metrics: %d %s", code, body)
-	}
-	cancel()
-	if err := errors.Join(<-done, n.Close()); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestObservationOnAPortInUse(t *testing.T) {
-	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	n := open(t, settings(t, "--observe-address="+l.Addr().String()))
-	want := `observation: NGIT_OBSERVE_ADDRESS is "` + l.Addr().String() + `": address already in use; stop what listens there, or choose another`
-	if err := n.Run(t.Context(), node.Observation); err == nil || err.Error() != want {
-		t.Errorf("got %v\nwant %s", err, want)
-	}
-	if err := n.Close(); err != nil {
-		t.Error(err)
 	}
 }
 

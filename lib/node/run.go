@@ -4,62 +4,178 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
-	"sync"
+	"net/http/pprof"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
 	"time"
 
-	"tendril.dev/lib/bus"
+	"tendril.dev/lib/config"
+	"tendril.dev/lib/eventdb"
 	"tendril.dev/lib/obs"
+	"tendril.dev/lib/query"
 	"tendril.dev/proto"
 )
+
+// Main is the main function of a service that runs alone: settings, node, observation on its own
+// port, and a graceful stop on SIGINT or SIGTERM. It does not return.
+func Main(s Service) {
+	settings, err := config.Parse(s.Name, os.Args[1:])
+	if err == nil {
+		err = ServeApart(s.Name, settings, s)
+	}
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", s.Name, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// ServeApart is [Serve] for services whose system has other processes: it needs a NATS server that
+// they share, and serves /metrics, /healthz and /readyz on a port of its own. It waits for NATS and
+// the streams as long as it takes, and /readyz says so.
+func ServeApart(name string, s config.Settings, services ...Service) error {
+	if s.NATSURL == "" {
+		return &config.Error{Setting: "NGIT_NATS_URL", Reason: "is not set: a service that runs alone needs a NATS server that the others share (`tendril up` embeds one)"}
+	}
+	return serve(name, s, true, services)
+}
+
+// Serve opens a node and runs the services in it until SIGINT or SIGTERM, which stop them
+// gracefully; a second signal ends the process at once. name says what the process is ("ingest",
+// "up").
+func Serve(name string, s config.Settings, services ...Service) error {
+	return serve(name, s, false, services)
+}
+
+func serve(name string, s config.Settings, apart bool, services []Service) error {
+	log, err := obs.NewLogger(os.Stderr, s.LogLevel, s.LogFormat)
+	if err != nil {
+		return err
+	}
+	ctx, release := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, release) // the next signal ends the process
+	n, err := prepare(name, s, log)
+	if err != nil {
+		return err
+	}
+	if s.ProfileAddress != "" {
+		stop, err := n.listen("profiles", "NGIT_PROFILE_ADDRESS", s.ProfileAddress, http.HandlerFunc(profiles))
+		if err != nil {
+			return err
+		}
+		defer stop()
+	}
+	var waiting func(string)
+	if apart {
+		stop, err := n.observe()
+		if err != nil {
+			return err
+		}
+		defer stop()
+		waiting = func(what string) { n.waits.Store(what) }
+	}
+	if err := n.open(ctx, waiting, services); err != nil {
+		if ctx.Err() != nil {
+			return nil // stopped before it began
+		}
+		return err
+	}
+	err = n.Run(ctx, services...)
+	if closed := n.Close(); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// observe serves /metrics, /healthz and /readyz on NGIT_OBSERVE_ADDRESS until stop is called.
+func (n *Node) observe() (stop func(), err error) {
+	all := n.AtFront
+	n.AtFront = http.NewServeMux()
+	obs.Mount(n.AtFront, n.Ready, nil)
+	return n.listen("observation", "NGIT_OBSERVE_ADDRESS", n.Settings.ObserveAddress, all)
+}
+
+// listen serves something beside the services until stop is called.
+func (n *Node) listen(name, setting, address string, handler http.Handler) (stop func(), err error) {
+	listener, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, ListenError(setting, address, err)
+	}
+	n.Announce(name, "http://"+listener.Addr().String())
+	n.Log.Info("listening", "service", name, "address", listener.Addr().String())
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second, WriteTimeout: 10 * time.Minute}
+	go func() {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			n.Log.Error("serving has ended", "service", name, "error", err)
+		}
+	}()
+	return func() { server.Close() }, nil
+}
+
+// profiles answers /debug/pprof/. It is served in test programs only.
+func profiles(w http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/debug/pprof/profile":
+		pprof.Profile(w, r)
+	case "/debug/pprof/trace":
+		pprof.Trace(w, r)
+	default:
+		pprof.Index(w, r)
+	}
+}
+
+// ListenError is why the address of a setting cannot be listened on, in a sentence for the
+// operator.
+func ListenError(setting, address string, err error) error {
+	reason := err.Error()
+	sys, isSys := errors.AsType[*os.SyscallError](err)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		reason = "address already in use; stop what listens there, or choose another"
+	case errors.Is(err, syscall.EADDRNOTAVAIL):
+		reason = "this machine has no such address; choose another"
+	case errors.Is(err, syscall.EACCES):
+		reason = "permission denied; choose a port above 1023"
+	case isSys:
+		reason = sys.Err.Error() + "; choose another"
+	}
+	return &config.Error{Setting: setting, Value: address, Reason: reason}
+}
 
 // Run follows the log into the index, if there is one, and runs the services until ctx ends or one
 // fails, then stops them in reverse order, each given what is left of NGIT_SHUTDOWN_WAIT: put those
 // first that others need to finish their work. The error is the first: why a service failed, or
 // else what went wrong as they stopped; those that follow from it are logged.
-func (n *Node) Run(ctx context.Context, services ...Service) error {
-	return n.run(ctx, nil, make(chan *running, 1), services)
-}
-
-// run is Run, with services that were started already and that tell failed when they fail.
-func (n *Node) run(ctx context.Context, started []*running, failed chan *running, services []Service) error {
-	var err error
-	if n.Index != nil {
-		n.Ready.Add("index", n.caughtUp())
-	}
-	if len(started) > 0 { // [Observation]
-		health := http.NewServeMux()
-		obs.Mount(health, n.Ready, nil)
-		n.AtFront = health
-	}
-	n.alone = alone(services)
-	services = append(n.events(services), services...)
-
-	for _, s := range services {
+func (n *Node) Run(ctx context.Context, services ...Service) (err error) {
+	n.alone = len(services) == 1
+	failed := make(chan error, 1)
+	var started []*running
+	for _, s := range append(n.events(services), services...) {
 		started = append(started, n.start(ctx, s, failed))
+	}
+	var indexFailed <-chan error
+	if n.Index != nil {
+		indexFailed = n.Index.Failed()
 	}
 	select {
 	case <-ctx.Done():
-	case r := <-failed:
-		err = r.err
+	case err = <-failed:
 	case err = <-n.Bus.Lost():
-	case err = <-n.indexFailed():
+	case err = <-indexFailed:
 	}
-	return n.stopAll(started, err)
-}
-
-// stopAll stops services in reverse order. err is why; what goes wrong meanwhile is the error if
-// there is none yet.
-func (n *Node) stopAll(started []*running, err error) error {
 	deadline := time.Now().Add(n.Settings.ShutdownWait)
-	for i := len(started) - 1; i >= 0; i-- {
-		stopErr := started[i].stop(deadline)
+	for _, r := range slices.Backward(started) {
+		stopErr := r.stop(deadline)
 		switch {
 		case stopErr == nil || stopErr == err:
 		case err == nil:
 			err = stopErr
 		default:
-			n.Log.Warn("service did not stop well", "service", started[i].name, "error", stopErr)
+			n.Log.Warn("service did not stop well", "service", r.name, "error", stopErr)
 		}
 		if errors.Is(stopErr, errOverdue) {
 			n.overdue.Store(true)
@@ -68,44 +184,23 @@ func (n *Node) stopAll(started []*running, err error) error {
 	return err
 }
 
-// caughtUp is the check whether the index has read what the log held at the first look.
-func (n *Node) caughtUp() func() error {
-	var mu sync.Mutex
-	var known bool
-	var head uint64
-	return func() error {
-		mu.Lock()
-		defer mu.Unlock()
-		if !known {
-			ctx, cancel := context.WithTimeout(context.Background(), lagWait)
-			defer cancel()
-			last, err := bus.LastSeq(ctx, n.Bus.JS, proto.StreamEvents)
-			if err != nil {
-				return err
-			}
-			head, known = last, true
-		}
-		return caughtUp(n.Index.Seq(), head)
+// events are the services that keep what the process knows of accepted events: one follows the log
+// into the index, or asks ingest now and then whether it answers. Only a process with ingest
+// answers others, because pushes are decided by these answers; NATS permits it to no other login.
+func (n *Node) events(services []Service) []Service {
+	own := []Service{{Name: "progress", Run: func(ctx context.Context, n *Node) error { return n.lag.tell(ctx, n) }}}
+	if remote, asks := n.Accepted.(*query.Remote); asks {
+		return append(own, Service{Name: "accepted events", Run: func(ctx context.Context, _ *Node) error { return remote.Run(ctx) }})
 	}
-}
-
-// alone reports whether there is but one service that has work to end.
-func alone(services []Service) bool {
-	n := 0
-	for _, s := range services {
-		if s.Name != Observation.Name {
-			n++
-		}
+	own = append(own, Service{Name: "index", Run: func(ctx context.Context, n *Node) error {
+		return eventdb.Follow(ctx, n.Bus.JS, n.Index, n.Log)
+	}})
+	if slices.ContainsFunc(services, func(s Service) bool { return s.Name == proto.UserIngest }) {
+		own = append(own, Service{Name: "accepted events", Run: func(ctx context.Context, n *Node) error {
+			return query.Serve(ctx, n.Accepted.(*query.Index), n.Bus.Conn, n.Log)
+		}})
 	}
-	return n == 1
-}
-
-// caughtUp reports whether the index has read what the log held at the start.
-func caughtUp(seq, head uint64) error {
-	if seq < head {
-		return fmt.Errorf("reading the log: at %d of %d", seq, head)
-	}
-	return nil
+	return own
 }
 
 var (
@@ -122,23 +217,20 @@ type running struct {
 	err    error // valid once done is closed
 }
 
-// namer puts a service's name before its errors, unless the process is named for it: that name
-// stands there already, before all that the process says at its end.
-func (n *Node) namer(service string) func(error) error {
-	if service == n.process {
-		return func(err error) error { return err }
-	}
-	return func(err error) error { return fmt.Errorf("%s: %w", service, err) }
-}
-
 // start runs s in a context of its own, so that a stop reaches the services one after the other and
 // not all at once.
-func (n *Node) start(ctx context.Context, s Service, failed chan<- *running) *running {
+func (n *Node) start(ctx context.Context, s Service, failed chan<- error) *running {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	r := &running{name: s.Name, named: n.namer(s.Name), cancel: cancel, done: make(chan struct{})}
+	r := &running{name: s.Name, cancel: cancel, done: make(chan struct{}), named: func(err error) error {
+		if s.Name == n.process {
+			return err // the process says its name before all that it says at its end
+		}
+		return fmt.Errorf("%s: %w", s.Name, err)
+	}}
 	scoped := *n
 	scoped.Log = n.Log.With("service", s.Name)
 	go func() {
+		defer close(r.done)
 		err := s.Run(own, &scoped)
 		asked := own.Err() != nil
 		switch {
@@ -147,10 +239,9 @@ func (n *Node) start(ctx context.Context, s Service, failed chan<- *running) *ru
 		case !asked:
 			r.err = r.named(errEnded)
 		}
-		close(r.done)
 		if !asked {
 			select {
-			case failed <- r:
+			case failed <- r.err:
 			default: // another was first
 			}
 		}
@@ -162,13 +253,8 @@ func (n *Node) start(ctx context.Context, s Service, failed chan<- *running) *ru
 // service, then or before.
 func (r *running) stop(deadline time.Time) error {
 	r.cancel()
-	timer := time.NewTimer(time.Until(deadline))
+	timer := time.NewTimer(max(time.Until(deadline), time.Millisecond)) // what has ended is not overdue
 	defer timer.Stop()
-	select {
-	case <-r.done:
-		return r.err
-	default:
-	}
 	select {
 	case <-r.done:
 		return r.err

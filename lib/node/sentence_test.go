@@ -12,18 +12,6 @@ import (
 	"tendril.dev/lib/config"
 )
 
-func TestCaughtUp(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		seq, head uint64
-		ready     bool
-	}{{0, 0, true}, {0, 1, false}, {41, 42, false}, {42, 42, true}, {43, 42, true}} {
-		if err := caughtUp(c.seq, c.head); (err == nil) != c.ready {
-			t.Errorf("at %d of %d: %v", c.seq, c.head, err)
-		}
-	}
-}
-
 func TestListenError(t *testing.T) {
 	t.Parallel()
 	op := func(errno syscall.Errno) error {
@@ -38,22 +26,6 @@ func TestListenError(t *testing.T) {
 	} {
 		if got := ListenError("NGIT_X", "nowhere:80", err).Error(); got != `NGIT_X is "nowhere:80": `+want {
 			t.Errorf("%v: %s", err, got)
-		}
-	}
-}
-
-func TestBusError(t *testing.T) {
-	t.Parallel()
-	var s config.Settings
-	s.NATSListen = "127.0.0.1:4222"
-	taken := &net.OpError{Op: "listen", Net: "tcp", Err: os.NewSyscallError("bind", syscall.EADDRINUSE)}
-	away := &net.OpError{Op: "dial", Net: "tcp", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
-	for want, err := range map[string]error{
-		`NGIT_NATS_LISTEN is "127.0.0.1:4222": address already in use; stop what listens there, or choose another`: fmt.Errorf("start NATS: %w", taken),
-		"connect to NATS: " + away.Error(): fmt.Errorf("connect to NATS: %w", away),
-	} {
-		if got := busError(s, err).Error(); got != want {
-			t.Errorf("%s, want %s", got, want)
 		}
 	}
 }
@@ -79,9 +51,30 @@ func TestStorageError(t *testing.T) {
 
 func TestWorkerName(t *testing.T) {
 	t.Parallel()
-	for host, want := range map[string]string{"laptop": "laptop", "node-1.example.com": "node-1-example-com", "häuser*>": "h--user--"} {
+	for host, want := range map[string]string{"laptop": "laptop", "node-1.example.com": "node-1-example-com", "häuser*>": "h-user--"} {
 		if got := workerName(host); got != want {
 			t.Errorf("%s: %s, want %s", host, got, want)
+		}
+	}
+}
+
+// TestWhoHasAnIndex: a process keeps one if a service needs it, or if there is no other to ask.
+func TestWhoHasAnIndex(t *testing.T) {
+	t.Parallel()
+	asks, needs := Service{Name: "a", Asks: true}, Service{Name: "b"}
+	for name, c := range map[string]struct {
+		url      string
+		services []Service
+		want     bool
+	}{
+		"asks":                        {"nats://x", []Service{asks}, false},
+		"two ask":                     {"nats://x", []Service{asks, asks}, false},
+		"one needs it":                {"nats://x", []Service{asks, needs}, true},
+		"asks, and embeds the server": {"", []Service{asks}, true},
+		"not said":                    {"nats://x", nil, true},
+	} {
+		if got := hasIndex(c.url, c.services); got != c.want {
+			t.Errorf("%s: %v", name, got)
 		}
 	}
 }
